@@ -1,0 +1,72 @@
+# make help lists the targets.
+
+ROOT ?= repos
+HTTP ?= 127.0.0.1:8080
+OPS  ?= 127.0.0.1:9090
+ARGS ?=
+FUZZTIME ?= 10s
+CLIENTS  ?= 30
+DURATION ?= 10s
+URL      ?= http://$(HTTP)/demo
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+BINARY  := bin/packhorse
+# The version comes from git describe above; go's own stamping fails in checkouts of other users.
+BUILD   := go build -buildvcs=false -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
+
+.DEFAULT_GOAL := help
+.PHONY: help build serve test check vet fuzz docs bench bench-refs bench-neighbour clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo '  make serve ROOT=/srv/git HTTP=127.0.0.1:8080 OPS=127.0.0.1:9090 ARGS="--log-level debug"'
+
+build: ## Build bin/packhorse, one static binary
+	CGO_ENABLED=0 $(BUILD) -o $(BINARY) ./cmd/packhorse
+
+serve: build ## Build, and serve ROOT (./repos with a demo repository unless given)
+	@if [ "$(ROOT)" = repos ]; then .ci/demo repos/demo.git; fi
+	@exec ./$(BINARY) serve --root "$(ROOT)" --http "$(HTTP)" --ops "$(OPS)" $(ARGS)
+
+test: ## Install what the tests need, check, and run all tests
+	@.ci/packages
+	@$(MAKE) --no-print-directory check
+	@if .ci/packages --have-cgo; then \
+		echo 'go test -race ./...'; \
+		CGO_ENABLED=1 go test -race -timeout 15m ./...; \
+	else \
+		echo '*** No C compiler: the race detector is NOT run. Install gcc and libc6-dev to have it. ***'; \
+		CGO_ENABLED=0 go test -timeout 15m ./...; \
+	fi
+
+check: vet ## Check formatting and vet, for Linux and macOS
+	@unformatted=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go' 2>/dev/null || find . -name '*.go')); \
+	if [ -n "$$unformatted" ]; then echo "Not formatted; run gofmt -w on:"; echo "$$unformatted"; exit 1; fi
+
+vet:
+	CGO_ENABLED=0 go vet ./...
+	CGO_ENABLED=0 GOOS=darwin go vet ./...
+
+fuzz: ## Run each fuzz target for FUZZTIME (10s)
+	@set -e; for package in $$(go list ./...); do \
+		for target in $$(go test -list '^Fuzz' $$package | grep '^Fuzz'); do \
+			echo "$$package $$target"; \
+			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$package; \
+		done; \
+	done
+
+docs: ## Write the generated pages anew (docs/config.md)
+	go test ./internal/roles -run '^TestDocs' -update
+
+bench: build ## Clone URL with CLIENTS for DURATION from a running server
+	./$(BINARY) bench fetch $(URL) --clients $(CLIENTS) --duration $(DURATION)
+
+bench-refs: build ## Look up a ref of URL with CLIENTS for DURATION
+	./$(BINARY) bench refs $(URL) --prefix refs/heads/main --clients $(CLIENTS) --duration $(DURATION)
+
+bench-neighbour: build ## Measure a small request while CLIENTS clone URL
+	./$(BINARY) bench neighbour $(URL) --clients $(CLIENTS) --duration $(DURATION)
+
+clean: ## Remove what was built (not ./repos)
+	rm -rf bin

@@ -1,0 +1,20 @@
+// Command packhorse serves Git repositories to many clients at once. See `packhorse --help`.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/packhorse-git/packhorse/internal/roles"
+)
+
+// version is set by the linker; see the Makefile.
+var version string
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal then has its default effect: the process ends at once
+	os.Exit(roles.Main(ctx, roles.OSEnv(version)))
+}

@@ -1,0 +1,164 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/packhorse-git/packhorse/internal/gittest"
+)
+
+// binDir holds the built binary; it comes first in the stories' PATH.
+var binDir string
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "packhorse-e2e")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	binDir = dir
+	if given := os.Getenv("PACKHORSE_BINARY"); given != "" { // hold a binary that was built already to the stories
+		if err := os.Symlink(given, filepath.Join(dir, "packhorse")); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		return m.Run()
+	}
+	args := []string{"build", "-buildvcs=false", "-ldflags", "-X main.version=v0-test"}
+	cgo := "CGO_ENABLED=0"
+	if raceDetector {
+		args, cgo = append(args, "-race"), "CGO_ENABLED=1"
+	}
+	build := exec.Command("go", append(args, "-o", filepath.Join(dir, "packhorse"), "../cmd/packhorse")...)
+	build.Env = append(os.Environ(), cgo)
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "building the binary: %v\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}
+
+// TestShell tells what users and operators see around the server: commands, configuration, start and end.
+func TestShell(t *testing.T) { runStories(t, "testdata/shell") }
+
+// runStories runs the scripts of a directory, each in a directory of its own with the templates' repositories at hand.
+func runStories(t *testing.T, dir string) {
+	t.Helper()
+	templates := makeTemplates(t)
+	testscript.Run(t, testscript.Params{
+		Dir: dir,
+		Setup: func(env *testscript.Env) error {
+			for _, v := range gittest.Env()[len(os.Environ()):] {
+				name, value, _ := strings.Cut(v, "=")
+				env.Setenv(name, value)
+			}
+			env.Setenv("PATH", binDir+string(filepath.ListSeparator)+os.Getenv("PATH"))
+			env.Setenv("GORACE", "atexit_sleep_ms=0") // by default every end of the binary would take a second
+			env.Setenv("HOME", filepath.Join(env.WorkDir, "home"))
+			env.Setenv("REPOS", filepath.Join(env.WorkDir, "repos"))
+			env.Setenv("TEMPLATES", templates)
+			s := &story{dir: env.WorkDir}
+			env.Values[storyKey{}] = s
+			env.Defer(func() { s.end(env.T()) })
+			return os.MkdirAll(filepath.Join(env.WorkDir, "repos"), 0o755)
+		},
+		Cmds:      commands,
+		Condition: condition,
+	})
+}
+
+// condition adds to testscript's own: [linux] and the like are there already.
+func condition(name string) (bool, error) {
+	if name == "procfs" { // /proc tells about processes
+		return runtime.GOOS == "linux", nil
+	}
+	return false, fmt.Errorf("unknown condition %q", name)
+}
+
+// makeTemplates builds the repositories that stories copy with the repo command:
+//
+//	random    about 120 commits with merges, odd names and tags of everything; one pack, loose refs
+//	sha256    a small one in the other object format
+//	linear    20 commits on main, one file each, a tag on every fifth; main's tip is the annotated tag v20's commit
+//	long      3,000 empty commits on main
+//	blobs     files of 300 kB that do not compress, for transfers that take more than one packet
+func makeTemplates(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, repo := range map[string]*gittest.Repo{
+		"random": gittest.Random(t, 1, gittest.Shape{Commits: 120, Branches: 6, Merge: 0.25}),
+		"sha256": gittest.Random(t, 2, gittest.Shape{Commits: 15, Format: "sha256"}),
+		"linear": linear(t),
+		"blobs":  blobs(t),
+		"long":   long(t),
+	} {
+		if err := os.CopyFS(filepath.Join(dir, name), os.DirFS(repo.Dir)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func linear(t *testing.T) *gittest.Repo {
+	repo := gittest.Init(t)
+	var in strings.Builder
+	for i := 1; i <= 20; i++ {
+		fmt.Fprintf(&in, "commit refs/heads/main\nmark :%d\ncommitter C <c@example.com> %d +0000\ndata 8\ncommit%02d\n", i, 1700000000+i*3600, i)
+		if i > 1 {
+			fmt.Fprintf(&in, "from :%d\n", i-1)
+		}
+		fmt.Fprintf(&in, "M 100644 inline file%02d\ndata 8\ncontent\n\n", i)
+		if i%5 == 0 {
+			fmt.Fprintf(&in, "tag v%d\nfrom :%d\ntagger C <c@example.com> %d +0000\ndata 3\ntag\n", i, i, 1700000000+i*3600)
+		}
+	}
+	repo.GitIn(in.String(), "-c", "fastimport.unpackLimit=0", "fast-import", "--quiet")
+	repo.Git("branch", "old", "main~10")
+	repo.Git("pack-refs", "--all")
+	return repo
+}
+
+func blobs(t *testing.T) *gittest.Repo {
+	repo := gittest.Init(t)
+	var in strings.Builder
+	state := uint64(1)
+	noise := make([]byte, 300_000)
+	for i := 1; i <= 10; i++ {
+		for j := range noise { // xorshift: does not compress, the same everywhere
+			state ^= state << 13
+			state ^= state >> 7
+			state ^= state << 17
+			noise[j] = byte(state)
+		}
+		fmt.Fprintf(&in, "commit refs/heads/main\nmark :%d\ncommitter C <c@example.com> %d +0000\ndata 1\nx\n", i, 1700000000+i)
+		if i > 1 {
+			fmt.Fprintf(&in, "from :%d\n", i-1)
+		}
+		fmt.Fprintf(&in, "M 100644 inline blob%d\ndata %d\n%s\n", i, len(noise), noise)
+	}
+	repo.GitIn(in.String(), "-c", "fastimport.unpackLimit=0", "fast-import", "--quiet")
+	return repo
+}
+
+func long(t *testing.T) *gittest.Repo {
+	repo := gittest.Init(t)
+	var in strings.Builder
+	for i := 1; i <= 3000; i++ {
+		fmt.Fprintf(&in, "commit refs/heads/main\nmark :%d\ncommitter C <c@example.com> %d +0000\ndata 1\nx\n", i, 1600000000+i)
+		if i > 1 {
+			fmt.Fprintf(&in, "from :%d\n", i-1)
+		}
+	}
+	repo.GitIn(in.String(), "-c", "fastimport.unpackLimit=0", "fast-import", "--quiet")
+	return repo
+}

@@ -1,0 +1,371 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/cgi"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/goleak"
+
+	"github.com/packhorse-git/packhorse/internal/gittest"
+)
+
+// TestMain is also the program that `bench neighbour` starts for its load.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "bench" {
+		root := program(Env{Stdout: os.Stdout, Stderr: os.Stderr})
+		if err := root.Execute(); err != nil {
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func program(env Env) *cobra.Command {
+	root := &cobra.Command{Use: "packhorse", SilenceErrors: true}
+	root.AddCommand(Command(env))
+	return root
+}
+
+// bench runs the command and returns what it printed.
+func bench(t *testing.T, ctx context.Context, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	root := program(Env{Stdout: &out, Stderr: &errs})
+	root.SetArgs(append([]string{"bench"}, args...))
+	root.SetOut(&out)
+	root.SetErr(&errs)
+	err = root.ExecuteContext(ctx)
+	return out.String(), errs.String(), err
+}
+
+// benchJSON runs the command with --json, which has to succeed, and checks that it prints just these keys.
+func benchJSON(t *testing.T, keys string, args ...string) map[string]any {
+	t.Helper()
+	out, errs, err := bench(t, t.Context(), append(args, "--json")...)
+	if err != nil {
+		t.Fatalf("bench %q: %v\n%s", args, err, errs)
+	}
+	var got map[string]any
+	if err := json.Unmarshal([]byte(out), &got); err != nil {
+		t.Fatalf("%v in\n%s", err, out)
+	}
+	want := strings.Fields(keys)
+	for _, k := range want {
+		if _, ok := got[k]; !ok {
+			t.Errorf("key %s is missing in\n%s", k, out)
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("%d keys, want %d:\n%s", len(got), len(want), out)
+	}
+	return got
+}
+
+func number(t *testing.T, m map[string]any, key string) float64 {
+	t.Helper()
+	v, ok := m[key].(float64)
+	if !ok {
+		t.Fatalf("%s is %v, want a number", key, m[key])
+	}
+	return v
+}
+
+// backend serves a directory of repositories with git http-backend.
+func backend(t *testing.T, root string, tls bool) *httptest.Server {
+	t.Helper()
+	path, err := exec.Command("git", "--exec-path").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &cgi.Handler{
+		Path: filepath.Join(strings.TrimSpace(string(path)), "git-http-backend"),
+		Env: []string{"GIT_PROJECT_ROOT=" + root, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_GLOBAL=/dev/null",
+			"GIT_CONFIG_SYSTEM=/dev/null"},
+		InheritEnv: []string{"PATH"},
+		Stderr:     io.Discard,
+	}
+	wrapped := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if v := r.Header.Get("Git-Protocol"); v != "" {
+			one := *h
+			one.Env = append(one.Env[:len(one.Env):len(one.Env)], "GIT_PROTOCOL="+v)
+			one.ServeHTTP(w, r)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+	s := httptest.NewUnstartedServer(wrapped)
+	if tls {
+		s.StartTLS()
+	} else {
+		s.Start()
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// history makes a repository with a linear history, a branch beside it and tags, and returns the directory above it.
+func history(t *testing.T, commits int) (root string, repo *gittest.Repo) {
+	t.Helper()
+	root = t.TempDir()
+	repo = gittest.InitAt(t, filepath.Join(root, "demo.git"))
+	repo.Git("config", "pack.threads", "1") // the same pack each time
+	tip := repo.Commit("first")
+	for i := range commits {
+		next := repo.Commit(fmt.Sprintf("commit %d %s", i, strings.Repeat("text ", 50*i)), tip)
+		if i%2 == 0 {
+			repo.Git("update-ref", fmt.Sprintf("refs/heads/side%d", i), repo.Commit(fmt.Sprint("side ", i), tip).String())
+		}
+		tip = next
+	}
+	repo.Git("update-ref", "refs/heads/main", tip.String())
+	repo.Git("tag", "-a", "-m", "a tag", "v1", "main~1")
+	return root, repo
+}
+
+const fetchKeys = "mb_per_s requests_per_s requests errors ttfb_ms latency_ms cpu_s_per_gb anon_rss_mb alloc_mb_per_gb disk_write_per_byte"
+
+func TestFetch(t *testing.T) {
+	t.Parallel()
+	root, _ := history(t, 8)
+	s := backend(t, root, false)
+	url := s.URL + "/demo.git"
+	for _, args := range [][]string{
+		{"fetch", url},
+		{"fetch", url, "--depth", "1"},
+		{"fetch", url, "--have", "main~3"},
+		{"fetch", url, "--have", "HEAD~3", "--depth", "2"},
+		{"fetch", url, "--rate", "20"},
+	} {
+		got := benchJSON(t, fetchKeys, append(args, "--clients", "2", "--duration", "200ms", "--server-pid", fmt.Sprint(os.Getpid()))...)
+		if number(t, got, "requests") < 1 || number(t, got, "errors") != 0 || number(t, got, "mb_per_s") <= 0 {
+			t.Errorf("%q: %v", args, got)
+		}
+		if number(t, got, "anon_rss_mb") <= 0 {
+			t.Errorf("%q: no memory: %v", args, got)
+		}
+	}
+}
+
+func TestFetchTLS(t *testing.T) {
+	t.Parallel()
+	root, _ := history(t, 3)
+	s := backend(t, root, true)
+	got := benchJSON(t, fetchKeys, "fetch", s.URL+"/demo.git", "--insecure", "--clients", "2", "--duration", "100ms")
+	if number(t, got, "requests") < 1 || got["cpu_s_per_gb"] != nil {
+		t.Error(got)
+	}
+	if _, _, err := bench(t, t.Context(), "fetch", s.URL+"/demo.git"); err == nil {
+		t.Error("an unknown certificate was accepted")
+	}
+}
+
+// TestFetchCompressedRequest has refs enough that git compresses its request.
+func TestFetchCompressedRequest(t *testing.T) {
+	t.Parallel()
+	root, repo := history(t, 40)
+	var refs strings.Builder
+	for i := range 40 {
+		fmt.Fprintf(&refs, "update refs/tags/t%d %s\n", i, repo.ID(fmt.Sprintf("main~%d", i)))
+	}
+	repo.GitIn(refs.String(), "update-ref", "--stdin")
+	s := backend(t, root, false)
+	var compressed atomic.Bool
+	inner := s.Config.Handler
+	s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Content-Encoding") == "gzip" && strings.HasPrefix(r.UserAgent(), userAgent) {
+			compressed.Store(true)
+		}
+		inner.ServeHTTP(w, r)
+	})
+	got := benchJSON(t, fetchKeys, "fetch", s.URL+"/demo.git", "--clients", "1", "--duration", "50ms")
+	if number(t, got, "errors") != 0 || !compressed.Load() {
+		t.Errorf("compressed request replayed: %v; %v", compressed.Load(), got)
+	}
+}
+
+func TestRefs(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	repo := filepath.Join(root, "many.git")
+	for range 2 { // the second run finds them all
+		if _, errs, err := bench(t, t.Context(), "mkrefs", repo, "--count", "300"); err != nil {
+			t.Fatal(err, errs)
+		}
+	}
+	r := gittest.At(t, repo)
+	if n := strings.Count(r.Git("for-each-ref")+"\n", "\n"); n != 301 {
+		t.Errorf("%d refs, want 301", n)
+	}
+	if left, _ := filepath.Glob(filepath.Join(repo, "refs/pull/*/head")); len(left) != 0 {
+		t.Errorf("%d refs are not packed", len(left))
+	}
+	r.Git("fsck", "--strict")
+	s := backend(t, root, false)
+	for _, args := range [][]string{nil, {"--rate", "50"}} {
+		got := benchJSON(t, "mb_per_s requests_per_s requests errors latency_ms",
+			append([]string{"refs", s.URL + "/many.git", "--prefix", "refs/pull/7/", "--clients", "2", "--duration", "200ms"}, args...)...)
+		if number(t, got, "requests") < 2 || number(t, got, "errors") != 0 {
+			t.Error(got)
+		}
+	}
+	_, _, err := bench(t, t.Context(), "refs", s.URL+"/many.git", "--prefix", "refs/heads/none")
+	if err == nil || !strings.Contains(err.Error(), "no ref that begins with") {
+		t.Errorf("asking for a ref that is not there: %v", err)
+	}
+}
+
+func TestNeighbour(t *testing.T) {
+	t.Parallel()
+	root, _ := history(t, 8)
+	s := backend(t, root, false)
+	for _, args := range [][]string{nil, {"--mbps", "5"}, {"--cold"}} {
+		got := benchJSON(t, "alone_ms loaded_ms apdex mb_per_s requests errors",
+			append([]string{"neighbour", s.URL + "/demo.git", "--clients", "2", "--duration", "600ms"}, args...)...)
+		if number(t, got, "errors") != 0 || number(t, got, "mb_per_s") <= 0 || number(t, got, "requests") < 30 {
+			t.Errorf("%q: %v", args, got)
+		}
+	}
+}
+
+func TestLimitAndRaw(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, bytes.Repeat([]byte("0123456789abcdef"), 100_000), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{nil, {"--tls"}} {
+		ctx, cancel := context.WithCancel(t.Context())
+		pr, pw := io.Pipe()
+		done := make(chan error, 1)
+		root := program(Env{Stdout: pw, Stderr: io.Discard})
+		root.SetArgs(append([]string{"bench", "limit", file, "--http", "127.0.0.1:0"}, args...))
+		go func() { done <- root.ExecuteContext(ctx) }()
+		line := make([]byte, 1000)
+		n, err := pr.Read(line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		url, _, _ := strings.Cut(string(line[:n]), " ")
+		got := benchJSON(t, fetchKeys, "fetch", "--raw", url, "--insecure", "--clients", "3", "--duration", "100ms")
+		if number(t, got, "requests") < 3 || number(t, got, "errors") != 0 {
+			t.Errorf("%q: %v", args, got)
+		}
+		resp, err := http.DefaultTransport.RoundTrip(httptest.NewRequest("GET", strings.Replace(url, "https", "http", 1)+"any/path", nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if args == nil && (err != nil || len(b) != 1_600_000) {
+			t.Errorf("GET: %d bytes, %v", len(b), err)
+		}
+		http.DefaultTransport.(*http.Transport).CloseIdleConnections()
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("limit ended with %v", err)
+		}
+	}
+}
+
+func TestServerThatFails(t *testing.T) {
+	t.Parallel()
+	root, _ := history(t, 3)
+	s := backend(t, root, false)
+	inner := s.Config.Handler
+	var posts atomic.Int64
+	s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.UserAgent(), userAgent) && r.Method == http.MethodPost && posts.Add(1) > 2 {
+			http.Error(w, "busy", http.StatusServiceUnavailable)
+			return
+		}
+		inner.ServeHTTP(w, r)
+	})
+	_, errs, err := bench(t, t.Context(), "fetch", s.URL+"/demo.git", "--clients", "2", "--duration", "300ms")
+	if err == nil || !strings.Contains(errs, "HTTP status 503: busy") {
+		t.Errorf("error %v, stderr %q", err, errs)
+	}
+}
+
+func TestStalledServer(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", "10")
+		w.Write([]byte("01234"))
+		w.(http.Flusher).Flush()
+		<-release
+	}))
+	defer s.Close()
+	defer close(release)
+	_, _, err := bench(t, t.Context(), "fetch", "--raw", s.URL, "--timeout", "50ms")
+	if err == nil {
+		t.Error("no error")
+	}
+}
+
+func TestInterrupt(t *testing.T) {
+	t.Parallel()
+	root, _ := history(t, 3)
+	s := backend(t, root, false)
+	for _, args := range [][]string{
+		{"fetch", s.URL + "/demo.git"},
+		{"refs", s.URL + "/demo.git", "--prefix", "refs/heads/main"},
+		{"neighbour", s.URL + "/demo.git"},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		_, errs, err := bench(t, ctx, append(args, "--duration", "1h", "--clients", "2")...)
+		cancel()
+		if err == nil || err.Error() != "interrupted" {
+			t.Errorf("%q: %v %s", args, err, errs)
+		}
+	}
+}
+
+func TestSecretsStaySecret(t *testing.T) {
+	t.Parallel()
+	for _, url := range []string{"http://user:hunter2@127.0.0.1:1/x.git", "http://user:hunter2@%zz/", "ftp://user:hunter2@host/",
+		"http://user:hunter2@127.0.0.1:1/x?hunter2", "http://hunter2@:80/"} {
+		for _, sub := range [][]string{{"fetch"}, {"refs", "--prefix", "x"}, {"neighbour"}, {"fetch", "--raw"}} {
+			out, errs, err := bench(t, t.Context(), append(sub, url)...)
+			if err == nil || strings.Contains(out+errs+err.Error(), "hunter2") {
+				t.Errorf("%q: %v\n%s%s", append(sub, url), err, out, errs)
+			}
+		}
+	}
+}
+
+func TestCredentials(t *testing.T) {
+	t.Parallel()
+	root, _ := history(t, 3)
+	s := backend(t, root, false)
+	inner := s.Config.Handler
+	s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if user, password, _ := r.BasicAuth(); user != "ci" || password != "pass/word" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		inner.ServeHTTP(w, r)
+	})
+	url := strings.Replace(s.URL, "://", "://ci:pass%2Fword@", 1) + "/demo.git"
+	for _, args := range [][]string{{"fetch", url}, {"refs", url, "--prefix", "refs/heads/main"}, {"neighbour", url}} {
+		out, errs, err := bench(t, t.Context(), append(args, "--clients", "1", "--duration", "100ms")...)
+		if err != nil || strings.Contains(out, "word") {
+			t.Errorf("%v\n%s%s", err, out, errs)
+		}
+	}
+}

@@ -1,0 +1,206 @@
+package bench
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// loadJob is what `bench neighbour` tells its child process, on standard input and not as arguments, because the
+// requests hold credentials.
+type loadJob struct {
+	URL      string // without user and password
+	Auth     string
+	Insecure bool
+	Clients  int
+	Timeout  time.Duration
+	// BytesPerS is the pace of all clients together; zero: none.
+	BytesPerS float64
+
+	// A warm load replays one request.
+	Request    []byte
+	Size, Tail int64 // the verified answer's layout
+
+	// A cold load makes its own.
+	Format string
+	Tips   []string
+	Seed   uint64
+}
+
+// loadResult is the child's answer: a line of JSON.
+type loadResult struct {
+	Bytes     int64
+	Elapsed   time.Duration
+	Requests  int
+	Errors    int
+	First     []string // of the errors
+	Exhausted bool     // a cold load had no more shapes
+}
+
+func newLoadJob(t *target) *loadJob {
+	return &loadJob{URL: t.String(), Auth: t.auth, Insecure: t.tls != nil && t.tls.InsecureSkipVerify}
+}
+
+// loadReady is the child's first line: every client receives.
+const loadReady = "flowing"
+
+// loadCommand is the child of `bench neighbour`. It reads a job from standard input and works until that is closed, which also
+// happens when its parent dies.
+func loadCommand(env Env) *cobra.Command {
+	return &cobra.Command{
+		Use:    "load",
+		Short:  "The clones of \"bench neighbour\"",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			yielding()
+			in := bufio.NewReader(cmd.InOrStdin())
+			line, err := in.ReadBytes('\n')
+			if err != nil {
+				return fmt.Errorf("reading the job: %w", err)
+			}
+			var job loadJob
+			if err := json.Unmarshal(line, &job); err != nil {
+				return fmt.Errorf("reading the job: %w", err)
+			}
+			stop := make(chan struct{})
+			go func() { // ends with the process at the latest: nothing stops a read from standard input
+				defer close(stop)
+				io.Copy(io.Discard, in) //nolint:errcheck // any end is the end
+			}()
+			result, err := job.run(cmd.Context(), stop, func() { fmt.Fprintln(env.Stdout, loadReady) })
+			if err != nil {
+				return err
+			}
+			return json.NewEncoder(env.Stdout).Encode(result)
+		},
+	}
+}
+
+// run is the child's work.
+func (j *loadJob) run(ctx context.Context, stop <-chan struct{}, flowing func()) (*loadResult, error) {
+	t, err := parseTarget(j.URL, j.Insecure)
+	if err != nil {
+		return nil, err
+	}
+	t.auth = j.Auth
+	r := &replay{target: t, clients: j.Clients, timeout: j.Timeout, flowing: flowing, pace: j.BytesPerS / float64(max(j.Clients, 1))}
+	var ref *reference
+	var cold *shapes
+	if len(j.Tips) > 0 {
+		format, err := git.ParseObjectFormat(j.Format)
+		if err != nil {
+			return nil, err
+		}
+		cold = newShapes(t, format, j.Tips, j.Seed)
+		r.next = cold.next
+	} else {
+		ref = &reference{size: j.Size, tail: j.Tail}
+		r.next = func() []byte { return j.Request }
+	}
+	r.check = fetchChecker(ref)
+	out, err := r.run(ctx, stop)
+	if err != nil {
+		return nil, err
+	}
+	return &loadResult{Bytes: out.bytes, Elapsed: out.elapsed, Requests: out.requests, Errors: out.failures.count(),
+		First: out.failures.first, Exhausted: cold != nil && cold.exhausted}, nil
+}
+
+// loadArgs are the arguments with which this program runs its load command.
+func loadArgs(cmd *cobra.Command) []string {
+	path := strings.Fields(cmd.CommandPath())
+	return append(path[1:len(path)-1:len(path)-1], "load")
+}
+
+// loadProcess is the running child.
+type loadProcess struct {
+	cmd    *exec.Cmd
+	stdin  io.WriteCloser
+	stdout *bufio.Reader
+	stderr bytes.Buffer
+	ended  bool
+}
+
+func startLoad(ctx context.Context, job *loadJob, args []string) (*loadProcess, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	p := &loadProcess{cmd: exec.CommandContext(ctx, self, args...)}
+	p.cmd.Stderr, p.cmd.WaitDelay = &p.stderr, 5*time.Second
+	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	p.stdout = bufio.NewReader(out)
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("starting the load: %w", err)
+	}
+	if err := json.NewEncoder(p.stdin).Encode(job); err != nil {
+		p.kill()
+		return nil, fmt.Errorf("starting the load: %w", err)
+	}
+	return p, nil
+}
+
+// ready waits until every clone receives.
+func (p *loadProcess) ready(ctx context.Context) error {
+	line, err := p.stdout.ReadString('\n')
+	if err == nil && strings.TrimSpace(line) == loadReady {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	var result loadResult
+	if json.Unmarshal([]byte(line), &result) == nil && len(result.First) > 0 {
+		return fmt.Errorf("the clones failed: %s", result.First[0])
+	}
+	return p.failed(err)
+}
+
+// finish stops the load and returns what it measured.
+func (p *loadProcess) finish() (*loadResult, error) {
+	p.stdin.Close()
+	var result loadResult
+	line, err := p.stdout.ReadBytes('\n')
+	if err == nil {
+		err = json.Unmarshal(line, &result)
+	}
+	p.ended = true
+	if waited := p.cmd.Wait(); err != nil || waited != nil {
+		return nil, p.failed(errors.Join(err, waited))
+	}
+	return &result, nil
+}
+
+func (p *loadProcess) failed(err error) error {
+	p.kill()
+	return fmt.Errorf("the load process failed: %w %s", err, clean(p.stderr.Bytes()))
+}
+
+// kill makes sure that the child is gone.
+func (p *loadProcess) kill() {
+	if p.ended {
+		return
+	}
+	p.ended = true
+	p.cmd.Process.Kill()
+	p.cmd.Wait() //nolint:errcheck // it was killed
+}

@@ -1,0 +1,271 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxPolled bounds the connections of one poll loop: beyond it looking at all of them for each event costs too much.
+const maxPolled = 256
+
+// run measures. Over plain TCP one thread of its own drives all connections with ppoll(2): timers are exact, nothing is allocated
+// for a request, and a request costs one write, one read and a share of a poll. Against a trivial server on the same two CPUs
+// that gives 40,000 requests a second on 8 connections (goroutines: 28,000), and in an open loop at 50/s a p50 of 0.36 ms
+// (goroutines: 1.0 ms, most of it the late timer).
+func (p *pings) run(ctx context.Context) (*outcome, error) {
+	if p.target.tls != nil || p.conns > maxPolled {
+		return p.runGoroutines(ctx)
+	}
+	l := &pollLoop{pings: p, ctx: ctx, out: &outcome{failures: &failures{}}}
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // for good: a thread with another priority is not given back
+		if p.urgent {
+			l.out.urgent = urgent()
+		}
+		err = l.run()
+	}()
+	<-done
+	l.out.requests = len(l.out.latency)
+	return l.out, err
+}
+
+// pollLoop is one run of the generator; one thread uses it.
+type pollLoop struct {
+	*pings
+	ctx   context.Context
+	out   *outcome
+	conns []pollConn
+	poll  []unix.PollFd // as conns; an idle connection's has fd -1
+	idle  []int         // a stack, so that few connections stay warm
+	start time.Time
+	due   int64 // requests begun so far
+	ts    unix.Timespec
+}
+
+type pollConn struct {
+	exchange
+	fd    int // -1: not connected
+	used  bool
+	sent  time.Time
+	until time.Time // rests until then, after a failure
+}
+
+func (l *pollLoop) run() error {
+	l.conns, l.poll = make([]pollConn, l.pings.conns), make([]unix.PollFd, l.pings.conns)
+	defer l.close()
+	for i := range l.conns {
+		l.conns[i].fd, l.poll[i] = -1, unix.PollFd{Fd: -1, Events: unix.POLLIN}
+		if err := l.connect(i); err != nil {
+			return err
+		}
+	}
+	for i := len(l.conns) - 1; i >= 0; i-- {
+		l.idle = append(l.idle, i)
+	}
+	l.out.latency = make(samples, 0, 64<<10)
+	l.start = time.Now()
+	for l.ctx.Err() == nil {
+		now := time.Now()
+		next, more := l.begin(now)
+		if !more && len(l.idle) == len(l.conns) {
+			break
+		}
+		wait := min(next, 100*time.Millisecond)
+		l.ts = unix.NsecToTimespec(int64(max(wait, 0)))
+		n, err := unix.Ppoll(l.poll, &l.ts, nil)
+		if err != nil && err != unix.EINTR {
+			return fmt.Errorf("ppoll: %w", err)
+		}
+		for i := 0; i < len(l.poll) && n > 0; i++ {
+			if l.poll[i].Revents != 0 && l.poll[i].Fd >= 0 {
+				n--
+				l.read(i)
+			}
+		}
+		if n == 0 && wait >= 100*time.Millisecond {
+			l.expire(time.Now())
+		}
+	}
+	l.out.elapsed = time.Since(l.start)
+	return l.ctx.Err()
+}
+
+// begin starts what is due. It returns how long until something else is, and whether anything is to come at all.
+func (l *pollLoop) begin(now time.Time) (wait time.Duration, more bool) {
+	rested := len(l.idle)
+	for {
+		after := now.Sub(l.start)
+		if l.rate > 0 {
+			after = time.Duration(float64(l.due) / l.rate * 1e9)
+		}
+		if after >= l.duration {
+			return time.Hour, false
+		}
+		if wait = after - now.Sub(l.start); wait > 0 {
+			return wait, true
+		}
+		if rested == 0 {
+			return time.Hour, true
+		}
+		rested--
+		i := l.idle[rested]
+		if l.conns[i].until.After(now) {
+			continue
+		}
+		l.idle = append(l.idle[:rested], l.idle[rested+1:]...)
+		l.due++
+		at := now
+		if l.rate > 0 {
+			at = l.start.Add(after)
+		}
+		l.send(i, at)
+	}
+}
+
+// send begins one request. An idle connection that the server has closed is replaced.
+func (l *pollLoop) send(i int, due time.Time) {
+	c := &l.conns[i]
+	c.exchange.begin(due)
+	for {
+		if c.fd < 0 {
+			if err := l.connect(i); err != nil {
+				l.fail(i, err)
+				return
+			}
+		}
+		c.sent = time.Now()
+		if l.rate <= 0 {
+			c.exchange.due = c.sent
+		}
+		n, err := unix.Write(c.fd, l.request)
+		switch {
+		case err == nil && n == len(l.request):
+			l.poll[i].Fd = int32(c.fd)
+			return
+		case err == nil:
+			err = io.ErrShortWrite
+		case c.used && (err == unix.EPIPE || err == unix.ECONNRESET):
+			l.drop(i)
+			continue
+		}
+		l.fail(i, fmt.Errorf("sending the request: %w", err))
+		return
+	}
+}
+
+// read takes what has come on a connection.
+func (l *pollLoop) read(i int) {
+	c := &l.conns[i]
+	n, err := unix.Read(c.fd, c.space())
+	switch {
+	case err == unix.EAGAIN || err == unix.EINTR:
+		return
+	case c.used && c.n == 0 && (err == unix.ECONNRESET || err == nil && n == 0):
+		// Closed while it was idle, as the request was under way: ask again on a new one (RFC 9110, section 9.2.2).
+		l.drop(i)
+		l.send(i, c.due)
+		return
+	case err != nil:
+		l.fail(i, err)
+		return
+	case n == 0:
+		if err := c.ended(); err != nil {
+			l.fail(i, err)
+			return
+		}
+	default:
+		done, err := c.took(n)
+		if err != nil {
+			l.fail(i, err)
+			return
+		}
+		if !done {
+			return
+		}
+	}
+	now := time.Now()
+	c.used = true
+	l.poll[i].Fd = -1
+	if err := l.verify(&c.exchange); err != nil {
+		l.fail(i, err)
+		return
+	}
+	l.out.bytes += int64(c.n)
+	l.out.latency = append(l.out.latency, now.Sub(c.due))
+	if c.head.close {
+		l.drop(i)
+	}
+	if l.rate <= 0 && now.Sub(l.start) < l.duration {
+		l.due++
+		l.send(i, now)
+		return
+	}
+	l.idle = append(l.idle, i)
+}
+
+// fail ends a request that went wrong.
+func (l *pollLoop) fail(i int, err error) {
+	l.out.failures.add(err)
+	l.poll[i].Fd = -1
+	if _, whole := errors.AsType[*httpError](err); !whole {
+		l.drop(i)
+	}
+	l.conns[i].until = time.Now().Add(retryAfter)
+	l.idle = append(l.idle, i)
+}
+
+// expire gives up requests whose answer does not come.
+func (l *pollLoop) expire(now time.Time) {
+	for i := range l.conns {
+		if l.poll[i].Fd >= 0 && now.Sub(l.conns[i].sent) > l.timeout {
+			l.fail(i, fmt.Errorf("no answer within %v", l.timeout))
+		}
+	}
+}
+
+// connect gives the connection a descriptor that the Go runtime's poller does not know: it would wake for every answer.
+func (l *pollLoop) connect(i int) error {
+	nc, err := l.target.dial(l.ctx)
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	raw, err := nc.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		return err
+	}
+	c := &l.conns[i]
+	c.used = false
+	controlled := raw.Control(func(fd uintptr) {
+		c.fd, err = unix.FcntlInt(fd, syscall.F_DUPFD_CLOEXEC, 0)
+	})
+	if err = errors.Join(controlled, err); err != nil {
+		c.fd = -1
+	}
+	return err
+}
+
+func (l *pollLoop) drop(i int) {
+	l.poll[i].Fd = -1
+	if c := &l.conns[i]; c.fd >= 0 {
+		unix.Close(c.fd)
+		c.fd = -1
+	}
+}
+
+func (l *pollLoop) close() {
+	for i := range l.conns {
+		l.drop(i)
+	}
+}

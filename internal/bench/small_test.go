@@ -1,0 +1,251 @@
+package bench
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pktline"
+)
+
+func TestPercentiles(t *testing.T) {
+	t.Parallel()
+	var s samples
+	for i := range 200 {
+		s = append(s, time.Duration(i+1)*time.Millisecond)
+	}
+	rand.New(rand.NewPCG(1, 2)).Shuffle(len(s), func(i, j int) { s[i], s[j] = s[j], s[i] })
+	if got, want := s.summarize(), (percentiles{100, 190, 198, 200}); got != want {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if got, want := (samples{7 * time.Microsecond}).summarize(), (percentiles{0.007, 0.007, 0.007, 0.007}); got != want {
+		t.Errorf("one sample: %v", got)
+	}
+	if got := samples(nil).summarize(); got != (percentiles{}) {
+		t.Errorf("no samples: %v", got)
+	}
+	// By definition: the smallest sample that at least so many percent do not exceed.
+	rng := rand.New(rand.NewPCG(3, 4))
+	for range 200 {
+		s := make(samples, 1+rng.IntN(50))
+		for i := range s {
+			s[i] = time.Duration(rng.IntN(20))
+		}
+		slices.Sort(s)
+		for _, p := range []int{50, 95, 99} {
+			got := s.rank(p)
+			enough := func(d time.Duration) bool {
+				n := 0
+				for _, v := range s {
+					if v <= d {
+						n++
+					}
+				}
+				return n*100 >= p*len(s)
+			}
+			if !enough(got) || !slices.Contains(s, got) {
+				t.Fatalf("p%d of %v is %d", p, s, got)
+			}
+			for _, v := range s {
+				if v < got && enough(v) {
+					t.Fatalf("p%d of %v is %d, but %d will do", p, s, got, v)
+				}
+			}
+		}
+	}
+}
+
+func TestApdex(t *testing.T) {
+	t.Parallel()
+	s := samples{20 * time.Millisecond, 21 * time.Millisecond, 80 * time.Millisecond, 81 * time.Millisecond}
+	if got := s.apdex(20*time.Millisecond, 0); got != 0.5 {
+		t.Errorf("apdex %v, want 0.5", got)
+	}
+	if got := s.apdex(20*time.Millisecond, 4); got != 0.25 {
+		t.Errorf("with failures: apdex %v, want 0.25", got)
+	}
+	if got := samples(nil).apdex(time.Second, 0); got != 0 {
+		t.Errorf("of nothing: %v", got)
+	}
+}
+
+// TestPace reads with an invented clock: what is read keeps to the rate, and after a pause there is no burst.
+func TestPace(t *testing.T) {
+	t.Parallel()
+	const perSecond = 10e6
+	start := time.Unix(1000, 0)
+	now := start
+	p := newPace(perSecond, now)
+	var total int64
+	read := func(until time.Time) {
+		for now.Before(until) {
+			n, wait := p.take(1<<30, now)
+			if n == 0 {
+				now = now.Add(wait)
+				continue
+			}
+			total += n
+			p.spend(n)
+		}
+	}
+	read(start.Add(10 * time.Second))
+	if want := 10 * perSecond; float64(total) < 0.99*want || float64(total) > 1.01*want {
+		t.Errorf("%d bytes in 10 s, want %.0f", total, want)
+	}
+	total = 0
+	now = now.Add(time.Hour)
+	begin := now
+	read(begin.Add(time.Millisecond))
+	if burst := perSecond * paceStep.Seconds(); float64(total) > 2*burst {
+		t.Errorf("%d bytes at once after a pause, want at most %.0f", total, 2*burst)
+	}
+	if n, _ := p.take(1, now.Add(time.Second)); n != 1 {
+		t.Errorf("asked for a byte, got %d", n)
+	}
+}
+
+func TestParseMetrics(t *testing.T) {
+	t.Parallel()
+	c, err := parseMetrics(strings.NewReader(`# HELP packhorse_served_bytes_total text
+packhorse_served_bytes_total{path="a} b"} 3e+09
+packhorse_served_bytes_total{path="c"} 5 1700000000
+packhorse_served_bytes_total_other 9
+go_memstats_alloc_bytes_total 1.5e+06
+packhorse_cache_written_bytes_total 7
+`))
+	if err != nil || *c != (serverCounters{alloc: 1.5e6, written: 7, served: 3e9 + 5}) {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if _, err := parseMetrics(strings.NewReader("go_memstats_alloc_bytes_total 1\n")); err == nil {
+		t.Error("another program's metrics were taken for ours")
+	}
+}
+
+func TestReportLeavesForeignMetricsOut(t *testing.T) {
+	t.Parallel()
+	out := &outcome{bytes: 1e9, elapsed: time.Second, failures: &failures{}}
+	r := newFetchReport(out)
+	r.metrics(out, &serverCounters{}, &serverCounters{alloc: 1e6, served: 1e6})
+	if r.AllocPerGB != nil {
+		t.Error("metrics of a server that served less than was received were used")
+	}
+	r.metrics(out, &serverCounters{alloc: 1e6, served: 5}, &serverCounters{alloc: 3e6, served: 5 + 1e9, written: 1e6})
+	if r.AllocPerGB == nil || *r.AllocPerGB != 2 || *r.DiskWritePerByte != 0.001 {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestParseRefs(t *testing.T) {
+	t.Parallel()
+	id := strings.Repeat("1f", 20)
+	b := pktline.AppendLine(nil, id+" HEAD symref-target:refs/heads/main")
+	b = pktline.AppendLine(b, id+" refs/tags/v1 peeled:"+id)
+	b = pktline.AppendLine(b, "unborn refs/heads/x")
+	b = pktline.AppendFlush(b)
+	refs, err := parseRefs(b)
+	if err != nil || len(refs) != 3 || refs[0].symref != "refs/heads/main" || refs[1].id != git.MustParseObjectID(id) {
+		t.Errorf("%v, %v", refs, err)
+	}
+	if got, err := defaultRef(refs); got != "refs/heads/main" || err != nil {
+		t.Errorf("default ref %q, %v", got, err)
+	}
+	if tips := coldTips(refs); len(tips) != 1 {
+		t.Errorf("tips %v", tips)
+	}
+	for n := range b {
+		if _, err := parseRefs(b[:n]); err == nil {
+			t.Errorf("a ref list cut at %d was accepted", n)
+		}
+	}
+}
+
+func FuzzParseRefs(f *testing.F) {
+	f.Add([]byte("0000"))
+	f.Add(pktline.AppendFlush(pktline.AppendLine(nil, strings.Repeat("a", 40)+" refs/heads/x symref-target:y")))
+	f.Add(pktline.AppendLine(nil, "ERR no"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if _, err := parseRefs(b); err == nil && !bytes.HasSuffix(b, []byte("0000")) {
+			t.Errorf("a ref list without a flush was accepted: %q", b)
+		}
+		readAdvertisement(pktline.NewReader(bytes.NewReader(b))) //nolint:errcheck // must not panic
+	})
+}
+
+func TestShapes(t *testing.T) {
+	t.Parallel()
+	target, err := parseTarget("http://host/x", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tips := []string{strings.Repeat("1", 40), strings.Repeat("2", 40)}
+	s := newShapes(target, git.SHA1, tips, 5)
+	seen := map[string]bool{}
+	for request := s.next(); request != nil; request = s.next() {
+		if seen[string(request)] {
+			t.Fatalf("the same request again:\n%q", request)
+		}
+		seen[string(request)] = true
+	}
+	if len(seen) > 3*maxColdDepth || len(seen) < 2*maxColdDepth || !s.exhausted {
+		t.Errorf("%d shapes of two tips", len(seen))
+	}
+	if a, b := newShapes(target, git.SHA1, tips, 5).next(), newShapes(target, git.SHA1, tips, 6).next(); bytes.Equal(a, b) {
+		t.Error("two seeds begin with the same shape")
+	}
+}
+
+// TestTree runs a shell that lets a child spin: the child's CPU time counts while it runs and after it has ended.
+func TestTree(t *testing.T) {
+	t.Parallel()
+	if _, err := os.Stat("/proc/self/stat"); err != nil {
+		t.Skip("no /proc")
+	}
+	cmd := exec.Command("sh", "-c", `read go; sh -c 'i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done'; echo done; read end`)
+	in, _ := cmd.StdinPipe()
+	out, _ := cmd.StdoutPipe()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer in.Close()
+	w, err := watchTree(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintln(in, "go")
+	if _, err := out.Read(make([]byte, 10)); err != nil {
+		t.Fatal(err)
+	}
+	u := w.stop()
+	if u.cpu < 20*time.Millisecond || u.anon <= 0 {
+		t.Errorf("used %+v", u)
+	}
+	if _, err := watchTree(1 << 30); err == nil {
+		t.Error("a process that does not exist is watched")
+	}
+}
+
+func TestPost(t *testing.T) {
+	t.Parallel()
+	target, err := parseTarget("https://me:se%20cret@host:444/a%20b.git/", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := string(target.post("git-upload-pack", "gzip", []byte("BODY")))
+	want := "POST /a%20b.git/git-upload-pack HTTP/1.1\r\nHost: host:444\r\nUser-Agent: " + userAgent + "\r\n" +
+		"Content-Type: application/x-git-upload-pack-request\r\nAccept: application/x-git-upload-pack-result\r\n" +
+		"Git-Protocol: version=2\r\nContent-Encoding: gzip\r\nAuthorization: Basic bWU6c2UgY3JldA==\r\nContent-Length: 4\r\n\r\nBODY"
+	if got != want {
+		t.Errorf("got\n%q\nwant\n%q", got, want)
+	}
+	if target.String() != "https://host:444/a%20b.git" {
+		t.Errorf("shown as %s", target)
+	}
+}

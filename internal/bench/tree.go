@@ -1,0 +1,68 @@
+package bench
+
+import (
+	"errors"
+	"sync"
+	"time"
+)
+
+// treeUsage is what a process and its descendants used while they were watched.
+type treeUsage struct {
+	cpu  time.Duration // user and system
+	anon int64         // greatest sum of anonymous resident bytes
+}
+
+// treeSample is how often a process tree is looked at: often enough for git's children, seldom enough to cost nothing.
+const treeSample = 100 * time.Millisecond
+
+// treeWatch samples a process tree until it is stopped.
+type treeWatch struct {
+	once   sync.Once
+	quit   chan struct{}
+	done   chan struct{}
+	result *treeUsage
+}
+
+// watchTree begins to watch; pid 0 watches nothing.
+func watchTree(pid int) (*treeWatch, error) {
+	w := &treeWatch{}
+	if pid == 0 {
+		return w, nil
+	}
+	if pid < 0 {
+		return nil, errors.New("--server-pid: want a process ID")
+	}
+	tree, err := newProcTree(pid)
+	if err != nil {
+		return nil, err
+	}
+	start := tree.cpu()
+	w.quit, w.done = make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(w.done)
+		peak := tree.anon()
+		tick := time.NewTicker(treeSample)
+		defer tick.Stop()
+		for running := true; running; {
+			select {
+			case <-w.quit:
+				running = false
+			case <-tick.C:
+			}
+			tree.scan()
+			peak = max(peak, tree.anon())
+		}
+		w.result = &treeUsage{cpu: tree.cpu() - start, anon: peak}
+	}()
+	return w, nil
+}
+
+// stop ends the watch and returns what was used; nil if nothing was watched. It may be called again.
+func (w *treeWatch) stop() *treeUsage {
+	if w.quit == nil {
+		return nil
+	}
+	w.once.Do(func() { close(w.quit) })
+	<-w.done
+	return w.result
+}

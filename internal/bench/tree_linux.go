@@ -1,0 +1,166 @@
+package bench
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+)
+
+// tick is the unit of times in /proc/PID/stat; Linux shows hundredths of a second on every architecture.
+const tick = 10 * time.Millisecond
+
+// procTree reads a process tree from proc(5). A child that has ended and was waited for stands in its parent's cutime and
+// cstime, so the sum of all four times over the living does not lose it.
+type procTree struct {
+	root    int
+	procs   map[int]*proc
+	foreign map[int]bool // processes that were looked at and are not of the tree
+	scans   int
+	gone    time.Duration // of processes that had lost their parent before they ended: nobody in the tree waited for them
+}
+
+type proc struct {
+	start  uint64 // with the PID it names the process for good
+	parent int
+	cpu    time.Duration
+}
+
+func newProcTree(pid int) (*procTree, error) {
+	p := readStat(pid)
+	if p == nil {
+		return nil, fmt.Errorf("--server-pid %d: there is no such process", pid)
+	}
+	t := &procTree{root: pid, procs: map[int]*proc{pid: p}}
+	t.scan()
+	return t, nil
+}
+
+// forget is after how many scans processes that were foreign are looked at again, because a PID may have been used anew.
+const forget = 20
+
+// scan looks at every process of the tree and finds new ones. A process belongs to the tree if its parent did when it was first
+// seen; it stays in it when its parent ends.
+func (t *procTree) scan() {
+	old := t.procs
+	t.procs = make(map[int]*proc, len(old))
+	for pid, was := range old {
+		p := readStat(pid)
+		switch {
+		case p != nil && p.start == was.start:
+			t.procs[pid] = p
+		case pid == t.root || old[was.parent] == nil:
+			t.gone += was.cpu
+		}
+	}
+	if t.scans++; t.foreign == nil || t.scans%forget == 0 {
+		t.foreign = map[int]bool{}
+	}
+	fresh := map[int]*proc{}
+	for _, pid := range pids() {
+		if t.procs[pid] != nil || t.foreign[pid] {
+			continue
+		}
+		if p := readStat(pid); p != nil {
+			fresh[pid] = p
+		}
+	}
+	for found := true; found; { // a child may stand before its parent
+		found = false
+		for pid, p := range fresh {
+			if t.procs[p.parent] != nil {
+				t.procs[pid] = p
+				delete(fresh, pid)
+				found = true
+			}
+		}
+	}
+	for pid := range fresh {
+		t.foreign[pid] = true
+	}
+}
+
+// pids lists all processes.
+func pids() []int {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	var list []int
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil {
+			list = append(list, pid)
+		}
+	}
+	return list
+}
+
+func (t *procTree) cpu() time.Duration {
+	sum := t.gone
+	for _, p := range t.procs {
+		sum += p.cpu
+	}
+	return sum
+}
+
+func (t *procTree) anon() int64 {
+	var sum int64
+	for pid := range t.procs {
+		sum += readAnon(pid)
+	}
+	return sum
+}
+
+// readStat reads /proc/PID/stat; nil if the process has ended.
+func readStat(pid int) *proc {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return nil
+	}
+	return parseStat(b)
+}
+
+// parseStat reads the fields behind the program's name, which may hold anything. Field 3, the state, comes first there.
+func parseStat(b []byte) *proc {
+	i := bytes.LastIndexByte(b, ')')
+	if i < 0 {
+		return nil
+	}
+	fields := bytes.Fields(b[i+1:])
+	if len(fields) < 20 {
+		return nil
+	}
+	p := &proc{}
+	for _, f := range fields[11:15] { // utime, stime, cutime, cstime
+		n, err := strconv.ParseInt(string(f), 10, 64)
+		if err != nil {
+			return nil
+		}
+		p.cpu += time.Duration(n) * tick
+	}
+	p.parent, _ = strconv.Atoi(string(fields[1]))
+	p.start, _ = strconv.ParseUint(string(fields[19]), 10, 64)
+	return p
+}
+
+// readAnon is a process's resident anonymous memory in bytes.
+func readAnon(pid int) int64 {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0
+	}
+	_, rest, ok := bytes.Cut(b, []byte("\nRssAnon:"))
+	if !ok {
+		return 0
+	}
+	line, _, _ := bytes.Cut(rest, []byte("\n"))
+	fields := bytes.Fields(line)
+	if len(fields) == 0 {
+		return 0
+	}
+	kb, _ := strconv.ParseInt(string(fields[0]), 10, 64)
+	return kb << 10
+}

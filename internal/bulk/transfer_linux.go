@@ -1,0 +1,175 @@
+package bulk
+
+import (
+	"io"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// kernelCopies tells that files go out by sendfile here.
+const kernelCopies = true
+
+// readAheadBy is how far before the socket the kernel is asked to read the file.
+const readAheadBy = 2 << 20
+
+// transfer is the state of one copy into a Conn. It is part of the Conn, and its step functions are bound once, so that a
+// copy allocates nothing.
+type transfer struct {
+	conn *Conn
+
+	sendStep func(fd uintptr) bool
+	section  *Section
+	source   int // the section's file descriptor
+	probe    [1]byte
+	iov      unix.Iovec // points at probe
+
+	writeStep func(fd uintptr) bool
+	data      []byte
+
+	done  int64
+	noted int64 // of done, what progress has been told
+	err   error
+}
+
+func (t *transfer) init(c *Conn) {
+	t.conn = c
+	t.iov.Base = &t.probe[0]
+	t.iov.SetLen(1)
+	t.sendStep = t.sendfile
+	t.writeStep = t.writeSome
+}
+
+// send copies the section's bytes to the connection.
+func (t *transfer) send(s *Section) (int64, error) {
+	source, err := s.File.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	t.section, t.done, t.noted, t.err = s, 0, 0, nil
+	defer func() { t.section = nil }()
+	// The descriptor stays valid inside Control; a regular file's Control takes no lock that other readers of the file need.
+	cerr := source.Control(func(fd uintptr) {
+		t.source = int(fd)
+		err = t.run(t.sendStep)
+	})
+	if cerr != nil {
+		err = cerr
+	}
+	return t.done, err
+}
+
+// write copies p to the connection.
+func (t *transfer) write(p []byte) (int, error) {
+	t.data, t.done, t.noted, t.err = p, 0, 0, nil
+	defer func() { t.data = nil }()
+	err := t.run(t.writeStep)
+	return int(t.done), err
+}
+
+// run calls step until it is done, with a new time limit whenever the peer has taken enough.
+func (t *transfer) run(step func(fd uintptr) bool) error {
+	if err := t.conn.begin(); err != nil {
+		return err
+	}
+	defer func() { t.conn.end(t.done - t.noted) }()
+	if err := t.conn.raw.Write(step); err != nil {
+		return err
+	}
+	return t.err
+}
+
+// sendfile moves steps until the section is sent or the socket is full. It returns false to wait for the socket.
+func (t *transfer) sendfile(socket uintptr) bool {
+	s := t.section
+	for s.N > 0 {
+		n := int(min(s.N, t.conn.pump.step()))
+		if t.err = t.warm(s.Offset, n); t.err != nil {
+			return true
+		}
+		offset := s.Offset
+		t.conn.pump.take(&t.conn.turn)
+		n = min(n, int(t.conn.pump.step())) // a small request may have come meanwhile
+		sent, err := unix.Sendfile(int(socket), t.source, &offset, n)
+		t.conn.pump.give()
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err == unix.EAGAIN:
+			return t.wait()
+		case err != nil:
+			t.err = os.NewSyscallError("sendfile", err)
+			return true
+		case sent == 0:
+			t.err = io.ErrUnexpectedEOF // the file is shorter than the section
+			return true
+		}
+		t.done += int64(sent)
+		s.kernel += int64(sent)
+		s.advance(int64(sent))
+	}
+	return true
+}
+
+// wait notes what the peer took before the socket was full. It is what a step function returns then.
+func (t *transfer) wait() (done bool) {
+	t.err = t.conn.progress(t.done - t.noted)
+	t.noted = t.done
+	return t.err != nil
+}
+
+// warm sees to it that the next n bytes are in the page cache before a turn is taken: one cold page read inside a turn would
+// make everybody wait for the disk. The kernel is asked to read ahead only where something is missing: to ask costs it a look at
+// every page, which is a fifth of what the copy itself costs.
+func (t *transfer) warm(offset int64, n int) error {
+	for end := offset + int64(n); offset < end; offset += narrowStep {
+		if err := t.warmAt(offset); err != nil {
+			return err
+		}
+		if err := t.warmAt(min(offset+narrowStep, end) - 1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// warmAt waits for the page that holds one byte.
+func (t *transfer) warmAt(at int64) error {
+	if t.cached(at) {
+		return nil
+	}
+	_ = unix.Fadvise(t.source, at, readAheadBy, unix.FADV_WILLNEED)
+	if _, err := unix.Pread(t.source, t.probe[:], at); err != nil && err != unix.EINTR {
+		return os.NewSyscallError("read ahead", err)
+	}
+	return nil
+}
+
+// cached tells whether a byte of the source can be read without waiting for a disk. Where the file system cannot tell
+// (no RWF_NOWAIT on tmpfs), there is nothing to wait for either, or sendfile will show it.
+func (t *transfer) cached(at int64) bool {
+	_, _, errno := unix.Syscall6(unix.SYS_PREADV2, uintptr(t.source), uintptr(unsafe.Pointer(&t.iov)), 1, uintptr(at), 0, unix.RWF_NOWAIT)
+	return errno != unix.EAGAIN
+}
+
+// writeSome writes steps until all is written or the socket is full.
+func (t *transfer) writeSome(socket uintptr) bool {
+	for len(t.data) > 0 {
+		t.conn.pump.take(&t.conn.turn)
+		n, err := unix.Write(int(socket), t.data[:min(len(t.data), narrowStep)])
+		t.conn.pump.give()
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err == unix.EAGAIN:
+			return t.wait()
+		case err != nil:
+			t.err = os.NewSyscallError("write", err)
+			return true
+		}
+		t.done += int64(n)
+		t.data = t.data[n:]
+	}
+	return true
+}

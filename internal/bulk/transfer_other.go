@@ -1,0 +1,14 @@
+//go:build !linux
+
+package bulk
+
+import "errors"
+
+// kernelCopies is false: everything goes through user space here.
+const kernelCopies = false
+
+type transfer struct{}
+
+func (*transfer) init(*Conn)                   {}
+func (*transfer) send(*Section) (int64, error) { return 0, errors.ErrUnsupported }
+func (*transfer) write([]byte) (int, error)    { return 0, errors.ErrUnsupported }

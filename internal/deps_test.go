@@ -1,0 +1,221 @@
+// Package internal_test holds the rules of the house to what is written: which package may import which, what lives where,
+// that every package says what it is for, and that the documents' links hold.
+package internal_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/packhorse-git/packhorse/"
+
+// allowedImports says who may import whom. "a < b" means: b may import a, and with it all that a may import. Names are below
+// internal/, except for cmd. Every package that fails the test for good reason gets its line changed here and in
+// ARCHITECTURE.md, in the same commit.
+const allowedImports = `
+	NONE < fault, git, git/pktline, bulk, observe;
+	fault < git/disk, balance;
+	git/disk < git/mmap;
+	git, git/pktline, fault < git/protocol;
+	git, git/mmap < git/pack, git/refs;
+	git/pack < git/graph;
+	git, balance < git/process, admit;
+	git/pack, git/refs, git/graph < repo;
+	git, git/process, git/pktline, bulk < packsource;
+	packsource < packcache;
+	git/protocol, repo, packsource < uploadpack;
+	uploadpack, packcache, admit < storage;
+	git/protocol, admit, bulk < gateway;
+	git, git/pktline < bench;
+	storage, gateway, observe, bench < roles;
+	roles < cmd/packhorse;
+
+	# Tests only: any test may import gittest, tests of a packsource.Source sourcetest, and nothing else may.
+	git < gittest;
+	gittest, packsource < packsource/sourcetest;
+`
+
+// testsMayImport adds to the table for tests: what a package is given by others, put together as in the real thing.
+var testsMayImport = map[string][]string{
+	"uploadpack": {"packcache"},
+}
+
+// forbidden edges hold whatever the table allows.
+const forbidden = `
+	gateway -> repo
+	gateway -> storage
+	gateway -> packcache
+	packcache -> uploadpack
+	packcache -> repo
+	observe -> git
+`
+
+// rooms are dependencies that stay where they are used: nothing else imports them. A name ending in "/..." covers what lies
+// below it.
+var rooms = map[string][]string{
+	"github.com/spf13/...":                                      {"roles", "bench"},
+	"github.com/pelletier/go-toml/...":                          {"roles"},
+	"github.com/rogpeppe/go-internal/...":                       {},
+	"github.com/prometheus/client_golang/prometheus/promhttp":   {"observe"},
+	"github.com/prometheus/client_golang/prometheus/collectors": {"observe"},
+	"golang.org/x/term":                                         {"observe", "bench"},
+	"net/http/pprof":                                            {"observe"},
+	"os/exec":                                                   {"git/process", "gittest", "roles", "bench"},
+}
+
+// noNetwork are the packages that read repositories; they and all below them never import net.
+const noNetwork = "git"
+
+type goPackage struct {
+	ImportPath, Dir, Doc      string
+	GoFiles, Imports          []string
+	TestImports, XTestImports []string
+}
+
+// short is the package's name in the table: below internal/, or as it is.
+func short(path string) string {
+	return strings.TrimPrefix(strings.TrimPrefix(path, module), "internal/")
+}
+
+// listPackages lists the module's packages as they are built for goos.
+func listPackages(t *testing.T, goos string) []goPackage {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Dir,Doc,GoFiles,Imports,TestImports,XTestImports", "./...")
+	cmd.Dir = ".."
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+goos)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v\n%s", err, &stderr)
+	}
+	var list []goPackage
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p goPackage
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			return list
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, p)
+	}
+}
+
+// parseTable returns for each package in the table everything that it may import.
+func parseTable(t *testing.T, table string) map[string]map[string]bool {
+	t.Helper()
+	may := map[string]map[string]bool{"NONE": {}}
+	for line := range strings.Lines(table) {
+		line, _, _ = strings.Cut(line, "#")
+		line = strings.TrimSuffix(strings.TrimSpace(line), ";")
+		if line == "" {
+			continue
+		}
+		left, right, ok := strings.Cut(line, " < ")
+		if !ok {
+			t.Fatalf("bad line in the table: %q", line)
+		}
+		below := map[string]bool{}
+		for name := range strings.SplitSeq(left, ",") {
+			name = strings.TrimSpace(name)
+			if may[name] == nil {
+				t.Fatalf("%q is used in the table before it has a line of its own", name)
+			}
+			if name != "NONE" {
+				below[name] = true
+			}
+			maps.Copy(below, may[name])
+		}
+		for name := range strings.SplitSeq(right, ",") {
+			name = strings.TrimSpace(name)
+			if may[name] != nil {
+				t.Fatalf("%q has two lines in the table", name)
+			}
+			may[name] = below
+		}
+	}
+	return may
+}
+
+func TestImports(t *testing.T) {
+	may := parseTable(t, allowedImports)
+	var never [][2]string
+	for line := range strings.Lines(forbidden) {
+		if from, to, ok := strings.Cut(strings.TrimSpace(line), " -> "); ok {
+			never = append(never, [2]string{from, to})
+		}
+	}
+	for _, goos := range []string{"linux", "darwin"} {
+		for _, p := range listPackages(t, goos) {
+			name := short(p.ImportPath)
+			if len(p.GoFiles) == 0 || strings.HasPrefix(name, "e2e") {
+				continue
+			}
+			if may[name] == nil {
+				t.Errorf("package %s is not in the table of allowed imports (internal/deps_test.go)", name)
+				continue
+			}
+			for _, imported := range p.Imports {
+				if slices.Contains(never, [2]string{name, short(imported)}) {
+					t.Errorf("%s imports %s, which is forbidden", name, short(imported))
+				}
+				if strings.HasPrefix(imported, module) && !may[name][short(imported)] {
+					t.Errorf("%s imports %s, which the table does not allow", name, short(imported))
+				}
+				checkRooms(t, name, imported)
+			}
+			for _, imported := range slices.Concat(p.TestImports, p.XTestImports) {
+				s := short(imported)
+				if strings.HasPrefix(imported, module) && s != name && s != "gittest" &&
+					(s != "packsource/sourcetest" || !may[name]["packsource"] && name != "packsource") && !may[name][s] && !slices.Contains(testsMayImport[name], s) {
+					t.Errorf("a test of %s imports %s, which the table does not allow", name, s)
+				}
+			}
+		}
+	}
+}
+
+func checkRooms(t *testing.T, name, imported string) {
+	t.Helper()
+	for room, users := range rooms {
+		prefix, below := strings.CutSuffix(room, "...")
+		if (imported == room || below && strings.HasPrefix(imported, prefix)) && !slices.Contains(users, name) {
+			t.Errorf("%s imports %s, which only %q may", name, imported, users)
+		}
+	}
+	reads := name == noNetwork || strings.HasPrefix(name, noNetwork+"/")
+	if reads && (imported == "net" || strings.HasPrefix(imported, "net/")) {
+		t.Errorf("%s imports %s; what reads repositories knows no network", name, imported)
+	}
+}
+
+func TestEveryPackageIsDocumented(t *testing.T) {
+	for _, p := range listPackages(t, "linux") {
+		if len(p.GoFiles) > 0 && p.Doc == "" {
+			t.Errorf("package %s has no doc comment that says what it is for", short(p.ImportPath))
+		}
+	}
+}
+
+// State and work before main make the order of things invisible: wiring is explicit, in package roles.
+func TestNoInit(t *testing.T) {
+	for _, p := range listPackages(t, "linux") {
+		for _, f := range p.GoFiles {
+			text, err := os.ReadFile(p.Dir + "/" + f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if bytes.Contains(text, []byte("\nfunc init()")) {
+				t.Errorf("%s/%s has an init function", short(p.ImportPath), f)
+			}
+		}
+	}
+}

@@ -1,0 +1,352 @@
+// Package gateway listens, finds out what a request is about, and relays it to the node that holds the repository.
+//
+// It speaks Git's smart HTTP protocol (gitprotocol-http(5)). It owns no repository: a node is whatever has the two methods of
+// Node. It is the one place where a fault becomes an HTTP status or an ERR packet.
+package gateway
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/admit"
+	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+)
+
+// Node serves sessions on the repositories that it owns. Errors carry a fault kind.
+type Node interface {
+	// Advertise gives the capability advertisement of protocol version 2.
+	Advertise(ctx context.Context, repo git.RepoPath) ([]byte, error)
+	// UploadPack answers one request of protocol version 2 on reply.
+	UploadPack(ctx context.Context, repo git.RepoPath, request *pktline.Reader, reply protocol.Reply) (protocol.Outcome, error)
+}
+
+// Options says how the gateway serves.
+type Options struct {
+	Node    Node
+	Pump    *bulk.Pump
+	Small   *admit.Lane   // advertisements, ls-refs and negotiation
+	Bulk    *admit.Lane   // answers that send a pack, or take long for other reasons
+	Memory  *admit.Budget // bytes of requests that are longer than readFirst
+	Metrics *Metrics
+	Log     *slog.Logger
+
+	MaxBody   int64         // bytes of a request's body once it is unpacked
+	ReadStall time.Duration // how long a client may send nothing of a body
+}
+
+// HTTP is the handler for smart HTTP.
+type HTTP struct{ Options }
+
+// NewHTTP makes the handler.
+func NewHTTP(o Options) *HTTP { return &HTTP{o} }
+
+// Listen makes a TCP listener's connections ones that can be copied to by the kernel; whatever wraps them turns that off.
+func (h *HTTP) Listen(l net.Listener, writeStall time.Duration) net.Listener {
+	return bulk.Listen(l, h.Pump, writeStall)
+}
+
+const (
+	typeAdvertisement = "application/x-git-upload-pack-advertisement"
+	typeRequest       = "application/x-git-upload-pack-request"
+	typeResult        = "application/x-git-upload-pack-result"
+)
+
+// operation is what a request asks for; it is a metric label.
+type operation string
+
+const (
+	opAdvertise operation = "info_refs"
+	opLsRefs    operation = "ls_refs"
+	opFetch     operation = "fetch"
+	opOther     operation = "other"
+)
+
+// ServeHTTP answers one request and writes its line into the log.
+func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	e := &exchange{HTTP: h, w: w, r: r, start: time.Now(), op: opOther}
+	defer e.done()
+	e.limitBody()
+	e.serve()
+}
+
+// exchange is one request and its answer.
+type exchange struct {
+	*HTTP
+	w     http.ResponseWriter
+	r     *http.Request
+	start time.Time
+
+	op      operation
+	repo    git.RepoPath
+	reply   *reply // nil until a session began
+	outcome protocol.Outcome
+	status  int   // 0 until the header is sent
+	abort   bool  // what was sent must not look like a whole answer
+	sent    int64 // bytes of the body, without those that a session sent
+	err     error
+}
+
+// dumbPaths are what a client of the dumb protocol asks for below a repository.
+var dumbPaths = []string{"/HEAD", "/objects/", "/info/", "/refs/"}
+
+func (e *exchange) serve() {
+	header := e.w.Header()
+	header.Set("Cache-Control", "no-cache, max-age=0, must-revalidate")
+	header.Set("Expires", "Fri, 01 Jan 1980 00:00:00 GMT")
+	header.Set("Pragma", "no-cache")
+	path := e.r.URL.Path
+	switch {
+	case strings.HasPrefix(path, "/-/") || path == "/-":
+		e.refuse(http.StatusNotFound, "nothing here; metrics and health are on the private listener")
+	case path == "/":
+		e.refuse(http.StatusNotFound, "this is a Git server: name a repository, as in git clone "+e.url("team/app"))
+	case strings.HasSuffix(path, "/info/refs"):
+		e.infoRefs(strings.TrimSuffix(path, "/info/refs"))
+	case strings.HasSuffix(path, "/git-upload-pack"):
+		e.uploadPack(strings.TrimSuffix(path, "/git-upload-pack"))
+	case strings.HasSuffix(path, "/git-receive-pack"):
+		e.refuse(http.StatusForbidden, "this server does not accept pushes")
+	default:
+		for _, dumb := range dumbPaths {
+			if strings.Contains(path, dumb) || strings.HasSuffix(path, dumb) {
+				e.refuse(http.StatusForbidden, "the dumb HTTP protocol is not served; use a git client that speaks smart HTTP")
+				return
+			}
+		}
+		e.refuse(http.StatusNotFound, "not found; clone a repository by its path, as in git clone "+e.url("team/app"))
+	}
+}
+
+// url is an example of how this server is reached, for messages.
+func (e *exchange) url(path string) string {
+	scheme := "http"
+	if e.r.TLS != nil {
+		scheme = "https"
+	}
+	return (&url.URL{Scheme: scheme, Host: e.r.Host, Path: "/" + path}).String()
+}
+
+// method refuses other methods than the one that the resource has.
+func (e *exchange) method(allowed string) bool {
+	if e.r.Method == allowed || allowed == http.MethodGet && e.r.Method == http.MethodHead {
+		return true
+	}
+	e.w.Header().Set("Allow", allowed)
+	e.refuse(http.StatusMethodNotAllowed, "use "+allowed)
+	return false
+}
+
+func (e *exchange) repository(path string) bool {
+	repo, err := git.ParseRepoPath(path)
+	if err != nil {
+		e.refuse(http.StatusNotFound, "no such repository: "+err.Error())
+		return false
+	}
+	e.repo = repo
+	return true
+}
+
+// infoRefs answers the first request of a session (gitprotocol-http(5), "Discovering References").
+func (e *exchange) infoRefs(path string) {
+	if !e.method(http.MethodGet) || !e.repository(path) {
+		return
+	}
+	e.op = opAdvertise
+	query, err := url.ParseQuery(e.r.URL.RawQuery)
+	if err != nil {
+		e.refuse(http.StatusBadRequest, "bad query")
+		return
+	}
+	switch service := query.Get("service"); service {
+	case "git-upload-pack":
+	case "":
+		e.refuse(http.StatusForbidden, "the dumb HTTP protocol is not served; use a git client that speaks smart HTTP")
+		return
+	case "git-receive-pack":
+		e.refuse(http.StatusForbidden, "this server does not accept pushes")
+		return
+	default:
+		e.refuse(http.StatusForbidden, "unknown service; only git-upload-pack is served")
+		return
+	}
+	if err := e.Small.Enter(); err != nil {
+		e.fail(err)
+		return
+	}
+	defer e.Small.Leave()
+	e.Pump.Small()
+	answer, err := e.Node.Advertise(e.r.Context(), e.repo)
+	if err != nil {
+		e.fail(err)
+		return
+	}
+	if !wantsVersion2(e.r.Header.Get("Git-Protocol")) {
+		e.err = fault.New(fault.Invalid, onlyVersion2)
+		answer = pktline.AppendLine(nil, "# service=git-upload-pack")
+		answer = pktline.AppendFlush(answer)
+		answer = protocol.AppendError(answer, onlyVersion2)
+	}
+	e.answer(typeAdvertisement, answer)
+}
+
+const onlyVersion2 = "this server speaks protocol version 2 only; use git 2.18 or newer, with -c protocol.version=2 where that is not the default"
+
+// wantsVersion2 reads the Git-Protocol header: keys separated by colons (gitprotocol-v2(5), "HTTP Transport").
+func wantsVersion2(header string) bool {
+	for key := range strings.SplitSeq(header, ":") {
+		if key == "version=2" {
+			return true
+		}
+	}
+	return false
+}
+
+// uploadPack answers a command of protocol version 2.
+func (e *exchange) uploadPack(path string) {
+	if !e.method(http.MethodPost) || !e.repository(path) {
+		return
+	}
+	e.op = opFetch
+	if ct := e.r.Header.Get("Content-Type"); ct != typeRequest {
+		e.refuse(http.StatusUnsupportedMediaType, "bad content type; a git client sends "+typeRequest)
+		return
+	}
+	if !wantsVersion2(e.r.Header.Get("Git-Protocol")) {
+		e.tell(fault.New(fault.Invalid, onlyVersion2))
+		return
+	}
+	// The body comes before the lane: clients that send slowly must not fill it.
+	body, err := e.body()
+	if err != nil {
+		e.fail(err)
+		return
+	}
+	defer body.Close()
+	if err := e.Small.Enter(); err != nil {
+		e.fail(err)
+		return
+	}
+	e.w.Header().Set("Content-Type", typeResult)
+	e.reply = newReply(e, body)
+	defer e.reply.close()
+	e.outcome, e.err = e.Node.UploadPack(e.r.Context(), e.repo, body.packets(), e.reply)
+	if e.outcome.Command == protocol.CommandLsRefs {
+		e.op = opLsRefs
+	}
+	e.finish()
+}
+
+// finish ends an answer after the node is through with it.
+func (e *exchange) finish() {
+	if e.err == nil {
+		e.err = e.reply.commit()
+	}
+	if e.reply.body.broken != nil {
+		e.err = e.reply.body.broken
+	}
+	if e.err == nil {
+		return
+	}
+	if !e.reply.begun {
+		e.fail(e.err)
+		return
+	}
+	if _, told := errors.AsType[*protocol.ToldClient](e.err); told && !e.reply.hasLength {
+		return
+	}
+	// What was sent is no whole answer, and must not look like one: cut the connection instead of ending the body.
+	e.abort = true
+}
+
+// fail renders an error that comes before the answer began.
+func (e *exchange) fail(err error) {
+	e.err = err
+	kind := fault.KindOf(err)
+	status := statusOf(kind)
+	after := fault.RetryAfter(err)
+	if after > 0 || status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests {
+		e.w.Header().Set("Retry-After", seconds(max(after, time.Second)))
+	}
+	e.w.Header().Del("Content-Length")
+	session := e.op == opFetch || e.op == opLsRefs
+	inside := e.outcome.Command != "" // the request was understood
+	if session && (kind == fault.Invalid || kind == fault.Denied || inside && (kind == fault.NotFound || kind == fault.Corrupt || kind == fault.Internal)) {
+		e.tell(err)
+		return
+	}
+	e.text(status, fault.Message(err))
+}
+
+// tell answers a session's request with an ERR packet. Git prints its message; of a status it prints the number only.
+func (e *exchange) tell(err error) {
+	e.err = err
+	e.answer(typeResult, protocol.AppendError(nil, fault.Message(err)))
+}
+
+// statusOf is the one table from kinds to HTTP.
+func statusOf(kind fault.Kind) int {
+	switch kind {
+	case fault.Invalid:
+		return http.StatusBadRequest
+	case fault.NotFound:
+		return http.StatusNotFound
+	case fault.Denied:
+		return http.StatusForbidden
+	case fault.Exhausted:
+		return http.StatusTooManyRequests
+	case fault.Unavailable:
+		return http.StatusServiceUnavailable
+	case fault.Deadline:
+		return http.StatusGatewayTimeout
+	case fault.Cancelled:
+		return statusClientClosed
+	}
+	return http.StatusInternalServerError
+}
+
+// statusClientClosed is what the log says where the client went away; nobody receives it.
+const statusClientClosed = 499
+
+// refuse answers a request that never reached a session.
+func (e *exchange) refuse(status int, message string) {
+	e.err = fault.New(fault.Invalid, "%s", message)
+	e.text(status, message)
+}
+
+// text sends a message that git shows as a remote's.
+func (e *exchange) text(status int, message string) {
+	e.w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	e.w.Header().Set("X-Content-Type-Options", "nosniff")
+	e.begin(status)
+	e.write([]byte(message + "\n"))
+}
+
+// answer sends a short answer whole.
+func (e *exchange) answer(contentType string, p []byte) {
+	e.w.Header().Set("Content-Type", contentType)
+	e.begin(http.StatusOK)
+	e.write(p)
+}
+
+func (e *exchange) write(p []byte) {
+	n, err := e.w.Write(p)
+	e.sent += int64(n)
+	if e.err == nil {
+		e.err = err
+	}
+}
+
+func (e *exchange) begin(status int) {
+	e.status = status
+	e.w.WriteHeader(status)
+}

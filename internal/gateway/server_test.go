@@ -1,0 +1,278 @@
+package gateway_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"github.com/packhorse-git/packhorse/internal/admit"
+	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// node is a gateway.Node made of functions; without them it knows no repository.
+type node struct {
+	advertise func(repo git.RepoPath) ([]byte, error)
+	serve     func(ctx context.Context, request *pktline.Reader, reply protocol.Reply) (protocol.Outcome, error)
+}
+
+func (n *node) Advertise(_ context.Context, repo git.RepoPath) ([]byte, error) {
+	if n.advertise == nil {
+		return nil, fault.New(fault.NotFound, "no repository %s here", repo)
+	}
+	return n.advertise(repo)
+}
+
+func (n *node) UploadPack(ctx context.Context, repo git.RepoPath, request *pktline.Reader, reply protocol.Reply) (protocol.Outcome, error) {
+	if n.serve == nil {
+		return protocol.Outcome{}, fault.New(fault.NotFound, "no repository %s here", repo)
+	}
+	return n.serve(ctx, request, reply)
+}
+
+// server is a gateway on a socket, set up as the serve role does it.
+type server struct {
+	t       *testing.T
+	addr    string
+	pump    *bulk.Pump
+	metrics *prometheus.Registry
+	log     *lockedBuffer
+	http    *lockedBuffer // what net/http itself logs
+}
+
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+type options struct {
+	small, bulk           int
+	maxBody, memory       int64
+	readStall, writeStall time.Duration
+	wrap                  func(net.Listener) net.Listener
+}
+
+func serve(t *testing.T, n gateway.Node, o options) *server {
+	t.Helper()
+	for _, d := range []struct {
+		field *int
+		value int
+	}{{&o.small, 1000}, {&o.bulk, 1000}} {
+		if *d.field == 0 {
+			*d.field = d.value
+		}
+	}
+	if o.maxBody == 0 {
+		o.maxBody = 1 << 20
+	}
+	if o.memory == 0 {
+		o.memory = 1 << 30
+	}
+	if o.readStall == 0 {
+		o.readStall = time.Minute
+	}
+	if o.writeStall == 0 {
+		o.writeStall = time.Minute
+	}
+	s := &server{t: t, metrics: prometheus.NewRegistry(), log: &lockedBuffer{}, http: &lockedBuffer{}}
+	s.pump = bulk.NewPump(bulk.PumpOptions{Width: 2, Narrow: 1})
+	small, large := admit.NewLane("small", o.small), admit.NewLane("bulk", o.bulk)
+	memory := admit.NewBudget("requests", o.memory)
+	s.metrics.MustRegister(memory.Collectors()...)
+	metrics := gateway.NewMetrics()
+	s.metrics.MustRegister(metrics.Collectors()...)
+	s.metrics.MustRegister(admit.Collectors(small, large)...)
+	handler := gateway.NewHTTP(gateway.Options{
+		Node: n, Pump: s.pump, Small: small, Bulk: large, Memory: memory, Metrics: metrics,
+		Log: slog.New(slog.NewTextHandler(s.log, nil)), MaxBody: o.maxBody, ReadStall: o.readStall,
+	})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.addr = l.Addr().String()
+	l = handler.Listen(l, o.writeStall)
+	if o.wrap != nil {
+		l = o.wrap(l)
+	}
+	h := &http.Server{
+		Handler: handler, ReadHeaderTimeout: time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10,
+		ErrorLog: slog.NewLogLogger(slog.NewTextHandler(s.http, nil), slog.LevelError), Protocols: new(http.Protocols),
+	}
+	h.Protocols.SetHTTP1(true)
+	served := make(chan struct{})
+	go func() { defer close(served); _ = h.Serve(l) }()
+	t.Cleanup(func() {
+		limit, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := h.Shutdown(limit); err != nil {
+			t.Errorf("the server does not come to rest: %v", err)
+			h.Close()
+		}
+		<-served
+		s.checkAtRest()
+	})
+	return s
+}
+
+// value is a metric's value, named as in "packhorse_lane_running{lane=small}"; of a histogram, how much it has observed.
+func (s *server) value(name string) float64 {
+	s.t.Helper()
+	families, err := s.metrics.Gather()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			var labels []string
+			for _, l := range m.GetLabel() {
+				labels = append(labels, l.GetName()+"="+l.GetValue())
+			}
+			full := f.GetName()
+			if labels != nil {
+				full += "{" + strings.Join(labels, ",") + "}"
+			}
+			if full == name {
+				return m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			}
+		}
+	}
+	return 0
+}
+
+// checkAtRest finds lanes, turns and marks of small requests that were not given back.
+func (s *server) checkAtRest() {
+	s.t.Helper()
+	for _, lane := range []string{"small", "bulk"} {
+		if n := s.value("packhorse_lane_running{lane=" + lane + "}"); n != 0 {
+			s.t.Errorf("%v requests are left in the lane %s", n, lane)
+		}
+	}
+	if n := s.value("packhorse_request_memory_bytes"); n != 0 {
+		s.t.Errorf("%v bytes of the requests' memory were not given back", n)
+	}
+	if n := s.pump.Running(); n != 0 {
+		s.t.Errorf("%d turns of the pump were not given back", n)
+	}
+	if !eventually(func() bool { return s.pump.Width() == 2 }) {
+		s.t.Error("the pump stays narrow: a small request was never marked as done")
+	}
+}
+
+// eventually asks for a while whether a state that nothing announces has come.
+func eventually(is func() bool) bool {
+	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if is() {
+			return true
+		}
+	}
+	return is()
+}
+
+// connection is a client that writes what it likes.
+type connection struct {
+	*net.TCPConn
+	t *testing.T
+	r *bufio.Reader
+}
+
+func (s *server) dial() *connection {
+	s.t.Helper()
+	c, err := net.Dial("tcp", s.addr)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { c.Close() })
+	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	return &connection{TCPConn: c.(*net.TCPConn), t: s.t, r: bufio.NewReader(c)}
+}
+
+func (c *connection) send(text string) {
+	c.t.Helper()
+	if _, err := io.WriteString(c, text); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// answer reads one response; the error is that of its body.
+func (c *connection) answer() (*http.Response, string, error) {
+	c.t.Helper()
+	response, err := http.ReadResponse(c.r, nil)
+	if err != nil {
+		c.t.Fatalf("no response: %v", err)
+	}
+	body, err := io.ReadAll(response.Body)
+	return response, string(body), err
+}
+
+// closed tells whether the server ends the connection without sending anything more.
+func (c *connection) closed() bool {
+	_, err := c.r.ReadByte()
+	timeout, ok := err.(net.Error)
+	return err != nil && (!ok || !timeout.Timeout())
+}
+
+const lsRefs = "0014command=ls-refs\n0000"
+
+// post is the head of a fetch or ls-refs request.
+func post(headers ...string) string {
+	return "POST /repo/git-upload-pack HTTP/1.1\r\nHost: git.example\r\nContent-Type: application/x-git-upload-pack-request\r\n" +
+		"Git-Protocol: version=2\r\n" + strings.Join(append(headers, "", ""), "\r\n")
+}
+
+// readAll takes a request in, down to its flush packet.
+func readAll(request *pktline.Reader) (lines []string, err error) {
+	for {
+		kind, p, err := request.Line()
+		if fault.Is(err, fault.Exhausted) {
+			return nil, err
+		} else if err != nil {
+			return nil, fault.Wrap(fault.Invalid, "bad request", err)
+		}
+		if kind == pktline.Flush {
+			return lines, nil
+		}
+		lines = append(lines, string(p))
+	}
+}
+
+// echo answers with how much it was sent.
+func echo(_ context.Context, request *pktline.Reader, reply protocol.Reply) (protocol.Outcome, error) {
+	lines, err := readAll(request)
+	if err != nil {
+		return protocol.Outcome{}, err
+	}
+	_, err = reply.Write(pktline.AppendFlush(pktline.AppendLine(nil, strings.Join(lines, " ")[:min(100, len(strings.Join(lines, " ")))])))
+	return protocol.Outcome{Command: protocol.CommandLsRefs}, err
+}
+
+func advertise(git.RepoPath) ([]byte, error) { return []byte("000eversion 2\n0000"), nil }

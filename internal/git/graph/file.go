@@ -1,0 +1,261 @@
+package graph
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"math"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/mmap"
+)
+
+// Constants of gitformat-commit-graph(5).
+const (
+	headerSize  = 8
+	chunkRow    = 12
+	fanSize     = 256 * 4
+	noParent    = 0x70000000 // a missing parent in CDAT
+	edgeFlag    = 1 << 31    // second parent: position in EDGE; an edge: the last one; GDA2: position in GDO2
+	maxCommits  = noParent   // positions are below this
+	recordExtra = 16         // CDAT: two parents, generation and date
+)
+
+// errBadGraph marks what only a broken commit-graph can say; the walk is done again without the file.
+var errBadGraph = fault.New(fault.Corrupt, "the commit-graph contradicts itself")
+
+// span is a part of a file.
+type span struct{ off, len int }
+
+func (s span) in(b []byte) []byte { return b[s.off : s.off+s.len : s.off+s.len] }
+
+// layer is one commit-graph file, checked in its measures but not in its records: readers check those.
+type layer struct {
+	file  *mmap.File // nil where only bytes were parsed
+	base  uint32     // commits in the layers below
+	n     uint32     // commits in this one
+	size  int        // bytes of a raw object ID
+	bases int        // number of layers below, as the file says
+	sum   string     // the file's checksum, which is its name in a chain, in hexadecimal
+
+	fan, ids, data, edges, dates, bigDates, below span
+}
+
+// parseLayer reads a commit-graph file's header and table of chunks (gitformat-commit-graph(5), "HEADER", "CHUNK DATA").
+func parseLayer(b []byte, format git.ObjectFormat) (layer, error) {
+	l := layer{size: format.Size()}
+	if len(b) < headerSize+chunkRow+l.size || string(b[:4]) != "CGPH" {
+		return l, badFile("no commit-graph signature")
+	}
+	if b[4] != 1 {
+		return l, badFile("version %d", b[4])
+	}
+	if b[5] != byte(format) { // 1: SHA-1, 2: SHA-256, as our own numbers
+		return l, badFile("hash version %d in a %s repository", b[5], format)
+	}
+	l.bases = int(b[7])
+	end := len(b) - l.size
+	l.sum = hex.EncodeToString(b[end:])
+	if err := l.chunks(b, int(b[6]), end); err != nil {
+		return l, err
+	}
+	return l, l.check(b)
+}
+
+func badFile(format string, args ...any) error {
+	return fault.New(fault.Corrupt, "bad commit-graph: %s", fmt.Sprintf(format, args...))
+}
+
+// chunks reads the table of chunks; end is where the trailing checksum begins.
+func (l *layer) chunks(b []byte, count, end int) error {
+	table := b[headerSize:end]
+	if len(table) < (count+1)*chunkRow {
+		return badFile("the table of %d chunks is cut off", count)
+	}
+	at := uint64(headerSize + (count+1)*chunkRow)
+	for i := range count {
+		row := table[i*chunkRow:]
+		off, next := binary.BigEndian.Uint64(row[4:]), binary.BigEndian.Uint64(row[chunkRow+4:])
+		if off < at || next < off || next > uint64(end) {
+			return badFile("chunk %d is out of order or beyond the end", i)
+		}
+		at = off
+		s := span{int(off), int(next - off)}
+		switch string(row[:4]) {
+		case "OIDF":
+			l.fan = s
+		case "OIDL":
+			l.ids = s
+		case "CDAT":
+			l.data = s
+		case "EDGE":
+			l.edges = s
+		case "GDA2":
+			l.dates = s
+		case "GDO2":
+			l.bigDates = s
+		case "BASE":
+			l.below = s
+		}
+	}
+	return nil
+}
+
+// check compares the chunks' lengths with the number of commits that the fan-out table tells.
+func (l *layer) check(b []byte) error {
+	if l.fan.len != fanSize {
+		return badFile("no fan-out table")
+	}
+	fan := l.fan.in(b)
+	last := uint32(0)
+	for i := range 256 {
+		n := binary.BigEndian.Uint32(fan[4*i:])
+		if n < last {
+			return badFile("the fan-out table falls")
+		}
+		last = n
+	}
+	l.n = last
+	n := int(last)
+	switch {
+	case last >= maxCommits:
+		return badFile("%d commits", n)
+	case l.ids.len != n*l.size:
+		return badFile("%d bytes of object IDs for %d commits", l.ids.len, n)
+	case l.data.len != n*(l.size+recordExtra):
+		return badFile("%d bytes of data for %d commits", l.data.len, n)
+	case l.edges.len%4 != 0:
+		return badFile("%d bytes of edges", l.edges.len)
+	case l.dates.len != 0 && l.dates.len != 4*n:
+		return badFile("%d bytes of corrected dates for %d commits", l.dates.len, n)
+	case l.bigDates.len%8 != 0:
+		return badFile("%d bytes of large dates", l.bigDates.len)
+	case l.below.len != l.bases*l.size:
+		return badFile("%d bytes of names for %d layers below", l.below.len, l.bases)
+	}
+	return nil
+}
+
+// sumBelow is the checksum that the file gives for the layer below at depth i, counted from the bottom.
+func (l *layer) sumBelow(b []byte, i int) string {
+	return hex.EncodeToString(l.below.in(b)[i*l.size:][:l.size])
+}
+
+// same reports whether two layers were made from the same file, as far as its checksum and its measures tell.
+func (l layer) same(o layer) bool {
+	return l.sum == o.sum && l.base == o.base && l.n == o.n && l.bases == o.bases && l.data == o.data && l.edges == o.edges &&
+		l.dates == o.dates && l.bigDates == o.bigDates && l.fan == o.fan && l.ids == o.ids && l.below == o.below
+}
+
+// hasLevels reports whether generation numbers were computed at all: the first versions of the format left them zero.
+func (l *layer) hasLevels(b []byte) bool {
+	return l.n == 0 || binary.BigEndian.Uint32(l.data.in(b)[l.size+8:])>>2 != 0
+}
+
+// bytesOf gives the layer's chunks in b. They are to be used only inside file.Do.
+func (l *layer) bytesOf(b []byte) layerBytes {
+	return layerBytes{base: l.base, n: l.n, size: l.size, fan: l.fan.in(b), ids: l.ids.in(b), data: l.data.in(b),
+		edges: l.edges.in(b), dates: l.dates.in(b), bigDates: l.bigDates.in(b)}
+}
+
+// layerBytes is a layer under mmap.File.Do. Positions are global: from base to base+n. The lengths of the slices are
+// checked; everything read from them is not, for the file may be wrong or written to.
+type layerBytes struct {
+	base, n                                uint32
+	size                                   int
+	fan, ids, data, edges, dates, bigDates []byte
+}
+
+// find looks a raw object ID up.
+func (l *layerBytes) find(raw []byte) (pos uint32, ok bool) {
+	first := int(raw[0])
+	var lo uint32
+	if first > 0 {
+		lo = binary.BigEndian.Uint32(l.fan[4*(first-1):])
+	}
+	hi := min(binary.BigEndian.Uint32(l.fan[4*first:]), l.n)
+	for lo < hi {
+		mid := lo + (hi-lo)/2
+		switch c := bytes.Compare(raw, l.ids[int(mid)*l.size:][:l.size]); {
+		case c == 0:
+			return l.base + mid, true
+		case c < 0:
+			hi = mid
+		default:
+			lo = mid + 1
+		}
+	}
+	return 0, false
+}
+
+func (l *layerBytes) id(pos uint32) git.ObjectID {
+	return git.RawObjectID(l.ids[int(pos-l.base)*l.size:][:l.size])
+}
+
+// record is a commit's row in CDAT, without the tree.
+func (l *layerBytes) record(pos uint32) []byte {
+	return l.data[int(pos-l.base)*(l.size+recordExtra)+l.size:][:recordExtra]
+}
+
+func (l *layerBytes) date(pos uint32) int64 {
+	return int64(binary.BigEndian.Uint64(l.record(pos)[8:]) & (1<<34 - 1))
+}
+
+// level is the topological level (generation number v1); 0: not computed.
+func (l *layerBytes) level(pos uint32) uint64 {
+	return uint64(binary.BigEndian.Uint32(l.record(pos)[8:]) >> 2)
+}
+
+// corrected is the corrected commit date (generation number v2).
+func (l *layerBytes) corrected(pos uint32) (uint64, error) {
+	offset := uint64(binary.BigEndian.Uint32(l.dates[4*int(pos-l.base):]))
+	if offset&edgeFlag != 0 {
+		at := (offset &^ edgeFlag) * 8
+		if at >= uint64(len(l.bigDates)) {
+			return 0, errBadGraph
+		}
+		offset = binary.BigEndian.Uint64(l.bigDates[at:])
+	}
+	if offset > math.MaxInt64/2 {
+		return 0, errBadGraph
+	}
+	return uint64(l.date(pos)) + offset, nil
+}
+
+// parents appends the positions of a commit's parents. They may lie in this layer and in those below, not above.
+func (l *layerBytes) parents(pos uint32, to []uint32) ([]uint32, error) {
+	r := l.record(pos)
+	first, second := binary.BigEndian.Uint32(r), binary.BigEndian.Uint32(r[4:])
+	total := l.base + l.n
+	if first == noParent {
+		return to, nil
+	}
+	if first >= total {
+		return to, errBadGraph
+	}
+	to = append(to, first)
+	if second == noParent {
+		return to, nil
+	}
+	if second&edgeFlag == 0 {
+		if second >= total {
+			return to, errBadGraph
+		}
+		return append(to, second), nil
+	}
+	for at := uint64(second&^edgeFlag) * 4; ; at += 4 {
+		if at >= uint64(len(l.edges)) {
+			return to, errBadGraph
+		}
+		edge := binary.BigEndian.Uint32(l.edges[at:])
+		if edge&^edgeFlag >= total {
+			return to, errBadGraph
+		}
+		to = append(to, edge&^edgeFlag)
+		if edge&edgeFlag != 0 {
+			return to, nil
+		}
+	}
+}

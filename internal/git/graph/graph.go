@@ -1,0 +1,376 @@
+package graph
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
+)
+
+// Objects is what the package needs of an object store. Safe for concurrent use.
+type Objects interface {
+	// Read returns an object's type and content; an error of kind NotFound if there is none, Invalid if it has more than
+	// limit bytes. The caller does not change the bytes and keeps none of them.
+	Read(id git.ObjectID, limit int64) (git.ObjectType, []byte, error)
+	// Header tells an object's type and size. The errors are Read's.
+	Header(id git.ObjectID) (git.ObjectType, int64, error)
+	// Has reports whether the object exists.
+	Has(id git.ObjectID) (bool, error)
+}
+
+// Options of a Graph.
+type Options struct {
+	Format git.ObjectFormat // the zero value is SHA-1
+
+	// MaxCommits bounds the commits that are remembered from one walk to the next, about 45 bytes each; those in a
+	// commit-graph do not count. 0 means a million. One walk that needs more holds more until the next begins.
+	MaxCommits int
+
+	Metrics *Metrics // may be nil
+}
+
+const defaultMaxCommits = 1 << 20
+
+// Commits is a set of commits, such as the grafts of a walk. nil is the empty set.
+type Commits map[git.ObjectID]struct{}
+
+// NewCommits makes a set.
+func NewCommits(ids ...git.ObjectID) Commits {
+	c := make(Commits, len(ids))
+	for _, id := range ids {
+		c[id] = struct{}{}
+	}
+	return c
+}
+
+// Has reports whether id is in the set.
+func (c Commits) Has(id git.ObjectID) bool {
+	_, ok := c[id]
+	return ok
+}
+
+// IDs lists the set in order.
+func (c Commits) IDs() []git.ObjectID {
+	return slices.SortedFunc(maps.Keys(c), git.ObjectID.Compare)
+}
+
+// Graph is one repository's history. Safe for concurrent use.
+type Graph struct {
+	objects    Objects
+	objectDirs func() []string
+	format     git.ObjectFormat
+	maxCommits int
+	metrics    *Metrics
+
+	view  atomic.Pointer[view]
+	walks sync.Pool // of *walk
+	hops  hops
+
+	mu     sync.Mutex // guards what follows and every change of view
+	stamps []disk.ID  // of the files that the view was made from
+	young  bool       // the files may have changed without a change of the stamps
+	failed bool       // some of the files could not be used
+	bad    error      // what a walk found wrong and no Refresh has told yet
+}
+
+// view is the commit-graph of one moment and the commits parsed beside it. Layers never change; the table grows.
+type view struct {
+	layers []layer
+	total  uint32 // commits in layers
+	gens   generations
+	table  *table
+}
+
+// generations says which generation number all layers can give.
+type generations uint8
+
+const (
+	noGenerations generations = iota
+	levels                    // topological levels
+	corrected                 // corrected commit dates
+)
+
+// New makes the Graph of a repository. objectDirs lists its object directory first, then its alternates. Nothing is
+// read before the first question or Refresh.
+func New(objects Objects, objectDirs func() []string, o Options) *Graph {
+	if o.Format == 0 {
+		o.Format = git.SHA1
+	}
+	if o.MaxCommits <= 0 {
+		o.MaxCommits = defaultMaxCommits
+	}
+	if o.Metrics == nil {
+		o.Metrics = NewMetrics()
+	}
+	g := &Graph{objects: objects, objectDirs: objectDirs, format: o.Format, maxCommits: o.MaxCommits, metrics: o.Metrics}
+	g.hops.max = max(1<<12, min(1<<18, o.MaxCommits/4))
+	return g
+}
+
+// Refresh looks for commit-graph files that came, went or changed: two stat calls for each object directory. Call it
+// once for each request. Its error, of kind Corrupt, tells once of a file that cannot be used or could not during a
+// walk; the Graph works all the same.
+func (g *Graph) Refresh() error {
+	dirs := g.objectDirs()
+	stamps, young := stampsOf(dirs)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	bad := g.bad
+	g.bad = nil
+	known := g.view.Load()
+	same := known != nil && slices.Equal(stamps, g.stamps)
+	if same && !g.young {
+		return bad
+	}
+	best, errs := g.load(dirs, stamps)
+	v, err := g.newView(best)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	failed := len(errs) > 0
+	told := same && failed && g.failed
+	g.stamps, g.young, g.failed = stamps, young, failed
+	if !same || !slices.EqualFunc(best, known.layers, layer.same) {
+		g.view.Store(v)
+	}
+	if !failed || told {
+		return bad
+	}
+	g.metrics.badFiles.Add(float64(len(errs)))
+	return fault.Wrap(fault.Corrupt, "a commit-graph file is put aside", errors.Join(errs...))
+}
+
+// stampsOf looks at the two files in each directory, and tells whether any is too young to be told from a later one. What
+// cannot be looked at is taken for missing, which costs time, never truth.
+func stampsOf(dirs []string) (stamps []disk.ID, young bool) {
+	now := time.Now()
+	for _, dir := range dirs {
+		for _, path := range [...]string{singlePath(dir), chainPath(dir)} {
+			id, err := disk.Stat(path)
+			if err != nil {
+				id = disk.ID{}
+			}
+			stamps = append(stamps, id)
+			young = young || !id.Settled(now)
+		}
+	}
+	return stamps, young
+}
+
+// load opens the files and returns the layers that hold the most commits.
+func (g *Graph) load(dirs []string, stamps []disk.ID) (best []layer, errs []error) {
+	for i, dir := range dirs {
+		if stamps[2*i] == (disk.ID{}) && stamps[2*i+1] == (disk.ID{}) {
+			continue
+		}
+		layers, err := loadDir(dir, dirs, g.format)
+		if count(layers) > count(best) {
+			best = layers
+		}
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return best, errs
+}
+
+func count(layers []layer) uint32 {
+	if len(layers) == 0 {
+		return 0
+	}
+	top := &layers[len(layers)-1]
+	return top.base + top.n
+}
+
+// newView looks which generation numbers the layers can give. If they cannot be read, the view is one without layers.
+func (g *Graph) newView(layers []layer) (*view, error) {
+	v := &view{layers: layers, total: count(layers), gens: corrected}
+	var err error
+	for i := range layers {
+		l := &layers[i]
+		if l.dates.len == 0 && l.n > 0 {
+			v.gens = min(v.gens, levels)
+		}
+		err = errors.Join(err, l.file.Do(func(b []byte) error {
+			if !l.hasLevels(b) {
+				v.gens = noGenerations
+			}
+			return nil
+		}))
+	}
+	if err != nil {
+		v = &view{}
+	}
+	v.table = newTable(v.total, g.format.Size())
+	return v, err
+}
+
+// current is the view that a walk begins with.
+func (g *Graph) current() *view {
+	v := g.view.Load()
+	if v == nil {
+		if err := g.Refresh(); err != nil {
+			g.mu.Lock()
+			g.bad = err
+			g.mu.Unlock()
+		}
+		v = g.view.Load()
+	}
+	if v.table.len() <= g.maxCommits {
+		return v
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if now := g.view.Load(); now != v {
+		return now
+	}
+	fresh := *v
+	fresh.table = newTable(v.total, g.format.Size())
+	g.view.Store(&fresh)
+	return &fresh
+}
+
+// putAside gives up a commit-graph that a walk found broken; Refresh looks at the files again when they change.
+func (g *Graph) putAside(v *view, err error) {
+	g.metrics.badFiles.Inc()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.view.Load() == v {
+		g.bad = fault.Wrap(fault.Corrupt, "a commit-graph file is put aside", err)
+		g.young = false // not to be tried again before it changes visibly
+		g.view.Store(&view{table: newTable(0, g.format.Size())})
+	}
+}
+
+// run calls fn with a walk, once more without commit-graph if that proves broken. fn has to begin anew each time.
+func (g *Graph) run(ctx context.Context, shallow Commits, fn func(w *walk) error) error {
+	for {
+		v := g.current()
+		w := g.newWalk(ctx, v)
+		var returned bool
+		err := v.open(nil, func(layers []layerBytes) error {
+			w.layers = layers
+			err := w.graft(shallow)
+			if err == nil {
+				err = fn(w)
+			}
+			returned = true
+			return err
+		})
+		g.release(w)
+		if err != nil && len(v.layers) > 0 && (!returned || errors.Is(err, errBadGraph)) {
+			g.putAside(v, err)
+			continue
+		}
+		return err
+	}
+}
+
+// open calls fn with all layers' bytes, bottom first, under mmap.File.Do of each.
+func (v *view) open(opened []layerBytes, fn func([]layerBytes) error) error {
+	if len(opened) == len(v.layers) {
+		return fn(opened)
+	}
+	l := &v.layers[len(opened)]
+	return l.file.Do(func(b []byte) error { return v.open(append(opened, l.bytesOf(b)), fn) })
+}
+
+// NoGeneration is the generation of a commit that no commit-graph holds.
+const NoGeneration uint64 = math.MaxUint64
+
+// Commit is what history needs of a commit.
+type Commit struct {
+	ID         git.ObjectID
+	Parents    []git.ObjectID
+	Date       int64  // committer's, in seconds since the epoch
+	Generation uint64 // comparable within one moment only; NoGeneration if not in a commit-graph, 0 if not known there
+}
+
+// Commit looks a commit up, with its real parents. The error is NotFound if the object does not exist and Invalid if it
+// is something else.
+func (g *Graph) Commit(id git.ObjectID) (Commit, error) {
+	if err := g.exists(id); err != nil {
+		return Commit{}, err
+	}
+	var c Commit
+	err := g.run(context.Background(), nil, func(w *walk) error {
+		node, ok, err := w.commit(id)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			return fault.New(fault.Invalid, "object %s is not a commit", id)
+		}
+		parents, err := w.parents(node)
+		if err != nil {
+			return err
+		}
+		c = Commit{ID: id, Date: w.date(node)}
+		c.Generation, err = w.generation(node)
+		for _, p := range parents {
+			c.Parents = append(c.Parents, w.id(p))
+		}
+		return err
+	})
+	return c, err
+}
+
+// exists is an error of kind NotFound if there is no such object. A commit-graph may name commits that were pruned, so what
+// comes from outside is looked up in the object store.
+func (g *Graph) exists(id git.ObjectID) error {
+	ok, err := g.objects.Has(id)
+	if err == nil && !ok {
+		err = fault.New(fault.NotFound, "no object %s", id)
+	}
+	return err
+}
+
+// Peel follows annotated tags to what they name at last, and tells its type. The error is NotFound if an object on
+// the way does not exist.
+func (g *Graph) Peel(id git.ObjectID) (git.ObjectID, git.ObjectType, error) {
+	if err := g.exists(id); err != nil {
+		return git.ObjectID{}, 0, err
+	}
+	var o object
+	err := g.run(context.Background(), nil, func(w *walk) error {
+		var err error
+		o, err = w.peel(id, nil)
+		return err
+	})
+	return o.id, o.typ, err
+}
+
+func sorted(ids []git.ObjectID) []git.ObjectID {
+	slices.SortFunc(ids, git.ObjectID.Compare)
+	return slices.Compact(ids)
+}
+
+// byAge sorts nodes so that ancestors come late, as far as age tells; equals go by ID.
+func (w *walk) byAge(nodes []uint32) {
+	type keyed struct {
+		key  uint64
+		node uint32
+	}
+	list := make([]keyed, len(nodes))
+	for i, n := range nodes {
+		list[i] = keyed{w.age(n), n}
+	}
+	slices.SortFunc(list, func(a, b keyed) int {
+		if c := cmp.Compare(b.key, a.key); c != 0 {
+			return c
+		}
+		return w.id(a.node).Compare(w.id(b.node))
+	})
+	for i := range list {
+		nodes[i] = list[i].node
+	}
+}

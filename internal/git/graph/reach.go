@@ -1,0 +1,308 @@
+package graph
+
+import (
+	"context"
+	"math"
+	"slices"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// floor is what all commits have to stand above to reach one of a set of commits.
+type floor struct {
+	generation uint64 // the lowest; 0: not known of all, proves nothing
+	date       int64  // the earliest
+}
+
+// floorOf looks at nodes that are loaded. No nodes have a floor that nothing stands above.
+func (w *walk) floorOf(nodes []uint32) (floor, error) {
+	f := floor{generation: NoGeneration, date: math.MaxInt64}
+	for _, n := range nodes {
+		gen, err := w.generation(n)
+		if err != nil {
+			return f, err
+		}
+		f.generation, f.date = min(f.generation, gen), min(f.date, w.date(n))
+	}
+	return f, nil
+}
+
+// below reports what the floor says of a loaded node that is none of the floor's own: proven, that it reaches none of
+// them; likely, that it does not if no clock was wrong by more than a day.
+func (w *walk) below(n uint32, f floor) (proven, likely bool, err error) {
+	gen, err := w.generation(n)
+	if err != nil {
+		return false, false, err
+	}
+	if gen != 0 && gen != NoGeneration {
+		proven = gen <= f.generation && f.generation != 0
+		return proven, proven, nil
+	}
+	return false, w.date(n) < f.date-daySlop, nil
+}
+
+// Marks of reach.
+const (
+	reachSeen   uint8 = 1 << 0
+	reachTarget uint8 = 1 << 1
+)
+
+// Unreachable looks whether every target is reachable from some tip, and gives the first that is not. Any objects may be
+// tips and targets: a target that is no commit counts if it is a tip or a tag chain passes through it on the way
+// from one; trees and blobs inside commits do not count. Tips that are missing are passed over; a missing target is
+// not reachable. The answer is exact.
+func (g *Graph) Unreachable(ctx context.Context, tips, targets []git.ObjectID, shallow Commits) (
+	first git.ObjectID, found bool, err error) {
+	open := NewCommits(targets...)
+	for _, tip := range tips {
+		if len(open) == 0 {
+			break
+		}
+		delete(open, tip)
+	}
+	if len(open) == 0 {
+		return git.ObjectID{}, false, nil
+	}
+	left := Commits{}
+	err = g.run(ctx, shallow, func(w *walk) error {
+		clear(left)
+		for id := range open {
+			left[id] = struct{}{}
+		}
+		return w.unreachable(tips, left)
+	})
+	if err != nil {
+		return git.ObjectID{}, false, err
+	}
+	for _, id := range targets {
+		if left.Has(id) {
+			return id, true, nil
+		}
+	}
+	return git.ObjectID{}, false, nil
+}
+
+// unreachable takes out of left what the tips reach.
+func (w *walk) unreachable(tips []git.ObjectID, left Commits) error {
+	commits := make(map[uint32]git.ObjectID, len(left))
+	var nodes []uint32
+	for id := range left {
+		n, ok, err := w.commit(id)
+		if fault.Is(err, fault.NotFound) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if ok {
+			commits[n] = id
+			nodes = append(nodes, n)
+		}
+	}
+	passed := func(id git.ObjectID) { delete(left, id) }
+	starts := func(yield func(uint32) bool) error {
+		for _, tip := range tips {
+			o, err := w.peel(tip, passed)
+			if err != nil {
+				if fault.Is(err, fault.NotFound) {
+					continue
+				}
+				return err
+			}
+			if o.typ == git.Commit && !yield(o.node) {
+				return nil
+			}
+		}
+		return nil
+	}
+	others := len(left) - len(nodes) // tags, trees and blobs: only the tips' chains can show them
+	return w.reach(starts, nodes, func(n uint32) bool {
+		delete(left, commits[n])
+		return others > 0 || len(left) > 0
+	})
+}
+
+// reach walks from the start commits and calls found for each target that it meets, once, until found returns false. It
+// takes starts one by one as it needs them. Dates say only what is looked at first.
+func (w *walk) reach(starts func(yield func(uint32) bool) error, targets []uint32, found func(uint32) bool) error {
+	f, err := w.floorOf(targets)
+	if err != nil {
+		return err
+	}
+	open := len(targets)
+	for _, n := range targets {
+		w.mark(n, reachTarget)
+	}
+	var later []uint32 // commits that look too old, but only a generation number could prove it
+	var walkErr error
+	more := true
+	drain := func(n uint32, patient bool) bool {
+		w.stack = append(w.stack[:0], n)
+		for len(w.stack) > 0 && more && walkErr == nil {
+			n := w.stack[len(w.stack)-1]
+			w.stack = w.stack[:len(w.stack)-1]
+			if !patient && !w.visit(n, reachSeen) {
+				continue
+			}
+			walkErr = w.reachStep(n, f, patient, &open, &later, func(n uint32) { more = found(n) })
+			patient = false
+		}
+		return more && walkErr == nil
+	}
+	err = starts(func(n uint32) bool { return drain(n, false) })
+	for i := 0; i < len(later) && open > 0 && more && walkErr == nil && err == nil; i++ {
+		f.date = math.MinInt64 / 2 // patience is over: every date will do
+		drain(later[i], true)
+	}
+	if err == nil {
+		err = walkErr
+	}
+	return err
+}
+
+// reachStep looks at one commit of reach and pushes its parents.
+func (w *walk) reachStep(n uint32, f floor, patient bool, open *int, later *[]uint32, found func(uint32)) error {
+	if err := w.step(); err != nil {
+		return err
+	}
+	if err := w.load(n); err != nil {
+		return err
+	}
+	if !patient && w.has(n, reachTarget) {
+		*open--
+		found(n)
+	}
+	if *open == 0 {
+		return nil
+	}
+	proven, likely, err := w.below(n, f)
+	if err != nil || proven {
+		return err
+	}
+	if likely && !patient {
+		*later = append(*later, n)
+		return nil
+	}
+	parents, err := w.parents(n)
+	for i := len(parents) - 1; i >= 0; i-- {
+		if !w.has(parents[i], reachSeen) {
+			w.stack = append(w.stack, parents[i])
+		}
+	}
+	return err
+}
+
+// Marks of AllReach.
+const (
+	allSeen    uint8 = 1 << 0
+	allHave    uint8 = 1 << 1
+	allReaches uint8 = 1 << 2
+)
+
+// AllReach tells whether upload-pack may say that it is "ready" (gitprotocol-v2, "fetch"): every want can reach a have
+// or a parent of one, for who has a commit has its parents. As in git, wants that are no commits say nothing, and the
+// walk does not go on from commits older than the oldest have, a want excepted. So true is proven, and false may also mean
+// that the way leads through older commits or that clocks were wrong. Haves that are missing or no commits
+// help nobody.
+func (g *Graph) AllReach(ctx context.Context, wants, haves []git.ObjectID, shallow Commits) (bool, error) {
+	var all bool
+	err := g.run(ctx, shallow, func(w *walk) error {
+		all = false
+		starts, err := w.peelCommits(wants, false)
+		if err != nil {
+			return err
+		}
+		f, err := w.markHaves(haves)
+		if err != nil {
+			return err
+		}
+		w.byAge(starts)
+		for _, n := range slices.Backward(starts) { // ancestors first: a want that was found to reach helps the others
+			if reaches, err := w.reachesHave(n, f); err != nil || !reaches {
+				return err
+			}
+		}
+		all = true
+		return nil
+	})
+	return all && err == nil, err
+}
+
+// markHaves marks haves and their parents. The floor has the date of the oldest have and the generation of the lowest of all.
+func (w *walk) markHaves(haves []git.ObjectID) (floor, error) {
+	nodes, err := w.peelCommits(haves, true)
+	if err != nil {
+		return floor{}, err
+	}
+	oldest, err := w.floorOf(nodes)
+	if err != nil {
+		return floor{}, err
+	}
+	known := nodes[:len(nodes):len(nodes)]
+	for _, n := range nodes {
+		parents, err := w.parents(n)
+		if err != nil {
+			return floor{}, err
+		}
+		known = append(known, parents...)
+	}
+	for _, n := range known {
+		if err := w.load(n); err != nil {
+			return floor{}, err
+		}
+		w.mark(n, allHave)
+	}
+	f, err := w.floorOf(known)
+	return floor{f.generation, oldest.date}, err
+}
+
+// frame is a commit on the way down and which of its parents is next.
+type frame struct{ node, next uint32 }
+
+// reachesHave walks down one way at a time, so that all on the way are known to reach when one does, and all that were
+// left are known not to.
+func (w *walk) reachesHave(start uint32, f floor) (bool, error) {
+	if w.has(start, allHave|allReaches) {
+		return true, nil
+	}
+	w.mark(start, allSeen)
+	path := append(w.path[:0], frame{node: start})
+	defer func() { w.path = path[:0] }()
+	for len(path) > 0 {
+		top := &path[len(path)-1]
+		parents, err := w.parents(top.node)
+		if err != nil {
+			return false, err
+		}
+		if int(top.next) == len(parents) {
+			path = path[:len(path)-1]
+			continue
+		}
+		p := parents[top.next]
+		top.next++
+		if w.has(p, allHave|allReaches) {
+			for _, f := range path {
+				w.mark(f.node, allReaches)
+			}
+			return true, nil
+		}
+		if !w.visit(p, allSeen) {
+			continue
+		}
+		if err := w.step(); err != nil {
+			return false, err
+		}
+		if err := w.load(p); err != nil {
+			return false, err
+		}
+		proven, _, err := w.below(p, f)
+		if err != nil {
+			return false, err
+		}
+		if !proven && w.date(p) >= f.date {
+			path = append(path, frame{node: p})
+		}
+	}
+	return false, nil
+}

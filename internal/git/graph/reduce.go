@@ -1,0 +1,315 @@
+package graph
+
+import (
+	"context"
+	"math"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// maximalBudget bounds the commits that one reduction of haves visits.
+const maximalBudget = 1 << 18
+
+// Marks of Maximal.
+const (
+	maxSeen   uint8 = 1 << 0
+	maxHave   uint8 = 1 << 1
+	maxBehind uint8 = 1 << 2 // a have that another have reaches
+)
+
+// Maximal drops every have that is a proper ancestor of another have in the graph in which the commits of shallow have no
+// parents. The result is sorted and names each have once. What is left reaches exactly what all haves
+// reach; tags, trees and blobs stay. Tags are not looked into.
+//
+// The work is bounded: it visits 262,144 commits at most, and none that is older than all open haves by a day where
+// there is no generation number. Past the bound, haves that are ancestors may stay: the same input on the same
+// commits and commit-graph has the same result.
+func (g *Graph) Maximal(ctx context.Context, haves []git.ObjectID, shallow Commits) ([]git.ObjectID, error) {
+	return g.maximal(ctx, haves, shallow, maximalBudget)
+}
+
+func (g *Graph) maximal(ctx context.Context, haves []git.ObjectID, shallow Commits, budget int) ([]git.ObjectID, error) {
+	all := sorted(append([]git.ObjectID(nil), haves...))
+	if len(all) < 2 {
+		return all, nil
+	}
+	var left []git.ObjectID
+	err := g.run(ctx, shallow, func(w *walk) error {
+		left = left[:0]
+		nodes := make([]uint32, len(all))
+		m := reduction{w: w, budget: budget}
+		for i, id := range all {
+			n, ok, err := w.commit(id)
+			if err != nil {
+				return err
+			}
+			nodes[i] = math.MaxUint32
+			if ok {
+				nodes[i] = n
+				m.open = append(m.open, n)
+			}
+		}
+		if err := m.run(); err != nil {
+			return err
+		}
+		for i, id := range all {
+			if !w.has(nodes[i], maxBehind) {
+				left = append(left, id)
+			}
+		}
+		return nil
+	})
+	return left, err
+}
+
+// reduction walks down from the haves, the newest first, and stops where no open have can be.
+type reduction struct {
+	w      *walk
+	open   []uint32 // haves, oldest last, without those at the end that were reached
+	floors []floor  // of the first 1, 2, ... haves of open
+	budget int
+}
+
+func (m *reduction) run() error {
+	w := m.w
+	for _, n := range m.open {
+		w.mark(n, maxHave)
+	}
+	w.byAge(m.open)
+	for i := range m.open {
+		f, err := w.floorOf(m.open[i : i+1])
+		if err != nil {
+			return err
+		}
+		if i > 0 {
+			last := m.floors[i-1]
+			f = floor{min(f.generation, last.generation), min(f.date, last.date)}
+		}
+		m.floors = append(m.floors, f)
+	}
+	starts := append([]uint32(nil), m.open...)
+	for _, n := range starts {
+		if len(m.open) < 2 || m.budget <= 0 {
+			break
+		}
+		if w.has(n, maxSeen) {
+			continue // walked through already
+		}
+		w.mark(n, maxSeen)
+		w.stack = w.stack[:0]
+		if err := m.expand(n); err != nil {
+			return err
+		}
+		if err := m.drain(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// age orders haves so that an ancestor comes late: those without generation first, by date.
+func (w *walk) age(n uint32) uint64 {
+	if !w.inGraph(n) || w.v.gens == noGenerations {
+		return 1<<63 | uint64(w.date(n))
+	}
+	gen, err := w.generation(n)
+	if err != nil {
+		return 0 // the walk will meet the same error
+	}
+	return gen
+}
+
+func (m *reduction) drain() error {
+	w := m.w
+	for len(w.stack) > 0 && m.budget > 0 && len(m.open) > 1 {
+		n := w.stack[len(w.stack)-1]
+		w.stack = w.stack[:len(w.stack)-1]
+		if w.has(n, maxHave) && w.visit(n, maxBehind) {
+			for k := len(m.open); k > 0 && w.has(m.open[k-1], maxBehind); k-- {
+				m.open = m.open[:k-1]
+			}
+		}
+		if !w.visit(n, maxSeen) {
+			continue
+		}
+		m.budget--
+		if err := w.step(); err != nil {
+			return err
+		}
+		if err := m.expand(n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// expand pushes a commit's parents, the first on top, unless it is below all open haves.
+func (m *reduction) expand(n uint32) error {
+	w := m.w
+	if len(m.open) == 0 {
+		return errBadGraph // each have behind another: a circle
+	}
+	if err := w.load(n); err != nil {
+		return err
+	}
+	_, likely, err := w.below(n, m.floors[len(m.open)-1])
+	if err != nil || likely {
+		return err
+	}
+	parents, err := w.parents(n)
+	for i := len(parents) - 1; i >= 0; i-- {
+		if p := parents[i]; !w.has(p, maxSeen) || w.has(p, maxHave) && !w.has(p, maxBehind) {
+			w.stack = append(w.stack, p)
+		}
+	}
+	return err
+}
+
+// Marks of Missing.
+const (
+	missSeen     uint8 = 1 << 0
+	missExpanded uint8 = 1 << 1
+	missHad      uint8 = 1 << 2 // reachable from a have
+)
+
+// Missing finds the commits that wants reach and haves do not, both under the grafts. If there are more than limit, some of
+// them are returned and more is true; limit 0 is none.
+//
+// It is exact where generation numbers are known. Among other commits it goes on for a day of commit dates below the
+// oldest that it found, so a commit whose descendants' clocks were wrong by more than that may be named in excess.
+func (g *Graph) Missing(ctx context.Context, wants, haves []git.ObjectID, shallow Commits, limit int) (
+	commits Commits, more bool, err error) {
+	err = g.run(ctx, shallow, func(w *walk) error {
+		m := difference{w: w, oldest: math.MaxInt64}
+		if err := m.start(wants, haves); err != nil {
+			return err
+		}
+		if more, err = m.run(limit); err != nil {
+			return err
+		}
+		commits = make(Commits, len(m.found))
+		for _, n := range m.found {
+			if !w.has(n, missHad) {
+				commits[w.id(n)] = struct{}{}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, false, err
+	}
+	return commits, more, nil
+}
+
+type difference struct {
+	w      *walk
+	found  []uint32 // wanted when they were met; some may be had, as became known later
+	oldest int64    // date of the oldest found outside of the commit-graph
+	open   int      // nodes in the queue that are not known to be had
+}
+
+func (m *difference) start(wants, haves []git.ObjectID) error {
+	had, err := m.w.peelCommits(haves, true)
+	if err != nil {
+		return err
+	}
+	wanted, err := m.w.peelCommits(wants, false)
+	if err != nil {
+		return err
+	}
+	for _, n := range had {
+		m.w.mark(n, missHad)
+		m.push(n)
+	}
+	for _, n := range wanted {
+		m.push(n)
+	}
+	return nil
+}
+
+// push queues a loaded node once.
+func (m *difference) push(n uint32) {
+	if m.w.visit(n, missSeen) {
+		m.w.queue.push(n, m.w.age(n))
+		if !m.w.has(n, missHad) {
+			m.open++
+		}
+	}
+}
+
+// run takes commits off the queue, descendants before ancestors as far as generations and dates tell.
+func (m *difference) run(limit int) (more bool, err error) {
+	w := m.w
+	for w.queue.len() > 0 && !m.done() {
+		n := w.queue.pop()
+		if err := w.step(); err != nil {
+			return false, err
+		}
+		w.mark(n, missExpanded)
+		had := w.has(n, missHad)
+		if !had {
+			m.open--
+			if limit > 0 && len(m.found) == limit {
+				return true, nil
+			}
+			m.found = append(m.found, n)
+			if !w.inGraph(n) || w.v.gens == noGenerations {
+				m.oldest = min(m.oldest, w.date(n))
+			}
+		}
+		parents, err := w.parents(n)
+		if err != nil {
+			return false, err
+		}
+		w.stack = append(w.stack[:0], parents...)
+		for _, p := range w.stack {
+			if err := w.load(p); err != nil {
+				return false, err
+			}
+			if had {
+				if err := m.have(p); err != nil {
+					return false, err
+				}
+			}
+			m.push(p)
+		}
+	}
+	return false, nil
+}
+
+// done reports whether nothing more can be found, nor shown to be had.
+func (m *difference) done() bool {
+	if m.open > 0 {
+		return false
+	}
+	top := m.w.queue.items[0].node
+	if m.w.inGraph(top) && m.w.v.gens != noGenerations {
+		return true
+	}
+	return m.w.date(top) < m.oldest-daySlop || m.oldest == math.MaxInt64
+}
+
+// have marks a commit as had, and all behind it that were walked over before that was known.
+func (m *difference) have(n uint32) error {
+	w := m.w
+	pending := []uint32{n}
+	for len(pending) > 0 {
+		n := pending[len(pending)-1]
+		pending = pending[:len(pending)-1]
+		if !w.visit(n, missHad) {
+			continue
+		}
+		if !w.has(n, missExpanded) {
+			if w.has(n, missSeen) {
+				m.open--
+			}
+			continue
+		}
+		parents, err := w.parents(n)
+		if err != nil {
+			return err
+		}
+		pending = append(pending, parents...)
+	}
+	return nil
+}

@@ -1,0 +1,271 @@
+package graph
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/gittest"
+)
+
+// ask sends a version 2 fetch to git upload-pack and returns the text lines before the packfile. lines are the request's
+// arguments; refused is true if git says that the limits leave nothing.
+func ask(t *testing.T, r *gittest.Repo, lines []string) (answer []string, refused bool) {
+	t.Helper()
+	var in bytes.Buffer
+	line := func(s string) { fmt.Fprintf(&in, "%04x%s\n", len(s)+5, s) }
+	line("command=fetch")
+	line("object-format=" + r.Git("rev-parse", "--show-object-format"))
+	in.WriteString("0001")
+	for _, l := range append(slices.Clone(lines), "no-progress") {
+		line(l)
+	}
+	in.WriteString("0000")
+	cmd := exec.Command("git", "upload-pack", "--stateless-rpc", r.Dir)
+	cmd.Env = append(gittest.Env(), "GIT_PROTOCOL=version=2")
+	cmd.Stdin = &in
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	refused = strings.Contains(errs.String(), "no commits selected")
+	// A shallow server may fail to make the pack of a request with deepen-since; what it said before is of use.
+	if err != nil && !refused && !strings.Contains(errs.String(), "pack-objects died") {
+		t.Fatalf("upload-pack %v: %v\n%s", lines, err, errs.String())
+	}
+	for rest := out.Bytes(); len(rest) >= 4; {
+		n, err := strconv.ParseUint(string(rest[:4]), 16, 16)
+		if err != nil {
+			t.Fatalf("upload-pack answers %q", rest)
+		}
+		if n < 4 {
+			rest = rest[4:]
+			continue
+		}
+		text := strings.TrimSuffix(string(rest[4:n]), "\n")
+		rest = rest[n:]
+		if text == "packfile" {
+			break
+		}
+		answer = append(answer, text)
+	}
+	return answer, refused
+}
+
+// askShallow is what git tells in shallow-info; ok is false if it refuses.
+func askShallow(t *testing.T, r *gittest.Repo, lines []string) (b Boundary, ok bool) {
+	t.Helper()
+	answer, refused := ask(t, r, append(slices.Clone(lines), "done"))
+	for _, text := range answer {
+		switch kind, id, _ := strings.Cut(text, " "); kind {
+		case "shallow":
+			b.Shallow = append(b.Shallow, git.MustParseObjectID(id))
+		case "unshallow":
+			b.Unshallow = append(b.Unshallow, git.MustParseObjectID(id))
+		}
+	}
+	b.Shallow, b.Unshallow = sorted(b.Shallow), sorted(b.Unshallow)
+	return b, !refused
+}
+
+// checkReady asks git when it is ready.
+func checkReady(t *testing.T, f fixture) {
+	for range 8 {
+		wants, haves := f.some(f.rnd, 3), f.someCommits(f.rnd, 4).IDs()
+		if len(haves) == 0 {
+			continue
+		}
+		lines := append(named("want", wants), named("have", haves)...)
+		answer, _ := ask(t, f.Repo, lines)
+		got, err := f.g.AllReach(context.Background(), wants, haves, f.server)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := slices.Contains(answer, "ready"); got != want {
+			t.Fatalf("request:\n%s\nready: got %v, want %v", strings.Join(lines, "\n"), got, want)
+		}
+	}
+}
+
+func named(verb string, ids []git.ObjectID) []string {
+	var lines []string
+	for _, id := range ids {
+		lines = append(lines, verb+" "+id.String())
+	}
+	return lines
+}
+
+func compare(t *testing.T, lines []string, got, want Boundary) {
+	t.Helper()
+	if !slices.Equal(got.Shallow, want.Shallow) || !slices.Equal(got.Unshallow, want.Unshallow) {
+		t.Fatalf("request:\n%s\ngot  %v\nwant %v", strings.Join(lines, "\n"), got, want)
+	}
+}
+
+// TestShallowServer has servers that are shallow themselves.
+func TestShallowServer(t *testing.T) {
+	t.Parallel()
+	for depth := 2; depth <= 6; depth += 2 {
+		t.Run(fmt.Sprint("depth", depth), func(t *testing.T) {
+			t.Parallel()
+			r := gittest.Random(t, uint64(depth), gittest.Shape{Commits: 60, Merge: 0.3, Skew: true})
+			addOctopus(r)
+			dir := filepath.Join(t.TempDir(), "shallow.git")
+			gittest.Run(t, "", "", "clone", "-q", "--bare", "--no-single-branch", "--depth", strconv.Itoa(depth), "file://"+r.Dir, dir)
+			s := gittest.At(t, dir)
+			file, err := os.ReadFile(filepath.Join(dir, "shallow"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			f := fixture{Repo: s, model: newModel(s), g: openGraph(t, s, Options{}), rnd: rand.New(rand.NewPCG(uint64(depth), 0))}
+			f.server = NewCommits(parseIDs(strings.Fields(string(file)))...)
+			checkReady(t, f)
+			checkDepth(t, f)
+			checkDepthRelative(t, f)
+			checkSince(t, f)
+		})
+	}
+}
+
+func checkDepth(t *testing.T, f fixture) {
+	for range 8 {
+		wants, client := f.some(f.rnd, 3), f.someCommits(f.rnd, 5)
+		depth := 1 + f.rnd.IntN(9)
+		if f.rnd.IntN(8) == 0 {
+			depth = Infinite
+		}
+		lines := append(named("shallow", client.IDs()), named("want", wants)...)
+		lines = append(lines, fmt.Sprint("deepen ", depth))
+		want, _ := askShallow(t, f.Repo, lines)
+		got, err := f.g.Depth(context.Background(), wants, depth, f.server, client)
+		if err != nil {
+			t.Fatal(err)
+		}
+		compare(t, lines, got, want)
+	}
+	if len(f.server) == 0 {
+		return
+	}
+	// Nothing to deepen: git tells its own boundary.
+	for range 8 {
+		wants, client := f.some(f.rnd, 3), f.someCommits(f.rnd, 3)
+		lines := append(named("shallow", client.IDs()), named("want", wants)...)
+		want, _ := askShallow(t, f.Repo, lines)
+		both := NewCommits(append(client.IDs(), f.server.IDs()...)...)
+		got, err := f.g.Depth(context.Background(), wants, Infinite, both, client)
+		if err != nil {
+			t.Fatal(err)
+		}
+		compare(t, lines, got, want)
+	}
+}
+
+func checkDepthRelative(t *testing.T, f fixture) {
+	for range 8 {
+		wants, client := f.some(f.rnd, 3), f.someCommits(f.rnd, 5)
+		depth := 1 + f.rnd.IntN(5)
+		lines := append(named("shallow", client.IDs()), named("want", wants)...)
+		lines = append(lines, fmt.Sprint("deepen ", depth), "deepen-relative")
+		want, _ := askShallow(t, f.Repo, lines)
+		got, err := f.g.DepthRelative(context.Background(), wants, depth, f.server, client, f.tips)
+		if err != nil {
+			t.Fatal(err)
+		}
+		compare(t, lines, got, want)
+	}
+}
+
+// TestDepthRelativeHidden has client commits that no visible ref reaches.
+func TestDepthRelativeHidden(t *testing.T) {
+	t.Parallel()
+	r := gittest.Init(t)
+	a := r.Commit("a")
+	b := r.Commit("b", a)
+	c := r.Commit("c", b)
+	x := r.Commit("x", a)
+	r.Git("update-ref", "refs/heads/main", c.String())
+	r.Git("update-ref", "refs/secret/x", x.String())
+	r.Git("config", "uploadpack.hideRefs", "refs/secret")
+	lines := append(named("shallow", []git.ObjectID{b, x}), "want "+c.String(), "deepen 1", "deepen-relative")
+	want, _ := askShallow(t, r, lines)
+	g := openGraph(t, r, Options{})
+	got, err := g.DepthRelative(t.Context(), []git.ObjectID{c}, 1, nil, NewCommits(b, x), []git.ObjectID{c})
+	if err != nil {
+		t.Fatal(err)
+	}
+	compare(t, lines, got, want)
+	if len(want.Unshallow) != 1 {
+		t.Errorf("git unshallows %v; the test wants to show one of two", want.Unshallow)
+	}
+}
+
+func checkSince(t *testing.T, f fixture) {
+	refs := strings.Split(f.Git("for-each-ref", "--format=%(objectname) %(refname)"), "\n")
+	for range 10 {
+		wants, client := f.some(f.rnd, 3), f.someCommits(f.rnd, 4)
+		lines := append(named("shallow", client.IDs()), named("want", wants)...)
+		var since int64
+		if f.rnd.IntN(3) > 0 {
+			since = f.dates[f.ids[f.rnd.IntN(len(f.ids))]] + int64(f.rnd.IntN(2))
+			lines = append(lines, fmt.Sprint("deepen-since ", since))
+		}
+		var not []git.ObjectID
+		if since == 0 || f.rnd.IntN(2) == 0 {
+			for range 1 + f.rnd.IntN(2) {
+				id, name, _ := strings.Cut(refs[f.rnd.IntN(len(refs))], " ")
+				not = append(not, git.MustParseObjectID(id))
+				lines = append(lines, "deepen-not "+name)
+			}
+		}
+		want, ok := askShallow(t, f.Repo, lines)
+		got, err := f.g.Since(context.Background(), wants, since, not, f.server, client)
+		if !ok {
+			if !fault.Is(err, fault.Invalid) {
+				t.Fatalf("request:\n%s\ngot %v, %v; git selects nothing", strings.Join(lines, "\n"), got, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		got.Shallow = slices.DeleteFunc(got.Shallow, f.server.Has)
+		got.Unshallow = slices.DeleteFunc(got.Unshallow, f.server.Has)
+		want.Shallow = slices.DeleteFunc(want.Shallow, f.server.Has)
+		want.Unshallow = slices.DeleteFunc(want.Unshallow, f.server.Has)
+		compare(t, lines, got, want)
+	}
+}
+
+// TestSinceFromShallowServer is where git itself goes wrong: it does not tell that history ends at its own boundary.
+func TestSinceFromShallowServer(t *testing.T) {
+	t.Parallel()
+	r := gittest.Init(t)
+	a := r.Commit("a")
+	b := r.Commit("b", a)
+	r.Git("update-ref", "refs/heads/main", b.String())
+	g := openGraph(t, r, Options{})
+	got, err := g.Since(t.Context(), []git.ObjectID{b}, 1, nil, NewCommits(b), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	compare(t, nil, got, Boundary{Shallow: []git.ObjectID{b}})
+}
+
+func TestBadDepth(t *testing.T) {
+	t.Parallel()
+	g := New(nil, func() []string { return nil }, Options{})
+	for _, depth := range []int{0, -1} {
+		if _, err := g.Depth(t.Context(), nil, depth, nil, nil); !fault.Is(err, fault.Invalid) {
+			t.Errorf("depth %d: got %v, want Invalid", depth, err)
+		}
+	}
+}

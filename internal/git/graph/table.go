@@ -1,0 +1,163 @@
+package graph
+
+import (
+	"bytes"
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// table remembers the commits that no commit-graph holds, about 45 bytes for each with SHA-1 (16 for dates and parents, 20 for the
+// ID, 5 to 11 for the index). Its entries are numbered from 0 as they come and never leave; a table that has grown
+// too large is replaced as a whole. Parsed entries are read without a lock.
+type table struct {
+	base uint32 // what is added to an entry's number to make it a node
+	size int    // bytes of a raw object ID
+
+	chunks atomic.Pointer[[]*chunk]
+
+	mu      sync.RWMutex
+	seed    maphash.Seed
+	slots   []uint32 // open addressing: entry number + 1, or 0
+	n       uint32
+	octopus map[uint32][]uint32 // all parents of entries with more than two
+}
+
+const (
+	chunkBits = 10
+	chunkLen  = 1 << chunkBits
+)
+
+type chunk struct {
+	entries [chunkLen]entry
+	ids     []byte
+}
+
+// entry is one commit. first is written last, so that who reads it as set may read the rest.
+type entry struct {
+	first  atomic.Uint32 // 0: not parsed; 1: no parents; else node of the first parent + 2
+	second uint32        // 0: none; manyParents: see octopus; else node of the second parent + 1
+	date   int64
+}
+
+const manyParents = ^uint32(0)
+
+func newTable(base uint32, size int) *table {
+	t := &table{base: base, size: size, seed: maphash.MakeSeed(), slots: make([]uint32, 1<<8), octopus: map[uint32][]uint32{}}
+	t.chunks.Store(&[]*chunk{})
+	return t
+}
+
+// len is the number of entries, parsed or not.
+func (t *table) len() int {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return int(t.n)
+}
+
+func (t *table) entry(i uint32) *entry { return &(*t.chunks.Load())[i>>chunkBits].entries[i%chunkLen] }
+
+func (t *table) raw(i uint32) []byte {
+	return (*t.chunks.Load())[i>>chunkBits].ids[int(i%chunkLen)*t.size:][:t.size]
+}
+
+func (t *table) id(node uint32) git.ObjectID { return git.RawObjectID(t.raw(node - t.base)) }
+
+// find gives the node of a raw object ID, parsed or not.
+func (t *table) find(raw []byte) (node uint32, ok bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	i := t.slots[t.slot(raw)]
+	return t.base + i - 1, i != 0
+}
+
+// slot is where raw stands or would stand. The caller holds mu.
+func (t *table) slot(raw []byte) int {
+	mask := len(t.slots) - 1
+	at := int(maphash.Bytes(t.seed, raw)) & mask
+	for t.slots[at] != 0 && !bytes.Equal(t.raw(t.slots[at]-1), raw) {
+		at = (at + 1) & mask
+	}
+	return at
+}
+
+// intern gives the node of a raw object ID and makes it, not parsed, if need be.
+func (t *table) intern(raw []byte) uint32 {
+	if node, ok := t.find(raw); ok {
+		return node
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	at := t.slot(raw)
+	if i := t.slots[at]; i != 0 {
+		return t.base + i - 1
+	}
+	i := t.n
+	t.n++
+	if i%chunkLen == 0 {
+		chunks := append(*t.chunks.Load(), &chunk{ids: make([]byte, chunkLen*t.size)})
+		t.chunks.Store(&chunks)
+	}
+	copy(t.raw(i), raw)
+	t.slots[at] = i + 1
+	if int(t.n)*4 > len(t.slots)*3 {
+		t.grow()
+	}
+	return t.base + i
+}
+
+func (t *table) grow() {
+	t.slots = make([]uint32, 2*len(t.slots))
+	for i := range t.n {
+		t.slots[t.slot(t.raw(i))] = i + 1
+	}
+}
+
+// parsed reports whether the node's parents are known.
+func (t *table) parsed(node uint32) bool { return t.entry(node-t.base).first.Load() != 0 }
+
+// set remembers what was parsed; parents are nodes. A second call for the same node changes nothing.
+func (t *table) set(node uint32, date int64, parents []uint32) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.entry(node - t.base)
+	if e.first.Load() != 0 {
+		return
+	}
+	e.date = date
+	switch len(parents) {
+	case 0:
+		e.first.Store(1)
+		return
+	case 1:
+	case 2:
+		e.second = parents[1] + 1
+	default:
+		e.second = manyParents
+		t.octopus[node] = append([]uint32(nil), parents...)
+	}
+	e.first.Store(parents[0] + 2)
+}
+
+func (t *table) date(node uint32) int64 { return t.entry(node - t.base).date }
+
+// parents appends the parents of a parsed node.
+func (t *table) parents(node uint32, to []uint32) []uint32 {
+	e := t.entry(node - t.base)
+	first := e.first.Load()
+	if first < 2 {
+		return to
+	}
+	if e.second == manyParents {
+		t.mu.RLock()
+		defer t.mu.RUnlock()
+		return append(to, t.octopus[node]...)
+	}
+	to = append(to, first-2)
+	if e.second != 0 {
+		to = append(to, e.second-1)
+	}
+	return to
+}

@@ -1,0 +1,364 @@
+package graph
+
+import (
+	"context"
+	"math"
+	"sync"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
+)
+
+// Bounds of a walk.
+const (
+	maxCommitSize = 64 << 20 // bytes of a commit or tag object
+	usualSize     = 1 << 20  // bytes that hardly any has more of
+	maxNestedTags = 1000
+	checkEvery    = 1 << 10 // commits between two looks at the context
+	daySlop       = 24 * 60 * 60
+)
+
+// grafted marks commits that are treated as having no parents. The lower bits are for the walk at hand.
+const grafted uint8 = 1 << 7
+
+// walk is the state of one walk over one view. For one goroutine, inside view.open.
+type walk struct {
+	g      *Graph
+	v      *view
+	ctx    context.Context
+	layers []layerBytes
+
+	marks   []uint8  // by node
+	touched []uint32 // nodes whose marks are not zero
+	queue   queue
+	stack   []uint32
+	path    []frame
+	scratch []uint32 // parents' last answer
+	steps   int
+}
+
+func (g *Graph) newWalk(ctx context.Context, v *view) *walk {
+	w, _ := g.walks.Get().(*walk)
+	if w == nil {
+		w = &walk{g: g}
+	}
+	w.ctx, w.v = ctx, v
+	return w
+}
+
+func (g *Graph) release(w *walk) {
+	g.metrics.visited.Add(float64(w.steps))
+	if len(w.touched) > len(w.marks)/8 {
+		clear(w.marks)
+	} else {
+		for _, n := range w.touched {
+			w.marks[n] = 0
+		}
+	}
+	w.touched, w.stack, w.queue.items = w.touched[:0], w.stack[:0], w.queue.items[:0]
+	w.queue.seq, w.steps = 0, 0
+	w.ctx, w.v, w.layers = nil, nil, nil
+	g.walks.Put(w)
+}
+
+// step counts a commit that was visited and looks at the context from time to time.
+func (w *walk) step() error {
+	w.steps++
+	if w.steps%checkEvery == 0 {
+		return w.ctx.Err()
+	}
+	return nil
+}
+
+func (w *walk) has(n uint32, bits uint8) bool { return int(n) < len(w.marks) && w.marks[n]&bits != 0 }
+
+func (w *walk) mark(n uint32, bits uint8) {
+	if int(n) >= len(w.marks) {
+		size := max(int(n)+1+len(w.marks)/2, int(w.v.total)+w.v.table.len())
+		w.marks = append(w.marks, make([]uint8, size-len(w.marks))...)
+	}
+	if w.marks[n] == 0 {
+		w.touched = append(w.touched, n)
+	}
+	w.marks[n] |= bits
+}
+
+func (w *walk) unmark(n uint32, bits uint8) {
+	if int(n) < len(w.marks) {
+		w.marks[n] &^= bits // it stays in touched, which may then hold it twice: no harm
+	}
+}
+
+// visit marks n as bits and reports whether it was not before.
+func (w *walk) visit(n uint32, bits uint8) bool {
+	if w.has(n, bits) {
+		return false
+	}
+	w.mark(n, bits)
+	return true
+}
+
+// graft marks the shallow commits. Those that the repository does not have cannot be met and are left out, so that no
+// client fills the table with inventions.
+func (w *walk) graft(shallow Commits) error {
+	for id := range shallow {
+		n, ok := w.find(id)
+		if !ok {
+			has, err := w.g.objects.Has(id)
+			if err != nil {
+				return err
+			}
+			if !has {
+				continue
+			}
+			n = w.v.table.intern(id.Raw())
+		}
+		w.mark(n, grafted)
+	}
+	return nil
+}
+
+// find gives the node of an object ID if it is in the commit-graph or in the table, parsed or not.
+func (w *walk) find(id git.ObjectID) (uint32, bool) {
+	if id.Format() != w.g.format || id.IsZero() {
+		return 0, false
+	}
+	raw := id.Raw()
+	for i := len(w.layers) - 1; i >= 0; i-- {
+		if pos, ok := w.layers[i].find(raw); ok {
+			return pos, true
+		}
+	}
+	return w.v.table.find(raw)
+}
+
+func (w *walk) inGraph(n uint32) bool { return n < w.v.total }
+
+// layer is the one that holds a node of the commit-graph. Most are in the bottom one.
+func (w *walk) layer(n uint32) *layerBytes {
+	i := 0
+	for n >= w.layers[i].base+w.layers[i].n {
+		i++
+	}
+	return &w.layers[i]
+}
+
+func (w *walk) id(n uint32) git.ObjectID {
+	if w.inGraph(n) {
+		return w.layer(n).id(n)
+	}
+	return w.v.table.id(n)
+}
+
+// date is the commit date of a node that is in the graph or loaded.
+func (w *walk) date(n uint32) int64 {
+	if w.inGraph(n) {
+		return w.layer(n).date(n)
+	}
+	return w.v.table.date(n)
+}
+
+// generation is NoGeneration outside of the commit-graph and 0 where it is not known.
+func (w *walk) generation(n uint32) (uint64, error) {
+	if !w.inGraph(n) {
+		return NoGeneration, nil
+	}
+	switch w.v.gens {
+	case corrected:
+		return w.layer(n).corrected(n)
+	case levels:
+		return w.layer(n).level(n), nil
+	}
+	return 0, nil
+}
+
+// realParents gives a commit's parents, grafts or not. The slice is good until the next call. An object that is
+// missing inside history is an error of kind Corrupt.
+func (w *walk) realParents(n uint32) ([]uint32, error) {
+	var err error
+	if w.inGraph(n) {
+		w.scratch, err = w.layer(n).parents(n, w.scratch[:0])
+		return w.scratch, err
+	}
+	if err := w.load(n); err != nil {
+		return nil, err
+	}
+	w.scratch = w.v.table.parents(n, w.scratch[:0])
+	return w.scratch, nil
+}
+
+// parents is realParents in the grafted graph.
+func (w *walk) parents(n uint32) ([]uint32, error) {
+	if w.has(n, grafted) {
+		return nil, nil
+	}
+	return w.realParents(n)
+}
+
+// load makes sure that a node's date and parents are known.
+func (w *walk) load(n uint32) error {
+	if w.inGraph(n) || w.v.table.parsed(n) {
+		return nil
+	}
+	id := w.v.table.id(n)
+	typ, data, err := w.read(id)
+	if err != nil {
+		if fault.Is(err, fault.NotFound) {
+			return fault.Wrap(fault.Corrupt, "the repository's history is broken: commit "+id.String()+" is missing", err)
+		}
+		return err
+	}
+	if typ != git.Commit {
+		return fault.New(fault.Corrupt, "the repository's history is broken: %s is a %s, not a commit", id, typ)
+	}
+	return w.remember(n, id, data)
+}
+
+// read reads commits and tags whole. Of other objects it may tell the type alone, for they may be large.
+func (w *walk) read(id git.ObjectID) (git.ObjectType, []byte, error) {
+	if err := w.ctx.Err(); err != nil {
+		return 0, nil, err
+	}
+	typ, data, err := w.g.objects.Read(id, usualSize)
+	if err == nil || !fault.Is(err, fault.Invalid) {
+		return typ, data, err
+	}
+	if typ, _, err = w.g.objects.Header(id); err != nil || typ == git.Tree || typ == git.Blob {
+		return typ, nil, err
+	}
+	return w.g.objects.Read(id, maxCommitSize)
+}
+
+// remember parses a commit that stands in no commit-graph.
+func (w *walk) remember(n uint32, id git.ObjectID, data []byte) error {
+	c, err := pack.ParseCommit(data, w.g.format)
+	if err != nil {
+		return fault.Wrap(fault.Corrupt, "parsing commit "+id.String(), err)
+	}
+	w.g.metrics.parsed.Inc()
+	parents := make([]uint32, 0, 2)
+	for _, p := range c.Parents {
+		node, ok := w.find(p)
+		if !ok {
+			node = w.v.table.intern(p.Raw())
+		}
+		parents = append(parents, node)
+	}
+	w.v.table.set(n, min(max(c.Date, 0), math.MaxInt64/4), parents)
+	return nil
+}
+
+// object is what a tag was peeled to; node is set for commits, which are loaded then.
+type object struct {
+	id   git.ObjectID
+	typ  git.ObjectType
+	node uint32
+}
+
+// commit gives the node of an object that is itself a commit.
+func (w *walk) commit(id git.ObjectID) (node uint32, ok bool, err error) {
+	o, _, err := w.look(id)
+	return o.node, err == nil && o.typ == git.Commit, err
+}
+
+// look tells an object's type without following it; for a tag also the next hop.
+func (w *walk) look(id git.ObjectID) (object, hop, error) {
+	if n, ok := w.find(id); ok && (w.inGraph(n) || w.v.table.parsed(n)) {
+		return object{id, git.Commit, n}, hop{}, nil
+	}
+	if h, ok := w.g.hops.get(id); ok {
+		return object{id: id, typ: h.typ}, h, nil
+	}
+	typ, data, err := w.read(id)
+	if err != nil {
+		return object{}, hop{}, err
+	}
+	o, h := object{id: id, typ: typ}, hop{typ: typ}
+	switch typ {
+	case git.Commit:
+		o.node = w.v.table.intern(id.Raw())
+		return o, h, w.remember(o.node, id, data)
+	case git.Tag:
+		if h.target, h.of, err = pack.ParseTag(data, w.g.format); err != nil {
+			return o, h, fault.Wrap(fault.Corrupt, "parsing tag "+id.String(), err)
+		}
+	}
+	w.g.hops.put(id, h)
+	return o, h, nil
+}
+
+// peel follows tags; each is called, if not nil, with every object on the way, the first and the last too.
+func (w *walk) peel(id git.ObjectID, each func(git.ObjectID)) (object, error) {
+	for range maxNestedTags {
+		if each != nil {
+			each(id)
+		}
+		o, h, err := w.look(id)
+		if err != nil || o.typ != git.Tag {
+			return o, err
+		}
+		if h.of == git.Tree || h.of == git.Blob {
+			if each != nil {
+				each(h.target)
+			}
+			return object{id: h.target, typ: h.of}, nil
+		}
+		id = h.target
+	}
+	return object{}, fault.New(fault.Invalid, "tag %s hides behind more than %d others", id, maxNestedTags)
+}
+
+// peelCommits gives the nodes of the commits that ids name, directly or through tags, each once. Other objects are
+// left out; missing ones too if missingOK.
+func (w *walk) peelCommits(ids []git.ObjectID, missingOK bool) ([]uint32, error) {
+	nodes := make([]uint32, 0, len(ids))
+	seen := make(map[uint32]struct{}, len(ids))
+	for _, id := range ids {
+		o, err := w.peel(id, nil)
+		if err != nil {
+			if missingOK && fault.Is(err, fault.NotFound) {
+				continue
+			}
+			return nil, err
+		}
+		if o.typ != git.Commit {
+			continue
+		}
+		if _, dup := seen[o.node]; !dup {
+			seen[o.node] = struct{}{}
+			nodes = append(nodes, o.node)
+		}
+	}
+	return nodes, nil
+}
+
+// hop is an object that is no commit: its type and, for a tag, what it names and of which type that says to be.
+type hop struct {
+	target  git.ObjectID
+	typ, of git.ObjectType
+}
+
+// hops remembers tags, so that thousands of them are not read again for each request. A full memory is emptied.
+type hops struct {
+	max int
+
+	mu sync.RWMutex
+	m  map[git.ObjectID]hop
+}
+
+func (h *hops) get(id git.ObjectID) (hop, bool) {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	v, ok := h.m[id]
+	return v, ok
+}
+
+func (h *hops) put(id git.ObjectID, v hop) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.m == nil || len(h.m) >= h.max {
+		h.m = map[git.ObjectID]hop{}
+	}
+	h.m[id] = v
+}

@@ -1,0 +1,100 @@
+// Package mmap maps files that other programs may truncate under us.
+//
+// A read beyond the end of a mapped file that has shrunk raises SIGBUS, which would kill the server. So a mapping's bytes
+// are only reachable inside File.Do, which turns the fault into an error of kind fault.Corrupt. A page fault also
+// blocks a scheduler thread; map indexes, the commit-graph and packed-refs, never packs.
+package mmap
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
+)
+
+// File is a read-only mapping. It is unmapped when the last reference to it is collected, so that no reader can outlive
+// it. Safe for concurrent use.
+type File struct {
+	data []byte
+	name string
+}
+
+// Open maps the whole file at path. An empty file maps to no bytes.
+func Open(path string) (*File, error) {
+	f, err := disk.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return Map(f)
+}
+
+// Map maps the whole of f, which may be closed afterwards.
+func Map(f *os.File) (*File, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, unfit(f, "not a regular file")
+	}
+	m := &File{name: f.Name()}
+	size := info.Size()
+	if size == 0 {
+		return m, nil
+	}
+	if int64(int(size)) != size {
+		return nil, unfit(f, "too large to map")
+	}
+	data, unmap, err := mapFile(f, int(size))
+	if err != nil {
+		return nil, err
+	}
+	m.data = data
+	runtime.AddCleanup(m, func(data []byte) { unmap(data) }, data)
+	return m, nil
+}
+
+// unfit says what is wrong with a file. The path is for the log only.
+func unfit(f *os.File, what string) error {
+	return fault.Wrap(fault.Corrupt, "a file of the repository cannot be mapped", fmt.Errorf("%s: %s", f.Name(), what))
+}
+
+// Len is the mapping's length in bytes, fixed when it was mapped.
+func (m *File) Len() int { return len(m.data) }
+
+// Name is the path that was mapped.
+func (m *File) Name() string { return m.name }
+
+// Do calls fn with the mapping's bytes. They must not be kept beyond fn; what is to be kept is copied. If the file has
+// shrunk and fn reads what is gone, Do returns an error of kind Corrupt.
+func (m *File) Do(fn func(b []byte) error) (err error) {
+	old := debug.SetPanicOnFault(true)
+	defer func() {
+		debug.SetPanicOnFault(old)
+		runtime.KeepAlive(m)
+		if r := recover(); r != nil {
+			err = m.recovered(r)
+		}
+	}()
+	return fn(m.data)
+}
+
+// recovered turns a memory fault into an error and raises any other panic again.
+func (m *File) recovered(r any) error {
+	if rerr, ok := r.(runtime.Error); ok {
+		if _, isFault := errors.AsType[interface {
+			error
+			Addr() uintptr
+		}](rerr); isFault {
+			return fault.Wrap(fault.Corrupt, "a file of the repository was truncated while it was read",
+				fmt.Errorf("%s: %w", m.name, io.ErrUnexpectedEOF))
+		}
+	}
+	panic(r)
+}

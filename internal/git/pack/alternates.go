@@ -1,0 +1,144 @@
+package pack
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
+)
+
+const (
+	// maxAlternateDepth is how many alternates may stand between a repository and one whose alternates are still read.
+	maxAlternateDepth = 5
+	maxAlternates     = 256     // object directories in all
+	maxAlternatesFile = 1 << 20 // bytes
+)
+
+// parseAlternates reads objects/info/alternates (gitrepository-layout, "objects/info/alternates"): a path on each line,
+// '#' begins a comment line, a path in double quotes is unquoted as in C. A quoted path that cannot be read is taken as
+// it stands, as git does.
+func parseAlternates(b []byte) []string {
+	var paths []string
+	for len(b) > 0 {
+		if b[0] == '"' {
+			if path, rest, ok := unquote(b); ok {
+				if len(path) > 0 {
+					paths = append(paths, path)
+				}
+				b = rest[min(1, len(rest)):] // git passes over one character here, whatever it is
+				continue
+			}
+		}
+		line, rest, _ := bytes.Cut(b, []byte{'\n'})
+		if len(line) > 0 && line[0] != '#' {
+			paths = append(paths, string(line))
+		}
+		b = rest
+	}
+	return paths
+}
+
+// unquote reads a C-style quoted string at the start of b.
+func unquote(b []byte) (string, []byte, bool) {
+	var out []byte
+	for i := 1; i < len(b); i++ {
+		switch c := b[i]; c {
+		case '"':
+			return string(out), b[i+1:], true
+		case '\\':
+			i++
+			if i == len(b) {
+				return "", nil, false
+			}
+			if at := strings.IndexByte(`abfnrtv\"`, b[i]); at >= 0 {
+				out = append(out, "\a\b\f\n\r\t\v\\\""[at])
+				continue
+			}
+			if i+2 >= len(b) || b[i] < '0' || b[i] > '3' || !octal(b[i+1]) || !octal(b[i+2]) {
+				return "", nil, false
+			}
+			out = append(out, (b[i]-'0')<<6|(b[i+1]-'0')<<3|(b[i+2]-'0'))
+			i += 2
+		default:
+			out = append(out, c)
+		}
+	}
+	return "", nil, false
+}
+
+func octal(c byte) bool { return '0' <= c && c <= '7' }
+
+// readAlternates reads the alternates file of an object directory; nil if there is none.
+func readAlternates(path string) ([]string, error) {
+	f, err := disk.Open(path)
+	if isAbsent(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxAlternatesFile+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(b) > maxAlternatesFile {
+		return nil, fault.New(fault.Invalid, "objects/info/alternates of the repository is longer than %d bytes", maxAlternatesFile)
+	}
+	return parseAlternates(b), nil
+}
+
+// errNoAlternate means that an alternate names no directory.
+type errNoAlternate struct{ path string }
+
+func (e errNoAlternate) Error() string {
+	return "the alternate object directory " + e.path + " does not exist"
+}
+
+// resolveAlternate turns an entry of an object directory's alternates into a path without symbolic links, inside the
+// root if there is one.
+func (s *Store) resolveAlternate(dir, entry string) (string, error) {
+	if strings.IndexByte(entry, 0) >= 0 {
+		return "", errNoAlternate{entry}
+	}
+	path := entry
+	if !filepath.IsAbs(path) {
+		path = dir + "/" + path // not cleaned: ".." after a link is the link's target's parent, as for git
+	}
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		if clean := filepath.Clean(path); s.root != "" && !within(s.root, clean) && !within(s.plainRoot, clean) {
+			return "", errEscape(path) // before it is told whether the path exists
+		}
+		if isAbsent(err) {
+			return "", errNoAlternate{path}
+		}
+		return "", err
+	}
+	if s.root != "" && !within(s.root, real) {
+		return "", errEscape(path)
+	}
+	info, err := os.Stat(real)
+	if err != nil && !isAbsent(err) {
+		return "", err
+	}
+	if err != nil || !info.IsDir() {
+		return "", errNoAlternate{path}
+	}
+	return real, nil
+}
+
+func errEscape(path string) error {
+	return fault.Wrap(fault.Denied,
+		"objects/info/alternates of the repository names a directory outside the served root", errors.New(path))
+}
+
+// within reports whether path is root or below it; both are clean.
+func within(root, path string) bool {
+	return path == root || root == "/" || strings.HasPrefix(path, root+"/")
+}

@@ -1,0 +1,356 @@
+package pack
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// Entry types that are not object types (gitformat-pack, "Object types").
+const (
+	ofsDelta = 6
+	refDelta = 7
+)
+
+const (
+	// maxChain bounds a chain of deltas. git makes chains of 50, and of at most 4,095 if asked to.
+	maxChain = 10_000
+	// maxWork bounds the bytes that resolving one chain may produce in all.
+	maxWork = 4 << 30
+)
+
+var (
+	errEntrySize = errors.New("the entry claims more bytes than its pack can hold")
+	errChain     = errors.New("the chain of deltas is too long or a loop")
+)
+
+// location is a place in a pack.
+type location struct {
+	pack   *packFile
+	offset int64
+}
+
+// link is an entry of a delta chain.
+type link struct {
+	open *openPack
+	at   int64 // the entry itself
+	data int64 // its zlib stream
+	size int64 // of the inflated stream
+}
+
+// entry is a pack entry's header.
+type entry struct {
+	kind     byte  // an object type, ofsDelta or refDelta
+	size     int64 // of the inflated stream: the object, or the delta
+	distance int64 // ofsDelta: how far back the base is
+	base     git.ObjectID
+}
+
+// readEntry reads the header at an offset (gitformat-pack, "pack-*.pack files"); sc.in then stands at the zlib stream.
+func (sc *scratch) readEntry(o *openPack, at int64) (e entry, err error) {
+	if at < packHeader || at >= o.size {
+		return e, fmt.Errorf("offset %d is outside the pack", at)
+	}
+	sc.in.reset(o.file, at, o.size)
+	c, err := sc.in.ReadByte()
+	if err != nil {
+		return e, err
+	}
+	e.kind, e.size = c>>4&7, int64(c&0xf)
+	for shift := 4; c&0x80 != 0; shift += 7 {
+		if c, err = sc.in.ReadByte(); err != nil {
+			return e, err
+		}
+		if shift > 53 { // a size of 2^60 and more
+			return e, errEntrySize
+		}
+		e.size |= int64(c&0x7f) << shift
+	}
+	switch e.kind {
+	case byte(git.Commit), byte(git.Tree), byte(git.Blob), byte(git.Tag):
+	case ofsDelta:
+		err = sc.readDistance(&e, at)
+	case refDelta:
+		raw := sc.small[:sc.format.Size()]
+		for i := range raw {
+			if raw[i], err = sc.in.ReadByte(); err != nil {
+				return e, err
+			}
+		}
+		e.base = git.RawObjectID(raw)
+	default:
+		return e, fmt.Errorf("entry type %d is not known", e.kind)
+	}
+	if err == nil && e.size/inflateRatio > sc.in.left() {
+		err = errEntrySize
+	}
+	return e, err
+}
+
+// readDistance reads how far before the entry its base is: big-endian groups of seven bits, each but the last plus one.
+func (sc *scratch) readDistance(e *entry, at int64) error {
+	c, err := sc.in.ReadByte()
+	if err != nil {
+		return err
+	}
+	d := int64(c & 0x7f)
+	for c&0x80 != 0 {
+		if c, err = sc.in.ReadByte(); err != nil {
+			return err
+		}
+		if d >= 1<<54 {
+			return errEntrySize
+		}
+		d = (d+1)<<7 | int64(c&0x7f)
+	}
+	if d <= 0 || at-d < packHeader {
+		return fmt.Errorf("the delta at %d has its base outside the pack", at)
+	}
+	e.distance = d
+	return nil
+}
+
+// base is the root of a delta chain: an entry of a pack that is no delta, or an object that is in no pack.
+type base struct {
+	typ   git.ObjectType
+	open  *openPack // nil: the object is ref, and not in a pack
+	at    int64
+	size  int64
+	ready bool   // data is there already; it is shared and not to be changed
+	data  []byte // if ready
+	ref   git.ObjectID
+}
+
+// descend follows a chain of deltas from loc down to its root, leaving the deltas in sc.chain, the object's own first.
+// A root in a pack is left unread, with sc.in at its zlib stream.
+func (s *Store) descend(snap *snapshot, sc *scratch, loc location, useCache bool) (b base, err error) {
+	sc.chain = sc.chain[:0]
+	var mark location // where the chain was when its length was last a power of two: it comes there again if it is a loop
+	for {
+		if loc == mark {
+			return b, damaged(loc, errChain)
+		}
+		if n := len(sc.chain); n&(n-1) == 0 {
+			mark = loc
+		}
+		o, err := s.hold(sc, loc.pack)
+		if err != nil {
+			return b, err
+		}
+		if useCache {
+			if typ, data, ok := s.bases.get(loc); ok {
+				return base{typ: typ, open: o, at: loc.offset, size: int64(len(data)), ready: true, data: data}, nil
+			}
+		}
+		e, err := sc.readEntry(o, loc.offset)
+		if err != nil {
+			return b, damaged(loc, err)
+		}
+		if e.kind != ofsDelta && e.kind != refDelta {
+			return base{typ: git.ObjectType(e.kind), open: o, at: loc.offset, size: e.size}, nil
+		}
+		if len(sc.chain) == maxChain {
+			return b, damaged(loc, errChain)
+		}
+		sc.chain = append(sc.chain, link{open: o, at: loc.offset, data: sc.in.offset(), size: e.size})
+		if e.kind == ofsDelta {
+			loc.offset -= e.distance
+			continue
+		}
+		next, err := s.findBase(snap, loc.pack, &e.base)
+		if err != nil {
+			return b, damaged(loc, err)
+		}
+		if next.pack == nil {
+			return base{ref: e.base}, nil
+		}
+		loc = next
+	}
+}
+
+// findBase locates the base of a REF_DELTA: in the same pack, where git puts it, or else anywhere.
+func (s *Store) findBase(snap *snapshot, p *packFile, id *git.ObjectID) (location, error) {
+	if p.index != nil {
+		if offset, ok, err := p.index.find(id.Raw()); ok || err != nil {
+			return location{p, offset}, err
+		}
+	}
+	loc, _, err := snap.find(s, id)
+	return loc, err
+}
+
+// hold opens a pack for as long as sc is in use.
+func (s *Store) hold(sc *scratch, p *packFile) (*openPack, error) {
+	for i := len(sc.held) - 1; i >= 0; i-- {
+		if sc.held[i].pack == p {
+			return sc.held[i], nil
+		}
+	}
+	if len(sc.held) == maxHeld {
+		return nil, damaged(location{p, 0}, errChain)
+	}
+	o, err := s.files.acquire(p)
+	if err != nil {
+		if errors.Is(err, errGone) || transient(err) {
+			return nil, err
+		}
+		return nil, damaged(location{p, 0}, err)
+	}
+	sc.held = append(sc.held, o)
+	return o, nil
+}
+
+// maxHeld bounds the packs that one read goes through.
+const maxHeld = 16
+
+func (s *Store) releaseAll(sc *scratch) {
+	for _, o := range sc.held {
+		s.files.release(o)
+	}
+	clear(sc.held)
+	sc.held = sc.held[:0]
+}
+
+// unpack reads the object whose entry is at loc.
+func (s *Store) unpack(snap *snapshot, sc *scratch, loc location, limit int64) (git.ObjectType, []byte, error) {
+	b, err := s.descend(snap, sc, loc, true)
+	if err != nil {
+		return 0, nil, err
+	}
+	if b.open == nil {
+		if b.typ, b.data, err = s.readLoose(snap, sc, &b.ref, max(limit, s.maxObject)); err != nil {
+			return 0, nil, damaged(loc, fmt.Errorf("the base %s: %w", b.ref, err))
+		}
+		b.size, b.ready = int64(len(b.data)), true
+	}
+	if len(sc.chain) > 0 {
+		return s.resolve(sc, loc, b, limit)
+	}
+	if b.size > limit {
+		return 0, nil, errTooLarge(b.size, limit)
+	}
+	data := make([]byte, b.size)
+	if b.ready {
+		copy(data, b.data)
+		return b.typ, data, nil
+	}
+	if err := sc.inflate(data); err != nil {
+		return 0, nil, damaged(loc, err)
+	}
+	return b.typ, data, nil
+}
+
+// resolve applies the deltas of sc.chain to their root, the last first.
+func (s *Store) resolve(sc *scratch, loc location, b base, limit int64) (git.ObjectType, []byte, error) {
+	between := max(limit, s.maxObject) // for what is not the object itself
+	source, err := s.rootData(sc, loc, b, between)
+	if err != nil {
+		return 0, nil, err
+	}
+	var work int64
+	for i := len(sc.chain) - 1; i >= 0; i-- {
+		l := sc.chain[i]
+		if l.size > between {
+			return 0, nil, errTooLarge(l.size, between)
+		}
+		delta := sc.buffer(0, l.size)
+		sc.in.reset(l.open.file, l.data, l.open.size)
+		if err := sc.inflate(delta); err != nil {
+			return 0, nil, damaged(location{l.open.pack, l.at}, err)
+		}
+		from, to, instructions, err := deltaSizes(delta)
+		if err == nil && from != int64(len(source)) {
+			err = errDeltaBase
+		}
+		if err != nil {
+			return 0, nil, damaged(location{l.open.pack, l.at}, err)
+		}
+		if work += to; work > maxWork {
+			return 0, nil, fault.New(fault.Invalid, "resolving the object's deltas takes more than %d bytes", int64(maxWork))
+		}
+		most := between
+		if i == 0 {
+			most = limit
+		}
+		if to > most {
+			return 0, nil, errTooLarge(to, most)
+		}
+		target := s.targetBuffer(sc, i, to)
+		if err := applyDelta(target, source, instructions); err != nil {
+			return 0, nil, damaged(location{l.open.pack, l.at}, err)
+		}
+		if i > 0 {
+			s.bases.put(location{l.open.pack, l.at}, b.typ, target)
+		}
+		source = target
+	}
+	return b.typ, source, nil
+}
+
+// rootData inflates the root of a chain, unless it is there already.
+func (s *Store) rootData(sc *scratch, loc location, b base, limit int64) ([]byte, error) {
+	if b.size > limit {
+		return nil, errTooLarge(b.size, limit)
+	}
+	if b.ready {
+		return b.data, nil
+	}
+	root := s.targetBuffer(sc, len(sc.chain), b.size)
+	if err := sc.inflate(root); err != nil {
+		return nil, damaged(location{b.open.pack, b.at}, err)
+	}
+	s.bases.put(location{b.open.pack, b.at}, b.typ, root)
+	return root, nil
+}
+
+// targetBuffer is where the result at a depth of the chain goes: into memory of its own if it is the object itself
+// (depth 0) or to be cached, else into one of two spare buffers by turns.
+func (s *Store) targetBuffer(sc *scratch, depth int, size int64) []byte {
+	if depth == 0 || s.bases.wants(size) {
+		return make([]byte, size)
+	}
+	return sc.buffer(1+depth%2, size)
+}
+
+// damaged says where in which pack something is wrong.
+func damaged(loc location, err error) error {
+	if errors.Is(err, errGone) || fault.Is(err, fault.Corrupt) {
+		return err
+	}
+	if loc.pack == nil {
+		return fault.Wrap(fault.Corrupt, "a loose object is damaged", err)
+	}
+	return fault.Wrap(fault.Corrupt, "a packed object is damaged",
+		fmt.Errorf("pack %s, offset %d: %w", loc.pack.name(), loc.offset, err))
+}
+
+func errTooLarge(size, limit int64) error {
+	return fault.New(fault.Invalid, "the object has %d bytes, more than the limit of %d", size, limit)
+}
+
+// describe reads the type and size of the object whose entry is at loc; of deltas only the heads are inflated.
+func (s *Store) describe(snap *snapshot, sc *scratch, loc location) (git.ObjectType, int64, error) {
+	b, err := s.descend(snap, sc, loc, false)
+	if err == nil && b.open == nil {
+		if b.typ, _, err = s.describeLoose(snap, sc, &b.ref); err != nil {
+			err = damaged(loc, fmt.Errorf("the base %s: %w", b.ref, err))
+		}
+	}
+	if err != nil || len(sc.chain) == 0 {
+		return b.typ, b.size, err
+	}
+	l := sc.chain[0]
+	sc.in.reset(l.open.file, l.data, l.open.size)
+	head := sc.small[:20]
+	n, err := sc.peek(head)
+	if err != nil {
+		return 0, 0, damaged(loc, err)
+	}
+	_, size, _, err := deltaSizes(head[:n])
+	if err != nil {
+		return 0, 0, damaged(loc, err)
+	}
+	return b.typ, size, nil
+}

@@ -1,0 +1,192 @@
+package pack
+
+import (
+	"bytes"
+	"container/list"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/packhorse-git/packhorse/internal/git/disk"
+)
+
+// maxOpenPacks bounds the pack descriptors that a store keeps open while nobody reads through them.
+const maxOpenPacks = 64
+
+// errGone means that a pack's file is no longer there: `git gc` or `git repack` has replaced it.
+var errGone = errors.New("the pack is gone")
+
+// packFile is a pack that a directory scan found. Its descriptor is opened by the first reader.
+type packFile struct {
+	path  string // without ".pack"
+	hash  int    // bytes in an object ID
+	mtime int64
+	id    disk.ID    // of the .idx
+	index *packIndex // nil if a multi-pack-index covers it, or if it is damaged
+
+	open *openPack // guarded by descriptors.mu
+	gone bool      // guarded by descriptors.mu: no longer part of the store, so not to be kept open
+}
+
+func (p *packFile) name() string { return filepath.Base(p.path) }
+
+// openPack is an open descriptor; its readers are counted, so that nobody's is closed under them.
+type openPack struct {
+	pack *packFile
+	file *os.File
+	size int64 // where the entries end and the trailer begins
+
+	readers int           // guarded by descriptors.mu
+	element *list.Element // guarded by descriptors.mu; nil: not kept, the last reader closes
+}
+
+// descriptors keeps a bounded number of packs open, the least recently used are closed first. Safe for concurrent use;
+// files are opened and closed without the lock.
+type descriptors struct {
+	mu     sync.Mutex
+	recent list.List // of *openPack, the latest first
+	closed bool
+}
+
+// acquire opens p if it is not open yet. The caller has to release what it gets.
+func (d *descriptors) acquire(p *packFile) (*openPack, error) {
+	d.mu.Lock()
+	if o := p.open; o != nil {
+		o.readers++
+		d.recent.MoveToFront(o.element)
+		d.mu.Unlock()
+		return o, nil
+	}
+	d.mu.Unlock()
+	o, err := p.openFile()
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	if other := p.open; other != nil { // opened by somebody else meanwhile
+		other.readers++
+		d.mu.Unlock()
+		o.file.Close()
+		return other, nil
+	}
+	o.readers = 1
+	var old *openPack
+	if !p.gone && !d.closed {
+		p.open, o.element = o, d.recent.PushFront(o)
+		if d.recent.Len() > maxOpenPacks {
+			old = d.forget(d.recent.Back().Value.(*openPack))
+		}
+	}
+	d.mu.Unlock()
+	old.closeFile()
+	return o, nil
+}
+
+// forget takes o out of the kept ones and returns it if nobody reads through it, for the caller to close. Under d.mu.
+func (d *descriptors) forget(o *openPack) *openPack {
+	d.recent.Remove(o.element)
+	o.element, o.pack.open = nil, nil
+	if o.readers > 0 {
+		return nil
+	}
+	return o
+}
+
+func (d *descriptors) release(o *openPack) {
+	d.mu.Lock()
+	o.readers--
+	last := o.readers == 0 && o.element == nil
+	d.mu.Unlock()
+	if last {
+		o.closeFile()
+	}
+}
+
+// drop says that p is no longer part of the store.
+func (d *descriptors) drop(p *packFile) {
+	d.mu.Lock()
+	p.gone = true
+	var idle *openPack
+	if p.open != nil {
+		idle = d.forget(p.open)
+	}
+	d.mu.Unlock()
+	idle.closeFile()
+}
+
+// close keeps nothing open from now on; readers in flight finish.
+func (d *descriptors) close() {
+	d.mu.Lock()
+	d.closed = true
+	var idle []*openPack
+	for d.recent.Len() > 0 {
+		if o := d.forget(d.recent.Front().Value.(*openPack)); o != nil {
+			idle = append(idle, o)
+		}
+	}
+	d.mu.Unlock()
+	for _, o := range idle {
+		o.closeFile()
+	}
+}
+
+func (o *openPack) closeFile() {
+	if o != nil {
+		o.file.Close()
+	}
+}
+
+// openFile opens the pack and checks its header, and that it is the one its index was made for.
+func (p *packFile) openFile() (*openPack, error) {
+	f, err := disk.Open(p.path + ".pack")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, errGone
+	}
+	if err != nil {
+		return nil, err
+	}
+	o := &openPack{pack: p, file: f}
+	if err := o.check(); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return o, nil
+}
+
+// check reads the pack's header and trailer (gitformat-pack, "pack-*.pack files have the following format").
+func (o *openPack) check() error {
+	info, err := o.file.Stat()
+	if err != nil {
+		return err
+	}
+	o.size = info.Size() - int64(o.pack.hash)
+	if o.size < packHeader {
+		return errors.New("not a pack: too short")
+	}
+	var header [packHeader]byte
+	if _, err := o.file.ReadAt(header[:], 0); err != nil {
+		return fmt.Errorf("reading the pack's header: %w", err)
+	}
+	if v := binary.BigEndian.Uint32(header[4:]); string(header[:4]) != "PACK" || v != 2 && v != 3 {
+		return errors.New("not a pack of version 2 or 3")
+	}
+	x := o.pack.index
+	if x == nil {
+		return nil
+	}
+	if n := binary.BigEndian.Uint32(header[8:]); int(n) != x.layout.count {
+		return fmt.Errorf("the pack holds %d objects, its index %d", n, x.layout.count)
+	}
+	sum := make([]byte, o.pack.hash)
+	if _, err := o.file.ReadAt(sum, o.size); err != nil {
+		return fmt.Errorf("reading the pack's checksum: %w", err)
+	}
+	if !bytes.Equal(sum, x.sum) {
+		return errors.New("the pack is not the one its index was made for")
+	}
+	return nil
+}

@@ -1,0 +1,107 @@
+package pack
+
+import (
+	"errors"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// maxLookups bounds how often one look-up starts over because packs came and went.
+const maxLookups = 4
+
+// lookup calls read with each place that has the object, until it succeeds: the first pack, the loose object (a location
+// without a pack), the other packs. If none has it or one is gone, it scans the directories and starts over. The
+// error is errAbsent if nobody has the object.
+func (s *Store) lookup(id *git.ObjectID, read func(*snapshot, *scratch, location) error) error {
+	if len(id.Raw()) != s.format.Size() {
+		return errAbsent
+	}
+	sc := s.scratch.get(s.format)
+	defer s.scratch.put(sc)
+	var err error
+	for range maxLookups {
+		snap := s.snap.Load()
+		if err = s.attempt(snap, sc, id, read); err == nil || fault.Is(err, fault.Invalid) {
+			return err
+		}
+		gone := errors.Is(err, errGone)
+		if rerr := s.rescan(gone); rerr != nil {
+			return rerr
+		}
+		if !gone && s.snap.Load().same(snap) {
+			return err
+		}
+	}
+	return err
+}
+
+// attempt is one round of lookup over one snapshot. Of several errors it returns the first.
+func (s *Store) attempt(snap *snapshot, sc *scratch, id *git.ObjectID, read func(*snapshot, *scratch, location) error) error {
+	first, found, failed := snap.find(s, id)
+	try := func(loc location) error {
+		err := read(snap, sc, loc)
+		s.releaseAll(sc)
+		if failed == nil || failed == errAbsent {
+			failed = err
+		}
+		return err
+	}
+	if found && try(first) == nil || try(location{}) == nil {
+		return nil
+	}
+	if !found {
+		return failed
+	}
+	for _, loc := range snap.copies(id) {
+		if loc != first && try(loc) == nil {
+			return nil
+		}
+	}
+	return failed
+}
+
+// readError gives an error of a read the kind and the text that a caller may see.
+func (s *Store) readError(id git.ObjectID, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case err == errAbsent:
+		if faults := s.Damaged(); len(faults) > 0 {
+			return fault.Wrap(fault.NotFound, "object "+id.String()+" not found, but some packs cannot be read", faults[0])
+		}
+		return fault.New(fault.NotFound, "object %s not found", id)
+	case fault.Is(err, fault.Corrupt), errors.Is(err, errGone), errors.Is(err, errAbsent):
+		return fault.Wrap(fault.Corrupt, "object "+id.String()+" is damaged", err)
+	case transient(err):
+		return fault.Wrap(fault.Unavailable, "too many files are open", err)
+	case fault.KindOf(err) == fault.Internal:
+		return fault.Wrap(fault.Internal, "reading object "+id.String(), err)
+	}
+	return err
+}
+
+// Damaged lists what the last scan had to pass over: indexes that cannot be read, alternates that do not exist.
+func (s *Store) Damaged() []error { return s.snap.Load().faults }
+
+// HasAlternates reports whether objects of other repositories may be visible: through alternates, or because the object
+// directory is a link to another one.
+func (s *Store) HasAlternates() bool { return s.linked || len(s.snap.Load().dirs) > 1 }
+
+// Dirs lists the object directories in look-up order, the store's own first.
+func (s *Store) Dirs() []string {
+	snap := s.snap.Load()
+	dirs := make([]string, len(snap.dirs))
+	for i, d := range snap.dirs {
+		dirs[i] = d.path
+	}
+	return dirs
+}
+
+// Close closes the pack descriptors. Reads in flight finish; a store that is read later still works, but keeps nothing
+// open.
+func (s *Store) Close() error {
+	s.files.close()
+	s.bases.clear()
+	return nil
+}

@@ -1,0 +1,169 @@
+package pack
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"syscall"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
+)
+
+// errAbsent means that an object is not where it was looked for.
+var errAbsent = errors.New("no such object")
+
+// looseHeader is the longest header of a loose object that is accepted: "commit 18446744073709551615\0" and room to
+// spare.
+const looseHeader = 32
+
+// loosePath is where an object directory holds an object that is in no pack (gitrepository-layout,
+// "objects/[0-9a-f][0-9a-f]").
+func loosePath(dir string, id *git.ObjectID) string {
+	path := make([]byte, 0, len(dir)+3+2*len(id.Raw()))
+	path = append(append(path, dir...), '/')
+	hex := id.AppendHex(path)
+	path = append(hex, 0)
+	copy(path[len(dir)+4:], path[len(dir)+3:len(hex)])
+	path[len(dir)+3] = '/'
+	return string(path)
+}
+
+// hasLoose looks for a loose object in all directories.
+func (s *Store) hasLoose(snap *snapshot, id *git.ObjectID) (bool, error) {
+	for _, d := range snap.dirs {
+		found, err := s.stat(loosePath(d.path, id))
+		if err != nil {
+			return false, fault.Wrap(fault.Internal, "looking for an object", err)
+		}
+		if found != (disk.ID{}) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// readLoose reads a loose object from the first directory that holds it whole; errAbsent if none has it.
+func (s *Store) readLoose(snap *snapshot, sc *scratch, id *git.ObjectID, limit int64) (typ git.ObjectType, data []byte, err error) {
+	err = s.eachLoose(snap, sc, id, func() error {
+		var size int64
+		var used int
+		typ, size, used, err = sc.looseHead()
+		if err == nil && size > limit {
+			err = errTooLarge(size, limit)
+		}
+		if err == nil {
+			data, err = sc.looseBody(used, size)
+		}
+		return err
+	})
+	return typ, data, err
+}
+
+// describeLoose reads a loose object's header.
+func (s *Store) describeLoose(snap *snapshot, sc *scratch, id *git.ObjectID) (typ git.ObjectType, size int64, err error) {
+	err = s.eachLoose(snap, sc, id, func() error {
+		typ, size, _, err = sc.looseHead()
+		return err
+	})
+	return typ, size, err
+}
+
+// eachLoose calls read with sc.in at each loose copy of an object, until one is read without an error.
+func (s *Store) eachLoose(snap *snapshot, sc *scratch, id *git.ObjectID, read func() error) error {
+	result := errAbsent
+	for _, d := range snap.dirs {
+		f, err := disk.Open(loosePath(d.path, id))
+		if isAbsent(err) {
+			continue
+		}
+		if err == nil {
+			err = readOpenLoose(f, sc, read)
+			f.Close()
+		}
+		if err == nil || transient(err) {
+			return err
+		}
+		if !fault.Is(err, fault.Invalid) {
+			err = fault.Wrap(fault.Corrupt, "an object is damaged", fmt.Errorf("loose object %s in %s: %w", *id, d.path, err))
+		}
+		if result == errAbsent {
+			result = err
+		}
+	}
+	return result
+}
+
+func readOpenLoose(f *os.File, sc *scratch, read func() error) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	sc.in.reset(f, 0, info.Size())
+	return read()
+}
+
+// isAbsent reports whether err says that a path, or a directory on its way, does not exist.
+func isAbsent(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
+}
+
+// transient reports whether err comes from a want of descriptors or memory and not from what is on disk.
+func transient(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM)
+}
+
+// looseHead reads the header "type size\0": the type, the size, and its own length.
+func (sc *scratch) looseHead() (typ git.ObjectType, size int64, used int, err error) {
+	head := sc.small[:looseHeader]
+	n, err := sc.peek(head)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	typ, size, used, err = parseLooseHeader(head[:n])
+	if err == nil && size/inflateRatio > sc.in.end {
+		err = errEntrySize
+	}
+	return typ, size, used, err
+}
+
+// looseBody reads the content after looseHead.
+func (sc *scratch) looseBody(used int, size int64) ([]byte, error) {
+	sc.in.reset(sc.in.from, 0, sc.in.end)
+	data := make([]byte, int64(used)+size)
+	if err := sc.inflate(data); err != nil {
+		return nil, err
+	}
+	if sc.deflate.left() > 0 {
+		return nil, errors.New("garbage after the object")
+	}
+	return data[used:], nil
+}
+
+// parseLooseHeader reads "type size\0" as strictly as git: one space, decimal digits, no leading zero.
+func parseLooseHeader(b []byte) (typ git.ObjectType, size int64, used int, err error) {
+	end := bytes.IndexByte(b, 0)
+	if end < 0 {
+		return 0, 0, 0, errors.New("the object's header is too long or has no end")
+	}
+	name, digits, ok := bytes.Cut(b[:end], []byte{' '})
+	if !ok || len(digits) == 0 || len(digits) > 1 && digits[0] == '0' {
+		return 0, 0, 0, errors.New("the object's header has no size")
+	}
+	if typ, err = git.ParseObjectType(string(name)); err != nil {
+		return 0, 0, 0, err
+	}
+	for _, d := range digits {
+		if d < '0' || d > '9' {
+			return 0, 0, 0, errors.New("the object's header has a bad size")
+		}
+		if size > 1<<59 {
+			return 0, 0, 0, errSize
+		}
+		size = 10*size + int64(d-'0')
+	}
+	return typ, size, end + 1, nil
+}

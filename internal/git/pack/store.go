@@ -1,0 +1,283 @@
+// Package pack reads the objects of a repository in process: packs by their indexes and multi-pack-indexes, loose
+// objects, alternates, of both object formats.
+//
+// The one idea is the snapshot. A scan of the object directories makes an immutable list of mapped indexes; every
+// look-up takes the list as it is, without a lock, and answers from memory. Refresh compares the directories'
+// identities (device, inode, times) with the list's, and scans again only what differs or is too young to be told
+// apart. `git gc` and `git repack` replace packs at any time: a reader that has a pack open keeps it, and one that
+// finds its pack gone scans and looks again.
+//
+// Only indexes are mapped, through mmap.File; entries are read by pread into bounded buffers. Nothing read is trusted:
+// every number is checked against the size of what it counts, chains of deltas are followed in a loop and are bounded,
+// and the bytes that Read returns have been hashed and are the object's, or else there is an error. A damaged copy of
+// an object is passed over if another pack or a loose file has it, and so is a damaged base of a delta.
+//
+// Formats: gitformat-pack(5) (packs version 2 and 3, indexes version 1 and 2, multi-pack-index version 1),
+// gitformat-chunk(5), gitrepository-layout(5) (loose objects, alternates).
+//
+// Caveats. Checksums of whole packs and indexes are not verified: a flipped bit in an index can hide an object.
+// Incremental multi-pack-indexes are passed over in favour of each pack's own index. Replace refs and grafts are not
+// applied. On a file system whose clock lags behind ours (NFS), two changes in one of its ticks can hide the second
+// until the next change. A store keeps at most 64 packs open and 4 MiB of delta bases.
+package pack
+
+import (
+	"errors"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
+)
+
+// defaultMaxObject is Options.MaxObject if that is 0.
+const defaultMaxObject = 64 << 20
+
+// Options say how a Store reads.
+type Options struct {
+	Format    git.ObjectFormat
+	Root      string // object directories must resolve to inside this directory; "" means no limit
+	MaxObject int64  // bytes of the largest object that Read inflates if its limit is 0, and of delta bases; 0: 64 MiB
+}
+
+// Store reads the objects of one object directory and its alternates. Safe for concurrent use.
+type Store struct {
+	dir       string // without symbolic links
+	linked    bool   // the directory is a link to one that may be another repository's
+	root      string // the same; "" means no limit
+	plainRoot string // the root as it was given
+	format    git.ObjectFormat
+	maxObject int64
+	emptyTree git.ObjectID
+
+	stat func(path string) (disk.ID, error)
+	now  func() time.Time
+
+	snap    atomic.Pointer[snapshot]
+	lastHit atomic.Pointer[packFile] // of snap; most look-ups that follow hit the same pack
+	files   descriptors
+	bases   baseCache
+	scratch scratches
+
+	scans   atomic.Uint64 // scans begun
+	refresh sync.Mutex    // held while scanning
+	lastErr error         // of the last scan; guarded by refresh
+}
+
+// Open reads the object directory ("<repository>/objects"). The error is NotFound if there is none, Denied if it or one
+// of its alternates is outside the root.
+func Open(objectsDir string, o Options) (*Store, error) {
+	return open(objectsDir, o, disk.Stat, time.Now)
+}
+
+func open(objectsDir string, o Options, stat func(string) (disk.ID, error), now func() time.Time) (*Store, error) {
+	s := &Store{format: o.Format, maxObject: o.MaxObject, stat: stat, now: now}
+	if s.format == 0 {
+		s.format = git.SHA1
+	}
+	if s.maxObject <= 0 {
+		s.maxObject = defaultMaxObject
+	}
+	h := s.format.New()
+	h.Write([]byte("tree 0\x00"))
+	s.emptyTree = git.RawObjectID(h.Sum(nil))
+	var err error
+	if s.dir, err = realPath(objectsDir); err != nil {
+		if isAbsent(err) {
+			return nil, fault.Wrap(fault.NotFound, "the repository has no object directory", err)
+		}
+		return nil, fault.Wrap(fault.Internal, "opening the object directory", err)
+	}
+	if s.linked, err = isLinked(objectsDir, s.dir); err != nil {
+		return nil, fault.Wrap(fault.Internal, "opening the object directory", err)
+	}
+	if o.Root != "" {
+		if s.root, err = realPath(o.Root); err != nil {
+			return nil, fault.Wrap(fault.Internal, "opening the root directory", err)
+		}
+		if s.plainRoot, err = filepath.Abs(o.Root); err != nil {
+			return nil, fault.Wrap(fault.Internal, "opening the root directory", err)
+		}
+		if !within(s.root, s.dir) {
+			return nil, fault.Wrap(fault.Denied, "the repository's object directory is outside the served root", errors.New(s.dir))
+		}
+	}
+	if err := s.rescan(true); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// isLinked reports whether real, where path leads, is not the directory of that name in the same place.
+func isLinked(path, real string) (bool, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return false, err
+	}
+	parent, err := filepath.EvalSymlinks(filepath.Dir(path))
+	return real != filepath.Join(parent, filepath.Base(path)), err
+}
+
+// realPath is the absolute path without symbolic links.
+func realPath(path string) (string, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	return filepath.EvalSymlinks(path)
+}
+
+// Refresh makes what other programs did to the object directories visible: new and removed packs, multi-pack-indexes
+// and alternates. If nothing changed it costs two stats for each directory. Loose objects need no Refresh. If it fails,
+// what was known before stays.
+func (s *Store) Refresh() error {
+	return s.rescan(false)
+}
+
+// rescan loads a new snapshot if the disk may differ from the present one, or if forced. What it leaves
+// was made after it was called, or holds still.
+func (s *Store) rescan(force bool) error {
+	begun := s.scans.Load()
+	if snap := s.snap.Load(); snap != nil && !force {
+		if changed, err := snap.changed(s); err != nil || !changed {
+			return scanError(err)
+		}
+	}
+	s.refresh.Lock()
+	defer s.refresh.Unlock()
+	if s.scans.Load() > begun { // somebody else's scan began after we were asked
+		return s.lastErr
+	}
+	s.scans.Add(1)
+	old := s.snap.Load()
+	snap, err := s.load(old)
+	if s.lastErr = scanError(err); err != nil {
+		return s.lastErr
+	}
+	s.snap.Store(snap)
+	s.forget(old, snap)
+	return nil
+}
+
+func scanError(err error) error {
+	var kind *fault.Error
+	switch {
+	case err == nil || errors.As(err, &kind):
+		return err
+	case transient(err):
+		return fault.Wrap(fault.Unavailable, "too many files are open", err)
+	}
+	return fault.Wrap(fault.Internal, "reading the object directory", err)
+}
+
+// forget closes what the old snapshot had and the new one has not.
+func (s *Store) forget(old, snap *snapshot) {
+	if old == nil {
+		return
+	}
+	kept := map[*packFile]bool{}
+	for _, d := range snap.dirs {
+		for _, p := range d.all {
+			kept[p] = true
+		}
+	}
+	dropped := false
+	for _, d := range old.dirs {
+		for _, p := range d.all {
+			if !kept[p] {
+				s.files.drop(p)
+				dropped = true
+			}
+		}
+	}
+	if last := s.lastHit.Load(); last != nil && !kept[last] {
+		s.lastHit.CompareAndSwap(last, nil)
+	}
+	if dropped {
+		s.bases.clear()
+	}
+}
+
+// Has reports whether the object exists. It does not read it: a damaged object exists. On a hit in a pack it allocates
+// nothing.
+func (s *Store) Has(id git.ObjectID) (bool, error) {
+	if len(id.Raw()) != s.format.Size() {
+		return false, nil
+	}
+	snap := s.snap.Load()
+	if _, found, _ := snap.find(s, &id); found {
+		return true, nil
+	}
+	if found, err := s.hasLoose(snap, &id); found || err != nil {
+		return found, err
+	}
+	if id == s.emptyTree {
+		return true, nil
+	}
+	if err := s.rescan(false); err != nil {
+		return false, err
+	}
+	if next := s.snap.Load(); !next.same(snap) {
+		snap = next
+		if found, err := s.hasLoose(snap, &id); found || err != nil {
+			return found, err
+		}
+	}
+	_, found, err := snap.find(s, &id)
+	return found, err
+}
+
+// Header reads an object's type and size without inflating it. The errors are Read's.
+func (s *Store) Header(id git.ObjectID) (typ git.ObjectType, size int64, err error) {
+	err = s.lookup(&id, func(snap *snapshot, sc *scratch, loc location) error {
+		if loc.pack == nil {
+			typ, size, err = s.describeLoose(snap, sc, &id)
+		} else {
+			typ, size, err = s.describe(snap, sc, loc)
+		}
+		return err
+	})
+	if err == errAbsent && id == s.emptyTree {
+		return git.Tree, 0, nil
+	}
+	return typ, size, s.readError(id, err)
+}
+
+// Read returns a whole object. limit bounds its size in bytes; 0 means Options.MaxObject. The bytes are the caller's.
+// The error is NotFound if the object does not exist, Corrupt if no copy of it can be read, Invalid if it is larger
+// than the limit.
+func (s *Store) Read(id git.ObjectID, limit int64) (typ git.ObjectType, data []byte, err error) {
+	if limit <= 0 {
+		limit = s.maxObject
+	}
+	err = s.lookup(&id, func(snap *snapshot, sc *scratch, loc location) error {
+		if loc.pack == nil {
+			typ, data, err = s.readLoose(snap, sc, &id, limit)
+		} else {
+			typ, data, err = s.unpack(snap, sc, loc, limit)
+		}
+		return s.check(sc, &id, typ, data, loc, err)
+	})
+	if err == errAbsent && id == s.emptyTree {
+		return git.Tree, []byte{}, nil
+	}
+	if fault.Is(err, fault.Corrupt) && s.repair(&id, &typ, &data, limit) {
+		return typ, data, nil
+	}
+	if err != nil {
+		return 0, nil, s.readError(id, err)
+	}
+	return typ, data, nil
+}
+
+// check returns err, or if there is none whether data is the object's.
+func (s *Store) check(sc *scratch, id *git.ObjectID, typ git.ObjectType, data []byte, loc location, err error) error {
+	if err == nil && !sc.verify(id, typ, data) {
+		s.bases.clear()
+		err = damaged(loc, errHash)
+	}
+	return err
+}

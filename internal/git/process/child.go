@@ -1,0 +1,242 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+// lingerLimit is how long the pipes of a process that has ended are still served: only somebody who left its group can hold
+// them open longer than it takes to read them.
+const lingerLimit = time.Second
+
+// Usage is what a command used.
+type Usage struct {
+	Wall, User, System time.Duration
+	Queue              time.Duration // waited for a slot
+	MaxRSS             int64         // bytes, of the greatest process; see maxRSS
+	Exit               string        // "ok", "exit 128", "signal: killed"; "" while it runs
+}
+
+// Process is a command that was started.
+type Process struct {
+	command Command
+	waited  time.Duration
+	began   time.Time
+	process *os.Process
+	stdin   *os.File // nil if the command has none
+	stdout  *os.File
+	stderr  *os.File
+	unwatch func()
+	copying sync.WaitGroup // the goroutines of stdin and stderr
+	tail    tail           // end of standard error
+	rss     rssSampler
+
+	mu     sync.Mutex // guards the process ID too: signals go only to a process that is not reaped
+	reaped bool
+	cause  error // why we killed it
+
+	done  chan struct{} // closed when the rest is settled
+	state *os.ProcessState
+	usage Usage
+	err   error
+}
+
+// pipes makes the pipes and returns the child's ends, for descriptors 0, 1 and 2. What it made it also returns with an error.
+func (p *Process) pipes() (child []*os.File, err error) {
+	child = make([]*os.File, 3)
+	if p.command.Stdin == nil {
+		child[0], err = os.Open(os.DevNull)
+	} else {
+		child[0], p.stdin, err = os.Pipe()
+	}
+	if err != nil {
+		return child, err
+	}
+	if p.stdout, child[1], err = os.Pipe(); err != nil {
+		return child, err
+	}
+	if n := p.command.StdoutBuffer; n > 0 {
+		setPipeSize(p.stdout, n)
+	}
+	p.stderr, child[2], err = os.Pipe()
+	return child, err
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// watch starts what accompanies a running process.
+func (p *Process) watch(ctx context.Context, limit time.Duration) {
+	stops := []func() bool{context.AfterFunc(ctx, func() {
+		p.kill(fault.Wrap(fault.KindOf(ctx.Err()), "git "+p.command.Subcommand+" was abandoned", ctx.Err()))
+	})}
+	if limit > 0 {
+		stops = append(stops, time.AfterFunc(limit, func() {
+			p.kill(fault.New(fault.Deadline, "git %s took longer than %v", p.command.Subcommand, limit))
+		}).Stop)
+	}
+	p.unwatch = func() {
+		for _, stop := range stops {
+			stop()
+		}
+	}
+	p.rss.start(p.process.Pid)
+	p.copying.Go(p.readStderr)
+	if p.stdin != nil {
+		p.copying.Go(p.writeStdin)
+	}
+}
+
+func (p *Process) readStderr() {
+	buf := make([]byte, 4<<10)
+	for {
+		n, err := p.stderr.Read(buf)
+		if n > 0 {
+			p.tail.add(buf[:n])
+			if p.command.Stderr != nil {
+				p.command.Stderr(buf[:n])
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (p *Process) writeStdin() {
+	source := &errReader{r: p.command.Stdin}
+	io.Copy(p.stdin, source) // a failed write means that the command reads no more: its own business
+	if source.err != nil {   // it must not take what came so far for all
+		p.kill(fault.Wrap(fault.KindOf(source.err), "reading the input of git "+p.command.Subcommand, source.err))
+	}
+	p.stdin.Close()
+}
+
+// errReader remembers why reading failed.
+type errReader struct {
+	r   io.Reader
+	err error
+}
+
+func (r *errReader) Read(b []byte) (int, error) {
+	n, err := r.r.Read(b)
+	if err != nil && err != io.EOF {
+		r.err = err
+	}
+	return n, err
+}
+
+// Stdout is the command's standard output: a pipe's end, with deadlines. One goroutine reads it.
+func (p *Process) Stdout() *os.File { return p.stdout }
+
+// Waited is the time in the queue before the start.
+func (p *Process) Waited() time.Duration { return p.waited }
+
+// Done is closed when the process has ended and been accounted for. Its output may still lie in the pipe.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Kill ends the command and all of its process group. It may be called at any time and by anybody.
+func (p *Process) Kill() {
+	p.kill(fault.New(fault.Cancelled, "git %s was abandoned", p.command.Subcommand))
+}
+
+func (p *Process) kill(cause error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.reaped {
+		return
+	}
+	if p.cause == nil {
+		p.cause = cause
+	}
+	syscall.Kill(-p.process.Pid, syscall.SIGKILL)
+	p.stdout.SetReadDeadline(time.Unix(1, 0)) // whoever left the group cannot keep the reader waiting
+}
+
+// awaitExit reaps the process. Whatever else is in its group dies first: until the leader is reaped, nobody else can be given
+// the group's number.
+func (p *Process) awaitExit() {
+	waitExited(p.process.Pid)
+	p.unwatch()
+	p.rss.stop()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	syscall.Kill(-p.process.Pid, syscall.SIGKILL)
+	p.state, p.err = p.process.Wait()
+	p.reaped = true
+}
+
+// finish waits for the copying to end and works out the usage and the error.
+func (p *Process) finish() {
+	linger := time.Now().Add(lingerLimit)
+	p.stderr.SetReadDeadline(linger)
+	if p.stdin != nil {
+		p.stdin.SetWriteDeadline(linger)
+	}
+	p.usage = Usage{Wall: time.Since(p.began), Queue: p.waited, Exit: "unknown"}
+	if p.state != nil {
+		p.usage.User, p.usage.System = p.state.UserTime(), p.state.SystemTime()
+		p.usage.MaxRSS = p.rss.max(p.state)
+		p.usage.Exit = exitText(p.state)
+	}
+	p.copying.Wait()
+	p.stderr.Close()
+	p.err = p.exitError()
+}
+
+func exitText(s *os.ProcessState) string {
+	ws, _ := s.Sys().(syscall.WaitStatus)
+	switch {
+	case s.Success():
+		return "ok"
+	case ws.Signaled():
+		return "signal: " + ws.Signal().String()
+	}
+	return fmt.Sprintf("exit %d", s.ExitCode())
+}
+
+// exitError runs once the process has ended and its standard error was read.
+func (p *Process) exitError() error {
+	if p.err != nil { // of wait4
+		return fault.Wrap(fault.Internal, "waiting for git "+p.command.Subcommand, p.err)
+	}
+	if p.state.Success() {
+		return nil
+	}
+	if p.cause != nil {
+		return p.cause
+	}
+	kind, retry := fault.Internal, time.Duration(0)
+	if ws, _ := p.state.Sys().(syscall.WaitStatus); ws.Signaled() {
+		kind, retry = fault.Unavailable, time.Second // the kernel, short of memory, or the operator
+	}
+	text := p.usage.Exit
+	if t := p.tail.text(); t != "" {
+		text += ": " + t
+	}
+	return &fault.Error{Kind: kind, Msg: "git " + p.command.Subcommand + " failed", RetryAfter: retry, Err: errors.New(text)}
+}
+
+// Wait waits for the command's end, after Stdout was read to its end or Kill called, and closes Stdout. Stdin is not read
+// any more when it returns: who kills a command makes a pending Read of its Stdin return. The error is nil for exit
+// status 0 only; else its cause tells the status and the last lines of standard error, for the log. Kinds: fault.Internal
+// for a failure, fault.Unavailable for a death by a signal that was not ours, and for a kill its reason: fault.Cancelled,
+// fault.Deadline, fault.Unavailable (the Runner closed), or the kind of Stdin's error. Wait may be called repeatedly.
+func (p *Process) Wait() (Usage, error) {
+	<-p.done
+	p.stdout.Close()
+	return p.usage, p.err
+}

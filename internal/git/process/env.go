@@ -1,0 +1,92 @@
+package process
+
+import (
+	"fmt"
+	"os"
+	"strings"
+)
+
+// overrides is configuration that wins over a repository's own (git-config(1), GIT_CONFIG_COUNT), so that no repository
+// can make git run a program. Drivers by name (filter.*, diff.*, merge.*, alias.*) cannot be listed; no command that would
+// use them is run.
+var overrides = [...][2]string{
+	{"core.hooksPath", "/dev/null"},
+	{"core.fsmonitor", "false"},
+	{"core.alternateRefsCommand", "true"},
+	{"core.sshCommand", "false"},
+	{"core.gitProxy", ""},
+	{"core.askPass", "false"},
+	{"core.editor", "false"},
+	{"core.pager", "cat"},
+	{"credential.helper", ""},
+	{"gpg.program", "false"},
+	{"gpg.openpgp.program", "false"},
+	{"gpg.x509.program", "false"},
+	{"gpg.ssh.program", "false"},
+	{"gpg.ssh.defaultKeyCommand", ""},
+	{"uploadpack.packObjectsHook", "env"}, // an empty one would be run; this one runs what it should replace
+	{"protocol.allow", "never"},
+	{"gc.auto", "0"},
+	{"maintenance.auto", "false"},
+}
+
+// environment is all that a command's environment has, unless Command.Env adds to it. See git(1), "Environment variables".
+func environment(tempDir string) map[string]string {
+	path := os.Getenv("PATH")
+	if path == "" {
+		path = "/usr/local/bin:/usr/bin:/bin"
+	}
+	if tempDir == "" {
+		tempDir = os.TempDir()
+	}
+	env := map[string]string{
+		"PATH":   path,
+		"HOME":   "/nonexistent",
+		"TMPDIR": tempDir,
+		"LC_ALL": "C",
+		"TZ":     "UTC",
+
+		"GIT_CONFIG_GLOBAL":      "/dev/null",
+		"GIT_CONFIG_SYSTEM":      "/dev/null",
+		"GIT_CONFIG_NOSYSTEM":    "1",
+		"GIT_ATTR_NOSYSTEM":      "1",
+		"GIT_TERMINAL_PROMPT":    "0",
+		"GIT_ASKPASS":            "false",
+		"SSH_ASKPASS":            "false",
+		"GIT_SSH":                "false",
+		"GIT_SSH_COMMAND":        "false",
+		"GIT_EDITOR":             "false",
+		"GIT_PAGER":              "cat",
+		"GIT_ALLOW_PROTOCOL":     "none", // wins over every protocol.*.allow; no transport has this name
+		"GIT_PROTOCOL_FROM_USER": "0",
+		"GIT_NO_LAZY_FETCH":      "1",
+		"GIT_NO_REPLACE_OBJECTS": "1",
+		"GIT_OPTIONAL_LOCKS":     "0",
+		"GIT_ADVICE":             "0",
+
+		"GIT_CONFIG_COUNT": fmt.Sprint(len(overrides)),
+	}
+	for i, o := range overrides {
+		env[fmt.Sprintf("GIT_CONFIG_KEY_%d", i)] = o[0]
+		env[fmt.Sprintf("GIT_CONFIG_VALUE_%d", i)] = o[1]
+	}
+	return env
+}
+
+// withEnv is base with KEY=VALUE pairs added or put in its entries' place.
+func withEnv(base map[string]string, more []string) []string {
+	env := make([]string, 0, len(base)+len(more))
+	set := make(map[string]bool, len(more))
+	for i := len(more) - 1; i >= 0; i-- { // the last of several wins
+		if key, _, ok := strings.Cut(more[i], "="); ok && !set[key] {
+			set[key] = true
+			env = append(env, more[i])
+		}
+	}
+	for key, value := range base {
+		if !set[key] {
+			env = append(env, key+"="+value)
+		}
+	}
+	return env
+}

@@ -1,0 +1,128 @@
+package process
+
+import (
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/packhorse-git/packhorse/internal/balance"
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+// Metrics watches the git commands of one Runner.
+type Metrics struct {
+	commands *prometheus.CounterVec
+	inFlight *prometheus.GaugeVec
+	cpu      *prometheus.CounterVec
+	maxRSS   *prometheus.GaugeVec
+	queue    *prometheus.HistogramVec
+	slots    *slotsCollector
+
+	mu   sync.Mutex
+	peak map[string]int64 // by subcommand
+}
+
+// NewMetrics makes the metrics; the caller registers the Collectors.
+func NewMetrics() *Metrics {
+	return &Metrics{
+		commands: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_git_commands_total",
+			Help: "Git commands by result: ok, failed, or the kind of error that kept one from running or from ending by itself."},
+			[]string{"subcommand", "result"}),
+		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "packhorse_git_commands_in_flight",
+			Help: "Git processes that run now."}, []string{"subcommand"}),
+		cpu: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_git_cpu_seconds_total",
+			Help: "CPU time of git processes that have ended."}, []string{"subcommand", "mode"}),
+		maxRSS: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "packhorse_git_max_rss_bytes",
+			Help: "Greatest resident size of a git process since the start."}, []string{"subcommand"}),
+		queue: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "packhorse_git_queue_wait_seconds",
+			Help:    "Time that git commands waited for a slot, those included that gave up.",
+			Buckets: []float64{.001, .005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}}, []string{"class"}),
+		slots: newSlotsCollector(),
+		peak:  make(map[string]int64),
+	}
+}
+
+// Collectors lists what to register.
+func (m *Metrics) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.commands, m.inFlight, m.cpu, m.maxRSS, m.queue, m.slots}
+}
+
+func (m *Metrics) watch(c Class, s *balance.Slots) { m.slots.add(c, s) }
+
+func (m *Metrics) wait(c Class, d time.Duration) {
+	m.queue.WithLabelValues(string(c)).Observe(d.Seconds())
+}
+
+func (m *Metrics) refused(subcommand string, err error) {
+	m.commands.WithLabelValues(subcommand, fault.KindOf(err).String()).Inc()
+}
+
+func (m *Metrics) started(subcommand string) { m.inFlight.WithLabelValues(subcommand).Inc() }
+
+func (m *Metrics) finished(subcommand string, u Usage, err error) {
+	m.inFlight.WithLabelValues(subcommand).Dec()
+	m.cpu.WithLabelValues(subcommand, "user").Add(u.User.Seconds())
+	m.cpu.WithLabelValues(subcommand, "system").Add(u.System.Seconds())
+	result := "ok"
+	switch {
+	case err == nil:
+	case strings.HasPrefix(u.Exit, "exit "):
+		result = "failed"
+	default:
+		result = fault.KindOf(err).String()
+	}
+	m.commands.WithLabelValues(subcommand, result).Inc()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if u.MaxRSS > m.peak[subcommand] {
+		m.peak[subcommand] = u.MaxRSS
+		m.maxRSS.WithLabelValues(subcommand).Set(float64(u.MaxRSS))
+	}
+}
+
+// slotsCollector asks the slots when it is collected.
+type slotsCollector struct {
+	queued, used, size *prometheus.Desc
+
+	mu    sync.Mutex
+	slots map[Class]*balance.Slots
+}
+
+func newSlotsCollector() *slotsCollector {
+	desc := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, []string{"class"}, nil)
+	}
+	return &slotsCollector{
+		queued: desc("packhorse_git_queued", "Git commands that wait for a slot now."),
+		used:   desc("packhorse_git_slots_used", "Slots for git commands that are taken now."),
+		size:   desc("packhorse_git_slots", "Slots for git commands that there are."),
+		slots:  make(map[Class]*balance.Slots),
+	}
+}
+
+func (c *slotsCollector) add(name Class, s *balance.Slots) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.slots[name] = s
+}
+
+func (c *slotsCollector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- c.queued
+	ch <- c.used
+	ch <- c.size
+}
+
+func (c *slotsCollector) Collect(ch chan<- prometheus.Metric) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name, s := range c.slots {
+		gauge := func(d *prometheus.Desc, n int) {
+			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), string(name))
+		}
+		gauge(c.queued, s.Queued())
+		gauge(c.used, s.InUse())
+		gauge(c.size, s.Size())
+	}
+}

@@ -1,0 +1,273 @@
+// Package process runs the git program: so many at once of each class of work, within a time limit, watched, and killed with
+// everything they started as soon as nobody wants their result.
+//
+// A command sees an environment made from scratch (see environment) and file descriptors 0, 1 and 2. It leads a process group of its
+// own, and the group is killed when the command ends or its context does, so that a grandchild outlives neither. (Only
+// what leaves the group by setsid(2) escapes.) No shell is involved.
+//
+// Ownership: whoever starts a Process reads Stdout to its end or calls Kill, and then calls Wait. The slot is given back when
+// the process has ended, Wait or not.
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/balance"
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+// Class is a kind of work with limits of its own: "pack".
+type Class string
+
+// Limits bound the commands of one class.
+type Limits struct {
+	Slots int           // how many run at once
+	Queue int           // how many may wait for a slot
+	Wait  time.Duration // how long one may wait for a slot; 0 is as long as its context lives
+	Nice  int           // added to the niceness of the server: 0 to 19
+	Time  time.Duration // wall time after which a command is killed; 0 for no limit
+}
+
+// Options of a Runner.
+type Options struct {
+	Git     string // path or name of the git program, looked up once; "" is git
+	Classes map[Class]Limits
+	TempDir string   // the commands' TMPDIR; "" is the system's
+	Metrics *Metrics // may be nil
+	Log     *slog.Logger
+}
+
+// Runner starts commands. It is safe for concurrent use.
+type Runner struct {
+	git     string
+	env     map[string]string
+	classes map[Class]class
+	metrics *Metrics
+	log     *slog.Logger
+
+	stopping context.Context // ends when Close is called, for those in a queue
+	stop     context.CancelFunc
+
+	mu      sync.Mutex
+	closed  bool
+	running map[*Process]struct{}
+	ended   chan struct{} // closed once closed is set and running empty
+}
+
+type class struct {
+	limits Limits
+	slots  *balance.Slots
+}
+
+// New looks up the git program and makes the classes' slots. From here on no file descriptor but 0, 1 and 2 reaches a child
+// of this process by accident, those included that the process was born with.
+func New(o Options) (*Runner, error) {
+	if o.Git == "" {
+		o.Git = "git"
+	}
+	path, err := exec.LookPath(o.Git)
+	if err == nil {
+		path, err = filepath.Abs(path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find the git program: %w", err)
+	}
+	if o.Metrics == nil {
+		o.Metrics = NewMetrics()
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	closeOnExec()
+	r := &Runner{
+		git: path, env: environment(o.TempDir), metrics: o.Metrics, log: o.Log,
+		classes: make(map[Class]class, len(o.Classes)),
+		running: make(map[*Process]struct{}), ended: make(chan struct{}),
+	}
+	r.stopping, r.stop = context.WithCancel(context.Background())
+	for name, l := range o.Classes {
+		slots := balance.NewSlots(balance.Limits{Slots: l.Slots, Queue: l.Queue, Wait: l.Wait}, balance.Clock{})
+		r.classes[name] = class{limits: l, slots: slots}
+		o.Metrics.watch(name, slots)
+	}
+	return r, nil
+}
+
+// Command is one run of git.
+type Command struct {
+	Class      Class
+	Subcommand string    // "pack-objects": the metrics' label, so never anything a client sent
+	Args       []string  // all that follows "git"; nothing from a user before "--end-of-options"
+	Env        []string  // KEY=VALUE, added to the environment or put in place of what it has
+	Dir        string    // working directory; "" is /
+	Stdin      io.Reader // nil is empty; when a Read of it fails, the command is killed
+	// Stderr gets standard error as it comes, from one goroutine. It must not block, nor keep the slice.
+	Stderr       func([]byte)
+	StdoutBuffer int // size of the pipe that Stdout reads, where the system allows it; 0 is the system's default
+}
+
+// Start waits for a slot of the command's class and starts it. When ctx ends the command is killed. Errors: what
+// balance.Slots.Acquire tells; fault.Unavailable if the system cannot start a process now or the Runner is closed.
+func (r *Runner) Start(ctx context.Context, c Command) (*Process, error) {
+	cl, ok := r.classes[c.Class]
+	if !ok {
+		return nil, fault.New(fault.Internal, "no class %q of git commands", c.Class)
+	}
+	release, waited, err := r.acquire(ctx, cl)
+	r.metrics.wait(c.Class, waited)
+	if err != nil {
+		r.metrics.refused(c.Subcommand, err)
+		return nil, err
+	}
+	p, err := r.start(ctx, c, cl.limits, waited, release)
+	if err != nil {
+		release()
+		r.metrics.refused(c.Subcommand, err)
+		return nil, err
+	}
+	return p, nil
+}
+
+// Slots is how many commands of a class run at once; 0 if there is no such class.
+func (r *Runner) Slots(c Class) int {
+	cl, ok := r.classes[c]
+	if !ok {
+		return 0
+	}
+	return cl.slots.Size()
+}
+
+func (r *Runner) acquire(ctx context.Context, cl class) (func(), time.Duration, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(r.stopping, cancel)()
+	release, waited, err := cl.slots.Acquire(ctx)
+	if err != nil && r.stopping.Err() != nil {
+		err = errClosed()
+	}
+	return release, waited, err
+}
+
+func errClosed() error {
+	return fault.Retry(fault.Unavailable, time.Second, "the server is shutting down")
+}
+
+func (r *Runner) start(ctx context.Context, c Command, l Limits, waited time.Duration, release func()) (*Process, error) {
+	p := &Process{
+		command: c, waited: waited, done: make(chan struct{}), began: time.Now(),
+	}
+	child, err := p.pipes()
+	defer closeAll(child)
+	if err == nil {
+		err = r.spawn(p, child)
+	}
+	if err != nil {
+		closeAll([]*os.File{p.stdin, p.stdout, p.stderr})
+		return nil, startError(c, err)
+	}
+	if l.Nice != 0 {
+		if err := syscall.Setpriority(syscall.PRIO_PGRP, p.process.Pid, niceness()+l.Nice); err != nil {
+			r.log.Debug("cannot make a git command nice", "subcommand", c.Subcommand, "error", err)
+		}
+	}
+	r.metrics.started(c.Subcommand)
+	p.watch(ctx, l.Time)
+	go r.reap(p, release)
+	return p, nil
+}
+
+// spawn starts the process unless the Runner is closed; under the lock, so that Close misses none.
+func (r *Runner) spawn(p *Process, files []*os.File) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return errClosed()
+	}
+	dir := p.command.Dir
+	if dir == "" {
+		dir = "/"
+	}
+	var err error
+	p.process, err = os.StartProcess(r.git, append([]string{"git"}, p.command.Args...), &os.ProcAttr{
+		Dir: dir, Env: withEnv(r.env, p.command.Env), Files: files,
+		Sys: &syscall.SysProcAttr{Setpgid: true},
+	})
+	if err != nil {
+		return err
+	}
+	r.running[p] = struct{}{}
+	return nil
+}
+
+func startError(c Command, err error) error {
+	if _, ok := errors.AsType[*fault.Error](err); ok {
+		return err
+	}
+	msg := "cannot start git " + c.Subcommand
+	for _, e := range []error{syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.ETXTBSY} {
+		if errors.Is(err, e) {
+			return &fault.Error{Kind: fault.Unavailable, Msg: msg, RetryAfter: time.Second, Err: err}
+		}
+	}
+	return fault.Wrap(fault.Internal, msg, err)
+}
+
+// reap waits for the process to end, ends what is left of its group, and settles the account.
+func (r *Runner) reap(p *Process, release func()) {
+	p.awaitExit()
+	r.mu.Lock()
+	delete(r.running, p)
+	if r.closed && len(r.running) == 0 {
+		close(r.ended)
+	}
+	r.mu.Unlock()
+	release()
+	p.finish()
+	r.metrics.finished(p.command.Subcommand, p.usage, p.err)
+	if p.err != nil {
+		r.log.LogAttrs(context.Background(), slog.LevelDebug, "git command failed", slog.String("subcommand", p.command.Subcommand),
+			slog.String("exit", p.usage.Exit), slog.Duration("wall", p.usage.Wall), slog.Any("error", p.err))
+	}
+	close(p.done)
+}
+
+// Close refuses new commands, kills those that run and waits until they are gone, or for ctx.
+func (r *Runner) Close(ctx context.Context) error {
+	r.stop()
+	r.mu.Lock()
+	if !r.closed {
+		r.closed = true
+		if len(r.running) == 0 {
+			close(r.ended)
+		}
+	}
+	running := maps.Clone(r.running)
+	r.mu.Unlock()
+	for p := range running {
+		p.kill(errClosed())
+	}
+	for p := range running {
+		select {
+		case <-p.done:
+		case <-ctx.Done():
+			return fault.Wrap(fault.KindOf(ctx.Err()), "waiting for git commands to end", ctx.Err())
+		}
+	}
+	select {
+	case <-r.ended:
+		return nil
+	case <-ctx.Done():
+		return fault.Wrap(fault.KindOf(ctx.Err()), "waiting for git commands to end", ctx.Err())
+	}
+}

@@ -1,0 +1,439 @@
+package process
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gittest"
+)
+
+// fakeGit is a stand-in that does to the runner what git should not: its first argument is a shell script.
+const fakeGit = "#!/bin/sh\neval \"$1\"\n"
+
+var fakeGitPath string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "fakegit")
+	if err != nil {
+		panic(err)
+	}
+	// Written before any process is started: a fork in between would hold it open for writing, and exec refuses that.
+	fakeGitPath = filepath.Join(dir, "git")
+	if err := os.WriteFile(fakeGitPath, []byte(fakeGit), 0o755); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	os.RemoveAll(dir)
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+func newRunner(t *testing.T, git string, l Limits) *Runner {
+	t.Helper()
+	if l.Slots == 0 {
+		l.Slots = 2
+	}
+	r, err := New(Options{Git: git, Classes: map[Class]Limits{"test": l}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+func script(text string) Command {
+	return Command{Class: "test", Subcommand: "script", Args: []string{text}}
+}
+
+func output(t *testing.T, r *Runner, c Command) (string, Usage, error) {
+	t.Helper()
+	p, err := r.Start(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := io.ReadAll(p.Stdout())
+	if err != nil {
+		t.Error(err)
+	}
+	u, err := p.Wait()
+	return string(out), u, err
+}
+
+func TestRun(t *testing.T) {
+	t.Parallel()
+	r := newRunner(t, "", Limits{})
+	var errs bytes.Buffer
+	text := strings.Repeat("some text\n", 100_000)
+	out, u, err := output(t, r, Command{
+		Class: "test", Subcommand: "hash-object", Args: []string{"hash-object", "--stdin"},
+		Stdin: strings.NewReader(text), Stderr: func(b []byte) { errs.Write(b) }, StdoutBuffer: 1 << 20,
+	})
+	if err != nil || u.Exit != "ok" || errs.Len() != 0 {
+		t.Errorf("%+v, %v, %q", u, err, errs.String())
+	}
+	if want := gittest.Run(t, "", text, "hash-object", "--stdin"); strings.TrimSpace(out) != want {
+		t.Errorf("got %q, want %s", out, want)
+	}
+	if u.Wall <= 0 || u.MaxRSS < 0 {
+		t.Errorf("usage %+v", u)
+	}
+}
+
+func TestFailure(t *testing.T) {
+	t.Parallel()
+	r := newRunner(t, "", Limits{})
+	var errs bytes.Buffer
+	_, u, err := output(t, r, Command{
+		Class: "test", Subcommand: "cat-file", Args: []string{"--git-dir=/nonexistent", "cat-file", "-p", "HEAD"},
+		Stderr: func(b []byte) { errs.Write(b) },
+	})
+	if u.Exit != "exit 128" || !fault.Is(err, fault.Internal) || !strings.Contains(err.Error(), "exit 128: fatal: ") {
+		t.Errorf("%+v, %v", u, err)
+	}
+	if !strings.HasPrefix(errs.String(), "fatal: ") {
+		t.Errorf("standard error: %q", errs.String())
+	}
+	if m := fault.Message(err); m != "git cat-file failed" {
+		t.Errorf("the client is told %q", m)
+	}
+	if _, err := r.Start(t.Context(), Command{Class: "none"}); err == nil {
+		t.Error("a class that is not there")
+	}
+}
+
+func TestForeignSignal(t *testing.T) {
+	t.Parallel()
+	r := newRunner(t, fakeGitPath, Limits{})
+	_, u, err := output(t, r, script("kill -9 $$"))
+	if u.Exit != "signal: killed" || !fault.Is(err, fault.Unavailable) {
+		t.Errorf("%+v, %v", u, err)
+	}
+}
+
+// TestKillsGroup starts a grandchild that ignores everything and holds the pipes open.
+func TestKillsGroup(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name   string
+		limits Limits
+		tail   string // what the leader does once its child runs
+		end    func(p *Process, cancel context.CancelFunc)
+		kind   fault.Kind
+		ok     bool
+	}{
+		{name: "context", tail: "wait", end: func(_ *Process, cancel context.CancelFunc) { cancel() }, kind: fault.Cancelled},
+		{name: "kill", tail: "wait", end: func(p *Process, _ context.CancelFunc) { p.Kill(); p.Kill() }, kind: fault.Cancelled},
+		{name: "time limit", limits: Limits{Time: 200 * time.Millisecond}, tail: "wait", kind: fault.Deadline},
+		{name: "leader ends", tail: "exit 0", ok: true},
+		{name: "leader fails", tail: "exit 3", kind: fault.Internal},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRunner(t, fakeGitPath, test.limits)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			p, err := r.Start(ctx, script(`sh -c 'trap "" TERM INT HUP PIPE; echo $$; exec sleep 1000' & `+
+				`while [ "$(cat /proc/$!/comm)" != sleep ]; do :; done; `+test.tail))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var line []byte
+			for !bytes.HasSuffix(line, []byte("\n")) {
+				b := make([]byte, 16)
+				n, err := p.Stdout().Read(b)
+				if err != nil {
+					t.Fatal(err)
+				}
+				line = append(line, b[:n]...)
+			}
+			grandchild, _ := strconv.Atoi(strings.TrimSpace(string(line)))
+			if test.end != nil {
+				test.end(p, cancel)
+			}
+			io.Copy(io.Discard, p.Stdout())
+			_, err = p.Wait()
+			if test.ok != (err == nil) || err != nil && fault.KindOf(err) != test.kind {
+				t.Errorf("wait: %v", err)
+			}
+			awaitGone(t, grandchild)
+			p.Kill()
+		})
+	}
+}
+
+// awaitGone waits for a process that was sent SIGKILL; it is not ours to wait for otherwise.
+func awaitGone(t *testing.T, pid int) {
+	t.Helper()
+	for range 1000 {
+		state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil || bytes.Contains(state, []byte(") Z ")) {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	t.Errorf("process %d is still there", pid)
+}
+
+// TestEscaped has a grandchild leave the group with the pipes in its hands: nobody may wait for it.
+func TestEscaped(t *testing.T) {
+	t.Parallel()
+	r := newRunner(t, fakeGitPath, Limits{})
+	p, err := r.Start(t.Context(), script("setsid sleep 3 & while [ \"$(cat /proc/$!/comm)\" != sleep ]; do :; done; wait"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	p.Kill()
+	if _, err := io.Copy(io.Discard, p.Stdout()); err == nil {
+		t.Error("output of a killed command ended as if it was whole")
+	}
+	if _, err := p.Wait(); !fault.Is(err, fault.Cancelled) {
+		t.Error(err)
+	}
+	if d := time.Since(began); d > 2500*time.Millisecond {
+		t.Errorf("took %v", d)
+	}
+}
+
+func TestSlots(t *testing.T) {
+	t.Parallel()
+	r := newRunner(t, fakeGitPath, Limits{Slots: 1, Queue: 1})
+	p, err := r.Start(t.Context(), script("sleep 1000"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	queued := make(chan error)
+	go func() {
+		_, err := r.Start(ctx, script("echo never"))
+		queued <- err
+	}()
+	for r.classes["test"].slots.Queued() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	if _, err := r.Start(t.Context(), script("echo never")); !fault.Is(err, fault.Exhausted) {
+		t.Errorf("a full queue: %v", err)
+	}
+	cancel()
+	if err := <-queued; !fault.Is(err, fault.Cancelled) {
+		t.Errorf("cancelled in the queue: %v", err)
+	}
+	p.Kill()
+	if out, _, err := output(t, r, script("echo again")); out != "again\n" || err != nil {
+		t.Errorf("after the slot is free: %q, %v", out, err)
+	}
+	p.Wait()
+}
+
+func TestStdinFails(t *testing.T) {
+	t.Parallel()
+	r := newRunner(t, fakeGitPath, Limits{})
+	c := script("cat; echo all of it")
+	c.Stdin = io.MultiReader(strings.NewReader("part "), failingReader{})
+	p, err := r.Start(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, _ := io.ReadAll(p.Stdout())
+	if _, err := p.Wait(); !errors.Is(err, errReading) || strings.Contains(string(out), "all") {
+		t.Errorf("%q, %v", out, err)
+	}
+	// A command that does not read its input has not failed.
+	c = script("exit 0")
+	c.Stdin = strings.NewReader(strings.Repeat("x", 1<<20))
+	if _, _, err := output(t, r, c); err != nil {
+		t.Error(err)
+	}
+}
+
+var errReading = errors.New("the connection broke")
+
+type failingReader struct{}
+
+func (failingReader) Read([]byte) (int, error) { return 0, errReading }
+
+func TestEnvironment(t *testing.T) {
+	t.Setenv("GIT_DIR", "/somewhere") // nothing of the server's own
+	t.Setenv("PACKHORSE_SECRET", "x")
+	r := newRunner(t, fakeGitPath, Limits{})
+	leak, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer leak.Close()
+	c := script("env; echo; ls /proc/$$/fd; echo; pwd")
+	c.Env = []string{"GIT_DIR=/there", "LC_ALL=POSIX"}
+	out, _, err := output(t, r, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts := strings.Split(out, "\n\n")
+	env := strings.Split(parts[0], "\n")
+	for _, want := range []string{"GIT_DIR=/there", "LC_ALL=POSIX", "GIT_NO_LAZY_FETCH=1", "GIT_CONFIG_KEY_0=core.hooksPath"} {
+		if !slices.Contains(env, want) {
+			t.Errorf("no %s in\n%s", want, parts[0])
+		}
+	}
+	for _, e := range env {
+		if strings.HasPrefix(e, "PACKHORSE") || e == "GIT_DIR=/somewhere" || e == "LC_ALL=C" {
+			t.Errorf("%s reached the child", e)
+		}
+	}
+	// The shell itself keeps its script open, at 10 or above or at 3.
+	if n := len(strings.Fields(parts[1])); n > 4 {
+		t.Errorf("descriptors:\n%s", parts[1])
+	}
+	if strings.TrimSpace(parts[2]) != "/" {
+		t.Errorf("working directory %s", parts[2])
+	}
+}
+
+func TestOverridesWin(t *testing.T) {
+	t.Parallel()
+	repo := gittest.Init(t)
+	r := newRunner(t, "", Limits{})
+	for _, o := range overrides {
+		repo.Git("config", "--local", o[0], "/bin/evil")
+		out, _, err := output(t, r, Command{Class: "test", Subcommand: "config",
+			Args: []string{"--git-dir=" + repo.Dir, "config", "--get", o[0]}})
+		if err != nil || strings.TrimSuffix(out, "\n") != o[1] {
+			t.Errorf("%s is %q, want %q (%v)", o[0], out, o[1], err)
+		}
+	}
+}
+
+func TestNiceAndRSS(t *testing.T) {
+	t.Parallel()
+	ballast := bytes.Repeat([]byte{1}, 64<<20) // the account must not show the server's own size
+	r := newRunner(t, fakeGitPath, Limits{Nice: 7})
+	out, u, err := output(t, r, script("until [ $(awk '{print $19}' /proc/$$/stat) -ge 7 ]; do :; done; nice; sleep 0.1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := fmt.Sprint(min(niceness()+7, 19)); strings.TrimSpace(out) != want {
+		t.Errorf("nice %s, want %s", out, want)
+	}
+	if u.MaxRSS == 0 || u.MaxRSS >= int64(len(ballast)) {
+		t.Errorf("greatest resident size %d", u.MaxRSS)
+	}
+}
+
+func TestClose(t *testing.T) {
+	t.Parallel()
+	r := newRunner(t, fakeGitPath, Limits{Slots: 1, Queue: 1})
+	p, err := r.Start(t.Context(), script("sleep 1000"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	queued := make(chan error)
+	go func() {
+		_, err := r.Start(t.Context(), script("echo never"))
+		queued <- err
+	}()
+	for r.classes["test"].slots.Queued() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	if err := r.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := <-queued; !fault.Is(err, fault.Unavailable) {
+		t.Errorf("in the queue: %v", err)
+	}
+	if _, err := p.Wait(); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("running: %v", err)
+	}
+	if _, err := r.Start(t.Context(), script("echo never")); !fault.Is(err, fault.Unavailable) {
+		t.Errorf("after: %v", err)
+	}
+}
+
+func TestCannotStart(t *testing.T) {
+	t.Parallel()
+	if _, err := New(Options{Git: "/nonexistent/git"}); err == nil {
+		t.Error("a Runner without git")
+	}
+	r := newRunner(t, fakeGitPath, Limits{Slots: 1})
+	c := script("echo")
+	c.Dir = "/nonexistent"
+	if _, err := r.Start(t.Context(), c); !fault.Is(err, fault.Internal) {
+		t.Error(err)
+	}
+	for _, errno := range []syscall.Errno{syscall.EAGAIN, syscall.EMFILE, syscall.ENOMEM} {
+		if err := startError(c, &os.PathError{Op: "fork/exec", Err: errno}); !fault.Is(err, fault.Unavailable) {
+			t.Error(err)
+		}
+	}
+	if out, _, err := output(t, r, script("echo ok")); err != nil || out != "ok\n" {
+		t.Errorf("the slot was lost: %q, %v", out, err)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	r := newRunner(t, fakeGitPath, Limits{})
+	output(t, r, script("exit 0"))
+	output(t, r, script("exit 1"))
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(r.metrics.Collectors()...)
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(map[string]string)
+	for _, f := range families {
+		for _, m := range f.Metric {
+			var labels []string
+			for _, l := range m.Label {
+				labels = append(labels, l.GetValue())
+			}
+			got[f.GetName()+" "+strings.Join(labels, " ")] = fmt.Sprint(m.GetCounter().GetValue() + m.GetGauge().GetValue())
+		}
+	}
+	for name, want := range map[string]string{
+		"packhorse_git_commands_total ok script": "1", "packhorse_git_commands_total failed script": "1",
+		"packhorse_git_commands_in_flight script": "0", "packhorse_git_slots test": "2", "packhorse_git_slots_used test": "0",
+		"packhorse_git_queued test": "0",
+	} {
+		if got[name] != want {
+			t.Errorf("%s is %q, want %s", name, got[name], want)
+		}
+	}
+}
+
+func TestTail(t *testing.T) {
+	t.Parallel()
+	var tl tail
+	for range 1000 {
+		tl.add([]byte("warning: something long enough\n"))
+	}
+	tl.add([]byte("Counting objects:  10%\rCounting objects: 100%, done.\nfatal: bad \x1b[31mobject\xff\n"))
+	text := tl.text()
+	if len(tl.buf) > tailSize || strings.Contains(text, "Counting") || !strings.HasSuffix(text, "fatal: bad ?[31mobject?") {
+		t.Errorf("%q", text)
+	}
+}

@@ -1,0 +1,47 @@
+package process
+
+import (
+	"bytes"
+	"strings"
+	"unicode"
+)
+
+// tailSize bounds how much of standard error is kept for the error.
+const tailSize = 4 << 10
+
+// tail keeps the last of what is added. It is used by one goroutine at a time.
+type tail struct {
+	buf []byte
+	cut bool // something before buf was dropped
+}
+
+func (t *tail) add(b []byte) {
+	t.buf = append(t.buf, b...)
+	if over := len(t.buf) - tailSize; over > 0 {
+		t.buf = append(t.buf[:0], t.buf[over:]...)
+		t.cut = true
+	}
+}
+
+// text is the kept lines, without progress (what a carriage return overwrites) and without control characters.
+func (t *tail) text() string {
+	buf := t.buf
+	if t.cut { // the first line is not whole
+		_, buf, _ = bytes.Cut(buf, []byte("\n"))
+	}
+	var lines []string
+	for line := range strings.Lines(strings.ToValidUTF8(string(buf), "?")) {
+		line = strings.TrimRight(line, "\r\n")
+		line = line[strings.LastIndexByte(line, '\r')+1:]
+		line = strings.TrimSpace(strings.Map(func(r rune) rune {
+			if !unicode.IsPrint(r) {
+				return '?'
+			}
+			return r
+		}, line))
+		if line != "" && !strings.HasSuffix(line, ", done.") {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "; ")
+}

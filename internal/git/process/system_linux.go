@@ -1,0 +1,107 @@
+package process
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// closeOnExec keeps descriptors that this process was started with, without close-on-exec, from its children.
+func closeOnExec() {
+	unix.CloseRange(3, 1<<31-1, unix.CLOSE_RANGE_CLOEXEC) // Linux 5.11; without it they are inherited
+}
+
+// setPipeSize makes a pipe larger, or leaves it when fs.pipe-max-size or fs.pipe-user-pages-soft say no.
+func setPipeSize(f *os.File, n int) {
+	if c, err := f.SyscallConn(); err == nil {
+		c.Control(func(fd uintptr) { unix.FcntlInt(fd, unix.F_SETPIPE_SZ, n) })
+	}
+}
+
+// waitExited blocks until the process has ended, and leaves it to be reaped.
+func waitExited(pid int) {
+	for unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
+	}
+}
+
+// niceness is this process's own.
+func niceness() int {
+	n, err := syscall.Getpriority(syscall.PRIO_PROCESS, 0)
+	if err != nil {
+		return 0
+	}
+	return 20 - n // what the system call returns is never negative
+}
+
+// rssSampler looks at a process's greatest resident size now and then. The kernel's own account (ru_maxrss) begins with the
+// size of the server that started the process, because exec counts the memory it leaves, so it is worth something only
+// for children greater than the server.
+type rssSampler struct {
+	own int64 // the server's greatest resident size at the start, bytes
+
+	mu    sync.Mutex
+	timer *time.Timer
+	peak  int64
+	over  bool
+}
+
+// sampling starts often, for short commands, and slows down to this.
+const slowestSampling = 2 * time.Second
+
+func (s *rssSampler) start(pid int) {
+	var ru unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &ru) == nil {
+		s.own = ru.Maxrss << 10
+	}
+	every := 8 * time.Millisecond
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.timer = time.AfterFunc(every, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.over {
+			return
+		}
+		s.peak = max(s.peak, residentPeak(pid))
+		every = min(2*every, slowestSampling)
+		s.timer.Reset(every)
+	})
+}
+
+// stop ends the sampling; called before the process is reaped, so that its number is not looked up under another's name.
+func (s *rssSampler) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over = true
+	s.timer.Stop()
+}
+
+// max is the greatest resident size known: the kernel's if the child outgrew the server, else what was sampled.
+func (s *rssSampler) max(state *os.ProcessState) int64 {
+	ru, ok := state.SysUsage().(*syscall.Rusage)
+	if rss := int64(ru.Maxrss) << 10; ok && rss > s.own {
+		return rss
+	}
+	return s.peak
+}
+
+// residentPeak reads VmHWM from /proc/PID/status, in bytes; 0 if it is not there.
+func residentPeak(pid int) int64 {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0
+	}
+	_, rest, _ := bytes.Cut(b, []byte("\nVmHWM:"))
+	fields := bytes.Fields(rest[:min(len(rest), 40)])
+	if len(fields) == 0 {
+		return 0
+	}
+	kib, _ := strconv.ParseInt(string(fields[0]), 10, 64)
+	return kib << 10
+}

@@ -1,0 +1,42 @@
+//go:build !linux
+
+package process
+
+import (
+	"os"
+	"runtime"
+	"syscall"
+)
+
+func closeOnExec() {}
+
+func setPipeSize(*os.File, int) {}
+
+// waitExited has no portable form: the reaping itself waits, and a group that outlives its leader is killed
+// only by a cancelled context.
+func waitExited(int) {}
+
+func niceness() int {
+	n, err := syscall.Getpriority(syscall.PRIO_PROCESS, 0)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// rssSampler trusts the kernel's account.
+type rssSampler struct{}
+
+func (*rssSampler) start(int) {}
+func (*rssSampler) stop()     {}
+
+func (*rssSampler) max(state *os.ProcessState) int64 {
+	ru, ok := state.SysUsage().(*syscall.Rusage)
+	if !ok {
+		return 0
+	}
+	if runtime.GOOS == "darwin" {
+		return int64(ru.Maxrss)
+	}
+	return int64(ru.Maxrss) << 10
+}

@@ -1,0 +1,454 @@
+// Package protocol holds the requests and responses of Git's wire protocol, version 2 (gitprotocol-v2(5)). It parses and
+// encodes; what an answer should be is decided elsewhere. No storage, no I/O besides the reader it is given.
+package protocol
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pktline"
+)
+
+// Limits bounds what a request may hold; a zero field means the default beside it. More is an error of kind Invalid. Lines are
+// counted with their repeats, which are not kept.
+type Limits struct {
+	Wants         int // want and want-ref lines: 1,000,000
+	Haves         int // have lines: 1,000,000
+	Shallow       int // shallow lines: 1,000,000
+	DeepenNot     int // deepen-not lines: 1,000
+	Capabilities  int // lines before the arguments, server options among them: 1,000
+	FilterLength  int // bytes of a filter specification: 4,096
+	FilterDepth   int // nesting of combine: filters: 8
+	FilterMembers int // simple filters in one specification: 64
+}
+
+func (l Limits) withDefaults() Limits {
+	for _, f := range []struct {
+		field *int
+		value int
+	}{
+		{&l.Wants, 1_000_000}, {&l.Haves, 1_000_000}, {&l.Shallow, 1_000_000}, {&l.DeepenNot, 1_000},
+		{&l.Capabilities, 1_000}, {&l.FilterLength, 4096}, {&l.FilterDepth, 8}, {&l.FilterMembers, 64},
+	} {
+		if *f.field == 0 {
+			*f.field = f.value
+		}
+	}
+	return l
+}
+
+// maxPrefixes is how many ref-prefix lines are heeded. A client that sends more gets all refs and filters itself, as with
+// git: the prefixes are a hint that may be ignored.
+const maxPrefixes = 65536
+
+// maxPrefixBytes is how long all of them together may be; what is longer than that, or than any ref's name, is not heeded either.
+const maxPrefixBytes = 1 << 20
+
+// InfiniteDepth is the depth that a client sends to get the whole history.
+const InfiniteDepth = 0x7fffffff
+
+// SinceEver is DeepenSince for "deepen-since 0", which is a limit that leaves nothing out.
+const SinceEver = -1
+
+// Command is the name of a version 2 command.
+type Command string
+
+const (
+	CommandLsRefs Command = "ls-refs"
+	CommandFetch  Command = "fetch"
+)
+
+// Request is one version 2 request. Exactly one of LsRefs and Fetch is set.
+type Request struct {
+	Agent         string
+	SessionID     string
+	ServerOptions int // how many there were: none means anything here, and they may be long
+	Format        git.ObjectFormat
+	LsRefs        *LsRefs
+	Fetch         *Fetch
+}
+
+// Command tells which command this is.
+func (r *Request) Command() Command {
+	if r.LsRefs != nil {
+		return CommandLsRefs
+	}
+	return CommandFetch
+}
+
+// LsRefs asks for refs.
+type LsRefs struct {
+	Peel, Symrefs, Unborn bool
+	Prefixes              []string // empty: all refs
+}
+
+// Fetch asks for a pack, or for a step of negotiation.
+type Fetch struct {
+	Wants    []git.ObjectID // sorted, without repeats
+	WantRefs []git.RefName  // in the order they were sent
+	Haves    []git.ObjectID // in the order they were sent, without repeats
+	Shallow  []git.ObjectID // sorted, without repeats
+
+	Depth          int // 0: not asked for
+	DeepenRelative bool
+	DeepenSince    int64 // seconds since the epoch; 0: not asked for; SinceEver: asked for without a limit
+	DeepenNot      []string
+
+	Filter *Filter // nil: none
+
+	Done, WaitForDone, ThinPack, OfsDelta, IncludeTag, NoProgress, SidebandAll bool
+}
+
+// Deepens tells whether the request changes the client's shallow boundary.
+func (f *Fetch) Deepens() bool { return f.Depth > 0 || f.DeepenSince != 0 || len(f.DeepenNot) > 0 }
+
+func invalid(format string, args ...any) error { return fault.New(fault.Invalid, format, args...) }
+
+// ReadRequest reads one request. A flush packet or the end of the stream instead of a request gives nil and no error: the client
+// has nothing to ask.
+func ReadRequest(r *pktline.Reader, format git.ObjectFormat, limits Limits) (*Request, error) {
+	p := &parser{r: r, limits: limits.withDefaults(), format: format, req: &Request{Format: git.SHA1}}
+	command, arguments, err := p.capabilities()
+	if err != nil || command == "" {
+		return nil, err
+	}
+	if p.req.Format != format {
+		return nil, invalid("mismatched object format: server %s; client %s", format, p.req.Format)
+	}
+	switch Command(command) {
+	case CommandLsRefs:
+		p.req.LsRefs = &LsRefs{}
+		err = p.lines(arguments, p.lsRefsArgument)
+	case CommandFetch:
+		p.req.Fetch = &Fetch{}
+		err = p.fetch(arguments)
+	default:
+		return nil, invalid("unknown command %.80q", command)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return p.req, nil
+}
+
+type parser struct {
+	r      *pktline.Reader
+	limits Limits
+	format git.ObjectFormat
+	req    *Request
+	seen   map[git.ObjectID]struct{} // haves
+	refs   []git.RefName             // want-refs; pooled
+
+	wants, shallow int  // lines so far
+	prefixBytes    int  // length of the prefixes so far
+	allRefs        bool // the prefixes are not heeded
+}
+
+// refLists are pooled: a clone of a thousand refs names each of them, and is asked for again and again.
+var refLists = sync.Pool{New: func() any { return new([]git.RefName) }}
+
+// maxPooledRefs is the longest list that is kept for the next request.
+const maxPooledRefs = 16 << 10
+
+// next returns the next packet as text. The end of the stream inside a request is the client's error.
+func (p *parser) next() (pktline.Type, []byte, error) {
+	t, line, err := p.r.Line()
+	if err != nil {
+		return 0, nil, unreadable(err)
+	}
+	return t, line, nil
+}
+
+// unreadable is the error of a stream that broke. What the stream itself says of its error, as that it is too long, stays.
+func unreadable(err error) error {
+	if _, told := errors.AsType[*fault.Error](err); told {
+		return err
+	}
+	return fault.Wrap(fault.Invalid, "the request ends early or is no pkt-line stream", err)
+}
+
+// capabilities reads the lines before the delimiter; arguments tells whether there are lines after it.
+func (p *parser) capabilities() (command string, arguments bool, err error) {
+	for n := 0; ; n++ {
+		t, line, err := p.r.Line()
+		if n == 0 && (err != nil || t == pktline.Flush) && isEnd(err) {
+			return "", false, nil
+		}
+		if err != nil {
+			return "", false, unreadable(err)
+		}
+		switch t {
+		case pktline.Data:
+		case pktline.Flush, pktline.Delim:
+			if command == "" {
+				return "", false, invalid("no command requested")
+			}
+			return command, t == pktline.Delim, nil
+		default:
+			return "", false, invalid("unexpected %v packet", t)
+		}
+		if n >= p.limits.Capabilities {
+			return "", false, invalid("more than %d capability lines", p.limits.Capabilities)
+		}
+		key, value, hasValue := bytes.Cut(line, []byte("="))
+		switch {
+		case string(key) == "command" && hasValue:
+			if command != "" {
+				return "", false, invalid("command %.80q requested after already requesting command %.80q", value, command)
+			}
+			command = string(value)
+		case string(key) == "agent":
+			p.req.Agent = sanitize(value)
+		case string(key) == "session-id":
+			p.req.SessionID = sanitize(value)
+		case string(key) == "server-option" && hasValue:
+			p.req.ServerOptions++
+		case string(key) == "object-format":
+			if p.req.Format, err = git.ParseObjectFormat(string(value)); err != nil {
+				return "", false, invalid("unknown object format %.80q", value)
+			}
+		default:
+			return "", false, invalid("unknown capability %.80q", line)
+		}
+	}
+}
+
+// sanitize makes a client's name for itself fit for a log: printable ASCII without spaces, at most 256 bytes.
+func sanitize(name []byte) string {
+	clean := func(r rune) rune {
+		if r <= ' ' || r >= 0x7f {
+			return '.'
+		}
+		return r
+	}
+	return strings.Map(clean, string(name[:min(len(name), 256)]))
+}
+
+// lines calls argument for each line up to the flush packet.
+func (p *parser) lines(arguments bool, argument func(line []byte) error) error {
+	if !arguments {
+		return nil
+	}
+	for {
+		t, line, err := p.next()
+		switch {
+		case err != nil:
+			return err
+		case t == pktline.Flush:
+			return nil
+		case t != pktline.Data:
+			return invalid("unexpected %v packet in arguments", t)
+		}
+		if err := argument(line); err != nil {
+			return err
+		}
+	}
+}
+
+func (p *parser) lsRefsArgument(line []byte) error {
+	l := p.req.LsRefs
+	switch string(line) {
+	case "peel":
+		l.Peel = true
+	case "symrefs":
+		l.Symrefs = true
+	case "unborn":
+		l.Unborn = true
+	default:
+		prefix, ok := bytes.CutPrefix(line, []byte("ref-prefix "))
+		if !ok {
+			return unexpected(line)
+		}
+		p.prefix(l, prefix)
+	}
+	return nil
+}
+
+// prefix keeps a prefix, or drops them all: there are so many, or such long ones, that no client means them.
+func (p *parser) prefix(l *LsRefs, prefix []byte) {
+	p.prefixBytes += len(prefix)
+	if p.allRefs || len(l.Prefixes) >= maxPrefixes || p.prefixBytes > maxPrefixBytes || len(prefix) > git.MaxRefName {
+		p.allRefs, l.Prefixes = true, nil
+		return
+	}
+	l.Prefixes = append(l.Prefixes, string(prefix))
+}
+
+func unexpected(line []byte) error { return invalid("unexpected line: %.100q", line) }
+
+func (p *parser) fetchArgument(line []byte) error {
+	f := p.req.Fetch
+	key, value, hasValue := bytes.Cut(line, []byte(" "))
+	if hasValue {
+		return p.fetchValue(f, key, value, line)
+	}
+	switch string(key) {
+	case "done":
+		f.Done = true
+	case "wait-for-done":
+		f.WaitForDone = true
+	case "thin-pack":
+		f.ThinPack = true
+	case "ofs-delta":
+		f.OfsDelta = true
+	case "include-tag":
+		f.IncludeTag = true
+	case "no-progress":
+		f.NoProgress = true
+	case "sideband-all":
+		f.SidebandAll = true
+	case "deepen-relative":
+		f.DeepenRelative = true
+	default:
+		return unexpected(line)
+	}
+	return nil
+}
+
+func (p *parser) fetchValue(f *Fetch, key, value, line []byte) error {
+	switch string(key) {
+	case "want":
+		return p.addToSet(&f.Wants, &p.wants, value, p.limits.Wants, "want")
+	case "have":
+		if len(f.Haves) >= p.limits.Haves {
+			return tooMany("have", p.limits.Haves)
+		}
+		id, err := p.objectID(value, "have")
+		if err != nil {
+			return err
+		}
+		if _, repeat := p.seen[id]; repeat {
+			return nil
+		}
+		p.seen[id] = struct{}{}
+		f.Haves = append(double(f.Haves), id)
+	case "shallow":
+		return p.addToSet(&f.Shallow, &p.shallow, value, p.limits.Shallow, "shallow")
+	case "want-ref":
+		name, err := git.ParseRefName(string(value))
+		if err != nil {
+			return invalid("unknown ref %.200q", value)
+		}
+		if len(p.refs) >= p.limits.Wants {
+			return tooMany("want-ref", p.limits.Wants)
+		}
+		p.refs = append(p.refs, name)
+	case "deepen":
+		depth, ok := parseNumber(string(value), 32)
+		if !ok || depth <= 0 {
+			return invalid("bad deepen %.80q: want a number from 1 to %d", value, InfiniteDepth)
+		}
+		f.Depth = int(depth)
+	case "deepen-since":
+		since, ok := parseNumber(string(value), 64)
+		if !ok || since < 0 {
+			return invalid("bad deepen-since %.80q: want seconds since 1970", value)
+		}
+		if f.DeepenSince = since; since == 0 {
+			f.DeepenSince = SinceEver
+		}
+	case "deepen-not":
+		if len(f.DeepenNot) >= p.limits.DeepenNot {
+			return tooMany("deepen-not", p.limits.DeepenNot)
+		}
+		f.DeepenNot = append(f.DeepenNot, string(value))
+	case "filter":
+		filter, err := ParseFilter(string(value), p.limits)
+		if err != nil {
+			return err
+		}
+		f.Filter = filter
+	default:
+		return unexpected(line)
+	}
+	return nil
+}
+
+// parseNumber reads a number as C does: decimal, octal after a 0, hexadecimal after 0x. Go's other prefixes and underscores are none.
+func parseNumber(s string, bits int) (int64, bool) {
+	if !isCNumber(s) {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(s, 0, bits)
+	return n, err == nil
+}
+
+// isCNumber refuses what strconv reads in base 0 and C does not.
+func isCNumber(s string) bool {
+	digits := strings.ToLower(strings.TrimLeft(s, "+-"))
+	return !strings.Contains(s, "_") && !strings.HasPrefix(digits, "0b") && !strings.HasPrefix(digits, "0o")
+}
+
+// double makes room in a full list for as much again: append alone would copy a long one five times over.
+func double[T any](list []T) []T {
+	if len(list) == cap(list) {
+		return slices.Grow(list, max(16, len(list)))
+	}
+	return list
+}
+
+func tooMany(key string, limit int) error { return invalid("more than %d %s lines", limit, key) }
+
+func (p *parser) objectID(value []byte, key string) (git.ObjectID, error) {
+	id, err := git.ParseObjectID(value)
+	if err != nil || id.Format() != p.format {
+		return id, invalid("bad %s line: expected an object ID, not %.80q", key, value)
+	}
+	return id, nil
+}
+
+// addToSet adds an ID to a list whose order has no meaning; lines counts them. A full list drops its repeats before it grows, so
+// that a million lines that say the same, which gzip sends for nothing, take no memory.
+func (p *parser) addToSet(list *[]git.ObjectID, lines *int, value []byte, limit int, key string) error {
+	if *lines++; *lines > limit {
+		return tooMany(key, limit)
+	}
+	id, err := p.objectID(value, key)
+	if err != nil {
+		return err
+	}
+	ids := *list
+	if n := len(ids); n > 0 && ids[n-1] == id {
+		return nil
+	}
+	if len(ids) == cap(ids) && len(ids) > 0 {
+		if ids = SortIDs(ids); len(ids) > cap(ids)/2 {
+			ids = slices.Grow(ids, cap(ids))
+		}
+	}
+	*list = append(double(ids), id)
+	return nil
+}
+
+// fetch reads the arguments and brings the lists whose order has no meaning into canonical order.
+func (p *parser) fetch(arguments bool) error {
+	pooled := refLists.Get().(*[]git.RefName)
+	p.refs, p.seen = (*pooled)[:0], make(map[git.ObjectID]struct{})
+	err := p.lines(arguments, p.fetchArgument)
+	f := p.req.Fetch
+	f.WantRefs = slices.Clone(p.refs)
+	f.Wants = SortIDs(f.Wants)
+	f.Shallow = SortIDs(f.Shallow)
+	if cap(p.refs) <= maxPooledRefs {
+		clear(p.refs) // the names belong to the request
+		*pooled = p.refs
+		refLists.Put(pooled)
+	}
+	return err
+}
+
+// SortIDs sorts IDs in place and drops repeats.
+func SortIDs(ids []git.ObjectID) []git.ObjectID {
+	slices.SortFunc(ids, git.ObjectID.Compare)
+	return slices.Compact(ids)
+}
+
+// isEnd tells whether a first packet's outcome means that there is no request: a flush (no error) or a clean end.
+func isEnd(err error) bool { return err == nil || err == io.EOF }

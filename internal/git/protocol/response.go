@@ -1,0 +1,117 @@
+package protocol
+
+import (
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pktline"
+)
+
+// Capabilities is what a server says of itself in version 2 (gitprotocol-v2(5), "Capability Advertisement").
+type Capabilities struct {
+	Agent     string
+	Format    git.ObjectFormat
+	SessionID string // "" for none
+}
+
+// Append appends the advertisement.
+func (c Capabilities) Append(b []byte) []byte {
+	b = pktline.AppendLine(b, "version 2")
+	b = pktline.AppendLine(b, "agent="+c.Agent)
+	b = pktline.AppendLine(b, "ls-refs=unborn")
+	b = pktline.AppendLine(b, "fetch=shallow wait-for-done filter ref-in-want sideband-all")
+	b = pktline.AppendLine(b, "server-option")
+	b = pktline.AppendLine(b, "object-format="+c.Format.String())
+	if c.SessionID != "" {
+		b = pktline.AppendLine(b, "session-id="+c.SessionID)
+	}
+	return pktline.AppendFlush(b)
+}
+
+// RefLine is one line of an ls-refs answer.
+type RefLine struct {
+	Name   git.RefName
+	ID     git.ObjectID // zero: unborn
+	Target git.RefName  // "" or what a symbolic ref points at
+	Peeled git.ObjectID // zero: none
+}
+
+// AppendRef appends a line of an ls-refs answer (gitprotocol-v2(5), "ls-refs").
+func AppendRef(b []byte, ref RefLine) []byte {
+	b, start := pktline.Start(b)
+	if ref.ID.IsZero() {
+		b = append(b, "unborn"...)
+	} else {
+		b = ref.ID.AppendHex(b)
+	}
+	b = append(b, ' ')
+	b = append(b, ref.Name...)
+	if ref.Target != "" {
+		b = append(b, " symref-target:"...)
+		b = append(b, ref.Target...)
+	}
+	if !ref.Peeled.IsZero() {
+		b = append(b, " peeled:"...)
+		b = ref.Peeled.AppendHex(b)
+	}
+	b = append(b, '\n')
+	return pktline.Finish(b, start)
+}
+
+// Lines builds the sections of a fetch answer in one buffer. With Sideband every line travels on side-band 1, as sideband-all asks
+// for (gitprotocol-v2(5), "fetch"); special packets stay as they are.
+type Lines struct {
+	Buf      []byte
+	Sideband bool
+}
+
+func (l *Lines) start() (start int) {
+	l.Buf, start = pktline.Start(l.Buf)
+	if l.Sideband {
+		l.Buf = append(l.Buf, byte(pktline.BandData))
+	}
+	return start
+}
+
+func (l *Lines) finish(start int) { l.Buf = pktline.Finish(append(l.Buf, '\n'), start) }
+
+// Text adds a line: a section's header, "NAK", "ready".
+func (l *Lines) Text(text string) {
+	start := l.start()
+	l.Buf = append(l.Buf, text...)
+	l.finish(start)
+}
+
+// ID adds a line that is a word and an object ID: "ACK", "shallow", "unshallow".
+func (l *Lines) ID(word string, id git.ObjectID) {
+	start := l.start()
+	l.Buf = append(append(l.Buf, word...), ' ')
+	l.Buf = id.AppendHex(l.Buf)
+	l.finish(start)
+}
+
+// WantedRef adds a line of the wanted-refs section.
+func (l *Lines) WantedRef(id git.ObjectID, name git.RefName) {
+	start := l.start()
+	l.Buf = append(id.AppendHex(l.Buf), ' ')
+	l.Buf = append(l.Buf, name...)
+	l.finish(start)
+}
+
+// Delim ends a section.
+func (l *Lines) Delim() { l.Buf = pktline.AppendDelim(l.Buf) }
+
+// Flush ends the answer.
+func (l *Lines) Flush() { l.Buf = pktline.AppendFlush(l.Buf) }
+
+// AppendError appends an ERR packet (gitprotocol-pack(5), "error-line"): the client prints the message and gives up.
+// Control characters in the message become spaces.
+func AppendError(b []byte, message string) []byte {
+	clean := strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, message)
+	return pktline.Append(b, "ERR "+clean[:min(len(clean), 1000)])
+}

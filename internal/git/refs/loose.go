@@ -1,0 +1,344 @@
+package refs
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// node is what is known of one file or directory below refs/, or of HEAD. Nodes belong to who holds the Store's turn; the
+// entries that they point to are immutable and shared with Snapshots.
+type node struct {
+	path     string // absolute, with a NUL at its end
+	id       identity
+	entry    *entry  // a file's content; nil for a directory
+	children []*node // a directory's, sorted by name
+	settled  bool    // the content belongs to id, and cannot have changed without id changing
+}
+
+// entry is one loose ref.
+type entry struct {
+	name git.RefName // a part of the node's path
+	content
+	to *Ref // symbolic, in a Snapshot: what it resolves to; nil if to nothing
+}
+
+// name is a node's last path component, given its directory.
+func (n *node) name(dir *node) string { return n.path[len(dir.path) : len(n.path)-1] }
+
+// look is one look at the loose refs. It updates the nodes in place; after an error they are what they were or newer,
+// and Store.dirty says whether a Snapshot has to be built.
+type look struct {
+	*Store
+	now int64 // before the look began, nanoseconds since 1970
+}
+
+// looseRefs looks at HEAD and at everything below refs/.
+func (l look) looseRefs() error {
+	id, err := l.stat(l.head.path, false)
+	if err != nil {
+		return err
+	}
+	if _, err := l.file(l.head, id); err != nil {
+		return err
+	}
+	if id, err = l.stat(l.root.path, true); err != nil {
+		return err
+	}
+	ok := id.kind == directory
+	if ok {
+		ok, err = l.directory(l.root, id)
+	}
+	if err == nil && !ok {
+		return fault.Wrap(fault.NotFound, "the repository is gone", fmt.Errorf("no directory %q", l.root.path[:len(l.root.path)-1]))
+	}
+	return err
+}
+
+// node looks at one path below refs/. False: nothing is there any more.
+func (l look) node(n *node) (bool, error) {
+	id, err := l.stat(n.path, false)
+	switch {
+	case err != nil:
+		return false, err
+	case id.kind == missing:
+		return false, nil
+	case id.kind == directory:
+		if n.entry != nil { // it was a file
+			n.entry, n.settled, l.dirty = nil, false, true
+		}
+		return l.directory(n, id)
+	}
+	if n.children != nil { // it was a directory
+		l.forget(n)
+		n.children, n.settled = nil, false
+	}
+	return l.file(n, id)
+}
+
+// forget notes that the refs at and below a node are gone.
+func (l look) forget(n *node) {
+	if n.entry != nil {
+		l.dirty = true
+	}
+	for _, child := range n.children {
+		l.forget(child)
+	}
+}
+
+// directory looks at what is in a directory whose identity is id. False: it is gone.
+func (l look) directory(n *node, id identity) (bool, error) {
+	if !n.settled || id != n.id {
+		return l.list(n, id)
+	}
+	for i := 0; i < len(n.children); {
+		ok, err := l.node(n.children[i])
+		if err != nil {
+			return false, err
+		}
+		if ok {
+			i++
+			continue
+		}
+		l.forget(n.children[i])
+		n.children = slices.Delete(n.children, i, i+1)
+		n.settled = false
+	}
+	return true, nil
+}
+
+// maxListings bounds how often a directory is listed because it changed meanwhile. A listing may be used
+// all the same: what it is sure to hold is what was there throughout.
+const maxListings = 3
+
+// list reads a directory's names and looks at each of them.
+func (l look) list(n *node, id identity) (bool, error) {
+	n.settled = false
+	follow := n == l.root
+	if follow {
+		l.checkFormat = true
+	}
+	var names []string
+	for range maxListings {
+		var err error
+		names, err = readNames(n.path, follow)
+		if gone(err) || errors.Is(err, unix.ELOOP) {
+			return false, nil
+		}
+		if err != nil {
+			return false, ioError("listing", n.path, err)
+		}
+		after, err := l.stat(n.path, follow)
+		if err != nil {
+			return false, err
+		}
+		if after == id {
+			break
+		}
+		if after.kind != directory {
+			return false, nil
+		}
+		id = after
+	}
+	slices.Sort(names)
+	children, err := l.merge(n, names)
+	if err != nil {
+		return false, err
+	}
+	n.children, n.id, n.settled = children, id, id.settled(l.now)
+	return true, nil
+}
+
+// merge brings a directory's known nodes and its names of now together.
+func (l look) merge(n *node, names []string) ([]*node, error) {
+	children := make([]*node, 0, len(names))
+	known := n.children
+	keep := func(child *node) error {
+		ok, err := l.node(child)
+		if err == nil && ok {
+			children = append(children, child)
+		} else if err == nil {
+			l.forget(child)
+		}
+		return err
+	}
+	for _, name := range names {
+		// A known name that is not listed is looked up all the same: where a listing races with a rename onto
+		// that name, some file systems leave it out.
+		for len(known) > 0 && known[0].name(n) < name {
+			if err := keep(known[0]); err != nil {
+				return nil, err
+			}
+			known = known[1:]
+		}
+		var child *node
+		if len(known) > 0 && known[0].name(n) == name {
+			child, known = known[0], known[1:]
+		} else if child = l.newNode(n, name); child == nil {
+			continue
+		}
+		if err := keep(child); err != nil {
+			return nil, err
+		}
+	}
+	for _, child := range known {
+		if err := keep(child); err != nil {
+			return nil, err
+		}
+	}
+	return children, nil
+}
+
+// newNode makes a node for a name in a directory, or nil if no ref can have that name.
+func (l look) newNode(dir *node, name string) *node {
+	if name[0] == '.' || strings.HasSuffix(name, ".lock") {
+		return nil
+	}
+	path := dir.path[:len(dir.path)-1] + "/" + name + "\x00"
+	// The name may be a directory's, in which a final dot is as good as any other.
+	if full := string(l.refName(path)); !git.IsSafeRefName(full) && !git.IsSafeRefName(full+"/x") {
+		return nil
+	}
+	if dir == l.root && l.linked && (name == "bisect" || name == "worktree" || name == "rewritten") {
+		return nil
+	}
+	return &node{path: path}
+}
+
+// refName is the part of a node's path that names the ref.
+func (l look) refName(path string) git.RefName {
+	return git.RefName(path[len(l.root.path)-len("refs\x00") : len(path)-1])
+}
+
+// file looks at a file whose identity is id. False: it is gone.
+func (l look) file(n *node, id identity) (bool, error) {
+	if n.settled && id == n.id {
+		return id.kind != missing, nil
+	}
+	got, id, err := l.read(n, id)
+	if err != nil {
+		return false, err
+	}
+	if n == l.head {
+		l.checkFormat = true
+	} else if id.kind == missing {
+		return false, nil
+	}
+	n.id, n.settled = id, id.settled(l.now)
+	name := git.HEAD
+	if n != l.head {
+		if name = l.refName(n.path); !git.IsSafeRefName(string(name)) { // only good for a directory
+			got = content{}
+		}
+	}
+	if n.entry != nil && n.entry.content == got {
+		return id.kind != missing, nil
+	}
+	if got.kind == broken && id.kind != missing {
+		l.metrics.broken.Inc()
+	}
+	n.entry, l.dirty = &entry{name: name, content: got}, true
+	return id.kind != missing, nil
+}
+
+// maxReads bounds how often a file is looked at again because it became another kind of file between a look and the
+// reading of it.
+const maxReads = 5
+
+// read reads the file at a node's path, and returns its identity when it was read.
+func (l look) read(n *node, id identity) (content, identity, error) {
+	for range maxReads {
+		switch id.kind {
+		case regular:
+			got, id, err := l.readFile(n.path)
+			switch {
+			case err == nil && id.kind == regular:
+				return got, id, nil
+			case errors.Is(err, fs.ErrPermission): // as unreadable as junk, for Git too
+				return content{}, id, nil
+			case err != nil && !gone(err) && !errors.Is(err, unix.ELOOP):
+				return content{}, id, ioError("reading", n.path, err)
+			}
+		case symlink:
+			text, err := os.Readlink(n.path[:len(n.path)-1])
+			switch {
+			case err == nil:
+				return parseSymlink(text), id, nil
+			case !gone(err) && !errors.Is(err, unix.EINVAL):
+				return content{}, id, ioError("reading", n.path, err)
+			}
+		default: // missing, a directory in HEAD's place, a device
+			return content{}, id, nil
+		}
+		var err error
+		if id, err = l.stat(n.path, false); err != nil {
+			return content{}, id, err
+		}
+		if id.kind == directory && n != l.head {
+			return content{}, identity{}, nil // not a file any more: the refs in it are newer than this look
+		}
+	}
+	return content{}, identity{kind: special}, nil
+}
+
+// readFile reads the head of a regular file. It opens no link, and waits for no pipe.
+func (l look) readFile(path string) (content, identity, error) {
+	var fd int
+	err := ignoringEINTR(func() (err error) {
+		fd, err = unix.Open(path[:len(path)-1], unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		return err
+	})
+	if err != nil {
+		return content{}, identity{}, err
+	}
+	defer unix.Close(fd)
+	id, err := l.fstat(fd)
+	if err != nil || id.kind != regular {
+		return content{}, id, err
+	}
+	n := 0
+	for n < len(l.buf) {
+		var m int
+		err := ignoringEINTR(func() (err error) { m, err = unix.Read(fd, l.buf[n:]); return err })
+		if err != nil {
+			return content{}, id, err
+		}
+		if m == 0 {
+			break
+		}
+		n += m
+	}
+	return parseLoose(l.buf[:n], l.format), id, nil
+}
+
+func readNames(path string, follow bool) ([]string, error) {
+	flags := os.O_RDONLY | unix.O_DIRECTORY
+	if !follow {
+		flags |= unix.O_NOFOLLOW
+	}
+	f, err := os.OpenFile(path[:len(path)-1], flags, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return f.Readdirnames(-1)
+}
+
+// appendEntries appends the loose refs at and below a node.
+func (n *node) appendEntries(to []*entry) []*entry {
+	if n.entry != nil {
+		return append(to, n.entry)
+	}
+	for _, child := range n.children {
+		to = child.appendEntries(to)
+	}
+	return to
+}

@@ -1,0 +1,37 @@
+package refs
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Metrics counts what all the stores that share it do.
+type Metrics struct {
+	loads   *prometheus.CounterVec
+	reused  prometheus.Counter
+	loaded  prometheus.Counter
+	broken  prometheus.Counter
+	retries prometheus.Counter
+}
+
+// NewMetrics makes counters that start at zero.
+func NewMetrics() *Metrics {
+	m := &Metrics{
+		loads: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_ref_snapshot_loads_total",
+			Help: "Ref snapshots asked for: answered with the one at hand (reused) or with one built anew (loaded).",
+		}, []string{"result"}),
+		broken: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "packhorse_ref_broken_total",
+			Help: "Loose refs found broken (empty, junk, links that are no refs, dangling or looping symbolic refs) and left out.",
+		}),
+		retries: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "packhorse_ref_snapshot_retries_total",
+			Help: "Looks at a repository's refs that were repeated because refs moved meanwhile.",
+		}),
+	}
+	m.reused, m.loaded = m.loads.WithLabelValues("reused"), m.loads.WithLabelValues("loaded")
+	return m
+}
+
+// Collectors is what there is to register.
+func (m *Metrics) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.loads, m.broken, m.retries}
+}

@@ -1,0 +1,72 @@
+package refs
+
+import (
+	"sync"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// Peeled tells what a ref's annotated tag peels to; zero: its ID names no tag object. Where packed-refs does not say it,
+// peel is asked for the ID, and its answer kept: it depends on nothing but the ID, so all Snapshots share it. peel
+// returns a zero ID for what is no tag; an error is not kept. Safe for concurrent use, peel permitting.
+func (s *Store) Peeled(ref Ref, peel func(git.ObjectID) (git.ObjectID, error)) (git.ObjectID, error) {
+	if ref.PeelKnown {
+		return ref.Peeled, nil
+	}
+	if peeled, ok := s.memo.get(ref.ID); ok {
+		return peeled, nil
+	}
+	peeled, err := peel(ref.ID)
+	if err != nil {
+		return git.ObjectID{}, err
+	}
+	s.memo.put(ref.ID, peeled)
+	return peeled, nil
+}
+
+// memo keeps at least the size most recent answers, and fewer than twice as many: when young is full it becomes old, and
+// what was old is forgotten.
+type memo struct {
+	mu         sync.Mutex
+	size       int
+	young, old map[git.ObjectID]git.ObjectID
+}
+
+// minMemo is how many answers are kept where there are few loose refs.
+const minMemo = 256
+
+// limit sets the size to what so many loose refs need, with room for their predecessors.
+func (m *memo) limit(loose int) {
+	m.mu.Lock()
+	m.size = minMemo + loose
+	m.mu.Unlock()
+}
+
+func (m *memo) get(id git.ObjectID) (git.ObjectID, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if peeled, ok := m.young[id]; ok {
+		return peeled, true
+	}
+	peeled, ok := m.old[id]
+	if ok {
+		m.add(id, peeled)
+	}
+	return peeled, ok
+}
+
+func (m *memo) put(id, peeled git.ObjectID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.add(id, peeled)
+}
+
+func (m *memo) add(id, peeled git.ObjectID) {
+	if len(m.young) >= max(m.size, minMemo) {
+		m.young, m.old = nil, m.young
+	}
+	if m.young == nil {
+		m.young = make(map[git.ObjectID]git.ObjectID)
+	}
+	m.young[id] = peeled
+}

@@ -1,0 +1,275 @@
+package refs
+
+import (
+	"errors"
+	"slices"
+	"sort"
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// Ref is a ref and what it names.
+type Ref struct {
+	Name git.RefName
+	ID   git.ObjectID
+
+	// Peeled is what an annotated tag peels to, where packed-refs says so. If PeelKnown, a zero Peeled means that ID names no
+	// tag object; else it means nothing: see Store.Peeled.
+	Peeled    git.ObjectID
+	PeelKnown bool
+
+	// Target is what a symbolic ref points at after the last link of the chain; ID is that ref's. Empty: not symbolic.
+	Target git.RefName
+}
+
+// Head is what HEAD says. Detached: no Target. Unborn: a Target without an ID. Broken or not there: neither.
+type Head struct {
+	Target git.RefName // after the last link of a chain of symbolic refs
+	ID     git.ObjectID
+}
+
+// ErrStop, returned by the function that Each calls, ends Each without an error.
+var ErrStop = errors.New("stop")
+
+// Snapshot is a repository's refs at one moment. Immutable; safe for concurrent use. Its methods fail only when packed-refs
+// is damaged (Corrupt). Hidden refs are absent from all of them, but a symbolic ref that leads to one is there, as with git.
+type Snapshot struct {
+	loose      []*entry // sorted by name; broken ones too, as they hide packed refs
+	packed     *packed  // nil: none
+	head       Head
+	headRef    Ref
+	generation uint64
+	hidden     func(git.RefName) bool // nil: nothing is
+}
+
+// Head tells what HEAD says; a hidden HEAD says nothing.
+func (s *Snapshot) Head() Head {
+	if s.hides(git.HEAD) {
+		return Head{}
+	}
+	return s.head
+}
+
+func (s *Snapshot) hides(name git.RefName) bool { return s.hidden != nil && s.hidden(name) }
+
+// Generation rises with every change that the Store sees, also with one that only moves refs between loose and
+// packed. It starts at 1 with every Store.
+func (s *Snapshot) Generation() uint64 { return s.generation }
+
+// Lookup finds a ref by its full name, or HEAD. A broken ref is absent.
+func (s *Snapshot) Lookup(name git.RefName) (Ref, bool, error) {
+	if ref, ok, known := s.unpacked(name); known {
+		return ref, ok, nil
+	}
+	return s.packed.lookup(name)
+}
+
+// LookupAll is Lookup for many names; fn is called for each of them in turn, and an error of it ends the look-up. Names that come
+// in the order of their bytes, as clients send them, cost a tenth of as many single look-ups. fn must not panic, nor keep a
+// lock that a fault in a truncated file would leave held.
+func (s *Snapshot) LookupAll(names []git.RefName, fn func(i int, ref Ref, ok bool) error) error {
+	return s.packed.lookupAll(func(find finder) error {
+		for i, name := range names {
+			ref, ok, known := s.unpacked(name)
+			if !known {
+				var err error
+				if ref, ok, err = find(name); err != nil {
+					return err
+				}
+			}
+			if err := fn(i, ref, ok); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// unpacked answers for hidden refs, HEAD and loose refs; known tells whether packed-refs need not be asked.
+func (s *Snapshot) unpacked(name git.RefName) (ref Ref, ok, known bool) {
+	if s.hides(name) {
+		return Ref{}, false, true
+	}
+	if name == git.HEAD {
+		return s.headRef, !s.headRef.ID.IsZero(), true
+	}
+	if e := s.findLoose(name); e != nil {
+		ref, ok = e.ref()
+		return ref, ok, true
+	}
+	return Ref{}, false, false
+}
+
+// Each calls fn for every ref whose full name begins with prefix, in the order of the names' bytes; "" means all.
+// HEAD is not among them. An error of fn ends it and is returned, but for ErrStop. The names of neighbours share
+// memory: who keeps few of many for long should clone them.
+func (s *Snapshot) Each(prefix string, fn func(Ref) error) error {
+	err := s.each(prefix, s.visible(fn))
+	if err == ErrStop {
+		return nil
+	}
+	return err
+}
+
+// visible is fn for the refs that are not hidden.
+func (s *Snapshot) visible(fn func(Ref) error) func(Ref) error {
+	if s.hidden == nil {
+		return fn
+	}
+	return func(ref Ref) error {
+		if s.hidden(ref.Name) {
+			return nil
+		}
+		return fn(ref)
+	}
+}
+
+func (s *Snapshot) each(prefix string, fn func(Ref) error) error {
+	from := s.looseFrom(prefix)
+	loose := s.loose[from:]
+	hasLoose := func() bool { return len(loose) > 0 && strings.HasPrefix(string(loose[0].name), prefix) }
+	emitLoose := func() error {
+		ref, ok := loose[0].ref()
+		loose = loose[1:]
+		if !ok {
+			return nil
+		}
+		return fn(ref)
+	}
+	c := cursor{p: s.packed, prefix: prefix, done: s.packed == nil}
+	for !c.done {
+		batch, err := c.next()
+		if err != nil {
+			return err
+		}
+		for i := range batch {
+			hidden := false
+			for !hidden && hasLoose() && loose[0].name <= batch[i].Name {
+				hidden = loose[0].name == batch[i].Name
+				if err := emitLoose(); err != nil {
+					return err
+				}
+			}
+			if hidden {
+				continue
+			}
+			if err := fn(batch[i]); err != nil {
+				return err
+			}
+		}
+	}
+	for hasLoose() {
+		if err := emitLoose(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Expand finds all refs that a short name can mean, the most likely first, by the rules of gitrevisions(7) for
+// "<refname>": itself, below refs/, refs/tags/, refs/heads/, refs/remotes/, and the HEAD of a remote. Of the names without a
+// slash, only HEAD is looked for at the top.
+func (s *Snapshot) Expand(short string) ([]Ref, error) {
+	var found []Ref
+	for _, rule := range [...]struct{ prefix, suffix string }{
+		{"", ""}, {"refs/", ""}, {"refs/tags/", ""}, {"refs/heads/", ""}, {"refs/remotes/", ""}, {"refs/remotes/", "/HEAD"},
+	} {
+		name, err := git.ParseRefName(rule.prefix + short + rule.suffix)
+		if err != nil {
+			continue
+		}
+		ref, ok, err := s.Lookup(name)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			found = append(found, ref)
+		}
+	}
+	return found, nil
+}
+
+// ref is the entry as a Ref, unless it is broken.
+func (e *entry) ref() (Ref, bool) {
+	switch {
+	case e.kind == direct:
+		return Ref{Name: e.name, ID: e.id}, true
+	case e.to != nil:
+		return *e.to, true
+	}
+	return Ref{}, false
+}
+
+// looseFrom is the index of the first loose ref whose name is not less than name.
+func (s *Snapshot) looseFrom(name string) int {
+	return sort.Search(len(s.loose), func(i int) bool { return string(s.loose[i].name) >= name })
+}
+
+func (s *Snapshot) findLoose(name git.RefName) *entry {
+	if i := s.looseFrom(string(name)); i < len(s.loose) && s.loose[i].name == name {
+		return s.loose[i]
+	}
+	return nil
+}
+
+func compareEntries(a, b *entry) int { return strings.Compare(string(a.name), string(b.name)) }
+
+// sortEntries sorts loose refs, which come sorted within each directory.
+func sortEntries(loose []*entry) {
+	if !slices.IsSortedFunc(loose, compareEntries) {
+		slices.SortFunc(loose, compareEntries)
+	}
+}
+
+// resolveAll resolves HEAD and the symbolic refs, while the Snapshot is made.
+func (s *Snapshot) resolveAll(head *entry, m *Metrics) error {
+	for i, e := range s.loose {
+		if e.kind != symbolic {
+			continue
+		}
+		resolved := *e
+		ref, err := s.resolve(e, head)
+		if err != nil {
+			return err
+		}
+		if ref.ID.IsZero() {
+			m.broken.Inc()
+		} else {
+			resolved.to = &ref
+		}
+		s.loose[i] = &resolved
+	}
+	ref, err := s.resolve(head, head)
+	if err != nil {
+		return err
+	}
+	s.head, s.headRef = Head{Target: ref.Target, ID: ref.ID}, ref
+	return nil
+}
+
+// maxLinks is how many symbolic refs may follow one another: Git reads five files, and the last has to hold an ID.
+const maxLinks = 4
+
+// resolve follows a symbolic ref. Where it leads to nothing, the ref has a Target but no ID; where it is broken, neither.
+func (s *Snapshot) resolve(e, head *entry) (Ref, error) {
+	ref := Ref{Name: e.name}
+	for links := 0; e.kind == symbolic && links < maxLinks; links++ {
+		ref.Target = e.link
+		next := head
+		if e.link != git.HEAD {
+			next = s.findLoose(e.link)
+		}
+		if next == nil {
+			packed, _, err := s.packed.lookup(e.link)
+			packed.Name, packed.Target = ref.Name, ref.Target
+			return packed, err
+		}
+		e = next
+	}
+	if e.kind != direct {
+		return Ref{Name: ref.Name}, nil
+	}
+	ref.ID = e.id
+	return ref, nil
+}

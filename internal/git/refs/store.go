@@ -1,0 +1,294 @@
+package refs
+
+import (
+	"context"
+	"hash/maphash"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// Options are a Store's settings. The zero value is a SHA-1 repository with the system's clock.
+type Options struct {
+	Format  git.ObjectFormat // zero: SHA-1
+	Now     func() time.Time // the clock that stamps files, as near as can be; nil: time.Now
+	Metrics *Metrics         // may be shared by stores; nil: not counted
+
+	// Hidden tells which refs, HEAD among them, no Snapshot shows. It has to give the same answer for a name each time, from any
+	// goroutine. Nil: none.
+	Hidden func(git.RefName) bool
+
+	// For tests: what a coarser file system would say, and what happens between the look at the loose refs and the
+	// one at packed-refs.
+	coarsen func(identity) identity
+	between func()
+}
+
+// Store watches one repository's refs. Safe for concurrent use. It holds no file open, only packed-refs mapped.
+type Store struct {
+	format     git.ObjectFormat
+	clock      func() time.Time
+	metrics    *Metrics
+	hidden     func(git.RefName) bool
+	coarsen    func(identity) identity
+	between    func()
+	linked     bool   // a linked worktree: the Git directory is not the common one
+	packedPath string // these paths end in NUL, as the system call wants them
+	tablePath  string
+	seed       maphash.Seed
+
+	// turn holds one token while somebody looks at the files. It guards what follows; no other lock is taken with it but mu.
+	turn        chan struct{}
+	head        *node
+	root        *node // refs/
+	checkFormat bool  // refs/ or HEAD changed: it may be a reftable repository now
+	packed      *packed
+	packedID    identity
+	settled     bool // packed belongs to packedID for good
+	dirty       bool // something changed since current was built
+	current     *Snapshot
+	buf         [looseLimit]byte
+
+	mu   sync.Mutex
+	next *round // who waits for the next look; nil: nobody
+
+	memo memo
+}
+
+// round is a look that has not begun yet, and those who will share what it finds.
+type round struct {
+	done chan struct{} // closed when snap and err are there
+	snap *Snapshot
+	err  error
+}
+
+// Open names a repository: HEAD is in gitDir, refs/ and packed-refs are in commonDir, which is the same for all but linked
+// worktrees. It reads nothing yet.
+func Open(gitDir, commonDir string, o Options) *Store {
+	s := &Store{
+		format: o.Format, clock: o.Now, metrics: o.Metrics, hidden: o.Hidden, coarsen: o.coarsen, between: o.between,
+		linked:      filepath.Clean(gitDir) != filepath.Clean(commonDir),
+		packedPath:  filepath.Join(commonDir, "packed-refs") + "\x00",
+		tablePath:   filepath.Join(commonDir, "reftable") + "\x00",
+		head:        &node{path: filepath.Join(gitDir, "HEAD") + "\x00"},
+		root:        &node{path: filepath.Join(commonDir, "refs") + "\x00"},
+		turn:        make(chan struct{}, 1),
+		seed:        maphash.MakeSeed(),
+		checkFormat: true,
+	}
+	if s.format == 0 {
+		s.format = git.SHA1
+	}
+	if s.clock == nil {
+		s.clock = time.Now
+	}
+	if s.metrics == nil {
+		s.metrics = NewMetrics()
+	}
+	return s
+}
+
+// Snapshot tells what is on disk now: nothing that was there when it was called is missing from it. The same
+// *Snapshot comes back while nothing changes. Calls that arrive while another looks at the files share the look that
+// comes after it, because that one may have passed what the caller wants to see.
+//
+// Errors: NotFound when the repository is gone, Invalid for reftables, Corrupt for a damaged packed-refs, Unavailable
+// when the refs change faster than they can be read.
+func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	select {
+	case s.turn <- struct{}{}:
+		return s.lead()
+	default:
+	}
+	r := s.join()
+	select {
+	case <-r.done:
+	case <-ctx.Done():
+		return nil, ctx.Err() // whoever else waits, or comes, takes the turn
+	case s.turn <- struct{}{}:
+		select {
+		case <-r.done:
+			<-s.turn
+		default:
+			return s.lead() // r is s.next: lead finishes it
+		}
+	}
+	if r.err == nil {
+		s.metrics.reused.Inc()
+	}
+	return r.snap, r.err
+}
+
+// join enters the round that the next look is for.
+func (s *Store) join() *round {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.next == nil {
+		s.next = &round{done: make(chan struct{})}
+	}
+	return s.next
+}
+
+// lead looks at the files for the caller, who has the turn, and for all who joined until now. It gives the turn back.
+func (s *Store) lead() (snap *Snapshot, err error) {
+	s.mu.Lock()
+	r := s.next
+	s.next = nil
+	s.mu.Unlock()
+	returned := false
+	defer func() {
+		if !returned {
+			err = fault.New(fault.Internal, "looking at the refs ended in a panic")
+		}
+		if r != nil {
+			r.snap, r.err = snap, err
+			close(r.done)
+		}
+		<-s.turn
+	}()
+	before := s.current
+	snap, err = s.look()
+	returned = true
+	if err == nil && snap == before {
+		s.metrics.reused.Inc()
+	} else if err == nil {
+		s.metrics.loaded.Inc()
+	}
+	return snap, err
+}
+
+// maxLooks bounds how often the refs are looked at again because packed-refs was replaced meanwhile.
+const maxLooks = 10
+
+// look makes sure that nothing changed, or builds a new Snapshot.
+func (s *Store) look() (*Snapshot, error) {
+	doubted := false
+	for i := range maxLooks {
+		if i > 0 {
+			s.metrics.retries.Inc()
+		}
+		l := look{s, s.clock().UnixNano()}
+		if err := l.looseRefs(); err != nil {
+			return nil, err
+		}
+		if err := s.refuseReftable(); err != nil {
+			return nil, err
+		}
+		if s.between != nil {
+			s.between()
+		}
+		again, err := l.packedRefs()
+		if again {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if !s.dirty && s.current != nil {
+			return s.current, nil
+		}
+		snap, err := s.build()
+		if err != nil {
+			if id, _ := s.stat(s.packedPath, true); id != s.packedID {
+				continue
+			}
+			return nil, err
+		}
+		// HEAD was read first. If it points to nothing, it may have been moved away from a branch that was then deleted.
+		if !doubted && i+1 < maxLooks && snap.head.Target != "" && snap.head.ID.IsZero() {
+			doubted = true
+			continue
+		}
+		s.current, s.dirty = snap, false
+		return snap, nil
+	}
+	return nil, fault.Retry(fault.Unavailable, time.Second, "the repository's refs change faster than they can be read")
+}
+
+// packedRefs looks at packed-refs. Again: it was replaced while it was opened, so the look at the loose refs is too old.
+func (l look) packedRefs() (again bool, err error) {
+	s := l.Store
+	id, err := s.stat(s.packedPath, true)
+	if err != nil {
+		return false, err
+	}
+	if id == s.packedID && (s.settled || s.unchanged()) {
+		s.settled = id.settled(l.now)
+		return false, nil
+	}
+	p, id, err := s.openPacked()
+	settled := id.settled(l.now)
+	if err == nil && p != nil {
+		err = p.prepare()
+	}
+	if err == nil && p != nil && (!settled || !s.settled && s.packed != nil) {
+		p.sum, err = p.checksum(s.seed)
+	}
+	after, statErr := s.stat(s.packedPath, true)
+	switch {
+	case statErr != nil:
+		return false, statErr
+	case after != id:
+		return true, nil
+	case err != nil:
+		return false, err
+	}
+	switch {
+	case p == nil && s.packed == nil:
+	case p == nil || s.packed == nil || s.settled || p.sum != s.packed.sum:
+		s.dirty = true
+	}
+	s.packed, s.packedID, s.settled = p, id, settled
+	return false, nil
+}
+
+// unchanged reports whether the mapped packed-refs, known to be the same file as before, has its old content.
+func (s *Store) unchanged() bool {
+	if s.packed == nil || s.packed.file == nil {
+		return s.packed == nil
+	}
+	sum, err := s.packed.checksum(s.seed)
+	return err == nil && sum == s.packed.sum
+}
+
+// refuseReftable is called after a look at the loose refs; it asks anew only if there was a change that a migration makes.
+func (s *Store) refuseReftable() error {
+	if !s.checkFormat {
+		return nil
+	}
+	id, err := s.stat(s.tablePath, true)
+	if err != nil {
+		return err
+	}
+	if id.kind == directory {
+		return fault.New(fault.Invalid,
+			"this repository's refs are stored as reftables, which this version of Packhorse does not read")
+	}
+	s.checkFormat = false
+	return nil
+}
+
+// build makes a Snapshot of what the last look found.
+func (s *Store) build() (*Snapshot, error) {
+	snap := &Snapshot{packed: s.packed, generation: 1, hidden: s.hidden}
+	if s.current != nil {
+		snap.generation = s.current.generation + 1
+		snap.loose = make([]*entry, 0, len(s.current.loose)+8)
+	}
+	snap.loose = s.root.appendEntries(snap.loose)
+	sortEntries(snap.loose)
+	if s.head.entry == nil {
+		s.head.entry = &entry{name: git.HEAD}
+	}
+	if err := snap.resolveAll(s.head.entry, s.metrics); err != nil {
+		return nil, err
+	}
+	s.memo.limit(len(snap.loose))
+	return snap, nil
+}

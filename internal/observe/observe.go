@@ -1,0 +1,56 @@
+// Package observe is how the process is watched: its log, its metrics registry, and the private listener for metrics,
+// health and profiles. It knows nothing of Git; what there is to tell comes from the packages, as collectors and log records.
+package observe
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"golang.org/x/term"
+)
+
+// IsTerminal reports whether a person probably reads w.
+func IsTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// NewLogger makes the process's log. The level is "debug", "info", "warn" or "error"; the format "text", "json", or "auto":
+// text on a terminal, JSON elsewhere.
+func NewLogger(w io.Writer, level, format string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, fmt.Errorf("log level %q: use debug, info, warn or error", level)
+	}
+	opts := &slog.HandlerOptions{Level: l}
+	if format == "auto" {
+		format = "json"
+		if IsTerminal(w) {
+			format = "text"
+		}
+	}
+	switch format {
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, opts)), nil
+	case "text":
+		return slog.New(slog.NewTextHandler(w, opts)), nil
+	}
+	return nil, fmt.Errorf("log format %q: use text, json or auto", format)
+}
+
+// NewRegistry makes the process's metrics registry, with the Go runtime, the process and the build in it.
+func NewRegistry(version string) *prometheus.Registry {
+	reg := prometheus.NewRegistry()
+	build := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name:        "packhorse_build_info",
+		Help:        "Always 1; the label says which version runs.",
+		ConstLabels: prometheus.Labels{"version": version},
+	})
+	build.Set(1)
+	reg.MustRegister(build, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return reg
+}

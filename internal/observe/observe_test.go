@@ -1,0 +1,118 @@
+package observe
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+)
+
+func get(t *testing.T, h http.Handler, method, path string) (int, string) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(method, path, nil))
+	return w.Code, w.Body.String()
+}
+
+func TestOps(t *testing.T) {
+	t.Parallel()
+	var draining atomic.Bool
+	h := opsHandler(OpsOptions{Log: slog.New(slog.DiscardHandler), Registry: NewRegistry("v1"), Ready: func() error {
+		if draining.Load() {
+			return errors.New("draining")
+		}
+		return nil
+	}})
+	for _, test := range []struct {
+		method, path string
+		status       int
+		want         string
+	}{
+		{"GET", "/", 200, "/metrics"},
+		{"GET", "/metrics", 200, `packhorse_build_info{version="v1"} 1`},
+		{"GET", "/metrics", 200, "go_goroutines "},
+		{"GET", "/metrics", 200, "process_start_time_seconds "},
+		{"GET", "/healthz", 200, "ok"},
+		{"GET", "/readyz", 200, "ok"},
+		{"GET", "/debug/pprof/", 200, "goroutine"},
+		{"GET", "/debug/pprof/goroutine?debug=1", 200, "goroutine profile"},
+		{"GET", "/nothing", 404, ""},
+		{"POST", "/metrics", 405, ""},
+	} {
+		if status, body := get(t, h, test.method, test.path); status != test.status || !strings.Contains(body, test.want) {
+			t.Errorf("%s %s: %d %.200s, want %d %s", test.method, test.path, status, body, test.status, test.want)
+		}
+	}
+	draining.Store(true)
+	if status, body := get(t, h, "GET", "/readyz"); status != 503 || body != "draining\n" {
+		t.Errorf("readyz while draining: %d %s", status, body)
+	}
+	if status, _ := get(t, h, "GET", "/healthz"); status != 200 {
+		t.Errorf("healthz while draining: %d", status)
+	}
+}
+
+// What other packages register on the default mux is not served.
+func TestOpsHasItsOwnMux(t *testing.T) {
+	http.HandleFunc("/surprise", func(http.ResponseWriter, *http.Request) {})
+	h := opsHandler(OpsOptions{Log: slog.New(slog.DiscardHandler), Registry: NewRegistry("")})
+	if status, _ := get(t, h, "GET", "/surprise"); status != 404 {
+		t.Errorf("got %d", status)
+	}
+}
+
+func TestOpsServesUntilClosed(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ops := NewOps(OpsOptions{Log: slog.New(slog.DiscardHandler), Registry: NewRegistry("")})
+	done := make(chan error, 1)
+	go func() { done <- ops.Serve(l) }()
+	resp, err := http.Get("http://" + l.Addr().String() + "/healthz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.Copy(io.Discard, resp.Body)
+	resp.Body.Close()
+	if err := ops.Close(context.Background()); err != nil {
+		t.Error(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestLogger(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ level, format, want string }{
+		{"info", "auto", `"msg":"shown"`}, // a buffer is no terminal
+		{"info", "json", `"msg":"shown"`},
+		{"info", "text", "msg=shown"},
+		{"error", "text", ""},
+	} {
+		var out bytes.Buffer
+		log, err := NewLogger(&out, test.level, test.format)
+		if err != nil {
+			t.Fatal(err)
+		}
+		log.Debug("hidden")
+		log.Info("shown")
+		if got := out.String(); !strings.Contains(got, test.want) || test.want == "" && got != "" || strings.Contains(got, "hidden") {
+			t.Errorf("%v logged %q", test, got)
+		}
+	}
+	for _, bad := range [][2]string{{"loud", "text"}, {"info", "xml"}} {
+		if _, err := NewLogger(io.Discard, bad[0], bad[1]); err == nil {
+			t.Errorf("%v accepted", bad)
+		}
+	}
+}

@@ -1,0 +1,112 @@
+package observe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Ops answers on the private listener. Profiles tell much about a process and cost it CPU time, so this is never the public
+// listener, and it has its own mux: nothing that registers itself on http.DefaultServeMux is reachable.
+type Ops struct {
+	server *http.Server
+}
+
+// OpsOptions say what there is to watch.
+type OpsOptions struct {
+	Log      *slog.Logger
+	Registry *prometheus.Registry
+	Ready    func() error // nil: send requests here; an error says why not. Called concurrently
+}
+
+const (
+	opsReadTimeout  = 10 * time.Second
+	opsWriteTimeout = 2 * time.Minute // the longest profile or trace that can be taken
+	opsIdleTimeout  = 2 * time.Minute
+	metricsTimeout  = 15 * time.Second
+	metricsAtOnce   = 4
+)
+
+// NewOps makes the private server.
+func NewOps(o OpsOptions) *Ops {
+	return &Ops{&http.Server{
+		Handler:           opsHandler(o),
+		ReadHeaderTimeout: opsReadTimeout,
+		ReadTimeout:       opsReadTimeout,
+		WriteTimeout:      opsWriteTimeout,
+		IdleTimeout:       opsIdleTimeout,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
+	}}
+}
+
+// Serve answers until Close, and then returns nil.
+func (s *Ops) Serve(l net.Listener) error {
+	if err := s.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve the private listener: %w", err)
+	}
+	return nil
+}
+
+// Close stops at once, except for answers under way, which get until ctx ends.
+func (s *Ops) Close(ctx context.Context) error {
+	if err := s.server.Shutdown(ctx); err != nil {
+		return s.server.Close()
+	}
+	return nil
+}
+
+const opsIndex = `<!doctype html><meta charset="utf-8"><title>packhorse</title>
+<h1>packhorse</h1>
+<ul>
+<li><a href="/metrics">/metrics</a>: Prometheus
+<li><a href="/healthz">/healthz</a>: is the process alive
+<li><a href="/readyz">/readyz</a>: should it get requests
+<li><a href="/debug/pprof/">/debug/pprof/</a>: profiles
+</ul>
+`
+
+func opsHandler(o OpsOptions) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		io.WriteString(w, opsIndex)
+	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{
+		ErrorLog:            slog.NewLogLogger(o.Log.Handler(), slog.LevelWarn),
+		ErrorHandling:       promhttp.ContinueOnError,
+		MaxRequestsInFlight: metricsAtOnce,
+		Timeout:             metricsTimeout,
+	}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := o.Ready(); err != nil {
+			answer(w, http.StatusServiceUnavailable, err.Error())
+			return
+		}
+		answer(w, http.StatusOK, "ok")
+	})
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("POST /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	return mux
+}
+
+func answer(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	io.WriteString(w, text+"\n")
+}

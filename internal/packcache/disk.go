@@ -1,0 +1,214 @@
+package packcache
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/packsource"
+)
+
+const (
+	lockName = "lock"
+	tempName = "tmp"
+	dataExt  = ".pack"
+	metaExt  = ".meta"
+)
+
+// system is the part of the operating system that tests replace to make it fail.
+type system struct {
+	create func(path string) (*os.File, error)
+	write  func(f *os.File, p []byte, off int64) (int, error)
+	rename func(from, to string) error
+	open   func(path string) (*os.File, error)
+	space  func(dir string) (size, free int64, err error)
+}
+
+func realSystem() system {
+	return system{
+		create: func(path string) (*os.File, error) {
+			return os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+		},
+		write:  func(f *os.File, p []byte, off int64) (int, error) { return f.WriteAt(p, off) },
+		rename: os.Rename,
+		open:   os.Open,
+		space:  space,
+	}
+}
+
+// path is an entry's file. The first byte of the key names the directory, so that none grows very large.
+func (c *Cache) path(k packsource.Key, ext string) string {
+	s := k.String()
+	return c.dir + "/" + s[:2] + "/" + s + ext
+}
+
+// lockDir makes the directory if need be and takes it for this process.
+func lockDir(dir string) (*os.File, error) {
+	if err := os.MkdirAll(filepath.Join(dir, tempName), 0o700); err != nil {
+		return nil, fmt.Errorf("make the pack cache's directory: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock the pack cache's directory: %w", err)
+	}
+	ok, err := tryLock(f)
+	if err == nil && ok {
+		// For people only: the lock itself is the kernel's, and ends with the process.
+		if f.Truncate(0) == nil {
+			f.WriteAt(fmt.Appendf(nil, "%d\n", os.Getpid()), 0)
+		}
+		return f, nil
+	}
+	holder := make([]byte, 16)
+	n, _ := f.ReadAt(holder, 0)
+	f.Close()
+	if err != nil {
+		return nil, fmt.Errorf("lock the pack cache's directory %s: %w", dir, err)
+	}
+	who := "another process"
+	if pid, err := strconv.Atoi(strings.TrimSpace(string(holder[:n]))); err == nil {
+		who = fmt.Sprintf("process %d", pid)
+	}
+	return nil, fmt.Errorf("the pack cache in %s is in use by %s: stop that one, or give this one a directory of its own", dir, who)
+}
+
+// load sweeps what an earlier run left half made and puts its complete entries into the index, unverified.
+func (c *Cache) load() error {
+	temps, err := os.ReadDir(filepath.Join(c.dir, tempName))
+	if err != nil {
+		return fmt.Errorf("read the pack cache's directory: %w", err)
+	}
+	for _, t := range temps {
+		if strings.HasPrefix(t.Name(), fillPrefix) {
+			os.Remove(filepath.Join(c.dir, tempName, t.Name()))
+		}
+	}
+	type found struct {
+		e    *entry
+		time time.Time
+	}
+	var all []found
+	for i := range 256 {
+		dir := fmt.Sprintf("%s/%02x", c.dir, i)
+		names, err := os.ReadDir(dir)
+		if err != nil {
+			if !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("read the pack cache's directory: %w", err)
+			}
+			continue
+		}
+		has := make(map[string]bool, len(names))
+		for _, n := range names {
+			has[n.Name()] = true
+		}
+		for _, n := range names {
+			base, ext := strings.TrimSuffix(n.Name(), filepath.Ext(n.Name())), filepath.Ext(n.Name())
+			key, ok := packsource.ParseKey(base)
+			if !ok || key.String() != base || int(key[0]) != i || ext != dataExt && ext != metaExt {
+				continue // not ours: leave it alone
+			}
+			if !has[base+dataExt] || !has[base+metaExt] {
+				os.Remove(filepath.Join(dir, n.Name()))
+				continue
+			}
+			if info, err := n.Info(); ext == dataExt && err == nil {
+				if info.Mode().IsRegular() {
+					all = append(all, found{&entry{key: key, size: info.Size()}, info.ModTime()})
+				} else {
+					os.Remove(filepath.Join(dir, n.Name()))
+				}
+			}
+		}
+	}
+	// Nobody knows how long the server was down: each entry gets another MaxIdle, and the files' times give the order.
+	slices.SortFunc(all, func(a, b found) int { return cmp.Or(a.time.Compare(b.time), bytes.Compare(a.e.key[:], b.e.key[:])) })
+	now := c.now()
+	for _, f := range all {
+		f.e.check = &check{done: make(chan struct{})}
+		c.index.add(f.e, true, now)
+	}
+	return nil
+}
+
+// removed is an entry on its way out, its files still there.
+type removed struct {
+	e    *entry
+	gone chan struct{} // closed once the files are unlinked
+}
+
+// dropLocked counts entries that the index has just let go of, and bars their names until unlink is done with them, so
+// that a new entry of the same key is not unlinked in their place. The caller calls unlink after unlocking c.mu.
+func (c *Cache) dropLocked(entries []*entry, reason string, out []removed) []removed {
+	for _, e := range entries {
+		r := removed{e, make(chan struct{})}
+		c.unlinking[e.key] = r.gone
+		out = append(out, r)
+		if e.lone {
+			c.m.cancelled.Add(float64(e.size))
+		}
+	}
+	if len(entries) > 0 {
+		c.m.evictions.WithLabelValues(reason).Add(float64(len(entries)))
+		c.gaugesLocked()
+	}
+	return out
+}
+
+// unlink removes the files of dropped entries. Readers that have one open read on.
+func (c *Cache) unlink(rs []removed) {
+	for _, r := range rs {
+		for _, ext := range [...]string{dataExt, metaExt} {
+			if err := os.Remove(c.path(r.e.key, ext)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				c.log.Warn("cannot remove a pack cache file", "err", err)
+			}
+		}
+		c.mu.Lock()
+		delete(c.unlinking, r.e.key)
+		c.mu.Unlock()
+		close(r.gone)
+	}
+}
+
+// persist gives a complete fill its final name. The sidecar comes first: a data file without one is not trusted.
+func (c *Cache) persist(f *fill, s *sidecar) error {
+	c.mu.Lock()
+	busy := c.unlinking[f.key]
+	c.mu.Unlock()
+	if busy != nil {
+		<-busy
+	}
+	meta, data := c.path(f.key, metaExt), c.path(f.key, dataExt)
+	err := c.writeSidecar(meta, s)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = os.MkdirAll(filepath.Dir(meta), 0o700); err == nil {
+			err = c.writeSidecar(meta, s)
+		}
+	}
+	if err == nil {
+		err = c.sys.rename(f.temp, data)
+	}
+	if err != nil {
+		os.Remove(meta)
+		os.Remove(f.temp)
+	}
+	return err
+}
+
+func (c *Cache) writeSidecar(path string, s *sidecar) error {
+	os.Remove(path) // of a data file that somebody else removed
+	f, err := c.sys.create(path)
+	if err != nil {
+		return err
+	}
+	n, err := c.sys.write(f, s.encode(), 0)
+	c.m.written.Add(float64(n))
+	return errors.Join(err, f.Close())
+}

@@ -1,0 +1,297 @@
+package packcache
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/packsource"
+)
+
+// What nobody asks for twice leaves early; what comes back is kept at once.
+func TestProbation(t *testing.T) {
+	t.Parallel()
+	clock := newClock()
+	m := NewMetrics()
+	src := &fakeSource{size: 100_000}
+	c := newCache(t, src, Options{Now: clock.now, Metrics: m})
+	has := func(name string) bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.index.entries[spec(name).Key()] != nil
+	}
+	for _, name := range []string{"once", "twice", "twice"} {
+		fetch(t, c, spec(name), src)
+		c.settled(t)
+	}
+	// A follower is a second request as well.
+	src.gate = make(chan struct{})
+	p, err := c.Open(t.Context(), spec("followed"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := c.Open(t.Context(), spec("followed"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	close(src.gate)
+	finish(t, p, spec("followed"), src)
+	finish(t, q, spec("followed"), src)
+	c.settled(t)
+
+	clock.add(DefaultProbation)
+	c.sweep()
+	if has("once") || !has("twice") || !has("followed") {
+		t.Errorf("after probation: once %v, twice %v, followed %v", has("once"), has("twice"), has("followed"))
+	}
+	if n := metric(m.cancelled); n != float64(len(framed(spec("once"), src.size, 0))) {
+		t.Errorf("%v bytes cancelled", n)
+	}
+	fetch(t, c, spec("once"), src) // a second time, after all
+	c.settled(t)
+	clock.add(DefaultProbation)
+	c.sweep()
+	if !has("once") {
+		t.Error("a key that came back is on probation again")
+	}
+	clock.add(DefaultMaxIdle)
+	c.sweep()
+	if metric(m.entries) != 0 || metric(m.evictions.WithLabelValues(evictIdle)) != 3 {
+		t.Errorf("%v entries, %v idle ones removed", metric(m.entries), metric(m.evictions.WithLabelValues(evictIdle)))
+	}
+}
+
+func TestNoProbation(t *testing.T) {
+	t.Parallel()
+	clock := newClock()
+	src := &fakeSource{size: 1000}
+	c := newCache(t, src, Options{Now: clock.now, Probation: -1})
+	fetch(t, c, spec("a"), src)
+	c.settled(t)
+	clock.add(DefaultMaxIdle - 1)
+	c.sweep()
+	if info := fetch(t, c, spec("a"), src); info.Result != packsource.Hit {
+		t.Errorf("got %v", info.Result)
+	}
+}
+
+// A reader keeps what it reads when the entry goes, and its bytes count until it is done.
+func TestEvictionUnderReaders(t *testing.T) {
+	t.Parallel()
+	src := &fakeSource{size: 500_000}
+	m := NewMetrics()
+	c := newCache(t, src, Options{MaxBytes: 1_200_000, Metrics: m})
+	var packs []packsource.Pack
+	for _, s := range []string{"a", "b"} {
+		fetch(t, c, spec(s), src)
+		c.settled(t)
+		p, err := c.Open(t.Context(), spec(s))
+		if err != nil {
+			t.Fatal(err)
+		}
+		packs = append(packs, p)
+	}
+	fetch(t, c, spec("c"), src)
+	c.settled(t)
+	if _, err := os.Stat(c.path(spec("a").Key(), dataExt)); !os.IsNotExist(err) {
+		t.Errorf("the evicted entry's file: %v", err)
+	}
+	if n := metric(m.bytes); n < 1_500_000 {
+		t.Errorf("%v bytes counted while the evicted entry is read", n)
+	}
+	for i, s := range []string{"a", "b"} {
+		if info := finish(t, packs[i], spec(s), src); info.Result != packsource.Hit {
+			t.Errorf("reader of %s: %v", s, info.Result)
+		}
+	}
+	if n := metric(m.bytes); n > 1_200_000 {
+		t.Errorf("%v bytes counted afterwards", n)
+	}
+}
+
+// The reader of a fill is a reader of the entry that comes of it.
+func TestEvictionUnderFollower(t *testing.T) {
+	t.Parallel()
+	src := &fakeSource{size: 500_000}
+	c := newCache(t, src, Options{MaxBytes: 1_200_000})
+	var packs []packsource.Pack
+	for _, s := range []string{"a", "b"} {
+		p, err := c.Open(t.Context(), spec(s))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.settled(t)
+		if p.Size() != int64(len(framed(spec(s), src.size, 0))) {
+			t.Errorf("size %d of a complete fill", p.Size())
+		}
+		packs = append(packs, p)
+	}
+	fetch(t, c, spec("c"), src)
+	c.settled(t)
+	if _, err := os.Stat(c.path(spec("a").Key(), dataExt)); !os.IsNotExist(err) {
+		t.Errorf("the evicted entry's file: %v", err)
+	}
+	finish(t, packs[0], spec("a"), src)
+	finish(t, packs[1], spec("b"), src)
+}
+
+// Requests for few keys under a budget for fewer: names are reused all the time, and everybody gets the right pack.
+func TestChurn(t *testing.T) {
+	t.Parallel()
+	src := &fakeSource{size: 60_000, block: 4000}
+	c := newCache(t, src, Options{MaxBytes: 200_000})
+	var wg sync.WaitGroup
+	for w := range 8 {
+		wg.Go(func() {
+			for i := range 60 {
+				s := spec(fmt.Sprint((i*7 + w*3) % 9))
+				p, err := c.Open(t.Context(), s)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if i%10 == 0 {
+					p.Close()
+					continue
+				}
+				var out extentOutput
+				if err := p.Send(t.Context(), &out); err != nil || !bytes.Equal(out.data.Bytes(), framed(s, src.size, src.block)) {
+					t.Errorf("%v, %d bytes", err, out.data.Len())
+				}
+				p.Close()
+			}
+		})
+	}
+	wg.Wait()
+	eventually(t, "the budget is kept", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.index.bytes+c.filling+c.index.zombies <= c.max
+	})
+}
+
+// Close while everything is under way leaves a directory that the next run can use.
+func TestCloseUnderLoad(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	src := &fakeSource{size: 60_000, block: 1000}
+	for round := range 5 {
+		c := newCache(t, src, Options{Dir: dir, MaxBytes: 400_000})
+		var wg sync.WaitGroup
+		for w := range 8 {
+			wg.Go(func() {
+				for i := 0; ; i++ {
+					s := spec(fmt.Sprint((i + w) % 9))
+					p, err := c.Open(t.Context(), s)
+					if err != nil {
+						return
+					}
+					receive(t.Context(), p, s, src)
+				}
+			})
+		}
+		time.Sleep(time.Duration(round) * 5 * time.Millisecond)
+		c.Close()
+		wg.Wait()
+		c.checkAtRest(t)
+	}
+}
+
+// What was asked for again stays when packs that were asked for once want its place.
+func TestProbationGoesFirst(t *testing.T) {
+	t.Parallel()
+	src := &fakeSource{size: 100_000}
+	c := newCache(t, src, Options{MaxBytes: 500_000})
+	for _, name := range []string{"twice", "twice", "once 1", "once 2", "once 3", "once 4", "once 5", "once 6"} {
+		fetch(t, c, spec(name), src)
+		c.settled(t)
+	}
+	if info := fetch(t, c, spec("twice"), src); info.Result != packsource.Hit {
+		t.Errorf("got %v", info.Result)
+	}
+}
+
+// Fills that are given up at any moment, also in that of their completion, never leave two entries under one key.
+func TestGivenUpWhileComplete(t *testing.T) {
+	t.Parallel()
+	src := &fakeSource{size: 3000, block: 1000}
+	c := newCache(t, src, Options{Grace: -1, MaxBytes: 40_000})
+	var wg sync.WaitGroup
+	for w := range 16 {
+		wg.Go(func() {
+			for i := range 100 {
+				s := spec(fmt.Sprint(i / 4 % 5))
+				p, err := c.Open(t.Context(), s)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if (i+w)%3 > 0 {
+					p.Close() // before its end, if it is a fill
+				} else if _, err := receive(t.Context(), p, s, src); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	c.settled(t)
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	c.checkAtRest(t)
+	for k := range c.index.entries {
+		for _, ext := range []string{dataExt, metaExt} {
+			if _, err := os.Stat(c.path(k, ext)); err != nil {
+				t.Errorf("an entry without its file: %v", err)
+			}
+		}
+	}
+}
+
+// A fill that is given up after its last byte, and has a successor, makes no entry.
+func TestSuccessorMakesTheEntry(t *testing.T) {
+	t.Parallel()
+	first := make(chan struct{})
+	src := &fakeSource{size: 1000, ended: make(chan error, 2)}
+	src.after = func(int64, packsource.Output) error {
+		if src.opens.Load() == 1 {
+			<-first // and pay no heed to being cancelled
+		}
+		return nil
+	}
+	c := newCache(t, src, Options{Grace: -1})
+	p, err := c.Open(t.Context(), spec("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the pack is written", func() bool {
+		f := p.(*follower).f
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.stored > 0
+	})
+	p.Close()
+	q, err := c.Open(t.Context(), spec("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	finish(t, q, spec("a"), src)
+	eventually(t, "the second fill is kept", func() bool { c.mu.Lock(); defer c.mu.Unlock(); return len(c.index.entries) == 1 })
+	c.mu.Lock()
+	e := c.index.entries[spec("a").Key()]
+	c.mu.Unlock()
+	close(first)
+	<-p.(*follower).f.done
+	c.mu.Lock()
+	if c.index.entries[spec("a").Key()] != e || e.gone {
+		t.Error("the fill that was given up has replaced the entry")
+	}
+	c.mu.Unlock()
+	if info := fetch(t, c, spec("a"), src); info.Result != packsource.Hit {
+		t.Errorf("afterwards: %v", info.Result)
+	}
+}

@@ -1,0 +1,385 @@
+package packcache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/packsource"
+)
+
+const fillPrefix = "fill-"
+
+type fillState uint8
+
+const (
+	filling fillState = iota
+	complete
+	failed
+)
+
+// fill is a pack being made. One goroutine, run, takes it from the inner Source and publishes it to the readers.
+type fill struct {
+	c      *Cache
+	key    packsource.Key
+	spec   *packsource.Spec
+	ctx    context.Context
+	cancel context.CancelFunc
+	opened chan struct{} // closed when the inner Open has returned: openErr is valid
+	done   chan struct{} // closed when run has let go of everything
+	room   chan struct{} // wakes run: the window may have room
+
+	openErr error
+
+	// Of run alone.
+	temp    string // name of the file; "" if it has none
+	crc     uint32
+	started time.Time
+
+	// Guarded by Cache.mu.
+	reserved int64  // bytes of Cache.filling
+	kept     bool   // asked for more than once: the entry skips probation
+	entry    *entry // once the pack is complete and stored
+	zombie   int64  // bytes of index.zombies
+	quits    int    // how often the last reader left
+
+	// Guarded by mu. Readers come and go under both locks.
+	mu       sync.Mutex
+	state    fillState
+	settled  bool  // run needs the file no longer
+	err      error // why it failed
+	readers  map[*follower]struct{}
+	file     *os.File // holds the bytes up to stored; nil if there are none
+	stored   int64
+	length   int64    // bytes published, always at a packet boundary; stored and the window's
+	degraded bool     // the rest goes through the window
+	window   []*chunk // from the slowest reader's position to length
+	progress progress
+	info     packsource.Info
+	grace    *time.Timer
+}
+
+// windowChunks bounds the window: so many buffers of 64 KiB.
+const windowChunks = 8
+
+// chunk is a part of the window: whole packets.
+type chunk struct {
+	start int64
+	n     int
+	buf   *buffer
+}
+
+func (k *chunk) end() int64 { return k.start + int64(k.n) }
+
+// joinLocked makes a reader of the fill for this key, and the fill if there is none. The caller holds c.mu, and waits for
+// the reader afterwards.
+func (c *Cache) joinLocked(ctx context.Context, key packsource.Key, spec *packsource.Spec) *follower {
+	r := &follower{ctx: ctx, wake: make(chan struct{}, 1), result: packsource.Follow}
+	f := c.fills[key]
+	if f == nil {
+		f = &fill{
+			c: c, key: key, spec: specOf(spec), started: time.Now(),
+			opened: make(chan struct{}), done: make(chan struct{}), room: make(chan struct{}, 1),
+			readers: make(map[*follower]struct{}),
+			kept:    c.index.ghosts.has(key),
+		}
+		f.ctx, f.cancel = context.WithCancel(c.ctx)
+		c.fills[key] = f
+		c.m.fills.Inc()
+		r.result = packsource.Miss
+		c.wg.Go(f.run)
+	} else {
+		f.kept = true
+	}
+	r.f = f
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.readers[r] = struct{}{}
+	if f.grace != nil {
+		f.grace.Stop()
+	}
+	switch {
+	case r.result == packsource.Miss:
+		c.m.miss.Inc()
+		return r
+	case f.state == complete: // about to become an entry
+		r.result = packsource.Hit
+		c.m.hit.Inc()
+	default:
+		c.m.follow.Inc()
+	}
+	r.told = f.progress.latest()
+	return r
+}
+
+// run makes the pack. It ends after the inner pack is closed and the file is an entry or gone.
+func (f *fill) run() {
+	defer close(f.done)
+	defer f.c.m.fills.Dec()
+	defer f.cancel()
+	defer f.rescue()
+	pack, err := f.c.inner.Open(f.ctx, f.spec)
+	if err != nil {
+		f.openErr = f.cause(err)
+		f.fail(f.openErr, packsource.Info{})
+		close(f.opened)
+		return
+	}
+	defer pack.Close()
+	info := pack.Info() // without the lock: what the Source does may panic
+	f.mu.Lock()
+	f.info = info
+	f.mu.Unlock()
+	if err := f.createFile(); err != nil {
+		f.degrade(err)
+	}
+	close(f.opened)
+	err = pack.Send(f.ctx, (*sink)(f))
+	if err == nil && f.length == 0 {
+		err = fault.New(fault.Internal, "the pack is empty")
+	}
+	if err != nil {
+		f.fail(f.cause(err), pack.Info())
+		return
+	}
+	f.complete(pack.Info())
+}
+
+// rescue makes a panic of the inner Source an error of this fill: a pack that cannot be made is no reason for the whole
+// server to end. The Source is called without any lock.
+func (f *fill) rescue() {
+	v := recover()
+	if v == nil {
+		return
+	}
+	f.c.log.Error("panic while a pack was made", "key", f.key, "panic", v, "stack", string(debug.Stack()))
+	f.mu.Lock()
+	settled := f.settled
+	f.mu.Unlock()
+	if settled {
+		return
+	}
+	err := fault.New(fault.Internal, "the pack could not be made")
+	f.fail(err, packsource.Info{})
+	select {
+	case <-f.opened:
+	default:
+		f.openErr = err
+		close(f.opened)
+	}
+}
+
+// cause is the error as the readers are told it.
+func (f *fill) cause(err error) error {
+	if f.c.ctx.Err() != nil {
+		return context.Cause(f.c.ctx)
+	}
+	if fault.KindOf(err) == fault.Cancelled { // whoever reads now has not cancelled anything
+		return &fault.Error{Kind: fault.Unavailable, Msg: "the making of the pack was given up; try again", RetryAfter: time.Second, Err: err}
+	}
+	return err
+}
+
+// createFile makes the file, evicting entries if there is no room for it.
+func (f *fill) createFile() error {
+	c := f.c
+	c.mu.Lock()
+	c.fillSeq++
+	name := filepath.Join(c.dir, tempName, fmt.Sprint(fillPrefix, c.fillSeq))
+	c.mu.Unlock()
+	file, err := c.sys.create(name)
+	for isFull(err) && c.evictIdle(makeRoom) {
+		file, err = c.sys.create(name)
+	}
+	if errors.Is(err, os.ErrNotExist) { // somebody has tidied up
+		if err = os.MkdirAll(filepath.Dir(name), 0o700); err == nil {
+			file, err = c.sys.create(name)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	f.temp = name
+	f.mu.Lock()
+	f.file = file
+	f.mu.Unlock()
+	return nil
+}
+
+// complete makes an entry of the file. The readers learn first that they have all of it.
+func (f *fill) complete(info packsource.Info) {
+	c := f.c
+	c.mu.Lock()
+	f.mu.Lock()
+	// A fill that was given up a moment ago may have a successor: that one makes the entry. One that is registered here
+	// stays so until it settles, because nobody gives up a complete one.
+	keep := !f.degraded && c.fills[f.key] == f
+	f.state, f.info = complete, info
+	f.wakeLocked()
+	f.mu.Unlock()
+	c.mu.Unlock()
+	c.m.seconds.Observe(time.Since(f.started).Seconds())
+	if !keep {
+		if !f.degraded {
+			c.m.cancelled.Add(float64(f.stored))
+		}
+		f.settle(nil)
+		return
+	}
+	e := &entry{key: f.key, size: f.stored, objects: info.Objects}
+	err := c.persist(f, &sidecar{key: f.key, length: f.stored, objects: info.Objects, crc: f.crc})
+	f.temp = "" // renamed or removed
+	if err != nil {
+		c.log.Warn("cannot keep a pack in the pack cache", "err", err)
+		c.m.degraded.WithLabelValues(causeOf(err)).Inc()
+		c.m.cancelled.Add(float64(f.stored))
+		e = nil
+	}
+	f.settle(e)
+}
+
+// fail ends the fill with an error for all its readers. Nobody joins it from here on.
+func (f *fill) fail(err error, info packsource.Info) {
+	c := f.c
+	c.mu.Lock()
+	f.detachLocked()
+	c.mu.Unlock()
+	f.mu.Lock()
+	f.state, f.err, f.info = failed, err, info
+	f.window = nil // a reader may still be at a chunk: its buffer is not lent again
+	f.wakeLocked()
+	f.mu.Unlock()
+	if !f.degraded {
+		c.m.cancelled.Add(float64(f.stored))
+	}
+	f.settle(nil)
+}
+
+// detachLocked keeps new readers out. The caller holds c.mu.
+func (f *fill) detachLocked() {
+	if f.c.fills[f.key] == f {
+		delete(f.c.fills, f.key)
+	}
+}
+
+// settle ends the fill's accounts, and puts the entry, if there is one, in its place.
+func (f *fill) settle(e *entry) {
+	c := f.c
+	f.removeTemp()
+	var out []removed
+	c.mu.Lock()
+	f.detachLocked()
+	f.mu.Lock()
+	f.settled = true
+	if f.grace != nil {
+		f.grace.Stop()
+	}
+	if e != nil {
+		c.filling -= f.reserved
+		f.reserved = 0
+		e.refs = len(f.readers)
+		f.entry = e
+		c.index.add(e, f.kept || c.probation < 0, c.now())
+		out = c.shrinkLocked(nil)
+	} else {
+		f.forgetLocked()
+		c.index.ghosts.add(f.key)
+	}
+	file := f.takeFileLocked()
+	f.mu.Unlock()
+	c.gaugesLocked()
+	c.mu.Unlock()
+	c.unlink(out)
+	f.closeFile(file)
+}
+
+func (f *fill) removeTemp() {
+	if f.temp == "" {
+		return
+	}
+	if err := os.Remove(f.temp); err != nil {
+		f.c.log.Warn("cannot remove a pack cache file", "err", err)
+	}
+	f.temp = ""
+}
+
+// forgetLocked moves what the fill has on disk to the account of what nobody can ask for. The caller holds c.mu.
+func (f *fill) forgetLocked() {
+	f.c.filling -= f.reserved
+	f.c.index.zombies += f.reserved
+	f.zombie += f.reserved
+	f.reserved = 0
+}
+
+// takeFileLocked gives the file to a caller who passes it to closeFile, once nobody needs it. The caller holds f.mu.
+func (f *fill) takeFileLocked() *os.File {
+	if len(f.readers) > 0 && !(f.degraded && f.slowestLocked() >= f.stored) || !f.settled && !f.degraded {
+		return nil
+	}
+	file := f.file
+	f.file = nil
+	return file
+}
+
+// closeFile closes what takeFileLocked gave.
+func (f *fill) closeFile(file *os.File) {
+	if file == nil {
+		return
+	}
+	file.Close()
+	c := f.c
+	c.mu.Lock()
+	c.index.zombies -= f.zombie
+	f.zombie = 0
+	c.gaugesLocked()
+	c.mu.Unlock()
+}
+
+// slowestLocked is the position of the reader who has got least, or the end if there is none. The caller holds f.mu.
+func (f *fill) slowestLocked() int64 {
+	pos := f.length
+	for r := range f.readers {
+		pos = min(pos, r.pos)
+	}
+	return pos
+}
+
+// wakeLocked lets waiting readers look again. The caller holds f.mu.
+func (f *fill) wakeLocked() {
+	for r := range f.readers {
+		if r.waiting {
+			r.waiting = false
+			signal(r.wake)
+		}
+	}
+}
+
+// signal leaves a token in a channel of capacity one.
+func signal(ch chan<- struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
+// abandon ends a fill that nobody came back to since the last reader left for the nth time.
+func (f *fill) abandon(nth int) {
+	c := f.c
+	c.mu.Lock()
+	f.mu.Lock()
+	idle := len(f.readers) == 0 && f.quits == nth && f.state == filling
+	f.mu.Unlock()
+	if idle {
+		f.detachLocked()
+	}
+	c.mu.Unlock()
+	if idle {
+		f.cancel()
+	}
+}

@@ -1,0 +1,186 @@
+package packcache
+
+import (
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/packsource"
+)
+
+// entry is a complete pack on disk. All but the first group of fields is guarded by Cache.mu.
+type entry struct {
+	key  packsource.Key
+	size int64 // of the data file
+	cost int64 // of both files, in whole blocks
+
+	objects uint32    // from the sidecar; 0 until the entry is trusted
+	used    time.Time // young: when it was complete; else the last time that a reader came or went
+	refs    int       // readers, and a check that runs
+	gone    bool      // removed from the index; its last reader gives back the cost
+	lone    bool      // was on probation when it was removed
+	check   *check    // nil: trusted; else what its readers have to wait for
+
+	list       *list
+	prev, next *entry
+}
+
+// list holds entries in the order of their used field. The zero list is empty.
+type list struct{ newest, oldest *entry }
+
+func (l *list) push(e *entry) {
+	e.list, e.next, e.prev = l, l.newest, nil
+	if l.newest != nil {
+		l.newest.prev = e
+	} else {
+		l.oldest = e
+	}
+	l.newest = e
+}
+
+func (l *list) remove(e *entry) {
+	if e.prev != nil {
+		e.prev.next = e.next
+	} else {
+		l.newest = e.next
+	}
+	if e.next != nil {
+		e.next.prev = e.prev
+	} else {
+		l.oldest = e.prev
+	}
+	e.list, e.prev, e.next = nil, nil, nil
+}
+
+// index knows the complete entries and who goes first. It does no I/O and takes no lock: Cache.mu guards it.
+type index struct {
+	entries map[packsource.Key]*entry
+	young   list // asked for once: on probation
+	kept    list // asked for again
+	ghosts  ghosts
+	bytes   int64 // cost of all entries
+	zombies int64 // cost of removed entries and fills that somebody still reads
+}
+
+// blockSize is the unit that costs are counted in, so that many tiny entries do not look free.
+const blockSize = 4096
+
+// costOf is what a pack of this size takes on disk: whole blocks, and one for the sidecar.
+func costOf(size int64) int64 {
+	return (size+blockSize-1)/blockSize*blockSize + blockSize
+}
+
+// add puts a new entry in; kept says that it skips probation. An entry of the same key leaves without a trace on disk: the
+// new one's files have taken the place of its own.
+func (x *index) add(e *entry, kept bool, now time.Time) {
+	if old := x.entries[e.key]; old != nil {
+		x.remove(old)
+	}
+	e.used = now
+	e.cost = costOf(e.size)
+	x.entries[e.key] = e
+	x.bytes += e.cost
+	if kept {
+		x.kept.push(e)
+	} else {
+		x.young.push(e)
+	}
+}
+
+// acquire counts a new request for e: it ends the probation.
+func (x *index) acquire(e *entry, now time.Time) {
+	e.refs++
+	x.touch(e, now)
+}
+
+func (x *index) touch(e *entry, now time.Time) {
+	e.used = now
+	e.list.remove(e)
+	x.kept.push(e)
+}
+
+// release ends one reader.
+func (x *index) release(e *entry, now time.Time) {
+	e.refs--
+	switch {
+	case e.gone && e.refs == 0:
+		x.zombies -= e.cost
+	case !e.gone && e.list == &x.kept:
+		x.touch(e, now)
+	}
+}
+
+// remove takes e out. Its files are still there: the caller unlinks them.
+func (x *index) remove(e *entry) {
+	e.lone = e.list == &x.young
+	e.list.remove(e)
+	e.gone = true
+	delete(x.entries, e.key)
+	x.bytes -= e.cost
+	if e.refs > 0 {
+		x.zombies += e.cost
+	}
+	x.ghosts.add(e.key)
+}
+
+// expire removes and returns what has been idle, or on probation, for too long. Entries in use stay: a reader keeps its
+// file's blocks anyway. A probation of zero or less never ends by itself; such entries are idle like the others.
+func (x *index) expire(now time.Time, probation, idle time.Duration) (young, kept []*entry) {
+	if probation <= 0 {
+		probation = idle
+	}
+	return x.expireList(&x.young, now, probation), x.expireList(&x.kept, now, idle)
+}
+
+func (x *index) expireList(l *list, now time.Time, age time.Duration) (out []*entry) {
+	for e := l.oldest; e != nil && now.Sub(e.used) >= age; {
+		next := e.prev
+		if e.refs == 0 {
+			x.remove(e)
+			out = append(out, e)
+		}
+		e = next
+	}
+	return out
+}
+
+// evict removes and returns entries until their cost reaches need or there are no more: those on probation first, so that
+// packs asked for once never push out those that are asked for again, and of each kind the least recently used. Only with
+// inUse does it take entries that somebody reads: that frees nothing before they are done.
+func (x *index) evict(need int64, inUse bool) (out []*entry) {
+	for _, l := range []*list{&x.young, &x.kept} {
+		for e := l.oldest; e != nil && need > 0; {
+			next := e.prev
+			if e.refs == 0 || inUse {
+				need -= e.cost
+				x.remove(e)
+				out = append(out, e)
+			}
+			e = next
+		}
+	}
+	return out
+}
+
+// ghosts remembers keys that were asked for not long ago, and nothing else of them. Two generations make it bounded: when
+// the newer is full, the older is forgotten. The zero value is ready.
+type ghosts struct{ recent, older map[packsource.Key]struct{} }
+
+// ghostGeneration bounds the memory to twice as many keys, about 2 MiB.
+const ghostGeneration = 8192
+
+func (g *ghosts) add(k packsource.Key) {
+	if len(g.recent) >= ghostGeneration {
+		g.recent, g.older = nil, g.recent
+	}
+	if g.recent == nil {
+		g.recent = make(map[packsource.Key]struct{})
+	}
+	g.recent[k] = struct{}{}
+}
+
+func (g *ghosts) has(k packsource.Key) bool {
+	if _, ok := g.recent[k]; ok {
+		return true
+	}
+	_, ok := g.older[k]
+	return ok
+}

@@ -1,0 +1,362 @@
+// Package packcache keeps, shares and bounds the packs that another packsource.Source makes.
+//
+// A pack is a pure function of its Spec's Key, so a cache of packs is never stale: entries only leave to make room. An
+// entry is the file of the framed bytes exactly as they go to a client; a hit hands the file's extent to the connection and
+// costs the server a copy in the kernel. The first request for a key starts a fill: one goroutine takes the pack from the
+// inner Source and writes it to a file, and the reader who asked and all who follow read that file as it grows. A fill
+// belongs to no reader: it goes on while anybody reads, and for Options.Grace after the last one left.
+//
+// # No fetch fails because of the cache
+//
+// If the disk is full or broken, the fill evicts other entries; if that does not help it goes on without its file: its
+// present readers read what is in the file, and then a window of a few hundred kilobytes in memory, which moves on with the
+// slowest of them. Nobody joins such a fill and nothing of it is kept. A stored entry that cannot be opened or trusted is
+// removed and made anew. What does reach the readers is a failure of the inner Source: Open or Send returns it to all of
+// them, and the next request starts afresh.
+//
+// # What stays
+//
+// Entries leave when nobody asked for MaxIdle, when the byte budget or the free-space floor needs room (those on probation
+// first, then the least recently used; those in use last), and, if only one request ever came for them, when their Probation
+// ends. That is set shorter
+// than the kernel waits before it writes dirty pages out (30 s on Linux, counted from the first write), so that a pack nobody
+// asks for twice mostly never reaches the disk. A bounded memory of keys lets a key that comes back after that skip probation.
+//
+// # Format
+//
+// The directory holds
+//
+//	lock           locked (flock) by the process that uses the directory; its number inside, for people
+//	tmp/fill-N     fills; swept at start
+//	ab/KEY.pack    an entry: nothing but side-band-1 pkt-lines (gitprotocol-pack(5)) of at most 65520 bytes each, which
+//	               carry the pack; no flush packet, no other band
+//	ab/KEY.meta    its sidecar
+//
+// where KEY is the packsource.Key in 64 lower-case hexadecimal digits and ab its first two. Directories have mode 0700, files
+// 0600. The sidecar is text, six lines ending in newlines:
+//
+//	packhorse cache entry 1
+//	key KEY
+//	length BYTES           of the data file, decimal
+//	objects COUNT          in the pack, decimal; 0 if not known
+//	crc32c CHECKSUM        CRC-32C of the data file, 8 hexadecimal digits
+//	sum CHECKSUM           CRC-32C of the lines before this one, 8 hexadecimal digits
+//
+// It is written before the data file gets its name by rename. Nothing is synced: an entry that was there when the process
+// began is read whole and compared with its sidecar before its first use. A data file or a sidecar without the other is
+// removed at start.
+package packcache
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/packsource"
+)
+
+// Defaults of Options.
+const (
+	DefaultMaxIdle   = 5 * time.Minute
+	DefaultProbation = 20 * time.Second
+	DefaultGrace     = 10 * time.Second
+)
+
+// Options say where the cache lies and how much it may keep.
+type Options struct {
+	Dir      string        // made if need be; for one process at a time
+	MaxBytes int64         // disk budget in bytes, twice the largest pack kept; 0: 10 GiB or a tenth of the file system, the smaller
+	MaxIdle  time.Duration // an entry nobody asks for lives this long; 0: DefaultMaxIdle
+
+	// Probation is how long an entry lives that was asked for only once; 0: DefaultProbation, negative: as long as others.
+	Probation time.Duration
+	// MinFree is what the file system must have free, in bytes, for the cache to write. 0: a twentieth of it, at least
+	// 1 GiB (or a tenth, where that is less), at most 5 GiB. Negative: no floor.
+	MinFree int64
+	// Grace is how long a fill goes on that nobody reads any more; 0: DefaultGrace, negative: it ends at once.
+	Grace time.Duration
+
+	Metrics *Metrics         // nil: counted for nobody
+	Log     *slog.Logger     // nil: slog.Default
+	Now     func() time.Time // nil: time.Now. For ages only; a fill's grace runs on real time.
+}
+
+// Cache is a packsource.Source. Locks: mu before any fill's mu; neither is held across I/O or a call of a reader's Output.
+type Cache struct {
+	inner packsource.Source
+	m     *Metrics
+	log   *slog.Logger
+	now   func() time.Time
+	sys   system
+
+	dir       string
+	max, low  int64 // budget and free-space floor
+	maxIdle   time.Duration
+	probation time.Duration
+	grace     time.Duration
+	keepAlive time.Duration
+
+	ctx       context.Context // of all fills and checks
+	stop      context.CancelCauseFunc
+	wg        sync.WaitGroup
+	lock      *os.File
+	buffers   buffers
+	verifying chan struct{} // slots
+
+	mu        sync.Mutex
+	closed    bool
+	index     index
+	fills     map[packsource.Key]*fill         // those that a request can join
+	unlinking map[packsource.Key]chan struct{} // names that are about to be unlinked
+	filling   int64                            // bytes in the files of fills
+	fillSeq   int64
+	statTime  time.Time // when the file system's free space was last asked for
+	statBytes int64     // written since
+	statLow   bool      // it was below the floor
+}
+
+// buffers lends blocks that hold the longest packet.
+type buffers struct{ pool sync.Pool }
+
+type buffer [64 << 10]byte
+
+func (b *buffers) get() *buffer {
+	if p, ok := b.pool.Get().(*buffer); ok {
+		return p
+	}
+	return new(buffer)
+}
+
+func (b *buffers) put(p *buffer) { b.pool.Put(p) }
+
+func errClosed() error {
+	return fault.New(fault.Unavailable, "the server is shutting down; try again soon")
+}
+
+// Open takes the directory for this process, removes what an earlier run left half made, and finds its entries.
+// The caller closes the Cache. It is an error if another process uses the directory.
+func Open(inner packsource.Source, o Options) (*Cache, error) { return open(inner, o, realSystem()) }
+
+func open(inner packsource.Source, o Options, sys system) (*Cache, error) {
+	dir, err := filepath.Abs(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	c := &Cache{
+		inner: inner, m: o.Metrics, log: o.Log, now: o.Now, sys: sys, dir: dir,
+		max: o.MaxBytes, low: o.MinFree,
+		maxIdle:   cmp.Or(o.MaxIdle, DefaultMaxIdle),
+		probation: cmp.Or(o.Probation, DefaultProbation),
+		grace:     cmp.Or(o.Grace, DefaultGrace),
+		keepAlive: packsource.KeepAliveAfter,
+		verifying: make(chan struct{}, runtime.GOMAXPROCS(0)),
+		index:     index{entries: make(map[packsource.Key]*entry)},
+		fills:     make(map[packsource.Key]*fill),
+		unlinking: make(map[packsource.Key]chan struct{}),
+	}
+	if c.m == nil {
+		c.m = NewMetrics()
+	}
+	if c.log == nil {
+		c.log = slog.Default()
+	}
+	if c.now == nil {
+		c.now = time.Now
+	}
+	if c.lock, err = lockDir(dir); err != nil {
+		return nil, err
+	}
+	if err = c.limits(); err == nil {
+		err = c.load()
+	}
+	if err != nil {
+		c.lock.Close()
+		return nil, err
+	}
+	c.ctx, c.stop = context.WithCancelCause(context.Background())
+	c.sweep()
+	c.wg.Go(c.janitor)
+	return c, nil
+}
+
+// limits fills in the bounds that depend on the file system.
+func (c *Cache) limits() error {
+	if c.max > 0 && c.low != 0 {
+		return nil
+	}
+	size, _, err := c.sys.space(c.dir)
+	if err != nil {
+		return err
+	}
+	const gib = 1 << 30
+	if c.max <= 0 {
+		c.max = min(10*gib, size/10)
+	}
+	if c.low == 0 {
+		c.low = min(5*gib, max(size/20, min(gib, size/10)))
+	}
+	return nil
+}
+
+// Open finds the pack, follows the fill that makes it, or starts one. It returns once the pack can be sent: after the
+// inner Source's Open, whose error every request gets that waited for it.
+func (c *Cache) Open(ctx context.Context, spec *packsource.Spec) (packsource.Pack, error) {
+	key := spec.Key()
+	for {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		c.mu.Lock()
+		if c.closed {
+			c.mu.Unlock()
+			return nil, errClosed()
+		}
+		e := c.index.entries[key]
+		if e == nil {
+			r := c.joinLocked(ctx, key, spec)
+			c.mu.Unlock()
+			return r.wait()
+		}
+		if e.check != nil {
+			ch := c.checkLocked(e)
+			c.mu.Unlock()
+			select {
+			case <-ch.done:
+				if ch.busy != nil {
+					return c.pass(ctx, spec, ch.busy)
+				}
+				continue
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
+		c.index.acquire(e, c.now())
+		objects := e.objects
+		c.mu.Unlock()
+		p, err := c.openHit(ctx, e, objects)
+		if err == nil {
+			c.m.hit.Inc()
+			return p, nil
+		}
+		if isBusy(err) {
+			c.release(e)
+			return c.pass(ctx, spec, err)
+		}
+		c.log.Warn("cannot read a pack cache entry; the pack is made anew", "err", err)
+		c.drop(e)
+	}
+}
+
+// pass opens the pack past the cache, because an entry that may be good cannot be read now.
+func (c *Cache) pass(ctx context.Context, spec *packsource.Spec, why error) (packsource.Pack, error) {
+	c.m.degraded.WithLabelValues(causeOf(why)).Inc()
+	c.m.miss.Inc()
+	return c.inner.Open(ctx, spec)
+}
+
+// release ends one use of e.
+func (c *Cache) release(e *entry) {
+	c.mu.Lock()
+	c.index.release(e, c.now())
+	if e.gone {
+		c.gaugesLocked()
+	}
+	c.mu.Unlock()
+}
+
+// drop removes an entry that cannot be read and ends the caller's use of it.
+func (c *Cache) drop(e *entry) {
+	c.mu.Lock()
+	var out []removed
+	if !e.gone {
+		c.index.remove(e)
+		out = c.dropLocked([]*entry{e}, evictCorrupt, nil)
+	}
+	c.index.release(e, c.now())
+	c.gaugesLocked()
+	c.mu.Unlock()
+	c.unlink(out)
+}
+
+// gaugesLocked publishes what changed.
+func (c *Cache) gaugesLocked() {
+	c.m.bytes.Set(float64(c.index.bytes + c.index.zombies + c.filling))
+	c.m.entries.Set(float64(len(c.index.entries)))
+}
+
+// sweepInterval is short enough for a probation that has to end in time; a sweep that finds nothing costs nothing.
+const sweepInterval = time.Second
+
+func (c *Cache) janitor() {
+	t := time.NewTicker(sweepInterval)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			c.sweep()
+		case <-c.ctx.Done():
+			return
+		}
+	}
+}
+
+// sweep removes what is too old or too much.
+func (c *Cache) sweep() {
+	c.mu.Lock()
+	young, idle := c.index.expire(c.now(), c.probation, c.maxIdle)
+	out := c.dropLocked(young, evictProbation, nil)
+	out = c.dropLocked(idle, evictIdle, out)
+	out = c.shrinkLocked(out)
+	stat := len(c.index.entries) > 0
+	c.gaugesLocked()
+	c.mu.Unlock()
+	c.unlink(out)
+	if stat {
+		c.aboveFloor()
+	}
+}
+
+// Close ends the cache's own work: fills end, and their readers get an error; complete entries stay for the next run.
+// Readers of complete entries may go on after it. A server that stops gracefully lets its fetches end first.
+func (c *Cache) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil
+	}
+	c.closed = true
+	c.mu.Unlock()
+	c.stop(errClosed())
+	c.wg.Wait()
+	// The files' times are the order of use for the next run.
+	c.mu.Lock()
+	used := make(map[packsource.Key]time.Time, len(c.index.entries))
+	for k, e := range c.index.entries {
+		used[k] = e.used
+	}
+	c.mu.Unlock()
+	var errs []error
+	for k, t := range used {
+		errs = append(errs, os.Chtimes(c.path(k, dataExt), t, t))
+	}
+	if err := errors.Join(errs...); err != nil {
+		c.log.Debug("cannot note when pack cache entries were used", "err", err)
+	}
+	return c.lock.Close()
+}
+
+// specOf copies a Spec, because a fill may outlive the request that it came with.
+func specOf(s *packsource.Spec) *packsource.Spec {
+	t := *s
+	t.Wants, t.Haves, t.Shallow = slices.Clone(s.Wants), slices.Clone(s.Haves), slices.Clone(s.Shallow)
+	t.Tags = slices.Clone(s.Tags)
+	return &t
+}

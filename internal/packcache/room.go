@@ -1,0 +1,97 @@
+package packcache
+
+import (
+	"errors"
+	"time"
+)
+
+var (
+	errBudget = errors.New("the cache's budget has no place for the pack")
+	errFloor  = errors.New("the file system has too little space left")
+)
+
+// shrinkLocked evicts until the budget is kept: idle entries for all that lies on disk, entries in use only for what is not
+// already on its way out.
+func (c *Cache) shrinkLocked(out []removed) []removed {
+	out = c.dropLocked(c.index.evict(c.index.bytes+c.index.zombies+c.filling-c.max, false), evictSize, out)
+	return c.dropLocked(c.index.evict(c.index.bytes+c.filling-c.max, true), evictSize, out)
+}
+
+// reserve makes room in the budget for n more bytes of a fill. The error says why the fill may not write them. A pack that
+// takes more than half of the budget, or has no place beside the other fills, is refused before it costs anybody an entry.
+func (c *Cache) reserve(f *fill, n int64) error {
+	c.mu.Lock()
+	if f.reserved+n > c.max/2 || c.filling+n > c.max {
+		c.mu.Unlock()
+		return errBudget
+	}
+	c.filling += n
+	f.reserved += n
+	c.statBytes += n
+	out := c.shrinkLocked(nil)
+	c.gaugesLocked()
+	c.mu.Unlock()
+	c.unlink(out)
+	if !c.aboveFloor() {
+		return errFloor
+	}
+	return nil
+}
+
+// How often the file system is asked for its free space.
+const (
+	statEvery    = 32 << 20 // bytes written
+	statInterval = time.Second
+	statWhileLow = 100 * time.Millisecond
+)
+
+// aboveFloor reports whether the cache may write, by the file system's free space as of a moment ago. It evicts idle
+// entries if that helps.
+func (c *Cache) aboveFloor() bool {
+	if c.low <= 0 {
+		return true
+	}
+	c.mu.Lock()
+	now := c.now()
+	age := now.Sub(c.statTime)
+	fresh := c.statBytes < statEvery && (age < statWhileLow || age < statInterval && !c.statLow)
+	if fresh {
+		ok := !c.statLow
+		c.mu.Unlock()
+		return ok
+	}
+	c.statTime, c.statBytes = now, 0
+	c.mu.Unlock()
+
+	free := c.free()
+	if free < c.low && c.evictIdle(c.low-free) {
+		free = c.free()
+	}
+	low := free < c.low
+	c.mu.Lock()
+	c.statLow = low
+	c.mu.Unlock()
+	return !low
+}
+
+// free is the file system's free space; without a floor if it does not tell.
+func (c *Cache) free() int64 {
+	_, free, err := c.sys.space(c.dir)
+	if err != nil {
+		return c.low
+	}
+	return free
+}
+
+// evictIdle removes entries that nobody reads, in the order of index.evict, until they add up to n bytes. It reports
+// whether there were any.
+func (c *Cache) evictIdle(n int64) bool {
+	c.mu.Lock()
+	out := c.dropLocked(c.index.evict(n, false), evictSpace, nil)
+	c.mu.Unlock()
+	c.unlink(out)
+	return len(out) > 0
+}
+
+// makeRoom is what one write that found the disk full evicts at once.
+const makeRoom = 64 << 20

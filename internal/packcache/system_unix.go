@@ -1,0 +1,59 @@
+//go:build unix
+
+package packcache
+
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// tryLock takes an exclusive lock that ends with the file's last descriptor. It reports false if somebody has it.
+func tryLock(f *os.File) (bool, error) {
+	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// space tells the size of the file system that holds dir, and what of it we may still use, in bytes.
+func space(dir string) (size, free int64, err error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0, 0, &os.PathError{Op: "statfs", Path: dir, Err: err}
+	}
+	block := uint64(st.Bsize)
+	return int64(uint64(st.Blocks) * block), int64(uint64(st.Bavail) * block), nil
+}
+
+// isFull reports whether more room on the disk, or in a quota, would help.
+func isFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
+
+// isBusy reports that a file could not be opened for want of descriptors or memory: no fault of the file.
+func isBusy(err error) bool {
+	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM)
+}
+
+// isDamage reports that the disk could not read or write.
+func isDamage(err error) bool { return errors.Is(err, unix.EIO) }
+
+// causeOf names an error of a write for the metrics.
+func causeOf(err error) string {
+	switch {
+	case errors.Is(err, errBudget):
+		return "size"
+	case errors.Is(err, errFloor):
+		return "floor"
+	case errors.Is(err, unix.ENOSPC):
+		return "enospc"
+	case errors.Is(err, unix.EDQUOT):
+		return "edquot"
+	case isDamage(err):
+		return "eio"
+	case isBusy(err):
+		return "descriptors"
+	}
+	return "other"
+}

@@ -1,0 +1,127 @@
+package packcache
+
+import (
+	"context"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"runtime/debug"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+// check is the verification of one entry of an earlier run, shared by all who want the entry.
+type check struct {
+	started bool // guarded by Cache.mu
+	done    chan struct{}
+	busy    error // valid once done is closed: why the entry could not be read now, though it may be good
+}
+
+// checkLocked starts the verification of e unless it runs already. The caller holds c.mu, and waits for its end:
+// afterwards e is trusted or gone, or the check says why it could not be made.
+func (c *Cache) checkLocked(e *entry) *check {
+	ch := e.check
+	if !ch.started {
+		ch.started = true
+		e.refs++
+		c.wg.Go(func() { c.verify(e, ch) })
+	}
+	return ch
+}
+
+// verify reads e whole, as one of a few at a time, and trusts or drops it.
+func (c *Cache) verify(e *entry, ch *check) {
+	defer close(ch.done)
+	var objects uint32
+	err := context.Cause(c.ctx)
+	select {
+	case c.verifying <- struct{}{}:
+		objects, err = c.read(e)
+		<-c.verifying
+	case <-c.ctx.Done():
+	}
+	c.mu.Lock()
+	var out []removed
+	switch {
+	case err == nil:
+		e.objects, e.check = objects, nil
+		c.m.verified.WithLabelValues("ok").Inc()
+	case isBusy(err):
+		ch.busy = err
+		e.check = &check{done: make(chan struct{})} // for the next who wants the entry
+		c.m.verified.WithLabelValues("busy").Inc()
+	case c.ctx.Err() == nil:
+		c.m.verified.WithLabelValues("bad").Inc()
+		if !e.gone {
+			c.index.remove(e)
+			out = c.dropLocked([]*entry{e}, evictCorrupt, out)
+		}
+	}
+	c.index.release(e, c.now())
+	c.gaugesLocked()
+	c.mu.Unlock()
+	c.unlink(out)
+	if len(out) > 0 {
+		c.log.Warn("a pack cache entry of an earlier run is damaged; the pack is made anew", "key", e.key, "err", err)
+	}
+}
+
+// read compares the data file of e with its sidecar.
+func (c *Cache) read(e *entry) (objects uint32, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			c.log.Error("panic while a pack cache entry was verified", "key", e.key, "panic", v, "stack", string(debug.Stack()))
+			err = fault.New(fault.Internal, "the entry could not be verified")
+		}
+	}()
+	start := time.Now()
+	b, err := c.readAtMost(c.path(e.key, metaExt), maxSidecar+1)
+	if err != nil {
+		return 0, err
+	}
+	s, err := parseSidecar(b)
+	if err != nil {
+		return 0, err
+	}
+	if s.key != e.key || s.length != e.size {
+		return 0, fmt.Errorf("the sidecar is of another pack: key %v, length %d; the data file has %d", s.key, s.length, e.size)
+	}
+	f, err := c.sys.open(c.path(e.key, dataExt))
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	buf := c.buffers.get()
+	defer c.buffers.put(buf)
+	var sum uint32
+	var length int64
+	for c.ctx.Err() == nil {
+		n, err := f.ReadAt(buf[:], length)
+		sum = crc32.Update(sum, castagnoli, buf[:n])
+		length += int64(n)
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	if err := context.Cause(c.ctx); err != nil {
+		return 0, err
+	}
+	if length != s.length || sum != s.crc {
+		return 0, fmt.Errorf("length %d and CRC-32C %08x, not %d and %08x", length, sum, s.length, s.crc)
+	}
+	c.log.Debug("verified a pack cache entry", "key", e.key, "bytes", length, "took", time.Since(start))
+	return s.objects, nil
+}
+
+func (c *Cache) readAtMost(path string, n int64) ([]byte, error) {
+	f, err := c.sys.open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, n))
+}

@@ -1,0 +1,11 @@
+package packsource
+
+import "time"
+
+// Hurry shortens the pauses after which something is done, for tests that look at it.
+func (g *Git) Hurry() {
+	g.pauses = pauses{flush: 5 * time.Millisecond, keepAlive: 20 * time.Millisecond, linger: time.Second}
+}
+
+// Arguments is the command line for a spec.
+func (g *Git) Arguments(spec *Spec) []string { return g.arguments("DIR", spec) }

@@ -1,0 +1,396 @@
+package packsource
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/process"
+)
+
+// ClassPack is the class of git processes that make packs.
+const ClassPack process.Class = "pack"
+
+// WindowDefault leaves a delta window to git.
+const WindowDefault = -1
+
+// GitOptions tunes `git pack-objects`; docs/decisions/0001-pack-objects-settings.md has the measurements behind the defaults.
+type GitOptions struct {
+	Scratch string // a directory of ours alone, made if it is missing and emptied
+	Threads int    // of one process; 0: the CPUs divided by the slots of ClassPack
+	// Window is the delta window (pack.window), except for snapshots; WindowDefault: git's.
+	Window int
+	// ShallowWindow is the delta window of snapshots: packs in which every want is shallow and that leave nothing out (depth 1),
+	// so that each file comes in one version.
+	ShallowWindow int
+	// ShallowCompression is the zlib level of what packs with a shallow boundary compress anew; 0: 3; -1: git's. Such packs
+	// can reuse less of what is stored, so it is a good part of their cost.
+	ShallowCompression int
+	WindowMemory       int64 // bytes that one thread's window may use; 0: 256 MiB; -1: no bound
+}
+
+// Git is the Source that runs `git pack-objects`, as git's own upload-pack does, with one difference: it does not run in the
+// served repository. Its git directory is an empty one of ours, and only the object directory is the repository's
+// (GIT_OBJECT_DIRECTORY). So nothing but the Spec has a say in the pack: not the repository's configuration or hooks, not its
+// replace refs or grafts, not the tags of hidden refs. Whatever lies in the object directory still works: alternates,
+// multi-pack-index, bitmaps, commit-graph, the reuse of deltas.
+type Git struct {
+	runner  *process.Runner
+	options GitOptions
+	pauses  pauses
+}
+
+// pauses of git after which something is done.
+type pauses struct {
+	flush     time.Duration // what was read is sent, though it fills no packet; progress is passed on
+	keepAlive time.Duration
+	linger    time.Duration // git has ended, yet somebody holds its output open: an error
+	gather    time.Duration // let git fill the pipe
+}
+
+// Git writes in pieces of a few KiB. To be woken for each of them cost as much CPU as all the rest of a cold clone's copying, so a
+// read that gave less than gather is followed by a pause, once a pack has shown to be large.
+const (
+	gather      = 64 << 10
+	gatherAfter = 256 << 10
+)
+
+// NewGit makes the Source and its scratch directories; what an earlier run left there is removed.
+func NewGit(runner *process.Runner, o GitOptions) (*Git, error) {
+	var err error
+	if o.Scratch, err = filepath.Abs(o.Scratch); err == nil {
+		err = os.RemoveAll(o.Scratch)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("empty the scratch directory: %w", err)
+	}
+	if o.Threads <= 0 {
+		o.Threads = max(1, runtime.NumCPU()/max(1, runner.Slots(ClassPack)))
+	}
+	if o.ShallowCompression == 0 {
+		o.ShallowCompression = 3
+	}
+	if o.WindowMemory == 0 {
+		o.WindowMemory = 256 << 20
+	}
+	g := &Git{runner: runner, options: o, pauses: pauses{
+		flush: 100 * time.Millisecond, keepAlive: KeepAliveAfter, linger: 2 * time.Second, gather: 4 * time.Millisecond,
+	}}
+	for _, format := range []git.ObjectFormat{git.SHA1, git.SHA256} {
+		if err := makeGitDir(g.plainDir(format), format, nil); err != nil {
+			return nil, err
+		}
+	}
+	return g, nil
+}
+
+func (g *Git) plainDir(format git.ObjectFormat) string {
+	return filepath.Join(g.options.Scratch, format.String()+".git")
+}
+
+// makeGitDir makes a git directory that has no objects and no refs but the tags.
+func makeGitDir(dir string, format git.ObjectFormat, tags []Tag) error {
+	for _, sub := range []string{"objects", "refs"} {
+		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
+			return fmt.Errorf("make a scratch git directory: %w", err)
+		}
+	}
+	config := "[core]\n\trepositoryFormatVersion = 1\n\tbare = true\n[extensions]\n\tobjectFormat = " + format.String() + "\n"
+	files := map[string]string{"HEAD": "ref: refs/heads/none\n", "config": config}
+	if len(tags) > 0 {
+		files["packed-refs"] = packedTags(tags)
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			return fmt.Errorf("make a scratch git directory: %w", err)
+		}
+	}
+	return nil
+}
+
+// packedTags writes tags as a packed-refs file (git-pack-refs(1)), which needs its refs sorted by name.
+func packedTags(tags []Tag) string {
+	b := []byte("# pack-refs with: peeled fully-peeled sorted \n")
+	for i, tag := range tags {
+		b = tag.ID.AppendHex(b)
+		b = fmt.Appendf(b, " refs/tags/%08d\n^", i)
+		b = append(tag.Peeled.AppendHex(b), '\n')
+	}
+	return string(b)
+}
+
+// Open starts git and returns when it runs. Ending ctx ends the pack, as Close does.
+func (g *Git) Open(ctx context.Context, spec *Spec) (Pack, error) {
+	objects, err := filepath.Abs(spec.Repo.Objects)
+	if err != nil {
+		return nil, fault.Wrap(fault.Internal, "cannot find the repository's objects", err)
+	}
+	dir, temporary := g.plainDir(spec.Repo.Format), ""
+	if len(spec.Tags) > 0 {
+		if temporary, err = os.MkdirTemp(g.options.Scratch, "tags-*.git"); err == nil {
+			err = makeGitDir(temporary, spec.Repo.Format, spec.Tags)
+		}
+		if err != nil {
+			os.RemoveAll(temporary)
+			return nil, fault.Wrap(fault.Unavailable, "cannot write to the state directory", err)
+		}
+		dir = temporary
+	}
+	p := &gitPack{pauses: g.pauses, trailer: spec.Repo.Format.Size(), temporary: temporary}
+	ctx, p.cancel = context.WithCancel(ctx)
+	p.abandoned = ctx.Err
+	child, err := g.runner.Start(ctx, process.Command{
+		Class:        ClassPack,
+		Subcommand:   "pack-objects",
+		Args:         g.arguments(dir, spec),
+		Env:          []string{"GIT_OBJECT_DIRECTORY=" + objects},
+		Stdin:        bytes.NewReader(revisions(spec)),
+		Stderr:       p.progress.add,
+		StdoutBuffer: 1 << 20,
+	})
+	if err != nil {
+		p.cancel()
+		p.removeTemporary()
+		return nil, err
+	}
+	p.child = child
+	return p, nil
+}
+
+// arguments is the command line. Nothing in it comes from a client but the filter, which is canonical.
+func (g *Git) arguments(dir string, spec *Spec) []string {
+	args := []string{"--git-dir=" + dir}
+	set := func(key string, value int64) { args = append(args, "-c", key+"="+strconv.FormatInt(value, 10)) }
+	set("pack.threads", int64(g.options.Threads))
+	if g.options.WindowMemory > 0 {
+		set("pack.windowMemory", g.options.WindowMemory)
+	}
+	if window := g.window(spec); window != WindowDefault {
+		set("pack.window", int64(window))
+	}
+	if len(spec.Shallow) > 0 {
+		if g.options.ShallowCompression > 0 {
+			set("pack.compression", int64(g.options.ShallowCompression))
+		}
+		args = append(args, "--shallow-file", "") // git takes its value only as an argument of its own
+	}
+	args = append(args, "pack-objects", "--revs", "--stdout", "--progress")
+	for _, flag := range []struct {
+		on   bool
+		name string
+	}{
+		{spec.Thin, "--thin"}, {len(spec.Shallow) > 0, "--shallow"}, {spec.Offset, "--delta-base-offset"},
+		{len(spec.Tags) > 0, "--include-tag"}, {spec.Filter != "", "--filter=" + spec.Filter},
+	} {
+		if flag.on {
+			args = append(args, flag.name)
+		}
+	}
+	return args
+}
+
+func (g *Git) window(spec *Spec) int {
+	if len(spec.Shallow) == 0 || len(spec.Haves) > 0 {
+		return g.options.Window
+	}
+	for _, want := range spec.Wants {
+		if _, shallow := slices.BinarySearchFunc(spec.Shallow, want, git.ObjectID.Compare); !shallow {
+			return g.options.Window
+		}
+	}
+	return g.options.ShallowWindow
+}
+
+// revisions is what pack-objects reads: grafts, what to reach, what to leave out.
+func revisions(spec *Spec) []byte {
+	b := make([]byte, 0, (len(spec.Shallow)+len(spec.Wants)+len(spec.Haves)+1)*(spec.Repo.Format.HexSize()+12))
+	for _, id := range spec.Shallow {
+		b = append(id.AppendHex(append(b, "--shallow "...)), '\n')
+	}
+	for _, id := range spec.Wants {
+		b = append(id.AppendHex(b), '\n')
+	}
+	b = append(b, "--not\n"...)
+	for _, id := range spec.Haves {
+		b = append(id.AppendHex(b), '\n')
+	}
+	return append(b, '\n')
+}
+
+// gitPack is one run of pack-objects.
+type gitPack struct {
+	child     *process.Process
+	cancel    context.CancelFunc
+	abandoned func() error // the error of Open's context
+	pauses    pauses
+	trailer   int    // length of the checksum that ends the pack
+	temporary string // scratch git directory of this run; "" for none
+	progress  progressText
+	info      Info
+	ended     bool // Wait was called
+}
+
+// Size is unknown: git tells it at the end only.
+func (p *gitPack) Size() int64 { return -1 }
+
+func (p *gitPack) Info() Info {
+	p.info.Result = Uncached
+	p.info.Wait = p.child.Waited()
+	return p.info
+}
+
+// Send frames git's output on its way to out.
+func (p *gitPack) Send(ctx context.Context, out Output) error {
+	defer context.AfterFunc(ctx, p.child.Kill)()
+	f := newFramer(p.trailer)
+	defer f.release()
+	err := p.copy(f, out)
+	if err != nil {
+		p.child.Kill()
+	}
+	usage, exit := p.child.Wait()
+	p.ended, p.info.Child = true, usage
+	gone := cmp.Or(ctx.Err(), p.abandoned())
+	switch {
+	case gone != nil:
+		return fault.Wrap(fault.KindOf(gone), "the pack was abandoned", gone)
+	case errors.Is(err, errGit):
+		if exit != nil && !fault.Is(exit, fault.Cancelled) { // git's own words say more; cancelled was it by us
+			err = exit
+		}
+		return packError(err)
+	case err != nil: // out's
+		return err
+	case exit != nil:
+		return packError(exit)
+	}
+	if err := p.tell(out); err != nil {
+		return err
+	}
+	return p.write(out, f.last()) // kept back until git had ended well
+}
+
+// errGit marks an error of git's output.
+var errGit = errors.New("git pack-objects gave no pack")
+
+// packError keeps the kind of err, and of its text only what a client may see.
+func packError(err error) error {
+	return &fault.Error{Kind: fault.KindOf(err), Msg: "the pack could not be made", RetryAfter: fault.RetryAfter(err), Err: err}
+}
+
+// copy sends git's output but for its last bytes. Its errors are out's, or errGit.
+func (p *gitPack) copy(f *framer, out Output) error {
+	stdout := p.child.Stdout()
+	sent := time.Now()
+	told, spoke := sent, sent
+	for {
+		before := f.total
+		idle, err := p.fill(f, stdout)
+		p.info.Objects = f.objects
+		if err == io.EOF {
+			if err = f.whole(); err != nil {
+				p.letEnd()
+			}
+			return err
+		} else if err != nil {
+			return err
+		}
+		now := time.Now()
+		if idle || now.Sub(told) >= p.pauses.flush {
+			told = now
+			if err := p.tell(out); err != nil {
+				return err
+			}
+		}
+		if packets := f.take(idle || now.Sub(sent) >= p.pauses.flush); len(packets) > 0 {
+			if err := p.write(out, packets); err != nil {
+				return err
+			}
+			f.sent()
+			sent = time.Now()
+			spoke = sent
+		} else if now.Sub(spoke) >= p.pauses.keepAlive { // progress does not count: a reader may drop it
+			if err := out.KeepAlive(); err != nil {
+				return err
+			}
+			spoke = now
+		}
+		if !idle && f.total-before < gather && f.total > gatherAfter {
+			time.Sleep(p.pauses.gather)
+		}
+	}
+}
+
+// letEnd waits for a git that closed its output too early: how it ends says more than what is missing. Killed at once, it would
+// seem to have died by us.
+func (p *gitPack) letEnd() {
+	patience := time.NewTimer(p.pauses.linger)
+	defer patience.Stop()
+	select {
+	case <-p.child.Done():
+	case <-patience.C:
+	}
+}
+
+// fill reads once; idle means that nothing came for a while. An error is io.EOF or errGit.
+func (p *gitPack) fill(f *framer, stdout *os.File) (idle bool, err error) {
+	pause, ended := p.pauses.flush, false
+	select {
+	case <-p.child.Done():
+		pause, ended = p.pauses.linger, true
+	default:
+	}
+	stdout.SetReadDeadline(time.Now().Add(pause))
+	err = f.fill(stdout)
+	switch {
+	case err == nil || err == io.EOF || errors.Is(err, errGit):
+		return false, err
+	case errors.Is(err, os.ErrDeadlineExceeded) && !ended:
+		return true, nil
+	}
+	return false, fmt.Errorf("%w: %w", errGit, err)
+}
+
+func (p *gitPack) tell(out Output) error {
+	text := p.progress.take()
+	if len(text) == 0 {
+		return nil
+	}
+	return out.Progress(text)
+}
+
+func (p *gitPack) write(out Output, packets []byte) error {
+	n, err := out.Write(packets)
+	p.info.Bytes += int64(n)
+	return err
+}
+
+func (p *gitPack) removeTemporary() {
+	if p.temporary != "" {
+		_ = os.RemoveAll(p.temporary) // swept at the next start if it fails
+		p.temporary = ""
+	}
+}
+
+// Close kills git if it still runs, and waits for its end.
+func (p *gitPack) Close() error {
+	p.cancel()
+	if !p.ended {
+		p.child.Kill()
+		usage, _ := p.child.Wait()
+		p.ended, p.info.Child = true, usage
+	}
+	p.removeTemporary()
+	return nil
+}

@@ -1,0 +1,15 @@
+package packsource_test
+
+import (
+	"testing"
+
+	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/packsource"
+	"github.com/packhorse-git/packhorse/internal/packsource/sourcetest"
+)
+
+func TestGit(t *testing.T) {
+	sourcetest.Run(t, func(t testing.TB, program string) packsource.Source {
+		return sourcetest.FromGit(t, program, process.Limits{Slots: 2, Queue: 100})
+	})
+}

@@ -1,0 +1,171 @@
+// Package packsource makes packs: a pack specification in, pack bytes out.
+//
+// A Spec is everything a pack depends on. A Source sees nothing else of the request, so a pack is a pure function of the
+// Spec's Key, and one made for one client serves every client whose request has the same Key, for as long as the repository
+// exists. Git is the Source that runs `git pack-objects`; package packcache is a Source that keeps what another made.
+//
+// The bytes travel framed as they stand in the protocol's packfile section: side-band-1 pkt-lines of at most
+// pktline.MaxLine bytes (gitprotocol-pack(5)), so that nobody has to frame them again.
+package packsource
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"hash"
+	"io"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/process"
+)
+
+// Spec says which pack to make. All lists are sorted by ID and without repeats.
+type Spec struct {
+	Repo    Repository
+	Wants   []git.ObjectID // what the pack has to reach
+	Haves   []git.ObjectID // what it leaves out, with all they reach: common haves reduced to the maximal ones
+	Shallow []git.ObjectID // commits to be treated as having no parents: the client's, new and server's own boundary
+	Filter  string         // canonical filter specification with all names resolved to object IDs; "" for none
+	Tags    []Tag          // annotated tags to add if what they peel to is in the pack (include-tag)
+	Thin    bool           // deltas may refer to objects that the haves reach
+	Offset  bool           // deltas may name their base by offset (ofs-delta)
+
+	key *Key // once sealed
+}
+
+// Tag is an annotated tag and what it peels to.
+type Tag struct{ ID, Peeled git.ObjectID }
+
+// Repository is the part of a repository that a pack is made from.
+type Repository struct {
+	Objects     string // path of the object directory
+	Format      git.ObjectFormat
+	Incarnation string // changes when a repository is deleted and made again under the same path
+}
+
+// Key identifies a pack.
+type Key [sha256.Size]byte
+
+func (k Key) String() string { return hex.EncodeToString(k[:]) }
+
+// ParseKey reads a key as String writes it.
+func ParseKey(s string) (k Key, ok bool) {
+	if len(s) != 2*len(k) {
+		return k, false
+	}
+	_, err := hex.Decode(k[:], []byte(s))
+	return k, err == nil
+}
+
+// keyVersion is part of every key; raise it when what a Source makes of a Spec changes in meaning.
+const keyVersion = "packhorse pack 1\n"
+
+// Seal computes the key once and for all. The Spec is not changed any more.
+func (s *Spec) Seal() {
+	key := s.Key()
+	s.key = &key
+}
+
+// Key hashes all of the Spec, except for where the objects lie on disk: the incarnation stands for that.
+func (s *Spec) Key() Key {
+	if s.key != nil {
+		return *s.key
+	}
+	h := sha256.New()
+	io.WriteString(h, keyVersion)
+	writeString(h, s.Repo.Incarnation)
+	writeString(h, s.Repo.Format.String())
+	writeString(h, s.Filter)
+	var flags [2]byte
+	if s.Thin {
+		flags[0] = 1
+	}
+	if s.Offset {
+		flags[1] = 1
+	}
+	h.Write(flags[:])
+	writeIDs(h, s.Wants)
+	writeIDs(h, s.Haves)
+	writeIDs(h, s.Shallow)
+	writeLength(h, len(s.Tags))
+	for i := range s.Tags {
+		h.Write(s.Tags[i].ID.Raw())
+	}
+	var k Key
+	h.Sum(k[:0])
+	return k
+}
+
+func writeLength(h hash.Hash, n int) {
+	var b [8]byte
+	binary.BigEndian.PutUint64(b[:], uint64(n))
+	h.Write(b[:])
+}
+
+func writeString(h hash.Hash, s string) {
+	writeLength(h, len(s))
+	io.WriteString(h, s)
+}
+
+func writeIDs(h hash.Hash, ids []git.ObjectID) {
+	writeLength(h, len(ids))
+	for i := range ids {
+		h.Write(ids[i].Raw())
+	}
+}
+
+// Source makes packs. It is safe for concurrent use.
+type Source interface {
+	// Open returns once the pack's first bytes are under way or stored: after the wait for a slot, so that an overload is
+	// an error (fault.Exhausted) before anything was sent. The caller closes the Pack, and sends it at most once.
+	// Cancelling ctx abandons the pack for this caller; whether the work goes on for others is the Source's business.
+	Open(ctx context.Context, spec *Spec) (Pack, error)
+}
+
+// Pack is one pack on its way to one reader. It is used by one goroutine.
+type Pack interface {
+	// Size is the length in bytes of all that Send will write, or -1 if that is not known yet.
+	Size() int64
+	// Send writes the framed pack to out. A nil error means that the pack is whole. After an error the reader must be
+	// told (side-band 3, or a connection cut off): what was written is no pack. Errors of out come back as they are.
+	Send(ctx context.Context, out Output) error
+	// Info tells what is known so far; complete after Send.
+	Info() Info
+	// Close lets go of the pack. It ends the work if nobody else wants it, and returns once no resource is held.
+	Close() error
+}
+
+// Output takes a framed pack. Calls come one at a time, each at a packet boundary. If it is also an io.ReaderFrom, parts of
+// files are handed to it as a *bulk.Section, so that the kernel can copy them.
+type Output interface {
+	// Write takes whole side-band-1 packets. It does not keep p.
+	io.Writer
+	// Progress takes text for people (side-band 2). It does not keep text.
+	Progress(text []byte) error
+	// KeepAlive is called when nothing was sent for KeepAliveAfter.
+	KeepAlive() error
+}
+
+// KeepAliveAfter is how long a Pack lets its Output be silent: as uploadpack.keepAlive's default.
+const KeepAliveAfter = 5 * time.Second
+
+// Result says where a pack came from.
+type Result string
+
+const (
+	Uncached Result = "uncached" // made for this reader alone
+	Miss     Result = "miss"     // made for this reader and kept
+	Follow   Result = "follow"   // being made for another reader
+	Hit      Result = "hit"      // found complete
+)
+
+// Info describes a pack for logs and metrics.
+type Info struct {
+	Result  Result
+	Bytes   int64         // framed bytes handed to the Output so far
+	Objects uint32        // from the pack's header; 0 while unknown
+	Wait    time.Duration // waited for a slot
+	Child   process.Usage // what the git process used, if this reader's request started one and it has ended
+}

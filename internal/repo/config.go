@@ -1,0 +1,284 @@
+package repo
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+// maxConfig bounds a repository's config file in bytes.
+const maxConfig = 1 << 20
+
+// Config is a repository's own configuration file (git-config(1), "Syntax"). Includes are not followed: a repository must
+// not make us read other files. Keys are "section.key" or "section.subsection.key", section and key in lower case.
+type Config struct {
+	variables []variable     // in the order of the file
+	last      map[string]int // where a key's last value is
+}
+
+// variable is one line of a config.
+type variable struct {
+	key, value string
+	bare       bool // a key without "=", whose value is "true"
+}
+
+func (c *Config) add(v variable) {
+	if c.last == nil {
+		c.last = make(map[string]int)
+	}
+	c.last[v.key] = len(c.variables)
+	c.variables = append(c.variables, v)
+}
+
+// Get returns a key's last value.
+func (c Config) Get(key string) (string, bool) {
+	i, ok := c.last[key]
+	if !ok {
+		return "", false
+	}
+	return c.variables[i].value, true
+}
+
+// Bool is a key's last value as a truth value, or otherwise if there is none (git-config(1), "Values").
+func (c Config) Bool(key string, otherwise bool) (bool, error) {
+	value, ok := c.Get(key)
+	if !ok {
+		return otherwise, nil
+	}
+	switch strings.ToLower(value) {
+	case "true", "yes", "on":
+		return true, nil
+	case "false", "no", "off", "":
+		return false, nil
+	}
+	n, err := strconv.ParseInt(strings.TrimRight(value, "kKmMgG"), 0, 64)
+	if err != nil || strings.Contains(value, "_") {
+		return false, fault.New(fault.Corrupt, "the repository's config has a %.80s that is neither true nor false", key)
+	}
+	return n != 0, nil
+}
+
+// readConfig reads a config file; one that is not there is empty.
+func readConfig(path string) (Config, *configState, error) {
+	text, state, err := readConfigText(path)
+	if err != nil {
+		return Config{}, nil, err
+	}
+	config, err := ParseConfig(string(text))
+	return config, state, err
+}
+
+// ParseConfig reads a config file's text.
+func ParseConfig(text string) (Config, error) {
+	p := &configParser{text: strings.TrimPrefix(text, "\ufeff"), line: 1}
+	if err := p.parse(); err != nil {
+		return Config{}, fault.Wrap(fault.Corrupt, "the repository's config cannot be read", err)
+	}
+	return p.config, nil
+}
+
+type configParser struct {
+	text    string
+	at      int
+	line    int
+	section string // with the dot behind it; "" before the first header
+	config  Config
+}
+
+// eof is what peek gives at the end; no config holds it as a character.
+const eof = 0
+
+func (p *configParser) peek() byte {
+	if p.at >= len(p.text) {
+		return eof
+	}
+	if p.text[p.at] == '\r' && p.at+1 < len(p.text) && p.text[p.at+1] == '\n' {
+		return '\n'
+	}
+	return p.text[p.at]
+}
+
+func (p *configParser) next() byte {
+	c := p.peek()
+	if p.at < len(p.text) {
+		if c == '\n' {
+			if p.text[p.at] == '\r' {
+				p.at++
+			}
+			p.line++
+		}
+		p.at++
+	}
+	return c
+}
+
+func (p *configParser) bad(what string) error { return fmt.Errorf("line %d: %s", p.line, what) }
+
+func (p *configParser) parse() error {
+	if i := strings.IndexByte(p.text, 0); i >= 0 {
+		return errors.New("it holds a NUL byte")
+	}
+	for {
+		switch c := p.next(); {
+		case c == eof:
+			return nil
+		case isSpace(c):
+		case c == '#' || c == ';':
+			p.skipLine()
+		case c == '[':
+			if err := p.header(); err != nil {
+				return err
+			}
+		case isLetter(c):
+			if err := p.variable(c); err != nil {
+				return err
+			}
+		default:
+			return p.bad("neither a section, a key nor a comment")
+		}
+	}
+}
+
+func (p *configParser) skipLine() {
+	for c := p.peek(); c != eof && c != '\n'; c = p.peek() {
+		p.next()
+	}
+}
+
+// isSpace tells what git takes for a space. A carriage return is one where it does not end a line together with a line feed.
+func isSpace(c byte) bool  { return c == ' ' || c == '\t' || c == '\n' || c == '\r' }
+func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
+func isKeyChar(c byte) bool {
+	return isLetter(c) || '0' <= c && c <= '9' || c == '-'
+}
+
+// header reads [section], [section "subsection"] or the old [section.subsection].
+func (p *configParser) header() error {
+	var name strings.Builder
+	for {
+		switch c := p.next(); {
+		case isKeyChar(c) || c == '.':
+			name.WriteByte(c)
+		case c == ']' && name.Len() > 0:
+			p.section = strings.ToLower(name.String()) + "."
+			return nil
+		case isSpace(c) && c != '\n':
+			return p.subsection(strings.ToLower(name.String()))
+		default:
+			return p.bad("bad section header")
+		}
+	}
+}
+
+func (p *configParser) subsection(section string) error {
+	for c := p.peek(); isSpace(c) && c != '\n'; c = p.peek() {
+		p.next()
+	}
+	if p.next() != '"' {
+		return p.bad("bad section header")
+	}
+	var name strings.Builder
+	for {
+		switch c := p.next(); c {
+		case eof, '\n':
+			return p.bad("a subsection's name is not closed")
+		case '"':
+			if p.next() != ']' {
+				return p.bad("bad section header")
+			}
+			p.section = section + "." + name.String() + "."
+			return nil
+		case '\\':
+			if c = p.next(); c == eof || c == '\n' {
+				return p.bad("a subsection's name is not closed")
+			}
+			name.WriteByte(c)
+		default:
+			name.WriteByte(c)
+		}
+	}
+}
+
+// variable reads "key = value" or a key alone, which is true.
+func (p *configParser) variable(first byte) error {
+	var key strings.Builder
+	key.WriteByte(first)
+	for isKeyChar(p.peek()) {
+		key.WriteByte(p.next())
+	}
+	for c := p.peek(); c == ' ' || c == '\t'; c = p.peek() {
+		p.next()
+	}
+	name := p.section + strings.ToLower(key.String())
+	switch p.next() {
+	case eof, '\n':
+		p.config.add(variable{key: name, value: "true", bare: true})
+		return nil
+	case '=':
+	default:
+		return p.bad("bad key")
+	}
+	value, err := p.value()
+	if err != nil {
+		return err
+	}
+	p.config.add(variable{key: name, value: value})
+	return nil
+}
+
+// value reads to the end of the line: quotes, escapes, continuation lines, comments; outer spaces fall away.
+func (p *configParser) value() (string, error) {
+	var b strings.Builder
+	quoted, spaces := false, 0
+	for {
+		c := p.next()
+		switch {
+		case (c == eof || c == '\n') && quoted:
+			return "", p.bad("a quote is not closed")
+		case c == eof || c == '\n':
+			return b.String(), nil
+		case isSpace(c) && !quoted:
+			if b.Len() > 0 {
+				spaces++
+			}
+			continue
+		case (c == '#' || c == ';') && !quoted:
+			p.skipLine()
+			continue
+		}
+		for ; spaces > 0; spaces-- {
+			b.WriteByte(' ')
+		}
+		switch c {
+		case '"':
+			quoted = !quoted
+		case '\\':
+			if err := p.escape(&b); err != nil {
+				return "", err
+			}
+		default:
+			b.WriteByte(c)
+		}
+	}
+}
+
+// escape reads what stands behind a backslash.
+func (p *configParser) escape(b *strings.Builder) error {
+	switch c := p.next(); c {
+	case eof, '\n':
+	case 't':
+		b.WriteByte('\t')
+	case 'b':
+		b.WriteByte('\b')
+	case 'n':
+		b.WriteByte('\n')
+	case '\\', '"':
+		b.WriteByte(c)
+	default:
+		return p.bad("bad escape")
+	}
+	return nil
+}

@@ -1,0 +1,60 @@
+package repo
+
+import (
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// hideRule is one value of transfer.hideRefs or uploadpack.hideRefs (git-config(1), "transfer.hideRefs").
+type hideRule struct {
+	prefix string // covers the ref of this name and those below it
+	shows  bool   // "!": what it covers is not hidden
+}
+
+// hideRules are a repository's rules in the order of its config; the last that covers a name decides.
+type hideRules []hideRule
+
+func isHideKey(key string) bool { return key == "transfer.hiderefs" || key == "uploadpack.hiderefs" }
+
+// hiddenRefs reads the rules of both keys, which count as one list. "^" says that a name is meant before namespaces are taken off;
+// as none are served, it means nothing more.
+func hiddenRefs(c Config) (hideRules, error) {
+	var rules hideRules
+	for _, v := range c.variables {
+		if !isHideKey(v.key) {
+			continue
+		}
+		if v.bare {
+			return nil, fault.New(fault.Corrupt, "the repository's config has a %s without a value", v.key)
+		}
+		name, shows := strings.CutPrefix(v.value, "!")
+		name = strings.TrimRight(strings.TrimPrefix(name, "^"), "/")
+		if name != "" { // which would cover nothing
+			rules = append(rules, hideRule{name, shows})
+		}
+	}
+	return rules, nil
+}
+
+// hides tells whether a ref is hidden.
+func (h hideRules) hides(name git.RefName) bool {
+	for i := len(h) - 1; i >= 0; i-- {
+		rest, ok := strings.CutPrefix(string(name), h[i].prefix)
+		if ok && (rest == "" || rest[0] == '/') {
+			return !h[i].shows
+		}
+	}
+	return false
+}
+
+// any tells whether some ref may be hidden.
+func (h hideRules) any() bool {
+	for _, rule := range h {
+		if !rule.shows {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,21 @@
+package repo
+
+import (
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// identity names a directory for as long as it exists: device, inode and time of birth, which tells it from a later directory
+// that was given the same inode.
+func identity(path string) (string, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return "", &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return "", &os.PathError{Op: "stat", Path: path, Err: unix.ENOTDIR}
+	}
+	return fmt.Sprintf("%d:%d:%d.%d", st.Dev, st.Ino, st.Btim.Sec, st.Btim.Nsec), nil
+}

@@ -1,0 +1,248 @@
+// Package repo opens a repository for serving: its objects, refs, history and configuration in one handle.
+//
+// A Repo is shared by all requests for its repository, and each request first asks Fresh whether it still stands for what is
+// on disk: other programs push, repack, delete and make repositories anew at any time, and what they did is to be seen by
+// the very next request.
+package repo
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/graph"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
+)
+
+// Options says how repositories are opened.
+type Options struct {
+	Root         string // alternates have to lie below it
+	RefsMetrics  *refs.Metrics
+	GraphMetrics *graph.Metrics
+}
+
+// Repo is one open repository. Safe for concurrent use.
+type Repo struct {
+	Dir         string // the git directory
+	Format      git.ObjectFormat
+	Incarnation string // changes when the repository is deleted and made again under the same path
+	Objects     *pack.Store
+	Refs        *refs.Store
+	Graph       *graph.Graph
+	config      configFile
+	worktree    *configFile // config.worktree; nil: that is not read
+	hidden      hideRules
+	objects     string // identity of the object directory
+}
+
+// IsGitDir tells whether dir looks like a git directory to git itself: HEAD, objects and refs
+// (gitrepository-layout(5)).
+func IsGitDir(dir string) bool {
+	if info, err := os.Stat(filepath.Join(dir, "objects")); err != nil || !info.IsDir() {
+		return false
+	}
+	if info, err := os.Stat(filepath.Join(dir, "refs")); err != nil || !info.IsDir() {
+		return false
+	}
+	info, err := os.Lstat(filepath.Join(dir, "HEAD"))
+	return err == nil && (info.Mode().IsRegular() || info.Mode()&fs.ModeSymlink != 0)
+}
+
+// Open opens the git directory dir.
+func Open(dir string, o Options) (*Repo, error) {
+	incarnation, err := identity(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fault.Wrap(fault.NotFound, "no such repository", err)
+	}
+	if err != nil {
+		return nil, fault.Wrap(fault.Unavailable, "cannot open the repository", err)
+	}
+	r := &Repo{Dir: dir, Incarnation: incarnation}
+	config, err := r.config.read(filepath.Join(dir, "config"))
+	if err != nil {
+		return nil, err
+	}
+	if r.Format, err = supported(config); err != nil {
+		return nil, err
+	}
+	if err := r.worktreeConfig(&config); err != nil {
+		return nil, err
+	}
+	if err := served(config); err != nil {
+		return nil, err
+	}
+	if r.hidden, err = hiddenRefs(config); err != nil {
+		return nil, err
+	}
+	objects := filepath.Join(dir, "objects")
+	if r.objects, err = identity(objects); err != nil {
+		return nil, fault.Wrap(fault.Unavailable, "cannot open the repository's objects", err)
+	}
+	if err := inside(o.Root, objects); err != nil {
+		return nil, err
+	}
+	if r.Objects, err = pack.Open(objects, pack.Options{Format: r.Format, Root: o.Root}); err != nil {
+		return nil, err
+	}
+	r.Graph = graph.New(r.Objects, r.Objects.Dirs, graph.Options{Format: r.Format, Metrics: o.GraphMetrics})
+	visible := refs.Options{Format: r.Format, Metrics: o.RefsMetrics}
+	if r.HidesRefs() {
+		visible.Hidden = r.hidden.hides
+	}
+	r.Refs = refs.Open(dir, dir, visible)
+	return r, nil
+}
+
+// inside refuses an object directory that is a link to somewhere outside the root.
+func inside(root, path string) error {
+	if root == "" {
+		return nil
+	}
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return fault.Wrap(fault.Unavailable, "cannot open the repository's objects", err)
+	}
+	if root, err = filepath.EvalSymlinks(root); err != nil {
+		return fault.Wrap(fault.Unavailable, "cannot open the root", err)
+	}
+	if real != root && !strings.HasPrefix(real, strings.TrimSuffix(root, "/")+"/") {
+		return fault.New(fault.Denied, "the repository's objects lie outside the served root")
+	}
+	return nil
+}
+
+// supported checks the repository format as git does (gitrepository-layout(5), "repositoryformatversion"): an extension
+// that we do not know may mean anything, so such a repository is refused. Version 0 knows no extensions but those that are
+// older than version 1, and a configuration without a version has none.
+func supported(c Config) (git.ObjectFormat, error) {
+	version, ok := c.Get("core.repositoryformatversion")
+	if !ok {
+		return git.SHA1, nil
+	}
+	switch version {
+	case "0", "1":
+	default:
+		return 0, fault.New(fault.Unavailable, "repository format version %.20q is not supported", version)
+	}
+	format := git.SHA1
+	for key := range c.last {
+		name, ok := strings.CutPrefix(key, "extensions.")
+		if !ok {
+			continue
+		}
+		value, _ := c.Get(key)
+		if version == "0" && (name == "objectformat" || name == "noop-v1") {
+			return 0, fault.New(fault.Unavailable, "repository extension %s needs repository format version 1", name)
+		}
+		switch name {
+		case "objectformat":
+			f, err := git.ParseObjectFormat(value)
+			if err != nil {
+				return 0, fault.New(fault.Unavailable, "object format %.20q is not supported", value)
+			}
+			format = f
+		case "noop", "noop-v1", "partialclone", "preciousobjects", "worktreeconfig", "relativeworktrees":
+		case "refstorage":
+			if value != "files" {
+				return 0, fault.New(fault.Unavailable, "this repository's refs are stored as %.20q, which this version does not read", value)
+			}
+		case "compatobjectformat":
+		default:
+			if version == "1" {
+				return 0, fault.New(fault.Unavailable, "repository extension %.40q is not supported", name)
+			}
+		}
+	}
+	return format, nil
+}
+
+// worktreeFile is a second config, which counts after the first one if extensions.worktreeConfig says so.
+const worktreeFile = "config.worktree"
+
+// worktreeConfig adds to c what the second config says, if there is one.
+func (r *Repo) worktreeConfig(c *Config) error {
+	used, err := c.Bool("extensions.worktreeconfig", false)
+	if err != nil || !used {
+		return err
+	}
+	r.worktree = new(configFile)
+	more, err := r.worktree.read(filepath.Join(r.Dir, worktreeFile))
+	for _, v := range more.variables {
+		c.add(v)
+	}
+	return err
+}
+
+// served refuses a repository whose config says that it is not for us, or may say so in a file that we do not read.
+func served(c Config) error {
+	for key := range c.last {
+		if key == "include.path" || strings.HasPrefix(key, "includeif.") && strings.HasSuffix(key, ".path") {
+			return fault.New(fault.Unavailable,
+				"the repository's config includes another file, which is not followed: it might hide refs")
+		}
+	}
+	serve, err := c.Bool("http.uploadpack", true)
+	if err == nil && !serve {
+		return fault.New(fault.Denied, "fetching from this repository is turned off (http.uploadpack)")
+	}
+	return err
+}
+
+// HidesRefs tells whether the repository's config may hide refs: those that it does no Snapshot shows.
+func (r *Repo) HidesRefs() bool { return r.hidden.any() }
+
+// Fresh tells whether the handle still stands for the repository at a path, which may lead to it by symbolic links: the same
+// directory with the same object directory and the same configuration. It costs three stats, four with a config.worktree,
+// and reading a config that is very young.
+func (r *Repo) Fresh(path string) bool {
+	now, err := identity(path)
+	if err != nil || now != r.Incarnation {
+		return false
+	}
+	objects, err := identity(filepath.Join(r.Dir, "objects"))
+	if err != nil || objects != r.objects || !r.config.same() {
+		return false
+	}
+	return r.worktree == nil || r.worktree.same()
+}
+
+// Refresh brings the view of objects and history up to date with the disk; refs are looked at by each snapshot anyway. A
+// commit-graph that cannot be used is no error: history is read from the objects then, and the graph's metrics count it.
+func (r *Repo) Refresh() error {
+	if err := r.Objects.Refresh(); err != nil {
+		return err
+	}
+	_ = r.Graph.Refresh()
+	return nil
+}
+
+// Shallow reads the commits that the repository itself has without their parents (gitformat-shallow(5)). Nil for a
+// repository with whole history.
+func (r *Repo) Shallow() ([]git.ObjectID, error) {
+	text, err := readAll(filepath.Join(r.Dir, "shallow"), math.MaxInt64)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, cannotRead("shallow file", err)
+	}
+	var ids []git.ObjectID
+	for line := range strings.Lines(string(text)) {
+		id, err := git.ParseObjectID(strings.TrimSuffix(line, "\n"))
+		if err != nil || id.Format() != r.Format {
+			return nil, fault.Wrap(fault.Corrupt, "the repository's shallow file is damaged", fmt.Errorf("line %.80q", line))
+		}
+		ids = append(ids, id)
+	}
+	return ids, nil
+}
+
+// Close lets go of the open files. Requests that still use the handle may fail with an error, never crash.
+func (r *Repo) Close() error { return r.Objects.Close() }

@@ -1,0 +1,135 @@
+package roles
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+)
+
+// check finds the values that cannot be right by themselves or together. Every message says what to do.
+func (c *Config) check() error {
+	var all []error
+	bad := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }
+
+	if host, err := splitAddress(c.HTTP.Address); err != nil {
+		bad("http.address: %w", err)
+	} else if !isLoopback(host) && !c.HTTP.PublicRead {
+		bad("http.address %q can be reached by other machines, and everybody who reaches it could read every repository: "+
+			"add --public-read (http.public_read = true) if that is meant, or listen on 127.0.0.1", c.HTTP.Address)
+	}
+	if c.Ops.Address != "" {
+		if host, err := splitAddress(c.Ops.Address); err != nil {
+			bad("ops.address: %w", err)
+		} else if !isLoopback(host) && !c.Ops.Expose {
+			bad("ops.address %q can be reached by other machines, and it serves profiles to whoever reaches it: "+
+				"add --ops-expose (ops.expose = true) if that network is trusted, or listen on 127.0.0.1", c.Ops.Address)
+		}
+	}
+	if (c.HTTP.TLSCert == "") != (c.HTTP.TLSKey == "") {
+		bad("TLS needs both --tls-cert and --tls-key (http.tls_cert, http.tls_key)")
+	}
+	oneOf := func(key, value string, allowed ...string) {
+		for _, a := range allowed {
+			if value == a {
+				return
+			}
+		}
+		bad("%s is %q; it has to be one of %q", key, value, allowed)
+	}
+	oneOf("fetch.wants", c.Fetch.Wants, "any", "reachable", "tip")
+	oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
+	oneOf("log.format", c.Log.Format, "auto", "text", "json")
+
+	within := func(key string, n, low, high int) {
+		if n < low || n > high {
+			bad("%s is %d; it has to be from %d to %d", key, n, low, high)
+		}
+	}
+	const many = 1 << 24
+	within("git.slots", c.Git.Slots, 0, 1024)
+	within("git.queue", c.Git.Queue, 0, many)
+	within("git.nice", c.Git.Nice, 0, 19)
+	within("git.threads", c.Git.Threads, 0, 1024)
+	within("git.window", c.Git.Window, -1, 10000)
+	within("git.shallow_window", c.Git.ShallowWindow, -1, 10000)
+	within("git.shallow_compression", c.Git.ShallowCompression, -1, 9)
+	within("fetch.max_wants", c.Fetch.MaxWants, 1, many)
+	within("fetch.max_haves", c.Fetch.MaxHaves, 1, many)
+	within("fetch.max_shallow", c.Fetch.MaxShallow, 1, many)
+	within("lanes.small", c.Lanes.Small, 1, many)
+	within("lanes.bulk", c.Lanes.Bulk, 1, many)
+	for _, s := range []struct {
+		key   string
+		value Size
+		least Size
+	}{
+		{"http.max_header", c.HTTP.MaxHeader, 4 << 10},
+		{"http.max_body", c.HTTP.MaxBody, 64 << 10},
+		{"lanes.request_bytes", c.Lanes.RequestBytes, 1 << 20},
+		{"cache.max_bytes", c.Cache.MaxBytes, 0},
+		{"cache.min_free", c.Cache.MinFree, 0},
+	} {
+		if s.value < s.least {
+			bad("%s is %d; it has to be at least %s", s.key, int64(s.value), s.least)
+		}
+	}
+	for _, d := range []struct {
+		key   string
+		value Duration
+	}{
+		{"http.header_timeout", c.HTTP.HeaderTimeout},
+		{"http.idle_timeout", c.HTTP.IdleTimeout},
+		{"http.read_stall", c.HTTP.ReadStall},
+		{"http.write_stall", c.HTTP.WriteStall},
+		{"cache.max_idle", c.Cache.MaxIdle},
+		{"git.wait", c.Git.Wait},
+	} {
+		if d.value.Duration <= 0 {
+			bad("%s is %s; it has to be more than 0s", d.key, d.value)
+		}
+	}
+	return errors.Join(all...)
+}
+
+// checkDisk finds what the machine lacks for these values.
+func (c *Config) checkDisk() error {
+	var all []error
+	if info, err := os.Stat(c.Root); err != nil {
+		all = append(all, fmt.Errorf("root: %w; make the directory, or name the one that holds your bare repositories", err))
+	} else if !info.IsDir() {
+		all = append(all, fmt.Errorf("root: %s is not a directory; name the directory above your bare repositories", c.Root))
+	}
+	if c.HTTP.TLSCert != "" {
+		if _, err := tls.LoadX509KeyPair(c.HTTP.TLSCert, c.HTTP.TLSKey); err != nil {
+			all = append(all, fmt.Errorf("http.tls_cert and http.tls_key: %w", err))
+		}
+	}
+	if _, err := exec.LookPath(c.Git.Program); err != nil {
+		all = append(all, fmt.Errorf("git.program: %w; install git, or name the program with --git", err))
+	}
+	return errors.Join(all...)
+}
+
+func splitAddress(address string) (host string, err error) {
+	host, port, err := net.SplitHostPort(address)
+	if err == nil {
+		_, err = net.LookupPort("tcp", port)
+	}
+	if err != nil {
+		return "", fmt.Errorf("%q is not HOST:PORT, as in 127.0.0.1:8080", address)
+	}
+	return host, nil
+}
+
+// isLoopback reports whether only this machine reaches the host. An empty host is every address of the machine. Of names,
+// only localhost counts; what others resolve to may change.
+func isLoopback(host string) bool {
+	if host == "localhost" {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}

@@ -1,0 +1,271 @@
+package roles
+
+import (
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"time"
+)
+
+// Config is everything that can be set, in the order in which docs/config.md shows it. The comments on the fields are
+// that page: `go test ./internal/roles -run Docs -update` writes it.
+type Config struct {
+	// The directory below which the repositories lie, at any depth: bare repositories and ".git" directories. It has to exist.
+	Root string `toml:"root"`
+
+	// Where Packhorse keeps what is its own: the pack cache and a lock. One process at a time uses it. Empty means
+	// ROOT/.packhorse.
+	State string `toml:"state"`
+
+	HTTP     HTTPConfig     `toml:"http"`
+	Ops      OpsConfig      `toml:"ops"`
+	Shutdown ShutdownConfig `toml:"shutdown"`
+	Cache    CacheConfig    `toml:"cache"`
+	Git      GitConfig      `toml:"git"`
+	Fetch    FetchConfig    `toml:"fetch"`
+	Lanes    LanesConfig    `toml:"lanes"`
+	Log      LogConfig      `toml:"log"`
+}
+
+// HTTPConfig is the public listener.
+type HTTPConfig struct {
+	// Host and port of the public listener. Port 0 picks a free port, which is printed at the start.
+	Address string `toml:"address"`
+
+	// Lets everybody who reaches the listener read every repository. Without it, only a loopback address is accepted.
+	PublicRead bool `toml:"public_read"`
+
+	// File with the TLS certificate and its chain (PEM). With it and tls_key the listener speaks TLS only. Both files are read again
+	// when they change; what cannot be loaded is reported in the log and the last good certificate stays.
+	TLSCert string `toml:"tls_cert"`
+
+	// File with the private key of tls_cert (PEM).
+	TLSKey string `toml:"tls_key"`
+
+	// How long a client may take to send a request's headers, and to finish a TLS handshake.
+	HeaderTimeout Duration `toml:"header_timeout"`
+
+	// How long a connection may stay open without a request.
+	IdleTimeout Duration `toml:"idle_timeout"`
+
+	// How long a client may send nothing in the middle of a request's body.
+	ReadStall Duration `toml:"read_stall"`
+
+	// How long a client may keep an answer waiting before its connection is cut: each time, it has to take 64 KiB, or what is left.
+	WriteStall Duration `toml:"write_stall"`
+
+	// The most bytes of a request's headers.
+	MaxHeader Size `toml:"max_header"`
+
+	// The most bytes of a request's body, counted after gzip was undone.
+	MaxBody Size `toml:"max_body"`
+}
+
+// OpsConfig is the private listener for metrics, health and profiles.
+type OpsConfig struct {
+	// Host and port of the private listener; empty turns it off. It serves profiles to whoever reaches it.
+	Address string `toml:"address"`
+
+	// Accepts an address for the private listener that other machines can reach. Say so only if the network is trusted.
+	Expose bool `toml:"expose"`
+}
+
+// ShutdownConfig says how the process ends.
+type ShutdownConfig struct {
+	// How long to go on accepting requests after readiness turned red, so that load balancers notice first.
+	Delay Duration `toml:"delay"`
+
+	// How long running requests may take to end before they are cut off.
+	Grace Duration `toml:"grace"`
+}
+
+// CacheConfig is the pack cache.
+type CacheConfig struct {
+	// Keeps the packs that were made, to answer the same request again with a copy.
+	Enabled bool `toml:"enabled"`
+
+	// Directory of the cache; a tmpfs works. Empty means STATE/cache.
+	Dir string `toml:"dir"`
+
+	// The most bytes that the cache may hold. 0 means 10 GiB or a tenth of the file system, whichever is less.
+	MaxBytes Size `toml:"max_bytes"`
+
+	// An entry that nobody asked for in this time is dropped.
+	MaxIdle Duration `toml:"max_idle"`
+
+	// An entry that was asked for only once is dropped after this time, so that what nobody shares costs little disk.
+	Probation Duration `toml:"probation"`
+
+	// Bytes of the file system that the cache leaves free, whatever max_bytes says. 0 means a twentieth of it, but at least 1 GiB
+	// (or a tenth, where that is less) and at most 5 GiB.
+	MinFree Size `toml:"min_free"`
+
+	// How long the making of a pack goes on after its last reader went away, in case another one comes.
+	Grace Duration `toml:"grace"`
+}
+
+// GitConfig is about the git processes that make packs.
+type GitConfig struct {
+	// The git program: a name to be found in PATH, or a path.
+	Program string `toml:"program"`
+
+	// How many git processes may make packs at the same time. 0 means one for each CPU.
+	Slots int `toml:"slots"`
+
+	// How many packs may wait for a slot before further requests are refused.
+	Queue int `toml:"queue"`
+
+	// How long a pack may wait for a slot before its request is refused.
+	Wait Duration `toml:"wait"`
+
+	// How long one git process may run before it is killed. 0 means without a limit.
+	TimeLimit Duration `toml:"time_limit"`
+
+	// Niceness of the git processes, 0 to 19: with 10, answers from the cache and small requests go first.
+	Nice int `toml:"nice"`
+
+	// Threads of each git process. 0 divides the CPUs by the slots.
+	Threads int `toml:"threads"`
+
+	// Delta window (git's pack.window) for all packs but snapshots. -1 is git's own choice, 10; docs/decisions/0001 has what 5 saves.
+	Window int `toml:"window"`
+
+	// Delta window for snapshots: depth 1, nothing left out. There is one version of each file then, and to search for deltas is half
+	// of the cost for hardly a byte less.
+	ShallowWindow int `toml:"shallow_window"`
+
+	// The zlib level of what shallow packs compress anew, 1 to 9. -1 is git's own choice.
+	ShallowCompression int `toml:"shallow_compression"`
+
+	// The most bytes that the delta window of one thread may use.
+	WindowMemory Size `toml:"window_memory"`
+}
+
+// FetchConfig bounds what one fetch may ask for.
+type FetchConfig struct {
+	// Which objects a client may ask for by ID. "any": every object that exists. "reachable": what visible refs reach.
+	// "tip": what visible refs point at. In a repository with alternates or hidden refs "any" counts as "reachable".
+	Wants string `toml:"wants"`
+
+	// The most "want" lines in one request.
+	MaxWants int `toml:"max_wants"`
+
+	// The most "have" lines in one request.
+	MaxHaves int `toml:"max_haves"`
+
+	// The most "shallow" and "deepen-not" lines in one request.
+	MaxShallow int `toml:"max_shallow"`
+}
+
+// LanesConfig bounds how much runs at the same time. What finds its lane full is refused with 429 and Retry-After.
+type LanesConfig struct {
+	// Small requests: ref advertisements, ls-refs, negotiation.
+	Small int `toml:"small"`
+
+	// Packs and long lists of refs on their way to clients.
+	Bulk int `toml:"bulk"`
+
+	// The most bytes of requests' bodies, counted after gzip was undone, that all requests together may hold. The first 64 KiB of
+	// each are not counted; a fetch holds its own until its pack is sent. What finds no room is refused with 429 and Retry-After.
+	RequestBytes Size `toml:"request_bytes"`
+}
+
+// LogConfig is the log on standard error.
+type LogConfig struct {
+	// The least severe level that is written: "debug", "info", "warn" or "error".
+	Level string `toml:"level"`
+
+	// "text", "json", or "auto": text on a terminal, JSON elsewhere.
+	Format string `toml:"format"`
+}
+
+// DefaultConfig is what holds where nothing was said.
+func DefaultConfig() Config {
+	return Config{
+		HTTP: HTTPConfig{
+			Address:       "127.0.0.1:8080",
+			HeaderTimeout: Duration{10 * time.Second},
+			IdleTimeout:   Duration{2 * time.Minute},
+			ReadStall:     Duration{time.Minute},
+			WriteStall:    Duration{time.Minute},
+			MaxHeader:     64 << 10,
+			MaxBody:       64 << 20,
+		},
+		Ops:      OpsConfig{Address: "127.0.0.1:9090"},
+		Shutdown: ShutdownConfig{Grace: Duration{30 * time.Second}},
+		Cache: CacheConfig{
+			Enabled:   true,
+			MaxIdle:   Duration{5 * time.Minute},
+			Probation: Duration{20 * time.Second},
+			Grace:     Duration{10 * time.Second},
+		},
+		Git: GitConfig{
+			Program:   "git",
+			Queue:     256,
+			Wait:      Duration{time.Minute},
+			TimeLimit: Duration{time.Hour},
+			Nice:      5,
+			Window:    5,
+
+			ShallowCompression: 3,
+			WindowMemory:       256 << 20,
+		},
+		Fetch: FetchConfig{
+			Wants:      "any",
+			MaxWants:   1_000_000,
+			MaxHaves:   1_000_000,
+			MaxShallow: 100_000,
+		},
+		Lanes: LanesConfig{Small: 1024, Bulk: 4096, RequestBytes: 256 << 20},
+		Log:   LogConfig{Level: "info", Format: "auto"},
+	}
+}
+
+// slots is how many git processes run at the same time.
+func (c *GitConfig) slots() int {
+	if c.Slots == 0 {
+		return runtime.GOMAXPROCS(0)
+	}
+	return c.Slots
+}
+
+// threads is how many threads each of them has.
+func (c *GitConfig) threads() int {
+	if c.Threads == 0 {
+		return max(1, runtime.GOMAXPROCS(0)/c.slots())
+	}
+	return c.Threads
+}
+
+// automatic tells for the keys whose value leaves the choice to serve what is chosen, as far as it is known before a start.
+func (c *Config) automatic() map[string]string {
+	auto := map[string]string{}
+	add := func(key string, left bool, choice string) {
+		if left {
+			auto[key] = "auto" + choice
+		}
+	}
+	add("git.slots", c.Git.Slots == 0, fmt.Sprintf(": %d here", c.Git.slots()))
+	add("git.threads", c.Git.Threads == 0, fmt.Sprintf(": %d here", c.Git.threads()))
+	add("cache.max_bytes", c.Cache.MaxBytes == 0, "")
+	add("cache.min_free", c.Cache.MinFree == 0, "")
+	return auto
+}
+
+// complete fills in what follows from other values and makes paths absolute, so that `config show` tells what is used.
+func (c *Config) complete() {
+	if c.State == "" && c.Root != "" {
+		c.State = filepath.Join(c.Root, ".packhorse")
+	}
+	if c.Cache.Dir == "" && c.State != "" {
+		c.Cache.Dir = filepath.Join(c.State, "cache")
+	}
+	for _, p := range []*string{&c.Root, &c.State, &c.Cache.Dir, &c.HTTP.TLSCert, &c.HTTP.TLSKey} {
+		if *p == "" {
+			continue
+		}
+		if abs, err := filepath.Abs(*p); err == nil {
+			*p = abs
+		}
+	}
+}

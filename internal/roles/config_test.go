@@ -1,0 +1,228 @@
+package roles
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+)
+
+// loadText loads a configuration file with this text, as serve would with these flags.
+func loadText(t *testing.T, text string, args ...string) (Config, origins, error) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "packhorse.toml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
+	src := addConfigFlags(flags)
+	if err := flags.Parse(append([]string{"--config", file}, args...)); err != nil {
+		t.Fatal(err)
+	}
+	cfg, from, err := src.load()
+	for key, origin := range from {
+		from[key] = strings.ReplaceAll(origin, file, "FILE")
+	}
+	if err != nil {
+		err = errorText(strings.ReplaceAll(err.Error(), file, "FILE"))
+	}
+	return cfg, from, err
+}
+
+type errorText string
+
+func (e errorText) Error() string { return string(e) }
+
+func TestLoad(t *testing.T) {
+	t.Parallel()
+	cfg, from, err := loadText(t, `
+root = "/srv/git"
+[http]
+address = "127.0.0.1:9000"
+public_read = true
+
+[cache]
+max_bytes = "3GiB"
+min_free = 4096
+max_idle = "90s"
+[shutdown]
+grace = "1m"
+`, "--http", "127.0.0.1:9001", "--no-cache", "--public-read=false", "--shutdown-grace=5s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string][2]string{
+		"root":             {"/srv/git", "FILE:2"},
+		"state":            {"/srv/git/.packhorse", "default"},
+		"cache.dir":        {"/srv/git/.packhorse/cache", "default"},
+		"http.address":     {"127.0.0.1:9001", "--http"},
+		"http.public_read": {"false", "--public-read"},
+		"cache.enabled":    {"false", "--no-cache"},
+		"cache.max_bytes":  {"3GiB", "FILE:8"},
+		"cache.min_free":   {"4KiB", "FILE:9"},
+		"cache.max_idle":   {"1m30s", "FILE:10"},
+		"shutdown.grace":   {"5s", "--shutdown-grace"},
+		"log.level":        {"info", "default"},
+	}
+	for _, s := range settings(&cfg) {
+		if w, ok := want[s.Key]; ok {
+			if got := [2]string{s.String(), from[s.Key]}; got != w {
+				t.Errorf("%s is %q, want %q", s.Key, got, w)
+			}
+			delete(want, s.Key)
+		}
+	}
+	if len(want) > 0 {
+		t.Errorf("no such keys: %v", want)
+	}
+}
+
+func TestLoadMistakes(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ text, want string }{
+		{"[cache]\nmax_byte = 1", `FILE:2: unknown key "cache.max_byte"; did you mean "cache.max_bytes"?`},
+		{"[http]\nadress = \"x\"\n[log]\nlvel = \"x\"", "FILE:2: unknown key \"http.adress\"; did you mean \"http.address\"?\nFILE:4: unknown key \"log.lvel\"; did you mean \"log.level\"?"},
+		{"max_wants = 3", `FILE:1: unknown key "max_wants"; did you mean "fetch.max_wants"?`},
+		{"entirely_different = 3", `FILE:1: unknown key "entirely_different"; docs/config.md and "packhorse config show" list the keys`},
+		{"\n[chace]\nenabled = true", `FILE:2: unknown key "chace"; did you mean "cache"?`},
+		{"[shutdown]\ngrace = 30", `FILE:2: shutdown.grace: "30" is not a duration; write a number and a unit`},
+		{"[shutdown]\ngrace = \"30\"", `FILE:2:9: shutdown.grace: "30" is not a duration; write a number and a unit`},
+		{"[shutdown]\ngrace = \"-3s\"", `is not a duration`},
+		{"[cache]\nmax_bytes = \"many\"", `"many" is not a size`},
+		{"[cache]\nmax_bytes = \"9999999TiB\"", `is not a size`},
+		{"[git]\nslots = \"two\"", "FILE:2:9: git.slots: "},
+		{"[http\n", "FILE:1:6: "},
+	} {
+		_, _, err := loadText(t, test.text)
+		if err == nil || !strings.HasPrefix(err.Error(), test.want) && !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%q gives\n %v\nwant\n %s", test.text, err, test.want)
+		}
+	}
+}
+
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		args, want string // want: a part of the error, or "" for none
+	}{
+		{"", ""},
+		{"--http [::1]:80", ""},
+		{"--http localhost:http", ""},
+		{"--http 0.0.0.0:80", "--public-read"},
+		{"--http :80", "--public-read"},
+		{"--http [::]:80", "--public-read"},
+		{"--http example.com:80", "--public-read"},
+		{"--http :80 --public-read", ""},
+		{"--http 127.0.0.1", "HOST:PORT"},
+		{"--http 127.0.0.1:99999", "HOST:PORT"},
+		{"--ops :9090", "--ops-expose"},
+		{"--ops :9090 --ops-expose", ""},
+		{"--ops=", ""},
+		{"--tls-cert x", "both --tls-cert and --tls-key"},
+		{"--wants all", `fetch.wants is "all"; it has to be one of ["any" "reachable" "tip"]`},
+		{"--log-level loud", "log.level"},
+		{"--git-slots -1", "git.slots is -1; it has to be from 0 to 1024"},
+	} {
+		cfg, _, err := loadText(t, "", strings.Fields(test.args)...)
+		if err == nil {
+			err = cfg.check()
+		}
+		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+			t.Errorf("%s: %v, want %q", test.args, err, test.want)
+		}
+	}
+	if cfg, _, err := loadText(t, "[http]\nmax_header = 1\nmax_body = -5\n[git]\nnice = 40"); err != nil {
+		t.Error(err)
+	} else if err := cfg.check(); err == nil || strings.Count(err.Error(), "\n") != 2 {
+		t.Errorf("want three mistakes, got %v", err)
+	}
+}
+
+// What config show prints is a configuration file that gives the same values.
+func TestShowIsAConfiguration(t *testing.T) {
+	t.Parallel()
+	cfg, from, err := loadText(t, "root = \"/srv/a \\\"b\\\"\"\n[cache]\nmax_idle = \"36h\"", "--git", "/opt/git")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var shown bytes.Buffer
+	if err := showConfig(&shown, &cfg, from); err != nil {
+		t.Fatal(err)
+	}
+	again, _, err := loadText(t, shown.String())
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, &shown)
+	}
+	if again != cfg {
+		t.Errorf("config show gives other values:\n%+v\n%+v", again, cfg)
+	}
+}
+
+func TestShowTellsWhatIsChosen(t *testing.T) {
+	t.Parallel()
+	show := func(args ...string) string {
+		cfg, from, err := loadText(t, "", args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var shown bytes.Buffer
+		if err := showConfig(&shown, &cfg, from); err != nil {
+			t.Fatal(err)
+		}
+		return strings.Join(strings.Fields(shown.String()), " ")
+	}
+	for _, want := range []string{
+		fmt.Sprintf("slots = 0 # default (auto: %d here)", runtime.GOMAXPROCS(0)), "threads = 0 # default (auto: 1 here)",
+		`max_bytes = "0" # default (auto)`, `min_free = "0" # default (auto)`,
+	} {
+		if got := show(); !strings.Contains(got, want) {
+			t.Errorf("no %q in %s", want, got)
+		}
+	}
+	if got := show("--git-slots", "1"); !strings.Contains(got, "slots = 1 # --git-slots ") ||
+		!strings.Contains(got, fmt.Sprintf("(auto: %d here)", runtime.GOMAXPROCS(0))) {
+		t.Errorf("with one slot: %s", got)
+	}
+}
+
+func TestSizeAndDurationRoundTrip(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{"0": "0", "1": "1", "1024": "1KiB", "10 GiB": "10GiB", "2GB": "2GB", "1536": "1536", "2000000": "2MB", "512B": "512", "3TiB": "3TiB"} {
+		var s Size
+		if err := s.UnmarshalText([]byte(text)); err != nil || s.String() != want {
+			t.Errorf("size %q is %q (%v), want %q", text, s, err, want)
+		}
+	}
+	for text, want := range map[string]string{"90s": "1m30s", "5m": "5m", "2h": "2h", "0s": "0s", "100ms": "100ms", "1h0m1s": "1h0m1s"} {
+		var d Duration
+		if err := d.UnmarshalText([]byte(text)); err != nil || d.String() != want {
+			t.Errorf("duration %q is %q (%v), want %q", text, d, err, want)
+		}
+	}
+}
+
+func FuzzLoad(f *testing.F) {
+	for _, seed := range []string{"", "root = \"x\"", "[http]\naddress = 3", "http.address = \"a:1\"", "http = {address = \"a:1\", x = [{}]}", "[[http]]\n", "[a.b]\nc.d=1"} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		cfg := DefaultConfig()
+		if err := decode(text, &cfg); err != nil {
+			if msg := inFile("FILE", text, err).Error(); !strings.HasPrefix(msg, "FILE:") {
+				t.Errorf("mistake without a place: %s", msg)
+			}
+			return
+		}
+		for key, p := range places(text) {
+			if line := p.line; line < 1 || line > bytes.Count(text, []byte("\n"))+1 {
+				t.Errorf("%q stands on line %d", key, line)
+			}
+		}
+		_ = cfg.check()
+	})
+}

@@ -1,0 +1,107 @@
+package roles
+
+import (
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/doc/comment"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the generated documentation anew")
+
+// TestDocsConfig holds docs/config.md to the comments on Config's fields.
+func TestDocsConfig(t *testing.T) {
+	const page = "../../docs/config.md"
+	want := configPage(t)
+	if *update {
+		if err := os.MkdirAll(filepath.Dir(page), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if got, err := os.ReadFile(page); err != nil || string(got) != want {
+		t.Errorf("docs/config.md is not what the comments in config.go say (%v); run \"make docs\"", err)
+	}
+}
+
+// configPage renders the page: for each table what it is about, and for each key its type, default, flag and meaning.
+func configPage(t *testing.T) string {
+	file, err := parser.ParseFile(token.NewFileSet(), "config.go", nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	structs := map[string]*ast.GenDecl{}
+	for _, d := range file.Decls {
+		if g, ok := d.(*ast.GenDecl); ok && g.Tok == token.TYPE {
+			structs[g.Specs[0].(*ast.TypeSpec).Name.Name] = g
+		}
+	}
+	cfg := DefaultConfig()
+	values := map[string]setting{}
+	for _, s := range settings(&cfg) {
+		values[s.Key] = s
+	}
+	flags := map[string]string{"cache.enabled": "--no-cache"}
+	for _, f := range configFlags {
+		flags[f.key] = "--" + f.flag
+	}
+
+	var out strings.Builder
+	out.WriteString(configIntroduction)
+	var write func(typeName, prefix string)
+	write = func(typeName, prefix string) {
+		decl := structs[typeName]
+		for _, field := range decl.Specs[0].(*ast.TypeSpec).Type.(*ast.StructType).Fields.List {
+			key := prefix + reflect.StructTag(strings.Trim(field.Tag.Value, "`")).Get("toml")
+			name := field.Type.(*ast.Ident).Name
+			if sub, nested := structs[name]; nested {
+				about := strings.TrimPrefix(oneLine(sub.Doc.Text()), name+" ")
+				about = strings.TrimPrefix(strings.TrimPrefix(about, "is "), "are ")
+				fmt.Fprintf(&out, "\n## [%s]\n%s%s\n\n", key, strings.ToUpper(about[:1]), about[1:])
+				write(name, key+".")
+				continue
+			}
+			if field.Doc == nil {
+				t.Fatalf("the field of %s has no comment", key)
+			}
+			s, ok := values[key]
+			if !ok {
+				t.Fatalf("%s is in the source and not in the struct", key)
+			}
+			about := "default `" + s.TOML() + "`"
+			if f, ok := flags[key]; ok {
+				about += ", flag `" + f + "`"
+			}
+			fmt.Fprintf(&out, "- **`%s`** (%s): %s\n", strings.TrimPrefix(key, prefix), about, oneLine(field.Doc.Text()))
+		}
+	}
+	write("Config", "")
+	return out.String()
+}
+
+func oneLine(doc string) string {
+	var p comment.Parser
+	return strings.Join(strings.Fields(string((&comment.Printer{TextWidth: -1}).Text(p.Parse(doc)))), " ")
+}
+
+const configIntroduction = `# Configuration
+
+<!-- Written by "make docs" from the comments in internal/roles/config.go. -->
+
+One TOML file, named with ` + "`--config FILE`" + `; flags go over it, and what neither says has its default. A key that does not exist is an
+error. ` + "`packhorse config check FILE`" + ` tells whether serve would start with a file; ` + "`packhorse config show`" + ` prints the values
+that hold and where each came from, as a file to start from. Changes need a restart, except for the content of the TLS files.
+
+Durations are strings like "500ms", "30s", "5m"; sizes are numbers of bytes or strings like "64KiB", "10GiB".
+
+`

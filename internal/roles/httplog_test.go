@@ -1,0 +1,87 @@
+package roles
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// failing is a listener that cannot accept for some attempts, and is closed then.
+type failing struct{ left int }
+
+func (f *failing) Accept() (net.Conn, error) {
+	if f.left--; f.left < 0 {
+		return nil, net.ErrClosed
+	}
+	return nil, &net.OpError{Op: "accept", Net: "tcp", Err: syscall.EMFILE}
+}
+func (f *failing) Close() error   { return nil }
+func (f *failing) Addr() net.Addr { return &net.TCPAddr{} }
+
+func TestAcceptErrorsAreSeen(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	h := newHTTPLog(slog.New(slog.NewTextHandler(&out, nil)))
+	now := time.Unix(1e9, 0)
+	h.now = func() time.Time { return now }
+	server := http.Server{ErrorLog: h.logger()}
+	if err := server.Serve(&failing{left: 3}); !errors.Is(err, net.ErrClosed) {
+		t.Fatal(err)
+	}
+	if n := strings.Count(out.String(), "level=WARN"); n != 1 || !strings.Contains(out.String(), "too many open files") {
+		t.Errorf("%d warnings in a moment, want 1:\n%s", n, &out)
+	}
+	now = now.Add(acceptWarnings)
+	_ = server.Serve(&failing{left: 1})
+	h.logger().Print("http: TLS handshake error from a client")
+	if n := strings.Count(out.String(), "\n"); n != 2 {
+		t.Errorf("%d lines after another while, want 2:\n%s", n, &out)
+	}
+	reg := prometheus.NewRegistry()
+	register(reg, h)
+	families, err := reg.Gather()
+	if err != nil || len(families) != 1 {
+		t.Fatal(families, err)
+	}
+	if n := families[0].GetMetric()[0].GetCounter().GetValue(); n != 4 {
+		t.Errorf("%v counted, want 4", n)
+	}
+}
+
+// A git process or a fill that cannot be ended holds the end up for a bounded time only.
+func TestCloseSourceIsBounded(t *testing.T) {
+	t.Parallel()
+	const limit = 50 * time.Millisecond
+	killed := make(chan struct{})
+	kill := func(context.Context) error { close(killed); return nil }
+	if err := closeBelow(func() error { <-killed; return nil }, kill, limit); err != nil {
+		t.Errorf("a fill that ends with its process: %v", err)
+	}
+	stuck := make(chan struct{})
+	defer close(stuck)
+	unkillable := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	done := make(chan error, 1)
+	go func() { done <- closeBelow(func() error { <-stuck; return nil }, unkillable, limit) }()
+	select {
+	case err := <-done:
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v, want the limit", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("a stuck fill hangs the end")
+	}
+	order := ""
+	err := closeBelow(func() error { order += "cache "; return nil }, func(context.Context) error { order += "runner"; return nil }, time.Minute)
+	if err != nil || order != "cache runner" {
+		t.Errorf("%q, %v", order, err)
+	}
+}

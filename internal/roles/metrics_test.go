@@ -1,0 +1,178 @@
+package roles
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// recorder keeps what is registered.
+type recorder struct {
+	prometheus.Registerer
+	collectors []prometheus.Collector
+}
+
+func (r *recorder) MustRegister(all ...prometheus.Collector) {
+	r.collectors = append(r.collectors, all...)
+	r.Registerer.MustRegister(all...)
+}
+
+func (r *recorder) Register(c prometheus.Collector) error {
+	r.collectors = append(r.collectors, c)
+	return r.Registerer.Register(c)
+}
+
+var descriptor = regexp.MustCompile(`^Desc\{fqName: "([^"]*)", help: "(.*?)", (?:unit: "[^"]*", )?constLabels: \{(.*?)\}, variableLabels: \{(.*?)\}`)
+
+// TestDocsMetrics holds docs/metrics.md to the metrics that serve registers.
+func TestDocsMetrics(t *testing.T) {
+	const page = "../../docs/metrics.md"
+	want := metricsPage(t)
+	if *update {
+		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if got, err := os.ReadFile(page); err != nil || string(got) != want {
+		t.Errorf("docs/metrics.md is not what the metrics say of themselves (%v); run \"make docs\"", err)
+	}
+}
+
+// What dashboards and alerts of others rely on.
+func TestPromisedMetricsExist(t *testing.T) {
+	have := map[string]metric{}
+	for _, m := range registered(t) {
+		have[m.name] = m
+	}
+	for name, label := range map[string]string{
+		"packhorse_cache_requests_total": "result",
+		"packhorse_git_commands_total":   "subcommand",
+		"packhorse_served_bytes_total":   "",
+		"packhorse_copy_bytes_total":     "path",
+	} {
+		if m, ok := have[name]; !ok || label != "" && !slices.Contains(m.labels, label) {
+			t.Errorf("%s with the label %q is promised; there is %+v", name, label, m)
+		}
+	}
+	for name, m := range have {
+		if !strings.HasPrefix(name, "packhorse_") {
+			t.Errorf("%s does not begin with packhorse_", name)
+		}
+		for _, label := range m.labels {
+			if slices.Contains([]string{"repository", "repo", "user", "client", "address", "ref", "path_name"}, label) {
+				t.Errorf("%s has the label %q, which has no bound", name, label)
+			}
+		}
+		if !strings.HasSuffix(m.help, ".") {
+			t.Errorf("the help of %s is no sentence: %q", name, m.help)
+		}
+	}
+}
+
+type metric struct {
+	name, kind, help string
+	labels           []string
+}
+
+// registered lists the metrics that a node with everything turned on registers, by name.
+func registered(t *testing.T) []metric {
+	t.Helper()
+	cfg := DefaultConfig()
+	cfg.Root = t.TempDir()
+	cfg.complete()
+	reg := &recorder{Registerer: prometheus.NewRegistry()}
+	if err := mkdirState(cfg.State); err != nil {
+		t.Fatal(err)
+	}
+	srv, err := newServe(cfg, slog.New(slog.DiscardHandler), reg, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := srv.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	byName := map[string]metric{}
+	for _, c := range reg.collectors {
+		descs := make(chan *prometheus.Desc, 100)
+		c.Describe(descs)
+		close(descs)
+		for d := range descs {
+			found := descriptor.FindStringSubmatch(d.String())
+			if found == nil {
+				t.Fatalf("cannot read %s", d)
+			}
+			m := metric{name: found[1], kind: kindOf(c, found[1]), help: strings.ReplaceAll(found[2], `\"`, `"`)}
+			for label := range strings.SplitSeq(found[4], ",") {
+				if label != "" {
+					m.labels = append(m.labels, label)
+				}
+			}
+			for label := range strings.SplitSeq(found[3], ",") {
+				if name, _, ok := strings.Cut(label, "="); ok {
+					m.labels = append(m.labels, name)
+				}
+			}
+			byName[m.name] = m
+		}
+	}
+	list := make([]metric, 0, len(byName))
+	for _, m := range byName {
+		list = append(list, m)
+	}
+	slices.SortFunc(list, func(a, b metric) int { return strings.Compare(a.name, b.name) })
+	return list
+}
+
+func kindOf(c prometheus.Collector, name string) string {
+	switch c.(type) {
+	case prometheus.Histogram, *prometheus.HistogramVec:
+		return "histogram"
+	case *prometheus.CounterVec:
+		return "counter"
+	}
+	if strings.HasSuffix(name, "_total") {
+		return "counter"
+	}
+	return "gauge"
+}
+
+func metricsPage(t *testing.T) string {
+	var out strings.Builder
+	out.WriteString(metricsIntroduction)
+	for _, m := range registered(t) {
+		labels := ""
+		if len(m.labels) > 0 {
+			labels = "{" + strings.Join(m.labels, ", ") + "}"
+		}
+		fmt.Fprintf(&out, "| `%s%s` | %s | %s |\n", m.name, labels, m.kind, strings.ReplaceAll(m.help, "|", `\|`))
+	}
+	return out.String()
+}
+
+const metricsIntroduction = `# Metrics
+
+<!-- Written by "make docs" from what the metrics say of themselves. -->
+
+The private listener (` + "`--ops`, 127.0.0.1:9090" + ` by default) serves them at ` + "`/metrics`" + ` for Prometheus, beside Go's own (` + "`go_*`" + `) and the process's
+(` + "`process_*`" + `). Labels are bounded: none holds the name of a repository, a user or an address; the log has those.
+` + "`packhorse_build_info{version}`" + ` says what runs.
+
+Questions to begin with:
+
+- How much of the work does the cache save? ` + "`sum by (result) (rate(packhorse_cache_requests_total[5m]))`" + `
+- Do answers go by the kernel? ` + "`sum by (path) (rate(packhorse_copy_bytes_total[5m]))`" + `; "user" is right for TLS and small answers.
+- How much CPU do git processes take? ` + "`sum by (subcommand) (rate(packhorse_git_cpu_seconds_total[5m]))`" + `
+- Is anybody refused? ` + "`rate(packhorse_lane_refused_total[5m])`" + `
+
+| metric | kind | meaning |
+|---|---|---|
+`

@@ -1,0 +1,143 @@
+// Package roles turns a command line into running parts: configuration, commands, wiring and lifecycle.
+//
+// The program is a function of its environment: Main gets the arguments, the streams and the variables, and returns the exit
+// code, so that tests start the same thing that users do. A role is a short function in a file of its own (serve.go) that
+// builds the parts bottom up and hands them to the lifecycle (lifecycle.go), which starts and stops them in order.
+//
+// Configuration belongs here and nowhere else: the packages below take plain options. See Config.
+package roles
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/packhorse-git/packhorse/internal/bench"
+)
+
+// Env is what the program knows of the world.
+type Env struct {
+	Args    []string // without the program's name
+	Stdin   io.Reader
+	Stdout  io.Writer
+	Stderr  io.Writer
+	Environ []string // "NAME=value"
+	Version string   // set by the linker; empty: what the build info knows
+}
+
+// OSEnv is the environment of the running process.
+func OSEnv(version string) Env {
+	return Env{os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Environ(), version}
+}
+
+// Getenv is the value of a variable; the last one counts, as for exec.Cmd.
+func (e Env) Getenv(name string) string {
+	for i := len(e.Environ) - 1; i >= 0; i-- {
+		if value, ok := strings.CutPrefix(e.Environ[i], name+"="); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+// Exit codes.
+const (
+	exitOK     = 0
+	exitFailed = 1 // it began and failed
+	exitUsage  = 2 // the command line or the configuration is wrong; nothing was begun
+)
+
+// usageError marks a mistake of the caller.
+type usageError struct{ err error }
+
+func (e usageError) Error() string { return e.err.Error() }
+func (e usageError) Unwrap() error { return e.err }
+
+func usage(err error) error {
+	if err == nil {
+		return nil
+	}
+	return usageError{err}
+}
+
+// Main runs the command that env.Args name until it ends or ctx does, and returns the exit code.
+func Main(ctx context.Context, env Env) int {
+	root := rootCommand(env)
+	root.SetArgs(env.Args)
+	root.SetIn(env.Stdin)
+	root.SetOut(env.Stdout)
+	root.SetErr(env.Stderr)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return exitOK
+	}
+	for line := range strings.Lines(err.Error()) {
+		fmt.Fprintf(env.Stderr, "packhorse: %s\n", strings.TrimSuffix(line, "\n"))
+	}
+	if _, ok := errors.AsType[usageError](err); ok {
+		fmt.Fprintf(env.Stderr, "Run \"%s --help\" for examples.\n", cmd.CommandPath())
+		return exitUsage
+	}
+	return exitFailed
+}
+
+func rootCommand(env Env) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "packhorse",
+		Short: "Serve Git repositories to many clients at once",
+		Long: `Packhorse serves fetches from a directory of bare repositories. A pack that was made for one client is kept
+and copied to every other client that asks for the same, so a fleet of identical clones costs little more
+than copying a file.`,
+		Example: `  packhorse serve --root /srv/git        # http://127.0.0.1:8080/<path of the repository>
+  packhorse config show --root /srv/git  # every setting, and where its value came from
+  packhorse help serve`,
+		Args:          noArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
+	root.SuggestionsMinimumDistance = 2
+	root.AddCommand(serveCommand(env), configCommand(), versionCommand(env), bench.Command(bench.Env{Stdout: env.Stdout, Stderr: env.Stderr}))
+	wrongArgumentsAreUsage(root)
+	return root
+}
+
+// wrongArgumentsAreUsage marks what a command says of its arguments, so that the exit code is the same everywhere.
+func wrongArgumentsAreUsage(cmd *cobra.Command) {
+	if validate := cmd.Args; validate != nil {
+		cmd.Args = func(cmd *cobra.Command, args []string) error { return usage(validate(cmd, args)) }
+	}
+	for _, sub := range cmd.Commands() {
+		wrongArgumentsAreUsage(sub)
+	}
+}
+
+// noArgs refuses arguments; on a command with subcommands it names the ones that resemble a mistyped one.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	if !cmd.HasAvailableSubCommands() {
+		return fmt.Errorf("%s takes no arguments, got %q", cmd.CommandPath(), args[0])
+	}
+	msg := fmt.Sprintf("%s has no command %q", cmd.CommandPath(), args[0])
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		msg += fmt.Sprintf("; did you mean %q?", near[0])
+	}
+	return errors.New(msg)
+}
+
+func exactArgs(n int, what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != n {
+			return fmt.Errorf("%s takes %s, got %d arguments", cmd.CommandPath(), what, len(args))
+		}
+		return nil
+	}
+}

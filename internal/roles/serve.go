@@ -1,0 +1,252 @@
+package roles
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+
+	"github.com/packhorse-git/packhorse/internal/admit"
+	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/git/graph"
+	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/packcache"
+	"github.com/packhorse-git/packhorse/internal/packsource"
+	"github.com/packhorse-git/packhorse/internal/storage"
+	"github.com/packhorse-git/packhorse/internal/uploadpack"
+)
+
+// closeLimit is how long git processes get to end once nobody reads from them.
+const closeLimit = 5 * time.Second
+
+func serveCommand(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Serve the repositories below a directory",
+		Long: `Serve answers fetches over smart HTTP (protocol v2) for every bare repository and .git directory below --root, by its
+path relative to it, with or without ".git". Repositories appear and go as the directory changes; nothing is
+registered. Metrics, health and profiles are on the private listener (--ops).
+
+SIGTERM or SIGINT ends it: readiness turns red, running fetches may end within shutdown.grace, a second
+signal ends it at once.`,
+		Example: `  packhorse serve --root /srv/git
+  git clone http://127.0.0.1:8080/team/app              # from /srv/git/team/app.git
+
+  packhorse serve --root /srv/git --http :8080 --public-read --tls-cert cert.pem --tls-key key.pem
+  packhorse serve --config /etc/packhorse.toml --log-level debug`,
+		Args: noArgs,
+	}
+	src := addConfigFlags(cmd.Flags())
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		cfg, _, err := src.load()
+		if err != nil {
+			return usage(err)
+		}
+		if cfg.Root == "" {
+			return usage(errors.New("which repositories? name the directory that holds them with --root DIR (or root in the configuration)"))
+		}
+		if err := cfg.check(); err != nil {
+			return usage(err)
+		}
+		if err := cfg.checkDisk(); err != nil {
+			return usage(err)
+		}
+		return runServe(cmd.Context(), cfg, env)
+	}
+	return cmd
+}
+
+// server is what answers on the public listener, with everything below it.
+type server struct {
+	// serve accepts on l until shutdown; it then returns nil.
+	serve func(l net.Listener) error
+	// shutdown stops accepting, waits for running requests, and cuts off what still runs when ctx ends.
+	shutdown func(ctx context.Context) error
+	// ready tells whether requests can be answered.
+	ready func() error
+	// close ends what requests were served from: git processes, fills, open repositories. Called once, last.
+	close func() error
+}
+
+// newServe wires the embedded node and its gateway, bottom up.
+func newServe(cfg Config, log *slog.Logger, reg prometheus.Registerer, version string) (*server, error) {
+	runner, source, cache, err := newSource(cfg, log, reg)
+	if err != nil {
+		return nil, err
+	}
+	closeSource := func() error {
+		closeCache := func() error { return nil }
+		if cache != nil {
+			closeCache = cache.Close
+		}
+		return closeBelow(closeCache, runner.Close, closeLimit)
+	}
+	node, err := newNode(cfg, reg, source, version)
+	if err != nil {
+		return nil, errors.Join(err, closeSource())
+	}
+	handler := newGateway(cfg, log, reg, node)
+	front, err := newFront(cfg, log, reg, handler)
+	if err != nil {
+		return nil, errors.Join(err, node.Close(), closeSource())
+	}
+	front.ready = node.Ready
+	front.close = func() error { return errors.Join(closeSource(), node.Close()) }
+	return front, nil
+}
+
+// closeBelow closes the cache, which ends its fills and with them their git processes, and then the runner. A process that does
+// not end so is killed by the runner after half of the limit; the limit holds for all together.
+func closeBelow(closeCache func() error, closeRunner func(context.Context) error, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	cache := make(chan error, 1)
+	go func() { cache <- closeCache() }()
+	patience := time.NewTimer(limit / 2)
+	defer patience.Stop()
+	select {
+	case err := <-cache:
+		return errors.Join(err, closeRunner(ctx))
+	case <-patience.C:
+	}
+	err := closeRunner(ctx)
+	select {
+	case cached := <-cache:
+		return errors.Join(cached, err)
+	case <-ctx.Done():
+		return errors.Join(fmt.Errorf("waiting for the pack cache to close: %w", ctx.Err()), err)
+	}
+}
+
+// newSource stacks what packs come from: cache over git. The cache is nil if it is turned off.
+func newSource(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*process.Runner, packsource.Source, *packcache.Cache, error) {
+	processes, packs := process.NewMetrics(), packcache.NewMetrics()
+	register(reg, processes, packs)
+	runner, err := process.New(process.Options{
+		Git: cfg.Git.Program, Metrics: processes, Log: log,
+		Classes: map[process.Class]process.Limits{packsource.ClassPack: {
+			Slots: cfg.Git.slots(), Queue: cfg.Git.Queue, Wait: cfg.Git.Wait.Duration, Nice: cfg.Git.Nice, Time: cfg.Git.TimeLimit.Duration,
+		}},
+	})
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	source, cache, err := newCache(cfg, log, runner, packs)
+	if err != nil {
+		limit, cancel := context.WithTimeout(context.Background(), closeLimit)
+		defer cancel()
+		return nil, nil, nil, errors.Join(err, runner.Close(limit))
+	}
+	return runner, source, cache, nil
+}
+
+// newCache stacks the cache, if there is to be one, over what makes packs.
+func newCache(cfg Config, log *slog.Logger, runner *process.Runner, packs *packcache.Metrics) (packsource.Source, *packcache.Cache, error) {
+	fromGit, err := packsource.NewGit(runner, packsource.GitOptions{
+		Scratch: filepath.Join(cfg.State, "scratch"), Threads: cfg.Git.threads(), Window: cfg.Git.Window, ShallowWindow: cfg.Git.ShallowWindow,
+		ShallowCompression: cfg.Git.ShallowCompression, WindowMemory: int64(cfg.Git.WindowMemory),
+	})
+	if err != nil || !cfg.Cache.Enabled {
+		return fromGit, nil, err
+	}
+	cache, err := packcache.Open(fromGit, packcache.Options{
+		Dir: cfg.Cache.Dir, MaxBytes: int64(cfg.Cache.MaxBytes), MaxIdle: cfg.Cache.MaxIdle.Duration,
+		Probation: orNever(cfg.Cache.Probation.Duration), MinFree: int64(cfg.Cache.MinFree), Grace: orNever(cfg.Cache.Grace.Duration),
+		Metrics: packs, Log: log,
+	})
+	return cache, cache, err
+}
+
+// orNever turns a zero, which says "none" in the configuration, into what says it in packcache.Options.
+func orNever(d time.Duration) time.Duration {
+	if d == 0 {
+		return -1
+	}
+	return d
+}
+
+func newNode(cfg Config, reg prometheus.Registerer, source packsource.Source, version string) (*storage.Node, error) {
+	refMetrics, graphMetrics := refs.NewMetrics(), graph.NewMetrics()
+	register(reg, refMetrics, graphMetrics)
+	sessions := uploadpack.New(source, uploadpack.Options{
+		Agent: "packhorse/" + version, Wants: uploadpack.Wants(cfg.Fetch.Wants),
+		Limits: protocol.Limits{Wants: cfg.Fetch.MaxWants, Haves: cfg.Fetch.MaxHaves, Shallow: cfg.Fetch.MaxShallow, DeepenNot: cfg.Fetch.MaxShallow},
+	})
+	return storage.New(sessions, storage.Options{
+		Root: cfg.Root, Hidden: []string{cfg.State, cfg.Cache.Dir}, RefsMetrics: refMetrics, GraphMetrics: graphMetrics,
+	})
+}
+
+func newGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer, node gateway.Node) *gateway.HTTP {
+	metrics := gateway.NewMetrics()
+	small, bulky := admit.NewLane("small", cfg.Lanes.Small), admit.NewLane("bulk", cfg.Lanes.Bulk)
+	memory := admit.NewBudget("requests", int64(cfg.Lanes.RequestBytes))
+	register(reg, metrics, memory)
+	reg.MustRegister(admit.Collectors(small, bulky)...)
+	return gateway.NewHTTP(gateway.Options{
+		Node: node, Pump: bulk.NewPump(bulk.PumpOptions{}), Small: small, Bulk: bulky, Memory: memory, Metrics: metrics, Log: log,
+		MaxBody: int64(cfg.HTTP.MaxBody), ReadStall: cfg.HTTP.ReadStall.Duration,
+	})
+}
+
+// collected is a package's metrics.
+type collected interface{ Collectors() []prometheus.Collector }
+
+func register(reg prometheus.Registerer, all ...collected) {
+	for _, m := range all {
+		reg.MustRegister(m.Collectors()...)
+	}
+}
+
+// newFront is the HTTP server around a handler. Nothing may stand between it and the handler's own connections but TLS.
+func newFront(cfg Config, log *slog.Logger, reg prometheus.Registerer, handler *gateway.HTTP) (*server, error) {
+	errorLog := newHTTPLog(log)
+	register(reg, errorLog)
+	h := &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: cfg.HTTP.HeaderTimeout.Duration,
+		IdleTimeout:       cfg.HTTP.IdleTimeout.Duration,
+		MaxHeaderBytes:    int(cfg.HTTP.MaxHeader),
+		ErrorLog:          errorLog.logger(),
+	}
+	h.Protocols = new(http.Protocols)
+	h.Protocols.SetHTTP1(true)
+	wrap := func(l net.Listener) net.Listener { return handler.Listen(l, cfg.HTTP.WriteStall.Duration) }
+	if cfg.HTTP.TLSCert != "" {
+		certificate, err := gateway.LoadCertificate(cfg.HTTP.TLSCert, cfg.HTTP.TLSKey, log)
+		if err != nil {
+			return nil, err
+		}
+		plain := wrap
+		wrap = func(l net.Listener) net.Listener {
+			return tls.NewListener(plain(l), &tls.Config{
+				GetCertificate: certificate.Get, NextProtos: []string{"http/1.1"}, MinVersion: tls.VersionTLS12,
+			})
+		}
+	}
+	return &server{
+		serve: func(l net.Listener) error {
+			if err := h.Serve(wrap(l)); !errors.Is(err, http.ErrServerClosed) {
+				return fmt.Errorf("serve HTTP: %w", err)
+			}
+			return nil
+		},
+		shutdown: func(ctx context.Context) error {
+			if err := h.Shutdown(ctx); err != nil {
+				return errors.Join(err, h.Close())
+			}
+			return nil
+		},
+	}, nil
+}

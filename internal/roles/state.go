@@ -1,0 +1,69 @@
+package roles
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// state is the hold on a state directory. It is the file "serve.json" in it, locked as long as the process lives, however it
+// ends; its content tells who holds it and where that process listens. A clean end leaves it empty: removing it would let
+// two processes lock two files of the same name.
+type state struct{ file *os.File }
+
+// started is what a running process tells of itself, in serve.json and at the start.
+type started struct {
+	PID  int    `json:"pid"`
+	Root string `json:"root"`
+	HTTP string `json:"http"`          // URL of the public listener
+	Ops  string `json:"ops,omitempty"` // URL of the private listener
+}
+
+// openState takes the state directory, making it if need be. If another process has it, the error names that process.
+func openState(dir string) (*state, error) {
+	if err := mkdirState(dir); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "serve.json"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the state directory: %w", err)
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		defer f.Close()
+		var other started
+		who := "another process"
+		if json.NewDecoder(io.LimitReader(f, 4096)).Decode(&other) == nil && other.PID != 0 {
+			who = fmt.Sprintf("process %d, which serves %s at %s", other.PID, other.Root, other.HTTP)
+		}
+		return nil, fmt.Errorf("the state directory %s is in use by %s; stop it, or give this one a directory of its own with --state", dir, who)
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock the state directory %s: %w", dir, err)
+	}
+	return &state{f}, nil
+}
+
+// write replaces the file's content.
+func (s *state) write(st started) error {
+	text, err := json.Marshal(st)
+	if err != nil {
+		return err
+	}
+	if err := s.file.Truncate(0); err != nil {
+		return err
+	}
+	_, err = s.file.WriteAt(append(text, '\n'), 0)
+	return err
+}
+
+// close empties the file and lets go of the directory.
+func (s *state) close() error {
+	return errors.Join(s.file.Truncate(0), s.file.Close())
+}

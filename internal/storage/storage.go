@@ -1,0 +1,288 @@
+// Package storage is the node: it owns the repositories below a root and serves sessions on them.
+//
+// Repositories are found by their path on each request, and nothing is registered: one that appears is served, one that goes is
+// gone, one that is made anew is a new one. Open handles are kept for the repositories in use.
+package storage
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/graph"
+	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/repo"
+	"github.com/packhorse-git/packhorse/internal/uploadpack"
+)
+
+// Options says what a node serves.
+type Options struct {
+	Root   string   // the directory below which the repositories are
+	Hidden []string // directories below it that hold none, as the state directory
+	Open   int      // handles kept open; 0: 1,000
+
+	RefsMetrics  *refs.Metrics
+	GraphMetrics *graph.Metrics
+}
+
+// Node owns the repositories below a root. Safe for concurrent use.
+type Node struct {
+	root    string // without symbolic links
+	hidden  []string
+	open    int
+	options repo.Options
+	server  *uploadpack.Server
+
+	mu      sync.Mutex
+	handles map[git.RepoPath]*handle
+	clock   uint64 // rises with every use of a handle
+}
+
+// handle is one open repository and who uses it.
+type handle struct {
+	*repo.Repo
+	path   string   // where it was found; may lead to Repo.Dir by symbolic links
+	before []string // where a repository of the same name would come first
+	users  int      // guarded by Node.mu; the node itself is one while the handle is in its map
+	used   uint64   // Node.clock at the last use
+}
+
+// New makes a node.
+func New(server *uploadpack.Server, o Options) (*Node, error) {
+	root, err := filepath.EvalSymlinks(o.Root)
+	if err != nil {
+		return nil, fault.Wrap(fault.Invalid, "cannot find the root directory", err)
+	}
+	if root, err = filepath.Abs(root); err != nil {
+		return nil, err
+	}
+	n := &Node{root: root, server: server, open: o.Open, handles: make(map[git.RepoPath]*handle),
+		options: repo.Options{Root: root, RefsMetrics: o.RefsMetrics, GraphMetrics: o.GraphMetrics}}
+	if n.open == 0 {
+		n.open = 1000
+	}
+	for _, dir := range o.Hidden {
+		if dir, err = realPath(dir); err != nil {
+			return nil, fault.Wrap(fault.Invalid, "cannot find a hidden directory", err)
+		}
+		n.hidden = append(n.hidden, dir)
+	}
+	return n, nil
+}
+
+// realPath is an absolute path without symbolic links; the directory itself and those above it need not exist yet.
+func realPath(path string) (string, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	real, err := filepath.EvalSymlinks(path)
+	if !errors.Is(err, fs.ErrNotExist) || filepath.Dir(path) == path {
+		return real, err
+	}
+	parent, err := realPath(filepath.Dir(path))
+	return filepath.Join(parent, filepath.Base(path)), err
+}
+
+// Advertise gives the capability advertisement of protocol version 2 for a repository. Each has a session ID of its own
+// (gitprotocol-v2(5), "session-id").
+func (n *Node) Advertise(_ context.Context, path git.RepoPath) ([]byte, error) {
+	h, err := n.acquire(path)
+	if err != nil {
+		return nil, err
+	}
+	defer n.release(h)
+	return n.server.Advertise(nil, h.Repo, rand.Text()), nil
+}
+
+// UploadPack answers one request of protocol version 2.
+func (n *Node) UploadPack(ctx context.Context, path git.RepoPath, request *pktline.Reader, reply protocol.Reply) (protocol.Outcome, error) {
+	h, err := n.acquire(path)
+	if err != nil {
+		return protocol.Outcome{}, err
+	}
+	defer n.release(h)
+	return n.server.Serve(ctx, h.Repo, request, reply)
+}
+
+// acquire opens a repository or finds it open. The caller releases it.
+func (n *Node) acquire(path git.RepoPath) (*handle, error) {
+	n.mu.Lock()
+	h := n.handles[path]
+	if h != nil {
+		h.users++
+		n.clock++
+		h.used = n.clock
+	}
+	n.mu.Unlock()
+	if h != nil {
+		if h.Fresh(h.path) && !slices.ContainsFunc(h.before, repo.IsGitDir) {
+			return h, nil
+		}
+		n.drop(path, h)
+		n.release(h)
+	}
+	found, before, err := n.find(path)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := n.inside(found)
+	if err != nil {
+		return nil, err
+	}
+	r, err := repo.Open(dir, n.options)
+	if err != nil {
+		return nil, err
+	}
+	h = &handle{Repo: r, path: found, before: before, users: 1}
+	n.keep(path, h)
+	return h, nil
+}
+
+// keep puts a handle into the map for the next request, unless another request was faster, and drops the one that was not
+// used for longest if there are too many.
+func (n *Node) keep(path git.RepoPath, h *handle) {
+	n.mu.Lock()
+	var oldest *handle
+	if n.handles[path] == nil {
+		n.clock++
+		h.used = n.clock
+		h.users++
+		n.handles[path] = h
+		if len(n.handles) > n.open {
+			oldest = n.removeOldest()
+		}
+	}
+	n.mu.Unlock()
+	if oldest != nil {
+		n.release(oldest)
+	}
+}
+
+// removeOldest takes the least recently used handle out of the map. n.mu is held.
+func (n *Node) removeOldest() *handle {
+	var oldest git.RepoPath
+	var least *handle
+	for path, h := range n.handles {
+		if least == nil || h.used < least.used {
+			oldest, least = path, h
+		}
+	}
+	delete(n.handles, oldest)
+	return least
+}
+
+// drop takes a handle out of the map if it still is there.
+func (n *Node) drop(path git.RepoPath, h *handle) {
+	n.mu.Lock()
+	there := n.handles[path] == h
+	if there {
+		delete(n.handles, path)
+	}
+	n.mu.Unlock()
+	if there {
+		n.release(h)
+	}
+}
+
+// release ends one use of a handle; the last one closes it.
+func (n *Node) release(h *handle) {
+	n.mu.Lock()
+	h.users--
+	last := h.users == 0
+	n.mu.Unlock()
+	if last {
+		_ = h.Close()
+	}
+}
+
+// find tells which git directory a path names: DIR/.git, DIR itself, or DIR.git, in git's own order; and as much for the path
+// without its ".git". Before is where none was found.
+func (n *Node) find(path git.RepoPath) (found string, before []string, err error) {
+	names := []string{path.String()}
+	if short, ok := strings.CutSuffix(path.String(), ".git"); ok && short != "" && !strings.HasSuffix(short, "/") {
+		names = append(names, short)
+	}
+	var denied error
+	for _, name := range names {
+		for _, candidate := range []string{name + "/.git", name, name + ".git"} {
+			found := filepath.Join(n.root, filepath.FromSlash(candidate))
+			if repo.IsGitDir(found) {
+				return found, before, nil
+			}
+			before = append(before, found)
+			if _, err := os.Stat(filepath.Join(found, "HEAD")); errors.Is(err, fs.ErrPermission) {
+				denied = err
+			}
+		}
+	}
+	if denied != nil {
+		return "", nil, fault.Wrap(fault.Unavailable, "the repository cannot be read", denied)
+	}
+	return "", nil, fault.New(fault.NotFound, "no repository %s here", path)
+}
+
+// inside gives the real path of a git directory, and refuses one that lies outside the root, in a hidden directory, or in another
+// repository's git directory.
+func (n *Node) inside(dir string) (string, error) {
+	real, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return "", fault.Wrap(fault.NotFound, "no such repository", err)
+	}
+	outside := fault.New(fault.NotFound, "no such repository")
+	if !below(n.root, real) {
+		return "", outside
+	}
+	for _, hidden := range n.hidden {
+		if below(hidden, real) {
+			return "", outside
+		}
+	}
+	for parent := filepath.Dir(real); below(n.root, parent); parent = filepath.Dir(parent) {
+		if repo.IsGitDir(parent) {
+			return "", outside
+		}
+	}
+	return real, nil
+}
+
+// below tells whether path is dir or lies below it; both are clean.
+func below(dir, path string) bool {
+	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
+}
+
+// Close lets go of all repositories. No request may be running.
+func (n *Node) Close() error {
+	n.mu.Lock()
+	handles := n.handles
+	n.handles = make(map[git.RepoPath]*handle)
+	n.mu.Unlock()
+	for _, h := range handles {
+		n.release(h)
+	}
+	return nil
+}
+
+// Ready tells whether the root can be read.
+func (n *Node) Ready() error {
+	info, err := os.Stat(n.root)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fault.New(fault.Unavailable, "the root directory is gone")
+	case err != nil:
+		return fault.Wrap(fault.Unavailable, "cannot read the root directory", err)
+	case !info.IsDir():
+		return fault.New(fault.Unavailable, "the root is no directory")
+	}
+	return nil
+}

@@ -1,0 +1,213 @@
+package uploadpack
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/gittest"
+)
+
+// TestDifferential asks us and `git upload-pack` the same at random and compares the answers. PACKHORSE_DIFFERENTIAL is how many
+// repositories to try, 10 unless told, and PACKHORSE_SEED the first one's seed.
+func TestDifferential(t *testing.T) {
+	t.Parallel()
+	repositories, first := 10, uint64(1)
+	if n, err := strconv.Atoi(os.Getenv("PACKHORSE_DIFFERENTIAL")); err == nil {
+		repositories = n
+	}
+	if n, err := strconv.ParseUint(os.Getenv("PACKHORSE_SEED"), 10, 64); err == nil {
+		first = n
+	}
+	if testing.Short() {
+		repositories = 2
+	}
+	stranger := gittest.Init(t)
+	id := stranger.Commit("stranger 0")
+	for i := range 5 {
+		id = stranger.Commit(fmt.Sprintf("stranger %d", i+1), id)
+	}
+	stranger.Git("update-ref", "refs/heads/main", id.String())
+	for i := range repositories {
+		seed := first + uint64(i)
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			t.Parallel()
+			differential(t, seed, stranger.Dir)
+		})
+	}
+}
+
+// sessions is how many requests each repository gets.
+const sessions = 45
+
+func differential(t *testing.T, seed uint64, stranger string) {
+	s := newTestServer(t, seed, layouts[seed%uint64(len(layouts))])
+	rnd := rand.New(rand.NewPCG(seed, 2))
+	clients := newTestClients(t, s, rnd, stranger)
+	plain := New(newSource(t), Options{Agent: "packhorse/test", Wants: WantsAny})
+	keeping := New(cached(t, newSource(t)), Options{Agent: "packhorse/test", Wants: WantsAny})
+	failed := 0
+	for i := range sessions {
+		server, q := plain, (*testRequest)(nil)
+		if chance(rnd, 20) {
+			q = randomLsRefs(rnd, s)
+		} else {
+			q = randomFetch(rnd, s, pick(rnd, clients))
+		}
+		again := chance(rnd, 15)
+		if again {
+			server = keeping
+		}
+		if err := s.compare(t, server, q, again, rnd.IntN(5) == 0); err != nil {
+			client := ""
+			if q.client != nil {
+				client = q.client.name + " client "
+			}
+			t.Errorf("seed %d, session %d, %s, %s: %v\n%s%v", seed, i, layouts[seed%uint64(len(layouts))], s.format, err, client, q)
+			if failed++; failed == 3 {
+				return
+			}
+		}
+	}
+}
+
+// compare asks both. With again we are asked twice, so that the second answer comes from the cache. With thorough the
+// client takes the pack in any case.
+func (s *testServer) compare(t *testing.T, server *Server, q *testRequest, again, thorough bool) error {
+	request := q.bytes(s.format)
+	want, oracleFailed, stderr := s.oracle(t, request)
+	reply, outcome, err := s.serve(server, request)
+	if again && err == nil {
+		reply, outcome, err = s.serve(server, request)
+		if err == nil && outcome.Pack != "" && outcome.Pack != "hit" && outcome.Pack != "follow" {
+			return fmt.Errorf("asked again, the pack was a %s", outcome.Pack)
+		}
+	}
+	got := reply.Bytes()
+	oracleFailed = oracleFailed || strings.HasPrefix(string(want[min(4, len(want)):]), "ERR ")
+	if oracleFailed && err == nil && s.shallow && q.unlike {
+		return nil // see compareFetch
+	}
+	if oracleFailed != (err != nil) {
+		return fmt.Errorf("git failed: %v; we: %v\n%s%.300q", oracleFailed, err, stderr, want)
+	}
+	if err != nil {
+		return nil
+	}
+	if q.command == "ls-refs" {
+		if string(got) != string(want) {
+			return fmt.Errorf("we say\n%q\ngit says\n%q", got, want)
+		}
+		return nil
+	}
+	sideband := q.has("sideband-all")
+	theirs, err := parseAnswer(want, sideband)
+	if err != nil {
+		return fmt.Errorf("git's answer: %w", err)
+	}
+	ours, err := parseAnswer(got, sideband)
+	if err != nil {
+		return fmt.Errorf("our answer: %w", err)
+	}
+	return s.compareFetch(t, q, ours, theirs, thorough)
+}
+
+// sectionOrder is the order of sections in gitprotocol-v2(5), which git's client insists on. Git's server sends wanted-refs before
+// shallow-info (seen up to 2.39), so that its own client cannot make a shallow clone by want-ref of it; from us it can.
+var sectionOrder = []string{"acknowledgments", "shallow-info", "wanted-refs", "packfile"}
+
+func (s *testServer) compareFetch(t *testing.T, q *testRequest, ours, theirs *answer, thorough bool) error {
+	if !slices.IsSortedFunc(ours.sections, func(a, b string) int {
+		return slices.Index(sectionOrder, a) - slices.Index(sectionOrder, b)
+	}) {
+		return fmt.Errorf("our sections are %q", ours.sections)
+	}
+	// With deepen-since, deepen-not and deepen-relative, git forgets to tell where its own history ends; its clients then find theirs broken, or
+	// pack-objects dies. We tell, so that the answers differ, and look what the client makes of ours.
+	cutOff := s.shallow && q.unlike && slices.Contains(ours.sections, "packfile")
+	for _, section := range sectionOrder {
+		if a, b := slices.Contains(ours.sections, section), slices.Contains(theirs.sections, section); a != b {
+			return fmt.Errorf("section %s: we %v, git %v", section, a, b)
+		}
+		a, b := ours.lines[section], theirs.lines[section]
+		slices.Sort(a)
+		slices.Sort(b)
+		if section != "wanted-refs" {
+			b = slices.Compact(b) // git acknowledges a commit as often as it is named, and may tell a boundary twice
+		}
+		if section == "shallow-info" && cutOff {
+			b = a
+		}
+		if !slices.Equal(a, b) {
+			return fmt.Errorf("section %s: we say\n%q\ngit says\n%q", section, a, b)
+		}
+	}
+	if cutOff {
+		return q.client.accept(t, ours, q.wants(ours), !q.filter)
+	}
+	if q.has("no-progress") && ours.progress != "" {
+		return fmt.Errorf("we tell of progress: %q", ours.progress)
+	}
+	if !slices.Contains(ours.sections, "packfile") {
+		return nil
+	}
+	return s.comparePacks(t, q, ours, theirs, thorough)
+}
+
+func (s *testServer) comparePacks(t *testing.T, q *testRequest, ours, theirs *answer, thorough bool) error {
+	their, err := readPack(theirs.pack, s.format, s.readObject)
+	if err != nil {
+		return fmt.Errorf("git's pack: %w", err)
+	}
+	our, err := readPack(ours.pack, s.format, s.readObject)
+	if err != nil {
+		return fmt.Errorf("our pack: %w", err)
+	}
+	if our.ofs && !q.has("ofs-delta") {
+		return fmt.Errorf("our pack has deltas with an offset")
+	}
+	for base := range our.bases {
+		if !q.has("thin-pack") || !q.client.objects[base.String()] {
+			return fmt.Errorf("our pack has a delta against %s, which the client does not have", base)
+		}
+	}
+	equal := true
+	for _, id := range our.sorted() {
+		if _, both := their.ids[git.MustParseObjectID(id)]; both {
+			continue
+		}
+		equal = false
+		// The haves are reduced to the maximal ones. Git names all of them to pack-objects, which leaves out the trees of those
+		// named and of those at the edge, not of all; so either pack may hold some more of what the client has.
+		if !q.haves || !q.client.objects[id] {
+			return fmt.Errorf("our pack has %s (%v) and git's has not\nwe  %d objects\ngit %d objects", id, our.ids[git.MustParseObjectID(id)], len(our.ids), len(their.ids))
+		}
+	}
+	for _, id := range their.sorted() {
+		if _, both := our.ids[git.MustParseObjectID(id)]; both {
+			continue
+		}
+		equal = false
+		if q.haves && q.client.objects[id] {
+			continue
+		}
+		// Git adds a tag also if what it names is no more than a possible delta base, which the client has.
+		if peeled := s.Git("rev-parse", id+"^{}"); q.has("include-tag") && q.has("thin-pack") && q.client.objects[peeled] {
+			continue
+		}
+		return fmt.Errorf("git's pack has %s (%v) and ours has not", id, their.ids[git.MustParseObjectID(id)])
+	}
+	if equal && !thorough {
+		return nil
+	}
+	return q.client.accept(t, ours, q.wants(ours), !q.filter)
+}
+
+func (s *testServer) readObject(id git.ObjectID) (git.ObjectType, []byte, error) {
+	return s.repo.Objects.Read(id, 0)
+}

@@ -1,0 +1,48 @@
+package uploadpack
+
+import (
+	"sync"
+	"weak"
+
+	"github.com/packhorse-git/packhorse/internal/git/refs"
+)
+
+// memoEntries bounds how many live snapshots a memo remembers something of.
+const memoEntries = 256
+
+// memo remembers one value for each of the latest ref snapshots. Snapshots are immutable, so the value never goes stale; they
+// are held weakly, so that remembering keeps no old one alive, and what is remembered of one that is gone goes when the next
+// comes. Safe for concurrent use.
+type memo[T any] struct {
+	mu      sync.Mutex
+	entries map[weak.Pointer[refs.Snapshot]]T
+}
+
+func (m *memo[T]) get(snapshot *refs.Snapshot, compute func() (T, error)) (T, error) {
+	key := weak.Make(snapshot)
+	m.mu.Lock()
+	value, ok := m.entries[key]
+	m.mu.Unlock()
+	if ok {
+		return value, nil
+	}
+	value, err := compute()
+	if err != nil {
+		return value, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for k := range m.entries {
+		if k.Value() == nil {
+			delete(m.entries, k)
+		}
+	}
+	if len(m.entries) >= memoEntries {
+		clear(m.entries)
+	}
+	if m.entries == nil {
+		m.entries = make(map[weak.Pointer[refs.Snapshot]]T)
+	}
+	m.entries[key] = value
+	return value, nil
+}

@@ -1,0 +1,130 @@
+package uploadpack
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/packsource"
+)
+
+// scripted is a Source whose packs do as they are told.
+type scripted struct {
+	size int64 // -1: not known
+	info packsource.Info
+	send func(out packsource.Output) error
+}
+
+func (s *scripted) Open(context.Context, *packsource.Spec) (packsource.Pack, error) { return s, nil }
+func (s *scripted) Size() int64                                                     { return s.size }
+func (s *scripted) Info() packsource.Info                                           { return s.info }
+func (s *scripted) Close() error                                                    { return nil }
+func (s *scripted) Send(_ context.Context, out packsource.Output) error             { return s.send(out) }
+
+// failing is a reply that takes so many bytes and no more.
+type failing struct {
+	*recorder
+	left int
+}
+
+var errGone = errors.New("connection reset")
+
+func (r *failing) Write(p []byte) (int, error) {
+	if len(p) > r.left {
+		return 0, errGone
+	}
+	r.left -= len(p)
+	return r.recorder.Write(p)
+}
+
+func TestOutput(t *testing.T) {
+	t.Parallel()
+	g := gittest.Init(t)
+	g.Git("update-ref", "refs/heads/main", g.Commit("a").String())
+	r := openRepo(t, g.Dir)
+	packet := pktline.AppendBand(nil, pktline.BandData, "PACK...")
+	whole := func(out packsource.Output) error {
+		return errors.Join(out.Progress([]byte("Counting\n")), out.KeepAlive(), second(out.Write(packet)))
+	}
+	fromFile := func(out packsource.Output) error {
+		_, err := out.(io.ReaderFrom).ReadFrom(bytes.NewReader(packet))
+		return err
+	}
+	broken := fault.New(fault.Unavailable, "git was killed")
+	const note = "Pack of 7 objects comes from the cache.\n"
+	hit := packsource.Info{Result: packsource.Hit, Objects: 7}
+	known := int64(len(packet))
+
+	for _, test := range []struct {
+		name     string
+		source   scripted
+		args     []string
+		take     int // bytes that the connection takes; 0: all
+		answer   string
+		progress string
+		length   bool  // announced
+		err      error // returned, somewhere in the chain
+		told     bool
+		hungUp   bool
+	}{
+		{name: "length unknown", source: scripted{-1, packsource.Info{}, whole}, answer: "PACK...", progress: "Counting\n"},
+		{name: "no progress", source: scripted{-1, packsource.Info{}, whole}, args: []string{"no-progress"}, answer: "PACK..."},
+		{name: "hit", source: scripted{known, hit, fromFile}, answer: "PACK...", progress: note, length: true},
+		{name: "hit with sideband-all", source: scripted{known, hit, fromFile}, args: []string{"sideband-all"}, answer: "PACK...",
+			progress: note, length: true},
+		{name: "quiet hit", source: scripted{known, hit, whole}, args: []string{"no-progress"}, answer: "PACK...", length: true},
+		{name: "a whole fill that still tells of its progress", answer: "PACK...", length: true,
+			source: scripted{known, packsource.Info{Result: packsource.Follow}, whole}},
+		{name: "error before the first byte", source: scripted{-1, packsource.Info{}, func(packsource.Output) error { return broken }},
+			err: broken},
+		{name: "error in the middle", err: broken, told: true, answer: "PACK...", progress: "Counting\n",
+			source: scripted{-1, packsource.Info{}, func(out packsource.Output) error { return errors.Join(whole(out), broken) }}},
+		{name: "the client hangs up at once", source: scripted{-1, packsource.Info{}, whole}, take: 1, err: errGone, hungUp: true},
+		{name: "the client hangs up in the middle", source: scripted{-1, packsource.Info{}, whole}, take: 35, err: errGone, hungUp: true},
+		{name: "the client hangs up before the end", source: scripted{known, packsource.Info{}, fromFile}, take: 13 + len(packet),
+			err: errGone, hungUp: true, length: true},
+		{name: "nobody to tell of the error", take: 13 + len(packet), err: errGone, hungUp: true,
+			source: scripted{-1, packsource.Info{}, func(out packsource.Output) error { out.Write(packet); return broken }}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			q := testRequest{command: "fetch", args: append([]string{"want " + g.ID("main").String(), "done"}, test.args...)}
+			reply := &failing{newRecorder(), 1 << 20}
+			if test.take > 0 {
+				reply.left = test.take
+			}
+			in := pktline.NewReader(bytes.NewReader(q.bytes(r.Format)))
+			_, err := New(&test.source, Options{Wants: WantsAny}).Serve(t.Context(), r, in, reply)
+			_, told := errors.AsType[*protocol.ToldClient](err)
+			_, hungUp := errors.AsType[*protocol.BrokenReply](err)
+			if !errors.Is(err, test.err) || told != test.told || hungUp != test.hungUp {
+				t.Errorf("error %v, told %v, hung up %v", err, told, hungUp)
+			}
+			if announced := reply.length >= 0; announced != test.length || announced && !test.hungUp && reply.length != int64(reply.Len()) {
+				t.Errorf("length %d announced, %d written", reply.length, reply.Len())
+			}
+			if test.hungUp {
+				return
+			}
+			a, err := parseAnswer(reply.Bytes(), q.has("sideband-all"))
+			if test.told {
+				if !strings.Contains(a.bandError, "git was killed") || bytes.HasSuffix(reply.Bytes(), []byte("0000")) {
+					t.Errorf("the client is told %q in %q", a.bandError, reply.Bytes())
+				}
+			} else if err != nil {
+				t.Error(err)
+			}
+			if string(a.pack) != test.answer || a.progress != test.progress {
+				t.Errorf("pack %q, progress %q", a.pack, a.progress)
+			}
+		})
+	}
+}
+
+func second(_ int, err error) error { return err }

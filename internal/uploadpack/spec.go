@@ -1,0 +1,206 @@
+package uploadpack
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/graph"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/packsource"
+)
+
+// tagWalk is how many commits of the answer are looked at to tell which tags go with it. Beyond that every visible annotated tag
+// is part of the key: right, but shared by fewer.
+const tagWalk = 5000
+
+// spec brings what was negotiated into canonical form.
+func (f *fetch) spec(ctx context.Context) (*packsource.Spec, error) {
+	spec := &packsource.Spec{
+		Repo: packsource.Repository{
+			Objects: f.repo.Objects.Dirs()[0], Format: f.repo.Format, Incarnation: f.repo.Incarnation,
+		},
+		Wants: f.wants, Thin: f.request.ThinPack, Offset: f.request.OfsDelta,
+	}
+	grafts := maps.Clone(f.clientShallow)
+	for _, id := range f.boundary.Shallow {
+		grafts[id] = struct{}{}
+	}
+	maps.Copy(grafts, f.serverShallow)
+	spec.Shallow = grafts.IDs()
+	// What the client has is closed under the history that IT sees: only an ancestor in its own, grafted graph is implied.
+	haves, err := f.repo.Graph.Maximal(ctx, f.common, f.clientView())
+	if err != nil {
+		return nil, err
+	}
+	spec.Haves = haves
+	if err := f.unshallow(spec); err != nil {
+		return nil, err
+	}
+	if err := f.filter(spec); err != nil {
+		return nil, err
+	}
+	if f.request.IncludeTag {
+		spec.Tags, err = f.includedTags(ctx, spec, grafts)
+	}
+	if len(spec.Haves) == 0 {
+		spec.Thin = false // nothing to be thin against: the same pack as without
+	}
+	return spec, err
+}
+
+// clientView is the set of commits without parents in the client's repository.
+func (f *fetch) clientView() graph.Commits {
+	view := maps.Clone(f.clientShallow)
+	maps.Copy(view, f.serverShallow)
+	return view
+}
+
+// ownBoundary adds to the client's new boundary what it meets of our own. Git forgets that where the client asks for
+// deepen-since, deepen-not or deepen-relative, and its clients then find their history broken.
+func (f *fetch) ownBoundary(ctx context.Context) error {
+	if len(f.serverShallow) == 0 || !f.request.Deepens() {
+		return nil
+	}
+	view, starts := f.clientView(), slices.Clone(f.wants)
+	for _, id := range f.boundary.Shallow {
+		view[id] = struct{}{}
+	}
+	for _, id := range f.boundary.Unshallow {
+		commit, err := f.repo.Graph.Commit(id)
+		if err != nil {
+			return err
+		}
+		starts = append(starts, commit.Parents...)
+	}
+	met, err := f.repo.Graph.Depth(ctx, starts, graph.Infinite, view, f.clientShallow)
+	f.boundary.Shallow = protocol.SortIDs(append(f.boundary.Shallow, met.Shallow...))
+	return err
+}
+
+// unshallow asks for the parents of the commits that are no boundary any more. The commits themselves the client has; they stay
+// grafted for the walk, so that what is behind them is reached through their parents only.
+func (f *fetch) unshallow(spec *packsource.Spec) error {
+	if len(f.boundary.Unshallow) == 0 {
+		return nil
+	}
+	spec.Wants, spec.Haves = slices.Clone(spec.Wants), slices.Clone(spec.Haves)
+	for _, id := range f.boundary.Unshallow {
+		commit, err := f.repo.Graph.Commit(id)
+		if err != nil {
+			return err
+		}
+		spec.Wants = append(spec.Wants, commit.Parents...)
+		spec.Haves = append(spec.Haves, id)
+	}
+	spec.Wants, spec.Haves = protocol.SortIDs(spec.Wants), protocol.SortIDs(spec.Haves)
+	return nil
+}
+
+// filter resolves the names in a filter to object IDs.
+func (f *fetch) filter(spec *packsource.Spec) error {
+	if f.request.Filter == nil {
+		return nil
+	}
+	if err := f.request.Filter.ResolveSparse(f.sparseBlob); err != nil {
+		return err
+	}
+	spec.Filter = f.request.Filter.String()
+	return nil
+}
+
+// sparseBlob resolves what names the blob of a sparse filter: an object ID, or REVISION:PATH.
+func (f *fetch) sparseBlob(name string) (git.ObjectID, error) {
+	revision, path, hasPath := strings.Cut(name, ":")
+	id, err := git.ParseObjectID(revision)
+	if err != nil || id.Format() != f.repo.Format {
+		found, err := f.snapshot.Expand(revision)
+		if err != nil {
+			return git.ObjectID{}, err
+		}
+		if len(found) == 0 {
+			return git.ObjectID{}, sparseError(name)
+		}
+		id = found[0].ID
+	}
+	if hasPath {
+		if id, err = f.treeEntry(id, path); fault.Is(err, fault.NotFound) {
+			return git.ObjectID{}, sparseError(name)
+		} else if err != nil {
+			return git.ObjectID{}, err
+		}
+	}
+	typ, _, err := f.repo.Objects.Header(id)
+	switch {
+	case fault.Is(err, fault.NotFound) || err == nil && typ != git.Blob:
+		return git.ObjectID{}, sparseError(name)
+	case err != nil:
+		return git.ObjectID{}, err
+	}
+	return id, nil
+}
+
+func sparseError(name string) error {
+	return fault.New(fault.Invalid, "unable to access sparse blob in %.200q", name)
+}
+
+func (f *fetch) treeEntry(id git.ObjectID, path string) (git.ObjectID, error) {
+	id, typ, err := f.repo.Graph.Peel(id)
+	if err != nil {
+		return id, err
+	}
+	if typ == git.Commit {
+		if id, err = f.rootTree(id); err != nil {
+			return id, err
+		}
+	}
+	id, _, err = f.repo.Objects.Resolve(id, path)
+	return id, err
+}
+
+// includedTags lists the annotated tags that may go with the pack: those that peel to a commit in it. Hidden refs are not in
+// the snapshot, so that nothing of theirs is added.
+func (f *fetch) includedTags(ctx context.Context, spec *packsource.Spec, grafts graph.Commits) ([]packsource.Tag, error) {
+	all, err := f.tags.get(f.snapshot, f.annotatedTags)
+	if err != nil {
+		return nil, err
+	}
+	var candidates []packsource.Tag
+	for _, tag := range all {
+		if _, wanted := slices.BinarySearchFunc(spec.Wants, tag.ID, git.ObjectID.Compare); !wanted {
+			candidates = append(candidates, tag)
+		}
+	}
+	if len(candidates) == 0 {
+		return nil, nil
+	}
+	sent, more, err := f.repo.Graph.Missing(ctx, spec.Wants, spec.Haves, grafts, tagWalk)
+	if err != nil || more {
+		return candidates, err
+	}
+	return slices.DeleteFunc(candidates, func(tag packsource.Tag) bool {
+		if _, isSent := sent[tag.Peeled]; isSent {
+			return false
+		}
+		_, err := f.repo.Graph.Commit(tag.Peeled)
+		return err == nil // a commit that is not sent; a tag of a tree or blob may still go with it
+	}), nil
+}
+
+// annotatedTags lists the annotated tags below refs/tags/, sorted by ID.
+func (f *fetch) annotatedTags() ([]packsource.Tag, error) {
+	var tags []packsource.Tag
+	err := f.snapshot.Each("refs/tags/", func(ref refs.Ref) error {
+		peeled, err := f.peeled(f.repo, ref)
+		if err == nil && !peeled.IsZero() {
+			tags = append(tags, packsource.Tag{ID: ref.ID, Peeled: peeled})
+		}
+		return err
+	})
+	slices.SortFunc(tags, func(a, b packsource.Tag) int { return a.ID.Compare(b.ID) })
+	return slices.Compact(tags), err
+}

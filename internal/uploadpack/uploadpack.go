@@ -1,0 +1,225 @@
+// Package uploadpack serves fetch sessions of protocol version 2 (gitprotocol-v2(5)): list refs, negotiate, send a pack.
+//
+// The session reads in the order of the protocol document. Refs, existence, negotiation and shallow boundaries are answered in
+// process; the pack comes from a packsource.Source. What is negotiated is brought into canonical form, a packsource.Spec, so
+// that requests that mean the same share one pack.
+package uploadpack
+
+import (
+	"context"
+	"runtime"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/packsource"
+	"github.com/packhorse-git/packhorse/internal/repo"
+)
+
+// Wants says which objects a client may ask for.
+type Wants string
+
+const (
+	// WantsAny allows every object that exists, as git's own version 2 server does. Only right where everybody may read
+	// everything in the repository's object store.
+	WantsAny Wants = "any"
+	// WantsReachable allows what the visible refs reach.
+	WantsReachable Wants = "reachable"
+	// WantsTip allows what a visible ref points at.
+	WantsTip Wants = "tip"
+)
+
+// Options says how sessions are served.
+type Options struct {
+	Agent  string // how the server names itself
+	Wants  Wants  // WantsAny falls back to WantsReachable in a repository that borrows objects from others
+	Limits protocol.Limits
+}
+
+// Server serves sessions. Safe for concurrent use.
+type Server struct {
+	source  packsource.Source
+	options Options
+	tags    memo[[]packsource.Tag] // annotated tags, sorted by ID
+	tips    memo[[]git.ObjectID]   // what the refs point at, sorted
+	answers answers
+
+	searches chan struct{} // slots of searches in trees
+}
+
+// New makes a Server that takes its packs from source.
+func New(source packsource.Source, o Options) *Server {
+	if o.Wants == "" {
+		o.Wants = WantsReachable
+	}
+	return &Server{source: source, options: o, searches: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
+}
+
+// Advertise appends the capability advertisement for a repository.
+func (s *Server) Advertise(b []byte, r *repo.Repo, sessionID string) []byte {
+	return protocol.Capabilities{Agent: s.options.Agent, Format: r.Format, SessionID: sessionID}.Append(b)
+}
+
+// Serve answers one request on reply. An error that comes before anything was written can be rendered as the transport
+// likes. Once the answer has begun, Serve tells the client in the answer where the protocol allows it, and returns a
+// protocol.ToldClient; after any other error what was sent is no whole answer.
+func (s *Server) Serve(ctx context.Context, r *repo.Repo, request *pktline.Reader, reply protocol.Reply) (protocol.Outcome, error) {
+	start := time.Now()
+	question, err := s.answers.ask(ctx, r, request)
+	if err != nil {
+		return protocol.Outcome{}, err
+	}
+	if known := question.answer; known != nil {
+		outcome := known.outcome
+		outcome.Negotiate = time.Since(start)
+		f := &fetch{Server: s, repo: r, outcome: &outcome, start: start}
+		err := f.send(ctx, known.spec, known.sections, known.quiet, reply) // fills the outcome
+		return outcome, err
+	}
+	req, err := protocol.ReadRequest(request, r.Format, s.options.Limits)
+	outcome := protocol.Outcome{Parse: time.Since(start)}
+	if err != nil {
+		return outcome, err
+	}
+	if req == nil {
+		reply.Length(0)
+		return outcome, nil
+	}
+	outcome.Command, outcome.Agent, outcome.Session = req.Command(), req.Agent, req.SessionID
+	if req.LsRefs != nil {
+		err := s.lsRefs(ctx, r, req.LsRefs, reply, &outcome) // fills the outcome
+		return outcome, err
+	}
+	f := &fetch{Server: s, repo: r, request: req.Fetch, question: question, outcome: &outcome, start: start}
+	err = f.serve(ctx, reply)
+	return outcome, err
+}
+
+// lsRefs answers the ls-refs command.
+func (s *Server) lsRefs(ctx context.Context, r *repo.Repo, req *protocol.LsRefs, reply protocol.Reply, outcome *protocol.Outcome) error {
+	snapshot, err := r.Refs.Snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	l := refLister{server: s, repo: r, request: req, reply: reply, outcome: outcome}
+	pooled := getScratch()
+	l.buf = pooled.buf
+	defer func() { pooled.buf = l.buf; putScratch(pooled) }()
+	if err := l.head(snapshot); err != nil {
+		return err
+	}
+	for _, prefix := range disjoint(req.Prefixes) {
+		if err := snapshot.Each(prefix, l.ref); err != nil {
+			return err
+		}
+	}
+	l.buf = pktline.AppendFlush(l.buf)
+	if !l.streaming {
+		reply.Length(int64(len(l.buf)))
+	}
+	_, err = reply.Write(l.buf)
+	return err
+}
+
+// refLister writes an ls-refs answer: short ones at once with their length known, long ones in pieces.
+type refLister struct {
+	server    *Server
+	repo      *repo.Repo
+	request   *protocol.LsRefs
+	reply     protocol.Reply
+	outcome   *protocol.Outcome
+	buf       []byte
+	streaming bool
+}
+
+// head lists HEAD, if a prefix covers it; an unborn one only if the client asked for that and, as with git, for symrefs.
+func (l *refLister) head(snapshot *refs.Snapshot) error {
+	if !covers(l.request.Prefixes, string(git.HEAD)) {
+		return nil
+	}
+	head := snapshot.Head()
+	line := protocol.RefLine{Name: git.HEAD, ID: head.ID}
+	if head.ID.IsZero() {
+		if !l.request.Unborn || !l.request.Symrefs || head.Target == "" {
+			return nil
+		}
+		line.Target = head.Target
+	} else if l.request.Symrefs {
+		line.Target = head.Target
+	}
+	if l.request.Peel && !head.ID.IsZero() {
+		peeled, err := l.server.peeled(l.repo, refs.Ref{Name: git.HEAD, ID: head.ID})
+		if err != nil {
+			return err
+		}
+		line.Peeled = peeled
+	}
+	return l.add(line)
+}
+
+func (l *refLister) ref(ref refs.Ref) error {
+	line := protocol.RefLine{Name: ref.Name, ID: ref.ID}
+	if l.request.Symrefs {
+		line.Target = ref.Target
+	}
+	if l.request.Peel {
+		peeled, err := l.server.peeled(l.repo, ref)
+		if err != nil {
+			return err
+		}
+		line.Peeled = peeled
+	}
+	return l.add(line)
+}
+
+func (l *refLister) add(line protocol.RefLine) error {
+	l.buf = protocol.AppendRef(l.buf, line)
+	l.outcome.Refs++
+	if len(l.buf) < bufferSize-2*git.MaxRefName {
+		return nil
+	}
+	if !l.streaming {
+		// A client that is slow to take it must not hold a place among the small requests.
+		if err := l.reply.Bulk(); err != nil {
+			return err
+		}
+		l.streaming = true
+	}
+	_, err := l.reply.Write(l.buf)
+	l.buf = l.buf[:0]
+	return err
+}
+
+// peeled tells what an annotated tag peels to; zero for anything else. A ref to an object that is missing or damaged is
+// shown without a peeled value, as git does: one such tag must not cost the others. Of that nothing is remembered, as the object may
+// be mended.
+func (s *Server) peeled(r *repo.Repo, ref refs.Ref) (git.ObjectID, error) {
+	if ref.PeelKnown {
+		return ref.Peeled, nil
+	}
+	peeled, err := r.Refs.Peeled(ref, func(id git.ObjectID) (git.ObjectID, error) {
+		peeled, _, err := r.Graph.Peel(id)
+		if err == nil && peeled == id {
+			return git.ObjectID{}, nil
+		}
+		return peeled, err
+	})
+	switch fault.KindOf(err) {
+	case fault.NotFound, fault.Corrupt, fault.Invalid:
+		return git.ObjectID{}, nil
+	}
+	return peeled, err
+}
+
+// covers tells whether a name begins with one of the prefixes; no prefixes cover all.
+func covers(prefixes []string, name string) bool {
+	for _, p := range prefixes {
+		if len(p) <= len(name) && name[:len(p)] == p {
+			return true
+		}
+	}
+	return len(prefixes) == 0
+}

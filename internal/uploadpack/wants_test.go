@@ -1,0 +1,84 @@
+package uploadpack
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/gittest"
+)
+
+func TestWants(t *testing.T) {
+	t.Parallel()
+	g := gittest.Init(t)
+	object := func(text string, args ...string) string {
+		return g.GitIn(text, append([]string{"hash-object", "-w"}, args...)...)
+	}
+	a := g.Commit("a")
+	b := g.Commit("b", a)
+	g.Git("update-ref", "refs/heads/main", b.String())
+	g.Git("tag", "-a", "-m", "x", "inner", a.String())
+	g.Git("tag", "-a", "-m", "x", "outer", "inner")
+	inner := g.ID("inner")
+	g.Git("update-ref", "-d", "refs/tags/inner")
+	g.Git("tag", "light-tree", a.String()+"^{tree}")
+	g.Git("tag", "big", object("a blob that only a tag names", "--stdin"))
+	lost := g.Commit("lost", b)
+	lostTag := git.MustParseObjectID(g.GitIn(fmt.Sprintf("object %s\ntype commit\ntag x\ntagger T <t@x> 1 +0000\n\nx\n", b), "mktag"))
+	lostBlob := git.MustParseObjectID(object("lost blob", "--stdin"))
+	deep := g.GitIn(fmt.Sprintf("040000 tree %s\tdir\n160000 commit %s\tmodule\n", g.ID(b.String()+"^{tree}"), lost), "mktree")
+	c := git.MustParseObjectID(g.GitIn("deep", "commit-tree", deep, "-p", b.String()))
+	g.Git("update-ref", "refs/heads/main", c.String())
+
+	borrower := gittest.Init(t)
+	alternates := filepath.Join(borrower.Dir, "objects/info/alternates")
+	if err := os.WriteFile(alternates, []byte(filepath.Join(g.Dir, "objects")+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	borrower.Git("update-ref", "refs/heads/main", b.String())
+
+	plain, borrowing := openRepo(t, g.Dir), openRepo(t, borrower.Dir)
+	const ok, denied = fault.Exhausted, fault.Denied // a pack would be made; not
+	for _, test := range []struct {
+		name                                     string
+		id                                       git.ObjectID
+		any, reachable, tip, borrowed, borrowTip fault.Kind
+	}{
+		{"branch", c, ok, ok, ok, denied, denied},
+		{"commit behind", b, ok, ok, denied, ok, ok},
+		{"root", a, ok, ok, denied, ok, denied},
+		{"lost commit", lost, ok, denied, denied, denied, denied}, // a gitlink to it gives nothing
+		{"tag", g.ID("outer"), ok, ok, ok, denied, denied},
+		{"tag behind a tag", inner, ok, ok, denied, denied, denied},
+		{"lost tag", lostTag, ok, denied, denied, denied, denied},
+		{"root tree", g.ID(c.String() + "^{tree}"), ok, ok, denied, denied, denied},
+		{"old tree", g.ID(b.String() + "^{tree}"), ok, ok, denied, ok, denied},
+		{"tagged tree", g.ID("light-tree"), ok, ok, ok, ok, denied},
+		{"blob", g.ID(b.String() + ":file"), ok, ok, denied, ok, denied},
+		{"old blob", g.ID(a.String() + ":file"), ok, ok, denied, ok, denied},
+		{"tagged blob", g.ID("big"), ok, ok, ok, denied, denied},
+		{"lost blob", lostBlob, ok, denied, denied, denied, denied},
+	} {
+		for _, s := range []struct {
+			rule  Wants
+			alone bool
+			want  fault.Kind
+		}{
+			{WantsAny, true, test.any}, {WantsReachable, true, test.reachable}, {WantsTip, true, test.tip},
+			{WantsAny, false, test.borrowed}, {WantsReachable, false, test.borrowed}, {WantsTip, false, test.borrowTip},
+		} {
+			r := borrowing
+			if s.alone {
+				r = plain
+			}
+			q := testRequest{command: "fetch", args: []string{"want " + test.id.String(), "done"}}
+			_, _, err := (&testServer{repo: r}).serve(New(&asked{}, Options{Wants: s.rule}), q.bytes(r.Format))
+			if fault.KindOf(err) != s.want {
+				t.Errorf("%s, wants = %s, with alternates %v: %v", test.name, s.rule, !s.alone, err)
+			}
+		}
+	}
+}
