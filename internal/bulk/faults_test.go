@@ -122,7 +122,7 @@ func TestTricklingPeerIsCutOff(t *testing.T) {
 // What passes between writes is not held against a peer.
 func TestTimeBetweenWritesIsNotThePeers(t *testing.T) {
 	t.Parallel()
-	const stall = 200 * time.Millisecond
+	const stall = 2 * time.Second
 	server, client := pipe(t, NewPump(PumpOptions{}), stall)
 	go io.Copy(io.Discard, client)
 	for range 4 {
@@ -137,7 +137,7 @@ func TestTimeBetweenWritesIsNotThePeers(t *testing.T) {
 func TestSlowPeerIsServed(t *testing.T) {
 	t.Parallel()
 	f, data := tempFile(t, 8<<20)
-	const stall = 300 * time.Millisecond
+	const stall = 3 * time.Second // long, because the test must not be as slow as a peer that is cut off
 	server, client := pipe(t, NewPump(PumpOptions{}), stall)
 	_ = client.SetReadBuffer(64 << 10)
 	done := make(chan error, 1)
@@ -154,7 +154,7 @@ func TestSlowPeerIsServed(t *testing.T) {
 		if err != nil {
 			break
 		}
-		time.Sleep(stall / 3) // the client's pace
+		time.Sleep(stall / 6) // the client's pace: longer than the limit in all
 	}
 	if err := <-done; err != nil || !bytes.Equal(got, data) {
 		t.Errorf("%d bytes in %v: %v", len(got), time.Since(start), err)

@@ -135,7 +135,7 @@ func TestSlowBodies(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := s.dial()
-			_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+			_ = c.SetDeadline(time.Now().Add(30 * time.Second))
 			c.send(request)
 			_, _ = io.Copy(io.Discard, c.r) // an answer or none
 			if !c.closed() {
