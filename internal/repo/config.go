@@ -3,6 +3,7 @@ package repo
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 
@@ -44,21 +45,85 @@ func (c Config) Get(key string) (string, bool) {
 
 // Bool is a key's last value as a truth value, or otherwise if there is none (git-config(1), "Values").
 func (c Config) Bool(key string, otherwise bool) (bool, error) {
-	value, ok := c.Get(key)
+	i, ok := c.last[key]
 	if !ok {
 		return otherwise, nil
 	}
-	switch strings.ToLower(value) {
+	err := c.variables[i].readBool(&otherwise)
+	return otherwise, err
+}
+
+// damaged is the error of a value that is not what its key needs.
+func (v variable) damaged(want string) error {
+	return fault.New(fault.Corrupt, "the repository's config has a %.80s that is not %s", v.key, want)
+}
+
+// readBool reads a truth value: a word, or a number that is not 0 for true. A key without a value is true.
+func (v variable) readBool(to *bool) error {
+	switch strings.ToLower(v.value) {
 	case "true", "yes", "on":
-		return true, nil
+		*to = true
+		return nil
 	case "false", "no", "off", "":
-		return false, nil
+		*to = false
+		return nil
 	}
-	n, err := strconv.ParseInt(strings.TrimRight(value, "kKmMgG"), 0, 64)
-	if err != nil || strings.Contains(value, "_") {
-		return false, fault.New(fault.Corrupt, "the repository's config has a %.80s that is neither true nor false", key)
+	n, ok := parseInt(v.value)
+	if !ok {
+		return v.damaged("true or false")
 	}
-	return n != 0, nil
+	*to = n != 0
+	return nil
+}
+
+// int reads a whole number of 32 bits.
+func (v variable) int() (int32, error) {
+	n, ok := parseInt(v.value)
+	if !ok || v.bare {
+		return 0, v.damaged("a whole number")
+	}
+	return n, nil
+}
+
+// unsigned reads a whole number of 64 bits without a sign.
+func (v variable) unsigned() (uint64, error) {
+	digits, unit, ok := splitNumber(v.value)
+	n, err := strconv.ParseUint(strings.TrimPrefix(digits, "+"), 0, 64)
+	if !ok || err != nil || v.bare || n > math.MaxUint64/uint64(unit) {
+		return 0, v.damaged("a whole number, 0 or more")
+	}
+	return n * uint64(unit), nil
+}
+
+// parseInt reads a number as git's configuration has it: C's, with an optional k, m or g behind it.
+func parseInt(s string) (int32, bool) {
+	digits, unit, ok := splitNumber(s)
+	n, err := strconv.ParseInt(digits, 0, 64)
+	if !ok || err != nil || n > math.MaxInt32/unit || n < -math.MaxInt32/unit {
+		return 0, false
+	}
+	return int32(n * unit), true
+}
+
+// splitNumber takes the unit off a number, and the spaces before it that C skips; ok is false for what Go takes for a number and C does
+// not.
+func splitNumber(s string) (digits string, unit int64, ok bool) {
+	digits, unit = strings.TrimLeft(s, " \t\n\v\f\r"), 1
+	if n := len(digits); n > 0 {
+		switch digits[n-1] | 0x20 {
+		case 'k':
+			unit = 1 << 10
+		case 'm':
+			unit = 1 << 20
+		case 'g':
+			unit = 1 << 30
+		}
+		if unit > 1 {
+			digits = digits[:n-1]
+		}
+	}
+	plain := strings.ToLower(strings.TrimLeft(digits, "+-"))
+	return digits, unit, !strings.Contains(plain, "_") && !strings.HasPrefix(plain, "0b") && !strings.HasPrefix(plain, "0o")
 }
 
 // readConfig reads a config file; one that is not there is empty.

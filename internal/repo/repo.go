@@ -23,7 +23,8 @@ import (
 
 // Options says how repositories are opened.
 type Options struct {
-	Root         string // alternates have to lie below it
+	Root         string  // alternates have to lie below it
+	Policy       *Policy // what holds where a repository's config says nothing; nil: DefaultPolicy
 	RefsMetrics  *refs.Metrics
 	GraphMetrics *graph.Metrics
 }
@@ -39,6 +40,7 @@ type Repo struct {
 	config      configFile
 	worktree    *configFile // config.worktree; nil: that is not read
 	hidden      hideRules
+	policy      *Policy
 	objects     string // identity of the object directory
 }
 
@@ -79,6 +81,13 @@ func Open(dir string, o Options) (*Repo, error) {
 		return nil, err
 	}
 	if r.hidden, err = hiddenRefs(config); err != nil {
+		return nil, err
+	}
+	defaults := DefaultPolicy()
+	if o.Policy != nil {
+		defaults = *o.Policy
+	}
+	if r.policy, err = newPolicy(config, defaults); err != nil {
 		return nil, err
 	}
 	objects := filepath.Join(dir, "objects")
@@ -197,6 +206,9 @@ func served(c Config) error {
 
 // HidesRefs tells whether the repository's config may hide refs: those that it does no Snapshot shows.
 func (r *Repo) HidesRefs() bool { return r.hidden.any() }
+
+// Policy tells what clients may ask for. A config that changes gives a new handle, with its own.
+func (r *Repo) Policy() *Policy { return r.policy }
 
 // Fresh tells whether the handle still stands for the repository at a path, which may lead to it by symbolic links: the same
 // directory with the same object directory and the same configuration. It costs three stats, four with a config.worktree,
