@@ -68,6 +68,8 @@ const (
 	opAdvertise operation = "info_refs"
 	opLsRefs    operation = "ls_refs"
 	opFetch     operation = "fetch"
+	opInfo      operation = "object_info"
+	opBundles   operation = "bundle_uri"
 	opOther     operation = "other"
 )
 
@@ -240,8 +242,13 @@ func (e *exchange) uploadPack(path string) {
 	e.reply = newReply(e, body)
 	defer e.reply.close()
 	e.outcome, e.err = e.Node.UploadPack(e.r.Context(), e.repo, body.packets(), e.reply)
-	if e.outcome.Command == protocol.CommandLsRefs {
+	switch e.outcome.Command {
+	case protocol.CommandLsRefs:
 		e.op = opLsRefs
+	case protocol.CommandObjectInfo:
+		e.op = opInfo
+	case protocol.CommandBundleURI:
+		e.op = opBundles
 	}
 	e.finish()
 }
@@ -278,7 +285,7 @@ func (e *exchange) fail(err error) {
 		e.w.Header().Set("Retry-After", seconds(max(after, time.Second)))
 	}
 	e.w.Header().Del("Content-Length")
-	session := e.op == opFetch || e.op == opLsRefs
+	session := e.op != opAdvertise && e.op != opOther
 	inside := e.outcome.Command != "" // the request was understood
 	if session && (kind == fault.Invalid || kind == fault.Denied || inside && (kind == fault.NotFound || kind == fault.Corrupt || kind == fault.Internal)) {
 		e.tell(err)

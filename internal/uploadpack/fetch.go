@@ -145,10 +145,7 @@ func (f *fetch) checkWants(ctx context.Context) error {
 	if len(f.wanted) > 0 {
 		f.wants = protocol.SortIDs(f.wants)
 	}
-	rule := f.options.Wants
-	if rule == WantsAny && (f.repo.Objects.HasAlternates() || f.repo.HidesRefs()) {
-		rule = WantsReachable // objects of other repositories exist here too, or some that only hidden refs reach
-	}
+	rule := f.wantRule(f.repo)
 	if rule == WantsAny {
 		return nil
 	}

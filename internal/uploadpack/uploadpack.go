@@ -60,7 +60,7 @@ func New(source packsource.Source, o Options) *Server {
 
 // Advertise appends the capability advertisement for a repository.
 func (s *Server) Advertise(b []byte, r *repo.Repo, sessionID string) []byte {
-	return protocol.Capabilities{Agent: s.options.Agent, Format: r.Format, SessionID: sessionID}.Append(b)
+	return protocol.Capabilities{Agent: s.options.Agent, Format: r.Format, Offer: s.offer(r), SessionID: sessionID}.Append(b)
 }
 
 // Serve answers one request on reply. An error that comes before anything was written can be rendered as the transport
@@ -79,7 +79,7 @@ func (s *Server) Serve(ctx context.Context, r *repo.Repo, request *pktline.Reade
 		err := f.send(ctx, known.spec, known.sections, known.quiet, reply) // fills the outcome
 		return outcome, err
 	}
-	req, err := protocol.ReadRequest(request, r.Format, s.options.Limits)
+	req, err := protocol.ReadRequest(request, r.Format, s.offer(r), s.options.Limits)
 	outcome := protocol.Outcome{Parse: time.Since(start)}
 	if err != nil {
 		return outcome, err
@@ -89,8 +89,14 @@ func (s *Server) Serve(ctx context.Context, r *repo.Repo, request *pktline.Reade
 		return outcome, nil
 	}
 	outcome.Command, outcome.Agent, outcome.Session = req.Command(), req.Agent, req.SessionID
-	if req.LsRefs != nil {
+	switch {
+	case req.LsRefs != nil:
 		err := s.lsRefs(ctx, r, req.LsRefs, reply, &outcome) // fills the outcome
+		return outcome, err
+	case req.ObjectInfo != nil:
+		return outcome, objectInfo(ctx, r, req.ObjectInfo, reply)
+	}
+	if err := checkFilter(&r.Policy().Filters, req.Fetch.Filter); err != nil {
 		return outcome, err
 	}
 	f := &fetch{Server: s, repo: r, request: req.Fetch, question: question, outcome: &outcome, start: start}
@@ -143,7 +149,7 @@ func (l *refLister) head(snapshot *refs.Snapshot) error {
 	head := snapshot.Head()
 	line := protocol.RefLine{Name: git.HEAD, ID: head.ID}
 	if head.ID.IsZero() {
-		if !l.request.Unborn || !l.request.Symrefs || head.Target == "" {
+		if !l.request.Unborn || !l.request.Symrefs || head.Target == "" || l.repo.Policy().Unborn == repo.UnbornIgnore {
 			return nil
 		}
 		line.Target = head.Target

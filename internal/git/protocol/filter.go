@@ -28,6 +28,25 @@ type Filter struct {
 	Sparse string         // FilterSparse: what names the blob with the patterns; an object ID once resolved
 	Type   git.ObjectType // FilterType
 	Sub    []*Filter      // FilterCombine: an object passes if it passes all
+
+	Combined bool // it was written as a combination, even if that has one member and so is none
+}
+
+// Name is what git's configuration calls the kind of filter (git-config(1), "uploadpackfilter.<filter>.allow").
+func (f *Filter) Name() string {
+	switch f.Kind {
+	case FilterBlobNone:
+		return "blob:none"
+	case FilterBlobLimit:
+		return "blob:limit"
+	case FilterTree:
+		return "tree"
+	case FilterSparse:
+		return "sparse:oid"
+	case FilterType:
+		return "object:type"
+	}
+	return "combine"
 }
 
 // reservedInCombine are the characters that have to be percent-encoded in a member of a combine: filter, as space and
@@ -93,7 +112,7 @@ func parseCombine(s string, limits Limits, depth int, members *int) (*Filter, er
 	if depth >= limits.FilterDepth {
 		return nil, invalid("filters nested more than %d deep", limits.FilterDepth)
 	}
-	f := &Filter{Kind: FilterCombine}
+	f := &Filter{Kind: FilterCombine, Combined: true}
 	for member := range strings.SplitSeq(s, "+") {
 		for i := range len(member) {
 			if c := member[i]; c <= ' ' || strings.IndexByte(reservedInCombine, c) >= 0 {
@@ -112,6 +131,7 @@ func parseCombine(s string, limits Limits, depth int, members *int) (*Filter, er
 	}
 	f.canonical()
 	if len(f.Sub) == 1 {
+		f.Sub[0].Combined = true
 		return f.Sub[0], nil
 	}
 	return f, nil

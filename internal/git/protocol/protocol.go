@@ -27,6 +27,7 @@ type Limits struct {
 	FilterLength  int // bytes of a filter specification: 4,096
 	FilterDepth   int // nesting of combine: filters: 8
 	FilterMembers int // simple filters in one specification: 64
+	Objects       int // oid lines of object-info: 10,000, as many as git sends
 }
 
 func (l Limits) withDefaults() Limits {
@@ -36,6 +37,7 @@ func (l Limits) withDefaults() Limits {
 	}{
 		{&l.Wants, 1_000_000}, {&l.Haves, 1_000_000}, {&l.Shallow, 1_000_000}, {&l.DeepenNot, 1_000},
 		{&l.Capabilities, 1_000}, {&l.FilterLength, 4096}, {&l.FilterDepth, 8}, {&l.FilterMembers, 64},
+		{&l.Objects, 10_000},
 	} {
 		if *f.field == 0 {
 			*f.field = f.value
@@ -61,11 +63,21 @@ const SinceEver = -1
 type Command string
 
 const (
-	CommandLsRefs Command = "ls-refs"
-	CommandFetch  Command = "fetch"
+	CommandLsRefs     Command = "ls-refs"
+	CommandFetch      Command = "fetch"
+	CommandObjectInfo Command = "object-info"
+	CommandBundleURI  Command = "bundle-uri"
 )
 
-// Request is one version 2 request. Exactly one of LsRefs and Fetch is set.
+// Offer is what a server of version 2 may offer or not. What it does not offer it does not accept either.
+type Offer struct {
+	Filter, RefInWant, SidebandAll bool // features of fetch
+	Unborn                         bool // a feature of ls-refs; the argument is accepted anyway, as with git
+	Session                        bool // session-id
+	ObjectInfo, BundleURI          bool // commands
+}
+
+// Request is one version 2 request. Exactly one of LsRefs, Fetch, ObjectInfo and BundleURI is set.
 type Request struct {
 	Agent         string
 	SessionID     string
@@ -73,12 +85,19 @@ type Request struct {
 	Format        git.ObjectFormat
 	LsRefs        *LsRefs
 	Fetch         *Fetch
+	ObjectInfo    *ObjectInfo
+	BundleURI     bool
 }
 
 // Command tells which command this is.
 func (r *Request) Command() Command {
-	if r.LsRefs != nil {
+	switch {
+	case r.LsRefs != nil:
 		return CommandLsRefs
+	case r.ObjectInfo != nil:
+		return CommandObjectInfo
+	case r.BundleURI:
+		return CommandBundleURI
 	}
 	return CommandFetch
 }
@@ -111,10 +130,10 @@ func (f *Fetch) Deepens() bool { return f.Depth > 0 || f.DeepenSince != 0 || len
 
 func invalid(format string, args ...any) error { return fault.New(fault.Invalid, format, args...) }
 
-// ReadRequest reads one request. A flush packet or the end of the stream instead of a request gives nil and no error: the client
+// ReadRequest reads one request, of what is on offer. A flush packet or the end of the stream instead of a request gives nil and no error: the client
 // has nothing to ask.
-func ReadRequest(r *pktline.Reader, format git.ObjectFormat, limits Limits) (*Request, error) {
-	p := &parser{r: r, limits: limits.withDefaults(), format: format, req: &Request{Format: git.SHA1}}
+func ReadRequest(r *pktline.Reader, format git.ObjectFormat, offer Offer, limits Limits) (*Request, error) {
+	p := &parser{r: r, limits: limits.withDefaults(), format: format, offer: offer, req: &Request{Format: git.SHA1}}
 	command, arguments, err := p.capabilities()
 	if err != nil || command == "" {
 		return nil, err
@@ -122,13 +141,19 @@ func ReadRequest(r *pktline.Reader, format git.ObjectFormat, limits Limits) (*Re
 	if p.req.Format != format {
 		return nil, invalid("mismatched object format: server %s; client %s", format, p.req.Format)
 	}
-	switch Command(command) {
-	case CommandLsRefs:
+	switch c := Command(command); {
+	case c == CommandLsRefs:
 		p.req.LsRefs = &LsRefs{}
 		err = p.lines(arguments, p.lsRefsArgument)
-	case CommandFetch:
+	case c == CommandFetch:
 		p.req.Fetch = &Fetch{}
 		err = p.fetch(arguments)
+	case c == CommandObjectInfo && offer.ObjectInfo:
+		p.req.ObjectInfo = &ObjectInfo{}
+		err = p.lines(arguments, p.objectInfoArgument)
+	case c == CommandBundleURI && offer.BundleURI:
+		p.req.BundleURI = true
+		err = p.lines(arguments, unexpected)
 	default:
 		return nil, invalid("unknown command %.80q", command)
 	}
@@ -142,6 +167,7 @@ type parser struct {
 	r      *pktline.Reader
 	limits Limits
 	format git.ObjectFormat
+	offer  Offer
 	req    *Request
 	seen   map[git.ObjectID]struct{} // haves
 	refs   []git.RefName             // want-refs; pooled
@@ -206,7 +232,7 @@ func (p *parser) capabilities() (command string, arguments bool, err error) {
 			command = string(value)
 		case string(key) == "agent":
 			p.req.Agent = sanitize(value)
-		case string(key) == "session-id":
+		case string(key) == "session-id" && p.offer.Session:
 			p.req.SessionID = sanitize(value)
 		case string(key) == "server-option" && hasValue:
 			p.req.ServerOptions++
@@ -289,6 +315,9 @@ func (p *parser) fetchArgument(line []byte) error {
 	if hasValue {
 		return p.fetchValue(f, key, value, line)
 	}
+	if string(key) == "sideband-all" && !p.offer.SidebandAll {
+		return unexpected(line)
+	}
 	switch string(key) {
 	case "done":
 		f.Done = true
@@ -313,6 +342,9 @@ func (p *parser) fetchArgument(line []byte) error {
 }
 
 func (p *parser) fetchValue(f *Fetch, key, value, line []byte) error {
+	if string(key) == "want-ref" && !p.offer.RefInWant || string(key) == "filter" && !p.offer.Filter {
+		return unexpected(line)
+	}
 	switch string(key) {
 	case "want":
 		return p.addToSet(&f.Wants, &p.wants, value, p.limits.Wants, "want")

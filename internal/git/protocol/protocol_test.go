@@ -37,8 +37,11 @@ func request(lines ...string) string {
 	return string(b)
 }
 
+// everything is what a server can offer.
+var everything = Offer{Filter: true, RefInWant: true, SidebandAll: true, Unborn: true, Session: true, ObjectInfo: true, BundleURI: true}
+
 func read(text string) (*Request, error) {
-	return ReadRequest(pktline.NewReader(strings.NewReader(text)), git.SHA1, Limits{})
+	return ReadRequest(pktline.NewReader(strings.NewReader(text)), git.SHA1, everything, Limits{})
 }
 
 // Numbers are those of C: decimal, octal, hexadecimal.
@@ -140,7 +143,7 @@ func TestLimits(t *testing.T) {
 		request("command=fetch", "|", "filter combine:combine:combine:tree:1", "."),
 		request("command=fetch", "server-option=1", "server-option=2", "server-option=3", "."),
 	} {
-		if _, err := ReadRequest(pktline.NewReader(strings.NewReader(text)), git.SHA1, limits); !fault.Is(err, fault.Invalid) {
+		if _, err := ReadRequest(pktline.NewReader(strings.NewReader(text)), git.SHA1, everything, limits); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%q gave %v, want a limit", text, err)
 		}
 	}
@@ -200,7 +203,7 @@ func TestRepeatsTakeNoMemory(t *testing.T) {
 		in := io.MultiReader(strings.NewReader(test.head), &repeats{text: test.line, n: test.n}, strings.NewReader(test.tail))
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		req, err := ReadRequest(pktline.NewReader(in), git.SHA1, Limits{})
+		req, err := ReadRequest(pktline.NewReader(in), git.SHA1, everything, Limits{})
 		runtime.ReadMemStats(&after)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -224,7 +227,7 @@ func TestManyWants(t *testing.T) {
 	if err != nil || len(req.Fetch.Wants) != distinct || !slices.IsSortedFunc(req.Fetch.Wants, git.ObjectID.Compare) {
 		t.Fatalf("%d wants, %v", len(req.Fetch.Wants), err)
 	}
-	if _, err := ReadRequest(pktline.NewReader(strings.NewReader(text)), git.SHA1, Limits{Wants: 3*distinct - 1}); !fault.Is(err, fault.Invalid) {
+	if _, err := ReadRequest(pktline.NewReader(strings.NewReader(text)), git.SHA1, everything, Limits{Wants: 3*distinct - 1}); !fault.Is(err, fault.Invalid) {
 		t.Errorf("one line more than allowed gave %v", err)
 	}
 }
@@ -232,7 +235,7 @@ func TestManyWants(t *testing.T) {
 func TestErrorsOfTheStreamStay(t *testing.T) {
 	busy := fault.New(fault.Exhausted, "no memory")
 	for _, text := range []string{"", request("command=fetch", "|")} {
-		_, err := ReadRequest(pktline.NewReader(io.MultiReader(strings.NewReader(text), iotest.ErrReader(busy))), git.SHA1, Limits{})
+		_, err := ReadRequest(pktline.NewReader(io.MultiReader(strings.NewReader(text), iotest.ErrReader(busy))), git.SHA1, everything, Limits{})
 		if !fault.Is(err, fault.Exhausted) {
 			t.Errorf("after %q: %v", text, err)
 		}
@@ -271,15 +274,26 @@ func FuzzReadRequest(f *testing.F) {
 	f.Add(request("command=ls-refs", "agent=git/2.39", "|", "peel", "symrefs", "ref-prefix refs/heads/", "unborn", "."))
 	f.Add(request("command=fetch", "|", "want "+idA, "have "+idB, "shallow "+idA, "deepen 1", "filter blob:none", "done", "."))
 	f.Add(request("command=fetch", "|", "want-ref refs/heads/main", "deepen-since 1", "deepen-not x", "."))
+	f.Add(request("command=object-info", "|", "size", "oid "+idA, "."))
+	f.Add(request("command=bundle-uri", "session-id=x", "|", "."))
 	f.Add("0000")
 	f.Add("0014command=ls-refs\n0001")
 	f.Fuzz(func(t *testing.T, text string) {
-		req, err := ReadRequest(pktline.NewReader(strings.NewReader(text)), git.SHA1, Limits{})
+		req, err := ReadRequest(pktline.NewReader(strings.NewReader(text)), git.SHA1, everything, Limits{})
 		if err != nil && !fault.Is(err, fault.Invalid) {
 			t.Errorf("an error of another kind than Invalid: %v", err)
 		}
-		if req != nil && (req.LsRefs == nil) == (req.Fetch == nil) {
-			t.Error("not exactly one command")
+		if req == nil {
+			return
+		}
+		commands := 0
+		for _, is := range []bool{req.LsRefs != nil, req.Fetch != nil, req.ObjectInfo != nil, req.BundleURI} {
+			if is {
+				commands++
+			}
+		}
+		if commands != 1 {
+			t.Errorf("%d commands", commands)
 		}
 	})
 }

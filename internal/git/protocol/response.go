@@ -11,19 +11,39 @@ import (
 type Capabilities struct {
 	Agent     string
 	Format    git.ObjectFormat
-	SessionID string // "" for none
+	Offer     Offer
+	SessionID string // only with Offer.Session
 }
 
 // Append appends the advertisement.
 func (c Capabilities) Append(b []byte) []byte {
 	b = pktline.AppendLine(b, "version 2")
 	b = pktline.AppendLine(b, "agent="+c.Agent)
-	b = pktline.AppendLine(b, "ls-refs=unborn")
-	b = pktline.AppendLine(b, "fetch=shallow wait-for-done filter ref-in-want sideband-all")
+	refs, fetch := "ls-refs", "fetch=shallow wait-for-done"
+	for _, f := range []struct {
+		on      bool
+		command *string
+		feature string
+	}{
+		{c.Offer.Unborn, &refs, "=unborn"}, {c.Offer.Filter, &fetch, " filter"}, {c.Offer.RefInWant, &fetch, " ref-in-want"},
+		{c.Offer.SidebandAll, &fetch, " sideband-all"},
+	} {
+		if f.on {
+			*f.command += f.feature
+		}
+	}
+	b = pktline.AppendLine(b, refs)
+	b = pktline.AppendLine(b, fetch)
 	b = pktline.AppendLine(b, "server-option")
 	b = pktline.AppendLine(b, "object-format="+c.Format.String())
-	if c.SessionID != "" {
+	if c.Offer.Session {
 		b = pktline.AppendLine(b, "session-id="+c.SessionID)
+	}
+	if c.Offer.ObjectInfo {
+		b = pktline.AppendLine(b, string(CommandObjectInfo))
+	}
+	if c.Offer.BundleURI {
+		b = pktline.AppendLine(b, string(CommandBundleURI))
 	}
 	return pktline.AppendFlush(b)
 }

@@ -1,0 +1,56 @@
+package uploadpack
+
+import (
+	"context"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/repo"
+)
+
+// objectInfo answers the object-info command (gitprotocol-v2(5), "object-info"). As with git, an object that is missing or damaged has a
+// line without a size, and a request for nothing an empty answer.
+func objectInfo(ctx context.Context, r *repo.Repo, req *protocol.ObjectInfo, reply protocol.Reply) error {
+	if err := r.Refresh(); err != nil {
+		return err
+	}
+	pooled := getScratch()
+	b := pooled.buf
+	defer func() { pooled.buf = b; putScratch(pooled) }()
+	if req.Size && len(req.Objects) > 0 {
+		b = protocol.AppendInfoHeader(b)
+	}
+	for i, id := range req.Objects {
+		if i%lookupsPerCheck == 0 {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+		}
+		size := int64(-1)
+		if req.Size {
+			_, found, err := r.Objects.Header(id)
+			switch {
+			case err == nil:
+				size = found
+			case !fault.Is(err, fault.NotFound) && !fault.Is(err, fault.Corrupt):
+				return err
+			}
+		}
+		b = protocol.AppendInfo(b, id, req.Size, size)
+	}
+	b = pktline.AppendFlush(b)
+	return sendWhole(b, reply)
+}
+
+// sendWhole sends an answer of known length. A client that is slow to take a long one must not hold a place among the small requests.
+func sendWhole(b []byte, reply protocol.Reply) error {
+	if len(b) > bufferSize {
+		if err := reply.Bulk(); err != nil {
+			return err
+		}
+	}
+	reply.Length(int64(len(b)))
+	_, err := reply.Write(b)
+	return err
+}
