@@ -344,7 +344,7 @@ func (p *gitPack) letEnd() {
 }
 
 // fill reads once; idle means that nothing came for a while. An error is io.EOF or errGit.
-func (p *gitPack) fill(f *framer, stdout *os.File) (idle bool, err error) {
+func (p *gitPack) fill(f *framer, stdout *process.Output) (idle bool, err error) {
 	pause, ended := p.pauses.flush, false
 	select {
 	case <-p.child.Done():

@@ -32,7 +32,7 @@ type Process struct {
 	began   time.Time
 	process *os.Process
 	stdin   *os.File // nil if the command has none
-	stdout  *os.File
+	stdout  *Output
 	stderr  *os.File
 	unwatch func()
 	copying sync.WaitGroup // the goroutines of stdin and stderr
@@ -60,11 +60,8 @@ func (p *Process) pipes() (child []*os.File, err error) {
 	if err != nil {
 		return child, err
 	}
-	if p.stdout, child[1], err = os.Pipe(); err != nil {
+	if p.stdout, child[1], err = makeOutput(p.command.StdoutBuffer); err != nil {
 		return child, err
-	}
-	if n := p.command.StdoutBuffer; n > 0 {
-		setPipeSize(p.stdout, n)
 	}
 	p.stderr, child[2], err = os.Pipe()
 	return child, err
@@ -139,8 +136,8 @@ func (r *errReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Stdout is the command's standard output: a pipe's end, with deadlines. One goroutine reads it.
-func (p *Process) Stdout() *os.File { return p.stdout }
+// Stdout is the command's standard output. One goroutine reads it.
+func (p *Process) Stdout() *Output { return p.stdout }
 
 // Waited is the time in the queue before the start.
 func (p *Process) Waited() time.Duration { return p.waited }

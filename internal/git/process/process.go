@@ -173,7 +173,10 @@ func (r *Runner) start(ctx context.Context, c Command, l Limits, waited time.Dur
 		err = r.spawn(p, child)
 	}
 	if err != nil {
-		closeAll([]*os.File{p.stdin, p.stdout, p.stderr})
+		closeAll([]*os.File{p.stdin, p.stderr})
+		if p.stdout != nil {
+			p.stdout.Close()
+		}
 		return nil, startError(c, err)
 	}
 	if l.Nice != 0 {

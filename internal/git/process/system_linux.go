@@ -17,12 +17,14 @@ func closeOnExec() {
 	unix.CloseRange(3, 1<<31-1, unix.CLOSE_RANGE_CLOEXEC) // Linux 5.11; without it they are inherited
 }
 
-// setPipeSize makes a pipe larger, or leaves it when fs.pipe-max-size or fs.pipe-user-pages-soft say no.
-func setPipeSize(f *os.File, n int) {
-	if c, err := f.SyscallConn(); err == nil {
-		c.Control(func(fd uintptr) { unix.FcntlInt(fd, unix.F_SETPIPE_SZ, n) })
-	}
+// pipe makes a pipe that no child inherits.
+func pipe() (fds [2]int, err error) {
+	err = unix.Pipe2(fds[:], unix.O_CLOEXEC)
+	return fds, err
 }
+
+// setPipeSize makes a pipe larger, or leaves it when fs.pipe-max-size or fs.pipe-user-pages-soft say no.
+func setPipeSize(fd, n int) { unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, n) }
 
 // waitExited blocks until the process has ended, and leaves it to be reaped.
 func waitExited(pid int) {

@@ -10,7 +10,18 @@ import (
 
 func closeOnExec() {}
 
-func setPipeSize(*os.File, int) {}
+// pipe makes a pipe that no child inherits.
+func pipe() (fds [2]int, err error) {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	if err = syscall.Pipe(fds[:]); err == nil {
+		syscall.CloseOnExec(fds[0])
+		syscall.CloseOnExec(fds[1])
+	}
+	return fds, err
+}
+
+func setPipeSize(int, int) {}
 
 // waitExited has no portable form: the reaping itself waits, and a group that outlives its leader is killed
 // only by a cancelled context.
