@@ -17,9 +17,10 @@ import (
 // sinkOutput takes a file at no cost, as a kernel copy would, and drops all else.
 type sinkOutput struct{}
 
-func (sinkOutput) Write(p []byte) (int, error) { return len(p), nil }
-func (sinkOutput) Progress([]byte) error       { return nil }
-func (sinkOutput) KeepAlive() error            { return nil }
+func (sinkOutput) Write(p []byte) (int, error)   { return len(p), nil }
+func (sinkOutput) Progress([]byte) error         { return nil }
+func (sinkOutput) KeepAliveAfter() time.Duration { return 0 }
+func (sinkOutput) KeepAlive() error              { return nil }
 func (sinkOutput) ReadFrom(r io.Reader) (int64, error) {
 	s := r.(*bulk.Section)
 	n := s.N

@@ -424,12 +424,11 @@ func TestKeepAlive(t *testing.T) {
 	t.Parallel()
 	src := &fakeSource{size: 100, gate: make(chan struct{})}
 	c := newCache(t, src, Options{})
-	c.keepAlive = time.Millisecond
 	p, err := c.Open(t.Context(), spec("a"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var out output
+	out := output{silence: time.Millisecond}
 	out.onAlive = func() {
 		if out.alive == 3 {
 			close(src.gate)
@@ -541,5 +540,36 @@ func TestPanicInFill(t *testing.T) {
 			src.set("")
 			fetch(t, c, spec("a"), &src.fakeSource)
 		})
+	}
+}
+
+// A reader that minds no silence hears nothing until there is something.
+func TestNoKeepAlive(t *testing.T) {
+	t.Parallel()
+	src := &fakeSource{size: 100, gate: make(chan struct{})}
+	c := newCache(t, src, Options{})
+	open := func() packsource.Pack {
+		p, err := c.Open(t.Context(), spec("a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	patient, p := open(), open()
+	defer patient.Close()
+	defer p.Close()
+	impatient, quiet := output{silence: time.Millisecond}, output{}
+	impatient.onAlive = func() {
+		if impatient.alive == 3 {
+			close(src.gate)
+		}
+	}
+	done := make(chan error, 1)
+	go func() { done <- patient.Send(t.Context(), &quiet) }()
+	if err := p.Send(t.Context(), &impatient); err != nil || impatient.alive < 3 {
+		t.Errorf("%v, %d signs of life", err, impatient.alive)
+	}
+	if err := <-done; err != nil || quiet.alive != 0 {
+		t.Errorf("%v, %d signs of life where none are asked for", err, quiet.alive)
 	}
 }

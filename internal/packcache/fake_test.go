@@ -123,6 +123,7 @@ func framed(s *packsource.Spec, size, block int) []byte {
 type output struct {
 	data     bytes.Buffer
 	progress bytes.Buffer
+	silence  time.Duration
 	alive    int
 	onWrite  func() error // before each Write
 	onAlive  func()
@@ -140,7 +141,9 @@ func (o *output) Write(p []byte) (int, error) {
 	return o.data.Write(p)
 }
 
-func (o *output) Progress(text []byte) error { o.progress.Write(text); return nil }
+func (o *output) Progress(text []byte) error    { o.progress.Write(text); return nil }
+func (o *output) KeepAliveAfter() time.Duration { return o.silence }
+
 func (o *output) KeepAlive() error {
 	o.alive++
 	if o.onAlive != nil {

@@ -92,7 +92,9 @@ func (r *follower) Send(ctx context.Context, out packsource.Output) error {
 	defer r.leave()
 	buf := r.f.c.buffers.get()
 	defer r.f.c.buffers.put(buf)
+	silence := out.KeepAliveAfter()
 	var timer *time.Timer
+	var silent <-chan time.Time // nil: never
 	for {
 		if err := cmp.Or(ctx.Err(), r.ctx.Err()); err != nil {
 			return err
@@ -116,15 +118,16 @@ func (r *follower) Send(ctx context.Context, out packsource.Output) error {
 			}
 			r.advance(int64(n))
 		default:
-			if timer == nil {
-				timer = time.NewTimer(r.f.c.keepAlive)
+			if timer != nil {
+				timer.Reset(silence)
+			} else if silence > 0 {
+				timer = time.NewTimer(silence)
 				defer timer.Stop()
-			} else {
-				timer.Reset(r.f.c.keepAlive)
+				silent = timer.C
 			}
 			select {
 			case <-r.wake:
-			case <-timer.C:
+			case <-silent:
 				err = out.KeepAlive()
 			case <-ctx.Done():
 			case <-r.ctx.Done():

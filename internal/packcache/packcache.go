@@ -102,7 +102,6 @@ type Cache struct {
 	maxIdle   time.Duration
 	probation time.Duration
 	grace     time.Duration
-	keepAlive time.Duration
 
 	ctx       context.Context // of all fills and checks
 	stop      context.CancelCauseFunc
@@ -156,7 +155,6 @@ func open(inner packsource.Source, o Options, sys system) (*Cache, error) {
 		maxIdle:   cmp.Or(o.MaxIdle, DefaultMaxIdle),
 		probation: cmp.Or(o.Probation, DefaultProbation),
 		grace:     cmp.Or(o.Grace, DefaultGrace),
-		keepAlive: packsource.KeepAliveAfter,
 		verifying: make(chan struct{}, runtime.GOMAXPROCS(0)),
 		index:     index{entries: make(map[packsource.Key]*entry)},
 		fills:     make(map[packsource.Key]*fill),

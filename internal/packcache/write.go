@@ -3,6 +3,7 @@ package packcache
 import (
 	"errors"
 	"hash/crc32"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
@@ -42,7 +43,10 @@ func (s *sink) Progress(text []byte) error {
 	return f.ctx.Err()
 }
 
-// KeepAlive has nothing to do: each reader keeps its own connection alive.
+// KeepAliveAfter sets no limit: each reader keeps its own connection alive.
+func (s *sink) KeepAliveAfter() time.Duration { return 0 }
+
+// KeepAlive has nothing to do.
 func (s *sink) KeepAlive() error { return s.ctx.Err() }
 
 // store appends p to the file. Where the disk is full it evicts and tries again. After an error nothing of p counts.

@@ -4,7 +4,7 @@ import "time"
 
 // Hurry shortens the pauses after which something is done, for tests that look at it.
 func (g *Git) Hurry() {
-	g.pauses = pauses{flush: 5 * time.Millisecond, keepAlive: 20 * time.Millisecond, linger: time.Second}
+	g.pauses = pauses{flush: 5 * time.Millisecond, linger: time.Second}
 }
 
 // Arguments is the command line for a spec.

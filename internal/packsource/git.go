@@ -53,10 +53,9 @@ type Git struct {
 
 // pauses of git after which something is done.
 type pauses struct {
-	flush     time.Duration // what was read is sent, though it fills no packet; progress is passed on
-	keepAlive time.Duration
-	linger    time.Duration // git has ended, yet somebody holds its output open: an error
-	gather    time.Duration // let git fill the pipe
+	flush  time.Duration // what was read is sent, though it fills no packet; progress is passed on
+	linger time.Duration // git has ended, yet somebody holds its output open: an error
+	gather time.Duration // let git fill the pipe
 }
 
 // Git writes in pieces of a few KiB. To be woken for each of them cost as much CPU as all the rest of a cold clone's copying, so a
@@ -85,7 +84,7 @@ func NewGit(runner *process.Runner, o GitOptions) (*Git, error) {
 		o.WindowMemory = 256 << 20
 	}
 	g := &Git{runner: runner, options: o, pauses: pauses{
-		flush: 100 * time.Millisecond, keepAlive: KeepAliveAfter, linger: 2 * time.Second, gather: 4 * time.Millisecond,
+		flush: 100 * time.Millisecond, linger: 2 * time.Second, gather: 4 * time.Millisecond,
 	}}
 	for _, format := range []git.ObjectFormat{git.SHA1, git.SHA256} {
 		if err := makeGitDir(g.plainDir(format), format, nil); err != nil {
@@ -293,7 +292,7 @@ func packError(err error) error {
 func (p *gitPack) copy(f *framer, out Output) error {
 	stdout := p.child.Stdout()
 	sent := time.Now()
-	told, spoke := sent, sent
+	told, spoke, after := sent, sent, out.KeepAliveAfter()
 	for {
 		before := f.total
 		idle, err := p.fill(f, stdout)
@@ -320,7 +319,7 @@ func (p *gitPack) copy(f *framer, out Output) error {
 			f.sent()
 			sent = time.Now()
 			spoke = sent
-		} else if now.Sub(spoke) >= p.pauses.keepAlive { // progress does not count: a reader may drop it
+		} else if after > 0 && now.Sub(spoke) >= after { // progress does not count: a reader may drop it
 			if err := out.KeepAlive(); err != nil {
 				return err
 			}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -247,7 +248,7 @@ printf 'Thinking: 50%%\rThink' >&2
 		t.Fatal(err)
 	}
 	defer p.Close()
-	out := slowOutput{Output: sourcetest.Output{OnWrite: func() error { write(t, stage("written"), ""); return nil }}}
+	out := slowOutput{Output: sourcetest.Output{Silence: 20 * time.Millisecond, OnWrite: func() error { write(t, stage("written"), ""); return nil }}}
 	out.alive = func() { write(t, stage("kept-alive"), "") }
 	if err := p.Send(t.Context(), &out); err != nil {
 		t.Fatal(err)

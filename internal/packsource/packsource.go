@@ -144,12 +144,11 @@ type Output interface {
 	io.Writer
 	// Progress takes text for people (side-band 2). It does not keep text.
 	Progress(text []byte) error
-	// KeepAlive is called when nothing was sent for KeepAliveAfter.
+	// KeepAliveAfter is how long it may be silent; 0 means without a limit. It stays the same.
+	KeepAliveAfter() time.Duration
+	// KeepAlive is called when nothing was sent for that long.
 	KeepAlive() error
 }
-
-// KeepAliveAfter is how long a Pack lets its Output be silent: as uploadpack.keepAlive's default.
-const KeepAliveAfter = 5 * time.Second
 
 // Result says where a pack came from.
 type Result string

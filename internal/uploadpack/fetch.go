@@ -303,6 +303,7 @@ func (f *fetch) send(ctx context.Context, spec *packsource.Spec, sections []byte
 	}
 	defer pack.Close()
 	out := newOutput(reply, sections, quiet, f.start)
+	out.keepAlive = f.repo.Policy().KeepAlive
 	info := pack.Info()
 	if size := pack.Size(); size >= 0 {
 		reply.Length(out.announce(info, size))

@@ -18,6 +18,7 @@ type output struct {
 	quiet     bool   // no-progress
 	fixed     bool   // the length is announced: nothing but the pack may follow
 	start     time.Time
+	keepAlive time.Duration
 	firstByte time.Duration
 	err       error // of the reply
 	buf       []byte
@@ -87,6 +88,9 @@ func (o *output) Progress(text []byte) error {
 	}
 	return o.small(pktline.BandProgress, text)
 }
+
+// KeepAliveAfter is how long the answer may be silent.
+func (o *output) KeepAliveAfter() time.Duration { return o.keepAlive }
 
 // KeepAlive sends an empty packet on side-band 1, as git does. An answer whose length is promised needs none: its pack is whole.
 func (o *output) KeepAlive() error {

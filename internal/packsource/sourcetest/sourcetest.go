@@ -62,6 +62,7 @@ func Run(t *testing.T, newSource Make) {
 type Output struct {
 	Framed     []byte
 	Text       []byte
+	Silence    time.Duration // what KeepAliveAfter says
 	KeepAlives int
 	OnWrite    func() error // called after each Write
 }
@@ -79,6 +80,9 @@ func (o *Output) Progress(text []byte) error {
 	o.Text = append(o.Text, text...)
 	return nil
 }
+
+// KeepAliveAfter is as was set.
+func (o *Output) KeepAliveAfter() time.Duration { return o.Silence }
 
 // KeepAlive counts.
 func (o *Output) KeepAlive() error {
