@@ -7,6 +7,8 @@ import (
 	"net"
 	"os"
 	"os/exec"
+
+	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
 // check finds the values that cannot be right by themselves or together. Every message says what to do.
@@ -40,6 +42,7 @@ func (c *Config) check() error {
 		bad("%s is %q; it has to be one of %q", key, value, allowed)
 	}
 	oneOf("fetch.wants", c.Fetch.Wants, "any", "reachable", "tip")
+	oneOf("fetch.unborn", c.Fetch.Unborn, string(repo.UnbornAdvertise), string(repo.UnbornAllow), string(repo.UnbornIgnore))
 	oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	oneOf("log.format", c.Log.Format, "auto", "text", "json")
 

@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
+
+	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
 // loadText loads a configuration file with this text, as serve would with these flags.
@@ -225,4 +228,22 @@ func FuzzLoad(f *testing.F) {
 		}
 		_ = cfg.check()
 	})
+}
+
+func TestFetchPolicy(t *testing.T) {
+	t.Parallel()
+	cfg, _, err := loadText(t, "")
+	if err != nil || !reflect.DeepEqual(*cfg.Fetch.policy(), repo.DefaultPolicy()) {
+		t.Errorf("default: %+v, %v", cfg.Fetch.policy(), err)
+	}
+	cfg, _, err = loadText(t, "[fetch]\nallow_filter = false\nallow_ref_in_want = false\nallow_tip = true\nallow_reachable = true\nallow_any = true\n"+
+		"unborn = \"ignore\"\nkeep_alive = \"0s\"\nsession_id = false\nobject_info = false\n")
+	want := repo.Policy{SidebandAll: true, AllowTip: true, AllowReachable: true, AllowAny: true, Unborn: repo.UnbornIgnore}
+	if err != nil || !reflect.DeepEqual(*cfg.Fetch.policy(), want) {
+		t.Errorf("all turned: %+v, %v", cfg.Fetch.policy(), err)
+	}
+	cfg.Fetch.Unborn = "Allow"
+	if err := cfg.check(); err == nil || !strings.Contains(err.Error(), "fetch.unborn") {
+		t.Errorf("a bad fetch.unborn: %v", err)
+	}
 }

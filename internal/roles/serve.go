@@ -184,7 +184,8 @@ func newNode(cfg Config, reg prometheus.Registerer, source packsource.Source, ve
 		Limits: protocol.Limits{Wants: cfg.Fetch.MaxWants, Haves: cfg.Fetch.MaxHaves, Shallow: cfg.Fetch.MaxShallow, DeepenNot: cfg.Fetch.MaxShallow},
 	})
 	return storage.New(sessions, storage.Options{
-		Root: cfg.Root, Hidden: []string{cfg.State, cfg.Cache.Dir}, RefsMetrics: refMetrics, GraphMetrics: graphMetrics,
+		Root: cfg.Root, Hidden: []string{cfg.State, cfg.Cache.Dir}, Policy: cfg.Fetch.policy(),
+		RefsMetrics: refMetrics, GraphMetrics: graphMetrics,
 	})
 }
 

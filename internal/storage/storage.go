@@ -31,6 +31,8 @@ type Options struct {
 	Hidden []string // directories below it that hold none, as the state directory
 	Open   int      // handles kept open; 0: 1,000
 
+	Policy *repo.Policy // what holds where a repository's config says nothing; nil: repo.DefaultPolicy
+
 	RefsMetrics  *refs.Metrics
 	GraphMetrics *graph.Metrics
 }
@@ -67,7 +69,7 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{root: root, server: server, open: o.Open, handles: make(map[git.RepoPath]*handle),
-		options: repo.Options{Root: root, RefsMetrics: o.RefsMetrics, GraphMetrics: o.GraphMetrics}}
+		options: repo.Options{Root: root, Policy: o.Policy, RefsMetrics: o.RefsMetrics, GraphMetrics: o.GraphMetrics}}
 	if n.open == 0 {
 		n.open = 1000
 	}
