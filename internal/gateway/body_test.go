@@ -92,7 +92,10 @@ func TestBodies(t *testing.T) {
 			if test.says != "" && (response.StatusCode != 200 || !strings.Contains(body, "ERR ") || !strings.Contains(body, test.says)) {
 				t.Errorf("%s (%v): %q, want an ERR packet with %q", response.Status, err, body, test.says)
 			}
-			if test.says == "" {
+			if test.says == "" && response.Close != strings.Contains(test.request, te) {
+				t.Errorf("whether the connection ends: %t", response.Close)
+			}
+			if test.says == "" && !response.Close {
 				c.send(post(length(lsRefs)) + lsRefs)
 				if _, body, err := c.answer(); err != nil || body != "0000" {
 					t.Errorf("the next request on the connection: %q, %v", body, err)

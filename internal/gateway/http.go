@@ -106,6 +106,11 @@ func (e *exchange) serve() {
 	header.Set("Cache-Control", "no-cache, max-age=0, must-revalidate")
 	header.Set("Expires", "Fri, 01 Jan 1980 00:00:00 GMT")
 	header.Set("Pragma", "no-cache")
+	if !e.r.ProtoAtLeast(1, 1) || len(e.r.TransferEncoding) > 0 {
+		// A request of two lengths (a Content-Length beside chunks, chunks in HTTP/1.0) is one that a proxy may have understood in
+		// another way: nothing behind it may be answered (RFC 9112, section 6.1). net/http does not tell that there were two.
+		header.Set("Connection", "close")
+	}
 	path := e.r.URL.Path
 	switch {
 	case strings.HasPrefix(path, "/-/") || path == "/-":
