@@ -126,16 +126,6 @@ func splitNumber(s string) (digits string, unit int64, ok bool) {
 	return digits, unit, !strings.Contains(plain, "_") && !strings.HasPrefix(plain, "0b") && !strings.HasPrefix(plain, "0o")
 }
 
-// readConfig reads a config file; one that is not there is empty.
-func readConfig(path string) (Config, *configState, error) {
-	text, state, err := readConfigText(path)
-	if err != nil {
-		return Config{}, nil, err
-	}
-	config, err := ParseConfig(string(text))
-	return config, state, err
-}
-
 // ParseConfig reads a config file's text.
 func ParseConfig(text string) (Config, error) {
 	p := &configParser{text: strings.TrimPrefix(text, "\ufeff"), line: 1}

@@ -3,6 +3,7 @@ package repo
 import (
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"sync/atomic"
@@ -12,59 +13,72 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
 
-// configState is a config file as it was read.
-type configState struct {
-	id      disk.ID
-	settled bool // while id stays, so does the text
+// fileState is a small file as it was read.
+type fileState struct {
+	id      disk.ID // zero: it was not there
+	settled bool    // while id stays, so does the text
 	sum     [sha256.Size]byte
 }
 
-// configFile tells whether a config file says what it said when the repository was opened. Safe for concurrent use.
-type configFile struct {
+// watched tells whether a small file says what it said when the repository was opened. Safe for concurrent use once it was read.
+type watched struct {
 	path  string
-	known atomic.Pointer[configState]
+	limit int64 // in bytes
+	known atomic.Pointer[fileState]
+}
+
+// read reads the file; one that is not there is empty.
+func (w *watched) read(path string, limit int64) ([]byte, error) {
+	w.path, w.limit = path, limit
+	text, state, err := readFile(path, limit)
+	w.known.Store(state)
+	return text, err
 }
 
 // same looks at the file's identity. A file that was too young when it was read to be told from a later one is read again.
-func (c *configFile) same() bool {
-	known := c.known.Load()
-	if id, err := disk.Stat(c.path); err != nil || id != known.id {
+func (w *watched) same() bool {
+	known := w.known.Load()
+	if id, err := disk.Stat(w.path); err != nil || id != known.id {
 		return false
 	}
 	if known.settled {
 		return true
 	}
-	_, now, err := readConfigText(c.path)
+	_, now, err := readFile(w.path, w.limit)
 	if err != nil || now.sum != known.sum {
 		return false
 	}
-	c.known.Store(now)
+	w.known.Store(now)
 	return true
 }
 
-// read reads the file as the repository is opened.
-func (c *configFile) read(path string) (Config, error) {
-	config, state, err := readConfig(path)
-	c.path = path
-	c.known.Store(state)
-	return config, err
-}
-
-// readConfigText reads a config file and tells its state; one that is not there is empty.
-func readConfigText(path string) ([]byte, *configState, error) {
+// readFile reads a regular file of at most limit bytes and tells its state; one that is not there is empty.
+func readFile(path string, limit int64) ([]byte, *fileState, error) {
 	now := time.Now()
 	id, err := disk.Stat(path)
 	if err != nil {
-		return nil, nil, cannotRead("config", err)
+		return nil, nil, err
 	}
-	text, err := readAll(path, maxConfig+1)
+	text, err := readAll(path, limit+1)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, cannotRead("config", err)
+		return nil, nil, err
 	}
-	if len(text) > maxConfig {
-		return nil, nil, fault.New(fault.Corrupt, "the repository's config is longer than %d bytes", maxConfig)
+	if int64(len(text)) > limit {
+		return nil, nil, tooLong(limit)
 	}
-	return text, &configState{id, id.Settled(now), sha256.Sum256(text)}, nil
+	return text, &fileState{id, id.Settled(now), sha256.Sum256(text)}, nil
+}
+
+// configFile is a config file that is watched.
+type configFile struct{ watched }
+
+// read reads the file as the repository is opened; one that is not there is empty.
+func (c *configFile) read(path string) (Config, error) {
+	text, err := c.watched.read(path, maxConfig)
+	if err != nil {
+		return Config{}, cannotRead("config", err)
+	}
+	return ParseConfig(string(text))
 }
 
 // readAll reads a regular file, but no more than limit bytes.
@@ -77,8 +91,16 @@ func readAll(path string, limit int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, limit))
 }
 
-// cannotRead says which of the repository's files cannot be read. That may pass, unless what is there is no file.
+// tooLong is the error of a file of more bytes than that.
+type tooLong int64
+
+func (n tooLong) Error() string { return fmt.Sprintf("longer than %d bytes", int64(n)) }
+
+// cannotRead says which of the repository's files cannot be read. That may pass, unless what is there is no file or too long.
 func cannotRead(what string, err error) error {
+	if limit, ok := errors.AsType[tooLong](err); ok {
+		return fault.Wrap(fault.Corrupt, "the repository's "+what+" is "+limit.Error(), err)
+	}
 	kind := fault.Unavailable
 	if fault.Is(err, fault.Corrupt) {
 		kind = fault.Corrupt

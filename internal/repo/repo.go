@@ -6,11 +6,6 @@
 package repo
 
 import (
-	"errors"
-	"fmt"
-	"io/fs"
-	"math"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -23,79 +18,48 @@ import (
 
 // Options says how repositories are opened.
 type Options struct {
-	Root         string  // alternates have to lie below it
-	Policy       *Policy // what holds where a repository's config says nothing; nil: DefaultPolicy
+	Root         string   // all parts of a repository have to lie below it; "" means no limit
+	Hidden       []string // directories below the root where none may be, without symbolic links
+	Policy       *Policy  // what holds where a repository's config says nothing; nil: DefaultPolicy
 	RefsMetrics  *refs.Metrics
 	GraphMetrics *graph.Metrics
 }
 
 // Repo is one open repository. Safe for concurrent use.
 type Repo struct {
-	Dir         string // the git directory
+	Dir         string // the git directory, without symbolic links if a ".git" file named it
+	Common      string // the directory that a linked worktree shares with others; else Dir
 	Format      git.ObjectFormat
 	Incarnation string // changes when the repository is deleted and made again under the same path
 	Objects     *pack.Store
 	Refs        *refs.Store
 	Graph       *graph.Graph
+	where       *place
 	config      configFile
 	worktree    *configFile // config.worktree; nil: that is not read
 	hidden      hideRules
 	policy      *Policy
+	shallow     shallowFile
 	objects     string // identity of the object directory
 }
 
-// IsGitDir tells whether dir looks like a git directory to git itself: HEAD, objects and refs
-// (gitrepository-layout(5)).
-func IsGitDir(dir string) bool {
-	if info, err := os.Stat(filepath.Join(dir, "objects")); err != nil || !info.IsDir() {
-		return false
-	}
-	if info, err := os.Stat(filepath.Join(dir, "refs")); err != nil || !info.IsDir() {
-		return false
-	}
-	info, err := os.Lstat(filepath.Join(dir, "HEAD"))
-	return err == nil && (info.Mode().IsRegular() || info.Mode()&fs.ModeSymlink != 0)
-}
-
-// Open opens the git directory dir.
-func Open(dir string, o Options) (*Repo, error) {
-	incarnation, err := identity(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fault.Wrap(fault.NotFound, "no such repository", err)
-	}
+// Open opens the repository at path: a git directory, or a ".git" file that names one. Errors: NotFound if there is none, Denied if
+// parts of it lie where the options do not allow it, Corrupt and Unavailable as its files say.
+func Open(path string, o Options) (*Repo, error) {
+	where, err := locate(path, o)
 	if err != nil {
+		return nil, err
+	}
+	r := &Repo{Dir: where.gitDir, Common: where.commonDir, where: where}
+	if r.Incarnation, err = where.identity(); err != nil {
 		return nil, fault.Wrap(fault.Unavailable, "cannot open the repository", err)
 	}
-	r := &Repo{Dir: dir, Incarnation: incarnation}
-	config, err := r.config.read(filepath.Join(dir, "config"))
-	if err != nil {
+	if err := r.configure(o.Policy); err != nil {
 		return nil, err
 	}
-	if r.Format, err = supported(config); err != nil {
-		return nil, err
-	}
-	if err := r.worktreeConfig(&config); err != nil {
-		return nil, err
-	}
-	if err := served(config); err != nil {
-		return nil, err
-	}
-	if r.hidden, err = hiddenRefs(config); err != nil {
-		return nil, err
-	}
-	defaults := DefaultPolicy()
-	if o.Policy != nil {
-		defaults = *o.Policy
-	}
-	if r.policy, err = newPolicy(config, defaults); err != nil {
-		return nil, err
-	}
-	objects := filepath.Join(dir, "objects")
+	objects := filepath.Join(r.Common, "objects")
 	if r.objects, err = identity(objects); err != nil {
 		return nil, fault.Wrap(fault.Unavailable, "cannot open the repository's objects", err)
-	}
-	if err := inside(o.Root, objects); err != nil {
-		return nil, err
 	}
 	if r.Objects, err = pack.Open(objects, pack.Options{Format: r.Format, Root: o.Root}); err != nil {
 		return nil, err
@@ -105,26 +69,34 @@ func Open(dir string, o Options) (*Repo, error) {
 	if r.HidesRefs() {
 		visible.Hidden = r.hidden.hides
 	}
-	r.Refs = refs.Open(dir, dir, visible)
+	r.Refs = refs.Open(r.Dir, r.Common, visible)
 	return r, nil
 }
 
-// inside refuses an object directory that is a link to somewhere outside the root.
-func inside(root, path string) error {
-	if root == "" {
-		return nil
-	}
-	real, err := filepath.EvalSymlinks(path)
+// configure reads the repository's configuration.
+func (r *Repo) configure(policy *Policy) error {
+	config, err := r.config.read(filepath.Join(r.Common, "config"))
 	if err != nil {
-		return fault.Wrap(fault.Unavailable, "cannot open the repository's objects", err)
+		return err
 	}
-	if root, err = filepath.EvalSymlinks(root); err != nil {
-		return fault.Wrap(fault.Unavailable, "cannot open the root", err)
+	if r.Format, err = supported(config); err != nil {
+		return err
 	}
-	if real != root && !strings.HasPrefix(real, strings.TrimSuffix(root, "/")+"/") {
-		return fault.New(fault.Denied, "the repository's objects lie outside the served root")
+	if err := r.worktreeConfig(&config); err != nil {
+		return err
 	}
-	return nil
+	if err := served(config); err != nil {
+		return err
+	}
+	if r.hidden, err = hiddenRefs(config); err != nil {
+		return err
+	}
+	defaults := DefaultPolicy()
+	if policy != nil {
+		defaults = *policy
+	}
+	r.policy, err = newPolicy(config, defaults)
+	return err
 }
 
 // supported checks the repository format as git does (gitrepository-layout(5), "repositoryformatversion"): an extension
@@ -210,15 +182,14 @@ func (r *Repo) HidesRefs() bool { return r.hidden.any() }
 // Policy tells what clients may ask for. A config that changes gives a new handle, with its own.
 func (r *Repo) Policy() *Policy { return r.policy }
 
-// Fresh tells whether the handle still stands for the repository at a path, which may lead to it by symbolic links: the same
-// directory with the same object directory and the same configuration. It costs three stats, four with a config.worktree,
-// and reading a config that is very young.
+// Fresh tells whether the handle still stands for the repository at a path, which may lead to it by symbolic links and a ".git" file:
+// the same directories with the same object directory and the same configuration. It costs four stats, some more for worktrees and
+// submodules, and reading such of its files as are very young.
 func (r *Repo) Fresh(path string) bool {
-	now, err := identity(path)
-	if err != nil || now != r.Incarnation {
+	if !r.where.leads(path, r.Incarnation) {
 		return false
 	}
-	objects, err := identity(filepath.Join(r.Dir, "objects"))
+	objects, err := identity(filepath.Join(r.Common, "objects"))
 	if err != nil || objects != r.objects || !r.config.same() {
 		return false
 	}
@@ -233,27 +204,6 @@ func (r *Repo) Refresh() error {
 	}
 	_ = r.Graph.Refresh()
 	return nil
-}
-
-// Shallow reads the commits that the repository itself has without their parents (gitformat-shallow(5)). Nil for a
-// repository with whole history.
-func (r *Repo) Shallow() ([]git.ObjectID, error) {
-	text, err := readAll(filepath.Join(r.Dir, "shallow"), math.MaxInt64)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, cannotRead("shallow file", err)
-	}
-	var ids []git.ObjectID
-	for line := range strings.Lines(string(text)) {
-		id, err := git.ParseObjectID(strings.TrimSuffix(line, "\n"))
-		if err != nil || id.Format() != r.Format {
-			return nil, fault.Wrap(fault.Corrupt, "the repository's shallow file is damaged", fmt.Errorf("line %.80q", line))
-		}
-		ids = append(ids, id)
-	}
-	return ids, nil
 }
 
 // Close lets go of the open files. Requests that still use the handle may fail with an error, never crash.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/git/graph"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
@@ -53,7 +54,7 @@ type Node struct {
 // handle is one open repository and who uses it.
 type handle struct {
 	*repo.Repo
-	path   string   // where it was found; may lead to Repo.Dir by symbolic links
+	path   string   // where it was found; may lead to Repo.Dir by symbolic links, or be a ".git" file that names it
 	before []string // where a repository of the same name would come first
 	users  int      // guarded by Node.mu; the node itself is one while the handle is in its map
 	used   uint64   // Node.clock at the last use
@@ -79,6 +80,7 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 		}
 		n.hidden = append(n.hidden, dir)
 	}
+	n.options.Hidden = n.hidden
 	return n, nil
 }
 
@@ -128,7 +130,7 @@ func (n *Node) acquire(path git.RepoPath) (*handle, error) {
 	}
 	n.mu.Unlock()
 	if h != nil {
-		if h.Fresh(h.path) && !slices.ContainsFunc(h.before, repo.IsGitDir) {
+		if h.Fresh(h.path) && !slices.ContainsFunc(h.before, isRepository) {
 			return h, nil
 		}
 		n.drop(path, h)
@@ -141,6 +143,9 @@ func (n *Node) acquire(path git.RepoPath) (*handle, error) {
 	dir, err := n.inside(found)
 	if err != nil {
 		return nil, err
+	}
+	if repo.IsGitFile(dir) {
+		dir = found // what it says is relative to where it is found, as for git
 	}
 	r, err := repo.Open(dir, n.options)
 	if err != nil {
@@ -208,8 +213,8 @@ func (n *Node) release(h *handle) {
 	}
 }
 
-// find tells which git directory a path names: DIR/.git, DIR itself, or DIR.git, in git's own order; and as much for the path
-// without its ".git". Before is where none was found.
+// find tells where the repository is that a path names: DIR/.git, DIR itself, DIR.git/.git, or DIR.git, in git's own order; and as much
+// for the path without its ".git". It is a git directory or a file that names one. Before is where none was found.
 func (n *Node) find(path git.RepoPath) (found string, before []string, err error) {
 	names := []string{path.String()}
 	if short, ok := strings.CutSuffix(path.String(), ".git"); ok && short != "" && !strings.HasSuffix(short, "/") {
@@ -217,13 +222,13 @@ func (n *Node) find(path git.RepoPath) (found string, before []string, err error
 	}
 	var denied error
 	for _, name := range names {
-		for _, candidate := range []string{name + "/.git", name, name + ".git"} {
+		for _, candidate := range []string{name + "/.git", name, name + ".git/.git", name + ".git"} {
 			found := filepath.Join(n.root, filepath.FromSlash(candidate))
-			if repo.IsGitDir(found) {
+			if isRepository(found) {
 				return found, before, nil
 			}
 			before = append(before, found)
-			if _, err := os.Stat(filepath.Join(found, "HEAD")); errors.Is(err, fs.ErrPermission) {
+			if err := unreadable(found); err != nil {
 				denied = err
 			}
 		}
@@ -234,8 +239,28 @@ func (n *Node) find(path git.RepoPath) (found string, before []string, err error
 	return "", nil, fault.New(fault.NotFound, "no repository %s here", path)
 }
 
-// inside gives the real path of a git directory, and refuses one that lies outside the root, in a hidden directory, or in another
-// repository's git directory.
+// unreadable is the error if there might be a repository at path, but it is not for us to read.
+func unreadable(path string) error {
+	for _, file := range []string{path, filepath.Join(path, "HEAD")} {
+		f, err := disk.Open(file)
+		if err == nil {
+			f.Close()
+		} else if errors.Is(err, fs.ErrPermission) {
+			return err
+		}
+	}
+	return nil
+}
+
+// isRepository tells whether there is a git directory, or a file that names one, at path. Mostly it costs one system call to say no.
+func isRepository(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && (info.IsDir() && repo.IsGitDir(path) || info.Mode().IsRegular() && repo.IsGitFile(path))
+}
+
+// inside gives the real path of a git directory or a ".git" file, and refuses one that lies outside the root, in a hidden directory, or
+// in another repository's git directory: what lies there (of linked worktrees, submodules, pushes on their way) is for who finds it by the
+// files that name it, not by its path.
 func (n *Node) inside(dir string) (string, error) {
 	real, err := filepath.EvalSymlinks(dir)
 	if err != nil {

@@ -14,6 +14,7 @@ type contentKind uint8
 
 const (
 	broken contentKind = iota
+	odd                // as broken, but git takes a HEAD that says this for one
 	direct
 	symbolic
 )
@@ -25,8 +26,30 @@ type content struct {
 	kind contentKind
 }
 
+// IsHead tells whether git would take a file that begins with these bytes (256 are enough) for the HEAD of a repository: a symbolic ref to
+// something in refs/, or an object ID of any format.
+func IsHead(b []byte) bool {
+	if target, ok := bytes.CutPrefix(b, []byte("ref:")); ok {
+		return bytes.HasPrefix(bytes.TrimLeft(target, whiteSpace), []byte("refs/"))
+	}
+	n := git.SHA1.HexSize() // the longer ones begin like this too
+	if len(b) < n {
+		return false
+	}
+	_, err := git.ParseObjectID(b[:n])
+	return err == nil
+}
+
 // parseLoose reads the first looseLimit bytes of a loose ref, by the rules of gitrepository-layout and git-symbolic-ref.
 func parseLoose(b []byte, format git.ObjectFormat) content {
+	c := parseText(b, format)
+	if c.kind == broken && IsHead(b) {
+		c.kind = odd
+	}
+	return c
+}
+
+func parseText(b []byte, format git.ObjectFormat) content {
 	if rest, ok := bytes.CutPrefix(b, []byte("ref:")); ok {
 		if len(b) >= looseLimit {
 			return content{}
@@ -49,11 +72,19 @@ func parseSymlink(text string) content {
 	if !strings.HasPrefix(text, "refs/") {
 		return content{}
 	}
-	return linkTo(text)
+	if c := linkTo(text); c.kind != broken {
+		return c
+	}
+	return content{kind: odd}
 }
 
 // whiteSpace is what Git takes for it.
 const whiteSpace = " \t\n\r"
+
+// isHead tells whether git would take HEAD, with this content, for one; else there is no repository for it.
+func (c content) isHead() bool {
+	return c.kind == direct || c.kind == odd || c.kind == symbolic && strings.HasPrefix(string(c.link), "refs/")
+}
 
 func linkTo(name string) content {
 	target, err := git.ParseRefName(name)

@@ -7,8 +7,8 @@
 //
 // What it relies on (gitrepository-layout: HEAD, refs, packed-refs; git-pack-refs; git-check-ref-format; git-symbolic-ref):
 //
-//   - HEAD is in the Git directory, refs/ and packed-refs are in the common directory. Per-worktree refs (refs/bisect,
-//     refs/worktree, refs/rewritten) of a linked worktree are not read.
+//   - HEAD is in the Git directory, refs/ and packed-refs are in the common directory. What a linked worktree has for itself
+//     (refs/bisect, refs/worktree, refs/rewritten) is below refs/ in its Git directory; the common directory's are the main worktree's.
 //   - A loose ref is a file below refs/ named as the ref. It holds an object ID in hexadecimal and white space after it, or
 //     "ref:", the name of another ref and white space. A symbolic link whose text is the name of a ref is a symbolic ref,
 //     which we list too (git only resolves it); no link below refs/ is ever followed. Names that git-check-ref-format

@@ -41,7 +41,7 @@ type look struct {
 	now int64 // before the look began, nanoseconds since 1970
 }
 
-// looseRefs looks at HEAD and at everything below refs/.
+// looseRefs looks at HEAD and at everything below refs/, both of them for a linked worktree.
 func (l look) looseRefs() error {
 	id, err := l.stat(l.head.path, false)
 	if err != nil {
@@ -49,6 +49,9 @@ func (l look) looseRefs() error {
 	}
 	if _, err := l.file(l.head, id); err != nil {
 		return err
+	}
+	if l.head.entry == nil || !l.head.entry.isHead() {
+		return fault.New(fault.NotFound, "the repository is gone, or its HEAD is damaged")
 	}
 	if id, err = l.stat(l.root.path, true); err != nil {
 		return err
@@ -60,8 +63,33 @@ func (l look) looseRefs() error {
 	if err == nil && !ok {
 		return fault.Wrap(fault.NotFound, "the repository is gone", fmt.Errorf("no directory %q", l.root.path[:len(l.root.path)-1]))
 	}
+	if err == nil && l.own != nil {
+		err = l.ownRefs()
+	}
 	return err
 }
+
+// ownRefs looks at the refs that a linked worktree has for itself. There need not be any.
+func (l look) ownRefs() error {
+	id, err := l.stat(l.own.path, true)
+	if err != nil {
+		return err
+	}
+	ok := id.kind == directory
+	if ok {
+		if ok, err = l.directory(l.own, id); err != nil {
+			return err
+		}
+	}
+	if !ok {
+		l.forget(l.own)
+		l.own.children, l.own.settled = nil, false
+	}
+	return nil
+}
+
+// isOwn tells whether a directory below refs/ belongs to each worktree alone (gitrepository-layout(5), "refs").
+func isOwn(name string) bool { return name == "bisect" || name == "worktree" || name == "rewritten" }
 
 // node looks at one path below refs/. False: nothing is there any more.
 func (l look) node(n *node) (bool, error) {
@@ -122,8 +150,8 @@ const maxListings = 3
 // list reads a directory's names and looks at each of them.
 func (l look) list(n *node, id identity) (bool, error) {
 	n.settled = false
-	follow := n == l.root
-	if follow {
+	follow := n == l.root || n == l.own
+	if n == l.root {
 		l.checkFormat = true
 	}
 	var names []string
@@ -207,7 +235,7 @@ func (l look) newNode(dir *node, name string) *node {
 	if full := string(l.refName(path)); !git.IsSafeRefName(full) && !git.IsSafeRefName(full+"/x") {
 		return nil
 	}
-	if dir == l.root && l.linked && (name == "bisect" || name == "worktree" || name == "rewritten") {
+	if l.own != nil && (dir == l.root && isOwn(name) || dir == l.own && !isOwn(name)) {
 		return nil
 	}
 	return &node{path: path}
@@ -215,7 +243,11 @@ func (l look) newNode(dir *node, name string) *node {
 
 // refName is the part of a node's path that names the ref.
 func (l look) refName(path string) git.RefName {
-	return git.RefName(path[len(l.root.path)-len("refs\x00") : len(path)-1])
+	root := l.root.path
+	if l.own != nil && strings.HasPrefix(path, l.own.path[:len(l.own.path)-1]+"/") {
+		root = l.own.path
+	}
+	return git.RefName(path[len(root)-len("refs\x00") : len(path)-1])
 }
 
 // file looks at a file whose identity is id. False: it is gone.
@@ -242,7 +274,7 @@ func (l look) file(n *node, id identity) (bool, error) {
 	if n.entry != nil && n.entry.content == got {
 		return id.kind != missing, nil
 	}
-	if got.kind == broken && id.kind != missing {
+	if got.kind <= odd && id.kind != missing {
 		l.metrics.broken.Inc()
 	}
 	n.entry, l.dirty = &entry{name: name, content: got}, true

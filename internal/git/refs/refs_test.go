@@ -200,10 +200,16 @@ func TestHead(t *testing.T) {
 	if want := (Ref{Name: git.HEAD, ID: id}); err != nil || !ok || ref != want {
 		t.Errorf("Lookup(HEAD): %+v, %v, %v", ref, ok, err)
 	}
-	for _, junk := range []string{"", "junk\n", "ref: refs/heads/..\n", "ref: \n", strings.Repeat("0", 40)} {
+	for _, junk := range []string{"", "junk\n", "ref: refs/heads/..\n", "ref: \n", "ref: HEAD\n", "ref: heads/main\n", strings.Repeat("0", 40),
+		strings.Repeat("a", 40) + "b", strings.Repeat("a", 39), "ref: refs/" + strings.Repeat("x", 5000), "ref:refs/heads/a/../b"} {
 		write(t, filepath.Join(r.Dir, "HEAD"), junk)
-		if head := snapshot(t, s).Head(); head != (Head{}) {
-			t.Errorf("HEAD %q: %+v", junk, head)
+		snap, err := s.Snapshot(t.Context())
+		_, gitErr := r.Try("upload-pack", "--advertise-refs", ".")
+		switch {
+		case err != nil && (gitErr == nil || !fault.Is(err, fault.NotFound)):
+			t.Errorf("HEAD %q: %v, git says %v", junk, err, gitErr)
+		case err == nil && (gitErr != nil || snap.Head() != (Head{})):
+			t.Errorf("HEAD %q: %+v, git says %v", junk, snap.Head(), gitErr)
 		}
 	}
 	// HEAD as a symbolic link, as very old repositories have it.
@@ -405,26 +411,6 @@ func TestRepositoryGone(t *testing.T) {
 	}
 	if _, err := openBare(r, Options{}).Snapshot(context.Background()); !fault.Is(err, fault.NotFound) {
 		t.Errorf("a repository that never was: %v", err)
-	}
-}
-
-func TestLinkedWorktree(t *testing.T) {
-	t.Parallel()
-	r := gittest.Init(t)
-	id := r.Commit("a")
-	r.Git("update-ref", "refs/heads/main", id.String())
-	r.Git("update-ref", "refs/bisect/bad", id.String())
-	r.Git("worktree", "add", "-q", "-b", "side", filepath.Join(t.TempDir(), "wt"))
-	gitDir := filepath.Join(r.Dir, "worktrees/wt")
-	snap := snapshot(t, Open(gitDir, r.Dir, Options{}))
-	if head := snap.Head(); head.Target != "refs/heads/side" || head.ID != id {
-		t.Errorf("HEAD of the worktree: %+v", head)
-	}
-	if _, ok, err := snap.Lookup("refs/bisect/bad"); ok || err != nil {
-		t.Errorf("a ref of the main worktree is visible: %v", err)
-	}
-	if _, ok, err := snapshotOf(t, r).Lookup("refs/bisect/bad"); !ok || err != nil {
-		t.Errorf("a ref of the main worktree is not visible there: %v", err)
 	}
 }
 

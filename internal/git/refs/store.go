@@ -35,7 +35,6 @@ type Store struct {
 	hidden     func(git.RefName) bool
 	coarsen    func(identity) identity
 	between    func()
-	linked     bool   // a linked worktree: the Git directory is not the common one
 	packedPath string // these paths end in NUL, as the system call wants them
 	tablePath  string
 	seed       maphash.Seed
@@ -43,7 +42,8 @@ type Store struct {
 	// turn holds one token while somebody looks at the files. It guards what follows; no other lock is taken with it but mu.
 	turn        chan struct{}
 	head        *node
-	root        *node // refs/
+	root        *node // refs/ in the common directory
+	own         *node // refs/ in the Git directory of a linked worktree, of which only ownRefs count; nil: it is the common one
 	checkFormat bool  // refs/ or HEAD changed: it may be a reftable repository now
 	packed      *packed
 	packedID    identity
@@ -70,7 +70,6 @@ type round struct {
 func Open(gitDir, commonDir string, o Options) *Store {
 	s := &Store{
 		format: o.Format, clock: o.Now, metrics: o.Metrics, hidden: o.Hidden, coarsen: o.coarsen, between: o.between,
-		linked:      filepath.Clean(gitDir) != filepath.Clean(commonDir),
 		packedPath:  filepath.Join(commonDir, "packed-refs") + "\x00",
 		tablePath:   filepath.Join(commonDir, "reftable") + "\x00",
 		head:        &node{path: filepath.Join(gitDir, "HEAD") + "\x00"},
@@ -78,6 +77,9 @@ func Open(gitDir, commonDir string, o Options) *Store {
 		turn:        make(chan struct{}, 1),
 		seed:        maphash.MakeSeed(),
 		checkFormat: true,
+	}
+	if filepath.Clean(gitDir) != filepath.Clean(commonDir) {
+		s.own = &node{path: filepath.Join(gitDir, "refs") + "\x00"}
 	}
 	if s.format == 0 {
 		s.format = git.SHA1
@@ -282,10 +284,10 @@ func (s *Store) build() (*Snapshot, error) {
 		snap.loose = make([]*entry, 0, len(s.current.loose)+8)
 	}
 	snap.loose = s.root.appendEntries(snap.loose)
-	sortEntries(snap.loose)
-	if s.head.entry == nil {
-		s.head.entry = &entry{name: git.HEAD}
+	if s.own != nil {
+		snap.loose = s.own.appendEntries(snap.loose)
 	}
+	sortEntries(snap.loose)
 	if err := snap.resolveAll(s.head.entry, s.metrics); err != nil {
 		return nil, err
 	}

@@ -1,0 +1,225 @@
+package repo
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
+)
+
+// place is where a repository's parts are (gitrepository-layout(5), ".git" as a file, "commondir"; git-worktree(1), "Details"). A
+// submodule and a linked worktree have a file in the place of ".git" that names their git directory, and that of a worktree names the
+// directory that it shares with the others.
+type place struct {
+	gitDir    string // HEAD and all that belongs to one worktree
+	commonDir string // all else; mostly the same
+
+	pointer    *watched // the ".git" file; nil: there is none
+	pointed    string   // what it says, which may lead to gitDir by symbolic links
+	common     watched  // the commondir file, which need not be there
+	commonFrom string   // what it says, likewise
+}
+
+const (
+	// maxPointer bounds a ".git" file and a commondir file in bytes: the longest path that a system takes and some white space.
+	maxPointer    = unix.PathMax + 1024
+	pointerPrefix = "gitdir: "
+	commonFile    = "commondir"
+)
+
+// locate finds the parts of the repository at path: a git directory, or a file that names one.
+func locate(path string, o Options) (*place, error) {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fault.Wrap(fault.NotFound, "no such repository", err)
+	}
+	if err != nil {
+		return nil, fault.Wrap(fault.Unavailable, "cannot open the repository", err)
+	}
+	p := &place{gitDir: path}
+	if !info.IsDir() {
+		if err := p.follow(path, o); err != nil {
+			return nil, err
+		}
+	}
+	p.commonDir = p.gitDir
+	text, err := p.common.read(filepath.Join(p.gitDir, commonFile), maxPointer)
+	if err != nil {
+		return nil, cannotRead(commonFile+" file", err)
+	}
+	if p.common.known.Load().id == (disk.ID{}) {
+		return p, nil
+	}
+	p.commonFrom = relativeTo(p.gitDir, trimLineEnds(text))
+	p.commonDir, err = o.resolve(p.commonFrom, commonFile+" file")
+	return p, err
+}
+
+// follow reads the ".git" file at path.
+func (p *place) follow(path string, o Options) error {
+	p.pointer = new(watched)
+	text, err := p.pointer.read(path, maxPointer)
+	if err != nil {
+		return cannotRead(".git file", err)
+	}
+	target, ok := strings.CutPrefix(trimLineEnds(text), pointerPrefix)
+	if !ok || target == "" {
+		return fault.Wrap(fault.Corrupt, "the repository's .git file does not say where it is (gitdir: PATH)", errors.New(path))
+	}
+	p.pointed = relativeTo(filepath.Dir(path), target)
+	if p.gitDir, err = o.resolve(p.pointed, ".git file"); err != nil {
+		return err
+	}
+	if !IsGitDir(p.gitDir) {
+		return fault.Wrap(fault.NotFound, "the repository's .git file names a directory that is no repository", errors.New(p.pointed))
+	}
+	return nil
+}
+
+func trimLineEnds(text []byte) string { return string(bytes.TrimRight(text, "\r\n")) }
+
+// relativeTo is a path as a file in dir names it. It is not cleaned: ".." after a symbolic link is the parent of where that leads, as
+// for git.
+func relativeTo(dir, path string) string {
+	if filepath.IsAbs(path) {
+		return path
+	}
+	return dir + "/" + path
+}
+
+// resolve is a path that one of a repository's files names, without symbolic links. It has to lie where repositories may be. What
+// lies elsewhere is refused before it is told whether it exists.
+func (o Options) resolve(path, file string) (string, error) {
+	if strings.IndexByte(path, 0) >= 0 {
+		return "", fault.New(fault.Corrupt, "the repository's %s names no path", file)
+	}
+	real, err := filepath.EvalSymlinks(path)
+	if real == "" {
+		real = filepath.Clean(path)
+	}
+	allowed, rootErr := o.allows(real)
+	switch {
+	case rootErr != nil:
+		return "", rootErr
+	case !allowed:
+		return "", fault.Wrap(fault.Denied, "the repository's "+file+" names a directory outside the served root", fmt.Errorf("%q", path))
+	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR):
+		return "", fault.Wrap(fault.NotFound, "the repository's "+file+" names a directory that does not exist", err)
+	case err != nil:
+		return "", fault.Wrap(fault.Unavailable, "cannot follow the repository's "+file, err)
+	}
+	return real, nil
+}
+
+// allows tells whether a path without symbolic links may be part of a repository.
+func (o Options) allows(real string) (bool, error) {
+	if o.Root == "" {
+		return true, nil
+	}
+	root, err := filepath.EvalSymlinks(o.Root)
+	if err != nil {
+		return false, fault.Wrap(fault.Unavailable, "cannot open the root", err)
+	}
+	if !below(root, real) {
+		return false, nil
+	}
+	for _, hidden := range o.Hidden {
+		if below(hidden, real) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// below tells whether path is dir or lies below it; both are clean.
+func below(dir, path string) bool {
+	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
+}
+
+// identity tells this repository from another one that is found in the same way later.
+func (p *place) identity() (string, error) {
+	id, err := identity(p.gitDir)
+	if err == nil && p.commonDir != p.gitDir {
+		var common string
+		common, err = identity(p.commonDir)
+		id += "+" + common
+	}
+	return id, err
+}
+
+// leads tells whether the files that were read on the way still say the same, and the way still leads to the same directories.
+func (p *place) leads(path, incarnation string) bool {
+	if p.pointer != nil {
+		if path != p.pointer.path || !p.pointer.same() {
+			return false
+		}
+		path = p.pointed
+	}
+	now, err := identity(path)
+	if err != nil || !p.common.same() {
+		return false
+	}
+	if p.commonDir != p.gitDir {
+		common, err := identity(p.commonFrom)
+		if err != nil {
+			return false
+		}
+		now += "+" + common
+	}
+	return now == incarnation
+}
+
+// IsGitFile tells whether a regular file at path names a git directory: whether it is, or should be, a ".git" file.
+func IsGitFile(path string) bool {
+	f, err := disk.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	if filepath.Base(path) == ".git" {
+		return true
+	}
+	var head [len(pointerPrefix)]byte
+	n, _ := f.Read(head[:])
+	return string(head[:n]) == pointerPrefix
+}
+
+// IsGitDir tells whether dir looks like a git directory to git itself: a HEAD that can be one, and objects and refs, maybe
+// in the directory that its commondir file names (gitrepository-layout(5)).
+func IsGitDir(dir string) bool {
+	if !isHead(filepath.Join(dir, "HEAD")) {
+		return false
+	}
+	if text, err := readAll(filepath.Join(dir, commonFile), maxPointer); err == nil {
+		dir = relativeTo(dir, trimLineEnds(text))
+	}
+	for _, part := range []string{"objects", "refs"} {
+		if info, err := os.Stat(dir + "/" + part); err != nil || !info.IsDir() {
+			return false
+		}
+	}
+	return true
+}
+
+// isHead tells whether git would take what is at path for a HEAD.
+func isHead(path string) bool {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return false
+	}
+	if info.Mode()&fs.ModeSymlink != 0 {
+		target, err := os.Readlink(path)
+		return err == nil && strings.HasPrefix(target, "refs/")
+	}
+	text, err := readAll(path, 256)
+	return err == nil && refs.IsHead(text)
+}

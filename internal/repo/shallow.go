@@ -1,0 +1,55 @@
+package repo
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
+)
+
+// maxShallowFile bounds the shallow file in bytes: 1.6 million commits.
+const maxShallowFile = 64 << 20
+
+// shallowFile keeps what the shallow file said when it was read last. Safe for concurrent use.
+type shallowFile struct{ known atomic.Pointer[shallowState] }
+
+type shallowState struct {
+	id  disk.ID
+	ids []git.ObjectID
+}
+
+// Shallow tells the commits that the repository itself has without their parents (gitrepository-layout(5), "shallow"); the caller does
+// not change them. Nil for a repository with whole history. The file is read only if it is not the one that was read last.
+func (r *Repo) Shallow() ([]git.ObjectID, error) {
+	path := filepath.Join(r.Common, "shallow")
+	id, err := disk.Stat(path)
+	if err != nil {
+		return nil, cannotRead("shallow file", err)
+	}
+	if id == (disk.ID{}) {
+		return nil, nil
+	}
+	if known := r.shallow.known.Load(); known != nil && known.id == id {
+		return known.ids, nil
+	}
+	text, state, err := readFile(path, maxShallowFile)
+	if err != nil {
+		return nil, cannotRead("shallow file", err)
+	}
+	var ids []git.ObjectID
+	for line := range strings.Lines(string(text)) {
+		id, err := git.ParseObjectID(strings.TrimSuffix(line, "\n"))
+		if err != nil || id.Format() != r.Format {
+			return nil, fault.Wrap(fault.Corrupt, "the repository's shallow file is damaged", fmt.Errorf("line %.80q", line))
+		}
+		ids = append(ids, id)
+	}
+	if state.settled {
+		r.shallow.known.Store(&shallowState{state.id, ids})
+	}
+	return ids, nil
+}
