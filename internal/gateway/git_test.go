@@ -13,7 +13,7 @@ import (
 // What real git prints is all that a user sees.
 func TestWhatGitPrints(t *testing.T) {
 	t.Parallel()
-	capabilities := func(git.RepoPath) ([]byte, error) {
+	capabilities := func(protocol.Session) ([]byte, error) {
 		return protocol.Capabilities{Agent: "test", Format: git.SHA1}.Append(nil), nil
 	}
 	ok := serve(t, &node{advertise: capabilities, serve: failing(fault.New(fault.Denied, "this one is not for you")).serve}, options{})
@@ -22,8 +22,6 @@ func TestWhatGitPrints(t *testing.T) {
 		args []string
 		says string
 	}{
-		"version 0":     {[]string{"-c", "protocol.version=0", "ls-remote", "http://" + ok.addr + "/repo"}, "remote error: this server speaks protocol version 2 only"},
-		"version 1":     {[]string{"-c", "protocol.version=1", "ls-remote", "http://" + ok.addr + "/repo"}, "remote error: this server speaks protocol version 2 only"},
 		"session":       {[]string{"-c", "protocol.version=2", "ls-remote", "http://" + ok.addr + "/repo"}, "remote error: this one is not for you"},
 		"dumb":          {[]string{"-c", "protocol.version=2", "ls-remote", "http://" + down.addr + "/-/repo"}, "not found"},
 		"unavailable":   {[]string{"-c", "protocol.version=2", "ls-remote", "http://" + down.addr + "/repo"}, "remote: the disk is gone"},

@@ -24,10 +24,11 @@ import (
 
 // Node serves sessions on the repositories that it owns. Errors carry a fault kind.
 type Node interface {
-	// Advertise gives the capability advertisement of protocol version 2.
-	Advertise(ctx context.Context, repo git.RepoPath) ([]byte, error)
-	// UploadPack answers one request of protocol version 2 on reply.
-	UploadPack(ctx context.Context, repo git.RepoPath, request *pktline.Reader, reply protocol.Reply) (protocol.Outcome, error)
+	// Advertise begins a session: what the server can do and, before version 2, which refs there are.
+	Advertise(ctx context.Context, repo git.RepoPath, session protocol.Session, reply protocol.Reply) (protocol.Outcome, error)
+	// UploadPack answers one request of a session on reply.
+	UploadPack(ctx context.Context, repo git.RepoPath, session protocol.Session, request *pktline.Reader, reply protocol.Reply) (
+		protocol.Outcome, error)
 }
 
 // Options says how the gateway serves.
@@ -190,35 +191,23 @@ func (e *exchange) infoRefs(path string) {
 		e.fail(err)
 		return
 	}
-	defer e.Small.Leave()
 	e.Pump.Small()
-	answer, err := e.Node.Advertise(e.r.Context(), e.repo)
-	if err != nil {
-		e.fail(err)
-		return
+	e.w.Header().Set("Content-Type", typeAdvertisement)
+	e.reply = newReply(e, &body{ended: true})
+	defer e.reply.close()
+	if e.session().Version != protocol.V2 {
+		e.reply.before = pktline.AppendFlush(pktline.AppendLine(nil, "# service=git-upload-pack"))
 	}
-	if !wantsVersion2(e.r.Header.Get("Git-Protocol")) {
-		e.err = fault.New(fault.Invalid, onlyVersion2)
-		answer = pktline.AppendLine(nil, "# service=git-upload-pack")
-		answer = pktline.AppendFlush(answer)
-		answer = protocol.AppendError(answer, onlyVersion2)
-	}
-	e.answer(typeAdvertisement, answer)
+	e.outcome, e.err = e.Node.Advertise(e.r.Context(), e.repo, e.session(), e.reply)
+	e.finish()
 }
 
-const onlyVersion2 = "this server speaks protocol version 2 only; use git 2.18 or newer, with -c protocol.version=2 where that is not the default"
-
-// wantsVersion2 reads the Git-Protocol header: keys separated by colons (gitprotocol-v2(5), "HTTP Transport").
-func wantsVersion2(header string) bool {
-	for key := range strings.SplitSeq(header, ":") {
-		if key == "version=2" {
-			return true
-		}
-	}
-	return false
+// session tells how the client speaks.
+func (e *exchange) session() protocol.Session {
+	return protocol.Session{Version: protocol.ParseVersion(e.r.Header.Get("Git-Protocol")), Stateless: true}
 }
 
-// uploadPack answers a command of protocol version 2.
+// uploadPack answers a request that follows the advertisement.
 func (e *exchange) uploadPack(path string) {
 	if !e.method(http.MethodPost) || !e.repository(path) {
 		return
@@ -226,10 +215,6 @@ func (e *exchange) uploadPack(path string) {
 	e.op = opFetch
 	if ct := e.r.Header.Get("Content-Type"); ct != typeRequest {
 		e.refuse(http.StatusUnsupportedMediaType, "bad content type; a git client sends "+typeRequest)
-		return
-	}
-	if !wantsVersion2(e.r.Header.Get("Git-Protocol")) {
-		e.tell(fault.New(fault.Invalid, onlyVersion2))
 		return
 	}
 	// The body comes before the lane: clients that send slowly must not fill it.
@@ -246,7 +231,7 @@ func (e *exchange) uploadPack(path string) {
 	e.w.Header().Set("Content-Type", typeResult)
 	e.reply = newReply(e, body)
 	defer e.reply.close()
-	e.outcome, e.err = e.Node.UploadPack(e.r.Context(), e.repo, body.packets(), e.reply)
+	e.outcome, e.err = e.Node.UploadPack(e.r.Context(), e.repo, e.session(), body.packets(), e.reply)
 	switch e.outcome.Command {
 	case protocol.CommandLsRefs:
 		e.op = opLsRefs

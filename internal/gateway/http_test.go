@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 )
@@ -28,9 +27,9 @@ func TestWhatEachRequestGets(t *testing.T) {
 		"slashes":          {"GET //repo//info/refs?service=git-upload-pack HTTP/1.1\r\nGit-Protocol: version=2", 200, "version 2", [2]string{}},
 		"several keys":     {"GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nGit-Protocol: a:version=1:version=2:b=c", 200, "version 2", [2]string{}},
 		"HEAD":             {"HEAD /repo/info/refs?service=git-upload-pack HTTP/1.1", 200, "", [2]string{}},
-		"version 0":        {"GET /repo/info/refs?service=git-upload-pack HTTP/1.1", 200, "001e# service=git-upload-pack\n0000", [2]string{}},
-		"version 1":        {"GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nGit-Protocol: version=1", 200, "ERR this server speaks protocol version 2", [2]string{}},
-		"odd version":      {"GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nGit-Protocol: ::version=22;version=2\x80", 200, "ERR this server", [2]string{}},
+		"version 0":        {"GET /repo/info/refs?service=git-upload-pack HTTP/1.1", 200, "001e# service=git-upload-pack\n0000000eversion 0\n0000", [2]string{"Content-Length", "52"}},
+		"version 1":        {"GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nGit-Protocol: version=1", 200, "001e# service=git-upload-pack\n0000000eversion 1\n0000", [2]string{}},
+		"odd version":      {"GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nGit-Protocol: ::version=22;version=2\x80", 200, "version 0\n0000", [2]string{}},
 		"dumb refs":        {"GET /repo/info/refs HTTP/1.1", 403, "dumb HTTP", [2]string{}},
 		"dumb HEAD":        {"GET /repo/HEAD HTTP/1.1", 403, "dumb HTTP", [2]string{}},
 		"dumb packs":       {"GET /repo/objects/info/packs HTTP/1.1", 403, "dumb HTTP", [2]string{}},
@@ -43,7 +42,7 @@ func TestWhatEachRequestGets(t *testing.T) {
 		"GET of a session": {"GET /repo/git-upload-pack HTTP/1.1", 405, "use POST", [2]string{"Allow", "POST"}},
 		"odd method":       {"BREW /repo/info/refs HTTP/1.1", 405, "use GET", [2]string{}},
 		"content type":     {"POST /repo/git-upload-pack HTTP/1.1\r\nContent-Type: text/plain\r\nContent-Length: 4\r\n\r\n0000", 415, "bad content type", [2]string{}},
-		"session in v0":    {"POST /repo/git-upload-pack HTTP/1.1\r\nContent-Type: application/x-git-upload-pack-request\r\nContent-Length: 4\r\n\r\n0000", 200, "ERR this server speaks", [2]string{"Content-Type", "application/x-git-upload-pack-result"}},
+		"session in v0":    {"POST /repo/git-upload-pack HTTP/1.1\r\nContent-Type: application/x-git-upload-pack-request\r\nContent-Length: 4\r\n\r\n0000", 200, "0005\n0000", [2]string{"Content-Type", "application/x-git-upload-pack-result"}},
 		"root":             {"GET / HTTP/1.1", 404, "git clone http://git.example/team/app", [2]string{}},
 		"ours":             {"GET /-/metrics HTTP/1.1", 404, "private listener", [2]string{}},
 		"ours, session":    {"GET /-/x/info/refs?service=git-upload-pack HTTP/1.1", 404, "", [2]string{}},
@@ -159,7 +158,7 @@ func TestErrorsAreRenderedByTheirKind(t *testing.T) {
 
 func failing(err error) *node {
 	return &node{
-		advertise: func(git.RepoPath) ([]byte, error) { return nil, err },
+		advertise: func(protocol.Session) ([]byte, error) { return nil, err },
 		serve: func(context.Context, *pktline.Reader, protocol.Reply) (protocol.Outcome, error) {
 			return protocol.Outcome{}, err
 		},

@@ -67,7 +67,7 @@ func (e *exchange) attributes(result string, took time.Duration) []slog.Attr {
 		slog.Int("status", e.status),
 		slog.String("repository", e.repo.String()),
 		slog.String("client", e.r.RemoteAddr),
-		slog.String("protocol", protocolOf(e.r)),
+		slog.String("protocol", e.r.Proto+" "+e.session().Version.String()),
 		slog.String("agent", clip(cmp.Or(o.Agent, e.r.UserAgent()))),
 		milliseconds("ms", took),
 	}
@@ -78,7 +78,7 @@ func (e *exchange) attributes(result string, took time.Duration) []slog.Attr {
 		a = append(a, slog.String("method", clip(e.r.Method)), slog.String("path", clip(e.r.URL.Path)))
 	}
 	switch {
-	case o.Command == protocol.CommandLsRefs:
+	case o.Command == protocol.CommandLsRefs, o.Refs > 0:
 		a = append(a, slog.Int("refs", o.Refs))
 	case o.Command == protocol.CommandFetch:
 		a = append(a, slog.Int("wants", o.Wants), slog.Int("haves", o.Haves), slog.Int("common", o.Common))
@@ -98,14 +98,6 @@ func (e *exchange) attributes(result string, took time.Duration) []slog.Attr {
 		a = append(a, slog.String("error", e.err.Error()))
 	}
 	return a
-}
-
-// protocolOf names the version of HTTP and the version of Git's protocol that the client asked for, as far as we speak it.
-func protocolOf(r *http.Request) string {
-	if wantsVersion2(r.Header.Get("Git-Protocol")) {
-		return r.Proto + " v2"
-	}
-	return r.Proto + " v0"
 }
 
 // clip bounds in bytes what a client says of itself.

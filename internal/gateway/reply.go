@@ -17,9 +17,10 @@ type reply struct {
 	body    *body
 	control *http.ResponseController
 
-	small     bool // in the small lane
-	bulk      bool // in the bulk lane
-	begun     bool // the header is sent
+	small     bool   // in the small lane
+	bulk      bool   // in the bulk lane
+	begun     bool   // the header is sent
+	before    []byte // what comes before the session's answer
 	hasLength bool
 	length    int64
 	sent      int64
@@ -32,8 +33,8 @@ func newReply(e *exchange, body *body) *reply {
 
 // Length announces the length of the whole answer.
 func (r *reply) Length(n int64) {
-	r.hasLength, r.length = true, n
-	r.e.w.Header().Set("Content-Length", strconv.FormatInt(n, 10))
+	r.hasLength, r.length = true, n+int64(len(r.before))
+	r.e.w.Header().Set("Content-Length", strconv.FormatInt(r.length, 10))
 }
 
 // Bulk moves the request from the small lane to the bulk lane. It takes the rest of the body in first: net/http watches for a
@@ -57,7 +58,7 @@ func (r *reply) leaveSmall() {
 	}
 }
 
-// begin sends the header, once the request is known to be whole.
+// begin sends the header and what comes first, once the request is known to be whole.
 func (r *reply) begin() error {
 	if r.begun {
 		return nil
@@ -67,7 +68,9 @@ func (r *reply) begin() error {
 	}
 	r.begun = true
 	r.e.begin(http.StatusOK)
-	return nil
+	n, err := r.e.w.Write(r.before)
+	r.sent += int64(n)
+	return err
 }
 
 // Write sends p through user space.

@@ -29,18 +29,23 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // node is a gateway.Node made of functions; without them it knows no repository.
 type node struct {
-	advertise func(repo git.RepoPath) ([]byte, error)
+	advertise func(session protocol.Session) ([]byte, error)
 	serve     func(ctx context.Context, request *pktline.Reader, reply protocol.Reply) (protocol.Outcome, error)
 }
 
-func (n *node) Advertise(_ context.Context, repo git.RepoPath) ([]byte, error) {
+func (n *node) Advertise(_ context.Context, repo git.RepoPath, session protocol.Session, reply protocol.Reply) (protocol.Outcome, error) {
 	if n.advertise == nil {
-		return nil, fault.New(fault.NotFound, "no repository %s here", repo)
+		return protocol.Outcome{}, fault.New(fault.NotFound, "no repository %s here", repo)
 	}
-	return n.advertise(repo)
+	answer, err := n.advertise(session)
+	if err == nil {
+		reply.Length(int64(len(answer)))
+		_, err = reply.Write(answer)
+	}
+	return protocol.Outcome{}, err
 }
 
-func (n *node) UploadPack(ctx context.Context, repo git.RepoPath, request *pktline.Reader, reply protocol.Reply) (protocol.Outcome, error) {
+func (n *node) UploadPack(ctx context.Context, repo git.RepoPath, _ protocol.Session, request *pktline.Reader, reply protocol.Reply) (protocol.Outcome, error) {
 	if n.serve == nil {
 		return protocol.Outcome{}, fault.New(fault.NotFound, "no repository %s here", repo)
 	}
@@ -275,4 +280,6 @@ func echo(_ context.Context, request *pktline.Reader, reply protocol.Reply) (pro
 	return protocol.Outcome{Command: protocol.CommandLsRefs}, err
 }
 
-func advertise(git.RepoPath) ([]byte, error) { return []byte("000eversion 2\n0000"), nil }
+func advertise(session protocol.Session) ([]byte, error) {
+	return pktline.AppendFlush(pktline.AppendLine(nil, "version "+session.Version.String()[1:])), nil
+}

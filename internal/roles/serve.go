@@ -34,7 +34,7 @@ func serveCommand(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve the repositories below a directory",
-		Long: `Serve answers fetches over smart HTTP (protocol v2) for every bare repository and .git directory below --root, by its
+		Long: `Serve answers fetches over smart HTTP (protocol v0, v1 and v2) for every bare repository and .git directory below --root, by its
 path relative to it, with or without ".git". Repositories appear and go as the directory changes; nothing is
 registered. Metrics, health and profiles are on the private listener (--ops).
 

@@ -98,25 +98,25 @@ func realPath(path string) (string, error) {
 	return filepath.Join(parent, filepath.Base(path)), err
 }
 
-// Advertise gives the capability advertisement of protocol version 2 for a repository. Each has a session ID of its own
-// (gitprotocol-v2(5), "session-id").
-func (n *Node) Advertise(_ context.Context, path git.RepoPath) ([]byte, error) {
-	h, err := n.acquire(path)
-	if err != nil {
-		return nil, err
-	}
-	defer n.release(h)
-	return n.server.Advertise(nil, h.Repo, rand.Text()), nil
-}
-
-// UploadPack answers one request of protocol version 2.
-func (n *Node) UploadPack(ctx context.Context, path git.RepoPath, request *pktline.Reader, reply protocol.Reply) (protocol.Outcome, error) {
+// Advertise begins a session on a repository. Each has a session ID of its own (gitprotocol-v2(5), "session-id").
+func (n *Node) Advertise(ctx context.Context, path git.RepoPath, session protocol.Session, reply protocol.Reply) (protocol.Outcome, error) {
 	h, err := n.acquire(path)
 	if err != nil {
 		return protocol.Outcome{}, err
 	}
 	defer n.release(h)
-	return n.server.Serve(ctx, h.Repo, request, reply)
+	return n.server.Advertise(ctx, h.Repo, session, rand.Text(), reply)
+}
+
+// UploadPack answers one request of a session.
+func (n *Node) UploadPack(ctx context.Context, path git.RepoPath, session protocol.Session, request *pktline.Reader, reply protocol.Reply) (
+	protocol.Outcome, error) {
+	h, err := n.acquire(path)
+	if err != nil {
+		return protocol.Outcome{}, err
+	}
+	defer n.release(h)
+	return n.server.Serve(ctx, h.Repo, session, request, reply)
 }
 
 // acquire opens a repository or finds it open. The caller releases it.

@@ -16,6 +16,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/packsource"
 	"github.com/packhorse-git/packhorse/internal/storage"
@@ -43,6 +44,8 @@ type answer struct{ bytes.Buffer }
 func (*answer) Length(int64) {}
 func (*answer) Bulk() error  { return nil }
 func (*answer) Flush() error { return nil }
+
+var version2 = protocol.Session{Version: protocol.V2, Stateless: true}
 
 type root struct {
 	*storage.Node
@@ -80,15 +83,16 @@ func (r *root) refs(path string) (string, error) {
 		return "", err
 	}
 	format := "sha1"
-	if advertised, err := r.Advertise(context.Background(), repo); err != nil {
+	var advertised answer
+	if _, err := r.Advertise(context.Background(), repo, version2, &advertised); err != nil {
 		return "", err
-	} else if bytes.Contains(advertised, []byte("object-format=sha256")) {
+	} else if bytes.Contains(advertised.Bytes(), []byte("object-format=sha256")) {
 		format = "sha256"
 	}
 	request := pktline.AppendLine(nil, "command=ls-refs")
 	request = pktline.AppendFlush(pktline.AppendDelim(pktline.AppendLine(request, "object-format="+format)))
 	var out answer
-	_, err = r.UploadPack(context.Background(), repo, pktline.NewReader(bytes.NewReader(request)), &out)
+	_, err = r.UploadPack(context.Background(), repo, version2, pktline.NewReader(bytes.NewReader(request)), &out)
 	return out.String(), err
 }
 
@@ -101,7 +105,7 @@ func (r *root) key(path string, want git.ObjectID) packsource.Key {
 	}
 	request := pktline.AppendDelim(pktline.AppendLine(nil, "command=fetch"))
 	request = pktline.AppendFlush(pktline.AppendLine(pktline.AppendLine(request, "want "+want.String()), "done"))
-	if _, err := r.UploadPack(context.Background(), repo, pktline.NewReader(bytes.NewReader(request)), &answer{}); !errors.Is(err, errNoPack) {
+	if _, err := r.UploadPack(context.Background(), repo, version2, pktline.NewReader(bytes.NewReader(request)), &answer{}); !errors.Is(err, errNoPack) {
 		r.t.Fatalf("fetch from %s: %v", path, err)
 	}
 	return r.specs.last.Key()

@@ -42,12 +42,13 @@ type answers struct {
 // knownAnswer is what a request led to. Immutable.
 type knownAnswer struct {
 	request     []byte
+	session     protocol.Session
 	incarnation string
 	snapshot    weak.Pointer[refs.Snapshot]
 
 	sections []byte // without spare capacity: what is appended goes elsewhere
 	spec     *packsource.Spec
-	quiet    bool
+	form     form
 	outcome  protocol.Outcome
 }
 
@@ -58,18 +59,22 @@ func (a *knownAnswer) size() int {
 // question is a request that may be remembered.
 type question struct {
 	raw      []byte // in the request's buffer; nil: it is none
+	session  protocol.Session
 	hash     uint64
 	snapshot *refs.Snapshot
 	answer   *knownAnswer // nil: not known yet
 }
 
-// fetchCommand stands behind the first packet's length, with or without a newline.
-var fetchCommand = []byte("command=fetch")
+// fetchBegins is what stands behind the first packet's length of a fetch.
+var fetchBegins = [...]string{protocol.V0: "want ", protocol.V1: "want ", protocol.V2: "command=fetch"}
 
 // ask looks whether a request was answered before. The request stays unread.
-func (a *answers) ask(ctx context.Context, r *repo.Repo, request *pktline.Reader) (question, error) {
+func (a *answers) ask(ctx context.Context, r *repo.Repo, session protocol.Session, request *pktline.Reader) (question, error) {
+	if !session.Stateless {
+		return question{}, nil // it has no end before it is answered
+	}
 	raw, whole := request.Whole(maxQuestion)
-	if !whole || len(raw) < 4 || !bytes.HasPrefix(raw[4:], fetchCommand) {
+	if !whole || len(raw) < 4 || !bytes.HasPrefix(raw[4:], []byte(fetchBegins[session.Version])) {
 		return question{}, nil
 	}
 	if shallow, err := r.Shallow(); err != nil || len(shallow) > 0 {
@@ -80,23 +85,24 @@ func (a *answers) ask(ctx context.Context, r *repo.Repo, request *pktline.Reader
 		return question{}, err
 	}
 	a.once.Do(func() { a.seed = maphash.MakeSeed() })
-	q := question{raw: raw, hash: maphash.Bytes(a.seed, raw), snapshot: snapshot}
+	q := question{raw: raw, session: session, hash: maphash.Bytes(a.seed, raw), snapshot: snapshot}
 	a.mu.Lock()
 	known := a.byHash[q.hash]
 	a.mu.Unlock()
-	if known != nil && known.incarnation == r.Incarnation && known.snapshot == weak.Make(snapshot) && bytes.Equal(known.request, raw) {
+	if known != nil && known.session == session && known.incarnation == r.Incarnation && known.snapshot == weak.Make(snapshot) &&
+		bytes.Equal(known.request, raw) {
 		q.answer = known
 	}
 	return q, nil
 }
 
 // keep remembers an answer if it may be used again.
-func (a *answers) keep(f *fetch, spec *packsource.Spec) {
+func (a *answers) keep(f *fetch, spec *packsource.Spec, form form) {
 	q, req := f.question, f.request
 	if f.outcome.Session != "" { // such a request never comes again
 		return
 	}
-	if q.raw == nil || q.snapshot != f.snapshot || len(req.Haves)+len(req.Shallow)+len(f.serverShallow) > 0 {
+	if q.raw == nil || q.snapshot != f.snapshot || f.outcome.Haves+len(req.Shallow)+len(f.serverShallow) > 0 {
 		return
 	}
 	if maphash.Bytes(a.seed, q.raw) != q.hash {
@@ -106,14 +112,12 @@ func (a *answers) keep(f *fetch, spec *packsource.Spec) {
 	if err != nil {
 		return
 	}
-	for _, id := range f.wants {
-		if _, isTip := slices.BinarySearchFunc(tips, id, git.ObjectID.Compare); !isTip {
-			return
-		}
+	if len(others(f.wants, tips)) > 0 {
+		return
 	}
 	known := &knownAnswer{
-		request: bytes.Clone(q.raw), incarnation: f.repo.Incarnation, snapshot: weak.Make(f.snapshot),
-		sections: slices.Clip(bytes.Clone(f.lines.Buf)), spec: spec, quiet: req.NoProgress,
+		request: bytes.Clone(q.raw), session: q.session, incarnation: f.repo.Incarnation, snapshot: weak.Make(f.snapshot),
+		sections: slices.Clip(bytes.Clone(f.lines.Buf)), spec: spec, form: form,
 		outcome: protocol.Outcome{Command: protocol.CommandFetch, Agent: f.outcome.Agent, Wants: f.outcome.Wants},
 	}
 	if known.size() > maxAnswer {

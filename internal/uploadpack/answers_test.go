@@ -43,7 +43,7 @@ func newAnswersTest(t *testing.T) answersTest {
 // known tells whether the request would be answered from memory now.
 func (a answersTest) known(r *repo.Repo, request []byte) bool {
 	a.t.Helper()
-	q, err := a.answers.ask(a.t.Context(), r, pktline.NewReader(bytes.NewReader(request)))
+	q, err := a.answers.ask(a.t.Context(), r, version2, pktline.NewReader(bytes.NewReader(request)))
 	if err != nil {
 		a.t.Fatal(err)
 	}

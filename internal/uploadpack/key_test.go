@@ -32,7 +32,7 @@ func specOf(t testing.TB, r *repo.Repo, args ...string) *packsource.Spec {
 	source := &asked{}
 	q := testRequest{command: "fetch", args: args}
 	in := pktline.NewReader(bytes.NewReader(q.bytes(r.Format)))
-	_, err := New(source, Options{Wants: WantsAny}).Serve(t.Context(), r, in, newRecorder())
+	_, err := New(source, Options{Wants: WantsAny}).Serve(t.Context(), r, version2, in, newRecorder())
 	if source.spec == nil || !fault.Is(err, fault.Exhausted) {
 		t.Fatalf("%v\n%v", err, &q)
 	}

@@ -1,6 +1,7 @@
 package uploadpack
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"time"
@@ -11,12 +12,57 @@ import (
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
+// form is how a client takes its pack.
+type form struct {
+	quiet    bool // no text for people
+	sideband protocol.Sideband
+}
+
+// send writes the sections, nil if they have been sent, and then the pack.
+func (f *fetch) send(ctx context.Context, spec *packsource.Spec, sections []byte, form form, reply protocol.Reply) error {
+	f.outcome.Key = spec.Key().String()
+	out := newOutput(reply, sections, form, f.start)
+	if form.sideband != protocol.NoSideband { // which has no place for keep-alives
+		out.keepAlive = f.repo.Policy().KeepAlive
+	}
+	if err := reply.Bulk(); err != nil {
+		return out.fail(err)
+	}
+	pack, err := f.source.Open(ctx, spec)
+	if err != nil {
+		return out.fail(err)
+	}
+	defer pack.Close()
+	if size := pack.Size(); size >= 0 && form.sideband == protocol.Sideband64k {
+		reply.Length(out.announce(pack.Info(), size))
+	}
+	begun := time.Now()
+	if form.sideband == protocol.Sideband64k {
+		err = pack.Send(ctx, out)
+	} else {
+		err = pack.Send(ctx, &reframer{out: out})
+	}
+	if err == nil {
+		err = out.finish()
+	} else if out.err == nil {
+		err = out.fail(err)
+	} else {
+		err = &protocol.BrokenReply{Err: out.err}
+	}
+	info := pack.Info()
+	o := f.outcome
+	o.Pack, o.Objects, o.Bytes, o.Wait = string(info.Result), info.Objects, info.Bytes, info.Wait
+	o.ChildCPU, o.ChildMaxRSS = info.Child.User+info.Child.System, info.Child.MaxRSS
+	o.FirstByte, o.Copy = out.firstByte, time.Since(begun)
+	return err
+}
+
 // output writes the sections and the packfile section to the reply.
 type output struct {
 	reply     protocol.Reply
 	head      []byte // sections and notes that stand before the first packet of the pack
-	quiet     bool   // no-progress
-	fixed     bool   // the length is announced: nothing but the pack may follow
+	form      form
+	fixed     bool // the length is announced: nothing but the pack may follow
 	start     time.Time
 	keepAlive time.Duration
 	firstByte time.Duration
@@ -24,15 +70,18 @@ type output struct {
 	buf       []byte
 }
 
-func newOutput(reply protocol.Reply, sections []byte, quiet bool, start time.Time) *output {
-	return &output{reply: reply, head: sections, quiet: quiet, start: start}
+func newOutput(reply protocol.Reply, sections []byte, form form, start time.Time) *output {
+	if form.sideband == protocol.NoSideband {
+		form.quiet = true // there is no place for text
+	}
+	return &output{reply: reply, head: sections, form: form, start: start}
 }
 
 // announce fixes the length of the answer with a pack of size bytes and returns it. A line for people is put before the pack if
 // that comes from the cache.
 func (o *output) announce(info packsource.Info, size int64) int64 {
 	o.fixed = true
-	if !o.quiet && info.Result == packsource.Hit {
+	if !o.form.quiet && info.Result == packsource.Hit {
 		note := fmt.Sprintf("Pack of %d objects comes from the cache.\n", info.Objects)
 		o.head = pktline.AppendBand(o.head, pktline.BandProgress, note)
 	}
@@ -83,7 +132,7 @@ func (o *output) flush() error { return o.keep(o.reply.Flush()) }
 
 // Progress sends text for people on side-band 2, unless the client wants none or the length of the answer is promised.
 func (o *output) Progress(text []byte) error {
-	if o.quiet || o.fixed {
+	if o.form.quiet || o.fixed {
 		return o.err
 	}
 	return o.small(pktline.BandProgress, text)
@@ -108,7 +157,7 @@ func (o *output) small(band pktline.Band, text []byte) error {
 	if len(text) == 0 {
 		o.buf = pktline.Append(o.buf, []byte{byte(band)})
 	} else {
-		o.buf = pktline.AppendBand(o.buf, band, text)
+		o.buf = o.appendBand(o.buf, band, text)
 	}
 	if _, err := o.reply.Write(o.buf); err != nil {
 		return o.keep(err)
@@ -121,6 +170,9 @@ func (o *output) finish() error {
 	if err := o.begin(); err != nil {
 		return err
 	}
+	if o.form.sideband == protocol.NoSideband {
+		return nil
+	}
 	if _, err := o.reply.Write(pktline.AppendFlush(nil)); err != nil {
 		return &protocol.BrokenReply{Err: o.keep(err)}
 	}
@@ -128,15 +180,60 @@ func (o *output) finish() error {
 }
 
 // fail tells the client that the pack will not be whole, on side-band 3. Nothing was sent yet: the transport may say it
-// better.
+// better. There is no side-band: nothing but a cut connection says it.
 func (o *output) fail(cause error) error {
-	if o.head != nil {
+	if o.head != nil || o.form.sideband == protocol.NoSideband {
 		return cause
 	}
 	message := "packhorse: the pack could not be finished: " + fault.Message(cause) + "\n"
-	packet := pktline.AppendBand(nil, pktline.BandError, message)
+	packet := o.appendBand(nil, pktline.BandError, []byte(message))
 	if _, err := o.reply.Write(packet); err != nil {
 		return &protocol.BrokenReply{Err: o.keep(err)}
 	}
 	return &protocol.ToldClient{Err: cause}
+}
+
+// maxMini is the greatest payload of a packet in the small side-band, its band byte excluded.
+const maxMini = 1000 - 5
+
+// appendBand appends data as packets that are small enough for the client.
+func (o *output) appendBand(b []byte, band pktline.Band, data []byte) []byte {
+	if o.form.sideband == protocol.SidebandMini {
+		for len(data) > maxMini {
+			b = pktline.AppendBand(b, band, data[:maxMini])
+			data = data[maxMini:]
+		}
+	}
+	return pktline.AppendBand(b, band, data)
+}
+
+// reframer is the output for a client that does not know side-band-64k: what is in the packets is sent in smaller ones, or bare. It
+// is no io.ReaderFrom, so that it is given nothing but whole packets.
+type reframer struct {
+	out *output
+	buf []byte // for the smaller packets that one makes
+}
+
+func (r *reframer) Progress(text []byte) error    { return r.out.Progress(text) }
+func (r *reframer) KeepAliveAfter() time.Duration { return r.out.KeepAliveAfter() }
+func (r *reframer) KeepAlive() error              { return r.out.KeepAlive() }
+
+// Write takes whole packets.
+func (r *reframer) Write(p []byte) (int, error) {
+	for done := 0; done < len(p); {
+		n, err := pktline.ParseLength(p[done:])
+		if err != nil {
+			return done, err
+		}
+		data := p[done+5 : done+n]
+		if r.out.form.sideband == protocol.SidebandMini {
+			r.buf = r.out.appendBand(r.buf[:0], pktline.BandData, data)
+			data = r.buf
+		}
+		if _, err := r.out.Write(data); err != nil {
+			return done, err
+		}
+		done += n
+	}
+	return len(p), nil
 }

@@ -100,7 +100,7 @@ func TestOutput(t *testing.T) {
 				reply.left = test.take
 			}
 			in := pktline.NewReader(bytes.NewReader(q.bytes(r.Format)))
-			_, err := New(&test.source, Options{Wants: WantsAny}).Serve(t.Context(), r, in, reply)
+			_, err := New(&test.source, Options{Wants: WantsAny}).Serve(t.Context(), r, version2, in, reply)
 			_, told := errors.AsType[*protocol.ToldClient](err)
 			_, hungUp := errors.AsType[*protocol.BrokenReply](err)
 			if !errors.Is(err, test.err) || told != test.told || hungUp != test.hungUp {

@@ -26,11 +26,7 @@ func (f *fetch) spec(ctx context.Context) (*packsource.Spec, error) {
 		},
 		Wants: f.wants, Thin: f.request.ThinPack, Offset: f.request.OfsDelta,
 	}
-	grafts := maps.Clone(f.clientShallow)
-	for _, id := range f.boundary.Shallow {
-		grafts[id] = struct{}{}
-	}
-	maps.Copy(grafts, f.serverShallow)
+	grafts := f.grafts()
 	spec.Shallow = grafts.IDs()
 	// What the client has is closed under the history that IT sees: only an ancestor in its own, grafted graph is implied.
 	haves, err := f.repo.Graph.Maximal(ctx, f.common, f.clientView())
@@ -53,6 +49,16 @@ func (f *fetch) spec(ctx context.Context) (*packsource.Spec, error) {
 	return spec, err
 }
 
+// grafts is the set of commits without parents for as long as a pack is made: in the client's repository before and after this
+// fetch, and in ours.
+func (f *fetch) grafts() graph.Commits {
+	grafts := f.clientView()
+	for _, id := range f.boundary.Shallow {
+		grafts[id] = struct{}{}
+	}
+	return grafts
+}
+
 // clientView is the set of commits without parents in the client's repository.
 func (f *fetch) clientView() graph.Commits {
 	view := maps.Clone(f.clientShallow)
@@ -70,13 +76,11 @@ func (f *fetch) ownBoundary(ctx context.Context) error {
 	for _, id := range f.boundary.Shallow {
 		view[id] = struct{}{}
 	}
-	for _, id := range f.boundary.Unshallow {
-		commit, err := f.repo.Graph.Commit(id)
-		if err != nil {
-			return err
-		}
-		starts = append(starts, commit.Parents...)
+	behind, err := f.behindUnshallow()
+	if err != nil {
+		return err
 	}
+	starts = append(starts, behind...)
 	met, err := f.repo.Graph.Depth(ctx, starts, graph.Infinite, view, f.clientShallow)
 	f.boundary.Shallow = protocol.SortIDs(append(f.boundary.Shallow, met.Shallow...))
 	return err
@@ -88,17 +92,22 @@ func (f *fetch) unshallow(spec *packsource.Spec) error {
 	if len(f.boundary.Unshallow) == 0 {
 		return nil
 	}
-	spec.Wants, spec.Haves = slices.Clone(spec.Wants), slices.Clone(spec.Haves)
+	behind, err := f.behindUnshallow()
+	spec.Wants = protocol.SortIDs(append(slices.Clone(spec.Wants), behind...))
+	spec.Haves = protocol.SortIDs(append(slices.Clone(spec.Haves), f.boundary.Unshallow...))
+	return err
+}
+
+// behindUnshallow lists the parents of the commits that are no boundary any more.
+func (f *fetch) behindUnshallow() (parents []git.ObjectID, err error) {
 	for _, id := range f.boundary.Unshallow {
 		commit, err := f.repo.Graph.Commit(id)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		spec.Wants = append(spec.Wants, commit.Parents...)
-		spec.Haves = append(spec.Haves, id)
+		parents = append(parents, commit.Parents...)
 	}
-	spec.Wants, spec.Haves = protocol.SortIDs(spec.Wants), protocol.SortIDs(spec.Haves)
-	return nil
+	return parents, nil
 }
 
 // filter resolves the names in a filter to object IDs.

@@ -1,6 +1,7 @@
-// Package uploadpack serves fetch sessions of protocol version 2 (gitprotocol-v2(5)): list refs, negotiate, send a pack.
+// Package uploadpack serves fetch sessions: advertise refs, negotiate, send a pack. It speaks version 2 of the protocol
+// (gitprotocol-v2(5)) and versions 0 and 1 (gitprotocol-pack(5)).
 //
-// The session reads in the order of the protocol document. Refs, existence, negotiation and shallow boundaries are answered in
+// The session of each version reads in the order of the protocol document; below them is one negotiation, the type fetch. Refs, existence, negotiation and shallow boundaries are answered in
 // process; the pack comes from a packsource.Source. What is negotiated is brought into canonical form, a packsource.Spec, so
 // that requests that mean the same share one pack.
 package uploadpack
@@ -58,17 +59,13 @@ func New(source packsource.Source, o Options) *Server {
 	return &Server{source: source, options: o, searches: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 }
 
-// Advertise appends the capability advertisement for a repository.
-func (s *Server) Advertise(b []byte, r *repo.Repo, sessionID string) []byte {
-	return protocol.Capabilities{Agent: s.options.Agent, Format: r.Format, Offer: s.offer(r), SessionID: sessionID}.Append(b)
-}
-
-// Serve answers one request on reply. An error that comes before anything was written can be rendered as the transport
-// likes. Once the answer has begun, Serve tells the client in the answer where the protocol allows it, and returns a
-// protocol.ToldClient; after any other error what was sent is no whole answer.
-func (s *Server) Serve(ctx context.Context, r *repo.Repo, request *pktline.Reader, reply protocol.Reply) (protocol.Outcome, error) {
+// Serve answers one request on reply; in a session with state, all that the client says after the advertisement. An error that
+// comes before anything was written can be rendered as the transport likes. Once the answer has begun, Serve tells the client in the
+// answer where the protocol allows it, and returns a protocol.ToldClient; after any other error what was sent is no whole answer.
+func (s *Server) Serve(ctx context.Context, r *repo.Repo, session protocol.Session, request *pktline.Reader, reply protocol.Reply) (
+	protocol.Outcome, error) {
 	start := time.Now()
-	question, err := s.answers.ask(ctx, r, request)
+	question, err := s.answers.ask(ctx, r, session, request)
 	if err != nil {
 		return protocol.Outcome{}, err
 	}
@@ -76,11 +73,17 @@ func (s *Server) Serve(ctx context.Context, r *repo.Repo, request *pktline.Reade
 		outcome := known.outcome
 		outcome.Negotiate = time.Since(start)
 		f := &fetch{Server: s, repo: r, outcome: &outcome, start: start}
-		err := f.send(ctx, known.spec, known.sections, known.quiet, reply) // fills the outcome
+		err := f.send(ctx, known.spec, known.sections, known.form, reply) // fills the outcome
+		return outcome, err
+	}
+	outcome := protocol.Outcome{}
+	f := &fetch{Server: s, repo: r, question: question, outcome: &outcome, start: start}
+	if session.Version != protocol.V2 {
+		err := f.serveV0(ctx, session, request, reply) // fills the outcome
 		return outcome, err
 	}
 	req, err := protocol.ReadRequest(request, r.Format, s.offer(r), s.options.Limits)
-	outcome := protocol.Outcome{Parse: time.Since(start)}
+	outcome.Parse = time.Since(start)
 	if err != nil {
 		return outcome, err
 	}
@@ -99,8 +102,8 @@ func (s *Server) Serve(ctx context.Context, r *repo.Repo, request *pktline.Reade
 	if err := checkFilter(&r.Policy().Filters, req.Fetch.Filter); err != nil {
 		return outcome, err
 	}
-	f := &fetch{Server: s, repo: r, request: req.Fetch, question: question, outcome: &outcome, start: start}
-	err = f.serve(ctx, reply)
+	f.request = req.Fetch
+	err = f.serveV2(ctx, reply)
 	return outcome, err
 }
 
@@ -110,10 +113,8 @@ func (s *Server) lsRefs(ctx context.Context, r *repo.Repo, req *protocol.LsRefs,
 	if err != nil {
 		return err
 	}
-	l := refLister{server: s, repo: r, request: req, reply: reply, outcome: outcome}
-	pooled := getScratch()
-	l.buf = pooled.buf
-	defer func() { pooled.buf = l.buf; putScratch(pooled) }()
+	l := refLister{refWriter: newRefWriter(reply, outcome), server: s, repo: r, request: req}
+	defer l.release()
 	if err := l.head(snapshot); err != nil {
 		return err
 	}
@@ -122,23 +123,15 @@ func (s *Server) lsRefs(ctx context.Context, r *repo.Repo, req *protocol.LsRefs,
 			return err
 		}
 	}
-	l.buf = pktline.AppendFlush(l.buf)
-	if !l.streaming {
-		reply.Length(int64(len(l.buf)))
-	}
-	_, err = reply.Write(l.buf)
-	return err
+	return l.finish()
 }
 
-// refLister writes an ls-refs answer: short ones at once with their length known, long ones in pieces.
+// refLister makes an ls-refs answer.
 type refLister struct {
-	server    *Server
-	repo      *repo.Repo
-	request   *protocol.LsRefs
-	reply     protocol.Reply
-	outcome   *protocol.Outcome
-	buf       []byte
-	streaming bool
+	refWriter
+	server  *Server
+	repo    *repo.Repo
+	request *protocol.LsRefs
 }
 
 // head lists HEAD, if a prefix covers it; an unborn one only if the client asked for that and, as with git, for symrefs.
@@ -183,20 +176,7 @@ func (l *refLister) ref(ref refs.Ref) error {
 
 func (l *refLister) add(line protocol.RefLine) error {
 	l.buf = protocol.AppendRef(l.buf, line)
-	l.outcome.Refs++
-	if len(l.buf) < bufferSize-2*git.MaxRefName {
-		return nil
-	}
-	if !l.streaming {
-		// A client that is slow to take it must not hold a place among the small requests.
-		if err := l.reply.Bulk(); err != nil {
-			return err
-		}
-		l.streaming = true
-	}
-	_, err := l.reply.Write(l.buf)
-	l.buf = l.buf[:0]
-	return err
+	return l.added()
 }
 
 // peeled tells what an annotated tag peels to; zero for anything else. A ref to an object that is missing or damaged is

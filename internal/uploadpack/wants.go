@@ -22,18 +22,74 @@ func (f *fetch) visibleTips() ([]git.ObjectID, error) {
 	})
 }
 
+// allowedByV2 is the rule of version 2: as git, nothing but what holds for the repository as a whole.
+func (f *fetch) allowedByV2(ctx context.Context) error {
+	if rule := f.wantRule(f.repo); rule != WantsAny {
+		return f.checkReachable(ctx, rule)
+	}
+	return nil
+}
+
+// allowedByV0 is the rule of versions 0 and 1, which never allows more than that of version 2: what is advertised, and what that
+// reaches, which a client without state may have from an earlier advertisement; and what the repository's policy adds
+// (gitprotocol-capabilities(5), "allow-tip-sha1-in-want").
+func (f *fetch) allowedByV0(session protocol.Session) func(context.Context) error {
+	return func(ctx context.Context) error {
+		rule, policy := f.wantRule(f.repo), f.repo.Policy()
+		if rule == WantsAny && policy.AllowAny {
+			return nil
+		}
+		tips, err := f.visibleTips()
+		if err != nil {
+			return err
+		}
+		rest := others(f.wants, tips)
+		switch {
+		case len(rest) == 0:
+			return nil
+		case rule == WantsTip || !session.Stateless && !policy.AllowReachable:
+			return notAllowed(rest[0])
+		case rule == WantsAny:
+			if rest, err = f.commitsOf(rest); err != nil {
+				return err
+			}
+		}
+		return f.reachableFrom(ctx, tips, rest)
+	}
+}
+
+// others gives the IDs that are not in a sorted list.
+func others(ids, sorted []git.ObjectID) (rest []git.ObjectID) {
+	for _, id := range ids {
+		if _, in := slices.BinarySearchFunc(sorted, id, git.ObjectID.Compare); !in {
+			rest = append(rest, id)
+		}
+	}
+	return rest
+}
+
+// commitsOf gives the commits that objects are or peel to. For git a want in version 0 that is none, as a tree or a blob, need not be
+// reachable.
+func (f *fetch) commitsOf(ids []git.ObjectID) (commits []git.ObjectID, err error) {
+	for _, id := range ids {
+		peeled, typ, err := f.repo.Graph.Peel(id)
+		if err != nil {
+			return nil, err
+		}
+		if typ == git.Commit {
+			commits = append(commits, peeled)
+		}
+	}
+	return commits, nil
+}
+
 // checkReachable allows only wants that a visible ref points at or, with WantsReachable, reaches.
 func (f *fetch) checkReachable(ctx context.Context, rule Wants) error {
 	tips, err := f.visibleTips()
 	if err != nil {
 		return err
 	}
-	var rest []git.ObjectID
-	for _, id := range f.wants {
-		if _, isTip := slices.BinarySearchFunc(tips, id, git.ObjectID.Compare); !isTip {
-			rest = append(rest, id)
-		}
-	}
+	rest := others(f.wants, tips)
 	if len(rest) == 0 {
 		return nil
 	}

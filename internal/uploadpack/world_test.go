@@ -24,6 +24,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
+var version2 = protocol.Session{Version: protocol.V2, Stateless: true}
+
 // newSource runs the real git.
 func newSource(t testing.TB) packsource.Source {
 	t.Helper()
@@ -236,7 +238,7 @@ func (s *testServer) oracle(t testing.TB, request []byte) (out []byte, failed bo
 // serve asks us.
 func (s *testServer) serve(server *Server, request []byte) (*recorder, protocol.Outcome, error) {
 	reply := newRecorder()
-	outcome, err := server.Serve(context.Background(), s.repo, pktline.NewReader(bytes.NewReader(request)), reply)
+	outcome, err := server.Serve(context.Background(), s.repo, version2, pktline.NewReader(bytes.NewReader(request)), reply)
 	if err == nil && reply.length >= 0 && reply.length != int64(reply.Len()) {
 		err = fmt.Errorf("%d bytes were announced and %d written", reply.length, reply.Len())
 	}

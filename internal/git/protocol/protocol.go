@@ -1,5 +1,6 @@
-// Package protocol holds the requests and responses of Git's wire protocol, version 2 (gitprotocol-v2(5)). It parses and
-// encodes; what an answer should be is decided elsewhere. No storage, no I/O besides the reader it is given.
+// Package protocol holds the requests and responses of Git's wire protocol: version 2 (gitprotocol-v2(5)), and versions 0 and 1
+// (gitprotocol-pack(5)) in v0.go. It parses and encodes; what an answer should be is decided elsewhere. No storage, no I/O besides
+// the reader it is given.
 package protocol
 
 import (
@@ -392,6 +393,9 @@ func (p *parser) fetchValue(f *Fetch, key, value, line []byte) error {
 		}
 		f.DeepenNot = append(f.DeepenNot, string(value))
 	case "filter":
+		if f.Filter != nil {
+			return invalid("multiple filter-specs cannot be combined")
+		}
 		filter, err := ParseFilter(string(value), p.limits)
 		if err != nil {
 			return err

@@ -110,6 +110,23 @@ func (l *Lines) ID(word string, id git.ObjectID) {
 	l.finish(start)
 }
 
+// Ack adds an acknowledgment of versions 0 and 1: status is "", or what multi_ack or multi_ack_detailed say of the commit.
+func (l *Lines) Ack(id git.ObjectID, status string) {
+	start := l.start()
+	l.Buf = id.AppendHex(append(l.Buf, "ACK "...))
+	if status != "" {
+		l.Buf = append(append(l.Buf, ' '), status...)
+	}
+	l.finish(start)
+}
+
+// Boundary adds a line "shallow" or "unshallow" of versions 0 and 1, which has no newline (gitprotocol-pack(5), "shallow-line").
+func (l *Lines) Boundary(word string, id git.ObjectID) {
+	start := l.start()
+	l.Buf = append(append(l.Buf, word...), ' ')
+	l.Buf = pktline.Finish(id.AppendHex(l.Buf), start)
+}
+
 // WantedRef adds a line of the wanted-refs section.
 func (l *Lines) WantedRef(id git.ObjectID, name git.RefName) {
 	start := l.start()

@@ -1,0 +1,39 @@
+package protocol
+
+import "strings"
+
+// Version is a version of Git's wire protocol. Version 1 is version 0 with one line more at its begin (gitprotocol-pack(5),
+// "Extra Parameters").
+type Version uint8
+
+const (
+	V0 Version = iota
+	V1
+	V2
+)
+
+// String is as in "v2".
+func (v Version) String() string { return [...]string{"v0", "v1", "v2"}[v] }
+
+// ParseVersion reads what a client asks for: keys separated by colons, as they stand in the Git-Protocol header of HTTP
+// (gitprotocol-v2(5), "HTTP Transport"). Of several versions the highest that is known counts; none means 0.
+func ParseVersion(header string) Version {
+	version := V0
+	for key := range strings.SplitSeq(header, ":") {
+		switch key {
+		case "version=1":
+			version = max(version, V1)
+		case "version=2":
+			version = V2
+		}
+	}
+	return version
+}
+
+// Session is how a client and a server talk.
+type Session struct {
+	Version Version
+	// Stateless says that each request is an exchange of its own, as over HTTP: it repeats what was said before, and its answer
+	// begins when it is whole. Otherwise both sides talk in turn on one stream.
+	Stateless bool
+}

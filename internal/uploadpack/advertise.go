@@ -1,0 +1,143 @@
+package uploadpack
+
+import (
+	"context"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/repo"
+)
+
+// Advertise begins a session: with the capabilities in version 2, with all refs before that.
+func (s *Server) Advertise(ctx context.Context, r *repo.Repo, session protocol.Session, sessionID string, reply protocol.Reply) (
+	protocol.Outcome, error) {
+	offer := s.offer(r)
+	outcome := protocol.Outcome{}
+	if offer.Session {
+		outcome.Session = sessionID
+	}
+	if session.Version == protocol.V2 {
+		b := protocol.Capabilities{Agent: s.options.Agent, Format: r.Format, Offer: offer, SessionID: sessionID}.Append(nil)
+		if session.Stateless {
+			reply.Length(int64(len(b)))
+		}
+		_, err := reply.Write(b)
+		return outcome, err
+	}
+	snapshot, err := r.Refs.Snapshot(ctx)
+	if err != nil {
+		return outcome, err
+	}
+	a := advertiser{refWriter: newRefWriter(reply, &outcome), server: s, repo: r}
+	defer a.release()
+	a.stateful = !session.Stateless
+	head := snapshot.Head()
+	a.features = protocol.Features{
+		Agent: s.options.Agent, Format: r.Format, SessionID: outcome.Session, NoDone: session.Stateless, Filter: offer.Filter,
+		AllowTip: r.Policy().AllowTip, AllowReachable: r.Policy().AllowReachable,
+	}
+	if !head.ID.IsZero() {
+		a.features.Head = head.Target
+	}
+	if session.Version == protocol.V1 {
+		a.buf = pktline.AppendLine(a.buf, "version 1")
+	}
+	err = a.refs(snapshot, head) // fills the outcome
+	return outcome, err
+}
+
+// advertiser makes the reference discovery of versions 0 and 1 (gitprotocol-pack(5), "Reference Discovery").
+type advertiser struct {
+	refWriter
+	server   *Server
+	repo     *repo.Repo
+	features protocol.Features
+}
+
+func (a *advertiser) refs(snapshot *refs.Snapshot, head refs.Head) error {
+	if !head.ID.IsZero() {
+		if err := a.ref(refs.Ref{Name: git.HEAD, ID: head.ID}); err != nil {
+			return err
+		}
+	}
+	if err := snapshot.Each("", a.ref); err != nil {
+		return err
+	}
+	if a.outcome.Refs == 0 {
+		// As git does since 2.41, so that the client learns of the object format.
+		a.buf = protocol.AppendNoRefs(a.buf, a.repo.Format, a.features.String())
+	}
+	shallow, err := a.repo.Shallow()
+	if err != nil {
+		return err
+	}
+	lines := protocol.Lines{Buf: a.buf}
+	for _, id := range shallow {
+		lines.Boundary("shallow", id)
+	}
+	a.buf = lines.Buf
+	return a.finish()
+}
+
+func (a *advertiser) ref(ref refs.Ref) (err error) {
+	line := protocol.RefLine{Name: ref.Name, ID: ref.ID}
+	if line.Peeled, err = a.server.peeled(a.repo, ref); err != nil {
+		return err
+	}
+	features := ""
+	if a.outcome.Refs == 0 {
+		features = a.features.String()
+	}
+	a.buf = protocol.AppendAdvertised(a.buf, line, features)
+	return a.added()
+}
+
+// refWriter writes a list of refs: a short one at once with its length known, a long one in pieces.
+type refWriter struct {
+	reply    protocol.Reply
+	outcome  *protocol.Outcome
+	scratch  *scratch
+	buf      []byte
+	written  bool // a piece of it
+	stateful bool // no lengths
+}
+
+func newRefWriter(reply protocol.Reply, outcome *protocol.Outcome) refWriter {
+	scratch := getScratch()
+	return refWriter{reply: reply, outcome: outcome, scratch: scratch, buf: scratch.buf}
+}
+
+func (w *refWriter) release() {
+	w.scratch.buf = w.buf
+	putScratch(w.scratch)
+}
+
+// added counts a ref that was put into the buffer, and makes room for the next one.
+func (w *refWriter) added() error {
+	w.outcome.Refs++
+	if len(w.buf) < bufferSize-2*git.MaxRefName {
+		return nil
+	}
+	if !w.written {
+		// A client that is slow to take it must not hold a place among the small requests.
+		if err := w.reply.Bulk(); err != nil {
+			return err
+		}
+		w.written = true
+	}
+	_, err := w.reply.Write(w.buf)
+	w.buf = w.buf[:0]
+	return err
+}
+
+// finish ends the list.
+func (w *refWriter) finish() error {
+	w.buf = pktline.AppendFlush(w.buf)
+	if !w.written && !w.stateful {
+		w.reply.Length(int64(len(w.buf)))
+	}
+	_, err := w.reply.Write(w.buf)
+	return err
+}

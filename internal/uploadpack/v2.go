@@ -1,0 +1,134 @@
+package uploadpack
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/graph"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+)
+
+// serveV2 answers the fetch command of version 2 (gitprotocol-v2(5), "fetch"). A request stands for itself, so that nothing is
+// sent before all of it is known.
+func (f *fetch) serveV2(ctx context.Context, reply protocol.Reply) error {
+	pooled := getScratch()
+	f.lines = protocol.Lines{Buf: pooled.buf, Sideband: f.request.SidebandAll}
+	f.wanted = pooled.ids
+	defer func() { pooled.buf, pooled.ids = f.lines.Buf, f.wanted; putScratch(pooled) }()
+	negotiated := time.Now()
+	send, err := f.negotiate(ctx)
+	f.outcome.Negotiate, f.outcome.Common = time.Since(negotiated), len(f.common)
+	if err != nil {
+		return err
+	}
+	if !send {
+		reply.Length(int64(len(f.lines.Buf)))
+		_, err := reply.Write(f.lines.Buf)
+		return err
+	}
+	spec, err := f.spec(ctx)
+	f.outcome.Negotiate = time.Since(negotiated)
+	if err != nil {
+		return err
+	}
+	spec.Seal()
+	form := form{quiet: f.request.NoProgress, sideband: protocol.Sideband64k}
+	f.answers.keep(f, spec, form)
+	return f.send(ctx, spec, f.lines.Buf, form, reply)
+}
+
+// negotiate works out the answer up to the packfile section; send tells whether there is one.
+func (f *fetch) negotiate(ctx context.Context) (send bool, err error) {
+	f.outcome.Haves = len(f.request.Haves)
+	if len(f.request.Wants)+len(f.request.WantRefs) == 0 && !f.request.WaitForDone {
+		return false, nil // nothing wanted, nothing sent: as git
+	}
+	if err := f.begin(ctx, f.allowedByV2); err != nil {
+		return false, err
+	}
+	ready, err := f.acknowledge(ctx)
+	if err != nil {
+		return false, err
+	}
+	if len(f.request.Haves) > 0 && !f.request.Done {
+		f.acknowledgments(ready)
+		if !ready {
+			f.lines.Flush()
+			return false, nil
+		}
+		f.lines.Delim()
+	}
+	if len(f.wants) == 0 {
+		return false, fault.New(fault.Invalid, "the request asks for a pack but wants nothing")
+	}
+	if err := f.deepen(ctx); err != nil {
+		return false, err
+	}
+	if !f.request.Deepens() && len(f.serverShallow) > 0 {
+		f.boundary, err = f.repo.Graph.Depth(ctx, f.wants, graph.Infinite, f.clientView(), f.clientShallow)
+		if err != nil {
+			return false, err
+		}
+	}
+	if f.request.Deepens() || len(f.clientShallow) > 0 || len(f.serverShallow) > 0 {
+		f.shallowSection()
+	}
+	if len(f.wanted) > 0 {
+		f.wantedRefsSection()
+	}
+	f.lines.Text("packfile")
+	return true, nil
+}
+
+// acknowledge finds the common haves; ready means that they suffice to make a pack.
+func (f *fetch) acknowledge(ctx context.Context) (ready bool, err error) {
+	err = f.has(ctx, f.request.Haves, func(id git.ObjectID, ok bool) error {
+		if ok {
+			f.common = append(f.common, id)
+		}
+		return nil
+	})
+	if err != nil || f.request.Done || f.request.WaitForDone || len(f.common) == 0 {
+		return false, err
+	}
+	return f.repo.Graph.AllReach(ctx, f.wants, f.common, f.serverShallow)
+}
+
+func (f *fetch) acknowledgments(ready bool) {
+	f.lines.Text("acknowledgments")
+	if len(f.common) == 0 {
+		f.lines.Text("NAK")
+	}
+	for _, id := range f.common {
+		f.lines.ID("ACK", id)
+	}
+	if ready {
+		f.lines.Text("ready")
+	}
+}
+
+func (f *fetch) shallowSection() {
+	f.lines.Text("shallow-info")
+	for _, id := range f.boundary.Shallow {
+		f.lines.ID("shallow", id)
+	}
+	for _, id := range f.boundary.Unshallow {
+		f.lines.ID("unshallow", id)
+	}
+	f.lines.Delim()
+}
+
+// wantedRefLine is about how long a line of the wanted-refs section is.
+const wantedRefLine = 128
+
+func (f *fetch) wantedRefsSection() {
+	f.lines.Buf = slices.Grow(f.lines.Buf, len(f.wanted)*wantedRefLine)
+	f.lines.Text("wanted-refs")
+	for i, id := range f.wanted {
+		f.lines.WantedRef(id, f.request.WantRefs[i])
+	}
+	f.lines.Delim()
+}
