@@ -60,13 +60,14 @@ func (r *root) asProgram(program, path string) (served bool) {
 	format := "sha1"
 	name, err := git.ParseRepoPath(path)
 	r.do(err)
-	if advertised, err := r.Advertise(context.Background(), name); err == nil && bytes.Contains(advertised, []byte("object-format=sha256")) {
+	var advertised answer
+	if _, err := r.Advertise(context.Background(), name, version2, &advertised); err == nil && strings.Contains(advertised.String(), "object-format=sha256") {
 		format = "sha256"
 	}
 	for _, prefixes := range [][]string{nil, {"HEAD"}, {"refs/heads/", "refs/bisect/"}} {
 		request := lsRefs(format, prefixes...)
 		var ours answer
-		_, err := r.UploadPack(context.Background(), name, pktline.NewReader(bytes.NewReader(request)), &ours)
+		_, err := r.UploadPack(context.Background(), name, version2, pktline.NewReader(bytes.NewReader(request)), &ours)
 		want, gitErr := gitAnswers(r.t, program, filepath.Join(r.dir, path), request)
 		want = brokenRef.ReplaceAllString(want, "")
 		if (err == nil) != (gitErr == nil) {
