@@ -67,6 +67,8 @@ func runStories(t *testing.T, dir string) {
 			env.Setenv("HOME", filepath.Join(env.WorkDir, "home"))
 			env.Setenv("REPOS", filepath.Join(env.WorkDir, "repos"))
 			env.Setenv("TEMPLATES", templates)
+			env.Setenv("NEWER_GIT", os.Getenv(newerGit))
+			env.Setenv("NEWER_PATH", filepath.Dir(os.Getenv(newerGit))+string(filepath.ListSeparator)+env.Getenv("PATH"))
 			s := &story{dir: env.WorkDir}
 			env.Values[storyKey{}] = s
 			env.Defer(func() { s.end(env.T()) })
@@ -77,10 +79,16 @@ func runStories(t *testing.T, dir string) {
 	})
 }
 
+// newerGit is the environment variable that names a git of 2.45 or later (.ci/newer-git).
+const newerGit = "PACKHORSE_TEST_NEWER_GIT"
+
 // condition adds to testscript's own: [linux] and the like are there already.
 func condition(name string) (bool, error) {
-	if name == "procfs" { // /proc tells about processes
+	switch name {
+	case "procfs": // /proc tells about processes
 		return runtime.GOOS == "linux", nil
+	case "newergit": // $NEWER_GIT is a git that knows reftables
+		return os.Getenv(newerGit) != "", nil
 	}
 	return false, fmt.Errorf("unknown condition %q", name)
 }

@@ -28,7 +28,7 @@ const allowedImports = `
 	git, git/mmap < git/pack, git/refs;
 	git/pack < git/graph;
 	git, balance < git/process, admit;
-	git/pack, git/refs, git/graph < repo;
+	git/refs, git/graph, git/process, git/pktline < repo;
 	git, git/process, git/pktline, bulk < packsource;
 	packsource < packcache;
 	git/protocol, repo, packsource < uploadpack;

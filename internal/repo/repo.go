@@ -21,6 +21,7 @@ type Options struct {
 	Root         string   // all parts of a repository have to lie below it; "" means no limit
 	Hidden       []string // directories below the root where none may be, without symbolic links
 	Policy       *Policy  // what holds where a repository's config says nothing; nil: DefaultPolicy
+	Tables       *Tables  // lists refs in reftables; nil: repositories that have them are refused
 	RefsMetrics  *refs.Metrics
 	GraphMetrics *graph.Metrics
 }
@@ -38,6 +39,7 @@ type Repo struct {
 	config      configFile
 	worktree    *configFile // config.worktree; nil: that is not read
 	hidden      hideRules
+	tables      bool // the refs are in reftables
 	policy      *Policy
 	shallow     shallowFile
 	objects     string // identity of the object directory
@@ -69,6 +71,12 @@ func Open(path string, o Options) (*Repo, error) {
 	if r.HidesRefs() {
 		visible.Hidden = r.hidden.hides
 	}
+	if r.tables {
+		if o.Tables == nil {
+			return nil, fault.New(fault.Unavailable, "this repository's refs are stored as reftables, which are not read here")
+		}
+		visible.List = o.Tables.lister(r.Dir, r.Format)
+	}
 	r.Refs = refs.Open(r.Dir, r.Common, visible)
 	return r, nil
 }
@@ -79,7 +87,7 @@ func (r *Repo) configure(policy *Policy) error {
 	if err != nil {
 		return err
 	}
-	if r.Format, err = supported(config); err != nil {
+	if r.Format, r.tables, err = supported(config); err != nil {
 		return err
 	}
 	if err := r.worktreeConfig(&config); err != nil {
@@ -101,47 +109,47 @@ func (r *Repo) configure(policy *Policy) error {
 
 // supported checks the repository format as git does (gitrepository-layout(5), "repositoryformatversion"): an extension
 // that we do not know may mean anything, so such a repository is refused. Version 0 knows no extensions but those that are
-// older than version 1, and a configuration without a version has none.
-func supported(c Config) (git.ObjectFormat, error) {
+// older than version 1, and a configuration without a version has none. Tables tells whether the refs are in reftables.
+func supported(c Config) (format git.ObjectFormat, tables bool, err error) {
 	version, ok := c.Get("core.repositoryformatversion")
 	if !ok {
-		return git.SHA1, nil
+		return git.SHA1, false, nil
 	}
 	switch version {
 	case "0", "1":
 	default:
-		return 0, fault.New(fault.Unavailable, "repository format version %.20q is not supported", version)
+		return 0, false, fault.New(fault.Unavailable, "repository format version %.20q is not supported", version)
 	}
-	format := git.SHA1
+	format = git.SHA1
 	for key := range c.last {
 		name, ok := strings.CutPrefix(key, "extensions.")
 		if !ok {
 			continue
 		}
 		value, _ := c.Get(key)
-		if version == "0" && (name == "objectformat" || name == "noop-v1") {
-			return 0, fault.New(fault.Unavailable, "repository extension %s needs repository format version 1", name)
+		if version == "0" && (name == "objectformat" || name == "noop-v1" || name == "refstorage" && value != "files") {
+			return 0, false, fault.New(fault.Unavailable, "repository extension %s needs repository format version 1", name)
 		}
 		switch name {
 		case "objectformat":
 			f, err := git.ParseObjectFormat(value)
 			if err != nil {
-				return 0, fault.New(fault.Unavailable, "object format %.20q is not supported", value)
+				return 0, false, fault.New(fault.Unavailable, "object format %.20q is not supported", value)
 			}
 			format = f
 		case "noop", "noop-v1", "partialclone", "preciousobjects", "worktreeconfig", "relativeworktrees":
 		case "refstorage":
-			if value != "files" {
-				return 0, fault.New(fault.Unavailable, "this repository's refs are stored as %.20q, which this version does not read", value)
+			if tables = value == "reftable"; !tables && value != "files" {
+				return 0, false, fault.New(fault.Unavailable, "this repository's refs are stored as %.20q, which is not supported", value)
 			}
 		case "compatobjectformat":
 		default:
 			if version == "1" {
-				return 0, fault.New(fault.Unavailable, "repository extension %.40q is not supported", name)
+				return 0, false, fault.New(fault.Unavailable, "repository extension %.40q is not supported", name)
 			}
 		}
 	}
-	return format, nil
+	return format, tables, nil
 }
 
 // worktreeFile is a second config, which counts after the first one if extensions.worktreeConfig says so.

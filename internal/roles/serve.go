@@ -23,6 +23,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/packcache"
 	"github.com/packhorse-git/packhorse/internal/packsource"
+	"github.com/packhorse-git/packhorse/internal/repo"
 	"github.com/packhorse-git/packhorse/internal/storage"
 	"github.com/packhorse-git/packhorse/internal/uploadpack"
 )
@@ -67,6 +68,11 @@ signal ends it at once.`,
 	return cmd
 }
 
+// refsLimits bound the git commands that list refs: short ones, of repositories with reftables alone, one for each change.
+func refsLimits() process.Limits {
+	return process.Limits{Slots: 4, Queue: 256, Wait: 10 * time.Second, Time: time.Minute}
+}
+
 // server is what answers on the public listener, with everything below it.
 type server struct {
 	// serve accepts on l until shutdown; it then returns nil.
@@ -92,7 +98,7 @@ func newServe(cfg Config, log *slog.Logger, reg prometheus.Registerer, version s
 		}
 		return closeBelow(closeCache, runner.Close, closeLimit)
 	}
-	node, err := newNode(cfg, reg, source, version)
+	node, err := newNode(cfg, reg, source, repo.NewTables(runner), version)
 	if err != nil {
 		return nil, errors.Join(err, closeSource())
 	}
@@ -135,9 +141,12 @@ func newSource(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*proces
 	register(reg, processes, packs)
 	runner, err := process.New(process.Options{
 		Git: cfg.Git.Program, Metrics: processes, Log: log,
-		Classes: map[process.Class]process.Limits{packsource.ClassPack: {
-			Slots: cfg.Git.slots(), Queue: cfg.Git.Queue, Wait: cfg.Git.Wait.Duration, Nice: cfg.Git.Nice, Time: cfg.Git.TimeLimit.Duration,
-		}},
+		Classes: map[process.Class]process.Limits{
+			packsource.ClassPack: {
+				Slots: cfg.Git.slots(), Queue: cfg.Git.Queue, Wait: cfg.Git.Wait.Duration, Nice: cfg.Git.Nice, Time: cfg.Git.TimeLimit.Duration,
+			},
+			repo.ClassRefs: refsLimits(),
+		},
 	})
 	if err != nil {
 		return nil, nil, nil, err
@@ -176,7 +185,7 @@ func orNever(d time.Duration) time.Duration {
 	return d
 }
 
-func newNode(cfg Config, reg prometheus.Registerer, source packsource.Source, version string) (*storage.Node, error) {
+func newNode(cfg Config, reg prometheus.Registerer, source packsource.Source, tables *repo.Tables, version string) (*storage.Node, error) {
 	refMetrics, graphMetrics := refs.NewMetrics(), graph.NewMetrics()
 	register(reg, refMetrics, graphMetrics)
 	sessions := uploadpack.New(source, uploadpack.Options{
@@ -185,7 +194,7 @@ func newNode(cfg Config, reg prometheus.Registerer, source packsource.Source, ve
 	})
 	return storage.New(sessions, storage.Options{
 		Root: cfg.Root, Hidden: []string{cfg.State, cfg.Cache.Dir}, Policy: cfg.Fetch.policy(),
-		RefsMetrics: refMetrics, GraphMetrics: graphMetrics,
+		Tables: tables, RefsMetrics: refMetrics, GraphMetrics: graphMetrics,
 	})
 }
 

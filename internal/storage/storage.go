@@ -34,6 +34,7 @@ type Options struct {
 
 	Policy *repo.Policy // what holds where a repository's config says nothing; nil: repo.DefaultPolicy
 
+	Tables       *repo.Tables // lists refs in reftables; nil: repositories that have them are refused
 	RefsMetrics  *refs.Metrics
 	GraphMetrics *graph.Metrics
 }
@@ -70,7 +71,7 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{root: root, server: server, open: o.Open, handles: make(map[git.RepoPath]*handle),
-		options: repo.Options{Root: root, Policy: o.Policy, RefsMetrics: o.RefsMetrics, GraphMetrics: o.GraphMetrics}}
+		options: repo.Options{Root: root, Tables: o.Tables, Policy: o.Policy, RefsMetrics: o.RefsMetrics, GraphMetrics: o.GraphMetrics}}
 	if n.open == 0 {
 		n.open = 1000
 	}

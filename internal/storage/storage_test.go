@@ -264,7 +264,7 @@ func TestWhatCannotBeServedSaysWhy(t *testing.T) {
 		"unknown extension":    {"[core]\nrepositoryformatversion = 1\n[extensions]\nmagic = 1\n", "", fault.Unavailable, "\"magic\""},
 		"unknown hash":         {"[core]\nrepositoryformatversion = 1\n[extensions]\nobjectformat = md5\n", "", fault.Unavailable, "\"md5\""},
 		"extension too new":    {"[core]\nrepositoryformatversion = 0\n[extensions]\nobjectformat = sha256\n", "", fault.Unavailable, "needs repository format version 1"},
-		"reftable":             {"[core]\nrepositoryformatversion = 1\n[extensions]\nrefstorage = reftable\n", "", fault.Unavailable, "\"reftable\""},
+		"reftable":             {"[core]\nrepositoryformatversion = 1\n[extensions]\nrefstorage = reftable\n", "", fault.Unavailable, "reftables"},
 		"bad config":           {"[core\n", "", fault.Corrupt, "config cannot be read"},
 		"long config":          {"# " + strings.Repeat("x", 2<<20), "", fault.Corrupt, "longer than"},
 		"alternates outside":   {"", outside.Dir + "/objects\n", fault.Denied, "outside"},

@@ -26,5 +26,8 @@
 //     seconds where stamps have no fraction) when it was taken is not trusted: the file is read again the next time.
 //     File systems that cache attributes (NFS) can hide foreign writes for as long as they cache.
 //
-// Whether an object exists is not asked here. Reftables are recognised and refused.
+// Whether an object exists is not asked here.
+//
+// Reftables are not read: Options.List asks somebody who can, which is git, and only after tables.list has changed. So what stands
+// above holds for them too, but that a change costs a process.
 package refs

@@ -392,10 +392,13 @@ func TestReftableIsRefused(t *testing.T) {
 	write(t, filepath.Join(r.Dir, "refs/heads"), "this repository uses the reftable format\n")
 	write(t, filepath.Join(r.Dir, "HEAD"), "ref: refs/heads/.invalid\n")
 	for range 2 {
-		if _, err := s.Snapshot(context.Background()); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), "reftable") {
+		if _, err := s.Snapshot(context.Background()); !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "reftable") {
 			t.Errorf("a reftable repository: %v", err)
 		}
 	}
+	// What is left behind in a repository of files has no say.
+	write(t, filepath.Join(r.Dir, "HEAD"), "ref: refs/heads/main\n")
+	snapshot(t, s)
 }
 
 func TestRepositoryGone(t *testing.T) {

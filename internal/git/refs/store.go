@@ -21,6 +21,9 @@ type Options struct {
 	// goroutine. Nil: none.
 	Hidden func(git.RefName) bool
 
+	// List makes this the Store of a repository that keeps its refs in reftables, and lists them. Nil: they are in files.
+	List Lister
+
 	// For tests: what a coarser file system would say, and what happens between the look at the loose refs and the
 	// one at packed-refs.
 	coarsen func(identity) identity
@@ -36,15 +39,16 @@ type Store struct {
 	coarsen    func(identity) identity
 	between    func()
 	packedPath string // these paths end in NUL, as the system call wants them
-	tablePath  string
+	list       Lister // nil: the refs are in files
 	seed       maphash.Seed
 
 	// turn holds one token while somebody looks at the files. It guards what follows; no other lock is taken with it but mu.
 	turn        chan struct{}
 	head        *node
-	root        *node // refs/ in the common directory
-	own         *node // refs/ in the Git directory of a linked worktree, of which only ownRefs count; nil: it is the common one
-	checkFormat bool  // refs/ or HEAD changed: it may be a reftable repository now
+	root        *node        // refs/ in the common directory
+	own         *node        // refs/ in the Git directory of a linked worktree, of which only ownRefs count; nil: it is the common one
+	checkFormat bool         // refs/ or HEAD changed: it may be a reftable repository now
+	tables      []tablesList // the common directory's and, of a linked worktree, its own
 	packed      *packed
 	packedID    identity
 	settled     bool // packed belongs to packedID for good
@@ -71,7 +75,8 @@ func Open(gitDir, commonDir string, o Options) *Store {
 	s := &Store{
 		format: o.Format, clock: o.Now, metrics: o.Metrics, hidden: o.Hidden, coarsen: o.coarsen, between: o.between,
 		packedPath:  filepath.Join(commonDir, "packed-refs") + "\x00",
-		tablePath:   filepath.Join(commonDir, "reftable") + "\x00",
+		list:        o.List,
+		tables:      []tablesList{{path: filepath.Join(commonDir, tablesListPath) + "\x00"}},
 		head:        &node{path: filepath.Join(gitDir, "HEAD") + "\x00"},
 		root:        &node{path: filepath.Join(commonDir, "refs") + "\x00"},
 		turn:        make(chan struct{}, 1),
@@ -80,6 +85,7 @@ func Open(gitDir, commonDir string, o Options) *Store {
 	}
 	if filepath.Clean(gitDir) != filepath.Clean(commonDir) {
 		s.own = &node{path: filepath.Join(gitDir, "refs") + "\x00"}
+		s.tables = append(s.tables, tablesList{path: filepath.Join(gitDir, tablesListPath) + "\x00"})
 	}
 	if s.format == 0 {
 		s.format = git.SHA1
@@ -97,8 +103,8 @@ func Open(gitDir, commonDir string, o Options) *Store {
 // *Snapshot comes back while nothing changes. Calls that arrive while another looks at the files share the look that
 // comes after it, because that one may have passed what the caller wants to see.
 //
-// Errors: NotFound when the repository is gone, Invalid for reftables, Corrupt for a damaged packed-refs, Unavailable
-// when the refs change faster than they can be read.
+// Errors: NotFound when the repository is gone, Corrupt for a damaged packed-refs, Unavailable when the refs change faster than they can
+// be read or are just being moved to reftables, and for reftables those of the Lister.
 func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -155,7 +161,11 @@ func (s *Store) lead() (snap *Snapshot, err error) {
 		<-s.turn
 	}()
 	before := s.current
-	snap, err = s.look()
+	if s.list != nil {
+		snap, err = s.lookAtTables()
+	} else {
+		snap, err = s.look()
+	}
 	returned = true
 	if err == nil && snap == before {
 		s.metrics.reused.Inc()
@@ -259,18 +269,23 @@ func (s *Store) unchanged() bool {
 	return err == nil && sum == s.packed.sum
 }
 
-// refuseReftable is called after a look at the loose refs; it asks anew only if there was a change that a migration makes.
+// tablesListPath is there where refs are in reftables.
+const tablesListPath = "reftable/tables.list"
+
+// refuseReftable is called after a look at the loose refs, of which reftables leave a HEAD that no ref can have: taken for what it
+// says, all refs would be gone. It asks anew only if there was a change that a migration makes.
 func (s *Store) refuseReftable() error {
 	if !s.checkFormat {
 		return nil
 	}
-	id, err := s.stat(s.tablePath, true)
-	if err != nil {
-		return err
-	}
-	if id.kind == directory {
-		return fault.New(fault.Invalid,
-			"this repository's refs are stored as reftables, which this version of Packhorse does not read")
+	if s.head.entry.kind == odd {
+		id, err := s.stat(s.tables[0].path, true)
+		if err != nil {
+			return err
+		}
+		if id.kind != missing {
+			return fault.Retry(fault.Unavailable, time.Second, "this repository's refs are stored as reftables, but its config does not say so")
+		}
 	}
 	s.checkFormat = false
 	return nil

@@ -1,0 +1,130 @@
+package refs
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"hash/maphash"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
+)
+
+// Lister lists the refs of a repository that keeps them in reftables, which this package does not read: it calls add for HEAD and for each
+// ref, with what an annotated tag peels to and what a symbolic ref leads to. Broken refs are left out; an unborn HEAD has a Target but
+// no ID. It is not called again before it has returned, and sees the refs as they were when it was called or later.
+type Lister func(ctx context.Context, add func(Ref)) error
+
+// maxTablesList bounds a tables.list in bytes: git keeps a few dozen tables.
+const maxTablesList = 1 << 20
+
+// tablesList is what a reftable/tables.list said. Tables are never changed and their names hold a random number, so while the list
+// says the same, the refs are the same.
+type tablesList struct {
+	path    string // ends in NUL
+	id      identity
+	settled bool
+	sum     uint64
+}
+
+// same looks at the list and tells whether it says what it said the last time.
+func (t *tablesList) same(s *Store, now int64) (bool, error) {
+	id, err := s.stat(t.path, true)
+	if err != nil || t.settled && id == t.id {
+		return err == nil, err
+	}
+	was := *t
+	t.id, t.settled, t.sum = id, id.settled(now), 0
+	if id.kind == missing {
+		return was.id == id, nil
+	}
+	f, err := disk.Open(t.path[:len(t.path)-1])
+	if err == nil {
+		var text []byte
+		text, err = io.ReadAll(io.LimitReader(f, maxTablesList+1))
+		f.Close()
+		if len(text) > maxTablesList {
+			err = fault.New(fault.Corrupt, "the repository's reftable/tables.list is longer than %d bytes", maxTablesList)
+		}
+		t.sum = maphash.Bytes(s.seed, text)
+	}
+	if err != nil {
+		*t = tablesList{path: t.path} // nothing is known of it
+		if _, ok := errors.AsType[*fault.Error](err); ok {
+			return false, err
+		}
+		return false, ioError("reading", t.path, err)
+	}
+	return was.id.kind != missing && was.sum == t.sum, nil
+}
+
+// lookAtTables is look for reftables: the refs are listed anew if a list of tables has changed. The lists are read before the refs,
+// so a Snapshot is never taken for newer than it is.
+func (s *Store) lookAtTables() (*Snapshot, error) {
+	now := s.clock().UnixNano()
+	same := s.current != nil && !s.dirty
+	for i := range s.tables {
+		unchanged, err := s.tables[i].same(s, now)
+		if err != nil {
+			s.dirty = true
+			return nil, err
+		}
+		same = same && unchanged
+	}
+	if same {
+		return s.current, nil
+	}
+	s.dirty = true
+	if s.tables[0].id.kind == missing {
+		if root, err := s.stat(s.root.path, true); err != nil || root.kind == missing {
+			return nil, fault.Wrap(fault.NotFound, "the repository is gone", err)
+		}
+		return nil, fault.Retry(fault.Unavailable, time.Second, "the repository should have its refs in reftables, but has none")
+	}
+	snap, err := s.listTables()
+	if err != nil {
+		return nil, err
+	}
+	s.current, s.dirty = snap, false
+	return snap, nil
+}
+
+// listTables makes a Snapshot of what the Lister tells: as if all were packed, but for symbolic refs. It does not end with the
+// request that happens to have asked first, as others may wait for it.
+func (s *Store) listTables() (*Snapshot, error) {
+	snap := &Snapshot{generation: 1, hidden: s.hidden}
+	if s.current != nil {
+		snap.generation = s.current.generation + 1
+	}
+	p := &packed{path: "reftable", format: s.format, peel: peelAll}
+	err := s.list(context.Background(), func(ref Ref) {
+		switch {
+		case ref.Name == git.HEAD:
+			snap.head, snap.headRef = Head{Target: ref.Target, ID: ref.ID}, ref
+		case ref.Target != "":
+			e := &entry{name: git.RefName(strings.Clone(string(ref.Name))), content: content{kind: symbolic, link: ref.Target}}
+			ref.Name, e.to = e.name, &ref
+			snap.loose = append(snap.loose, e)
+		default:
+			p.mem = append(append(append(ref.ID.AppendHex(p.mem), ' '), ref.Name...), '\n')
+			if !ref.Peeled.IsZero() {
+				p.mem = append(ref.Peeled.AppendHex(append(p.mem, '^')), '\n')
+			}
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	sortEntries(snap.loose)
+	p.mem = bytes.Clone(slices.Clip(p.mem)) // without the room that it grew by
+	if err := p.sort(); err != nil {
+		return nil, err
+	}
+	snap.packed = p
+	return snap, nil
+}

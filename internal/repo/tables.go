@@ -1,0 +1,200 @@
+package repo
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
+)
+
+// ClassRefs is the class of git commands that list refs.
+const ClassRefs process.Class = "refs"
+
+const (
+	// maxListing bounds what git may say of one repository's refs, in bytes: one to two million refs.
+	maxListing = 128 << 20
+	// versionAge is for how long a git that is too old is taken to be so still.
+	versionAge = 10 * time.Second
+)
+
+// tablesSince is the first git that knows reftables.
+var tablesSince = [2]int{2, 45}
+
+// Tables lists the refs of repositories that keep them in reftables, by asking git: the one thing besides packs that takes a process,
+// one for each change of a repository. Safe for concurrent use.
+type Tables struct {
+	runner *process.Runner
+
+	mu      sync.Mutex
+	known   bool // git is new enough
+	tooOld  error
+	checked time.Time // when tooOld was found
+}
+
+// NewTables asks the git program of a runner, which has limits for ClassRefs.
+func NewTables(runner *process.Runner) *Tables { return &Tables{runner: runner} }
+
+// lister lists the refs of the repository with a git directory.
+func (t *Tables) lister(gitDir string, format git.ObjectFormat) refs.Lister {
+	return func(ctx context.Context, add func(refs.Ref)) error {
+		if err := t.check(ctx); err != nil {
+			return err
+		}
+		return t.list(ctx, gitDir, format, add)
+	}
+}
+
+// list asks git upload-pack as a client would (gitprotocol-v2(5), "ls-refs"): it says all there is to know, of HEAD too, in one
+// process, and by definition just what git shows.
+func (t *Tables) list(ctx context.Context, gitDir string, format git.ObjectFormat, add func(refs.Ref)) error {
+	request := pktline.AppendLine(nil, "command=ls-refs")
+	request = pktline.AppendDelim(pktline.AppendLine(request, "object-format="+format.String()))
+	for _, argument := range []string{"peel", "symrefs", "unborn"} {
+		request = pktline.AppendLine(request, argument)
+	}
+	// Whose repositories these are is the operator's business; no configuration but this can say that to git.
+	return t.run(ctx, process.Command{
+		Subcommand: "upload-pack",
+		Args:       []string{"-c", "safe.directory=*", "-c", "lsrefs.unborn=advertise", "upload-pack", "--stateless-rpc", "--strict", gitDir},
+		Env:        []string{"GIT_PROTOCOL=version=2"},
+		Stdin:      bytes.NewReader(pktline.AppendFlush(request)),
+	}, func(out io.Reader) error { return readRefs(out, format, add) })
+}
+
+// run gives the command's output to read, and tells what went wrong first.
+func (t *Tables) run(ctx context.Context, c process.Command, read func(io.Reader) error) error {
+	c.Class = ClassRefs
+	p, err := t.runner.Start(ctx, c)
+	if err != nil {
+		return err
+	}
+	readErr := read(p.Stdout())
+	if readErr != nil {
+		p.Kill()
+	}
+	if _, err := p.Wait(); err != nil && (readErr == nil || !fault.Is(err, fault.Cancelled)) {
+		return cannotList(err)
+	}
+	return readErr
+}
+
+func cannotList(err error) error {
+	kind := fault.KindOf(err)
+	if kind != fault.Deadline && kind != fault.Unavailable {
+		kind = fault.Internal
+	}
+	return &fault.Error{Kind: kind, Msg: "git cannot list the repository's refs", RetryAfter: fault.RetryAfter(err), Err: err}
+}
+
+// readRefs reads the answer to ls-refs.
+func readRefs(out io.Reader, format git.ObjectFormat, add func(refs.Ref)) error {
+	limited := &io.LimitedReader{R: out, N: maxListing}
+	r := pktline.NewReader(limited)
+	for {
+		typ, line, err := r.Line()
+		switch {
+		case err != nil && limited.N == 0:
+			return fault.New(fault.Unavailable, "the repository has more refs than can be listed: over %d bytes of them", maxListing)
+		case err != nil:
+			return cannotList(fmt.Errorf("its answer ends early: %w", err))
+		case typ == pktline.Flush:
+			_, err := io.Copy(io.Discard, limited)
+			return err
+		case typ != pktline.Data:
+			return cannotList(errors.New("its answer has a packet that is none of ls-refs"))
+		}
+		ref, err := parseRef(string(line), format)
+		if err != nil {
+			return cannotList(err)
+		}
+		if !ref.ID.IsZero() || ref.Name == git.HEAD { // git shows some broken refs, with null IDs
+			add(ref)
+		}
+	}
+}
+
+// parseRef reads one line of an answer to ls-refs: "<object ID or unborn> SP <name>" and attributes.
+func parseRef(line string, format git.ObjectFormat) (refs.Ref, error) {
+	bad := func(err error) (refs.Ref, error) {
+		return refs.Ref{}, fmt.Errorf("it says of a ref %.200q: %w", line, err)
+	}
+	id, rest, _ := strings.Cut(line, " ")
+	name, attributes, _ := strings.Cut(rest, " ")
+	ref := refs.Ref{Name: git.RefName(name), PeelKnown: true}
+	if name != string(git.HEAD) && !git.IsSafeRefName(name) {
+		return bad(errors.New("no ref has that name"))
+	}
+	var err error
+	if id != "unborn" {
+		if ref.ID, err = parseID(id, format); err != nil {
+			return bad(err)
+		}
+	}
+	for attribute := range strings.FieldsSeq(attributes) {
+		if target, ok := strings.CutPrefix(attribute, "symref-target:"); ok {
+			if ref.Target, err = git.ParseRefName(target); err != nil {
+				return bad(err)
+			}
+		}
+		if peeled, ok := strings.CutPrefix(attribute, "peeled:"); ok {
+			if ref.Peeled, err = parseID(peeled, format); err != nil {
+				return bad(err)
+			}
+		}
+	}
+	return ref, nil
+}
+
+func parseID(text string, format git.ObjectFormat) (git.ObjectID, error) {
+	id, err := git.ParseObjectID(text)
+	if err == nil && id.Format() != format {
+		err = errors.New("an object ID of the other format")
+	}
+	return id, err
+}
+
+// check makes sure that git knows reftables. One that is too old is asked again after a while, as it may have been replaced.
+func (t *Tables) check(ctx context.Context) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.known || t.tooOld != nil && time.Since(t.checked) < versionAge {
+		return t.tooOld
+	}
+	var text []byte
+	err := t.run(ctx, process.Command{Subcommand: "version", Args: []string{"version"}}, func(out io.Reader) (err error) {
+		text, err = io.ReadAll(io.LimitReader(out, 1000))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	version := strings.TrimPrefix(strings.TrimSpace(string(text)), "git version ")
+	if t.known = knowsTables(version); t.known {
+		t.tooOld = nil
+		return nil
+	}
+	t.checked = time.Now()
+	t.tooOld = fault.New(fault.Unavailable, "this repository's refs are stored as reftables, which git reads from version %d.%d on; the server has git %.40s",
+		tablesSince[0], tablesSince[1], version)
+	return t.tooOld
+}
+
+// knowsTables tells whether a git of this version, as "2.47.3" or "2.50.GIT", knows reftables.
+func knowsTables(version string) bool {
+	major, rest, _ := strings.Cut(version, ".")
+	minor, _, _ := strings.Cut(rest, ".")
+	x, err := strconv.Atoi(major)
+	y, minorErr := strconv.Atoi(minor)
+	return err == nil && minorErr == nil && (x > tablesSince[0] || x == tablesSince[0] && y >= tablesSince[1])
+}
