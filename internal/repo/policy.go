@@ -33,6 +33,7 @@ type Policy struct {
 	Unborn     Unborn        // lsrefs.unborn
 	SessionID  bool          // transfer.advertiseSID
 	ObjectInfo bool          // transfer.advertiseObjectInfo: the size of objects may be asked for
+	Bundles    Bundles       // uploadpack.advertiseBundleURIs; only a repository's own config has one
 }
 
 // Unborn says whether clients are told which branch an unborn HEAD points at (git-config(1), lsrefs.unborn).
@@ -109,6 +110,7 @@ func newPolicy(c Config, defaults Policy) (*Policy, error) {
 			return nil, err
 		}
 	}
+	p.Bundles = bundles(c)
 	return p, p.readWants(c)
 }
 

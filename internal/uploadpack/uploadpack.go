@@ -98,6 +98,8 @@ func (s *Server) Serve(ctx context.Context, r *repo.Repo, session protocol.Sessi
 		return outcome, err
 	case req.ObjectInfo != nil:
 		return outcome, objectInfo(ctx, r, req.ObjectInfo, reply)
+	case req.BundleURI:
+		return outcome, bundleURI(r, reply)
 	}
 	if err := checkFilter(&r.Policy().Filters, req.Fetch.Filter); err != nil {
 		return outcome, err
