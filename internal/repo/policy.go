@@ -110,8 +110,11 @@ func newPolicy(c Config, defaults Policy) (*Policy, error) {
 			return nil, err
 		}
 	}
+	if err := p.readWants(c); err != nil {
+		return nil, err
+	}
 	p.Bundles = bundles(c)
-	return p, p.readWants(c)
+	return p, nil
 }
 
 // wantSet is what may be wanted as git sees it: each of the three keys turns its part of the set on or off, so that
