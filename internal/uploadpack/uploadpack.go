@@ -46,6 +46,7 @@ type Server struct {
 	options Options
 	tags    memo[[]packsource.Tag] // annotated tags, sorted by ID
 	tips    memo[[]git.ObjectID]   // what the refs point at, sorted
+	allTips memo[[]git.ObjectID]   // the same with the hidden ones
 	answers answers
 
 	searches chan struct{} // slots of searches in trees
