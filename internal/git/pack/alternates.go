@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
@@ -115,7 +116,7 @@ func (s *Store) resolveAlternate(dir, entry string) (string, error) {
 		if clean := filepath.Clean(path); s.root != "" && !within(s.root, clean) && !within(s.plainRoot, clean) {
 			return "", errEscape(path) // before it is told whether the path exists
 		}
-		if isAbsent(err) {
+		if _, plain := os.Stat(path); isAbsent(err) || leadsNowhere(plain) {
 			return "", errNoAlternate{path}
 		}
 		return "", err
@@ -131,6 +132,11 @@ func (s *Store) resolveAlternate(dir, entry string) (string, error) {
 		return "", errNoAlternate{path}
 	}
 	return real, nil
+}
+
+// leadsNowhere reports whether err says that a path is too long or a loop of links. Git passes over such an alternate, too.
+func leadsNowhere(err error) bool {
+	return errors.Is(err, syscall.ENAMETOOLONG) || errors.Is(err, syscall.ELOOP)
 }
 
 func errEscape(path string) error {

@@ -135,7 +135,7 @@ func (snap *snapshot) changed(s *Store) (bool, error) {
 		}
 	}
 	for _, path := range snap.absent {
-		if id, err := s.stat(path); err != nil || id != (disk.ID{}) {
+		if id, err := s.stat(path); !leadsNowhere(err) && (err != nil || id != (disk.ID{})) {
 			return true, err
 		}
 	}
