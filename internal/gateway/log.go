@@ -95,13 +95,23 @@ func (e *exchange) attributes(result string, took time.Duration) []slog.Attr {
 		a = append(a, slog.Int64("bytes", e.sent))
 	}
 	if e.err != nil {
-		a = append(a, slog.String("error", e.err.Error()))
+		a = append(a, slog.String("error", clipError(e.err.Error())))
 	}
 	return a
 }
 
 // clip bounds in bytes what a client says of itself.
 func clip(s string) string { return s[:min(len(s), 200)] }
+
+// maxLoggedError bounds an error in bytes: paths in a repository can be as long as whoever wrote them liked.
+const maxLoggedError = 4 << 10
+
+func clipError(s string) string {
+	if len(s) <= maxLoggedError {
+		return s
+	}
+	return s[:maxLoggedError] + "..."
+}
 
 // milliseconds logs a duration as a number that can be summed.
 func milliseconds(key string, d time.Duration) slog.Attr {
