@@ -39,6 +39,12 @@ type victim struct {
 // whatever happens. Config is TOML. At the test's end the server has to end cleanly.
 func attack(t *testing.T, config string, prepare func(root string)) *victim {
 	t.Helper()
+	return attackIn(t, nil, config, prepare)
+}
+
+// attackIn is attack with more in the server's environment.
+func attackIn(t *testing.T, more []string, config string, prepare func(root string)) *victim {
+	t.Helper()
 	dir := t.TempDir()
 	v := &victim{t: t, root: filepath.Join(dir, "repos")}
 	for _, d := range []string{v.root, filepath.Join(dir, "home"), filepath.Join(dir, "tmp")} {
@@ -57,7 +63,7 @@ func attack(t *testing.T, config string, prepare func(root string)) *victim {
 		t.Fatal(err)
 	}
 	env := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + filepath.Join(dir, "home"), "TMPDIR=" + filepath.Join(dir, "tmp"), "GORACE=atexit_sleep_ms=0"}
-	p, err := startServer(dir, env, []string{
+	p, err := startServer(dir, append(env, more...), []string{
 		"serve", "--root", v.root, "--state", filepath.Join(dir, "state"), "--config", toml,
 		"--http", "127.0.0.1:0", "--ops", "127.0.0.1:0", "--log-format", "json",
 	})
@@ -90,6 +96,11 @@ func (v *victim) end() {
 	for _, bad := range []string{"DATA RACE", "panic", "goroutine "} {
 		if strings.Contains(log, bad) {
 			v.t.Errorf("the log has a race or a panic (%s)", bad)
+		}
+	}
+	for line := range strings.Lines(log) {
+		if !json.Valid([]byte(line)) || len(line) > 32<<10 {
+			v.t.Errorf("a line of the log is no JSON, or longer than any should be: %.300q", line)
 		}
 	}
 	if !v.errorsLogged && strings.Contains(log, `"level":"ERROR"`) {

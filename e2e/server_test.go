@@ -87,7 +87,9 @@ func startServer(dir string, env, args []string) (*serverProcess, error) {
 	serving := make(chan struct{})
 	go func() {
 		defer close(p.ended)
-		for lines := bufio.NewScanner(stderr); lines.Scan(); {
+		lines := bufio.NewScanner(stderr)
+		lines.Buffer(nil, 1<<20) // were it to end at a longer line, the server would wait for its log to be read
+		for lines.Scan() {
 			p.mu.Lock()
 			p.log.Write(append(lines.Bytes(), '\n'))
 			p.mu.Unlock()

@@ -98,7 +98,7 @@ func newServe(cfg Config, log *slog.Logger, reg prometheus.Registerer, version s
 		}
 		return closeBelow(closeCache, runner.Close, closeLimit)
 	}
-	node, err := newNode(cfg, log, reg, source, repo.NewTables(runner), version)
+	node, err := newNode(cfg, reg, source, repo.NewTables(runner), version)
 	if err != nil {
 		return nil, errors.Join(err, closeSource())
 	}
@@ -185,8 +185,7 @@ func orNever(d time.Duration) time.Duration {
 	return d
 }
 
-func newNode(cfg Config, log *slog.Logger, reg prometheus.Registerer, source packsource.Source, tables *repo.Tables, version string) (
-	*storage.Node, error) {
+func newNode(cfg Config, reg prometheus.Registerer, source packsource.Source, tables *repo.Tables, version string) (*storage.Node, error) {
 	refMetrics, graphMetrics := refs.NewMetrics(), graph.NewMetrics()
 	register(reg, refMetrics, graphMetrics)
 	sessions := uploadpack.New(source, uploadpack.Options{
@@ -194,7 +193,7 @@ func newNode(cfg Config, log *slog.Logger, reg prometheus.Registerer, source pac
 		Limits: protocol.Limits{Wants: cfg.Fetch.MaxWants, Haves: cfg.Fetch.MaxHaves, Shallow: cfg.Fetch.MaxShallow, DeepenNot: cfg.Fetch.MaxShallow},
 	})
 	return storage.New(sessions, storage.Options{
-		Root: cfg.Root, Hidden: []string{cfg.State, cfg.Cache.Dir}, Policy: cfg.Fetch.policy(), Log: log,
+		Root: cfg.Root, Hidden: []string{cfg.State, cfg.Cache.Dir}, Policy: cfg.Fetch.policy(),
 		Tables: tables, RefsMetrics: refMetrics, GraphMetrics: graphMetrics,
 	})
 }
