@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
@@ -95,10 +96,16 @@ func FuzzParseConfig(f *testing.F) {
 	for _, text := range append(configSeeds, configPieces...) {
 		f.Add(text)
 	}
+	f.Add("[uploadpack]\nallowFilter\nkeepAlive = 1k\nallowAnySHA1InWant = no\nadvertiseBundleURIs = 1\n[bundle \"x\"]\nuri = https://x/\n")
+	f.Add("[uploadpackfilter \"tree\"]\nmaxDepth = 2\nallow = 0\n[lsrefs]\nunborn = allow\n[transfer]\nadvertiseSID = x\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		config, err := ParseConfig(text)
 		if err != nil && config.variables != nil {
 			t.Error("an error and a configuration")
+		}
+		policy, err := newPolicy(config, DefaultPolicy())
+		if (policy == nil) != (err != nil) || err != nil && !fault.Is(err, fault.Corrupt) {
+			t.Errorf("%+v, %v", policy, err)
 		}
 	})
 }

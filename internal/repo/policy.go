@@ -33,6 +33,7 @@ type Policy struct {
 	Unborn     Unborn        // lsrefs.unborn
 	SessionID  bool          // transfer.advertiseSID
 	ObjectInfo bool          // transfer.advertiseObjectInfo: the size of objects may be asked for
+	Bundles    Bundles       // uploadpack.advertiseBundleURIs; only a repository's own config has one
 }
 
 // Unborn says whether clients are told which branch an unborn HEAD points at (git-config(1), lsrefs.unborn).
@@ -109,7 +110,11 @@ func newPolicy(c Config, defaults Policy) (*Policy, error) {
 			return nil, err
 		}
 	}
-	return p, p.readWants(c)
+	if err := p.readWants(c); err != nil {
+		return nil, err
+	}
+	p.Bundles = bundles(c)
+	return p, nil
 }
 
 // wantSet is what may be wanted as git sees it: each of the three keys turns its part of the set on or off, so that

@@ -98,7 +98,7 @@ func newServe(cfg Config, log *slog.Logger, reg prometheus.Registerer, version s
 		}
 		return closeBelow(closeCache, runner.Close, closeLimit)
 	}
-	node, err := newNode(cfg, reg, source, repo.NewTables(runner), version)
+	node, err := newNode(cfg, log, reg, source, repo.NewTables(runner), version)
 	if err != nil {
 		return nil, errors.Join(err, closeSource())
 	}
@@ -185,7 +185,8 @@ func orNever(d time.Duration) time.Duration {
 	return d
 }
 
-func newNode(cfg Config, reg prometheus.Registerer, source packsource.Source, tables *repo.Tables, version string) (*storage.Node, error) {
+func newNode(cfg Config, log *slog.Logger, reg prometheus.Registerer, source packsource.Source, tables *repo.Tables, version string) (
+	*storage.Node, error) {
 	refMetrics, graphMetrics := refs.NewMetrics(), graph.NewMetrics()
 	register(reg, refMetrics, graphMetrics)
 	sessions := uploadpack.New(source, uploadpack.Options{
@@ -193,7 +194,7 @@ func newNode(cfg Config, reg prometheus.Registerer, source packsource.Source, ta
 		Limits: protocol.Limits{Wants: cfg.Fetch.MaxWants, Haves: cfg.Fetch.MaxHaves, Shallow: cfg.Fetch.MaxShallow, DeepenNot: cfg.Fetch.MaxShallow},
 	})
 	return storage.New(sessions, storage.Options{
-		Root: cfg.Root, Hidden: []string{cfg.State, cfg.Cache.Dir}, Policy: cfg.Fetch.policy(),
+		Root: cfg.Root, Hidden: []string{cfg.State, cfg.Cache.Dir}, Policy: cfg.Fetch.policy(), Log: log,
 		Tables: tables, RefsMetrics: refMetrics, GraphMetrics: graphMetrics,
 	})
 }

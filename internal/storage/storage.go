@@ -9,6 +9,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -33,6 +34,7 @@ type Options struct {
 	Open   int      // handles kept open; 0: 1,000
 
 	Policy *repo.Policy // what holds where a repository's config says nothing; nil: repo.DefaultPolicy
+	Log    *slog.Logger // nil: none
 
 	Tables       *repo.Tables // lists refs in reftables; nil: repositories that have them are refused
 	RefsMetrics  *refs.Metrics
@@ -44,6 +46,7 @@ type Node struct {
 	root    string // without symbolic links
 	hidden  []string
 	open    int
+	log     *slog.Logger
 	options repo.Options
 	server  *uploadpack.Server
 
@@ -70,10 +73,13 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 	if root, err = filepath.Abs(root); err != nil {
 		return nil, err
 	}
-	n := &Node{root: root, server: server, open: o.Open, handles: make(map[git.RepoPath]*handle),
+	n := &Node{root: root, server: server, open: o.Open, log: o.Log, handles: make(map[git.RepoPath]*handle),
 		options: repo.Options{Root: root, Tables: o.Tables, Policy: o.Policy, RefsMetrics: o.RefsMetrics, GraphMetrics: o.GraphMetrics}}
 	if n.open == 0 {
 		n.open = 1000
+	}
+	if n.log == nil {
+		n.log = slog.New(slog.DiscardHandler)
 	}
 	for _, dir := range o.Hidden {
 		if dir, err = realPath(dir); err != nil {
@@ -151,6 +157,9 @@ func (n *Node) acquire(path git.RepoPath) (*handle, error) {
 	r, err := repo.Open(dir, n.options)
 	if err != nil {
 		return nil, err
+	}
+	if err := r.Policy().Bundles.Err; err != nil {
+		n.log.Warn("a repository's bundles are not offered to clients", "repo", path.String(), "err", err)
 	}
 	h = &handle{Repo: r, path: found, before: before, users: 1}
 	n.keep(path, h)

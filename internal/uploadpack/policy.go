@@ -12,6 +12,7 @@ func (s *Server) offer(r *repo.Repo) protocol.Offer {
 		Filter: p.Filter, RefInWant: p.RefInWant, SidebandAll: p.SidebandAll, Unborn: p.Unborn == repo.UnbornAdvertise, Session: p.SessionID,
 		// Whoever learns an object's size learns that it exists, so only what may be fetched by its ID alone may be asked for.
 		ObjectInfo: p.ObjectInfo && s.wantRule(r) == WantsAny,
+		BundleURI:  p.Bundles.Offered,
 	}
 }
 

@@ -46,6 +46,7 @@ type Server struct {
 	options Options
 	tags    memo[[]packsource.Tag] // annotated tags, sorted by ID
 	tips    memo[[]git.ObjectID]   // what the refs point at, sorted
+	allTips memo[[]git.ObjectID]   // the same with the hidden ones
 	answers answers
 
 	searches chan struct{} // slots of searches in trees
@@ -98,6 +99,8 @@ func (s *Server) Serve(ctx context.Context, r *repo.Repo, session protocol.Sessi
 		return outcome, err
 	case req.ObjectInfo != nil:
 		return outcome, objectInfo(ctx, r, req.ObjectInfo, reply)
+	case req.BundleURI:
+		return outcome, bundleURI(r, reply)
 	}
 	if err := checkFilter(&r.Policy().Filters, req.Fetch.Filter); err != nil {
 		return outcome, err

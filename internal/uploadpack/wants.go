@@ -22,6 +22,20 @@ func (f *fetch) visibleTips() ([]git.ObjectID, error) {
 	})
 }
 
+// ownTips lists what the refs point at, sorted; the hidden ones too where the policy allows to want their tips or what they reach: as
+// with git, either does.
+func (f *fetch) ownTips() ([]git.ObjectID, error) {
+	tips, err := f.visibleTips()
+	if policy := f.repo.Policy(); err != nil || !f.repo.HidesRefs() || !policy.AllowTip && !policy.AllowReachable {
+		return tips, err
+	}
+	return f.allTips.get(f.snapshot, func() ([]git.ObjectID, error) {
+		all := slices.Clone(tips)
+		err := f.snapshot.EachHidden(func(ref refs.Ref) error { all = append(all, ref.ID); return nil })
+		return protocol.SortIDs(all), err
+	})
+}
+
 // allowedByV2 is the rule of version 2: as git, nothing but what holds for the repository as a whole.
 func (f *fetch) allowedByV2(ctx context.Context) error {
 	if rule := f.wantRule(f.repo); rule != WantsAny {
@@ -39,7 +53,7 @@ func (f *fetch) allowedByV0(session protocol.Session) func(context.Context) erro
 		if rule == WantsAny && policy.AllowAny {
 			return nil
 		}
-		tips, err := f.visibleTips()
+		tips, err := f.ownTips()
 		if err != nil {
 			return err
 		}

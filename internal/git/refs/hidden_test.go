@@ -39,6 +39,13 @@ func TestHidden(t *testing.T) {
 		if want := []string{"refs/heads/open", "refs/link"}; !slices.Equal(seen, want) {
 			t.Errorf("packed %t: %q, want %q", packed, seen, want)
 		}
+		seen = nil
+		if err := s.EachHidden(func(ref Ref) error { seen = append(seen, string(ref.Name)); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if want := []string{"HEAD", "refs/heads/main", "refs/secret/one", "refs/secret/two", "refs/tags/secret"}; !slices.Equal(seen, want) {
+			t.Errorf("packed %t: hidden are %q, want %q", packed, seen, want)
+		}
 		if head := s.Head(); head != (Head{}) {
 			t.Errorf("packed %t: HEAD is %v", packed, head)
 		}

@@ -33,7 +33,7 @@ type Head struct {
 var ErrStop = errors.New("stop")
 
 // Snapshot is a repository's refs at one moment. Immutable; safe for concurrent use. Its methods fail only when packed-refs
-// is damaged (Corrupt). Hidden refs are absent from all of them, but a symbolic ref that leads to one is there, as with git.
+// is damaged (Corrupt). Hidden refs are absent from all of them but EachHidden, but a symbolic ref that leads to one is there, as with git.
 type Snapshot struct {
 	loose      []*entry // sorted by name; broken ones too, as they hide packed refs
 	packed     *packed  // nil: none
@@ -110,6 +110,21 @@ func (s *Snapshot) Each(prefix string, fn func(Ref) error) error {
 		return nil
 	}
 	return err
+}
+
+// EachHidden calls fn for every hidden ref, HEAD among them.
+func (s *Snapshot) EachHidden(fn func(Ref) error) error {
+	if s.hides(git.HEAD) && !s.headRef.ID.IsZero() {
+		if err := fn(s.headRef); err != nil {
+			return err
+		}
+	}
+	return s.each("", func(ref Ref) error {
+		if !s.hides(ref.Name) {
+			return nil
+		}
+		return fn(ref)
+	})
 }
 
 // visible is fn for the refs that are not hidden.

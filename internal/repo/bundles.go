@@ -1,0 +1,80 @@
+package repo
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+)
+
+// Bundles is the list of bundles that clients are told of before they fetch (git-config(1), uploadpack.advertiseBundleURIs and
+// bundle.*; gitprotocol-v2(5), "bundle-uri").
+type Bundles struct {
+	Offered bool
+	Lines   []string // "key=value" in the order of the config
+	// Err is why a list that the config asks for is not offered. Clients hand its URIs to other programs, some of which take a
+	// line break or a space for the end of one: what could be misread there never leaves the server.
+	Err error
+}
+
+const (
+	advertiseBundles = "uploadpack.advertisebundleuris"
+	bundleSection    = "bundle."
+)
+
+// bundles reads the list. Git takes a damaged uploadpack.advertiseBundleURIs for true; here it offers nothing.
+func bundles(c Config) Bundles {
+	offered, err := c.Bool(advertiseBundles, false)
+	if err != nil {
+		return Bundles{Err: err}
+	}
+	if !offered {
+		return Bundles{}
+	}
+	list := Bundles{Offered: true}
+	for _, v := range c.variables {
+		if !strings.HasPrefix(v.key, bundleSection) {
+			continue
+		}
+		if err := v.checkBundle(); err != nil {
+			return Bundles{Err: err}
+		}
+		list.Lines = append(list.Lines, v.key+"="+v.value)
+	}
+	return list
+}
+
+// maxBundleLine is how long a line may be in bytes: what fits a pkt-line.
+const maxBundleLine = 65516
+
+// checkBundle refuses a key that a client could read as something else.
+func (v variable) checkBundle() error {
+	refuse := func(why string) error { return fmt.Errorf("%.200q in the repository's config %s", v.key, why) }
+	switch {
+	case v.bare:
+		return refuse("has no value")
+	case strings.ContainsFunc(v.key+v.value, unicode.IsControl):
+		return refuse("holds a control character")
+	case strings.Contains(v.key, "="):
+		return refuse(`holds a "="`)
+	case len(v.key)+1+len(v.value) > maxBundleLine:
+		return refuse(fmt.Sprintf("is longer than %d bytes with its value", maxBundleLine))
+	case strings.HasSuffix(v.key, ".uri") && !isBundleURI(v.value):
+		return refuse(`has to be an "http://" or "https://" URI of printable ASCII without spaces, or one relative to the repository's`)
+	}
+	return nil
+}
+
+// isBundleURI tells whether a URI is for every client the one that was meant. A path from the root is not: clients read it from
+// their own disk, as they do a "file:" URI.
+func isBundleURI(uri string) bool {
+	for i := range len(uri) {
+		if uri[i] <= ' ' || uri[i] >= 0x7f {
+			return false
+		}
+	}
+	if lower := strings.ToLower(uri); strings.HasPrefix(lower, "http://") || strings.HasPrefix(lower, "https://") {
+		return true
+	}
+	first, _, _ := strings.Cut(uri, "/")
+	return first != "" && first[0] != '-' && !strings.Contains(first, ":")
+}

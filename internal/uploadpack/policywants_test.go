@@ -1,0 +1,42 @@
+package uploadpack
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+)
+
+// What may be wanted in version 0 beside what is advertised is what the three keys say, as with git.
+func TestWantsOfVersion0AsGit(t *testing.T) {
+	t.Parallel()
+	p := newPolicyTest(t)
+	a := p.Commit("a")
+	b := p.Commit("b", a)
+	below := p.Commit("below the hidden", b)
+	hidden, nowhere := p.Commit("hidden", below), p.Commit("nowhere", b)
+	p.Git("update-ref", "refs/heads/main", b.String())
+	p.Git("update-ref", "refs/secret/x", hidden.String())
+	for _, text := range []string{
+		"", "allowTipSHA1InWant", "allowReachableSHA1InWant", "allowAnySHA1InWant", "allowTipSHA1InWant\nallowReachableSHA1InWant",
+		"allowAnySHA1InWant\nallowTipSHA1InWant = false", "allowAnySHA1InWant\nallowAnySHA1InWant = false",
+	} {
+		s, err := p.configure("[transfer]\nhideRefs = refs/secret\n[uploadpack]\n"+text+"\n", &gitDefaults)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, id := range map[string]string{
+			"tip": b.String(), "below the tip": a.String(), "hidden tip": hidden.String(), "below a hidden tip": below.String(), "nowhere": nowhere.String(),
+		} {
+			request := pktline.AppendFlush(pktline.AppendLine(nil, "want "+id+" side-band-64k agent=x"))
+			request = pktline.AppendLine(request, "done")
+			_, failed, stderr := p.ask("version=0", request)
+			session := protocol.Session{Version: protocol.V0, Stateless: true}
+			_, err := New(keySource{}, Options{Wants: WantsAny}).Serve(t.Context(), s.repo, session, pktline.NewReader(bytes.NewReader(request)), newRecorder())
+			if failed != (err != nil) {
+				t.Errorf("%q, %s: %v; git: %s", text, name, err, stderr)
+			}
+		}
+	}
+}
