@@ -94,13 +94,14 @@ const lookupsPerCheck = 1024
 
 // has calls fn for each of the IDs and tells whether the object exists.
 func (f *fetch) has(ctx context.Context, ids []git.ObjectID, fn func(id git.ObjectID, ok bool) error) error {
+	lookups := f.repo.Objects.Lookups()
 	for i, id := range ids {
 		if i%lookupsPerCheck == 0 {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
 		}
-		ok, err := f.repo.Objects.Has(id)
+		ok, err := lookups.Has(id)
 		if err == nil {
 			err = fn(id, ok)
 		}
@@ -118,10 +119,14 @@ func notOurs(id git.ObjectID) error {
 // shallows sorts out which commits have no parents for the client and for us.
 func (f *fetch) shallows() error {
 	f.clientShallow = graph.Commits{}
+	lookups := f.repo.Objects.Lookups()
 	for _, id := range f.request.Shallow {
-		_, err := f.repo.Graph.Commit(id)
+		ok, err := lookups.Has(id)
+		if err == nil && ok {
+			_, err = f.repo.Graph.Commit(id)
+		}
 		switch {
-		case fault.Is(err, fault.NotFound): // the client has a boundary in history that we do not know
+		case err == nil && !ok || fault.Is(err, fault.NotFound): // the client has a boundary in history that we do not know
 		case fault.Is(err, fault.Invalid):
 			return fault.New(fault.Invalid, "invalid shallow object %s", id)
 		case err != nil:

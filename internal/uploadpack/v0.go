@@ -8,6 +8,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/graph"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 )
@@ -20,6 +21,7 @@ type conversation struct {
 	needs   *protocol.Needs
 	haves   *protocol.HaveReader
 	reply   protocol.Reply
+	lookups pack.Lookups // of haves
 
 	reach []git.ObjectID // what has to reach the common commits for a pack to be possible
 	cut   graph.Commits  // commits without parents on that way
@@ -58,7 +60,7 @@ func (f *fetch) serveV0(ctx context.Context, session protocol.Session, request *
 	defer func() { pooled.buf = f.lines.Buf; putScratch(pooled) }()
 	c := &conversation{
 		fetch: f, session: session, needs: needs, reply: reply,
-		haves: protocol.NewHaveReader(request, f.repo.Format, f.options.Limits),
+		haves: protocol.NewHaveReader(request, f.repo.Format, f.options.Limits), lookups: f.repo.Objects.Lookups(),
 	}
 	negotiated := time.Now()
 	send, err := c.negotiate(ctx)
@@ -155,7 +157,7 @@ func (c *conversation) hear(ctx context.Context) (send bool, err error) {
 // have takes one have line.
 func (c *conversation) have(ctx context.Context, id git.ObjectID) error {
 	c.outcome.Haves++
-	ok, err := c.repo.Objects.Has(id)
+	ok, err := c.lookups.Has(id)
 	switch {
 	case err != nil:
 		return err

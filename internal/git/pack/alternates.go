@@ -139,6 +139,21 @@ func leadsNowhere(err error) bool {
 	return errors.Is(err, syscall.ENAMETOOLONG) || errors.Is(err, syscall.ELOOP)
 }
 
+// contained refuses a file or directory of an object directory that is a link to outside the root. One that is not there is none.
+func (s *Store) contained(path string) error {
+	if s.root == "" {
+		return nil
+	}
+	real, err := filepath.EvalSymlinks(path)
+	if isAbsent(err) {
+		return nil
+	}
+	if err == nil && !within(s.root, real) {
+		err = fault.Wrap(fault.Denied, "a part of the repository's object directory is a link to outside the served root", errors.New(path))
+	}
+	return err
+}
+
 func errEscape(path string) error {
 	return fault.Wrap(fault.Denied,
 		"objects/info/alternates of the repository names a directory outside the served root", errors.New(path))

@@ -2,6 +2,7 @@ package pack
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -216,6 +217,11 @@ func (s *Store) scan(old *objectDir, path string) (*objectDir, error) {
 	if d.packID, err = s.stat(d.packDir); err != nil {
 		return nil, err
 	}
+	for _, part := range []string{d.packDir, d.alternates} {
+		if err := s.contained(part); err != nil {
+			return nil, err
+		}
+	}
 	d.packYoung, d.altYoung = !d.packID.Settled(now), !d.altID.Settled(now)
 	if old != nil && old.packID == d.packID && !old.packYoung {
 		kept := *old
@@ -236,6 +242,11 @@ func (s *Store) scanPacks(d, old *objectDir) error {
 	packs, indexes, hasMidx := map[string]bool{}, []string{}, false
 	for _, e := range entries {
 		name := e.Name()
+		if e.Type()&fs.ModeSymlink != 0 {
+			if err := s.contained(d.packDir + "/" + name); err != nil {
+				return err
+			}
+		}
 		if base, ok := strings.CutSuffix(name, ".pack"); ok {
 			packs[base] = true
 		} else if base, ok := strings.CutSuffix(name, ".idx"); ok {

@@ -202,32 +202,60 @@ func (s *Store) forget(old, snap *snapshot) {
 }
 
 // Has reports whether the object exists. It does not read it: a damaged object exists. On a hit in a pack it allocates
-// nothing.
+// nothing; a miss costs a Refresh.
 func (s *Store) Has(id git.ObjectID) (bool, error) {
+	found, _, err := s.has(id, true)
+	return found, err
+}
+
+// Lookups is for one that asks for many objects of which many may be missing: Has, but that once a Refresh has found nothing new, a
+// miss costs none any more. For one goroutine.
+type Lookups struct {
+	store   *Store
+	current bool // the directories were looked at, and held nothing new
+}
+
+// Lookups begins a row of look-ups; what is there now is found by them.
+func (s *Store) Lookups() Lookups { return Lookups{store: s} }
+
+// Has reports whether the object exists, as Store.Has does.
+func (l *Lookups) Has(id git.ObjectID) (found bool, err error) {
+	found, nothingNew, err := l.store.has(id, !l.current)
+	l.current = l.current || nothingNew
+	return found, err
+}
+
+// has looks for an object and, if it may and the object is not known, at the directories. It tells whether there was nothing new.
+func (s *Store) has(id git.ObjectID, refresh bool) (found, nothingNew bool, err error) {
 	if len(id.Raw()) != s.format.Size() {
-		return false, nil
+		return false, false, nil
 	}
 	snap := s.snap.Load()
-	if _, found, _ := snap.find(s, &id); found {
-		return true, nil
+	_, found, failed := snap.find(s, &id)
+	if found {
+		return true, false, nil
 	}
 	if found, err := s.hasLoose(snap, &id); found || err != nil {
-		return found, err
+		return found, false, err
 	}
 	if id == s.emptyTree {
-		return true, nil
+		return true, false, nil
+	}
+	if !refresh {
+		return false, false, failed
 	}
 	if err := s.rescan(false); err != nil {
-		return false, err
+		return false, false, err
 	}
-	if next := s.snap.Load(); !next.same(snap) {
+	next := s.snap.Load()
+	if nothingNew = next.same(snap); !nothingNew {
 		snap = next
 		if found, err := s.hasLoose(snap, &id); found || err != nil {
-			return found, err
+			return found, false, err
 		}
 	}
-	_, found, err := snap.find(s, &id)
-	return found, err
+	_, found, err = snap.find(s, &id)
+	return found, nothingNew, err
 }
 
 // Header reads an object's type and size without inflating it. The errors are Read's.
