@@ -63,7 +63,7 @@ func TestCloseSourceIsBounded(t *testing.T) {
 	const limit = 50 * time.Millisecond
 	killed := make(chan struct{})
 	kill := func(context.Context) error { close(killed); return nil }
-	if err := closeBelow(func() error { <-killed; return nil }, kill, limit); err != nil {
+	if err := closeBelow(func() error { <-killed; return nil }, kill, 4*time.Second); err != nil { // half of that is patience
 		t.Errorf("a fill that ends with its process: %v", err)
 	}
 	stuck := make(chan struct{})
