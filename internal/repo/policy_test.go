@@ -2,8 +2,11 @@ package repo
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"os"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -173,6 +176,22 @@ func TestBundles(t *testing.T) {
 			t.Errorf("%.200q: %+v, %v", text, p.Bundles, err)
 		} else if msg := p.Bundles.Err.Error(); strings.ContainsAny(msg, "\x01\n") || len(msg) > 500 {
 			t.Errorf("%.200q: the error is %q", text, msg)
+		}
+	}
+}
+
+// Every key that is read has its line in the page about them.
+func TestKeysAreDocumented(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/protocol.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := []string{advertiseBundles, bundleSection + "*", filterSection + "<filter>.allow", filterSection + "tree.maxdepth", "transfer.hiderefs",
+		"uploadpack.hiderefs", "http.uploadpack"}
+	for _, key := range slices.AppendSeq(slices.AppendSeq(keys, maps.Keys(policyKeys())), maps.Keys(wantKeys())) {
+		if !regexp.MustCompile("(?im)^\\|[^|]*`" + regexp.QuoteMeta(key) + "`").Match(page) {
+			t.Errorf("docs/protocol.md has no line for %s", key)
 		}
 	}
 }

@@ -147,7 +147,8 @@ type GitConfig struct {
 // (docs/protocol.md).
 type FetchConfig struct {
 	// Which objects a client may ask for by ID. "any": every object that exists. "reachable": what visible refs reach.
-	// "tip": what visible refs point at. In a repository with alternates or hidden refs "any" counts as "reachable".
+	// "tip": what visible refs point at. In a repository with alternates or hidden refs "any" counts as "reachable", unless its own config says
+	// uploadpack.allowAnySHA1InWant.
 	Wants string `toml:"wants"`
 
 	// The most "want" lines in one request.

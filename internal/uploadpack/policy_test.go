@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -316,6 +317,43 @@ func TestAnswersEndWithTheirPolicy(t *testing.T) {
 		}
 		if _, _, err := s.serve(a.Server, request); err == nil {
 			t.Errorf("%q: answered", text)
+		}
+	}
+}
+
+// Whatever can be advertised stands in the page about it.
+func TestCapabilitiesAreDocumented(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/protocol.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPolicyTest(t)
+	p.Git("update-ref", "refs/heads/main", p.Commit("x").String())
+	s, err := p.configure("[uploadpack]\nallowAnySHA1InWant\nadvertiseBundleURIs\n", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, version := range []protocol.Version{protocol.V0, protocol.V1, protocol.V2} {
+		for _, c := range advertised(t, s, version) {
+			name, value, _ := strings.Cut(c, "=")
+			names[name] = true
+			if name == "fetch" || name == "ls-refs" {
+				for feature := range strings.FieldsSeq(value) {
+					names[feature] = true
+				}
+			}
+		}
+	}
+	for _, name := range []string{"version 1", "version 2", "bundle-uri", "object-info", "sideband-all", "unborn", "allow-tip-sha1-in-want", "symref"} {
+		if !names[name] {
+			t.Errorf("%s is not advertised here", name)
+		}
+	}
+	for name := range names {
+		if !regexp.MustCompile("(?m)^\\|[^|]*[`=]" + regexp.QuoteMeta(name) + "[`=]").Match(page) {
+			t.Errorf("docs/protocol.md has no line for %s", name)
 		}
 	}
 }
