@@ -5,6 +5,8 @@ HTTP ?= 127.0.0.1:8080
 OPS  ?= 127.0.0.1:9090
 ARGS ?=
 FUZZTIME ?= 10s
+SESSIONS ?= 10000
+SEED     ?= 1
 CLIENTS  ?= 30
 DURATION ?= 10s
 URL      ?= http://$(HTTP)/demo
@@ -15,7 +17,7 @@ BINARY  := bin/packhorse
 BUILD   := go build -buildvcs=false -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
 
 .DEFAULT_GOAL := help
-.PHONY: help build serve test check vet fuzz docs bench bench-refs bench-neighbour clean
+.PHONY: help build serve test check vet fuzz soak-protocol docs bench bench-refs bench-neighbour clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +57,9 @@ fuzz: ## Run each fuzz target for FUZZTIME (10s)
 			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$package; \
 		done; \
 	done
+
+soak-protocol: ## Compare SESSIONS random sessions with git upload-pack, from SEED on
+	PACKHORSE_SESSIONS=$(SESSIONS) PACKHORSE_SEED=$(SEED) go test -count=1 -timeout 12h ./internal/uploadpack -run '^TestDifferential$$'
 
 docs: ## Write the generated pages anew (docs/config.md)
 	go test ./internal/roles -run '^TestDocs' -update

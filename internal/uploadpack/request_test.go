@@ -88,8 +88,11 @@ func randomLsRefs(rnd *rand.Rand, s *testServer) *testRequest {
 	return q
 }
 
-// randomFetch asks for a pack on behalf of a client.
-func randomFetch(rnd *rand.Rand, s *testServer, c *testClient) *testRequest {
+// version2Only are arguments that the older versions do not have, with the percentage of requests that have them.
+var version2Only = map[string]int{"want-ref": 15, "sideband-all": 15, "wait-for-done": 5}
+
+// randomFetch asks for a pack on behalf of a client. More says how often the arguments of version 2 are among the others.
+func randomFetch(rnd *rand.Rand, s *testServer, c *testClient, more map[string]int) *testRequest {
 	q := &testRequest{command: "fetch", client: c}
 	for n := 1 + rnd.IntN(3); n > 0; n-- {
 		switch p := rnd.IntN(100); {
@@ -97,7 +100,7 @@ func randomFetch(rnd *rand.Rand, s *testServer, c *testClient) *testRequest {
 			q.add("want %s", pick(rnd, s.tips))
 		case p < 65:
 			q.add("want %s", pick(rnd, s.commits))
-		case p < 80:
+		case p < 65+more["want-ref"]:
 			q.add("want-ref %s", pick(rnd, s.refs))
 		case p < 95:
 			q.add("want %s", pick(rnd, s.tags))
@@ -119,7 +122,7 @@ func randomFetch(rnd *rand.Rand, s *testServer, c *testClient) *testRequest {
 	for _, flag := range []struct {
 		name    string
 		percent int
-	}{{"thin-pack", 60}, {"ofs-delta", 60}, {"include-tag", 40}, {"no-progress", 50}, {"sideband-all", 15}, {"wait-for-done", 5}} {
+	}{{"thin-pack", 60}, {"ofs-delta", 60}, {"include-tag", 40}, {"no-progress", 50}, {"sideband-all", more["sideband-all"]}, {"wait-for-done", more["wait-for-done"]}} {
 		if chance(rnd, flag.percent) {
 			q.add("%s", flag.name)
 		}
