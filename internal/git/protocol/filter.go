@@ -145,7 +145,9 @@ func (f *Filter) canonical() {
 }
 
 // hasSparse tells whether it is a sparse filter, or has one as a member.
-func (f *Filter) hasSparse() bool { return f.Kind == FilterSparse || slices.ContainsFunc(f.Sub, (*Filter).hasSparse) }
+func (f *Filter) hasSparse() bool {
+	return f.Kind == FilterSparse || slices.ContainsFunc(f.Sub, (*Filter).hasSparse)
+}
 
 // unescape decodes %xx; a percent sign without two digits stays, as in git.
 func unescape(s string) string {
