@@ -23,6 +23,7 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"serve":     cmdServe,
 	"terminate": cmdTerminate,
 	"repo":      cmdRepo,
+	"id":        cmdID,
 	"metric":    cmdMetric,
 	"sameclone": cmdSameClone,
 	"request":   cmdRequest,
@@ -51,6 +52,14 @@ func cmdRepo(ts *testscript.TestScript, neg bool, args []string) {
 	to := filepath.Join(ts.Getenv("REPOS"), args[0])
 	ts.Check(os.MkdirAll(filepath.Dir(to), 0o755))
 	ts.Check(os.CopyFS(to, os.DirFS(filepath.Join(ts.Getenv("TEMPLATES"), template))))
+}
+
+// cmdID sets a variable to an object ID: id NAME REPOSITORY REVISION.
+func cmdID(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 3 {
+		ts.Fatalf("usage: id NAME REPOSITORY REVISION")
+	}
+	ts.Setenv(args[0], strings.TrimSpace(git(ts, ts.MkAbs(args[1]), "rev-parse", "--verify", args[2])))
 }
 
 // metricPatience is how long a metric may take to become what it should be: what counts the end of an answer runs after the
@@ -288,6 +297,9 @@ func cmdTogether(ts *testscript.TestScript, neg bool, args []string) {
 		cmd := exec.Command(run[0], run[1:]...)
 		cmd.Dir = ts.MkAbs(".")
 		cmd.Env = append(os.Environ(), "HOME="+ts.Getenv("HOME"), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1", "GIT_TERMINAL_PROMPT=0")
+		if protocol := ts.Getenv("PROTOCOL"); protocol != "" {
+			cmd.Env = append(cmd.Env, "PROTOCOL="+protocol, "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=protocol.version", "GIT_CONFIG_VALUE_0="+protocol)
+		}
 		go func() {
 			out, err := cmd.CombinedOutput()
 			results <- result{out, err}

@@ -54,13 +54,25 @@ func TestShell(t *testing.T) { runStories(t, "testdata/shell") }
 // runStories runs the scripts of a directory, each in a directory of its own with the templates' repositories at hand.
 func runStories(t *testing.T, dir string) {
 	t.Helper()
-	templates := makeTemplates(t)
+	runStoriesWith(t, dir, makeTemplates(t), "")
+}
+
+// runStoriesWith is runStories with templates that were made already. Git clients speak the protocol version, unless it is "" and they do
+// as they like; it is in $PROTOCOL for commands that want to be told.
+func runStoriesWith(t *testing.T, dir, templates, protocol string) {
+	t.Helper()
 	testscript.Run(t, testscript.Params{
 		Dir: dir,
 		Setup: func(env *testscript.Env) error {
 			for _, v := range gittest.Env()[len(os.Environ()):] {
 				name, value, _ := strings.Cut(v, "=")
 				env.Setenv(name, value)
+			}
+			if protocol != "" {
+				env.Setenv("PROTOCOL", protocol)
+				env.Setenv("GIT_CONFIG_COUNT", "3")
+				env.Setenv("GIT_CONFIG_KEY_2", "protocol.version")
+				env.Setenv("GIT_CONFIG_VALUE_2", protocol)
 			}
 			env.Setenv("PATH", binDir+string(filepath.ListSeparator)+os.Getenv("PATH"))
 			env.Setenv("GORACE", "atexit_sleep_ms=0") // by default every end of the binary would take a second
