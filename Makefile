@@ -9,6 +9,7 @@ SESSIONS ?= 10000
 SEED     ?= 1
 CLIENTS  ?= 30
 DURATION ?= 10s
+CLIENTDIR ?= bin/clients
 URL      ?= http://$(HTTP)/demo
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
@@ -17,7 +18,7 @@ BINARY  := bin/packhorse
 BUILD   := go build -buildvcs=false -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
 
 .DEFAULT_GOAL := help
-.PHONY: help build serve test check vet fuzz soak-protocol docs bench bench-refs bench-neighbour clean
+.PHONY: help build serve test clients clients-doc check vet fuzz soak-protocol docs bench bench-refs bench-neighbour clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +42,14 @@ test: ## Install what the tests need, check, and run all tests
 		echo '*** No C compiler: the race detector is NOT run. Install gcc and libc6-dev to have it. ***'; \
 		CGO_ENABLED=0 go test -timeout 15m ./...; \
 	fi
+
+clients: ## Install other git clients below CLIENTDIR (bin/clients), and run the matrix with all that can be had
+	@.ci/clients $(CLIENTDIR)
+	PACKHORSE_CLIENTS=$(abspath $(CLIENTDIR)) go test -count=1 -timeout 15m ./e2e -run '^TestClients$$'
+
+clients-doc: ## Write docs/clients.md anew from a run with all clients
+	@.ci/clients $(CLIENTDIR)
+	PACKHORSE_CLIENTS=$(abspath $(CLIENTDIR)) go test -count=1 -timeout 15m ./e2e -run '^TestClients$$' -update
 
 check: vet ## Check formatting and vet, for Linux and macOS
 	@unformatted=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go' 2>/dev/null || find . -name '*.go')); \

@@ -17,7 +17,7 @@ func documents(t *testing.T) map[string]string {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && (d.Name() == ".git" || d.Name() == "repos" || d.Name() == "testdata"):
+		case d.IsDir() && (d.Name() == ".git" || d.Name() == "repos" || d.Name() == "bin" || d.Name() == "testdata"):
 			return fs.SkipDir
 		case strings.HasSuffix(path, ".md"):
 			text, err := os.ReadFile(path)

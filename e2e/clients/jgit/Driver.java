@@ -1,0 +1,66 @@
+import static org.eclipse.jgit.lib.SubmoduleConfig.FetchRecurseSubmodulesMode.NO;
+
+import java.io.File;
+import java.util.List;
+import org.eclipse.jgit.api.CloneCommand;
+import org.eclipse.jgit.api.Git;
+import org.eclipse.jgit.lib.NullProgressMonitor;
+import org.eclipse.jgit.lib.Ref;
+import org.eclipse.jgit.transport.FilterSpec;
+import org.eclipse.jgit.transport.RefSpec;
+import org.eclipse.jgit.transport.TagOpt;
+import org.eclipse.jgit.transport.Transport;
+import org.eclipse.jgit.util.SystemReader;
+
+/** Drives JGit in protocol version $PROTOCOL. See clients_test.go in e2e for the operations. */
+public class Driver {
+  public static void main(String[] args) throws Exception {
+    var config = SystemReader.getInstance().getUserConfig();
+    config.setString("protocol", null, "version", System.getenv().getOrDefault("PROTOCOL", "2"));
+    switch (args[0]) {
+      case "version" -> System.out.println(Git.class.getPackage().getImplementationVersion());
+      case "ls-remote" -> {
+        for (Ref ref : Git.lsRemoteRepository().setRemote(args[1]).call()) {
+          System.out.println(ref.getObjectId().name() + "\t" + ref.getName());
+        }
+      }
+      case "clone" -> clone(args, TagOpt.FETCH_TAGS).setCloneAllBranches(true).call().close();
+      case "branch" -> single(args, TagOpt.NO_TAGS, args[3]).call().close();
+      case "shallow" -> single(args, TagOpt.NO_TAGS, "main").setDepth(Integer.parseInt(args[3])).call().close();
+      case "fetch" -> {
+        try (Git git = Git.open(new File(args[1]))) {
+          git.fetch().setRecurseSubmodules(NO).setTagOpt(TagOpt.AUTO_FOLLOW).call();
+        }
+      }
+      case "deepen" -> {
+        try (Git git = Git.open(new File(args[1]))) {
+          git.fetch().setDepth(Integer.parseInt(args[2])).call();
+        }
+      }
+      case "tags" -> {
+        try (Git git = Git.open(new File(args[1]))) {
+          git.fetch().setRecurseSubmodules(NO).setTagOpt(TagOpt.FETCH_TAGS).call();
+        }
+      }
+      case "partial" -> partial(args);
+      default -> System.exit(2);
+    }
+  }
+
+  static CloneCommand clone(String[] args, TagOpt tags) {
+    return Git.cloneRepository().setURI(args[1]).setDirectory(new File(args[2])).setNoCheckout(true).setTagOption(tags);
+  }
+
+  static CloneCommand single(String[] args, TagOpt tags, String branch) {
+    return clone(args, tags).setBranch(branch).setBranchesToClone(List.of("refs/heads/" + branch));
+  }
+
+  /** The clone command has no filter; the transport below it has. */
+  static void partial(String[] args) throws Exception {
+    try (Git git = Git.init().setDirectory(new File(args[2])).call(); Transport transport = Transport.open(git.getRepository(), args[1])) {
+      transport.setFilterSpec(FilterSpec.fromFilterLine("blob:none"));
+      transport.setTagOpt(TagOpt.FETCH_TAGS);
+      transport.fetch(NullProgressMonitor.INSTANCE, List.of(new RefSpec("+refs/heads/*:refs/remotes/origin/*")));
+    }
+  }
+}

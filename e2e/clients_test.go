@@ -1,0 +1,388 @@
+package e2e
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http/cgi"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/gittest"
+)
+
+var update = flag.Bool("update", false, "write docs/clients.md from this run")
+
+// driverLimit ends a client that hangs.
+const driverLimit = 5 * time.Minute
+
+// client is a git client, driven by a program with one interface for all of them:
+//
+//	version                  print the client's version
+//	ls-remote URL            print "ID<tab>REF" for each ref
+//	clone URL DIR            all branches (to refs/remotes/origin/) and all tags; nothing of this checks anything out
+//	shallow URL DIR DEPTH    main alone, to that depth
+//	branch URL DIR BRANCH    that branch alone, without tags
+//	partial URL DIR          as clone, without blobs
+//	fetch DIR                what is new in a clone's origin, with the tags of what comes
+//	tags DIR                 all tags of origin
+//	deepen DIR DEPTH         main to that depth
+type client struct {
+	name     string
+	program  string
+	env      []string
+	protocol string // what it speaks, for the page
+	limits   map[string]string
+	version  string
+}
+
+// operation is a column of the matrix. In its steps URL and DIR stand for themselves and GROW for a push into the repository.
+type operation struct {
+	name  string
+	repo  string
+	steps []string
+	refs  []string // compared, with all that they reach
+}
+
+var operations = []operation{
+	{"ls-remote", "random", []string{"ls-remote URL"}, nil},
+	{"clone", "random", []string{"clone URL DIR"}, []string{"refs/remotes", "refs/tags"}},
+	{"fetch", "random", []string{"clone URL DIR", "GROW", "fetch DIR"}, []string{"refs/remotes", "refs/tags"}},
+	{"shallow", "random", []string{"shallow URL DIR 3"}, []string{"refs/remotes"}},
+	{"deepen", "random", []string{"shallow URL DIR 3", "deepen DIR 7"}, []string{"refs/remotes"}},
+	{"partial", "random", []string{"partial URL DIR"}, []string{"refs/remotes", "refs/tags"}},
+	{"one branch", "random", []string{"branch URL DIR release/1.0"}, []string{"refs/remotes", "refs/tags"}},
+	{"tags", "linear", []string{"branch URL DIR main", "tags DIR"}, []string{"refs/tags"}},
+	{"empty", "empty", []string{"ls-remote URL", "clone URL DIR"}, []string{"refs/remotes", "refs/tags"}},
+	{"2,000 refs", "refs", []string{"ls-remote URL", "clone URL DIR"}, []string{"refs/remotes", "refs/tags"}},
+	{"SHA-256", "sha256", []string{"ls-remote URL", "clone URL DIR"}, []string{"refs/remotes", "refs/tags"}},
+}
+
+// clients are those that the matrix knows. Their limits are what they cannot do with any server: the reason by operation, held to
+// the truth by trying the same with git http-backend.
+func clients(installed string) []*client {
+	bin := func(name string) string { return filepath.Join(installed, "bin", name) }
+	gits := func(name, program string, protocols ...string) (list []*client) {
+		for _, p := range protocols {
+			list = append(list, &client{name: name, program: "clients/git/driver", env: []string{"GIT=" + program, "PROTOCOL=" + p}, protocol: p})
+		}
+		return list
+	}
+	list := gits("git, as installed", "git", "2", "1", "0")
+	if installed == "" {
+		return list
+	}
+	list = append(list, gits("git, newer Debian", bin("git-newer"), "2", "0")...)
+	old := gits("git, Debian 11", bin("git-bullseye"), "2", "0")
+	old[1].limits = map[string]string{"SHA-256": "in protocol 0 it knows SHA-1 alone"}
+	list = append(list, old...)
+	const noFilter, sha1Alone = "it cannot ask for a filter", "it knows SHA-1 alone"
+	return append(list,
+		&client{name: "go-git", program: bin("go-git"), protocol: "0", limits: map[string]string{
+			"deepen":  "it keeps the old boundary beside the new one",
+			"partial": noFilter,
+			"empty":   "to it an empty repository is an error",
+			"SHA-256": sha1Alone,
+		}},
+		&client{name: "dulwich", program: bin("dulwich"), env: []string{"PROTOCOL=2"}, protocol: "2"},
+		&client{name: "dulwich", program: bin("dulwich"), env: []string{"PROTOCOL=0"}, protocol: "0", limits: map[string]string{
+			"partial": noFilter + " in protocol 0",
+			"empty":   "its clone wants a HEAD, which protocol 0 does not tell",
+		}},
+		&client{name: "libgit2 (pygit2)", program: bin("pygit2"), protocol: "0", limits: map[string]string{
+			"partial": noFilter,
+			"SHA-256": sha1Alone + " unless built otherwise",
+		}},
+		&client{name: "JGit", program: bin("jgit"), env: []string{"PROTOCOL=2"}, protocol: "2", limits: map[string]string{"SHA-256": sha1Alone}},
+		&client{name: "JGit", program: bin("jgit"), env: []string{"PROTOCOL=0"}, protocol: "0", limits: map[string]string{"SHA-256": sha1Alone}},
+		&client{name: "isomorphic-git", program: bin("isomorphic-git"), protocol: "1, 2", limits: map[string]string{
+			"partial": noFilter,
+			"SHA-256": sha1Alone,
+		}},
+	)
+}
+
+// TestClients runs each operation with each client against Packhorse and compares what came of it with what git makes by file path.
+// PACKHORSE_CLIENTS names the directory that .ci/clients filled; without it there is git alone.
+func TestClients(t *testing.T) {
+	m := newMatrix(t)
+	var mu sync.Mutex
+	cells := map[*client]map[string]string{}
+	var ran []*client
+	t.Run("run", func(t *testing.T) {
+		for _, c := range clients(os.Getenv("PACKHORSE_CLIENTS")) {
+			out, err := m.drive(c, "version")
+			if err != nil {
+				if *update {
+					t.Fatalf("%s does not run, and the page needs all: %v", c.name, err)
+				}
+				t.Logf("*** %s is not installed: NOT tested ***", c.name)
+				continue
+			}
+			c.version = strings.TrimPrefix(strings.TrimPrefix(strings.TrimSpace(out), "v"), "git version ")
+			ran = append(ran, c)
+			cells[c] = map[string]string{}
+			for _, op := range operations {
+				t.Run(fmt.Sprintf("%s/%s/%s", c.name, c.protocol, op.name), func(t *testing.T) {
+					t.Parallel()
+					cell := m.cell(t, c, op)
+					mu.Lock()
+					defer mu.Unlock()
+					cells[c][op.name] = cell
+				})
+			}
+		}
+	})
+	if !t.Failed() {
+		checkPage(t, ran, cells)
+	}
+}
+
+// matrix is what the cells share: two servers of the same directory.
+type matrix struct {
+	root       string // served
+	work       string
+	ours, gits string // URLs
+}
+
+func newMatrix(t *testing.T) *matrix {
+	m := &matrix{root: t.TempDir(), work: t.TempDir()}
+	repos := makeTemplates(t)
+	for _, name := range []string{"random", "linear", "sha256"} {
+		if err := os.CopyFS(m.repo(name), os.DirFS(filepath.Join(repos, name))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gittest.At(t, m.repo("random")).Git("config", "uploadpack.allowFilter", "true") // for git by file path
+	gittest.InitAt(t, m.repo("empty"))
+	refs := gittest.InitAt(t, m.repo("refs"))
+	tip := refs.Commit("tip", refs.Commit("root"))
+	var lines strings.Builder
+	fmt.Fprintf(&lines, "create refs/heads/main %s\n", tip)
+	for i := range 1000 {
+		fmt.Fprintf(&lines, "create refs/heads/topic/%d %s\ncreate refs/tags/t%d %s\n", i, tip, i, tip)
+	}
+	refs.GitIn(lines.String(), "update-ref", "--stdin")
+	refs.Git("pack-refs", "--all")
+
+	p, err := startServer(m.work, append(os.Environ(), "GORACE=atexit_sleep_ms=0"),
+		[]string{"serve", "--root", m.root, "--http", "127.0.0.1:0", "--ops", "127.0.0.1:0", "--log-format", "json"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.cmd.Process.Signal(os.Interrupt)
+		if err := p.wait(); err != nil || strings.Contains(p.logged(), "DATA RACE") {
+			t.Errorf("the server ended with %v; its log:\n%s", err, p.logged())
+		}
+	})
+	m.ours, m.gits = p.http, httpBackend(t, m.root)
+	return m
+}
+
+func (m *matrix) repo(name string) string { return filepath.Join(m.root, name+".git") }
+
+// httpBackend serves root with git http-backend and returns its URL.
+func httpBackend(t *testing.T, root string) string {
+	path, err := exec.LookPath("git")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var env []string
+	for _, v := range gittest.Env() {
+		if !strings.HasPrefix(v, "GIT_CONFIG_COUNT=") {
+			env = append(env, v)
+		}
+	}
+	server := httptest.NewServer(&cgi.Handler{Path: path, Args: []string{"http-backend"}, Stderr: io.Discard, Env: append(env,
+		"GIT_PROJECT_ROOT="+root, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_COUNT=2", "GIT_CONFIG_KEY_0=uploadpack.allowFilter",
+		"GIT_CONFIG_VALUE_0=true", "GIT_CONFIG_KEY_1=uploadpack.allowAnySHA1InWant", "GIT_CONFIG_VALUE_1=true")})
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// cell is what the page says of a client and an operation: "ok", or the reason why the client cannot.
+func (m *matrix) cell(t *testing.T, c *client, op operation) string {
+	err := m.attempt(t, c, op, m.ours, "ours")
+	reason := c.limits[op.name]
+	switch {
+	case err == nil && reason == "":
+		return "ok"
+	case err == nil:
+		t.Errorf("%s can do it, other than its limits say: %s", c.name, reason)
+		return "ok"
+	}
+	// Is it us, or the client? The same against git's own server tells.
+	onGits := m.attempt(t, c, op, m.gits, "gits")
+	switch {
+	case onGits == nil:
+		t.Errorf("%s fails, and does not with git http-backend: %v", c.name, err)
+	case reason == "":
+		t.Errorf("%s fails with any server; look why, and say so in its limits: %v\nand with git http-backend: %v", c.name, err, onGits)
+	}
+	return reason
+}
+
+// attempt runs an operation against a server and compares with git by file path.
+func (m *matrix) attempt(t *testing.T, c *client, op operation, server, who string) error {
+	repo := op.repo
+	if slices.Contains(op.steps, "GROW") { // one for this attempt alone
+		repo = strings.NewReplacer(" ", "-", "(", "", ")", "").Replace(fmt.Sprintf("%s-%s-%s-%s", c.name, c.protocol[:1], op.name, who))
+		if err := os.CopyFS(m.repo(repo), os.DirFS(m.repo(op.repo))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	oracle := &client{name: "git by file path", program: "clients/git/driver"}
+	dir, want := filepath.Join(t.TempDir(), "got"), filepath.Join(t.TempDir(), "want")
+	for _, step := range op.steps {
+		if step == "GROW" {
+			grow(t, m.repo(repo))
+			continue
+		}
+		args := func(url, dir string) []string {
+			return strings.Fields(strings.NewReplacer("URL", url+"/"+repo+".git", "DIR", dir).Replace(step))
+		}
+		list, err := m.drive(c, args(server, dir)...)
+		if err != nil {
+			return err
+		}
+		wanted, err := m.drive(oracle, args("file://"+m.root, want)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasPrefix(step, "ls-remote") && listed(list) != listed(wanted) {
+			return fmt.Errorf("%s lists\n%s\nand not\n%s", c.name, listed(list), listed(wanted))
+		}
+	}
+	if op.refs == nil {
+		return nil
+	}
+	return sameFetched(dir, want, op)
+}
+
+// listed brings a list of refs into one form; peeled tags are not told by all clients.
+func listed(text string) string {
+	var lines []string
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); !strings.HasSuffix(line, "^{}") {
+			lines = append(lines, line)
+		}
+	}
+	return sorted(strings.Join(lines, "\n"))
+}
+
+// grow adds what a busy day adds: commits, a branch, tags.
+func grow(t *testing.T, dir string) {
+	r := gittest.At(t, dir)
+	first := r.Commit("first of the day", r.ID("main"))
+	second := r.Commit("second of the day", first, r.ID("release/1.0"))
+	r.Git("update-ref", "refs/heads/main", second.String())
+	r.Git("update-ref", "refs/heads/of-the-day", first.String())
+	r.Git("tag", "-a", "-m", "annotated", "annotated-of-the-day", first.String())
+	r.Git("tag", "light-of-the-day", second.String())
+}
+
+// sameFetched compares two repositories as far as an operation filled them: refs, objects, shallow boundary, a clean fsck.
+func sameFetched(got, want string, op operation) error {
+	partial := op.name == "partial"
+	if _, err := tryGit(got, "fsck", "--full", "--no-dangling", "--connectivity-only"); err != nil && !partial {
+		return err
+	}
+	refs := func(dir string) ([]string, error) {
+		out, err := tryGit(dir, append([]string{"for-each-ref", "--format=%(refname)"}, op.refs...)...)
+		return slices.DeleteFunc(strings.Fields(out), func(r string) bool { return r == "refs/remotes/origin/HEAD" }), err
+	}
+	for _, what := range []struct {
+		name string
+		of   func(dir string) (string, error)
+	}{
+		{"refs", func(dir string) (string, error) {
+			names, err := refs(dir)
+			if err != nil || len(names) == 0 {
+				return "", err
+			}
+			out, err := tryGit(dir, append([]string{"for-each-ref", "--format=%(objectname) %(refname)"}, names...)...)
+			return sorted(out), err
+		}},
+		{"shallow boundary", func(dir string) (string, error) {
+			text, err := os.ReadFile(filepath.Join(dir, ".git", "shallow"))
+			if errors.Is(err, fs.ErrNotExist) {
+				err = nil
+			}
+			return sorted(string(text)), err
+		}},
+		{"objects", func(dir string) (string, error) {
+			if partial {
+				out, err := tryGit(dir, "cat-file", "--batch-all-objects", "--batch-check=%(objectname)")
+				return sorted(out), err
+			}
+			names, err := refs(dir)
+			if err != nil || len(names) == 0 {
+				return "", err
+			}
+			out, err := tryGit(dir, append([]string{"rev-list", "--objects", "--no-object-names"}, names...)...)
+			return sorted(out), err
+		}},
+	} {
+		x, err := what.of(got)
+		if err != nil {
+			return err
+		}
+		y, err := what.of(want)
+		if err != nil {
+			return err
+		}
+		if x != y {
+			return fmt.Errorf("other %s than git's: only there %q, missing %q", what.name, without(x, y), without(y, x))
+		}
+	}
+	return nil
+}
+
+// without lists a's lines that b has not, the first few.
+func without(a, b string) []string {
+	have := strings.Split(b, "\n")
+	rest := slices.DeleteFunc(strings.Split(a, "\n"), func(line string) bool { return slices.Contains(have, line) })
+	return rest[:min(len(rest), 5)]
+}
+
+func tryGit(dir string, args ...string) (string, error) {
+	cmd := exec.Command("git", args...)
+	cmd.Dir = dir
+	cmd.Env = append(gittest.Env(), "GIT_NO_LAZY_FETCH=1")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("git %s: %w\n%s%s", strings.Join(args, " "), err, out, &stderr)
+	}
+	return string(out), nil
+}
+
+// drive runs a client's driver, which finds nothing of the user's.
+func (m *matrix) drive(c *client, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), driverLimit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, c.program, args...)
+	cmd.Env = append(append(gittest.Env(), "HOME="+m.work, "XDG_CONFIG_HOME="+filepath.Join(m.work, "config")), c.env...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	cmd.WaitDelay = time.Second
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w\n%s", c.name, strings.Join(args, " "), cmp.Or(ctx.Err(), err), &stderr)
+	}
+	return string(out), nil
+}

@@ -1,0 +1,104 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+const clientsPage = "../docs/clients.md"
+
+const clientsIntro = `# Clients
+
+<!-- Written by "make clients-doc" from a run of the matrix; do not edit. -->
+
+Every change on the main branch is held to these git clients: each operation runs against Packhorse, and the refs, objects and
+shallow boundary that come of it are compared with those of a clone that git makes by file path; git fsck has to be content. The versions
+are those of the run that wrote this page. "make clients" installs the clients and runs the matrix.
+
+`
+
+const clientsLegend = `
+- **fetch**: commits, a merge, a branch and two tags are new. **shallow**: depth 3; **deepen**: from there to 7. **partial**: blob:none.
+  **tags**: all of them into a clone of one branch. **2,000 refs** and **SHA-256**: listing and cloning such repositories.
+- "no" is what the client cannot do with any server; that it fails with git http-backend, too, is part of the run:
+
+`
+
+// page renders the rows: one for each client and protocol version, then the reasons.
+func page(ran []*client, cells map[*client]map[string]string) string {
+	var out strings.Builder
+	out.WriteString(clientsIntro + "| client | version | protocol |")
+	for _, op := range operations {
+		fmt.Fprintf(&out, " %s |", op.name)
+	}
+	out.WriteString("\n" + strings.Repeat("|---", 3+len(operations)) + "|\n")
+	for _, c := range ran {
+		fmt.Fprintf(&out, "| %s | %s | %s |%s\n", c.name, c.version, c.protocol, marks(cells[c]))
+	}
+	out.WriteString(clientsLegend)
+	for i, c := range ran {
+		for _, op := range operations {
+			if reason := cells[c][op.name]; reason != "ok" && !toldBefore(ran[:i], cells, c, op.name) {
+				fmt.Fprintf(&out, "  - %s, %s: %s\n", c.name, op.name, reason)
+			}
+		}
+	}
+	return out.String()
+}
+
+// toldBefore says whether another row of the same client has given the same reason.
+func toldBefore(rows []*client, cells map[*client]map[string]string, c *client, op string) bool {
+	for _, other := range rows {
+		if other.name == c.name && cells[other][op] == cells[c][op] {
+			return true
+		}
+	}
+	return false
+}
+
+func marks(cells map[string]string) string {
+	var out strings.Builder
+	for _, op := range operations {
+		mark := "ok"
+		if cells[op.name] != "ok" {
+			mark = "no"
+		}
+		fmt.Fprintf(&out, " %s |", mark)
+	}
+	return out.String()
+}
+
+// checkPage holds docs/clients.md to the run, whatever the clients' versions; with -update it writes it.
+func checkPage(t *testing.T, ran []*client, cells map[*client]map[string]string) {
+	if *update {
+		if err := os.WriteFile(clientsPage, []byte(page(ran, cells)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	text, err := os.ReadFile(clientsPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(string(text), clientsIntro) || !strings.Contains(string(text), clientsLegend) {
+		t.Errorf("docs/clients.md is not what the test writes; run make clients-doc")
+	}
+	rows := map[string]string{} // marks by client and protocol
+	for line := range strings.Lines(string(text)) {
+		if cols := strings.SplitN(strings.TrimSpace(line), "|", 5); len(cols) == 5 {
+			rows[strings.TrimSpace(cols[1])+"/"+strings.TrimSpace(cols[3])] = cols[4]
+		}
+	}
+	for _, c := range ran {
+		if got, want := rows[c.name+"/"+c.protocol], marks(cells[c]); got != want {
+			t.Errorf("docs/clients.md says of %s in protocol %s:%q\nand the run says:%q\nrun make clients-doc", c.name, c.protocol, got, want)
+		}
+		for _, op := range operations {
+			if reason := cells[c][op.name]; reason != "ok" && !strings.Contains(string(text), fmt.Sprintf("%s, %s: %s\n", c.name, op.name, reason)) {
+				t.Errorf("docs/clients.md does not say why %s has no %s: %s; run make clients-doc", c.name, op.name, reason)
+			}
+		}
+	}
+}
