@@ -19,6 +19,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/packsource"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
@@ -354,6 +355,26 @@ func TestCapabilitiesAreDocumented(t *testing.T) {
 	for name := range names {
 		if !regexp.MustCompile("(?m)^\\|[^|]*[`=]" + regexp.QuoteMeta(name) + "[`=]").Match(page) {
 			t.Errorf("docs/protocol.md has no line for %s", name)
+		}
+	}
+}
+
+// The pack's source learns how long the client may be kept waiting.
+func TestKeepAlivePolicy(t *testing.T) {
+	t.Parallel()
+	p := newPolicyTest(t)
+	id := p.Commit("x")
+	p.Git("update-ref", "refs/heads/main", id.String())
+	for text, want := range map[string]time.Duration{"": 5 * time.Second, "keepAlive = 7": 7 * time.Second, "keepAlive = 0": 0, "keepAlive = -1": 0} {
+		s, err := p.configure("[uploadpack]\n"+text+"\n", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		after := time.Duration(-1)
+		source := &scripted{size: -1, send: func(out packsource.Output) error { after = out.KeepAliveAfter(); return nil }}
+		request := (&testRequest{command: "fetch", args: []string{"want " + id.String(), "done"}}).bytes(git.SHA1)
+		if _, _, err := s.serve(New(source, Options{}), request); err != nil || after != want {
+			t.Errorf("%q: %v, %v; want %v", text, after, err, want)
 		}
 	}
 }
