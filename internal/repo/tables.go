@@ -63,10 +63,18 @@ func (t *Tables) list(ctx context.Context, gitDir string, format git.ObjectForma
 	for _, argument := range []string{"peel", "symrefs", "unborn"} {
 		request = pktline.AppendLine(request, argument)
 	}
-	// Whose repositories these are is the operator's business; no configuration but this can say that to git.
+	config := []string{
+		"safe.directory=*",                                   // whose repositories these are is the operator's business; git asks no other configuration
+		"transfer.hideRefs=!refs", "transfer.hideRefs=!HEAD", // what is hidden is up to the Snapshot
+		"lsrefs.unborn=advertise",
+	}
+	var args []string
+	for _, setting := range config {
+		args = append(args, "-c", setting)
+	}
 	return t.run(ctx, process.Command{
 		Subcommand: "upload-pack",
-		Args:       []string{"-c", "safe.directory=*", "-c", "lsrefs.unborn=advertise", "upload-pack", "--stateless-rpc", "--strict", gitDir},
+		Args:       append(args, "upload-pack", "--stateless-rpc", "--strict", gitDir),
 		Env:        []string{"GIT_PROTOCOL=version=2"},
 		Stdin:      bytes.NewReader(pktline.AppendFlush(request)),
 	}, func(out io.Reader) error { return readRefs(out, format, add) })

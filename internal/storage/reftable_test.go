@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/repo"
 	"github.com/packhorse-git/packhorse/internal/storage"
@@ -114,6 +116,12 @@ func TestReftable(t *testing.T) {
 				run(args...)
 				check("app.git")
 			}
+			run("config", "transfer.hideRefs", "refs/tags")
+			run("config", "--add", "uploadpack.hideRefs", "HEAD")
+			if hidden := r.hiddenRefs(program, "app.git"); !slices.Equal(hidden, []string{"HEAD", "refs/tags/v2"}) {
+				t.Errorf("hidden: %q", hidden)
+			}
+			check("app.git")
 			before := commands("upload-pack")
 			check("app.git")
 			if n := commands("upload-pack") - before; n != 0 {
@@ -126,6 +134,21 @@ func TestReftable(t *testing.T) {
 			check("app.git")
 		})
 	}
+}
+
+// hiddenRefs names the hidden refs of a repository: its tips may be wanted where a config allows that.
+func (r *root) hiddenRefs(program, path string) (names []string) {
+	r.t.Helper()
+	runner, err := process.New(process.Options{Git: program, Classes: map[process.Class]process.Limits{repo.ClassRefs: {Slots: 1}}})
+	r.do(err)
+	defer runner.Close(context.Background())
+	opened, err := repo.Open(filepath.Join(r.dir, path), repo.Options{Tables: repo.NewTables(runner)})
+	r.do(err)
+	defer opened.Close()
+	snapshot, err := opened.Refs.Snapshot(r.t.Context())
+	r.do(err)
+	r.do(snapshot.EachHidden(func(ref refs.Ref) error { names = append(names, string(ref.Name)); return nil }))
+	return names
 }
 
 // TestReftableComesAndGoes moves a repository's refs between files and tables, under an open handle.
