@@ -8,11 +8,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
@@ -33,8 +35,13 @@ func lsRefs(format string, prefixes ...string) []byte {
 // gitAnswers is what the program git's upload-pack answers to a request of protocol version 2 for a path.
 func gitAnswers(t *testing.T, program, path string, request []byte) (string, error) {
 	t.Helper()
-	cmd := exec.Command(program, "upload-pack", "--stateless-rpc", path)
-	cmd.Env = append(gittest.Env(), "GIT_PROTOCOL=version=2")
+	return uploadPack(t, program, path, "version=2", request)
+}
+
+func uploadPack(t *testing.T, program, path, version string, request []byte, flags ...string) (string, error) {
+	t.Helper()
+	cmd := exec.Command(program, slices.Concat([]string{"upload-pack", "--stateless-rpc"}, flags, []string{path})...)
+	cmd.Env = append(gittest.Env(), "GIT_PROTOCOL="+version)
 	cmd.Stdin = bytes.NewReader(request)
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
@@ -45,11 +52,52 @@ func gitAnswers(t *testing.T, program, path string, request []byte) (string, err
 	return string(out), err
 }
 
-// brokenRef is how git shows a loose ref without an object ID in it, in version 2 only: with a null one, at which its own clients give
-// up. For us there is no such ref, as for git in version 0.
+// advertisedRefs is what an advertisement of version 0 tells about refs and shallow commits: the lines, and HEAD's target.
+func advertisedRefs(t *testing.T, advertisement string) string {
+	t.Helper()
+	var refs strings.Builder
+	r := pktline.NewReader(strings.NewReader(advertisement))
+	for {
+		typ, line, err := r.Line()
+		if err != nil || typ != pktline.Data {
+			if err != nil || typ != pktline.Flush {
+				t.Errorf("an advertisement that ends in a packet of type %v, %v", typ, err)
+			}
+			return refs.String()
+		}
+		ref, capabilities, _ := strings.Cut(string(line), "\x00")
+		if strings.HasPrefix(ref, strings.Repeat("0", 40)) { // broken, or none at all, which git says since 2.41 only
+			continue
+		}
+		fmt.Fprintln(&refs, ref)
+		for capability := range strings.FieldsSeq(capabilities) {
+			if strings.HasPrefix(capability, "symref=") {
+				fmt.Fprintln(&refs, capability)
+			}
+		}
+	}
+}
+
+// advertisesAsGit compares what the first answer in version 0 tells about refs.
+func (r *root) advertisesAsGit(program, path string, name git.RepoPath) {
+	r.t.Helper()
+	var ours answer
+	_, err := r.Advertise(context.Background(), name, protocol.Session{Stateless: true}, &ours)
+	theirs, gitErr := uploadPack(r.t, program, filepath.Join(r.dir, path), "", nil, "--advertise-refs")
+	if (err == nil) != (gitErr == nil) {
+		r.t.Errorf("%s in version 0: %v, git says %v", path, err, gitErr)
+	} else if err == nil {
+		if got, want := advertisedRefs(r.t, ours.String()), advertisedRefs(r.t, theirs); got != want {
+			r.t.Errorf("%s in version 0:\n%s\nwant\n%s", path, got, want)
+		}
+	}
+}
+
+// brokenRef is how git shows a loose ref without an object ID in it: with a null one, at which its own clients give up. For us there is
+// no such ref, as for git for-each-ref.
 var brokenRef = regexp.MustCompile(`(?m)^[0-9a-f]{4}0{40,64} refs/.*\n`)
 
-// asGit compares our answer to ls-refs, byte by byte, with that of git for the same path. Where git refuses we have to.
+// asGit compares our answer to ls-refs, byte by byte, and our advertisement of version 0 with those of git for the same path. Where git refuses we have to.
 func (r *root) asGit(path string) (served bool) {
 	r.t.Helper()
 	return r.asProgram("git", path)
@@ -64,6 +112,7 @@ func (r *root) asProgram(program, path string) (served bool) {
 	if _, err := r.Advertise(context.Background(), name, version2, &advertised); err == nil && strings.Contains(advertised.String(), "object-format=sha256") {
 		format = "sha256"
 	}
+	r.advertisesAsGit(program, path, name)
 	for _, prefixes := range [][]string{nil, {"HEAD"}, {"refs/heads/", "refs/bisect/"}} {
 		request := lsRefs(format, prefixes...)
 		var ours answer
