@@ -1,0 +1,47 @@
+package repo
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gittest"
+)
+
+// What was read of the shallow file counts for no longer than the file is the same.
+func TestShallowFileChanges(t *testing.T) {
+	t.Parallel()
+	made := gittest.Init(t)
+	r, err := Open(made.Dir, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	path := filepath.Join(made.Dir, "shallow")
+	for i := range 50 { // most of them within one tick of the clock
+		id := strings.Repeat(string("0123456789"[i%10]), 39) + "f"
+		if err := os.WriteFile(path, []byte(id+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if i%5 == 0 { // old enough to be remembered
+			old := time.Now().Add(-time.Hour)
+			if err := os.Chtimes(path, old, old.Add(time.Duration(i))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 2 {
+			if ids, err := r.Shallow(); err != nil || len(ids) != 1 || ids[0].String() != id {
+				t.Fatalf("round %d: %v, %v; want %s", i, ids, err, id)
+			}
+		}
+	}
+	if err := os.Truncate(path, maxShallowFile+1); err != nil { // a file of holes
+		t.Fatal(err)
+	}
+	if _, err := r.Shallow(); !fault.Is(err, fault.Corrupt) || !strings.Contains(fault.Message(err), "longer than") {
+		t.Errorf("a giant file: %v", err)
+	}
+}
