@@ -16,6 +16,8 @@ func FuzzServe(f *testing.F) {
 	g.Git("update-ref", "refs/heads/main", b.String())
 	g.Git("tag", "-a", "-m", "x", "v1", "main")
 	g.Git("tag", "-a", "-m", "x", "v2", "v1")
+	g.Git("config", "uploadpack.advertiseBundleURIs", "true")
+	g.Git("config", "bundle.version", "1")
 	r := openRepo(f, g.Dir)
 	want, old := "want "+b.String(), a.String()
 	for _, q := range []testRequest{
@@ -26,6 +28,8 @@ func FuzzServe(f *testing.F) {
 		{command: "fetch", args: []string{want, "deepen-since 1", "deepen-not v1", "sideband-all", "done"}},
 		{command: "fetch", args: []string{want, "filter combine:tree:1+sparse:oid=main:file", "no-progress", "done"}},
 		{command: "fetch", args: []string{"want-ref refs/heads/main", "wait-for-done", "have " + g.ID("v2").String()}},
+		{command: "object-info", args: []string{"size", "oid " + old, "oid " + g.ID("v1").String()}},
+		{command: "bundle-uri"},
 		{command: "fetch", args: []string{"want " + g.ID("v1").String(), "want " + g.ID("main:file").String(), "done"}},
 	} {
 		f.Add(q.bytes(r.Format))
