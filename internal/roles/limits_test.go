@@ -1,0 +1,122 @@
+package roles
+
+import (
+	"encoding"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// noLimits are numbers and times of the configuration that bound nothing.
+var noLimits = map[string]bool{
+	"git.nice": true, "git.threads": true, "git.window": true, "git.shallow_window": true, "git.shallow_compression": true,
+}
+
+// TestDocsLimits holds docs/limits.md to the code: every limit of the configuration is there with its default, and every error that it
+// promises exists.
+func TestDocsLimits(t *testing.T) {
+	text, err := os.ReadFile("../../docs/limits.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string]string{} // by key
+	key := regexp.MustCompile("^`([a-z_]+\\.[a-z_]+)`$")
+	says := regexp.MustCompile(`"([^"]+)"`)
+	var errors []string
+	for line := range strings.Lines(string(text)) {
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), " | ")
+		if len(cells) != 4 {
+			continue
+		}
+		if m := key.FindStringSubmatch(strings.TrimSpace(cells[2])); m != nil {
+			rows[m[1]] = strings.TrimSpace(cells[1])
+		}
+		for _, m := range says.FindAllStringSubmatch(cells[3], -1) {
+			errors = append(errors, m[1])
+		}
+	}
+	cfg := DefaultConfig()
+	known := map[string]bool{}
+	for _, s := range settings(&cfg) {
+		known[s.Key] = true
+		_, isText := s.Value.Addr().Interface().(encoding.TextUnmarshaler)
+		if !isText && s.Value.Kind() != reflect.Int || noLimits[s.Key] {
+			continue
+		}
+		value, there := rows[s.Key]
+		if !there {
+			t.Errorf("docs/limits.md does not tell of %s", s.Key)
+			continue
+		}
+		if want := fmt.Sprint(s.Value.Interface()); !s.Value.IsZero() && value != want {
+			t.Errorf("docs/limits.md says that %s is %s by default; it is %s", s.Key, value, want)
+		}
+	}
+	for key := range rows {
+		if !known[key] {
+			t.Errorf("docs/limits.md tells of %s, which is no key", key)
+		}
+	}
+	texts := literals(t)
+	for _, want := range errors {
+		// What stands for a number is a verb in the code; and what is promised may be a part of a longer text.
+		words := regexp.MustCompile(strings.ReplaceAll(regexp.QuoteMeta(want), "N", "%[ds]"))
+		if !slices.ContainsFunc(texts, func(l literal) bool { return l.pattern.MatchString(want) || words.MatchString(l.text) }) {
+			t.Errorf("docs/limits.md promises the error %q, which nothing in the code says", want)
+		}
+	}
+	if len(errors) < 20 {
+		t.Errorf("only %d errors found in docs/limits.md", len(errors))
+	}
+	if n := strings.Count(string(text), "\n"); n > 120 {
+		t.Errorf("docs/limits.md has %d lines", n)
+	}
+}
+
+// literal is a string in the code, and the texts that it makes: a verb stands for anything.
+type literal struct {
+	text    string
+	pattern *regexp.Regexp
+}
+
+// literals are the strings in the code.
+func literals(t *testing.T) (list []literal) {
+	t.Helper()
+	verb := regexp.MustCompile(`%[-+# 0-9.]*[a-zA-Z]`)
+	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+				text, _ := strconv.Unquote(lit.Value)
+				if parts := verb.Split(text, -1); len(strings.Join(parts, "")) >= 10 {
+					for i := range parts {
+						parts[i] = regexp.QuoteMeta(parts[i])
+					}
+					list = append(list, literal{text, regexp.MustCompile(strings.Join(parts, ".+"))})
+				}
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
