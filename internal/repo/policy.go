@@ -13,7 +13,8 @@ import (
 // repository is open.
 //
 // A value that is damaged is an error, as in git: a rule that cannot be read might have refused something. Git reads most of these
-// keys one value after the other and dies of any that is damaged, of lsrefs.unborn only the last; so do we.
+// keys one value after the other and dies of any that is damaged, of lsrefs.unborn and transfer.advertiseObjectInfo only of the last;
+// so do we.
 type Policy struct {
 	Filter      bool        // uploadpack.allowFilter: the client may leave objects out
 	Filters     FilterRules // uploadpackfilter.*: by which filters

@@ -5,7 +5,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
-// offer is what clients of version 2 may ask of a repository.
+// offer is what clients may ask of a repository.
 func (s *Server) offer(r *repo.Repo) protocol.Offer {
 	p := r.Policy()
 	return protocol.Offer{

@@ -70,7 +70,8 @@ const (
 	CommandBundleURI  Command = "bundle-uri"
 )
 
-// Offer is what a server of version 2 may offer or not. What it does not offer it does not accept either.
+// Offer is what a server may offer or not. What it does not offer it does not accept either. Versions 0 and 1 know of Filter and
+// Session alone.
 type Offer struct {
 	Filter, RefInWant, SidebandAll bool // features of fetch
 	Unborn                         bool // a feature of ls-refs; the argument is accepted anyway, as with git
