@@ -18,7 +18,8 @@ type form struct {
 	sideband protocol.Sideband
 }
 
-// send writes the sections, nil if they have been sent, and then the pack.
+// send writes the sections and then the pack. Sections are nil if they have been sent, in a session with state: the answer then has no
+// length.
 func (f *fetch) send(ctx context.Context, spec *packsource.Spec, sections []byte, form form, reply protocol.Reply) error {
 	f.outcome.Key = spec.Key().String()
 	out := newOutput(reply, sections, form, f.start)
@@ -33,7 +34,7 @@ func (f *fetch) send(ctx context.Context, spec *packsource.Spec, sections []byte
 		return out.fail(err)
 	}
 	defer pack.Close()
-	if size := pack.Size(); size >= 0 && form.sideband == protocol.Sideband64k {
+	if size := pack.Size(); size >= 0 && form.sideband == protocol.Sideband64k && sections != nil {
 		reply.Length(out.announce(pack.Info(), size))
 	}
 	begun := time.Now()

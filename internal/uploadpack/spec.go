@@ -28,8 +28,9 @@ func (f *fetch) spec(ctx context.Context) (*packsource.Spec, error) {
 	}
 	grafts := f.grafts()
 	spec.Shallow = grafts.IDs()
-	// What the client has is closed under the history that IT sees: only an ancestor in its own, grafted graph is implied.
-	haves, err := f.repo.Graph.Maximal(ctx, f.common, f.clientView())
+	// What the client has is closed under the history that IT sees, and what the pack leaves out under that which git sees when it
+	// makes the pack: only an ancestor in both is implied.
+	haves, err := f.repo.Graph.Maximal(ctx, f.common, grafts)
 	if err != nil {
 		return nil, err
 	}

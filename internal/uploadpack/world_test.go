@@ -234,20 +234,24 @@ func (s *testServer) list(t testing.TB) {
 // oracle asks the real upload-pack in version 2.
 func (s *testServer) oracle(t testing.TB, request []byte) (out []byte, failed bool, stderr string) {
 	t.Helper()
-	return s.oracleAs(t, protocol.V2, request)
+	return s.oracleAs(t, version2, request)
 }
 
-// oracleAs asks the real upload-pack; failed means that it did not answer the request.
-func (s *testServer) oracleAs(t testing.TB, version protocol.Version, request []byte) (out []byte, failed bool, stderr string) {
+// oracleAs asks the real upload-pack; failed means that it did not answer the request. What comes before the answer in a session with
+// state, the advertisement, is left away.
+func (s *testServer) oracleAs(t testing.TB, session protocol.Session, request []byte) (out []byte, failed bool, stderr string) {
 	t.Helper()
-	args := []string{"upload-pack", "--stateless-rpc", s.Dir}
-	if version != protocol.V2 {
+	args := []string{"upload-pack", s.Dir}
+	if session.Stateless {
+		args = []string{"upload-pack", "--stateless-rpc", s.Dir}
+	}
+	if session.Version != protocol.V2 {
 		// In the older versions the client's boundary is part of the question whether it is "ready". Git forgets that of commits that
 		// it finds in a commit-graph (seen in 2.39), so that its answer depends on whether there is one; ours does not.
 		args = append([]string{"-c", "core.commitGraph=false"}, args...)
 	}
 	cmd := exec.Command("git", args...)
-	cmd.Env = append(gittest.Env(), "GIT_PROTOCOL=version="+version.String()[1:])
+	cmd.Env = append(gittest.Env(), "GIT_PROTOCOL=version="+session.Version.String()[1:])
 	cmd.Stdin = bytes.NewReader(request)
 	var o, e bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &o, &e
@@ -255,8 +259,12 @@ func (s *testServer) oracleAs(t testing.TB, version protocol.Version, request []
 	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
 	}
-	told := strings.HasPrefix(string(o.Bytes()[min(4, o.Len()):]), "ERR ")
-	return o.Bytes(), err != nil || told, e.String()
+	out = o.Bytes()
+	if !session.Stateless {
+		_, out, _ = bytes.Cut(out, []byte("\n0000"))
+	}
+	told := strings.HasPrefix(string(out[min(4, len(out)):]), "ERR ")
+	return out, err != nil || told, e.String()
 }
 
 // serve asks us in version 2.
