@@ -74,8 +74,8 @@ func (a *advertiser) refs(snapshot *refs.Snapshot, head refs.Head) error {
 		return err
 	}
 	lines := protocol.Lines{Buf: a.buf}
-	for _, id := range shallow {
-		lines.Boundary("shallow", id)
+	for _, id := range protocol.SortIDs(shallow) {
+		lines.ID("shallow", id)
 	}
 	a.buf = lines.Buf
 	return a.finish()

@@ -57,3 +57,36 @@ func FuzzServe(f *testing.F) {
 		}
 	})
 }
+
+// FuzzServeV0 is FuzzServe for version 0, with state and without.
+func FuzzServeV0(f *testing.F) {
+	g := gittest.Init(f)
+	a := g.Commit("a")
+	b := g.Commit("b", a)
+	g.Git("update-ref", "refs/heads/main", b.String())
+	g.Git("tag", "-a", "-m", "x", "v1", "main")
+	r := openRepo(f, g.Dir)
+	want, old := "want "+b.String(), a.String()
+	for _, q := range []testRequest{
+		{args: []string{want, "have " + old, "thin-pack", "ofs-delta", "include-tag"}},
+		{args: []string{want, "have " + old, "have " + g.ID("v1").String(), "shallow " + old, "deepen 1"}},
+		{args: []string{want, "shallow " + b.String(), "deepen 1", "deepen-relative", "filter blob:none"}},
+		{args: []string{"want " + old, "deepen-since 1", "deepen-not v1"}},
+	} {
+		for _, acks := range []string{"", "multi_ack", "multi_ack_detailed no-done"} {
+			f.Add(q.bytesV0(&dialect{acks: acks, sideband: "side-band-64k", window: 1, end: "done"}, r.Format))
+		}
+	}
+	f.Add([]byte("0000"))
+	pack := &scripted{size: -1, send: func(packsource.Output) error { return nil }}
+	f.Fuzz(func(t *testing.T, request []byte) {
+		for _, rule := range []Wants{WantsAny, WantsTip} {
+			for _, session := range olderSessions {
+				_, _, err := (&testServer{repo: r}).serveAs(New(pack, Options{Wants: rule}), session, request)
+				if kind := fault.KindOf(err); err != nil && kind != fault.Invalid && kind != fault.NotFound && kind != fault.Denied {
+					t.Errorf("%v: %v", kind, err)
+				}
+			}
+		}
+	})
+}

@@ -7,8 +7,10 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
@@ -126,5 +128,78 @@ func TestOutput(t *testing.T) {
 		})
 	}
 }
+
+// A client without side-band-64k gets the same pack in other packets, or bare. There a pack that is not whole ends with no more than a cut
+// connection: Serve's error is not one that the client was told.
+func TestOutputWithoutSideband64k(t *testing.T) {
+	t.Parallel()
+	g := gittest.Init(t)
+	g.Git("update-ref", "refs/heads/main", g.Commit("a").String())
+	s := &testServer{Repo: g, repo: openRepo(t, g.Dir)}
+	content := "PACK" + strings.Repeat("0123456789", 20_000)
+	packets := pktline.AppendBand(nil, pktline.BandData, content)
+	broken := fault.New(fault.Unavailable, "git was killed")
+	text := strings.Repeat("Counting\n", 300)
+	send := func(end error) func(packsource.Output) error {
+		return func(out packsource.Output) error {
+			end := end
+			if _, direct := out.(io.ReaderFrom); direct {
+				t.Error("a file would be sent as it is")
+			}
+			if out.KeepAliveAfter() > 0 {
+				end = errors.Join(out.KeepAlive(), end)
+			}
+			return errors.Join(out.Progress([]byte(text)), second(out.Write(packets)), end)
+		}
+	}
+	q := testRequest{command: "fetch", args: []string{"want " + g.ID("main").String(), "done"}}
+	for _, session := range olderSessions {
+		for _, sideband := range []string{"side-band", ""} {
+			request := q.bytesV0(&dialect{sideband: sideband, end: "done"}, git.SHA1)
+			source := &scripted{size: int64(len(packets)), info: packsource.Info{Result: packsource.Hit}, send: send(nil)}
+			reply, _, err := s.serveAs(New(source, Options{}), session, request)
+			if err != nil || reply.length >= 0 {
+				t.Fatalf("%+v, %q: %v, length %d", session, sideband, err, reply.length)
+			}
+			a, err := parseAnswerV0(reply.Bytes(), sideband)
+			if err != nil || string(a.pack) != content || (sideband == "") != (a.progress == "") {
+				t.Errorf("%+v, %q: %v, a pack of %d bytes, progress %.40q", session, sideband, err, len(a.pack), a.progress)
+			}
+
+			source = &scripted{size: -1, send: send(broken)}
+			reply, _, err = s.serveAs(New(source, Options{}), session, request)
+			_, told := errors.AsType[*protocol.ToldClient](err)
+			if !errors.Is(err, broken) || told != (sideband != "") {
+				t.Errorf("%+v, %q: %v, told %v", session, sideband, err, told)
+			}
+			if a, _ := parseAnswerV0(reply.Bytes(), sideband); strings.Contains(a.bandError, "git was killed") != told {
+				t.Errorf("%+v, %q: the client is told %q", session, sideband, a.bandError)
+			}
+		}
+	}
+}
+
+// Small packets are made in one buffer, however long the pack is.
+func TestReframingAllocatesNothing(t *testing.T) {
+	packets := pktline.AppendBand(nil, pktline.BandData, strings.Repeat("x", 200_000))
+	for _, sideband := range []protocol.Sideband{protocol.SidebandMini, protocol.NoSideband} {
+		out := &reframer{out: newOutput(discard{}, nil, form{sideband: sideband}, time.Now())}
+		out.Write(packets)
+		if n := testing.AllocsPerRun(10, func() { out.Write(packets) }); n > 0 {
+			t.Errorf("side-band %d: %v allocations", sideband, n)
+		}
+		if cap(out.buf) > 2*pktline.MaxLine {
+			t.Errorf("side-band %d: a buffer of %d bytes", sideband, cap(out.buf))
+		}
+	}
+}
+
+// discard is a reply to nobody.
+type discard struct{}
+
+func (discard) Length(int64)                {}
+func (discard) Bulk() error                 { return nil }
+func (discard) Flush() error                { return nil }
+func (discard) Write(p []byte) (int, error) { return len(p), nil }
 
 func second(_ int, err error) error { return err }

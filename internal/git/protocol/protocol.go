@@ -408,8 +408,9 @@ func (p *parser) fetchValue(f *Fetch, key, value, line []byte) error {
 	return nil
 }
 
-// parseNumber reads a number as C does: decimal, octal after a 0, hexadecimal after 0x. Go's other prefixes and underscores are none.
+// parseNumber reads a number as C does, after any space: decimal, octal after a 0, hexadecimal after 0x. Go's other prefixes and underscores are none.
 func parseNumber(s string, bits int) (int64, bool) {
+	s = strings.TrimLeft(s, " \t\n\v\f\r")
 	if !isCNumber(s) {
 		return 0, false
 	}

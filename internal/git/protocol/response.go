@@ -120,7 +120,7 @@ func (l *Lines) Ack(id git.ObjectID, status string) {
 	l.finish(start)
 }
 
-// Boundary adds a line "shallow" or "unshallow" of versions 0 and 1, which has no newline (gitprotocol-pack(5), "shallow-line").
+// Boundary adds a line "shallow" or "unshallow" of versions 0 and 1, which has no newline (gitprotocol-pack(5), "shallow-update").
 func (l *Lines) Boundary(word string, id git.ObjectID) {
 	start := l.start()
 	l.Buf = append(append(l.Buf, word...), ' ')

@@ -1,0 +1,206 @@
+package uploadpack
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/repo"
+)
+
+var olderSessions = []protocol.Session{
+	{Version: protocol.V0, Stateless: true}, {Version: protocol.V1, Stateless: true}, {Version: protocol.V0}, {Version: protocol.V1},
+}
+
+// advertisement is our advertisement.
+func advertisement(t testing.TB, r *repo.Repo, session protocol.Session) (*recorder, protocol.Outcome) {
+	t.Helper()
+	reply := newRecorder()
+	outcome, err := New(keySource{}, Options{Agent: "packhorse/test"}).Advertise(t.Context(), r, session, "SID", reply)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if session.Stateless != (reply.length >= 0 || reply.bulk > 0) || reply.length >= 0 && reply.length != int64(reply.Len()) {
+		t.Errorf("%+v: length %d announced, %d bytes written", session, reply.length, reply.Len())
+	}
+	return reply, outcome
+}
+
+// gitAdvertises is git's.
+func gitAdvertises(t testing.TB, dir string, session protocol.Session) string {
+	t.Helper()
+	args := []string{"upload-pack", "--stateless-rpc", "--advertise-refs", dir}
+	if !session.Stateless {
+		args = []string{"upload-pack", dir}
+	}
+	cmd := exec.Command("git", args...)
+	cmd.Env = append(gittest.Env(), "GIT_PROTOCOL=version="+session.Version.String()[1:])
+	cmd.Stdin = strings.NewReader("0000")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+var serverWords = regexp.MustCompile(` (agent|session-id)=\S+`)
+
+// normal takes the length, our name and the order of capabilities off an advertisement.
+func normal(t testing.TB, text string) string {
+	t.Helper()
+	var b strings.Builder
+	for in := pktline.NewReader(strings.NewReader(text)); ; {
+		typ, line, err := in.Next()
+		if err != nil {
+			return b.String()
+		}
+		ref, features, has := strings.Cut(string(line), "\x00")
+		if has {
+			list := strings.Fields(serverWords.ReplaceAllString(features, ""))
+			slices.Sort(list)
+			ref += " " + strings.Join(list, " ") + "\n"
+		}
+		fmt.Fprintf(&b, "%v %q\n", typ, ref)
+	}
+}
+
+// noRefs is how git before 2.41 says that there are no refs: with nothing. We say it as git does since then.
+var noRefs = regexp.MustCompile(`(?m)^data "0+ capabilities\^\{\}.*\n`)
+
+func TestAdvertisementAsGit(t *testing.T) {
+	t.Parallel()
+	check := func(name, dir string) {
+		t.Helper()
+		r := openRepo(t, dir)
+		for _, session := range olderSessions {
+			reply, _ := advertisement(t, r, session)
+			want, got := normal(t, gitAdvertises(t, dir, session)), normal(t, reply.String())
+			if !strings.Contains(want, "capabilities^{}") {
+				got = noRefs.ReplaceAllString(got, "")
+			}
+			if got != want {
+				t.Errorf("%s, %+v:\n%s\ngit:\n%s", name, session, got, want)
+			}
+		}
+	}
+	for i, layout := range layouts {
+		s := newTestServer(t, uint64(20+i), layout)
+		check(layout, s.Dir)
+	}
+	empty := gittest.Init(t)
+	check("empty", empty.Dir)
+	check("empty, sha256", gittest.Init(t, "--object-format=sha256").Dir)
+	empty.Git("symbolic-ref", "refs/heads/x", "refs/heads/y")
+	check("nothing but a dangling symref", empty.Dir)
+
+	g := gittest.Init(t)
+	id := g.Commit("x")
+	g.Git("update-ref", "refs/heads/main", id.String())
+	g.Git("update-ref", "refs/heads/other", id.String())
+	for _, config := range []string{
+		"", "[uploadpack]\nallowTipSHA1InWant", "[uploadpack]\nallowReachableSHA1InWant", "[uploadpack]\nallowAnySHA1InWant",
+		"[uploadpack]\nallowFilter = false", "[transfer]\nhideRefs = refs/heads/other", "[transfer]\nhideRefs = refs/heads/main",
+		"[transfer]\nhideRefs = refs",
+	} {
+		file := filepath.Join(g.Dir, "config")
+		plain, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := string(plain) + "[uploadpack]\nallowFilter = true\n" + config + "\n"
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		check(config, g.Dir)
+		if err := os.WriteFile(file, plain, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g.Git("config", "uploadpack.allowFilter", "true")
+	g.Git("update-ref", "--no-deref", "HEAD", id.String())
+	check("detached", g.Dir)
+	g.Git("symbolic-ref", "HEAD", "refs/heads/unborn")
+	check("unborn", g.Dir)
+	if err := os.WriteFile(filepath.Join(g.Dir, "refs/heads/broken"), []byte(strings.Repeat("1", 40)+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	check("a ref to nothing", g.Dir)
+
+	// Of a hidden HEAD git does not show the ID, but it does tell the target. We tell nothing.
+	g.Git("symbolic-ref", "HEAD", "refs/heads/main")
+	g.Git("config", "transfer.hideRefs", "HEAD")
+	if reply, _ := advertisement(t, openRepo(t, g.Dir), olderSessions[0]); bytes.Contains(reply.Bytes(), []byte("HEAD")) {
+		t.Errorf("a hidden HEAD: %q", reply)
+	}
+}
+
+// A long advertisement goes out in pieces, among the bulk.
+func TestLongAdvertisement(t *testing.T) {
+	t.Parallel()
+	g := gittest.Init(t)
+	id := g.Commit("x")
+	var in strings.Builder
+	for i := range 3000 {
+		fmt.Fprintf(&in, "create refs/heads/a-branch-with-a-name-%d %s\n", i, id)
+	}
+	g.GitIn(in.String(), "update-ref", "--stdin")
+	g.Git("pack-refs", "--all")
+	reply, outcome := advertisement(t, openRepo(t, g.Dir), olderSessions[0])
+	if reply.length >= 0 || reply.bulk != 1 || outcome.Refs != 3000 {
+		t.Errorf("length %d, bulk %d, %d refs", reply.length, reply.bulk, outcome.Refs)
+	}
+	if got, want := normal(t, reply.String()), normal(t, gitAdvertises(t, g.Dir, olderSessions[0])); strings.ReplaceAll(got, " filter", "") != want {
+		t.Errorf("%d bytes, git %d", len(got), len(want))
+	}
+}
+
+// A request in version 0 asks for the very pack that the same request in version 2 asks for.
+func TestOneKeyForAllVersions(t *testing.T) {
+	t.Parallel()
+	g := gittest.Init(t)
+	a := g.Commit("a")
+	b := g.Commit("b", a)
+	c := g.Commit("c", b)
+	g.Git("update-ref", "refs/heads/main", c.String())
+	g.Git("tag", "-a", "-m", "x", "v1", "main")
+	s := &testServer{Repo: g, repo: openRepo(t, g.Dir), format: git.SHA1}
+	server := New(cached(t, newSource(t)), Options{})
+	for _, args := range [][]string{
+		{"want " + c.String()},
+		{"want " + c.String(), "want " + g.ID("v1").String(), "ofs-delta", "no-progress"},
+		{"want " + c.String(), "have " + a.String(), "thin-pack", "ofs-delta", "include-tag"},
+		{"want " + c.String(), "deepen 1", "include-tag"},
+		{"want " + c.String(), "shallow " + c.String(), "have " + c.String(), "deepen 1", "deepen-relative"},
+		{"want " + c.String(), "filter blob:none"},
+	} {
+		q := &testRequest{command: "fetch", args: append(args, "done")}
+		_, first, err := s.serve(server, q.bytes(git.SHA1))
+		if err != nil || first.Pack != "miss" {
+			t.Fatalf("%q: %s, %v", args, first.Pack, err)
+		}
+		for _, sideband := range []string{"side-band-64k", "side-band", ""} {
+			for _, session := range olderSessions {
+				d := &dialect{acks: "multi_ack_detailed", sideband: sideband, end: "done"}
+				for range 2 { // the second time the way to the pack is remembered, too
+					reply, outcome, err := s.serveAs(server, session, q.bytesV0(d, git.SHA1))
+					if err != nil || outcome.Key != first.Key || outcome.Pack != "hit" {
+						t.Errorf("%q, %q, %+v: %s, %v", args, sideband, session, outcome.Pack, err)
+					}
+					if (reply.length >= 0) != (session.Stateless && sideband == "side-band-64k") {
+						t.Errorf("%q, %q, %+v: length %d", args, sideband, session, reply.length)
+					}
+				}
+			}
+		}
+	}
+}
