@@ -70,6 +70,10 @@ func TestKey(t *testing.T) {
 		{[]string{want}, []string{want, "have " + strings.Repeat("1", 40)}},
 		{[]string{want}, []string{want, "shallow " + strings.Repeat("1", 40)}},
 		{[]string{want}, []string{want, "include-tag"}},
+		// Boundaries that the walk does not meet: of earlier fetches with --depth.
+		{[]string{want, "deepen 1"}, []string{want, "deepen 1", "shallow " + a.String()}},
+		{[]string{want, "deepen 1", "have " + b.String(), "shallow " + b.String()},
+			[]string{want, "deepen 1", "have " + b.String(), "shallow " + b.String(), "shallow " + side.String()}},
 	} {
 		if key(test.one...) != key(test.other...) {
 			t.Errorf("different keys:\n%q\n%q", test.one, test.other)

@@ -18,6 +18,9 @@ import (
 // is part of the key: right, but shared by fewer.
 const tagWalk = 5000
 
+// graftWalk is how many commits are looked at to tell which boundaries count. Beyond that all do: right, but shared by fewer.
+const graftWalk = 5000
+
 // spec brings what was negotiated into canonical form.
 func (f *fetch) spec(ctx context.Context) (*packsource.Spec, error) {
 	spec := &packsource.Spec{
@@ -27,7 +30,6 @@ func (f *fetch) spec(ctx context.Context) (*packsource.Spec, error) {
 		Wants: f.wants, Thin: f.request.ThinPack, Offset: f.request.OfsDelta,
 	}
 	grafts := f.grafts()
-	spec.Shallow = grafts.IDs()
 	// What the client has is closed under the history that IT sees, and what the pack leaves out under that which git sees when it
 	// makes the pack: only an ancestor in both is implied.
 	haves, err := f.repo.Graph.Maximal(ctx, f.common, grafts)
@@ -38,6 +40,13 @@ func (f *fetch) spec(ctx context.Context) (*packsource.Spec, error) {
 	if err := f.unshallow(spec); err != nil {
 		return nil, err
 	}
+	// A CI machine that fetches with --depth again and again keeps every boundary that it ever had. Those that the walk does not meet
+	// say nothing about the pack.
+	met, err := f.repo.Graph.Met(ctx, slices.Concat(spec.Wants, spec.Haves), grafts, graftWalk)
+	if err != nil {
+		return nil, err
+	}
+	spec.Shallow = met.IDs()
 	if err := f.filter(spec); err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -182,7 +183,7 @@ var checks = []struct {
 	run  func(*testing.T, fixture)
 }{
 	{"Commit", checkCommit}, {"Unreachable", checkUnreachable}, {"AllReach", checkAllReach}, {"Maximal", checkMaximal},
-	{"Missing", checkMissing}, {"Ready", checkReady}, {"Depth", checkDepth}, {"DepthRelative", checkDepthRelative}, {"Since", checkSince},
+	{"Missing", checkMissing}, {"Met", checkMet}, {"Ready", checkReady}, {"Depth", checkDepth}, {"DepthRelative", checkDepthRelative}, {"Since", checkSince},
 }
 
 func TestRandomRepositories(t *testing.T) {
@@ -416,6 +417,22 @@ func checkMissing(t *testing.T, f fixture) {
 		some, more, err := f.g.Missing(context.Background(), wants, haves, shallow, len(want)-1)
 		if err != nil || !more || len(some) > len(want)-1 {
 			t.Fatalf("limit %d: got %d, %v, %v", len(want)-1, len(some), more, err)
+		}
+	}
+}
+
+func checkMet(t *testing.T, f fixture) {
+	for range 60 {
+		starts, shallow := f.some(f.rnd, 3), f.someCommits(f.rnd, 4)
+		reached := f.reach(shallow, f.peeled(f.g, starts)...)
+		want := maps.Clone(shallow)
+		maps.DeleteFunc(want, func(id git.ObjectID, _ struct{}) bool { return !reached.Has(id) })
+		got, err := f.g.Met(context.Background(), starts, shallow, math.MaxInt)
+		if err != nil || !maps.Equal(got, want) {
+			t.Fatalf("starts %v, shallow %v: %v\ngot  %v\nwant %v", starts, shallow.IDs(), err, got.IDs(), want.IDs())
+		}
+		if got, err = f.g.Met(context.Background(), starts, shallow, 0); err != nil || len(reached) > 0 && !maps.Equal(got, shallow) {
+			t.Fatalf("with a limit of 0: got %v, %v; want %v", got.IDs(), err, shallow.IDs())
 		}
 	}
 }

@@ -1,0 +1,58 @@
+package graph
+
+import (
+	"context"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// metSeen is Met's mark.
+const metSeen uint8 = 1 << 0
+
+// Met tells which of the grafts a walk from these commits meets, the commits themselves included: the others change nothing about
+// what is reachable. It ends as soon as all are met. Beyond limit commits it gives up, and all grafts count as met.
+func (g *Graph) Met(ctx context.Context, starts []git.ObjectID, shallow Commits, limit int) (Commits, error) {
+	met, gaveUp := Commits{}, false
+	if len(shallow) == 0 {
+		return met, nil
+	}
+	err := g.run(ctx, shallow, func(w *walk) error {
+		clear(met)
+		level, err := w.peelCommits(starts, true)
+		if err != nil {
+			return err
+		}
+		var next []uint32
+		for visited := 0; len(level) > 0; level, next = next, level[:0] { // level by level: a boundary lies as deep everywhere
+			for _, n := range level {
+				if !w.visit(n, metSeen) {
+					continue
+				}
+				if visited++; visited > limit {
+					gaveUp = true
+					return nil
+				}
+				if err := w.step(); err != nil {
+					return err
+				}
+				if w.has(n, grafted) {
+					met[w.id(n)] = struct{}{}
+					if len(met) == len(shallow) {
+						return nil
+					}
+					continue
+				}
+				parents, err := w.parents(n)
+				if err != nil {
+					return err
+				}
+				next = append(next, parents...)
+			}
+		}
+		return nil
+	})
+	if gaveUp {
+		return shallow, err
+	}
+	return met, err
+}
