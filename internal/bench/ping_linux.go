@@ -69,6 +69,7 @@ func (l *pollLoop) run() error {
 		if err := l.connect(i); err != nil {
 			return err
 		}
+		l.conns[i].used = true // it may be idle for long before its first request, and a server may close it for that
 	}
 	for i := len(l.conns) - 1; i >= 0; i-- {
 		l.idle = append(l.idle, i)
