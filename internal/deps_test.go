@@ -34,7 +34,8 @@ const allowedImports = `
 	git/protocol, repo, packsource < uploadpack;
 	uploadpack, packcache, admit < storage;
 	git/protocol, admit, bulk < gateway;
-	git, git/pktline < bench;
+	git, git/pktline < bench/fleet;
+	bench/fleet < bench;
 	storage, gateway, observe, bench < roles;
 	roles < cmd/packhorse;
 

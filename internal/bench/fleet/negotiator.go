@@ -1,0 +1,173 @@
+package fleet
+
+import (
+	"container/heap"
+	"slices"
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// negotiator chooses the commits that are named as haves, as git's default algorithm does (git-config(1),
+// fetch.negotiationAlgorithm "consecutive"): all that is reachable from the refs, the youngest first, but nothing behind
+// what is known to be common.
+type negotiator struct {
+	h         *History
+	cut       map[node]bool // the machine's boundary: these commits have no parents
+	flags     map[node]flag
+	queue     queue
+	nonCommon int // commits in the queue that are not known to be common
+}
+
+type flag uint8
+
+const (
+	seen   flag = 1 << iota // was in the queue
+	common                  // the server has it
+	popped                  // is in the queue no more
+)
+
+// negotiate begins with the machine's refs.
+func (h *History) negotiate(m *Machine) *negotiator {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	n := &negotiator{h: h, cut: m.shallow, flags: map[node]flag{}}
+	for _, at := range m.tips() {
+		n.push(at, seen)
+	}
+	if m.Tool == GitLab { // its tags: git followed them to whatever it has; their names sort behind the others
+		for _, at := range h.taggedBy(m) {
+			n.push(at, seen)
+		}
+	}
+	return n
+}
+
+// taggedBy lists the tagged commits that a machine has, by the names of the tags.
+func (h *History) taggedBy(m *Machine) []node {
+	if len(h.tags) == 0 {
+		return nil
+	}
+	type named struct {
+		name string
+		at   node
+	}
+	var list []named
+	for at := range h.walk(m.tips(), m.shallow, 0) {
+		for _, t := range h.tags[at] {
+			list = append(list, named{t.name, at})
+		}
+	}
+	slices.SortFunc(list, func(a, b named) int { return strings.Compare(a.name, b.name) })
+	nodes := make([]node, len(list))
+	for i, t := range list {
+		nodes[i] = t.at
+	}
+	return nodes
+}
+
+func (n *negotiator) push(at node, mark flag) {
+	if n.flags[at]&mark != 0 {
+		return
+	}
+	n.flags[at] |= mark
+	heap.Push(&n.queue, entry{n.h.commits[at].date, n.queue.pushed, at})
+	n.queue.pushed++
+	if n.flags[at]&common == 0 {
+		n.nonCommon++
+	}
+}
+
+func (n *negotiator) parents(at node) []node {
+	if n.cut[at] {
+		return nil
+	}
+	return n.h.commits[at].parents
+}
+
+// markCommon says that the server has a commit and so all behind it, or with ancestorsOnly all behind it.
+func (n *negotiator) markCommon(at node, ancestorsOnly bool) {
+	for stack := []node{at}; len(stack) > 0; ancestorsOnly = false {
+		at := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		if n.flags[at]&common != 0 {
+			continue
+		}
+		if !ancestorsOnly {
+			n.flags[at] |= common
+		}
+		if n.flags[at]&seen == 0 {
+			n.push(at, seen)
+			continue
+		}
+		if !ancestorsOnly && n.flags[at]&popped == 0 {
+			n.nonCommon--
+		}
+		parents := n.parents(at)
+		for i := len(parents) - 1; i >= 0; i-- {
+			stack = append(stack, parents[i])
+		}
+	}
+}
+
+// next returns up to max further haves.
+func (n *negotiator) next(max int) []git.ObjectID {
+	n.h.mu.RLock()
+	defer n.h.mu.RUnlock()
+	var haves []git.ObjectID
+	for len(haves) < max && len(n.queue.list) > 0 && n.nonCommon > 0 {
+		at := heap.Pop(&n.queue).(entry).at
+		n.flags[at] |= popped
+		isCommon := n.flags[at]&common != 0
+		mark := seen
+		if isCommon {
+			mark |= common
+		} else {
+			n.nonCommon--
+			haves = append(haves, n.h.commits[at].id)
+		}
+		for _, p := range n.parents(at) {
+			if n.flags[p]&seen == 0 {
+				n.push(p, mark)
+			}
+			if isCommon {
+				n.markCommon(p, true)
+			}
+		}
+	}
+	return haves
+}
+
+// acknowledged says that the server has a commit.
+func (n *negotiator) acknowledged(id git.ObjectID) {
+	n.h.mu.RLock()
+	defer n.h.mu.RUnlock()
+	if at, ok := n.h.index[id]; ok {
+		n.markCommon(at, false)
+	}
+}
+
+// queue gives the youngest commit first, and of equally old ones the first that came.
+type queue struct {
+	list   []entry
+	pushed int
+}
+
+type entry struct {
+	date  int64
+	order int
+	at    node
+}
+
+func (q *queue) Len() int { return len(q.list) }
+func (q *queue) Less(i, j int) bool {
+	a, b := q.list[i], q.list[j]
+	return a.date > b.date || a.date == b.date && a.order < b.order
+}
+func (q *queue) Swap(i, j int) { q.list[i], q.list[j] = q.list[j], q.list[i] }
+func (q *queue) Push(x any)    { q.list = append(q.list, x.(entry)) }
+func (q *queue) Pop() any {
+	last := q.list[len(q.list)-1]
+	q.list = q.list[:len(q.list)-1]
+	return last
+}
