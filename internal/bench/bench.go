@@ -5,7 +5,9 @@
 // MSG_TRUNC; elsewhere and under TLS it is read into a buffer). Cheap does not mean unchecked: of every response the status,
 // the length, the side-bands and the final flush are looked at.
 //
-// Two engines do the work: replay (replay.go) moves bulk on one goroutine for each connection; pings (ping.go) sends small
+// A fleet of CI machines (ci.go) is made of models of git's requests (package fleet) over the same connections.
+//
+// Two engines do the rest: replay (replay.go) moves bulk on one goroutine for each connection; pings (ping.go) sends small
 // requests, on Linux from one thread with its own poll loop, because the Go runtime's timers are a millisecond coarse and a
 // small request takes less.
 //
@@ -47,17 +49,24 @@ A first tour, with a server at 127.0.0.1:8080 whose process ID is 4711:
   packhorse bench mkrefs /srv/git/refs.git --count 200000
   packhorse bench refs http://127.0.0.1:8080/refs.git --prefix refs/heads/main
   packhorse bench neighbour http://127.0.0.1:8080/demo.git --clients 30 --mbps 400
+  packhorse bench ci --repo /srv/git/demo.git --html report.html
 
 and what this machine could do at best, for comparison:
 
   packhorse bench limit BIGFILE &
   packhorse bench fetch --raw http://127.0.0.1:8081/ --clients 30
 
+or what git's own server would:
+
+  packhorse bench backend /srv/git --http 127.0.0.1:8082 &
+  packhorse bench ci http://127.0.0.1:8082/demo.git --repo /srv/git/demo.git --server-pid PID
+
 Megabytes and gigabytes are 10^6 and 10^9 bytes.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(fetchCommand(env), refsCommand(env), mkrefsCommand(env), neighbourCommand(env), limitCommand(env), loadCommand(env))
+	cmd.AddCommand(fetchCommand(env), refsCommand(env), mkrefsCommand(env), neighbourCommand(env), limitCommand(env), loadCommand(env),
+		ciCommand(env), backendCommand(env))
 	for _, sub := range cmd.Commands() {
 		run := sub.RunE
 		sub.SilenceUsage = true // a failed measurement is no misuse

@@ -340,7 +340,7 @@ func TestSecretsStaySecret(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{"http://user:hunter2@127.0.0.1:1/x.git", "http://user:hunter2@%zz/", "ftp://user:hunter2@host/",
 		"http://user:hunter2@127.0.0.1:1/x?hunter2", "http://hunter2@:80/"} {
-		for _, sub := range [][]string{{"fetch"}, {"refs", "--prefix", "x"}, {"neighbour"}, {"fetch", "--raw"}} {
+		for _, sub := range [][]string{{"fetch"}, {"refs", "--prefix", "x"}, {"neighbour"}, {"fetch", "--raw"}, {"ci"}} {
 			out, errs, err := bench(t, t.Context(), append(sub, url)...)
 			if err == nil || strings.Contains(out+errs+err.Error(), "hunter2") {
 				t.Errorf("%q: %v\n%s%s", append(sub, url), err, out, errs)

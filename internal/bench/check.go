@@ -16,6 +16,8 @@ import (
 // be told that bytes of a packet's payload went by unseen.
 type walker struct {
 	data func([]byte) // gets band 1's bytes; with it nothing is skippable
+	// section, if not nil, gets the lines before the pack, without their ends and bands; an answer without a pack is then allowed.
+	section func(line []byte) error
 
 	state   walkState
 	head    [5]byte // four digits and, in the packfile section, the band
@@ -25,6 +27,7 @@ type walker struct {
 	text    []byte // payload of the running text, progress or error packet, as far as it is kept
 	magic   [12]byte
 	nmagic  int   // bytes of the pack's own head that were seen
+	hasPack bool  // the packfile section has begun
 	pack    int64 // bytes of the pack so far
 	size    int64 // bytes of the answer so far
 	packets int64
@@ -128,7 +131,7 @@ func (w *walker) beginPacket() error {
 // special acts on flush, delim and response-end.
 func (w *walker) special(n int) error {
 	switch {
-	case n == 0 && w.state == inPack:
+	case n == 0 && (w.state == inPack || w.section != nil):
 		w.state = atEnd
 		return nil
 	case n == 0:
@@ -181,8 +184,13 @@ func (w *walker) endPacket() error {
 	if rest, ok := bytes.CutPrefix(text, []byte("ERR ")); ok {
 		return serverError(clean(rest))
 	}
-	if bytes.Equal(bytes.TrimSuffix(text, []byte("\n")), []byte("packfile")) {
-		w.state = inPack
+	text = bytes.TrimSuffix(text, []byte("\n"))
+	if bytes.Equal(text, []byte("packfile")) {
+		w.state, w.hasPack = inPack, true
+		return nil
+	}
+	if w.section != nil {
+		return w.section(text)
 	}
 	return nil
 }
@@ -211,7 +219,7 @@ func (w *walker) finish() error {
 	switch {
 	case w.state != atEnd:
 		return fmt.Errorf("the answer ends after %d bytes without its final flush", w.size)
-	case w.nmagic < len(w.magic):
+	case w.nmagic < len(w.magic) && (w.hasPack || w.section == nil):
 		return errors.New("the packfile section holds no pack")
 	}
 	return nil

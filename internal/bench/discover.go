@@ -87,6 +87,7 @@ type ref struct {
 	id     git.ObjectID
 	name   string
 	symref string // what a symbolic ref points to
+	peeled git.ObjectID
 }
 
 // parseRefs reads a whole ls-refs answer, its flush included.
@@ -125,6 +126,11 @@ func parseRefs(answer []byte) ([]ref, error) {
 		for _, attr := range fields[2:] {
 			if to, ok := strings.CutPrefix(attr, "symref-target:"); ok {
 				r.symref = to
+			}
+			if id, ok := strings.CutPrefix(attr, "peeled:"); ok {
+				if r.peeled, err = git.ParseObjectID(id); err != nil {
+					return nil, err
+				}
 			}
 		}
 		refs = append(refs, r)

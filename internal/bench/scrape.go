@@ -16,6 +16,9 @@ type serverCounters struct {
 	alloc   float64 // bytes allocated on the heap since the start
 	written float64 // bytes written into the pack cache
 	served  float64 // bytes sent to clients
+
+	hit, miss, follow float64 // packs asked of the cache
+	packRuns          float64 // git pack-objects processes
 }
 
 // defaultOps is where a Packhorse server on this machine shows its metrics unless it is told otherwise.
@@ -93,6 +96,22 @@ func parseMetrics(r io.Reader) (*serverCounters, error) {
 			to = &c.written
 		case "packhorse_served_bytes_total":
 			to = &c.served
+		case "packhorse_cache_requests_total":
+			switch {
+			case strings.Contains(line, `result="hit"`):
+				to = &c.hit
+			case strings.Contains(line, `result="miss"`):
+				to = &c.miss
+			case strings.Contains(line, `result="follow"`):
+				to = &c.follow
+			default:
+				continue
+			}
+		case "packhorse_git_commands_total":
+			if !strings.Contains(line, `subcommand="pack-objects"`) {
+				continue
+			}
+			to = &c.packRuns
 		default:
 			continue
 		}

@@ -207,7 +207,7 @@ func TestTree(t *testing.T) {
 	if _, err := os.Stat("/proc/self/stat"); err != nil {
 		t.Skip("no /proc")
 	}
-	cmd := exec.Command("sh", "-c", `read go; sh -c 'i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done'; echo done; read end`)
+	cmd := exec.Command("sh", "-c", `read go; sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done'; echo done; read end`)
 	in, _ := cmd.StdinPipe()
 	out, _ := cmd.StdoutPipe()
 	if err := cmd.Start(); err != nil {
@@ -247,5 +247,35 @@ func TestPost(t *testing.T) {
 	}
 	if target.String() != "https://host:444/a%20b.git" {
 		t.Errorf("shown as %s", target)
+	}
+}
+
+// TestTreeGrandchildren lets a grandchild spin and end before the tree is looked at again: its time counts by way of its parents.
+func TestTreeGrandchildren(t *testing.T) {
+	t.Parallel()
+	cmd := exec.Command("sh", "-c", `read go; sh -c 'sh -c "i=0; while [ \$i -lt 300000 ]; do i=\$((i+1)); done"; true'; echo done; read end`)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer in.Close()
+	w, err := watchTree(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintln(in, "go")
+	if _, err := out.Read(make([]byte, 10)); err != nil {
+		t.Fatal(err)
+	}
+	if used := w.stop(); used.cpu == 0 {
+		t.Errorf("no CPU time counted for a loop of 300,000 steps in a grandchild")
 	}
 }

@@ -140,3 +140,13 @@ func (t *target) post(service, encoding string, body []byte) []byte {
 	line()
 	return append(b, body...)
 }
+
+// get makes the bytes of one GET of what is below the path.
+func (t *target) get(tail string) []byte {
+	b := fmt.Appendf(nil, "GET %s%s HTTP/1.1\r\nHost: %s\r\nUser-Agent: %s\r\nAccept: */*\r\nPragma: no-cache\r\nGit-Protocol: version=2\r\n",
+		t.path, tail, t.host, userAgent)
+	if t.auth != "" {
+		b = fmt.Appendf(b, "Authorization: %s\r\n", t.auth)
+	}
+	return append(b, "\r\n"...)
+}

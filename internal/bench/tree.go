@@ -3,6 +3,7 @@ package bench
 import (
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -21,6 +22,7 @@ type treeWatch struct {
 	quit   chan struct{}
 	done   chan struct{}
 	result *treeUsage
+	cpu    atomic.Int64 // used so far, nanoseconds
 }
 
 // watchTree begins to watch; pid 0 watches nothing.
@@ -51,6 +53,7 @@ func watchTree(pid int) (*treeWatch, error) {
 			}
 			tree.scan()
 			peak = max(peak, tree.anon())
+			w.cpu.Store(int64(tree.cpu() - start))
 		}
 		w.result = &treeUsage{cpu: tree.cpu() - start, anon: peak}
 	}()
@@ -65,4 +68,9 @@ func (w *treeWatch) stop() *treeUsage {
 	w.once.Do(func() { close(w.quit) })
 	<-w.done
 	return w.result
+}
+
+// sofar is the CPU time used so far; false if nothing is watched. It is as old as a sample.
+func (w *treeWatch) sofar() (time.Duration, bool) {
+	return time.Duration(w.cpu.Load()), w.quit != nil
 }

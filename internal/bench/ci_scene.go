@@ -1,0 +1,283 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/bench/fleet"
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// scene is what a fleet works on.
+type scene struct {
+	target  *target
+	caps    fleet.Capabilities
+	branch  string // full name of the default branch
+	history *fleet.History
+	tip     git.ObjectID
+	pusher  *pusher // nil: the tip stays
+	profile []part
+	timeout time.Duration
+}
+
+// prepare learns what the server offers, and the history of its default branch.
+func (o *ciOptions) prepare(ctx context.Context, t *target, dir string) (*scene, error) {
+	s := &scene{target: t, history: fleet.NewHistory(), profile: ciProfiles[o.profile], timeout: o.common.timeout}
+	if err := s.discover(ctx); err != nil {
+		return nil, err
+	}
+	p := &pings{target: t, request: t.post("git-upload-pack", "", lsRefs(s.caps.Format, "HEAD", "refs/heads/", "refs/tags/")), timeout: s.timeout}
+	answer, err := p.first(ctx)
+	if err != nil {
+		return nil, err
+	}
+	refs, err := parseRefs(answer)
+	if err != nil {
+		return nil, err
+	}
+	if s.branch, err = defaultRef(refs); err != nil {
+		return nil, errors.New("the server shows no branch: there is nothing to build")
+	}
+	for _, r := range refs {
+		if r.name == s.branch {
+			s.tip = r.id
+		}
+	}
+	if err := s.readHistory(ctx, o.repo, dir); err != nil {
+		return nil, err
+	}
+	for _, r := range refs {
+		if strings.HasPrefix(r.name, "refs/tags/") {
+			s.history.Tag(r.name, r.id, r.peeled)
+		}
+	}
+	if o.repo != "" {
+		s.pusher, err = newPusher(ctx, s, o.repo, filepath.Join(dir, "push.git"))
+	}
+	return s, err
+}
+
+// discover reads the capability advertisement as a machine gets it.
+func (s *scene) discover(ctx context.Context) error {
+	format, err := discover(ctx, s.target)
+	if err != nil {
+		return err
+	}
+	s.caps.Format = format
+	r := &runner{scene: s}
+	return r.connected(ctx, func() error {
+		return r.advertisement(func(line string) { s.caps.Read(line, userAgent) })
+	})
+}
+
+// readHistory reads it from the repository's path, or from a clone without trees.
+func (s *scene) readHistory(ctx context.Context, repo, dir string) error {
+	if repo == "" {
+		proxy, err := startRecorder(s.target)
+		if err != nil {
+			return err
+		}
+		defer proxy.close()
+		repo = filepath.Join(dir, "history.git")
+		if _, err := runGit(ctx, dir, nil, "clone", "-q", "--bare", "--single-branch", "--no-tags", "--filter=tree:0", "--", proxy.url, repo); err != nil {
+			return fmt.Errorf("reading the history: %w", err)
+		}
+	}
+	log, err := runGit(ctx, repo, nil, "log", "--topo-order", "--reverse", "--format="+fleet.LogFormat, s.tip.String(), "--")
+	if err != nil {
+		return fmt.Errorf("the tip that the server shows is not in --repo: %w", err)
+	}
+	return s.history.Read(strings.NewReader(log))
+}
+
+// pusher makes commits and pushes them by file path.
+type pusher struct {
+	dir, repo string
+	branch    string
+	history   *fleet.History
+	tip       git.ObjectID
+	dirs      []string // of the tip's tree, where files change
+	rng       *rand.Rand
+	run       int64 // begins the names of this run's pipelines
+	pushed    int
+}
+
+// maxDirs bounds in how many places the commits change files.
+const maxDirs = 1000
+
+// newPusher makes a small repository that borrows the served one's objects.
+func newPusher(ctx context.Context, s *scene, repo, dir string) (*pusher, error) {
+	repo = absolute(repo)
+	p := &pusher{dir: dir, repo: repo, branch: s.branch, history: s.history, tip: s.tip, rng: rand.New(rand.NewPCG(2, 0)), run: time.Now().Unix()}
+	args := []string{"init", "-q", "--bare", "--object-format=" + s.caps.Format.String(), dir}
+	if _, err := runGit(ctx, filepath.Dir(dir), nil, args...); err != nil {
+		return nil, err
+	}
+	objects, err := runGit(ctx, repo, nil, "rev-parse", "--git-path", "objects")
+	if err != nil {
+		return nil, err
+	}
+	objects = strings.TrimSpace(objects)
+	if !filepath.IsAbs(objects) {
+		objects = filepath.Join(repo, objects)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "objects/info/alternates"), []byte(objects+"\n"), 0o666); err != nil {
+		return nil, err
+	}
+	if _, err := runGit(ctx, dir, nil, "update-ref", p.branch, p.tip.String()); err != nil {
+		return nil, err
+	}
+	trees, err := runGit(ctx, dir, nil, "ls-tree", "-r", "-d", "-z", "--name-only", p.branch)
+	if err != nil {
+		return nil, err
+	}
+	p.dirs = []string{""}
+	for name := range strings.SplitSeq(trees, "\x00") {
+		if name != "" && !strings.ContainsAny(name, "\"\n") && len(p.dirs) < maxDirs {
+			p.dirs = append(p.dirs, name+"/")
+		}
+	}
+	return p, nil
+}
+
+// push commits, pushes the branch and a ref for the pipeline, and returns the job that all of the pipeline's jobs are.
+func (p *pusher) push(ctx context.Context, commits int) (fleet.Job, error) {
+	p.pushed++
+	job := fleet.Job{Pipeline: fmt.Sprintf("refs/pipelines/%d%04d", p.run, p.pushed), Branch: p.branch}
+	var in bytes.Buffer
+	from := p.tip.String()
+	for i := range commits {
+		message := fmt.Sprintf("bench: pipeline %d, commit %d\n", p.pushed, i+1)
+		fmt.Fprintf(&in, "commit %s\nmark :%d\ncommitter Packhorse Bench <bench@localhost> %d +0000\ndata %d\n%sfrom %s\n",
+			p.branch, i+1, time.Now().Unix(), len(message), message, from)
+		from = fmt.Sprintf(":%d", i+1)
+		for range 1 + p.rng.IntN(4) {
+			text := make([]byte, 200+p.rng.IntN(2000))
+			for j := range text {
+				text[j] = "etaoin shrdlu\n"[p.rng.IntN(14)]
+			}
+			fmt.Fprintf(&in, "M 100644 inline %spackhorse-bench.txt\ndata %d\n%s\n", p.dirs[p.rng.IntN(len(p.dirs))], len(text), text)
+		}
+	}
+	if _, err := runGit(ctx, p.dir, &in, "fast-import", "--quiet"); err != nil {
+		return job, err
+	}
+	log, err := runGit(ctx, p.dir, nil, "log", "--topo-order", "--reverse", "--format="+fleet.LogFormat, p.tip.String()+".."+p.branch)
+	if err != nil {
+		return job, err
+	}
+	if err := p.history.Read(strings.NewReader(log)); err != nil {
+		return job, err
+	}
+	tip, err := runGit(ctx, p.dir, nil, "rev-parse", p.branch)
+	if err != nil {
+		return job, err
+	}
+	if job.Commit, err = git.ParseObjectID(strings.TrimSpace(tip)); err != nil {
+		return job, err
+	}
+	if _, err := runGit(ctx, p.dir, nil, "push", "-q", "--", p.repo, p.branch, p.branch+":"+job.Pipeline); err != nil {
+		return job, fmt.Errorf("pushing to %s: %w", p.repo, err)
+	}
+	p.tip = job.Commit
+	return job, nil
+}
+
+// ownServer is a Packhorse that was started for the run.
+type ownServer struct {
+	cancel   context.CancelFunc
+	ended    chan struct{}
+	err      error // valid once ended is closed
+	log      string
+	url, ops string
+	repo     string // the copy that it serves
+	pid      int
+}
+
+// serverGrace is how long the server may take to end.
+const serverGrace = 45 * time.Second
+
+// startServer serves a mirror of a repository.
+func startServer(ctx context.Context, dir, repo string, args []string) (*ownServer, error) {
+	root, state := filepath.Join(dir, "root"), filepath.Join(dir, "state")
+	s := &ownServer{repo: filepath.Join(root, "bench.git"), log: filepath.Join(dir, "log")}
+	if err := os.Mkdir(root, 0o777); err != nil {
+		return nil, err
+	}
+	if _, err := runGit(ctx, dir, nil, "clone", "-q", "--mirror", "--", absolute(repo), s.repo); err != nil {
+		return nil, err
+	}
+	if _, err := runGit(ctx, s.repo, nil, "config", "gc.auto", "0"); err != nil {
+		return nil, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	log, err := os.Create(s.log)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	args = append(args, "--root", root, "--state", state, "--http", "127.0.0.1:0", "--ops", "127.0.0.1:0", "--log-format", "json")
+	cmd := exec.CommandContext(run, self, args...)
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = log, log, serverGrace
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's Ctrl-C is for the bench, which then ends the server
+	s.cancel, s.ended = cancel, make(chan struct{})
+	if err := cmd.Start(); err != nil {
+		cancel()
+		return nil, err
+	}
+	s.pid = cmd.Process.Pid
+	go func() {
+		defer close(s.ended)
+		s.err = cmd.Wait()
+	}()
+	if err := s.ready(ctx, filepath.Join(state, "serve.json")); err != nil {
+		return nil, errors.Join(err, s.stop())
+	}
+	return s, nil
+}
+
+// ready waits until the server has written its addresses.
+func (s *ownServer) ready(ctx context.Context, file string) error {
+	for {
+		var addresses struct{ HTTP, Ops string }
+		b, err := os.ReadFile(file)
+		if err == nil && json.Unmarshal(b, &addresses) == nil && addresses.Ops != "" {
+			s.url, s.ops = addresses.HTTP+"/bench.git", addresses.Ops
+			return nil
+		}
+		select {
+		case <-s.ended:
+			return errors.New("the server did not start")
+		default:
+		}
+		if !sleep(ctx, 20*time.Millisecond) {
+			return ctx.Err()
+		}
+	}
+}
+
+// stop ends the server. What goes wrong with it is an error with the end of its log.
+func (s *ownServer) stop() error {
+	s.cancel()
+	<-s.ended
+	if exit, ok := errors.AsType[*exec.ExitError](s.err); ok {
+		log, _ := os.ReadFile(s.log)
+		return fmt.Errorf("the server ended with %w: %s", exit, clean(log[max(0, len(log)-1000):]))
+	}
+	return nil
+}

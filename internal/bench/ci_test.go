@@ -1,0 +1,235 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/bench/fleet"
+	"github.com/packhorse-git/packhorse/internal/gittest"
+)
+
+const ciKeys = "profile runners elapsed_s pipelines jobs jobs_waiting errors jobs_per_s job_ms mb mb_per_s ls_refs_ms cpu_s_per_job " +
+	"cpu_s_per_gb anon_rss_mb client_cpu_s_per_job cache cache_after_first_pipeline pack_objects_runs " +
+	"pack_objects_runs_per_distinct_request disk_write_per_byte packs distinct_canonical distinct_raw kinds"
+
+// peer runs `bench backend` until the test ends and returns its URL.
+func peer(t *testing.T, root string) string {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	pr, pw := io.Pipe()
+	done := make(chan error, 1)
+	cmd := program(Env{Stdout: pw, Stderr: io.Discard})
+	cmd.SetArgs([]string{"bench", "backend", root, "--http", "127.0.0.1:0"})
+	go func() {
+		err := cmd.ExecuteContext(ctx)
+		pw.CloseWithError(err)
+		done <- err
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("backend ended with %v", err)
+		}
+	})
+	line := make([]byte, 1000)
+	n, err := pr.Read(line)
+	if err != nil {
+		t.Fatal(err)
+	}
+	url, _, _ := strings.Cut(string(line[:n]), " ")
+	return strings.TrimSuffix(url, "/")
+}
+
+// TestCI lets each profile work on git http-backend, while the tip moves.
+func TestCI(t *testing.T) {
+	t.Parallel()
+	for _, profile := range []string{"gitlab", "actions", "mixed"} {
+		t.Run(profile, func(t *testing.T) {
+			t.Parallel()
+			root, repo := history(t, 60)
+			url, page := peer(t, root)+"/demo.git", filepath.Join(t.TempDir(), "page.html")
+			before := repo.ID("refs/heads/main")
+			got := benchJSON(t, ciKeys, "ci", url, "--repo", repo.Dir, "--profile", profile, "--runners", "4", "--jobs", "6", "--every", "700ms",
+				"--duration", "2s", "--server-pid", fmt.Sprint(os.Getpid()), "--html", page)
+			if number(t, got, "errors") != 0 || number(t, got, "jobs") < 4 || number(t, got, "pipelines") < 1 || number(t, got, "mb") <= 0 ||
+				number(t, got, "cpu_s_per_job") <= 0 {
+				t.Error(got)
+			}
+			packs, distinct := number(t, got, "packs"), got["distinct_canonical"].(map[string]any)
+			raw := got["distinct_raw"].(map[string]any)
+			if n := number(t, distinct, "requests"); n < 1 || n > packs || n > number(t, raw, "requests") {
+				t.Errorf("%v packs, %v, %v", packs, distinct, raw)
+			}
+			log := repo.Git("rev-list", "--count", before.String()+"..refs/heads/main")
+			if pipelines := repo.Git("for-each-ref", "refs/pipelines"); log == "0" || pipelines == "" {
+				t.Errorf("%s commits, pipelines %q", log, pipelines)
+			}
+			repo.Git("fsck", "--strict")
+			html, err := os.ReadFile(page)
+			if err != nil || !strings.Contains(string(html), "<polyline") || !strings.HasSuffix(string(html), "</html>\n") {
+				t.Errorf("page: %v\n%s", err, html)
+			}
+			for _, outside := range []string{"src=", "href=", "url(", "@import", "<script"} {
+				if strings.Contains(string(html), outside) {
+					t.Errorf("the page has %s", outside)
+				}
+			}
+		})
+	}
+}
+
+// TestCIWithoutPath measures a server of which only the URL is known: nothing is pushed.
+func TestCIWithoutPath(t *testing.T) {
+	t.Parallel()
+	root, repo := history(t, 30)
+	repo.Git("config", "uploadpack.allowFilter", "true")
+	before := repo.Git("for-each-ref")
+	out, errs, err := bench(t, t.Context(), "ci", peer(t, root)+"/demo.git", "--profile", "mixed", "--runners", "5", "--jobs", "5",
+		"--every", "500ms", "--duration", "1s")
+	if err != nil || !strings.Contains(out, "gitlab, new") || !strings.Contains(out, "9 kinds of job checked by git") {
+		t.Errorf("%v\n%s%s", err, out, errs)
+	}
+	if after := repo.Git("for-each-ref"); after != before {
+		t.Errorf("refs were\n%s\nand are\n%s", before, after)
+	}
+}
+
+func TestCIMisuse(t *testing.T) {
+	t.Parallel()
+	empty := gittest.Init(t)
+	url := peer(t, filepath.Dir(empty.Dir)) + "/" + filepath.Base(empty.Dir)
+	for want, args := range map[string][]string{
+		"what is to be measured?":    nil,
+		"shows no branch":            {url},
+		"want gitlab, actions":       {url, "--profile", "jenkins"},
+		"--runners 0":                {url, "--runners", "0"},
+		"--every 1ms":                {url, "--every", "1ms"},
+		"for a server with a URL":    {"--repo", ".", "--server-pid", "1"},
+		"does not exist":             {"--repo", filepath.Join(t.TempDir(), "none")},
+		"HTTP status 404":            {url + "/none"},
+		"is not in --repo":           {demoURL(t), "--repo", empty.Dir},
+		"accepts at most 1 arg(s)":   {url, url},
+		"has to be positive":         {url, "--duration", "0s"},
+		"want http:// or https://":   {"ssh://host/x"},
+		"open /none/x.html: no such": {demoURL(t), "--duration", "200ms", "--every", "100ms", "--html", "/none/x.html"},
+	} {
+		_, errs, err := bench(t, t.Context(), append([]string{"ci"}, args...)...)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v\n%s", args, err, errs)
+		}
+	}
+}
+
+func demoURL(t *testing.T) string {
+	root, _ := history(t, 3)
+	return peer(t, root) + "/demo.git"
+}
+
+func TestCIInterrupt(t *testing.T) {
+	t.Parallel()
+	root, repo := history(t, 10)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	url, done := peer(t, root)+"/demo.git", make(chan error, 1)
+	go func() {
+		_, _, err := bench(t, ctx, "ci", url, "--repo", repo.Dir, "--duration", "1h", "--runners", "3")
+		done <- err
+	}()
+	for strings.Count(repo.Git("for-each-ref", "refs/pipelines"), "\n") < 1 { // the second one was pushed
+		time.Sleep(20 * time.Millisecond)
+	}
+	cancel()
+	if err := <-done; err == nil || err.Error() != "interrupted" {
+		t.Error(err)
+	}
+}
+
+func TestCIShares(t *testing.T) {
+	t.Parallel()
+	for name, profile := range ciProfiles {
+		s := &scene{history: fleet.NewHistory(), profile: profile}
+		id := gittest.Init(t).Commit("x")
+		if err := s.history.Add(id, 1); err != nil {
+			t.Fatal(err)
+		}
+		s.tip, s.branch = id, "refs/heads/main"
+		total := 0
+		for _, p := range profile {
+			total += p.weight
+		}
+		c, err := newCrew(s, 3*total, time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range profile {
+			n := 0
+			for _, r := range c.idle {
+				if r.machine.Tool == p.tool {
+					n++
+				}
+			}
+			if n != 3*p.weight {
+				t.Errorf("%s: %d of %d machines run %v, want %d", name, n, len(c.idle), p.tool, 3*p.weight)
+			}
+		}
+	}
+}
+
+// TestCurves draws an invented run.
+func TestCurves(t *testing.T) {
+	t.Parallel()
+	c := &ciResult{elapsed: 4 * time.Second, usage: &treeUsage{}}
+	for i := range 10 {
+		c.jobs = append(c.jobs, doneJob{end: time.Second + time.Duration(i)*time.Millisecond, took: time.Duration(i+1) * time.Millisecond})
+	}
+	for i := range 5 {
+		counters := &serverCounters{hit: float64(3 * i), miss: float64(i)}
+		if i == 4 {
+			counters = nil
+		}
+		c.moments = append(c.moments, moment{time.Duration(i) * time.Second, time.Duration(i) * time.Second / 2, counters})
+	}
+	got := curves(c)
+	if len(got) != 4 || got[1].jobsPerS != 10 || got[1].p50 != 5 || got[0].jobsPerS != 0 || *got[2].cpus != 0.5 || *got[2].saved != 75 ||
+		got[3].saved != nil {
+		t.Errorf("%+v", got)
+	}
+	drawn := charts(c)
+	if len(drawn) != 4 {
+		t.Fatalf("%d charts", len(drawn))
+	}
+	for _, d := range drawn {
+		svg := d.svg(c.elapsed)
+		if strings.Contains(svg, "NaN") || strings.Contains(svg, "Inf") || strings.Count(svg, "<svg") != 1 {
+			t.Error(svg)
+		}
+	}
+	if n := strings.Count(drawn[1].svg(c.elapsed), "<circle"); n != 2 {
+		t.Errorf("%d dots for one stretch with jobs, of two curves", n)
+	}
+	c.moments, c.jobs = nil, nil
+	if drawn := charts(c); len(drawn) != 1 {
+		t.Errorf("%d charts of nothing", len(drawn))
+	}
+}
+
+func TestNiceStep(t *testing.T) {
+	t.Parallel()
+	for x, want := range map[float64]float64{0.0003: 0.0005, 0.25: 0.5, 1: 1, 1.01: 2, 5: 5, 7: 10, 31: 50, 1e6: 1e6} {
+		if got := niceStep(x); math.Abs(got-want) > want*1e-9 {
+			t.Errorf("niceStep(%v) is %v, want %v", x, got, want)
+		}
+	}
+	labels := []string{scaleLabel(0.5, 0.5), scaleLabel(2, 1), scaleLabel(0.02, 0.01), scaleLabel(1500, 500)}
+	if !slices.Equal(labels, []string{"0.5", "2", "0.02", "1500"}) {
+		t.Errorf("labels %q", labels)
+	}
+}
