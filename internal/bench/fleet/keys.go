@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"hash"
+	"maps"
 	"slices"
 	"strings"
 
@@ -62,18 +63,12 @@ func (f *Fetch) canonical() string {
 	sum := sha256.New()
 	ids := f.Wants()
 	list(sum, "want", ids)
-	haves := f.maximal()
-	list(sum, "have", haves)
-
-	cut := map[node]bool{}
-	for at := range f.m.shallow {
+	cut := maps.Clone(f.m.shallow)
+	for _, at := range h.nodes(f.boundary) {
 		cut[at] = true
 	}
-	for _, id := range f.boundary {
-		if at, ok := h.index[id]; ok {
-			cut[at] = true
-		}
-	}
+	haves := f.maximal(cut)
+	list(sum, "have", haves)
 	list(sum, "unshallow", f.unshallow)
 	if len(cut) == 0 && !f.m.Tool.includeTag() {
 		return sumText(sum)
@@ -109,8 +104,8 @@ func (h *History) nodes(ids []git.ObjectID) []node {
 	return list
 }
 
-// maximal drops the common commits that others imply in the history that the machine sees.
-func (f *Fetch) maximal() []git.ObjectID {
+// maximal drops the common commits that others imply, in the history that the machine sees and in that which it will see.
+func (f *Fetch) maximal(cut map[node]bool) []git.ObjectID {
 	h := f.m.history
 	lowest := int32(1 << 30)
 	nodes := h.nodes(f.common)
@@ -119,11 +114,11 @@ func (f *Fetch) maximal() []git.ObjectID {
 	}
 	var parents []node
 	for _, at := range nodes {
-		if !f.m.shallow[at] {
+		if !cut[at] {
 			parents = append(parents, h.commits[at].parents...)
 		}
 	}
-	implied := h.walk(parents, f.m.shallow, lowest)
+	implied := h.walk(parents, cut, lowest)
 	var list []git.ObjectID
 	for _, at := range nodes {
 		if !implied[at] {
