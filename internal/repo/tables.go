@@ -169,7 +169,10 @@ func parseID(text string, format git.ObjectFormat) (git.ObjectID, error) {
 	if err == nil && id.Format() != format {
 		err = errors.New("an object ID of the other format")
 	}
-	return id, err
+	if err != nil || id.IsZero() { // git has null IDs for what is broken
+		return git.ObjectID{}, err
+	}
+	return id, nil
 }
 
 // check makes sure that git knows reftables. One that is too old is asked again after a while, as it may have been replaced.
