@@ -143,14 +143,16 @@ func TestRefsAsGit(t *testing.T) {
 		t.Run(format, func(t *testing.T) {
 			t.Parallel()
 			r := newRoot(t, storage.Options{})
+			template := gittest.Init(t, "--object-format="+format)
+			template.Git("update-ref", "refs/heads/main", template.Commit("one").String())
+			template.Git("tag", "-a", "-m", "t", "v1", "main")
+			template.Git("update-ref", "refs/heads/other", template.Commit("two").String())
 			made := 0
 			repo := func() (*gittest.Repo, string) {
 				made++
 				path := fmt.Sprintf("r%d.git", made)
-				repo := r.repo(path, "one", "--object-format="+format)
-				repo.Git("tag", "-a", "-m", "t", "v1", "main")
-				repo.Git("update-ref", "refs/heads/other", repo.Commit("two").String())
-				return repo, path
+				r.do(os.CopyFS(filepath.Join(r.dir, path), os.DirFS(template.Dir)))
+				return gittest.At(t, filepath.Join(r.dir, path)), path
 			}
 			head := func(text string, served bool) {
 				t.Helper()
