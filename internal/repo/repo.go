@@ -67,7 +67,10 @@ func Open(path string, o Options) (*Repo, error) {
 		return nil, err
 	}
 	r.Graph = graph.New(r.Objects, r.Objects.Dirs, graph.Options{Format: r.Format, Metrics: o.GraphMetrics})
-	visible := refs.Options{Format: r.Format, Metrics: o.RefsMetrics}
+	visible := refs.Options{Format: r.Format, Metrics: o.RefsMetrics, Inside: func(path string) bool {
+		allowed, err := o.allows(path)
+		return allowed && err == nil
+	}}
 	if r.HidesRefs() {
 		visible.Hidden = r.hidden.hides
 	}

@@ -249,6 +249,19 @@ func TestSymbolicLinks(t *testing.T) {
 	r.serves("one", one.ID("main"))
 	r.do(errors.Join(os.Remove(objects), os.Symlink(filepath.Join(outside.Dir, "objects"), objects)))
 	r.refuses("one", fault.Denied, "outside the served root")
+
+	for _, part := range []string{"refs", "packed-refs"} {
+		linked := r.repo("linked-"+part+".git", part)
+		linked.Git("pack-refs", "--all")
+		outside.Git("pack-refs", "--all")
+		r.serves("linked-"+part, linked.ID("main"))
+		path := filepath.Join(linked.Dir, part)
+		moved := filepath.Join(r.dir, "moved-"+part)
+		r.do(errors.Join(os.Rename(path, moved), os.Symlink(moved, path)))
+		r.serves("linked-"+part, linked.ID("main"))
+		r.do(errors.Join(os.Remove(path), os.Symlink(filepath.Join(outside.Dir, part), path)))
+		r.refuses("linked-"+part, fault.Denied, "outside the served root")
+	}
 }
 
 func TestWhatCannotBeServedSaysWhy(t *testing.T) {

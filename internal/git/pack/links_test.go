@@ -51,6 +51,7 @@ func TestLinksStayInsideRoot(t *testing.T) {
 			return o + "/pack/" + filepath.Base(p), p
 		}},
 		"a multi-pack-index":      {func(o, other string) (string, string) { return o + "/pack/multi-pack-index", other + "/info/packs" }},
+		"loose objects":           {func(o, other string) (string, string) { return o + "/00", other + "/info" }},
 		"objects/info":            {func(o, other string) (string, string) { return o + "/info", other + "/info" }},
 		"objects/info/alternates": {func(o, other string) (string, string) { return o + "/info/alternates", other + "/info/alternates" }},
 	} {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -24,10 +25,11 @@ type objectDir struct {
 	path       string // without symbolic links
 	packDir    string
 	alternates string  // the file
+	dirID      disk.ID // of path, taken before it was read: no link comes into it unseen
 	packID     disk.ID // of packDir, taken before it was read
 	altID      disk.ID // of alternates, taken before it was read
 
-	packYoung, altYoung bool // it may change without a change of its identity
+	dirYoung, packYoung, altYoung bool // it may change without a change of its identity
 
 	midx      *multiIndex // nil: none, or not usable
 	midxID    disk.ID
@@ -117,11 +119,16 @@ func (snap *snapshot) idAt(loc location) (id git.ObjectID, found bool) {
 	return id, false
 }
 
-// changed reports by one or two stats for each directory whether the disk differs from the snapshot, or may.
+// changed reports by up to three stats for each directory whether the disk differs from the snapshot, or may.
 func (snap *snapshot) changed(s *Store) (bool, error) {
 	for _, d := range snap.dirs {
-		if d.packYoung || d.altYoung {
+		if d.dirYoung || d.packYoung || d.altYoung {
 			return true, nil
+		}
+		if s.root != "" {
+			if dirID, err := s.stat(d.path); err != nil || dirID != d.dirID {
+				return true, err
+			}
 		}
 		packID, err := s.stat(d.packDir)
 		if err != nil {
@@ -217,21 +224,52 @@ func (s *Store) scan(old *objectDir, path string) (*objectDir, error) {
 	if d.packID, err = s.stat(d.packDir); err != nil {
 		return nil, err
 	}
-	for _, part := range []string{d.packDir, d.alternates} {
-		if err := s.contained(part); err != nil {
-			return nil, err
-		}
+	if err := s.scanLinks(d, old, now); err != nil {
+		return nil, err
 	}
 	d.packYoung, d.altYoung = !d.packID.Settled(now), !d.altID.Settled(now)
 	if old != nil && old.packID == d.packID && !old.packYoung {
 		kept := *old
 		kept.altID, kept.altYoung = d.altID, d.altYoung
+		kept.dirID, kept.dirYoung = d.dirID, d.dirYoung
 		return &kept, nil
 	}
 	if err := s.scanPacks(d, old); err != nil {
 		return nil, err
 	}
 	return d, nil
+}
+
+// scanLinks refuses an object directory of which a part, be it one of the 256 directories of loose objects, is a link to outside the root.
+func (s *Store) scanLinks(d, old *objectDir, now time.Time) error {
+	if s.root == "" {
+		return nil
+	}
+	var err error
+	if d.dirID, err = s.stat(d.path); err != nil {
+		return err
+	}
+	d.dirYoung = !d.dirID.Settled(now)
+	if old == nil || old.dirYoung || old.dirID != d.dirID {
+		entries, err := os.ReadDir(d.path)
+		if err != nil && !isAbsent(err) {
+			return err
+		}
+		for _, e := range entries {
+			if e.Type()&fs.ModeSymlink == 0 {
+				continue
+			}
+			if err := s.contained(d.path + "/" + e.Name()); err != nil {
+				return err
+			}
+		}
+	}
+	for _, part := range []string{d.packDir, d.alternates} { // a link in the root may lead to another one
+		if err := s.contained(part); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (s *Store) scanPacks(d, old *objectDir) error {

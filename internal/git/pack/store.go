@@ -131,7 +131,7 @@ func realPath(path string) (string, error) {
 }
 
 // Refresh makes what other programs did to the object directories visible: new and removed packs, multi-pack-indexes
-// and alternates. If nothing changed it costs two stats for each directory. Loose objects need no Refresh. If it fails,
+// and alternates. If nothing changed it costs three stats for each directory. Loose objects need no Refresh. If it fails,
 // what was known before stays.
 func (s *Store) Refresh() error {
 	return s.rescan(false)

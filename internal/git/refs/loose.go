@@ -151,6 +151,11 @@ const maxListings = 3
 func (l look) list(n *node, id identity) (bool, error) {
 	n.settled = false
 	follow := n == l.root || n == l.own
+	if follow {
+		if err := l.contained(n.path); err != nil {
+			return false, err
+		}
+	}
 	if n == l.root {
 		l.checkFormat = true
 	}

@@ -2,6 +2,7 @@ package refs
 
 import (
 	"context"
+	"errors"
 	"hash/maphash"
 	"path/filepath"
 	"sync"
@@ -21,6 +22,9 @@ type Options struct {
 	// goroutine. Nil: none.
 	Hidden func(git.RefName) bool
 
+	// Inside tells whether a path without symbolic links is one where refs may be; links to elsewhere are refused. Nil: anywhere.
+	Inside func(path string) bool
+
 	// List makes this the Store of a repository that keeps its refs in reftables, and lists them. Nil: they are in files.
 	List Lister
 
@@ -39,6 +43,7 @@ type Store struct {
 	coarsen    func(identity) identity
 	between    func()
 	packedPath string // these paths end in NUL, as the system call wants them
+	inside     func(string) bool
 	list       Lister // nil: the refs are in files
 	seed       maphash.Seed
 
@@ -73,7 +78,7 @@ type round struct {
 // worktrees. It reads nothing yet.
 func Open(gitDir, commonDir string, o Options) *Store {
 	s := &Store{
-		format: o.Format, clock: o.Now, metrics: o.Metrics, hidden: o.Hidden, coarsen: o.coarsen, between: o.between,
+		format: o.Format, clock: o.Now, metrics: o.Metrics, hidden: o.Hidden, inside: o.Inside, coarsen: o.coarsen, between: o.between,
 		packedPath:  filepath.Join(commonDir, "packed-refs") + "\x00",
 		list:        o.List,
 		tables:      []tablesList{{path: filepath.Join(commonDir, tablesListPath) + "\x00"}},
@@ -178,6 +183,25 @@ func (s *Store) lead() (snap *Snapshot, err error) {
 // maxLooks bounds how often the refs are looked at again because packed-refs was replaced meanwhile.
 const maxLooks = 10
 
+// contained refuses refs/ or packed-refs that is a link to where no refs may be. The path ends in NUL.
+func (s *Store) contained(path string) error {
+	if s.inside == nil {
+		return nil
+	}
+	path = path[:len(path)-1]
+	real, err := filepath.EvalSymlinks(path)
+	if gone(err) {
+		return nil
+	}
+	if err != nil {
+		return ioError("following", path, err)
+	}
+	if !s.inside(real) {
+		return fault.Wrap(fault.Denied, "the repository's refs are a link to outside the served root", errors.New(path))
+	}
+	return nil
+}
+
 // look makes sure that nothing changed, or builds a new Snapshot.
 func (s *Store) look() (*Snapshot, error) {
 	doubted := false
@@ -233,6 +257,9 @@ func (l look) packedRefs() (again bool, err error) {
 	if id == s.packedID && (s.settled || s.unchanged()) {
 		s.settled = id.settled(l.now)
 		return false, nil
+	}
+	if err := s.contained(s.packedPath); err != nil {
+		return false, err
 	}
 	p, id, err := s.openPacked()
 	settled := id.settled(l.now)
