@@ -57,12 +57,12 @@ func runStories(t *testing.T, dir string) {
 	runStoriesWith(t, dir, makeTemplates(t), "")
 }
 
-// runStoriesWith is runStories with templates that were made already. Git clients speak the protocol version, unless it is "" and they do
-// as they like; it is in $PROTOCOL for commands that want to be told.
-func runStoriesWith(t *testing.T, dir, templates, protocol string) {
+// runStoriesWith is runStories with templates that were made already, and with more scripts. Git clients speak the protocol version, unless
+// it is "" and they do as they like; it is in $PROTOCOL for commands that want to be told.
+func runStoriesWith(t *testing.T, dir, templates, protocol string, scripts ...string) {
 	t.Helper()
 	testscript.Run(t, testscript.Params{
-		Dir: dir,
+		Dir: dir, Files: scripts,
 		Setup: func(env *testscript.Env) error {
 			for _, v := range gittest.Env()[len(os.Environ()):] {
 				name, value, _ := strings.Cut(v, "=")
