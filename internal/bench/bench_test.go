@@ -150,6 +150,9 @@ func TestFetch(t *testing.T) {
 		{"fetch", url, "--have", "main~3"},
 		{"fetch", url, "--have", "HEAD~3", "--depth", "2"},
 		{"fetch", url, "--rate", "20"},
+		{"fetch", url, "--protocol", "0"},
+		{"fetch", url, "--protocol", "1", "--depth", "1"},
+		{"fetch", url, "--protocol", "0", "--have", "main~3"},
 	} {
 		got := benchJSON(t, fetchKeys, append(args, "--clients", "2", "--duration", "200ms", "--server-pid", fmt.Sprint(os.Getpid()))...)
 		if number(t, got, "requests") < 1 || number(t, got, "errors") != 0 || number(t, got, "mb_per_s") <= 0 {

@@ -11,11 +11,13 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 )
 
-// walker follows a v2 fetch answer through its framing (gitprotocol-v2(5), "fetch"; gitprotocol-pack(5), "packfile data"):
-// sections of text packets, then the packfile section's side-bands, then a flush. It is fed the stream in any pieces and may
-// be told that bytes of a packet's payload went by unseen.
+// walker follows a fetch answer through its framing (gitprotocol-v2(5), "fetch"; gitprotocol-pack(5), "packfile data"):
+// sections of text packets, then the packfile section's side-bands, then a flush. Before version 2 there are lines instead of
+// sections, maybe with a flush among them, and the first packet with a band begins the pack. It is fed the stream in any pieces and
+// may be told that bytes of a packet's payload went by unseen.
 type walker struct {
-	data func([]byte) // gets band 1's bytes; with it nothing is skippable
+	data  func([]byte) // gets band 1's bytes; with it nothing is skippable
+	older bool         // before version 2
 	// section, if not nil, gets the lines before the pack, without their ends and bands; an answer without a pack is then allowed.
 	section func(line []byte) error
 
@@ -76,9 +78,9 @@ func (w *walker) feed(p []byte) error {
 }
 
 // headLen is how many bytes have to be seen before a packet's payload: in the packfile section every packet but the special
-// ones has a band, which is known only from the digits.
+// ones has a band, which is known only from the digits. Before version 2 a band is what the section begins with.
 func (w *walker) headLen() int {
-	if w.state == inPack && w.nhead >= 4 {
+	if (w.state == inPack || w.older) && w.nhead >= 4 {
 		return 5
 	}
 	return 4
@@ -97,10 +99,19 @@ func (w *walker) beginPacket() error {
 		w.nhead = 0
 		return w.special(n)
 	}
+	if w.state == inSections && w.older && n > 4 {
+		if w.nhead < 5 {
+			return nil
+		}
+		if band := pktline.Band(w.head[4]); pktline.BandData <= band && band <= pktline.BandError {
+			w.state = inPack
+		}
+	}
 	if w.state == inSections {
+		seen := w.head[4:w.nhead]
 		w.nhead = 0
 		w.packets++
-		w.band, w.left, w.text = 0, n-4, w.text[:0]
+		w.band, w.left, w.text = 0, n-4-len(seen), append(w.text[:0], seen...)
 		if w.left == 0 {
 			return w.endPacket()
 		}
@@ -133,6 +144,8 @@ func (w *walker) special(n int) error {
 	switch {
 	case n == 0 && (w.state == inPack || w.section != nil):
 		w.state = atEnd
+		return nil
+	case n == 0 && w.older: // after shallow lines
 		return nil
 	case n == 0:
 		return errors.New("the answer ends without a packfile section")

@@ -22,6 +22,7 @@ type fetchOptions struct {
 	serverPID int
 	ops       string
 	raw       bool
+	protocol  string
 }
 
 func fetchCommand(env Env) *cobra.Command {
@@ -35,7 +36,8 @@ checked. One request that is not measured goes first, so a cache is warm.
 
 Without --depth and --have it is a clone of all heads and tags; with --depth a shallow clone of the default branch; with
 --have REV what a repository that is at REV fetches to be at the default branch's tip (REV is anything that a full clone
-resolves: a branch, HEAD~20, an object ID). Both together: the same in a shallow repository.
+resolves: a branch, HEAD~20, an object ID). Both together: the same in a shallow repository. --protocol is the version of Git's
+protocol that the fetch is recorded and replayed in.
 
 The loop is closed (each client asks again when it has its answer) unless --rate is given: then requests are due at fixed
 times whatever the server does, and latency counts from the time that a request was due. ttfb_ms runs to the first byte of
@@ -58,6 +60,7 @@ With --raw URL names any resource: it is POSTed to without a body, and status an
 	f.IntVar(&o.what.depth, "depth", 0, "record a shallow fetch of this depth")
 	f.StringVar(&o.what.have, "have", "", "record an incremental fetch by a client that is at this revision")
 	f.Float64Var(&o.rate, "rate", 0, "open loop: this many requests a second in all")
+	f.StringVar(&o.protocol, "protocol", "2", "Git's protocol version: 0, 1 or 2")
 	f.IntVar(&o.serverPID, "server-pid", 0, "measure CPU and memory of this process and its descendants")
 	f.StringVar(&o.ops, "ops", "", "the server's metrics (default: http://127.0.0.1:9090/metrics if the server is on this machine)")
 	f.BoolVar(&o.raw, "raw", false, "no Git: load any resource and check status and length")
@@ -69,6 +72,7 @@ With --raw URL names any resource: it is POSTed to without a body, and status an
 		if err := o.check(); err != nil {
 			return err
 		}
+		t.protocol = o.protocol
 		return interrupted(cmd.Context(), o.run(cmd.Context(), env, t))
 	}
 	return cmd
@@ -80,6 +84,8 @@ func (o *fetchOptions) check() error {
 		return fmt.Errorf("--depth %d: has to be positive", o.what.depth)
 	case o.rate < 0:
 		return fmt.Errorf("--rate %v: has to be positive", o.rate)
+	case o.protocol != "0" && o.protocol != "1" && o.protocol != "2":
+		return fmt.Errorf("--protocol %s: want 0, 1 or 2", o.protocol)
 	case o.raw && o.what != (what{}):
 		return errors.New("--raw goes without --depth and --have: nothing is fetched as git does it")
 	}
@@ -161,19 +167,19 @@ func prepareFetch(ctx context.Context, t *target, w what, timeout time.Duration)
 	if err != nil {
 		return nil, nil, err
 	}
-	return &replay{target: t, next: func() []byte { return request }, check: fetchChecker(ref)}, ref, nil
+	return &replay{target: t, next: func() []byte { return request }, check: fetchChecker(t, ref)}, ref, nil
 }
 
 // fetchChecker makes a check of fetch answers. Without a reference, or from the first answer on that does not have its layout,
 // every packet is followed. The check is safe for concurrent use.
-func fetchChecker(ref *reference) func(*body, head, func()) error {
+func fetchChecker(t *target, ref *reference) func(*body, head, func()) error {
 	var walkAll atomic.Bool
 	return func(b *body, h head, firstByte func()) error {
 		r := ref
 		if walkAll.Load() {
 			r = nil
 		}
-		var w walker
+		w := walker{older: t.older()}
 		err := checkFetch(b, h, r, &w, firstByte)
 		if errors.Is(err, errLayout) {
 			walkAll.Store(true)
@@ -186,7 +192,7 @@ func fetchChecker(ref *reference) func(*body, head, func()) error {
 // pack anew) goes through git index-pack, so what the measurement is compared with is always a verified answer.
 func warm(ctx context.Context, t *target, request []byte, rec *recording, repo string, timeout time.Duration) (*reference, error) {
 	hash := sha256.New()
-	w := walker{data: func(p []byte) { hash.Write(p) }}
+	w := walker{older: t.older(), data: func(p []byte) { hash.Write(p) }}
 	if err := askOnce(ctx, t, request, timeout, &w); err != nil {
 		return nil, fmt.Errorf("asking the server again for what git got: %w", err)
 	}
@@ -200,7 +206,7 @@ func warm(ctx context.Context, t *target, request []byte, rec *recording, repo s
 		pr.CloseWithError(io.ErrClosedPipe)
 		verified <- err
 	}()
-	w = walker{data: func(p []byte) { pw.Write(p) }} //nolint:errcheck // index-pack's own error says why it stopped reading
+	w = walker{older: t.older(), data: func(p []byte) { pw.Write(p) }} //nolint:errcheck // index-pack's own error says why it stopped reading
 	err := askOnce(ctx, t, request, timeout, &w)
 	pw.CloseWithError(err)
 	if bad := <-verified; err == nil && bad != nil {

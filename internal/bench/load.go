@@ -110,7 +110,7 @@ func (j *loadJob) run(ctx context.Context, stop <-chan struct{}, flowing func())
 		ref = &reference{size: j.Size, tail: j.Tail}
 		r.next = func() []byte { return j.Request }
 	}
-	r.check = fetchChecker(ref)
+	r.check = fetchChecker(t, ref)
 	out, err := r.run(ctx, stop)
 	if err != nil {
 		return nil, err

@@ -120,8 +120,7 @@ func (r *recorder) relay(w http.ResponseWriter, req *http.Request) {
 // observe passes an answer on and keeps its request if it holds a whole pack.
 func (r *recorder) observe(w http.ResponseWriter, body io.Reader, rec *recording) {
 	hash := sha256.New()
-	var followed walker
-	followed.data = func(p []byte) { hash.Write(p) }
+	followed := walker{older: r.target.older(), data: func(p []byte) { hash.Write(p) }}
 	var bad error
 	copyFlushed(w, body, func(p []byte) {
 		if bad == nil {
@@ -189,7 +188,7 @@ func record(ctx context.Context, t *target, w what, dir string) (*recording, err
 	case r.best == nil && w.have != "":
 		return nil, errors.New("the fetch brought no pack: there is nothing new beyond --have")
 	case r.best == nil:
-		return nil, errors.New("no answer held a packfile section: is the repository empty, or the server without protocol v2?")
+		return nil, errors.New("no answer held a packfile section: is the repository empty, or the server without this protocol version?")
 	}
 	return r.best, nil
 }
@@ -201,12 +200,12 @@ func (r *recorder) fetch(ctx context.Context, w what, dir string) error {
 		if w.depth > 0 {
 			args = append(args, fmt.Sprintf("--depth=%d", w.depth))
 		}
-		_, err := runGit(ctx, dir, nil, append(args, "--", r.url, repo)...)
+		_, err := r.git(ctx, dir, append(args, "--", r.url, repo)...)
 		return err
 	}
 	// Whatever names the revision (a branch, HEAD~20, an object ID), a full clone resolves it.
 	full := filepath.Join(dir, "full.git")
-	if _, err := runGit(ctx, dir, nil, "clone", "-q", "--bare", "--", r.url, full); err != nil {
+	if _, err := r.git(ctx, dir, "clone", "-q", "--bare", "--", r.url, full); err != nil {
 		return err
 	}
 	id, err := runGit(ctx, full, nil, "rev-parse", "--verify", "--quiet", "--end-of-options", w.have+"^{commit}")
@@ -232,8 +231,16 @@ func (r *recorder) fetch(ctx context.Context, w what, dir string) error {
 	r.mu.Lock()
 	r.best = nil // the full clone is not what was asked for
 	r.mu.Unlock()
-	_, err = runGit(ctx, repo, nil, append(append([]string(nil), fetch...), r.url, "+HEAD:refs/heads/tip")...)
+	_, err = r.git(ctx, repo, append(append([]string(nil), fetch...), r.url, "+HEAD:refs/heads/tip")...)
 	return err
+}
+
+// git runs git with the protocol version of the target.
+func (r *recorder) git(ctx context.Context, dir string, args ...string) (string, error) {
+	if r.target.protocol != "" {
+		args = append([]string{"-c", "protocol.version=" + r.target.protocol}, args...)
+	}
+	return runGit(ctx, dir, nil, args...)
 }
 
 // indexPack verifies a pack: git index-pack has to accept it in the repository that the recording left.
@@ -254,6 +261,9 @@ func runGit(ctx context.Context, dir string, stdin io.Reader, args ...string) (s
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
 		name := args[0]
+		if name == "-c" {
+			name = args[2]
+		}
 		if text := clean(errs.Bytes()); text != "" {
 			return "", fmt.Errorf("git %s: %w: %s", name, err, text)
 		}

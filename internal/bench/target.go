@@ -19,12 +19,13 @@ const userAgent = "git/2.39.5-packhorse-bench"
 
 // target is the repository (or, raw, the resource) under test. Its String never shows a user name or password.
 type target struct {
-	scheme string
-	host   string // as the Host header has it
-	addr   string // host:port to dial
-	path   string // percent-encoded, without a slash at its end
-	auth   string // value of the Authorization header, or empty
-	tls    *tls.Config
+	scheme   string
+	host     string // as the Host header has it
+	addr     string // host:port to dial
+	path     string // percent-encoded, without a slash at its end
+	auth     string // value of the Authorization header, or empty
+	tls      *tls.Config
+	protocol string // Git's protocol version: "0", "1", "2"; "" is 2
 }
 
 // parseTarget reads an http or https URL. Its errors never repeat the URL, which may hold a secret.
@@ -106,6 +107,20 @@ func (t *target) transport() *http.Transport {
 	}
 }
 
+// older tells that the protocol version is one in which a fetch has no sections (gitprotocol-pack(5)).
+func (t *target) older() bool { return t.protocol == "0" || t.protocol == "1" }
+
+// gitProtocol is the header that asks for the version; "" for none.
+func (t *target) gitProtocol() string {
+	switch t.protocol {
+	case "0":
+		return ""
+	case "":
+		return "version=2"
+	}
+	return "version=" + t.protocol
+}
+
 // post makes the bytes of one POST to the path's service ("git-upload-pack"), or to the path itself when service is empty.
 func (t *target) post(service, encoding string, body []byte) []byte {
 	path := t.path
@@ -128,7 +143,9 @@ func (t *target) post(service, encoding string, body []byte) []byte {
 	if service != "" {
 		line("Content-Type: application/x-", service, "-request")
 		line("Accept: application/x-", service, "-result")
-		line("Git-Protocol: version=2")
+		if h := t.gitProtocol(); h != "" {
+			line("Git-Protocol: ", h)
+		}
 	}
 	if encoding != "" {
 		line("Content-Encoding: ", encoding)
