@@ -91,6 +91,9 @@ func (a *answers) ask(ctx context.Context, r *repo.Repo, session protocol.Sessio
 	a.mu.Unlock()
 	if known != nil && known.session == session && known.incarnation == r.Incarnation && known.snapshot == weak.Make(snapshot) &&
 		bytes.Equal(known.request, raw) {
+		if err := r.Objects.Refresh(); err != nil { // alternates may lead out of the root now
+			return question{}, err
+		}
 		q.answer = known
 	}
 	return q, nil
