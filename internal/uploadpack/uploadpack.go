@@ -60,9 +60,10 @@ func New(source packsource.Source, o Options) *Server {
 	return &Server{source: source, options: o, searches: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 }
 
-// Serve answers one request on reply; in a session with state, all that the client says after the advertisement. An error that
-// comes before anything was written can be rendered as the transport likes. Once the answer has begun, Serve tells the client in the
-// answer where the protocol allows it, and returns a protocol.ToldClient; after any other error what was sent is no whole answer.
+// Serve answers one request on reply; in a session of version 0 or 1 with state that is all that the client says after the
+// advertisement. An error that comes before anything was written can be rendered as the transport likes. Once the answer has begun,
+// Serve tells the client in the answer where the protocol allows it, and returns a protocol.ToldClient; after any other error what was
+// sent is no whole answer.
 func (s *Server) Serve(ctx context.Context, r *repo.Repo, session protocol.Session, request *pktline.Reader, reply protocol.Reply) (
 	protocol.Outcome, error) {
 	start := time.Now()

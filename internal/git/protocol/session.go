@@ -10,7 +10,8 @@ import (
 type Reply interface {
 	io.Writer
 	// Length announces the length in bytes of the whole answer. It is called at most once, before the first Write; an answer
-	// whose length was announced and is not reached must not look whole to the client. A session with state never calls it.
+	// whose length was announced and is not reached must not look whole to the client. Where answers follow each other on one
+	// stream it means nothing.
 	Length(n int64)
 	// Bulk says that a pack is about to be opened for this answer, or that it is too long to be sent at once. It is called at most
 	// once, before the first Write, in a session with state before the pack; an error is a refusal, and ends the session.
