@@ -1,5 +1,6 @@
 """Drives dulwich in protocol version $PROTOCOL. See ../../clients_test.go for the operations."""
 
+import inspect
 import io
 import os
 import sys
@@ -9,11 +10,14 @@ from dulwich import porcelain
 from dulwich.client import HttpGitClient, get_transport_and_path
 from dulwich.repo import Repo
 
-VERSION = int(os.environ.get("PROTOCOL", "2"))
+# Before 0.22 there is nothing to choose.
+VERSION = {"protocol_version": int(os.environ.get("PROTOCOL", "2"))}
+if "protocol_version" not in inspect.signature(HttpGitClient.fetch).parameters:
+    VERSION = {}
 
 
 def clone(url, path, **options):
-    porcelain.clone(url, path, checkout=False, errstream=io.BytesIO(), protocol_version=VERSION, **options)
+    porcelain.clone(url, path, checkout=False, errstream=io.BytesIO(), **VERSION, **options)
 
 
 def single(url, path, branch, depth=None):
@@ -35,7 +39,7 @@ def update(path, depth=None, wanted=lambda name: True):
         ids = {id for name, id in refs.items() if wanted(name) and not name.endswith(b"^{}") and id}
         return [id for id in ids if depth or id not in repo.object_store]
 
-    result = client.fetch(location, repo, determine_wants=wants, depth=depth, protocol_version=VERSION)
+    result = client.fetch(location, repo, determine_wants=wants, depth=depth, **VERSION)
     for name, id in result.refs.items():
         if not wanted(name) or name.endswith(b"^{}") or not id:
             continue
@@ -50,7 +54,8 @@ def main(op, *args):
         print(".".join(map(str, dulwich.__version__)))
     elif op == "ls-remote":
         client, location = get_transport_and_path(args[0])
-        for name, id in client.get_refs(location, protocol_version=VERSION).refs.items():
+        result = client.get_refs(location, **VERSION)
+        for name, id in getattr(result, "refs", result).items():
             if id:  # else HEAD of an empty repository
                 print(id.decode(), name.decode(), sep="\t")
     elif op == "clone":

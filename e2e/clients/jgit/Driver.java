@@ -1,6 +1,7 @@
 import static org.eclipse.jgit.lib.SubmoduleConfig.FetchRecurseSubmodulesMode.NO;
 
 import java.io.File;
+import java.nio.file.Files;
 import java.util.List;
 import org.eclipse.jgit.api.CloneCommand;
 import org.eclipse.jgit.api.Git;
@@ -10,6 +11,7 @@ import org.eclipse.jgit.transport.FilterSpec;
 import org.eclipse.jgit.transport.RefSpec;
 import org.eclipse.jgit.transport.TagOpt;
 import org.eclipse.jgit.transport.Transport;
+import org.eclipse.jgit.util.FileUtils;
 import org.eclipse.jgit.util.SystemReader;
 
 /** Drives JGit in protocol version $PROTOCOL. See clients_test.go in e2e for the operations. */
@@ -20,13 +22,18 @@ public class Driver {
     switch (args[0]) {
       case "version" -> System.out.println(Git.class.getPackage().getImplementationVersion());
       case "ls-remote" -> {
-        for (Ref ref : Git.lsRemoteRepository().setRemote(args[1]).call()) {
-          System.out.println(ref.getObjectId().name() + "\t" + ref.getName());
+        // In a repository, since without one it does not read which version is wanted.
+        File scratch = Files.createTempDirectory("jgit").toFile();
+        try (Git git = Git.init().setBare(true).setDirectory(scratch).call()) {
+          for (Ref ref : git.lsRemote().setRemote(args[1]).call()) {
+            System.out.println(ref.getObjectId().name() + "\t" + ref.getName());
+          }
         }
+        FileUtils.delete(scratch, FileUtils.RECURSIVE);
       }
       case "clone" -> clone(args, TagOpt.FETCH_TAGS).setCloneAllBranches(true).call().close();
       case "branch" -> single(args, TagOpt.NO_TAGS, args[3]).call().close();
-      case "shallow" -> single(args, TagOpt.NO_TAGS, "main").setDepth(Integer.parseInt(args[3])).call().close();
+      case "shallow" -> deep(single(args, TagOpt.NO_TAGS, "main"), args[3]).call().close();
       case "fetch" -> {
         try (Git git = Git.open(new File(args[1]))) {
           git.fetch().setRecurseSubmodules(NO).setTagOpt(TagOpt.AUTO_FOLLOW).call();
@@ -34,7 +41,7 @@ public class Driver {
       }
       case "deepen" -> {
         try (Git git = Git.open(new File(args[1]))) {
-          git.fetch().setDepth(Integer.parseInt(args[2])).call();
+          deep(git.fetch(), args[2]).call();
         }
       }
       case "tags" -> {
@@ -53,6 +60,12 @@ public class Driver {
 
   static CloneCommand single(String[] args, TagOpt tags, String branch) {
     return clone(args, tags).setBranch(branch).setBranchesToClone(List.of("refs/heads/" + branch));
+  }
+
+  /** Sets the depth, which the commands have since JGit 6.3. */
+  static <T> T deep(T command, String depth) throws Exception {
+    command.getClass().getMethod("setDepth", int.class).invoke(command, Integer.parseInt(depth));
+    return command;
   }
 
   /** The clone command has no filter; the transport below it has. */

@@ -21,8 +21,12 @@ def main(op, *args):
     elif op == "ls-remote":
         with tempfile.TemporaryDirectory() as scratch:
             remote = pygit2.init_repository(scratch, bare=True).remotes.create_anonymous(args[0])
-            for head in remote.list_heads():
-                print(head.oid, head.name, sep="\t")
+            if hasattr(remote, "list_heads"):
+                heads = [(head.oid, head.name) for head in remote.list_heads()]
+            else:  # before 1.18
+                heads = [(head["oid"], head["name"]) for head in remote.ls_remotes()]
+            for id, name in heads:
+                print(id, name, sep="\t")
     elif op == "clone":
         pygit2.clone_repository(args[0], args[1]).remotes["origin"].fetch([TAGS])
     elif op == "fetch":
