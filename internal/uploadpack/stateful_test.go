@@ -82,7 +82,7 @@ func TestSessionsWithState(t *testing.T) {
 	for _, version := range []string{"0", "1"} {
 		t.Run("version "+version, func(t *testing.T) {
 			dir := t.TempDir()
-			command := fmt.Sprintf("%s=%s '%s'", serveVariable, filepath.Join(dir, "scratch"), binary)
+			command := fmt.Sprintf("GORACE=atexit_sleep_ms=0 %s=%s '%s'", serveVariable, filepath.Join(dir, "scratch"), binary)
 			// Each step is done with us and with git in two repositories, which then have to be the same.
 			ours, theirs := gittest.InitAt(t, filepath.Join(dir, "ours.git")), gittest.InitAt(t, filepath.Join(dir, "theirs.git"))
 			step := func(from string, args ...string) {
