@@ -361,3 +361,51 @@ func (v *victim) checkAlternates(name string, status int, secret string) {
 		v.t.Errorf("%s: an object outside the root is served", name)
 	}
 }
+
+// TestHostileOwner: a repository that belongs to somebody else is served. Git refuses one (safe.directory), as what is in it could make
+// git run programs; here it cannot, as TestHostileConfig shows.
+func TestHostileOwner(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("NOT TESTED: only root can give a repository to somebody else")
+	}
+	v := attack(t, "", func(root string) {
+		copyRepo(t, filepath.Join(root, "good.git"), filepath.Join(root, "theirs.git"))
+		err := filepath.WalkDir(filepath.Join(root, "theirs.git"), func(path string, _ os.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			return os.Lchown(path, 54321, 54321)
+		})
+		if err != nil {
+			t.Skipf("NOT TESTED: %v", err)
+		}
+	})
+	gittest.Run(t, "", "", "clone", "--quiet", v.http+"/theirs", filepath.Join(t.TempDir(), "clone"))
+	v.unharmed(150 << 20)
+}
+
+// TestHostileReading: what the server's user may not read is not served, and the answer tells nothing of it.
+func TestHostileReading(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() == 0 {
+		t.Skip("NOT TESTED: root may read everything")
+	}
+	v := attack(t, "", nil)
+	v.errorsLogged = true
+	for _, place := range []string{".", "objects", "refs", "HEAD", "config", "packed-refs", "objects/pack"} {
+		name := "closed-" + strings.ReplaceAll(place, "/", "-")
+		dir := filepath.Join(v.root, name+".git")
+		copyRepo(t, filepath.Join(v.root, "good.git"), dir)
+		path := filepath.Join(dir, place)
+		if err := os.Chmod(path, 0); err != nil {
+			continue // not there
+		}
+		t.Cleanup(func() { _ = os.Chmod(path, 0o755) })
+		a := v.post(name, name, fetching("want "+v.idOf("good", "main"), "done"))
+		if _, ok := packIn(a); a.status == 0 || ok && place != "HEAD" && place != "refs" || strings.Contains(a.body, v.root) {
+			t.Errorf("%s: %d (%v) %.300q", name, a.status, a.err, a.body)
+		}
+	}
+	v.unharmed(150 << 20)
+}

@@ -165,11 +165,17 @@ func (v *victim) memory(name string) int64 {
 	return 0
 }
 
-// serves clones a repository and holds the clone to one by file path.
+// serves clones a repository, in several attempts if need be, and holds the clone to one by file path.
 func (v *victim) serves(name string) {
 	v.t.Helper()
 	dir := filepath.Join(v.t.TempDir(), "clone")
-	gittest.Run(v.t, "", "", "clone", "--quiet", "--mirror", v.http+"/"+name, dir)
+	eventually(v.t, name+" can be cloned", func() bool {
+		_, err := gittest.At(v.t, "").Try("clone", "--quiet", "--mirror", v.http+"/"+name, dir)
+		if err != nil {
+			v.t.Log(err)
+		}
+		return err == nil
+	})
 	got, want := gittest.At(v.t, dir), gittest.At(v.t, filepath.Join(v.root, name+".git"))
 	got.Git("fsck", "--full")
 	if a, b := got.Git("for-each-ref"), want.Git("for-each-ref"); a != b {
