@@ -13,10 +13,10 @@ const manyMB = 640 << 20
 // on a request's body allow (threats: protocol denial of service).
 func TestHostileLines(t *testing.T) {
 	t.Parallel()
-	v := attack(t, "", nil)
+	v := attack(t, limitsOf(), nil)
 	tip := v.idOf("good", "main")
 	old := v.idOf("good", "old~1")
-	const million = 1_000_000
+	million, hundredThousand := scaled(1_000_000), scaled(100_000)
 	have := func(i int) string { return "have " + fakeID(i) }
 	for _, test := range []struct {
 		name string
@@ -24,17 +24,17 @@ func TestHostileLines(t *testing.T) {
 		says string // "": a pack
 	}{
 		{"a-million-haves", join(fetchStart, line("want "+tip), many(million, have), "0009done\n0000"), ""},
-		{"too-many-haves", join(fetchStart, line("want "+tip), many(million+1, have), "0000"), "more than 1000000 have lines"},
+		{"too-many-haves", join(fetchStart, line("want "+tip), many(million+1, have), "0000"), fmt.Sprintf("more than %d have lines", million)},
 		{"duplicate-haves", join(fetchStart, line("want "+tip), many(million, func(int) string { return "have " + old }), "0009done\n0000"), ""},
-		{"too-many-wants", join(fetchStart, many(million+1, func(int) string { return "want " + tip }), "0009done\n0000"), "more than 1000000 want lines"},
-		{"wants-of-nothing", join(fetchStart, many(100_000, func(i int) string { return "want " + fakeID(i) }), "0009done\n0000"), "not our ref"},
-		{"too-many-shallows", join(fetchStart, line("want "+tip), many(100_001, func(i int) string { return "shallow " + fakeID(i) }), "0009done\n0000"), "more than 100000 shallow lines"},
-		{"many-shallows", join(fetchStart, line("want "+tip), many(100_000, func(i int) string { return "shallow " + fakeID(i) }), "0009done\n0000"), ""},
-		{"too-many-deepen-nots", join(fetchStart, line("want "+tip), many(100_001, func(int) string { return "deepen-not old" }), "0009done\n0000"), "more than 100000 deepen-not lines"},
-		{"many-deepen-nots", join(fetchStart, line("want "+tip), many(100_000, func(int) string { return "deepen-not old" }), "0009done\n0000"), ""},
-		{"unknown-deepen-nots", join(fetchStart, line("want "+tip), many(50_000, func(i int) string { return fmt.Sprint("deepen-not nothing", i) }), "0009done\n0000"), "names 0 refs"},
+		{"too-many-wants", join(fetchStart, many(million+1, func(int) string { return "want " + tip }), "0009done\n0000"), fmt.Sprintf("more than %d want lines", million)},
+		{"wants-of-nothing", join(fetchStart, many(hundredThousand/2, func(i int) string { return "want " + fakeID(i) }), "0009done\n0000"), "not our ref"},
+		{"too-many-shallows", join(fetchStart, line("want "+tip), many(hundredThousand+1, func(i int) string { return "shallow " + fakeID(i) }), "0009done\n0000"), fmt.Sprintf("more than %d shallow lines", hundredThousand)},
+		{"many-shallows", join(fetchStart, line("want "+tip), many(hundredThousand, func(i int) string { return "shallow " + fakeID(i) }), "0009done\n0000"), ""},
+		{"too-many-deepen-nots", join(fetchStart, line("want "+tip), many(hundredThousand+1, func(int) string { return "deepen-not old" }), "0009done\n0000"), fmt.Sprintf("more than %d deepen-not lines", hundredThousand)},
+		{"many-deepen-nots", join(fetchStart, line("want "+tip), many(hundredThousand, func(int) string { return "deepen-not old" }), "0009done\n0000"), ""},
+		{"unknown-deepen-nots", join(fetchStart, line("want "+tip), many(hundredThousand/2, func(i int) string { return fmt.Sprint("deepen-not nothing", i) }), "0009done\n0000"), "names 0 refs"},
 		{"long-deepen-not", fetching("want "+tip, "deepen-not "+strings.Repeat("a", 65_000), "done"), "names 0 refs"},
-		{"too-many-want-refs", join(fetchStart, many(million+1, func(int) string { return "want-ref refs/heads/main" }), "0009done\n0000"), "more than 1000000 want-ref lines"},
+		{"too-many-want-refs", join(fetchStart, many(million+1, func(int) string { return "want-ref refs/heads/main" }), "0009done\n0000"), fmt.Sprintf("more than %d want-ref lines", million)},
 		{"unknown-want-ref", fetching("want-ref refs/heads/none", "done"), "unknown ref"},
 		{"long-want-ref", fetching("want-ref refs/heads/"+strings.Repeat("a", 65_000), "done"), "unknown ref"},
 		{"odd-want-ref", fetching("want-ref refs/heads/\x00\x01", "done"), "unknown ref"},
@@ -99,7 +99,7 @@ func TestHostilePrefixes(t *testing.T) {
 	ls := "0014command=ls-refs\n0001"
 	for name, body := range map[string][]byte{
 		"many":       join(ls, many(100_000, func(i int) string { return fmt.Sprintf("ref-prefix refs/none/%d", i) }), "0000"),
-		"a-million":  join(ls, many(1_000_000, func(i int) string { return fmt.Sprintf("ref-prefix refs/none/%d", i) }), "0000"),
+		"a-million":  join(ls, many(max(scaled(1_000_000), 70_000), func(i int) string { return fmt.Sprintf("ref-prefix refs/none/%d", i) }), "0000"),
 		"equal":      join(ls, many(100_000, func(i int) string { return "ref-prefix refs/heads/main" }), "0000"),
 		"long":       join(ls, line("ref-prefix "+strings.Repeat("r", 65_000)), "0000"),
 		"long-total": join(ls, many(1000, func(i int) string { return "ref-prefix " + strings.Repeat("r", 4000) }), "0000"),

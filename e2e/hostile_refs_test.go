@@ -108,7 +108,7 @@ func allHostileRefs(t *testing.T) map[string]hostileRefs {
 		"huge line without end": {make: packedRefs(t, strings.Repeat("a", 1<<20)), says: "packed-refs is damaged"},
 		"packed zeros":          {make: packedRefs(t, sorted+strings.Repeat("0", 40)+" refs/heads/a\nTIP refs/heads/b\n")},
 		"packed and missing":    {make: packedRefs(t, sorted+hex+" refs/heads/a\nTIP refs/heads/b\n")},
-		"500,000 refs":          {make: func(dir, tip string) { packedRefs(t, sorted+string(manyRefs(tip, 500_000)))(dir, tip) }},
+		"500,000 refs":          {make: func(dir, tip string) { packedRefs(t, sorted+string(manyRefs(tip, scaled(500_000))))(dir, tip) }},
 		"symref to itself":      {make: symrefs(t, "refs/heads/loop", "refs/heads/loop")},
 		"symref loop":           {make: symrefs(t, "refs/heads/one", "refs/heads/two", "refs/heads/two", "refs/heads/one")},
 		"HEAD loop":             {make: symrefs(t, "HEAD", "refs/heads/x", "refs/heads/x", "HEAD")},

@@ -26,6 +26,19 @@ import (
 // hostileLimit is how long anything may take that must happen, on the slowest of machines.
 const hostileLimit = 2 * time.Minute
 
+// scaled is a great number, or a twentieth of it with the race detector, which takes that much longer.
+func scaled(n int) int {
+	if raceDetector {
+		return n / 20
+	}
+	return n
+}
+
+// limitsOf are the limits on lines: with the race detector scaled down, else those that hold by default.
+func limitsOf() string {
+	return fmt.Sprintf("[fetch]\nmax_wants = %d\nmax_haves = %d\nmax_shallow = %d\n", scaled(1_000_000), scaled(1_000_000), scaled(100_000))
+}
+
 // victim is a server that is to be mistreated.
 type victim struct {
 	*serverProcess

@@ -17,10 +17,10 @@ func (v *victim) postV0(repo, agent string, body []byte) answered {
 // TestHostileV0: what TestHostileLines and TestHostileFraming try, in versions 0 and 1.
 func TestHostileV0(t *testing.T) {
 	t.Parallel()
-	v := attack(t, "", nil)
+	v := attack(t, limitsOf(), nil)
 	tip, old := v.idOf("good", "main"), v.idOf("good", "old~1")
 	want := line("want " + tip + " multi_ack_detailed no-done side-band-64k thin-pack ofs-delta")
-	const million = 1_000_000
+	million, hundredThousand := scaled(1_000_000), scaled(100_000)
 	have := func(i int) string { return "have " + fakeID(i) }
 	const early = "ends early or is no pkt-line stream"
 	for _, test := range []struct {
@@ -29,20 +29,20 @@ func TestHostileV0(t *testing.T) {
 		says string // "": an answer without an error
 	}{
 		{"a-million-haves", join(want, "0000", many(million, have), "0009done\n"), ""},
-		{"too-many-haves", join(want, "0000", many(million+1, have), "0000"), "more than 1000000 have lines"},
+		{"too-many-haves", join(want, "0000", many(million+1, have), "0000"), fmt.Sprintf("more than %d have lines", million)},
 		{"duplicate-haves", join(want, "0000", many(million, func(int) string { return "have " + old }), "0009done\n"), ""},
-		{"too-many-wants", join(want, many(million, func(int) string { return "want " + tip }), "0000", "0009done\n"), "more than 1000000 want lines"},
-		{"wants-of-nothing", join(want, many(100_000, func(i int) string { return "want " + fakeID(i) }), "0000", "0009done\n"), "not our ref"},
-		{"too-many-shallows", join(want, many(100_001, func(i int) string { return "shallow " + fakeID(i) }), "0000", "0009done\n"), "more than 100000 shallow lines"},
-		{"too-many-nots", join(want, many(100_001, func(int) string { return "deepen-not old" }), "0000", "0009done\n"), "more than 100000 deepen-not lines"},
+		{"too-many-wants", join(want, many(million, func(int) string { return "want " + tip }), "0000", "0009done\n"), fmt.Sprintf("more than %d want lines", million)},
+		{"wants-of-nothing", join(want, many(hundredThousand/2, func(i int) string { return "want " + fakeID(i) }), "0000", "0009done\n"), "not our ref"},
+		{"too-many-shallows", join(want, many(hundredThousand+1, func(i int) string { return "shallow " + fakeID(i) }), "0000", "0009done\n"), fmt.Sprintf("more than %d shallow lines", hundredThousand)},
+		{"too-many-nots", join(want, many(hundredThousand+1, func(int) string { return "deepen-not old" }), "0000", "0009done\n"), fmt.Sprintf("more than %d deepen-not lines", hundredThousand)},
 		{"flushes-first", []byte(strings.Repeat("0000", 100_000)), ""},
-		{"flushes", join(want, strings.Repeat("0000", 1_000_000), "0009done\n"), ""},
-		{"delimiters", join(want, strings.Repeat("0001", 1_000_000), "0009done\n"), ""},
-		{"rounds-without-end", join(want, "0000", bytes.Repeat(join(many(16, have), "0000"), 60_000)), ""},
+		{"flushes", join(want, strings.Repeat("0000", million), "0009done\n"), ""},
+		{"delimiters", join(want, strings.Repeat("0001", million), "0009done\n"), ""},
+		{"rounds-without-end", join(want, "0000", bytes.Repeat(join(many(16, have), "0000"), million/17)), ""},
 		{"NUL-and-64-KiB", join(line("want "+tip+"\x00"+strings.Repeat("x", 65_000)), "0000", "0009done\n"), ""},
 		{"features-of-64-KiB", join(line("want "+tip+strings.Repeat(" x", 32_000)), "0000", "0009done\n"), ""},
 		{"agent-of-64-KiB", join(line("want "+tip+" agent="+strings.Repeat("\x01", 65_000)), "0000", "0009done\n"), ""},
-		{"features-everywhere", join(want, bytes.Repeat([]byte(line("want "+tip+" multi_ack side-band no-done agent=x")), 100_000), "0000", "0009done\n"), ""},
+		{"features-everywhere", join(want, bytes.Repeat([]byte(line("want "+tip+" multi_ack side-band no-done agent=x")), hundredThousand), "0000", "0009done\n"), ""},
 		{"all-bands-and-acks", join(line("want "+tip+" multi_ack multi_ack_detailed side-band side-band-64k"), "0000", "0009done\n"), ""},
 		{"no-flush", []byte(want), early},
 		{"cut-in-a-line", []byte(want[:30]), early},

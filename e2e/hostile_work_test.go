@@ -17,7 +17,7 @@ import (
 )
 
 // historySize is how many commits the repository has that costs work to walk.
-const historySize = 30_000
+func historySize() int { return max(scaled(30_000), 3000) }
 
 // history is a repository without a commit-graph: lines of commits that begin and end in one, with odd dates on the way.
 func history(t *testing.T, dir string) {
@@ -25,7 +25,7 @@ func history(t *testing.T, dir string) {
 	repo := gittest.InitAt(t, dir)
 	var in bytes.Buffer
 	const lines = 10
-	for i := 1; i <= historySize; i++ {
+	for i := 1; i <= historySize(); i++ {
 		date := 1_600_000_000 + i
 		switch i % 1000 {
 		case 0:
@@ -41,7 +41,7 @@ func history(t *testing.T, dir string) {
 			fmt.Fprintf(&in, "merge :%d\n", i-lines-1)
 		}
 	}
-	in.WriteString("reset refs/heads/main\nfrom :" + fmt.Sprint(historySize) + "\n")
+	in.WriteString("reset refs/heads/main\nfrom :" + fmt.Sprint(historySize()) + "\n")
 	repo.GitIn(in.String(), "-c", "fastimport.unpackLimit=0", "fast-import", "--quiet")
 }
 
@@ -70,12 +70,12 @@ func TestHostileWork(t *testing.T) {
 		name, body string
 		v0         bool
 	}{
-		{"haves-of-nothing", fetchStart + wants + string(many(100_000, func(i int) string { return "have " + fakeID(i) })) + "0000", false},
+		{"haves-of-nothing", fetchStart + wants + string(many(scaled(100_000), func(i int) string { return "have " + fakeID(i) })) + "0000", false},
 		{"haves-of-all", fetchStart + wants + each("have", commits) + "0000", false},
 		{"haves-not-common", fetchStart + wants + each("have", tips[:1]) + each("have", roots) + "0000", false},
 		{"since-the-beginning", fetchStart + wants + line("deepen-since 1") + "0009done\n0000", false},
 		{"since-the-future", fetchStart + wants + line("deepen-since 1900000000") + "0009done\n0000", false},
-		{"not-many", fetchStart + wants + string(many(10_000, func(i int) string { return fmt.Sprint("deepen-not line", i%10) })) + "0009done\n0000", false},
+		{"not-many", fetchStart + wants + string(many(scaled(10_000), func(i int) string { return fmt.Sprint("deepen-not line", i%10) })) + "0009done\n0000", false},
 		{"not-HEAD", fetchStart + wants + line("deepen-not main") + "0009done\n0000", false},
 		{"deepen-all", fetchStart + wants + line("deepen 100000000") + "0009done\n0000", false},
 		{"relative", fetchStart + wants + each("shallow", tips) + line("deepen-relative") + line("deepen 100000") + "0009done\n0000", false},
@@ -83,7 +83,7 @@ func TestHostileWork(t *testing.T) {
 		{"include-tag-and-haves", fetchStart + wants + "0010include-tag\n" + each("have", commits[:len(commits)/2]) + "0009done\n0000", false},
 		{"v0-haves-of-all", v0("0000", each("have", commits), "0000"), true},
 		{"v0-rounds", v0("0000", strings.Join(chunked(each("have", slices.Concat(roots, commits)), 50*16), "0000"), "0009done\n"), true},
-		{"v0-flushes", v0("0000", strings.Repeat("0000", 200_000), "0009done\n"), true},
+		{"v0-flushes", v0("0000", strings.Repeat("0000", scaled(200_000)), "0009done\n"), true},
 		{"v0-shallow-everywhere", v0(each("shallow", commits), line("deepen 3"), "0000", each("have", commits), "0009done\n"), true},
 		{"v0-since", v0(line("deepen-since 1"), "0000", "0009done\n"), true},
 		{"v0-not", v0(string(many(1000, func(i int) string { return fmt.Sprint("deepen-not line", i%10) })), "0000", "0009done\n"), true},
@@ -103,8 +103,8 @@ func TestHostileWork(t *testing.T) {
 		}
 		visited := v.metric("packhorse_graph_visited_commits_total") - before
 		t.Logf("%s: %.0f commits visited in %s: %.60q", test.name, visited, time.Since(begun), a.body)
-		if visited > 5*historySize {
-			t.Errorf("%s: %.0f commits were visited in a history of %d", test.name, visited, historySize)
+		if visited > float64(5*historySize()) {
+			t.Errorf("%s: %.0f commits were visited in a history of %d", test.name, visited, historySize())
 		}
 		parallel(20, func(int) { // the same, and gone at once
 			conn := v.connect()
