@@ -60,10 +60,12 @@ What the fleet is (--profile):
            branches and tags (fetch-depth: 0)
   mixed    of 20 machines 9 as gitlab, 6 as actions, 4 keep the whole history of the branch (Jenkins), one clones everything
 
-Which machines do what, how far they are behind and what is pushed is the same in each run.
+Chance is drawn from the same seed in each run. Only who is free when may differ.
 
 What the report says (--json has the same under stable keys):
 
+  jobs              "not begun" are those of pipelines that were due for which no machine was free, or whose push came too late, before
+                    the run ended: the server (or this machine) does not keep up, and a larger --every compares better
   job time          from the first byte of a job's connection to the last of its pack
   server CPU        of the process --server-pid and all below it (of a server of our own always)
   cache             how packs were answered, by the server's own metrics (a Packhorse on this machine, or --ops); in the first

@@ -169,7 +169,7 @@ type row struct{ name, value string }
 func (r *ciReport) rows() []row {
 	var rows []row
 	add := func(name, format string, args ...any) { rows = append(rows, row{name, fmt.Sprintf(format, args...)}) }
-	add("jobs", "%d (%.2f/s) of %d pipelines, %d errors, %d left waiting", r.Jobs, r.JobsPerS, r.Pipelines, r.Errors, r.Waiting)
+	add("jobs", "%d (%.2f/s) of %d pipelines, %d errors, %d not begun", r.Jobs, r.JobsPerS, r.Pipelines, r.Errors, r.Waiting)
 	add("job time", "%v", r.Job)
 	add("received", "%.1f MB (%.1f MB/s)", r.MB, r.MBPerS)
 	if r.CPUPerJob != nil {

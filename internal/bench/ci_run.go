@@ -40,7 +40,7 @@ type moment struct {
 type ciResult struct {
 	jobs      []doneJob
 	pipelines int
-	waiting   int // jobs that no machine was free for when the run ended
+	waiting   int // jobs that had not begun when the run ended, for want of a machine or of a push in time
 	elapsed   time.Duration
 	keys      *fleet.Keys
 	failures  *failures
@@ -65,6 +65,7 @@ type crew struct {
 	idle   []*runner
 	queue  []fleet.Job
 	over   bool // no job is begun any more
+	begun  int  // jobs
 	rng    *rand.Rand
 	result *ciResult
 }
@@ -139,6 +140,9 @@ func (c *crew) ready(r *runner) {
 // serve does jobs until none is waiting.
 func (c *crew) serve(ctx context.Context, r *runner, job fleet.Job) {
 	for {
+		c.mu.Lock()
+		c.begun++
+		c.mu.Unlock()
 		begun, received, fresh := time.Now(), r.received.Load(), r.machine.Fresh()
 		err := r.job(ctx, job)
 		done := doneJob{time.Since(c.start), time.Since(begun), r.received.Load() - received, r.machine.Tool, fresh}
@@ -172,7 +176,8 @@ func (c *crew) serve(ctx context.Context, r *runner, job fleet.Job) {
 // finish takes no more jobs and waits for those that run.
 func (c *crew) finish() {
 	c.mu.Lock()
-	c.over, c.result.waiting, c.queue = true, len(c.queue), nil
+	c.over, c.queue = true, nil
+	c.result.waiting -= c.begun
 	c.mu.Unlock()
 	close(c.ended)
 	c.work.Wait()
@@ -185,39 +190,50 @@ func (c *crew) progress(runners int) (done, busy, waiting int) {
 	return len(c.result.jobs), runners - len(c.idle), len(c.queue)
 }
 
-// pipelines starts one after the other until the time is over.
-func (c *crew) pipelines(ctx context.Context, o *ciOptions, scraper *scraper) error {
+// pipelines starts one after the other until the time is over. Where the machine is too busy for the pushes they are late, and jobs
+// that have not begun by the end count as waiting.
+func (c *crew) pipelines(ctx context.Context, o *ciOptions, scraper *scraper) (err error) {
+	var herds sync.WaitGroup
+	defer herds.Wait()
 	rng := rand.New(rand.NewPCG(3, 0))
 	job := fleet.Job{Pipeline: "refs/pipelines/2", Commit: c.scene.tip, Branch: c.scene.branch}
 	for n := 0; ; n++ {
 		due := time.Duration(n) * o.every
-		if due >= o.common.duration || !sleep(ctx, time.Until(c.start.Add(due))) {
+		if due >= o.common.duration {
 			return nil
 		}
-		var err error
+		c.result.waiting += o.jobs // until they begin
+		if !sleep(ctx, time.Until(c.start.Add(due))) {
+			return nil
+		}
+		if time.Since(c.start) >= o.common.duration {
+			continue
+		}
 		if n == 1 {
 			if c.result.settled, err = scraper.read(ctx); err != nil {
 				return err
 			}
 		}
 		if c.scene.pusher != nil {
-			if job, err = c.scene.pusher.push(ctx, 1+rng.IntN(3)); err != nil {
+			if job, err = c.scene.pusher.next(ctx); err != nil {
 				return err
 			}
 		}
 		c.result.pipelines++
-		begun := time.Now()
 		offsets := make([]time.Duration, o.jobs)
 		for i := range offsets {
 			offsets[i] = time.Duration(rng.Int64N(int64(min(herd, o.every))))
 		}
 		slices.Sort(offsets)
-		for _, offset := range offsets {
-			if time.Since(c.start) >= o.common.duration || !sleep(ctx, time.Until(begun.Add(offset))) {
-				break
+		begun, job := time.Now(), job
+		herds.Go(func() {
+			for _, offset := range offsets {
+				if !sleep(ctx, time.Until(begun.Add(offset))) || time.Since(c.start) >= o.common.duration {
+					return
+				}
+				c.submit(ctx, job)
 			}
-			c.submit(ctx, job)
-		}
+		})
 	}
 }
 

@@ -62,7 +62,7 @@ func (o *ciOptions) prepare(ctx context.Context, t *target, dir string) (*scene,
 		}
 	}
 	if o.repo != "" {
-		s.pusher, err = newPusher(ctx, s, o.repo, filepath.Join(dir, "push.git"))
+		s.pusher, err = newPusher(ctx, s, o.repo, filepath.Join(dir, "push.git"), o.every)
 	}
 	return s, err
 }
@@ -105,20 +105,23 @@ type pusher struct {
 	dir, repo string
 	branch    string
 	history   *fleet.History
-	tip       git.ObjectID
-	dirs      []string // of the tip's tree, where files change
+	every     time.Duration
+	tip       git.ObjectID // of the commits made so far
+	dirs      []string     // of the first tip's tree, where files change
 	rng       *rand.Rand
-	run       int64 // begins the names of this run's pipelines
-	pushed    int
+	run       int64 // when this run began, in seconds: begins the names of its pipelines
+	made      int   // pipelines that have commits
+	ready     []fleet.Job
 }
 
 // maxDirs bounds in how many places the commits change files.
 const maxDirs = 1000
 
 // newPusher makes a small repository that borrows the served one's objects.
-func newPusher(ctx context.Context, s *scene, repo, dir string) (*pusher, error) {
+func newPusher(ctx context.Context, s *scene, repo, dir string, every time.Duration) (*pusher, error) {
 	repo = absolute(repo)
-	p := &pusher{dir: dir, repo: repo, branch: s.branch, history: s.history, tip: s.tip, rng: rand.New(rand.NewPCG(2, 0)), run: time.Now().Unix()}
+	p := &pusher{dir: dir, repo: repo, branch: s.branch, history: s.history, tip: s.tip, every: every,
+		rng: rand.New(rand.NewPCG(2, 0)), run: time.Now().Unix()}
 	args := []string{"init", "-q", "--bare", "--object-format=" + s.caps.Format.String(), dir}
 	if _, err := runGit(ctx, filepath.Dir(dir), nil, args...); err != nil {
 		return nil, err
@@ -147,50 +150,83 @@ func newPusher(ctx context.Context, s *scene, repo, dir string) (*pusher, error)
 			p.dirs = append(p.dirs, name+"/")
 		}
 	}
-	return p, nil
+	return p, p.commit(ctx)
 }
 
-// push commits, pushes the branch and a ref for the pipeline, and returns the job that all of the pipeline's jobs are.
-func (p *pusher) push(ctx context.Context, commits int) (fleet.Job, error) {
-	p.pushed++
-	job := fleet.Job{Pipeline: fmt.Sprintf("refs/pipelines/%d%04d", p.run, p.pushed), Branch: p.branch}
-	var in bytes.Buffer
-	from := p.tip.String()
-	for i := range commits {
-		message := fmt.Sprintf("bench: pipeline %d, commit %d\n", p.pushed, i+1)
-		fmt.Fprintf(&in, "commit %s\nmark :%d\ncommitter Packhorse Bench <bench@localhost> %d +0000\ndata %d\n%sfrom %s\n",
-			p.branch, i+1, time.Now().Unix(), len(message), message, from)
-		from = fmt.Sprintf(":%d", i+1)
-		for range 1 + p.rng.IntN(4) {
-			text := make([]byte, 200+p.rng.IntN(2000))
-			for j := range text {
-				text[j] = "etaoin shrdlu\n"[p.rng.IntN(14)]
-			}
-			fmt.Fprintf(&in, "M 100644 inline %spackhorse-bench.txt\ndata %d\n%s\n", p.dirs[p.rng.IntN(len(p.dirs))], len(text), text)
+// next pushes the next pipeline's commits and returns the job that all of its jobs are.
+func (p *pusher) next(ctx context.Context) (fleet.Job, error) {
+	if len(p.ready) == 0 {
+		if err := p.commit(ctx); err != nil {
+			return fleet.Job{}, err
 		}
 	}
+	job := p.ready[0]
+	p.ready = p.ready[1:]
+	id := job.Commit.String()
+	if _, err := runGit(ctx, p.dir, nil, "push", "-q", "--", p.repo, id+":"+p.branch, id+":"+job.Pipeline); err != nil {
+		return job, fmt.Errorf("pushing to %s: %w", p.repo, err)
+	}
+	return job, nil
+}
+
+const (
+	// madeAhead is for how many pipelines commits are made at once: what is left to do for a pipeline on a busy machine is the push.
+	madeAhead = 100
+	// maxCommits is how many commits a pipeline has at most.
+	maxCommits = 3
+)
+
+// commit makes the commits of the next pipelines. Their dates are those of the times they are due at.
+func (p *pusher) commit(ctx context.Context) error {
+	var in bytes.Buffer
+	commits, parents := 0, p.tip.String()
+	var ends []int // by pipeline, how many commits there are up to its last
+	for range madeAhead {
+		p.made++
+		date := p.run + int64(float64(p.made-1)*p.every.Seconds())
+		for i := range 1 + p.rng.IntN(maxCommits) {
+			message := fmt.Sprintf("bench: pipeline %d, commit %d\n", p.made, i+1)
+			commits++
+			fmt.Fprintf(&in, "commit %s\nmark :%d\ncommitter Packhorse Bench <bench@localhost> %d +0000\ndata %d\n%sfrom %s\n",
+				p.branch, commits, date, len(message), message, parents)
+			parents = fmt.Sprintf(":%d", commits)
+			p.change(&in)
+		}
+		ends = append(ends, commits)
+	}
 	if _, err := runGit(ctx, p.dir, &in, "fast-import", "--quiet"); err != nil {
-		return job, err
+		return err
 	}
 	log, err := runGit(ctx, p.dir, nil, "log", "--topo-order", "--reverse", "--format="+fleet.LogFormat, p.tip.String()+".."+p.branch)
 	if err != nil {
-		return job, err
+		return err
 	}
 	if err := p.history.Read(strings.NewReader(log)); err != nil {
-		return job, err
+		return err
 	}
-	tip, err := runGit(ctx, p.dir, nil, "rev-parse", p.branch)
-	if err != nil {
-		return job, err
+	lines := strings.Split(strings.TrimSpace(log), "\n")
+	for i, end := range ends {
+		if end > len(lines) {
+			return fmt.Errorf("git made %d commits of %d", len(lines), commits)
+		}
+		id, _, _ := strings.Cut(lines[end-1], " ")
+		if p.tip, err = git.ParseObjectID(id); err != nil {
+			return err
+		}
+		p.ready = append(p.ready, fleet.Job{Pipeline: fmt.Sprintf("refs/pipelines/%d%05d", p.run, p.made-madeAhead+i+1), Commit: p.tip, Branch: p.branch})
 	}
-	if job.Commit, err = git.ParseObjectID(strings.TrimSpace(tip)); err != nil {
-		return job, err
+	return nil
+}
+
+// change changes a few files of a commit.
+func (p *pusher) change(in *bytes.Buffer) {
+	for range 1 + p.rng.IntN(4) {
+		text := make([]byte, 200+p.rng.IntN(2000))
+		for i := range text {
+			text[i] = "etaoin shrdlu\n"[p.rng.IntN(14)]
+		}
+		fmt.Fprintf(in, "M 100644 inline %spackhorse-bench.txt\ndata %d\n%s\n", p.dirs[p.rng.IntN(len(p.dirs))], len(text), text)
 	}
-	if _, err := runGit(ctx, p.dir, nil, "push", "-q", "--", p.repo, p.branch, p.branch+":"+job.Pipeline); err != nil {
-		return job, fmt.Errorf("pushing to %s: %w", p.repo, err)
-	}
-	p.tip = job.Commit
-	return job, nil
 }
 
 // ownServer is a Packhorse that was started for the run.

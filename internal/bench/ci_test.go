@@ -94,7 +94,7 @@ func TestCIWithoutPath(t *testing.T) {
 	before := repo.Git("for-each-ref")
 	out, errs, err := bench(t, t.Context(), "ci", peer(t, root)+"/demo.git", "--profile", "mixed", "--runners", "5", "--jobs", "5",
 		"--every", "500ms", "--duration", "1s")
-	if err != nil || !strings.Contains(out, "gitlab, new") || !strings.Contains(out, "9 kinds of job checked by git") {
+	if err != nil || !strings.Contains(out, "\n  gitlab") || !strings.Contains(out, "9 kinds of job checked by git") {
 		t.Errorf("%v\n%s%s", err, out, errs)
 	}
 	if after := repo.Git("for-each-ref"); after != before {
