@@ -119,7 +119,8 @@ type Ref struct {
 type Machine struct {
 	Tool    Tool
 	history *History
-	refs    map[string]node // remote-tracking and pipeline refs; tags follow from them
+	refs    map[string]node // remote-tracking and pipeline refs
+	tags    map[string]node // the commits of its tags, by the tags' names
 	shallow map[node]bool   // the boundary of its history
 }
 
@@ -131,7 +132,9 @@ func NewMachine(h *History, tool Tool) *Machine {
 }
 
 // Reset takes the repository away.
-func (m *Machine) Reset() { m.refs, m.shallow = map[string]node{}, map[node]bool{} }
+func (m *Machine) Reset() {
+	m.refs, m.tags, m.shallow = map[string]node{}, map[string]node{}, map[node]bool{}
+}
 
 // Fresh tells whether the machine has no repository.
 func (m *Machine) Fresh() bool { return len(m.refs) == 0 }
@@ -150,6 +153,7 @@ func (m *Machine) Leave(job Job) error {
 	if depth := m.Tool.depth(); depth > 0 {
 		m.shallow = m.history.boundary(at, depth)
 	}
+	m.history.follow(m)
 	return nil
 }
 
@@ -400,6 +404,7 @@ func (f *Fetch) Finish() {
 	if !ok {
 		m.Reset()
 	}
+	m.history.follow(m)
 }
 
 // branch is what the branch was when the server answered.

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -187,22 +188,18 @@ func (h *History) walk(starts []node, cut map[node]bool, level int32) map[node]b
 	return seen
 }
 
-// tagsAt lists, sorted by name, the tags of these commits that a machine does not have: those of commits that it does not have.
+// tagsAt lists, sorted by name, the tags of these commits that a machine does not have.
 func (h *History) tagsAt(m *Machine, ids ...git.ObjectID) []want {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	var list []want
-	var has map[node]bool
 	for i, id := range ids {
 		at, ok := h.index[id]
-		if !ok || len(h.tags[at]) == 0 || slices.Contains(ids[:i], id) {
+		if !ok || slices.Contains(ids[:i], id) {
 			continue
 		}
-		if has == nil {
-			has = h.walk(m.tips(), m.shallow, 0)
-		}
 		for _, t := range h.tags[at] {
-			if !has[at] {
+			if _, has := m.tags[t.name]; !has {
 				list = append(list, want{t.id, t.name})
 			}
 		}
@@ -211,16 +208,28 @@ func (h *History) tagsAt(m *Machine, ids ...git.ObjectID) []want {
 	return list
 }
 
-// tips are the commits that the machine's refs are at, in the order of the refs' names.
-func (m *Machine) tips() []node {
-	names := make([]string, 0, len(m.refs))
-	for name := range m.refs {
-		names = append(names, name)
+// follow gives a machine whose tool follows tags those of all that it reaches. It keeps them where a later boundary hides their
+// commits.
+func (h *History) follow(m *Machine) {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	if m.Tool != GitLab || len(h.tags) == 0 {
+		return
 	}
-	slices.Sort(names)
-	tips := make([]node, len(names))
-	for i, name := range names {
-		tips[i] = m.refs[name]
+	for at := range h.walk(m.tips(), m.shallow, 0) {
+		for _, t := range h.tags[at] {
+			m.tags[t.name] = at
+		}
+	}
+}
+
+// tips are the commits that the machine's refs are at, in the order of the refs' names: those of tags come last.
+func (m *Machine) tips() []node {
+	tips := make([]node, 0, len(m.refs)+len(m.tags))
+	for _, refs := range []map[string]node{m.refs, m.tags} {
+		for _, name := range slices.Sorted(maps.Keys(refs)) {
+			tips = append(tips, refs[name])
+		}
 	}
 	return tips
 }

@@ -2,8 +2,6 @@ package fleet
 
 import (
 	"container/heap"
-	"slices"
-	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/git"
 )
@@ -35,35 +33,7 @@ func (h *History) negotiate(m *Machine) *negotiator {
 	for _, at := range m.tips() {
 		n.push(at, seen)
 	}
-	if m.Tool == GitLab { // its tags: git followed them to whatever it has; their names sort behind the others
-		for _, at := range h.taggedBy(m) {
-			n.push(at, seen)
-		}
-	}
 	return n
-}
-
-// taggedBy lists the tagged commits that a machine has, by the names of the tags.
-func (h *History) taggedBy(m *Machine) []node {
-	if len(h.tags) == 0 {
-		return nil
-	}
-	type named struct {
-		name string
-		at   node
-	}
-	var list []named
-	for at := range h.walk(m.tips(), m.shallow, 0) {
-		for _, t := range h.tags[at] {
-			list = append(list, named{t.name, at})
-		}
-	}
-	slices.SortFunc(list, func(a, b named) int { return strings.Compare(a.name, b.name) })
-	nodes := make([]node, len(list))
-	for i, t := range list {
-		nodes[i] = t.at
-	}
-	return nodes
 }
 
 func (n *negotiator) push(at node, mark flag) {
