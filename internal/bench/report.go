@@ -21,7 +21,7 @@ type fetchReport struct {
 
 func newFetchReport(out *outcome) *fetchReport {
 	return &fetchReport{
-		MBPerS:       round(rate(float64(out.bytes), 1e6, out.elapsed), 2),
+		MBPerS:       round(rate(float64(out.bytes), 1e6, out.elapsed), 6),
 		RequestsPerS: round(rate(float64(out.requests), 1, out.elapsed), 2),
 		Requests:     out.requests,
 		Errors:       out.failures.count(),
