@@ -27,7 +27,7 @@ func TestShallowFile(t *testing.T) {
 		text string
 		ids  int // -1: damaged
 	}{
-		"empty": {"", 0}, "two": {id + "\n" + id + "\n", 2}, "no newline": {id, 1}, "blank line": {id + "\n\n", -1},
+		"empty": {"", 0}, "two": {id + "\n" + strings.Repeat("b", 40) + "\n", 2}, "no newline": {id, 1}, "blank line": {id + "\n\n", -1},
 		"cut off": {id[:39] + "\n", -1}, "of the other format": {strings.Repeat("a", 64) + "\n", -1}, "no hex": {strings.Repeat("g", 40), -1},
 	} {
 		if err := os.WriteFile(filepath.Join(made.Dir, "shallow"), []byte(test.text), 0o600); err != nil {

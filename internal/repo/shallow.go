@@ -3,6 +3,7 @@ package repo
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -22,8 +23,9 @@ type shallowState struct {
 	ids []git.ObjectID
 }
 
-// Shallow tells the commits that the repository itself has without their parents (gitrepository-layout(5), "shallow"); the caller does
-// not change them. Nil for a repository with whole history. The file is read only if it is not the one that was read last.
+// Shallow tells the commits that the repository itself has without their parents (gitrepository-layout(5), "shallow"), sorted, each
+// once. Others share them: the caller does not change them. Nil for a repository with whole history. The file is read only if it is
+// not the one that was read last.
 func (r *Repo) Shallow() ([]git.ObjectID, error) {
 	path := filepath.Join(r.Common, "shallow")
 	id, err := disk.Stat(path)
@@ -48,6 +50,8 @@ func (r *Repo) Shallow() ([]git.ObjectID, error) {
 		}
 		ids = append(ids, id)
 	}
+	slices.SortFunc(ids, git.ObjectID.Compare)
+	ids = slices.Compact(ids)
 	if state.settled {
 		r.shallow.known.Store(&shallowState{state.id, ids})
 	}

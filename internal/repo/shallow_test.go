@@ -3,6 +3,7 @@ package repo
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -43,5 +44,37 @@ func TestShallowFileChanges(t *testing.T) {
 	}
 	if _, err := r.Shallow(); !fault.Is(err, fault.Corrupt) || !strings.Contains(fault.Message(err), "longer than") {
 		t.Errorf("a giant file: %v", err)
+	}
+}
+
+// Git keeps no order in the file, nor does it mind a repeat. What is told is what clients are told.
+func TestShallowIsSorted(t *testing.T) {
+	t.Parallel()
+	made := gittest.Init(t)
+	r, err := Open(made.Dir, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	var text, want []string
+	for _, digit := range []string{"3", "1", "2", "1", "3"} {
+		text = append(text, strings.Repeat(digit, 40)+"\n")
+	}
+	for _, digit := range []string{"1", "2", "3"} {
+		want = append(want, strings.Repeat(digit, 40))
+	}
+	if err := os.WriteFile(filepath.Join(made.Dir, "shallow"), []byte(strings.Join(text, "")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ids, err := r.Shallow()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, id := range ids {
+		got = append(got, id.String())
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }

@@ -74,7 +74,7 @@ func (a *advertiser) refs(snapshot *refs.Snapshot, head refs.Head) error {
 		return err
 	}
 	lines := protocol.Lines{Buf: a.buf}
-	for _, id := range protocol.SortIDs(shallow) {
+	for _, id := range shallow {
 		lines.ID("shallow", id)
 	}
 	a.buf = lines.Buf

@@ -9,7 +9,9 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
@@ -203,4 +205,41 @@ func TestOneKeyForAllVersions(t *testing.T) {
 			}
 		}
 	}
+}
+
+// What is known of a shallow repository is shared by all who ask at the same time; the race detector looks on.
+func TestShallowAdvertisementsAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	g := gittest.Init(t)
+	a := g.Commit("a")
+	b := g.Commit("b", a)
+	g.Git("update-ref", "refs/heads/main", g.Commit("c", b).String())
+	path := filepath.Join(g.Dir, "shallow")
+	if err := os.WriteFile(path, fmt.Appendf(nil, "%s\n%s\n%s\n", max(a.String(), b.String()), min(a.String(), b.String()), a), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	old := time.Now().Add(-time.Hour) // so that it is remembered
+	if err := os.Chtimes(path, old, old); err != nil {
+		t.Fatal(err)
+	}
+	r := openRepo(t, g.Dir)
+	want, err := r.Shallow()
+	if err != nil || len(want) != 2 {
+		t.Fatal(want, err)
+	}
+	want = slices.Clone(want)
+	session := protocol.Session{Version: protocol.V0, Stateless: true}
+	var group sync.WaitGroup
+	for range 8 {
+		group.Go(func() {
+			reply, _ := advertisement(t, r, session)
+			if lines := strings.Count(reply.String(), "shallow "); lines != 3 { // one of them is the capability
+				t.Errorf("%q", reply)
+			}
+			if got, err := r.Shallow(); err != nil || !slices.Equal(got, want) {
+				t.Errorf("%v (%v), want %v", got, err, want)
+			}
+		})
+	}
+	group.Wait()
 }
