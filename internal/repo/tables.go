@@ -175,12 +175,15 @@ func parseID(text string, format git.ObjectFormat) (git.ObjectID, error) {
 	return id, nil
 }
 
-// check makes sure that git knows reftables. One that is too old is asked again after a while, as it may have been replaced.
+// check makes sure that git knows reftables. One that is too old is asked again after a while, as it may have been replaced. Several
+// that come at the same time each ask: nobody waits for another one's process.
 func (t *Tables) check(ctx context.Context) error {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.known || t.tooOld != nil && time.Since(t.checked) < versionAge {
-		return t.tooOld
+	known := t.known || t.tooOld != nil && time.Since(t.checked) < versionAge
+	tooOld := t.tooOld
+	t.mu.Unlock()
+	if known {
+		return tooOld
 	}
 	var text []byte
 	err := t.run(ctx, process.Command{Subcommand: "version", Args: []string{"version"}}, func(out io.Reader) (err error) {
@@ -191,6 +194,8 @@ func (t *Tables) check(ctx context.Context) error {
 		return err
 	}
 	version := strings.TrimPrefix(strings.TrimSpace(string(text)), "git version ")
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if t.known = knowsTables(version); t.known {
 		t.tooOld = nil
 		return nil
