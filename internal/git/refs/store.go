@@ -183,7 +183,7 @@ func (s *Store) lead() (snap *Snapshot, err error) {
 // maxLooks bounds how often the refs are looked at again because packed-refs was replaced meanwhile.
 const maxLooks = 10
 
-// contained refuses refs/ or packed-refs that is a link to where no refs may be. The path ends in NUL.
+// contained refuses a link to where no refs may be, in the place of refs/, packed-refs or a table. The path ends in NUL.
 func (s *Store) contained(path string) error {
 	if s.inside == nil {
 		return nil

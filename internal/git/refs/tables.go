@@ -6,6 +6,9 @@ import (
 	"errors"
 	"hash/maphash"
 	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -86,12 +89,42 @@ func (s *Store) lookAtTables() (*Snapshot, error) {
 		}
 		return nil, fault.Retry(fault.Unavailable, time.Second, "the repository should have its refs in reftables, but has none")
 	}
+	for i := range s.tables {
+		if err := s.containedTables(s.tables[i].path); err != nil {
+			return nil, err
+		}
+	}
 	snap, err := s.listTables()
 	if err != nil {
 		return nil, err
 	}
 	s.current, s.dirty = snap, false
 	return snap, nil
+}
+
+// containedTables refuses a list of tables that is a link to where no refs may be, and one that has such links beside it. Git reads them
+// only after the list has changed, so then is when to look.
+func (s *Store) containedTables(path string) error {
+	if s.inside == nil {
+		return nil
+	}
+	if err := s.contained(path); err != nil {
+		return err
+	}
+	dir := filepath.Dir(path[:len(path)-1])
+	entries, err := os.ReadDir(dir)
+	if err != nil && !gone(err) {
+		return ioError("listing", dir+"\x00", err)
+	}
+	for _, e := range entries {
+		if e.Type()&fs.ModeSymlink == 0 {
+			continue
+		}
+		if err := s.contained(filepath.Join(dir, e.Name()) + "\x00"); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // listTables makes a Snapshot of what the Lister tells: as if all were packed, but for symbolic refs. It does not end with the
