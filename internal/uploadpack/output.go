@@ -223,6 +223,9 @@ func (r *reframer) KeepAlive() error              { return r.out.KeepAlive() }
 func (r *reframer) Write(p []byte) (int, error) {
 	for done := 0; done < len(p); {
 		n, err := pktline.ParseLength(p[done:])
+		if err == nil && (n < 5 || n > len(p)-done) {
+			err = fmt.Errorf("a packet of %d bytes in a pack, of which %d are there", n, len(p)-done)
+		}
 		if err != nil {
 			return done, err
 		}

@@ -203,3 +203,19 @@ func (discard) Flush() error                { return nil }
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
 
 func second(_ int, err error) error { return err }
+
+// What is no packet of a pack, as in a file that somebody damaged, ends the answer. It never gets to the client.
+func TestReframerRefuses(t *testing.T) {
+	t.Parallel()
+	good := pktline.AppendBand(nil, pktline.BandData, "PACK")
+	for _, bad := range []string{"0000", "0001", "0004", "0006\x01", "001", "zzzz", "fff0\x01PACK"} {
+		for _, sideband := range []protocol.Sideband{protocol.NoSideband, protocol.SidebandMini} {
+			reply := newRecorder()
+			out := &reframer{out: newOutput(reply, nil, form{sideband: sideband}, time.Now())}
+			n, err := out.Write(append(bytes.Clone(good), bad...))
+			if n != len(good) || err == nil || !bytes.HasSuffix(reply.Bytes(), []byte("PACK")) {
+				t.Errorf("%q: %d, %v, %q was sent", bad, n, err, reply)
+			}
+		}
+	}
+}

@@ -149,6 +149,9 @@ func (r *Reader) Line() (Type, []byte, error) {
 
 // ParseLength reads the four digits of a packet: 0 to 2 for the special packets, else the packet's whole length.
 func ParseLength(head []byte) (int, error) {
+	if len(head) < 4 {
+		return 0, fmt.Errorf("%w: length %q", ErrSyntax, head)
+	}
 	n := 0
 	for _, c := range head[:4] {
 		switch {

@@ -130,3 +130,20 @@ func FuzzReader(f *testing.F) {
 		}
 	})
 }
+
+func TestParseLength(t *testing.T) {
+	t.Parallel()
+	for head, want := range map[string]int{"0000": 0, "0001": 1, "0002": 2, "0004": 4, "fff0": 65520, "FFF0more": 65520} {
+		if n, err := ParseLength([]byte(head)); err != nil || n != want {
+			t.Errorf("%q: %d, %v", head, n, err)
+		}
+	}
+	for _, head := range []string{"", "0", "001", "0003", "fff1", "ffff", "00g0", "-001", " 004"} {
+		if n, err := ParseLength([]byte(head)); !errors.Is(err, ErrSyntax) {
+			t.Errorf("%q: %d, %v", head, n, err)
+		}
+	}
+	if _, err := ParseLength(nil); !errors.Is(err, ErrSyntax) {
+		t.Errorf("nothing: %v", err)
+	}
+}
