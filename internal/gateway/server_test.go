@@ -137,7 +137,7 @@ func serve(t *testing.T, n gateway.Node, o options) *server {
 	served := make(chan struct{})
 	go func() { defer close(served); _ = h.Serve(l) }()
 	t.Cleanup(func() {
-		limit, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		limit, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := h.Shutdown(limit); err != nil {
 			t.Errorf("the server does not come to rest: %v", err)
@@ -195,7 +195,7 @@ func (s *server) checkAtRest() {
 
 // eventually asks for a while whether a state that nothing announces has come.
 func eventually(is func() bool) bool {
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if is() {
 			return true
 		}
@@ -217,7 +217,7 @@ func (s *server) dial() *connection {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() { c.Close() })
-	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
 	return &connection{TCPConn: c.(*net.TCPConn), t: s.t, r: bufio.NewReader(c)}
 }
 

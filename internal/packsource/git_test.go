@@ -1,6 +1,7 @@
 package packsource_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +10,9 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -270,7 +273,19 @@ func (o *slowOutput) KeepAlive() error { o.alive(); return o.Output.KeepAlive() 
 
 // TestGitHeldOpen: git has ended, but somebody who left its process group holds the output open.
 func TestGitHeldOpen(t *testing.T) {
-	s := sourcetest.FromGit(t, program(t, `setsid sleep 3 2>/dev/null & until [ "$(cat /proc/$!/comm)" = sleep ]; do :; done; git "$@"`), limits)
+	holder := filepath.Join(t.TempDir(), "holder")
+	s := sourcetest.FromGit(t, program(t, `setsid sleep 1000 2>/dev/null & echo $! >`+holder+`
+until [ "$(cat /proc/$!/comm)" = sleep ]; do :; done; git "$@"`), limits)
+	t.Cleanup(func() {
+		text, err := os.ReadFile(holder)
+		pid, badPid := strconv.Atoi(strings.TrimSpace(string(text)))
+		if err := cmp.Or(err, badPid); err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Error(err)
+		}
+	})
 	s.Hurry()
 	p, err := s.Open(t.Context(), sourcetest.Full(gittest.Random(t, 1, gittest.Shape{})))
 	if err != nil {
