@@ -2,6 +2,7 @@ package uploadpack
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
@@ -36,6 +37,31 @@ func TestWantsOfVersion0AsGit(t *testing.T) {
 			_, err := New(keySource{}, Options{Wants: WantsAny}).Serve(t.Context(), s.repo, session, pktline.NewReader(bytes.NewReader(request)), newRecorder())
 			if failed != (err != nil) {
 				t.Errorf("%q, %s: %v; git: %s", text, name, err, stderr)
+			}
+		}
+	}
+}
+
+// What the server's own rule refuses is not advertised either.
+func TestTipsAloneAreAdvertisedSo(t *testing.T) {
+	t.Parallel()
+	p := newPolicyTest(t)
+	p.Git("update-ref", "refs/heads/main", p.Commit("a").String())
+	for text, want := range map[string]map[Wants]bool{
+		"allowReachableSHA1InWant": {WantsAny: true, WantsReachable: true, WantsTip: false},
+		"allowAnySHA1InWant":       {WantsAny: true, WantsReachable: true, WantsTip: true}, // the repository's own word goes over the rule
+	} {
+		s, err := p.configure("[uploadpack]\n"+text+"\n", &gitDefaults)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for rule, want := range want {
+			reply := newRecorder()
+			if _, err := New(keySource{}, Options{Wants: rule}).Advertise(t.Context(), s.repo, protocol.Session{Stateless: true}, "", reply); err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Contains(reply.String(), "allow-reachable-sha1-in-want"); got != want {
+				t.Errorf("%s where %q may be wanted: advertised %v", text, rule, got)
 			}
 		}
 	}
