@@ -65,8 +65,9 @@ func (a *advertiser) refs(snapshot *refs.Snapshot, head refs.Head) error {
 	if err := snapshot.Each("", a.ref); err != nil {
 		return err
 	}
-	if a.outcome.Refs == 0 {
-		// As git does since 2.41, so that the client learns of the object format.
+	if a.outcome.Refs == 0 && a.repo.Format != git.SHA1 {
+		// As git does since 2.41, so that the client learns of the object format. Where that is the one they take for granted, some
+		// clients are better off with nothing, as git said before: isomorphic-git up to 1.21 cannot clone otherwise.
 		a.buf = protocol.AppendNoRefs(a.buf, a.repo.Format, a.features.String())
 	}
 	shallow, err := a.repo.Shallow()
