@@ -74,11 +74,14 @@ func (a *advertiser) refs(snapshot *refs.Snapshot, head refs.Head) error {
 	if err != nil {
 		return err
 	}
-	lines := protocol.Lines{Buf: a.buf}
 	for _, id := range shallow {
+		lines := protocol.Lines{Buf: a.buf}
 		lines.ID("shallow", id)
+		a.buf = lines.Buf
+		if err := a.room(); err != nil {
+			return err
+		}
 	}
-	a.buf = lines.Buf
 	return a.finish()
 }
 
@@ -118,6 +121,11 @@ func (w *refWriter) release() {
 // added counts a ref that was put into the buffer, and makes room for the next one.
 func (w *refWriter) added() error {
 	w.outcome.Refs++
+	return w.room()
+}
+
+// room sees to it that the next line finds room in the buffer.
+func (w *refWriter) room() error {
 	if len(w.buf) < bufferSize-2*git.MaxRefName {
 		return nil
 	}

@@ -32,7 +32,7 @@ func advertisement(t testing.TB, r *repo.Repo, session protocol.Session) (*recor
 	if err != nil {
 		t.Fatal(err)
 	}
-	if session.Stateless != (reply.length >= 0 || reply.bulk > 0) || reply.length >= 0 && reply.length != int64(reply.Len()) {
+	if session.Stateless && reply.length < 0 && reply.bulk == 0 || !session.Stateless && reply.length >= 0 || reply.length >= 0 && reply.length != int64(reply.Len()) {
 		t.Errorf("%+v: length %d announced, %d bytes written", session, reply.length, reply.Len())
 	}
 	return reply, outcome
@@ -104,6 +104,21 @@ func TestAdvertisementAsGit(t *testing.T) {
 	check("empty, sha256", gittest.Init(t, "--object-format=sha256").Dir)
 	empty.Git("symbolic-ref", "refs/heads/x", "refs/heads/y")
 	check("nothing but a dangling symref", empty.Dir)
+
+	long := gittest.Init(t)
+	long.Git("update-ref", "refs/heads/main", long.Commit("x").String())
+	long.Git("config", "uploadpack.allowFilter", "true")
+	var boundary strings.Builder
+	for i := range 5000 {
+		fmt.Fprintf(&boundary, "%040x\n", 0xfffff-i)
+	}
+	if err := os.WriteFile(filepath.Join(long.Dir, "shallow"), []byte(boundary.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	check("a long boundary", long.Dir)
+	if reply, _ := advertisement(t, openRepo(t, long.Dir), olderSessions[0]); reply.bulk == 0 {
+		t.Error("a long boundary is held in memory as a whole")
+	}
 
 	g := gittest.Init(t)
 	id := g.Commit("x")

@@ -14,7 +14,8 @@ type Reply interface {
 	// stream it means nothing.
 	Length(n int64)
 	// Bulk says that a pack is about to be opened for this answer, or that it is too long to be sent at once. It is called at most
-	// once, before the first Write, in a session with state before the pack; an error is a refusal, and ends the session.
+	// once for an answer, before the first Write. In a session with state the advertisement is one answer and all that follows is another, of
+	// which it comes before the pack. An error is a refusal, and ends the session.
 	Bulk() error
 	// Flush sends what is buffered.
 	Flush() error
