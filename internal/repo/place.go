@@ -129,20 +129,15 @@ func (o Options) allows(real string) (bool, error) {
 	if err != nil {
 		return false, fault.Wrap(fault.Unavailable, "cannot open the root", err)
 	}
-	if !below(root, real) {
+	if !disk.Below(root, real) {
 		return false, nil
 	}
 	for _, hidden := range o.Hidden {
-		if below(hidden, real) {
+		if disk.Below(hidden, real) {
 			return false, nil
 		}
 	}
 	return true, nil
-}
-
-// below tells whether path is dir or lies below it; both are clean.
-func below(dir, path string) bool {
-	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
 // identity tells this repository from another one that is found in the same way later.

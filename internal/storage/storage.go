@@ -277,25 +277,20 @@ func (n *Node) inside(dir string) (string, error) {
 		return "", fault.Wrap(fault.NotFound, "no such repository", err)
 	}
 	outside := fault.New(fault.NotFound, "no such repository")
-	if !below(n.root, real) {
+	if !disk.Below(n.root, real) {
 		return "", outside
 	}
 	for _, hidden := range n.hidden {
-		if below(hidden, real) {
+		if disk.Below(hidden, real) {
 			return "", outside
 		}
 	}
-	for parent := filepath.Dir(real); below(n.root, parent); parent = filepath.Dir(parent) {
+	for parent := filepath.Dir(real); disk.Below(n.root, parent); parent = filepath.Dir(parent) {
 		if repo.IsGitDir(parent) {
 			return "", outside
 		}
 	}
 	return real, nil
-}
-
-// below tells whether path is dir or lies below it; both are clean.
-func below(dir, path string) bool {
-	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
 // Close lets go of all repositories. No request may be running.

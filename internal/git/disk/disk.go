@@ -2,13 +2,15 @@
 //
 // Two things can go wrong with a path that is somebody else's. What stands there may be no file: opening a pipe waits for
 // a writer, for ever if need be. And what stands there may be another file than last time, or the same one with other
-// bytes. Open deals with the first, ID with the second; all that reads repositories goes through them.
+// bytes. Open deals with the first, ID with the second; all that reads repositories goes through them. Below tells whether a path leads
+// to where it may.
 package disk
 
 import (
 	"errors"
 	"io/fs"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -93,4 +95,9 @@ func (id ID) Settled(now time.Time) bool {
 		window += coarseWindow
 	}
 	return now.UnixNano()-max(id.Mtime, id.Ctime) >= int64(window)
+}
+
+// Below tells whether path is dir or lies below it; both are clean, and it is for the caller to have them free of symbolic links.
+func Below(dir, path string) bool {
+	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }

@@ -118,3 +118,18 @@ func TestSettled(t *testing.T) {
 		t.Error("nothing does not settle")
 	}
 }
+
+func TestBelow(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		dir, path string
+		is        bool
+	}{
+		{"/srv", "/srv", true}, {"/srv", "/srv/a/b", true}, {"/srv", "/srva", false}, {"/srv", "/", false}, {"/srv/a", "/srv", false},
+		{"/", "/", true}, {"/", "/srv", true},
+	} {
+		if Below(test.dir, test.path) != test.is {
+			t.Errorf("%s below %s: %v", test.path, test.dir, !test.is)
+		}
+	}
+}

@@ -113,7 +113,7 @@ func (s *Store) resolveAlternate(dir, entry string) (string, error) {
 	}
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
-		if clean := filepath.Clean(path); s.root != "" && !within(s.root, clean) && !within(s.plainRoot, clean) {
+		if clean := filepath.Clean(path); s.root != "" && !disk.Below(s.root, clean) && !disk.Below(s.plainRoot, clean) {
 			return "", errEscape(path) // before it is told whether the path exists
 		}
 		if _, plain := os.Stat(path); isAbsent(err) || leadsNowhere(plain) {
@@ -121,7 +121,7 @@ func (s *Store) resolveAlternate(dir, entry string) (string, error) {
 		}
 		return "", err
 	}
-	if s.root != "" && !within(s.root, real) {
+	if s.root != "" && !disk.Below(s.root, real) {
 		return "", errEscape(path)
 	}
 	info, err := os.Stat(real)
@@ -148,7 +148,7 @@ func (s *Store) contained(path string) error {
 	if isAbsent(err) {
 		return nil
 	}
-	if err == nil && !within(s.root, real) {
+	if err == nil && !disk.Below(s.root, real) {
 		err = fault.Wrap(fault.Denied, "a part of the repository's object directory is a link to outside the served root", errors.New(path))
 	}
 	return err
@@ -157,9 +157,4 @@ func (s *Store) contained(path string) error {
 func errEscape(path string) error {
 	return fault.Wrap(fault.Denied,
 		"objects/info/alternates of the repository names a directory outside the served root", errors.New(path))
-}
-
-// within reports whether path is root or below it; both are clean.
-func within(root, path string) bool {
-	return path == root || root == "/" || strings.HasPrefix(path, root+"/")
 }

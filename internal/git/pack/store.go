@@ -101,7 +101,7 @@ func open(objectsDir string, o Options, stat func(string) (disk.ID, error), now 
 		if s.plainRoot, err = filepath.Abs(o.Root); err != nil {
 			return nil, fault.Wrap(fault.Internal, "opening the root directory", err)
 		}
-		if !within(s.root, s.dir) {
+		if !disk.Below(s.root, s.dir) {
 			return nil, fault.Wrap(fault.Denied, "the repository's object directory is outside the served root", errors.New(s.dir))
 		}
 	}
