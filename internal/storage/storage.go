@@ -285,8 +285,8 @@ func (n *Node) inside(dir string) (string, error) {
 			return "", outside
 		}
 	}
-	for parent := filepath.Dir(real); disk.Below(n.root, parent); parent = filepath.Dir(parent) {
-		if repo.IsGitDir(parent) {
+	for parent := real; parent != n.root; {
+		if parent = filepath.Dir(parent); repo.IsGitDir(parent) {
 			return "", outside
 		}
 	}

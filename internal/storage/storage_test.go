@@ -218,6 +218,16 @@ func TestRepositoriesComeAndGo(t *testing.T) {
 	r.serves("app.git", gittest.At(t, path).ID("main"))
 }
 
+// A whole file system may be served.
+func TestRootOfAll(t *testing.T) {
+	t.Parallel()
+	r := newRoot(t, storage.Options{Root: "/"})
+	made := gittest.Init(t)
+	id := made.Commit("x")
+	made.Git("update-ref", "refs/heads/main", id.String())
+	r.serves(made.Dir, id)
+}
+
 func TestSymbolicLinks(t *testing.T) {
 	t.Parallel()
 	r := newRoot(t, storage.Options{})
