@@ -59,6 +59,9 @@ func Open(path string, o Options) (*Repo, error) {
 	if err := r.configure(o.Policy); err != nil {
 		return nil, err
 	}
+	if r.tables && o.Tables == nil {
+		return nil, fault.New(fault.Unavailable, "this repository's refs are stored as reftables, which are not read here")
+	}
 	objects := filepath.Join(r.Common, "objects")
 	if r.objects, err = identity(objects); err != nil {
 		return nil, fault.Wrap(fault.Unavailable, "cannot open the repository's objects", err)
@@ -75,9 +78,6 @@ func Open(path string, o Options) (*Repo, error) {
 		visible.Hidden = r.hidden.hides
 	}
 	if r.tables {
-		if o.Tables == nil {
-			return nil, fault.New(fault.Unavailable, "this repository's refs are stored as reftables, which are not read here")
-		}
 		visible.List = o.Tables.lister(r.Dir, r.Format)
 	}
 	r.Refs = refs.Open(r.Dir, r.Common, visible)
