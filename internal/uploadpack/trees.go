@@ -89,7 +89,7 @@ func (s *treeSearch) tip(ctx context.Context, id git.ObjectID) error {
 
 // history searches the trees of the commits behind the tips.
 func (s *treeSearch) history(ctx context.Context, tips []git.ObjectID) error {
-	commits, _, err := s.repo.Graph.Missing(ctx, tips, nil, s.serverShallow, searchCommits)
+	commits, more, err := s.repo.Graph.Missing(ctx, tips, nil, s.serverShallow, searchCommits)
 	if err != nil {
 		return err
 	}
@@ -111,7 +111,14 @@ func (s *treeSearch) history(ctx context.Context, tips []git.ObjectID) error {
 			return err
 		}
 	}
+	if more {
+		return notFoundWithin(searchCommits, "commits")
+	}
 	return nil
+}
+
+func notFoundWithin(n int, what string) error {
+	return fault.New(fault.Denied, "the objects asked for were not found within %d %s below the refs; only wants = \"any\" allows what lies deeper", n, what)
 }
 
 func (s *treeSearch) commit(ctx context.Context, id git.ObjectID) error {
@@ -130,8 +137,7 @@ func (s *treeSearch) tree(ctx context.Context, root git.ObjectID) error {
 			continue
 		}
 		if len(s.seen) >= searchTrees {
-			return fault.New(fault.Denied, "the objects asked for were not found within %d trees below the refs; "+
-				"only wants = \"any\" allows what lies deeper", searchTrees)
+			return notFoundWithin(searchTrees, "trees")
 		}
 		s.seen[id] = struct{}{}
 		if err := ctx.Err(); err != nil {

@@ -1,13 +1,16 @@
 package uploadpack
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
@@ -80,5 +83,29 @@ func TestWants(t *testing.T) {
 				t.Errorf("%s, wants = %s, with alternates %v: %v", test.name, s.rule, !s.alone, err)
 			}
 		}
+	}
+}
+
+// What may lie deeper than is searched is refused with the reason, and not as if it were not there.
+func TestWantsBeyondTheSearch(t *testing.T) {
+	t.Parallel()
+	g := gittest.Init(t)
+	var stream strings.Builder
+	for i := range searchCommits + 2 { // the blob is in the trees of the oldest two
+		fmt.Fprintf(&stream, "commit refs/heads/main\ncommitter C <c@x> %d +0000\ndata 1\nx\n", 1_600_000_000+i)
+		switch i {
+		case 0:
+			stream.WriteString("M 100644 inline old\ndata 3\nold\nM 100644 inline file\ndata 1\nx\n")
+		case 2:
+			stream.WriteString("D old\n")
+		}
+	}
+	g.GitIn(stream.String(), "fast-import", "--quiet")
+	old := g.ID(fmt.Sprintf("main~%d:old", searchCommits+1))
+	q := testRequest{command: "fetch", args: []string{"want " + old.String(), "done"}}
+	r := openRepo(t, g.Dir)
+	_, err := New(keySource{}, Options{Wants: WantsReachable}).Serve(t.Context(), r, version2, pktline.NewReader(bytes.NewReader(q.bytes(r.Format))), newRecorder())
+	if !fault.Is(err, fault.Denied) || !strings.Contains(fault.Message(err), "not found within 20000 commits") {
+		t.Errorf("got %v", err)
 	}
 }
