@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,6 +23,7 @@ type ciOptions struct {
 	jobs      int
 	every     time.Duration
 	profile   string
+	fresh     float64 // share of jobs on new machines; -1: the profile's
 	html      string
 	serverPID int
 	ops       string
@@ -53,12 +55,15 @@ What is measured:
 
 What the fleet is (--profile):
 
-  gitlab   GitLab Runner's "fetch" strategy: depth 20, the pipeline's commit and its branch. One job in five is on a new
-           machine; the others find the repository that the machine's last job left, at first 0 to 50 commits behind. One machine
-           in five runs with --no-tags
+  gitlab   GitLab Runner's "fetch" strategy: depth 20, the pipeline's commit and its branch. Half of the jobs are on new machines, as
+           autoscaled ones are; the others find the repository that the machine's last job left, at first 0 to 50 commits
+           behind. One machine in five runs with --no-tags
   actions  GitHub's checkout action, always on new machines: nine of ten jobs depth 1 by commit, without tags, one all
            branches and tags (fetch-depth: 0)
   mixed    of 20 machines 9 as gitlab, 6 as actions, 4 keep the whole history of the branch (Jenkins), one clones everything
+
+--fresh SHARE puts another share of the jobs of machines that keep their repository on new ones: 0 is a fleet that stays, 1 one that
+never does. A new machine costs a server that keeps nothing most, so compare figures of the same share only.
 
 Chance is drawn from the same seed in each run. Only who is free when may differ.
 
@@ -86,6 +91,7 @@ What the report says (--json has the same under stable keys):
 	f := cmd.Flags()
 	f.StringVar(&o.repo, "repo", "", "path of the repository; with URL the one behind it, which is pushed to")
 	f.StringVar(&o.profile, "profile", "gitlab", "what the machines run: gitlab, actions or mixed")
+	f.Float64Var(&o.fresh, "fresh", -1, "share of jobs on new machines, 0 to 1 (default: the profile's)")
 	f.IntVar(&o.runners, "runners", 30, "machines")
 	f.IntVar(&o.jobs, "jobs", 30, "jobs of each pipeline")
 	f.DurationVar(&o.every, "every", 3*time.Second, "time from one pipeline to the next")
@@ -123,6 +129,8 @@ func (o *ciOptions) check() error {
 		return fmt.Errorf("--every %v: at least 100ms", o.every)
 	case o.url == "" && (o.serverPID != 0 || o.ops != ""):
 		return errors.New("--server-pid and --ops are for a server with a URL: the one that is started for the run is watched anyway")
+	case o.fresh != -1 && !(o.fresh >= 0 && o.fresh <= 1):
+		return fmt.Errorf("--fresh %v: a share is from 0 to 1", o.fresh)
 	case ciProfiles[o.profile] == nil:
 		return fmt.Errorf("--profile %.40q: want gitlab, actions or mixed", o.profile)
 	}
@@ -204,10 +212,21 @@ type part struct {
 
 // ciProfiles are the fleets; --help describes them.
 var ciProfiles = map[string][]part{
-	"gitlab":  {{fleet.GitLab, 4, 0.2}, {fleet.GitLabNoTags, 1, 0.2}},
+	"gitlab":  {{fleet.GitLab, 4, 0.5}, {fleet.GitLabNoTags, 1, 0.5}},
 	"actions": {{fleet.Checkout, 9, 1}, {fleet.CheckoutAll, 1, 1}},
-	"mixed": {{fleet.GitLab, 7, 0.2}, {fleet.GitLabNoTags, 2, 0.2}, {fleet.Checkout, 5, 1}, {fleet.CheckoutAll, 1, 1},
+	"mixed": {{fleet.GitLab, 7, 0.5}, {fleet.GitLabNoTags, 2, 0.5}, {fleet.Checkout, 5, 1}, {fleet.CheckoutAll, 1, 1},
 		{fleet.Jenkins, 4, 0.05}, {fleet.Clone, 1, 1}},
+}
+
+// fleet is the profile with the share of new machines that was asked for.
+func (o *ciOptions) fleet() []part {
+	parts := slices.Clone(ciProfiles[o.profile])
+	for i, p := range parts {
+		if o.fresh >= 0 && p.tool.Keeps() {
+			parts[i].fresh = o.fresh
+		}
+	}
+	return parts
 }
 
 // maxBehind is by how many commits machines are stale at most when a run begins.

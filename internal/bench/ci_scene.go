@@ -32,7 +32,7 @@ type scene struct {
 
 // prepare learns what the server offers, and the history of its default branch.
 func (o *ciOptions) prepare(ctx context.Context, t *target, dir string) (*scene, error) {
-	s := &scene{target: t, history: fleet.NewHistory(), profile: ciProfiles[o.profile], timeout: o.common.timeout}
+	s := &scene{target: t, history: fleet.NewHistory(), profile: o.fleet(), timeout: o.common.timeout}
 	if err := s.discover(ctx); err != nil {
 		return nil, err
 	}

@@ -112,6 +112,8 @@ func TestCIMisuse(t *testing.T) {
 		"want gitlab, actions":       {url, "--profile", "jenkins"},
 		"--runners 0":                {url, "--runners", "0"},
 		"--every 1ms":                {url, "--every", "1ms"},
+		"--fresh 1.5":                {url, "--fresh", "1.5"},
+		"--fresh NaN":                {url, "--fresh", "NaN"},
 		"for a server with a URL":    {"--repo", ".", "--server-pid", "1"},
 		"does not exist":             {"--repo", filepath.Join(t.TempDir(), "none")},
 		"HTTP status 404":            {url + "/none"},
@@ -149,6 +151,20 @@ func TestCIInterrupt(t *testing.T) {
 	cancel()
 	if err := <-done; err == nil || err.Error() != "interrupted" {
 		t.Error(err)
+	}
+}
+
+func TestFleetWithAnotherShareOfNewMachines(t *testing.T) {
+	t.Parallel()
+	o := ciOptions{profile: "mixed", fresh: 0.25}
+	for i, p := range o.fleet() {
+		want := ciProfiles["mixed"][i]
+		if p.tool.Keeps() {
+			want.fresh = 0.25
+		}
+		if p != want {
+			t.Errorf("part %d is %+v, want %+v", i, p, want)
+		}
 	}
 }
 
