@@ -29,11 +29,12 @@ const WindowDefault = -1
 type GitOptions struct {
 	Scratch string // a directory of ours alone, made if it is missing and emptied
 	Threads int    // of one process; 0: the CPUs divided by the slots of ClassPack
-	// Window is the delta window (pack.window), except for snapshots; WindowDefault: git's.
+	// Window is the delta window (pack.window); WindowDefault: git's.
 	Window int
-	// ShallowWindow is the delta window of snapshots: packs in which every want is shallow and that leave nothing out (depth 1),
-	// so that each file comes in one version.
+	// ShallowWindow is that of packs with a shallow boundary that leave nothing out: few versions of many files.
 	ShallowWindow int
+	// SnapshotWindow is that of such packs in which every want is shallow itself (depth 1), so that each file comes in one version.
+	SnapshotWindow int
 	// ShallowCompression is the zlib level of what packs with a shallow boundary compress anew; 0: 3; -1: git's. Such packs
 	// can reuse less of what is stored, so it is a good part of their cost.
 	ShallowCompression int
@@ -205,10 +206,10 @@ func (g *Git) window(spec *Spec) int {
 	}
 	for _, want := range spec.Wants {
 		if _, shallow := slices.BinarySearchFunc(spec.Shallow, want, git.ObjectID.Compare); !shallow {
-			return g.options.Window
+			return g.options.ShallowWindow
 		}
 	}
-	return g.options.ShallowWindow
+	return g.options.SnapshotWindow
 }
 
 // revisions is what pack-objects reads: grafts, what to reach, what to leave out.

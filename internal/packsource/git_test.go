@@ -331,7 +331,7 @@ func TestGitSettings(t *testing.T) {
 	}{
 		{"full", packsource.Spec{Wants: wants}, "pack.window=5", "pack.compression=3"},
 		{"snapshot", packsource.Spec{Wants: wants, Shallow: wants}, "pack.window=0", ""},
-		{"shallow", packsource.Spec{Wants: wants, Shallow: other}, "pack.window=5", ""},
+		{"shallow", packsource.Spec{Wants: wants, Shallow: other}, "pack.window=1", ""},
 		{"shallow", packsource.Spec{Wants: wants, Shallow: other}, "pack.compression=3", ""},
 		{"shallow update", packsource.Spec{Wants: wants, Shallow: wants, Haves: other}, "pack.window=5", ""},
 		{"filter", packsource.Spec{Wants: wants, Filter: "blob:none"}, "--filter=blob:none", "--thin"},

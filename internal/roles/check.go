@@ -58,6 +58,7 @@ func (c *Config) check() error {
 	within("git.threads", c.Git.Threads, 0, 1024)
 	within("git.window", c.Git.Window, -1, 10000)
 	within("git.shallow_window", c.Git.ShallowWindow, -1, 10000)
+	within("git.snapshot_window", c.Git.SnapshotWindow, -1, 10000)
 	within("git.shallow_compression", c.Git.ShallowCompression, -1, 9)
 	within("fetch.max_wants", c.Fetch.MaxWants, 1, many)
 	within("fetch.max_haves", c.Fetch.MaxHaves, 1, many)

@@ -129,12 +129,16 @@ type GitConfig struct {
 	// Threads of each git process. 0 divides the CPUs by the slots.
 	Threads int `toml:"threads"`
 
-	// Delta window (git's pack.window) for all packs but snapshots. -1 is git's own choice, 10; docs/decisions/0001 has what 5 saves.
+	// Delta window (git's pack.window) for packs with whole history and for what a client lacks. -1 is git's own choice, 10;
+	// docs/decisions/0001 has what 5 saves.
 	Window int `toml:"window"`
 
-	// Delta window for snapshots: depth 1, nothing left out. There is one version of each file then, and to search for deltas is half
-	// of the cost for hardly a byte less.
+	// Delta window for shallow clones. Few versions of a file are near each other in them: the next neighbour is enough.
 	ShallowWindow int `toml:"shallow_window"`
+
+	// Delta window for shallow clones of depth 1. There is one version of each file then, and to search for deltas is half of the cost
+	// for hardly a byte less.
+	SnapshotWindow int `toml:"snapshot_window"`
 
 	// The zlib level of what shallow packs compress anew, 1 to 9. -1 is git's own choice.
 	ShallowCompression int `toml:"shallow_compression"`
@@ -240,6 +244,7 @@ func DefaultConfig() Config {
 			Nice:      5,
 			Window:    5,
 
+			ShallowWindow:      1,
 			ShallowCompression: 3,
 			WindowMemory:       256 << 20,
 		},

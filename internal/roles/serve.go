@@ -163,7 +163,8 @@ func newSource(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*proces
 // newCache stacks the cache, if there is to be one, over what makes packs.
 func newCache(cfg Config, log *slog.Logger, runner *process.Runner, packs *packcache.Metrics) (packsource.Source, *packcache.Cache, error) {
 	fromGit, err := packsource.NewGit(runner, packsource.GitOptions{
-		Scratch: filepath.Join(cfg.State, "scratch"), Threads: cfg.Git.threads(), Window: cfg.Git.Window, ShallowWindow: cfg.Git.ShallowWindow,
+		Scratch: filepath.Join(cfg.State, "scratch"), Threads: cfg.Git.threads(), Window: cfg.Git.Window,
+		ShallowWindow: cfg.Git.ShallowWindow, SnapshotWindow: cfg.Git.SnapshotWindow,
 		ShallowCompression: cfg.Git.ShallowCompression, WindowMemory: int64(cfg.Git.WindowMemory),
 	})
 	if err != nil || !cfg.Cache.Enabled {
