@@ -19,7 +19,6 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
@@ -124,30 +123,6 @@ func TestWritesWithinOneTick(t *testing.T) {
 					}
 				}
 			})
-		}
-	}
-}
-
-// TestSettling tells when an identity is trusted.
-func TestSettling(t *testing.T) {
-	t.Parallel()
-	const base = 1_700_000_000 * int64(time.Second)
-	ms := int64(time.Millisecond)
-	for _, c := range []struct {
-		mtime, ctime, now int64
-		want              bool
-	}{
-		{base + 1, base + 1, base + 20*ms, false},
-		{base + 1, base + 1, base + 26*ms, true},
-		{base + 1, base + 20*ms, base + 26*ms, false}, // moved here since
-		{base, base, base + 1500*ms, false},
-		{base, base, base + 2010*ms, false},
-		{base, base, base + 2025*ms, true},
-		{base + 5000*ms, base + 1, base + 100*ms, false}, // from the future
-	} {
-		id := identity{ID: disk.ID{Mtime: c.mtime, Ctime: c.ctime}, kind: regular}
-		if got := id.settled(c.now); got != c.want {
-			t.Errorf("mtime +%d ctime +%d now +%d: settled %v", c.mtime-base, c.ctime-base, c.now-base, got)
 		}
 	}
 }
