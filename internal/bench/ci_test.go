@@ -48,6 +48,9 @@ func peer(t *testing.T, root string) string {
 	return strings.TrimSuffix(url, "/")
 }
 
+// patience is how long a run lasts, and how long the next one if a busy machine did no job in that time.
+var patience = []string{"2s", "10s", "40s"}
+
 // TestCI lets each profile work on git http-backend, while the tip moves.
 func TestCI(t *testing.T) {
 	t.Parallel()
@@ -57,8 +60,14 @@ func TestCI(t *testing.T) {
 			root, repo := history(t, 60)
 			url, page := peer(t, root)+"/demo.git", filepath.Join(t.TempDir(), "page.html")
 			before := repo.ID("refs/heads/main")
-			got := benchJSON(t, ciKeys, "ci", url, "--repo", repo.Dir, "--profile", profile, "--runners", "4", "--jobs", "6", "--every", "700ms",
-				"--duration", "2s", "--server-pid", fmt.Sprint(os.Getpid()), "--html", page)
+			var got map[string]any
+			for _, duration := range patience {
+				got = benchJSON(t, ciKeys, "ci", url, "--repo", repo.Dir, "--profile", profile, "--runners", "4", "--jobs", "6",
+					"--every", "700ms", "--duration", duration, "--server-pid", fmt.Sprint(os.Getpid()), "--html", page)
+				if number(t, got, "jobs") >= 4 {
+					break
+				}
+			}
 			if number(t, got, "errors") != 0 || number(t, got, "jobs") < 4 || number(t, got, "pipelines") < 1 || number(t, got, "mb") <= 0 ||
 				number(t, got, "cpu_s_per_job") <= 0 {
 				t.Error(got)
@@ -92,8 +101,14 @@ func TestCIWithoutPath(t *testing.T) {
 	root, repo := history(t, 30)
 	repo.Git("config", "uploadpack.allowFilter", "true")
 	before := repo.Git("for-each-ref")
-	out, errs, err := bench(t, t.Context(), "ci", peer(t, root)+"/demo.git", "--profile", "mixed", "--runners", "5", "--jobs", "5",
-		"--every", "500ms", "--duration", "1s")
+	url, out, errs, err := peer(t, root)+"/demo.git", "", "", error(nil)
+	for _, duration := range patience {
+		out, errs, err = bench(t, t.Context(), "ci", url, "--profile", "mixed", "--runners", "5", "--jobs", "5", "--every", "500ms",
+			"--duration", duration)
+		if err != nil || strings.Contains(out, "\n  gitlab") {
+			break
+		}
+	}
 	if err != nil || !strings.Contains(out, "\n  gitlab") || !strings.Contains(out, "9 kinds of job checked by git") {
 		t.Errorf("%v\n%s%s", err, out, errs)
 	}
