@@ -18,9 +18,9 @@ import (
 )
 
 // Limits bounds what a request may hold; a zero field means the default beside it. More is an error of kind Invalid. Lines are
-// counted with their repeats, which are not kept.
+// counted with their repeats.
 type Limits struct {
-	Wants         int // want and want-ref lines: 1,000,000
+	Wants         int // want lines, and as many want-ref lines: 1,000,000
 	Haves         int // have lines: 1,000,000
 	Shallow       int // shallow lines: 1,000,000
 	DeepenNot     int // deepen-not lines: 1,000
@@ -174,9 +174,9 @@ type parser struct {
 	seen   map[git.ObjectID]struct{} // haves
 	refs   []git.RefName             // want-refs; pooled
 
-	wants, shallow int  // lines so far
-	prefixBytes    int  // length of the prefixes so far
-	allRefs        bool // the prefixes are not heeded
+	wants, haves, shallow int  // lines so far
+	prefixBytes           int  // length of the prefixes so far
+	allRefs               bool // the prefixes are not heeded
 }
 
 // refLists are pooled: a clone of a thousand refs names each of them, and is asked for again and again.
@@ -351,7 +351,7 @@ func (p *parser) fetchValue(f *Fetch, key, value, line []byte) error {
 	case "want":
 		return p.addToSet(&f.Wants, &p.wants, value, p.limits.Wants, "want")
 	case "have":
-		if len(f.Haves) >= p.limits.Haves {
+		if p.haves++; p.haves > p.limits.Haves {
 			return tooMany("have", p.limits.Haves)
 		}
 		id, err := p.objectID(value, "have")

@@ -149,6 +149,20 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// A repeat counts as any other line, kept or not.
+func TestRepeatsCount(t *testing.T) {
+	limits := Limits{Wants: 2, Haves: 2, Shallow: 2, DeepenNot: 2}
+	for _, line := range []string{"want " + idA, "have " + idA, "shallow " + idA, "want-ref refs/a", "deepen-not a"} {
+		for n := 2; n <= 3; n++ {
+			lines := append([]string{"command=fetch", "|"}, slices.Repeat([]string{line}, n)...)
+			in := pktline.NewReader(strings.NewReader(request(append(lines, ".")...)))
+			if _, err := ReadRequest(in, git.SHA1, everything, limits); (err != nil) != (n > 2) || err != nil && !fault.Is(err, fault.Invalid) {
+				t.Errorf("%d times %q: %v", n, line, err)
+			}
+		}
+	}
+}
+
 func TestTooManyPrefixesMeanAllRefs(t *testing.T) {
 	for name, prefixes := range map[string][]string{
 		"many":            slices.Repeat([]string{"x"}, maxPrefixes+1),
