@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/repo"
@@ -21,6 +23,7 @@ func objectInfo(ctx context.Context, r *repo.Repo, req *protocol.ObjectInfo, rep
 	if req.Size && len(req.Objects) > 0 {
 		b = protocol.AppendInfoHeader(b)
 	}
+	lookups := r.Objects.Lookups()
 	for i, id := range req.Objects {
 		if i%lookupsPerCheck == 0 {
 			if err := ctx.Err(); err != nil {
@@ -29,11 +32,8 @@ func objectInfo(ctx context.Context, r *repo.Repo, req *protocol.ObjectInfo, rep
 		}
 		size := int64(-1)
 		if req.Size {
-			_, found, err := r.Objects.Header(id)
-			switch {
-			case err == nil:
-				size = found
-			case !fault.Is(err, fault.NotFound) && !fault.Is(err, fault.Corrupt):
+			var err error
+			if size, err = sizeOf(r.Objects, &lookups, id); err != nil {
 				return err
 			}
 		}
@@ -41,6 +41,22 @@ func objectInfo(ctx context.Context, r *repo.Repo, req *protocol.ObjectInfo, rep
 	}
 	b = pktline.AppendFlush(b)
 	return sendWhole(b, reply)
+}
+
+// sizeOf tells the size of an object, less than 0 if it is missing or damaged. Only what exists is asked for its header: each header
+// that is missing has the directories looked at.
+func sizeOf(objects *pack.Store, lookups *pack.Lookups, id git.ObjectID) (int64, error) {
+	found, err := lookups.Has(id)
+	if found {
+		var size int64
+		if _, size, err = objects.Header(id); err == nil {
+			return size, nil
+		}
+	}
+	if fault.Is(err, fault.NotFound) || fault.Is(err, fault.Corrupt) {
+		err = nil
+	}
+	return -1, err
 }
 
 // sendWhole sends an answer of known length. A client that is slow to take a long one must not hold a place among the small requests.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -51,6 +52,30 @@ func TestObjectInfoOfDamage(t *testing.T) {
 	want, _, stderr := s.oracle(t, request)
 	if got, _, err := s.serve(New(keySource{}, Options{Wants: WantsAny}), request); err != nil || got.String() != string(want) {
 		t.Errorf("%q, %v\ngit: %q, %s", got, err, want, stderr)
+	}
+}
+
+// Many objects that are missing have the directories looked at once: what comes between two of them is found by the next request.
+func TestObjectInfoLooksOnce(t *testing.T) {
+	t.Parallel()
+	g := gittest.Init(t)
+	g.Git("update-ref", "refs/heads/main", g.Commit("a").String())
+	r := openRepo(t, g.Dir)
+	lookups := r.Objects.Lookups()
+	none := git.MustParseObjectID(strings.Repeat("1", 40))
+	if size, err := sizeOf(r.Objects, &lookups, none); size >= 0 || err != nil {
+		t.Fatalf("a missing object: %d, %v", size, err)
+	}
+	id := g.Commit("b")
+	g.Git("update-ref", "refs/heads/main", id.String())
+	g.Git("repack", "-adq")
+	if size, err := sizeOf(r.Objects, &lookups, id); size >= 0 || err != nil {
+		t.Errorf("the directories were looked at again: %d, %v", size, err)
+	}
+	lookups = r.Objects.Lookups()
+	size, err := sizeOf(r.Objects, &lookups, id)
+	if want := g.Git("cat-file", "-s", id.String()); err != nil || strconv.FormatInt(size, 10) != want {
+		t.Errorf("%d, %v; want %s", size, err, want)
 	}
 }
 
