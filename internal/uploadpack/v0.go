@@ -32,8 +32,8 @@ type conversation struct {
 	other bool                      // and something that does not exist here
 	ready bool                      // the client was told that a pack is possible
 
-	checks  int  // how often it was worked out whether the common commits suffice
-	checked int  // for how many of them the last time
+	budget  int  // what may still be spent on working out whether the common commits suffice; see exactWork
+	checked int  // for how many of them it was worked out the last time
 	enough  bool // they do
 
 	// For a client that is to hear of one common commit only, what git's have_obj and THEY_HAVE tell: how many it named that were
@@ -61,6 +61,7 @@ func (f *fetch) serveV0(ctx context.Context, session protocol.Session, request *
 	c := &conversation{
 		fetch: f, session: session, needs: needs, reply: reply,
 		haves: protocol.NewHaveReader(request, f.repo.Format, f.options.Limits), lookups: f.repo.Objects.Lookups(),
+		budget: exactWork,
 	}
 	negotiated := time.Now()
 	send, err := c.negotiate(ctx)
@@ -230,19 +231,21 @@ func (c *conversation) isFirst(id git.ObjectID) (bool, error) {
 	return c.named == 1, nil
 }
 
-// maxChecks is how often it is worked out exactly when the common commits begin to suffice. A client that names known and unknown
-// commits in turn would have it worked out for each; from then on it is looked at again when there are twice as many.
-const maxChecks = 100
+// exactWork bounds for how long it is worked out exactly when the common commits begin to suffice, in commits that are visited, named or
+// grafted. A client that names known and unknown commits in turn would have history walked for each; once so many were looked at, the
+// next walk comes when there are twice as many common commits.
+const exactWork = 1_000_000
 
 // suffices tells whether a pack can be made: whether all that is wanted reaches a common commit.
-func (c *conversation) suffices(ctx context.Context) (_ bool, err error) {
+func (c *conversation) suffices(ctx context.Context) (bool, error) {
 	n := len(c.common)
-	if c.enough || n == c.checked || c.checks >= maxChecks && n < 2*c.checked {
+	if c.enough || n == c.checked || c.budget <= 0 && n < 2*c.checked {
 		return c.enough, nil
 	}
-	c.checks, c.checked = c.checks+1, n
-	c.enough, err = c.repo.Graph.AllReach(ctx, c.reach, c.common, c.cut)
-	return c.enough, err
+	enough, visited, err := c.repo.Graph.AllReach(ctx, c.reach, c.common, c.cut)
+	c.checked, c.enough = n, enough
+	c.budget -= visited + n + len(c.reach) + len(c.cut)
+	return enough, err
 }
 
 // flush answers a client that waits; send tells that it need not say "done" to get its pack.

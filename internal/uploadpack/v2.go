@@ -94,7 +94,8 @@ func (f *fetch) acknowledge(ctx context.Context) (ready bool, err error) {
 	if err != nil || f.request.Done || f.request.WaitForDone || len(f.common) == 0 {
 		return false, err
 	}
-	return f.repo.Graph.AllReach(ctx, f.wants, f.common, f.serverShallow)
+	ready, _, err = f.repo.Graph.AllReach(ctx, f.wants, f.common, f.serverShallow)
+	return ready, err
 }
 
 func (f *fetch) acknowledgments(ready bool) {

@@ -70,8 +70,8 @@ func Benchmark(b *testing.B) {
 				name string
 				ask  func() error
 			}{
-				{"AllReach/head-500", func() error { _, err := g.AllReach(ctx, one(h.head), one(h.old), nil); return err }},
-				{"AllReach/tips-spread", func() error { _, err := g.AllReach(ctx, h.tips, h.spread, nil); return err }},
+				{"AllReach/head-500", func() error { _, _, err := g.AllReach(ctx, one(h.head), one(h.old), nil); return err }},
+				{"AllReach/tips-spread", func() error { _, _, err := g.AllReach(ctx, h.tips, h.spread, nil); return err }},
 				{"Unreachable/one-in-tips", func() error { _, _, err := g.Unreachable(ctx, h.tips, one(h.old), nil); return err }},
 				{"Unreachable/tips-from-head", func() error { _, _, err := g.Unreachable(ctx, one(h.head), h.tips, nil); return err }},
 				{"Maximal/500-spread", func() error { _, err := g.Maximal(ctx, h.spread, nil); return err }},
@@ -111,7 +111,7 @@ func BenchmarkFirstWalk(b *testing.B) {
 	n := 0
 	for b.Loop() {
 		g := New(s, s.Dirs, Options{})
-		if _, err := g.AllReach(b.Context(), h.tips, h.spread[499:], nil); err != nil {
+		if _, _, err := g.AllReach(b.Context(), h.tips, h.spread[499:], nil); err != nil {
 			b.Fatal(err)
 		}
 		n += g.view.Load().table.len()

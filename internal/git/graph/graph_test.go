@@ -321,8 +321,10 @@ func checkAllReach(t *testing.T, f fixture) {
 		wants, haves, shallow := f.some(f.rnd, 4), f.some(f.rnd, 3), f.someCommits(f.rnd, 4)
 		haves = append(haves, oldest)
 		known := NewCommits(f.peeled(f.g, haves)...)
+		named := len(known) // and their parents, as often as they are such
 		for id := range maps.Clone(known) {
 			if !shallow.Has(id) {
+				named += len(f.parents[id])
 				for _, p := range f.parents[id] {
 					known[p] = struct{}{}
 				}
@@ -336,12 +338,15 @@ func checkAllReach(t *testing.T, f fixture) {
 			}
 			want = want && reaches
 		}
-		got, err := f.g.AllReach(context.Background(), wants, haves, shallow)
+		got, visited, err := f.g.AllReach(context.Background(), wants, haves, shallow)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if got != want {
 			t.Fatalf("wants %v, haves %v, shallow %v: got %v", wants, haves, shallow.IDs(), got)
+		}
+		if visited < named || visited > named+len(f.ids) {
+			t.Fatalf("%d commits visited of %d, for %d haves and their parents", visited, len(f.ids), named)
 		}
 	}
 }

@@ -204,11 +204,11 @@ const (
 // or a parent of one, for who has a commit has its parents. As in git, wants that are no commits say nothing, and the
 // walk does not go on from commits older than the oldest have, a want excepted. So true is proven, and false may also mean
 // that the way leads through older commits or that clocks were wrong. Haves that are missing or no commits
-// help nobody.
-func (g *Graph) AllReach(ctx context.Context, wants, haves []git.ObjectID, shallow Commits) (bool, error) {
-	var all bool
-	err := g.run(ctx, shallow, func(w *walk) error {
+// help nobody. Visited is how many commits were looked at, for those who bound their work.
+func (g *Graph) AllReach(ctx context.Context, wants, haves []git.ObjectID, shallow Commits) (all bool, visited int, err error) {
+	err = g.run(ctx, shallow, func(w *walk) error {
 		all = false
+		defer func() { visited += w.steps }()
 		starts, err := w.peelCommits(wants, false)
 		if err != nil {
 			return err
@@ -226,7 +226,7 @@ func (g *Graph) AllReach(ctx context.Context, wants, haves []git.ObjectID, shall
 		all = true
 		return nil
 	})
-	return all && err == nil, err
+	return all && err == nil, visited, err
 }
 
 // markHaves marks haves and their parents. The floor has the date of the oldest have and the generation of the lowest of all.
@@ -248,6 +248,9 @@ func (w *walk) markHaves(haves []git.ObjectID) (floor, error) {
 		known = append(known, parents...)
 	}
 	for _, n := range known {
+		if err := w.step(); err != nil {
+			return floor{}, err
+		}
 		if err := w.load(n); err != nil {
 			return floor{}, err
 		}

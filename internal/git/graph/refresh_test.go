@@ -217,7 +217,7 @@ func checkCorrupt(t *testing.T, what string, g *Graph, m *model) {
 	if _, err := g.Maximal(t.Context(), m.ids, nil); err != nil {
 		t.Errorf("%s: Maximal: %v", what, err)
 	}
-	if _, err := g.AllReach(t.Context(), heads, m.ids[len(m.ids)-1:], nil); err != nil {
+	if _, _, err := g.AllReach(t.Context(), heads, m.ids[len(m.ids)-1:], nil); err != nil {
 		t.Errorf("%s: AllReach: %v", what, err)
 	}
 	if _, err := g.Depth(t.Context(), heads, 20, nil, nil); err != nil {

@@ -86,7 +86,7 @@ func checkReady(t *testing.T, f fixture) {
 		}
 		lines := append(named("want", wants), named("have", haves)...)
 		answer, _ := ask(t, f.Repo, lines)
-		got, err := f.g.AllReach(context.Background(), wants, haves, f.server)
+		got, _, err := f.g.AllReach(context.Background(), wants, haves, f.server)
 		if err != nil {
 			t.Fatal(err)
 		}
