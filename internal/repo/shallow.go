@@ -5,11 +5,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
+	"github.com/packhorse-git/packhorse/internal/git/graph"
 )
 
 // maxShallowFile bounds the shallow file in bytes: 1.6 million commits.
@@ -21,12 +23,31 @@ type shallowFile struct{ known atomic.Pointer[shallowState] }
 type shallowState struct {
 	id  disk.ID
 	ids []git.ObjectID
+	set func() graph.Commits // of the IDs, made when it is asked for first
 }
 
 // Shallow tells the commits that the repository itself has without their parents (gitrepository-layout(5), "shallow"), sorted, each
 // once. Others share them: the caller does not change them. Nil for a repository with whole history. The file is read only if it is
 // not the one that was read last.
 func (r *Repo) Shallow() ([]git.ObjectID, error) {
+	state, err := r.shallowState()
+	if state == nil {
+		return nil, err
+	}
+	return state.ids, nil
+}
+
+// ShallowSet is Shallow as a set.
+func (r *Repo) ShallowSet() (graph.Commits, error) {
+	state, err := r.shallowState()
+	if state == nil {
+		return nil, err
+	}
+	return state.set(), nil
+}
+
+// shallowState is nil where there is no such file.
+func (r *Repo) shallowState() (*shallowState, error) {
 	path := filepath.Join(r.Common, "shallow")
 	id, err := disk.Stat(path)
 	if err != nil {
@@ -36,9 +57,9 @@ func (r *Repo) Shallow() ([]git.ObjectID, error) {
 		return nil, nil
 	}
 	if known := r.shallow.known.Load(); known != nil && known.id == id {
-		return known.ids, nil
+		return known, nil
 	}
-	text, state, err := readFile(path, maxShallowFile)
+	text, file, err := readFile(path, maxShallowFile)
 	if err != nil {
 		return nil, cannotRead("shallow file", err)
 	}
@@ -52,8 +73,9 @@ func (r *Repo) Shallow() ([]git.ObjectID, error) {
 	}
 	slices.SortFunc(ids, git.ObjectID.Compare)
 	ids = slices.Compact(ids)
-	if state.settled {
-		r.shallow.known.Store(&shallowState{state.id, ids})
+	state := &shallowState{file.id, ids, sync.OnceValue(func() graph.Commits { return graph.NewCommits(ids...) })}
+	if file.settled {
+		r.shallow.known.Store(state)
 	}
-	return ids, nil
+	return state, nil
 }

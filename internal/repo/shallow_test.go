@@ -3,12 +3,15 @@ package repo
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/graph"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
@@ -34,8 +37,12 @@ func TestShallowFileChanges(t *testing.T) {
 			}
 		}
 		for range 2 {
-			if ids, err := r.Shallow(); err != nil || len(ids) != 1 || ids[0].String() != id {
+			ids, err := r.Shallow()
+			if err != nil || len(ids) != 1 || ids[0].String() != id {
 				t.Fatalf("round %d: %v, %v; want %s", i, ids, err, id)
+			}
+			if set, err := r.ShallowSet(); err != nil || !slices.Equal(set.IDs(), ids) {
+				t.Fatalf("round %d: %v, %v; want %s", i, set.IDs(), err, id)
 			}
 		}
 	}
@@ -76,5 +83,42 @@ func TestShallowIsSorted(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// A boundary that was remembered is one set for all.
+func TestShallowSetIsShared(t *testing.T) {
+	t.Parallel()
+	made := gittest.Init(t)
+	r, err := Open(made.Dir, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if set, err := r.ShallowSet(); set != nil || err != nil {
+		t.Errorf("a repository with whole history: %v, %v", set, err)
+	}
+	if err := os.WriteFile(filepath.Join(made.Dir, "shallow"), []byte(strings.Repeat("1", 40)+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for begun := time.Now(); r.shallow.known.Load() == nil; time.Sleep(time.Millisecond) { // a file that young is not remembered
+		if _, err := r.Shallow(); err != nil || time.Since(begun) > time.Minute {
+			t.Fatal("the file is never old enough to be remembered", err)
+		}
+	}
+	sets := make([]graph.Commits, 8)
+	var group sync.WaitGroup
+	for i := range sets {
+		group.Go(func() {
+			if set, err := r.ShallowSet(); err == nil {
+				sets[i] = set
+			}
+		})
+	}
+	group.Wait()
+	for i, set := range sets {
+		if len(set) != 1 || reflect.ValueOf(set).Pointer() != reflect.ValueOf(sets[0]).Pointer() {
+			t.Errorf("set %d is another: %v", i, set.IDs())
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/graph"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
@@ -223,18 +225,16 @@ func TestOneKeyForAllVersions(t *testing.T) {
 }
 
 // What is known of a shallow repository is shared by all who ask at the same time; the race detector looks on.
-func TestShallowAdvertisementsAtTheSameTime(t *testing.T) {
+func TestShallowAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	g := gittest.Init(t)
 	a := g.Commit("a")
 	b := g.Commit("b", a)
-	g.Git("update-ref", "refs/heads/main", g.Commit("c", b).String())
+	c := g.Commit("c", b)
+	d := g.Commit("d", c)
+	g.Git("update-ref", "refs/heads/main", d.String())
 	path := filepath.Join(g.Dir, "shallow")
 	if err := os.WriteFile(path, fmt.Appendf(nil, "%s\n%s\n%s\n", max(a.String(), b.String()), min(a.String(), b.String()), a), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	old := time.Now().Add(-time.Hour) // so that it is remembered
-	if err := os.Chtimes(path, old, old); err != nil {
 		t.Fatal(err)
 	}
 	r := openRepo(t, g.Dir)
@@ -243,7 +243,16 @@ func TestShallowAdvertisementsAtTheSameTime(t *testing.T) {
 		t.Fatal(want, err)
 	}
 	want = slices.Clone(want)
+	for begun := time.Now(); ; time.Sleep(time.Millisecond) { // until the file is old enough to be remembered
+		one, _ := r.ShallowSet()
+		if two, err := r.ShallowSet(); sameSet(one, two) {
+			break
+		} else if err != nil || time.Since(begun) > time.Minute {
+			t.Fatal("the boundary is not shared", err)
+		}
+	}
 	session := protocol.Session{Version: protocol.V0, Stateless: true}
+	s := &testServer{repo: r}
 	var group sync.WaitGroup
 	for range 8 {
 		group.Go(func() {
@@ -251,10 +260,61 @@ func TestShallowAdvertisementsAtTheSameTime(t *testing.T) {
 			if lines := strings.Count(reply.String(), "shallow "); lines != 3 { // one of them is the capability
 				t.Errorf("%q", reply)
 			}
+			for _, args := range [][]string{ // with boundaries that are more than ours, and not
+				{}, {"shallow " + b.String(), "have " + b.String()}, {"shallow " + c.String(), "have " + c.String()},
+				{"deepen 1"}, {"deepen 9"}, {"deepen-since 1"}, {"shallow " + d.String(), "deepen 2147483647"},
+				{"shallow " + c.String(), "have " + c.String(), "deepen 1", "deepen-relative"},
+			} {
+				q := &testRequest{command: "fetch", args: append([]string{"want " + d.String()}, append(args, "done")...)}
+				server := New(keySource{}, Options{})
+				_, two, err := s.serve(server, q.bytes(git.SHA1))
+				if err != nil {
+					t.Errorf("%q: %v", args, err)
+				}
+				_, zero, err := s.serveAs(server, session, q.bytesV0(&dialect{sideband: "side-band-64k", end: "done"}, git.SHA1))
+				if err != nil || zero.Key != two.Key {
+					t.Errorf("%q in version 0: %v", args, err)
+				}
+			}
 			if got, err := r.Shallow(); err != nil || !slices.Equal(got, want) {
 				t.Errorf("%v (%v), want %v", got, err, want)
+			}
+			if got, err := r.ShallowSet(); err != nil || !slices.Equal(got.IDs(), want) {
+				t.Errorf("%v (%v), want %v", got.IDs(), err, want)
 			}
 		})
 	}
 	group.Wait()
+}
+
+func sameSet(a, b graph.Commits) bool {
+	return reflect.ValueOf(a).Pointer() == reflect.ValueOf(b).Pointer()
+}
+
+// Who has no boundary, or one that is part of ours, takes ours as it is: it may be a million commits.
+func TestShallowIsNotCopied(t *testing.T) {
+	t.Parallel()
+	id := func(digit string) git.ObjectID { return git.MustParseObjectID(strings.Repeat(digit, 40)) }
+	ours := graph.NewCommits(id("1"), id("2"))
+	f := &fetch{serverShallow: ours}
+	for range 2 {
+		if !sameSet(f.clientView(), ours) || !sameSet(f.grafts(), ours) {
+			t.Errorf("with a boundary of %v: %v, %v", f.clientShallow.IDs(), f.clientView().IDs(), f.grafts().IDs())
+		}
+		f.clientShallow, f.boundary.Shallow = graph.NewCommits(id("1")), []git.ObjectID{id("2")}
+	}
+	for _, client := range []graph.Commits{graph.NewCommits(id("3")), graph.NewCommits(id("2"), id("3"), id("5"))} {
+		f.clientShallow, f.boundary.Shallow = client, []git.ObjectID{id("4")}
+		before, view := client.IDs(), f.clientView().IDs()
+		want := protocol.SortIDs(append(slices.Clone(before), id("1"), id("2")))
+		if !slices.Equal(view, want) {
+			t.Errorf("with a boundary of %v: %v", before, view)
+		}
+		if got := f.grafts().IDs(); !slices.Equal(got, protocol.SortIDs(append(want, id("4")))) {
+			t.Errorf("with a boundary of %v: grafts %v", before, got)
+		}
+		if !slices.Equal(client.IDs(), before) || len(ours) != 2 {
+			t.Errorf("a set was changed: %v, %v", client.IDs(), ours.IDs())
+		}
+	}
 }

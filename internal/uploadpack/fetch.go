@@ -32,7 +32,7 @@ type fetch struct {
 	lines protocol.Lines // the answer up to the packfile section; pooled
 
 	clientShallow graph.Commits // the client's boundary before this fetch
-	serverShallow graph.Commits // commits whose parents are missing here too
+	serverShallow graph.Commits // commits whose parents are missing here too; shared by all fetches
 	boundary      graph.Boundary
 }
 
@@ -135,8 +135,8 @@ func (f *fetch) shallows() error {
 			f.clientShallow[id] = struct{}{}
 		}
 	}
-	ids, err := f.repo.Shallow()
-	f.serverShallow = graph.NewCommits(ids...)
+	var err error
+	f.serverShallow, err = f.repo.ShallowSet()
 	return err
 }
 

@@ -60,20 +60,17 @@ func (f *fetch) spec(ctx context.Context) (*packsource.Spec, error) {
 }
 
 // grafts is the set of commits without parents for as long as a pack is made: in the client's repository before and after this
-// fetch, and in ours.
+// fetch, and in ours. Others share it: it is only read.
 func (f *fetch) grafts() graph.Commits {
-	grafts := f.clientView()
-	for _, id := range f.boundary.Shallow {
-		grafts[id] = struct{}{}
-	}
-	return grafts
+	return f.clientView().With(slices.Values(f.boundary.Shallow))
 }
 
-// clientView is the set of commits without parents in the client's repository.
+// clientView is the set of commits without parents in the client's repository. Others share it: it is only read.
 func (f *fetch) clientView() graph.Commits {
-	view := maps.Clone(f.clientShallow)
-	maps.Copy(view, f.serverShallow)
-	return view
+	if len(f.clientShallow) > len(f.serverShallow) {
+		return f.clientShallow.With(maps.Keys(f.serverShallow))
+	}
+	return f.serverShallow.With(maps.Keys(f.clientShallow))
 }
 
 // ownBoundary adds to the client's new boundary what it meets of our own. Git forgets that where the client asks for
@@ -82,16 +79,11 @@ func (f *fetch) ownBoundary(ctx context.Context) error {
 	if len(f.serverShallow) == 0 || !f.request.Deepens() {
 		return nil
 	}
-	view, starts := f.clientView(), slices.Clone(f.wants)
-	for _, id := range f.boundary.Shallow {
-		view[id] = struct{}{}
-	}
 	behind, err := f.behindUnshallow()
 	if err != nil {
 		return err
 	}
-	starts = append(starts, behind...)
-	met, err := f.repo.Graph.Depth(ctx, starts, graph.Infinite, view, f.clientShallow)
+	met, err := f.repo.Graph.Depth(ctx, slices.Concat(f.wants, behind), graph.Infinite, f.grafts(), f.clientShallow)
 	f.boundary.Shallow = protocol.SortIDs(append(f.boundary.Shallow, met.Shallow...))
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"iter"
 	"maps"
 	"math"
 	"slices"
@@ -40,7 +41,8 @@ type Options struct {
 
 const defaultMaxCommits = 1 << 20
 
-// Commits is a set of commits, such as the grafts of a walk. nil is the empty set.
+// Commits is a set of commits, such as the grafts of a walk. nil is the empty set. A set that is given to this package is only read: it
+// may be shared.
 type Commits map[git.ObjectID]struct{}
 
 // NewCommits makes a set.
@@ -56,6 +58,23 @@ func NewCommits(ids ...git.ObjectID) Commits {
 func (c Commits) Has(id git.ObjectID) bool {
 	_, ok := c[id]
 	return ok
+}
+
+// With gives a set that has more commits: the same one if it has them already, else a copy. It is to be read only.
+func (c Commits) With(more iter.Seq[git.ObjectID]) Commits {
+	own := false
+	for id := range more {
+		if c.Has(id) {
+			continue
+		}
+		if !own {
+			with := make(Commits, len(c)+1)
+			maps.Copy(with, c)
+			c, own = with, true
+		}
+		c[id] = struct{}{}
+	}
+	return c
 }
 
 // IDs lists the set in order.
