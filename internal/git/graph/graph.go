@@ -15,6 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
 )
 
 // Objects is what the package needs of an object store. Safe for concurrent use.
@@ -26,6 +27,8 @@ type Objects interface {
 	Header(id git.ObjectID) (git.ObjectType, int64, error)
 	// Has reports whether the object exists.
 	Has(id git.ObjectID) (bool, error)
+	// Lookups is for one that asks so for many objects of which many may be missing.
+	Lookups() pack.Lookups
 }
 
 // Options of a Graph.

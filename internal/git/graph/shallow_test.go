@@ -3,6 +3,7 @@ package graph
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -267,5 +268,23 @@ func TestBadDepth(t *testing.T) {
 		if _, err := g.Depth(t.Context(), nil, depth, nil, nil); !fault.Is(err, fault.Invalid) {
 			t.Errorf("depth %d: got %v, want Invalid", depth, err)
 		}
+	}
+}
+
+// A repository's own boundary may be long, and invented: a client that goes away does not have all of it looked up.
+func TestGraftsEndWithTheirClient(t *testing.T) {
+	t.Parallel()
+	g := openGraph(t, gittest.Init(t), Options{})
+	invented := Commits{}
+	for i := range 2 * checkEvery {
+		invented[git.MustParseObjectID(fmt.Sprintf("%040x", i+1))] = struct{}{}
+	}
+	if all, _, err := g.AllReach(t.Context(), nil, nil, invented); err != nil || !all {
+		t.Errorf("commits that nobody has: %v, %v", all, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, err := g.AllReach(ctx, nil, nil, invented); !errors.Is(err, context.Canceled) {
+		t.Errorf("a client that is gone: %v", err)
 	}
 }

@@ -102,10 +102,16 @@ func (w *walk) visit(n uint32, bits uint8) bool {
 // graft marks the shallow commits. Those that the repository does not have cannot be met and are left out, so that no
 // client fills the table with inventions.
 func (w *walk) graft(shallow Commits) error {
+	lookups, looked := w.g.objects.Lookups(), 0
 	for id := range shallow {
+		if looked++; looked%checkEvery == 0 {
+			if err := w.ctx.Err(); err != nil {
+				return err
+			}
+		}
 		n, ok := w.find(id)
 		if !ok {
-			has, err := w.g.objects.Has(id)
+			has, err := lookups.Has(id)
 			if err != nil {
 				return err
 			}
