@@ -108,7 +108,10 @@ func TestHostileFlips(t *testing.T) {
 	}
 	refs := v.post("whole", "whole", packets("command=ls-refs", "|", "peel", "symrefs", "")).body
 	var files []string
-	for _, pattern := range []string{"objects/pack/*.pack", "objects/pack/*.pack", "objects/pack/*.idx", "objects/pack/multi-pack-index", "objects/info/commit-graph", "packed-refs", "HEAD", "config", "refs/heads/*", "objects/??/*"} {
+	for _, pattern := range []string{
+		"objects/pack/*.pack", "objects/pack/*.pack", "objects/pack/*.idx", "objects/pack/multi-pack-index", "objects/info/commit-graph",
+		"packed-refs", "HEAD", "config", "refs/heads/*", "objects/??/*",
+	} {
 		found, _ := filepath.Glob(filepath.Join(whole, pattern))
 		files = append(files, found...)
 	}
@@ -216,7 +219,8 @@ func TestHostileObjectFiles(t *testing.T) {
 	}
 	for _, name := range names {
 		a := v.post(name, name, fetching("want "+tip, "done"))
-		if a.status == 0 || a.status == http.StatusOK && a.err == nil && !strings.Contains(a.body, "PACK") && !strings.Contains(a.body, "ERR ") && !strings.Contains(a.body, "\x03") {
+		if a.status == 0 || a.status == http.StatusOK && a.err == nil &&
+			!strings.Contains(a.body, "PACK") && !strings.Contains(a.body, "ERR ") && !strings.Contains(a.body, "\x03") {
 			t.Errorf("%s: %d (%v) %.300q", name, a.status, a.err, a.body)
 		}
 		r := v.record(name)
@@ -265,11 +269,15 @@ func TestHostileObjects(t *testing.T) {
 		write(t, filepath.Join(dir, "refs/tags/bomb"), bomb+"\n")
 		write(t, filepath.Join(dir, "refs/heads/bomb"), bomb+"\n")
 		v.fresh()
-		if a := v.post(name, name, packets("command=ls-refs", "|", "peel", "symrefs", "")); a.err != nil || a.status != http.StatusOK || !strings.Contains(a.body, "refs/heads/main") {
-			t.Errorf("%s: refs: %d (%v) %.300q", name, a.status, a.err, a.body)
+		refs := v.post(name, name, packets("command=ls-refs", "|", "peel", "symrefs", ""))
+		if refs.err != nil || refs.status != http.StatusOK || !strings.Contains(refs.body, "refs/heads/main") {
+			t.Errorf("%s: refs: %d (%v) %.300q", name, refs.status, refs.err, refs.body)
 		}
 		v.wantsPack(name, v.post(name, name, fetching("want "+tip, "include-tag", "done")))
-		for i, more := range []string{"deepen 1", "deepen-since 1", "deepen-not bomb", "shallow " + bomb, "have " + bomb, "filter sparse:oid=" + bomb, "filter sparse:oid=refs/heads/bomb:x"} {
+		for i, more := range []string{
+			"deepen 1", "deepen-since 1", "deepen-not bomb", "shallow " + bomb, "have " + bomb,
+			"filter sparse:oid=" + bomb, "filter sparse:oid=refs/heads/bomb:x",
+		} {
 			for _, want := range []string{tip, bomb}[:1+i%2] {
 				if a := v.post(name, name, fetching("want "+want, more, "done")); a.status == 0 || strings.Contains(a.body, v.root) {
 					t.Errorf("%s, %s: %d (%v) %.300q", name, more, a.status, a.err, a.body)
@@ -398,7 +406,8 @@ func TestHostileDescriptors(t *testing.T) {
 	}
 	for range 10 {
 		a := v.post("good", "few", fetching("want "+v.idOf("good", "main"), "done"))
-		if _, ok := packIn(a); a.status == 0 && a.err == nil || a.status == http.StatusOK && !ok && !strings.Contains(a.body, "ERR ") && !strings.Contains(a.body, "\x03") {
+		if _, ok := packIn(a); a.status == 0 && a.err == nil ||
+			a.status == http.StatusOK && !ok && !strings.Contains(a.body, "ERR ") && !strings.Contains(a.body, "\x03") {
 			t.Errorf("with few descriptors: %d (%v) %.300q", a.status, a.err, a.body)
 		}
 	}

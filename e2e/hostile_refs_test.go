@@ -118,11 +118,12 @@ func allHostileRefs(t *testing.T) map[string]hostileRefs {
 		"chain of 6":            {make: symrefs(t, chain(6)...)},
 		"chain of 1000":         {make: symrefs(t, chain(1000)...)},
 		"symref to nothing":     {make: symrefs(t, "refs/heads/none", "refs/heads/nothing", "refs/remotes/o/HEAD", "refs/remotes/o/gone")},
-		"symref up":             {make: symrefs(t, "refs/heads/up", "../../../outside", "refs/heads/etc", "/etc/passwd", "refs/heads/dots", "refs/heads/../heads/main", "refs/heads/config", "config")},
-		"symref to HEAD":        {make: symrefs(t, "refs/heads/head", "HEAD")},
-		"symref with control":   {make: symrefs(t, "refs/heads/ctl", "refs/heads/ma\x01in")},
-		"symref with NUL":       {make: symrefs(t, "refs/heads/nul", "refs/heads/main\x00x"), ours: true}, // git's C string ends there
-		"symref of 100 KB":      {make: symrefs(t, "refs/heads/long", "refs/heads/"+strings.Repeat("a", 100_000))},
+		"symref up": {make: symrefs(t, "refs/heads/up", "../../../outside", "refs/heads/etc", "/etc/passwd",
+			"refs/heads/dots", "refs/heads/../heads/main", "refs/heads/config", "config")},
+		"symref to HEAD":      {make: symrefs(t, "refs/heads/head", "HEAD")},
+		"symref with control": {make: symrefs(t, "refs/heads/ctl", "refs/heads/ma\x01in")},
+		"symref with NUL":     {make: symrefs(t, "refs/heads/nul", "refs/heads/main\x00x"), ours: true}, // git's C string ends there
+		"symref of 100 KB":    {make: symrefs(t, "refs/heads/long", "refs/heads/"+strings.Repeat("a", 100_000))},
 		"symref through packed": {make: func(dir, tip string) {
 			packedRefs(t, sorted+"TIP refs/heads/p\n")(dir, tip)
 			symrefs(t, "refs/heads/link", "refs/heads/p")(dir, tip)

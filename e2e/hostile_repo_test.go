@@ -123,7 +123,10 @@ func hostileConfig(t *testing.T, dir, place string) {
 	program := filepath.Join(place, "program")
 	write(t, program, "#!/bin/sh\n: >>'"+filepath.Join(place, "ran")+"'\nexec \"$@\"\n")
 	hooks := filepath.Join(place, "hooks")
-	for _, hook := range []string{"post-upload-pack", "pre-upload-pack", "upload-pack", "post-checkout", "post-index-change", "reference-transaction", "fsmonitor-watchman", "pre-auto-gc"} {
+	for _, hook := range []string{
+		"post-upload-pack", "pre-upload-pack", "upload-pack", "post-checkout", "post-index-change", "reference-transaction",
+		"fsmonitor-watchman", "pre-auto-gc",
+	} {
 		for _, at := range []string{filepath.Join(hooks, hook), filepath.Join(dir, "hooks", hook)} {
 			write(t, at, "#!/bin/sh\n: >>'"+filepath.Join(place, "ran")+"'\n")
 			_ = os.Chmod(at, 0o755)

@@ -179,7 +179,8 @@ func TestHostilePatterns(t *testing.T) {
 		name := strings.Repeat("a/", 40) + "c"
 		bomb := "/" + strings.Repeat("**/a/", 12) + "**/b\n" // can match in more ways than anybody can try
 		big := strings.Repeat("**/"+strings.Repeat("*a", 20)+"**/x\n", 20_000)
-		repo.GitIn(fmt.Sprintf("commit refs/heads/main\ncommitter C <c@example.com> 1 +0000\ndata 1\nx\nM 100644 inline %s\ndata 1\nx\nM 100644 inline bomb\ndata %d\n%s\nM 100644 inline big\ndata %d\n%s\n",
+		repo.GitIn(fmt.Sprintf("commit refs/heads/main\ncommitter C <c@example.com> 1 +0000\ndata 1\nx\nM 100644 inline %s\ndata 1\nx\n"+
+			"M 100644 inline bomb\ndata %d\n%s\nM 100644 inline big\ndata %d\n%s\n",
 			name, len(bomb), bomb, len(big), big), "fast-import", "--quiet")
 	}
 	bomb := func(v *victim, file string) []byte {

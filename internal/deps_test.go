@@ -176,7 +176,8 @@ func TestImports(t *testing.T) {
 			for _, imported := range slices.Concat(p.TestImports, p.XTestImports) {
 				s := short(imported)
 				if strings.HasPrefix(imported, module) && s != name && s != "gittest" &&
-					(s != "packsource/sourcetest" || !may[name]["packsource"] && name != "packsource") && !may[name][s] && !slices.Contains(testsMayImport[name], s) {
+					(s != "packsource/sourcetest" || !may[name]["packsource"] && name != "packsource") &&
+					!may[name][s] && !slices.Contains(testsMayImport[name], s) {
 					t.Errorf("a test of %s imports %s, which the table does not allow", name, s)
 				}
 			}

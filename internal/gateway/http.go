@@ -277,7 +277,8 @@ func (e *exchange) fail(err error) {
 	e.w.Header().Del("Content-Length")
 	session := e.op != opAdvertise && e.op != opOther
 	inside := e.outcome.Command != "" // the request was understood
-	if session && (kind == fault.Invalid || kind == fault.Denied || inside && (kind == fault.NotFound || kind == fault.Corrupt || kind == fault.Internal)) {
+	if session && (kind == fault.Invalid || kind == fault.Denied ||
+		inside && (kind == fault.NotFound || kind == fault.Corrupt || kind == fault.Internal)) {
 		e.tell(err)
 		return
 	}

@@ -31,7 +31,8 @@ func NewMetrics() *Metrics {
 			Name: "packhorse_request_seconds", Help: "Time from a request's header to the end of its answer.", Buckets: latencyBuckets,
 		}, []string{"operation"}),
 		stages: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "packhorse_stage_seconds", Help: "Time of each stage of a fetch: parse, negotiate, wait (for a slot), first_byte (from the request's begin), copy.",
+			Name:    "packhorse_stage_seconds",
+			Help:    "Time of each stage of a fetch: parse, negotiate, wait (for a slot), first_byte (from the request's begin), copy.",
 			Buckets: latencyBuckets,
 		}, []string{"stage"}),
 		served: prometheus.NewCounter(prometheus.CounterOpts{

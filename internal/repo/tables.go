@@ -201,7 +201,8 @@ func (t *Tables) check(ctx context.Context) error {
 		return nil
 	}
 	t.checked = time.Now()
-	t.tooOld = fault.New(fault.Unavailable, "this repository's refs are stored as reftables, which git reads from version %d.%d on; the server has git %.40s",
+	t.tooOld = fault.New(fault.Unavailable,
+		"this repository's refs are stored as reftables, which git reads from version %d.%d on; the server has git %.40s",
 		tablesSince[0], tablesSince[1], version)
 	return t.tooOld
 }

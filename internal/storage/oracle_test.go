@@ -97,7 +97,8 @@ func (r *root) advertisesAsGit(program, path string, name git.RepoPath) {
 // no such ref, as for git for-each-ref.
 var brokenRef = regexp.MustCompile(`(?m)^[0-9a-f]{4}0{40,64} refs/.*\n`)
 
-// asGit compares our answer to ls-refs, byte by byte, and our advertisement of version 0 with those of git for the same path. Where git refuses we have to.
+// asGit compares our answer to ls-refs, byte by byte, and our advertisement of version 0 with those of git for the same path. Where git
+// refuses we have to.
 func (r *root) asGit(path string) (served bool) {
 	r.t.Helper()
 	return r.asProgram("git", path)

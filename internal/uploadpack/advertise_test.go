@@ -34,7 +34,8 @@ func advertisement(t testing.TB, r *repo.Repo, session protocol.Session) (*recor
 	if err != nil {
 		t.Fatal(err)
 	}
-	if session.Stateless && reply.length < 0 && reply.bulk == 0 || !session.Stateless && reply.length >= 0 || reply.length >= 0 && reply.length != int64(reply.Len()) {
+	if session.Stateless && reply.length < 0 && reply.bulk == 0 || !session.Stateless && reply.length >= 0 ||
+		reply.length >= 0 && reply.length != int64(reply.Len()) {
 		t.Errorf("%+v: length %d announced, %d bytes written", session, reply.length, reply.Len())
 	}
 	return reply, outcome

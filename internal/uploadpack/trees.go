@@ -118,7 +118,8 @@ func (s *treeSearch) history(ctx context.Context, tips []git.ObjectID) error {
 }
 
 func notFoundWithin(n int, what string) error {
-	return fault.New(fault.Denied, "the objects asked for were not found within %d %s below the refs; only wants = \"any\" allows what lies deeper", n, what)
+	return fault.New(fault.Denied,
+		"the objects asked for were not found within %d %s below the refs; only wants = \"any\" allows what lies deeper", n, what)
 }
 
 func (s *treeSearch) commit(ctx context.Context, id git.ObjectID) error {

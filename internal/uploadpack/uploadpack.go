@@ -1,9 +1,9 @@
 // Package uploadpack serves fetch sessions: advertise refs, negotiate, send a pack. It speaks version 2 of the protocol
 // (gitprotocol-v2(5)) and versions 0 and 1 (gitprotocol-pack(5)).
 //
-// The session of each version reads in the order of the protocol document; below them is one negotiation, the type fetch. Refs, existence, negotiation and shallow boundaries are answered in
-// process; the pack comes from a packsource.Source. What is negotiated is brought into canonical form, a packsource.Spec, so
-// that requests that mean the same share one pack.
+// The session of each version reads in the order of the protocol document; below them is one negotiation, the type fetch. Refs,
+// existence, negotiation and shallow boundaries are answered in process; the pack comes from a packsource.Source. What is negotiated
+// is brought into canonical form, a packsource.Spec, so that requests that mean the same share one pack.
 package uploadpack
 
 import (

@@ -132,8 +132,8 @@ func (f *Fetch) Deepens() bool { return f.Depth > 0 || f.DeepenSince != 0 || len
 
 func invalid(format string, args ...any) error { return fault.New(fault.Invalid, format, args...) }
 
-// ReadRequest reads one request, of what is on offer. A flush packet or the end of the stream instead of a request gives nil and no error: the client
-// has nothing to ask.
+// ReadRequest reads one request, of what is on offer. A flush packet or the end of the stream instead of a request gives nil and no
+// error: the client has nothing to ask.
 func ReadRequest(r *pktline.Reader, format git.ObjectFormat, offer Offer, limits Limits) (*Request, error) {
 	p := &parser{r: r, limits: limits.withDefaults(), format: format, offer: offer, req: &Request{Format: git.SHA1}}
 	command, arguments, err := p.capabilities()
@@ -408,7 +408,8 @@ func (p *parser) fetchValue(f *Fetch, key, value, line []byte) error {
 	return nil
 }
 
-// parseNumber reads a number as C does, after any space: decimal, octal after a 0, hexadecimal after 0x. Go's other prefixes and underscores are none.
+// parseNumber reads a number as C does, after any space: decimal, octal after a 0, hexadecimal after 0x. Go's other prefixes and
+// underscores are none.
 func parseNumber(s string, bits int) (int64, bool) {
 	s = strings.TrimLeft(s, " \t\n\v\f\r")
 	if !isCNumber(s) {
