@@ -28,8 +28,11 @@ import (
 	"github.com/packhorse-git/packhorse/internal/uploadpack"
 )
 
-// closeLimit is how long git processes get to end once nobody reads from them.
-const closeLimit = 5 * time.Second
+// closeLimit is how long git processes get to end once nobody reads from them, closePatience how long until they are killed.
+const (
+	closeLimit    = 5 * time.Second
+	closePatience = closeLimit / 2
+)
 
 func serveCommand(env Env) *cobra.Command {
 	cmd := &cobra.Command{
@@ -96,7 +99,7 @@ func newServe(cfg Config, log *slog.Logger, reg prometheus.Registerer, version s
 		if cache != nil {
 			closeCache = cache.Close
 		}
-		return closeBelow(closeCache, runner.Close, closeLimit)
+		return closeBelow(closeCache, runner.Close, closePatience, closeLimit)
 	}
 	node, err := newNode(cfg, log, reg, source, repo.NewTables(runner), version)
 	if err != nil {
@@ -113,18 +116,18 @@ func newServe(cfg Config, log *slog.Logger, reg prometheus.Registerer, version s
 }
 
 // closeBelow closes the cache, which ends its fills and with them their git processes, and then the runner. A process that does
-// not end so is killed by the runner after half of the limit; the limit holds for all together.
-func closeBelow(closeCache func() error, closeRunner func(context.Context) error, limit time.Duration) error {
+// not end so is killed by the runner once patience is over; the limit holds for all together.
+func closeBelow(closeCache func() error, closeRunner func(context.Context) error, patience, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	cache := make(chan error, 1)
 	go func() { cache <- closeCache() }()
-	patience := time.NewTimer(limit / 2)
-	defer patience.Stop()
+	patient := time.NewTimer(patience)
+	defer patient.Stop()
 	select {
 	case err := <-cache:
 		return errors.Join(err, closeRunner(ctx))
-	case <-patience.C:
+	case <-patient.C:
 	}
 	err := closeRunner(ctx)
 	select {
