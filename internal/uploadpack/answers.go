@@ -102,7 +102,7 @@ func (a *answers) ask(ctx context.Context, r *repo.Repo, session protocol.Sessio
 // keep remembers an answer if it may be used again.
 func (a *answers) keep(f *fetch, spec *packsource.Spec, form form) {
 	q, req := f.question, f.request
-	if f.outcome.Session != "" { // such a request never comes again
+	if f.outcome.Session != "" || f.tagsMissing { // such a request never comes again, or those tags may be mended before it does
 		return
 	}
 	if q.raw == nil || q.snapshot != f.snapshot || f.outcome.Haves+len(req.Shallow)+len(f.serverShallow) > 0 {

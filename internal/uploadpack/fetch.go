@@ -34,6 +34,8 @@ type fetch struct {
 	clientShallow graph.Commits // the client's boundary before this fetch
 	serverShallow graph.Commits // commits whose parents are missing here too; shared by all fetches
 	boundary      graph.Boundary
+
+	tagsMissing bool // some tags are missing or damaged, so that it is not known whether they should come along
 }
 
 // begin looks at what a client asks for. All of it has to exist, and to be allowed by the rule.

@@ -18,17 +18,18 @@ type memo[T any] struct {
 	entries map[weak.Pointer[refs.Snapshot]]T
 }
 
-func (m *memo[T]) get(snapshot *refs.Snapshot, compute func() (T, error)) (T, error) {
+// get gives the value of a snapshot, computed anew if it is not known. Whole tells whether it may be remembered.
+func (m *memo[T]) get(snapshot *refs.Snapshot, compute func() (value T, whole bool, err error)) (value T, whole bool, err error) {
 	key := weak.Make(snapshot)
 	m.mu.Lock()
 	value, ok := m.entries[key]
 	m.mu.Unlock()
 	if ok {
-		return value, nil
+		return value, true, nil
 	}
-	value, err := compute()
-	if err != nil {
-		return value, err
+	value, whole, err = compute()
+	if err != nil || !whole {
+		return value, whole, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -44,5 +45,5 @@ func (m *memo[T]) get(snapshot *refs.Snapshot, compute func() (T, error)) (T, er
 		m.entries = make(map[weak.Pointer[refs.Snapshot]]T)
 	}
 	m.entries[key] = value
-	return value, nil
+	return value, true, nil
 }

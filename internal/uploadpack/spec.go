@@ -176,10 +176,11 @@ func (f *fetch) treeEntry(id git.ObjectID, path string) (git.ObjectID, error) {
 // includedTags lists the annotated tags that may go with the pack: those that peel to a commit in it. Hidden refs are not in
 // the snapshot, so that nothing of theirs is added.
 func (f *fetch) includedTags(ctx context.Context, spec *packsource.Spec, grafts graph.Commits) ([]packsource.Tag, error) {
-	all, err := f.tags.get(f.snapshot, f.annotatedTags)
+	all, whole, err := f.tags.get(f.snapshot, f.annotatedTags)
 	if err != nil {
 		return nil, err
 	}
+	f.tagsMissing = !whole
 	var candidates []packsource.Tag
 	for _, tag := range all {
 		if _, wanted := slices.BinarySearchFunc(spec.Wants, tag.ID, git.ObjectID.Compare); !wanted {
@@ -202,16 +203,18 @@ func (f *fetch) includedTags(ctx context.Context, spec *packsource.Spec, grafts 
 	}), nil
 }
 
-// annotatedTags lists the annotated tags below refs/tags/, sorted by ID.
-func (f *fetch) annotatedTags() ([]packsource.Tag, error) {
-	var tags []packsource.Tag
-	err := f.snapshot.Each("refs/tags/", func(ref refs.Ref) error {
-		peeled, err := f.peeled(f.repo, ref)
+// annotatedTags lists the annotated tags below refs/tags/, sorted by ID. The list is not whole if some are missing or damaged, which may
+// be mended without a change of the refs.
+func (f *fetch) annotatedTags() (tags []packsource.Tag, whole bool, err error) {
+	whole = true
+	err = f.snapshot.Each("refs/tags/", func(ref refs.Ref) error {
+		peeled, known, err := f.peel(f.repo, ref)
+		whole = whole && known
 		if err == nil && !peeled.IsZero() {
 			tags = append(tags, packsource.Tag{ID: ref.ID, Peeled: peeled})
 		}
 		return err
 	})
 	slices.SortFunc(tags, func(a, b packsource.Tag) int { return a.ID.Compare(b.ID) })
-	return slices.Compact(tags), err
+	return slices.Compact(tags), whole, err
 }

@@ -187,10 +187,16 @@ func (l *refLister) add(line protocol.RefLine) error {
 // shown without a peeled value, as git does: one such tag must not cost the others. Of that nothing is remembered, as the object may
 // be mended.
 func (s *Server) peeled(r *repo.Repo, ref refs.Ref) (git.ObjectID, error) {
+	peeled, _, err := s.peel(r, ref)
+	return peeled, err
+}
+
+// peel is peeled, and tells whether that is known: not of an object that is missing or damaged.
+func (s *Server) peel(r *repo.Repo, ref refs.Ref) (peeled git.ObjectID, known bool, err error) {
 	if ref.PeelKnown {
-		return ref.Peeled, nil
+		return ref.Peeled, true, nil
 	}
-	peeled, err := r.Refs.Peeled(ref, func(id git.ObjectID) (git.ObjectID, error) {
+	peeled, err = r.Refs.Peeled(ref, func(id git.ObjectID) (git.ObjectID, error) {
 		peeled, _, err := r.Graph.Peel(id)
 		if err == nil && peeled == id {
 			return git.ObjectID{}, nil
@@ -199,9 +205,9 @@ func (s *Server) peeled(r *repo.Repo, ref refs.Ref) (git.ObjectID, error) {
 	})
 	switch fault.KindOf(err) {
 	case fault.NotFound, fault.Corrupt, fault.Invalid:
-		return git.ObjectID{}, nil
+		return git.ObjectID{}, false, nil
 	}
-	return peeled, err
+	return peeled, err == nil, err
 }
 
 // covers tells whether a name begins with one of the prefixes; no prefixes cover all.

@@ -12,14 +12,15 @@ import (
 
 // visibleTips lists what the refs point at, sorted.
 func (f *fetch) visibleTips() ([]git.ObjectID, error) {
-	return f.tips.get(f.snapshot, func() ([]git.ObjectID, error) {
+	tips, _, err := f.tips.get(f.snapshot, func() ([]git.ObjectID, bool, error) {
 		var ids []git.ObjectID
 		if head := f.snapshot.Head(); !head.ID.IsZero() {
 			ids = append(ids, head.ID)
 		}
 		err := f.snapshot.Each("", func(ref refs.Ref) error { ids = append(ids, ref.ID); return nil })
-		return protocol.SortIDs(ids), err
+		return protocol.SortIDs(ids), true, err
 	})
+	return tips, err
 }
 
 // ownTips lists what the refs point at, sorted; the hidden ones too where the policy allows to want their tips or what they reach: as
@@ -29,11 +30,12 @@ func (f *fetch) ownTips() ([]git.ObjectID, error) {
 	if policy := f.repo.Policy(); err != nil || !f.repo.HidesRefs() || !policy.AllowTip && !policy.AllowReachable {
 		return tips, err
 	}
-	return f.allTips.get(f.snapshot, func() ([]git.ObjectID, error) {
+	tips, _, err = f.allTips.get(f.snapshot, func() ([]git.ObjectID, bool, error) {
 		all := slices.Clone(tips)
 		err := f.snapshot.EachHidden(func(ref refs.Ref) error { all = append(all, ref.ID); return nil })
-		return protocol.SortIDs(all), err
+		return protocol.SortIDs(all), true, err
 	})
+	return tips, err
 }
 
 // allowedByV2 is the rule of version 2: as git, nothing but what holds for the repository as a whole.
