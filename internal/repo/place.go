@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -106,11 +107,8 @@ func (o Options) resolve(path, file string) (string, error) {
 	if real == "" {
 		real = filepath.Clean(path)
 	}
-	allowed, rootErr := o.allows(real)
 	switch {
-	case rootErr != nil:
-		return "", rootErr
-	case !allowed:
+	case !o.Allows(real):
 		return "", fault.Wrap(fault.Denied, "the repository's "+file+" names a directory outside the served root", fmt.Errorf("%q", path))
 	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR):
 		return "", fault.Wrap(fault.NotFound, "the repository's "+file+" names a directory that does not exist", err)
@@ -120,24 +118,12 @@ func (o Options) resolve(path, file string) (string, error) {
 	return real, nil
 }
 
-// allows tells whether a path without symbolic links may be part of a repository.
-func (o Options) allows(real string) (bool, error) {
-	if o.Root == "" {
-		return true, nil
+// Allows tells whether a path may be a repository or a part of one; it and the root have to be free of symbolic links.
+func (o Options) Allows(real string) bool {
+	if o.Root != "" && !disk.Below(o.Root, real) {
+		return false
 	}
-	root, err := filepath.EvalSymlinks(o.Root)
-	if err != nil {
-		return false, fault.Wrap(fault.Unavailable, "cannot open the root", err)
-	}
-	if !disk.Below(root, real) {
-		return false, nil
-	}
-	for _, hidden := range o.Hidden {
-		if disk.Below(hidden, real) {
-			return false, nil
-		}
-	}
-	return true, nil
+	return !slices.ContainsFunc(o.Hidden, func(hidden string) bool { return disk.Below(hidden, real) })
 }
 
 // identity tells this repository from another one that is found in the same way later.

@@ -48,6 +48,13 @@ type Repo struct {
 // Open opens the repository at path: a git directory, or a ".git" file that names one. Errors: NotFound if there is none, Denied if
 // parts of it lie where the options do not allow it, Corrupt and Unavailable as its files say.
 func Open(path string, o Options) (*Repo, error) {
+	if o.Root != "" {
+		root, err := filepath.EvalSymlinks(o.Root)
+		if err != nil {
+			return nil, fault.Wrap(fault.Unavailable, "cannot open the root", err)
+		}
+		o.Root = root
+	}
 	where, err := locate(path, o)
 	if err != nil {
 		return nil, err
@@ -70,10 +77,7 @@ func Open(path string, o Options) (*Repo, error) {
 		return nil, err
 	}
 	r.Graph = graph.New(r.Objects, r.Objects.Dirs, graph.Options{Format: r.Format, Metrics: o.GraphMetrics})
-	visible := refs.Options{Format: r.Format, Metrics: o.RefsMetrics, Inside: func(path string) bool {
-		allowed, err := o.allows(path)
-		return allowed && err == nil
-	}}
+	visible := refs.Options{Format: r.Format, Metrics: o.RefsMetrics, Inside: o.Allows}
 	if r.HidesRefs() {
 		visible.Hidden = r.hidden.hides
 	}

@@ -44,7 +44,6 @@ type Options struct {
 // Node owns the repositories below a root. Safe for concurrent use.
 type Node struct {
 	root    string // without symbolic links
-	hidden  []string
 	open    int
 	log     *slog.Logger
 	options repo.Options
@@ -85,9 +84,8 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 		if dir, err = realPath(dir); err != nil {
 			return nil, fault.Wrap(fault.Invalid, "cannot find a hidden directory", err)
 		}
-		n.hidden = append(n.hidden, dir)
+		n.options.Hidden = append(n.options.Hidden, dir)
 	}
-	n.options.Hidden = n.hidden
 	return n, nil
 }
 
@@ -277,13 +275,8 @@ func (n *Node) inside(dir string) (string, error) {
 		return "", fault.Wrap(fault.NotFound, "no such repository", err)
 	}
 	outside := fault.New(fault.NotFound, "no such repository")
-	if !disk.Below(n.root, real) {
+	if !n.options.Allows(real) {
 		return "", outside
-	}
-	for _, hidden := range n.hidden {
-		if disk.Below(hidden, real) {
-			return "", outside
-		}
 	}
 	for parent := real; parent != n.root; {
 		if parent = filepath.Dir(parent); repo.IsGitDir(parent) {
