@@ -73,7 +73,10 @@ func readFile(path string, limit int64) ([]byte, *fileState, error) {
 type configFile struct{ watched }
 
 // read reads the file as the repository is opened; one that is not there is empty.
-func (c *configFile) read(path string) (Config, error) {
+func (c *configFile) read(path string, o Options) (Config, error) {
+	if err := o.contained(path, "config"); err != nil {
+		return Config{}, err
+	}
 	text, err := c.watched.read(path, maxConfig)
 	if err != nil {
 		return Config{}, cannotRead("config", err)

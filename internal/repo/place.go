@@ -53,7 +53,11 @@ func locate(path string, o Options) (*place, error) {
 		}
 	}
 	p.commonDir = p.gitDir
-	text, err := p.common.read(filepath.Join(p.gitDir, commonFile), maxPointer)
+	commonPath := filepath.Join(p.gitDir, commonFile)
+	if err := o.contained(commonPath, commonFile+" file"); err != nil {
+		return nil, err
+	}
+	text, err := p.common.read(commonPath, maxPointer)
 	if err != nil {
 		return nil, cannotRead(commonFile+" file", err)
 	}
@@ -124,6 +128,24 @@ func (o Options) Allows(real string) bool {
 		return false
 	}
 	return !slices.ContainsFunc(o.Hidden, func(hidden string) bool { return disk.Below(hidden, real) })
+}
+
+// contained refuses one of a repository's files, of which the error tells the name, if it is a link to where no part of one may be. It
+// is asked before the file is read, so that no error says what is there.
+func (o Options) contained(path, file string) error {
+	if o.Root == "" {
+		return nil
+	}
+	real, err := filepath.EvalSymlinks(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return cannotRead(file, err)
+	case !o.Allows(real):
+		return fault.Wrap(fault.Denied, "the repository's "+file+" is a link to outside the served root", errors.New(path))
+	}
+	return nil
 }
 
 // identity tells this repository from another one that is found in the same way later.

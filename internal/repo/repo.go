@@ -35,6 +35,7 @@ type Repo struct {
 	Objects     *pack.Store
 	Refs        *refs.Store
 	Graph       *graph.Graph
+	options     Options
 	where       *place
 	config      configFile
 	worktree    *configFile // config.worktree; nil: that is not read
@@ -59,11 +60,11 @@ func Open(path string, o Options) (*Repo, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Repo{Dir: where.gitDir, Common: where.commonDir, where: where}
+	r := &Repo{Dir: where.gitDir, Common: where.commonDir, options: o, where: where}
 	if r.Incarnation, err = where.identity(); err != nil {
 		return nil, fault.Wrap(fault.Unavailable, "cannot open the repository", err)
 	}
-	if err := r.configure(o.Policy); err != nil {
+	if err := r.configure(); err != nil {
 		return nil, err
 	}
 	if r.tables && o.Tables == nil {
@@ -76,7 +77,7 @@ func Open(path string, o Options) (*Repo, error) {
 	if r.Objects, err = pack.Open(objects, pack.Options{Format: r.Format, Root: o.Root}); err != nil {
 		return nil, err
 	}
-	r.Graph = graph.New(r.Objects, r.Objects.Dirs, graph.Options{Format: r.Format, Metrics: o.GraphMetrics})
+	r.Graph = graph.New(r.Objects, r.Objects.Dirs, graph.Options{Format: r.Format, Inside: o.Allows, Metrics: o.GraphMetrics})
 	visible := refs.Options{Format: r.Format, Metrics: o.RefsMetrics, Inside: o.Allows}
 	if r.HidesRefs() {
 		visible.Hidden = r.hidden.hides
@@ -89,8 +90,8 @@ func Open(path string, o Options) (*Repo, error) {
 }
 
 // configure reads the repository's configuration.
-func (r *Repo) configure(policy *Policy) error {
-	config, err := r.config.read(filepath.Join(r.Common, "config"))
+func (r *Repo) configure() error {
+	config, err := r.config.read(filepath.Join(r.Common, "config"), r.options)
 	if err != nil {
 		return err
 	}
@@ -107,7 +108,7 @@ func (r *Repo) configure(policy *Policy) error {
 		return err
 	}
 	defaults := DefaultPolicy()
-	if policy != nil {
+	if policy := r.options.Policy; policy != nil {
 		defaults = *policy
 	}
 	r.policy, err = newPolicy(config, defaults)
@@ -169,7 +170,7 @@ func (r *Repo) worktreeConfig(c *Config) error {
 		return err
 	}
 	r.worktree = new(configFile)
-	more, err := r.worktree.read(filepath.Join(r.Dir, worktreeFile))
+	more, err := r.worktree.read(filepath.Join(r.Dir, worktreeFile), r.options)
 	for _, v := range more.variables {
 		c.add(v)
 	}

@@ -59,7 +59,7 @@ func TestPipesInsteadOfFiles(t *testing.T) {
 		if err := unix.Mkfifo(path, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		err := visit(t, made.Dir)
+		err := visit(t, made.Dir, Options{})
 		if name == "objects/info/commit-graph" {
 			if err != nil {
 				t.Errorf("%s: %v; want it to be passed over", name, err)
@@ -73,9 +73,9 @@ func TestPipesInsteadOfFiles(t *testing.T) {
 }
 
 // visit opens a repository and asks for everything that is read of it besides objects.
-func visit(t *testing.T, dir string) error {
+func visit(t *testing.T, dir string, o Options) error {
 	t.Helper()
-	r, err := Open(dir, Options{})
+	r, err := Open(dir, o)
 	if err != nil {
 		return err
 	}

@@ -59,6 +59,9 @@ func (r *Repo) shallowState() (*shallowState, error) {
 	if known := r.shallow.known.Load(); known != nil && known.id == id {
 		return known, nil
 	}
+	if err := r.options.contained(path, "shallow file"); err != nil {
+		return nil, err
+	}
 	text, file, err := readFile(path, maxShallowFile)
 	if err != nil {
 		return nil, cannotRead("shallow file", err)

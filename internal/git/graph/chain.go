@@ -27,10 +27,17 @@ func layerPath(objectDir, sum string) string {
 	return filepath.Join(objectDir, "info", "commit-graphs", "graph-"+sum+".graph")
 }
 
-// loadDir opens the commit-graph of one object directory: the single file, as git does, else the chain. It returns what is
+// files opens the commit-graph files in a repository's object directories.
+type files struct {
+	dirs   []string
+	format git.ObjectFormat
+	inside func(path string) bool // nil: anywhere
+}
+
+// load opens the commit-graph of one object directory: the single file, as git does, else the chain. It returns what is
 // usable, bottom layer first, and what was wrong with the rest.
-func loadDir(dir string, all []string, format git.ObjectFormat) ([]layer, error) {
-	single, err := openLayer(singlePath(dir), format)
+func (f files) load(dir string) ([]layer, error) {
+	single, err := f.openLayer(singlePath(dir))
 	if err == nil && single.bases == 0 {
 		return []layer{single}, nil
 	}
@@ -39,24 +46,24 @@ func loadDir(dir string, all []string, format git.ObjectFormat) ([]layer, error)
 	} else if err == nil {
 		err = badFile("the single file names layers below itself")
 	}
-	layers, chainErr := loadChain(dir, all, format)
+	layers, chainErr := f.loadChain(dir)
 	return layers, errors.Join(err, chainErr)
 }
 
 // loadChain opens a split commit-graph (gitformat-commit-graph(5), "Split commit-graphs"). Layers may lie in any of the object
 // directories. As in git, the layers up to the first bad one are used.
-func loadChain(dir string, all []string, format git.ObjectFormat) ([]layer, error) {
-	text, err := readChain(chainPath(dir), format)
+func (f files) loadChain(dir string) ([]layer, error) {
+	text, err := f.readChain(chainPath(dir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, fault.Wrap(fault.Corrupt, "reading the commit-graph chain", err)
 	}
-	sums, err := parseChain(text, format)
+	sums, err := parseChain(text, f.format)
 	var layers []layer
 	for _, sum := range sums {
-		l, openErr := openBelow(sum, all, format, layers)
+		l, openErr := f.openBelow(sum, layers)
 		if openErr != nil {
 			return layers, errors.Join(err, openErr)
 		}
@@ -66,13 +73,16 @@ func loadChain(dir string, all []string, format git.ObjectFormat) ([]layer, erro
 }
 
 // readChain reads no more of the file than a chain of the most layers and one has.
-func readChain(path string, format git.ObjectFormat) ([]byte, error) {
-	f, err := disk.Open(path)
+func (f files) readChain(path string) ([]byte, error) {
+	if err := f.contained(path); err != nil {
+		return nil, err
+	}
+	file, err := disk.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, int64((maxChain+1)*(format.HexSize()+1))))
+	defer file.Close()
+	return io.ReadAll(io.LimitReader(file, int64((maxChain+1)*(f.format.HexSize()+1))))
 }
 
 // parseChain reads the list of checksums, bottom first; it returns those before the first bad line.
@@ -93,11 +103,11 @@ func parseChain(text []byte, format git.ObjectFormat) ([]string, error) {
 }
 
 // openBelow finds the layer of this checksum that stands on the given ones.
-func openBelow(sum string, dirs []string, format git.ObjectFormat, below []layer) (layer, error) {
+func (f files) openBelow(sum string, below []layer) (layer, error) {
 	var l layer
 	var err error = fs.ErrNotExist
-	for _, dir := range dirs {
-		l, err = openLayer(layerPath(dir, sum), format)
+	for _, dir := range f.dirs {
+		l, err = f.openLayer(layerPath(dir, sum))
 		if !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
@@ -130,7 +140,10 @@ func openBelow(sum string, dirs []string, format git.ObjectFormat, below []layer
 }
 
 // openLayer maps one file; fs.ErrNotExist if there is none.
-func openLayer(path string, format git.ObjectFormat) (layer, error) {
+func (f files) openLayer(path string) (layer, error) {
+	if err := f.contained(path); err != nil {
+		return layer{}, err
+	}
 	file, err := mmap.Open(path)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -140,9 +153,21 @@ func openLayer(path string, format git.ObjectFormat) (layer, error) {
 	}
 	var l layer
 	err = file.Do(func(b []byte) error {
-		l, err = parseLayer(b, format)
+		l, err = parseLayer(b, f.format)
 		return err
 	})
 	l.file = file
 	return l, err
+}
+
+// contained refuses a file that is a link to where none may be; fs.ErrNotExist if there is none.
+func (f files) contained(path string) error {
+	if f.inside == nil {
+		return nil
+	}
+	real, err := filepath.EvalSymlinks(path)
+	if err == nil && !f.inside(real) {
+		err = badFile("%s is a link to outside the served root", filepath.Base(path))
+	}
+	return err
 }

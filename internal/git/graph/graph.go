@@ -39,6 +39,10 @@ type Options struct {
 	// commit-graph do not count. 0 means a million. One walk that needs more holds more until the next begins.
 	MaxCommits int
 
+	// Inside tells whether a path without symbolic links is one where commit-graphs may be; links to elsewhere are not followed. It has to
+	// be safe for concurrent use. Nil: anywhere.
+	Inside func(path string) bool
+
 	Metrics *Metrics // may be nil
 }
 
@@ -90,6 +94,7 @@ type Graph struct {
 	objects    Objects
 	objectDirs func() []string
 	format     git.ObjectFormat
+	inside     func(string) bool
 	maxCommits int
 	metrics    *Metrics
 
@@ -133,7 +138,7 @@ func New(objects Objects, objectDirs func() []string, o Options) *Graph {
 	if o.Metrics == nil {
 		o.Metrics = NewMetrics()
 	}
-	g := &Graph{objects: objects, objectDirs: objectDirs, format: o.Format, maxCommits: o.MaxCommits, metrics: o.Metrics}
+	g := &Graph{objects: objects, objectDirs: objectDirs, format: o.Format, inside: o.Inside, maxCommits: o.MaxCommits, metrics: o.Metrics}
 	g.hops.max = max(1<<12, min(1<<18, o.MaxCommits/4))
 	return g
 }
@@ -190,11 +195,12 @@ func stampsOf(dirs []string) (stamps []disk.ID, young bool) {
 
 // load opens the files and returns the layers that hold the most commits.
 func (g *Graph) load(dirs []string, stamps []disk.ID) (best []layer, errs []error) {
+	opener := files{dirs, g.format, g.inside}
 	for i, dir := range dirs {
 		if stamps[2*i] == (disk.ID{}) && stamps[2*i+1] == (disk.ID{}) {
 			continue
 		}
-		layers, err := loadDir(dir, dirs, g.format)
+		layers, err := opener.load(dir)
 		if count(layers) > count(best) {
 			best = layers
 		}

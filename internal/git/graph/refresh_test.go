@@ -3,6 +3,7 @@ package graph
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"maps"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
@@ -322,6 +324,50 @@ func TestPipesInsteadOfFiles(t *testing.T) {
 				t.Errorf("%s: Refresh says %v, want Corrupt", path, err)
 			}
 			checkWhole(t, g, m)
+		}
+	}
+}
+
+// TestLinks has links in the place of commit-graph files: those that lead to where none may be are put aside.
+func TestLinks(t *testing.T) {
+	t.Parallel()
+	for _, variant := range []string{"full", "chain"} {
+		r := gittest.Random(t, 10, gittest.Shape{Commits: 20})
+		writeGraph(r, variant)
+		m, paths := newModel(r), graphFiles(t, r)
+		if variant == "chain" {
+			paths = append(paths, chainPath(filepath.Join(r.Dir, "objects")))
+		}
+		within := t.TempDir()
+		inside := func(path string) bool {
+			a, errA := filepath.EvalSymlinks(within)
+			b, errB := filepath.EvalSymlinks(r.Dir)
+			return errA == nil && disk.Below(a, path) || errB == nil && disk.Below(b, path)
+		}
+		open := func() *Graph {
+			s := openStore(t, r, git.SHA1)
+			return New(s, s.Dirs, Options{Inside: inside})
+		}
+		for i, path := range paths {
+			move := func(from, dir string) string {
+				to := filepath.Join(dir, strconv.Itoa(i))
+				if err := errors.Join(os.Rename(from, to), os.RemoveAll(path), os.Symlink(to, path)); err != nil {
+					t.Fatal(err)
+				}
+				return to
+			}
+			moved := move(path, within)
+			g := open()
+			if err := g.Refresh(); err != nil || g.view.Load().total == 0 {
+				t.Errorf("%s is a link that may be: %v", path, err)
+			}
+			moved = move(moved, t.TempDir())
+			g = open()
+			if err := g.Refresh(); !fault.Is(err, fault.Corrupt) {
+				t.Errorf("%s is a link that may not be: %v", path, err)
+			}
+			checkWhole(t, g, m)
+			move(moved, within)
 		}
 	}
 }
