@@ -73,7 +73,7 @@ signal ends it at once.`,
 
 // refsLimits bound the git commands that list refs: short ones, of repositories with reftables alone, one for each change.
 func refsLimits() process.Limits {
-	return process.Limits{Slots: 4, Queue: 256, Wait: 10 * time.Second, Time: time.Minute}
+	return process.Limits{Slots: 4, Queue: 256, Wait: 10 * time.Second, Time: 15 * time.Second}
 }
 
 // server is what answers on the public listener, with everything below it.

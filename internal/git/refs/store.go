@@ -59,10 +59,14 @@ type Store struct {
 	settled     bool // packed belongs to packedID for good
 	dirty       bool // something changed since current was built
 	current     *Snapshot
+	failure     error // of the last listing; nil: it did not fail
+	failedAt    int64 // when, in nanoseconds since 1970
 	buf         [looseLimit]byte
 
-	mu   sync.Mutex
-	next *round // who waits for the next look; nil: nobody
+	mu      sync.Mutex
+	next    *round // who waits for the next look; nil: nobody
+	waiting int    // how many wait for any
+	listing bool   // the Lister runs
 
 	memo memo
 }
@@ -109,7 +113,8 @@ func Open(gitDir, commonDir string, o Options) *Store {
 // comes after it, because that one may have passed what the caller wants to see.
 //
 // Errors: NotFound when the repository is gone, Corrupt for a damaged packed-refs, Unavailable when the refs change faster than they can
-// be read or are just being moved to reftables, and for reftables those of the Lister.
+// be read or are just being moved to reftables, and for reftables those of the Lister, and Exhausted when too many wait for it already.
+// Whoever waits leaves when ctx ends; who looks at the files, for others too, stays to the end.
 func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -119,18 +124,16 @@ func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
 		return s.lead()
 	default:
 	}
-	r := s.join()
-	select {
-	case <-r.done:
-	case <-ctx.Done():
-		return nil, ctx.Err() // whoever else waits, or comes, takes the turn
-	case s.turn <- struct{}{}:
-		select {
-		case <-r.done:
-			<-s.turn
-		default:
-			return s.lead() // r is s.next: lead finishes it
-		}
+	r, err := s.join()
+	if err != nil {
+		return nil, err
+	}
+	turn, err := s.wait(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	if turn {
+		return s.lead() // r is s.next: lead finishes it
 	}
 	if r.err == nil {
 		s.metrics.reused.Inc()
@@ -138,14 +141,42 @@ func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
 	return r.snap, r.err
 }
 
-// join enters the round that the next look is for.
-func (s *Store) join() *round {
+// join enters the round that the next look is for. While refs are listed no more than maxWaiting may wait, so that one repository on
+// which git hangs does not keep the server's places for small requests.
+func (s *Store) join() (*round, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.listing && s.waiting >= maxWaiting {
+		return nil, fault.Retry(fault.Exhausted, failureAge, "too many requests are waiting for a list of this repository's refs; try again")
+	}
+	s.waiting++
 	if s.next == nil {
 		s.next = &round{done: make(chan struct{})}
 	}
-	return s.next
+	return s.next, nil
+}
+
+// wait ends with the round that was joined, with ctx, or with the turn to look.
+func (s *Store) wait(ctx context.Context, r *round) (turn bool, err error) {
+	defer func() {
+		s.mu.Lock()
+		s.waiting--
+		s.mu.Unlock()
+	}()
+	select {
+	case <-r.done:
+		return false, nil
+	case <-ctx.Done():
+		return false, ctx.Err() // whoever else waits, or comes, takes the turn
+	case s.turn <- struct{}{}:
+	}
+	select {
+	case <-r.done:
+		<-s.turn
+		return false, nil
+	default:
+		return true, nil
+	}
 }
 
 // lead looks at the files for the caller, who has the turn, and for all who joined until now. It gives the turn back.

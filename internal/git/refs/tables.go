@@ -23,8 +23,14 @@ import (
 // no ID. It is not called again before it has returned, and sees the refs as they were when it was called or later.
 type Lister func(ctx context.Context, add func(Ref)) error
 
-// maxTablesList bounds a tables.list in bytes: git keeps a few dozen tables.
-const maxTablesList = 1 << 20
+const (
+	// maxTablesList bounds a tables.list in bytes: git keeps a few dozen tables.
+	maxTablesList = 1 << 20
+	// maxWaiting bounds how many wait while refs are listed.
+	maxWaiting = 64
+	// failureAge is for how long a listing that failed is not tried again, unless the tables change.
+	failureAge = 2 * time.Second
+)
 
 // tablesList is what a reftable/tables.list said. Tables are never changed and their names hold a random number, so while the list
 // says the same, the refs are the same.
@@ -66,11 +72,11 @@ func (t *tablesList) same(s *Store, now int64) (bool, error) {
 	return was.id.kind != missing && was.sum == t.sum, nil
 }
 
-// lookAtTables is look for reftables: the refs are listed anew if a list of tables has changed. The lists are read before the refs,
-// so a Snapshot is never taken for newer than it is.
+// lookAtTables is look for reftables: the refs are listed anew if a list of tables has changed, or the last listing failed and that is
+// failureAge ago. The lists are read before the refs, so a Snapshot is never taken for newer than it is.
 func (s *Store) lookAtTables() (*Snapshot, error) {
 	now := s.clock().UnixNano()
-	same := s.current != nil && !s.dirty
+	same := true
 	for i := range s.tables {
 		unchanged, err := s.tables[i].same(s, now)
 		if err != nil {
@@ -79,10 +85,13 @@ func (s *Store) lookAtTables() (*Snapshot, error) {
 		}
 		same = same && unchanged
 	}
-	if same {
+	if same && s.current != nil && !s.dirty {
 		return s.current, nil
 	}
-	s.dirty = true
+	if age := now - s.failedAt; same && s.failure != nil && age >= 0 && age < int64(failureAge) {
+		return nil, s.failure
+	}
+	s.dirty, s.failure = true, nil
 	if s.tables[0].id.kind == missing {
 		if root, err := s.stat(s.root.path, true); err != nil || root.kind == missing {
 			return nil, fault.Wrap(fault.NotFound, "the repository is gone", err)
@@ -96,10 +105,22 @@ func (s *Store) lookAtTables() (*Snapshot, error) {
 	}
 	snap, err := s.listTables()
 	if err != nil {
-		return nil, err
+		s.failure, s.failedAt = tryLater(err), s.clock().UnixNano()
+		return nil, s.failure
 	}
 	s.current, s.dirty = snap, false
 	return snap, nil
+}
+
+// tryLater is the error of a listing, with the advice to come back when there may be another one.
+func tryLater(err error) error {
+	e, ok := errors.AsType[*fault.Error](err)
+	if !ok {
+		return err
+	}
+	later := *e
+	later.RetryAfter = max(e.RetryAfter, failureAge)
+	return &later
 }
 
 // containedTables refuses a list of tables that is a link to where no refs may be, and one that has such links beside it. Git reads them
@@ -135,6 +156,8 @@ func (s *Store) listTables() (*Snapshot, error) {
 		snap.generation = s.current.generation + 1
 	}
 	p := &packed{path: "reftable", format: s.format, peel: peelAll}
+	s.setListing(true)
+	defer s.setListing(false)
 	err := s.list(context.Background(), func(ref Ref) {
 		switch {
 		case ref.Name == git.HEAD:
@@ -160,4 +183,10 @@ func (s *Store) listTables() (*Snapshot, error) {
 	}
 	snap.packed = p
 	return snap, nil
+}
+
+func (s *Store) setListing(now bool) {
+	s.mu.Lock()
+	s.listing = now
+	s.mu.Unlock()
 }
