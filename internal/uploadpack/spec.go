@@ -47,7 +47,7 @@ func (f *fetch) spec(ctx context.Context) (*packsource.Spec, error) {
 		return nil, err
 	}
 	spec.Shallow = met.IDs()
-	if err := f.filter(spec); err != nil {
+	if err := f.filter(ctx, spec); err != nil {
 		return nil, err
 	}
 	if f.request.IncludeTag {
@@ -113,19 +113,21 @@ func (f *fetch) behindUnshallow() (parents []git.ObjectID, err error) {
 }
 
 // filter resolves the names in a filter to object IDs.
-func (f *fetch) filter(spec *packsource.Spec) error {
+func (f *fetch) filter(ctx context.Context, spec *packsource.Spec) error {
 	if f.request.Filter == nil {
 		return nil
 	}
-	if err := f.request.Filter.ResolveSparse(f.sparseBlob); err != nil {
+	resolve := func(name string) (git.ObjectID, error) { return f.sparseBlob(ctx, name) }
+	if err := f.request.Filter.ResolveSparse(resolve); err != nil {
 		return err
 	}
 	spec.Filter = f.request.Filter.String()
 	return nil
 }
 
-// sparseBlob resolves what names the blob of a sparse filter: an object ID, or REVISION:PATH.
-func (f *fetch) sparseBlob(name string) (git.ObjectID, error) {
+// sparseBlob resolves what names the blob of a sparse filter: an object ID, or REVISION:PATH. Where not every object may be wanted, an
+// ID that visible refs do not reach is as one that does not exist: the filter would tell what is in it.
+func (f *fetch) sparseBlob(ctx context.Context, name string) (git.ObjectID, error) {
 	revision, path, hasPath := strings.Cut(name, ":")
 	id, err := git.ParseObjectID(revision)
 	if err != nil || id.Format() != f.repo.Format {
@@ -137,6 +139,13 @@ func (f *fetch) sparseBlob(name string) (git.ObjectID, error) {
 			return git.ObjectID{}, sparseError(name)
 		}
 		id = found[0].ID
+	} else if f.wantRule(f.repo) != WantsAny {
+		err := f.checkReachable(ctx, WantsReachable, []git.ObjectID{id})
+		if fault.Is(err, fault.Denied) || fault.Is(err, fault.NotFound) {
+			return git.ObjectID{}, sparseError(name)
+		} else if err != nil {
+			return git.ObjectID{}, err
+		}
 	}
 	if hasPath {
 		if id, err = f.treeEntry(id, path); fault.Is(err, fault.NotFound) {

@@ -41,7 +41,7 @@ func (f *fetch) ownTips() ([]git.ObjectID, error) {
 // allowedByV2 is the rule of version 2: as git, nothing but what holds for the repository as a whole.
 func (f *fetch) allowedByV2(ctx context.Context) error {
 	if rule := f.wantRule(f.repo); rule != WantsAny {
-		return f.checkReachable(ctx, rule)
+		return f.checkReachable(ctx, rule, f.wants)
 	}
 	return nil
 }
@@ -99,13 +99,13 @@ func (f *fetch) commitsOf(ids []git.ObjectID) (commits []git.ObjectID, err error
 	return commits, nil
 }
 
-// checkReachable allows only wants that a visible ref points at or, with WantsReachable, reaches.
-func (f *fetch) checkReachable(ctx context.Context, rule Wants) error {
+// checkReachable allows only objects that a visible ref points at or, with WantsReachable, reaches.
+func (f *fetch) checkReachable(ctx context.Context, rule Wants, ids []git.ObjectID) error {
 	tips, err := f.visibleTips()
 	if err != nil {
 		return err
 	}
-	rest := others(f.wants, tips)
+	rest := others(ids, tips)
 	if len(rest) == 0 {
 		return nil
 	}

@@ -173,10 +173,11 @@ type parser struct {
 	req    *Request
 	seen   map[git.ObjectID]struct{} // haves
 	refs   []git.RefName             // want-refs; pooled
+	named  map[git.RefName]struct{}  // those, once there are many
 
-	wants, haves, shallow int  // lines so far
-	prefixBytes           int  // length of the prefixes so far
-	allRefs               bool // the prefixes are not heeded
+	wants, wantRefs, haves, shallow int  // lines so far
+	prefixBytes                     int  // length of the prefixes so far
+	allRefs                         bool // the prefixes are not heeded
 }
 
 // refLists are pooled: a clone of a thousand refs names each of them, and is asked for again and again.
@@ -366,14 +367,17 @@ func (p *parser) fetchValue(f *Fetch, key, value, line []byte) error {
 	case "shallow":
 		return p.addToSet(&f.Shallow, &p.shallow, value, p.limits.Shallow, "shallow")
 	case "want-ref":
+		if p.wantRefs++; p.wantRefs > p.limits.Wants {
+			return tooMany("want-ref", p.limits.Wants)
+		}
+		if _, repeat := p.named[git.RefName(value)]; repeat {
+			return nil
+		}
 		name, err := git.ParseRefName(string(value))
 		if err != nil {
 			return invalid("unknown ref %.200q", value)
 		}
-		if len(p.refs) >= p.limits.Wants {
-			return tooMany("want-ref", p.limits.Wants)
-		}
-		p.refs = append(p.refs, name)
+		p.wantRef(name)
 	case "deepen":
 		depth, ok := parseNumber(string(value), 32)
 		if !ok || depth <= 0 {
@@ -481,6 +485,26 @@ func (p *parser) fetch(arguments bool) error {
 		refLists.Put(pooled)
 	}
 	return err
+}
+
+// keptRepeats is how many want-refs are kept with their repeats, each of which is answered, as by git. Beyond that no client means
+// them: a name that is sent a million times is a few KiB of gzip and 100 MB of an answer.
+const keptRepeats = 4096
+
+func (p *parser) wantRef(name git.RefName) {
+	if len(p.refs) >= keptRepeats {
+		if p.named == nil {
+			p.named = make(map[git.RefName]struct{}, 2*keptRepeats)
+			for _, name := range p.refs {
+				p.named[name] = struct{}{}
+			}
+		}
+		if _, repeat := p.named[name]; repeat { // the one that filled the list
+			return
+		}
+		p.named[name] = struct{}{}
+	}
+	p.refs = append(p.refs, name)
 }
 
 // SortIDs sorts IDs in place and drops repeats.

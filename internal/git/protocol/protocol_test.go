@@ -209,6 +209,7 @@ func TestRepeatsTakeNoMemory(t *testing.T) {
 	}{
 		"one want":       {request("command=fetch", "|"), request("want " + idA), request("done", "."), many},
 		"two wants":      {request("command=fetch", "|"), request("want "+idA, "want "+idB), request("done", "."), many},
+		"two want-refs":  {request("command=fetch", "|"), request("want-ref refs/heads/a", "want-ref refs/heads/b"), request("done", "."), many},
 		"two shallows":   {request("command=fetch", "|"), request("shallow "+idA, "shallow "+idB), request("done", "."), many},
 		"one have":       {request("command=fetch", "|"), request("have " + idA), request("done", "."), many},
 		"server options": {request("command=fetch"), request("server-option=" + long), request("|", "done", "."), 990},
