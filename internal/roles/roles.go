@@ -98,11 +98,13 @@ than copying a file.`,
   packhorse help serve`,
 		Args:          noArgs,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Version:       versionOf(env).Version, // for --version
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 	root.SuggestionsMinimumDistance = 2
+	root.SetVersionTemplate(versionOf(env).line())
 	root.AddCommand(serveCommand(env), configCommand(), versionCommand(env), bench.Command(bench.Env{Stdout: env.Stdout, Stderr: env.Stderr}))
 	wrongArgumentsAreUsage(root)
 	return root

@@ -3,6 +3,7 @@ package roles
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"runtime"
 	"runtime/debug"
 
@@ -36,6 +37,11 @@ func versionOf(env Env) Version {
 	return v
 }
 
+// line is the version for people.
+func (v Version) line() string {
+	return fmt.Sprintf("packhorse %s (%s, %s/%s)\n", v.Version, v.Go, v.OS, v.Arch)
+}
+
 func versionCommand(env Env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -49,7 +55,7 @@ func versionCommand(env Env) *cobra.Command {
 			if asJSON {
 				return json.NewEncoder(cmd.OutOrStdout()).Encode(v)
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "packhorse %s (%s, %s/%s)\n", v.Version, v.Go, v.OS, v.Arch)
+			_, err := io.WriteString(cmd.OutOrStdout(), v.line())
 			return err
 		},
 	}
