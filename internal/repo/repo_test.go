@@ -14,14 +14,21 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-func TestShallowFile(t *testing.T) {
-	t.Parallel()
+// opened is a new repository and our view of it, until the test ends.
+func opened(t *testing.T) (*gittest.Repo, *Repo) {
+	t.Helper()
 	made := gittest.Init(t)
 	r, err := Open(made.Dir, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.Close()
+	t.Cleanup(func() { r.Close() })
+	return made, r
+}
+
+func TestShallowFile(t *testing.T) {
+	t.Parallel()
+	made, r := opened(t)
 	id := strings.Repeat("a1", 20)
 	for name, test := range map[string]struct {
 		text string

@@ -12,18 +12,12 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/graph"
-	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
 // What was read of the shallow file counts for no longer than the file is the same.
 func TestShallowFileChanges(t *testing.T) {
 	t.Parallel()
-	made := gittest.Init(t)
-	r, err := Open(made.Dir, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
+	made, r := opened(t)
 	path := filepath.Join(made.Dir, "shallow")
 	for i := range 50 { // most of them within one tick of the clock
 		id := strings.Repeat(string("0123456789"[i%10]), 39) + "f"
@@ -57,12 +51,7 @@ func TestShallowFileChanges(t *testing.T) {
 // Git keeps no order in the file, nor does it mind a repeat. What is told is what clients are told.
 func TestShallowIsSorted(t *testing.T) {
 	t.Parallel()
-	made := gittest.Init(t)
-	r, err := Open(made.Dir, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
+	made, r := opened(t)
 	var text, want []string
 	for _, digit := range []string{"3", "1", "2", "1", "3"} {
 		text = append(text, strings.Repeat(digit, 40)+"\n")
@@ -89,12 +78,7 @@ func TestShallowIsSorted(t *testing.T) {
 // A boundary that was remembered is one set for all.
 func TestShallowSetIsShared(t *testing.T) {
 	t.Parallel()
-	made := gittest.Init(t)
-	r, err := Open(made.Dir, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
+	made, r := opened(t)
 	if set, err := r.ShallowSet(); set != nil || err != nil {
 		t.Errorf("a repository with whole history: %v, %v", set, err)
 	}
