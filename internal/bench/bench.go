@@ -1,4 +1,5 @@
-// Package bench measures a Git server from outside: any server that speaks protocol v2 over smart HTTP, ours or another.
+// Package bench measures a Git server from outside: any server that speaks smart HTTP, ours or another, in protocol v2 unless
+// told otherwise.
 //
 // A load generator that is dearer than the server measures itself, so the loops here speak HTTP/1.1 by hand: a request is
 // made once and written as it is, a response's head is parsed in place, and bulk is dropped in the kernel (recv with
