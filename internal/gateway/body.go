@@ -13,7 +13,6 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/git/pktline"
 )
 
 // readFirst is how much of a body every request may have. Almost all bodies are shorter: they are received whole at once, and from
@@ -28,8 +27,6 @@ const readAhead = 4
 var (
 	firstBuffers = sync.Pool{New: func() any { return new([readFirst]byte) }}
 	gzipReaders  = sync.Pool{New: func() any { return new(gzip.Reader) }}
-
-	packetReaders = sync.Pool{New: func() any { return pktline.NewReader(nil) }}
 )
 
 // body is a request's body, unpacked, with limits on its length, on the memory that it takes, and on the time that the client
@@ -40,7 +37,6 @@ type body struct {
 	held   int64 // bytes of the budget
 	ahead  []*[readFirst]byte
 	gzip   *gzip.Reader
-	lines  *pktline.Reader
 	ended  bool
 	broken error // what was wrong with the end of it
 }
@@ -136,20 +132,8 @@ func (b *body) end() error {
 	return b.broken
 }
 
-// packets reads the body as pkt-lines.
-func (b *body) packets() *pktline.Reader {
-	b.lines = packetReaders.Get().(*pktline.Reader)
-	b.lines.Reset(&b.unpacked)
-	return b.lines
-}
-
 // Close gives the buffers and the memory back.
 func (b *body) Close() {
-	if b.lines != nil {
-		b.lines.Reset(nil)
-		packetReaders.Put(b.lines)
-		b.lines = nil
-	}
 	if b.gzip != nil {
 		gzipReaders.Put(b.gzip)
 		b.gzip = nil

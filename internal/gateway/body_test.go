@@ -36,7 +36,7 @@ func chunked(body string, n int) string {
 
 func TestBodies(t *testing.T) {
 	t.Parallel()
-	s := serve(t, &node{serve: func(ctx context.Context, request *pktline.Reader, reply protocol.Reply) (protocol.Outcome, error) {
+	s := serve(t, &node{serve: func(ctx context.Context, request io.Reader, reply protocol.Reply) (protocol.Outcome, error) {
 		if _, err := readAll(request); err != nil {
 			return protocol.Outcome{}, err
 		}
@@ -163,7 +163,7 @@ func TestSlowBodies(t *testing.T) {
 func TestRequestsShareTheMemory(t *testing.T) {
 	t.Parallel()
 	entered, release := make(chan struct{}), make(chan struct{})
-	hold := func(ctx context.Context, request *pktline.Reader, reply protocol.Reply) (protocol.Outcome, error) {
+	hold := func(ctx context.Context, request io.Reader, reply protocol.Reply) (protocol.Outcome, error) {
 		lines, err := readAll(request)
 		if err != nil {
 			return protocol.Outcome{}, err

@@ -22,7 +22,7 @@ import (
 
 // session is a node's session after the request was read and the pack is about to be sent.
 func session(send func(ctx context.Context, reply protocol.Reply) error) *node {
-	return &node{advertise: advertise, serve: func(ctx context.Context, request *pktline.Reader, reply protocol.Reply) (protocol.Outcome, error) {
+	return &node{advertise: advertise, serve: func(ctx context.Context, request io.Reader, reply protocol.Reply) (protocol.Outcome, error) {
 		outcome := protocol.Outcome{Command: protocol.CommandFetch}
 		if _, err := readAll(request); err != nil {
 			return outcome, err

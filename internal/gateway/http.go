@@ -7,6 +7,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -26,8 +27,8 @@ import (
 type Node interface {
 	// Advertise begins a session: what the server can do and, before version 2, which refs there are.
 	Advertise(ctx context.Context, repo git.RepoPath, session protocol.Session, reply protocol.Reply) (protocol.Outcome, error)
-	// UploadPack answers one request of a session on reply.
-	UploadPack(ctx context.Context, repo git.RepoPath, session protocol.Session, request *pktline.Reader, reply protocol.Reply) (
+	// UploadPack answers one request of a session on reply. It may read ahead of what the request needs, never after its return.
+	UploadPack(ctx context.Context, repo git.RepoPath, session protocol.Session, request io.Reader, reply protocol.Reply) (
 		protocol.Outcome, error)
 }
 
@@ -231,7 +232,7 @@ func (e *exchange) uploadPack(path string) {
 	e.w.Header().Set("Content-Type", typeResult)
 	e.reply = newReply(e, body)
 	defer e.reply.close()
-	e.outcome, e.err = e.Node.UploadPack(e.r.Context(), e.repo, e.session(), body.packets(), e.reply)
+	e.outcome, e.err = e.Node.UploadPack(e.r.Context(), e.repo, e.session(), body, e.reply)
 	switch e.outcome.Command {
 	case protocol.CommandLsRefs:
 		e.op = opLsRefs

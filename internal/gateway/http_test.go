@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 )
 
@@ -159,7 +158,7 @@ func TestErrorsAreRenderedByTheirKind(t *testing.T) {
 func failing(err error) *node {
 	return &node{
 		advertise: func(protocol.Session) ([]byte, error) { return nil, err },
-		serve: func(context.Context, *pktline.Reader, protocol.Reply) (protocol.Outcome, error) {
+		serve: func(context.Context, io.Reader, protocol.Reply) (protocol.Outcome, error) {
 			return protocol.Outcome{}, err
 		},
 	}
@@ -170,7 +169,7 @@ func TestFullLanesRefuse(t *testing.T) {
 	entered, leave := make(chan struct{}), make(chan struct{})
 	s := serve(t, &node{
 		advertise: advertise,
-		serve: func(_ context.Context, request *pktline.Reader, reply protocol.Reply) (protocol.Outcome, error) {
+		serve: func(_ context.Context, request io.Reader, reply protocol.Reply) (protocol.Outcome, error) {
 			if _, err := readAll(request); err != nil {
 				return protocol.Outcome{}, err
 			}

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // node is a gateway.Node made of functions; without them it knows no repository.
 type node struct {
 	advertise func(session protocol.Session) ([]byte, error)
-	serve     func(ctx context.Context, request *pktline.Reader, reply protocol.Reply) (protocol.Outcome, error)
+	serve     func(ctx context.Context, request io.Reader, reply protocol.Reply) (protocol.Outcome, error)
 }
 
 func (n *node) Advertise(_ context.Context, repo git.RepoPath, session protocol.Session, reply protocol.Reply) (protocol.Outcome, error) {
@@ -45,7 +45,7 @@ func (n *node) Advertise(_ context.Context, repo git.RepoPath, session protocol.
 	return protocol.Outcome{}, err
 }
 
-func (n *node) UploadPack(ctx context.Context, repo git.RepoPath, _ protocol.Session, request *pktline.Reader, reply protocol.Reply) (protocol.Outcome, error) {
+func (n *node) UploadPack(ctx context.Context, repo git.RepoPath, _ protocol.Session, request io.Reader, reply protocol.Reply) (protocol.Outcome, error) {
 	if n.serve == nil {
 		return protocol.Outcome{}, fault.New(fault.NotFound, "no repository %s here", repo)
 	}
@@ -255,9 +255,10 @@ func post(headers ...string) string {
 }
 
 // readAll takes a request in, down to its flush packet.
-func readAll(request *pktline.Reader) (lines []string, err error) {
+func readAll(request io.Reader) (lines []string, err error) {
+	packets := pktline.NewReader(request)
 	for {
-		kind, p, err := request.Line()
+		kind, p, err := packets.Line()
 		if fault.Is(err, fault.Exhausted) {
 			return nil, err
 		} else if err != nil {
@@ -271,7 +272,7 @@ func readAll(request *pktline.Reader) (lines []string, err error) {
 }
 
 // echo answers with how much it was sent.
-func echo(_ context.Context, request *pktline.Reader, reply protocol.Reply) (protocol.Outcome, error) {
+func echo(_ context.Context, request io.Reader, reply protocol.Reply) (protocol.Outcome, error) {
 	lines, err := readAll(request)
 	if err != nil {
 		return protocol.Outcome{}, err

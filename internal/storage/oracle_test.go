@@ -117,7 +117,7 @@ func (r *root) asProgram(program, path string) (served bool) {
 	for _, prefixes := range [][]string{nil, {"HEAD"}, {"refs/heads/", "refs/bisect/"}} {
 		request := lsRefs(format, prefixes...)
 		var ours answer
-		_, err := r.UploadPack(context.Background(), name, version2, pktline.NewReader(bytes.NewReader(request)), &ours)
+		_, err := r.UploadPack(context.Background(), name, version2, bytes.NewReader(request), &ours)
 		want, gitErr := gitAnswers(r.t, program, filepath.Join(r.dir, path), request)
 		want = brokenRef.ReplaceAllString(want, "")
 		if (err == nil) != (gitErr == nil) {

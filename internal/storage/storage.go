@@ -8,6 +8,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -113,15 +114,24 @@ func (n *Node) Advertise(ctx context.Context, path git.RepoPath, session protoco
 	return n.server.Advertise(ctx, h.Repo, session, rand.Text(), reply)
 }
 
+// packetReaders keeps the buffers that requests are read into.
+var packetReaders = sync.Pool{New: func() any { return pktline.NewReader(nil) }}
+
 // UploadPack answers one request of a session.
-func (n *Node) UploadPack(ctx context.Context, path git.RepoPath, session protocol.Session, request *pktline.Reader, reply protocol.Reply) (
+func (n *Node) UploadPack(ctx context.Context, path git.RepoPath, session protocol.Session, request io.Reader, reply protocol.Reply) (
 	protocol.Outcome, error) {
 	h, err := n.acquire(path)
 	if err != nil {
 		return protocol.Outcome{}, err
 	}
 	defer n.release(h)
-	return n.server.Serve(ctx, h.Repo, session, request, reply)
+	packets := packetReaders.Get().(*pktline.Reader)
+	packets.Reset(request)
+	defer func() {
+		packets.Reset(nil)
+		packetReaders.Put(packets)
+	}()
+	return n.server.Serve(ctx, h.Repo, session, packets, reply)
 }
 
 // acquire opens a repository or finds it open. The caller releases it.

@@ -92,7 +92,7 @@ func (r *root) refs(path string) (string, error) {
 	request := pktline.AppendLine(nil, "command=ls-refs")
 	request = pktline.AppendFlush(pktline.AppendDelim(pktline.AppendLine(request, "object-format="+format)))
 	var out answer
-	_, err = r.UploadPack(context.Background(), repo, version2, pktline.NewReader(bytes.NewReader(request)), &out)
+	_, err = r.UploadPack(context.Background(), repo, version2, bytes.NewReader(request), &out)
 	return out.String(), err
 }
 
@@ -105,7 +105,7 @@ func (r *root) key(path string, want git.ObjectID) packsource.Key {
 	}
 	request := pktline.AppendDelim(pktline.AppendLine(nil, "command=fetch"))
 	request = pktline.AppendFlush(pktline.AppendLine(pktline.AppendLine(request, "want "+want.String()), "done"))
-	if _, err := r.UploadPack(context.Background(), repo, version2, pktline.NewReader(bytes.NewReader(request)), &answer{}); !errors.Is(err, errNoPack) {
+	if _, err := r.UploadPack(context.Background(), repo, version2, bytes.NewReader(request), &answer{}); !errors.Is(err, errNoPack) {
 		r.t.Fatalf("fetch from %s: %v", path, err)
 	}
 	return r.specs.last.Key()

@@ -1,0 +1,140 @@
+// Package faultrpc carries faults over the control API and back: a standard code for everybody, and the message Fault as its detail for
+// those who know it.
+package faultrpc
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+)
+
+// kinds is the one table between kinds and the API.
+var kinds = [...]struct {
+	kind fault.Kind
+	wire packhorsev1.FaultKind
+	code connect.Code
+}{
+	{fault.Internal, packhorsev1.FaultKind_FAULT_KIND_UNSPECIFIED, connect.CodeInternal},
+	{fault.Invalid, packhorsev1.FaultKind_FAULT_KIND_INVALID, connect.CodeInvalidArgument},
+	{fault.NotFound, packhorsev1.FaultKind_FAULT_KIND_NOT_FOUND, connect.CodeNotFound},
+	{fault.Denied, packhorsev1.FaultKind_FAULT_KIND_DENIED, connect.CodePermissionDenied},
+	{fault.Exhausted, packhorsev1.FaultKind_FAULT_KIND_EXHAUSTED, connect.CodeResourceExhausted},
+	{fault.Unavailable, packhorsev1.FaultKind_FAULT_KIND_UNAVAILABLE, connect.CodeUnavailable},
+	{fault.Corrupt, packhorsev1.FaultKind_FAULT_KIND_CORRUPT, connect.CodeDataLoss},
+	{fault.Cancelled, packhorsev1.FaultKind_FAULT_KIND_CANCELLED, connect.CodeCanceled},
+	{fault.Deadline, packhorsev1.FaultKind_FAULT_KIND_DEADLINE, connect.CodeDeadlineExceeded},
+}
+
+// Message is what of an error travels: kind, text for the caller, advice. A nil error is nil.
+func Message(err error) *packhorsev1.Fault {
+	if err == nil {
+		return nil
+	}
+	f := &packhorsev1.Fault{Message: fault.Message(err)}
+	kind := fault.KindOf(err)
+	for _, k := range kinds {
+		if k.kind == kind {
+			f.Kind = k.wire
+		}
+	}
+	if after := fault.RetryAfter(err); after > 0 {
+		f.RetryAfter = durationpb.New(after)
+	}
+	return f
+}
+
+// Fault is the error that Message was made from, without its cause.
+func Fault(f *packhorsev1.Fault) error {
+	if f == nil {
+		return nil
+	}
+	e := &fault.Error{Kind: fault.Internal, Msg: f.GetMessage()}
+	for _, k := range kinds {
+		if k.wire == f.GetKind() {
+			e.Kind = k.kind
+		}
+	}
+	if after := f.GetRetryAfter(); after.IsValid() {
+		e.RetryAfter = max(0, min(after.AsDuration(), time.Hour))
+	}
+	return e
+}
+
+// Error is the answer of a call that failed, with further details if there are any. A nil error is nil; an error that already is an
+// answer stays as it is.
+func Error(err error, details ...proto.Message) error {
+	if err == nil {
+		return nil
+	}
+	if answer, ok := errors.AsType[*connect.Error](err); ok {
+		return answer
+	}
+	answer := connect.NewError(codeOf(fault.KindOf(err)), errors.New(fault.Message(err)))
+	for _, detail := range append([]proto.Message{Message(err)}, details...) {
+		if d, err := connect.NewErrorDetail(detail); err == nil {
+			answer.AddDetail(d)
+		}
+	}
+	return answer
+}
+
+func codeOf(kind fault.Kind) connect.Code {
+	for _, k := range kinds {
+		if k.kind == kind {
+			return k.code
+		}
+	}
+	return connect.CodeInternal
+}
+
+// From is the fault that a call's error stands for: what Error was made from if the other side says so, else what its code says. What
+// the connection itself did wrong is Unavailable. A nil error is nil.
+func From(err error) error {
+	if err == nil {
+		return nil
+	}
+	answer, ok := errors.AsType[*connect.Error](err)
+	if !ok {
+		switch {
+		case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+			return err
+		}
+		return fault.Wrap(fault.Unavailable, "the storage node cannot be reached", err)
+	}
+	if f, ok := Detail[*packhorsev1.Fault](answer); ok {
+		e := Fault(f).(*fault.Error)
+		e.Err = err
+		return e
+	}
+	for _, k := range kinds {
+		if k.code == answer.Code() {
+			return fault.Wrap(k.kind, answer.Message(), err)
+		}
+	}
+	return fault.Wrap(fault.Internal, "the storage node answered with an error", err)
+}
+
+// Detail finds a detail of a call's error by its type.
+func Detail[M proto.Message](err error) (m M, ok bool) {
+	answer, is := errors.AsType[*connect.Error](err)
+	if !is {
+		return m, false
+	}
+	for _, d := range answer.Details() {
+		v, err := d.Value()
+		if err != nil {
+			continue
+		}
+		if m, ok = v.(M); ok {
+			return m, true
+		}
+	}
+	return m, false
+}

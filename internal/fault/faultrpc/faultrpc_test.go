@@ -1,0 +1,46 @@
+package faultrpc
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+)
+
+func TestKindsSurvive(t *testing.T) {
+	for _, k := range kinds {
+		err := From(Error(fault.Wrap(k.kind, "what was wrong", errors.New("a secret"))))
+		if fault.KindOf(err) != k.kind || fault.Message(err) != "what was wrong" {
+			t.Errorf("%v arrives as %v, %q", k.kind, fault.KindOf(err), fault.Message(err))
+		}
+		if code := connect.CodeOf(Error(err)); code != k.code {
+			t.Errorf("%v is answered with %v, want %v", k.kind, code, k.code)
+		}
+		if err := From(connect.NewError(k.code, errors.New("plain"))); fault.KindOf(err) != k.kind {
+			t.Errorf("%v without a detail is %v, want %v", k.code, fault.KindOf(err), k.kind)
+		}
+	}
+	if int(fault.Deadline)+1 != len(kinds) {
+		t.Error("a kind has no row in the table")
+	}
+}
+
+func TestAdviceAndDetailsSurvive(t *testing.T) {
+	sent := Error(fault.Retry(fault.Exhausted, 3*time.Second, "full"), &packhorsev1.Outcome{Command: "fetch"})
+	if after := fault.RetryAfter(From(sent)); after != 3*time.Second {
+		t.Errorf("retry after %v, want 3s", after)
+	}
+	if o, ok := Detail[*packhorsev1.Outcome](sent); !ok || o.GetCommand() != "fetch" {
+		t.Errorf("the detail is %v", o)
+	}
+}
+
+func TestNoErrorIsNone(t *testing.T) {
+	if Error(nil) != nil || From(nil) != nil || Fault(nil) != nil || Message(nil) != nil {
+		t.Error("a nil error became one")
+	}
+}
