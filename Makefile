@@ -18,7 +18,7 @@ BINARY  := bin/packhorse
 BUILD   := go build -buildvcs=false -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
 
 .DEFAULT_GOAL := help
-.PHONY: help build serve test clients clients-doc check vet fuzz soak-protocol docs bench bench-refs bench-neighbour clean
+.PHONY: help build serve test clients clients-doc check vet proto fuzz soak-protocol docs bench bench-refs bench-neighbour clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,13 +51,17 @@ clients-doc: ## Write docs/clients.md anew from a run with all clients
 	@.ci/clients $(CLIENTDIR)
 	PACKHORSE_CLIENTS=$(abspath $(CLIENTDIR)) go test -count=1 -timeout 15m ./e2e -run '^TestClients$$' -update
 
-check: vet ## Check formatting and vet, for Linux and macOS
+check: vet ## Check formatting, vet for Linux and macOS, the API's definitions and their generated code
 	@unformatted=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go' 2>/dev/null || find . -name '*.go')); \
 	if [ -n "$$unformatted" ]; then echo "Not formatted; run gofmt -w on:"; echo "$$unformatted"; exit 1; fi
+	@.ci/proto check
 
 vet:
 	CGO_ENABLED=0 go vet ./...
 	CGO_ENABLED=0 GOOS=darwin go vet ./...
+
+proto: ## Generate Go code from proto/ anew
+	@.ci/proto write
 
 fuzz: ## Run each fuzz target for FUZZTIME (10s)
 	@set -e; for package in $$(go list ./...); do \
