@@ -35,6 +35,7 @@ const allowedImports = `
 	packsource < packcache;
 	git/protocol, repo, packsource < uploadpack;
 	uploadpack, packcache, admit < storage;
+	storage, fault/faultrpc, proto/packhorse/v1/packhorsev1connect < control;
 	git/protocol, admit, bulk < gateway;
 	git, git/pktline < bench/fleet;
 	bench/fleet < bench;

@@ -1,0 +1,129 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
+	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
+)
+
+// calls stands around every call: it counts it, writes its line into the log, stops a panic, and makes an answer of what a service
+// returns as an error. A unary call is a look-up: it runs in the small lane. A stream enters a lane by itself (enterSmall).
+type calls struct{ *Server }
+
+func (c *calls) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, request connect.AnyRequest) (response connect.AnyResponse, err error) {
+		err = c.around(ctx, request.Spec(), request.Header(), func() error {
+			leave, err := c.enterSmall()
+			if err != nil {
+				return err
+			}
+			defer leave()
+			response, err = next(ctx, request)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		return response, nil
+	}
+}
+
+func (c *calls) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
+		return c.around(ctx, conn.Spec(), conn.RequestHeader(), func() error { return next(ctx, conn) })
+	}
+}
+
+func (c *calls) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc { return next }
+
+// around runs one call. The error that it returns is an answer.
+func (c *calls) around(ctx context.Context, spec connect.Spec, header http.Header, call func() error) (answer error) {
+	start := time.Now()
+	err := c.caught(spec, call)
+	took := time.Since(start)
+	answer = faultrpc.Error(err)
+	code := "ok"
+	if answer != nil {
+		code = connect.CodeOf(answer).String()
+	}
+	c.Metrics.calls.WithLabelValues(spec.Procedure, code).Inc()
+	c.Metrics.seconds.WithLabelValues(spec.Procedure).Observe(took.Seconds())
+	c.log(ctx, spec, header, code, took, err)
+	return answer
+}
+
+// caught makes an error of a panic.
+func (c *calls) caught(spec connect.Spec, call func() error) (err error) {
+	defer func() {
+		cause := recover()
+		if cause == nil {
+			return
+		}
+		if cause == http.ErrAbortHandler {
+			panic(cause)
+		}
+		c.Metrics.panics.Inc()
+		c.Log.Error("panic in a call", "procedure", spec.Procedure, "panic", cause, "stack", string(debug.Stack()))
+		err = fault.Wrap(fault.Internal, "internal error; the node's log says more", fmt.Errorf("panic: %v", cause))
+	}()
+	return call()
+}
+
+// slowCall is from when on a look-up is worth a warning.
+const slowCall = time.Second
+
+// log writes the call's line. A transfer writes its own.
+func (c *calls) log(ctx context.Context, spec connect.Spec, header http.Header, code string, took time.Duration, err error) {
+	level := slog.LevelDebug
+	switch {
+	case strings.HasPrefix(spec.Procedure, "/"+packhorsev1connect.TransferServiceName+"/"):
+		return
+	case code == connect.CodeInternal.String(), code == connect.CodeDataLoss.String(), code == connect.CodeUnknown.String():
+		level = slog.LevelError
+	case took > slowCall && spec.StreamType == connect.StreamTypeUnary:
+		level = slog.LevelWarn
+	}
+	if !c.Log.Enabled(ctx, level) {
+		return
+	}
+	attributes := []slog.Attr{
+		slog.String("procedure", spec.Procedure), slog.String("code", code), slog.String("caller", header.Get(callerHeader)),
+		milliseconds("ms", took),
+	}
+	if err != nil {
+		attributes = append(attributes, slog.String("error", clip(err.Error())))
+	}
+	c.Log.LogAttrs(ctx, level, "call", attributes...)
+}
+
+// enterSmall lets a look-up into its lane, or refuses it with an error of kind Exhausted. Whoever was let in calls leave when done.
+func (s *Server) enterSmall() (leave func(), err error) {
+	if err := s.Small.Enter(); err != nil {
+		return nil, err
+	}
+	s.Pump.Small()
+	return func() {
+		s.Pump.Small()
+		s.Small.Leave()
+	}, nil
+}
+
+// maxLogged bounds a text in the log, in bytes.
+const maxLogged = 4 << 10
+
+func clip(s string) string { return s[:min(len(s), maxLogged)] }
+
+// milliseconds logs a duration as a number that can be summed.
+func milliseconds(key string, d time.Duration) slog.Attr {
+	return slog.Float64(key, float64(d.Microseconds())/1000)
+}

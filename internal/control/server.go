@@ -1,0 +1,130 @@
+// Package control is a node's port: the control API (proto/packhorse/v1) for gateways and programs, and the upgrade to side channels
+// for bulk bytes.
+//
+// One port serves it all. A caller speaks HTTP/2, with or without TLS, for gRPC and Connect; HTTP/1.1 does for single calls, as with
+// curl, and is what a side channel begins with. Who calls is found out before anything else (Trust); what a caller may do is not
+// distinguished, since a node answers gateways and operators only.
+//
+// Each service has a file of its own, and a line in Server.register.
+package control
+
+import (
+	"log/slog"
+	"net/http"
+	"time"
+
+	"connectrpc.com/connect"
+	"connectrpc.com/grpcreflect"
+
+	"github.com/packhorse-git/packhorse/internal/admit"
+	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/storage"
+	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
+)
+
+// Options says what a port serves.
+type Options struct {
+	Node    *storage.Node
+	Pump    *bulk.Pump
+	Small   *admit.Lane // look-ups, advertisements, negotiation
+	Bulk    *admit.Lane // packs and other long answers
+	Trust   Trust
+	Metrics *Metrics
+	Log     *slog.Logger
+
+	MaxRequest int64         // bytes of the request of a Git client; 0: 64 MiB
+	RoadWait   time.Duration // how long a caller may take to name the road for a pack; 0: 10 s
+}
+
+const (
+	defaultMaxRequest = 64 << 20
+	defaultRoadWait   = 10 * time.Second
+)
+
+// maxMessage bounds a message that a caller sends, in bytes, once it is unpacked.
+const maxMessage = 4 << 20
+
+// Server is the handler of a node's port. Safe for concurrent use.
+type Server struct {
+	Options
+	mux    *http.ServeMux
+	errors *connect.ErrorWriter
+	doors  chan struct{} // places of callers that were refused and have to wait for their answer
+}
+
+// New makes the handler.
+func New(o Options) *Server {
+	if o.MaxRequest == 0 {
+		o.MaxRequest = defaultMaxRequest
+	}
+	if o.RoadWait == 0 {
+		o.RoadWait = defaultRoadWait
+	}
+	s := &Server{Options: o, mux: http.NewServeMux(), errors: connect.NewErrorWriter(), doors: make(chan struct{}, maxWaiting)}
+	s.register()
+	return s
+}
+
+// register lists the services of the port.
+func (s *Server) register() {
+	options := connect.WithHandlerOptions(
+		connect.WithReadMaxBytes(maxMessage),
+		connect.WithInterceptors(&calls{s}),
+	)
+	plain := connect.WithCompression("gzip", nil, nil) // packs are compressed
+	s.mux.Handle(packhorsev1connect.NewTransferServiceHandler(&transfers{Server: s}, options, plain))
+
+	reflector := grpcreflect.NewStaticReflector(
+		packhorsev1connect.TransferServiceName,
+	)
+	s.mux.Handle(grpcreflect.NewHandlerV1(reflector, options))
+	s.mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, options))
+}
+
+// ServeHTTP answers callers that are trusted.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	caller, err := s.Trust.identify(r)
+	if err != nil {
+		s.refuse(w, r, err)
+		return
+	}
+	// What a caller says of itself ends here: from now on the header holds what is known of it, and no secret.
+	r.Header.Del("Authorization")
+	r.Header.Set(callerHeader, caller)
+	s.mux.ServeHTTP(w, r)
+}
+
+// callerHeader is where the services find who calls. Whatever a caller sends under this name is overwritten.
+const callerHeader = "Packhorse-Caller"
+
+// HTTPServer makes the server for the port's listeners, which are made by bulk.Listen, below TLS if there is any (then with the
+// protocols "h2" and "http/1.1").
+func (s *Server) HTTPServer() *http.Server {
+	h := &http.Server{
+		Handler:           s,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       10 * time.Minute,
+		MaxHeaderBytes:    32 << 10,
+		ErrorLog:          slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
+		Protocols:         new(http.Protocols),
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: maxStreams,
+			SendPingTimeout:      pingAfter,
+			PingTimeout:          pingTimeout,
+		},
+	}
+	h.Protocols.SetHTTP1(true)
+	h.Protocols.SetHTTP2(true)
+	h.Protocols.SetUnencryptedHTTP2(true)
+	return h
+}
+
+// A connection that is silent for pingAfter is asked for a sign of life, and closed if none comes within pingTimeout: the calls of a
+// gateway that was stopped or cut off end.
+const (
+	pingAfter   = 5 * time.Second
+	pingTimeout = 5 * time.Second
+)
+
+// maxStreams is how many calls one connection carries; a gateway with more opens another.
+const maxStreams = 1000
