@@ -21,7 +21,7 @@ const module = "github.com/packhorse-git/packhorse/"
 // internal/, except for cmd. Every package that fails the test for good reason gets its line changed here and in
 // ARCHITECTURE.md, in the same commit.
 const allowedImports = `
-	NONE < fault, git, git/pktline, bulk, observe, proto/packhorse/v1;
+	NONE < fault, git, git/pktline, bulk, observe, proto/packhorse/v1, proto/packhorse/health/v1;
 	proto/packhorse/v1 < proto/packhorse/v1/packhorsev1connect;
 	fault, proto/packhorse/v1 < fault/faultrpc;
 	fault < git/disk, balance;
@@ -35,7 +35,7 @@ const allowedImports = `
 	packsource < packcache;
 	git/protocol, repo, packsource < uploadpack;
 	uploadpack, packcache, admit < storage;
-	storage, fault/faultrpc, proto/packhorse/v1/packhorsev1connect < control;
+	storage, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < control;
 	git/protocol, admit, bulk < gateway;
 	git, git/pktline < bench/fleet;
 	bench/fleet < bench;

@@ -17,17 +17,20 @@ import (
 )
 
 // calls stands around every call: it counts it, writes its line into the log, stops a panic, and makes an answer of what a service
-// returns as an error. A unary call is a look-up: it runs in the small lane. A stream enters a lane by itself (enterSmall).
+// returns as an error. A unary call is a look-up: it runs in the small lane, but for health, which a busy node has too. A stream enters a
+// lane by itself (enterSmall).
 type calls struct{ *Server }
 
 func (c *calls) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, request connect.AnyRequest) (response connect.AnyResponse, err error) {
 		err = c.around(ctx, request.Spec(), request.Header(), func() error {
-			leave, err := c.enterSmall()
-			if err != nil {
-				return err
+			if request.Spec().Procedure != healthCheck {
+				leave, err := c.enterSmall()
+				if err != nil {
+					return err
+				}
+				defer leave()
 			}
-			defer leave()
 			response, err = next(ctx, request)
 			return err
 		})
@@ -44,7 +47,9 @@ func (c *calls) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.
 	}
 }
 
-func (c *calls) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc { return next }
+func (c *calls) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return next
+}
 
 // around runs one call. The error that it returns is an answer.
 func (c *calls) around(ctx context.Context, spec connect.Spec, header http.Header, call func() error) (answer error) {

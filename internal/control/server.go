@@ -9,12 +9,12 @@
 package control
 
 import (
+	"context"
 	"log/slog"
 	"net/http"
 	"time"
 
 	"connectrpc.com/connect"
-	"connectrpc.com/grpcreflect"
 
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/bulk"
@@ -50,6 +50,10 @@ type Server struct {
 	mux    *http.ServeMux
 	errors *connect.ErrorWriter
 	doors  chan struct{} // places of callers that were refused and have to wait for their answer
+	health *health
+
+	ending context.Context // ends when the port is shut down: streams without an end of their own, watches, end with it
+	end    context.CancelFunc
 }
 
 // New makes the handler.
@@ -61,8 +65,14 @@ func New(o Options) *Server {
 		o.RoadWait = defaultRoadWait
 	}
 	s := &Server{Options: o, mux: http.NewServeMux(), errors: connect.NewErrorWriter(), doors: make(chan struct{}, maxWaiting)}
+	s.ending, s.end = context.WithCancel(context.Background())
 	s.register()
 	return s
+}
+
+// services are what health and reflection answer for.
+var services = []string{
+	packhorsev1connect.TransferServiceName,
 }
 
 // register lists the services of the port.
@@ -74,11 +84,9 @@ func (s *Server) register() {
 	plain := connect.WithCompression("gzip", nil, nil) // packs are compressed
 	s.mux.Handle(packhorsev1connect.NewTransferServiceHandler(&transfers{Server: s}, options, plain))
 
-	reflector := grpcreflect.NewStaticReflector(
-		packhorsev1connect.TransferServiceName,
-	)
-	s.mux.Handle(grpcreflect.NewHandlerV1(reflector, options))
-	s.mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, options))
+	s.health = newHealth(s.Node.Ready, services...)
+	s.mux.Handle(s.health.handler(s.ending, options))
+	reflection(s.mux, append([]string{healthService}, services...), options)
 }
 
 // ServeHTTP answers callers that are trusted.
@@ -116,8 +124,12 @@ func (s *Server) HTTPServer() *http.Server {
 	h.Protocols.SetHTTP1(true)
 	h.Protocols.SetHTTP2(true)
 	h.Protocols.SetUnencryptedHTTP2(true)
+	h.RegisterOnShutdown(s.end)
 	return h
 }
+
+// Drain makes the health service say that no more calls should come. They are answered as before.
+func (s *Server) Drain() { s.health.drain() }
 
 // A connection that is silent for pingAfter is asked for a sign of life, and closed if none comes within pingTimeout: the calls of a
 // gateway that was stopped or cut off end.

@@ -1,0 +1,127 @@
+package control
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
+	healthv1 "github.com/packhorse-git/packhorse/proto/packhorse/health/v1"
+)
+
+// healthService is the name that gRPC gives the service; its messages have another one here (package healthv1).
+const (
+	healthService = "grpc.health.v1.Health"
+	healthCheck   = "/" + healthService + "/Check"
+	healthWatch   = "/" + healthService + "/Watch"
+)
+
+// health is the health service as gRPC defines it (github.com/grpc/grpc, doc/health-checking.md). The node and each of its services are in
+// one state: SERVING, or NOT_SERVING while the node drains or its root cannot be read.
+type health struct {
+	services []string // full names; "" is the node
+	ready    func() error
+	interval time.Duration // of looking at the root for a watch
+	probing  chan struct{} // one token: a root that hangs holds up one call, the others end with their deadlines
+
+	once     sync.Once
+	draining chan struct{} // closed by drain
+}
+
+// newHealth makes the service. ready tells why requests cannot be answered; it is called by one goroutine at a time.
+func newHealth(ready func() error, services ...string) *health {
+	return &health{services: append([]string{""}, services...), ready: ready, interval: time.Second,
+		probing: make(chan struct{}, 1), draining: make(chan struct{})}
+}
+
+// drain answers NOT_SERVING from now on, and tells whoever watches.
+func (h *health) drain() { h.once.Do(func() { close(h.draining) }) }
+
+// handler serves the calls below the path that it returns. Watches end when ctx does, as UNAVAILABLE.
+func (h *health) handler(ctx context.Context, options ...connect.HandlerOption) (string, http.Handler) {
+	options = append(options, connect.WithIdempotency(connect.IdempotencyNoSideEffects))
+	mux := http.NewServeMux()
+	mux.Handle(healthCheck, connect.NewUnaryHandler(healthCheck, h.check, options...))
+	watch := func(call context.Context, r *connect.Request[healthv1.HealthCheckRequest], s *connect.ServerStream[healthv1.HealthCheckResponse]) error {
+		call, cancel := context.WithCancel(call)
+		defer cancel()
+		defer context.AfterFunc(ctx, cancel)()
+		err := h.watch(call, r.Msg.GetService(), s.Send)
+		if ctx.Err() != nil {
+			err = fault.New(fault.Unavailable, "the storage node is shutting down")
+		}
+		return faultrpc.Error(err)
+	}
+	mux.Handle(healthWatch, connect.NewServerStreamHandler(healthWatch, watch, options...))
+	return "/" + healthService + "/", mux
+}
+
+func (h *health) check(ctx context.Context, r *connect.Request[healthv1.HealthCheckRequest]) (
+	*connect.Response[healthv1.HealthCheckResponse], error) {
+	if !slices.Contains(h.services, r.Msg.GetService()) {
+		return nil, faultrpc.Error(fault.New(fault.NotFound, "there is no service of that name"))
+	}
+	status, err := h.status(ctx)
+	if err != nil {
+		return nil, faultrpc.Error(err)
+	}
+	return connect.NewResponse(&healthv1.HealthCheckResponse{Status: status}), nil
+}
+
+// watch sends the state of a service now, and each time that it changes, until ctx ends.
+func (h *health) watch(ctx context.Context, service string, send func(*healthv1.HealthCheckResponse) error) error {
+	if !slices.Contains(h.services, service) {
+		if err := send(&healthv1.HealthCheckResponse{Status: healthv1.HealthCheckResponse_SERVICE_UNKNOWN}); err != nil {
+			return err
+		}
+		<-ctx.Done() // none comes later
+		return ctx.Err()
+	}
+	tick := time.NewTicker(h.interval)
+	defer tick.Stop()
+	draining := h.draining
+	last := healthv1.HealthCheckResponse_UNKNOWN
+	for {
+		status, err := h.status(ctx)
+		if err != nil {
+			return err
+		}
+		if status != last {
+			if err := send(&healthv1.HealthCheckResponse{Status: status}); err != nil {
+				return err
+			}
+			last = status
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-draining:
+			draining = nil // it stays closed
+		case <-tick.C:
+		}
+	}
+}
+
+// status looks at the root, unless the node drains anyway. An error is that of ctx.
+func (h *health) status(ctx context.Context) (healthv1.HealthCheckResponse_ServingStatus, error) {
+	select {
+	case <-h.draining:
+		return healthv1.HealthCheckResponse_NOT_SERVING, nil
+	default:
+	}
+	select {
+	case h.probing <- struct{}{}:
+		defer func() { <-h.probing }()
+	case <-ctx.Done():
+		return healthv1.HealthCheckResponse_UNKNOWN, ctx.Err()
+	}
+	if h.ready() != nil {
+		return healthv1.HealthCheckResponse_NOT_SERVING, nil
+	}
+	return healthv1.HealthCheckResponse_SERVING, nil
+}

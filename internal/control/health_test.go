@@ -1,0 +1,161 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	healthv1 "github.com/packhorse-git/packhorse/proto/packhorse/health/v1"
+)
+
+// healthClient serves h, and calls it.
+func healthClient(t *testing.T, ctx context.Context, h *health, procedure string) *connect.Client[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse] {
+	t.Helper()
+	mux := http.NewServeMux()
+	mux.Handle(h.handler(ctx))
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return connect.NewClient[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse](server.Client(), server.URL+procedure)
+}
+
+func about(service string) *connect.Request[healthv1.HealthCheckRequest] {
+	return connect.NewRequest(&healthv1.HealthCheckRequest{Service: service})
+}
+
+func TestHealthCheck(t *testing.T) {
+	t.Parallel()
+	var broken atomic.Bool
+	h := newHealth(func() error {
+		if broken.Load() {
+			return errors.New("no root")
+		}
+		return nil
+	}, "packhorse.v1.RefService")
+	client := healthClient(t, t.Context(), h, healthCheck)
+	want := func(service string, status healthv1.HealthCheckResponse_ServingStatus) {
+		t.Helper()
+		response, err := client.CallUnary(t.Context(), about(service))
+		if err != nil {
+			t.Fatalf("check %q: %v", service, err)
+		}
+		if got := response.Msg.GetStatus(); got != status {
+			t.Errorf("check %q: %v instead of %v", service, got, status)
+		}
+	}
+	for _, service := range []string{"", "packhorse.v1.RefService"} {
+		broken.Store(false)
+		want(service, healthv1.HealthCheckResponse_SERVING)
+		broken.Store(true)
+		want(service, healthv1.HealthCheckResponse_NOT_SERVING)
+	}
+	if _, err := client.CallUnary(t.Context(), about("packhorse.v1.Nothing")); connect.CodeOf(err) != connect.CodeNotFound {
+		t.Errorf("a service that does not exist: %v", err)
+	}
+	broken.Store(false)
+	h.drain()
+	h.drain()
+	want("", healthv1.HealthCheckResponse_NOT_SERVING)
+}
+
+// A root that hangs must not collect goroutines that hang.
+func TestHealthOfAHangingRoot(t *testing.T) {
+	t.Parallel()
+	hang, hangs := make(chan struct{}), make(chan struct{})
+	h := newHealth(func() error {
+		close(hangs)
+		<-hang
+		return nil
+	})
+	first := make(chan error)
+	go func() {
+		_, err := h.check(t.Context(), about(""))
+		first <- err
+	}()
+	<-hangs
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := h.check(ctx, about("")); connect.CodeOf(err) != connect.CodeCanceled {
+		t.Errorf("a check beside one that hangs: %v", err)
+	}
+	close(hang)
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestHealthWatch(t *testing.T) {
+	t.Parallel()
+	ending, end := context.WithCancel(t.Context())
+	defer end()
+	ready := make(chan error, 1)
+	last := error(nil)
+	h := newHealth(func() error {
+		select {
+		case last = <-ready:
+		default:
+		}
+		return last
+	}, "packhorse.v1.RefService")
+	h.interval = time.Millisecond
+	client := healthClient(t, ending, h, healthWatch)
+	watch := func(service string) *connect.ServerStreamForClient[healthv1.HealthCheckResponse] {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		t.Cleanup(cancel)
+		stream, err := client.CallServerStream(ctx, about(service))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return stream
+	}
+	next := func(stream *connect.ServerStreamForClient[healthv1.HealthCheckResponse], status healthv1.HealthCheckResponse_ServingStatus) {
+		t.Helper()
+		if !stream.Receive() {
+			t.Fatalf("the watch ended: %v", stream.Err())
+		}
+		if got := stream.Msg().GetStatus(); got != status {
+			t.Fatalf("%v instead of %v", got, status)
+		}
+	}
+	node, unknown := watch("packhorse.v1.RefService"), watch("packhorse.v1.Nothing")
+	next(node, healthv1.HealthCheckResponse_SERVING)
+	next(unknown, healthv1.HealthCheckResponse_SERVICE_UNKNOWN)
+	ready <- errors.New("no root")
+	next(node, healthv1.HealthCheckResponse_NOT_SERVING)
+	ready <- nil
+	next(node, healthv1.HealthCheckResponse_SERVING)
+	h.drain()
+	next(node, healthv1.HealthCheckResponse_NOT_SERVING)
+	end()
+	for _, stream := range []*connect.ServerStreamForClient[healthv1.HealthCheckResponse]{node, unknown} {
+		if stream.Receive() || connect.CodeOf(stream.Err()) != connect.CodeUnavailable {
+			t.Errorf("at the end of the node: %v, %v", stream.Msg(), stream.Err())
+		}
+	}
+}
+
+func TestHealthIsDescribed(t *testing.T) {
+	t.Parallel()
+	files, err := healthFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := descriptions{files}
+	for _, name := range []protoreflect.FullName{healthService, "grpc.health.v1.HealthCheckResponse.ServingStatus", protoreflect.FullName(services[0])} {
+		if _, err := d.FindDescriptorByName(name); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, path := range []string{"grpc/health/v1/health.proto", "packhorse/v1/ref.proto"} {
+		if _, err := d.FindFileByPath(path); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
