@@ -21,7 +21,7 @@ const module = "github.com/packhorse-git/packhorse/"
 // internal/, except for cmd. Every package that fails the test for good reason gets its line changed here and in
 // ARCHITECTURE.md, in the same commit.
 const allowedImports = `
-	NONE < fault, git, git/pktline, bulk, observe, proto/packhorse/v1, proto/packhorse/health/v1;
+	NONE < fault, git, git/pktline, bulk, observe, credential, proto/packhorse/v1, proto/packhorse/health/v1;
 	proto/packhorse/v1 < proto/packhorse/v1/packhorsev1connect;
 	fault, proto/packhorse/v1 < fault/faultrpc;
 	fault < git/disk, balance;
@@ -39,7 +39,7 @@ const allowedImports = `
 	git/protocol, admit, bulk < gateway;
 	git, git/pktline < bench/fleet;
 	bench/fleet < bench;
-	storage, gateway, observe, bench < roles;
+	storage, gateway, credential, observe, bench < roles;
 	roles < cmd/packhorse;
 
 	# Tests only: any test may import gittest, tests of a packsource.Source sourcetest, and nothing else may.

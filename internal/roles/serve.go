@@ -16,6 +16,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/credential"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/git/graph"
 	"github.com/packhorse-git/packhorse/internal/git/process"
@@ -239,7 +240,7 @@ func newFront(cfg Config, log *slog.Logger, reg prometheus.Registerer, handler *
 	h.Protocols.SetHTTP1(true)
 	wrap := func(l net.Listener) net.Listener { return handler.Listen(l, cfg.HTTP.WriteStall.Duration) }
 	if cfg.HTTP.TLSCert != "" {
-		certificate, err := gateway.LoadCertificate(cfg.HTTP.TLSCert, cfg.HTTP.TLSKey, log)
+		certificate, err := credential.LoadCertificate(cfg.HTTP.TLSCert, cfg.HTTP.TLSKey, log)
 		if err != nil {
 			return nil, err
 		}

@@ -1,4 +1,4 @@
-package gateway
+package credential
 
 import (
 	"bytes"
@@ -85,22 +85,22 @@ func TestCertificateFollowsItsFiles(t *testing.T) {
 	serves("at first", "one", 0)
 	put(certFile, cert2)
 	serves("within a second of the last look", "one", 0)
-	clock = clock.Add(certificateCheck)
+	clock = clock.Add(checkEvery)
 	serves("with a key that does not fit", "one", 1)
-	clock = clock.Add(certificateCheck)
+	clock = clock.Add(checkEvery)
 	serves("with the same files again", "one", 1)
 	put(keyFile, key2)
-	clock = clock.Add(certificateCheck)
+	clock = clock.Add(checkEvery)
 	serves("with both changed", "two", 1)
 	if err := os.Remove(certFile); err != nil {
 		t.Fatal(err)
 	}
-	clock = clock.Add(certificateCheck)
+	clock = clock.Add(checkEvery)
 	serves("with a file gone", "two", 2)
-	clock = clock.Add(certificateCheck)
+	clock = clock.Add(checkEvery)
 	serves("with a file still gone", "two", 2)
 	put(certFile, cert1)
 	put(keyFile, key1)
-	clock = clock.Add(certificateCheck)
+	clock = clock.Add(checkEvery)
 	serves("with both back", "one", 2)
 }
