@@ -1,7 +1,9 @@
-// Package balance hands out what is free: so far, the slots that bound how much of one thing runs at once.
+// Package balance hands out what is free: slots, which bound how much of one thing runs at once, and workers, of which the least busy is
+// given work.
 //
 // A free slot is taken at once. When none is free, callers wait in one queue, first come, first served; the queue's length and
-// the time in it are bounded, and who finds no place is told when to come back instead of being left to hang.
+// the time in it are bounded, and who finds no place is told when to come back instead of being left to hang. Workers have no
+// queue: whoever is ready takes more, a free one first.
 package balance
 
 import (
