@@ -33,12 +33,15 @@ var (
 // takes to send it.
 type body struct {
 	unpacked
-	memory *admit.Budget
-	held   int64 // bytes of the budget
-	ahead  []*[readFirst]byte
-	gzip   *gzip.Reader
-	ended  bool
-	broken error // what was wrong with the end of it
+	memory  *admit.Budget
+	held    int64 // bytes of the budget
+	ahead   []*[readFirst]byte
+	last    int      // bytes in the last of them; the others are full
+	counted int64    // bytes of the budget for them
+	rest    *patient // what comes after them; nil if that is all
+	gzip    *gzip.Reader
+	ended   bool
+	broken  error // what was wrong with the end of it
 }
 
 // maxStalls bounds the time for a whole body: a client that sends single bytes just in time is cut off too.
@@ -54,7 +57,7 @@ func (e *exchange) limitBody() {
 // body receives the beginning of the request's body, in almost all cases all of it.
 func (e *exchange) body() (*body, error) {
 	b := &body{memory: e.Memory}
-	raw, err := b.receive(&patient{
+	err := b.receive(&patient{
 		r: e.r.Body, control: http.NewResponseController(e.w), stall: e.ReadStall,
 		end: time.Now().Add(maxStalls * e.ReadStall),
 	})
@@ -62,31 +65,78 @@ func (e *exchange) body() (*body, error) {
 		b.Close()
 		return nil, err
 	}
+	b.unpacked.limit = e.MaxBody
 	switch encoding := strings.ToLower(e.r.Header.Get("Content-Encoding")); encoding {
 	case "", "identity":
 	case "gzip", "x-gzip":
-		z := gzipReaders.Get().(*gzip.Reader)
-		if err := z.Reset(raw); err != nil {
-			b.Close()
-			return nil, fault.Wrap(fault.Invalid, "the request's body is no gzip stream", err)
-		}
-		b.gzip, raw = z, z
+		b.gzip = gzipReaders.Get().(*gzip.Reader)
 	default:
 		b.Close()
 		return nil, fault.New(fault.Invalid, "unknown content encoding %.40q; gzip is understood", encoding)
 	}
-	b.unpacked = unpacked{r: raw, left: e.MaxBody, limit: e.MaxBody, free: readFirst, take: b.take}
+	if err := b.begin(); err != nil {
+		b.Close()
+		return nil, err
+	}
 	return b, nil
 }
 
-// receive reads up to readAhead buffers and gives the whole stream, what it has read and what is still to come.
-func (b *body) receive(in *patient) (io.Reader, error) {
-	var parts []io.Reader
+// begin makes what a session reads: from the first byte on.
+func (b *body) begin() error {
+	raw := b.raw()
+	if b.gzip != nil {
+		if err := b.gzip.Reset(raw); err != nil {
+			return fault.Wrap(fault.Invalid, "the request's body is no gzip stream", err)
+		}
+		raw = b.gzip
+	}
+	limit := b.unpacked.limit
+	b.unpacked = unpacked{r: raw, left: limit, limit: limit, free: readFirst, take: b.take}
+	return nil
+}
+
+// raw is the body as it was sent: what was received, and what is still to come.
+func (b *body) raw() io.Reader {
+	if len(b.ahead) == 1 && b.rest == nil {
+		return bytes.NewReader(b.ahead[0][:b.last])
+	}
+	parts := make([]io.Reader, len(b.ahead), readAhead+1)
+	for i, buf := range b.ahead {
+		n := readFirst
+		if i == len(b.ahead)-1 {
+			n = b.last
+		}
+		parts[i] = bytes.NewReader(buf[:n])
+	}
+	if b.rest != nil {
+		parts = append(parts, b.rest)
+	}
+	return io.MultiReader(parts...)
+}
+
+// rewind goes back to the first byte, for another session, once nobody reads any more. It reports false if that is not possible: bytes
+// were read that are not held, or could not be read at all.
+func (b *body) rewind() bool {
+	if len(b.ahead) == 0 {
+		return b.ended // there is none
+	}
+	if b.rest != nil && b.rest.used || b.unpacked.failed || b.broken != nil {
+		return false
+	}
+	b.memory.Give(b.held - b.counted) // the session that held it has ended
+	b.held = b.counted
+	b.ended = false
+	return b.begin() == nil
+}
+
+// receive reads up to readAhead buffers.
+func (b *body) receive(in *patient) error {
 	for len(b.ahead) < readAhead {
 		if len(b.ahead) > 0 {
 			if err := b.take(readFirst); err != nil {
-				return nil, err
+				return err
 			}
+			b.counted = b.held
 		}
 		buf := firstBuffers.Get().(*[readFirst]byte)
 		b.ahead = append(b.ahead, buf)
@@ -94,17 +144,15 @@ func (b *body) receive(in *patient) (io.Reader, error) {
 		for m := 0; n < readFirst && err == nil; n += m { // not io.ReadFull: it hides a body that was cut off
 			m, err = in.Read(buf[n:])
 		}
-		parts = append(parts, bytes.NewReader(buf[:n]))
-		switch {
-		case err == io.EOF && len(parts) == 1:
-			return parts[0], nil
-		case err == io.EOF:
-			return io.MultiReader(parts...), nil
-		case err != nil:
-			return nil, fault.Wrap(fault.Invalid, "the request's body was cut off or took too long", err)
+		b.last = n
+		if err == io.EOF {
+			return nil
+		} else if err != nil {
+			return fault.Wrap(fault.Invalid, "the request's body was cut off or took too long", err)
 		}
 	}
-	return io.MultiReader(append(parts, in)...), nil
+	b.rest, in.used = in, false
+	return nil
 }
 
 // take counts n bytes against the budget until Close.
@@ -152,9 +200,11 @@ type patient struct {
 	control *http.ResponseController
 	stall   time.Duration
 	end     time.Time
+	used    bool // was read from
 }
 
 func (p *patient) Read(b []byte) (int, error) {
+	p.used = true
 	if p.stall > 0 {
 		deadline := time.Now().Add(p.stall)
 		if p.end.Before(deadline) {
@@ -178,6 +228,7 @@ type unpacked struct {
 	free        int64 // bytes that are not counted
 	take        func(n int64) error
 	full        error // of take
+	failed      bool  // there was an error
 }
 
 func (u *unpacked) Read(p []byte) (int, error) {
@@ -189,11 +240,14 @@ func (u *unpacked) Read(p []byte) (int, error) {
 		n, err = u.r.Read(p[:min(int64(len(p)), u.left+1)])
 		u.left -= int64(n)
 	}
+	u.failed = u.failed || err != nil && err != io.EOF
 	if u.left < 0 {
+		u.failed = true
 		return max(0, n-1), fault.New(fault.Invalid, "the request's body is longer than %d bytes", u.limit)
 	}
 	if u.free -= int64(n); u.free < 0 {
 		if u.full = u.take(-u.free); u.full != nil {
+			u.failed = true
 			return 0, u.full
 		}
 		u.free = 0

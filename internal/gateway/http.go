@@ -1,7 +1,7 @@
 // Package gateway listens, finds out what a request is about, and relays it to the node that holds the repository.
 //
 // It speaks Git's smart HTTP protocol (gitprotocol-http(5)). It owns no repository: a node is whatever has the two methods of
-// Node. It is the one place where a fault becomes an HTTP status or an ERR packet.
+// Node, and a Router says which one is asked. It is the one place where a fault becomes an HTTP status or an ERR packet.
 package gateway
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 )
 
-// Node serves sessions on the repositories that it owns. Errors carry a fault kind.
+// Node serves sessions on the repositories that it owns. Errors carry a fault kind; see relay for what follows from it.
 type Node interface {
 	// Advertise begins a session: what the server can do and, before version 2, which refs there are.
 	Advertise(ctx context.Context, repo git.RepoPath, session protocol.Session, reply protocol.Reply) (protocol.Outcome, error)
@@ -34,7 +34,7 @@ type Node interface {
 
 // Options says how the gateway serves.
 type Options struct {
-	Node    Node
+	Router  *Router
 	Pump    *bulk.Pump
 	Small   *admit.Lane   // advertisements, ls-refs and negotiation
 	Bulk    *admit.Lane   // answers that send a pack, or take long for other reasons
@@ -92,7 +92,9 @@ type exchange struct {
 
 	op      operation
 	repo    git.RepoPath
-	reply   *reply // nil until a session began
+	reply   *reply   // nil until a session began
+	node    string   // that was asked last; "" for none
+	failed  []string // nodes that were asked before it
 	outcome protocol.Outcome
 	status  int   // 0 until the header is sent
 	abort   bool  // what was sent must not look like a whole answer
@@ -199,7 +201,9 @@ func (e *exchange) infoRefs(path string) {
 	if e.session().Version != protocol.V2 {
 		e.reply.before = pktline.AppendFlush(pktline.AppendLine(nil, "# service=git-upload-pack"))
 	}
-	e.outcome, e.err = e.Node.Advertise(e.r.Context(), e.repo, e.session(), e.reply)
+	e.relay(func(n Node) (protocol.Outcome, error) {
+		return n.Advertise(e.r.Context(), e.repo, e.session(), e.reply)
+	})
 	e.finish()
 }
 
@@ -232,7 +236,9 @@ func (e *exchange) uploadPack(path string) {
 	e.w.Header().Set("Content-Type", typeResult)
 	e.reply = newReply(e, body)
 	defer e.reply.close()
-	e.outcome, e.err = e.Node.UploadPack(e.r.Context(), e.repo, e.session(), body, e.reply)
+	e.relay(func(n Node) (protocol.Outcome, error) {
+		return n.UploadPack(e.r.Context(), e.repo, e.session(), body, e.reply)
+	})
 	switch e.outcome.Command {
 	case protocol.CommandLsRefs:
 		e.op = opLsRefs
@@ -244,7 +250,7 @@ func (e *exchange) uploadPack(path string) {
 	e.finish()
 }
 
-// finish ends an answer after the node is through with it.
+// finish ends an answer after a node is through with it.
 func (e *exchange) finish() {
 	if e.err == nil {
 		e.err = e.reply.commit()

@@ -71,6 +71,12 @@ func (e *exchange) attributes(result string, took time.Duration) []slog.Attr {
 		slog.String("agent", clip(cmp.Or(o.Agent, e.r.UserAgent()))),
 		milliseconds("ms", took),
 	}
+	if e.node != "" {
+		a = append(a, slog.String("node", e.node))
+	}
+	if len(e.failed) > 0 {
+		a = append(a, slog.Any("failed_nodes", e.failed))
+	}
 	if o.Session != "" {
 		a = append(a, slog.String("session", o.Session))
 	}

@@ -6,12 +6,11 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
 // reply carries a session's answer into an HTTP response. It counts bytes by the way they took, and keeps the request in the
-// lane that it belongs in: small until a pack or a long answer is to be sent.
+// lane that it belongs in: small until a pack or a long answer is to be sent. It stays in the bulk lane when another node is asked.
 type reply struct {
 	e       *exchange
 	body    *body
@@ -25,6 +24,7 @@ type reply struct {
 	length    int64
 	sent      int64
 	kernel    int64
+	refused   error // what kept the answer from being sent, that was no fault of the node's
 }
 
 func newReply(e *exchange, body *body) *reply {
@@ -41,9 +41,14 @@ func (r *reply) Length(n int64) {
 // client that goes away only once the body has ended.
 func (r *reply) Bulk() error {
 	if err := r.body.end(); err != nil {
+		r.refused = err
 		return err
 	}
+	if r.bulk {
+		return nil
+	}
 	if err := r.e.HTTP.Bulk.Enter(); err != nil {
+		r.refused = err
 		return err
 	}
 	r.bulk = true
@@ -64,6 +69,7 @@ func (r *reply) begin() error {
 		return nil
 	}
 	if err := r.body.end(); err != nil {
+		r.refused = err
 		return err
 	}
 	r.begun = true
@@ -90,7 +96,7 @@ func (r *reply) ReadFrom(src io.Reader) (int64, error) {
 	}
 	n, err := io.Copy(r.e.w, src)
 	r.sent += n
-	if s, ok := src.(*bulk.Section); ok {
+	if s, ok := src.(interface{ KernelBytes() int64 }); ok {
 		r.kernel += s.KernelBytes()
 	}
 	return n, err
@@ -102,6 +108,12 @@ func (r *reply) Flush() error {
 		return err
 	}
 	return r.control.Flush()
+}
+
+// rewind takes back what a node announced, so that another one can answer. Nothing was sent yet.
+func (r *reply) rewind() {
+	r.hasLength, r.length = false, 0
+	r.e.w.Header().Del("Content-Length")
 }
 
 // commit ends an answer: it sends the header of an empty one, and checks that all that was announced was sent.

@@ -56,6 +56,7 @@ func (n *node) UploadPack(ctx context.Context, repo git.RepoPath, _ protocol.Ses
 type server struct {
 	t       *testing.T
 	addr    string
+	router  *gateway.Router
 	pump    *bulk.Pump
 	metrics *prometheus.Registry
 	log     *lockedBuffer
@@ -86,7 +87,14 @@ type options struct {
 	wrap                  func(net.Listener) net.Listener
 }
 
+// serve begins a server in front of one node.
 func serve(t *testing.T, n gateway.Node, o options) *server {
+	t.Helper()
+	return serveRoutes(t, []gateway.Route{{Replicas: []*gateway.Replica{{Name: "local", Node: n}}}}, o)
+}
+
+// serveRoutes begins a server in front of several nodes.
+func serveRoutes(t *testing.T, routes []gateway.Route, o options) *server {
 	t.Helper()
 	for _, d := range []struct {
 		field *int
@@ -116,8 +124,13 @@ func serve(t *testing.T, n gateway.Node, o options) *server {
 	metrics := gateway.NewMetrics()
 	s.metrics.MustRegister(metrics.Collectors()...)
 	s.metrics.MustRegister(admit.Collectors(small, large)...)
+	s.router = gateway.NewRouter()
+	s.metrics.MustRegister(s.router.Collectors()...)
+	if err := s.router.Set(routes); err != nil {
+		t.Fatal(err)
+	}
 	handler := gateway.NewHTTP(gateway.Options{
-		Node: n, Pump: s.pump, Small: small, Bulk: large, Memory: memory, Metrics: metrics,
+		Router: s.router, Pump: s.pump, Small: small, Bulk: large, Memory: memory, Metrics: metrics,
 		Log: slog.New(slog.NewTextHandler(s.log, nil)), MaxBody: o.maxBody, ReadStall: o.readStall,
 	})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -184,6 +197,11 @@ func (s *server) checkAtRest() {
 	}
 	if n := s.value("packhorse_request_memory_bytes"); n != 0 {
 		s.t.Errorf("%v bytes of the requests' memory were not given back", n)
+	}
+	for _, n := range s.router.Status() {
+		if n.InFlight != 0 {
+			s.t.Errorf("%d requests are left at the node %s", n.InFlight, n.Name)
+		}
 	}
 	if n := s.pump.Running(); n != 0 {
 		s.t.Errorf("%d turns of the pump were not given back", n)

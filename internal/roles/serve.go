@@ -106,7 +106,10 @@ func newServe(cfg Config, log *slog.Logger, reg prometheus.Registerer, version s
 	if err != nil {
 		return nil, errors.Join(err, closeSource())
 	}
-	handler := newGateway(cfg, log, reg, node)
+	handler, err := newGateway(cfg, log, reg, node)
+	if err != nil {
+		return nil, errors.Join(err, node.Close(), closeSource())
+	}
 	front, err := newFront(cfg, log, reg, handler)
 	if err != nil {
 		return nil, errors.Join(err, node.Close(), closeSource())
@@ -204,16 +207,23 @@ func newNode(cfg Config, log *slog.Logger, reg prometheus.Registerer, source pac
 	})
 }
 
-func newGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer, node gateway.Node) *gateway.HTTP {
+// localNode is the name of the node that is in the gateway's own process.
+const localNode = "local"
+
+func newGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer, node gateway.Node) (*gateway.HTTP, error) {
+	router := gateway.NewRouter()
+	if err := router.Set([]gateway.Route{{Replicas: []*gateway.Replica{{Name: localNode, Node: node}}}}); err != nil {
+		return nil, err
+	}
 	metrics := gateway.NewMetrics()
 	small, bulky := admit.NewLane("small", cfg.Lanes.Small), admit.NewLane("bulk", cfg.Lanes.Bulk)
 	memory := admit.NewBudget("requests", int64(cfg.Lanes.RequestBytes))
-	register(reg, metrics, memory)
+	register(reg, metrics, memory, router)
 	reg.MustRegister(admit.Collectors(small, bulky)...)
 	return gateway.NewHTTP(gateway.Options{
-		Node: node, Pump: bulk.NewPump(bulk.PumpOptions{}), Small: small, Bulk: bulky, Memory: memory, Metrics: metrics, Log: log,
+		Router: router, Pump: bulk.NewPump(bulk.PumpOptions{}), Small: small, Bulk: bulky, Memory: memory, Metrics: metrics, Log: log,
 		MaxBody: int64(cfg.HTTP.MaxBody), ReadStall: cfg.HTTP.ReadStall.Duration,
-	})
+	}), nil
 }
 
 // collected is a package's metrics.
