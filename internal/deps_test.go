@@ -36,6 +36,7 @@ const allowedImports = `
 	git/protocol, repo, packsource < uploadpack;
 	uploadpack, packcache, admit < storage;
 	storage, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < control;
+	proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < client;
 	git/protocol, admit, bulk < gateway;
 	git, git/pktline < bench/fleet;
 	bench/fleet < bench;
@@ -49,6 +50,7 @@ const allowedImports = `
 
 // testsMayImport adds to the table for tests: what a package is given by others, put together as in the real thing.
 var testsMayImport = map[string][]string{
+	"client":     {"fault", "fault/faultrpc"},
 	"uploadpack": {"packcache"},
 }
 
