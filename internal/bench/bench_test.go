@@ -12,6 +12,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -251,7 +253,11 @@ func TestLimitAndRaw(t *testing.T) {
 	if err := os.WriteFile(file, bytes.Repeat([]byte("0123456789abcdef"), 100_000), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{nil, {"--tls"}} {
+	variants := [][]string{nil, {"--tls"}}
+	if runtime.GOOS == "linux" {
+		variants = append(variants, []string{"--relay"})
+	}
+	for _, args := range variants {
 		ctx, cancel := context.WithCancel(t.Context())
 		pr, pw := io.Pipe()
 		done := make(chan error, 1)
@@ -274,7 +280,7 @@ func TestLimitAndRaw(t *testing.T) {
 		}
 		b, err := io.ReadAll(resp.Body)
 		resp.Body.Close()
-		if args == nil && (err != nil || len(b) != 1_600_000) {
+		if !slices.Equal(args, []string{"--tls"}) && (err != nil || len(b) != 1_600_000) {
 			t.Errorf("GET: %d bytes, %v", len(b), err)
 		}
 		http.DefaultTransport.(*http.Transport).CloseIdleConnections()

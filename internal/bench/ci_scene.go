@@ -3,15 +3,12 @@ package bench
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/bench/fleet"
@@ -231,22 +228,15 @@ func (p *pusher) change(in *bytes.Buffer) {
 
 // ownServer is a Packhorse that was started for the run.
 type ownServer struct {
-	cancel   context.CancelFunc
-	ended    chan struct{}
-	err      error // valid once ended is closed
-	log      string
+	*child
 	url, ops string
 	repo     string // the copy that it serves
-	pid      int
 }
-
-// serverGrace is how long the server may take to end.
-const serverGrace = 45 * time.Second
 
 // startServer serves a mirror of a repository.
 func startServer(ctx context.Context, dir, repo string, args []string) (*ownServer, error) {
 	root, state := filepath.Join(dir, "root"), filepath.Join(dir, "state")
-	s := &ownServer{repo: filepath.Join(root, "bench.git"), log: filepath.Join(dir, "log")}
+	s := &ownServer{repo: filepath.Join(root, "bench.git")}
 	if err := os.Mkdir(root, 0o777); err != nil {
 		return nil, err
 	}
@@ -256,64 +246,15 @@ func startServer(ctx context.Context, dir, repo string, args []string) (*ownServ
 	if _, err := runGit(ctx, s.repo, nil, "config", "gc.auto", "0"); err != nil {
 		return nil, err
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	log, err := os.Create(s.log)
-	if err != nil {
-		return nil, err
-	}
-	defer log.Close()
-	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	args = append(args, "--root", root, "--state", state, "--http", "127.0.0.1:0", "--ops", "127.0.0.1:0", "--log-format", "json")
-	cmd := exec.CommandContext(run, self, args...)
-	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = log, log, serverGrace
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's Ctrl-C is for the bench, which then ends the server
-	s.cancel, s.ended = cancel, make(chan struct{})
-	if err := cmd.Start(); err != nil {
-		cancel()
+	var err error
+	if s.child, err = startChild(ctx, "the server", args, filepath.Join(dir, "log")); err != nil {
 		return nil, err
 	}
-	s.pid = cmd.Process.Pid
-	go func() {
-		defer close(s.ended)
-		s.err = cmd.Wait()
-	}()
-	if err := s.ready(ctx, filepath.Join(state, "serve.json")); err != nil {
+	a, err := s.addresses(ctx, state)
+	if err != nil {
 		return nil, errors.Join(err, s.stop())
 	}
+	s.url, s.ops = a.HTTP+"/bench.git", a.Ops
 	return s, nil
-}
-
-// ready waits until the server has written its addresses.
-func (s *ownServer) ready(ctx context.Context, file string) error {
-	for {
-		var addresses struct{ HTTP, Ops string }
-		b, err := os.ReadFile(file)
-		if err == nil && json.Unmarshal(b, &addresses) == nil && addresses.Ops != "" {
-			s.url, s.ops = addresses.HTTP+"/bench.git", addresses.Ops
-			return nil
-		}
-		select {
-		case <-s.ended:
-			return errors.New("the server did not start")
-		default:
-		}
-		if !sleep(ctx, 20*time.Millisecond) {
-			return ctx.Err()
-		}
-	}
-}
-
-// stop ends the server. What goes wrong with it is an error with the end of its log.
-func (s *ownServer) stop() error {
-	s.cancel()
-	<-s.ended
-	if exit, ok := errors.AsType[*exec.ExitError](s.err); ok {
-		log, _ := os.ReadFile(s.log)
-		return fmt.Errorf("the server ended with %w: %s", exit, clean(log[max(0, len(log)-1000):]))
-	}
-	return nil
 }

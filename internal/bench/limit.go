@@ -23,6 +23,7 @@ func limitCommand(env Env) *cobra.Command {
 	var (
 		addr    string
 		withTLS bool
+		relay   bool
 	)
 	cmd := &cobra.Command{
 		Use:   "limit FILE",
@@ -32,16 +33,27 @@ gives is what a Go server can give on this machine at best. For a comparison of 
 the answer of the fetch that you compare with (an entry of Packhorse's pack cache is such a file), and load it with the same
 client, "bench fetch --raw". With --tls it speaks TLS 1.3 with a certificate made for this run.
 
+With --relay it is the ceiling for two processes (Linux only): one sends FILE by sendfile, the other, its child, moves it from socket to
+socket by splice, as a gateway in front of a node at best can, without turns or checks.
+
 It runs until it is interrupted.`,
 		Example: `  packhorse bench limit /tmp/pack.framed &
   packhorse bench fetch --raw http://127.0.0.1:8081/ --clients 30 --server-pid PID
   packhorse bench limit /tmp/pack.framed --tls --http 127.0.0.1:8443
-  packhorse bench fetch --raw https://127.0.0.1:8443/ --insecure`,
+  packhorse bench fetch --raw https://127.0.0.1:8443/ --insecure
+  packhorse bench limit /tmp/pack.framed --relay`,
 		Args: cobra.ExactArgs(1),
 	}
 	cmd.Flags().StringVar(&addr, "http", "127.0.0.1:8081", "address to listen on; port 0 takes a free one")
 	cmd.Flags().BoolVar(&withTLS, "tls", false, "TLS 1.3 with a self-signed certificate")
+	cmd.Flags().BoolVar(&relay, "relay", false, "two processes: a sender and a splicing relay")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if relay {
+			if withTLS {
+				return errors.New("--relay goes without --tls: bytes that are encrypted cannot be moved by splice")
+			}
+			return serveRelay(cmd.Context(), env, sibling(cmd, "relay"), args[0], addr)
+		}
 		return serveLimit(cmd.Context(), env, args[0], addr, withTLS)
 	}
 	return cmd
@@ -49,12 +61,9 @@ It runs until it is interrupted.`,
 
 // serveLimit serves until the context ends.
 func serveLimit(ctx context.Context, env Env, file, addr string, withTLS bool) error {
-	info, err := os.Stat(file)
+	info, err := regularFile(file)
 	if err != nil {
 		return err
-	}
-	if !info.Mode().IsRegular() {
-		return fmt.Errorf("%s is no regular file", file)
 	}
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	if err != nil {
@@ -77,6 +86,14 @@ func serveLimit(ctx context.Context, env Env, file, addr string, withTLS bool) e
 		return err
 	}
 	return nil
+}
+
+func regularFile(file string) (os.FileInfo, error) {
+	info, err := os.Stat(file)
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is no regular file", file)
+	}
+	return info, err
 }
 
 // fileHandler opens the file for each request: a shared descriptor would share its offset.

@@ -119,10 +119,10 @@ func (j *loadJob) run(ctx context.Context, stop <-chan struct{}, flowing func())
 		First: out.failures.first, Exhausted: cold != nil && cold.exhausted}, nil
 }
 
-// loadArgs are the arguments with which this program runs its load command.
-func loadArgs(cmd *cobra.Command) []string {
+// sibling are the arguments with which this program runs another command that has the same parent.
+func sibling(cmd *cobra.Command, name string) []string {
 	path := strings.Fields(cmd.CommandPath())
-	return append(path[1:len(path)-1:len(path)-1], "load")
+	return append(path[1:len(path)-1:len(path)-1], name)
 }
 
 // loadProcess is the running child.

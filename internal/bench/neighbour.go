@@ -87,7 +87,7 @@ says so.`,
 			return fmt.Errorf("--mbps %v: has to be positive", o.mbps)
 		}
 		ctx := cmd.Context()
-		return interrupted(ctx, o.run(ctx, env, t, loadArgs(cmd)))
+		return interrupted(ctx, o.run(ctx, env, t, sibling(cmd, "load")))
 	}
 	return cmd
 }
