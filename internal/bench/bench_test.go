@@ -25,8 +25,15 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// TestMain is also the program that `bench neighbour` starts for its load.
+// TestMain is also the program that benches start: for the load of `bench neighbour`, and as the roles of `bench matrix`.
 func TestMain(m *testing.M) {
+	if len(os.Args) == 4 && os.Args[2] == "--config" {
+		if err := fakeRole(os.Args[1], os.Args[3]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if len(os.Args) > 1 && os.Args[1] == "bench" {
 		root := program(Env{Stdout: os.Stdout, Stderr: os.Stderr})
 		if err := root.Execute(); err != nil {

@@ -99,6 +99,8 @@ const (
 	gridLines               = 4
 	timeLabels              = 6
 	smallestScale, dotsUpTo = 0.001, 40
+	// The legend: a piece of the curve, its name.
+	legendMark, letterWidth = 32.0, 6.5
 )
 
 // svg draws the chart.
@@ -131,10 +133,11 @@ func (d *chart) svg(elapsed time.Duration) string {
 	for x := 0.0; x <= seconds+every/100; x += every {
 		fmt.Fprintf(&b, `<text class="l" text-anchor="middle" x="%.1f" y="%g">%s s</text>`, px(x), svgHeight-marginBottom+18, scaleLabel(x, every))
 	}
-	for i, c := range d.curves {
+	x := svgWidth - marginRight
+	for _, c := range slices.Backward(d.curves) {
 		c.draw(&b, px, py)
 		if len(d.curves) > 1 {
-			x := svgWidth - marginRight - 50*float64(len(d.curves)-i)
+			x -= legendMark + letterWidth*float64(len(c.name))
 			fmt.Fprintf(&b, `<line class="%s" x1="%g" x2="%g" y1="12" y2="12"/><text class="l" x="%g" y="16">%s</text>`, c.class, x, x+14, x+18, html.EscapeString(c.name))
 		}
 	}
@@ -206,8 +209,25 @@ func scaleLabel(x, step float64) string {
 	return fmt.Sprintf("%.*f", decimals, x)
 }
 
+// pageStyle is that of all pages: it follows the reader's choice of light or dark.
+const pageStyle = `:root { color-scheme: light dark; --fg: #1c2128; --dim: #5f6b7a; --bg: #fff; --line: #d8dee4; --a: #0b63ce; --b: #c2410c; --c: #15803d }
+@media (prefers-color-scheme: dark) { :root { --fg: #e6edf3; --dim: #9aa7b4; --bg: #0f141a; --line: #2b3440; --a: #5aa9ff; --b: #ff9b5e; --c: #4ade80 } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--fg); background: var(--bg); max-width: 1180px; margin: 2rem auto; padding: 0 1.2rem }
+h1 { font-size: 1.35rem; margin: 0; overflow-wrap: anywhere } p { color: var(--dim); margin: .3rem 0 1.2rem }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(460px, 100%), 1fr)); gap: 1rem; margin-bottom: 1.5rem }
+svg { width: 100%; height: auto; border: 1px solid var(--line); border-radius: 8px }
+svg text { fill: var(--fg); font: 12px system-ui, sans-serif } svg .h { font-weight: 600; font-size: 14px } svg .u, svg .l { fill: var(--dim); font-weight: 400; font-size: 12px }
+.g { stroke: var(--line); stroke-width: 1 } polyline { fill: none; stroke-width: 2; stroke-linejoin: round }
+.a { stroke: var(--a) } .b { stroke: var(--b); stroke-dasharray: 7 3 } .c { stroke: var(--c); stroke-dasharray: 2 3 }
+circle { stroke: none } circle.a { fill: var(--a) } circle.b { fill: var(--b) } circle.c { fill: var(--c) }
+line.a, line.b, line.c { stroke-width: 2 }
+.wide { overflow-x: auto } table { border-collapse: collapse; margin-bottom: 1.5rem } th, td { text-align: left; padding: .3rem 1.2rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top }
+th { font-weight: 600; white-space: nowrap } td.n, th.n { text-align: right; font-variant-numeric: tabular-nums } caption { text-align: left; font-weight: 600 }
+`
+
 var ciPage = template.Must(template.New("page").Funcs(template.FuncMap{
-	"name": func(r row) string { return r.name }, "value": func(r row) string { return r.value },
+	"style": func() template.CSS { return pageStyle },
+	"name":  func(r row) string { return r.name }, "value": func(r row) string { return r.value },
 	"kind": func(k kindReport) string { return k.name() },
 	"each": func(k kindReport) string { return fmt.Sprintf("%.3f", k.MB/float64(max(k.Jobs, 1))) },
 	"ms":   func(x float64) string { return fmt.Sprintf("%.1f", x) },
@@ -215,19 +235,7 @@ var ciPage = template.Must(template.New("page").Funcs(template.FuncMap{
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>packhorse bench ci: {{.Title}}</title>
 <style>
-:root { color-scheme: light dark; --fg: #1c2128; --dim: #5f6b7a; --bg: #fff; --line: #d8dee4; --a: #0b63ce; --b: #c2410c }
-@media (prefers-color-scheme: dark) { :root { --fg: #e6edf3; --dim: #9aa7b4; --bg: #0f141a; --line: #2b3440; --a: #5aa9ff; --b: #ff9b5e } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--fg); background: var(--bg); max-width: 1180px; margin: 2rem auto; padding: 0 1.2rem }
-h1 { font-size: 1.35rem; margin: 0; overflow-wrap: anywhere } p { color: var(--dim); margin: .3rem 0 1.2rem }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(460px, 100%), 1fr)); gap: 1rem; margin-bottom: 1.5rem }
-svg { width: 100%; height: auto; border: 1px solid var(--line); border-radius: 8px }
-svg text { fill: var(--fg); font: 12px system-ui, sans-serif } svg .h { font-weight: 600; font-size: 14px } svg .u, svg .l { fill: var(--dim); font-weight: 400; font-size: 12px }
-.g { stroke: var(--line); stroke-width: 1 } polyline { fill: none; stroke-width: 2; stroke-linejoin: round }
-.a { stroke: var(--a) } .b { stroke: var(--b) } circle.a { fill: var(--a); stroke: none } circle.b { fill: var(--b); stroke: none }
-line.a, line.b { stroke-width: 2 }
-.wide { overflow-x: auto } table { border-collapse: collapse; margin-bottom: 1.5rem } th, td { text-align: left; padding: .3rem 1.2rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top }
-th { font-weight: 600; white-space: nowrap } td.n, th.n { text-align: right; font-variant-numeric: tabular-nums }
-</style></head><body>
+{{style}}</style></head><body>
 <h1>{{.Title}}</h1><p>packhorse bench ci &middot; {{.About}} &middot; {{.When}}</p>
 <div class="charts">{{range .Charts}}{{.}}
 {{end}}</div>

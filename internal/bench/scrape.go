@@ -16,6 +16,9 @@ type serverCounters struct {
 	alloc   float64 // bytes allocated on the heap since the start
 	written float64 // bytes written into the pack cache
 	served  float64 // bytes sent to clients
+	gc      float64 // CPU seconds of the garbage collector, as of its last run
+
+	kernel, user float64 // bytes by the way that they were copied
 
 	hit, miss, follow float64 // packs asked of the cache
 	packRuns          float64 // git pack-objects processes
@@ -96,6 +99,12 @@ func parseMetrics(r io.Reader) (*serverCounters, error) {
 			to = &c.written
 		case "packhorse_served_bytes_total":
 			to = &c.served
+		case "go_cpu_classes_gc_total_cpu_seconds_total":
+			to = &c.gc
+		case "packhorse_copy_bytes_total":
+			if to = &c.user; strings.Contains(line, `path="kernel"`) {
+				to = &c.kernel
+			}
 		case "packhorse_cache_requests_total":
 			switch {
 			case strings.Contains(line, `result="hit"`):

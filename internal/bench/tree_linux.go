@@ -18,13 +18,15 @@ type procTree struct {
 	procs   map[int]*proc
 	foreign map[int]bool // processes that were looked at and are not of the tree
 	scans   int
+	rootCPU time.Duration // of the root alone, as last seen
 	gone    time.Duration // of processes that had lost their parent before they ended: nobody in the tree waited for them
 }
 
 type proc struct {
 	start  uint64 // with the PID it names the process for good
 	parent int
-	cpu    time.Duration
+	cpu    time.Duration // with children that ended and were waited for
+	own    time.Duration // without
 }
 
 func newProcTree(pid int) (*procTree, error) {
@@ -106,6 +108,48 @@ func (t *procTree) cpu() time.Duration {
 	return sum
 }
 
+// own is the CPU time of the tree's root alone.
+func (t *procTree) own() time.Duration {
+	if p := t.procs[t.root]; p != nil {
+		t.rootCPU = p.own
+	}
+	return t.rootCPU
+}
+
+// runnable is how many threads of the tree run, or would if they got a CPU, or wait for a disk: what the load average counts.
+func (t *procTree) runnable() int {
+	n := 0
+	for pid := range t.procs {
+		dir := fmt.Sprintf("/proc/%d/task", pid)
+		threads, err := os.ReadDir(dir)
+		if err != nil {
+			continue
+		}
+		for _, thread := range threads {
+			b, err := os.ReadFile(dir + "/" + thread.Name() + "/stat")
+			if err != nil {
+				continue
+			}
+			if i := bytes.LastIndexByte(b, ')'); i >= 0 && i+2 < len(b) && (b[i+2] == 'R' || b[i+2] == 'D') {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// machineRunnable is how many threads run or would if they got a CPU on the whole machine, but for the caller's (proc(5), loadavg).
+func machineRunnable() int {
+	b, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return 0
+	}
+	var load [3]float64
+	var n, all int
+	fmt.Sscanf(string(b), "%g %g %g %d/%d", &load[0], &load[1], &load[2], &n, &all) //nolint:errcheck // then n is 0
+	return max(n-1, 0)
+}
+
 func (t *procTree) anon() int64 {
 	var sum int64
 	for pid := range t.procs {
@@ -134,12 +178,15 @@ func parseStat(b []byte) *proc {
 		return nil
 	}
 	p := &proc{}
-	for _, f := range fields[11:15] { // utime, stime, cutime, cstime
+	for i, f := range fields[11:15] { // utime, stime, cutime, cstime
 		n, err := strconv.ParseInt(string(f), 10, 64)
 		if err != nil {
 			return nil
 		}
 		p.cpu += time.Duration(n) * tick
+		if i < 2 {
+			p.own += time.Duration(n) * tick
+		}
 	}
 	p.parent, _ = strconv.Atoi(string(fields[1]))
 	p.start, _ = strconv.ParseUint(string(fields[19]), 10, 64)

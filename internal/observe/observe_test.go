@@ -38,6 +38,8 @@ func TestOps(t *testing.T) {
 		{"GET", "/", 200, "/metrics"},
 		{"GET", "/metrics", 200, `packhorse_build_info{version="v1"} 1`},
 		{"GET", "/metrics", 200, "go_goroutines "},
+		{"GET", "/metrics", 200, "\ngo_cpu_classes_gc_total_cpu_seconds_total "}, // what bench matrix reads
+		{"GET", "/metrics", 200, "\ngo_memstats_alloc_bytes_total "},
 		{"GET", "/metrics", 200, "process_start_time_seconds "},
 		{"GET", "/healthz", 200, "ok"},
 		{"GET", "/readyz", 200, "ok"},
