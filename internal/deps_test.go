@@ -39,7 +39,7 @@ const allowedImports = `
 	proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < client;
 	git/protocol, admit, bulk < gateway;
 	git, git/pktline < bench/fleet;
-	bench/fleet < bench;
+	bench/fleet, client < bench;
 	storage, gateway, credential, observe, bench < roles;
 	roles < cmd/packhorse;
 

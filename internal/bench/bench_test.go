@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/cgi"
 	"net/http/httptest"
@@ -19,10 +21,13 @@ import (
 	"testing"
 	"time"
 
+	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
 	"go.uber.org/goleak"
 
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
 
 // TestMain is also the program that benches start: for the load of `bench neighbour`, and as the roles of `bench matrix`.
@@ -250,6 +255,81 @@ func TestNeighbour(t *testing.T) {
 			append([]string{"neighbour", s.URL + "/demo.git", "--clients", "2", "--duration", "600ms"}, args...)...)
 		if number(t, got, "errors") != 0 || number(t, got, "mb_per_s") <= 0 || number(t, got, "requests") < 30 {
 			t.Errorf("%q: %v", args, got)
+		}
+	}
+}
+
+// fakeRefs resolves names of one repository for who knows the secret.
+type fakeRefs struct {
+	packhorsev1connect.UnimplementedRefServiceHandler
+	repo   *gittest.Repo
+	answer atomic.Int64
+	wrong  atomic.Bool // answer each time with another object ID
+}
+
+func (f *fakeRefs) Resolve(_ context.Context, r *connect.Request[packhorsev1.ResolveRequest]) (*connect.Response[packhorsev1.ResolveResponse], error) {
+	if r.Header().Get("Authorization") != "Bearer sesame" {
+		return nil, connect.NewError(connect.CodeUnauthenticated, errors.New("no secret"))
+	}
+	if r.Msg.Repository != "team/demo.git" || r.Msg.Name != "refs/heads/main" {
+		return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("no %v", r.Msg))
+	}
+	oid := f.repo.ID("refs/heads/main").String()
+	if n := f.answer.Add(1); f.wrong.Load() {
+		oid = fmt.Sprint(n)
+	}
+	return connect.NewResponse(&packhorsev1.ResolveResponse{Ref: &packhorsev1.Ref{Name: r.Msg.Name, Oid: oid}}), nil
+}
+
+// TestNeighbourRPC sends the small request to a node on a Unix socket.
+func TestNeighbourRPC(t *testing.T) {
+	t.Parallel()
+	root, repo := history(t, 4)
+	if err := os.Mkdir(filepath.Join(root, "team"), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(repo.Dir, filepath.Join(root, "team/demo.git")); err != nil {
+		t.Fatal(err)
+	}
+	refs := &fakeRefs{repo: gittest.At(t, filepath.Join(root, "team/demo.git"))}
+	dir := t.TempDir()
+	socket, secret := filepath.Join(dir, "node.sock"), filepath.Join(dir, "secret")
+	if err := os.WriteFile(secret, []byte("sesame\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle(packhorsev1connect.NewRefServiceHandler(refs))
+	node := &http.Server{Handler: mux, Protocols: new(http.Protocols)}
+	node.Protocols.SetUnencryptedHTTP2(true)
+	go node.Serve(l)
+	t.Cleanup(func() { node.Close() })
+
+	url := backend(t, root, false).URL + "/team/demo.git"
+	args := []string{"neighbour", url, "--clients", "2", "--duration", "600ms", "--rpc", "unix:" + socket}
+	got := benchJSON(t, "alone_ms loaded_ms apdex mb_per_s requests errors", append(args, "--secret-file", secret)...)
+	if number(t, got, "errors") != 0 || number(t, got, "mb_per_s") <= 0 || number(t, got, "requests") < 30 || refs.answer.Load() < 30 {
+		t.Error(got)
+	}
+	refs.wrong.Store(true)
+	_, errs, err := bench(t, t.Context(), append(args, "--secret-file", secret)...)
+	if err == nil || !strings.Contains(errs, "the first one was") {
+		t.Errorf("wrong answers: %v %s", err, errs)
+	}
+	for want, more := range map[string][]string{
+		"no secret":                  nil,
+		"go with --rpc only":         {"--rpc", "", "--secret-file", secret},
+		"resolving refs/heads/side0": {"--secret-file", secret, "--ref", "refs/heads/side0"},
+		"no such file":               {"--secret-file", secret + "2"},
+		"no certificate in PEM":      {"--tls-ca", secret},
+		"--tls-cert goes with":       {"--tls-cert", secret, "--tls-key", secret},
+		"is no address of a node":    {"--rpc", "nowhere"},
+	} {
+		if _, _, err := bench(t, t.Context(), append(args, more...)...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %s", more, err, want)
 		}
 	}
 }

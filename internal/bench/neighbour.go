@@ -33,6 +33,13 @@ type neighbourOptions struct {
 	mbps float64
 	cold bool
 	ref  string
+	rpc  rpcOptions
+}
+
+// probe sends small requests. run does so for a while; close is to be called in the end.
+type probe struct {
+	run   func(ctx context.Context, duration time.Duration) (*outcome, error)
+	close func()
 }
 
 // neighbourReport is what `bench neighbour --json` prints. requests and errors count the small requests of both
@@ -60,6 +67,9 @@ run beside it:
   --mbps M   full clones that read M MB/s in all
   --cold     shallow clones that differ from each other and from those of earlier runs, so that no cache has them
 
+With --rpc the small request is RefService.Resolve at a storage node, by the control API over HTTP/2, and the clones still go to URL: to the
+gateway in front of the node, or to any server beside it. The repository's path is the same in both.
+
 apdex is that of the loaded phase: answers within 20 ms count 1, within 80 ms a half, others and errors nothing.
 
 Clients are other machines in real life; here they may share the CPUs with the server. So the clones run in a child process
@@ -67,7 +77,8 @@ at a lower priority (nice 5), and the small requests are sent at a higher one (n
 says so.`,
 		Example: `  packhorse bench neighbour http://127.0.0.1:8080/demo.git --clients 30 --duration 30s
   packhorse bench neighbour http://127.0.0.1:8080/demo.git --clients 30 --mbps 400
-  packhorse bench neighbour http://127.0.0.1:8080/demo.git --clients 8 --cold --json`,
+  packhorse bench neighbour http://127.0.0.1:8080/demo.git --clients 8 --cold --json
+  packhorse bench neighbour http://127.0.0.1:8080/demo.git --clients 30 --rpc 127.0.0.1:7420 --secret-file secret`,
 		Args: cobra.ExactArgs(1),
 	}
 	o.flags(cmd)
@@ -75,6 +86,7 @@ says so.`,
 	f.Float64Var(&o.mbps, "mbps", 0, "let the clones read this many MB/s in all (0: as fast as they can)")
 	f.BoolVar(&o.cold, "cold", false, "every clone asks for something that no cache has")
 	f.StringVar(&o.ref, "ref", "", "the ref that the small request asks for (default: what HEAD points to)")
+	o.rpc.flags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		t, err := parseTarget(args[0], o.insecure)
 		if err != nil {
@@ -85,6 +97,9 @@ says so.`,
 		}
 		if o.mbps < 0 {
 			return fmt.Errorf("--mbps %v: has to be positive", o.mbps)
+		}
+		if err := o.rpc.check(); err != nil {
+			return err
 		}
 		ctx := cmd.Context()
 		return interrupted(ctx, o.run(ctx, env, t, sibling(cmd, "load")))
@@ -97,11 +112,10 @@ func (o *neighbourOptions) run(ctx context.Context, env Env, t *target, childArg
 	if err != nil {
 		return err
 	}
-	phase := "alone"
-	stop := progress(ctx, env.Stderr, func() string { return "measuring, " + phase })
+	defer probe.close()
+	stop := progress(ctx, env.Stderr, func() string { return "measuring, alone" })
 	defer func() { stop() }()
-	probe.duration = o.duration / 3
-	alone, err := probe.run(ctx)
+	alone, err := probe.run(ctx, o.duration/3)
 	if err != nil {
 		return err
 	}
@@ -116,8 +130,7 @@ func (o *neighbourOptions) run(ctx context.Context, env Env, t *target, childArg
 	if err := load.ready(ctx); err != nil {
 		return err
 	}
-	probe.duration = o.duration - o.duration/3
-	loaded, err := probe.run(ctx)
+	loaded, err := probe.run(ctx, o.duration-o.duration/3)
 	if err != nil {
 		return err
 	}
@@ -157,8 +170,12 @@ func (o *neighbourOptions) report(env Env, t *target, alone, loaded *outcome, lo
 		if loaded.urgent {
 			priority = fmt.Sprintf("these at nice %d, %s", urgentNice, priority)
 		}
-		_, err = fmt.Fprintf(env.Stdout, "%s\nls-refs of %s at %d/s, %d and %d of them; %s\n  %-12s %v\n  %-12s %v\n  %-12s %.4f\n"+
-			"  %-12s %.1f MB/s, %d whole ones by %d clients\n", t, o.ref, probeRate, alone.requests, loaded.requests, priority,
+		request := "ls-refs"
+		if o.rpc.address != "" {
+			request = "RefService.Resolve at " + o.rpc.address
+		}
+		_, err = fmt.Fprintf(env.Stdout, "%s\n%s of %s at %d/s, %d and %d of them; %s\n  %-12s %v\n  %-12s %v\n  %-12s %.4f\n"+
+			"  %-12s %.1f MB/s, %d whole ones by %d clients\n", t, request, o.ref, probeRate, alone.requests, loaded.requests, priority,
 			"alone", r.Alone, "loaded", r.Loaded, "apdex", r.Apdex, "clones", r.MBPerS, load.Requests, o.clients)
 	}
 	if r.Errors > 0 {
@@ -167,8 +184,29 @@ func (o *neighbourOptions) report(env Env, t *target, alone, loaded *outcome, lo
 	return err
 }
 
+// small makes the small request.
+func (o *neighbourOptions) small(ctx context.Context, t *target) (*probe, error) {
+	if o.rpc.address != "" {
+		c, err := o.rpc.prepareCalls(ctx, t, o.ref, o.timeout)
+		if err != nil {
+			return nil, err
+		}
+		return &probe{c.run, c.node.Close}, nil
+	}
+	p, err := prepareRefs(ctx, t, o.ref, o.timeout)
+	if err != nil {
+		return nil, err
+	}
+	p.conns, p.rate, p.urgent = probeConns, probeRate, true
+	run := func(ctx context.Context, duration time.Duration) (*outcome, error) {
+		p.duration = duration
+		return p.run(ctx)
+	}
+	return &probe{run, func() {}}, nil
+}
+
 // prepare makes the small request and the job of the child process.
-func (o *neighbourOptions) prepare(ctx context.Context, env Env, t *target) (*pings, *loadJob, error) {
+func (o *neighbourOptions) prepare(ctx context.Context, env Env, t *target) (*probe, *loadJob, error) {
 	stop := progress(ctx, env.Stderr, func() string { return "preparing" })
 	defer stop()
 	refs, err := listRefs(ctx, t, o.timeout)
@@ -180,12 +218,6 @@ func (o *neighbourOptions) prepare(ctx context.Context, env Env, t *target) (*pi
 			return nil, nil, err
 		}
 	}
-	probe, err := prepareRefs(ctx, t, o.ref, o.timeout)
-	if err != nil {
-		return nil, nil, err
-	}
-	probe.conns, probe.rate, probe.urgent = probeConns, probeRate, true
-
 	job := newLoadJob(t)
 	job.Clients, job.Timeout, job.BytesPerS = o.clients, o.timeout, o.mbps*1e6
 	if o.cold {
@@ -193,14 +225,15 @@ func (o *neighbourOptions) prepare(ctx context.Context, env Env, t *target) (*pi
 		if len(job.Tips) == 0 {
 			return nil, nil, errors.New("--cold: the repository has no branches, tags or pull requests to clone")
 		}
-		return probe, job, nil
+	} else {
+		load, ref, err := prepareFetch(ctx, t, what{}, o.timeout)
+		if err != nil {
+			return nil, nil, err
+		}
+		job.Request, job.Size, job.Tail = load.next(), ref.size, ref.tail
 	}
-	load, ref, err := prepareFetch(ctx, t, what{}, o.timeout)
-	if err != nil {
-		return nil, nil, err
-	}
-	job.Request, job.Size, job.Tail = load.next(), ref.size, ref.tail
-	return probe, job, nil
+	probe, err := o.small(ctx, t)
+	return probe, job, err
 }
 
 // defaultRef is what HEAD points to, or the first branch.

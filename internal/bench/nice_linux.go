@@ -1,8 +1,10 @@
 package bench
 
 import (
+	"context"
 	"os"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -11,18 +13,35 @@ import (
 // given back.
 func urgent() bool { return unix.Setpriority(unix.PRIO_PROCESS, 0, urgentNice) == nil }
 
-// yielding lowers the priority of the whole process. On Linux each thread has its own, and new ones have that of the thread which
-// starts them: the second pass finds those that were started during the first.
-func yielding() {
+// yielding lowers the priority of the whole process.
+func yielding() { processNice(loadNice) } // the figures are a little worse without
+
+// processNice sets the priority of the whole process; false if that is not permitted. On Linux each thread has its own, and new ones
+// have that of the thread which starts them: the second pass finds those that were started during the first.
+func processNice(nice int) bool {
+	all := true
 	for range 2 {
 		threads, err := os.ReadDir("/proc/self/task")
 		if err != nil {
-			return
+			return false
 		}
 		for _, t := range threads {
 			if id, err := strconv.Atoi(t.Name()); err == nil {
-				unix.Setpriority(unix.PRIO_PROCESS, id, loadNice) //nolint:errcheck // the figures are a little worse without
+				if err := unix.Setpriority(unix.PRIO_PROCESS, id, nice); err != nil && err != unix.ESRCH {
+					all = false
+				}
 			}
 		}
 	}
+	return all
+}
+
+// preciseSleep is sleep without the runtime's timers, which are a millisecond coarse. It notices the context's end when the time is over.
+func preciseSleep(ctx context.Context, d time.Duration) bool {
+	if d > 0 {
+		left := unix.NsecToTimespec(int64(d))
+		for unix.Nanosleep(&left, &left) == unix.EINTR {
+		}
+	}
+	return ctx.Err() == nil
 }

@@ -1,0 +1,159 @@
+package bench
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+
+	nodeclient "github.com/packhorse-git/packhorse/client"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+)
+
+// rpcOptions say which node the small request goes to; address is empty if it goes by Git's protocol.
+type rpcOptions struct {
+	address            string
+	secretFile         string
+	tlsCA              string
+	certFile, certsKey string
+}
+
+func (o *rpcOptions) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&o.address, "rpc", "", "send the small request to the node at HOST:PORT or unix:PATH, by its control API")
+	f.StringVar(&o.secretFile, "secret-file", "", "with --rpc: file with the node's secret")
+	f.StringVar(&o.tlsCA, "tls-ca", "", "with --rpc: speak TLS, and trust the certificates (PEM) in this file")
+	f.StringVar(&o.certFile, "tls-cert", "", "with --rpc: the certificate (PEM) to show the node")
+	f.StringVar(&o.certsKey, "tls-key", "", "with --rpc: the private key of --tls-cert (PEM)")
+}
+
+func (o *rpcOptions) check() error {
+	switch {
+	case o.address == "" && *o != (rpcOptions{}):
+		return errors.New("--secret-file, --tls-ca, --tls-cert and --tls-key go with --rpc only")
+	case (o.certFile == "") != (o.certsKey == ""):
+		return errors.New("--tls-cert and --tls-key go together")
+	case o.certFile != "" && o.tlsCA == "":
+		return errors.New("--tls-cert goes with --tls-ca: without it the node is not spoken to by TLS")
+	}
+	return nil
+}
+
+// client makes one of the node.
+func (o *rpcOptions) client() (*nodeclient.Client, error) {
+	var options nodeclient.Options
+	if o.secretFile != "" {
+		b, err := os.ReadFile(o.secretFile)
+		if err != nil {
+			return nil, fmt.Errorf("--secret-file: %w", err)
+		}
+		secret := strings.TrimSpace(string(b))
+		options.Secret = func() string { return secret }
+	}
+	if o.tlsCA != "" {
+		b, err := os.ReadFile(o.tlsCA)
+		if err != nil {
+			return nil, fmt.Errorf("--tls-ca: %w", err)
+		}
+		options.TLS = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: x509.NewCertPool()}
+		if !options.TLS.RootCAs.AppendCertsFromPEM(b) {
+			return nil, fmt.Errorf("--tls-ca %s: no certificate in PEM in it", o.tlsCA)
+		}
+	}
+	if o.certFile != "" {
+		pair, err := tls.LoadX509KeyPair(o.certFile, o.certsKey)
+		if err != nil {
+			return nil, fmt.Errorf("--tls-cert: %w", err)
+		}
+		options.TLS.Certificates = []tls.Certificate{pair}
+	}
+	return nodeclient.New(o.address, options)
+}
+
+// calls resolve one ref at a node again and again, by the package that other programs use, whatever the node does (open loop). All go over
+// one HTTP/2 connection, as those of a gateway or a forge.
+type calls struct {
+	node    *nodeclient.Client
+	request *packhorsev1.ResolveRequest
+	oid     string // that every answer has to have
+	rate    float64
+	timeout time.Duration
+}
+
+// prepareCalls asks once.
+func (o *rpcOptions) prepareCalls(ctx context.Context, t *target, ref string, timeout time.Duration) (*calls, error) {
+	path, err := url.PathUnescape(t.path)
+	if err != nil {
+		return nil, err
+	}
+	node, err := o.client()
+	if err != nil {
+		return nil, err
+	}
+	c := &calls{node: node, request: &packhorsev1.ResolveRequest{Repository: strings.Trim(path, "/"), Name: ref}, rate: probeRate, timeout: timeout}
+	if c.oid, err = c.once(ctx); err != nil {
+		node.Close()
+		return nil, fmt.Errorf("resolving %s at the node: %w", ref, err)
+	}
+	return c, nil
+}
+
+func (c *calls) once(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	response, err := c.node.Refs().Resolve(ctx, connect.NewRequest(c.request))
+	if err != nil {
+		return "", err
+	}
+	oid := response.Msg.GetRef().GetOid()
+	if c.oid != "" && c.oid != oid {
+		return "", fmt.Errorf("the answer is %.64q, the first one was %s", oid, c.oid)
+	}
+	return oid, nil
+}
+
+// run works for a while. The process has a higher priority meanwhile, where that is permitted: an HTTP/2 connection has threads of
+// its own, so that the caller's alone is not enough.
+func (c *calls) run(ctx context.Context, duration time.Duration) (*outcome, error) {
+	out := &outcome{failures: &failures{}}
+	out.urgent = processNice(urgentNice)
+	if out.urgent {
+		defer processNice(0)
+	}
+	var (
+		mu      sync.Mutex // guards out.latency
+		running sync.WaitGroup
+		start   = time.Now()
+	)
+	for n := 0; ; n++ {
+		after := time.Duration(float64(n) / c.rate * 1e9)
+		if after >= duration || !preciseSleep(ctx, time.Until(start.Add(after))) {
+			break
+		}
+		running.Go(func() {
+			_, err := c.once(ctx)
+			took := time.Since(start) - after
+			if err != nil {
+				if ctx.Err() == nil {
+					out.failures.add(err)
+				}
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			out.latency = append(out.latency, took)
+		})
+	}
+	running.Wait()
+	out.requests, out.elapsed = len(out.latency), time.Since(start)
+	return out, ctx.Err()
+}
