@@ -37,6 +37,7 @@ const allowedImports = `
 	uploadpack, packcache, admit < storage;
 	storage, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < control;
 	proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < client;
+	git/protocol, bulk, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < remote;
 	git/protocol, admit, bulk < gateway;
 	git, git/pktline < bench/fleet;
 	bench/fleet, client < bench;
@@ -52,6 +53,7 @@ const allowedImports = `
 var testsMayImport = map[string][]string{
 	"client":     {"fault", "fault/faultrpc"},
 	"uploadpack": {"packcache"},
+	"remote":     {"admit", "control", "gateway", "git/process", "packcache", "packsource", "storage", "uploadpack"},
 }
 
 // forbidden edges hold whatever the table allows.

@@ -34,11 +34,13 @@ type Options struct {
 
 	MaxRequest int64         // bytes of the request of a Git client; 0: 64 MiB
 	RoadWait   time.Duration // how long a caller may take to name the road for a pack; 0: 10 s
+	Stall      time.Duration // how long a caller may take for one message of a long answer; 0: a minute
 }
 
 const (
 	defaultMaxRequest = 64 << 20
 	defaultRoadWait   = 10 * time.Second
+	defaultStall      = time.Minute
 )
 
 // maxMessage bounds a message that a caller sends, in bytes, once it is unpacked.
@@ -63,6 +65,9 @@ func New(o Options) *Server {
 	}
 	if o.RoadWait == 0 {
 		o.RoadWait = defaultRoadWait
+	}
+	if o.Stall == 0 {
+		o.Stall = defaultStall
 	}
 	s := &Server{Options: o, mux: http.NewServeMux(), errors: connect.NewErrorWriter(), doors: make(chan struct{}, maxWaiting)}
 	s.ending, s.end = context.WithCancel(context.Background())
@@ -99,6 +104,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// What a caller says of itself ends here: from now on the header holds what is known of it, and no secret.
 	r.Header.Del("Authorization")
 	r.Header.Set(callerHeader, caller)
+	if r.ProtoMajor == 2 {
+		w = &impatient{ResponseWriter: w, control: http.NewResponseController(w), stall: s.Stall}
+	}
 	s.mux.ServeHTTP(w, r)
 }
 

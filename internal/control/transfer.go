@@ -1,6 +1,22 @@
 package control
 
-import "github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
+)
 
 // transfers serves Git's own sessions.
 type transfers struct {
@@ -9,3 +25,177 @@ type transfers struct {
 }
 
 var _ packhorsev1connect.TransferServiceHandler = (*transfers)(nil)
+
+// Advertise begins a session.
+func (t *transfers) Advertise(ctx context.Context, stream *connect.BidiStream[packhorsev1.AdvertiseRequest, packhorsev1.AdvertiseResponse]) error {
+	first, err := stream.Receive()
+	if err != nil {
+		return noStart(err)
+	}
+	start := first.GetStart()
+	if start == nil {
+		return noStart(io.EOF)
+	}
+	if s := start.GetSession().GetService(); s != "" && s != "git-upload-pack" {
+		return connect.NewError(connect.CodeUnimplemented, errors.New("only git-upload-pack is served"))
+	}
+	request := &request{last: true, receive: func() (*packhorsev1.RequestData, *packhorsev1.Road, error) {
+		m, err := stream.Receive()
+		return nil, m.GetRoad(), err
+	}}
+	send := func(a *packhorsev1.Answer) error { return stream.Send(&packhorsev1.AdvertiseResponse{Answer: a}) }
+	return t.exchange(ctx, "advertise", stream.RequestHeader().Get(callerHeader), start.GetRepository(), start.GetSession(), request, send,
+		func(ctx context.Context, x *exchange) (protocol.Outcome, error) {
+			t.Pump.Small()
+			return t.Node.Advertise(ctx, x.repo, x.session, x.reply)
+		})
+}
+
+// UploadPack answers one request of a fetch session.
+func (t *transfers) UploadPack(ctx context.Context, stream *connect.BidiStream[packhorsev1.UploadPackRequest, packhorsev1.UploadPackResponse]) error {
+	first, err := stream.Receive()
+	if err != nil {
+		return noStart(err)
+	}
+	start := first.GetStart()
+	if start == nil {
+		return noStart(io.EOF)
+	}
+	request := &request{limit: t.MaxRequest, receive: func() (*packhorsev1.RequestData, *packhorsev1.Road, error) {
+		m, err := stream.Receive()
+		return m.GetData(), m.GetRoad(), err
+	}}
+	if err := request.take(start.GetData()); err != nil {
+		return err
+	}
+	send := func(a *packhorsev1.Answer) error { return stream.Send(&packhorsev1.UploadPackResponse{Answer: a}) }
+	return t.exchange(ctx, "upload_pack", stream.RequestHeader().Get(callerHeader), start.GetRepository(), start.GetSession(), request, send,
+		func(ctx context.Context, x *exchange) (protocol.Outcome, error) {
+			return t.Node.UploadPack(ctx, x.repo, x.session, request, x.reply)
+		})
+}
+
+// noStart is the answer to a call that does not begin as it has to.
+func noStart(err error) error {
+	if errors.Is(err, io.EOF) {
+		return fault.New(fault.Invalid, "the first message of a transfer has to be its start")
+	}
+	return err
+}
+
+// exchange is one transfer: a request and its answer.
+type exchange struct {
+	*Server
+	operation string
+	caller    string
+	repo      git.RepoPath
+	session   protocol.Session
+	reply     *reply
+	outcome   protocol.Outcome
+}
+
+// exchange runs a transfer in its lane. The error that it returns ends the call.
+func (s *Server) exchange(ctx context.Context, operation, caller, path string, session *packhorsev1.Session, request *request,
+	send func(*packhorsev1.Answer) error, serve func(context.Context, *exchange) (protocol.Outcome, error)) error {
+	x := &exchange{Server: s, operation: operation, caller: caller}
+	var err error
+	if x.repo, err = git.ParseRepoPath(path); err != nil {
+		return fault.Wrap(fault.NotFound, "no such repository: "+err.Error(), err)
+	}
+	if session.GetVersion() > uint32(protocol.V2) {
+		return fault.New(fault.Invalid, "git's protocol has no version %d", session.GetVersion())
+	}
+	x.session = protocol.Session{Version: protocol.Version(session.GetVersion()), Stateless: true}
+	if err := s.Small.Enter(); err != nil {
+		return err
+	}
+	start := time.Now()
+	x.reply = newReply(ctx, s, caller, request, send)
+	defer x.reply.close()
+	ended := false
+	defer func() {
+		if !ended { // a panic
+			x.log(ctx, time.Since(start), fault.New(fault.Internal, "panic"))
+		}
+	}()
+	x.outcome, err = serve(ctx, x)
+	answer, err := x.finish(err)
+	ended = true
+	x.log(ctx, time.Since(start), err)
+	return answer
+}
+
+// finish ends an answer after the node is through with it. It gives the call's own error, and what went wrong.
+func (x *exchange) finish(err error) (answer, cause error) {
+	_, told := errors.AsType[*protocol.ToldClient](err)
+	if err == nil || told {
+		if failed := x.reply.commit(err == nil); failed != nil {
+			err, told = failed, false
+		}
+	}
+	outcome := outcomeMessage(x.outcome)
+	if _, broken := errors.AsType[*protocol.BrokenReply](err); broken || err != nil && !x.reply.begun {
+		return faultrpc.Error(err, outcome), err
+	}
+	end := &packhorsev1.End{Outcome: outcome, Fault: faultrpc.Message(err), Told: told}
+	if failed := x.reply.deliver(&packhorsev1.Answer{Part: &packhorsev1.Answer_End{End: end}}); failed != nil && err == nil {
+		return failed, failed
+	}
+	return nil, err
+}
+
+// log writes the transfer's line.
+func (x *exchange) log(ctx context.Context, took time.Duration, err error) {
+	result := "ok"
+	level := slog.LevelInfo
+	if err != nil {
+		kind := fault.KindOf(err)
+		if _, broken := errors.AsType[*protocol.BrokenReply](err); broken || ctx.Err() != nil && kind != fault.Deadline {
+			kind = fault.Cancelled
+		}
+		result = kind.String()
+		switch kind {
+		case fault.Internal, fault.Corrupt:
+			level = slog.LevelError
+		case fault.Unavailable:
+			level = slog.LevelWarn
+		}
+	}
+	if !x.Log.Enabled(ctx, level) {
+		return
+	}
+	o := &x.outcome
+	a := []slog.Attr{
+		slog.String("operation", x.operation), slog.String("result", result), slog.String("repository", x.repo.String()),
+		slog.String("caller", x.caller), slog.String("protocol", x.session.Version.String()), slog.String("command", string(o.Command)),
+		milliseconds("ms", took), slog.Int64("bytes", x.reply.sent), slog.String("road", x.reply.road),
+	}
+	if o.Pack != "" {
+		a = append(a, slog.String("pack", o.Pack), slog.String("key", o.Key[:min(len(o.Key), 16)]), slog.Uint64("objects", uint64(o.Objects)),
+			slog.Int64("pack_bytes", o.Bytes), slog.Int64("kernel_bytes", x.reply.kernel), milliseconds("wait_ms", o.Wait),
+			milliseconds("first_byte_ms", o.FirstByte), milliseconds("copy_ms", o.Copy), milliseconds("git_cpu_ms", o.ChildCPU))
+	}
+	if err != nil {
+		a = append(a, slog.String("error", clip(err.Error())))
+	}
+	x.Log.LogAttrs(ctx, level, "transfer", a...)
+}
+
+// outcomeMessage is how an outcome travels.
+func outcomeMessage(o protocol.Outcome) *packhorsev1.Outcome {
+	return &packhorsev1.Outcome{
+		Command: string(o.Command), Agent: o.Agent, SessionId: o.Session,
+		Refs: uint32(o.Refs), Wants: uint32(o.Wants), Haves: uint32(o.Haves), Common: uint32(o.Common),
+		Pack: o.Pack, Key: o.Key, Objects: o.Objects, Bytes: o.Bytes,
+		Parse: duration(o.Parse), Negotiate: duration(o.Negotiate), Wait: duration(o.Wait), FirstByte: duration(o.FirstByte), Copy: duration(o.Copy),
+		ChildCpu: duration(o.ChildCPU), ChildMaxRss: o.ChildMaxRSS,
+	}
+}
+
+// duration leaves out what is zero.
+func duration(d time.Duration) *durationpb.Duration {
+	if d == 0 {
+		return nil
+	}
+	return durationpb.New(d)
+}

@@ -1,0 +1,209 @@
+package control
+
+import (
+	"context"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+)
+
+// maxData is how much of an answer one message carries, in bytes: what a transfer holds in memory, whatever its size.
+const maxData = 128 << 10
+
+var dataBuffers = sync.Pool{New: func() any { return new([maxData]byte) }}
+
+// reply carries a session's answer over a call. What is short leaves when it is whole, so that an error that comes before
+// that is the call's own. It keeps the call in the lane that it belongs in: small until a pack or a long answer is to be sent.
+type reply struct {
+	*Server
+	ctx     context.Context
+	caller  string
+	request *request
+	send    func(*packhorsev1.Answer) error
+
+	small     bool   // in the small lane
+	bulk      bool   // in the bulk lane
+	road      string // which one was named; "" for none
+	begun     bool   // something of the answer has left
+	hasLength bool
+	length    int64
+	buf       *[maxData]byte // nil until needed
+	n         int            // bytes of buf
+	sent      int64
+	kernel    int64
+}
+
+func newReply(ctx context.Context, s *Server, caller string, request *request, send func(*packhorsev1.Answer) error) *reply {
+	return &reply{Server: s, ctx: ctx, caller: caller, request: request, send: send, small: true}
+}
+
+// Length announces the length of the whole answer. It leaves with the first byte.
+func (r *reply) Length(n int64) { r.hasLength, r.length = true, n }
+
+// Bulk moves the call from the small lane to the bulk lane, and has the caller name the road.
+func (r *reply) Bulk() error {
+	if err := r.request.end(); err != nil {
+		return err
+	}
+	if err := r.Server.Bulk.Enter(); err != nil {
+		return err
+	}
+	r.bulk = true
+	r.leaveSmall()
+	road, err := r.ask()
+	if err != nil {
+		return err
+	}
+	switch road.GetRoad().(type) {
+	case *packhorsev1.Road_InBand:
+		r.road = "inband"
+		return nil
+	default:
+		return fault.New(fault.Invalid, "this node does not know the road that the caller named")
+	}
+}
+
+// ask has the caller name the road, and waits for it.
+func (r *reply) ask() (*packhorsev1.Road, error) {
+	if err := r.deliver(&packhorsev1.Answer{Part: &packhorsev1.Answer_Bulk{Bulk: &packhorsev1.Bulk{}}}); err != nil {
+		return nil, err
+	}
+	type answer struct {
+		road *packhorsev1.Road
+		err  error
+	}
+	named := make(chan answer, 1)
+	go func() { // ends with the call at the latest
+		road, err := r.request.road()
+		named <- answer{road, err}
+	}()
+	patience := time.NewTimer(r.RoadWait)
+	defer patience.Stop()
+	select {
+	case a := <-named:
+		return a.road, a.err
+	case <-r.ctx.Done():
+		return nil, r.ctx.Err()
+	case <-patience.C:
+		return nil, fault.New(fault.Deadline, "the caller named no road for the answer in time")
+	}
+}
+
+func (r *reply) leaveSmall() {
+	if r.small {
+		r.small = false
+		r.Server.Small.Leave()
+	}
+}
+
+// Write keeps p until a message is full.
+func (r *reply) Write(p []byte) (int, error) {
+	done := 0
+	for {
+		n := copy(r.room(), p[done:])
+		r.n += n
+		done += n
+		if done == len(p) {
+			return done, nil
+		}
+		if err := r.flush(); err != nil {
+			return done, err
+		}
+	}
+}
+
+// ReadFrom reads src, mostly a part of a file, into messages.
+func (r *reply) ReadFrom(src io.Reader) (int64, error) {
+	var done int64
+	for {
+		if r.n == maxData {
+			if err := r.flush(); err != nil {
+				return done, err
+			}
+		}
+		n, err := src.Read(r.room())
+		r.n += n
+		done += int64(n)
+		if err == io.EOF {
+			return done, nil
+		} else if err != nil {
+			return done, err
+		}
+	}
+}
+
+// room is where the next bytes go; after a flush there is some.
+func (r *reply) room() []byte {
+	if r.buf == nil {
+		r.buf = dataBuffers.Get().(*[maxData]byte)
+	}
+	return r.buf[r.n:]
+}
+
+// Flush sends what is kept.
+func (r *reply) Flush() error { return r.flush() }
+
+// begin sends the announced length, once the request is known to be whole.
+func (r *reply) begin() error {
+	if r.begun {
+		return nil
+	}
+	if err := r.request.end(); err != nil {
+		return err
+	}
+	r.begun = true
+	if !r.hasLength {
+		return nil
+	}
+	return r.deliver(&packhorsev1.Answer{Part: &packhorsev1.Answer_Length{Length: uint64(r.length)}})
+}
+
+// flush sends what is kept.
+func (r *reply) flush() error {
+	if err := r.begin(); err != nil || r.n == 0 {
+		return err
+	}
+	if err := r.deliver(&packhorsev1.Answer{Part: &packhorsev1.Answer_Data{Data: r.buf[:r.n]}}); err != nil {
+		return err
+	}
+	r.sent += int64(r.n)
+	r.n = 0
+	return nil
+}
+
+// deliver sends a message to a caller who may have gone.
+func (r *reply) deliver(a *packhorsev1.Answer) error {
+	if err := r.send(a); err != nil {
+		return &protocol.BrokenReply{Err: err}
+	}
+	return nil
+}
+
+// commit sends what is left. A whole answer has the length that was announced.
+func (r *reply) commit(whole bool) error {
+	if n := r.sent + int64(r.n); whole && r.hasLength && n != r.length {
+		return fault.New(fault.Internal, "the answer has %d bytes where %d were announced", n, r.length)
+	}
+	return r.flush()
+}
+
+// close leaves the lanes and counts. It is called whatever happened.
+func (r *reply) close() {
+	if !r.bulk {
+		r.Pump.Small()
+	}
+	r.leaveSmall()
+	if r.bulk {
+		r.Server.Bulk.Leave()
+	}
+	if r.buf != nil {
+		dataBuffers.Put(r.buf)
+		r.buf = nil
+	}
+	r.Metrics.kernel.Add(float64(r.kernel))
+	r.Metrics.user.Add(float64(r.sent - r.kernel))
+}

@@ -1,0 +1,92 @@
+package control
+
+import (
+	"errors"
+	"io"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+)
+
+// maxRequestData bounds the data of one message, in bytes.
+const maxRequestData = 1 << 20
+
+// request reads what a Git client sent out of the messages of a call. One message is held at a time.
+type request struct {
+	receive func() (*packhorsev1.RequestData, *packhorsev1.Road, error)
+	limit   int64 // bytes in all
+	data    []byte
+	taken   int64 // bytes received
+	last    bool  // nothing follows
+	err     error // what was wrong with it
+}
+
+// take is called with one part after all before it have been read.
+func (r *request) take(part *packhorsev1.RequestData) error {
+	r.data, r.last = part.GetData(), part.GetLast()
+	r.taken += int64(len(r.data))
+	switch {
+	case len(r.data) > maxRequestData:
+		r.err = fault.New(fault.Invalid, "a part of the request is longer than %d bytes", maxRequestData)
+	case r.taken > r.limit:
+		r.err = fault.New(fault.Invalid, "the request's body is longer than %d bytes", r.limit)
+	}
+	return r.err
+}
+
+// fill waits for bytes; io.EOF says that there are no more.
+func (r *request) fill() error {
+	for len(r.data) == 0 || r.err != nil {
+		if r.err != nil {
+			return r.err
+		}
+		if r.last {
+			return io.EOF
+		}
+		data, road, err := r.receive()
+		switch {
+		case errors.Is(err, io.EOF): // the caller sends nothing more
+			r.last = true
+		case err != nil:
+			r.err = err
+		case data == nil || road != nil:
+			r.err = fault.New(fault.Invalid, "a part of the request has to follow")
+		default:
+			_ = r.take(data)
+		}
+	}
+	return nil
+}
+
+func (r *request) Read(p []byte) (int, error) {
+	if err := r.fill(); err != nil {
+		return 0, err
+	}
+	n := copy(p, r.data)
+	r.data = r.data[n:]
+	return n, nil
+}
+
+// end reads to the end of the request. What stands there is of no interest, but it has to be whole.
+func (r *request) end() error {
+	for {
+		if err := r.fill(); errors.Is(err, io.EOF) && r.err == nil {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		r.data = nil
+	}
+}
+
+// road waits for the road that the caller names. No part of the request may follow it.
+func (r *request) road() (*packhorsev1.Road, error) {
+	data, road, err := r.receive()
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	if err != nil || data != nil || road == nil {
+		return nil, fault.New(fault.Invalid, "the caller named no road for the answer")
+	}
+	return road, nil
+}

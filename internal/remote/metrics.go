@@ -1,0 +1,76 @@
+package remote
+
+import (
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics counts what happens between a gateway and its nodes. All nodes share one.
+type Metrics struct {
+	up    *prometheus.GaugeVec
+	calls *prometheus.CounterVec
+	downs *prometheus.CounterVec
+
+	mu    sync.Mutex
+	nodes map[string]int // by name: a node that is configured anew is there twice for a moment
+	ready map[string]bool
+}
+
+// NewMetrics makes the metrics.
+func NewMetrics() *Metrics {
+	return &Metrics{
+		up: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "packhorse_node_up", Help: "Whether a storage node can be reached and is ready: 1 or 0.",
+		}, []string{"node"}),
+		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_node_calls_total", Help: "Sessions asked of a storage node, by result (ok, or the kind of error).",
+		}, []string{"node", "result"}),
+		downs: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_node_lost_total", Help: "How often a storage node went away.",
+		}, []string{"node"}),
+		nodes: make(map[string]int), ready: make(map[string]bool),
+	}
+}
+
+// Collectors lists the metrics for registration.
+func (m *Metrics) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.up, m.calls, m.downs}
+}
+
+func (m *Metrics) open(node string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.nodes[node]++; m.nodes[node] == 1 {
+		m.up.WithLabelValues(node).Set(1)
+		m.ready[node] = true
+	}
+}
+
+func (m *Metrics) close(node string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.nodes[node]--; m.nodes[node] > 0 {
+		return
+	}
+	delete(m.nodes, node)
+	delete(m.ready, node)
+	for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{m.up, m.calls, m.downs} {
+		v.DeletePartialMatch(prometheus.Labels{"node": node})
+	}
+}
+
+func (m *Metrics) state(node string, s *state) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	up := s.err == nil
+	if m.ready[node] && !up {
+		m.downs.WithLabelValues(node).Inc()
+	}
+	m.ready[node] = up
+	value := 0.0
+	if up {
+		value = 1
+	}
+	m.up.WithLabelValues(node).Set(value)
+}

@@ -1,0 +1,290 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+
+	"connectrpc.com/connect"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+)
+
+// firstData is how much of a request goes with the call's first message, in bytes; the rest follows in messages of that size.
+const firstData = 64 << 10
+
+var (
+	requestBuffers = sync.Pool{New: func() any { return new([firstData]byte) }}
+	parts          = sync.Pool{New: func() any { return new(part) }}
+)
+
+// Advertise begins a session.
+func (n *Node) Advertise(ctx context.Context, repo git.RepoPath, session protocol.Session, reply protocol.Reply) (protocol.Outcome, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	return n.transfer(ctx, reply, func(l *link) (connect.StreamingClientConn, roadMessage, error) {
+		stream, err := l.transfers.Advertise(ctx).Conn()
+		if err != nil {
+			return nil, nil, err
+		}
+		n.authorize(stream.RequestHeader())
+		err = stream.Send(&packhorsev1.AdvertiseRequest{Part: &packhorsev1.AdvertiseRequest_Start{
+			Start: &packhorsev1.AdvertiseStart{Repository: repo.String(), Session: sessionMessage(session)},
+		}})
+		return stream, func(r *packhorsev1.Road) any {
+			return &packhorsev1.AdvertiseRequest{Part: &packhorsev1.AdvertiseRequest_Road{Road: r}}
+		}, err
+	})
+}
+
+// UploadPack answers one request of a session. All of the request is sent before the answer is looked at.
+func (n *Node) UploadPack(ctx context.Context, repo git.RepoPath, session protocol.Session, request io.Reader, reply protocol.Reply) (
+	protocol.Outcome, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	return n.transfer(ctx, reply, func(l *link) (connect.StreamingClientConn, roadMessage, error) {
+		stream, err := l.transfers.UploadPack(ctx).Conn()
+		if err != nil {
+			return nil, nil, err
+		}
+		n.authorize(stream.RequestHeader())
+		start := &packhorsev1.UploadPackStart{Repository: repo.String(), Session: sessionMessage(session)}
+		err = sendRequest(stream, start, request)
+		return stream, func(r *packhorsev1.Road) any {
+			return &packhorsev1.UploadPackRequest{Part: &packhorsev1.UploadPackRequest_Road{Road: r}}
+		}, err
+	})
+}
+
+func sessionMessage(s protocol.Session) *packhorsev1.Session {
+	return &packhorsev1.Session{Version: uint32(s.Version)}
+}
+
+// requestError is an error of the client's request.
+type requestError struct{ error }
+
+func (e requestError) Unwrap() error { return e.error }
+
+// sendRequest sends the start and the whole request.
+func sendRequest(stream connect.StreamingClientConn, start *packhorsev1.UploadPackStart, request io.Reader) error {
+	buf := requestBuffers.Get().(*[firstData]byte)
+	defer requestBuffers.Put(buf)
+	for first, last := true, false; !last; first = false {
+		data := &packhorsev1.RequestData{}
+		k, err := 0, error(nil)
+		for m := 0; k < len(buf) && err == nil; k += m { // not io.ReadFull: it hides a request that was cut off
+			m, err = request.Read(buf[k:])
+		}
+		if err != nil && err != io.EOF {
+			return requestError{err}
+		}
+		last = err == io.EOF
+		data.Data, data.Last = buf[:k], last
+		message := &packhorsev1.UploadPackRequest{Part: &packhorsev1.UploadPackRequest_Data{Data: data}}
+		if first {
+			start.Data = data
+			message.Part = &packhorsev1.UploadPackRequest_Start{Start: start}
+		}
+		if err := stream.Send(message); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// roadMessage names the road in a message of the call.
+type roadMessage func(*packhorsev1.Road) any
+
+// transfer runs one session: begin opens the call and sends the request.
+func (n *Node) transfer(ctx context.Context, reply protocol.Reply, begin func(*link) (connect.StreamingClientConn, roadMessage, error)) (
+	outcome protocol.Outcome, err error) {
+	defer func() {
+		result := "ok"
+		if err != nil {
+			result = fault.KindOf(err).String()
+		}
+		n.Metrics.calls.WithLabelValues(n.Name, result).Inc()
+	}()
+	if s := n.state.Load(); !s.reachable {
+		return protocol.Outcome{}, s.err
+	}
+	stream, road, err := begin(n.link.Load())
+	if stream == nil {
+		return protocol.Outcome{}, n.failed(ctx, err)
+	}
+	defer func() {
+		_ = stream.CloseRequest()
+		_ = stream.CloseResponse()
+	}()
+	if wrong, ok := errors.AsType[requestError](err); ok {
+		return protocol.Outcome{}, wrong.error
+	}
+	if err != nil && !errors.Is(err, io.EOF) { // after io.EOF the node's answer says more
+		return protocol.Outcome{}, n.failed(ctx, err)
+	}
+	r := &relay{node: n, ctx: ctx, stream: stream, road: road, reply: reply, part: parts.Get().(*part)}
+	defer func() {
+		if cap(r.part.buf) <= 2*fullData {
+			parts.Put(r.part)
+		}
+	}()
+	err = r.run()
+	return r.outcome, err
+}
+
+// failed is the error of a call: the node's own, or one that says that there was none.
+func (n *Node) failed(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case connect.IsWireError(err) && connect.CodeOf(err) == connect.CodeUnauthenticated:
+		n.lost(err)
+		return n.untrusted(err)
+	case connect.IsWireError(err):
+		return faultrpc.From(err)
+	}
+	n.lost(err)
+	return n.unreachable(err)
+}
+
+// relay is an answer on its way from the node to the client.
+type relay struct {
+	node    *Node
+	ctx     context.Context
+	stream  connect.StreamingClientConn
+	road    roadMessage
+	reply   protocol.Reply
+	part    *part
+	outcome protocol.Outcome
+
+	length    int64
+	hasLength bool
+	sent      int64
+	bulk      bool // the road has been named
+}
+
+// run relays parts until the last one. Whatever the error is: without a whole answer it is not nil.
+func (r *relay) run() error {
+	for {
+		err := r.receive()
+		if errors.Is(err, io.EOF) {
+			return r.cut(errors.New("the call ended without an end of the answer"))
+		} else if err != nil {
+			if o, ok := faultrpc.Detail[*packhorsev1.Outcome](err); ok {
+				r.outcome = outcomeOf(o)
+			}
+			return r.node.failed(r.ctx, err)
+		}
+		if r.part.other == nil {
+			if err := r.write(r.part.data); err != nil {
+				return err
+			}
+			continue
+		}
+		switch p := r.part.other.GetPart().(type) {
+		case *packhorsev1.Answer_Data:
+			err = r.write(r.part.data)
+		case *packhorsev1.Answer_Length:
+			if r.hasLength || r.sent > 0 || p.Length > 1<<62 {
+				return r.cut(errors.New("a length where none may stand"))
+			}
+			r.hasLength, r.length = true, int64(p.Length)
+		case *packhorsev1.Answer_Bulk:
+			err = r.nameRoad()
+		case *packhorsev1.Answer_End:
+			return r.end(p.End)
+		default:
+			return r.cut(errors.New("an unknown part of an answer"))
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// receive waits for the next part.
+func (r *relay) receive() error {
+	r.part.data, r.part.other = nil, nil
+	return r.stream.Receive(r.part)
+}
+
+// cut is the error of a node that does not keep to the protocol.
+func (r *relay) cut(err error) error {
+	return fault.Wrap(fault.Internal, "the storage node "+r.node.Name+" sent an answer that makes no sense", err)
+}
+
+// begin announces the length before the first byte.
+func (r *relay) begin() {
+	if r.sent == 0 && r.hasLength {
+		r.reply.Length(r.length)
+	}
+}
+
+// write sends bytes that came inside the call to the client. What the node did not wait to fill up it wants to be seen.
+func (r *relay) write(p []byte) error {
+	r.begin()
+	n, err := r.reply.Write(p)
+	r.sent += int64(n)
+	if err == nil && r.bulk && len(p) < fullData {
+		err = r.reply.Flush()
+	}
+	if err != nil {
+		return &protocol.BrokenReply{Err: err}
+	}
+	return nil
+}
+
+// fullData is from which length on a part is one that the node filled, in bytes.
+const fullData = 128 << 10
+
+// nameRoad lets the client's side refuse a long answer, and tells the node how it is to come.
+func (r *relay) nameRoad() error {
+	if r.bulk || r.sent > 0 {
+		return r.cut(errors.New("a long answer was asked for where none may be"))
+	}
+	if err := r.reply.Bulk(); err != nil {
+		return err
+	}
+	r.bulk = true
+	err := r.stream.Send(r.road(&packhorsev1.Road{Road: &packhorsev1.Road_InBand{InBand: &packhorsev1.InBand{}}}))
+	if err != nil && !errors.Is(err, io.EOF) {
+		return r.node.failed(r.ctx, err)
+	}
+	return nil
+}
+
+// end takes the last part.
+func (r *relay) end(end *packhorsev1.End) error {
+	r.outcome = outcomeOf(end.GetOutcome())
+	if err := faultrpc.Fault(end.GetFault()); err != nil {
+		if end.GetTold() {
+			return &protocol.ToldClient{Err: err}
+		}
+		return err
+	}
+	if r.hasLength && r.sent != r.length {
+		return r.cut(errors.New("an answer that is not as long as was announced"))
+	}
+	r.begin()
+	if err := r.receive(); !errors.Is(err, io.EOF) && r.ctx.Err() == nil {
+		return r.cut(errors.New("more after the end of the answer"))
+	}
+	return nil
+}
+
+// outcomeOf is what a node says of a session.
+func outcomeOf(o *packhorsev1.Outcome) protocol.Outcome {
+	return protocol.Outcome{
+		Command: protocol.Command(o.GetCommand()), Agent: o.GetAgent(), Session: o.GetSessionId(),
+		Refs: int(o.GetRefs()), Wants: int(o.GetWants()), Haves: int(o.GetHaves()), Common: int(o.GetCommon()),
+		Pack: o.GetPack(), Key: o.GetKey(), Objects: o.GetObjects(), Bytes: o.GetBytes(),
+		Parse: o.GetParse().AsDuration(), Negotiate: o.GetNegotiate().AsDuration(), Wait: o.GetWait().AsDuration(),
+		FirstByte: o.GetFirstByte().AsDuration(), Copy: o.GetCopy().AsDuration(),
+		ChildCPU: o.GetChildCpu().AsDuration(), ChildMaxRSS: o.GetChildMaxRss(),
+	}
+}

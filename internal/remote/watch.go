@@ -1,0 +1,174 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	healthv1 "github.com/packhorse-git/packhorse/proto/packhorse/health/v1"
+)
+
+// state is what is known of the node. Immutable.
+type state struct {
+	reachable bool  // it answers
+	err       error // why it cannot be asked, or should not if there is another; nil: it is ready
+}
+
+const (
+	lookEvery = time.Second            // while the node can be reached
+	seekEvery = 300 * time.Millisecond // while it cannot
+	// lookLimit is how long one look may take. It is long, because a machine that is busy is not away.
+	lookLimit = 5 * time.Second
+	maxSeeks  = 10 // at a time
+)
+
+// Ready tells from memory why the node should not be asked now; nil: it is ready.
+func (n *Node) Ready() error { return n.state.Load().err }
+
+// look is one look at the node over a link.
+type look struct {
+	link  *link
+	state *state
+}
+
+// watch looks at the node until ctx ends.
+func (n *Node) watch(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	looks := make(chan look, maxSeeks+1)
+	running := 0
+	defer func() {
+		cancel()
+		for ; running > 0; running-- {
+			if l := <-looks; l.link != n.link.Load() {
+				l.link.close()
+			}
+		}
+	}()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case l := <-looks:
+			running--
+			n.note(ctx, l)
+		case <-n.kick:
+			timer.Reset(0)
+			continue
+		case <-timer.C:
+			l := n.link.Load()
+			most := 1
+			if !n.state.Load().reachable {
+				l, most = n.newLink(), maxSeeks
+			}
+			if running < most {
+				running++
+				go func() { looks <- look{l, n.look(ctx, l)} }()
+			}
+		}
+		if n.state.Load().reachable {
+			timer.Reset(lookEvery)
+		} else {
+			timer.Reset(seekEvery)
+		}
+	}
+}
+
+// look asks the node how it is.
+func (n *Node) look(ctx context.Context, l *link) *state {
+	ctx, cancel := context.WithTimeout(ctx, lookLimit)
+	defer cancel()
+	request := connect.NewRequest(&healthv1.HealthCheckRequest{})
+	n.authorize(request.Header())
+	response, err := l.health.CallUnary(ctx, request)
+	switch {
+	case err != nil && !connect.IsWireError(err):
+		return &state{err: n.unreachable(err)}
+	case connect.CodeOf(err) == connect.CodeUnauthenticated:
+		return &state{err: n.untrusted(err)}
+	case err != nil || response.Msg.GetStatus() == healthv1.HealthCheckResponse_NOT_SERVING:
+		return &state{reachable: true, err: fault.Retry(fault.Unavailable, time.Second, "the storage node %s is not ready; try again in a moment", n.Name)}
+	}
+	return &state{reachable: true}
+}
+
+// untrusted is the error of a node that does not take what this gateway has to show.
+func (n *Node) untrusted(err error) error {
+	return &fault.Error{
+		Kind: fault.Unavailable, Msg: "the storage node " + n.Name + " does not trust this server; its operator has to look", RetryAfter: time.Second, Err: err,
+	}
+}
+
+// note takes over what a look has found.
+func (n *Node) note(ctx context.Context, l look) {
+	current := n.link.Load()
+	switch {
+	case ctx.Err() != nil:
+	case l.state.reachable && l.link != current && !n.state.Load().reachable:
+		n.retire(current)
+		n.link.Store(l.link)
+		n.become(l.state)
+		return
+	case l.link == current:
+		n.become(l.state)
+	}
+	if l.link != current {
+		l.link.close()
+	}
+	n.tidy()
+}
+
+// become changes the state, and says so.
+func (n *Node) become(s *state) {
+	before := n.state.Swap(s)
+	n.Metrics.state(n.Name, s)
+	switch {
+	case before.err == nil && s.err != nil:
+		n.Log.Warn("a storage node is away", "node", n.Name, "error", s.err)
+	case before.err != nil && s.err == nil:
+		n.Log.Info("a storage node is back", "node", n.Name)
+	}
+}
+
+// lost notes that a call failed for reasons of the connection.
+func (n *Node) lost(err error) {
+	if now := n.state.Load(); now.reachable && isDial(err) && !errors.Is(err, context.Canceled) {
+		down := &state{err: n.unreachable(err)}
+		if n.state.CompareAndSwap(now, down) {
+			n.Metrics.state(n.Name, down)
+			n.Log.Warn("a storage node is away", "node", n.Name, "error", down.err)
+		}
+	}
+	select {
+	case n.kick <- struct{}{}:
+	default:
+	}
+}
+
+// retire keeps a link whose transfers may go on.
+func (n *Node) retire(l *link) {
+	l.since = time.Now()
+	n.mu.Lock()
+	n.retired = append(n.retired, l)
+	n.mu.Unlock()
+	l.close()
+}
+
+// tidy closes what connections of retired links have become idle. An idle connection ends by itself after idleLimit.
+func (n *Node) tidy() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	kept := n.retired[:0]
+	for _, l := range n.retired {
+		l.close()
+		if time.Since(l.since) < idleLimit {
+			kept = append(kept, l)
+		}
+	}
+	clear(n.retired[len(kept):])
+	n.retired = kept
+}

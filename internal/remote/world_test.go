@@ -1,0 +1,317 @@
+package remote_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"github.com/packhorse-git/packhorse/internal/admit"
+	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/control"
+	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/packcache"
+	"github.com/packhorse-git/packhorse/internal/packsource"
+	"github.com/packhorse-git/packhorse/internal/remote"
+	"github.com/packhorse-git/packhorse/internal/storage"
+	"github.com/packhorse-git/packhorse/internal/uploadpack"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// lockedBuffer is a log that several goroutines write.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// options say how a world differs from the usual one.
+type options struct {
+	unix        bool
+	small, bulk int // lanes of the node; 0: 1,000
+	trust       control.Trust
+	secret      func() string // of the gateway
+	roadWait    time.Duration
+	source      packsource.Source // in the place of git and the cache
+	maxRequest  int64
+}
+
+// world is a gateway, a storage node, and the node's repositories. The node can go away and come back.
+type world struct {
+	t       *testing.T
+	options options
+	root    string
+	node    *storage.Node
+	runner  *process.Runner
+	remote  *remote.Node
+	url     string // of the gateway
+	address string // of the node
+	log     *lockedBuffer
+	metrics *prometheus.Registry
+	pump    *bulk.Pump
+
+	port   *http.Server
+	served chan struct{}
+}
+
+func newWorld(t *testing.T, o options) *world {
+	t.Helper()
+	w := &world{t: t, options: o, root: t.TempDir(), log: &lockedBuffer{}, metrics: prometheus.NewRegistry(), pump: bulk.NewPump(bulk.PumpOptions{})}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the log:\n%s", w.log)
+		}
+	})
+	w.newNode()
+	if o.unix {
+		dir, err := os.MkdirTemp("", "node") // a socket's path is short
+		w.do(err)
+		t.Cleanup(func() { os.RemoveAll(dir) })
+		w.address = "unix:" + filepath.Join(dir, "sock")
+	}
+	w.serve()
+	t.Cleanup(w.kill)
+	var err error
+	w.remote, err = remote.New(remote.Options{
+		Name: "one", Address: w.address, Secret: o.secret, InBand: true, Metrics: w.register(remote.NewMetrics()).(*remote.Metrics), Log: w.logger(),
+	})
+	w.do(err)
+	t.Cleanup(func() { w.do(w.remote.Close()) })
+	w.newGateway()
+	return w
+}
+
+func (w *world) do(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+type collected interface{ Collectors() []prometheus.Collector }
+
+func (w *world) register(c collected) collected {
+	w.metrics.MustRegister(c.Collectors()...)
+	return c
+}
+
+func (w *world) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// newNode stacks what the storage role does.
+func (w *world) newNode() {
+	source := w.options.source
+	if source == nil {
+		runner, err := process.New(process.Options{Git: "git", Metrics: process.NewMetrics(), Log: w.logger(), Classes: map[process.Class]process.Limits{
+			packsource.ClassPack: {Slots: 2, Queue: 100, Wait: time.Minute, Time: time.Minute},
+		}})
+		w.do(err)
+		w.runner = runner
+		fromGit, err := packsource.NewGit(runner, packsource.GitOptions{Scratch: filepath.Join(w.t.TempDir(), "scratch"), Threads: 1})
+		w.do(err)
+		cache, err := packcache.Open(fromGit, packcache.Options{
+			Dir: filepath.Join(w.t.TempDir(), "cache"), MaxBytes: 1 << 30, Metrics: packcache.NewMetrics(), Log: w.logger(),
+		})
+		w.do(err)
+		source = cache
+		w.t.Cleanup(func() {
+			w.do(cache.Close())
+			limit, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			w.do(runner.Close(limit))
+		})
+	}
+	var err error
+	w.node, err = storage.New(uploadpack.New(source, uploadpack.Options{Agent: "test"}), storage.Options{Root: w.root, Log: w.logger()})
+	w.do(err)
+	w.t.Cleanup(func() { w.do(w.node.Close()) })
+}
+
+// serve opens the node's port, where it was before if there was one.
+func (w *world) serve() {
+	w.t.Helper()
+	network, address := "tcp", "127.0.0.1:0"
+	if path, ok := strings.CutPrefix(w.address, "unix:"); ok {
+		network, address = "unix", path
+	} else if w.address != "" {
+		address = w.address
+	}
+	l, err := net.Listen(network, address)
+	w.do(err)
+	if network == "tcp" {
+		w.address = l.Addr().String()
+	}
+	lane := func(n int) int {
+		if n == 0 {
+			return 1000
+		}
+		return n
+	}
+	server := control.New(control.Options{
+		Node: w.node, Pump: w.pump, Small: admit.NewLane("small", lane(w.options.small)), Bulk: admit.NewLane("bulk", lane(w.options.bulk)),
+		Trust: w.options.trust, Metrics: control.NewMetrics(), Log: w.logger(), RoadWait: w.options.roadWait, MaxRequest: w.options.maxRequest,
+	})
+	w.port, w.served = server.HTTPServer(), make(chan struct{})
+	port, served := w.port, w.served
+	go func() {
+		defer close(served)
+		_ = port.Serve(bulk.Listen(l, w.pump, time.Minute))
+	}()
+}
+
+// kill closes the node's listener and connections, as the end of its process would.
+func (w *world) kill() {
+	w.port.Close()
+	<-w.served
+}
+
+func (w *world) newGateway() {
+	router := gateway.NewRouter()
+	w.do(router.Set([]gateway.Route{{Replicas: []*gateway.Replica{{Name: "one", Node: w.remote, Weight: 1, Ready: w.remote.Ready}}}}))
+	pump := bulk.NewPump(bulk.PumpOptions{})
+	handler := gateway.NewHTTP(gateway.Options{
+		Router: router, Pump: pump, Small: admit.NewLane("small", 1000), Bulk: admit.NewLane("bulk", 1000), Memory: admit.NewBudget("requests", 1<<30),
+		Metrics: w.register(gateway.NewMetrics()).(*gateway.Metrics), Log: w.logger(), MaxBody: 64 << 20, ReadStall: time.Minute,
+	})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	w.do(err)
+	w.url = "http://" + l.Addr().String()
+	h := &http.Server{Handler: handler, ErrorLog: slog.NewLogLogger(w.logger().Handler(), slog.LevelDebug)}
+	served := make(chan struct{})
+	go func() { defer close(served); _ = h.Serve(handler.Listen(l, time.Minute)) }()
+	w.t.Cleanup(func() {
+		limit, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := h.Shutdown(limit); err != nil {
+			w.t.Errorf("the gateway does not come to rest: %v", err)
+			h.Close()
+		}
+		<-served
+	})
+}
+
+// value is the sum of a metric's values with the given labels, as in "packhorse_copy_bytes_total", "path=user".
+func (w *world) value(name string, labels ...string) (sum float64) {
+	w.t.Helper()
+	families, err := w.metrics.Gather()
+	w.do(err)
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+	metric:
+		for _, m := range f.GetMetric() {
+			for _, want := range labels {
+				found := false
+				for _, l := range m.GetLabel() {
+					found = found || l.GetName()+"="+l.GetValue() == want
+				}
+				if !found {
+					continue metric
+				}
+			}
+			sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	return sum
+}
+
+// repo makes a repository below the root, with a file of size bytes that no compression makes smaller.
+func (w *world) repo(path string, size int) *gittest.Repo {
+	w.t.Helper()
+	repo := gittest.InitAt(w.t, filepath.Join(w.root, path))
+	text := make([]byte, size)
+	rnd := rand.NewChaCha8([32]byte{1})
+	_, _ = rnd.Read(text)
+	blob := repo.GitIn(string(text), "hash-object", "-w", "--stdin")
+	tree := repo.GitIn("100644 blob "+blob+"\tdata\n", "mktree")
+	repo.Git("update-ref", "refs/heads/main", repo.GitIn("one", "commit-tree", tree))
+	return repo
+}
+
+// clone clones a repository by the gateway with a version of the protocol and compares what arrives.
+func (w *world) clone(repo *gittest.Repo, path, version string, args ...string) {
+	w.t.Helper()
+	dir := filepath.Join(w.t.TempDir(), "clone")
+	args = append([]string{"-c", "protocol.version=" + version, "clone", "-q", "--mirror"}, append(args, w.url+"/"+path, dir)...)
+	gittest.Run(w.t, "", "", args...)
+	clone := gittest.At(w.t, dir)
+	if got, want := clone.Git("for-each-ref"), repo.Git("for-each-ref"); got != want {
+		w.t.Errorf("the clone's refs are\n%s\nwant\n%s", got, want)
+	}
+	if got, want := clone.Objects(), repo.Objects(); strings.Join(got, "\n") != strings.Join(want, "\n") {
+		w.t.Errorf("the clone has %d objects, want %d", len(got), len(want))
+	}
+}
+
+// eventually asks for a while whether a state that nothing announces has come.
+func eventually(is func() bool) bool {
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		if is() {
+			return true
+		}
+	}
+	return is()
+}
+
+// answer is a protocol.Reply that keeps what it is told.
+type answer struct {
+	bytes.Buffer
+	length  int64
+	bulk    int
+	refusal error
+	broken  error                 // of writes
+	onWrite func(total int) error // called with each
+}
+
+func (a *answer) Length(n int64) { a.length = n }
+func (a *answer) Bulk() error    { a.bulk++; return a.refusal }
+func (a *answer) Flush() error   { return a.broken }
+func (a *answer) Write(p []byte) (int, error) {
+	if a.onWrite != nil {
+		if err := a.onWrite(a.Len() + len(p)); err != nil {
+			return 0, err
+		}
+	}
+	if a.broken != nil {
+		return 0, a.broken
+	}
+	return a.Buffer.Write(p)
+}
+
+// discard is a reply that keeps nothing.
+type discard struct{ n int64 }
+
+func (*discard) Length(int64)                  {}
+func (*discard) Bulk() error                   { return nil }
+func (*discard) Flush() error                  { return nil }
+func (d *discard) Write(p []byte) (int, error) { d.n += int64(len(p)); return len(p), nil }
+
+var _ io.Writer = (*discard)(nil)
