@@ -37,7 +37,18 @@ func NewMetrics() *Metrics {
 	return m
 }
 
+// ShareCopies counts bytes in another collector of packhorse_copy_bytes_total, that of a gateway in the same process, which has it
+// registered. Called before the first use.
+func (m *Metrics) ShareCopies(with *prometheus.CounterVec) {
+	m.copies = nil
+	m.kernel, m.user = with.WithLabelValues("kernel"), with.WithLabelValues("user")
+}
+
 // Collectors lists the metrics for registration.
 func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.calls, m.seconds, m.refused, m.panics, m.copies}
+	all := []prometheus.Collector{m.calls, m.seconds, m.refused, m.panics}
+	if m.copies != nil {
+		all = append(all, m.copies)
+	}
+	return all
 }

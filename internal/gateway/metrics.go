@@ -51,6 +51,9 @@ func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.requests, m.seconds, m.stages, m.served, m.copies}
 }
 
+// Copies is packhorse_copy_bytes_total, for others in the process that move bytes of answers.
+func (m *Metrics) Copies() *prometheus.CounterVec { return m.copies }
+
 func (m *Metrics) countBytes(kernel, user int64) {
 	m.served.Add(float64(kernel + user))
 	m.kernel.Add(float64(kernel))

@@ -20,14 +20,19 @@ func IsTerminal(w io.Writer) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// NewLogger makes the process's log. The level is "debug", "info", "warn" or "error"; the format "text", "json", or "auto":
-// text on a terminal, JSON elsewhere.
-func NewLogger(w io.Writer, level, format string) (*slog.Logger, error) {
+// ParseLevel reads "debug", "info", "warn" or "error".
+func ParseLevel(level string) (slog.Level, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
-		return nil, fmt.Errorf("log level %q: use debug, info, warn or error", level)
+		return l, fmt.Errorf("log level %q: use debug, info, warn or error", level)
 	}
-	opts := &slog.HandlerOptions{Level: l}
+	return l, nil
+}
+
+// NewLogger makes the process's log. The level may change while it runs; the format is "text", "json", or "auto": text on a
+// terminal, JSON elsewhere.
+func NewLogger(w io.Writer, level slog.Leveler, format string) (*slog.Logger, error) {
+	opts := &slog.HandlerOptions{Level: level}
 	if format == "auto" {
 		format = "json"
 		if IsTerminal(w) {

@@ -1,6 +1,7 @@
 package roles
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"io/fs"
@@ -15,14 +16,29 @@ import (
 )
 
 // startOf tells where the process listens.
-func startOf(cfg Config, public, private net.Listener) started {
-	scheme := "http"
-	if cfg.HTTP.TLSCert != "" {
-		scheme = "https"
+func startOf(role role, cfg Config, l listeners) started {
+	s := started{PID: os.Getpid(), Role: role}
+	if role.flags()&repositories != 0 {
+		s.Root = cfg.Root
 	}
-	s := started{PID: os.Getpid(), Root: cfg.Root, HTTP: scheme + "://" + dialable(public.Addr())}
-	if private != nil {
-		s.Ops = "http://" + dialable(private.Addr())
+	if l.public != nil {
+		scheme := "http"
+		if cfg.HTTP.TLSCert != "" {
+			scheme = "https"
+		}
+		s.HTTP = scheme + "://" + dialable(l.public.Addr())
+	}
+	if l.node != nil {
+		s.Listen = dialable(l.node.Addr())
+		if l.node.Addr().Network() == "unix" {
+			s.Listen = unixPrefix + l.node.Addr().String()
+		}
+	}
+	if l.private != nil {
+		s.Ops = "http://" + dialable(l.private.Addr())
+	}
+	if l.admin != nil {
+		s.Admin = l.admin.Addr().String()
 	}
 	return s
 }
@@ -42,24 +58,56 @@ func dialable(addr net.Addr) string {
 // announce tells on the log's stream where the process listens and what to try: a few lines for people, one record where the
 // log is JSON.
 func (s started) announce(w io.Writer, log *slog.Logger, cfg Config) {
-	example := exampleRepository(cfg.Root, cfg.State)
 	clone := ""
-	if example != "" {
-		clone = "git clone " + s.HTTP + "/" + example
+	if s.Role == roleServe {
+		if example := exampleRepository(cfg.Root, cfg.State); example != "" {
+			clone = "git clone " + s.HTTP + "/" + example
+		}
 	}
 	if cfg.Log.Format == "json" || cfg.Log.Format == "auto" && !observe.IsTerminal(w) {
-		log.Info("serving", "root", s.Root, "http", s.HTTP, "ops", s.Ops, "clone", clone)
+		s.record(log, clone, cfg)
 		return
 	}
-	fmt.Fprintf(w, "serving  %s\n     at  %s\n", s.Root, s.HTTP)
-	if clone != "" {
-		fmt.Fprintf(w, "    try  %s\n", clone)
-	} else {
-		fmt.Fprintf(w, "    try  git clone --bare <any repository> %s, then git clone %s/demo\n", filepath.Join(s.Root, "demo.git"), s.HTTP)
+	line := func(name, text string) { fmt.Fprintf(w, "%7s  %s\n", name, text) }
+	switch s.Role {
+	case roleGateway:
+		line("gateway", s.HTTP)
+		for _, n := range cfg.Node {
+			line("node", n.Name+" at "+n.Address)
+		}
+	case roleStorage:
+		line("serving", s.Root)
+		line("at", s.Listen)
+	default:
+		line("serving", s.Root)
+		line("at", s.HTTP)
+		if clone == "" {
+			clone = fmt.Sprintf("git clone --bare <any repository> %s, then git clone %s/demo", filepath.Join(s.Root, "demo.git"), s.HTTP)
+		}
+		line("try", clone)
+		if s.Listen != "" {
+			line("control", s.Listen)
+		}
 	}
 	if s.Ops != "" {
-		fmt.Fprintf(w, "metrics  %s/metrics\n", s.Ops)
+		line("metrics", s.Ops+"/metrics")
 	}
+}
+
+// record tells it in one line of the log; what there is not is left out.
+func (s started) record(log *slog.Logger, clone string, cfg Config) {
+	attributes := []slog.Attr{slog.String("role", string(s.Role))}
+	for _, a := range []struct{ key, value string }{
+		{"root", s.Root}, {"http", s.HTTP}, {"listen", s.Listen}, {"ops", s.Ops}, {"admin", s.Admin}, {"clone", clone},
+	} {
+		if a.value != "" {
+			attributes = append(attributes, slog.String(a.key, a.value))
+		}
+	}
+	if s.Role == roleGateway {
+		attributes = append(attributes, slog.Int("nodes", len(cfg.Node)))
+	}
+	log.LogAttrs(context.Background(), slog.LevelInfo, "serving", attributes...)
 }
 
 // How far the search for an example goes, whatever the size of the root.

@@ -49,7 +49,7 @@ func TestAnnounce(t *testing.T) {
 	t.Parallel()
 	cfg := DefaultConfig()
 	cfg.Root = t.TempDir()
-	s := started{Root: cfg.Root, HTTP: "http://127.0.0.1:8080", Ops: "http://127.0.0.1:9090"}
+	s := started{Role: roleServe, Root: cfg.Root, HTTP: "http://127.0.0.1:8080", Ops: "http://127.0.0.1:9090"}
 	announced := func(format string) string {
 		var out bytes.Buffer
 		cfg.Log.Format = format

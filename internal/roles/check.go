@@ -1,13 +1,14 @@
 package roles
 
 import (
-	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
 
+	"github.com/packhorse-git/packhorse/internal/credential"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
@@ -33,6 +34,8 @@ func (c *Config) check() error {
 	if (c.HTTP.TLSCert == "") != (c.HTTP.TLSKey == "") {
 		bad("TLS needs both --tls-cert and --tls-key (http.tls_cert, http.tls_key)")
 	}
+	c.checkStorage(bad)
+	c.checkNodes(bad)
 	oneOf := func(key, value string, allowed ...string) {
 		for _, a := range allowed {
 			if value == a {
@@ -63,6 +66,7 @@ func (c *Config) check() error {
 	within("fetch.max_wants", c.Fetch.MaxWants, 1, many)
 	within("fetch.max_haves", c.Fetch.MaxHaves, 1, many)
 	within("fetch.max_shallow", c.Fetch.MaxShallow, 1, many)
+	within("storage.channels", c.Storage.Channels, 1, many)
 	within("lanes.small", c.Lanes.Small, 1, many)
 	within("lanes.bulk", c.Lanes.Bulk, 1, many)
 	for _, s := range []struct {
@@ -84,6 +88,8 @@ func (c *Config) check() error {
 		key   string
 		value Duration
 	}{
+		{"storage.channel_idle", c.Storage.ChannelIdle},
+		{"storage.stall", c.Storage.Stall},
 		{"http.header_timeout", c.HTTP.HeaderTimeout},
 		{"http.idle_timeout", c.HTTP.IdleTimeout},
 		{"http.read_stall", c.HTTP.ReadStall},
@@ -98,21 +104,58 @@ func (c *Config) check() error {
 	return errors.Join(all...)
 }
 
-// checkDisk finds what the machine lacks for these values.
-func (c *Config) checkDisk() error {
-	var all []error
-	if info, err := os.Stat(c.Root); err != nil {
-		all = append(all, fmt.Errorf("root: %w; make the directory, or name the one that holds your bare repositories", err))
-	} else if !info.IsDir() {
-		all = append(all, fmt.Errorf("root: %s is not a directory; name the directory above your bare repositories", c.Root))
+// checkRole finds what a role needs and was not told.
+func (c *Config) checkRole(role role) error {
+	if role == roleGateway {
+		if len(c.Node) == 0 {
+			return errors.New("which nodes? name each with --node NAME=ADDRESS (or a [[node]] table in the configuration)")
+		}
+		if c.State == "" {
+			return errors.New("there is no home directory for the admin socket; name a state directory with --state DIR")
+		}
+		return checkSocketPath(adminSocket(c.State))
 	}
-	if c.HTTP.TLSCert != "" {
-		if _, err := tls.LoadX509KeyPair(c.HTTP.TLSCert, c.HTTP.TLSKey); err != nil {
-			all = append(all, fmt.Errorf("http.tls_cert and http.tls_key: %w", err))
+	if c.Root == "" {
+		return errors.New("which repositories? name the directory that holds them with --root DIR (or root in the configuration)")
+	}
+	if role == roleStorage && c.Storage.Listen == "" {
+		return errors.New("where do gateways reach this node? give --listen 127.0.0.1:9100 or --listen unix:PATH (or storage.listen in the configuration)")
+	}
+	return nil
+}
+
+// checkDisk finds what the machine lacks for these values in this role.
+func (c *Config) checkDisk(role role) error {
+	var all []error
+	add := func(key string, err error) {
+		if err != nil {
+			all = append(all, fmt.Errorf("%s: %w", key, err))
 		}
 	}
-	if _, err := exec.LookPath(c.Git.Program); err != nil {
-		all = append(all, fmt.Errorf("git.program: %w; install git, or name the program with --git", err))
+	quiet := slog.New(slog.DiscardHandler)
+	if role.flags()&public != 0 && c.HTTP.TLSCert != "" {
+		_, err := credential.LoadCertificate(c.HTTP.TLSCert, c.HTTP.TLSKey, quiet)
+		add("http.tls_cert and http.tls_key", err)
+	}
+	if role.flags()&repositories != 0 {
+		if info, err := os.Stat(c.Root); err != nil {
+			all = append(all, fmt.Errorf("root: %w; make the directory, or name the one that holds your bare repositories", err))
+		} else if !info.IsDir() {
+			all = append(all, fmt.Errorf("root: %s is not a directory; name the directory above your bare repositories", c.Root))
+		}
+		if _, err := exec.LookPath(c.Git.Program); err != nil {
+			all = append(all, fmt.Errorf("git.program: %w; install git, or name the program with --git", err))
+		}
+		if c.Storage.Listen != "" {
+			_, err := c.Storage.trust(quiet)
+			add("storage", err)
+		}
+	}
+	if role == roleGateway {
+		for i := range c.Node {
+			_, err := c.Node[i].trust(quiet)
+			add(fmt.Sprintf("node %q", c.Node[i].Name), err)
+		}
 	}
 	return errors.Join(all...)
 }

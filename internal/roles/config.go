@@ -15,11 +15,14 @@ type Config struct {
 	// The directory below which the repositories lie, at any depth: bare repositories and ".git" directories. It has to exist.
 	Root string `toml:"root"`
 
-	// Where Packhorse keeps what is its own: the pack cache and a lock. One process at a time uses it. Empty means
-	// ROOT/.packhorse.
+	// Where a process keeps what is its own: a lock, the pack cache, a gateway's admin socket. One process at a time uses it. Empty means
+	// ROOT/.packhorse; for a gateway, which has no root, packhorse/gateway below $XDG_STATE_HOME or ~/.local/state.
 	State string `toml:"state"`
 
 	HTTP     HTTPConfig     `toml:"http"`
+	Storage  StorageConfig  `toml:"storage"`
+	Node     []NodeConfig   `toml:"node"`
+	Route    []RouteConfig  `toml:"route"`
 	Ops      OpsConfig      `toml:"ops"`
 	Shutdown ShutdownConfig `toml:"shutdown"`
 	Cache    CacheConfig    `toml:"cache"`
@@ -61,6 +64,82 @@ type HTTPConfig struct {
 
 	// The most bytes of a request's body, counted after gzip was undone.
 	MaxBody Size `toml:"max_body"`
+}
+
+// StorageConfig is the port of a storage node: the control API and the side channels of gateways.
+type StorageConfig struct {
+	// Where the node listens: "HOST:PORT", or "unix:PATH" for gateways on the same machine. Empty: nowhere, which `packhorse serve` accepts.
+	// An address that other machines can reach needs client_ca or secret_file.
+	Listen string `toml:"listen"`
+
+	// Rights on the socket of "unix:PATH". With "0660" the processes of its group may connect as well.
+	SocketMode FileMode `toml:"socket_mode"`
+
+	// File with the secret that callers have to know: one word of at least 16 bytes, as from `openssl rand -hex 32`, that others cannot
+	// read (mode 0600). It is read again when it changes.
+	SecretFile string `toml:"secret_file"`
+
+	// File with the node's TLS certificate and its chain (PEM). With it and tls_key the port speaks TLS only. The TLS files are read again when
+	// they change.
+	TLSCert string `toml:"tls_cert"`
+
+	// File with the private key of tls_cert (PEM).
+	TLSKey string `toml:"tls_key"`
+
+	// File with the certificates (PEM) of those who sign gateways' certificates. With it a caller without such a certificate is refused.
+	ClientCA string `toml:"client_ca"`
+
+	// The most side channels that may be open.
+	Channels int `toml:"channels"`
+
+	// How long a side channel may stay open without a transfer. Gateways close theirs after half of it.
+	ChannelIdle Duration `toml:"channel_idle"`
+
+	// How long one side of a side channel may keep the other waiting in the middle of a transfer before the channel is cut.
+	Stall Duration `toml:"stall"`
+}
+
+// NodeConfig is one storage node that a gateway asks; each has a table of its own. SIGHUP reads them again.
+type NodeConfig struct {
+	// What routes, commands and metrics call the node: letters, digits, ".", "_" and "-".
+	Name string `toml:"name"`
+
+	// Where the node listens: "HOST:PORT" or "unix:PATH". One on another machine needs tls_ca or secret_file.
+	Address string `toml:"address"`
+
+	// The node's share of the requests among the nodes of its route, 1 to 1000: with 2 it is given twice as many as one with 1.
+	Weight int `toml:"weight"`
+
+	// How packs come from the node: by "channel", connections of their own, or "inband", within the control call, where a proxy in between
+	// knows nothing else. It costs several times the CPU.
+	Transport string `toml:"transport"`
+
+	// File with the secret that the node wants; see storage.secret_file.
+	SecretFile string `toml:"secret_file"`
+
+	// File with the certificates (PEM) of those who sign the node's certificate. With it the gateway speaks TLS with the node.
+	TLSCA string `toml:"tls_ca"`
+
+	// File with the certificate and its chain (PEM) that the gateway shows the node.
+	TLSCert string `toml:"tls_cert"`
+
+	// File with the private key of tls_cert (PEM).
+	TLSKey string `toml:"tls_key"`
+
+	// The name in the node's certificate, where it is not the host of its address.
+	ServerName string `toml:"server_name"`
+}
+
+// RouteConfig says which nodes have the repositories below a path; each has a table of its own. Without any, every node has all
+// repositories. SIGHUP reads them again.
+type RouteConfig struct {
+	// The repositories whose paths begin with it, by whole components: "team" is for team/app and not for teams/app. Empty: all. The longest
+	// prefix holds.
+	Prefix string `toml:"prefix"`
+
+	// Names of the nodes that have these repositories. Several are replicas, which whoever operates them keeps alike: the least busy one that is
+	// up is asked, and another one if it fails before the first byte.
+	Nodes []string `toml:"nodes"`
 }
 
 // OpsConfig is the private listener for metrics, health and profiles.
@@ -228,6 +307,7 @@ func DefaultConfig() Config {
 			MaxHeader:     64 << 10,
 			MaxBody:       64 << 20,
 		},
+		Storage:  StorageConfig{SocketMode: 0o600, Channels: 4096, ChannelIdle: Duration{2 * time.Minute}, Stall: Duration{time.Minute}},
 		Ops:      OpsConfig{Address: "127.0.0.1:9090"},
 		Shutdown: ShutdownConfig{Grace: Duration{30 * time.Second}},
 		Cache: CacheConfig{
@@ -268,6 +348,23 @@ func DefaultConfig() Config {
 		Log:   LogConfig{Level: "info", Format: "auto"},
 	}
 }
+
+// defaultElement is what holds in a table of an array where nothing was said.
+func defaultElement(array string) any {
+	switch array {
+	case "node":
+		return NodeConfig{Weight: 1, Transport: transportChannel}
+	case "route":
+		return RouteConfig{}
+	}
+	panic("no array " + array)
+}
+
+// Values of node.transport.
+const (
+	transportChannel = "channel"
+	transportInBand  = "inband"
+)
 
 // policy is what holds where a repository's own config says nothing.
 func (c *FetchConfig) policy() *repo.Policy {
@@ -310,14 +407,20 @@ func (c *Config) automatic() map[string]string {
 }
 
 // complete fills in what follows from other values and makes paths absolute, so that `config show` tells what is used.
-func (c *Config) complete() {
-	if c.State == "" && c.Root != "" {
-		c.State = filepath.Join(c.Root, ".packhorse")
+func (c *Config) complete(role role, env Env) {
+	if c.State == "" {
+		c.State = defaultState(role, c.Root, env)
 	}
-	if c.Cache.Dir == "" && c.State != "" {
+	if c.Cache.Dir == "" && c.State != "" && role != roleGateway {
 		c.Cache.Dir = filepath.Join(c.State, "cache")
 	}
-	for _, p := range []*string{&c.Root, &c.State, &c.Cache.Dir, &c.HTTP.TLSCert, &c.HTTP.TLSKey} {
+	paths := []*string{&c.Root, &c.State, &c.Cache.Dir, &c.HTTP.TLSCert, &c.HTTP.TLSKey,
+		&c.Storage.SecretFile, &c.Storage.TLSCert, &c.Storage.TLSKey, &c.Storage.ClientCA}
+	for i := range c.Node {
+		n := &c.Node[i]
+		paths = append(paths, &n.SecretFile, &n.TLSCA, &n.TLSCert, &n.TLSKey)
+	}
+	for _, p := range paths {
 		if *p == "" {
 			continue
 		}
@@ -325,4 +428,23 @@ func (c *Config) complete() {
 			*p = abs
 		}
 	}
+}
+
+// defaultState is the state directory of a process that was told of none; "" if there is no place for it.
+func defaultState(role role, root string, env Env) string {
+	if role != roleGateway {
+		if root == "" {
+			return ""
+		}
+		return filepath.Join(root, ".packhorse")
+	}
+	home := env.Getenv("XDG_STATE_HOME")
+	if !filepath.IsAbs(home) { // as its specification has it
+		home = env.Getenv("HOME")
+		if home == "" {
+			return ""
+		}
+		home = filepath.Join(home, ".local", "state")
+	}
+	return filepath.Join(home, "packhorse", "gateway")
 }

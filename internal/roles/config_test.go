@@ -18,12 +18,18 @@ import (
 // loadText loads a configuration file with this text, as serve would with these flags.
 func loadText(t *testing.T, text string, args ...string) (Config, origins, error) {
 	t.Helper()
+	return loadTextAs(t, roleServe, text, args...)
+}
+
+// loadTextAs is loadText for a role.
+func loadTextAs(t *testing.T, role role, text string, args ...string) (Config, origins, error) {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "packhorse.toml")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
-	src := addConfigFlags(flags)
+	src := addConfigFlags(flags, role, Env{Environ: []string{"HOME=/home/git"}})
 	if err := flags.Parse(append([]string{"--config", file}, args...)); err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +167,7 @@ func TestShowIsAConfiguration(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v in\n%s", err, &shown)
 	}
-	if again != cfg {
+	if !reflect.DeepEqual(again, cfg) {
 		t.Errorf("config show gives other values:\n%+v\n%+v", again, cfg)
 	}
 }
@@ -210,7 +216,8 @@ func TestSizeAndDurationRoundTrip(t *testing.T) {
 }
 
 func FuzzLoad(f *testing.F) {
-	for _, seed := range []string{"", "root = \"x\"", "[http]\naddress = 3", "http.address = \"a:1\"", "http = {address = \"a:1\", x = [{}]}", "[[http]]\n", "[a.b]\nc.d=1"} {
+	for _, seed := range []string{"", "root = \"x\"", "[http]\naddress = 3", "http.address = \"a:1\"", "http = {address = \"a:1\", x = [{}]}", "[[http]]\n", "[a.b]\nc.d=1",
+		"[[node]]\nname = \"a\"\n[[node]]\nweight = 2\n", "node = [{name = \"a\"}]", "[[route]]\nnodes = [\"a\", 3]", "[[node.x]]\n[node.y]"} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
@@ -221,6 +228,7 @@ func FuzzLoad(f *testing.F) {
 			}
 			return
 		}
+		setElementDefaults(&cfg, places(text))
 		for key, p := range places(text) {
 			if line := p.line; line < 1 || line > bytes.Count(text, []byte("\n"))+1 {
 				t.Errorf("%q stands on line %d", key, line)

@@ -8,38 +8,43 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func configCommand() *cobra.Command {
+func configCommand(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
 		Short: "Check a configuration file, show what holds",
 		Args:  noArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(configCheckCommand(), configShowCommand())
+	cmd.AddCommand(configCheckCommand(env), configShowCommand(env))
 	return cmd
 }
 
-func configCheckCommand() *cobra.Command {
+func configCheckCommand(env Env) *cobra.Command {
 	var valuesOnly bool
+	role := roleServe
 	cmd := &cobra.Command{
 		Use:   "check FILE",
-		Short: "Tell whether serve would start with this file",
-		Long: `Check reads a configuration file as serve does and reports every mistake with its line. It exits 0 if serve would
-start with it and 2 if not. A file without "root" is fine: --root can name it.`,
+		Short: "Tell whether a server would start with this file",
+		Long: `Check reads a configuration file as serve does, or the role that --role names, and reports every mistake with its line. It exits 0
+if the server would start with it and 2 if not. A file without "root" is fine: --root can name it.`,
 		Example: `  packhorse config check /etc/packhorse.toml
+  packhorse config check --role gateway /etc/packhorse.toml
   packhorse config check --values-only packhorse.toml   # for another machine: look at no directory, certificate or program`,
 		Args: exactArgs(1, "one FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			src := source{file: args[0], flags: cmd.Flags()}
+			src := source{role: role, env: env, file: args[0], flags: cmd.Flags()}
 			cfg, _, err := src.load()
 			if err == nil {
 				err = cfg.check()
 			}
+			if cfg.Root == "" {
+				cfg.Root = "."
+			}
+			if err == nil {
+				err = cfg.checkRole(role)
+			}
 			if err == nil && !valuesOnly {
-				if cfg.Root == "" {
-					cfg.Root = "."
-				}
-				err = cfg.checkDisk()
+				err = cfg.checkDisk(role)
 			}
 			if err != nil {
 				return usage(err)
@@ -49,23 +54,28 @@ start with it and 2 if not. A file without "root" is fine: --root can name it.`,
 		},
 	}
 	cmd.Flags().BoolVar(&valuesOnly, "values-only", false, "look at the values only, not at what this machine has")
+	cmd.Flags().Var(&role, "role", "the `ROLE` that is to start: serve, storage or gateway")
 	return cmd
 }
 
-func configShowCommand() *cobra.Command {
+func configShowCommand(env Env) *cobra.Command {
+	role := roleServe
 	cmd := &cobra.Command{
 		Use:   "show",
 		Short: "Show every setting and where its value came from",
-		Long: `Show prints the settings that serve would use with the same flags: a complete configuration file in which each line
-ends with where the value came from: "default", FILE:LINE, or the flag. "auto" stands where serve chooses: git.slots and
+		Long: `Show prints the settings that serve, or the role that --role names, would use with the same flags: a complete configuration file in
+which each line ends with where the value came from: "default", FILE:LINE, or the flag. "auto" stands where the server chooses: git.slots and
 git.threads by this machine's CPUs, cache.max_bytes and cache.min_free by the file system when it starts.`,
 		Example: `  packhorse config show
   packhorse config show --config /etc/packhorse.toml --http 127.0.0.1:9000
+  packhorse config show --role gateway --node a=10.0.0.7:9100
   packhorse config show --root /srv/git > packhorse.toml   # a file to start from`,
 		Args: noArgs,
 	}
-	src := addConfigFlags(cmd.Flags())
+	src := addConfigFlags(cmd.Flags(), roleAny, env)
+	cmd.Flags().Var(&role, "role", "the `ROLE` whose settings are shown: serve, storage or gateway")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		src.role = role
 		cfg, from, err := src.load()
 		if err != nil {
 			return usage(err)
@@ -85,7 +95,11 @@ func showConfig(w io.Writer, cfg *Config, from origins) error {
 		}
 		if prefix != table {
 			table = prefix
-			fmt.Fprintf(&out, "\n[%s]\n", table)
+			if array := plainKey(table); array != table {
+				fmt.Fprintf(&out, "\n[[%s]]\n", array)
+			} else {
+				fmt.Fprintf(&out, "\n[%s]\n", table)
+			}
 		}
 		origin := from[s.Key]
 		if choice := auto[s.Key]; choice != "" {

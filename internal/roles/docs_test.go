@@ -46,9 +46,8 @@ func configPage(t *testing.T) string {
 			structs[g.Specs[0].(*ast.TypeSpec).Name.Name] = g
 		}
 	}
-	cfg := DefaultConfig()
 	values := map[string]setting{}
-	for _, s := range settings(&cfg) {
+	for _, s := range keys() {
 		values[s.Key] = s
 	}
 	flags := map[string]string{"cache.enabled": "--no-cache"}
@@ -63,11 +62,15 @@ func configPage(t *testing.T) string {
 		decl := structs[typeName]
 		for _, field := range decl.Specs[0].(*ast.TypeSpec).Type.(*ast.StructType).Fields.List {
 			key := prefix + reflect.StructTag(strings.Trim(field.Tag.Value, "`")).Get("toml")
-			name := field.Type.(*ast.Ident).Name
+			heading, typ := "["+key+"]", field.Type
+			if array, ok := typ.(*ast.ArrayType); ok {
+				heading, typ = "["+heading+"]", array.Elt
+			}
+			name := typ.(*ast.Ident).Name
 			if sub, nested := structs[name]; nested {
 				about := strings.TrimPrefix(oneLine(sub.Doc.Text()), name+" ")
 				about = strings.TrimPrefix(strings.TrimPrefix(about, "is "), "are ")
-				fmt.Fprintf(&out, "\n## [%s]\n%s%s\n\n", key, strings.ToUpper(about[:1]), about[1:])
+				fmt.Fprintf(&out, "\n## %s\n%s%s\n\n", heading, strings.ToUpper(about[:1]), about[1:])
 				write(name, key+".")
 				continue
 			}
@@ -99,8 +102,11 @@ const configIntroduction = `# Configuration
 <!-- Written by "make docs" from the comments in internal/roles/config.go. -->
 
 One TOML file, named with ` + "`--config FILE`" + `; flags go over it, and what neither says has its default. A key that does not exist is an
-error. ` + "`packhorse config check FILE`" + ` tells whether serve would start with a file; ` + "`packhorse config show`" + ` prints the values
-that hold and where each came from, as a file to start from. Changes need a restart, except for the content of the TLS files.
+error. ` + "`packhorse config check FILE`" + ` tells whether a server would start with a file; ` + "`packhorse config show`" + ` prints the values
+that hold and where each came from, as a file to start from. One file does for all roles: each takes what concerns it.
+
+SIGHUP makes a running server read the file again. Nodes, routes and the log's level change at once; the log names what needs a restart, and a
+file that the server would not start with changes nothing. The content of TLS and secret files needs no signal.
 
 Durations are strings like "500ms", "30s", "5m"; sizes are numbers of bytes or strings like "64KiB", "10GiB".
 

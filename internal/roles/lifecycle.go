@@ -6,23 +6,82 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/packhorse-git/packhorse/internal/observe"
+	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
 // opsLinger is how long an answer of the private listener may still take once everything else has ended.
 const opsLinger = time.Second
 
-// runServe starts the parts bottom up, waits for ctx to end or a part to fail, and stops them top down: readiness turns red,
-// after shutdown.delay the listener closes, running requests get shutdown.grace, then the node closes, and the private listener
+// server is a role's parts, wired.
+type server struct {
+	public  *port         // for clients; nil: none
+	control *port         // for gateways; nil: none
+	node    *storage.Node // nil in a gateway
+	// ready tells whether requests can be answered.
+	ready func() error
+	// drain, unless nil, tells others that no more requests should come; those that do are answered.
+	drain func()
+	// reload, unless nil, takes the nodes and routes of a configuration that was read again. After an error everything is as it was.
+	reload func(Config) error
+	// admin, unless nil, answers on the admin socket.
+	admin http.Handler
+	// close ends what requests were served from: git processes, fills, open repositories. Called once, last.
+	close func() error
+}
+
+// port is what answers on one listener.
+type port struct {
+	// serve accepts on l until shutdown; it then returns nil.
+	serve func(l net.Listener) error
+	// shutdown stops accepting, waits for running requests, and cuts off what still runs when ctx ends.
+	shutdown func(ctx context.Context) error
+}
+
+// newPort is an HTTP server on a listener that is wrapped.
+func newPort(h *http.Server, wrap func(net.Listener) net.Listener) *port {
+	return &port{
+		serve: func(l net.Listener) error {
+			if err := h.Serve(wrap(l)); !errors.Is(err, http.ErrServerClosed) {
+				return fmt.Errorf("serve HTTP: %w", err)
+			}
+			return nil
+		},
+		shutdown: func(ctx context.Context) error {
+			if err := h.Shutdown(ctx); err != nil {
+				return errors.Join(err, h.Close())
+			}
+			return nil
+		},
+	}
+}
+
+// build wires a role's parts.
+func build(role role, cfg Config, log *slog.Logger, reg prometheus.Registerer, version string) (*server, error) {
+	switch role {
+	case roleStorage:
+		return newStorage(cfg, log, reg, version)
+	}
+	return newServe(cfg, log, reg, version)
+}
+
+// run starts a role's parts bottom up, waits for ctx to end or a part to fail, and stops them top down: readiness turns red,
+// after shutdown.delay the listeners close, running requests get shutdown.grace, then the node closes, and the private listener
 // last, so that the whole end can be watched.
-func runServe(ctx context.Context, cfg Config, env Env) (err error) {
-	log, err := observe.NewLogger(env.Stderr, cfg.Log.Level, cfg.Log.Format)
+func run(ctx context.Context, src *source, cfg Config) (err error) {
+	env, level := src.env, new(slog.LevelVar)
+	if err := setLevel(level, cfg.Log.Level); err != nil {
+		return usage(err)
+	}
+	log, err := observe.NewLogger(env.Stderr, level, cfg.Log.Format)
 	if err != nil {
 		return usage(err)
 	}
@@ -31,71 +90,102 @@ func runServe(ctx context.Context, cfg Config, env Env) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, state.close()) }()
-
-	public, err := listen(cfg.HTTP.Address, "--http")
+	listeners, err := openListeners(src.role, cfg)
 	if err != nil {
 		return err
 	}
-	defer public.Close()
-	var private net.Listener
-	if cfg.Ops.Address != "" {
-		if private, err = listen(cfg.Ops.Address, "--ops"); err != nil {
-			return err
-		}
-		defer private.Close()
-		if host, _ := splitAddress(private.Addr().String()); !isLoopback(host) {
-			log.Warn("the private listener can be reached by other machines", "address", private.Addr().String())
+	defer listeners.close()
+	if listeners.private != nil {
+		if host, _ := splitAddress(listeners.private.Addr().String()); !isLoopback(host) {
+			log.Warn("the private listener can be reached by other machines", "address", listeners.private.Addr().String())
 		}
 	}
-
 	reg := observe.NewRegistry(versionOf(env).Version)
-	srv, err := newServe(cfg, log, reg, versionOf(env).Version)
+	srv, err := build(src.role, cfg, log, reg, versionOf(env).Version)
 	if err != nil {
 		return err
 	}
 
-	var draining atomic.Bool
-	ops := observe.NewOps(observe.OpsOptions{Log: log, Registry: reg, Ready: func() error {
-		if draining.Load() {
-			return errors.New("draining: the process is about to end")
-		}
-		return srv.ready()
-	}})
-	var opsDone errgroup.Group // outlives the public listener
-	if private != nil {
-		opsDone.Go(func() error { return ops.Serve(private) })
-	}
-
-	start := startOf(cfg, public, private)
+	watched := watch(listeners, srv, log, reg)
+	start := startOf(src.role, cfg, listeners)
 	if err := state.write(start); err != nil {
 		log.Warn("cannot write the addresses to the state directory", "error", err)
 	}
 	start.announce(env.Stderr, log, cfg)
 
-	run, stop := context.WithCancel(ctx)
+	running, stop := context.WithCancel(ctx)
+	defer stop()
 	var serving errgroup.Group
-	serving.Go(func() error {
-		defer stop()
-		return srv.serve(public)
-	})
-	<-run.Done()
-	draining.Store(true)
+	for _, p := range []struct {
+		*port
+		net.Listener
+	}{{srv.public, listeners.public}, {srv.control, listeners.node}} {
+		if p.port != nil && p.Listener != nil {
+			serving.Go(func() error {
+				defer stop()
+				return p.port.serve(p.Listener)
+			})
+		}
+	}
+	r := &reloader{source: src, running: cfg, level: level, log: log, take: srv.reload}
+	r.untilDone(running)
+	watched.draining.Store(true)
 	err = drain(ctx, cfg, log, srv)
 	err = errors.Join(err, serving.Wait(), srv.close())
-	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), opsLinger)
-	defer cancel()
-	err = errors.Join(err, ops.Close(closing), opsDone.Wait())
+	err = errors.Join(err, watched.close(context.WithoutCancel(ctx)))
 	if err == nil {
 		log.Info("stopped")
 	}
 	return err
 }
 
-// drain ends the public listener. That requests had to be cut off is worth a warning, not a failure: the limit is there to
-// be used.
+// watching is the private listener and the admin socket. They outlive the others.
+type watching struct {
+	draining atomic.Bool // readiness is red
+	ops      *observe.Ops
+	admin    *http.Server
+	serving  errgroup.Group
+}
+
+func watch(l listeners, srv *server, log *slog.Logger, reg *prometheus.Registry) *watching {
+	w := &watching{}
+	w.ops = observe.NewOps(observe.OpsOptions{Log: log, Registry: reg, Ready: func() error {
+		if w.draining.Load() {
+			return errors.New("draining: the process is about to end")
+		}
+		return srv.ready()
+	}})
+	if l.private != nil {
+		w.serving.Go(func() error { return w.ops.Serve(l.private) })
+	}
+	w.admin = newAdminServer(srv.admin, log)
+	if l.admin != nil {
+		w.serving.Go(func() error {
+			if err := w.admin.Serve(l.admin); !errors.Is(err, http.ErrServerClosed) {
+				return fmt.Errorf("serve the admin socket: %w", err)
+			}
+			return nil
+		})
+	}
+	return w
+}
+
+func (w *watching) close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, opsLinger)
+	defer cancel()
+	if err := w.admin.Shutdown(ctx); err != nil {
+		w.admin.Close()
+	}
+	return errors.Join(w.ops.Close(ctx), w.serving.Wait())
+}
+
+// drain ends the listeners. That requests had to be cut off is worth a warning, not a failure: the limit is there to be used.
 func drain(ctx context.Context, cfg Config, log *slog.Logger, srv *server) error {
 	free := context.WithoutCancel(ctx)
-	if ctx.Err() != nil { // asked to stop, and not because the listener failed
+	if srv.drain != nil {
+		srv.drain()
+	}
+	if ctx.Err() != nil { // asked to stop, and not because a listener failed
 		log.Info("draining", "delay", cfg.Shutdown.Delay.String(), "grace", cfg.Shutdown.Grace.String())
 		if d := cfg.Shutdown.Delay.Duration; d > 0 {
 			time.Sleep(d)
@@ -103,20 +193,18 @@ func drain(ctx context.Context, cfg Config, log *slog.Logger, srv *server) error
 	}
 	limit, cancel := context.WithTimeout(free, cfg.Shutdown.Grace.Duration)
 	defer cancel()
-	err := srv.shutdown(limit)
+	var ports errgroup.Group
+	for _, p := range []*port{srv.public, srv.control} {
+		if p != nil {
+			ports.Go(func() error { return p.shutdown(limit) })
+		}
+	}
+	err := ports.Wait()
 	if errors.Is(err, context.DeadlineExceeded) {
 		log.Warn("requests still ran after shutdown.grace and were cut off", "grace", cfg.Shutdown.Grace.String())
 		return nil
 	}
 	return err
-}
-
-func listen(address, flag string) (net.Listener, error) {
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("%w; stop what uses the address, or give another one with %s", err, flag)
-	}
-	return l, nil
 }
 
 // mkdirState makes the state directory for this user only: its cache holds the content of repositories.

@@ -2,12 +2,16 @@ package roles
 
 import (
 	"bytes"
+	"cmp"
 	"encoding"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"reflect"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,7 +26,8 @@ type setting struct {
 	Value reflect.Value
 }
 
-// settings lists the keys in the order of the struct.
+// settings lists the keys in the order of the struct. What stands in an array of tables has the number of its table, counted from 0, in
+// its key: "node[1].weight".
 func settings(c *Config) []setting {
 	var list []setting
 	var walk func(prefix string, v reflect.Value)
@@ -30,22 +35,68 @@ func settings(c *Config) []setting {
 		for i := range v.NumField() {
 			key := prefix + v.Type().Field(i).Tag.Get("toml")
 			field := v.Field(i)
-			if _, isText := field.Addr().Interface().(encoding.TextUnmarshaler); field.Kind() == reflect.Struct && !isText {
+			_, isText := field.Addr().Interface().(encoding.TextUnmarshaler)
+			switch {
+			case field.Kind() == reflect.Struct && !isText:
 				walk(key+".", field)
-				continue
+			case isTables(field.Type()):
+				for j := range field.Len() {
+					walk(fmt.Sprintf("%s[%d].", key, j), field.Index(j))
+				}
+			default:
+				list = append(list, setting{key, field})
 			}
-			list = append(list, setting{key, field})
 		}
 	}
 	walk("", reflect.ValueOf(c).Elem())
 	return list
 }
 
+// isTables tells an array of tables.
+func isTables(t reflect.Type) bool {
+	return t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Struct
+}
+
+// arrays calls do for each array of tables with its name.
+func arrays(c *Config, do func(name string, array reflect.Value)) {
+	v := reflect.ValueOf(c).Elem()
+	for i := range v.NumField() {
+		if isTables(v.Field(i).Type()) {
+			do(v.Type().Field(i).Tag.Get("toml"), v.Field(i))
+		}
+	}
+}
+
+// keys lists every key that a configuration may have, with its default: of an array of tables those of its first table.
+func keys() []setting {
+	cfg := DefaultConfig()
+	arrays(&cfg, func(name string, array reflect.Value) {
+		array.Set(reflect.Append(array, reflect.ValueOf(defaultElement(name))))
+	})
+	list := settings(&cfg)
+	for i := range list {
+		list[i].Key = plainKey(list[i].Key)
+	}
+	return list
+}
+
+var numberOfTable = regexp.MustCompile(`\[[0-9]+\]`)
+
+// plainKey is a key without the number of its table.
+func plainKey(key string) string { return numberOfTable.ReplaceAllString(key, "") }
+
 // String is the value as a flag takes it.
 func (s setting) String() string { return fmt.Sprint(s.Value.Interface()) }
 
 // TOML is the value as a file has it.
 func (s setting) TOML() string {
+	if words, ok := s.Value.Interface().([]string); ok {
+		quoted := make([]string, len(words))
+		for i, w := range words {
+			quoted[i] = strconv.Quote(w)
+		}
+		return "[" + strings.Join(quoted, ", ") + "]"
+	}
 	if _, ok := s.Value.Interface().(encoding.TextMarshaler); ok || s.Value.Kind() == reflect.String {
 		return strconv.Quote(s.String())
 	}
@@ -66,6 +117,8 @@ func (s setting) Set(text string) error {
 			return fmt.Errorf("%q is not true or false", text)
 		}
 		s.Value.SetBool(b)
+	case reflect.Slice:
+		return errors.New("this is no list")
 	default:
 		n, err := strconv.Atoi(text)
 		if err != nil {
@@ -91,49 +144,75 @@ func (s setting) Type() string {
 	return "text"
 }
 
-// configFlags are the flags of serve that stand for a key; everything else is in the file.
-var configFlags = []struct{ flag, key, usage string }{
-	{"root", "root", "serve the repositories below `DIR`"},
-	{"state", "state", "keep the cache and the lock in `DIR` (default ROOT/.packhorse)"},
-	{"http", "http.address", "public listener, `HOST:PORT`; port 0 picks a free one"},
-	{"public-read", "http.public_read", "let everybody who reaches the listener read every repository"},
-	{"tls-cert", "http.tls_cert", "TLS certificate and chain, PEM `FILE`; read again when it changes"},
-	{"tls-key", "http.tls_key", "private key of --tls-cert, PEM `FILE`"},
-	{"ops", "ops.address", "private listener for metrics, health and profiles, `HOST:PORT`"},
-	{"ops-expose", "ops.expose", "accept an --ops address that other machines can reach"},
-	{"shutdown-grace", "shutdown.grace", "how long running requests may take to end after SIGTERM (`DURATION`)"},
-	{"cache-dir", "cache.dir", "directory of the pack cache, `DIR` (default STATE/cache)"},
-	{"cache-max-bytes", "cache.max_bytes", "most bytes in the pack cache, as a `SIZE` like 10GiB; 0: 10 GiB or a tenth of the disk"},
-	{"git", "git.program", "the git program, a name or `PATH`"},
-	{"git-slots", "git.slots", "how many git processes may make packs at once; 0: one for each CPU"},
-	{"wants", "fetch.wants", "what may be asked for by object ID: `any|reachable|tip`"},
-	{"log-level", "log.level", "`LEVEL`: debug, info, warn or error"},
-	{"log-format", "log.format", "`FORMAT`: text, json, or auto (text on a terminal)"},
+// Which roles a flag is for.
+const (
+	inServe = 1 << iota
+	inStorage
+	inGateway
+	repositories = inServe | inStorage // roles that own repositories
+	public       = inServe | inGateway // roles that clients reach
+	everywhere   = repositories | public
+)
+
+// configFlags are the flags that stand for a key; everything else is in the file.
+var configFlags = []struct {
+	flag, key string
+	roles     int
+	usage     string
+}{
+	{"root", "root", repositories, "serve the repositories below `DIR`"},
+	{"state", "state", everywhere, "keep the lock, the cache and the admin socket in `DIR` (default ROOT/.packhorse; of a gateway ~/.local/state/packhorse/gateway)"},
+	{"http", "http.address", public, "public listener, `HOST:PORT`; port 0 picks a free one"},
+	{"public-read", "http.public_read", public, "let everybody who reaches the listener read every repository"},
+	{"tls-cert", "http.tls_cert", public, "TLS certificate and chain, PEM `FILE`; read again when it changes"},
+	{"tls-key", "http.tls_key", public, "private key of --tls-cert, PEM `FILE`"},
+	{"listen", "storage.listen", repositories, "port for gateways and the control API, `HOST:PORT|unix:PATH`"},
+	{"ops", "ops.address", everywhere, "private listener for metrics, health and profiles, `HOST:PORT`"},
+	{"ops-expose", "ops.expose", everywhere, "accept an --ops address that other machines can reach"},
+	{"shutdown-grace", "shutdown.grace", everywhere, "how long running requests may take to end after SIGTERM (`DURATION`)"},
+	{"cache-dir", "cache.dir", repositories, "directory of the pack cache, `DIR` (default STATE/cache)"},
+	{"cache-max-bytes", "cache.max_bytes", repositories, "most bytes in the pack cache, as a `SIZE` like 10GiB; 0: 10 GiB or a tenth of the disk"},
+	{"git", "git.program", repositories, "the git program, a name or `PATH`"},
+	{"git-slots", "git.slots", repositories, "how many git processes may make packs at once; 0: one for each CPU"},
+	{"wants", "fetch.wants", repositories, "what may be asked for by object ID: `any|reachable|tip`"},
+	{"log-level", "log.level", everywhere, "`LEVEL`: debug, info, warn or error"},
+	{"log-format", "log.format", everywhere, "`FORMAT`: text, json, or auto (text on a terminal)"},
 }
 
-// source tells what the configuration is read from: a file, and flags over it.
+// source tells what the configuration is read from: a file, and flags over it. It can be read again.
 type source struct {
+	role    role
+	env     Env
 	file    string
 	flags   *pflag.FlagSet
 	values  Config // where the flags are parsed to
 	noCache bool
+	nodes   nodeFlags
 }
 
-// addConfigFlags defines the configuration's flags on a command.
-func addConfigFlags(flags *pflag.FlagSet) *source {
-	s := &source{flags: flags, values: DefaultConfig()}
+// addConfigFlags defines the flags of a role on a command; those of no role are all.
+func addConfigFlags(flags *pflag.FlagSet, role role, env Env) *source {
+	s := &source{role: role, env: env, flags: flags, values: DefaultConfig()}
 	flags.StringVar(&s.file, "config", "", "read the configuration from `FILE` (TOML); flags go over it")
 	byKey := map[string]setting{}
 	for _, f := range settings(&s.values) {
 		byKey[f.Key] = f
 	}
 	for _, f := range configFlags {
+		if f.roles&role.flags() == 0 {
+			continue
+		}
 		flag := flags.VarPF(byKey[f.key], f.flag, "", f.usage)
 		if byKey[f.key].Value.Kind() == reflect.Bool {
 			flag.NoOptDefVal = "true"
 		}
 	}
-	flags.BoolVar(&s.noCache, "no-cache", false, "make every pack anew and keep none")
+	if role.flags()&repositories != 0 {
+		flags.BoolVar(&s.noCache, "no-cache", false, "make every pack anew and keep none")
+	}
+	if role.flags()&inGateway != 0 {
+		flags.Var(&s.nodes, "node", "ask the storage node at `NAME=ADDRESS[,WEIGHT]`, HOST:PORT or unix:PATH; give one for each node")
+	}
 	return s
 }
 
@@ -170,7 +249,8 @@ func (s *source) load() (Config, origins, error) {
 		cfg.Cache.Enabled = false
 		from["cache.enabled"] = "--no-cache"
 	}
-	cfg.complete()
+	s.nodes.addTo(&cfg, from)
+	cfg.complete(s.role, s.env)
 	return cfg, from, nil
 }
 
@@ -193,12 +273,50 @@ func loadFile(file string, cfg *Config, from origins) error {
 	if err := decode(text, cfg); err != nil {
 		return inFile(file, text, err)
 	}
-	for key, at := range places(text) {
-		if _, known := from[key]; known {
-			from[key] = fmt.Sprintf("%s:%d", file, at.line)
+	at := places(text)
+	if err := singleTables(file, cfg, at); err != nil {
+		return err
+	}
+	setElementDefaults(cfg, at)
+	for _, s := range settings(cfg) {
+		if p, given := at[s.Key]; given {
+			from[s.Key] = fmt.Sprintf("%s:%d", file, p.line)
+		} else {
+			from[s.Key] = "default"
 		}
 	}
 	return nil
+}
+
+// singleTables finds [node] where [[node]] is meant: the decoder takes it for one of them.
+func singleTables(file string, cfg *Config, given map[string]place) error {
+	line, name := 0, ""
+	arrays(cfg, func(array string, _ reflect.Value) {
+		for key, at := range given {
+			if strings.HasPrefix(key, array+".") && (line == 0 || at.line < line) {
+				line, name = at.line, array
+			}
+		}
+	})
+	if line == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s:%d: there may be several %ss; write [[%s]]", file, line, name, name)
+}
+
+// setElementDefaults sets what the tables of arrays do not say; the decoder leaves it zero.
+func setElementDefaults(cfg *Config, given map[string]place) {
+	arrays(cfg, func(name string, array reflect.Value) {
+		for i := range array.Len() {
+			defaults := reflect.ValueOf(defaultElement(name))
+			for j := range defaults.NumField() {
+				key := fmt.Sprintf("%s[%d].%s", name, i, defaults.Type().Field(j).Tag.Get("toml"))
+				if _, ok := given[key]; !ok {
+					array.Index(i).Field(j).Set(defaults.Field(j))
+				}
+			}
+		}
+	})
 }
 
 func decode(text []byte, cfg *Config) error {
@@ -228,13 +346,18 @@ func inFile(file string, text []byte, err error) error {
 		return fmt.Errorf("%s:%d:%d: %s", file, line, column, msg)
 	}
 	// The decoder does not say where a bare number stood that should have been a string.
-	var scratch Config
+	known := map[string]setting{}
+	for _, s := range keys() {
+		known[s.Key] = s
+	}
 	at := places(text)
-	for _, s := range settings(&scratch) {
-		if p, given := at[s.Key]; given {
-			if err := s.Set(p.value); err != nil {
-				return fmt.Errorf("%s:%d: %s: %w", file, p.line, s.Key, err)
-			}
+	for _, key := range slices.SortedFunc(maps.Keys(at), func(a, b string) int { return cmp.Compare(at[a].line, at[b].line) }) {
+		s, ok := known[plainKey(key)]
+		if !ok || s.Value.Kind() == reflect.Slice {
+			continue
+		}
+		if err := s.Set(at[key].value); err != nil {
+			return fmt.Errorf("%s:%d: %s: %w", file, at[key].line, s.Key, err)
 		}
 	}
 	return fmt.Errorf("%s: %w", file, err)
@@ -252,14 +375,17 @@ func suggest(key string) string {
 			best, nearest = d, known
 		}
 	}
-	var cfg Config
-	for _, f := range settings(&cfg) {
+	inTable := ""
+	for _, f := range keys() {
 		table, last, nested := strings.Cut(f.Key, ".")
-		if nested && key == last { // the right key outside its table
-			return fmt.Sprintf("did you mean %q?", f.Key)
+		if nested && key == last && inTable == "" {
+			inTable = f.Key
 		}
 		consider(f.Key)
 		consider(table)
+	}
+	if inTable != "" && best > 1 { // the right key outside its table, and nothing is a letter away
+		nearest = inTable
 	}
 	if nearest == "" {
 		return where
@@ -299,11 +425,17 @@ func places(text []byte) map[string]place {
 	var p unstable.Parser
 	p.Reset(text)
 	var table []string
+	tables := map[string]int{} // of each array
 	for p.NextExpression() {
 		e := p.Expression()
 		switch e.Kind {
 		case unstable.Table:
 			table, _ = keyOf(&p, e.Key())
+		case unstable.ArrayTable:
+			table, _ = keyOf(&p, e.Key())
+			name := strings.Join(table, ".")
+			table = []string{fmt.Sprintf("%s[%d]", name, tables[name])}
+			tables[name]++
 		case unstable.KeyValue:
 			addPlaces(&p, e, table, found)
 		}
@@ -320,6 +452,16 @@ func addPlaces(p *unstable.Parser, e *unstable.Node, table []string, found map[s
 			addPlaces(p, children.Node(), key, found)
 		}
 		return
+	}
+	if v.Kind == unstable.Array {
+		i := 0
+		for children := v.Children(); children.Next(); i++ {
+			if c := children.Node(); c.Kind == unstable.InlineTable { // node = [{...}, {...}]
+				for fields := c.Children(); fields.Next(); {
+					addPlaces(p, fields.Node(), []string{fmt.Sprintf("%s[%d]", strings.Join(key, "."), i)}, found)
+				}
+			}
+		}
 	}
 	found[strings.Join(key, ".")] = place{line, string(v.Data)}
 }

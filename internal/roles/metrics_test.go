@@ -81,27 +81,31 @@ type metric struct {
 	labels           []string
 }
 
-// registered lists the metrics that a node with everything turned on registers, by name.
+// registered lists the metrics that the roles register with everything turned on, by name.
 func registered(t *testing.T) []metric {
 	t.Helper()
-	cfg := DefaultConfig()
-	cfg.Root = t.TempDir()
-	cfg.complete()
-	reg := &recorder{Registerer: prometheus.NewRegistry()}
-	if err := mkdirState(cfg.State); err != nil {
-		t.Fatal(err)
-	}
-	srv, err := newServe(cfg, slog.New(slog.DiscardHandler), reg, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := srv.close(); err != nil {
-			t.Error(err)
+	var collectors []prometheus.Collector
+	for _, role := range []role{roleServe, roleStorage} {
+		cfg := DefaultConfig()
+		cfg.Root = t.TempDir()
+		cfg.State = t.TempDir()
+		cfg.Storage.Listen = "127.0.0.1:0"
+		cfg.Node = []NodeConfig{{Name: "a", Address: "127.0.0.1:1", Weight: 1, Transport: transportChannel}}
+		cfg.complete(role, Env{})
+		reg := &recorder{Registerer: prometheus.NewRegistry()}
+		srv, err := build(role, cfg, slog.New(slog.DiscardHandler), reg, "test")
+		if err != nil {
+			t.Fatal(err)
 		}
-	})
+		t.Cleanup(func() {
+			if err := srv.close(); err != nil {
+				t.Error(err)
+			}
+		})
+		collectors = append(collectors, reg.collectors...)
+	}
 	byName := map[string]metric{}
-	for _, c := range reg.collectors {
+	for _, c := range collectors {
 		descs := make(chan *prometheus.Desc, 100)
 		c.Describe(descs)
 		close(descs)

@@ -1,7 +1,7 @@
 // Package roles turns a command line into running parts: configuration, commands, wiring and lifecycle.
 //
 // The program is a function of its environment: Main gets the arguments, the streams and the variables, and returns the exit
-// code, so that tests start the same thing that users do. A role is a short function in a file of its own (serve.go) that
+// code, so that tests start the same thing that users do. A role is a short function in a file of its own (serve.go, storage.go) that
 // builds the parts bottom up and hands them to the lifecycle (lifecycle.go), which starts and stops them in order.
 //
 // Configuration belongs here and nowhere else: the packages below take plain options. See Config.
@@ -13,7 +13,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -28,11 +30,21 @@ type Env struct {
 	Stderr  io.Writer
 	Environ []string // "NAME=value"
 	Version string   // set by the linker; empty: what the build info knows
+
+	// Hangups begins to deliver the process's SIGHUPs until stop is called; nil: there are none. A server reads its configuration again
+	// at each; other commands leave the signal its default effect.
+	Hangups func() (signals <-chan os.Signal, stop func())
 }
 
 // OSEnv is the environment of the running process.
 func OSEnv(version string) Env {
-	return Env{os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Environ(), version}
+	return Env{os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Environ(), version, hangups}
+}
+
+func hangups() (<-chan os.Signal, func()) {
+	signals := make(chan os.Signal, 1) // one that waits stands for all that come before it is read
+	signal.Notify(signals, syscall.SIGHUP)
+	return signals, func() { signal.Stop(signals) }
 }
 
 // Getenv is the value of a variable; the last one counts, as for exec.Cmd.
@@ -105,7 +117,8 @@ than copying a file.`,
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 	root.SuggestionsMinimumDistance = 2
 	root.SetVersionTemplate(versionOf(env).line())
-	root.AddCommand(serveCommand(env), configCommand(), versionCommand(env), bench.Command(bench.Env{Stdout: env.Stdout, Stderr: env.Stderr}))
+	root.AddCommand(serveCommand(env), storageCommand(env), nodesCommand(env), drainCommand(env), undrainCommand(env),
+		configCommand(env), versionCommand(env), bench.Command(bench.Env{Stdout: env.Stdout, Stderr: env.Stderr}))
 	wrongArgumentsAreUsage(root)
 	return root
 }

@@ -36,40 +36,20 @@ const (
 )
 
 func serveCommand(env Env) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "serve",
+	return roleCommand(roleServe, env, &cobra.Command{
 		Short: "Serve the repositories below a directory",
 		Long: `Serve answers fetches over smart HTTP (protocol v0, v1 and v2) for every bare repository and .git directory below --root, by its
 path relative to it, with or without ".git". Repositories appear and go as the directory changes; nothing is
-registered. Metrics, health and profiles are on the private listener (--ops).
+registered. Metrics, health and profiles are on the private listener (--ops), the control API on --listen, if there is one.
 
 SIGTERM or SIGINT ends it: readiness turns red, running fetches may end within shutdown.grace, a second
-signal ends it at once.`,
+signal ends it at once. SIGHUP reads the configuration again.`,
 		Example: `  packhorse serve --root /srv/git
   git clone http://127.0.0.1:8080/team/app              # from /srv/git/team/app.git
 
   packhorse serve --root /srv/git --http :8080 --public-read --tls-cert cert.pem --tls-key key.pem
   packhorse serve --config /etc/packhorse.toml --log-level debug`,
-		Args: noArgs,
-	}
-	src := addConfigFlags(cmd.Flags())
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, _, err := src.load()
-		if err != nil {
-			return usage(err)
-		}
-		if cfg.Root == "" {
-			return usage(errors.New("which repositories? name the directory that holds them with --root DIR (or root in the configuration)"))
-		}
-		if err := cfg.check(); err != nil {
-			return usage(err)
-		}
-		if err := cfg.checkDisk(); err != nil {
-			return usage(err)
-		}
-		return runServe(cmd.Context(), cfg, env)
-	}
-	return cmd
+	})
 }
 
 // refsLimits bound the git commands that list refs: short ones, of repositories with reftables alone, one for each change.
@@ -77,46 +57,21 @@ func refsLimits() process.Limits {
 	return process.Limits{Slots: 4, Queue: 256, Wait: 10 * time.Second, Time: 15 * time.Second}
 }
 
-// server is what answers on the public listener, with everything below it.
-type server struct {
-	// serve accepts on l until shutdown; it then returns nil.
-	serve func(l net.Listener) error
-	// shutdown stops accepting, waits for running requests, and cuts off what still runs when ctx ends.
-	shutdown func(ctx context.Context) error
-	// ready tells whether requests can be answered.
-	ready func() error
-	// close ends what requests were served from: git processes, fills, open repositories. Called once, last.
-	close func() error
-}
-
 // newServe wires the embedded node and its gateway, bottom up.
 func newServe(cfg Config, log *slog.Logger, reg prometheus.Registerer, version string) (*server, error) {
-	runner, source, cache, err := newSource(cfg, log, reg)
+	lanes, metrics := newLanes(cfg, reg), gateway.NewMetrics()
+	s, err := newNodeServer(cfg, log, reg, lanes, metrics.Copies(), version)
 	if err != nil {
 		return nil, err
 	}
-	closeSource := func() error {
-		closeCache := func() error { return nil }
-		if cache != nil {
-			closeCache = cache.Close
-		}
-		return closeBelow(closeCache, runner.Close, closePatience, closeLimit)
+	router := gateway.NewRouter()
+	if err := router.Set([]gateway.Route{{Replicas: []*gateway.Replica{{Name: localNode, Node: s.node}}}}); err != nil {
+		return nil, errors.Join(err, s.close())
 	}
-	node, err := newNode(cfg, log, reg, source, repo.NewTables(runner), version)
-	if err != nil {
-		return nil, errors.Join(err, closeSource())
+	if s.public, err = newFront(cfg, log, reg, newGateway(cfg, log, reg, lanes, metrics, router)); err != nil {
+		return nil, errors.Join(err, s.close())
 	}
-	handler, err := newGateway(cfg, log, reg, node)
-	if err != nil {
-		return nil, errors.Join(err, node.Close(), closeSource())
-	}
-	front, err := newFront(cfg, log, reg, handler)
-	if err != nil {
-		return nil, errors.Join(err, node.Close(), closeSource())
-	}
-	front.ready = node.Ready
-	front.close = func() error { return errors.Join(closeSource(), node.Close()) }
-	return front, nil
+	return s, nil
 }
 
 // closeBelow closes the cache, which ends its fills and with them their git processes, and then the runner. A process that does
@@ -210,20 +165,25 @@ func newNode(cfg Config, log *slog.Logger, reg prometheus.Registerer, source pac
 // localNode is the name of the node that is in the gateway's own process.
 const localNode = "local"
 
-func newGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer, node gateway.Node) (*gateway.HTTP, error) {
-	router := gateway.NewRouter()
-	if err := router.Set([]gateway.Route{{Replicas: []*gateway.Replica{{Name: localNode, Node: node}}}}); err != nil {
-		return nil, err
-	}
-	metrics := gateway.NewMetrics()
-	small, bulky := admit.NewLane("small", cfg.Lanes.Small), admit.NewLane("bulk", cfg.Lanes.Bulk)
+func newGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, metrics *gateway.Metrics, router *gateway.Router) *gateway.HTTP {
 	memory := admit.NewBudget("requests", int64(cfg.Lanes.RequestBytes))
 	register(reg, metrics, memory, router)
-	reg.MustRegister(admit.Collectors(small, bulky)...)
 	return gateway.NewHTTP(gateway.Options{
-		Router: router, Pump: bulk.NewPump(bulk.PumpOptions{}), Small: small, Bulk: bulky, Memory: memory, Metrics: metrics, Log: log,
+		Router: router, Pump: lanes.pump, Small: lanes.small, Bulk: lanes.bulk, Memory: memory, Metrics: metrics, Log: log,
 		MaxBody: int64(cfg.HTTP.MaxBody), ReadStall: cfg.HTTP.ReadStall.Duration,
-	}), nil
+	})
+}
+
+// lanes are what all work in a process shares.
+type lanes struct {
+	pump        *bulk.Pump
+	small, bulk *admit.Lane
+}
+
+func newLanes(cfg Config, reg prometheus.Registerer) lanes {
+	l := lanes{bulk.NewPump(bulk.PumpOptions{}), admit.NewLane("small", cfg.Lanes.Small), admit.NewLane("bulk", cfg.Lanes.Bulk)}
+	reg.MustRegister(admit.Collectors(l.small, l.bulk)...)
+	return l
 }
 
 // collected is a package's metrics.
@@ -236,7 +196,7 @@ func register(reg prometheus.Registerer, all ...collected) {
 }
 
 // newFront is the HTTP server around a handler. Nothing may stand between it and the handler's own connections but TLS.
-func newFront(cfg Config, log *slog.Logger, reg prometheus.Registerer, handler *gateway.HTTP) (*server, error) {
+func newFront(cfg Config, log *slog.Logger, reg prometheus.Registerer, handler *gateway.HTTP) (*port, error) {
 	errorLog := newHTTPLog(log)
 	register(reg, errorLog)
 	h := &http.Server{
@@ -261,18 +221,5 @@ func newFront(cfg Config, log *slog.Logger, reg prometheus.Registerer, handler *
 			})
 		}
 	}
-	return &server{
-		serve: func(l net.Listener) error {
-			if err := h.Serve(wrap(l)); !errors.Is(err, http.ErrServerClosed) {
-				return fmt.Errorf("serve HTTP: %w", err)
-			}
-			return nil
-		},
-		shutdown: func(ctx context.Context) error {
-			if err := h.Shutdown(ctx); err != nil {
-				return errors.Join(err, h.Close())
-			}
-			return nil
-		},
-	}, nil
+	return newPort(h, wrap), nil
 }

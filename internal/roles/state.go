@@ -18,10 +18,24 @@ type state struct{ file *os.File }
 
 // started is what a running process tells of itself, in serve.json and at the start.
 type started struct {
-	PID  int    `json:"pid"`
-	Root string `json:"root"`
-	HTTP string `json:"http"`          // URL of the public listener
-	Ops  string `json:"ops,omitempty"` // URL of the private listener
+	PID    int    `json:"pid"`
+	Role   role   `json:"role"`
+	Root   string `json:"root,omitempty"`
+	HTTP   string `json:"http,omitempty"`   // URL of the public listener
+	Listen string `json:"listen,omitempty"` // the node's port: HOST:PORT or unix:PATH
+	Ops    string `json:"ops,omitempty"`    // URL of the private listener
+	Admin  string `json:"admin,omitempty"`  // path of the admin socket
+}
+
+// who tells of a running process for a message.
+func (s started) who() string {
+	switch s.Role {
+	case roleGateway:
+		return fmt.Sprintf("process %d, a gateway at %s", s.PID, s.HTTP)
+	case roleStorage:
+		return fmt.Sprintf("process %d, which serves %s at %s", s.PID, s.Root, s.Listen)
+	}
+	return fmt.Sprintf("process %d, which serves %s at %s", s.PID, s.Root, s.HTTP)
 }
 
 // openState takes the state directory, making it if need be. If another process has it, the error names that process.
@@ -39,7 +53,7 @@ func openState(dir string) (*state, error) {
 		var other started
 		who := "another process"
 		if json.NewDecoder(io.LimitReader(f, 4096)).Decode(&other) == nil && other.PID != 0 {
-			who = fmt.Sprintf("process %d, which serves %s at %s", other.PID, other.Root, other.HTTP)
+			who = other.who()
 		}
 		return nil, fmt.Errorf("the state directory %s is in use by %s; stop it, or give this one a directory of its own with --state", dir, who)
 	}

@@ -83,3 +83,21 @@ func (d Duration) String() string {
 	}
 	return s
 }
+
+// FileMode is the rights on a file, written as a string in octal: "0600".
+type FileMode uint32
+
+// UnmarshalText reads three or four octal digits.
+func (m *FileMode) UnmarshalText(text []byte) error {
+	n, err := strconv.ParseUint(string(text), 8, 32)
+	if err != nil || n > 0o777 {
+		return fmt.Errorf("%q are no rights on a file; write them in octal, as in \"0600\"", text)
+	}
+	*m = FileMode(n)
+	return nil
+}
+
+// MarshalText writes four octal digits.
+func (m FileMode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+
+func (m FileMode) String() string { return fmt.Sprintf("%04o", uint32(m)) }

@@ -1,0 +1,158 @@
+package roles
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gateway"
+)
+
+// runMain runs a command and returns its exit code and what it printed.
+func runMain(args ...string) (code int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	code = Main(context.Background(), Env{Args: args, Stdout: &out, Stderr: &errs, Stdin: strings.NewReader("")})
+	return code, out.String(), errs.String()
+}
+
+// socketDir is a directory whose path is short enough for a socket.
+func socketDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "ph")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+func TestAdminCommands(t *testing.T) {
+	t.Parallel()
+	state := socketDir(t)
+	router := gateway.NewRouter()
+	down := func() error { return fault.New(fault.Unavailable, "nobody answers") }
+	err := router.Set([]gateway.Route{
+		{Replicas: []*gateway.Replica{{Name: "a", Weight: 2}}},
+		{Prefix: "team", Replicas: []*gateway.Replica{{Name: "b", Weight: 1, Ready: down}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := listenUnix(adminSocket(state), 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := newAdminServer(newAdmin(router), slog.New(slog.DiscardHandler))
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(l) }()
+	t.Cleanup(func() {
+		server.Close()
+		<-done
+	})
+
+	config := filepath.Join(state, "packhorse.toml")
+	if err := os.WriteFile(config, []byte("state = \""+state+"\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, out, errs := runMain("nodes", "--config", config)
+	if code != 0 || !strings.Contains(out, "NODE  STATE  WEIGHT") || !strings.Contains(out, "a     up     2       0        0       0       all") ||
+		!strings.Contains(out, "b: nobody answers") {
+		t.Errorf("nodes: %d\n%s%s", code, out, errs)
+	}
+	for _, step := range []struct{ args, want string }{
+		{"drain node a", "a: drained, 0 requests running\n"},
+		{"drain node a", "a: drained, 0 requests running\n"},
+		{"undrain node a", "a: up, 0 requests running\n"},
+		{"undrain node b", "b: down, 0 requests running\n"},
+	} {
+		if code, out, errs := runMain(append(strings.Fields(step.args), "--state", state)...); code != 0 || out != step.want {
+			t.Errorf("%s: %d %q %q, want %q", step.args, code, out, errs, step.want)
+		}
+	}
+	if code, _, errs := runMain("drain", "node", "../c", "--state", state); code != exitFailed || !strings.Contains(errs, "packhorse: ") {
+		t.Errorf("an unknown node: %d %q", code, errs)
+	}
+	code, out, _ = runMain("nodes", "--json", "--state", state)
+	var list []nodeStatus
+	if err := json.Unmarshal([]byte(out), &list); code != 0 || err != nil || len(list) != 2 || list[0].Name != "a" || !list[0].Up || list[1].Up ||
+		list[1].Prefixes[0] != "team" {
+		t.Errorf("nodes --json: %d %v\n%s", code, err, out)
+	}
+}
+
+func TestAdminCommandsWithoutAGateway(t *testing.T) {
+	t.Parallel()
+	state := socketDir(t)
+	code, _, errs := runMain("nodes", "--state", state)
+	if code != exitFailed || !strings.Contains(errs, "no gateway answers at "+state+"/admin.sock; is it running") {
+		t.Errorf("no socket: %d %q", code, errs)
+	}
+	leave(t, adminSocket(state))
+	if code, _, errs := runMain("nodes", "--state", state); code != exitFailed || !strings.Contains(errs, "no gateway answers at") {
+		t.Errorf("a socket that was left: %d %q", code, errs)
+	}
+	if code, _, errs := runMain("drain", "node", "--state", state); code != exitUsage || !strings.Contains(errs, "takes one NAME") {
+		t.Errorf("no name: %d %q", code, errs)
+	}
+	if code, _, errs := runMain("nodes"); code != exitUsage || !strings.Contains(errs, "--state DIR") { // there is no HOME
+		t.Errorf("no state: %d %q", code, errs)
+	}
+}
+
+// leave makes a socket file that nobody listens at, as a killed process leaves it.
+func leave(t *testing.T, file string) {
+	t.Helper()
+	l, err := net.Listen("unix", file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	l.Close()
+}
+
+// Not parallel: the umask is the process's.
+func TestListenNodeAtASocket(t *testing.T) {
+	file := filepath.Join(socketDir(t), "node.sock")
+	leave(t, file)
+	l, err := listenNode("unix:"+file, 0o660)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o660 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	accepted := make(chan error, 1)
+	go func() {
+		conn, err := l.Accept()
+		if err == nil {
+			_, err = io.Copy(io.Discard, conn)
+			conn.Close()
+		}
+		accepted <- err
+	}()
+	if _, err := listenNode("unix:"+file, 0o600); err == nil || !strings.Contains(err.Error(), "another process answers at") {
+		t.Errorf("a socket in use: %v", err)
+	}
+	if err := <-accepted; err != nil {
+		t.Error(err)
+	}
+	l.Close()
+	if _, err := os.Stat(file); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the socket is left: %v", err)
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := listenNode("unix:"+file, 0o600); err == nil || !strings.Contains(err.Error(), "is no socket") {
+		t.Errorf("a file: %v", err)
+	}
+}

@@ -1,0 +1,185 @@
+package roles
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+// adminClient asks a running gateway over its admin socket.
+type adminClient struct {
+	env           Env
+	state, config string
+}
+
+func (c *adminClient) addFlags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&c.state, "state", "", "the gateway's state directory, `DIR` (default ~/.local/state/packhorse/gateway)")
+	cmd.Flags().StringVar(&c.config, "config", "", "find the state directory in the gateway's configuration `FILE`")
+}
+
+// socket is the path of the admin socket.
+func (c *adminClient) socket() (string, error) {
+	cfg := DefaultConfig()
+	if c.config != "" {
+		if err := loadFile(c.config, &cfg, origins{}); err != nil {
+			return "", usage(err)
+		}
+	}
+	state := cmp.Or(c.state, cfg.State, defaultState(roleGateway, "", c.env))
+	if state == "" {
+		return "", usage(errors.New("there is no home directory; name the gateway's state directory with --state DIR"))
+	}
+	return filepath.Abs(adminSocket(state))
+}
+
+// do asks for one thing and reads the answer into v.
+func (c *adminClient) do(ctx context.Context, method, path string, v any) error {
+	socket, err := c.socket()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
+	defer cancel()
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	}}
+	defer transport.CloseIdleConnections()
+	request, err := http.NewRequestWithContext(ctx, method, "http://gateway"+path, nil)
+	if err != nil {
+		return err
+	}
+	response, err := (&http.Client{Transport: transport}).Do(request)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ECONNREFUSED):
+		return fmt.Errorf("no gateway answers at %s; is it running, and with this state directory? Name it with --state DIR or --config FILE", socket)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%s is not for this user; run the command as the gateway's user", socket)
+	case err != nil:
+		return fmt.Errorf("ask the gateway at %s: %w", socket, err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, 16<<20))
+	if err != nil {
+		return fmt.Errorf("ask the gateway at %s: %w", socket, err)
+	}
+	if response.StatusCode != http.StatusOK {
+		var answer adminError
+		if json.Unmarshal(text, &answer) != nil || answer.Error == "" {
+			answer.Error = response.Status
+		}
+		return errors.New(answer.Error)
+	}
+	return json.Unmarshal(text, v)
+}
+
+func nodesCommand(env Env) *cobra.Command {
+	client := &adminClient{env: env}
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "nodes",
+		Short: "Show how a gateway's storage nodes are",
+		Long: `Nodes asks the running gateway, over the admin socket in its state directory, how each of its storage nodes is: up, down or
+draining, how many requests it has now, and how many it has answered and failed.`,
+		Example: `  packhorse nodes
+  packhorse nodes --json --config /etc/packhorse.toml`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			var list []nodeStatus
+			if err := client.do(cmd.Context(), http.MethodGet, "/nodes", &list); err != nil {
+				return err
+			}
+			if asJSON {
+				encoder := json.NewEncoder(cmd.OutOrStdout())
+				encoder.SetIndent("", "  ")
+				return encoder.Encode(list)
+			}
+			return writeNodes(cmd.OutOrStdout(), list)
+		},
+	}
+	client.addFlags(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func writeNodes(w io.Writer, list []nodeStatus) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "NODE\tSTATE\tWEIGHT\tRUNNING\tSERVED\tFAILED\tREPOSITORIES")
+	for _, n := range list {
+		var prefixes []string
+		for _, p := range n.Prefixes {
+			prefixes = append(prefixes, cmp.Or(p, "all"))
+		}
+		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%d\t%s\n", n.Name, n.state(), n.Weight, n.InFlight, n.Served, n.Failed, strings.Join(prefixes, " "))
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	for _, n := range list {
+		if n.Down != "" {
+			fmt.Fprintf(w, "%s: %s\n", n.Name, n.Down)
+		}
+	}
+	return nil
+}
+
+func (n *nodeStatus) state() string {
+	switch {
+	case n.Draining && n.InFlight == 0:
+		return "drained"
+	case n.Draining:
+		return "draining"
+	case !n.Up:
+		return "down"
+	}
+	return "up"
+}
+
+func drainCommand(env Env) *cobra.Command {
+	return drainingCommand(env, "drain", "Keep new requests from a storage node", `Drain node tells the running gateway to give a storage node no more requests; those that
+run go on. It holds until "packhorse undrain node NAME", or until the gateway ends. "packhorse nodes" tells when the node is drained.`)
+}
+
+func undrainCommand(env Env) *cobra.Command {
+	return drainingCommand(env, "undrain", "Give requests to a drained storage node again", `Undrain node ends what "packhorse drain node NAME" began.`)
+}
+
+func drainingCommand(env Env, verb, short, long string) *cobra.Command {
+	client := &adminClient{env: env}
+	cmd := &cobra.Command{
+		Use:   verb,
+		Short: short,
+		Args:  noArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	node := &cobra.Command{
+		Use:     "node NAME",
+		Short:   short,
+		Long:    long,
+		Example: "  packhorse " + verb + " node a\n  packhorse nodes",
+		Args:    exactArgs(1, "one NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var now nodeStatus
+			if err := client.do(cmd.Context(), http.MethodPost, "/nodes/"+url.PathEscape(args[0])+"/"+verb, &now); err != nil {
+				return err
+			}
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %d requests running\n", now.Name, now.state(), now.InFlight)
+			return err
+		},
+	}
+	client.addFlags(node)
+	cmd.AddCommand(node)
+	return cmd
+}

@@ -1,0 +1,111 @@
+package roles
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// listeners are where a process listens; what it does not is nil.
+type listeners struct {
+	public  net.Listener // clients
+	node    net.Listener // gateways, control API
+	private net.Listener // metrics, health, profiles
+	admin   net.Listener // drain and the like
+}
+
+// openListeners opens what the role has. On an error nothing stays open.
+func openListeners(role role, cfg Config) (l listeners, err error) {
+	defer func() {
+		if err != nil {
+			l.close()
+		}
+	}()
+	if role.flags()&public != 0 {
+		if l.public, err = listen(cfg.HTTP.Address, "--http"); err != nil {
+			return l, err
+		}
+	}
+	if role.flags()&repositories != 0 && cfg.Storage.Listen != "" {
+		if l.node, err = listenNode(cfg.Storage.Listen, os.FileMode(cfg.Storage.SocketMode)); err != nil {
+			return l, err
+		}
+	}
+	if cfg.Ops.Address != "" {
+		if l.private, err = listen(cfg.Ops.Address, "--ops"); err != nil {
+			return l, err
+		}
+	}
+	if role == roleGateway {
+		// Whoever holds the state directory is alone: what lies there is of a process that was killed.
+		if err = os.Remove(adminSocket(cfg.State)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return l, fmt.Errorf("remove the old admin socket: %w", err)
+		}
+		l.admin, err = listenUnix(adminSocket(cfg.State), 0o600)
+	}
+	return l, err
+}
+
+// close closes what is open; it may be called again.
+func (l listeners) close() {
+	for _, one := range []net.Listener{l.public, l.node, l.private, l.admin} {
+		if one != nil {
+			one.Close()
+		}
+	}
+}
+
+func listen(address, flag string) (net.Listener, error) {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("%w; stop what uses the address, or give another one with %s", err, flag)
+	}
+	return l, nil
+}
+
+// listenNode opens a node's port. A socket that nobody answers at is one that a killed process left, and is replaced.
+func listenNode(address string, mode os.FileMode) (net.Listener, error) {
+	file, isUnix := strings.CutPrefix(address, unixPrefix)
+	if !isUnix {
+		return listen(address, "--listen")
+	}
+	if info, err := os.Lstat(file); err == nil {
+		if info.Mode().Type() != fs.ModeSocket {
+			return nil, fmt.Errorf("%s is there and is no socket; remove it, or give another path with --listen", file)
+		}
+		if answers(file) {
+			return nil, fmt.Errorf("another process answers at %s; stop it, or give another path with --listen", file)
+		}
+		if err := os.Remove(file); err != nil {
+			return nil, fmt.Errorf("remove the socket that another process left: %w", err)
+		}
+	}
+	return listenUnix(file, mode)
+}
+
+// answers reports whether a process listens at a Unix socket. One that is too busy to say so counts.
+func answers(file string) bool {
+	conn, err := net.DialTimeout("unix", file, time.Second)
+	if err == nil {
+		conn.Close()
+	}
+	return !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, fs.ErrNotExist)
+}
+
+// listenUnix makes a socket that only who has these rights may connect to, from its beginning on. It is removed when it is closed. Called while
+// the process does nothing else: for a moment new files get fewer rights.
+func listenUnix(file string, mode os.FileMode) (net.Listener, error) {
+	old := unix.Umask(0o777 &^ int(mode))
+	l, err := net.Listen("unix", file)
+	unix.Umask(old)
+	if err != nil {
+		return nil, fmt.Errorf("%w; the directory has to exist and be writable", err)
+	}
+	return l, nil
+}

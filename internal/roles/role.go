@@ -1,0 +1,72 @@
+package roles
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+)
+
+// role is what a process is.
+type role string
+
+const (
+	roleServe   role = "serve"   // gateway and node in one
+	roleStorage role = "storage" // a node: owns repositories
+	roleGateway role = "gateway" // owns listeners, and no repository
+	roleAny     role = ""        // not said; for flags only
+)
+
+// flags tells which of configFlags are for the role.
+func (r role) flags() int {
+	switch r {
+	case roleServe:
+		return inServe
+	case roleStorage:
+		return inStorage
+	case roleGateway:
+		return inGateway
+	}
+	return everywhere
+}
+
+// Set, String and Type make a role a pflag.Value.
+func (r *role) Set(text string) error {
+	switch is := role(text); is {
+	case roleServe, roleStorage, roleGateway:
+		*r = is
+		return nil
+	}
+	return fmt.Errorf("%q is no role; there are serve, storage and gateway", text)
+}
+
+func (r *role) String() string { return string(*r) }
+func (r *role) Type() string   { return "role" }
+
+// roleCommand completes the command that runs a role.
+func roleCommand(role role, env Env, cmd *cobra.Command) *cobra.Command {
+	cmd.Use, cmd.Args = string(role), noArgs
+	src := addConfigFlags(cmd.Flags(), role, env)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		cfg, err := src.loadChecked()
+		if err != nil {
+			return usage(err)
+		}
+		return run(cmd.Context(), src, cfg)
+	}
+	return cmd
+}
+
+// loadChecked reads the configuration and finds what the role could not run with.
+func (s *source) loadChecked() (Config, error) {
+	cfg, _, err := s.load()
+	if err != nil {
+		return cfg, err
+	}
+	if err := cfg.checkRole(s.role); err != nil {
+		return cfg, err
+	}
+	if err := cfg.check(); err != nil {
+		return cfg, err
+	}
+	return cfg, cfg.checkDisk(s.role)
+}

@@ -1,0 +1,144 @@
+package roles
+
+import (
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+
+	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/control"
+	"github.com/packhorse-git/packhorse/internal/credential"
+	"github.com/packhorse-git/packhorse/internal/repo"
+)
+
+func storageCommand(env Env) *cobra.Command {
+	return roleCommand(roleStorage, env, &cobra.Command{
+		Short: "Own the repositories below a directory, for gateways elsewhere",
+		Long: `Storage owns the repositories below --root and answers gateways on --listen: the control API, and connections for bulk bytes.
+Git clients talk to a gateway. An address that other machines can reach needs storage.client_ca (mutual TLS) or
+storage.secret_file in the configuration.
+
+SIGTERM or SIGINT ends it: gateways are told to go elsewhere, running fetches may end within shutdown.grace, a second
+signal ends it at once. SIGHUP reads the configuration again.`,
+		Example: `  packhorse storage --root /srv/git --listen unix:/run/packhorse/node.sock
+  packhorse storage --root /srv/git --listen 127.0.0.1:9100 --ops 127.0.0.1:9091
+  packhorse storage --config /etc/packhorse.toml        # with [storage] listen and secret_file`,
+	})
+}
+
+// newStorage wires a node and its port.
+func newStorage(cfg Config, log *slog.Logger, reg prometheus.Registerer, version string) (*server, error) {
+	return newNodeServer(cfg, log, reg, newLanes(cfg, reg), nil, version)
+}
+
+// newNodeServer wires a node bottom up, and its port if it has one. Copies is what a gateway in this process counts bytes in, or nil.
+func newNodeServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, copies *prometheus.CounterVec, version string) (
+	*server, error) {
+	runner, source, cache, err := newSource(cfg, log, reg)
+	if err != nil {
+		return nil, err
+	}
+	closeSource := func() error {
+		closeCache := func() error { return nil }
+		if cache != nil {
+			closeCache = cache.Close
+		}
+		return closeBelow(closeCache, runner.Close, closePatience, closeLimit)
+	}
+	node, err := newNode(cfg, log, reg, source, repo.NewTables(runner), version)
+	if err != nil {
+		return nil, errors.Join(err, closeSource())
+	}
+	s := &server{node: node, ready: node.Ready, close: func() error { return errors.Join(closeSource(), node.Close()) }}
+	if cfg.Storage.Listen != "" {
+		if err := s.addControl(cfg, log, reg, lanes, copies); err != nil {
+			return nil, errors.Join(err, s.close())
+		}
+	}
+	return s, nil
+}
+
+// addControl gives a node its port.
+func (s *server) addControl(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, copies *prometheus.CounterVec) error {
+	trust, err := cfg.Storage.trust(log)
+	if err != nil {
+		return err
+	}
+	metrics := control.NewMetrics()
+	if copies != nil {
+		metrics.ShareCopies(copies)
+	}
+	register(reg, metrics)
+	handler := control.New(control.Options{
+		Node: s.node, Pump: lanes.pump, Small: lanes.small, Bulk: lanes.bulk, Trust: trust.control(), Metrics: metrics, Log: log,
+		MaxRequest: int64(cfg.HTTP.MaxBody),
+	})
+	s.drain = handler.Drain
+	s.control = newPort(handler.HTTPServer(), func(l net.Listener) net.Listener {
+		l = bulk.Listen(l, lanes.pump, cfg.Storage.Stall.Duration)
+		if trust.certificate != nil {
+			l = tls.NewListener(l, trust.serverTLS())
+		}
+		return l
+	})
+	return nil
+}
+
+// trust is what proves who is who between a gateway and a node, at either end; what was not configured is nil.
+type trust struct {
+	secret      *credential.Secret
+	certificate *credential.Certificate
+	authorities *credential.Authorities // of the other side's certificates
+}
+
+func loadTrust(secretFile, certFile, keyFile, caFile string, log *slog.Logger) (t trust, err error) {
+	if secretFile != "" {
+		if t.secret, err = credential.LoadSecret(secretFile, log); err != nil {
+			return t, err
+		}
+	}
+	if certFile != "" {
+		if t.certificate, err = credential.LoadCertificate(certFile, keyFile, log); err != nil {
+			return t, err
+		}
+	}
+	if caFile != "" {
+		t.authorities, err = credential.LoadAuthorities(caFile, log)
+	}
+	return t, err
+}
+
+func (s *StorageConfig) trust(log *slog.Logger) (trust, error) {
+	return loadTrust(s.SecretFile, s.TLSCert, s.TLSKey, s.ClientCA, log)
+}
+
+func (n *NodeConfig) trust(log *slog.Logger) (trust, error) {
+	return loadTrust(n.SecretFile, n.TLSCert, n.TLSKey, n.TLSCA, log)
+}
+
+func (t trust) control() control.Trust {
+	c := control.Trust{Certificates: t.authorities != nil}
+	if t.secret != nil {
+		c.Secret = t.secret.Get
+	}
+	return c
+}
+
+// serverTLS is what a node's port speaks. Each handshake looks at the authorities of now; none is skipped by a ticket of before.
+func (t trust) serverTLS() *tls.Config {
+	config := &tls.Config{
+		GetCertificate: t.certificate.Get, NextProtos: []string{"h2", "http/1.1"}, MinVersion: tls.VersionTLS12, SessionTicketsDisabled: true,
+	}
+	if t.authorities != nil {
+		config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			now := config.Clone()
+			now.GetConfigForClient, now.ClientAuth, now.ClientCAs = nil, tls.RequireAndVerifyClientCert, t.authorities.Pool()
+			return now, nil
+		}
+	}
+	return config
+}
