@@ -1,6 +1,6 @@
 // Package client talks to a Packhorse storage node: it makes and removes repositories, looks up refs and objects, and watches for changes.
 //
-//	node, err := client.New("https://storage-1.example:7420", client.Options{Secret: secret})
+//	node, err := client.New("https://storage-1.example:9100", client.Options{Secret: secret})
 //	...
 //	defer node.Close()
 //	found, err := node.Refs().Resolve(ctx, connect.NewRequest(&packhorsev1.ResolveRequest{Repository: "team/app", Name: "main"}))
