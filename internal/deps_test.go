@@ -41,7 +41,7 @@ const allowedImports = `
 	git/protocol, admit, bulk < gateway;
 	git, git/pktline < bench/fleet;
 	bench/fleet, client < bench;
-	control, gateway, credential, observe, bench < roles;
+	control, remote, gateway, credential, observe, bench < roles;
 	roles < cmd/packhorse;
 
 	# Tests only: any test may import gittest, tests of a packsource.Source sourcetest, and nothing else may.

@@ -6,9 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics counts what happens between a gateway and its nodes. All nodes share one.
+// Metrics counts what happens between a gateway and its nodes; gateway.Router tells which are up. All nodes share one.
 type Metrics struct {
-	up    *prometheus.GaugeVec
 	calls *prometheus.CounterVec
 	downs *prometheus.CounterVec
 
@@ -20,9 +19,6 @@ type Metrics struct {
 // NewMetrics makes the metrics.
 func NewMetrics() *Metrics {
 	return &Metrics{
-		up: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "packhorse_node_up", Help: "Whether a storage node can be reached and is ready: 1 or 0.",
-		}, []string{"node"}),
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_node_calls_total", Help: "Sessions asked of a storage node, by result (ok, or the kind of error).",
 		}, []string{"node", "result"}),
@@ -35,14 +31,13 @@ func NewMetrics() *Metrics {
 
 // Collectors lists the metrics for registration.
 func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.up, m.calls, m.downs}
+	return []prometheus.Collector{m.calls, m.downs}
 }
 
 func (m *Metrics) open(node string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.nodes[node]++; m.nodes[node] == 1 {
-		m.up.WithLabelValues(node).Set(1)
 		m.ready[node] = true
 	}
 }
@@ -55,7 +50,7 @@ func (m *Metrics) close(node string) {
 	}
 	delete(m.nodes, node)
 	delete(m.ready, node)
-	for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{m.up, m.calls, m.downs} {
+	for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{m.calls, m.downs} {
 		v.DeletePartialMatch(prometheus.Labels{"node": node})
 	}
 }
@@ -68,9 +63,4 @@ func (m *Metrics) state(node string, s *state) {
 		m.downs.WithLabelValues(node).Inc()
 	}
 	m.ready[node] = up
-	value := 0.0
-	if up {
-		value = 1
-	}
-	m.up.WithLabelValues(node).Set(value)
 }

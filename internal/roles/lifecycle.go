@@ -69,6 +69,8 @@ func build(role role, cfg Config, log *slog.Logger, reg prometheus.Registerer, v
 	switch role {
 	case roleStorage:
 		return newStorage(cfg, log, reg, version)
+	case roleGateway:
+		return newRemoteGateway(cfg, log, reg)
 	}
 	return newServe(cfg, log, reg, version)
 }

@@ -1,8 +1,8 @@
 // Package roles turns a command line into running parts: configuration, commands, wiring and lifecycle.
 //
 // The program is a function of its environment: Main gets the arguments, the streams and the variables, and returns the exit
-// code, so that tests start the same thing that users do. A role is a short function in a file of its own (serve.go, storage.go) that
-// builds the parts bottom up and hands them to the lifecycle (lifecycle.go), which starts and stops them in order.
+// code, so that tests start the same thing that users do. A role is a short function in a file of its own (serve.go, storage.go,
+// gateway.go) that builds the parts bottom up and hands them to the lifecycle (lifecycle.go), which starts and stops them in order.
 //
 // Configuration belongs here and nowhere else: the packages below take plain options. See Config.
 package roles
@@ -117,7 +117,7 @@ than copying a file.`,
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 	root.SuggestionsMinimumDistance = 2
 	root.SetVersionTemplate(versionOf(env).line())
-	root.AddCommand(serveCommand(env), storageCommand(env), nodesCommand(env), drainCommand(env), undrainCommand(env),
+	root.AddCommand(serveCommand(env), storageCommand(env), gatewayCommand(env), nodesCommand(env), drainCommand(env), undrainCommand(env),
 		configCommand(env), versionCommand(env), bench.Command(bench.Env{Stdout: env.Stdout, Stderr: env.Stderr}))
 	wrongArgumentsAreUsage(root)
 	return root

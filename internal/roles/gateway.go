@@ -1,0 +1,188 @@
+package roles
+
+import (
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+
+	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/remote"
+)
+
+func gatewayCommand(env Env) *cobra.Command {
+	return roleCommand(roleGateway, env, &cobra.Command{
+		Short: "Answer clients for storage nodes elsewhere",
+		Long: `Gateway answers git clients on --http and asks the storage nodes that --node or [[node]] tables name; it owns no repository. A [[route]]
+table says which nodes have the repositories below a path; without any, every node has all of them, and the least busy one that is
+up is asked. A node on another machine needs tls_ca or secret_file in its [[node]] table.
+
+SIGHUP reads the configuration again: nodes and routes come and go without a failed request. "packhorse drain node NAME" keeps new
+requests from a node. SIGTERM or SIGINT ends the gateway: readiness turns red, running fetches may end within shutdown.grace, a second
+signal ends it at once.`,
+		Example: `  packhorse gateway --node a=unix:/run/packhorse/node.sock
+  packhorse gateway --node a=127.0.0.1:9100 --node b=127.0.0.1:9101,2 --http 127.0.0.1:8080 --ops 127.0.0.1:9090
+  packhorse gateway --config /etc/packhorse.toml        # with [[node]] and [[route]] tables
+  packhorse nodes`,
+	})
+}
+
+// newRemoteGateway wires a gateway over nodes elsewhere.
+func newRemoteGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*server, error) {
+	router := gateway.NewRouter()
+	metrics := remote.NewMetrics()
+	register(reg, metrics)
+	lanes := newLanes(cfg, reg)
+	n := &remoteNodes{router: router, metrics: metrics, log: log, pump: lanes.pump, storage: cfg.Storage, open: map[string]remoteNode{}}
+	if err := n.take(cfg); err != nil {
+		return nil, err
+	}
+	front, err := newFront(cfg, log, reg, newGateway(cfg, log, reg, lanes, gateway.NewMetrics(), router))
+	if err != nil {
+		return nil, errors.Join(err, n.close())
+	}
+	return &server{public: front, ready: n.ready, reload: n.take, admin: newAdmin(router), close: n.close}, nil
+}
+
+// remoteNodes are the nodes that a gateway has connections to. They follow the configuration.
+type remoteNodes struct {
+	router  *gateway.Router
+	metrics *remote.Metrics
+	log     *slog.Logger
+	pump    *bulk.Pump
+	storage StorageConfig // limits of side channels
+
+	mu      sync.Mutex
+	open    map[string]remoteNode // by name, those that the routes name now
+	closing sync.WaitGroup        // nodes that are gone
+}
+
+// remoteNode is a node and what it was made from.
+type remoteNode struct {
+	config  NodeConfig
+	node    *remote.Node
+	replica *gateway.Replica
+}
+
+// take puts the nodes and routes of a configuration in the place of those that there are. A node whose table did not change keeps its
+// connections. After an error everything is as it was.
+func (n *remoteNodes) take(cfg Config) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	next := map[string]remoteNode{}
+	var made []remoteNode
+	undo := func(err error) error {
+		for _, m := range made {
+			err = errors.Join(err, m.node.Close())
+		}
+		return err
+	}
+	for _, c := range cfg.Node {
+		if old, ok := n.open[c.Name]; ok && old.config == c {
+			next[c.Name] = old
+			continue
+		}
+		m, err := n.connect(c)
+		if err != nil {
+			return undo(err)
+		}
+		made = append(made, m)
+		next[c.Name] = m
+	}
+	if err := n.router.Set(routesOf(&cfg, next)); err != nil {
+		return undo(err)
+	}
+	for name, old := range n.open {
+		if now, ok := next[name]; !ok || now.node != old.node {
+			n.log.Info("a storage node is gone, or another one took its place", "node", name, "address", old.config.Address)
+		}
+	}
+	for _, m := range made {
+		n.log.Info("asking a storage node", "node", m.config.Name, "address", m.config.Address)
+	}
+	n.open = next
+	return nil
+}
+
+// connect makes the connections to a node, as far as they are made before the first request.
+func (n *remoteNodes) connect(c NodeConfig) (remoteNode, error) {
+	trust, err := c.trust(n.log)
+	if err != nil {
+		return remoteNode{}, err
+	}
+	options := remote.Options{
+		Name: c.Name, Address: c.Address, InBand: c.Transport == transportInBand, Metrics: n.metrics, Log: n.log,
+	}
+	if trust.secret != nil {
+		options.Secret = trust.secret.Get
+	}
+	if trust.authorities != nil {
+		options.TLS = func() *tls.Config { return trust.clientTLS(c.ServerName) }
+	}
+	node, err := remote.New(options)
+	if err != nil {
+		return remoteNode{}, err
+	}
+	gone := func() {
+		n.closing.Go(func() {
+			if err := node.Close(); err != nil {
+				n.log.Warn("closing the connections to a storage node", "node", c.Name, "error", err)
+			}
+		})
+	}
+	return remoteNode{c, node, &gateway.Replica{Name: c.Name, Node: node, Weight: c.Weight, Ready: node.Ready, Gone: gone}}, nil
+}
+
+// routesOf are the routes of a configuration. Without any, every node has all repositories; a node that no route names is not asked, and
+// is seen in the status as one without repositories.
+func routesOf(cfg *Config, nodes map[string]remoteNode) (routes []gateway.Route) {
+	for _, r := range cfg.Route {
+		prefix, _ := r.prefix() // was checked
+		route := gateway.Route{Prefix: prefix}
+		for _, name := range r.Nodes {
+			route.Replicas = append(route.Replicas, nodes[name].replica)
+		}
+		routes = append(routes, route)
+	}
+	if len(routes) == 0 {
+		all := gateway.Route{}
+		for _, c := range cfg.Node {
+			all.Replicas = append(all.Replicas, nodes[c.Name].replica)
+		}
+		routes = append(routes, all)
+	}
+	return routes
+}
+
+// ready tells whether any node can be reached.
+func (n *remoteNodes) ready() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, m := range n.open {
+		if m.node.Ready() == nil {
+			return nil
+		}
+	}
+	return fault.New(fault.Unavailable, "no storage node can be reached")
+}
+
+// close ends all connections. No request may be running.
+func (n *remoteNodes) close() error {
+	err := n.router.Set(nil)
+	n.closing.Wait()
+	return err
+}
+
+// clientTLS is what a gateway speaks with a node.
+func (t trust) clientTLS(serverName string) *tls.Config {
+	config := &tls.Config{RootCAs: t.authorities.Pool(), ServerName: serverName, MinVersion: tls.VersionTLS12}
+	if t.certificate != nil {
+		config.GetClientCertificate = t.certificate.GetClient
+	}
+	return config
+}
