@@ -1,0 +1,72 @@
+package roles
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// exampleConfig reads a file of examples/, whose name is the role's, as far as its values go: nothing of it is on this machine.
+func exampleConfig(t *testing.T, r role) Config {
+	t.Helper()
+	var out strings.Builder
+	env := Env{Stdout: &out, Stderr: &out, Environ: []string{"HOME=/home/u"}}
+	file := filepath.Join("../../examples", string(r)+".toml")
+	env.Args = []string{"config", "check", "--values-only", "--role", string(r), file}
+	if code := Main(t.Context(), env); code != exitOK {
+		t.Fatalf("%s: exit code %d\n%s", file, code, &out)
+	}
+	cfg, _, err := (&source{role: r, env: env, file: file, flags: pflag.NewFlagSet("", pflag.ContinueOnError)}).load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+func TestExampleConfigs(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("../../examples/*.toml")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		exampleConfig(t, role(strings.TrimSuffix(filepath.Base(file), ".toml")))
+	}
+}
+
+// The units start the examples, let them write what they write, and wait for as long as they take to end.
+func TestExampleUnits(t *testing.T) {
+	t.Parallel()
+	for _, r := range []role{roleStorage, roleGateway} {
+		cfg := exampleConfig(t, r)
+		text, err := os.ReadFile("../../examples/systemd/packhorse-" + string(r) + ".service")
+		if err != nil {
+			t.Fatal(err)
+		}
+		value := func(key string) string {
+			m := regexp.MustCompile(`(?m)^` + key + `=(.*)$`).FindSubmatch(text)
+			if m == nil {
+				t.Fatalf("the unit of %s has no %s", r, key)
+			}
+			return string(m[1])
+		}
+		if want := "/usr/local/bin/packhorse " + string(r) + " --config /etc/packhorse/" + string(r) + ".toml"; value("ExecStart") != want {
+			t.Errorf("%s: ExecStart=%s instead of %s", r, value("ExecStart"), want)
+		}
+		if state := "/var/lib/" + value("StateDirectory"); state != cfg.State {
+			t.Errorf("%s: the unit's state is %s, the configuration's %s", r, state, cfg.State)
+		}
+		if r == roleStorage && (value("ReadWritePaths") != cfg.Root || value("RequiresMountsFor") != cfg.Root) {
+			t.Errorf("the unit does not know the root %s", cfg.Root)
+		}
+		stop, err := time.ParseDuration(value("TimeoutStopSec"))
+		if err != nil || stop <= cfg.Shutdown.Delay.Duration+cfg.Shutdown.Grace.Duration+closeLimit {
+			t.Errorf("%s: TimeoutStopSec=%s is too short: %v", r, value("TimeoutStopSec"), err)
+		}
+	}
+}
