@@ -129,24 +129,33 @@ const modeType = 0o170000
 // reported as 100644). The name is valid during the call only. An error from fn ends the walk and is returned, except
 // fs.SkipAll, which ends it without one.
 func Entries(data []byte, format git.ObjectFormat, fn func(mode uint32, name []byte, id git.ObjectID) error) error {
-	for size := format.Size(); len(data) > 0; {
-		mode, rest, err := entryMode(data)
+	for len(data) > 0 {
+		mode, name, id, rest, err := CutEntry(data, format)
 		if err != nil {
 			return err
 		}
-		end := bytes.IndexByte(rest, 0)
-		if end <= 0 || len(rest) < end+1+size {
-			return fault.New(fault.Corrupt, "bogus tree: an entry has no name or ends early")
-		}
-		if err := fn(mode, rest[:end], git.RawObjectID(rest[end+1:end+1+size])); err != nil {
+		if err := fn(mode, name, id); err != nil {
 			if errors.Is(err, fs.SkipAll) {
 				return nil
 			}
 			return err
 		}
-		data = rest[end+1+size:]
+		data = rest
 	}
 	return nil
+}
+
+// CutEntry reads the first entry of a tree that is not empty, as Entries does, and gives the rest of the tree.
+func CutEntry(data []byte, format git.ObjectFormat) (mode uint32, name []byte, id git.ObjectID, rest []byte, err error) {
+	mode, rest, err = entryMode(data)
+	if err != nil {
+		return 0, nil, id, nil, err
+	}
+	end, size := bytes.IndexByte(rest, 0), format.Size()
+	if end <= 0 || len(rest) < end+1+size {
+		return 0, nil, id, nil, fault.New(fault.Corrupt, "bogus tree: an entry has no name or ends early")
+	}
+	return mode, rest[:end], git.RawObjectID(rest[end+1 : end+1+size]), rest[end+1+size:], nil
 }
 
 // entryMode reads the octal mode before an entry's name.
