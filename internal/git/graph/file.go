@@ -194,6 +194,10 @@ func (l *layerBytes) id(pos uint32) git.ObjectID {
 	return git.RawObjectID(l.ids[int(pos-l.base)*l.size:][:l.size])
 }
 
+func (l *layerBytes) tree(pos uint32) git.ObjectID {
+	return git.RawObjectID(l.data[int(pos-l.base)*(l.size+recordExtra):][:l.size])
+}
+
 // record is a commit's row in CDAT, without the tree.
 func (l *layerBytes) record(pos uint32) []byte {
 	return l.data[int(pos-l.base)*(l.size+recordExtra)+l.size:][:recordExtra]

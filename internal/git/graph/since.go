@@ -63,6 +63,8 @@ type selection struct {
 	in      []uint32 // selected when they were met; sinceOut may have come later
 	date    int64    // of the last one in it
 	open    int      // queued commits that are not out
+
+	log *LogOptions // nil: all parents are followed, and all commits counted
 }
 
 // know marks the client's shallow commits as read already. Git has read them, and excludes through what it has read at once.
@@ -96,7 +98,7 @@ func (s *selection) start(wants, not []git.ObjectID, missingOK bool) error {
 		w.mark(n, sinceParsed)
 	}
 	for _, n := range out {
-		w.mark(n, sinceOut)
+		w.mark(n, sinceOut|s.bottom())
 		if err := s.excludeParents(n); err != nil {
 			return err
 		}
@@ -163,6 +165,9 @@ func (s *selection) run() error {
 		if err := w.step(); err != nil {
 			return err
 		}
+		if s.log != nil && w.steps > s.log.MaxVisited {
+			return errTooMuchHistory(s.log.MaxVisited)
+		}
 		date := w.date(n)
 		if s.since != 0 && date < s.since {
 			if !s.limited {
@@ -170,12 +175,18 @@ func (s *selection) run() error {
 			}
 			w.mark(n, sinceOut)
 		}
-		if err := s.expand(n); err != nil {
+		same, err := s.expand(n)
+		if err != nil {
 			return err
 		}
 		if !w.has(n, sinceOut) {
 			s.date = date
-			s.in = append(s.in, n)
+			if !same {
+				s.in = append(s.in, n)
+			}
+			if s.enough() {
+				return nil
+			}
 			continue
 		}
 		if err := s.excludeParents(n); err != nil {
@@ -193,32 +204,39 @@ func (s *selection) run() error {
 	return nil
 }
 
-// expand queues a commit's parents; those of a commit that is out are out, and what is known behind them.
-func (s *selection) expand(n uint32) error {
+// expand queues a commit's parents; those of a commit that is out are out, and what is known behind them. Same says that a log leaves
+// the commit out.
+func (s *selection) expand(n uint32) (same bool, err error) {
 	w := s.w
 	if !w.visit(n, sinceExpanded) {
-		return nil
+		return false, nil
 	}
 	out := w.has(n, sinceOut)
 	parents, err := w.parents(n)
 	if err != nil {
-		return err
+		return false, err
 	}
 	w.stack = append(w.stack[:0], parents...)
-	for _, p := range w.stack {
+	follow := w.stack
+	if s.log != nil && !out {
+		if follow, same, err = s.followed(n, follow); err != nil {
+			return false, err
+		}
+	}
+	for _, p := range follow {
 		if err := w.load(p); err != nil {
-			return err
+			return false, err
 		}
 		w.mark(p, sinceParsed)
 		if out {
 			s.exclude(p)
 			if err := s.excludeParents(p); err != nil {
-				return err
+				return false, err
 			}
 		}
 		s.push(p)
 	}
-	return nil
+	return same, nil
 }
 
 // ends marks what is selected and gives the selected commits that have a parent outside.

@@ -1,0 +1,146 @@
+package graph
+
+import (
+	"context"
+	"math"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
+)
+
+// logBottom marks what a Log excludes by name. The bit is depthEnd's.
+const logBottom uint8 = 1 << 1
+
+// LogOptions say what a Log lists.
+type LogOptions struct {
+	Exclude     []git.ObjectID // what these reach is left out
+	FirstParent bool           // of what is listed, only first parents are followed
+	Skip, Limit int            // the first commits are passed over; no more than Limit are listed
+
+	// Same tells whether two trees are the same in what the caller cares about; zero is the empty tree. History is then simplified as
+	// "git log -- path" does (git-log(1), "History Simplification", default mode): a commit that is the same as a parent is not listed,
+	// and of a merge that is the same as a parent no other parent is followed. Nil: nothing is left out.
+	Same func(a, b git.ObjectID) (bool, error)
+
+	MaxVisited int // the walk gives up with an error of kind Invalid once it has met more commits
+}
+
+// Log lists the commits that starts reach, as git log does without options about the order: the next one is always the one with the
+// latest date among the starts and the parents of what came before. With Exclude this is git's search by date, which clocks that are
+// wrong can mislead. Starts that are no commits are left out.
+func (g *Graph) Log(ctx context.Context, starts []git.ObjectID, shallow Commits, o LogOptions) (ids []git.ObjectID, err error) {
+	err = g.run(ctx, shallow, func(w *walk) error {
+		s := selection{w: w, date: math.MaxInt64, log: &o}
+		if err := s.start(starts, o.Exclude, false); err != nil {
+			return err
+		}
+		if err := s.run(); err != nil {
+			return err
+		}
+		ids = make([]git.ObjectID, 0, min(o.Limit, len(s.in)))
+		skip := o.Skip
+		for _, n := range s.in {
+			switch {
+			case w.has(n, sinceOut):
+			case skip > 0:
+				skip--
+			case len(ids) < o.Limit:
+				ids = append(ids, w.id(n))
+			}
+		}
+		return nil
+	})
+	return ids, err
+}
+
+// bottom is the mark of what a log excludes by name.
+func (s *selection) bottom() uint8 {
+	if s.log != nil {
+		return logBottom
+	}
+	return 0
+}
+
+func errTooMuchHistory(n int) error {
+	return fault.New(fault.Invalid, "more than %d commits had to be looked at; exclude older revisions, or ask for fewer commits", n)
+}
+
+// enough tells whether the log is complete before the walk has ended: without exclusions what is in stays in.
+func (s *selection) enough() bool {
+	return s.log != nil && !s.limited && len(s.in)-s.log.Skip >= s.log.Limit
+}
+
+// followed gives the parents by which the log goes on from a commit that is not out, and whether the commit is left out as the same as
+// before (git's try_to_simplify_commit).
+func (s *selection) followed(n uint32, parents []uint32) (follow []uint32, same bool, err error) {
+	o, relevant := s.log, 0
+	if o.FirstParent && len(parents) > 1 {
+		if s.relevant(parents[1]) { // git has counted it when it stops comparing
+			relevant++
+		}
+		parents = parents[:1]
+	}
+	if o.Same == nil {
+		return parents, false, nil
+	}
+	w := s.w
+	tree, err := w.tree(n)
+	if err != nil {
+		return nil, false, err
+	}
+	if len(parents) == 0 {
+		same, err = o.Same(git.ObjectID{}, tree)
+		return parents, same, err
+	}
+	relevantChange, otherChange := false, false
+	for i, p := range parents {
+		if err := w.load(p); err != nil {
+			return nil, false, err
+		}
+		before, err := w.tree(p)
+		if err != nil {
+			return nil, false, err
+		}
+		same, err := o.Same(before, tree)
+		if err != nil {
+			return nil, false, err
+		}
+		counts := s.relevant(p)
+		if counts {
+			relevant++
+		}
+		switch {
+		case same && counts:
+			return parents[i : i+1], true, nil
+		case !same && counts:
+			relevantChange = true
+		case !same:
+			otherChange = true
+		}
+	}
+	if relevant > 0 {
+		return parents, !relevantChange, nil
+	}
+	return parents, !otherChange, nil
+}
+
+// relevant is git's relevant_commit: what is listed, and what was excluded by name.
+func (s *selection) relevant(n uint32) bool { return !s.w.has(n, sinceOut) || s.w.has(n, logBottom) }
+
+// tree gives the tree of a node that is in the graph or loaded. Outside of the commit-graph the commit is read again.
+func (w *walk) tree(n uint32) (git.ObjectID, error) {
+	if w.inGraph(n) {
+		return w.layer(n).tree(n), nil
+	}
+	id := w.v.table.id(n)
+	_, data, err := w.read(id)
+	if err != nil {
+		return git.ObjectID{}, err
+	}
+	c, err := pack.ParseCommit(data, w.g.format)
+	if err != nil {
+		return git.ObjectID{}, fault.Wrap(fault.Corrupt, "parsing commit "+id.String(), err)
+	}
+	return c.Tree, nil
+}
