@@ -34,7 +34,8 @@ const allowedImports = `
 	git, git/process, git/pktline, bulk < packsource;
 	packsource < packcache;
 	git/protocol, repo, packsource < uploadpack;
-	uploadpack, packcache, admit < storage;
+	repo, admit < lookup;
+	uploadpack, packcache, lookup < storage;
 	storage, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < control;
 	proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < client;
 	git/protocol, bulk, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < remote;

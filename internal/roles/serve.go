@@ -22,6 +22,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/lookup"
 	"github.com/packhorse-git/packhorse/internal/packcache"
 	"github.com/packhorse-git/packhorse/internal/packsource"
 	"github.com/packhorse-git/packhorse/internal/repo"
@@ -150,15 +151,15 @@ func orNever(d time.Duration) time.Duration {
 
 func newNode(cfg Config, log *slog.Logger, reg prometheus.Registerer, source packsource.Source, tables *repo.Tables, version string) (
 	*storage.Node, error) {
-	refMetrics, graphMetrics := refs.NewMetrics(), graph.NewMetrics()
-	register(reg, refMetrics, graphMetrics)
+	refMetrics, graphMetrics, lookups := refs.NewMetrics(), graph.NewMetrics(), lookup.NewMetrics()
+	register(reg, refMetrics, graphMetrics, lookups)
 	sessions := uploadpack.New(source, uploadpack.Options{
 		Agent: "packhorse/" + version, Wants: uploadpack.Wants(cfg.Fetch.Wants),
 		Limits: protocol.Limits{Wants: cfg.Fetch.MaxWants, Haves: cfg.Fetch.MaxHaves, Shallow: cfg.Fetch.MaxShallow, DeepenNot: cfg.Fetch.MaxShallow},
 	})
 	return storage.New(sessions, storage.Options{
 		Root: cfg.Root, Hidden: []string{cfg.State, cfg.Cache.Dir}, Policy: cfg.Fetch.policy(), Log: log,
-		Tables: tables, RefsMetrics: refMetrics, GraphMetrics: graphMetrics,
+		Tables: tables, RefsMetrics: refMetrics, GraphMetrics: graphMetrics, Lookups: lookup.Options{Metrics: lookups},
 	})
 }
 

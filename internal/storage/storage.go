@@ -24,6 +24,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/lookup"
 	"github.com/packhorse-git/packhorse/internal/repo"
 	"github.com/packhorse-git/packhorse/internal/uploadpack"
 )
@@ -40,6 +41,7 @@ type Options struct {
 	Tables       *repo.Tables // lists refs in reftables; nil: repositories that have them are refused
 	RefsMetrics  *refs.Metrics
 	GraphMetrics *graph.Metrics
+	Lookups      lookup.Options
 }
 
 // Node owns the repositories below a root. Safe for concurrent use.
@@ -49,6 +51,7 @@ type Node struct {
 	log     *slog.Logger
 	options repo.Options
 	server  *uploadpack.Server
+	lookups *lookup.Reader
 
 	mu      sync.Mutex
 	handles map[git.RepoPath]*handle
@@ -73,7 +76,7 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 	if root, err = filepath.Abs(root); err != nil {
 		return nil, err
 	}
-	n := &Node{root: root, server: server, open: o.Open, log: o.Log, handles: make(map[git.RepoPath]*handle),
+	n := &Node{root: root, server: server, open: o.Open, log: o.Log, handles: make(map[git.RepoPath]*handle), lookups: lookup.New(o.Lookups),
 		options: repo.Options{Root: root, Tables: o.Tables, Policy: o.Policy, RefsMetrics: o.RefsMetrics, GraphMetrics: o.GraphMetrics}}
 	if n.open == 0 {
 		n.open = 1000

@@ -1,0 +1,312 @@
+package lookup
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
+	"github.com/packhorse-git/packhorse/internal/repo"
+)
+
+const (
+	maxDiffBlob  = 8 << 20   // bytes of a file whose lines are counted
+	maxDiffTrees = 1_000_000 // trees read by one comparison
+	binaryProbe  = 8000      // bytes in which git looks for a NUL
+	maxStats     = 1000      // files in a batch
+	statsBytes   = 1 << 20   // a batch that has so many bytes of paths is full
+)
+
+// FileStat is what differs in a file. Of a side that does not exist, mode and ID are zero.
+type FileStat struct {
+	Path             []byte
+	OldMode, NewMode uint32
+	OldID, NewID     git.ObjectID
+	Added, Deleted   int64 // lines
+	Binary           bool  // lines are not counted: one side is binary
+	TooLarge         bool  // lines are not counted: more than 8 MiB, 500,000 lines that differ, or too much work
+}
+
+// DiffStat calls send with the files that differ between two trees, or trees of commits, in the order of git diff-tree -r, in batches of
+// up to 1,000. An empty old is the first parent of new, or the empty tree where there is none.
+//
+// Lines are counted as by git diff-tree --minimal --numstat -r (since git 2.50; before, it could count more than the least): renames are
+// not looked for, and attributes do not count. A file is binary if its first 8,000 bytes have a NUL. A submodule is a file of one line.
+func (l *Reader) DiffStat(ctx context.Context, r *repo.Repo, old, new string, send func([]FileStat) error) error {
+	c, err := l.begin(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer c.end()
+	d := &differ{call: c, send: send}
+	to, err := c.treeOf(new)
+	if err != nil {
+		return err
+	}
+	var from git.ObjectID
+	if old == "" {
+		from, err = c.parentTree(new)
+	} else {
+		from, err = c.treeOf(old)
+	}
+	if err != nil {
+		return err
+	}
+	if err := d.trees(from, to, 0); err != nil {
+		return err
+	}
+	return d.flush()
+}
+
+// parentTree is the tree of a commit's first parent; zero if there is none. In a shallow repository parents may be missing.
+func (c *call) parentTree(revision string) (git.ObjectID, error) {
+	id, typ, err := c.resolve(revision)
+	if err != nil || typ != git.Commit {
+		return git.ObjectID{}, err
+	}
+	shallow, err := c.repo.ShallowSet()
+	if err != nil || shallow.Has(id) {
+		return git.ObjectID{}, err
+	}
+	commit, err := c.commitHeaders(id)
+	if err != nil || len(commit.Parents) == 0 {
+		return git.ObjectID{}, err
+	}
+	parent, err := c.commitHeaders(commit.Parents[0])
+	return parent.Tree, err
+}
+
+// differ compares two trees.
+type differ struct {
+	*call
+	send   func([]FileStat) error
+	batch  []FileStat
+	size   int // bytes of paths in batch
+	path   []byte
+	opened int // trees
+}
+
+// side is a tree on one side of a comparison and the entry it is at.
+type side struct {
+	tree git.ObjectID
+	data []byte
+	rest []byte
+
+	entry
+	name []byte // nil: at the end
+}
+
+func (d *differ) open(tree git.ObjectID) (s side, err error) {
+	s.tree = tree
+	if tree.IsZero() {
+		return s, nil
+	}
+	if d.opened++; d.opened > maxDiffTrees {
+		return s, fault.New(fault.Invalid, "more than %d directories had to be compared; compare smaller parts", maxDiffTrees)
+	}
+	if s.data, err = d.tree(tree); err != nil {
+		return s, err
+	}
+	s.rest = s.data
+	return s, d.next(&s)
+}
+
+func (d *differ) next(s *side) (err error) {
+	if len(s.rest) == 0 {
+		s.entry, s.name = entry{}, nil
+		return nil
+	}
+	if s.mode, s.name, s.id, s.rest, err = pack.CutEntry(s.rest, d.repo.Format); err != nil {
+		return damagedTree(s.tree, err)
+	}
+	return nil
+}
+
+// trees compares two trees; zero is the empty one. What is of another kind on both sides, a directory and a file, are two names.
+func (d *differ) trees(old, new git.ObjectID, depth int) error {
+	if old == new {
+		return nil
+	}
+	if depth == maxDepth {
+		return fault.New(fault.Invalid, "directories are nested more than %d deep, at %.200q", maxDepth, d.path)
+	}
+	a, err := d.open(old)
+	if err != nil {
+		return err
+	}
+	defer func() { d.drop(int64(len(a.data))) }()
+	b, err := d.open(new)
+	if err != nil {
+		return err
+	}
+	defer func() { d.drop(int64(len(b.data))) }()
+	for a.name != nil || b.name != nil {
+		order := compareEntries(&a, &b)
+		var from, to entry
+		name := a.name
+		if order <= 0 {
+			from = a.entry
+		}
+		if order >= 0 {
+			to, name = b.entry, b.name
+		}
+		if err := d.pair(name, from, to, depth); err != nil {
+			return err
+		}
+		if order <= 0 {
+			if err := d.next(&a); err != nil {
+				return err
+			}
+		}
+		if order >= 0 {
+			if err := d.next(&b); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// compareEntries orders names as trees do, directories as if a slash stood behind them; the end comes last.
+func compareEntries(a, b *side) int {
+	switch {
+	case a.name == nil:
+		return 1
+	case b.name == nil:
+		return -1
+	}
+	n := min(len(a.name), len(b.name))
+	if order := bytes.Compare(a.name[:n], b.name[:n]); order != 0 {
+		return order
+	}
+	after := func(s *side) int {
+		switch {
+		case len(s.name) > n:
+			return int(s.name[n])
+		case s.mode == pack.ModeTree:
+			return '/'
+		}
+		return 0
+	}
+	if x, y := after(a), after(b); x != y {
+		return x - y
+	}
+	return len(a.name) - len(b.name) // both 0 but for names that git would not write
+}
+
+// pair compares what stands under one name on both sides; zero where there is nothing.
+func (d *differ) pair(name []byte, old, new entry, depth int) error {
+	if old == new {
+		return nil
+	}
+	prefix := len(d.path)
+	if prefix+len(name) > statsBytes {
+		return fault.New(fault.Invalid, "a path is longer than %d bytes: %.200q", statsBytes, d.path)
+	}
+	d.path = append(d.path, name...)
+	defer func() { d.path = d.path[:prefix] }()
+	if old.mode == pack.ModeTree || new.mode == pack.ModeTree {
+		d.path = append(d.path, '/')
+		return d.trees(old.id, new.id, depth+1)
+	}
+	f := FileStat{Path: bytes.Clone(d.path), OldMode: old.mode, NewMode: new.mode, OldID: old.id, NewID: new.id}
+	if err := d.count(&f); err != nil {
+		return err
+	}
+	if f.TooLarge {
+		d.metrics.tooLarge.Inc()
+	}
+	d.batch = append(d.batch, f)
+	if d.size += len(f.Path); len(d.batch) == maxStats || d.size >= statsBytes {
+		return d.flush()
+	}
+	return nil
+}
+
+func (d *differ) flush() error {
+	if len(d.batch) == 0 {
+		return nil
+	}
+	err := d.send(d.batch)
+	d.batch, d.size = d.batch[:0], 0
+	return err
+}
+
+// count counts a file's lines.
+func (d *differ) count(f *FileStat) error {
+	old, err := d.content(entry{f.OldID, f.OldMode})
+	if err != nil {
+		return err
+	}
+	defer d.drop(int64(len(old.data)))
+	same := f.OldID == f.NewID
+	if same && f.OldMode != pack.ModeGitlink && f.NewMode != pack.ModeGitlink {
+		f.Binary = old.binary
+		return nil
+	}
+	new, err := d.content(entry{f.NewID, f.NewMode})
+	if err != nil {
+		return err
+	}
+	defer d.drop(int64(len(new.data)))
+	switch {
+	case old.binary || new.binary:
+		f.Binary = true
+		return nil
+	case same: // a submodule and a blob of one ID: git looks no further
+		return nil
+	case old.large || new.large:
+		f.TooLarge = true
+		return nil
+	}
+	added, deleted, ok, err := d.lineCount(old.data, new.data)
+	f.Added, f.Deleted, f.TooLarge = added, deleted, !ok && err == nil
+	return err
+}
+
+// content is one side of a file.
+type content struct {
+	data   []byte
+	binary bool
+	large  bool // data is not there
+}
+
+// content reads a blob, what stands for a submodule, or nothing. Its data is held.
+func (d *differ) content(e entry) (content, error) {
+	switch {
+	case e.id.IsZero() && e.mode == 0:
+		return content{}, nil
+	case e.mode == pack.ModeGitlink:
+		data := []byte("Subproject commit " + e.id.String() + "\n")
+		return content{data: data}, d.hold(int64(len(data)))
+	}
+	data, err := d.read(e.id, git.Blob, maxDiffBlob)
+	if err == nil {
+		return content{data: data, binary: isBinary(data)}, nil
+	}
+	if !fault.Is(err, fault.Invalid) {
+		return content{}, err
+	}
+	stream, err := d.repo.Objects.Stream(e.id)
+	if errors.Is(err, pack.ErrDelta) {
+		return content{large: true}, nil
+	}
+	if err != nil {
+		return content{}, err
+	}
+	defer stream.Close()
+	head := make([]byte, binaryProbe)
+	n, err := io.ReadFull(stream, head)
+	if err != nil && err != io.ErrUnexpectedEOF && err != io.EOF {
+		return content{}, err
+	}
+	return content{large: true, binary: isBinary(head[:n])}, nil
+}
+
+// isBinary is git's buffer_is_binary.
+func isBinary(data []byte) bool {
+	return bytes.IndexByte(data[:min(len(data), binaryProbe)], 0) >= 0
+}

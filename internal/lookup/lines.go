@@ -1,0 +1,146 @@
+package lookup
+
+import (
+	"bytes"
+	"context"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+// Bounds of the comparison of two files.
+const (
+	maxLines    = 500_000     // lines of either side
+	maxDiffWork = 100_000_000 // steps; about half a second
+)
+
+// lineCount counts the lines that a minimal difference deletes from a and adds to make b. ok is false if it is too much to tell. A line
+// has its newline with it, so that one without it at the end differs.
+func (c *call) lineCount(a, b []byte) (added, deleted int64, ok bool, err error) {
+	a, b = trimCommon(a, b)
+	inA, inB := lines(a), lines(b)
+	switch {
+	case inA == 0 || inB == 0:
+		return int64(inB), int64(inA), true, nil
+	case inA > maxLines || inB > maxLines:
+		return 0, 0, false, nil
+	}
+	memory := 64 * int64(inA+inB) // numbers, and the table that gives them
+	if err := c.hold(memory); err != nil {
+		return 0, 0, false, err
+	}
+	defer c.drop(memory)
+	x, y := number(a, b, inA, inB)
+	added, deleted = int64(inB-len(y)), int64(inA-len(x))
+	distance, ok, err := editDistance(c.ctx, x, y)
+	if !ok || err != nil {
+		return 0, 0, false, err
+	}
+	surplus := len(y) - len(x)
+	return added + int64((distance+surplus)/2), deleted + int64((distance-surplus)/2), true, nil
+}
+
+// lines counts lines; the last need not have a newline.
+func lines(b []byte) int {
+	n := bytes.Count(b, []byte{'\n'})
+	if len(b) > 0 && b[len(b)-1] != '\n' {
+		n++
+	}
+	return n
+}
+
+// trimCommon takes away the lines that both begin with, and those that both end with.
+func trimCommon(a, b []byte) ([]byte, []byte) {
+	n := 0
+	for n < len(a) && n < len(b) && a[n] == b[n] {
+		n++
+	}
+	if n == len(a) && n == len(b) {
+		return nil, nil
+	}
+	n = bytes.LastIndexByte(a[:n], '\n') + 1
+	a, b = a[n:], b[n:]
+	n = 0
+	for n < len(a) && n < len(b) && a[len(a)-1-n] == b[len(b)-1-n] {
+		n++
+	}
+	if first := bytes.IndexByte(a[len(a)-n:], '\n'); first >= 0 { // what is behind it are whole lines, of both
+		n -= first + 1
+		a, b = a[:len(a)-n], b[:len(b)-n]
+	}
+	return a, b
+}
+
+// number gives each different line a number, and leaves out the lines that only one side has.
+func number(a, b []byte, inA, inB int) (x, y []int32) {
+	numbers := make(map[string]int32)
+	x, y = make([]int32, 0, inA), make([]int32, 0, inB)
+	for rest, text := string(a), ""; rest != ""; {
+		text, rest = cutLine(rest)
+		n, ok := numbers[text]
+		if !ok {
+			n = int32(len(numbers))
+			numbers[text] = n
+		}
+		x = append(x, n)
+	}
+	inBoth := make([]bool, len(numbers))
+	for rest, text := b, []byte(nil); len(rest) > 0; {
+		text, rest = cutLine(rest)
+		if n, ok := numbers[string(text)]; ok {
+			inBoth[n] = true
+			y = append(y, n)
+		}
+	}
+	kept := x[:0]
+	for _, n := range x {
+		if inBoth[n] {
+			kept = append(kept, n)
+		}
+	}
+	return kept, y
+}
+
+func cutLine[T string | []byte](s T) (line, rest T) {
+	for i := range len(s) {
+		if s[i] == '\n' {
+			return s[:i+1], s[i+1:]
+		}
+	}
+	return s, s[len(s):]
+}
+
+// editDistance is the least number of insertions and deletions that make b of a: the greedy algorithm of Myers, "An O(ND) Difference
+// Algorithm and Its Variations" (1986), which for the distance alone needs one row. ok is false if it takes more than maxDiffWork steps.
+func editDistance(ctx context.Context, a, b []int32) (distance int, ok bool, err error) {
+	n, m := len(a), len(b)
+	furthest := make([]int32, 2*(n+m)+3) // by diagonal x-y: the furthest x that is reached
+	at := n + m + 1
+	work := 0
+	for d := 0; d <= n+m; d++ {
+		if work += d; work > maxDiffWork {
+			return 0, false, nil
+		}
+		if d%64 == 0 && ctx.Err() != nil {
+			return 0, false, ctx.Err()
+		}
+		for k := -min(d, 2*m-d); k <= min(d, 2*n-d); k += 2 { // diagonals beyond the ends are of no use
+			var x int
+			if k == -d || k != d && furthest[at+k-1] < furthest[at+k+1] {
+				x = int(furthest[at+k+1])
+			} else {
+				x = int(furthest[at+k-1]) + 1
+			}
+			y, from := x-k, x
+			for x < n && y < m && a[x] == b[y] {
+				x++
+				y++
+			}
+			work += x - from
+			furthest[at+k] = int32(x)
+			if x >= n && y >= m {
+				return d, true, nil
+			}
+		}
+	}
+	return 0, false, fault.New(fault.Internal, "comparing lines does not end")
+}

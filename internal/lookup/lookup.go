@@ -1,0 +1,195 @@
+// Package lookup answers questions about one repository's objects in process: the bytes of a blob, what is in a directory, commits,
+// history, how many lines differ.
+//
+// A revision is a full object ID, HEAD, or a ref's name by git's rules (gitrevisions(7), "<refname>"); none is HEAD. Annotated tags
+// stand for what they peel to. Refs that are hidden do not exist; any object in the store may be asked for by its ID, for those who
+// call this are trusted. A path has slashes between its components and is compared byte by byte, as git does: "." and ".." are names
+// like others, which no entry has.
+//
+// Every answer is bounded in memory, and so is what all calls hold together: Options.Memory. Where the work cannot be told beforehand
+// (directories within directories, history, line counts) it is cut into pages, or counted and ended with an error that says so;
+// the context is looked at all the time.
+//
+// Errors: Invalid and NotFound name what was asked for. What the repository refers to and does not have, or has damaged, is Corrupt and
+// names the object. Exhausted: other calls hold the memory.
+package lookup
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/packhorse-git/packhorse/internal/admit"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
+	"github.com/packhorse-git/packhorse/internal/repo"
+)
+
+const (
+	small     = 1 << 20   // objects up to this size are read without asking for memory
+	maxObject = 64 << 20  // bytes of a commit or a tree
+	maxPath   = 64 << 10  // bytes of a path that is asked for
+	maxHeld   = 512 << 20 // what one call may hold
+)
+
+// Options of a Reader.
+type Options struct {
+	Memory  *admit.Budget // bytes of large objects that all calls together may hold; nil: 512 MiB
+	Metrics *Metrics      // nil: none that anybody sees
+}
+
+// Reader answers look-ups. Safe for concurrent use.
+type Reader struct {
+	budget  *admit.Budget
+	metrics *Metrics
+}
+
+// New makes a Reader.
+func New(o Options) *Reader {
+	if o.Memory == nil {
+		o.Memory = admit.NewBudget("objects", maxHeld)
+	}
+	if o.Metrics == nil {
+		o.Metrics = NewMetrics()
+	}
+	return &Reader{budget: o.Memory, metrics: o.Metrics}
+}
+
+// call is one question on its way. For one goroutine.
+type call struct {
+	*Reader
+	ctx   context.Context
+	repo  *repo.Repo
+	held  int64 // bytes of objects in memory
+	taken int64 // of it, what was taken from the budget
+}
+
+// begin starts a call on the repository as it is now. The caller ends it.
+func (l *Reader) begin(ctx context.Context, r *repo.Repo) (*call, error) {
+	if err := r.Refresh(); err != nil {
+		return nil, err
+	}
+	return &call{Reader: l, ctx: ctx, repo: r}, nil
+}
+
+func (c *call) end() { c.drop(c.held) }
+
+// hold counts n more bytes of memory, or refuses them.
+func (c *call) hold(n int64) error {
+	if c.held+n > maxHeld {
+		return fault.New(fault.Invalid, "the objects to be read together have more than %d bytes", int64(maxHeld))
+	}
+	if more := c.held + n - small - c.taken; more > 0 {
+		if err := c.budget.Take(more); err != nil {
+			c.metrics.refused.Inc()
+			return err
+		}
+		c.metrics.memory.Add(float64(more))
+		c.taken += more
+	}
+	c.held += n
+	return nil
+}
+
+// drop ends what hold began.
+func (c *call) drop(n int64) {
+	c.held -= n
+	if less := c.taken - max(0, c.held-small); less > 0 {
+		c.budget.Give(less)
+		c.metrics.memory.Sub(float64(less))
+		c.taken -= less
+	}
+}
+
+// read reads an object that the repository is expected to have, whole and verified. Whoever is done with the bytes drops their number.
+func (c *call) read(id git.ObjectID, want git.ObjectType, limit int64) ([]byte, error) {
+	if err := c.ctx.Err(); err != nil {
+		return nil, err
+	}
+	var size int64
+	typ, data, err := c.repo.Objects.Read(id, min(limit, small))
+	if fault.Is(err, fault.Invalid) && limit > small {
+		if typ, size, err = c.repo.Objects.Header(id); err == nil && typ == want {
+			if err = c.hold(unpacking * size); err != nil {
+				return nil, err
+			}
+			typ, data, err = c.repo.Objects.Read(id, limit)
+			c.drop(unpacking * size)
+		}
+	}
+	switch {
+	case fault.Is(err, fault.NotFound):
+		return nil, fault.Wrap(fault.Corrupt, fmt.Sprintf("the repository is incomplete: %s %s is missing", want, id), err)
+	case err != nil:
+		return nil, err
+	case typ != want:
+		return nil, fault.New(fault.Corrupt, "object %s is a %s where a %s should be", id, typ, want)
+	}
+	return data, c.hold(int64(len(data)))
+}
+
+// unpacking is how many times its size an object takes in memory while it is rebuilt: itself, the base of its delta, one base more.
+const unpacking = 3
+
+// resolve finds what a revision names, and what that peels to.
+func (c *call) resolve(revision string) (git.ObjectID, git.ObjectType, error) {
+	if revision == "" {
+		revision = string(git.HEAD)
+	}
+	if id, err := git.ParseObjectID(revision); err == nil && id.Format() == c.repo.Format {
+		return c.repo.Graph.Peel(id)
+	}
+	snapshot, err := c.repo.Refs.Snapshot(c.ctx)
+	if err != nil {
+		return git.ObjectID{}, 0, err
+	}
+	found, err := snapshot.Expand(revision)
+	if err != nil {
+		return git.ObjectID{}, 0, err
+	}
+	if len(found) == 0 {
+		if target := snapshot.Head().Target; revision == string(git.HEAD) && target != "" {
+			return git.ObjectID{}, 0, fault.New(fault.NotFound, "HEAD leads to %s, which does not exist", target)
+		}
+		return git.ObjectID{}, 0, fault.New(fault.NotFound, "no revision %.200q: it has to be a full object ID, HEAD, or the name of a ref", revision)
+	}
+	id, typ, err := c.repo.Graph.Peel(found[0].ID)
+	if fault.Is(err, fault.NotFound) {
+		err = fault.Wrap(fault.Corrupt, fmt.Sprintf("the repository is incomplete: what %s names is missing", found[0].Name), err)
+	}
+	return id, typ, err
+}
+
+// commitOf finds the commit that a revision names.
+func (c *call) commitOf(revision string) (git.ObjectID, error) {
+	id, typ, err := c.resolve(revision)
+	if err == nil && typ != git.Commit {
+		err = fault.New(fault.Invalid, "revision %.200q is a %s, not a commit", revision, typ)
+	}
+	return id, err
+}
+
+// treeOf finds the root directory of a revision: a commit's tree, or a tree itself.
+func (c *call) treeOf(revision string) (git.ObjectID, error) {
+	id, typ, err := c.resolve(revision)
+	switch {
+	case err != nil:
+		return git.ObjectID{}, err
+	case typ == git.Tree:
+		return id, nil
+	case typ == git.Commit:
+		commit, err := c.commitHeaders(id)
+		return commit.Tree, err
+	}
+	return git.ObjectID{}, fault.New(fault.Invalid, "revision %.200q is a %s, which has no directories", revision, typ)
+}
+
+func (c *call) commitHeaders(id git.ObjectID) (pack.Commit, error) {
+	data, err := c.read(id, git.Commit, maxObject)
+	if err != nil {
+		return pack.Commit{}, err
+	}
+	defer c.drop(int64(len(data)))
+	commit, err := pack.ParseCommit(data, c.repo.Format)
+	return commit, fault.Wrap(fault.Corrupt, "commit "+id.String()+" is damaged", err)
+}

@@ -1,0 +1,38 @@
+package lookup
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Metrics counts what look-ups do. One serves all Readers of a process.
+type Metrics struct {
+	blobBytes prometheus.Counter
+	trees     prometheus.Counter
+	tooLarge  prometheus.Counter
+	memory    prometheus.Gauge
+	refused   prometheus.Counter
+}
+
+// NewMetrics makes metrics.
+func NewMetrics() *Metrics {
+	return &Metrics{
+		blobBytes: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "packhorse_lookup_blob_bytes_total", Help: "Bytes of blobs given to callers.",
+		}),
+		trees: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "packhorse_lookup_trees_total", Help: "Trees read for listings and comparisons.",
+		}),
+		tooLarge: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "packhorse_lookup_too_large_total", Help: "Files whose lines were not counted because there was too much to compare.",
+		}),
+		memory: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "packhorse_lookup_memory_bytes", Help: "Bytes of large objects in memory for look-ups now.",
+		}),
+		refused: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "packhorse_lookup_memory_refused_total", Help: "Look-ups refused because others held the memory for large objects.",
+		}),
+	}
+}
+
+// Collectors are the metrics to register.
+func (m *Metrics) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.blobBytes, m.trees, m.tooLarge, m.memory, m.refused}
+}

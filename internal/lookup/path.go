@@ -1,0 +1,142 @@
+package lookup
+
+import (
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
+)
+
+// PathIn is a file or directory in a revision. The empty path is the root; a slash may stand behind a directory.
+type PathIn struct{ Revision, Path string }
+
+// entry is a name in a tree. A zero ID: there is none.
+type entry struct {
+	id   git.ObjectID
+	mode uint32
+}
+
+// find looks a path up.
+func (c *call) find(in PathIn) (entry, error) {
+	root, err := c.treeOf(in.Revision)
+	if err != nil {
+		return entry{}, err
+	}
+	if err := checkPath(in.Path); err != nil {
+		return entry{}, err
+	}
+	e := entry{root, pack.ModeTree}
+	for rest := in.Path; rest != "" && !e.id.IsZero(); {
+		var name string
+		var below bool
+		name, rest, below = strings.Cut(rest, "/")
+		if e, err = c.child(e, name, below); err != nil {
+			return entry{}, err
+		}
+	}
+	if e.id.IsZero() {
+		return e, fault.New(fault.NotFound, "revision %.200q has no path %.200q", in.Revision, in.Path)
+	}
+	return e, nil
+}
+
+func checkPath(path string) error {
+	if len(path) > maxPath {
+		return fault.New(fault.Invalid, "a path of %d bytes is longer than %d", len(path), maxPath)
+	}
+	return nil
+}
+
+// child finds a name in a directory; nothing if it is no directory, or if a slash follows and the name is none.
+func (c *call) child(in entry, name string, slash bool) (found entry, err error) {
+	if in.mode != pack.ModeTree {
+		return entry{}, nil
+	}
+	data, err := c.tree(in.id)
+	if err != nil {
+		return entry{}, err
+	}
+	defer c.drop(int64(len(data)))
+	for rest := data; len(rest) > 0; {
+		mode, n, id, next, err := pack.CutEntry(rest, c.repo.Format)
+		if err != nil {
+			return entry{}, damagedTree(in.id, err)
+		}
+		if string(n) == name {
+			if slash && mode != pack.ModeTree {
+				return entry{}, nil
+			}
+			return entry{id, mode}, nil
+		}
+		rest = next
+	}
+	return entry{}, nil
+}
+
+// tree reads a tree.
+func (c *call) tree(id git.ObjectID) ([]byte, error) {
+	c.metrics.trees.Inc()
+	return c.read(id, git.Tree, maxObject)
+}
+
+func damagedTree(id git.ObjectID, err error) error {
+	return fault.Wrap(fault.Corrupt, "tree "+id.String()+" is damaged", err)
+}
+
+// pathMemo looks one path up in many trees.
+type pathMemo struct {
+	c     *call
+	names []string
+	slash bool // a slash stands at the end
+	known map[pathKey]entry
+}
+
+type pathKey struct {
+	tree  git.ObjectID
+	depth int
+}
+
+// maxMemo bounds a pathMemo, at about 150 bytes each.
+const maxMemo = 1 << 14
+
+func newPathMemo(c *call, path string) *pathMemo {
+	trimmed := strings.TrimSuffix(path, "/")
+	return &pathMemo{c: c, names: strings.Split(trimmed, "/"), slash: trimmed != path, known: make(map[pathKey]entry)}
+}
+
+// same tells whether two trees have the same at the path. The zero ID is the empty tree.
+func (m *pathMemo) same(a, b git.ObjectID) (bool, error) {
+	if a == b {
+		return true, nil
+	}
+	in, err := m.at(a, 0)
+	if err != nil {
+		return false, err
+	}
+	other, err := m.at(b, 0)
+	return in == other, err
+}
+
+func (m *pathMemo) at(tree git.ObjectID, depth int) (entry, error) {
+	if tree.IsZero() {
+		return entry{}, nil
+	}
+	key := pathKey{tree, depth}
+	if e, ok := m.known[key]; ok {
+		return e, nil
+	}
+	last := depth == len(m.names)-1
+	e, err := m.c.child(entry{tree, pack.ModeTree}, m.names[depth], !last || m.slash)
+	if err == nil && !last {
+		e, err = m.at(e.id, depth+1)
+	}
+	if err != nil {
+		return entry{}, err
+	}
+	if len(m.known) >= maxMemo {
+		clear(m.known)
+	}
+	m.known[key] = e
+	return e, nil
+}

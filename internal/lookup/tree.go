@@ -1,0 +1,265 @@
+package lookup
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
+	"github.com/packhorse-git/packhorse/internal/repo"
+)
+
+const (
+	usualPage    = 1000
+	maxPage      = 10_000
+	maxPageTrees = 10_000  // trees that one page goes through: they may hold nothing but other trees
+	maxPageBytes = 1 << 20 // of paths in one page, but for the last one
+	maxDepth     = 2048    // directories within one another, as git's core.maxTreeDepth
+)
+
+// TreeRequest asks for what is in a directory.
+type TreeRequest struct {
+	In        PathIn
+	Recursive bool   // also what lies below, at any depth; directories themselves are not listed then
+	PageSize  int    // at most so many entries, and at most 10,000; 0: 1,000
+	Token     string // TreePage.Next of the page before; In is not looked at then
+}
+
+// TreePage is a part of a directory. It may have fewer entries than were asked for, and none: only Next tells whether it is the last.
+type TreePage struct {
+	ID      git.ObjectID // of the directory
+	Entries []TreeEntry
+	Next    string // empty: this is the last page
+}
+
+// TreeEntry is a name in a directory.
+type TreeEntry struct {
+	Path []byte // below the directory
+	Mode uint32
+	ID   git.ObjectID
+}
+
+// Type is the type of the object that the entry names; a submodule is a commit of another repository.
+func (e TreeEntry) Type() git.ObjectType {
+	switch e.Mode {
+	case pack.ModeTree:
+		return git.Tree
+	case pack.ModeGitlink:
+		return git.Commit
+	}
+	return git.Blob
+}
+
+// Tree lists a page of a directory, in git's order. All pages are of the one that the first was of, wherever the revision has gone since.
+func (l *Reader) Tree(ctx context.Context, r *repo.Repo, q TreeRequest) (TreePage, error) {
+	if q.PageSize < 0 {
+		return TreePage{}, fault.New(fault.Invalid, "the page size %d is less than 0", q.PageSize)
+	}
+	if q.PageSize == 0 {
+		q.PageSize = usualPage
+	}
+	c, err := l.begin(ctx, r)
+	if err != nil {
+		return TreePage{}, err
+	}
+	defer c.end()
+	t := &lister{call: c, recursive: q.Recursive}
+	if q.Token != "" {
+		if t.root, err = t.resume(q.Token); err != nil {
+			return TreePage{}, err
+		}
+	} else {
+		e, err := c.find(q.In)
+		if err != nil {
+			return TreePage{}, err
+		}
+		if e.mode != pack.ModeTree {
+			return TreePage{}, fault.New(fault.Invalid, "path %.200q is not a directory", q.In.Path)
+		}
+		t.root = e.id
+		if err := t.enter(e.id, 0); err != nil {
+			return TreePage{}, err
+		}
+	}
+	page := TreePage{ID: t.root}
+	if page.Entries, err = t.list(min(q.PageSize, maxPage)); err != nil {
+		return TreePage{}, err
+	}
+	page.Next = t.token()
+	return page, nil
+}
+
+// lister goes through a directory, and through those below it if it is recursive.
+type lister struct {
+	*call
+	recursive bool
+	root      git.ObjectID
+	stack     []open // the directory, and on the way down to where the listing is
+	path      []byte // of the last of them, with a slash behind it
+	trees     int    // entered
+}
+
+// open is a directory that is being listed.
+type open struct {
+	id     git.ObjectID
+	data   []byte
+	rest   []byte // of data, the entries to come
+	next   uint64 // number of the first of these
+	prefix int    // bytes of lister.path that are above it
+}
+
+// enter goes down into a directory. prefix is how much of the path was there above it.
+func (t *lister) enter(id git.ObjectID, prefix int) error {
+	if len(t.stack) == maxDepth {
+		return fault.New(fault.Invalid, "directories are nested more than %d deep, at %.200q", maxDepth, t.path)
+	}
+	data, err := t.tree(id)
+	if err != nil {
+		return err
+	}
+	t.trees++
+	t.stack = append(t.stack, open{id: id, data: data, rest: data, prefix: prefix})
+	return nil
+}
+
+// leave goes up.
+func (t *lister) leave() {
+	top := t.stack[len(t.stack)-1]
+	t.path = t.path[:top.prefix]
+	t.drop(int64(len(top.data)))
+	t.stack = t.stack[:len(t.stack)-1]
+}
+
+// cut takes the next entry of the directory at hand.
+func (t *lister) cut() (mode uint32, name []byte, id git.ObjectID, err error) {
+	top := &t.stack[len(t.stack)-1]
+	mode, name, id, rest, err := pack.CutEntry(top.rest, t.repo.Format)
+	if err != nil {
+		return 0, nil, id, damagedTree(top.id, err)
+	}
+	top.rest = rest
+	top.next++
+	return mode, name, id, nil
+}
+
+// list gives the next entries, up to the bounds of a page. Directories that are at their end are left.
+func (t *lister) list(most int) ([]TreeEntry, error) {
+	var entries []TreeEntry
+	for size := 0; len(t.stack) > 0; {
+		if len(t.stack[len(t.stack)-1].rest) == 0 {
+			t.leave()
+			continue
+		}
+		if len(entries) == most || size >= maxPageBytes || t.trees > maxPageTrees {
+			break
+		}
+		mode, name, id, err := t.cut()
+		if err != nil {
+			return nil, err
+		}
+		if len(t.path)+len(name) > maxPageBytes {
+			return nil, fault.New(fault.Invalid, "a path is longer than %d bytes: %.200q", maxPageBytes, t.path)
+		}
+		if t.recursive && mode == pack.ModeTree {
+			if err := t.down(name, id); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		path := make([]byte, 0, len(t.path)+len(name))
+		path = append(append(path, t.path...), name...)
+		entries = append(entries, TreeEntry{Path: path, Mode: mode, ID: id})
+		size += len(path)
+	}
+	return entries, nil
+}
+
+func (t *lister) down(name []byte, id git.ObjectID) error {
+	prefix := len(t.path)
+	t.path = append(append(t.path, name...), '/')
+	return t.enter(id, prefix)
+}
+
+// A token is base64url of: a version, 1 for a recursive listing, the raw ID of the tree, and for each directory on the way down the number
+// of entries that are done, as uvarint.
+const tokenVersion = 1
+
+var errToken = fault.New(fault.Invalid, "bad page token; begin with the first page")
+
+// token tells where the listing stands; empty at its end.
+func (t *lister) token() string {
+	if len(t.stack) == 0 {
+		return ""
+	}
+	b := []byte{tokenVersion, 0}
+	if t.recursive {
+		b[1] = 1
+	}
+	b = append(b, t.root.Raw()...)
+	for _, o := range t.stack {
+		b = binary.AppendUvarint(b, o.next)
+	}
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+// resume goes to where a token says. Nothing in it is trusted.
+func (t *lister) resume(token string) (root git.ObjectID, err error) {
+	if len(token) > 16*maxDepth {
+		return root, errToken
+	}
+	b, err := base64.RawURLEncoding.Strict().DecodeString(token)
+	size := t.repo.Format.Size()
+	if err != nil || len(b) <= 2+size || b[0] != tokenVersion || b[1] > 1 {
+		return root, errToken
+	}
+	if t.recursive != (b[1] == 1) {
+		return root, fault.New(fault.Invalid, "the page token is of another listing: recursive has to be the same for all pages")
+	}
+	root = git.RawObjectID(b[2 : 2+size])
+	typ, _, err := t.repo.Objects.Header(root)
+	if err == nil && typ != git.Tree {
+		err = errToken
+	}
+	if err != nil {
+		return root, err
+	}
+	e, prefix := entry{root, pack.ModeTree}, 0
+	for b = b[2+size:]; len(b) > 0; {
+		done, n := binary.Uvarint(b)
+		if n <= 0 || e.mode != pack.ModeTree || len(t.stack) > 0 && !t.recursive {
+			return root, errToken
+		}
+		b = b[n:]
+		if err := t.enter(e.id, prefix); err != nil {
+			return root, err
+		}
+		prefix = len(t.path)
+		if e, err = t.pass(done, len(b) > 0); err != nil {
+			return root, err
+		}
+	}
+	t.trees = 0
+	return root, nil
+}
+
+// pass takes entries that an earlier page had, and tells the last; if it is entered the path goes on with it.
+func (t *lister) pass(done uint64, entered bool) (e entry, err error) {
+	var name []byte
+	for range done {
+		if len(t.stack[len(t.stack)-1].rest) == 0 {
+			return e, errToken
+		}
+		if e.mode, name, e.id, err = t.cut(); err != nil {
+			return e, err
+		}
+	}
+	if entered {
+		if len(t.path)+len(name) > maxPageBytes {
+			return e, errToken
+		}
+		t.path = append(append(t.path, name...), '/')
+	}
+	return e, nil
+}

@@ -1,0 +1,59 @@
+package storage
+
+import (
+	"context"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/lookup"
+)
+
+// Blob gives the bytes of a blob: lookup.Reader.Blob.
+func (n *Node) Blob(ctx context.Context, path git.RepoPath, q lookup.BlobRequest,
+	head func(lookup.BlobHeader) error, data func([]byte) error) error {
+	h, err := n.acquire(path)
+	if err != nil {
+		return err
+	}
+	defer n.release(h)
+	return n.lookups.Blob(ctx, h.Repo, q, head, data)
+}
+
+// Tree lists a page of a directory: lookup.Reader.Tree.
+func (n *Node) Tree(ctx context.Context, path git.RepoPath, q lookup.TreeRequest) (lookup.TreePage, error) {
+	h, err := n.acquire(path)
+	if err != nil {
+		return lookup.TreePage{}, err
+	}
+	defer n.release(h)
+	return n.lookups.Tree(ctx, h.Repo, q)
+}
+
+// Commit reads one commit: lookup.Reader.Commit.
+func (n *Node) Commit(ctx context.Context, path git.RepoPath, revision string) (lookup.Commit, error) {
+	h, err := n.acquire(path)
+	if err != nil {
+		return lookup.Commit{}, err
+	}
+	defer n.release(h)
+	return n.lookups.Commit(ctx, h.Repo, revision)
+}
+
+// Log gives history in batches: lookup.Reader.Log.
+func (n *Node) Log(ctx context.Context, path git.RepoPath, q lookup.LogRequest, send func([]lookup.Commit) error) error {
+	h, err := n.acquire(path)
+	if err != nil {
+		return err
+	}
+	defer n.release(h)
+	return n.lookups.Log(ctx, h.Repo, q, send)
+}
+
+// DiffStat gives what differs between two revisions in batches: lookup.Reader.DiffStat.
+func (n *Node) DiffStat(ctx context.Context, path git.RepoPath, old, new string, send func([]lookup.FileStat) error) error {
+	h, err := n.acquire(path)
+	if err != nil {
+		return err
+	}
+	defer n.release(h)
+	return n.lookups.DiffStat(ctx, h.Repo, old, new, send)
+}
