@@ -77,6 +77,7 @@ func New(o Options) *Server {
 
 // services are what health and reflection answer for.
 var services = []string{
+	packhorsev1connect.ObjectServiceName,
 	packhorsev1connect.TransferServiceName,
 }
 
@@ -86,7 +87,8 @@ func (s *Server) register() {
 		connect.WithReadMaxBytes(maxMessage),
 		connect.WithInterceptors(&calls{s}),
 	)
-	plain := connect.WithCompression("gzip", nil, nil) // packs are compressed
+	plain := connect.WithCompression("gzip", nil, nil) // packs are compressed, and blobs would cost ten times the CPU
+	s.mux.Handle(packhorsev1connect.NewObjectServiceHandler(objects{s}, options, plain))
 	s.mux.Handle(packhorsev1connect.NewTransferServiceHandler(&transfers{Server: s}, options, plain))
 
 	s.health = newHealth(s.Node.Ready, services...)

@@ -129,11 +129,12 @@ func (*BlobRequest_Oid) isBlobRequest_Blob() {}
 
 func (*BlobRequest_Path) isBlobRequest_Blob() {}
 
-// PathIn is a file or directory in a revision.
+// PathIn is a file or directory in a revision, which may also be the ID of a tree: so what has a name that is not UTF-8 is found by the
+// ID that Tree gives of it.
 type PathIn struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Revision string                 `protobuf:"bytes,1,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Components with slashes between them; empty: the root.
+	// Components with slashes between them, at most 64 KiB; empty: the root.
 	Path          string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -306,7 +307,8 @@ type TreeRequest struct {
 	// Also what lies below, at any depth; directories themselves are not listed then.
 	Recursive bool `protobuf:"varint,3,opt,name=recursive,proto3" json:"recursive,omitempty"`
 	// At most this many; 0: 1,000. At most 10,000.
-	PageSize      int32  `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the page before; path is not looked at then.
 	PageToken     string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -378,10 +380,12 @@ func (x *TreeRequest) GetPageToken() string {
 }
 
 type TreeResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Oid           string                 `protobuf:"bytes,1,opt,name=oid,proto3" json:"oid,omitempty"`
-	Entries       []*TreeEntry           `protobuf:"bytes,2,rep,name=entries,proto3" json:"entries,omitempty"`
-	NextPageToken string                 `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Oid   string                 `protobuf:"bytes,1,opt,name=oid,proto3" json:"oid,omitempty"`
+	// May be fewer than page_size, even none, on any page.
+	Entries []*TreeEntry `protobuf:"bytes,2,rep,name=entries,proto3" json:"entries,omitempty"`
+	// Empty: this is the last page.
+	NextPageToken string `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -613,7 +617,8 @@ type Commit struct {
 	// As it is stored; the encoding header says how, empty: UTF-8.
 	Message  []byte `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
 	Encoding string `protobuf:"bytes,7,opt,name=encoding,proto3" json:"encoding,omitempty"`
-	// The message was longer than 1 MiB and was cut.
+	// The message was longer than 1 MiB, there were more than 10,000 parents, or a name, an email address or the encoding was longer than
+	// 16 KiB: it was cut.
 	Truncated     bool `protobuf:"varint,8,opt,name=truncated,proto3" json:"truncated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -705,6 +710,7 @@ func (x *Commit) GetTruncated() bool {
 	return false
 }
 
+// Signature is who did something, and when. What git cannot read is empty, or 0.
 type Signature struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  []byte                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -778,11 +784,11 @@ func (x *Signature) GetOffsetMinutes() int32 {
 type LogRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
-	// Commits that these reach; empty: HEAD.
+	// Commits that these reach; none: HEAD. With exclude, at most 1,000.
 	Revisions []string `protobuf:"bytes,2,rep,name=revisions,proto3" json:"revisions,omitempty"`
 	// Without those that these reach.
 	Exclude []string `protobuf:"bytes,3,rep,name=exclude,proto3" json:"exclude,omitempty"`
-	// Only commits that change this path, against their first parent.
+	// Only commits that change this file or directory, with history simplified as by git log -- path.
 	Path string `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`
 	// Only first parents are followed.
 	FirstParent bool `protobuf:"varint,5,opt,name=first_parent,json=firstParent,proto3" json:"first_parent,omitempty"`
@@ -921,7 +927,7 @@ func (x *LogResponse) GetCommits() []*Commit {
 type DiffStatRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
-	// Empty: the first parent of new, or the empty tree.
+	// Revisions of commits or trees. Empty: the first parent of new, or the empty tree.
 	Old           string `protobuf:"bytes,2,opt,name=old,proto3" json:"old,omitempty"`
 	New           string `protobuf:"bytes,3,opt,name=new,proto3" json:"new,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1036,7 +1042,7 @@ type FileStat struct {
 	Deleted int64  `protobuf:"varint,7,opt,name=deleted,proto3" json:"deleted,omitempty"`
 	// Lines are not counted: one side is binary.
 	Binary bool `protobuf:"varint,8,opt,name=binary,proto3" json:"binary,omitempty"`
-	// Lines are not counted: too much to compare.
+	// Lines are not counted: more than 8 MiB, more than 500,000 lines around what differs, or too much work (some 10,000 lines that differ).
 	TooLarge      bool `protobuf:"varint,9,opt,name=too_large,json=tooLarge,proto3" json:"too_large,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -47,15 +47,22 @@ const (
 
 // ObjectServiceClient is a client for the packhorse.v1.ObjectService service.
 type ObjectServiceClient interface {
-	// Blob streams the bytes of a blob, or a part of them.
+	// Blob streams the bytes of a blob, or a part of them. Blobs of up to 1 MiB and those stored as deltas are verified before the first
+	// byte is sent; one that is stored as a delta may have 128 MiB. Others may have any size, and are inflated as they are sent: the last
+	// bytes of the blob are sent only if all were right, but those before, and a range that ends earlier, are not verified.
 	Blob(context.Context, *connect.Request[v1.BlobRequest]) (*connect.ServerStreamForClient[v1.BlobResponse], error)
-	// Tree lists a directory.
+	// Tree lists a directory in git's order, page by page. All pages are of the same tree, wherever the revision goes meanwhile. Directories
+	// may be nested 2,048 deep.
 	Tree(context.Context, *connect.Request[v1.TreeRequest]) (*connect.Response[v1.TreeResponse], error)
 	// Commit reads one commit.
 	Commit(context.Context, *connect.Request[v1.CommitRequest]) (*connect.Response[v1.CommitResponse], error)
-	// Log streams commits, as git log does: each after all of its descendants that are shown, the youngest committer's date first.
+	// Log streams commits in the order of git log: the next is always the one with the latest committer's date among the revisions and
+	// the parents of those before. So a commit comes after its children unless their clocks were wrong. The history of a shallow
+	// repository ends at its boundary. A log that would have to look at more than 2,000,000 commits fails with INVALID_ARGUMENT.
 	Log(context.Context, *connect.Request[v1.LogRequest]) (*connect.ServerStreamForClient[v1.LogResponse], error)
-	// DiffStat counts the lines that differ between two trees, file by file, as git diff-tree --minimal --numstat -r does.
+	// DiffStat counts the lines that differ between two trees, file by file, as git diff-tree --minimal --numstat -r does since version
+	// 2.50 (older ones may count more than the least). Renames are not looked for, and attributes do not count: a file is binary if there
+	// is a NUL in its first 8,000 bytes. A submodule is a file of one line.
 	DiffStat(context.Context, *connect.Request[v1.DiffStatRequest]) (*connect.ServerStreamForClient[v1.DiffStatResponse], error)
 }
 
@@ -144,15 +151,22 @@ func (c *objectServiceClient) DiffStat(ctx context.Context, req *connect.Request
 
 // ObjectServiceHandler is an implementation of the packhorse.v1.ObjectService service.
 type ObjectServiceHandler interface {
-	// Blob streams the bytes of a blob, or a part of them.
+	// Blob streams the bytes of a blob, or a part of them. Blobs of up to 1 MiB and those stored as deltas are verified before the first
+	// byte is sent; one that is stored as a delta may have 128 MiB. Others may have any size, and are inflated as they are sent: the last
+	// bytes of the blob are sent only if all were right, but those before, and a range that ends earlier, are not verified.
 	Blob(context.Context, *connect.Request[v1.BlobRequest], *connect.ServerStream[v1.BlobResponse]) error
-	// Tree lists a directory.
+	// Tree lists a directory in git's order, page by page. All pages are of the same tree, wherever the revision goes meanwhile. Directories
+	// may be nested 2,048 deep.
 	Tree(context.Context, *connect.Request[v1.TreeRequest]) (*connect.Response[v1.TreeResponse], error)
 	// Commit reads one commit.
 	Commit(context.Context, *connect.Request[v1.CommitRequest]) (*connect.Response[v1.CommitResponse], error)
-	// Log streams commits, as git log does: each after all of its descendants that are shown, the youngest committer's date first.
+	// Log streams commits in the order of git log: the next is always the one with the latest committer's date among the revisions and
+	// the parents of those before. So a commit comes after its children unless their clocks were wrong. The history of a shallow
+	// repository ends at its boundary. A log that would have to look at more than 2,000,000 commits fails with INVALID_ARGUMENT.
 	Log(context.Context, *connect.Request[v1.LogRequest], *connect.ServerStream[v1.LogResponse]) error
-	// DiffStat counts the lines that differ between two trees, file by file, as git diff-tree --minimal --numstat -r does.
+	// DiffStat counts the lines that differ between two trees, file by file, as git diff-tree --minimal --numstat -r does since version
+	// 2.50 (older ones may count more than the least). Renames are not looked for, and attributes do not count: a file is binary if there
+	// is a NUL in its first 8,000 bytes. A submodule is a file of one line.
 	DiffStat(context.Context, *connect.Request[v1.DiffStatRequest], *connect.ServerStream[v1.DiffStatResponse]) error
 }
 
