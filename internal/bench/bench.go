@@ -10,7 +10,9 @@
 //
 // Two engines do the rest: replay (replay.go) moves bulk on one goroutine for each connection; pings (ping.go) sends small
 // requests, on Linux from one thread with its own poll loop, because the Go runtime's timers are a millisecond coarse and a
-// small request takes less.
+// small request takes less. What goes by a node's control API (rpc.go) is sent by the package that other programs use.
+//
+// Some benches start servers of their own: this program in other roles (child.go).
 //
 // A run's figures cover everything from its first request to the end of its last response: no request begins after the
 // duration is over, those that run are waited for, and rates are over the time that really passed.
@@ -51,6 +53,10 @@ A first tour, with a server at 127.0.0.1:8080 whose process ID is 4711:
   packhorse bench refs http://127.0.0.1:8080/refs.git --prefix refs/heads/main
   packhorse bench neighbour http://127.0.0.1:8080/demo.git --clients 30 --mbps 400
   packhorse bench ci --repo /srv/git/demo.git --html report.html
+
+a gateway and a storage node, started for the purpose:
+
+  packhorse bench matrix --repo /srv/git/demo.git --html matrix.html
 
 and what this machine could do at best, for comparison:
 

@@ -31,7 +31,7 @@ func tempFile(t *testing.T, size int) (*os.File, []byte) {
 	return f, data
 }
 
-func pipe(t *testing.T, pump *Pump, stall time.Duration) (server *Conn, client *net.TCPConn) {
+func connect(t *testing.T, pump *Pump, stall time.Duration) (server *Conn, client *net.TCPConn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -56,7 +56,7 @@ func TestManyConnectionsShareOneFile(t *testing.T) {
 	pump := NewPump(PumpOptions{Width: 2, Narrow: 1})
 	var wg sync.WaitGroup
 	for i := range 8 {
-		server, client := pipe(t, pump, time.Minute)
+		server, client := connect(t, pump, time.Minute)
 		offset := int64(i * 1000)
 		wg.Go(func() {
 			s := &Section{File: f, Offset: offset, N: int64(len(data)) - offset}
@@ -87,7 +87,7 @@ func TestManyConnectionsShareOneFile(t *testing.T) {
 func TestShortFileIsAnError(t *testing.T) {
 	t.Parallel()
 	f, _ := tempFile(t, 1000)
-	server, client := pipe(t, NewPump(PumpOptions{}), time.Minute)
+	server, client := connect(t, NewPump(PumpOptions{}), time.Minute)
 	go io.Copy(io.Discard, client)
 	n, err := server.ReadFrom(&Section{File: f, N: 2000})
 	if n != 1000 || !errors.Is(err, io.ErrUnexpectedEOF) {
@@ -105,7 +105,7 @@ func TestReaderThatTakesNothingIsCutOff(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pump := NewPump(PumpOptions{Width: 1})
-			server, _ := pipe(t, pump, 50*time.Millisecond)
+			server, _ := connect(t, pump, 50*time.Millisecond)
 			if err := send(server); !errors.Is(err, os.ErrDeadlineExceeded) {
 				t.Errorf("got %v, want a time-out", err)
 			}

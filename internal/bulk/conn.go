@@ -4,11 +4,12 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sync"
 	"syscall"
 	"time"
 )
 
-// Listen makes the connections of a TCP listener Conns that share a pump. A connection whose peer keeps us waiting for stall
+// Listen makes the connections of a listener for TCP or Unix sockets Conns that share a pump. A connection whose peer keeps us waiting for stall
 // while it takes less than leastProgress is cut off; 0 means never.
 func Listen(l net.Listener, pump *Pump, stall time.Duration) net.Listener {
 	return &listener{Listener: l, pump: pump, stall: stall}
@@ -25,25 +26,41 @@ func (l *listener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	tcp, ok := c.(*net.TCPConn)
+	s, ok := c.(Socket)
 	if !ok {
 		return c, nil
 	}
-	return NewConn(tcp, l.pump, l.stall)
+	return NewConn(s, l.pump, l.stall)
+}
+
+// Socket is a connection of the kernel's own: a *net.TCPConn or a *net.UnixConn.
+type Socket interface {
+	net.Conn
+	syscall.Conn
+	CloseRead() error
+	CloseWrite() error
+	SetReadBuffer(bytes int) error
+	SetWriteBuffer(bytes int) error
 }
 
 // bulkWrite is from which length on a Write takes a turn of the pump. A TLS record is shorter: a turn for each of them cost a fifth of
 // what it costs to encrypt it, and goroutines that encrypt can be interrupted anyway.
 const bulkWrite = 32 << 10
 
-// Conn is a TCP connection whose bulk bytes go out in turns, files by sendfile. At most one goroutine writes at a time.
+// Conn is a connection whose bulk bytes go out in turns, files by sendfile and what comes from another Conn by splice. At most one
+// goroutine writes at a time, and one reads.
 type Conn struct {
-	*net.TCPConn
+	Socket
 	raw   syscall.RawConn
 	pump  *Pump
 	stall time.Duration
 	turn  waiter
 	out   transfer
+	relay relay
+
+	mu     sync.Mutex
+	closed bool
+	source *Conn // what the relay into this connection waits for
 
 	// Since the peer's time limit was last set anew:
 	waited time.Duration // in writes that are done; what passes between them is not the peer's time
@@ -51,17 +68,39 @@ type Conn struct {
 	began  time.Time     // of the write that runs
 }
 
-// NewConn wraps a TCP connection.
-func NewConn(c *net.TCPConn, pump *Pump, stall time.Duration) (*Conn, error) {
+// NewConn wraps a connection. A peer that keeps us waiting for stall, while it takes less than leastProgress or sends nothing of what a
+// Stream is to get, is cut off; 0 means never.
+func NewConn(c Socket, pump *Pump, stall time.Duration) (*Conn, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		c.Close()
 		return nil, err
 	}
-	conn := &Conn{TCPConn: c, raw: raw, pump: pump, stall: stall, turn: waiter{ready: make(chan struct{}, 1)}}
+	conn := &Conn{Socket: c, raw: raw, pump: pump, stall: stall, turn: waiter{ready: make(chan struct{}, 1)}}
 	conn.out.init(conn)
+	conn.relay.init(conn)
 	return conn, nil
 }
+
+// SetStall changes the time limits of both directions. Neither may be in use; no deadline is left set.
+func (c *Conn) SetStall(stall time.Duration) error {
+	c.stall, c.waited, c.moved = stall, 0, 0
+	return c.SetDeadline(time.Time{})
+}
+
+// Close closes the connection, and ends what reads from it or writes to it.
+func (c *Conn) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	if c.source != nil {
+		_ = c.source.SetReadDeadline(longAgo)
+	}
+	c.mu.Unlock()
+	return c.Socket.Close()
+}
+
+// longAgo is a deadline that has passed.
+var longAgo = time.Unix(1, 0)
 
 // leastProgress is how many bytes a peer has to take, or all that is left, to get a new time limit: with a limit of a minute that is
 // a rate of 1 KiB/s. Less would let a peer hold its place for days with a byte a minute.
@@ -73,7 +112,7 @@ func (c *Conn) begin() error {
 		return nil
 	}
 	c.began = time.Now()
-	return c.TCPConn.SetWriteDeadline(c.began.Add(c.stall - c.waited))
+	return c.SetWriteDeadline(c.began.Add(c.stall - c.waited))
 }
 
 // progress notes that the peer took n bytes, in a write that goes on, and sets the time limit anew if they are enough.
@@ -97,19 +136,31 @@ func (c *Conn) end(n int64) {
 	c.waited += time.Since(c.began)
 }
 
-// ReadFrom sends a *Section by the kernel where the platform can, and anything else through one pooled buffer.
-func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
-	s, ok := r.(*Section)
-	if !ok || !kernelCopies {
-		return io.Copy(writerOnly{c}, r)
+// ReadFrom sends a *Section or a *Stream by the kernel where the platform can, and anything else through one pooled buffer.
+func (c *Conn) ReadFrom(r io.Reader) (sent int64, err error) {
+	if kernelCopies {
+		switch r := r.(type) {
+		case *Section:
+			sent, err = c.out.send(r)
+		case *Stream:
+			sent, err = c.relay.send(r)
+		default:
+			err = errors.ErrUnsupported
+		}
+		if !unsupported(err) {
+			return sent, err
+		}
 	}
-	sent, err := c.out.send(s)
-	if !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.ENOSYS) {
-		return sent, err
-	}
-	// The file's file system cannot do it.
-	copied, err := io.Copy(writerOnly{c}, r)
+	// The kernel cannot do it with these, and has taken nothing that it has not sent.
+	buf := c.pump.buffers.Get().(*[copyBuffer]byte)
+	defer c.pump.buffers.Put(buf)
+	copied, err := io.CopyBuffer(writerOnly{c}, readerOnly{r}, buf[:])
 	return sent + copied, err
+}
+
+// unsupported tells that an error means: do without the kernel.
+func unsupported(err error) bool {
+	return errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENOSYS) || errors.Is(err, errors.ErrUnsupported)
 }
 
 // Write sends p. Large writes take turns with all other bulk copies.
@@ -118,12 +169,15 @@ func (c *Conn) Write(p []byte) (int, error) {
 		if err := c.begin(); err != nil {
 			return 0, err
 		}
-		n, err := c.TCPConn.Write(p)
+		n, err := c.Socket.Write(p)
 		c.end(int64(n))
 		return n, err
 	}
 	return c.out.write(p)
 }
 
-// writerOnly hides ReadFrom, so that io.Copy does not come back to it.
-type writerOnly struct{ io.Writer }
+// writerOnly hides ReadFrom, so that io.CopyBuffer does not come back to it; readerOnly hides WriteTo, which would not use the buffer.
+type (
+	writerOnly struct{ io.Writer }
+	readerOnly struct{ io.Reader }
+)

@@ -28,7 +28,7 @@ func TestConnectionClosedDuringASend(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pump := NewPump(PumpOptions{Width: 1})
-			server, client := pipe(t, pump, 0)
+			server, client := connect(t, pump, 0)
 			section := &Section{File: f, N: 16 << 20}
 			sent := make(chan int64, 1)
 			go func() {
@@ -63,11 +63,11 @@ func TestFullSocketHoldsNoTurn(t *testing.T) {
 	var sends sync.WaitGroup
 	var stuck []*Conn
 	for range 4 {
-		server, _ := pipe(t, pump, time.Minute)
+		server, _ := connect(t, pump, time.Minute)
 		stuck = append(stuck, server)
 		sends.Go(func() { _, _ = server.ReadFrom(&Section{File: f, N: 16 << 20}) })
 	}
-	server, client := pipe(t, pump, time.Minute)
+	server, client := connect(t, pump, time.Minute)
 	sends.Go(func() { _, _ = server.ReadFrom(&Section{File: f, N: 16 << 20}); server.Close() })
 	got, err := io.ReadAll(client)
 	if err != nil || !bytes.Equal(got, data) {
@@ -98,7 +98,7 @@ func TestTricklingPeerIsCutOff(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server, client := pipe(t, NewPump(PumpOptions{}), stall)
+			server, client := connect(t, NewPump(PumpOptions{}), stall)
 			_ = server.SetWriteBuffer(8 << 10)
 			_ = client.SetReadBuffer(8 << 10)
 			var trickle sync.WaitGroup
@@ -123,7 +123,7 @@ func TestTricklingPeerIsCutOff(t *testing.T) {
 func TestTimeBetweenWritesIsNotThePeers(t *testing.T) {
 	t.Parallel()
 	const stall = 2 * time.Second
-	server, client := pipe(t, NewPump(PumpOptions{}), stall)
+	server, client := connect(t, NewPump(PumpOptions{}), stall)
 	go io.Copy(io.Discard, client)
 	for range 4 {
 		if _, err := server.Write(make([]byte, 100)); err != nil {
@@ -138,7 +138,7 @@ func TestSlowPeerIsServed(t *testing.T) {
 	t.Parallel()
 	f, data := tempFile(t, 8<<20)
 	const stall = 3 * time.Second // long, because the test must not be as slow as a peer that is cut off
-	server, client := pipe(t, NewPump(PumpOptions{}), stall)
+	server, client := connect(t, NewPump(PumpOptions{}), stall)
 	_ = client.SetReadBuffer(64 << 10)
 	done := make(chan error, 1)
 	go func() {
@@ -173,7 +173,7 @@ func TestFileSystemWithoutSendfile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, client := pipe(t, NewPump(PumpOptions{}), time.Minute)
+	server, client := connect(t, NewPump(PumpOptions{}), time.Minute)
 	section := &Section{File: f, N: int64(len(want))}
 	n, err := server.ReadFrom(section)
 	server.Close()
@@ -188,7 +188,7 @@ func TestFileSystemWithoutSendfile(t *testing.T) {
 func TestCopiesDoNotAllocate(t *testing.T) {
 	const size = 32 << 20
 	f, _ := tempFile(t, size)
-	server, client := pipe(t, NewPump(PumpOptions{}), time.Minute)
+	server, client := connect(t, NewPump(PumpOptions{}), time.Minute)
 	var drained sync.WaitGroup
 	drained.Go(func() { _, _ = io.Copy(io.Discard, client) })
 	section := &Section{}

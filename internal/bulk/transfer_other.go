@@ -12,3 +12,13 @@ type transfer struct{}
 func (*transfer) init(*Conn)                   {}
 func (*transfer) send(*Section) (int64, error) { return 0, errors.ErrUnsupported }
 func (*transfer) write([]byte) (int, error)    { return 0, errors.ErrUnsupported }
+
+type relay struct{}
+
+func (*relay) init(*Conn)                  {}
+func (*relay) send(*Stream) (int64, error) { return 0, errors.ErrUnsupported }
+
+type pipes struct{}
+
+func newPipes() *pipes { return nil }
+func (*pipes) close()  {}

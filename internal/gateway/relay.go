@@ -54,6 +54,9 @@ func (e *exchange) try(m *member, ask func(Node) (protocol.Outcome, error)) (aga
 	v := verdict{failed: true, rests: true} // of a panic
 	defer func() { e.Router.done(m, v) }()
 	e.outcome, e.err = ask(m.Node)
+	if broken, ok := errors.AsType[*protocol.BrokenReply](e.err); ok && !e.reply.begun {
+		e.err = broken.Err // the connection that broke is not the client's
+	}
 	if v = (verdict{}); e.err == nil || e.notTheNode() {
 		return false
 	}

@@ -89,7 +89,7 @@ func (r *reply) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// ReadFrom sends a part of a file, by the kernel if nothing stands between here and the socket.
+// ReadFrom sends a part of a file or what comes from a node's connection, by the kernel if nothing stands between here and the socket.
 func (r *reply) ReadFrom(src io.Reader) (int64, error) {
 	if err := r.begin(); err != nil {
 		return 0, err

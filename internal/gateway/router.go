@@ -22,7 +22,7 @@ type Replica struct {
 	Weight int // share of the requests among replicas that are busy; less than 1 means 1
 	// Ready tells from memory, and at once, whether the node can be reached: it is asked while a lock is held. Nil: always.
 	Ready func() error
-	// Gone, unless nil, is called once, when no route names the replica any more and its last request has ended. It returns soon.
+	// Gone, unless nil, is called once, when the Router no longer has the replica and its last request has ended. It returns soon.
 	Gone func()
 }
 
@@ -90,12 +90,12 @@ func NewRouter() *Router {
 }
 
 // Set puts other routes in the place of all that there are, at once for requests that come from now on; those that run go on. A node
-// that stays, by its name, keeps its counts and its drain mark; if it is another Replica of that name, its first one goes. After
-// an error the routes are as they were.
-func (r *Router) Set(routes []Route) error {
+// that stays, by its name, keeps its counts and its drain mark; if it is another Replica of that name, its first one goes. Idle are
+// nodes that no route needs to name; they are seen in Status, and can be drained. After an error the routes are as they were.
+func (r *Router) Set(routes []Route, idle ...*Replica) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	replicas, prefixes, err := checkRoutes(routes)
+	replicas, prefixes, err := checkRoutes(routes, idle)
 	if err != nil {
 		return err
 	}
@@ -147,9 +147,21 @@ func (r *Router) newMember(before *member, replica *Replica, worker *balance.Wor
 }
 
 // checkRoutes lists the replicas, sorted by name, and for each name the prefixes that lead to it.
-func checkRoutes(routes []Route) (replicas []*Replica, prefixes map[string][]string, err error) {
+func checkRoutes(routes []Route, idle []*Replica) (replicas []*Replica, prefixes map[string][]string, err error) {
 	byName := map[string]*Replica{}
 	prefixes = map[string][]string{}
+	add := func(p *Replica) error {
+		if p.Name == "" || byName[p.Name] != nil && byName[p.Name] != p {
+			return fault.New(fault.Invalid, "nodes need names that differ: there are two called %.80q", p.Name)
+		}
+		byName[p.Name] = p
+		return nil
+	}
+	for _, p := range idle {
+		if err := add(p); err != nil {
+			return nil, nil, err
+		}
+	}
 	seen := map[string]bool{}
 	for _, route := range routes {
 		prefix := trimPrefix(route.Prefix)
@@ -164,13 +176,13 @@ func checkRoutes(routes []Route) (replicas []*Replica, prefixes map[string][]str
 			return nil, nil, fault.New(fault.Invalid, "the route for %.80q names no node", prefix)
 		}
 		for _, p := range route.Replicas {
-			if p.Name == "" || byName[p.Name] != nil && byName[p.Name] != p {
-				return nil, nil, fault.New(fault.Invalid, "nodes need names that differ: there are two called %.80q", p.Name)
+			if err := add(p); err != nil {
+				return nil, nil, err
 			}
 			if slices.Contains(prefixes[p.Name], prefix) {
 				return nil, nil, fault.New(fault.Invalid, "the route for %.80q names the node %s twice", prefix, p.Name)
 			}
-			byName[p.Name], prefixes[p.Name] = p, append(prefixes[p.Name], prefix)
+			prefixes[p.Name] = append(prefixes[p.Name], prefix)
 		}
 	}
 	for name, p := range byName {

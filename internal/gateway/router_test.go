@@ -94,6 +94,9 @@ func TestBadRoutes(t *testing.T) {
 			t.Errorf("want %s, got: %v", says, err)
 		}
 	}
+	if err := r.Set([]gateway.Route{{Replicas: []*gateway.Replica{a}}}, b, named("a")); !fault.Is(err, fault.Invalid) {
+		t.Errorf("two called a, one of them idle: %v", err)
+	}
 	if n := r.Status(); len(n) != 2 || n[0].Name != "a" || n[1].Name != "b" {
 		t.Errorf("the routes are no longer as they were: %+v", n)
 	}
@@ -167,6 +170,40 @@ func TestNodesThatTakeNoRequests(t *testing.T) {
 	}
 	if !eventually(func() bool { return strings.Contains(s.log.String(), "connection refused") }) {
 		t.Errorf("the log does not tell why a node is down:\n%s", s.log)
+	}
+}
+
+// A node without a route is known, and is asked nothing.
+func TestIdleNodes(t *testing.T) {
+	t.Parallel()
+	var gone atomic.Bool
+	b := named("b")
+	b.Gone = func() { gone.Store(true) }
+	s := serveRoutes(t, nil, options{})
+	set := func(prefix string, replicas []*gateway.Replica, idle ...*gateway.Replica) {
+		t.Helper()
+		if err := s.router.Set([]gateway.Route{{Prefix: prefix, Replicas: replicas}}, idle...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set("team", []*gateway.Replica{named("a")}, b)
+	if n := s.router.Status(); len(n) != 2 || n[1].Name != "b" || len(n[1].Prefixes) != 0 || s.router.Drain("b") != nil {
+		t.Errorf("%+v", n)
+	}
+	if response, _ := s.get("other"); response.StatusCode != 404 {
+		t.Error(response.Status)
+	}
+	set("", []*gateway.Replica{b}, b)
+	if response, _ := s.get("other"); response.StatusCode != 503 {
+		t.Errorf("the drain mark is lost: %s", response.Status)
+	}
+	set("", []*gateway.Replica{named("a")}, b)
+	if gone.Load() {
+		t.Error("an idle node went")
+	}
+	set("", []*gateway.Replica{named("a")})
+	if !gone.Load() {
+		t.Error("an idle node that nobody names stays")
 	}
 }
 

@@ -1,0 +1,199 @@
+package bulk
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// relay is the state of one copy from another connection into a Conn. It is part of the Conn, and its step functions are bound once, so
+// that a copy allocates nothing.
+type relay struct {
+	conn                *Conn // where the bytes go
+	fillStep, drainStep func(fd uintptr) bool
+
+	stream *Stream
+	pipe   *pipe // held while it has bytes in it, or a turn is held
+	inPipe int   // bytes in it
+	turn   bool  // we hold one
+	waited bool  // for the source
+	done   int64
+	noted  int64 // of done, what progress has been told
+	err    error
+}
+
+func (r *relay) init(c *Conn) {
+	r.conn = c
+	r.fillStep, r.drainStep = r.fillSome, r.drainSome
+}
+
+// send moves the stream's bytes to the connection. A turn covers one step: into the pipe and out of it.
+func (r *relay) send(s *Stream) (int64, error) {
+	r.stream, r.done, r.noted, r.err = s, 0, 0, nil
+	defer r.end()
+	s.unlimit()
+	for s.N > 0 {
+		if err := r.fill(); err != nil {
+			return r.done, err
+		}
+		if err := r.drain(); err != nil {
+			return r.done, err
+		}
+	}
+	return r.done, nil
+}
+
+// end gives back what a failure has left over.
+func (r *relay) end() {
+	r.release()
+	r.stream, r.inPipe = nil, 0
+}
+
+// take takes a turn, unless we have one.
+func (r *relay) take() {
+	if !r.turn {
+		r.conn.pump.take(&r.conn.turn)
+		r.turn = true
+	}
+}
+
+// give gives the turn back.
+func (r *relay) give() {
+	if r.turn {
+		r.turn = false
+		r.conn.pump.give()
+	}
+}
+
+// release gives back the turn and the pipe.
+func (r *relay) release() {
+	r.give()
+	if r.pipe != nil {
+		r.conn.pump.pipes.put(r.pipe, r.inPipe > 0)
+		r.pipe = nil
+	}
+}
+
+// fill gets some bytes into the pipe, and leaves with a turn held.
+func (r *relay) fill() error {
+	s := r.stream
+	err := s.From.raw.Read(r.fillStep)
+	if r.waited && r.stopWaiting() {
+		return net.ErrClosed // by whoever closed where the bytes go
+	}
+	if err == nil {
+		err = r.err
+	}
+	if err == nil || unsupported(err) {
+		return err
+	}
+	return s.fail(err)
+}
+
+// fillSome moves what the source has into the pipe. It returns false to wait for the source.
+func (r *relay) fillSome(source uintptr) bool {
+	s, pump := r.stream, r.conn.pump
+	r.take()
+	if r.pipe == nil {
+		if r.pipe, r.err = pump.pipes.get(); r.err != nil {
+			// No descriptors left, most likely.
+			r.err = errors.Join(errors.ErrUnsupported, r.err)
+			r.give()
+			return true
+		}
+	}
+	for {
+		n, err := unix.Splice(int(source), nil, r.pipe.w, nil, int(min(s.N, pump.step())), unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err == unix.EAGAIN:
+			r.release()
+			return r.wait()
+		case err != nil:
+			r.err = os.NewSyscallError("splice", err)
+		case n == 0:
+			r.err = io.ErrUnexpectedEOF
+		default:
+			s.N -= n
+			r.inPipe = int(n)
+		}
+		return true
+	}
+}
+
+// wait sets the source's time limit. It is what fillSome returns then.
+func (r *relay) wait() (done bool) {
+	c := r.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r.waited = true; c.closed {
+		return true
+	}
+	c.source = r.stream.From
+	r.err = r.stream.limit()
+	return r.err != nil
+}
+
+// stopWaiting tells whether the wait was in vain because the connection that the bytes go to is closed.
+func (r *relay) stopWaiting() (closed bool) {
+	c := r.conn
+	r.waited = false
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.source = nil
+	r.stream.unlimit()
+	return c.closed
+}
+
+// drain empties the pipe into the connection.
+func (r *relay) drain() error {
+	c := r.conn
+	if err := c.begin(); err != nil {
+		return err
+	}
+	err := c.raw.Write(r.drainStep)
+	c.end(r.done - r.noted)
+	r.noted = r.done
+	if err == nil {
+		err = r.err
+	}
+	if unsupported(err) {
+		err = fmt.Errorf("%v after bytes were taken", err) // so it is too late to do without the kernel
+	}
+	return err
+}
+
+// drainSome moves what is in the pipe until it is empty or the socket is full. It returns false to wait for the socket, with the bytes
+// in the pipe and without a turn.
+func (r *relay) drainSome(socket uintptr) bool {
+	for r.inPipe > 0 {
+		r.take()
+		n, err := unix.Splice(r.pipe.r, nil, int(socket), nil, r.inPipe, unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err == unix.EAGAIN:
+			r.give()
+			r.err = r.conn.progress(r.done - r.noted)
+			r.noted = r.done
+			return r.err != nil
+		case err != nil:
+			r.err = os.NewSyscallError("splice", err)
+			return true
+		case n == 0:
+			r.err = os.NewSyscallError("splice", syscall.EPIPE) // the pipe is not empty: it cannot be
+			return true
+		}
+		r.inPipe -= int(n)
+		r.done += n
+		r.stream.kernel += n
+	}
+	r.release()
+	return true
+}
