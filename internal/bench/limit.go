@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"math/big"
@@ -108,6 +109,21 @@ func fileHandler(file string) http.Handler {
 		w.Header().Set("Content-Type", "application/x-git-upload-pack-result")
 		http.ServeContent(w, r, "", time.Time{}, f)
 	})
+}
+
+// writeSelfSigned makes a certificate for the loopback and writes it and its key as PEM.
+func writeSelfSigned(certFile, keyFile string) error {
+	config, err := selfSigned(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		return err
+	}
+	key, err := x509.MarshalPKCS8PrivateKey(config.Certificates[0].PrivateKey)
+	if err != nil {
+		return err
+	}
+	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: config.Certificates[0].Certificate[0]})
+	return errors.Join(os.WriteFile(certFile, cert, 0o600),
+		os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), 0o600))
 }
 
 // selfSigned makes a server's TLS settings with a certificate that lives in memory only.

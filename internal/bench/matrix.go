@@ -16,7 +16,7 @@ import (
 type matrixOptions struct {
 	common
 	repos          []string
-	unix           bool
+	unix, tls      bool
 	profiles, html string
 
 	program []string // arguments of this program before a role's name
@@ -34,6 +34,9 @@ Nothing is written to the repository: a bare one, or a directory with ".git".
 
 Beside them, in the same run and with the same client, stand what to compare with: one process that does all ("packhorse serve", cache
 on), and the least that two processes can do with the same bytes ("relay": a sender and a splicing relay, see "bench limit --relay").
+
+With --tls the bytes between gateway and node are encrypted, which takes them through user space in both processes; the one process and the
+relay have no such way, and stay as they are.
 
 The clone is recorded once as git makes it. Git verifies its pack, and again the first answer in each cell where it is another pack. Of
 every answer the status, the length, the side-bands and the final flush are checked.
@@ -56,7 +59,8 @@ CPU time is read from /proc ten times a second (Linux only), the rest from the p
 Profiling costs some CPU time itself.`,
 		Example: `  packhorse bench matrix --repo /srv/git/www.git --repo /srv/git/app.git --clients 30 --duration 60s --html matrix.html
   packhorse bench matrix --repo . --duration 10s --json
-  packhorse bench matrix --repo demo.git --unix --profiles /tmp/profiles`,
+  packhorse bench matrix --repo demo.git --unix --profiles /tmp/profiles
+  packhorse bench matrix --repo demo.git --tls`,
 		Args: cobra.NoArgs,
 	}
 	f := cmd.Flags()
@@ -65,6 +69,7 @@ Profiling costs some CPU time itself.`,
 	f.DurationVar(&o.duration, "duration", time.Minute, "how long new clones are begun, in each cell")
 	f.DurationVar(&o.timeout, "timeout", 5*time.Minute, "give up on a response that brings no byte for this long")
 	f.BoolVar(&o.unix, "unix", false, "gateway and node talk over a Unix socket instead of TCP")
+	f.BoolVar(&o.tls, "tls", false, "gateway and node talk by TLS, with a certificate made for this run")
 	f.StringVar(&o.profiles, "profiles", "", "keep profiles in this directory")
 	f.BoolVar(&o.json, "json", false, "print one JSON object")
 	f.StringVar(&o.html, "html", "", "write a page with charts to this file")

@@ -267,27 +267,42 @@ func (o *matrixOptions) start(ctx context.Context, c cell, dir string) (l *lineu
 	case relaying:
 		err = o.startRelay(ctx, c, l, dir)
 	case oneServe:
-		a, err := o.role(ctx, l, dir, "server", "serve", o.nodeConfig(c, nil))
+		var a addresses
+		a, err = o.role(ctx, l, dir, "server", "serve", o.nodeConfig(c, nil))
 		l.url = a.HTTP + path
-		return l, err
 	default:
-		listen := "127.0.0.1:0"
-		if o.unix {
-			listen = "unix:" + filepath.Join(dir, "node.sock")
-		}
-		node, err := o.role(ctx, l, dir, "node", "storage", o.nodeConfig(c, table{{"listen", listen}, {"channels", max(4096, 2*o.clients)}}))
-		if err != nil {
-			return l, err
-		}
-		if !o.unix {
-			listen = node.Listen
-		}
-		gateway, err := o.role(ctx, l, dir, "gateway", "gateway", gatewayConfig(c, listen))
-		l.url = gateway.HTTP + path
-		slices.Reverse(l.stations)
-		return l, err
+		err = o.startTwo(ctx, c, l, dir)
+		l.url += path
 	}
 	return l, err
+}
+
+// startTwo starts a node, and a gateway in front of it.
+func (o *matrixOptions) startTwo(ctx context.Context, c cell, l *lineup, dir string) error {
+	listen := "127.0.0.1:0"
+	if o.unix {
+		listen = "unix:" + filepath.Join(dir, "node.sock")
+	}
+	owned, known := table{{"listen", listen}, {"channels", max(4096, 2*o.clients)}}, table{{"name", "node"}, {"transport", c.transport}}
+	if o.tls {
+		cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+		if err := writeSelfSigned(cert, key); err != nil {
+			return err
+		}
+		owned = append(owned, table{{"tls_cert", cert}, {"tls_key", key}}...)
+		known = append(known, table{{"tls_ca", cert}, {"server_name", "localhost"}}...)
+	}
+	node, err := o.role(ctx, l, dir, "node", "storage", o.nodeConfig(c, owned))
+	if err != nil {
+		return err
+	}
+	if !o.unix {
+		listen = node.Listen
+	}
+	gateway, err := o.role(ctx, l, dir, "gateway", "gateway", gatewayConfig(append(known, table{{"address", listen}}...)))
+	l.url = gateway.HTTP
+	slices.Reverse(l.stations)
+	return err
 }
 
 // role starts one process of this program with a configuration, as the last station of the lineup.
@@ -378,11 +393,11 @@ func (o *matrixOptions) nodeConfig(c cell, storage table) []section {
 	return append(config, section{"storage", storage})
 }
 
-func gatewayConfig(c cell, node string) []section {
+func gatewayConfig(node table) []section {
 	return []section{
 		{"http", table{{"address", "127.0.0.1:0"}}},
 		{"ops", table{{"address", "127.0.0.1:0"}}},
 		{"log", table{{"level", "warn"}, {"format", "json"}}},
-		{"[node]", table{{"name", "node"}, {"address", node}, {"transport", c.transport}}},
+		{"[node]", node},
 	}
 }

@@ -17,7 +17,7 @@ func TestMatrix(t *testing.T) {
 	t.Parallel()
 	_, repo := history(t, 3)
 	profiles, page := filepath.Join(t.TempDir(), "profiles"), filepath.Join(t.TempDir(), "page.html")
-	got := benchJSON(t, "clients duration_s cpus socket rows references ratios", "matrix", "--repo", repo.Dir, "--clients", "2", "--duration", "150ms",
+	got := benchJSON(t, "clients duration_s cpus socket tls rows references ratios", "matrix", "--repo", repo.Dir, "--clients", "2", "--duration", "150ms",
 		"--profiles", profiles, "--html", page, "--unix")
 	var cells []string
 	for _, v := range append(got["rows"].([]any), got["references"].([]any)...) {

@@ -14,6 +14,7 @@ type matrixReport struct {
 	DurationS  float64        `json:"duration_s"`
 	CPUs       int            `json:"cpus"`
 	Socket     string         `json:"socket"` // between gateway and node: "tcp" or "unix"
+	TLS        bool           `json:"tls"`
 	Rows       []matrixRow    `json:"rows"`
 	References []matrixRow    `json:"references"` // transport "serve": one process; "relay": a bare splice relay
 	Ratios     []matrixRatios `json:"ratios"`
@@ -61,7 +62,7 @@ type matrixRatios struct {
 }
 
 func (o *matrixOptions) report(results []*cellResult) *matrixReport {
-	r := &matrixReport{Clients: o.clients, DurationS: o.duration.Seconds(), CPUs: runtime.NumCPU(), Socket: "tcp",
+	r := &matrixReport{Clients: o.clients, DurationS: o.duration.Seconds(), CPUs: runtime.NumCPU(), Socket: "tcp", TLS: o.tls,
 		Rows: []matrixRow{}, References: []matrixRow{}, Ratios: []matrixRatios{}}
 	if o.unix {
 		r.Socket = "unix"
@@ -229,8 +230,11 @@ func orDash(format string, v *float64) string {
 
 // about says what the table is of.
 func (r *matrixReport) about() string {
-	return fmt.Sprintf("%d clients, %.4g s each, %d CPUs, gateway and node over %s", r.Clients, r.DurationS, r.CPUs,
-		map[string]string{"tcp": "TCP on the loopback", "unix": "a Unix socket"}[r.Socket])
+	way := map[string]string{"tcp": "TCP on the loopback", "unix": "a Unix socket"}[r.Socket]
+	if r.TLS {
+		way = "TLS over " + way
+	}
+	return fmt.Sprintf("%d clients, %.4g s each, %d CPUs, gateway and node over %s", r.Clients, r.DurationS, r.CPUs, way)
 }
 
 // lines are the ratios in words.
