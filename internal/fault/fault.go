@@ -25,9 +25,10 @@ const (
 	Corrupt                 // what is stored cannot be trusted; an operator has to look
 	Cancelled               // the caller went away
 	Deadline                // a time limit ran out
+	Exists                  // what should be made is there already
 )
 
-var kindNames = [...]string{"internal", "invalid", "not_found", "denied", "exhausted", "unavailable", "corrupt", "cancelled", "deadline"}
+var kindNames = [...]string{"internal", "invalid", "not_found", "denied", "exhausted", "unavailable", "corrupt", "cancelled", "deadline", "exists"}
 
 // String is the kind's name in logs and metric labels.
 func (k Kind) String() string {

@@ -307,6 +307,8 @@ func statusOf(kind fault.Kind) int {
 		return http.StatusNotFound
 	case fault.Denied:
 		return http.StatusForbidden
+	case fault.Exists:
+		return http.StatusConflict
 	case fault.Exhausted:
 		return http.StatusTooManyRequests
 	case fault.Unavailable:

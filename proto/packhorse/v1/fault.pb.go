@@ -44,6 +44,8 @@ const (
 	FaultKind_FAULT_KIND_CANCELLED FaultKind = 7
 	// A time limit ran out (DEADLINE_EXCEEDED).
 	FaultKind_FAULT_KIND_DEADLINE FaultKind = 8
+	// What should be made is there already (ALREADY_EXISTS).
+	FaultKind_FAULT_KIND_EXISTS FaultKind = 9
 )
 
 // Enum value maps for FaultKind.
@@ -58,6 +60,7 @@ var (
 		6: "FAULT_KIND_CORRUPT",
 		7: "FAULT_KIND_CANCELLED",
 		8: "FAULT_KIND_DEADLINE",
+		9: "FAULT_KIND_EXISTS",
 	}
 	FaultKind_value = map[string]int32{
 		"FAULT_KIND_UNSPECIFIED": 0,
@@ -69,6 +72,7 @@ var (
 		"FAULT_KIND_CORRUPT":     6,
 		"FAULT_KIND_CANCELLED":   7,
 		"FAULT_KIND_DEADLINE":    8,
+		"FAULT_KIND_EXISTS":      9,
 	}
 )
 
@@ -171,7 +175,7 @@ const file_packhorse_v1_fault_proto_rawDesc = "" +
 	"\x04kind\x18\x01 \x01(\x0e2\x17.packhorse.v1.FaultKindR\x04kind\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12:\n" +
 	"\vretry_after\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\n" +
-	"retryAfter*\xf1\x01\n" +
+	"retryAfter*\x88\x02\n" +
 	"\tFaultKind\x12\x1a\n" +
 	"\x16FAULT_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12FAULT_KIND_INVALID\x10\x01\x12\x18\n" +
@@ -181,7 +185,8 @@ const file_packhorse_v1_fault_proto_rawDesc = "" +
 	"\x16FAULT_KIND_UNAVAILABLE\x10\x05\x12\x16\n" +
 	"\x12FAULT_KIND_CORRUPT\x10\x06\x12\x18\n" +
 	"\x14FAULT_KIND_CANCELLED\x10\a\x12\x17\n" +
-	"\x13FAULT_KIND_DEADLINE\x10\bBCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
+	"\x13FAULT_KIND_DEADLINE\x10\b\x12\x15\n" +
+	"\x11FAULT_KIND_EXISTS\x10\tBCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
 
 var (
 	file_packhorse_v1_fault_proto_rawDescOnce sync.Once

@@ -33,13 +33,14 @@ type Repository struct {
 	// The object that HEAD leads to; empty for an unborn branch.
 	HeadOid string   `protobuf:"bytes,4,opt,name=head_oid,json=headOid,proto3" json:"head_oid,omitempty"`
 	Version *Version `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
-	// Bytes of its files.
+	// Bytes of its files; -1: there are too many (over a million) to count.
 	Size int64 `protobuf:"varint,6,opt,name=size,proto3" json:"size,omitempty"`
-	// Visible refs.
+	// Visible refs, without HEAD.
 	Refs    int64    `protobuf:"varint,7,opt,name=refs,proto3" json:"refs,omitempty"`
 	Objects *Objects `protobuf:"bytes,8,opt,name=objects,proto3" json:"objects,omitempty"`
 	// The configuration as far as it says how the repository is served: keys of core.repositoryformatversion, extensions.*, uploadpack.*,
-	// uploadpackfilter.*, lsrefs.*, transfer.*, receive.*, http.*; names in lower case but for subsections.
+	// uploadpackfilter.*, lsrefs.*, transfer.*, receive.*, http.uploadpack, http.receivepack; names in lower case but for subsections. A key
+	// with several values has them on lines of their own.
 	Config        map[string]string `protobuf:"bytes,9,rep,name=config,proto3" json:"config,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -431,7 +432,7 @@ type ListRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only paths that begin with it; whole components are not asked for.
 	Prefix string `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
-	// At most this many; 0: 100. At most 1000.
+	// At most this many; 0: 100. At most 1000. A page may have fewer, even none, and yet not be the last.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// From the response before.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`

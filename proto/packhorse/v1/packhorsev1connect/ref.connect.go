@@ -53,9 +53,11 @@ type RefServiceClient interface {
 	ResolveMany(context.Context, *connect.Request[v1.ResolveManyRequest]) (*connect.Response[v1.ResolveManyResponse], error)
 	// Exists tells whether a ref exists by its full name.
 	Exists(context.Context, *connect.Request[v1.ExistsRequest]) (*connect.Response[v1.ExistsResponse], error)
-	// List lists refs in the order of their names, in batches. All are of one state of the repository.
+	// List lists refs in the order of their names, in batches, without HEAD. All are of one state of the repository; the pages of a list may
+	// be of several. Names that are not UTF-8 are left out.
 	List(context.Context, *connect.Request[v1.RefServiceListRequest]) (*connect.ServerStreamForClient[v1.RefServiceListResponse], error)
-	// Watch tells of each change of refs in some repositories, whoever made it, within a second or so, until the call is cancelled.
+	// Watch tells of each change of refs in some repositories, whoever made it, within a second or so, until the call is cancelled. It begins
+	// with one message for each repository, which says where it is now.
 	Watch(context.Context, *connect.Request[v1.WatchRequest]) (*connect.ServerStreamForClient[v1.WatchResponse], error)
 }
 
@@ -149,9 +151,11 @@ type RefServiceHandler interface {
 	ResolveMany(context.Context, *connect.Request[v1.ResolveManyRequest]) (*connect.Response[v1.ResolveManyResponse], error)
 	// Exists tells whether a ref exists by its full name.
 	Exists(context.Context, *connect.Request[v1.ExistsRequest]) (*connect.Response[v1.ExistsResponse], error)
-	// List lists refs in the order of their names, in batches. All are of one state of the repository.
+	// List lists refs in the order of their names, in batches, without HEAD. All are of one state of the repository; the pages of a list may
+	// be of several. Names that are not UTF-8 are left out.
 	List(context.Context, *connect.Request[v1.RefServiceListRequest], *connect.ServerStream[v1.RefServiceListResponse]) error
-	// Watch tells of each change of refs in some repositories, whoever made it, within a second or so, until the call is cancelled.
+	// Watch tells of each change of refs in some repositories, whoever made it, within a second or so, until the call is cancelled. It begins
+	// with one message for each repository, which says where it is now.
 	Watch(context.Context, *connect.Request[v1.WatchRequest], *connect.ServerStream[v1.WatchResponse]) error
 }
 

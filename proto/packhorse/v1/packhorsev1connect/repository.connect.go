@@ -54,11 +54,14 @@ type RepositoryServiceClient interface {
 	Create(context.Context, *connect.Request[v1.CreateRequest]) (*connect.Response[v1.CreateResponse], error)
 	// Get describes one repository.
 	Get(context.Context, *connect.Request[v1.GetRequest]) (*connect.Response[v1.GetResponse], error)
-	// List lists repositories in the order of their paths.
+	// List lists repositories in the order of their paths, compared component by component. Paths that are not UTF-8 are left out.
 	List(context.Context, *connect.Request[v1.ListRequest]) (*connect.Response[v1.ListResponse], error)
-	// Delete removes a repository. What reads it may end its work.
+	// Delete removes a bare repository. Its path is free at once; what still reads it may get an error, never a mix of two repositories.
+	// Refused where others need it: linked worktrees, and extensions.preciousObjects, which a repository should have whose objects others
+	// borrow (objects/info/alternates), because that cannot be seen from here.
 	Delete(context.Context, *connect.Request[v1.DeleteRequest]) (*connect.Response[v1.DeleteResponse], error)
-	// Maintain repacks a repository and writes its commit-graph, without stopping its readers. It returns when that is done.
+	// Maintain repacks a repository, writes its commit-graph and packs its refs, without stopping its readers. It removes no object, so those
+	// who borrow them lose none. It returns when that is done.
 	Maintain(context.Context, *connect.Request[v1.MaintainRequest]) (*connect.Response[v1.MaintainResponse], error)
 }
 
@@ -148,11 +151,14 @@ type RepositoryServiceHandler interface {
 	Create(context.Context, *connect.Request[v1.CreateRequest]) (*connect.Response[v1.CreateResponse], error)
 	// Get describes one repository.
 	Get(context.Context, *connect.Request[v1.GetRequest]) (*connect.Response[v1.GetResponse], error)
-	// List lists repositories in the order of their paths.
+	// List lists repositories in the order of their paths, compared component by component. Paths that are not UTF-8 are left out.
 	List(context.Context, *connect.Request[v1.ListRequest]) (*connect.Response[v1.ListResponse], error)
-	// Delete removes a repository. What reads it may end its work.
+	// Delete removes a bare repository. Its path is free at once; what still reads it may get an error, never a mix of two repositories.
+	// Refused where others need it: linked worktrees, and extensions.preciousObjects, which a repository should have whose objects others
+	// borrow (objects/info/alternates), because that cannot be seen from here.
 	Delete(context.Context, *connect.Request[v1.DeleteRequest]) (*connect.Response[v1.DeleteResponse], error)
-	// Maintain repacks a repository and writes its commit-graph, without stopping its readers. It returns when that is done.
+	// Maintain repacks a repository, writes its commit-graph and packs its refs, without stopping its readers. It removes no object, so those
+	// who borrow them lose none. It returns when that is done.
 	Maintain(context.Context, *connect.Request[v1.MaintainRequest]) (*connect.Response[v1.MaintainResponse], error)
 }
 
