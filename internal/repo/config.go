@@ -3,6 +3,7 @@ package repo
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"strconv"
 	"strings"
@@ -51,6 +52,17 @@ func (c Config) Bool(key string, otherwise bool) (bool, error) {
 	}
 	err := c.variables[i].readBool(&otherwise)
 	return otherwise, err
+}
+
+// All gives every value in the order of the file, as key and value.
+func (c Config) All() iter.Seq2[string, string] {
+	return func(yield func(key, value string) bool) {
+		for _, v := range c.variables {
+			if !yield(v.key, v.value) {
+				return
+			}
+		}
+	}
 }
 
 // damaged is the error of a value that is not what its key needs.

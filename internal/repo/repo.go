@@ -38,6 +38,7 @@ type Repo struct {
 	options     Options
 	where       *place
 	config      configFile
+	settings    Config
 	worktree    *configFile // config.worktree; nil: that is not read
 	hidden      hideRules
 	tables      bool // the refs are in reftables
@@ -101,6 +102,7 @@ func (r *Repo) configure() error {
 	if err := r.worktreeConfig(&config); err != nil {
 		return err
 	}
+	r.settings = config
 	if err := served(config); err != nil {
 		return err
 	}
@@ -194,6 +196,9 @@ func served(c Config) error {
 
 // HidesRefs tells whether the repository's config may hide refs: those that it does no Snapshot shows.
 func (r *Repo) HidesRefs() bool { return r.hidden.any() }
+
+// Config is the repository's own configuration.
+func (r *Repo) Config() Config { return r.settings }
 
 // Policy tells what clients may ask for. A config that changes gives a new handle, with its own.
 func (r *Repo) Policy() *Policy { return r.policy }

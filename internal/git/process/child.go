@@ -42,6 +42,7 @@ type Process struct {
 	mu     sync.Mutex // guards the process ID too: signals go only to a process that is not reaped
 	reaped bool
 	cause  error // why we killed it
+	graced *time.Timer
 
 	done  chan struct{} // closed when the rest is settled
 	state *os.ProcessState
@@ -159,8 +160,24 @@ func (p *Process) kill(cause error) {
 	if p.cause == nil {
 		p.cause = cause
 	}
-	syscall.Kill(-p.process.Pid, syscall.SIGKILL)
+	if p.command.Grace > 0 {
+		syscall.Kill(-p.process.Pid, syscall.SIGTERM)
+		if p.graced == nil {
+			p.graced = time.AfterFunc(p.command.Grace, p.killNow)
+		}
+	} else {
+		syscall.Kill(-p.process.Pid, syscall.SIGKILL)
+	}
 	p.stdout.SetReadDeadline(time.Unix(1, 0)) // whoever left the group cannot keep the reader waiting
+}
+
+// killNow ends a command whose grace is over.
+func (p *Process) killNow() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.reaped {
+		syscall.Kill(-p.process.Pid, syscall.SIGKILL)
+	}
 }
 
 // awaitExit reaps the process. Whatever else is in its group dies first: until the leader is reaped, nobody else can be given
@@ -174,6 +191,9 @@ func (p *Process) awaitExit() {
 	syscall.Kill(-p.process.Pid, syscall.SIGKILL)
 	p.state, p.err = p.process.Wait()
 	p.reaped = true
+	if p.graced != nil {
+		p.graced.Stop()
+	}
 }
 
 // finish waits for the copying to end and works out the usage and the error.

@@ -115,6 +115,9 @@ type Command struct {
 	// Stderr gets standard error as it comes, from one goroutine. It must not block, nor keep the slice.
 	Stderr       func([]byte)
 	StdoutBuffer int // size of the pipe that Stdout reads, where the system allows it; 0 is the system's default
+	// Grace is for commands that write into a repository: who kills one asks it to end first (SIGTERM), so that git removes its locks and
+	// temporary files, and kills what is left after that time. 0: at once.
+	Grace time.Duration
 }
 
 // Start waits for a slot of the command's class and starts it. When ctx ends the command is killed. Errors: what

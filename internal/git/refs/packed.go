@@ -334,8 +334,9 @@ const batchSize = 64
 type cursor struct {
 	p      *packed
 	prefix string
-	off    int  // of the next record
-	begun  bool // off is valid
+	from   string // the first name is not less
+	off    int    // of the next record
+	begun  bool   // off is valid
 	done   bool
 	batch  [batchSize]Ref
 }
@@ -350,7 +351,7 @@ func (c *cursor) next() ([]Ref, error) {
 	)
 	err := c.p.do(func(b []byte) (err error) {
 		if !c.begun {
-			if c.off, err = c.p.search(b, c.prefix); err != nil {
+			if c.off, err = c.p.search(b, c.from); err != nil {
 				return err
 			}
 			c.begun = true

@@ -104,8 +104,15 @@ func (s *Snapshot) unpacked(name git.RefName) (ref Ref, ok, known bool) {
 // Each calls fn for every ref whose full name begins with prefix, in the order of the names' bytes; "" means all.
 // HEAD is not among them. An error of fn ends it and is returned, but for ErrStop. The names of neighbours share
 // memory: who keeps few of many for long should clone them.
-func (s *Snapshot) Each(prefix string, fn func(Ref) error) error {
-	err := s.each(prefix, s.visible(fn))
+func (s *Snapshot) Each(prefix string, fn func(Ref) error) error { return s.EachAfter(prefix, "", fn) }
+
+// EachAfter is Each for the refs whose names come after one; that need not be a ref itself. It costs no more than what it finds.
+func (s *Snapshot) EachAfter(prefix string, after git.RefName, fn func(Ref) error) error {
+	from := prefix
+	if next := string(after) + "\x00"; after != "" && next > from { // no name has a NUL: this is the least one that comes after
+		from = next
+	}
+	err := s.each(prefix, from, s.visible(fn))
 	if err == ErrStop {
 		return nil
 	}
@@ -119,7 +126,7 @@ func (s *Snapshot) EachHidden(fn func(Ref) error) error {
 			return err
 		}
 	}
-	return s.each("", func(ref Ref) error {
+	return s.each("", "", func(ref Ref) error {
 		if !s.hides(ref.Name) {
 			return nil
 		}
@@ -140,9 +147,9 @@ func (s *Snapshot) visible(fn func(Ref) error) func(Ref) error {
 	}
 }
 
-func (s *Snapshot) each(prefix string, fn func(Ref) error) error {
-	from := s.looseFrom(prefix)
-	loose := s.loose[from:]
+// each calls fn for the refs that begin with prefix and are not less than from.
+func (s *Snapshot) each(prefix, from string, fn func(Ref) error) error {
+	loose := s.loose[s.looseFrom(from):]
 	hasLoose := func() bool { return len(loose) > 0 && strings.HasPrefix(string(loose[0].name), prefix) }
 	emitLoose := func() error {
 		ref, ok := loose[0].ref()
@@ -152,7 +159,7 @@ func (s *Snapshot) each(prefix string, fn func(Ref) error) error {
 		}
 		return fn(ref)
 	}
-	c := cursor{p: s.packed, prefix: prefix, done: s.packed == nil}
+	c := cursor{p: s.packed, prefix: prefix, from: from, done: s.packed == nil}
 	for !c.done {
 		batch, err := c.next()
 		if err != nil {

@@ -1,0 +1,118 @@
+package refs
+
+import (
+	"iter"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// Change is what became of one ref between two Snapshots. A ref that is absent from one of them is a Ref with its name alone.
+type Change struct{ Old, New Ref }
+
+// Diff calls fn for each ref, HEAD included, whose ID or target differs between two Snapshots of one repository, which may come from two
+// Stores: HEAD first, the others in the order of their names. An error of fn ends it and is returned. It costs nothing for the same
+// Snapshot, a look-up for each loose ref where packed-refs is the same, else a walk over all refs. What a Snapshot hides is absent.
+func Diff(old, new *Snapshot, fn func(Change) error) error {
+	if old == new {
+		return nil
+	}
+	if c := (Change{old.visibleHead(), new.visibleHead()}); c.differs() {
+		if err := fn(c); err != nil {
+			return err
+		}
+	}
+	if old.packed == new.packed {
+		return diffLoose(old, new, fn)
+	}
+	return diffAll(old, new, fn)
+}
+
+func (c Change) differs() bool { return c.Old.ID != c.New.ID || c.Old.Target != c.New.Target }
+
+// visibleHead is HEAD as a Ref; an unborn one has a Target alone.
+func (s *Snapshot) visibleHead() Ref {
+	h := s.Head()
+	return Ref{Name: git.HEAD, ID: h.ID, Target: h.Target}
+}
+
+// diffLoose compares Snapshots with the same packed refs, in which a loose ref may hide one.
+func diffLoose(old, new *Snapshot, fn func(Change) error) error {
+	a, b := old.loose, new.loose
+	for len(a) > 0 || len(b) > 0 {
+		var name git.RefName
+		same := false
+		switch {
+		case len(b) == 0 || len(a) > 0 && a[0].name < b[0].name:
+			name, a = a[0].name, a[1:]
+		case len(a) == 0 || b[0].name < a[0].name:
+			name, b = b[0].name, b[1:]
+		default:
+			name, same = a[0].name, a[0] == b[0] && old.hidden == nil && new.hidden == nil
+			a, b = a[1:], b[1:]
+		}
+		if same {
+			continue
+		}
+		c, err := lookupBoth(old, new, name)
+		if err == nil && c.differs() {
+			err = fn(c)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func lookupBoth(old, new *Snapshot, name git.RefName) (c Change, err error) {
+	if c.Old, _, err = old.Lookup(name); err != nil {
+		return c, err
+	}
+	c.New, _, err = new.Lookup(name)
+	c.Old.Name, c.New.Name = name, name
+	return c, err
+}
+
+// diffAll walks both at once.
+func diffAll(old, new *Snapshot, fn func(Change) error) (err error) {
+	next, stopOld := iter.Pull(old.all(&err))
+	defer stopOld()
+	nextNew, stopNew := iter.Pull(new.all(&err))
+	defer stopNew()
+	a, okA := next()
+	b, okB := nextNew()
+	for err == nil && (okA || okB) {
+		var c Change
+		switch {
+		case !okB || okA && a.Name < b.Name:
+			c = Change{a, Ref{Name: a.Name}}
+			a, okA = next()
+		case !okA || b.Name < a.Name:
+			c = Change{Ref{Name: b.Name}, b}
+			b, okB = nextNew()
+		default:
+			c = Change{a, b}
+			a, okA = next()
+			b, okB = nextNew()
+		}
+		if err == nil && c.differs() { // what comes before a fault is not told either: after it, refs would seem to be gone
+			err = fn(c)
+		}
+	}
+	return err
+}
+
+// all iterates over the visible refs; what goes wrong is left in err.
+func (s *Snapshot) all(err *error) iter.Seq[Ref] {
+	return func(yield func(Ref) bool) {
+		failed := s.Each("", func(ref Ref) error {
+			if !yield(ref) {
+				return ErrStop
+			}
+			return nil
+		})
+		if failed != nil {
+			*err = failed
+		}
+	}
+}
