@@ -16,12 +16,14 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/git/graph"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/lookup"
@@ -38,6 +40,14 @@ type Options struct {
 	Policy *repo.Policy // what holds where a repository's config says nothing; nil: repo.DefaultPolicy
 	Log    *slog.Logger // nil: none
 
+	Epoch   uint64          // of versions, see NextEpoch; 0: the time now, in nanoseconds since 1970
+	Runner  *process.Runner // makes and maintains repositories, with limits for ClassManage and ClassMaintain; nil: neither can be done
+	Metrics *Metrics        // nil: not counted
+
+	Watchers int           // calls of Watch at the same time; 0: 1,000
+	Watched  int           // repositories watched at the same time; 0: 10,000
+	Look     time.Duration // how often each of them is looked at; 0: one second
+
 	Tables       *repo.Tables // lists refs in reftables; nil: repositories that have them are refused
 	RefsMetrics  *refs.Metrics
 	GraphMetrics *graph.Metrics
@@ -52,19 +62,38 @@ type Node struct {
 	options repo.Options
 	server  *uploadpack.Server
 	lookups *lookup.Reader
+	epoch   uint64
+	runner  *process.Runner
+	metrics *Metrics
+	hub     *hub
+	making  chan struct{} // holds one token while a repository is put into place or taken from it
+	trash   *trash
 
-	mu      sync.Mutex
-	handles map[git.RepoPath]*handle
-	clock   uint64 // rises with every use of a handle
+	mu          sync.Mutex
+	handles     map[git.RepoPath]*handle
+	pinned      int    // handles that a watch keeps; they do not count as open
+	clock       uint64 // rises with every use of a handle
+	opened      map[string]*opened
+	openings    uint64
+	maintaining map[string]bool // by common directory
 }
 
-// handle is one open repository and who uses it.
-type handle struct {
+// opened is one open repository, shared by the handles of all paths that lead to it.
+type opened struct {
 	*repo.Repo
+	dir     string // as it was opened: the real path of the git directory, or where its ".git" file is
+	opening uint64 // of Node.openings: a later one has the greater number
+	users   int    // handles; guarded by Node.mu
+}
+
+// handle is an open repository by one of its paths, and who uses it.
+type handle struct {
+	*opened
 	path   string   // where it was found; may lead to Repo.Dir by symbolic links, or be a ".git" file that names it
 	before []string // where a repository of the same name would come first
 	users  int      // guarded by Node.mu; the node itself is one while the handle is in its map
 	used   uint64   // Node.clock at the last use
+	pins   int      // watches that keep it
 }
 
 // New makes a node.
@@ -76,7 +105,9 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 	if root, err = filepath.Abs(root); err != nil {
 		return nil, err
 	}
-	n := &Node{root: root, server: server, open: o.Open, log: o.Log, handles: make(map[git.RepoPath]*handle), lookups: lookup.New(o.Lookups),
+	n := &Node{root: root, server: server, open: o.Open, log: o.Log, epoch: o.Epoch, runner: o.Runner, metrics: o.Metrics,
+		making: make(chan struct{}, 1), handles: make(map[git.RepoPath]*handle), opened: make(map[string]*opened),
+		maintaining: make(map[string]bool), lookups: lookup.New(o.Lookups),
 		options: repo.Options{Root: root, Tables: o.Tables, Policy: o.Policy, RefsMetrics: o.RefsMetrics, GraphMetrics: o.GraphMetrics}}
 	if n.open == 0 {
 		n.open = 1000
@@ -90,6 +121,15 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 		}
 		n.options.Hidden = append(n.options.Hidden, dir)
 	}
+	if n.epoch == 0 {
+		n.epoch = uint64(time.Now().UnixNano())
+	}
+	if n.metrics == nil {
+		n.metrics = NewMetrics()
+	}
+	n.hub = newHub(n, o)
+	n.trash = newTrash(n.log, n.metrics)
+	n.trash.sweep(filepath.Join(root, ownDir))
 	return n, nil
 }
 
@@ -165,49 +205,107 @@ func (n *Node) acquire(path git.RepoPath) (*handle, error) {
 	if repo.IsGitFile(dir) {
 		dir = found // what it says is relative to where it is found, as for git
 	}
+	o, err := n.openDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	h = &handle{opened: o, path: found, before: before, users: 1}
+	n.keep(path, h)
+	return h, nil
+}
+
+// openDir opens the repository in a directory, or finds it open by another path. The caller is one of its users.
+func (n *Node) openDir(dir string) (*opened, error) {
+	n.mu.Lock()
+	o := n.opened[dir]
+	if o != nil {
+		o.users++
+	}
+	n.mu.Unlock()
+	if o != nil {
+		if o.Fresh(dir) {
+			return o, nil
+		}
+		n.leave(o)
+	}
 	r, err := repo.Open(dir, n.options)
 	if err != nil {
 		return nil, err
 	}
 	if err := r.Policy().Bundles.Err; err != nil {
-		n.log.Warn("a repository's bundles are not offered to clients", "repo", path.String(), "err", err)
+		n.log.Warn("a repository's bundles are not offered to clients", "dir", dir, "err", err)
 	}
-	h = &handle{Repo: r, path: found, before: before, users: 1}
-	n.keep(path, h)
-	return h, nil
+	fresh := &opened{Repo: r, dir: dir, users: 1}
+	n.mu.Lock()
+	n.openings++
+	fresh.opening = n.openings
+	if there := n.opened[dir]; there == nil || there == o {
+		n.opened[dir] = fresh
+	} // else another request was faster: this one is for its request alone
+	n.mu.Unlock()
+	return fresh, nil
 }
 
-// keep puts a handle into the map for the next request, unless another request was faster, and drops the one that was not
+// leave ends one use of an open repository; the last one closes it.
+func (n *Node) leave(o *opened) {
+	n.mu.Lock()
+	o.users--
+	last := o.users == 0
+	if last && n.opened[o.dir] == o {
+		delete(n.opened, o.dir)
+	}
+	n.mu.Unlock()
+	if last {
+		_ = o.Close()
+	}
+}
+
+// keep puts a handle into the map for the next request, unless another request was faster, and drops the ones that were not
 // used for longest if there are too many.
 func (n *Node) keep(path git.RepoPath, h *handle) {
 	n.mu.Lock()
-	var oldest *handle
+	var dropped []*handle
 	if n.handles[path] == nil {
 		n.clock++
 		h.used = n.clock
 		h.users++
 		n.handles[path] = h
-		if len(n.handles) > n.open {
-			oldest = n.removeOldest()
+		for len(n.handles)-n.pinned > n.open {
+			oldest := n.removeOldest()
+			if oldest == nil {
+				break
+			}
+			dropped = append(dropped, oldest)
 		}
 	}
 	n.mu.Unlock()
-	if oldest != nil {
+	for _, oldest := range dropped {
 		n.release(oldest)
 	}
 }
 
-// removeOldest takes the least recently used handle out of the map. n.mu is held.
+// removeOldest takes the least recently used handle out of the map, of those that nobody uses now: the others are open anyway. Nil if
+// there is none. n.mu is held.
 func (n *Node) removeOldest() *handle {
 	var oldest git.RepoPath
 	var least *handle
 	for path, h := range n.handles {
-		if least == nil || h.used < least.used {
+		if h.users == 1 && (least == nil || h.used < least.used) {
 			oldest, least = path, h
 		}
 	}
-	delete(n.handles, oldest)
+	if least != nil {
+		n.remove(oldest, least)
+	}
 	return least
+}
+
+// remove takes a handle out of the map; the caller releases it. n.mu is held.
+func (n *Node) remove(path git.RepoPath, h *handle) {
+	delete(n.handles, path)
+	if h.pins > 0 {
+		n.pinned--
+	}
 }
 
 // drop takes a handle out of the map if it still is there.
@@ -215,7 +313,7 @@ func (n *Node) drop(path git.RepoPath, h *handle) {
 	n.mu.Lock()
 	there := n.handles[path] == h
 	if there {
-		delete(n.handles, path)
+		n.remove(path, h)
 	}
 	n.mu.Unlock()
 	if there {
@@ -230,7 +328,7 @@ func (n *Node) release(h *handle) {
 	last := h.users == 0
 	n.mu.Unlock()
 	if last {
-		_ = h.Close()
+		n.leave(h.opened)
 	}
 }
 
@@ -288,7 +386,7 @@ func (n *Node) inside(dir string) (string, error) {
 		return "", fault.Wrap(fault.NotFound, "no such repository", err)
 	}
 	outside := fault.New(fault.NotFound, "no such repository")
-	if !n.options.Allows(real) {
+	if !n.options.Allows(real) || isOwn(real[len(n.root):]) {
 		return "", outside
 	}
 	for parent := real; parent != n.root; {
@@ -299,11 +397,14 @@ func (n *Node) inside(dir string) (string, error) {
 	return real, nil
 }
 
-// Close lets go of all repositories. No request may be running.
+// Close ends watches and what runs in the background, and lets go of all repositories. No other request may be running.
 func (n *Node) Close() error {
+	n.hub.close()
+	n.trash.close()
 	n.mu.Lock()
 	handles := n.handles
 	n.handles = make(map[git.RepoPath]*handle)
+	n.pinned = 0
 	n.mu.Unlock()
 	for _, h := range handles {
 		n.release(h)

@@ -1,0 +1,136 @@
+package pack
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
+)
+
+// Counts is what git-count-objects(1) tells of an object directory, without its alternates.
+type Counts struct {
+	Packed    int64 // objects in packs; one that is in several counts as often
+	Packs     int64
+	Loose     int64
+	PackBytes int64 // of packs and their indexes
+
+	MultiPackIndex, Bitmap, CommitGraph bool // whether there is one
+}
+
+// Count looks at the object directory as it is now: a few small reads for each pack, and the names of all loose objects. It ends with ctx.
+func (s *Store) Count(ctx context.Context) (Counts, error) {
+	c, err := s.count(ctx)
+	if err != nil && !errors.Is(err, ctx.Err()) {
+		err = fault.Wrap(fault.Unavailable, "cannot count the repository's objects", err)
+	}
+	return c, err
+}
+
+func (s *Store) count(ctx context.Context) (c Counts, err error) {
+	packDir := s.dir + "/pack"
+	entries, err := os.ReadDir(packDir)
+	if err != nil && !isAbsent(err) {
+		return c, err
+	}
+	there := make(map[string]bool, len(entries))
+	for _, e := range entries {
+		there[e.Name()] = true
+	}
+	for _, e := range entries {
+		base, isPack := strings.CutSuffix(e.Name(), ".pack")
+		switch {
+		case e.Name() == "multi-pack-index":
+			c.MultiPackIndex = true
+		case strings.HasSuffix(e.Name(), ".bitmap"):
+			c.Bitmap = true
+		case isPack && there[base+".idx"]:
+			if err := ctx.Err(); err != nil {
+				return c, err
+			}
+			if err := c.addPack(packDir + "/" + base); err != nil {
+				return c, err
+			}
+		}
+	}
+	for _, name := range []string{"/info/commit-graph", "/info/commit-graphs/commit-graph-chain"} {
+		id, err := disk.Stat(s.dir + name)
+		if err != nil {
+			return c, err
+		}
+		c.CommitGraph = c.CommitGraph || id != disk.ID{}
+	}
+	for i := range 256 {
+		n, err := s.countLoose(ctx, byte(i))
+		if err != nil {
+			return c, err
+		}
+		c.Loose += n
+	}
+	return c, nil
+}
+
+// addPack counts one pack. One that goes while it is looked at is not there.
+func (c *Counts) addPack(path string) error {
+	f, err := disk.Open(path + ".pack")
+	if isAbsent(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var header [packHeader]byte
+	if _, err := io.ReadFull(f, header[:]); err != nil {
+		return nil // no pack: reading it tells so
+	}
+	pack, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	index, err := os.Stat(path + ".idx")
+	if isAbsent(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	c.Packs++
+	c.Packed += int64(binary.BigEndian.Uint32(header[8:]))
+	c.PackBytes += pack.Size() + index.Size()
+	return nil
+}
+
+// countLoose counts the loose objects whose IDs begin with a byte.
+func (s *Store) countLoose(ctx context.Context, first byte) (n int64, err error) {
+	const digits = "0123456789abcdef"
+	f, err := os.Open(s.dir + "/" + string([]byte{digits[first>>4], digits[first&15]}))
+	if isAbsent(err) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	for {
+		if err := ctx.Err(); err != nil {
+			return n, err
+		}
+		names, err := f.Readdirnames(1000)
+		for _, name := range names {
+			if len(name) == s.format.HexSize()-2 && strings.Trim(name, digits) == "" {
+				n++
+			}
+		}
+		if err == io.EOF || isAbsent(err) {
+			return n, nil
+		}
+		if err != nil {
+			return n, err
+		}
+	}
+}

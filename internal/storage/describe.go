@@ -1,0 +1,124 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"path/filepath"
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/repo"
+)
+
+// Description is what there is to know of a repository.
+type Description struct {
+	Path    string // below the root, as it is on disk
+	Format  git.ObjectFormat
+	Head    refs.Head
+	Version Version
+	Size    int64 // bytes of its files; -1: they are too many to count
+	Refs    int64 // visible ones, without HEAD
+	Objects pack.Counts
+	Config  map[string]string // what its own configuration says of how it is served; several values of a key are lines
+}
+
+// maxFiles is how many files of a repository are looked at for its size.
+const maxFiles = 1_000_000
+
+// errTooMany ends a count.
+var errTooMany = errors.New("too many files")
+
+// Describe looks at a repository: at each file for its size, at each ref, and at the names of its packs and loose objects. Files that come
+// or go meanwhile are counted or not. It ends with ctx. The errors are those of opening a repository.
+func (n *Node) Describe(ctx context.Context, path git.RepoPath) (Description, error) {
+	n.metrics.lookups.get.Inc()
+	h, snap, version, err := n.snapshot(ctx, path)
+	if err != nil {
+		return Description{}, err
+	}
+	defer n.release(h)
+	below, err := filepath.Rel(n.root, h.path)
+	if err != nil {
+		return Description{}, err
+	}
+	d := Description{Path: below, Format: h.Format, Head: snap.Head(), Version: version, Config: servedConfig(h.Config())}
+	err = snap.Each("", func(refs.Ref) error {
+		if d.Refs++; d.Refs%MaxBatch == 0 {
+			return ctx.Err()
+		}
+		return nil
+	})
+	if err != nil {
+		return Description{}, err
+	}
+	if d.Objects, err = h.Objects.Count(ctx); err != nil {
+		return Description{}, err
+	}
+	if d.Size, err = size(ctx, h.Repo); err != nil {
+		return Description{}, err
+	}
+	return d, nil
+}
+
+// size is how many bytes a repository's files have, without what it borrows.
+func size(ctx context.Context, r *repo.Repo) (bytes int64, err error) {
+	files := 0
+	walk := func(path string, e fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if files++; files > maxFiles {
+			return errTooMany
+		}
+		if e.IsDir() {
+			return ctx.Err()
+		}
+		if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
+			bytes += info.Size()
+		}
+		return nil
+	}
+	dirs := []string{r.Common}
+	if !strings.HasPrefix(r.Dir+"/", r.Common+"/") {
+		dirs = append(dirs, r.Dir)
+	}
+	for _, dir := range dirs {
+		if err = filepath.WalkDir(dir, walk); err != nil {
+			break
+		}
+	}
+	switch {
+	case err == errTooMany:
+		return -1, nil
+	case err != nil && ctx.Err() == nil:
+		return 0, fault.Wrap(fault.Unavailable, "cannot read the repository's directory", err)
+	}
+	return bytes, err
+}
+
+// servedConfig picks what may be shown: no remote's address and nothing that can hold a secret, as http.extraHeader.
+func servedConfig(c repo.Config) map[string]string {
+	shown := make(map[string]string)
+	for key, value := range c.All() {
+		section, _, _ := strings.Cut(key, ".")
+		switch section {
+		case "extensions", "uploadpack", "uploadpackfilter", "lsrefs", "transfer", "receive":
+		default:
+			if key != "core.repositoryformatversion" && key != "http.uploadpack" && key != "http.receivepack" {
+				continue
+			}
+		}
+		if before, ok := shown[key]; ok {
+			value = before + "\n" + value
+		}
+		shown[key] = value
+	}
+	return shown
+}

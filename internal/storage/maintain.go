@@ -1,0 +1,193 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
+	"github.com/packhorse-git/packhorse/internal/git/process"
+)
+
+// ClassMaintain is the class of git commands that repack: long ones, of which one at a time is enough.
+const ClassMaintain process.Class = "maintain"
+
+// Maintained is what maintenance came to.
+type Maintained struct {
+	Before, After pack.Counts
+	Took          time.Duration
+}
+
+const (
+	// maintainGrace is how long a command that is killed has for removing its locks.
+	maintainGrace = 10 * time.Second
+	// abandoned is how old a temporary file among the packs has to be before it is removed: as for git gc.
+	abandoned = 14 * 24 * time.Hour
+	// claimRetry is when to come back where a repository is maintained already.
+	claimRetry = 10 * time.Second
+)
+
+// Maintain repacks a repository by halves (git-repack(1), --geometric), writes a multi-pack-index, a bitmap and its commit-graph, and packs
+// its refs, by git commands that stop when ctx ends. Nobody who reads has to stop, and no object is removed, reachable or not: only copies
+// of objects that are in another pack. What is done follows from what the repository is: of one that borrows, only what it has itself is
+// packed, without a bitmap; where objects are precious no pack is removed; reftables are git's own to pack.
+//
+// The repository's configuration can make git run no program: see package process. Errors: Exhausted while it is maintained or deleted
+// already; Denied if its configuration has hooks; those of opening it and of git.
+func (n *Node) Maintain(ctx context.Context, path git.RepoPath) (m Maintained, err error) {
+	start := time.Now()
+	defer func() {
+		m.Took = time.Since(start)
+		n.metrics.maintain.WithLabelValues(result(err)).Observe(m.Took.Seconds())
+	}()
+	if n.runner == nil {
+		return m, fault.New(fault.Unavailable, "this node maintains no repositories")
+	}
+	h, err := n.acquire(path)
+	if err != nil {
+		return m, err
+	}
+	defer n.release(h)
+	done, err := n.claim(h.Common)
+	if err != nil {
+		return m, err
+	}
+	defer done()
+	if m.Before, err = h.Objects.Count(ctx); err != nil {
+		return m, err
+	}
+	commands, err := maintenance(h)
+	if err != nil {
+		return m, err
+	}
+	for _, c := range commands {
+		if err := n.maintain(ctx, h, c); err != nil {
+			return m, err
+		}
+	}
+	m.After, err = h.Objects.Count(ctx)
+	n.log.Info("maintained a repository", "repo", path.String(), "packs", m.After.Packs, "seconds", time.Since(start).Seconds())
+	return m, err
+}
+
+// claim keeps a repository from being maintained twice at a time, and from being deleted meanwhile.
+func (n *Node) claim(commonDir string) (done func(), err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.maintaining[commonDir] {
+		return nil, fault.Retry(fault.Exhausted, claimRetry, "the repository is being maintained already")
+	}
+	n.maintaining[commonDir] = true
+	return func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		delete(n.maintaining, commonDir)
+	}, nil
+}
+
+// step is one command of maintenance, and what to try if it fails.
+type step struct {
+	args      []string
+	otherwise []string
+}
+
+// maintenance is what there is to do for a repository.
+func maintenance(h *handle) ([]step, error) {
+	config := h.Config()
+	tables, partial := false, false
+	for key, value := range config.All() {
+		if strings.HasPrefix(key, "hook.") {
+			return nil, fault.New(fault.Denied, "the repository's config has hooks (%.80s); it is for its operator to maintain", key)
+		}
+		tables = tables || key == "extensions.refstorage" && value == "reftable"
+		partial = partial || key == "extensions.partialclone"
+	}
+	precious, err := config.Bool("extensions.preciousobjects", false)
+	if err != nil {
+		return nil, err
+	}
+	borrows, err := thereIs(filepath.Join(h.Common, "objects/info/alternates"))
+	if err != nil {
+		return nil, err
+	}
+	geometric := []string{"repack", "-d", "-l", "-n", "-q", "--geometric=2", "--write-midx"}
+	incremental := step{args: []string{"repack", "-d", "-l", "-n", "-q"}}
+	index := step{args: []string{"multi-pack-index", "write", "--no-progress"}}
+	var steps []step
+	switch {
+	case precious:
+		steps = []step{index}
+	case borrows || partial:
+		steps = []step{incremental, index}
+	default: // git refuses a bitmap where not everything is in its packs
+		steps = []step{{append(geometric[:len(geometric):len(geometric)], "--write-bitmap-index"), geometric}}
+	}
+	split := "--split"
+	if borrows { // a chain of our own: the other's may go
+		split = "--split=replace"
+	}
+	steps = append(steps, step{args: []string{"commit-graph", "write", "--reachable", split, "--no-progress"}})
+	if !tables {
+		steps = append(steps, step{args: []string{"pack-refs", "--all"}})
+	}
+	return steps, nil
+}
+
+func thereIs(path string) (bool, error) {
+	id, err := disk.Stat(path)
+	return id != disk.ID{}, err
+}
+
+// maintain runs one step.
+func (n *Node) maintain(ctx context.Context, h *handle, s step) error {
+	err := n.runStep(ctx, h, s.args)
+	if fault.Is(err, fault.Internal) && s.otherwise != nil {
+		n.log.Info("cannot maintain a repository as well as could be", "dir", h.Common, "err", err)
+		err = n.runStep(ctx, h, s.otherwise)
+	}
+	return err
+}
+
+func (n *Node) runStep(ctx context.Context, h *handle, args []string) error {
+	removeAbandoned(filepath.Join(h.Common, "objects/pack"))
+	config := []string{
+		"safe.directory=*", // whose repositories these are is the operator's business
+		"pack.threads=" + strconv.Itoa(max(1, runtime.NumCPU()/2)), "pack.windowMemory=256m", "pack.packSizeLimit=0",
+		"repack.packKeptObjects=false", "repack.writeBitmaps=false", "core.fsync=committed",
+	}
+	var all []string
+	for _, setting := range config {
+		all = append(all, "-c", setting)
+	}
+	return n.git(ctx, process.Command{
+		Class: ClassMaintain, Subcommand: args[0], Args: append(append(all, "--git-dir="+h.Common), args...), Grace: maintainGrace,
+	})
+}
+
+// removeAbandoned removes temporary files that git left among the packs when it was killed.
+func removeAbandoned(packDir string) {
+	entries, err := os.ReadDir(packDir)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), "tmp_") && !strings.HasPrefix(e.Name(), ".tmp-") {
+			continue
+		}
+		info, err := e.Info()
+		if err == nil && info.Mode().IsRegular() && time.Since(info.ModTime()) > abandoned {
+			if err := os.Remove(filepath.Join(packDir, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,74 @@
+package storage
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+// Metrics counts what a node does beside fetches.
+type Metrics struct {
+	asked   *prometheus.CounterVec
+	lookups struct{ resolve, resolveMany, exists, list, get, repositories prometheus.Counter }
+
+	watchers prometheus.Gauge
+	watched  prometheus.Gauge
+	events   *prometheus.CounterVec
+	looks    prometheus.Counter
+	round    prometheus.Histogram
+
+	changed  *prometheus.CounterVec
+	maintain *prometheus.HistogramVec
+	trash    prometheus.Gauge
+}
+
+// NewMetrics makes counters that start at zero.
+func NewMetrics() *Metrics {
+	m := &Metrics{
+		asked: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_lookups_total", Help: "Look-ups of refs and repositories by kind; of resolve_many each name counts.",
+		}, []string{"kind"}),
+		watchers: prometheus.NewGauge(prometheus.GaugeOpts{Name: "packhorse_watchers", Help: "Watches of refs that are open now."}),
+		watched: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "packhorse_watched_repositories", Help: "Repositories that are looked at regularly for watches.",
+		}),
+		events: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_watch_events_total", Help: "Events given to watches: first states, changes, resets, and repositories that are gone.",
+		}, []string{"kind"}),
+		looks: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "packhorse_watch_looks_total", Help: "Looks at watched repositories.",
+		}),
+		round: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "packhorse_watch_round_seconds", Help: "Time to look at every watched repository once; over a second, events come late.",
+			Buckets: []float64{.001, .003, .01, .03, .1, .3, 1, 3, 10},
+		}),
+		changed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_repositories_changed_total", Help: "Repositories created and deleted, by result.",
+		}, []string{"change", "result"}),
+		maintain: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "packhorse_maintain_seconds", Help: "Time to maintain a repository, by result.",
+			Buckets: []float64{.1, .3, 1, 3, 10, 30, 100, 300, 1000, 3000},
+		}, []string{"result"}),
+		trash: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "packhorse_trash_pending", Help: "Deleted repositories whose files are still being removed.",
+		}),
+	}
+	l := &m.lookups
+	l.resolve, l.resolveMany = m.asked.WithLabelValues("resolve"), m.asked.WithLabelValues("resolve_many")
+	l.exists, l.list = m.asked.WithLabelValues("exists"), m.asked.WithLabelValues("list_refs")
+	l.get, l.repositories = m.asked.WithLabelValues("get"), m.asked.WithLabelValues("list_repositories")
+	return m
+}
+
+// Collectors is what there is to register.
+func (m *Metrics) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.asked, m.watchers, m.watched, m.events, m.looks, m.round, m.changed, m.maintain, m.trash}
+}
+
+// result is an error as a label.
+func result(err error) string {
+	if err == nil {
+		return "ok"
+	}
+	return fault.KindOf(err).String()
+}

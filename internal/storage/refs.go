@@ -1,0 +1,258 @@
+package storage
+
+import (
+	"context"
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/repo"
+)
+
+// Resolved is a ref that was found, what it peels to (zero: it is no annotated tag), and the state of the repository that had it.
+type Resolved struct {
+	refs.Ref
+	Version Version
+}
+
+// MaxResolve is how many names one ResolveMany takes.
+const MaxResolve = 10_000
+
+// Resolve finds what a name means: a full name, HEAD or "@", or a short name, of which git takes the first meaning (gitrevisions(7),
+// "<refname>"). Of the names at the top, beside refs/, there is only HEAD. Errors: NotFound if there is no such ref, Invalid if no ref can
+// have the name, and those of opening a repository.
+func (n *Node) Resolve(ctx context.Context, path git.RepoPath, name string) (Resolved, error) {
+	n.metrics.lookups.resolve.Inc()
+	h, snap, version, err := n.snapshot(ctx, path)
+	if err != nil {
+		return Resolved{}, err
+	}
+	defer n.release(h)
+	return resolve(h.Repo, snap, version, name)
+}
+
+// Question is one name in one repository.
+type Question struct {
+	Path git.RepoPath
+	Name string
+}
+
+// ResolveMany is Resolve for up to MaxResolve names of any repositories; answer is called once for each of them, in no order, with its own
+// error. Names of one repository see one state of it. The error is of kind Invalid for too many names, or that of ctx; after it there are
+// no more answers.
+func (n *Node) ResolveMany(ctx context.Context, questions []Question, answer func(i int, r Resolved, err error)) error {
+	if len(questions) > MaxResolve {
+		return fault.New(fault.Invalid, "%d names are more than the %d that can be resolved at once", len(questions), MaxResolve)
+	}
+	n.metrics.lookups.resolveMany.Add(float64(len(questions)))
+	order := make([]git.RepoPath, 0, 1)
+	byPath := make(map[git.RepoPath][]int, 1)
+	for i, q := range questions {
+		if byPath[q.Path] == nil {
+			order = append(order, q.Path)
+		}
+		byPath[q.Path] = append(byPath[q.Path], i)
+	}
+	type state struct {
+		snap    *refs.Snapshot
+		version Version
+	}
+	seen := make(map[string]state) // by incarnation: two paths may lead to one repository
+	for _, path := range order {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		h, snap, version, err := n.snapshot(ctx, path)
+		if err != nil && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err == nil {
+			if s, ok := seen[version.Incarnation]; ok {
+				snap, version = s.snap, s.version
+			}
+			seen[version.Incarnation] = state{snap, version}
+		}
+		for _, i := range byPath[path] {
+			if err != nil {
+				answer(i, Resolved{}, err)
+				continue
+			}
+			r, err := resolve(h.Repo, snap, version, questions[i].Name)
+			answer(i, r, err)
+		}
+		if err == nil {
+			n.release(h)
+		}
+	}
+	return nil
+}
+
+// resolve finds a name in a snapshot.
+func resolve(r *repo.Repo, snap *refs.Snapshot, version Version, name string) (Resolved, error) {
+	if name == "@" {
+		name = string(git.HEAD)
+	}
+	if err := checkName(name); err != nil {
+		return Resolved{}, err
+	}
+	if _, err := git.ParseObjectID(name); err == nil { // git takes it for the object's, whatever refs there are
+		return Resolved{}, fault.New(fault.NotFound, "%s is an object ID and names no ref", name)
+	}
+	found, err := snap.Expand(name)
+	if err != nil {
+		return Resolved{}, err
+	}
+	if len(found) == 0 {
+		if target := snap.Head().Target; name == string(git.HEAD) && target != "" {
+			return Resolved{}, fault.New(fault.NotFound, "HEAD points at %s, which does not exist yet", target)
+		}
+		return Resolved{}, fault.New(fault.NotFound, "no ref %q in this repository", name)
+	}
+	ref := found[0]
+	if err := peel(r, &ref); err != nil {
+		return Resolved{}, err
+	}
+	return Resolved{ref, version}, nil
+}
+
+// checkName refuses what no ref and no short name of one can be. A short name may be anything that makes a ref below refs/.
+func checkName(name string) error {
+	if name == string(git.HEAD) || git.IsSafeRefName("refs/"+name) {
+		return nil
+	}
+	return fault.New(fault.Invalid, "%.80q is not the name of a ref", name)
+}
+
+// peel sees to it that a ref says what it peels to. As git does, it says nothing of an object that is missing or damaged.
+func peel(r *repo.Repo, ref *refs.Ref) error {
+	if ref.PeelKnown {
+		return nil
+	}
+	peeled, err := r.Refs.Peeled(*ref, func(id git.ObjectID) (git.ObjectID, error) {
+		peeled, _, err := r.Graph.Peel(id)
+		if err == nil && peeled == id {
+			return git.ObjectID{}, nil
+		}
+		return peeled, err
+	})
+	switch fault.KindOf(err) {
+	case fault.NotFound, fault.Corrupt, fault.Invalid:
+		return nil
+	}
+	if err == nil {
+		ref.Peeled, ref.PeelKnown = peeled, true
+	}
+	return err
+}
+
+// Exists tells whether there is a ref of this full name; a broken one does not exist. The errors are Resolve's.
+func (n *Node) Exists(ctx context.Context, path git.RepoPath, name string) (bool, Version, error) {
+	n.metrics.lookups.exists.Inc()
+	full, err := git.ParseRefName(name)
+	if err != nil {
+		return false, Version{}, fault.Wrap(fault.Invalid, "the full name of a ref is asked for, as refs/heads/main", err)
+	}
+	h, snap, version, err := n.snapshot(ctx, path)
+	if err != nil {
+		return false, Version{}, err
+	}
+	defer n.release(h)
+	_, ok, err := snap.Lookup(full)
+	return ok, version, err
+}
+
+// RefQuery says which refs are to be listed.
+type RefQuery struct {
+	Prefix  string      // of the full name
+	Pattern string      // which the full name matches; see Glob
+	After   git.RefName // only names that come after this one
+	Limit   int         // 0: none
+	Peel    bool        // fill in what annotated tags peel to
+}
+
+// RefBatch is a part of a list.
+type RefBatch struct {
+	Refs    []refs.Ref // at most MaxBatch; valid until the function that got it returns
+	Version Version
+	Last    bool        // nothing follows
+	Next    git.RefName // in the last batch: there are more after this one, beyond the limit; else ""
+}
+
+// MaxBatch is how many refs come at once.
+const MaxBatch = 1000
+
+// ListRefs lists refs in the order of their names, HEAD not among them, all of one state of the repository. send is called for each batch,
+// at least once; its error ends the list and is returned. Memory does not grow with the refs.
+func (n *Node) ListRefs(ctx context.Context, path git.RepoPath, q RefQuery, send func(RefBatch) error) error {
+	n.metrics.lookups.list.Inc()
+	match := func(string) bool { return true }
+	if q.Pattern != "" {
+		g, err := ParseGlob(q.Pattern)
+		if err != nil {
+			return err
+		}
+		match = g.Match
+		switch literal := g.Literal(); {
+		case strings.HasPrefix(literal, q.Prefix):
+			q.Prefix = literal
+		case !strings.HasPrefix(q.Prefix, literal):
+			match = func(string) bool { return false }
+		}
+	}
+	h, snap, version, err := n.snapshot(ctx, path)
+	if err != nil {
+		return err
+	}
+	defer n.release(h)
+	l := refList{ctx: ctx, repo: h.Repo, query: q, match: match, send: send, batch: RefBatch{Version: version}}
+	if err := snap.EachAfter(q.Prefix, q.After, l.add); err != nil {
+		return err
+	}
+	l.batch.Last = true
+	return send(l.batch)
+}
+
+// refList is a list on its way.
+type refList struct {
+	ctx   context.Context
+	repo  *repo.Repo
+	query RefQuery
+	match func(name string) bool
+	send  func(RefBatch) error
+
+	batch  RefBatch
+	listed int
+	looked int
+}
+
+func (l *refList) add(ref refs.Ref) error {
+	if l.looked++; l.looked%MaxBatch == 0 {
+		if err := l.ctx.Err(); err != nil {
+			return err
+		}
+	}
+	if !l.match(string(ref.Name)) {
+		return nil
+	}
+	if l.query.Limit > 0 && l.listed == l.query.Limit {
+		l.batch.Next = git.RefName(strings.Clone(string(l.batch.Refs[len(l.batch.Refs)-1].Name)))
+		return refs.ErrStop
+	}
+	if len(l.batch.Refs) == MaxBatch { // not before the next one is known: the last batch must not be empty, as it tells what comes next
+		if err := l.send(l.batch); err != nil {
+			return err
+		}
+		l.batch.Refs = l.batch.Refs[:0]
+	}
+	if l.query.Peel {
+		if err := peel(l.repo, &ref); err != nil {
+			return err
+		}
+	} else {
+		ref.Peeled, ref.PeelKnown = git.ObjectID{}, false
+	}
+	l.batch.Refs = append(l.batch.Refs, ref)
+	l.listed++
+	return nil
+}

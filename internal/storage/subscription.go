@@ -1,0 +1,96 @@
+package storage
+
+import (
+	"context"
+	"sync"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+const (
+	// maxQueued bounds the events that wait for one subscription, beside one for each of its repositories, and queuedChanges the changes
+	// in them.
+	maxQueued     = 1000
+	queuedChanges = 2 * maxChanges
+)
+
+// subscription is one Watch and what waits to be sent.
+type subscription struct {
+	repos   []*watched
+	known   map[git.RepoPath]*Version // what the caller knew at first
+	metrics *Metrics
+	ready   chan struct{} // holds a token while something may wait
+
+	mu      sync.Mutex
+	queue   []Event
+	changes int
+}
+
+func newSubscription(m *Metrics, repos int) *subscription {
+	return &subscription{metrics: m, known: make(map[git.RepoPath]*Version, repos), ready: make(chan struct{}, 1)}
+}
+
+// push lets an event wait. It never blocks: if too much waits already, what waits becomes one reset for each repository.
+func (s *subscription) push(e Event, kind string) {
+	s.metrics.events.WithLabelValues(kind).Inc()
+	s.mu.Lock()
+	s.queue = append(s.queue, e)
+	s.changes += len(e.Changes)
+	if len(s.queue) > maxQueued+2*len(s.known) || s.changes > queuedChanges {
+		s.collapse()
+	}
+	s.mu.Unlock()
+	select {
+	case s.ready <- struct{}{}:
+	default:
+	}
+}
+
+// collapse leaves the last event of each repository, as a reset if there was more.
+func (s *subscription) collapse() {
+	last := make(map[git.RepoPath]int, len(s.known))
+	kept := s.queue[:0]
+	for _, e := range s.queue {
+		i, ok := last[e.Path]
+		if !ok {
+			last[e.Path] = len(kept)
+			kept = append(kept, e)
+			continue
+		}
+		kept[i] = Event{Path: e.Path, Version: e.Version, Gone: e.Gone, Reset: !e.Gone}
+	}
+	s.changes = 0
+	for i, e := range kept {
+		if s.changes+len(e.Changes) > maxChanges {
+			kept[i] = Event{Path: e.Path, Version: e.Version, Reset: true}
+			continue
+		}
+		s.changes += len(e.Changes)
+	}
+	clear(s.queue[len(kept):])
+	s.queue = kept
+	s.metrics.events.WithLabelValues("overflow").Inc()
+}
+
+// serve sends what comes until ctx ends or send fails.
+func (s *subscription) serve(ctx context.Context, send func(Event) error) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.ready:
+		}
+		s.mu.Lock()
+		events := s.queue
+		s.queue, s.changes = nil, 0
+		s.mu.Unlock()
+		for _, e := range events {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := send(e); err != nil {
+				return err
+			}
+		}
+	}
+}
