@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,14 +18,14 @@ import (
 )
 
 // calls stands around every call: it counts it, writes its line into the log, stops a panic, and makes an answer of what a service
-// returns as an error. A unary call is a look-up: it runs in the small lane, but for health, which a busy node has too. A stream enters a
-// lane by itself (enterSmall).
+// returns as an error. A unary call is a look-up: it runs in the small lane, but for health, which a busy node has too, and maintenance, which
+// has slots of its own. A stream enters a lane by itself (enterSmall).
 type calls struct{ *Server }
 
 func (c *calls) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, request connect.AnyRequest) (response connect.AnyResponse, err error) {
 		err = c.around(ctx, request.Spec(), request.Header(), func() error {
-			if request.Spec().Procedure != healthCheck {
+			if !slices.Contains([]string{healthCheck, packhorsev1connect.RepositoryServiceMaintainProcedure}, request.Spec().Procedure) {
 				leave, err := c.enterSmall()
 				if err != nil {
 					return err

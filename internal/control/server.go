@@ -79,6 +79,8 @@ func New(o Options) *Server {
 var services = []string{
 	packhorsev1connect.ObjectServiceName,
 	packhorsev1connect.TransferServiceName,
+	packhorsev1connect.RepositoryServiceName,
+	packhorsev1connect.RefServiceName,
 }
 
 // register lists the services of the port.
@@ -90,6 +92,8 @@ func (s *Server) register() {
 	plain := connect.WithCompression("gzip", nil, nil) // packs are compressed, and blobs would cost ten times the CPU
 	s.mux.Handle(packhorsev1connect.NewObjectServiceHandler(objects{s}, options, plain))
 	s.mux.Handle(packhorsev1connect.NewTransferServiceHandler(&transfers{Server: s}, options, plain))
+	s.mux.Handle(packhorsev1connect.NewRepositoryServiceHandler(&repositories{s}, options))
+	s.mux.Handle(packhorsev1connect.NewRefServiceHandler(&refs{s}, options))
 
 	s.health = newHealth(s.Node.Ready, services...)
 	s.mux.Handle(s.health.handler(s.ending, options))

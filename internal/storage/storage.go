@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -84,6 +85,8 @@ type opened struct {
 	dir     string // as it was opened: the real path of the git directory, or where its ".git" file is
 	opening uint64 // of Node.openings: a later one has the greater number
 	users   int    // handles; guarded by Node.mu
+
+	last atomic.Pointer[refs.Snapshot] // the latest that is known to be of this repository
 }
 
 // handle is an open repository by one of its paths, and who uses it.

@@ -56,7 +56,7 @@ func (n *Node) snapshot(ctx context.Context, path git.RepoPath) (*handle, *refs.
 			return nil, nil, Version{}, err
 		}
 		snap, err := h.Refs.Snapshot(ctx)
-		if err == nil && n.latest(h.opened) {
+		if err == nil && h.stands(snap, h.path) && n.latest(h.opened) {
 			return h, snap, n.version(h.opened, snap), nil
 		}
 		n.release(h)
@@ -65,6 +65,19 @@ func (n *Node) snapshot(ctx context.Context, path git.RepoPath) (*handle, *refs.
 		}
 	}
 	return nil, nil, Version{}, fault.Retry(fault.Unavailable, time.Second, "the repository changes faster than it can be opened")
+}
+
+// stands tells whether a snapshot that was taken just now is of this repository, and not of another one that was put in its place since
+// the handle was acquired.
+func (o *opened) stands(snap *refs.Snapshot, path string) bool {
+	if o.last.Load() == snap {
+		return true
+	}
+	if !o.Fresh(path) {
+		return false
+	}
+	o.last.Store(snap)
+	return true
 }
 
 func (n *Node) latest(o *opened) bool {

@@ -260,6 +260,11 @@ func (s *Store) look() (*Snapshot, error) {
 		if !s.dirty && s.current != nil {
 			return s.current, nil
 		}
+		if here, err := s.stillHere(); err != nil {
+			return nil, err
+		} else if !here {
+			continue
+		}
 		snap, err := s.build()
 		if err != nil {
 			if id, _ := s.stat(s.packedPath, true); id != s.packedID {
@@ -276,6 +281,13 @@ func (s *Store) look() (*Snapshot, error) {
 		return snap, nil
 	}
 	return nil, fault.Retry(fault.Unavailable, time.Second, "the repository's refs change faster than they can be read")
+}
+
+// stillHere tells whether refs/ is the directory that the look began with. If the repository was moved away meanwhile, as to be deleted,
+// what was not found need not be gone.
+func (s *Store) stillHere() (bool, error) {
+	id, err := s.stat(s.root.path, true)
+	return id.kind == directory && id.Dev == s.root.id.Dev && id.Ino == s.root.id.Ino, err
 }
 
 // packedRefs looks at packed-refs. Again: it was replaced while it was opened, so the look at the loose refs is too old.

@@ -1,0 +1,185 @@
+package control
+
+import (
+	"context"
+	"unicode/utf8"
+
+	"connectrpc.com/connect"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
+	"github.com/packhorse-git/packhorse/internal/git"
+	gitrefs "github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/storage"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
+)
+
+// refs serves RefService.
+type refs struct{ *Server }
+
+var _ packhorsev1connect.RefServiceHandler = (*refs)(nil)
+
+func (s *refs) Resolve(ctx context.Context, r *connect.Request[packhorsev1.ResolveRequest]) (*connect.Response[packhorsev1.ResolveResponse], error) {
+	path, err := parsePath(r.Msg.GetRepository())
+	if err != nil {
+		return nil, err
+	}
+	found, err := s.Node.Resolve(ctx, path, r.Msg.GetName())
+	if err != nil {
+		return nil, err
+	}
+	answer, err := resolved(found)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(answer), nil
+}
+
+func (s *refs) ResolveMany(ctx context.Context, r *connect.Request[packhorsev1.ResolveManyRequest]) (
+	*connect.Response[packhorsev1.ResolveManyResponse], error) {
+	requests := r.Msg.GetRequests()
+	if len(requests) > storage.MaxResolve { // before room is made for the answers
+		return nil, fault.New(fault.Invalid, "%d names are more than the %d that can be resolved at once", len(requests), storage.MaxResolve)
+	}
+	results := make([]*packhorsev1.ResolveResult, len(requests))
+	failed := func(i int, err error) {
+		results[i] = &packhorsev1.ResolveResult{Result: &packhorsev1.ResolveResult_Fault{Fault: faultrpc.Message(err)}}
+	}
+	var questions []storage.Question
+	var at []int // where the answers belong
+	for i, q := range requests {
+		path, err := parsePath(q.GetRepository())
+		if err != nil {
+			failed(i, err)
+			continue
+		}
+		questions, at = append(questions, storage.Question{Path: path, Name: q.GetName()}), append(at, i)
+	}
+	err := s.Node.ResolveMany(ctx, questions, func(i int, found storage.Resolved, err error) {
+		var answer *packhorsev1.ResolveResponse
+		if err == nil {
+			answer, err = resolved(found)
+		}
+		if err != nil {
+			failed(at[i], err)
+			return
+		}
+		results[at[i]] = &packhorsev1.ResolveResult{Result: &packhorsev1.ResolveResult_Found{Found: answer}}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&packhorsev1.ResolveManyResponse{Results: results}), nil
+}
+
+func (s *refs) Exists(ctx context.Context, r *connect.Request[packhorsev1.ExistsRequest]) (*connect.Response[packhorsev1.ExistsResponse], error) {
+	path, err := parsePath(r.Msg.GetRepository())
+	if err != nil {
+		return nil, err
+	}
+	exists, v, err := s.Node.Exists(ctx, path, r.Msg.GetName())
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&packhorsev1.ExistsResponse{Exists: exists, Version: version(v)}), nil
+}
+
+func (s *refs) List(ctx context.Context, r *connect.Request[packhorsev1.RefServiceListRequest],
+	stream *connect.ServerStream[packhorsev1.RefServiceListResponse]) error {
+	leave, err := s.enterSmall()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	path, err := parsePath(r.Msg.GetRepository())
+	if err != nil {
+		return err
+	}
+	limit, err := pageSize(r.Msg.GetPageSize())
+	if err != nil {
+		return err
+	}
+	of := r.Msg.GetPrefix() + "\x00" + r.Msg.GetPattern()
+	after, err := readToken(refToken, of, r.Msg.GetPageToken())
+	if err != nil {
+		return err
+	}
+	query := storage.RefQuery{
+		Prefix: r.Msg.GetPrefix(), Pattern: r.Msg.GetPattern(), After: git.RefName(after), Limit: limit, Peel: r.Msg.GetPeel(),
+	}
+	return s.Node.ListRefs(ctx, path, query, func(batch storage.RefBatch) error {
+		answer := &packhorsev1.RefServiceListResponse{
+			Version: version(batch.Version), NextPageToken: pageToken(refToken, of, string(batch.Next)),
+			Refs: make([]*packhorsev1.Ref, 0, len(batch.Refs)),
+		}
+		for _, found := range batch.Refs {
+			if ref, ok := message(found); ok {
+				answer.Refs = append(answer.Refs, ref)
+			}
+		}
+		return stream.Send(answer)
+	})
+}
+
+func (s *refs) Watch(ctx context.Context, r *connect.Request[packhorsev1.WatchRequest], stream *connect.ServerStream[packhorsev1.WatchResponse]) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.ending, cancel)()
+	if len(r.Msg.GetRepositories()) > storage.MaxWatched {
+		return fault.New(fault.Invalid, "more than %d repositories", storage.MaxWatched)
+	}
+	names := make(map[git.RepoPath]string, len(r.Msg.GetRepositories()))
+	var from []storage.WatchFrom
+	for _, w := range r.Msg.GetRepositories() {
+		path, err := parsePath(w.GetRepository())
+		if err != nil {
+			return err
+		}
+		names[path] = w.GetRepository() // as the caller knows it
+		f := storage.WatchFrom{Path: path}
+		if v := w.GetVersion(); v != nil {
+			f.Known = &storage.Version{Incarnation: v.GetIncarnation(), Epoch: v.GetEpoch(), Generation: v.GetGeneration()}
+		}
+		from = append(from, f)
+	}
+	if err := stream.Send(nil); err != nil { // the headers: the watch has begun
+		return err
+	}
+	err := s.Node.Watch(ctx, from, func(e storage.Event) error {
+		return stream.Send(event(names[e.Path], e))
+	})
+	if s.ending.Err() != nil {
+		err = fault.New(fault.Unavailable, "the storage node is shutting down")
+	}
+	return err
+}
+
+// event is a message about a repository.
+func event(name string, e storage.Event) *packhorsev1.WatchResponse {
+	answer := &packhorsev1.WatchResponse{Repository: name, Version: version(e.Version), Reset_: e.Reset, Gone: e.Gone}
+	for _, c := range e.Changes {
+		if utf8.ValidString(string(c.New.Name)) && utf8.ValidString(string(c.New.Target)) {
+			answer.Changes = append(answer.Changes, &packhorsev1.RefChange{
+				Name: string(c.New.Name), OldOid: oid(c.Old.ID), NewOid: oid(c.New.ID), NewTarget: string(c.New.Target),
+			})
+		}
+	}
+	return answer
+}
+
+// message is a ref as the API tells it; not ok: a message cannot hold its name, which is not UTF-8.
+func message(r gitrefs.Ref) (ref *packhorsev1.Ref, ok bool) {
+	if !utf8.ValidString(string(r.Name)) || !utf8.ValidString(string(r.Target)) {
+		return nil, false
+	}
+	return &packhorsev1.Ref{Name: string(r.Name), Oid: oid(r.ID), Peeled: oid(r.Peeled), Target: string(r.Target)}, true
+}
+
+func resolved(found storage.Resolved) (*packhorsev1.ResolveResponse, error) {
+	ref, ok := message(found.Ref)
+	if !ok {
+		return nil, fault.New(fault.Invalid, "the ref's name is not UTF-8 and cannot be told")
+	}
+	return &packhorsev1.ResolveResponse{Ref: ref, Version: version(found.Version)}, nil
+}

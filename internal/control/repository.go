@@ -1,0 +1,175 @@
+package control
+
+import (
+	"context"
+	"encoding/base64"
+	"strings"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
+	"github.com/packhorse-git/packhorse/internal/storage"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
+)
+
+// repositories serves RepositoryService.
+type repositories struct{ *Server }
+
+var _ packhorsev1connect.RepositoryServiceHandler = (*repositories)(nil)
+
+func (s *repositories) Create(ctx context.Context, r *connect.Request[packhorsev1.CreateRequest]) (*connect.Response[packhorsev1.CreateResponse], error) {
+	path, err := parsePath(r.Msg.GetRepository())
+	if err != nil {
+		return nil, err
+	}
+	want := storage.NewRepository{Branch: r.Msg.GetDefaultBranch()}
+	if name := r.Msg.GetObjectFormat(); name != "" {
+		if want.Format, err = git.ParseObjectFormat(name); err != nil {
+			return nil, fault.Wrap(fault.Invalid, `the object format is "sha1" or "sha256"`, err)
+		}
+	}
+	d, err := s.Node.Create(ctx, path, want)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&packhorsev1.CreateResponse{Repository: description(d)}), nil
+}
+
+func (s *repositories) Get(ctx context.Context, r *connect.Request[packhorsev1.GetRequest]) (*connect.Response[packhorsev1.GetResponse], error) {
+	path, err := parsePath(r.Msg.GetRepository())
+	if err != nil {
+		return nil, err
+	}
+	d, err := s.Node.Describe(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&packhorsev1.GetResponse{Repository: description(d)}), nil
+}
+
+// defaultPage is how many repositories come where the caller does not say.
+const defaultPage = 100
+
+func (s *repositories) List(ctx context.Context, r *connect.Request[packhorsev1.ListRequest]) (*connect.Response[packhorsev1.ListResponse], error) {
+	limit, err := pageSize(r.Msg.GetPageSize())
+	if err != nil {
+		return nil, err
+	}
+	if limit == 0 {
+		limit = defaultPage
+	}
+	after, err := readToken(repositoryToken, r.Msg.GetPrefix(), r.Msg.GetPageToken())
+	if err != nil {
+		return nil, err
+	}
+	page, err := s.Node.List(ctx, storage.ListQuery{Prefix: r.Msg.GetPrefix(), After: after, Limit: min(limit, storage.MaxPage)})
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&packhorsev1.ListResponse{
+		Repositories: page.Paths, NextPageToken: pageToken(repositoryToken, r.Msg.GetPrefix(), page.Next),
+	}), nil
+}
+
+func (s *repositories) Delete(ctx context.Context, r *connect.Request[packhorsev1.DeleteRequest]) (*connect.Response[packhorsev1.DeleteResponse], error) {
+	path, err := parsePath(r.Msg.GetRepository())
+	if err == nil {
+		err = s.Node.Delete(ctx, path, r.Msg.GetIncarnation())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&packhorsev1.DeleteResponse{}), nil
+}
+
+func (s *repositories) Maintain(ctx context.Context, r *connect.Request[packhorsev1.MaintainRequest]) (
+	*connect.Response[packhorsev1.MaintainResponse], error) {
+	path, err := parsePath(r.Msg.GetRepository())
+	if err != nil {
+		return nil, err
+	}
+	m, err := s.Node.Maintain(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&packhorsev1.MaintainResponse{Before: counts(m.Before), After: counts(m.After), Took: durationpb.New(m.Took)}), nil
+}
+
+// parsePath reads the name of a repository as a caller gives it.
+func parsePath(name string) (git.RepoPath, error) {
+	path, err := git.ParseRepoPath(name)
+	return path, fault.Wrap(fault.Invalid, "not the path of a repository: its components have names, and none is \".\" or \"..\"", err)
+}
+
+// description is a repository as the API tells it. What is not UTF-8 is made so where it only is to be read.
+func description(d storage.Description) *packhorsev1.Repository {
+	r := &packhorsev1.Repository{
+		Path: printable(d.Path), ObjectFormat: d.Format.String(), Head: printable(string(d.Head.Target)), HeadOid: oid(d.Head.ID), Version: version(d.Version),
+		Size: d.Size, Refs: d.Refs, Objects: counts(d.Objects), Config: make(map[string]string, len(d.Config)),
+	}
+	for key, value := range d.Config {
+		r.Config[printable(key)] = printable(value)
+	}
+	return r
+}
+
+func counts(c pack.Counts) *packhorsev1.Objects {
+	return &packhorsev1.Objects{
+		Packed: c.Packed, Packs: c.Packs, Loose: c.Loose, PackBytes: c.PackBytes,
+		MultiPackIndex: c.MultiPackIndex, Bitmap: c.Bitmap, CommitGraph: c.CommitGraph,
+	}
+}
+
+func version(v storage.Version) *packhorsev1.Version {
+	return &packhorsev1.Version{Incarnation: v.Incarnation, Epoch: v.Epoch, Generation: v.Generation}
+}
+
+// oid is an object ID, or "" for none.
+func oid(id git.ObjectID) string {
+	if id.IsZero() {
+		return ""
+	}
+	return id.String()
+}
+
+// printable is a text that a message can hold.
+func printable(s string) string { return strings.ToValidUTF8(s, "\ufffd") }
+
+// pageSize refuses a negative one.
+func pageSize(n int32) (int, error) {
+	if n < 0 {
+		return 0, fault.New(fault.Invalid, "the page size is negative")
+	}
+	return int(n), nil
+}
+
+// What the tokens of the two lists begin with, so that none is taken for the other's.
+const (
+	repositoryToken = "r1"
+	refToken        = "f1"
+)
+
+// pageToken is the position at which a page ended, of a list with a prefix; "" for no position.
+func pageToken(kind, prefix, position string) string {
+	if position == "" {
+		return ""
+	}
+	return base64.RawURLEncoding.EncodeToString([]byte(kind + prefix + "\x00" + position))
+}
+
+// readToken is the position in a token, which has to be of a list with the same prefix.
+func readToken(kind, prefix, token string) (string, error) {
+	if token == "" {
+		return "", nil
+	}
+	text, err := base64.RawURLEncoding.DecodeString(token)
+	position, ok := strings.CutPrefix(string(text), kind+prefix+"\x00")
+	if err != nil || !ok || position == "" {
+		return "", fault.New(fault.Invalid, "the page token is not from the answer before, to the same request")
+	}
+	return position, nil
+}
