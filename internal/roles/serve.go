@@ -58,6 +58,16 @@ func refsLimits() process.Limits {
 	return process.Limits{Slots: 4, Queue: 256, Wait: 10 * time.Second, Time: 15 * time.Second}
 }
 
+// manageLimits bound the git commands that make repositories, which take milliseconds.
+func manageLimits() process.Limits {
+	return process.Limits{Slots: 2, Queue: 64, Wait: 10 * time.Second, Time: 30 * time.Second}
+}
+
+// maintainLimits bound those that repack: one at a time, out of everybody's way.
+func maintainLimits() process.Limits {
+	return process.Limits{Slots: 1, Queue: 64, Nice: 10, Time: 2 * time.Hour}
+}
+
 // newServe wires the embedded node and its gateway, bottom up.
 func newServe(cfg Config, log *slog.Logger, reg prometheus.Registerer, version string) (*server, error) {
 	lanes, metrics := newLanes(cfg, reg), gateway.NewMetrics()
@@ -108,7 +118,9 @@ func newSource(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*proces
 			packsource.ClassPack: {
 				Slots: cfg.Git.slots(), Queue: cfg.Git.Queue, Wait: cfg.Git.Wait.Duration, Nice: cfg.Git.Nice, Time: cfg.Git.TimeLimit.Duration,
 			},
-			repo.ClassRefs: refsLimits(),
+			repo.ClassRefs:        refsLimits(),
+			storage.ClassManage:   manageLimits(),
+			storage.ClassMaintain: maintainLimits(),
 		},
 	})
 	if err != nil {
@@ -149,17 +161,22 @@ func orNever(d time.Duration) time.Duration {
 	return d
 }
 
-func newNode(cfg Config, log *slog.Logger, reg prometheus.Registerer, source packsource.Source, tables *repo.Tables, version string) (
+func newNode(cfg Config, log *slog.Logger, reg prometheus.Registerer, source packsource.Source, runner *process.Runner, version string) (
 	*storage.Node, error) {
-	refMetrics, graphMetrics, lookups := refs.NewMetrics(), graph.NewMetrics(), lookup.NewMetrics()
-	register(reg, refMetrics, graphMetrics, lookups)
+	refMetrics, graphMetrics, lookups, metrics := refs.NewMetrics(), graph.NewMetrics(), lookup.NewMetrics(), storage.NewMetrics()
+	register(reg, refMetrics, graphMetrics, lookups, metrics)
+	epoch, err := storage.NextEpoch(cfg.State)
+	if err != nil {
+		return nil, err
+	}
 	sessions := uploadpack.New(source, uploadpack.Options{
 		Agent: "packhorse/" + version, Wants: uploadpack.Wants(cfg.Fetch.Wants),
 		Limits: protocol.Limits{Wants: cfg.Fetch.MaxWants, Haves: cfg.Fetch.MaxHaves, Shallow: cfg.Fetch.MaxShallow, DeepenNot: cfg.Fetch.MaxShallow},
 	})
 	return storage.New(sessions, storage.Options{
 		Root: cfg.Root, Hidden: []string{cfg.State, cfg.Cache.Dir}, Policy: cfg.Fetch.policy(), Log: log,
-		Tables: tables, RefsMetrics: refMetrics, GraphMetrics: graphMetrics, Lookups: lookup.Options{Metrics: lookups},
+		Epoch: epoch, Runner: runner, Metrics: metrics, Tables: repo.NewTables(runner), RefsMetrics: refMetrics, GraphMetrics: graphMetrics,
+		Lookups: lookup.Options{Metrics: lookups},
 	})
 }
 

@@ -12,7 +12,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/control"
 	"github.com/packhorse-git/packhorse/internal/credential"
-	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
 func storageCommand(env Env) *cobra.Command {
@@ -49,7 +48,7 @@ func newNodeServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, lane
 		}
 		return closeBelow(closeCache, runner.Close, closePatience, closeLimit)
 	}
-	node, err := newNode(cfg, log, reg, source, repo.NewTables(runner), version)
+	node, err := newNode(cfg, log, reg, source, runner, version)
 	if err != nil {
 		return nil, errors.Join(err, closeSource())
 	}
