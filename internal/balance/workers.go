@@ -13,8 +13,10 @@ import (
 type Member struct {
 	Name   string
 	Weight int // share of the work among those that are busy; less than 1 means 1
-	// Ready tells whether it can be given work, from memory and at once: it is asked while a lock is held. Nil: always.
-	Ready func() error
+	// Ready tells why it should not be given work; nil, or nil as its answer, if it should. Usable tells whether it can be all the same if
+	// no other is ready; nil: no. Both answer from memory and at once: they are asked while a lock is held.
+	Ready  func() error
+	Usable func() bool
 }
 
 // maxWeight bounds weights, so that products with counts stay far from an overflow.
@@ -32,6 +34,7 @@ type Worker struct {
 	// Guarded by the mutex of its Workers.
 	weight   int64
 	ready    func() error
+	usable   func() bool
 	inFlight int64
 	draining bool
 	last     uint64    // the turn in which it was given work
@@ -48,8 +51,8 @@ const (
 )
 
 // Workers assigns work at once, and without a queue, to the worker that is the least busy: to one that has nothing in flight, else to the
-// one with the fewest in flight for its weight, and among equals to the one that waits the longest. A worker that is not ready or
-// is draining is given nothing; one that has just failed only if there is no other.
+// one with the fewest in flight for its weight, and among equals to the one that waits the longest. A worker that is draining is given
+// nothing. One that has just failed comes after all others, and then come those that are not ready but usable.
 //
 // Each assignment looks at all candidates. There are few (the replicas of a repository), a look costs some nanoseconds, and which of
 // them are ready and may be taken differs from one request to the next: no heap would stay in order. The lock is held for that look
@@ -83,7 +86,7 @@ func (w *Workers) Set(members []Member) []*Worker {
 		if worker == nil {
 			worker = &Worker{name: m.Name}
 		}
-		worker.weight, worker.ready = int64(min(max(m.Weight, 1), maxWeight)), m.Ready
+		worker.weight, worker.ready, worker.usable = int64(min(max(m.Weight, 1), maxWeight)), m.Ready, m.Usable
 		w.members[m.Name], list[i] = worker, worker
 	}
 	return list
@@ -95,14 +98,15 @@ func (w *Workers) Assign(candidates []*Worker, tried []string) (int, Reason) {
 	now := w.now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	best, able := -1, 0
+	best, bestRank, could := -1, unable, 0
 	for i, c := range candidates {
-		if c.draining || slices.Contains(tried, c.name) || c.ready != nil && c.ready() != nil {
+		rank := c.rank(now)
+		if rank == unable || slices.Contains(tried, c.name) {
 			continue
 		}
-		able++
-		if best < 0 || c.before(candidates[best], now) {
-			best = i
+		could++
+		if rank < bestRank || rank == bestRank && c.before(candidates[best]) {
+			best, bestRank = i, rank
 		}
 	}
 	if best < 0 {
@@ -110,7 +114,7 @@ func (w *Workers) Assign(candidates []*Worker, tried []string) (int, Reason) {
 	}
 	chosen, reason := candidates[best], LeastBusy
 	switch {
-	case able == 1:
+	case could == 1:
 		reason = Only
 	case chosen.inFlight == 0:
 		reason = Free
@@ -121,11 +125,31 @@ func (w *Workers) Assign(candidates []*Worker, tried []string) (int, Reason) {
 	return best, reason
 }
 
-// before tells whether work goes to a rather than to b.
-func (a *Worker) before(b *Worker, now time.Time) bool {
-	if x, y := now.Before(a.rests), now.Before(b.rests); x != y {
-		return y
+// The ranks of workers: one of a lower rank is given work first, however busy it is.
+const (
+	able     = iota
+	resting  // after a failure
+	unsteady // not ready, but usable
+	unable
+)
+
+func (a *Worker) rank(now time.Time) int {
+	switch {
+	case a.draining:
+		return unable
+	case a.ready == nil || a.ready() == nil:
+		if now.Before(a.rests) {
+			return resting
+		}
+		return able
+	case a.usable != nil && a.usable():
+		return unsteady
 	}
+	return unable
+}
+
+// before tells whether work goes to a rather than to b of the same rank.
+func (a *Worker) before(b *Worker) bool {
 	if x, y := a.inFlight*b.weight, b.inFlight*a.weight; x != y {
 		return x < y
 	}

@@ -27,7 +27,7 @@ var update = flag.Bool("update", false, "write what happens into the transcripts
 //	assign [not NAME...]       assign one piece of work to one of all members
 //	done NAME, fail NAME       a piece of work ends well, or by the worker's fault
 //	drain NAME, undrain NAME
-//	down NAME, up NAME
+//	down NAME, unready NAME, up NAME
 //	pass DURATION              let time pass
 //	state                      print all members
 func TestTranscripts(t *testing.T) {
@@ -72,10 +72,11 @@ type play struct {
 	members []*Worker
 	known   map[string]*Worker
 	down    map[string]bool
+	usable  map[string]bool // of those that are down
 }
 
 func newPlay() *play {
-	p := &play{clock: time.Unix(0, 0), known: map[string]*Worker{}, down: map[string]bool{}}
+	p := &play{clock: time.Unix(0, 0), known: map[string]*Worker{}, down: map[string]bool{}, usable: map[string]bool{}}
 	p.Workers = NewWorkers(func() time.Time { return p.clock })
 	return p
 }
@@ -88,6 +89,7 @@ func (p *play) set(members ...Member) {
 			}
 			return nil
 		}
+		members[i].Usable = func() bool { return p.usable[m.Name] }
 	}
 	p.members = p.Set(members)
 	for i, worker := range p.members {
@@ -129,8 +131,8 @@ func (p *play) command(out *strings.Builder, command string, args []string) {
 		if err := p.Drain(args[0], command == "drain"); err != nil {
 			fmt.Fprintf(out, "%s: %v\n", fault.KindOf(err), err)
 		}
-	case "down", "up":
-		p.down[args[0]] = command == "down"
+	case "down", "unready", "up":
+		p.down[args[0]], p.usable[args[0]] = command != "up", command == "unready"
 	case "pass":
 		d, err := time.ParseDuration(args[0])
 		if err != nil {
@@ -164,7 +166,7 @@ func TestWorkers(t *testing.T) {
 		var running []*Worker
 		passedOver := map[*Worker]int{} // assignments that a worker could have had while it was free and the members were the same
 		able := func(w *Worker, tried []string) bool {
-			return !w.draining && !p.down[w.name] && !slices.Contains(tried, w.name)
+			return !w.draining && (!p.down[w.name] || p.usable[w.name]) && !slices.Contains(tried, w.name)
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"assign": func(t *rapid.T) {
@@ -189,7 +191,7 @@ func TestWorkers(t *testing.T) {
 				for _, other := range could {
 					if other.inFlight > 0 {
 						passedOver[other] = 0
-					} else if !p.clock.Before(other.rests) {
+					} else if !p.clock.Before(other.rests) && !p.down[other.name] {
 						passedOver[other]++
 					}
 					if passedOver[other] >= len(p.members) { // every other one had its turn
@@ -235,7 +237,8 @@ func TestWorkers(t *testing.T) {
 				}
 			},
 			"down": func(t *rapid.T) {
-				p.down[rapid.SampledFrom(names).Draw(t, "name")] = rapid.Bool().Draw(t, "down")
+				name := rapid.SampledFrom(names).Draw(t, "name")
+				p.down[name], p.usable[name] = rapid.Bool().Draw(t, "down"), rapid.Bool().Draw(t, "usable")
 			},
 			"pass": func(t *rapid.T) {
 				p.clock = p.clock.Add(time.Duration(rapid.IntRange(0, 400).Draw(t, "ms")) * time.Millisecond)
@@ -262,10 +265,12 @@ func checkAssignment(t *rapid.T, p *play, w *Worker, could []*Worker, reason Rea
 	}
 	had := w.inFlight - 1
 	for _, other := range could {
-		if other == w || p.clock.Before(other.rests) {
+		if other == w || p.down[other.name] || p.clock.Before(other.rests) {
 			continue
 		}
 		switch {
+		case p.down[w.name]:
+			t.Fatalf("%s is not ready, and %s is", w.name, other.name)
 		case p.clock.Before(w.rests):
 			t.Fatalf("%s has just failed, and %s has not", w.name, other.name)
 		case had > 0 && other.inFlight == 0:

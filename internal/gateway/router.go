@@ -20,8 +20,11 @@ type Replica struct {
 	Name   string // in messages to clients, logs, and metric labels
 	Node   Node
 	Weight int // share of the requests among replicas that are busy; less than 1 means 1
-	// Ready tells from memory, and at once, whether the node can be reached: it is asked while a lock is held. Nil: always.
-	Ready func() error
+	// Ready tells why the node should not be asked; nil, or nil as its answer, if it should. Usable tells whether it can be asked all the
+	// same if no other is ready, as one that is about to end; nil: no. Both answer from memory and at once: they are asked while a
+	// lock is held.
+	Ready  func() error
+	Usable func() bool
 	// Gone, unless nil, is called once, when the Router no longer has the replica and its last request has ended. It returns soon.
 	Gone func()
 }
@@ -42,8 +45,8 @@ type NodeStatus struct {
 	Failed   uint64   // requests that it was the cause of a failure of, whether another one answered them or not
 }
 
-// Router finds the node for a request: by the repository's path the route, and of its replicas the least busy one that can be reached. It
-// is safe for concurrent use.
+// Router finds the node for a request: by the repository's path the route, and of its replicas the least busy one that can be reached. Safe
+// for concurrent use.
 type Router struct {
 	workers *balance.Workers
 	table   atomic.Pointer[table]
@@ -102,7 +105,7 @@ func (r *Router) Set(routes []Route, idle ...*Replica) error {
 	old := r.table.Load()
 	workers := make([]balance.Member, len(replicas))
 	for i, p := range replicas {
-		workers[i] = balance.Member{Name: p.Name, Weight: p.Weight, Ready: p.Ready}
+		workers[i] = balance.Member{Name: p.Name, Weight: p.Weight, Ready: p.Ready, Usable: p.Usable}
 	}
 	t := &table{routes: make(map[string]*route, len(routes)), members: make([]*member, len(replicas))}
 	for i, worker := range r.workers.Set(workers) {

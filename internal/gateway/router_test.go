@@ -173,6 +173,31 @@ func TestNodesThatTakeNoRequests(t *testing.T) {
 	}
 }
 
+// A node that is about to end answers as long as it can, if there is no other.
+func TestNodesThatAreNotReady(t *testing.T) {
+	t.Parallel()
+	a, aDown := switched(named("a"))
+	b, bDown := switched(named("b"))
+	var reachable atomic.Bool
+	b.Usable = reachable.Load
+	s := serveRoutes(t, []gateway.Route{{Replicas: []*gateway.Replica{a, b}}}, options{})
+	bDown.Store(true)
+	reachable.Store(true)
+	for range 3 {
+		if _, body := s.get("x"); body != "a" {
+			t.Errorf("%q answers, though a is ready", body)
+		}
+	}
+	aDown.Store(true)
+	if _, body := s.get("x"); body != "b" {
+		t.Errorf("%q, though b can still be reached", body)
+	}
+	reachable.Store(false)
+	if response, body := s.get("x"); response.StatusCode != 503 {
+		t.Errorf("%s %q", response.Status, body)
+	}
+}
+
 // A node without a route is known, and is asked nothing.
 func TestIdleNodes(t *testing.T) {
 	t.Parallel()

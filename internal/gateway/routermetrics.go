@@ -30,7 +30,7 @@ func newRouterMetrics() routerMetrics {
 		}, []string{"node", "error"}),
 		inFlight: prometheus.NewDesc("packhorse_node_in_flight", "Requests at a storage node now, as its gateway counts them.",
 			[]string{"node"}, nil),
-		up: prometheus.NewDesc("packhorse_node_up", "Whether a storage node can be reached: 1, or 0.", []string{"node"}, nil),
+		up: prometheus.NewDesc("packhorse_node_up", "Whether a storage node can be reached and is ready: 1, or 0.", []string{"node"}, nil),
 	}
 }
 

@@ -28,6 +28,9 @@ const (
 // Ready tells from memory why the node should not be asked now; nil: it is ready.
 func (n *Node) Ready() error { return n.state.Load().err }
 
+// Reachable tells from memory whether the node can be asked, ready or not.
+func (n *Node) Reachable() bool { return n.state.Load().reachable }
+
 // look is one look at the node over a link.
 type look struct {
 	link  *link

@@ -94,7 +94,11 @@ func (n *remoteNodes) take(cfg Config) error {
 		made = append(made, m)
 		next[c.Name] = m
 	}
-	if err := n.router.Set(routesOf(&cfg, next)); err != nil {
+	var all []*gateway.Replica // with those that no route names
+	for _, node := range next {
+		all = append(all, node.replica)
+	}
+	if err := n.router.Set(routesOf(&cfg, next), all...); err != nil {
 		return undo(err)
 	}
 	for name, old := range n.open {
@@ -135,7 +139,9 @@ func (n *remoteNodes) connect(c NodeConfig) (remoteNode, error) {
 			}
 		})
 	}
-	return remoteNode{c, node, &gateway.Replica{Name: c.Name, Node: node, Weight: c.Weight, Ready: node.Ready, Gone: gone}}, nil
+	return remoteNode{c, node, &gateway.Replica{
+		Name: c.Name, Node: node, Weight: c.Weight, Ready: node.Ready, Usable: node.Reachable, Gone: gone,
+	}}, nil
 }
 
 // routesOf are the routes of a configuration. Without any, every node has all repositories; a node that no route names is not asked, and
