@@ -21,6 +21,12 @@ import (
 // commands are what stories have beyond testscript's own.
 var commands = map[string]func(ts *testscript.TestScript, neg bool, args []string){
 	"serve":     cmdServe,
+	"storage":   cmdStorage,
+	"gateway":   cmdGateway,
+	"end":       cmdEnd,
+	"signal":    cmdSignal,
+	"routes":    cmdRoutes,
+	"trusted":   cmdTrusted,
 	"terminate": cmdTerminate,
 	"repo":      cmdRepo,
 	"id":        cmdID,
@@ -32,7 +38,9 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"logged":    cmdLogged,
 	"childless": cmdChildless,
 	"together":  cmdTogether,
+	"until":     cmdUntil,
 
+	"orphanless":  cmdOrphanless,
 	"certificate": cmdCertificate,
 	"served":      cmdServed,
 	"waitfor":     cmdWaitFor,
@@ -94,13 +102,19 @@ func cmdMetric(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Fatalf("%s is %v, want %s %v", args[0], got, args[1], want)
 }
 
+// scrape reads the metrics of all processes.
 func scrape(ts *testscript.TestScript) string {
-	resp, err := http.Get(storyOf(ts).server(ts).ops + "/metrics")
-	ts.Check(err)
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	ts.Check(err)
-	return string(text)
+	storyOf(ts).server(ts)
+	var all strings.Builder
+	for _, p := range storyOf(ts).all() {
+		resp, err := http.Get(p.ops + "/metrics")
+		ts.Check(err)
+		text, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		ts.Check(err)
+		all.Write(text)
+	}
+	return all.String()
 }
 
 // sumSeries adds up the series of a text exposition whose name is the selector's and whose labels contain the selector's.
@@ -236,30 +250,35 @@ func cmdGzip(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs(args[1]), out.Bytes(), 0o644))
 }
 
-// cmdLogged looks for a text in the running server's log: logged TEXT.
+// cmdLogged looks for a text in the logs of all processes: logged TEXT.
 func cmdLogged(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) != 1 {
 		ts.Fatalf("usage: [!] logged TEXT")
 	}
-	p := storyOf(ts).server(ts)
+	s := storyOf(ts)
+	s.server(ts)
 	if neg {
-		if strings.Contains(p.logged(), args[0]) {
-			ts.Fatalf("%q is in the log:\n%s", args[0], p.logged())
+		if strings.Contains(s.logged(), args[0]) {
+			ts.Fatalf("%q is in the log:\n%s", args[0], s.logged())
 		}
 		return
 	}
-	for deadline := time.Now().Add(metricPatience); !strings.Contains(p.logged(), args[0]); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(metricPatience); !strings.Contains(s.logged(), args[0]); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			ts.Fatalf("%q is not in the log:\n%s", args[0], p.logged())
+			ts.Fatalf("%q is not in the log:\n%s", args[0], s.logged())
 		}
 	}
 }
 
-// cmdChildless holds the server to running no process.
+// cmdChildless holds all processes to running no process.
 func cmdChildless(ts *testscript.TestScript, neg bool, args []string) {
-	p := storyOf(ts).server(ts)
+	s := storyOf(ts)
+	s.server(ts)
 	for deadline := time.Now().Add(metricPatience); ; time.Sleep(20 * time.Millisecond) {
-		children := childrenOf(p.cmd.Process.Pid)
+		var children []int
+		for _, p := range s.all() {
+			children = append(children, childrenOf(p.cmd.Process.Pid)...)
+		}
 		if len(children) == 0 {
 			return
 		}

@@ -61,6 +61,12 @@ func runStories(t *testing.T, dir string) {
 // it is "" and they do as they like; it is in $PROTOCOL for commands that want to be told.
 func runStoriesWith(t *testing.T, dir, templates, protocol string, scripts ...string) {
 	t.Helper()
+	runStoriesIn(t, shape{}, dir, templates, protocol, scripts...)
+}
+
+// runStoriesIn is runStoriesWith where serve starts processes of this shape. An empty dir has no scripts.
+func runStoriesIn(t *testing.T, shape shape, dir, templates, protocol string, scripts ...string) {
+	t.Helper()
 	testscript.Run(t, testscript.Params{
 		Dir: dir, Files: scripts,
 		Setup: func(env *testscript.Env) error {
@@ -81,7 +87,11 @@ func runStoriesWith(t *testing.T, dir, templates, protocol string, scripts ...st
 			env.Setenv("TEMPLATES", templates)
 			env.Setenv("NEWER_GIT", os.Getenv(newerGit))
 			env.Setenv("NEWER_PATH", filepath.Dir(os.Getenv(newerGit))+string(filepath.ListSeparator)+env.Getenv("PATH"))
-			s := &story{dir: env.WorkDir}
+			sockets, err := os.MkdirTemp("", "ph")
+			if err != nil {
+				return err
+			}
+			s := &story{dir: env.WorkDir, shape: shape, sockets: sockets, nodes: map[string]*serverProcess{}}
 			env.Values[storyKey{}] = s
 			env.Defer(func() { s.end(env.T()) })
 			return os.MkdirAll(filepath.Join(env.WorkDir, "repos"), 0o755)

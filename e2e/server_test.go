@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -27,8 +28,12 @@ const (
 // story is what a script has going on.
 type story struct {
 	dir     string
-	running *serverProcess
-	stuck   []net.Conn // of clients that read no more
+	shape   shape
+	sockets string                    // directory with a short path: that of a Unix socket is limited
+	running *serverProcess            // what clients reach: serve or gateway
+	nodes   map[string]*serverProcess // storage nodes that run, by name
+	stuck   []net.Conn                // of clients that read no more
+	orphans []int                     // processes that killed nodes had started
 }
 
 type storyKey struct{}
@@ -40,18 +45,34 @@ func (s *story) end(t testscript.T) {
 	for _, conn := range s.stuck {
 		conn.Close()
 	}
-	if s.running != nil {
-		children := childrenOf(s.running.cmd.Process.Pid)
-		s.running.cmd.Process.Kill()
-		s.running.wait()
-		for _, pid := range children {
-			syscall.Kill(-pid, syscall.SIGKILL) // each has a group of its own
-		}
-		t.Log("the server's log:\n" + s.running.logged())
+	for _, p := range s.all() {
+		p.kill()
+		t.Log("the log of " + p.name + ":\n" + p.logged())
 	}
+	os.RemoveAll(s.sockets)
 }
 
-// server is the running server; without one the script fails.
+// all are the processes that run, what clients reach first.
+func (s *story) all() (list []*serverProcess) {
+	if s.running != nil {
+		list = append(list, s.running)
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.nodes)) {
+		list = append(list, s.nodes[name])
+	}
+	return list
+}
+
+// logged is what all have logged.
+func (s *story) logged() string {
+	var text strings.Builder
+	for _, p := range s.all() {
+		text.WriteString(p.logged())
+	}
+	return text.String()
+}
+
+// server is what clients reach; without one the script fails.
 func (s *story) server(ts *testscript.TestScript) *serverProcess {
 	if s.running == nil {
 		ts.Fatalf("no server runs; use serve first")
@@ -59,10 +80,23 @@ func (s *story) server(ts *testscript.TestScript) *serverProcess {
 	return s.running
 }
 
-// serverProcess is a running `packhorse serve`.
+// process is what clients reach ("gateway"), or a storage node.
+func (s *story) process(ts *testscript.TestScript, name string) *serverProcess {
+	if name == "gateway" {
+		return s.server(ts)
+	}
+	if s.nodes[name] == nil {
+		ts.Fatalf("no storage node %s runs", name)
+	}
+	return s.nodes[name]
+}
+
+// serverProcess is a running `packhorse serve`, gateway or storage.
 type serverProcess struct {
+	name      string // "serve", "gateway", or a node's
 	cmd       *exec.Cmd
 	http, ops string // URLs
+	listen    string // a node's address
 	state     string // state directory
 	ended     chan struct{}
 	err       error // valid once ended is closed
@@ -73,7 +107,7 @@ type serverProcess struct {
 
 // startServer starts packhorse and waits for its first word: where it serves, or that it ended.
 func startServer(dir string, env, args []string) (*serverProcess, error) {
-	p := &serverProcess{ended: make(chan struct{})}
+	p := &serverProcess{name: args[0], ended: make(chan struct{})}
 	p.cmd = exec.Command(filepath.Join(binDir, "packhorse"), args...)
 	p.cmd.Dir = dir
 	p.cmd.Env = env
@@ -93,9 +127,9 @@ func startServer(dir string, env, args []string) (*serverProcess, error) {
 			p.mu.Lock()
 			p.log.Write(append(lines.Bytes(), '\n'))
 			p.mu.Unlock()
-			var record struct{ Msg, HTTP, Ops string }
+			var record struct{ Msg, HTTP, Ops, Listen string }
 			if json.Unmarshal(lines.Bytes(), &record) == nil && record.Msg == "serving" {
-				p.http, p.ops = record.HTTP, record.Ops
+				p.http, p.ops, p.listen = record.HTTP, record.Ops, record.Listen
 				close(serving)
 			}
 		}
@@ -128,52 +162,52 @@ func (p *serverProcess) wait() error {
 	}
 }
 
-// cmdServe starts a server on free ports for $REPOS, unless flags say otherwise, and sets $URL, $OPS and $STATE.
-func cmdServe(ts *testscript.TestScript, neg bool, args []string) {
-	s := storyOf(ts)
-	if s.running != nil {
-		ts.Fatalf("a server runs already; use terminate")
+// kill ends a process at once, with its git processes.
+func (p *serverProcess) kill() {
+	children := childrenOf(p.cmd.Process.Pid)
+	p.cmd.Process.Kill()
+	p.wait()
+	for _, pid := range children {
+		syscall.Kill(-pid, syscall.SIGKILL) // each has a group of its own
 	}
-	given := func(flag string) bool {
-		return slices.ContainsFunc(args, func(a string) bool { return a == flag || strings.HasPrefix(a, flag+"=") })
-	}
-	all := []string{"serve"}
-	for flag, value := range map[string]string{"--root": ts.Getenv("REPOS"), "--http": "127.0.0.1:0", "--ops": "127.0.0.1:0", "--log-format": "json"} {
-		if !given(flag) {
-			all = append(all, flag, value)
-		}
-	}
-	env := []string{"GORACE=" + ts.Getenv("GORACE")}
-	for _, name := range []string{"PATH", "HOME", "TMPDIR"} {
-		env = append(env, name+"="+ts.Getenv(name))
-	}
-	p, err := startServer(ts.MkAbs("."), env, append(all, args...))
-	if neg {
-		if err == nil {
-			s.running = p
-			ts.Fatalf("packhorse serves, and should not")
-		}
-		ts.Logf("%v", err)
-		return
-	}
-	ts.Check(err)
-	s.running = p
-	p.state = filepath.Join(ts.Getenv("REPOS"), ".packhorse")
-	if i := slices.Index(args, "--state"); i >= 0 {
-		p.state = ts.MkAbs(args[i+1])
-	}
-	ts.Setenv("URL", p.http)
-	ts.Setenv("OPS", p.ops)
-	ts.Setenv("STATE", p.state)
 }
 
-// cmdTerminate ends the server with SIGTERM and holds it to a clean end: exit code 0, no error, race or panic in its log, no process and
-// no temporary file left. The log is then in serve.log. Options: -int sends SIGINT; -errors accepts errors in the log; -while FILE makes FILE once
-// the server is seen to drain, for requests that wait for it.
+// stop ends a process with a signal; while runs meanwhile. It holds it to a clean end: exit code 0, no error, race or panic in its log, no process
+// and no temporary file left. With errorsLogged there may be errors in its log.
+func (p *serverProcess) stop(ts *testscript.TestScript, neg bool, signal syscall.Signal, errorsLogged bool, while func()) {
+	children := childrenOf(p.cmd.Process.Pid)
+	ts.Check(p.cmd.Process.Signal(signal))
+	while()
+	err := p.wait()
+	log := p.logged()
+	if neg != (err != nil) {
+		ts.Fatalf("%s ended with %v\n%s", p.name, err, log)
+	}
+	if strings.Contains(log, "DATA RACE") || strings.Contains(log, "panic:") || strings.Contains(log, "goroutine ") {
+		ts.Fatalf("the log of %s has a race or a panic:\n%s", p.name, log)
+	}
+	if !errorsLogged && strings.Contains(log, `"level":"ERROR"`) {
+		ts.Fatalf("the log of %s has errors:\n%s", p.name, log)
+	}
+	for _, pid := range children {
+		if syscall.Kill(pid, 0) == nil && !isZombie(pid) {
+			ts.Fatalf("process %d outlived %s", pid, p.name)
+		}
+	}
+	for _, pattern := range []string{"cache/tmp/*", "scratch/*/objects/*", "scratch/*/refs/*", "*.sock"} {
+		if left, _ := filepath.Glob(filepath.Join(p.state, pattern)); len(left) > 0 {
+			ts.Fatalf("%s left %q", p.name, left)
+		}
+	}
+}
+
+// cmdTerminate ends the server with SIGTERM, and then its storage nodes if it has any, and holds each to a clean end. The logs are then in
+// serve.log. Options: -int sends SIGINT; -errors accepts errors in the logs; -while FILE makes FILE once the server is seen to drain, for
+// requests that wait for it.
 func cmdTerminate(ts *testscript.TestScript, neg bool, args []string) {
 	s := storyOf(ts)
 	p := s.server(ts)
-	signal, errorsLogged, while := syscall.SIGTERM, false, ""
+	signal, errorsLogged, while := syscall.SIGTERM, false, func() {}
 	for i := 0; i < len(args); i++ {
 		switch {
 		case args[i] == "-int":
@@ -182,40 +216,30 @@ func cmdTerminate(ts *testscript.TestScript, neg bool, args []string) {
 			errorsLogged = true
 		case args[i] == "-while" && i+1 < len(args):
 			i++
-			while = args[i]
+			file := ts.MkAbs(args[i])
+			while = func() {
+				p.checkDraining(ts)
+				ts.Check(os.WriteFile(file, nil, 0o644))
+			}
 		default:
 			ts.Fatalf("usage: terminate [-int] [-errors] [-while FILE]")
 		}
 	}
-	children := childrenOf(p.cmd.Process.Pid)
-	ts.Check(p.cmd.Process.Signal(signal))
-	if while != "" {
-		p.checkDraining(ts)
-		ts.Check(os.WriteFile(ts.MkAbs(while), nil, 0o644))
+	all := s.all()
+	log := func() []byte {
+		var text []byte
+		for _, p := range all {
+			text = append(text, p.logged()...)
+		}
+		return text
 	}
-	err := p.wait()
+	p.stop(ts, neg, signal, errorsLogged, while)
 	s.running = nil
-	log := p.logged()
-	ts.Check(os.WriteFile(ts.MkAbs("serve.log"), []byte(log), 0o644))
-	if neg != (err != nil) {
-		ts.Fatalf("packhorse ended with %v\n%s", err, log)
+	for name, node := range s.nodes {
+		node.stop(ts, neg, signal, errorsLogged, func() {})
+		delete(s.nodes, name)
 	}
-	if strings.Contains(log, "DATA RACE") || strings.Contains(log, "panic:") || strings.Contains(log, "goroutine ") {
-		ts.Fatalf("the log has a race or a panic:\n%s", log)
-	}
-	if !errorsLogged && strings.Contains(log, `"level":"ERROR"`) {
-		ts.Fatalf("the log has errors:\n%s", log)
-	}
-	for _, pid := range children {
-		if syscall.Kill(pid, 0) == nil && !isZombie(pid) {
-			ts.Fatalf("process %d outlived the server", pid)
-		}
-	}
-	for _, pattern := range []string{"cache/tmp/*", "scratch/*/objects/*", "scratch/*/refs/*"} {
-		if left, _ := filepath.Glob(filepath.Join(p.state, pattern)); len(left) > 0 {
-			ts.Fatalf("the server left %q", left)
-		}
-	}
+	ts.Check(os.WriteFile(ts.MkAbs("serve.log"), log(), 0o644))
 }
 
 // checkDraining waits until readiness is red and the public listener is closed.
