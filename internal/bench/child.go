@@ -119,6 +119,14 @@ func (c *child) stop() error {
 	return nil
 }
 
+// how says how a child that has ended did.
+func (c *child) how() string {
+	if c.err == nil {
+		return "exit status 0"
+	}
+	return c.err.Error()
+}
+
 // lastLog is how much of a child's log an error repeats.
 const lastLog = 1000
 

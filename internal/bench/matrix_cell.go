@@ -82,7 +82,7 @@ func (o *matrixOptions) cell(ctx context.Context, env Env, c cell, dir string) (
 		go func() {
 			select {
 			case <-s.ended:
-				cancel(fmt.Errorf("%s ended before the cell did%s", s.name, s.lastWords()))
+				cancel(fmt.Errorf("%s ended before the cell did (%s)%s", s.name, s.how(), s.lastWords()))
 			case <-run.Done():
 			}
 		}()
