@@ -325,7 +325,7 @@ func TestNeighbourRPC(t *testing.T) {
 		"resolving refs/heads/side0": {"--secret-file", secret, "--ref", "refs/heads/side0"},
 		"no such file":               {"--secret-file", secret + "2"},
 		"no certificate in PEM":      {"--tls-ca", secret},
-		"--tls-cert goes with":       {"--tls-cert", secret, "--tls-key", secret},
+		"go with --tls-ca":           {"--tls-cert", secret, "--tls-key", secret},
 		"is no address of a node":    {"--rpc", "nowhere"},
 	} {
 		if _, _, err := bench(t, t.Context(), append(args, more...)...); err == nil || !strings.Contains(err.Error(), want) {

@@ -25,6 +25,7 @@ type rpcOptions struct {
 	secretFile         string
 	tlsCA              string
 	certFile, certsKey string
+	serverName         string
 }
 
 func (o *rpcOptions) flags(cmd *cobra.Command) {
@@ -32,6 +33,7 @@ func (o *rpcOptions) flags(cmd *cobra.Command) {
 	f.StringVar(&o.address, "rpc", "", "send the small request to the node at HOST:PORT or unix:PATH, by its control API")
 	f.StringVar(&o.secretFile, "secret-file", "", "with --rpc: file with the node's secret")
 	f.StringVar(&o.tlsCA, "tls-ca", "", "with --rpc: speak TLS, and trust the certificates (PEM) in this file")
+	f.StringVar(&o.serverName, "server-name", "", "with --tls-ca: the name in the node's certificate (default: the host of its address)")
 	f.StringVar(&o.certFile, "tls-cert", "", "with --rpc: the certificate (PEM) to show the node")
 	f.StringVar(&o.certsKey, "tls-key", "", "with --rpc: the private key of --tls-cert (PEM)")
 }
@@ -39,11 +41,11 @@ func (o *rpcOptions) flags(cmd *cobra.Command) {
 func (o *rpcOptions) check() error {
 	switch {
 	case o.address == "" && *o != (rpcOptions{}):
-		return errors.New("--secret-file, --tls-ca, --tls-cert and --tls-key go with --rpc only")
+		return errors.New("--secret-file, --tls-ca, --server-name, --tls-cert and --tls-key go with --rpc only")
 	case (o.certFile == "") != (o.certsKey == ""):
 		return errors.New("--tls-cert and --tls-key go together")
-	case o.certFile != "" && o.tlsCA == "":
-		return errors.New("--tls-cert goes with --tls-ca: without it the node is not spoken to by TLS")
+	case (o.certFile != "" || o.serverName != "") && o.tlsCA == "":
+		return errors.New("--tls-cert and --server-name go with --tls-ca: without it the node is not spoken to by TLS")
 	}
 	return nil
 }
@@ -64,7 +66,7 @@ func (o *rpcOptions) client() (*nodeclient.Client, error) {
 		if err != nil {
 			return nil, fmt.Errorf("--tls-ca: %w", err)
 		}
-		options.TLS = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: x509.NewCertPool()}
+		options.TLS = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: x509.NewCertPool(), ServerName: o.serverName}
 		if !options.TLS.RootCAs.AppendCertsFromPEM(b) {
 			return nil, fmt.Errorf("--tls-ca %s: no certificate in PEM in it", o.tlsCA)
 		}
