@@ -36,9 +36,10 @@ const allowedImports = `
 	git/protocol, repo, packsource < uploadpack;
 	repo, admit < lookup;
 	uploadpack, packcache, lookup < storage;
-	storage, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < control;
+	bulk, fault < sidechannel;
+	storage, sidechannel, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < control;
 	proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < client;
-	git/protocol, bulk, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < remote;
+	git/protocol, sidechannel, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < remote;
 	git/protocol, admit, bulk < gateway;
 	git, git/pktline < bench/fleet;
 	bench/fleet, client < bench;

@@ -1,0 +1,146 @@
+package sidechannel
+
+import "time"
+
+// Channel is a channel for the time of one transfer. Send and what it returns are for one goroutine at a time, and so are Receive and what
+// that returns; the two directions are independent. Abort may be called by anybody.
+type Channel struct {
+	link     *link
+	transfer uint64
+	sender   Sender
+	receiver Receiver
+
+	// Guarded by link.mu:
+	released bool
+	sending  direction
+	getting  direction
+}
+
+// direction is how far one direction of a transfer is.
+type direction uint8
+
+const (
+	untouched direction = iota
+	open                // begun, or given to somebody who will
+	ended               // with a good END
+	failed
+)
+
+// Name is the channel's name, by which the node's side claims it.
+func (c *Channel) Name() string { return c.link.name }
+
+// Transfer is the number of this transfer on the channel.
+func (c *Channel) Transfer() uint64 { return c.transfer }
+
+// Send begins our direction. length is how many bytes it will have; -1: unknown. It is called at most once.
+func (c *Channel) Send(length int64) *Sender {
+	c.link.mu.Lock()
+	defer c.link.mu.Unlock()
+	if c.sending != untouched {
+		panic("sidechannel: Send called twice")
+	}
+	c.sending = open
+	c.sender.length = max(length, unknown)
+	return &c.sender
+}
+
+// Receive gives the peer's direction.
+func (c *Channel) Receive() *Receiver { return &c.receiver }
+
+// Abort gives the transfer up and closes the channel. What waits on it fails with Cancelled. After Release it does nothing.
+func (c *Channel) Abort() {
+	l := c.link
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.running == c && !c.released {
+		l.close(closeCancelled, nil)
+	}
+}
+
+// Release ends the transfer. The channel is used again if both directions ended well; if ours carried nothing, Release sends its END. If only the
+// peer's acknowledgement is still missing, the channel waits for it on its own, for a time. Else it is closed. It is safe to
+// call it twice; nothing of the transfer may be used afterwards.
+func (c *Channel) Release() {
+	l := c.link
+	l.mu.Lock()
+	acknowledge := !c.released && !l.closed && c.getting == ended && c.sending == untouched
+	l.mu.Unlock()
+	if acknowledge {
+		_ = c.Send(0).End(nil)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c.released || l.closed {
+		c.released = true
+		return
+	}
+	c.released = true
+	c.sender.drop()
+	switch {
+	case c.sending == ended && c.getting == ended:
+		l.settle()
+	case c.sending == ended && c.getting == untouched && l.first == nil:
+		l.limit(l.limits.stall)
+	case c.sending == failed || c.getting == failed:
+		l.close(closeFailed, nil)
+	default:
+		l.close(closeUnfinished, nil)
+	}
+}
+
+// firstArrived looks at the peer's first header. With link.mu held.
+func (c *Channel) firstArrived() {
+	h := c.link.first
+	if h.kind == end && h.status == 0 {
+		c.getting = ended
+	}
+	switch {
+	case !c.released:
+	case c.getting == ended:
+		c.link.settle()
+	default:
+		c.link.close(closeUnfinished, nil) // the peer sends what nobody waits for
+	}
+}
+
+// usable tells why the channel cannot be used for this transfer any more. It is checked before each step.
+func (c *Channel) usable() error {
+	l := c.link
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.running == c && l.closed:
+		return l.cause
+	case l.running != c || c.released:
+		return closeError(closeUnfinished, nil)
+	}
+	return nil
+}
+
+// broken closes the channel after an error of its connection, and says what is to be told.
+func (c *Channel) broken(why reason, err error) error {
+	l := c.link
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.running != c {
+		return closeError(closeUnfinished, err)
+	}
+	l.close(why, err)
+	return l.cause
+}
+
+// set notes how far a direction is.
+func (c *Channel) set(d *direction, to direction) {
+	c.link.mu.Lock()
+	*d = to
+	c.link.mu.Unlock()
+}
+
+// limitRead gives the peer d to send what is due; 0: no limit.
+func (c *Channel) limitRead(d time.Duration) {
+	var t time.Time
+	if d > 0 {
+		t = time.Now().Add(d)
+	}
+	_ = c.link.SetReadDeadline(t)
+}

@@ -1,0 +1,140 @@
+package sidechannel
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+const (
+	handshakeLimit = 10 * time.Second // if the context has none that is shorter
+	maxHead        = 8 << 10          // bytes of an answer's head
+	maxRefusal     = 1 << 10          // bytes of a refusal's text
+)
+
+// dial connects to the node and asks for a channel. The connection is closed when the context ends meanwhile.
+func (p *Pool) dial(ctx context.Context) (socket, string, error) {
+	ctx, cancel := context.WithTimeout(ctx, handshakeLimit)
+	defer cancel()
+	conn, err := p.o.Dial(ctx)
+	if err != nil {
+		return socket{}, "", p.dialError(ctx, err)
+	}
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	sock, name, err := p.handshake(ctx, conn)
+	if !stop() && err == nil {
+		err = context.Cause(ctx) // closed meanwhile
+	}
+	if err != nil {
+		conn.Close()
+		return socket{}, "", p.dialError(ctx, err)
+	}
+	return sock, name, nil
+}
+
+func (p *Pool) dialError(ctx context.Context, err error) error {
+	var f *fault.Error
+	switch {
+	case errors.As(err, &f):
+		return err
+	case ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return ctx.Err()
+	}
+	return fault.Wrap(fault.Unavailable, "no side channel to the node can be opened; try again", err)
+}
+
+// handshake asks for a channel, and gives its name.
+func (p *Pool) handshake(ctx context.Context, conn net.Conn) (socket, string, error) {
+	if t, ok := conn.(*tls.Conn); ok {
+		if err := t.HandshakeContext(ctx); err != nil {
+			return socket{}, "", err
+		}
+		if chosen := t.ConnectionState().NegotiatedProtocol; chosen != "http/1.1" && chosen != "" {
+			return socket{}, "", fmt.Errorf("the node has chosen %q where http/1.1 is needed", chosen)
+		}
+	}
+	if _, err := conn.Write(p.request()); err != nil {
+		return socket{}, "", err
+	}
+	head, err := readHead(conn)
+	if err != nil {
+		return socket{}, "", fmt.Errorf("read the answer to a request for a side channel: %w", err)
+	}
+	answer, err := http.ReadResponse(bufio.NewReader(io.MultiReader(bytes.NewReader(head), conn)), nil)
+	if err != nil {
+		return socket{}, "", err
+	}
+	if answer.StatusCode != http.StatusSwitchingProtocols {
+		return socket{}, "", refusal(answer)
+	}
+	name := answer.Header.Get(nameHeader)
+	if !hasToken(answer.Header, "Upgrade", protocol) || len(name) != nameLength {
+		return socket{}, "", errors.New("the node's answer opens something else than a side channel")
+	}
+	sock, err := newSocket(conn, &p.limits)
+	return sock, name, err
+}
+
+// request is the request for a channel.
+func (p *Pool) request() []byte {
+	header := http.Header{}
+	if p.o.Header != nil {
+		header = p.o.Header().Clone()
+	}
+	header.Set("Connection", "Upgrade")
+	header.Set("Upgrade", protocol)
+	host := p.o.Host
+	if host == "" {
+		host = "node"
+	}
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "GET %s HTTP/1.1\r\nHost: %s\r\n", Path, host)
+	_ = header.Write(&b) // never fails
+	b.WriteString("\r\n")
+	return b.Bytes()
+}
+
+// readHead reads the head of an answer and not a byte more: what follows it belongs to the channel.
+func readHead(r io.Reader) ([]byte, error) {
+	head := make([]byte, 0, 256)
+	for !bytes.HasSuffix(head, []byte("\r\n\r\n")) {
+		if len(head) == maxHead {
+			return nil, errors.New("its head is too long")
+		}
+		head = append(head, 0)
+		if _, err := io.ReadFull(r, head[len(head)-1:]); err != nil {
+			return nil, unexpected(err)
+		}
+	}
+	return head, nil
+}
+
+// refusal is what an answer other than 101 says.
+func refusal(answer *http.Response) error {
+	text, _ := io.ReadAll(io.LimitReader(answer.Body, maxRefusal))
+	answer.Body.Close()
+	said := strings.TrimSpace(strings.ToValidUTF8(string(text), "?"))
+	cause := fmt.Errorf("the node answered %s: %q", answer.Status, said)
+	switch answer.StatusCode {
+	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
+		seconds, _ := strconv.Atoi(answer.Header.Get("Retry-After"))
+		return &fault.Error{
+			Kind: fault.Exhausted, Msg: "the node opens no more side channels now; try again", Err: cause,
+			RetryAfter: time.Duration(min(max(seconds, 1), 3600)) * time.Second,
+		}
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return fault.Wrap(fault.Denied, "the node does not know this gateway", cause)
+	}
+	return fault.Wrap(fault.Unavailable, "the node opens no side channels", cause)
+}

@@ -1,0 +1,248 @@
+package sidechannel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+// Why a channel is closed: metric labels, and what its users are told.
+type reason string
+
+const (
+	closeIdle       reason = "idle"
+	closeSurplus    reason = "surplus"
+	closePeer       reason = "peer"
+	closeUnexpected reason = "unexpected"
+	closeProtocol   reason = "protocol"
+	closeStall      reason = "stall"
+	closeBroken     reason = "broken"
+	closeFailed     reason = "failed"
+	closeUnfinished reason = "unfinished"
+	closeCancelled  reason = "cancelled"
+	closeShutdown   reason = "shutdown"
+)
+
+// owner is who keeps the links: a Server or a Pool. It is called with the link's lock held, and calls no method of a link while
+// it holds its own.
+type owner interface {
+	settled(l *link) (keep bool) // a transfer has ended well
+	gone(l *link)                // the link is closed
+}
+
+// link is one connection between a gateway and a node, for many transfers.
+//
+// A goroutine (watch) reads the first header of each transfer, also while there is none: so it sees at once when the peer goes away. All
+// that follows the first header is read by the transfer's Receiver, while watch waits for the transfer's end.
+type link struct {
+	socket
+	limits *limits
+	owner  owner
+	name   string
+	caller string // whom the node has authenticated; "" at the gateway
+	opener bool   // the gateway's end
+
+	head []byte // bytes that came with the handshake; used by whoever reads
+	buf  [headerSize]byte
+
+	resume chan struct{} // capacity 1: a transfer has ended, watch goes on
+	done   chan struct{} // closed with the link
+
+	mu       sync.Mutex
+	changed  chan struct{} // closed and made anew with each change that somebody could wait for
+	next     uint64        // the running transfer's number, or that of the next one
+	running  *Channel      // nil: idle
+	first    *header       // the peer's first header of transfer next
+	closed   bool
+	cause    error // why it was closed
+	timer    *time.Timer
+	deadline time.Time // of timer; zero: it means nothing
+}
+
+func newLink(s socket, limits *limits, owner owner, name string) *link {
+	l := &link{
+		socket: s, limits: limits, owner: owner, name: name, next: 1,
+		resume: make(chan struct{}, 1), done: make(chan struct{}), changed: make(chan struct{}),
+	}
+	l.deadline = time.Now().Add(limits.idle)
+	l.timer = time.AfterFunc(limits.idle, l.expire)
+	limits.metrics.idle.Inc()
+	return l
+}
+
+// watch reads the first header of each transfer until the link is closed.
+func (l *link) watch() {
+	for {
+		h, err := l.readHeader()
+		if !l.arrived(h, err) {
+			return
+		}
+		select {
+		case <-l.resume:
+		case <-l.done:
+			return
+		}
+	}
+}
+
+// readHeader reads a header and not a byte more.
+func (l *link) readHeader() (header, error) {
+	if err := l.readFull(l.buf[:]); err != nil {
+		return header{}, err
+	}
+	return parseHeader(&l.buf)
+}
+
+func (l *link) readFull(p []byte) error {
+	n := copy(p, l.head)
+	l.head = l.head[n:]
+	if n == len(p) {
+		return nil
+	}
+	k, err := io.ReadFull(l.Conn, p[n:])
+	if n+k > 0 {
+		err = unexpected(err)
+	}
+	return err
+}
+
+// arrived takes the first header of a transfer. It reports whether the link is still open.
+func (l *link) arrived(h header, err error) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := l.running
+	switch {
+	case l.closed:
+	case errors.Is(err, errHeader):
+		l.close(closeProtocol, err)
+	case err != nil && c == nil:
+		l.close(closePeer, err)
+	case err != nil:
+		l.close(closeBroken, err)
+	case c == nil && (l.opener || h.kind == end):
+		l.close(closeUnexpected, errors.New("bytes that nobody asked for"))
+	case h.transfer != l.next:
+		l.close(closeProtocol, fmt.Errorf("a header of transfer %d in transfer %d", h.transfer, l.next))
+	case h.kind == data:
+		l.close(closeProtocol, errors.New("DATA without a START"))
+	case h.kind == end && h.length != 0:
+		l.close(closeProtocol, errors.New("END with a length, and no START"))
+	default:
+		l.first = &h
+		if c != nil {
+			c.firstArrived()
+		}
+		l.notify()
+	}
+	return !l.closed
+}
+
+// notify wakes those who wait for a change. With l.mu held.
+func (l *link) notify() {
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+// acquire begins the next transfer. With l.mu held, and the link idle.
+func (l *link) acquire() *Channel {
+	c := &Channel{link: l, transfer: l.next}
+	c.sender.c, c.receiver.c = c, c
+	l.running = c
+	l.deadline = time.Time{}
+	l.timer.Stop()
+	l.limits.metrics.idle.Dec()
+	l.limits.metrics.busy.Inc()
+	if l.first != nil {
+		c.firstArrived()
+	}
+	l.notify()
+	return c
+}
+
+// settle ends the running transfer, in which all went well. With l.mu held.
+func (l *link) settle() {
+	l.limits.metrics.transfers.WithLabelValues("ok").Inc()
+	l.limits.metrics.busy.Dec()
+	l.limits.metrics.idle.Inc()
+	l.running, l.first = nil, nil
+	l.next++
+	l.limit(l.limits.idle)
+	l.notify()
+	l.resume <- struct{}{}
+	if !l.owner.settled(l) {
+		l.close(closeSurplus, nil)
+	}
+}
+
+// limit has the link closed after d, unless something else happens before. With l.mu held.
+func (l *link) limit(d time.Duration) {
+	l.deadline = time.Now().Add(d)
+	l.timer.Reset(d)
+}
+
+// expire closes a link that was idle, or waited for its peer, for too long.
+func (l *link) expire() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.closed || l.deadline.IsZero():
+	case time.Now().Before(l.deadline):
+		l.timer.Reset(time.Until(l.deadline))
+	case l.running != nil:
+		l.close(closeStall, errors.New("the peer did not acknowledge the transfer"))
+	default:
+		l.close(closeIdle, nil)
+	}
+}
+
+// close closes the link for good. With l.mu held.
+func (l *link) close(why reason, cause error) {
+	if l.closed {
+		return
+	}
+	l.closed = true
+	l.cause = closeError(why, cause)
+	m := l.limits.metrics
+	m.closed.WithLabelValues(string(why)).Inc()
+	if l.running == nil {
+		m.idle.Dec()
+	} else {
+		m.busy.Dec()
+		m.transfers.WithLabelValues(string(why)).Inc()
+	}
+	level := slog.LevelDebug
+	if why == closeProtocol || why == closeUnexpected {
+		level = slog.LevelWarn
+	}
+	l.limits.log.Log(context.Background(), level, "side channel closed", "reason", string(why), "transfer", l.next, "caller", l.caller, "err", cause)
+	l.timer.Stop()
+	close(l.done)
+	l.notify()
+	l.owner.gone(l)
+	_ = l.below.Close()
+}
+
+// shut closes the link from outside.
+func (l *link) shut(why reason, cause error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.close(why, cause)
+}
+
+// closeError is what a transfer's users are told of their channel's end.
+func closeError(why reason, cause error) error {
+	switch why {
+	case closeCancelled:
+		return fault.Wrap(fault.Cancelled, "the transfer was cancelled", errors.Join(errors.New("side channel closed"), cause))
+	case closeProtocol, closeUnexpected:
+		return fault.Wrap(fault.Internal, "the side channel was used wrongly", cause)
+	}
+	return fault.Wrap(fault.Unavailable, "the side channel between gateway and node broke; try again",
+		errors.Join(fmt.Errorf("side channel closed: %s", why), cause))
+}

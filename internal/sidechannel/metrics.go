@@ -1,0 +1,60 @@
+package sidechannel
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Metrics counts what happens on channels, at either end of them; a Server and several Pools can share one.
+type Metrics struct {
+	idle, busy           prometheus.Gauge
+	sentKernel, sentUser prometheus.Counter
+	gotKernel, gotUser   prometheus.Counter
+
+	channels  *prometheus.GaugeVec
+	opened    *prometheus.CounterVec
+	closed    *prometheus.CounterVec
+	refused   *prometheus.CounterVec
+	transfers *prometheus.CounterVec
+	bytes     *prometheus.CounterVec
+}
+
+// NewMetrics makes the metrics of a process's channels.
+func NewMetrics() *Metrics {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
+	m := &Metrics{
+		channels: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "packhorse_channels", Help: "Side channels by state: idle, busy (with a transfer, its acknowledgement included).",
+		}, []string{"state"}),
+		opened: counter("packhorse_channels_opened_total",
+			"Side channels asked for, by result: ok, full (the node has too many), refused, failed (no connection, or no answer).", "result"),
+		closed: counter("packhorse_channels_closed_total",
+			"Side channels closed, by reason: idle, surplus, peer (while idle), unexpected (bytes nobody asked for), protocol (a header that "+
+				"breaks the rules), stall, broken (in a transfer), failed (a transfer ended with an error), unfinished (a transfer given up), "+
+				"cancelled, shutdown.", "reason"),
+		refused: counter("packhorse_channel_claims_refused_total",
+			"Claims of side channels refused, by reason: name, unknown, caller, number, replayed, busy, cancelled.", "reason"),
+		transfers: counter("packhorse_channel_transfers_total",
+			"Transfers on side channels by end: ok, or the reason for which their channel was closed.", "end"),
+		bytes: counter("packhorse_channel_bytes_total",
+			"Bytes of transfers on side channels, by direction (sent, received) and path (kernel, user).", "direction", "path"),
+	}
+	m.idle, m.busy = m.channels.WithLabelValues("idle"), m.channels.WithLabelValues("busy")
+	m.sentKernel, m.sentUser = m.bytes.WithLabelValues("sent", "kernel"), m.bytes.WithLabelValues("sent", "user")
+	m.gotKernel, m.gotUser = m.bytes.WithLabelValues("received", "kernel"), m.bytes.WithLabelValues("received", "user")
+	return m
+}
+
+// Collectors lists the metrics for registration.
+func (m *Metrics) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.channels, m.opened, m.closed, m.refused, m.transfers, m.bytes}
+}
+
+func (m *Metrics) countSent(kernel, user int64) {
+	m.sentKernel.Add(float64(kernel))
+	m.sentUser.Add(float64(user))
+}
+
+func (m *Metrics) countReceived(kernel, user int64) {
+	m.gotKernel.Add(float64(kernel))
+	m.gotUser.Add(float64(user))
+}

@@ -1,0 +1,191 @@
+package sidechannel
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+// PoolOptions says how a gateway opens channels to a node; zero values choose the defaults.
+type PoolOptions struct {
+	// Dial connects to the node's port. The connection is a *net.TCPConn, a *net.UnixConn, a *bulk.Conn, or a *tls.Conn that has
+	// chosen http/1.1.
+	Dial    func(ctx context.Context) (net.Conn, error)
+	Host    string             // of the request; "" for "node"
+	Header  func() http.Header // the credentials of a control call, as they are now; may be nil
+	Pump    *bulk.Pump
+	MaxIdle int           // channels that are kept for later
+	Idle    time.Duration // for how long; shorter than the node's
+	Stall   time.Duration // how long the node may take nothing, send nothing of what it announced, or not acknowledge
+	Metrics *Metrics
+	Log     *slog.Logger
+}
+
+// Pool is a gateway's end of the channels to one node. Safe for concurrent use.
+type Pool struct {
+	o      PoolOptions
+	limits limits
+	watch  sync.WaitGroup
+
+	mu     sync.Mutex
+	closed bool
+	links  map[*link]bool
+	idle   []*link // the last used one last
+}
+
+// NewPool makes a Pool. It opens nothing yet.
+func NewPool(o PoolOptions) *Pool {
+	if o.MaxIdle <= 0 {
+		o.MaxIdle = defaultMaxIdle
+	}
+	return &Pool{
+		o: o,
+		limits: limits{
+			pump: o.Pump, idle: positive(o.Idle, defaultPoolIdle), stall: positive(o.Stall, defaultStall),
+			metrics: o.Metrics, log: o.Log, buffers: &buffers{},
+		},
+		links: map[*link]bool{},
+	}
+}
+
+// Get gives a channel for one transfer: an idle one that is still open, or a new one. ctx is for opening it. The caller
+// announces its Name and Transfer to the node, and has to Release it.
+func (p *Pool) Get(ctx context.Context) (*Channel, error) {
+	for l := p.pop(); l != nil; l = p.pop() {
+		l.mu.Lock()
+		if !l.closed && l.running == nil && l.first == nil {
+			if err := l.peek(); err != nil {
+				l.close(closePeer, err)
+			} else {
+				c := l.acquire()
+				l.mu.Unlock()
+				return c, nil
+			}
+		}
+		l.mu.Unlock()
+	}
+	return p.open(ctx)
+}
+
+func (p *Pool) pop() *link {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := len(p.idle)
+	if n == 0 {
+		return nil
+	}
+	l := p.idle[n-1]
+	p.idle = p.idle[:n-1]
+	return l
+}
+
+// open opens a channel.
+func (p *Pool) open(ctx context.Context) (*Channel, error) {
+	sock, name, err := p.dial(ctx)
+	if err != nil {
+		result := "failed"
+		if fault.Is(err, fault.Exhausted) {
+			result = "full"
+		}
+		p.limits.metrics.opened.WithLabelValues(result).Inc()
+		return nil, err
+	}
+	l := newLink(sock, &p.limits, p, name)
+	l.opener = true
+	p.mu.Lock()
+	closed := p.closed
+	if !closed {
+		p.links[l] = true
+		p.watch.Add(1)
+	}
+	p.mu.Unlock()
+	if closed {
+		l.shut(closeShutdown, nil)
+		return nil, errPoolClosed
+	}
+	p.limits.metrics.opened.WithLabelValues("ok").Inc()
+	l.mu.Lock()
+	c := l.acquire()
+	l.mu.Unlock()
+	go func() {
+		defer p.watch.Done()
+		l.watch()
+	}()
+	return c, nil
+}
+
+var errPoolClosed = fault.New(fault.Unavailable, "this gateway ends")
+
+// Close closes all channels, those with a transfer too, and waits for what watches them.
+func (p *Pool) Close() error {
+	p.mu.Lock()
+	p.closed = true
+	all := make([]*link, 0, len(p.links))
+	for l := range p.links {
+		all = append(all, l)
+	}
+	p.mu.Unlock()
+	for _, l := range all {
+		l.shut(closeShutdown, nil)
+	}
+	p.watch.Wait()
+	return nil
+}
+
+// settled implements owner: it keeps a channel for later, if it has not enough of them.
+func (p *Pool) settled(l *link) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || len(p.idle) >= p.o.MaxIdle {
+		return false
+	}
+	p.idle = append(p.idle, l)
+	return true
+}
+
+// gone implements owner.
+func (p *Pool) gone(l *link) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.links, l)
+	for i, other := range p.idle {
+		if other == l {
+			p.idle = append(p.idle[:i], p.idle[i+1:]...)
+			return
+		}
+	}
+}
+
+// peek looks whether the peer of an idle link has closed it, or sent what nobody asked for. It does not wait, and takes nothing. Over TLS
+// it cannot tell; there the link's watch has to see it.
+func (l *link) peek() error {
+	if l.kernel == nil {
+		return nil
+	}
+	raw, err := l.kernel.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		var b [1]byte
+		n, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+		switch {
+		case err == nil && n == 0:
+			failed = errors.New("closed by the peer")
+		case err == nil:
+			failed = errors.New("bytes that nobody asked for")
+		case err != syscall.EAGAIN && err != syscall.EINTR:
+			failed = err
+		}
+	})
+	return errors.Join(err, failed)
+}

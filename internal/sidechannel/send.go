@@ -1,0 +1,255 @@
+package sidechannel
+
+import (
+	"errors"
+	"io"
+	"os"
+	"sync"
+
+	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+// bufferSize is how many small writes are put together; also the buffer of copies through user space.
+const bufferSize = 32 << 10
+
+// buffers are a Server's or a Pool's buffers.
+type buffers struct{ pool sync.Pool }
+
+func (b *buffers) get() *[bufferSize]byte {
+	if p, ok := b.pool.Get().(*[bufferSize]byte); ok {
+		return p
+	}
+	return new([bufferSize]byte)
+}
+
+func (b *buffers) put(p *[bufferSize]byte) { b.pool.Put(p) }
+
+// Sender is our direction of a transfer. After an error the channel is closed.
+type Sender struct {
+	c      *Channel
+	length int64 // or unknown
+	sent   int64 // bytes accepted
+	begun  bool
+	ended  bool
+	err    error
+
+	buffer   *[bufferSize]byte
+	pending  []byte // in buffer
+	buffered int64  // bytes in pending that are no headers
+	frame    int    // where in pending the header of the open DATA is; -1: none is open
+}
+
+// Write sends p; small writes are put together until Flush, End, or a larger one.
+func (s *Sender) Write(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, s.err
+	}
+	if err := s.begin(int64(len(p))); err != nil {
+		return 0, err
+	}
+	if len(p) > min(bufferSize-len(s.pending), bufferSize/2) {
+		return s.writeLong(p)
+	}
+	s.pending = append(s.pending, p...)
+	s.sent += int64(len(p))
+	s.buffered += int64(len(p))
+	return len(p), nil
+}
+
+// writeLong sends what is pending, and p after it.
+func (s *Sender) writeLong(p []byte) (int, error) {
+	if err := s.flush(int64(len(p))); err != nil {
+		return 0, err
+	}
+	if err := s.c.link.write(p, s.c.link.limits.stall); err != nil {
+		return 0, s.broken(err)
+	}
+	s.sent += int64(len(p))
+	s.c.link.limits.metrics.countSent(0, int64(len(p)))
+	return len(p), nil
+}
+
+// ReadFrom sends a *bulk.Section or a *bulk.Stream whole, by the kernel if the channel is not TLS, and all else through user space.
+func (s *Sender) ReadFrom(r io.Reader) (int64, error) {
+	l := s.c.link
+	var n int64
+	switch r := r.(type) {
+	case *bulk.Section:
+		n = r.N
+	case *bulk.Stream:
+		n = r.N
+	}
+	if n <= 0 || l.kernel == nil {
+		return s.copy(r)
+	}
+	if err := s.begin(n); err != nil {
+		return 0, err
+	}
+	if err := s.flush(n); err != nil {
+		return 0, err
+	}
+	counter := r.(interface{ KernelBytes() int64 })
+	before := counter.KernelBytes()
+	sent, err := l.kernel.ReadFrom(r)
+	s.sent += sent
+	kernel := counter.KernelBytes() - before
+	l.limits.metrics.countSent(kernel, sent-kernel)
+	if err == nil && sent != n {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		return sent, s.broken(err)
+	}
+	return sent, nil
+}
+
+// copy sends what r has through user space.
+func (s *Sender) copy(r io.Reader) (int64, error) {
+	buf := s.c.link.limits.buffers.get()
+	defer s.c.link.limits.buffers.put(buf)
+	return io.CopyBuffer(struct{ io.Writer }{s}, struct{ io.Reader }{r}, buf[:])
+}
+
+// begin makes room for n more bytes: it puts the START before the first, and in a direction of unknown length opens a DATA.
+func (s *Sender) begin(n int64) error {
+	if s.err != nil {
+		return s.err
+	}
+	if err := s.c.usable(); err != nil {
+		s.err = err
+		return err
+	}
+	if s.ended || s.length >= 0 && n > s.length-s.sent || n > maxLength-s.sent {
+		return s.fail(closeUnfinished, fault.New(fault.Internal, "more bytes than were announced"))
+	}
+	s.ready()
+	if !s.begun {
+		s.begun = true
+		h := header{kind: start, transfer: s.c.transfer, length: s.length}
+		s.pending = h.append(s.pending)
+	}
+	if s.length >= 0 || s.frame >= 0 {
+		return nil
+	}
+	if len(s.pending)+headerSize > bufferSize {
+		if err := s.flush(0); err != nil {
+			return err
+		}
+	}
+	s.frame = len(s.pending)
+	s.pending = s.pending[:s.frame+headerSize] // flush writes it
+	return nil
+}
+
+// closeFrame ends the open DATA: with what is pending, and the n bytes that the caller sends next.
+func (s *Sender) closeFrame(n int64) {
+	if s.frame < 0 {
+		return
+	}
+	h := header{kind: data, transfer: s.c.transfer, length: int64(len(s.pending)-s.frame-headerSize) + n}
+	h.append(s.pending[:s.frame])
+	s.frame = -1
+}
+
+// flush sends what is pending, of which the open DATA goes on with n bytes that the caller sends next.
+func (s *Sender) flush(n int64) error {
+	s.closeFrame(n)
+	if len(s.pending) == 0 {
+		return nil
+	}
+	err := s.c.link.write(s.pending, s.c.link.limits.stall)
+	s.pending = s.pending[:0]
+	if err != nil {
+		return s.broken(err)
+	}
+	s.c.link.limits.metrics.countSent(0, s.buffered)
+	s.buffered = 0
+	return nil
+}
+
+// Flush sends what is buffered.
+func (s *Sender) Flush() error {
+	if s.err != nil || s.buffer == nil {
+		return s.err
+	}
+	if err := s.c.usable(); err != nil {
+		s.err = err
+		return err
+	}
+	return s.flush(0)
+}
+
+// End ends our direction: with nil it is whole. With an error the peer is told of it, by closing the channel if there is no other way;
+// then the channel is not used again. It fails if fewer bytes were sent than announced.
+func (s *Sender) End(status error) error {
+	if s.err != nil {
+		return s.err
+	}
+	if err := s.c.usable(); err != nil {
+		s.err = err
+		return err
+	}
+	if s.ended {
+		return nil
+	}
+	if s.length >= 0 && s.sent < s.length && (s.begun || status == nil) {
+		err := fault.New(fault.Internal, "the transfer is shorter than announced")
+		if status == nil {
+			return s.fail(closeUnfinished, err)
+		}
+		_ = s.fail(closeFailed, status)
+		return nil
+	}
+	s.ended = true
+	s.ready()
+	s.closeFrame(0)
+	if len(s.pending)+headerSize+maxMessage > bufferSize {
+		if err := s.flush(0); err != nil {
+			return err
+		}
+	}
+	s.pending = appendEnd(s.pending, s.c.transfer, s.sent, status)
+	if err := s.flush(0); err != nil {
+		return err
+	}
+	to := ended
+	if status != nil {
+		to = failed
+	}
+	s.c.set(&s.c.sending, to)
+	return nil
+}
+
+// ready sees to it that there is a buffer.
+func (s *Sender) ready() {
+	if s.buffer == nil {
+		s.buffer = s.c.link.limits.buffers.get()
+		s.pending, s.frame = s.buffer[:0], -1
+	}
+}
+
+// fail closes the channel because of err.
+func (s *Sender) fail(why reason, err error) error {
+	_ = s.c.broken(why, err)
+	s.err = err
+	return err
+}
+
+// broken closes the channel after an error of a copy.
+func (s *Sender) broken(err error) error {
+	why := closeBroken
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		why = closeStall
+	}
+	s.err = s.c.broken(why, err)
+	return s.err
+}
+
+// drop gives the buffer back, if it is sure that nobody uses it any more.
+func (s *Sender) drop() {
+	if s.buffer != nil && s.ended && s.err == nil {
+		s.c.link.limits.buffers.put(s.buffer)
+		s.buffer, s.pending = nil, nil
+	}
+}

@@ -1,0 +1,248 @@
+package sidechannel
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+// Options says how a node serves channels; zero values choose the defaults.
+type Options struct {
+	Pump    *bulk.Pump
+	Max     int           // channels at once
+	Idle    time.Duration // how long a channel may be unused
+	Stall   time.Duration // how long a peer may take nothing, send nothing of what it announced, or not acknowledge
+	Wait    time.Duration // how long a claim waits for the transfer before to be acknowledged
+	Metrics *Metrics
+	Log     *slog.Logger
+}
+
+// Server is a node's end of the channels. Safe for concurrent use.
+type Server struct {
+	limits limits
+	max    int
+	wait   time.Duration
+	watch  sync.WaitGroup
+
+	mu     sync.Mutex
+	closed bool
+	count  int                         // links, and requests that are about to be one
+	links  map[[sha256.Size]byte]*link // by the hash of their names: how long a look-up takes tells nothing about a name
+}
+
+// NewServer makes a Server.
+func NewServer(o Options) *Server {
+	s := &Server{
+		limits: limits{
+			pump: o.Pump, idle: positive(o.Idle, defaultNodeIdle), stall: positive(o.Stall, defaultStall),
+			metrics: o.Metrics, log: o.Log, buffers: &buffers{},
+		},
+		max:   int(positive(time.Duration(o.Max), defaultMax)),
+		wait:  positive(o.Wait, 10*time.Second),
+		links: map[[sha256.Size]byte]*link{},
+	}
+	return s
+}
+
+func positive(d, otherwise time.Duration) time.Duration {
+	if d > 0 {
+		return d
+	}
+	return otherwise
+}
+
+// Upgrade answers a request for Path, and makes its connection a channel of caller's: of whom the request's credentials were. It does not wait for
+// the channel's end.
+func (s *Server) Upgrade(w http.ResponseWriter, r *http.Request, caller string) {
+	refuse := func(status int, format string, args ...any) {
+		s.limits.metrics.opened.WithLabelValues("refused").Inc()
+		http.Error(w, fmt.Sprintf(format, args...), status)
+	}
+	switch {
+	case r.Method != http.MethodGet:
+		w.Header().Set("Allow", http.MethodGet)
+		refuse(http.StatusMethodNotAllowed, "side channels are opened with GET")
+		return
+	case r.ProtoMajor != 1 || r.ProtoMinor < 1 || !hasToken(r.Header, "Connection", "upgrade") || !hasToken(r.Header, "Upgrade", protocol):
+		w.Header().Set("Connection", "Upgrade")
+		w.Header().Set("Upgrade", protocol)
+		refuse(http.StatusUpgradeRequired, "side channels are opened over HTTP/1.1 with Upgrade: %s", protocol)
+		return
+	case r.ContentLength != 0:
+		refuse(http.StatusBadRequest, "a request for a side channel has no body")
+		return
+	}
+	if err := s.reserve(); err != nil {
+		s.limits.metrics.opened.WithLabelValues("full").Inc()
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, fault.Message(err), http.StatusServiceUnavailable)
+		return
+	}
+	if err := s.open(w, caller); err != nil {
+		s.mu.Lock()
+		s.count--
+		s.mu.Unlock()
+		s.limits.metrics.opened.WithLabelValues("failed").Inc()
+		s.limits.log.Warn("cannot open a side channel", "caller", caller, "err", err)
+	}
+}
+
+// reserve takes a place for a channel.
+func (s *Server) reserve() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return fault.New(fault.Unavailable, "this node is about to end")
+	case s.count >= s.max:
+		return fault.New(fault.Exhausted, "this node has %d side channels, as many as it may have", s.max)
+	}
+	s.count++
+	return nil
+}
+
+// open takes the connection over. After an error there is no channel.
+func (s *Server) open(w http.ResponseWriter, caller string) error {
+	conn, rw, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		http.Error(w, "this connection cannot become a side channel", http.StatusInternalServerError)
+		return err
+	}
+	head, _ := rw.Reader.Peek(rw.Reader.Buffered()) // what came with the request belongs to the channel
+	head = bytes.Clone(head)
+	sock, err := newSocket(conn, &s.limits)
+	if err != nil {
+		conn.Close()
+		return err
+	}
+	var random [nameLength / 2]byte
+	_, _ = rand.Read(random[:]) // never fails
+	name := hex.EncodeToString(random[:])
+	l := newLink(sock, &s.limits, s, name)
+	l.caller, l.head = caller, head
+
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		l.shut(closeShutdown, nil)
+		return nil
+	}
+	s.links[sha256.Sum256([]byte(name))] = l
+	s.watch.Add(1)
+	s.mu.Unlock()
+	s.limits.metrics.opened.WithLabelValues("ok").Inc()
+
+	answer := "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + protocol + "\r\n" + nameHeader + ": " + name + "\r\n\r\n"
+	if err := l.write([]byte(answer), s.limits.stall); err != nil {
+		l.shut(closePeer, err)
+	}
+	go func() {
+		defer s.watch.Done()
+		l.watch()
+	}()
+	return nil
+}
+
+// Claim gives the transfer that caller has announced on a channel. It waits for the transfer before it to be acknowledged. The faults: Invalid
+// for what is no name or not the next number, Denied for another caller's channel or a number that was used, Unavailable for a channel
+// that is gone or stays busy.
+func (s *Server) Claim(ctx context.Context, name string, transfer uint64, caller string) (*Channel, error) {
+	refuse := func(why string, kind fault.Kind, text string) error {
+		s.limits.metrics.refused.WithLabelValues(why).Inc()
+		s.limits.log.Warn("claim of a side channel refused", "reason", why, "caller", caller, "transfer", transfer)
+		return fault.New(kind, "%s", text)
+	}
+	if len(name) != nameLength {
+		return nil, refuse("name", fault.Invalid, "this is no name of a side channel")
+	}
+	s.mu.Lock()
+	l := s.links[sha256.Sum256([]byte(name))]
+	s.mu.Unlock()
+	if l == nil || subtle.ConstantTimeCompare([]byte(l.name), []byte(name)) != 1 {
+		return nil, refuse("unknown", fault.Unavailable, "there is no such side channel, or it is closed")
+	}
+	if subtle.ConstantTimeCompare([]byte(l.caller), []byte(caller)) != 1 {
+		return nil, refuse("caller", fault.Denied, "this side channel was opened by another caller")
+	}
+	timeout := time.NewTimer(s.wait)
+	defer timeout.Stop()
+	for {
+		l.mu.Lock()
+		next, running, changed := l.next, l.running != nil, l.changed
+		var c *Channel
+		if !l.closed && !running && transfer == next {
+			c = l.acquire()
+		}
+		closed := l.closed
+		l.mu.Unlock()
+		switch {
+		case c != nil:
+			return c, nil
+		case closed:
+			return nil, refuse("unknown", fault.Unavailable, "there is no such side channel, or it is closed")
+		case transfer < next || transfer == next && running:
+			return nil, refuse("replayed", fault.Denied, "this transfer has been claimed already")
+		case transfer != next+1 || !running:
+			return nil, refuse("number", fault.Invalid, "this is not the side channel's next transfer")
+		}
+		select {
+		case <-changed:
+		case <-timeout.C:
+			return nil, refuse("busy", fault.Unavailable, "the side channel's transfer before this one has not ended")
+		case <-ctx.Done():
+			s.limits.metrics.refused.WithLabelValues("cancelled").Inc()
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// Close closes all channels, those with a transfer too, and waits for what watches them. No new ones are opened.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	all := make([]*link, 0, len(s.links))
+	for _, l := range s.links {
+		all = append(all, l)
+	}
+	s.mu.Unlock()
+	for _, l := range all {
+		l.shut(closeShutdown, nil)
+	}
+	s.watch.Wait()
+	return nil
+}
+
+// settled implements owner: a channel stays.
+func (s *Server) settled(*link) bool { return true }
+
+// gone implements owner.
+func (s *Server) gone(l *link) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.count--
+	delete(s.links, sha256.Sum256([]byte(l.name)))
+}
+
+// hasToken tells whether a header of comma-separated tokens has this one.
+func hasToken(h http.Header, key, token string) bool {
+	for _, v := range h.Values(key) {
+		for t := range strings.SplitSeq(v, ",") {
+			if strings.EqualFold(strings.TrimSpace(t), token) {
+				return true
+			}
+		}
+	}
+	return false
+}
