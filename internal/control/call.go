@@ -88,11 +88,11 @@ func (c *calls) caught(spec connect.Spec, call func() error) (err error) {
 // slowCall is from when on a look-up is worth a warning.
 const slowCall = time.Second
 
-// log writes the call's line. A transfer writes its own.
+// log writes the call's line. A transfer writes its own; that the node is well is asked each second, and not worth one.
 func (c *calls) log(ctx context.Context, spec connect.Spec, header http.Header, code string, took time.Duration, err error) {
 	level := slog.LevelDebug
 	switch {
-	case strings.HasPrefix(spec.Procedure, "/"+packhorsev1connect.TransferServiceName+"/"):
+	case strings.HasPrefix(spec.Procedure, "/"+packhorsev1connect.TransferServiceName+"/"), spec.Procedure == healthCheck && err == nil:
 		return
 	case code == connect.CodeInternal.String(), code == connect.CodeDataLoss.String(), code == connect.CodeUnknown.String():
 		level = slog.LevelError

@@ -45,8 +45,8 @@ func (r *request) fill() error {
 		}
 		data, road, err := r.receive()
 		switch {
-		case errors.Is(err, io.EOF): // the caller sends nothing more
-			r.last = true
+		case errors.Is(err, io.EOF):
+			r.err = fault.New(fault.Invalid, "the request ends before its last part")
 		case err != nil:
 			r.err = err
 		case data == nil || road != nil:

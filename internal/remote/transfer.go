@@ -25,9 +25,7 @@ var (
 
 // Advertise begins a session.
 func (n *Node) Advertise(ctx context.Context, repo git.RepoPath, session protocol.Session, reply protocol.Reply) (protocol.Outcome, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	return n.transfer(ctx, reply, func(l *link) (connect.StreamingClientConn, roadMessage, error) {
+	return n.transfer(ctx, reply, func(ctx context.Context, l *link) (connect.StreamingClientConn, roadMessage, error) {
 		stream, err := l.transfers.Advertise(ctx).Conn()
 		if err != nil {
 			return nil, nil, err
@@ -45,9 +43,7 @@ func (n *Node) Advertise(ctx context.Context, repo git.RepoPath, session protoco
 // UploadPack answers one request of a session. All of the request is sent before the answer is looked at.
 func (n *Node) UploadPack(ctx context.Context, repo git.RepoPath, session protocol.Session, request io.Reader, reply protocol.Reply) (
 	protocol.Outcome, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	return n.transfer(ctx, reply, func(l *link) (connect.StreamingClientConn, roadMessage, error) {
+	return n.transfer(ctx, reply, func(ctx context.Context, l *link) (connect.StreamingClientConn, roadMessage, error) {
 		stream, err := l.transfers.UploadPack(ctx).Conn()
 		if err != nil {
 			return nil, nil, err
@@ -101,8 +97,8 @@ func sendRequest(stream connect.StreamingClientConn, start *packhorsev1.UploadPa
 type roadMessage func(*packhorsev1.Road) any
 
 // transfer runs one session: begin opens the call and sends the request.
-func (n *Node) transfer(ctx context.Context, reply protocol.Reply, begin func(*link) (connect.StreamingClientConn, roadMessage, error)) (
-	outcome protocol.Outcome, err error) {
+func (n *Node) transfer(caller context.Context, reply protocol.Reply,
+	begin func(context.Context, *link) (connect.StreamingClientConn, roadMessage, error)) (outcome protocol.Outcome, err error) {
 	defer func() {
 		result := "ok"
 		if err != nil {
@@ -113,21 +109,26 @@ func (n *Node) transfer(ctx context.Context, reply protocol.Reply, begin func(*l
 	if s := n.state.Load(); !s.reachable {
 		return protocol.Outcome{}, s.err
 	}
-	stream, road, err := begin(n.link.Load())
+	ctx, cancel := context.WithCancel(caller)
+	defer cancel()
+	stream, road, err := begin(ctx, n.link.Load())
 	if stream == nil {
-		return protocol.Outcome{}, n.failed(ctx, err)
+		return protocol.Outcome{}, n.failed(caller, err)
 	}
-	defer func() {
+	leave := func() {
+		cancel()
+		_ = stream.CloseResponse() // net/http does not look at the context while it waits for more of the request
 		_ = stream.CloseRequest()
-		_ = stream.CloseResponse()
-	}()
+	}
+	defer leave()
+	defer context.AfterFunc(caller, leave)()
 	if wrong, ok := errors.AsType[requestError](err); ok {
 		return protocol.Outcome{}, wrong.error
 	}
 	if err != nil && !errors.Is(err, io.EOF) { // after io.EOF the node's answer says more
-		return protocol.Outcome{}, n.failed(ctx, err)
+		return protocol.Outcome{}, n.failed(caller, err)
 	}
-	r := &relay{node: n, ctx: ctx, stream: stream, road: road, reply: reply, part: parts.Get().(*part)}
+	r := &relay{node: n, ctx: caller, stream: stream, road: road, reply: reply, part: parts.Get().(*part)}
 	defer func() {
 		if cap(r.part.buf) <= 2*fullData {
 			parts.Put(r.part)

@@ -58,13 +58,14 @@ type options struct {
 	trust       control.Trust
 	secret      func() string // of the gateway
 	roadWait    time.Duration
+	stall       time.Duration
 	source      packsource.Source // in the place of git and the cache
 	maxRequest  int64
 }
 
 // world is a gateway, a storage node, and the node's repositories. The node can go away and come back.
 type world struct {
-	t       *testing.T
+	t       testing.TB
 	options options
 	root    string
 	node    *storage.Node
@@ -80,7 +81,7 @@ type world struct {
 	served chan struct{}
 }
 
-func newWorld(t *testing.T, o options) *world {
+func newWorld(t testing.TB, o options) *world {
 	t.Helper()
 	w := &world{t: t, options: o, root: t.TempDir(), log: &lockedBuffer{}, metrics: prometheus.NewRegistry(), pump: bulk.NewPump(bulk.PumpOptions{})}
 	t.Cleanup(func() {
@@ -176,7 +177,7 @@ func (w *world) serve() {
 	}
 	server := control.New(control.Options{
 		Node: w.node, Pump: w.pump, Small: admit.NewLane("small", lane(w.options.small)), Bulk: admit.NewLane("bulk", lane(w.options.bulk)),
-		Trust: w.options.trust, Metrics: control.NewMetrics(), Log: w.logger(), RoadWait: w.options.roadWait, MaxRequest: w.options.maxRequest,
+		Trust: w.options.trust, Metrics: control.NewMetrics(), Log: w.logger(), RoadWait: w.options.roadWait, Stall: w.options.stall, MaxRequest: w.options.maxRequest,
 	})
 	w.port, w.served = server.HTTPServer(), make(chan struct{})
 	port, served := w.port, w.served
