@@ -59,6 +59,7 @@ func (n *Node) snapshot(ctx context.Context, path git.RepoPath) (*handle, *refs.
 		if err == nil && h.stands(snap, h.path) && n.latest(h.opened) {
 			return h, snap, n.version(h.opened, snap), nil
 		}
+		n.drop(path, h) // it may be in its map while its opening is not in its own: opened at the same time as another
 		n.release(h)
 		if err != nil {
 			return nil, nil, Version{}, err
