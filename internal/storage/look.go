@@ -79,7 +79,7 @@ func (h *hub) update(ctx context.Context, w *watched) {
 		return
 	}
 	if e.Changes, err = changes(w.snap, snap); err != nil {
-		e.Reset = true
+		e.Reset, e.Changes = true, nil
 		h.replace(w, snap, e)
 		return
 	}
