@@ -445,3 +445,38 @@ func TestTail(t *testing.T) {
 		t.Errorf("%q", text)
 	}
 }
+
+// A command with grace is asked to end before it is killed, and killed if it does not.
+func TestGrace(t *testing.T) {
+	t.Parallel()
+	r := newRunner(t, fakeGitPath, Limits{})
+	lock := filepath.Join(t.TempDir(), "lock")
+	for name, test := range map[string]struct {
+		script string
+		grace  time.Duration
+		locked bool
+	}{
+		"ends":    {"trap 'rm " + lock + "; exit 1' TERM; touch " + lock + "; echo ready; while :; do sleep 0.01; done", time.Hour, false},
+		"ignores": {"trap '' TERM; touch " + lock + "; echo ready; while :; do sleep 0.01; done", 10 * time.Millisecond, true},
+		"none":    {"trap 'rm " + lock + "; exit 1' TERM; touch " + lock + "; echo ready; while :; do sleep 0.01; done", 0, true},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		c := script(test.script)
+		c.Grace = test.grace
+		p, err := r.Start(ctx, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(p.Stdout(), make([]byte, 6)); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		if _, err := p.Wait(); !fault.Is(err, fault.Cancelled) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := os.Stat(lock); (err == nil) != test.locked {
+			t.Errorf("%s: its lock: %v", name, err)
+		}
+		os.Remove(lock)
+	}
+}
