@@ -82,7 +82,12 @@ func (n *remoteNodes) take(cfg Config) error {
 		}
 		return err
 	}
+	asked := cfg.askedNodes()
 	for _, c := range cfg.Node {
+		if !asked[c.Name] {
+			n.log.Warn("no route leads to a storage node: it is not asked", "node", c.Name)
+			continue
+		}
 		if old, ok := n.open[c.Name]; ok && old.config == c {
 			next[c.Name] = old
 			continue
@@ -144,8 +149,23 @@ func (n *remoteNodes) connect(c NodeConfig) (remoteNode, error) {
 	}}, nil
 }
 
-// routesOf are the routes of a configuration. Without any, every node has all repositories; a node that no route names is not asked, and
-// is seen in the status as one without repositories.
+// askedNodes are the names of the nodes that are asked for any repository.
+func (c *Config) askedNodes() map[string]bool {
+	asked := map[string]bool{}
+	for _, r := range c.Route {
+		for _, name := range r.Nodes {
+			asked[name] = true
+		}
+	}
+	for _, n := range c.Node {
+		if len(c.Route) == 0 {
+			asked[n.Name] = true
+		}
+	}
+	return asked
+}
+
+// routesOf are the routes of a configuration. Without any, every node has all repositories.
 func routesOf(cfg *Config, nodes map[string]remoteNode) (routes []gateway.Route) {
 	for _, r := range cfg.Route {
 		prefix, _ := r.prefix() // was checked

@@ -1,0 +1,63 @@
+package roles
+
+import (
+	"bytes"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/remote"
+)
+
+// Nodes keep their connections as long as nothing is said of them that is new, and nothing is left of those that go. Not parallel: it
+// looks at all goroutines.
+func TestRemoteNodesFollowTheConfiguration(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	var logged bytes.Buffer
+	n := &remoteNodes{
+		router: gateway.NewRouter(), metrics: remote.NewMetrics(), log: slog.New(slog.NewTextHandler(&logged, nil)), open: map[string]remoteNode{},
+	}
+	node := func(name string, weight int) NodeConfig {
+		return NodeConfig{Name: name, Address: "127.0.0.1:1", Weight: weight, Transport: transportChannel}
+	}
+	take := func(cfg Config, want ...string) {
+		t.Helper()
+		if err := n.take(cfg); err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, s := range n.router.Status() {
+			names = append(names, s.Name)
+		}
+		if !slices.Equal(names, want) {
+			t.Errorf("nodes %q, want %q", names, want)
+		}
+	}
+	take(Config{Node: []NodeConfig{node("a", 1), node("b", 1)}}, "a", "b")
+	a, b := n.open["a"].node, n.open["b"].node
+	take(Config{Node: []NodeConfig{node("a", 1), node("b", 2), node("c", 1)}}, "a", "b", "c")
+	if n.open["a"].node != a || n.open["b"].node == b {
+		t.Error("a node that did not change has other connections, or one that did the same")
+	}
+	bad := node("d", 1)
+	bad.SecretFile = "/nowhere/secret"
+	if err := n.take(Config{Node: []NodeConfig{node("e", 1), bad}}); err == nil {
+		t.Error("took a node whose secret cannot be read")
+	}
+	if n.open["a"].node != a || len(n.router.Status()) != 3 {
+		t.Error("a configuration that was refused has changed something")
+	}
+	// A route leads to one of them alone.
+	take(Config{Node: []NodeConfig{node("a", 1), node("f", 1)}, Route: []RouteConfig{{"team", []string{"a"}}}}, "a")
+	if !strings.Contains(logged.String(), "no route leads to a storage node: it is not asked\" node=f") {
+		t.Errorf("the log says nothing of f:\n%s", &logged)
+	}
+	if err := n.close(); err != nil {
+		t.Error(err)
+	}
+	goleak.VerifyNone(t, before)
+}
