@@ -314,6 +314,14 @@ func TestNeighbourRPC(t *testing.T) {
 	if number(t, got, "errors") != 0 || number(t, got, "mb_per_s") <= 0 || number(t, got, "requests") < 30 || refs.answer.Load() < 30 {
 		t.Error(got)
 	}
+	for _, more := range [][]string{nil, {"--rate", "50"}} {
+		args := append([]string{"refs", "http://nowhere.invalid/team/demo.git", "--prefix", "refs/heads/main", "--clients", "2", "--duration", "200ms",
+			"--rpc", "unix:" + socket, "--secret-file", secret}, more...)
+		got := benchJSON(t, "mb_per_s requests_per_s requests errors latency_ms", args...)
+		if number(t, got, "errors") != 0 || number(t, got, "requests") < 2 {
+			t.Errorf("%q: %v", args, got)
+		}
+	}
 	refs.wrong.Store(true)
 	_, errs, err := bench(t, t.Context(), append(args, "--secret-file", secret)...)
 	if err == nil || !strings.Contains(errs, "the first one was") {

@@ -191,6 +191,7 @@ func (o *neighbourOptions) small(ctx context.Context, t *target) (*probe, error)
 		if err != nil {
 			return nil, err
 		}
+		c.rate, c.urgent = probeRate, true
 		return &probe{c.run, c.node.Close}, nil
 	}
 	p, err := prepareRefs(ctx, t, o.ref, o.timeout)

@@ -30,7 +30,7 @@ type rpcOptions struct {
 
 func (o *rpcOptions) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&o.address, "rpc", "", "send the small request to the node at HOST:PORT or unix:PATH, by its control API")
+	f.StringVar(&o.address, "rpc", "", "ask the node at HOST:PORT or unix:PATH instead, by its control API: RefService.Resolve")
 	f.StringVar(&o.secretFile, "secret-file", "", "with --rpc: file with the node's secret")
 	f.StringVar(&o.tlsCA, "tls-ca", "", "with --rpc: speak TLS, and trust the certificates (PEM) in this file")
 	f.StringVar(&o.serverName, "server-name", "", "with --tls-ca: the name in the node's certificate (default: the host of its address)")
@@ -81,14 +81,16 @@ func (o *rpcOptions) client() (*nodeclient.Client, error) {
 	return nodeclient.New(o.address, options)
 }
 
-// calls resolve one ref at a node again and again, by the package that other programs use, whatever the node does (open loop). All go over
-// one HTTP/2 connection, as those of a gateway or a forge.
+// calls resolve one ref at a node again and again, by the package that other programs use. All go over one HTTP/2 connection, as those of a
+// gateway or a forge.
 type calls struct {
 	node    *nodeclient.Client
 	request *packhorsev1.ResolveRequest
-	oid     string // that every answer has to have
-	rate    float64
+	oid     string  // that every answer has to have
+	rate    float64 // calls a second in all, due at fixed times (open loop); zero: each of the clients calls as soon as it can
+	clients int     // in a closed loop
 	timeout time.Duration
+	urgent  bool // at a higher priority, where that is permitted
 }
 
 // prepareCalls asks once.
@@ -101,7 +103,7 @@ func (o *rpcOptions) prepareCalls(ctx context.Context, t *target, ref string, ti
 	if err != nil {
 		return nil, err
 	}
-	c := &calls{node: node, request: &packhorsev1.ResolveRequest{Repository: strings.Trim(path, "/"), Name: ref}, rate: probeRate, timeout: timeout}
+	c := &calls{node: node, request: &packhorsev1.ResolveRequest{Repository: strings.Trim(path, "/"), Name: ref}, timeout: timeout}
 	if c.oid, err = c.once(ctx); err != nil {
 		node.Close()
 		return nil, fmt.Errorf("resolving %s at the node: %w", ref, err)
@@ -123,39 +125,71 @@ func (c *calls) once(ctx context.Context) (string, error) {
 	return oid, nil
 }
 
-// run works for a while. The process has a higher priority meanwhile, where that is permitted: an HTTP/2 connection has threads of
+// run works for a while. Where it is urgent, it is the whole process that has the higher priority: an HTTP/2 connection has threads of
 // its own, so that the caller's alone is not enough.
 func (c *calls) run(ctx context.Context, duration time.Duration) (*outcome, error) {
-	out := &outcome{failures: &failures{}}
-	out.urgent = processNice(urgentNice)
-	if out.urgent {
-		defer processNice(0)
-	}
-	var (
-		mu      sync.Mutex // guards out.latency
-		running sync.WaitGroup
-		start   = time.Now()
-	)
-	for n := 0; ; n++ {
-		after := time.Duration(float64(n) / c.rate * 1e9)
-		if after >= duration || !preciseSleep(ctx, time.Until(start.Add(after))) {
-			break
+	r := &callsRun{calls: c, out: outcome{failures: &failures{}}, start: time.Now()}
+	if c.urgent {
+		if r.out.urgent = processNice(urgentNice); r.out.urgent {
+			defer processNice(0)
 		}
-		running.Go(func() {
-			_, err := c.once(ctx)
-			took := time.Since(start) - after
-			if err != nil {
-				if ctx.Err() == nil {
-					out.failures.add(err)
+	}
+	if c.rate > 0 {
+		r.open(ctx, duration)
+	} else {
+		r.closed(ctx, duration)
+	}
+	r.running.Wait()
+	r.out.requests, r.out.elapsed = len(r.out.latency), time.Since(r.start)
+	return &r.out, ctx.Err()
+}
+
+// callsRun is one run.
+type callsRun struct {
+	*calls
+	start   time.Time
+	running sync.WaitGroup
+
+	mu  sync.Mutex // guards out.latency
+	out outcome
+}
+
+// open makes each call on a goroutine of its own, when it is due.
+func (r *callsRun) open(ctx context.Context, duration time.Duration) {
+	for n := 0; ; n++ {
+		after := time.Duration(float64(n) / r.rate * 1e9)
+		if after >= duration || !preciseSleep(ctx, time.Until(r.start.Add(after))) {
+			return
+		}
+		r.running.Go(func() { r.call(ctx, after) })
+	}
+}
+
+// closed has each client call again when it has its answer.
+func (r *callsRun) closed(ctx context.Context, duration time.Duration) {
+	for range r.clients {
+		r.running.Go(func() {
+			for after := time.Since(r.start); after < duration && ctx.Err() == nil; after = time.Since(r.start) {
+				if !r.call(ctx, after) {
+					sleep(ctx, retryAfter)
 				}
-				return
 			}
-			mu.Lock()
-			defer mu.Unlock()
-			out.latency = append(out.latency, took)
 		})
 	}
-	running.Wait()
-	out.requests, out.elapsed = len(out.latency), time.Since(start)
-	return out, ctx.Err()
+}
+
+// call makes a call that was due at a time after the start.
+func (r *callsRun) call(ctx context.Context, due time.Duration) bool {
+	_, err := r.once(ctx)
+	took := time.Since(r.start) - due
+	if err != nil {
+		if ctx.Err() == nil {
+			r.out.failures.add(err)
+		}
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.out.latency = append(r.out.latency, took)
+	return true
 }
