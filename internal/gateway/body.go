@@ -114,13 +114,13 @@ func (b *body) raw() io.Reader {
 	return io.MultiReader(parts...)
 }
 
-// rewind goes back to the first byte, for another session, once nobody reads any more. It reports false if that is not possible: bytes
-// were read that are not held, or could not be read at all.
+// rewind goes back to the first byte, for another session, once nobody reads any more and if nothing was wrong with the body. It reports
+// false if bytes were read that are not held.
 func (b *body) rewind() bool {
 	if len(b.ahead) == 0 {
 		return b.ended // there is none
 	}
-	if b.rest != nil && b.rest.used || b.unpacked.failed || b.broken != nil {
+	if b.rest != nil && b.rest.used {
 		return false
 	}
 	b.memory.Give(b.held - b.counted) // the session that held it has ended

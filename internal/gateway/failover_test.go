@@ -153,6 +153,28 @@ func TestAnotherNodeAdvertises(t *testing.T) {
 	}
 }
 
+// A length that was announced by the first node says nothing of the second one's answer.
+func TestAnnouncedLengthIsForgotten(t *testing.T) {
+	t.Parallel()
+	s := replicas(t, options{}, failAt("read, bulk, length", fault.New(fault.Unavailable, "a is gone")), &node{serve: echo})
+	c := s.dial()
+	c.send(post("Content-Length: 24") + lsRefs)
+	if response, body, err := c.answer(); !strings.Contains(body, "command=ls-refs") || !strings.HasSuffix(body, "0000") || err != nil {
+		t.Errorf("%s %q (length %d), %v", response.Status, body, response.ContentLength, err)
+	}
+}
+
+// A node whose own connection broke says so as if it was the client's.
+func TestConnectionThatBreaksAtTheNode(t *testing.T) {
+	t.Parallel()
+	s := replicas(t, options{}, failAt("read", &protocol.BrokenReply{Err: fault.New(fault.Unavailable, "a is gone")}), answerWith("0000"))
+	c := s.dial()
+	c.send(post("Content-Length: 24") + lsRefs)
+	if response, body, err := c.answer(); body != "0000" || err != nil {
+		t.Errorf("%s %q, %v", response.Status, body, err)
+	}
+}
+
 func TestWhichErrorsAskAnotherNode(t *testing.T) {
 	t.Parallel()
 	for kind, test := range map[fault.Kind]struct{ again, failed bool }{
