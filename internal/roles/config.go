@@ -99,7 +99,8 @@ type StorageConfig struct {
 	Stall Duration `toml:"stall"`
 }
 
-// NodeConfig is one storage node that a gateway asks; each has a table of its own. SIGHUP reads them again.
+// NodeConfig is one storage node that a gateway asks; each has a table of its own. The flag --node NAME=ADDRESS,WEIGHT adds one, or goes over
+// the address and the weight of the one with that name. SIGHUP reads the tables again.
 type NodeConfig struct {
 	// What routes, commands and metrics call the node: letters, digits, ".", "_" and "-".
 	Name string `toml:"name"`
