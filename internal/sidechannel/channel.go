@@ -1,7 +1,5 @@
 package sidechannel
 
-import "time"
-
 // Channel is a channel for the time of one transfer. Send and what it returns are for one goroutine at a time, and so are Receive and what
 // that returns; the two directions are independent. Abort may be called by anybody.
 type Channel struct {
@@ -134,13 +132,4 @@ func (c *Channel) set(d *direction, to direction) {
 	c.link.mu.Lock()
 	*d = to
 	c.link.mu.Unlock()
-}
-
-// limitRead gives the peer d to send what is due; 0: no limit.
-func (c *Channel) limitRead(d time.Duration) {
-	var t time.Time
-	if d > 0 {
-		t = time.Now().Add(d)
-	}
-	_ = c.link.SetReadDeadline(t)
 }

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -71,15 +72,15 @@ func (p *Pool) handshake(ctx context.Context, conn net.Conn) (socket, string, er
 	if err != nil {
 		return socket{}, "", fmt.Errorf("read the answer to a request for a side channel: %w", err)
 	}
-	answer, err := http.ReadResponse(bufio.NewReader(io.MultiReader(bytes.NewReader(head), conn)), nil)
+	answer, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(head)), nil)
 	if err != nil {
 		return socket{}, "", err
 	}
 	if answer.StatusCode != http.StatusSwitchingProtocols {
-		return socket{}, "", refusal(answer)
+		return socket{}, "", refusal(head, conn)
 	}
 	name := answer.Header.Get(nameHeader)
-	if !hasToken(answer.Header, "Upgrade", protocol) || len(name) != nameLength {
+	if random, err := hex.DecodeString(name); !hasToken(answer.Header, "Upgrade", protocol) || err != nil || len(random) != nameLength/2 {
 		return socket{}, "", errors.New("the node's answer opens something else than a side channel")
 	}
 	sock, err := newSocket(conn, &p.limits)
@@ -120,8 +121,12 @@ func readHead(r io.Reader) ([]byte, error) {
 	return head, nil
 }
 
-// refusal is what an answer other than 101 says.
-func refusal(answer *http.Response) error {
+// refusal is what an answer other than 101 says; its body is still to be read.
+func refusal(head []byte, conn net.Conn) error {
+	answer, err := http.ReadResponse(bufio.NewReader(io.MultiReader(bytes.NewReader(head), conn)), nil)
+	if err != nil {
+		return err
+	}
 	text, _ := io.ReadAll(io.LimitReader(answer.Body, maxRefusal))
 	answer.Body.Close()
 	said := strings.TrimSpace(strings.ToValidUTF8(string(text), "?"))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"sync"
 	"time"
 
@@ -91,25 +92,46 @@ func (l *link) watch() {
 	}
 }
 
-// readHeader reads a header and not a byte more.
+// readHeader reads a header and not a byte more. It waits for the first byte as long as need be; the others are due then.
 func (l *link) readHeader() (header, error) {
-	if err := l.readFull(l.buf[:]); err != nil {
-		return header{}, err
+	n := copy(l.buf[:], l.head)
+	l.head = l.head[n:]
+	if n == 0 {
+		var err error
+		if n, err = l.Conn.Read(l.buf[:]); n == 0 && err != nil {
+			return header{}, err
+		}
+	}
+	if n < headerSize {
+		l.limitRead(l.limits.stall)
+		if _, err := io.ReadFull(l.Conn, l.buf[n:]); err != nil {
+			return header{}, unexpected(err)
+		}
+		l.limitRead(0)
 	}
 	return parseHeader(&l.buf)
 }
 
+// limitRead gives the peer d to send what is due; 0: no limit.
+func (l *link) limitRead(d time.Duration) {
+	var t time.Time
+	if d > 0 {
+		t = time.Now().Add(d)
+	}
+	_ = l.SetReadDeadline(t)
+}
+
+// readFull reads what is due.
 func (l *link) readFull(p []byte) error {
 	n := copy(p, l.head)
 	l.head = l.head[n:]
 	if n == len(p) {
 		return nil
 	}
-	k, err := io.ReadFull(l.Conn, p[n:])
-	if n+k > 0 {
-		err = unexpected(err)
-	}
-	return err
+	l.limitRead(l.limits.stall)
+	defer l.limitRead(0)
+	_, err := io.ReadFull(l.Conn, p[n:])
+	return unexpected(err)
 }
 
 // arrived takes the first header of a transfer. It reports whether the link is still open.
@@ -121,6 +143,8 @@ func (l *link) arrived(h header, err error) bool {
 	case l.closed:
 	case errors.Is(err, errHeader):
 		l.close(closeProtocol, err)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		l.close(closeStall, err)
 	case err != nil && c == nil:
 		l.close(closePeer, err)
 	case err != nil:

@@ -127,13 +127,13 @@ func (r *Receiver) read(p []byte) (int, error) {
 	n := copy(p, l.head)
 	l.head = l.head[n:]
 	if n == 0 {
-		r.c.limitRead(l.limits.stall)
+		l.limitRead(l.limits.stall)
 		var err error
 		if n, err = l.Conn.Read(p); n == 0 && err != nil {
 			return 0, r.broken(unexpected(err))
 		}
 		if r.left == int64(n) {
-			r.c.limitRead(0)
+			l.limitRead(0)
 		}
 	}
 	r.left -= int64(n)
@@ -197,7 +197,7 @@ func (r *Receiver) next() error {
 		return err
 	}
 	if r.length >= 0 {
-		r.c.limitRead(r.c.link.limits.stall) // the END is due
+		r.c.link.limitRead(r.c.link.limits.stall) // the END is due
 	}
 	h, err := r.c.link.readHeader()
 	if err != nil {
@@ -207,7 +207,7 @@ func (r *Receiver) next() error {
 		return r.broken(unexpected(err))
 	}
 	if r.length >= 0 {
-		r.c.limitRead(0)
+		r.c.link.limitRead(0)
 	}
 	switch {
 	case h.transfer != r.c.transfer:
@@ -244,11 +244,9 @@ func (r *Receiver) end(h *header) error {
 		return nil
 	}
 	message := make([]byte, h.message)
-	r.c.limitRead(r.c.link.limits.stall)
 	if err := r.c.link.readFull(message); err != nil {
-		return r.broken(unexpected(err))
+		return r.broken(err)
 	}
-	r.c.limitRead(0)
 	r.err = h.fault(message)
 	r.broke = r.err
 	r.c.set(&r.c.getting, failed)

@@ -145,9 +145,11 @@ func (s *Server) open(w http.ResponseWriter, caller string) error {
 	s.limits.metrics.opened.WithLabelValues("ok").Inc()
 
 	answer := "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + protocol + "\r\n" + nameHeader + ": " + name + "\r\n\r\n"
+	l.mu.Lock() // the peer may claim before this is done
 	if err := l.write([]byte(answer), s.limits.stall); err != nil {
-		l.shut(closePeer, err)
+		l.close(closePeer, err)
 	}
+	l.mu.Unlock()
 	go func() {
 		defer s.watch.Done()
 		l.watch()

@@ -30,7 +30,7 @@ type world struct {
 	t       testing.TB
 	server  *Server
 	pool    *Pool
-	dial    func(ctx context.Context) (net.Conn, error)
+	dialRaw func(ctx context.Context) (net.Conn, error) // without TLS
 	node    *Metrics
 	gateway *Metrics
 }
@@ -69,15 +69,20 @@ func newWorld(t testing.TB, kind string, o Options, p PoolOptions) *world {
 	} else {
 		go func() { served <- node.Serve(bulk.Listen(l, pump, time.Minute)) }()
 	}
-	w.dial = func(ctx context.Context) (net.Conn, error) {
-		c, err := new(net.Dialer).DialContext(ctx, network, l.Addr().String())
-		if err != nil || kind != "tls" {
-			return c, err
-		}
-		return tls.Client(c, &tls.Config{RootCAs: roots, ServerName: "node", NextProtos: []string{"http/1.1"}}), nil
+	w.dialRaw = func(ctx context.Context) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, l.Addr().String())
 	}
 	if p.Dial == nil {
-		p.Dial = w.dial
+		p.Dial = func(ctx context.Context) (net.Conn, error) { return w.dialRaw(ctx) }
+	}
+	if dial := p.Dial; kind == "tls" {
+		p.Dial = func(ctx context.Context) (net.Conn, error) {
+			c, err := dial(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return tls.Client(c, &tls.Config{RootCAs: roots, ServerName: "node", NextProtos: []string{"http/1.1"}}), nil
+		}
 	}
 	if p.Header == nil {
 		p.Header = func() http.Header { return http.Header{"Caller": {"gateway"}} }
