@@ -103,7 +103,8 @@ func size(ctx context.Context, r *repo.Repo) (bytes int64, err error) {
 	return bytes, err
 }
 
-// servedConfig picks what may be shown: no remote's address and nothing that can hold a secret, as http.extraHeader.
+// servedConfig picks what may be shown: no remote's address and nothing that can hold a secret, as http.extraHeader and
+// receive.certNonceSeed.
 func servedConfig(c repo.Config) map[string]string {
 	shown := make(map[string]string)
 	for key, value := range c.All() {
@@ -114,6 +115,9 @@ func servedConfig(c repo.Config) map[string]string {
 			if key != "core.repositoryformatversion" && key != "http.uploadpack" && key != "http.receivepack" {
 				continue
 			}
+		}
+		if key == "receive.certnonceseed" {
+			continue
 		}
 		if before, ok := shown[key]; ok {
 			value = before + "\n" + value

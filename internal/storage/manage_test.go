@@ -172,6 +172,7 @@ func TestDescribe(t *testing.T) {
 	made.Git("config", "--add", "transfer.hideRefs", "refs/secret")
 	made.Git("config", "remote.origin.url", "https://user:secret@example.com")
 	made.Git("config", "http.extraHeader", "secret")
+	made.Git("config", "receive.certNonceSeed", "secret")
 	made.Git("config", "uploadpackfilter.blob:none.allow", "true")
 	for _, ref := range []string{"refs/heads/a", "refs/tags/b", "refs/hidden/x"} {
 		made.Git("update-ref", ref, "main")

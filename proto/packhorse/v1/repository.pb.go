@@ -40,7 +40,7 @@ type Repository struct {
 	Objects *Objects `protobuf:"bytes,8,opt,name=objects,proto3" json:"objects,omitempty"`
 	// The configuration as far as it says how the repository is served: keys of core.repositoryformatversion, extensions.*, uploadpack.*,
 	// uploadpackfilter.*, lsrefs.*, transfer.*, receive.*, http.uploadpack, http.receivepack; names in lower case but for subsections. A key
-	// with several values has them on lines of their own.
+	// with several values has them on lines of their own. receive.certNonceSeed, a secret, is not told.
 	Config        map[string]string `protobuf:"bytes,9,rep,name=config,proto3" json:"config,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
