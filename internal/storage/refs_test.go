@@ -352,6 +352,9 @@ func TestVersions(t *testing.T) {
 		}
 		return v
 	}
+	for j := range 4 {
+		r.repo(fmt.Sprintf("other%d.git", j), "x")
+	}
 	last := version("app")
 	for i := range 30 {
 		for _, path := range []string{"app", "app.git", "link"} {
@@ -367,8 +370,7 @@ func TestVersions(t *testing.T) {
 			repo.Git("update-ref", fmt.Sprintf("refs/heads/%d", i), id)
 		default:
 			for j := range 4 { // evicted
-				r.repo(fmt.Sprintf("other%d%d.git", i, j), "x")
-				version(fmt.Sprintf("other%d%d", i, j))
+				version(fmt.Sprintf("other%d", j))
 			}
 		}
 		v := version("app")
