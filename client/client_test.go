@@ -196,7 +196,7 @@ func TestErrors(t *testing.T) {
 	c := started(t, unary(packhorsev1connect.RepositoryServiceListProcedure, func(context.Context, *connect.Request[packhorsev1.ListRequest]) (*packhorsev1.ListResponse, error) {
 		return nil, faultrpc.Error(next)
 	}))
-	for kind := fault.Internal; kind <= fault.Deadline; kind++ {
+	for kind := fault.Internal; kind <= fault.Exists; kind++ {
 		next = fault.Retry(kind, 1500*time.Millisecond, "as said")
 		_, err := c.Repositories().List(t.Context(), connect.NewRequest(&packhorsev1.ListRequest{}))
 		if want := faultrpc.Message(next).GetKind(); KindOf(err) != want || IsNotFound(err) != (kind == fault.NotFound) {
@@ -356,6 +356,7 @@ func TestWatchComesBack(t *testing.T) {
 	version := func(n uint64) *packhorsev1.Version { return &packhorsev1.Version{Incarnation: "i", Generation: n} }
 	var s *httptest.Server
 	var asked []string
+	seen := make(chan struct{})
 	attempt := 0 // of one goroutine after the other
 	watch := func(ctx context.Context, r *packhorsev1.WatchRequest, send func(*packhorsev1.WatchResponse) error) error {
 		attempt++
@@ -374,6 +375,7 @@ func TestWatchComesBack(t *testing.T) {
 			return nil
 		case 3:
 			_ = send(&packhorsev1.WatchResponse{Repository: "b", Gone: true})
+			<-seen // what is under way would be lost with the connection
 			s.CloseClientConnections()
 			<-ctx.Done()
 			return ctx.Err()
@@ -395,6 +397,9 @@ func TestWatchComesBack(t *testing.T) {
 			continue
 		}
 		events = append(events, fmt.Sprint(event.GetRepository(), event.GetVersion().GetGeneration()))
+		if event.GetGone() {
+			close(seen)
+		}
 	}
 	if want := []string{"a1", "b5", "a2", "b0"}; !slices.Equal(events, want) {
 		t.Errorf("events %q", events)

@@ -39,9 +39,10 @@ func KindOf(err error) packhorsev1.FaultKind {
 		return packhorsev1.FaultKind_FAULT_KIND_DEADLINE
 	}
 	switch connect.CodeOf(err) {
-	case connect.CodeInvalidArgument, connect.CodeOutOfRange, connect.CodeAlreadyExists, connect.CodeFailedPrecondition,
-		connect.CodeUnimplemented:
+	case connect.CodeInvalidArgument, connect.CodeOutOfRange, connect.CodeFailedPrecondition, connect.CodeUnimplemented:
 		return packhorsev1.FaultKind_FAULT_KIND_INVALID
+	case connect.CodeAlreadyExists:
+		return packhorsev1.FaultKind_FAULT_KIND_EXISTS
 	case connect.CodeNotFound:
 		return packhorsev1.FaultKind_FAULT_KIND_NOT_FOUND
 	case connect.CodePermissionDenied, connect.CodeUnauthenticated:

@@ -15,9 +15,10 @@ import (
 
 // Watch goes over the changes of refs in some repositories until ctx ends or the loop is left.
 //
-// When the connection breaks it gives the error, with a nil event, and then comes back by itself: after a pause that grows from 0.1 to 10 seconds, and
-// from the last version that it has seen of each repository, so that no change is missed. Until the next event what is known of the
-// repositories may be old. An event with Reset set says: forget everything about this repository.
+// It begins with one event for each repository, which says where it is now. When the connection breaks it gives the error, with a nil
+// event, and then comes back by itself: after a pause that grows from 0.1 to 10 seconds, and from the last version that it has seen of each
+// repository, so that no change is missed. Until each one's next event, with which it begins again, what is known of it may be old. An event with
+// Reset_ set says: forget everything about this repository.
 //
 // Errors that will not pass end the loop after they are given: the request is wrong, the caller is not trusted (by KindOf: INVALID, DENIED,
 // NOT_FOUND), ctx has ended.

@@ -53,7 +53,7 @@ const allowedImports = `
 
 // testsMayImport adds to the table for tests: what a package is given by others, put together as in the real thing.
 var testsMayImport = map[string][]string{
-	"client":     {"fault", "fault/faultrpc"},
+	"client":     {"fault", "fault/faultrpc", "roles"},
 	"uploadpack": {"packcache"},
 	"remote":     {"admit", "control", "gateway", "git/process", "packcache", "packsource", "storage", "uploadpack"},
 }
@@ -77,6 +77,7 @@ var rooms = map[string][]string{
 	"github.com/rogpeppe/go-internal/...":                       {},
 	"github.com/prometheus/client_golang/prometheus/promhttp":   {"observe"},
 	"github.com/prometheus/client_golang/prometheus/collectors": {"observe"},
+	"google.golang.org/grpc/...":                                {}, // tests: another client of the control API
 	"golang.org/x/term":                                         {"observe", "bench"},
 	"net/http/pprof":                                            {"observe"},
 	"os/exec":                                                   {"git/process", "gittest", "roles", "bench"},
