@@ -62,7 +62,7 @@ func (l *Reader) Blob(ctx context.Context, r *repo.Repo, q BlobRequest, head fun
 		l.metrics.blobBytes.Add(float64(len(b)))
 		return data(b)
 	}
-	if h.Size > small {
+	if h.Size > l.bounds.whole {
 		stream, err := r.Objects.Stream(h.ID)
 		if err == nil {
 			defer stream.Close()
@@ -87,7 +87,7 @@ func (l *Reader) Blob(ctx context.Context, r *repo.Repo, q BlobRequest, head fun
 		return err
 	}
 	for whole = whole[q.Offset : q.Offset+length]; len(whole) > 0; {
-		n := min(len(whole), Piece)
+		n := min(len(whole), l.bounds.piece)
 		if err := counted(whole[:n]); err != nil {
 			return err
 		}
@@ -137,7 +137,7 @@ func (c *call) stream(from io.Reader, offset, length int64, data func([]byte) er
 		if err := c.ctx.Err(); err != nil {
 			return nil, err
 		}
-		b := buf[:min(n, Piece)]
+		b := buf[:min(n, int64(c.bounds.piece))]
 		_, err := io.ReadFull(from, b)
 		return b, err
 	}

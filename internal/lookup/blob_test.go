@@ -25,10 +25,10 @@ func blob(t rapid.TB, l *Reader, r *repo.Repo, q BlobRequest) (h BlobHeader, dat
 		heads++
 		return nil
 	}, func(b []byte) error {
-		if heads != 1 || short || len(b) == 0 || len(b) > Piece {
+		if heads != 1 || short || len(b) == 0 || len(b) > l.bounds.piece {
 			t.Errorf("a piece of %d bytes after %d headers", len(b), heads)
 		}
-		short = len(b) < Piece
+		short = len(b) < l.bounds.piece
 		data = append(data, b...)
 		return nil
 	})
@@ -103,7 +103,7 @@ func TestBlobErrors(t *testing.T) {
 	}
 }
 
-// large makes a repository with blobs beyond what is read whole: stored loose, packed, and as a delta.
+// large makes a repository with blobs beyond what a tight Reader reads whole: stored loose, packed, and as a delta.
 func large(t testing.TB) (r *gittest.Repo, contents map[git.ObjectID][]byte) {
 	t.Helper()
 	r = gittest.Init(t)
@@ -112,13 +112,13 @@ func large(t testing.TB) (r *gittest.Repo, contents map[git.ObjectID][]byte) {
 	fill := func(n int, random bool) []byte {
 		b := make([]byte, n)
 		for i := range b {
-			if b[i] = byte(i >> 9); random {
+			if b[i] = byte(i >> 5); random {
 				b[i] = byte(rnd.Uint32())
 			}
 		}
 		return b
 	}
-	packed, base := fill(3*Piece*5+1, false), fill(2<<20, true)
+	packed, base := fill(5001, false), fill(20_000, true)
 	delta := append(bytes.Clone(base), "and more"...)
 	for _, b := range [][]byte{packed, base, delta} {
 		contents[store(t, r, git.Blob, b)] = b
@@ -129,7 +129,7 @@ func large(t testing.TB) (r *gittest.Repo, contents map[git.ObjectID][]byte) {
 	}
 	r.GitIn(list.String(), "pack-objects", "-q", "--depth=5", filepath.Join(r.Dir, "objects/pack/pack"))
 	r.Git("prune-packed")
-	loose := fill(2<<20+17, true)
+	loose := fill(20_017, true)
 	contents[store(t, r, git.Blob, loose)] = loose
 	return r, contents
 }
@@ -137,7 +137,8 @@ func large(t testing.TB) (r *gittest.Repo, contents map[git.ObjectID][]byte) {
 func TestLargeBlobRanges(t *testing.T) {
 	t.Parallel()
 	r, contents := large(t)
-	l, opened := New(Options{}), openRepo(t, r)
+	l, opened := tight(), openRepo(t, r)
+	const piece = 1000
 	deltas := 0
 	for id, want := range contents {
 		stream, err := opened.Objects.Stream(id)
@@ -150,7 +151,7 @@ func TestLargeBlobRanges(t *testing.T) {
 			t.Errorf("%s: %d bytes, %v", id, len(data), err)
 		}
 		size := int64(len(want))
-		edges := rapid.OneOf(rapid.SampledFrom([]int64{0, 1, Piece - 1, Piece, Piece + 1, small, size - Piece, size - 1, size}), rapid.Int64Range(0, size))
+		edges := rapid.OneOf(rapid.SampledFrom([]int64{0, 1, piece - 1, piece, piece + 1, size - piece, size - 1, size}), rapid.Int64Range(0, size))
 		rapid.Check(t, func(t *rapid.T) {
 			q := BlobRequest{ID: id, Offset: edges.Draw(t, "offset"), Length: edges.Draw(t, "length")}
 			end := size
@@ -171,7 +172,7 @@ func TestLargeBlobRanges(t *testing.T) {
 func TestDamagedLargeBlob(t *testing.T) {
 	t.Parallel()
 	r := gittest.Init(t)
-	want := make([]byte, 2<<20)
+	want := make([]byte, 20_000)
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for i := range want {
 		want[i] = byte(rnd.Uint32())
@@ -189,7 +190,7 @@ func TestDamagedLargeBlob(t *testing.T) {
 	}
 	flipped := bytes.Clone(whole)
 	flipped[len(flipped)/2] ^= 0x10
-	l, opened := New(Options{}), openRepo(t, r)
+	l, opened := tight(), openRepo(t, r)
 	for name, file := range map[string][]byte{
 		"flipped": flipped, "of another": swapped, "cut": whole[:len(whole)-5], "longer": append(bytes.Clone(whole), 0), "empty": {},
 	} {
@@ -222,7 +223,7 @@ func TestBlobEndsWithItsCaller(t *testing.T) {
 	for id := range contents {
 		ctx, cancel := context.WithCancel(context.Background())
 		pieces := 0
-		err := New(Options{}).Blob(ctx, opened, BlobRequest{ID: id}, func(BlobHeader) error { return nil }, func([]byte) error {
+		err := tight().Blob(ctx, opened, BlobRequest{ID: id}, func(BlobHeader) error { return nil }, func([]byte) error {
 			pieces++
 			cancel()
 			return ctx.Err()

@@ -13,11 +13,9 @@ import (
 )
 
 const (
-	maxDiffBlob  = 8 << 20   // bytes of a file whose lines are counted
-	maxDiffTrees = 1_000_000 // trees read by one comparison
-	binaryProbe  = 8000      // bytes in which git looks for a NUL
-	maxStats     = 1000      // files in a batch
-	statsBytes   = 1 << 20   // a batch that has so many bytes of paths is full
+	binaryProbe = 8000    // bytes in which git looks for a NUL
+	maxStats    = 1000    // files in a batch
+	statsBytes  = 1 << 20 // a batch that has so many bytes of paths is full
 )
 
 // FileStat is what differs in a file. Of a side that does not exist, mode and ID are zero.
@@ -104,8 +102,8 @@ func (d *differ) open(tree git.ObjectID) (s side, err error) {
 	if tree.IsZero() {
 		return s, nil
 	}
-	if d.opened++; d.opened > maxDiffTrees {
-		return s, fault.New(fault.Invalid, "more than %d directories had to be compared; compare smaller parts", maxDiffTrees)
+	if d.opened++; d.opened > d.bounds.diffTrees {
+		return s, fault.New(fault.Invalid, "more than %d directories had to be compared; compare smaller parts", d.bounds.diffTrees)
 	}
 	if s.data, err = d.tree(tree); err != nil {
 		return s, err
@@ -130,8 +128,8 @@ func (d *differ) trees(old, new git.ObjectID, depth int) error {
 	if old == new {
 		return nil
 	}
-	if depth == maxDepth {
-		return fault.New(fault.Invalid, "directories are nested more than %d deep, at %.200q", maxDepth, d.path)
+	if depth == d.bounds.depth {
+		return fault.New(fault.Invalid, "directories are nested more than %d deep, at %.200q", d.bounds.depth, d.path)
 	}
 	a, err := d.open(old)
 	if err != nil {
@@ -283,7 +281,7 @@ func (d *differ) content(e entry) (content, error) {
 		data := []byte("Subproject commit " + e.id.String() + "\n")
 		return content{data: data}, d.hold(int64(len(data)))
 	}
-	data, err := d.read(e.id, git.Blob, maxDiffBlob)
+	data, err := d.read(e.id, git.Blob, d.bounds.diffBlob)
 	if err == nil {
 		return content{data: data, binary: isBinary(data)}, nil
 	}

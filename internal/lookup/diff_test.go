@@ -147,19 +147,20 @@ func TestDiffStatErrors(t *testing.T) {
 func TestTooLargeToCompare(t *testing.T) {
 	t.Parallel()
 	r := gittest.Init(t)
+	l, opened := tight(), openRepo(t, r)
+	limit := int(l.bounds.diffBlob)
 	line := []byte("line\n")
-	text := bytes.Repeat(line, maxDiffBlob/len(line)+1)
+	text := bytes.Repeat(line, limit/len(line)+1)
 	binary := append([]byte{0}, text...)
-	within := text[:maxDiffBlob/len(line)*len(line)]
+	within := text[:limit/len(line)*len(line)]
 	rnd := rand.New(rand.NewPCG(1, 1))
 	var mixed [2][]byte
 	for i := range mixed { // the same lines in another order
-		for _, n := range rnd.Perm(40_000) {
+		for _, n := range rnd.Perm(2000) {
 			mixed[i] = fmt.Appendf(mixed[i], "%d\n", n)
 		}
 	}
 	put := func(b []byte) git.ObjectID { return store(t, r, git.Blob, b) }
-	l, opened := New(Options{}), openRepo(t, r)
 	old := treeOf(t, r, "100644 binary", put(line), "100644 lines", put(append([]byte("x"), within[5:]...)), "100644 mixed", put(mixed[0]),
 		"100644 within", put(within[:len(within)-5]))
 	new := treeOf(t, r, "100644 binary", put(binary), "100644 lines", put(append(append([]byte("y"), within[10:]...), 'z')), "100644 mixed", put(mixed[1]),

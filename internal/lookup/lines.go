@@ -7,12 +7,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// Bounds of the comparison of two files.
-const (
-	maxLines    = 500_000     // lines of either side
-	maxDiffWork = 100_000_000 // steps; about half a second
-)
-
 // lineCount counts the lines that a minimal difference deletes from a and adds to make b. ok is false if it is too much to tell. A line
 // has its newline with it, so that one without it at the end differs.
 func (c *call) lineCount(a, b []byte) (added, deleted int64, ok bool, err error) {
@@ -21,7 +15,7 @@ func (c *call) lineCount(a, b []byte) (added, deleted int64, ok bool, err error)
 	switch {
 	case inA == 0 || inB == 0:
 		return int64(inB), int64(inA), true, nil
-	case inA > maxLines || inB > maxLines:
+	case inA > c.bounds.diffLines || inB > c.bounds.diffLines:
 		return 0, 0, false, nil
 	}
 	memory := 64 * int64(inA+inB) // numbers, and the table that gives them
@@ -31,7 +25,7 @@ func (c *call) lineCount(a, b []byte) (added, deleted int64, ok bool, err error)
 	defer c.drop(memory)
 	x, y := number(a, b, inA, inB)
 	added, deleted = int64(inB-len(y)), int64(inA-len(x))
-	distance, ok, err := editDistance(c.ctx, x, y)
+	distance, ok, err := editDistance(c.ctx, x, y, c.bounds.diffWork)
 	if !ok || err != nil {
 		return 0, 0, false, err
 	}
@@ -110,14 +104,14 @@ func cutLine[T string | []byte](s T) (line, rest T) {
 }
 
 // editDistance is the least number of insertions and deletions that make b of a: the greedy algorithm of Myers, "An O(ND) Difference
-// Algorithm and Its Variations" (1986), which for the distance alone needs one row. ok is false if it takes more than maxDiffWork steps.
-func editDistance(ctx context.Context, a, b []int32) (distance int, ok bool, err error) {
+// Algorithm and Its Variations" (1986), which for the distance alone needs one row. ok is false if it takes more than most steps.
+func editDistance(ctx context.Context, a, b []int32, most int) (distance int, ok bool, err error) {
 	n, m := len(a), len(b)
 	furthest := make([]int32, 2*(n+m)+3) // by diagonal x-y: the furthest x that is reached
 	at := n + m + 1
 	work := 0
 	for d := 0; d <= n+m; d++ {
-		if work += d; work > maxDiffWork {
+		if work += d; work > most {
 			return 0, false, nil
 		}
 		if d%64 == 0 && ctx.Err() != nil {

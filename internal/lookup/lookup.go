@@ -42,6 +42,24 @@ type Options struct {
 type Reader struct {
 	budget  *admit.Budget
 	metrics *Metrics
+	bounds  bounds
+}
+
+// bounds are what tests make smaller.
+type bounds struct {
+	whole     int64 // bytes of a blob that is not streamed
+	piece     int   // bytes of a blob that are given at once
+	pageTrees int   // trees that one page of a listing goes through: they may hold nothing but other trees
+	depth     int   // directories within one another
+	diffTrees int   // trees that one comparison reads
+	diffBlob  int64 // bytes of a file whose lines are counted
+	diffLines int   // lines of either side, without those that both begin or end with
+	diffWork  int   // steps of one comparison of lines
+}
+
+var usualBounds = bounds{
+	whole: small, piece: Piece, pageTrees: 10_000, depth: 2048, /* git's core.maxTreeDepth */
+	diffTrees: 1_000_000, diffBlob: 8 << 20, diffLines: 500_000, diffWork: 100_000_000, /* about half a second */
 }
 
 // New makes a Reader.
@@ -52,7 +70,7 @@ func New(o Options) *Reader {
 	if o.Metrics == nil {
 		o.Metrics = NewMetrics()
 	}
-	return &Reader{budget: o.Memory, metrics: o.Metrics}
+	return &Reader{budget: o.Memory, metrics: o.Metrics, bounds: usualBounds}
 }
 
 // call is one question on its way. For one goroutine.

@@ -28,6 +28,13 @@ func openRepo(t testing.TB, r *gittest.Repo) *repo.Repo {
 	return opened
 }
 
+// tight is a Reader with bounds that small repositories meet.
+func tight() *Reader {
+	l := New(Options{})
+	l.bounds = bounds{whole: 1 << 10, piece: 1000, pageTrees: 200, depth: 60, diffTrees: 5000, diffBlob: 100_000, diffLines: 4000, diffWork: 100_000}
+	return l
+}
+
 // store writes a loose object as it is, whatever git would say.
 func store(t testing.TB, r *gittest.Repo, typ git.ObjectType, data []byte) git.ObjectID {
 	t.Helper()

@@ -14,9 +14,7 @@ import (
 const (
 	usualPage    = 1000
 	maxPage      = 10_000
-	maxPageTrees = 10_000  // trees that one page goes through: they may hold nothing but other trees
 	maxPageBytes = 1 << 20 // of paths in one page, but for the last one
-	maxDepth     = 2048    // directories within one another, as git's core.maxTreeDepth
 )
 
 // TreeRequest asks for what is in a directory.
@@ -112,8 +110,8 @@ type open struct {
 
 // enter goes down into a directory. prefix is how much of the path was there above it.
 func (t *lister) enter(id git.ObjectID, prefix int) error {
-	if len(t.stack) == maxDepth {
-		return fault.New(fault.Invalid, "directories are nested more than %d deep, at %.200q", maxDepth, t.path)
+	if len(t.stack) == t.bounds.depth {
+		return fault.New(fault.Invalid, "directories are nested more than %d deep, at %.200q", t.bounds.depth, t.path)
 	}
 	data, err := t.tree(id)
 	if err != nil {
@@ -147,12 +145,13 @@ func (t *lister) cut() (mode uint32, name []byte, id git.ObjectID, err error) {
 // list gives the next entries, up to the bounds of a page. Directories that are at their end are left.
 func (t *lister) list(most int) ([]TreeEntry, error) {
 	var entries []TreeEntry
-	for size := 0; len(t.stack) > 0; {
+	var paths []byte
+	for len(t.stack) > 0 {
 		if len(t.stack[len(t.stack)-1].rest) == 0 {
 			t.leave()
 			continue
 		}
-		if len(entries) == most || size >= maxPageBytes || t.trees > maxPageTrees {
+		if len(entries) == most || len(paths) >= maxPageBytes || t.trees > t.bounds.pageTrees {
 			break
 		}
 		mode, name, id, err := t.cut()
@@ -168,10 +167,9 @@ func (t *lister) list(most int) ([]TreeEntry, error) {
 			}
 			continue
 		}
-		path := make([]byte, 0, len(t.path)+len(name))
-		path = append(append(path, t.path...), name...)
-		entries = append(entries, TreeEntry{Path: path, Mode: mode, ID: id})
-		size += len(path)
+		start := len(paths) // one buffer for all: those before stay where they are when it grows
+		paths = append(append(paths, t.path...), name...)
+		entries = append(entries, TreeEntry{Path: paths[start:len(paths):len(paths)], Mode: mode, ID: id})
 	}
 	return entries, nil
 }
@@ -206,7 +204,7 @@ func (t *lister) token() string {
 
 // resume goes to where a token says. Nothing in it is trusted.
 func (t *lister) resume(token string) (root git.ObjectID, err error) {
-	if len(token) > 16*maxDepth {
+	if len(token) > 16*t.bounds.depth {
 		return root, errToken
 	}
 	b, err := base64.RawURLEncoding.Strict().DecodeString(token)

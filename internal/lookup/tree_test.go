@@ -132,20 +132,21 @@ func chain(t testing.TB, r *gittest.Repo, id git.ObjectID, depth int) git.Object
 func TestDeepTreesAreRefused(t *testing.T) {
 	t.Parallel()
 	r := gittest.Init(t)
+	l, opened := tight(), openRepo(t, r)
+	depth := l.bounds.depth
 	leaf := treeOf(t, r, "100644 f", store(t, r, git.Blob, []byte("x\n")))
-	deepest := chain(t, r, leaf, maxDepth-1)
+	deepest := chain(t, r, leaf, depth-1)
 	deeper := chain(t, r, deepest, 1)
-	l, opened := New(Options{}), openRepo(t, r)
-	want := strings.Repeat("d/", maxDepth-1) + "f"
+	want := strings.Repeat("d/", depth-1) + "f"
 	for _, size := range []int{0, 1} {
 		have, err := tree(t, l, opened, TreeRequest{In: PathIn{Revision: deepest.String()}, Recursive: true, PageSize: size})
 		if err != nil || !strings.HasSuffix(have, "\t"+want+"\x00") {
-			t.Errorf("%d directories deep: %.80q, %v", maxDepth, have, err)
+			t.Errorf("%d directories deep: %.80q, %v", depth, have, err)
 		}
 	}
 	stats, err := diffStat(l, opened, "", deepest.String())
 	if err != nil || len(stats) != 1 || stats[0].Added != 1 || string(stats[0].Path) != want {
-		t.Errorf("%d directories deep: %d files, %v", maxDepth, len(stats), err)
+		t.Errorf("%d directories deep: %d files, %v", depth, len(stats), err)
 	}
 	if _, err := tree(t, l, opened, TreeRequest{In: PathIn{Revision: deeper.String()}, Recursive: true}); !fault.Is(err, fault.Invalid) {
 		t.Errorf("listing what is too deep: %v", err)
@@ -177,12 +178,12 @@ func TestTreeBombs(t *testing.T) {
 	full := bomb(t, r, treeOf(t, r, "100644 f", file), 10)
 	empty := bomb(t, r, treeOf(t, r), 10)
 	other := bomb(t, r, treeOf(t, r, "40000 e", treeOf(t, r)), 10)
-	l, opened, ctx := New(Options{}), openRepo(t, r), context.Background()
+	l, opened, ctx := tight(), openRepo(t, r), context.Background()
 
 	q := TreeRequest{In: PathIn{Revision: full.String()}, Recursive: true, PageSize: 20_000}
 	for range 3 {
 		page, err := l.Tree(ctx, opened, q)
-		if err != nil || len(page.Entries) < 5000 || len(page.Entries) > maxPage || page.Next == "" {
+		if err != nil || len(page.Entries) < 100 || len(page.Entries) > 200 || page.Next == "" {
 			t.Fatalf("a page has %d entries, next %q, %v", len(page.Entries), page.Next, err)
 		}
 		q.Token = page.Next
@@ -209,7 +210,7 @@ func TestTreeBombs(t *testing.T) {
 		t.Errorf("%d files, %v", files, err)
 	}
 	c := &call{Reader: l, ctx: ctx, repo: opened}
-	d := &differ{call: c, opened: maxDiffTrees - 10_000, send: func([]FileStat) error { return nil }}
+	d := &differ{call: c, send: func([]FileStat) error { return nil }}
 	if err := d.trees(empty, other, 0); !fault.Is(err, fault.Invalid) {
 		t.Errorf("comparing nothing with nothing: %v", err)
 	}
