@@ -45,21 +45,13 @@ func (p *place) move() error {
 
 func (p *place) end() { p.leave() }
 
-func parseRepository(path string) (git.RepoPath, error) {
-	repository, err := git.ParseRepoPath(path)
-	if err != nil {
-		return git.RepoPath{}, fault.New(fault.Invalid, "%s", err)
-	}
-	return repository, nil
-}
-
 func pathIn(in *packhorsev1.PathIn) lookup.PathIn {
 	return lookup.PathIn{Revision: in.GetRevision(), Path: in.GetPath()}
 }
 
 func (o objects) Blob(ctx context.Context, request *connect.Request[packhorsev1.BlobRequest],
 	stream *connect.ServerStream[packhorsev1.BlobResponse]) error {
-	repository, err := parseRepository(request.Msg.GetRepository())
+	repository, err := parsePath(request.Msg.GetRepository())
 	if err != nil {
 		return err
 	}
@@ -99,7 +91,7 @@ func (o objects) Blob(ctx context.Context, request *connect.Request[packhorsev1.
 
 func (o objects) Tree(ctx context.Context, request *connect.Request[packhorsev1.TreeRequest]) (
 	*connect.Response[packhorsev1.TreeResponse], error) {
-	repository, err := parseRepository(request.Msg.GetRepository())
+	repository, err := parsePath(request.Msg.GetRepository())
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +111,7 @@ func (o objects) Tree(ctx context.Context, request *connect.Request[packhorsev1.
 
 func (o objects) Commit(ctx context.Context, request *connect.Request[packhorsev1.CommitRequest]) (
 	*connect.Response[packhorsev1.CommitResponse], error) {
-	repository, err := parseRepository(request.Msg.GetRepository())
+	repository, err := parsePath(request.Msg.GetRepository())
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +140,7 @@ func signatureMessage(s *lookup.Signature) *packhorsev1.Signature {
 
 func (o objects) Log(ctx context.Context, request *connect.Request[packhorsev1.LogRequest],
 	stream *connect.ServerStream[packhorsev1.LogResponse]) error {
-	repository, err := parseRepository(request.Msg.GetRepository())
+	repository, err := parsePath(request.Msg.GetRepository())
 	if err != nil {
 		return err
 	}
@@ -178,7 +170,7 @@ func (o objects) Log(ctx context.Context, request *connect.Request[packhorsev1.L
 
 func (o objects) DiffStat(ctx context.Context, request *connect.Request[packhorsev1.DiffStatRequest],
 	stream *connect.ServerStream[packhorsev1.DiffStatResponse]) error {
-	repository, err := parseRepository(request.Msg.GetRepository())
+	repository, err := parsePath(request.Msg.GetRepository())
 	if err != nil {
 		return err
 	}
