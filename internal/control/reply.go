@@ -8,6 +8,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/sidechannel"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
@@ -31,8 +32,11 @@ type reply struct {
 	begun     bool   // something of the answer has left
 	hasLength bool
 	length    int64
-	buf       *[maxData]byte // nil until needed
-	n         int            // bytes of buf
+	channel   *sidechannel.Channel // the road, if it is one
+	sender    *sidechannel.Sender  // of the channel; nil until the first byte
+	abort     func() bool          // stops the channel's watch over ctx
+	buf       *[maxData]byte       // nil until needed
+	n         int                  // bytes of buf
 	sent      int64
 	kernel    int64
 }
@@ -58,13 +62,35 @@ func (r *reply) Bulk() error {
 	if err != nil {
 		return err
 	}
-	switch road.GetRoad().(type) {
+	switch road := road.GetRoad().(type) {
 	case *packhorsev1.Road_InBand:
 		r.road = "inband"
 		return nil
-	default:
-		return fault.New(fault.Invalid, "this node does not know the road that the caller named")
+	case *packhorsev1.Road_Channel:
+		if r.Channels == nil {
+			return fault.New(fault.Invalid, "this node has no side channels")
+		}
+		r.road = "channel"
+		if r.channel, err = r.Channels.Claim(r.ctx, road.Channel.GetName(), road.Channel.GetTransfer(), r.caller); err != nil {
+			return err
+		}
+		r.abort = context.AfterFunc(r.ctx, r.channel.Abort)
+		return nil
 	}
+	return fault.New(fault.Invalid, "this node does not know the road that the caller named")
+}
+
+// out begins the answer on the channel.
+func (r *reply) out() *sidechannel.Sender {
+	if r.sender == nil {
+		r.begun = true
+		length := int64(-1)
+		if r.hasLength {
+			length = r.length
+		}
+		r.sender = r.channel.Send(length)
+	}
+	return r.sender
 }
 
 // ask has the caller name the road, and waits for it.
@@ -102,6 +128,11 @@ func (r *reply) leaveSmall() {
 
 // Write keeps p until a message is full.
 func (r *reply) Write(p []byte) (int, error) {
+	if r.channel != nil {
+		n, err := r.out().Write(p)
+		r.sent += int64(n)
+		return n, err
+	}
 	done := 0
 	for {
 		n := copy(r.room(), p[done:])
@@ -116,8 +147,16 @@ func (r *reply) Write(p []byte) (int, error) {
 	}
 }
 
-// ReadFrom reads src, mostly a part of a file, into messages.
+// ReadFrom sends src, mostly a part of a file: by the kernel on a channel, else it is read into messages.
 func (r *reply) ReadFrom(src io.Reader) (int64, error) {
+	if r.channel != nil {
+		n, err := r.out().ReadFrom(src)
+		r.sent += n
+		if s, ok := src.(interface{ KernelBytes() int64 }); ok {
+			r.kernel += s.KernelBytes()
+		}
+		return n, err
+	}
 	var done int64
 	for {
 		if r.n == maxData {
@@ -145,7 +184,12 @@ func (r *reply) room() []byte {
 }
 
 // Flush sends what is kept.
-func (r *reply) Flush() error { return r.flush() }
+func (r *reply) Flush() error {
+	if r.channel != nil {
+		return r.out().Flush()
+	}
+	return r.flush()
+}
 
 // begin sends the announced length, once the request is known to be whole.
 func (r *reply) begin() error {
@@ -188,7 +232,13 @@ func (r *reply) commit(whole bool) error {
 	if n := r.sent + int64(r.n); whole && r.hasLength && n != r.length {
 		return fault.New(fault.Internal, "the answer has %d bytes where %d were announced", n, r.length)
 	}
-	return r.flush()
+	if r.channel == nil {
+		return r.flush()
+	}
+	if err := r.out().End(nil); err != nil {
+		return &protocol.BrokenReply{Err: err}
+	}
+	return nil
 }
 
 // close leaves the lanes and counts. It is called whatever happened.
@@ -199,6 +249,10 @@ func (r *reply) close() {
 	r.leaveSmall()
 	if r.bulk {
 		r.Server.Bulk.Leave()
+	}
+	if r.channel != nil {
+		r.abort()
+		r.channel.Release() // closes it, if the answer has not ended well
 	}
 	if r.buf != nil {
 		dataBuffers.Put(r.buf)

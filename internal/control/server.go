@@ -18,19 +18,22 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/sidechannel"
 	"github.com/packhorse-git/packhorse/internal/storage"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
 
 // Options says what a port serves.
 type Options struct {
-	Node    *storage.Node
-	Pump    *bulk.Pump
-	Small   *admit.Lane // look-ups, advertisements, negotiation
-	Bulk    *admit.Lane // packs and other long answers
-	Trust   Trust
-	Metrics *Metrics
-	Log     *slog.Logger
+	Node  *storage.Node
+	Pump  *bulk.Pump
+	Small *admit.Lane // look-ups, advertisements, negotiation
+	Bulk  *admit.Lane // packs and other long answers
+	// Channels is this end of the side channels, which the port opens. Nil: long answers go inside the calls.
+	Channels *sidechannel.Server
+	Trust    Trust
+	Metrics  *Metrics
+	Log      *slog.Logger
 
 	MaxRequest int64         // bytes of the request of a Git client; 0: 64 MiB
 	RoadWait   time.Duration // how long a caller may take to name the road for a pack; 0: 10 s
@@ -110,6 +113,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// What a caller says of itself ends here: from now on the header holds what is known of it, and no secret.
 	r.Header.Del("Authorization")
 	r.Header.Set(callerHeader, caller)
+	if s.Channels != nil && r.URL.Path == sidechannel.Path {
+		s.Channels.Upgrade(w, r, caller)
+		return
+	}
 	if r.ProtoMajor == 2 {
 		w = &impatient{ResponseWriter: w, control: http.NewResponseController(w), stall: s.Stall}
 	}

@@ -8,7 +8,9 @@ import (
 
 func TestClonesThroughAGateway(t *testing.T) {
 	t.Parallel()
-	for name, o := range map[string]options{"tcp": {}, "unix": {unix: true}} {
+	for name, o := range map[string]options{
+		"tcp": {}, "unix": {unix: true}, "tcp, in band": {inBand: true}, "unix, in band": {unix: true, inBand: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, o)

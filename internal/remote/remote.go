@@ -23,7 +23,9 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/sidechannel"
 	healthv1 "github.com/packhorse-git/packhorse/proto/packhorse/health/v1"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
@@ -33,18 +35,24 @@ type Options struct {
 	Name    string // in messages to clients, logs, and metric labels
 	Address string // "host:port" or "unix:PATH"
 	// TLS gives what a new connection is made with; nil: connections without TLS. A ServerName that is empty is the address's host.
-	TLS     func() *tls.Config
-	Secret  func() string // what the node demands, as it is now; nil, or an empty one, for none
-	InBand  bool          // bulk bytes go inside the calls
-	Metrics *Metrics
-	Log     *slog.Logger
+	TLS    func() *tls.Config
+	Secret func() string // what the node demands, as it is now; nil, or an empty one, for none
+	InBand bool          // bulk bytes go inside the calls, not by side channels
+	// Channels counts what the side channels carry; nil stands for InBand.
+	Channels     *sidechannel.Metrics
+	ChannelIdle  time.Duration // how long a channel is kept for the next transfer; 0: sidechannel's default
+	ChannelStall time.Duration // how long the node may take or send nothing in a transfer; 0: sidechannel's default
+	Pump         *bulk.Pump
+	Metrics      *Metrics
+	Log          *slog.Logger
 }
 
 // Node is a storage node elsewhere. Safe for concurrent use.
 type Node struct {
 	Options
 	network, address string
-	base             string // of the URLs
+	base             string            // of the URLs
+	pool             *sidechannel.Pool // nil: bulk bytes go inside the calls
 
 	link  atomic.Pointer[link]
 	state atomic.Pointer[state]
@@ -88,6 +96,12 @@ func New(o Options) (*Node, error) {
 	if o.TLS != nil {
 		n.base = "https://" + host
 	}
+	if !o.InBand && o.Channels != nil {
+		n.pool = sidechannel.NewPool(sidechannel.PoolOptions{
+			Dial: func(ctx context.Context) (net.Conn, error) { return n.dial(ctx, "http/1.1") }, Host: host, Header: n.credentials,
+			Pump: o.Pump, Idle: o.ChannelIdle, Stall: o.ChannelStall, Metrics: o.Channels, Log: o.Log,
+		})
+	}
 	n.link.Store(n.newLink())
 	n.state.Store(&state{reachable: true})
 	n.Metrics.open(o.Name)
@@ -108,6 +122,9 @@ func (n *Node) Close() error {
 	}
 	n.mu.Unlock()
 	n.Metrics.close(n.Name)
+	if n.pool != nil {
+		return n.pool.Close()
+	}
 	return nil
 }
 
@@ -191,6 +208,13 @@ func (n *Node) authorize(h http.Header) {
 	if secret := n.Secret(); secret != "" {
 		h.Set("Authorization", "Bearer "+secret)
 	}
+}
+
+// credentials are what a side channel is opened with.
+func (n *Node) credentials() http.Header {
+	h := http.Header{}
+	n.authorize(h)
+	return h
 }
 
 // unreachable is what a client is told.

@@ -128,7 +128,7 @@ func (n *Node) transfer(caller context.Context, reply protocol.Reply,
 	if err != nil && !errors.Is(err, io.EOF) { // after io.EOF the node's answer says more
 		return protocol.Outcome{}, n.failed(caller, err)
 	}
-	r := &relay{node: n, ctx: caller, stream: stream, road: road, reply: reply, part: parts.Get().(*part)}
+	r := &relay{node: n, ctx: caller, leave: leave, stream: stream, road: road, reply: reply, part: parts.Get().(*part)}
 	defer func() {
 		if cap(r.part.buf) <= 2*fullData {
 			parts.Put(r.part)
@@ -157,6 +157,7 @@ func (n *Node) failed(ctx context.Context, err error) error {
 type relay struct {
 	node    *Node
 	ctx     context.Context
+	leave   func() // gives the call up
 	stream  connect.StreamingClientConn
 	road    roadMessage
 	reply   protocol.Reply
@@ -196,7 +197,10 @@ func (r *relay) run() error {
 			}
 			r.hasLength, r.length = true, int64(p.Length)
 		case *packhorsev1.Answer_Bulk:
-			err = r.nameRoad()
+			var end *packhorsev1.End
+			if end, err = r.nameRoad(); end != nil {
+				return r.end(end)
+			}
 		case *packhorsev1.Answer_End:
 			return r.end(p.End)
 		default:
@@ -243,17 +247,25 @@ func (r *relay) write(p []byte) error {
 // fullData is from which length on a part is one that the node filled, in bytes.
 const fullData = 128 << 10
 
-// nameRoad lets the client's side refuse a long answer, and tells the node how it is to come.
-func (r *relay) nameRoad() error {
+// nameRoad lets the client's side refuse a long answer, and tells the node how it is to come. If that is a channel, the answer's bytes are
+// relayed, and the last part is returned.
+func (r *relay) nameRoad() (*packhorsev1.End, error) {
 	if r.bulk || r.sent > 0 {
-		return r.cut(errors.New("a long answer was asked for where none may be"))
+		return nil, r.cut(errors.New("a long answer was asked for where none may be"))
 	}
 	if err := r.reply.Bulk(); err != nil {
-		return err
+		return nil, err
 	}
 	r.bulk = true
-	err := r.stream.Send(r.road(&packhorsev1.Road{Road: &packhorsev1.Road_InBand{InBand: &packhorsev1.InBand{}}}))
-	if err != nil && !errors.Is(err, io.EOF) {
+	if r.node.pool != nil {
+		return r.byChannel()
+	}
+	return nil, r.send(&packhorsev1.Road{Road: &packhorsev1.Road_InBand{InBand: &packhorsev1.InBand{}}})
+}
+
+// send names the road.
+func (r *relay) send(road *packhorsev1.Road) error {
+	if err := r.stream.Send(r.road(road)); err != nil && !errors.Is(err, io.EOF) { // after io.EOF the node's answer says more
 		return r.node.failed(r.ctx, err)
 	}
 	return nil

@@ -3,6 +3,7 @@ package remote_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"math/rand/v2"
@@ -27,6 +28,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/packcache"
 	"github.com/packhorse-git/packhorse/internal/packsource"
 	"github.com/packhorse-git/packhorse/internal/remote"
+	"github.com/packhorse-git/packhorse/internal/sidechannel"
 	"github.com/packhorse-git/packhorse/internal/storage"
 	"github.com/packhorse-git/packhorse/internal/uploadpack"
 )
@@ -54,6 +56,7 @@ func (b *lockedBuffer) String() string {
 // options say how a world differs from the usual one.
 type options struct {
 	unix        bool
+	inBand      bool
 	small, bulk int // lanes of the node; 0: 1,000
 	trust       control.Trust
 	secret      func() string // of the gateway
@@ -77,8 +80,9 @@ type world struct {
 	metrics *prometheus.Registry
 	pump    *bulk.Pump
 
-	port   *http.Server
-	served chan struct{}
+	channels *sidechannel.Server
+	port     *http.Server
+	served   chan struct{}
 }
 
 func newWorld(t testing.TB, o options) *world {
@@ -100,7 +104,7 @@ func newWorld(t testing.TB, o options) *world {
 	t.Cleanup(w.kill)
 	var err error
 	w.remote, err = remote.New(remote.Options{
-		Name: "one", Address: w.address, Secret: o.secret, InBand: true, Metrics: w.register(remote.NewMetrics()).(*remote.Metrics), Log: w.logger(),
+		Name: "one", Address: w.address, Secret: o.secret, InBand: o.inBand, Channels: w.register(sidechannel.NewMetrics()).(*sidechannel.Metrics), Pump: bulk.NewPump(bulk.PumpOptions{}), Metrics: w.register(remote.NewMetrics()).(*remote.Metrics), Log: w.logger(),
 	})
 	w.do(err)
 	t.Cleanup(func() { w.do(w.remote.Close()) })
@@ -175,8 +179,9 @@ func (w *world) serve() {
 		}
 		return n
 	}
+	w.channels = sidechannel.NewServer(sidechannel.Options{Pump: w.pump, Stall: w.options.stall, Metrics: sidechannel.NewMetrics(), Log: w.logger()})
 	server := control.New(control.Options{
-		Node: w.node, Pump: w.pump, Small: admit.NewLane("small", lane(w.options.small)), Bulk: admit.NewLane("bulk", lane(w.options.bulk)),
+		Node: w.node, Channels: w.channels, Pump: w.pump, Small: admit.NewLane("small", lane(w.options.small)), Bulk: admit.NewLane("bulk", lane(w.options.bulk)),
 		Trust: w.options.trust, Metrics: control.NewMetrics(), Log: w.logger(), RoadWait: w.options.roadWait, Stall: w.options.stall, MaxRequest: w.options.maxRequest,
 	})
 	w.port, w.served = server.HTTPServer(), make(chan struct{})
@@ -190,6 +195,7 @@ func (w *world) serve() {
 // kill closes the node's listener and connections, as the end of its process would.
 func (w *world) kill() {
 	w.port.Close()
+	w.channels.Close()
 	<-w.served
 }
 
@@ -296,6 +302,9 @@ func (a *answer) Length(n int64) { a.length = n }
 func (a *answer) Bulk() error    { a.bulk++; return a.refusal }
 func (a *answer) Flush() error   { return a.broken }
 func (a *answer) Write(p []byte) (int, error) {
+	if a.Len() > 64<<20 {
+		return 0, errors.New("an answer without an end")
+	}
 	if a.onWrite != nil {
 		if err := a.onWrite(a.Len() + len(p)); err != nil {
 			return 0, err
@@ -316,3 +325,6 @@ func (*discard) Flush() error                  { return nil }
 func (d *discard) Write(p []byte) (int, error) { d.n += int64(len(p)); return len(p), nil }
 
 var _ io.Writer = (*discard)(nil)
+
+// ReadFrom hides that of the buffer.
+func (a *answer) ReadFrom(r io.Reader) (int64, error) { return io.Copy(struct{ io.Writer }{a}, r) }

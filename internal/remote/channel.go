@@ -1,0 +1,122 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/sidechannel"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+)
+
+// lastWord is how long a node whose channel broke may take to say why.
+const lastWord = 2 * time.Second
+
+// byChannel relays an answer that comes on a side channel. The call is watched meanwhile: what the node has to say of a failure, it says
+// there.
+func (r *relay) byChannel() (*packhorsev1.End, error) {
+	c, err := r.node.pool.Get(r.ctx)
+	if err != nil {
+		r.node.lost(err)
+		return nil, err
+	}
+	defer c.Release() // closes it, unless both directions have ended well
+	defer context.AfterFunc(r.ctx, c.Abort)()
+	road := &packhorsev1.Channel{Name: c.Name(), Transfer: c.Transfer()}
+	if err := r.send(&packhorsev1.Road{Road: &packhorsev1.Road_Channel{Channel: road}}); err != nil {
+		return nil, err
+	}
+	word := make(chan error, 1)
+	go func() { word <- r.listen(c) }()
+	receiver := c.Receive()
+	failed := r.copy(receiver)
+	if failed == nil {
+		if err := <-word; err != nil {
+			return nil, err
+		}
+		return r.part.other.GetEnd(), nil
+	}
+	if receiver.Err() == nil { // it is the client who has gone
+		r.leave()
+		<-word
+		return nil, &protocol.BrokenReply{Err: failed}
+	}
+	patience := time.AfterFunc(lastWord, r.leave)
+	defer patience.Stop()
+	err = <-word
+	switch said := r.part.other.GetEnd().GetFault(); {
+	case r.ctx.Err() != nil:
+		return nil, r.ctx.Err()
+	case err != nil && !patience.Stop():
+		return nil, failed
+	case err != nil:
+		return nil, err
+	case said != nil:
+		r.outcome = outcomeOf(r.part.other.GetEnd().GetOutcome())
+		return nil, faultrpc.Fault(said)
+	}
+	return nil, failed
+}
+
+// listen waits for the last part on the call. If that is no good one, nothing more is to be expected of the channel.
+func (r *relay) listen(c *sidechannel.Channel) error {
+	err := r.receive()
+	if err != nil {
+		c.Abort()
+		if o, ok := faultrpc.Detail[*packhorsev1.Outcome](err); ok {
+			r.outcome = outcomeOf(o)
+		}
+		if errors.Is(err, io.EOF) {
+			return r.cut(errors.New("the call ended without an end of the answer"))
+		}
+		return r.node.failed(r.ctx, err)
+	}
+	end := r.part.other.GetEnd()
+	if end == nil {
+		c.Abort()
+		return r.cut(errors.New("a part that is not the end, beside a side channel"))
+	}
+	if end.GetFault() != nil && !end.GetTold() {
+		c.Abort()
+	}
+	return nil
+}
+
+// copy relays the channel's bytes.
+func (r *relay) copy(from *sidechannel.Receiver) error {
+	length, err := from.Length()
+	if err != nil {
+		return err
+	}
+	if length >= 0 {
+		r.hasLength, r.length = true, length
+	}
+	r.begin()
+	_, err = from.WriteTo((*toClient)(r))
+	return err
+}
+
+// toClient is the relay's reply as a channel's receiver writes to it.
+type toClient relay
+
+func (t *toClient) Write(p []byte) (int, error) {
+	n, err := t.reply.Write(p)
+	t.sent += int64(n)
+	return n, err
+}
+
+// ReadFrom hands src on whole, so that the kernel can move it.
+func (t *toClient) ReadFrom(src io.Reader) (n int64, err error) {
+	if to, ok := t.reply.(io.ReaderFrom); ok {
+		n, err = to.ReadFrom(src)
+	} else {
+		n, err = io.Copy(struct{ io.Writer }{t.reply}, src)
+	}
+	t.sent += n
+	return n, err
+}
+
+func (t *toClient) Flush() error { return t.reply.Flush() }
