@@ -13,6 +13,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/remote"
+	"github.com/packhorse-git/packhorse/internal/sidechannel"
 )
 
 func gatewayCommand(env Env) *cobra.Command {
@@ -35,10 +36,10 @@ signal ends it at once.`,
 // newRemoteGateway wires a gateway over nodes elsewhere.
 func newRemoteGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*server, error) {
 	router := gateway.NewRouter()
-	metrics := remote.NewMetrics()
-	register(reg, metrics)
+	metrics, channels := remote.NewMetrics(), sidechannel.NewMetrics()
+	register(reg, metrics, channels)
 	lanes := newLanes(cfg, reg)
-	n := &remoteNodes{router: router, metrics: metrics, log: log, pump: lanes.pump, storage: cfg.Storage, open: map[string]remoteNode{}}
+	n := &remoteNodes{router: router, metrics: metrics, channels: channels, log: log, pump: lanes.pump, storage: cfg.Storage, open: map[string]remoteNode{}}
 	if err := n.take(cfg); err != nil {
 		return nil, err
 	}
@@ -51,11 +52,12 @@ func newRemoteGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer) (
 
 // remoteNodes are the nodes that a gateway has connections to. They follow the configuration.
 type remoteNodes struct {
-	router  *gateway.Router
-	metrics *remote.Metrics
-	log     *slog.Logger
-	pump    *bulk.Pump
-	storage StorageConfig // limits of side channels
+	router   *gateway.Router
+	metrics  *remote.Metrics
+	channels *sidechannel.Metrics
+	log      *slog.Logger
+	pump     *bulk.Pump
+	storage  StorageConfig // limits of side channels
 
 	mu      sync.Mutex
 	open    map[string]remoteNode // by name, those that the routes name now
@@ -126,6 +128,7 @@ func (n *remoteNodes) connect(c NodeConfig) (remoteNode, error) {
 	}
 	options := remote.Options{
 		Name: c.Name, Address: c.Address, InBand: c.Transport == transportInBand, Metrics: n.metrics, Log: n.log,
+		Channels: n.channels, ChannelIdle: n.storage.ChannelIdle.Duration / 2, ChannelStall: n.storage.Stall.Duration, Pump: n.pump,
 	}
 	if trust.secret != nil {
 		options.Secret = trust.secret.Get

@@ -12,6 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/control"
 	"github.com/packhorse-git/packhorse/internal/credential"
+	"github.com/packhorse-git/packhorse/internal/sidechannel"
 )
 
 func storageCommand(env Env) *cobra.Command {
@@ -71,9 +72,16 @@ func (s *server) addControl(cfg Config, log *slog.Logger, reg prometheus.Registe
 	if copies != nil {
 		metrics.ShareCopies(copies)
 	}
-	register(reg, metrics)
+	channelMetrics := sidechannel.NewMetrics()
+	register(reg, metrics, channelMetrics)
+	channels := sidechannel.NewServer(sidechannel.Options{
+		Pump: lanes.pump, Max: cfg.Storage.Channels, Idle: cfg.Storage.ChannelIdle.Duration, Stall: cfg.Storage.Stall.Duration,
+		Metrics: channelMetrics, Log: log,
+	})
+	below := s.close
+	s.close = func() error { return errors.Join(channels.Close(), below()) }
 	handler := control.New(control.Options{
-		Node: s.node, Pump: lanes.pump, Small: lanes.small, Bulk: lanes.bulk, Trust: trust.control(), Metrics: metrics, Log: log,
+		Node: s.node, Channels: channels, Pump: lanes.pump, Small: lanes.small, Bulk: lanes.bulk, Trust: trust.control(), Metrics: metrics, Log: log,
 		MaxRequest: int64(cfg.HTTP.MaxBody),
 	})
 	s.drain = handler.Drain
