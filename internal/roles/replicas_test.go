@@ -175,8 +175,10 @@ func TestClonesWhileAReplicaFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := router.Status()[0].Served
-	clones("back", 4)
-	if n := router.Status()[0]; n.Served == before || n.InFlight != 0 {
+	for router.Status()[0].Served == before && !t.Failed() { // the other one may be free each time
+		clones("back", 4)
+	}
+	if n := router.Status()[0]; n.InFlight != 0 {
 		t.Errorf("back, and: %+v", n)
 	}
 	for line := range strings.Lines(lines.String()) {
