@@ -26,7 +26,7 @@ type shape struct {
 var inAllShapes = []string{"incremental", "negotiation", "partial", "shallow"}
 
 // withSplit are stories about what lies between the processes, or that count what the cache saves.
-var withSplit = []string{"clone", "drain", "drain-cut", "hangup", "http", "killed", "lsremote", "policy", "tls", "wants"}
+var withSplit = []string{"clone", "drain", "drain-cut", "hangup", "http", "killed", "lsremote", "policy", "sharing", "tls", "wants"}
 
 // TestShapes tells the same stories in every shape.
 func TestShapes(t *testing.T) {
@@ -39,7 +39,7 @@ func TestShapes(t *testing.T) {
 		{"serve-without-cache", shape{"", true}, inAllShapes},
 		{"unix", shape{"unix", false}, slices.Concat(inAllShapes, withSplit)},
 		{"unix-without-cache", shape{"unix", true}, append([]string{"nocache"}, inAllShapes...)},
-		{"tcp-and-secret", shape{"tcp", false}, append([]string{"hangup", "killed"}, inAllShapes...)},
+		{"tcp-and-secret", shape{"tcp", false}, append([]string{"hangup", "killed", "sharing"}, inAllShapes...)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
