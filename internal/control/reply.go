@@ -252,6 +252,9 @@ func (r *reply) close() {
 	}
 	if r.channel != nil {
 		r.abort()
+		if r.ctx.Err() != nil {
+			r.channel.Abort() // an answer that ended with a word for the client waits for nobody to acknowledge it
+		}
 		r.channel.Release() // closes it, if the answer has not ended well
 	}
 	if r.buf != nil {

@@ -129,11 +129,20 @@ func (n *Node) note(ctx context.Context, l look) {
 func (n *Node) become(s *state) {
 	before := n.state.Swap(s)
 	n.Metrics.state(n.Name, s)
+	n.forget(s)
 	switch {
 	case before.err == nil && s.err != nil:
 		n.Log.Warn("a storage node is away", "node", n.Name, "error", s.err)
 	case before.err != nil && s.err == nil:
 		n.Log.Info("a storage node is back", "node", n.Name)
+	}
+}
+
+// forget closes the side channels that wait for the next transfer, if the node cannot be reached: what is not told of its end may be
+// over, and each transfer that was given one of them would fail.
+func (n *Node) forget(s *state) {
+	if !s.reachable && n.pool != nil {
+		n.pool.Forget()
 	}
 }
 
@@ -143,6 +152,7 @@ func (n *Node) lost(err error) {
 		down := &state{err: n.unreachable(err)}
 		if n.state.CompareAndSwap(now, down) {
 			n.Metrics.state(n.Name, down)
+			n.forget(down)
 			n.Log.Warn("a storage node is away", "node", n.Name, "error", down.err)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -123,6 +124,20 @@ func (p *Pool) open(ctx context.Context) (*Channel, error) {
 }
 
 var errPoolClosed = fault.New(fault.Unavailable, "this gateway ends")
+
+// Forget closes the idle channels. It is for a node that was lost: they may lead nowhere, and nothing might ever tell of it.
+func (p *Pool) Forget() {
+	p.mu.Lock()
+	idle := slices.Clone(p.idle)
+	p.mu.Unlock()
+	for _, l := range idle {
+		l.mu.Lock()
+		if l.running == nil {
+			l.close(closePeer, errors.New("the node was lost"))
+		}
+		l.mu.Unlock()
+	}
+}
 
 // Close closes all channels, those with a transfer too, and waits for what watches them.
 func (p *Pool) Close() error {
