@@ -21,7 +21,8 @@ const module = "github.com/packhorse-git/packhorse/"
 // internal/, except for cmd. Every package that fails the test for good reason gets its line changed here and in
 // ARCHITECTURE.md, in the same commit.
 const allowedImports = `
-	NONE < fault, git, git/pktline, bulk, observe, credential, proto/packhorse/v1, proto/packhorse/health/v1;
+	NONE < fault, git, git/pktline, bulk, browser, credential, proto/packhorse/v1, proto/packhorse/health/v1;
+	browser < observe;
 	proto/packhorse/v1 < proto/packhorse/v1/packhorsev1connect;
 	fault, proto/packhorse/v1 < fault/faultrpc;
 	fault < git/disk, balance;
@@ -37,7 +38,7 @@ const allowedImports = `
 	repo, admit < lookup;
 	uploadpack, packcache, lookup < storage;
 	bulk, fault < sidechannel;
-	storage, sidechannel, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < control;
+	storage, sidechannel, browser, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < control;
 	proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < client;
 	git/protocol, sidechannel, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < remote;
 	git/protocol, admit, bulk < gateway;

@@ -85,6 +85,21 @@ func TestOpsServesUntilClosed(t *testing.T) {
 	}
 	io.Copy(io.Discard, resp.Body)
 	resp.Body.Close()
+	for host, status := range map[string]int{"evil.example": 403, "localhost:9": 200, l.Addr().String(): 200} {
+		request, err := http.NewRequest("GET", "http://"+l.Addr().String()+"/healthz", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Host = host
+		resp, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != status {
+			t.Errorf("a request for %s: %d, want %d", host, resp.StatusCode, status)
+		}
+	}
 	if err := ops.Close(context.Background()); err != nil {
 		t.Error(err)
 	}

@@ -13,6 +13,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/packhorse-git/packhorse/internal/browser"
 )
 
 // Ops answers on the private listener. Profiles tell much about a process and cost it CPU time, so this is never the public
@@ -49,8 +51,11 @@ func NewOps(o OpsOptions) *Ops {
 	}}
 }
 
-// Serve answers until Close, and then returns nil.
+// Serve answers until Close, and then returns nil. On a listener that only this machine reaches, requests have to name it as such.
 func (s *Ops) Serve(l net.Listener) error {
+	if a, ok := l.Addr().(*net.TCPAddr); ok && a.IP.IsLoopback() {
+		s.server.Handler = localOnly(s.server.Handler)
+	}
 	if err := s.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve the private listener: %w", err)
 	}
@@ -102,6 +107,17 @@ func opsHandler(o OpsOptions) http.Handler {
 	mux.HandleFunc("POST /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	return mux
+}
+
+// localOnly keeps web pages away.
+func localOnly(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !browser.Local(r) {
+			answer(w, http.StatusForbidden, "this listener is for the machine itself: use a loopback address or localhost in the URL")
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 func answer(w http.ResponseWriter, status int, text string) {
