@@ -54,8 +54,11 @@ type Server struct {
 	Options
 	mux    *http.ServeMux
 	errors *connect.ErrorWriter
-	doors  chan struct{} // places of callers that were refused and have to wait for their answer
 	health *health
+
+	doors      chan struct{} // places of callers that were refused and have to wait for their answer
+	strangers  *strangers
+	complaints *complaints
 
 	ending context.Context // ends when the port is shut down: streams without an end of their own, watches, end with it
 	end    context.CancelFunc
@@ -72,7 +75,10 @@ func New(o Options) *Server {
 	if o.Stall == 0 {
 		o.Stall = defaultStall
 	}
-	s := &Server{Options: o, mux: http.NewServeMux(), errors: connect.NewErrorWriter(), doors: make(chan struct{}, maxWaiting)}
+	s := &Server{
+		Options: o, mux: http.NewServeMux(), errors: connect.NewErrorWriter(),
+		doors: make(chan struct{}, maxWaiting), strangers: newStrangers(maxStrangers), complaints: newComplaints(o.Log),
+	}
 	s.ending, s.end = context.WithCancel(context.Background())
 	s.register()
 	return s
@@ -110,6 +116,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, r, err)
 		return
 	}
+	if c := connectionOf(r); c != nil && !c.identified.Swap(true) {
+		s.strangers.known(c.Conn)
+	}
 	// What a caller says of itself ends here: from now on the header holds what is known of it, and no secret.
 	r.Header.Del("Authorization")
 	r.Header.Set(callerHeader, caller)
@@ -136,10 +145,14 @@ func (s *Server) HTTPServer() *http.Server {
 		MaxHeaderBytes:    32 << 10,
 		ErrorLog:          slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 		Protocols:         new(http.Protocols),
+		ConnContext:       s.strangers.come,
+		ConnState:         s.strangers.gone,
 		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: maxStreams,
-			SendPingTimeout:      pingAfter,
-			PingTimeout:          pingTimeout,
+			MaxConcurrentStreams:          maxStreams,
+			MaxReceiveBufferPerStream:     streamWindow,
+			MaxReceiveBufferPerConnection: connectionWindow,
+			SendPingTimeout:               pingAfter,
+			PingTimeout:                   pingTimeout,
 		},
 	}
 	h.Protocols.SetHTTP1(true)
@@ -157,6 +170,13 @@ func (s *Server) Drain() { s.health.drain() }
 const (
 	pingAfter   = 5 * time.Second
 	pingTimeout = 5 * time.Second
+)
+
+// How much of what callers send waits here to be read, in bytes. A connection's share is 256 streams': calls that are slow to read do not
+// stop the others.
+const (
+	streamWindow     = 256 << 10
+	connectionWindow = 64 << 20
 )
 
 // maxStreams is how many calls one connection carries; a gateway with more opens another.

@@ -3,13 +3,17 @@ package control
 import (
 	"crypto/sha256"
 	"crypto/subtle"
+	"crypto/x509"
 	"encoding/hex"
 	"errors"
+	"net"
 	"net/http"
 	"strings"
 	"time"
 
 	"connectrpc.com/connect"
+
+	"github.com/packhorse-git/packhorse/internal/browser"
 )
 
 // Trust says whom a port answers. All that is configured is demanded. With neither secret nor certificates everybody who reaches the
@@ -17,6 +21,9 @@ import (
 type Trust struct {
 	Secret       func() string // the secret that callers share, as it is now; nil, or an empty one, for none
 	Certificates bool          // TLS demands client certificates, and has verified them
+	// Authorities gives those whose certificates count, as they are now: a connection's is verified anew after they changed. Nil: what TLS
+	// found counts for the connection's life.
+	Authorities func() *x509.CertPool
 }
 
 // Whom a port answers where nothing tells callers apart.
@@ -32,6 +39,10 @@ const (
 	noCertificate refusal = "no_certificate"
 	noSecret      refusal = "no_secret"
 	wrongSecret   refusal = "wrong_secret"
+	expired       refusal = "expired"
+	notVerified   refusal = "not_verified"
+	fromBrowser   refusal = "browser"
+	otherHost     refusal = "host"
 )
 
 func (r refusal) Error() string {
@@ -40,12 +51,31 @@ func (r refusal) Error() string {
 		return "this node wants a client certificate"
 	case noSecret:
 		return "this node wants a secret, as in the header Authorization: Bearer SECRET"
+	case expired:
+		return "the client certificate has expired"
+	case notVerified:
+		return "the client certificate is not one that this node trusts any more"
+	case fromBrowser:
+		return "this port is for programs, not for web pages"
+	case otherHost:
+		return "this port is for the machine itself: call it by a loopback address or as localhost"
 	}
 	return "this is not the node's secret"
 }
 
+// code is what a caller is answered.
+func (r refusal) code() (connect.Code, int) {
+	if r == fromBrowser || r == otherHost {
+		return connect.CodePermissionDenied, http.StatusForbidden
+	}
+	return connect.CodeUnauthenticated, http.StatusUnauthorized
+}
+
 // identify tells who calls: the fingerprint of a certificate, or one of the names above. The error is a refusal.
 func (t Trust) identify(r *http.Request) (string, error) {
+	if browser.Sent(r) {
+		return "", fromBrowser
+	}
 	caller := callerLocal
 	if t.Secret != nil {
 		if secret := t.Secret(); secret != "" {
@@ -59,10 +89,49 @@ func (t Trust) identify(r *http.Request) (string, error) {
 		if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
 			return "", noCertificate
 		}
+		if err := t.stillGood(r); err != nil {
+			return "", err
+		}
 		sum := sha256.Sum256(r.TLS.PeerCertificates[0].Raw)
 		caller = "certificate " + hex.EncodeToString(sum[:])
 	}
+	if caller == callerLocal && !overUnix(r) && !browser.Local(r) { // with a secret or a certificate a page gets nowhere
+		return "", otherHost
+	}
 	return caller, nil
+}
+
+// overUnix reports whether a request came by a Unix socket, which no page reaches.
+func overUnix(r *http.Request) bool {
+	a, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	return ok && a.Network() == "unix"
+}
+
+// stillGood looks at a certificate again: a connection may be older than what is known of its caller.
+func (t Trust) stillGood(r *http.Request) error {
+	leaf, now := r.TLS.PeerCertificates[0], time.Now()
+	if now.After(leaf.NotAfter) {
+		return expired
+	}
+	if t.Authorities == nil {
+		return nil
+	}
+	pool, c := t.Authorities(), connectionOf(r)
+	if c != nil && c.verified.Load() == pool {
+		return nil
+	}
+	between := x509.NewCertPool()
+	for _, one := range r.TLS.PeerCertificates[1:] {
+		between.AddCert(one)
+	}
+	o := x509.VerifyOptions{Roots: pool, Intermediates: between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+	if _, err := leaf.Verify(o); err != nil {
+		return notVerified
+	}
+	if c != nil {
+		c.verified.Store(pool)
+	}
+	return nil
 }
 
 // checkSecret compares in a time that does not depend on either secret.
@@ -84,21 +153,31 @@ const (
 	maxWaiting   = 64
 )
 
-// refuse answers a caller that is not trusted, in the protocol that it speaks.
+// refusedBody is how long the rest of a refused request may take, which net/http reads.
+const refusedBody = time.Second
+
+// refuse answers a caller that is not trusted, in the protocol that it speaks, and closes the connection.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	var why refusal
 	errors.As(err, &why)
 	s.Metrics.refused.WithLabelValues(string(why)).Inc()
-	s.Log.Warn("caller refused", "client", r.RemoteAddr, "reason", err.Error())
+	s.complaints.refused(r.RemoteAddr, err)
 	if why == wrongSecret {
 		s.delay(r)
 	}
+	w.Header().Set("Connection", "close") // in HTTP/2, once its other calls have ended
+	if r.ProtoMajor == 1 {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(refusedBody))
+	}
+	code, status := why.code()
 	if s.errors.IsSupported(r) {
-		_ = s.errors.Write(w, r, connect.NewError(connect.CodeUnauthenticated, err))
+		_ = s.errors.Write(w, r, connect.NewError(code, err))
 		return
 	}
-	w.Header().Set("WWW-Authenticate", "Bearer")
-	http.Error(w, err.Error(), http.StatusUnauthorized)
+	if status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+	}
+	http.Error(w, err.Error(), status)
 }
 
 // delay keeps a caller waiting.

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestWhoCalls(t *testing.T) {
@@ -13,7 +14,7 @@ func TestWhoCalls(t *testing.T) {
 	none := func() string { return "" }
 	secret := func() string { return "sesame" }
 	certificate := &tls.ConnectionState{
-		PeerCertificates: []*x509.Certificate{{Raw: []byte("one")}},
+		PeerCertificates: []*x509.Certificate{{Raw: []byte("one"), NotAfter: time.Now().Add(time.Hour)}},
 		VerifiedChains:   [][]*x509.Certificate{{{Raw: []byte("one")}}},
 	}
 	unverified := &tls.ConnectionState{PeerCertificates: certificate.PeerCertificates}
@@ -41,7 +42,7 @@ func TestWhoCalls(t *testing.T) {
 		"both, without":            {Trust{Secret: secret, Certificates: true}, "Bearer sesame", nil, "", noCertificate},
 		"certificate not demanded": {Trust{Secret: secret}, "", certificate, "", noSecret},
 	} {
-		r := &http.Request{Header: http.Header{"Authorization": {test.authorization}}, TLS: test.tls}
+		r := &http.Request{Host: "localhost", Header: http.Header{"Authorization": {test.authorization}}, TLS: test.tls}
 		caller, err := test.trust.identify(r)
 		if caller != test.caller || (err == nil) != (test.err == "") || err != nil && err != error(test.err) {
 			t.Errorf("%s: caller %q, error %v", name, caller, err)

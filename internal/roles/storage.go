@@ -132,6 +132,9 @@ func (t trust) control() control.Trust {
 	if t.secret != nil {
 		c.Secret = t.secret.Get
 	}
+	if t.authorities != nil {
+		c.Authorities = t.authorities.Pool
+	}
 	return c
 }
 

@@ -1,0 +1,341 @@
+package control
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/packhorse-git/packhorse/internal/admit"
+	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/storage"
+	"github.com/packhorse-git/packhorse/internal/uploadpack"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
+)
+
+// patience is for what has to come.
+const patience = time.Minute
+
+// realPort serves a root with one repository, app, on a port of its own. What o leaves out is filled in.
+func realPort(t *testing.T, network string, o Options) (s *Server, address string) {
+	t.Helper()
+	root := t.TempDir()
+	r := gittest.InitAt(t, filepath.Join(root, "app.git"))
+	r.Git("update-ref", "refs/heads/main", r.Commit("x").String())
+	node, err := storage.New(uploadpack.New(nil, uploadpack.Options{}), storage.Options{Root: root})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { node.Close() })
+	o.Node, o.Pump, o.Metrics = node, bulk.NewPump(bulk.PumpOptions{}), NewMetrics()
+	if o.Small == nil {
+		o.Small = admit.NewLane("small", 10)
+	}
+	o.Bulk = admit.NewLane("bulk", 10)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	s = New(o)
+	address = "127.0.0.1:0"
+	if network == "unix" {
+		address = filepath.Join(t.TempDir(), "s")
+	}
+	l, err := net.Listen(network, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := s.HTTPServer()
+	go h.Serve(l)
+	t.Cleanup(func() { h.Close() })
+	return s, l.Addr().String()
+}
+
+// http2Client makes clients' connections to an address.
+func http2Client(t *testing.T, network, address string) *http.Client {
+	transport := &http.Transport{Protocols: new(http.Protocols), DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}}
+	transport.Protocols.SetUnencryptedHTTP2(true)
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
+}
+
+// A page that a browser shows on the node's machine can neither call the node by its address nor by a name of its own.
+func TestWebPagesAreRefused(t *testing.T) {
+	t.Parallel()
+	const secret = "sesame-sesame-sesame"
+	for _, test := range []struct {
+		network, host string
+		secret        bool
+		header        [2]string
+		status        int
+	}{
+		{"tcp", "", false, [2]string{}, 200},
+		{"tcp", "localhost:1", false, [2]string{}, 200},
+		{"tcp", "evil.example", false, [2]string{}, 403},
+		{"tcp", "evil.example:80", true, [2]string{}, 200}, // a page has no secret
+		{"unix", "evil.example", false, [2]string{}, 200},  // and reaches no socket
+		{"tcp", "", false, [2]string{"Sec-Fetch-Site", "none"}, 200},
+		{"tcp", "", false, [2]string{"Sec-Fetch-Site", "same-origin"}, 403},
+		{"tcp", "", true, [2]string{"Origin", "http://evil.example"}, 403},
+		{"unix", "", false, [2]string{"Origin", "null"}, 403},
+	} {
+		var trust Trust
+		if test.secret {
+			trust.Secret = func() string { return secret }
+		}
+		s, address := realPort(t, test.network, Options{Trust: trust})
+		h1 := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, test.network, address)
+		}}
+		t.Cleanup(h1.CloseIdleConnections)
+		for version, client := range map[string]*http.Client{"HTTP/1.1": {Transport: h1}, "HTTP/2": http2Client(t, test.network, address)} {
+			for _, url := range []string{"http://localhost" + packhorsev1connect.RefServiceResolveProcedure, "http://localhost/packhorse/nothing"} {
+				request, err := http.NewRequest("POST", url, strings.NewReader(`{"repository": "app", "name": "HEAD"}`))
+				if err != nil {
+					t.Fatal(err)
+				}
+				request.Header.Set("Content-Type", "application/json")
+				request.Header.Set("Authorization", "Bearer "+secret)
+				if test.header[0] != "" {
+					request.Header.Set(test.header[0], test.header[1])
+				}
+				request.Host = test.host
+				response, err := client.Do(request)
+				if err != nil {
+					t.Fatal(err)
+				}
+				body, _ := io.ReadAll(response.Body)
+				response.Body.Close()
+				status := test.status
+				if status == 200 && strings.HasSuffix(url, "nothing") {
+					status = 404
+				}
+				if response.StatusCode != status {
+					t.Errorf("%s %s %+v: %d %s", version, url, test, response.StatusCode, body)
+				}
+			}
+		}
+		_ = s
+	}
+}
+
+// A refused caller who never sends the body that he announced costs no connection for long.
+func TestRefusedCallersAreNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	_, address := realPort(t, "tcp", Options{Trust: Trust{Secret: func() string { return "sesame-sesame-sesame" }}})
+	for _, path := range []string{"/", packhorsev1connect.RefServiceResolveProcedure} {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(patience))
+		fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n", path)
+		answer, err := io.ReadAll(conn)
+		if err != nil || !bytes.HasPrefix(answer, []byte("HTTP/1.1 401 ")) || !bytes.Contains(answer, []byte("\r\nConnection: close\r\n")) {
+			t.Errorf("%s: %v after %s", path, err, answer)
+		}
+	}
+}
+
+// Connections of nobody push out each other, and not those of who is known.
+func TestTooManyStrangers(t *testing.T) {
+	t.Parallel()
+	s, address := realPort(t, "tcp", Options{})
+	s.strangers.max = 3
+	known := packhorsev1connect.NewRefServiceClient(http2Client(t, "tcp", address), "http://"+address, connect.WithGRPC())
+	ask := func() {
+		t.Helper()
+		if _, err := known.Resolve(t.Context(), connect.NewRequest(&packhorsev1.ResolveRequest{Repository: "app", Name: "HEAD"})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ask()
+	var conns []net.Conn
+	for range 5 {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		conns = append(conns, conn)
+	}
+	for i, conn := range conns[:2] {
+		_ = conn.SetReadDeadline(time.Now().Add(patience))
+		if _, err := conn.Read(make([]byte, 1)); err == nil || strings.Contains(err.Error(), "timeout") {
+			t.Errorf("stranger %d stays: %v", i, err)
+		}
+	}
+	for _, conn := range conns[2:] {
+		_ = conn.SetDeadline(time.Now().Add(patience))
+		fmt.Fprintf(conn, "GET / HTTP/1.0\r\nHost: localhost\r\n\r\n")
+		if answer, err := io.ReadAll(conn); err != nil || !bytes.Contains(answer, []byte(" 404 ")) {
+			t.Errorf("%v after %s", err, answer)
+		}
+	}
+	ask()
+	s.strangers.mu.Lock()
+	defer s.strangers.mu.Unlock()
+	if s.strangers.order.Len() != 0 || len(s.strangers.in) != 0 {
+		t.Errorf("%d strangers are left", s.strangers.order.Len())
+	}
+}
+
+// Calls whose requests are not read do not stop the others of their connection.
+func TestUnreadCallsStopNoOthers(t *testing.T) {
+	t.Parallel()
+	s, address := realPort(t, "tcp", Options{})
+	blocked, free := make(chan struct{}, 8), make(chan struct{})
+	s.mux.HandleFunc("/deaf", func(http.ResponseWriter, *http.Request) {
+		blocked <- struct{}{}
+		<-free
+	})
+	client := http2Client(t, "tcp", address)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	defer close(free)
+	for range cap(blocked) {
+		go func() {
+			request, _ := http.NewRequestWithContext(ctx, "POST", "http://"+address+"/deaf", zeros{})
+			if response, err := client.Do(request); err == nil {
+				response.Body.Close()
+			}
+		}()
+	}
+	for range cap(blocked) {
+		<-blocked
+	}
+	refs := packhorsev1connect.NewRefServiceClient(client, "http://"+address, connect.WithGRPC())
+	for range 100 { // while the streams fill
+		limit, end := context.WithTimeout(ctx, patience)
+		if _, err := refs.Resolve(limit, connect.NewRequest(&packhorsev1.ResolveRequest{Repository: "app", Name: strings.Repeat("x", 1000)})); connect.CodeOf(err) != connect.CodeNotFound {
+			t.Fatal(err)
+		}
+		end()
+	}
+}
+
+// zeros never end.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
+
+func TestRefusalsDoNotFillTheLog(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	clock := time.Now()
+	c := newComplaints(slog.New(slog.NewTextHandler(&out, nil)))
+	c.now = func() time.Time { return clock }
+	lines := func(want int) {
+		t.Helper()
+		if n := strings.Count(out.String(), "\n"); n != want {
+			t.Fatalf("%d lines, want %d:\n%s", n, want, out.String())
+		}
+	}
+	for port := range 100 {
+		c.refused(fmt.Sprintf("10.0.0.1:%d", 1000+port), noSecret)
+	}
+	c.refused("@", noSecret)
+	lines(2)
+	clock = clock.Add(complainEvery)
+	c.refused("10.0.0.1:9", wrongSecret)
+	lines(3)
+	for i := range 2 * maxComplaints {
+		c.refused(fmt.Sprintf("[fd00::%x]:1", i), noSecret)
+	}
+	if n := strings.Count(out.String(), "\n"); n > 3+maxComplaints || len(c.said) > maxComplaints {
+		t.Errorf("%d lines, %d addresses remembered", n, len(c.said))
+	}
+	clock = clock.Add(complainEvery)
+	c.refused("10.0.0.2:9", noSecret)
+	if !strings.Contains(out.String(), "more_since_last=99 ") && !strings.Contains(out.String(), "more_since_last=99\n") {
+		t.Errorf("what was left out is not told:\n%.2000s", out.String())
+	}
+	if len(c.said) != 1 {
+		t.Errorf("%d addresses remembered", len(c.said))
+	}
+}
+
+// issue makes a certificate, of parent or of its own.
+func issue(t *testing.T, name string, parent *tls.Certificate, until time.Time) *tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: until,
+		IsCA: parent == nil, BasicConstraintsValid: true, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	by, signer := template, any(key)
+	if parent != nil {
+		by, signer = parent.Leaf, parent.PrivateKey
+	}
+	raw, err := x509.CreateCertificate(rand.Reader, template, by, &key.PublicKey, signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &tls.Certificate{Certificate: [][]byte{raw}, PrivateKey: key, Leaf: leaf}
+}
+
+// A connection outlives what was known of its caller when it began.
+func TestCertificatesAreLookedAtAgain(t *testing.T) {
+	t.Parallel()
+	pool := func(of *tls.Certificate) *x509.CertPool {
+		p := x509.NewCertPool()
+		p.AddCert(of.Leaf)
+		return p
+	}
+	later := time.Now().Add(time.Hour)
+	ours, other := issue(t, "ours", nil, later), issue(t, "other", nil, later)
+	good, old := issue(t, "caller", ours, later), issue(t, "caller", ours, time.Now().Add(-time.Minute))
+	now := pool(ours)
+	trust := Trust{Certificates: true, Authorities: func() *x509.CertPool { return now }}
+	c := new(connection)
+	call := func(with *tls.Certificate) error {
+		chain := []*x509.Certificate{with.Leaf, ours.Leaf}
+		r := &http.Request{TLS: &tls.ConnectionState{PeerCertificates: chain[:1], VerifiedChains: [][]*x509.Certificate{chain}}}
+		_, err := trust.identify(r.WithContext(context.WithValue(t.Context(), connectionKey{}, c)))
+		return err
+	}
+	if err := call(good); err != nil || c.verified.Load() != now {
+		t.Errorf("a good certificate: %v", err)
+	}
+	if err := call(old); err != expired {
+		t.Errorf("an expired one: %v", err)
+	}
+	now = pool(other)
+	if err := call(good); err != notVerified {
+		t.Errorf("one whose authority is not trusted any more: %v", err)
+	}
+	now = pool(ours)
+	if err := call(good); err != nil {
+		t.Errorf("one whose authority is trusted again: %v", err)
+	}
+}
