@@ -32,6 +32,7 @@ type pair struct {
 	proxy         *faultProxy // nil: there is none
 	nodeConfig    string
 	gatewayConfig string
+	namespace     string                 // the node's network namespace; "": none of its own
 	base          map[*serverProcess]int // sockets of a process that has served and rests
 }
 
@@ -86,7 +87,12 @@ func (p *pair) write(name, text string, mode os.FileMode) string {
 
 func (p *pair) start(args ...string) *serverProcess {
 	p.Helper()
-	s, err := startServer(p.dir, append(gittest.Env(), "GORACE=atexit_sleep_ms=0"), append(args, "--ops", "127.0.0.1:0", "--log-format", "json"))
+	args = append(args, "--ops", "127.0.0.1:0", "--log-format", "json")
+	cmd := exec.Command(filepath.Join(binDir, "packhorse"), args...)
+	if args[0] == "storage" && p.namespace != "" {
+		cmd = exec.Command("ip", append([]string{"netns", "exec", p.namespace, cmd.Path}, args...)...) // becomes the process
+	}
+	s, err := startProcess(args[0], cmd, p.dir, append(gittest.Env(), "GORACE=atexit_sleep_ms=0"))
 	if err != nil {
 		p.Fatal(err)
 	}

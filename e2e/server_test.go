@@ -107,8 +107,12 @@ type serverProcess struct {
 
 // startServer starts packhorse and waits for its first word: where it serves, or that it ended.
 func startServer(dir string, env, args []string) (*serverProcess, error) {
-	p := &serverProcess{name: args[0], ended: make(chan struct{})}
-	p.cmd = exec.Command(filepath.Join(binDir, "packhorse"), args...)
+	return startProcess(args[0], exec.Command(filepath.Join(binDir, "packhorse"), args...), dir, env)
+}
+
+// startProcess is startServer with a command that runs packhorse.
+func startProcess(name string, cmd *exec.Cmd, dir string, env []string) (*serverProcess, error) {
+	p := &serverProcess{name: name, cmd: cmd, ended: make(chan struct{})}
 	p.cmd.Dir = dir
 	p.cmd.Env = env
 	stderr, err := p.cmd.StderrPipe()
