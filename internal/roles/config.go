@@ -89,10 +89,10 @@ type StorageConfig struct {
 	// File with the certificates (PEM) of those who sign gateways' certificates. With it a caller without such a certificate is refused.
 	ClientCA string `toml:"client_ca"`
 
-	// The most side channels that may be open.
+	// The most side channels that may be open; if several callers have some, each at most three quarters of it.
 	Channels int `toml:"channels"`
 
-	// How long a side channel may stay open without a transfer. Gateways close theirs after half of it.
+	// How long a side channel may stay open without a transfer. Gateways are told, and close theirs after half of it at the latest.
 	ChannelIdle Duration `toml:"channel_idle"`
 
 	// How long one side of a side channel may keep the other waiting in the middle of a transfer before the channel is cut.
@@ -308,7 +308,7 @@ func DefaultConfig() Config {
 			MaxHeader:     64 << 10,
 			MaxBody:       64 << 20,
 		},
-		Storage:  StorageConfig{SocketMode: 0o600, Channels: 4096, ChannelIdle: Duration{2 * time.Minute}, Stall: Duration{time.Minute}},
+		Storage:  StorageConfig{SocketMode: 0o600, Channels: 4096, ChannelIdle: Duration{30 * time.Second}, Stall: Duration{time.Minute}},
 		Ops:      OpsConfig{Address: "127.0.0.1:9090"},
 		Shutdown: ShutdownConfig{Grace: Duration{30 * time.Second}},
 		Cache: CacheConfig{

@@ -128,7 +128,7 @@ func (n *remoteNodes) connect(c NodeConfig) (remoteNode, error) {
 	}
 	options := remote.Options{
 		Name: c.Name, Address: c.Address, InBand: c.Transport == transportInBand, Metrics: n.metrics, Log: n.log,
-		Channels: n.channels, ChannelIdle: n.storage.ChannelIdle.Duration / 2, ChannelStall: n.storage.Stall.Duration, Pump: n.pump,
+		Channels: n.channels, ChannelStall: n.storage.Stall.Duration, Pump: n.pump,
 	}
 	if trust.secret != nil {
 		options.Secret = trust.secret.Get

@@ -12,6 +12,8 @@ type Channel struct {
 	released bool
 	sending  direction
 	getting  direction
+	due      bool // the peer has sent all
+	waiting  bool // for a header of the peer's
 }
 
 // direction is how far one direction of a transfer is.
@@ -44,6 +46,34 @@ func (c *Channel) Send(length int64) *Sender {
 
 // Receive gives the peer's direction.
 func (c *Channel) Receive() *Receiver { return &c.receiver }
+
+// Due says that the peer has told elsewhere that it has sent all: from now on a header that does not come within the limit (Stall) closes the
+// channel. Anybody may call it.
+func (c *Channel) Due() {
+	l := c.link
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.running != c || c.released || l.closed {
+		return
+	}
+	if c.due = true; c.waiting {
+		l.limitRead(l.limits.stall)
+	}
+}
+
+// await notes that the peer's next header is waited for. With link.mu held, as arrive.
+func (c *Channel) await() {
+	if c.waiting = true; c.due {
+		c.link.limitRead(c.link.limits.stall)
+	}
+}
+
+// arrive ends what await began.
+func (c *Channel) arrive() {
+	if c.waiting = false; c.due {
+		c.link.limitRead(0)
+	}
+}
 
 // Abort gives the transfer up and closes the channel. What waits on it fails with Cancelled. After Release it does nothing.
 func (c *Channel) Abort() {

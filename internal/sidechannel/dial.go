@@ -24,24 +24,25 @@ const (
 	maxRefusal     = 1 << 10          // bytes of a refusal's text
 )
 
-// dial connects to the node and asks for a channel. The connection is closed when the context ends meanwhile.
-func (p *Pool) dial(ctx context.Context) (socket, string, error) {
+// dial connects to the node and asks for a channel: its connection, its name, and how long it may be idle. The connection is closed when the
+// context ends meanwhile.
+func (p *Pool) dial(ctx context.Context) (socket, string, time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeLimit)
 	defer cancel()
 	conn, err := p.o.Dial(ctx)
 	if err != nil {
-		return socket{}, "", p.dialError(ctx, err)
+		return socket{}, "", 0, p.dialError(ctx, err)
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	sock, name, err := p.handshake(ctx, conn)
+	sock, name, idle, err := p.handshake(ctx, conn)
 	if !stop() && err == nil {
 		err = context.Cause(ctx) // closed meanwhile
 	}
 	if err != nil {
 		conn.Close()
-		return socket{}, "", p.dialError(ctx, err)
+		return socket{}, "", 0, p.dialError(ctx, err)
 	}
-	return sock, name, nil
+	return sock, name, idle, nil
 }
 
 func (p *Pool) dialError(ctx context.Context, err error) error {
@@ -55,36 +56,40 @@ func (p *Pool) dialError(ctx context.Context, err error) error {
 	return fault.Wrap(fault.Unavailable, "no side channel to the node can be opened; try again", err)
 }
 
-// handshake asks for a channel, and gives its name.
-func (p *Pool) handshake(ctx context.Context, conn net.Conn) (socket, string, error) {
+// handshake asks for a channel.
+func (p *Pool) handshake(ctx context.Context, conn net.Conn) (socket, string, time.Duration, error) {
 	if t, ok := conn.(*tls.Conn); ok {
 		if err := t.HandshakeContext(ctx); err != nil {
-			return socket{}, "", err
+			return socket{}, "", 0, err
 		}
 		if chosen := t.ConnectionState().NegotiatedProtocol; chosen != "http/1.1" && chosen != "" {
-			return socket{}, "", fmt.Errorf("the node has chosen %q where http/1.1 is needed", chosen)
+			return socket{}, "", 0, fmt.Errorf("the node has chosen %q where http/1.1 is needed", chosen)
 		}
 	}
 	if _, err := conn.Write(p.request()); err != nil {
-		return socket{}, "", err
+		return socket{}, "", 0, err
 	}
 	head, err := readHead(conn)
 	if err != nil {
-		return socket{}, "", fmt.Errorf("read the answer to a request for a side channel: %w", err)
+		return socket{}, "", 0, fmt.Errorf("read the answer to a request for a side channel: %w", err)
 	}
 	answer, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(head)), nil)
 	if err != nil {
-		return socket{}, "", err
+		return socket{}, "", 0, err
 	}
 	if answer.StatusCode != http.StatusSwitchingProtocols {
-		return socket{}, "", refusal(head, conn)
+		return socket{}, "", 0, refusal(head, conn)
 	}
 	name := answer.Header.Get(nameHeader)
 	if random, err := hex.DecodeString(name); !hasToken(answer.Header, "Upgrade", protocol) || err != nil || len(random) != nameLength/2 {
-		return socket{}, "", errors.New("the node's answer opens something else than a side channel")
+		return socket{}, "", 0, errors.New("the node's answer opens something else than a side channel")
+	}
+	idle := p.limits.idle
+	if theirs, err := strconv.ParseUint(answer.Header.Get(idleHeader), 10, 31); err == nil {
+		idle = min(idle, time.Duration(theirs)*time.Millisecond/2)
 	}
 	sock, err := newSocket(conn, &p.limits)
-	return sock, name, err
+	return sock, name, idle, err
 }
 
 // request is the request for a channel.

@@ -46,6 +46,7 @@ type link struct {
 	limits *limits
 	owner  owner
 	name   string
+	idle   time.Duration
 	caller string // whom the node has authenticated; "" at the gateway
 	opener bool   // the gateway's end
 
@@ -58,6 +59,7 @@ type link struct {
 	mu       sync.Mutex
 	changed  chan struct{} // closed and made anew with each change that somebody could wait for
 	next     uint64        // the running transfer's number, or that of the next one
+	opening  bool          // the peer may not know of it yet
 	running  *Channel      // nil: idle
 	first    *header       // the peer's first header of transfer next
 	closed   bool
@@ -66,13 +68,13 @@ type link struct {
 	deadline time.Time // of timer; zero: it means nothing
 }
 
-func newLink(s socket, limits *limits, owner owner, name string) *link {
+func newLink(s socket, limits *limits, owner owner, name string, idle time.Duration) *link {
 	l := &link{
-		socket: s, limits: limits, owner: owner, name: name, next: 1,
+		socket: s, limits: limits, owner: owner, name: name, idle: idle, next: 1,
 		resume: make(chan struct{}, 1), done: make(chan struct{}), changed: make(chan struct{}),
 	}
-	l.deadline = time.Now().Add(limits.idle)
-	l.timer = time.AfterFunc(limits.idle, l.expire)
+	l.deadline = time.Now().Add(idle)
+	l.timer = time.AfterFunc(idle, l.expire)
 	limits.metrics.idle.Inc()
 	return l
 }
@@ -196,7 +198,7 @@ func (l *link) settle() {
 	l.limits.metrics.idle.Inc()
 	l.running, l.first = nil, nil
 	l.next++
-	l.limit(l.limits.idle)
+	l.limit(l.idle)
 	l.notify()
 	l.resume <- struct{}{}
 	if !l.owner.settled(l) {

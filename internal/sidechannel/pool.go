@@ -24,7 +24,7 @@ type PoolOptions struct {
 	Header  func() http.Header // the credentials of a control call, as they are now; may be nil
 	Pump    *bulk.Pump
 	MaxIdle int           // channels that are kept for later
-	Idle    time.Duration // for how long; shorter than the node's
+	Idle    time.Duration // for how long, and no longer than half of what the node says
 	Stall   time.Duration // how long the node may take nothing, send nothing of what it announced, or not acknowledge
 	Metrics *Metrics
 	Log     *slog.Logger
@@ -36,10 +36,11 @@ type Pool struct {
 	limits limits
 	watch  sync.WaitGroup
 
-	mu     sync.Mutex
-	closed bool
-	links  map[*link]bool
-	idle   []*link // the last used one last
+	mu      sync.Mutex
+	closed  bool
+	retired bool
+	links   map[*link]bool
+	idle    []*link // the last used one last
 }
 
 // NewPool makes a Pool. It opens nothing yet.
@@ -90,7 +91,7 @@ func (p *Pool) pop() *link {
 
 // open opens a channel.
 func (p *Pool) open(ctx context.Context) (*Channel, error) {
-	sock, name, err := p.dial(ctx)
+	sock, name, idle, err := p.dial(ctx)
 	if err != nil {
 		result := "failed"
 		if fault.Is(err, fault.Exhausted) {
@@ -99,7 +100,7 @@ func (p *Pool) open(ctx context.Context) (*Channel, error) {
 		p.limits.metrics.opened.WithLabelValues(result).Inc()
 		return nil, err
 	}
-	l := newLink(sock, &p.limits, p, name)
+	l := newLink(sock, &p.limits, p, name, idle)
 	l.opener = true
 	p.mu.Lock()
 	closed := p.closed
@@ -155,11 +156,30 @@ func (p *Pool) Close() error {
 	return nil
 }
 
+// Retire keeps no channels any more: it closes those that are idle; each of the others is closed when its transfer has ended. Get goes on to open
+// channels. It reports whether none is left.
+func (p *Pool) Retire() (empty bool) {
+	p.mu.Lock()
+	p.retired = true
+	all := append([]*link(nil), p.idle...)
+	p.mu.Unlock()
+	for _, l := range all {
+		l.mu.Lock()
+		if l.running == nil {
+			l.close(closeSurplus, nil)
+		}
+		l.mu.Unlock()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.links) == 0
+}
+
 // settled implements owner: it keeps a channel for later, if it has not enough of them.
 func (p *Pool) settled(l *link) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || len(p.idle) >= p.o.MaxIdle {
+	if p.closed || p.retired || len(p.idle) >= p.o.MaxIdle {
 		return false
 	}
 	p.idle = append(p.idle, l)

@@ -149,11 +149,15 @@ func (r *Receiver) begin() error {
 	}
 	l := r.c.link
 	l.mu.Lock()
-	for l.running == r.c && !r.c.released && !l.closed && l.first == nil {
-		changed := l.changed
-		l.mu.Unlock()
-		<-changed
-		l.mu.Lock()
+	if l.running == r.c && !r.c.released && !l.closed && l.first == nil {
+		r.c.await()
+		for l.running == r.c && !r.c.released && !l.closed && l.first == nil {
+			changed := l.changed
+			l.mu.Unlock()
+			<-changed
+			l.mu.Lock()
+		}
+		r.c.arrive()
 	}
 	first := l.first
 	if l.running == r.c && !l.closed && !r.c.released && first.kind == start {
@@ -196,18 +200,12 @@ func (r *Receiver) next() error {
 	if err := r.usable(); err != nil {
 		return err
 	}
-	if r.length >= 0 {
-		r.c.link.limitRead(r.c.link.limits.stall) // the END is due
-	}
-	h, err := r.c.link.readHeader()
+	h, err := r.nextHeader()
 	if err != nil {
 		if errors.Is(err, errHeader) {
 			return r.wrong(err)
 		}
 		return r.broken(unexpected(err))
-	}
-	if r.length >= 0 {
-		r.c.link.limitRead(0)
 	}
 	switch {
 	case h.transfer != r.c.transfer:
@@ -222,6 +220,20 @@ func (r *Receiver) next() error {
 	}
 	r.left = h.length
 	return nil
+}
+
+// nextHeader waits for a header. If the length is known, it is the END, and due.
+func (r *Receiver) nextHeader() (header, error) {
+	l := r.c.link
+	l.mu.Lock()
+	r.c.due = r.c.due || r.length >= 0
+	r.c.await()
+	l.mu.Unlock()
+	h, err := l.readHeader()
+	l.mu.Lock()
+	r.c.arrive()
+	l.mu.Unlock()
+	return h, err
 }
 
 // usable keeps a receiver that was left over from reading another transfer's bytes.

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -21,7 +22,7 @@ import (
 // Options says how a node serves channels; zero values choose the defaults.
 type Options struct {
 	Pump    *bulk.Pump
-	Max     int           // channels at once
+	Max     int           // channels at once; if there are several callers, each has at most three quarters of them
 	Idle    time.Duration // how long a channel may be unused
 	Stall   time.Duration // how long a peer may take nothing, send nothing of what it announced, or not acknowledge
 	Wait    time.Duration // how long a claim waits for the transfer before to be acknowledged
@@ -39,6 +40,7 @@ type Server struct {
 	mu     sync.Mutex
 	closed bool
 	count  int                         // links, and requests that are about to be one
+	counts map[string]int              // of each caller
 	links  map[[sha256.Size]byte]*link // by the hash of their names: how long a look-up takes tells nothing about a name
 }
 
@@ -49,9 +51,12 @@ func NewServer(o Options) *Server {
 			pump: o.Pump, idle: positive(o.Idle, defaultNodeIdle), stall: positive(o.Stall, defaultStall),
 			metrics: o.Metrics, log: o.Log, buffers: &buffers{},
 		},
-		max:   int(positive(time.Duration(o.Max), defaultMax)),
-		wait:  positive(o.Wait, 10*time.Second),
-		links: map[[sha256.Size]byte]*link{},
+		max:    o.Max,
+		wait:   positive(o.Wait, 10*time.Second),
+		counts: map[string]int{}, links: map[[sha256.Size]byte]*link{},
+	}
+	if s.max <= 0 {
+		s.max = defaultMax
 	}
 	return s
 }
@@ -84,7 +89,7 @@ func (s *Server) Upgrade(w http.ResponseWriter, r *http.Request, caller string) 
 		refuse(http.StatusBadRequest, "a request for a side channel has no body")
 		return
 	}
-	if err := s.reserve(); err != nil {
+	if err := s.reserve(caller); err != nil {
 		s.limits.metrics.opened.WithLabelValues("full").Inc()
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, fault.Message(err), http.StatusServiceUnavailable)
@@ -92,15 +97,15 @@ func (s *Server) Upgrade(w http.ResponseWriter, r *http.Request, caller string) 
 	}
 	if err := s.open(w, caller); err != nil {
 		s.mu.Lock()
-		s.count--
+		s.leave(caller)
 		s.mu.Unlock()
 		s.limits.metrics.opened.WithLabelValues("failed").Inc()
 		s.limits.log.Warn("cannot open a side channel", "caller", caller, "err", err)
 	}
 }
 
-// reserve takes a place for a channel.
-func (s *Server) reserve() error {
+// reserve takes a place for a channel of caller's.
+func (s *Server) reserve(caller string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -108,9 +113,20 @@ func (s *Server) reserve() error {
 		return fault.New(fault.Unavailable, "this node is about to end")
 	case s.count >= s.max:
 		return fault.New(fault.Exhausted, "this node has %d side channels, as many as it may have", s.max)
+	case s.count > s.counts[caller] && s.counts[caller] >= max(1, s.max/4*3):
+		return fault.New(fault.Exhausted, "this caller has %d of this node's %d side channels, and is not the only one", s.counts[caller], s.max)
 	}
 	s.count++
+	s.counts[caller]++
 	return nil
+}
+
+// leave gives a place back. With s.mu held.
+func (s *Server) leave(caller string) {
+	s.count--
+	if s.counts[caller]--; s.counts[caller] == 0 {
+		delete(s.counts, caller)
+	}
 }
 
 // open takes the connection over. After an error there is no channel.
@@ -130,8 +146,8 @@ func (s *Server) open(w http.ResponseWriter, caller string) error {
 	var random [nameLength / 2]byte
 	_, _ = rand.Read(random[:]) // never fails
 	name := hex.EncodeToString(random[:])
-	l := newLink(sock, &s.limits, s, name)
-	l.caller, l.head = caller, head
+	l := newLink(sock, &s.limits, s, name, s.limits.idle)
+	l.caller, l.head, l.opening = caller, head, true
 
 	s.mu.Lock()
 	if s.closed {
@@ -144,11 +160,17 @@ func (s *Server) open(w http.ResponseWriter, caller string) error {
 	s.mu.Unlock()
 	s.limits.metrics.opened.WithLabelValues("ok").Inc()
 
-	answer := "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + protocol + "\r\n" + nameHeader + ": " + name + "\r\n\r\n"
-	l.mu.Lock() // the peer may claim before this is done
-	if err := l.write([]byte(answer), s.limits.stall); err != nil {
+	// The peer may claim before this is done; the claim waits.
+	answer := fmt.Sprintf("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n%s: %s\r\n%s: %d\r\n\r\n",
+		protocol, nameHeader, name, idleHeader, s.limits.idle.Milliseconds())
+	limit := time.AfterFunc(handshakeLimit, func() { l.shut(closeStall, errors.New("the peer did not take the answer")) })
+	err = l.write([]byte(answer), s.limits.stall)
+	limit.Stop()
+	l.mu.Lock()
+	if l.opening = false; err != nil {
 		l.close(closePeer, err)
 	}
+	l.notify()
 	l.mu.Unlock()
 	go func() {
 		defer s.watch.Done()
@@ -182,9 +204,9 @@ func (s *Server) Claim(ctx context.Context, name string, transfer uint64, caller
 	defer timeout.Stop()
 	for {
 		l.mu.Lock()
-		next, running, changed := l.next, l.running != nil, l.changed
+		next, running, opening, changed := l.next, l.running != nil, l.opening, l.changed
 		var c *Channel
-		if !l.closed && !running && transfer == next {
+		if !l.closed && !running && !opening && transfer == next {
 			c = l.acquire()
 		}
 		closed := l.closed
@@ -196,6 +218,7 @@ func (s *Server) Claim(ctx context.Context, name string, transfer uint64, caller
 			return nil, refuse("unknown", fault.Unavailable, "there is no such side channel, or it is closed")
 		case transfer < next || transfer == next && running:
 			return nil, refuse("replayed", fault.Denied, "this transfer has been claimed already")
+		case opening && transfer == next:
 		case transfer != next+1 || !running:
 			return nil, refuse("number", fault.Invalid, "this is not the side channel's next transfer")
 		}
@@ -233,7 +256,7 @@ func (s *Server) settled(*link) bool { return true }
 func (s *Server) gone(l *link) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.count--
+	s.leave(l.caller)
 	delete(s.links, sha256.Sum256([]byte(l.name)))
 }
 

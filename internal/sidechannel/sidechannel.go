@@ -17,6 +17,7 @@
 //	Connection: Upgrade
 //	Upgrade: packhorse-channel/1
 //	Packhorse-Channel: <name: 128 random bits, 32 lower-case hexadecimal digits>
+//	Packhorse-Channel-Idle: <milliseconds after which the node closes the channel if it is not used>
 //
 // and from there on the connection is a channel. Any other status is a refusal with a sentence of text: 503 with Retry-After if the
 // node has too many channels or ends, 426 if the request asks for something else, and what the node says to wrong credentials.
@@ -57,8 +58,10 @@
 // reason. So a direction without its END is not whole, and no byte of one transfer can reach another.
 //
 // Limits: a peer that takes nothing, or sends nothing of what a header has announced, is cut off after a time (Stall), as is one that does
-// not acknowledge. Waiting for a header has no limit while a transfer runs: the control call beside it has. A channel that
-// nobody uses is closed by either side after a time (Idle; the gateway's is shorter). The node has at most so many channels (Max).
+// not acknowledge. Waiting for a header has no limit while a transfer runs, until the control call beside it has said that all was sent (Due). A
+// channel that nobody uses is closed by either side after a time (Idle), by the gateway after half of the node's at the latest: so a channel is not
+// announced while the node gives it up, and what a gateway leaves behind that was stopped or cut off is gone soon. The node has at most so many
+// channels (Max), and if there are several callers, each at most three quarters of them.
 package sidechannel
 
 import (
@@ -77,15 +80,16 @@ const Path = "/packhorse/channel"
 const (
 	protocol   = "packhorse-channel/1"
 	nameHeader = "Packhorse-Channel"
+	idleHeader = "Packhorse-Channel-Idle"
 	nameLength = 32
 )
 
 // Defaults of the limits.
 const (
 	defaultMax      = 4096
-	defaultMaxIdle  = 64
-	defaultNodeIdle = 5 * time.Minute
-	defaultPoolIdle = 2 * time.Minute
+	defaultMaxIdle  = 1024
+	defaultNodeIdle = 30 * time.Second
+	defaultPoolIdle = 10 * time.Second
 	defaultStall    = time.Minute
 )
 
