@@ -320,3 +320,27 @@ func TestPanicAtANode(t *testing.T) {
 		t.Errorf("%+v", n)
 	}
 }
+
+// A connection that was kept for too long is not the node's failure: the same node is asked again, once.
+func TestStaleRoads(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ stale, status int }{{1, 200}, {2, 503}} {
+		t.Run(fmt.Sprint(test.stale), func(t *testing.T) {
+			t.Parallel()
+			asked := 0
+			s := replicas(t, options{}, session(func(_ context.Context, reply protocol.Reply) error {
+				if asked++; asked <= test.stale {
+					return &protocol.StaleRoad{Err: fault.New(fault.Unavailable, "it was dead")}
+				}
+				_, err := reply.Write([]byte("0008pack0000"))
+				return err
+			}))
+			c := s.dial()
+			go io.WriteString(c, post(fmt.Sprintf("Content-Length: %d", len(lsRefs)))+lsRefs)
+			response, body, err := c.answer()
+			if err != nil || response.StatusCode != test.status || asked != 2 {
+				t.Errorf("%s %q, %v, asked %d times", response.Status, body, err, asked)
+			}
+		})
+	}
+}

@@ -17,7 +17,8 @@ const maxTries = 4
 // What a node says of the request (NotFound, Denied, Invalid) is an answer: replicas agree on it, and asking another one would hide that
 // they do not. So is Deadline: the next one would take as long. Another node is asked after Unavailable and Internal; after Exhausted,
 // because it may have room; after Corrupt, because it has another disk; and after Cancelled, if it was not the client who went away:
-// so a node gives up that comes to its end. None of this holds for what the gateway itself refuses.
+// so a node gives up that comes to its end. None of this holds for what the gateway itself refuses. After a connection that was kept for too
+// long (protocol.StaleRoad) the same node may be asked once more.
 func (e *exchange) relay(ask func(Node) (protocol.Outcome, error)) {
 	m, err := e.Router.assign(e.repo, nil)
 	if err != nil {
@@ -25,6 +26,7 @@ func (e *exchange) relay(ask func(Node) (protocol.Outcome, error)) {
 		return
 	}
 	var told error // of the failures so far, the one with the best advice for the client
+	stale := false
 	for {
 		e.node = m.Name
 		if !e.try(m, ask) {
@@ -34,6 +36,9 @@ func (e *exchange) relay(ask func(Node) (protocol.Outcome, error)) {
 			told = e.err
 		}
 		failed := append(e.failed, m.Name)
+		if _, ok := errors.AsType[*protocol.StaleRoad](e.err); ok && !stale {
+			stale, failed = true, e.failed
+		}
 		if len(failed) == maxTries || !e.reply.body.rewind() {
 			break
 		}
@@ -64,6 +69,9 @@ func (e *exchange) try(m *member, ask func(Node) (protocol.Outcome, error)) (aga
 		e.err = &fault.Error{
 			Kind: fault.Unavailable, Msg: "the storage node " + m.Name + " gave the request up; try again", RetryAfter: time.Second, Err: e.err,
 		}
+	}
+	if _, ok := errors.AsType[*protocol.StaleRoad](e.err); ok {
+		return !e.reply.begun
 	}
 	v = judge(fault.KindOf(e.err))
 	return v != verdict{} && !e.reply.begun

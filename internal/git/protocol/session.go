@@ -33,6 +33,13 @@ type ToldClient struct{ Err error }
 func (e *ToldClient) Error() string { return e.Err.Error() }
 func (e *ToldClient) Unwrap() error { return e.Err }
 
+// StaleRoad is an error of a connection that was kept from an earlier answer and turned out to be dead. The client has seen nothing; the same
+// node may be asked once more.
+type StaleRoad struct{ Err error }
+
+func (e *StaleRoad) Error() string { return e.Err.Error() }
+func (e *StaleRoad) Unwrap() error { return e.Err }
+
 // Outcome tells what a session did, for the log and the metrics.
 type Outcome struct {
 	Command Command // "" if the request was none
