@@ -72,12 +72,20 @@ func (r *reply) Bulk() error {
 		}
 		r.road = "channel"
 		if r.channel, err = r.Channels.Claim(r.ctx, road.Channel.GetName(), road.Channel.GetTransfer(), r.caller); err != nil {
-			return err
+			return ofRoad(err)
 		}
 		r.abort = context.AfterFunc(r.ctx, r.channel.Abort)
 		return nil
 	}
 	return fault.New(fault.Invalid, "this node does not know the road that the caller named")
+}
+
+// ofRoad is the error of a claim as the call's: it is one between gateway and node, and says nothing of the repository.
+func ofRoad(err error) error {
+	if fault.Is(err, fault.Cancelled) || fault.Is(err, fault.Deadline) {
+		return err
+	}
+	return fault.Wrap(fault.Unavailable, "the side channel for the answer cannot be used; try again", err)
 }
 
 // out begins the answer on the channel.
