@@ -6,6 +6,9 @@ import (
 	"io"
 	"time"
 
+	"connectrpc.com/connect"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
@@ -18,10 +21,10 @@ const lastWord = 2 * time.Second
 // byChannel relays an answer that comes on a side channel. The call is watched meanwhile: what the node has to say of a failure, it says
 // there.
 func (r *relay) byChannel() (*packhorsev1.End, error) {
-	c, err := r.node.pool.Get(r.ctx)
+	c, err := r.pool.Get(r.ctx)
 	if err != nil {
 		r.node.lost(err)
-		return nil, err
+		return nil, r.ofRoad(err)
 	}
 	defer c.Release() // closes it, unless both directions have ended well
 	defer context.AfterFunc(r.ctx, c.Abort)()
@@ -34,7 +37,12 @@ func (r *relay) byChannel() (*packhorsev1.End, error) {
 	receiver := c.Receive()
 	failed := r.copy(receiver)
 	if failed == nil {
-		if err := <-word; err != nil {
+		patience := time.AfterFunc(r.node.stall(), r.leave)
+		err := <-word
+		if !patience.Stop() && err != nil && r.ctx.Err() == nil {
+			err = r.cut(errors.New("the call does not end after the side channel"))
+		}
+		if err != nil {
 			return nil, err
 		}
 		return r.part.other.GetEnd(), nil
@@ -50,15 +58,39 @@ func (r *relay) byChannel() (*packhorsev1.End, error) {
 	switch said := r.part.other.GetEnd().GetFault(); {
 	case r.ctx.Err() != nil:
 		return nil, r.ctx.Err()
-	case err != nil && !patience.Stop():
-		return nil, failed
-	case err != nil:
-		return nil, err
+	case err != nil && patience.Stop():
+		failed = err
 	case said != nil:
 		r.outcome = outcomeOf(r.part.other.GetEnd().GetOutcome())
 		return nil, faultrpc.Fault(said)
+	default:
+		failed = r.ofRoad(failed)
+	}
+	if c.Transfer() > 1 && r.sent == 0 && !r.lost && fault.Is(failed, fault.Unavailable) {
+		return nil, &protocol.StaleRoad{Err: failed}
 	}
 	return nil, failed
+}
+
+// ofRoad is a failure of a side channel as it is told: whatever it is called there, it says nothing of the repository, and nothing for clients.
+func (r *relay) ofRoad(err error) error {
+	switch {
+	case r.ctx.Err() != nil:
+		return r.ctx.Err()
+	case fault.Is(err, fault.Exhausted):
+		return err
+	}
+	return &fault.Error{
+		Kind: fault.Unavailable, Msg: "the connection for packs to the storage node " + r.node.Name + " failed; try again", RetryAfter: time.Second, Err: err,
+	}
+}
+
+// stall is how long the node may keep silent where all was said.
+func (n *Node) stall() time.Duration {
+	if n.ChannelStall > 0 {
+		return n.ChannelStall
+	}
+	return time.Minute
 }
 
 // listen waits for the last part on the call. If that is no good one, nothing more is to be expected of the channel.
@@ -72,6 +104,7 @@ func (r *relay) listen(c *sidechannel.Channel) error {
 		if errors.Is(err, io.EOF) {
 			return r.cut(errors.New("the call ended without an end of the answer"))
 		}
+		r.lost = !connect.IsWireError(err)
 		return r.node.failed(r.ctx, err)
 	}
 	end := r.part.other.GetEnd()
@@ -81,6 +114,8 @@ func (r *relay) listen(c *sidechannel.Channel) error {
 	}
 	if end.GetFault() != nil && !end.GetTold() {
 		c.Abort()
+	} else {
+		c.Due()
 	}
 	return nil
 }

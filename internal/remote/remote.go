@@ -10,12 +10,14 @@
 package remote
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -34,7 +36,8 @@ import (
 type Options struct {
 	Name    string // in messages to clients, logs, and metric labels
 	Address string // "host:port" or "unix:PATH"
-	// TLS gives what a new connection is made with; nil: connections without TLS. A ServerName that is empty is the address's host.
+	// TLS gives what a new connection is made with; nil: connections without TLS. A ServerName that is empty is the address's host. What its
+	// GetClientCertificate gives is asked for beforehand too: when it is another certificate, new connections take the place of those there are.
 	TLS    func() *tls.Config
 	Secret func() string // what the node demands, as it is now; nil, or an empty one, for none
 	InBand bool          // bulk bytes go inside the calls, not by side channels
@@ -51,8 +54,7 @@ type Options struct {
 type Node struct {
 	Options
 	network, address string
-	base             string            // of the URLs
-	pool             *sidechannel.Pool // nil: bulk bytes go inside the calls
+	host             string // of the URLs
 
 	link  atomic.Pointer[link]
 	state atomic.Pointer[state]
@@ -85,22 +87,11 @@ const (
 
 // New makes a Node, which begins to look whether it can be reached. Until it knows, it takes it for granted.
 func New(o Options) (*Node, error) {
-	n := &Node{Options: o, network: "tcp", address: o.Address, kick: make(chan struct{}, 1)}
-	host := o.Address
+	n := &Node{Options: o, network: "tcp", address: o.Address, host: o.Address, kick: make(chan struct{}, 1)}
 	if path, ok := strings.CutPrefix(o.Address, "unix:"); ok {
-		n.network, n.address, host = "unix", path, "localhost"
+		n.network, n.address, n.host = "unix", path, "localhost"
 	} else if _, _, err := net.SplitHostPort(o.Address); err != nil {
 		return nil, fault.Wrap(fault.Invalid, "the storage node's address is neither host:port nor unix:PATH", err)
-	}
-	n.base = "http://" + host
-	if o.TLS != nil {
-		n.base = "https://" + host
-	}
-	if !o.InBand && o.Channels != nil {
-		n.pool = sidechannel.NewPool(sidechannel.PoolOptions{
-			Dial: func(ctx context.Context) (net.Conn, error) { return n.dial(ctx, "http/1.1") }, Host: host, Header: n.credentials,
-			Pump: o.Pump, Idle: o.ChannelIdle, Stall: o.ChannelStall, Metrics: o.Channels, Log: o.Log,
-		})
 	}
 	n.link.Store(n.newLink())
 	n.state.Store(&state{reachable: true})
@@ -117,26 +108,28 @@ func (n *Node) Close() error {
 	n.done.Wait()
 	n.link.Load().close()
 	n.mu.Lock()
+	defer n.mu.Unlock()
 	for _, l := range n.retired {
 		l.close()
 	}
-	n.mu.Unlock()
 	n.Metrics.close(n.Name)
-	if n.pool != nil {
-		return n.pool.Close()
-	}
 	return nil
 }
 
-// link is a connection to the node, or several if there are more calls than one carries.
+// link is a connection to the node, or several if there are more calls than one carries, and the side channels beside it. All of them show the
+// node the same certificate: a channel can be claimed only by a call of the caller that opened it.
 type link struct {
-	transport *http.Transport
-	transfers packhorsev1connect.TransferServiceClient
-	health    *connect.Client[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse]
-	since     time.Time // when it was retired
+	certificate *tls.Certificate // nil: none
+	transport   *http.Transport
+	pool        *sidechannel.Pool // nil: bulk bytes go inside the calls
+	transfers   packhorsev1connect.TransferServiceClient
+	health      *connect.Client[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse]
+	since       time.Time // when it was retired
 }
 
 func (n *Node) newLink() *link {
+	l := &link{certificate: n.certificate()}
+	base := "http://" + n.host
 	t := &http.Transport{
 		Protocols:          new(http.Protocols),
 		DisableCompression: true,
@@ -147,27 +140,70 @@ func (n *Node) newLink() *link {
 	}
 	if n.TLS == nil {
 		t.Protocols.SetUnencryptedHTTP2(true)
-		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return n.dial(ctx, "") }
+		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return n.dial(ctx, "", nil) }
 	} else {
+		base = "https://" + n.host
 		t.Protocols.SetHTTP2(true)
-		t.DialTLSContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return n.dial(ctx, "h2") }
+		t.DialTLSContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return n.dial(ctx, "h2", l.certificate) }
+	}
+	if !n.InBand && n.Channels != nil {
+		l.pool = sidechannel.NewPool(sidechannel.PoolOptions{
+			Dial: func(ctx context.Context) (net.Conn, error) { return n.dial(ctx, "http/1.1", l.certificate) }, Host: n.host,
+			Header: n.credentials, Pump: n.Pump, Idle: n.ChannelIdle, Stall: n.ChannelStall, Metrics: n.Channels, Log: n.Log,
+		})
 	}
 	client := &http.Client{Transport: t}
 	options := connect.WithClientOptions(
 		connect.WithGRPC(), connect.WithCodec(codec{}), connect.WithReadMaxBytes(maxAnswer),
 		connect.WithAcceptCompression("gzip", nil, nil),
 	)
-	return &link{
-		transport: t,
-		transfers: packhorsev1connect.NewTransferServiceClient(client, n.base, options),
-		health:    connect.NewClient[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse](client, n.base+healthCheck, options),
+	l.transport = t
+	l.transfers = packhorsev1connect.NewTransferServiceClient(client, base, options)
+	l.health = connect.NewClient[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse](client, base+healthCheck, options)
+	return l
+}
+
+// certificate is what new connections show the node now; nil: nothing.
+func (n *Node) certificate() *tls.Certificate {
+	if n.TLS == nil {
+		return nil
 	}
+	get := n.TLS().GetClientCertificate
+	if get == nil {
+		return nil
+	}
+	c, err := get(&tls.CertificateRequestInfo{})
+	if err != nil {
+		n.Log.Error("the certificate for a storage node cannot be had", "node", n.Name, "error", err)
+		return nil
+	}
+	return c
+}
+
+// shows tells whether the link shows the node this certificate.
+func (l *link) shows(c *tls.Certificate) bool {
+	if l.certificate == nil || c == nil {
+		return l.certificate == c
+	}
+	return slices.EqualFunc(l.certificate.Certificate, c.Certificate, bytes.Equal)
 }
 
 // healthCheck is gRPC's procedure (github.com/grpc/grpc, doc/health-checking.md).
 const healthCheck = "/grpc.health.v1.Health/Check"
 
-func (l *link) close() { l.transport.CloseIdleConnections() }
+// close ends the link. No session may be running.
+func (l *link) close() {
+	l.transport.CloseIdleConnections()
+	if l.pool != nil {
+		_ = l.pool.Close() // never fails
+	}
+}
+
+// rest closes what no session uses now. It reports whether that was all.
+func (l *link) rest() bool {
+	l.transport.CloseIdleConnections()
+	return l.pool == nil || l.pool.Retire()
+}
 
 // dialError is a connection that could not be made.
 type dialError struct{ err error }
@@ -175,8 +211,8 @@ type dialError struct{ err error }
 func (e *dialError) Error() string { return e.err.Error() }
 func (e *dialError) Unwrap() error { return e.err }
 
-// dial makes a connection to the node, by TLS for a protocol of its own if there is TLS.
-func (n *Node) dial(ctx context.Context, protocol string) (net.Conn, error) {
+// dial makes a connection to the node, by TLS for a protocol of its own and with a link's certificate if there is TLS.
+func (n *Node) dial(ctx context.Context, protocol string, certificate *tls.Certificate) (net.Conn, error) {
 	dialer := net.Dialer{Timeout: dialLimit}
 	c, err := dialer.DialContext(ctx, n.network, n.address)
 	if err != nil {
@@ -190,6 +226,9 @@ func (n *Node) dial(ctx context.Context, protocol string) (net.Conn, error) {
 		config.ServerName, _, _ = net.SplitHostPort(n.address)
 	}
 	config.NextProtos = []string{protocol}
+	if certificate != nil {
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return certificate, nil }
+	}
 	ctx, cancel := context.WithTimeout(ctx, handshakeLimit)
 	defer cancel()
 	secure := tls.Client(c, config)

@@ -12,6 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/sidechannel"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
@@ -111,16 +112,19 @@ func (n *Node) transfer(caller context.Context, reply protocol.Reply,
 	}
 	ctx, cancel := context.WithCancel(caller)
 	defer cancel()
-	stream, road, err := begin(ctx, n.link.Load())
+	l := n.link.Load()
+	stream, road, err := begin(ctx, l)
 	if stream == nil {
 		return protocol.Outcome{}, n.failed(caller, err)
 	}
 	leave := func() {
 		cancel()
-		_ = stream.CloseResponse() // net/http does not look at the context while it waits for more of the request
-		_ = stream.CloseRequest()
+		_ = stream.CloseRequest() // net/http does not look at the context while it waits for more of the request
 	}
-	defer leave()
+	defer func() {
+		leave()
+		_ = stream.CloseResponse() // reads what is left, so nobody else may be reading
+	}()
 	defer context.AfterFunc(caller, leave)()
 	if wrong, ok := errors.AsType[requestError](err); ok {
 		return protocol.Outcome{}, wrong.error
@@ -128,7 +132,7 @@ func (n *Node) transfer(caller context.Context, reply protocol.Reply,
 	if err != nil && !errors.Is(err, io.EOF) { // after io.EOF the node's answer says more
 		return protocol.Outcome{}, n.failed(caller, err)
 	}
-	r := &relay{node: n, ctx: caller, leave: leave, stream: stream, road: road, reply: reply, part: parts.Get().(*part)}
+	r := &relay{node: n, pool: l.pool, ctx: caller, leave: leave, stream: stream, road: road, reply: reply, part: parts.Get().(*part)}
 	defer func() {
 		if cap(r.part.buf) <= 2*fullData {
 			parts.Put(r.part)
@@ -156,6 +160,7 @@ func (n *Node) failed(ctx context.Context, err error) error {
 // relay is an answer on its way from the node to the client.
 type relay struct {
 	node    *Node
+	pool    *sidechannel.Pool // of the link that the call is on; nil: bulk bytes go inside the call
 	ctx     context.Context
 	leave   func() // gives the call up
 	stream  connect.StreamingClientConn
@@ -168,6 +173,7 @@ type relay struct {
 	hasLength bool
 	sent      int64
 	bulk      bool // the road has been named
+	lost      bool // the call ended without the node's word
 }
 
 // run relays parts until the last one. Whatever the error is: without a whole answer it is not nil.
@@ -257,7 +263,7 @@ func (r *relay) nameRoad() (*packhorsev1.End, error) {
 		return nil, err
 	}
 	r.bulk = true
-	if r.node.pool != nil {
+	if r.pool != nil {
 		return r.byChannel()
 	}
 	return nil, r.send(&packhorsev1.Road{Road: &packhorsev1.Road_InBand{InBand: &packhorsev1.InBand{}}})

@@ -2,7 +2,9 @@ package remote
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"net"
 	"time"
 
 	"connectrpc.com/connect"
@@ -14,12 +16,16 @@ import (
 // state is what is known of the node. Immutable.
 type state struct {
 	reachable bool  // it answers
+	untrusted bool  // it does not take what we have to show, or we not what it shows
 	err       error // why it cannot be asked, or should not if there is another; nil: it is ready
 }
 
 const (
 	lookEvery = time.Second            // while the node can be reached
 	seekEvery = 300 * time.Millisecond // while it cannot
+	// trustEvery is the same while the node does not trust us: somebody has to do something first, and each look is a line in its log. If it is
+	// our own secret or certificate that changes, the next look does not wait.
+	trustEvery = 5 * time.Second
 	// lookLimit is how long one look may take. It is long, because a machine that is busy is not away.
 	lookLimit = 5 * time.Second
 	maxSeeks  = 10 // at a time
@@ -42,6 +48,8 @@ func (n *Node) watch(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	looks := make(chan look, maxSeeks+1)
 	running := 0
+	var sought time.Time // when the last look began
+	var shown shown      // with what
 	defer func() {
 		cancel()
 		for ; running > 0; running-- {
@@ -63,13 +71,20 @@ func (n *Node) watch(ctx context.Context) {
 			timer.Reset(0)
 			continue
 		case <-timer.C:
-			l := n.link.Load()
-			most := 1
-			if !n.state.Load().reachable {
-				l, most = n.newLink(), maxSeeks
+			now, most := n.state.Load(), 1
+			if now.untrusted && time.Since(sought) < trustEvery && shown == n.shown() {
+				break
+			}
+			if !now.reachable && !now.untrusted {
+				most = maxSeeks
 			}
 			if running < most {
+				l := n.link.Load()
+				if !now.reachable {
+					l = n.newLink()
+				}
 				running++
+				sought, shown = time.Now(), n.shown()
 				go func() { looks <- look{l, n.look(ctx, l)} }()
 			}
 		}
@@ -81,6 +96,20 @@ func (n *Node) watch(ctx context.Context) {
 	}
 }
 
+// shown is what proves to the node who we are.
+type shown struct {
+	secret      string
+	certificate *tls.Certificate
+}
+
+func (n *Node) shown() shown {
+	s := shown{certificate: n.certificate()}
+	if n.Secret != nil {
+		s.secret = n.Secret()
+	}
+	return s
+}
+
 // look asks the node how it is.
 func (n *Node) look(ctx context.Context, l *link) *state {
 	ctx, cancel := context.WithTimeout(ctx, lookLimit)
@@ -90,13 +119,20 @@ func (n *Node) look(ctx context.Context, l *link) *state {
 	response, err := l.health.CallUnary(ctx, request)
 	switch {
 	case err != nil && !connect.IsWireError(err):
-		return &state{err: n.unreachable(err)}
+		return &state{err: n.unreachable(err), untrusted: isMistrust(err)}
 	case connect.CodeOf(err) == connect.CodeUnauthenticated:
-		return &state{err: n.untrusted(err)}
+		return &state{err: n.untrusted(err), untrusted: true}
 	case err != nil || response.Msg.GetStatus() == healthv1.HealthCheckResponse_NOT_SERVING:
 		return &state{reachable: true, err: fault.Retry(fault.Unavailable, time.Second, "the storage node %s is not ready; try again in a moment", n.Name)}
 	}
 	return &state{reachable: true}
+}
+
+// isMistrust tells whether a TLS handshake failed because of a certificate, of either side.
+func isMistrust(err error) bool {
+	_, ours := errors.AsType[*tls.CertificateVerificationError](err)
+	theirs, ok := errors.AsType[*net.OpError](err)
+	return ours || ok && theirs.Op == "remote error" // as crypto/tls calls the peer's alerts
 }
 
 // untrusted is the error of a node that does not take what this gateway has to show.
@@ -121,6 +157,10 @@ func (n *Node) note(ctx context.Context, l look) {
 	}
 	if l.link != current {
 		l.link.close()
+	} else if !current.shows(n.certificate()) {
+		n.Log.Info("the certificate shown to a storage node has changed: new connections are made", "node", n.Name)
+		n.link.Store(n.newLink())
+		n.retire(current)
 	}
 	n.tidy()
 }
@@ -168,17 +208,16 @@ func (n *Node) retire(l *link) {
 	n.mu.Lock()
 	n.retired = append(n.retired, l)
 	n.mu.Unlock()
-	l.close()
+	l.rest()
 }
 
-// tidy closes what connections of retired links have become idle. An idle connection ends by itself after idleLimit.
+// tidy closes what retired links have that no session uses any more. An idle connection ends by itself after idleLimit.
 func (n *Node) tidy() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	kept := n.retired[:0]
 	for _, l := range n.retired {
-		l.close()
-		if time.Since(l.since) < idleLimit {
+		if rests := l.rest(); !rests || time.Since(l.since) < idleLimit {
 			kept = append(kept, l)
 		}
 	}

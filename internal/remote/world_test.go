@@ -3,6 +3,7 @@ package remote_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"log/slog"
@@ -64,6 +65,7 @@ type options struct {
 	stall       time.Duration
 	source      packsource.Source // in the place of git and the cache
 	maxRequest  int64
+	identity    *identity // TLS between the two, with certificates of both
 }
 
 // world is a gateway, a storage node, and the node's repositories. The node can go away and come back.
@@ -100,11 +102,16 @@ func newWorld(t testing.TB, o options) *world {
 		t.Cleanup(func() { os.RemoveAll(dir) })
 		w.address = "unix:" + filepath.Join(dir, "sock")
 	}
+	var gatewayTLS func() *tls.Config
+	if o.identity != nil {
+		w.options.trust.Certificates = true
+		gatewayTLS = o.identity.client
+	}
 	w.serve()
 	t.Cleanup(w.kill)
 	var err error
 	w.remote, err = remote.New(remote.Options{
-		Name: "one", Address: w.address, Secret: o.secret, InBand: o.inBand, Channels: w.register(sidechannel.NewMetrics()).(*sidechannel.Metrics), Pump: bulk.NewPump(bulk.PumpOptions{}), Metrics: w.register(remote.NewMetrics()).(*remote.Metrics), Log: w.logger(),
+		Name: "one", TLS: gatewayTLS, Address: w.address, Secret: o.secret, InBand: o.inBand, Channels: w.register(sidechannel.NewMetrics()).(*sidechannel.Metrics), Pump: bulk.NewPump(bulk.PumpOptions{}), Metrics: w.register(remote.NewMetrics()).(*remote.Metrics), Log: w.logger(),
 	})
 	w.do(err)
 	t.Cleanup(func() { w.do(w.remote.Close()) })
@@ -188,7 +195,11 @@ func (w *world) serve() {
 	port, served := w.port, w.served
 	go func() {
 		defer close(served)
-		_ = port.Serve(bulk.Listen(l, w.pump, time.Minute))
+		l = bulk.Listen(l, w.pump, time.Minute)
+		if w.options.identity != nil {
+			l = tls.NewListener(l, w.options.identity.server())
+		}
+		_ = port.Serve(l)
 	}()
 }
 

@@ -1,0 +1,86 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"sync/atomic"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+)
+
+// silentCall is a call whose answer does not come. Its read side is for one at a time.
+type silentCall struct {
+	connect.StreamingClientConn
+	receiving chan struct{}
+	left      chan struct{}
+	reading   atomic.Int32
+	together  atomic.Bool
+	closed    atomic.Bool
+}
+
+func (c *silentCall) enter() func() {
+	if c.reading.Add(1) > 1 {
+		c.together.Store(true)
+	}
+	return func() { c.reading.Add(-1) }
+}
+
+func (c *silentCall) Receive(any) error {
+	defer c.enter()()
+	close(c.receiving)
+	<-c.left
+	return errors.New("cancelled")
+}
+
+func (c *silentCall) CloseResponse() error {
+	defer c.enter()()
+	c.closed.Store(true)
+	return nil
+}
+
+func (c *silentCall) CloseRequest() error {
+	select {
+	case <-c.left:
+	default:
+		close(c.left)
+	}
+	return nil
+}
+
+func (*silentCall) Send(any) error             { return nil }
+func (*silentCall) RequestHeader() http.Header { return http.Header{} }
+
+type noReply struct{ io.Writer }
+
+func (noReply) Length(int64) {}
+func (noReply) Bulk() error  { return nil }
+func (noReply) Flush() error { return nil }
+
+// Whoever goes away ends a call without reading its answer beside the one who does.
+func TestLeavingReadsNothing(t *testing.T) {
+	t.Parallel()
+	n := &Node{Options: Options{Name: "one", Metrics: NewMetrics()}, kick: make(chan struct{}, 1)}
+	n.state.Store(&state{reachable: true})
+	n.link.Store(&link{})
+	call := &silentCall{receiving: make(chan struct{}), left: make(chan struct{})}
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		<-call.receiving
+		cancel()
+	}()
+	_, err := n.transfer(ctx, noReply{io.Discard}, func(context.Context, *link) (connect.StreamingClientConn, roadMessage, error) {
+		return call, func(*packhorsev1.Road) any { return nil }, nil
+	})
+	if !fault.Is(err, fault.Cancelled) || call.together.Load() || !call.closed.Load() {
+		t.Errorf("%v; two readers: %v; response closed: %v", err, call.together.Load(), call.closed.Load())
+	}
+}
+
+var _ protocol.Reply = noReply{}
