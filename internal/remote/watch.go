@@ -181,8 +181,8 @@ func (n *Node) become(s *state) {
 // forget closes the side channels that wait for the next transfer, if the node cannot be reached: what is not told of its end may be
 // over, and each transfer that was given one of them would fail.
 func (n *Node) forget(s *state) {
-	if !s.reachable && n.pool != nil {
-		n.pool.Forget()
+	if l := n.link.Load(); !s.reachable && l.pool != nil {
+		l.pool.Forget()
 	}
 }
 

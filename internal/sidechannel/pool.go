@@ -127,14 +127,17 @@ func (p *Pool) open(ctx context.Context) (*Channel, error) {
 var errPoolClosed = fault.New(fault.Unavailable, "this gateway ends")
 
 // Forget closes the idle channels. It is for a node that was lost: they may lead nowhere, and nothing might ever tell of it.
-func (p *Pool) Forget() {
+func (p *Pool) Forget() { p.drop(closePeer, errors.New("the node was lost")) }
+
+// drop closes the idle channels.
+func (p *Pool) drop(why reason, cause error) {
 	p.mu.Lock()
 	idle := slices.Clone(p.idle)
 	p.mu.Unlock()
 	for _, l := range idle {
 		l.mu.Lock()
 		if l.running == nil {
-			l.close(closePeer, errors.New("the node was lost"))
+			l.close(why, cause)
 		}
 		l.mu.Unlock()
 	}
@@ -161,15 +164,8 @@ func (p *Pool) Close() error {
 func (p *Pool) Retire() (empty bool) {
 	p.mu.Lock()
 	p.retired = true
-	all := append([]*link(nil), p.idle...)
 	p.mu.Unlock()
-	for _, l := range all {
-		l.mu.Lock()
-		if l.running == nil {
-			l.close(closeSurplus, nil)
-		}
-		l.mu.Unlock()
-	}
+	p.drop(closeSurplus, nil)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.links) == 0
