@@ -339,3 +339,114 @@ func TestCertificatesAreLookedAtAgain(t *testing.T) {
 		t.Errorf("one whose authority is trusted again: %v", err)
 	}
 }
+
+// uploadPack begins a transfer by a connection of its own.
+func uploadPack(t *testing.T, address string, data *packhorsev1.RequestData) *connect.BidiStreamForClient[packhorsev1.UploadPackRequest, packhorsev1.UploadPackResponse] {
+	t.Helper()
+	client := packhorsev1connect.NewTransferServiceClient(http2Client(t, "tcp", address), "http://"+address, connect.WithGRPC())
+	stream := client.UploadPack(t.Context())
+	start := &packhorsev1.UploadPackStart{Repository: "app", Session: &packhorsev1.Session{Version: 2}, Data: data}
+	if err := stream.Send(&packhorsev1.UploadPackRequest{Part: &packhorsev1.UploadPackRequest_Start{Start: start}}); err != nil {
+		t.Fatal(err)
+	}
+	return stream
+}
+
+// Who never ends his request fills no lane, and his call ends.
+func TestRequestsWithoutAnEnd(t *testing.T) {
+	t.Parallel()
+	lane := admit.NewLane("small", 1)
+	_, address := realPort(t, "tcp", Options{Small: lane, Stall: 300 * time.Millisecond})
+	for _, data := range []*packhorsev1.RequestData{nil, {Data: []byte("0014command=ls-refs\n")}, {Data: make([]byte, 200<<10)}} {
+		stream := uploadPack(t, address, data)
+		if err := lane.Enter(); err != nil {
+			t.Fatal("the lane is taken by who has sent nothing")
+		}
+		_, err := stream.Receive()
+		if err == nil || connect.CodeOf(err) == connect.CodeResourceExhausted {
+			t.Errorf("after %d bytes: %v", len(data.GetData()), err)
+		}
+		lane.Leave()
+	}
+}
+
+// All large requests together have their share of memory.
+func TestLargeRequestsShareMemory(t *testing.T) {
+	t.Parallel()
+	memory := admit.NewBudget("requests", 150<<10)
+	_, address := realPort(t, "tcp", Options{Memory: memory})
+	first := uploadPack(t, address, &packhorsev1.RequestData{Data: make([]byte, 200<<10)})
+	for memory.Take(100<<10) == nil { // until it is there
+		memory.Give(100 << 10)
+		time.Sleep(time.Millisecond)
+	}
+	second := uploadPack(t, address, &packhorsev1.RequestData{Data: make([]byte, 200<<10), Last: true})
+	if _, err := second.Receive(); connect.CodeOf(err) != connect.CodeResourceExhausted {
+		t.Errorf("beside another: %v", err)
+	}
+	small := uploadPack(t, address, &packhorsev1.RequestData{Data: []byte("0014command=ls-refs\n0000"), Last: true})
+	if _, err := small.Receive(); err != nil {
+		t.Errorf("a small one: %v", err)
+	}
+	if err := first.Send(&packhorsev1.UploadPackRequest{Part: &packhorsev1.UploadPackRequest_Data{Data: &packhorsev1.RequestData{Last: true}}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := first.Receive(); connect.CodeOf(err) == connect.CodeResourceExhausted {
+		t.Error(err)
+	}
+	for memory.Take(150<<10) != nil { // it comes back
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// A reader that takes nothing is given up even if each message is short.
+func TestShortMessagesToWhoTakesNothing(t *testing.T) {
+	t.Parallel()
+	s, address := realPort(t, "tcp", Options{Stall: 100 * time.Millisecond})
+	failed := make(chan error, 1)
+	s.mux.HandleFunc("/mute", func(w http.ResponseWriter, _ *http.Request) {
+		for {
+			if _, err := w.Write(make([]byte, 1000)); err != nil {
+				failed <- err
+				return
+			}
+			w.(http.Flusher).Flush()
+		}
+	})
+	response, err := http2Client(t, "tcp", address).Get("http://" + address + "/mute")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	select {
+	case <-failed:
+	case <-time.After(patience):
+		t.Error("it still writes")
+	}
+}
+
+// Programs that speak gRPC-Web are answered, over HTTP/1.1, too.
+func TestGRPCWeb(t *testing.T) {
+	t.Parallel()
+	_, address := realPort(t, "tcp", Options{})
+	h1 := new(http.Transport)
+	t.Cleanup(h1.CloseIdleConnections)
+	refs := packhorsev1connect.NewRefServiceClient(&http.Client{Transport: h1}, "http://"+address, connect.WithGRPCWeb())
+	ask := func(name string) (*connect.Response[packhorsev1.ResolveResponse], error) {
+		return refs.Resolve(t.Context(), connect.NewRequest(&packhorsev1.ResolveRequest{Repository: "app", Name: name}))
+	}
+	if r, err := ask("refs/heads/main"); err != nil || r.Msg.GetRef().GetOid() == "" {
+		t.Errorf("%v, %v", r, err)
+	}
+	if _, err := ask("refs/heads/none"); connect.CodeOf(err) != connect.CodeNotFound {
+		t.Errorf("a ref that is not there: %v", err)
+	}
+	list, err := refs.List(t.Context(), connect.NewRequest(&packhorsev1.RefServiceListRequest{Repository: "app"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer list.Close()
+	if !list.Receive() || len(list.Msg().GetRefs()) == 0 {
+		t.Errorf("%v, %v", list.Msg(), list.Err())
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 
+	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
@@ -11,10 +12,19 @@ import (
 // maxRequestData bounds the data of one message, in bytes.
 const maxRequestData = 1 << 20
 
-// request reads what a Git client sent out of the messages of a call. One message is held at a time.
+// How much of a request is in memory in any case, and how much is received before it enters its lane, so that slow callers do not fill it.
+const (
+	freeData  = 64 << 10
+	aheadData = 256 << 10
+)
+
+// request reads what a Git client sent out of the messages of a call.
 type request struct {
 	receive func() (*packhorsev1.RequestData, *packhorsev1.Road, error)
-	limit   int64 // bytes in all
+	limit   int64         // bytes in all
+	memory  *admit.Budget // for what is beyond freeData; nil where no data may come
+	held    int64         // bytes of the budget
+	skipped bool          // nobody keeps what comes now
 	data    []byte
 	taken   int64 // bytes received
 	last    bool  // nothing follows
@@ -30,8 +40,39 @@ func (r *request) take(part *packhorsev1.RequestData) error {
 		r.err = fault.New(fault.Invalid, "a part of the request is longer than %d bytes", maxRequestData)
 	case r.taken > r.limit:
 		r.err = fault.New(fault.Invalid, "the request's body is longer than %d bytes", r.limit)
+	case !r.skipped && r.taken-freeData > r.held:
+		if r.err = r.memory.Take(r.taken - freeData - r.held); r.err == nil {
+			r.held = r.taken - freeData
+		}
 	}
 	return r.err
+}
+
+// ahead receives the beginning, in almost all cases all of it.
+func (r *request) ahead() error {
+	var ahead []byte
+	for len(ahead) < aheadData {
+		err := r.fill()
+		if errors.Is(err, io.EOF) && r.err == nil {
+			break
+		} else if err != nil {
+			return err
+		}
+		if ahead == nil && r.last { // one message
+			return nil
+		}
+		ahead, r.data = append(ahead, r.data...), nil
+	}
+	r.data = ahead
+	return nil
+}
+
+// close gives the memory back.
+func (r *request) close() {
+	if r.held > 0 {
+		r.memory.Give(r.held)
+		r.held = 0
+	}
 }
 
 // fill waits for bytes; io.EOF says that there are no more.
@@ -69,6 +110,7 @@ func (r *request) Read(p []byte) (int, error) {
 
 // end reads to the end of the request. What stands there is of no interest, but it has to be whole.
 func (r *request) end() error {
+	r.skipped = true
 	for {
 		if err := r.fill(); errors.Is(err, io.EOF) && r.err == nil {
 			return nil

@@ -29,6 +29,8 @@ type Options struct {
 	Pump  *bulk.Pump
 	Small *admit.Lane // look-ups, advertisements, negotiation
 	Bulk  *admit.Lane // packs and other long answers
+	// Memory is for bytes of Git clients' requests, beyond the first 64 KiB of each. Nil: 256 MiB.
+	Memory *admit.Budget
 	// Channels is this end of the side channels, which the port opens. Nil: long answers go inside the calls.
 	Channels *sidechannel.Server
 	Trust    Trust
@@ -37,11 +39,12 @@ type Options struct {
 
 	MaxRequest int64         // bytes of the request of a Git client; 0: 64 MiB
 	RoadWait   time.Duration // how long a caller may take to name the road for a pack; 0: 10 s
-	Stall      time.Duration // how long a caller may take for one message of a long answer; 0: a minute
+	Stall      time.Duration // how long a caller may take for one part of a request or an answer, ten times that for all of a request; 0: a minute
 }
 
 const (
 	defaultMaxRequest = 64 << 20
+	defaultMemory     = 256 << 20
 	defaultRoadWait   = 10 * time.Second
 	defaultStall      = time.Minute
 )
@@ -74,6 +77,9 @@ func New(o Options) *Server {
 	}
 	if o.Stall == 0 {
 		o.Stall = defaultStall
+	}
+	if o.Memory == nil {
+		o.Memory = admit.NewBudget("requests", defaultMemory)
 	}
 	s := &Server{
 		Options: o, mux: http.NewServeMux(), errors: connect.NewErrorWriter(),
@@ -126,8 +132,16 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.Channels.Upgrade(w, r, caller)
 		return
 	}
+	controller := http.NewResponseController(w)
+	if r.Body != nil && r.Body != http.NoBody {
+		body := newImpatientBody(r, controller, s.Stall)
+		defer body.end()
+		r.Body = body
+	}
 	if r.ProtoMajor == 2 {
-		w = &impatient{ResponseWriter: w, control: http.NewResponseController(w), stall: s.Stall}
+		answer := newImpatient(w, controller, s.Stall)
+		defer answer.limit.end()
+		w = answer
 	}
 	s.mux.ServeHTTP(w, r)
 }

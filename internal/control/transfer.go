@@ -61,11 +61,15 @@ func (t *transfers) UploadPack(ctx context.Context, stream *connect.BidiStream[p
 	if start == nil {
 		return noStart(io.EOF)
 	}
-	request := &request{limit: t.MaxRequest, receive: func() (*packhorsev1.RequestData, *packhorsev1.Road, error) {
+	request := &request{limit: t.MaxRequest, memory: t.Memory, receive: func() (*packhorsev1.RequestData, *packhorsev1.Road, error) {
 		m, err := stream.Receive()
 		return m.GetData(), m.GetRoad(), err
 	}}
+	defer request.close()
 	if err := request.take(start.GetData()); err != nil {
+		return err
+	}
+	if err := request.ahead(); err != nil {
 		return err
 	}
 	send := func(a *packhorsev1.Answer) error { return stream.Send(&packhorsev1.UploadPackResponse{Answer: a}) }

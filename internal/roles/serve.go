@@ -184,10 +184,9 @@ func newNode(cfg Config, log *slog.Logger, reg prometheus.Registerer, source pac
 const localNode = "local"
 
 func newGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, metrics *gateway.Metrics, router *gateway.Router) *gateway.HTTP {
-	memory := admit.NewBudget("requests", int64(cfg.Lanes.RequestBytes))
-	register(reg, metrics, memory, router)
+	register(reg, metrics, router)
 	return gateway.NewHTTP(gateway.Options{
-		Router: router, Pump: lanes.pump, Small: lanes.small, Bulk: lanes.bulk, Memory: memory, Metrics: metrics, Log: log,
+		Router: router, Pump: lanes.pump, Small: lanes.small, Bulk: lanes.bulk, Memory: lanes.memory, Metrics: metrics, Log: log,
 		MaxBody: int64(cfg.HTTP.MaxBody), ReadStall: cfg.HTTP.ReadStall.Duration,
 	})
 }
@@ -196,11 +195,16 @@ func newGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes l
 type lanes struct {
 	pump        *bulk.Pump
 	small, bulk *admit.Lane
+	memory      *admit.Budget // of large requests
 }
 
 func newLanes(cfg Config, reg prometheus.Registerer) lanes {
-	l := lanes{bulk.NewPump(bulk.PumpOptions{}), admit.NewLane("small", cfg.Lanes.Small), admit.NewLane("bulk", cfg.Lanes.Bulk)}
+	l := lanes{
+		bulk.NewPump(bulk.PumpOptions{}), admit.NewLane("small", cfg.Lanes.Small), admit.NewLane("bulk", cfg.Lanes.Bulk),
+		admit.NewBudget("requests", int64(cfg.Lanes.RequestBytes)),
+	}
 	reg.MustRegister(admit.Collectors(l.small, l.bulk)...)
+	register(reg, l.memory)
 	return l
 }
 
