@@ -24,7 +24,7 @@ func openChannel(address string) (net.Conn, int, error) {
 		return nil, 0, err
 	}
 	_ = c.SetDeadline(time.Now().Add(hostileLimit))
-	_, _ = io.WriteString(c, "GET /packhorse/channel HTTP/1.1\r\nHost: node\r\nConnection: Upgrade\r\nUpgrade: packhorse-channel/1\r\n\r\n")
+	_, _ = io.WriteString(c, "GET /packhorse/channel HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: packhorse-channel/1\r\n\r\n")
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
 		c.Close()
@@ -89,7 +89,7 @@ func TestAbsurdCallers(t *testing.T) {
 		var block bytes.Buffer
 		enc := hpack.NewEncoder(&block)
 		for _, h := range append([]hpack.HeaderField{
-			{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":authority", Value: "node"},
+			{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":authority", Value: "localhost"},
 			{Name: ":path", Value: "/packhorse.v1.TransferService/UploadPack"}, {Name: "content-type", Value: "application/grpc"}, {Name: "te", Value: "trailers"},
 		}, fields...) {
 			_ = enc.WriteField(h)
@@ -124,7 +124,7 @@ func TestAbsurdCallers(t *testing.T) {
 		return b.String()
 	}
 	start := "\x53\x00\x00\x00\x00\x00\x00\x00"
-	upgrade := "GET /packhorse/channel HTTP/1.1\r\nHost: n\r\nConnection: Upgrade\r\nUpgrade: packhorse-channel/1\r\n"
+	upgrade := "GET /packhorse/channel HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: packhorse-channel/1\r\n"
 	for name, request := range map[string]string{
 		"message of 4 GB":           call(message(1<<32-1, 0)),
 		"message of 4 GB, begun":    call(message(1<<32-1, 0) + strings.Repeat("x", 1<<20)),
@@ -143,7 +143,7 @@ func TestAbsurdCallers(t *testing.T) {
 		"upgrade and a long header": upgrade + "X: " + strings.Repeat("x", 4<<20) + "\r\n\r\n",
 		"upgrade with a body":       upgrade + "Content-Length: 99999999999\r\n\r\n" + strings.Repeat("x", 1<<20),
 		"channel of absurd length":  upgrade + "\r\n" + start + "\x00\x00\x00\x00\x00\x00\x00\x01\x7f\xff\xff\xff\xff\xff\xff\xff" + strings.Repeat("x", 1<<20),
-		"JSON of 64 MB": "POST /packhorse.v1.RefService/Resolve HTTP/1.1\r\nHost: n\r\nContent-Type: application/json\r\nContent-Length: 67108864\r\n\r\n{\"repository\":\"" +
+		"JSON of 64 MB": "POST /packhorse.v1.RefService/Resolve HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 67108864\r\n\r\n{\"repository\":\"" +
 			strings.Repeat("x", 5<<20),
 	} {
 		c, err := net.Dial("tcp", p.node.listen)
