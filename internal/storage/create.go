@@ -19,20 +19,6 @@ import (
 // ClassManage is the class of git commands that make repositories: short ones.
 const ClassManage process.Class = "manage"
 
-// ownDir is the name of directories in which the node keeps what is on its way into the root or out of it. No repository below one is
-// served or listed. Mostly there is one, in the root; where another file system is mounted below it, that has its own.
-const ownDir = ".packhorse"
-
-// isOwn tells whether a path leads through such a directory.
-func isOwn(path string) bool {
-	for component := range strings.SplitSeq(path, "/") {
-		if component == ownDir {
-			return true
-		}
-	}
-	return false
-}
-
 // NewRepository says what is to be made.
 type NewRepository struct {
 	Format git.ObjectFormat // 0: SHA-1
@@ -45,7 +31,7 @@ const (
 )
 
 // Create makes an empty bare repository at PATH.git, for a path with or without ".git", and the directories above it. It is there whole or
-// not at all, and on disk when this returns. Errors: Exists if the path, one above or one below is taken; Invalid for a path or a branch
+// not at all, and on disk when this returns without an error. Errors: Exists if the path, one above or one below is taken; Invalid for a path or a branch
 // that a repository should not have; Denied where no repository may be; those of git.
 func (n *Node) Create(ctx context.Context, path git.RepoPath, want NewRepository) (d Description, err error) {
 	defer func() { n.metrics.changed.WithLabelValues("create", result(err)).Inc() }()
@@ -62,12 +48,17 @@ func (n *Node) Create(ctx context.Context, path git.RepoPath, want NewRepository
 	if err := n.vacant(ctx, name); err != nil { // before anything is made; it is looked at again
 		return d, err
 	}
-	if err := n.make(ctx, name, want); err != nil {
+	made, err := n.make(ctx, name, want)
+	if !made {
 		return d, err
 	}
 	n.log.Info("created a repository", "repo", name.String())
 	n.RefsChanged(path)
-	return n.Describe(ctx, name)
+	if err != nil {
+		return d, err
+	}
+	d, err = n.Describe(ctx, name)
+	return d, fault.Wrap(fault.KindOf(err), "the repository is made, but cannot be described", err)
 }
 
 // newPath is the path on disk of a repository to be made.
@@ -144,28 +135,28 @@ func (n *Node) vacant(ctx context.Context, name git.RepoPath) error {
 	return nil
 }
 
-// make makes a repository beside its place and moves it there.
-func (n *Node) make(ctx context.Context, name git.RepoPath, want NewRepository) error {
-	dir, err := tempDir(filepath.Join(n.root, ownDir), "new")
+// make makes a repository beside its place and moves it there. It may be made, and yet there is an error: it is not known to be on disk.
+func (n *Node) make(ctx context.Context, name git.RepoPath, want NewRepository) (made bool, err error) {
+	dir, err := tempDir(filepath.Join(n.root, ownDir))
 	if err != nil {
-		return cannotMake(err)
+		return false, cannotMake(err)
 	}
 	defer os.RemoveAll(filepath.Dir(dir))
 	if err := n.initialise(ctx, dir, want); err != nil {
-		return err
+		return false, err
 	}
 	select {
 	case n.making <- struct{}{}:
 		defer func() { <-n.making }()
 	case <-ctx.Done():
-		return ctx.Err()
+		return false, ctx.Err()
 	}
 	if err := n.vacant(ctx, name); err != nil {
-		return err
+		return false, err
 	}
 	parent, err := n.parent(filepath.Dir(filepath.FromSlash(name.String())))
 	if err != nil {
-		return err
+		return false, err
 	}
 	target := filepath.Join(parent, filepath.Base(name.String()))
 	err = renameNew(dir, target)
@@ -174,16 +165,20 @@ func (n *Node) make(ctx context.Context, name git.RepoPath, want NewRepository) 
 	}
 	switch {
 	case errors.Is(err, fs.ErrExist):
-		return fault.Wrap(fault.Exists, "something else has the path "+name.String(), err)
+		return false, fault.Wrap(fault.Exists, "something else has the path "+name.String(), err)
 	case err != nil:
-		return cannotMake(err)
+		return false, cannotMake(err)
 	}
-	return cannotMake(syncDir(parent))
+	return true, fault.Wrap(fault.Unavailable, "the repository is made, but may be gone if the machine fails now", n.sync(parent))
 }
 
-// makeElsewhere makes a repository on another file system than the root's.
+// makeElsewhere makes a repository on another file system than the root's. The caller has Node.making.
 func (n *Node) makeElsewhere(ctx context.Context, parent, target string, want NewRepository) error {
-	dir, err := tempDir(filepath.Join(parent, ownDir), "new")
+	own, err := n.own(parent)
+	if err != nil {
+		return err
+	}
+	dir, err := tempDir(own)
 	if err != nil {
 		return err
 	}
@@ -208,9 +203,9 @@ func cannotMake(err error) error {
 	return fault.Wrap(fault.Unavailable, "cannot write below the root", err)
 }
 
-// tempDir names a directory that is not there yet, in a new one, below dir/kind.
-func tempDir(dir, kind string) (string, error) {
-	base := filepath.Join(dir, kind)
+// tempDir names a directory that is not there yet, in a new one, for what is made in an own directory.
+func tempDir(own string) (string, error) {
+	base := filepath.Join(own, newKind)
 	if err := os.MkdirAll(base, 0o700); err != nil {
 		return "", err
 	}
@@ -257,7 +252,7 @@ func (n *Node) parent(below string) (string, error) {
 		next := filepath.Join(dir, component)
 		err := os.Mkdir(next, 0o777)
 		if err == nil {
-			err = syncDir(dir)
+			err = n.sync(dir)
 		}
 		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return "", cannotMake(err)

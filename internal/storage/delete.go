@@ -2,6 +2,7 @@ package storage
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"io/fs"
 	"log/slog"
@@ -47,12 +48,15 @@ func (n *Node) Delete(ctx context.Context, path git.RepoPath, incarnation string
 	defer done()
 	own, err := n.discard(h.dir)
 	if err != nil {
-		return err
+		return cannotMake(err)
 	}
 	n.forget(h.dir)
 	n.log.Info("deleted a repository", "repo", path.String())
 	n.trash.sweep(own)
 	n.RefsChanged(path)
+	if err := n.sync(filepath.Dir(h.dir)); err != nil {
+		return fault.Wrap(fault.Unavailable, "the repository is deleted, but may be there again if the machine fails now", err)
+	}
 	return nil
 }
 
@@ -80,21 +84,21 @@ func deletable(h *handle) error {
 	return nil
 }
 
-// discard moves a repository's directory out of the way, in one step, and tells which own directory has it now.
+// discard moves a repository's directory out of the way, in one step, and tells which own directory has it now. The caller has Node.making.
 func (n *Node) discard(dir string) (own string, err error) {
-	for _, own := range []string{filepath.Join(n.root, ownDir), filepath.Join(filepath.Dir(dir), ownDir)} {
-		var to string
-		if to, err = tempDir(own, trashKind); err == nil {
-			if err = os.Rename(dir, to); err == nil {
-				return own, cannotMake(syncDir(filepath.Dir(dir)))
-			}
-			os.Remove(filepath.Dir(to))
+	for _, parent := range []string{n.root, filepath.Dir(dir)} {
+		if own, err = n.own(parent); err != nil {
+			return "", err
+		}
+		to := filepath.Join(own, trashKind)
+		if err = os.MkdirAll(to, 0o700); err == nil {
+			err = os.Rename(dir, filepath.Join(to, rand.Text())) // in no directory of its own, which a sweep could take away before
 		}
 		if !errors.Is(err, syscall.EXDEV) { // else its own file system has to take it
 			break
 		}
 	}
-	return "", cannotMake(err)
+	return own, err
 }
 
 // forget drops all handles of a directory. Whoever has one goes on with it, and will not find its files.
@@ -114,11 +118,8 @@ func (n *Node) forget(dir string) {
 	}
 }
 
-const (
-	trashKind = "trash"
-	// leftOver is how old something half made has to be before it is taken for what a node left that is no more.
-	leftOver = time.Hour
-)
+// leftOver is how old something half made has to be before it is taken for what a node left that is no more.
+const leftOver = time.Hour
 
 // trash removes what was deleted, one thing after the other.
 type trash struct {
@@ -171,7 +172,7 @@ func (t *trash) run() {
 // empty removes what is in the trash, and what was begun long ago and is not in its place yet.
 func (t *trash) empty(own string) error {
 	var errs []error
-	for _, kind := range []string{trashKind, "new"} {
+	for _, kind := range []string{trashKind, newKind} {
 		entries, err := os.ReadDir(filepath.Join(own, kind))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -185,7 +186,7 @@ func (t *trash) empty(own string) error {
 			} else if info, err := e.Info(); err != nil || time.Since(info.ModTime()) < leftOver {
 				continue
 			}
-			if err := t.remove(filepath.Join(own, kind, e.Name())); err != nil {
+			if err := t.remove(filepath.Join(own, kind, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				errs = append(errs, err)
 			}
 		}

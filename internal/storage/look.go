@@ -21,11 +21,24 @@ func (w *watched) take(ctx context.Context) bool {
 	}
 }
 
-// look looks at a repository and tells its subscriptions what is new.
+// look looks at a repository as soon as it is its turn.
 func (h *hub) look(ctx context.Context, w *watched) {
-	if !w.take(ctx) {
-		return
+	if w.take(ctx) {
+		h.took(ctx, w)
 	}
+}
+
+// pass looks at a repository in a round, unless somebody looks already.
+func (h *hub) pass(w *watched) {
+	select {
+	case w.turn <- struct{}{}:
+		h.took(h.ctx, w)
+	default:
+	}
+}
+
+// took tells a repository's subscriptions what is new, and gives the turn back, which the caller took.
+func (h *hub) took(ctx context.Context, w *watched) {
 	defer func() { <-w.turn }()
 	h.mu.Lock()
 	w.kicked = false

@@ -16,6 +16,7 @@ type Metrics struct {
 	events   *prometheus.CounterVec
 	looks    prometheus.Counter
 	round    prometheus.Histogram
+	hanging  prometheus.Gauge
 
 	changed  *prometheus.CounterVec
 	maintain *prometheus.HistogramVec
@@ -42,6 +43,9 @@ func NewMetrics() *Metrics {
 			Name: "packhorse_watch_round_seconds", Help: "Time to look at every watched repository once; over a second, events come late.",
 			Buckets: []float64{.001, .003, .01, .03, .1, .3, 1, 3, 10},
 		}),
+		hanging: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "packhorse_watch_looks_hanging", Help: "Looks at watched repositories that take longer than a second; rounds go on without them.",
+		}),
 		changed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_repositories_changed_total", Help: "Repositories created and deleted, by result.",
 		}, []string{"change", "result"}),
@@ -62,7 +66,7 @@ func NewMetrics() *Metrics {
 
 // Collectors is what there is to register.
 func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.asked, m.watchers, m.watched, m.events, m.looks, m.round, m.changed, m.maintain, m.trash}
+	return []prometheus.Collector{m.asked, m.watchers, m.watched, m.events, m.looks, m.round, m.hanging, m.changed, m.maintain, m.trash}
 }
 
 // result is an error as a label.

@@ -67,8 +67,11 @@ type Node struct {
 	runner  *process.Runner
 	metrics *Metrics
 	hub     *hub
-	making  chan struct{} // holds one token while a repository is put into place or taken from it
 	trash   *trash
+	sync    func(dir string) error // syncDir; another one in tests
+
+	making    chan struct{}   // holds one token while a repository is put into place or taken from it
+	elsewhere map[string]bool // own directories outside the root's; guarded by making
 
 	mu          sync.Mutex
 	handles     map[git.RepoPath]*handle
@@ -109,7 +112,7 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{root: root, server: server, open: o.Open, log: o.Log, epoch: o.Epoch, runner: o.Runner, metrics: o.Metrics,
-		making: make(chan struct{}, 1), handles: make(map[git.RepoPath]*handle), opened: make(map[string]*opened),
+		sync: syncDir, making: make(chan struct{}, 1), elsewhere: make(map[string]bool), handles: make(map[git.RepoPath]*handle), opened: make(map[string]*opened),
 		maintaining: make(map[string]bool), lookups: lookup.New(o.Lookups),
 		options: repo.Options{Root: root, Tables: o.Tables, Policy: o.Policy, RefsMetrics: o.RefsMetrics, GraphMetrics: o.GraphMetrics}}
 	if n.open == 0 {
@@ -132,7 +135,7 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 	}
 	n.hub = newHub(n, o)
 	n.trash = newTrash(n.log, n.metrics)
-	n.trash.sweep(filepath.Join(root, ownDir))
+	n.sweepAll()
 	return n, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -36,8 +37,10 @@ const (
 	// greater one is a reset.
 	maxHistory = 64
 	maxChanges = 10_000
-	// lookers is how many repositories are looked at at the same time.
-	lookers = 4
+	// lookers is how many repositories are looked at at the same time. A look that takes longer than the interval hangs, as on a file
+	// system that does not answer, and does not count; up to maxHanging of them.
+	lookers    = 4
+	maxHanging = 64
 )
 
 // hub watches repositories for all who asked for it. Each is looked at regularly, once for all of them.
@@ -53,6 +56,7 @@ type hub struct {
 	ctx     context.Context // ends when the node is closed
 	end     context.CancelFunc
 	running sync.WaitGroup
+	hanging atomic.Int64 // looks
 
 	mu      sync.Mutex
 	started bool
@@ -229,9 +233,9 @@ func (h *hub) run() {
 		}
 		start := time.Now()
 		all, left := h.all(start)
-		h.each(h.ctx, all, func(w *watched) { h.look(h.ctx, w) })
+		h.each(h.ctx, all, h.pass)
 		for _, w := range left {
-			h.let(w)
+			h.running.Go(func() { h.let(w) }) // after a look that hangs
 		}
 		h.metrics.round.Observe(time.Since(start).Seconds())
 	}
@@ -253,25 +257,50 @@ func (h *hub) all(now time.Time) (all, left []*watched) {
 	return all, left
 }
 
-// each calls fn for each repository, a few at a time, until ctx ends.
+// each calls fn for each repository, a few at a time, until ctx ends. It does not wait for calls that hang. The caller is counted in
+// h.running, and so is what it leaves running.
 func (h *hub) each(ctx context.Context, all []*watched, fn func(*watched)) {
 	next := make(chan *watched)
 	var workers sync.WaitGroup
+	workers.Add(min(lookers, len(all)))
 	for range min(lookers, len(all)) {
-		workers.Go(func() {
-			for w := range next {
-				fn(w)
-			}
-		})
+		h.running.Go(func() { h.work(next, workers.Done, fn) })
 	}
 	for _, w := range all {
 		if ctx.Err() != nil {
 			break
 		}
-		next <- w
+		select {
+		case next <- w:
+		case <-ctx.Done():
+		}
 	}
 	close(next)
 	workers.Wait()
+}
+
+// work calls fn for each repository that comes. If a call hangs, another worker takes its place, which is done instead of this one.
+func (h *hub) work(next <-chan *watched, done func(), fn func(*watched)) {
+	for w := range next {
+		replaced := make(chan bool, 1)
+		hangs := time.AfterFunc(h.interval, func() {
+			if h.hanging.Add(1) > maxHanging {
+				h.hanging.Add(-1)
+				replaced <- false
+				return
+			}
+			h.metrics.hanging.Inc()
+			h.running.Go(func() { h.work(next, done, fn) })
+			replaced <- true
+		})
+		fn(w)
+		if !hangs.Stop() && <-replaced {
+			h.metrics.hanging.Dec()
+			h.hanging.Add(-1)
+			return
+		}
+	}
+	done()
 }
 
 // let ends the watch of a repository.

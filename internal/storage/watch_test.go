@@ -417,3 +417,41 @@ func TestWatchOfDamagedRefs(t *testing.T) {
 	}
 	w.end()
 }
+
+// A repository that hangs, as on a file system that does not answer, delays no other.
+func TestWatchBesideARepositoryThatHangs(t *testing.T) {
+	t.Parallel()
+	r := newRoot(t, storage.Options{Look: often})
+	r.repo("bad.git", "x")
+	good := r.repo("good.git", "x")
+	old := good.ID("main")
+	w := r.watch(storage.WatchFrom{Path: r.path("bad")}, storage.WatchFrom{Path: r.path("good")})
+	w.next()
+	w.next()
+	end := r.Hang(r.path("bad"))
+	for range 3 {
+		id := good.Commit("y", old)
+		good.Git("update-ref", "refs/heads/main", id.String())
+		w.want(map[git.ObjectID]string{old: "a", id: "b"}, "refs/heads/main a>b", "HEAD a>b refs/heads/main")
+		old = id
+	}
+	end()
+	w.end()
+}
+
+// A round ends without the looks that hang, if they are not too many.
+func TestRoundsWithoutLooksThatHang(t *testing.T) {
+	t.Parallel()
+	r := newRoot(t, storage.Options{Look: often})
+	hang, looked := make(chan struct{}), make(chan int, 1000)
+	r.Rounds(1000, func(i int) {
+		looked <- i
+		if i%20 == 0 {
+			<-hang
+		}
+	})
+	if len(looked) != cap(looked) {
+		t.Errorf("%d looks of %d", len(looked), cap(looked))
+	}
+	close(hang)
+}

@@ -1,0 +1,42 @@
+package storage
+
+import "github.com/packhorse-git/packhorse/internal/git"
+
+// For tests alone: what is hard to bring about from outside.
+
+// FailSync lets all further syncs of directories fail.
+func (n *Node) FailSync(err error) { n.sync = func(string) error { return err } }
+
+// Own is the own directory in a directory, written down as if another file system were mounted there.
+func (n *Node) Own(parent string) (string, error) { return n.own(parent) }
+
+// Discard moves a directory into the trash. One call at a time.
+func (n *Node) Discard(dir string) error {
+	_, err := n.discard(dir)
+	return err
+}
+
+// Sweep empties the trash of an own directory.
+func (n *Node) Sweep(own string) error { return n.trash.empty(own) }
+
+// Hang is a look at a watched repository that lasts until the result is called.
+func (n *Node) Hang(path git.RepoPath) (end func()) {
+	n.hub.mu.Lock()
+	w := n.hub.repos[path]
+	n.hub.mu.Unlock()
+	w.turn <- struct{}{}
+	return func() { <-w.turn }
+}
+
+// Rounds calls fn for a number of repositories, as a round does.
+func (n *Node) Rounds(number int, fn func(i int)) {
+	all := make([]*watched, number)
+	at := make(map[*watched]int)
+	for i := range all {
+		all[i] = new(watched)
+		at[all[i]] = i
+	}
+	n.hub.running.Add(1)
+	defer n.hub.running.Done()
+	n.hub.each(n.hub.ctx, all, func(w *watched) { fn(at[w]) })
+}

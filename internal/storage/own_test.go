@@ -1,0 +1,132 @@
+package storage_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/storage"
+)
+
+// Where another file system is mounted, its trash is swept at the start too. What the list should not hold is left alone.
+func TestTrashElsewhereIsEmptiedAtTheStart(t *testing.T) {
+	t.Parallel()
+	dir, outside := t.TempDir(), t.TempDir()
+	before := newRoot(t, storage.Options{Root: dir})
+	mounted := filepath.Join(dir, "team/mounted\nhere")
+	if err := os.MkdirAll(mounted, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := before.Own(mounted); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list := filepath.Join(dir, ".packhorse/elsewhere")
+	text, err := os.ReadFile(list)
+	if err != nil || string(text) != "team/mounted\nhere/.packhorse\x00" {
+		t.Errorf("the list is %q, %v", text, err)
+	}
+	if err := before.Close(); err != nil {
+		t.Fatal(err)
+	}
+	left := func(own string) string {
+		file := filepath.Join(own, "trash/1/objects/file")
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		return filepath.Join(own, "trash/1")
+	}
+	swept := left(filepath.Join(mounted, ".packhorse"))
+	kept := []string{left(filepath.Join(outside, ".packhorse")), left(filepath.Join(dir, "plain"))}
+	up, err := filepath.Rel(dir, filepath.Join(outside, ".packhorse"))
+	before.do(errors.Join(err, os.Symlink(outside, filepath.Join(dir, "link"))))
+	before.do(os.WriteFile(list, []byte(string(text)+up+"\x00link/.packhorse\x00plain\x00gone/.packhorse\x00"), 0o600))
+
+	after := newRoot(t, storage.Options{Root: dir})
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		if _, err := os.Stat(swept); errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("what was deleted elsewhere is left")
+		}
+	}
+	before.do(after.Close())
+	for _, path := range kept {
+		if _, err := os.Stat(path); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// The trash may be swept at any moment of a deletion.
+func TestDeleteBesideTheSweep(t *testing.T) {
+	t.Parallel()
+	r := newRoot(t, storage.Options{})
+	stop, swept := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for {
+			select {
+			case <-stop:
+				swept <- nil
+				return
+			default:
+			}
+			if err := r.Sweep(filepath.Join(r.dir, ".packhorse")); err != nil {
+				swept <- err
+				return
+			}
+		}
+	}()
+	for i := range 500 {
+		dir := filepath.Join(r.dir, strconv.Itoa(i))
+		r.do(os.Mkdir(dir, 0o700))
+		if err := r.Discard(dir); err != nil {
+			t.Errorf("deletion %d: %v", i, err)
+			break
+		}
+	}
+	close(stop)
+	if err := <-swept; err != nil {
+		t.Error(err)
+	}
+}
+
+// A repository that is made or deleted, but not known to be so on disk, is an error that says so; watches are told all the same.
+func TestChangesThatAreNotOnDisk(t *testing.T) {
+	t.Parallel()
+	r := newRoot(t, storage.Options{Runner: newRunner(t), Look: time.Hour})
+	w := r.watch(storage.WatchFrom{Path: r.path("app.git")})
+	if e := w.next(); !e.Gone {
+		t.Errorf("at first: %+v", e)
+	}
+	bad := errors.New("no disk")
+	r.FailSync(bad)
+	// The team's directory would have to be on disk first: there is nothing.
+	if err := r.create("team/app"); !errors.Is(err, bad) {
+		t.Errorf("create below a new directory: %v", err)
+	}
+	r.refuses("team/app", fault.NotFound, "")
+
+	if err := r.create("app"); !errors.Is(err, bad) || fault.Message(err) != "the repository is made, but may be gone if the machine fails now" {
+		t.Errorf("create: %v", err)
+	}
+	if e := w.next(); e.Gone || !e.Reset {
+		t.Errorf("made: %+v", e)
+	}
+	if err := r.Delete(t.Context(), r.path("app"), ""); !errors.Is(err, bad) ||
+		fault.Message(err) != "the repository is deleted, but may be there again if the machine fails now" {
+		t.Errorf("delete: %v", err)
+	}
+	if e := w.next(); !e.Gone {
+		t.Errorf("deleted: %+v", e)
+	}
+	r.emptied()
+	w.end()
+}
