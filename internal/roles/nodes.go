@@ -159,6 +159,9 @@ func (n *NodeConfig) check(bad func(format string, args ...any)) {
 	if (n.TLSCert == "") != (n.TLSKey == "") {
 		bad("node %q: tls_cert and tls_key need each other", n.Name)
 	}
+	if n.TLSCA != "" && n.ServerName == "" && strings.HasPrefix(n.Address, unixPrefix) {
+		bad("node %q: a socket has no name to look for in the node's certificate: set server_name, or leave tls_ca out", n.Name)
+	}
 	if n.TLSCA == "" && (n.TLSCert != "" || n.ServerName != "") {
 		bad("node %q: tls_cert and server_name need tls_ca, which turns TLS on", n.Name)
 	}

@@ -108,6 +108,7 @@ func TestArrayMistakes(t *testing.T) {
 		{node + "transport = \"pigeon\"", `transport is "pigeon"; it has to be "channel" or "inband"`},
 		{node + "tls_cert = \"x\"", "tls_cert and tls_key need each other"},
 		{node + "server_name = \"x\"", "need tls_ca"},
+		{"[[node]]\nname = \"a\"\naddress = \"unix:/run/a\"\ntls_ca = \"x\"", "set server_name"},
 		{node + node, `there are two nodes "a"`},
 		{"[[node]]\nname = \"a b\"", `node "a b" needs a name of letters`},
 		{"[[node]]\nname = \"a\"", `node "a": address: "" is neither HOST:PORT`},
