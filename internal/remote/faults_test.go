@@ -237,6 +237,10 @@ func TestDeadlineEndsGit(t *testing.T) {
 	if err == nil {
 		t.Error("a cancelled fetch is whole")
 	}
+	const began, running = "packhorse_git_commands_total", "packhorse_git_commands_in_flight"
+	if !eventually(func() bool { return w.value(began)+w.value(running) > 0 && w.value(running) == 0 }) {
+		t.Errorf("%v git processes run on, %v have ended", w.value(running), w.value(began))
+	}
 	w.clone(repo, "app", "2")
 }
 

@@ -141,7 +141,7 @@ func (w *world) logger() *slog.Logger {
 func (w *world) newNode() {
 	source := w.options.source
 	if source == nil {
-		runner, err := process.New(process.Options{Git: "git", Metrics: process.NewMetrics(), Log: w.logger(), Classes: map[process.Class]process.Limits{
+		runner, err := process.New(process.Options{Git: "git", Metrics: w.register(process.NewMetrics()).(*process.Metrics), Log: w.logger(), Classes: map[process.Class]process.Limits{
 			packsource.ClassPack: {Slots: 2, Queue: 100, Wait: time.Minute, Time: time.Minute},
 		}})
 		w.do(err)

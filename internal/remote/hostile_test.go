@@ -1,0 +1,240 @@
+package remote_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/remote"
+	"github.com/packhorse-git/packhorse/internal/sidechannel"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
+)
+
+// hostile is a node that answers as a test says.
+type hostile struct {
+	packhorsev1connect.UnimplementedTransferServiceHandler
+	channels *sidechannel.Server
+	serve    func(*hostileCall) error
+}
+
+// hostileCall is one call to it.
+type hostileCall struct {
+	*hostile
+	ctx    context.Context
+	stream *connect.BidiStream[packhorsev1.UploadPackRequest, packhorsev1.UploadPackResponse]
+}
+
+func (h *hostile) UploadPack(ctx context.Context, stream *connect.BidiStream[packhorsev1.UploadPackRequest, packhorsev1.UploadPackResponse]) error {
+	if _, err := stream.Receive(); err != nil {
+		return err
+	}
+	return h.serve(&hostileCall{h, ctx, stream})
+}
+
+func (c *hostileCall) send(answers ...*packhorsev1.Answer) error {
+	for _, a := range answers {
+		if err := c.stream.Send(&packhorsev1.UploadPackResponse{Answer: a}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// claim says that a pack comes, and claims the channel.
+func (c *hostileCall) claim() (*sidechannel.Channel, error) {
+	if err := c.send(partBulk); err != nil {
+		return nil, err
+	}
+	m, err := c.stream.Receive()
+	if err != nil {
+		return nil, err
+	}
+	road := m.GetRoad().GetChannel()
+	return c.channels.Claim(c.ctx, road.GetName(), road.GetTransfer(), "gateway")
+}
+
+var (
+	partBulk = &packhorsev1.Answer{Part: &packhorsev1.Answer_Bulk{Bulk: &packhorsev1.Bulk{}}}
+	partEnd  = &packhorsev1.Answer{Part: &packhorsev1.Answer_End{End: &packhorsev1.End{}}}
+)
+
+func partData(text string) *packhorsev1.Answer {
+	return &packhorsev1.Answer{Part: &packhorsev1.Answer_Data{Data: []byte(text)}}
+}
+
+func partLength(n uint64) *packhorsev1.Answer {
+	return &packhorsev1.Answer{Part: &packhorsev1.Answer_Length{Length: n}}
+}
+
+// newHostile begins a node, and a gateway's side of it that waits for a silent one for a moment only.
+func newHostile(t *testing.T, serve func(*hostileCall) error) *remote.Node {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	pump := bulk.NewPump(bulk.PumpOptions{})
+	h := &hostile{serve: serve, channels: sidechannel.NewServer(sidechannel.Options{Pump: pump, Metrics: sidechannel.NewMetrics(), Log: log})}
+	mux := http.NewServeMux()
+	mux.Handle(packhorsev1connect.NewTransferServiceHandler(h))
+	mux.HandleFunc(sidechannel.Path, func(w http.ResponseWriter, r *http.Request) { h.channels.Upgrade(w, r, "gateway") })
+	port := &http.Server{Handler: mux, Protocols: new(http.Protocols), ReadHeaderTimeout: time.Minute}
+	port.Protocols.SetHTTP1(true)
+	port.Protocols.SetUnencryptedHTTP2(true)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan struct{})
+	go func() { defer close(served); _ = port.Serve(bulk.Listen(l, pump, time.Minute)) }()
+	n, err := remote.New(remote.Options{
+		Name: "one", Address: l.Addr().String(), Channels: sidechannel.NewMetrics(), ChannelStall: 300 * time.Millisecond, Pump: pump,
+		Metrics: remote.NewMetrics(), Log: log,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		n.Close()
+		port.Close()
+		h.channels.Close()
+		<-served
+	})
+	return n
+}
+
+// Whatever a node answers that is no whole answer is an error of the right kind, in a time that has an end.
+func TestHostileNodes(t *testing.T) {
+	t.Parallel()
+	parts := func(answers ...*packhorsev1.Answer) func(*hostileCall) error {
+		return func(c *hostileCall) error { return c.send(answers...) }
+	}
+	// onChannel sends text on a channel of a length, and then what goes on the call.
+	onChannel := func(length int64, text string, end func(*sidechannel.Channel, *sidechannel.Sender), answers ...*packhorsev1.Answer) func(*hostileCall) error {
+		return func(c *hostileCall) error {
+			channel, err := c.claim()
+			if err != nil {
+				return err
+			}
+			defer channel.Release()
+			s := channel.Send(length)
+			if _, err := s.Write([]byte(text)); err != nil {
+				return err
+			}
+			_ = s.Flush()
+			end(channel, s)
+			if err := c.send(answers...); err != nil {
+				return err
+			}
+			if len(answers) == 0 || answers[0] == partEnd {
+				<-c.ctx.Done() // the channel stays
+			}
+			return nil
+		}
+	}
+	good := func(_ *sidechannel.Channel, s *sidechannel.Sender) { _ = s.End(nil) }
+	none := func(*sidechannel.Channel, *sidechannel.Sender) {}
+	abort := func(c *sidechannel.Channel, _ *sidechannel.Sender) { c.Abort() }
+	denied := func(_ *sidechannel.Channel, s *sidechannel.Sender) { _ = s.End(fault.New(fault.Denied, "not you")) }
+	corrupt := &packhorsev1.Answer{Part: &packhorsev1.Answer_End{End: &packhorsev1.End{Fault: faultrpc.Message(fault.New(fault.Corrupt, "damaged"))}}}
+	for name, test := range map[string]struct {
+		serve func(*hostileCall) error
+		kind  fault.Kind
+	}{
+		"nothing":                    {parts(), fault.Internal},
+		"no end":                     {parts(partData("some")), fault.Internal},
+		"shorter than said":          {parts(partLength(10), partData("some"), partEnd), fault.Internal},
+		"longer than said":           {parts(partLength(2), partData("some"), partEnd), fault.Internal},
+		"absurd length":              {parts(partLength(1 << 63)), fault.Internal},
+		"length twice":               {parts(partLength(4), partLength(4), partData("some"), partEnd), fault.Internal},
+		"length after data":          {parts(partData("some"), partLength(4), partEnd), fault.Internal},
+		"data after the end":         {parts(partData("some"), partEnd, partData("more")), fault.Internal},
+		"two ends":                   {parts(partData("some"), partEnd, partEnd), fault.Internal},
+		"no part":                    {parts(&packhorsev1.Answer{}), fault.Internal},
+		"bulk after data":            {parts(partData("some"), partBulk), fault.Internal},
+		"bulk twice":                 {parts(partBulk, partBulk), fault.Internal},
+		"data beside a channel":      {parts(partBulk, partData("some")), fault.Internal},
+		"end without a channel":      {func(c *hostileCall) error { _ = c.send(partBulk, partEnd); <-c.ctx.Done(); return nil }, fault.Unavailable},
+		"good channel, bad end":      {onChannel(4, "some", good, corrupt), fault.Corrupt},
+		"good channel, no end":       {onChannel(4, "some", good), fault.Internal},
+		"silent channel, good end":   {onChannel(10, "some", none, partEnd), fault.Unavailable},
+		"silent frames, good end":    {onChannel(-1, "some", none, partEnd), fault.Unavailable},
+		"broken channel, good end":   {onChannel(10, "some", abort, partEnd), fault.Unavailable},
+		"refusing channel, good end": {onChannel(-1, "some", denied, partEnd), fault.Unavailable},
+		"channel closed before use": {func(c *hostileCall) error {
+			if err := c.send(partBulk); err != nil {
+				return err
+			}
+			if _, err := c.stream.Receive(); err != nil {
+				return err
+			}
+			c.channels.Close()
+			return faultrpc.Error(fault.New(fault.Unavailable, "no such channel"), &packhorsev1.Outcome{})
+		}, fault.Unavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newHostile(t, test.serve)
+			repo, _ := git.ParseRepoPath("app")
+			out := &answer{}
+			_, err := n.UploadPack(context.Background(), repo, version2, bytes.NewReader(lsRefs()), out)
+			if !fault.Is(err, test.kind) || strings.Contains(fault.Message(err), "not you") {
+				t.Errorf("%v (%v), want %v, after %q", err, fault.KindOf(err), test.kind, out)
+			}
+		})
+	}
+}
+
+// A node may take its time to make a pack; whoever does not want to wait goes.
+func TestSilenceAfterBulk(t *testing.T) {
+	t.Parallel()
+	claimed := make(chan struct{})
+	n := newHostile(t, func(c *hostileCall) error {
+		channel, err := c.claim()
+		if err != nil {
+			return err
+		}
+		defer channel.Release()
+		close(claimed)
+		<-c.ctx.Done()
+		return c.ctx.Err()
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() { <-claimed; cancel() }()
+	repo, _ := git.ParseRepoPath("app")
+	if _, err := n.UploadPack(ctx, repo, version2, bytes.NewReader(lsRefs()), &answer{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+// slowBulk is a reply whose lane keeps a pack waiting.
+type slowBulk struct {
+	answer
+	wait func()
+}
+
+func (s *slowBulk) Bulk() error { s.wait(); return nil }
+
+// A node does not wait for a road for ever, and the gateway says so.
+func TestRoadThatIsNamedTooLate(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, options{roadWait: 50 * time.Millisecond, source: &madeUp{send: endless}})
+	reply := &slowBulk{wait: func() {
+		if !eventually(func() bool { return strings.Contains(w.log.String(), "result=deadline") }) {
+			t.Error("the node waits for the road")
+		}
+	}}
+	if _, err := w.ask(context.Background(), "app", w.pack(), reply); !fault.Is(err, fault.Deadline) || reply.Len() > 0 {
+		t.Errorf("the error is %v, after %d bytes", err, reply.Len())
+	}
+}
