@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/bulk"
@@ -376,8 +377,16 @@ func TestLargeRequestsShareMemory(t *testing.T) {
 	memory := admit.NewBudget("requests", 150<<10)
 	_, address := realPort(t, "tcp", Options{Memory: memory})
 	first := uploadPack(t, address, &packhorsev1.RequestData{Data: make([]byte, 200<<10)})
-	for memory.Take(100<<10) == nil { // until it is there
-		memory.Give(100 << 10)
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(memory.Collectors()[0])
+	used := func() float64 {
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return families[0].GetMetric()[0].GetGauge().GetValue()
+	}
+	for used() == 0 { // until it is there
 		time.Sleep(time.Millisecond)
 	}
 	second := uploadPack(t, address, &packhorsev1.RequestData{Data: make([]byte, 200<<10), Last: true})
@@ -394,7 +403,7 @@ func TestLargeRequestsShareMemory(t *testing.T) {
 	if _, err := first.Receive(); connect.CodeOf(err) == connect.CodeResourceExhausted {
 		t.Error(err)
 	}
-	for memory.Take(150<<10) != nil { // it comes back
+	for used() > 0 { // it comes back
 		time.Sleep(time.Millisecond)
 	}
 }
