@@ -158,6 +158,26 @@ func TestRefusedCallersAreNotWaitedFor(t *testing.T) {
 	}
 }
 
+// What stands behind a chunked request is not taken for another one, whatever length a proxy in front saw.
+func TestNothingIsSmuggledBehindChunks(t *testing.T) {
+	t.Parallel()
+	_, address := realPort(t, "tcp", Options{})
+	for _, lengths := range []string{"Content-Length: 5\r\nTransfer-Encoding: chunked", "Transfer-Encoding: chunked"} {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(patience))
+		const head = "POST " + packhorsev1connect.RefServiceResolveProcedure + " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+		fmt.Fprintf(conn, head+"%s\r\n\r\n2\r\n{}\r\n0\r\n\r\n"+head+"Content-Length: 2\r\n\r\n{}", lengths)
+		answer, _ := io.ReadAll(conn) // the rest may make a reset of the end
+		if n := bytes.Count(answer, []byte("HTTP/1.1 ")); n != 1 || !bytes.Contains(answer, []byte("\r\nConnection: close\r\n")) {
+			t.Errorf("%s: %d answers: %s", lengths, n, answer)
+		}
+	}
+}
+
 // Connections of nobody push out each other, and not those of who is known.
 func TestTooManyStrangers(t *testing.T) {
 	t.Parallel()

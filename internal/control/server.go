@@ -138,6 +138,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer body.end()
 		r.Body = body
 	}
+	if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
+		// As at the gateway: two lengths in one request, of which a proxy in front may have taken the other, smuggle no second one.
+		w.Header().Set("Connection", "close")
+	}
 	if r.ProtoMajor == 2 {
 		answer := newImpatient(w, controller, s.Stall)
 		defer answer.limit.end()
