@@ -68,6 +68,9 @@ func TestAdminCommands(t *testing.T) {
 		!strings.Contains(out, "b: nobody answers") {
 		t.Errorf("nodes: %d\n%s%s", code, out, errs)
 	}
+	if _, out, _ := runMain("__complete", "drain", "node", "--state", state, ""); !strings.HasPrefix(out, "a\nb\n") {
+		t.Errorf("names are completed with %q", out)
+	}
 	for _, step := range []struct{ args, want string }{
 		{"drain node a", "a: drained, 0 requests running\n"},
 		{"drain node a", "a: drained, 0 requests running\n"},
@@ -99,6 +102,9 @@ func TestAdminCommandsWithoutAGateway(t *testing.T) {
 	leave(t, adminSocket(state))
 	if code, _, errs := runMain("nodes", "--state", state); code != exitFailed || !strings.Contains(errs, "no gateway answers at") {
 		t.Errorf("a socket that was left: %d %q", code, errs)
+	}
+	if code, _, errs := runMain("drain", "a", "--state", state); code != exitUsage || !strings.Contains(errs, "packhorse drain node a") {
+		t.Errorf("without \"node\": exit code %d, %q", code, errs)
 	}
 	if code, _, errs := runMain("drain", "node", "--state", state); code != exitUsage || !strings.Contains(errs, "takes one NAME") {
 		t.Errorf("no name: %d %q", code, errs)

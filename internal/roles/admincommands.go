@@ -16,6 +16,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 )
 
@@ -25,9 +26,9 @@ type adminClient struct {
 	state, config string
 }
 
-func (c *adminClient) addFlags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&c.state, "state", "", "the gateway's state directory, `DIR` (default ~/.local/state/packhorse/gateway)")
-	cmd.Flags().StringVar(&c.config, "config", "", "find the state directory in the gateway's configuration `FILE`")
+func (c *adminClient) addFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&c.state, "state", "", "the gateway's state directory, `DIR` (default ~/.local/state/packhorse/gateway)")
+	flags.StringVar(&c.config, "config", "", "find the state directory in the gateway's configuration `FILE`")
 }
 
 // socket is the path of the admin socket.
@@ -109,7 +110,7 @@ draining, how many requests it has now, and how many it has answered and failed.
 			return writeNodes(cmd.OutOrStdout(), list)
 		},
 	}
-	client.addFlags(cmd)
+	client.addFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
@@ -161,8 +162,14 @@ func drainingCommand(env Env, verb, short, long string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   verb,
 		Short: short,
-		Args:  noArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Long:  long,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("%s what? for a node: %s node %s", cmd.CommandPath(), cmd.CommandPath(), args[len(args)-1])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	node := &cobra.Command{
 		Use:     "node NAME",
@@ -170,6 +177,17 @@ func drainingCommand(env Env, verb, short, long string) *cobra.Command {
 		Long:    long,
 		Example: "  packhorse " + verb + " node a\n  packhorse nodes",
 		Args:    exactArgs(1, "one NAME"),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			var list []nodeStatus
+			if len(args) > 0 || client.do(cmd.Context(), http.MethodGet, "/nodes", &list) != nil {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			var names []string
+			for _, n := range list {
+				names = append(names, n.Name)
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var now nodeStatus
 			if err := client.do(cmd.Context(), http.MethodPost, "/nodes/"+url.PathEscape(args[0])+"/"+verb, &now); err != nil {
@@ -179,7 +197,7 @@ func drainingCommand(env Env, verb, short, long string) *cobra.Command {
 			return err
 		},
 	}
-	client.addFlags(node)
+	client.addFlags(cmd.PersistentFlags())
 	cmd.AddCommand(node)
 	return cmd
 }
