@@ -19,6 +19,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/remote"
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
+	healthv1 "github.com/packhorse-git/packhorse/proto/packhorse/health/v1"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
@@ -87,6 +88,11 @@ func newHostile(t *testing.T, serve func(*hostileCall) error) *remote.Node {
 	h := &hostile{serve: serve, channels: sidechannel.NewServer(sidechannel.Options{Pump: pump, Metrics: sidechannel.NewMetrics(), Log: log})}
 	mux := http.NewServeMux()
 	mux.Handle(packhorsev1connect.NewTransferServiceHandler(h))
+	const health = "/grpc.health.v1.Health/Check"
+	mux.Handle(health, connect.NewUnaryHandler(health,
+		func(context.Context, *connect.Request[healthv1.HealthCheckRequest]) (*connect.Response[healthv1.HealthCheckResponse], error) {
+			return connect.NewResponse(&healthv1.HealthCheckResponse{Status: healthv1.HealthCheckResponse_SERVING}), nil
+		}))
 	mux.HandleFunc(sidechannel.Path, func(w http.ResponseWriter, r *http.Request) { h.channels.Upgrade(w, r, "gateway") })
 	port := &http.Server{Handler: mux, Protocols: new(http.Protocols), ReadHeaderTimeout: time.Minute}
 	port.Protocols.SetHTTP1(true)
