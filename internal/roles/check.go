@@ -16,7 +16,16 @@ import (
 func (c *Config) check() error {
 	var all []error
 	bad := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }
+	c.checkListeners(bad)
+	c.checkStorage(bad)
+	c.checkNodes(bad)
+	c.checkChoices(bad)
+	c.checkNumbers(bad)
+	return errors.Join(all...)
+}
 
+// checkListeners finds addresses that would let in more than is meant.
+func (c *Config) checkListeners(bad func(format string, args ...any)) {
 	if host, err := splitAddress(c.HTTP.Address); err != nil {
 		bad("http.address: %w", err)
 	} else if !isLoopback(host) && !c.HTTP.PublicRead {
@@ -34,8 +43,10 @@ func (c *Config) check() error {
 	if (c.HTTP.TLSCert == "") != (c.HTTP.TLSKey == "") {
 		bad("TLS needs both --tls-cert and --tls-key (http.tls_cert, http.tls_key)")
 	}
-	c.checkStorage(bad)
-	c.checkNodes(bad)
+}
+
+// checkChoices finds words that are none of those which may stand there.
+func (c *Config) checkChoices(bad func(format string, args ...any)) {
 	oneOf := func(key, value string, allowed ...string) {
 		for _, a := range allowed {
 			if value == a {
@@ -48,7 +59,10 @@ func (c *Config) check() error {
 	oneOf("fetch.unborn", c.Fetch.Unborn, string(repo.UnbornAdvertise), string(repo.UnbornAllow), string(repo.UnbornIgnore))
 	oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	oneOf("log.format", c.Log.Format, "auto", "text", "json")
+}
 
+// checkNumbers finds numbers, sizes and times outside of what makes sense.
+func (c *Config) checkNumbers(bad func(format string, args ...any)) {
 	within := func(key string, n, low, high int) {
 		if n < low || n > high {
 			bad("%s is %d; it has to be from %d to %d", key, n, low, high)
@@ -101,7 +115,6 @@ func (c *Config) check() error {
 			bad("%s is %s; it has to be more than 0s", d.key, d.value)
 		}
 	}
-	return errors.Join(all...)
 }
 
 // checkRole finds what a role needs and was not told.
