@@ -182,7 +182,9 @@ func TestNothingIsSmuggledBehindChunks(t *testing.T) {
 func TestTooManyStrangers(t *testing.T) {
 	t.Parallel()
 	s, address := realPort(t, "tcp", Options{})
+	s.strangers.mu.Lock()
 	s.strangers.max = 3
+	s.strangers.mu.Unlock()
 	known := packhorsev1connect.NewRefServiceClient(http2Client(t, "tcp", address), "http://"+address, connect.WithGRPC())
 	ask := func() {
 		t.Helper()
