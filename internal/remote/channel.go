@@ -21,13 +21,13 @@ const lastWord = 2 * time.Second
 // byChannel relays an answer that comes on a side channel. The call is watched meanwhile: what the node has to say of a failure, it says
 // there.
 func (r *relay) byChannel() (*packhorsev1.End, error) {
-	c, err := r.pool.Get(r.ctx)
+	c, err := r.pool.Get(r.call)
 	if err != nil {
 		r.node.lost(err)
 		return nil, r.ofRoad(err)
 	}
 	defer c.Release() // closes it, unless both directions have ended well
-	defer context.AfterFunc(r.ctx, c.Abort)()
+	defer context.AfterFunc(r.call, c.Abort)()
 	road := &packhorsev1.Channel{Name: c.Name(), Transfer: c.Transfer()}
 	if err := r.send(&packhorsev1.Road{Road: &packhorsev1.Road_Channel{Channel: road}}); err != nil {
 		return nil, err
@@ -37,6 +37,7 @@ func (r *relay) byChannel() (*packhorsev1.End, error) {
 	receiver := c.Receive()
 	failed := r.copy(receiver)
 	if failed == nil {
+		r.whole.Store(true)
 		patience := time.AfterFunc(r.node.stall(), r.leave)
 		err := <-word
 		if !patience.Stop() && err != nil && r.ctx.Err() == nil {
@@ -139,7 +140,7 @@ type toClient relay
 
 func (t *toClient) Write(p []byte) (int, error) {
 	n, err := t.reply.Write(p)
-	t.sent += int64(n)
+	(*relay)(t).count(int64(n))
 	return n, err
 }
 
@@ -150,7 +151,7 @@ func (t *toClient) ReadFrom(src io.Reader) (n int64, err error) {
 	} else {
 		n, err = io.Copy(struct{ io.Writer }{t.reply}, src)
 	}
-	t.sent += n
+	(*relay)(t).count(n)
 	return n, err
 }
 

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -97,6 +99,10 @@ func sendRequest(stream connect.StreamingClientConn, start *packhorsev1.UploadPa
 // roadMessage names the road in a message of the call.
 type roadMessage func(*packhorsev1.Road) any
 
+// hangUp is how long after its client has gone a call goes on. A client that has all of its answer hangs up at once, maybe before we know
+// that it had all; to give the call up then would cost the side channel, and call a whole answer a cancelled one.
+const hangUp = 50 * time.Millisecond
+
 // transfer runs one session: begin opens the call and sends the request.
 func (n *Node) transfer(caller context.Context, reply protocol.Reply,
 	begin func(context.Context, *link) (connect.StreamingClientConn, roadMessage, error)) (outcome protocol.Outcome, err error) {
@@ -110,8 +116,12 @@ func (n *Node) transfer(caller context.Context, reply protocol.Reply,
 	if s := n.state.Load(); !s.reachable {
 		return protocol.Outcome{}, s.err
 	}
-	ctx, cancel := context.WithCancel(caller)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(caller))
 	defer cancel()
+	if limit, ok := caller.Deadline(); ok {
+		ctx, cancel = context.WithDeadline(ctx, limit)
+		defer cancel()
+	}
 	l := n.link.Load()
 	stream, road, err := begin(ctx, l)
 	if stream == nil {
@@ -125,14 +135,25 @@ func (n *Node) transfer(caller context.Context, reply protocol.Reply,
 		leave()
 		_ = stream.CloseResponse() // reads what is left, so nobody else may be reading
 	}()
-	defer context.AfterFunc(caller, leave)()
+	var whole atomic.Bool
+	done := make(chan struct{})
+	defer close(done)
+	defer context.AfterFunc(caller, func() {
+		select {
+		case <-time.After(hangUp):
+			if !whole.Load() {
+				leave()
+			}
+		case <-done:
+		}
+	})()
 	if wrong, ok := errors.AsType[requestError](err); ok {
 		return protocol.Outcome{}, wrong.error
 	}
 	if err != nil && !errors.Is(err, io.EOF) { // after io.EOF the node's answer says more
 		return protocol.Outcome{}, n.failed(caller, err)
 	}
-	r := &relay{node: n, pool: l.pool, ctx: caller, leave: leave, stream: stream, road: road, reply: reply, part: parts.Get().(*part)}
+	r := &relay{node: n, pool: l.pool, ctx: caller, call: ctx, leave: leave, whole: &whole, stream: stream, road: road, reply: reply, part: parts.Get().(*part)}
 	defer func() {
 		if cap(r.part.buf) <= 2*fullData {
 			parts.Put(r.part)
@@ -161,8 +182,10 @@ func (n *Node) failed(ctx context.Context, err error) error {
 type relay struct {
 	node    *Node
 	pool    *sidechannel.Pool // of the link that the call is on; nil: bulk bytes go inside the call
-	ctx     context.Context
-	leave   func() // gives the call up
+	ctx     context.Context   // of the client's request
+	call    context.Context   // of the call, which may go on for a moment after its client has gone
+	leave   func()            // gives the call up
+	whole   *atomic.Bool      // the client has all of the answer, and may go
 	stream  connect.StreamingClientConn
 	road    roadMessage
 	reply   protocol.Reply
@@ -240,7 +263,7 @@ func (r *relay) begin() {
 func (r *relay) write(p []byte) error {
 	r.begin()
 	n, err := r.reply.Write(p)
-	r.sent += int64(n)
+	r.count(int64(n))
 	if err == nil && r.bulk && len(p) < fullData {
 		err = r.reply.Flush()
 	}
@@ -248,6 +271,14 @@ func (r *relay) write(p []byte) error {
 		return &protocol.BrokenReply{Err: err}
 	}
 	return nil
+}
+
+// count notes n bytes that the client was sent.
+func (r *relay) count(n int64) {
+	r.sent += n
+	if r.hasLength && r.sent == r.length {
+		r.whole.Store(true)
+	}
 }
 
 // fullData is from which length on a part is one that the node filled, in bytes.
