@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -75,10 +76,17 @@ func build(role role, cfg Config, log *slog.Logger, reg prometheus.Registerer, v
 	return newServe(cfg, log, reg, version)
 }
 
+// heapFloor is bytes that are reserved and never touched, so that they cost no memory, only make the garbage collector wait until there is
+// as much garbage. What a role keeps on the heap is a few MiB; without a floor a storage node under load collected many times a
+// second, and each time emptied the pools of buffers: 9 % of its CPU time, and three times the allocations.
+const heapFloor = 48 << 20
+
 // run starts a role's parts bottom up, waits for ctx to end or a part to fail, and stops them top down: readiness turns red,
 // after shutdown.delay the listeners close, running requests get shutdown.grace, then the node closes, and the private listener
 // last, so that the whole end can be watched.
 func run(ctx context.Context, src *source, cfg Config) (err error) {
+	floor := make([]byte, heapFloor)
+	defer runtime.KeepAlive(&floor)
 	env, level := src.env, new(slog.LevelVar)
 	if err := setLevel(level, cfg.Log.Level); err != nil {
 		return usage(err)
