@@ -412,6 +412,22 @@ func TestWatchComesBack(t *testing.T) {
 	}
 }
 
+// What cannot pass is said once, and not asked for again.
+func TestWatchGivesUp(t *testing.T) {
+	t.Parallel()
+	for _, code := range []connect.Code{connect.CodeUnauthenticated, connect.CodeUnimplemented, connect.CodeDataLoss, connect.CodeInvalidArgument} {
+		c := started(t, stream(packhorsev1connect.RefServiceWatchProcedure, func(context.Context, *packhorsev1.WatchRequest, func(*packhorsev1.WatchResponse) error) error {
+			return connect.NewError(code, errors.New("no"))
+		}))
+		n := 0
+		for _, err := range c.Watch(t.Context(), &packhorsev1.WatchRequest{}) {
+			if n++; n > 1 || connect.CodeOf(err) != code {
+				t.Fatalf("turn %d of a watch that ends with %v: %v", n, code, err)
+			}
+		}
+	}
+}
+
 func TestWatchEnds(t *testing.T) {
 	t.Parallel()
 	c := started(t, stream(packhorsev1connect.RefServiceWatchProcedure, func(ctx context.Context, _ *packhorsev1.WatchRequest, send func(*packhorsev1.WatchResponse) error) error {

@@ -21,7 +21,7 @@ import (
 // Reset_ set says: forget everything about this repository.
 //
 // Errors that will not pass end the loop after they are given: the request is wrong, the caller is not trusted (by KindOf: INVALID, DENIED,
-// NOT_FOUND), ctx has ended.
+// NOT_FOUND; by code: UNAUTHENTICATED), the node does not know watches (UNIMPLEMENTED) or cannot trust its disk (DATA_LOSS), ctx has ended.
 func (c *Client) Watch(ctx context.Context, request *packhorsev1.WatchRequest) iter.Seq2[*packhorsev1.WatchResponse, error] {
 	request = proto.CloneOf(request)
 	return func(yield func(*packhorsev1.WatchResponse, error) bool) {
@@ -67,6 +67,10 @@ var errWatchEnded = errors.New("the node ended the watch")
 func passes(err error) bool {
 	switch KindOf(err) {
 	case packhorsev1.FaultKind_FAULT_KIND_INVALID, packhorsev1.FaultKind_FAULT_KIND_DENIED, packhorsev1.FaultKind_FAULT_KIND_NOT_FOUND:
+		return false
+	}
+	switch connect.CodeOf(err) {
+	case connect.CodeUnauthenticated, connect.CodeUnimplemented, connect.CodeDataLoss:
 		return false
 	}
 	return true
