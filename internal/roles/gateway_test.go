@@ -1,10 +1,10 @@
 package roles
 
 import (
-	"bytes"
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -15,9 +15,28 @@ import (
 
 // Nodes keep their connections as long as nothing is said of them that is new, and nothing is left of those that go. Not parallel: it
 // looks at all goroutines.
+// lockedLog is a log that is read while others write to it.
+type lockedLog struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+func (l *lockedLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text = append(l.text, p...)
+	return len(p), nil
+}
+
+func (l *lockedLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return string(l.text)
+}
+
 func TestRemoteNodesFollowTheConfiguration(t *testing.T) {
 	before := goleak.IgnoreCurrent()
-	var logged bytes.Buffer
+	var logged lockedLog
 	n := &remoteNodes{
 		router: gateway.NewRouter(), metrics: remote.NewMetrics(), log: slog.New(slog.NewTextHandler(&logged, nil)), open: map[string]remoteNode{},
 	}
@@ -54,7 +73,7 @@ func TestRemoteNodesFollowTheConfiguration(t *testing.T) {
 	// A route leads to one of them alone.
 	take(Config{Node: []NodeConfig{node("a", 1), node("f", 1)}, Route: []RouteConfig{{"team", []string{"a"}}}}, "a")
 	if !strings.Contains(logged.String(), "no route leads to a storage node: it is not asked\" node=f") {
-		t.Errorf("the log says nothing of f:\n%s", &logged)
+		t.Errorf("the log says nothing of f:\n%s", logged.String())
 	}
 	if err := n.close(); err != nil {
 		t.Error(err)
