@@ -22,6 +22,7 @@ var _ packhorsev1connect.ObjectServiceHandler = objects{}
 type place struct {
 	server *Server
 	leave  func()
+	begun  bool // the first message is sent
 	long   bool
 }
 
@@ -41,6 +42,15 @@ func (p *place) move() error {
 	p.leave()
 	p.leave, p.long = p.server.Bulk.Leave, true
 	return nil
+}
+
+// next makes the place right for one more message: the first is a look-up's, with the second the answer is a long one.
+func (p *place) next() error {
+	if !p.begun {
+		p.begun = true
+		return nil
+	}
+	return p.move()
 }
 
 func (p *place) end() { p.leave() }
@@ -149,17 +159,13 @@ func (o objects) Log(ctx context.Context, request *connect.Request[packhorsev1.L
 		return err
 	}
 	defer place.end()
-	sent := false
 	return o.Node.Log(ctx, repository, lookup.LogRequest{
 		Revisions: request.Msg.GetRevisions(), Exclude: request.Msg.GetExclude(), Path: request.Msg.GetPath(),
 		FirstParent: request.Msg.GetFirstParent(), Limit: int(request.Msg.GetLimit()), Skip: int(request.Msg.GetSkip()),
 	}, func(batch []lookup.Commit) error {
-		if sent {
-			if err := place.move(); err != nil {
-				return err
-			}
+		if err := place.next(); err != nil {
+			return err
 		}
-		sent = true
 		answer := &packhorsev1.LogResponse{Commits: make([]*packhorsev1.Commit, len(batch))}
 		for i := range batch {
 			answer.Commits[i] = commitMessage(&batch[i])
@@ -179,14 +185,10 @@ func (o objects) DiffStat(ctx context.Context, request *connect.Request[packhors
 		return err
 	}
 	defer place.end()
-	sent := false
 	return o.Node.DiffStat(ctx, repository, request.Msg.GetOld(), request.Msg.GetNew(), func(batch []lookup.FileStat) error {
-		if sent {
-			if err := place.move(); err != nil {
-				return err
-			}
+		if err := place.next(); err != nil {
+			return err
 		}
-		sent = true
 		answer := &packhorsev1.DiffStatResponse{Files: make([]*packhorsev1.FileStat, len(batch))}
 		for i := range batch {
 			answer.Files[i] = fileMessage(&batch[i])
