@@ -18,20 +18,18 @@ import (
 )
 
 // calls stands around every call: it counts it, writes its line into the log, stops a panic, and makes an answer of what a service
-// returns as an error. A unary call is a look-up: it runs in the small lane, but for health, which a busy node has too, and maintenance, which
-// has slots of its own. A stream enters a lane by itself (enterSmall).
+// returns as an error. A unary call is a look-up: it runs in the small lane, a heavy one in a slot before that, but for health, which a busy node
+// has too, and maintenance, which has slots of its own. A stream enters a lane by itself.
 type calls struct{ *Server }
 
 func (c *calls) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, request connect.AnyRequest) (response connect.AnyResponse, err error) {
 		err = c.around(ctx, request.Spec(), request.Header(), func() error {
-			if !slices.Contains([]string{healthCheck, packhorsev1connect.RepositoryServiceMaintainProcedure}, request.Spec().Procedure) {
-				leave, err := c.enterSmall()
-				if err != nil {
-					return err
-				}
-				defer leave()
+			place, err := c.placeOf(ctx, request.Spec().Procedure)
+			if err != nil {
+				return err
 			}
+			defer place.end()
 			response, err = next(ctx, request)
 			return err
 		})
@@ -40,6 +38,17 @@ func (c *calls) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		}
 		return response, nil
 	}
+}
+
+// placeOf lets a unary call into where it belongs.
+func (c *calls) placeOf(ctx context.Context, procedure string) (*place, error) {
+	switch {
+	case procedure == healthCheck, procedure == packhorsev1connect.RepositoryServiceMaintainProcedure:
+		return &place{leave: func() {}}, nil
+	case slices.Contains(heavyCalls, procedure):
+		return c.enterHeavy(ctx)
+	}
+	return c.enter()
 }
 
 func (c *calls) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {

@@ -1,6 +1,12 @@
 package control
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/packhorse-git/packhorse/internal/balance"
+)
 
 // Metrics counts calls and bytes of a node's port.
 type Metrics struct {
@@ -8,9 +14,14 @@ type Metrics struct {
 	seconds *prometheus.HistogramVec
 	refused *prometheus.CounterVec
 	panics  prometheus.Counter
-	copies  *prometheus.CounterVec
-	kernel  prometheus.Counter
-	user    prometheus.Counter
+
+	slots    atomic.Pointer[balance.Slots] // of heavy look-ups
+	slotWait prometheus.Histogram
+	ofSlots  []prometheus.Collector
+
+	copies *prometheus.CounterVec
+	kernel prometheus.Counter
+	user   prometheus.Counter
 }
 
 // NewMetrics makes the port's metrics.
@@ -34,7 +45,28 @@ func NewMetrics() *Metrics {
 		}, []string{"path"}),
 	}
 	m.kernel, m.user = m.copies.WithLabelValues("kernel"), m.copies.WithLabelValues("user")
+	m.slotWait = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: "packhorse_control_lookup_wait_seconds", Help: "Time that heavy look-ups waited for a slot, those included that gave up.",
+		Buckets: []float64{.001, .005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30},
+	})
+	m.ofSlots = []prometheus.Collector{
+		m.slotWait,
+		m.gauge("packhorse_control_lookups_queued", "Heavy look-ups that wait for a slot now.", (*balance.Slots).Queued),
+		m.gauge("packhorse_control_lookups_running", "Heavy look-ups that have a slot now.", (*balance.Slots).InUse),
+		m.gauge("packhorse_control_lookup_slots", "Slots for heavy look-ups that there are.", (*balance.Slots).Size),
+	}
 	return m
+}
+
+// gauge tells of the slots, once there are some.
+func (m *Metrics) gauge(name, help string, of func(*balance.Slots) int) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
+		slots := m.slots.Load()
+		if slots == nil {
+			return 0
+		}
+		return float64(of(slots))
+	})
 }
 
 // ShareCopies counts bytes in another collector of packhorse_copy_bytes_total, that of a gateway in the same process, which has it
@@ -46,7 +78,7 @@ func (m *Metrics) ShareCopies(with *prometheus.CounterVec) {
 
 // Collectors lists the metrics for registration.
 func (m *Metrics) Collectors() []prometheus.Collector {
-	all := []prometheus.Collector{m.calls, m.seconds, m.refused, m.panics}
+	all := append([]prometheus.Collector{m.calls, m.seconds, m.refused, m.panics}, m.ofSlots...)
 	if m.copies != nil {
 		all = append(all, m.copies)
 	}

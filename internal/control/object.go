@@ -18,43 +18,6 @@ type objects struct{ *Server }
 
 var _ packhorsev1connect.ObjectServiceHandler = objects{}
 
-// place is where a streamed answer runs: what fits into one message is a look-up, a longer one has its place among the long answers.
-type place struct {
-	server *Server
-	leave  func()
-	begun  bool // the first message is sent
-	long   bool
-}
-
-func (s *Server) enter() (*place, error) {
-	leave, err := s.enterSmall()
-	return &place{server: s, leave: leave}, err
-}
-
-// move goes to the lane of long answers, or fails with an error of kind Exhausted. More than once does nothing.
-func (p *place) move() error {
-	if p.long {
-		return nil
-	}
-	if err := p.server.Bulk.Enter(); err != nil {
-		return err
-	}
-	p.leave()
-	p.leave, p.long = p.server.Bulk.Leave, true
-	return nil
-}
-
-// next makes the place right for one more message: the first is a look-up's, with the second the answer is a long one.
-func (p *place) next() error {
-	if !p.begun {
-		p.begun = true
-		return nil
-	}
-	return p.move()
-}
-
-func (p *place) end() { p.leave() }
-
 func pathIn(in *packhorsev1.PathIn) lookup.PathIn {
 	return lookup.PathIn{Revision: in.GetRevision(), Path: in.GetPath()}
 }
@@ -154,7 +117,7 @@ func (o objects) Log(ctx context.Context, request *connect.Request[packhorsev1.L
 	if err != nil {
 		return err
 	}
-	place, err := o.enter()
+	place, err := o.enterHeavy(ctx)
 	if err != nil {
 		return err
 	}
@@ -163,14 +126,11 @@ func (o objects) Log(ctx context.Context, request *connect.Request[packhorsev1.L
 		Revisions: request.Msg.GetRevisions(), Exclude: request.Msg.GetExclude(), Path: request.Msg.GetPath(),
 		FirstParent: request.Msg.GetFirstParent(), Limit: int(request.Msg.GetLimit()), Skip: int(request.Msg.GetSkip()),
 	}, func(batch []lookup.Commit) error {
-		if err := place.next(); err != nil {
-			return err
-		}
 		answer := &packhorsev1.LogResponse{Commits: make([]*packhorsev1.Commit, len(batch))}
 		for i := range batch {
 			answer.Commits[i] = commitMessage(&batch[i])
 		}
-		return stream.Send(answer)
+		return place.send(ctx, func() error { return stream.Send(answer) })
 	})
 }
 
@@ -180,20 +140,17 @@ func (o objects) DiffStat(ctx context.Context, request *connect.Request[packhors
 	if err != nil {
 		return err
 	}
-	place, err := o.enter()
+	place, err := o.enterHeavy(ctx)
 	if err != nil {
 		return err
 	}
 	defer place.end()
 	return o.Node.DiffStat(ctx, repository, request.Msg.GetOld(), request.Msg.GetNew(), func(batch []lookup.FileStat) error {
-		if err := place.next(); err != nil {
-			return err
-		}
 		answer := &packhorsev1.DiffStatResponse{Files: make([]*packhorsev1.FileStat, len(batch))}
 		for i := range batch {
 			answer.Files[i] = fileMessage(&batch[i])
 		}
-		return stream.Send(answer)
+		return place.send(ctx, func() error { return stream.Send(answer) })
 	})
 }
 

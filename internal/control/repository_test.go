@@ -33,7 +33,10 @@ type port struct {
 	server       *Server
 	repositories packhorsev1connect.RepositoryServiceClient
 	refs         packhorsev1connect.RefServiceClient
+	objects      packhorsev1connect.ObjectServiceClient
 }
+
+const smallPlaces = 3 // in a port's small lane
 
 func newPort(t *testing.T) *port {
 	t.Helper()
@@ -43,7 +46,7 @@ func newPort(t *testing.T) *port {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = runner.Close(context.Background()) })
-	p := &port{t: t, dir: t.TempDir(), small: admit.NewLane("small", 3)}
+	p := &port{t: t, dir: t.TempDir(), small: admit.NewLane("small", smallPlaces)}
 	node, err := storage.New(uploadpack.New(nil, uploadpack.Options{}), storage.Options{Root: p.dir, Runner: runner})
 	if err != nil {
 		t.Fatal(err)
@@ -65,6 +68,7 @@ func newPort(t *testing.T) *port {
 	client := &http.Client{Transport: transport}
 	p.repositories = packhorsev1connect.NewRepositoryServiceClient(client, server.URL, connect.WithGRPC())
 	p.refs = packhorsev1connect.NewRefServiceClient(client, server.URL, connect.WithGRPC())
+	p.objects = packhorsev1connect.NewObjectServiceClient(client, server.URL, connect.WithGRPC())
 	return p
 }
 

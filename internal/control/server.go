@@ -17,6 +17,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/packhorse-git/packhorse/internal/admit"
+	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
 	"github.com/packhorse-git/packhorse/internal/storage"
@@ -33,6 +34,7 @@ type Options struct {
 	Memory *admit.Budget
 	// Channels is this end of the side channels, which the port opens. Nil: long answers go inside the calls.
 	Channels *sidechannel.Server
+	Lookups  int // heavy look-ups that run at the same time; 0: two for each CPU
 	Trust    Trust
 	Metrics  *Metrics
 	Log      *slog.Logger
@@ -58,6 +60,7 @@ type Server struct {
 	mux    *http.ServeMux
 	errors *connect.ErrorWriter
 	health *health
+	slots  *balance.Slots // of heavy look-ups
 
 	doors      chan struct{} // places of callers that were refused and have to wait for their answer
 	strangers  *strangers
@@ -82,9 +85,10 @@ func New(o Options) *Server {
 		o.Memory = admit.NewBudget("requests", defaultMemory)
 	}
 	s := &Server{
-		Options: o, mux: http.NewServeMux(), errors: connect.NewErrorWriter(),
+		Options: o, mux: http.NewServeMux(), errors: connect.NewErrorWriter(), slots: newSlots(o.Lookups),
 		doors: make(chan struct{}, maxWaiting), strangers: newStrangers(maxStrangers), complaints: newComplaints(o.Log),
 	}
+	s.Metrics.slots.Store(s.slots)
 	s.ending, s.end = context.WithCancel(context.Background())
 	s.register()
 	return s

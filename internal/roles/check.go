@@ -83,6 +83,7 @@ func (c *Config) checkNumbers(bad func(format string, args ...any)) {
 	within("storage.channels", c.Storage.Channels, 1, many)
 	within("lanes.small", c.Lanes.Small, 1, many)
 	within("lanes.bulk", c.Lanes.Bulk, 1, many)
+	within("lanes.lookups", c.Lanes.Lookups, 0, 1024)
 	for _, s := range []struct {
 		key   string
 		value Size

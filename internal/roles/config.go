@@ -281,6 +281,10 @@ type LanesConfig struct {
 	// Packs and long lists of refs on their way to clients.
 	Bulk int `toml:"bulk"`
 
+	// Look-ups of the control API whose work grows with the repository, or that write: RepositoryService's Get, List, Create and Delete,
+	// ObjectService's Log and DiffStat. Others wait for their turn. 0 means two for each CPU.
+	Lookups int `toml:"lookups"`
+
 	// The most bytes of requests' bodies, counted after gzip was undone, that all requests together may hold. The first 64 KiB of
 	// each are not counted; a fetch holds its own until its pack is sent. What finds no room is refused with 429 and Retry-After.
 	RequestBytes Size `toml:"request_bytes"`

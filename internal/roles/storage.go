@@ -82,7 +82,7 @@ func (s *server) addControl(cfg Config, log *slog.Logger, reg prometheus.Registe
 	s.close = func() error { return errors.Join(channels.Close(), below()) }
 	handler := control.New(control.Options{
 		Node: s.node, Channels: channels, Pump: lanes.pump, Small: lanes.small, Bulk: lanes.bulk, Memory: lanes.memory, Trust: trust.control(), Metrics: metrics, Log: log,
-		MaxRequest: int64(cfg.HTTP.MaxBody), Stall: cfg.Storage.Stall.Duration,
+		Lookups: cfg.Lanes.Lookups, MaxRequest: int64(cfg.HTTP.MaxBody), Stall: cfg.Storage.Stall.Duration,
 	})
 	s.drain = handler.Drain
 	s.control = newPort(handler.HTTPServer(), func(l net.Listener) net.Listener {

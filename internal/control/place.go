@@ -1,0 +1,121 @@
+package control
+
+import (
+	"context"
+	"runtime"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/balance"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
+)
+
+// Heavy look-ups are those whose work grows with the repository, or that wait for the disk. They wait for slots of their own before they enter
+// the small lane: however many there are, they leave room in it, and CPUs, for what is small. Log and DiffStat are the others (enterHeavy).
+var heavyCalls = []string{
+	packhorsev1connect.RepositoryServiceCreateProcedure, packhorsev1connect.RepositoryServiceGetProcedure,
+	packhorsev1connect.RepositoryServiceListProcedure, packhorsev1connect.RepositoryServiceDeleteProcedure,
+}
+
+const (
+	slotsPerCPU = 2
+	// slotQueue and slotWait bound those that wait for a slot: fewer than the calls that one connection carries.
+	slotQueue = 256
+	slotWait  = 30 * time.Second
+	// slotPatience is how long a reader may take for a message before the slot of its look-up goes to another.
+	slotPatience = 100 * time.Millisecond
+)
+
+func newSlots(n int) *balance.Slots {
+	if n <= 0 {
+		n = slotsPerCPU * runtime.NumCPU()
+	}
+	return balance.NewSlots(balance.Limits{Slots: n, Queue: slotQueue, Wait: slotWait}, balance.Clock{})
+}
+
+// takeSlot waits for a heavy look-up's slot. The errors are those of balance.Slots.Acquire.
+func (s *Server) takeSlot(ctx context.Context) (release func(), err error) {
+	release, waited, err := s.slots.Acquire(ctx)
+	s.Metrics.slotWait.Observe(waited.Seconds())
+	return release, err
+}
+
+// place is where a look-up runs: what fits into one message is small, a longer answer has its place among the long ones. Used by one goroutine.
+type place struct {
+	server *Server
+	leave  func() // its lane
+	slot   func() // gives back the slot of a heavy one; nil: it has none
+	begun  bool   // the first message is sent
+	long   bool
+}
+
+// enter lets a look-up into the small lane, or refuses it with an error of kind Exhausted. Who was let in calls end.
+func (s *Server) enter() (*place, error) {
+	leave, err := s.enterSmall()
+	if err != nil {
+		return nil, err
+	}
+	return &place{server: s, leave: leave}, nil
+}
+
+// enterHeavy is enter for a heavy look-up: it has a slot before it enters. Errors are of kind Exhausted, or that of ctx.
+func (s *Server) enterHeavy(ctx context.Context) (*place, error) {
+	slot, err := s.takeSlot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p, err := s.enter()
+	if err != nil {
+		slot()
+		return nil, err
+	}
+	p.slot = slot
+	return p, nil
+}
+
+// move goes to the lane of long answers, or fails with an error of kind Exhausted. More than once does nothing.
+func (p *place) move() error {
+	if p.long {
+		return nil
+	}
+	if err := p.server.Bulk.Enter(); err != nil {
+		return err
+	}
+	p.leave()
+	p.leave, p.long = p.server.Bulk.Leave, true
+	return nil
+}
+
+// send sends one more message of a heavy look-up: the first is a look-up's, with the second the answer is a long one. A slow reader keeps
+// no slot from others. What has begun is not refused for it: if no slot becomes free in time it goes on without one.
+func (p *place) send(ctx context.Context, message func() error) error {
+	if p.begun {
+		if err := p.move(); err != nil {
+			return err
+		}
+	}
+	p.begun = true
+	slow := time.AfterFunc(slotPatience, p.giveSlot())
+	err := message()
+	if slow.Stop() || err != nil {
+		return err
+	}
+	p.slot, err = p.server.takeSlot(ctx)
+	if fault.Is(err, fault.Exhausted) {
+		return nil
+	}
+	return err
+}
+
+// giveSlot gives the slot back, if there is one.
+func (p *place) giveSlot() func() {
+	if p.slot == nil {
+		return func() {}
+	}
+	return p.slot
+}
+
+func (p *place) end() {
+	p.leave()
+	p.giveSlot()()
+}
