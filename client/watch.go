@@ -18,7 +18,8 @@ import (
 // It begins with one event for each repository, which says where it is now. When the connection breaks it gives the error, with a nil
 // event, and then comes back by itself: after a pause that grows from 0.1 to 10 seconds, and from the last version that it has seen of each
 // repository, so that no change is missed. Until each one's next event, with which it begins again, what is known of it may be old. An event with
-// Reset_ set says: forget everything about this repository.
+// Reset_ set says: forget everything about this repository. A long event comes in parts, all but the last with Continued set; if the connection
+// breaks between them it comes again, with what had come of it already.
 //
 // Errors that will not pass end the loop after they are given: the request is wrong, the caller is not trusted (by KindOf: INVALID, DENIED,
 // NOT_FOUND; by code: UNAUTHENTICATED), the node does not know watches (UNIMPLEMENTED) or cannot trust its disk (DATA_LOSS), ctx has ended.

@@ -5,6 +5,7 @@ import (
 	"unicode/utf8"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
@@ -36,15 +37,38 @@ func (s *refs) Resolve(ctx context.Context, r *connect.Request[packhorsev1.Resol
 	return connect.NewResponse(answer), nil
 }
 
+// What a message may be long, in bytes: a caller that says nothing of it takes 4 MiB (gRPC's own default).
+const (
+	maxNames    = 1 << 20    // the names that one ResolveMany asks for: what is found under them fits into an answer, but for long targets
+	maxResolved = 3584 << 10 // the answer to it; each result takes up to 5 bytes beside
+	maxPart     = 1 << 20    // changes or refs of one message, from when on more go into the next
+)
+
 func (s *refs) ResolveMany(ctx context.Context, r *connect.Request[packhorsev1.ResolveManyRequest]) (
 	*connect.Response[packhorsev1.ResolveManyResponse], error) {
 	requests := r.Msg.GetRequests()
 	if len(requests) > storage.MaxResolve { // before room is made for the answers
 		return nil, fault.New(fault.Invalid, "%d names are more than the %d that can be resolved at once", len(requests), storage.MaxResolve)
 	}
+	asked, answered := 0, 0 // bytes
+	for _, q := range requests {
+		asked += len(q.GetName())
+	}
+	if asked > maxNames {
+		return nil, fault.New(fault.Invalid, "names of %d bytes are more than the %d that can be resolved at once", asked, maxNames)
+	}
 	results := make([]*packhorsev1.ResolveResult, len(requests))
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	tell := func(i int, result *packhorsev1.ResolveResult) {
+		if answered += proto.Size(result); answered > maxResolved {
+			cancel()
+			return
+		}
+		results[i] = result
+	}
 	failed := func(i int, err error) {
-		results[i] = &packhorsev1.ResolveResult{Result: &packhorsev1.ResolveResult_Fault{Fault: faultrpc.Message(err)}}
+		tell(i, &packhorsev1.ResolveResult{Result: &packhorsev1.ResolveResult_Fault{Fault: faultrpc.Message(err)}})
 	}
 	var questions []storage.Question
 	var at []int // where the answers belong
@@ -65,8 +89,11 @@ func (s *refs) ResolveMany(ctx context.Context, r *connect.Request[packhorsev1.R
 			failed(at[i], err)
 			return
 		}
-		results[at[i]] = &packhorsev1.ResolveResult{Result: &packhorsev1.ResolveResult_Found{Found: answer}}
+		tell(at[i], &packhorsev1.ResolveResult{Result: &packhorsev1.ResolveResult_Found{Found: answer}})
 	})
+	if answered > maxResolved {
+		return nil, fault.New(fault.Invalid, "the answer would be longer than %d bytes; ask for fewer names at once", maxResolved)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -109,15 +136,22 @@ func (s *refs) List(ctx context.Context, r *connect.Request[packhorsev1.RefServi
 		Prefix: r.Msg.GetPrefix(), Pattern: r.Msg.GetPattern(), After: git.RefName(after), Limit: limit, Peel: r.Msg.GetPeel(),
 	}
 	return s.Node.ListRefs(ctx, path, query, func(batch storage.RefBatch) error {
-		answer := &packhorsev1.RefServiceListResponse{
-			Version: version(batch.Version), NextPageToken: pageToken(refToken, of, string(batch.Next)),
-			Refs: make([]*packhorsev1.Ref, 0, len(batch.Refs)),
-		}
+		answer := &packhorsev1.RefServiceListResponse{Version: version(batch.Version), Refs: make([]*packhorsev1.Ref, 0, len(batch.Refs))}
+		size := 0
 		for _, found := range batch.Refs {
-			if ref, ok := message(found); ok {
-				answer.Refs = append(answer.Refs, ref)
+			ref, ok := message(found)
+			if !ok {
+				continue
 			}
+			if size += proto.Size(ref); size > maxPart && len(answer.Refs) > 0 {
+				if err := stream.Send(answer); err != nil {
+					return err
+				}
+				answer.Refs, size = answer.Refs[:0], proto.Size(ref)
+			}
+			answer.Refs = append(answer.Refs, ref)
 		}
+		answer.NextPageToken = pageToken(refToken, of, string(batch.Next))
 		return stream.Send(answer)
 	})
 }
@@ -130,13 +164,14 @@ func (s *refs) Watch(ctx context.Context, r *connect.Request[packhorsev1.WatchRe
 		return fault.New(fault.Invalid, "more than %d repositories", storage.MaxWatched)
 	}
 	names := make(map[git.RepoPath]string, len(r.Msg.GetRepositories()))
+	known := make(map[git.RepoPath]*packhorsev1.Version, len(r.Msg.GetRepositories()))
 	var from []storage.WatchFrom
 	for _, w := range r.Msg.GetRepositories() {
 		path, err := parsePath(w.GetRepository())
 		if err != nil {
 			return err
 		}
-		names[path] = w.GetRepository() // as the caller knows it
+		names[path], known[path] = w.GetRepository(), w.GetVersion() // as the caller knows it
 		f := storage.WatchFrom{Path: path}
 		if v := w.GetVersion(); v != nil {
 			f.Known = &storage.Version{Incarnation: v.GetIncarnation(), Epoch: v.GetEpoch(), Generation: v.GetGeneration()}
@@ -147,7 +182,9 @@ func (s *refs) Watch(ctx context.Context, r *connect.Request[packhorsev1.WatchRe
 		return err
 	}
 	err := s.Node.Watch(ctx, from, func(e storage.Event) error {
-		return stream.Send(event(names[e.Path], e))
+		err := sendEvent(names[e.Path], known[e.Path], e, stream.Send)
+		known[e.Path] = version(e.Version)
+		return err
 	})
 	if s.ending.Err() != nil {
 		err = fault.New(fault.Unavailable, "the storage node is shutting down")
@@ -155,17 +192,28 @@ func (s *refs) Watch(ctx context.Context, r *connect.Request[packhorsev1.WatchRe
 	return err
 }
 
-// event is a message about a repository.
-func event(name string, e storage.Event) *packhorsev1.WatchResponse {
-	answer := &packhorsev1.WatchResponse{Repository: name, Version: version(e.Version), Reset_: e.Reset, Gone: e.Gone}
+// sendEvent tells of a repository, in several messages if there is much to tell: all but the last have the version before it.
+func sendEvent(name string, before *packhorsev1.Version, e storage.Event, send func(*packhorsev1.WatchResponse) error) error {
+	answer := &packhorsev1.WatchResponse{Repository: name}
+	size := 0
 	for _, c := range e.Changes {
-		if utf8.ValidString(string(c.New.Name)) && utf8.ValidString(string(c.New.Target)) {
-			answer.Changes = append(answer.Changes, &packhorsev1.RefChange{
-				Name: string(c.New.Name), OldOid: oid(c.Old.ID), NewOid: oid(c.New.ID), NewTarget: string(c.New.Target),
-			})
+		if !utf8.ValidString(string(c.New.Name)) || !utf8.ValidString(string(c.New.Target)) {
+			continue
 		}
+		change := &packhorsev1.RefChange{
+			Name: string(c.New.Name), OldOid: oid(c.Old.ID), NewOid: oid(c.New.ID), NewTarget: string(c.New.Target),
+		}
+		if size += proto.Size(change); size > maxPart && len(answer.Changes) > 0 {
+			answer.Version, answer.Continued = before, true
+			if err := send(answer); err != nil {
+				return err
+			}
+			answer, size = &packhorsev1.WatchResponse{Repository: name}, proto.Size(change)
+		}
+		answer.Changes = append(answer.Changes, change)
 	}
-	return answer
+	answer.Version, answer.Reset_, answer.Gone = version(e.Version), e.Reset, e.Gone
+	return send(answer)
 }
 
 // message is a ref as the API tells it; not ok: a message cannot hold its name, which is not UTF-8.

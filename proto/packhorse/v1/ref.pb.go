@@ -562,7 +562,7 @@ func (x *RefServiceListRequest) GetPeel() bool {
 
 type RefServiceListResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At most 1,000.
+	// At most 1,000, and about 1 MiB.
 	Refs []*Ref `protobuf:"bytes,1,rep,name=refs,proto3" json:"refs,omitempty"`
 	// In the last message only; empty: there are no more.
 	NextPageToken string   `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
@@ -723,14 +723,17 @@ func (x *WatchFrom) GetVersion() *Version {
 type WatchResponse struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
-	// The state after the changes.
+	// The state after the changes; with continued, the one before the event. A watch that is resumed from it is told the whole event again, so
+	// that nothing is lost with a connection that breaks within an event.
 	Version *Version `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
 	// What was known before does not hold any more, or what happened since cannot be told: forget everything about this repository.
 	Reset_ bool `protobuf:"varint,3,opt,name=reset,proto3" json:"reset,omitempty"`
 	// What changed; not with reset. The changes of one event happened since the one before.
 	Changes []*RefChange `protobuf:"bytes,4,rep,name=changes,proto3" json:"changes,omitempty"`
 	// The repository is not there (any more); it is watched for its return.
-	Gone          bool `protobuf:"varint,5,opt,name=gone,proto3" json:"gone,omitempty"`
+	Gone bool `protobuf:"varint,5,opt,name=gone,proto3" json:"gone,omitempty"`
+	// The next message about this repository has more changes of the same event.
+	Continued     bool `protobuf:"varint,6,opt,name=continued,proto3" json:"continued,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -796,6 +799,13 @@ func (x *WatchResponse) GetChanges() []*RefChange {
 func (x *WatchResponse) GetGone() bool {
 	if x != nil {
 		return x.Gone
+	}
+	return false
+}
+
+func (x *WatchResponse) GetContinued() bool {
+	if x != nil {
+		return x.Continued
 	}
 	return false
 }
@@ -925,7 +935,7 @@ const file_packhorse_v1_ref_proto_rawDesc = "" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
 	"repository\x12/\n" +
-	"\aversion\x18\x02 \x01(\v2\x15.packhorse.v1.VersionR\aversion\"\xbd\x01\n" +
+	"\aversion\x18\x02 \x01(\v2\x15.packhorse.v1.VersionR\aversion\"\xdb\x01\n" +
 	"\rWatchResponse\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
@@ -933,7 +943,8 @@ const file_packhorse_v1_ref_proto_rawDesc = "" +
 	"\aversion\x18\x02 \x01(\v2\x15.packhorse.v1.VersionR\aversion\x12\x14\n" +
 	"\x05reset\x18\x03 \x01(\bR\x05reset\x121\n" +
 	"\achanges\x18\x04 \x03(\v2\x17.packhorse.v1.RefChangeR\achanges\x12\x12\n" +
-	"\x04gone\x18\x05 \x01(\bR\x04gone\"p\n" +
+	"\x04gone\x18\x05 \x01(\bR\x04gone\x12\x1c\n" +
+	"\tcontinued\x18\x06 \x01(\bR\tcontinued\"p\n" +
 	"\tRefChange\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x17\n" +
 	"\aold_oid\x18\x02 \x01(\tR\x06oldOid\x12\x17\n" +

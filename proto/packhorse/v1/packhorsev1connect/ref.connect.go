@@ -49,7 +49,8 @@ const (
 type RefServiceClient interface {
 	// Resolve finds what a name means: a full name, HEAD, or a short one by git's rules (gitrevisions(7)).
 	Resolve(context.Context, *connect.Request[v1.ResolveRequest]) (*connect.Response[v1.ResolveResponse], error)
-	// ResolveMany resolves up to 10,000 names, of any repositories. Each has its own result; names of one repository see one state of it.
+	// ResolveMany resolves up to 10,000 names, of 1 MiB together, of any repositories. Each has its own result; names of one repository see
+	// one state of it. An answer of more than 3.5 MiB, as long targets of symbolic refs can make it, is refused: INVALID_ARGUMENT.
 	ResolveMany(context.Context, *connect.Request[v1.ResolveManyRequest]) (*connect.Response[v1.ResolveManyResponse], error)
 	// Exists tells whether a ref exists by its full name.
 	Exists(context.Context, *connect.Request[v1.ExistsRequest]) (*connect.Response[v1.ExistsResponse], error)
@@ -57,7 +58,8 @@ type RefServiceClient interface {
 	// be of several. Names that are not UTF-8 are left out.
 	List(context.Context, *connect.Request[v1.RefServiceListRequest]) (*connect.ServerStreamForClient[v1.RefServiceListResponse], error)
 	// Watch tells of each change of refs in some repositories, whoever made it, within a second or so, until the call is cancelled. It begins
-	// with one message for each repository, which says where it is now.
+	// with one event for each repository, which says where it is now. An event is one message, but for one with more than about 1 MiB of
+	// changes: its messages follow one another, and all but the last are marked as continued.
 	Watch(context.Context, *connect.Request[v1.WatchRequest]) (*connect.ServerStreamForClient[v1.WatchResponse], error)
 }
 
@@ -147,7 +149,8 @@ func (c *refServiceClient) Watch(ctx context.Context, req *connect.Request[v1.Wa
 type RefServiceHandler interface {
 	// Resolve finds what a name means: a full name, HEAD, or a short one by git's rules (gitrevisions(7)).
 	Resolve(context.Context, *connect.Request[v1.ResolveRequest]) (*connect.Response[v1.ResolveResponse], error)
-	// ResolveMany resolves up to 10,000 names, of any repositories. Each has its own result; names of one repository see one state of it.
+	// ResolveMany resolves up to 10,000 names, of 1 MiB together, of any repositories. Each has its own result; names of one repository see
+	// one state of it. An answer of more than 3.5 MiB, as long targets of symbolic refs can make it, is refused: INVALID_ARGUMENT.
 	ResolveMany(context.Context, *connect.Request[v1.ResolveManyRequest]) (*connect.Response[v1.ResolveManyResponse], error)
 	// Exists tells whether a ref exists by its full name.
 	Exists(context.Context, *connect.Request[v1.ExistsRequest]) (*connect.Response[v1.ExistsResponse], error)
@@ -155,7 +158,8 @@ type RefServiceHandler interface {
 	// be of several. Names that are not UTF-8 are left out.
 	List(context.Context, *connect.Request[v1.RefServiceListRequest], *connect.ServerStream[v1.RefServiceListResponse]) error
 	// Watch tells of each change of refs in some repositories, whoever made it, within a second or so, until the call is cancelled. It begins
-	// with one message for each repository, which says where it is now.
+	// with one event for each repository, which says where it is now. An event is one message, but for one with more than about 1 MiB of
+	// changes: its messages follow one another, and all but the last are marked as continued.
 	Watch(context.Context, *connect.Request[v1.WatchRequest], *connect.ServerStream[v1.WatchResponse]) error
 }
 
