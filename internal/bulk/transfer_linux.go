@@ -1,6 +1,7 @@
 package bulk
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"unsafe"
@@ -23,14 +24,14 @@ const probeStep = 1 << 20
 type transfer struct {
 	conn *Conn
 
-	sendStep func(fd uintptr) bool
-	section  *Section
-	source   int // the section's file descriptor
-	probe    [1]byte
-	iov      unix.Iovec // points at probe
+	sendSteps func(fd uintptr) bool
+	section   *Section
+	source    int // the section's file descriptor
+	probe     [1]byte
+	iov       unix.Iovec // points at probe
 
-	writeStep func(fd uintptr) bool
-	data      []byte
+	writeSteps func(fd uintptr) bool
+	data       []byte
 
 	done  int64
 	noted int64 // of done, what progress has been told
@@ -41,8 +42,9 @@ func (t *transfer) init(c *Conn) {
 	t.conn = c
 	t.iov.Base = &t.probe[0]
 	t.iov.SetLen(1)
-	t.sendStep = t.sendfile
-	t.writeStep = t.writeSome
+	sendfile, write := t.sendfile, t.writeSome
+	t.sendSteps = func(fd uintptr) bool { return t.steps("sendfile", int(fd), sendfile) }
+	t.writeSteps = func(fd uintptr) bool { return t.steps("write", int(fd), write) }
 }
 
 // send copies the section's bytes to the connection.
@@ -56,7 +58,7 @@ func (t *transfer) send(s *Section) (int64, error) {
 	// The descriptor stays valid inside Control; a regular file's Control takes no lock that other readers of the file need.
 	cerr := source.Control(func(fd uintptr) {
 		t.source = int(fd)
-		err = t.run(t.sendStep)
+		err = t.run(t.sendSteps)
 	})
 	if cerr != nil {
 		err = cerr
@@ -68,59 +70,82 @@ func (t *transfer) send(s *Section) (int64, error) {
 func (t *transfer) write(p []byte) (int, error) {
 	t.data, t.done, t.noted, t.err = p, 0, 0, nil
 	defer func() { t.data = nil }()
-	err := t.run(t.writeStep)
+	err := t.run(t.writeSteps)
 	return int(t.done), err
 }
 
-// run calls step until it is done, with a new time limit whenever the peer has taken enough.
-func (t *transfer) run(step func(fd uintptr) bool) error {
+// run calls steps until all is sent, with a new time limit whenever the peer has taken enough.
+func (t *transfer) run(steps func(fd uintptr) bool) error {
 	if err := t.conn.begin(); err != nil {
 		return err
 	}
 	defer func() { t.conn.end(t.done - t.noted) }()
-	if err := t.conn.raw.Write(step); err != nil {
+	if err := t.conn.raw.Write(steps); err != nil {
 		return err
 	}
 	return t.err
 }
 
-// sendfile moves steps until the section is sent or the socket is full. It returns false to wait for the socket.
-func (t *transfer) sendfile(socket uintptr) bool {
-	s := t.section
-	for s.N > 0 {
-		n := int(min(s.N, t.conn.pump.step()))
-		if t.err = t.warm(s.Offset, n); t.err != nil {
-			return true
-		}
-		offset := s.Offset
-		t.conn.pump.take(&t.conn.turn)
-		n = min(n, int(t.conn.pump.step())) // a small request may have come meanwhile
-		sent, err := unix.Sendfile(int(socket), t.source, &offset, n)
-		t.conn.pump.give()
+// steps takes one step after the other until nothing is left or the socket is full. It returns false to wait for the socket. A step that has
+// nothing to send gives io.EOF.
+func (t *transfer) steps(call string, socket int, step func(socket int) (int, error)) bool {
+	for {
+		n, err := step(socket)
 		switch {
-		case err == unix.EINTR:
-			continue
-		case err == unix.EAGAIN:
-			return t.wait()
-		case err != nil:
-			t.err = os.NewSyscallError("sendfile", err)
+		case err == io.EOF:
 			return true
-		case sent == 0:
+		case err == unix.EINTR:
+		case err == unix.EAGAIN:
+			// The peer may have a new time limit for what it has taken.
+			t.err = t.conn.progress(t.done - t.noted)
+			t.noted = t.done
+			return t.err != nil
+		case err != nil:
+			t.err = os.NewSyscallError(call, err)
+			return true
+		case n == 0:
 			t.err = io.ErrUnexpectedEOF // the file is shorter than the section
 			return true
+		default:
+			t.done += int64(n)
 		}
-		t.done += int64(sent)
+	}
+}
+
+// sendfile sends some of the section.
+func (t *transfer) sendfile(socket int) (int, error) {
+	s, pump := t.section, t.conn.pump
+	if s.N <= 0 {
+		return 0, io.EOF
+	}
+	n := int(min(s.N, pump.step()))
+	if err := t.warm(s.Offset, n); err != nil {
+		return 0, err
+	}
+	offset := s.Offset
+	pump.take(&t.conn.turn)
+	n = min(n, int(pump.step())) // a small request may have come meanwhile
+	sent, err := unix.Sendfile(socket, t.source, &offset, n)
+	pump.give()
+	if err == nil {
 		s.kernel += int64(sent)
 		s.advance(int64(sent))
 	}
-	return true
+	return sent, err
 }
 
-// wait notes what the peer took before the socket was full. It is what a step function returns then.
-func (t *transfer) wait() (done bool) {
-	t.err = t.conn.progress(t.done - t.noted)
-	t.noted = t.done
-	return t.err != nil
+// writeSome writes some of the data.
+func (t *transfer) writeSome(socket int) (int, error) {
+	if len(t.data) == 0 {
+		return 0, io.EOF
+	}
+	t.conn.pump.take(&t.conn.turn)
+	n, err := unix.Write(socket, t.data[:min(len(t.data), narrowStep)])
+	t.conn.pump.give()
+	if err == nil {
+		t.data = t.data[n:]
+	}
+	return n, err
 }
 
 // warm sees to it that the next n bytes are in the page cache before a turn is taken: one cold page read inside a turn would
@@ -145,7 +170,7 @@ func (t *transfer) warmAt(at int64) error {
 	}
 	_ = unix.Fadvise(t.source, at, readAheadBy, unix.FADV_WILLNEED)
 	if _, err := unix.Pread(t.source, t.probe[:], at); err != nil && err != unix.EINTR {
-		return os.NewSyscallError("read ahead", err)
+		return fmt.Errorf("read ahead: %w", err)
 	}
 	return nil
 }
@@ -155,25 +180,4 @@ func (t *transfer) warmAt(at int64) error {
 func (t *transfer) cached(at int64) bool {
 	_, _, errno := unix.Syscall6(unix.SYS_PREADV2, uintptr(t.source), uintptr(unsafe.Pointer(&t.iov)), 1, uintptr(at), 0, unix.RWF_NOWAIT)
 	return errno != unix.EAGAIN
-}
-
-// writeSome writes steps until all is written or the socket is full.
-func (t *transfer) writeSome(socket uintptr) bool {
-	for len(t.data) > 0 {
-		t.conn.pump.take(&t.conn.turn)
-		n, err := unix.Write(int(socket), t.data[:min(len(t.data), narrowStep)])
-		t.conn.pump.give()
-		switch {
-		case err == unix.EINTR:
-			continue
-		case err == unix.EAGAIN:
-			return t.wait()
-		case err != nil:
-			t.err = os.NewSyscallError("write", err)
-			return true
-		}
-		t.done += int64(n)
-		t.data = t.data[n:]
-	}
-	return true
 }
