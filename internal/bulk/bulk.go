@@ -47,6 +47,7 @@ type Pump struct {
 	waiting list
 
 	pipes   *pipes
+	metrics metrics
 	buffers sync.Pool // of *[copyBuffer]byte
 }
 
@@ -62,6 +63,7 @@ func NewPump(o PumpOptions) *Pump {
 		o.Narrow = max(1, runtime.GOMAXPROCS(0)-1)
 	}
 	p := &Pump{width: o.Width, narrow: min(o.Narrow, o.Width), start: time.Now(), pipes: newPipes()}
+	p.metrics = newMetrics(p.pipes)
 	p.buffers.New = func() any { return new([copyBuffer]byte) }
 	runtime.AddCleanup(p, (*pipes).close, p.pipes)
 	p.lastSmall.Store(-int64(smallWindow))

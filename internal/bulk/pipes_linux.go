@@ -6,69 +6,102 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pipeSize is how large a relay's pipe should be, in bytes. Whoever has no CAP_SYS_RESOURCE can have 64 MiB of pipes in all
-// (/proc/sys/fs/pipe-user-pages-soft); then smaller ones have to do.
+// How large a relay's pipe is, in bytes: a large one costs the least CPU time for each byte, a small one holds little back for a peer that does
+// not take it.
 const (
-	pipeSize = 1 << 20
-	pipeLess = 64 << 10 // what one has anyway
+	largePipe = 1 << 20
+	smallPipe = 64 << 10 // what a pipe has anyway
 )
 
-// idlePipes is how many empty pipes are kept.
+// maxLarge is how many large pipes there are at the most. Whoever has no CAP_SYS_RESOURCE can have 64 MiB of pipes in all
+// (/proc/sys/fs/pipe-user-pages-soft): this leaves room for as many small ones as 256, before the kernel makes smaller ones.
+const maxLarge = 48
+
+// idlePipes is how many empty pipes of each size are kept.
 const idlePipes = 16
 
 // pipe is a pipe by its two ends.
-type pipe struct{ r, w int }
+type pipe struct {
+	r, w int
+	size pipeSize
+}
 
-// pipes are a Pump's pipes that nobody uses now. All of them are empty.
+// pipes are a Pump's pipes.
 type pipes struct {
 	mu   sync.Mutex
-	idle []*pipe
+	idle [pipeSizes][]*pipe // nobody uses them now, and they are empty
+	made [pipeSizes]int     // and not closed
 }
 
 func newPipes() *pipes { return &pipes{} }
 
-// get returns an empty pipe.
-func (p *pipes) get() (*pipe, error) {
+// get returns an empty pipe: if a large one is wanted and can be had, a large one.
+func (p *pipes) get(want pipeSize) (*pipe, error) {
 	p.mu.Lock()
-	if n := len(p.idle); n > 0 {
-		last := p.idle[n-1]
-		p.idle = p.idle[:n-1]
-		p.mu.Unlock()
+	defer p.mu.Unlock()
+	if want == large && len(p.idle[large]) == 0 && p.made[large] >= maxLarge {
+		want = small
+	}
+	if n := len(p.idle[want]); n > 0 {
+		last := p.idle[want][n-1]
+		p.idle[want] = p.idle[want][:n-1]
 		return last, nil
 	}
-	p.mu.Unlock()
+	one, err := newPipe(want)
+	if err == nil {
+		p.made[one.size]++
+	}
+	return one, err
+}
+
+func newPipe(want pipeSize) (*pipe, error) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
 		return nil, err
 	}
-	for size := pipeSize; size > pipeLess; size /= 4 {
-		if _, err := unix.FcntlInt(uintptr(fds[1]), unix.F_SETPIPE_SZ, size); err == nil {
+	one := &pipe{r: fds[0], w: fds[1]}
+	if want == small {
+		return one, nil
+	}
+	for bytes := largePipe; bytes > smallPipe; bytes /= 4 {
+		if _, err := unix.FcntlInt(uintptr(one.w), unix.F_SETPIPE_SZ, bytes); err == nil {
+			one.size = large
 			break
 		}
 	}
-	return &pipe{fds[0], fds[1]}, nil
+	return one, nil
 }
 
 // put takes a pipe back. One that has bytes in it goes with them.
 func (p *pipes) put(one *pipe, residue bool) {
 	p.mu.Lock()
-	if !residue && len(p.idle) < idlePipes {
-		p.idle = append(p.idle, one)
-		p.mu.Unlock()
+	defer p.mu.Unlock()
+	if idle := &p.idle[one.size]; !residue && len(*idle) < idlePipes {
+		*idle = append(*idle, one)
 		return
 	}
-	p.mu.Unlock()
+	p.made[one.size]--
 	one.close()
+}
+
+// count is how many pipes of a size there are.
+func (p *pipes) count(size pipeSize) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.made[size]
 }
 
 // close closes the pipes that nobody uses.
 func (p *pipes) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, one := range p.idle {
-		one.close()
+	for size, idle := range p.idle {
+		for _, one := range idle {
+			one.close()
+		}
+		p.made[size] -= len(idle)
+		p.idle[size] = nil
 	}
-	p.idle = nil
 }
 
 func (p *pipe) close() {

@@ -7,8 +7,17 @@ import (
 	"net"
 	"os"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
+)
+
+// A peer that keeps a full socket for slowWait is slow. Relays to it have small pipes until it has taken leastQuick without being slow, and so do
+// relays to a peer that is not known yet: many slow peers must not hold a large pipe each. The socket's buffer is at most 4 MiB, of which a
+// third has to be free before it is told that there is room: who is slow never gets to leastQuick.
+const (
+	slowWait   = 200 * time.Millisecond
+	leastQuick = 4 << 20
 )
 
 // relay is the state of one copy from another connection into a Conn. It is part of the Conn, and its step functions are bound once, so
@@ -25,6 +34,10 @@ type relay struct {
 	done   int64
 	noted  int64 // of done, what progress has been told
 	err    error
+
+	// Of the peer that gets the bytes, whichever stream they come from:
+	full  time.Time // since when its socket is full; zero: it is not
+	quick int64     // bytes it has taken since it was slow
 }
 
 func (r *relay) init(c *Conn) {
@@ -51,7 +64,7 @@ func (r *relay) send(s *Stream) (int64, error) {
 // end gives back what a failure has left over.
 func (r *relay) end() {
 	r.release()
-	r.stream, r.inPipe = nil, 0
+	r.stream, r.inPipe, r.full = nil, 0, time.Time{}
 }
 
 // take takes a turn, unless we have one.
@@ -100,7 +113,7 @@ func (r *relay) fillSome(source uintptr) bool {
 	s, pump := r.stream, r.conn.pump
 	r.take()
 	if r.pipe == nil {
-		if r.pipe, r.err = pump.pipes.get(); r.err != nil {
+		if r.pipe, r.err = pump.pipes.get(r.size()); r.err != nil {
 			// No descriptors left, most likely.
 			r.err = errors.Join(errors.ErrUnsupported, r.err)
 			r.give()
@@ -124,6 +137,22 @@ func (r *relay) fillSome(source uintptr) bool {
 			r.inPipe = int(n)
 		}
 		return true
+	}
+}
+
+// size is that of the pipe which suits the peer.
+func (r *relay) size() pipeSize {
+	if r.quick < leastQuick {
+		return small
+	}
+	return large
+}
+
+// kept notes for how long the peer's socket was full.
+func (r *relay) kept(d time.Duration) {
+	r.full = time.Time{}
+	if d >= slowWait {
+		r.quick = 0
 	}
 }
 
@@ -172,6 +201,9 @@ func (r *relay) drain() error {
 // drainSome moves what is in the pipe until it is empty or the socket is full. It returns false to wait for the socket, with the bytes
 // in the pipe and without a turn.
 func (r *relay) drainSome(socket uintptr) bool {
+	if !r.full.IsZero() {
+		r.kept(time.Since(r.full))
+	}
 	for r.inPipe > 0 {
 		r.take()
 		n, err := unix.Splice(r.pipe.r, nil, int(socket), nil, r.inPipe, unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
@@ -180,6 +212,7 @@ func (r *relay) drainSome(socket uintptr) bool {
 			continue
 		case err == unix.EAGAIN:
 			r.give()
+			r.full = time.Now()
 			r.err = r.conn.progress(r.done - r.noted)
 			r.noted = r.done
 			return r.err != nil
@@ -192,6 +225,7 @@ func (r *relay) drainSome(socket uintptr) bool {
 		}
 		r.inPipe -= int(n)
 		r.done += n
+		r.quick += n
 		r.stream.kernel += n
 	}
 	r.release()

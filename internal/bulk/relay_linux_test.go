@@ -1,6 +1,7 @@
 package bulk
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -47,21 +48,106 @@ func TestPipePool(t *testing.T) {
 	defer p.close()
 	var all []*pipe
 	for range idlePipes + 2 {
-		one, err := p.get()
+		one, err := p.get(small)
 		if err != nil {
 			t.Fatal(err)
 		}
 		all = append(all, one)
 	}
+	if n := p.count(small); n != len(all) {
+		t.Errorf("%d pipes counted, want %d", n, len(all))
+	}
 	p.put(all[0], true)
-	if len(p.idle) != 0 {
+	if len(p.idle[small]) != 0 {
 		t.Error("a pipe with bytes in it was kept")
 	}
 	for _, one := range all[1:] {
 		p.put(one, false)
 	}
-	if len(p.idle) != idlePipes {
-		t.Errorf("%d pipes were kept, want %d", len(p.idle), idlePipes)
+	if n := p.count(small); len(p.idle[small]) != idlePipes || n != idlePipes {
+		t.Errorf("%d pipes were kept and %d counted, want %d", len(p.idle[small]), n, idlePipes)
+	}
+}
+
+// When there are enough large pipes, small ones have to do.
+func TestLargePipesAreBounded(t *testing.T) {
+	t.Parallel()
+	p := newPipes()
+	defer p.close()
+	for range maxLarge + 2 {
+		one, err := p.get(large)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.put(one, true)
+	}
+	if n := p.count(large); n > maxLarge {
+		t.Errorf("%d large pipes, want %d at the most", n, maxLarge)
+	}
+	if n := p.count(large) + p.count(small); n != maxLarge+2 {
+		t.Errorf("%d pipes in all, want %d", n, maxLarge+2)
+	}
+}
+
+// A peer gets large pipes once it has taken enough, and loses them when it keeps a full socket for long.
+func TestPipeSuitsThePeer(t *testing.T) {
+	t.Parallel()
+	var r relay
+	for _, step := range []struct {
+		took int64
+		kept time.Duration
+		want pipeSize
+	}{
+		{0, 0, small},
+		{leastQuick - 1, slowWait - 1, small},
+		{1, slowWait - 1, large},
+		{0, slowWait - 1, large},
+		{leastQuick, slowWait, small},
+		{leastQuick, 0, large},
+	} {
+		r.quick += step.took
+		r.kept(step.kept)
+		if got := r.size(); got != step.want {
+			t.Errorf("after %+v the pipe's size is %d", step, got)
+		}
+	}
+}
+
+// Clients that take nothing hold a small pipe each, and none once they are gone.
+func TestSlowPeersHoldSmallPipes(t *testing.T) {
+	t.Parallel()
+	const peers, size = 20, 16 << 20
+	f, _ := tempFile(t, size)
+	pump := NewPump(PumpOptions{})
+	var wg sync.WaitGroup
+	roads := make([]*road, peers)
+	for i := range roads {
+		r := newRoad(t, networks[i%len(networks)], pump, time.Minute)
+		roads[i] = r
+		if err := errors.Join(r.out.SetWriteBuffer(64<<10), r.end.SetReadBuffer(64<<10)); err != nil {
+			t.Fatal(err)
+		}
+		wg.Go(func() { _, _ = r.node.ReadFrom(&Section{File: f, N: size}) })
+		wg.Go(func() {
+			if _, err := r.out.ReadFrom(&Stream{From: r.in, N: size}); err == nil {
+				t.Error("a peer that takes nothing was sent everything")
+			}
+		})
+	}
+	for deadline := time.Now().Add(time.Minute); pump.pipes.count(small) < peers && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
+	if held, wide := pump.pipes.count(small), pump.pipes.count(large); held != peers || wide != 0 {
+		t.Errorf("%d peers that take nothing: %d small pipes and %d large ones", peers, held, wide)
+	}
+	for _, r := range roads {
+		for _, c := range []*Conn{r.out, r.in, r.node, r.end} {
+			c.Close()
+		}
+	}
+	wg.Wait()
+	if held := pump.pipes.count(small); held > idlePipes {
+		t.Errorf("%d pipes are left without a peer, want %d at the most", held, idlePipes)
 	}
 }
 
@@ -69,7 +155,7 @@ func TestPipePool(t *testing.T) {
 func bareSplice(to, from *Conn, left int64) error {
 	pool := newPipes()
 	defer pool.close()
-	p, err := pool.get()
+	p, err := pool.get(large)
 	if err != nil {
 		return err
 	}
@@ -77,7 +163,7 @@ func bareSplice(to, from *Conn, left int64) error {
 	var n int64
 	var failed error
 	in := func(fd uintptr) bool {
-		n, failed = unix.Splice(int(fd), nil, p.w, nil, int(min(left, pipeSize)), unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
+		n, failed = unix.Splice(int(fd), nil, p.w, nil, int(min(left, largePipe)), unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
 		return failed != unix.EAGAIN
 	}
 	out := func(fd uintptr) bool {

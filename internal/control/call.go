@@ -12,6 +12,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
@@ -44,7 +45,7 @@ func (c *calls) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 func (c *calls) placeOf(ctx context.Context, procedure string) (*place, error) {
 	switch {
 	case procedure == healthCheck, procedure == packhorsev1connect.RepositoryServiceMaintainProcedure:
-		return &place{leave: func() {}}, nil
+		return &place{seat: new(admit.Seat)}, nil
 	case slices.Contains(heavyCalls, procedure):
 		return c.enterHeavy(ctx)
 	}
@@ -119,18 +120,6 @@ func (c *calls) log(ctx context.Context, spec connect.Spec, header http.Header, 
 		attributes = append(attributes, slog.String("error", clip(err.Error())))
 	}
 	c.Log.LogAttrs(ctx, level, "call", attributes...)
-}
-
-// enterSmall lets a look-up into its lane, or refuses it with an error of kind Exhausted. Whoever was let in calls leave when done.
-func (s *Server) enterSmall() (leave func(), err error) {
-	if err := s.Small.Enter(); err != nil {
-		return nil, err
-	}
-	s.Pump.Small()
-	return func() {
-		s.Pump.Small()
-		s.Small.Leave()
-	}, nil
 }
 
 // maxLogged bounds a text in the log, in bytes.

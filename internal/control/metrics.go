@@ -18,10 +18,6 @@ type Metrics struct {
 	slots    atomic.Pointer[balance.Slots] // of heavy look-ups
 	slotWait prometheus.Histogram
 	ofSlots  []prometheus.Collector
-
-	copies *prometheus.CounterVec
-	kernel prometheus.Counter
-	user   prometheus.Counter
 }
 
 // NewMetrics makes the port's metrics.
@@ -40,11 +36,7 @@ func NewMetrics() *Metrics {
 		panics: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "packhorse_control_panics_total", Help: "Calls that ended in a panic; the log has the stack.",
 		}),
-		copies: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "packhorse_copy_bytes_total", Help: "Bytes of answers by the way they took: copied by the kernel, or through user space.",
-		}, []string{"path"}),
 	}
-	m.kernel, m.user = m.copies.WithLabelValues("kernel"), m.copies.WithLabelValues("user")
 	m.slotWait = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: "packhorse_control_lookup_wait_seconds", Help: "Time that heavy look-ups waited for a slot, those included that gave up.",
 		Buckets: []float64{.001, .005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30},
@@ -69,18 +61,7 @@ func (m *Metrics) gauge(name, help string, of func(*balance.Slots) int) promethe
 	})
 }
 
-// ShareCopies counts bytes in another collector of packhorse_copy_bytes_total, that of a gateway in the same process, which has it
-// registered. Called before the first use.
-func (m *Metrics) ShareCopies(with *prometheus.CounterVec) {
-	m.copies = nil
-	m.kernel, m.user = with.WithLabelValues("kernel"), with.WithLabelValues("user")
-}
-
 // Collectors lists the metrics for registration.
 func (m *Metrics) Collectors() []prometheus.Collector {
-	all := append([]prometheus.Collector{m.calls, m.seconds, m.refused, m.panics}, m.ofSlots...)
-	if m.copies != nil {
-		all = append(all, m.copies)
-	}
-	return all
+	return append([]prometheus.Collector{m.calls, m.seconds, m.refused, m.panics}, m.ofSlots...)
 }

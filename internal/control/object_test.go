@@ -181,7 +181,8 @@ func TestObjectServiceErrors(t *testing.T) {
 		_, err = c.Commit(t.Context(), connect.NewRequest(&packhorsev1.CommitRequest{Repository: "app", Revision: "gone"}))
 		want(err, connect.CodeNotFound, fault.NotFound, "gone")
 
-		if err := long.Enter(); err != nil {
+		seat, err := long.Enter()
+		if err != nil {
 			t.Fatal(err)
 		}
 		_, _, err = wholeBlob(t, c, &packhorsev1.BlobRequest{Repository: "app", Blob: file})
@@ -189,18 +190,19 @@ func TestObjectServiceErrors(t *testing.T) {
 		if _, data, err := wholeBlob(t, c, &packhorsev1.BlobRequest{Repository: "app", Blob: file, Length: 1 << 17}); err != nil || len(data) != 1<<17 {
 			t.Errorf("%s: what is small: %d bytes, %v", name, len(data), err)
 		}
-		long.Leave()
-		if err := small.Enter(); err != nil {
+		if err := seat.Move(small); err != nil {
 			t.Fatal(err)
 		}
 		_, _, err = wholeBlob(t, c, &packhorsev1.BlobRequest{Repository: "app", Blob: file, Length: 1})
 		want(err, connect.CodeResourceExhausted, fault.Exhausted, "small")
-		small.Leave()
+		seat.Leave()
 		if _, data, err := wholeBlob(t, c, &packhorsev1.BlobRequest{Repository: "app", Blob: file}); err != nil || len(data) != 1<<18 {
 			t.Errorf("%s: %d bytes, %v", name, len(data), err)
 		}
 	}
-	if small.Enter() != nil || long.Enter() != nil {
-		t.Error("a place was not given back")
+	for _, lane := range []*admit.Lane{small, long} {
+		if _, err := lane.Enter(); err != nil {
+			t.Errorf("a place was not given back: %v", err)
+		}
 	}
 }

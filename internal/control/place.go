@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
@@ -43,19 +44,19 @@ func (s *Server) takeSlot(ctx context.Context) (release func(), err error) {
 // place is where a look-up runs: what fits into one message is small, a longer answer has its place among the long ones. Used by one goroutine.
 type place struct {
 	server *Server
-	leave  func() // its lane
+	seat   *admit.Seat
 	slot   func() // gives back the slot of a heavy one; nil: it has none
 	begun  bool   // the first message is sent
-	long   bool
 }
 
 // enter lets a look-up into the small lane, or refuses it with an error of kind Exhausted. Who was let in calls end.
 func (s *Server) enter() (*place, error) {
-	leave, err := s.enterSmall()
+	seat, err := s.Small.Enter()
 	if err != nil {
 		return nil, err
 	}
-	return &place{server: s, leave: leave}, nil
+	seat.Stay()
+	return &place{server: s, seat: seat}, nil
 }
 
 // enterHeavy is enter for a heavy look-up: it has a slot before it enters. Errors are of kind Exhausted, or that of ctx.
@@ -74,17 +75,7 @@ func (s *Server) enterHeavy(ctx context.Context) (*place, error) {
 }
 
 // move goes to the lane of long answers, or fails with an error of kind Exhausted. More than once does nothing.
-func (p *place) move() error {
-	if p.long {
-		return nil
-	}
-	if err := p.server.Bulk.Enter(); err != nil {
-		return err
-	}
-	p.leave()
-	p.leave, p.long = p.server.Bulk.Leave, true
-	return nil
-}
+func (p *place) move() error { return p.seat.Move(p.server.Bulk) }
 
 // send sends one more message of a heavy look-up: the first is a look-up's, with the second the answer is a long one. A slow reader keeps
 // no slot from others. What has begun is not refused for it: if no slot becomes free in time it goes on without one.
@@ -116,6 +107,6 @@ func (p *place) giveSlot() func() {
 }
 
 func (p *place) end() {
-	p.leave()
+	p.seat.Leave()
 	p.giveSlot()()
 }

@@ -100,16 +100,19 @@ func TestHeavyLookupsWaitApart(t *testing.T) {
 		})
 	}
 	waitFor(t, "all heavy calls wait", func() bool { return p.server.slots.Queued() == len(heavy) })
+	var seats []*admit.Seat
 	for range smallPlaces - 1 { // one is left
-		if err := p.small.Enter(); err != nil {
+		seat, err := p.small.Enter()
+		if err != nil {
 			t.Fatal("a call that waits has a place in the small lane: ", err)
 		}
+		seats = append(seats, seat)
 	}
 	if _, err := p.refs.Resolve(t.Context(), connect.NewRequest(&packhorsev1.ResolveRequest{Repository: "app", Name: "main"})); err != nil {
 		t.Error(err)
 	}
-	for range smallPlaces - 1 {
-		p.small.Leave()
+	for _, seat := range seats {
+		seat.Leave()
 	}
 	for i := p.server.slots.Queued(); i < slotQueue; i++ { // until no more may wait
 		ctx, cancel := context.WithCancel(t.Context())
@@ -148,7 +151,7 @@ func TestSlowReadersKeepNoSlot(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if s.slots.InUse() != 1 || !p.long {
+	if s.slots.InUse() != 1 || !p.seat.In(s.Bulk) {
 		t.Error("a walk that goes on has no slot")
 	}
 	var other func()
@@ -164,7 +167,8 @@ func TestSlowReadersKeepNoSlot(t *testing.T) {
 		t.Error(err)
 	}
 	p.end()
-	if other(); s.slots.InUse() != 0 || s.Small.Enter() != nil {
+	other()
+	if _, err := s.Small.Enter(); err != nil || s.slots.InUse() != 0 {
 		t.Error("something is held after the end")
 	}
 }

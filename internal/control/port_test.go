@@ -382,14 +382,15 @@ func TestRequestsWithoutAnEnd(t *testing.T) {
 	_, address := realPort(t, "tcp", Options{Small: lane, Stall: 300 * time.Millisecond})
 	for _, data := range []*packhorsev1.RequestData{nil, {Data: []byte("0014command=ls-refs\n")}, {Data: make([]byte, 200<<10)}} {
 		stream := uploadPack(t, address, data)
-		if err := lane.Enter(); err != nil {
+		seat, err := lane.Enter()
+		if err != nil {
 			t.Fatal("the lane is taken by who has sent nothing")
 		}
-		_, err := stream.Receive()
+		_, err = stream.Receive()
 		if err == nil || connect.CodeOf(err) == connect.CodeResourceExhausted {
 			t.Errorf("after %d bytes: %v", len(data.GetData()), err)
 		}
-		lane.Leave()
+		seat.Leave()
 	}
 }
 

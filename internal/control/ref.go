@@ -114,11 +114,11 @@ func (s *refs) Exists(ctx context.Context, r *connect.Request[packhorsev1.Exists
 
 func (s *refs) List(ctx context.Context, r *connect.Request[packhorsev1.RefServiceListRequest],
 	stream *connect.ServerStream[packhorsev1.RefServiceListResponse]) error {
-	leave, err := s.enterSmall()
+	place, err := s.enter()
 	if err != nil {
 		return err
 	}
-	defer leave()
+	defer place.end()
 	path, err := parsePath(r.Msg.GetRepository())
 	if err != nil {
 		return err

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/admit"
+	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
@@ -22,42 +24,36 @@ var dataBuffers = sync.Pool{New: func() any { return new([maxData]byte) }}
 type reply struct {
 	*Server
 	ctx     context.Context
+	seat    *admit.Seat
 	caller  string
 	request *request
 	send    func(*packhorsev1.Answer) error
 
-	small     bool   // in the small lane
-	bulk      bool   // in the bulk lane
-	road      string // which one was named; "" for none
-	begun     bool   // something of the answer has left
-	hasLength bool
-	length    int64
-	channel   *sidechannel.Channel // the road, if it is one
-	sender    *sidechannel.Sender  // of the channel; nil until the first byte
-	abort     func() bool          // stops the channel's watch over ctx
-	buf       *[maxData]byte       // nil until needed
-	n         int                  // bytes of buf
-	sent      int64
-	kernel    int64
+	road    string               // which one was named; "" for none
+	begun   bool                 // something of the answer has left
+	channel *sidechannel.Channel // the road, if it is one
+	sender  *sidechannel.Sender  // of the channel; nil until the first byte
+	abort   func() bool          // stops the channel's watch over ctx
+	buf     *[maxData]byte       // nil until needed
+	n       int                  // bytes of buf
+	bytes   bulk.Tally           // those of buf are not sent yet
 }
 
-func newReply(ctx context.Context, s *Server, caller string, request *request, send func(*packhorsev1.Answer) error) *reply {
-	return &reply{Server: s, ctx: ctx, caller: caller, request: request, send: send, small: true}
+func newReply(ctx context.Context, s *Server, seat *admit.Seat, caller string, request *request, send func(*packhorsev1.Answer) error) *reply {
+	return &reply{Server: s, ctx: ctx, seat: seat, caller: caller, request: request, send: send}
 }
 
 // Length announces the length of the whole answer. It leaves with the first byte.
-func (r *reply) Length(n int64) { r.hasLength, r.length = true, n }
+func (r *reply) Length(n int64) { r.bytes.Announce(n) }
 
 // Bulk moves the call from the small lane to the bulk lane, and has the caller name the road.
 func (r *reply) Bulk() error {
 	if err := r.request.end(); err != nil {
 		return err
 	}
-	if err := r.Server.Bulk.Enter(); err != nil {
+	if err := r.seat.Move(r.Server.Bulk); err != nil {
 		return err
 	}
-	r.bulk = true
-	r.leaveSmall()
 	road, err := r.ask()
 	if err != nil {
 		return err
@@ -92,9 +88,9 @@ func ofRoad(err error) error {
 func (r *reply) out() *sidechannel.Sender {
 	if r.sender == nil {
 		r.begun = true
-		length := int64(-1)
-		if r.hasLength {
-			length = r.length
+		length, announced := r.bytes.Announced()
+		if !announced {
+			length = -1
 		}
 		r.sender = r.channel.Send(length)
 	}
@@ -127,18 +123,11 @@ func (r *reply) ask() (*packhorsev1.Road, error) {
 	}
 }
 
-func (r *reply) leaveSmall() {
-	if r.small {
-		r.small = false
-		r.Server.Small.Leave()
-	}
-}
-
 // Write keeps p until a message is full.
 func (r *reply) Write(p []byte) (int, error) {
 	if r.channel != nil {
 		n, err := r.out().Write(p)
-		r.sent += int64(n)
+		r.bytes.Add(int64(n))
 		return n, err
 	}
 	done := 0
@@ -159,10 +148,7 @@ func (r *reply) Write(p []byte) (int, error) {
 func (r *reply) ReadFrom(src io.Reader) (int64, error) {
 	if r.channel != nil {
 		n, err := r.out().ReadFrom(src)
-		r.sent += n
-		if s, ok := src.(interface{ KernelBytes() int64 }); ok {
-			r.kernel += s.KernelBytes()
-		}
+		r.bytes.AddFrom(src, n)
 		return n, err
 	}
 	var done int64
@@ -208,10 +194,11 @@ func (r *reply) begin() error {
 		return err
 	}
 	r.begun = true
-	if !r.hasLength {
+	length, announced := r.bytes.Announced()
+	if !announced {
 		return nil
 	}
-	return r.deliver(&packhorsev1.Answer{Part: &packhorsev1.Answer_Length{Length: uint64(r.length)}})
+	return r.deliver(&packhorsev1.Answer{Part: &packhorsev1.Answer_Length{Length: uint64(length)}})
 }
 
 // flush sends what is kept.
@@ -222,7 +209,7 @@ func (r *reply) flush() error {
 	if err := r.deliver(&packhorsev1.Answer{Part: &packhorsev1.Answer_Data{Data: r.buf[:r.n]}}); err != nil {
 		return err
 	}
-	r.sent += int64(r.n)
+	r.bytes.Add(int64(r.n))
 	r.n = 0
 	return nil
 }
@@ -237,8 +224,10 @@ func (r *reply) deliver(a *packhorsev1.Answer) error {
 
 // commit sends what is left. A whole answer has the length that was announced.
 func (r *reply) commit(whole bool) error {
-	if n := r.sent + int64(r.n); whole && r.hasLength && n != r.length {
-		return fault.New(fault.Internal, "the answer has %d bytes where %d were announced", n, r.length)
+	if whole {
+		if err := r.bytes.Check(int64(r.n)); err != nil {
+			return err
+		}
 	}
 	if r.channel == nil {
 		return r.flush()
@@ -249,15 +238,9 @@ func (r *reply) commit(whole bool) error {
 	return nil
 }
 
-// close leaves the lanes and counts. It is called whatever happened.
+// close leaves the lane and counts. It is called whatever happened.
 func (r *reply) close() {
-	if !r.bulk {
-		r.Pump.Small()
-	}
-	r.leaveSmall()
-	if r.bulk {
-		r.Server.Bulk.Leave()
-	}
+	r.seat.Leave()
 	if r.channel != nil {
 		r.abort()
 		if r.ctx.Err() != nil {
@@ -269,6 +252,5 @@ func (r *reply) close() {
 		dataBuffers.Put(r.buf)
 		r.buf = nil
 	}
-	r.Metrics.kernel.Add(float64(r.kernel))
-	r.Metrics.user.Add(float64(r.sent - r.kernel))
+	r.Pump.Count(&r.bytes)
 }

@@ -289,9 +289,11 @@ func TestLookupsUseTheSmallLane(t *testing.T) {
 	t.Parallel()
 	p := newPort(t)
 	p.create("app")
-	for p.small.Enter() == nil { // until it is full
+	var err error
+	for err == nil { // until it is full
+		_, err = p.small.Enter()
 	}
-	_, err := p.refs.Resolve(t.Context(), connect.NewRequest(&packhorsev1.ResolveRequest{Repository: "app", Name: "main"}))
+	_, err = p.refs.Resolve(t.Context(), connect.NewRequest(&packhorsev1.ResolveRequest{Repository: "app", Name: "main"}))
 	p.code(err, connect.CodeResourceExhausted)
 	stream, err := p.refs.List(t.Context(), connect.NewRequest(&packhorsev1.RefServiceListRequest{Repository: "app"}))
 	if err != nil || stream.Receive() {

@@ -46,7 +46,7 @@ func (t *transfers) Advertise(ctx context.Context, stream *connect.BidiStream[pa
 	send := func(a *packhorsev1.Answer) error { return stream.Send(&packhorsev1.AdvertiseResponse{Answer: a}) }
 	return t.exchange(ctx, "advertise", stream.RequestHeader().Get(callerHeader), start.GetRepository(), start.GetSession(), request, send,
 		func(ctx context.Context, x *exchange) (protocol.Outcome, error) {
-			t.Pump.Small()
+			x.reply.seat.Stay()
 			return t.Node.Advertise(ctx, x.repo, x.session, x.reply)
 		})
 }
@@ -110,11 +110,12 @@ func (s *Server) exchange(ctx context.Context, operation, caller, path string, s
 		return fault.New(fault.Invalid, "git's protocol has no version %d", session.GetVersion())
 	}
 	x.session = protocol.Session{Version: protocol.Version(session.GetVersion()), Stateless: true}
-	if err := s.Small.Enter(); err != nil {
+	seat, err := s.Small.Enter()
+	if err != nil {
 		return err
 	}
 	start := time.Now()
-	x.reply = newReply(ctx, s, caller, request, send)
+	x.reply = newReply(ctx, s, seat, caller, request, send)
 	defer x.reply.close()
 	ended := false
 	defer func() {
@@ -172,11 +173,11 @@ func (x *exchange) log(ctx context.Context, took time.Duration, err error) {
 	a := []slog.Attr{
 		slog.String("operation", x.operation), slog.String("result", result), slog.String("repository", x.repo.String()),
 		slog.String("caller", x.caller), slog.String("protocol", x.session.Version.String()), slog.String("command", string(o.Command)),
-		milliseconds("ms", took), slog.Int64("bytes", x.reply.sent), slog.String("road", x.reply.road),
+		milliseconds("ms", took), slog.Int64("bytes", x.reply.bytes.Sent), slog.String("road", x.reply.road),
 	}
 	if o.Pack != "" {
 		a = append(a, slog.String("pack", o.Pack), slog.String("key", o.Key[:min(len(o.Key), 16)]), slog.Uint64("objects", uint64(o.Objects)),
-			slog.Int64("pack_bytes", o.Bytes), slog.Int64("kernel_bytes", x.reply.kernel), milliseconds("wait_ms", o.Wait),
+			slog.Int64("pack_bytes", o.Bytes), slog.Int64("kernel_bytes", x.reply.bytes.Kernel), milliseconds("wait_ms", o.Wait),
 			milliseconds("first_byte_ms", o.FirstByte), milliseconds("copy_ms", o.Copy), milliseconds("git_cpu_ms", o.ChildCPU))
 	}
 	if err != nil {

@@ -96,9 +96,9 @@ type exchange struct {
 	node    string   // that was asked last; "" for none
 	failed  []string // nodes that were asked before it
 	outcome protocol.Outcome
-	status  int   // 0 until the header is sent
-	abort   bool  // what was sent must not look like a whole answer
-	sent    int64 // bytes of the body, without those that a session sent
+	status  int        // 0 until the header is sent
+	abort   bool       // what was sent must not look like a whole answer
+	bytes   bulk.Tally // of the answer's body
 	err     error
 }
 
@@ -190,14 +190,15 @@ func (e *exchange) infoRefs(path string) {
 		e.refuse(http.StatusForbidden, "unknown service; only git-upload-pack is served")
 		return
 	}
-	if err := e.Small.Enter(); err != nil {
+	seat, err := e.Small.Enter()
+	if err != nil {
 		e.fail(err)
 		return
 	}
-	e.Pump.Small()
+	seat.Stay()
 	e.w.Header().Set("Content-Type", typeAdvertisement)
-	e.reply = newReply(e, &body{ended: true})
-	defer e.reply.close()
+	e.reply = newReply(e, seat, &body{ended: true})
+	defer seat.Leave()
 	if e.session().Version != protocol.V2 {
 		e.reply.before = pktline.AppendFlush(pktline.AppendLine(nil, "# service=git-upload-pack"))
 	}
@@ -229,13 +230,14 @@ func (e *exchange) uploadPack(path string) {
 		return
 	}
 	defer body.Close()
-	if err := e.Small.Enter(); err != nil {
+	seat, err := e.Small.Enter()
+	if err != nil {
 		e.fail(err)
 		return
 	}
 	e.w.Header().Set("Content-Type", typeResult)
-	e.reply = newReply(e, body)
-	defer e.reply.close()
+	e.reply = newReply(e, seat, body)
+	defer seat.Leave()
 	e.relay(func(n Node) (protocol.Outcome, error) {
 		return n.UploadPack(e.r.Context(), e.repo, e.session(), body, e.reply)
 	})
@@ -265,7 +267,8 @@ func (e *exchange) finish() {
 		e.fail(e.err)
 		return
 	}
-	if _, told := errors.AsType[*protocol.ToldClient](e.err); told && !e.reply.hasLength {
+	_, told := errors.AsType[*protocol.ToldClient](e.err)
+	if _, announced := e.bytes.Announced(); told && !announced {
 		return
 	}
 	// What was sent is no whole answer, and must not look like one: cut the connection instead of ending the body.
@@ -347,7 +350,7 @@ func (e *exchange) answer(contentType string, p []byte) {
 
 func (e *exchange) write(p []byte) {
 	n, err := e.w.Write(p)
-	e.sent += int64(n)
+	e.bytes.Add(int64(n))
 	if e.err == nil {
 		e.err = err
 	}

@@ -25,7 +25,8 @@ func (e *exchange) done() {
 	}
 	e.Metrics.countRequest(e.op, result, took)
 	e.Metrics.countStages(e.outcome)
-	e.Metrics.countBytes(0, e.sent)
+	e.Metrics.served.Add(float64(e.bytes.Sent))
+	e.Pump.Count(&e.bytes)
 	level := slog.LevelInfo
 	switch result {
 	case fault.Internal.String(), fault.Corrupt.String():
@@ -95,10 +96,9 @@ func (e *exchange) attributes(result string, took time.Duration) []slog.Attr {
 			milliseconds("parse_ms", o.Parse), milliseconds("negotiate_ms", o.Negotiate), milliseconds("wait_ms", o.Wait),
 			milliseconds("first_byte_ms", o.FirstByte), milliseconds("copy_ms", o.Copy), milliseconds("git_cpu_ms", o.ChildCPU))
 	}
+	a = append(a, slog.Int64("bytes", e.bytes.Sent))
 	if e.reply != nil {
-		a = append(a, slog.Int64("bytes", e.sent+e.reply.sent), slog.Int64("kernel_bytes", e.reply.kernel))
-	} else {
-		a = append(a, slog.Int64("bytes", e.sent))
+		a = append(a, slog.Int64("kernel_bytes", e.bytes.Kernel))
 	}
 	if e.err != nil {
 		a = append(a, slog.String("error", clipError(e.err.Error())))

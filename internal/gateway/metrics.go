@@ -14,16 +14,13 @@ type Metrics struct {
 	seconds  *prometheus.HistogramVec
 	stages   *prometheus.HistogramVec
 	served   prometheus.Counter
-	kernel   prometheus.Counter
-	user     prometheus.Counter
-	copies   *prometheus.CounterVec
 }
 
 var latencyBuckets = []float64{.0001, .0003, .001, .003, .01, .03, .1, .3, 1, 3, 10, 30, 100}
 
 // NewMetrics makes the gateway's metrics.
 func NewMetrics() *Metrics {
-	m := &Metrics{
+	return &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_requests_total", Help: "Requests by operation and result (ok, or the kind of error).",
 		}, []string{"operation", "result"}),
@@ -38,26 +35,12 @@ func NewMetrics() *Metrics {
 		served: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "packhorse_served_bytes_total", Help: "Bytes of answers to Git requests.",
 		}),
-		copies: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "packhorse_copy_bytes_total", Help: "Bytes of answers by the way they took: copied by the kernel, or through user space.",
-		}, []string{"path"}),
 	}
-	m.kernel, m.user = m.copies.WithLabelValues("kernel"), m.copies.WithLabelValues("user")
-	return m
 }
 
 // Collectors lists the metrics for registration.
 func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.requests, m.seconds, m.stages, m.served, m.copies}
-}
-
-// Copies is packhorse_copy_bytes_total, for others in the process that move bytes of answers.
-func (m *Metrics) Copies() *prometheus.CounterVec { return m.copies }
-
-func (m *Metrics) countBytes(kernel, user int64) {
-	m.served.Add(float64(kernel + user))
-	m.kernel.Add(float64(kernel))
-	m.user.Add(float64(user))
+	return []prometheus.Collector{m.requests, m.seconds, m.stages, m.served}
 }
 
 func (m *Metrics) countRequest(op operation, result string, took time.Duration) {

@@ -123,6 +123,8 @@ func serveRoutes(t *testing.T, routes []gateway.Route, o options) *server {
 	s.metrics.MustRegister(memory.Collectors()...)
 	metrics := gateway.NewMetrics()
 	s.metrics.MustRegister(metrics.Collectors()...)
+	s.metrics.MustRegister(s.pump.Collectors()...)
+	small.OnServed(s.pump.Small)
 	s.metrics.MustRegister(admit.Collectors(small, large)...)
 	s.router = gateway.NewRouter()
 	s.metrics.MustRegister(s.router.Collectors()...)

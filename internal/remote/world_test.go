@@ -213,7 +213,7 @@ func (w *world) kill() {
 func (w *world) newGateway() {
 	router := gateway.NewRouter()
 	w.do(router.Set([]gateway.Route{{Replicas: []*gateway.Replica{{Name: "one", Node: w.remote, Weight: 1, Ready: w.remote.Ready}}}}))
-	pump := bulk.NewPump(bulk.PumpOptions{})
+	pump := w.register(bulk.NewPump(bulk.PumpOptions{})).(*bulk.Pump)
 	handler := gateway.NewHTTP(gateway.Options{
 		Router: router, Pump: pump, Small: admit.NewLane("small", 1000), Bulk: admit.NewLane("bulk", 1000), Memory: admit.NewBudget("requests", 1<<30),
 		Metrics: w.register(gateway.NewMetrics()).(*gateway.Metrics), Log: w.logger(), MaxBody: 64 << 20, ReadStall: time.Minute,

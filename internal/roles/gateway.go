@@ -43,7 +43,7 @@ func newRemoteGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer) (
 	if err := n.take(cfg); err != nil {
 		return nil, err
 	}
-	front, err := newFront(cfg, log, reg, newGateway(cfg, log, reg, lanes, gateway.NewMetrics(), router))
+	front, err := newFront(cfg, log, reg, newGateway(cfg, log, reg, lanes, router))
 	if err != nil {
 		return nil, errors.Join(err, n.close())
 	}

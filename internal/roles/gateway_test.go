@@ -6,15 +6,15 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/remote"
 )
 
-// Nodes keep their connections as long as nothing is said of them that is new, and nothing is left of those that go. Not parallel: it
-// looks at all goroutines.
 // lockedLog is a log that is read while others write to it.
 type lockedLog struct {
 	mu   sync.Mutex
@@ -34,6 +34,8 @@ func (l *lockedLog) String() string {
 	return string(l.text)
 }
 
+// Nodes keep their connections as long as nothing is said of them that is new, and nothing is left of those that go. Not parallel: it
+// looks at all goroutines.
 func TestRemoteNodesFollowTheConfiguration(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	var logged lockedLog
@@ -79,4 +81,27 @@ func TestRemoteNodesFollowTheConfiguration(t *testing.T) {
 		t.Error(err)
 	}
 	goleak.VerifyNone(t, before)
+}
+
+// While small requests are about, packs make way for them.
+func TestSmallRequestsNarrowThePump(t *testing.T) {
+	t.Parallel()
+	l := newLanes(DefaultConfig(), prometheus.NewRegistry())
+	wide := l.pump.Width()
+	seat, err := l.small.Enter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer seat.Leave()
+	if l.pump.Width() != wide {
+		t.Error("the pump is narrow for a request of which nobody knows what it wants")
+	}
+	for deadline := time.Now().Add(time.Minute); ; { // a machine that is busy may let the moment pass
+		if seat.Stay(); l.pump.Width() < wide {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the pump stays wide while small requests are about")
+		}
+	}
 }

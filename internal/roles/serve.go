@@ -70,8 +70,8 @@ func maintainLimits() process.Limits {
 
 // newServe wires the embedded node and its gateway, bottom up.
 func newServe(cfg Config, log *slog.Logger, reg prometheus.Registerer, version string) (*server, error) {
-	lanes, metrics := newLanes(cfg, reg), gateway.NewMetrics()
-	s, err := newNodeServer(cfg, log, reg, lanes, metrics.Copies(), version)
+	lanes := newLanes(cfg, reg)
+	s, err := newNodeServer(cfg, log, reg, lanes, version)
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +79,7 @@ func newServe(cfg Config, log *slog.Logger, reg prometheus.Registerer, version s
 	if err := router.Set([]gateway.Route{{Replicas: []*gateway.Replica{{Name: localNode, Node: s.node}}}}); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
-	if s.public, err = newFront(cfg, log, reg, newGateway(cfg, log, reg, lanes, metrics, router)); err != nil {
+	if s.public, err = newFront(cfg, log, reg, newGateway(cfg, log, reg, lanes, router)); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
 	return s, nil
@@ -183,7 +183,8 @@ func newNode(cfg Config, log *slog.Logger, reg prometheus.Registerer, source pac
 // localNode is the name of the node that is in the gateway's own process.
 const localNode = "local"
 
-func newGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, metrics *gateway.Metrics, router *gateway.Router) *gateway.HTTP {
+func newGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, router *gateway.Router) *gateway.HTTP {
+	metrics := gateway.NewMetrics()
 	register(reg, metrics, router)
 	return gateway.NewHTTP(gateway.Options{
 		Router: router, Pump: lanes.pump, Small: lanes.small, Bulk: lanes.bulk, Memory: lanes.memory, Metrics: metrics, Log: log,
@@ -203,8 +204,9 @@ func newLanes(cfg Config, reg prometheus.Registerer) lanes {
 		bulk.NewPump(bulk.PumpOptions{}), admit.NewLane("small", cfg.Lanes.Small), admit.NewLane("bulk", cfg.Lanes.Bulk),
 		admit.NewBudget("requests", int64(cfg.Lanes.RequestBytes)),
 	}
+	l.small.OnServed(l.pump.Small)
 	reg.MustRegister(admit.Collectors(l.small, l.bulk)...)
-	register(reg, l.memory)
+	register(reg, l.pump, l.memory)
 	return l
 }
 

@@ -32,12 +32,11 @@ signal ends it at once. SIGHUP reads the configuration again.`,
 
 // newStorage wires a node and its port.
 func newStorage(cfg Config, log *slog.Logger, reg prometheus.Registerer, version string) (*server, error) {
-	return newNodeServer(cfg, log, reg, newLanes(cfg, reg), nil, version)
+	return newNodeServer(cfg, log, reg, newLanes(cfg, reg), version)
 }
 
-// newNodeServer wires a node bottom up, and its port if it has one. Copies is what a gateway in this process counts bytes in, or nil.
-func newNodeServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, copies *prometheus.CounterVec, version string) (
-	*server, error) {
+// newNodeServer wires a node bottom up, and its port if it has one.
+func newNodeServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, version string) (*server, error) {
 	runner, source, cache, err := newSource(cfg, log, reg)
 	if err != nil {
 		return nil, err
@@ -55,7 +54,7 @@ func newNodeServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, lane
 	}
 	s := &server{node: node, ready: node.Ready, close: func() error { return errors.Join(closeSource(), node.Close()) }}
 	if cfg.Storage.Listen != "" {
-		if err := s.addControl(cfg, log, reg, lanes, copies); err != nil {
+		if err := s.addControl(cfg, log, reg, lanes); err != nil {
 			return nil, errors.Join(err, s.close())
 		}
 	}
@@ -63,16 +62,12 @@ func newNodeServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, lane
 }
 
 // addControl gives a node its port.
-func (s *server) addControl(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, copies *prometheus.CounterVec) error {
+func (s *server) addControl(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes) error {
 	trust, err := cfg.Storage.trust(log)
 	if err != nil {
 		return err
 	}
-	metrics := control.NewMetrics()
-	if copies != nil {
-		metrics.ShareCopies(copies)
-	}
-	channelMetrics := sidechannel.NewMetrics()
+	metrics, channelMetrics := control.NewMetrics(), sidechannel.NewMetrics()
 	register(reg, metrics, channelMetrics)
 	channels := sidechannel.NewServer(sidechannel.Options{
 		Pump: lanes.pump, Max: cfg.Storage.Channels, Idle: cfg.Storage.ChannelIdle.Duration, Stall: cfg.Storage.Stall.Duration,
