@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 
@@ -61,6 +62,8 @@ func (n *Node) Create(ctx context.Context, path git.RepoPath, want NewRepository
 	return d, fault.Wrap(fault.KindOf(err), "the repository is made, but cannot be described", err)
 }
 
+var escaped = regexp.MustCompile("%[0-9A-Fa-f]{2}")
+
 // newPath is the path on disk of a repository to be made.
 func newPath(path git.RepoPath) (git.RepoPath, error) {
 	name := strings.TrimSuffix(path.String(), ".git")
@@ -73,6 +76,8 @@ func newPath(path git.RepoPath) (git.RepoPath, error) {
 		case c == "" || c[0] == '.' || c[0] == '-' || strings.HasSuffix(c, ".git") || strings.HasSuffix(c, ".lock"):
 			return git.RepoPath{}, fault.New(fault.Invalid, "%.80q cannot be a part of a new repository's path: "+
 				"none begins with a dot or a dash, ends in .lock, or in .git but for the last", c)
+		case escaped.MatchString(c): // whatever stands in front and decodes paths once too often finds no other one in it
+			return git.RepoPath{}, fault.New(fault.Invalid, "%.80q cannot be a part of a new repository's path: it looks percent-encoded", c)
 		case len(c) > maxComponent:
 			return git.RepoPath{}, fault.New(fault.Invalid, "a part of the path is longer than %d bytes", maxComponent)
 		}

@@ -235,8 +235,9 @@ func (x *Objects) GetCommitGraph() bool {
 }
 
 type CreateRequest struct {
-	state      protoimpl.MessageState `protogen:"open.v1"`
-	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// No part of the path begins with a dot or a dash, ends in ".lock", or looks percent-encoded; ".git" is the end of the last one only.
+	Repository string `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
 	// "sha1" (also if empty) or "sha256".
 	ObjectFormat string `protobuf:"bytes,2,opt,name=object_format,json=objectFormat,proto3" json:"object_format,omitempty"`
 	// The branch that HEAD names, without refs/heads/; empty: "main".
