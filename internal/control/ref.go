@@ -127,7 +127,7 @@ func (s *refs) List(ctx context.Context, r *connect.Request[packhorsev1.RefServi
 	if err != nil {
 		return err
 	}
-	of := r.Msg.GetPrefix() + "\x00" + r.Msg.GetPattern()
+	of := path.String() + "\x00" + r.Msg.GetPrefix() + "\x00" + r.Msg.GetPattern()
 	after, err := readToken(refToken, of, r.Msg.GetPageToken())
 	if err != nil {
 		return err

@@ -102,7 +102,10 @@ func (s *repositories) Maintain(ctx context.Context, r *connect.Request[packhors
 // parsePath reads the name of a repository as a caller gives it.
 func parsePath(name string) (git.RepoPath, error) {
 	path, err := git.ParseRepoPath(name)
-	return path, fault.Wrap(fault.Invalid, "not the path of a repository: its components have names, and none is \".\" or \"..\"", err)
+	if err != nil {
+		return path, fault.Wrap(fault.Invalid, err.Error(), err)
+	}
+	return path, nil
 }
 
 // description is a repository as the API tells it. What is not UTF-8 is made so where it only is to be read.

@@ -78,6 +78,9 @@ func (p *port) code(err error, want connect.Code) {
 	if connect.CodeOf(err) != want {
 		p.t.Errorf("%v, want %v", err, want)
 	}
+	if err == nil {
+		return
+	}
 	if _, ok := faultrpc.Detail[*packhorsev1.Fault](err); !ok {
 		p.t.Errorf("%v carries no fault", err)
 	}

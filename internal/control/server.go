@@ -10,6 +10,8 @@ package control
 
 import (
 	"context"
+	"encoding/base64"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"time"
@@ -107,6 +109,7 @@ func (s *Server) register() {
 	options := connect.WithHandlerOptions(
 		connect.WithReadMaxBytes(maxMessage),
 		connect.WithInterceptors(&calls{s}),
+		connect.WithCodec(jsonCodec{jsonNames[0]}), connect.WithCodec(jsonCodec{jsonNames[1]}),
 	)
 	plain := connect.WithCompression("gzip", nil, nil) // packs are compressed, and blobs would cost ten times the CPU
 	s.mux.Handle(packhorsev1connect.NewObjectServiceHandler(objects{s}, options, plain))
@@ -132,15 +135,19 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// What a caller says of itself ends here: from now on the header holds what is known of it, and no secret.
 	r.Header.Del("Authorization")
 	r.Header.Set(callerHeader, caller)
-	if s.Channels != nil && r.URL.Path == sidechannel.Path {
-		s.Channels.Upgrade(w, r, caller)
-		return
-	}
 	controller := http.NewResponseController(w)
 	if r.Body != nil && r.Body != http.NoBody {
 		body := newImpatientBody(r, controller, s.Stall)
 		defer body.end()
 		r.Body = body
+	}
+	if s.Channels != nil && r.URL.Path == sidechannel.Path {
+		s.Channels.Upgrade(w, r, caller)
+		return
+	}
+	if err := checkQuery(r); err != nil {
+		_ = s.errors.Write(w, r, connect.NewError(connect.CodeInvalidArgument, err))
+		return
 	}
 	if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
 		// As at the gateway: two lengths in one request, of which a proxy in front may have taken the other, smuggle no second one.
@@ -152,6 +159,25 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w = answer
 	}
 	s.mux.ServeHTTP(w, r)
+}
+
+// checkQuery finds what Connect would answer as an error of the node's own: a message in the URL that is not the base64 that it says it is.
+func checkQuery(r *http.Request) error {
+	if r.Method != http.MethodGet || r.URL.RawQuery == "" {
+		return nil
+	}
+	query := r.URL.Query()
+	if query.Get("base64") != "1" {
+		return nil
+	}
+	encoding, message := base64.RawURLEncoding, query.Get("message")
+	if len(message)%4 == 0 { // as Connect finds out whether it is padded
+		encoding = base64.URLEncoding
+	}
+	if _, err := encoding.DecodeString(message); err != nil {
+		return fmt.Errorf("the message is not in base64url: %w", err)
+	}
+	return nil
 }
 
 // callerHeader is where the services find who calls. Whatever a caller sends under this name is overwritten.

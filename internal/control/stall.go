@@ -2,10 +2,14 @@ package control
 
 import (
 	"errors"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"sync"
 	"time"
+
+	"connectrpc.com/connect"
 )
 
 // maxStalls bounds the time that a call waits for parts of its request, in times of Stall: single bytes just in time do not keep it up.
@@ -69,6 +73,9 @@ func (b *impatientBody) Read(p []byte) (n int, err error) {
 	b.limit.during(min(b.stall, max(b.left, 0)), func() { n, err = b.ReadCloser.Read(p) })
 	b.left -= time.Since(start)
 	b.whole = b.whole || errors.Is(err, io.EOF)
+	if _, ofConnection := errors.AsType[net.Error](err); b.http1 && err != nil && !ofConnection && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		err = connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("the request's body cannot be read: %w", err)) // bad chunks
+	}
 	return n, err
 }
 
