@@ -29,6 +29,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/packhorse-git/packhorse/internal/direct"
 	healthv1 "github.com/packhorse-git/packhorse/proto/packhorse/health/v1"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
@@ -45,6 +46,7 @@ type Options struct {
 // Client is a connection to one node, made when it is needed and again when it breaks. Safe for concurrent use.
 type Client struct {
 	transport *http.Transport
+	short     *direct.Client
 
 	repositories packhorsev1connect.RepositoryServiceClient
 	refs         packhorsev1connect.RefServiceClient
@@ -62,6 +64,7 @@ const maxMessage = 64 << 20
 // a node that was cut off ends so.
 const (
 	dialTimeout  = 10 * time.Second
+	lookupLimit  = 30 * time.Second // for a look-up of refs, which takes milliseconds
 	keepIdle     = 5 * time.Minute
 	pingAfter    = 10 * time.Second
 	pingTimeout  = 10 * time.Second
@@ -78,13 +81,14 @@ func New(address string, o Options) (*Client, error) {
 		return nil, err
 	}
 	dialer := &net.Dialer{Timeout: dialTimeout}
+	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
+		if socket != "" {
+			network, address = "unix", socket
+		}
+		return dialer.DialContext(ctx, network, address)
+	}
 	transport := &http.Transport{
-		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			if socket != "" {
-				network, address = "unix", socket
-			}
-			return dialer.DialContext(ctx, network, address)
-		},
+		DialContext:            dial,
 		TLSClientConfig:        o.TLS.Clone(),
 		TLSHandshakeTimeout:    dialTimeout,
 		IdleConnTimeout:        keepIdle,
@@ -99,12 +103,17 @@ func New(address string, o Options) (*Client, error) {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // a node never sends one; a secret stays
 	}
 	limit := connect.WithReadMaxBytes(maxMessage)
+	short := &direct.Client{Dial: dialShort(dial, base, o.TLS), Limit: lookupLimit}
 	return &Client{
 		transport:    transport,
+		short:        short,
 		repositories: packhorsev1connect.NewRepositoryServiceClient(doer, base, limit),
-		refs:         packhorsev1connect.NewRefServiceClient(doer, base, limit),
-		objects:      packhorsev1connect.NewObjectServiceClient(doer, base, limit),
-		transfers:    packhorsev1connect.NewTransferServiceClient(doer, base, limit),
+		refs: lookups{
+			RefServiceClient: packhorsev1connect.NewRefServiceClient(doer, base, limit),
+			short:            packhorsev1connect.NewRefServiceClient(&http.Client{Transport: authorized{short, o.Secret}}, base, limit),
+		},
+		objects:   packhorsev1connect.NewObjectServiceClient(doer, base, limit),
+		transfers: packhorsev1connect.NewTransferServiceClient(doer, base, limit),
 		health: connect.NewClient[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse](
 			doer, base+"/grpc.health.v1.Health/Check", limit),
 		firstPause: firstPause, lastPause: lastPause,
@@ -142,7 +151,7 @@ func parseAddress(address string, secure bool) (base, socket string, err error) 
 
 // authorized shows the secret with each request.
 type authorized struct {
-	*http.Transport
+	http.RoundTripper
 	secret func() string
 }
 
@@ -153,11 +162,14 @@ func (a authorized) RoundTrip(r *http.Request) (*http.Response, error) {
 			r.Header.Set("Authorization", "Bearer "+secret)
 		}
 	}
-	return a.Transport.RoundTrip(r)
+	return a.RoundTripper.RoundTrip(r)
 }
 
 // Close closes connections that no call uses. Calls that run are not disturbed: they end with their contexts.
-func (c *Client) Close() { c.transport.CloseIdleConnections() }
+func (c *Client) Close() {
+	c.transport.CloseIdleConnections()
+	c.short.CloseIdle()
+}
 
 // Repositories makes, describes, lists, maintains, and removes repositories.
 func (c *Client) Repositories() packhorsev1connect.RepositoryServiceClient { return c.repositories }

@@ -37,10 +37,11 @@ const allowedImports = `
 	git/protocol, repo, packsource < uploadpack;
 	repo, admit < lookup;
 	uploadpack, packcache, lookup < storage;
+	bulk < direct;
 	bulk, fault < sidechannel;
 	storage, sidechannel, browser, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < control;
-	proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < client;
-	git/protocol, sidechannel, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < remote;
+	direct, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < client;
+	git/protocol, sidechannel, direct, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < remote;
 	git/protocol, admit, bulk < gateway;
 	git, git/pktline < bench/fleet;
 	bench/fleet, client < bench;

@@ -20,7 +20,7 @@ import (
 
 // calls stands around every call: it counts it, writes its line into the log, stops a panic, and makes an answer of what a service
 // returns as an error. A unary call is a look-up: it runs in the small lane, a heavy one in a slot before that, but for health, which a busy node
-// has too, and maintenance, which has slots of its own. A stream enters a lane by itself.
+// has too, maintenance, which has slots of its own, and Git's sessions, which enter a lane by themselves as streams do.
 type calls struct{ *Server }
 
 func (c *calls) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
@@ -41,10 +41,15 @@ func (c *calls) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	}
 }
 
+// ownPlace lists the unary calls that wait for no place here.
+var ownPlace = []string{
+	healthCheck, packhorsev1connect.RepositoryServiceMaintainProcedure, packhorsev1connect.TransferServiceShortProcedure,
+}
+
 // placeOf lets a unary call into where it belongs.
 func (c *calls) placeOf(ctx context.Context, procedure string) (*place, error) {
 	switch {
-	case procedure == healthCheck, procedure == packhorsev1connect.RepositoryServiceMaintainProcedure:
+	case slices.Contains(ownPlace, procedure):
 		return &place{seat: new(admit.Seat)}, nil
 	case slices.Contains(heavyCalls, procedure):
 		return c.enterHeavy(ctx)

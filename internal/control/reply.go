@@ -48,6 +48,9 @@ func (r *reply) Length(n int64) { r.bytes.Announce(n) }
 
 // Bulk moves the call from the small lane to the bulk lane, and has the caller name the road.
 func (r *reply) Bulk() error {
+	if r.request.short {
+		return errLong
+	}
 	if err := r.request.end(); err != nil {
 		return err
 	}

@@ -28,6 +28,7 @@ type request struct {
 	data    []byte
 	taken   int64 // bytes received
 	last    bool  // nothing follows
+	short   bool  // its answer has to be short
 	err     error // what was wrong with it
 }
 

@@ -36,19 +36,29 @@ func (t *transfers) Advertise(ctx context.Context, stream *connect.BidiStream[pa
 	if start == nil {
 		return noStart(io.EOF)
 	}
-	if s := start.GetSession().GetService(); s != "" && s != "git-upload-pack" {
-		return connect.NewError(connect.CodeUnimplemented, errors.New("only git-upload-pack is served"))
+	if err := served(start.GetSession()); err != nil {
+		return err
 	}
 	request := &request{last: true, receive: func() (*packhorsev1.RequestData, *packhorsev1.Road, error) {
 		m, err := stream.Receive()
 		return nil, m.GetRoad(), err
 	}}
 	send := func(a *packhorsev1.Answer) error { return stream.Send(&packhorsev1.AdvertiseResponse{Answer: a}) }
-	return t.exchange(ctx, "advertise", stream.RequestHeader().Get(callerHeader), start.GetRepository(), start.GetSession(), request, send,
-		func(ctx context.Context, x *exchange) (protocol.Outcome, error) {
-			x.reply.seat.Stay()
-			return t.Node.Advertise(ctx, x.repo, x.session, x.reply)
-		})
+	return t.exchange(ctx, "advertise", stream.RequestHeader().Get(callerHeader), start.GetRepository(), start.GetSession(), request, send, t.advertise)
+}
+
+// served refuses services that there are none of.
+func served(session *packhorsev1.Session) error {
+	if s := session.GetService(); s != "" && s != "git-upload-pack" {
+		return connect.NewError(connect.CodeUnimplemented, errors.New("only git-upload-pack is served"))
+	}
+	return nil
+}
+
+// advertise serves an advertisement, which is known to be urgent.
+func (t *transfers) advertise(ctx context.Context, x *exchange) (protocol.Outcome, error) {
+	x.reply.seat.Stay()
+	return t.Node.Advertise(ctx, x.repo, x.session, x.reply)
 }
 
 // UploadPack answers one request of a fetch session.
@@ -77,6 +87,52 @@ func (t *transfers) UploadPack(ctx context.Context, stream *connect.BidiStream[p
 		func(ctx context.Context, x *exchange) (protocol.Outcome, error) {
 			return t.Node.UploadPack(ctx, x.repo, x.session, request, x.reply)
 		})
+}
+
+// How long a request and an answer may be that travel in one message each, in bytes.
+const (
+	maxShortRequest = 64 << 10
+	maxShortAnswer  = 256 << 10
+)
+
+// errLong is the error of an answer that would not be short. It never leaves this package.
+var errLong = errors.New("the answer is long")
+
+// Short answers a request with one message, or says that it will not do.
+func (t *transfers) Short(ctx context.Context, r *connect.Request[packhorsev1.ShortRequest]) (*connect.Response[packhorsev1.ShortResponse], error) {
+	data := r.Msg.GetData()
+	if len(data) > maxShortRequest {
+		return nil, fault.New(fault.Invalid, "the request is longer than the %d bytes of a short one", maxShortRequest)
+	}
+	if err := served(r.Msg.GetSession()); err != nil {
+		return nil, err
+	}
+	request := &request{data: data, last: true, short: true}
+	answer := &packhorsev1.ShortResponse{}
+	send := func(a *packhorsev1.Answer) error {
+		if end := a.GetEnd(); end != nil {
+			answer.End = end
+		}
+		answer.Data = append(answer.Data, a.GetData()...) // the bytes are good for now only
+		if len(answer.Data) > maxShortAnswer {
+			return errLong
+		}
+		return nil
+	}
+	operation, serve := "upload_pack", func(ctx context.Context, x *exchange) (protocol.Outcome, error) {
+		return t.Node.UploadPack(ctx, x.repo, x.session, request, x.reply)
+	}
+	if r.Msg.Data == nil {
+		operation, serve = "advertise", t.advertise
+	}
+	err := t.exchange(ctx, operation, r.Header().Get(callerHeader), r.Msg.GetRepository(), r.Msg.GetSession(), request, send, serve)
+	if errors.Is(err, errLong) {
+		return connect.NewResponse(&packhorsev1.ShortResponse{Long: true}), nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(answer), nil
 }
 
 // noStart is the answer to a call that does not begin as it has to.
@@ -124,6 +180,9 @@ func (s *Server) exchange(ctx context.Context, operation, caller, path string, s
 		}
 	}()
 	x.outcome, err = serve(ctx, x)
+	if ended = errors.Is(err, errLong); ended { // it comes again, and gets its line then
+		return errLong
+	}
 	answer, err := x.finish(err)
 	ended = true
 	x.log(ctx, time.Since(start), err)

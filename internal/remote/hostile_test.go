@@ -29,6 +29,18 @@ type hostile struct {
 	packhorsev1connect.UnimplementedTransferServiceHandler
 	channels *sidechannel.Server
 	serve    func(*hostileCall) error
+	short    func() (*packhorsev1.ShortResponse, error) // nil: as a node that does not know it
+}
+
+func (h *hostile) Short(ctx context.Context, r *connect.Request[packhorsev1.ShortRequest]) (*connect.Response[packhorsev1.ShortResponse], error) {
+	if h.short == nil {
+		return h.UnimplementedTransferServiceHandler.Short(ctx, r)
+	}
+	m, err := h.short()
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(m), nil
 }
 
 // hostileCall is one call to it.
@@ -83,9 +95,14 @@ func partLength(n uint64) *packhorsev1.Answer {
 // newHostile begins a node, and a gateway's side of it that waits for a silent one for a moment only.
 func newHostile(t *testing.T, serve func(*hostileCall) error) *remote.Node {
 	t.Helper()
+	return startHostile(t, &hostile{serve: serve})
+}
+
+func startHostile(t *testing.T, h *hostile) *remote.Node {
+	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	pump := bulk.NewPump(bulk.PumpOptions{})
-	h := &hostile{serve: serve, channels: sidechannel.NewServer(sidechannel.Options{Pump: pump, Metrics: sidechannel.NewMetrics(), Log: log})}
+	h.channels = sidechannel.NewServer(sidechannel.Options{Pump: pump, Metrics: sidechannel.NewMetrics(), Log: log})
 	mux := http.NewServeMux()
 	mux.Handle(packhorsev1connect.NewTransferServiceHandler(h))
 	const health = "/grpc.health.v1.Health/Check"

@@ -4,6 +4,8 @@ import (
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
 // Metrics counts what happens between a gateway and its nodes; gateway.Router tells which are up. All nodes share one.
@@ -53,6 +55,15 @@ func (m *Metrics) close(node string) {
 	for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{m.calls, m.downs} {
 		v.DeletePartialMatch(prometheus.Labels{"node": node})
 	}
+}
+
+// called counts a session.
+func (m *Metrics) called(node string, err error) {
+	result := "ok"
+	if err != nil {
+		result = fault.KindOf(err).String()
+	}
+	m.calls.WithLabelValues(node, result).Inc()
 }
 
 func (m *Metrics) state(node string, s *state) {

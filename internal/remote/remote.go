@@ -2,7 +2,8 @@
 // the node's control API (package control).
 //
 // Control calls share one HTTP/2 connection, which is asked for a sign of life when it is silent: a node that was stopped or cut off is
-// noticed, and the calls on it end. Bulk bytes take the road that the options say.
+// noticed, and the calls on it end. Bulk bytes take the road that the options say. A session whose answer is short, such as ls-refs of a few
+// refs, is one message each way, on a connection that it has for itself meanwhile (package direct).
 //
 // Whether the node can be reached is known from memory (Ready): a prober looks each second, and a connection that cannot be made
 // counts at once. While the node is away, a new connection is tried every 300 ms, whatever became of the one before: it is found
@@ -26,6 +27,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/direct"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
 	healthv1 "github.com/packhorse-git/packhorse/proto/packhorse/health/v1"
@@ -123,6 +125,8 @@ type link struct {
 	transport   *http.Transport
 	pool        *sidechannel.Pool // nil: bulk bytes go inside the calls
 	transfers   packhorsev1connect.TransferServiceClient
+	direct      *direct.Client // for short sessions: connections of their own, as many as are under way
+	shorts      packhorsev1connect.TransferServiceClient
 	health      *connect.Client[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse]
 	since       time.Time // when it was retired
 }
@@ -158,6 +162,9 @@ func (n *Node) newLink() *link {
 		connect.WithAcceptCompression("gzip", nil, nil),
 	)
 	l.transport = t
+	l.direct = &direct.Client{Dial: func(ctx context.Context) (net.Conn, error) { return n.dial(ctx, "http/1.1", l.certificate) }}
+	l.shorts = packhorsev1connect.NewTransferServiceClient(l.direct, base,
+		connect.WithReadMaxBytes(maxAnswer), connect.WithAcceptCompression("gzip", nil, nil))
 	l.transfers = packhorsev1connect.NewTransferServiceClient(client, base, options)
 	l.health = connect.NewClient[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse](client, base+healthCheck, options)
 	return l
@@ -194,6 +201,7 @@ const healthCheck = "/grpc.health.v1.Health/Check"
 // close ends the link. No session may be running.
 func (l *link) close() {
 	l.transport.CloseIdleConnections()
+	l.direct.Close()
 	if l.pool != nil {
 		_ = l.pool.Close() // never fails
 	}
@@ -202,7 +210,8 @@ func (l *link) close() {
 // rest closes what no session uses now. It reports whether that was all.
 func (l *link) rest() bool {
 	l.transport.CloseIdleConnections()
-	return l.pool == nil || l.pool.Retire()
+	empty := l.direct.CloseIdle()
+	return (l.pool == nil || l.pool.Retire()) && empty
 }
 
 // dialError is a connection that could not be made.

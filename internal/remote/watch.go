@@ -17,6 +17,7 @@ import (
 type state struct {
 	reachable bool  // it answers
 	untrusted bool  // it does not take what we have to show, or we not what it shows
+	silent    bool  // it gave no sign of life
 	err       error // why it cannot be asked, or should not if there is another; nil: it is ready
 }
 
@@ -119,7 +120,7 @@ func (n *Node) look(ctx context.Context, l *link) *state {
 	response, err := l.health.CallUnary(ctx, request)
 	switch {
 	case err != nil && !connect.IsWireError(err):
-		return &state{err: n.unreachable(err), untrusted: isMistrust(err)}
+		return &state{err: n.unreachable(err), untrusted: isMistrust(err), silent: ctx.Err() != nil}
 	case connect.CodeOf(err) == connect.CodeUnauthenticated:
 		return &state{err: n.untrusted(err), untrusted: true}
 	case err != nil || response.Msg.GetStatus() == healthv1.HealthCheckResponse_NOT_SERVING:
@@ -179,9 +180,16 @@ func (n *Node) become(s *state) {
 }
 
 // forget closes the side channels that wait for the next transfer, if the node cannot be reached: what is not told of its end may be
-// over, and each transfer that was given one of them would fail.
+// over, and each transfer that was given one of them would fail. Of a node that is silent, short sessions wait for nothing.
 func (n *Node) forget(s *state) {
-	if l := n.link.Load(); !s.reachable && l.pool != nil {
+	if s.reachable {
+		return
+	}
+	l := n.link.Load()
+	if s.silent {
+		l.direct.Abort()
+	}
+	if l.pool != nil {
 		l.pool.Forget()
 	}
 }

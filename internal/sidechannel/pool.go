@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/bulk"
@@ -201,22 +200,5 @@ func (l *link) peek() error {
 	if l.kernel == nil {
 		return nil
 	}
-	raw, err := l.kernel.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var failed error
-	err = raw.Control(func(fd uintptr) {
-		var b [1]byte
-		n, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-		switch {
-		case err == nil && n == 0:
-			failed = errors.New("closed by the peer")
-		case err == nil:
-			failed = errors.New("bytes that nobody asked for")
-		case err != syscall.EAGAIN && err != syscall.EINTR:
-			failed = err
-		}
-	})
-	return errors.Join(err, failed)
+	return bulk.Quiet(l.kernel)
 }

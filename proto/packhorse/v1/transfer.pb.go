@@ -520,6 +520,130 @@ func (x *UploadPackResponse) GetAnswer() *Answer {
 	return nil
 }
 
+type ShortRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The repository's path below the node's root.
+	Repository string   `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
+	Session    *Session `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
+	// The client's whole request, at most 64 KiB; absent: it begins a session.
+	Data          []byte `protobuf:"bytes,3,opt,name=data,proto3,oneof" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShortRequest) Reset() {
+	*x = ShortRequest{}
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShortRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShortRequest) ProtoMessage() {}
+
+func (x *ShortRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShortRequest.ProtoReflect.Descriptor instead.
+func (*ShortRequest) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ShortRequest) GetRepository() string {
+	if x != nil {
+		return x.Repository
+	}
+	return ""
+}
+
+func (x *ShortRequest) GetSession() *Session {
+	if x != nil {
+		return x.Session
+	}
+	return nil
+}
+
+func (x *ShortRequest) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+type ShortResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The answer would be long. Nothing of it was made: ask again by Advertise or UploadPack.
+	Long bool `protobuf:"varint,1,opt,name=long,proto3" json:"long,omitempty"`
+	// The answer, at most 256 KiB.
+	Data          []byte `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	End           *End   `protobuf:"bytes,3,opt,name=end,proto3" json:"end,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShortResponse) Reset() {
+	*x = ShortResponse{}
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShortResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShortResponse) ProtoMessage() {}
+
+func (x *ShortResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShortResponse.ProtoReflect.Descriptor instead.
+func (*ShortResponse) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ShortResponse) GetLong() bool {
+	if x != nil {
+		return x.Long
+	}
+	return false
+}
+
+func (x *ShortResponse) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *ShortResponse) GetEnd() *End {
+	if x != nil {
+		return x.End
+	}
+	return nil
+}
+
 type ReceivePackRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Part:
@@ -533,7 +657,7 @@ type ReceivePackRequest struct {
 
 func (x *ReceivePackRequest) Reset() {
 	*x = ReceivePackRequest{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[8]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -545,7 +669,7 @@ func (x *ReceivePackRequest) String() string {
 func (*ReceivePackRequest) ProtoMessage() {}
 
 func (x *ReceivePackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[8]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -558,7 +682,7 @@ func (x *ReceivePackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReceivePackRequest.ProtoReflect.Descriptor instead.
 func (*ReceivePackRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{8}
+	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ReceivePackRequest) GetPart() isReceivePackRequest_Part {
@@ -617,7 +741,7 @@ type ReceivePackStart struct {
 
 func (x *ReceivePackStart) Reset() {
 	*x = ReceivePackStart{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[9]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -629,7 +753,7 @@ func (x *ReceivePackStart) String() string {
 func (*ReceivePackStart) ProtoMessage() {}
 
 func (x *ReceivePackStart) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[9]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -642,7 +766,7 @@ func (x *ReceivePackStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReceivePackStart.ProtoReflect.Descriptor instead.
 func (*ReceivePackStart) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{9}
+	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ReceivePackStart) GetRepository() string {
@@ -675,7 +799,7 @@ type ReceivePackResponse struct {
 
 func (x *ReceivePackResponse) Reset() {
 	*x = ReceivePackResponse{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[10]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -687,7 +811,7 @@ func (x *ReceivePackResponse) String() string {
 func (*ReceivePackResponse) ProtoMessage() {}
 
 func (x *ReceivePackResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[10]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -700,7 +824,7 @@ func (x *ReceivePackResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReceivePackResponse.ProtoReflect.Descriptor instead.
 func (*ReceivePackResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{10}
+	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ReceivePackResponse) GetAnswer() *Answer {
@@ -724,7 +848,7 @@ type Road struct {
 
 func (x *Road) Reset() {
 	*x = Road{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[11]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -736,7 +860,7 @@ func (x *Road) String() string {
 func (*Road) ProtoMessage() {}
 
 func (x *Road) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[11]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -749,7 +873,7 @@ func (x *Road) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Road.ProtoReflect.Descriptor instead.
 func (*Road) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{11}
+	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Road) GetRoad() isRoad_Road {
@@ -808,7 +932,7 @@ type Channel struct {
 
 func (x *Channel) Reset() {
 	*x = Channel{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[12]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -820,7 +944,7 @@ func (x *Channel) String() string {
 func (*Channel) ProtoMessage() {}
 
 func (x *Channel) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[12]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -833,7 +957,7 @@ func (x *Channel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Channel.ProtoReflect.Descriptor instead.
 func (*Channel) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{12}
+	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Channel) GetName() string {
@@ -858,7 +982,7 @@ type InBand struct {
 
 func (x *InBand) Reset() {
 	*x = InBand{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[13]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -870,7 +994,7 @@ func (x *InBand) String() string {
 func (*InBand) ProtoMessage() {}
 
 func (x *InBand) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[13]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -883,7 +1007,7 @@ func (x *InBand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InBand.ProtoReflect.Descriptor instead.
 func (*InBand) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{13}
+	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{15}
 }
 
 // Answer is one part of a node's answer.
@@ -902,7 +1026,7 @@ type Answer struct {
 
 func (x *Answer) Reset() {
 	*x = Answer{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[14]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -914,7 +1038,7 @@ func (x *Answer) String() string {
 func (*Answer) ProtoMessage() {}
 
 func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[14]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -927,7 +1051,7 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answer.ProtoReflect.Descriptor instead.
 func (*Answer) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{14}
+	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Answer) GetPart() isAnswer_Part {
@@ -1014,7 +1138,7 @@ type Bulk struct {
 
 func (x *Bulk) Reset() {
 	*x = Bulk{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[15]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1026,7 +1150,7 @@ func (x *Bulk) String() string {
 func (*Bulk) ProtoMessage() {}
 
 func (x *Bulk) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[15]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1039,7 +1163,7 @@ func (x *Bulk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bulk.ProtoReflect.Descriptor instead.
 func (*Bulk) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{15}
+	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{17}
 }
 
 // End says how the answer ended.
@@ -1056,7 +1180,7 @@ type End struct {
 
 func (x *End) Reset() {
 	*x = End{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[16]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1068,7 +1192,7 @@ func (x *End) String() string {
 func (*End) ProtoMessage() {}
 
 func (x *End) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[16]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1081,7 +1205,7 @@ func (x *End) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use End.ProtoReflect.Descriptor instead.
 func (*End) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{16}
+	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *End) GetOutcome() *Outcome {
@@ -1139,7 +1263,7 @@ type Outcome struct {
 
 func (x *Outcome) Reset() {
 	*x = Outcome{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[17]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1151,7 +1275,7 @@ func (x *Outcome) String() string {
 func (*Outcome) ProtoMessage() {}
 
 func (x *Outcome) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[17]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1164,7 +1288,7 @@ func (x *Outcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Outcome.ProtoReflect.Descriptor instead.
 func (*Outcome) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{17}
+	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Outcome) GetCommand() string {
@@ -1327,7 +1451,18 @@ const file_packhorse_v1_transfer_proto_rawDesc = "" +
 	"\x04data\x18\x01 \x01(\fR\x04data\x12\x12\n" +
 	"\x04last\x18\x02 \x01(\bR\x04last\"B\n" +
 	"\x12UploadPackResponse\x12,\n" +
-	"\x06answer\x18\x01 \x01(\v2\x14.packhorse.v1.AnswerR\x06answer\"\x85\x01\n" +
+	"\x06answer\x18\x01 \x01(\v2\x14.packhorse.v1.AnswerR\x06answer\"\x81\x01\n" +
+	"\fShortRequest\x12\x1e\n" +
+	"\n" +
+	"repository\x18\x01 \x01(\tR\n" +
+	"repository\x12/\n" +
+	"\asession\x18\x02 \x01(\v2\x15.packhorse.v1.SessionR\asession\x12\x17\n" +
+	"\x04data\x18\x03 \x01(\fH\x00R\x04data\x88\x01\x01B\a\n" +
+	"\x05_data\"\\\n" +
+	"\rShortResponse\x12\x12\n" +
+	"\x04long\x18\x01 \x01(\bR\x04long\x12\x12\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\x12#\n" +
+	"\x03end\x18\x03 \x01(\v2\x11.packhorse.v1.EndR\x03end\"\x85\x01\n" +
 	"\x12ReceivePackRequest\x126\n" +
 	"\x05start\x18\x01 \x01(\v2\x1e.packhorse.v1.ReceivePackStartH\x00R\x05start\x12/\n" +
 	"\x04data\x18\x02 \x01(\v2\x19.packhorse.v1.RequestDataH\x00R\x04dataB\x06\n" +
@@ -1380,11 +1515,12 @@ const file_packhorse_v1_transfer_proto_rawDesc = "" +
 	"first_byte\x18\x0f \x01(\v2\x19.google.protobuf.DurationR\tfirstByte\x12-\n" +
 	"\x04copy\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\x04copy\x126\n" +
 	"\tchild_cpu\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\bchildCpu\x12\"\n" +
-	"\rchild_max_rss\x18\x12 \x01(\x03R\vchildMaxRss2\x90\x02\n" +
+	"\rchild_max_rss\x18\x12 \x01(\x03R\vchildMaxRss2\xd2\x02\n" +
 	"\x0fTransferService\x12P\n" +
 	"\tAdvertise\x12\x1e.packhorse.v1.AdvertiseRequest\x1a\x1f.packhorse.v1.AdvertiseResponse(\x010\x01\x12S\n" +
 	"\n" +
-	"UploadPack\x12\x1f.packhorse.v1.UploadPackRequest\x1a .packhorse.v1.UploadPackResponse(\x010\x01\x12V\n" +
+	"UploadPack\x12\x1f.packhorse.v1.UploadPackRequest\x1a .packhorse.v1.UploadPackResponse(\x010\x01\x12@\n" +
+	"\x05Short\x12\x1a.packhorse.v1.ShortRequest\x1a\x1b.packhorse.v1.ShortResponse\x12V\n" +
 	"\vReceivePack\x12 .packhorse.v1.ReceivePackRequest\x1a!.packhorse.v1.ReceivePackResponse(\x010\x01BCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
 
 var (
@@ -1399,7 +1535,7 @@ func file_packhorse_v1_transfer_proto_rawDescGZIP() []byte {
 	return file_packhorse_v1_transfer_proto_rawDescData
 }
 
-var file_packhorse_v1_transfer_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_packhorse_v1_transfer_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_packhorse_v1_transfer_proto_goTypes = []any{
 	(*Session)(nil),             // 0: packhorse.v1.Session
 	(*AdvertiseRequest)(nil),    // 1: packhorse.v1.AdvertiseRequest
@@ -1409,58 +1545,64 @@ var file_packhorse_v1_transfer_proto_goTypes = []any{
 	(*UploadPackStart)(nil),     // 5: packhorse.v1.UploadPackStart
 	(*RequestData)(nil),         // 6: packhorse.v1.RequestData
 	(*UploadPackResponse)(nil),  // 7: packhorse.v1.UploadPackResponse
-	(*ReceivePackRequest)(nil),  // 8: packhorse.v1.ReceivePackRequest
-	(*ReceivePackStart)(nil),    // 9: packhorse.v1.ReceivePackStart
-	(*ReceivePackResponse)(nil), // 10: packhorse.v1.ReceivePackResponse
-	(*Road)(nil),                // 11: packhorse.v1.Road
-	(*Channel)(nil),             // 12: packhorse.v1.Channel
-	(*InBand)(nil),              // 13: packhorse.v1.InBand
-	(*Answer)(nil),              // 14: packhorse.v1.Answer
-	(*Bulk)(nil),                // 15: packhorse.v1.Bulk
-	(*End)(nil),                 // 16: packhorse.v1.End
-	(*Outcome)(nil),             // 17: packhorse.v1.Outcome
-	(*Fault)(nil),               // 18: packhorse.v1.Fault
-	(*durationpb.Duration)(nil), // 19: google.protobuf.Duration
+	(*ShortRequest)(nil),        // 8: packhorse.v1.ShortRequest
+	(*ShortResponse)(nil),       // 9: packhorse.v1.ShortResponse
+	(*ReceivePackRequest)(nil),  // 10: packhorse.v1.ReceivePackRequest
+	(*ReceivePackStart)(nil),    // 11: packhorse.v1.ReceivePackStart
+	(*ReceivePackResponse)(nil), // 12: packhorse.v1.ReceivePackResponse
+	(*Road)(nil),                // 13: packhorse.v1.Road
+	(*Channel)(nil),             // 14: packhorse.v1.Channel
+	(*InBand)(nil),              // 15: packhorse.v1.InBand
+	(*Answer)(nil),              // 16: packhorse.v1.Answer
+	(*Bulk)(nil),                // 17: packhorse.v1.Bulk
+	(*End)(nil),                 // 18: packhorse.v1.End
+	(*Outcome)(nil),             // 19: packhorse.v1.Outcome
+	(*Fault)(nil),               // 20: packhorse.v1.Fault
+	(*durationpb.Duration)(nil), // 21: google.protobuf.Duration
 }
 var file_packhorse_v1_transfer_proto_depIdxs = []int32{
 	2,  // 0: packhorse.v1.AdvertiseRequest.start:type_name -> packhorse.v1.AdvertiseStart
-	11, // 1: packhorse.v1.AdvertiseRequest.road:type_name -> packhorse.v1.Road
+	13, // 1: packhorse.v1.AdvertiseRequest.road:type_name -> packhorse.v1.Road
 	0,  // 2: packhorse.v1.AdvertiseStart.session:type_name -> packhorse.v1.Session
-	14, // 3: packhorse.v1.AdvertiseResponse.answer:type_name -> packhorse.v1.Answer
+	16, // 3: packhorse.v1.AdvertiseResponse.answer:type_name -> packhorse.v1.Answer
 	5,  // 4: packhorse.v1.UploadPackRequest.start:type_name -> packhorse.v1.UploadPackStart
 	6,  // 5: packhorse.v1.UploadPackRequest.data:type_name -> packhorse.v1.RequestData
-	11, // 6: packhorse.v1.UploadPackRequest.road:type_name -> packhorse.v1.Road
+	13, // 6: packhorse.v1.UploadPackRequest.road:type_name -> packhorse.v1.Road
 	0,  // 7: packhorse.v1.UploadPackStart.session:type_name -> packhorse.v1.Session
 	6,  // 8: packhorse.v1.UploadPackStart.data:type_name -> packhorse.v1.RequestData
-	14, // 9: packhorse.v1.UploadPackResponse.answer:type_name -> packhorse.v1.Answer
-	9,  // 10: packhorse.v1.ReceivePackRequest.start:type_name -> packhorse.v1.ReceivePackStart
-	6,  // 11: packhorse.v1.ReceivePackRequest.data:type_name -> packhorse.v1.RequestData
-	0,  // 12: packhorse.v1.ReceivePackStart.session:type_name -> packhorse.v1.Session
-	11, // 13: packhorse.v1.ReceivePackStart.road:type_name -> packhorse.v1.Road
-	14, // 14: packhorse.v1.ReceivePackResponse.answer:type_name -> packhorse.v1.Answer
-	12, // 15: packhorse.v1.Road.channel:type_name -> packhorse.v1.Channel
-	13, // 16: packhorse.v1.Road.in_band:type_name -> packhorse.v1.InBand
-	15, // 17: packhorse.v1.Answer.bulk:type_name -> packhorse.v1.Bulk
-	16, // 18: packhorse.v1.Answer.end:type_name -> packhorse.v1.End
-	17, // 19: packhorse.v1.End.outcome:type_name -> packhorse.v1.Outcome
-	18, // 20: packhorse.v1.End.fault:type_name -> packhorse.v1.Fault
-	19, // 21: packhorse.v1.Outcome.parse:type_name -> google.protobuf.Duration
-	19, // 22: packhorse.v1.Outcome.negotiate:type_name -> google.protobuf.Duration
-	19, // 23: packhorse.v1.Outcome.wait:type_name -> google.protobuf.Duration
-	19, // 24: packhorse.v1.Outcome.first_byte:type_name -> google.protobuf.Duration
-	19, // 25: packhorse.v1.Outcome.copy:type_name -> google.protobuf.Duration
-	19, // 26: packhorse.v1.Outcome.child_cpu:type_name -> google.protobuf.Duration
-	1,  // 27: packhorse.v1.TransferService.Advertise:input_type -> packhorse.v1.AdvertiseRequest
-	4,  // 28: packhorse.v1.TransferService.UploadPack:input_type -> packhorse.v1.UploadPackRequest
-	8,  // 29: packhorse.v1.TransferService.ReceivePack:input_type -> packhorse.v1.ReceivePackRequest
-	3,  // 30: packhorse.v1.TransferService.Advertise:output_type -> packhorse.v1.AdvertiseResponse
-	7,  // 31: packhorse.v1.TransferService.UploadPack:output_type -> packhorse.v1.UploadPackResponse
-	10, // 32: packhorse.v1.TransferService.ReceivePack:output_type -> packhorse.v1.ReceivePackResponse
-	30, // [30:33] is the sub-list for method output_type
-	27, // [27:30] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	16, // 9: packhorse.v1.UploadPackResponse.answer:type_name -> packhorse.v1.Answer
+	0,  // 10: packhorse.v1.ShortRequest.session:type_name -> packhorse.v1.Session
+	18, // 11: packhorse.v1.ShortResponse.end:type_name -> packhorse.v1.End
+	11, // 12: packhorse.v1.ReceivePackRequest.start:type_name -> packhorse.v1.ReceivePackStart
+	6,  // 13: packhorse.v1.ReceivePackRequest.data:type_name -> packhorse.v1.RequestData
+	0,  // 14: packhorse.v1.ReceivePackStart.session:type_name -> packhorse.v1.Session
+	13, // 15: packhorse.v1.ReceivePackStart.road:type_name -> packhorse.v1.Road
+	16, // 16: packhorse.v1.ReceivePackResponse.answer:type_name -> packhorse.v1.Answer
+	14, // 17: packhorse.v1.Road.channel:type_name -> packhorse.v1.Channel
+	15, // 18: packhorse.v1.Road.in_band:type_name -> packhorse.v1.InBand
+	17, // 19: packhorse.v1.Answer.bulk:type_name -> packhorse.v1.Bulk
+	18, // 20: packhorse.v1.Answer.end:type_name -> packhorse.v1.End
+	19, // 21: packhorse.v1.End.outcome:type_name -> packhorse.v1.Outcome
+	20, // 22: packhorse.v1.End.fault:type_name -> packhorse.v1.Fault
+	21, // 23: packhorse.v1.Outcome.parse:type_name -> google.protobuf.Duration
+	21, // 24: packhorse.v1.Outcome.negotiate:type_name -> google.protobuf.Duration
+	21, // 25: packhorse.v1.Outcome.wait:type_name -> google.protobuf.Duration
+	21, // 26: packhorse.v1.Outcome.first_byte:type_name -> google.protobuf.Duration
+	21, // 27: packhorse.v1.Outcome.copy:type_name -> google.protobuf.Duration
+	21, // 28: packhorse.v1.Outcome.child_cpu:type_name -> google.protobuf.Duration
+	1,  // 29: packhorse.v1.TransferService.Advertise:input_type -> packhorse.v1.AdvertiseRequest
+	4,  // 30: packhorse.v1.TransferService.UploadPack:input_type -> packhorse.v1.UploadPackRequest
+	8,  // 31: packhorse.v1.TransferService.Short:input_type -> packhorse.v1.ShortRequest
+	10, // 32: packhorse.v1.TransferService.ReceivePack:input_type -> packhorse.v1.ReceivePackRequest
+	3,  // 33: packhorse.v1.TransferService.Advertise:output_type -> packhorse.v1.AdvertiseResponse
+	7,  // 34: packhorse.v1.TransferService.UploadPack:output_type -> packhorse.v1.UploadPackResponse
+	9,  // 35: packhorse.v1.TransferService.Short:output_type -> packhorse.v1.ShortResponse
+	12, // 36: packhorse.v1.TransferService.ReceivePack:output_type -> packhorse.v1.ReceivePackResponse
+	33, // [33:37] is the sub-list for method output_type
+	29, // [29:33] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_packhorse_v1_transfer_proto_init() }
@@ -1478,15 +1620,16 @@ func file_packhorse_v1_transfer_proto_init() {
 		(*UploadPackRequest_Data)(nil),
 		(*UploadPackRequest_Road)(nil),
 	}
-	file_packhorse_v1_transfer_proto_msgTypes[8].OneofWrappers = []any{
+	file_packhorse_v1_transfer_proto_msgTypes[8].OneofWrappers = []any{}
+	file_packhorse_v1_transfer_proto_msgTypes[10].OneofWrappers = []any{
 		(*ReceivePackRequest_Start)(nil),
 		(*ReceivePackRequest_Data)(nil),
 	}
-	file_packhorse_v1_transfer_proto_msgTypes[11].OneofWrappers = []any{
+	file_packhorse_v1_transfer_proto_msgTypes[13].OneofWrappers = []any{
 		(*Road_Channel)(nil),
 		(*Road_InBand)(nil),
 	}
-	file_packhorse_v1_transfer_proto_msgTypes[14].OneofWrappers = []any{
+	file_packhorse_v1_transfer_proto_msgTypes[16].OneofWrappers = []any{
 		(*Answer_Length)(nil),
 		(*Answer_Data)(nil),
 		(*Answer_Bulk)(nil),
@@ -1498,7 +1641,7 @@ func file_packhorse_v1_transfer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_packhorse_v1_transfer_proto_rawDesc), len(file_packhorse_v1_transfer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

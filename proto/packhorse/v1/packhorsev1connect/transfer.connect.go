@@ -39,6 +39,8 @@ const (
 	// TransferServiceUploadPackProcedure is the fully-qualified name of the TransferService's
 	// UploadPack RPC.
 	TransferServiceUploadPackProcedure = "/packhorse.v1.TransferService/UploadPack"
+	// TransferServiceShortProcedure is the fully-qualified name of the TransferService's Short RPC.
+	TransferServiceShortProcedure = "/packhorse.v1.TransferService/Short"
 	// TransferServiceReceivePackProcedure is the fully-qualified name of the TransferService's
 	// ReceivePack RPC.
 	TransferServiceReceivePackProcedure = "/packhorse.v1.TransferService/ReceivePack"
@@ -50,6 +52,9 @@ type TransferServiceClient interface {
 	Advertise(context.Context) *connect.BidiStreamForClient[v1.AdvertiseRequest, v1.AdvertiseResponse]
 	// UploadPack answers one request of a fetch session.
 	UploadPack(context.Context) *connect.BidiStreamForClient[v1.UploadPackRequest, v1.UploadPackResponse]
+	// Short is Advertise or UploadPack for an answer that is expected to be short, such as the one to ls-refs of a few refs: a message each way,
+	// which costs a third of the time.
+	Short(context.Context, *connect.Request[v1.ShortRequest]) (*connect.Response[v1.ShortResponse], error)
 	// ReceivePack answers a push session. Not served yet: UNIMPLEMENTED.
 	ReceivePack(context.Context) *connect.BidiStreamForClient[v1.ReceivePackRequest, v1.ReceivePackResponse]
 }
@@ -77,6 +82,12 @@ func NewTransferServiceClient(httpClient connect.HTTPClient, baseURL string, opt
 			connect.WithSchema(transferServiceMethods.ByName("UploadPack")),
 			connect.WithClientOptions(opts...),
 		),
+		short: connect.NewClient[v1.ShortRequest, v1.ShortResponse](
+			httpClient,
+			baseURL+TransferServiceShortProcedure,
+			connect.WithSchema(transferServiceMethods.ByName("Short")),
+			connect.WithClientOptions(opts...),
+		),
 		receivePack: connect.NewClient[v1.ReceivePackRequest, v1.ReceivePackResponse](
 			httpClient,
 			baseURL+TransferServiceReceivePackProcedure,
@@ -90,6 +101,7 @@ func NewTransferServiceClient(httpClient connect.HTTPClient, baseURL string, opt
 type transferServiceClient struct {
 	advertise   *connect.Client[v1.AdvertiseRequest, v1.AdvertiseResponse]
 	uploadPack  *connect.Client[v1.UploadPackRequest, v1.UploadPackResponse]
+	short       *connect.Client[v1.ShortRequest, v1.ShortResponse]
 	receivePack *connect.Client[v1.ReceivePackRequest, v1.ReceivePackResponse]
 }
 
@@ -103,6 +115,11 @@ func (c *transferServiceClient) UploadPack(ctx context.Context) *connect.BidiStr
 	return c.uploadPack.CallBidiStream(ctx)
 }
 
+// Short calls packhorse.v1.TransferService.Short.
+func (c *transferServiceClient) Short(ctx context.Context, req *connect.Request[v1.ShortRequest]) (*connect.Response[v1.ShortResponse], error) {
+	return c.short.CallUnary(ctx, req)
+}
+
 // ReceivePack calls packhorse.v1.TransferService.ReceivePack.
 func (c *transferServiceClient) ReceivePack(ctx context.Context) *connect.BidiStreamForClient[v1.ReceivePackRequest, v1.ReceivePackResponse] {
 	return c.receivePack.CallBidiStream(ctx)
@@ -114,6 +131,9 @@ type TransferServiceHandler interface {
 	Advertise(context.Context, *connect.BidiStream[v1.AdvertiseRequest, v1.AdvertiseResponse]) error
 	// UploadPack answers one request of a fetch session.
 	UploadPack(context.Context, *connect.BidiStream[v1.UploadPackRequest, v1.UploadPackResponse]) error
+	// Short is Advertise or UploadPack for an answer that is expected to be short, such as the one to ls-refs of a few refs: a message each way,
+	// which costs a third of the time.
+	Short(context.Context, *connect.Request[v1.ShortRequest]) (*connect.Response[v1.ShortResponse], error)
 	// ReceivePack answers a push session. Not served yet: UNIMPLEMENTED.
 	ReceivePack(context.Context, *connect.BidiStream[v1.ReceivePackRequest, v1.ReceivePackResponse]) error
 }
@@ -137,6 +157,12 @@ func NewTransferServiceHandler(svc TransferServiceHandler, opts ...connect.Handl
 		connect.WithSchema(transferServiceMethods.ByName("UploadPack")),
 		connect.WithHandlerOptions(opts...),
 	)
+	transferServiceShortHandler := connect.NewUnaryHandler(
+		TransferServiceShortProcedure,
+		svc.Short,
+		connect.WithSchema(transferServiceMethods.ByName("Short")),
+		connect.WithHandlerOptions(opts...),
+	)
 	transferServiceReceivePackHandler := connect.NewBidiStreamHandler(
 		TransferServiceReceivePackProcedure,
 		svc.ReceivePack,
@@ -149,6 +175,8 @@ func NewTransferServiceHandler(svc TransferServiceHandler, opts ...connect.Handl
 			transferServiceAdvertiseHandler.ServeHTTP(w, r)
 		case TransferServiceUploadPackProcedure:
 			transferServiceUploadPackHandler.ServeHTTP(w, r)
+		case TransferServiceShortProcedure:
+			transferServiceShortHandler.ServeHTTP(w, r)
 		case TransferServiceReceivePackProcedure:
 			transferServiceReceivePackHandler.ServeHTTP(w, r)
 		default:
@@ -166,6 +194,10 @@ func (UnimplementedTransferServiceHandler) Advertise(context.Context, *connect.B
 
 func (UnimplementedTransferServiceHandler) UploadPack(context.Context, *connect.BidiStream[v1.UploadPackRequest, v1.UploadPackResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.TransferService.UploadPack is not implemented"))
+}
+
+func (UnimplementedTransferServiceHandler) Short(context.Context, *connect.Request[v1.ShortRequest]) (*connect.Response[v1.ShortResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.TransferService.Short is not implemented"))
 }
 
 func (UnimplementedTransferServiceHandler) ReceivePack(context.Context, *connect.BidiStream[v1.ReceivePackRequest, v1.ReceivePackResponse]) error {

@@ -1,0 +1,59 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"errors"
+
+	"connectrpc.com/connect"
+
+	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+)
+
+// maxShort is how long a request may be that goes in one message, in bytes.
+const maxShort = 64 << 10
+
+// isFetch tells whether a request of protocol v2 asks for a pack, or leads to one: those take a road of their own anyway.
+func isFetch(request []byte) bool {
+	const lengthDigits = 4
+	return len(request) < lengthDigits || bytes.HasPrefix(request[lengthDigits:], []byte("command=fetch"))
+}
+
+// short makes a session of one message each way, with the whole request, or nil for an advertisement. done is false if the answer is
+// long; nothing of it has come then.
+func (n *Node) short(ctx context.Context, repo git.RepoPath, session protocol.Session, data []byte, reply protocol.Reply) (
+	o protocol.Outcome, err error, done bool) {
+	if s := n.state.Load(); !s.reachable {
+		return o, s.err, true
+	}
+	request := connect.NewRequest(&packhorsev1.ShortRequest{Repository: repo.String(), Session: sessionMessage(session), Data: data})
+	n.authorize(request.Header())
+	response, err := n.link.Load().shorts.Short(ctx, request)
+	if err != nil {
+		if connect.IsWireError(err) && connect.CodeOf(err) == connect.CodeUnimplemented {
+			return o, nil, false // an older node
+		}
+		if said, ok := faultrpc.Detail[*packhorsev1.Outcome](err); ok {
+			o = outcomeOf(said)
+		}
+		return o, n.failed(ctx, err), true
+	}
+	if response.Msg.GetLong() {
+		return o, nil, false
+	}
+	r := relay{node: n, ctx: ctx, reply: reply}
+	if response.Msg.GetEnd() == nil {
+		return o, r.cut(errors.New("an answer without an end")), true
+	}
+	if response.Msg.GetEnd().GetFault() == nil {
+		reply.Length(int64(len(response.Msg.GetData())))
+	}
+	if err := r.write(response.Msg.GetData()); err != nil {
+		return r.outcome, err, true
+	}
+	err = r.said(response.Msg.GetEnd())
+	return r.outcome, err, true
+}

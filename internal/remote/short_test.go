@@ -1,0 +1,91 @@
+package remote_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+)
+
+// A short answer, a long one, and a refusal are the node's own, whatever way they take.
+func TestShort(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, options{})
+	repo := w.repo("app.git", 100)
+	main := repo.ID("main").String()
+	reply := &answer{}
+	o, err := w.ask(context.Background(), "app", lsRefs(), reply)
+	if err != nil || o.Command != protocol.CommandLsRefs || o.Refs != 1 || reply.bulk != 0 || !strings.Contains(reply.String(), main) ||
+		reply.length != int64(reply.Len()) {
+		t.Errorf("%q, %+v, %v", reply, o, err)
+	}
+
+	var lines strings.Builder
+	for i := range 5000 {
+		fmt.Fprintf(&lines, "create refs/heads/main-%d %s\n", i, main)
+	}
+	repo.GitIn(lines.String(), "update-ref", "--stdin")
+	reply = &answer{}
+	o, err = w.ask(context.Background(), "app", lsRefs(), reply)
+	if err != nil || o.Refs != 5001 || reply.bulk != 1 || strings.Count(reply.String(), main) != 5001 {
+		t.Errorf("a long answer of %d bytes, %+v, %v", reply.Len(), o, err)
+	}
+	if n := strings.Count(w.log.String(), "command=ls-refs"); n != 2 {
+		t.Errorf("%d lines in the log for two requests", n)
+	}
+
+	if _, err = w.ask(context.Background(), "none", lsRefs(), &answer{}); !fault.Is(err, fault.NotFound) {
+		t.Errorf("no such repository: %v", err)
+	}
+	bad := append(lsRefs()[:20:20], "0003"...)
+	if _, err = w.ask(context.Background(), "app", bad, &answer{}); !fault.Is(err, fault.Invalid) {
+		t.Errorf("no request: %v", err)
+	}
+	path, _ := git.ParseRepoPath("app")
+	for _, version := range []protocol.Version{protocol.V0, protocol.V1, protocol.V2} {
+		reply = &answer{}
+		_, err = w.remote.Advertise(context.Background(), path, protocol.Session{Version: version, Stateless: true}, reply)
+		if want := version == protocol.V2; err != nil || want == strings.Contains(reply.String(), main) {
+			t.Errorf("version %v: %d bytes, %v", version, reply.Len(), err)
+		}
+	}
+	if n := w.value("packhorse_node_calls_total"); n != 7 {
+		t.Errorf("%v sessions are counted, want 7", n)
+	}
+}
+
+// What a node answers in one message is looked at as closely as what it streams.
+func TestHostileShort(t *testing.T) {
+	t.Parallel()
+	end := &packhorsev1.End{}
+	for name, test := range map[string]struct {
+		answer *packhorsev1.ShortResponse
+		err    error
+		kind   fault.Kind
+	}{
+		"nothing":      {&packhorsev1.ShortResponse{}, nil, fault.Internal},
+		"no end":       {&packhorsev1.ShortResponse{Data: []byte("some")}, nil, fault.Internal},
+		"absurd size":  {&packhorsev1.ShortResponse{Data: make([]byte, 2<<20), End: end}, nil, fault.Unavailable},
+		"fault inside": {&packhorsev1.ShortResponse{End: &packhorsev1.End{Fault: faultrpc.Message(fault.New(fault.Corrupt, "damaged"))}}, nil, fault.Corrupt},
+		"refusal":      {nil, faultrpc.Error(fault.New(fault.Denied, "no"), &packhorsev1.Outcome{Command: "ls-refs"}), fault.Denied},
+		"plain error":  {nil, errors.New("no"), fault.Internal},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := startHostile(t, &hostile{short: func() (*packhorsev1.ShortResponse, error) { return test.answer, test.err }})
+			repo, _ := git.ParseRepoPath("app")
+			out := &answer{}
+			if _, err := n.UploadPack(context.Background(), repo, version2, bytes.NewReader(lsRefs()), out); !fault.Is(err, test.kind) {
+				t.Errorf("%v (%v), want %v, after %q", err, fault.KindOf(err), test.kind, out)
+			}
+		})
+	}
+}
