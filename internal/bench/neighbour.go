@@ -67,7 +67,7 @@ run beside it:
   --mbps M   full clones that read M MB/s in all
   --cold     shallow clones that differ from each other and from those of earlier runs, so that no cache has them
 
-With --rpc the small request is RefService.Resolve at a storage node, by the control API over HTTP/2, and the clones still go to URL: to the
+With --rpc the small request is RefService.Resolve at a storage node, by the control API as the Go client makes it, and the clones still go to URL: to the
 gateway in front of the node, or to any server beside it. The repository's path is the same in both.
 
 apdex is that of the loaded phase: answers within 20 ms count 1, within 80 ms a half, others and errors nothing.

@@ -35,7 +35,7 @@ connections. The first answer has to hold such a ref, and all later ones have to
 The loop is closed unless --rate is given; then latency counts from the time that a request was due. "bench mkrefs" makes a
 repository with very many refs.
 
-With --rpc a storage node is asked by the control API, on one HTTP/2 connection: RefService.Resolve of REF, which is a name then. URL only says
+With --rpc a storage node is asked by the control API as the Go client makes it: RefService.Resolve of REF, which is a name then. URL only says
 which repository; nothing is asked there.`,
 		Example: `  packhorse bench refs http://127.0.0.1:8080/refs.git --prefix refs/heads/main
   packhorse bench refs http://127.0.0.1:8080/refs.git --prefix refs/pull/77/ --clients 1 --json

@@ -81,8 +81,7 @@ func (o *rpcOptions) client() (*nodeclient.Client, error) {
 	return nodeclient.New(o.address, options)
 }
 
-// calls resolve one ref at a node again and again, by the package that other programs use. All go over one HTTP/2 connection, as those of a
-// gateway or a forge.
+// calls resolve one ref at a node again and again, by the package that other programs use.
 type calls struct {
 	node    *nodeclient.Client
 	request *packhorsev1.ResolveRequest
@@ -125,8 +124,8 @@ func (c *calls) once(ctx context.Context) (string, error) {
 	return oid, nil
 }
 
-// run works for a while. Where it is urgent, it is the whole process that has the higher priority: an HTTP/2 connection has threads of
-// its own, so that the caller's alone is not enough.
+// run works for a while. Where it is urgent, it is the whole process that has the higher priority: each call runs on a
+// goroutine, and so on any of its threads.
 func (c *calls) run(ctx context.Context, duration time.Duration) (*outcome, error) {
 	r := &callsRun{calls: c, out: outcome{failures: &failures{}}, start: time.Now()}
 	if c.urgent {
