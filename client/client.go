@@ -108,7 +108,7 @@ func New(address string, o Options) (*Client, error) {
 		transport:    transport,
 		short:        short,
 		repositories: packhorsev1connect.NewRepositoryServiceClient(doer, base, limit),
-		refs: lookups{
+		refs: &lookups{
 			RefServiceClient: packhorsev1connect.NewRefServiceClient(doer, base, limit),
 			short:            packhorsev1connect.NewRefServiceClient(&http.Client{Transport: authorized{short, o.Secret}}, base, limit),
 		},

@@ -5,6 +5,8 @@ import (
 	"crypto/tls"
 	"net"
 	"net/url"
+	"sync/atomic"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -12,24 +14,46 @@ import (
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
 
-// lookups sends the calls that programs wait for, and that are answered from memory, on the shortest way: connections of their own (package
-// direct). Others share one HTTP/2 connection.
+// lookups sends the calls that programs wait for, and that are answered from memory, on the shortest way: connections of HTTP/1.1 of their own
+// (package direct). Others share one of HTTP/2, and so do these where something between here and the node speaks nothing else.
 type lookups struct {
 	packhorsev1connect.RefServiceClient
-	short packhorsev1connect.RefServiceClient
+	short   packhorsev1connect.RefServiceClient
+	blocked atomic.Int64 // until when, in Unix nanoseconds, the short way is not tried
 }
 
-func (l lookups) Resolve(ctx context.Context, r *connect.Request[packhorsev1.ResolveRequest]) (*connect.Response[packhorsev1.ResolveResponse], error) {
-	return l.short.Resolve(ctx, r)
+// blockedFor is how long the short way is not tried after it failed where the other one did not.
+const blockedFor = time.Minute
+
+// lookup makes a call on the short way, and on the other one if no node answers there.
+func lookup[Q, A any](ctx context.Context, l *lookups, request *connect.Request[Q],
+	call func(packhorsev1connect.RefServiceClient, context.Context, *connect.Request[Q]) (*connect.Response[A], error)) (*connect.Response[A], error) {
+	if time.Now().UnixNano() < l.blocked.Load() {
+		return call(l.RefServiceClient, ctx, request)
+	}
+	answer, err := call(l.short, ctx, request)
+	if err == nil || connect.IsWireError(err) || ctx.Err() != nil {
+		return answer, err
+	}
+	answer, again := call(l.RefServiceClient, ctx, request)
+	if again != nil && !connect.IsWireError(again) {
+		return nil, err
+	}
+	l.blocked.Store(time.Now().Add(blockedFor).UnixNano())
+	return answer, again
 }
 
-func (l lookups) ResolveMany(ctx context.Context, r *connect.Request[packhorsev1.ResolveManyRequest]) (
+func (l *lookups) Resolve(ctx context.Context, r *connect.Request[packhorsev1.ResolveRequest]) (*connect.Response[packhorsev1.ResolveResponse], error) {
+	return lookup(ctx, l, r, packhorsev1connect.RefServiceClient.Resolve)
+}
+
+func (l *lookups) ResolveMany(ctx context.Context, r *connect.Request[packhorsev1.ResolveManyRequest]) (
 	*connect.Response[packhorsev1.ResolveManyResponse], error) {
-	return l.short.ResolveMany(ctx, r)
+	return lookup(ctx, l, r, packhorsev1connect.RefServiceClient.ResolveMany)
 }
 
-func (l lookups) Exists(ctx context.Context, r *connect.Request[packhorsev1.ExistsRequest]) (*connect.Response[packhorsev1.ExistsResponse], error) {
-	return l.short.Exists(ctx, r)
+func (l *lookups) Exists(ctx context.Context, r *connect.Request[packhorsev1.ExistsRequest]) (*connect.Response[packhorsev1.ExistsResponse], error) {
+	return lookup(ctx, l, r, packhorsev1connect.RefServiceClient.Exists)
 }
 
 // dialShort makes connections for HTTP/1.1 to the node at base.

@@ -22,6 +22,12 @@ func isFetch(request []byte) bool {
 	return len(request) < lengthDigits || bytes.HasPrefix(request[lengthDigits:], []byte("command=fetch"))
 }
 
+// isShort tells whether a session should be tried with one message each way. That is Connect's protocol on HTTP/1.1: where the road was chosen
+// for a proxy that speaks nothing but gRPC, it leads nowhere.
+func (n *Node) isShort(session protocol.Session) bool {
+	return session.Version == protocol.V2 && !n.InBand
+}
+
 // short makes a session of one message each way, with the whole request, or nil for an advertisement. done is false if the answer is
 // long; nothing of it has come then.
 func (n *Node) short(ctx context.Context, repo git.RepoPath, session protocol.Session, data []byte, reply protocol.Reply) (

@@ -30,7 +30,7 @@ var (
 // Advertise begins a session.
 func (n *Node) Advertise(ctx context.Context, repo git.RepoPath, session protocol.Session, reply protocol.Reply) (o protocol.Outcome, err error) {
 	defer func() { n.Metrics.called(n.Name, err) }()
-	if session.Version == protocol.V2 {
+	if n.isShort(session) {
 		if o, err, done := n.short(ctx, repo, session, nil, reply); done {
 			return o, err
 		}
@@ -61,7 +61,7 @@ func (n *Node) UploadPack(ctx context.Context, repo git.RepoPath, session protoc
 	if err != nil {
 		return o, err
 	}
-	if first.Last && len(first.Data) <= maxShort && session.Version == protocol.V2 && !isFetch(first.Data) {
+	if first.Last && len(first.Data) <= maxShort && n.isShort(session) && !isFetch(first.Data) {
 		if o, err, done := n.short(ctx, repo, session, first.Data, reply); done {
 			return o, err
 		}
