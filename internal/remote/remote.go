@@ -56,7 +56,8 @@ type Options struct {
 type Node struct {
 	Options
 	network, address string
-	host             string // of the URLs
+	host             string                                  // of the URLs
+	reach            func(context.Context) (net.Conn, error) // makes a connection to the address
 
 	link  atomic.Pointer[link]
 	state atomic.Pointer[state]
@@ -89,19 +90,36 @@ const (
 
 // New makes a Node, which begins to look whether it can be reached. Until it knows, it takes it for granted.
 func New(o Options) (*Node, error) {
+	n, err := newNode(o)
+	if err != nil {
+		return nil, err
+	}
+	n.begin()
+	return n, nil
+}
+
+// newNode makes a Node that does not look yet.
+func newNode(o Options) (*Node, error) {
 	n := &Node{Options: o, network: "tcp", address: o.Address, host: o.Address, kick: make(chan struct{}, 1)}
 	if path, ok := strings.CutPrefix(o.Address, "unix:"); ok {
 		n.network, n.address, n.host = "unix", path, "localhost"
 	} else if _, _, err := net.SplitHostPort(o.Address); err != nil {
 		return nil, fault.Wrap(fault.Invalid, "the storage node's address is neither host:port nor unix:PATH", err)
 	}
+	n.reach = func(ctx context.Context) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, n.network, n.address)
+	}
 	n.link.Store(n.newLink())
 	n.state.Store(&state{reachable: true})
-	n.Metrics.open(o.Name)
+	return n, nil
+}
+
+// begin begins to look.
+func (n *Node) begin() {
+	n.Metrics.open(n.Name)
 	ctx, cancel := context.WithCancel(context.Background())
 	n.stop = cancel
 	n.done.Go(func() { n.watch(ctx) })
-	return n, nil
 }
 
 // Close ends the connections. No session may be running.
@@ -222,8 +240,9 @@ func (e *dialError) Unwrap() error { return e.err }
 
 // dial makes a connection to the node, by TLS for a protocol of its own and with a link's certificate if there is TLS.
 func (n *Node) dial(ctx context.Context, protocol string, certificate *tls.Certificate) (net.Conn, error) {
-	dialer := net.Dialer{Timeout: dialLimit}
-	c, err := dialer.DialContext(ctx, n.network, n.address)
+	limit, stop := context.WithTimeout(ctx, dialLimit)
+	defer stop()
+	c, err := n.reach(limit)
 	if err != nil {
 		return nil, &dialError{err}
 	}

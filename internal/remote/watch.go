@@ -29,7 +29,9 @@ const (
 	trustEvery = 5 * time.Second
 	// lookLimit is how long one look may take. It is long, because a machine that is busy is not away.
 	lookLimit = 5 * time.Second
-	maxSeeks  = 10 // at a time
+	// maxSeeks is how many looks for a node that is away run at a time: as many as begin until the first has to end, so that none waits for
+	// those that hang.
+	maxSeeks = int(lookLimit/seekEvery) + 1
 )
 
 // Ready tells from memory why the node should not be asked now; nil: it is ready.
@@ -49,8 +51,10 @@ func (n *Node) watch(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	looks := make(chan look, maxSeeks+1)
 	running := 0
+	var ticked time.Time // when it was time for a look last
 	var sought time.Time // when the last look began
 	var shown shown      // with what
+	every := lookEvery
 	defer func() {
 		cancel()
 		for ; running > 0; running-- {
@@ -68,10 +72,12 @@ func (n *Node) watch(ctx context.Context) {
 		case l := <-looks:
 			running--
 			n.note(ctx, l)
-		case <-n.kick:
-			timer.Reset(0)
+		case <-n.kick: // soon, but not so soon that many failures at once take all looks
+			every = seekEvery
+			timer.Reset(every - time.Since(ticked))
 			continue
 		case <-timer.C:
+			ticked, every = time.Now(), lookEvery
 			now, most := n.state.Load(), 1
 			if now.untrusted && time.Since(sought) < trustEvery && shown == n.shown() {
 				break
@@ -89,11 +95,10 @@ func (n *Node) watch(ctx context.Context) {
 				go func() { looks <- look{l, n.look(ctx, l)} }()
 			}
 		}
-		if n.state.Load().reachable {
-			timer.Reset(lookEvery)
-		} else {
-			timer.Reset(seekEvery)
+		if !n.state.Load().reachable {
+			every = seekEvery
 		}
+		timer.Reset(every - time.Since(ticked)) // from the last time on: looks that end put off no other
 	}
 }
 
