@@ -95,7 +95,7 @@ type StorageConfig struct {
 	// How long a side channel may stay open without a transfer. Gateways are told, and close theirs after half of it at the latest.
 	ChannelIdle Duration `toml:"channel_idle"`
 
-	// How long one side of a side channel may keep the other waiting in the middle of a transfer before the channel is cut.
+	// How long a caller may keep the node waiting: in the middle of a transfer on a side channel, within a request, or while it is sent an answer.
 	Stall Duration `toml:"stall"`
 }
 
@@ -114,6 +114,12 @@ type NodeConfig struct {
 	// How packs come from the node: by "channel", connections of their own, or "inband", within the control call, where a proxy in between
 	// knows nothing else. It costs several times the CPU.
 	Transport string `toml:"transport"`
+
+	// How long a side channel to the node is kept for the next transfer, and no longer than half of the node's storage.channel_idle.
+	ChannelIdle Duration `toml:"channel_idle"`
+
+	// How long the node may keep the gateway waiting in the middle of a transfer on a side channel before the channel is cut.
+	Stall Duration `toml:"stall"`
 
 	// File with the secret that the node wants; see storage.secret_file.
 	SecretFile string `toml:"secret_file"`
@@ -358,7 +364,7 @@ func DefaultConfig() Config {
 func defaultElement(array string) any {
 	switch array {
 	case "node":
-		return NodeConfig{Weight: 1, Transport: transportChannel}
+		return NodeConfig{Weight: 1, Transport: transportChannel, ChannelIdle: Duration{10 * time.Second}, Stall: Duration{time.Minute}}
 	case "route":
 		return RouteConfig{}
 	}

@@ -39,7 +39,7 @@ func newRemoteGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer) (
 	metrics, channels := remote.NewMetrics(), sidechannel.NewMetrics()
 	register(reg, metrics, channels)
 	lanes := newLanes(cfg, reg)
-	n := &remoteNodes{router: router, metrics: metrics, channels: channels, log: log, pump: lanes.pump, storage: cfg.Storage, open: map[string]remoteNode{}}
+	n := &remoteNodes{router: router, metrics: metrics, channels: channels, log: log, pump: lanes.pump, open: map[string]remoteNode{}}
 	if err := n.take(cfg); err != nil {
 		return nil, err
 	}
@@ -57,7 +57,6 @@ type remoteNodes struct {
 	channels *sidechannel.Metrics
 	log      *slog.Logger
 	pump     *bulk.Pump
-	storage  StorageConfig // limits of side channels
 
 	mu      sync.Mutex
 	open    map[string]remoteNode // by name, those that the routes name now
@@ -128,7 +127,7 @@ func (n *remoteNodes) connect(c NodeConfig) (remoteNode, error) {
 	}
 	options := remote.Options{
 		Name: c.Name, Address: c.Address, InBand: c.Transport == transportInBand, Metrics: n.metrics, Log: n.log,
-		Channels: n.channels, ChannelStall: n.storage.Stall.Duration, Pump: n.pump,
+		Channels: n.channels, ChannelIdle: c.ChannelIdle.Duration, ChannelStall: c.Stall.Duration, Pump: n.pump,
 	}
 	if trust.secret != nil {
 		options.Secret = trust.secret.Get

@@ -60,9 +60,14 @@ func TestRemoteNodesFollowTheConfiguration(t *testing.T) {
 	}
 	take(Config{Node: []NodeConfig{node("a", 1), node("b", 1)}}, "a", "b")
 	a, b := n.open["a"].node, n.open["b"].node
-	take(Config{Node: []NodeConfig{node("a", 1), node("b", 2), node("c", 1)}}, "a", "b", "c")
+	patient := node("c", 1)
+	patient.ChannelIdle, patient.Stall = Duration{time.Minute}, Duration{time.Hour}
+	take(Config{Node: []NodeConfig{node("a", 1), node("b", 2), patient}}, "a", "b", "c")
 	if n.open["a"].node != a || n.open["b"].node == b {
 		t.Error("a node that did not change has other connections, or one that did the same")
+	}
+	if c := n.open["c"].node; c.ChannelIdle != time.Minute || c.ChannelStall != time.Hour {
+		t.Errorf("side channels to c are kept for %s and stall after %s", c.ChannelIdle, c.ChannelStall)
 	}
 	bad := node("d", 1)
 	bad.SecretFile = "/nowhere/secret"

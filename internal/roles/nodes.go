@@ -156,6 +156,9 @@ func (n *NodeConfig) check(bad func(format string, args ...any)) {
 	if n.Transport != transportChannel && n.Transport != transportInBand {
 		bad("node %q: transport is %q; it has to be %q or %q", n.Name, n.Transport, transportChannel, transportInBand)
 	}
+	if n.ChannelIdle.Duration <= 0 || n.Stall.Duration <= 0 {
+		bad("node %q: channel_idle is %s and stall is %s; both have to be more than 0s", n.Name, n.ChannelIdle, n.Stall)
+	}
 	if (n.TLSCert == "") != (n.TLSKey == "") {
 		bad("node %q: tls_cert and tls_key need each other", n.Name)
 	}

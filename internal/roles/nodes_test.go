@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 )
 
 const twoNodes = `
@@ -36,10 +37,11 @@ func TestLoadArrays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	idle, stall := Duration{10 * time.Second}, Duration{time.Minute}
 	want := []NodeConfig{
-		{Name: "a", Address: "127.0.0.1:9100", Weight: 1, Transport: "channel"},
-		{Name: "b", Address: "unix:/run/other.sock", Weight: 3, Transport: "inband"},
-		{Name: "c", Address: "[::1]:9", Weight: 1, Transport: "channel"},
+		{Name: "a", Address: "127.0.0.1:9100", Weight: 1, Transport: "channel", ChannelIdle: idle, Stall: stall},
+		{Name: "b", Address: "unix:/run/other.sock", Weight: 3, Transport: "inband", ChannelIdle: idle, Stall: stall},
+		{Name: "c", Address: "[::1]:9", Weight: 1, Transport: "channel", ChannelIdle: idle, Stall: stall},
 	}
 	if !reflect.DeepEqual(cfg.Node, want) {
 		t.Errorf("nodes %+v\nwant  %+v", cfg.Node, want)
@@ -105,6 +107,7 @@ func TestArrayMistakes(t *testing.T) {
 		{"[storage]\nsocket_mode = \"0999\"", `"0999" are no rights on a file`},
 
 		{node + "weight = 0", `node "a": weight is 0; it has to be from 1 to 1000`},
+		{node + "stall = \"0s\"", `node "a": channel_idle is 10s and stall is 0s; both have to be more than 0s`},
 		{node + "transport = \"pigeon\"", `transport is "pigeon"; it has to be "channel" or "inband"`},
 		{node + "tls_cert = \"x\"", "tls_cert and tls_key need each other"},
 		{node + "server_name = \"x\"", "need tls_ca"},
