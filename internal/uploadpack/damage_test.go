@@ -1,6 +1,7 @@
 package uploadpack
 
 import (
+	"bytes"
 	"context"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
@@ -107,6 +109,25 @@ func TestWantRefToNothing(t *testing.T) {
 		_, _, err := s.serve(New(source, Options{Wants: rule}), q.bytes(git.SHA1))
 		if !fault.Is(err, fault.NotFound) || fault.Message(err) != "upload-pack: not our ref "+lost.String() || source.spec != nil {
 			t.Errorf("wants = %s: %v, %v", rule, err, source.spec)
+		}
+	}
+}
+
+// A fetch that fails because of the shallow file is known as one, so that the client is told in the protocol.
+func TestDamagedShallowFile(t *testing.T) {
+	t.Parallel()
+	g, main, _ := answersRepo(t, filepath.Join(t.TempDir(), "r.git"))
+	if err := os.WriteFile(filepath.Join(g.Dir, "shallow"), []byte("no ID\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := &testServer{repo: openRepo(t, g.Dir)}
+	q := &testRequest{command: "fetch", args: []string{"want " + main, "done"}}
+	v0 := pktline.AppendLine(pktline.AppendFlush(pktline.AppendLine(nil, "want "+main+" side-band-64k agent=x")), "done")
+	for version, request := range map[protocol.Version][]byte{protocol.V0: v0, protocol.V2: q.bytes(git.SHA1)} {
+		session := protocol.Session{Version: version, Stateless: true}
+		outcome, err := New(&asked{}, Options{}).Serve(t.Context(), s.repo, session, pktline.NewReader(bytes.NewReader(request)), newRecorder())
+		if !fault.Is(err, fault.Corrupt) || !strings.Contains(fault.Message(err), "shallow file is damaged") || outcome.Command != protocol.CommandFetch {
+			t.Errorf("version %s: %v of the command %q", version, err, outcome.Command)
 		}
 	}
 }

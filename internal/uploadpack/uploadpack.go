@@ -68,8 +68,8 @@ func (s *Server) Serve(ctx context.Context, r *repo.Repo, session protocol.Sessi
 	protocol.Outcome, error) {
 	start := time.Now()
 	question, err := s.answers.ask(ctx, r, session, request)
-	if err != nil {
-		return protocol.Outcome{}, err
+	if err != nil { // of a fetch: nothing else is looked up
+		return protocol.Outcome{Command: protocol.CommandFetch}, err
 	}
 	if known := question.answer; known != nil {
 		outcome := known.outcome
