@@ -119,8 +119,21 @@ than copying a file.`,
 	root.SetVersionTemplate(versionOf(env).line())
 	root.AddCommand(serveCommand(env), storageCommand(env), gatewayCommand(env), nodesCommand(env), drainCommand(env), undrainCommand(env),
 		configCommand(env), versionCommand(env), bench.Command(bench.Env{Stdout: env.Stdout, Stderr: env.Stderr}))
+	root.InitDefaultHelpCmd()
+	if help, _, err := root.Find([]string{"help"}); err == nil {
+		help.Args = func(_ *cobra.Command, args []string) error { return knownCommand(root, args) }
+	}
 	wrongArgumentsAreUsage(root)
 	return root
+}
+
+// knownCommand finds what in args is the name of no command.
+func knownCommand(root *cobra.Command, args []string) error {
+	cmd, rest, err := root.Find(args)
+	if err != nil || len(rest) == 0 {
+		return err
+	}
+	return noCommand(cmd, rest[0])
 }
 
 // wrongArgumentsAreUsage marks what a command says of its arguments, so that the exit code is the same everywhere.
@@ -141,8 +154,12 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	if !cmd.HasAvailableSubCommands() {
 		return fmt.Errorf("%s takes no arguments, got %q", cmd.CommandPath(), args[0])
 	}
-	msg := fmt.Sprintf("%s has no command %q", cmd.CommandPath(), args[0])
-	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+	return noCommand(cmd, args[0])
+}
+
+func noCommand(cmd *cobra.Command, name string) error {
+	msg := fmt.Sprintf("%s has no command %q", cmd.CommandPath(), name)
+	if near := cmd.SuggestionsFor(name); len(near) > 0 {
 		msg += fmt.Sprintf("; did you mean %q?", near[0])
 	}
 	return errors.New(msg)
