@@ -32,12 +32,7 @@ type ciOptions struct {
 	serve []string // arguments with which this program serves
 }
 
-func ciCommand(env Env) *cobra.Command {
-	var o ciOptions
-	cmd := &cobra.Command{
-		Use:   "ci [URL] [--repo PATH]",
-		Short: "Measure a fleet of CI machines: pipelines that start herds of jobs while the tip moves",
-		Long: `Simulates a fleet of CI machines. Every few seconds new commits come to the default branch, and a pipeline starts: a herd
+const ciHelp = `Simulates a fleet of CI machines. Every few seconds new commits come to the default branch, and a pipeline starts: a herd
 of jobs on the newest commit, all within a second, each taken by a free machine, which then builds for a second. A job is what
 git does for it: the capabilities, ls-refs, and the fetch with its rounds of negotiation, on a connection of its own.
 
@@ -81,7 +76,14 @@ What the report says (--json has the same under stable keys):
   pack-objects      git pack-objects runs by the server's metrics, for each request of distinct meaning
   ls-refs           a small request ten times a second meanwhile, from the time that it was due
 
---html writes the same as one page with curves over time.`,
+--html writes the same as one page with curves over time.`
+
+func ciCommand(env Env) *cobra.Command {
+	var o ciOptions
+	cmd := &cobra.Command{
+		Use:   "ci [URL] [--repo PATH]",
+		Short: "Measure a fleet of CI machines: pipelines that start herds of jobs while the tip moves",
+		Long:  ciHelp,
 		Example: `  packhorse bench ci --repo /srv/git/demo.git --html report.html
   packhorse bench ci --repo . --profile mixed --runners 60 --duration 1m
   packhorse bench ci http://127.0.0.1:8080/demo.git --repo /srv/git/demo.git --server-pid 4711 --json

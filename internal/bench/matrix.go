@@ -22,12 +22,7 @@ type matrixOptions struct {
 	program []string // arguments of this program before a role's name
 }
 
-func matrixCommand(env Env) *cobra.Command {
-	var o matrixOptions
-	cmd := &cobra.Command{
-		Use:   "matrix --repo PATH",
-		Short: "Measure a gateway and a node: how packs travel between them, and the cache, two by two",
-		Long: `Starts a storage node and a gateway of this program as two processes, on free ports of the loopback and with state of their own,
+const matrixHelp = `Starts a storage node and a gateway of this program as two processes, on free ports of the loopback and with state of their own,
 and has clients clone a repository in full, one clone after the other, each as fast as it goes. That four times: packs within the control
 call ("inband") or on a side channel ("channel"), each with the node's pack cache off and on. With the cache on it is warm.
 Nothing is written to the repository: a bare one, or a directory with ".git".
@@ -56,7 +51,14 @@ CPU time is read from /proc ten times a second (Linux only), the rest from the p
 
 --html writes one page with the table and, for each cell, the CPU time of each process and its children over time, in one chart.
 --profiles keeps a CPU profile (of the cell's first 100 seconds at most) and a heap profile of each process in each cell, for "go tool pprof".
-Profiling costs some CPU time itself.`,
+Profiling costs some CPU time itself.`
+
+func matrixCommand(env Env) *cobra.Command {
+	var o matrixOptions
+	cmd := &cobra.Command{
+		Use:   "matrix --repo PATH",
+		Short: "Measure a gateway and a node: how packs travel between them, and the cache, two by two",
+		Long:  matrixHelp,
 		Example: `  packhorse bench matrix --repo /srv/git/www.git --repo /srv/git/app.git --clients 30 --duration 60s --html matrix.html
   packhorse bench matrix --repo . --duration 10s --json
   packhorse bench matrix --repo demo.git --unix --profiles /tmp/profiles

@@ -91,37 +91,8 @@ func parseMetrics(r io.Reader) (*serverCounters, error) {
 		line := lines.Text()
 		name := line[:len(line)-len(strings.TrimLeft(line, nameChars))]
 		ours = ours || strings.HasPrefix(name, "packhorse_")
-		var to *float64
-		switch name {
-		case "go_memstats_alloc_bytes_total":
-			to = &c.alloc
-		case "packhorse_cache_written_bytes_total":
-			to = &c.written
-		case "packhorse_served_bytes_total":
-			to = &c.served
-		case "go_cpu_classes_gc_total_cpu_seconds_total":
-			to = &c.gc
-		case "packhorse_copy_bytes_total":
-			if to = &c.user; strings.Contains(line, `path="kernel"`) {
-				to = &c.kernel
-			}
-		case "packhorse_cache_requests_total":
-			switch {
-			case strings.Contains(line, `result="hit"`):
-				to = &c.hit
-			case strings.Contains(line, `result="miss"`):
-				to = &c.miss
-			case strings.Contains(line, `result="follow"`):
-				to = &c.follow
-			default:
-				continue
-			}
-		case "packhorse_git_commands_total":
-			if !strings.Contains(line, `subcommand="pack-objects"`) {
-				continue
-			}
-			to = &c.packRuns
-		default:
+		to := c.of(name, line)
+		if to == nil {
 			continue
 		}
 		rest := line[len(name):]
@@ -145,6 +116,40 @@ func parseMetrics(r io.Reader) (*serverCounters, error) {
 		return nil, fmt.Errorf("these are not the metrics of a Packhorse server")
 	}
 	return &c, nil
+}
+
+// of is where the value of a metric's line is added; nil: it is of no interest.
+func (c *serverCounters) of(name, line string) *float64 {
+	has := func(label string) bool { return strings.Contains(line, label) }
+	switch name {
+	case "go_memstats_alloc_bytes_total":
+		return &c.alloc
+	case "packhorse_cache_written_bytes_total":
+		return &c.written
+	case "packhorse_served_bytes_total":
+		return &c.served
+	case "go_cpu_classes_gc_total_cpu_seconds_total":
+		return &c.gc
+	case "packhorse_copy_bytes_total":
+		if has(`path="kernel"`) {
+			return &c.kernel
+		}
+		return &c.user
+	case "packhorse_cache_requests_total":
+		switch {
+		case has(`result="hit"`):
+			return &c.hit
+		case has(`result="miss"`):
+			return &c.miss
+		case has(`result="follow"`):
+			return &c.follow
+		}
+	case "packhorse_git_commands_total":
+		if has(`subcommand="pack-objects"`) {
+			return &c.packRuns
+		}
+	}
+	return nil
 }
 
 const nameChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_:"

@@ -87,11 +87,8 @@ const heapFloor = 48 << 20
 func run(ctx context.Context, src *source, cfg Config) (err error) {
 	floor := make([]byte, heapFloor)
 	defer runtime.KeepAlive(&floor)
-	env, level := src.env, new(slog.LevelVar)
-	if err := setLevel(level, cfg.Log.Level); err != nil {
-		return usage(err)
-	}
-	log, err := observe.NewLogger(env.Stderr, level, cfg.Log.Format)
+	env := src.env
+	log, level, err := newLog(env, cfg.Log)
 	if err != nil {
 		return usage(err)
 	}
@@ -105,11 +102,6 @@ func run(ctx context.Context, src *source, cfg Config) (err error) {
 		return err
 	}
 	defer listeners.close()
-	if listeners.private != nil {
-		if host, _ := splitAddress(listeners.private.Addr().String()); !isLoopback(host) {
-			log.Warn("the private listener can be reached by other machines", "address", listeners.private.Addr().String())
-		}
-	}
 	reg := observe.NewRegistry(versionOf(env).Version)
 	srv, err := build(src.role, cfg, log, reg, versionOf(env).Version)
 	if err != nil {
@@ -125,18 +117,7 @@ func run(ctx context.Context, src *source, cfg Config) (err error) {
 
 	running, stop := context.WithCancel(ctx)
 	defer stop()
-	var serving errgroup.Group
-	for _, p := range []struct {
-		*port
-		net.Listener
-	}{{srv.public, listeners.public}, {srv.control, listeners.node}} {
-		if p.port != nil && p.Listener != nil {
-			serving.Go(func() error {
-				defer stop()
-				return p.port.serve(p.Listener)
-			})
-		}
-	}
+	serving := srv.serve(listeners, stop)
 	r := &reloader{source: src, running: cfg, level: level, log: log, take: srv.reload}
 	r.untilDone(running)
 	watched.draining.Store(true)
@@ -147,6 +128,33 @@ func run(ctx context.Context, src *source, cfg Config) (err error) {
 		log.Info("stopped")
 	}
 	return err
+}
+
+// newLog makes the log, and what changes its level.
+func newLog(env Env, cfg LogConfig) (*slog.Logger, *slog.LevelVar, error) {
+	level := new(slog.LevelVar)
+	if err := setLevel(level, cfg.Level); err != nil {
+		return nil, nil, err
+	}
+	log, err := observe.NewLogger(env.Stderr, level, cfg.Format)
+	return log, level, err
+}
+
+// serve answers on the listeners for clients and gateways until they are shut down. When one of them ends, whatever for, it calls ended.
+func (s *server) serve(l listeners, ended func()) *errgroup.Group {
+	serving := new(errgroup.Group)
+	for _, p := range []struct {
+		*port
+		net.Listener
+	}{{s.public, l.public}, {s.control, l.node}} {
+		if p.port != nil && p.Listener != nil {
+			serving.Go(func() error {
+				defer ended()
+				return p.port.serve(p.Listener)
+			})
+		}
+	}
+	return serving
 }
 
 // watching is the private listener and the admin socket. They outlive the others.
@@ -166,6 +174,9 @@ func watch(l listeners, srv *server, log *slog.Logger, reg *prometheus.Registry)
 		return srv.ready()
 	}})
 	if l.private != nil {
+		if host, _ := splitAddress(l.private.Addr().String()); !isLoopback(host) {
+			log.Warn("the private listener can be reached by other machines", "address", l.private.Addr().String())
+		}
 		w.serving.Go(func() error { return w.ops.Serve(l.private) })
 	}
 	w.admin = newAdminServer(srv.admin, log)
