@@ -28,6 +28,7 @@ const allowedImports = `
 	fault < git/disk, balance;
 	git/disk < git/mmap;
 	git, git/pktline, fault < git/protocol;
+	git, fault < auth;
 	git, git/mmap < git/pack, git/refs;
 	git/pack < git/graph;
 	git, balance < git/process, admit;
@@ -36,13 +37,14 @@ const allowedImports = `
 	packsource < packcache;
 	git/protocol, repo, packsource < uploadpack;
 	repo, admit < lookup;
+	git/protocol, repo < receivepack;
 	uploadpack, packcache, lookup < storage;
 	bulk < direct;
 	bulk, fault < sidechannel;
 	storage, sidechannel, browser, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < control;
 	direct, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < client;
 	git/protocol, sidechannel, direct, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < remote;
-	git/protocol, admit, bulk < gateway;
+	git/protocol, auth, admit, bulk < gateway;
 	git, git/pktline < bench/fleet;
 	bench/fleet, client < bench;
 	control, remote, gateway, credential, observe, bench < roles;

@@ -16,19 +16,20 @@ import (
 type Kind uint8
 
 const (
-	Internal    Kind = iota // a bug or an environment we did not foresee
-	Invalid                 // the request itself is wrong; the same request never succeeds
-	NotFound                // what the request names does not exist
-	Denied                  // it exists, but this caller may not have it
-	Exhausted               // too much at once: try again after RetryAfter
-	Unavailable             // the part that should answer cannot now: try again after RetryAfter
-	Corrupt                 // what is stored cannot be trusted; an operator has to look
-	Cancelled               // the caller went away
-	Deadline                // a time limit ran out
-	Exists                  // what should be made is there already
+	Internal        Kind = iota // a bug or an environment we did not foresee
+	Invalid                     // the request itself is wrong; the same request never succeeds
+	NotFound                    // what the request names does not exist
+	Denied                      // it exists, but this caller may not have it
+	Exhausted                   // too much at once: try again after RetryAfter
+	Unavailable                 // the part that should answer cannot now: try again after RetryAfter
+	Corrupt                     // what is stored cannot be trusted; an operator has to look
+	Cancelled                   // the caller went away
+	Deadline                    // a time limit ran out
+	Exists                      // what should be made is there already
+	Unauthenticated             // the caller has to say who it is, or did not prove it
 )
 
-var kindNames = [...]string{"internal", "invalid", "not_found", "denied", "exhausted", "unavailable", "corrupt", "cancelled", "deadline", "exists"}
+var kindNames = [...]string{"internal", "invalid", "not_found", "denied", "exhausted", "unavailable", "corrupt", "cancelled", "deadline", "exists", "unauthenticated"}
 
 // String is the kind's name in logs and metric labels.
 func (k Kind) String() string {

@@ -57,7 +57,7 @@ func TestKindsSurviveWrapping(t *testing.T) {
 func TestKindNames(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
-	for k := Internal; k <= Exists; k++ {
+	for k := Internal; k <= Unauthenticated; k++ {
 		if seen[k.String()] {
 			t.Errorf("two kinds are named %s", k)
 		}

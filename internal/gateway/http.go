@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/admit"
+	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -30,11 +31,26 @@ type Node interface {
 	// UploadPack answers one request of a session on reply. It may read ahead of what the request needs, never after its return.
 	UploadPack(ctx context.Context, repo git.RepoPath, session protocol.Session, request io.Reader, reply protocol.Reply) (
 		protocol.Outcome, error)
+	// ReceivePack takes a push and answers with its report. The request of a session with state does not end by itself: the push is over when
+	// the method returns.
+	ReceivePack(ctx context.Context, repo git.RepoPath, session protocol.Session, pusher protocol.Pusher, request io.Reader, reply protocol.Reply) (
+		protocol.Outcome, error)
+}
+
+// Auth says who calls and what they may do. Safe for concurrent use.
+type Auth interface {
+	// HTTP tells who sends a request, from its Authorization header; without one the caller is anonymous. It fails with Unauthenticated for
+	// credentials that are wrong, Exhausted for too many guesses, or Unavailable.
+	HTTP(r *http.Request) (auth.Identity, error)
+	// May fails with Unauthenticated if the operation might be allowed to somebody who is known, NotFound if the caller may not know of the
+	// repository, Denied if it may, or Unavailable.
+	May(ctx context.Context, id auth.Identity, repo git.RepoPath, op auth.Operation) error
 }
 
 // Options says how the gateway serves.
 type Options struct {
 	Router  *Router
+	Auth    Auth // nil: everybody may read, and nobody push
 	Pump    *bulk.Pump
 	Small   *admit.Lane   // advertisements, ls-refs and negotiation
 	Bulk    *admit.Lane   // answers that send a pack, or take long for other reasons
@@ -91,6 +107,7 @@ type exchange struct {
 	start time.Time
 
 	op      operation
+	id      auth.Identity
 	repo    git.RepoPath
 	reply   *reply   // nil until a session began
 	node    string   // that was asked last; "" for none
@@ -167,6 +184,23 @@ func (e *exchange) repository(path string) bool {
 	return true
 }
 
+// may finds out who calls and whether they may do it; if not, it answers.
+func (e *exchange) may(op auth.Operation) bool {
+	err := error(nil)
+	switch {
+	case e.Auth != nil:
+		if e.id, err = e.Auth.HTTP(e.r); err == nil {
+			err = e.Auth.May(e.r.Context(), e.id, e.repo, op)
+		}
+	case op != auth.Read:
+		err = fault.New(fault.Denied, "this server does not accept pushes")
+	}
+	if err != nil {
+		e.fail(err)
+	}
+	return err == nil
+}
+
 // infoRefs answers the first request of a session (gitprotocol-http(5), "Discovering References").
 func (e *exchange) infoRefs(path string) {
 	if !e.method(http.MethodGet) || !e.repository(path) {
@@ -188,6 +222,9 @@ func (e *exchange) infoRefs(path string) {
 		return
 	default:
 		e.refuse(http.StatusForbidden, "unknown service; only git-upload-pack is served")
+		return
+	}
+	if !e.may(auth.Read) {
 		return
 	}
 	seat, err := e.Small.Enter()
@@ -221,6 +258,9 @@ func (e *exchange) uploadPack(path string) {
 	e.op = opFetch
 	if ct := e.r.Header.Get("Content-Type"); ct != typeRequest {
 		e.refuse(http.StatusUnsupportedMediaType, "bad content type; a git client sends "+typeRequest)
+		return
+	}
+	if !e.may(auth.Read) {
 		return
 	}
 	// The body comes before the lane: clients that send slowly must not fill it.
@@ -310,6 +350,8 @@ func statusOf(kind fault.Kind) int {
 		return http.StatusNotFound
 	case fault.Denied:
 		return http.StatusForbidden
+	case fault.Unauthenticated:
+		return http.StatusUnauthorized
 	case fault.Exists:
 		return http.StatusConflict
 	case fault.Exhausted:

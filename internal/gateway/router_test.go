@@ -329,6 +329,11 @@ func (n *unsteady) Advertise(context.Context, git.RepoPath, protocol.Session, pr
 	return protocol.Outcome{}, nil
 }
 
+func (n *unsteady) ReceivePack(ctx context.Context, repo git.RepoPath, s protocol.Session, _ protocol.Pusher, request io.Reader, reply protocol.Reply) (
+	protocol.Outcome, error) {
+	return n.UploadPack(ctx, repo, s, request, reply)
+}
+
 func (n *unsteady) UploadPack(ctx context.Context, repo git.RepoPath, _ protocol.Session, request io.Reader, reply protocol.Reply) (protocol.Outcome, error) {
 	if n.closed.Load() {
 		n.asked.Add(1)

@@ -52,6 +52,11 @@ func (n *node) UploadPack(ctx context.Context, repo git.RepoPath, _ protocol.Ses
 	return n.serve(ctx, request, reply)
 }
 
+func (n *node) ReceivePack(ctx context.Context, repo git.RepoPath, s protocol.Session, _ protocol.Pusher, request io.Reader, reply protocol.Reply) (
+	protocol.Outcome, error) {
+	return n.UploadPack(ctx, repo, s, request, reply)
+}
+
 // server is a gateway on a socket, set up as the serve role does it.
 type server struct {
 	t       *testing.T

@@ -31,6 +31,7 @@ var kinds = [...]struct {
 	{fault.Cancelled, packhorsev1.FaultKind_FAULT_KIND_CANCELLED, connect.CodeCanceled},
 	{fault.Deadline, packhorsev1.FaultKind_FAULT_KIND_DEADLINE, connect.CodeDeadlineExceeded},
 	{fault.Exists, packhorsev1.FaultKind_FAULT_KIND_EXISTS, connect.CodeAlreadyExists},
+	{fault.Unauthenticated, packhorsev1.FaultKind_FAULT_KIND_UNAUTHENTICATED, connect.CodeUnauthenticated},
 }
 
 // Message is what of an error travels: kind, text for the caller, advice. A nil error is nil.

@@ -46,33 +46,37 @@ const (
 	FaultKind_FAULT_KIND_DEADLINE FaultKind = 8
 	// What should be made is there already (ALREADY_EXISTS).
 	FaultKind_FAULT_KIND_EXISTS FaultKind = 9
+	// The caller has to say who it is, or did not prove it (UNAUTHENTICATED).
+	FaultKind_FAULT_KIND_UNAUTHENTICATED FaultKind = 10
 )
 
 // Enum value maps for FaultKind.
 var (
 	FaultKind_name = map[int32]string{
-		0: "FAULT_KIND_UNSPECIFIED",
-		1: "FAULT_KIND_INVALID",
-		2: "FAULT_KIND_NOT_FOUND",
-		3: "FAULT_KIND_DENIED",
-		4: "FAULT_KIND_EXHAUSTED",
-		5: "FAULT_KIND_UNAVAILABLE",
-		6: "FAULT_KIND_CORRUPT",
-		7: "FAULT_KIND_CANCELLED",
-		8: "FAULT_KIND_DEADLINE",
-		9: "FAULT_KIND_EXISTS",
+		0:  "FAULT_KIND_UNSPECIFIED",
+		1:  "FAULT_KIND_INVALID",
+		2:  "FAULT_KIND_NOT_FOUND",
+		3:  "FAULT_KIND_DENIED",
+		4:  "FAULT_KIND_EXHAUSTED",
+		5:  "FAULT_KIND_UNAVAILABLE",
+		6:  "FAULT_KIND_CORRUPT",
+		7:  "FAULT_KIND_CANCELLED",
+		8:  "FAULT_KIND_DEADLINE",
+		9:  "FAULT_KIND_EXISTS",
+		10: "FAULT_KIND_UNAUTHENTICATED",
 	}
 	FaultKind_value = map[string]int32{
-		"FAULT_KIND_UNSPECIFIED": 0,
-		"FAULT_KIND_INVALID":     1,
-		"FAULT_KIND_NOT_FOUND":   2,
-		"FAULT_KIND_DENIED":      3,
-		"FAULT_KIND_EXHAUSTED":   4,
-		"FAULT_KIND_UNAVAILABLE": 5,
-		"FAULT_KIND_CORRUPT":     6,
-		"FAULT_KIND_CANCELLED":   7,
-		"FAULT_KIND_DEADLINE":    8,
-		"FAULT_KIND_EXISTS":      9,
+		"FAULT_KIND_UNSPECIFIED":     0,
+		"FAULT_KIND_INVALID":         1,
+		"FAULT_KIND_NOT_FOUND":       2,
+		"FAULT_KIND_DENIED":          3,
+		"FAULT_KIND_EXHAUSTED":       4,
+		"FAULT_KIND_UNAVAILABLE":     5,
+		"FAULT_KIND_CORRUPT":         6,
+		"FAULT_KIND_CANCELLED":       7,
+		"FAULT_KIND_DEADLINE":        8,
+		"FAULT_KIND_EXISTS":          9,
+		"FAULT_KIND_UNAUTHENTICATED": 10,
 	}
 )
 
@@ -175,7 +179,7 @@ const file_packhorse_v1_fault_proto_rawDesc = "" +
 	"\x04kind\x18\x01 \x01(\x0e2\x17.packhorse.v1.FaultKindR\x04kind\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12:\n" +
 	"\vretry_after\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\n" +
-	"retryAfter*\x88\x02\n" +
+	"retryAfter*\xa8\x02\n" +
 	"\tFaultKind\x12\x1a\n" +
 	"\x16FAULT_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12FAULT_KIND_INVALID\x10\x01\x12\x18\n" +
@@ -186,7 +190,9 @@ const file_packhorse_v1_fault_proto_rawDesc = "" +
 	"\x12FAULT_KIND_CORRUPT\x10\x06\x12\x18\n" +
 	"\x14FAULT_KIND_CANCELLED\x10\a\x12\x17\n" +
 	"\x13FAULT_KIND_DEADLINE\x10\b\x12\x15\n" +
-	"\x11FAULT_KIND_EXISTS\x10\tBCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
+	"\x11FAULT_KIND_EXISTS\x10\t\x12\x1e\n" +
+	"\x1aFAULT_KIND_UNAUTHENTICATED\x10\n" +
+	"BCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
 
 var (
 	file_packhorse_v1_fault_proto_rawDescOnce sync.Once
