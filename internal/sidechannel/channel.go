@@ -3,12 +3,12 @@ package sidechannel
 // Channel is a channel for the time of one transfer. Send and what it returns are for one goroutine at a time, and so are Receive and what
 // that returns; the two directions are independent. Abort may be called by anybody.
 type Channel struct {
-	link     *link
+	line     *line
 	transfer uint64
 	sender   Sender
 	receiver Receiver
 
-	// Guarded by link.mu:
+	// Guarded by line.mu:
 	released bool
 	sending  direction
 	getting  direction
@@ -27,15 +27,15 @@ const (
 )
 
 // Name is the channel's name, by which the node's side claims it.
-func (c *Channel) Name() string { return c.link.name }
+func (c *Channel) Name() string { return c.line.name }
 
 // Transfer is the number of this transfer on the channel.
 func (c *Channel) Transfer() uint64 { return c.transfer }
 
 // Send begins our direction. length is how many bytes it will have; -1: unknown. It is called at most once.
 func (c *Channel) Send(length int64) *Sender {
-	c.link.mu.Lock()
-	defer c.link.mu.Unlock()
+	c.line.mu.Lock()
+	defer c.line.mu.Unlock()
 	if c.sending != untouched {
 		panic("sidechannel: Send called twice")
 	}
@@ -50,7 +50,7 @@ func (c *Channel) Receive() *Receiver { return &c.receiver }
 // Due says that the peer has told elsewhere that it has sent all: from now on a header that does not come within the limit (Stall) closes the
 // channel. Anybody may call it.
 func (c *Channel) Due() {
-	l := c.link
+	l := c.line
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.running != c || c.released || l.closed {
@@ -61,23 +61,23 @@ func (c *Channel) Due() {
 	}
 }
 
-// await notes that the peer's next header is waited for. With link.mu held, as arrive.
+// await notes that the peer's next header is waited for. With line.mu held, as arrive.
 func (c *Channel) await() {
 	if c.waiting = true; c.due {
-		c.link.limitRead(c.link.limits.stall)
+		c.line.limitRead(c.line.limits.stall)
 	}
 }
 
 // arrive ends what await began.
 func (c *Channel) arrive() {
 	if c.waiting = false; c.due {
-		c.link.limitRead(0)
+		c.line.limitRead(0)
 	}
 }
 
 // Abort gives the transfer up and closes the channel. What waits on it fails with Cancelled. After Release it does nothing.
 func (c *Channel) Abort() {
-	l := c.link
+	l := c.line
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.running == c && !c.released {
@@ -89,7 +89,7 @@ func (c *Channel) Abort() {
 // peer's acknowledgement is still missing, the channel waits for it on its own, for a time. Else it is closed. It is safe to
 // call it twice; nothing of the transfer may be used afterwards.
 func (c *Channel) Release() {
-	l := c.link
+	l := c.line
 	l.mu.Lock()
 	acknowledge := !c.released && !l.closed && c.getting == ended && c.sending == untouched
 	l.mu.Unlock()
@@ -116,24 +116,24 @@ func (c *Channel) Release() {
 	}
 }
 
-// firstArrived looks at the peer's first header. With link.mu held.
+// firstArrived looks at the peer's first header. With line.mu held.
 func (c *Channel) firstArrived() {
-	h := c.link.first
+	h := c.line.first
 	if h.kind == end && h.status == 0 {
 		c.getting = ended
 	}
 	switch {
 	case !c.released:
 	case c.getting == ended:
-		c.link.settle()
+		c.line.settle()
 	default:
-		c.link.close(closeUnfinished, nil) // the peer sends what nobody waits for
+		c.line.close(closeUnfinished, nil) // the peer sends what nobody waits for
 	}
 }
 
 // usable tells why the channel cannot be used for this transfer any more. It is checked before each step.
 func (c *Channel) usable() error {
-	l := c.link
+	l := c.line
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -147,7 +147,7 @@ func (c *Channel) usable() error {
 
 // broken closes the channel after an error of its connection, and says what is to be told.
 func (c *Channel) broken(why reason, err error) error {
-	l := c.link
+	l := c.line
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.running != c {
@@ -159,7 +159,7 @@ func (c *Channel) broken(why reason, err error) error {
 
 // set notes how far a direction is.
 func (c *Channel) set(d *direction, to direction) {
-	c.link.mu.Lock()
+	c.line.mu.Lock()
 	*d = to
-	c.link.mu.Unlock()
+	c.line.mu.Unlock()
 }

@@ -53,7 +53,7 @@ func TestStalls(t *testing.T) {
 			}
 		},
 		"half a header": func(t *testing.T, _ *world, gateway, node *Channel) {
-			_, _ = node.link.Conn.Write([]byte{byte(start), 0, 0})
+			_, _ = node.line.Conn.Write([]byte{byte(start), 0, 0})
 			if _, err := gateway.Receive().Length(); !fault.Is(err, fault.Unavailable) {
 				t.Errorf("got %v", err)
 			}
@@ -91,7 +91,7 @@ func TestKilledPeer(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, kind, Options{}, PoolOptions{})
 			gateway, node := w.transfer()
-			gateway.link.below.Close() // as the kernel does for a process that is killed
+			gateway.line.below.Close() // as the kernel does for a process that is killed
 			until(t, "the node to notice", func() bool { return value(w.node.busy) == 0 })
 			if _, err := node.Send(unknown).Write([]byte("x")); !fault.Is(err, fault.Unavailable) {
 				t.Errorf("a write after the gateway's end: %v", err)
@@ -105,7 +105,7 @@ func TestKilledPeer(t *testing.T) {
 				_, err := gateway.Receive().Length()
 				waited <- err
 			}()
-			node.link.below.Close()
+			node.line.below.Close()
 			if err := <-waited; !fault.Is(err, fault.Unavailable) {
 				t.Errorf("a wait for a node that ended: %v", err)
 			}
@@ -119,7 +119,7 @@ func TestKilledPeer(t *testing.T) {
 				_, _ = io.ReadAll(gateway.Receive())
 				gateway.Release()
 				until(t, "the node to be idle", func() bool { return value(w.node.idle) == 1 })
-				node.link.below.Close()
+				node.line.below.Close()
 				if kind == "tls" { // the pool cannot look at those
 					until(t, "the pool to notice", func() bool { return value(w.gateway.idle) == 0 })
 				}

@@ -98,11 +98,11 @@ func TestAnswerThatIsNotTaken(t *testing.T) {
 		defer close(opened)
 		w.server.Upgrade(hijacked{conn: near}, r, "gateway")
 	}()
-	var l *link
-	until(t, "the link", func() bool {
+	var l *line
+	until(t, "the line", func() bool {
 		w.server.mu.Lock()
 		defer w.server.mu.Unlock()
-		for _, l = range w.server.links {
+		for _, l = range w.server.lines {
 		}
 		return l != nil
 	})
@@ -133,8 +133,8 @@ func TestTheNodeSaysHowLong(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.link.idle != 100*time.Millisecond {
-		t.Errorf("it may be idle for %v", c.link.idle)
+	if c.line.idle != 100*time.Millisecond {
+		t.Errorf("it may be idle for %v", c.line.idle)
 	}
 	c.Release()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -38,8 +39,8 @@ type Pool struct {
 	mu      sync.Mutex
 	closed  bool
 	retired bool
-	links   map[*link]bool
-	idle    []*link // the last used one last
+	lines   map[*line]bool
+	idle    []*line // the last used one last
 }
 
 // NewPool makes a Pool. It opens nothing yet.
@@ -53,7 +54,7 @@ func NewPool(o PoolOptions) *Pool {
 			pump: o.Pump, idle: positive(o.Idle, defaultPoolIdle), stall: positive(o.Stall, defaultStall),
 			metrics: o.Metrics, log: o.Log, buffers: &buffers{},
 		},
-		links: map[*link]bool{},
+		lines: map[*line]bool{},
 	}
 }
 
@@ -76,7 +77,7 @@ func (p *Pool) Get(ctx context.Context) (*Channel, error) {
 	return p.open(ctx)
 }
 
-func (p *Pool) pop() *link {
+func (p *Pool) pop() *line {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := len(p.idle)
@@ -99,12 +100,12 @@ func (p *Pool) open(ctx context.Context) (*Channel, error) {
 		p.limits.metrics.opened.WithLabelValues(result).Inc()
 		return nil, err
 	}
-	l := newLink(sock, &p.limits, p, name, idle)
+	l := newLine(sock, &p.limits, p, name, idle)
 	l.opener = true
 	p.mu.Lock()
 	closed := p.closed
 	if !closed {
-		p.links[l] = true
+		p.lines[l] = true
 		p.watch.Add(1)
 	}
 	p.mu.Unlock()
@@ -146,10 +147,7 @@ func (p *Pool) drop(why reason, cause error) {
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	p.closed = true
-	all := make([]*link, 0, len(p.links))
-	for l := range p.links {
-		all = append(all, l)
-	}
+	all := slices.Collect(maps.Keys(p.lines))
 	p.mu.Unlock()
 	for _, l := range all {
 		l.shut(closeShutdown, nil)
@@ -167,11 +165,11 @@ func (p *Pool) Retire() (empty bool) {
 	p.drop(closeSurplus, nil)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.links) == 0
+	return len(p.lines) == 0
 }
 
 // settled implements owner: it keeps a channel for later, if it has not enough of them.
-func (p *Pool) settled(l *link) bool {
+func (p *Pool) settled(l *line) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed || p.retired || len(p.idle) >= p.o.MaxIdle {
@@ -182,21 +180,18 @@ func (p *Pool) settled(l *link) bool {
 }
 
 // gone implements owner.
-func (p *Pool) gone(l *link) {
+func (p *Pool) gone(l *line) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.links, l)
-	for i, other := range p.idle {
-		if other == l {
-			p.idle = append(p.idle[:i], p.idle[i+1:]...)
-			return
-		}
+	delete(p.lines, l)
+	if i := slices.Index(p.idle, l); i >= 0 {
+		p.idle = slices.Delete(p.idle, i, i+1)
 	}
 }
 
-// peek looks whether the peer of an idle link has closed it, or sent what nobody asked for. It does not wait, and takes nothing. Over TLS
-// it cannot tell; there the link's watch has to see it.
-func (l *link) peek() error {
+// peek looks whether the peer of an idle line has closed it, or sent what nobody asked for. It does not wait, and takes nothing. Over TLS
+// it cannot tell; there the line's watch has to see it.
+func (l *line) peek() error {
 	if l.kernel == nil {
 		return nil
 	}

@@ -70,7 +70,7 @@ func (r *Receiver) WriteTo(w io.Writer) (int64, error) {
 
 // run hands the rest of a run to w.
 func (r *Receiver) run(w io.Writer) (int64, error) {
-	l := r.c.link
+	l := r.c.line
 	if l.kernel == nil || len(l.head) > 0 {
 		buf := l.limits.buffers.get()
 		defer l.limits.buffers.put(buf)
@@ -122,7 +122,7 @@ func (p *part) Read(b []byte) (int, error) {
 
 // read reads some of what is left of a run.
 func (r *Receiver) read(p []byte) (int, error) {
-	l := r.c.link
+	l := r.c.line
 	p = p[:min(int64(len(p)), r.left)]
 	n := copy(p, l.head)
 	l.head = l.head[n:]
@@ -147,7 +147,7 @@ func (r *Receiver) begin() error {
 	if r.begun || r.err != nil {
 		return r.over()
 	}
-	l := r.c.link
+	l := r.c.line
 	l.mu.Lock()
 	if l.running == r.c && !r.c.released && !l.closed && l.first == nil {
 		r.c.await()
@@ -224,7 +224,7 @@ func (r *Receiver) next() error {
 
 // nextHeader waits for a header. If the length is known, it is the END, and due.
 func (r *Receiver) nextHeader() (header, error) {
-	l := r.c.link
+	l := r.c.line
 	l.mu.Lock()
 	r.c.due = r.c.due || r.length >= 0
 	r.c.await()
@@ -256,7 +256,7 @@ func (r *Receiver) end(h *header) error {
 		return nil
 	}
 	message := make([]byte, h.message)
-	if err := r.c.link.readFull(message); err != nil {
+	if err := r.c.line.readFull(message); err != nil {
 		return r.broken(err)
 	}
 	r.err = h.fault(message)

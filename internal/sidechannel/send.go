@@ -62,17 +62,17 @@ func (s *Sender) writeLong(p []byte) (int, error) {
 	if err := s.flush(int64(len(p))); err != nil {
 		return 0, err
 	}
-	if err := s.c.link.write(p, s.c.link.limits.stall); err != nil {
+	if err := s.c.line.write(p, s.c.line.limits.stall); err != nil {
 		return 0, s.broken(err)
 	}
 	s.sent += int64(len(p))
-	s.c.link.limits.metrics.countSent(0, int64(len(p)))
+	s.c.line.limits.metrics.countSent(0, int64(len(p)))
 	return len(p), nil
 }
 
 // ReadFrom sends a *bulk.Section or a *bulk.Stream whole, by the kernel if the channel is not TLS, and all else through user space.
 func (s *Sender) ReadFrom(r io.Reader) (int64, error) {
-	l := s.c.link
+	l := s.c.line
 	var n int64
 	switch r := r.(type) {
 	case *bulk.Section:
@@ -106,8 +106,8 @@ func (s *Sender) ReadFrom(r io.Reader) (int64, error) {
 
 // copy sends what r has through user space.
 func (s *Sender) copy(r io.Reader) (int64, error) {
-	buf := s.c.link.limits.buffers.get()
-	defer s.c.link.limits.buffers.put(buf)
+	buf := s.c.line.limits.buffers.get()
+	defer s.c.line.limits.buffers.put(buf)
 	return io.CopyBuffer(struct{ io.Writer }{s}, struct{ io.Reader }{r}, buf[:])
 }
 
@@ -158,12 +158,12 @@ func (s *Sender) flush(n int64) error {
 	if len(s.pending) == 0 {
 		return nil
 	}
-	err := s.c.link.write(s.pending, s.c.link.limits.stall)
+	err := s.c.line.write(s.pending, s.c.line.limits.stall)
 	s.pending = s.pending[:0]
 	if err != nil {
 		return s.broken(err)
 	}
-	s.c.link.limits.metrics.countSent(0, s.buffered)
+	s.c.line.limits.metrics.countSent(0, s.buffered)
 	s.buffered = 0
 	return nil
 }
@@ -224,7 +224,7 @@ func (s *Sender) End(status error) error {
 // ready sees to it that there is a buffer.
 func (s *Sender) ready() {
 	if s.buffer == nil {
-		s.buffer = s.c.link.limits.buffers.get()
+		s.buffer = s.c.line.limits.buffers.get()
 		s.pending, s.frame = s.buffer[:0], -1
 	}
 }
@@ -249,7 +249,7 @@ func (s *Sender) broken(err error) error {
 // drop gives the buffer back, if it is sure that nobody uses it any more.
 func (s *Sender) drop() {
 	if s.buffer != nil && s.ended && s.err == nil {
-		s.c.link.limits.buffers.put(s.buffer)
+		s.c.line.limits.buffers.put(s.buffer)
 		s.buffer, s.pending = nil, nil
 	}
 }

@@ -10,7 +10,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -39,9 +41,9 @@ type Server struct {
 
 	mu     sync.Mutex
 	closed bool
-	count  int                         // links, and requests that are about to be one
+	count  int                         // lines, and requests that are about to be one
 	counts map[string]int              // of each caller
-	links  map[[sha256.Size]byte]*link // by the hash of their names: how long a look-up takes tells nothing about a name
+	lines  map[[sha256.Size]byte]*line // by the hash of their names: how long a look-up takes tells nothing about a name
 }
 
 // NewServer makes a Server.
@@ -53,7 +55,7 @@ func NewServer(o Options) *Server {
 		},
 		max:    o.Max,
 		wait:   positive(o.Wait, 10*time.Second),
-		counts: map[string]int{}, links: map[[sha256.Size]byte]*link{},
+		counts: map[string]int{}, lines: map[[sha256.Size]byte]*line{},
 	}
 	if s.max <= 0 {
 		s.max = defaultMax
@@ -146,7 +148,7 @@ func (s *Server) open(w http.ResponseWriter, caller string) error {
 	var random [nameLength / 2]byte
 	_, _ = rand.Read(random[:]) // never fails
 	name := hex.EncodeToString(random[:])
-	l := newLink(sock, &s.limits, s, name, s.limits.idle)
+	l := newLine(sock, &s.limits, s, name, s.limits.idle)
 	l.caller, l.head, l.opening = caller, head, true
 
 	s.mu.Lock()
@@ -155,7 +157,7 @@ func (s *Server) open(w http.ResponseWriter, caller string) error {
 		l.shut(closeShutdown, nil)
 		return nil
 	}
-	s.links[sha256.Sum256([]byte(name))] = l
+	s.lines[sha256.Sum256([]byte(name))] = l
 	s.watch.Add(1)
 	s.mu.Unlock()
 	s.limits.metrics.opened.WithLabelValues("ok").Inc()
@@ -192,7 +194,7 @@ func (s *Server) Claim(ctx context.Context, name string, transfer uint64, caller
 		return nil, refuse("name", fault.Invalid, "this is no name of a side channel")
 	}
 	s.mu.Lock()
-	l := s.links[sha256.Sum256([]byte(name))]
+	l := s.lines[sha256.Sum256([]byte(name))]
 	s.mu.Unlock()
 	if l == nil || subtle.ConstantTimeCompare([]byte(l.name), []byte(name)) != 1 {
 		return nil, refuse("unknown", fault.Unavailable, "there is no such side channel, or it is closed")
@@ -237,10 +239,7 @@ func (s *Server) Claim(ctx context.Context, name string, transfer uint64, caller
 func (s *Server) Close() error {
 	s.mu.Lock()
 	s.closed = true
-	all := make([]*link, 0, len(s.links))
-	for _, l := range s.links {
-		all = append(all, l)
-	}
+	all := slices.Collect(maps.Values(s.lines))
 	s.mu.Unlock()
 	for _, l := range all {
 		l.shut(closeShutdown, nil)
@@ -250,14 +249,14 @@ func (s *Server) Close() error {
 }
 
 // settled implements owner: a channel stays.
-func (s *Server) settled(*link) bool { return true }
+func (s *Server) settled(*line) bool { return true }
 
 // gone implements owner.
-func (s *Server) gone(l *link) {
+func (s *Server) gone(l *line) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.leave(l.caller)
-	delete(s.links, sha256.Sum256([]byte(l.name)))
+	delete(s.lines, sha256.Sum256([]byte(l.name)))
 }
 
 // hasToken tells whether a header of comma-separated tokens has this one.

@@ -30,18 +30,18 @@ const (
 	closeShutdown   reason = "shutdown"
 )
 
-// owner is who keeps the links: a Server or a Pool. It is called with the link's lock held, and calls no method of a link while
+// owner is who keeps the lines: a Server or a Pool. It is called with the line's lock held, and calls no method of a line while
 // it holds its own.
 type owner interface {
-	settled(l *link) (keep bool) // a transfer has ended well
-	gone(l *link)                // the link is closed
+	settled(l *line) (keep bool) // a transfer has ended well
+	gone(l *line)                // the line is closed
 }
 
-// link is one connection between a gateway and a node, for many transfers.
+// line is one connection between a gateway and a node, for many transfers.
 //
 // A goroutine (watch) reads the first header of each transfer, also while there is none: so it sees at once when the peer goes away. All
 // that follows the first header is read by the transfer's Receiver, while watch waits for the transfer's end.
-type link struct {
+type line struct {
 	socket
 	limits *limits
 	owner  owner
@@ -54,7 +54,7 @@ type link struct {
 	buf  [headerSize]byte
 
 	resume chan struct{} // capacity 1: a transfer has ended, watch goes on
-	done   chan struct{} // closed with the link
+	done   chan struct{} // closed with the line
 
 	mu       sync.Mutex
 	changed  chan struct{} // closed and made anew with each change that somebody could wait for
@@ -68,8 +68,8 @@ type link struct {
 	deadline time.Time // of timer; zero: it means nothing
 }
 
-func newLink(s socket, limits *limits, owner owner, name string, idle time.Duration) *link {
-	l := &link{
+func newLine(s socket, limits *limits, owner owner, name string, idle time.Duration) *line {
+	l := &line{
 		socket: s, limits: limits, owner: owner, name: name, idle: idle, next: 1,
 		resume: make(chan struct{}, 1), done: make(chan struct{}), changed: make(chan struct{}),
 	}
@@ -79,8 +79,8 @@ func newLink(s socket, limits *limits, owner owner, name string, idle time.Durat
 	return l
 }
 
-// watch reads the first header of each transfer until the link is closed.
-func (l *link) watch() {
+// watch reads the first header of each transfer until the line is closed.
+func (l *line) watch() {
 	for {
 		h, err := l.readHeader()
 		if !l.arrived(h, err) {
@@ -95,7 +95,7 @@ func (l *link) watch() {
 }
 
 // readHeader reads a header and not a byte more. It waits for the first byte as long as need be; the others are due then.
-func (l *link) readHeader() (header, error) {
+func (l *line) readHeader() (header, error) {
 	n := copy(l.buf[:], l.head)
 	l.head = l.head[n:]
 	if n == 0 {
@@ -115,7 +115,7 @@ func (l *link) readHeader() (header, error) {
 }
 
 // limitRead gives the peer d to send what is due; 0: no limit.
-func (l *link) limitRead(d time.Duration) {
+func (l *line) limitRead(d time.Duration) {
 	var t time.Time
 	if d > 0 {
 		t = time.Now().Add(d)
@@ -124,7 +124,7 @@ func (l *link) limitRead(d time.Duration) {
 }
 
 // readFull reads what is due.
-func (l *link) readFull(p []byte) error {
+func (l *line) readFull(p []byte) error {
 	n := copy(p, l.head)
 	l.head = l.head[n:]
 	if n == len(p) {
@@ -136,8 +136,8 @@ func (l *link) readFull(p []byte) error {
 	return unexpected(err)
 }
 
-// arrived takes the first header of a transfer. It reports whether the link is still open.
-func (l *link) arrived(h header, err error) bool {
+// arrived takes the first header of a transfer. It reports whether the line is still open.
+func (l *line) arrived(h header, err error) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := l.running
@@ -170,14 +170,14 @@ func (l *link) arrived(h header, err error) bool {
 }
 
 // notify wakes those who wait for a change. With l.mu held.
-func (l *link) notify() {
+func (l *line) notify() {
 	close(l.changed)
 	l.changed = make(chan struct{})
 }
 
-// acquire begins the next transfer. With l.mu held, and the link idle.
-func (l *link) acquire() *Channel {
-	c := &Channel{link: l, transfer: l.next}
+// acquire begins the next transfer. With l.mu held, and the line idle.
+func (l *line) acquire() *Channel {
+	c := &Channel{line: l, transfer: l.next}
 	c.sender.c, c.receiver.c = c, c
 	l.running = c
 	l.deadline = time.Time{}
@@ -192,7 +192,7 @@ func (l *link) acquire() *Channel {
 }
 
 // settle ends the running transfer, in which all went well. With l.mu held.
-func (l *link) settle() {
+func (l *line) settle() {
 	l.limits.metrics.transfers.WithLabelValues("ok").Inc()
 	l.limits.metrics.busy.Dec()
 	l.limits.metrics.idle.Inc()
@@ -206,14 +206,14 @@ func (l *link) settle() {
 	}
 }
 
-// limit has the link closed after d, unless something else happens before. With l.mu held.
-func (l *link) limit(d time.Duration) {
+// limit has the line closed after d, unless something else happens before. With l.mu held.
+func (l *line) limit(d time.Duration) {
 	l.deadline = time.Now().Add(d)
 	l.timer.Reset(d)
 }
 
-// expire closes a link that was idle, or waited for its peer, for too long.
-func (l *link) expire() {
+// expire closes a line that was idle, or waited for its peer, for too long.
+func (l *line) expire() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -227,8 +227,8 @@ func (l *link) expire() {
 	}
 }
 
-// close closes the link for good. With l.mu held.
-func (l *link) close(why reason, cause error) {
+// close closes the line for good. With l.mu held.
+func (l *line) close(why reason, cause error) {
 	if l.closed {
 		return
 	}
@@ -254,8 +254,8 @@ func (l *link) close(why reason, cause error) {
 	_ = l.below.Close()
 }
 
-// shut closes the link from outside.
-func (l *link) shut(why reason, cause error) {
+// shut closes the line from outside.
+func (l *line) shut(why reason, cause error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.close(why, cause)
