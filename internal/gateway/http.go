@@ -79,21 +79,9 @@ const (
 	typeResult        = "application/x-git-upload-pack-result"
 )
 
-// operation is what a request asks for; it is a metric label.
-type operation string
-
-const (
-	opAdvertise operation = "info_refs"
-	opLsRefs    operation = "ls_refs"
-	opFetch     operation = "fetch"
-	opInfo      operation = "object_info"
-	opBundles   operation = "bundle_uri"
-	opOther     operation = "other"
-)
-
 // ServeHTTP answers one request and writes its line into the log.
 func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	e := &exchange{HTTP: h, w: w, r: r, start: time.Now(), op: opOther}
+	e := &exchange{call: call{Options: &h.Options, ctx: r.Context(), start: time.Now(), op: opOther}, w: w, r: r}
 	defer e.done()
 	e.limitBody()
 	e.serve()
@@ -101,22 +89,13 @@ func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // exchange is one request and its answer.
 type exchange struct {
-	*HTTP
-	w     http.ResponseWriter
-	r     *http.Request
-	start time.Time
+	call
+	w http.ResponseWriter
+	r *http.Request
 
-	op      operation
-	id      auth.Identity
-	repo    git.RepoPath
-	reply   *reply   // nil until a session began
-	node    string   // that was asked last; "" for none
-	failed  []string // nodes that were asked before it
-	outcome protocol.Outcome
-	status  int        // 0 until the header is sent
-	abort   bool       // what was sent must not look like a whole answer
-	bytes   bulk.Tally // of the answer's body
-	err     error
+	reply  *reply // nil until a session began
+	status int    // 0 until the header is sent
+	abort  bool   // what was sent must not look like a whole answer
 }
 
 // dumbPaths are what a client of the dumb protocol asks for below a repository.
@@ -239,7 +218,7 @@ func (e *exchange) infoRefs(path string) {
 	if e.session().Version != protocol.V2 {
 		e.reply.before = pktline.AppendFlush(pktline.AppendLine(nil, "# service=git-upload-pack"))
 	}
-	e.relay(func(n Node) (protocol.Outcome, error) {
+	e.relay(e.reply, func(n Node) (protocol.Outcome, error) {
 		return n.Advertise(e.r.Context(), e.repo, e.session(), e.reply)
 	})
 	e.finish()
@@ -278,17 +257,10 @@ func (e *exchange) uploadPack(path string) {
 	e.w.Header().Set("Content-Type", typeResult)
 	e.reply = newReply(e, seat, body)
 	defer seat.Leave()
-	e.relay(func(n Node) (protocol.Outcome, error) {
+	e.relay(e.reply, func(n Node) (protocol.Outcome, error) {
 		return n.UploadPack(e.r.Context(), e.repo, e.session(), body, e.reply)
 	})
-	switch e.outcome.Command {
-	case protocol.CommandLsRefs:
-		e.op = opLsRefs
-	case protocol.CommandObjectInfo:
-		e.op = opInfo
-	case protocol.CommandBundleURI:
-		e.op = opBundles
-	}
+	e.op = opOf(e.outcome.Command)
 	e.finish()
 }
 

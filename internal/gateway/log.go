@@ -18,25 +18,8 @@ func (e *exchange) done() {
 	if cause := recover(); cause != nil {
 		e.panicked(cause)
 	}
-	took := time.Since(e.start)
-	result := "ok"
-	if e.err != nil {
-		result = e.errorKind()
-	}
-	e.Metrics.countRequest(e.op, result, took)
-	e.Metrics.countStages(e.outcome)
-	e.Metrics.served.Add(float64(e.bytes.Sent))
-	e.Pump.Count(&e.bytes)
-	level := slog.LevelInfo
-	switch result {
-	case fault.Internal.String(), fault.Corrupt.String():
-		level = slog.LevelError
-	case fault.Unavailable.String(): // it passes, as the end of the process does
-		level = slog.LevelWarn
-	}
-	if ctx := e.r.Context(); e.Log.Enabled(ctx, level) {
-		e.Log.LogAttrs(ctx, level, "request", e.attributes(result, took)...)
-	}
+	result, took := e.count()
+	e.log(result, took, e.attributesOfHTTP)
 	if e.abort {
 		panic(http.ErrAbortHandler)
 	}
@@ -53,36 +36,43 @@ func (e *exchange) panicked(cause any) {
 }
 
 // errorKind is the result label of a failed request. An error of the connection is the client's.
-func (e *exchange) errorKind() string {
-	if _, broken := errors.AsType[*protocol.BrokenReply](e.err); broken || e.r.Context().Err() != nil {
+func (c *call) errorKind() string {
+	if _, broken := errors.AsType[*protocol.BrokenReply](c.err); broken || c.ctx.Err() != nil {
 		return fault.Cancelled.String()
 	}
-	return fault.KindOf(e.err).String()
+	return fault.KindOf(c.err).String()
 }
 
-func (e *exchange) attributes(result string, took time.Duration) []slog.Attr {
-	o := &e.outcome
+// attributesOfHTTP are those that requests over HTTP alone have.
+func (e *exchange) attributesOfHTTP() []slog.Attr {
 	a := []slog.Attr{
-		slog.String("operation", string(e.op)),
-		slog.String("result", result),
+		slog.String("transport", "http"),
 		slog.Int("status", e.status),
-		slog.String("repository", e.repo.String()),
 		slog.String("client", e.r.RemoteAddr),
 		slog.String("protocol", e.r.Proto+" "+e.session().Version.String()),
-		slog.String("agent", clip(cmp.Or(o.Agent, e.r.UserAgent()))),
-		milliseconds("ms", took),
-	}
-	if e.node != "" {
-		a = append(a, slog.String("node", e.node))
-	}
-	if len(e.failed) > 0 {
-		a = append(a, slog.Any("failed_nodes", e.failed))
-	}
-	if o.Session != "" {
-		a = append(a, slog.String("session", o.Session))
+		slog.String("agent", clip(cmp.Or(e.outcome.Agent, e.r.UserAgent()))),
 	}
 	if e.op == opOther {
 		a = append(a, slog.String("method", clip(e.r.Method)), slog.String("path", clip(e.r.URL.Path)))
+	}
+	return a
+}
+
+// attributes are those that follow in the line of every request.
+func (c *call) attributes() []slog.Attr {
+	o := &c.outcome
+	var a []slog.Attr
+	if c.id.Name != "" {
+		a = append(a, slog.String("user", c.id.Name), slog.String("auth", c.id.By))
+	}
+	if c.node != "" {
+		a = append(a, slog.String("node", c.node))
+	}
+	if len(c.failed) > 0 {
+		a = append(a, slog.Any("failed_nodes", c.failed))
+	}
+	if o.Session != "" {
+		a = append(a, slog.String("session", o.Session))
 	}
 	switch {
 	case o.Command == protocol.CommandLsRefs, o.Refs > 0:
@@ -96,12 +86,12 @@ func (e *exchange) attributes(result string, took time.Duration) []slog.Attr {
 			milliseconds("parse_ms", o.Parse), milliseconds("negotiate_ms", o.Negotiate), milliseconds("wait_ms", o.Wait),
 			milliseconds("first_byte_ms", o.FirstByte), milliseconds("copy_ms", o.Copy), milliseconds("git_cpu_ms", o.ChildCPU))
 	}
-	a = append(a, slog.Int64("bytes", e.bytes.Sent))
-	if e.reply != nil {
-		a = append(a, slog.Int64("kernel_bytes", e.bytes.Kernel))
+	a = append(a, slog.Int64("bytes", c.bytes.Sent))
+	if c.bytes.Kernel > 0 || o.Pack != "" {
+		a = append(a, slog.Int64("kernel_bytes", c.bytes.Kernel))
 	}
-	if e.err != nil {
-		a = append(a, slog.String("error", clipError(e.err.Error())))
+	if c.err != nil {
+		a = append(a, slog.String("error", clipError(c.err.Error())))
 	}
 	return a
 }

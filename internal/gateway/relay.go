@@ -19,68 +19,67 @@ const maxTries = 4
 // because it may have room; after Corrupt, because it has another disk; and after Cancelled, if it was not the client who went away:
 // so a node gives up that comes to its end. None of this holds for what the gateway itself refuses. After a connection that was kept for too
 // long (protocol.StaleRoad) the same node may be asked once more.
-func (e *exchange) relay(ask func(Node) (protocol.Outcome, error)) {
-	m, err := e.Router.assign(e.repo, nil)
+func (c *call) relay(a answer, ask func(Node) (protocol.Outcome, error)) {
+	m, err := c.Router.assign(c.repo, nil)
 	if err != nil {
-		e.err = err
+		c.err = err
 		return
 	}
 	var told error // of the failures so far, the one with the best advice for the client
 	stale := false
 	for {
-		e.node = m.Name
-		if !e.try(m, ask) {
+		c.node = m.Name
+		if !c.try(m, a, ask) {
 			return
 		}
-		if told == nil || passes(e.err) && !passes(told) {
-			told = e.err
+		if told == nil || passes(c.err) && !passes(told) {
+			told = c.err
 		}
-		failed := append(e.failed, m.Name)
-		if _, ok := errors.AsType[*protocol.StaleRoad](e.err); ok && !stale {
-			stale, failed = true, e.failed
+		failed := append(c.failed, m.Name)
+		if _, ok := errors.AsType[*protocol.StaleRoad](c.err); ok && !stale {
+			stale, failed = true, c.failed
 		}
-		if len(failed) == maxTries || !e.reply.body.rewind() {
+		if len(failed) == maxTries || !a.again() {
 			break
 		}
-		next, err := e.Router.assign(e.repo, failed)
+		next, err := c.Router.assign(c.repo, failed)
 		if err != nil {
 			break
 		}
-		e.reply.rewind()
-		e.failed = failed
-		e.failover(m, next)
+		c.failed = failed
+		c.failover(m, next)
 		m = next
 	}
-	e.err = told
+	c.err = told
 }
 
 // try asks one node. It reports whether another one may be asked.
-func (e *exchange) try(m *member, ask func(Node) (protocol.Outcome, error)) (again bool) {
+func (c *call) try(m *member, a answer, ask func(Node) (protocol.Outcome, error)) (again bool) {
 	v := verdict{failed: true, rests: true} // of a panic
-	defer func() { e.Router.done(m, v) }()
-	e.outcome, e.err = ask(m.Node)
-	if broken, ok := errors.AsType[*protocol.BrokenReply](e.err); ok && !e.reply.begun {
-		e.err = broken.Err // the connection that broke is not the client's
+	defer func() { c.Router.done(m, v) }()
+	c.outcome, c.err = ask(m.Node)
+	if broken, ok := errors.AsType[*protocol.BrokenReply](c.err); ok && !a.started() {
+		c.err = broken.Err // the connection that broke is not the client's
 	}
-	if v = (verdict{}); e.err == nil || e.notTheNode() {
+	if v = (verdict{}); c.err == nil || c.notTheNode(a) {
 		return false
 	}
-	if fault.Is(e.err, fault.Cancelled) {
-		e.err = &fault.Error{
-			Kind: fault.Unavailable, Msg: "the storage node " + m.Name + " gave the request up; try again", RetryAfter: time.Second, Err: e.err,
+	if fault.Is(c.err, fault.Cancelled) {
+		c.err = &fault.Error{
+			Kind: fault.Unavailable, Msg: "the storage node " + m.Name + " gave the request up; try again", RetryAfter: time.Second, Err: c.err,
 		}
 	}
-	if _, ok := errors.AsType[*protocol.StaleRoad](e.err); ok {
-		return !e.reply.begun
+	if _, ok := errors.AsType[*protocol.StaleRoad](c.err); ok {
+		return !a.started()
 	}
-	v = judge(fault.KindOf(e.err))
-	return v != verdict{} && !e.reply.begun
+	v = judge(fault.KindOf(c.err))
+	return v != verdict{} && !a.started()
 }
 
 // notTheNode tells whether an error has its cause here or at the client.
-func (e *exchange) notTheNode() bool {
-	_, broken := errors.AsType[*protocol.BrokenReply](e.err)
-	return broken || e.r.Context().Err() != nil || e.reply.refused != nil || e.reply.body.unpacked.failed
+func (c *call) notTheNode(a answer) bool {
+	_, broken := errors.AsType[*protocol.BrokenReply](c.err)
+	return broken || c.ctx.Err() != nil || a.hindered()
 }
 
 // verdict is what an error says of the node that it comes from; the zero verdict: nothing.
@@ -107,14 +106,14 @@ func passes(err error) bool {
 }
 
 // failover counts and logs that another node is asked; of the request itself the log tells only what came of it.
-func (e *exchange) failover(from, to *member) {
-	kind := fault.KindOf(e.err)
-	e.Router.metrics.countFailover(from.Name, kind)
+func (c *call) failover(from, to *member) {
+	kind := fault.KindOf(c.err)
+	c.Router.metrics.countFailover(from.Name, kind)
 	level := slog.LevelWarn
 	if kind == fault.Internal || kind == fault.Corrupt {
 		level = slog.LevelError
 	}
-	e.Log.LogAttrs(e.r.Context(), level, "a storage node failed; another one is asked",
-		slog.String("node", from.Name), slog.String("next", to.Name), slog.String("repository", e.repo.String()),
-		slog.String("error", clipError(e.err.Error())))
+	c.Log.LogAttrs(c.ctx, level, "a storage node failed; another one is asked",
+		slog.String("node", from.Name), slog.String("next", to.Name), slog.String("repository", c.repo.String()),
+		slog.String("error", clipError(c.err.Error())))
 }

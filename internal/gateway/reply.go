@@ -38,7 +38,7 @@ func (r *reply) Length(n int64) {
 func (r *reply) Bulk() error {
 	err := r.body.end()
 	if err == nil {
-		err = r.seat.Move(r.e.HTTP.Bulk)
+		err = r.seat.Move(r.e.Options.Bulk)
 	}
 	r.refused = err
 	return err
@@ -88,11 +88,21 @@ func (r *reply) Flush() error {
 	return r.control.Flush()
 }
 
-// rewind takes back what a node announced, so that another one can answer. Nothing was sent yet.
-func (r *reply) rewind() {
+// started tells whether the header is sent.
+func (r *reply) started() bool { return r.begun }
+
+// again takes back what a node announced, so that another one can answer, and goes back to the begin of the request's body.
+func (r *reply) again() bool {
+	if !r.body.rewind() {
+		return false
+	}
 	r.e.bytes.Retract()
 	r.e.w.Header().Del("Content-Length")
+	return true
 }
+
+// hindered tells whether the lane or the request's body is to blame for a failure.
+func (r *reply) hindered() bool { return r.refused != nil || r.body.unpacked.failed }
 
 // commit ends an answer: it sends the header of an empty one, and checks that all that was announced was sent.
 func (r *reply) commit() error {

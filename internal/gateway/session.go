@@ -1,0 +1,98 @@
+package gateway
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+)
+
+// operation is what a request asks for; it is a metric label.
+type operation string
+
+const (
+	opAdvertise operation = "info_refs"
+	opLsRefs    operation = "ls_refs"
+	opFetch     operation = "fetch"
+	opInfo      operation = "object_info"
+	opBundles   operation = "bundle_uri"
+	opOther     operation = "other"
+)
+
+// opOf is the operation of a fetch session's request, once it is known.
+func opOf(command protocol.Command) operation {
+	switch command {
+	case protocol.CommandLsRefs:
+		return opLsRefs
+	case protocol.CommandObjectInfo:
+		return opInfo
+	case protocol.CommandBundleURI:
+		return opBundles
+	}
+	return opFetch
+}
+
+// call is one request for a node, whichever way it came in, and what came of it.
+type call struct {
+	*Options
+	ctx   context.Context // ends when the client goes away
+	start time.Time
+
+	op      operation
+	id      auth.Identity
+	repo    git.RepoPath
+	node    string   // that was asked last; "" for none
+	failed  []string // nodes that were asked before it
+	outcome protocol.Outcome
+	bytes   bulk.Tally // of the answer
+	err     error
+}
+
+// answer is where a node's reply goes, as relay sees it.
+type answer interface {
+	// started tells whether anything may have been sent to the client.
+	started() bool
+	// again takes back what a node announced, and goes back to the request's first byte for another one; false: that cannot be.
+	again() bool
+	// hindered tells that what failed was here or at the client, and not the node.
+	hindered() bool
+}
+
+// count counts the request, and gives its result as a label.
+func (c *call) count() (result string, took time.Duration) {
+	took = time.Since(c.start)
+	result = "ok"
+	if c.err != nil {
+		result = c.errorKind()
+	}
+	c.Metrics.countRequest(c.op, result, took)
+	c.Metrics.countStages(c.outcome)
+	c.Metrics.served.Add(float64(c.bytes.Sent))
+	c.Pump.Count(&c.bytes)
+	return result, took
+}
+
+// log writes the request's line, with what its transport adds.
+func (c *call) log(result string, took time.Duration, more func() []slog.Attr) {
+	level := slog.LevelInfo
+	switch result {
+	case fault.Internal.String(), fault.Corrupt.String():
+		level = slog.LevelError
+	case fault.Unavailable.String(): // it passes, as the end of the process does
+		level = slog.LevelWarn
+	}
+	if !c.Log.Enabled(c.ctx, level) {
+		return
+	}
+	a := []slog.Attr{
+		slog.String("operation", string(c.op)), slog.String("result", result), slog.String("repository", c.repo.String()),
+		milliseconds("ms", took),
+	}
+	a = append(append(a, more()...), c.attributes()...)
+	c.Log.LogAttrs(c.ctx, level, "request", a...)
+}
