@@ -84,6 +84,9 @@ func (c *Config) checkNumbers(bad func(format string, args ...any)) {
 	within("lanes.small", c.Lanes.Small, 1, many)
 	within("lanes.bulk", c.Lanes.Bulk, 1, many)
 	within("lanes.lookups", c.Lanes.Lookups, 0, 1024)
+	within("maintenance.loose_objects", c.Maintenance.LooseObjects, 1, many)
+	within("maintenance.packs", c.Maintenance.Packs, 1, many)
+	within("maintenance.loose_refs", c.Maintenance.LooseRefs, 1, many)
 	for _, s := range []struct {
 		key   string
 		value Size
@@ -111,6 +114,7 @@ func (c *Config) checkNumbers(bad func(format string, args ...any)) {
 		{"http.write_stall", c.HTTP.WriteStall},
 		{"cache.max_idle", c.Cache.MaxIdle},
 		{"git.wait", c.Git.Wait},
+		{"maintenance.quiet", c.Maintenance.Quiet},
 	} {
 		if d.value.Duration <= 0 {
 			bad("%s is %s; it has to be more than 0s", d.key, d.value)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/repo"
+	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
 // Config is everything that can be set, in the order in which docs/config.md shows it. The comments on the fields are
@@ -30,6 +31,8 @@ type Config struct {
 	Fetch    FetchConfig    `toml:"fetch"`
 	Lanes    LanesConfig    `toml:"lanes"`
 	Log      LogConfig      `toml:"log"`
+
+	Maintenance MaintenanceConfig `toml:"maintenance"`
 }
 
 // HTTPConfig is the public listener.
@@ -296,6 +299,33 @@ type LanesConfig struct {
 	RequestBytes Size `toml:"request_bytes"`
 }
 
+// MaintenanceConfig says when the node repacks repositories: after pushes, one at a time, with low priority. `packhorse repo maintain` does so
+// whenever it is asked.
+type MaintenanceConfig struct {
+	// Maintains repositories after pushes, when one of the three below has come together.
+	Enabled bool `toml:"enabled"`
+
+	// Loose objects.
+	LooseObjects int `toml:"loose_objects"`
+
+	// Packs more than maintenance left.
+	Packs int `toml:"packs"`
+
+	// Loose refs.
+	LooseRefs int `toml:"loose_refs"`
+
+	// How long nobody may push to a repository before it is looked at; ten times that at the latest.
+	Quiet Duration `toml:"quiet"`
+}
+
+// upkeep is nil if there is none.
+func (c *MaintenanceConfig) upkeep() *storage.Upkeep {
+	if !c.Enabled {
+		return nil
+	}
+	return &storage.Upkeep{Loose: c.LooseObjects, Packs: c.Packs, LooseRefs: c.LooseRefs, Quiet: c.Quiet.Duration}
+}
+
 // LogConfig is the log on standard error.
 type LogConfig struct {
 	// The least severe level that is written: "debug", "info", "warn" or "error".
@@ -357,6 +387,8 @@ func DefaultConfig() Config {
 		},
 		Lanes: LanesConfig{Small: 1024, Bulk: 4096, RequestBytes: 256 << 20},
 		Log:   LogConfig{Level: "info", Format: "auto"},
+
+		Maintenance: MaintenanceConfig{Enabled: true, LooseObjects: 1000, Packs: 20, LooseRefs: 500, Quiet: Duration{10 * time.Second}},
 	}
 }
 

@@ -52,7 +52,10 @@ func newNodeServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, lane
 	if err != nil {
 		return nil, errors.Join(err, closeSource())
 	}
-	s := &server{node: node, ready: node.Ready, close: func() error { return errors.Join(closeSource(), node.Close()) }}
+	s := &server{node: node, ready: node.Ready, close: func() error {
+		node.Rest()
+		return errors.Join(closeSource(), node.Close())
+	}}
 	if cfg.Storage.Listen != "" {
 		if err := s.addControl(cfg, log, reg, lanes); err != nil {
 			return nil, errors.Join(err, s.close())

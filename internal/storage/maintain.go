@@ -32,6 +32,10 @@ const (
 	maintainGrace = 10 * time.Second
 	// abandoned is how old a temporary file among the packs has to be before it is removed: as for git gc.
 	abandoned = 14 * 24 * time.Hour
+	// staleLock is how old a lock that only maintenance takes has to be before it is removed: no command of it runs for so long.
+	staleLock = 6 * time.Hour
+	// packRefsLimit bounds what is not stopped when nobody waits for it any more.
+	packRefsLimit = time.Minute
 	// claimRetry is when to come back where a repository is maintained already.
 	claimRetry = 10 * time.Second
 )
@@ -41,22 +45,29 @@ const (
 // of objects that are in another pack. What is done follows from what the repository is: of one that borrows, only what it has itself is
 // packed, without a bitmap; where objects are precious no pack is removed; reftables are git's own to pack.
 //
+// What takes the place of files that are removed is on disk before that, refs included.
+//
 // The repository's configuration can make git run no program: see package process. Errors: Exhausted while it is maintained or deleted
 // already; Denied if its configuration has hooks; those of opening it and of git.
-func (n *Node) Maintain(ctx context.Context, path git.RepoPath) (m Maintained, err error) {
+func (n *Node) Maintain(ctx context.Context, path git.RepoPath) (Maintained, error) {
+	if n.runner == nil {
+		return Maintained{}, fault.New(fault.Unavailable, "this node maintains no repositories")
+	}
+	h, err := n.acquire(path)
+	if err != nil {
+		return Maintained{}, err
+	}
+	defer n.release(h)
+	return n.maintainHandle(ctx, h, path, true)
+}
+
+// maintainHandle is Maintain for an open repository; refs tells whether these are to be packed.
+func (n *Node) maintainHandle(ctx context.Context, h *handle, path git.RepoPath, refs bool) (m Maintained, err error) {
 	start := time.Now()
 	defer func() {
 		m.Took = time.Since(start)
 		n.metrics.maintain.WithLabelValues(result(err)).Observe(m.Took.Seconds())
 	}()
-	if n.runner == nil {
-		return m, fault.New(fault.Unavailable, "this node maintains no repositories")
-	}
-	h, err := n.acquire(path)
-	if err != nil {
-		return m, err
-	}
-	defer n.release(h)
 	done, err := n.claim(h.Common)
 	if err != nil {
 		return m, err
@@ -65,7 +76,7 @@ func (n *Node) Maintain(ctx context.Context, path git.RepoPath) (m Maintained, e
 	if m.Before, err = h.Objects.Count(ctx); err != nil {
 		return m, err
 	}
-	commands, err := maintenance(h)
+	commands, err := maintenance(h, refs)
 	if err != nil {
 		return m, err
 	}
@@ -75,7 +86,8 @@ func (n *Node) Maintain(ctx context.Context, path git.RepoPath) (m Maintained, e
 		}
 	}
 	m.After, err = h.Objects.Count(ctx)
-	n.log.Info("maintained a repository", "repo", path.String(), "packs", m.After.Packs, "seconds", time.Since(start).Seconds())
+	n.log.Info("maintained a repository", "repo", path.String(), "packs_before", m.Before.Packs, "loose_before", m.Before.Loose,
+		"packs", m.After.Packs, "seconds", time.Since(start).Seconds())
 	return m, err
 }
 
@@ -100,8 +112,8 @@ type step struct {
 	otherwise []string
 }
 
-// maintenance is what there is to do for a repository.
-func maintenance(h *handle) ([]step, error) {
+// maintenance is what there is to do for a repository; refs tells whether its refs are to be packed.
+func maintenance(h *handle, refs bool) ([]step, error) {
 	config := h.Config()
 	tables, partial := false, false
 	for key, value := range config.All() {
@@ -136,7 +148,7 @@ func maintenance(h *handle) ([]step, error) {
 		split = "--split=replace"
 	}
 	steps = append(steps, step{args: []string{"commit-graph", "write", "--reachable", split, "--no-progress"}})
-	if !tables {
+	if refs && !tables {
 		steps = append(steps, step{args: []string{"pack-refs", "--all"}})
 	}
 	return steps, nil
@@ -159,18 +171,41 @@ func (n *Node) maintain(ctx context.Context, h *handle, s step) error {
 
 func (n *Node) runStep(ctx context.Context, h *handle, args []string) error {
 	removeAbandoned(filepath.Join(h.Common, "objects/pack"))
+	start := time.Now()
+	n.unlock(h, time.Time{}, start.Add(-staleLock))
+	if args[0] == "pack-refs" { // it takes a moment, and a lock of its would block pushes
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), packRefsLimit)
+		defer cancel()
+	}
 	config := []string{
 		"safe.directory=*", // whose repositories these are is the operator's business
 		"pack.threads=" + strconv.Itoa(max(1, runtime.NumCPU()/2)), "pack.windowMemory=256m", "pack.packSizeLimit=0",
-		"repack.packKeptObjects=false", "repack.writeBitmaps=false", "core.fsync=committed",
+		"repack.packKeptObjects=false", "repack.writeBitmaps=false", "core.fsync=objects,derived-metadata,reference",
 	}
 	var all []string
 	for _, setting := range config {
 		all = append(all, "-c", setting)
 	}
-	return n.git(ctx, process.Command{
+	err := n.git(ctx, process.Command{
 		Class: ClassMaintain, Subcommand: args[0], Args: append(append(all, "--git-dir="+h.Common), args...), Grace: maintainGrace,
 	})
+	if err != nil && !fault.Is(err, fault.Internal) { // it was told to end
+		n.unlock(h, start.Add(-time.Second), time.Now())
+	}
+	return err
+}
+
+// unlock removes locks that only maintenance takes, if they were made in a time of which nobody can hold them: the caller has the claim and
+// runs no command. Git leaves them when the machine fails, and when it is told to end in the moment in which it has made one.
+func (n *Node) unlock(h *handle, after, before time.Time) {
+	for _, lock := range []string{"pack/multi-pack-index.lock", "info/commit-graph.lock", "info/commit-graphs/commit-graph-chain.lock"} {
+		path := filepath.Join(h.Common, "objects", lock)
+		if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() && info.ModTime().After(after) && info.ModTime().Before(before) {
+			n.log.Debug("removed a lock that was left", "path", path)
+			_ = os.Remove(path) // or git says that it is there
+		}
+	}
 }
 
 // removeAbandoned removes temporary files that git left among the packs when it was killed.

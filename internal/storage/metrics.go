@@ -20,6 +20,8 @@ type Metrics struct {
 
 	changed  *prometheus.CounterVec
 	maintain *prometheus.HistogramVec
+	checks   *prometheus.CounterVec
+	pending  prometheus.Gauge
 	trash    prometheus.Gauge
 }
 
@@ -50,9 +52,16 @@ func NewMetrics() *Metrics {
 			Name: "packhorse_repositories_changed_total", Help: "Repositories created and deleted, by result.",
 		}, []string{"change", "result"}),
 		maintain: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "packhorse_maintain_seconds", Help: "Time to maintain a repository, by result.",
+			Name: "packhorse_maintenance_seconds", Help: "Time to maintain a repository, by result.",
 			Buckets: []float64{.1, .3, 1, 3, 10, 30, 100, 300, 1000, 3000},
 		}, []string{"result"}),
+		checks: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_maintenance_checks_total",
+			Help: "Repositories looked at after changes of their refs, by outcome: not_due, due (maintained), paused (it failed lately), failed, dropped (too many waited).",
+		}, []string{"outcome"}),
+		pending: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "packhorse_maintenance_pending", Help: "Repositories whose refs changed, and that are to be looked at.",
+		}),
 		trash: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "packhorse_trash_pending", Help: "Deleted repositories whose files are still being removed.",
 		}),
@@ -66,7 +75,7 @@ func NewMetrics() *Metrics {
 
 // Collectors is what there is to register.
 func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.asked, m.watchers, m.watched, m.events, m.looks, m.round, m.hanging, m.changed, m.maintain, m.trash}
+	return []prometheus.Collector{m.asked, m.watchers, m.watched, m.events, m.looks, m.round, m.hanging, m.changed, m.maintain, m.checks, m.pending, m.trash}
 }
 
 // result is an error as a label.

@@ -45,6 +45,8 @@ type Options struct {
 	Runner  *process.Runner // makes and maintains repositories, with limits for ClassManage and ClassMaintain; nil: neither can be done
 	Metrics *Metrics        // nil: not counted
 
+	Upkeep *Upkeep // when repositories are maintained unasked; nil: never. Needs Runner.
+
 	Watchers int           // calls of Watch at the same time; 0: 1,000
 	Watched  int           // repositories watched at the same time; 0: 10,000
 	Look     time.Duration // how often each of them is looked at; 0: one second
@@ -67,6 +69,7 @@ type Node struct {
 	runner  *process.Runner
 	metrics *Metrics
 	hub     *hub
+	upkeep  *upkeep // nil: none
 	trash   *trash
 	sync    func(dir string) error // syncDir; another one in tests
 
@@ -135,6 +138,9 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 	}
 	n.hub = newHub(n, o)
 	n.trash = newTrash(n.log, n.metrics)
+	if o.Upkeep != nil && o.Runner != nil {
+		n.upkeep = newUpkeep(n, *o.Upkeep)
+	}
 	n.sweepAll()
 	return n, nil
 }
@@ -403,8 +409,17 @@ func (n *Node) inside(dir string) (string, error) {
 	return real, nil
 }
 
+// Rest ends what the node does unasked, with its git commands. Called once what changes repositories has ended, before the Runner and the
+// source of packs are closed.
+func (n *Node) Rest() {
+	if n.upkeep != nil {
+		n.upkeep.close()
+	}
+}
+
 // Close ends watches and what runs in the background, and lets go of all repositories. No other request may be running.
 func (n *Node) Close() error {
+	n.Rest()
 	n.hub.close()
 	n.trash.close()
 	n.mu.Lock()

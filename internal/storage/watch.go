@@ -131,8 +131,12 @@ func (n *Node) Watch(ctx context.Context, from []WatchFrom, send func(Event) err
 	return err
 }
 
-// RefsChanged says that the node itself has changed a repository's refs, or made or deleted it: who watches learns it at once.
+// RefsChanged says that the node itself has changed a repository's refs, or made or deleted it: who watches learns it at once, and
+// what follows a change is done in the background.
 func (n *Node) RefsChanged(path git.RepoPath) {
+	if n.upkeep != nil {
+		n.upkeep.changed(path)
+	}
 	h := n.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -36,6 +36,7 @@ type Process struct {
 	stderr  *os.File
 	unwatch func()
 	copying sync.WaitGroup // the goroutines of stdin and stderr
+	silent  chan struct{}  // closed when nobody has standard error open any more
 	tail    tail           // end of standard error
 	rss     rssSampler
 
@@ -99,6 +100,7 @@ func (p *Process) watch(ctx context.Context, limit time.Duration) {
 }
 
 func (p *Process) readStderr() {
+	defer close(p.silent)
 	buf := make([]byte, 4<<10)
 	for {
 		n, err := p.stderr.Read(buf)
@@ -171,6 +173,13 @@ func (p *Process) kill(cause error) {
 	p.stdout.SetReadDeadline(time.Unix(1, 0)) // whoever left the group cannot keep the reader waiting
 }
 
+// asked tells whether the command was asked to end, and not killed at once.
+func (p *Process) asked() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.graced != nil
+}
+
 // killNow ends a command whose grace is over.
 func (p *Process) killNow() {
 	p.mu.Lock()
@@ -181,11 +190,20 @@ func (p *Process) killNow() {
 }
 
 // awaitExit reaps the process. Whatever else is in its group dies first: until the leader is reaped, nobody else can be given
-// the group's number.
+// the group's number. What was asked to end, and given time for that, has it though the leader was faster: a child of git's may be about
+// to remove a lock.
 func (p *Process) awaitExit() {
 	waitExited(p.process.Pid)
 	p.unwatch()
 	p.rss.stop()
+	if p.asked() {
+		patience := time.NewTimer(p.command.Grace)
+		defer patience.Stop()
+		select {
+		case <-p.silent:
+		case <-patience.C:
+		}
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	syscall.Kill(-p.process.Pid, syscall.SIGKILL)

@@ -168,7 +168,7 @@ func errClosed() error {
 
 func (r *Runner) start(ctx context.Context, c Command, l Limits, waited time.Duration, release func()) (*Process, error) {
 	p := &Process{
-		command: c, waited: waited, done: make(chan struct{}), began: time.Now(),
+		command: c, waited: waited, done: make(chan struct{}), silent: make(chan struct{}), began: time.Now(),
 	}
 	child, err := p.pipes()
 	defer closeAll(child)
