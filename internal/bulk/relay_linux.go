@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A peer that keeps a full socket for slowWait is slow. Relays to it have small pipes until it has taken leastQuick without being slow, and so do
-// relays to a peer that is not known yet: many slow peers must not hold a large pipe each. The socket's buffer is at most 4 MiB, of which a
-// third has to be free before it is told that there is room: who is slow never gets to leastQuick.
+// A peer that keeps a full socket for slowWait is slow. Relays to it have small pipes until it has taken leastQuick without being slow again: many
+// slow peers must not hold a large pipe each. The socket's buffer is at most 4 MiB, of which a third has to be free before it is told that
+// there is room: who stays slow never gets to leastQuick.
 const (
 	slowWait   = 200 * time.Millisecond
 	leastQuick = 4 << 20
@@ -36,8 +36,8 @@ type relay struct {
 	err    error
 
 	// Of the peer that gets the bytes, whichever stream they come from:
-	full  time.Time // since when its socket is full; zero: it is not
-	quick int64     // bytes it has taken since it was slow
+	full time.Time // since when its socket is full; zero: it is not
+	slow int64     // bytes that it has to take to be slow no more
 }
 
 func (r *relay) init(c *Conn) {
@@ -142,7 +142,7 @@ func (r *relay) fillSome(source uintptr) bool {
 
 // size is that of the pipe which suits the peer.
 func (r *relay) size() pipeSize {
-	if r.quick < leastQuick {
+	if r.slow > 0 {
 		return small
 	}
 	return large
@@ -152,9 +152,12 @@ func (r *relay) size() pipeSize {
 func (r *relay) kept(d time.Duration) {
 	r.full = time.Time{}
 	if d >= slowWait {
-		r.quick = 0
+		r.slow = leastQuick
 	}
 }
+
+// took notes what the peer took.
+func (r *relay) took(n int64) { r.slow -= min(r.slow, n) }
 
 // wait sets the source's time limit. It is what fillSome returns then.
 func (r *relay) wait() (done bool) {
@@ -225,7 +228,7 @@ func (r *relay) drainSome(socket uintptr) bool {
 		}
 		r.inPipe -= int(n)
 		r.done += n
-		r.quick += n
+		r.took(n)
 		r.stream.kernel += n
 	}
 	r.release()

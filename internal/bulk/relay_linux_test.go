@@ -89,7 +89,7 @@ func TestLargePipesAreBounded(t *testing.T) {
 	}
 }
 
-// A peer gets large pipes once it has taken enough, and loses them when it keeps a full socket for long.
+// A peer that keeps a full socket for long has small pipes until it has taken enough.
 func TestPipeSuitsThePeer(t *testing.T) {
 	t.Parallel()
 	var r relay
@@ -98,14 +98,16 @@ func TestPipeSuitsThePeer(t *testing.T) {
 		kept time.Duration
 		want pipeSize
 	}{
-		{0, 0, small},
-		{leastQuick - 1, slowWait - 1, small},
-		{1, slowWait - 1, large},
 		{0, slowWait - 1, large},
-		{leastQuick, slowWait, small},
+		{0, slowWait, small},
+		{leastQuick - 1, slowWait - 1, small},
+		{1, 0, large},
+		{0, slowWait, small},
+		{leastQuick - 1, slowWait, small},
+		{leastQuick - 1, 0, small},
 		{leastQuick, 0, large},
 	} {
-		r.quick += step.took
+		r.took(step.took)
 		r.kept(step.kept)
 		if got := r.size(); got != step.want {
 			t.Errorf("after %+v the pipe's size is %d", step, got)
@@ -113,12 +115,52 @@ func TestPipeSuitsThePeer(t *testing.T) {
 	}
 }
 
-// Clients that take nothing hold a small pipe each, and none once they are gone.
-func TestSlowPeersHoldSmallPipes(t *testing.T) {
+// A client that takes some of its bytes now and then comes to have a small pipe.
+func TestSlowPeerGetsSmallPipe(t *testing.T) {
 	t.Parallel()
-	const peers, size = 20, 16 << 20
+	const size = 256 << 20
+	path := filepath.Join(t.TempDir(), "data")
+	if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, size)); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	r := newRoad(t, networks[0], NewPump(PumpOptions{}), time.Minute)
+	if err := errors.Join(r.out.SetWriteBuffer(64<<10), r.end.SetReadBuffer(64<<10)); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { _, _ = r.node.ReadFrom(&Section{File: f, N: size}) })
+	wg.Go(func() { _, _ = r.out.ReadFrom(&Stream{From: r.in, N: size}) })
+	buf := make([]byte, largePipe)
+	for range 100 {
+		if r.out.pump.pipes.count(small) > 0 {
+			break
+		}
+		time.Sleep(slowWait + slowWait/4)
+		if _, err := io.ReadFull(r.end, buf); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r.out.pump.pipes.count(small) == 0 {
+		t.Error("a slow peer never had a small pipe")
+	}
+	for _, c := range []*Conn{r.out, r.in, r.node, r.end} {
+		c.Close()
+	}
+	wg.Wait()
+}
+
+// However many clients take nothing, they hold no more large pipes than there may be, and none once they are gone.
+func TestPeersThatTakeNothing(t *testing.T) {
+	t.Parallel()
+	const peers, size = maxLarge + 10, 4 << 20
 	f, _ := tempFile(t, size)
 	pump := NewPump(PumpOptions{})
+	count := func() int { return pump.pipes.count(small) + pump.pipes.count(large) }
 	var wg sync.WaitGroup
 	roads := make([]*road, peers)
 	for i := range roads {
@@ -134,11 +176,11 @@ func TestSlowPeersHoldSmallPipes(t *testing.T) {
 			}
 		})
 	}
-	for deadline := time.Now().Add(time.Minute); pump.pipes.count(small) < peers && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(time.Minute); count() < peers && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
-	if held, wide := pump.pipes.count(small), pump.pipes.count(large); held != peers || wide != 0 {
-		t.Errorf("%d peers that take nothing: %d small pipes and %d large ones", peers, held, wide)
+	if n, wide := count(), pump.pipes.count(large); n != peers || wide > maxLarge {
+		t.Errorf("%d peers that take nothing: %d pipes, %d of them large", peers, n, wide)
 	}
 	for _, r := range roads {
 		for _, c := range []*Conn{r.out, r.in, r.node, r.end} {
@@ -146,8 +188,8 @@ func TestSlowPeersHoldSmallPipes(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	if held := pump.pipes.count(small); held > idlePipes {
-		t.Errorf("%d pipes are left without a peer, want %d at the most", held, idlePipes)
+	if n := count(); n > 2*idlePipes {
+		t.Errorf("%d pipes are left without a peer, want %d at the most", n, 2*idlePipes)
 	}
 }
 
