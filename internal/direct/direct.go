@@ -38,7 +38,7 @@ type Client struct {
 
 const (
 	maxHeader = 64 << 10         // bytes of an answer's header
-	maxIdle   = 64               // connections that are kept
+	maxIdle   = 256              // connections that are kept
 	idleLimit = 30 * time.Second // for how long
 	maxStale  = 3                // connections that turned out to be closed, before a new one is made
 )
@@ -126,7 +126,7 @@ func (c *Client) exchange(cn *conn, r *http.Request) (response *http.Response, s
 		_, err = cn.r.Peek(1)
 	}
 	if err != nil {
-		return nil, cause(ctx, err) == err, err
+		return nil, cause(ctx, err) == err && !errors.Is(err, net.ErrClosed), err // which would be Abort
 	}
 	for {
 		if response, err = http.ReadResponse(cn.r, r); err != nil {

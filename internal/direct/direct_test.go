@@ -257,8 +257,18 @@ func TestUnreadBody(t *testing.T) {
 func TestAbortAndClose(t *testing.T) {
 	t.Parallel()
 	arrived, leave := make(chan struct{}, 2), make(chan struct{})
-	_, w := serve(t, func(http.ResponseWriter, *http.Request) { arrived <- struct{}{}; <-leave })
+	_, w := serve(t, func(rw http.ResponseWriter, r *http.Request) {
+		if r.ContentLength == 1 {
+			arrived <- struct{}{}
+			<-leave
+		}
+	})
 	t.Cleanup(func() { close(leave) })
+	for range 2 { // connections that were used before
+		if _, err := w.call(context.Background(), "first"); err != nil {
+			t.Fatal(err)
+		}
+	}
 	failed := make(chan error, 2)
 	for range 2 {
 		go func() { _, err := w.call(context.Background(), "x"); failed <- err }()

@@ -86,6 +86,8 @@ const (
 	maxAnswer = 1 << 20
 
 	idleLimit = 90 * time.Second
+	// shortLimit bounds a session that is expected to be short, whatever became of the node.
+	shortLimit = time.Minute
 )
 
 // New makes a Node, which begins to look whether it can be reached. Until it knows, it takes it for granted.
@@ -180,7 +182,7 @@ func (n *Node) newLink() *link {
 		connect.WithAcceptCompression("gzip", nil, nil),
 	)
 	l.transport = t
-	l.direct = &direct.Client{Dial: func(ctx context.Context) (net.Conn, error) { return n.dial(ctx, "http/1.1", l.certificate) }}
+	l.direct = &direct.Client{Limit: shortLimit, Dial: func(ctx context.Context) (net.Conn, error) { return n.dial(ctx, "http/1.1", l.certificate) }}
 	l.shorts = packhorsev1connect.NewTransferServiceClient(l.direct, base,
 		connect.WithReadMaxBytes(maxAnswer), connect.WithAcceptCompression("gzip", nil, nil))
 	l.transfers = packhorsev1connect.NewTransferServiceClient(client, base, options)

@@ -161,6 +161,9 @@ func (n *Node) note(ctx context.Context, l look) {
 	case l.link == current:
 		n.become(l.state)
 	}
+	if l.state.silent {
+		current.direct.Abort() // short sessions wait for nothing; one may have begun since the look before
+	}
 	if l.link != current {
 		l.link.close()
 	} else if !current.shows(n.certificate()) {
@@ -185,15 +188,12 @@ func (n *Node) become(s *state) {
 }
 
 // forget closes the side channels that wait for the next transfer, if the node cannot be reached: what is not told of its end may be
-// over, and each transfer that was given one of them would fail. Of a node that is silent, short sessions wait for nothing.
+// over, and each transfer that was given one of them would fail.
 func (n *Node) forget(s *state) {
 	if s.reachable {
 		return
 	}
 	l := n.link.Load()
-	if s.silent {
-		l.direct.Abort()
-	}
 	if l.pool != nil {
 		l.pool.Forget()
 	}
