@@ -1,16 +1,12 @@
 package storage_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,16 +14,12 @@ import (
 	"testing"
 	"time"
 
-	"pgregory.net/rapid"
-
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/packsource"
 	"github.com/packhorse-git/packhorse/internal/storage"
-	"github.com/packhorse-git/packhorse/internal/uploadpack"
 )
 
 // newRunner is what a node makes and maintains repositories with.
@@ -208,101 +200,6 @@ func TestDescribe(t *testing.T) {
 	}
 }
 
-// TestListPages makes trees at random. Pages of any size, one after the other, are the whole list, and that is what is served.
-func TestListPages(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(rt *rapid.T) {
-		dir, err := os.MkdirTemp(t.TempDir(), "")
-		if err != nil {
-			rt.Fatal(err)
-		}
-		r := newRoot(t, storage.Options{Root: dir, Hidden: []string{filepath.Join(dir, "state")}})
-		component := rapid.SampledFrom([]string{"a", "a.git", "a-b", "b", "b.git", "c", ".git", "x\ny", "state", "-", ".packhorse", "é", "\xff"})
-		for range rapid.IntRange(0, 12).Draw(rt, "repositories") {
-			path := filepath.Join(dir, strings.Join(rapid.SliceOfN(component, 1, 3).Draw(rt, "path"), "/"))
-			if os.MkdirAll(path, 0o700) != nil {
-				continue
-			}
-			if rapid.Bool().Draw(rt, "repository") {
-				_ = errors.Join(os.Mkdir(path+"/objects", 0o700), os.Mkdir(path+"/refs", 0o700), os.WriteFile(path+"/HEAD", []byte("ref: refs/heads/main\n"), 0o600))
-			}
-		}
-		prefix := rapid.SampledFrom([]string{"", "", "a", "a/", "a.", "b/a", "a/b", "../", "a/../b", "/", ".pack"}).Draw(rt, "prefix")
-		all, err := r.List(t.Context(), storage.ListQuery{Prefix: prefix})
-		if err != nil {
-			rt.Fatal(err)
-		}
-		if want := served(rt, r, prefix); !slices.Equal(all.Paths, want) || all.Next != "" {
-			rt.Fatalf("%q, want %q", all.Paths, want)
-		}
-		var paged []string
-		after := ""
-		for {
-			limit := rapid.IntRange(1, 3).Draw(rt, "limit")
-			page, err := r.List(t.Context(), storage.ListQuery{Prefix: prefix, After: after, Limit: limit})
-			if err != nil || len(page.Paths) > limit {
-				rt.Fatalf("%q after %q: %v", page.Paths, after, err)
-			}
-			paged = append(paged, page.Paths...)
-			if after = page.Next; after == "" {
-				break
-			}
-		}
-		if !slices.Equal(paged, all.Paths) {
-			rt.Fatalf("pages give %q, the whole is %q", paged, all.Paths)
-		}
-	})
-}
-
-// served is what a walk over everything finds that is served by its own path and not within another repository or beside a ".git".
-func served(rt *rapid.T, r *root, prefix string) (paths []string) {
-	_ = filepath.WalkDir(r.dir, func(path string, e fs.DirEntry, err error) error {
-		if err != nil || !e.IsDir() || path == r.dir {
-			return nil
-		}
-		below := strings.TrimPrefix(path, r.dir+"/")
-		name, err := git.ParseRepoPath(below)
-		if err != nil || strings.Contains(below, "\xff") {
-			return filepath.SkipDir
-		}
-		for _, candidate := range []string{below + "/.git", below} {
-			if _, err := os.Stat(filepath.Join(r.dir, candidate, "HEAD")); err != nil {
-				continue
-			}
-			if candidate, err := git.ParseRepoPath(candidate); err == nil {
-				name = candidate
-			}
-			if _, err := r.Resolve(context.Background(), name, "none"); fault.Message(err) == `no ref "none" in this repository` && strings.HasPrefix(name.String(), prefix) {
-				paths = append(paths, name.String())
-			}
-			return filepath.SkipDir
-		}
-		return nil
-	})
-	slices.SortFunc(paths, func(a, b string) int { return slices.Compare(strings.Split(a, "/"), strings.Split(b, "/")) })
-	return paths
-}
-
-func TestListFollowsLinksToRepositoriesOnly(t *testing.T) {
-	t.Parallel()
-	r := newManager(t)
-	r.repo("real/one.git", "x")
-	outside := gittest.Init(t)
-	r.do(errors.Join(
-		os.Symlink("real/one.git", filepath.Join(r.dir, "alias.git")), os.Symlink("real", filepath.Join(r.dir, "zdir")),
-		os.Symlink(outside.Dir, filepath.Join(r.dir, "out.git")), os.Symlink("..", filepath.Join(r.dir, "real/up")), os.Symlink("loop", filepath.Join(r.dir, "loop")),
-	))
-	page, err := r.List(t.Context(), storage.ListQuery{})
-	if want := []string{"alias.git", "real/one.git"}; err != nil || !slices.Equal(page.Paths, want) {
-		t.Errorf("%q, %v; want %q", page.Paths, err, want)
-	}
-	for _, after := range []string{"..", "/", "a/../b", "a\x00", "a/"} {
-		if _, err := r.List(t.Context(), storage.ListQuery{After: after}); !fault.Is(err, fault.Invalid) {
-			t.Errorf("after %q: %v", after, err)
-		}
-	}
-}
-
 // emptied waits until the trash is empty.
 func (r *root) emptied() {
 	r.t.Helper()
@@ -420,236 +317,4 @@ func TestDeleteBesideReaders(t *testing.T) {
 	stop.Store(true)
 	wg.Wait()
 	r.emptied()
-}
-
-// history makes a repository with many small packs and loose objects.
-func history(repo *gittest.Repo, seed uint64) {
-	rnd := rand.New(rand.NewPCG(seed, 0))
-	tip := repo.ID("main")
-	for i := range 12 {
-		tip = repo.Commit(fmt.Sprint(seed, i, strings.Repeat("x", rnd.IntN(5000))), tip)
-		repo.Git("update-ref", "refs/heads/main", tip.String())
-		if i%3 == 0 {
-			repo.Git("repack", "-d", "-q")
-		}
-	}
-	repo.Git("tag", "-a", "-m", "t", fmt.Sprintf("v%d", seed), "main")
-}
-
-// TestMaintain compares what a repository holds before and after, and that no command of its configuration has run.
-func TestMaintain(t *testing.T) {
-	t.Parallel()
-	r := newManager(t)
-	repo := r.repo("app.git", "x")
-	history(repo, 1)
-	unreachable := repo.Commit("nobody refers to this")
-	marker := filepath.Join(t.TempDir(), "ran")
-	program := filepath.Join(t.TempDir(), "program")
-	r.do(os.WriteFile(program, []byte("#!/bin/sh\necho \"$0 $*\" >>"+marker+"\n"), 0o700))
-	for _, key := range []string{
-		"core.fsmonitor", "core.alternateRefsCommand", "core.sshCommand", "core.pager", "core.editor", "core.askPass", "core.gitProxy", "gc.recentObjectsHook",
-		"gpg.program", "gpg.ssh.program", "pager.repack", "pager.pack-refs", "alias.repack", "alias.pack-objects", "uploadpack.packObjectsHook",
-		"filter.x.clean", "diff.external", "merge.x.driver", "credential.helper", "trailer.x.command", "remote.origin.uploadpack", "remote.origin.vcs",
-	} {
-		repo.Git("config", key, program)
-	}
-	repo.Git("config", "remote.origin.url", "ext::"+program)
-	hooks := filepath.Join(repo.Dir, "hooks")
-	r.do(os.MkdirAll(hooks, 0o700))
-	for _, hook := range []string{"reference-transaction", "pre-auto-gc", "post-index-change", "post-rewrite", "fsmonitor-watchman", "update"} {
-		r.do(os.Symlink(program, filepath.Join(hooks, hook)))
-	}
-	repo.Git("config", "core.hooksPath", hooks)
-	old := filepath.Join(repo.Dir, "objects/pack/tmp_pack_123456")
-	r.do(os.WriteFile(old, []byte("x"), 0o600))
-	long := time.Now().Add(-30 * 24 * time.Hour)
-	r.do(os.Chtimes(old, long, long))
-
-	objects, refs := repo.Objects(), repo.Git("for-each-ref")
-	_ = os.Remove(marker) // git itself ran some
-	m, err := r.Maintain(t.Context(), r.path("app"))
-	r.do(err)
-	if text, err := os.ReadFile(marker); err == nil {
-		t.Errorf("the repository's configuration ran programs:\n%s", text)
-	}
-	if m.Before.Packs < 4 || m.After.Packs >= m.Before.Packs || m.After.Loose != 0 || !m.After.MultiPackIndex || !m.After.Bitmap || !m.After.CommitGraph || m.Took <= 0 {
-		t.Errorf("%+v", m)
-	}
-	for _, hook := range []string{"core.fsmonitor", "core.hooksPath", "core.alternateRefsCommand", "core.pager", "alias.repack"} {
-		repo.Git("config", "--unset", hook)
-	}
-	if !slices.Equal(repo.Objects(), objects) || repo.Git("for-each-ref") != refs {
-		t.Error("the repository holds something else now")
-	}
-	repo.Git("cat-file", "-e", unreachable.String())
-	repo.Git("fsck", "--full", "--strict")
-	if loose, err := filepath.Glob(repo.Dir + "/refs/heads/*"); err != nil || len(loose) > 0 {
-		t.Errorf("loose refs %q, %v", loose, err)
-	}
-	if _, err := os.Stat(old); !errors.Is(err, fs.ErrNotExist) {
-		t.Error("an abandoned pack is still there")
-	}
-	r.serves("app", repo.ID("main"))
-	repo.Git("config", "hook.x.command", program)
-	if _, err := r.Maintain(t.Context(), r.path("app")); !fault.Is(err, fault.Denied) {
-		t.Errorf("with hooks in its configuration: %v", err)
-	}
-}
-
-// Others' objects stay what they are.
-func TestMaintainWhereObjectsAreShared(t *testing.T) {
-	t.Parallel()
-	r := newManager(t)
-	base := r.repo("base.git", "x")
-	history(base, 1)
-	gittest.Run(t, "", "", "clone", "-q", "--bare", "--shared", base.Dir, filepath.Join(r.dir, "fork.git"))
-	fork := gittest.At(t, filepath.Join(r.dir, "fork.git"))
-	fork.Git("config", "transfer.unpackLimit", "1")
-	history(fork, 2)
-	fork.Git("repack", "-d", "-l", "-q")
-	base.Git("update-ref", "-d", "refs/heads/main") // the fork alone needs some of it
-	base.Git("tag", "-d", "v1")
-	base.Git("update-ref", "refs/heads/main", base.Commit("new").String())
-	objects := fork.Objects()
-	for range 2 {
-		for _, name := range []string{"base", "fork", "base"} {
-			if _, err := r.Maintain(t.Context(), r.path(name)); err != nil {
-				t.Errorf("%s: %v", name, err)
-			}
-		}
-	}
-	if !slices.Equal(fork.Objects(), objects) {
-		t.Error("the fork has lost objects")
-	}
-	fork.Git("fsck", "--full")
-	if m, err := r.Maintain(t.Context(), r.path("fork")); err != nil || m.After.Bitmap || m.After.Packed > 60 {
-		t.Errorf("the fork was packed with what it borrows: %+v, %v", m, err)
-	}
-	history(base, 3)
-	base.Git("config", "core.repositoryFormatVersion", "1")
-	base.Git("config", "extensions.preciousObjects", "true")
-	before := base.Objects()
-	m, err := r.Maintain(t.Context(), r.path("base"))
-	if err != nil || m.After.Packs != m.Before.Packs || !slices.Equal(base.Objects(), before) {
-		t.Errorf("precious: %+v, %v", m, err)
-	}
-}
-
-func TestMaintainOneAtATime(t *testing.T) {
-	t.Parallel()
-	r := newManager(t)
-	repo := r.repo("app.git", "x")
-	history(repo, 1)
-	var done, refused atomic.Int32
-	var wg sync.WaitGroup
-	for range 6 {
-		wg.Go(func() {
-			switch _, err := r.Maintain(context.Background(), r.path("app")); {
-			case err == nil:
-				done.Add(1)
-			case fault.Is(err, fault.Exhausted) && fault.RetryAfter(err) > 0:
-				refused.Add(1)
-			default:
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
-	if done.Load() == 0 {
-		t.Error("nobody could maintain it")
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := r.Maintain(ctx, r.path("app")); fault.KindOf(err) != fault.Cancelled {
-		t.Errorf("after its caller has gone: %v", err)
-	}
-	r.do(r.Delete(t.Context(), r.path("app"), ""))
-}
-
-// TestClonesBesideMaintenance fetches while the repository grows and is maintained all the time. Every fetch gets a whole pack.
-func TestClonesBesideMaintenance(t *testing.T) {
-	t.Parallel()
-	runner := newRunner(t)
-	source, err := packsource.NewGit(runner, packsource.GitOptions{Scratch: filepath.Join(t.TempDir(), "scratch")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	node, err := storage.New(uploadpack.New(source, uploadpack.Options{Agent: "test"}), storage.Options{Root: dir, Runner: runner})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer node.Close()
-	repo := gittest.InitAt(t, filepath.Join(dir, "app.git"))
-	repo.Git("update-ref", "refs/heads/main", repo.Commit("x").String())
-	path, err := git.ParseRepoPath("app")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var stop atomic.Bool
-	var clones atomic.Int32
-	var wg sync.WaitGroup
-	for range 2 {
-		wg.Go(func() {
-			for !stop.Load() {
-				main, err := node.Resolve(context.Background(), path, "main")
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				into := gittest.Init(t)
-				if err := fetchInto(node, path, into, main.ID); err != nil {
-					t.Error(err)
-					return
-				}
-				clones.Add(1)
-			}
-		})
-	}
-	for seed := uint64(0); seed < 3 || clones.Load() < 3 && !t.Failed(); seed++ {
-		history(repo, seed)
-		if _, err := node.Maintain(context.Background(), path); err != nil {
-			t.Error(err)
-		}
-		runtime.Gosched()
-	}
-	stop.Store(true)
-	wg.Wait()
-	repo.Git("fsck", "--full")
-}
-
-// packIn is the pack in an answer to fetch.
-func packIn(reply []byte) ([]byte, error) {
-	var pack []byte
-	r := pktline.NewReader(bytes.NewReader(reply))
-	for {
-		typ, data, err := r.Next()
-		switch {
-		case err != nil:
-			return nil, fmt.Errorf("an answer that is cut off: %w", err)
-		case typ == pktline.Flush:
-			return pack, nil
-		case typ == pktline.Data && len(data) > 0 && pktline.Band(data[0]) == pktline.BandData:
-			pack = append(pack, data[1:]...)
-		case typ == pktline.Data && len(data) > 0 && data[0] == 3:
-			return nil, fmt.Errorf("the answer says: %s", data[1:])
-		}
-	}
-}
-
-// fetchInto fetches one commit with all that it reaches, and has git check it.
-func fetchInto(node *storage.Node, path git.RepoPath, into *gittest.Repo, want git.ObjectID) error {
-	request := pktline.AppendDelim(pktline.AppendLine(nil, "command=fetch"))
-	request = pktline.AppendFlush(pktline.AppendLine(pktline.AppendLine(request, "want "+want.String()), "done"))
-	var out answer
-	if _, err := node.UploadPack(context.Background(), path, version2, bytes.NewReader(request), &out); err != nil {
-		return err
-	}
-	pack, err := packIn(out.Bytes())
-	if err != nil {
-		return err
-	}
-	into.GitIn(string(pack), "index-pack", "--stdin", "--strict")
-	into.Git("rev-list", "--objects", "--quiet", want.String())
-	return nil
 }
