@@ -106,9 +106,25 @@ func TestFoundWithinASecond(t *testing.T) {
 						time.Sleep(time.Millisecond)
 					}
 					since := time.Now()
+					late := make(chan error, 1) // of a session that was about to begin
+					go func() {
+						request, err := http.NewRequest("POST", "http://one/", http.NoBody)
+						if err == nil {
+							_, err = n.link.Load().direct.Do(request)
+						}
+						late <- err
+					}()
 					for range pause / (10 * time.Millisecond) {
 						time.Sleep(10 * time.Millisecond)
 						n.lost(errors.New("what still runs fails")) // which must not use up the looks
+					}
+					select {
+					case err := <-late:
+						if err == nil {
+							t.Error("a node that is away has answered")
+						}
+					default:
+						t.Errorf("a session still waits, %v after the node went", pause)
 					}
 					mu.Lock()
 					there = true
@@ -122,7 +138,7 @@ func TestFoundWithinASecond(t *testing.T) {
 						}
 						last = at
 					}
-					if len(looks) > int(pause/seekEvery)+10 {
+					if len(looks) > int(pause/seekEvery)+11 {
 						t.Errorf("%d looks in %v", len(looks), pause)
 					}
 					mu.Unlock()

@@ -161,7 +161,7 @@ func (n *Node) note(ctx context.Context, l look) {
 	case l.link == current:
 		n.become(l.state)
 	}
-	if l.state.silent {
+	if now := n.state.Load(); l.state.silent && !now.reachable { // what began before the node came back may have failed after that
 		current.direct.Abort() // short sessions wait for nothing; one may have begun since the look before
 	}
 	if l.link != current {
