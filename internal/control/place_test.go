@@ -89,6 +89,7 @@ func TestHeavyLookupsWaitApart(t *testing.T) {
 			return stream.Err()
 		},
 	}
+	p.server.slots.Resize(balance.Limits{Slots: smallPlaces - 1, Queue: slotQueue, Wait: slotWait}) // all of them find a place in the lane
 	release := takeAll(t, p.server.slots)
 	defer release()
 	var calls sync.WaitGroup
