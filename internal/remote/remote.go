@@ -82,6 +82,8 @@ const (
 	streamWindow = 1 << 20
 	// frameSize is the largest frame that is taken, in bytes. With HTTP/2's own 16 KiB the node spends a third more CPU time.
 	frameSize = 256 << 10
+	// maxHeader bounds the header and the trailer of an answer, in bytes. What is wrong is told there.
+	maxHeader = 256 << 10
 	// maxAnswer bounds a message of the node, in bytes.
 	maxAnswer = 1 << 20
 
@@ -157,7 +159,9 @@ func (n *Node) newLink() *link {
 	t := &http.Transport{
 		Protocols:          new(http.Protocols),
 		DisableCompression: true,
-		IdleConnTimeout:    idleLimit,
+
+		MaxResponseHeaderBytes: maxHeader,
+		IdleConnTimeout:        idleLimit,
 		HTTP2: &http.HTTP2Config{
 			MaxReadFrameSize: frameSize, MaxReceiveBufferPerStream: streamWindow, SendPingTimeout: pingAfter, PingTimeout: pingTimeout,
 		},
