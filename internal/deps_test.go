@@ -38,7 +38,7 @@ const allowedImports = `
 	git/protocol, repo, packsource < uploadpack;
 	repo, admit < lookup;
 	git/protocol, repo < receivepack;
-	uploadpack, packcache, lookup < storage;
+	uploadpack, receivepack, packcache, lookup < storage;
 	bulk < direct;
 	bulk, fault < sidechannel;
 	storage, sidechannel, browser, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < control;

@@ -1,6 +1,6 @@
 // Package gateway listens, finds out what a request is about, and relays it to the node that holds the repository.
 //
-// It speaks Git's smart HTTP protocol (gitprotocol-http(5)). It owns no repository: a node is whatever has the two methods of
+// It speaks Git's smart HTTP protocol (gitprotocol-http(5)). It owns no repository: a node is whatever has the methods of
 // Node, and a Router says which one is asked. It is the one place where a fault becomes an HTTP status or an ERR packet.
 package gateway
 
@@ -60,6 +60,8 @@ type Options struct {
 
 	MaxBody   int64         // bytes of a request's body once it is unpacked
 	ReadStall time.Duration // how long a client may send nothing of a body
+	MaxPush   int64         // bytes of a push's pack; 0: no limit
+	PushTime  time.Duration // how long a push's body may take; 0: a day
 }
 
 // HTTP is the handler for smart HTTP.
@@ -122,7 +124,7 @@ func (e *exchange) serve() {
 	case strings.HasSuffix(path, "/git-upload-pack"):
 		e.uploadPack(strings.TrimSuffix(path, "/git-upload-pack"))
 	case strings.HasSuffix(path, "/git-receive-pack"):
-		e.refuse(http.StatusForbidden, "this server does not accept pushes")
+		e.receivePack(strings.TrimSuffix(path, "/git-receive-pack"))
 	default:
 		for _, dumb := range dumbPaths {
 			if strings.Contains(path, dumb) || strings.HasSuffix(path, dumb) {
@@ -197,10 +199,10 @@ func (e *exchange) infoRefs(path string) {
 		e.refuse(http.StatusForbidden, "the dumb HTTP protocol is not served; use a git client that speaks smart HTTP")
 		return
 	case "git-receive-pack":
-		e.refuse(http.StatusForbidden, "this server does not accept pushes")
+		e.pushRefs()
 		return
 	default:
-		e.refuse(http.StatusForbidden, "unknown service; only git-upload-pack is served")
+		e.refuse(http.StatusForbidden, "unknown service; git-upload-pack and git-receive-pack are served")
 		return
 	}
 	if !e.may(auth.Read) {
@@ -297,7 +299,7 @@ func (e *exchange) fail(err error) {
 		e.w.Header().Set("Retry-After", seconds(max(after, time.Second)))
 	}
 	e.w.Header().Del("Content-Length")
-	session := e.op != opAdvertise && e.op != opOther
+	session := e.op != opAdvertise && e.op != opPush && e.op != opOther
 	inside := e.outcome.Command != "" // the request was understood
 	if session && (kind == fault.Invalid || kind == fault.Denied ||
 		inside && (kind == fault.NotFound || kind == fault.Corrupt || kind == fault.Internal)) {

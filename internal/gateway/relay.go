@@ -20,7 +20,11 @@ const maxTries = 4
 // so a node gives up that comes to its end. None of this holds for what the gateway itself refuses. After a connection that was kept for too
 // long (protocol.StaleRoad) the same node may be asked once more.
 func (c *call) relay(a answer, ask func(Node) (protocol.Outcome, error)) {
-	m, err := c.Router.assign(c.repo, nil)
+	assign := c.Router.assign
+	if c.push {
+		assign = c.Router.primary
+	}
+	m, err := assign(c.repo, nil)
 	if err != nil {
 		c.err = err
 		return
@@ -42,7 +46,7 @@ func (c *call) relay(a answer, ask func(Node) (protocol.Outcome, error)) {
 		if len(failed) == maxTries || !a.again() {
 			break
 		}
-		next, err := c.Router.assign(c.repo, failed)
+		next, err := assign(c.repo, failed)
 		if err != nil {
 			break
 		}

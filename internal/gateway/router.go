@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -244,12 +245,23 @@ func (t *table) find(repo git.RepoPath) *route {
 // assign gives a replica for a request, none of those that it has tried already. The caller calls done. The error is for the client: of
 // kind NotFound without a route, Unavailable if no replica takes requests.
 func (r *Router) assign(repo git.RepoPath, tried []string) (*member, error) {
+	return r.assignFrom(repo, tried, math.MaxInt)
+}
+
+// primary is assign for pushes: all of them go to the first node that a route names, so that replicas have one who decides.
+func (r *Router) primary(repo git.RepoPath, tried []string) (*member, error) {
+	return r.assignFrom(repo, tried, 1)
+}
+
+// assignFrom is assign for the first few nodes of a route.
+func (r *Router) assignFrom(repo git.RepoPath, tried []string, most int) (*member, error) {
 	for {
 		t := r.table.Load()
 		found := t.find(repo)
 		if found == nil {
 			return nil, fault.New(fault.NotFound, "no storage node serves repositories at %s; check the path", repo)
 		}
+		found = found.first(most)
 		i, reason := r.workers.Assign(found.workers, tried)
 		if i < 0 {
 			return nil, r.unavailable(found, tried)
@@ -266,6 +278,14 @@ func (r *Router) assign(repo git.RepoPath, tried []string) (*member, error) {
 		}
 		return m, nil
 	}
+}
+
+// first is the route as if it named no more than n nodes.
+func (r *route) first(n int) *route {
+	if len(r.members) <= n {
+		return r
+	}
+	return &route{members: r.members[:n], workers: r.workers[:n]}
 }
 
 // done ends a request's use of a replica.

@@ -21,6 +21,7 @@ const (
 	opFetch     operation = "fetch"
 	opInfo      operation = "object_info"
 	opBundles   operation = "bundle_uri"
+	opPush      operation = "push"
 	opOther     operation = "other"
 )
 
@@ -46,6 +47,7 @@ type call struct {
 	op      operation
 	id      auth.Identity
 	repo    git.RepoPath
+	push    bool     // it is for the one node of the route that takes pushes
 	node    string   // that was asked last; "" for none
 	failed  []string // nodes that were asked before it
 	outcome protocol.Outcome

@@ -7,7 +7,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// hideRule is one value of transfer.hideRefs or uploadpack.hideRefs (git-config(1), "transfer.hideRefs").
+// hideRule is one value of transfer.hideRefs, uploadpack.hideRefs or receive.hideRefs (git-config(1), "transfer.hideRefs").
 type hideRule struct {
 	prefix string // covers the ref of this name and those below it
 	shows  bool   // "!": what it covers is not hidden
@@ -16,14 +16,20 @@ type hideRule struct {
 // hideRules are a repository's rules in the order of its config; the last that covers a name decides.
 type hideRules []hideRule
 
-func isHideKey(key string) bool { return key == "transfer.hiderefs" || key == "uploadpack.hiderefs" }
+// Sections whose hideRefs count beside those of "transfer".
+const (
+	hideFetch = "uploadpack"
+	hidePush  = "receive"
+)
+
+func isHideKey(key string) bool { return key == "transfer.hiderefs" || key == hideFetch+".hiderefs" }
 
 // hiddenRefs reads the rules of both keys, which count as one list. "^" says that a name is meant before namespaces are taken off;
 // as none are served, it means nothing more.
-func hiddenRefs(c Config) (hideRules, error) {
+func hiddenRefs(c Config, section string) (hideRules, error) {
 	var rules hideRules
 	for _, v := range c.variables {
-		if !isHideKey(v.key) {
+		if v.key != "transfer.hiderefs" && v.key != section+".hiderefs" {
 			continue
 		}
 		if v.bare {

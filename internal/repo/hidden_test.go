@@ -44,7 +44,7 @@ func TestHidesRefs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		rules, err := hiddenRefs(config)
+		rules, err := hiddenRefs(config, hideFetch)
 		if err != nil || rules.any() != want {
 			t.Errorf("%q: %v, %v", text, rules, err)
 		}

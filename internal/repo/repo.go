@@ -106,7 +106,7 @@ func (r *Repo) configure() error {
 	if err := served(config); err != nil {
 		return err
 	}
-	if r.hidden, err = hiddenRefs(config); err != nil {
+	if r.hidden, err = hiddenRefs(config, hideFetch); err != nil {
 		return err
 	}
 	defaults := DefaultPolicy()

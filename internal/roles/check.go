@@ -80,6 +80,10 @@ func (c *Config) checkNumbers(bad func(format string, args ...any)) {
 	within("fetch.max_wants", c.Fetch.MaxWants, 1, many)
 	within("fetch.max_haves", c.Fetch.MaxHaves, 1, many)
 	within("fetch.max_shallow", c.Fetch.MaxShallow, 1, many)
+	within("push.max_commands", c.Push.MaxCommands, 1, many)
+	within("push.max_options", c.Push.MaxOptions, 0, 10_000)
+	within("push.slots", c.Push.Slots, 0, 1024)
+	within("push.queue", c.Push.Queue, 0, many)
 	within("storage.channels", c.Storage.Channels, 1, many)
 	within("lanes.small", c.Lanes.Small, 1, many)
 	within("lanes.bulk", c.Lanes.Bulk, 1, many)
@@ -94,6 +98,7 @@ func (c *Config) checkNumbers(bad func(format string, args ...any)) {
 	}{
 		{"http.max_header", c.HTTP.MaxHeader, 4 << 10},
 		{"http.max_body", c.HTTP.MaxBody, 64 << 10},
+		{"push.max_size", c.Push.MaxSize, 0},
 		{"lanes.request_bytes", c.Lanes.RequestBytes, 1 << 20},
 		{"cache.max_bytes", c.Cache.MaxBytes, 0},
 		{"cache.min_free", c.Cache.MinFree, 0},
@@ -115,6 +120,8 @@ func (c *Config) checkNumbers(bad func(format string, args ...any)) {
 		{"cache.max_idle", c.Cache.MaxIdle},
 		{"git.wait", c.Git.Wait},
 		{"maintenance.quiet", c.Maintenance.Quiet},
+		{"push.wait", c.Push.Wait},
+		{"push.time_limit", c.Push.TimeLimit},
 	} {
 		if d.value.Duration <= 0 {
 			bad("%s is %s; it has to be more than 0s", d.key, d.value)

@@ -29,6 +29,7 @@ type Config struct {
 	Cache    CacheConfig    `toml:"cache"`
 	Git      GitConfig      `toml:"git"`
 	Fetch    FetchConfig    `toml:"fetch"`
+	Push     PushConfig     `toml:"push"`
 	Lanes    LanesConfig    `toml:"lanes"`
 	Log      LogConfig      `toml:"log"`
 
@@ -282,6 +283,33 @@ type FetchConfig struct {
 	ObjectInfo bool `toml:"object_info"`
 }
 
+// PushConfig says how pushes are taken. Each needs a caller who may write.
+type PushConfig struct {
+	// Whether pushes are taken at all.
+	Enabled bool `toml:"enabled"`
+
+	// The most bytes of a push's pack. 0 means without a limit. A repository's own receive.maxInputSize holds if it is less.
+	MaxSize Size `toml:"max_size"`
+
+	// The most refs that one push may change.
+	MaxCommands int `toml:"max_commands"`
+
+	// The most options (`git push -o`) of one push. 0 means that none may be sent; so does receive.advertisePushOptions = false in a repository's config.
+	MaxOptions int `toml:"max_options"`
+
+	// How many pushes may be taken at the same time: each is one git process. 0 means two for each CPU.
+	Slots int `toml:"slots"`
+
+	// How many pushes may wait for a slot before further ones are refused.
+	Queue int `toml:"queue"`
+
+	// How long a push may wait for a slot before it is refused.
+	Wait Duration `toml:"wait"`
+
+	// How long one push may take before it is given up.
+	TimeLimit Duration `toml:"time_limit"`
+}
+
 // LanesConfig bounds how much runs at the same time. What finds its lane full is refused with 429 and Retry-After.
 type LanesConfig struct {
 	// Small requests: ref advertisements, ls-refs, negotiation.
@@ -385,6 +413,15 @@ func DefaultConfig() Config {
 			SessionID:      policy.SessionID,
 			ObjectInfo:     policy.ObjectInfo,
 		},
+		Push: PushConfig{
+			Enabled:     true,
+			MaxSize:     4 << 30,
+			MaxCommands: 100_000,
+			MaxOptions:  100,
+			Queue:       256,
+			Wait:        Duration{time.Minute},
+			TimeLimit:   Duration{time.Hour},
+		},
 		Lanes: LanesConfig{Small: 1024, Bulk: 4096, RequestBytes: 256 << 20},
 		Log:   LogConfig{Level: "info", Format: "auto"},
 
@@ -434,6 +471,14 @@ func (c *GitConfig) threads() int {
 	return c.Threads
 }
 
+// slots is how many pushes are taken at the same time.
+func (c *PushConfig) slots() int {
+	if c.Slots == 0 {
+		return 2 * runtime.GOMAXPROCS(0)
+	}
+	return c.Slots
+}
+
 // automatic tells for the keys whose value leaves the choice to serve what is chosen, as far as it is known before a start.
 func (c *Config) automatic() map[string]string {
 	auto := map[string]string{}
@@ -444,6 +489,7 @@ func (c *Config) automatic() map[string]string {
 	}
 	add("git.slots", c.Git.Slots == 0, fmt.Sprintf(": %d here", c.Git.slots()))
 	add("git.threads", c.Git.Threads == 0, fmt.Sprintf(": %d here", c.Git.threads()))
+	add("push.slots", c.Push.Slots == 0, fmt.Sprintf(": %d here", c.Push.slots()))
 	add("cache.max_bytes", c.Cache.MaxBytes == 0, "")
 	add("cache.min_free", c.Cache.MinFree == 0, "")
 	return auto

@@ -25,6 +25,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/lookup"
 	"github.com/packhorse-git/packhorse/internal/packcache"
 	"github.com/packhorse-git/packhorse/internal/packsource"
+	"github.com/packhorse-git/packhorse/internal/receivepack"
 	"github.com/packhorse-git/packhorse/internal/repo"
 	"github.com/packhorse-git/packhorse/internal/storage"
 	"github.com/packhorse-git/packhorse/internal/uploadpack"
@@ -118,6 +119,9 @@ func newSource(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*proces
 			packsource.ClassPack: {
 				Slots: cfg.Git.slots(), Queue: cfg.Git.Queue, Wait: cfg.Git.Wait.Duration, Nice: cfg.Git.Nice, Time: cfg.Git.TimeLimit.Duration,
 			},
+			receivepack.ClassReceive: {
+				Slots: cfg.Push.slots(), Queue: cfg.Push.Queue, Wait: cfg.Push.Wait.Duration, Nice: cfg.Git.Nice, Time: cfg.Push.TimeLimit.Duration,
+			},
 			repo.ClassRefs:        refsLimits(),
 			storage.ClassManage:   manageLimits(),
 			storage.ClassMaintain: maintainLimits(),
@@ -174,7 +178,7 @@ func newNode(cfg Config, log *slog.Logger, reg prometheus.Registerer, source pac
 		Limits: protocol.Limits{Wants: cfg.Fetch.MaxWants, Haves: cfg.Fetch.MaxHaves, Shallow: cfg.Fetch.MaxShallow, DeepenNot: cfg.Fetch.MaxShallow},
 	})
 	return storage.New(sessions, storage.Options{
-		Root: cfg.Root, Hidden: []string{cfg.State, cfg.Cache.Dir}, Policy: cfg.Fetch.policy(), Log: log,
+		Root: cfg.Root, Hidden: []string{cfg.State, cfg.Cache.Dir}, Policy: cfg.Fetch.policy(), Log: log, Pushes: newPushes(cfg, log, reg, runner, version),
 		Epoch: epoch, Runner: runner, Upkeep: cfg.Maintenance.upkeep(), Metrics: metrics, Tables: repo.NewTables(runner), RefsMetrics: refMetrics, GraphMetrics: graphMetrics,
 		Lookups: lookup.Options{Metrics: lookups},
 	})
@@ -189,6 +193,7 @@ func newGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes l
 	return gateway.NewHTTP(gateway.Options{
 		Router: router, Pump: lanes.pump, Small: lanes.small, Bulk: lanes.bulk, Memory: lanes.memory, Metrics: metrics, Log: log,
 		MaxBody: int64(cfg.HTTP.MaxBody), ReadStall: cfg.HTTP.ReadStall.Duration,
+		MaxPush: int64(cfg.Push.MaxSize), PushTime: cfg.Push.TimeLimit.Duration,
 	})
 }
 

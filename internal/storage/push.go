@@ -2,14 +2,61 @@ package storage
 
 import (
 	"context"
+	"crypto/rand"
 	"io"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/receivepack"
 )
 
-// ReceivePack takes a push.
-func (n *Node) ReceivePack(context.Context, git.RepoPath, protocol.Session, protocol.Pusher, io.Reader, protocol.Reply) (protocol.Outcome, error) {
-	return protocol.Outcome{}, fault.New(fault.Denied, "this server does not accept pushes")
+// ReceivePack takes a push. When it has answered, what was pushed is what everybody sees, and whoever watches the repository has been told.
+func (n *Node) ReceivePack(ctx context.Context, path git.RepoPath, session protocol.Session, pusher protocol.Pusher, request io.Reader,
+	reply protocol.Reply) (protocol.Outcome, error) {
+	if n.pushes == nil {
+		return protocol.Outcome{}, errNoPushes()
+	}
+	h, err := n.acquire(path)
+	if err != nil {
+		return protocol.Outcome{}, err
+	}
+	defer n.release(h)
+	target := receivepack.Target{Repo: h.Repo, Path: path, Changed: func(ctx context.Context, done []receivepack.Update) { n.pushed(ctx, h, path, done) }}
+	return n.pushes.Serve(ctx, target, session, pusher, request, reply)
+}
+
+func errNoPushes() error { return fault.New(fault.Denied, "this server does not accept pushes") }
+
+// advertisePush begins a push.
+func (n *Node) advertisePush(ctx context.Context, h *handle, session protocol.Session, reply protocol.Reply) (protocol.Outcome, error) {
+	if n.pushes == nil {
+		return protocol.Outcome{}, errNoPushes()
+	}
+	return n.pushes.Advertise(ctx, h.Repo, session, rand.Text(), reply)
+}
+
+// AfterPush has fn called, on a goroutine of its own, after each push that changed refs; several are called one after the other. To be said
+// before the first push.
+func (n *Node) AfterPush(fn func(path git.RepoPath, done []receivepack.Update)) {
+	n.afterPush = append(n.afterPush, fn)
+}
+
+// pushed makes known what a push did, before its client is told: the snapshot of refs is of now, and watches are told.
+func (n *Node) pushed(ctx context.Context, h *handle, path git.RepoPath, done []receivepack.Update) {
+	if err := h.Refresh(); err != nil {
+		n.log.Warn("cannot look at a repository after a push", "repo", path.String(), "err", err)
+	}
+	if _, err := h.Refs.Snapshot(ctx); err != nil {
+		n.log.Warn("cannot read a repository's refs after a push", "repo", path.String(), "err", err)
+	}
+	n.RefsChanged(path)
+	if len(n.afterPush) == 0 {
+		return
+	}
+	n.following.Go(func() {
+		for _, fn := range n.afterPush {
+			fn(path, done)
+		}
+	})
 }

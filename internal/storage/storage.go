@@ -28,6 +28,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/lookup"
+	"github.com/packhorse-git/packhorse/internal/receivepack"
 	"github.com/packhorse-git/packhorse/internal/repo"
 	"github.com/packhorse-git/packhorse/internal/uploadpack"
 )
@@ -51,6 +52,8 @@ type Options struct {
 	Watched  int           // repositories watched at the same time; 0: 10,000
 	Look     time.Duration // how often each of them is looked at; 0: one second
 
+	Pushes *receivepack.Server // nil: none are taken
+
 	Tables       *repo.Tables // lists refs in reftables; nil: repositories that have them are refused
 	RefsMetrics  *refs.Metrics
 	GraphMetrics *graph.Metrics
@@ -64,6 +67,7 @@ type Node struct {
 	log     *slog.Logger
 	options repo.Options
 	server  *uploadpack.Server
+	pushes  *receivepack.Server
 	lookups *lookup.Reader
 	epoch   uint64
 	runner  *process.Runner
@@ -72,6 +76,9 @@ type Node struct {
 	upkeep  *upkeep // nil: none
 	trash   *trash
 	sync    func(dir string) error // syncDir; another one in tests
+
+	afterPush []func(git.RepoPath, []receivepack.Update)
+	following sync.WaitGroup // what runs after pushes
 
 	making    chan struct{}   // holds one token while a repository is put into place or taken from it
 	elsewhere map[string]bool // own directories outside the root's; guarded by making
@@ -114,7 +121,7 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 	if root, err = filepath.Abs(root); err != nil {
 		return nil, err
 	}
-	n := &Node{root: root, server: server, open: o.Open, log: o.Log, epoch: o.Epoch, runner: o.Runner, metrics: o.Metrics,
+	n := &Node{root: root, server: server, pushes: o.Pushes, open: o.Open, log: o.Log, epoch: o.Epoch, runner: o.Runner, metrics: o.Metrics,
 		sync: syncDir, making: make(chan struct{}, 1), elsewhere: make(map[string]bool), handles: make(map[git.RepoPath]*handle), opened: make(map[string]*opened),
 		maintaining: make(map[string]bool), lookups: lookup.New(o.Lookups),
 		options: repo.Options{Root: root, Tables: o.Tables, Policy: o.Policy, RefsMetrics: o.RefsMetrics, GraphMetrics: o.GraphMetrics}}
@@ -166,6 +173,9 @@ func (n *Node) Advertise(ctx context.Context, path git.RepoPath, session protoco
 		return protocol.Outcome{}, err
 	}
 	defer n.release(h)
+	if session.Service == protocol.ReceivePack {
+		return n.advertisePush(ctx, h, session, reply)
+	}
 	return n.server.Advertise(ctx, h.Repo, session, rand.Text(), reply)
 }
 
@@ -420,6 +430,7 @@ func (n *Node) Rest() {
 // Close ends watches and what runs in the background, and lets go of all repositories. No other request may be running.
 func (n *Node) Close() error {
 	n.Rest()
+	n.following.Wait()
 	n.hub.close()
 	n.trash.close()
 	n.mu.Lock()

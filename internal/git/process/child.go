@@ -142,6 +142,9 @@ func (r *errReader) Read(b []byte) (int, error) {
 // Stdout is the command's standard output. One goroutine reads it.
 func (p *Process) Stdout() *Output { return p.stdout }
 
+// Pid is the number of the process, and of its group.
+func (p *Process) Pid() int { return p.process.Pid }
+
 // Waited is the time in the queue before the start.
 func (p *Process) Waited() time.Duration { return p.waited }
 

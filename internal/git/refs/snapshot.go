@@ -33,7 +33,7 @@ type Head struct {
 var ErrStop = errors.New("stop")
 
 // Snapshot is a repository's refs at one moment. Immutable; safe for concurrent use. Its methods fail only when packed-refs
-// is damaged (Corrupt). Hidden refs are absent from all of them but EachHidden, but a symbolic ref that leads to one is there, as with git.
+// is damaged (Corrupt). Hidden refs are absent from all of them but EachHidden and Unhidden, but a symbolic ref that leads to one is there, as with git.
 type Snapshot struct {
 	loose      []*entry // sorted by name; broken ones too, as they hide packed refs
 	packed     *packed  // nil: none
@@ -132,6 +132,16 @@ func (s *Snapshot) EachHidden(fn func(Ref) error) error {
 		}
 		return fn(ref)
 	})
+}
+
+// Unhidden is the same snapshot with nothing hidden.
+func (s *Snapshot) Unhidden() *Snapshot {
+	if s.hidden == nil {
+		return s
+	}
+	all := *s
+	all.hidden = nil
+	return &all
 }
 
 // visible is fn for the refs that are not hidden.

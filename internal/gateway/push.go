@@ -1,0 +1,128 @@
+package gateway
+
+import (
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/klauspost/compress/gzip"
+
+	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+)
+
+const (
+	typePushAdvertisement = "application/x-git-receive-pack-advertisement"
+	typePushRequest       = "application/x-git-receive-pack-request"
+	typePushResult        = "application/x-git-receive-pack-result"
+)
+
+// pushHead is what a push's body may have beside its pack, in bytes: git itself refuses a pack that is too large, and says so.
+const pushHead = 64 << 20
+
+// pushRefs answers the first request of a push.
+func (e *exchange) pushRefs() {
+	if !e.may(auth.Write) {
+		return
+	}
+	seat, err := e.Small.Enter()
+	if err != nil {
+		e.fail(err)
+		return
+	}
+	seat.Stay()
+	e.w.Header().Set("Content-Type", typePushAdvertisement)
+	e.reply = newReply(e, seat, &body{ended: true})
+	defer seat.Leave()
+	// Git leaves the line away for clients that ask for version 2, of which there is none for pushes: they could not make sense of the rest.
+	e.reply.before = pktline.AppendFlush(pktline.AppendLine(nil, "# service=git-receive-pack"))
+	session := e.session()
+	session.Service = protocol.ReceivePack
+	e.push = true
+	e.relay(e.reply, func(n Node) (protocol.Outcome, error) {
+		return n.Advertise(e.r.Context(), e.repo, session, e.reply)
+	})
+	e.finish()
+}
+
+// receivePack takes a push. It is not taken twice: once a byte of it was read, no other node is asked, nor the same one again.
+func (e *exchange) receivePack(path string) {
+	if !e.method(http.MethodPost) || !e.repository(path) {
+		return
+	}
+	e.op = opPush
+	if !e.may(auth.Write) {
+		return
+	}
+	if ct := e.r.Header.Get("Content-Type"); ct != typePushRequest {
+		e.refuse(http.StatusUnsupportedMediaType, "bad content type; a git client sends "+typePushRequest)
+		return
+	}
+	body, err := e.pushBody()
+	if err != nil {
+		e.fail(err)
+		return
+	}
+	defer body.Close()
+	seat, err := e.Bulk.Enter()
+	if err != nil {
+		e.fail(err)
+		return
+	}
+	defer seat.Leave()
+	e.w.Header().Set("Content-Type", typePushResult)
+	e.reply = newReply(e, seat, body)
+	session := e.session()
+	session.Service = protocol.ReceivePack
+	e.push = true
+	e.relay(e.reply, func(n Node) (protocol.Outcome, error) {
+		return n.ReceivePack(e.r.Context(), e.repo, session, e.pusher(), body, e.reply)
+	})
+	e.finish()
+}
+
+// pusher is who pushes, as hooks and logs are told.
+func (e *exchange) pusher() protocol.Pusher {
+	host, _, err := net.SplitHostPort(e.r.RemoteAddr)
+	if err != nil {
+		host = e.r.RemoteAddr
+	}
+	return protocol.Pusher{Name: e.id.Name, Address: host}
+}
+
+// pushBody is the body of a push: it streams, is never held, and may take long as a whole, as long as it comes.
+func (e *exchange) pushBody() (*body, error) {
+	limit := int64(math.MaxInt64)
+	if e.MaxPush > 0 && e.MaxPush < math.MaxInt64-pushHead {
+		limit = e.MaxPush + pushHead
+	}
+	raw := io.Reader(&patient{r: e.r.Body, control: http.NewResponseController(e.w), stall: e.ReadStall, end: time.Now().Add(e.pushTime())})
+	b := &body{memory: e.Memory}
+	switch encoding := strings.ToLower(e.r.Header.Get("Content-Encoding")); encoding {
+	case "", "identity":
+	case "gzip", "x-gzip":
+		b.gzip = gzipReaders.Get().(*gzip.Reader)
+		if err := b.gzip.Reset(raw); err != nil {
+			b.Close()
+			return nil, fault.Wrap(fault.Invalid, "the request's body is no gzip stream", err)
+		}
+		raw = b.gzip
+	default:
+		return nil, fault.New(fault.Invalid, "unknown content encoding %.40q; gzip is understood", encoding)
+	}
+	b.unpacked = unpacked{r: raw, left: limit, limit: limit, free: math.MaxInt64}
+	return b, nil
+}
+
+// pushTime bounds the time that a push's body may take.
+func (e *exchange) pushTime() time.Duration {
+	if e.PushTime > 0 {
+		return e.PushTime
+	}
+	return 24 * time.Hour
+}

@@ -1,0 +1,48 @@
+package receivepack
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+// Metrics counts pushes.
+type Metrics struct {
+	pushes  *prometheus.CounterVec
+	seconds prometheus.Histogram
+	updates *prometheus.CounterVec
+	bytes   prometheus.Counter
+}
+
+// NewMetrics makes counters that start at zero.
+func NewMetrics() *Metrics {
+	return &Metrics{
+		pushes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_pushes_total", Help: "Pushes by result: ok, or the kind of error. One whose refs were all refused is ok.",
+		}, []string{"result"}),
+		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "packhorse_push_seconds", Help: "Time of pushes, from the first byte of the request to the last of the report.",
+			Buckets: []float64{.01, .03, .1, .3, 1, 3, 10, 30, 100, 300, 1000},
+		}),
+		updates: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_push_updates_total", Help: "Refs that pushes asked to change: changed, or refused.",
+		}, []string{"result"}),
+		bytes: prometheus.NewCounter(prometheus.CounterOpts{Name: "packhorse_push_bytes_total", Help: "Bytes that git was given of pushes."}),
+	}
+}
+
+// Collectors lists what to register.
+func (m *Metrics) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.pushes, m.seconds, m.updates, m.bytes}
+}
+
+func (m *Metrics) done(err error, took time.Duration) {
+	result := "ok"
+	if err != nil {
+		result = fault.KindOf(err).String()
+	}
+	m.pushes.WithLabelValues(result).Inc()
+	m.seconds.Observe(took.Seconds())
+}

@@ -1,0 +1,173 @@
+package receivepack
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+)
+
+const (
+	// maxReport bounds a report in bytes: a line for each of the commands, which are bounded too.
+	maxReport = 2 * maxHead
+	// maxWaiting bounds what git says to people while the client still sends; more is dropped.
+	maxWaiting = 256 << 10
+)
+
+// output passes on what git says, but keeps its report back.
+type output struct {
+	reply    protocol.Reply
+	sideband bool            // the client takes packets with a band
+	report   bool            // the client takes a report
+	after    <-chan struct{} // nil, or nothing is written before it is closed
+	waiting  []byte          // packets until then
+	kept     []byte          // the report: packets, without a band
+	begun    bool            // something was written
+}
+
+// copy reads git's output to its end.
+func (o *output) copy(stdout io.Reader) error {
+	packets := pktline.NewReader(stdout)
+	for {
+		kind, data, err := packets.Next()
+		if err == io.EOF {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if kind != pktline.Data || len(data) == 0 {
+			if !o.sideband {
+				o.kept = append(o.kept, "0000"...)
+			}
+			continue // the flush at the end is ours to send
+		}
+		if err := o.packet(data); err != nil {
+			return err
+		}
+	}
+}
+
+func (o *output) packet(data []byte) error {
+	band := pktline.Band(data[0])
+	switch {
+	case !o.sideband:
+		o.kept = pktline.Append(o.kept, data)
+	case band == pktline.BandData && len(data) > 1:
+		o.kept = append(o.kept, data[1:]...)
+	default: // text for people, and packets that only tell that git is still at work
+		return o.pass(data)
+	}
+	if len(o.kept) > maxReport {
+		return fault.New(fault.Internal, "the report of a push is too long")
+	}
+	return nil
+}
+
+// pass sends a packet at once, or as soon as the client has sent all.
+func (o *output) pass(data []byte) error {
+	if o.after != nil {
+		select {
+		case <-o.after:
+		default:
+			if len(o.waiting)+len(data) < maxWaiting && len(data) > 1 {
+				o.waiting = pktline.Append(o.waiting, data)
+			}
+			return nil
+		}
+	}
+	o.waiting = pktline.Append(o.waiting, data)
+	return o.flush()
+}
+
+// say sends text for people, if the client has a place for it.
+func (o *output) say(text string) error {
+	if !o.sideband || text == "" {
+		return nil
+	}
+	o.waiting = pktline.AppendBand(o.waiting, pktline.BandProgress, text)
+	return o.flush()
+}
+
+func (o *output) flush() error {
+	b := o.waiting
+	o.waiting = nil
+	if err := o.write(b); err != nil {
+		return err
+	}
+	if err := o.reply.Flush(); err != nil {
+		return &protocol.BrokenReply{Err: err}
+	}
+	return nil
+}
+
+func (o *output) write(b []byte) error {
+	if len(b) == 0 {
+		return nil
+	}
+	o.begun = true
+	if _, err := o.reply.Write(b); err != nil {
+		if _, told := errors.AsType[*fault.Error](err); told {
+			return err // the request turned out to be damaged
+		}
+		return &protocol.BrokenReply{Err: err}
+	}
+	return nil
+}
+
+// finish sends the report and the end.
+func (o *output) finish() error {
+	b := o.waiting
+	o.waiting = nil
+	switch {
+	case o.sideband:
+		if o.report {
+			b = pktline.AppendBand(b, pktline.BandData, o.kept)
+		}
+		b = pktline.AppendFlush(b)
+	case o.report:
+		b = append(b, o.kept...)
+	}
+	return o.write(b)
+}
+
+// fail tells the client why there is no report, if the answer has begun and has a place for it.
+func (o *output) fail(err error) error {
+	if _, broken := errors.AsType[*protocol.BrokenReply](err); broken || !o.begun || !o.sideband {
+		return err
+	}
+	message := strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, fault.Message(err))
+	b := pktline.AppendBand(o.waiting, pktline.BandError, message[:min(len(message), 1000)]+"\n")
+	o.waiting = nil
+	if broken := o.write(b); broken != nil {
+		return broken
+	}
+	return &protocol.ToldClient{Err: err}
+}
+
+// results reads the report (gitprotocol-pack(5), "Report Status"): the refs of which it says that they were changed. It is whole if it ends
+// with a flush packet.
+func (o *output) results() (changed map[string]bool, whole bool) {
+	changed = make(map[string]bool)
+	packets := pktline.NewReader(bytes.NewReader(o.kept))
+	for {
+		kind, line, err := packets.Line()
+		if err != nil {
+			return changed, false
+		}
+		if kind != pktline.Data {
+			return changed, true
+		}
+		if name, ok := bytes.CutPrefix(line, []byte("ok ")); ok {
+			changed[string(name)] = true
+		}
+	}
+}

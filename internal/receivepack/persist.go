@@ -1,0 +1,55 @@
+package receivepack
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+// persist brings to the disk what git leaves to the file system: git syncs files and not the directories that they are in, so that a pack
+// or a ref may be gone after a loss of power although its bytes are there. Objects come first: a ref must not be there without what it names.
+func (p *pushing) persist(ctx context.Context, done []Update) error {
+	common := p.target.Common
+	var dirs []string
+	seen := make(map[string]bool)
+	add := func(dir string) {
+		if !seen[dir] {
+			seen[dir] = true
+			dirs = append(dirs, dir)
+		}
+	}
+	if p.request.pushes() {
+		add(filepath.Join(common, "objects/pack"))
+	}
+	if tables := filepath.Join(common, "reftable"); isDir(tables) {
+		add(tables)
+	} else {
+		for _, u := range done {
+			for dir := filepath.Dir(filepath.Join(common, string(u.Ref))); len(dir) > len(common); dir = filepath.Dir(dir) {
+				if seen[dir] {
+					break
+				}
+				add(dir)
+			}
+		}
+		add(common) // packed-refs
+	}
+	for _, dir := range dirs {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := p.sync(dir); err != nil && !errors.Is(err, fs.ErrNotExist) { // git removes a directory with its last ref
+			return fault.Wrap(fault.Unavailable, "the refs were changed, but may be lost if the machine fails now", err)
+		}
+	}
+	return nil
+}
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}

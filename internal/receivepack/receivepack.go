@@ -1,0 +1,120 @@
+package receivepack
+
+import (
+	"context"
+	"crypto/rand"
+	"io"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/repo"
+)
+
+// ClassReceive is the class of git commands that take pushes.
+const ClassReceive process.Class = "receive"
+
+// Options says how pushes are taken.
+type Options struct {
+	Runner *process.Runner // with limits for ClassReceive, and for ClassHook if there are hooks; nil: no push is taken
+	Agent  string          // how the server names itself
+
+	MaxSize     int64 // bytes of a pack; 0: no limit. A repository's own lower limit holds.
+	MaxCommands int   // refs that one push may change; 0: 100,000
+	MaxOptions  int   // push options; 0: none may be sent
+	SessionID   bool  // where a repository says nothing: whether sessions have IDs
+
+	Decider  Decider  // nil: nobody else is asked
+	Recorder Recorder // nil: nothing is recorded
+
+	Metrics *Metrics     // nil: not counted
+	Log     *slog.Logger // nil: none
+}
+
+// Server takes pushes. Safe for concurrent use.
+type Server struct {
+	options Options
+	metrics *Metrics
+	log     *slog.Logger
+	heads   chan int64                           // one token: the bytes that requests hold
+	sync    func(path string) error              // syncDir; another one in tests
+	env     []string                             // added to git's environment; of tests
+	started func(repo *repo.Repo, pid int) error // unless nil, of tests
+}
+
+// New makes a Server.
+func New(o Options) *Server {
+	if o.MaxCommands == 0 {
+		o.MaxCommands = 100_000
+	}
+	s := &Server{options: o, metrics: o.Metrics, log: o.Log, heads: make(chan int64, 1), sync: syncDir}
+	if s.metrics == nil {
+		s.metrics = NewMetrics()
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	s.heads <- 0
+	return s
+}
+
+// Target is a repository that is pushed to.
+type Target struct {
+	*repo.Repo
+	Path git.RepoPath // as the client named it
+	// Changed, unless nil, is told which refs came to be changed, before the client is.
+	Changed func(ctx context.Context, done []Update)
+}
+
+// Serve takes one push: all that a client says after the advertisement. An error that comes before anything was written can be rendered as
+// the transport likes; after a protocol.ToldClient the client knows; after any other error what was sent is no whole answer.
+//
+// In a session with state the request is read until the client has said all, and who serves it ends the stream after Serve returns: a Read
+// may be pending until then. In one without state nothing is read after the return, and nothing written before the request was read to its end.
+func (s *Server) Serve(ctx context.Context, t Target, session protocol.Session, pusher protocol.Pusher, request io.Reader, reply protocol.Reply) (
+	outcome protocol.Outcome, err error) {
+	start := time.Now()
+	defer func() { s.metrics.done(err, time.Since(start)) }()
+	if s.options.Runner == nil {
+		return outcome, errOff()
+	}
+	policy, err := t.PushPolicy()
+	if err != nil {
+		return outcome, err
+	}
+	in := s.newReader(request)
+	defer in.release()
+	asked, err := in.read(t.Format, s.offersOptions(policy))
+	outcome.Parse = time.Since(start)
+	if err != nil {
+		return outcome, err
+	}
+	if len(asked.commands) == 0 { // the probe of a client that is about to send much, or nothing to push
+		if session.Stateless {
+			reply.Length(0)
+		}
+		return outcome, nil
+	}
+	outcome.Command, outcome.Agent, outcome.Session = protocol.CommandPush, asked.agent, asked.session
+	outcome.Refs = len(asked.commands)
+	p := &pushing{
+		Server: s, target: t, policy: policy, request: asked, outcome: &outcome,
+		push: &Push{ID: rand.Text(), Repo: t.Path, Pusher: pusher, Options: asked.options, Updates: asked.updates()},
+		out:  output{reply: reply, sideband: asked.sideband, report: asked.report},
+	}
+	err = p.serve(ctx, in.rest(asked), session.Stateless)
+	return outcome, err
+}
+
+// syncDir brings a directory's entries to the disk.
+func syncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}

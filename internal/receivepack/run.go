@@ -1,0 +1,239 @@
+package receivepack
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/repo"
+)
+
+const (
+	// grace is how long git has for removing its locks and its quarantine when a push is given up.
+	grace     = 10 * time.Second
+	retryPush = 5 * time.Second
+)
+
+// pushing is one push on its way.
+type pushing struct {
+	*Server
+	target  Target
+	policy  *repo.PushPolicy
+	request *asked
+	push    *Push
+	out     output
+	outcome *protocol.Outcome
+	before  *refs.Snapshot // nil until git is about to run
+}
+
+// serve runs git receive-pack and sends its report once what it did is on disk and everybody knows of it.
+func (p *pushing) serve(ctx context.Context, request io.Reader, stateless bool) error {
+	var record Record
+	if p.options.Recorder != nil {
+		var err error
+		if record, err = p.options.Recorder.Begin(p.push); err != nil {
+			return fault.Wrap(fault.Unavailable, "the push cannot be recorded, so it is not taken", err)
+		}
+	}
+	usage, err := p.run(ctx, request, stateless)
+	p.outcome.Wait, p.outcome.ChildCPU, p.outcome.ChildMaxRSS = usage.Queue, usage.User+usage.System, usage.MaxRSS
+	// From here on the push is done or not, whether the client waits for it or has gone.
+	settle, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleLimit)
+	defer cancel()
+	if failed := p.settle(settle, record, err); err == nil {
+		err = failed
+	}
+	if err != nil {
+		return p.out.fail(err)
+	}
+	return p.out.finish()
+}
+
+// settleLimit bounds what is done after git has ended.
+const settleLimit = time.Minute
+
+// settle sees to it that what was done is on disk, recorded, and known.
+func (p *pushing) settle(ctx context.Context, record Record, failed error) error {
+	done, err := p.done(ctx, failed)
+	if err == nil && len(done) > 0 {
+		err = p.persist(ctx, done)
+	}
+	if record != nil {
+		if ended := record.End(done); ended != nil && err == nil {
+			err = fault.Wrap(fault.Unavailable, "the refs were changed, but what has to follow could not be recorded", ended)
+		}
+	}
+	p.metrics.updates.WithLabelValues("changed").Add(float64(len(done)))
+	p.metrics.updates.WithLabelValues("refused").Add(float64(len(p.request.commands) - len(done)))
+	if len(done) > 0 && p.target.Changed != nil {
+		p.target.Changed(ctx, done)
+	}
+	return err
+}
+
+// run runs git to its end and keeps its report.
+func (p *pushing) run(ctx context.Context, request io.Reader, stateless bool) (process.Usage, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	before, err := p.target.Refs.Snapshot(ctx)
+	if err != nil {
+		return process.Usage{}, err
+	}
+	f := newFeed(request)
+	child, err := p.options.Runner.Start(ctx, process.Command{
+		Class: ClassReceive, Subcommand: "receive-pack", Args: p.arguments(), Env: p.env, Stdin: f.out, Grace: grace,
+	})
+	if err != nil {
+		return process.Usage{}, err
+	}
+	p.before = before.Unhidden()
+	go f.run()
+	if stateless {
+		p.out.after = f.done // nothing may be written while the request is being read
+	}
+	if p.started != nil {
+		_ = p.started(p.target.Repo, child.Pid())
+	}
+	err = p.out.copy(child.Stdout())
+	broken, _ := errors.AsType[*protocol.BrokenReply](err)
+	if err != nil {
+		child.Kill()
+	}
+	f.out.Close() // git reads no more
+	usage, exit := child.Wait()
+	if stateless {
+		<-f.done // a client that sends on is heard out, for as long as it may take for that
+	}
+	p.metrics.bytes.Add(float64(f.n.Load()))
+	switch {
+	case broken != nil:
+		return usage, err
+	case exit != nil:
+		p.log.LogAttrs(ctx, slog.LevelInfo, "git failed to take a push", slog.String("repository", p.push.Repo.String()), slog.Any("error", exit))
+		return usage, exitError(exit)
+	}
+	return usage, err
+}
+
+// exitError keeps of what git said when it failed only what a client may see.
+func exitError(err error) error {
+	if kind := fault.KindOf(err); kind == fault.Internal {
+		return &fault.Error{Kind: kind, Msg: "git could not take the push; the server's log says more", Err: err}
+	}
+	return err
+}
+
+// arguments is the command line. Nothing in it comes from a client.
+//
+// What git keeps of a push is on disk before a ref names it, and the ref is before the report: core.fsync. A pack is kept as it is, and never
+// unpacked into loose objects (receive.unpackLimit): two files to sync instead of up to a hundred in as many directories, of which git
+// syncs none; maintenance packs many small packs into one. What comes is checked whatever the repository says (receive.fsckObjects), and
+// a working tree is never written to: its filters are programs.
+func (p *pushing) arguments() []string {
+	var args []string
+	set := func(key, value string) { args = append(args, "-c", key+"="+value) }
+	set("safe.directory", "*") // whose repositories these are is the operator's business
+	set("core.fsync", "objects,derived-metadata,reference")
+	set("core.fsyncMethod", "fsync")
+	set("receive.fsckObjects", "true")
+	set("transfer.fsckObjects", "true")
+	set("receive.unpackLimit", "1")
+	set("receive.autogc", "false")
+	set("receive.maxInputSize", strconv.FormatInt(p.maxSize(), 10))
+	set("receive.advertisePushOptions", strconv.FormatBool(p.offersOptions(p.policy)))
+	if p.policy.UpdateCurrent {
+		set("receive.denyCurrentBranch", "refuse")
+	}
+	return append(args, "receive-pack", "--stateless-rpc", p.target.Dir)
+}
+
+func (p *pushing) maxSize() int64 {
+	limit, own := p.options.MaxSize, p.policy.MaxSize
+	if limit == 0 || own > 0 && own < limit {
+		return own
+	}
+	return limit
+}
+
+// feed reads the request on a goroutine of its own, as git may end while a client still sends.
+type feed struct {
+	source io.Reader
+	in     *io.PipeWriter
+	out    *io.PipeReader // what git reads
+	n      atomic.Int64   // bytes that git was given
+	done   chan struct{}  // closed when nothing is read any more
+}
+
+func newFeed(source io.Reader) *feed {
+	f := &feed{source: source, done: make(chan struct{})}
+	f.out, f.in = io.Pipe()
+	return f
+}
+
+func (f *feed) run() {
+	defer close(f.done)
+	_, err := io.CopyBuffer(f, struct{ io.Reader }{f.source}, make([]byte, readSize))
+	f.in.CloseWithError(err) // nil is the end
+}
+
+// Write is for run.
+func (f *feed) Write(b []byte) (int, error) {
+	n, err := f.in.Write(b)
+	f.n.Add(int64(n))
+	return n, err
+}
+
+// done tells which updates came to be: what the report says, and where there is none, what the refs say.
+func (p *pushing) done(ctx context.Context, failed error) ([]Update, error) {
+	if p.before == nil {
+		return nil, nil
+	}
+	asked := p.request.updates()
+	told, whole := p.out.results()
+	if failed == nil && whole {
+		done := make([]Update, 0, len(asked))
+		for _, u := range asked {
+			if told[string(u.Ref)] {
+				done = append(done, u)
+			}
+		}
+		return done, nil
+	}
+	after, err := p.target.Refs.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	done := make([]Update, 0, len(asked))
+	for _, u := range asked {
+		was, err := value(p.before, u.Ref)
+		if err != nil {
+			return nil, err
+		}
+		is, err := value(after.Unhidden(), u.Ref)
+		if err != nil {
+			return nil, err
+		}
+		if was != is && (is == u.New || is.IsZero() && u.New.IsZero()) {
+			done = append(done, u)
+		}
+	}
+	return done, nil
+}
+
+// value is what a ref names; zero if there is none.
+func value(snapshot *refs.Snapshot, name git.RefName) (git.ObjectID, error) {
+	ref, ok, err := snapshot.Lookup(name)
+	if err != nil || !ok {
+		return git.ObjectID{}, err
+	}
+	return ref.ID, nil
+}

@@ -1,0 +1,218 @@
+package receivepack
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/repo"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// world is a repository that is pushed to, behind a front of a few lines.
+type world struct {
+	*gittest.Repo
+	t      *testing.T
+	server *Server
+	url    string
+
+	mu   sync.Mutex
+	done []Update // as Changed was told
+	errs []error  // of Serve
+}
+
+// newWorld makes an empty repository that takes pushes; init goes to git init.
+func newWorld(t *testing.T, o Options, init ...string) *world {
+	t.Helper()
+	return worldAt(t, o, gittest.Init(t, init...))
+}
+
+func worldAt(t *testing.T, o Options, r *gittest.Repo) *world {
+	t.Helper()
+	runner, err := process.New(process.Options{Classes: map[process.Class]process.Limits{
+		ClassReceive: {Slots: 8, Queue: 100, Time: 10 * time.Minute},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Runner, o.Agent = runner, "test"
+	if o.MaxOptions == 0 {
+		o.MaxOptions = 10
+	}
+	w := &world{Repo: r, t: t, server: New(o)}
+	front := httptest.NewServer(http.HandlerFunc(w.serve))
+	w.url = front.URL + "/repo.git"
+	t.Cleanup(func() {
+		front.Close()
+		if err := runner.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+// open opens the repository as each request does.
+func (w *world) open() *repo.Repo {
+	w.t.Helper()
+	r, err := repo.Open(w.Dir, repo.Options{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { r.Close() })
+	return r
+}
+
+func (w *world) target() Target {
+	path, _ := git.ParseRepoPath("team/app")
+	return Target{Repo: w.open(), Path: path, Changed: func(_ context.Context, done []Update) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.done = append(w.done, done...)
+	}}
+}
+
+func (w *world) failed(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.errs = append(w.errs, err)
+}
+
+// changed is what Changed was told, as text.
+func (w *world) changed() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var all []string
+	for _, u := range w.done {
+		all = append(all, fmt.Sprintf("%s %.7s %.7s", u.Ref, u.Old, u.New))
+	}
+	return strings.Join(all, "\n")
+}
+
+var tester = protocol.Pusher{Name: "tester", Address: "192.0.2.1"}
+
+// serve is as much of the smart HTTP protocol as a push needs.
+func (w *world) serve(rw http.ResponseWriter, r *http.Request) {
+	out := &recorder{w: rw}
+	version := protocol.ParseVersion(r.Header.Get("Git-Protocol"))
+	session := protocol.Session{Service: protocol.ReceivePack, Version: version, Stateless: true}
+	var err error
+	if strings.HasSuffix(r.URL.Path, "/info/refs") {
+		if r.URL.Query().Get("service") != "git-receive-pack" {
+			http.Error(rw, "only pushes", http.StatusForbidden)
+			return
+		}
+		rw.Header().Set("Content-Type", "application/x-git-receive-pack-advertisement")
+		out.before = pktline.AppendFlush(pktline.AppendLine(nil, "# service=git-receive-pack"))
+		_, err = w.server.Advertise(r.Context(), w.open(), session, "", out)
+	} else {
+		rw.Header().Set("Content-Type", "application/x-git-receive-pack-result")
+		out.body = r.Body
+		_, err = w.server.Serve(r.Context(), w.target(), session, tester, r.Body, out)
+	}
+	if err != nil {
+		w.failed(err)
+		if out.written == 0 {
+			http.Error(rw, fault.Message(err), http.StatusServiceUnavailable)
+		}
+	}
+}
+
+// recorder is a Reply in memory, or on its way to a client.
+type recorder struct {
+	bytes.Buffer
+	w       http.ResponseWriter // may be nil
+	body    io.Reader           // read to its end before the first byte is written
+	before  []byte
+	written int
+	onWrite func(p []byte)
+}
+
+func (r *recorder) Length(int64) {}
+func (r *recorder) Bulk() error  { return nil }
+func (r *recorder) Flush() error { return nil }
+
+func (r *recorder) Write(p []byte) (int, error) {
+	if r.written == 0 && r.body != nil {
+		_, _ = io.Copy(io.Discard, r.body)
+	}
+	if r.onWrite != nil {
+		r.onWrite(p)
+	}
+	r.written += len(p)
+	if r.w == nil {
+		return r.Buffer.Write(p)
+	}
+	if r.before != nil {
+		_, _ = r.w.Write(r.before)
+		r.before = nil
+	}
+	return r.w.Write(p)
+}
+
+// clone makes a repository with a first commit that can push to the world.
+func (w *world) clone() *gittest.Repo {
+	w.t.Helper()
+	format := w.Git("rev-parse", "--show-object-format")
+	c := gittest.InitAt(w.t, filepath.Join(w.t.TempDir(), "client.git"), "--object-format="+format)
+	c.Git("update-ref", "refs/heads/main", c.Commit("first").String())
+	return c
+}
+
+// push runs git push; it gives what git printed.
+func (w *world) push(c *gittest.Repo, args ...string) (string, error) {
+	w.t.Helper()
+	cmd := exec.Command("git", append([]string{"push", w.url}, args...)...)
+	cmd.Dir, cmd.Env = c.Dir, gittest.Env()
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+func (w *world) mustPush(c *gittest.Repo, args ...string) string {
+	w.t.Helper()
+	out, err := w.push(c, args...)
+	if err != nil {
+		w.t.Fatalf("push %q: %v\n%s", args, err, out)
+	}
+	return out
+}
+
+// refs lists the repository's refs.
+func (w *world) refs() string {
+	w.t.Helper()
+	return w.Git("for-each-ref", "--format=%(refname) %(objectname)")
+}
+
+// clean fails if a push left something behind.
+func (w *world) clean() {
+	w.t.Helper()
+	err := filepath.WalkDir(w.Dir, func(path string, _ os.DirEntry, err error) error {
+		name := filepath.Base(path)
+		if strings.HasSuffix(name, ".lock") || strings.HasSuffix(name, ".keep") || strings.HasPrefix(name, "tmp_") || strings.HasPrefix(name, "incoming-") {
+			w.t.Errorf("a push left %s", path)
+		}
+		return err
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.Git("fsck", "--strict")
+}

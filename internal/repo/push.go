@@ -1,0 +1,66 @@
+package repo
+
+import (
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// PushPolicy is what a repository's own config says about pushes as far as somebody beside git has to know it (git-config(1), receive.*,
+// http.receivepack). Nil pointers: it says nothing.
+type PushPolicy struct {
+	Atomic        bool  // receive.advertiseAtomic
+	OffsetDeltas  bool  // repack.useDeltaBaseOffset
+	Options       *bool // receive.advertisePushOptions
+	SessionID     *bool // transfer.advertiseSID
+	MaxSize       int64 // receive.maxInputSize, bytes; 0: no limit
+	UpdateCurrent bool  // receive.denyCurrentBranch is updateInstead: a push would write into a working tree
+
+	hidden hideRules
+}
+
+// Hides tells whether a ref is hidden from those who push.
+func (p *PushPolicy) Hides(name git.RefName) bool { return p.hidden.hides(name) }
+
+// PushPolicy tells what the config says about pushes. Errors: Denied if it turns them off, or has hooks of its own, which git would run;
+// Corrupt for a value that git would not take either.
+func (r *Repo) PushPolicy() (*PushPolicy, error) {
+	p := &PushPolicy{Atomic: true, OffsetDeltas: true}
+	allowed := true
+	for _, v := range r.settings.variables {
+		var err error
+		switch v.key {
+		case "http.receivepack":
+			err = v.readBool(&allowed)
+		case "receive.advertiseatomic":
+			err = v.readBool(&p.Atomic)
+		case "repack.usedeltabaseoffset":
+			err = v.readBool(&p.OffsetDeltas)
+		case "receive.advertisepushoptions":
+			p.Options = new(bool)
+			err = v.readBool(p.Options)
+		case "transfer.advertisesid":
+			p.SessionID = new(bool)
+			err = v.readBool(p.SessionID)
+		case "receive.maxinputsize":
+			var n uint64
+			n, err = v.unsigned()
+			p.MaxSize = int64(min(n, 1<<62))
+		case "receive.denycurrentbranch":
+			p.UpdateCurrent = strings.EqualFold(v.value, "updateInstead")
+		}
+		if err == nil && strings.HasPrefix(v.key, "hook.") {
+			err = fault.New(fault.Denied, "the repository's config has hooks (%.80s); pushes to it are refused", v.key)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	if !allowed {
+		return nil, fault.New(fault.Denied, "pushing to this repository is turned off (http.receivepack)")
+	}
+	var err error
+	p.hidden, err = hiddenRefs(r.settings, hidePush)
+	return p, err
+}
