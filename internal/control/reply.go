@@ -26,12 +26,15 @@ type reply struct {
 	ctx     context.Context
 	seat    *admit.Seat
 	caller  string
-	request *request
+	request *request     // nil: of a push, whose answer goes on the call
+	whole   func() error // waits until the request is whole, before the answer begins
+	state   bool         // of a session with state: answers follow each other
 	send    func(*packhorsev1.Answer) error
 
 	road    string               // which one was named; "" for none
 	begun   bool                 // something of the answer has left
-	channel *sidechannel.Channel // the road, if it is one
+	claimed *sidechannel.Channel // the road, if it is one
+	channel *sidechannel.Channel // the same, if it is the answer's
 	sender  *sidechannel.Sender  // of the channel; nil until the first byte
 	abort   func() bool          // stops the channel's watch over ctx
 	buf     *[maxData]byte       // nil until needed
@@ -39,23 +42,39 @@ type reply struct {
 	bytes   bulk.Tally           // those of buf are not sent yet
 }
 
-func newReply(ctx context.Context, s *Server, seat *admit.Seat, caller string, request *request, send func(*packhorsev1.Answer) error) *reply {
-	return &reply{Server: s, ctx: ctx, seat: seat, caller: caller, request: request, send: send}
+func newReply(ctx context.Context, x *exchange, seat *admit.Seat, request *request, send func(*packhorsev1.Answer) error) *reply {
+	r := &reply{Server: x.Server, ctx: ctx, seat: seat, caller: x.caller, request: request, state: !x.session.Stateless, send: send}
+	if r.whole = request.end; request == nil {
+		r.whole = func() error { return nil }
+	}
+	return r
 }
 
 // Length announces the length of the whole answer. It leaves with the first byte.
-func (r *reply) Length(n int64) { r.bytes.Announce(n) }
+func (r *reply) Length(n int64) {
+	if !r.state {
+		r.bytes.Announce(n)
+	}
+}
 
 // Bulk moves the call from the small lane to the bulk lane, and has the caller name the road.
 func (r *reply) Bulk() error {
+	if r.request == nil {
+		return nil
+	}
 	if r.request.short {
 		return errLong
 	}
-	if err := r.request.end(); err != nil {
+	if err := r.whole(); err != nil {
 		return err
 	}
 	if err := r.seat.Move(r.Server.Bulk); err != nil {
 		return err
+	}
+	if r.state {
+		if err := r.flush(); err != nil {
+			return err
+		}
 	}
 	road, err := r.ask()
 	if err != nil {
@@ -66,15 +85,9 @@ func (r *reply) Bulk() error {
 		r.road = "inband"
 		return nil
 	case *packhorsev1.Road_Channel:
-		if r.Channels == nil {
-			return fault.New(fault.Invalid, "this node has no side channels")
-		}
 		r.road = "channel"
-		if r.channel, err = r.Channels.Claim(r.ctx, road.Channel.GetName(), road.Channel.GetTransfer(), r.caller); err != nil {
-			return ofRoad(err)
-		}
-		r.abort = context.AfterFunc(r.ctx, r.channel.Abort)
-		return nil
+		r.channel, err = r.claim(road.Channel)
+		return err
 	}
 	return fault.New(fault.Invalid, "this node does not know the road that the caller named")
 }
@@ -84,7 +97,7 @@ func ofRoad(err error) error {
 	if fault.Is(err, fault.Cancelled) || fault.Is(err, fault.Deadline) {
 		return err
 	}
-	return fault.Wrap(fault.Unavailable, "the side channel for the answer cannot be used; try again", err)
+	return fault.Wrap(fault.Unavailable, "the side channel cannot be used; try again", err)
 }
 
 // out begins the answer on the channel.
@@ -193,7 +206,7 @@ func (r *reply) begin() error {
 	if r.begun {
 		return nil
 	}
-	if err := r.request.end(); err != nil {
+	if err := r.whole(); err != nil {
 		return err
 	}
 	r.begun = true
@@ -244,12 +257,12 @@ func (r *reply) commit(whole bool) error {
 // close leaves the lane and counts. It is called whatever happened.
 func (r *reply) close() {
 	r.seat.Leave()
-	if r.channel != nil {
+	if r.claimed != nil {
 		r.abort()
 		if r.ctx.Err() != nil {
-			r.channel.Abort() // an answer that ended with a word for the client waits for nobody to acknowledge it
+			r.claimed.Abort() // an answer that ended with a word for the client waits for nobody to acknowledge it
 		}
-		r.channel.Release() // closes it, if the answer has not ended well
+		r.claimed.Release() // closes it, if what it carried has not ended well
 	}
 	if r.buf != nil {
 		dataBuffers.Put(r.buf)

@@ -3,6 +3,7 @@ package control
 import (
 	"errors"
 	"io"
+	"slices"
 
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -20,16 +21,17 @@ const (
 
 // request reads what a Git client sent out of the messages of a call.
 type request struct {
-	receive func() (*packhorsev1.RequestData, *packhorsev1.Road, error)
-	limit   int64         // bytes in all
-	memory  *admit.Budget // for what is beyond freeData; nil where no data may come
-	held    int64         // bytes of the budget
-	skipped bool          // nobody keeps what comes now
-	data    []byte
-	taken   int64 // bytes received
-	last    bool  // nothing follows
-	short   bool  // its answer has to be short
-	err     error // what was wrong with it
+	receive  func() (*packhorsev1.RequestData, *packhorsev1.Road, error)
+	stateful bool          // it goes on while it is answered
+	limit    int64         // bytes in all
+	memory   *admit.Budget // for what is beyond freeData; nil where no data may come
+	held     int64         // bytes of the budget
+	skipped  bool          // nobody keeps what comes now
+	data     []byte
+	taken    int64 // bytes received
+	last     bool  // nothing follows
+	short    bool  // its answer has to be short
+	err      error // what was wrong with it
 }
 
 // take is called with one part after all before it have been read.
@@ -49,8 +51,11 @@ func (r *request) take(part *packhorsev1.RequestData) error {
 	return r.err
 }
 
-// ahead receives the beginning, in almost all cases all of it.
+// ahead receives the beginning, in almost all cases all of it. A client that waits for its answer sends no more before it.
 func (r *request) ahead() error {
+	if r.stateful {
+		return nil
+	}
 	var ahead []byte
 	for len(ahead) < aheadData {
 		err := r.fill()
@@ -111,6 +116,9 @@ func (r *request) Read(p []byte) (int, error) {
 
 // end reads to the end of the request. What stands there is of no interest, but it has to be whole.
 func (r *request) end() error {
+	if r.stateful {
+		return nil
+	}
 	r.skipped = true
 	for {
 		if err := r.fill(); errors.Is(err, io.EOF) && r.err == nil {
@@ -122,9 +130,17 @@ func (r *request) end() error {
 	}
 }
 
-// road waits for the road that the caller names. No part of the request may follow it.
+// road waits for the road that the caller names. No part of the request may follow it, unless it goes on while it is answered; then, what
+// comes first is kept.
 func (r *request) road() (*packhorsev1.Road, error) {
 	data, road, err := r.receive()
+	for r.stateful && err == nil && data != nil && len(r.data) <= aheadData {
+		kept := r.data
+		if err = r.take(data); err == nil {
+			r.data = slices.Concat(kept, r.data)
+			data, road, err = r.receive()
+		}
+	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}

@@ -136,7 +136,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r.Header.Del("Authorization")
 	r.Header.Set(callerHeader, caller)
 	controller := http.NewResponseController(w)
-	if r.Body != nil && r.Body != http.NoBody {
+	// Who pushes may count objects for long before the first byte; the gateway knows how long is too long.
+	push := r.ProtoMajor == 2 && r.URL.Path == packhorsev1connect.TransferServiceReceivePackProcedure
+	if r.Body != nil && r.Body != http.NoBody && !push {
 		body := newImpatientBody(r, controller, s.Stall)
 		defer body.end()
 		r.Body = body

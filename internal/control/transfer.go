@@ -3,8 +3,10 @@ package control
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"time"
 
 	"connectrpc.com/connect"
@@ -36,7 +38,7 @@ func (t *transfers) Advertise(ctx context.Context, stream *connect.BidiStream[pa
 	if start == nil {
 		return noStart(io.EOF)
 	}
-	if err := served(start.GetSession()); err != nil {
+	if err := served(start.GetSession(), protocol.UploadPack, protocol.ReceivePack); err != nil {
 		return err
 	}
 	request := &request{last: true, receive: func() (*packhorsev1.RequestData, *packhorsev1.Road, error) {
@@ -47,12 +49,13 @@ func (t *transfers) Advertise(ctx context.Context, stream *connect.BidiStream[pa
 	return t.exchange(ctx, "advertise", stream.RequestHeader().Get(callerHeader), start.GetRepository(), start.GetSession(), request, send, t.advertise)
 }
 
-// served refuses services that there are none of.
-func served(session *packhorsev1.Session) error {
-	if s := session.GetService(); s != "" && s != "git-upload-pack" {
-		return connect.NewError(connect.CodeUnimplemented, errors.New("only git-upload-pack is served"))
+// served refuses services other than these, of which the first is what an empty name stands for.
+func served(session *packhorsev1.Session, services ...protocol.Service) error {
+	service := protocol.Service(session.GetService())
+	if service == "" || slices.Contains(services, service) {
+		return nil
 	}
-	return nil
+	return connect.NewError(connect.CodeUnimplemented, fmt.Errorf("%.40q is no service that is served here", service))
 }
 
 // advertise serves an advertisement, which is known to be urgent.
@@ -71,7 +74,10 @@ func (t *transfers) UploadPack(ctx context.Context, stream *connect.BidiStream[p
 	if start == nil {
 		return noStart(io.EOF)
 	}
-	request := &request{limit: t.MaxRequest, memory: t.Memory, receive: func() (*packhorsev1.RequestData, *packhorsev1.Road, error) {
+	if err := served(start.GetSession(), protocol.UploadPack); err != nil {
+		return err
+	}
+	request := &request{stateful: start.GetSession().GetStateful(), limit: t.MaxRequest, memory: t.Memory, receive: func() (*packhorsev1.RequestData, *packhorsev1.Road, error) {
 		m, err := stream.Receive()
 		return m.GetData(), m.GetRoad(), err
 	}}
@@ -104,7 +110,11 @@ func (t *transfers) Short(ctx context.Context, r *connect.Request[packhorsev1.Sh
 	if len(data) > maxShortRequest {
 		return nil, fault.New(fault.Invalid, "the request is longer than the %d bytes of a short one", maxShortRequest)
 	}
-	if err := served(r.Msg.GetSession()); err != nil {
+	services := []protocol.Service{protocol.UploadPack}
+	if r.Msg.Data == nil {
+		services = append(services, protocol.ReceivePack)
+	}
+	if err := served(r.Msg.GetSession(), services...); err != nil {
 		return nil, err
 	}
 	request := &request{data: data, last: true, short: true}
@@ -165,13 +175,15 @@ func (s *Server) exchange(ctx context.Context, operation, caller, path string, s
 	if session.GetVersion() > uint32(protocol.V2) {
 		return fault.New(fault.Invalid, "git's protocol has no version %d", session.GetVersion())
 	}
-	x.session = protocol.Session{Version: protocol.Version(session.GetVersion()), Stateless: true}
+	x.session = protocol.Session{
+		Service: protocol.Service(session.GetService()), Version: protocol.Version(session.GetVersion()), Stateless: !session.GetStateful(),
+	}
 	seat, err := s.Small.Enter()
 	if err != nil {
 		return err
 	}
 	start := time.Now()
-	x.reply = newReply(ctx, s, seat, caller, request, send)
+	x.reply = newReply(ctx, x, seat, request, send)
 	defer x.reply.close()
 	ended := false
 	defer func() {

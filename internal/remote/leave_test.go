@@ -75,7 +75,7 @@ func TestLeavingReadsNothing(t *testing.T) {
 		<-call.receiving
 		cancel()
 	}()
-	_, err := n.transfer(ctx, noReply{io.Discard}, func(context.Context, *link) (connect.StreamingClientConn, roadMessage, error) {
+	_, err := n.transfer(ctx, noReply{io.Discard}, nil, func(context.Context, *link) (connect.StreamingClientConn, roadMessage, error) {
 		return call, func(*packhorsev1.Road) any { return nil }, nil
 	})
 	if !fault.Is(err, fault.Cancelled) || call.together.Load() || !call.closed.Load() {

@@ -4,12 +4,34 @@ import (
 	"context"
 	"io"
 
-	"github.com/packhorse-git/packhorse/internal/fault"
+	"connectrpc.com/connect"
+
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
-// ReceivePack takes a push.
-func (n *Node) ReceivePack(context.Context, git.RepoPath, protocol.Session, protocol.Pusher, io.Reader, protocol.Reply) (protocol.Outcome, error) {
-	return protocol.Outcome{}, fault.New(fault.Denied, "this server does not accept pushes")
+// ReceivePack takes a push. The request is not read before the node has let the push in: until then another node may be asked. It goes through
+// user space here: what is read of it comes out of net/http's body or an SSH channel, of which the kernel knows nothing.
+func (n *Node) ReceivePack(ctx context.Context, repo git.RepoPath, session protocol.Session, pusher protocol.Pusher, request io.Reader, reply protocol.Reply) (
+	o protocol.Outcome, err error) {
+	defer func() { n.Metrics.called(n.Name, err) }()
+	session.Service = protocol.ReceivePack
+	up := newUpload(request, session, func(d *packhorsev1.RequestData) any {
+		return &packhorsev1.ReceivePackRequest{Part: &packhorsev1.ReceivePackRequest_Data{Data: d}}
+	})
+	up.push = true
+	return n.transfer(ctx, reply, up, func(ctx context.Context, l *link) (connect.StreamingClientConn, roadMessage, error) {
+		stream, err := l.transfers.ReceivePack(ctx).Conn()
+		if err != nil {
+			return nil, nil, err
+		}
+		n.authorize(stream.RequestHeader())
+		err = stream.Send(&packhorsev1.ReceivePackRequest{Part: &packhorsev1.ReceivePackRequest_Start{Start: &packhorsev1.ReceivePackStart{
+			Repository: repo.String(), Session: sessionMessage(session), Pusher: &packhorsev1.Pusher{Name: pusher.Name, Address: pusher.Address},
+		}}})
+		return stream, func(r *packhorsev1.Road) any {
+			return &packhorsev1.ReceivePackRequest{Part: &packhorsev1.ReceivePackRequest_Road{Road: r}}
+		}, err
+	})
 }

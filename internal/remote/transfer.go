@@ -35,7 +35,7 @@ func (n *Node) Advertise(ctx context.Context, repo git.RepoPath, session protoco
 			return o, err
 		}
 	}
-	return n.transfer(ctx, reply, func(ctx context.Context, l *link) (connect.StreamingClientConn, roadMessage, error) {
+	return n.transfer(ctx, reply, nil, func(ctx context.Context, l *link) (connect.StreamingClientConn, roadMessage, error) {
 		stream, err := l.transfers.Advertise(ctx).Conn()
 		if err != nil {
 			return nil, nil, err
@@ -50,13 +50,13 @@ func (n *Node) Advertise(ctx context.Context, repo git.RepoPath, session protoco
 	})
 }
 
-// UploadPack answers one request of a session. All of the request is sent before the answer is looked at.
+// UploadPack answers one request of a session. Of a stateless one all of the request is sent before the answer is looked at.
 func (n *Node) UploadPack(ctx context.Context, repo git.RepoPath, session protocol.Session, request io.Reader, reply protocol.Reply) (
 	o protocol.Outcome, err error) {
 	defer func() { n.Metrics.called(n.Name, err) }()
 	buf := requestBuffers.Get().(*[firstData]byte)
 	defer requestBuffers.Put(buf)
-	parts := &requestParts{request: request, buf: buf}
+	parts := &requestParts{request: request, buf: buf, stateful: !session.Stateless}
 	first, err := parts.next()
 	if err != nil {
 		return o, err
@@ -66,7 +66,13 @@ func (n *Node) UploadPack(ctx context.Context, repo git.RepoPath, session protoc
 			return o, err
 		}
 	}
-	return n.transfer(ctx, reply, func(ctx context.Context, l *link) (connect.StreamingClientConn, roadMessage, error) {
+	var rest *upload
+	if !session.Stateless && !first.Last {
+		rest = newUpload(request, session, func(d *packhorsev1.RequestData) any {
+			return &packhorsev1.UploadPackRequest{Part: &packhorsev1.UploadPackRequest_Data{Data: d}}
+		})
+	}
+	return n.transfer(ctx, reply, rest, func(ctx context.Context, l *link) (connect.StreamingClientConn, roadMessage, error) {
 		stream, err := l.transfers.UploadPack(ctx).Conn()
 		if err != nil {
 			return nil, nil, err
@@ -81,7 +87,7 @@ func (n *Node) UploadPack(ctx context.Context, repo git.RepoPath, session protoc
 }
 
 func sessionMessage(s protocol.Session) *packhorsev1.Session {
-	return &packhorsev1.Session{Version: uint32(s.Version)}
+	return &packhorsev1.Session{Version: uint32(s.Version), Service: string(s.Service), Stateful: !s.Stateless}
 }
 
 // requestError is an error of the client's request.
@@ -91,15 +97,20 @@ func (e requestError) Unwrap() error { return e.error }
 
 // requestParts cuts a client's request into the parts that messages carry.
 type requestParts struct {
-	request io.Reader
-	buf     *[firstData]byte
-	part    packhorsev1.RequestData
+	request  io.Reader
+	buf      *[firstData]byte
+	stateful bool            // what has come is a part: the client may send no more before it has its answer
+	call     context.Context // nothing more is read once it has ended; nil: all is read
+	part     packhorsev1.RequestData
 }
 
 // next gives the next part, which is good until the one after it.
 func (p *requestParts) next() (*packhorsev1.RequestData, error) {
 	k, err := 0, error(nil)
-	for m := 0; k < len(p.buf) && err == nil; k += m { // not io.ReadFull: it hides a request that was cut off
+	for m := 0; k < len(p.buf) && err == nil && (k == 0 || !p.stateful); k += m { // not io.ReadFull: it hides a request that was cut off
+		if p.call != nil && p.call.Err() != nil {
+			return nil, p.call.Err()
+		}
 		m, err = p.request.Read(p.buf[k:])
 	}
 	if err != nil && err != io.EOF {
@@ -109,10 +120,10 @@ func (p *requestParts) next() (*packhorsev1.RequestData, error) {
 	return &p.part, nil
 }
 
-// sendRequest sends the start and the whole request.
+// sendRequest sends the start and the whole request, or what there is of that of a session with state.
 func sendRequest(stream connect.StreamingClientConn, start *packhorsev1.UploadPackStart, parts *requestParts) error {
 	err := stream.Send(&packhorsev1.UploadPackRequest{Part: &packhorsev1.UploadPackRequest_Start{Start: start}})
-	for err == nil && !parts.part.Last {
+	for err == nil && !parts.part.Last && !parts.stateful {
 		var data *packhorsev1.RequestData
 		if data, err = parts.next(); err == nil {
 			err = stream.Send(&packhorsev1.UploadPackRequest{Part: &packhorsev1.UploadPackRequest_Data{Data: data}})
@@ -128,8 +139,8 @@ type roadMessage func(*packhorsev1.Road) any
 // that it had all; to give the call up then would cost the side channel, and call a whole answer a cancelled one.
 const hangUp = 50 * time.Millisecond
 
-// transfer runs one session: begin opens the call and sends the request.
-func (n *Node) transfer(caller context.Context, reply protocol.Reply,
+// transfer runs one session: begin opens the call and sends the request, but for what is uploaded while the answer may come.
+func (n *Node) transfer(caller context.Context, reply protocol.Reply, up *upload,
 	begin func(context.Context, *link) (connect.StreamingClientConn, roadMessage, error)) (protocol.Outcome, error) {
 	if s := n.state.Load(); !s.reachable {
 		return protocol.Outcome{}, s.err
@@ -171,13 +182,23 @@ func (n *Node) transfer(caller context.Context, reply protocol.Reply,
 	if err != nil && !errors.Is(err, io.EOF) { // after io.EOF the node's answer says more
 		return protocol.Outcome{}, n.failed(caller, err)
 	}
-	r := &relay{node: n, pool: l.pool, ctx: caller, call: ctx, leave: leave, whole: &whole, stream: stream, road: road, reply: reply, part: parts.Get().(*part)}
+	r := &relay{
+		node: n, pool: l.pool, ctx: caller, call: ctx, leave: leave, whole: &whole, stream: stream, road: road, up: up, reply: reply, part: parts.Get().(*part),
+	}
 	defer func() {
 		if cap(r.part.buf) <= 2*fullData {
 			parts.Put(r.part)
 		}
 	}()
-	err = r.run()
+	if up == nil {
+		err = r.run()
+		return r.outcome, err
+	}
+	up.relay = r
+	if !up.push {
+		up.start()
+	}
+	err = up.end(r.run())
 	return r.outcome, err
 }
 
@@ -206,6 +227,7 @@ type relay struct {
 	whole   *atomic.Bool      // the client has all of the answer, and may go
 	stream  connect.StreamingClientConn
 	road    roadMessage
+	up      *upload // nil: the request was sent
 	reply   protocol.Reply
 	part    *part
 	outcome protocol.Outcome
@@ -227,7 +249,7 @@ func (r *relay) run() error {
 			if o, ok := faultrpc.Detail[*packhorsev1.Outcome](err); ok {
 				r.outcome = outcomeOf(o)
 			}
-			return r.node.failed(r.ctx, err)
+			return r.failed(err)
 		}
 		if r.part.other == nil {
 			if err := r.write(r.part.data); err != nil {
@@ -244,6 +266,10 @@ func (r *relay) run() error {
 			}
 			r.hasLength, r.length = true, int64(p.Length)
 		case *packhorsev1.Answer_Bulk:
+			if r.up != nil && r.up.push {
+				err = r.up.start()
+				break
+			}
 			var end *packhorsev1.End
 			if end, err = r.nameRoad(); end != nil {
 				return r.end(end)
@@ -279,10 +305,13 @@ func (r *relay) begin() {
 
 // write sends bytes that came inside the call to the client. What the node did not wait to fill up it wants to be seen.
 func (r *relay) write(p []byte) error {
+	if err := r.up.whole(); err != nil {
+		return err
+	}
 	r.begin()
 	n, err := r.reply.Write(p)
 	r.count(int64(n))
-	if err == nil && r.bulk && len(p) < fullData {
+	if err == nil && (r.bulk || r.up != nil) && len(p) < fullData {
 		err = r.reply.Flush()
 	}
 	if err != nil {
@@ -305,7 +334,7 @@ const fullData = 128 << 10
 // nameRoad lets the client's side refuse a long answer, and tells the node how it is to come. If that is a channel, the answer's bytes are
 // relayed, and the last part is returned.
 func (r *relay) nameRoad() (*packhorsev1.End, error) {
-	if r.bulk || r.sent > 0 {
+	if r.bulk || r.sent > 0 && (r.up == nil || !r.up.stateful) {
 		return nil, r.cut(errors.New("a long answer was asked for where none may be"))
 	}
 	if err := r.reply.Bulk(); err != nil {
@@ -320,6 +349,10 @@ func (r *relay) nameRoad() (*packhorsev1.End, error) {
 
 // send names the road.
 func (r *relay) send(road *packhorsev1.Road) error {
+	if r.up != nil {
+		r.up.mu.Lock()
+		defer r.up.mu.Unlock()
+	}
 	if err := r.stream.Send(r.road(road)); err != nil && !errors.Is(err, io.EOF) { // after io.EOF the node's answer says more
 		return r.node.failed(r.ctx, err)
 	}

@@ -28,7 +28,10 @@ type Session struct {
 	// Git's protocol version: 0, 1 or 2.
 	Version uint32 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	// The service of an advertisement: "git-upload-pack" (also if empty) or "git-receive-pack".
-	Service       string `protobuf:"bytes,2,opt,name=service,proto3" json:"service,omitempty"`
+	Service string `protobuf:"bytes,2,opt,name=service,proto3" json:"service,omitempty"`
+	// Both sides talk in turn on one stream, as over SSH: the request ends when it is understood, not before its answer begins. Otherwise it is one
+	// exchange that repeats what was said before, as over HTTP.
+	Stateful      bool `protobuf:"varint,3,opt,name=stateful,proto3" json:"stateful,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -75,6 +78,13 @@ func (x *Session) GetService() string {
 		return x.Service
 	}
 	return ""
+}
+
+func (x *Session) GetStateful() bool {
+	if x != nil {
+		return x.Stateful
+	}
+	return false
 }
 
 type AdvertiseRequest struct {
@@ -650,6 +660,7 @@ type ReceivePackRequest struct {
 	//
 	//	*ReceivePackRequest_Start
 	//	*ReceivePackRequest_Data
+	//	*ReceivePackRequest_Road
 	Part          isReceivePackRequest_Part `protobuf_oneof:"part"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -710,6 +721,15 @@ func (x *ReceivePackRequest) GetData() *RequestData {
 	return nil
 }
 
+func (x *ReceivePackRequest) GetRoad() *Road {
+	if x != nil {
+		if x, ok := x.Part.(*ReceivePackRequest_Road); ok {
+			return x.Road
+		}
+	}
+	return nil
+}
+
 type isReceivePackRequest_Part interface {
 	isReceivePackRequest_Part()
 }
@@ -720,21 +740,27 @@ type ReceivePackRequest_Start struct {
 }
 
 type ReceivePackRequest_Data struct {
-	// More of the client's request, if the road is this call.
+	// The client's request, if its road is this call.
 	Data *RequestData `protobuf:"bytes,2,opt,name=data,proto3,oneof"`
+}
+
+type ReceivePackRequest_Road struct {
+	// The answer to Answer.bulk: how the client's request travels.
+	Road *Road `protobuf:"bytes,3,opt,name=road,proto3,oneof"`
 }
 
 func (*ReceivePackRequest_Start) isReceivePackRequest_Part() {}
 
 func (*ReceivePackRequest_Data) isReceivePackRequest_Part() {}
 
+func (*ReceivePackRequest_Road) isReceivePackRequest_Part() {}
+
 type ReceivePackStart struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The repository's path below the node's root.
-	Repository string   `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
-	Session    *Session `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
-	// How the client's request, and the answer, travel.
-	Road          *Road `protobuf:"bytes,3,opt,name=road,proto3" json:"road,omitempty"`
+	Repository    string   `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
+	Session       *Session `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
+	Pusher        *Pusher  `protobuf:"bytes,3,opt,name=pusher,proto3" json:"pusher,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -783,11 +809,66 @@ func (x *ReceivePackStart) GetSession() *Session {
 	return nil
 }
 
-func (x *ReceivePackStart) GetRoad() *Road {
+func (x *ReceivePackStart) GetPusher() *Pusher {
 	if x != nil {
-		return x.Road
+		return x.Pusher
 	}
 	return nil
+}
+
+// Pusher is who pushes, as hooks and logs are told.
+type Pusher struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Letters, digits and "._-@+", at most 128 bytes; empty if nobody knows.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The client's IP address; empty if it has none.
+	Address       string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Pusher) Reset() {
+	*x = Pusher{}
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pusher) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pusher) ProtoMessage() {}
+
+func (x *Pusher) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pusher.ProtoReflect.Descriptor instead.
+func (*Pusher) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Pusher) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Pusher) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
 }
 
 type ReceivePackResponse struct {
@@ -799,7 +880,7 @@ type ReceivePackResponse struct {
 
 func (x *ReceivePackResponse) Reset() {
 	*x = ReceivePackResponse{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[12]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -811,7 +892,7 @@ func (x *ReceivePackResponse) String() string {
 func (*ReceivePackResponse) ProtoMessage() {}
 
 func (x *ReceivePackResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[12]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -824,7 +905,7 @@ func (x *ReceivePackResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReceivePackResponse.ProtoReflect.Descriptor instead.
 func (*ReceivePackResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{12}
+	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ReceivePackResponse) GetAnswer() *Answer {
@@ -834,7 +915,7 @@ func (x *ReceivePackResponse) GetAnswer() *Answer {
 	return nil
 }
 
-// Road is how bulk bytes travel.
+// Road is how bulk bytes travel: an answer's, or a push's request.
 type Road struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Road:
@@ -848,7 +929,7 @@ type Road struct {
 
 func (x *Road) Reset() {
 	*x = Road{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[13]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -860,7 +941,7 @@ func (x *Road) String() string {
 func (*Road) ProtoMessage() {}
 
 func (x *Road) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[13]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -873,7 +954,7 @@ func (x *Road) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Road.ProtoReflect.Descriptor instead.
 func (*Road) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{13}
+	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Road) GetRoad() isRoad_Road {
@@ -932,7 +1013,7 @@ type Channel struct {
 
 func (x *Channel) Reset() {
 	*x = Channel{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[14]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -944,7 +1025,7 @@ func (x *Channel) String() string {
 func (*Channel) ProtoMessage() {}
 
 func (x *Channel) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[14]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -957,7 +1038,7 @@ func (x *Channel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Channel.ProtoReflect.Descriptor instead.
 func (*Channel) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{14}
+	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Channel) GetName() string {
@@ -982,7 +1063,7 @@ type InBand struct {
 
 func (x *InBand) Reset() {
 	*x = InBand{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[15]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -994,7 +1075,7 @@ func (x *InBand) String() string {
 func (*InBand) ProtoMessage() {}
 
 func (x *InBand) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[15]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1007,7 +1088,7 @@ func (x *InBand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InBand.ProtoReflect.Descriptor instead.
 func (*InBand) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{15}
+	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{16}
 }
 
 // Answer is one part of a node's answer.
@@ -1026,7 +1107,7 @@ type Answer struct {
 
 func (x *Answer) Reset() {
 	*x = Answer{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[16]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1038,7 +1119,7 @@ func (x *Answer) String() string {
 func (*Answer) ProtoMessage() {}
 
 func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[16]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1051,7 +1132,7 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answer.ProtoReflect.Descriptor instead.
 func (*Answer) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{16}
+	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Answer) GetPart() isAnswer_Part {
@@ -1113,7 +1194,7 @@ type Answer_Data struct {
 
 type Answer_Bulk struct {
 	// A pack, or something else that is long, is about to come: name the road for it. At most once. Nothing comes before it but
-	// the length.
+	// the length. Of a push: send the request, by the road that you name.
 	Bulk *Bulk `protobuf:"bytes,3,opt,name=bulk,proto3,oneof"`
 }
 
@@ -1138,7 +1219,7 @@ type Bulk struct {
 
 func (x *Bulk) Reset() {
 	*x = Bulk{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[17]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1150,7 +1231,7 @@ func (x *Bulk) String() string {
 func (*Bulk) ProtoMessage() {}
 
 func (x *Bulk) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[17]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1163,7 +1244,7 @@ func (x *Bulk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bulk.ProtoReflect.Descriptor instead.
 func (*Bulk) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{17}
+	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{18}
 }
 
 // End says how the answer ended.
@@ -1180,7 +1261,7 @@ type End struct {
 
 func (x *End) Reset() {
 	*x = End{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[18]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1192,7 +1273,7 @@ func (x *End) String() string {
 func (*End) ProtoMessage() {}
 
 func (x *End) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[18]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1205,7 +1286,7 @@ func (x *End) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use End.ProtoReflect.Descriptor instead.
 func (*End) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{18}
+	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *End) GetOutcome() *Outcome {
@@ -1263,7 +1344,7 @@ type Outcome struct {
 
 func (x *Outcome) Reset() {
 	*x = Outcome{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[19]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1275,7 +1356,7 @@ func (x *Outcome) String() string {
 func (*Outcome) ProtoMessage() {}
 
 func (x *Outcome) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[19]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1288,7 +1369,7 @@ func (x *Outcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Outcome.ProtoReflect.Descriptor instead.
 func (*Outcome) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{19}
+	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Outcome) GetCommand() string {
@@ -1421,10 +1502,11 @@ var File_packhorse_v1_transfer_proto protoreflect.FileDescriptor
 
 const file_packhorse_v1_transfer_proto_rawDesc = "" +
 	"\n" +
-	"\x1bpackhorse/v1/transfer.proto\x12\fpackhorse.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18packhorse/v1/fault.proto\"=\n" +
+	"\x1bpackhorse/v1/transfer.proto\x12\fpackhorse.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18packhorse/v1/fault.proto\"Y\n" +
 	"\aSession\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x18\n" +
-	"\aservice\x18\x02 \x01(\tR\aservice\"z\n" +
+	"\aservice\x18\x02 \x01(\tR\aservice\x12\x1a\n" +
+	"\bstateful\x18\x03 \x01(\bR\bstateful\"z\n" +
 	"\x10AdvertiseRequest\x124\n" +
 	"\x05start\x18\x01 \x01(\v2\x1c.packhorse.v1.AdvertiseStartH\x00R\x05start\x12(\n" +
 	"\x04road\x18\x02 \x01(\v2\x12.packhorse.v1.RoadH\x00R\x04roadB\x06\n" +
@@ -1462,17 +1544,21 @@ const file_packhorse_v1_transfer_proto_rawDesc = "" +
 	"\rShortResponse\x12\x12\n" +
 	"\x04long\x18\x01 \x01(\bR\x04long\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\x12#\n" +
-	"\x03end\x18\x03 \x01(\v2\x11.packhorse.v1.EndR\x03end\"\x85\x01\n" +
+	"\x03end\x18\x03 \x01(\v2\x11.packhorse.v1.EndR\x03end\"\xaf\x01\n" +
 	"\x12ReceivePackRequest\x126\n" +
 	"\x05start\x18\x01 \x01(\v2\x1e.packhorse.v1.ReceivePackStartH\x00R\x05start\x12/\n" +
-	"\x04data\x18\x02 \x01(\v2\x19.packhorse.v1.RequestDataH\x00R\x04dataB\x06\n" +
-	"\x04part\"\x8b\x01\n" +
+	"\x04data\x18\x02 \x01(\v2\x19.packhorse.v1.RequestDataH\x00R\x04data\x12(\n" +
+	"\x04road\x18\x03 \x01(\v2\x12.packhorse.v1.RoadH\x00R\x04roadB\x06\n" +
+	"\x04part\"\x91\x01\n" +
 	"\x10ReceivePackStart\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
 	"repository\x12/\n" +
-	"\asession\x18\x02 \x01(\v2\x15.packhorse.v1.SessionR\asession\x12&\n" +
-	"\x04road\x18\x03 \x01(\v2\x12.packhorse.v1.RoadR\x04road\"C\n" +
+	"\asession\x18\x02 \x01(\v2\x15.packhorse.v1.SessionR\asession\x12,\n" +
+	"\x06pusher\x18\x03 \x01(\v2\x14.packhorse.v1.PusherR\x06pusher\"6\n" +
+	"\x06Pusher\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\"C\n" +
 	"\x13ReceivePackResponse\x12,\n" +
 	"\x06answer\x18\x01 \x01(\v2\x14.packhorse.v1.AnswerR\x06answer\"r\n" +
 	"\x04Road\x121\n" +
@@ -1535,7 +1621,7 @@ func file_packhorse_v1_transfer_proto_rawDescGZIP() []byte {
 	return file_packhorse_v1_transfer_proto_rawDescData
 }
 
-var file_packhorse_v1_transfer_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_packhorse_v1_transfer_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_packhorse_v1_transfer_proto_goTypes = []any{
 	(*Session)(nil),             // 0: packhorse.v1.Session
 	(*AdvertiseRequest)(nil),    // 1: packhorse.v1.AdvertiseRequest
@@ -1549,60 +1635,62 @@ var file_packhorse_v1_transfer_proto_goTypes = []any{
 	(*ShortResponse)(nil),       // 9: packhorse.v1.ShortResponse
 	(*ReceivePackRequest)(nil),  // 10: packhorse.v1.ReceivePackRequest
 	(*ReceivePackStart)(nil),    // 11: packhorse.v1.ReceivePackStart
-	(*ReceivePackResponse)(nil), // 12: packhorse.v1.ReceivePackResponse
-	(*Road)(nil),                // 13: packhorse.v1.Road
-	(*Channel)(nil),             // 14: packhorse.v1.Channel
-	(*InBand)(nil),              // 15: packhorse.v1.InBand
-	(*Answer)(nil),              // 16: packhorse.v1.Answer
-	(*Bulk)(nil),                // 17: packhorse.v1.Bulk
-	(*End)(nil),                 // 18: packhorse.v1.End
-	(*Outcome)(nil),             // 19: packhorse.v1.Outcome
-	(*Fault)(nil),               // 20: packhorse.v1.Fault
-	(*durationpb.Duration)(nil), // 21: google.protobuf.Duration
+	(*Pusher)(nil),              // 12: packhorse.v1.Pusher
+	(*ReceivePackResponse)(nil), // 13: packhorse.v1.ReceivePackResponse
+	(*Road)(nil),                // 14: packhorse.v1.Road
+	(*Channel)(nil),             // 15: packhorse.v1.Channel
+	(*InBand)(nil),              // 16: packhorse.v1.InBand
+	(*Answer)(nil),              // 17: packhorse.v1.Answer
+	(*Bulk)(nil),                // 18: packhorse.v1.Bulk
+	(*End)(nil),                 // 19: packhorse.v1.End
+	(*Outcome)(nil),             // 20: packhorse.v1.Outcome
+	(*Fault)(nil),               // 21: packhorse.v1.Fault
+	(*durationpb.Duration)(nil), // 22: google.protobuf.Duration
 }
 var file_packhorse_v1_transfer_proto_depIdxs = []int32{
 	2,  // 0: packhorse.v1.AdvertiseRequest.start:type_name -> packhorse.v1.AdvertiseStart
-	13, // 1: packhorse.v1.AdvertiseRequest.road:type_name -> packhorse.v1.Road
+	14, // 1: packhorse.v1.AdvertiseRequest.road:type_name -> packhorse.v1.Road
 	0,  // 2: packhorse.v1.AdvertiseStart.session:type_name -> packhorse.v1.Session
-	16, // 3: packhorse.v1.AdvertiseResponse.answer:type_name -> packhorse.v1.Answer
+	17, // 3: packhorse.v1.AdvertiseResponse.answer:type_name -> packhorse.v1.Answer
 	5,  // 4: packhorse.v1.UploadPackRequest.start:type_name -> packhorse.v1.UploadPackStart
 	6,  // 5: packhorse.v1.UploadPackRequest.data:type_name -> packhorse.v1.RequestData
-	13, // 6: packhorse.v1.UploadPackRequest.road:type_name -> packhorse.v1.Road
+	14, // 6: packhorse.v1.UploadPackRequest.road:type_name -> packhorse.v1.Road
 	0,  // 7: packhorse.v1.UploadPackStart.session:type_name -> packhorse.v1.Session
 	6,  // 8: packhorse.v1.UploadPackStart.data:type_name -> packhorse.v1.RequestData
-	16, // 9: packhorse.v1.UploadPackResponse.answer:type_name -> packhorse.v1.Answer
+	17, // 9: packhorse.v1.UploadPackResponse.answer:type_name -> packhorse.v1.Answer
 	0,  // 10: packhorse.v1.ShortRequest.session:type_name -> packhorse.v1.Session
-	18, // 11: packhorse.v1.ShortResponse.end:type_name -> packhorse.v1.End
+	19, // 11: packhorse.v1.ShortResponse.end:type_name -> packhorse.v1.End
 	11, // 12: packhorse.v1.ReceivePackRequest.start:type_name -> packhorse.v1.ReceivePackStart
 	6,  // 13: packhorse.v1.ReceivePackRequest.data:type_name -> packhorse.v1.RequestData
-	0,  // 14: packhorse.v1.ReceivePackStart.session:type_name -> packhorse.v1.Session
-	13, // 15: packhorse.v1.ReceivePackStart.road:type_name -> packhorse.v1.Road
-	16, // 16: packhorse.v1.ReceivePackResponse.answer:type_name -> packhorse.v1.Answer
-	14, // 17: packhorse.v1.Road.channel:type_name -> packhorse.v1.Channel
-	15, // 18: packhorse.v1.Road.in_band:type_name -> packhorse.v1.InBand
-	17, // 19: packhorse.v1.Answer.bulk:type_name -> packhorse.v1.Bulk
-	18, // 20: packhorse.v1.Answer.end:type_name -> packhorse.v1.End
-	19, // 21: packhorse.v1.End.outcome:type_name -> packhorse.v1.Outcome
-	20, // 22: packhorse.v1.End.fault:type_name -> packhorse.v1.Fault
-	21, // 23: packhorse.v1.Outcome.parse:type_name -> google.protobuf.Duration
-	21, // 24: packhorse.v1.Outcome.negotiate:type_name -> google.protobuf.Duration
-	21, // 25: packhorse.v1.Outcome.wait:type_name -> google.protobuf.Duration
-	21, // 26: packhorse.v1.Outcome.first_byte:type_name -> google.protobuf.Duration
-	21, // 27: packhorse.v1.Outcome.copy:type_name -> google.protobuf.Duration
-	21, // 28: packhorse.v1.Outcome.child_cpu:type_name -> google.protobuf.Duration
-	1,  // 29: packhorse.v1.TransferService.Advertise:input_type -> packhorse.v1.AdvertiseRequest
-	4,  // 30: packhorse.v1.TransferService.UploadPack:input_type -> packhorse.v1.UploadPackRequest
-	8,  // 31: packhorse.v1.TransferService.Short:input_type -> packhorse.v1.ShortRequest
-	10, // 32: packhorse.v1.TransferService.ReceivePack:input_type -> packhorse.v1.ReceivePackRequest
-	3,  // 33: packhorse.v1.TransferService.Advertise:output_type -> packhorse.v1.AdvertiseResponse
-	7,  // 34: packhorse.v1.TransferService.UploadPack:output_type -> packhorse.v1.UploadPackResponse
-	9,  // 35: packhorse.v1.TransferService.Short:output_type -> packhorse.v1.ShortResponse
-	12, // 36: packhorse.v1.TransferService.ReceivePack:output_type -> packhorse.v1.ReceivePackResponse
-	33, // [33:37] is the sub-list for method output_type
-	29, // [29:33] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	14, // 14: packhorse.v1.ReceivePackRequest.road:type_name -> packhorse.v1.Road
+	0,  // 15: packhorse.v1.ReceivePackStart.session:type_name -> packhorse.v1.Session
+	12, // 16: packhorse.v1.ReceivePackStart.pusher:type_name -> packhorse.v1.Pusher
+	17, // 17: packhorse.v1.ReceivePackResponse.answer:type_name -> packhorse.v1.Answer
+	15, // 18: packhorse.v1.Road.channel:type_name -> packhorse.v1.Channel
+	16, // 19: packhorse.v1.Road.in_band:type_name -> packhorse.v1.InBand
+	18, // 20: packhorse.v1.Answer.bulk:type_name -> packhorse.v1.Bulk
+	19, // 21: packhorse.v1.Answer.end:type_name -> packhorse.v1.End
+	20, // 22: packhorse.v1.End.outcome:type_name -> packhorse.v1.Outcome
+	21, // 23: packhorse.v1.End.fault:type_name -> packhorse.v1.Fault
+	22, // 24: packhorse.v1.Outcome.parse:type_name -> google.protobuf.Duration
+	22, // 25: packhorse.v1.Outcome.negotiate:type_name -> google.protobuf.Duration
+	22, // 26: packhorse.v1.Outcome.wait:type_name -> google.protobuf.Duration
+	22, // 27: packhorse.v1.Outcome.first_byte:type_name -> google.protobuf.Duration
+	22, // 28: packhorse.v1.Outcome.copy:type_name -> google.protobuf.Duration
+	22, // 29: packhorse.v1.Outcome.child_cpu:type_name -> google.protobuf.Duration
+	1,  // 30: packhorse.v1.TransferService.Advertise:input_type -> packhorse.v1.AdvertiseRequest
+	4,  // 31: packhorse.v1.TransferService.UploadPack:input_type -> packhorse.v1.UploadPackRequest
+	8,  // 32: packhorse.v1.TransferService.Short:input_type -> packhorse.v1.ShortRequest
+	10, // 33: packhorse.v1.TransferService.ReceivePack:input_type -> packhorse.v1.ReceivePackRequest
+	3,  // 34: packhorse.v1.TransferService.Advertise:output_type -> packhorse.v1.AdvertiseResponse
+	7,  // 35: packhorse.v1.TransferService.UploadPack:output_type -> packhorse.v1.UploadPackResponse
+	9,  // 36: packhorse.v1.TransferService.Short:output_type -> packhorse.v1.ShortResponse
+	13, // 37: packhorse.v1.TransferService.ReceivePack:output_type -> packhorse.v1.ReceivePackResponse
+	34, // [34:38] is the sub-list for method output_type
+	30, // [30:34] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_packhorse_v1_transfer_proto_init() }
@@ -1624,12 +1712,13 @@ func file_packhorse_v1_transfer_proto_init() {
 	file_packhorse_v1_transfer_proto_msgTypes[10].OneofWrappers = []any{
 		(*ReceivePackRequest_Start)(nil),
 		(*ReceivePackRequest_Data)(nil),
+		(*ReceivePackRequest_Road)(nil),
 	}
-	file_packhorse_v1_transfer_proto_msgTypes[13].OneofWrappers = []any{
+	file_packhorse_v1_transfer_proto_msgTypes[14].OneofWrappers = []any{
 		(*Road_Channel)(nil),
 		(*Road_InBand)(nil),
 	}
-	file_packhorse_v1_transfer_proto_msgTypes[16].OneofWrappers = []any{
+	file_packhorse_v1_transfer_proto_msgTypes[17].OneofWrappers = []any{
 		(*Answer_Length)(nil),
 		(*Answer_Data)(nil),
 		(*Answer_Bulk)(nil),
@@ -1641,7 +1730,7 @@ func file_packhorse_v1_transfer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_packhorse_v1_transfer_proto_rawDesc), len(file_packhorse_v1_transfer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   20,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -55,7 +55,9 @@ type TransferServiceClient interface {
 	// Short is Advertise or UploadPack for an answer that is expected to be short, such as the one to ls-refs of a few refs: a message each way,
 	// which costs a third of the time.
 	Short(context.Context, *connect.Request[v1.ShortRequest]) (*connect.Response[v1.ShortResponse], error)
-	// ReceivePack answers a push session. Not served yet: UNIMPLEMENTED.
+	// ReceivePack takes a push. Nothing of the client's request is sent before the node asks for it (Answer.bulk); the road that the caller then
+	// names is the request's, and the answer comes on the call. On a side channel an END with a status other than 0 says that the client's request
+	// broke off. A call that ends without Answer.end leaves open whether refs have changed.
 	ReceivePack(context.Context) *connect.BidiStreamForClient[v1.ReceivePackRequest, v1.ReceivePackResponse]
 }
 
@@ -134,7 +136,9 @@ type TransferServiceHandler interface {
 	// Short is Advertise or UploadPack for an answer that is expected to be short, such as the one to ls-refs of a few refs: a message each way,
 	// which costs a third of the time.
 	Short(context.Context, *connect.Request[v1.ShortRequest]) (*connect.Response[v1.ShortResponse], error)
-	// ReceivePack answers a push session. Not served yet: UNIMPLEMENTED.
+	// ReceivePack takes a push. Nothing of the client's request is sent before the node asks for it (Answer.bulk); the road that the caller then
+	// names is the request's, and the answer comes on the call. On a side channel an END with a status other than 0 says that the client's request
+	// broke off. A call that ends without Answer.end leaves open whether refs have changed.
 	ReceivePack(context.Context, *connect.BidiStream[v1.ReceivePackRequest, v1.ReceivePackResponse]) error
 }
 
