@@ -409,9 +409,7 @@ func TestLargeRequestsShareMemory(t *testing.T) {
 		}
 		return families[0].GetMetric()[0].GetGauge().GetValue()
 	}
-	for used() == 0 { // until it is there
-		time.Sleep(time.Millisecond)
-	}
+	waitFor(t, "memory is used", func() bool { return used() > 0 })
 	second := uploadPack(t, address, &packhorsev1.RequestData{Data: make([]byte, 200<<10), Last: true})
 	if _, err := second.Receive(); connect.CodeOf(err) != connect.CodeResourceExhausted {
 		t.Errorf("beside another: %v", err)
@@ -426,34 +424,36 @@ func TestLargeRequestsShareMemory(t *testing.T) {
 	if _, err := first.Receive(); connect.CodeOf(err) == connect.CodeResourceExhausted {
 		t.Error(err)
 	}
-	for used() > 0 { // it comes back
-		time.Sleep(time.Millisecond)
-	}
+	waitFor(t, "memory comes back", func() bool { return used() == 0 })
 }
 
 // A reader that takes nothing is given up even if each message is short.
 func TestShortMessagesToWhoTakesNothing(t *testing.T) {
 	t.Parallel()
 	s, address := realPort(t, "tcp", Options{Stall: 100 * time.Millisecond})
-	failed := make(chan error, 1)
-	s.mux.HandleFunc("/mute", func(w http.ResponseWriter, _ *http.Request) {
-		for {
-			if _, err := w.Write(make([]byte, 1000)); err != nil {
-				failed <- err
-				return
+	for path, flush := range map[string]bool{"/mute": false, "/flushed": true} { // either may be what waits
+		failed := make(chan error, 1)
+		s.mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) {
+			for {
+				if _, err := w.Write(make([]byte, 1000)); err != nil {
+					failed <- err
+					return
+				}
+				if flush {
+					w.(http.Flusher).Flush()
+				}
 			}
-			w.(http.Flusher).Flush()
+		})
+		response, err := http2Client(t, "tcp", address).Get("http://" + address + path)
+		if err != nil {
+			t.Fatal(err)
 		}
-	})
-	response, err := http2Client(t, "tcp", address).Get("http://" + address + "/mute")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	select {
-	case <-failed:
-	case <-time.After(patience):
-		t.Error("it still writes")
+		defer response.Body.Close()
+		select {
+		case <-failed:
+		case <-time.After(patience):
+			t.Errorf("%s still writes", path)
+		}
 	}
 }
 
