@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"go.uber.org/goleak"
 
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
@@ -27,12 +28,20 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	binDir = dir
+	tests := func() int {
+		code := m.Run()
+		if err := goleak.Find(); code == 0 && err != nil {
+			fmt.Fprintln(os.Stderr, "left running:", err)
+			return 1
+		}
+		return code
+	}
 	if given := os.Getenv("PACKHORSE_BINARY"); given != "" { // hold a binary that was built already to the stories
 		if err := os.Symlink(given, filepath.Join(dir, "packhorse")); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		return m.Run()
+		return tests()
 	}
 	args := []string{"build", "-buildvcs=false", "-ldflags", "-X main.version=v0-test"}
 	cgo := "CGO_ENABLED=0"
@@ -45,7 +54,7 @@ func run(m *testing.M) int {
 		fmt.Fprintf(os.Stderr, "building the binary: %v\n%s", err, out)
 		return 1
 	}
-	return m.Run()
+	return tests()
 }
 
 // TestShell tells what users and operators see around the server: commands, configuration, start and end.
