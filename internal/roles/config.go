@@ -16,7 +16,7 @@ type Config struct {
 	// The directory below which the repositories lie, at any depth: bare repositories and ".git" directories. It has to exist.
 	Root string `toml:"root"`
 
-	// Where a process keeps what is its own: a lock, the pack cache, a gateway's admin socket. One process at a time uses it. Empty means
+	// Where a process keeps what is its own: a lock, the pack cache, the admin socket. One process at a time uses it. Empty means
 	// ROOT/.packhorse; for a gateway, which has no root, packhorse/gateway below $XDG_STATE_HOME or ~/.local/state.
 	State string `toml:"state"`
 

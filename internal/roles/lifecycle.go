@@ -26,6 +26,7 @@ const opsLinger = time.Second
 type server struct {
 	public  *port         // for clients; nil: none
 	control *port         // for gateways; nil: none
+	local   *port         // the control API for this machine's operator, on the admin socket; nil: none
 	node    *storage.Node // nil in a gateway
 	// ready tells whether requests can be answered.
 	ready func() error
@@ -33,7 +34,7 @@ type server struct {
 	drain func()
 	// reload, unless nil, takes the nodes and routes of a configuration that was read again. After an error everything is as it was.
 	reload func(Config) error
-	// admin, unless nil, answers on the admin socket.
+	// admin, unless nil, answers on the admin socket; see local.
 	admin http.Handler
 	// close ends what requests were served from: git processes, fills, open repositories. Called once, last.
 	close func() error
@@ -146,7 +147,7 @@ func (s *server) serve(l listeners, ended func()) *errgroup.Group {
 	for _, p := range []struct {
 		*port
 		net.Listener
-	}{{s.public, l.public}, {s.control, l.node}} {
+	}{{s.public, l.public}, {s.control, l.node}, {s.local, l.admin}} {
 		if p.port != nil && p.Listener != nil {
 			serving.Go(func() error {
 				defer ended()
@@ -180,7 +181,7 @@ func watch(l listeners, srv *server, log *slog.Logger, reg *prometheus.Registry)
 		w.serving.Go(func() error { return w.ops.Serve(l.private) })
 	}
 	w.admin = newAdminServer(srv.admin, log)
-	if l.admin != nil {
+	if l.admin != nil && srv.local == nil {
 		w.serving.Go(func() error {
 			if err := w.admin.Serve(l.admin); !errors.Is(err, http.ErrServerClosed) {
 				return fmt.Errorf("serve the admin socket: %w", err)
@@ -215,7 +216,7 @@ func drain(ctx context.Context, cfg Config, log *slog.Logger, srv *server) error
 	limit, cancel := context.WithTimeout(free, cfg.Shutdown.Grace.Duration)
 	defer cancel()
 	var ports errgroup.Group
-	for _, p := range []*port{srv.public, srv.control} {
+	for _, p := range []*port{srv.public, srv.control, srv.local} {
 		if p != nil {
 			ports.Go(func() error { return p.shutdown(limit) })
 		}

@@ -17,7 +17,7 @@ type listeners struct {
 	public  net.Listener // clients
 	node    net.Listener // gateways, control API
 	private net.Listener // metrics, health, profiles
-	admin   net.Listener // drain and the like
+	admin   net.Listener // drain and the like; of a node the control API
 }
 
 // openListeners opens what the role has. On an error nothing stays open.
@@ -42,12 +42,13 @@ func openListeners(role role, cfg Config) (l listeners, err error) {
 			return l, err
 		}
 	}
-	if role == roleGateway {
-		// Whoever holds the state directory is alone: what lies there is of a process that was killed.
-		if err = os.Remove(adminSocket(cfg.State)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return l, fmt.Errorf("remove the old admin socket: %w", err)
-		}
-		l.admin, err = listenUnix(adminSocket(cfg.State), 0o600)
+	// Whoever holds the state directory is alone: what lies there is of a process that was killed.
+	if err = os.Remove(adminSocket(cfg.State)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return l, fmt.Errorf("remove the old admin socket: %w", err)
+	}
+	l.admin, err = listenUnix(adminSocket(cfg.State), 0o600)
+	if err != nil && role != roleGateway { // as on a file system without sockets: a node serves all the same
+		l.admin, err = nil, nil
 	}
 	return l, err
 }

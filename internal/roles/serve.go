@@ -69,6 +69,11 @@ func maintainLimits() process.Limits {
 	return process.Limits{Slots: 1, Queue: 64, Nice: 10, Time: 2 * time.Hour}
 }
 
+// importLimits bound those that fetch a repository from elsewhere, for `packhorse repo import`.
+func importLimits() process.Limits {
+	return process.Limits{Slots: 1, Queue: 64, Nice: 5}
+}
+
 // newServe wires the embedded node and its gateway, bottom up.
 func newServe(cfg Config, log *slog.Logger, reg prometheus.Registerer, version string) (*server, error) {
 	lanes := newLanes(cfg, reg)

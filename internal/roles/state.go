@@ -38,6 +38,13 @@ func (s started) who() string {
 	return fmt.Sprintf("process %d, which serves %s at %s", s.PID, s.Root, s.HTTP)
 }
 
+// stateTaken is that another process has the state directory.
+type stateTaken struct{ dir, who string }
+
+func (e *stateTaken) Error() string {
+	return fmt.Sprintf("the state directory %s is in use by %s; stop it, or give this one a directory of its own with --state", e.dir, e.who)
+}
+
 // openState takes the state directory, making it if need be. If another process has it, the error names that process.
 func openState(dir string) (*state, error) {
 	if err := mkdirState(dir); err != nil {
@@ -55,7 +62,7 @@ func openState(dir string) (*state, error) {
 		if json.NewDecoder(io.LimitReader(f, 4096)).Decode(&other) == nil && other.PID != 0 {
 			who = other.who()
 		}
-		return nil, fmt.Errorf("the state directory %s is in use by %s; stop it, or give this one a directory of its own with --state", dir, who)
+		return nil, &stateTaken{dir, who}
 	}
 	if err != nil {
 		f.Close()

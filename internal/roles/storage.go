@@ -56,6 +56,7 @@ func newNodeServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, lane
 		node.Rest()
 		return errors.Join(closeSource(), node.Close())
 	}}
+	s.addLocal(cfg, log, lanes)
 	if cfg.Storage.Listen != "" {
 		if err := s.addControl(cfg, log, reg, lanes); err != nil {
 			return nil, errors.Join(err, s.close())
@@ -91,6 +92,15 @@ func (s *server) addControl(cfg Config, log *slog.Logger, reg prometheus.Registe
 		return l
 	})
 	return nil
+}
+
+// addLocal gives a node the control API on its admin socket: who may connect may administer.
+func (s *server) addLocal(cfg Config, log *slog.Logger, lanes lanes) {
+	handler := control.New(control.Options{
+		Node: s.node, Pump: lanes.pump, Small: lanes.small, Bulk: lanes.bulk, Memory: lanes.memory, Metrics: control.NewMetrics(), Log: log,
+		Lookups: cfg.Lanes.Lookups, MaxRequest: int64(cfg.HTTP.MaxBody), Stall: cfg.Storage.Stall.Duration,
+	})
+	s.local = newPort(handler.HTTPServer(), func(l net.Listener) net.Listener { return bulk.Listen(l, lanes.pump, cfg.Storage.Stall.Duration) })
 }
 
 // trust is what proves who is who between a gateway and a node, at either end; what was not configured is nil.

@@ -49,7 +49,7 @@ func (n *Node) Create(ctx context.Context, path git.RepoPath, want NewRepository
 	if err := n.vacant(ctx, name); err != nil { // before anything is made; it is looked at again
 		return d, err
 	}
-	made, err := n.make(ctx, name, want)
+	made, err := n.make(ctx, name, func(ctx context.Context, dir string) error { return n.initialise(ctx, dir, want) })
 	if !made {
 		return d, err
 	}
@@ -140,14 +140,14 @@ func (n *Node) vacant(ctx context.Context, name git.RepoPath) error {
 	return nil
 }
 
-// make makes a repository beside its place and moves it there. It may be made, and yet there is an error: it is not known to be on disk.
-func (n *Node) make(ctx context.Context, name git.RepoPath, want NewRepository) (made bool, err error) {
+// make has a repository made beside its place and moves it there. It may be made, and yet there is an error: it is not known to be on disk.
+func (n *Node) make(ctx context.Context, name git.RepoPath, fill func(ctx context.Context, dir string) error) (made bool, err error) {
 	dir, err := tempDir(filepath.Join(n.root, ownDir))
 	if err != nil {
 		return false, cannotMake(err)
 	}
 	defer os.RemoveAll(filepath.Dir(dir))
-	if err := n.initialise(ctx, dir, want); err != nil {
+	if err := fill(ctx, dir); err != nil {
 		return false, err
 	}
 	select {
@@ -166,7 +166,7 @@ func (n *Node) make(ctx context.Context, name git.RepoPath, want NewRepository) 
 	target := filepath.Join(parent, filepath.Base(name.String()))
 	err = renameNew(dir, target)
 	if errors.Is(err, syscall.EXDEV) {
-		err = n.makeElsewhere(ctx, parent, target, want)
+		err = n.makeElsewhere(ctx, parent, target, fill)
 	}
 	switch {
 	case errors.Is(err, fs.ErrExist):
@@ -178,7 +178,7 @@ func (n *Node) make(ctx context.Context, name git.RepoPath, want NewRepository) 
 }
 
 // makeElsewhere makes a repository on another file system than the root's. The caller has Node.making.
-func (n *Node) makeElsewhere(ctx context.Context, parent, target string, want NewRepository) error {
+func (n *Node) makeElsewhere(ctx context.Context, parent, target string, fill func(ctx context.Context, dir string) error) error {
 	own, err := n.own(parent)
 	if err != nil {
 		return err
@@ -188,7 +188,7 @@ func (n *Node) makeElsewhere(ctx context.Context, parent, target string, want Ne
 		return err
 	}
 	defer os.RemoveAll(filepath.Dir(dir))
-	if err := n.initialise(ctx, dir, want); err != nil {
+	if err := fill(ctx, dir); err != nil {
 		return err
 	}
 	return renameNew(dir, target)
@@ -227,6 +227,11 @@ func (n *Node) initialise(ctx context.Context, dir string, want NewRepository) e
 	if err != nil {
 		return err
 	}
+	return syncTree(dir)
+}
+
+// syncTree has all below a directory on disk.
+func syncTree(dir string) error {
 	return cannotMake(filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil {
 			return err

@@ -49,7 +49,7 @@ func NewMetrics() *Metrics {
 			Name: "packhorse_watch_looks_hanging", Help: "Looks at watched repositories that take longer than a second; rounds go on without them.",
 		}),
 		changed: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "packhorse_repositories_changed_total", Help: "Repositories created and deleted, by result.",
+			Name: "packhorse_repositories_changed_total", Help: "Repositories created, imported and deleted, by result.",
 		}, []string{"change", "result"}),
 		maintain: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "packhorse_maintenance_seconds", Help: "Time to maintain a repository, by result.",
