@@ -37,16 +37,6 @@ type Node interface {
 		protocol.Outcome, error)
 }
 
-// Auth says who calls and what they may do. Safe for concurrent use.
-type Auth interface {
-	// HTTP tells who sends a request, from its Authorization header; without one the caller is anonymous. It fails with Unauthenticated for
-	// credentials that are wrong, Exhausted for too many guesses, or Unavailable.
-	HTTP(r *http.Request) (auth.Identity, error)
-	// May fails with Unauthenticated if the operation might be allowed to somebody who is known, NotFound if the caller may not know of the
-	// repository, Denied if it may, or Unavailable.
-	May(ctx context.Context, id auth.Identity, repo git.RepoPath, op auth.Operation) error
-}
-
 // Options says how the gateway serves.
 type Options struct {
 	Router  *Router
@@ -165,23 +155,6 @@ func (e *exchange) repository(path string) bool {
 	return true
 }
 
-// may finds out who calls and whether they may do it; if not, it answers.
-func (e *exchange) may(op auth.Operation) bool {
-	err := error(nil)
-	switch {
-	case e.Auth != nil:
-		if e.id, err = e.Auth.HTTP(e.r); err == nil {
-			err = e.Auth.May(e.r.Context(), e.id, e.repo, op)
-		}
-	case op != auth.Read:
-		err = fault.New(fault.Denied, "this server does not accept pushes")
-	}
-	if err != nil {
-		e.fail(err)
-	}
-	return err == nil
-}
-
 // infoRefs answers the first request of a session (gitprotocol-http(5), "Discovering References").
 func (e *exchange) infoRefs(path string) {
 	if !e.method(http.MethodGet) || !e.repository(path) {
@@ -297,6 +270,9 @@ func (e *exchange) fail(err error) {
 	after := fault.RetryAfter(err)
 	if after > 0 || status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests {
 		e.w.Header().Set("Retry-After", seconds(max(after, time.Second)))
+	}
+	if status == http.StatusUnauthorized {
+		e.challenge()
 	}
 	e.w.Header().Del("Content-Length")
 	session := e.op != opAdvertise && e.op != opPush && e.op != opOther

@@ -8,6 +8,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 )
@@ -26,7 +27,7 @@ func (e *exchange) done() {
 }
 
 func (e *exchange) panicked(cause any) {
-	e.Log.Error("panic while answering a request", "repository", e.repo.String(), "panic", cause, "stack", string(debug.Stack()))
+	e.Log.Error("panic while answering a request", "repository", auth.Redact(e.repo.String()), "panic", cause, "stack", string(debug.Stack()))
 	e.err = fault.New(fault.Internal, "internal error; the server's log says more")
 	if e.status == 0 {
 		e.fail(e.err)
@@ -50,10 +51,10 @@ func (e *exchange) attributesOfHTTP() []slog.Attr {
 		slog.Int("status", e.status),
 		slog.String("client", e.r.RemoteAddr),
 		slog.String("protocol", e.r.Proto+" "+e.session().Version.String()),
-		slog.String("agent", clip(cmp.Or(e.outcome.Agent, e.r.UserAgent()))),
+		slog.String("agent", auth.Redact(clip(cmp.Or(e.outcome.Agent, e.r.UserAgent())))),
 	}
 	if e.op == opOther {
-		a = append(a, slog.String("method", clip(e.r.Method)), slog.String("path", clip(e.r.URL.Path)))
+		a = append(a, slog.String("method", clip(e.r.Method)), slog.String("path", auth.Redact(clip(e.r.URL.Path))))
 	}
 	return a
 }
@@ -64,6 +65,12 @@ func (c *call) attributes() []slog.Attr {
 	var a []slog.Attr
 	if c.id.Name != "" {
 		a = append(a, slog.String("user", c.id.Name), slog.String("auth", c.id.By))
+		if c.id.Credential != "" {
+			a = append(a, slog.String("credential", c.id.Credential))
+		}
+	}
+	if c.hidden {
+		a = append(a, slog.Bool("hidden", true))
 	}
 	if c.node != "" {
 		a = append(a, slog.String("node", c.node))
@@ -91,7 +98,7 @@ func (c *call) attributes() []slog.Attr {
 		a = append(a, slog.Int64("kernel_bytes", c.bytes.Kernel))
 	}
 	if c.err != nil {
-		a = append(a, slog.String("error", clipError(c.err.Error())))
+		a = append(a, slog.String("error", auth.Redact(clipError(c.err.Error()))))
 	}
 	return a
 }

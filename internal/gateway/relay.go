@@ -61,7 +61,7 @@ func (c *call) relay(a answer, ask func(Node) (protocol.Outcome, error)) {
 func (c *call) try(m *member, a answer, ask func(Node) (protocol.Outcome, error)) (again bool) {
 	v := verdict{failed: true, rests: true} // of a panic
 	defer func() { c.Router.done(m, v) }()
-	c.outcome, c.err = ask(m.Node)
+	c.outcome, c.err = ask(c.asked(m.Node))
 	if broken, ok := errors.AsType[*protocol.BrokenReply](c.err); ok && !a.started() {
 		c.err = broken.Err // the connection that broke is not the client's
 	}

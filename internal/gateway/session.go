@@ -48,6 +48,7 @@ type call struct {
 	id      auth.Identity
 	repo    git.RepoPath
 	push    bool     // it is for the one node of the route that takes pushes
+	hidden  bool     // the caller may not know whether the repository exists
 	node    string   // that was asked last; "" for none
 	failed  []string // nodes that were asked before it
 	outcome protocol.Outcome
@@ -92,7 +93,7 @@ func (c *call) log(result string, took time.Duration, more func() []slog.Attr) {
 		return
 	}
 	a := []slog.Attr{
-		slog.String("operation", string(c.op)), slog.String("result", result), slog.String("repository", c.repo.String()),
+		slog.String("operation", string(c.op)), slog.String("result", result), slog.String("repository", auth.Redact(c.repo.String())),
 		milliseconds("ms", took),
 	}
 	a = append(append(a, more()...), c.attributes()...)

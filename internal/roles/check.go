@@ -17,6 +17,7 @@ func (c *Config) check() error {
 	var all []error
 	bad := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }
 	c.checkListeners(bad)
+	c.checkAuth(bad)
 	c.checkStorage(bad)
 	c.checkNodes(bad)
 	c.checkChoices(bad)
@@ -26,11 +27,8 @@ func (c *Config) check() error {
 
 // checkListeners finds addresses that would let in more than is meant.
 func (c *Config) checkListeners(bad func(format string, args ...any)) {
-	if host, err := splitAddress(c.HTTP.Address); err != nil {
+	if _, err := splitAddress(c.HTTP.Address); err != nil {
 		bad("http.address: %w", err)
-	} else if !isLoopback(host) && !c.HTTP.PublicRead {
-		bad("http.address %q can be reached by other machines, and everybody who reaches it could read every repository: "+
-			"add --public-read (http.public_read = true) if that is meant, or listen on 127.0.0.1", c.HTTP.Address)
 	}
 	if c.Ops.Address != "" {
 		if host, err := splitAddress(c.Ops.Address); err != nil {
@@ -55,6 +53,7 @@ func (c *Config) checkChoices(bad func(format string, args ...any)) {
 		}
 		bad("%s is %q; it has to be one of %q", key, value, allowed)
 	}
+	oneOf("auth.hook.fail", c.Auth.Hook.Fail, failClosed, failStale)
 	oneOf("fetch.wants", c.Fetch.Wants, "any", "reachable", "tip")
 	oneOf("fetch.unborn", c.Fetch.Unborn, string(repo.UnbornAdvertise), string(repo.UnbornAllow), string(repo.UnbornIgnore))
 	oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
@@ -69,6 +68,8 @@ func (c *Config) checkNumbers(bad func(format string, args ...any)) {
 		}
 	}
 	const many = 1 << 24
+	within("auth.guesses", c.Auth.Guesses, 0, many)
+	within("auth.hook.cache_size", c.Auth.Hook.CacheSize, 0, many)
 	within("git.slots", c.Git.Slots, 0, 1024)
 	within("git.queue", c.Git.Queue, 0, many)
 	within("git.nice", c.Git.Nice, 0, 19)
@@ -161,6 +162,15 @@ func (c *Config) checkDisk(role role) error {
 	if role.flags()&public != 0 && c.HTTP.TLSCert != "" {
 		_, err := credential.LoadCertificate(c.HTTP.TLSCert, c.HTTP.TLSKey, quiet)
 		add("http.tls_cert and http.tls_key", err)
+	}
+	if role.flags()&public != 0 {
+		if err := c.checkOpen(); err != nil {
+			all = append(all, err)
+		}
+		if c.Auth.Hook.SecretFile != "" {
+			_, err := credential.LoadSecret(c.Auth.Hook.SecretFile, quiet)
+			add("auth.hook.secret_file", err)
+		}
 	}
 	if role.flags()&repositories != 0 {
 		if info, err := os.Stat(c.Root); err != nil {

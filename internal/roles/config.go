@@ -21,6 +21,7 @@ type Config struct {
 	State string `toml:"state"`
 
 	HTTP     HTTPConfig     `toml:"http"`
+	Auth     AuthConfig     `toml:"auth"`
 	Storage  StorageConfig  `toml:"storage"`
 	Node     []NodeConfig   `toml:"node"`
 	Route    []RouteConfig  `toml:"route"`
@@ -41,7 +42,8 @@ type HTTPConfig struct {
 	// Host and port of the public listener. Port 0 picks a free port, which is printed at the start.
 	Address string `toml:"address"`
 
-	// Lets everybody who reaches the listener read every repository. Without it, only a loopback address is accepted.
+	// Lets everybody who reaches the listener read every repository that no [[auth.rule]] is about. Without it, and without tokens, rules or a
+	// hook (docs/auth.md), only a loopback address is accepted; there everybody may read as long as there are none of these.
 	PublicRead bool `toml:"public_read"`
 
 	// File with the TLS certificate and its chain (PEM). With it and tls_key the listener speaks TLS only. Both files are read again
@@ -69,6 +71,68 @@ type HTTPConfig struct {
 	// The most bytes of a request's body, counted after gzip was undone.
 	MaxBody Size `toml:"max_body"`
 }
+
+// AuthConfig says who may do what; docs/auth.md tells how it fits together. A gateway and serve know callers; a storage node trusts its gateways.
+type AuthConfig struct {
+	// File with the hashes of the tokens that "packhorse token" makes and revokes; a server follows it. Empty means STATE/tokens.
+	Tokens string `toml:"tokens"`
+
+	// How many wrong credentials from one address, or for one user name, are answered at once. After them each one more is answered later, with
+	// 429 and Retry-After, up to a minute. Right tokens are never held up. 0: no limit.
+	Guesses int `toml:"guesses"`
+
+	Rule []RuleConfig `toml:"rule"`
+	Hook HookConfig   `toml:"hook"`
+}
+
+// RuleConfig says what some callers may do with some repositories; each has a table of its own. The first that is for a caller and a repository
+// decides; where none is, the hook does; without a hook nothing is allowed. Without any rule and hook, whoever has a token may do what the token is for.
+// SIGHUP reads them again.
+type RuleConfig struct {
+	// Who: "anonymous" for callers who say nothing of themselves, "*" for those who are known, a name ("alice"), or a name with how it was proved:
+	// "token:ci", "key:alice", "certificate:alice", "hook:alice".
+	Who []string `toml:"who"`
+
+	// Which repositories, by whole components of their paths: "team/app" that one, "team/*" those directly in team, "team/**" those at any depth
+	// below it, "**" all. A final ".git" does not count.
+	Repositories []string `toml:"repositories"`
+
+	// What they may do: "none", "read", "write" or "admin", each with those before it. Anonymous callers may read at most. What they may, everybody
+	// may. A token may do no more than it was made for, whatever the rules say.
+	May string `toml:"may"`
+}
+
+// HookConfig is an application that is asked, over HTTP, whom a credential that is no token of ours proves, and what callers may do whom no rule is
+// about.
+type HookConfig struct {
+	// Where questions are sent with POST: "http://..." or "https://...". Empty: there is no hook.
+	URL string `toml:"url"`
+
+	// File with the secret that is sent along as "Authorization: Bearer SECRET": one word of at least 16 bytes, that others cannot read (mode 0600).
+	// It is read again when it changes.
+	SecretFile string `toml:"secret_file"`
+
+	// How long an answer may take. Without one a request is answered with 503 and Retry-After.
+	Timeout Duration `toml:"timeout"`
+
+	// How long an answer is remembered; one that refuses for 10 seconds at most.
+	CacheTTL Duration `toml:"cache_ttl"`
+
+	// The most answers that are remembered.
+	CacheSize int `toml:"cache_size"`
+
+	// What holds when the hook fails: "closed", nothing, or "stale", an answer that is remembered and ran out within the last hour.
+	Fail string `toml:"fail"`
+
+	// Whether an answer holds for the client's address alone that was in the question.
+	PerAddress bool `toml:"per_address"`
+}
+
+// Values of auth.hook.fail.
+const (
+	failClosed = "closed"
+	failStale  = "stale"
+)
 
 // StorageConfig is the port of a storage node: the control API and the side channels of gateways.
 type StorageConfig struct {
@@ -376,6 +440,10 @@ func DefaultConfig() Config {
 			MaxHeader:     64 << 10,
 			MaxBody:       64 << 20,
 		},
+		Auth: AuthConfig{
+			Guesses: 10,
+			Hook:    HookConfig{Timeout: Duration{2 * time.Second}, CacheTTL: Duration{time.Minute}, CacheSize: 10_000, Fail: failClosed},
+		},
 		Storage:  StorageConfig{SocketMode: 0o600, Channels: 4096, ChannelIdle: Duration{30 * time.Second}, Stall: Duration{time.Minute}},
 		Ops:      OpsConfig{Address: "127.0.0.1:9090"},
 		Shutdown: ShutdownConfig{Grace: Duration{30 * time.Second}},
@@ -436,6 +504,8 @@ func defaultElement(array string) any {
 		return NodeConfig{Weight: 1, Transport: transportChannel, ChannelIdle: Duration{10 * time.Second}, Stall: Duration{time.Minute}}
 	case "route":
 		return RouteConfig{}
+	case "auth.rule":
+		return RuleConfig{}
 	}
 	panic("no array " + array)
 }
@@ -500,11 +570,14 @@ func (c *Config) complete(role role, env Env) {
 	if c.State == "" {
 		c.State = defaultState(role, c.Root, env)
 	}
+	if c.Auth.Tokens == "" && c.State != "" && role != roleStorage {
+		c.Auth.Tokens = filepath.Join(c.State, "tokens")
+	}
 	if c.Cache.Dir == "" && c.State != "" && role != roleGateway {
 		c.Cache.Dir = filepath.Join(c.State, "cache")
 	}
 	paths := []*string{&c.Root, &c.State, &c.Cache.Dir, &c.HTTP.TLSCert, &c.HTTP.TLSKey,
-		&c.Storage.SecretFile, &c.Storage.TLSCert, &c.Storage.TLSKey, &c.Storage.ClientCA}
+		&c.Auth.Tokens, &c.Auth.Hook.SecretFile, &c.Storage.SecretFile, &c.Storage.TLSCert, &c.Storage.TLSKey, &c.Storage.ClientCA}
 	for i := range c.Node {
 		n := &c.Node[i]
 		paths = append(paths, &n.SecretFile, &n.TLSCA, &n.TLSCert, &n.TLSKey)

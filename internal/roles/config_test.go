@@ -141,6 +141,9 @@ func TestCheck(t *testing.T) {
 		if err == nil {
 			err = cfg.check()
 		}
+		if err == nil {
+			err = cfg.checkOpen()
+		}
 		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
 			t.Errorf("%s: %v, want %q", test.args, err, test.want)
 		}

@@ -89,9 +89,9 @@ func showConfig(w io.Writer, cfg *Config, from origins) error {
 	table, auto := "", cfg.automatic()
 	var out strings.Builder
 	for _, s := range settings(cfg) {
-		prefix, name, nested := strings.Cut(s.Key, ".")
-		if !nested {
-			prefix, name = "", s.Key
+		prefix, name := "", s.Key
+		if dot := strings.LastIndex(s.Key, "."); dot >= 0 {
+			prefix, name = s.Key[:dot], s.Key[dot+1:]
 		}
 		if prefix != table {
 			table = prefix

@@ -43,11 +43,11 @@ func newRemoteGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer) (
 	if err := n.take(cfg); err != nil {
 		return nil, err
 	}
-	front, err := newFront(cfg, log, reg, newGateway(cfg, log, reg, lanes, router))
-	if err != nil {
-		return nil, errors.Join(err, n.close())
+	s := &server{ready: n.ready, reload: n.take, admin: newAdmin(router), close: n.close}
+	if err := s.addGateway(cfg, log, reg, lanes, router); err != nil {
+		return nil, errors.Join(err, s.close())
 	}
-	return &server{public: front, ready: n.ready, reload: n.take, admin: newAdmin(router), close: n.close}, nil
+	return s, nil
 }
 
 // remoteNodes are the nodes that a gateway has connections to. They follow the configuration.

@@ -32,7 +32,7 @@ type server struct {
 	ready func() error
 	// drain, unless nil, tells others that no more requests should come; those that do are answered.
 	drain func()
-	// reload, unless nil, takes the nodes and routes of a configuration that was read again. After an error everything is as it was.
+	// reload, unless nil, takes the nodes, routes and rules of a configuration that was read again. After an error everything is as it was.
 	reload func(Config) error
 	// admin, unless nil, answers on the admin socket; see local.
 	admin http.Handler

@@ -30,7 +30,7 @@ func TestDocsLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	rows := map[string]string{} // by key
-	key := regexp.MustCompile("^`([a-z_]+\\.[a-z_]+)`$")
+	key := regexp.MustCompile("^`([a-z_]+(?:\\.[a-z_]+)+)`$")
 	says := regexp.MustCompile(`"([^"]+)"`)
 	var errors []string
 	for line := range strings.Lines(string(text)) {

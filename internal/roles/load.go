@@ -59,12 +59,20 @@ func isTables(t reflect.Type) bool {
 
 // arrays calls do for each array of tables with its name.
 func arrays(c *Config, do func(name string, array reflect.Value)) {
-	v := reflect.ValueOf(c).Elem()
-	for i := range v.NumField() {
-		if isTables(v.Field(i).Type()) {
-			do(v.Type().Field(i).Tag.Get("toml"), v.Field(i))
+	var walk func(prefix string, v reflect.Value)
+	walk = func(prefix string, v reflect.Value) {
+		for i := range v.NumField() {
+			name, field := prefix+v.Type().Field(i).Tag.Get("toml"), v.Field(i)
+			_, isText := field.Addr().Interface().(encoding.TextUnmarshaler)
+			switch {
+			case field.Kind() == reflect.Struct && !isText:
+				walk(name+".", field)
+			case isTables(field.Type()):
+				do(name, field)
+			}
 		}
 	}
+	walk("", reflect.ValueOf(c).Elem())
 }
 
 // keys lists every key that a configuration may have, with its default: of an array of tables those of its first table.

@@ -85,7 +85,7 @@ func newServe(cfg Config, log *slog.Logger, reg prometheus.Registerer, version s
 	if err := router.Set([]gateway.Route{{Replicas: []*gateway.Replica{{Name: localNode, Node: s.node}}}}); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
-	if s.public, err = newFront(cfg, log, reg, newGateway(cfg, log, reg, lanes, router)); err != nil {
+	if err := s.addGateway(cfg, log, reg, lanes, router); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
 	return s, nil
@@ -192,11 +192,34 @@ func newNode(cfg Config, log *slog.Logger, reg prometheus.Registerer, source pac
 // localNode is the name of the node that is in the gateway's own process.
 const localNode = "local"
 
-func newGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, router *gateway.Router) *gateway.HTTP {
+// addGateway gives a server its public listener, and what knows the callers that come by it.
+func (s *server) addGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, router *gateway.Router) error {
+	callers, err := newAuth(cfg, log, reg)
+	if err != nil {
+		return err
+	}
+	below := s.close
+	s.close = func() error { return errors.Join(callers.Close(), below()) }
+	takeBelow := s.reload
+	s.reload = func(cfg Config) error {
+		rules, err := cfg.Auth.rules()
+		if err == nil && takeBelow != nil {
+			err = takeBelow(cfg)
+		}
+		if err == nil {
+			callers.SetRules(rules)
+		}
+		return err
+	}
+	s.public, err = newFront(cfg, log, reg, newGateway(cfg, log, reg, lanes, router, callers))
+	return err
+}
+
+func newGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, router *gateway.Router, callers gateway.Auth) *gateway.HTTP {
 	metrics := gateway.NewMetrics()
 	register(reg, metrics, router)
 	return gateway.NewHTTP(gateway.Options{
-		Router: router, Pump: lanes.pump, Small: lanes.small, Bulk: lanes.bulk, Memory: lanes.memory, Metrics: metrics, Log: log,
+		Router: router, Auth: callers, Pump: lanes.pump, Small: lanes.small, Bulk: lanes.bulk, Memory: lanes.memory, Metrics: metrics, Log: log,
 		MaxBody: int64(cfg.HTTP.MaxBody), ReadStall: cfg.HTTP.ReadStall.Duration,
 		MaxPush: int64(cfg.Push.MaxSize), PushTime: cfg.Push.TimeLimit.Duration,
 	})

@@ -1,0 +1,231 @@
+package auth
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// Options says how callers are known and what they may do.
+type Options struct {
+	Tokens TokenFile
+	Rules  []Rule
+	Hook   *Hook // nil: none
+	// OpenRead lets everybody read what no rule is about; OpenUntilKnown does so as long as no caller can be known: without tokens, rules and hook.
+	OpenRead, OpenUntilKnown bool
+	Guesses                  int // wrong credentials before answers come later and later; 0: no end of them
+	Metrics                  *Metrics
+	Log                      *slog.Logger
+	Now                      func() time.Time // nil: time.Now
+}
+
+// Auth knows callers and what they may do. Safe for concurrent use.
+type Auth struct {
+	o       Options
+	tokens  *tokens
+	rules   atomic.Pointer[[]Rule]
+	lockout *lockout
+
+	stop    context.CancelFunc
+	running sync.WaitGroup
+}
+
+// New makes an Auth. Close ends it.
+func New(o Options) *Auth {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	a := &Auth{o: o, tokens: newTokens(o.Tokens, o.Log, o.Now), lockout: newLockout(o.Guesses, o.Now), stop: stop}
+	a.SetRules(o.Rules)
+	a.running.Go(func() { a.writeUsed(ctx) })
+	return a
+}
+
+// Close writes down what is still to be written. No request may be running.
+func (a *Auth) Close() error {
+	a.stop()
+	a.running.Wait()
+	if a.o.Hook != nil {
+		a.o.Hook.close()
+	}
+	return nil
+}
+
+// usedEvery is how often it is written down when tokens were last used.
+const usedEvery = time.Minute
+
+func (a *Auth) writeUsed(ctx context.Context) {
+	tick := time.NewTicker(usedEvery)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		}
+		if err := a.tokens.writeUsed(); err != nil {
+			a.o.Log.Warn("cannot write down when tokens were last used", "error", err)
+		}
+	}
+}
+
+// SetRules puts other rules in the place of those that hold.
+func (a *Auth) SetRules(rules []Rule) {
+	rules = slices.Clone(rules)
+	a.rules.Store(&rules)
+}
+
+// Configured tells whether callers can be told from one another: there are rules, a hook, or tokens. Where it is false, and nowhere else,
+// everybody may read everything.
+func (a *Auth) Configured() bool {
+	return len(*a.rules.Load()) > 0 || a.o.Hook != nil || a.tokens.some()
+}
+
+// HTTP tells who sends a request, from its Authorization header; without one the caller is anonymous. The user name of Basic does not count
+// where the password is a token. Errors: Unauthenticated, Exhausted for too many guesses, Unavailable, Invalid for several headers.
+func (a *Auth) HTTP(r *http.Request) (Identity, error) {
+	address := addressOf(r.RemoteAddr)
+	c, given, err := fromHeader(r.Header)
+	if err == nil && !given {
+		return Identity{Address: address}, nil
+	}
+	id := Identity{}
+	if err == nil {
+		id, err = a.check(r.Context(), c, address)
+	} else if fault.Is(err, fault.Unauthenticated) {
+		err = a.lockout.wrong(address, "", err)
+	}
+	a.o.Metrics.credential(c.scheme, err)
+	if err != nil {
+		return Identity{Address: address}, err
+	}
+	id.Address = address
+	return id, nil
+}
+
+// check tells whom a credential proves.
+func (a *Auth) check(ctx context.Context, c credential, address string) (Identity, error) {
+	if strings.HasPrefix(c.secret, tokenPrefix) || a.o.Hook == nil {
+		// A right token is never locked out: nobody finds one by guessing, and others behind the same address may have a wrong one.
+		id, err := a.tokens.find(c.secret)
+		if fault.Is(err, fault.Unauthenticated) {
+			err = a.lockout.wrong(address, "", err)
+		}
+		return id, err
+	}
+	return a.askWho(ctx, question{Credential: &offered{Type: c.scheme, User: c.user, Secret: c.secret}}, c.user, address)
+}
+
+// askWho asks the hook whom a credential proves.
+func (a *Auth) askWho(ctx context.Context, q question, user, address string) (Identity, error) {
+	q.Question, q.Client = identify, address
+	id, known, err := a.o.Hook.who(q)
+	if !known {
+		if err := a.lockout.locked(address, user); err != nil {
+			return Identity{}, err
+		}
+		id, err = a.o.Hook.askWho(ctx, q)
+	}
+	switch {
+	case err == nil:
+		a.lockout.right(address, user)
+	case fault.Is(err, fault.Unauthenticated):
+		err = a.lockout.wrong(address, user, err)
+	}
+	return id, err
+}
+
+// May tells whether an identity may do this: nil if so. Errors: Unauthenticated if somebody who is known might, for repositories that exist
+// and others alike; NotFound with what NoRepository says if the caller may not know of the repository; Denied if it may read it; Unavailable.
+func (a *Auth) May(ctx context.Context, id Identity, repo git.RepoPath, op Operation) error {
+	err := a.may(ctx, id, repo, op)
+	a.o.Metrics.decision(op, id, err)
+	return err
+}
+
+func (a *Auth) may(ctx context.Context, id Identity, repo git.RepoPath, op Operation) error {
+	path := pathOf(repo)
+	allowed, err := a.allowed(ctx, id, repo, path, op)
+	if allowed || err != nil {
+		return err
+	}
+	if id.Anonymous() {
+		if op != Read && !a.Configured() {
+			return fault.New(fault.Denied, "nobody can push here yet: whoever runs this server makes a token with \"packhorse token create\"")
+		}
+		return fault.New(fault.Unauthenticated, "say who you are: give a token as the password, with any user name")
+	}
+	if op != Read {
+		if allowed, err = a.allowed(ctx, id, repo, path, Read); err != nil {
+			return err
+		}
+	}
+	if !allowed {
+		return NoRepository(repo)
+	}
+	if id.Grant != nil && !id.Grant.allows(path, op) {
+		return fault.New(fault.Denied, "%s may read this repository, but this credential is not for more", id.Name)
+	}
+	return fault.New(fault.Denied, "%s may read this repository, but not %s it", id.Name, [...]string{Write: "push to", Admin: "administer"}[op])
+}
+
+// NoRepository is the error for a repository that does not exist, or must not be known to.
+func NoRepository(repo git.RepoPath) error {
+	return fault.New(fault.NotFound, "no repository %s here", repo)
+}
+
+// allowed decides. What anonymous callers may, everybody may: they need only leave their credential at home.
+func (a *Auth) allowed(ctx context.Context, id Identity, repo git.RepoPath, path []string, op Operation) (bool, error) {
+	if id.Anonymous() {
+		return a.allowedAnonymous(ctx, id, repo, path, op)
+	}
+	allowed, err := false, error(nil)
+	if id.Grant.allows(path, op) {
+		rules := *a.rules.Load()
+		switch allows := decide(rules, id, path); {
+		case allows >= 0:
+			allowed = int(op) < allows
+		case a.o.Hook != nil:
+			allowed, err = a.o.Hook.may(ctx, id, repo, op)
+		default:
+			allowed = len(rules) == 0 // then a credential says itself what it is for
+		}
+	}
+	if allowed || err != nil || op != Read {
+		return allowed, err
+	}
+	return a.allowedAnonymous(ctx, Identity{Address: id.Address}, repo, path, op)
+}
+
+func (a *Auth) allowedAnonymous(ctx context.Context, id Identity, repo git.RepoPath, path []string, op Operation) (bool, error) {
+	if op != Read {
+		return false, nil
+	}
+	switch allows := decide(*a.rules.Load(), id, path); {
+	case allows >= 0:
+		return int(op) < allows, nil
+	case a.o.OpenRead || a.o.OpenUntilKnown && !a.Configured():
+		return true, nil
+	case a.o.Hook != nil:
+		return a.o.Hook.may(ctx, id, repo, op)
+	}
+	return false, nil
+}
+
+// addressOf is the address of a connection's other end without its port.
+func addressOf(remote string) string {
+	host, _, err := net.SplitHostPort(remote)
+	if err != nil {
+		return remote
+	}
+	return host
+}

@@ -1,0 +1,358 @@
+package auth
+
+import (
+	"context"
+	"encoding/base64"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// world is an Auth with a token file, a clock, and a log.
+type world struct {
+	*testing.T
+	*Auth
+	file  TokenFile
+	clock time.Time
+	log   strings.Builder
+}
+
+func newWorld(t *testing.T, o Options) *world {
+	t.Helper()
+	w := &world{T: t, file: NewTokenFile(filepath.Join(t.TempDir(), "tokens")), clock: time.Now()}
+	o.Tokens, o.Metrics, o.Log = w.file, NewMetrics(), slog.New(slog.NewTextHandler(&w.log, nil))
+	o.Now = func() time.Time { return w.clock }
+	w.Auth = New(o)
+	t.Cleanup(func() { w.Auth.Close() })
+	return w
+}
+
+func (w *world) token(name string, scope Operation, repositories ...string) string {
+	w.Helper()
+	token, _, err := w.file.Create(TokenRequest{Name: name, Scope: scope, Repositories: repositories}, w.clock)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return token
+}
+
+func basic(user, password string) string {
+	return "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password))
+}
+
+func (w *world) from(address string, authorization ...string) (Identity, error) {
+	return w.HTTP(&http.Request{RemoteAddr: address + ":1234", Header: http.Header{"Authorization": authorization}})
+}
+
+func (w *world) who(authorization ...string) (Identity, error) {
+	return w.from("192.0.2.1", authorization...)
+}
+
+// says is the kind of an error, "ok" for none.
+func says(err error) string { return result(err) }
+
+func TestTokens(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Options{})
+	if w.Configured() {
+		t.Error("callers are known before there is a token")
+	}
+	token := w.token("ci", Write)
+	if !w.Configured() {
+		t.Error("there is a token, and callers are not known")
+	}
+	for name, header := range map[string]string{
+		"basic": basic("whoever", token), "basic, no user": basic("", token), "bearer": "Bearer " + token, "case": "bEARER  " + token + " ",
+	} {
+		id, err := w.who(header)
+		if err != nil || id.Name != "ci" || id.By != ByToken || id.Credential != "ci/1" || id.Address != "192.0.2.1" {
+			t.Errorf("%s: %+v, %v", name, id, err)
+		}
+	}
+	text, err := os.ReadFile(w.file.path)
+	if err != nil || strings.Contains(string(text), token) || strings.Contains(string(text), token[len(tokenPrefix):]) {
+		t.Errorf("the token itself is on disk (%v)", err)
+	}
+	if info, err := os.Stat(w.file.path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	// Each change holds from the very next look on, however fast one follows the other.
+	for i := range 50 {
+		other := w.token("other", Read)
+		if _, err := w.who(basic("x", other)); err != nil {
+			t.Fatalf("%d: %v", i, err)
+		}
+		if _, err := w.file.Revoke("other"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.from("192.0.2.99", basic("x", other)); !fault.Is(err, fault.Unauthenticated) {
+			t.Fatalf("%d: a revoked token is worth something: %v", i, err)
+		}
+	}
+	if _, err := w.file.Revoke("other"); !fault.Is(err, fault.NotFound) {
+		t.Error(err)
+	}
+	if again := w.token("ci", Read); again == token {
+		t.Error("the same token twice")
+	} else if id, err := w.who("Bearer " + again); err != nil || id.Credential != "ci/52" {
+		t.Errorf("%+v, %v: numbers are not used again", id, err)
+	}
+}
+
+func TestTokensExpire(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Options{})
+	token, _, err := w.file.Create(TokenRequest{Name: "ci", Expires: w.clock.Add(time.Hour)}, w.clock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.who("Bearer " + token); err != nil {
+		t.Error(err)
+	}
+	w.clock = w.clock.Add(time.Hour)
+	if _, err := w.who("Bearer " + token); !fault.Is(err, fault.Unauthenticated) || !strings.Contains(err.Error(), "expired") {
+		t.Error(err)
+	}
+	if _, _, err := w.file.Create(TokenRequest{Name: "ci", Expires: w.clock}, w.clock); !fault.Is(err, fault.Invalid) {
+		t.Error(err)
+	}
+}
+
+// TestTokenFileThatCannotBeRead: nobody is let in by what was known before, and it works again as soon as the file does.
+func TestTokenFileThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Options{OpenUntilKnown: true})
+	token := w.token("ci", Read)
+	if _, err := w.who("Bearer " + token); err != nil {
+		t.Fatal(err)
+	}
+	good, err := os.ReadFile(w.file.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	replace := func(text string, mode os.FileMode) {
+		if err := replaceFile(w.file.path, []byte(text), false); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(w.file.path, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, bad := range map[string]func(){
+		"no JSON":         func() { replace("{", 0o600) },
+		"another version": func() { replace(`{"version":2}`, 0o600) },
+		"a bad hash":      func() { replace(strings.Replace(string(good), `"sha256": "`, `"sha256": "zz`, 1), 0o600) },
+		"a bad name":      func() { replace(strings.Replace(string(good), `"name": "ci"`, `"name": "c;i"`, 1), 0o600) },
+		"writable":        func() { replace(string(good), 0o666) },
+	} {
+		replace(string(good), 0o600)
+		w.tokens.mu.Lock()
+		w.tokens.tried = time.Time{}
+		w.tokens.mu.Unlock()
+		if _, err := w.who("Bearer " + token); err != nil {
+			t.Fatalf("before %s: %v", name, err)
+		}
+		bad()
+		if _, err := w.who("Bearer " + token); !fault.Is(err, fault.Unavailable) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := w.May(context.Background(), Identity{}, repoPath(t, "a"), Read); !fault.Is(err, fault.Unauthenticated) {
+			t.Errorf("%s: anonymous: %v", name, err)
+		}
+	}
+	if !strings.Contains(w.log.String(), "cannot read the tokens") || strings.Contains(w.log.String(), token) {
+		t.Error(w.log.String())
+	}
+}
+
+func TestLastUse(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Options{})
+	token := w.token("ci", Read)
+	w.token("idle", Read)
+	if _, err := w.who("Bearer " + token); err != nil {
+		t.Fatal(err)
+	}
+	used := w.clock.Unix()
+	w.clock = w.clock.Add(time.Minute)
+	w.Auth.Close()
+	list, err := w.file.List()
+	if err != nil || len(list) != 2 || list[0].Used.Unix() != used || !list[1].Used.IsZero() {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	// A server that starts anew and sees no use of it keeps what was known.
+	next := New(Options{Tokens: w.file, Metrics: NewMetrics(), Log: slog.New(slog.DiscardHandler)})
+	defer next.Close()
+	next.tokens.some()
+	if err := next.tokens.writeUsed(); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := w.file.List(); err != nil || list[0].Used.Unix() != used {
+		t.Errorf("%+v, %v", list, err)
+	}
+}
+
+// TestHeaders: what comes in the header is bounded and checked, and never shown.
+func TestHeaders(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Options{})
+	token := w.token("ci", Read)
+	if id, err := w.who(); err != nil || !id.Anonymous() {
+		t.Errorf("%+v, %v", id, err)
+	}
+	wrong := token[:10] + strings.Map(func(r rune) rune {
+		if r == 'a' {
+			return 'b'
+		}
+		return 'a'
+	}, token[10:])
+	for name, headers := range map[string][]string{
+		"empty":           {""},
+		"no scheme":       {token},
+		"wrong":           {"Bearer " + wrong},
+		"another":         {"Bearer " + newToken()},
+		"half":            {"Bearer " + token[:20]},
+		"upper case":      {"Bearer " + strings.ToUpper(token)},
+		"more":            {"Bearer " + token + "a"},
+		"as the user":     {basic(token, "")},
+		"no base64":       {"Basic !!!" + token},
+		"URL base64":      {"Basic " + base64.URLEncoding.EncodeToString([]byte("\xff\xfe:x"))},
+		"no colon":        {"Basic " + base64.StdEncoding.EncodeToString([]byte(token))},
+		"NUL":             {basic("a\x00b", token)},
+		"newline":         {basic("a\r\nX-User: root", token)},
+		"no UTF-8":        {basic("\xff", token)},
+		"NUL in password": {basic("a", token+"\x00")},
+		"digest":          {"Digest username=" + token},
+		"two words":       {"Bearer " + token + " " + token},
+		"long":            {"Bearer " + strings.Repeat("x", 60<<10)},
+		"long base64":     {basic(strings.Repeat("u", 60<<10), token)},
+		"no secret":       {"Bearer"},
+		"Basic alone":     {"Basic"},
+		"two":             {"Bearer " + token, "Bearer " + token},
+	} {
+		w.Auth.lockout = newLockout(0, w.o.Now)
+		want := fault.Unauthenticated
+		if name == "two" {
+			want = fault.Invalid
+		}
+		id, err := w.who(headers...)
+		if !fault.Is(err, want) || !id.Anonymous() {
+			t.Errorf("%s: %+v, %v", name, id, err)
+		}
+		if err != nil && strings.Contains(err.Error(), token[4:20]) {
+			t.Errorf("%s: the error shows the token: %v", name, err)
+		}
+	}
+}
+
+func TestRedact(t *testing.T) {
+	t.Parallel()
+	token := newToken()
+	for text, want := range map[string]string{
+		"/team/app":                          "/team/app",
+		"/" + token + "/x":                   "/phk_" + strings.Repeat("*", 45) + "/x",
+		token[:20]:                           "phk_" + strings.Repeat("*", 16),
+		"a" + token + "@h phk_ " + token[:8]: "aphk_" + strings.Repeat("*", 45) + "@h phk_ phk_****",
+	} {
+		if got := Redact(text); got != want {
+			t.Errorf("%s: %s, want %s", text, got, want)
+		}
+	}
+}
+
+// TestMay goes through who may do what: by rules, by what a token is for, and without either.
+func TestMay(t *testing.T) {
+	t.Parallel()
+	alice := Identity{Name: "alice", By: ByKey}
+	ci := Identity{Name: "ci", By: ByToken, Grant: &Grant{Operation: Write}}
+	reader := Identity{Name: "reader", By: ByToken, Grant: &Grant{Operation: Read}}
+	narrow := Identity{Name: "narrow", By: ByToken, Grant: &Grant{Operation: Write, Repositories: mustPatterns(t, "team/app")}}
+	table := rules(t,
+		"mallory ** none",
+		"anonymous pub/secret none",
+		"anonymous pub/** read",
+		"* pub/** write",
+		"token:ci team/** write",
+		"key:alice team/locked read",
+		"alice,narrow,reader team/** admin",
+		"key:ci own/** admin",
+	)
+	const none, read, denied = "unauthenticated", "not_found", "denied"
+	for _, test := range []struct {
+		o    Options
+		id   Identity
+		repo string
+		want [3]string // read, write, admin
+	}{
+		{Options{}, Identity{}, "a", [3]string{none, denied, denied}},
+		{Options{OpenUntilKnown: true}, Identity{}, "a", [3]string{"ok", denied, denied}},
+		{Options{OpenRead: true}, Identity{}, "a", [3]string{"ok", denied, denied}},
+		{Options{}, ci, "a", [3]string{"ok", "ok", denied}},
+		{Options{}, alice, "a", [3]string{"ok", "ok", "ok"}},
+		{Options{}, narrow, "team/app.git", [3]string{"ok", "ok", denied}},
+		{Options{}, narrow, "team/apps", [3]string{read, read, read}},
+		{Options{OpenRead: true}, narrow, "team/apps", [3]string{"ok", denied, denied}},
+
+		{Options{Rules: table}, Identity{}, "pub/a", [3]string{"ok", none, none}},
+		{Options{Rules: table}, Identity{}, "pub/secret", [3]string{none, none, none}},
+		{Options{Rules: table, OpenRead: true}, Identity{}, "pub/secret", [3]string{none, none, none}},
+		{Options{Rules: table, OpenRead: true}, Identity{}, "other", [3]string{"ok", none, none}},
+		{Options{Rules: table, OpenUntilKnown: true}, Identity{}, "other", [3]string{none, none, none}},
+		{Options{Rules: table}, Identity{}, "team/app", [3]string{none, none, none}},
+		{Options{Rules: table}, alice, "pub/secret", [3]string{"ok", "ok", denied}},
+		{Options{Rules: table}, alice, "team/app", [3]string{"ok", "ok", "ok"}},
+		{Options{Rules: table}, alice, "team/locked.git", [3]string{"ok", denied, denied}},
+		{Options{Rules: table}, Identity{Name: "alice", By: ByToken}, "team/locked", [3]string{"ok", "ok", "ok"}},
+		{Options{Rules: table}, alice, "other", [3]string{read, read, read}},
+		{Options{Rules: table}, ci, "team/x/y", [3]string{"ok", "ok", denied}},
+		{Options{Rules: table}, ci, "own/x", [3]string{read, read, read}},
+		{Options{Rules: table}, reader, "team/app", [3]string{"ok", denied, denied}},
+		{Options{Rules: table}, narrow, "team/other", [3]string{read, read, read}},
+		{Options{Rules: table}, narrow, "pub/a", [3]string{"ok", denied, denied}}, // as anybody
+		{Options{Rules: table}, Identity{Name: "mallory", By: ByKey}, "team/app", [3]string{read, read, read}},
+		{Options{Rules: table}, Identity{Name: "mallory", By: ByKey}, "pub/a", [3]string{"ok", denied, denied}},
+	} {
+		w := newWorld(t, test.o)
+		for op := Read; op <= Admin; op++ {
+			err := w.May(context.Background(), test.id, repoPath(t, test.repo), op)
+			if says(err) != test.want[op] {
+				t.Errorf("%s %s (by %s) on %s: %v, want %s", op, test.id.Name, test.id.By, test.repo, err, test.want[op])
+			}
+			if says(err) == read && err.Error() != NoRepository(repoPath(t, test.repo)).Error() {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+func mustPatterns(t *testing.T, list ...string) []Pattern {
+	t.Helper()
+	all, err := ParsePatterns(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func TestOpenUntilThereIsAToken(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Options{OpenUntilKnown: true})
+	may := func() error { return w.May(context.Background(), Identity{}, repoPath(t, "a"), Read) }
+	if err := may(); err != nil {
+		t.Error(err)
+	}
+	w.token("ci", Read)
+	if err := may(); !fault.Is(err, fault.Unauthenticated) {
+		t.Error(err)
+	}
+}

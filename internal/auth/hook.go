@@ -1,0 +1,368 @@
+package auth
+
+import (
+	"bytes"
+	"container/list"
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// HookOptions says how an application is asked.
+type HookOptions struct {
+	URL     string
+	Secret  func() string // sent as a Bearer token; nil: none
+	Timeout time.Duration // of one question
+	TTL     time.Duration // how long an answer holds
+	Size    int           // answers that are remembered
+	Stale   bool          // when the hook fails, an answer that ran out holds for up to maxStale
+	// PerAddress says that answers depend on the client's address.
+	PerAddress bool
+	Metrics    *Metrics
+	Log        *slog.Logger
+	Now        func() time.Time // nil: time.Now
+}
+
+// Hook asks an application who callers are and what they may do, with a POST of JSON for each question (docs/auth.md has both). Answers, also
+// those that refuse, are remembered for a time; equal questions at the same time are asked once. They are remembered by a keyed hash: what
+// a caller offered is not kept. When the hook fails several times it is left alone for a while; then one question tries it. Nobody waits longer
+// than the timeout. Redirects are not followed, and no proxy of the environment is used. Safe for concurrent use.
+type Hook struct {
+	o      HookOptions
+	client *http.Client
+	key    [32]byte // of the hashes; made anew by each process
+	flight singleflight.Group
+	room   chan struct{} // one for each question on its way
+
+	mu      sync.Mutex
+	answers map[string]*list.Element // of *answer, by the question's hash
+	recent  list.List                // the latest use first
+
+	failures int       // without a success in between
+	rests    time.Time // until then it is not asked
+}
+
+const (
+	maxHookAnswer   = 64 << 10 // bytes
+	maxHookAsking   = 64       // questions at the same time
+	refusedFor      = 10 * time.Second
+	maxStale        = time.Hour
+	failuresToRest  = 5
+	restAfterFailed = 2 * time.Second
+)
+
+// Questions.
+const (
+	identify  = "identify"
+	authorize = "authorize"
+)
+
+// question is what the hook is asked.
+type question struct {
+	Question   string   `json:"question"`
+	Credential *offered `json:"credential,omitempty"` // of identify
+	Identity   *known   `json:"identity,omitempty"`   // of authorize; absent: anonymous
+	Repository string   `json:"repository,omitempty"`
+	Operation  string   `json:"operation,omitempty"`
+	Client     string   `json:"client"` // IP address
+}
+
+// offered is a credential.
+type offered struct {
+	Type   string `json:"type"`             // "basic", "bearer" or "key"
+	User   string `json:"user,omitempty"`   // of basic and key: as the caller says
+	Secret string `json:"secret,omitempty"` // of basic and bearer
+	Key    string `json:"key,omitempty"`    // of key, which the caller has proved to have: as in an authorized_keys file
+}
+
+type known struct {
+	Name string `json:"name"`
+	By   string `json:"by"`
+}
+
+// answer is what the hook said.
+type answer struct {
+	key   string
+	until time.Time
+
+	Allow        bool     `json:"allow"`
+	Identity     string   `json:"identity,omitempty"`     // to identify
+	Scope        string   `json:"scope,omitempty"`        // to identify: the most that this credential is for
+	Repositories []string `json:"repositories,omitempty"` // to identify: what it is for
+}
+
+// NewHook makes a Hook. Close by closing the Auth that has it.
+func NewHook(o HookOptions) *Hook {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	h := &Hook{o: o, answers: map[string]*list.Element{}, room: make(chan struct{}, maxHookAsking)}
+	rand.Read(h.key[:]) // never fails
+	h.client = &http.Client{
+		Timeout: o.Timeout,
+		Transport: &http.Transport{
+			DialContext:         (&net.Dialer{Timeout: o.Timeout}).DialContext,
+			MaxIdleConnsPerHost: maxHookAsking, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: maxHookAnswer,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	return h
+}
+
+func (h *Hook) close() { h.client.CloseIdleConnections() }
+
+// hash is what a question is remembered by.
+func (h *Hook) hash(q question) string {
+	if !h.o.PerAddress {
+		q.Client = ""
+	}
+	text, err := json.Marshal(q)
+	if err != nil {
+		panic(err) // strings alone
+	}
+	m := hmac.New(sha256.New, h.key[:])
+	m.Write(text)
+	return string(m.Sum(nil))
+}
+
+// who gives what is remembered of a credential.
+func (h *Hook) who(q question) (id Identity, known bool, err error) {
+	a := h.remembered(h.hash(q), 0)
+	if a == nil {
+		return id, false, nil
+	}
+	h.o.Metrics.question("remembered")
+	id, err = a.identity()
+	return id, true, err
+}
+
+// askWho asks whom a credential proves. Errors: Unauthenticated, Unavailable.
+func (h *Hook) askWho(ctx context.Context, q question) (Identity, error) {
+	a, err := h.ask(ctx, h.hash(q), q)
+	if err != nil {
+		return Identity{}, err
+	}
+	return a.identity()
+}
+
+// may asks whether an identity may do this. Errors: Unavailable.
+func (h *Hook) may(ctx context.Context, id Identity, repo git.RepoPath, op Operation) (bool, error) {
+	q := question{Question: authorize, Repository: repo.String(), Operation: op.String(), Client: id.Address}
+	if !id.Anonymous() {
+		q.Identity = &known{id.Name, id.By}
+	}
+	hash := h.hash(q)
+	a := h.remembered(hash, 0)
+	if a != nil {
+		h.o.Metrics.question("remembered")
+		return a.Allow, nil
+	}
+	a, err := h.ask(ctx, hash, q)
+	if err != nil {
+		return false, err
+	}
+	return a.Allow, nil
+}
+
+// identity is whom an answer to identify names.
+func (a *answer) identity() (Identity, error) {
+	if !a.Allow {
+		return Identity{}, fault.New(fault.Unauthenticated, "wrong user name or password")
+	}
+	id := Identity{Name: a.Identity, By: ByHook}
+	if a.Scope == "" && len(a.Repositories) == 0 {
+		return id, nil
+	}
+	id.Grant = &Grant{Operation: Admin}
+	var err error
+	if a.Scope != "" {
+		if id.Grant.Operation, err = ParseOperation(a.Scope); err != nil {
+			return Identity{}, err
+		}
+	}
+	id.Grant.Repositories, err = ParsePatterns(a.Repositories)
+	return id, err
+}
+
+// check refuses an answer that does not fit its question.
+func (a *answer) check(q question) error {
+	if q.Question != identify || !a.Allow {
+		return nil
+	}
+	if err := CheckName(a.Identity); err != nil {
+		return err
+	}
+	_, err := a.identity()
+	return err
+}
+
+// remembered finds an answer that holds, or ran out no longer than stale ago.
+func (h *Hook) remembered(hash string, stale time.Duration) *answer {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	e := h.answers[hash]
+	if e == nil || !h.o.Now().Before(e.Value.(*answer).until.Add(stale)) {
+		return nil
+	}
+	h.recent.MoveToFront(e)
+	return e.Value.(*answer)
+}
+
+func (h *Hook) remember(a *answer) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if e := h.answers[a.key]; e != nil {
+		e.Value = a
+		h.recent.MoveToFront(e)
+		return
+	}
+	for len(h.answers) >= h.o.Size && h.recent.Len() > 0 {
+		old := h.recent.Back()
+		h.recent.Remove(old)
+		delete(h.answers, old.Value.(*answer).key)
+	}
+	if h.o.Size > 0 {
+		h.answers[a.key] = h.recent.PushFront(a)
+	}
+}
+
+// ask asks, once for all who ask the same at the same time.
+func (h *Hook) ask(ctx context.Context, hash string, q question) (*answer, error) {
+	done := h.flight.DoChan(hash, func() (any, error) {
+		if !h.begin() {
+			h.o.Metrics.question("skipped")
+			return nil, errors.New("it failed too often just now")
+		}
+		a, err := h.post(q)
+		if h.end(err); err != nil {
+			h.o.Metrics.question("failed")
+			return nil, err
+		}
+		h.o.Metrics.question("ok")
+		ttl := h.o.TTL
+		if !a.Allow { // who was given access just now does not wait for long
+			ttl = min(ttl, refusedFor)
+		}
+		a.key, a.until = hash, h.o.Now().Add(ttl)
+		h.remember(a)
+		return a, nil
+	})
+	select {
+	case r := <-done:
+		if r.Err == nil {
+			return r.Val.(*answer), nil
+		}
+		if h.o.Stale {
+			if a := h.remembered(hash, maxStale); a != nil {
+				h.o.Metrics.question("stale")
+				return a, nil
+			}
+		}
+		return nil, &fault.Error{
+			Kind: fault.Unavailable, Msg: "the server cannot find out who may do what just now; try again", RetryAfter: restAfterFailed,
+			Err: fmt.Errorf("ask the auth hook: %w", r.Err),
+		}
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// begin tells whether the hook is to be asked: not while it rests. Of those who come after that one tries it.
+func (h *Hook) begin() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.failures < failuresToRest {
+		return true
+	}
+	now := h.o.Now()
+	if now.Before(h.rests) {
+		return false
+	}
+	h.rests = now.Add(restAfterFailed + h.o.Timeout)
+	return true
+}
+
+func (h *Hook) end(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err == nil {
+		if h.failures >= failuresToRest {
+			h.o.Log.Info("the auth hook answers again")
+		}
+		h.failures = 0
+		return
+	}
+	h.failures++
+	if h.failures >= failuresToRest {
+		h.rests = h.o.Now().Add(restAfterFailed)
+	}
+	if h.failures <= failuresToRest {
+		h.o.Log.Error("the auth hook failed", "error", err, "failures", h.failures)
+	}
+}
+
+// post asks the hook itself.
+func (h *Hook) post(q question) (*answer, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), h.o.Timeout) // of all who wait for the answer, and of none of them
+	defer cancel()
+	select {
+	case h.room <- struct{}{}:
+		defer func() { <-h.room }()
+	case <-ctx.Done():
+		return nil, errors.New("too many questions at the same time")
+	}
+	text, err := json.Marshal(q)
+	if err != nil {
+		return nil, err
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, h.o.URL, bytes.NewReader(text))
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Accept", "application/json")
+	r.Header.Set("User-Agent", "packhorse")
+	if h.o.Secret != nil {
+		r.Header.Set("Authorization", "Bearer "+h.o.Secret())
+	}
+	start := time.Now()
+	response, err := h.client.Do(r)
+	if err != nil {
+		h.o.Metrics.answered(time.Since(start))
+		return nil, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxHookAnswer+1))
+	h.o.Metrics.answered(time.Since(start))
+	switch {
+	case err != nil:
+		return nil, err
+	case response.StatusCode != http.StatusOK:
+		return nil, fmt.Errorf("it answered with status %d", response.StatusCode)
+	case len(body) > maxHookAnswer:
+		return nil, errors.New("its answer is too long")
+	}
+	a := &answer{}
+	if err := json.Unmarshal(body, a); err != nil {
+		return nil, errors.New("its answer is not the JSON that is meant")
+	}
+	if err := a.check(q); err != nil {
+		return nil, fmt.Errorf("its answer cannot be used: %w", err)
+	}
+	return a, nil
+}

@@ -1,0 +1,73 @@
+package auth
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+// Metrics counts credentials, decisions, and questions to the hook. No label has a name that a caller chose.
+type Metrics struct {
+	credentials *prometheus.CounterVec
+	decisions   *prometheus.CounterVec
+	asked       *prometheus.CounterVec
+	hookSeconds prometheus.Histogram
+}
+
+// NewMetrics makes the metrics.
+func NewMetrics() *Metrics {
+	return &Metrics{
+		credentials: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_auth_credentials_total",
+			Help: "Credentials that callers offered, by how (basic, bearer, key, other) and result (ok, or the kind of error).",
+		}, []string{"how", "result"}),
+		decisions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_auth_decisions_total",
+			Help: "Whether callers might do what they asked for, by operation, caller (anonymous, known) and result (ok, or the kind of error).",
+		}, []string{"operation", "caller", "result"}),
+		asked: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_auth_hook_questions_total",
+			Help: "Questions for the auth hook by result: remembered, stale (an old answer, because the hook failed), or, of those it was asked, ok or failed; skipped while it is not asked.",
+		}, []string{"result"}),
+		hookSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "packhorse_auth_hook_seconds", Help: "Time until the auth hook answered, or failed.",
+			Buckets: []float64{.001, .003, .01, .03, .1, .3, 1, 3, 10},
+		}),
+	}
+}
+
+// Collectors lists the metrics for registration.
+func (m *Metrics) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.credentials, m.decisions, m.asked, m.hookSeconds}
+}
+
+func result(err error) string {
+	if err == nil {
+		return "ok"
+	}
+	return fault.KindOf(err).String()
+}
+
+// credential counts one that was offered.
+func (m *Metrics) credential(how string, err error) {
+	switch how {
+	case "basic", "bearer", ByKey, ByCertificate:
+	default:
+		how = "other"
+	}
+	m.credentials.WithLabelValues(how, result(err)).Inc()
+}
+
+func (m *Metrics) decision(op Operation, id Identity, err error) {
+	caller := "known"
+	if id.Anonymous() {
+		caller = anonymous
+	}
+	m.decisions.WithLabelValues(op.String(), caller, result(err)).Inc()
+}
+
+func (m *Metrics) question(result string) { m.asked.WithLabelValues(result).Inc() }
+
+func (m *Metrics) answered(took time.Duration) { m.hookSeconds.Observe(took.Seconds()) }

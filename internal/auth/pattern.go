@@ -1,0 +1,107 @@
+package auth
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// Pattern names repositories by the components of their paths: "team/app" that one, "team/*" those directly in team, "team/**" those at
+// any depth below it, "**" all. In a component "*" stands for any characters, "?" for one. "team/**" is not for teams/app.
+type Pattern struct{ components []string }
+
+// maxStars bounds the "**" of a pattern, and with them the work of a match.
+const maxStars = 2
+
+// ParsePattern reads a pattern. A final ".git" does not count, as in the names of repositories.
+func ParsePattern(s string) (Pattern, error) {
+	bad := func(why string) (Pattern, error) {
+		return Pattern{}, fault.New(fault.Invalid, "bad pattern %.80q of repositories: %s; write it as in team/app, team/* or team/**", s, why)
+	}
+	if strings.ContainsAny(s, `[]\`) {
+		return bad(`it has one of []\`)
+	}
+	repo, err := git.ParseRepoPath(s)
+	if err != nil || repo.String() != s {
+		return bad("it is no path of a repository, without slashes at its ends")
+	}
+	p := Pattern{pathOf(repo)}
+	stars := 0
+	for _, c := range p.components {
+		if c == "**" {
+			stars++
+		} else if strings.Contains(c, "**") {
+			return bad(`"**" stands for whole components`)
+		}
+	}
+	if stars > maxStars {
+		return bad(`it has more than two "**"`)
+	}
+	return p, nil
+}
+
+// ParsePatterns reads several.
+func ParsePatterns(list []string) (all []Pattern, err error) {
+	for _, s := range list {
+		p, err := ParsePattern(s)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, p)
+	}
+	return all, nil
+}
+
+func (p Pattern) String() string { return strings.Join(p.components, "/") }
+
+// pathOf gives the components by which a repository is matched. The names under which one repository can be reached ("app", "app.git",
+// "app/.git", "app.git/.git") all come out as "app": what holds for one of them holds for all.
+func pathOf(repo git.RepoPath) []string {
+	components := strings.Split(repo.String(), "/")
+	for {
+		last := len(components) - 1
+		switch short := strings.TrimSuffix(components[last], ".git"); {
+		case short == components[last]:
+			return components
+		case short != "":
+			components[last] = short
+		case last > 0: // ".git"
+			components = components[:last]
+		default:
+			return components
+		}
+	}
+}
+
+func (p Pattern) match(components []string) bool { return match(p.components, components) }
+
+func match(pattern, components []string) bool {
+	for i, want := range pattern {
+		if want == "**" {
+			rest := pattern[i+1:]
+			if len(rest) == 0 {
+				return i < len(components)
+			}
+			for skip := i; skip <= len(components); skip++ {
+				if match(rest, components[skip:]) {
+					return true
+				}
+			}
+			return false
+		}
+		if i >= len(components) {
+			return false
+		}
+		if ok, err := path.Match(want, components[i]); err != nil || !ok {
+			return false
+		}
+	}
+	return len(pattern) == len(components)
+}
+
+func matchAny(patterns []Pattern, components []string) bool {
+	return slices.ContainsFunc(patterns, func(p Pattern) bool { return p.match(components) })
+}
