@@ -69,7 +69,7 @@ func newPair(t *testing.T, proxied bool, more string) *pair {
 		p.proxy = newFaultProxy(t, address)
 		address = p.proxy.at()
 	}
-	p.gatewayConfig = p.write("gateway.toml", fmt.Sprintf("%s\n[[node]]\nname = \"one\"\naddress = %q\n", patient, address), 0o600)
+	p.gatewayConfig = p.write("gateway.toml", fmt.Sprintf("%s\n[[node]]\nname = \"one\"\naddress = %q\nstall = \"1h\"\n", patient, address), 0o600)
 	p.startGateway()
 	p.clone("six")
 	p.rest()
