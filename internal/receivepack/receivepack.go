@@ -3,6 +3,8 @@ package receivepack
 import (
 	"context"
 	"crypto/rand"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -27,6 +29,10 @@ type Options struct {
 	MaxOptions  int   // push options; 0: none may be sent
 	SessionID   bool  // where a repository says nothing: whether sessions have IDs
 
+	Hooks    string        // the administrator's directory of hooks; "": there are none
+	HookTime time.Duration // how long one of them may run; 0: as long as the push
+	Scripts  string        // a directory of ours alone for what git runs to ask for decisions; "": neither Hooks nor a Decider can be
+
 	Decider  Decider  // nil: nobody else is asked
 	Recorder Recorder // nil: nothing is recorded
 
@@ -45,8 +51,8 @@ type Server struct {
 	started func(repo *repo.Repo, pid int) error // unless nil, of tests
 }
 
-// New makes a Server.
-func New(o Options) *Server {
+// New makes a Server. What Scripts has from an earlier run is removed.
+func New(o Options) (*Server, error) {
 	if o.MaxCommands == 0 {
 		o.MaxCommands = 100_000
 	}
@@ -58,7 +64,16 @@ func New(o Options) *Server {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	s.heads <- 0
-	return s
+	if o.Scripts == "" {
+		if o.Hooks != "" || o.Decider != nil {
+			return nil, errors.New("hooks and deciders need a directory for scripts")
+		}
+		return s, nil
+	}
+	if err := writeScripts(o.Scripts); err != nil {
+		return nil, fmt.Errorf("write the scripts that git runs as hooks: %w", err)
+	}
+	return s, nil
 }
 
 // Target is a repository that is pushed to.

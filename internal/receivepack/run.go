@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -33,6 +34,9 @@ type pushing struct {
 	out     output
 	outcome *protocol.Outcome
 	before  *refs.Snapshot // nil until git is about to run
+	asks    bool           // hooks are to be asked while git runs
+	decided bool           // and were
+	said    int            // bytes that hooks have told the client
 }
 
 // serve runs git receive-pack and sends its report once what it did is on disk and everybody knows of it.
@@ -49,11 +53,15 @@ func (p *pushing) serve(ctx context.Context, request io.Reader, stateless bool) 
 	// From here on the push is done or not, whether the client waits for it or has gone.
 	settle, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleLimit)
 	defer cancel()
-	if failed := p.settle(settle, record, err); err == nil {
+	done, failed := p.settle(settle, record, err)
+	if err == nil {
 		err = failed
 	}
 	if err != nil {
 		return p.out.fail(err)
+	}
+	if len(done) > 0 {
+		p.after(ctx, done)
 	}
 	return p.out.finish()
 }
@@ -62,8 +70,11 @@ func (p *pushing) serve(ctx context.Context, request io.Reader, stateless bool) 
 const settleLimit = time.Minute
 
 // settle sees to it that what was done is on disk, recorded, and known.
-func (p *pushing) settle(ctx context.Context, record Record, failed error) error {
+func (p *pushing) settle(ctx context.Context, record Record, failed error) ([]Update, error) {
 	done, err := p.done(ctx, failed)
+	if len(done) > 0 && p.asks && !p.decided { // it cannot be; should it be, it must not go unnoticed
+		p.log.LogAttrs(ctx, slog.LevelError, "git changed refs and asked no hook", slog.String("repository", p.push.Repo.String()))
+	}
 	if err == nil && len(done) > 0 {
 		err = p.persist(ctx, done)
 	}
@@ -77,7 +88,7 @@ func (p *pushing) settle(ctx context.Context, record Record, failed error) error
 	if len(done) > 0 && p.target.Changed != nil {
 		p.target.Changed(ctx, done)
 	}
-	return err
+	return done, err
 }
 
 // run runs git to its end and keeps its report.
@@ -88,14 +99,24 @@ func (p *pushing) run(ctx context.Context, request io.Reader, stateless bool) (p
 	if err != nil {
 		return process.Usage{}, err
 	}
+	hooks, err := p.asking()
+	if err != nil {
+		return process.Usage{}, err
+	}
+	defer hooks.close()
 	f := newFeed(request)
 	child, err := p.options.Runner.Start(ctx, process.Command{
-		Class: ClassReceive, Subcommand: "receive-pack", Args: p.arguments(), Env: p.env, Stdin: f.out, Grace: grace,
+		Class: ClassReceive, Subcommand: "receive-pack", Args: p.arguments(hooks.scripts), Env: p.env, Stdin: f.out, Files: hooks.files, Grace: grace,
 	})
+	hooks.started()
 	if err != nil {
 		return process.Usage{}, err
 	}
 	p.before = before.Unhidden()
+	var answering sync.WaitGroup
+	if p.asks = hooks.scripts != ""; p.asks {
+		answering.Go(func() { p.answerHooks(ctx, hooks) })
+	}
 	go f.run()
 	if stateless {
 		p.out.after = f.done // nothing may be written while the request is being read
@@ -110,6 +131,9 @@ func (p *pushing) run(ctx context.Context, request io.Reader, stateless bool) (p
 	}
 	f.out.Close() // git reads no more
 	usage, exit := child.Wait()
+	cancel() // hooks that nobody waits for any more
+	hooks.close()
+	answering.Wait()
 	if stateless {
 		<-f.done // a client that sends on is heard out, for as long as it may take for that
 	}
@@ -138,7 +162,7 @@ func exitError(err error) error {
 // unpacked into loose objects (receive.unpackLimit): two files to sync instead of up to a hundred in as many directories, of which git
 // syncs none; maintenance packs many small packs into one. What comes is checked whatever the repository says (receive.fsckObjects), and
 // a working tree is never written to: its filters are programs.
-func (p *pushing) arguments() []string {
+func (p *pushing) arguments(hooks string) []string {
 	var args []string
 	set := func(key, value string) { args = append(args, "-c", key+"="+value) }
 	set("safe.directory", "*") // whose repositories these are is the operator's business
@@ -150,6 +174,9 @@ func (p *pushing) arguments() []string {
 	set("receive.autogc", "false")
 	set("receive.maxInputSize", strconv.FormatInt(p.maxSize(), 10))
 	set("receive.advertisePushOptions", strconv.FormatBool(p.offersOptions(p.policy)))
+	if hooks != "" {
+		set("core.hooksPath", hooks)
+	}
 	if p.policy.UpdateCurrent {
 		set("receive.denyCurrentBranch", "refuse")
 	}

@@ -49,7 +49,7 @@ func newWorld(t *testing.T, o Options, init ...string) *world {
 func worldAt(t *testing.T, o Options, r *gittest.Repo) *world {
 	t.Helper()
 	runner, err := process.New(process.Options{Classes: map[process.Class]process.Limits{
-		ClassReceive: {Slots: 8, Queue: 100, Time: 10 * time.Minute},
+		ClassReceive: {Slots: 8, Queue: 100, Time: 10 * time.Minute}, ClassHook: {Slots: 8, Queue: 100},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +58,14 @@ func worldAt(t *testing.T, o Options, r *gittest.Repo) *world {
 	if o.MaxOptions == 0 {
 		o.MaxOptions = 10
 	}
-	w := &world{Repo: r, t: t, server: New(o)}
+	if o.Scripts == "" {
+		o.Scripts = filepath.Join(t.TempDir(), "scripts")
+	}
+	server, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{Repo: r, t: t, server: server}
 	front := httptest.NewServer(http.HandlerFunc(w.serve))
 	w.url = front.URL + "/repo.git"
 	t.Cleanup(func() {

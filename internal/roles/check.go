@@ -123,6 +123,7 @@ func (c *Config) checkNumbers(bad func(format string, args ...any)) {
 		{"maintenance.quiet", c.Maintenance.Quiet},
 		{"push.wait", c.Push.Wait},
 		{"push.time_limit", c.Push.TimeLimit},
+		{"push.hook_time_limit", c.Push.HookTimeLimit},
 	} {
 		if d.value.Duration <= 0 {
 			bad("%s is %s; it has to be more than 0s", d.key, d.value)
@@ -180,6 +181,10 @@ func (c *Config) checkDisk(role role) error {
 		}
 		if _, err := exec.LookPath(c.Git.Program); err != nil {
 			all = append(all, fmt.Errorf("git.program: %w; install git, or name the program with --git", err))
+		}
+		if c.Push.HooksDir != "" {
+			_, err := os.ReadDir(c.Push.HooksDir)
+			add("push.hooks_dir", err)
 		}
 		if c.Storage.Listen != "" {
 			_, err := c.Storage.trust(quiet)

@@ -372,6 +372,12 @@ type PushConfig struct {
 
 	// How long one push may take before it is given up.
 	TimeLimit Duration `toml:"time_limit"`
+
+	// A directory with hooks of the administrator's: pre-receive, update and post-receive, as far as they are there (docs/push.md). Empty: none.
+	HooksDir string `toml:"hooks_dir"`
+
+	// How long one hook may run. Then it is killed: it has refused, if it could.
+	HookTimeLimit Duration `toml:"hook_time_limit"`
 }
 
 // LanesConfig bounds how much runs at the same time. What finds its lane full is refused with 429 and Retry-After.
@@ -489,6 +495,8 @@ func DefaultConfig() Config {
 			Queue:       256,
 			Wait:        Duration{time.Minute},
 			TimeLimit:   Duration{time.Hour},
+
+			HookTimeLimit: Duration{time.Minute},
 		},
 		Lanes: LanesConfig{Small: 1024, Bulk: 4096, RequestBytes: 256 << 20},
 		Log:   LogConfig{Level: "info", Format: "auto"},
@@ -577,7 +585,8 @@ func (c *Config) complete(role role, env Env) {
 		c.Cache.Dir = filepath.Join(c.State, "cache")
 	}
 	paths := []*string{&c.Root, &c.State, &c.Cache.Dir, &c.HTTP.TLSCert, &c.HTTP.TLSKey,
-		&c.Auth.Tokens, &c.Auth.Hook.SecretFile, &c.Storage.SecretFile, &c.Storage.TLSCert, &c.Storage.TLSKey, &c.Storage.ClientCA}
+		&c.Auth.Tokens, &c.Auth.Hook.SecretFile, &c.Storage.SecretFile, &c.Storage.TLSCert, &c.Storage.TLSKey, &c.Storage.ClientCA,
+		&c.Push.HooksDir}
 	for i := range c.Node {
 		n := &c.Node[i]
 		paths = append(paths, &n.SecretFile, &n.TLSCA, &n.TLSCert, &n.TLSKey)

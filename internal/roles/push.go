@@ -2,6 +2,7 @@ package roles
 
 import (
 	"log/slog"
+	"path/filepath"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -9,15 +10,26 @@ import (
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 )
 
+// limits bound the git commands that take pushes.
+func (c *PushConfig) limits(nice int) process.Limits {
+	return process.Limits{Slots: c.slots(), Queue: c.Queue, Wait: c.Wait.Duration, Nice: nice, Time: c.TimeLimit.Duration}
+}
+
+// hookLimits bound hooks: each belongs to a push, which has had to wait already.
+func (c *PushConfig) hookLimits(nice int) process.Limits {
+	return process.Limits{Slots: 2 * c.slots(), Queue: c.Queue, Nice: nice}
+}
+
 // newPushes makes what takes pushes; nil if none are taken.
-func newPushes(cfg Config, log *slog.Logger, reg prometheus.Registerer, runner *process.Runner, version string) *receivepack.Server {
+func newPushes(cfg Config, log *slog.Logger, reg prometheus.Registerer, runner *process.Runner, version string) (*receivepack.Server, error) {
 	if !cfg.Push.Enabled {
-		return nil
+		return nil, nil
 	}
 	metrics := receivepack.NewMetrics()
 	register(reg, metrics)
 	return receivepack.New(receivepack.Options{
 		Runner: runner, Agent: "packhorse/" + version, MaxSize: int64(cfg.Push.MaxSize), MaxCommands: cfg.Push.MaxCommands,
-		MaxOptions: cfg.Push.MaxOptions, SessionID: cfg.Fetch.SessionID, Metrics: metrics, Log: log,
+		MaxOptions: cfg.Push.MaxOptions, SessionID: cfg.Fetch.SessionID, Hooks: cfg.Push.HooksDir, HookTime: cfg.Push.HookTimeLimit.Duration,
+		Scripts: filepath.Join(cfg.State, "hooks"), Metrics: metrics, Log: log,
 	})
 }

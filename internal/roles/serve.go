@@ -124,9 +124,7 @@ func newSource(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*proces
 			packsource.ClassPack: {
 				Slots: cfg.Git.slots(), Queue: cfg.Git.Queue, Wait: cfg.Git.Wait.Duration, Nice: cfg.Git.Nice, Time: cfg.Git.TimeLimit.Duration,
 			},
-			receivepack.ClassReceive: {
-				Slots: cfg.Push.slots(), Queue: cfg.Push.Queue, Wait: cfg.Push.Wait.Duration, Nice: cfg.Git.Nice, Time: cfg.Push.TimeLimit.Duration,
-			},
+			receivepack.ClassReceive: cfg.Push.limits(cfg.Git.Nice), receivepack.ClassHook: cfg.Push.hookLimits(cfg.Git.Nice),
 			repo.ClassRefs:        refsLimits(),
 			storage.ClassManage:   manageLimits(),
 			storage.ClassMaintain: maintainLimits(),
@@ -182,8 +180,12 @@ func newNode(cfg Config, log *slog.Logger, reg prometheus.Registerer, source pac
 		Agent: "packhorse/" + version, Wants: uploadpack.Wants(cfg.Fetch.Wants),
 		Limits: protocol.Limits{Wants: cfg.Fetch.MaxWants, Haves: cfg.Fetch.MaxHaves, Shallow: cfg.Fetch.MaxShallow, DeepenNot: cfg.Fetch.MaxShallow},
 	})
+	pushes, err := newPushes(cfg, log, reg, runner, version)
+	if err != nil {
+		return nil, err
+	}
 	return storage.New(sessions, storage.Options{
-		Root: cfg.Root, Hidden: []string{cfg.State, cfg.Cache.Dir}, Policy: cfg.Fetch.policy(), Log: log, Pushes: newPushes(cfg, log, reg, runner, version),
+		Root: cfg.Root, Hidden: []string{cfg.State, cfg.Cache.Dir}, Policy: cfg.Fetch.policy(), Log: log, Pushes: pushes,
 		Epoch: epoch, Runner: runner, Upkeep: cfg.Maintenance.upkeep(), Metrics: metrics, Tables: repo.NewTables(runner), RefsMetrics: refMetrics, GraphMetrics: graphMetrics,
 		Lookups: lookup.Options{Metrics: lookups},
 	})

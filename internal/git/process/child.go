@@ -80,11 +80,11 @@ func closeAll(files []*os.File) {
 // watch starts what accompanies a running process.
 func (p *Process) watch(ctx context.Context, limit time.Duration) {
 	stops := []func() bool{context.AfterFunc(ctx, func() {
-		p.kill(fault.Wrap(fault.KindOf(ctx.Err()), "git "+p.command.Subcommand+" was abandoned", ctx.Err()))
+		p.kill(fault.Wrap(fault.KindOf(ctx.Err()), p.command.String()+" was abandoned", ctx.Err()))
 	})}
 	if limit > 0 {
 		stops = append(stops, time.AfterFunc(limit, func() {
-			p.kill(fault.New(fault.Deadline, "git %s took longer than %v", p.command.Subcommand, limit))
+			p.kill(fault.New(fault.Deadline, "%s took longer than %v", &p.command, limit))
 		}).Stop)
 	}
 	p.unwatch = func() {
@@ -120,7 +120,7 @@ func (p *Process) writeStdin() {
 	source := &errReader{r: p.command.Stdin}
 	io.Copy(p.stdin, source) // a failed write means that the command reads no more: its own business
 	if source.err != nil {   // it must not take what came so far for all
-		p.kill(fault.Wrap(fault.KindOf(source.err), "reading the input of git "+p.command.Subcommand, source.err))
+		p.kill(fault.Wrap(fault.KindOf(source.err), "reading the input of "+p.command.String(), source.err))
 	}
 	p.stdin.Close()
 }
@@ -153,7 +153,7 @@ func (p *Process) Done() <-chan struct{} { return p.done }
 
 // Kill ends the command and all of its process group. It may be called at any time and by anybody.
 func (p *Process) Kill() {
-	p.kill(fault.New(fault.Cancelled, "git %s was abandoned", p.command.Subcommand))
+	p.kill(fault.New(fault.Cancelled, "%s was abandoned", &p.command))
 }
 
 func (p *Process) kill(cause error) {
@@ -249,7 +249,7 @@ func exitText(s *os.ProcessState) string {
 // exitError runs once the process has ended and its standard error was read.
 func (p *Process) exitError() error {
 	if p.err != nil { // of wait4
-		return fault.Wrap(fault.Internal, "waiting for git "+p.command.Subcommand, p.err)
+		return fault.Wrap(fault.Internal, "waiting for "+p.command.String(), p.err)
 	}
 	if p.state.Success() {
 		return nil
@@ -265,7 +265,7 @@ func (p *Process) exitError() error {
 	if t := p.tail.text(); t != "" {
 		text += ": " + t
 	}
-	return &fault.Error{Kind: kind, Msg: "git " + p.command.Subcommand + " failed", RetryAfter: retry, Err: errors.New(text)}
+	return &fault.Error{Kind: kind, Msg: p.command.String() + " failed", RetryAfter: retry, Err: errors.New(text)}
 }
 
 // Wait waits for the command's end, after Stdout was read to its end or Kill called, and closes Stdout. Stdin is not read

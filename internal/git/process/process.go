@@ -1,7 +1,7 @@
-// Package process runs the git program: so many at once of each class of work, within a time limit, watched, and killed with
+// Package process runs the git program, and hooks: so many at once of each class of work, within a time limit, watched, and killed with
 // everything they started as soon as nobody wants their result.
 //
-// A command sees an environment made from scratch (see environment) and file descriptors 0, 1 and 2. It leads a process group of its
+// A command sees an environment made from scratch (see environment), file descriptors 0, 1 and 2, and what Command.Files names. It leads a process group of its
 // own, and the group is killed when the command ends or its context does, so that a grandchild outlives neither. (Only
 // what leaves the group by setsid(2) escapes.) No shell is involved.
 //
@@ -19,6 +19,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -108,16 +109,26 @@ func New(o Options) (*Runner, error) {
 type Command struct {
 	Class      Class
 	Subcommand string    // "pack-objects": the metrics' label, so never anything a client sent
+	Program    string    // path of another program than git, of the operator's; Subcommand then says what it is. "": git
 	Args       []string  // all that follows "git"; nothing from a user before "--end-of-options"
 	Env        []string  // KEY=VALUE, added to the environment or put in place of what it has
 	Dir        string    // working directory; "" is /
 	Stdin      io.Reader // nil is empty; when a Read of it fails, the command is killed
 	// Stderr gets standard error as it comes, from one goroutine. It must not block, nor keep the slice.
 	Stderr       func([]byte)
-	StdoutBuffer int // size of the pipe that Stdout reads, where the system allows it; 0 is the system's default
+	StdoutBuffer int        // size of the pipe that Stdout reads, where the system allows it; 0 is the system's default
+	Files        []*os.File // the command's descriptors from 3 on; the caller closes them
 	// Grace is for commands that write into a repository: who kills one asks it to end first (SIGTERM), so that git removes its locks and
 	// temporary files, and kills what is left after that time. 0: at once.
 	Grace time.Duration
+}
+
+// String is what the command is called in messages.
+func (c *Command) String() string {
+	if c.Program != "" {
+		return "the hook " + c.Subcommand
+	}
+	return "git " + c.Subcommand
 }
 
 // Start waits for a slot of the command's class and starts it. When ctx ends the command is killed. Errors: what
@@ -204,9 +215,13 @@ func (r *Runner) spawn(p *Process, files []*os.File) error {
 	if dir == "" {
 		dir = "/"
 	}
+	program, name := r.git, "git"
+	if p.command.Program != "" {
+		program, name = p.command.Program, p.command.Program
+	}
 	var err error
-	p.process, err = os.StartProcess(r.git, append([]string{"git"}, p.command.Args...), &os.ProcAttr{
-		Dir: dir, Env: withEnv(r.env, p.command.Env), Files: files,
+	p.process, err = os.StartProcess(program, append([]string{name}, p.command.Args...), &os.ProcAttr{
+		Dir: dir, Env: withEnv(r.env, p.command.Env), Files: slices.Concat(files, p.command.Files),
 		Sys: &syscall.SysProcAttr{Setpgid: true},
 	})
 	if err != nil {
@@ -220,7 +235,7 @@ func startError(c Command, err error) error {
 	if _, ok := errors.AsType[*fault.Error](err); ok {
 		return err
 	}
-	msg := "cannot start git " + c.Subcommand
+	msg := "cannot start " + c.String()
 	for _, e := range []error{syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.ETXTBSY} {
 		if errors.Is(err, e) {
 			return &fault.Error{Kind: fault.Unavailable, Msg: msg, RetryAfter: time.Second, Err: err}

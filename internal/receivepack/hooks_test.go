@@ -1,0 +1,142 @@
+package receivepack
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+// hooks makes a directory with hooks of the administrator's; the values are shell.
+func hooks(t *testing.T, scripts map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range scripts {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// decider answers by a function.
+type decider func(ctx context.Context, p *Push) error
+
+func (d decider) Decide(ctx context.Context, p *Push) error { return d(ctx, p) }
+
+func TestHooksSeeAndSay(t *testing.T) {
+	t.Parallel()
+	log := filepath.Join(t.TempDir(), "log")
+	w := newWorld(t, Options{Hooks: hooks(t, map[string]string{
+		"pre-receive": `read old new ref; echo "pre $old $new $ref" >>` + log + `; env | sort | grep -E '^(PACKHORSE_(USER|REPO|ADD)|GIT_PUSH|GIT_DIR)' >>` + log + `
+git cat-file -e "$new" && git rev-parse --verify -q "$ref" >/dev/null || echo "not there yet" >>` + log + `
+test -n "$GIT_QUARANTINE_PATH" && test -d "$GIT_QUARANTINE_PATH" && printf 'looks \033[31mgood\n'`,
+		"update":       `echo "update $1 $2 $3" >>` + log + `; case $1 in *bad) echo "no $1" >&2; exit 1;; esac`,
+		"post-receive": `while read old new ref; do echo "post $ref" >>` + log + `; done; git rev-parse --verify -q main >>` + log + `; echo welcome; exit 1`,
+	})})
+	w.Git("config", "core.hooksPath", hooks(t, map[string]string{"pre-receive": "exit 1", "reference-transaction": "exit 1"}))
+	c := w.clone()
+	id := c.ID("main").String()
+	out, err := w.push(c, "-o", "a=1", "-o", "$(id); `x`", "main", "main:refs/heads/bad")
+	if err == nil || !strings.Contains(out, "looks  [31mgood") || !strings.Contains(out, "remote: no refs/heads/bad") ||
+		!strings.Contains(out, "hook declined") || !strings.Contains(out, "welcome") {
+		t.Errorf("git says %v\n%s", err, out)
+	}
+	text, _ := os.ReadFile(log)
+	zero := strings.Repeat("0", 40)
+	for _, want := range []string{
+		"pre " + zero + " " + id + " refs/heads/main\n",
+		"GIT_DIR=.\nGIT_PUSH_OPTION_0=a=1\nGIT_PUSH_OPTION_1=$(id); `x`\nGIT_PUSH_OPTION_COUNT=2\n",
+		"PACKHORSE_ADDRESS=192.0.2.1\nPACKHORSE_REPOSITORY=team/app\nPACKHORSE_USER=tester\n", "not there yet\n",
+		"update refs/heads/bad " + zero + " " + id + "\n", "update refs/heads/main " + zero + " " + id + "\n", "post refs/heads/main\n" + id + "\n",
+	} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("%q is missing in\n%s", want, text)
+		}
+	}
+	if strings.Contains(string(text), "post refs/heads/bad") || w.refs() != "refs/heads/main "+id {
+		t.Errorf("the refs are %s, the hooks say\n%s", w.refs(), text)
+	}
+	w.clean()
+}
+
+// Whatever goes wrong with one who is to decide: nothing is changed.
+func TestDecisionsFailClosed(t *testing.T) {
+	t.Parallel()
+	long := 10 * time.Minute
+	for name, test := range map[string]struct {
+		options func(t *testing.T) Options
+		says    string
+	}{
+		"denied": {func(t *testing.T) Options {
+			return Options{Decider: decider(func(_ context.Context, p *Push) error {
+				return fault.New(fault.Denied, "%s may not\n\x1b[2Jpush", p.Pusher.Name)
+			})}
+		}, "tester may not"},
+		"declined": {func(t *testing.T) Options {
+			return Options{Hooks: hooks(t, map[string]string{"pre-receive": "cat >/dev/null; echo sorry; exit 3"})}
+		}, "sorry"},
+		"reads nothing": {func(t *testing.T) Options {
+			return Options{Hooks: hooks(t, map[string]string{"pre-receive": "exit 1"})}
+		}, "pre-receive hook declined"},
+		"hangs": {func(t *testing.T) Options {
+			return Options{HookTime: 200 * time.Millisecond, Hooks: hooks(t, map[string]string{"pre-receive": "sleep 600 & sleep 600"})}
+		}, "took longer than"},
+		"dies": {func(t *testing.T) Options {
+			return Options{HookTime: long, Hooks: hooks(t, map[string]string{"pre-receive": "kill -9 $$"})}
+		}, "pre-receive hook declined"},
+		"floods and hangs": {func(t *testing.T) Options {
+			return Options{HookTime: time.Second, Hooks: hooks(t, map[string]string{"update": "yes y | tr -d '\\n'"})}
+		}, "hook declined"},
+		"cannot be run": {func(t *testing.T) Options {
+			dir := hooks(t, map[string]string{"pre-receive": "exit 0"})
+			if err := os.Chmod(filepath.Join(dir, "pre-receive"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			return Options{Hooks: dir}
+		}, "503"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, test.options(t))
+			out, err := w.push(w.clone(), "main")
+			if err == nil || !strings.Contains(out, test.says) || strings.Contains(out, "\x1b[2J") || len(out) > 2*maxSaid {
+				t.Errorf("git says %v\n%.2000s", err, out)
+			}
+			if got := w.refs(); got != "" || w.changed() != "" {
+				t.Errorf("the refs are %s, told of %s", got, w.changed())
+			}
+			w.clean()
+		})
+	}
+}
+
+// A hook that git would leave out in silence keeps pushes from being taken.
+func TestScriptsThatCannotBeRun(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Options{Decider: decider(func(context.Context, *Push) error { return nil })})
+	c := w.clone()
+	w.mustPush(c, "main")
+	for _, damage := range []func(path string) error{func(path string) error { return os.Chmod(path, 0o600) }, os.Remove} {
+		if err := damage(filepath.Join(w.server.options.Scripts, scriptsOnce, preReceive)); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := w.push(c, "main:refs/heads/other"); err == nil {
+			t.Errorf("a push was taken: %s", out)
+		}
+	}
+}
+
+// The server that was to decide is gone: the scripts refuse.
+func TestScriptsWithoutServer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Options{Decider: decider(func(context.Context, *Push) error { return nil })})
+	w.Git("config", "core.hooksPath", filepath.Join(w.server.options.Scripts, scriptsEach))
+	if out, err := w.clone().Try("push", w.Dir, "main"); err == nil {
+		t.Errorf("a push was taken: %s", out)
+	}
+}
