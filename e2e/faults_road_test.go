@@ -150,7 +150,7 @@ func replicaTakesOver(t *testing.T) {
 	bad := p.proxy
 	spare := p.start("storage", "--config", p.nodeConfig, "--root", filepath.Join(p.dir, "repos"), "--state", filepath.Join(p.dir, "spare"),
 		"--git", filepath.Join(p.dir, "git"), "--listen", "127.0.0.1:0")
-	p.gatewayConfig = p.write("gateway.toml", fmt.Sprintf("%s\n[[node]]\nname = \"one\"\naddress = %q\nweight = 1000\n[[node]]\nname = \"two\"\naddress = %q\n",
+	p.gatewayConfig = p.write("gateway.toml", fmt.Sprintf("%s\n[[node]]\nname = \"one\"\naddress = %q\nstall = \"1h\"\nweight = 1000\n[[node]]\nname = \"two\"\naddress = %q\nstall = \"1h\"\n",
 		patient, bad.at(), spare.listen), 0o600)
 	p.signal(p.gateway, syscall.SIGTERM)
 	if err := p.gateway.wait(); err != nil {
