@@ -1,32 +1,73 @@
-// Package admit decides which requests may run now: by lanes, so that one kind of work does not queue behind another.
+// Package admit decides which requests may run now: by lanes, so that one kind of work does not queue behind another, and within a lane
+// fairly among callers.
 //
 // A lane is a bound on how many requests of one kind are served at the same time. A request that finds its lane full is refused
-// at once, with advice when to come back; cold work, which is worth waiting for, queues for its own slots at the git
-// processes. Who was let in has a seat, and moves with it when the request turns out to be of another kind. A budget bounds what all
-// requests together hold, where one may be a thousand times as large as another. Later rules of fairness among callers belong here.
+// at once, with advice when to come back. Who was let in has a seat, and moves with it when the request turns out to be of another
+// kind. What is worth waiting for, such as a pack that has to be made, queues besides for the slots of the processes that do it (package
+// balance). A budget bounds what all requests together hold, where one may be a thousand times
+// as large as another.
+//
+// A caller may take no more places of a lane than it leaves free: alone it gets half of them, two that want all get a third each, and there
+// is always room for one who has none. All anonymous callers together have a part of a lane, and leave the rest to those who are known.
 package admit
 
 import (
 	"sync/atomic"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
+// Lanes are those that requests move between.
+type Lanes struct {
+	Small *Lane // advertisements, ls-refs, negotiation, look-ups
+	Hit   *Lane // packs from the cache, and other long answers that only have to be sent
+	Cold  *Lane // packs that have to be made first, until they are sent
+	Push  *Lane
+}
+
+// Sizes says how many requests each lane lets run at the same time.
+type Sizes struct{ Small, Hit, Cold, Push int }
+
+// NewLanes makes the lanes.
+func NewLanes(s Sizes) Lanes {
+	return Lanes{NewLane("small", s.Small), NewLane("hit", s.Hit), NewLane("cold", s.Cold), NewLane("push", s.Push)}
+}
+
+// Long is the lane of a long answer.
+func (l *Lanes) Long(cold bool) *Lane {
+	if cold {
+		return l.Cold
+	}
+	return l.Hit
+}
+
+// All lists them.
+func (l *Lanes) All() []*Lane { return []*Lane{l.Small, l.Hit, l.Cold, l.Push} }
+
 // Lane is a kind of work.
 type Lane struct {
-	name    string
-	limit   int64
-	served  func() // may be nil
-	running atomic.Int64
-	refused atomic.Int64
+	name      string
+	limit     int64
+	anonymous int64  // of the limit, how many for all anonymous callers together
+	served    func() // may be nil
+
+	running, strangers atomic.Int64 // strangers: those of running that are anonymous
+	admitted, refused  atomic.Int64
+	callers            tally
 }
 
 // retryAfter is when a refused caller may come back: such lanes empty quickly.
 const retryAfter = time.Second
 
 // NewLane makes a lane that lets limit requests run at the same time.
-func NewLane(name string, limit int) *Lane { return &Lane{name: name, limit: int64(limit)} }
+func NewLane(name string, limit int) *Lane {
+	return &Lane{name: name, limit: int64(limit), anonymous: int64(limit), callers: newTally()}
+}
+
+// Anonymous leaves anonymous callers together a part of the lane, from 0 to 1, and at least one place. Called before the first Enter.
+func (l *Lane) Anonymous(part float64) { l.anonymous = max(1, int64(part*float64(l.limit))) }
 
 // OnServed has f called, by any goroutine, while the lane serves requests that are of its kind to the end: when one is known to be
 // (Seat.Stay), and when one leaves. Called before the first Enter.
@@ -34,22 +75,46 @@ func (l *Lane) OnServed(f func()) { l.served = f }
 
 // Enter lets a request in, or refuses it with an error of kind Exhausted. Whoever was let in calls Leave when done. Safe for
 // concurrent use.
-func (l *Lane) Enter() (*Seat, error) {
-	s := new(Seat)
+func (l *Lane) Enter(c balance.Caller) (*Seat, error) {
+	s := &Seat{caller: c}
 	return s, s.Move(l)
 }
 
-func (l *Lane) enter() error {
+// enter takes a place and counts it as the caller's. It takes no lock.
+func (l *Lane) enter(c balance.Caller) error {
+	own, stranger := l.callers.of(c), c.Anonymous()
+	mine := own.Add(1) - 1
+	if stranger && l.strangers.Add(1) > l.anonymous {
+		return l.refuse(own, stranger, "too many %s requests of anonymous callers at the same time; try again, or sign in")
+	}
 	for n := l.running.Load(); n < l.limit; n = l.running.Load() {
+		if mine >= l.limit-n && c != "" {
+			return l.refuse(own, stranger, "too many %s requests of yours at the same time; try again")
+		}
 		if l.running.CompareAndSwap(n, n+1) { // not Add: one that is refused must not take another's place for a moment
+			l.admitted.Add(1)
 			return nil
 		}
 	}
-	l.refused.Add(1)
-	return fault.Retry(fault.Exhausted, retryAfter, "too many %s requests at the same time; try again", l.name)
+	return l.refuse(own, stranger, "too many %s requests at the same time; try again")
 }
 
-func (l *Lane) leave() { l.running.Add(-1) }
+func (l *Lane) refuse(own *atomic.Int64, stranger bool, message string) error {
+	own.Add(-1)
+	if stranger {
+		l.strangers.Add(-1)
+	}
+	l.refused.Add(1)
+	return fault.Retry(fault.Exhausted, retryAfter, message, l.name)
+}
+
+func (l *Lane) leave(c balance.Caller) {
+	l.callers.of(c).Add(-1)
+	if c.Anonymous() {
+		l.strangers.Add(-1)
+	}
+	l.running.Add(-1)
+}
 
 func (l *Lane) tell() {
 	if l.served != nil {
@@ -57,8 +122,11 @@ func (l *Lane) tell() {
 	}
 }
 
-// Seat is a request's place, in one lane at a time. Not safe for concurrent use.
-type Seat struct{ lane *Lane } // nil: in none
+// Seat is a request's place, in one lane at a time. Not safe for concurrent use. The zero Seat is the server's own, and in no lane.
+type Seat struct {
+	caller balance.Caller
+	lane   *Lane // nil: in none
+}
 
 // In tells whether the seat is in a lane.
 func (s *Seat) In(l *Lane) bool { return s.lane == l }
@@ -72,11 +140,11 @@ func (s *Seat) Move(to *Lane) error {
 	if s.lane == to {
 		return nil
 	}
-	if err := to.enter(); err != nil {
+	if err := to.enter(s.caller); err != nil {
 		return err
 	}
 	if s.lane != nil {
-		s.lane.leave()
+		s.lane.leave(s.caller)
 	}
 	s.lane = to
 	return nil
@@ -88,6 +156,6 @@ func (s *Seat) Leave() {
 		return
 	}
 	s.lane.tell()
-	s.lane.leave()
+	s.lane.leave(s.caller)
 	s.lane = nil
 }

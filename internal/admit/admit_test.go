@@ -10,7 +10,7 @@ import (
 
 func enter(t *testing.T, l *Lane) *Seat {
 	t.Helper()
-	s, err := l.Enter()
+	s, err := l.Enter("")
 	if err != nil {
 		t.Fatalf("the lane %s refused: %v", l.name, err)
 	}
@@ -27,7 +27,7 @@ func expectRunning(t *testing.T, l *Lane, want int64) {
 func TestFullLaneRefusesAndSaysWhenToComeBack(t *testing.T) {
 	l := NewLane("small", 1)
 	s := enter(t, l)
-	_, err := l.Enter()
+	_, err := l.Enter("")
 	if !fault.Is(err, fault.Exhausted) || fault.RetryAfter(err) <= 0 {
 		t.Errorf("a full lane gave %v, want Exhausted with advice", err)
 	}
@@ -104,7 +104,7 @@ func TestLaneUnderContention(t *testing.T) {
 	for range 2 * limit {
 		wg.Go(func() {
 			for range 10_000 {
-				s, err := l.Enter()
+				s, err := l.Enter("")
 				if err != nil {
 					continue
 				}
@@ -124,7 +124,7 @@ func TestLaneUnderContention(t *testing.T) {
 	for range limit {
 		wg.Go(func() {
 			for range 10_000 {
-				s, err := l.Enter()
+				s, err := l.Enter("")
 				if err != nil {
 					t.Error(err)
 					return

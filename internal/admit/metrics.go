@@ -1,21 +1,120 @@
 package admit
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"sync"
+	"sync/atomic"
+	"time"
 
-// Collectors are the metrics of some lanes.
-func Collectors(lanes ...*Lane) []prometheus.Collector {
-	var all []prometheus.Collector
-	for _, l := range lanes {
-		labels := prometheus.Labels{"lane": l.name}
-		all = append(all,
-			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-				Name: "packhorse_lane_running", Help: "Requests in the lane now.", ConstLabels: labels,
-			}, func() float64 { return float64(l.running.Load()) }),
-			prometheus.NewCounterFunc(prometheus.CounterOpts{
-				Name: "packhorse_lane_refused_total", Help: "Requests refused because the lane was full.", ConstLabels: labels,
-			}, func() float64 { return float64(l.refused.Load()) }))
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/packhorse-git/packhorse/internal/balance"
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+// Metrics watches lanes, and the slots that their requests wait for. Safe for concurrent use.
+type Metrics struct {
+	lanes                            []*Lane
+	requests, running, queued, limit *prometheus.Desc
+	wait                             *prometheus.HistogramVec
+
+	mu     sync.Mutex
+	queues map[string]*queue // by lane
+}
+
+// queue is where a lane's requests wait for what does their work, and what became of them.
+type queue struct {
+	slots                           *balance.Slots
+	admitted, waited, refused, gone atomic.Int64
+}
+
+// NewMetrics watches lanes.
+func NewMetrics(lanes Lanes) *Metrics {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("packhorse_lane_"+name, help, append([]string{"lane"}, labels...), nil)
 	}
-	return all
+	return &Metrics{
+		lanes: lanes.All(), queues: make(map[string]*queue),
+		requests: desc("requests_total", "Requests by what became of them: admitted at once, queued and then admitted, refused, or gone while they waited.", "outcome"),
+		running:  desc("running", "Requests that run now."),
+		queued:   desc("queued", "Requests that wait now."),
+		limit:    desc("limit", "Requests that may run at the same time now."),
+		wait: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "packhorse_lane_wait_seconds",
+			Help:    "Time that requests waited, those included that were refused or gone.",
+			Buckets: []float64{.001, .005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}}, []string{"lane"}),
+	}
+}
+
+// Queue counts what waits for slots as a lane's. There may be a Lane of that name, which bounds its requests besides. Called once for a name,
+// before the first Acquire.
+func (m *Metrics) Queue(lane string, slots *balance.Slots) {
+	q := &queue{slots: slots}
+	wait := m.wait.WithLabelValues(lane)
+	slots.Watch(func(waited time.Duration, queued bool, err error) {
+		wait.Observe(waited.Seconds())
+		switch {
+		case fault.Is(err, fault.Exhausted):
+			q.refused.Add(1)
+		case err != nil:
+			q.gone.Add(1)
+		case queued:
+			q.waited.Add(1)
+		default:
+			q.admitted.Add(1)
+		}
+	})
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.queues[lane] = q
+}
+
+// Collectors lists what to register.
+func (m *Metrics) Collectors() []prometheus.Collector { return []prometheus.Collector{m, m.wait} }
+
+func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{m.requests, m.running, m.queued, m.limit} {
+		ch <- d
+	}
+}
+
+func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	full := map[string]int64{} // refused because the lane was, where there is a queue besides
+	for _, l := range m.lanes {
+		if m.queues[l.name] != nil {
+			full[l.name] = l.refused.Load()
+			continue
+		}
+		tell := teller{ch, l.name}
+		tell.outcomes(m.requests, map[string]int64{"admitted": l.admitted.Load(), "refused": l.refused.Load()})
+		tell.gauge(m.running, l.running.Load())
+		tell.gauge(m.limit, l.limit)
+	}
+	for name, q := range m.queues {
+		tell := teller{ch, name}
+		tell.outcomes(m.requests, map[string]int64{
+			"admitted": q.admitted.Load(), "queued": q.waited.Load(), "refused": q.refused.Load() + full[name], "gone": q.gone.Load(),
+		})
+		tell.gauge(m.running, int64(q.slots.InUse()))
+		tell.gauge(m.queued, int64(q.slots.Queued()))
+		tell.gauge(m.limit, int64(q.slots.Limit()))
+	}
+}
+
+// teller gives the figures of one lane.
+type teller struct {
+	ch   chan<- prometheus.Metric
+	lane string
+}
+
+func (t teller) outcomes(d *prometheus.Desc, all map[string]int64) {
+	for outcome, n := range all {
+		t.ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), t.lane, outcome)
+	}
+}
+
+func (t teller) gauge(d *prometheus.Desc, n int64) {
+	t.ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), t.lane)
 }
 
 // Collectors are the metrics of the budget that large requests share.

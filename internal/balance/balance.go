@@ -1,9 +1,9 @@
 // Package balance hands out what is free: slots, which bound how much of one thing runs at once, and workers, of which the least busy is
 // given work.
 //
-// A free slot is taken at once. When none is free, callers wait in one queue, first come, first served; the queue's length and
-// the time in it are bounded, and who finds no place is told when to come back instead of being left to hang. Workers have no
-// queue: whoever is ready takes more, a free one first.
+// A free slot is taken at once. When none is free, work waits; callers take turns, by the time for which they have held slots, and what is one
+// caller's goes first come, first served. The queue's length and the time in it are bounded, and who finds no place is told when to come
+// back instead of being left to hang. Workers have no queue: whoever is ready takes more, a free one first.
 package balance
 
 import (
@@ -16,9 +16,11 @@ import (
 
 // Limits bound a Slots.
 type Limits struct {
-	Slots int           // how many run at once; less than 1 means 1
-	Queue int           // how many may wait; 0 refuses whoever finds no free slot
-	Wait  time.Duration // how long one may wait; 0 is as long as its context lives
+	Slots int // how many run at once; less than 1 means 1
+	Queue int // how many may wait; 0 refuses whoever finds no free slot
+	// Anonymous is the part of the slots that goes to anonymous callers together, while others wait too: from 0 to 1, both excluded. 0: a half.
+	Anonymous float64
+	Wait      time.Duration // how long one may wait; 0 is as long as its context lives
 }
 
 // Clock tells the time; tests bring their own. The zero Clock is the real one.
@@ -30,11 +32,13 @@ type Clock struct {
 
 // Slots bounds how much of one thing runs at once. It is safe for concurrent use.
 type Slots struct {
-	clock Clock
+	clock   Clock
+	watcher func(waited time.Duration, queued bool, err error) // nil: nobody
 
-	mu   sync.Mutex
-	wait time.Duration
-	q    queue
+	mu     sync.Mutex
+	limits Limits
+	most   int // slots that there may be now, of limits.Slots
+	q      queue
 }
 
 // NewSlots makes the slots of one kind of work.
@@ -48,40 +52,55 @@ func NewSlots(l Limits, clock Clock) *Slots {
 			return t.C, func() { t.Stop() }
 		}
 	}
-	s := &Slots{clock: clock}
+	s := &Slots{clock: clock, q: newQueue()}
 	s.Resize(l)
 	return s
 }
 
-// Acquire takes a slot, or waits for one. The caller calls release when its work is done; further calls of it do nothing.
-// Waited is the time in the queue, also when there is an error: fault.Exhausted if the queue is full or the wait too
-// long, fault.Cancelled or fault.Deadline if ctx ended first.
-func (s *Slots) Acquire(ctx context.Context) (release func(), waited time.Duration, err error) {
+// Watch has f told of each Acquire: how long it waited, whether it had to, and its error. Called before the first of them.
+func (s *Slots) Watch(f func(waited time.Duration, queued bool, err error)) { s.watcher = f }
+
+// Acquire takes a slot for a caller, or waits for one. Release is called when the work is done; further calls of it do nothing.
+// Waited is the time in the queue, also when there is an error: fault.Exhausted if the queue is full, or became so and others had less in it,
+// or the wait is too long; fault.Cancelled or fault.Deadline if ctx ended first.
+func (s *Slots) Acquire(ctx context.Context, c Caller) (release func(), waited time.Duration, err error) {
+	release, waited, queued, err := s.acquire(ctx, c)
+	if s.watcher != nil {
+		s.watcher(waited, queued, err)
+	}
+	return release, waited, err
+}
+
+func (s *Slots) acquire(ctx context.Context, c Caller) (release func(), waited time.Duration, queued bool, err error) {
 	if err := ctx.Err(); err != nil {
-		return nil, 0, fault.Wrap(fault.KindOf(err), "gave up before waiting for a slot", err)
+		return nil, 0, false, fault.Wrap(fault.KindOf(err), "gave up before waiting for a slot", err)
 	}
 	began := s.clock.Now()
 	s.mu.Lock()
-	t, ok := s.q.enter(began)
-	retry, limit := s.q.retryAfter(), s.wait
+	t, ok := s.q.enter(c, began)
+	retry, limit := s.q.retryAfter(), s.limits.Wait
 	s.mu.Unlock()
 	if !ok {
-		return nil, 0, fault.Retry(fault.Exhausted, retry, "too many requests of this kind are waiting already")
+		return nil, 0, false, errFull(retry)
 	}
 	select {
-	case <-t.granted:
-		return s.releaser(t), 0, nil
+	case <-t.answered: // refused it cannot be: it came last
+		return s.releaser(t), 0, false, nil
 	default:
 	}
 	var expired <-chan time.Time
 	if limit > 0 {
-		c, stop := s.clock.After(limit)
+		after, stop := s.clock.After(limit)
 		defer stop()
-		expired = c
+		expired = after
 	}
 	select {
-	case <-t.granted:
-		return s.releaser(t), s.clock.Now().Sub(began), nil
+	case <-t.answered:
+		waited = s.clock.Now().Sub(began)
+		if t.refused {
+			return nil, waited, true, errFull(retry)
+		}
+		return s.releaser(t), waited, true, nil
 	case <-ctx.Done():
 		err = fault.Wrap(fault.KindOf(ctx.Err()), "gave up while waiting for a slot", ctx.Err())
 	case <-expired:
@@ -91,7 +110,11 @@ func (s *Slots) Acquire(ctx context.Context) (release func(), waited time.Durati
 	s.mu.Lock()
 	s.q.leave(t, now) // a slot granted meanwhile goes to the next in the queue
 	s.mu.Unlock()
-	return nil, now.Sub(began), err
+	return nil, now.Sub(began), true, err
+}
+
+func errFull(retry time.Duration) error {
+	return fault.Retry(fault.Exhausted, retry, "too many requests of this kind are waiting already")
 }
 
 func (s *Slots) releaser(t *ticket) func() {
@@ -109,8 +132,25 @@ func (s *Slots) Resize(l Limits) {
 	now := s.clock.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.wait = l.Wait
-	s.q.resize(max(l.Slots, 1), max(l.Queue, 0), now)
+	l.Slots = max(l.Slots, 1)
+	s.limits, s.most = l, l.Slots
+	s.resize(now)
+}
+
+func (s *Slots) resize(now time.Time) {
+	s.q.resize(s.most, max(s.limits.Queue, 0), s.limits.Anonymous, now)
+}
+
+// Narrow leaves only n of the slots in use for now, at least one; as many as there are, or more, ends that. It takes nothing from who holds
+// one.
+func (s *Slots) Narrow(n int) {
+	now := s.clock.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n = min(max(n, 1), s.limits.Slots); n != s.most {
+		s.most = n
+		s.resize(now)
+	}
 }
 
 // InUse is how many slots are taken now.
@@ -124,12 +164,19 @@ func (s *Slots) InUse() int {
 func (s *Slots) Queued() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.q.waiting.Len()
+	return s.q.waiting
+}
+
+// Limit is how many slots may be in use now: Size, unless it was narrowed.
+func (s *Slots) Limit() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.most
 }
 
 // Size is how many slots there are.
 func (s *Slots) Size() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.q.slots
+	return s.limits.Slots
 }

@@ -6,71 +6,245 @@ import (
 )
 
 // queue is the core of Slots: no lock, no clock, no channel operation that can block.
+//
+// It is a fair queue by slot time, in two steps: a free slot goes to the pool, of those known and those anonymous, and within it to the
+// caller, whose account says that it has had least, over its weight. Each grant is charged as the mean of late, and set right when the slot
+// comes back. Who comes after a pause begins where the others are (start-time fair queueing, Goyal et al. 1996): no one saves up, and nobody
+// who waits is passed by forever.
 type queue struct {
-	slots, max int       // how many may hold a slot, and how many may wait
-	inUse      int       // more than slots only after these were made fewer
-	waiting    list.List // of *ticket, the oldest in front
-	held       time.Duration
+	slots, max int // how many may hold a slot, and how many may wait
+	inUse      int // more than slots only after these were made fewer
+	waiting    int
+	pools      [2]pool // known, anonymous
+	level      time.Duration
+	arrivals   uint64
+	held       time.Duration // moving average of how long slots are held
 }
 
-// ticket is one caller: waiting while elem is set, then holding a slot, then gone.
+// pool is some callers that share a part of the slots.
+type pool struct {
+	account
+	weight  float64
+	level   time.Duration // the account of who was served last
+	callers map[Caller]*account
+}
+
+// account is what a caller, or a pool, has had: time of slots over weight.
+type account struct {
+	had     time.Duration
+	waiting list.List // of *ticket, the oldest in front; empty in a pool
+	queued  int       // tickets that wait
+	holding int       // slots
+}
+
+// ticket is one piece of work: waiting while elem is set, then holding a slot or refused, then gone.
 type ticket struct {
-	granted chan struct{} // closed when a slot was given
-	since   time.Time     // when it was given
-	elem    *list.Element
-	gone    bool
+	answered chan struct{} // closed when a slot was given or refused
+	refused  bool
+	caller   Caller
+	arrival  uint64
+	since    time.Time     // when the slot was given
+	charged  time.Duration // for it
+	elem     *list.Element
+	gone     bool
 }
 
-// enter gives a slot or a place in the queue; false if neither is free.
-func (q *queue) enter(now time.Time) (*ticket, bool) {
-	t := &ticket{granted: make(chan struct{})}
-	switch {
-	case q.inUse < q.slots: // then nobody waits: grant leaves no slot free while somebody does
-		q.give(t, now)
-	case q.waiting.Len() < q.max:
-		t.elem = q.waiting.PushBack(t)
-	default:
-		return nil, false
+const (
+	leastCharge = time.Millisecond // so that callers take turns also where slots are held for no time
+	mostDebt    = time.Minute      // by how much the account of one who waits is above the others'
+	keptIdle    = 1024             // accounts of callers with debts and no work
+)
+
+func newQueue() queue {
+	return queue{pools: [2]pool{{callers: map[Caller]*account{}}, {callers: map[Caller]*account{}}}}
+}
+
+func (q *queue) poolOf(c Caller) *pool {
+	if c.Anonymous() {
+		return &q.pools[1]
 	}
+	return &q.pools[0]
+}
+
+// enter gives a slot or a place in the queue; false if neither is free. A full queue has room for a caller who has fewer in it than the
+// greediest: the youngest of that one is refused.
+func (q *queue) enter(c Caller, now time.Time) (*ticket, bool) {
+	p := q.poolOf(c)
+	if q.inUse >= q.slots && q.waiting >= q.max { // then grant leaves nobody waiting who could have a slot
+		victim := q.greediest(p, c)
+		if victim == nil {
+			return nil, false
+		}
+		q.refuse(victim)
+	}
+	a := p.callers[c]
+	if a == nil {
+		a = new(account)
+		p.callers[c] = a
+	}
+	q.level = p.wake(q.level)
+	p.level = a.wake(p.level)
+	q.arrivals++
+	t := &ticket{answered: make(chan struct{}), caller: c, arrival: q.arrivals}
+	t.elem = a.waiting.PushBack(t)
+	q.count(p, a, 1)
+	q.grant(now)
 	return t, true
+}
+
+// wake brings an account that had no work to where the others are.
+func (a *account) wake(level time.Duration) time.Duration {
+	if a.queued == 0 && a.holding == 0 {
+		a.had = max(a.had, level)
+	}
+	a.had = min(a.had, level+mostDebt)
+	return level
+}
+
+func (q *queue) count(p *pool, a *account, n int) {
+	a.queued += n
+	p.queued += n
+	q.waiting += n
+}
+
+// greediest is the ticket that leaves a full queue to one more of c's, nil if c's own share is the greatest already.
+func (q *queue) greediest(p *pool, c Caller) *ticket {
+	mine := 1
+	if a := p.callers[c]; a != nil {
+		mine += a.queued
+	}
+	from := p
+	for i := range q.pools {
+		other := &q.pools[i]
+		if other != p && float64(other.queued)*p.weight > float64(p.queued+1)*other.weight {
+			from, mine = other, 0 // of a pool that has more than its part, anybody
+		}
+	}
+	var most *account
+	for _, a := range from.callers {
+		if a.queued > mine && (most == nil || a.queued > most.queued || a.queued == most.queued && a.youngest().arrival > most.youngest().arrival) {
+			most = a
+		}
+	}
+	if most == nil {
+		return nil
+	}
+	return most.youngest()
+}
+
+func (a *account) youngest() *ticket { return a.waiting.Back().Value.(*ticket) }
+func (a *account) oldest() *ticket   { return a.waiting.Front().Value.(*ticket) }
+
+func (q *queue) refuse(t *ticket) {
+	q.unqueue(t)
+	t.refused, t.gone = true, true
+	close(t.answered)
+}
+
+// unqueue takes a ticket out of the line.
+func (q *queue) unqueue(t *ticket) {
+	p := q.poolOf(t.caller)
+	a := p.callers[t.caller]
+	a.waiting.Remove(t.elem)
+	t.elem = nil
+	q.count(p, a, -1)
+	p.forget(t.caller, a)
 }
 
 // leave ends a wait or gives a slot back, whatever t is at; the second time it does nothing.
 func (q *queue) leave(t *ticket, now time.Time) {
-	switch {
-	case t.gone:
+	if t.gone {
 		return
-	case t.elem != nil:
-		q.waiting.Remove(t.elem)
-		t.elem = nil
-	default:
-		q.inUse--
-		q.observe(now.Sub(t.since))
-		q.grant(now)
 	}
 	t.gone = true
+	if t.elem != nil {
+		q.unqueue(t)
+		return
+	}
+	held := now.Sub(t.since)
+	q.observe(held)
+	p := q.poolOf(t.caller)
+	a := p.callers[t.caller]
+	a.charge(held-t.charged, 1)
+	p.charge(held-t.charged, p.weight)
+	q.inUse--
+	a.holding--
+	p.holding--
+	p.forget(t.caller, a)
+	q.grant(now)
 }
 
-func (q *queue) resize(slots, most int, now time.Time) {
+func (a *account) charge(d time.Duration, weight float64) {
+	a.had += time.Duration(float64(d) / weight)
+}
+
+// forget drops the account of a caller without work, but for one with debts, as long as these are few.
+func (p *pool) forget(c Caller, a *account) {
+	if a.queued > 0 || a.holding > 0 {
+		return
+	}
+	if len(p.callers) > keptIdle {
+		for other, b := range p.callers {
+			if b.queued == 0 && b.holding == 0 && b.had <= p.level {
+				delete(p.callers, other)
+			}
+		}
+	}
+	if a.had <= p.level || len(p.callers) > keptIdle {
+		delete(p.callers, c)
+	}
+}
+
+// resize changes the bounds; anonymous is the part of that pool, from 0 to 1, and 0 stands for a half.
+func (q *queue) resize(slots, most int, anonymous float64, now time.Time) {
+	if anonymous <= 0 || anonymous >= 1 {
+		anonymous = 0.5
+	}
+	q.pools[0].weight, q.pools[1].weight = 1-anonymous, anonymous
 	q.slots, q.max = slots, most
 	q.grant(now)
 }
 
+// grant gives free slots to those who wait.
 func (q *queue) grant(now time.Time) {
-	for q.inUse < q.slots && q.waiting.Len() > 0 {
-		t := q.waiting.Remove(q.waiting.Front()).(*ticket)
+	for q.inUse < q.slots && q.waiting > 0 {
+		p := q.next()
+		t := p.next()
+		a := p.callers[t.caller]
+		q.level, p.level = max(q.level, p.had), max(p.level, a.had)
+		a.waiting.Remove(t.elem)
 		t.elem = nil
-		q.give(t, now)
+		q.count(p, a, -1)
+		t.since, t.charged = now, max(q.held, leastCharge)
+		a.charge(t.charged, 1)
+		p.charge(t.charged, p.weight)
+		q.inUse++
+		a.holding++
+		p.holding++
+		close(t.answered)
 	}
 }
 
-func (q *queue) give(t *ticket, now time.Time) {
-	q.inUse++
-	t.since = now
-	close(t.granted)
+// next is the pool that the next slot goes to.
+func (q *queue) next() *pool {
+	known, anonymous := &q.pools[0], &q.pools[1]
+	if anonymous.queued == 0 || known.queued > 0 && known.had <= anonymous.had {
+		return known
+	}
+	return anonymous
 }
 
-// observe keeps a moving average of how long slots are held.
+// next is the ticket of the pool that gets the next slot. Among equals it is the oldest.
+func (p *pool) next() *ticket {
+	var best *account
+	for _, a := range p.callers {
+		if a.queued > 0 && (best == nil || a.had < best.had || a.had == best.had && a.oldest().arrival < best.oldest().arrival) {
+			best = a
+		}
+	}
+	return best.oldest()
+}
+
 func (q *queue) observe(d time.Duration) {
 	if q.held == 0 {
 		q.held = d
@@ -81,6 +255,6 @@ func (q *queue) observe(d time.Duration) {
 
 // retryAfter guesses when a newcomer would find the queue worked off: within what is sensible to tell a client.
 func (q *queue) retryAfter() time.Duration {
-	d := q.held * time.Duration(q.waiting.Len()+1) / time.Duration(q.slots)
+	d := q.held * time.Duration(q.waiting+1) / time.Duration(q.slots)
 	return min(max(d, time.Second), time.Minute)
 }

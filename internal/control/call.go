@@ -26,7 +26,7 @@ type calls struct{ *Server }
 func (c *calls) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, request connect.AnyRequest) (response connect.AnyResponse, err error) {
 		err = c.around(ctx, request.Spec(), request.Header(), func() error {
-			place, err := c.placeOf(ctx, request.Spec().Procedure)
+			place, err := c.placeOf(ctx, request.Spec().Procedure, request.Header().Get(callerHeader))
 			if err != nil {
 				return err
 			}
@@ -47,12 +47,12 @@ var ownPlace = []string{
 }
 
 // placeOf lets a unary call into where it belongs.
-func (c *calls) placeOf(ctx context.Context, procedure string) (*place, error) {
+func (c *calls) placeOf(ctx context.Context, procedure, caller string) (*place, error) {
 	switch {
 	case slices.Contains(ownPlace, procedure):
 		return &place{seat: new(admit.Seat)}, nil
 	case slices.Contains(heavyCalls, procedure):
-		return c.enterHeavy(ctx)
+		return c.enterHeavy(ctx, caller)
 	}
 	return c.enter()
 }

@@ -117,7 +117,7 @@ func (o objects) Log(ctx context.Context, request *connect.Request[packhorsev1.L
 	if err != nil {
 		return err
 	}
-	place, err := o.enterHeavy(ctx)
+	place, err := o.enterHeavy(ctx, request.Header().Get(callerHeader))
 	if err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func (o objects) DiffStat(ctx context.Context, request *connect.Request[packhors
 	if err != nil {
 		return err
 	}
-	place, err := o.enterHeavy(ctx)
+	place, err := o.enterHeavy(ctx, request.Header().Get(callerHeader))
 	if err != nil {
 		return err
 	}

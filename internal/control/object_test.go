@@ -23,14 +23,14 @@ import (
 )
 
 // objectClients serves a root by a port of its own, and gives a client for each protocol.
-func objectClients(t *testing.T, root string, small, long *admit.Lane) map[string]packhorsev1connect.ObjectServiceClient {
+func objectClients(t *testing.T, root string, lanes admit.Lanes) map[string]packhorsev1connect.ObjectServiceClient {
 	t.Helper()
 	node, err := storage.New(nil, storage.Options{Root: root})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { node.Close() })
-	s := New(Options{Node: node, Pump: bulk.NewPump(bulk.PumpOptions{}), Small: small, Bulk: long, Metrics: NewMetrics(), Log: slog.New(slog.DiscardHandler)})
+	s := New(Options{Node: node, Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: lanes, Metrics: NewMetrics(), Log: slog.New(slog.DiscardHandler)})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -86,8 +86,7 @@ func TestObjectService(t *testing.T) {
 	odd := fmt.Sprintf("tree %s\nauthor \xff <a@example.com> 1 -0230\ncommitter C <c@example.com> 2 +0000\nencoding \xff\n\n\xff\n", tree)
 	commit := r.GitIn(odd, "hash-object", "-w", "-t", "commit", "--stdin")
 	r.Git("update-ref", "refs/heads/main", commit)
-	small, long := admit.NewLane("small", 10), admit.NewLane("bulk", 1)
-	for name, c := range objectClients(t, root, small, long) {
+	for name, c := range objectClients(t, root, admit.NewLanes(admit.Sizes{Small: 10, Hit: 1})) {
 		const path = "team/app"
 		in := func(p string) *packhorsev1.PathIn { return &packhorsev1.PathIn{Revision: "main", Path: p} }
 
@@ -158,8 +157,9 @@ func TestObjectServiceErrors(t *testing.T) {
 	r := gittest.InitAt(t, filepath.Join(root, "app.git"))
 	r.Git("update-ref", "refs/heads/main", r.Commit(strings.Repeat("x", 1<<18)).String())
 	file := &packhorsev1.BlobRequest_Path{Path: &packhorsev1.PathIn{Path: "file"}}
-	small, long := admit.NewLane("small", 1), admit.NewLane("bulk", 1)
-	for name, c := range objectClients(t, root, small, long) {
+	lanes := admit.NewLanes(admit.Sizes{Small: 1, Hit: 1})
+	small, long := lanes.Small, lanes.Hit
+	for name, c := range objectClients(t, root, lanes) {
 		want := func(err error, code connect.Code, kind fault.Kind, text string) {
 			t.Helper()
 			if connect.CodeOf(err) != code || !fault.Is(faultrpc.From(err), kind) || !strings.Contains(err.Error(), text) {
@@ -181,12 +181,12 @@ func TestObjectServiceErrors(t *testing.T) {
 		_, err = c.Commit(t.Context(), connect.NewRequest(&packhorsev1.CommitRequest{Repository: "app", Revision: "gone"}))
 		want(err, connect.CodeNotFound, fault.NotFound, "gone")
 
-		seat, err := long.Enter()
+		seat, err := long.Enter("")
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, _, err = wholeBlob(t, c, &packhorsev1.BlobRequest{Repository: "app", Blob: file})
-		want(err, connect.CodeResourceExhausted, fault.Exhausted, "bulk")
+		want(err, connect.CodeResourceExhausted, fault.Exhausted, "hit")
 		if _, data, err := wholeBlob(t, c, &packhorsev1.BlobRequest{Repository: "app", Blob: file, Length: 1 << 17}); err != nil || len(data) != 1<<17 {
 			t.Errorf("%s: what is small: %d bytes, %v", name, len(data), err)
 		}
@@ -201,7 +201,7 @@ func TestObjectServiceErrors(t *testing.T) {
 		}
 	}
 	for _, lane := range []*admit.Lane{small, long} {
-		if _, err := lane.Enter(); err != nil {
+		if _, err := lane.Enter(""); err != nil {
 			t.Errorf("a place was not given back: %v", err)
 		}
 	}

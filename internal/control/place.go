@@ -35,8 +35,8 @@ func newSlots(n int) *balance.Slots {
 }
 
 // takeSlot waits for a heavy look-up's slot. The errors are those of balance.Slots.Acquire.
-func (s *Server) takeSlot(ctx context.Context) (release func(), err error) {
-	release, waited, err := s.slots.Acquire(ctx)
+func (s *Server) takeSlot(ctx context.Context, caller string) (release func(), err error) {
+	release, waited, err := s.slots.Acquire(ctx, balance.Caller(caller))
 	s.Metrics.slotWait.Observe(waited.Seconds())
 	return release, err
 }
@@ -45,13 +45,14 @@ func (s *Server) takeSlot(ctx context.Context) (release func(), err error) {
 type place struct {
 	server *Server
 	seat   *admit.Seat
+	caller string
 	slot   func() // gives back the slot of a heavy one; nil: it has none
 	begun  bool   // the first message is sent
 }
 
 // enter lets a look-up into the small lane, or refuses it with an error of kind Exhausted. Who was let in calls end.
 func (s *Server) enter() (*place, error) {
-	seat, err := s.Small.Enter()
+	seat, err := s.Lanes.Small.Enter("")
 	if err != nil {
 		return nil, err
 	}
@@ -60,8 +61,8 @@ func (s *Server) enter() (*place, error) {
 }
 
 // enterHeavy is enter for a heavy look-up: it has a slot before it enters. Errors are of kind Exhausted, or that of ctx.
-func (s *Server) enterHeavy(ctx context.Context) (*place, error) {
-	slot, err := s.takeSlot(ctx)
+func (s *Server) enterHeavy(ctx context.Context, caller string) (*place, error) {
+	slot, err := s.takeSlot(ctx, caller)
 	if err != nil {
 		return nil, err
 	}
@@ -70,12 +71,12 @@ func (s *Server) enterHeavy(ctx context.Context) (*place, error) {
 		slot()
 		return nil, err
 	}
-	p.slot = slot
+	p.caller, p.slot = caller, slot
 	return p, nil
 }
 
 // move goes to the lane of long answers, or fails with an error of kind Exhausted. More than once does nothing.
-func (p *place) move() error { return p.seat.Move(p.server.Bulk) }
+func (p *place) move() error { return p.seat.Move(p.server.Lanes.Hit) }
 
 // send sends one more message of a heavy look-up: the first is a look-up's, with the second the answer is a long one. A slow reader keeps
 // no slot from others. What has begun is not refused for it: if no slot becomes free in time it goes on without one.
@@ -91,7 +92,7 @@ func (p *place) send(ctx context.Context, message func() error) error {
 	if slow.Stop() || err != nil {
 		return err
 	}
-	p.slot, err = p.server.takeSlot(ctx)
+	p.slot, err = p.server.takeSlot(ctx, p.caller)
 	if fault.Is(err, fault.Exhausted) {
 		return nil
 	}

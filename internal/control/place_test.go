@@ -30,7 +30,7 @@ func takeAll(t *testing.T, slots *balance.Slots) (release func()) {
 	t.Helper()
 	var all []func()
 	for slots.InUse() < slots.Size() {
-		one, _, err := slots.Acquire(t.Context())
+		one, _, err := slots.Acquire(t.Context(), "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -103,7 +103,7 @@ func TestHeavyLookupsWaitApart(t *testing.T) {
 	waitFor(t, "all heavy calls wait", func() bool { return p.server.slots.Queued() == len(heavy) })
 	var seats []*admit.Seat
 	for range smallPlaces - 1 { // one is left
-		seat, err := p.small.Enter()
+		seat, err := p.lanes.Small.Enter("")
 		if err != nil {
 			t.Fatal("a call that waits has a place in the small lane: ", err)
 		}
@@ -118,7 +118,7 @@ func TestHeavyLookupsWaitApart(t *testing.T) {
 	for i := p.server.slots.Queued(); i < slotQueue; i++ { // until no more may wait
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		go p.server.slots.Acquire(ctx)
+		go p.server.slots.Acquire(ctx, callerLocal)
 	}
 	waitFor(t, "the queue is full", func() bool { return p.server.slots.Queued() == slotQueue })
 	p.code(heavy["Get"](), connect.CodeResourceExhausted)
@@ -132,8 +132,8 @@ func TestHeavyLookupsWaitApart(t *testing.T) {
 // A reader that takes its time has no slot meanwhile, and has one again when the walk goes on.
 func TestSlowReadersKeepNoSlot(t *testing.T) {
 	t.Parallel()
-	s, _ := realPort(t, "tcp", Options{Lookups: 1, Small: admit.NewLane("small", 1)})
-	p, err := s.enterHeavy(t.Context())
+	s, _ := realPort(t, "tcp", Options{Lookups: 1, Lanes: admit.NewLanes(admit.Sizes{Small: 1, Hit: 10})})
+	p, err := s.enterHeavy(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func TestSlowReadersKeepNoSlot(t *testing.T) {
 			t.Error("a walk has no slot")
 		}
 		err := p.send(t.Context(), func() error {
-			release, _, err := s.slots.Acquire(t.Context()) // waits until it was given up
+			release, _, err := s.slots.Acquire(t.Context(), "") // waits until it was given up
 			if err == nil {
 				release()
 			}
@@ -152,12 +152,12 @@ func TestSlowReadersKeepNoSlot(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if s.slots.InUse() != 1 || !p.seat.In(s.Bulk) {
+	if s.slots.InUse() != 1 || !p.seat.In(s.Lanes.Hit) {
 		t.Error("a walk that goes on has no slot")
 	}
 	var other func()
 	err = p.send(t.Context(), func() error { // an answer that has begun goes on, though others have the slots
-		other, _, err = s.slots.Acquire(t.Context())
+		other, _, err = s.slots.Acquire(t.Context(), "")
 		s.slots.Resize(balance.Limits{Slots: 1}) // nobody may wait
 		return err
 	})
@@ -169,7 +169,7 @@ func TestSlowReadersKeepNoSlot(t *testing.T) {
 	}
 	p.end()
 	other()
-	if _, err := s.Small.Enter(); err != nil || s.slots.InUse() != 0 {
+	if _, err := s.Lanes.Small.Enter(""); err != nil || s.slots.InUse() != 0 {
 		t.Error("something is held after the end")
 	}
 }

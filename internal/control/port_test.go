@@ -47,10 +47,9 @@ func realPort(t *testing.T, network string, o Options) (s *Server, address strin
 	}
 	t.Cleanup(func() { node.Close() })
 	o.Node, o.Pump, o.Metrics = node, bulk.NewPump(bulk.PumpOptions{}), NewMetrics()
-	if o.Small == nil {
-		o.Small = admit.NewLane("small", 10)
+	if o.Lanes.Small == nil {
+		o.Lanes = admit.NewLanes(admit.Sizes{Small: 10, Hit: 10, Cold: 10})
 	}
-	o.Bulk = admit.NewLane("bulk", 10)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -378,11 +377,11 @@ func uploadPack(t *testing.T, address string, data *packhorsev1.RequestData) *co
 // Who never ends his request fills no lane, and his call ends.
 func TestRequestsWithoutAnEnd(t *testing.T) {
 	t.Parallel()
-	lane := admit.NewLane("small", 1)
-	_, address := realPort(t, "tcp", Options{Small: lane, Stall: 300 * time.Millisecond})
+	lanes := admit.NewLanes(admit.Sizes{Small: 1})
+	_, address := realPort(t, "tcp", Options{Lanes: lanes, Stall: 300 * time.Millisecond})
 	for _, data := range []*packhorsev1.RequestData{nil, {Data: []byte("0014command=ls-refs\n")}, {Data: make([]byte, 200<<10)}} {
 		stream := uploadPack(t, address, data)
-		seat, err := lane.Enter()
+		seat, err := lanes.Small.Enter("")
 		if err != nil {
 			t.Fatal("the lane is taken by who has sent nothing")
 		}

@@ -20,7 +20,8 @@ const maxData = 128 << 10
 var dataBuffers = sync.Pool{New: func() any { return new([maxData]byte) }}
 
 // reply carries a session's answer over a call. What is short leaves when it is whole, so that an error that comes before
-// that is the call's own. It keeps the call in the lane that it belongs in: small until a pack or a long answer is to be sent.
+// that is the call's own. It keeps the call in the lane that it belongs in: small until a pack or a long answer is to be sent,
+// then that of hits or of cold packs.
 type reply struct {
 	*Server
 	ctx     context.Context
@@ -57,8 +58,8 @@ func (r *reply) Length(n int64) {
 	}
 }
 
-// Bulk moves the call from the small lane to the bulk lane, and has the caller name the road.
-func (r *reply) Bulk() error {
+// Bulk moves the call from the small lane to that of long answers, and has the caller name the road.
+func (r *reply) Bulk(cold bool) error {
 	if r.request == nil {
 		return nil
 	}
@@ -68,7 +69,7 @@ func (r *reply) Bulk() error {
 	if err := r.whole(); err != nil {
 		return err
 	}
-	if err := r.seat.Move(r.Server.Bulk); err != nil {
+	if err := r.seat.Move(r.Lanes.Long(cold)); err != nil {
 		return err
 	}
 	if r.state {
@@ -76,7 +77,7 @@ func (r *reply) Bulk() error {
 			return err
 		}
 	}
-	road, err := r.ask()
+	road, err := r.ask(cold)
 	if err != nil {
 		return err
 	}
@@ -114,8 +115,8 @@ func (r *reply) out() *sidechannel.Sender {
 }
 
 // ask has the caller name the road, and waits for it.
-func (r *reply) ask() (*packhorsev1.Road, error) {
-	if err := r.deliver(&packhorsev1.Answer{Part: &packhorsev1.Answer_Bulk{Bulk: &packhorsev1.Bulk{}}}); err != nil {
+func (r *reply) ask(cold bool) (*packhorsev1.Road, error) {
+	if err := r.deliver(&packhorsev1.Answer{Part: &packhorsev1.Answer_Bulk{Bulk: &packhorsev1.Bulk{Cold: cold}}}); err != nil {
 		return nil, err
 	}
 	type answer struct {

@@ -29,7 +29,7 @@ import (
 type port struct {
 	t            *testing.T
 	dir          string
-	small        *admit.Lane
+	lanes        admit.Lanes
 	server       *Server
 	repositories packhorsev1connect.RepositoryServiceClient
 	refs         packhorsev1connect.RefServiceClient
@@ -46,14 +46,14 @@ func newPort(t *testing.T) *port {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = runner.Close(context.Background()) })
-	p := &port{t: t, dir: t.TempDir(), small: admit.NewLane("small", smallPlaces)}
+	p := &port{t: t, dir: t.TempDir(), lanes: admit.NewLanes(admit.Sizes{Small: smallPlaces, Hit: 3, Cold: 3})}
 	node, err := storage.New(uploadpack.New(nil, uploadpack.Options{}), storage.Options{Root: p.dir, Runner: runner})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { node.Close() })
 	p.server = New(Options{
-		Node: node, Pump: bulk.NewPump(bulk.PumpOptions{}), Small: p.small, Bulk: admit.NewLane("bulk", 3), Metrics: NewMetrics(), Log: slog.New(slog.DiscardHandler),
+		Node: node, Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: p.lanes, Metrics: NewMetrics(), Log: slog.New(slog.DiscardHandler),
 	})
 	server := httptest.NewUnstartedServer(p.server)
 	server.Config.Protocols = new(http.Protocols)
@@ -294,7 +294,7 @@ func TestLookupsUseTheSmallLane(t *testing.T) {
 	p.create("app")
 	var err error
 	for err == nil { // until it is full
-		_, err = p.small.Enter()
+		_, err = p.lanes.Small.Enter("")
 	}
 	_, err = p.refs.Resolve(t.Context(), connect.NewRequest(&packhorsev1.ResolveRequest{Repository: "app", Name: "main"}))
 	p.code(err, connect.CodeResourceExhausted)

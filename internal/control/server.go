@@ -30,8 +30,7 @@ import (
 type Options struct {
 	Node  *storage.Node
 	Pump  *bulk.Pump
-	Small *admit.Lane // look-ups, advertisements, negotiation
-	Bulk  *admit.Lane // packs and other long answers
+	Lanes admit.Lanes
 	// Memory is for bytes of Git clients' requests, beyond the first 64 KiB of each. Nil: 256 MiB.
 	Memory *admit.Budget
 	// Channels is this end of the side channels, which the port opens. Nil: long answers go inside the calls.
@@ -103,6 +102,9 @@ var services = []string{
 	packhorsev1connect.RepositoryServiceName,
 	packhorsev1connect.RefServiceName,
 }
+
+// Slots is where heavy look-ups wait.
+func (s *Server) Slots() *balance.Slots { return s.slots }
 
 // register lists the services of the port.
 func (s *Server) register() {

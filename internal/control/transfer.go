@@ -12,6 +12,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -153,6 +154,9 @@ func noStart(err error) error {
 	return err
 }
 
+// maxCaller is how long the name of whom a session counts for may be, in bytes.
+const maxCaller = 128
+
 // exchange is one transfer: a request and its answer.
 type exchange struct {
 	*Server
@@ -175,10 +179,14 @@ func (s *Server) exchange(ctx context.Context, operation, caller, path string, s
 	if session.GetVersion() > uint32(protocol.V2) {
 		return fault.New(fault.Invalid, "git's protocol has no version %d", session.GetVersion())
 	}
+	if len(session.GetCaller()) > maxCaller {
+		return fault.New(fault.Invalid, "the caller's name is longer than %d bytes", maxCaller)
+	}
 	x.session = protocol.Session{
 		Service: protocol.Service(session.GetService()), Version: protocol.Version(session.GetVersion()), Stateless: !session.GetStateful(),
+		Caller: session.GetCaller(),
 	}
-	seat, err := s.Small.Enter()
+	seat, err := s.Lanes.Small.Enter(balance.Caller(x.session.Caller))
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ func BenchmarkHandler(b *testing.B) {
 		b.Fatal(err)
 	}
 	h := gateway.NewHTTP(gateway.Options{
-		Router: router, Pump: bulk.NewPump(bulk.PumpOptions{}), Small: admit.NewLane("small", 10), Bulk: admit.NewLane("bulk", 10),
+		Router: router, Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: admit.NewLanes(admit.Sizes{Small: 10, Hit: 10, Cold: 10}),
 		Memory: admit.NewBudget("requests", 1<<30), Metrics: gateway.NewMetrics(), Log: slog.New(slog.DiscardHandler), MaxBody: 1 << 20,
 	})
 	b.ReportAllocs()

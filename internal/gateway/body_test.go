@@ -40,7 +40,7 @@ func TestBodies(t *testing.T) {
 		if _, err := readAll(request); err != nil {
 			return protocol.Outcome{}, err
 		}
-		if err := reply.Bulk(); err != nil {
+		if err := reply.Bulk(true); err != nil {
 			return protocol.Outcome{}, err
 		}
 		_, err := reply.Write([]byte("0000"))

@@ -49,7 +49,7 @@ func failAt(point string, err error) *node {
 			case "length":
 				reply.Length(12345)
 			case "bulk":
-				if err := reply.Bulk(); err != nil {
+				if err := reply.Bulk(true); err != nil {
 					return outcome, err
 				}
 			case "first byte":

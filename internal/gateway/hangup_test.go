@@ -27,7 +27,7 @@ func session(send func(ctx context.Context, reply protocol.Reply) error) *node {
 		if _, err := readAll(request); err != nil {
 			return outcome, err
 		}
-		if err := reply.Bulk(); err != nil {
+		if err := reply.Bulk(true); err != nil {
 			return outcome, err
 		}
 		return outcome, send(ctx, reply)

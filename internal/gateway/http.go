@@ -17,6 +17,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -42,8 +43,7 @@ type Options struct {
 	Router  *Router
 	Auth    Auth // nil: everybody may read, and nobody push
 	Pump    *bulk.Pump
-	Small   *admit.Lane   // advertisements, ls-refs and negotiation
-	Bulk    *admit.Lane   // answers that send a pack, or take long for other reasons
+	Lanes   admit.Lanes
 	Memory  *admit.Budget // bytes of requests that are longer than readFirst
 	Metrics *Metrics
 	Log     *slog.Logger
@@ -181,7 +181,7 @@ func (e *exchange) infoRefs(path string) {
 	if !e.may(auth.Read) {
 		return
 	}
-	seat, err := e.Small.Enter()
+	seat, err := e.Lanes.Small.Enter(e.caller())
 	if err != nil {
 		e.fail(err)
 		return
@@ -201,8 +201,13 @@ func (e *exchange) infoRefs(path string) {
 
 // session tells how the client speaks.
 func (e *exchange) session() protocol.Session {
-	return protocol.Session{Version: protocol.ParseVersion(e.r.Header.Get("Git-Protocol")), Stateless: true}
+	return protocol.Session{
+		Version: protocol.ParseVersion(e.r.Header.Get("Git-Protocol")), Stateless: true, Caller: string(e.caller()),
+	}
 }
+
+// caller is whom the request counts for. It is known once may has been asked.
+func (e *exchange) caller() balance.Caller { return admit.CallerOf(e.id.Name, e.r.RemoteAddr) }
 
 // uploadPack answers a request that follows the advertisement.
 func (e *exchange) uploadPack(path string) {
@@ -224,7 +229,7 @@ func (e *exchange) uploadPack(path string) {
 		return
 	}
 	defer body.Close()
-	seat, err := e.Small.Enter()
+	seat, err := e.Lanes.Small.Enter(e.caller())
 	if err != nil {
 		e.fail(err)
 		return

@@ -173,7 +173,7 @@ func TestFullLanesRefuse(t *testing.T) {
 			if _, err := readAll(request); err != nil {
 				return protocol.Outcome{}, err
 			}
-			if err := reply.Bulk(); err != nil {
+			if err := reply.Bulk(true); err != nil {
 				return protocol.Outcome{Command: protocol.CommandFetch}, err
 			}
 			entered <- struct{}{}

@@ -30,7 +30,7 @@ func (e *exchange) pushRefs() {
 	if !e.may(auth.Write) {
 		return
 	}
-	seat, err := e.Small.Enter()
+	seat, err := e.Lanes.Small.Enter(e.caller())
 	if err != nil {
 		e.fail(err)
 		return
@@ -69,7 +69,7 @@ func (e *exchange) receivePack(path string) {
 		return
 	}
 	defer body.Close()
-	seat, err := e.Bulk.Enter()
+	seat, err := e.Lanes.Push.Enter(e.caller())
 	if err != nil {
 		e.fail(err)
 		return

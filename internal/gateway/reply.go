@@ -10,7 +10,8 @@ import (
 )
 
 // reply carries a session's answer into an HTTP response. It counts bytes by the way they took, and keeps the request in the
-// lane that it belongs in: where it came in until a pack or a long answer is to be sent, then the bulk lane, also when another node is asked.
+// lane that it belongs in: where it came in until a pack or a long answer is to be sent, then that of hits or of cold packs, also when another
+// node is asked.
 type reply struct {
 	e       *exchange
 	seat    *admit.Seat
@@ -33,12 +34,12 @@ func (r *reply) Length(n int64) {
 	r.e.w.Header().Set("Content-Length", strconv.FormatInt(n, 10))
 }
 
-// Bulk moves the request from the small lane to the bulk lane. It takes the rest of the body in first: net/http watches for a
+// Bulk moves the request from the small lane to that of long answers. It takes the rest of the body in first: net/http watches for a
 // client that goes away only once the body has ended.
-func (r *reply) Bulk() error {
+func (r *reply) Bulk(cold bool) error {
 	err := r.body.end()
 	if err == nil {
-		err = r.seat.Move(r.e.Options.Bulk)
+		err = r.seat.Move(r.e.Lanes.Long(cold))
 	}
 	r.refused = err
 	return err

@@ -123,21 +123,21 @@ func serveRoutes(t *testing.T, routes []gateway.Route, o options) *server {
 	}
 	s := &server{t: t, metrics: prometheus.NewRegistry(), log: &lockedBuffer{}, http: &lockedBuffer{}}
 	s.pump = bulk.NewPump(bulk.PumpOptions{Width: 2, Narrow: 1})
-	small, large := admit.NewLane("small", o.small), admit.NewLane("bulk", o.bulk)
+	lanes := admit.NewLanes(admit.Sizes{Small: o.small, Hit: o.bulk, Cold: o.bulk})
 	memory := admit.NewBudget("requests", o.memory)
 	s.metrics.MustRegister(memory.Collectors()...)
 	metrics := gateway.NewMetrics()
 	s.metrics.MustRegister(metrics.Collectors()...)
 	s.metrics.MustRegister(s.pump.Collectors()...)
-	small.OnServed(s.pump.Small)
-	s.metrics.MustRegister(admit.Collectors(small, large)...)
+	lanes.Small.OnServed(s.pump.Small)
+	s.metrics.MustRegister(admit.NewMetrics(lanes).Collectors()...)
 	s.router = gateway.NewRouter()
 	s.metrics.MustRegister(s.router.Collectors()...)
 	if err := s.router.Set(routes); err != nil {
 		t.Fatal(err)
 	}
 	handler := gateway.NewHTTP(gateway.Options{
-		Router: s.router, Pump: s.pump, Small: small, Bulk: large, Memory: memory, Metrics: metrics,
+		Router: s.router, Pump: s.pump, Lanes: lanes, Memory: memory, Metrics: metrics,
 		Log: slog.New(slog.NewTextHandler(s.log, nil)), MaxBody: o.maxBody, ReadStall: o.readStall,
 	})
 	l, err := net.Listen("tcp", "127.0.0.1:0")

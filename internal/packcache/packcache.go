@@ -253,6 +253,13 @@ func (c *Cache) Open(ctx context.Context, spec *packsource.Spec) (packsource.Pac
 	}
 }
 
+// Has tells whether Open would find the pack complete: a good guess, since an entry may turn out to be damaged, or be gone in the next moment.
+func (c *Cache) Has(key packsource.Key) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.index.entries[key] != nil
+}
+
 // pass opens the pack past the cache, because an entry that may be good cannot be read now.
 func (c *Cache) pass(ctx context.Context, spec *packsource.Spec, why error) (packsource.Pack, error) {
 	c.m.degraded.WithLabelValues(causeOf(why)).Inc()

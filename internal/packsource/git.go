@@ -152,6 +152,7 @@ func (g *Git) Open(ctx context.Context, spec *Spec) (Pack, error) {
 	p.abandoned = ctx.Err
 	child, err := g.runner.Start(ctx, process.Command{
 		Class:        ClassPack,
+		Caller:       spec.Caller,
 		Subcommand:   "pack-objects",
 		Args:         g.arguments(dir, spec),
 		Env:          []string{"GIT_OBJECT_DIRECTORY=" + objects},

@@ -17,6 +17,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 )
@@ -31,6 +32,9 @@ type Spec struct {
 	Tags    []Tag          // annotated tags to add if what they peel to is in the pack (include-tag)
 	Thin    bool           // deltas may refer to objects that the haves reach
 	Offset  bool           // deltas may name their base by offset (ofs-delta)
+
+	// Caller is whom the pack is made for: callers share the slots for git processes fairly. It is no part of the key.
+	Caller balance.Caller
 
 	key *Key // once sealed
 }
@@ -96,6 +100,13 @@ func (s *Spec) Key() Key {
 	var k Key
 	h.Sum(k[:0])
 	return k
+}
+
+// For is the Spec as somebody's: a copy that shares all the lists.
+func (s *Spec) For(c balance.Caller) *Spec {
+	t := *s
+	t.Caller = c
+	return &t
 }
 
 func writeLength(h hash.Hash, n int) {

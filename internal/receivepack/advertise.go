@@ -114,7 +114,7 @@ func (a *advertiser) room() error {
 	}
 	if !a.written {
 		a.written = true
-		if err := a.reply.Bulk(); err != nil {
+		if err := a.reply.Bulk(false); err != nil {
 			return err
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
@@ -117,8 +118,9 @@ func (s *Server) Serve(ctx context.Context, t Target, session protocol.Session, 
 	outcome.Refs = len(asked.commands)
 	p := &pushing{
 		Server: s, target: t, policy: policy, request: asked, outcome: &outcome,
-		push: &Push{ID: rand.Text(), Repo: t.Path, Pusher: pusher, Options: asked.options, Updates: asked.updates()},
-		out:  output{reply: reply, sideband: asked.sideband, report: asked.report},
+		caller: balance.Caller(session.Caller),
+		push:   &Push{ID: rand.Text(), Repo: t.Path, Pusher: pusher, Options: asked.options, Updates: asked.updates()},
+		out:    output{reply: reply, sideband: asked.sideband, report: asked.report},
 	}
 	err = p.serve(ctx, in.rest(asked), session.Stateless)
 	return outcome, err

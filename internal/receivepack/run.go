@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/process"
@@ -31,6 +32,7 @@ type pushing struct {
 	policy  *repo.PushPolicy
 	request *asked
 	push    *Push
+	caller  balance.Caller // whom the work counts for
 	out     output
 	outcome *protocol.Outcome
 	before  *refs.Snapshot // nil until git is about to run
@@ -107,6 +109,7 @@ func (p *pushing) run(ctx context.Context, request io.Reader, stateless bool) (p
 	f := newFeed(request)
 	child, err := p.options.Runner.Start(ctx, process.Command{
 		Class: ClassReceive, Subcommand: "receive-pack", Args: p.arguments(hooks.scripts), Env: p.env, Stdin: f.out, Files: hooks.files, Grace: grace,
+		Caller: p.caller,
 	})
 	hooks.started()
 	if err != nil {

@@ -153,9 +153,9 @@ type recorder struct {
 	onWrite func(p []byte)
 }
 
-func (r *recorder) Length(int64) {}
-func (r *recorder) Bulk() error  { return nil }
-func (r *recorder) Flush() error { return nil }
+func (r *recorder) Length(int64)    {}
+func (r *recorder) Bulk(bool) error { return nil }
+func (r *recorder) Flush() error    { return nil }
 
 func (r *recorder) Write(p []byte) (int, error) {
 	if r.written == 0 && r.body != nil {

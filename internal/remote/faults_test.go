@@ -181,7 +181,7 @@ func TestRefusals(t *testing.T) {
 		ended <- err
 	}()
 	<-begun
-	if _, err := w.ask(context.Background(), "app", request, &answer{}); !fault.Is(err, fault.Exhausted) || !strings.Contains(err.Error(), "too many bulk requests") {
+	if _, err := w.ask(context.Background(), "app", request, &answer{}); !fault.Is(err, fault.Exhausted) || !strings.Contains(err.Error(), "too many cold requests") {
 		t.Errorf("refused by the node: %v", err)
 	}
 	cancel()

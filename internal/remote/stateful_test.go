@@ -101,9 +101,9 @@ func (f *front) serve(conn net.Conn) error {
 // connReply is the answer on a connection.
 type connReply struct{ net.Conn }
 
-func (connReply) Length(int64) {}
-func (connReply) Bulk() error  { return nil }
-func (connReply) Flush() error { return nil }
+func (connReply) Length(int64)    {}
+func (connReply) Bulk(bool) error { return nil }
+func (connReply) Flush() error    { return nil }
 
 // git runs git with the front in the place of ssh; dir is where, or "".
 func (f *front) git(dir string, args ...string) (string, error) {

@@ -87,7 +87,7 @@ func (n *Node) UploadPack(ctx context.Context, repo git.RepoPath, session protoc
 }
 
 func sessionMessage(s protocol.Session) *packhorsev1.Session {
-	return &packhorsev1.Session{Version: uint32(s.Version), Service: string(s.Service), Stateful: !s.Stateless}
+	return &packhorsev1.Session{Version: uint32(s.Version), Service: string(s.Service), Stateful: !s.Stateless, Caller: s.Caller}
 }
 
 // requestError is an error of the client's request.
@@ -271,7 +271,7 @@ func (r *relay) run() error {
 				break
 			}
 			var end *packhorsev1.End
-			if end, err = r.nameRoad(); end != nil {
+			if end, err = r.nameRoad(p.Bulk.GetCold()); end != nil {
 				return r.end(end)
 			}
 		case *packhorsev1.Answer_End:
@@ -333,11 +333,11 @@ const fullData = 128 << 10
 
 // nameRoad lets the client's side refuse a long answer, and tells the node how it is to come. If that is a channel, the answer's bytes are
 // relayed, and the last part is returned.
-func (r *relay) nameRoad() (*packhorsev1.End, error) {
+func (r *relay) nameRoad(cold bool) (*packhorsev1.End, error) {
 	if r.bulk || r.sent > 0 && (r.up == nil || !r.up.stateful) {
 		return nil, r.cut(errors.New("a long answer was asked for where none may be"))
 	}
-	if err := r.reply.Bulk(); err != nil {
+	if err := r.reply.Bulk(cold); err != nil {
 		return nil, err
 	}
 	r.bulk = true

@@ -198,7 +198,7 @@ func (w *world) serve() {
 	}
 	w.channels = sidechannel.NewServer(sidechannel.Options{Pump: w.pump, Stall: w.options.stall, Metrics: sidechannel.NewMetrics(), Log: w.logger()})
 	server := control.New(control.Options{
-		Node: w.node, Channels: w.channels, Pump: w.pump, Small: admit.NewLane("small", lane(w.options.small)), Bulk: admit.NewLane("bulk", lane(w.options.bulk)),
+		Node: w.node, Channels: w.channels, Pump: w.pump, Lanes: lanes(lane(w.options.small), lane(w.options.bulk)),
 		Trust: w.options.trust, Metrics: control.NewMetrics(), Log: w.logger(), RoadWait: w.options.roadWait, Stall: w.options.stall, MaxRequest: w.options.maxRequest,
 	})
 	w.port, w.served = server.HTTPServer(), make(chan struct{})
@@ -225,7 +225,7 @@ func (w *world) newGateway() {
 	w.do(router.Set([]gateway.Route{{Replicas: []*gateway.Replica{{Name: "one", Node: w.remote, Weight: 1, Ready: w.remote.Ready}}}}))
 	pump := w.register(bulk.NewPump(bulk.PumpOptions{})).(*bulk.Pump)
 	handler := gateway.NewHTTP(gateway.Options{
-		Router: router, Pump: pump, Small: admit.NewLane("small", 1000), Bulk: admit.NewLane("bulk", 1000), Memory: admit.NewBudget("requests", 1<<30),
+		Router: router, Pump: pump, Lanes: lanes(1000, 1000), Memory: admit.NewBudget("requests", 1<<30),
 		Metrics: w.register(gateway.NewMetrics()).(*gateway.Metrics), Log: w.logger(), MaxBody: 64 << 20, ReadStall: time.Minute,
 	})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -319,9 +319,9 @@ type answer struct {
 	onWrite func(total int) error // called with each
 }
 
-func (a *answer) Length(n int64) { a.length = n }
-func (a *answer) Bulk() error    { a.bulk++; return a.refusal }
-func (a *answer) Flush() error   { return a.broken }
+func (a *answer) Length(n int64)  { a.length = n }
+func (a *answer) Bulk(bool) error { a.bulk++; return a.refusal }
+func (a *answer) Flush() error    { return a.broken }
 func (a *answer) Write(p []byte) (int, error) {
 	if a.Len() > 64<<20 {
 		return 0, errors.New("an answer without an end")
@@ -341,7 +341,7 @@ func (a *answer) Write(p []byte) (int, error) {
 type discard struct{ n int64 }
 
 func (*discard) Length(int64)                  {}
-func (*discard) Bulk() error                   { return nil }
+func (*discard) Bulk(bool) error               { return nil }
 func (*discard) Flush() error                  { return nil }
 func (d *discard) Write(p []byte) (int, error) { d.n += int64(len(p)); return len(p), nil }
 
@@ -349,3 +349,8 @@ var _ io.Writer = (*discard)(nil)
 
 // ReadFrom hides that of the buffer.
 func (a *answer) ReadFrom(r io.Reader) (int64, error) { return io.Copy(struct{ io.Writer }{a}, r) }
+
+// lanes are lanes of which those for long answers have one size.
+func lanes(small, long int) admit.Lanes {
+	return admit.NewLanes(admit.Sizes{Small: small, Hit: long, Cold: long})
+}

@@ -87,11 +87,17 @@ func (c *Config) checkNumbers(bad func(format string, args ...any)) {
 	within("push.queue", c.Push.Queue, 0, many)
 	within("storage.channels", c.Storage.Channels, 1, many)
 	within("lanes.small", c.Lanes.Small, 1, many)
-	within("lanes.bulk", c.Lanes.Bulk, 1, many)
-	within("lanes.lookups", c.Lanes.Lookups, 0, 1024)
 	within("maintenance.loose_objects", c.Maintenance.LooseObjects, 1, many)
 	within("maintenance.packs", c.Maintenance.Packs, 1, many)
 	within("maintenance.loose_refs", c.Maintenance.LooseRefs, 1, many)
+	within("lanes.hit", c.Lanes.Hit, 1, many)
+	within("lanes.cold", c.Lanes.Cold, 1, many)
+	within("lanes.push", c.Lanes.Push, 1, many)
+	within("lanes.search", c.Lanes.Search, 0, 1024)
+	within("lanes.maintenance", c.Lanes.Maintenance, 1, 1024)
+	if c.Lanes.Anonymous <= 0 || c.Lanes.Anonymous >= 1 {
+		bad("lanes.anonymous is %v; it has to be more than 0 and less than 1", c.Lanes.Anonymous)
+	}
 	for _, s := range []struct {
 		key   string
 		value Size

@@ -380,17 +380,33 @@ type PushConfig struct {
 	HookTimeLimit Duration `toml:"hook_time_limit"`
 }
 
-// LanesConfig bounds how much runs at the same time. What finds its lane full is refused with 429 and Retry-After.
+// LanesConfig bounds how much runs at the same time (docs/lanes.md). What finds its lane full is refused with 429 and Retry-After.
 type LanesConfig struct {
 	// Small requests: ref advertisements, ls-refs, negotiation.
 	Small int `toml:"small"`
 
-	// Packs and long lists of refs on their way to clients.
-	Bulk int `toml:"bulk"`
+	// Packs from the cache, and long lists of refs, on their way to clients.
+	Hit int `toml:"hit"`
+
+	// Fetches whose pack has to be made: those that wait for a slot (git.slots, git.queue) and those that are sent while they are made.
+	Cold int `toml:"cold"`
+
+	// Pushes.
+	Push int `toml:"push"`
 
 	// Look-ups of the control API whose work grows with the repository, or that write: RepositoryService's Get, List, Create and Delete,
 	// ObjectService's Log and DiffStat. Others wait for their turn. 0 means two for each CPU.
-	Lookups int `toml:"lookups"`
+	Search int `toml:"search"`
+
+	// Repositories that are repacked at the same time. Others wait for their turn.
+	Maintenance int `toml:"maintenance"`
+
+	// The part of each lane for anonymous callers together, from 0 to 1, where callers can be known: how much of small, hit, cold and push
+	// they may fill, and how often they come first where they and others wait.
+	Anonymous float64 `toml:"anonymous"`
+
+	// Whether fewer packs are made, and pushes taken, at the same time while the machine is short of memory or late for small requests.
+	Adaptive bool `toml:"adaptive"`
 
 	// The most bytes of requests' bodies, counted after gzip was undone, that all requests together may hold. The first 64 KiB of
 	// each are not counted; a fetch holds its own until its pack is sent. What finds no room is refused with 429 and Retry-After.
@@ -498,7 +514,7 @@ func DefaultConfig() Config {
 
 			HookTimeLimit: Duration{time.Minute},
 		},
-		Lanes: LanesConfig{Small: 1024, Bulk: 4096, RequestBytes: 256 << 20},
+		Lanes: LanesConfig{Small: 1024, Hit: 4096, Cold: 2048, Push: 256, Maintenance: 1, Anonymous: 0.5, Adaptive: true, RequestBytes: 256 << 20},
 		Log:   LogConfig{Level: "info", Format: "auto"},
 
 		Maintenance: MaintenanceConfig{Enabled: true, LooseObjects: 1000, Packs: 20, LooseRefs: 500, Quiet: Duration{10 * time.Second}},

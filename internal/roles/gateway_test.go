@@ -93,7 +93,7 @@ func TestSmallRequestsNarrowThePump(t *testing.T) {
 	t.Parallel()
 	l := newLanes(DefaultConfig(), prometheus.NewRegistry())
 	wide := l.pump.Width()
-	seat, err := l.small.Enter()
+	seat, err := l.Small.Enter("")
 	if err != nil {
 		t.Fatal(err)
 	}

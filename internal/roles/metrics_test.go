@@ -175,7 +175,7 @@ Questions to begin with:
 - How much of the work does the cache save? ` + "`sum by (result) (rate(packhorse_cache_requests_total[5m]))`" + `
 - Do answers go by the kernel? ` + "`sum by (path) (rate(packhorse_copy_bytes_total[5m]))`" + `; "user" is right for TLS and small answers.
 - How much CPU do git processes take? ` + "`sum by (subcommand) (rate(packhorse_git_cpu_seconds_total[5m]))`" + `
-- Is anybody refused? ` + "`rate(packhorse_lane_refused_total[5m])`" + `
+- Is anybody refused, or waiting? ` + "`sum by (lane, outcome) (rate(packhorse_lane_requests_total[5m]))`" + `
 
 | metric | kind | meaning |
 |---|---|---|

@@ -99,7 +99,7 @@ func serveReplicas(t *testing.T, log io.Writer, replicas ...*gateway.Replica) (u
 		t.Fatal(err)
 	}
 	handler := gateway.NewHTTP(gateway.Options{
-		Router: router, Pump: bulk.NewPump(bulk.PumpOptions{}), Small: admit.NewLane("small", 100), Bulk: admit.NewLane("bulk", 100),
+		Router: router, Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: admit.NewLanes(admit.Sizes{Small: 100, Hit: 100, Cold: 100}),
 		Memory: admit.NewBudget("requests", 1<<30), Metrics: gateway.NewMetrics(), Log: slog.New(slog.NewTextHandler(log, nil)),
 		MaxBody: 64 << 20, ReadStall: 5 * time.Minute,
 	})

@@ -64,9 +64,9 @@ func manageLimits() process.Limits {
 	return process.Limits{Slots: 2, Queue: 64, Wait: 10 * time.Second, Time: 30 * time.Second}
 }
 
-// maintainLimits bound those that repack: one at a time, out of everybody's way.
-func maintainLimits() process.Limits {
-	return process.Limits{Slots: 1, Queue: 64, Nice: 10, Time: 2 * time.Hour}
+// maintainLimits bound those that repack, out of everybody's way.
+func maintainLimits(slots int) process.Limits {
+	return process.Limits{Slots: slots, Queue: 64, Nice: 10, Time: 2 * time.Hour}
 }
 
 // importLimits bound those that fetch a repository from elsewhere, for `packhorse repo import`.
@@ -115,7 +115,7 @@ func closeBelow(closeCache func() error, closeRunner func(context.Context) error
 }
 
 // newSource stacks what packs come from: cache over git. The cache is nil if it is turned off.
-func newSource(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*process.Runner, packsource.Source, *packcache.Cache, error) {
+func newSource(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes) (*process.Runner, packsource.Source, *packcache.Cache, error) {
 	processes, packs := process.NewMetrics(), packcache.NewMetrics()
 	register(reg, processes, packs)
 	runner, err := process.New(process.Options{
@@ -123,16 +123,20 @@ func newSource(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*proces
 		Classes: map[process.Class]process.Limits{
 			packsource.ClassPack: {
 				Slots: cfg.Git.slots(), Queue: cfg.Git.Queue, Wait: cfg.Git.Wait.Duration, Nice: cfg.Git.Nice, Time: cfg.Git.TimeLimit.Duration,
+				Anonymous: cfg.Lanes.Anonymous,
 			},
-			receivepack.ClassReceive: cfg.Push.limits(cfg.Git.Nice), receivepack.ClassHook: cfg.Push.hookLimits(cfg.Git.Nice),
+			receivepack.ClassReceive: cfg.Push.limits(cfg.Git.Nice, cfg.Lanes.Anonymous), receivepack.ClassHook: cfg.Push.hookLimits(cfg.Git.Nice),
 			repo.ClassRefs:        refsLimits(),
 			storage.ClassManage:   manageLimits(),
-			storage.ClassMaintain: maintainLimits(),
+			storage.ClassMaintain: maintainLimits(cfg.Lanes.Maintenance),
 		},
 	})
 	if err != nil {
 		return nil, nil, nil, err
 	}
+	lanes.metrics.Queue("cold", runner.Queue(packsource.ClassPack))
+	lanes.metrics.Queue("push", runner.Queue(receivepack.ClassReceive))
+	lanes.metrics.Queue("maintenance", runner.Queue(storage.ClassMaintain))
 	source, cache, err := newCache(cfg, log, runner, packs)
 	if err != nil {
 		limit, cancel := context.WithTimeout(context.Background(), closeLimit)
@@ -221,7 +225,7 @@ func newGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes l
 	metrics := gateway.NewMetrics()
 	register(reg, metrics, router)
 	return gateway.NewHTTP(gateway.Options{
-		Router: router, Auth: callers, Pump: lanes.pump, Small: lanes.small, Bulk: lanes.bulk, Memory: lanes.memory, Metrics: metrics, Log: log,
+		Router: router, Auth: callers, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory, Metrics: metrics, Log: log,
 		MaxBody: int64(cfg.HTTP.MaxBody), ReadStall: cfg.HTTP.ReadStall.Duration,
 		MaxPush: int64(cfg.Push.MaxSize), PushTime: cfg.Push.TimeLimit.Duration,
 	})
@@ -229,19 +233,20 @@ func newGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes l
 
 // lanes are what all work in a process shares.
 type lanes struct {
-	pump        *bulk.Pump
-	small, bulk *admit.Lane
-	memory      *admit.Budget // of large requests
+	pump *bulk.Pump
+	admit.Lanes
+	memory  *admit.Budget // of large requests
+	metrics *admit.Metrics
 }
 
 func newLanes(cfg Config, reg prometheus.Registerer) lanes {
 	l := lanes{
-		bulk.NewPump(bulk.PumpOptions{}), admit.NewLane("small", cfg.Lanes.Small), admit.NewLane("bulk", cfg.Lanes.Bulk),
-		admit.NewBudget("requests", int64(cfg.Lanes.RequestBytes)),
+		bulk.NewPump(bulk.PumpOptions{}), admit.NewLanes(admit.Sizes{Small: cfg.Lanes.Small, Hit: cfg.Lanes.Hit, Cold: cfg.Lanes.Cold, Push: cfg.Lanes.Push}),
+		admit.NewBudget("requests", int64(cfg.Lanes.RequestBytes)), nil,
 	}
-	l.small.OnServed(l.pump.Small)
-	reg.MustRegister(admit.Collectors(l.small, l.bulk)...)
-	register(reg, l.pump, l.memory)
+	l.metrics = admit.NewMetrics(l.Lanes)
+	l.Small.OnServed(l.pump.Small)
+	register(reg, l.pump, l.memory, l.metrics)
 	return l
 }
 

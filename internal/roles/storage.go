@@ -37,7 +37,7 @@ func newStorage(cfg Config, log *slog.Logger, reg prometheus.Registerer, version
 
 // newNodeServer wires a node bottom up, and its port if it has one.
 func newNodeServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, version string) (*server, error) {
-	runner, source, cache, err := newSource(cfg, log, reg)
+	runner, source, cache, err := newSource(cfg, log, reg, lanes)
 	if err != nil {
 		return nil, err
 	}
@@ -80,9 +80,10 @@ func (s *server) addControl(cfg Config, log *slog.Logger, reg prometheus.Registe
 	below := s.close
 	s.close = func() error { return errors.Join(channels.Close(), below()) }
 	handler := control.New(control.Options{
-		Node: s.node, Channels: channels, Pump: lanes.pump, Small: lanes.small, Bulk: lanes.bulk, Memory: lanes.memory, Trust: trust.control(), Metrics: metrics, Log: log,
-		Lookups: cfg.Lanes.Lookups, MaxRequest: int64(cfg.HTTP.MaxBody), Stall: cfg.Storage.Stall.Duration,
+		Node: s.node, Channels: channels, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory, Trust: trust.control(), Metrics: metrics, Log: log,
+		Lookups: cfg.Lanes.Search, MaxRequest: int64(cfg.HTTP.MaxBody), Stall: cfg.Storage.Stall.Duration,
 	})
+	lanes.metrics.Queue("search", handler.Slots())
 	s.drain = handler.Drain
 	s.control = newPort(handler.HTTPServer(), func(l net.Listener) net.Listener {
 		l = bulk.Listen(l, lanes.pump, cfg.Storage.Stall.Duration)
@@ -97,8 +98,8 @@ func (s *server) addControl(cfg Config, log *slog.Logger, reg prometheus.Registe
 // addLocal gives a node the control API on its admin socket: who may connect may administer.
 func (s *server) addLocal(cfg Config, log *slog.Logger, lanes lanes) {
 	handler := control.New(control.Options{
-		Node: s.node, Pump: lanes.pump, Small: lanes.small, Bulk: lanes.bulk, Memory: lanes.memory, Metrics: control.NewMetrics(), Log: log,
-		Lookups: cfg.Lanes.Lookups, MaxRequest: int64(cfg.HTTP.MaxBody), Stall: cfg.Storage.Stall.Duration,
+		Node: s.node, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory, Metrics: control.NewMetrics(), Log: log,
+		Lookups: cfg.Lanes.Search, MaxRequest: int64(cfg.HTTP.MaxBody), Stall: cfg.Storage.Stall.Duration,
 	})
 	s.local = newPort(handler.HTTPServer(), func(l net.Listener) net.Listener { return bulk.Listen(l, lanes.pump, cfg.Storage.Stall.Duration) })
 }

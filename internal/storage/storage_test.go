@@ -41,9 +41,9 @@ func (s *specs) Open(_ context.Context, spec *packsource.Spec) (packsource.Pack,
 // answer is a protocol.Reply that keeps what is written.
 type answer struct{ bytes.Buffer }
 
-func (*answer) Length(int64) {}
-func (*answer) Bulk() error  { return nil }
-func (*answer) Flush() error { return nil }
+func (*answer) Length(int64)    {}
+func (*answer) Bulk(bool) error { return nil }
+func (*answer) Flush() error    { return nil }
 
 var version2 = protocol.Session{Version: protocol.V2, Stateless: true}
 

@@ -131,7 +131,7 @@ func (w *refWriter) room() error {
 	}
 	if !w.written {
 		// A client that is slow to take it must not hold a place among the small requests.
-		if err := w.reply.Bulk(); err != nil {
+		if err := w.reply.Bulk(false); err != nil {
 			return err
 		}
 		w.written = true

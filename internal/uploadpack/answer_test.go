@@ -23,9 +23,9 @@ type recorder struct {
 
 func newRecorder() *recorder { return &recorder{length: -1} }
 
-func (r *recorder) Length(n int64) { r.length = n }
-func (r *recorder) Bulk() error    { r.bulk++; return nil }
-func (r *recorder) Flush() error   { return nil }
+func (r *recorder) Length(n int64)  { r.length = n }
+func (r *recorder) Bulk(bool) error { r.bulk++; return nil }
+func (r *recorder) Flush() error    { return nil }
 
 // answer is a whole answer to a fetch, taken apart.
 type answer struct {

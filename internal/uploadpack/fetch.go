@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/graph"
@@ -18,6 +19,7 @@ import (
 type fetch struct {
 	*Server
 	repo     *repo.Repo
+	caller   balance.Caller // whom the work counts for
 	request  *protocol.Fetch
 	question question
 	outcome  *protocol.Outcome

@@ -62,7 +62,7 @@ func sizeOf(objects *pack.Store, lookups *pack.Lookups, id git.ObjectID) (int64,
 // sendWhole sends an answer of known length. A client that is slow to take a long one must not hold a place among the small requests.
 func sendWhole(b []byte, reply protocol.Reply) error {
 	if len(b) > bufferSize {
-		if err := reply.Bulk(); err != nil {
+		if err := reply.Bulk(false); err != nil {
 			return err
 		}
 	}

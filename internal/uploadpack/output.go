@@ -26,10 +26,10 @@ func (f *fetch) send(ctx context.Context, spec *packsource.Spec, sections []byte
 	if form.sideband != protocol.NoSideband { // which has no place for keep-alives
 		out.keepAlive = f.repo.Policy().KeepAlive
 	}
-	if err := reply.Bulk(); err != nil {
+	if err := reply.Bulk(f.keeper == nil || !f.keeper.Has(spec.Key())); err != nil {
 		return out.fail(err)
 	}
-	pack, err := f.source.Open(ctx, spec)
+	pack, err := f.source.Open(ctx, spec.For(f.caller))
 	if err != nil {
 		return out.fail(err)
 	}

@@ -198,7 +198,7 @@ func TestReframingAllocatesNothing(t *testing.T) {
 type discard struct{}
 
 func (discard) Length(int64)                {}
-func (discard) Bulk() error                 { return nil }
+func (discard) Bulk(bool) error             { return nil }
 func (discard) Flush() error                { return nil }
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
 

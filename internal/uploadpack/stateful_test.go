@@ -35,8 +35,8 @@ func TestMain(m *testing.M) {
 // stream is a Reply to a client on a pipe.
 type stream struct{ *bufio.Writer }
 
-func (s stream) Length(int64) { panic("a session with state has announced a length") }
-func (s stream) Bulk() error  { return nil }
+func (s stream) Length(int64)    { panic("a session with state has announced a length") }
+func (s stream) Bulk(bool) error { return nil }
 
 // uploadPack serves one session with state.
 func uploadPack(dir, scratch string) error {

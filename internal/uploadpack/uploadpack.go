@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
@@ -43,6 +44,7 @@ type Options struct {
 // Server serves sessions. Safe for concurrent use.
 type Server struct {
 	source  packsource.Source
+	keeper  keeper // the source, if it keeps packs; else nil
 	options Options
 	tags    memo[[]packsource.Tag] // annotated tags, sorted by ID
 	tips    memo[[]git.ObjectID]   // what the refs point at, sorted
@@ -52,12 +54,18 @@ type Server struct {
 	searches chan struct{} // slots of searches in trees
 }
 
+// keeper is a source that can tell whether it has a pack already.
+type keeper interface {
+	Has(key packsource.Key) bool
+}
+
 // New makes a Server that takes its packs from source.
 func New(source packsource.Source, o Options) *Server {
 	if o.Wants == "" {
 		o.Wants = WantsReachable
 	}
-	return &Server{source: source, options: o, searches: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
+	kept, _ := source.(keeper)
+	return &Server{source: source, keeper: kept, options: o, searches: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 }
 
 // Serve answers one request on reply; in a session of version 0 or 1 with state that is all that the client says after the
@@ -67,6 +75,8 @@ func New(source packsource.Source, o Options) *Server {
 func (s *Server) Serve(ctx context.Context, r *repo.Repo, session protocol.Session, request *pktline.Reader, reply protocol.Reply) (
 	protocol.Outcome, error) {
 	start := time.Now()
+	caller := balance.Caller(session.Caller)
+	session.Caller = "" // the answer is the same for everybody
 	question, err := s.answers.ask(ctx, r, session, request)
 	if err != nil { // of a fetch: nothing else is looked up
 		return protocol.Outcome{Command: protocol.CommandFetch}, err
@@ -74,12 +84,12 @@ func (s *Server) Serve(ctx context.Context, r *repo.Repo, session protocol.Sessi
 	if known := question.answer; known != nil {
 		outcome := known.outcome
 		outcome.Negotiate = time.Since(start)
-		f := &fetch{Server: s, repo: r, outcome: &outcome, start: start}
+		f := &fetch{Server: s, repo: r, caller: caller, outcome: &outcome, start: start}
 		err := f.send(ctx, known.spec, known.sections, known.form, reply) // fills the outcome
 		return outcome, err
 	}
 	outcome := protocol.Outcome{}
-	f := &fetch{Server: s, repo: r, question: question, outcome: &outcome, start: start}
+	f := &fetch{Server: s, repo: r, caller: caller, question: question, outcome: &outcome, start: start}
 	if session.Version != protocol.V2 {
 		err := f.serveV0(ctx, session, request, reply) // fills the outcome
 		return outcome, err

@@ -36,8 +36,10 @@ type Limits struct {
 	Slots int           // how many run at once
 	Queue int           // how many may wait for a slot
 	Wait  time.Duration // how long one may wait for a slot; 0 is as long as its context lives
-	Nice  int           // added to the niceness of the server: 0 to 19
-	Time  time.Duration // wall time after which a command is killed; 0 for no limit
+	// Anonymous is as in balance.Limits.
+	Anonymous float64
+	Nice      int           // added to the niceness of the server: 0 to 19
+	Time      time.Duration // wall time after which a command is killed; 0 for no limit
 }
 
 // Options of a Runner.
@@ -98,7 +100,7 @@ func New(o Options) (*Runner, error) {
 	}
 	r.stopping, r.stop = context.WithCancel(context.Background())
 	for name, l := range o.Classes {
-		slots := balance.NewSlots(balance.Limits{Slots: l.Slots, Queue: l.Queue, Wait: l.Wait}, balance.Clock{})
+		slots := balance.NewSlots(balance.Limits{Slots: l.Slots, Queue: l.Queue, Wait: l.Wait, Anonymous: l.Anonymous}, balance.Clock{})
 		r.classes[name] = class{limits: l, slots: slots}
 		o.Metrics.watch(name, slots)
 	}
@@ -121,6 +123,8 @@ type Command struct {
 	// Grace is for commands that write into a repository: who kills one asks it to end first (SIGTERM), so that git removes its locks and
 	// temporary files, and kills what is left after that time. 0: at once.
 	Grace time.Duration
+	// Caller is whom it is for: callers share the slots of a class fairly.
+	Caller balance.Caller
 }
 
 // String is what the command is called in messages.
@@ -138,7 +142,7 @@ func (r *Runner) Start(ctx context.Context, c Command) (*Process, error) {
 	if !ok {
 		return nil, fault.New(fault.Internal, "no class %q of git commands", c.Class)
 	}
-	release, waited, err := r.acquire(ctx, cl)
+	release, waited, err := r.acquire(ctx, cl, c.Caller)
 	r.metrics.wait(c.Class, waited)
 	if err != nil {
 		r.metrics.refused(c.Subcommand, err)
@@ -155,18 +159,20 @@ func (r *Runner) Start(ctx context.Context, c Command) (*Process, error) {
 
 // Slots is how many commands of a class run at once; 0 if there is no such class.
 func (r *Runner) Slots(c Class) int {
-	cl, ok := r.classes[c]
-	if !ok {
-		return 0
+	if slots := r.Queue(c); slots != nil {
+		return slots.Size()
 	}
-	return cl.slots.Size()
+	return 0
 }
 
-func (r *Runner) acquire(ctx context.Context, cl class) (func(), time.Duration, error) {
+// Queue is where commands of a class wait for a slot; nil if there is no such class.
+func (r *Runner) Queue(c Class) *balance.Slots { return r.classes[c].slots }
+
+func (r *Runner) acquire(ctx context.Context, cl class, c balance.Caller) (func(), time.Duration, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(r.stopping, cancel)()
-	release, waited, err := cl.slots.Acquire(ctx)
+	release, waited, err := cl.slots.Acquire(ctx, c)
 	if err != nil && r.stopping.Err() != nil {
 		err = errClosed()
 	}

@@ -13,10 +13,11 @@ type Reply interface {
 	// whose length was announced and is not reached must not look whole to the client. Where answers follow each other on one
 	// stream it means nothing.
 	Length(n int64)
-	// Bulk says that a pack is about to be opened for this answer, or that it is too long to be sent at once. It is called at most
+	// Bulk says that a pack is about to be opened for this answer, or that it is too long to be sent at once. Cold: the pack has to be
+	// made, for all that is known; otherwise the answer only has to be sent. It is called at most
 	// once for an answer, before the first Write. In a session with state the advertisement is one answer and all that follows is another, of
 	// which it comes before the pack. An error is a refusal, and ends the session.
-	Bulk() error
+	Bulk(cold bool) error
 	// Flush sends what is buffered.
 	Flush() error
 }

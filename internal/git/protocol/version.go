@@ -51,4 +51,6 @@ type Session struct {
 	// Stateless says that each request is an exchange of its own, as over HTTP: it repeats what was said before, and its answer
 	// begins when it is whole. Otherwise both sides talk in turn on one stream.
 	Stateless bool
+	// Caller is whom the work counts for, where callers share it fairly (balance.Caller).
+	Caller string
 }

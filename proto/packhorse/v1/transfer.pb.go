@@ -31,7 +31,10 @@ type Session struct {
 	Service string `protobuf:"bytes,2,opt,name=service,proto3" json:"service,omitempty"`
 	// Both sides talk in turn on one stream, as over SSH: the request ends when it is understood, not before its answer begins. Otherwise it is one
 	// exchange that repeats what was said before, as over HTTP.
-	Stateful      bool `protobuf:"varint,3,opt,name=stateful,proto3" json:"stateful,omitempty"`
+	Stateful bool `protobuf:"varint,3,opt,name=stateful,proto3" json:"stateful,omitempty"`
+	// Whom the session counts for, where callers share a node fairly: the name of an identity, or the network of an anonymous client, as
+	// "192.0.2.0/24"; at most 128 bytes. Empty: nobody in particular.
+	Caller        string `protobuf:"bytes,4,opt,name=caller,proto3" json:"caller,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -85,6 +88,13 @@ func (x *Session) GetStateful() bool {
 		return x.Stateful
 	}
 	return false
+}
+
+func (x *Session) GetCaller() string {
+	if x != nil {
+		return x.Caller
+	}
+	return ""
 }
 
 type AdvertiseRequest struct {
@@ -1212,7 +1222,9 @@ func (*Answer_Bulk) isAnswer_Part() {}
 func (*Answer_End) isAnswer_Part() {}
 
 type Bulk struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A pack that has to be made first, for all that is known.
+	Cold          bool `protobuf:"varint,1,opt,name=cold,proto3" json:"cold,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1245,6 +1257,13 @@ func (x *Bulk) ProtoReflect() protoreflect.Message {
 // Deprecated: Use Bulk.ProtoReflect.Descriptor instead.
 func (*Bulk) Descriptor() ([]byte, []int) {
 	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *Bulk) GetCold() bool {
+	if x != nil {
+		return x.Cold
+	}
+	return false
 }
 
 // End says how the answer ended.
@@ -1502,11 +1521,12 @@ var File_packhorse_v1_transfer_proto protoreflect.FileDescriptor
 
 const file_packhorse_v1_transfer_proto_rawDesc = "" +
 	"\n" +
-	"\x1bpackhorse/v1/transfer.proto\x12\fpackhorse.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18packhorse/v1/fault.proto\"Y\n" +
+	"\x1bpackhorse/v1/transfer.proto\x12\fpackhorse.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18packhorse/v1/fault.proto\"q\n" +
 	"\aSession\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x18\n" +
 	"\aservice\x18\x02 \x01(\tR\aservice\x12\x1a\n" +
-	"\bstateful\x18\x03 \x01(\bR\bstateful\"z\n" +
+	"\bstateful\x18\x03 \x01(\bR\bstateful\x12\x16\n" +
+	"\x06caller\x18\x04 \x01(\tR\x06caller\"z\n" +
 	"\x10AdvertiseRequest\x124\n" +
 	"\x05start\x18\x01 \x01(\v2\x1c.packhorse.v1.AdvertiseStartH\x00R\x05start\x12(\n" +
 	"\x04road\x18\x02 \x01(\v2\x12.packhorse.v1.RoadH\x00R\x04roadB\x06\n" +
@@ -1574,8 +1594,9 @@ const file_packhorse_v1_transfer_proto_rawDesc = "" +
 	"\x04data\x18\x02 \x01(\fH\x00R\x04data\x12(\n" +
 	"\x04bulk\x18\x03 \x01(\v2\x12.packhorse.v1.BulkH\x00R\x04bulk\x12%\n" +
 	"\x03end\x18\x04 \x01(\v2\x11.packhorse.v1.EndH\x00R\x03endB\x06\n" +
-	"\x04part\"\x06\n" +
-	"\x04Bulk\"u\n" +
+	"\x04part\"\x1a\n" +
+	"\x04Bulk\x12\x12\n" +
+	"\x04cold\x18\x01 \x01(\bR\x04cold\"u\n" +
 	"\x03End\x12/\n" +
 	"\aoutcome\x18\x01 \x01(\v2\x15.packhorse.v1.OutcomeR\aoutcome\x12)\n" +
 	"\x05fault\x18\x02 \x01(\v2\x13.packhorse.v1.FaultR\x05fault\x12\x12\n" +

@@ -1,0 +1,283 @@
+package balance
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// model is what is known of a queue from outside.
+type model struct {
+	q       queue
+	now     time.Time
+	holding []*ticket
+	waiting map[Caller][]*ticket // in the order of arrival
+	gone    []*ticket
+}
+
+func newModel(slots, most int, anonymous float64) *model {
+	m := &model{q: newQueue(), now: time.Unix(0, 0), waiting: map[Caller][]*ticket{}}
+	m.q.resize(slots, most, anonymous, m.now)
+	return m
+}
+
+func (m *model) enter(c Caller) bool {
+	tk, ok := m.q.enter(c, m.now)
+	if ok {
+		m.waiting[c] = append(m.waiting[c], tk)
+	}
+	m.settle()
+	return ok
+}
+
+func (m *model) leave(tk *ticket) {
+	m.q.leave(tk, m.now)
+	m.holding = without(m.holding, tk)
+	m.waiting[tk.caller] = without(m.waiting[tk.caller], tk)
+	m.gone = append(without(m.gone, tk), tk)
+	m.settle()
+}
+
+// settle sees what was answered.
+func (m *model) settle() {
+	for c, all := range m.waiting {
+		for _, tk := range all {
+			if isAnswered(tk) {
+				m.waiting[c] = without(m.waiting[c], tk)
+				if tk.refused {
+					m.gone = append(m.gone, tk)
+				} else {
+					m.holding = append(m.holding, tk)
+				}
+			}
+		}
+	}
+}
+
+func (m *model) queued() int {
+	n := 0
+	for _, all := range m.waiting {
+		n += len(all)
+	}
+	return n
+}
+
+var callers = []Caller{"", "ann", "bob", "192.0.2.0/24", "2001:db8::/64"}
+
+// TestQueue replays random steps: the bounds hold, no slot is free while somebody waits, a caller's own work goes in order, nobody who waits is
+// lost, and a full queue refuses the greedy.
+func TestQueue(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		m := newModel(rapid.IntRange(1, 3).Draw(t, "slots"), rapid.IntRange(0, 5).Draw(t, "queue"), rapid.Float64Range(0, 1).Draw(t, "anonymous"))
+		t.Repeat(map[string]func(*rapid.T){
+			"enter": func(t *rapid.T) {
+				c := rapid.SampledFrom(callers).Draw(t, "caller")
+				before, mine := m.queued(), len(m.waiting[c])
+				greedier := false
+				for other, all := range m.waiting {
+					greedier = greedier || other.Anonymous() == c.Anonymous() && len(all) > mine+1
+				}
+				room := m.q.inUse < m.q.slots || before < m.q.max
+				ok := m.enter(c)
+				if room && !ok || !room && greedier && !ok {
+					t.Fatalf("%q was refused", c)
+				}
+				if !room && mine >= before && ok {
+					t.Fatalf("%q has all of the queue and got more", c)
+				}
+			},
+			"leave": func(t *rapid.T) {
+				all := slices.Concat(m.holding, m.gone)
+				for _, c := range callers {
+					all = append(all, m.waiting[c]...)
+				}
+				if len(all) == 0 {
+					t.Skip()
+				}
+				m.now = m.now.Add(time.Duration(rapid.IntRange(0, 100_000).Draw(t, "ms")) * time.Millisecond)
+				m.leave(rapid.SampledFrom(all).Draw(t, "who"))
+			},
+			"resize": func(t *rapid.T) {
+				m.q.resize(rapid.IntRange(1, 4).Draw(t, "slots"), rapid.IntRange(0, 5).Draw(t, "queue"), 0, m.now)
+				m.settle()
+			},
+			"": func(t *rapid.T) { m.check(t) },
+		})
+	})
+}
+
+func (m *model) check(t *rapid.T) {
+	if m.q.inUse != len(m.holding) || m.q.waiting != m.queued() {
+		t.Fatalf("%d in use, %d waiting; want %d, %d", m.q.inUse, m.q.waiting, len(m.holding), m.queued())
+	}
+	if m.q.waiting > 0 && m.q.inUse < m.q.slots {
+		t.Fatal("a slot is free while somebody waits")
+	}
+	for _, tk := range m.holding {
+		for _, other := range m.waiting[tk.caller] {
+			if other.arrival < tk.arrival {
+				t.Fatal("a caller's work was done out of turn")
+			}
+		}
+	}
+	work := 0
+	for i := range m.q.pools {
+		p := &m.q.pools[i]
+		for c, a := range p.callers {
+			if a.queued != a.waiting.Len() || a.queued != len(m.waiting[c]) {
+				t.Fatalf("%q has %d waiting, want %d", c, a.queued, len(m.waiting[c]))
+			}
+			work += a.queued + a.holding
+		}
+		if len(p.callers) > keptIdle+len(callers) {
+			t.Fatalf("%d accounts", len(p.callers))
+		}
+	}
+	if work != m.q.inUse+m.q.waiting {
+		t.Fatal("work without an account")
+	}
+	if d := m.q.retryAfter(); d < time.Second || d > time.Minute {
+		t.Fatalf("retry after %v", d)
+	}
+}
+
+// TestNobodyStarves lets greedy callers ask again and again, for work that takes as long as they like. Who waits beside them gets a slot before any of
+// them got more than its share of time and one piece of work, and what it owed.
+func TestNobodyStarves(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		slots := rapid.IntRange(1, 3).Draw(t, "slots")
+		m := newModel(slots, 100, 0.5)
+		greedy := callers[1:rapid.IntRange(2, len(callers)).Draw(t, "greedy")]
+		took := rapid.SliceOfN(rapid.IntRange(1, 2000), 30, 30).Draw(t, "ms")
+		step := 0
+		finish := func() { // the oldest ends, and its caller asks for more
+			tk := m.holding[0]
+			m.now = m.now.Add(time.Duration(took[step%len(took)]) * time.Millisecond)
+			step++
+			m.leave(tk)
+			m.enter(tk.caller)
+		}
+		for _, c := range greedy {
+			for range slots + 2 {
+				m.enter(c)
+			}
+		}
+		for range rapid.IntRange(0, 40).Draw(t, "before") {
+			finish()
+		}
+		quiet := rapid.SampledFrom([]Caller{"quiet", "198.51.100.0/24"}).Draw(t, "quiet")
+		m.enter(quiet)
+		for turns := 0; len(m.waiting[quiet]) > 0; turns++ {
+			// Each of the others may be served until it has had as much as the quiet one is charged: one mean, of at least a millisecond.
+			if turns > 50*len(greedy)*slots {
+				t.Fatalf("%q still waits after %d others", quiet, turns)
+			}
+			finish()
+		}
+	})
+}
+
+// share runs two callers that always have work, and tells which part of the slots' time the first one got.
+func share(a, b Caller, tookA, tookB time.Duration, anonymous float64) float64 {
+	m := newModel(1, 100, anonymous)
+	for range 3 {
+		m.enter(a)
+		m.enter(b)
+	}
+	got := map[Caller]time.Duration{}
+	for range 2000 {
+		tk := m.holding[0]
+		d := tookA
+		if tk.caller == b {
+			d = tookB
+		}
+		m.now = m.now.Add(d)
+		got[tk.caller] += d
+		m.leave(tk)
+		m.enter(tk.caller)
+	}
+	return float64(got[a]) / float64(got[a]+got[b])
+}
+
+func TestCallersShareTime(t *testing.T) {
+	t.Parallel()
+	const network Caller = "192.0.2.0/24"
+	for _, c := range []struct {
+		a, b         Caller
+		tookA, tookB time.Duration
+		anonymous    float64
+		want         float64
+	}{
+		{"ann", "bob", time.Second, time.Second, 0.5, 0.5},
+		{"ann", "bob", 10 * time.Second, time.Second, 0.5, 0.5}, // of time, not of turns
+		{"", "bob", time.Second, 3 * time.Second, 0.5, 0.5},
+		{"ann", network, time.Second, time.Second, 0.25, 0.75},
+		{"ann", network, time.Second, 4 * time.Second, 0.2, 0.8},
+	} {
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			if got := share(c.a, c.b, c.tookA, c.tookB, c.anonymous); got < c.want-0.05 || got > c.want+0.05 {
+				t.Errorf("%.3f of the time, want %.3f", got, c.want)
+			}
+		})
+	}
+}
+
+// TestAccountsAreBounded lets ever new callers come, all with debts.
+func TestAccountsAreBounded(t *testing.T) {
+	t.Parallel()
+	m := newModel(2, 10, 0.5)
+	for i := range 5 * keptIdle {
+		m.enter(Caller(fmt.Sprintf("caller-%d", i)))
+		m.now = m.now.Add(time.Duration(i) * time.Second)
+		if len(m.holding) == 2 {
+			m.leave(m.holding[0])
+		}
+		if n := len(m.q.pools[0].callers); n > keptIdle+3 {
+			t.Fatalf("%d accounts after %d callers", n, i+1)
+		}
+	}
+}
+
+// TestFullQueue: what a greedy caller has in the queue makes way for who has less there.
+func TestFullQueue(t *testing.T) {
+	t.Parallel()
+	m := newModel(1, 4, 0.5)
+	for range 5 {
+		m.enter("greedy")
+	}
+	if m.enter("greedy") {
+		t.Fatal("more than the queue's length waits")
+	}
+	for i, c := range []Caller{"quiet", "quiet"} {
+		if !m.enter(c) {
+			t.Fatalf("the %d. of a quiet caller was refused", i+1)
+		}
+	}
+	if m.enter("quiet") {
+		t.Error("a caller with a half of the queue displaced another")
+	}
+	if !m.enter("192.0.2.0/24") {
+		t.Error("the anonymous pool has none of the queue")
+	}
+	if got := len(m.waiting["greedy"]) + len(m.waiting["quiet"]); got != 3 {
+		t.Errorf("%d of the known wait, want 3", got)
+	}
+}
+
+func without(ts []*ticket, t *ticket) []*ticket {
+	return slices.DeleteFunc(slices.Clone(ts), func(x *ticket) bool { return x == t })
+}
+
+func isAnswered(t *ticket) bool {
+	select {
+	case <-t.answered:
+		return true
+	default:
+		return false
+	}
+}
