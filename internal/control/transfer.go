@@ -184,7 +184,7 @@ func (s *Server) exchange(ctx context.Context, operation, caller, path string, s
 	}
 	x.session = protocol.Session{
 		Service: protocol.Service(session.GetService()), Version: protocol.Version(session.GetVersion()), Stateless: !session.GetStateful(),
-		Caller: session.GetCaller(),
+		Caller: session.GetCaller(), Reachable: session.GetReachable(),
 	}
 	seat, err := s.Lanes.Small.Enter(balance.Caller(x.session.Caller))
 	if err != nil {

@@ -203,6 +203,7 @@ func (e *exchange) infoRefs(path string) {
 func (e *exchange) session() protocol.Session {
 	return protocol.Session{
 		Version: protocol.ParseVersion(e.r.Header.Get("Git-Protocol")), Stateless: true, Caller: string(e.caller()),
+		Reachable: e.reachable,
 	}
 }
 

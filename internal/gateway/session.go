@@ -44,16 +44,17 @@ type call struct {
 	ctx   context.Context // ends when the client goes away
 	start time.Time
 
-	op      operation
-	id      auth.Identity
-	repo    git.RepoPath
-	push    bool     // it is for the one node of the route that takes pushes
-	hidden  bool     // the caller may not know whether the repository exists
-	node    string   // that was asked last; "" for none
-	failed  []string // nodes that were asked before it
-	outcome protocol.Outcome
-	bytes   bulk.Tally // of the answer
-	err     error
+	op        operation
+	id        auth.Identity
+	repo      git.RepoPath
+	push      bool     // it is for the one node of the route that takes pushes
+	hidden    bool     // the caller may not know whether the repository exists
+	reachable bool     // see protocol.Session
+	node      string   // that was asked last; "" for none
+	failed    []string // nodes that were asked before it
+	outcome   protocol.Outcome
+	bytes     bulk.Tally // of the answer
+	err       error
 }
 
 // answer is where a node's reply goes, as relay sees it.

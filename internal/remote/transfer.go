@@ -87,7 +87,7 @@ func (n *Node) UploadPack(ctx context.Context, repo git.RepoPath, session protoc
 }
 
 func sessionMessage(s protocol.Session) *packhorsev1.Session {
-	return &packhorsev1.Session{Version: uint32(s.Version), Service: string(s.Service), Stateful: !s.Stateless, Caller: s.Caller}
+	return &packhorsev1.Session{Version: uint32(s.Version), Service: string(s.Service), Stateful: !s.Stateless, Caller: s.Caller, Reachable: s.Reachable}
 }
 
 // requestError is an error of the client's request.

@@ -54,7 +54,7 @@ func (c *Config) checkChoices(bad func(format string, args ...any)) {
 		bad("%s is %q; it has to be one of %q", key, value, allowed)
 	}
 	oneOf("auth.hook.fail", c.Auth.Hook.Fail, failClosed, failStale)
-	oneOf("fetch.wants", c.Fetch.Wants, "any", "reachable", "tip")
+	oneOf("fetch.wants", c.Fetch.Wants, "auto", "any", "reachable", "tip")
 	oneOf("fetch.unborn", c.Fetch.Unborn, string(repo.UnbornAdvertise), string(repo.UnbornAllow), string(repo.UnbornIgnore))
 	oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	oneOf("log.format", c.Log.Format, "auto", "text", "json")

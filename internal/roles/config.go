@@ -305,7 +305,8 @@ type GitConfig struct {
 // (docs/protocol.md).
 type FetchConfig struct {
 	// Which objects a client may ask for by ID. "any": every object that exists. "reachable": what visible refs reach.
-	// "tip": what visible refs point at. In a repository with alternates or hidden refs "any" counts as "reachable", unless its own config says
+	// "tip": what visible refs point at. "auto": "reachable" as soon as callers are told from one another (docs/auth.md), which a gateway tells the
+	// node, "any" elsewhere. In a repository with alternates or hidden refs "any" counts as "reachable", unless its own config says
 	// uploadpack.allowAnySHA1InWant.
 	Wants string `toml:"wants"`
 
@@ -488,7 +489,7 @@ func DefaultConfig() Config {
 			WindowMemory:       256 << 20,
 		},
 		Fetch: FetchConfig{
-			Wants:      "any",
+			Wants:      "auto",
 			MaxWants:   1_000_000,
 			MaxHaves:   1_000_000,
 			MaxShallow: 100_000,

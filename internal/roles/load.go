@@ -182,7 +182,7 @@ var configFlags = []struct {
 	{"cache-max-bytes", "cache.max_bytes", repositories, "most bytes in the pack cache, as a `SIZE` like 10GiB; 0: 10 GiB or a tenth of the disk"},
 	{"git", "git.program", repositories, "the git program, a name or `PATH`"},
 	{"git-slots", "git.slots", repositories, "how many git processes may make packs at once; 0: one for each CPU"},
-	{"wants", "fetch.wants", repositories, "what may be asked for by object ID: `any|reachable|tip`"},
+	{"wants", "fetch.wants", repositories, "what may be asked for by object ID: `auto|any|reachable|tip`"},
 	{"log-level", "log.level", everywhere, "`LEVEL`: debug, info, warn or error"},
 	{"log-format", "log.format", everywhere, "`FORMAT`: text, json, or auto (text on a terminal)"},
 }

@@ -13,7 +13,7 @@ import (
 // Advertise begins a session: with the capabilities in version 2, with all refs before that.
 func (s *Server) Advertise(ctx context.Context, r *repo.Repo, session protocol.Session, sessionID string, reply protocol.Reply) (
 	protocol.Outcome, error) {
-	offer := s.offer(r)
+	offer := s.offer(r, session)
 	outcome := protocol.Outcome{}
 	if offer.Session {
 		outcome.Session = sessionID
@@ -36,7 +36,7 @@ func (s *Server) Advertise(ctx context.Context, r *repo.Repo, session protocol.S
 	head := snapshot.Head()
 	a.features = protocol.Features{
 		Agent: s.options.Agent, Format: r.Format, SessionID: outcome.Session, NoDone: session.Stateless, Filter: offer.Filter,
-		AllowTip: r.Policy().AllowTip, AllowReachable: r.Policy().AllowReachable && s.wantRule(r) != WantsTip,
+		AllowTip: r.Policy().AllowTip, AllowReachable: r.Policy().AllowReachable && s.wantRule(r, session) != WantsTip,
 	}
 	if !head.ID.IsZero() {
 		a.features.Head = head.Target

@@ -20,6 +20,7 @@ type fetch struct {
 	*Server
 	repo     *repo.Repo
 	caller   balance.Caller // whom the work counts for
+	session  protocol.Session
 	request  *protocol.Fetch
 	question question
 	outcome  *protocol.Outcome

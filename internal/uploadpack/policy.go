@@ -6,12 +6,12 @@ import (
 )
 
 // offer is what clients may ask of a repository.
-func (s *Server) offer(r *repo.Repo) protocol.Offer {
+func (s *Server) offer(r *repo.Repo, session protocol.Session) protocol.Offer {
 	p := r.Policy()
 	return protocol.Offer{
 		Filter: p.Filter, RefInWant: p.RefInWant, SidebandAll: p.SidebandAll, Unborn: p.Unborn == repo.UnbornAdvertise, Session: p.SessionID,
 		// Whoever learns an object's size learns that it exists, so only what may be fetched by its ID alone may be asked for.
-		ObjectInfo: p.ObjectInfo && s.wantRule(r) == WantsAny,
+		ObjectInfo: p.ObjectInfo && s.wantRule(r, session) == WantsAny,
 		BundleURI:  p.Bundles.Offered,
 	}
 }
@@ -19,14 +19,20 @@ func (s *Server) offer(r *repo.Repo) protocol.Offer {
 // wantRule says which objects of a repository a client of version 2 may ask for. "Any" is less where objects exist that are not
 // the repository's to give: those of others that it borrows, and what only hidden refs reach. Where its own config says
 // uploadpack.allowAnySHA1InWant, whoever runs it has decided that.
-func (s *Server) wantRule(r *repo.Repo) Wants {
+func (s *Server) wantRule(r *repo.Repo, session protocol.Session) Wants {
+	rule := s.options.Wants
 	switch {
 	case r.Policy().OwnAny:
 		return WantsAny
-	case s.options.Wants == WantsAny && (r.Objects.HasAlternates() || r.HidesRefs()):
+	case rule == WantsAuto && session.Reachable:
+		return WantsReachable
+	case rule == WantsAuto:
+		rule = WantsAny
+	}
+	if rule == WantsAny && (r.Objects.HasAlternates() || r.HidesRefs()) {
 		return WantsReachable
 	}
-	return s.options.Wants
+	return rule
 }
 
 // checkFilter refuses a filter that may not be used, or has a member that may not.

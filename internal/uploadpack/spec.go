@@ -139,7 +139,7 @@ func (f *fetch) sparseBlob(ctx context.Context, name string) (git.ObjectID, erro
 			return git.ObjectID{}, sparseError(name)
 		}
 		id = found[0].ID
-	} else if f.wantRule(f.repo) != WantsAny {
+	} else if f.wantRule(f.repo, f.session) != WantsAny {
 		err := f.checkReachable(ctx, WantsReachable, []git.ObjectID{id})
 		if fault.Is(err, fault.Denied) || fault.Is(err, fault.NotFound) {
 			return git.ObjectID{}, sparseError(name)

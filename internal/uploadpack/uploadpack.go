@@ -32,6 +32,8 @@ const (
 	WantsReachable Wants = "reachable"
 	// WantsTip allows what a visible ref points at.
 	WantsTip Wants = "tip"
+	// WantsAuto is WantsReachable where the session says that not everybody may read everything, and WantsAny elsewhere.
+	WantsAuto Wants = "auto"
 )
 
 // Options says how sessions are served.
@@ -89,12 +91,12 @@ func (s *Server) Serve(ctx context.Context, r *repo.Repo, session protocol.Sessi
 		return outcome, err
 	}
 	outcome := protocol.Outcome{}
-	f := &fetch{Server: s, repo: r, caller: caller, question: question, outcome: &outcome, start: start}
+	f := &fetch{Server: s, repo: r, session: session, caller: caller, question: question, outcome: &outcome, start: start}
 	if session.Version != protocol.V2 {
 		err := f.serveV0(ctx, session, request, reply) // fills the outcome
 		return outcome, err
 	}
-	req, err := protocol.ReadRequest(request, r.Format, s.offer(r), s.options.Limits)
+	req, err := protocol.ReadRequest(request, r.Format, s.offer(r, session), s.options.Limits)
 	outcome.Parse = time.Since(start)
 	if err != nil {
 		return outcome, err

@@ -45,7 +45,7 @@ type conversation struct {
 // serveV0 answers in versions 0 and 1. Without state the answer is sent when all of it is known; otherwise what is to be said is said
 // whenever the client waits for it.
 func (f *fetch) serveV0(ctx context.Context, session protocol.Session, request *pktline.Reader, reply protocol.Reply) error {
-	needs, err := protocol.ReadNeeds(request, f.repo.Format, f.offer(f.repo), f.options.Limits)
+	needs, err := protocol.ReadNeeds(request, f.repo.Format, f.offer(f.repo, f.session), f.options.Limits)
 	f.outcome.Parse = time.Since(f.start)
 	if err != nil {
 		return err

@@ -40,7 +40,7 @@ func (f *fetch) ownTips() ([]git.ObjectID, error) {
 
 // allowedByV2 is the rule of version 2: as git, nothing but what holds for the repository as a whole.
 func (f *fetch) allowedByV2(ctx context.Context) error {
-	if rule := f.wantRule(f.repo); rule != WantsAny {
+	if rule := f.wantRule(f.repo, f.session); rule != WantsAny {
 		return f.checkReachable(ctx, rule, f.wants)
 	}
 	return nil
@@ -51,7 +51,7 @@ func (f *fetch) allowedByV2(ctx context.Context) error {
 // (gitprotocol-capabilities(5), "allow-tip-sha1-in-want").
 func (f *fetch) allowedByV0(session protocol.Session) func(context.Context) error {
 	return func(ctx context.Context) error {
-		rule, policy := f.wantRule(f.repo), f.repo.Policy()
+		rule, policy := f.wantRule(f.repo, f.session), f.repo.Policy()
 		if rule == WantsAny && policy.AllowAny {
 			return nil
 		}

@@ -53,4 +53,7 @@ type Session struct {
 	Stateless bool
 	// Caller is whom the work counts for, where callers share it fairly (balance.Caller).
 	Caller string
+	// Reachable says that not everybody may read everything: objects that no visible ref reaches are not for this client, unless whoever
+	// runs the node has said that they are for all.
+	Reachable bool
 }

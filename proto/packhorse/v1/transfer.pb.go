@@ -34,7 +34,9 @@ type Session struct {
 	Stateful bool `protobuf:"varint,3,opt,name=stateful,proto3" json:"stateful,omitempty"`
 	// Whom the session counts for, where callers share a node fairly: the name of an identity, or the network of an anonymous client, as
 	// "192.0.2.0/24"; at most 128 bytes. Empty: nobody in particular.
-	Caller        string `protobuf:"bytes,4,opt,name=caller,proto3" json:"caller,omitempty"`
+	Caller string `protobuf:"bytes,4,opt,name=caller,proto3" json:"caller,omitempty"`
+	// Not everybody may read everything: objects that no visible ref reaches are not for this client, unless the node's fetch.wants is "any".
+	Reachable     bool `protobuf:"varint,5,opt,name=reachable,proto3" json:"reachable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -95,6 +97,13 @@ func (x *Session) GetCaller() string {
 		return x.Caller
 	}
 	return ""
+}
+
+func (x *Session) GetReachable() bool {
+	if x != nil {
+		return x.Reachable
+	}
+	return false
 }
 
 type AdvertiseRequest struct {
@@ -1521,12 +1530,13 @@ var File_packhorse_v1_transfer_proto protoreflect.FileDescriptor
 
 const file_packhorse_v1_transfer_proto_rawDesc = "" +
 	"\n" +
-	"\x1bpackhorse/v1/transfer.proto\x12\fpackhorse.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18packhorse/v1/fault.proto\"q\n" +
+	"\x1bpackhorse/v1/transfer.proto\x12\fpackhorse.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18packhorse/v1/fault.proto\"\x8f\x01\n" +
 	"\aSession\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x18\n" +
 	"\aservice\x18\x02 \x01(\tR\aservice\x12\x1a\n" +
 	"\bstateful\x18\x03 \x01(\bR\bstateful\x12\x16\n" +
-	"\x06caller\x18\x04 \x01(\tR\x06caller\"z\n" +
+	"\x06caller\x18\x04 \x01(\tR\x06caller\x12\x1c\n" +
+	"\treachable\x18\x05 \x01(\bR\treachable\"z\n" +
 	"\x10AdvertiseRequest\x124\n" +
 	"\x05start\x18\x01 \x01(\v2\x1c.packhorse.v1.AdvertiseStartH\x00R\x05start\x12(\n" +
 	"\x04road\x18\x02 \x01(\v2\x12.packhorse.v1.RoadH\x00R\x04roadB\x06\n" +
