@@ -33,6 +33,7 @@ type Options struct {
 	Hooks    string        // the administrator's directory of hooks; "": there are none
 	HookTime time.Duration // how long one of them may run; 0: as long as the push
 	Scripts  string        // a directory of ours alone for what git runs to ask for decisions; "": neither Hooks nor a Decider can be
+	Journal  string        // a directory of ours alone, which says after a crash what pushes have left; "": nothing is removed after them
 
 	Decider  Decider  // nil: nobody else is asked
 	Recorder Recorder // nil: nothing is recorded
@@ -46,10 +47,11 @@ type Server struct {
 	options Options
 	metrics *Metrics
 	log     *slog.Logger
-	heads   chan int64                           // one token: the bytes that requests hold
-	sync    func(path string) error              // syncDir; another one in tests
-	env     []string                             // added to git's environment; of tests
-	started func(repo *repo.Repo, pid int) error // unless nil, of tests
+	sweeper *sweeper                // nil: none
+	heads   chan int64              // one token: the bytes that requests hold
+	sync    func(path string) error // syncDir; another one in tests
+	env     []string                // added to git's environment; of tests
+	started func(pid int)           // unless nil, of tests
 }
 
 // New makes a Server. What Scripts has from an earlier run is removed.
@@ -65,16 +67,34 @@ func New(o Options) (*Server, error) {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	s.heads <- 0
-	if o.Scripts == "" {
-		if o.Hooks != "" || o.Decider != nil {
-			return nil, errors.New("hooks and deciders need a directory for scripts")
+	if o.Scripts != "" {
+		if err := writeScripts(o.Scripts); err != nil {
+			return nil, fmt.Errorf("write the scripts that git runs as hooks: %w", err)
 		}
-		return s, nil
+	} else if o.Hooks != "" || o.Decider != nil {
+		return nil, errors.New("hooks and deciders need a directory for scripts")
 	}
-	if err := writeScripts(o.Scripts); err != nil {
-		return nil, fmt.Errorf("write the scripts that git runs as hooks: %w", err)
+	if o.Journal != "" {
+		s.sweeper = newSweeper(o.Journal, s.log)
 	}
 	return s, nil
+}
+
+// Start begins to remove what pushes to a server before this one have left. Claim, unless nil, keeps maintenance from a repository, by its common
+// directory, until released; it fails while the repository is being maintained. To be called once, before the first push.
+func (s *Server) Start(claim func(common string) (release func(), err error)) error {
+	if s.sweeper == nil {
+		return nil
+	}
+	s.sweeper.claim = claim
+	return s.sweeper.begin()
+}
+
+// Close ends what runs in the background. No push may be running.
+func (s *Server) Close() {
+	if s.sweeper != nil {
+		s.sweeper.close()
+	}
 }
 
 // Target is a repository that is pushed to.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -101,6 +102,12 @@ func (p *pushing) run(ctx context.Context, request io.Reader, stateless bool) (p
 	if err != nil {
 		return process.Usage{}, err
 	}
+	e, err := p.journal(ctx, before.Unhidden())
+	if err != nil {
+		return process.Usage{}, err
+	}
+	well := true
+	defer func() { p.settled(ctx, e, well) }()
 	hooks, err := p.asking()
 	if err != nil {
 		return process.Usage{}, err
@@ -108,13 +115,14 @@ func (p *pushing) run(ctx context.Context, request io.Reader, stateless bool) (p
 	defer hooks.close()
 	f := newFeed(request)
 	child, err := p.options.Runner.Start(ctx, process.Command{
-		Class: ClassReceive, Subcommand: "receive-pack", Args: p.arguments(hooks.scripts), Env: p.env, Stdin: f.out, Files: hooks.files, Grace: grace,
-		Caller: p.caller,
+		Class: ClassReceive, Subcommand: "receive-pack", Args: p.arguments(hooks.scripts), Env: p.env, Stdin: f.out,
+		Files: slices.Concat(hooks.files, e.files()), Grace: grace, Caller: p.caller,
 	})
 	hooks.started()
 	if err != nil {
 		return process.Usage{}, err
 	}
+	well = false
 	p.before = before.Unhidden()
 	var answering sync.WaitGroup
 	if p.asks = hooks.scripts != ""; p.asks {
@@ -125,7 +133,7 @@ func (p *pushing) run(ctx context.Context, request io.Reader, stateless bool) (p
 		p.out.after = f.done // nothing may be written while the request is being read
 	}
 	if p.started != nil {
-		_ = p.started(p.target.Repo, child.Pid())
+		p.started(child.Pid())
 	}
 	err = p.out.copy(child.Stdout())
 	broken, _ := errors.AsType[*protocol.BrokenReply](err)
@@ -134,6 +142,7 @@ func (p *pushing) run(ctx context.Context, request io.Reader, stateless bool) (p
 	}
 	f.out.Close() // git reads no more
 	usage, exit := child.Wait()
+	well = exit == nil
 	cancel() // hooks that nobody waits for any more
 	hooks.close()
 	answering.Wait()
@@ -149,6 +158,34 @@ func (p *pushing) run(ctx context.Context, request io.Reader, stateless bool) (p
 		return usage, exitError(exit)
 	}
 	return usage, err
+}
+
+// journal notes that git is about to run, when nothing is in its way that a push before it has left.
+func (p *pushing) journal(ctx context.Context, before *refs.Snapshot) (*entry, error) {
+	if p.sweeper == nil {
+		return nil, nil
+	}
+	n, err := newNote(p.target.Dir, p.target.Common, p.request.updates(), before)
+	if err != nil {
+		return nil, err
+	}
+	p.sweeper.beforeBoot(n)
+	p.sweeper.wait(ctx, n.Common)
+	return p.sweeper.start(n, p.push.ID)
+}
+
+// settled notes that git has ended, and waits until no lock of it is left.
+func (p *pushing) settled(ctx context.Context, e *entry, well bool) {
+	if e == nil {
+		return
+	}
+	p.sweeper.end(e, well)
+	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), sweepPatience)
+	defer cancel()
+	select {
+	case <-e.unlocked:
+	case <-patience.Done():
+	}
 }
 
 // exitError keeps of what git said when it failed only what a client may see.

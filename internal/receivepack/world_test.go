@@ -61,7 +61,14 @@ func worldAt(t *testing.T, o Options, r *gittest.Repo) *world {
 	if o.Scripts == "" {
 		o.Scripts = filepath.Join(t.TempDir(), "scripts")
 	}
+	if o.Journal == "" {
+		o.Journal = filepath.Join(t.TempDir(), "journal")
+	}
 	server, err := New(o)
+	if err == nil {
+		server.sweeper.pause, server.sweeper.idle, server.sweeper.poll = 20*time.Millisecond, 0, time.Millisecond
+		err = server.Start(nil)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,6 +80,7 @@ func worldAt(t *testing.T, o Options, r *gittest.Repo) *world {
 		if err := runner.Close(context.Background()); err != nil {
 			t.Error(err)
 		}
+		server.Close()
 	})
 	return w
 }
@@ -211,6 +219,10 @@ func (w *world) refs() string {
 // clean fails if a push left something behind.
 func (w *world) clean() {
 	w.t.Helper()
+	eventually(w.t, "the journal is not empty", func() bool {
+		left, err := os.ReadDir(w.server.options.Journal)
+		return err == nil && len(left) == 0
+	})
 	err := filepath.WalkDir(w.Dir, func(path string, _ os.DirEntry, err error) error {
 		name := filepath.Base(path)
 		if strings.HasSuffix(name, ".lock") || strings.HasSuffix(name, ".keep") || strings.HasPrefix(name, "tmp_") || strings.HasPrefix(name, "incoming-") {
@@ -222,4 +234,14 @@ func (w *world) clean() {
 		w.t.Fatal(err)
 	}
 	w.Git("fsck", "--strict")
+}
+
+// eventually waits for a state that nothing announces.
+func eventually(t *testing.T, otherwise string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal(otherwise)
+		}
+	}
 }

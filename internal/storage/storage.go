@@ -143,6 +143,11 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 	if n.metrics == nil {
 		n.metrics = NewMetrics()
 	}
+	if n.pushes != nil {
+		if err := n.pushes.Start(n.claim); err != nil {
+			return nil, fault.Wrap(fault.Unavailable, "cannot read what pushes have left", err)
+		}
+	}
 	n.hub = newHub(n, o)
 	n.trash = newTrash(n.log, n.metrics)
 	if o.Upkeep != nil && o.Runner != nil {
@@ -431,6 +436,9 @@ func (n *Node) Rest() {
 func (n *Node) Close() error {
 	n.Rest()
 	n.following.Wait()
+	if n.pushes != nil {
+		n.pushes.Close()
+	}
 	n.hub.close()
 	n.trash.close()
 	n.mu.Lock()

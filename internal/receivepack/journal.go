@@ -1,0 +1,257 @@
+package receivepack
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
+)
+
+// entry is a push in the journal: a file for as long as something of it may be left over. The server and git with all that it starts have the
+// file open with one lock between them (flock(2)), which ends with the last of them, however they end: who gets the lock knows that they are gone.
+type entry struct {
+	path     string
+	file     *os.File // in this process, while git may run; else nil
+	note     note
+	ended    time.Time     // of git, or of the server that knew of it; what is younger is not its own
+	beside   []*entry      // pushes to the same repository that ran when it ended
+	unlocked chan struct{} // closed once no lock is left
+	over     chan struct{} // closed when the push has ended, whether well or not
+}
+
+// note is what the journal says of a push.
+type note struct {
+	Dir, Common string
+	Start       int64             // ns since 1970
+	Refs        map[string]string // what may be locked, and what each is set to; "": deleted
+}
+
+// newNote is the note of a push: refs by their own names and by those that they lead to.
+func newNote(dir, common string, updates []Update, before *refs.Snapshot) (note, error) {
+	n := note{Dir: dir, Common: common, Start: time.Now().UnixNano(), Refs: make(map[string]string, len(updates))}
+	for _, u := range updates {
+		id := ""
+		if !u.New.IsZero() {
+			id = u.New.String()
+		}
+		n.Refs[string(u.Ref)] = id
+		ref, ok, err := before.Lookup(u.Ref)
+		if err != nil {
+			return n, err
+		}
+		if ok && ref.Target != "" {
+			n.Refs[string(ref.Target)] = id
+		}
+	}
+	return n, nil
+}
+
+// write puts a push into the journal. It is not synced: what a loss of power leaves is older than the machine's start, and known by that.
+func (n note) write(dir, id string) (*entry, error) {
+	e := &entry{path: filepath.Join(dir, id), note: n, unlocked: make(chan struct{}), over: make(chan struct{})}
+	text, err := json.Marshal(n)
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(e.path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	e.file = f
+	if err = lock(f); err == nil {
+		_, err = f.Write(text)
+	}
+	if err != nil {
+		e.forget()
+		return nil, err
+	}
+	return e, nil
+}
+
+func lock(f *os.File) error {
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// readJournal reads what servers before this one have left.
+func readJournal(dir string) ([]*entry, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var left []*entry
+	for _, f := range files {
+		e := &entry{path: filepath.Join(dir, f.Name()), ended: time.Now(), unlocked: make(chan struct{}), over: make(chan struct{})}
+		text, err := os.ReadFile(e.path)
+		if err != nil {
+			return nil, err
+		}
+		if err := json.Unmarshal(text, &e.note); err != nil { // cut off before git was started
+			e.forget()
+			continue
+		}
+		close(e.over)
+		left = append(left, e)
+	}
+	return left, nil
+}
+
+// files is what git inherits of it.
+func (e *entry) files() []*os.File {
+	if e == nil {
+		return nil
+	}
+	return []*os.File{e.file}
+}
+
+// forget takes the push out of the journal.
+func (e *entry) forget() {
+	_ = os.Remove(e.path)
+	if e.file != nil {
+		e.file.Close()
+		e.file = nil
+	}
+}
+
+// gone tells whether nobody who took part in the push lives any more.
+func (e *entry) gone() bool {
+	f, err := os.OpenFile(e.path, os.O_RDWR, 0)
+	if err != nil {
+		return errors.Is(err, fs.ErrNotExist)
+	}
+	defer f.Close()
+	return lock(f) == nil
+}
+
+// slack is how far the clocks of a file system and of this process may be apart.
+const slack = time.Second
+
+// within tells whether a file was changed while the push ran.
+func (e *entry) within(info fs.FileInfo) bool {
+	at := info.ModTime()
+	return !at.Before(time.Unix(0, e.note.Start).Add(-slack)) && !at.After(e.ended.Add(slack))
+}
+
+// locks lists the lock files that a push to these refs may leave, and what each holds then; nil: anything.
+func (n note) locks() map[string][]string {
+	list := map[string][]string{
+		filepath.Join(n.Dir, "HEAD.lock"):                    nil,
+		filepath.Join(n.Common, "shallow.lock"):              nil,
+		filepath.Join(n.Common, "reftable/tables.list.lock"): nil,
+	}
+	for name, id := range n.Refs {
+		if id == "" { // git takes what it deletes out of here too, and does not write over a new one that is there
+			list[filepath.Join(n.Common, "packed-refs.lock")] = nil
+			list[filepath.Join(n.Common, "packed-refs.new")] = nil
+		}
+		if _, err := git.ParseRefName(name); err == nil {
+			list[filepath.Join(n.Common, name+".lock")] = []string{"", id + "\n"}
+		}
+	}
+	return list
+}
+
+// stale lists the locks that the push has left.
+func (e *entry) stale() map[string]fs.FileInfo {
+	found := make(map[string]fs.FileInfo)
+	for path, holds := range e.note.locks() {
+		info, err := os.Lstat(path)
+		if err == nil && info.Mode().IsRegular() && e.within(info) && holdsOne(path, info, holds) {
+			found[path] = info
+		}
+	}
+	return found
+}
+
+func holdsOne(path string, info fs.FileInfo, texts []string) bool {
+	if texts == nil {
+		return true
+	}
+	for _, text := range texts {
+		if info.Size() != int64(len(text)) {
+			continue
+		}
+		got, err := os.ReadFile(path)
+		if err == nil && string(got) == text {
+			return true
+		}
+	}
+	return false
+}
+
+// same tells whether a file is the one that it was, and unchanged.
+func same(path string, was fs.FileInfo) bool {
+	is, err := os.Lstat(path)
+	return err == nil && os.SameFile(is, was) && is.ModTime().Equal(was.ModTime()) && is.Size() == was.Size()
+}
+
+// keeps lists the files that keep a pack of the push from being packed anew.
+func (e *entry) keeps() []string {
+	var list []string
+	files, _ := filepath.Glob(filepath.Join(escapeGlob(e.note.Common), "objects/pack/pack-*.keep"))
+	for _, path := range files {
+		info, err := os.Lstat(path)
+		if err != nil || !info.Mode().IsRegular() || !e.within(info) || info.Size() > 1<<10 {
+			continue
+		}
+		text, err := os.ReadFile(path)
+		pid := 0
+		if _, scan := fmt.Sscanf(string(text), "receive-pack %d on ", &pid); err != nil || scan != nil || pid <= 0 {
+			continue
+		}
+		if errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+			list = append(list, path)
+		}
+	}
+	return list
+}
+
+// quarantines lists the directories of new objects that the push may have left: nothing in them was changed after its end, nor for
+// the time given. Git names them so since 2.35, and before.
+func (e *entry) quarantines(idle time.Duration) (old []string, more bool) {
+	for _, pattern := range []string{"tmp_objdir-incoming-*", "incoming-*"} {
+		dirs, _ := filepath.Glob(filepath.Join(escapeGlob(e.note.Common), "objects", pattern))
+		for _, dir := range dirs {
+			latest := newest(dir)
+			if latest == nil || !e.within(latest) {
+				continue
+			}
+			if time.Since(latest.ModTime()) < idle {
+				more = true
+				continue
+			}
+			old = append(old, dir)
+		}
+	}
+	return old, more
+}
+
+// newest is what was changed last of a directory and all below it.
+func newest(dir string) (latest fs.FileInfo) {
+	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil && (latest == nil || info.ModTime().After(latest.ModTime())) {
+			latest = info
+		}
+		return nil
+	})
+	return latest
+}

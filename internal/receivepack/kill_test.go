@@ -1,0 +1,212 @@
+package receivepack
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+)
+
+// Git is killed at any moment: what was acknowledged is there, and the next push goes through.
+func TestKilledAtAnyMoment(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Options{})
+	c := w.clone()
+	var victim atomic.Int64 // nanoseconds until it is killed; negative: it is not
+	var killing sync.WaitGroup
+	w.server.started = func(pid int) {
+		if after := time.Duration(victim.Load()); after >= 0 {
+			killing.Go(func() { time.Sleep(after); _ = syscall.Kill(-pid, syscall.SIGKILL) })
+		}
+	}
+	rnd := rand.New(rand.NewPCG(1, 2))
+	acknowledged := 0
+	tip := c.ID("main")
+	for i := range 25 {
+		tip = c.Commit(fmt.Sprint(i), tip)
+		c.Git("update-ref", "refs/heads/main", tip.String())
+		victim.Store(rnd.Int64N(int64(25 * time.Millisecond)))
+		_, err := w.push(c, "main", fmt.Sprintf("main:refs/heads/b%d", i), fmt.Sprintf("+:refs/heads/b%d", i-1))
+		killing.Wait()
+		if err == nil {
+			acknowledged++
+			if got := w.refs(); !strings.Contains(got, "refs/heads/main "+tip.String()) {
+				t.Fatalf("an acknowledged push is lost: %s", got)
+			}
+		}
+		victim.Store(-1)
+		w.mustPush(c, "main", fmt.Sprintf("main:refs/heads/c%d", i))
+	}
+	t.Logf("%d of 25 pushes were acknowledged before the kill", acknowledged)
+	w.clean()
+}
+
+// leave makes what a git leaves that is killed while it changes refs.
+func (w *world) leave(id git.ObjectID) []string {
+	w.t.Helper()
+	var made []string
+	for name, text := range map[string]string{
+		"refs/heads/main.lock": id.String() + "\n", "refs/heads/gone.lock": "", "HEAD.lock": "", "packed-refs.lock": "", "packed-refs.new": "# pack-refs",
+	} {
+		path := filepath.Join(w.Dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			w.t.Fatal(err)
+		}
+		made = append(made, path)
+	}
+	return made
+}
+
+func there(paths []string) (found []string) {
+	for _, path := range paths {
+		if _, err := os.Lstat(path); err == nil {
+			found = append(found, path)
+		}
+	}
+	return found
+}
+
+func TestLocksOfTheKilled(t *testing.T) {
+	t.Parallel()
+	var w *world
+	var pid atomic.Int64
+	var kill atomic.Bool
+	var made []string
+	foreign := ""
+	w = newWorld(t, Options{Decider: decider(func(_ context.Context, p *Push) error {
+		if !kill.Load() {
+			return nil
+		}
+		for _, u := range p.Updates {
+			if u.Ref == "refs/heads/main" {
+				made = w.leave(u.New)
+			}
+		}
+		// Somebody else's: of a ref that the push does not change, and one that holds what it does not write.
+		for _, name := range []string{"refs/heads/other.lock", "refs/heads/third.lock"} {
+			foreign = filepath.Join(w.Dir, name)
+			_ = os.WriteFile(foreign, []byte("0123\n"), 0o644)
+		}
+		_ = syscall.Kill(int(-pid.Load()), syscall.SIGKILL)
+		return nil
+	})})
+	w.server.started = func(p int) { pid.Store(int64(p)) }
+	c := w.clone()
+	w.mustPush(c, "main", "main:refs/heads/gone", "main:refs/heads/third")
+	c.Git("update-ref", "refs/heads/main", c.Commit("next", c.ID("main")).String())
+	kill.Store(true)
+	if out, err := w.push(c, "main", "main:refs/heads/third", ":refs/heads/gone"); err == nil {
+		t.Fatalf("git was killed, and says %s", out)
+	}
+	kill.Store(false)
+	if found := there(made); len(found) > 0 {
+		t.Errorf("after the push there are still %q", found)
+	}
+	if found := there([]string{foreign}); len(found) == 0 {
+		t.Error("a lock of somebody else's was removed")
+	}
+	w.mustPush(c, "main", ":refs/heads/gone")
+	if out, err := w.push(c, "main:refs/heads/third"); err == nil {
+		t.Errorf("a push went through a lock: %s", out)
+	}
+	for _, name := range []string{"other", "third"} {
+		if err := os.Remove(filepath.Join(w.Dir, "refs/heads", name+".lock")); err != nil {
+			t.Error(err)
+		}
+	}
+	w.clean()
+}
+
+// A server that was killed leaves a journal; the next one takes care of it, once nobody lives any more whom it began.
+func TestJournalOfAnEarlierServer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Options{})
+	c := w.clone()
+	w.mustPush(c, "main", "main:refs/heads/gone")
+	id := c.Commit("next", c.ID("main"))
+	update := []Update{{Ref: "refs/heads/main", New: id}, {Ref: "refs/heads/gone"}}
+	snapshot, err := w.open().Refs.Snapshot(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := newNote(w.Dir, w.Dir, update, snapshot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	journal := t.TempDir()
+	e, err := n.write(journal, "earlier") // its file stands for a git that still lives
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(journal, "half"), []byte(`{"Dir":"/x`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	made := w.leave(id)
+	keep, quarantine := filepath.Join(w.Dir, "objects/pack/pack-1.keep"), filepath.Join(w.Dir, "objects/tmp_objdir-incoming-aBc123")
+	if err := os.WriteFile(keep, []byte("receive-pack 999999999 on here\n"), 0o400); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(quarantine+"/pack", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	next := worldAt(t, Options{Journal: journal}, w.Repo)
+	if found := there(made); len(found) != len(made) {
+		t.Errorf("locks were removed though their owner lives: there are %q", found)
+	}
+	e.file.Close()
+	next.mustPush(c, id.String()+":refs/heads/main", ":refs/heads/gone")
+	if found := there(made); len(found) > 0 {
+		t.Errorf("there are still %q", found)
+	}
+	eventually(t, "the quarantine is still there", func() bool { return len(there([]string{keep, quarantine})) == 0 })
+	next.clean()
+}
+
+// Who goes away in the middle of a push ends it, and nothing is left.
+func TestClientGoesAway(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Options{})
+	c := w.clone()
+	pack := c.GitIn("main\n", "pack-objects", "--revs", "--stdout", "-q")
+	head := command2(t, c.ID("main"), "refs/heads/main", "report-status side-band-64k")
+	for name, end := range map[string]func(in *io.PipeWriter, cancel func()){
+		"cut off":   func(in *io.PipeWriter, _ func()) { in.CloseWithError(io.ErrUnexpectedEOF) },
+		"stalled":   func(in *io.PipeWriter, _ func()) { in.CloseWithError(fault.New(fault.Invalid, "too slow")) },
+		"cancelled": func(in *io.PipeWriter, cancel func()) { cancel(); in.CloseWithError(context.Canceled) },
+	} {
+		ctx, cancel := context.WithCancel(context.Background())
+		out, in := io.Pipe()
+		started := make(chan struct{})
+		w.server.started = func(int) { close(started) }
+		result := make(chan error, 1)
+		go func() {
+			_, err := w.server.Serve(ctx, w.target(), protocol.Session{Stateless: true}, tester, out, &recorder{})
+			result <- err
+		}()
+		if _, err := io.WriteString(in, head+pack[:len(pack)-10]); err != nil {
+			t.Fatal(err)
+		}
+		<-started
+		end(in, cancel)
+		if err := <-result; err == nil {
+			t.Errorf("%s: the push was taken", name)
+		}
+		cancel()
+	}
+	if got := w.refs(); got != "" {
+		t.Errorf("refs: %s", got)
+	}
+	w.clean()
+}

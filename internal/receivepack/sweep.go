@@ -1,0 +1,247 @@
+package receivepack
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+// sweeper removes what pushes leave behind whose git was killed. Git removes its locks and its quarantine however it ends, but for SIGKILL,
+// which the kernel sends when memory is short. A lock that is left makes every later push to its ref fail.
+//
+// A lock is removed if a push that died could have made it (its name, its content, its time), if no process of that push lives, no other push
+// of ours that was there at the time, and no maintenance, and if it did not change for a while then: nobody else keeps one for so long.
+type sweeper struct {
+	dir   string // the journal
+	log   *slog.Logger
+	pause time.Duration // how long a lock has to be unchanged
+	idle  time.Duration // how long a quarantine has to be
+	poll  time.Duration
+	claim func(common string) (release func(), err error) // keeps maintenance away; nil: there is none
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+
+	mu      sync.Mutex
+	running map[*entry]bool     // pushes that run
+	left    map[string][]*entry // by common directory: entries whose locks may be left
+}
+
+const (
+	lockPause      = 2 * time.Second
+	quarantineIdle = 10 * time.Minute
+	sweepPoll      = 100 * time.Millisecond
+	// sweepPatience is how long a push waits for locks that another one has left.
+	sweepPatience = 10 * time.Second
+)
+
+func newSweeper(dir string, log *slog.Logger) *sweeper {
+	w := &sweeper{dir: dir, log: log, pause: lockPause, idle: quarantineIdle, poll: sweepPoll,
+		running: make(map[*entry]bool), left: make(map[string][]*entry)}
+	w.ctx, w.cancel = context.WithCancel(context.Background())
+	return w
+}
+
+// begin takes care of what servers before this one have left.
+func (w *sweeper) begin() error {
+	left, err := readJournal(w.dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range left {
+		for _, other := range left {
+			if other != e && other.note.Common == e.note.Common {
+				e.beside = append(e.beside, other)
+			}
+		}
+	}
+	for _, e := range left {
+		w.later(e)
+	}
+	return nil
+}
+
+func (w *sweeper) close() {
+	w.cancel()
+	w.work.Wait()
+}
+
+// start puts a push into the journal, before its git is started.
+func (w *sweeper) start(n note, id string) (*entry, error) {
+	e, err := n.write(w.dir, id)
+	if err != nil {
+		return nil, fault.Wrap(fault.Unavailable, "cannot write to the state directory, so that the push is not taken", err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.running[e] = true
+	return e, nil
+}
+
+// end is called when git has ended; well: by itself. If it was killed, what it left is removed in the background, and unlocked is closed when that
+// has been done for locks.
+func (w *sweeper) end(e *entry, well bool) {
+	w.mu.Lock()
+	delete(w.running, e)
+	for other := range w.running {
+		if other.note.Common == e.note.Common {
+			e.beside = append(e.beside, other)
+		}
+	}
+	w.mu.Unlock()
+	close(e.over)
+	if well {
+		e.forget()
+		close(e.unlocked)
+		return
+	}
+	e.ended = time.Now()
+	e.file.Close()
+	e.file = nil
+	w.later(e)
+}
+
+func (w *sweeper) later(e *entry) {
+	w.mu.Lock()
+	w.left[e.note.Common] = append(w.left[e.note.Common], e)
+	w.mu.Unlock()
+	w.work.Go(func() { w.sweep(e) })
+}
+
+// wait waits until no lock is left of pushes that died, but not for long.
+func (w *sweeper) wait(ctx context.Context, common string) {
+	patience := time.NewTimer(sweepPatience)
+	defer patience.Stop()
+	w.mu.Lock()
+	left := slices.Clone(w.left[common])
+	w.mu.Unlock()
+	for _, e := range left {
+		select {
+		case <-e.unlocked:
+		case <-patience.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// sweep removes what one push left.
+func (w *sweeper) sweep(e *entry) {
+	ok := w.until(w.poll, e.gone) && w.unlock(e)
+	w.mu.Lock()
+	all := slices.DeleteFunc(w.left[e.note.Common], func(other *entry) bool { return other == e })
+	if w.left[e.note.Common] = all; len(all) == 0 {
+		delete(w.left, e.note.Common)
+	}
+	w.mu.Unlock()
+	close(e.unlocked)
+	if ok && w.until(max(w.poll, w.idle/10), func() bool { return w.remove(e) }) {
+		e.forget()
+	}
+}
+
+// until asks again and again whether something is so; false: the sweeper was closed before it was.
+func (w *sweeper) until(every time.Duration, is func() bool) bool {
+	for !is() {
+		select {
+		case <-time.After(every):
+		case <-w.ctx.Done():
+			return false
+		}
+	}
+	return true
+}
+
+// unlock removes the locks of a push that is gone.
+func (w *sweeper) unlock(e *entry) bool {
+	for len(e.stale()) > 0 {
+		alone := func() bool {
+			for _, other := range e.beside {
+				if !other.gone() {
+					return false
+				}
+			}
+			return true
+		}
+		release := func() {}
+		quiet := func() bool {
+			if w.claim == nil {
+				return true
+			}
+			r, err := w.claim(e.note.Common)
+			if err == nil {
+				release = r
+			}
+			return err == nil
+		}
+		if !w.until(w.poll, alone) || !w.until(w.poll, quiet) {
+			return false
+		}
+		found := e.stale()
+		select {
+		case <-time.After(w.pause):
+		case <-w.ctx.Done():
+			release()
+			return false
+		}
+		for path, was := range found {
+			if same(path, was) {
+				w.removed("a lock", path, os.Remove(path))
+			}
+		}
+		release()
+	}
+	return true
+}
+
+// remove removes what blocks nobody. It reports false if there is something that is still too young.
+func (w *sweeper) remove(e *entry) bool {
+	for _, path := range e.keeps() {
+		w.removed("a file that keeps a pack", path, os.Remove(path))
+	}
+	old, more := e.quarantines(w.idle)
+	for _, dir := range old {
+		w.removed("a quarantine", dir, os.RemoveAll(dir))
+	}
+	return !more
+}
+
+func (w *sweeper) removed(what, path string, err error) {
+	if err != nil && !os.IsNotExist(err) {
+		w.log.Warn("cannot remove "+what+" that a push has left", "path", path, "err", err)
+		return
+	}
+	w.log.Info("removed "+what+" that a push has left", "path", path)
+}
+
+// beforeBoot removes locks that are in a push's way and older than the machine's start: nobody who made them lives. Bounded, for pushes of many refs.
+func (w *sweeper) beforeBoot(n note) {
+	const most = 10_000
+	if len(n.Refs) > most {
+		return
+	}
+	boot := bootTime()
+	if boot.IsZero() {
+		return
+	}
+	for path := range n.locks() {
+		info, err := os.Lstat(path)
+		if err == nil && info.Mode().IsRegular() && info.ModTime().Before(boot.Add(-slack)) {
+			w.removed("a lock", path, os.Remove(path))
+		}
+	}
+}
+
+// escapeGlob is a path that stands for itself in a pattern.
+func escapeGlob(path string) string {
+	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(filepath.Clean(path))
+}
