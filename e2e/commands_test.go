@@ -46,6 +46,7 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"waitfor":     cmdWaitFor,
 	"zeros":       cmdZeros,
 	"flip":        cmdFlip,
+	"sshusers":    cmdSSHUsers,
 }
 
 // cmdRepo copies a template to $REPOS: repo PATH [TEMPLATE].

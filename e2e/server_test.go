@@ -96,6 +96,7 @@ type serverProcess struct {
 	name      string // "serve", "gateway", or a node's
 	cmd       *exec.Cmd
 	http, ops string // URLs
+	ssh       string // URL; "" without
 	listen    string // a node's address
 	state     string // state directory
 	ended     chan struct{}
@@ -131,9 +132,9 @@ func startProcess(name string, cmd *exec.Cmd, dir string, env []string) (*server
 			p.mu.Lock()
 			p.log.Write(append(lines.Bytes(), '\n'))
 			p.mu.Unlock()
-			var record struct{ Msg, HTTP, Ops, Listen string }
+			var record struct{ Msg, HTTP, SSH, Ops, Listen string }
 			if json.Unmarshal(lines.Bytes(), &record) == nil && record.Msg == "serving" {
-				p.http, p.ops, p.listen = record.HTTP, record.Ops, record.Listen
+				p.http, p.ssh, p.ops, p.listen = record.HTTP, record.SSH, record.Ops, record.Listen
 				close(serving)
 			}
 		}

@@ -20,6 +20,7 @@ import (
 type shape struct {
 	between string // how gateway and node talk: "unix", or "tcp" with a shared secret; "": they are one process
 	noCache bool
+	ssh     bool // $URL is one of SSH
 }
 
 // inAllShapes are stories that are the same in every shape.
@@ -36,10 +37,10 @@ func TestShapes(t *testing.T) {
 		shape   shape
 		stories []string
 	}{
-		{"serve-without-cache", shape{"", true}, inAllShapes},
-		{"unix", shape{"unix", false}, slices.Concat(inAllShapes, withSplit)},
-		{"unix-without-cache", shape{"unix", true}, append([]string{"nocache"}, inAllShapes...)},
-		{"tcp-and-secret", shape{"tcp", false}, append([]string{"hangup", "killed", "sharing"}, inAllShapes...)},
+		{"serve-without-cache", shape{noCache: true}, inAllShapes},
+		{"unix", shape{between: "unix"}, slices.Concat(inAllShapes, withSplit)},
+		{"unix-without-cache", shape{between: "unix", noCache: true}, append([]string{"nocache"}, inAllShapes...)},
+		{"tcp-and-secret", shape{between: "tcp"}, append([]string{"hangup", "killed", "sharing"}, inAllShapes...)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -47,7 +48,7 @@ func TestShapes(t *testing.T) {
 			for _, name := range test.stories {
 				scripts = append(scripts, filepath.Join("testdata/fetch", name+".txtar"))
 			}
-			if test.shape == (shape{"unix", false}) {
+			if test.shape == (shape{between: "unix"}) {
 				scripts = append(scripts, "testdata/ci/actions.txtar")
 			}
 			runStoriesIn(t, test.shape, "", templates, "2", scripts...)
@@ -86,8 +87,12 @@ func cmdServe(ts *testscript.TestScript, neg bool, args []string) {
 	if s.shape.noCache && !slices.Contains(args, "--no-cache") {
 		args = append(args, "--no-cache")
 	}
+	if s.shape.ssh {
+		args = append(args, s.overSSH(ts)...)
+	}
 	if s.shape.between != "" {
 		s.serveSplit(ts, neg, args)
+		s.setSSH(ts)
 		return
 	}
 	p, err := s.start(ts, append([]string{"serve"}, args...), map[string]string{
@@ -110,12 +115,13 @@ func cmdServe(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv("URL", p.http)
 	ts.Setenv("OPS", p.ops)
 	ts.Setenv("STATE", p.state)
+	s.setSSH(ts)
 }
 
 // Flags of serve that are for one of the two processes; others are for both.
 var (
 	nodeFlags    = []string{"--root", "--state", "--cache-dir", "--cache-max-bytes", "--no-cache", "--git", "--git-slots", "--wants"}
-	gatewayFlags = []string{"--http", "--public-read", "--tls-cert", "--tls-key"}
+	gatewayFlags = []string{"--http", "--public-read", "--tls-cert", "--tls-key", "--ssh", "--ssh-keys"}
 )
 
 func (s *story) serveSplit(ts *testscript.TestScript, neg bool, args []string) {

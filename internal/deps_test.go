@@ -82,6 +82,7 @@ var rooms = map[string][]string{
 	"github.com/prometheus/client_golang/prometheus/promhttp":   {"observe"},
 	"github.com/prometheus/client_golang/prometheus/collectors": {"observe"},
 	"google.golang.org/grpc/...":                                {}, // tests: another client of the control API
+	"golang.org/x/crypto/ssh":                                   {"gateway", "auth", "roles"},
 	"golang.org/x/term":                                         {"observe", "bench"},
 	"net/http/pprof":                                            {"observe"},
 	"os/exec":                                                   {"git/process", "gittest", "roles", "bench"},

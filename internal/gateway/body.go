@@ -58,7 +58,7 @@ func (e *exchange) limitBody() {
 func (e *exchange) body() (*body, error) {
 	b := &body{memory: e.Memory}
 	err := b.receive(&patient{
-		r: e.r.Body, control: http.NewResponseController(e.w), stall: e.ReadStall,
+		r: e.r.Body, limit: http.NewResponseController(e.w).SetReadDeadline, stall: e.ReadStall,
 		end: time.Now().Add(maxStalls * e.ReadStall),
 	})
 	if err != nil {
@@ -196,11 +196,11 @@ func (b *body) Close() {
 
 // patient reads from a client with a time limit for each step and one for all.
 type patient struct {
-	r       io.Reader
-	control *http.ResponseController
-	stall   time.Duration
-	end     time.Time
-	used    bool // was read from
+	r     io.Reader
+	limit func(time.Time) error // ends what waits at that time; the zero time: never
+	stall time.Duration
+	end   time.Time
+	used  bool // was read from
 }
 
 func (p *patient) Read(b []byte) (int, error) {
@@ -210,13 +210,13 @@ func (p *patient) Read(b []byte) (int, error) {
 		if p.end.Before(deadline) {
 			deadline = p.end
 		}
-		_ = p.control.SetReadDeadline(deadline)
+		_ = p.limit(deadline)
 	}
 	n, err := p.r.Read(b)
 	if err == io.EOF && p.stall > 0 {
 		// The connection is watched during the answer, without a limit. After any other error the limit stays: net/http would
 		// wait for the rest of the body before it sends an answer.
-		_ = p.control.SetReadDeadline(time.Time{})
+		_ = p.limit(time.Time{})
 	}
 	return n, err
 }

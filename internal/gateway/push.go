@@ -97,11 +97,8 @@ func (e *exchange) pusher() protocol.Pusher {
 
 // pushBody is the body of a push: it streams, is never held, and may take long as a whole, as long as it comes.
 func (e *exchange) pushBody() (*body, error) {
-	limit := int64(math.MaxInt64)
-	if e.MaxPush > 0 && e.MaxPush < math.MaxInt64-pushHead {
-		limit = e.MaxPush + pushHead
-	}
-	raw := io.Reader(&patient{r: e.r.Body, control: http.NewResponseController(e.w), stall: e.ReadStall, end: time.Now().Add(e.pushTime())})
+	limit := e.pushLimit()
+	raw := io.Reader(&patient{r: e.r.Body, limit: http.NewResponseController(e.w).SetReadDeadline, stall: e.ReadStall, end: time.Now().Add(e.pushTime())})
 	b := &body{memory: e.Memory}
 	switch encoding := strings.ToLower(e.r.Header.Get("Content-Encoding")); encoding {
 	case "", "identity":
@@ -119,10 +116,18 @@ func (e *exchange) pushBody() (*body, error) {
 	return b, nil
 }
 
+// pushLimit bounds the bytes of a push.
+func (c *call) pushLimit() int64 {
+	if c.MaxPush > 0 && c.MaxPush < math.MaxInt64-pushHead {
+		return c.MaxPush + pushHead
+	}
+	return math.MaxInt64
+}
+
 // pushTime bounds the time that a push's body may take.
-func (e *exchange) pushTime() time.Duration {
-	if e.PushTime > 0 {
-		return e.PushTime
+func (c *call) pushTime() time.Duration {
+	if c.PushTime > 0 {
+		return c.PushTime
 	}
 	return 24 * time.Hour
 }

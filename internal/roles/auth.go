@@ -58,7 +58,7 @@ func (c *Config) checkAuth(bad func(format string, args ...any)) {
 // checkOpen refuses to let in more than is meant: from other machines everybody reaches the listener.
 func (c *Config) checkOpen() error {
 	host, err := splitAddress(c.HTTP.Address)
-	if err != nil || isLoopback(host) || c.HTTP.PublicRead || c.Auth.knowsCallers() {
+	if err != nil || isLoopback(host) || c.HTTP.PublicRead || c.Auth.knowsCallers() || c.SSH.Address != "" && c.SSH.knowsKeys() {
 		return nil
 	}
 	return fmt.Errorf("http.address %q can be reached by other machines, and nobody has to say who they are, so everybody could read every repository: "+

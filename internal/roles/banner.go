@@ -28,6 +28,9 @@ func startOf(role role, cfg Config, l listeners) started {
 		}
 		s.HTTP = scheme + "://" + dialable(l.public.Addr())
 	}
+	if l.ssh != nil {
+		s.SSH = "ssh://" + dialable(l.ssh.Addr())
+	}
 	if l.node != nil {
 		s.Listen = dialable(l.node.Addr())
 		if l.node.Addr().Network() == "unix" {
@@ -89,6 +92,12 @@ func (s started) announce(w io.Writer, log *slog.Logger, cfg Config) {
 			line("control", s.Listen)
 		}
 	}
+	if s.SSH != "" {
+		line("ssh", s.SSH)
+		for _, key := range s.HostKeys {
+			line("", key)
+		}
+	}
 	if s.Ops != "" {
 		line("metrics", s.Ops+"/metrics")
 	}
@@ -98,7 +107,7 @@ func (s started) announce(w io.Writer, log *slog.Logger, cfg Config) {
 func (s started) record(log *slog.Logger, clone string, cfg Config) {
 	attributes := []slog.Attr{slog.String("role", string(s.Role))}
 	for _, a := range []struct{ key, value string }{
-		{"root", s.Root}, {"http", s.HTTP}, {"listen", s.Listen}, {"ops", s.Ops}, {"admin", s.Admin}, {"clone", clone},
+		{"root", s.Root}, {"http", s.HTTP}, {"ssh", s.SSH}, {"host_keys", strings.Join(s.HostKeys, ", ")}, {"listen", s.Listen}, {"ops", s.Ops}, {"admin", s.Admin}, {"clone", clone},
 	} {
 		if a.value != "" {
 			attributes = append(attributes, slog.String(a.key, a.value))

@@ -18,6 +18,7 @@ func (c *Config) check() error {
 	bad := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }
 	c.checkListeners(bad)
 	c.checkAuth(bad)
+	c.checkSSH(bad)
 	c.checkStorage(bad)
 	c.checkNodes(bad)
 	c.checkChoices(bad)
@@ -178,6 +179,7 @@ func (c *Config) checkDisk(role role) error {
 			_, err := credential.LoadSecret(c.Auth.Hook.SecretFile, quiet)
 			add("auth.hook.secret_file", err)
 		}
+		all = append(all, c.checkSSHDisk(quiet))
 	}
 	if role.flags()&repositories != 0 {
 		if info, err := os.Stat(c.Root); err != nil {

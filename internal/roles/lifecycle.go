@@ -25,6 +25,7 @@ const opsLinger = time.Second
 // server is a role's parts, wired.
 type server struct {
 	public  *port         // for clients; nil: none
+	ssh     *sshFront     // for clients; nil: none
 	control *port         // for gateways; nil: none
 	local   *port         // the control API for this machine's operator, on the admin socket; nil: none
 	node    *storage.Node // nil in a gateway
@@ -111,6 +112,9 @@ func run(ctx context.Context, src *source, cfg Config) (err error) {
 
 	watched := watch(listeners, srv, log, reg)
 	start := startOf(src.role, cfg, listeners)
+	if srv.ssh != nil {
+		start.HostKeys = srv.ssh.fingerprints
+	}
 	if err := state.write(start); err != nil {
 		log.Warn("cannot write the addresses to the state directory", "error", err)
 	}
@@ -147,7 +151,7 @@ func (s *server) serve(l listeners, ended func()) *errgroup.Group {
 	for _, p := range []struct {
 		*port
 		net.Listener
-	}{{s.public, l.public}, {s.control, l.node}, {s.local, l.admin}} {
+	}{{s.public, l.public}, {s.ssh.portOrNil(), l.ssh}, {s.control, l.node}, {s.local, l.admin}} {
 		if p.port != nil && p.Listener != nil {
 			serving.Go(func() error {
 				defer ended()
@@ -216,7 +220,7 @@ func drain(ctx context.Context, cfg Config, log *slog.Logger, srv *server) error
 	limit, cancel := context.WithTimeout(free, cfg.Shutdown.Grace.Duration)
 	defer cancel()
 	var ports errgroup.Group
-	for _, p := range []*port{srv.public, srv.control, srv.local} {
+	for _, p := range []*port{srv.public, srv.ssh.portOrNil(), srv.control, srv.local} {
 		if p != nil {
 			ports.Go(func() error { return p.shutdown(limit) })
 		}

@@ -15,6 +15,7 @@ import (
 // listeners are where a process listens; what it does not is nil.
 type listeners struct {
 	public  net.Listener // clients
+	ssh     net.Listener // clients
 	node    net.Listener // gateways, control API
 	private net.Listener // metrics, health, profiles
 	admin   net.Listener // drain and the like; of a node the control API
@@ -30,6 +31,11 @@ func openListeners(role role, cfg Config) (l listeners, err error) {
 	if role.flags()&public != 0 {
 		if l.public, err = listen(cfg.HTTP.Address, "--http"); err != nil {
 			return l, err
+		}
+		if cfg.SSH.Address != "" {
+			if l.ssh, err = listen(cfg.SSH.Address, "--ssh"); err != nil {
+				return l, err
+			}
 		}
 	}
 	if role.flags()&repositories != 0 && cfg.Storage.Listen != "" {
@@ -55,7 +61,7 @@ func openListeners(role role, cfg Config) (l listeners, err error) {
 
 // close closes what is open; it may be called again.
 func (l listeners) close() {
-	for _, one := range []net.Listener{l.public, l.node, l.private, l.admin} {
+	for _, one := range []net.Listener{l.public, l.ssh, l.node, l.private, l.admin} {
 		if one != nil {
 			one.Close()
 		}

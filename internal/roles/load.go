@@ -174,6 +174,8 @@ var configFlags = []struct {
 	{"public-read", "http.public_read", public, "let everybody who reaches the listener read every repository"},
 	{"tls-cert", "http.tls_cert", public, "TLS certificate and chain, PEM `FILE`; read again when it changes"},
 	{"tls-key", "http.tls_key", public, "private key of --tls-cert, PEM `FILE`"},
+	{"ssh", "ssh.address", public, "SSH listener, `HOST:PORT`; none unless given"},
+	{"ssh-keys", "ssh.authorized_keys", public, "public keys of users for --ssh, `FILE|DIR`"},
 	{"listen", "storage.listen", repositories, "port for gateways and the control API, `HOST:PORT|unix:PATH`"},
 	{"ops", "ops.address", everywhere, "private listener for metrics, health and profiles, `HOST:PORT`"},
 	{"ops-expose", "ops.expose", everywhere, "accept an --ops address that other machines can reach"},

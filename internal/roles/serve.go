@@ -42,7 +42,7 @@ func serveCommand(env Env) *cobra.Command {
 		Short: "Serve the repositories below a directory",
 		Long: `Serve answers fetches over smart HTTP (protocol v0, v1 and v2) for every bare repository and .git directory below --root, by its
 path relative to it, with or without ".git". Repositories appear and go as the directory changes; nothing is
-registered. Metrics, health and profiles are on the private listener (--ops), the control API on --listen, if there is one.
+registered. With --ssh they are served over SSH as well. Metrics, health and profiles are on the private listener (--ops), the control API on --listen, if there is one.
 
 SIGTERM or SIGINT ends it: readiness turns red, running fetches may end within shutdown.grace, a second
 signal ends it at once. SIGHUP reads the configuration again.`,
@@ -217,7 +217,11 @@ func (s *server) addGateway(cfg Config, log *slog.Logger, reg prometheus.Registe
 		}
 		return err
 	}
-	s.public, err = newFront(cfg, log, reg, newGateway(cfg, log, reg, lanes, router, callers))
+	handler := newGateway(cfg, log, reg, lanes, router, callers)
+	if s.public, err = newFront(cfg, log, reg, handler); err != nil {
+		return err
+	}
+	s.ssh, err = newSSH(cfg, log, reg, &handler.Options, callers)
 	return err
 }
 

@@ -22,9 +22,12 @@ type started struct {
 	Role   role   `json:"role"`
 	Root   string `json:"root,omitempty"`
 	HTTP   string `json:"http,omitempty"`   // URL of the public listener
+	SSH    string `json:"ssh,omitempty"`    // URL of the SSH listener
 	Listen string `json:"listen,omitempty"` // the node's port: HOST:PORT or unix:PATH
 	Ops    string `json:"ops,omitempty"`    // URL of the private listener
 	Admin  string `json:"admin,omitempty"`  // path of the admin socket
+
+	HostKeys []string `json:"host_keys,omitempty"` // fingerprints of the SSH host keys, each after its kind
 }
 
 // who tells of a running process for a message.

@@ -1,0 +1,174 @@
+package auth
+
+import (
+	"bytes"
+	"crypto/rsa"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+// certificateSignatures are how an authority may have signed: not with SHA-1.
+var certificateSignatures = []string{
+	ssh.KeyAlgoED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521, ssh.KeyAlgoRSASHA256, ssh.KeyAlgoRSASHA512,
+	ssh.KeyAlgoSKED25519, ssh.KeyAlgoSKECDSA256,
+}
+
+const sourceAddress = "source-address"
+
+// certificate tells whom an authority calls the holder of a certificate: the login name if that is one of its principals, else the first of them.
+func (r *keyring) certificate(login string, cert *ssh.Certificate, from netip.Addr, now time.Time) (id Identity, noTouch bool, err error) {
+	fail := func(format string, args ...any) (Identity, bool, error) {
+		return id, false, unknownKey(format, args...)
+	}
+	if cert.CertType != ssh.UserCert {
+		return fail("it is no user's certificate")
+	}
+	if r.revoked.certificate(cert) {
+		return fail("the certificate is revoked")
+	}
+	lines := r.authorities[string(cert.SignatureKey.Marshal())]
+	if len(lines) == 0 {
+		return fail("the certificate is signed by somebody who is not trusted")
+	}
+	if !slices.Contains(certificateSignatures, cert.Signature.Format) {
+		return fail("the certificate is signed with %.40q, which is not good enough", cert.Signature.Format)
+	}
+	if len(cert.ValidPrincipals) == 0 {
+		return fail("the certificate names no principal")
+	}
+	checker := ssh.CertChecker{SupportedCriticalOptions: []string{sourceAddress}, Clock: func() time.Time { return now }}
+	if err := checker.CheckCert(cert.ValidPrincipals[0], cert); err != nil {
+		return fail("%s", strings.TrimPrefix(err.Error(), "ssh: "))
+	}
+	if list, ok := cert.CriticalOptions[sourceAddress]; ok {
+		if pattern, err := parseAddressPattern(list); err != nil || !pattern.match(from) {
+			return fail("the certificate is not for this address")
+		}
+	}
+	name, err := nameOf(lines, cert, login, from, now)
+	if err != nil {
+		return id, false, err
+	}
+	if err := CheckName(name); err != nil {
+		return fail("the certificate's principal %.80q is no name that a user can have", name)
+	}
+	return Identity{Name: name, By: "certificate", Credential: ssh.FingerprintSHA256(cert.Key), Address: from.String()}, false, nil
+}
+
+// nameOf finds who a certificate with a trusted signature is for: whoever it says, where the authority is everybody's; else the user whose line names
+// the authority.
+func nameOf(lines []grantee, cert *ssh.Certificate, login string, from netip.Addr, now time.Time) (string, error) {
+	var own []grantee
+	for _, g := range lines {
+		if g.name == "" {
+			if slices.Contains(cert.ValidPrincipals, login) {
+				return login, nil
+			}
+			return cert.ValidPrincipals[0], nil
+		}
+		principals := g.principals
+		if len(principals) == 0 {
+			principals = []string{g.name}
+		}
+		if slices.ContainsFunc(principals, func(p string) bool { return slices.Contains(cert.ValidPrincipals, p) }) {
+			own = append(own, g)
+		}
+	}
+	if len(own) == 0 {
+		return "", unknownKey("the certificate's principals are not those that its authority is trusted for")
+	}
+	g, err := choose(own, login, from, now)
+	if err != nil {
+		return "", err
+	}
+	return g.name, nil
+}
+
+// revocations are keys and certificates that are no longer good: public keys, fingerprints ("SHA256:..."), and certificates' "serial: 7",
+// "serial: 7-9" and "id: NAME", one on a line (ssh-keygen(1), "KEY REVOCATION LISTS", has the last three).
+type revocations struct {
+	keys    map[string]bool // by fingerprint
+	serials [][2]uint64     // from, to
+	ids     map[string]bool
+}
+
+func readRevoked(path string) (*revocations, error) {
+	r := &revocations{keys: map[string]bool{}, ids: map[string]bool{}}
+	if path == "" {
+		return r, nil
+	}
+	text, err := readKeyFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("the revoked keys: %w", err)
+	}
+	if bytes.HasPrefix(text, []byte("SSHKRL")) {
+		return nil, fault.New(fault.Invalid, "%s is a binary list (KRL); write the keys, or their fingerprints, as lines of text", path)
+	}
+	for number, line := range keyLines(text) {
+		if err := r.add(line); err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", path, number, err)
+		}
+	}
+	return r, nil
+}
+
+func (r *revocations) add(line string) error {
+	word, value, _ := strings.Cut(line, ":")
+	value = strings.TrimSpace(value)
+	switch strings.ToLower(word) {
+	case "sha256":
+		value, _, _ = strings.Cut(strings.TrimPrefix(value, "SHA256:"), " ")
+		r.keys["SHA256:"+value] = true
+		return nil
+	case "id":
+		r.ids[value] = true
+		return nil
+	case "serial":
+		low, high, both := strings.Cut(value, "-")
+		if !both {
+			high = low
+		}
+		from, err := strconv.ParseUint(strings.TrimSpace(low), 0, 64)
+		to, err2 := strconv.ParseUint(strings.TrimSpace(high), 0, 64)
+		if err != nil || err2 != nil || from > to {
+			return fault.New(fault.Invalid, "%.40q is no serial number, and no range of them", value)
+		}
+		r.serials = append(r.serials, [2]uint64{from, to})
+		return nil
+	}
+	key, _, _, _, err := ssh.ParseAuthorizedKey([]byte(strings.TrimPrefix(line, "key: ")))
+	if err != nil {
+		return fault.New(fault.Invalid, "it is no public key, SHA256 fingerprint, \"serial:\" or \"id:\"")
+	}
+	if cert, ok := key.(*ssh.Certificate); ok {
+		key = cert.Key
+	}
+	r.keys[ssh.FingerprintSHA256(key)] = true
+	return nil
+}
+
+func (r *revocations) key(key ssh.PublicKey) bool { return r.keys[ssh.FingerprintSHA256(key)] }
+
+// certificate tells whether a certificate, its key, or who signed it is revoked.
+func (r *revocations) certificate(cert *ssh.Certificate) bool {
+	return r.key(cert.Key) || r.key(cert.SignatureKey) || r.ids[cert.KeyId] ||
+		slices.ContainsFunc(r.serials, func(s [2]uint64) bool { return s[0] <= cert.Serial && cert.Serial <= s[1] })
+}
+
+// rsaBits is the length of an RSA key; 0 for others.
+func rsaBits(key ssh.PublicKey) int {
+	if k, ok := key.(ssh.CryptoPublicKey); ok {
+		if r, ok := k.CryptoPublicKey().(*rsa.PublicKey); ok {
+			return r.N.BitLen()
+		}
+	}
+	return 0
+}

@@ -1,0 +1,448 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+// Keys says whose an SSH key or certificate is. Safe for concurrent use.
+type Keys interface {
+	// Key tells it of a key that somebody at an address has, who logs in by a name. noTouch says that a security key need not have been touched.
+	// It is called for keys that are only offered too, and again before each command on a connection. It fails with Unauthenticated for a key
+	// that is not good, or Unavailable.
+	Key(ctx context.Context, login string, key ssh.PublicKey, from netip.Addr) (id auth.Identity, noTouch bool, err error)
+}
+
+// SSHOptions says how the gateway serves over SSH.
+type SSHOptions struct {
+	*Options
+	HostKeys  []ssh.Signer
+	Keys      Keys // nil: there are none
+	Anonymous bool // without a key one may come in as "anonymous", or by any name if there are no Keys
+	Ciphers   []string
+	Agent     string // the server's banner after "SSH-2.0-"
+	Limits    SSHLimits
+	Watch     *SSHMetrics
+
+	LoginGrace time.Duration // for a login
+	AuthTries  int           // keys that a client may try
+	KeepAlive  time.Duration // between questions whether the client is still there; after three without an answer it is not
+	Idle       time.Duration // a connection may stay without a session, a session without a request
+	WriteStall time.Duration // a client may keep an answer waiting
+	Sessions   int           // at once on one connection
+}
+
+// AnonymousLogin is the name by which one logs in without a key.
+const AnonymousLogin = "anonymous"
+
+// SSH serves git's services over SSH, and nothing else: no shell, no program, no forwarding, no terminal.
+type SSH struct {
+	SSHOptions
+	config ssh.ServerConfig
+	keys   []ssh.MultiAlgorithmSigner
+	gate   *sshGate
+
+	mu       sync.Mutex
+	ending   bool
+	listener map[net.Listener]struct{}
+	clients  map[*sshClient]struct{}
+	all      sync.WaitGroup // connections
+}
+
+// Ciphers that clients may use: AES in Galois/Counter Mode, which CPUs have instructions for. OpenSSH prefers ChaCha20, at ten times the cost.
+var sshCiphers = []string{ssh.CipherAES128GCM, ssh.CipherAES256GCM}
+
+// DefaultSSHCiphers are those that are offered unless others are named; SupportedSSHCiphers are all that can be.
+func DefaultSSHCiphers() []string   { return append([]string(nil), sshCiphers...) }
+func SupportedSSHCiphers() []string { return ssh.SupportedAlgorithms().Ciphers }
+
+// keyExchanges are what keys are agreed on by, the preferred one first.
+var keyExchanges = []string{
+	ssh.KeyExchangeMLKEM768X25519, ssh.KeyExchangeCurve25519, ssh.KeyExchangeECDHP256, ssh.KeyExchangeECDHP384, ssh.KeyExchangeECDHP521,
+	ssh.KeyExchangeDH16SHA512,
+}
+
+// userKeys are the kinds of signature by which clients prove who they are.
+var userKeys = []string{
+	ssh.KeyAlgoED25519, ssh.KeyAlgoSKED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521, ssh.KeyAlgoSKECDSA256,
+	ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256,
+}
+
+// messageCodes are for where a cipher has no authentication of its own.
+var messageCodes = []string{ssh.HMACSHA256ETM, ssh.HMACSHA512ETM}
+
+// NewSSH makes the server.
+func NewSSH(o SSHOptions) (*SSH, error) {
+	if len(o.Ciphers) == 0 {
+		o.Ciphers = sshCiphers
+	}
+	s := &SSH{SSHOptions: o, gate: newSSHGate(o.Limits), listener: map[net.Listener]struct{}{}, clients: map[*sshClient]struct{}{}}
+	s.Watch.gate = s.gate
+	s.config = ssh.ServerConfig{
+		Config: ssh.Config{KeyExchanges: keyExchanges, Ciphers: o.Ciphers, MACs: messageCodes},
+
+		PublicKeyAuthAlgorithms: userKeys, MaxAuthTries: o.AuthTries, ServerVersion: "SSH-2.0-" + o.Agent,
+	}
+	for _, key := range o.HostKeys {
+		m, ok := key.(ssh.MultiAlgorithmSigner)
+		if !ok {
+			return nil, fmt.Errorf("the host key of kind %s cannot be used", key.PublicKey().Type())
+		}
+		s.keys = append(s.keys, m)
+	}
+	if len(s.keys) == 0 {
+		return nil, errors.New("there is no SSH host key")
+	}
+	return s, nil
+}
+
+// Serve accepts connections until Shutdown; it then returns nil.
+func (s *SSH) Serve(l net.Listener) error {
+	l = bulk.Listen(l, s.Pump, s.WriteStall)
+	s.mu.Lock()
+	if s.ending {
+		s.mu.Unlock()
+		return l.Close()
+	}
+	s.listener[l] = struct{}{}
+	s.mu.Unlock()
+	for pause := time.Duration(0); ; {
+		conn, err := l.Accept()
+		if err != nil {
+			if s.isEnding() || errors.Is(err, net.ErrClosed) {
+				return nil
+			}
+			// As net/http: what is lacking now, as file descriptors, comes back.
+			if pause = min(max(2*pause, 5*time.Millisecond), time.Second); temporary(err) {
+				s.Log.Warn("cannot accept an SSH connection", "error", err, "pause", pause.String())
+				time.Sleep(pause)
+				continue
+			}
+			return fmt.Errorf("serve SSH: %w", err)
+		}
+		pause = 0
+		s.accept(conn)
+	}
+}
+
+func temporary(err error) bool {
+	e, ok := errors.AsType[*net.OpError](err)
+	return ok && e.Temporary() //nolint:staticcheck // there is no other way to ask
+}
+
+// accept lets a connection in, or refuses it without a goroutine for it.
+func (s *SSH) accept(conn net.Conn) {
+	c := &sshClient{SSH: s, wire: &sshWire{Conn: conn}, address: addressOf(conn)}
+	c.source = sourceOf(c.address)
+	if why := s.gate.enter(c.source); why != "" {
+		s.Watch.connections.WithLabelValues(why).Inc()
+		s.Log.Debug("an SSH connection was refused", "client", conn.RemoteAddr().String(), "reason", why)
+		_, _ = conn.Write([]byte("too many connections; try again\r\n")) // its socket has room
+		conn.Close()
+		return
+	}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ending {
+		c.end()
+		return
+	}
+	s.clients[c] = struct{}{}
+	s.all.Go(c.run)
+}
+
+func (s *SSH) isEnding() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ending
+}
+
+// Shutdown stops accepting, ends connections without a session, and waits for the others; those that are there when ctx ends are cut.
+func (s *SSH) Shutdown(ctx context.Context) error {
+	s.mu.Lock()
+	s.ending = true
+	for l := range s.listener {
+		l.Close()
+	}
+	for c := range s.clients {
+		c.endIfIdle()
+	}
+	s.mu.Unlock()
+	done := make(chan struct{})
+	go func() { s.all.Wait(); close(done) }()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	for c := range s.clients {
+		c.cancel()
+		c.wire.Close()
+	}
+	s.mu.Unlock()
+	<-done
+	return ctx.Err()
+}
+
+// sshClient is one connection.
+type sshClient struct {
+	*SSH
+	wire    *sshWire
+	address netip.Addr
+	source  netip.Prefix
+	ctx     context.Context // ends with the connection
+	cancel  context.CancelFunc
+
+	conn  *ssh.ServerConn
+	who   proved
+	agent string
+
+	in       bool // has logged in
+	mu       sync.Mutex
+	sessions int
+	idle     *time.Timer
+	running  sync.WaitGroup // sessions
+	timedOut atomic.Bool
+}
+
+// proved is what a login has proved. The zero value: nothing, which is anonymous.
+type proved struct {
+	id  auth.Identity
+	key ssh.PublicKey
+}
+
+// provedKey is where a login keeps it.
+type provedKey struct{}
+
+// end gives back what a connection holds.
+func (c *sshClient) end() {
+	c.cancel()
+	c.wire.Close()
+	c.gate.leave(c.source, c.in)
+}
+
+// run is a connection from its begin to its end.
+func (c *sshClient) run() {
+	defer func() {
+		c.end()
+		c.SSH.mu.Lock()
+		delete(c.clients, c)
+		c.SSH.mu.Unlock()
+	}()
+	channels, requests, err := c.login()
+	if err != nil {
+		c.failed(err)
+		return
+	}
+	c.Watch.connections.WithLabelValues("ok").Inc()
+	c.serve(channels, requests)
+}
+
+// login shakes hands, and finds out who it is.
+func (c *sshClient) login() (<-chan ssh.NewChannel, <-chan *ssh.Request, error) {
+	grace := time.AfterFunc(c.LoginGrace, func() { c.timedOut.Store(true); c.wire.Close() })
+	defer grace.Stop()
+	config := c.config
+	limit := &rekeyLimit{wire: c.wire, metrics: c.Watch, ended: c.ctx.Done()}
+	for _, key := range c.keys {
+		config.AddHostKey(limitedSigner{key, limit})
+	}
+	if c.Keys != nil {
+		config.PublicKeyCallback = c.offered
+		config.VerifiedPublicKeyCallback = c.verified
+	}
+	if c.Anonymous {
+		config.NoClientAuth = true
+		config.NoClientAuthCallback = c.none
+	}
+	config.AuthLogCallback = func(_ ssh.ConnMetadata, method string, err error) {
+		if method != "none" || err == nil { // every client begins with none, to hear what there is
+			c.Watch.auth.WithLabelValues(methodLabel(method), result(err)).Inc()
+		}
+	}
+	conn, channels, requests, err := ssh.NewServerConn(c.wire, &config)
+	if err != nil {
+		return nil, nil, err
+	}
+	c.conn = conn
+	c.agent = clip(string(conn.ClientVersion()))
+	if p := conn.Permissions; p != nil {
+		c.who, _ = p.ExtraData[provedKey{}].(proved)
+	}
+	c.in = true
+	c.gate.in(c.source)
+	return channels, requests, nil
+}
+
+func methodLabel(method string) string {
+	switch method {
+	case "none", "publickey":
+		return method
+	}
+	return "other"
+}
+
+func result(err error) string {
+	if err != nil {
+		return "refused"
+	}
+	return "ok"
+}
+
+// offered tells whether a key would be good. Nothing is proved yet: it says nothing of who it is.
+func (c *sshClient) offered(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
+	_, noTouch, err := c.Keys.Key(c.ctx, meta.User(), key, c.address)
+	if err != nil {
+		return nil, err
+	}
+	p := &ssh.Permissions{}
+	if noTouch {
+		p.Extensions = map[string]string{"no-touch-required": ""}
+	}
+	return p, nil
+}
+
+// verified is called with the key that signed.
+func (c *sshClient) verified(meta ssh.ConnMetadata, key ssh.PublicKey, p *ssh.Permissions, _ string) (*ssh.Permissions, error) {
+	id, _, err := c.Keys.Key(c.ctx, meta.User(), key, c.address)
+	if err != nil {
+		return nil, err
+	}
+	return &ssh.Permissions{Extensions: p.Extensions, ExtraData: map[any]any{provedKey{}: proved{id, key}}}, nil
+}
+
+// none lets in who needs no key.
+func (c *sshClient) none(meta ssh.ConnMetadata) (*ssh.Permissions, error) {
+	if c.Keys != nil && meta.User() != AnonymousLogin {
+		return nil, fault.New(fault.Unauthenticated, "a key is needed")
+	}
+	return &ssh.Permissions{}, nil
+}
+
+// failed counts and logs a connection that did not get as far as a session.
+func (c *sshClient) failed(err error) {
+	what := "handshake"
+	_, refused := errors.AsType[*ssh.ServerAuthError](err)
+	switch {
+	case c.wire.bad:
+		what = "banner"
+	case c.timedOut.Load():
+		what = "timeout"
+	case refused:
+		what = "auth"
+	}
+	c.Watch.connections.WithLabelValues(what).Inc()
+	level := slog.LevelDebug
+	if refused {
+		level = slog.LevelInfo
+	}
+	c.Log.LogAttrs(c.ctx, level, "an SSH login failed", slog.String("client", c.wire.RemoteAddr().String()), slog.String("reason", what),
+		slog.String("error", clip(err.Error())))
+}
+
+// serve answers on a connection until it ends.
+func (c *sshClient) serve(channels <-chan ssh.NewChannel, requests <-chan *ssh.Request) {
+	c.mu.Lock()
+	c.idle = time.AfterFunc(c.Idle, c.endIfIdle)
+	c.mu.Unlock()
+	defer c.idle.Stop()
+	go ssh.DiscardRequests(requests) // forwarding, and the client's keep-alives; ends with the connection
+	c.running.Go(c.keepAlive)
+	for one := range channels {
+		c.open(one)
+	}
+	c.cancel()
+	c.conn.Close()
+	c.running.Wait()
+}
+
+// keepAlive asks the client whether it is there, and ends the connection if it is not.
+func (c *sshClient) keepAlive() {
+	if c.KeepAlive <= 0 {
+		return
+	}
+	tick := time.NewTicker(c.KeepAlive)
+	defer tick.Stop()
+	for {
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		dead := time.AfterFunc(3*c.KeepAlive, func() { c.wire.Close() })
+		_, _, err := c.conn.SendRequest("keepalive@openssh.com", true, nil)
+		dead.Stop()
+		if err != nil {
+			return
+		}
+	}
+}
+
+// endIfIdle ends a connection that nobody uses.
+func (c *sshClient) endIfIdle() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.sessions == 0 {
+		c.wire.Close()
+	}
+}
+
+// open takes a session, or refuses what is none.
+func (c *sshClient) open(one ssh.NewChannel) {
+	if one.ChannelType() != "session" {
+		_ = one.Reject(ssh.Prohibited, "nothing is forwarded here")
+		return
+	}
+	c.mu.Lock()
+	full := c.sessions >= c.Sessions
+	if !full {
+		c.sessions++
+		c.idle.Stop()
+	}
+	c.mu.Unlock()
+	if full {
+		_ = one.Reject(ssh.ResourceShortage, "too many sessions on one connection")
+		return
+	}
+	channel, requests, err := one.Accept()
+	if err != nil {
+		c.leave()
+		return
+	}
+	c.Watch.running.Inc()
+	c.running.Go(func() {
+		defer c.leave()
+		defer c.Watch.running.Dec()
+		newSSHSession(c, channel).run(requests)
+	})
+}
+
+// leave ends a session.
+func (c *sshClient) leave() {
+	ending := c.isEnding()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.sessions--; c.sessions > 0 {
+		return
+	}
+	if ending {
+		c.wire.Close()
+		return
+	}
+	c.idle.Reset(c.Idle)
+}

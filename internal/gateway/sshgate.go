@@ -1,0 +1,153 @@
+package gateway
+
+import (
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// SSHLimits bound connections before anything is known of who makes them. Addresses count as networks: one address of IPv4, 64 bits of IPv6.
+type SSHLimits struct {
+	Connections        int     // in all
+	AddressConnections int     // from one address
+	Logins             int     // that have not logged in, in all; from half of it on some are refused at random, more and more
+	AddressLogins      int     // that have not logged in, from one address
+	AddressRate        float64 // new ones each second from one address, on average; 0: no limit
+}
+
+// rateBurst is how many seconds' worth of connections may come at once.
+const rateBurst = 10
+
+// sshGate counts connections, and refuses them while that is cheap. Safe for concurrent use.
+type sshGate struct {
+	limits SSHLimits
+	now    func() time.Time
+	roll   func() float64 // from 0 to 1
+
+	mu      sync.Mutex
+	open    int
+	logins  int
+	sources map[netip.Prefix]*sshSource
+	swept   time.Time
+}
+
+// sshSource is one address.
+type sshSource struct {
+	open, logins int
+	tokens       float64 // connections that may come at once
+	at           time.Time
+}
+
+// Why a connection is refused; metric labels.
+const (
+	gateFull        = "connections"
+	gateAddress     = "address_connections"
+	gateLogins      = "logins"
+	gateEarly       = "early_drop"
+	gateAddressOpen = "address_logins"
+	gateRate        = "rate"
+)
+
+func newSSHGate(l SSHLimits) *sshGate {
+	return &sshGate{limits: l, now: time.Now, roll: rand.Float64, sources: map[netip.Prefix]*sshSource{}}
+}
+
+// sourceOf is what an address counts as.
+func sourceOf(a netip.Addr) netip.Prefix {
+	a = a.Unmap().WithZone("")
+	bits := a.BitLen()
+	if a.Is6() {
+		bits = 64
+	}
+	p, _ := a.Prefix(bits)
+	return p
+}
+
+// addressOf is the IP address of a connection's peer; the zero value if it has none.
+func addressOf(c net.Conn) netip.Addr {
+	a, ok := c.RemoteAddr().(*net.TCPAddr)
+	if !ok {
+		return netip.Addr{}
+	}
+	return a.AddrPort().Addr().Unmap()
+}
+
+// enter lets a connection in that has not logged in yet, or says why not.
+func (g *sshGate) enter(source netip.Prefix) (refused string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := g.now()
+	if now.Sub(g.swept) > time.Minute {
+		g.sweep(now)
+	}
+	s := g.sources[source]
+	if s == nil {
+		s = &sshSource{tokens: g.limits.AddressRate * rateBurst, at: now}
+		g.sources[source] = s
+	}
+	if rate := g.limits.AddressRate; rate > 0 {
+		s.tokens = min(rate*rateBurst, s.tokens+now.Sub(s.at).Seconds()*rate)
+		s.at = now
+		if s.tokens < 1 {
+			return gateRate
+		}
+	}
+	half := g.limits.Logins / 2
+	switch {
+	case g.open >= g.limits.Connections:
+		return gateFull
+	case s.open >= g.limits.AddressConnections:
+		return gateAddress
+	case s.logins >= g.limits.AddressLogins:
+		return gateAddressOpen
+	case g.logins >= g.limits.Logins:
+		return gateLogins
+	case g.logins > half && g.roll() < float64(g.logins-half)/float64(g.limits.Logins-half):
+		return gateEarly
+	}
+	s.tokens--
+	s.open++
+	s.logins++
+	g.open++
+	g.logins++
+	return ""
+}
+
+// in says that a connection has logged in.
+func (g *sshGate) in(source netip.Prefix) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.logins--
+	g.sources[source].logins--
+}
+
+// leave ends a connection; in tells whether it had logged in.
+func (g *sshGate) leave(source netip.Prefix, in bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := g.sources[source]
+	if !in {
+		g.logins--
+		s.logins--
+	}
+	g.open--
+	s.open--
+}
+
+// sweep forgets addresses that nothing is to be remembered of. g.mu is held.
+func (g *sshGate) sweep(now time.Time) {
+	g.swept = now
+	for p, s := range g.sources {
+		if s.open == 0 && now.Sub(s.at) > rateBurst*time.Second {
+			delete(g.sources, p)
+		}
+	}
+}
+
+func (g *sshGate) counts() (open, logins int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.open, g.logins
+}

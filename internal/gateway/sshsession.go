@@ -1,0 +1,463 @@
+package gateway
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"math"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/packhorse-git/packhorse/internal/admit"
+	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+)
+
+// sshSession is one session on a connection: one command, and its answer (RFC 4254, section 6).
+type sshSession struct {
+	*sshClient
+	channel ssh.Channel
+	ctx     context.Context // ends with the session, as the client sees it
+	cancel  context.CancelFunc
+
+	environment string // GIT_PROTOCOL, as the client sent it
+	command     sshCommand
+	input       *bufio.Reader
+
+	// What end the session when the client lets it wait.
+	reading, writing *time.Timer
+	ended            atomic.Bool
+}
+
+func newSSHSession(c *sshClient, channel ssh.Channel) *sshSession {
+	s := &sshSession{sshClient: c, channel: channel}
+	s.ctx, s.cancel = context.WithCancel(c.ctx)
+	return s
+}
+
+// never is longer than anything takes.
+const never = 1 << 62
+
+// cutPatience is how long a client has to agree that a session is over, before the connection with all of its sessions is.
+const cutPatience = 5 * time.Second
+
+// cut ends a session whose client does not go on. What waits for it ends when the client agrees.
+func (s *sshSession) cut() {
+	time.AfterFunc(cutPatience, func() {
+		if !s.ended.Load() {
+			s.wire.Close()
+		}
+	})
+	s.channel.Close()
+}
+
+// maxEnvironment bounds what a client says in GIT_PROTOCOL, in bytes.
+const maxEnvironment = 1024
+
+// run answers the client's requests about the session, until it has a command, and runs that.
+func (s *sshSession) run(requests <-chan *ssh.Request) {
+	s.reading, s.writing = time.AfterFunc(s.Idle, s.cut), time.AfterFunc(never, s.cut)
+	defer func() {
+		s.cancel()
+		s.ended.Store(true)
+		s.reading.Stop()
+		s.writing.Stop()
+	}()
+	var command sync.WaitGroup
+	defer command.Wait()
+	begun, counted := false, false
+	for r := range requests { // to the end of the channel
+		ok := false
+		switch r.Type {
+		case "env":
+			var v struct{ Name, Value string }
+			if ssh.Unmarshal(r.Payload, &v) == nil && v.Name == "GIT_PROTOCOL" && len(v.Value) <= maxEnvironment && !begun {
+				s.environment, ok = v.Value, true
+			}
+		case "exec", "shell":
+			var v struct{ Command string }
+			if ok = !begun && (r.Type == "shell" || ssh.Unmarshal(r.Payload, &v) == nil); ok {
+				begun, counted = true, true
+				command.Go(func() { s.execute(r.Type == "shell", v.Command) })
+			}
+		case "subsystem", "pty-req", "x11-req", "auth-agent-req@openssh.com":
+		}
+		if r.WantReply {
+			_ = r.Reply(ok, nil)
+		}
+	}
+	s.cancel() // the client has closed the session, or is gone
+	if !counted {
+		s.Watch.sessions.WithLabelValues("none").Inc()
+	}
+}
+
+// execute does what a session is for, and ends it.
+func (s *sshSession) execute(shell bool, command string) {
+	status := 1
+	defer func() {
+		if cause := recover(); cause != nil {
+			s.Log.Error("panic in an SSH session", "panic", cause, "stack", string(debug.Stack()))
+			status = 1
+		}
+		s.writing.Reset(s.WriteStall) // for the client to take the end
+		_ = s.channel.CloseWrite()
+		_, _ = s.channel.SendRequest("exit-status", false, ssh.Marshal(struct{ Status uint32 }{uint32(status)}))
+		s.channel.Close()
+	}()
+	if shell {
+		s.Watch.sessions.WithLabelValues("greeting").Inc()
+		s.greet()
+		status = 0
+		return
+	}
+	parsed, err := parseSSHCommand(command)
+	if err != nil && parsed.service == "" {
+		s.Watch.sessions.WithLabelValues("refused").Inc()
+		s.say(fault.Message(err))
+		return
+	}
+	s.command = parsed
+	if s.service() == protocol.ReceivePack {
+		s.Watch.sessions.WithLabelValues("receive_pack").Inc()
+	} else {
+		s.Watch.sessions.WithLabelValues("upload_pack").Inc()
+	}
+	if err == nil {
+		status = s.serveGit()
+		return
+	}
+	_, _ = s.channel.Write(protocol.AppendError(nil, fault.Message(err)))
+}
+
+func (s *sshSession) service() protocol.Service { return s.command.service }
+
+// greet tells who asks for a shell that it knows them.
+func (s *sshSession) greet() {
+	name := s.who.id.Name
+	if name == "" {
+		name = AnonymousLogin
+	}
+	s.say("Hi " + name + "! You are logged in. This is a Git server: there is no shell here.")
+}
+
+// say writes a line that is shown to the user.
+func (s *sshSession) say(text string) { _, _ = io.WriteString(s.channel.Stderr(), text+"\r\n") }
+
+// limit sets the time until when the client has to have sent something; the zero time: it need not.
+func (s *sshSession) limit(t time.Time) error {
+	if t.IsZero() {
+		s.reading.Stop()
+	} else {
+		s.reading.Reset(time.Until(t))
+	}
+	return nil
+}
+
+// identify tells who it is now: a key may have been taken from its user since the login.
+func (s *sshSession) identify() (auth.Identity, error) {
+	if s.who.key == nil {
+		return auth.Identity{Address: s.address.String()}, nil
+	}
+	id, _, err := s.Keys.Key(s.ctx, s.conn.User(), s.who.key, s.address)
+	if err == nil && id.Name != s.who.id.Name {
+		err = fault.New(fault.Unauthenticated, "the key is another user's now; connect again")
+	}
+	return id, err
+}
+
+// inputs keeps the buffers that sessions read through.
+var inputs = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 16<<10) }}
+
+// serveGit runs a session of git's, and gives its exit status.
+func (s *sshSession) serveGit() int {
+	s.input = inputs.Get().(*bufio.Reader)
+	s.input.Reset(s.channel)
+	defer func() {
+		s.input.Reset(nil)
+		inputs.Put(s.input)
+	}()
+	session := protocol.Session{Service: s.service(), Version: protocol.ParseVersion(s.environment)}
+	if session.Service == protocol.ReceivePack {
+		session.Version = min(session.Version, protocol.V1) // there is no version 2 of pushes, as for git
+	}
+	if !s.advertise(session) {
+		return 1
+	}
+	switch {
+	case session.Service == protocol.ReceivePack:
+		return s.receivePack(session)
+	case session.Version == protocol.V2:
+		return s.requests(session)
+	}
+	return s.conversation(session)
+}
+
+// begin makes the call for one request.
+func (s *sshSession) begin(op operation) *sshCall {
+	return &sshCall{s: s, call: call{Options: s.Options, ctx: s.ctx, start: time.Now(), op: op, repo: s.command.repo}}
+}
+
+// more waits for the client to say something; false if it has nothing more to ask.
+func (s *sshSession) more() bool {
+	_ = s.limit(time.Now().Add(s.Idle))
+	head, err := s.input.Peek(4)
+	_ = s.limit(time.Time{})
+	return err == nil && string(head) != "0000" || len(head) > 0 && err != nil
+}
+
+// advertise begins the session.
+func (s *sshSession) advertise(session protocol.Session) bool {
+	c := s.begin(opAdvertise)
+	defer c.done()
+	if !c.allowed(s.operation()) || !c.enter(c.Small, &body{ended: true}) {
+		return false
+	}
+	defer c.reply.seat.Leave()
+	c.reply.seat.Stay()
+	c.push = session.Service == protocol.ReceivePack
+	c.relay(c.reply, func(n Node) (protocol.Outcome, error) { return n.Advertise(c.ctx, c.repo, session, c.reply) })
+	return c.finish()
+}
+
+func (s *sshSession) operation() auth.Operation {
+	if s.service() == protocol.ReceivePack {
+		return auth.Write
+	}
+	return auth.Read
+}
+
+// requests answers a session of version 2. Each of its requests says all that is needed for its answer, as over HTTP, so that each is one of its own:
+// another node may answer the next one.
+func (s *sshSession) requests(session protocol.Session) int {
+	session.Stateless = true
+	for s.more() {
+		if !s.request(session, &requestReader{r: s.input}) {
+			return 1
+		}
+	}
+	return 0
+}
+
+// conversation answers a session of version 0 or 1, in which both sides talk in turn.
+func (s *sshSession) conversation(session protocol.Session) int {
+	if s.more() && !s.request(session, nil) {
+		return 1
+	}
+	return 0
+}
+
+// request answers a request: one that ends by itself, or all that the client says.
+func (s *sshSession) request(session protocol.Session, own io.Reader) bool {
+	c := s.begin(opFetch)
+	defer c.done()
+	if !c.allowed(auth.Read) { // again: a session may be long
+		return false
+	}
+	var body *body
+	var err error
+	if own != nil {
+		body, err = c.wholeBody(own)
+	} else {
+		body = c.streamBody()
+	}
+	if err != nil {
+		c.fail(err)
+		return false
+	}
+	defer body.Close()
+	if !c.enter(c.Small, body) {
+		return false
+	}
+	defer c.reply.seat.Leave()
+	c.relay(c.reply, func(n Node) (protocol.Outcome, error) { return n.UploadPack(c.ctx, c.repo, session, body, c.reply) })
+	c.op = opOf(c.outcome.Command)
+	return c.finish()
+}
+
+// receivePack takes a push.
+func (s *sshSession) receivePack(session protocol.Session) int {
+	if !s.more() {
+		return 0
+	}
+	c := s.begin(opPush)
+	defer c.done()
+	body := c.pushBody()
+	if !c.allowed(auth.Write) || !c.enter(c.Bulk, body) {
+		return 1
+	}
+	defer c.reply.seat.Leave()
+	pusher := protocol.Pusher{Name: c.id.Name, Address: s.address.String()}
+	c.push = true
+	c.relay(c.reply, func(n Node) (protocol.Outcome, error) {
+		return n.ReceivePack(c.ctx, c.repo, session, pusher, body, c.reply)
+	})
+	_ = s.limit(time.Time{})
+	if !c.finish() {
+		return 1
+	}
+	return 0
+}
+
+// sshCall is one request over SSH.
+type sshCall struct {
+	call
+	s     *sshSession
+	reply *sshReply
+}
+
+// allowed finds out who calls, and whether they may do it; if not, it tells them.
+func (c *sshCall) allowed(op auth.Operation) bool {
+	err := error(nil)
+	if c.id, err = c.s.identify(); err == nil {
+		err = c.allow(op)
+	}
+	if fault.Is(err, fault.Unauthenticated) && c.id.Anonymous() && c.s.who.key == nil {
+		err = fault.New(fault.Unauthenticated, "say who you are: log in with a key")
+	}
+	if err != nil {
+		c.fail(err)
+	}
+	return err == nil
+}
+
+// enter takes a place in a lane.
+func (c *sshCall) enter(lane *admit.Lane, body *body) bool {
+	seat, err := lane.Enter()
+	if err != nil {
+		c.fail(err)
+		return false
+	}
+	c.reply = newSSHReply(c, seat, body)
+	return true
+}
+
+// fail tells the client why there is no answer.
+func (c *sshCall) fail(err error) {
+	c.err = err
+	c.s.writing.Reset(c.s.WriteStall)
+	defer c.s.writing.Stop()
+	n, _ := c.s.channel.Write(protocol.AppendError(nil, fault.Message(err)))
+	c.bytes.Add(int64(n))
+}
+
+// finish ends an answer after a node is through with it. It reports whether it was whole, so that the session can go on.
+func (c *sshCall) finish() bool {
+	if c.err == nil {
+		c.err = c.reply.commit()
+	}
+	if c.reply.body.broken != nil {
+		c.err = c.reply.body.broken
+	}
+	if c.err == nil {
+		return true
+	}
+	_, told := errors.AsType[*protocol.ToldClient](c.err)
+	_, broken := errors.AsType[*protocol.BrokenReply](c.err)
+	switch {
+	case !c.reply.begun:
+		c.fail(c.err)
+	case !told && !broken: // what was sent has no end; the exit status says so too
+		c.s.writing.Reset(c.s.WriteStall)
+		c.s.say("packhorse: " + fault.Message(c.err))
+		c.s.writing.Stop()
+	}
+	return false
+}
+
+// done counts the request, and writes its line into the log.
+func (c *sshCall) done() {
+	if cause := recover(); cause != nil {
+		c.Log.Error("panic while answering a request", "repository", c.repo.String(), "panic", cause, "stack", string(debug.Stack()))
+		c.err = fault.New(fault.Internal, "internal error; the server's log says more")
+	}
+	result, took := c.count()
+	c.log(result, took, func() []slog.Attr {
+		agent := c.outcome.Agent
+		if agent == "" {
+			agent = c.s.agent
+		}
+		return []slog.Attr{
+			slog.String("transport", "ssh"), slog.String("client", c.s.wire.RemoteAddr().String()),
+			slog.String("protocol", "SSH "+protocol.ParseVersion(c.s.environment).String()), slog.String("agent", auth.Redact(clip(agent))),
+		}
+	})
+}
+
+// wholeBody receives a request that ends by itself, in almost all cases all of it.
+func (c *sshCall) wholeBody(from io.Reader) (*body, error) {
+	b := &body{memory: c.Memory}
+	err := b.receive(c.patient(from))
+	if err == nil {
+		b.unpacked.limit = c.MaxBody
+		err = b.begin()
+	}
+	if err != nil {
+		b.Close()
+		return nil, err
+	}
+	return b, nil
+}
+
+// streamBody is a request of a session with state: it ends when the node has heard enough.
+func (c *sshCall) streamBody() *body {
+	b := &body{memory: c.Memory, ended: true}
+	b.rest = c.patient(c.s.input)
+	b.unpacked = unpacked{r: b.rest, left: c.MaxBody, limit: c.MaxBody, free: readFirst, take: b.take}
+	return b
+}
+
+// pushBody is a push's request. It may pause for longer than others: the client works out what to send.
+func (c *sshCall) pushBody() *body {
+	b := &body{memory: c.Memory, ended: true}
+	b.rest = &patient{r: c.s.input, limit: c.s.limit, stall: maxStalls * c.ReadStall, end: time.Now().Add(c.pushTime())}
+	limit := c.pushLimit()
+	b.unpacked = unpacked{r: b.rest, left: limit, limit: limit, free: math.MaxInt64}
+	return b
+}
+
+func (c *sshCall) patient(from io.Reader) *patient {
+	return &patient{r: from, limit: c.s.limit, stall: c.ReadStall, end: time.Now().Add(maxStalls * c.ReadStall)}
+}
+
+// requestReader is one request of version 2 out of a stream of them: up to its flush packet (gitprotocol-v2(5), "Packet-Line Framing").
+type requestReader struct {
+	r    *bufio.Reader
+	left int // bytes of the packet that are still to come
+	last bool
+}
+
+func (q *requestReader) Read(p []byte) (int, error) {
+	if q.left == 0 {
+		if q.last {
+			return 0, io.EOF
+		}
+		head, err := q.r.Peek(4)
+		if err != nil {
+			if err == io.EOF {
+				err = io.ErrUnexpectedEOF
+			}
+			return 0, err
+		}
+		n, err := pktline.ParseLength(head)
+		if err != nil {
+			return 0, fault.Wrap(fault.Invalid, "the request is no pkt-line stream", err)
+		}
+		q.last = n == 0
+		q.left = max(n, 4)
+	}
+	n, err := q.r.Read(p[:min(len(p), q.left)])
+	q.left -= n
+	if err == io.EOF {
+		err = io.ErrUnexpectedEOF
+	}
+	return n, err
+}

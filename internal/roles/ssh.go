@@ -1,0 +1,164 @@
+package roles
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/crypto/ssh"
+
+	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/gateway"
+)
+
+// hostKeyDir is where the host keys lie.
+func (c *Config) hostKeyDir() string {
+	if c.SSH.HostKeys != "" {
+		return c.SSH.HostKeys
+	}
+	return filepath.Join(c.State, "ssh")
+}
+
+// sshKeys knows users by the files that the configuration names, and by the auth hook.
+type sshKeys struct {
+	files *auth.Keys // nil: none
+	hook  *auth.Auth
+}
+
+func (k sshKeys) Key(ctx context.Context, login string, key ssh.PublicKey, from netip.Addr) (id auth.Identity, noTouch bool, err error) {
+	if k.files != nil {
+		id, noTouch, err = k.files.Key(login, key, from)
+		if err == nil || !k.hook.AsksAboutKeys() || k.files.Revoked(key) {
+			return id, noTouch, err
+		}
+	}
+	id, err = k.hook.Key(ctx, login, key, from)
+	return id, false, err
+}
+
+// knowsKeys tells whether files say whose keys are whose.
+func (c *SSHConfig) knowsKeys() bool { return c.AuthorizedKeys != "" || c.TrustedUserCA != "" }
+
+// loadKeys reads the files of keys; nil if the configuration names none.
+func (c *SSHConfig) loadKeys(log *slog.Logger) (*auth.Keys, error) {
+	if !c.knowsKeys() && c.RevokedKeys == "" {
+		return nil, nil
+	}
+	keys, err := auth.LoadKeys(auth.KeyOptions{Authorized: c.AuthorizedKeys, Authority: c.TrustedUserCA, Revoked: c.RevokedKeys, Log: log})
+	if err != nil {
+		return nil, fmt.Errorf("read the SSH keys of users: %w", err)
+	}
+	return keys, nil
+}
+
+// newSSH is the SSH server beside a gateway's HTTP; nil without ssh.address.
+func newSSH(cfg Config, log *slog.Logger, reg prometheus.Registerer, o *gateway.Options, callers *auth.Auth) (*sshFront, error) {
+	if cfg.SSH.Address == "" {
+		return nil, nil
+	}
+	hostKeys, err := gateway.LoadHostKeys(cfg.hostKeyDir())
+	if err != nil {
+		return nil, err
+	}
+	files, err := cfg.SSH.loadKeys(log)
+	if err != nil {
+		return nil, err
+	}
+	var keys gateway.Keys
+	if files != nil || callers.AsksAboutKeys() {
+		keys = sshKeys{files, callers}
+	}
+	metrics := gateway.NewSSHMetrics()
+	register(reg, metrics)
+	server, err := gateway.NewSSH(gateway.SSHOptions{
+		Options: o, HostKeys: hostKeys, Keys: keys, Anonymous: cfg.SSH.Anonymous, Ciphers: cfg.SSH.Ciphers,
+		Agent: "Packhorse", Watch: metrics,
+		Limits: gateway.SSHLimits{
+			Connections: cfg.SSH.Connections, AddressConnections: cfg.SSH.AddressConnections, Logins: cfg.SSH.Logins,
+			AddressLogins: cfg.SSH.AddressLogins, AddressRate: float64(cfg.SSH.AddressRate),
+		},
+		LoginGrace: cfg.SSH.LoginGrace.Duration, AuthTries: cfg.SSH.AuthTries, KeepAlive: cfg.SSH.KeepAlive.Duration, Idle: cfg.SSH.IdleTimeout.Duration,
+		WriteStall: cfg.HTTP.WriteStall.Duration, Sessions: cfg.SSH.Sessions,
+	})
+	if err != nil {
+		return nil, err
+	}
+	f := &sshFront{port: port{serve: server.Serve, shutdown: server.Shutdown}}
+	for _, key := range hostKeys {
+		kind := strings.TrimPrefix(key.PublicKey().Type(), "ssh-")
+		f.fingerprints = append(f.fingerprints, kind+" "+ssh.FingerprintSHA256(key.PublicKey()))
+	}
+	return f, nil
+}
+
+// sshFront is the SSH server as a process runs it.
+type sshFront struct {
+	port
+	fingerprints []string // of the host keys, each after its kind
+}
+
+func (f *sshFront) portOrNil() *port {
+	if f == nil {
+		return nil
+	}
+	return &f.port
+}
+
+// checkSSH finds what could not work, or would let in more than is meant.
+func (c *Config) checkSSH(bad func(format string, args ...any)) {
+	s := &c.SSH
+	if s.Address == "" {
+		return
+	}
+	host, err := splitAddress(s.Address)
+	switch {
+	case err != nil:
+		bad("ssh.address: %w", err)
+	case !s.knowsKeys() && c.Auth.Hook.URL == "" && !s.Anonymous:
+		bad("who may come in by SSH? name a file or a directory of public keys with --ssh-keys (ssh.authorized_keys), or who signs users' certificates " +
+			"with ssh.trusted_user_ca, or have an auth hook (auth.hook.url); ssh.anonymous = true lets everybody in to read")
+	case s.Anonymous && !isLoopback(host) && !c.HTTP.PublicRead:
+		bad("ssh.address %q can be reached by other machines, and with ssh.anonymous everybody who reaches it could read every repository: "+
+			"add --public-read (http.public_read = true) if that is meant", s.Address)
+	}
+	known := gateway.SupportedSSHCiphers()
+	for _, cipher := range s.Ciphers {
+		if !slices.Contains(known, cipher) {
+			bad("ssh.ciphers: %.40q is not known; there are %s", cipher, strings.Join(known, ", "))
+		}
+	}
+	for _, n := range []struct {
+		key   string
+		value int
+		least int
+	}{
+		{"ssh.auth_tries", s.AuthTries, 1}, {"ssh.sessions", s.Sessions, 1}, {"ssh.connections", s.Connections, 1},
+		{"ssh.address_connections", s.AddressConnections, 1}, {"ssh.logins", s.Logins, 2}, {"ssh.address_logins", s.AddressLogins, 1},
+		{"ssh.address_rate", s.AddressRate, 0},
+	} {
+		if n.value < n.least || n.value > 1<<20 {
+			bad("%s is %d; it has to be from %d to %d", n.key, n.value, n.least, 1<<20)
+		}
+	}
+	if s.LoginGrace.Duration <= 0 || s.IdleTimeout.Duration <= 0 || s.KeepAlive.Duration < 0 {
+		bad("ssh.login_grace and ssh.idle_timeout have to be more than 0s, and ssh.keep_alive not less")
+	}
+}
+
+// checkSSHDisk finds files of keys that cannot be read.
+func (c *Config) checkSSHDisk(quiet *slog.Logger) error {
+	if c.SSH.Address == "" {
+		return nil
+	}
+	_, err := c.SSH.loadKeys(quiet)
+	if err != nil {
+		return errors.Join(fmt.Errorf("ssh: %w", err))
+	}
+	return nil
+}
