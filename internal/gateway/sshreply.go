@@ -25,11 +25,11 @@ func newSSHReply(c *sshCall, seat *admit.Seat, body *body) *sshReply {
 // Length announces the length of the whole answer.
 func (r *sshReply) Length(n int64) { r.c.bytes.Announce(n) }
 
-// Bulk moves the request from the small lane to the bulk lane.
-func (r *sshReply) Bulk() error {
+// Bulk moves the request from the small lane to that of long answers.
+func (r *sshReply) Bulk(cold bool) error {
 	err := r.body.end()
 	if err == nil {
-		err = r.seat.Move(r.c.Options.Bulk)
+		err = r.seat.Move(r.c.Lanes.Long(cold))
 	}
 	r.refused = err
 	return err

@@ -16,6 +16,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
@@ -218,11 +219,12 @@ func (s *sshSession) more() bool {
 func (s *sshSession) advertise(session protocol.Session) bool {
 	c := s.begin(opAdvertise)
 	defer c.done()
-	if !c.allowed(s.operation()) || !c.enter(c.Small, &body{ended: true}) {
+	if !c.allowed(s.operation()) || !c.enter(c.Lanes.Small, &body{ended: true}) {
 		return false
 	}
 	defer c.reply.seat.Leave()
 	c.reply.seat.Stay()
+	session.Caller = string(c.caller())
 	c.push = session.Service == protocol.ReceivePack
 	c.relay(c.reply, func(n Node) (protocol.Outcome, error) { return n.Advertise(c.ctx, c.repo, session, c.reply) })
 	return c.finish()
@@ -274,10 +276,11 @@ func (s *sshSession) request(session protocol.Session, own io.Reader) bool {
 		return false
 	}
 	defer body.Close()
-	if !c.enter(c.Small, body) {
+	if !c.enter(c.Lanes.Small, body) {
 		return false
 	}
 	defer c.reply.seat.Leave()
+	session.Caller = string(c.caller())
 	c.relay(c.reply, func(n Node) (protocol.Outcome, error) { return n.UploadPack(c.ctx, c.repo, session, body, c.reply) })
 	c.op = opOf(c.outcome.Command)
 	return c.finish()
@@ -291,11 +294,12 @@ func (s *sshSession) receivePack(session protocol.Session) int {
 	c := s.begin(opPush)
 	defer c.done()
 	body := c.pushBody()
-	if !c.allowed(auth.Write) || !c.enter(c.Bulk, body) {
+	if !c.allowed(auth.Write) || !c.enter(c.Lanes.Push, body) {
 		return 1
 	}
 	defer c.reply.seat.Leave()
 	pusher := protocol.Pusher{Name: c.id.Name, Address: s.address.String()}
+	session.Caller = string(c.caller())
 	c.push = true
 	c.relay(c.reply, func(n Node) (protocol.Outcome, error) {
 		return n.ReceivePack(c.ctx, c.repo, session, pusher, body, c.reply)
@@ -329,9 +333,12 @@ func (c *sshCall) allowed(op auth.Operation) bool {
 	return err == nil
 }
 
+// caller is whose requests share a lane's places.
+func (c *sshCall) caller() balance.Caller { return admit.CallerOf(c.id.Name, c.s.wire.RemoteAddr().String()) }
+
 // enter takes a place in a lane.
 func (c *sshCall) enter(lane *admit.Lane, body *body) bool {
-	seat, err := lane.Enter()
+	seat, err := lane.Enter(c.caller())
 	if err != nil {
 		c.fail(err)
 		return false
