@@ -52,6 +52,7 @@ A first tour, with a server at 127.0.0.1:8080 whose process ID is 4711:
   packhorse bench mkrefs /srv/git/refs.git --count 200000
   packhorse bench refs http://127.0.0.1:8080/refs.git --prefix refs/heads/main
   packhorse bench neighbour http://127.0.0.1:8080/demo.git --clients 30 --mbps 400
+  packhorse bench storm http://127.0.0.1:8080/demo.git --server-pid 4711
   packhorse bench ci --repo /srv/git/demo.git --html report.html
 
 a gateway and a storage node, started for the purpose:
@@ -73,7 +74,7 @@ Megabytes and gigabytes are 10^6 and 10^9 bytes.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(fetchCommand(env), refsCommand(env), mkrefsCommand(env), neighbourCommand(env), limitCommand(env), loadCommand(env),
-		ciCommand(env), matrixCommand(env), backendCommand(env), relayCommand(env))
+		ciCommand(env), matrixCommand(env), stormCommand(env), backendCommand(env), relayCommand(env))
 	for _, sub := range cmd.Commands() {
 		run := sub.RunE
 		sub.SilenceUsage = true // a failed measurement is no misuse

@@ -374,14 +374,18 @@ func statusError(b *body, h head) error {
 	if err != nil && err != io.EOF {
 		return fmt.Errorf("HTTP status %d; then %w", h.status, err)
 	}
-	return &httpError{h.status, text}
+	return &httpError{h.status, text, h.retry}
 }
 
 // httpError is a whole answer with a status other than 200; the connection can be used again.
 type httpError struct {
 	status int
 	text   string
+	retry  bool // with Retry-After
 }
+
+// refusal tells whether it is one that a client may try again later.
+func (e *httpError) refusal() bool { return e.retry && (e.status == 429 || e.status == 503) }
 
 func (e *httpError) Error() string {
 	if e.text == "" {

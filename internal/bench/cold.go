@@ -68,12 +68,13 @@ func coldTips(refs []ref) []string {
 // maxColdDepth bounds the depth of the shapes: a shallow clone by a CI runner, not a whole history.
 const maxColdDepth = 20
 
-// shapes makes requests that differ from each other: two tips of the repository, at random, and a depth. The seed makes two
+// shapes makes requests that differ from each other: two tips of the repository, at random, and a depth, unless histories are to be whole. The seed makes two
 // runs differ as well. Safe for concurrent use.
 type shapes struct {
 	target *target
 	format git.ObjectFormat
 	tips   []string
+	full   bool // whole histories instead of shallow ones
 
 	mu        sync.Mutex
 	rng       *rand.Rand      // guarded by mu, as all below
@@ -91,6 +92,9 @@ func (s *shapes) next() []byte {
 	defer s.mu.Unlock()
 	for range 1000 {
 		a, b, depth := s.rng.IntN(len(s.tips)), s.rng.IntN(len(s.tips)), 1+s.rng.IntN(maxColdDepth)
+		if s.full {
+			depth = 0
+		}
 		key := fmt.Sprint(min(a, b), max(a, b), depth)
 		if s.used[key] {
 			continue
@@ -102,7 +106,7 @@ func (s *shapes) next() []byte {
 	return nil
 }
 
-// body is a v2 fetch as stock git makes it for a shallow clone without a terminal.
+// body is a v2 fetch as stock git makes it for a clone without a terminal, a full one if the depth is 0.
 func (s *shapes) body(depth int, wants ...string) []byte {
 	b := pktline.AppendLine(nil, "command=fetch")
 	b = pktline.AppendLine(b, "agent="+userAgent)
@@ -111,7 +115,9 @@ func (s *shapes) body(depth int, wants ...string) []byte {
 	for _, arg := range []string{"thin-pack", "no-progress", "ofs-delta"} {
 		b = pktline.AppendLine(b, arg)
 	}
-	b = pktline.AppendLine(b, fmt.Sprintf("deepen %d", depth))
+	if depth > 0 {
+		b = pktline.AppendLine(b, fmt.Sprintf("deepen %d", depth))
+	}
 	for i, id := range wants {
 		if i == 0 || id != wants[0] {
 			b = pktline.AppendLine(b, "want "+id)

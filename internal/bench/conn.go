@@ -105,6 +105,7 @@ type head struct {
 	length  int64 // of the body; -1: not told
 	chunked bool
 	close   bool // the connection ends with this response
+	retry   bool // it says when to try again
 }
 
 // readHead reads up to the body of the next final response.
@@ -170,6 +171,10 @@ func parseHead(b []byte) (h head, n int, err error) {
 		case len("Transfer-Encoding"):
 			if equalFold(line[:colon], "transfer-encoding") {
 				h.chunked = equalFold(value, "chunked")
+			}
+		case len("Retry-After"):
+			if equalFold(line[:colon], "retry-after") {
+				h.retry = true
 			}
 		case len("Connection"):
 			if equalFold(line[:colon], "connection") {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -37,6 +38,10 @@ type loadJob struct {
 	Format string
 	Tips   []string
 	Seed   uint64
+	Full   bool // whole histories
+	// A load that ends by itself begins no request after Duration, or makes so many in all. Refusals are no errors in it.
+	Duration time.Duration
+	Count    int
 }
 
 // loadResult is the child's answer: a line of JSON.
@@ -44,6 +49,7 @@ type loadResult struct {
 	Bytes     int64
 	Elapsed   time.Duration
 	Requests  int
+	Refused   int
 	Errors    int
 	First     []string // of the errors
 	Exhausted bool     // a cold load had no more shapes
@@ -105,17 +111,30 @@ func (j *loadJob) run(ctx context.Context, stop <-chan struct{}, flowing func())
 			return nil, err
 		}
 		cold = newShapes(t, format, j.Tips, j.Seed)
+		cold.full = j.Full
 		r.next = cold.next
 	} else {
 		ref = &reference{size: j.Size, tail: j.Tail}
 		r.next = func() []byte { return j.Request }
 	}
 	r.check = fetchChecker(t, ref)
+	if j.Duration > 0 || j.Count > 0 {
+		r.duration, r.refusals, r.flowing = j.Duration, true, nil
+	}
+	if next, left := r.next, new(atomic.Int64); j.Count > 0 {
+		left.Store(int64(j.Count))
+		r.next = func() []byte {
+			if left.Add(-1) < 0 {
+				return nil
+			}
+			return next()
+		}
+	}
 	out, err := r.run(ctx, stop)
 	if err != nil {
 		return nil, err
 	}
-	return &loadResult{Bytes: out.bytes, Elapsed: out.elapsed, Requests: out.requests, Errors: out.failures.count(),
+	return &loadResult{Bytes: out.bytes, Elapsed: out.elapsed, Requests: out.requests, Refused: out.refused, Errors: out.failures.count(),
 		First: out.failures.first, Exhausted: cold != nil && cold.exhausted}, nil
 }
 
@@ -173,6 +192,16 @@ func (p *loadProcess) ready(ctx context.Context) error {
 		return fmt.Errorf("the clones failed: %s", result.First[0])
 	}
 	return p.failed(err)
+}
+
+// await waits for the result of a load that ends by itself.
+func (p *loadProcess) await() (*loadResult, error) {
+	line, err := p.stdout.ReadBytes('\n')
+	var result loadResult
+	if err == nil {
+		err = json.Unmarshal(line, &result)
+	}
+	return &result, err
 }
 
 // finish stops the load and returns what it measured.

@@ -139,10 +139,10 @@ func (x *exchange) dechunk(b []byte) (bool, error) {
 // verify compares a complete answer. An answer that is wrong leaves the connection fit for use.
 func (p *pings) verify(x *exchange) error {
 	if x.head.status != 200 {
-		return &httpError{x.head.status, clean(x.body[:min(len(x.body), 200)])}
+		return &httpError{status: x.head.status, text: clean(x.body[:min(len(x.body), 200)])}
 	}
 	if p.want != nil && !bytes.Equal(x.body, p.want) {
-		return &httpError{200, fmt.Sprintf("an answer of %d bytes differs from the first one of %d", len(x.body), len(p.want))}
+		return &httpError{status: 200, text: fmt.Sprintf("an answer of %d bytes differs from the first one of %d", len(x.body), len(p.want))}
 	}
 	return nil
 }

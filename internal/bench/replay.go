@@ -21,7 +21,8 @@ type replay struct {
 	// next gives a client's next request, nil if there is none. Called by many goroutines.
 	next func() []byte
 	// check reads one answer to the end. Called by many goroutines, each with a body of its own.
-	check func(b *body, h head, firstByte func()) error
+	check    func(b *body, h head, firstByte func()) error
+	refusals bool // refusals that say when to try again are no failures
 	// flowing, if not nil, is called once every client has received something.
 	flowing func()
 }
@@ -33,6 +34,7 @@ const retryAfter = 100 * time.Millisecond
 // outcome is what a load measured.
 type outcome struct {
 	requests      int // answered and found right
+	refused       int
 	bytes         int64
 	elapsed       time.Duration
 	ttfb, latency samples
@@ -59,6 +61,7 @@ type client struct {
 type replayRun struct {
 	*replay
 	start    time.Time
+	refused  atomic.Int64
 	due      atomic.Int64 // requests scheduled so far, in an open loop
 	clients  []*client
 	failures failures
@@ -107,7 +110,7 @@ func (r *replay) run(ctx context.Context, stop <-chan struct{}) (*outcome, error
 	close(done)
 	watchers.Wait()
 
-	out := &outcome{bytes: run.bytes(), elapsed: elapsed, failures: &run.failures}
+	out := &outcome{bytes: run.bytes(), elapsed: elapsed, refused: int(run.refused.Load()), failures: &run.failures}
 	if stopped != nil {
 		out.bytes, out.elapsed = stopped.bytes, stopped.elapsed
 	} else if ctx.Err() != nil {
@@ -218,8 +221,13 @@ func (c *client) work(ctx context.Context) {
 		if c.stalled.Swap(false) {
 			err = fmt.Errorf("nothing received for %v: %w", c.run.timeout, err)
 		}
-		c.run.failures.add(err)
-		if _, whole := errors.AsType[*httpError](err); !whole {
+		answer, whole := errors.AsType[*httpError](err)
+		if whole && c.run.refusals && answer.refusal() {
+			c.run.refused.Add(1)
+		} else {
+			c.run.failures.add(err)
+		}
+		if !whole {
 			c.close()
 		}
 		if !sleep(ctx, retryAfter) {

@@ -1,0 +1,269 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+const (
+	// hitRate is how many fetches of a cached pack are begun each second: enough for a median, too few to be a load.
+	hitRate = 5
+	// hitClients are on how many connections.
+	hitClients = 8
+	// stormRound is how long the probes run at a time, at most, beside a load whose end nobody knows.
+	stormRound = 3 * time.Second
+)
+
+// stormOptions are the flags of `bench storm`.
+type stormOptions struct {
+	common
+	enough    int
+	ref       string
+	depth     int
+	serverPID int
+}
+
+// stormPhase is what was measured while a load ran, or none.
+type stormPhase struct {
+	Small     percentiles `json:"small_ms"`
+	Hit       percentiles `json:"hit_ms"`
+	Completed int         `json:"completed"` // clones
+	Refused   int         `json:"refused"`   // clones that got 429 or 503 with Retry-After
+	Failed    int         `json:"failed"`    // clones and probes that ended in any other way
+	Seconds   float64     `json:"seconds"`   // from the first clone's begin to the last one's end
+	PerSecond float64     `json:"per_second"`
+	PeakAnon  int64       `json:"peak_anon_bytes"` // of the server and all below it
+}
+
+// stormReport is what `bench storm --json` prints.
+type stormReport struct {
+	Alone   stormPhase `json:"alone"`
+	Enough  stormPhase `json:"enough"`
+	Storm   stormPhase `json:"storm"`
+	Clients int        `json:"clients"`
+	Few     int        `json:"few"`   // clients of the phase with just enough
+	Ratio   float64    `json:"ratio"` // of clones a second, storm to just enough
+	Hits    float64    `json:"hits"`  // p50 of hits, storm to alone
+}
+
+func stormCommand(env Env) *cobra.Command {
+	var o stormOptions
+	cmd := &cobra.Command{
+		Use:   "storm URL",
+		Short: "Measure a storm: hundreds of cold full clones at once, and what it does to everybody",
+		Long: `Three phases. Alone: a small request (ls-refs of one ref), 50 times a second whatever the server does, and a fetch that the cache has (a clone of depth
+--depth), 5 times a second. Enough: beside them as many full clones at the same time as keep the server busy (--enough), one after the other,
+for the duration. Storm: beside them CLIENTS full clones at once, one each.
+
+Each clone asks for the whole history of other tips, in this run and in earlier ones, so that no cache has its pack. It ends well, or is refused with 429 or
+503 and Retry-After; anything else is an error, and makes this command fail. Nobody tries again.
+
+With --server-pid the greatest anonymous memory of that process and all below it is shown, git's children included.
+
+The clones run in a child process at a lower priority (nice 5), the small requests at a higher one (nice -5) where that is permitted.`,
+		Example: `  packhorse bench storm http://127.0.0.1:8080/demo.git --clients 500 --server-pid 4711
+  packhorse bench storm http://127.0.0.1:8080/demo.git --clients 100 --enough 2 --duration 10s --json`,
+		Args: cobra.ExactArgs(1),
+	}
+	o.flags(cmd)
+	f := cmd.Flags()
+	f.Lookup("clients").DefValue, o.clients = "500", 500
+	f.IntVar(&o.enough, "enough", 2*runtime.NumCPU(), "clones at the same time that keep the server busy")
+	f.IntVar(&o.depth, "depth", 1, "depth of the clone that the cache has; 0: a full one")
+	f.StringVar(&o.ref, "ref", "", "the ref that the small request asks for (default: what HEAD points to)")
+	f.IntVar(&o.serverPID, "server-pid", 0, "measure the memory of this process and its descendants")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		t, err := parseTarget(args[0], o.insecure)
+		if err != nil {
+			return err
+		}
+		if err := o.check(); err != nil {
+			return err
+		}
+		if o.enough < 1 || o.depth < 0 {
+			return errors.New("--enough has to be at least 1, and --depth at least 0")
+		}
+		return interrupted(cmd.Context(), o.run(cmd.Context(), env, t, sibling(cmd, "load")))
+	}
+	return cmd
+}
+
+// storm is a run that was prepared.
+type storm struct {
+	*stormOptions
+	env   Env
+	small *probe
+	hit   *replay
+	job   loadJob
+	args  []string // of the child
+}
+
+func (o *stormOptions) run(ctx context.Context, env Env, t *target, childArgs []string) error {
+	s, err := o.prepare(ctx, env, t, childArgs)
+	if err != nil {
+		return err
+	}
+	defer s.small.close()
+	r := stormReport{Clients: o.clients, Few: o.enough}
+	for _, phase := range []struct {
+		name string
+		into *stormPhase
+		load *loadJob
+	}{
+		{"alone", &r.Alone, nil}, {"beside just enough clones", &r.Enough, s.clones(o.enough, o.duration)}, {"in the storm", &r.Storm, s.clones(o.clients, 0)},
+	} {
+		stop := progress(ctx, env.Stderr, func() string { return "measuring " + phase.name })
+		*phase.into, err = s.measure(ctx, phase.load)
+		stop()
+		if err != nil {
+			return err
+		}
+	}
+	if r.Enough.PerSecond > 0 {
+		r.Ratio = round(r.Storm.PerSecond/r.Enough.PerSecond, 3)
+	}
+	if r.Alone.Hit.P50 > 0 {
+		r.Hits = round(r.Storm.Hit.P50/r.Alone.Hit.P50, 2)
+	}
+	return s.report(t, &r)
+}
+
+// prepare makes the probes and the load.
+func (o *stormOptions) prepare(ctx context.Context, env Env, t *target, childArgs []string) (*storm, error) {
+	stop := progress(ctx, env.Stderr, func() string { return "preparing" })
+	defer stop()
+	n := neighbourOptions{common: o.common, cold: true, ref: o.ref}
+	small, job, err := n.prepare(ctx, env, t)
+	if err != nil {
+		return nil, err
+	}
+	o.ref = n.ref
+	job.Full = true
+	s := &storm{stormOptions: o, env: env, small: small, job: *job, args: childArgs}
+	if s.hit, _, err = prepareFetch(ctx, t, what{depth: o.depth}, o.timeout); err != nil {
+		small.close()
+		return nil, err
+	}
+	s.hit.clients, s.hit.rate, s.hit.timeout = hitClients, hitRate, o.timeout
+	return s, nil
+}
+
+// clones is a job for so many clients: for a duration, or for one clone each. Each has other shapes.
+func (s *storm) clones(clients int, duration time.Duration) *loadJob {
+	job := s.job
+	job.Clients, job.Duration = clients, duration
+	if duration == 0 {
+		job.Count = clients
+	}
+	job.Seed += uint64(clients)
+	return &job
+}
+
+// measure runs the probes until the load has ended; without one, for the duration.
+func (s *storm) measure(ctx context.Context, job *loadJob) (p stormPhase, err error) {
+	tree, err := watchTree(s.serverPID)
+	if err != nil {
+		return p, err
+	}
+	defer tree.stop()
+	ended := make(chan error, 1)
+	var result *loadResult
+	if job != nil {
+		load, err := startLoad(ctx, job, s.args)
+		if err != nil {
+			return p, err
+		}
+		defer load.kill()
+		go func() {
+			var err error
+			result, err = load.await()
+			ended <- err
+		}()
+	}
+	var small, hits samples
+	for began, running := time.Now(), true; running; {
+		one, hit, err := s.probe(ctx)
+		if err != nil {
+			return p, err
+		}
+		select {
+		case err := <-ended:
+			if err != nil {
+				return p, fmt.Errorf("the load process failed: %w", err)
+			}
+			running = false
+		default:
+			running = job != nil || time.Since(began) < s.duration
+		}
+		p.Failed += one.failures.count() + hit.failures.count()
+		one.failures.print(s.env.Stderr)
+		hit.failures.print(s.env.Stderr)
+		if running || job == nil || len(small) == 0 { // the load ended during the last round
+			small, hits = append(small, one.latency...), append(hits, hit.latency...)
+		}
+	}
+	p.Small, p.Hit = small.summarize(), hits.summarize()
+	if usage := tree.stop(); usage != nil {
+		p.PeakAnon = usage.anon
+	}
+	if result == nil {
+		return p, nil
+	}
+	for _, msg := range result.First {
+		fmt.Fprintf(s.env.Stderr, "error: clone: %s\n", msg)
+	}
+	if result.Exhausted {
+		fmt.Fprintf(s.env.Stderr, "note: the repository's refs gave no more new shapes: there were fewer clones\n")
+	}
+	p.Completed, p.Refused, p.Seconds = result.Requests, result.Refused, round(result.Elapsed.Seconds(), 2)
+	p.Failed += result.Errors
+	p.PerSecond = round(rate(float64(result.Requests), 1, result.Elapsed), 3)
+	return p, nil
+}
+
+// probe runs both probes for a round.
+func (s *storm) probe(ctx context.Context) (small, hit *outcome, err error) {
+	type answer struct {
+		out *outcome
+		err error
+	}
+	round := min(stormRound, s.duration)
+	hits := make(chan answer, 1)
+	go func() {
+		load := *s.hit
+		load.duration = round
+		out, err := load.run(ctx, nil)
+		hits <- answer{out, err}
+	}()
+	small, err = s.small.run(ctx, round)
+	h := <-hits
+	return small, h.out, errors.Join(err, h.err)
+}
+
+func (s *storm) report(t *target, r *stormReport) error {
+	var err error
+	if s.json {
+		err = writeJSON(s.env.Stdout, r)
+	} else {
+		fmt.Fprintf(s.env.Stdout, "%s\n%d full clones at once, each of a shape of its own; just enough: %d at the same time\n", t, r.Clients, r.Few)
+		fmt.Fprintf(s.env.Stdout, "  %-8s %22s %22s %10s %8s %8s %9s %10s\n", "", "small p50 / p99 ms", "hit p50 / p99 ms", "completed", "refused", "failed", "clones/s", "peak MB")
+		for _, row := range []struct {
+			name string
+			*stormPhase
+		}{{"alone", &r.Alone}, {"enough", &r.Enough}, {"storm", &r.Storm}} {
+			fmt.Fprintf(s.env.Stdout, "  %-8s %22s %22s %10d %8d %8d %9.2f %10.1f\n", row.name,
+				fmt.Sprintf("%.2f / %.2f", row.Small.P50, row.Small.P99), fmt.Sprintf("%.1f / %.1f", row.Hit.P50, row.Hit.P99),
+				row.Completed, row.Refused, row.Failed, row.PerSecond, float64(row.PeakAnon)/1e6)
+		}
+		_, err = fmt.Fprintf(s.env.Stdout, "  completed clones/s, storm to enough: %.2f; hits' p50, storm to alone: %.2f\n", r.Ratio, r.Hits)
+	}
+	if n := r.Alone.Failed + r.Enough.Failed + r.Storm.Failed; n > 0 {
+		err = errors.Join(err, fmt.Errorf("%d requests failed", n))
+	}
+	return err
+}

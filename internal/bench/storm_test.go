@@ -1,0 +1,65 @@
+package bench
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+)
+
+// TestStorm counts what is refused with Retry-After, and calls any other end an error.
+func TestStorm(t *testing.T) {
+	t.Parallel()
+	root, _ := history(t, 8)
+	behind, err := url.Parse(backend(t, root, false).URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name    string
+		status  int
+		advice  string
+		failing bool
+	}{
+		{"refused", http.StatusTooManyRequests, "1", false},
+		{"unavailable", http.StatusServiceUnavailable, "1", false},
+		{"without advice", http.StatusTooManyRequests, "", true},
+		{"broken", http.StatusInternalServerError, "1", true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var fulls atomic.Int64
+			proxy := httputil.NewSingleHostReverseProxy(behind)
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				body, _ := io.ReadAll(r.Body)
+				r.Body = io.NopCloser(bytes.NewReader(body))
+				full := bytes.Contains(body, []byte("command=fetch")) && !bytes.Contains(body, []byte("deepen "))
+				if full && fulls.Add(1)%2 == 0 {
+					if c.advice != "" {
+						w.Header().Set("Retry-After", c.advice)
+					}
+					http.Error(w, "come back later", c.status)
+					return
+				}
+				proxy.ServeHTTP(w, r)
+			}))
+			defer s.Close()
+			args := []string{"storm", s.URL + "/demo.git", "--clients", "3", "--enough", "1", "--duration", "100ms"}
+			if c.failing {
+				if _, errs, err := bench(t, t.Context(), args...); err == nil || !strings.Contains(errs, "come back later") {
+					t.Errorf("%v\n%s", err, errs)
+				}
+				return
+			}
+			got := benchJSON(t, "alone enough storm clients few ratio hits", args...)
+			storm := got["storm"].(map[string]any)
+			if number(t, storm, "completed") < 1 || number(t, storm, "refused") < 1 || number(t, storm, "failed") != 0 {
+				t.Error(got)
+			}
+		})
+	}
+}
