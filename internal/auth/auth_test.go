@@ -356,3 +356,16 @@ func TestOpenUntilThereIsAToken(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestHoldsToken(t *testing.T) {
+	t.Parallel()
+	token := newToken()
+	for text, want := range map[string]bool{
+		"": false, "phk_": false, token: true, "a/" + token + "/b": true, "phk_" + token: true, token[1:]: false, token[:48]: false,
+		token[:20] + token: true, strings.Repeat("phk_", 1000): false,
+	} {
+		if HoldsToken(text) != want {
+			t.Errorf("%.100s: %v", text, !want)
+		}
+	}
+}

@@ -47,6 +47,19 @@ func isToken(s string) bool {
 // hashToken is what is kept of a token.
 func hashToken(s string) [sha256.Size]byte { return sha256.Sum256([]byte(s)) }
 
+// HoldsToken tells whether there is a token in a text, whole and well formed.
+func HoldsToken(s string) bool {
+	for i := 0; ; i++ {
+		at := strings.Index(s[i:], tokenPrefix)
+		if at < 0 {
+			return false
+		}
+		if i += at; i+tokenLength <= len(s) && isToken(s[i:i+tokenLength]) {
+			return true
+		}
+	}
+}
+
 // Redact blots out tokens in what a client sent and a log is to show: people do paste them into the wrong place.
 func Redact(s string) string {
 	if !strings.Contains(s, tokenPrefix) {

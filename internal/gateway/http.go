@@ -151,6 +151,10 @@ func (e *exchange) repository(path string) bool {
 		e.refuse(http.StatusNotFound, "no such repository: "+err.Error())
 		return false
 	}
+	if auth.HoldsToken(path) { // it would be in the logs of nodes, too
+		e.refuse(http.StatusNotFound, "no such repository: there is a token in its path; revoke it, and give the new one as the password")
+		return false
+	}
 	e.repo = repo
 	return true
 }
