@@ -128,13 +128,10 @@ func (a *Auth) check(ctx context.Context, c credential, address string) (Identit
 // askWho asks the hook whom a credential proves.
 func (a *Auth) askWho(ctx context.Context, q question, user, address string) (Identity, error) {
 	q.Question, q.Client = identify, address
-	id, known, err := a.o.Hook.who(q)
-	if !known {
-		if err := a.lockout.locked(address, user); err != nil {
-			return Identity{}, err
-		}
-		id, err = a.o.Hook.askWho(ctx, q)
+	if err := a.lockout.locked(address, user); err != nil { // also where the answer is remembered: that would be a way to guess as well
+		return Identity{}, err
 	}
+	id, err := a.o.Hook.askWho(ctx, q)
 	switch {
 	case err == nil:
 		a.lockout.right(address, user)

@@ -16,6 +16,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
+var discard = slog.New(slog.DiscardHandler)
+
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // world is an Auth with a token file, a clock, and a log.

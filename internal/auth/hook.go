@@ -140,20 +140,9 @@ func (h *Hook) hash(q question) string {
 	return string(m.Sum(nil))
 }
 
-// who gives what is remembered of a credential.
-func (h *Hook) who(q question) (id Identity, known bool, err error) {
-	a := h.remembered(h.hash(q), 0)
-	if a == nil {
-		return id, false, nil
-	}
-	h.o.Metrics.question("remembered")
-	id, err = a.identity()
-	return id, true, err
-}
-
 // askWho asks whom a credential proves. Errors: Unauthenticated, Unavailable.
 func (h *Hook) askWho(ctx context.Context, q question) (Identity, error) {
-	a, err := h.ask(ctx, h.hash(q), q)
+	a, err := h.ask(ctx, q)
 	if err != nil {
 		return Identity{}, err
 	}
@@ -166,13 +155,7 @@ func (h *Hook) may(ctx context.Context, id Identity, repo git.RepoPath, op Opera
 	if !id.Anonymous() {
 		q.Identity = &known{id.Name, id.By}
 	}
-	hash := h.hash(q)
-	a := h.remembered(hash, 0)
-	if a != nil {
-		h.o.Metrics.question("remembered")
-		return a.Allow, nil
-	}
-	a, err := h.ask(ctx, hash, q)
+	a, err := h.ask(ctx, q)
 	if err != nil {
 		return false, err
 	}
@@ -241,8 +224,13 @@ func (h *Hook) remember(a *answer) {
 	}
 }
 
-// ask asks, once for all who ask the same at the same time.
-func (h *Hook) ask(ctx context.Context, hash string, q question) (*answer, error) {
+// ask gives the answer that is remembered, or asks, once for all who ask the same at the same time.
+func (h *Hook) ask(ctx context.Context, q question) (*answer, error) {
+	hash := h.hash(q)
+	if a := h.remembered(hash, 0); a != nil {
+		h.o.Metrics.question("remembered")
+		return a, nil
+	}
 	done := h.flight.DoChan(hash, func() (any, error) {
 		if !h.begin() {
 			h.o.Metrics.question("skipped")

@@ -1,0 +1,344 @@
+package auth
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+// application is a hook's other end. Its answer may be changed.
+type application struct {
+	*httptest.Server
+	mu     sync.Mutex
+	asked  []question
+	header []http.Header
+	answer func(w http.ResponseWriter, q question)
+}
+
+func newApplication(t *testing.T, answer func(w http.ResponseWriter, q question)) *application {
+	t.Helper()
+	a := &application{answer: answer}
+	a.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var q question
+		if err := json.NewDecoder(r.Body).Decode(&q); err != nil || r.Method != http.MethodPost {
+			t.Errorf("%s: %v", r.Method, err)
+		}
+		a.mu.Lock()
+		a.asked, a.header = append(a.asked, q), append(a.header, r.Header.Clone())
+		answer := a.answer
+		a.mu.Unlock()
+		answer(w, q)
+	}))
+	t.Cleanup(a.Close)
+	return a
+}
+
+func (a *application) questions() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.asked)
+}
+
+func (a *application) answers(answer func(w http.ResponseWriter, q question)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.answer = answer
+}
+
+// decides lets alice, whose password is "right", read what is not "none" and write "team/app".
+func decides(w http.ResponseWriter, q question) {
+	switch {
+	case q.Question == identify:
+		if q.Credential.User == "alice" && q.Credential.Secret == "right" {
+			io.WriteString(w, `{"allow": true, "identity": "alice"}`)
+			return
+		}
+	case q.Identity == nil:
+		fmt.Fprintf(w, `{"allow": %v}`, q.Repository == "pub" && q.Operation == "read")
+		return
+	case q.Identity.Name == "alice":
+		fmt.Fprintf(w, `{"allow": %v}`, q.Operation == "read" && q.Repository != "none" || q.Repository == "team/app")
+		return
+	}
+	io.WriteString(w, `{"allow": false}`)
+}
+
+func fails(w http.ResponseWriter, _ question) { w.WriteHeader(http.StatusInternalServerError) }
+
+func newHookWorld(t *testing.T, o Options, h HookOptions, answer func(w http.ResponseWriter, q question)) (*world, *application) {
+	t.Helper()
+	a := newApplication(t, answer)
+	w := &world{}
+	h.URL, h.Metrics, h.Log = a.URL, NewMetrics(), discard
+	if h.Timeout == 0 {
+		h.Timeout = time.Minute
+	}
+	if h.TTL == 0 {
+		h.TTL = time.Minute
+	}
+	if h.Size == 0 {
+		h.Size = 100
+	}
+	h.Now = func() time.Time { return w.clock }
+	o.Hook = NewHook(h)
+	*w = *newWorld(t, o)
+	w.Auth.o.Now = h.Now
+	w.lockout.now = h.Now
+	return w, a
+}
+
+func TestHook(t *testing.T) {
+	t.Parallel()
+	w, app := newHookWorld(t, Options{}, HookOptions{Secret: func() string { return "a-secret-of-the-hook" }}, decides)
+	ctx := context.Background()
+	for range 3 {
+		id, err := w.who(basic("alice", "right"))
+		if err != nil || id.Name != "alice" || id.By != ByHook || id.Address != "192.0.2.1" {
+			t.Fatalf("%+v, %v", id, err)
+		}
+		for repo, want := range map[string][2]string{"a": {"ok", "denied"}, "team/app": {"ok", "ok"}, "none": {"not_found", "not_found"}} {
+			for op, want := range want {
+				if err := w.May(ctx, id, repoPath(t, repo), Operation(op)); says(err) != want {
+					t.Errorf("%s %s: %v, want %s", Operation(op), repo, err, want)
+				}
+			}
+		}
+		for repo, want := range map[string]string{"pub": "ok", "a": "unauthenticated"} {
+			if err := w.May(ctx, Identity{Address: "192.0.2.7"}, repoPath(t, repo), Read); says(err) != want {
+				t.Errorf("anonymous on %s: %v, want %s", repo, err, want)
+			}
+		}
+		if err := w.May(ctx, Identity{}, repoPath(t, "pub"), Write); says(err) != "unauthenticated" {
+			t.Error(err)
+		}
+	}
+	// identify; read and write of each of the three; anonymous reading of pub, a and none.
+	if n := app.questions(); n != 1+6+3 {
+		t.Errorf("asked %d times: %+v", n, app.asked)
+	}
+	if q := app.asked[0]; q.Question != identify || q.Credential.Type != "basic" || q.Client != "192.0.2.1" || q.Repository != "" {
+		t.Errorf("%+v", q)
+	}
+	if h := app.header[0]; h.Get("Authorization") != "Bearer a-secret-of-the-hook" || h.Get("Content-Type") != "application/json" {
+		t.Errorf("%v", h)
+	}
+	// A wrong password is remembered as well, for a shorter time.
+	before := app.questions()
+	for range 3 {
+		if _, err := w.from("198.51.100.1", basic("alice", "wrong")); !fault.Is(err, fault.Unauthenticated) {
+			t.Fatal(err)
+		}
+	}
+	w.clock = w.clock.Add(refusedFor)
+	w.from("198.51.100.1", basic("alice", "wrong"))
+	w.who(basic("alice", "right"))
+	if n := app.questions() - before; n != 2 {
+		t.Errorf("asked %d times about wrong passwords, want 2", n)
+	}
+	w.clock = w.clock.Add(time.Minute)
+	w.who(basic("alice", "right"))
+	if n := app.questions() - before; n != 3 {
+		t.Errorf("an answer holds for longer than it should: %d", n)
+	}
+	// Tokens of ours, and what looks like one, are not for the hook.
+	token := w.token("ci", Write)
+	before = app.questions()
+	if id, err := w.who(basic("x", token)); err != nil || id.Name != "ci" {
+		t.Errorf("%+v, %v", id, err)
+	}
+	w.who(basic("x", newToken()))
+	w.who(basic("x", token[:30]))
+	if n := app.questions() - before; n != 0 {
+		t.Errorf("the hook was told a token %d times", n)
+	}
+	for hash := range w.o.Hook.answers {
+		if strings.Contains(hash, "right") || strings.Contains(hash, "alice") || len(hash) != 32 {
+			t.Errorf("%q is what an answer is remembered by", hash)
+		}
+	}
+}
+
+// TestHookAndRules: where a rule is for a caller and a repository, the hook is not asked; a credential may be for less than its identity.
+func TestHookAndRules(t *testing.T) {
+	t.Parallel()
+	w, app := newHookWorld(t, Options{Rules: rules(t, "alice team/** none", "anonymous pub/** read")}, HookOptions{}, func(w http.ResponseWriter, q question) {
+		if q.Question == identify {
+			io.WriteString(w, `{"allow": true, "identity": "alice", "scope": "read", "repositories": ["team/**", "a/*"]}`)
+			return
+		}
+		io.WriteString(w, `{"allow": true}`)
+	})
+	id, err := w.who("Bearer whatever")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for repo, want := range map[string][2]string{"team/app": {"ok", "denied"}, "a/b": {"ok", "denied"}, "b": {"ok", "denied"}, "pub/x": {"ok", "denied"}} {
+		for op, want := range want {
+			if err := w.May(context.Background(), id, repoPath(t, repo), Operation(op)); says(err) != want {
+				t.Errorf("%s %s: %v, want %s", Operation(op), repo, err, want)
+			}
+		}
+	}
+	for _, q := range app.asked {
+		if q.Repository == "pub/x" || q.Identity != nil && q.Repository != "a/b" {
+			t.Errorf("asked in vain: %+v, %+v", q, q.Identity)
+		}
+	}
+}
+
+// TestHookAnswers: what is no answer is a failure, and lets nobody in.
+func TestHookAnswers(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]func(w http.ResponseWriter, q question){
+		"status":       fails,
+		"no content":   func(w http.ResponseWriter, _ question) { w.WriteHeader(http.StatusNoContent) },
+		"redirect":     func(w http.ResponseWriter, _ question) { w.Header().Set("Location", "/"); w.WriteHeader(302) },
+		"empty":        func(http.ResponseWriter, question) {},
+		"text":         func(w http.ResponseWriter, _ question) { io.WriteString(w, "yes") },
+		"allow a text": func(w http.ResponseWriter, _ question) { io.WriteString(w, `{"allow": "true", "identity": "alice"}`) },
+		"no identity":  func(w http.ResponseWriter, _ question) { io.WriteString(w, `{"allow": true}`) },
+		"bad identity": func(w http.ResponseWriter, _ question) { io.WriteString(w, `{"allow": true, "identity": "a\r\nX: y"}`) },
+		"option":       func(w http.ResponseWriter, _ question) { io.WriteString(w, `{"allow": true, "identity": "--x"}`) },
+		"bad scope": func(w http.ResponseWriter, _ question) {
+			io.WriteString(w, `{"allow": true, "identity": "a", "scope": "all"}`)
+		},
+		"bad pattern": func(w http.ResponseWriter, _ question) {
+			io.WriteString(w, `{"allow": true, "identity": "a", "repositories": ["/"]}`)
+		},
+		"too much": func(w http.ResponseWriter, _ question) {
+			io.WriteString(w, `{"allow": true, "identity": "alice"`)
+			io.Copy(w, strings.NewReader(strings.Repeat(" ", 10<<20)))
+			io.WriteString(w, `}`)
+		},
+		"cut off": func(w http.ResponseWriter, _ question) {
+			w.Header().Set("Content-Length", "100")
+			io.WriteString(w, `{"allow": true, "identity": "alice"}`)
+		},
+	} {
+		w, app := newHookWorld(t, Options{}, HookOptions{}, answer)
+		id, err := w.who(basic("alice", "right"))
+		if !fault.Is(err, fault.Unavailable) || !id.Anonymous() || fault.RetryAfter(err) <= 0 || strings.Contains(fault.Message(err), app.URL) {
+			t.Errorf("%s: %+v, %v", name, id, err)
+		}
+		if app.questions() != 1 {
+			t.Errorf("%s: asked %d times", name, app.questions())
+		}
+	}
+}
+
+// TestHookRests: after several failures it is left alone, and then tried by one; answers of before may hold meanwhile.
+func TestHookRests(t *testing.T) {
+	t.Parallel()
+	for _, stale := range []bool{false, true} {
+		w, app := newHookWorld(t, Options{}, HookOptions{Stale: stale}, decides)
+		if _, err := w.who(basic("alice", "right")); err != nil {
+			t.Fatal(err)
+		}
+		w.clock = w.clock.Add(2 * time.Minute) // no longer than an hour
+		app.answers(fails)
+		for range 3 * failuresToRest {
+			id, err := w.who(basic("alice", "right"))
+			if stale != (err == nil && id.Name == "alice") || !stale && !fault.Is(err, fault.Unavailable) {
+				t.Errorf("stale %v: %+v, %v", stale, id, err)
+			}
+		}
+		if n := app.questions(); n != 1+failuresToRest {
+			t.Errorf("asked %d times while it failed, want %d", n-1, failuresToRest)
+		}
+		w.clock = w.clock.Add(restAfterFailed)
+		w.who(basic("alice", "right"))
+		if n := app.questions(); n != 2+failuresToRest {
+			t.Errorf("asked %d times after it rested, want once", n-1-failuresToRest)
+		}
+		app.answers(decides)
+		w.clock = w.clock.Add(restAfterFailed)
+		for range 2 {
+			if id, err := w.who(basic("alice", "right")); err != nil || id.Name != "alice" {
+				t.Errorf("%+v, %v", id, err)
+			}
+		}
+		if n := app.questions(); n != 3+failuresToRest {
+			t.Errorf("asked %d times in all", n)
+		}
+		w.clock = w.clock.Add(time.Minute + maxStale)
+		app.answers(fails)
+		if _, err := w.who(basic("alice", "right")); !fault.Is(err, fault.Unavailable) {
+			t.Errorf("an answer holds for longer than an hour: %v", err)
+		}
+	}
+}
+
+// TestHookIsAskedOnce: equal questions at the same time are one; whoever goes away does not end it for others.
+func TestHookIsAskedOnce(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	w, app := newHookWorld(t, Options{}, HookOptions{}, func(w http.ResponseWriter, q question) { <-release; decides(w, q) })
+	var waiting, all sync.WaitGroup
+	var good atomic.Int32
+	gone, goAway := context.WithCancel(context.Background())
+	for i := range 50 {
+		waiting.Add(1)
+		all.Go(func() {
+			r := (&http.Request{RemoteAddr: "192.0.2.1:1", Header: http.Header{"Authorization": {basic("alice", "right")}}})
+			if i == 0 {
+				r = r.WithContext(gone)
+			}
+			waiting.Done()
+			_, err := w.HTTP(r)
+			if err == nil {
+				good.Add(1)
+			} else if i != 0 || !errors.Is(err, context.Canceled) {
+				t.Errorf("%d: %v", i, err)
+			}
+		})
+	}
+	waiting.Wait()
+	for app.questions() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	goAway()
+	close(release)
+	all.Wait()
+	if n := app.questions(); n != 1 || good.Load() < 49 {
+		t.Errorf("asked %d times, %d were let in", n, good.Load())
+	}
+}
+
+// TestHookThatHangs: nobody waits longer than the time limit.
+func TestHookThatHangs(t *testing.T) {
+	t.Parallel()
+	hang := make(chan struct{})
+	w, _ := newHookWorld(t, Options{}, HookOptions{Timeout: 50 * time.Millisecond}, func(http.ResponseWriter, question) { <-hang })
+	t.Cleanup(func() { close(hang) })
+	if _, err := w.who(basic("alice", "right")); !fault.Is(err, fault.Unavailable) {
+		t.Error(err)
+	}
+	if err := w.May(context.Background(), Identity{}, repoPath(t, "a"), Read); !fault.Is(err, fault.Unavailable) {
+		t.Error(err)
+	}
+}
+
+func TestHookForgets(t *testing.T) {
+	t.Parallel()
+	w, app := newHookWorld(t, Options{}, HookOptions{Size: 10, PerAddress: true}, decides)
+	for i := range 100 {
+		w.from(fmt.Sprintf("192.0.2.%d", i), basic("alice", "right"))
+	}
+	if n := len(w.o.Hook.answers); n != 10 || w.o.Hook.recent.Len() != 10 {
+		t.Errorf("%d answers are remembered", n)
+	}
+	if app.questions() != 100 {
+		t.Errorf("an answer for one address was taken for another: %d", app.questions())
+	}
+}

@@ -1,0 +1,134 @@
+package auth
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+// TestLockout: wrong tokens are answered later and later, and nobody with a right one is held up.
+func TestLockoutOfTokens(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Options{Guesses: 3})
+	token := w.token("ci", Read)
+	wrong := func(address string) error {
+		_, err := w.from(address, "Bearer "+newToken())
+		return err
+	}
+	for i := range 3 {
+		if err := wrong("192.0.2.1"); !fault.Is(err, fault.Unauthenticated) {
+			t.Fatalf("%d: %v", i, err)
+		}
+	}
+	for i, want := 0, firstLock; i < 10; i++ {
+		err := wrong("192.0.2.1")
+		if !fault.Is(err, fault.Exhausted) || fault.RetryAfter(err) != want {
+			t.Fatalf("%d: %v after %v, want %v", i, err, fault.RetryAfter(err), want)
+		}
+		if _, err := w.from("192.0.2.1", "Bearer "+token); err != nil {
+			t.Fatalf("%d: a right token from there: %v", i, err)
+		}
+		if err := wrong("192.0.2.2"); i == 0 && !fault.Is(err, fault.Unauthenticated) {
+			t.Fatalf("%d: from elsewhere: %v", i, err)
+		}
+		w.clock = w.clock.Add(want)
+		if err := wrong("192.0.2.1"); !fault.Is(err, fault.Unauthenticated) {
+			t.Fatalf("%d: once it is over: %v", i, err)
+		}
+		want = min(2*want, longestLock)
+	}
+	w.clock = w.clock.Add(forgetWrong)
+	if err := wrong("192.0.2.1"); !fault.Is(err, fault.Unauthenticated) {
+		t.Error(err)
+	}
+	if err := wrong("192.0.2.1"); !fault.Is(err, fault.Unauthenticated) {
+		t.Errorf("what was long ago counts: %v", err)
+	}
+	// Whoever has a /64 has all addresses in it.
+	for i := range 3 {
+		wrong(fmt.Sprintf("2001:db8::%x", i))
+	}
+	if err := wrong("2001:db8::ffff"); !fault.Is(err, fault.Exhausted) {
+		t.Error(err)
+	}
+	if err := wrong("2001:db8:0:1::1"); !fault.Is(err, fault.Unauthenticated) {
+		t.Error(err)
+	}
+}
+
+// TestLockoutOfPasswords: guessing one user's password is slow from anywhere, and does not lock that user out from where they were before.
+func TestLockoutOfPasswords(t *testing.T) {
+	t.Parallel()
+	w, app := newHookWorld(t, Options{Guesses: 5}, HookOptions{TTL: time.Second}, decides)
+	login := func(address, password string) error {
+		_, err := w.from(address, basic("alice", password))
+		w.clock = w.clock.Add(time.Millisecond)
+		return err
+	}
+	if err := login("198.51.100.1", "right"); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 100 { // from everywhere
+		err := login(fmt.Sprintf("192.0.2.%d", i), fmt.Sprintf("guess %d", i))
+		if i < 5 && !fault.Is(err, fault.Unauthenticated) || i >= 5 && !fault.Is(err, fault.Exhausted) {
+			t.Fatalf("%d: %v", i, err)
+		}
+	}
+	if n := app.questions(); n != 1+5 {
+		t.Errorf("the hook was asked %d times", n)
+	}
+	if err := login("203.0.113.9", "right"); !fault.Is(err, fault.Exhausted) {
+		t.Errorf("a new address goes on guessing: %v", err)
+	}
+	w.clock = w.clock.Add(2 * time.Second)
+	for i := range 100 { // from behind the same address, at other names
+		w.from("198.51.100.1", basic("bob", fmt.Sprintf("guess %d", i)))
+	}
+	if err := login("198.51.100.1", "right"); err != nil {
+		t.Errorf("alice is locked out by others: %v", err)
+	}
+	// Being right once is no licence to guess.
+	w.clock = w.clock.Add(2 * time.Second)
+	for i := range 6 {
+		err := login("198.51.100.1", fmt.Sprintf("another guess %d", i))
+		if i < 5 && !fault.Is(err, fault.Unauthenticated) || i >= 5 && !fault.Is(err, fault.Exhausted) {
+			t.Fatalf("%d: %v", i, err)
+		}
+	}
+}
+
+func TestLockoutIsBounded(t *testing.T) {
+	t.Parallel()
+	clock := time.Now()
+	l := newLockout(1, func() time.Time { return clock })
+	wrong := fault.New(fault.Unauthenticated, "wrong")
+	for i := range maxGuessers + 1000 {
+		l.wrong(fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255), "", wrong)
+	}
+	if len(l.counts) != maxGuessers || l.oldest.Len() != maxGuessers {
+		t.Errorf("%d are counted", len(l.counts))
+	}
+	off := newLockout(0, func() time.Time { return clock })
+	for range 100 {
+		if err := off.wrong("a", "b", wrong); err != wrong || off.locked("a", "b") != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(off.counts) != 0 {
+		t.Error("it counts")
+	}
+}
+
+// TestWrongHeadersCount: what is no credential at all is a guess as well.
+func TestWrongHeadersCount(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Options{Guesses: 2})
+	for i, want := range []fault.Kind{fault.Unauthenticated, fault.Unauthenticated, fault.Exhausted} {
+		if _, err := w.HTTP(&http.Request{RemoteAddr: "192.0.2.1:1", Header: http.Header{"Authorization": {"Basic x"}}}); !fault.Is(err, want) {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+}
