@@ -87,7 +87,7 @@ type offered struct {
 	Type   string `json:"type"`             // "basic", "bearer" or "key"
 	User   string `json:"user,omitempty"`   // of basic and key: as the caller says
 	Secret string `json:"secret,omitempty"` // of basic and bearer
-	Key    string `json:"key,omitempty"`    // of key, which the caller has proved to have: as in an authorized_keys file
+	Key    string `json:"key,omitempty"`    // of key, which is offered, and proved after the answer: as in an authorized_keys file
 }
 
 type known struct {

@@ -28,10 +28,7 @@ func (a *Auth) Key(ctx context.Context, login string, key ssh.PublicKey, from ne
 	q := question{Question: identify, Client: from.String(), Credential: &offered{
 		Type: "key", User: login, Key: strings.TrimSuffix(string(ssh.MarshalAuthorizedKey(key)), "\n"),
 	}}
-	id, known, err := a.o.Hook.who(q)
-	if !known {
-		id, err = a.o.Hook.askWho(ctx, q)
-	}
+	id, err := a.o.Hook.askWho(ctx, q)
 	if err == nil {
 		id.Address = from.String()
 		id.Credential = ssh.FingerprintSHA256(key)
