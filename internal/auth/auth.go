@@ -20,9 +20,10 @@ type Options struct {
 	Tokens TokenFile
 	Rules  []Rule
 	Hook   *Hook // nil: none
-	// OpenRead lets everybody read what no rule is about; OpenUntilKnown does so as long as no caller can be known: without tokens, rules and hook.
+	// OpenRead lets everybody read what no rule is about; OpenUntilKnown does so as long as no caller can be known: without tokens, rules, SSH keys and hook.
 	OpenRead, OpenUntilKnown bool
-	Guesses                  int // wrong credentials before answers come later and later; 0: no end of them
+	Keys                     bool // callers are known by SSH keys, too
+	Guesses                  int  // wrong credentials before answers come later and later; 0: no end of them
 	Metrics                  *Metrics
 	Log                      *slog.Logger
 	Now                      func() time.Time // nil: time.Now
@@ -84,10 +85,10 @@ func (a *Auth) SetRules(rules []Rule) {
 	a.rules.Store(&rules)
 }
 
-// Configured tells whether callers can be told from one another: there are rules, a hook, or tokens. Where it is false, and nowhere else,
+// Configured tells whether callers can be told from one another: there are rules, a hook, SSH keys, or tokens. Where it is false, and nowhere else,
 // everybody may read everything.
 func (a *Auth) Configured() bool {
-	return len(*a.rules.Load()) > 0 || a.o.Hook != nil || a.tokens.some()
+	return len(*a.rules.Load()) > 0 || a.o.Hook != nil || a.o.Keys || a.tokens.some()
 }
 
 // HTTP tells who sends a request, from its Authorization header; without one the caller is anonymous. The user name of Basic does not count

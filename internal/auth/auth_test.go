@@ -371,3 +371,11 @@ func TestHoldsToken(t *testing.T) {
 		}
 	}
 }
+
+func TestKeysAreCallersToo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Options{OpenUntilKnown: true, Keys: true})
+	if err := w.May(context.Background(), Identity{}, repoPath(t, "a"), Read); !fault.Is(err, fault.Unauthenticated) || !w.Configured() {
+		t.Error(err)
+	}
+}

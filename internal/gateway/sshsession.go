@@ -224,7 +224,7 @@ func (s *sshSession) advertise(session protocol.Session) bool {
 	}
 	defer c.reply.seat.Leave()
 	c.reply.seat.Stay()
-	session.Caller = string(c.caller())
+	session.Caller, session.Reachable = string(c.caller()), c.reachable
 	c.push = session.Service == protocol.ReceivePack
 	c.relay(c.reply, func(n Node) (protocol.Outcome, error) { return n.Advertise(c.ctx, c.repo, session, c.reply) })
 	return c.finish()
@@ -280,7 +280,7 @@ func (s *sshSession) request(session protocol.Session, own io.Reader) bool {
 		return false
 	}
 	defer c.reply.seat.Leave()
-	session.Caller = string(c.caller())
+	session.Caller, session.Reachable = string(c.caller()), c.reachable
 	c.relay(c.reply, func(n Node) (protocol.Outcome, error) { return n.UploadPack(c.ctx, c.repo, session, body, c.reply) })
 	c.op = opOf(c.outcome.Command)
 	return c.finish()
@@ -299,7 +299,7 @@ func (s *sshSession) receivePack(session protocol.Session) int {
 	}
 	defer c.reply.seat.Leave()
 	pusher := protocol.Pusher{Name: c.id.Name, Address: s.address.String()}
-	session.Caller = string(c.caller())
+	session.Caller, session.Reachable = string(c.caller()), c.reachable
 	c.push = true
 	c.relay(c.reply, func(n Node) (protocol.Outcome, error) {
 		return n.ReceivePack(c.ctx, c.repo, session, pusher, body, c.reply)

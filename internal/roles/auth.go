@@ -79,7 +79,7 @@ func newAuth(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*auth.Aut
 	}
 	o := auth.Options{
 		Tokens: auth.NewTokenFile(cfg.Auth.Tokens), Rules: rules, OpenRead: cfg.HTTP.PublicRead, OpenUntilKnown: isLoopback(host),
-		Guesses: cfg.Auth.Guesses, Metrics: metrics, Log: log,
+		Keys: cfg.SSH.Address != "" && cfg.SSH.knowsKeys(), Guesses: cfg.Auth.Guesses, Metrics: metrics, Log: log,
 	}
 	if h := cfg.Auth.Hook; h.URL != "" {
 		hook := auth.HookOptions{
