@@ -38,6 +38,12 @@ type world struct {
 	mu   sync.Mutex
 	done []Update // as Changed was told
 	errs []error  // of Serve
+
+	begun             []*Push // as a Recorder was told
+	ended             [][]Update
+	refuse, refuseEnd error
+	recorder          func(end bool)
+	onWrite           func(p []byte)
 }
 
 // newWorld makes an empty repository that takes pushes; init goes to git init.
@@ -126,7 +132,7 @@ var tester = protocol.Pusher{Name: "tester", Address: "192.0.2.1"}
 
 // serve is as much of the smart HTTP protocol as a push needs.
 func (w *world) serve(rw http.ResponseWriter, r *http.Request) {
-	out := &recorder{w: rw}
+	out := &recorder{w: rw, onWrite: w.onWrite}
 	version := protocol.ParseVersion(r.Header.Get("Git-Protocol"))
 	session := protocol.Session{Service: protocol.ReceivePack, Version: version, Stateless: true}
 	var err error
