@@ -26,6 +26,7 @@ type Options struct {
 	Agent  string          // how the server names itself
 
 	MaxSize     int64 // bytes of a pack; 0: no limit. A repository's own lower limit holds.
+	MaxMemory   int64 // bytes that git may ask for in one piece, as for an object made of deltas; 0: no limit
 	MaxCommands int   // refs that one push may change; 0: 100,000
 	MaxOptions  int   // push options; 0: none may be sent
 	SessionID   bool  // where a repository says nothing: whether sessions have IDs

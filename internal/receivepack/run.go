@@ -115,7 +115,7 @@ func (p *pushing) run(ctx context.Context, request io.Reader, stateless bool) (p
 	defer hooks.close()
 	f := newFeed(request)
 	child, err := p.options.Runner.Start(ctx, process.Command{
-		Class: ClassReceive, Subcommand: "receive-pack", Args: p.arguments(hooks.scripts), Env: p.env, Stdin: f.out,
+		Class: ClassReceive, Subcommand: "receive-pack", Args: p.arguments(hooks.scripts), Env: p.environment(), Stdin: f.out,
 		Files: slices.Concat(hooks.files, e.files()), Grace: grace, Caller: p.caller,
 	})
 	hooks.started()
@@ -221,6 +221,14 @@ func (p *pushing) arguments(hooks string) []string {
 		set("receive.denyCurrentBranch", "refuse")
 	}
 	return append(args, "receive-pack", "--stateless-rpc", p.target.Dir)
+}
+
+// environment is added to what every command has. A pack of some KB can claim objects of many GB: git gives up where it would ask for more.
+func (p *pushing) environment() []string {
+	if p.options.MaxMemory == 0 {
+		return p.env
+	}
+	return append(slices.Clone(p.env), "GIT_ALLOC_LIMIT="+strconv.FormatInt(p.options.MaxMemory, 10))
 }
 
 func (p *pushing) maxSize() int64 {

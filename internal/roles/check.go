@@ -107,6 +107,7 @@ func (c *Config) checkNumbers(bad func(format string, args ...any)) {
 		{"http.max_header", c.HTTP.MaxHeader, 4 << 10},
 		{"http.max_body", c.HTTP.MaxBody, 64 << 10},
 		{"push.max_size", c.Push.MaxSize, 0},
+		{"push.max_memory", c.Push.MaxMemory, 0},
 		{"lanes.request_bytes", c.Lanes.RequestBytes, 1 << 20},
 		{"cache.max_bytes", c.Cache.MaxBytes, 0},
 		{"cache.min_free", c.Cache.MinFree, 0},

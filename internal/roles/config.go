@@ -415,6 +415,10 @@ type PushConfig struct {
 	// The most bytes of a push's pack. 0 means without a limit. A repository's own receive.maxInputSize holds if it is less.
 	MaxSize Size `toml:"max_size"`
 
+	// The most bytes that git may ask for in one piece while it takes a push. 0 means without a limit. Objects that are stored as deltas, or are no blobs,
+	// cannot be larger; what a few KB claim to be many GB is refused.
+	MaxMemory Size `toml:"max_memory"`
+
 	// The most refs that one push may change.
 	MaxCommands int `toml:"max_commands"`
 
@@ -571,6 +575,7 @@ func DefaultConfig() Config {
 		Push: PushConfig{
 			Enabled:     true,
 			MaxSize:     4 << 30,
+			MaxMemory:   1 << 30,
 			MaxCommands: 100_000,
 			MaxOptions:  100,
 			Queue:       256,

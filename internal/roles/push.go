@@ -28,7 +28,7 @@ func newPushes(cfg Config, log *slog.Logger, reg prometheus.Registerer, runner *
 	metrics := receivepack.NewMetrics()
 	register(reg, metrics)
 	return receivepack.New(receivepack.Options{
-		Runner: runner, Agent: "packhorse/" + version, MaxSize: int64(cfg.Push.MaxSize), MaxCommands: cfg.Push.MaxCommands,
+		Runner: runner, Agent: "packhorse/" + version, MaxSize: int64(cfg.Push.MaxSize), MaxMemory: int64(cfg.Push.MaxMemory), MaxCommands: cfg.Push.MaxCommands,
 		MaxOptions: cfg.Push.MaxOptions, SessionID: cfg.Fetch.SessionID, Hooks: cfg.Push.HooksDir, HookTime: cfg.Push.HookTimeLimit.Duration,
 		Scripts: filepath.Join(cfg.State, "hooks"), Journal: filepath.Join(cfg.State, "pushes"), Metrics: metrics, Log: log,
 	})
