@@ -249,6 +249,11 @@ func newLanes(cfg Config, reg prometheus.Registerer) lanes {
 		admit.NewBudget("requests", int64(cfg.Lanes.RequestBytes)), nil,
 	}
 	l.metrics = admit.NewMetrics(l.Lanes)
+	if cfg.Auth.knowsCallers() || cfg.SSH.Address != "" && cfg.SSH.knowsKeys() {
+		for _, lane := range l.All() {
+			lane.Anonymous(cfg.Lanes.Anonymous)
+		}
+	}
 	l.Small.OnServed(l.pump.Small)
 	register(reg, l.pump, l.memory, l.metrics)
 	return l

@@ -9,9 +9,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
+	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/control"
 	"github.com/packhorse-git/packhorse/internal/credential"
+	"github.com/packhorse-git/packhorse/internal/packsource"
+	"github.com/packhorse-git/packhorse/internal/receivepack"
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
 )
 
@@ -47,6 +50,15 @@ func newNodeServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, lane
 			closeCache = cache.Close
 		}
 		return closeBelow(closeCache, runner.Close, closePatience, closeLimit)
+	}
+	if cfg.Lanes.Adaptive {
+		pressure := admit.NewPressure(runner.Queue(packsource.ClassPack), runner.Queue(receivepack.ClassReceive))
+		register(reg, pressure)
+		below := closeSource
+		closeSource = func() error {
+			pressure.Close()
+			return below()
+		}
 	}
 	node, err := newNode(cfg, log, reg, source, runner, version)
 	if err != nil {

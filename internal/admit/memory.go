@@ -1,0 +1,109 @@
+package admit
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strconv"
+)
+
+// When the machine is short of memory: tasks waited for it for so many percent of the last ten seconds; so much of what the control group
+// may have is used, files that can be dropped not counted; so little is left on the machine.
+const (
+	mostStalled = 10 // percent
+	mostUsed    = 0.9
+	leastLeft   = 0.05
+)
+
+// memory reads what Linux tells. What is not there tells nothing.
+type memory struct {
+	root string
+	// Files of the control group that the process is in; "" for none.
+	used, limit, stat, pressure string
+	inactive                    string // name of a line of stat
+}
+
+// newMemory finds the files below a root, which is "/" but for tests.
+func newMemory(root string) *memory {
+	m := &memory{root: root, pressure: filepath.Join(root, "proc/pressure/memory")}
+	text, _ := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
+	for line := range bytes.Lines(text) {
+		parts := bytes.SplitN(bytes.TrimSpace(line), []byte(":"), 3)
+		if len(parts) < 3 {
+			continue
+		}
+		group := string(parts[2])
+		switch string(parts[1]) {
+		case "": // version 2
+			dir := filepath.Join(root, "sys/fs/cgroup", group)
+			if _, err := os.Stat(filepath.Join(dir, "memory.max")); err != nil {
+				continue // the memory controller is in version 1
+			}
+			m.used, m.limit, m.stat = filepath.Join(dir, "memory.current"), filepath.Join(dir, "memory.max"), filepath.Join(dir, "memory.stat")
+			m.inactive = "inactive_file"
+			if _, err := os.Stat(filepath.Join(dir, "memory.pressure")); err == nil {
+				m.pressure = filepath.Join(dir, "memory.pressure")
+			}
+		case "memory":
+			dir := filepath.Join(root, "sys/fs/cgroup/memory", group)
+			m.used, m.limit = filepath.Join(dir, "memory.usage_in_bytes"), filepath.Join(dir, "memory.limit_in_bytes")
+			m.stat, m.inactive = filepath.Join(dir, "memory.stat"), "total_inactive_file"
+		}
+	}
+	return m
+}
+
+// short tells whether memory is short now.
+func (m *memory) short() bool { return m.stalled() || m.full() || m.machineFull() }
+
+// stalled looks at the kernel's pressure stall information (Documentation/accounting/psi.rst).
+func (m *memory) stalled() bool {
+	text, _ := os.ReadFile(m.pressure)
+	_, text, _ = bytes.Cut(text, []byte("some avg10="))
+	number, _, _ := bytes.Cut(text, []byte(" "))
+	percent, err := strconv.ParseFloat(string(number), 64)
+	return err == nil && percent > mostStalled
+}
+
+func (m *memory) full() bool {
+	used, ok1 := number(m.used)
+	limit, ok2 := number(m.limit) // "max": none
+	if !ok1 || !ok2 || limit <= 0 {
+		return false
+	}
+	dropped, _ := line(m.stat, m.inactive)
+	return float64(used-dropped) > mostUsed*float64(limit)
+}
+
+func (m *memory) machineFull() bool {
+	file := filepath.Join(m.root, "proc/meminfo")
+	total, ok1 := line(file, "MemTotal:")
+	left, ok2 := line(file, "MemAvailable:")
+	return ok1 && ok2 && float64(left) < leastLeft*float64(total)
+}
+
+// number reads a file that holds one.
+func number(path string) (int64, bool) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(string(bytes.TrimSpace(text)), 10, 64)
+	return n, err == nil
+}
+
+// line reads the number behind a name at the beginning of a line.
+func line(path, name string) (int64, bool) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0, false
+	}
+	for one := range bytes.Lines(text) {
+		fields := bytes.Fields(one)
+		if len(fields) >= 2 && string(fields[0]) == name {
+			n, err := strconv.ParseInt(string(fields[1]), 10, 64)
+			return n, err == nil
+		}
+	}
+	return 0, false
+}

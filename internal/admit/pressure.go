@@ -1,0 +1,150 @@
+package admit
+
+import (
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/packhorse-git/packhorse/internal/balance"
+)
+
+// Pressure narrows slots while the machine is short of CPU or memory, and widens them again: by a factor down, in steps up, never below one.
+//
+// What it looks at is the machine, not how long work took: one pack takes a thousand times as long as another, so latencies of packs, by which
+// adaptive limiters usually go, say nothing here. Short of CPU means late: a sleeping goroutine is woken late, as a small request would be. The
+// kernel's own figure (/proc/pressure/cpu) is no help: git's processes, which are to give way, wait for each other as soon as all CPUs are used, as
+// they should be. Safe for concurrent use.
+type Pressure struct {
+	queues []*balance.Slots
+	signs  []sign
+	stop   chan struct{}
+	done   sync.WaitGroup
+}
+
+// sign is one way in which the machine shows that it is short of something.
+type sign struct {
+	name    string
+	seconds *atomic.Int64 // in which it did
+	look    func() bool   // for the last second; called by one goroutine
+}
+
+const (
+	pressureStep = time.Second
+	narrowBy     = 0.7
+	widenBy      = 0.1
+	// lateStep is how often the time is looked at, and late by how much a look may come late, while anybody has a slot. The machine is short of CPU
+	// if more than lateMost of a second's looks were later.
+	lateStep = 20 * time.Millisecond
+	late     = 10 * time.Millisecond
+	lateMost = 2
+)
+
+// NewPressure watches over the slots until it is closed.
+func NewPressure(queues ...*balance.Slots) *Pressure {
+	p := &Pressure{queues: queues, stop: make(chan struct{})}
+	lateness := &lateness{busy: p.busy, stop: p.stop}
+	p.done.Go(lateness.run)
+	p.begin([]sign{{name: "cpu", look: lateness.look}, {name: "memory", look: newMemory("/").short}})
+	return p
+}
+
+func (p *Pressure) begin(signs []sign) {
+	for _, s := range signs {
+		s.seconds = new(atomic.Int64)
+		p.signs = append(p.signs, s)
+	}
+	p.done.Go(p.run)
+}
+
+// Close ends it. The slots stay as they are.
+func (p *Pressure) Close() {
+	close(p.stop)
+	p.done.Wait()
+}
+
+// busy tells whether anybody has a slot: only then there is something to narrow.
+func (p *Pressure) busy() bool {
+	return slices.ContainsFunc(p.queues, func(s *balance.Slots) bool { return s.InUse() > 0 })
+}
+
+func (p *Pressure) run() {
+	tick := time.NewTicker(pressureStep)
+	defer tick.Stop()
+	part := 1.0 // of the slots that may be used
+	for {
+		select {
+		case <-p.stop:
+			return
+		case <-tick.C:
+		}
+		part = next(part, p.busy() && p.suffers())
+		for _, s := range p.queues {
+			s.Narrow(int(math.Ceil(part * float64(s.Size()))))
+		}
+	}
+}
+
+// next is the part of the slots for the next second.
+func next(part float64, suffers bool) float64 {
+	const least = 1.0 / 1024 // as many slots as there may be: one is left
+	if suffers {
+		return max(part*narrowBy, least)
+	}
+	return min(part+widenBy, 1)
+}
+
+// suffers asks every sign.
+func (p *Pressure) suffers() (any bool) {
+	for _, s := range p.signs {
+		if s.look() {
+			s.seconds.Add(1)
+			any = true
+		}
+	}
+	return any
+}
+
+// Collectors lists what to register.
+func (p *Pressure) Collectors() (all []prometheus.Collector) {
+	for _, s := range p.signs {
+		all = append(all, prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "packhorse_pressure_seconds_total", Help: "Seconds in which the machine was short of it while packs were made or pushes taken.",
+			ConstLabels: prometheus.Labels{"of": s.name},
+		}, func() float64 { return float64(s.seconds.Load()) }))
+	}
+	return all
+}
+
+// lateness counts how often a goroutine wakes late.
+type lateness struct {
+	busy func() bool
+	stop chan struct{}
+	late atomic.Int64
+}
+
+func (l *lateness) run() {
+	timer := time.NewTimer(lateStep)
+	defer timer.Stop()
+	for {
+		step := lateStep
+		if !l.busy() {
+			step = pressureStep
+		}
+		began := time.Now()
+		timer.Reset(step)
+		select {
+		case <-l.stop:
+			return
+		case <-timer.C:
+		}
+		if time.Since(began)-step > late {
+			l.late.Add(1)
+		}
+	}
+}
+
+func (l *lateness) look() bool { return l.late.Swap(0) > lateMost }
