@@ -30,6 +30,10 @@ build: ## Build bin/packhorse, one static binary
 
 serve: build ## Build, and serve ROOT (./repos with a demo repository unless given)
 	@if [ "$(ROOT)" = repos ]; then .ci/demo repos/demo.git; fi
+	@if [ ! -s "$(ROOT)/.packhorse/tokens" ]; then \
+		echo 'To push, make a token; from then on reading needs one, too, unless ARGS=--public-read:'; \
+		echo '  ./$(BINARY) token create NAME --scope write --root $(ROOT)'; \
+	fi
 	@exec ./$(BINARY) serve --root "$(ROOT)" --http "$(HTTP)" --ops "$(OPS)" $(ARGS)
 
 test: ## Install what the tests need, check, and run all tests
