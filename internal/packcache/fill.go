@@ -80,6 +80,20 @@ func (k *chunk) end() int64 { return k.start + int64(k.n) }
 // joinLocked makes a reader of the fill for this key, and the fill if there is none. The caller holds c.mu, and waits for
 // the reader afterwards.
 func (c *Cache) joinLocked(ctx context.Context, key packsource.Key, spec *packsource.Spec) *follower {
+	r := c.beginLocked(ctx, key, spec)
+	switch r.result {
+	case packsource.Miss:
+		c.m.miss.Inc()
+	case packsource.Hit:
+		c.m.hit.Inc()
+	default:
+		c.m.follow.Inc()
+	}
+	return r
+}
+
+// beginLocked is joinLocked for what is no request.
+func (c *Cache) beginLocked(ctx context.Context, key packsource.Key, spec *packsource.Spec) *follower {
 	r := &follower{ctx: ctx, wake: make(chan struct{}, 1), result: packsource.Follow}
 	f := c.fills[key]
 	if f == nil {
@@ -104,15 +118,11 @@ func (c *Cache) joinLocked(ctx context.Context, key packsource.Key, spec *packso
 	if f.grace != nil {
 		f.grace.Stop()
 	}
-	switch {
-	case r.result == packsource.Miss:
-		c.m.miss.Inc()
+	if r.result == packsource.Miss {
 		return r
-	case f.state == complete: // about to become an entry
+	}
+	if f.state == complete { // about to become an entry
 		r.result = packsource.Hit
-		c.m.hit.Inc()
-	default:
-		c.m.follow.Inc()
 	}
 	r.told = f.progress.latest()
 	return r

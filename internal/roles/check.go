@@ -89,6 +89,8 @@ func (c *Config) checkNumbers(bad func(format string, args ...any)) {
 	within("storage.channels", c.Storage.Channels, 1, many)
 	within("lanes.small", c.Lanes.Small, 1, many)
 	within("maintenance.loose_objects", c.Maintenance.LooseObjects, 1, many)
+	within("warmup.least", c.Warmup.Least, 1, many)
+	within("warmup.packs", c.Warmup.Packs, 1, 100)
 	within("maintenance.packs", c.Maintenance.Packs, 1, many)
 	within("maintenance.loose_refs", c.Maintenance.LooseRefs, 1, many)
 	within("lanes.hit", c.Lanes.Hit, 1, many)
@@ -111,6 +113,7 @@ func (c *Config) checkNumbers(bad func(format string, args ...any)) {
 		{"lanes.request_bytes", c.Lanes.RequestBytes, 1 << 20},
 		{"cache.max_bytes", c.Cache.MaxBytes, 0},
 		{"cache.min_free", c.Cache.MinFree, 0},
+		{"warmup.max_bytes", c.Warmup.MaxBytes, 1},
 	} {
 		if s.value < s.least {
 			bad("%s is %d; it has to be at least %s", s.key, int64(s.value), s.least)
@@ -129,6 +132,7 @@ func (c *Config) checkNumbers(bad func(format string, args ...any)) {
 		{"cache.max_idle", c.Cache.MaxIdle},
 		{"git.wait", c.Git.Wait},
 		{"maintenance.quiet", c.Maintenance.Quiet},
+		{"warmup.window", c.Warmup.Window},
 		{"push.wait", c.Push.Wait},
 		{"push.time_limit", c.Push.TimeLimit},
 		{"push.hook_time_limit", c.Push.HookTimeLimit},

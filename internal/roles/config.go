@@ -37,6 +37,7 @@ type Config struct {
 	Log      LogConfig      `toml:"log"`
 
 	Maintenance MaintenanceConfig `toml:"maintenance"`
+	Warmup      WarmupConfig      `toml:"warmup"`
 }
 
 // HTTPConfig is the public listener.
@@ -504,6 +505,25 @@ func (c *MaintenanceConfig) upkeep() *storage.Upkeep {
 	return &storage.Upkeep{Loose: c.LooseObjects, Packs: c.Packs, LooseRefs: c.LooseRefs, Quiet: c.Quiet.Duration}
 }
 
+// WarmupConfig says which packs are made for new tips before anybody asks. After a push those that were popular for the tips before (clones,
+// shallow and partial ones, fetches from the tip before) are made in the background, so that the first jobs find them in the cache.
+type WarmupConfig struct {
+	// Makes packs before anybody asks. Needs the cache.
+	Enabled bool `toml:"enabled"`
+
+	// Requests longer ago do not count.
+	Window Duration `toml:"window"`
+
+	// How many requests make a pack popular.
+	Least int `toml:"least"`
+
+	// The most packs made after one push.
+	Packs int `toml:"packs"`
+
+	// A pack that was larger than this for the tip before is left for its first client.
+	MaxBytes Size `toml:"max_bytes"`
+}
+
 // LogConfig is the log on standard error.
 type LogConfig struct {
 	// The least severe level that is written: "debug", "info", "warn" or "error".
@@ -587,6 +607,7 @@ func DefaultConfig() Config {
 		Lanes: LanesConfig{Small: 1024, Hit: 4096, Cold: 2048, Push: 256, Maintenance: 1, Anonymous: 0.5, Adaptive: true, RequestBytes: 256 << 20},
 		Log:   LogConfig{Level: "info", Format: "auto"},
 
+		Warmup:      WarmupConfig{Enabled: true, Window: Duration{10 * time.Minute}, Least: 2, Packs: 4, MaxBytes: 1 << 30},
 		Maintenance: MaintenanceConfig{Enabled: true, LooseObjects: 1000, Packs: 20, LooseRefs: 500, Quiet: Duration{10 * time.Second}},
 	}
 }

@@ -181,7 +181,7 @@ func newNode(cfg Config, log *slog.Logger, reg prometheus.Registerer, source pac
 		return nil, err
 	}
 	sessions := uploadpack.New(source, uploadpack.Options{
-		Agent: "packhorse/" + version, Wants: uploadpack.Wants(cfg.Fetch.Wants),
+		Agent: "packhorse/" + version, Wants: uploadpack.Wants(cfg.Fetch.Wants), Warmup: newWarmup(cfg.Warmup, reg, runner),
 		Limits: protocol.Limits{Wants: cfg.Fetch.MaxWants, Haves: cfg.Fetch.MaxHaves, Shallow: cfg.Fetch.MaxShallow, DeepenNot: cfg.Fetch.MaxShallow},
 	})
 	pushes, err := newPushes(cfg, log, reg, runner, version)
@@ -193,6 +193,21 @@ func newNode(cfg Config, log *slog.Logger, reg prometheus.Registerer, source pac
 		Epoch: epoch, Runner: runner, Upkeep: cfg.Maintenance.upkeep(), Metrics: metrics, Tables: repo.NewTables(runner), RefsMetrics: refMetrics, GraphMetrics: graphMetrics,
 		Lookups: lookup.Options{Metrics: lookups},
 	})
+}
+
+// newWarmup is nil if no packs are to be made before somebody asks.
+func newWarmup(cfg WarmupConfig, reg prometheus.Registerer, runner *process.Runner) *uploadpack.Warmup {
+	if !cfg.Enabled {
+		return nil
+	}
+	slots := runner.Queue(packsource.ClassPack)
+	w := &uploadpack.Warmup{
+		Window: cfg.Window.Duration, Least: cfg.Least, Packs: cfg.Packs, MaxBytes: int64(cfg.MaxBytes), Metrics: uploadpack.NewWarmupMetrics(),
+		Idle:    func() bool { return slots.Queued() == 0 && slots.InUse() < slots.Size() },
+		Crowded: func() bool { return slots.Queued() > 0 },
+	}
+	register(reg, w.Metrics)
+	return w
 }
 
 // localNode is the name of the node that is in the gateway's own process.

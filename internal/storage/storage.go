@@ -74,6 +74,7 @@ type Node struct {
 	metrics *Metrics
 	hub     *hub
 	upkeep  *upkeep // nil: none
+	warmer  *warmer // nil: none
 	trash   *trash
 	sync    func(dir string) error // syncDir; another one in tests
 
@@ -150,6 +151,9 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 	}
 	n.hub = newHub(n, o)
 	n.trash = newTrash(n.log, n.metrics)
+	if server != nil && server.WarmsUp() {
+		n.warmer = newWarmer(n)
+	}
 	if o.Upkeep != nil && o.Runner != nil {
 		n.upkeep = newUpkeep(n, *o.Upkeep)
 	}
@@ -427,6 +431,9 @@ func (n *Node) inside(dir string) (string, error) {
 // Rest ends what the node does unasked, with its git commands. Called once what changes repositories has ended, before the Runner and the
 // source of packs are closed.
 func (n *Node) Rest() {
+	if n.warmer != nil {
+		n.warmer.close()
+	}
 	if n.upkeep != nil {
 		n.upkeep.close()
 	}

@@ -134,6 +134,9 @@ func (n *Node) Watch(ctx context.Context, from []WatchFrom, send func(Event) err
 // RefsChanged says that the node itself has changed a repository's refs, or made or deleted it: who watches learns it at once, and
 // what follows a change is done in the background.
 func (n *Node) RefsChanged(path git.RepoPath) {
+	if n.warmer != nil { // first: clients are on their way
+		n.warmer.changed(path)
+	}
 	if n.upkeep != nil {
 		n.upkeep.changed(path)
 	}

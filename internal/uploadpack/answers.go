@@ -50,6 +50,7 @@ type knownAnswer struct {
 	spec     *packsource.Spec
 	form     form
 	outcome  protocol.Outcome
+	shape    *shape // nil: none
 }
 
 func (a *knownAnswer) size() int {
@@ -100,7 +101,7 @@ func (a *answers) ask(ctx context.Context, r *repo.Repo, session protocol.Sessio
 }
 
 // keep remembers an answer if it may be used again.
-func (a *answers) keep(f *fetch, spec *packsource.Spec, form form) {
+func (a *answers) keep(f *fetch, spec *packsource.Spec, form form, shape *shape) {
 	q, req := f.question, f.request
 	if f.outcome.Session != "" || f.tagsMissing { // such a request never comes again, or those tags may be mended before it does
 		return
@@ -120,7 +121,7 @@ func (a *answers) keep(f *fetch, spec *packsource.Spec, form form) {
 	}
 	known := &knownAnswer{
 		request: bytes.Clone(q.raw), session: q.session, incarnation: f.repo.Incarnation, snapshot: weak.Make(f.snapshot),
-		sections: slices.Clip(bytes.Clone(f.lines.Buf)), spec: spec, form: form,
+		sections: slices.Clip(bytes.Clone(f.lines.Buf)), spec: spec, form: form, shape: shape,
 		outcome: protocol.Outcome{Command: protocol.CommandFetch, Agent: f.outcome.Agent, Wants: f.outcome.Wants},
 	}
 	if known.size() > maxAnswer {

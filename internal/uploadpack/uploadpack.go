@@ -41,6 +41,7 @@ type Options struct {
 	Agent  string // how the server names itself
 	Wants  Wants  // WantsAny falls back to WantsReachable in a repository that borrows objects from others
 	Limits protocol.Limits
+	Warmup *Warmup // nil: no pack is made before somebody asks. The source has to be a Warmer.
 }
 
 // Server serves sessions. Safe for concurrent use.
@@ -51,7 +52,9 @@ type Server struct {
 	tags    memo[[]packsource.Tag] // annotated tags, sorted by ID
 	tips    memo[[]git.ObjectID]   // what the refs point at, sorted
 	allTips memo[[]git.ObjectID]   // the same with the hidden ones
+	sets    memo[*tipSets]
 	answers answers
+	warmth  *warmth // nil: none
 
 	searches chan struct{} // slots of searches in trees
 }
@@ -67,7 +70,7 @@ func New(source packsource.Source, o Options) *Server {
 		o.Wants = WantsReachable
 	}
 	kept, _ := source.(keeper)
-	return &Server{source: source, keeper: kept, options: o, searches: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
+	return &Server{source: source, keeper: kept, options: o, warmth: newWarmth(source, o.Warmup), searches: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
 }
 
 // Serve answers one request on reply; in a session of version 0 or 1 with state that is all that the client says after the
@@ -87,7 +90,11 @@ func (s *Server) Serve(ctx context.Context, r *repo.Repo, session protocol.Sessi
 		outcome := known.outcome
 		outcome.Negotiate = time.Since(start)
 		f := &fetch{Server: s, repo: r, caller: caller, outcome: &outcome, start: start}
+		if known.shape != nil {
+			s.warmth.shapes.again(known.shape)
+		}
 		err := f.send(ctx, known.spec, known.sections, known.form, reply) // fills the outcome
+		f.noted(known.shape, known.spec)
 		return outcome, err
 	}
 	outcome := protocol.Outcome{}

@@ -79,7 +79,9 @@ func (f *fetch) serveV0(ctx context.Context, session protocol.Session, request *
 	}
 	spec.Seal()
 	form := form{quiet: needs.NoProgress, sideband: needs.Sideband}
-	f.answers.keep(f, spec, form)
+	shape := f.note(ctx, spec)
+	f.answers.keep(f, spec, form, shape)
+	defer func() { f.noted(shape, spec) }()
 	if session.Stateless {
 		return f.send(ctx, spec, f.lines.Buf, form, reply)
 	}

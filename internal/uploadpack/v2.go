@@ -7,7 +7,6 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/graph"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 )
 
@@ -36,8 +35,11 @@ func (f *fetch) serveV2(ctx context.Context, reply protocol.Reply) error {
 	}
 	spec.Seal()
 	form := form{quiet: f.request.NoProgress, sideband: protocol.Sideband64k}
-	f.answers.keep(f, spec, form)
-	return f.send(ctx, spec, f.lines.Buf, form, reply)
+	shape := f.note(ctx, spec)
+	f.answers.keep(f, spec, form, shape)
+	err = f.send(ctx, spec, f.lines.Buf, form, reply)
+	f.noted(shape, spec)
+	return err
 }
 
 // negotiate works out the answer up to the packfile section; send tells whether there is one.
@@ -64,14 +66,8 @@ func (f *fetch) negotiate(ctx context.Context) (send bool, err error) {
 	if len(f.wants) == 0 {
 		return false, fault.New(fault.Invalid, "the request asks for a pack but wants nothing")
 	}
-	if err := f.deepen(ctx); err != nil {
+	if err := f.boundaries(ctx); err != nil {
 		return false, err
-	}
-	if !f.request.Deepens() && len(f.serverShallow) > 0 {
-		f.boundary, err = f.repo.Graph.Depth(ctx, f.wants, graph.Infinite, f.clientView(), f.clientShallow)
-		if err != nil {
-			return false, err
-		}
 	}
 	if f.request.Deepens() || len(f.clientShallow) > 0 || len(f.serverShallow) > 0 {
 		f.shallowSection()

@@ -1,0 +1,62 @@
+package packcache
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/packsource"
+)
+
+// Warm has a pack made and kept as one that several have asked for, and returns when that is done; not made: it is there already, or being
+// made. It counts as no request. When ctx ends the making ends, unless somebody reads the pack by then.
+func (c *Cache) Warm(ctx context.Context, spec *packsource.Spec) (bytes int64, made bool, err error) {
+	key := spec.Key()
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return 0, false, errClosed()
+	}
+	if c.index.entries[key] != nil || c.fills[key] != nil {
+		c.mu.Unlock()
+		return 0, false, nil
+	}
+	r := c.beginLocked(ctx, key, spec)
+	r.f.kept = true
+	c.mu.Unlock()
+	defer func() {
+		if err == nil {
+			return
+		}
+		r.f.mu.Lock()
+		quits := r.f.quits
+		r.f.mu.Unlock()
+		r.f.abandon(quits)
+	}()
+	pack, err := r.wait()
+	if err != nil {
+		return 0, false, err
+	}
+	defer pack.Close()
+	if err := pack.Send(ctx, nowhere{}); err != nil {
+		return 0, false, err
+	}
+	return pack.Info().Bytes, true, nil
+}
+
+// nowhere is an Output for a pack that nobody reads: no byte of it is copied.
+type nowhere struct{}
+
+func (nowhere) Write(p []byte) (int, error) { return len(p), nil }
+
+func (nowhere) ReadFrom(r io.Reader) (int64, error) {
+	if s, ok := r.(*bulk.Section); ok {
+		return s.N, nil
+	}
+	return io.Copy(io.Discard, r)
+}
+
+func (nowhere) Progress([]byte) error         { return nil }
+func (nowhere) KeepAliveAfter() time.Duration { return 0 }
+func (nowhere) KeepAlive() error              { return nil }
