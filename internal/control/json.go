@@ -45,9 +45,31 @@ func (jsonCodec) Unmarshal(b []byte, m any) error {
 	if len(b) == 0 {
 		return errors.New(`nothing is there; the least is "{}"`)
 	}
+	if n := jsonParts(b); n > maxJSONParts {
+		return fmt.Errorf("the message has %d objects, lists and values, more than the %d of any call", n, maxJSONParts)
+	}
 	if err := protojson.Unmarshal(b, message); err != nil {
 		text := strings.TrimLeft(strings.TrimPrefix(err.Error(), "proto:"), " \u00a0") // which of the two varies
 		return fmt.Errorf("not a %s in JSON: %s", message.ProtoReflect().Descriptor().Name(), clip(text))
 	}
 	return nil
+}
+
+// maxJSONParts is how many objects, lists and values a message may have: some for each of what maxFields counts.
+const maxJSONParts = 8 * maxFields
+
+// jsonParts counts the objects, the lists and what commas part.
+func jsonParts(b []byte) (n int) {
+	quoted := false
+	for i := 0; i < len(b); i++ {
+		switch c := b[i]; {
+		case c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case !quoted && (c == '{' || c == '[' || c == ','):
+			n++
+		}
+	}
+	return n
 }

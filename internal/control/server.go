@@ -111,7 +111,7 @@ func (s *Server) register() {
 	options := connect.WithHandlerOptions(
 		connect.WithReadMaxBytes(maxMessage),
 		connect.WithInterceptors(&calls{s}),
-		connect.WithCodec(jsonCodec{jsonNames[0]}), connect.WithCodec(jsonCodec{jsonNames[1]}),
+		connect.WithCodec(protoCodec{}), connect.WithCodec(jsonCodec{jsonNames[0]}), connect.WithCodec(jsonCodec{jsonNames[1]}), gzipped(),
 	)
 	plain := connect.WithCompression("gzip", nil, nil) // packs are compressed, and blobs would cost ten times the CPU
 	s.mux.Handle(packhorsev1connect.NewObjectServiceHandler(objects{s}, options, plain))
