@@ -47,7 +47,7 @@ type place struct {
 	seat   *admit.Seat
 	caller string
 	slot   func() // gives back the slot of a heavy one; nil: it has none
-	begun  bool   // the first message is sent
+	begun  bool   // the first message has been sent, or is about to be
 }
 
 // enter lets a look-up into the small lane, or refuses it with an error of kind Exhausted. Who was let in calls end.
@@ -78,15 +78,20 @@ func (s *Server) enterHeavy(ctx context.Context, caller string) (*place, error) 
 // move goes to the lane of long answers, or fails with an error of kind Exhausted. More than once does nothing.
 func (p *place) move() error { return p.seat.Move(p.server.Lanes.Hit) }
 
-// send sends one more message of a heavy look-up: the first is a look-up's, with the second the answer is a long one. A slow reader keeps
-// no slot from others. What has begun is not refused for it: if no slot becomes free in time it goes on without one.
-func (p *place) send(ctx context.Context, message func() error) error {
+// next is called before each message of a stream: the first is a look-up's, with the second the answer is a long one. Errors are those of move.
+func (p *place) next() error {
 	if p.begun {
-		if err := p.move(); err != nil {
-			return err
-		}
+		return p.move()
 	}
 	p.begun = true
+	return nil
+}
+
+// send sends one more message of a heavy look-up (next). A slow reader keeps no slot from others. What has begun is not refused for it: if no slot becomes free in time it goes on without one.
+func (p *place) send(ctx context.Context, message func() error) error {
+	if err := p.next(); err != nil {
+		return err
+	}
 	slow := time.AfterFunc(slotPatience, p.giveSlot())
 	err := message()
 	if slow.Stop() || err != nil {

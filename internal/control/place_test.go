@@ -173,3 +173,29 @@ func TestSlowReadersKeepNoSlot(t *testing.T) {
 		t.Error("something is held after the end")
 	}
 }
+
+// A list of refs that does not fit into one message goes on among the long answers, however slow its reader is.
+func TestLongListsLeaveTheSmallLane(t *testing.T) {
+	t.Parallel()
+	p := newPort(t)
+	p.create("app")
+	repo := gittest.At(t, filepath.Join(p.dir, "app.git"))
+	packRefs(t, repo.Dir, repo.Commit("x").String(), 2500)
+	for err := error(nil); err == nil; { // until it is full
+		_, err = p.lanes.Hit.Enter("")
+	}
+	for size, full := range map[int32]bool{0: true, 10: false} {
+		stream, err := p.refs.List(t.Context(), connect.NewRequest(&packhorsev1.RefServiceListRequest{Repository: "app", PageSize: size}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		messages := 0
+		for stream.Receive() {
+			messages++
+		}
+		if messages != 1 || full != (connect.CodeOf(stream.Err()) == connect.CodeResourceExhausted) || !full && stream.Err() != nil {
+			t.Errorf("pages of %d: %d messages, %v", size, messages, stream.Err())
+		}
+		stream.Close()
+	}
+}

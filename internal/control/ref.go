@@ -135,6 +135,12 @@ func (s *refs) List(ctx context.Context, r *connect.Request[packhorsev1.RefServi
 	query := storage.RefQuery{
 		Prefix: r.Msg.GetPrefix(), Pattern: r.Msg.GetPattern(), After: git.RefName(after), Limit: limit, Peel: r.Msg.GetPeel(),
 	}
+	send := func(answer *packhorsev1.RefServiceListResponse) error {
+		if err := place.next(); err != nil {
+			return err
+		}
+		return stream.Send(answer)
+	}
 	return s.Node.ListRefs(ctx, path, query, func(batch storage.RefBatch) error {
 		answer := &packhorsev1.RefServiceListResponse{Version: version(batch.Version), Refs: make([]*packhorsev1.Ref, 0, len(batch.Refs))}
 		size := 0
@@ -144,7 +150,7 @@ func (s *refs) List(ctx context.Context, r *connect.Request[packhorsev1.RefServi
 				continue
 			}
 			if size += proto.Size(ref); size > maxPart && len(answer.Refs) > 0 {
-				if err := stream.Send(answer); err != nil {
+				if err := send(answer); err != nil {
 					return err
 				}
 				answer.Refs, size = answer.Refs[:0], proto.Size(ref)
@@ -152,7 +158,7 @@ func (s *refs) List(ctx context.Context, r *connect.Request[packhorsev1.RefServi
 			answer.Refs = append(answer.Refs, ref)
 		}
 		answer.NextPageToken = pageToken(refToken, of, string(batch.Next))
-		return stream.Send(answer)
+		return send(answer)
 	})
 }
 
