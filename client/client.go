@@ -98,10 +98,13 @@ func New(address string, o Options) (*Client, error) {
 	}
 	transport.Protocols.SetHTTP2(true)
 	transport.Protocols.SetUnencryptedHTTP2(true)
-	doer := &http.Client{
-		Transport:     authorized{transport, o.Secret},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // a node never sends one; a secret stays
+	caller := func(t http.RoundTripper) *http.Client {
+		return &http.Client{
+			Transport:     authorized{t, o.Secret},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // a node never sends one; a secret stays
+		}
 	}
+	doer := caller(transport)
 	limit := connect.WithReadMaxBytes(maxMessage)
 	short := &direct.Client{Dial: dialShort(dial, base, o.TLS), Limit: lookupLimit}
 	return &Client{
@@ -110,7 +113,7 @@ func New(address string, o Options) (*Client, error) {
 		repositories: packhorsev1connect.NewRepositoryServiceClient(doer, base, limit),
 		refs: &lookups{
 			RefServiceClient: packhorsev1connect.NewRefServiceClient(doer, base, limit),
-			short:            packhorsev1connect.NewRefServiceClient(&http.Client{Transport: authorized{short, o.Secret}}, base, limit),
+			short:            packhorsev1connect.NewRefServiceClient(caller(short), base, limit),
 		},
 		objects:   packhorsev1connect.NewObjectServiceClient(doer, base, limit),
 		transfers: packhorsev1connect.NewTransferServiceClient(doer, base, limit),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"sync/atomic"
 	"testing"
 
@@ -69,5 +70,34 @@ func TestLookupsFindAWay(t *testing.T) {
 				t.Errorf("%d connections, want %d", dials.Load(), want)
 			}
 		})
+	}
+}
+
+// Nothing follows where a node may not send anybody.
+func TestRedirectsAreNotFollowed(t *testing.T) {
+	t.Parallel()
+	var followed atomic.Int32
+	mux := http.NewServeMux()
+	mux.Handle("/", http.RedirectHandler("/elsewhere", http.StatusTemporaryRedirect))
+	mux.HandleFunc("/elsewhere", func(http.ResponseWriter, *http.Request) { followed.Add(1) })
+	server := httptest.NewUnstartedServer(mux)
+	server.Config.Protocols = new(http.Protocols)
+	server.Config.Protocols.SetHTTP1(true)
+	server.Config.Protocols.SetUnencryptedHTTP2(true)
+	server.Start()
+	t.Cleanup(server.Close)
+	node, err := client.New(server.Listener.Addr().String(), client.Options{Secret: func() string { return "a secret of sixteen" }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(node.Close)
+	if _, err := node.Refs().Resolve(t.Context(), connect.NewRequest(&packhorsev1.ResolveRequest{})); err == nil {
+		t.Error("a redirect is an answer")
+	}
+	if _, err := node.Repositories().Get(t.Context(), connect.NewRequest(&packhorsev1.GetRequest{})); err == nil {
+		t.Error("a redirect is an answer")
+	}
+	if n := followed.Load(); n != 0 {
+		t.Errorf("%d calls went elsewhere", n)
 	}
 }
