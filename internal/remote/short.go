@@ -22,8 +22,8 @@ func isFetch(request []byte) bool {
 	return len(request) < lengthDigits || bytes.HasPrefix(request[lengthDigits:], []byte("command=fetch"))
 }
 
-// isShort tells whether an answer should be tried with one message each way: not one that lists all refs to who fetches. That is Connect's protocol on HTTP/1.1: where the road was chosen
-// for a proxy that speaks nothing but gRPC, it leads nowhere.
+// isShort tells whether an answer should be tried with one message each way: not one that lists all refs to who fetches. That is Connect's
+// protocol on HTTP/1.1: where the road was chosen for a proxy that speaks nothing but gRPC, it leads nowhere.
 func (n *Node) isShort(session protocol.Session) bool {
 	return (session.Version == protocol.V2 || session.Service == protocol.ReceivePack) && !n.InBand
 }
