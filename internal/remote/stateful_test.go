@@ -132,7 +132,7 @@ func TestFetchWithState(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, o)
 			f := w.newFront()
-			repo := w.repo("team/app.git", 3<<20)
+			repo := w.repo("team/app.git", 300<<10)
 			for _, version := range []string{"0", "1"} {
 				version = "protocol.version=" + version
 				dir := filepath.Join(t.TempDir(), "clone")
@@ -140,7 +140,7 @@ func TestFetchWithState(t *testing.T) {
 				// Negotiation over more than one turn, on both sides what the other does not have.
 				clone := gittest.At(t, dir)
 				mine := clone.ID("main")
-				for i := range 100 {
+				for i := range 40 {
 					mine = clone.Commit(fmt.Sprint("mine ", i), mine)
 				}
 				clone.Git("update-ref", "refs/heads/mine", mine.String())

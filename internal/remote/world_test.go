@@ -22,13 +22,16 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/packhorse-git/packhorse/internal/admit"
+	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/control"
 	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/packcache"
 	"github.com/packhorse-git/packhorse/internal/packsource"
+	"github.com/packhorse-git/packhorse/internal/receivepack"
 	"github.com/packhorse-git/packhorse/internal/remote"
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
 	"github.com/packhorse-git/packhorse/internal/storage"
@@ -150,9 +153,11 @@ func (w *world) logger() *slog.Logger {
 // newNode stacks what the storage role does.
 func (w *world) newNode() {
 	source := w.options.source
+	var pushes *receivepack.Server
 	if source == nil {
 		runner, err := process.New(process.Options{Git: "git", Metrics: w.register(process.NewMetrics()).(*process.Metrics), Log: w.logger(), Classes: map[process.Class]process.Limits{
-			packsource.ClassPack: {Slots: 2, Queue: 100, Wait: time.Minute, Time: time.Minute},
+			packsource.ClassPack:     {Slots: 2, Queue: 100, Wait: time.Minute, Time: time.Minute},
+			receivepack.ClassReceive: {Slots: 4, Queue: 100, Wait: time.Minute, Time: 10 * time.Minute},
 		}})
 		w.do(err)
 		w.runner = runner
@@ -163,6 +168,7 @@ func (w *world) newNode() {
 		})
 		w.do(err)
 		source = cache
+		pushes = receivepack.New(receivepack.Options{Runner: runner, Agent: "test", Log: w.logger()})
 		w.t.Cleanup(func() {
 			w.do(cache.Close())
 			limit, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -171,7 +177,7 @@ func (w *world) newNode() {
 		})
 	}
 	var err error
-	w.node, err = storage.New(uploadpack.New(source, uploadpack.Options{Agent: "test"}), storage.Options{Root: w.root, Log: w.logger()})
+	w.node, err = storage.New(uploadpack.New(source, uploadpack.Options{Agent: "test"}), storage.Options{Root: w.root, Log: w.logger(), Pushes: pushes})
 	w.do(err)
 	w.t.Cleanup(func() { w.do(w.node.Close()) })
 }
@@ -220,12 +226,20 @@ func (w *world) kill() {
 	<-w.served
 }
 
+// everybody is a gateway.Auth for which all callers are one.
+type everybody struct{}
+
+func (everybody) HTTP(*http.Request) (auth.Identity, error) { return auth.Identity{Name: "ada"}, nil }
+func (everybody) May(context.Context, auth.Identity, git.RepoPath, auth.Operation) error {
+	return nil
+}
+
 func (w *world) newGateway() {
 	router := gateway.NewRouter()
 	w.do(router.Set([]gateway.Route{{Replicas: []*gateway.Replica{{Name: "one", Node: w.remote, Weight: 1, Ready: w.remote.Ready}}}}))
 	pump := w.register(bulk.NewPump(bulk.PumpOptions{})).(*bulk.Pump)
 	handler := gateway.NewHTTP(gateway.Options{
-		Router: router, Pump: pump, Lanes: lanes(1000, 1000), Memory: admit.NewBudget("requests", 1<<30),
+		Router: router, Auth: everybody{}, Pump: pump, Lanes: lanes(1000, 1000), Memory: admit.NewBudget("requests", 1<<30),
 		Metrics: w.register(gateway.NewMetrics()).(*gateway.Metrics), Log: w.logger(), MaxBody: 64 << 20, ReadStall: time.Minute,
 	})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
