@@ -168,7 +168,8 @@ func (w *world) newNode() {
 		})
 		w.do(err)
 		source = cache
-		pushes = receivepack.New(receivepack.Options{Runner: runner, Agent: "test", Log: w.logger()})
+		pushes, err = receivepack.New(receivepack.Options{Runner: runner, Agent: "test", Log: w.logger()})
+		w.do(err)
 		w.t.Cleanup(func() {
 			w.do(cache.Close())
 			limit, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -229,6 +230,7 @@ func (w *world) kill() {
 // everybody is a gateway.Auth for which all callers are one.
 type everybody struct{}
 
+func (everybody) Configured() bool                          { return true }
 func (everybody) HTTP(*http.Request) (auth.Identity, error) { return auth.Identity{Name: "ada"}, nil }
 func (everybody) May(context.Context, auth.Identity, git.RepoPath, auth.Operation) error {
 	return nil
