@@ -201,7 +201,11 @@ func TestPushesThatBreakOff(t *testing.T) {
 						_, err := w.push(ctx, "app", session, body, out)
 						ended <- err
 					}()
-					<-cut
+					select {
+					case <-cut:
+					case err := <-ended:
+						t.Fatalf("%s: ended before it broke off: %v", who, err)
+					}
 					test.end(cancel)
 					if who == "node killed" && !eventually(func() bool { return w.remote.Ready() != nil }) {
 						t.Error("a node that is away is ready")

@@ -368,5 +368,5 @@ func (a *answer) ReadFrom(r io.Reader) (int64, error) { return io.Copy(struct{ i
 
 // lanes are lanes of which those for long answers have one size.
 func lanes(small, long int) admit.Lanes {
-	return admit.NewLanes(admit.Sizes{Small: small, Hit: long, Cold: long})
+	return admit.NewLanes(admit.Sizes{Small: small, Hit: long, Cold: long, Push: long})
 }
