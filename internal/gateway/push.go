@@ -121,7 +121,7 @@ func (c *call) pushLimit() int64 {
 	if c.MaxPush > 0 && c.MaxPush < math.MaxInt64-pushHead {
 		return c.MaxPush + pushHead
 	}
-	return math.MaxInt64
+	return math.MaxInt64 - 1 // unpacked.Read asks for one more
 }
 
 // pushTime bounds the time that a push's body may take.
