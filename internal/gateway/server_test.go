@@ -90,6 +90,8 @@ type options struct {
 	maxBody, memory       int64
 	readStall, writeStall time.Duration
 	wrap                  func(net.Listener) net.Listener
+	auth                  gateway.Auth
+	maxPush               int64
 }
 
 // serve begins a server in front of one node.
@@ -123,7 +125,7 @@ func serveRoutes(t *testing.T, routes []gateway.Route, o options) *server {
 	}
 	s := &server{t: t, metrics: prometheus.NewRegistry(), log: &lockedBuffer{}, http: &lockedBuffer{}}
 	s.pump = bulk.NewPump(bulk.PumpOptions{Width: 2, Narrow: 1})
-	lanes := admit.NewLanes(admit.Sizes{Small: o.small, Hit: o.bulk, Cold: o.bulk})
+	lanes := admit.NewLanes(admit.Sizes{Small: o.small, Hit: o.bulk, Cold: o.bulk, Push: o.bulk})
 	memory := admit.NewBudget("requests", o.memory)
 	s.metrics.MustRegister(memory.Collectors()...)
 	metrics := gateway.NewMetrics()
@@ -139,6 +141,7 @@ func serveRoutes(t *testing.T, routes []gateway.Route, o options) *server {
 	handler := gateway.NewHTTP(gateway.Options{
 		Router: s.router, Pump: s.pump, Lanes: lanes, Memory: memory, Metrics: metrics,
 		Log: slog.New(slog.NewTextHandler(s.log, nil)), MaxBody: o.maxBody, ReadStall: o.readStall,
+		Auth: o.auth, MaxPush: o.maxPush,
 	})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -197,7 +200,7 @@ func (s *server) value(name string) float64 {
 // checkAtRest finds lanes, turns and marks of small requests that were not given back.
 func (s *server) checkAtRest() {
 	s.t.Helper()
-	for _, lane := range []string{"small", "bulk"} {
+	for _, lane := range []string{"small", "hit", "cold", "push"} {
 		if n := s.value("packhorse_lane_running{lane=" + lane + "}"); n != 0 {
 			s.t.Errorf("%v requests are left in the lane %s", n, lane)
 		}

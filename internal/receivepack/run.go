@@ -153,6 +153,8 @@ func (p *pushing) run(ctx context.Context, request io.Reader, stateless bool) (p
 	switch {
 	case broken != nil:
 		return usage, err
+	case f.failed() != nil && exit != nil: // which says more than that git was ended
+		return usage, f.failed()
 	case exit != nil:
 		p.log.LogAttrs(ctx, slog.LevelInfo, "git failed to take a push", slog.String("repository", p.push.Repo.String()), slog.Any("error", exit))
 		return usage, exitError(exit)
@@ -246,6 +248,7 @@ type feed struct {
 	out    *io.PipeReader // what git reads
 	n      atomic.Int64   // bytes that git was given
 	done   chan struct{}  // closed when nothing is read any more
+	err    error          // of source; once done is closed
 }
 
 func newFeed(source io.Reader) *feed {
@@ -256,8 +259,24 @@ func newFeed(source io.Reader) *feed {
 
 func (f *feed) run() {
 	defer close(f.done)
-	_, err := io.CopyBuffer(f, struct{ io.Reader }{f.source}, make([]byte, readSize))
+	source := &source{r: f.source}
+	_, err := io.CopyBuffer(f, source, make([]byte, readSize))
+	f.err = source.err
 	f.in.CloseWithError(err) // nil is the end
+}
+
+// source remembers why reading failed.
+type source struct {
+	r   io.Reader
+	err error
+}
+
+func (s *source) Read(b []byte) (int, error) {
+	n, err := s.r.Read(b)
+	if err != nil && err != io.EOF {
+		s.err = err
+	}
+	return n, err
 }
 
 // Write is for run.
@@ -265,6 +284,16 @@ func (f *feed) Write(b []byte) (int, error) {
 	n, err := f.in.Write(b)
 	f.n.Add(int64(n))
 	return n, err
+}
+
+// failed is the error that the source ended with, if it has.
+func (f *feed) failed() error {
+	select {
+	case <-f.done:
+		return f.err
+	default:
+		return nil
+	}
 }
 
 // done tells which updates came to be: what the report says, and where there is none, what the refs say.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"io"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -42,6 +43,9 @@ func (n *Node) AfterPush(fn func(path git.RepoPath, done []receivepack.Update)) 
 	n.afterPush = append(n.afterPush, fn)
 }
 
+// tellLimit is how long a push waits for those who watch to be told: a file system that hangs must not keep back what is done.
+const tellLimit = 5 * time.Second
+
 // pushed makes known what a push did, before its client is told: the snapshot of refs is of now, and watches are told.
 func (n *Node) pushed(ctx context.Context, h *handle, path git.RepoPath, done []receivepack.Update) {
 	if err := h.Refresh(); err != nil {
@@ -50,7 +54,9 @@ func (n *Node) pushed(ctx context.Context, h *handle, path git.RepoPath, done []
 	if _, err := h.Refs.Snapshot(ctx); err != nil {
 		n.log.Warn("cannot read a repository's refs after a push", "repo", path.String(), "err", err)
 	}
-	n.RefsChanged(path)
+	soon, cancel := context.WithTimeout(ctx, tellLimit)
+	defer cancel()
+	n.tell(soon, path)
 	if len(n.afterPush) == 0 {
 		return
 	}

@@ -146,14 +146,36 @@ func (n *Node) RefsChanged(path git.RepoPath) {
 	if h.ctx.Err() != nil {
 		return
 	}
-	short := strings.TrimSuffix(strings.TrimSuffix(path.String(), ".git"), "/")
-	for _, name := range []string{short, short + ".git", short + "/.git"} {
-		path, _ := git.ParseRepoPath(name)
-		if w := h.repos[path]; w != nil && !w.kicked {
+	for _, w := range h.named(path) {
+		if !w.kicked {
 			w.kicked = true
 			h.running.Go(func() { h.look(h.ctx, w) })
 		}
 	}
+}
+
+// named lists what is watched of a repository, by the names that a path may stand for. h.mu is held.
+func (h *hub) named(path git.RepoPath) (found []*watched) {
+	short := strings.TrimSuffix(strings.TrimSuffix(path.String(), ".git"), "/")
+	for _, name := range []string{short, short + ".git", short + "/.git"} {
+		path, _ := git.ParseRepoPath(name)
+		if w := h.repos[path]; w != nil {
+			found = append(found, w)
+		}
+	}
+	return found
+}
+
+// tell is RefsChanged, and returns when the event is on its way to those who watch, or when ctx ends.
+func (n *Node) tell(ctx context.Context, path git.RepoPath) {
+	h := n.hub
+	h.mu.Lock()
+	found := h.named(path)
+	h.mu.Unlock()
+	for _, w := range found {
+		h.look(ctx, w)
+	}
+	n.RefsChanged(path)
 }
 
 // subscribe makes a subscription and sees to it that its repositories are looked at.
