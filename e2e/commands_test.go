@@ -41,6 +41,7 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"until":     cmdUntil,
 	"token":     cmdToken,
 	"store":     cmdStore,
+	"hook":      cmdHook,
 
 	"orphanless":  cmdOrphanless,
 	"certificate": cmdCertificate,
