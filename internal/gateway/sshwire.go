@@ -55,7 +55,7 @@ func (w *sshWire) banner() error {
 		if end >= 0 {
 			line = buf[:end]
 		}
-		if !couldBeBanner(line) || end < 0 && n == len(buf) {
+		if !couldBeBanner(line, end >= 0) || end < 0 && n == len(buf) {
 			w.bad = true
 			return errBanner
 		}
@@ -72,10 +72,11 @@ func (w *sshWire) banner() error {
 	}
 }
 
-func couldBeBanner(line []byte) bool {
+// couldBeBanner tells whether a line is a banner, or if it is not whole, may become one.
+func couldBeBanner(line []byte, whole bool) bool {
 	for _, start := range []string{"SSH-2.0-", "SSH-1.99-"} {
 		n := min(len(line), len(start))
-		if string(line[:n]) != start[:n] {
+		if string(line[:n]) != start[:n] || whole && n < len(start) {
 			continue
 		}
 		for _, c := range bytes.TrimSuffix(line, []byte("\r")) {

@@ -1,0 +1,504 @@
+package gateway_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/crypto/ssh"
+
+	"github.com/packhorse-git/packhorse/internal/admit"
+	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+)
+
+// knownKeys are users by their keys.
+type knownKeys struct {
+	mu    sync.Mutex
+	names map[string]string
+}
+
+func (k *knownKeys) set(key ssh.PublicKey, name string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.names[string(key.Marshal())] = name
+}
+
+func (k *knownKeys) Key(_ context.Context, _ string, key ssh.PublicKey, _ netip.Addr) (auth.Identity, bool, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	name := k.names[string(key.Marshal())]
+	if name == "" {
+		return auth.Identity{}, false, fault.New(fault.Unauthenticated, "the key is not known")
+	}
+	return auth.Identity{Name: name, By: "key"}, false, nil
+}
+
+func newKey(t *testing.T) ssh.Signer {
+	t.Helper()
+	_, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := ssh.NewSignerFromKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+// sshServer is a gateway's SSH server on a socket, where alice has a key.
+type sshServer struct {
+	*server
+	ssh   *gateway.SSH
+	keys  *knownKeys
+	alice ssh.Signer
+}
+
+func serveSSH(t *testing.T, change func(*gateway.SSHOptions), nodes ...gateway.Node) *sshServer {
+	t.Helper()
+	s := &sshServer{server: &server{t: t, metrics: prometheus.NewRegistry(), log: &lockedBuffer{}, http: &lockedBuffer{}}}
+	s.alice, s.keys = newKey(t), &knownKeys{names: map[string]string{}}
+	s.keys.set(s.alice.PublicKey(), "alice")
+	s.pump = bulk.NewPump(bulk.PumpOptions{})
+	lanes := admit.NewLanes(admit.Sizes{Small: 100, Hit: 100, Cold: 100, Push: 100})
+	metrics, own := gateway.NewMetrics(), gateway.NewSSHMetrics()
+	s.metrics.MustRegister(metrics.Collectors()...)
+	s.metrics.MustRegister(own.Collectors()...)
+	s.metrics.MustRegister(admit.NewMetrics(lanes).Collectors()...)
+	s.router = gateway.NewRouter()
+	var replicas []*gateway.Replica
+	for i, n := range nodes {
+		replicas = append(replicas, &gateway.Replica{Name: string(rune('a' + i)), Node: n})
+	}
+	if err := s.router.Set([]gateway.Route{{Replicas: replicas}}); err != nil {
+		t.Fatal(err)
+	}
+	o := gateway.SSHOptions{
+		Options: &gateway.Options{
+			Router: s.router, Pump: s.pump, Lanes: lanes, Memory: admit.NewBudget("requests", 1<<30), Metrics: metrics,
+			Log: slog.New(slog.NewTextHandler(s.log, nil)), MaxBody: 1 << 20, ReadStall: time.Minute,
+		},
+		HostKeys: []ssh.Signer{newKey(t)}, Keys: s.keys, Agent: "test", Watch: own,
+		Limits:     gateway.SSHLimits{Connections: 100, AddressConnections: 100, Logins: 100, AddressLogins: 100},
+		LoginGrace: time.Minute, AuthTries: 6, KeepAlive: time.Minute, Idle: time.Minute, WriteStall: time.Minute, Sessions: 3,
+	}
+	if change != nil {
+		change(&o)
+	}
+	var err error
+	if s.ssh, err = gateway.NewSSH(o); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.addr = l.Addr().String()
+	served := make(chan error, 1)
+	go func() { served <- s.ssh.Serve(l) }()
+	t.Cleanup(func() {
+		limit, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := s.ssh.Shutdown(limit); err != nil {
+			t.Errorf("the server does not come to rest: %v", err)
+		}
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		for _, left := range []string{
+			"packhorse_ssh_connections", "packhorse_ssh_logins", "packhorse_ssh_sessions", "packhorse_lane_running{lane=small}",
+			"packhorse_lane_running{lane=hit}", "packhorse_lane_running{lane=cold}", "packhorse_lane_running{lane=push}",
+		} {
+			if n := s.value(left); n != 0 {
+				t.Errorf("%s is %v at the end", left, n)
+			}
+		}
+	})
+	return s
+}
+
+func (s *sshServer) dial(change func(*ssh.ClientConfig)) (*ssh.Client, error) {
+	s.t.Helper()
+	c := &ssh.ClientConfig{User: "git", Auth: []ssh.AuthMethod{ssh.PublicKeys(s.alice)}, HostKeyCallback: ssh.InsecureIgnoreHostKey()}
+	if change != nil {
+		change(c)
+	}
+	client, err := ssh.Dial("tcp", s.addr, c)
+	if err == nil {
+		s.t.Cleanup(func() { client.Close() })
+	}
+	return client, err
+}
+
+func (s *sshServer) mustDial(change func(*ssh.ClientConfig)) *ssh.Client {
+	s.t.Helper()
+	client, err := s.dial(change)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return client
+}
+
+// run runs a command with an input, and gives what it says and its exit status.
+func run(t *testing.T, client *ssh.Client, version, command, input string) (out, messages string, status int) {
+	t.Helper()
+	session, err := client.NewSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Close()
+	if version != "" {
+		if err := session.Setenv("GIT_PROTOCOL", version); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var stdout, stderr bytes.Buffer
+	session.Stdin, session.Stdout, session.Stderr = strings.NewReader(input), &stdout, &stderr
+	err = session.Run(command)
+	if exit, ok := errors.AsType[*ssh.ExitError](err); ok {
+		status = exit.ExitStatus()
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	return stdout.String(), stderr.String(), status
+}
+
+func lines(texts ...string) string {
+	var b []byte
+	for _, s := range texts {
+		switch s {
+		case "flush":
+			b = pktline.AppendFlush(b)
+		case "delim":
+			b = pktline.AppendDelim(b)
+		default:
+			b = pktline.AppendLine(b, s)
+		}
+	}
+	return string(b)
+}
+
+// brackets answers each request with its bytes between brackets.
+func brackets(session string) *node {
+	return &node{
+		advertise: func(s protocol.Session) ([]byte, error) { return []byte(s.Version.String() + ":"), nil },
+		serve: func(_ context.Context, request io.Reader, reply protocol.Reply) (protocol.Outcome, error) {
+			text, err := io.ReadAll(request)
+			if err != nil {
+				return protocol.Outcome{}, err
+			}
+			if strings.Contains(string(text), "fail "+session) {
+				return protocol.Outcome{}, fault.New(fault.Unavailable, "this node has failed")
+			}
+			_, err = io.WriteString(reply, "["+string(text)+"]")
+			return protocol.Outcome{}, err
+		},
+	}
+}
+
+func TestSSHCutsSessionsIntoRequests(t *testing.T) {
+	t.Parallel()
+	s := serveSSH(t, nil, brackets("a"), brackets("b"))
+	client := s.mustDial(nil)
+	first, second := lines("command=ls-refs", "delim", "peel", "flush"), lines("command=fetch", "delim", "want x", "flush")
+	out, _, status := run(t, client, "version=2", "git-upload-pack 'app'", first+second+"0000"+"left over")
+	if want := "v2:[" + first + "][" + second + "]"; out != want || status != 0 {
+		t.Errorf("%q, status %d; want %q", out, status, want)
+	}
+	// The end of what the client says is an end, too.
+	if out, _, status = run(t, client, "version=2", "git-upload-pack 'app'", first); out != "v2:["+first+"]" || status != 0 {
+		t.Errorf("%q, status %d", out, status)
+	}
+	// A request that one node fails at is answered by the other.
+	broken := lines("command=fetch", "fail a", "flush")
+	if out, _, status = run(t, client, "version=2", "git-upload-pack 'app'", broken+first); out != "v2:["+broken+"]["+first+"]" || status != 0 {
+		t.Errorf("%q, status %d", out, status)
+	}
+	// Both fail: the client is told in the protocol, and the session ends.
+	broken = lines("command=fetch", "fail a", "fail b", "flush")
+	out, _, status = run(t, client, "version=2", "git-upload-pack 'app'", broken+first)
+	if !strings.HasPrefix(out, "v2:") || !strings.Contains(out, "ERR this node has failed") || status != 1 {
+		t.Errorf("%q, status %d", out, status)
+	}
+	// What is no request, or only a part of one.
+	for in, want := range map[string]string{
+		"zzzz": "ERR the request", "0003": "ERR the request", "00": "ERR the request", lines("command=fetch"): "ERR the request",
+		lines("command=fetch", strings.Repeat("x", 60000)):    "ERR the request",
+		strings.Repeat(lines(strings.Repeat("x", 60000)), 20): "ERR the request's body is longer",
+	} {
+		out, _, status = run(t, client, "version=2", "git-upload-pack 'app'", in)
+		if !strings.Contains(out, want) || status != 1 {
+			t.Errorf("%.20q: %.200q, status %d; want %q", in, out, status, want)
+		}
+	}
+	if !strings.Contains(s.log.String(), "transport=ssh") || !strings.Contains(s.log.String(), "user=alice") {
+		t.Error("the log does not say who came which way")
+	}
+}
+
+func TestSSHWhoIsKnown(t *testing.T) {
+	t.Parallel()
+	s := serveSSH(t, nil, brackets(""))
+	if _, err := s.dial(func(c *ssh.ClientConfig) { c.Auth = []ssh.AuthMethod{ssh.PublicKeys(newKey(t))} }); err == nil {
+		t.Error("a key that nobody knows lets in")
+	}
+	if _, err := s.dial(func(c *ssh.ClientConfig) { c.Auth, c.User = nil, gateway.AnonymousLogin }); err == nil {
+		t.Error("one comes in without a key")
+	}
+	if _, err := s.dial(func(c *ssh.ClientConfig) { c.Auth = []ssh.AuthMethod{ssh.Password("x")} }); err == nil {
+		t.Error("a password lets in")
+	}
+	// Who has one user's public key, and not the private one, is nobody.
+	bob := newKey(t)
+	s.keys.set(bob.PublicKey(), "bob")
+	if _, err := s.dial(func(c *ssh.ClientConfig) { c.Auth = []ssh.AuthMethod{ssh.PublicKeys(otherSigner{s.alice, bob})} }); err == nil {
+		t.Error("a signature by another key lets in")
+	}
+	// A key that is taken away is of no use for what comes next on the connection.
+	client := s.mustDial(nil)
+	if out, _, status := run(t, client, "version=2", "git-upload-pack 'app'", ""); out != "v2:" || status != 0 {
+		t.Errorf("%q, status %d", out, status)
+	}
+	s.keys.set(s.alice.PublicKey(), "")
+	if out, _, status := run(t, client, "version=2", "git-upload-pack 'app'", ""); !strings.Contains(out, "ERR the key is not known") || status != 1 {
+		t.Errorf("%q, status %d", out, status)
+	}
+	s.keys.set(s.alice.PublicKey(), "carol")
+	if out, _, status := run(t, client, "version=2", "git-upload-pack 'app'", ""); !strings.Contains(out, "ERR the key is another user's") || status != 1 {
+		t.Errorf("%q, status %d", out, status)
+	}
+}
+
+// otherSigner shows one key and signs with another.
+type otherSigner struct{ shown, signs ssh.Signer }
+
+func (o otherSigner) PublicKey() ssh.PublicKey { return o.shown.PublicKey() }
+func (o otherSigner) Sign(r io.Reader, data []byte) (*ssh.Signature, error) {
+	return o.signs.Sign(r, data)
+}
+
+func TestSSHAnonymous(t *testing.T) {
+	t.Parallel()
+	s := serveSSH(t, func(o *gateway.SSHOptions) { o.Anonymous = true }, brackets(""))
+	none := func(user string) func(c *ssh.ClientConfig) {
+		return func(c *ssh.ClientConfig) { c.Auth, c.User = nil, user }
+	}
+	if _, err := s.dial(none("git")); err == nil {
+		t.Error("one comes in without a key, and has not said that one has none")
+	}
+	client := s.mustDial(none(gateway.AnonymousLogin))
+	if out, _, status := run(t, client, "version=2", "git-upload-pack 'app'", ""); out != "v2:" || status != 0 {
+		t.Errorf("%q, status %d", out, status)
+	}
+	if out, _, status := run(t, client, "", "git-receive-pack 'app'", ""); !strings.Contains(out, "ERR this server does not accept pushes") || status != 1 {
+		t.Errorf("%q, status %d", out, status)
+	}
+}
+
+func TestSSHRefusesWhatIsNoFetch(t *testing.T) {
+	t.Parallel()
+	s := serveSSH(t, nil, brackets(""))
+	client := s.mustDial(nil)
+	if _, err := client.Dial("tcp", "127.0.0.1:1"); err == nil {
+		t.Error("a connection was forwarded")
+	}
+	if _, err := client.Listen("tcp", "127.0.0.1:0"); err == nil {
+		t.Error("a port was forwarded")
+	}
+	session, err := client.NewSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Close()
+	if err := session.RequestPty("xterm", 80, 25, nil); err == nil {
+		t.Error("a terminal was given")
+	}
+	if err := session.RequestSubsystem("sftp"); err == nil {
+		t.Error("a subsystem was given")
+	}
+	if err := session.Setenv("LD_PRELOAD", "x"); err == nil {
+		t.Error("a variable was taken")
+	}
+	if err := session.Setenv("GIT_PROTOCOL", strings.Repeat("x", 2000)); err == nil {
+		t.Error("a long GIT_PROTOCOL was taken")
+	}
+	if ok, err := session.SendRequest("auth-agent-req@openssh.com", true, nil); ok || err != nil {
+		t.Errorf("an agent was forwarded: %v, %v", ok, err)
+	}
+	var stderr bytes.Buffer
+	session.Stderr = &stderr
+	if err := session.Shell(); err != nil {
+		t.Fatal(err)
+	}
+	if err := session.Wait(); err != nil || !strings.HasPrefix(stderr.String(), "Hi alice!") {
+		t.Errorf("%v, %q", err, stderr.String())
+	}
+	if err := session.Start("git-upload-pack 'app'"); err == nil {
+		t.Error("a second command was begun")
+	}
+	// No more sessions at once than are allowed.
+	for range 3 {
+		one, err := client.NewSession()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer one.Close()
+	}
+	if _, err := client.NewSession(); err == nil || !strings.Contains(err.Error(), "too many sessions") {
+		t.Errorf("a fourth session: %v", err)
+	}
+}
+
+func TestSSHBadBanners(t *testing.T) {
+	t.Parallel()
+	s := serveSSH(t, nil, brackets(""))
+	banners := []string{
+		"GET / HTTP/1.1\r\n\r\n", "SSH-1.5-old\r\n", "SSH-2.0\r\n", "\n", "ssh-2.0-x\r\n", strings.Repeat("SSH-2.0-", 100), strings.Repeat("x", 1<<16),
+		strings.Repeat("\n", 1<<16), "SSH-2.0-a\x00b\r\n", "\x16\x03\x01\x02\x00",
+	}
+	for _, banner := range banners {
+		conn, err := net.Dial("tcp", s.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.WriteString(conn, banner)
+		_, _ = io.Copy(io.Discard, conn) // to the end
+		conn.Close()
+	}
+	want := float64(len(banners))
+	if !eventually(func() bool { return s.value("packhorse_ssh_connections_total{result=banner}") == want }) {
+		t.Errorf("%v banners were refused, want %v", s.value("packhorse_ssh_connections_total{result=banner}"), want)
+	}
+	// One that comes byte by byte, and whose key exchange is garbage.
+	conn, err := net.Dial("tcp", s.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for _, b := range []byte("SSH-2.0-slow\r\n\xff\xff\xff\xff\xff\xff\xff\xff") {
+		_, _ = conn.Write([]byte{b})
+	}
+	_, _ = io.Copy(io.Discard, conn)
+	s.mustDial(nil)
+}
+
+// Thousands of connections that never log in are refused while that is cheap; who has a key comes in as soon as some are gone.
+func TestSSHManyWhoNeverLogIn(t *testing.T) {
+	t.Parallel()
+	s := serveSSH(t, func(o *gateway.SSHOptions) { o.Limits.Logins, o.Limits.AddressLogins = 8, 8 }, brackets(""))
+	var open []net.Conn
+	most := 0.0
+	for range 2000 {
+		conn, err := net.Dial("tcp", s.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if open = append(open, conn); len(open) > 50 {
+			open[0].Close()
+			open = open[1:]
+		}
+		most = max(most, s.value("packhorse_ssh_logins"))
+	}
+	if most > 8 {
+		t.Errorf("%v logins at once, want at most 8", most)
+	}
+	for _, conn := range open {
+		conn.Close()
+	}
+	var err error
+	if !eventually(func() bool { _, err = s.dial(nil); return err == nil }) {
+		t.Errorf("nobody comes in any more: %v", err)
+	}
+}
+
+func TestSSHLoginGrace(t *testing.T) {
+	t.Parallel()
+	s := serveSSH(t, func(o *gateway.SSHOptions) { o.LoginGrace = 50 * time.Millisecond }, brackets(""))
+	conn, err := net.Dial("tcp", s.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, _ = io.WriteString(conn, "SSH-2.0-x\r\n")
+	if _, err := io.Copy(io.Discard, conn); err != nil && !errors.Is(err, net.ErrClosed) {
+		t.Log(err) // reset
+	}
+	if !eventually(func() bool { return s.value("packhorse_ssh_connections_total{result=timeout}") == 1 }) {
+		t.Error("the login was not cut off")
+	}
+}
+
+// A client that takes nothing, or says nothing, holds no place for longer than it may.
+func TestSSHClientsThatStall(t *testing.T) {
+	t.Parallel()
+	n := &node{
+		advertise: func(protocol.Session) ([]byte, error) { return []byte("hello"), nil },
+		serve: func(_ context.Context, request io.Reader, reply protocol.Reply) (protocol.Outcome, error) {
+			if err := reply.Bulk(false); err != nil {
+				return protocol.Outcome{}, err
+			}
+			for range 1000 {
+				if _, err := reply.Write(make([]byte, 64<<10)); err != nil {
+					return protocol.Outcome{}, err
+				}
+			}
+			return protocol.Outcome{}, nil
+		},
+	}
+	s := serveSSH(t, func(o *gateway.SSHOptions) {
+		o.WriteStall, o.ReadStall, o.Idle = 300*time.Millisecond, 300*time.Millisecond, 500*time.Millisecond
+	}, n)
+	client := s.mustDial(nil)
+	for _, input := range []string{lines("command=fetch", "flush"), lines("command=fetch"), ""} {
+		session, err := client.NewSession()
+		if err != nil {
+			t.Fatal(err)
+		}
+		in, err := session.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := session.StdoutPipe(); err != nil { // nobody reads it
+			t.Fatal(err)
+		}
+		if err := session.Setenv("GIT_PROTOCOL", "version=2"); err != nil {
+			t.Fatal(err)
+		}
+		if err := session.Start("git-upload-pack 'app'"); err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.WriteString(in, input)
+		if !eventually(func() bool { return s.value("packhorse_ssh_sessions") == 0 }) {
+			t.Errorf("%q: the session goes on", input)
+		}
+	}
+}
+
+func TestSSHManyKeyExchanges(t *testing.T) {
+	t.Parallel()
+	s := serveSSH(t, nil, brackets(""))
+	client := s.mustDial(func(c *ssh.ClientConfig) { c.RekeyThreshold = 64 << 10 })
+	body := strings.Repeat(lines(strings.Repeat("x", 60000)), 16) + "0000"
+	if out, _, status := run(t, client, "version=2", "git-upload-pack 'app'", body); out != "v2:["+body+"]" || status != 0 {
+		t.Errorf("%d bytes, status %d", len(out), status)
+	}
+	if n := s.value("packhorse_ssh_key_exchanges_total"); n < 3 {
+		t.Errorf("only %v key exchanges", n)
+	}
+}
