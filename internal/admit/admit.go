@@ -12,6 +12,7 @@
 package admit
 
 import (
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -63,7 +64,7 @@ const retryAfter = time.Second
 
 // NewLane makes a lane that lets limit requests run at the same time.
 func NewLane(name string, limit int) *Lane {
-	return &Lane{name: name, limit: int64(limit), anonymous: int64(limit), callers: newTally()}
+	return &Lane{name: name, limit: int64(limit), anonymous: math.MaxInt64, callers: newTally()}
 }
 
 // Anonymous leaves anonymous callers together a part of the lane, from 0 to 1, and at least one place. Called before the first Enter.

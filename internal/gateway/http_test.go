@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -167,17 +168,20 @@ func failing(err error) *node {
 func TestFullLanesRefuse(t *testing.T) {
 	t.Parallel()
 	entered, leave := make(chan struct{}), make(chan struct{})
+	var hit atomic.Bool
 	s := serve(t, &node{
 		advertise: advertise,
 		serve: func(_ context.Context, request io.Reader, reply protocol.Reply) (protocol.Outcome, error) {
 			if _, err := readAll(request); err != nil {
 				return protocol.Outcome{}, err
 			}
-			if err := reply.Bulk(true); err != nil {
+			if err := reply.Bulk(!hit.Load()); err != nil {
 				return protocol.Outcome{Command: protocol.CommandFetch}, err
 			}
-			entered <- struct{}{}
-			<-leave
+			if !hit.Load() {
+				entered <- struct{}{}
+				<-leave
+			}
 			_, err := reply.Write([]byte("0000"))
 			return protocol.Outcome{Command: protocol.CommandFetch}, err
 		},
@@ -188,9 +192,15 @@ func TestFullLanesRefuse(t *testing.T) {
 	second := s.dial()
 	second.send(post("Content-Length: 24") + lsRefs)
 	response, body, err := second.answer()
-	if err != nil || response.StatusCode != 429 || response.Header.Get("Retry-After") == "" || !strings.Contains(body, "try again") {
+	if err != nil || response.StatusCode != 429 || response.Header.Get("Retry-After") == "" || !strings.Contains(body, "too many cold requests at the same time; try again") || !strings.HasPrefix(response.Header.Get("Content-Type"), "text/plain") {
 		t.Errorf("with a full lane: %s (%v) %q %v", response.Status, err, body, response.Header)
 	}
+	hit.Store(true)
+	second.send(post("Content-Length: 24") + lsRefs)
+	if response, body, err := second.answer(); err != nil || response.StatusCode != 200 || body != "0000" {
+		t.Errorf("a hit beside cold packs: %s (%v) %q", response.Status, err, body)
+	}
+	hit.Store(false)
 	second.send("GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\nGit-Protocol: version=2\r\n\r\n")
 	if response, _, _ := second.answer(); response.StatusCode != 200 {
 		t.Errorf("a small request beside a bulk one: %s", response.Status)

@@ -257,7 +257,16 @@ func (c *Cache) Open(ctx context.Context, spec *packsource.Spec) (packsource.Pac
 func (c *Cache) Has(key packsource.Key) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.index.entries[key] != nil
+	if c.index.entries[key] != nil {
+		return true
+	}
+	f := c.fills[key]
+	if f == nil {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.state == complete // about to become an entry
 }
 
 // pass opens the pack past the cache, because an entry that may be good cannot be read now.

@@ -330,14 +330,19 @@ type answer struct {
 	bytes.Buffer
 	length  int64
 	bulk    int
+	cold    bool // as Bulk was told
 	refusal error
 	broken  error                 // of writes
 	onWrite func(total int) error // called with each
 }
 
-func (a *answer) Length(n int64)  { a.length = n }
-func (a *answer) Bulk(bool) error { a.bulk++; return a.refusal }
-func (a *answer) Flush() error    { return a.broken }
+func (a *answer) Length(n int64) { a.length = n }
+func (a *answer) Bulk(cold bool) error {
+	a.bulk++
+	a.cold = cold
+	return a.refusal
+}
+func (a *answer) Flush() error { return a.broken }
 func (a *answer) Write(p []byte) (int, error) {
 	if a.Len() > 64<<20 {
 		return 0, errors.New("an answer without an end")

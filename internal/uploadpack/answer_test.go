@@ -19,13 +19,18 @@ type recorder struct {
 	bytes.Buffer
 	length int64 // announced; -1: not
 	bulk   int
+	cold   bool // as Bulk was told last
 }
 
 func newRecorder() *recorder { return &recorder{length: -1} }
 
-func (r *recorder) Length(n int64)  { r.length = n }
-func (r *recorder) Bulk(bool) error { r.bulk++; return nil }
-func (r *recorder) Flush() error    { return nil }
+func (r *recorder) Length(n int64) { r.length = n }
+func (r *recorder) Bulk(cold bool) error {
+	r.bulk++
+	r.cold = cold
+	return nil
+}
+func (r *recorder) Flush() error { return nil }
 
 // answer is a whole answer to a fetch, taken apart.
 type answer struct {

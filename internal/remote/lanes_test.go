@@ -1,0 +1,73 @@
+package remote_test
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/packhorse-git/packhorse/internal/balance"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/packsource"
+)
+
+// keeping is a source that keeps one pack, and notes for whom it opened others.
+type keeping struct {
+	madeUp
+	mu      sync.Mutex
+	kept    packsource.Key
+	callers []balance.Caller
+}
+
+func (k *keeping) Open(ctx context.Context, spec *packsource.Spec) (packsource.Pack, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.kept = spec.Key()
+	k.callers = append(k.callers, spec.Caller)
+	return madeUpPack{&k.madeUp}, nil
+}
+
+func (k *keeping) Has(key packsource.Key) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.kept == key
+}
+
+// TestLanesOverTheWire: a node learns whom a session counts for, and tells whether its pack has to be made.
+func TestLanesOverTheWire(t *testing.T) {
+	t.Parallel()
+	source := &keeping{madeUp: madeUp{send: func(_ context.Context, out packsource.Output) error {
+		_, err := out.Write(packet)
+		return err
+	}}}
+	w := newWorld(t, options{source: source})
+	request := w.pack()
+	repo, err := git.ParseRepoPath("app")
+	w.do(err)
+	ask := func(caller string) *answer {
+		t.Helper()
+		session := version2
+		session.Caller = caller
+		out := &answer{}
+		if _, err := w.remote.UploadPack(context.Background(), repo, session, bytes.NewReader(request), out); err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	if out := ask("alice"); !out.cold {
+		t.Error("a pack that nobody has made is a hit")
+	}
+	if out := ask("192.0.2.0/24"); out.cold || out.bulk != 1 {
+		t.Error("a pack that is kept is cold")
+	}
+	if source.callers[0] != "alice" || source.callers[1] != "192.0.2.0/24" {
+		t.Errorf("made for %q", source.callers)
+	}
+	session := version2
+	session.Caller = strings.Repeat("x", 1000)
+	if _, err := w.remote.UploadPack(context.Background(), repo, session, bytes.NewReader(request), &answer{}); !fault.Is(err, fault.Invalid) {
+		t.Errorf("a caller with a long name: %v", err)
+	}
+}
