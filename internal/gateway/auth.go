@@ -39,21 +39,22 @@ func (e *exchange) may(op auth.Operation) bool {
 	return err == nil
 }
 
-// allow fails if the caller may not do this. It is the one place where calls are let through, whichever way they came in. A caller who may not
-// know of the repository is let through too: what they ask of a node is for a repository that does not exist (see asked), so that nothing,
-// neither the answer nor its time, tells this case from that one. Sessions that follow have c.reachable.
+// allow fails if the caller may not do this. It is the one place where calls are let through, whichever way they came in; relay asks no node
+// before. A caller who may not know of the repository is let through too: what they ask of a node is for a repository that does not exist (see
+// asked), so that nothing, neither the answer nor its time, tells this case from that one. Sessions that follow have c.reachable.
 func (c *call) allow(op auth.Operation) error {
-	if c.Auth == nil {
-		if op != auth.Read {
-			return fault.New(fault.Denied, "this server does not accept pushes")
+	err := error(nil)
+	switch {
+	case c.Auth != nil:
+		c.reachable = c.Auth.Configured()
+		err = c.Auth.May(c.ctx, c.id, c.repo, op)
+		if fault.Is(err, fault.NotFound) {
+			c.hidden, err = true, nil
 		}
-		return nil
+	case op != auth.Read:
+		err = fault.New(fault.Denied, "this server does not accept pushes")
 	}
-	c.reachable = c.Auth.Configured()
-	err := c.Auth.May(c.ctx, c.id, c.repo, op)
-	if fault.Is(err, fault.NotFound) {
-		c.hidden, err = true, nil
-	}
+	c.let = err == nil
 	return err
 }
 

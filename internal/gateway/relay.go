@@ -20,6 +20,10 @@ const maxTries = 4
 // so a node gives up that comes to its end. None of this holds for what the gateway itself refuses. After a connection that was kept for too
 // long (protocol.StaleRoad) the same node may be asked once more.
 func (c *call) relay(a answer, ask func(Node) (protocol.Outcome, error)) {
+	if !c.let {
+		c.err = fault.New(fault.Internal, "a node was to be asked before it was clear whether the caller may")
+		return
+	}
 	assign := c.Router.assign
 	if c.push {
 		assign = c.Router.primary

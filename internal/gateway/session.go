@@ -47,6 +47,7 @@ type call struct {
 	op        operation
 	id        auth.Identity
 	repo      git.RepoPath
+	let       bool     // allow let it through; no node is asked before
 	push      bool     // it is for the one node of the route that takes pushes
 	hidden    bool     // the caller may not know whether the repository exists
 	reachable bool     // see protocol.Session
