@@ -6,6 +6,7 @@ OPS  ?= 127.0.0.1:9090
 ARGS ?=
 FUZZTIME ?= 10s
 SESSIONS ?= 10000
+PUSHES   ?= 400
 SEED     ?= 1
 CLIENTS  ?= 30
 DURATION ?= 10s
@@ -18,7 +19,7 @@ BINARY  := bin/packhorse
 BUILD   := go build -buildvcs=false -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
 
 .DEFAULT_GOAL := help
-.PHONY: help build serve test clients clients-doc check vet proto fuzz soak-protocol docs bench bench-refs bench-neighbour clean
+.PHONY: help build serve test clients clients-doc check vet proto fuzz soak-protocol soak-push docs bench bench-refs bench-neighbour clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +78,9 @@ fuzz: ## Run each fuzz target for FUZZTIME (10s)
 
 soak-protocol: ## Compare SESSIONS random sessions with git upload-pack, from SEED on
 	PACKHORSE_SESSIONS=$(SESSIONS) PACKHORSE_SEED=$(SEED) go test -count=1 -timeout 12h ./internal/uploadpack -run '^TestDifferential$$'
+
+soak-push: ## Check PUSHES racing pushes to one ref, with kills in between, for one order that explains them
+	PACKHORSE_PUSHES=$(PUSHES) go test -count=1 -timeout 12h ./internal/receivepack -run '^TestRegister$$'
 
 docs: ## Write the generated pages anew (docs/config.md)
 	go test ./internal/roles -run '^TestDocs' -update

@@ -1,6 +1,112 @@
 package e2e
 
-import "testing"
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/gittest"
+)
 
 // TestPush tells stories of pushes.
 func TestPush(t *testing.T) { runStories(t, "testdata/push") }
+
+// TestPushKills kills the server in the middle of pushes, again and again: what a client was told is there, and the next push of each goes through.
+func TestPushKills(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	root, state := filepath.Join(dir, "repos"), filepath.Join(dir, "state")
+	served := gittest.InitAt(t, filepath.Join(root, "app.git"))
+	start := func() *serverProcess {
+		p, err := startServer(dir, os.Environ(), []string{
+			"serve", "--root", root, "--state", state, "--http", "127.0.0.1:0", "--ops", "", "--log-format", "json",
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	p := start()
+	defer func() { p.cmd.Process.Kill(); <-p.ended }()
+	out, err := exec.Command(filepath.Join(binDir, "packhorse"), "token", "create", "alice", "--scope", "write", "--state", state).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	token := strings.TrimSpace(string(out))
+	const clients = 3
+	var all []*pusher
+	for i := range clients {
+		c := &pusher{Repo: gittest.Init(t), branch: fmt.Sprintf("client-%d", i), token: token}
+		c.Git("update-ref", "refs/heads/main", c.Commit(c.branch).String())
+		all = append(all, c)
+	}
+	rnd := rand.New(rand.NewPCG(5, 5))
+	for range 5 {
+		url := p.http
+		killed := make(chan struct{})
+		var pushing sync.WaitGroup
+		for _, c := range all {
+			pushing.Go(func() { c.pushUntil(url, killed) })
+		}
+		time.Sleep(time.Duration(50+rnd.IntN(300)) * time.Millisecond)
+		p.cmd.Process.Kill()
+		<-p.ended
+		close(killed)
+		pushing.Wait()
+		p = start()
+		for _, c := range all {
+			if c.told != "" {
+				if _, err := served.Try("merge-base", "--is-ancestor", c.told, "refs/heads/"+c.branch); err != nil {
+					t.Errorf("%s was told that %s is there: %v", c.branch, c.told, err)
+				}
+			}
+			if err := c.push(p.http, ""); err != nil {
+				t.Errorf("%s cannot push any more: %v", c.branch, err)
+			}
+		}
+	}
+	served.Git("fsck", "--strict")
+	told := 0
+	for _, c := range all {
+		told += c.count
+	}
+	t.Logf("%d pushes were acknowledged", told)
+}
+
+// pusher pushes one commit after the other to a branch of its own.
+type pusher struct {
+	*gittest.Repo
+	branch, token string
+	told          string // the last commit that it was told is there
+	count         int
+}
+
+func (c *pusher) pushUntil(url string, over <-chan struct{}) {
+	for {
+		select {
+		case <-over:
+			return
+		default:
+		}
+		_ = c.push(url, fmt.Sprintf("%s %d", c.branch, c.count))
+	}
+}
+
+// push makes a commit, unless its text is empty, and pushes what there is.
+func (c *pusher) push(url, text string) error {
+	if text != "" {
+		c.Git("update-ref", "refs/heads/main", c.Commit(text, c.ID("main")).String())
+	}
+	tip := c.ID("main").String()
+	_, err := c.Try("-c", "http.extraHeader=Authorization: Bearer "+c.token, "push", "--quiet", url+"/app", "main:refs/heads/"+c.branch)
+	if err == nil {
+		c.told, c.count = tip, c.count+1
+	}
+	return err
+}

@@ -1,0 +1,45 @@
+package receivepack
+
+import (
+	"context"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+)
+
+// In a session with state the client goes on listening and does not end its stream: the report comes all the same, of what git takes and of what it gives
+// up in the middle of.
+func TestStreamThatDoesNotEnd(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Options{})
+	c := w.clone()
+	pack := packOf(t, c, c.ID("main"))
+	id := c.ID("main").String()
+	for _, test := range []struct{ name, request, says string }{
+		{"push", commands(reports, zeros(c.ID("main"))+" "+id+" refs/heads/topic") + pack, "ok refs/heads/topic"},
+		{"damaged", commands(reports, zeros(c.ID("main"))+" "+id+" refs/heads/other") + pack[:20] + strings.Repeat("?", 200), "ng refs/heads/other"},
+		{"deletion", commands(reports, id+" "+zeros(c.ID("main"))+" refs/heads/topic"), "ok refs/heads/topic"},
+		{"nothing", "0000", ""},
+	} {
+		out, in := io.Pipe()
+		var reply recorder
+		result := make(chan error, 1)
+		go func() {
+			_, err := w.server.Serve(context.Background(), w.target(), protocol.Session{Service: protocol.ReceivePack}, tester, out, &reply)
+			result <- err
+		}()
+		if _, err := io.WriteString(in, test.request); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-result; err != nil || !strings.Contains(reply.String(), test.says) {
+			t.Errorf("%s: %v, %q", test.name, err, reply.String())
+		}
+		in.Close() // as whoever serves the session does then
+	}
+	if got := w.refs(); got != "" {
+		t.Errorf("at the end the refs are %s", got)
+	}
+	w.clean()
+}
