@@ -59,7 +59,7 @@ const allowedImports = `
 var testsMayImport = map[string][]string{
 	"client":     {"fault", "fault/faultrpc", "roles"},
 	"uploadpack": {"packcache"},
-	"remote":     {"admit", "auth", "control", "gateway", "git/process", "packcache", "packsource", "receivepack", "storage", "uploadpack"},
+	"remote":     {"admit", "auth", "balance", "control", "gateway", "git/process", "packcache", "packsource", "receivepack", "storage", "uploadpack"},
 }
 
 // forbidden edges hold whatever the table allows.
