@@ -20,7 +20,7 @@ import (
 
 // calls stands around every call: it counts it, writes its line into the log, stops a panic, and makes an answer of what a service
 // returns as an error. A unary call is a look-up: it runs in the small lane, a heavy one in a slot before that, but for health, which a busy node
-// has too, maintenance, which has slots of its own, and Git's sessions, which enter a lane by themselves as streams do.
+// has too, maintenance, which has slots of its own, waits, which do nothing mostly, and Git's sessions, which enter a lane by themselves as streams do.
 type calls struct{ *Server }
 
 func (c *calls) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
@@ -44,6 +44,7 @@ func (c *calls) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 // ownPlace lists the unary calls that wait for no place here.
 var ownPlace = []string{
 	healthCheck, packhorsev1connect.RepositoryServiceMaintainProcedure, packhorsev1connect.TransferServiceShortProcedure,
+	packhorsev1connect.RefServiceWaitProcedure,
 }
 
 // placeOf lets a unary call into where it belongs.
@@ -111,7 +112,7 @@ func (c *calls) log(ctx context.Context, spec connect.Spec, header http.Header, 
 		return
 	case code == connect.CodeInternal.String(), code == connect.CodeDataLoss.String(), code == connect.CodeUnknown.String():
 		level = slog.LevelError
-	case took > slowCall && spec.StreamType == connect.StreamTypeUnary:
+	case took > slowCall && spec.StreamType == connect.StreamTypeUnary && spec.Procedure != packhorsev1connect.RefServiceWaitProcedure:
 		level = slog.LevelWarn
 	}
 	if !c.Log.Enabled(ctx, level) {

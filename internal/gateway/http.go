@@ -55,10 +55,13 @@ type Options struct {
 }
 
 // HTTP is the handler for smart HTTP.
-type HTTP struct{ Options }
+type HTTP struct {
+	Options
+	waiters *waiters
+}
 
 // NewHTTP makes the handler.
-func NewHTTP(o Options) *HTTP { return &HTTP{o} }
+func NewHTTP(o Options) *HTTP { return &HTTP{o, newWaiters()} }
 
 // Listen makes a TCP listener's connections ones that can be copied to by the kernel; whatever wraps them turns that off.
 func (h *HTTP) Listen(l net.Listener, writeStall time.Duration) net.Listener {
@@ -73,7 +76,7 @@ const (
 
 // ServeHTTP answers one request and writes its line into the log.
 func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	e := &exchange{call: call{Options: &h.Options, ctx: r.Context(), start: time.Now(), op: opOther}, w: w, r: r}
+	e := &exchange{call: call{Options: &h.Options, ctx: r.Context(), start: time.Now(), op: opOther}, waiters: h.waiters, w: w, r: r}
 	defer e.done()
 	e.limitBody()
 	e.serve()
@@ -82,8 +85,9 @@ func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // exchange is one request and its answer.
 type exchange struct {
 	call
-	w http.ResponseWriter
-	r *http.Request
+	waiters *waiters
+	w       http.ResponseWriter
+	r       *http.Request
 
 	reply  *reply // nil until a session began
 	status int    // 0 until the header is sent
@@ -105,6 +109,8 @@ func (e *exchange) serve() {
 	}
 	path := e.r.URL.Path
 	switch {
+	case path == waitPath:
+		e.wait()
 	case strings.HasPrefix(path, "/-/") || path == "/-":
 		e.refuse(http.StatusNotFound, "nothing here; metrics and health are on the private listener")
 	case path == "/":
@@ -285,7 +291,7 @@ func (e *exchange) fail(err error) {
 		e.challenge()
 	}
 	e.w.Header().Del("Content-Length")
-	session := e.op != opAdvertise && e.op != opPush && e.op != opOther
+	session := e.op != opAdvertise && e.op != opPush && e.op != opWait && e.op != opOther
 	inside := e.outcome.Command != "" // the request was understood
 	if session && (kind == fault.Invalid || kind == fault.Denied ||
 		inside && (kind == fault.NotFound || kind == fault.Corrupt || kind == fault.Internal)) {

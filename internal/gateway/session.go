@@ -22,6 +22,7 @@ const (
 	opInfo      operation = "object_info"
 	opBundles   operation = "bundle_uri"
 	opPush      operation = "push"
+	opWait      operation = "wait"
 	opOther     operation = "other"
 )
 

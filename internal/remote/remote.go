@@ -147,7 +147,8 @@ type link struct {
 	transport   *http.Transport
 	pool        *sidechannel.Pool // nil: bulk bytes go inside the calls
 	transfers   packhorsev1connect.TransferServiceClient
-	direct      *direct.Client // for short sessions: connections of their own, as many as are under way
+	refs        packhorsev1connect.RefServiceClient // for waits
+	direct      *direct.Client                      // for short sessions: connections of their own, as many as are under way
 	shorts      packhorsev1connect.TransferServiceClient
 	health      *connect.Client[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse]
 	since       time.Time // when it was retired
@@ -190,6 +191,7 @@ func (n *Node) newLink() *link {
 	l.shorts = packhorsev1connect.NewTransferServiceClient(l.direct, base,
 		connect.WithReadMaxBytes(maxAnswer), connect.WithAcceptCompression("gzip", nil, nil))
 	l.transfers = packhorsev1connect.NewTransferServiceClient(client, base, options)
+	l.refs = packhorsev1connect.NewRefServiceClient(client, base, options)
 	l.health = connect.NewClient[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse](client, base+healthCheck, options)
 	return l
 }

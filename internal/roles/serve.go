@@ -294,6 +294,7 @@ func newFront(cfg Config, log *slog.Logger, reg prometheus.Registerer, handler *
 		MaxHeaderBytes:    int(cfg.HTTP.MaxHeader),
 		ErrorLog:          errorLog.logger(),
 	}
+	h.RegisterOnShutdown(handler.EndWaits)
 	h.Protocols = new(http.Protocols)
 	h.Protocols.SetHTTP1(true)
 	wrap := func(l net.Listener) net.Listener { return handler.Listen(l, cfg.HTTP.WriteStall.Duration) }

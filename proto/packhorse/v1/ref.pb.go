@@ -881,6 +881,121 @@ func (x *RefChange) GetNewTarget() string {
 	return ""
 }
 
+type WaitRequest struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
+	// An object that a visible ref has to reach; empty: any will do.
+	Oid string `protobuf:"bytes,2,opt,name=oid,proto3" json:"oid,omitempty"`
+	// The generation that the refs have to have reached, of a version that the caller was told; 0: any will do.
+	Generation uint64 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
+	// The epoch of that version. A node that has started since has seen all of it. 0: of the node as it runs.
+	Epoch         uint64 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WaitRequest) Reset() {
+	*x = WaitRequest{}
+	mi := &file_packhorse_v1_ref_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WaitRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WaitRequest) ProtoMessage() {}
+
+func (x *WaitRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_ref_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WaitRequest.ProtoReflect.Descriptor instead.
+func (*WaitRequest) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_ref_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *WaitRequest) GetRepository() string {
+	if x != nil {
+		return x.Repository
+	}
+	return ""
+}
+
+func (x *WaitRequest) GetOid() string {
+	if x != nil {
+		return x.Oid
+	}
+	return ""
+}
+
+func (x *WaitRequest) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *WaitRequest) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+type WaitResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Version       *Version               `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WaitResponse) Reset() {
+	*x = WaitResponse{}
+	mi := &file_packhorse_v1_ref_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WaitResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WaitResponse) ProtoMessage() {}
+
+func (x *WaitResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_ref_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WaitResponse.ProtoReflect.Descriptor instead.
+func (*WaitResponse) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_ref_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *WaitResponse) GetVersion() *Version {
+	if x != nil {
+		return x.Version
+	}
+	return nil
+}
+
 var File_packhorse_v1_ref_proto protoreflect.FileDescriptor
 
 const file_packhorse_v1_ref_proto_rawDesc = "" +
@@ -950,14 +1065,26 @@ const file_packhorse_v1_ref_proto_rawDesc = "" +
 	"\aold_oid\x18\x02 \x01(\tR\x06oldOid\x12\x17\n" +
 	"\anew_oid\x18\x03 \x01(\tR\x06newOid\x12\x1d\n" +
 	"\n" +
-	"new_target\x18\x04 \x01(\tR\tnewTarget2\x9a\x03\n" +
+	"new_target\x18\x04 \x01(\tR\tnewTarget\"u\n" +
+	"\vWaitRequest\x12\x1e\n" +
+	"\n" +
+	"repository\x18\x01 \x01(\tR\n" +
+	"repository\x12\x10\n" +
+	"\x03oid\x18\x02 \x01(\tR\x03oid\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x03 \x01(\x04R\n" +
+	"generation\x12\x14\n" +
+	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\"?\n" +
+	"\fWaitResponse\x12/\n" +
+	"\aversion\x18\x01 \x01(\v2\x15.packhorse.v1.VersionR\aversion2\xde\x03\n" +
 	"\n" +
 	"RefService\x12K\n" +
 	"\aResolve\x12\x1c.packhorse.v1.ResolveRequest\x1a\x1d.packhorse.v1.ResolveResponse\"\x03\x90\x02\x01\x12W\n" +
 	"\vResolveMany\x12 .packhorse.v1.ResolveManyRequest\x1a!.packhorse.v1.ResolveManyResponse\"\x03\x90\x02\x01\x12H\n" +
 	"\x06Exists\x12\x1b.packhorse.v1.ExistsRequest\x1a\x1c.packhorse.v1.ExistsResponse\"\x03\x90\x02\x01\x12X\n" +
 	"\x04List\x12#.packhorse.v1.RefServiceListRequest\x1a$.packhorse.v1.RefServiceListResponse\"\x03\x90\x02\x010\x01\x12B\n" +
-	"\x05Watch\x12\x1a.packhorse.v1.WatchRequest\x1a\x1b.packhorse.v1.WatchResponse0\x01BCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
+	"\x05Watch\x12\x1a.packhorse.v1.WatchRequest\x1a\x1b.packhorse.v1.WatchResponse0\x01\x12B\n" +
+	"\x04Wait\x12\x19.packhorse.v1.WaitRequest\x1a\x1a.packhorse.v1.WaitResponse\"\x03\x90\x02\x01BCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
 
 var (
 	file_packhorse_v1_ref_proto_rawDescOnce sync.Once
@@ -971,7 +1098,7 @@ func file_packhorse_v1_ref_proto_rawDescGZIP() []byte {
 	return file_packhorse_v1_ref_proto_rawDescData
 }
 
-var file_packhorse_v1_ref_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_packhorse_v1_ref_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_packhorse_v1_ref_proto_goTypes = []any{
 	(*Ref)(nil),                    // 0: packhorse.v1.Ref
 	(*ResolveRequest)(nil),         // 1: packhorse.v1.ResolveRequest
@@ -987,38 +1114,43 @@ var file_packhorse_v1_ref_proto_goTypes = []any{
 	(*WatchFrom)(nil),              // 11: packhorse.v1.WatchFrom
 	(*WatchResponse)(nil),          // 12: packhorse.v1.WatchResponse
 	(*RefChange)(nil),              // 13: packhorse.v1.RefChange
-	(*Version)(nil),                // 14: packhorse.v1.Version
-	(*Fault)(nil),                  // 15: packhorse.v1.Fault
+	(*WaitRequest)(nil),            // 14: packhorse.v1.WaitRequest
+	(*WaitResponse)(nil),           // 15: packhorse.v1.WaitResponse
+	(*Version)(nil),                // 16: packhorse.v1.Version
+	(*Fault)(nil),                  // 17: packhorse.v1.Fault
 }
 var file_packhorse_v1_ref_proto_depIdxs = []int32{
 	0,  // 0: packhorse.v1.ResolveResponse.ref:type_name -> packhorse.v1.Ref
-	14, // 1: packhorse.v1.ResolveResponse.version:type_name -> packhorse.v1.Version
+	16, // 1: packhorse.v1.ResolveResponse.version:type_name -> packhorse.v1.Version
 	1,  // 2: packhorse.v1.ResolveManyRequest.requests:type_name -> packhorse.v1.ResolveRequest
 	5,  // 3: packhorse.v1.ResolveManyResponse.results:type_name -> packhorse.v1.ResolveResult
 	2,  // 4: packhorse.v1.ResolveResult.found:type_name -> packhorse.v1.ResolveResponse
-	15, // 5: packhorse.v1.ResolveResult.fault:type_name -> packhorse.v1.Fault
-	14, // 6: packhorse.v1.ExistsResponse.version:type_name -> packhorse.v1.Version
+	17, // 5: packhorse.v1.ResolveResult.fault:type_name -> packhorse.v1.Fault
+	16, // 6: packhorse.v1.ExistsResponse.version:type_name -> packhorse.v1.Version
 	0,  // 7: packhorse.v1.RefServiceListResponse.refs:type_name -> packhorse.v1.Ref
-	14, // 8: packhorse.v1.RefServiceListResponse.version:type_name -> packhorse.v1.Version
+	16, // 8: packhorse.v1.RefServiceListResponse.version:type_name -> packhorse.v1.Version
 	11, // 9: packhorse.v1.WatchRequest.repositories:type_name -> packhorse.v1.WatchFrom
-	14, // 10: packhorse.v1.WatchFrom.version:type_name -> packhorse.v1.Version
-	14, // 11: packhorse.v1.WatchResponse.version:type_name -> packhorse.v1.Version
+	16, // 10: packhorse.v1.WatchFrom.version:type_name -> packhorse.v1.Version
+	16, // 11: packhorse.v1.WatchResponse.version:type_name -> packhorse.v1.Version
 	13, // 12: packhorse.v1.WatchResponse.changes:type_name -> packhorse.v1.RefChange
-	1,  // 13: packhorse.v1.RefService.Resolve:input_type -> packhorse.v1.ResolveRequest
-	3,  // 14: packhorse.v1.RefService.ResolveMany:input_type -> packhorse.v1.ResolveManyRequest
-	6,  // 15: packhorse.v1.RefService.Exists:input_type -> packhorse.v1.ExistsRequest
-	8,  // 16: packhorse.v1.RefService.List:input_type -> packhorse.v1.RefServiceListRequest
-	10, // 17: packhorse.v1.RefService.Watch:input_type -> packhorse.v1.WatchRequest
-	2,  // 18: packhorse.v1.RefService.Resolve:output_type -> packhorse.v1.ResolveResponse
-	4,  // 19: packhorse.v1.RefService.ResolveMany:output_type -> packhorse.v1.ResolveManyResponse
-	7,  // 20: packhorse.v1.RefService.Exists:output_type -> packhorse.v1.ExistsResponse
-	9,  // 21: packhorse.v1.RefService.List:output_type -> packhorse.v1.RefServiceListResponse
-	12, // 22: packhorse.v1.RefService.Watch:output_type -> packhorse.v1.WatchResponse
-	18, // [18:23] is the sub-list for method output_type
-	13, // [13:18] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	16, // 13: packhorse.v1.WaitResponse.version:type_name -> packhorse.v1.Version
+	1,  // 14: packhorse.v1.RefService.Resolve:input_type -> packhorse.v1.ResolveRequest
+	3,  // 15: packhorse.v1.RefService.ResolveMany:input_type -> packhorse.v1.ResolveManyRequest
+	6,  // 16: packhorse.v1.RefService.Exists:input_type -> packhorse.v1.ExistsRequest
+	8,  // 17: packhorse.v1.RefService.List:input_type -> packhorse.v1.RefServiceListRequest
+	10, // 18: packhorse.v1.RefService.Watch:input_type -> packhorse.v1.WatchRequest
+	14, // 19: packhorse.v1.RefService.Wait:input_type -> packhorse.v1.WaitRequest
+	2,  // 20: packhorse.v1.RefService.Resolve:output_type -> packhorse.v1.ResolveResponse
+	4,  // 21: packhorse.v1.RefService.ResolveMany:output_type -> packhorse.v1.ResolveManyResponse
+	7,  // 22: packhorse.v1.RefService.Exists:output_type -> packhorse.v1.ExistsResponse
+	9,  // 23: packhorse.v1.RefService.List:output_type -> packhorse.v1.RefServiceListResponse
+	12, // 24: packhorse.v1.RefService.Watch:output_type -> packhorse.v1.WatchResponse
+	15, // 25: packhorse.v1.RefService.Wait:output_type -> packhorse.v1.WaitResponse
+	20, // [20:26] is the sub-list for method output_type
+	14, // [14:20] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_packhorse_v1_ref_proto_init() }
@@ -1038,7 +1170,7 @@ func file_packhorse_v1_ref_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_packhorse_v1_ref_proto_rawDesc), len(file_packhorse_v1_ref_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

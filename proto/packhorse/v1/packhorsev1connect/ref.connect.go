@@ -43,6 +43,8 @@ const (
 	RefServiceListProcedure = "/packhorse.v1.RefService/List"
 	// RefServiceWatchProcedure is the fully-qualified name of the RefService's Watch RPC.
 	RefServiceWatchProcedure = "/packhorse.v1.RefService/Watch"
+	// RefServiceWaitProcedure is the fully-qualified name of the RefService's Wait RPC.
+	RefServiceWaitProcedure = "/packhorse.v1.RefService/Wait"
 )
 
 // RefServiceClient is a client for the packhorse.v1.RefService service.
@@ -61,6 +63,9 @@ type RefServiceClient interface {
 	// with one event for each repository, which says where it is now. An event is one message, but for one with more than about 1 MiB of
 	// changes: its messages follow one another, and all but the last are marked as continued.
 	Watch(context.Context, *connect.Request[v1.WatchRequest]) (*connect.ServerStreamForClient[v1.WatchResponse], error)
+	// Wait returns as soon as what was pushed can be seen by everybody who reads the repository; at the call's deadline, or after ten minutes:
+	// DEADLINE_EXCEEDED. NOT_FOUND if there is no such repository.
+	Wait(context.Context, *connect.Request[v1.WaitRequest]) (*connect.Response[v1.WaitResponse], error)
 }
 
 // NewRefServiceClient constructs a client for the packhorse.v1.RefService service. By default, it
@@ -108,6 +113,13 @@ func NewRefServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...
 			connect.WithSchema(refServiceMethods.ByName("Watch")),
 			connect.WithClientOptions(opts...),
 		),
+		wait: connect.NewClient[v1.WaitRequest, v1.WaitResponse](
+			httpClient,
+			baseURL+RefServiceWaitProcedure,
+			connect.WithSchema(refServiceMethods.ByName("Wait")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -118,6 +130,7 @@ type refServiceClient struct {
 	exists      *connect.Client[v1.ExistsRequest, v1.ExistsResponse]
 	list        *connect.Client[v1.RefServiceListRequest, v1.RefServiceListResponse]
 	watch       *connect.Client[v1.WatchRequest, v1.WatchResponse]
+	wait        *connect.Client[v1.WaitRequest, v1.WaitResponse]
 }
 
 // Resolve calls packhorse.v1.RefService.Resolve.
@@ -145,6 +158,11 @@ func (c *refServiceClient) Watch(ctx context.Context, req *connect.Request[v1.Wa
 	return c.watch.CallServerStream(ctx, req)
 }
 
+// Wait calls packhorse.v1.RefService.Wait.
+func (c *refServiceClient) Wait(ctx context.Context, req *connect.Request[v1.WaitRequest]) (*connect.Response[v1.WaitResponse], error) {
+	return c.wait.CallUnary(ctx, req)
+}
+
 // RefServiceHandler is an implementation of the packhorse.v1.RefService service.
 type RefServiceHandler interface {
 	// Resolve finds what a name means: a full name, HEAD, or a short one by git's rules (gitrevisions(7)).
@@ -161,6 +179,9 @@ type RefServiceHandler interface {
 	// with one event for each repository, which says where it is now. An event is one message, but for one with more than about 1 MiB of
 	// changes: its messages follow one another, and all but the last are marked as continued.
 	Watch(context.Context, *connect.Request[v1.WatchRequest], *connect.ServerStream[v1.WatchResponse]) error
+	// Wait returns as soon as what was pushed can be seen by everybody who reads the repository; at the call's deadline, or after ten minutes:
+	// DEADLINE_EXCEEDED. NOT_FOUND if there is no such repository.
+	Wait(context.Context, *connect.Request[v1.WaitRequest]) (*connect.Response[v1.WaitResponse], error)
 }
 
 // NewRefServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -204,6 +225,13 @@ func NewRefServiceHandler(svc RefServiceHandler, opts ...connect.HandlerOption) 
 		connect.WithSchema(refServiceMethods.ByName("Watch")),
 		connect.WithHandlerOptions(opts...),
 	)
+	refServiceWaitHandler := connect.NewUnaryHandler(
+		RefServiceWaitProcedure,
+		svc.Wait,
+		connect.WithSchema(refServiceMethods.ByName("Wait")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/packhorse.v1.RefService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case RefServiceResolveProcedure:
@@ -216,6 +244,8 @@ func NewRefServiceHandler(svc RefServiceHandler, opts ...connect.HandlerOption) 
 			refServiceListHandler.ServeHTTP(w, r)
 		case RefServiceWatchProcedure:
 			refServiceWatchHandler.ServeHTTP(w, r)
+		case RefServiceWaitProcedure:
+			refServiceWaitHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -243,4 +273,8 @@ func (UnimplementedRefServiceHandler) List(context.Context, *connect.Request[v1.
 
 func (UnimplementedRefServiceHandler) Watch(context.Context, *connect.Request[v1.WatchRequest], *connect.ServerStream[v1.WatchResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.RefService.Watch is not implemented"))
+}
+
+func (UnimplementedRefServiceHandler) Wait(context.Context, *connect.Request[v1.WaitRequest]) (*connect.Response[v1.WaitResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.RefService.Wait is not implemented"))
 }

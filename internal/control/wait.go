@@ -1,0 +1,42 @@
+package control
+
+import (
+	"context"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+)
+
+// maxWait bounds a call of Wait.
+const maxWait = 10 * time.Minute
+
+func (s *refs) Wait(ctx context.Context, r *connect.Request[packhorsev1.WaitRequest]) (*connect.Response[packhorsev1.WaitResponse], error) {
+	path, err := parsePath(r.Msg.GetRepository())
+	if err != nil {
+		return nil, err
+	}
+	what := protocol.Awaited{Epoch: r.Msg.GetEpoch(), Generation: r.Msg.GetGeneration()}
+	if text := r.Msg.GetOid(); text != "" {
+		if what.ID, err = git.ParseObjectID(text); err != nil {
+			return nil, fault.Wrap(fault.Invalid, "the object ID is none", err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, maxWait)
+	defer cancel()
+	defer context.AfterFunc(s.ending, cancel)()
+	seen, err := s.Node.Wait(ctx, path, what)
+	if err != nil {
+		if s.ending.Err() != nil {
+			err = fault.New(fault.Unavailable, "the storage node is shutting down")
+		}
+		return nil, err
+	}
+	return connect.NewResponse(&packhorsev1.WaitResponse{Version: &packhorsev1.Version{
+		Incarnation: seen.Incarnation, Epoch: seen.Epoch, Generation: seen.Generation,
+	}}), nil
+}

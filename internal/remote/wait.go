@@ -1,0 +1,30 @@
+package remote
+
+import (
+	"context"
+
+	"connectrpc.com/connect"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+)
+
+// Wait is storage.Node's, over the node's control API.
+func (n *Node) Wait(ctx context.Context, repo git.RepoPath, what protocol.Awaited) (seen protocol.Seen, err error) {
+	defer func() { n.Metrics.called(n.Name, err) }()
+	if s := n.state.Load(); !s.reachable {
+		return seen, s.err
+	}
+	request := connect.NewRequest(&packhorsev1.WaitRequest{Repository: repo.String(), Generation: what.Generation, Epoch: what.Epoch})
+	if !what.ID.IsZero() {
+		request.Msg.Oid = what.ID.String()
+	}
+	n.authorize(request.Header())
+	response, err := n.link.Load().refs.Wait(ctx, request)
+	if err != nil {
+		return seen, n.failed(ctx, err)
+	}
+	v := response.Msg.GetVersion()
+	return protocol.Seen{Incarnation: v.GetIncarnation(), Epoch: v.GetEpoch(), Generation: v.GetGeneration()}, nil
+}

@@ -1,0 +1,59 @@
+package storage
+
+import (
+	"context"
+	"errors"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+)
+
+// errSeen ends a watch that has seen what was waited for.
+var errSeen = errors.New("seen")
+
+// Wait returns as soon as whoever reads the repository sees what is waited for. Errors: NotFound if there is no such repository, or it goes;
+// Deadline or Cancelled when ctx ends; Invalid for an object ID of another format; Exhausted if too many wait; Unavailable when the node closes.
+func (n *Node) Wait(ctx context.Context, path git.RepoPath, what protocol.Awaited) (seen protocol.Seen, err error) {
+	look := func() error {
+		h, _, version, err := n.snapshot(ctx, path)
+		if err != nil {
+			return err
+		}
+		defer n.release(h)
+		seen = protocol.Seen{Incarnation: version.Incarnation, Epoch: version.Epoch, Generation: version.Generation}
+		if what.Generation > 0 && !reached(version, what) {
+			return nil
+		}
+		if !what.ID.IsZero() {
+			if ok, err := n.server.Visible(ctx, h.Repo, what.ID); err != nil || !ok {
+				return err
+			}
+		}
+		return errSeen
+	}
+	if err := look(); err != nil { // without a watch: mostly it is there
+		return seen, over(err)
+	}
+	err = n.Watch(ctx, []WatchFrom{{Path: path}}, func(Event) error { return look() })
+	return seen, over(err)
+}
+
+// over is nil for what was waited for.
+func over(err error) error {
+	if err == errSeen {
+		return nil
+	}
+	if kind := fault.KindOf(err); kind == fault.Deadline {
+		return fault.Wrap(fault.Deadline, "it cannot be seen yet", err)
+	}
+	return err
+}
+
+// reached tells whether the refs are as new as a version that somebody was told.
+func reached(now Version, what protocol.Awaited) bool {
+	if what.Epoch != 0 && what.Epoch != now.Epoch {
+		return what.Epoch < now.Epoch // what this node was before is on disk
+	}
+	return now.Generation >= what.Generation
+}

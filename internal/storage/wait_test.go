@@ -1,0 +1,69 @@
+package storage_test
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/storage"
+)
+
+// TestWait waits for what comes later: by the node's own changes and by those of others, until it is there, gone, or time is over.
+func TestWait(t *testing.T) {
+	t.Parallel()
+	r := newRoot(t, storage.Options{Look: 5 * time.Millisecond})
+	repo := r.repo("app.git", "x")
+	path := r.path("app")
+	next := repo.Commit("next", repo.ID("main"))
+	later := repo.Commit("later", next)
+	seen, err := r.Wait(t.Context(), path, protocol.Awaited{ID: repo.ID("main^{tree}")})
+	if err != nil || seen.Generation == 0 || seen.Epoch == 0 || seen.Incarnation == "" {
+		t.Fatal(seen, err)
+	}
+	wait := func(what protocol.Awaited) <-chan error {
+		done := make(chan error, 1)
+		go func() {
+			_, err := r.Wait(context.Background(), path, what)
+			done <- err
+		}()
+		return done
+	}
+	waiting := wait(protocol.Awaited{ID: next})
+	other := wait(protocol.Awaited{Generation: seen.Generation + 1, Epoch: seen.Epoch})
+	newer := wait(protocol.Awaited{Generation: seen.Generation, Epoch: seen.Epoch + 1})
+	select {
+	case err := <-waiting:
+		t.Fatal("seen before it was there: ", err)
+	case err := <-other:
+		t.Fatal("seen before it was there: ", err)
+	case <-time.After(20 * time.Millisecond):
+	}
+	repo.Git("update-ref", "refs/heads/side", later.String()) // which reaches it
+	for _, done := range []<-chan error{waiting, other} {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := r.Wait(t.Context(), path, protocol.Awaited{Generation: 1 << 60, Epoch: seen.Epoch - 1}); err != nil {
+		t.Error("a generation of a node before this one: ", err)
+	}
+	over, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := r.Wait(over, path, protocol.Awaited{ID: repo.Commit("nobody has it")}); !fault.Is(err, fault.Deadline) {
+		t.Error(err)
+	}
+	if _, err := r.Wait(t.Context(), path, protocol.Awaited{ID: git.MustParseObjectID("0000000000000000000000000000000000000000000000000000000000000001")}); !fault.Is(err, fault.Invalid) {
+		t.Error("an ID of another format: ", err)
+	}
+	if _, err := r.Wait(t.Context(), r.path("none"), protocol.Awaited{ID: next}); !fault.Is(err, fault.NotFound) {
+		t.Error(err)
+	}
+	r.do(r.Discard(filepath.Join(r.dir, "app.git")))
+	if err := <-newer; !fault.Is(err, fault.NotFound) {
+		t.Error("the repository is gone: ", err)
+	}
+}

@@ -1,0 +1,34 @@
+package uploadpack
+
+import (
+	"context"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/repo"
+)
+
+// Visible tells whether a visible ref reaches an object.
+func (s *Server) Visible(ctx context.Context, r *repo.Repo, id git.ObjectID) (bool, error) {
+	if id.Format() != r.Format {
+		return false, fault.New(fault.Invalid, "%s cannot be an object of this repository, whose format is %s", id, r.Format)
+	}
+	if err := r.Refresh(); err != nil {
+		return false, err
+	}
+	f := &fetch{Server: s, repo: r}
+	var err error
+	if f.snapshot, err = r.Refs.Snapshot(ctx); err != nil {
+		return false, err
+	}
+	there := false
+	err = f.has(ctx, []git.ObjectID{id}, func(_ git.ObjectID, ok bool) error { there = ok; return nil })
+	if err != nil || !there {
+		return false, err
+	}
+	err = f.checkReachable(ctx, WantsReachable, []git.ObjectID{id})
+	if fault.Is(err, fault.Denied) || fault.Is(err, fault.NotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
