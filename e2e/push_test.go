@@ -14,8 +14,15 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// TestPush tells stories of pushes.
-func TestPush(t *testing.T) { runStories(t, "testdata/push") }
+// TestPush tells stories of pushes, to one process and through a gateway.
+func TestPush(t *testing.T) {
+	runStories(t, "testdata/push")
+	templates := makeTemplates(t)
+	t.Run("gateway", func(t *testing.T) {
+		t.Parallel()
+		runStoriesIn(t, shape{between: "unix"}, "", templates, "2", "testdata/push/http.txtar")
+	})
+}
 
 // TestPushKills kills the server in the middle of pushes, again and again: what a client was told is there, and the next push of each goes through.
 func TestPushKills(t *testing.T) {

@@ -282,7 +282,7 @@ func (p *pushing) runHook(ctx context.Context, h hookRun, said *speech) error {
 	}
 	child, err := p.options.Runner.Start(ctx, process.Command{
 		Class: ClassHook, Subcommand: h.name, Program: h.path, Args: h.args, Env: p.hookEnvironment(h), Dir: p.target.Dir,
-		Stdin: bytes.NewReader(h.input), Stderr: said.text,
+		Caller: p.caller, Stdin: bytes.NewReader(h.input), Stderr: said.text,
 	})
 	if err == nil {
 		buf := make([]byte, 4<<10)
@@ -342,12 +342,8 @@ func (p *pushing) after(ctx context.Context, done []Update) {
 		return
 	}
 	var input []byte
-	for _, c := range p.request.commands {
-		for _, u := range done {
-			if c.name == string(u.Ref) {
-				input = fmt.Appendf(input, "%s %s %s\n", c.old, c.new, c.name)
-			}
-		}
+	for _, u := range done {
+		input = fmt.Appendf(input, "%s %s %s\n", u.Old, u.New, u.Ref)
 	}
 	said := &speech{say: func(text string) error { return p.out.say(text + "\n") }, left: maxSaid - p.said}
 	_ = p.runHook(ctx, hookRun{name: postReceive, path: path, input: input}, said)
