@@ -26,6 +26,8 @@ type Lanes struct {
 	Hit   *Lane // packs from the cache, and other long answers that only have to be sent
 	Cold  *Lane // packs that have to be made first, until they are sent
 	Push  *Lane
+
+	Unfair bool // callers are not told from one another: first come, first served
 }
 
 // Sizes says how many requests each lane lets run at the same time.
@@ -33,7 +35,9 @@ type Sizes struct{ Small, Hit, Cold, Push int }
 
 // NewLanes makes the lanes.
 func NewLanes(s Sizes) Lanes {
-	return Lanes{NewLane("small", s.Small), NewLane("hit", s.Hit), NewLane("cold", s.Cold), NewLane("push", s.Push)}
+	return Lanes{
+		Small: NewLane("small", s.Small), Hit: NewLane("hit", s.Hit), Cold: NewLane("cold", s.Cold), Push: NewLane("push", s.Push),
+	}
 }
 
 // Long is the lane of a long answer.

@@ -14,8 +14,12 @@ const (
 	network6 = 64
 )
 
-// CallerOf is the caller that a request counts for: its identity's name, else the network of the address that it came from.
-func CallerOf(name, address string) balance.Caller {
+// CallerOf is the caller that a request counts for: its identity's name, else the network of the address that it came from. Where callers are
+// not told from one another it is nobody in particular.
+func (l *Lanes) CallerOf(name, address string) balance.Caller {
+	if l.Unfair {
+		return ""
+	}
 	if name != "" {
 		return balance.Caller(name)
 	}

@@ -24,9 +24,12 @@ func TestCallerOf(t *testing.T) {
 		{"", "@", "local/"},
 		{"", "", "local/"},
 	} {
-		got := CallerOf(c.name, c.address)
+		got := new(Lanes).CallerOf(c.name, c.address)
 		if string(got) != c.want || got.Anonymous() != (c.name == "") {
 			t.Errorf("%q at %q is %q", c.name, c.address, got)
+		}
+		if got := (&Lanes{Unfair: true}).CallerOf(c.name, c.address); got != "" {
+			t.Errorf("%q where callers are not told from one another", got)
 		}
 	}
 }
@@ -168,7 +171,8 @@ func BenchmarkEnter(b *testing.B) {
 
 func BenchmarkCallerOf(b *testing.B) {
 	b.ReportAllocs()
+	l := new(Lanes)
 	for b.Loop() {
-		CallerOf("", "192.0.2.7:1234")
+		l.CallerOf("", "192.0.2.7:1234")
 	}
 }

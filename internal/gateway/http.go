@@ -218,7 +218,7 @@ func (e *exchange) session() protocol.Session {
 }
 
 // caller is whom the request counts for. It is known once may has been asked.
-func (e *exchange) caller() balance.Caller { return admit.CallerOf(e.id.Name, e.r.RemoteAddr) }
+func (e *exchange) caller() balance.Caller { return e.Lanes.CallerOf(e.id.Name, e.r.RemoteAddr) }
 
 // uploadPack answers a request that follows the advertisement.
 func (e *exchange) uploadPack(path string) {

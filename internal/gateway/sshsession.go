@@ -335,7 +335,7 @@ func (c *sshCall) allowed(op auth.Operation) bool {
 
 // caller is whose requests share a lane's places.
 func (c *sshCall) caller() balance.Caller {
-	return admit.CallerOf(c.id.Name, c.s.wire.RemoteAddr().String())
+	return c.Lanes.CallerOf(c.id.Name, c.s.wire.RemoteAddr().String())
 }
 
 // enter takes a place in a lane.

@@ -98,8 +98,8 @@ func (c *Config) checkNumbers(bad func(format string, args ...any)) {
 	within("lanes.push", c.Lanes.Push, 1, many)
 	within("lanes.search", c.Lanes.Search, 0, 1024)
 	within("lanes.maintenance", c.Lanes.Maintenance, 1, 1024)
-	if c.Lanes.Anonymous <= 0 || c.Lanes.Anonymous >= 1 {
-		bad("lanes.anonymous is %v; it has to be more than 0 and less than 1", c.Lanes.Anonymous)
+	if c.Lanes.Anonymous <= 0 || c.Lanes.Anonymous > 1 {
+		bad("lanes.anonymous is %v; it has to be more than 0, and 1 at most", c.Lanes.Anonymous)
 	}
 	for _, s := range []struct {
 		key   string

@@ -466,8 +466,12 @@ type LanesConfig struct {
 	// Repositories that are repacked at the same time. Others wait for their turn.
 	Maintenance int `toml:"maintenance"`
 
-	// The part of each lane for anonymous callers together, from 0 to 1, where callers can be known: how much of small, hit, cold and push
-	// they may fill, and how often they come first where they and others wait.
+	// Whether callers, by name or network, share lanes fairly. Otherwise it is first come, first served, which is right behind a proxy that all
+	// clients come through, unless they have names.
+	Fair bool `toml:"fair"`
+
+	// The part of each lane for anonymous callers together, from 0 to 1, where callers can be known and lanes are fair: how much of small, hit, cold and push
+	// they may fill, and how often they come first where they and others wait. 1 lets them fill a lane.
 	Anonymous float64 `toml:"anonymous"`
 
 	// Whether fewer packs are made, and pushes taken, at the same time while the machine is short of memory or late for small requests.
@@ -604,7 +608,7 @@ func DefaultConfig() Config {
 
 			HookTimeLimit: Duration{time.Minute},
 		},
-		Lanes: LanesConfig{Small: 1024, Hit: 4096, Cold: 2048, Push: 256, Maintenance: 1, Anonymous: 0.5, Adaptive: true, RequestBytes: 256 << 20},
+		Lanes: LanesConfig{Small: 1024, Hit: 4096, Cold: 2048, Push: 256, Maintenance: 1, Fair: true, Anonymous: 0.5, Adaptive: true, RequestBytes: 256 << 20},
 		Log:   LogConfig{Level: "info", Format: "auto"},
 
 		Warmup:      WarmupConfig{Enabled: true, Window: Duration{10 * time.Minute}, Least: 2, Packs: 4, MaxBytes: 1 << 30},

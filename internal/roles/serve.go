@@ -264,7 +264,8 @@ func newLanes(cfg Config, reg prometheus.Registerer) lanes {
 		admit.NewBudget("requests", int64(cfg.Lanes.RequestBytes)), nil,
 	}
 	l.metrics = admit.NewMetrics(l.Lanes)
-	if cfg.Auth.knowsCallers() || cfg.SSH.Address != "" && cfg.SSH.knowsKeys() {
+	l.Unfair = !cfg.Lanes.Fair
+	if known := cfg.Auth.knowsCallers() || cfg.SSH.Address != "" && cfg.SSH.knowsKeys(); known && cfg.Lanes.Anonymous < 1 {
 		for _, lane := range l.All() {
 			lane.Anonymous(cfg.Lanes.Anonymous)
 		}
