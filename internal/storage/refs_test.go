@@ -259,6 +259,9 @@ func TestGlob(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pattern := strings.Join(rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "/", "*", "?", "**", "ab"}), 0, 8).Draw(t, "pattern"), "")
 		name := rapid.StringMatching("[ab/]{0,12}").Draw(t, "name")
+		if n := rapid.SampledFrom([]int{0, 0, 1, 55, 60, 62, 63, 64, 122, 127, 190}).Draw(t, "before"); n > 0 {
+			pattern, name = strings.Repeat("?", n)+pattern, strings.Repeat("a", n)+name
+		}
 		g, err := storage.ParseGlob(pattern)
 		if err != nil {
 			t.Fatal(err)
@@ -270,6 +273,29 @@ func TestGlob(t *testing.T) {
 			t.Fatalf("%q matches %q without %q", pattern, name, g.Literal())
 		}
 	})
+}
+
+// A name is looked at byte by byte, once. With patterns and names like these a matcher that goes back is busy for many minutes.
+func TestGlobsThatGoBack(t *testing.T) {
+	t.Parallel()
+	name := strings.Repeat(strings.Repeat("a", 250)+"/", 16)
+	for _, pattern := range []string{
+		"**a*" + strings.Repeat("a", 249) + "b", "**a*" + strings.Repeat("a", 120) + "b", "**" + strings.Repeat("*a", 120) + "b",
+		strings.Repeat("**a", 85), strings.Repeat("*?", 127) + "/", strings.Repeat("a*", 128), strings.Repeat("?", 256),
+	} {
+		g, err := storage.ParseGlob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 5 {
+			if part := name[97*i:]; g.Match(part) != like(pattern).MatchString(part) {
+				t.Errorf("%.20s... matches what is behind %d bytes: %v", pattern, 97*i, g.Match(part))
+			}
+		}
+		for range 2000 {
+			g.Match(name)
+		}
+	}
 }
 
 // TestRefPages reads lists in pages of any size: together they are the whole.
