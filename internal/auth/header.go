@@ -50,7 +50,7 @@ func fromHeader(h http.Header) (c credential, ok bool, err error) {
 		}
 		c.secret = rest
 	default:
-		return c, false, fault.New(fault.Unauthenticated, "an Authorization header has to be Basic or Bearer here")
+		return credential{}, false, fault.New(fault.Unauthenticated, "an Authorization header has to be Basic or Bearer here")
 	}
 	return c, true, nil
 }

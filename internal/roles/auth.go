@@ -99,5 +99,9 @@ func newAuth(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*auth.Aut
 		o.Hook = auth.NewHook(hook)
 	}
 	register(reg, metrics)
-	return auth.New(o), nil
+	callers := auth.New(o)
+	if !isLoopback(host) && cfg.HTTP.TLSCert == "" && callers.Configured() {
+		log.Warn("tokens and passwords of callers come without TLS, unless something in front of http.address has it: give --tls-cert and --tls-key", "address", cfg.HTTP.Address)
+	}
+	return callers, nil
 }

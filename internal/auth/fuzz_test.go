@@ -1,0 +1,55 @@
+package auth
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+// FuzzHeader: whatever comes as Authorization, nothing that could break out of a line, a field or an environment gets through.
+func FuzzHeader(f *testing.F) {
+	for _, seed := range []string{"", "Basic", "Basic YTpi", "basic  YTpi ", "Bearer x", "Bearer x y", "Basic YQpiOmM=", "Basic \x00", "Digest a=b", basic("a:b", "c:d"), basic("\x7f", "\xff")} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, value string) {
+		c, ok, err := fromHeader(http.Header{"Authorization": {value}})
+		if ok != (err == nil) || !ok && c.secret != "" {
+			t.Fatalf("%q: %v, %v", value, ok, err)
+		}
+		for _, s := range []string{c.user, c.secret, c.scheme} {
+			if strings.ContainsFunc(s, unicode.IsControl) || len(s) > maxCredential {
+				t.Errorf("%q got through", s)
+			}
+		}
+		if c.scheme == "basic" && ok {
+			if again, ok, err := fromHeader(http.Header{"Authorization": {basic(c.user, c.secret)}}); !ok || err != nil || again != c {
+				t.Errorf("%q comes back as %+v, %v", value, again, err)
+			}
+		}
+	})
+}
+
+// FuzzPattern: what is a pattern is the same one when it is read again, is for itself if it has no stars, and for nothing outside of its first component.
+func FuzzPattern(f *testing.F) {
+	for _, seed := range []string{"a", "a/b.git", "**", "a/**", "a/**/b/**", "*", "?", "a*b/c?", ".git", "a/.git/.git", "..", "[a]", "a//b", strings.Repeat("a/", 100) + "b"} {
+		f.Add(seed, "a/b")
+	}
+	f.Fuzz(func(t *testing.T, text, other string) {
+		p, err := ParsePattern(text)
+		if err != nil {
+			return
+		}
+		again, err := ParsePattern(p.String())
+		if err != nil || again.String() != p.String() {
+			t.Fatalf("%q is %q, and then %q (%v)", text, p, again, err)
+		}
+		if !strings.ContainsAny(text, "*?") && !p.match(p.components) {
+			t.Errorf("%q is not for itself", text)
+		}
+		components := strings.Split(other, "/")
+		if first := p.components[0]; p.match(components) && !strings.ContainsAny(first, "*?") && components[0] != first {
+			t.Errorf("%q is for %q", text, other)
+		}
+	})
+}
