@@ -160,7 +160,7 @@ func (n note) locks() map[string][]string {
 			list[filepath.Join(n.Common, "packed-refs.new")] = nil
 		}
 		if _, err := git.ParseRefName(name); err == nil {
-			list[filepath.Join(n.Common, name+".lock")] = []string{"", id + "\n"}
+			list[filepath.Join(n.Common, name+".lock")] = []string{"", id, id + "\n"} // git writes the end of the line by itself
 		}
 	}
 	return list

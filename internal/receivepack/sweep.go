@@ -30,9 +30,18 @@ type sweeper struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
+	removing sync.Mutex // held by the one who removes quarantines: half of one looks as if somebody were at work in it
+
 	mu      sync.Mutex
 	running map[*entry]bool     // pushes that run
 	left    map[string][]*entry // by common directory: entries whose locks may be left
+	held    map[string]*hold    // by common directory
+}
+
+// hold keeps maintenance away for all at once who sweep a repository: many pushes may have died together.
+type hold struct {
+	by      int
+	release func()
 }
 
 const (
@@ -45,7 +54,7 @@ const (
 
 func newSweeper(dir string, log *slog.Logger) *sweeper {
 	w := &sweeper{dir: dir, log: log, pause: lockPause, idle: quarantineIdle, poll: sweepPoll,
-		running: make(map[*entry]bool), left: make(map[string][]*entry)}
+		running: make(map[*entry]bool), left: make(map[string][]*entry), held: make(map[string]*hold)}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	return w
 }
@@ -172,39 +181,71 @@ func (w *sweeper) unlock(e *entry) bool {
 			}
 			return true
 		}
-		release := func() {}
-		quiet := func() bool {
-			if w.claim == nil {
-				return true
-			}
-			r, err := w.claim(e.note.Common)
-			if err == nil {
-				release = r
-			}
-			return err == nil
-		}
-		if !w.until(w.poll, alone) || !w.until(w.poll, quiet) {
+		if !w.until(w.poll, alone) || !w.until(w.poll, func() bool { return w.hold(e.note.Common) }) {
 			return false
 		}
-		found := e.stale()
-		select {
-		case <-time.After(w.pause):
-		case <-w.ctx.Done():
-			release()
+		ok := w.removeLocks(e)
+		w.release(e.note.Common)
+		if !ok {
 			return false
 		}
-		for path, was := range found {
-			if same(path, was) {
-				w.removed("a lock", path, os.Remove(path))
-			}
-		}
-		release()
 	}
 	return true
 }
 
+// removeLocks removes the locks of a push that do not change for a while.
+func (w *sweeper) removeLocks(e *entry) bool {
+	found := e.stale()
+	if len(found) == 0 { // another push of the same time has left it, too
+		return true
+	}
+	select {
+	case <-time.After(w.pause):
+	case <-w.ctx.Done():
+		return false
+	}
+	for path, was := range found {
+		if same(path, was) {
+			w.removed("a lock", path, os.Remove(path))
+		}
+	}
+	return true
+}
+
+// hold keeps maintenance from a repository until each who did so has called release. It reports false while the repository is being maintained.
+func (w *sweeper) hold(common string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	h := w.held[common]
+	if h == nil {
+		h = &hold{release: func() {}}
+		if w.claim != nil {
+			release, err := w.claim(common)
+			if err != nil {
+				return false
+			}
+			h.release = release
+		}
+		w.held[common] = h
+	}
+	h.by++
+	return true
+}
+
+func (w *sweeper) release(common string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	h := w.held[common]
+	if h.by--; h.by == 0 {
+		delete(w.held, common)
+		h.release()
+	}
+}
+
 // remove removes what blocks nobody. It reports false if there is something that is still too young.
 func (w *sweeper) remove(e *entry) bool {
+	w.removing.Lock()
+	defer w.removing.Unlock()
 	for _, path := range e.keeps() {
 		w.removed("a file that keeps a pack", path, os.Remove(path))
 	}
