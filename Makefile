@@ -7,6 +7,7 @@ ARGS ?=
 FUZZTIME ?= 10s
 SESSIONS ?= 10000
 PUSHES   ?= 400
+SOAK     ?= 10m
 SEED     ?= 1
 CLIENTS  ?= 30
 DURATION ?= 10s
@@ -79,8 +80,9 @@ fuzz: ## Run each fuzz target for FUZZTIME (10s)
 soak-protocol: ## Compare SESSIONS random sessions with git upload-pack, from SEED on
 	PACKHORSE_SESSIONS=$(SESSIONS) PACKHORSE_SEED=$(SEED) go test -count=1 -timeout 12h ./internal/uploadpack -run '^TestDifferential$$'
 
-soak-push: ## Check PUSHES racing pushes to one ref, with kills in between, for one order that explains them
+soak-push: ## Check pushes that race, with kills in between, for an order that explains them: PUSHES of one ref, then for SOAK (10m) from SEED on
 	PACKHORSE_PUSHES=$(PUSHES) go test -count=1 -timeout 12h ./internal/receivepack -run '^TestRegister$$'
+	PACKHORSE_PUSH_TIME=$(SOAK) PACKHORSE_SEED=$(SEED) go test -count=1 -timeout 12h ./e2e -run '^TestRegister$$' -v
 
 docs: ## Write the generated pages anew (docs/config.md)
 	go test ./internal/roles -run '^TestDocs' -update

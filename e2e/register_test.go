@@ -1,0 +1,358 @@
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/packhorse-git/packhorse/internal/gittest"
+)
+
+// TestRegister has several git clients push to the same few refs and read them, at random, while the server and its git processes are killed
+// and started again. Each ref has to be a linearizable register that is compared and set, whatever was killed: an update that was reported is
+// there from then on, and one that was refused never is; one whose client was told nothing is there or not, before whatever served it has
+// ended. After each kill the next push to each ref has to succeed, nothing may be left in the repository of pushes that came to nothing, and
+// every object that was reported has to be there in the end.
+//
+// PACKHORSE_PUSH_TIME is how long that is done in each shape, and PACKHORSE_SEED where the random numbers begin.
+func TestRegister(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("/proc has to tell which processes a server has started")
+	}
+	seed, length := uint64(1), 5*time.Second
+	if n, err := strconv.ParseUint(os.Getenv("PACKHORSE_SEED"), 10, 64); err == nil {
+		seed = n
+	}
+	if d, err := time.ParseDuration(os.Getenv("PACKHORSE_PUSH_TIME")); err == nil {
+		length = d
+	}
+	for name, split := range map[string]bool{"serve": false, "gateway and storage": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			t.Logf("PACKHORSE_SEED=%d PACKHORSE_PUSH_TIME=%s", seed, length)
+			r := newRegisters(t, seed, split)
+			r.run(length)
+			if !r.Failed() {
+				r.later()
+			}
+			r.check()
+		})
+	}
+}
+
+// action is what a client does to one ref: a read, or that new is put in the place of old; "" is that there is no ref.
+type action struct {
+	ref      int
+	read     bool
+	old, new string
+}
+
+// result is what came of it.
+type result struct {
+	kind  outcome
+	value string // of a read
+}
+
+type outcome int
+
+const (
+	done    outcome = iota
+	refused         // by the server: nothing was changed
+	stale           // by the client: what was advertised is another value
+	unknown         // nobody told the client
+)
+
+func (o outcome) String() string { return [...]string{"done", "refused", "stale", "unknown"}[o] }
+
+// registerModel says what may be seen of refs.
+var registerModel = (&porcupine.NondeterministicModel{
+	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
+		byRef := make([][]porcupine.Operation, registerRefs)
+		for _, op := range history {
+			ref := op.Input.(action).ref
+			byRef[ref] = append(byRef[ref], op)
+		}
+		return byRef
+	},
+	Init: func() []any { return []any{""} },
+	Step: func(state, input, output any) []any {
+		is, in, out := state.(string), input.(action), output.(result)
+		switch {
+		case in.read:
+			if is == out.value {
+				return []any{is}
+			}
+		case out.kind == done:
+			if is == in.old {
+				return []any{in.new}
+			}
+		case out.kind == refused:
+			return []any{is}
+		case out.kind == stale:
+			if is != in.old {
+				return []any{is}
+			}
+		case is == in.old: // unknown
+			return []any{is, in.new}
+		default:
+			return []any{is}
+		}
+		return nil
+	},
+	DescribeOperation: func(input, output any) string {
+		in, out := input.(action), output.(result)
+		if in.read {
+			return fmt.Sprintf("r%d is %.7s", in.ref, out.value)
+		}
+		return fmt.Sprintf("r%d: %.7s for %.7s: %s", in.ref, in.new, in.old, out.kind)
+	},
+}).ToModel()
+
+// check asks whether what was seen can be, and whether everything is there that was reported.
+func (r *registers) check() {
+	r.Helper()
+	repo := gittest.At(r, r.repo)
+	repo.Git("fsck", "--strict", "--full", "--no-dangling")
+	var acknowledged []string
+	counts := map[outcome]int{}
+	reads := 0
+	for i := range r.history {
+		op := &r.history[i]
+		in, out := op.Input.(action), op.Output.(result)
+		switch {
+		case in.read:
+			reads++
+			continue
+		case out.kind == unknown && op.Return == 0:
+			op.Return = r.now()
+		case out.kind == done && in.new != "":
+			acknowledged = append(acknowledged, in.new)
+		}
+		counts[out.kind]++
+	}
+	for line := range strings.Lines(repo.GitIn(strings.Join(acknowledged, "\n")+"\n", "cat-file", "--batch-check")) {
+		if strings.Contains(line, "missing") {
+			r.Errorf("an object is gone that was reported: %s", line)
+		}
+	}
+	clone := filepath.Join(r.TempDir(), "clone")
+	if out, err := r.client("clone", "-q", "--mirror", r.url()+"/r", clone); err != nil {
+		r.Errorf("clone: %v %s", err, out)
+	} else {
+		gittest.At(r, clone).Git("fsck", "--strict", "--no-dangling")
+	}
+	r.Logf("%d kills; %d reads; updates: %v; atomic pushes that a kill has left half done: %d; pushes after a kill that had to be tried again: %d",
+		r.kills, reads, counts, r.halves, r.retries)
+	verdict, info := porcupine.CheckOperationsVerbose(registerModel, r.history, 2*time.Minute)
+	if verdict != porcupine.Illegal { // or too tangled for this machine
+		r.Logf("linearizable: %s", verdict)
+		return
+	}
+	page := filepath.Join(os.TempDir(), fmt.Sprintf("packhorse-register-%d.html", os.Getpid()))
+	r.Errorf("what clients saw cannot be; %s shows it (%v)", page, porcupine.VisualizePath(registerModel, info, page))
+}
+
+const (
+	registerRefs    = 3
+	registerClients = 4
+	registerBatch   = 40 // commits that a client makes at a time
+)
+
+// actor is one git client.
+type actor struct {
+	*registers
+	number int
+	random *rand.Rand
+	dir    string
+	fresh  []string // commits that were not pushed yet
+	made   int
+	seen   [registerRefs]string // what it believes the refs are
+}
+
+// commit is one that nobody has pushed. Some have much in them.
+func (a *actor) commit() (string, error) {
+	if len(a.fresh) == 0 {
+		var in strings.Builder
+		for range registerBatch {
+			a.made++
+			size := 100
+			if a.made%8 == 0 {
+				size = 100_000
+			}
+			text := make([]byte, size)
+			for i := range text {
+				text[i] = byte(a.random.Uint32())
+			}
+			fmt.Fprintf(&in, "reset refs/heads/x\ncommit refs/heads/x\nmark :%d\ncommitter C <c@example.com> 1700000000 +0000\ndata %d\n%s\n",
+				a.made, len(fmt.Sprint(a.number, a.made)), fmt.Sprint(a.number, a.made))
+			fmt.Fprintf(&in, "M 100644 inline file\ndata %d\n%s\n", size, text)
+		}
+		marks := filepath.Join(a.dir, "marks")
+		cmd := exec.Command("git", "-c", "fastimport.unpackLimit=0", "fast-import", "--quiet", "--force", "--export-marks="+marks)
+		cmd.Dir, cmd.Env, cmd.Stdin = a.dir, gittest.Env(), strings.NewReader(in.String())
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("git fast-import: %w %s", err, out)
+		}
+		text, err := os.ReadFile(marks)
+		if err != nil {
+			return "", err
+		}
+		for line := range strings.Lines(string(text)) {
+			_, id, _ := strings.Cut(strings.TrimSpace(line), " ")
+			a.fresh = append(a.fresh, id)
+		}
+	}
+	id := a.fresh[0]
+	a.fresh = a.fresh[1:]
+	return id, nil
+}
+
+// act does one thing at random.
+func (a *actor) act() error {
+	if a.random.IntN(4) == 0 {
+		return a.look()
+	}
+	refs := a.random.Perm(registerRefs)[:1]
+	atomic := a.random.IntN(4) == 0
+	if atomic {
+		refs = a.random.Perm(registerRefs)[:2]
+	}
+	var list []action
+	for _, ref := range refs {
+		do := action{ref: ref, old: a.seen[ref]}
+		if a.random.IntN(3) == 0 {
+			do.old = a.latest(ref)
+		}
+		if do.old == "" || a.random.IntN(5) != 0 {
+			var err error
+			if do.new, err = a.commit(); err != nil {
+				return err
+			}
+		}
+		list = append(list, do)
+	}
+	_, err := a.push(atomic, list...)
+	return err
+}
+
+// push makes updates; it tells what came of each.
+func (a *actor) push(atomic bool, list ...action) ([]outcome, error) {
+	args := []string{"push", "--porcelain"}
+	if atomic {
+		args = append(args, "--atomic")
+	}
+	for _, do := range list {
+		args = append(args, fmt.Sprintf("--force-with-lease=%s:%s", refName(do.ref), do.old))
+	}
+	args = append(args, a.url()+"/r")
+	for _, do := range list {
+		args = append(args, do.new+":"+refName(do.ref))
+	}
+	call := a.now()
+	out, failed := a.clientIn(a.dir, args...)
+	back := a.now()
+	outcomes := make([]outcome, len(list))
+	defer func() {
+		if atomic && outcomes[0] == unknown {
+			a.mu.Lock()
+			a.open = append(a.open, list)
+			a.mu.Unlock()
+		}
+	}()
+	for i, do := range list {
+		kind, err := told(out, refName(do.ref), failed)
+		if err != nil {
+			return nil, err
+		}
+		outcomes[i] = kind
+		if kind == done {
+			a.seen[do.ref] = do.new
+		} else {
+			a.seen[do.ref] = a.latest(do.ref)
+		}
+		op := porcupine.Operation{ClientId: a.number, Input: do, Call: call, Output: result{kind: kind}, Return: back}
+		if kind == unknown {
+			op.Return = 0 // until what served it has ended
+		}
+		a.note(op)
+	}
+	if atomic && (outcomes[0] == done) != (outcomes[1] == done) {
+		return nil, fmt.Errorf("an atomic push was done by half: %v\n%s", outcomes, out)
+	}
+	return outcomes, nil
+}
+
+// told is what git says about one ref of a push (git-push(1), "OUTPUT").
+func told(out, ref string, failed error) (outcome, error) {
+	for line := range strings.Lines(out) {
+		fields := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
+		if len(fields) < 3 || !strings.HasSuffix(fields[1], ":"+ref) {
+			continue
+		}
+		switch {
+		case strings.Contains(" +-*", fields[0]):
+			return done, nil
+		case strings.HasPrefix(fields[2], "[rejected] (stale info)"):
+			return stale, nil
+		case strings.HasPrefix(fields[2], "[rejected]"), strings.HasPrefix(fields[2], "[remote rejected]"):
+			return refused, nil
+		case strings.HasPrefix(fields[2], "[remote failure]"):
+			return unknown, nil
+		}
+		return unknown, fmt.Errorf("git says of a push: %s", line)
+	}
+	switch {
+	case failed == nil:
+		return unknown, fmt.Errorf("git says of a push that it is done, and nothing of %s: %s", ref, out)
+	case strings.Contains(out, "fatal: unable to access"): // it did not get beyond the advertisement
+		return refused, nil
+	}
+	return unknown, nil
+}
+
+// look reads all refs at once: by a listing of either version, or over the control API.
+func (a *actor) look() error {
+	var values [registerRefs]string
+	call := a.now()
+	if a.random.IntN(3) == 0 {
+		ref := a.random.IntN(registerRefs)
+		value, ok := a.resolve(ref)
+		if ok {
+			a.saw(call, ref, value)
+		}
+		return nil
+	}
+	out, err := a.clientIn(a.dir, "-c", fmt.Sprintf("protocol.version=%d", 2*a.random.IntN(2)), "ls-remote", "--heads", a.url()+"/r")
+	if err != nil {
+		return nil
+	}
+	for line := range strings.Lines(out) {
+		id, name, _ := strings.Cut(strings.TrimSpace(line), "\t")
+		for ref := range values {
+			if name == refName(ref) {
+				values[ref] = id
+			}
+		}
+	}
+	for ref, value := range values {
+		a.saw(call, ref, value)
+	}
+	return nil
+}
+
+func (a *actor) saw(call int64, ref int, value string) {
+	a.seen[ref] = value
+	a.note(porcupine.Operation{ClientId: a.number, Input: action{ref: ref, read: true}, Call: call, Output: result{value: value}, Return: a.now()})
+}
+
+func refName(ref int) string { return fmt.Sprintf("refs/heads/r%d", ref) }

@@ -1,0 +1,483 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/anishathalye/porcupine"
+
+	api "github.com/packhorse-git/packhorse/client"
+	"github.com/packhorse-git/packhorse/internal/gittest"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+)
+
+// registers is a server with one repository, whose refs are registers, and what was seen of them.
+type registers struct {
+	*testing.T
+	dir, repo string
+	split     bool
+	header    string // with a token
+	config    string // of a gateway
+	api       *api.Client
+	random    *rand.Rand // of the one who kills
+	actors    []*actor
+	began     time.Time
+	kills     int
+
+	// Whoever asks the server for something holds it for reading, who looks at what a kill has left for writing.
+	gate sync.RWMutex
+
+	mu      sync.Mutex
+	front   *serverProcess // what clients reach: serve or a gateway
+	node    *serverProcess // the storage node; the same as front in one process
+	at      string         // where clients reach it
+	history []porcupine.Operation
+	last    [registerRefs]string // what somebody has read or written last
+	open    [][]action           // atomic pushes since the last kill of which nobody knows what came of them
+	halves  int                  // of them, those that were done by half
+	retries int                  // pushes after a kill that had to be tried again
+}
+
+func newRegisters(t *testing.T, seed uint64, split bool) *registers {
+	t.Helper()
+	sockets, err := os.MkdirTemp("", "ph") // the path of a socket is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &registers{T: t, dir: sockets, split: split, random: rand.New(rand.NewPCG(seed, 0)), began: time.Now()}
+	t.Cleanup(func() {
+		for _, p := range []*serverProcess{r.front, r.node} {
+			if p == nil {
+				continue
+			}
+			p.kill()
+			if log := p.logged(); t.Failed() || strings.Contains(log, "DATA RACE") || strings.Contains(log, "panic:") {
+				t.Errorf("the log of packhorse %s ends:\n%s", p.name, tail(log, 8000))
+			}
+		}
+		os.RemoveAll(sockets)
+	})
+	r.repo = filepath.Join(sockets, "repos/r.git")
+	gittest.InitAt(t, r.repo).Git("config", "receive.denyDeleteCurrent", "ignore")
+	gittest.At(t, r.repo).Git("symbolic-ref", "HEAD", refName(0))
+	state := filepath.Join(sockets, "front")
+	create := exec.Command(filepath.Join(binDir, "packhorse"), "token", "create", "tester", "--scope", "write", "--state", state)
+	create.Env = append(gittest.Env(), "GORACE=atexit_sleep_ms=0")
+	token, err := create.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.header = "Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte("tester:"+strings.TrimSpace(string(token))))
+	if r.api, err = api.New("unix:"+filepath.Join(sockets, "node.sock"), api.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.api.Close)
+	if split {
+		r.config = filepath.Join(sockets, "gateway.toml")
+		text := fmt.Sprintf("[[node]]\nname = \"node\"\naddress = %q\n", "unix:"+filepath.Join(sockets, "node.sock"))
+		if err := os.WriteFile(r.config, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.at = "127.0.0.1:0"
+	r.start(true, true)
+	for i := range registerClients {
+		a := &actor{registers: r, number: i, random: rand.New(rand.NewPCG(seed, uint64(i+1))), dir: filepath.Join(sockets, fmt.Sprint("client", i))}
+		gittest.InitAt(t, a.dir)
+		r.actors = append(r.actors, a)
+	}
+	return r
+}
+
+// start starts what has ended, where it was before.
+func (r *registers) start(front, node bool) {
+	r.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	begin := func(args ...string) *serverProcess {
+		p, err := startServer(r.dir, append(gittest.Env(), "GORACE=atexit_sleep_ms=0"), append(args, "--log-format", "json"))
+		if err != nil {
+			r.Fatal(err)
+		}
+		return p
+	}
+	listen, root := "unix:"+filepath.Join(r.dir, "node.sock"), filepath.Join(r.dir, "repos")
+	state := filepath.Join(r.dir, "front")
+	at := strings.TrimPrefix(r.at, "http://")
+	switch {
+	case !r.split:
+		r.front = begin("serve", "--root", root, "--state", state, "--http", at, "--ops", "", "--listen", listen)
+		r.node = r.front
+	default:
+		if node {
+			r.node = begin("storage", "--root", root, "--state", filepath.Join(r.dir, "node"), "--ops", "", "--listen", listen)
+		}
+		if front {
+			r.front = begin("gateway", "--config", r.config, "--state", state, "--http", at, "--ops", "")
+		}
+	}
+	r.at = r.front.http
+}
+
+func (r *registers) url() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.at
+}
+
+func (r *registers) now() int64 { return int64(time.Since(r.began)) }
+
+func (r *registers) note(op porcupine.Operation) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.history = append(r.history, op)
+	switch in, out := op.Input.(action), op.Output.(result); {
+	case in.read:
+		r.last[in.ref] = out.value
+	case out.kind == done:
+		r.last[in.ref] = in.new
+	}
+}
+
+func (r *registers) latest(ref int) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.last[ref]
+}
+
+// settled is said when nothing runs any more that served what came so far: what is unknown happened by now, or never will.
+func (r *registers) settled() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range r.history {
+		if op := &r.history[i]; op.Output.(result).kind == unknown && op.Return == 0 {
+			op.Return = r.now()
+		}
+	}
+}
+
+func (r *registers) client(args ...string) (string, error) { return r.clientIn(r.dir, args...) }
+
+// clientIn runs git as a client.
+func (r *registers) clientIn(dir string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "git", append([]string{"-c", "http.extraHeader=" + r.header}, args...)...)
+	cmd.Dir, cmd.Env = dir, gittest.Env()
+	out, err := cmd.CombinedOutput()
+	if ctx.Err() != nil {
+		r.Errorf("git %q does not end: %s", args, out)
+	}
+	return string(out), err
+}
+
+// resolve reads a ref over the control API.
+func (r *registers) resolve(ref int) (value string, ok bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	found, err := r.api.Refs().Resolve(ctx, connect.NewRequest(&packhorsev1.ResolveRequest{Repository: "r", Name: refName(ref)}))
+	if api.IsNotFound(err) {
+		return "", true
+	}
+	if err != nil {
+		return "", false
+	}
+	return found.Msg.GetRef().GetOid(), true
+}
+
+// run has the clients at work for so long, and kills meanwhile.
+func (r *registers) run(length time.Duration) {
+	r.Helper()
+	end := make(chan struct{})
+	var clients sync.WaitGroup
+	for _, a := range r.actors {
+		clients.Go(func() {
+			for {
+				select {
+				case <-end:
+					return
+				default:
+				}
+				r.gate.RLock()
+				err := a.act()
+				r.gate.RUnlock()
+				if err != nil {
+					r.Error(err)
+					return
+				}
+			}
+		})
+	}
+	stop := sync.OnceFunc(func() { close(end); clients.Wait() })
+	defer stop()
+	for deadline := time.Now().Add(length); time.Now().Before(deadline) && !r.Failed(); {
+		r.kill()
+	}
+	stop()
+	r.settled()
+}
+
+// kill waits for a moment, kills something, and looks at what that has left.
+func (r *registers) kill() {
+	r.Helper()
+	r.moment()
+	r.kills++
+	var groups []int
+	node, front := true, true
+	switch how := r.random.IntN(4); {
+	case how == 0: // git, as the kernel does when memory is short
+		groups = childrenOf(r.node.cmd.Process.Pid)
+		killGroups(groups)
+		node, front = false, false
+	default:
+		if r.split && r.random.IntN(3) == 0 {
+			front = false
+		}
+		_ = r.node.cmd.Process.Signal(syscall.SIGSTOP) // so that it starts nothing more
+		groups = childrenOf(r.node.cmd.Process.Pid)
+		_ = r.node.cmd.Process.Kill()
+		if front && r.split {
+			_ = r.front.cmd.Process.Kill()
+			<-r.front.ended
+		}
+		if how != 1 { // else git ends as it likes
+			killGroups(groups)
+		}
+		<-r.node.ended
+	}
+	r.gate.Lock()
+	defer r.gate.Unlock()
+	gone := func() {
+		eventually(r.T, "git has ended", func() bool {
+			for _, group := range groups {
+				if groupRuns(group) {
+					return false
+				}
+			}
+			return true
+		})
+		r.settled()
+	}
+	waits := r.random.IntN(2) == 0
+	if waits {
+		gone()
+	}
+	if node || front {
+		r.start(front, node)
+	}
+	if !waits {
+		gone()
+	}
+	r.probe()
+}
+
+// moment waits for one that is as good as any, or in which a push does something in particular.
+func (r *registers) moment() {
+	pattern := []string{"", "objects/tmp_objdir-*", "refs/heads/*.lock", "*.lock"}[r.random.IntN(4)]
+	if pattern == "" {
+		time.Sleep(time.Duration(r.random.IntN(500)) * time.Millisecond)
+		return
+	}
+	for end := time.Now().Add(time.Second); time.Now().Before(end); {
+		if found, _ := filepath.Glob(filepath.Join(r.repo, pattern)); len(found) > 0 {
+			return
+		}
+	}
+}
+
+// probe pushes to each ref, and looks at what is left in the repository. Nobody else is at work.
+func (r *registers) probe() {
+	r.Helper()
+	a := r.actors[0]
+	eventually(r.T, "clients reach the server again", func() bool {
+		_, err := a.clientIn(a.dir, "ls-remote", r.url()+"/r")
+		return err == nil
+	})
+	r.half()
+	for ref := range registerRefs {
+		tries := 0
+		for a.replace(ref) != done {
+			if tries++; tries == probeTries {
+				r.Fatalf("after kill %d, none of %d pushes to %s went through; left: %s", r.kills, tries, refName(ref), r.describe())
+			}
+			r.retries++
+		}
+	}
+	if left := r.left(); len(left) > 0 {
+		r.Fatalf("after kill %d and pushes, there are %q", r.kills, left)
+	}
+}
+
+// probeTries is how many pushes may find that what was killed is still being cleared away. Each waits for that for some seconds itself, so that
+// there is none on a machine that is not very slow.
+const probeTries = 6
+
+// replace puts another value in the place of a ref's.
+func (a *actor) replace(ref int) outcome {
+	a.Helper()
+	call := a.now()
+	now, ok := a.resolve(ref)
+	if !ok {
+		return unknown
+	}
+	a.saw(call, ref, now)
+	do := action{ref: ref, old: now}
+	if now == "" || ref != a.kills%registerRefs {
+		var err error
+		if do.new, err = a.commit(); err != nil {
+			a.Fatal(err)
+		}
+	}
+	outcomes, err := a.push(false, do)
+	if err != nil {
+		a.Fatal(err)
+	}
+	return outcomes[0]
+}
+
+// half counts atomic pushes that were done by half. Git sets one ref after the other, so that there may be such when it is killed in between.
+func (r *registers) half() {
+	r.mu.Lock()
+	open := r.open
+	r.open = nil
+	r.mu.Unlock()
+	for _, list := range open {
+		var is [2]string
+		for i, do := range list {
+			out, err := gittest.At(r, r.repo).Try("rev-parse", "--verify", "-q", refName(do.ref))
+			if err == nil {
+				is[i] = out
+			}
+		}
+		if is[0] == list[0].new && is[1] == list[1].old || is[0] == list[0].old && is[1] == list[1].new {
+			r.halves++
+		}
+	}
+}
+
+// left is what should not be in a repository to which nobody pushes, but for what is in nobody's way.
+func (r *registers) left() (list []string) {
+	for _, pattern := range []string{"*.lock", "refs/heads/*.lock", "objects/*/tmp_*", "objects/pack/*.lock", "packed-refs.new"} {
+		found, _ := filepath.Glob(filepath.Join(r.repo, pattern))
+		list = append(list, found...)
+	}
+	return list
+}
+
+// describe is left with what is in each, and what the journal says.
+func (r *registers) describe() string {
+	var text strings.Builder
+	for _, path := range append(r.left(), r.notes()...) {
+		holds, err := os.ReadFile(path)
+		info, _ := os.Stat(path)
+		if info != nil {
+			fmt.Fprintf(&text, "\n%s of %s: %.300q %v", path, info.ModTime().Format(time.StampMicro), holds, err)
+		}
+	}
+	return text.String()
+}
+
+// notes are the files of the journal of pushes.
+func (r *registers) notes() []string {
+	state := "front"
+	if r.split {
+		state = "node"
+	}
+	list, _ := filepath.Glob(filepath.Join(r.dir, state, "pushes/*"))
+	return list
+}
+
+func killGroups(groups []int) {
+	for _, group := range groups {
+		_ = syscall.Kill(-group, syscall.SIGKILL)
+	}
+}
+
+// later ends the server, lets an hour go by for what pushes have left, and starts it again: then there is nothing left.
+func (r *registers) later() {
+	r.Helper()
+	for _, p := range []*serverProcess{r.front, r.node} {
+		_ = p.cmd.Process.Signal(syscall.SIGTERM)
+		if err := p.wait(); err != nil {
+			r.Errorf("packhorse %s ended: %v", p.name, err)
+		}
+	}
+	const hour = int64(time.Hour)
+	notes := r.notes()
+	for _, name := range notes {
+		text, err := os.ReadFile(name)
+		var note map[string]any
+		if err == nil {
+			d := json.NewDecoder(bytes.NewReader(text))
+			d.UseNumber()
+			err = d.Decode(&note)
+		}
+		var start int64
+		if err == nil {
+			start, err = note["Start"].(json.Number).Int64()
+		}
+		if err == nil {
+			note["Start"] = start - hour
+			text, err = json.Marshal(note)
+		}
+		if err == nil {
+			err = os.WriteFile(name, text, 0o600)
+		}
+		if err != nil {
+			r.Fatal(err)
+		}
+	}
+	rest := func() []string {
+		dirs, _ := filepath.Glob(filepath.Join(r.repo, "objects/tmp_objdir-*"))
+		keeps, _ := filepath.Glob(filepath.Join(r.repo, "objects/pack/*.keep"))
+		return append(dirs, keeps...)
+	}
+	for _, dir := range rest() {
+		_ = filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+			info, err := os.Stat(path)
+			if err == nil {
+				at := info.ModTime().Add(-time.Duration(hour))
+				err = os.Chtimes(path, at, at)
+			}
+			return err
+		})
+	}
+	r.Logf("an hour later there are %d notes of pushes, %d quarantines and kept packs", len(notes), len(rest()))
+	r.start(true, true)
+	eventually(r.T, "nothing is left of pushes", func() bool {
+		return len(r.notes()) == 0 && len(rest()) == 0
+	})
+}
+
+// groupRuns tells whether a process of a group still runs; the dead whom nobody has buried do not count.
+func groupRuns(group int) bool {
+	if err := syscall.Kill(-group, 0); errors.Is(err, syscall.ESRCH) {
+		return false
+	}
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, name := range stats {
+		text, _ := os.ReadFile(name)
+		if i := strings.LastIndex(string(text), ") "); i >= 0 {
+			var state string
+			var parent, of int
+			if _, err := fmt.Sscan(string(text[i+2:]), &state, &parent, &of); err == nil && of == group && state != "Z" && state != "X" {
+				return true
+			}
+		}
+	}
+	return false
+}
