@@ -38,6 +38,7 @@ const allowedImports = `
 	git/protocol, repo, packsource < uploadpack;
 	repo, admit < lookup;
 	git/protocol, repo < receivepack;
+	receivepack < webhook;
 	uploadpack, receivepack, packcache, lookup < storage;
 	bulk < direct;
 	bulk, fault < sidechannel;
@@ -47,7 +48,7 @@ const allowedImports = `
 	git/protocol, auth, admit, bulk < gateway;
 	git, git/pktline < bench/fleet;
 	bench/fleet, client < bench;
-	control, remote, gateway, credential, observe, bench < roles;
+	control, remote, gateway, credential, observe, bench, webhook < roles;
 	roles < cmd/packhorse;
 
 	# Tests only: any test may import gittest, tests of a packsource.Source sourcetest, and nothing else may.

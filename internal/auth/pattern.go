@@ -76,6 +76,9 @@ func pathOf(repo git.RepoPath) []string {
 	}
 }
 
+// Covers tells whether the pattern is about a repository, by whichever of its names.
+func (p Pattern) Covers(repo git.RepoPath) bool { return p.match(pathOf(repo)) }
+
 func (p Pattern) match(components []string) bool { return match(p.components, components) }
 
 func match(pattern, components []string) bool {

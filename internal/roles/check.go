@@ -21,6 +21,7 @@ func (c *Config) check() error {
 	c.checkSSH(bad)
 	c.checkStorage(bad)
 	c.checkNodes(bad)
+	c.checkWebhooks(bad)
 	c.checkChoices(bad)
 	c.checkNumbers(bad)
 	return errors.Join(all...)
@@ -198,6 +199,12 @@ func (c *Config) checkDisk(role role) error {
 		if c.Push.HooksDir != "" {
 			_, err := os.ReadDir(c.Push.HooksDir)
 			add("push.hooks_dir", err)
+		}
+		for i := range c.Webhook {
+			if file := c.Webhook[i].SecretFile; file != "" {
+				_, err := credential.LoadSecret(file, quiet)
+				add(fmt.Sprintf("webhook %q", c.Webhook[i].Name), err)
+			}
 		}
 		if c.Storage.Listen != "" {
 			_, err := c.Storage.trust(quiet)

@@ -21,20 +21,21 @@ type Config struct {
 	// ROOT/.packhorse; for a gateway, which has no root, packhorse/gateway below $XDG_STATE_HOME or ~/.local/state.
 	State string `toml:"state"`
 
-	HTTP     HTTPConfig     `toml:"http"`
-	SSH      SSHConfig      `toml:"ssh"`
-	Auth     AuthConfig     `toml:"auth"`
-	Storage  StorageConfig  `toml:"storage"`
-	Node     []NodeConfig   `toml:"node"`
-	Route    []RouteConfig  `toml:"route"`
-	Ops      OpsConfig      `toml:"ops"`
-	Shutdown ShutdownConfig `toml:"shutdown"`
-	Cache    CacheConfig    `toml:"cache"`
-	Git      GitConfig      `toml:"git"`
-	Fetch    FetchConfig    `toml:"fetch"`
-	Push     PushConfig     `toml:"push"`
-	Lanes    LanesConfig    `toml:"lanes"`
-	Log      LogConfig      `toml:"log"`
+	HTTP     HTTPConfig      `toml:"http"`
+	SSH      SSHConfig       `toml:"ssh"`
+	Auth     AuthConfig      `toml:"auth"`
+	Storage  StorageConfig   `toml:"storage"`
+	Node     []NodeConfig    `toml:"node"`
+	Route    []RouteConfig   `toml:"route"`
+	Ops      OpsConfig       `toml:"ops"`
+	Shutdown ShutdownConfig  `toml:"shutdown"`
+	Cache    CacheConfig     `toml:"cache"`
+	Git      GitConfig       `toml:"git"`
+	Fetch    FetchConfig     `toml:"fetch"`
+	Push     PushConfig      `toml:"push"`
+	Webhook  []WebhookConfig `toml:"webhook"`
+	Lanes    LanesConfig     `toml:"lanes"`
+	Log      LogConfig       `toml:"log"`
 
 	Maintenance MaintenanceConfig `toml:"maintenance"`
 	Warmup      WarmupConfig      `toml:"warmup"`
@@ -445,6 +446,36 @@ type PushConfig struct {
 	HookTimeLimit Duration `toml:"hook_time_limit"`
 }
 
+// WebhookConfig is somebody whom a node asks or tells about pushes by HTTP (docs/webhooks.md); each has a table of its own.
+type WebhookConfig struct {
+	// What directories, logs and metrics call it: letters, digits, ".", "_" and "-".
+	Name string `toml:"name"`
+
+	// Where requests are sent with POST: "http://..." or "https://...".
+	URL string `toml:"url"`
+
+	// When: "pre-receive", before refs change: it decides; "post-receive", after they have: it is told.
+	Events []string `toml:"events"`
+
+	// Patterns of the repositories that it is about, as in auth.rule. Empty: all.
+	Repositories []string `toml:"repositories"`
+
+	// File with the secret by which requests are signed (Packhorse-Signature); see storage.secret_file. Empty: they are not.
+	SecretFile string `toml:"secret_file"`
+
+	// How long one request may take, its answer included.
+	Timeout Duration `toml:"timeout"`
+
+	// What becomes of a push about which it does not decide: "closed", it is refused, or "open", it is taken.
+	OnFailure string `toml:"on_failure"`
+
+	// Whether its address may be one of a private network or of this machine.
+	AllowPrivate bool `toml:"allow_private"`
+
+	// How long a delivery is tried before it is put aside.
+	GiveUp Duration `toml:"give_up"`
+}
+
 // LanesConfig bounds how much runs at the same time (docs/lanes.md). What finds its lane full is refused with 429 and Retry-After.
 type LanesConfig struct {
 	// Small requests: ref advertisements, ls-refs, negotiation.
@@ -623,6 +654,8 @@ func defaultElement(array string) any {
 		return NodeConfig{Weight: 1, Transport: transportChannel, ChannelIdle: Duration{10 * time.Second}, Stall: Duration{time.Minute}}
 	case "route":
 		return RouteConfig{}
+	case "webhook":
+		return WebhookConfig{Events: []string{eventPost}, Timeout: Duration{10 * time.Second}, OnFailure: failClosed, GiveUp: Duration{7 * 24 * time.Hour}}
 	case "auth.rule":
 		return RuleConfig{}
 	}
@@ -699,6 +732,9 @@ func (c *Config) complete(role role, env Env) {
 		&c.SSH.HostKeys, &c.SSH.AuthorizedKeys, &c.SSH.TrustedUserCA, &c.SSH.RevokedKeys,
 		&c.Auth.Tokens, &c.Auth.Hook.SecretFile, &c.Storage.SecretFile, &c.Storage.TLSCert, &c.Storage.TLSKey, &c.Storage.ClientCA,
 		&c.Push.HooksDir}
+	for i := range c.Webhook {
+		paths = append(paths, &c.Webhook[i].SecretFile)
+	}
 	for i := range c.Node {
 		n := &c.Node[i]
 		paths = append(paths, &n.SecretFile, &n.TLSCA, &n.TLSCert, &n.TLSKey)

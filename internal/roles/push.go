@@ -8,6 +8,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
+	"github.com/packhorse-git/packhorse/internal/webhook"
 )
 
 // limits bound the git commands that take pushes.
@@ -21,15 +22,22 @@ func (c *PushConfig) hookLimits(nice int) process.Limits {
 }
 
 // newPushes makes what takes pushes; nil if none are taken.
-func newPushes(cfg Config, log *slog.Logger, reg prometheus.Registerer, runner *process.Runner, version string) (*receivepack.Server, error) {
+func newPushes(cfg Config, log *slog.Logger, reg prometheus.Registerer, runner *process.Runner, hooks *webhook.Hooks, version string) (*receivepack.Server, error) {
 	if !cfg.Push.Enabled {
 		return nil, nil
 	}
 	metrics := receivepack.NewMetrics()
 	register(reg, metrics)
-	return receivepack.New(receivepack.Options{
+	o := receivepack.Options{
 		Runner: runner, Agent: "packhorse/" + version, MaxSize: int64(cfg.Push.MaxSize), MaxMemory: int64(cfg.Push.MaxMemory), MaxCommands: cfg.Push.MaxCommands,
 		MaxOptions: cfg.Push.MaxOptions, SessionID: cfg.Fetch.SessionID, Hooks: cfg.Push.HooksDir, HookTime: cfg.Push.HookTimeLimit.Duration,
 		Scripts: filepath.Join(cfg.State, "hooks"), Journal: filepath.Join(cfg.State, "pushes"), Metrics: metrics, Log: log,
-	})
+	}
+	if hooks != nil && hooks.Asks() {
+		o.Decider = hooks
+	}
+	if hooks != nil && hooks.Tells() {
+		o.Recorder = hooks
+	}
+	return receivepack.New(o)
 }

@@ -29,6 +29,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/repo"
 	"github.com/packhorse-git/packhorse/internal/storage"
 	"github.com/packhorse-git/packhorse/internal/uploadpack"
+	"github.com/packhorse-git/packhorse/internal/webhook"
 )
 
 // closeLimit is how long git processes get to end once nobody reads from them, closePatience how long until they are killed.
@@ -172,7 +173,7 @@ func orNever(d time.Duration) time.Duration {
 	return d
 }
 
-func newNode(cfg Config, log *slog.Logger, reg prometheus.Registerer, source packsource.Source, runner *process.Runner, version string) (
+func newNode(cfg Config, log *slog.Logger, reg prometheus.Registerer, source packsource.Source, runner *process.Runner, hooks *webhook.Hooks, version string) (
 	*storage.Node, error) {
 	refMetrics, graphMetrics, lookups, metrics := refs.NewMetrics(), graph.NewMetrics(), lookup.NewMetrics(), storage.NewMetrics()
 	register(reg, refMetrics, graphMetrics, lookups, metrics)
@@ -184,7 +185,7 @@ func newNode(cfg Config, log *slog.Logger, reg prometheus.Registerer, source pac
 		Agent: "packhorse/" + version, Wants: uploadpack.Wants(cfg.Fetch.Wants), Warmup: newWarmup(cfg.Warmup, reg, runner),
 		Limits: protocol.Limits{Wants: cfg.Fetch.MaxWants, Haves: cfg.Fetch.MaxHaves, Shallow: cfg.Fetch.MaxShallow, DeepenNot: cfg.Fetch.MaxShallow},
 	})
-	pushes, err := newPushes(cfg, log, reg, runner, version)
+	pushes, err := newPushes(cfg, log, reg, runner, hooks, version)
 	if err != nil {
 		return nil, err
 	}

@@ -60,7 +60,11 @@ func newNodeServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, lane
 			return below()
 		}
 	}
-	node, err := newNode(cfg, log, reg, source, runner, version)
+	hooks, err := newWebhooks(cfg, log, reg, version)
+	if err != nil {
+		return nil, errors.Join(err, closeSource())
+	}
+	node, err := newNode(cfg, log, reg, source, runner, hooks, version)
 	if err != nil {
 		return nil, errors.Join(err, closeSource())
 	}
@@ -68,6 +72,13 @@ func newNodeServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, lane
 		node.Rest()
 		return errors.Join(closeSource(), node.Close())
 	}}
+	if hooks != nil {
+		below := s.close
+		s.close = func() error { return errors.Join(below(), hooks.Close()) }
+		if err := startWebhooks(hooks, node); err != nil {
+			return nil, errors.Join(err, s.close())
+		}
+	}
 	s.addLocal(cfg, log, lanes)
 	if cfg.Storage.Listen != "" {
 		if err := s.addControl(cfg, log, reg, lanes); err != nil {

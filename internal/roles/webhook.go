@@ -1,0 +1,107 @@
+package roles
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/credential"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/storage"
+	"github.com/packhorse-git/packhorse/internal/webhook"
+)
+
+// Values of webhook.events and webhook.on_failure.
+const (
+	eventPre   = "pre-receive"
+	eventPost  = "post-receive"
+	failOpen   = "open"
+	maxTargets = 16
+)
+
+// checkWebhooks finds tables that cannot be right.
+func (c *Config) checkWebhooks(bad func(format string, args ...any)) {
+	names := map[string]bool{}
+	if len(c.Webhook) > maxTargets {
+		bad("there are %d webhooks; there may be %d", len(c.Webhook), maxTargets)
+	}
+	for i := range c.Webhook {
+		w := &c.Webhook[i]
+		key := fmt.Sprintf("webhook %q", w.Name)
+		if err := webhook.CheckName(w.Name); err != nil {
+			bad("%s: name: %w", key, err)
+		} else if names[w.Name] {
+			bad("%s: there are two of that name", key)
+		}
+		names[w.Name] = true
+		if _, err := webhook.ParseURL(w.URL); err != nil {
+			bad("%s: %w", key, err)
+		}
+		if len(w.Events) == 0 || slices.ContainsFunc(w.Events, func(e string) bool { return e != eventPre && e != eventPost }) {
+			bad("%s: events is %q; it has to have %q, %q or both", key, w.Events, eventPre, eventPost)
+		}
+		if _, err := auth.ParsePatterns(w.Repositories); err != nil {
+			bad("%s: repositories: %w", key, err)
+		}
+		if w.OnFailure != failClosed && w.OnFailure != failOpen {
+			bad("%s: on_failure is %q; it has to be %q or %q", key, w.OnFailure, failClosed, failOpen)
+		}
+		if w.Timeout.Duration <= 0 || w.GiveUp.Duration <= 0 {
+			bad("%s: timeout and give_up have to be more than 0s", key)
+		}
+	}
+}
+
+// newWebhooks makes what asks and tells others about pushes; nil if there are none.
+func newWebhooks(cfg Config, log *slog.Logger, reg prometheus.Registerer, version string) (*webhook.Hooks, error) {
+	if len(cfg.Webhook) == 0 || !cfg.Push.Enabled {
+		return nil, nil
+	}
+	o := webhook.Options{Dir: filepath.Join(cfg.State, "outbox"), Agent: "packhorse/" + version, Metrics: webhook.NewMetrics(), Log: log}
+	register(reg, o.Metrics)
+	for _, w := range cfg.Webhook {
+		t := webhook.Target{
+			Name: w.Name, URL: w.URL, Pre: slices.Contains(w.Events, eventPre), Post: slices.Contains(w.Events, eventPost),
+			Timeout: w.Timeout.Duration, Open: w.OnFailure == failOpen, AllowPrivate: w.AllowPrivate, GiveUp: w.GiveUp.Duration,
+		}
+		patterns, err := auth.ParsePatterns(w.Repositories)
+		if err != nil {
+			return nil, err
+		}
+		if len(patterns) > 0 {
+			t.Covers = func(repo git.RepoPath) bool {
+				return slices.ContainsFunc(patterns, func(p auth.Pattern) bool { return p.Covers(repo) })
+			}
+		}
+		if w.SecretFile != "" {
+			secret, err := credential.LoadSecret(w.SecretFile, log)
+			if err != nil {
+				return nil, err
+			}
+			t.Secret = secret.Get
+		}
+		o.Targets = append(o.Targets, t)
+	}
+	return webhook.New(o)
+}
+
+// startWebhooks settles what a crash left, and delivers. Before the first push.
+func startWebhooks(hooks *webhook.Hooks, node *storage.Node) error {
+	err := hooks.Recover(context.Background(), func(ctx context.Context, repo git.RepoPath, ref git.RefName) (git.ObjectID, error) {
+		exists, _, err := node.Exists(ctx, repo, string(ref))
+		if err != nil || !exists {
+			return git.ObjectID{}, err
+		}
+		found, err := node.Resolve(ctx, repo, string(ref))
+		return found.ID, err
+	})
+	if err == nil {
+		hooks.Start()
+	}
+	return err
+}

@@ -1,0 +1,511 @@
+package webhook
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/receivepack"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// target is a server that keeps what it was sent.
+type target struct {
+	*httptest.Server
+	mu   sync.Mutex
+	got  []message
+	raw  [][]byte
+	head []http.Header
+	came chan struct{}
+}
+
+// newTarget answers as a test says; nil: 200.
+func newTarget(t *testing.T, answer http.HandlerFunc) *target {
+	s := &target{came: make(chan struct{}, 1000)}
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		var m message
+		if err != nil || json.Unmarshal(body, &m) != nil {
+			t.Errorf("the body is %q: %v", body, err)
+		}
+		s.mu.Lock()
+		s.got, s.raw, s.head = append(s.got, m), append(s.raw, body), append(s.head, r.Header)
+		s.mu.Unlock()
+		s.came <- struct{}{}
+		if answer != nil {
+			answer(w, r)
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+// seen lists the pushes that it was told of.
+func (s *target) seen() (ids []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range s.got {
+		ids = append(ids, m.Push)
+	}
+	return ids
+}
+
+func (s *target) wait(t *testing.T, n int) {
+	t.Helper()
+	for range n {
+		select {
+		case <-s.came:
+		case <-time.After(time.Minute):
+			t.Fatalf("nothing comes after %v", s.seen())
+		}
+	}
+}
+
+// log is what a Hooks logs.
+type log struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// open makes a Hooks over a directory, without a long pause between tries.
+func open(t *testing.T, dir string, targets ...Target) (*Hooks, *log) {
+	t.Helper()
+	l := &log{}
+	h, err := New(Options{Dir: dir, Targets: targets, Agent: "packhorse/test", Metrics: NewMetrics(), Log: slog.New(slog.NewTextHandler(l, nil)), Retry: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { h.Close() })
+	return h, l
+}
+
+func private(name, url string) Target {
+	return Target{Name: name, URL: url, AllowPrivate: true, Timeout: time.Minute}
+}
+
+func told(name, url string) Target { t := private(name, url); t.Post = true; return t }
+func asked(name, url string) Target {
+	t := private(name, url)
+	t.Pre = true
+	return t
+}
+
+func id(c string) git.ObjectID {
+	o, err := git.ParseObjectID(strings.Repeat(c, 40))
+	if err != nil {
+		panic(err)
+	}
+	return o
+}
+
+// push changes main from one ID to another.
+func push(name, old, new string) *receivepack.Push {
+	repo, _ := git.ParseRepoPath("team/app")
+	return &receivepack.Push{
+		ID: name, Repo: repo, Pusher: protocol.Pusher{Name: "ada", Address: "192.0.2.1"}, Options: []string{"a=b\";\n"},
+		Updates: []receivepack.Update{{Ref: "refs/heads/main", Old: id(old), New: id(new)}},
+	}
+}
+
+// do pushes: begun, and ended with these updates.
+func do(t *testing.T, h *Hooks, p *receivepack.Push, done []receivepack.Update) {
+	t.Helper()
+	r, err := h.Begin(p)
+	if err == nil {
+		err = r.End(done)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// value is the sum of a metric's values.
+func value(c prometheus.Collector) (sum float64) {
+	r := prometheus.NewRegistry()
+	r.MustRegister(c)
+	families, err := r.Gather()
+	if err != nil {
+		panic(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	return sum
+}
+
+// dead tells whether exactly one delivery was given up, by the metric.
+func dead(h *Hooks) bool {
+	d, err := h.o.Metrics.deliveries.CurryWith(prometheus.Labels{"result": "dead"})
+	return err == nil && value(d.WithLabelValues("a")) == 1
+}
+
+func eventually(is func() bool) bool {
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+		if is() {
+			return true
+		}
+	}
+	return is()
+}
+
+// files lists what is in the outbox, without the directories.
+func files(t *testing.T, dir string) (list []string) {
+	t.Helper()
+	err := filepath.Walk(dir, func(path string, info os.FileInfo, err error) error {
+		if err == nil && !info.IsDir() {
+			rel, _ := filepath.Rel(dir, path)
+			list = append(list, rel)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+func TestDeliveries(t *testing.T) {
+	t.Parallel()
+	a, b := newTarget(t, nil), newTarget(t, nil)
+	dir := t.TempDir()
+	signed := told("a", a.URL)
+	signed.Secret = func() string { return "a secret of some length" }
+	other := told("b", b.URL+"/x?token=sesame")
+	other.Covers = func(repo git.RepoPath) bool { return repo.String() != "team/app" }
+	h, l := open(t, dir, signed, other)
+	h.Start()
+	do(t, h, push("P1", "1", "2"), nil) // changed nothing
+	do(t, h, push("P2", "2", "3"), push("", "2", "3").Updates)
+	a.wait(t, 1)
+	if got := a.seen(); len(got) != 1 || got[0] != "P2" || len(b.seen()) > 0 {
+		t.Fatalf("told of %v and %v", got, b.seen())
+	}
+	m := a.got[0]
+	if m.Event != "post-receive" || m.Repository != "team/app" || m.Pusher != (pusher{"ada", "192.0.2.1"}) || len(m.Options) != 1 || m.Options[0] != "a=b\";\n" ||
+		len(m.Updates) != 1 || m.Updates[0] != (update{"refs/heads/main", id("2").String(), id("3").String()}) {
+		t.Errorf("the message is %+v", m)
+	}
+	mac := hmac.New(sha256.New, []byte("a secret of some length"))
+	mac.Write(a.raw[0])
+	for key, want := range map[string]string{
+		"Packhorse-Signature": "sha256=" + hex.EncodeToString(mac.Sum(nil)), "Packhorse-Delivery": "P2", "Packhorse-Event": "post-receive",
+		"Content-Type": "application/json", "User-Agent": "packhorse/test",
+	} {
+		if got := a.head[0].Get(key); got != want {
+			t.Errorf("%s is %q, want %q", key, got, want)
+		}
+	}
+	if !eventually(func() bool { return len(files(t, dir)) == 0 }) {
+		t.Errorf("left: %v", files(t, dir))
+	}
+	if strings.Contains(l.String(), "secret") || strings.Contains(l.String(), "sesame") {
+		t.Errorf("the log tells secrets: %s", l)
+	}
+}
+
+// What waits is delivered after a restart, in order, and nothing is lost while a target is away.
+func TestRestart(t *testing.T) {
+	t.Parallel()
+	var up atomic.Bool
+	s := newTarget(t, func(w http.ResponseWriter, _ *http.Request) {
+		if !up.Load() {
+			w.WriteHeader(http.StatusBadGateway)
+		}
+	})
+	dir := t.TempDir()
+	h, l := open(t, dir, told("a", s.URL))
+	h.Start()
+	var want []string
+	for i := range 20 {
+		p := push(fmt.Sprint("P", i), "1", "2")
+		want = append(want, p.ID)
+		do(t, h, p, p.Updates)
+	}
+	s.wait(t, 3)
+	h.Close()
+	if got := value(h.o.Metrics.pending); got != 20 || len(files(t, dir)) != 20 {
+		t.Errorf("%v wait, %v", got, files(t, dir))
+	}
+	if !strings.Contains(l.String(), "it will be tried again") || strings.Contains(l.String(), s.URL) {
+		t.Errorf("the log: %s", l)
+	}
+	s.mu.Lock()
+	s.got = nil
+	s.mu.Unlock()
+	up.Store(true)
+	h, _ = open(t, dir, told("a", s.URL))
+	h.Start()
+	if !eventually(func() bool { return len(s.seen()) == 20 && len(files(t, dir)) == 0 }) {
+		t.Errorf("left: %v", files(t, dir))
+	}
+	if got := s.seen(); strings.Join(got, " ") != strings.Join(want, " ") {
+		t.Errorf("told of %v", got)
+	}
+}
+
+// A crash between Begin and End is settled by what the refs say.
+func TestCrash(t *testing.T) {
+	t.Parallel()
+	s := newTarget(t, nil)
+	dir := t.TempDir()
+	h, _ := open(t, dir, told("a", s.URL))
+	for _, p := range []*receivepack.Push{
+		push("Undone", "1", "a"), push("First", "1", "2"), push("Second", "2", "3"), push("Stale", "9", "b"),
+	} {
+		if _, err := h.Begin(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gone := push("Gone", "1", "2")
+	gone.Repo, _ = git.ParseRepoPath("gone")
+	deleted := push("Deleted", "1", "2")
+	deleted.Updates = []receivepack.Update{{Ref: "refs/heads/old", Old: id("5")}, {Ref: "refs/heads/kept", Old: id("6")}}
+	later := push("Later", "1", "2")
+	later.Repo, _ = git.ParseRepoPath("broken")
+	for _, p := range []*receivepack.Push{gone, deleted, later} {
+		if _, err := h.Begin(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.Close()
+	// What was being written is no push.
+	if err := os.WriteFile(filepath.Join(dir, pushesDir, "Half"+newSuffix), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h, l := open(t, dir, told("a", s.URL))
+	err := h.Recover(t.Context(), func(_ context.Context, repo git.RepoPath, ref git.RefName) (git.ObjectID, error) {
+		switch {
+		case repo.String() == "gone":
+			return git.ObjectID{}, fault.New(fault.NotFound, "no repository")
+		case repo.String() == "broken":
+			return git.ObjectID{}, errors.New("the disk is away")
+		case ref == "refs/heads/main":
+			return id("3"), nil
+		case ref == "refs/heads/kept":
+			return id("6"), nil
+		}
+		return git.ObjectID{}, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Start()
+	s.wait(t, 3)
+	if !eventually(func() bool { return len(files(t, dir)) == 1 }) {
+		t.Errorf("left: %v", files(t, dir))
+	}
+	got := map[string]int{}
+	for _, m := range s.got {
+		got[m.Push] = len(m.Updates)
+	}
+	if len(got) != 3 || got["First"] != 1 || got["Second"] != 1 || got["Deleted"] != 1 {
+		t.Errorf("told of %v", got)
+	}
+	if left := files(t, dir); len(left) != 1 || left[0] != "pushes/Later" || !strings.Contains(l.String(), "stays in the outbox") {
+		t.Errorf("left: %v; the log: %s", left, l)
+	}
+}
+
+// A delivery that a target does not want holds up no other; one that is too old, or too many, are put aside.
+func TestDeadLetters(t *testing.T) {
+	t.Parallel()
+	s := newTarget(t, nil)
+	s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Packhorse-Delivery") == "Bad" {
+			w.WriteHeader(http.StatusBadRequest)
+		} else {
+			s.came <- struct{}{}
+		}
+	})
+	dir := t.TempDir()
+	to := told("a", s.URL)
+	to.GiveUp = 500 * time.Millisecond
+	h, l := open(t, dir, to)
+	h.Start()
+	for _, name := range []string{"Bad", "Good"} {
+		p := push(name, "1", "2")
+		do(t, h, p, p.Updates)
+	}
+	s.wait(t, 1)
+	if !eventually(func() bool {
+		left := files(t, dir)
+		return len(left) == 1 && strings.HasPrefix(left[0], "dead/a/") && strings.HasSuffix(left[0], "-Bad")
+	}) {
+		t.Errorf("left: %v", files(t, dir))
+	}
+	if !strings.Contains(l.String(), "a webhook was given up") || !dead(h) {
+		t.Errorf("the log: %s", l)
+	}
+
+	dir = t.TempDir()
+	h, err := New(Options{Dir: dir, Targets: []Target{told("a", "http://192.0.2.1")}, Metrics: NewMetrics(), Log: slog.New(slog.DiscardHandler), MaxCount: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	for i := range 20 { // nobody delivers
+		p := push(fmt.Sprint("P", i), "1", "2")
+		do(t, h, p, p.Updates)
+	}
+	if left := files(t, dir); len(left) != 10 || !strings.HasSuffix(left[0], "-P15") {
+		t.Errorf("left: %v", left)
+	}
+}
+
+func TestDecisions(t *testing.T) {
+	t.Parallel()
+	hang := make(chan struct{})
+	for name, test := range map[string]struct {
+		answer http.HandlerFunc
+		kind   fault.Kind // Internal: the push is taken
+		says   string
+	}{
+		"yes": {nil, fault.Internal, ""},
+		"no": {func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(403)
+			fmt.Fprint(w, "no \x1b[31mred\x00 pushes\r\non Fridays\u202e\n")
+		}, fault.Denied, "no [31mred pushes\non Fridays"},
+		"no reason": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(422) }, fault.Denied, "refused by t"},
+		"broken":    {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }, fault.Unavailable, "could not ask t"},
+		"hangs":     {func(_ http.ResponseWriter, r *http.Request) { <-hang }, fault.Unavailable, "could not ask t"},
+		"redirects": {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://127.0.0.1:1/", 307) }, fault.Unavailable, ""},
+		"floods": {func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(403)
+			for i := 0; i < 1<<30; i += 1 << 20 {
+				if _, err := w.Write(bytes.Repeat([]byte("x"), 1<<20)); err != nil {
+					return
+				}
+			}
+		}, fault.Denied, strings.Repeat("x", maxSaid)},
+		"drips": {func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(403)
+			fmt.Fprint(w, "half a sen")
+			_ = http.NewResponseController(w).Flush()
+			<-hang
+		}, fault.Denied, "refused by t"},
+		"headers": {func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X", strings.Repeat("x", 1<<20)) }, fault.Unavailable, ""},
+	} {
+		s := newTarget(t, test.answer)
+		for _, fails := range []bool{false, true} {
+			to := asked("t", s.URL)
+			to.Open = fails
+			if name == "hangs" || name == "drips" {
+				to.Timeout = 300 * time.Millisecond
+			}
+			h, l := open(t, "", to)
+			err := h.Decide(t.Context(), push("P", "1", "2"))
+			switch {
+			case test.kind == fault.Internal || fails && test.kind == fault.Unavailable:
+				if err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+			case !fault.Is(err, test.kind) || !strings.Contains(fault.Message(err), test.says) || len(fault.Message(err)) > maxSaid:
+				t.Errorf("%s: %v (%v)", name, fault.Message(err), fault.KindOf(err))
+			}
+			if strings.Contains(l.String(), s.URL) {
+				t.Errorf("%s: the log tells the URL: %s", name, l)
+			}
+			h.Close()
+		}
+	}
+	close(hang)
+	// A client that goes away is no failure of the target's.
+	ctx, cancel := context.WithCancel(t.Context())
+	s := newTarget(t, func(_ http.ResponseWriter, r *http.Request) { cancel(); <-r.Context().Done() })
+	to := asked("t", s.URL)
+	to.Open = true
+	h, _ := open(t, "", to)
+	if err := h.Decide(ctx, push("P", "1", "2")); !errors.Is(err, context.Canceled) {
+		t.Errorf("a push that is given up: %v", err)
+	}
+}
+
+// Addresses that are not everybody's are refused when the connection is made, whatever name led there.
+func TestGuard(t *testing.T) {
+	t.Parallel()
+	s := newTarget(t, nil)
+	_, port, _ := net.SplitHostPort(s.Listener.Addr().String())
+	for _, host := range []string{"127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "127.1.2.3"} {
+		to := asked("t", "http://"+host+":"+port)
+		to.AllowPrivate = false
+		h, l := open(t, "", to)
+		if err := h.Decide(t.Context(), push("P", "1", "2")); !fault.Is(err, fault.Unavailable) || !strings.Contains(l.String(), "allow_private") && host != "[::1]" && host != "localhost" {
+			t.Errorf("%s: %v; %s", host, err, l)
+		}
+	}
+	if len(s.seen()) > 0 {
+		t.Error("the target was reached")
+	}
+	for address, public := range map[string]bool{
+		"8.8.8.8": true, "2606:4700::1111": true, "::ffff:8.8.8.8": true,
+		"10.1.2.3": false, "172.16.0.1": false, "192.168.1.1": false, "100.64.0.1": false, "169.254.169.254": false, "0.0.0.0": false, "224.0.0.1": false,
+		"255.255.255.255": false, "198.18.0.1": false, "192.0.2.1": false, "fd00::1": false, "fe80::1": false, "fe80::1%eth0": false, "::": false, "::1": false,
+		"::ffff:10.0.0.1": false, "::ffff:169.254.169.254": false, "64:ff9b::a00:1": false, "2002:a00:1::": false, "::10.0.0.1": false, "ff02::1": false,
+		"2001:0:1::1": false, "2001:db8::1": false, "fec0::1": false,
+	} {
+		if got := isPublic(netip.MustParseAddr(address)); got != public {
+			t.Errorf("%s: public is %v", address, got)
+		}
+	}
+}
+
+func TestURLsAndNames(t *testing.T) {
+	t.Parallel()
+	for _, good := range []string{"https://ci.example/x?y=z", "http://[::1]:80/"} {
+		if _, err := ParseURL(good); err != nil {
+			t.Errorf("%s: %v", good, err)
+		}
+	}
+	for _, bad := range []string{
+		"", "ci.example", "file:///etc/passwd", "ext::sh -c x", "gopher://x", "https://", "https:///x", "https://user:sesame@x/", "https://x/a\nb", "https://x/a%0ab",
+		"https://x/?a=%0d%0aHost:y", "https://x/\x7f", "https://x%00y/", "https://x/?%zz",
+	} {
+		if _, err := ParseURL(bad); err == nil || strings.Contains(err.Error(), "sesame") {
+			t.Errorf("%q: %v", bad, err)
+		}
+	}
+	for _, bad := range []string{"", ".", "..", "a/b", "pushes", "dead", "a b", strings.Repeat("a", 65)} {
+		if CheckName(bad) == nil {
+			t.Errorf("%q is a name", bad)
+		}
+	}
+}
