@@ -21,6 +21,9 @@ type child struct {
 	ended  chan struct{}
 	err    error // valid once ended is closed
 	log    string
+
+	// foreign says that it is no program of ours: it ends by the signal that it is stopped with.
+	foreign bool
 }
 
 // childGrace is how long a child may take to end.
@@ -32,13 +35,18 @@ func startChild(ctx context.Context, name string, args []string, log string) (*c
 	if err != nil {
 		return nil, err
 	}
+	return startProgram(ctx, name, self, args, log)
+}
+
+// startProgram is startChild with another program.
+func startProgram(ctx context.Context, name, program string, args []string, log string) (*child, error) {
 	file, err := os.Create(log)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	cmd := exec.CommandContext(run, self, args...)
+	cmd := exec.CommandContext(run, program, args...)
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = file, file, childGrace
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's Ctrl-C is for the bench, which then ends the child
@@ -70,7 +78,7 @@ func (c *child) await(ctx context.Context, so func() bool) error {
 }
 
 // addresses are those that a role writes into its state directory.
-type addresses struct{ HTTP, Listen, Ops string }
+type addresses struct{ HTTP, SSH, Listen, Ops string }
 
 // addresses waits until the child has written them, and is ready.
 func (c *child) addresses(ctx context.Context, state string) (a addresses, err error) {
@@ -113,7 +121,7 @@ func opsGet(ctx context.Context, url string) (*http.Response, error) {
 func (c *child) stop() error {
 	c.cancel()
 	<-c.ended
-	if exit, ok := errors.AsType[*exec.ExitError](c.err); ok {
+	if exit, ok := errors.AsType[*exec.ExitError](c.err); ok && !c.foreign {
 		return fmt.Errorf("%s ended with %w%s", c.name, exit, c.lastWords())
 	}
 	return nil

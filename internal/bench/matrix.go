@@ -16,7 +16,7 @@ import (
 type matrixOptions struct {
 	common
 	repos          []string
-	unix, tls      bool
+	unix, tls, ssh bool
 	profiles, html string
 
 	program []string // arguments of this program before a role's name
@@ -29,6 +29,10 @@ Nothing is written to the repository: a bare one, or a directory with ".git".
 
 Beside them, in the same run and with the same client, stand what to compare with: one process that does all ("packhorse serve", cache
 on), and the least that two processes can do with the same bytes ("relay": a sender and a splicing relay, see "bench limit --relay").
+
+With --ssh the clients clone over SSH, each clone by a process of OpenSSH's client with AES-GCM, as git would start it: its CPU time is not in the
+table, and its speed bounds that of few clients. What it is compared with is OpenSSH's sshd with git upload-pack, if this machine has it: started for
+this run as the user who runs it, once with AES-GCM and once with chacha20-poly1305, which OpenSSH's clients prefer.
 
 With --tls the bytes between gateway and node are encrypted, which takes them through user space in both processes; the one process and the
 relay have no such way, and stay as they are.
@@ -62,7 +66,8 @@ func matrixCommand(env Env) *cobra.Command {
 		Example: `  packhorse bench matrix --repo /srv/git/www.git --repo /srv/git/app.git --clients 30 --duration 60s --html matrix.html
   packhorse bench matrix --repo . --duration 10s --json
   packhorse bench matrix --repo demo.git --unix --profiles /tmp/profiles
-  packhorse bench matrix --repo demo.git --tls`,
+  packhorse bench matrix --repo demo.git --tls
+  packhorse bench matrix --repo demo.git --ssh --clients 8`,
 		Args: cobra.NoArgs,
 	}
 	f := cmd.Flags()
@@ -72,6 +77,7 @@ func matrixCommand(env Env) *cobra.Command {
 	f.DurationVar(&o.timeout, "timeout", 5*time.Minute, "give up on a response that brings no byte for this long")
 	f.BoolVar(&o.unix, "unix", false, "gateway and node talk over a Unix socket instead of TCP")
 	f.BoolVar(&o.tls, "tls", false, "gateway and node talk by TLS, with a certificate made for this run")
+	f.BoolVar(&o.ssh, "ssh", false, "clone over SSH, and compare with OpenSSH's sshd and git upload-pack")
 	f.StringVar(&o.profiles, "profiles", "", "keep profiles in this directory")
 	f.BoolVar(&o.json, "json", false, "print one JSON object")
 	f.StringVar(&o.html, "html", "", "write a page with charts to this file")
@@ -157,6 +163,8 @@ func (c cell) String() string {
 		return c.subject.name + ", one process, cache on"
 	case relaying:
 		return c.subject.name + ", bare relay"
+	case openSSH, openSSHDefault:
+		return c.subject.name + ", OpenSSH's sshd, " + c.cipher()
 	}
 	return fmt.Sprintf("%s, %s, cache %s", c.subject.name, c.transport, onOff(c.cache))
 }
@@ -194,8 +202,16 @@ func (o *matrixOptions) run(ctx context.Context, env Env) error {
 		if err := os.Mkdir(s.dir, 0o777); err != nil {
 			return err
 		}
-		for j, c := range plan(s) {
-			r, err := o.cell(ctx, env, c, filepath.Join(dir, fmt.Sprintf("cell%d", i*len(plan(s))+j)))
+		cells := plan(s)
+		if o.ssh {
+			_, err := findSSHD()
+			if err != nil {
+				fmt.Fprintln(env.Stderr, "There is no sshd to compare with (openssh-server).")
+			}
+			cells = planSSH(s, err == nil)
+		}
+		for j, c := range cells {
+			r, err := o.cell(ctx, env, c, filepath.Join(dir, fmt.Sprintf("cell%d", i*len(cells)+j)))
 			if err != nil {
 				return fmt.Errorf("%v: %w", c, err)
 			}

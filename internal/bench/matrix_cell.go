@@ -28,7 +28,8 @@ type station struct {
 
 // lineup are the processes of a cell, up and ready: those that clients reach first stand first.
 type lineup struct {
-	url      string // of what is asked for
+	url      string      // of what is asked for
+	ssh      *sshAddress // where it is asked for over SSH; nil: it is not
 	stations []*station
 }
 
@@ -103,7 +104,10 @@ func (o *matrixOptions) cell(ctx context.Context, env Env, c cell, dir string) (
 }
 
 // load makes what the clients do. It asks once, which leaves caches warm.
-func (o *matrixOptions) load(ctx context.Context, c cell, l *lineup) (*replay, error) {
+func (o *matrixOptions) load(ctx context.Context, c cell, l *lineup) (loader, error) {
+	if l.ssh != nil {
+		return o.loadSSH(ctx, c, l)
+	}
 	t, err := parseTarget(l.url, false)
 	if err != nil {
 		return nil, err
@@ -129,8 +133,23 @@ func (o *matrixOptions) load(ctx context.Context, c cell, l *lineup) (*replay, e
 	return load, nil
 }
 
+// loader is what the clients do.
+type loader interface {
+	run(ctx context.Context, stop <-chan struct{}) (*outcome, error)
+}
+
+// loadSSH makes what clients over SSH do.
+func (o *matrixOptions) loadSSH(ctx context.Context, c cell, l *lineup) (loader, error) {
+	load, err := prepareSSH(ctx, l.ssh, c.subject)
+	if err != nil {
+		return nil, err
+	}
+	load.clients, load.duration, load.timeout = o.clients, o.duration, o.timeout
+	return load, nil
+}
+
 // measure runs the load and watches the processes meanwhile.
-func (o *matrixOptions) measure(ctx context.Context, c cell, l *lineup, load *replay) (*cellResult, error) {
+func (o *matrixOptions) measure(ctx context.Context, c cell, l *lineup, load loader) (*cellResult, error) {
 	r := &cellResult{cell: c}
 	for _, s := range l.stations {
 		before, err := s.counters(ctx)
@@ -263,12 +282,21 @@ func (o *matrixOptions) start(ctx context.Context, c cell, dir string) (l *lineu
 			l.stop() //nolint:errcheck // why it has to end is known
 		}
 	}()
+	if o.ssh {
+		if err := makeSSHKeys(ctx, dir); err != nil {
+			return l, err
+		}
+	}
 	switch path := "/" + url.PathEscape(c.subject.path); c.transport {
+	case openSSH, openSSHDefault:
+		err = o.startSSHD(ctx, c, l, dir)
 	case relaying:
 		err = o.startRelay(ctx, c, l, dir)
 	case oneServe:
 		var a addresses
-		a, err = o.role(ctx, l, dir, "server", "serve", o.nodeConfig(c, nil))
+		if a, err = o.role(ctx, l, dir, "server", "serve", append(o.nodeConfig(c, nil), o.sshConfig(dir)...)); err == nil {
+			err = o.setSSH(c, l, a.SSH, dir, c.subject.path)
+		}
 		l.url = a.HTTP + path
 	default:
 		err = o.startTwo(ctx, c, l, dir)
@@ -299,10 +327,13 @@ func (o *matrixOptions) startTwo(ctx context.Context, c cell, l *lineup, dir str
 	if !o.unix {
 		listen = node.Listen
 	}
-	gateway, err := o.role(ctx, l, dir, "gateway", "gateway", gatewayConfig(append(known, table{{"address", listen}}...)))
+	gateway, err := o.role(ctx, l, dir, "gateway", "gateway", append(gatewayConfig(append(known, table{{"address", listen}}...)), o.sshConfig(dir)...))
 	l.url = gateway.HTTP
 	slices.Reverse(l.stations)
-	return err
+	if err != nil {
+		return err
+	}
+	return o.setSSH(c, l, gateway.SSH, dir, c.subject.path)
 }
 
 // role starts one process of this program with a configuration, as the last station of the lineup.
@@ -388,14 +419,14 @@ func (o *matrixOptions) nodeConfig(c cell, storage table) []section {
 		{"log", table{{"level", "warn"}, {"format", "json"}}},
 	}
 	if storage == nil {
-		return append(config, section{"http", table{{"address", "127.0.0.1:0"}}})
+		return append(config, section{"http", table{{"address", "127.0.0.1:0"}, {"public_read", true}}})
 	}
 	return append(config, section{"storage", storage})
 }
 
 func gatewayConfig(node table) []section {
 	return []section{
-		{"http", table{{"address", "127.0.0.1:0"}}},
+		{"http", table{{"address", "127.0.0.1:0"}, {"public_read", true}}},
 		{"ops", table{{"address", "127.0.0.1:0"}}},
 		{"log", table{{"level", "warn"}, {"format", "json"}}},
 		{"[node]", node},

@@ -15,8 +15,9 @@ type matrixReport struct {
 	CPUs       int            `json:"cpus"`
 	Socket     string         `json:"socket"` // between gateway and node: "tcp" or "unix"
 	TLS        bool           `json:"tls"`
+	SSH        bool           `json:"ssh,omitempty"` // clients clone over SSH
 	Rows       []matrixRow    `json:"rows"`
-	References []matrixRow    `json:"references"` // transport "serve": one process; "relay": a bare splice relay
+	References []matrixRow    `json:"references"` // transport "serve": one process; "relay": a bare splice relay; "sshd", "sshd-default"
 	Ratios     []matrixRatios `json:"ratios"`
 }
 
@@ -59,17 +60,21 @@ type matrixRatios struct {
 	ToRelay    *float64 `json:"channel_to_relay"`   // MB/s of the channel to those of a bare relay
 	CPUToServe *float64 `json:"channel_cpu_to_one"` // CPU s/GB of the channel's processes to those of one process
 	CPUToRelay *float64 `json:"channel_cpu_to_relay"`
+
+	// With --ssh: one process to sshd with git upload-pack, the faster of both ciphers.
+	ToSSHD    *float64 `json:"one_to_sshd,omitempty"`
+	CPUToSSHD *float64 `json:"one_cpu_to_sshd,omitempty"`
 }
 
 func (o *matrixOptions) report(results []*cellResult) *matrixReport {
-	r := &matrixReport{Clients: o.clients, DurationS: o.duration.Seconds(), CPUs: runtime.NumCPU(), Socket: "tcp", TLS: o.tls,
+	r := &matrixReport{Clients: o.clients, DurationS: o.duration.Seconds(), CPUs: runtime.NumCPU(), Socket: "tcp", TLS: o.tls, SSH: o.ssh,
 		Rows: []matrixRow{}, References: []matrixRow{}, Ratios: []matrixRatios{}}
 	if o.unix {
 		r.Socket = "unix"
 	}
 	for _, c := range results {
 		row := newMatrixRow(c)
-		if c.transport == oneServe || c.transport == relaying {
+		if c.transport == oneServe || c.transport == relaying || c.isOpenSSH() {
 			r.References = append(r.References, row)
 		} else {
 			r.Rows = append(r.Rows, row)
@@ -160,7 +165,22 @@ func (r *matrixReport) compare(to *matrixRatios) {
 	}
 	if other := find(r.References, to.Repo, oneServe); other != nil {
 		to.CPUToServe = cpu(other)
+		r.compareSSHD(to, other)
 	}
+}
+
+// compareSSHD holds one process to the faster of sshd's cells.
+func (r *matrixReport) compareSSHD(to *matrixRatios, one *matrixRow) {
+	var best *matrixRow
+	for i, row := range r.References {
+		if row.Repo == to.Repo && (row.Transport == openSSH || row.Transport == openSSHDefault) && (best == nil || row.MBPerS > best.MBPerS) {
+			best = &r.References[i]
+		}
+	}
+	if best == nil || one.CPUPerGB == nil || best.CPUPerGB == nil {
+		return
+	}
+	to.ToSSHD, to.CPUToSSHD = share(one.MBPerS, best.MBPerS, 3), share(*one.CPUPerGB, *best.CPUPerGB, 4)
 }
 
 // matrixColumns are those of the table of cells, processColumns those of the table of processes. The first named ones name the row.
@@ -217,6 +237,10 @@ func (r *matrixRow) name() string {
 		return "(one process)"
 	case relaying:
 		return "(bare relay)"
+	case openSSH:
+		return "(sshd, AES-GCM)"
+	case openSSHDefault:
+		return "(sshd, chacha20)"
 	}
 	return r.Transport
 }
@@ -234,17 +258,24 @@ func (r *matrixReport) about() string {
 	if r.TLS {
 		way = "TLS over " + way
 	}
+	if r.SSH {
+		way += ", clients over SSH"
+	}
 	return fmt.Sprintf("%d clients, %.4g s each, %d CPUs, gateway and node over %s", r.Clients, r.DurationS, r.CPUs, way)
 }
 
 // lines are the ratios in words.
 func (r *matrixRatios) lines() []row {
-	return []row{
+	rows := []row{
 		{"channel to inband, MB/s", orDash("%.2f", r.ToInBand)},
 		{"channel to bare relay, MB/s", orDash("%.2f", r.ToRelay)},
 		{"channel to one process, CPU s/GB", orDash("%.2f", r.CPUToServe)},
 		{"channel to bare relay, CPU s/GB", orDash("%.2f", r.CPUToRelay)},
 	}
+	if r.ToSSHD != nil {
+		rows = append(rows, row{"one process to sshd, MB/s", orDash("%.2f", r.ToSSHD)}, row{"one process to sshd, CPU s/GB", orDash("%.3f", r.CPUToSSHD)})
+	}
+	return rows
 }
 
 func (r *matrixReport) print(w io.Writer) error {
