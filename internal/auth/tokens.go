@@ -173,6 +173,11 @@ func (t *tokens) writeUsed() error {
 	if !changed {
 		return nil
 	}
+	for id, at := range readUsed(t.file.usedPath()) { // other servers may follow the same file
+		if mine, there := now[id]; there {
+			now[id] = max(mine, at)
+		}
+	}
 	var text []byte
 	for _, id := range slices.Sorted(maps.Keys(now)) {
 		text = strconv.AppendInt(append(append(text, id...), ' '), now[id], 10)
