@@ -275,7 +275,7 @@ func TestGlob(t *testing.T) {
 	})
 }
 
-// A name is looked at byte by byte, once. With patterns and names like these a matcher that goes back is busy for many minutes.
+// A name is looked at byte by byte, once. With patterns and names like these a matcher that goes back is busy for minutes.
 func TestGlobsThatGoBack(t *testing.T) {
 	t.Parallel()
 	name := strings.Repeat(strings.Repeat("a", 250)+"/", 16)
@@ -292,7 +292,7 @@ func TestGlobsThatGoBack(t *testing.T) {
 				t.Errorf("%.20s... matches what is behind %d bytes: %v", pattern, 97*i, g.Match(part))
 			}
 		}
-		for range 2000 {
+		for range 200 {
 			g.Match(name)
 		}
 	}
