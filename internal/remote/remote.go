@@ -240,11 +240,21 @@ func (l *link) rest() bool {
 	return (l.pool == nil || l.pool.Retire()) && empty
 }
 
-// dialError is a connection that could not be made.
+// dialError is a connection that could not be made, for reasons of the node or of the network.
 type dialError struct{ err error }
 
 func (e *dialError) Error() string { return e.err.Error() }
 func (e *dialError) Unwrap() error { return e.err }
+
+// dialFailed is the error of a step that had until limit's end. If ctx ends before that, it says nothing of the node that the time was too short.
+func dialFailed(ctx, limit context.Context, err error) error {
+	if own, ok := ctx.Deadline(); ok && errors.Is(err, context.DeadlineExceeded) {
+		if end, _ := limit.Deadline(); end.Equal(own) {
+			return err
+		}
+	}
+	return &dialError{err}
+}
 
 // dial makes a connection to the node, by TLS for a protocol of its own and with a link's certificate if there is TLS.
 func (n *Node) dial(ctx context.Context, protocol string, certificate *tls.Certificate) (net.Conn, error) {
@@ -252,7 +262,7 @@ func (n *Node) dial(ctx context.Context, protocol string, certificate *tls.Certi
 	defer stop()
 	c, err := n.reach(limit)
 	if err != nil {
-		return nil, &dialError{err}
+		return nil, dialFailed(ctx, limit, err)
 	}
 	if n.TLS == nil {
 		return c, nil
@@ -265,12 +275,12 @@ func (n *Node) dial(ctx context.Context, protocol string, certificate *tls.Certi
 	if certificate != nil {
 		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return certificate, nil }
 	}
-	ctx, cancel := context.WithTimeout(ctx, handshakeLimit)
+	limit, cancel := context.WithTimeout(ctx, handshakeLimit)
 	defer cancel()
 	secure := tls.Client(c, config)
-	if err := secure.HandshakeContext(ctx); err != nil {
+	if err := secure.HandshakeContext(limit); err != nil {
 		c.Close()
-		return nil, &dialError{err}
+		return nil, dialFailed(ctx, limit, err)
 	}
 	return secure, nil
 }
