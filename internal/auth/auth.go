@@ -103,7 +103,7 @@ func (a *Auth) HTTP(r *http.Request) (Identity, error) {
 	if err == nil {
 		id, err = a.check(r.Context(), c, address)
 	} else if fault.Is(err, fault.Unauthenticated) {
-		err = a.lockout.wrong(address, "", err)
+		err = a.lockout.wrong(address, "", "", err)
 	}
 	a.o.Metrics.credential(c.scheme, err)
 	if err != nil {
@@ -119,7 +119,7 @@ func (a *Auth) check(ctx context.Context, c credential, address string) (Identit
 		// A right token is never locked out: nobody finds one by guessing, and others behind the same address may have a wrong one.
 		id, err := a.tokens.find(c.secret)
 		if fault.Is(err, fault.Unauthenticated) {
-			err = a.lockout.wrong(address, "", err)
+			err = a.lockout.wrong(address, "", "", err)
 		}
 		return id, err
 	}
@@ -129,15 +129,16 @@ func (a *Auth) check(ctx context.Context, c credential, address string) (Identit
 // askWho asks the hook whom a credential proves.
 func (a *Auth) askWho(ctx context.Context, q question, user, address string) (Identity, error) {
 	q.Question, q.Client = identify, address
-	if err := a.lockout.locked(address, user); err != nil { // also where the answer is remembered: that would be a way to guess as well
+	proof := a.o.Hook.hash(q)
+	if err := a.lockout.locked(address, user, proof); err != nil { // also where the answer is remembered: that would be a way to guess as well
 		return Identity{}, err
 	}
 	id, err := a.o.Hook.askWho(ctx, q)
 	switch {
 	case err == nil:
-		a.lockout.right(address, user)
+		a.lockout.right(address, proof)
 	case fault.Is(err, fault.Unauthenticated):
-		err = a.lockout.wrong(address, user, err)
+		err = a.lockout.wrong(address, user, proof, err)
 	}
 	return id, err
 }

@@ -10,9 +10,9 @@ import (
 )
 
 // lockout makes guessing slow. Wrong credentials are counted for each address (of IPv6 for each /64) and for each user name; after the first few
-// each one more locks for twice as long. Whoever gave a right password for a name from an address is counted apart from then on: others
-// that guess, at that name or behind that address, do not lock them out. Tables are bounded; what was counted longest ago goes first. Safe for
-// concurrent use.
+// each one more locks for twice as long. What was right from an address before is not locked there: neither others that guess at the same name
+// nor those behind the same address, as one machine of a fleet that has a wrong password, lock it out. Tables are bounded; what was counted
+// longest ago goes first. Safe for concurrent use.
 type lockout struct {
 	free int // wrong ones before it begins; 0: it never does
 	now  func() time.Time
@@ -22,12 +22,12 @@ type lockout struct {
 	oldest list.List
 }
 
-// guesser is who is counted: an address, a user name, or both, which is somebody who was right before.
-type guesser struct{ address, user string }
+// guesser is who is counted: an address or a user name; or an address and a proof, the keyed hash of a credential that was right from there.
+type guesser struct{ address, user, proof string }
 
 type count struct {
 	who   guesser
-	right bool // for both: a right password came
+	right bool // of a proof
 	wrong int
 	last  time.Time
 	until time.Time // locked
@@ -60,13 +60,12 @@ func network(address string) string {
 	return ip.String()
 }
 
-func guessers(address, user string) (both guesser, each []guesser) {
-	address, user = network(address), user[:min(len(user), maxGuessName)]
-	each = []guesser{{address: address}}
+func guessers(address, user string) []guesser {
+	each := []guesser{{address: network(address)}}
 	if user != "" {
-		each = append(each, guesser{user: user})
+		each = append(each, guesser{user: user[:min(len(user), maxGuessName)]})
 	}
-	return guesser{address, user}, each
+	return each
 }
 
 // get finds a count that is not out of date; with add it makes one. l.mu is held.
@@ -102,24 +101,20 @@ func (l *lockout) remove(e *list.Element) {
 	delete(l.counts, e.Value.(*count).who)
 }
 
-// counted are those whose counts hold for a caller. l.mu is held.
-func (l *lockout) counted(address, user string) []guesser {
-	both, each := guessers(address, user)
-	if c := l.get(both, false); user != "" && c != nil && c.right {
-		return []guesser{both}
-	}
-	return each
-}
-
-// locked fails with Exhausted while no more guesses are taken.
-func (l *lockout) locked(address, user string) error {
+// locked fails with Exhausted while no more guesses are taken. A proof that was right before is no guess.
+func (l *lockout) locked(address, user, proof string) error {
 	if l.free == 0 {
 		return nil
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if proof != "" {
+		if c := l.get(guesser{address: network(address), proof: proof}, false); c != nil && c.right {
+			return nil
+		}
+	}
 	wait := time.Duration(0)
-	for _, who := range l.counted(address, user) {
+	for _, who := range guessers(address, user) {
 		if c := l.get(who, false); c != nil {
 			wait = max(wait, c.until.Sub(l.now()))
 		}
@@ -136,16 +131,21 @@ func tooMany(wait time.Duration) error {
 
 // wrong counts a wrong credential and gives the error for it: err, or, while guesses are locked, Exhausted. What comes while they are
 // locked does not count.
-func (l *lockout) wrong(address, user string, err error) error {
+func (l *lockout) wrong(address, user, proof string, err error) error {
 	if l.free == 0 {
 		return err
 	}
-	if locked := l.locked(address, user); locked != nil {
+	l.mu.Lock()
+	if e := l.counts[guesser{address: network(address), proof: proof}]; proof != "" && e != nil {
+		l.remove(e) // it is right no more
+	}
+	l.mu.Unlock()
+	if locked := l.locked(address, user, ""); locked != nil {
 		return locked
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, who := range l.counted(address, user) {
+	for _, who := range guessers(address, user) {
 		c := l.get(who, true)
 		c.wrong++
 		if over := c.wrong - l.free; over >= 0 {
@@ -155,14 +155,12 @@ func (l *lockout) wrong(address, user string, err error) error {
 	return err
 }
 
-// right notes that a password was right.
-func (l *lockout) right(address, user string) {
-	if l.free == 0 || user == "" {
+// right notes that a credential was right.
+func (l *lockout) right(address, proof string) {
+	if l.free == 0 {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	both, _ := guessers(address, user)
-	c := l.get(both, true)
-	c.right, c.wrong, c.until = true, 0, time.Time{}
+	l.get(guesser{address: network(address), proof: proof}, true).right = true
 }

@@ -2,6 +2,7 @@ package auth
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"testing"
 	"time"
@@ -91,12 +92,23 @@ func TestLockoutOfPasswords(t *testing.T) {
 		t.Errorf("alice is locked out by others: %v", err)
 	}
 	// Being right once is no licence to guess.
-	w.clock = w.clock.Add(2 * time.Second)
+	w.clock = w.clock.Add(forgetWrong)
 	for i := range 6 {
 		err := login("198.51.100.1", fmt.Sprintf("another guess %d", i))
 		if i < 5 && !fault.Is(err, fault.Unauthenticated) || i >= 5 && !fault.Is(err, fault.Exhausted) {
 			t.Fatalf("%d: %v", i, err)
 		}
+	}
+	// What is right no more is a guess as any other.
+	app.answers(func(w http.ResponseWriter, _ question) { io.WriteString(w, `{"allow": false}`) })
+	w.clock = w.clock.Add(2 * time.Second)
+	if err := login("198.51.100.1", "right"); err == nil {
+		t.Error("a password that is right no more lets in")
+	}
+	w.clock = w.clock.Add(time.Millisecond)
+	before := app.questions()
+	if err := login("198.51.100.1", "right"); !fault.Is(err, fault.Exhausted) || app.questions() != before {
+		t.Errorf("%v, asked %d times", err, app.questions()-before)
 	}
 }
 
@@ -106,14 +118,14 @@ func TestLockoutIsBounded(t *testing.T) {
 	l := newLockout(1, func() time.Time { return clock })
 	wrong := fault.New(fault.Unauthenticated, "wrong")
 	for i := range maxGuessers + 1000 {
-		l.wrong(fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255), "", wrong)
+		l.wrong(fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255), "", "", wrong)
 	}
 	if len(l.counts) != maxGuessers || l.oldest.Len() != maxGuessers {
 		t.Errorf("%d are counted", len(l.counts))
 	}
 	off := newLockout(0, func() time.Time { return clock })
 	for range 100 {
-		if err := off.wrong("a", "b", wrong); err != wrong || off.locked("a", "b") != nil {
+		if err := off.wrong("a", "b", "", wrong); err != wrong || off.locked("a", "b", "") != nil {
 			t.Fatal(err)
 		}
 	}
