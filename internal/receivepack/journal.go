@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -32,6 +33,7 @@ type note struct {
 	Dir, Common string
 	Start       int64             // ns since 1970
 	Refs        map[string]string // what may be locked, and what each is set to; "": deleted
+	Head        bool              // HEAD leads to one of them: git locks it as well
 }
 
 // newNote is the note of a push: refs by their own names and by those that they lead to.
@@ -51,6 +53,7 @@ func newNote(dir, common string, updates []Update, before *refs.Snapshot) (note,
 			n.Refs[string(ref.Target)] = id
 		}
 	}
+	_, n.Head = n.Refs[string(before.Head().Target)]
 	return n, nil
 }
 
@@ -147,23 +150,59 @@ func (e *entry) within(info fs.FileInfo) bool {
 	return !at.Before(time.Unix(0, e.note.Start).Add(-slack)) && !at.After(e.ended.Add(slack))
 }
 
+// Locks of a repository that are none of one ref.
+const (
+	headLock    = "HEAD.lock"
+	shallowLock = "shallow.lock"
+	tablesLock  = "reftable/tables.list.lock"
+	packedLock  = "packed-refs.lock"
+	packedNew   = "packed-refs.new" // git does not write over one that is there
+)
+
 // locks lists the lock files that a push to these refs may leave, and what each holds then; nil: anything.
 func (n note) locks() map[string][]string {
-	list := map[string][]string{
-		filepath.Join(n.Dir, "HEAD.lock"):                    nil,
-		filepath.Join(n.Common, "shallow.lock"):              nil,
-		filepath.Join(n.Common, "reftable/tables.list.lock"): nil,
+	list := map[string][]string{filepath.Join(n.Common, shallowLock): nil, filepath.Join(n.Common, tablesLock): nil}
+	if n.Head {
+		list[filepath.Join(n.Dir, headLock)] = nil
 	}
 	for name, id := range n.Refs {
-		if id == "" { // git takes what it deletes out of here too, and does not write over a new one that is there
-			list[filepath.Join(n.Common, "packed-refs.lock")] = nil
-			list[filepath.Join(n.Common, "packed-refs.new")] = nil
+		if id == "" { // git takes what it deletes out of here too
+			list[filepath.Join(n.Common, packedLock)] = nil
+			list[filepath.Join(n.Common, packedNew)] = nil
 		}
 		if _, err := git.ParseRefName(name); err == nil {
 			list[filepath.Join(n.Common, name+".lock")] = []string{"", id, id + "\n"} // git writes the end of the line by itself
 		}
 	}
 	return list
+}
+
+// mayHold tells whether a push to these refs may have one of these locks.
+func (n note) mayHold(locks map[string]fs.FileInfo) bool {
+	for path := range locks {
+		below, err := filepath.Rel(n.Common, path)
+		if err != nil {
+			return true
+		}
+		switch below {
+		case shallowLock, tablesLock:
+			return true
+		case packedLock, packedNew:
+			for _, id := range n.Refs {
+				if id == "" {
+					return true
+				}
+			}
+			continue
+		}
+		if n.Head && path == filepath.Join(n.Dir, headLock) {
+			return true
+		}
+		if _, ok := n.Refs[strings.TrimSuffix(below, ".lock")]; ok {
+			return true
+		}
+	}
+	return false
 }
 
 // stale lists the locks that the push has left.

@@ -129,6 +129,59 @@ func TestLocksOfTheKilled(t *testing.T) {
 	w.clean()
 }
 
+// A push that takes long, of another ref, keeps nobody from clearing away after one that died beside it.
+func TestLocksBesideALongPush(t *testing.T) {
+	t.Parallel()
+	var w *world
+	var latest atomic.Int64 // the git that was started last
+	begun, end := make(chan int64), make(chan struct{})
+	over := sync.OnceFunc(func() { close(end) })
+	defer over()
+	started := func(not int64) (pid int64) {
+		eventually(t, "no git was started", func() bool { pid = latest.Load(); return pid != not })
+		return pid
+	}
+	long := int64(0)
+	var made []string
+	w = newWorld(t, Options{Decider: decider(func(_ context.Context, p *Push) error {
+		switch p.Updates[0].Ref {
+		case "refs/heads/long":
+			begun <- started(0)
+			<-end
+		case "refs/heads/killed":
+			for name, text := range map[string]string{"HEAD.lock": "", "refs/heads/killed.lock": p.Updates[0].New.String()} {
+				made = append(made, filepath.Join(w.Dir, name))
+				if err := os.WriteFile(made[len(made)-1], []byte(text), 0o644); err != nil {
+					t.Error(err)
+				}
+			}
+			_ = syscall.Kill(int(-started(long)), syscall.SIGKILL)
+		}
+		return nil
+	})})
+	w.server.started = func(pid int) { latest.Store(int64(pid)) }
+	w.Git("symbolic-ref", "HEAD", "refs/heads/killed")
+	c := w.clone()
+	result := make(chan error, 1)
+	go func() {
+		out, err := w.push(c, "main:refs/heads/long")
+		if err != nil {
+			err = fmt.Errorf("%w: %s", err, out)
+		}
+		result <- err
+	}()
+	long = <-begun
+	if out, err := w.push(c, "main:refs/heads/killed"); err == nil {
+		t.Fatalf("git was killed, and says %s", out)
+	}
+	eventually(t, "the locks are still there", func() bool { return len(there(made)) == 0 })
+	over()
+	if err := <-result; err != nil {
+		t.Errorf("the long push: %v", err)
+	}
+	w.clean()
+}
+
 // A server that was killed leaves a journal; the next one takes care of it, once nobody lives any more whom it began.
 func TestJournalOfAnEarlierServer(t *testing.T) {
 	t.Parallel()

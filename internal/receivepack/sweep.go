@@ -17,7 +17,8 @@ import (
 // which the kernel sends when memory is short. A lock that is left makes every later push to its ref fail.
 //
 // A lock is removed if a push that died could have made it (its name, its content, its time), if no process of that push lives, no other push
-// of ours that was there at the time, and no maintenance, and if it did not change for a while then: nobody else keeps one for so long.
+// of ours that was there at the time and could have made it, and no maintenance, and if it did not change for a while then: nobody else keeps
+// one for so long.
 type sweeper struct {
 	dir   string // the journal
 	log   *slog.Logger
@@ -172,10 +173,10 @@ func (w *sweeper) until(every time.Duration, is func() bool) bool {
 
 // unlock removes the locks of a push that is gone.
 func (w *sweeper) unlock(e *entry) bool {
-	for len(e.stale()) > 0 {
+	for found := e.stale(); len(found) > 0; found = e.stale() {
 		alone := func() bool {
 			for _, other := range e.beside {
-				if !other.gone() {
+				if other.note.mayHold(found) && !other.gone() {
 					return false
 				}
 			}
@@ -249,11 +250,31 @@ func (w *sweeper) remove(e *entry) bool {
 	for _, path := range e.keeps() {
 		w.removed("a file that keeps a pack", path, os.Remove(path))
 	}
+	if w.others(e) {
+		return false
+	}
 	old, more := e.quarantines(w.idle)
 	for _, dir := range old {
 		w.removed("a quarantine", dir, os.RemoveAll(dir))
 	}
 	return !more
+}
+
+// others tells whether pushes run whose quarantine cannot be told from one that is left: there is no limit to how long a hook may take.
+func (w *sweeper) others(e *entry) bool {
+	for _, other := range e.beside {
+		if !other.gone() {
+			return true
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for other := range w.running {
+		if other.note.Common == e.note.Common && !time.Unix(0, other.note.Start).After(e.ended.Add(slack)) {
+			return true
+		}
+	}
+	return false
 }
 
 func (w *sweeper) removed(what, path string, err error) {
