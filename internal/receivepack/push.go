@@ -36,7 +36,8 @@ type Recorder interface {
 	Begin(p *Push) (Record, error)
 }
 
-// Record is one push that was begun.
+// Record is one push that was begun. One that is never ended, because the process died or the refs could not be read, is for the Recorder to settle
+// later.
 type Record interface {
 	// End notes, durably, which updates came to be, before the client is told of them; none: there is nothing to deliver.
 	End(done []Update) error

@@ -75,13 +75,14 @@ const settleLimit = time.Minute
 // settle sees to it that what was done is on disk, recorded, and known.
 func (p *pushing) settle(ctx context.Context, record Record, failed error) ([]Update, error) {
 	done, err := p.done(ctx, failed)
+	known := err == nil
 	if len(done) > 0 && p.asks && !p.decided { // it cannot be; should it be, it must not go unnoticed
 		p.log.LogAttrs(ctx, slog.LevelError, "git changed refs and asked no hook", slog.String("repository", p.push.Repo.String()))
 	}
 	if err == nil && len(done) > 0 {
 		err = p.persist(ctx, done)
 	}
-	if record != nil {
+	if record != nil && known { // else it stays open, for the next start
 		if ended := record.End(done); ended != nil && err == nil {
 			err = fault.Wrap(fault.Unavailable, "the refs were changed, but what has to follow could not be recorded", ended)
 		}
@@ -102,17 +103,15 @@ func (p *pushing) run(ctx context.Context, request io.Reader, stateless bool) (p
 	if err != nil {
 		return process.Usage{}, err
 	}
-	e, err := p.journal(ctx, before.Unhidden())
-	if err != nil {
-		return process.Usage{}, err
-	}
-	well := true
-	defer func() { p.settled(ctx, e, well) }()
 	hooks, err := p.asking()
 	if err != nil {
 		return process.Usage{}, err
 	}
 	defer hooks.close()
+	e, err := p.journal(ctx, before.Unhidden())
+	if err != nil {
+		return process.Usage{}, err
+	}
 	f := newFeed(request)
 	child, err := p.options.Runner.Start(ctx, process.Command{
 		Class: ClassReceive, Subcommand: "receive-pack", Args: p.arguments(hooks.scripts), Env: p.environment(), Stdin: f.out,
@@ -120,46 +119,53 @@ func (p *pushing) run(ctx context.Context, request io.Reader, stateless bool) (p
 	})
 	hooks.started()
 	if err != nil {
+		p.settled(ctx, e, true)
 		return process.Usage{}, err
 	}
-	well = false
 	p.before = before.Unhidden()
-	var answering sync.WaitGroup
-	if p.asks = hooks.scripts != ""; p.asks {
-		answering.Go(func() { p.answerHooks(ctx, hooks) })
+	if p.started != nil {
+		p.started(child.Pid())
 	}
 	go f.run()
 	if stateless {
 		p.out.after = f.done // nothing may be written while the request is being read
 	}
-	if p.started != nil {
-		p.started(child.Pid())
-	}
-	err = p.out.copy(child.Stdout())
-	broken, _ := errors.AsType[*protocol.BrokenReply](err)
-	if err != nil {
-		child.Kill()
-	}
-	f.out.Close() // git reads no more
-	usage, exit := child.Wait()
-	well = exit == nil
-	cancel() // hooks that nobody waits for any more
-	hooks.close()
-	answering.Wait()
+	usage, exit, err := p.attend(ctx, cancel, child, f, hooks)
+	p.settled(ctx, e, exit == nil)
 	if stateless {
 		<-f.done // a client that sends on is heard out, for as long as it may take for that
 	}
 	p.metrics.bytes.Add(float64(f.n.Load()))
-	switch {
-	case broken != nil:
-		return usage, err
-	case f.failed() != nil && exit != nil: // which says more than that git was ended
-		return usage, f.failed()
-	case exit != nil:
-		p.log.LogAttrs(ctx, slog.LevelInfo, "git failed to take a push", slog.String("repository", p.push.Repo.String()), slog.Any("error", exit))
-		return usage, exitError(exit)
+	return usage, p.result(f, exit, err)
+}
+
+// attend passes on what git says and answers its hooks, until it has ended: well, or with exit. The error is of what was passed on.
+func (p *pushing) attend(ctx context.Context, cancel func(), child *process.Process, f *feed, hooks *asking) (_ process.Usage, exit, err error) {
+	var answering sync.WaitGroup
+	if p.asks = hooks.scripts != ""; p.asks {
+		answering.Go(func() { p.answerHooks(ctx, hooks) })
 	}
-	return usage, err
+	if err = p.out.copy(child.Stdout()); err != nil {
+		child.Kill()
+	}
+	f.out.Close() // git reads no more
+	usage, exit := child.Wait()
+	cancel() // hooks that nobody waits for any more
+	hooks.close()
+	answering.Wait()
+	return usage, exit, err
+}
+
+// result is the error of a git that was attended to.
+func (p *pushing) result(f *feed, exit, err error) error {
+	if _, broken := errors.AsType[*protocol.BrokenReply](err); broken || exit == nil {
+		return err
+	}
+	if err := f.failed(); err != nil { // which says more than that git was ended
+		return err
+	}
+	p.log.Info("git failed to take a push", "repository", p.push.Repo.String(), "error", exit)
+	return exitError(exit)
 }
 
 // journal notes that git is about to run, when nothing is in its way that a push before it has left.
