@@ -64,6 +64,9 @@ func TestExampleUnits(t *testing.T) {
 		if r == roleStorage && (value("ReadWritePaths") != cfg.Root || value("RequiresMountsFor") != cfg.Root) {
 			t.Errorf("the unit does not know the root %s", cfg.Root)
 		}
+		if r == roleStorage && strings.Contains(string(text), "\nRestrictSUIDSGID=") {
+			t.Error("the unit denies git the group's bit on directories of repositories that a group shares")
+		}
 		stop, err := time.ParseDuration(value("TimeoutStopSec"))
 		if err != nil || stop <= cfg.Shutdown.Delay.Duration+cfg.Shutdown.Grace.Duration+closeLimit {
 			t.Errorf("%s: TimeoutStopSec=%s is too short: %v", r, value("TimeoutStopSec"), err)
