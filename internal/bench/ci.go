@@ -27,6 +27,8 @@ type ciOptions struct {
 	html      string
 	serverPID int
 	ops       string
+	push      string // how commits come to the repository: by its path, or over HTTP
+	cold      bool   // the server of our own makes no pack before it is asked for
 	common    common
 
 	serve []string // arguments with which this program serves
@@ -67,6 +69,9 @@ What the report says (--json has the same under stable keys):
   jobs              "not begun" are those of pipelines that were due for which no machine was free, or whose push came too late, before
                     the run ended: the server (or this machine) does not keep up, and a larger --every compares better
   job time          from the first byte of a job's connection to the last of its pack
+  first job         from the first byte of the connection of a pipeline's first job to the first byte of its pack, for the pipelines from
+                    the second on. --push http pushes through the server of our own, which then makes popular packs beforehand
+                    ([warmup]); --no-warmup turns that off
   server CPU        of the process --server-pid and all below it (of a server of our own always)
   cache             how packs were answered, by the server's own metrics (a Packhorse on this machine, or --ops); in the first
                     pipeline nearly every machine is behind by another number of commits, so "later" leaves it out
@@ -104,6 +109,8 @@ func ciCommand(env Env) *cobra.Command {
 	f.StringVar(&o.html, "html", "", "write a page with curves to this file")
 	f.IntVar(&o.serverPID, "server-pid", 0, "measure CPU and memory of this process and its descendants")
 	f.StringVar(&o.ops, "ops", "", "the server's metrics (default: http://127.0.0.1:9090/metrics if the server is on this machine)")
+	f.StringVar(&o.push, "push", "path", "how commits come to the repository of a server of our own: path or http")
+	f.BoolVar(&o.cold, "no-warmup", false, "have the server of our own make no pack before it is asked for")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
 			o.url = args[0]
@@ -131,6 +138,10 @@ func (o *ciOptions) check() error {
 		return fmt.Errorf("--every %v: at least 100ms", o.every)
 	case o.url == "" && (o.serverPID != 0 || o.ops != ""):
 		return errors.New("--server-pid and --ops are for a server with a URL: the one that is started for the run is watched anyway")
+	case o.push != "path" && o.push != "http":
+		return fmt.Errorf("--push %.40q: path or http", o.push)
+	case o.url != "" && (o.push != "path" || o.cold):
+		return errors.New("--push and --no-warmup are for a server that is started for the run: give --repo PATH alone")
 	case o.fresh != -1 && !(o.fresh >= 0 && o.fresh <= 1):
 		return fmt.Errorf("--fresh %v: a share is from 0 to 1", o.fresh)
 	case ciProfiles[o.profile] == nil:
@@ -152,7 +163,7 @@ func (o *ciOptions) run(ctx context.Context, env Env) (err error) {
 
 	title := o.url
 	if o.url == "" {
-		server, err := startServer(ctx, dir, o.repo, o.serve)
+		server, err := startServer(ctx, dir, o.repo, o.serve, o.cold)
 		if err != nil {
 			return err
 		}
@@ -170,6 +181,11 @@ func (o *ciOptions) run(ctx context.Context, env Env) (err error) {
 	scene, err := o.prepare(ctx, t, dir)
 	if err != nil {
 		return err
+	}
+	if o.push == "http" {
+		if err := scene.pusher.overHTTP(ctx, o.serve, o.url, filepath.Join(dir, "state")); err != nil {
+			return err
+		}
 	}
 	stop()
 	stop = progress(ctx, env.Stderr, func() string { return "checking one job of each kind with git" })

@@ -21,7 +21,8 @@ type ciReport struct {
 	Errors    int         `json:"errors"` // jobs and small requests
 	JobsPerS  float64     `json:"jobs_per_s"`
 	Job       percentiles `json:"job_ms"`
-	MB        float64     `json:"mb"` // 10^6 bytes received, all of the jobs' answers
+	First     percentiles `json:"first_job_first_byte_ms"` // of the pipelines from the second on
+	MB        float64     `json:"mb"`                      // 10^6 bytes received, all of the jobs' answers
 	MBPerS    float64     `json:"mb_per_s"`
 	Small     percentiles `json:"ls_refs_ms"`
 
@@ -75,13 +76,16 @@ func newCIReport(o *ciOptions, c *ciResult) *ciReport {
 		Raw:       keyShare{c.keys.Raw(), round(c.keys.Share(c.keys.Raw()), 4)},
 		Errors:    c.failures.count(),
 	}
-	var took samples
+	var took, first samples
 	bytes := int64(0)
 	for _, j := range c.jobs {
 		took = append(took, j.took)
+		if j.first > 0 {
+			first = append(first, j.first)
+		}
 		bytes += j.bytes
 	}
-	r.Job = took.summarize()
+	r.Job, r.First = took.summarize(), first.summarize()
 	r.MB, r.MBPerS = round(float64(bytes)/1e6, 3), round(rate(float64(bytes), 1e6, c.elapsed), 2)
 	if c.small != nil {
 		r.Small = c.small.latency.summarize()
@@ -171,6 +175,7 @@ func (r *ciReport) rows() []row {
 	add := func(name, format string, args ...any) { rows = append(rows, row{name, fmt.Sprintf(format, args...)}) }
 	add("jobs", "%d (%.2f/s) of %d pipelines, %d errors, %d not begun", r.Jobs, r.JobsPerS, r.Pipelines, r.Errors, r.Waiting)
 	add("job time", "%v", r.Job)
+	add("first job", "%v to the first byte of its pack, after each push", r.First)
 	add("received", "%.1f MB (%.1f MB/s)", r.MB, r.MBPerS)
 	if r.CPUPerJob != nil {
 		add("server CPU", "%.2f ms for each job", *r.CPUPerJob*1e3)

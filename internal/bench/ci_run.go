@@ -26,7 +26,8 @@ type doneJob struct {
 	took  time.Duration
 	bytes int64
 	tool  fleet.Tool
-	fresh bool // on a new machine
+	fresh bool          // on a new machine
+	first time.Duration // of the first job of a pipeline, to the first byte of its pack; 0: of another
 }
 
 // moment is a look at the server while the fleet works.
@@ -145,7 +146,10 @@ func (c *crew) serve(ctx context.Context, r *runner, job fleet.Job) {
 		c.mu.Unlock()
 		begun, received, fresh := time.Now(), r.received.Load(), r.machine.Fresh()
 		err := r.job(ctx, job)
-		done := doneJob{time.Since(c.start), time.Since(begun), r.received.Load() - received, r.machine.Tool, fresh}
+		done := doneJob{end: time.Since(c.start), took: time.Since(begun), bytes: r.received.Load() - received, tool: r.machine.Tool, fresh: fresh}
+		if !r.began.IsZero() {
+			done.first = r.began.Sub(begun)
+		}
 		if err != nil && ctx.Err() == nil {
 			c.result.failures.add(fmt.Errorf("%v: %w", r.machine.Tool, err))
 		}
@@ -227,7 +231,8 @@ func (c *crew) pipelines(ctx context.Context, o *ciOptions, scraper *scraper) (e
 		slices.Sort(offsets)
 		begun, job := time.Now(), job
 		herds.Go(func() {
-			for _, offset := range offsets {
+			for i, offset := range offsets {
+				job.First = i == 0 && n > 0
 				if !sleep(ctx, time.Until(begun.Add(offset))) || time.Since(c.start) >= o.common.duration {
 					return
 				}

@@ -33,6 +33,8 @@ type runner struct {
 	data    func([]byte)                               // gets the pack's bytes, if not nil
 	packed  func(f *fleet.Fetch, request []byte) error // is told that a fetch brought its pack, before the machine knows
 	rounds  int                                        // of the last job
+	timed   bool                                       // note when the first byte of the pack comes
+	began   time.Time                                  // when it came in the last job
 	fetched bool                                       // the last job brought a pack
 }
 
@@ -132,7 +134,7 @@ func (r *runner) advertisement(see func(line string)) error {
 
 // job does one job from the connection to the last byte.
 func (r *runner) job(ctx context.Context, job fleet.Job) error {
-	r.rounds, r.fetched = 0, false
+	r.rounds, r.fetched, r.timed, r.began = 0, false, job.First, time.Time{}
 	return r.connected(ctx, func() error {
 		if err := r.advertisement(nil); err != nil {
 			return err
@@ -201,6 +203,16 @@ func (r *runner) round(ctx context.Context, f *fleet.Fetch) (done bool, err erro
 		encoding = "gzip"
 	}
 	w := walker{section: f.Line, data: r.data}
+	if r.timed {
+		w.data = func(p []byte) {
+			if r.began.IsZero() {
+				r.began = time.Now()
+			}
+			if r.data != nil {
+				r.data(p)
+			}
+		}
+	}
 	err = r.ask(ctx, r.scene.target.post("git-upload-pack", encoding, sent), func(b *body, h head) error {
 		return checkFetch(b, h, nil, &w, func() {})
 	})

@@ -2,12 +2,16 @@ package bench
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -99,7 +103,8 @@ func (s *scene) readHistory(ctx context.Context, repo, dir string) error {
 
 // pusher makes commits and pushes them by file path.
 type pusher struct {
-	dir, repo string
+	dir, repo string   // repo is a path or a URL
+	env       []string // beside the usual, for the push
 	branch    string
 	history   *fleet.History
 	every     time.Duration
@@ -160,11 +165,30 @@ func (p *pusher) next(ctx context.Context) (fleet.Job, error) {
 	job := p.ready[0]
 	p.ready = p.ready[1:]
 	id := job.Commit.String()
-	if _, err := runGit(ctx, p.dir, nil, "push", "-q", "--", p.repo, id+":"+p.branch, id+":"+job.Pipeline); err != nil {
+	if _, err := runGitWith(ctx, p.env, p.dir, nil, "push", "-q", "--", p.repo, id+":"+p.branch, id+":"+job.Pipeline); err != nil {
 		return job, fmt.Errorf("pushing to %s: %w", p.repo, err)
 	}
 	return job, nil
 }
+
+// overHTTP has the commits pushed to the server of our own, with a token.
+func (p *pusher) overHTTP(ctx context.Context, serve []string, url, state string) error {
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	args := append(slices.Clone(serve[:len(serve)-1]), "token", "create", "bench", "--scope", "write", "--state", state)
+	out, err := exec.CommandContext(ctx, program, args...).Output()
+	token := tokenText.FindString(string(out))
+	if err != nil || token == "" {
+		return fmt.Errorf("make a token to push with: %w", cmp.Or(err, errors.New("none was printed")))
+	}
+	p.repo = url
+	p.env = []string{"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=http.extraHeader", "GIT_CONFIG_VALUE_0=Authorization: Bearer " + token}
+	return nil
+}
+
+var tokenText = regexp.MustCompile(`phk_[0-9A-Za-z]+`)
 
 const (
 	// madeAhead is for how many pipelines commits are made at once: what is left to do for a pipeline on a busy machine is the push.
@@ -234,7 +258,7 @@ type ownServer struct {
 }
 
 // startServer serves a mirror of a repository.
-func startServer(ctx context.Context, dir, repo string, args []string) (*ownServer, error) {
+func startServer(ctx context.Context, dir, repo string, args []string, cold bool) (*ownServer, error) {
 	root, state := filepath.Join(dir, "root"), filepath.Join(dir, "state")
 	s := &ownServer{repo: filepath.Join(root, "bench.git")}
 	if err := os.Mkdir(root, 0o777); err != nil {
@@ -246,7 +270,14 @@ func startServer(ctx context.Context, dir, repo string, args []string) (*ownServ
 	if _, err := runGit(ctx, s.repo, nil, "config", "gc.auto", "0"); err != nil {
 		return nil, err
 	}
-	args = append(args, "--root", root, "--state", state, "--http", "127.0.0.1:0", "--ops", "127.0.0.1:0", "--log-format", "json")
+	if cold {
+		config := filepath.Join(dir, "packhorse.toml")
+		if err := os.WriteFile(config, []byte("[warmup]\nenabled = false\n"), 0o600); err != nil {
+			return nil, err
+		}
+		args = append(args, "--config", config)
+	}
+	args = append(args, "--public-read", "--root", root, "--state", state, "--http", "127.0.0.1:0", "--ops", "127.0.0.1:0", "--log-format", "json")
 	var err error
 	if s.child, err = startChild(ctx, "the server", args, filepath.Join(dir, "log")); err != nil {
 		return nil, err

@@ -16,7 +16,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-const ciKeys = "profile runners elapsed_s pipelines jobs jobs_waiting errors jobs_per_s job_ms mb mb_per_s ls_refs_ms cpu_s_per_job " +
+const ciKeys = "profile runners elapsed_s pipelines jobs jobs_waiting errors jobs_per_s job_ms first_job_first_byte_ms mb mb_per_s ls_refs_ms cpu_s_per_job " +
 	"cpu_s_per_gb anon_rss_mb client_cpu_s_per_job cache cache_after_first_pipeline pack_objects_runs " +
 	"pack_objects_runs_per_distinct_request disk_write_per_byte packs distinct_canonical distinct_raw kinds"
 
@@ -130,6 +130,8 @@ func TestCIMisuse(t *testing.T) {
 		"--fresh 1.5":                {url, "--fresh", "1.5"},
 		"--fresh NaN":                {url, "--fresh", "NaN"},
 		"for a server with a URL":    {"--repo", ".", "--server-pid", "1"},
+		"--push \"ssh\"":             {"--repo", ".", "--push", "ssh"},
+		"give --repo PATH alone":     {url, "--push", "http"},
 		"does not exist":             {"--repo", filepath.Join(t.TempDir(), "none")},
 		"HTTP status 404":            {url + "/none"},
 		"is not in --repo":           {demoURL(t), "--repo", empty.Dir},

@@ -251,10 +251,15 @@ func indexPack(ctx context.Context, repo string, pack io.Reader) error {
 
 // runGit runs the real git with no configuration but the repository's and returns its output.
 func runGit(ctx context.Context, dir string, stdin io.Reader, args ...string) (string, error) {
+	return runGitWith(ctx, nil, dir, stdin, args...)
+}
+
+// runGitWith is runGit with more in the environment.
+func runGitWith(ctx context.Context, env []string, dir string, stdin io.Reader, args ...string) (string, error) {
 	settings := []string{"-c", "protocol.version=2", "-c", "fetch.unpackLimit=1", "-c", "gc.auto=0", "-c", "maintenance.auto=false",
 		"-c", "core.fsync=none", "-c", "protocol.file.allow=always", "-c", "http.followRedirects=false"}
 	cmd := exec.CommandContext(ctx, "git", append(settings, args...)...)
-	cmd.Dir, cmd.Env, cmd.Stdin = dir, gitEnv(), stdin
+	cmd.Dir, cmd.Env, cmd.Stdin = dir, append(gitEnv(), env...), stdin
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 5 * time.Second
 	var out, errs bytes.Buffer

@@ -107,6 +107,7 @@ type Job struct {
 	Pipeline string // name of the pipeline's ref
 	Commit   git.ObjectID
 	Branch   string // full name
+	First    bool   // the first of its pipeline
 }
 
 // Ref is one line of a server's answer to ls-refs.
