@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
+	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
@@ -478,5 +479,54 @@ func TestGrace(t *testing.T) {
 			t.Errorf("%s: its lock: %v", name, err)
 		}
 		os.Remove(lock)
+	}
+}
+
+// TestCallersShareSlots: who has none yet is next, however much others have waiting.
+func TestCallersShareSlots(t *testing.T) {
+	t.Parallel()
+	r := newRunner(t, fakeGitPath, Limits{Slots: 1, Queue: 10})
+	start := func(c balance.Caller) *Process {
+		cmd := script("cat")
+		cmd.Caller = c
+		p, err := r.Start(t.Context(), cmd)
+		if err != nil {
+			t.Error(err)
+			return nil
+		}
+		return p
+	}
+	order := make(chan balance.Caller, 4)
+	held := make(chan struct{})
+	go func() {
+		defer close(held)
+		cmd := script("sleep 1000") // until it is killed
+		cmd.Caller = "greedy"
+		p, err := r.Start(t.Context(), cmd)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		for i, c := range []balance.Caller{"greedy", "greedy", "greedy", "quiet"} {
+			go func() {
+				if p := start(c); p != nil {
+					order <- c
+					_, _ = io.Copy(io.Discard, p.Stdout())
+					_, _ = p.Wait()
+				}
+			}()
+			for r.Queue("test").Queued() <= i {
+				time.Sleep(time.Millisecond)
+			}
+		}
+		p.Kill()
+		_, _ = p.Wait()
+	}()
+	<-held
+	if first := <-order; first != "quiet" {
+		t.Errorf("%s was next", first)
+	}
+	for range 3 {
+		<-order
 	}
 }
