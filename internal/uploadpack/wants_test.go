@@ -11,7 +11,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
 func TestWants(t *testing.T) {
@@ -81,6 +83,20 @@ func TestWants(t *testing.T) {
 			_, _, err := (&testServer{repo: r}).serve(New(&asked{}, Options{Wants: s.rule}), q.bytes(r.Format))
 			if fault.KindOf(err) != s.want {
 				t.Errorf("%s, wants = %s, with alternates %v: %v", test.name, s.rule, !s.alone, err)
+			}
+		}
+		// By itself it depends on whether the gateway tells callers from one another, in one server and one after the other.
+		auto := New(&asked{}, Options{Wants: WantsAuto})
+		for _, s := range []struct {
+			r         *repo.Repo
+			reachable bool
+			want      fault.Kind
+		}{{plain, false, test.any}, {plain, true, test.reachable}, {plain, false, test.any}, {borrowing, false, test.borrowed}, {borrowing, true, test.borrowed}} {
+			q := testRequest{command: "fetch", args: []string{"want " + test.id.String(), "done"}}
+			session := protocol.Session{Version: protocol.V2, Stateless: true, Reachable: s.reachable}
+			_, _, err := (&testServer{repo: s.r}).serveAs(auto, session, q.bytes(s.r.Format))
+			if fault.KindOf(err) != s.want {
+				t.Errorf("%s, wants = auto, callers are known %v: %v", test.name, s.reachable, err)
 			}
 		}
 	}
