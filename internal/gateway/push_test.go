@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -129,6 +130,21 @@ func TestPushRequests(t *testing.T) {
 type zeroes struct{}
 
 func (zeroes) Read(p []byte) (int, error) { return len(p), nil }
+
+// Who stops in the middle of a push is given up, and told.
+func TestPushStalls(t *testing.T) {
+	t.Parallel()
+	s := serve(t, counting(), options{auth: writers{}, readStall: 100 * time.Millisecond})
+	c := s.dial()
+	c.send("POST /repo/git-receive-pack HTTP/1.1\r\nHost: git.example\r\nAuthorization: Basic YWxpY2U6eA==\r\n" +
+		"Content-Type: application/x-git-receive-pack-request\r\nTransfer-Encoding: chunked\r\n\r\n4\r\n0000\r\n")
+	if response, body, _ := c.answer(); response.StatusCode == 200 {
+		t.Errorf("got %d %q", response.StatusCode, body)
+	}
+	if !c.closed() {
+		t.Error("the connection is still open")
+	}
+}
 
 // A push goes to the first node of its route, and nowhere else whatever becomes of it.
 func TestPushesGoToOneNode(t *testing.T) {

@@ -25,7 +25,6 @@ type entry struct {
 	ended    time.Time     // of git, or of the server that knew of it; what is younger is not its own
 	beside   []*entry      // pushes to the same repository that ran when it ended
 	unlocked chan struct{} // closed once no lock is left
-	over     chan struct{} // closed when the push has ended, whether well or not
 }
 
 // note is what the journal says of a push.
@@ -59,7 +58,7 @@ func newNote(dir, common string, updates []Update, before *refs.Snapshot) (note,
 
 // write puts a push into the journal. It is not synced: what a loss of power leaves is older than the machine's start, and known by that.
 func (n note) write(dir, id string) (*entry, error) {
-	e := &entry{path: filepath.Join(dir, id), note: n, unlocked: make(chan struct{}), over: make(chan struct{})}
+	e := &entry{path: filepath.Join(dir, id), note: n, unlocked: make(chan struct{})}
 	text, err := json.Marshal(n)
 	if err != nil {
 		return nil, err
@@ -99,7 +98,7 @@ func readJournal(dir string) ([]*entry, error) {
 	}
 	var left []*entry
 	for _, f := range files {
-		e := &entry{path: filepath.Join(dir, f.Name()), ended: time.Now(), unlocked: make(chan struct{}), over: make(chan struct{})}
+		e := &entry{path: filepath.Join(dir, f.Name()), ended: time.Now(), unlocked: make(chan struct{})}
 		text, err := os.ReadFile(e.path)
 		if err != nil {
 			return nil, err
@@ -108,7 +107,6 @@ func readJournal(dir string) ([]*entry, error) {
 			e.forget()
 			continue
 		}
-		close(e.over)
 		left = append(left, e)
 	}
 	return left, nil

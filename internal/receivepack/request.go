@@ -168,9 +168,10 @@ func (r *reader) hold(n int64) error {
 	return nil
 }
 
+// cutOff is the error of a request that ended too early. One of the connection has no kind, and is the client's.
 func cutOff(err error) error {
-	if err == io.EOF || err == io.ErrUnexpectedEOF {
-		return fault.New(fault.Invalid, "the push was cut off")
+	if fault.KindOf(err) == fault.Internal {
+		return fault.Wrap(fault.Invalid, "the push was cut off, or took too long", err)
 	}
 	return err
 }

@@ -280,6 +280,7 @@ type source struct {
 func (s *source) Read(b []byte) (int, error) {
 	n, err := s.r.Read(b)
 	if err != nil && err != io.EOF {
+		err = cutOff(err)
 		s.err = err
 	}
 	return n, err

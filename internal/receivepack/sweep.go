@@ -107,7 +107,6 @@ func (w *sweeper) end(e *entry, well bool) {
 		}
 	}
 	w.mu.Unlock()
-	close(e.over)
 	if well {
 		e.forget()
 		close(e.unlocked)
