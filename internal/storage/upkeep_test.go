@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -145,4 +147,44 @@ func TestUpkeepEndsWithTheNode(t *testing.T) {
 		t.Error("the repository holds something else now")
 	}
 	repo.Git("fsck", "--full")
+}
+
+// TestPushesBesideMaintenance pushes from two sides while the repository is maintained all the time: every push that git took is there.
+func TestPushesBesideMaintenance(t *testing.T) {
+	t.Parallel()
+	r := newManager(t)
+	repo := r.repo("app.git", "x")
+	repo.Git("config", "receive.unpackLimit", "1")
+	var pushing sync.WaitGroup
+	for side := range 2 {
+		from := gittest.Init(t)
+		from.Git("fetch", "-q", repo.Dir, "main:main")
+		pushing.Go(func() {
+			for i := range 12 {
+				from.Git("update-ref", "refs/heads/main", from.Commit(fmt.Sprint(side, i), from.ID("main")).String())
+				from.Git("push", "-q", repo.Dir, fmt.Sprintf("main:refs/heads/side%d", side), fmt.Sprintf("main:refs/tags/t%d-%d", side, i))
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { pushing.Wait(); close(done) }()
+	for over := false; !over; {
+		select {
+		case <-done:
+			over = true
+		default:
+		}
+		if _, err := r.Maintain(t.Context(), r.path("app")); err != nil {
+			t.Error(err)
+		}
+	}
+	repo.Git("fsck", "--full")
+	for side := range 2 {
+		if n := repo.Git("rev-list", "--count", fmt.Sprintf("refs/heads/side%d", side)); n != "13" {
+			t.Errorf("side %d has %s commits", side, n)
+		}
+	}
+	if n := len(strings.Split(repo.Git("for-each-ref", "refs/tags"), "\n")); n != 24 {
+		t.Errorf("%d tags", n)
+	}
 }
