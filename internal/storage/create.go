@@ -205,8 +205,30 @@ func cannotMake(err error) error {
 	case errors.Is(err, syscall.ENAMETOOLONG):
 		return fault.Wrap(fault.Invalid, "the path is longer than the file system allows", err)
 	}
+	if isFull(err) {
+		return fault.Wrap(fault.Unavailable, "the disk below the node's root is full", err)
+	}
 	return fault.Wrap(fault.Unavailable, "cannot write below the root", err)
 }
+
+func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
+
+// whyFailed is the error of a git that failed to write below dir: that the disk is full, if it is, which git tells in many ways.
+func whyFailed(dir string, failed error) error {
+	if !fault.Is(failed, fault.Internal) {
+		return failed
+	}
+	probe := filepath.Join(dir, "probe")
+	err := os.WriteFile(probe, make([]byte, probeBytes), 0o600)
+	_ = os.Remove(probe) // what is left goes with dir
+	if isFull(err) {
+		return cannotMake(errors.Join(err, errors.New(failed.Error())))
+	}
+	return failed
+}
+
+// probeBytes is more than the largest file of a new repository.
+const probeBytes = 64 << 10
 
 // tempDir names a directory that is not there yet, in a new one, for what is made in an own directory.
 func tempDir(own string) (string, error) {
@@ -225,7 +247,7 @@ func (n *Node) initialise(ctx context.Context, dir string, want NewRepository) e
 		"--end-of-options", dir,
 	}})
 	if err != nil {
-		return err
+		return whyFailed(filepath.Dir(dir), err)
 	}
 	return syncTree(dir)
 }
