@@ -152,7 +152,7 @@ func (r *registers) check() {
 		gittest.At(r, clone).Git("fsck", "--strict", "--no-dangling")
 	}
 	r.Logf("%d kills; %d reads; updates: %v; atomic pushes that a kill has left half done: %d; pushes after a kill that had to be tried again: %d",
-		r.kills, reads, counts, r.halves, r.retries)
+		r.kills, reads, counts, r.halved, r.retries)
 	verdict, info := porcupine.CheckOperationsVerbose(registerModel, r.history, 2*time.Minute)
 	if verdict != porcupine.Illegal { // or too tangled for this machine
 		r.Logf("linearizable: %s", verdict)

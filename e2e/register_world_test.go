@@ -48,7 +48,7 @@ type registers struct {
 	history []porcupine.Operation
 	last    [registerRefs]string // what somebody has read or written last
 	open    [][]action           // atomic pushes since the last kill of which nobody knows what came of them
-	halves  int                  // of them, those that were done by half
+	halved  int                  // those that were done by half when git was killed
 	retries int                  // pushes after a kill that had to be tried again
 }
 
@@ -163,6 +163,7 @@ func (r *registers) latest(ref int) string {
 func (r *registers) settled() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.open = nil
 	for i := range r.history {
 		if op := &r.history[i]; op.Output.(result).kind == unknown && op.Return == 0 {
 			op.Return = r.now()
@@ -270,7 +271,6 @@ func (r *registers) kill() {
 			}
 			return true
 		})
-		r.settled()
 	}
 	waits := r.random.IntN(2) == 0
 	if waits {
@@ -307,7 +307,11 @@ func (r *registers) probe() {
 		_, err := a.clientIn(a.dir, "ls-remote", r.url()+"/r")
 		return err == nil
 	})
-	r.half()
+	if halves := r.halves(); len(halves) > 0 {
+		r.halved += len(halves)
+		eventually(r.T, "atomic pushes are completed", func() bool { return len(r.halves()) == 0 })
+	}
+	r.settled()
 	for ref := range registerRefs {
 		tries := 0
 		for a.replace(ref) != done {
@@ -349,24 +353,21 @@ func (a *actor) replace(ref int) outcome {
 	return outcomes[0]
 }
 
-// half counts atomic pushes that were done by half. Git sets one ref after the other, so that there may be such when it is killed in between.
-func (r *registers) half() {
-	r.mu.Lock()
-	open := r.open
-	r.open = nil
-	r.mu.Unlock()
-	for _, list := range open {
+// halves are the atomic pushes of which nobody knows what came of them, and that are done by half: git sets one ref after the other. They are completed
+// by who finds that git was killed.
+func (r *registers) halves() (list []string) {
+	for _, push := range r.open {
 		var is [2]string
-		for i, do := range list {
-			out, err := gittest.At(r, r.repo).Try("rev-parse", "--verify", "-q", refName(do.ref))
-			if err == nil {
+		for i, do := range push {
+			if out, err := gittest.At(r, r.repo).Try("rev-parse", "--verify", "-q", refName(do.ref)); err == nil {
 				is[i] = out
 			}
 		}
-		if is[0] == list[0].new && is[1] == list[1].old || is[0] == list[0].old && is[1] == list[1].new {
-			r.halves++
+		if is[0] == push[0].new && is[1] == push[1].old || is[0] == push[0].old && is[1] == push[1].new {
+			list = append(list, fmt.Sprint(push))
 		}
 	}
+	return list
 }
 
 // left is what should not be in a repository to which nobody pushes, but for what is in nobody's way.

@@ -32,6 +32,7 @@ type note struct {
 	Dir, Common string
 	Start       int64             // ns since 1970
 	Refs        map[string]string // what may be locked, and what each is set to; "": deleted
+	Olds        map[string]string `json:",omitempty"` // of an atomic push: what each ref was before; "": not there
 	Head        bool              // HEAD leads to one of them: git locks it as well
 }
 

@@ -182,6 +182,68 @@ func TestLocksBesideALongPush(t *testing.T) {
 	w.clean()
 }
 
+// What git has begun to do of an atomic push is done to its end; nothing is if it had not begun, or if somebody has gone on from there.
+func TestHalfAnAtomicPush(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		is   map[string]string // what is changed before the server starts again
+		want string            // of the branches a, b, gone and made: which commit each is
+	}{
+		"begun":     {map[string]string{"a": "new"}, "a new b new made new"},
+		"deleted":   {map[string]string{"gone": ""}, "a new b new made new"},
+		"not begun": {nil, "a old b old gone old"},
+		"all":       {map[string]string{"a": "new", "b": "new", "gone": "", "made": "new"}, "a new b new made new"},
+		"passed":    {map[string]string{"a": "new", "b": "other"}, "a new b other gone old"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, Options{})
+			ids := map[string]git.ObjectID{"old": w.Commit("old"), "new": w.Commit("new"), "other": w.Commit("other")}
+			for _, branch := range []string{"a", "b", "gone"} {
+				w.Git("update-ref", "refs/heads/"+branch, ids["old"].String())
+			}
+			snapshot, err := w.open().Refs.Snapshot(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			updates := []Update{
+				{Ref: "refs/heads/a", Old: ids["old"], New: ids["new"]}, {Ref: "refs/heads/b", Old: ids["old"], New: ids["new"]},
+				{Ref: "refs/heads/gone", Old: ids["old"]}, {Ref: "refs/heads/made", New: ids["new"]},
+			}
+			n, err := newNote(w.Dir, w.Dir, updates, snapshot)
+			if err == nil {
+				err = n.atomic(updates, snapshot)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			journal := t.TempDir()
+			e, err := n.write(journal, "earlier")
+			if err != nil {
+				t.Fatal(err)
+			}
+			e.file.Close()
+			for branch, to := range test.is {
+				if to == "" {
+					w.Git("update-ref", "-d", "refs/heads/"+branch)
+				} else {
+					w.Git("update-ref", "refs/heads/"+branch, ids[to].String())
+				}
+			}
+			if err := os.WriteFile(filepath.Join(w.Dir, "refs/heads/b.lock"), []byte(ids["new"].String()+"\n"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			worldAt(t, Options{Journal: journal}, w.Repo)
+			eventually(t, "the journal is not empty", func() bool { files, _ := os.ReadDir(journal); return len(files) == 0 })
+			got := w.Git("for-each-ref", "--format=%(refname:short) %(contents:subject)")
+			if strings.ReplaceAll(got, "\n", " ") != test.want {
+				t.Errorf("the refs are %s, want %s", got, test.want)
+			}
+			w.clean()
+		})
+	}
+}
+
 // A server that was killed leaves a journal; the next one takes care of it, once nobody lives any more whom it began.
 func TestJournalOfAnEarlierServer(t *testing.T) {
 	t.Parallel()

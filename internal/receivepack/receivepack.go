@@ -76,7 +76,7 @@ func New(o Options) (*Server, error) {
 		return nil, errors.New("hooks and deciders need a directory for scripts")
 	}
 	if o.Journal != "" {
-		s.sweeper = newSweeper(o.Journal, s.log)
+		s.sweeper = newSweeper(o.Journal, o.Runner, s.log)
 	}
 	return s, nil
 }

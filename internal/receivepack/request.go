@@ -31,6 +31,7 @@ type asked struct {
 
 	report   bool // the client wants to know what became of its commands
 	sideband bool
+	atomic   bool
 	bare     bool // it names no capability
 	packet   int  // where in head the packet begins that names them, or the first command's
 	features int  // where that packet's text ends: another capability fits there
@@ -200,7 +201,7 @@ func (r *reader) read(format git.ObjectFormat, options bool) (*asked, error) {
 	if want := cmp.Or(f.format, git.SHA1.String()); want != format.String() {
 		return nil, fault.New(fault.Invalid, "the repository's object format is %s, and the push's %.20q", format, want)
 	}
-	a.report, a.sideband = f.report, f.sideband
+	a.report, a.sideband, a.atomic = f.report, f.sideband, f.atomic
 	a.agent, a.session = printable(f.agent), printable(f.session)
 	if !f.options || !options {
 		return a, nil
@@ -289,8 +290,8 @@ func (r *reader) pushOptions() error {
 
 // features are the capabilities that a client chose.
 type features struct {
-	report, sideband, options bool
-	format, agent, session    string
+	report, sideband, options, atomic bool
+	format, agent, session            string
 }
 
 func (f *features) read(list string) {
@@ -303,6 +304,8 @@ func (f *features) read(list string) {
 			f.sideband = true
 		case "push-options":
 			f.options = true
+		case "atomic":
+			f.atomic = true
 		case "object-format":
 			f.format = value
 		case "agent":

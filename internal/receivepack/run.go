@@ -173,7 +173,11 @@ func (p *pushing) journal(ctx context.Context, before *refs.Snapshot) (*entry, e
 	if p.sweeper == nil {
 		return nil, nil
 	}
-	n, err := newNote(p.target.Dir, p.target.Common, p.request.updates(), before)
+	updates := p.request.updates()
+	n, err := newNote(p.target.Dir, p.target.Common, updates, before)
+	if err == nil && p.request.atomic && p.policy.Atomic && len(updates) > 1 {
+		err = n.atomic(updates, before)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/process"
 )
 
 // sweeper removes what pushes leave behind whose git was killed. Git removes its locks and its quarantine however it ends, but for SIGKILL,
@@ -20,12 +21,13 @@ import (
 // of ours that was there at the time and could have made it, and no maintenance, and if it did not change for a while then: nobody else keeps
 // one for so long.
 type sweeper struct {
-	dir   string // the journal
-	log   *slog.Logger
-	pause time.Duration // how long a lock has to be unchanged
-	idle  time.Duration // how long a quarantine has to be
-	poll  time.Duration
-	claim func(common string) (release func(), err error) // keeps maintenance away; nil: there is none
+	dir    string // the journal
+	runner *process.Runner
+	log    *slog.Logger
+	pause  time.Duration // how long a lock has to be unchanged
+	idle   time.Duration // how long a quarantine has to be
+	poll   time.Duration
+	claim  func(common string) (release func(), err error) // keeps maintenance away; nil: there is none
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -53,8 +55,8 @@ const (
 	sweepPatience = 10 * time.Second
 )
 
-func newSweeper(dir string, log *slog.Logger) *sweeper {
-	w := &sweeper{dir: dir, log: log, pause: lockPause, idle: quarantineIdle, poll: sweepPoll,
+func newSweeper(dir string, runner *process.Runner, log *slog.Logger) *sweeper {
+	w := &sweeper{dir: dir, runner: runner, log: log, pause: lockPause, idle: quarantineIdle, poll: sweepPoll,
 		running: make(map[*entry]bool), left: make(map[string][]*entry), held: make(map[string]*hold)}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	return w
@@ -146,6 +148,9 @@ func (w *sweeper) wait(ctx context.Context, common string) {
 // sweep removes what one push left.
 func (w *sweeper) sweep(e *entry) {
 	ok := w.until(w.poll, e.gone) && w.unlock(e)
+	if ok {
+		w.complete(e)
+	}
 	w.mu.Lock()
 	all := slices.DeleteFunc(w.left[e.note.Common], func(other *entry) bool { return other == e })
 	if w.left[e.note.Common] = all; len(all) == 0 {

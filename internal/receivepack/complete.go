@@ -1,0 +1,110 @@
+package receivepack
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
+)
+
+// completeLimit bounds how long completing a push may take.
+const completeLimit = time.Minute
+
+// atomic notes that all of a push's refs change or none does, if each was what the client says when git was started: one that is new later was
+// set by this push then.
+func (n *note) atomic(updates []Update, before *refs.Snapshot) error {
+	olds := make(map[string]string, len(updates))
+	for _, u := range updates {
+		was, err := value(before, u.Ref)
+		if err != nil || was != u.Old && !(was.IsZero() && u.Old.IsZero()) {
+			return err
+		}
+		olds[string(u.Ref)] = ""
+		if !u.Old.IsZero() {
+			olds[string(u.Ref)] = u.Old.String()
+		}
+	}
+	n.Olds = olds
+	return nil
+}
+
+// complete does the rest of an atomic push whose git was killed while it set one ref after the other: it had every lock by then, and had checked
+// everything. To take back what is done would be wrong: somebody may have seen it.
+func (w *sweeper) complete(e *entry) {
+	if len(e.note.Olds) == 0 || w.runner == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(w.ctx, completeLimit)
+	defer cancel()
+	rest, err := w.undone(ctx, e.note)
+	if err == nil && rest != "" {
+		_, err = w.git(ctx, e.note, "update-ref", rest, "--stdin")
+		if err == nil {
+			w.log.Info("completed an atomic push whose git was killed", "dir", e.note.Common)
+		}
+	}
+	if err != nil {
+		w.log.Warn("an atomic push may have been done by half", "dir", e.note.Common, "err", err)
+	}
+}
+
+// undone is what git update-ref has to be told to complete a push; "" if none of it was done, or all, or somebody has gone on from there.
+func (w *sweeper) undone(ctx context.Context, n note) (string, error) {
+	names := slices.Sorted(maps.Keys(n.Olds))
+	out, err := w.git(ctx, n, "cat-file", strings.Join(names, "\n")+"\n", "--batch-check=%(objectname)")
+	lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n")
+	if err != nil || len(lines) != len(names) {
+		return "", err
+	}
+	var rest strings.Builder
+	changed := false
+	for i, name := range names {
+		is, old, to := lines[i], n.Olds[name], n.Refs[name]
+		if is == name+" missing" {
+			is = ""
+		}
+		switch {
+		case old == to:
+		case is == to:
+			changed = true
+		case is != old:
+			return "", nil
+		case to == "":
+			fmt.Fprintf(&rest, "delete %s %s\n", name, old)
+		case old == "":
+			fmt.Fprintf(&rest, "create %s %s\n", name, to)
+		default:
+			fmt.Fprintf(&rest, "update %s %s %s\n", name, to, old)
+		}
+	}
+	if !changed {
+		return "", nil
+	}
+	return rest.String(), nil
+}
+
+// git runs a command of git in a repository.
+func (w *sweeper) git(ctx context.Context, n note, subcommand, input string, args ...string) (string, error) {
+	args = append([]string{"-c", "safe.directory=*", "-c", "core.fsync=reference", "--git-dir=" + n.Dir, subcommand}, args...)
+	child, err := w.runner.Start(ctx, process.Command{
+		Class: ClassReceive, Subcommand: subcommand, Args: args, Stdin: strings.NewReader(input), Grace: grace,
+	})
+	if err != nil {
+		return "", err
+	}
+	out, err := io.ReadAll(child.Stdout())
+	if err != nil {
+		child.Kill()
+	}
+	_, exit := child.Wait()
+	if exit != nil {
+		err = exit
+	}
+	return string(out), err
+}
