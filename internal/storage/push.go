@@ -23,7 +23,7 @@ func (n *Node) ReceivePack(ctx context.Context, path git.RepoPath, session proto
 		return protocol.Outcome{}, err
 	}
 	defer n.release(h)
-	target := receivepack.Target{Repo: h.Repo, Path: path, Changed: func(ctx context.Context, done []receivepack.Update) { n.pushed(ctx, h, path, done) }}
+	target := receivepack.Target{Repo: h.Repo, Path: path, Changed: func(ctx context.Context, _ []receivepack.Update) { n.pushed(ctx, h, path) }}
 	return n.pushes.Serve(ctx, target, session, pusher, request, reply)
 }
 
@@ -37,17 +37,11 @@ func (n *Node) advertisePush(ctx context.Context, h *handle, session protocol.Se
 	return n.pushes.Advertise(ctx, h.Repo, session, rand.Text(), reply)
 }
 
-// AfterPush has fn called, on a goroutine of its own, after each push that changed refs; several are called one after the other. To be said
-// before the first push.
-func (n *Node) AfterPush(fn func(path git.RepoPath, done []receivepack.Update)) {
-	n.afterPush = append(n.afterPush, fn)
-}
-
 // tellLimit is how long a push waits for those who watch to be told: a file system that hangs must not keep back what is done.
 const tellLimit = 5 * time.Second
 
 // pushed makes known what a push did, before its client is told: the snapshot of refs is of now, and watches are told.
-func (n *Node) pushed(ctx context.Context, h *handle, path git.RepoPath, done []receivepack.Update) {
+func (n *Node) pushed(ctx context.Context, h *handle, path git.RepoPath) {
 	if err := h.Refresh(); err != nil {
 		n.log.Warn("cannot look at a repository after a push", "repo", path.String(), "err", err)
 	}
@@ -57,12 +51,4 @@ func (n *Node) pushed(ctx context.Context, h *handle, path git.RepoPath, done []
 	soon, cancel := context.WithTimeout(ctx, tellLimit)
 	defer cancel()
 	n.tell(soon, path)
-	if len(n.afterPush) == 0 {
-		return
-	}
-	n.following.Go(func() {
-		for _, fn := range n.afterPush {
-			fn(path, done)
-		}
-	})
 }

@@ -78,9 +78,6 @@ type Node struct {
 	trash   *trash
 	sync    func(dir string) error // syncDir; another one in tests
 
-	afterPush []func(git.RepoPath, []receivepack.Update)
-	following sync.WaitGroup // what runs after pushes
-
 	making    chan struct{}   // holds one token while a repository is put into place or taken from it
 	elsewhere map[string]bool // own directories outside the root's; guarded by making
 
@@ -442,7 +439,6 @@ func (n *Node) Rest() {
 // Close ends watches and what runs in the background, and lets go of all repositories. No other request may be running.
 func (n *Node) Close() error {
 	n.Rest()
-	n.following.Wait()
 	if n.pushes != nil {
 		n.pushes.Close()
 	}
