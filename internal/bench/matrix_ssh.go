@@ -241,7 +241,9 @@ func prepareSSH(ctx context.Context, to *sshAddress, s *subject) (*sshLoad, erro
 		err = fmt.Errorf("git does not accept the pack of an answer of %d bytes: %w", l.size, bad)
 	}
 	if err == nil { // once more: a cache keeps for long what was asked for twice
-		err = l.ask(ctx, func(answer io.Reader) error { return l.drain(answer, make([]byte, 256<<10), new(atomic.Int64), func() {}) })
+		err = l.ask(ctx, func(answer io.Reader) error {
+			return l.drain(answer, make([]byte, 256<<10), new(atomic.Int64), func() {})
+		})
 	}
 	return l, err
 }
