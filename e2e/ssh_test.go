@@ -45,10 +45,12 @@ func TestFetchOverSSH(t *testing.T) {
 			runStoriesIn(t, shape{ssh: true}, "", templates, protocol, scripts...)
 		})
 	}
-	t.Run("gateway", func(t *testing.T) {
-		t.Parallel()
-		runStoriesIn(t, shape{between: "unix", ssh: true}, "", templates, "2", "testdata/fetch/incremental.txtar", "testdata/fetch/shallow.txtar")
-	})
+	for _, protocol := range []string{"0", "2"} {
+		t.Run("gateway-protocol-"+protocol, func(t *testing.T) {
+			t.Parallel()
+			runStoriesIn(t, shape{between: "unix", ssh: true}, "", templates, protocol, "testdata/fetch/incremental.txtar")
+		})
+	}
 }
 
 // overSSH makes a user, and gives the flags with which serve lets it in.
