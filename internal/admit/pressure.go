@@ -39,8 +39,8 @@ const (
 	// lateStep is how often the time is looked at, and late by how much a look may come late, while anybody has a slot. The machine is short of CPU
 	// if more than lateMost of a second's looks were later.
 	lateStep = 20 * time.Millisecond
-	late     = 10 * time.Millisecond
-	lateMost = 2
+	late     = 20 * time.Millisecond
+	lateMost = 4
 )
 
 // NewPressure watches over the slots until it is closed.
