@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/klauspost/compress/gzip"
@@ -201,7 +202,12 @@ type patient struct {
 	stall time.Duration
 	end   time.Time
 	used  bool // was read from
+
+	interrupted atomic.Bool
 }
+
+// errInterrupted is the error of a body that nobody wants any more.
+var errInterrupted = errors.New("the rest of the request is not waited for")
 
 func (p *patient) Read(b []byte) (int, error) {
 	p.used = true
@@ -212,6 +218,9 @@ func (p *patient) Read(b []byte) (int, error) {
 		}
 		_ = p.limit(deadline)
 	}
+	if p.interrupted.Load() {
+		return 0, errInterrupted
+	}
 	n, err := p.r.Read(b)
 	if err == io.EOF && p.stall > 0 {
 		// The connection is watched during the answer, without a limit. After any other error the limit stays: net/http would
@@ -219,6 +228,14 @@ func (p *patient) Read(b []byte) (int, error) {
 		_ = p.limit(time.Time{})
 	}
 	return n, err
+}
+
+// Interrupt ends a Read that waits for the client, and those after it: for a node that was lost in the middle of a push.
+func (b *body) Interrupt() {
+	if b.rest != nil {
+		b.rest.interrupted.Store(true)
+		_ = b.rest.limit(time.Unix(1, 0))
+	}
 }
 
 // unpacked is what a session reads of a body. It is an error, not an end, beyond its limit or that of the memory.

@@ -98,8 +98,9 @@ func (e *exchange) pusher() protocol.Pusher {
 // pushBody is the body of a push: it streams, is never held, and may take long as a whole, as long as it comes.
 func (e *exchange) pushBody() (*body, error) {
 	limit := e.pushLimit()
-	raw := io.Reader(&patient{r: e.r.Body, limit: http.NewResponseController(e.w).SetReadDeadline, stall: e.ReadStall, end: time.Now().Add(e.pushTime())})
 	b := &body{memory: e.Memory}
+	b.rest = &patient{r: e.r.Body, limit: http.NewResponseController(e.w).SetReadDeadline, stall: e.ReadStall, end: time.Now().Add(e.pushTime())}
+	raw := io.Reader(b.rest)
 	switch encoding := strings.ToLower(e.r.Header.Get("Content-Encoding")); encoding {
 	case "", "identity":
 	case "gzip", "x-gzip":

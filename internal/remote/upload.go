@@ -179,6 +179,9 @@ func (u *upload) end(err error) error {
 	}
 	if err != nil {
 		u.relay.leave()
+		if client, ok := u.request.(interface{ Interrupt() }); ok && !u.stateful {
+			client.Interrupt() // it may say nothing for long
+		}
 	}
 	if !u.stateful {
 		<-u.done
