@@ -188,7 +188,7 @@ func (q *queue) deliver(d *delivery) (away bool) {
 	h.o.Metrics.seconds.WithLabelValues(q.target.Name, "post-receive").Observe(time.Since(start).Seconds())
 	if err == nil && a.status/100 == 2 {
 		h.o.Metrics.deliveries.WithLabelValues(q.target.Name, "delivered").Inc()
-		if err := os.Remove(path); err != nil {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // given up meanwhile
 			h.o.Log.Error("a delivery that was made cannot be removed; it will come again", "file", path, "error", err)
 		}
 		q.remove(d)

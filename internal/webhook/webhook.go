@@ -182,6 +182,9 @@ func (h *Hooks) Start() {
 func (h *Hooks) Close() error {
 	h.stop()
 	h.running.Wait()
+	for i := range h.o.Targets {
+		h.o.Targets[i].client.CloseIdleConnections()
+	}
 	return nil
 }
 
