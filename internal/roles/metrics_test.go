@@ -90,6 +90,7 @@ func registered(t *testing.T) []metric {
 		cfg.Root = t.TempDir()
 		cfg.State = t.TempDir()
 		cfg.Storage.Listen = "127.0.0.1:0"
+		cfg.SSH.Address, cfg.SSH.Anonymous = "127.0.0.1:0", true
 		cfg.Node = []NodeConfig{{Name: "a", Address: "127.0.0.1:1", Weight: 1, Transport: transportChannel}}
 		cfg.complete(role, Env{})
 		reg := &recorder{Registerer: prometheus.NewRegistry()}
