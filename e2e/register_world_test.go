@@ -363,7 +363,10 @@ func (r *registers) halves() (list []string) {
 				is[i] = out
 			}
 		}
-		if is[0] == push[0].new && is[1] == push[1].old || is[0] == push[0].old && is[1] == push[1].new {
+		half := func(i, j int) bool { // values but "" are there once
+			return is[i] == push[i].new && is[i] != "" && is[j] == push[j].old && is[j] != ""
+		}
+		if half(0, 1) || half(1, 0) {
 			list = append(list, fmt.Sprint(push))
 		}
 	}

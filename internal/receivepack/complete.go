@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -34,15 +35,15 @@ func (n *note) atomic(updates []Update, before *refs.Snapshot) error {
 	return nil
 }
 
-// complete does the rest of an atomic push whose git was killed while it set one ref after the other: it had every lock by then, and had checked
-// everything. To take back what is done would be wrong: somebody may have seen it.
+// complete does the rest of an atomic push whose git was killed while it set one ref after the other. What it has left to do it had locks of, with
+// what to set: git takes them when every hook has agreed. To take back what is done would be wrong: somebody may have seen it.
 func (w *sweeper) complete(e *entry) {
 	if len(e.note.Olds) == 0 || w.runner == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(w.ctx, completeLimit)
 	defer cancel()
-	rest, err := w.undone(ctx, e.note)
+	rest, err := w.undone(ctx, e)
 	if err == nil && rest != "" {
 		_, err = w.git(ctx, e.note, "update-ref", rest, "--stdin")
 		if err == nil {
@@ -54,8 +55,10 @@ func (w *sweeper) complete(e *entry) {
 	}
 }
 
-// undone is what git update-ref has to be told to complete a push; "" if none of it was done, or all, or somebody has gone on from there.
-func (w *sweeper) undone(ctx context.Context, n note) (string, error) {
+// undone is what git update-ref has to be told to complete a push; "" if none of it was done, or all, or it is not certain that it held the
+// locks for the rest.
+func (w *sweeper) undone(ctx context.Context, e *entry) (string, error) {
+	n := e.note
 	names := slices.Sorted(maps.Keys(n.Olds))
 	out, err := w.git(ctx, n, "cat-file", strings.Join(names, "\n")+"\n", "--batch-check=%(objectname)")
 	lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n")
@@ -69,11 +72,12 @@ func (w *sweeper) undone(ctx context.Context, n note) (string, error) {
 		if is == name+" missing" {
 			is = ""
 		}
+		lock, locked := e.seen[filepath.Join(n.Common, name+".lock")]
 		switch {
 		case old == to:
 		case is == to:
-			changed = true
-		case is != old:
+			changed = changed || to != "" || locked // else somebody else may have deleted it
+		case is != old, !locked, to != "" && lock.Size() != int64(len(to)+1):
 			return "", nil
 		case to == "":
 			fmt.Fprintf(&rest, "delete %s %s\n", name, old)

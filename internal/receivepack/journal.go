@@ -22,9 +22,10 @@ type entry struct {
 	path     string
 	file     *os.File // in this process, while git may run; else nil
 	note     note
-	ended    time.Time     // of git, or of the server that knew of it; what is younger is not its own
-	beside   []*entry      // pushes to the same repository that ran when it ended
-	unlocked chan struct{} // closed once no lock is left
+	ended    time.Time              // of git, or of the server that knew of it; what is younger is not its own
+	beside   []*entry               // pushes to the same repository that ran when it ended
+	seen     map[string]fs.FileInfo // locks that it had left; of the sweep alone
+	unlocked chan struct{}          // closed once no lock is left
 }
 
 // note is what the journal says of a push.

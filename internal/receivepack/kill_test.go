@@ -190,7 +190,8 @@ func TestHalfAnAtomicPush(t *testing.T) {
 		want string            // of the branches a, b, gone and made: which commit each is
 	}{
 		"begun":     {map[string]string{"a": "new"}, "a new b new made new"},
-		"deleted":   {map[string]string{"gone": ""}, "a new b new made new"},
+		"deleted":   {map[string]string{"a": "new", "b": "new", "gone": "", "made": ""}, "a new b new made new"},
+		"unlocked":  {map[string]string{"b": "new"}, "a old b new gone old"}, // whoever set b, it was not this push
 		"not begun": {nil, "a old b old gone old"},
 		"all":       {map[string]string{"a": "new", "b": "new", "gone": "", "made": "new"}, "a new b new made new"},
 		"passed":    {map[string]string{"a": "new", "b": "other"}, "a new b other gone old"},
@@ -224,14 +225,16 @@ func TestHalfAnAtomicPush(t *testing.T) {
 			}
 			e.file.Close()
 			for branch, to := range test.is {
-				if to == "" {
+				if to == "" && branch != "made" {
 					w.Git("update-ref", "-d", "refs/heads/"+branch)
-				} else {
+				} else if to != "" {
 					w.Git("update-ref", "refs/heads/"+branch, ids[to].String())
 				}
 			}
-			if err := os.WriteFile(filepath.Join(w.Dir, "refs/heads/b.lock"), []byte(ids["new"].String()+"\n"), 0o644); err != nil {
-				t.Fatal(err)
+			for branch, holds := range map[string]string{"b": ids["new"].String() + "\n", "made": ids["new"].String() + "\n", "gone": ""} {
+				if err := os.WriteFile(filepath.Join(w.Dir, "refs/heads", branch+".lock"), []byte(holds), 0o644); err != nil {
+					t.Fatal(err)
+				}
 			}
 			worldAt(t, Options{Journal: journal}, w.Repo)
 			eventually(t, "the journal is not empty", func() bool { files, _ := os.ReadDir(journal); return len(files) == 0 })

@@ -35,6 +35,8 @@ type sweeper struct {
 
 	removing sync.Mutex // held by the one who removes quarantines: half of one looks as if somebody were at work in it
 
+	looking sync.Mutex // held by the one who looks whether a push is gone
+
 	mu      sync.Mutex
 	running map[*entry]bool     // pushes that run
 	left    map[string][]*entry // by common directory: entries whose locks may be left
@@ -147,7 +149,7 @@ func (w *sweeper) wait(ctx context.Context, common string) {
 
 // sweep removes what one push left.
 func (w *sweeper) sweep(e *entry) {
-	ok := w.until(w.poll, e.gone) && w.unlock(e)
+	ok := w.until(w.poll, func() bool { return w.gone(e) }) && w.unlock(e)
 	if ok {
 		w.complete(e)
 	}
@@ -177,10 +179,11 @@ func (w *sweeper) until(every time.Duration, is func() bool) bool {
 
 // unlock removes the locks of a push that is gone.
 func (w *sweeper) unlock(e *entry) bool {
-	for found := e.stale(); len(found) > 0; found = e.stale() {
+	e.seen = e.stale()
+	for found := e.seen; len(found) > 0; found = e.stale() {
 		alone := func() bool {
 			for _, other := range e.beside {
-				if other.note.mayHold(found) && !other.gone() {
+				if other.note.mayHold(found) && !w.gone(other) {
 					return false
 				}
 			}
@@ -264,10 +267,17 @@ func (w *sweeper) remove(e *entry) bool {
 	return !more
 }
 
+// gone tells whether nobody lives who took part in a push. One after the other: to look is to take the lock for a moment.
+func (w *sweeper) gone(e *entry) bool {
+	w.looking.Lock()
+	defer w.looking.Unlock()
+	return e.gone()
+}
+
 // others tells whether pushes run whose quarantine cannot be told from one that is left: there is no limit to how long a hook may take.
 func (w *sweeper) others(e *entry) bool {
 	for _, other := range e.beside {
-		if !other.gone() {
+		if !w.gone(other) {
 			return true
 		}
 	}
