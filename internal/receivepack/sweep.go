@@ -160,7 +160,7 @@ func (w *sweeper) sweep(e *entry) {
 	}
 	w.mu.Unlock()
 	close(e.unlocked)
-	if ok && w.until(max(w.poll, w.idle/10), func() bool { return w.remove(e) }) {
+	if ok && w.until(max(w.poll, w.idle/120), func() bool { return w.remove(e) }) {
 		e.forget()
 	}
 }
