@@ -3,6 +3,7 @@ package gateway
 import (
 	"io"
 	"sync"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
@@ -15,6 +16,7 @@ type sshReply struct {
 	body *body
 
 	begun   bool
+	long    bool  // Bulk was called
 	refused error // what kept the answer from being sent, that was no fault of the node's
 }
 
@@ -31,8 +33,17 @@ func (r *sshReply) Bulk(cold bool) error {
 	if err == nil {
 		err = r.seat.Move(r.c.Lanes.Long(cold))
 	}
-	r.refused = err
+	r.long, r.refused = true, err
+	r.hush()
 	return err
+}
+
+// hush lets the client be silent once it has said all, for as long as its answer takes. A request of a session with state has no end that would
+// say so: but after a pack was announced, or a push is answered, nothing is to come of it.
+func (r *sshReply) hush() {
+	if r.long || r.c.push {
+		_ = r.c.s.limit(time.Time{})
+	}
 }
 
 // Write sends p.
@@ -60,6 +71,7 @@ func (r *sshReply) begin() error {
 // write sends p, and ends the session if the client takes nothing of it for too long.
 func (r *sshReply) write(p []byte) (int, error) {
 	s := r.c.s
+	r.hush()
 	s.writing.Reset(s.WriteStall)
 	n, err := s.channel.Write(p)
 	s.writing.Stop()

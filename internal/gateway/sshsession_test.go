@@ -1,0 +1,67 @@
+package gateway
+
+import (
+	"bufio"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/packhorse-git/packhorse/internal/admit"
+)
+
+// takes is a channel whose client takes everything.
+type takes struct{ ssh.Channel }
+
+func (takes) Write(p []byte) (int, error) { return len(p), nil }
+
+// TestSSHSilenceDuringAnswers: a client that has said all may be silent for as long as its answer takes, and nobody else.
+func TestSSHSilenceDuringAnswers(t *testing.T) {
+	t.Parallel()
+	for _, push := range []bool{false, true} {
+		o := &Options{
+			Lanes: admit.NewLanes(admit.Sizes{Small: 2, Hit: 2, Cold: 2, Push: 2}), Memory: admit.NewBudget("requests", 1<<20),
+			ReadStall: time.Hour, MaxBody: 1 << 20,
+		}
+		s := &sshSession{
+			sshClient: &sshClient{SSH: &SSH{SSHOptions: SSHOptions{Options: o, WriteStall: time.Hour}}}, channel: takes{},
+			input: bufio.NewReader(strings.NewReader("done")), reading: time.AfterFunc(time.Hour, func() {}), writing: time.AfterFunc(time.Hour, func() {}),
+		}
+		defer s.writing.Stop()
+		defer s.reading.Stop()
+		c := &sshCall{s: s, call: call{Options: o, push: push}}
+		seat, err := o.Lanes.Small.Enter("alice")
+		if err != nil {
+			t.Fatal(err)
+		}
+		body := c.streamBody()
+		if push {
+			body = c.pushBody()
+		}
+		c.reply = newSSHReply(c, seat, body)
+		// limited does one thing, and tells whether the client has to say something in time afterwards.
+		limited := func(err error) bool {
+			if err != nil {
+				t.Error(err)
+			}
+			return s.reading.Stop()
+		}
+		read := func() error { _, err := body.Read(make([]byte, 1)); return err }
+		write := func() error { _, err := c.reply.Write([]byte("x")); return err }
+		if !limited(read()) {
+			t.Errorf("push %v: who is to go on may be silent", push)
+		}
+		s.reading.Reset(time.Hour)
+		if limited(write()) == push {
+			t.Errorf("push %v: after a line of an answer the client is treated wrongly", push)
+		}
+		for _, next := range []func() error{func() error { return c.reply.Bulk(true) }, write} {
+			s.reading.Reset(time.Hour)
+			if limited(next()) {
+				t.Errorf("push %v: who waits for a pack is cut off for silence", push)
+			}
+		}
+		seat.Leave()
+	}
+}
