@@ -130,10 +130,11 @@ func (a *Auth) check(ctx context.Context, c credential, address string) (Identit
 func (a *Auth) askWho(ctx context.Context, q question, user, address string) (Identity, error) {
 	q.Question, q.Client = identify, address
 	proof := a.o.Hook.hash(q)
-	if err := a.lockout.locked(address, user, proof); err != nil { // also where the answer is remembered: that would be a way to guess as well
+	locked := func() error { return a.lockout.locked(address, user, proof) }
+	if err := locked(); err != nil { // also where the answer is remembered: that would be a way to guess as well
 		return Identity{}, err
 	}
-	id, err := a.o.Hook.askWho(ctx, q)
+	id, err := a.o.Hook.askWho(ctx, q, locked) // and again when its turn comes: many guesses at the same time are no way either
 	switch {
 	case err == nil:
 		a.lockout.right(address, proof)

@@ -41,7 +41,7 @@ type HookOptions struct {
 // Hook asks an application who callers are and what they may do, with a POST of JSON for each question (docs/auth.md has both). Answers, also
 // those that refuse, are remembered for a time; equal questions at the same time are asked once. They are remembered by a keyed hash: what
 // a caller offered is not kept. When the hook fails several times it is left alone for a while; then one question tries it. Nobody waits longer
-// than the timeout. Redirects are not followed, and no proxy of the environment is used. Safe for concurrent use.
+// than twice the timeout: for a turn, of which callers of one network have half, and for the answer. Redirects are not followed, and no proxy of the environment is used. Safe for concurrent use.
 type Hook struct {
 	o      HookOptions
 	client *http.Client
@@ -50,6 +50,7 @@ type Hook struct {
 	room   chan struct{} // one for each question on its way
 
 	mu      sync.Mutex
+	shares  map[string]*hookShare    // by the network of the address
 	answers map[string]*list.Element // of *answer, by the question's hash
 	recent  list.List                // the latest use first
 
@@ -57,9 +58,16 @@ type Hook struct {
 	rests    time.Time // until then it is not asked
 }
 
+// hookShare is what callers of one network may have of the questions on their way: whoever guesses much keeps nobody else from the hook.
+type hookShare struct {
+	room  chan struct{}
+	users int // that have a place or wait for one
+}
+
 const (
 	maxHookAnswer   = 64 << 10 // bytes
 	maxHookAsking   = 64       // questions at the same time
+	maxHookShare    = maxHookAsking / 2
 	refusedFor      = 10 * time.Second
 	maxStale        = time.Hour
 	failuresToRest  = 5
@@ -111,7 +119,7 @@ func NewHook(o HookOptions) *Hook {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	h := &Hook{o: o, answers: map[string]*list.Element{}, room: make(chan struct{}, maxHookAsking)}
+	h := &Hook{o: o, answers: map[string]*list.Element{}, shares: map[string]*hookShare{}, room: make(chan struct{}, maxHookAsking)}
 	rand.Read(h.key[:]) // never fails
 	h.client = &http.Client{
 		Timeout: o.Timeout,
@@ -140,22 +148,23 @@ func (h *Hook) hash(q question) string {
 	return string(m.Sum(nil))
 }
 
-// askWho asks whom a credential proves. Errors: Unauthenticated, Unavailable.
-func (h *Hook) askWho(ctx context.Context, q question) (Identity, error) {
-	a, err := h.ask(ctx, q)
+// askWho asks whom a credential proves, unless still, if it is not nil, has something against it when its turn comes. Errors: Unauthenticated,
+// Unavailable, Exhausted, and those of still.
+func (h *Hook) askWho(ctx context.Context, q question, still func() error) (Identity, error) {
+	a, err := h.ask(ctx, q, still)
 	if err != nil {
 		return Identity{}, err
 	}
 	return a.identity()
 }
 
-// may asks whether an identity may do this. Errors: Unavailable.
+// may asks whether an identity may do this. Errors: Unavailable, Exhausted.
 func (h *Hook) may(ctx context.Context, id Identity, repo git.RepoPath, op Operation) (bool, error) {
 	q := question{Question: authorize, Repository: repo.String(), Operation: op.String(), Client: id.Address}
 	if !id.Anonymous() {
 		q.Identity = &known{id.Name, id.By}
 	}
-	a, err := h.ask(ctx, q)
+	a, err := h.ask(ctx, q, nil)
 	if err != nil {
 		return false, err
 	}
@@ -225,13 +234,24 @@ func (h *Hook) remember(a *answer) {
 }
 
 // ask gives the answer that is remembered, or asks, once for all who ask the same at the same time.
-func (h *Hook) ask(ctx context.Context, q question) (*answer, error) {
+func (h *Hook) ask(ctx context.Context, q question, still func() error) (*answer, error) {
 	hash := h.hash(q)
 	if a := h.remembered(hash, 0); a != nil {
 		h.o.Metrics.question("remembered")
 		return a, nil
 	}
 	done := h.flight.DoChan(hash, func() (any, error) {
+		leave, err := h.enter(q.Client)
+		if err == nil {
+			defer leave()
+			if still != nil {
+				err = still()
+			}
+		}
+		if err != nil { // of which the hook knows nothing
+			h.o.Metrics.question("skipped")
+			return nil, err
+		}
 		if !h.begin() {
 			h.o.Metrics.question("skipped")
 			return nil, errors.New("it failed too often just now")
@@ -255,6 +275,9 @@ func (h *Hook) ask(ctx context.Context, q question) (*answer, error) {
 		if r.Err == nil {
 			return r.Val.(*answer), nil
 		}
+		if fault.Is(r.Err, fault.Exhausted) {
+			return nil, r.Err
+		}
 		if h.o.Stale {
 			if a := h.remembered(hash, maxStale); a != nil {
 				h.o.Metrics.question("stale")
@@ -268,6 +291,42 @@ func (h *Hook) ask(ctx context.Context, q question) (*answer, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+}
+
+// enter waits for a turn to ask for a client. Whoever got one calls leave. A crowd is an error of kind Exhausted, and no failure of the hook's.
+func (h *Hook) enter(client string) (leave func(), err error) {
+	of := network(client)
+	h.mu.Lock()
+	s := h.shares[of]
+	if s == nil {
+		s = &hookShare{room: make(chan struct{}, maxHookShare)}
+		h.shares[of] = s
+	}
+	s.users++
+	h.mu.Unlock()
+	limit := time.NewTimer(h.o.Timeout)
+	defer limit.Stop()
+	var places []chan struct{}
+	leave = func() {
+		for _, place := range places {
+			<-place
+		}
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if s.users--; s.users == 0 {
+			delete(h.shares, of)
+		}
+	}
+	for _, place := range []chan struct{}{s.room, h.room} {
+		select {
+		case place <- struct{}{}:
+			places = append(places, place)
+		case <-limit.C:
+			leave()
+			return nil, fault.Retry(fault.Exhausted, restAfterFailed, "too many callers say who they are at the same time; try again")
+		}
+	}
+	return leave, nil
 }
 
 // begin tells whether the hook is to be asked: not while it rests. Of those who come after that one tries it.
@@ -308,12 +367,6 @@ func (h *Hook) end(err error) {
 func (h *Hook) post(q question) (*answer, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), h.o.Timeout) // of all who wait for the answer, and of none of them
 	defer cancel()
-	select {
-	case h.room <- struct{}{}:
-		defer func() { <-h.room }()
-	case <-ctx.Done():
-		return nil, errors.New("too many questions at the same time")
-	}
 	text, err := json.Marshal(q)
 	if err != nil {
 		return nil, err

@@ -342,3 +342,69 @@ func TestHookForgets(t *testing.T) {
 		t.Errorf("an answer for one address was taken for another: %d", app.questions())
 	}
 }
+
+// fill takes all places that callers from an address have.
+func fill(t *testing.T, h *Hook, address string) (leave func()) {
+	t.Helper()
+	var leaves []func()
+	for range maxHookShare {
+		leave, err := h.enter(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		leaves = append(leaves, leave)
+	}
+	return func() {
+		for _, leave := range leaves {
+			leave()
+		}
+	}
+}
+
+// TestHookIsShared: a crowd from one network keeps the hook from nobody else, and is no failure of the hook's.
+func TestHookIsShared(t *testing.T) {
+	t.Parallel()
+	w, app := newHookWorld(t, Options{}, HookOptions{Timeout: 10 * time.Millisecond, Stale: true}, decides)
+	h := w.o.Hook
+	leave := fill(t, h, "192.0.2.1")
+	for i := range 2 * failuresToRest {
+		if _, err := w.who(basic("alice", fmt.Sprint(i))); !fault.Is(err, fault.Exhausted) || fault.RetryAfter(err) == 0 {
+			t.Error(err)
+		}
+	}
+	if h.failures != 0 || app.questions() != 0 {
+		t.Errorf("%d failures of a hook that was asked %d times", h.failures, app.questions())
+	}
+	other, err := h.enter("198.51.100.1")
+	if err != nil {
+		t.Fatal("callers from elsewhere: ", err)
+	}
+	other()
+	leave()
+	if len(h.room) != 0 || len(h.shares) != 0 {
+		t.Errorf("%d places and %d networks are left", len(h.room), len(h.shares))
+	}
+}
+
+// TestLockoutOfGuessesAtOnce: guesses that wait for their turn while others turn out to be wrong are locked out as well.
+func TestLockoutOfGuessesAtOnce(t *testing.T) {
+	t.Parallel()
+	w, app := newHookWorld(t, Options{Guesses: 3}, HookOptions{}, decides)
+	leave := fill(t, w.o.Hook, "192.0.2.1")
+	var all sync.WaitGroup
+	for i := range 50 {
+		all.Go(func() {
+			if _, err := w.who(basic("alice", fmt.Sprint(i))); !fault.Is(err, fault.Exhausted) {
+				t.Errorf("%d: %v", i, err)
+			}
+		})
+	}
+	for range 4 {
+		w.lockout.wrong("192.0.2.1", "", "", wrongToken())
+	}
+	leave()
+	all.Wait()
+	if n := app.questions(); n != 0 {
+		t.Errorf("the hook was asked %d times", n)
+	}
+}

@@ -14,7 +14,7 @@ import (
 func (a *Auth) AsksAboutKeys() bool { return a.o.Hook != nil }
 
 // Key asks the hook whom an SSH key proves, for a login name that may say which of several it is. Clients offer keys that they need not have, and
-// several in turn: no guess is counted. Errors: Unauthenticated, Unavailable.
+// several in turn: no guess is counted. Errors: Unauthenticated, Unavailable, Exhausted.
 func (a *Auth) Key(ctx context.Context, login string, key ssh.PublicKey, from netip.Addr) (Identity, error) {
 	if a.o.Hook == nil {
 		return Identity{}, unknownKey("the key is not known")
@@ -28,7 +28,7 @@ func (a *Auth) Key(ctx context.Context, login string, key ssh.PublicKey, from ne
 	q := question{Question: identify, Client: from.String(), Credential: &offered{
 		Type: "key", User: login, Key: strings.TrimSuffix(string(ssh.MarshalAuthorizedKey(key)), "\n"),
 	}}
-	id, err := a.o.Hook.askWho(ctx, q)
+	id, err := a.o.Hook.askWho(ctx, q, nil)
 	if err == nil {
 		id.Address = from.String()
 		id.Credential = ssh.FingerprintSHA256(key)
