@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -24,17 +26,46 @@ type entry struct {
 	note     note
 	ended    time.Time              // of git, or of the server that knew of it; what is younger is not its own
 	beside   []*entry               // pushes to the same repository that ran when it ended
-	seen     map[string]fs.FileInfo // locks that it had left; of the sweep alone
+	seen     map[string]fs.FileInfo // locks that an atomic push had left; of the sweep alone
 	unlocked chan struct{}          // closed once no lock is left
 }
 
 // note is what the journal says of a push.
 type note struct {
 	Dir, Common string
-	Start       int64             // ns since 1970
-	Refs        map[string]string // what may be locked, and what each is set to; "": deleted
-	Olds        map[string]string `json:",omitempty"` // of an atomic push: what each ref was before; "": not there
-	Head        bool              // HEAD leads to one of them: git locks it as well
+	Start       int64  // ns since 1970
+	Refs        byName // what may be locked, and what each is set to; "": deleted
+	Olds        byName `json:",omitempty"` // of an atomic push: what each ref was before; "": not there
+	Head        bool   // HEAD leads to one of them: git locks it as well
+}
+
+// byName says something of refs. Their names are quoted in JSON, which has no place for bytes that are no UTF-8.
+type byName map[string]string
+
+// MarshalJSON makes an object of it.
+func (m byName) MarshalJSON() ([]byte, error) {
+	quoted := make(map[string]string, len(m))
+	for name, value := range m {
+		quoted[strconv.QuoteToASCII(name)] = value
+	}
+	return json.Marshal(quoted)
+}
+
+// UnmarshalJSON reads what MarshalJSON made.
+func (m *byName) UnmarshalJSON(b []byte) error {
+	var quoted map[string]string
+	if err := json.Unmarshal(b, &quoted); err != nil {
+		return err
+	}
+	*m = make(byName, len(quoted))
+	for text, value := range quoted {
+		name, err := strconv.Unquote(text)
+		if err != nil {
+			return err
+		}
+		(*m)[name] = value
+	}
+	return nil
 }
 
 // newNote is the note of a push: refs by their own names and by those that they lead to.
@@ -231,6 +262,11 @@ func holdsOne(path string, info fs.FileInfo, texts []string) bool {
 		}
 	}
 	return false
+}
+
+// forgetMoved leaves of the locks that were seen those that are as they were.
+func (e *entry) forgetMoved() {
+	maps.DeleteFunc(e.seen, func(path string, was fs.FileInfo) bool { return !same(path, was) })
 }
 
 // same tells whether a file is the one that it was, and unchanged.

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -247,6 +248,34 @@ func TestHalfAnAtomicPush(t *testing.T) {
 	}
 }
 
+// A lock that does not stay proves nothing: somebody else may have had it for a moment.
+func TestLocksThatDoNotStay(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	e := &entry{note: note{Dir: dir, Common: dir, Start: time.Now().UnixNano(), Refs: byName{"refs/a": "", "refs/b": "", "refs/c": ""}}, ended: time.Now().Add(time.Hour)}
+	if err := os.Mkdir(filepath.Join(dir, "refs"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name := range e.note.Refs {
+		if err := os.WriteFile(filepath.Join(dir, name+".lock"), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if e.seen = e.stale(); len(e.seen) != 3 {
+		t.Fatalf("seen are %v", e.seen)
+	}
+	err := os.Remove(filepath.Join(dir, "refs/a.lock"))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "refs/b.lock"), []byte("0123"), 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e.forgetMoved(); len(e.seen) != 1 || e.seen[filepath.Join(dir, "refs/c.lock")] == nil {
+		t.Errorf("%v are said to have stayed", e.seen)
+	}
+}
+
 // A server that was killed leaves a journal; the next one takes care of it, once nobody lives any more whom it began.
 func TestJournalOfAnEarlierServer(t *testing.T) {
 	t.Parallel()
@@ -283,13 +312,37 @@ func TestJournalOfAnEarlierServer(t *testing.T) {
 	if found := there(made); len(found) != len(made) {
 		t.Errorf("locks were removed though their owner lives: there are %q", found)
 	}
+	late, cancel := context.WithCancel(context.Background())
+	cancel()
+	if alive := next.server.Settle(late); len(alive) != 1 || alive[0] != "earlier" {
+		t.Errorf("%q are said to live", alive)
+	}
 	e.file.Close()
+	if alive := next.server.Settle(context.Background()); len(alive) > 0 || len(there(made)) > 0 {
+		t.Errorf("%q are said to live, and %q are there", alive, there(made))
+	}
 	next.mustPush(c, id.String()+":refs/heads/main", ":refs/heads/gone")
 	if found := there(made); len(found) > 0 {
 		t.Errorf("there are still %q", found)
 	}
 	eventually(t, "the quarantine is still there", func() bool { return len(there([]string{keep, quarantine})) == 0 })
 	next.clean()
+}
+
+// A ref's name may be any bytes; the journal has them as they are.
+func TestJournalOfOddNames(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	want := note{Dir: "/a", Common: "/a", Start: 1, Refs: byName{"refs/heads/\xff": "1", "refs/heads/\xfe": "", "refs/heads/\"é\"": "2"}, Olds: byName{"refs/heads/\xff": ""}}
+	e, err := want.write(dir, "one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.file.Close()
+	left, err := readJournal(dir)
+	if err != nil || len(left) != 1 || !reflect.DeepEqual(left[0].note, want) {
+		t.Errorf("read %+v, %v", left, err)
+	}
 }
 
 // Who goes away in the middle of a push ends it, and nothing is left.

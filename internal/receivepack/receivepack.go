@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/balance"
@@ -89,6 +90,26 @@ func (s *Server) Start(claim func(common string) (release func(), err error)) er
 	}
 	s.sweeper.claim = claim
 	return s.sweeper.begin()
+}
+
+// Settle waits until pushes to a server before this one change no refs any more, but no longer than ctx, and gives the IDs of those that still may:
+// git outlives a server that was killed. To be called after Start.
+func (s *Server) Settle(ctx context.Context) (alive []string) {
+	if s.sweeper == nil {
+		return nil
+	}
+	for _, e := range s.sweeper.earlier {
+		select {
+		case <-e.unlocked:
+		default:
+			select {
+			case <-e.unlocked:
+			case <-ctx.Done():
+				alive = append(alive, filepath.Base(e.path))
+			}
+		}
+	}
+	return alive
 }
 
 // Close ends what runs in the background. No push may be running.

@@ -33,6 +33,8 @@ type sweeper struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
+	earlier []*entry // that servers before this one have left
+
 	removing sync.Mutex // held by the one who removes quarantines: half of one looks as if somebody were at work in it
 
 	looking sync.Mutex // held by the one who looks whether a push is gone
@@ -70,6 +72,7 @@ func (w *sweeper) begin() error {
 	if err != nil {
 		return err
 	}
+	w.earlier = left
 	for _, e := range left {
 		for _, other := range left {
 			if other != e && other.note.Common == e.note.Common {
@@ -179,8 +182,10 @@ func (w *sweeper) until(every time.Duration, is func() bool) bool {
 
 // unlock removes the locks of a push that is gone.
 func (w *sweeper) unlock(e *entry) bool {
-	e.seen = e.stale()
-	for found := e.seen; len(found) > 0; found = e.stale() {
+	if len(e.note.Olds) > 0 && !w.see(e) {
+		return false
+	}
+	for found := e.stale(); len(found) > 0; found = e.stale() {
 		alone := func() bool {
 			for _, other := range e.beside {
 				if other.note.mayHold(found) && !w.gone(other) {
@@ -198,6 +203,20 @@ func (w *sweeper) unlock(e *entry) bool {
 			return false
 		}
 	}
+	return true
+}
+
+// see notes which locks the push has left: those that stay. One that is there for a moment may be somebody else's, and proves nothing.
+func (w *sweeper) see(e *entry) bool {
+	if e.seen = e.stale(); len(e.seen) == 0 {
+		return true
+	}
+	select {
+	case <-time.After(w.pause):
+	case <-w.ctx.Done():
+		return false
+	}
+	e.forgetMoved()
 	return true
 }
 
