@@ -69,6 +69,34 @@ func TestOnDiskBeforeTheReport(t *testing.T) {
 	}
 }
 
+// Whatever a repository's configuration says, and wherever a ref leads: what is kept is in directories that are synced.
+func TestOnDiskWhereverItIs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Options{})
+	w.Git("config", "transfer.unpackLimit", "1000")
+	w.Git("config", "receive.unpackLimit", "1000")
+	c := w.clone()
+	w.mustPush(c, "main:refs/heads/team/real")
+	w.Git("symbolic-ref", "refs/heads/link", "refs/heads/team/real")
+	c.Git("update-ref", "refs/heads/main", c.Commit("next", c.ID("main")).String())
+	var mu sync.Mutex
+	var synced []string
+	w.server.sync = func(dir string) error {
+		below, err := filepath.Rel(w.Dir, dir)
+		mu.Lock()
+		defer mu.Unlock()
+		synced = append(synced, below)
+		return err
+	}
+	w.mustPush(c, "main:refs/heads/link")
+	if got := strings.Join(synced, ", "); got != "objects/pack, refs/heads, refs, refs/heads/team, ." {
+		t.Errorf("synced: %s", got)
+	}
+	if got := w.Git("count-objects"); !strings.HasPrefix(got, "0 objects") {
+		t.Errorf("loose are %s", got)
+	}
+}
+
 // traced counts, for each program of git, the files that it synced.
 func traced(t *testing.T, dir string) map[string]int {
 	t.Helper()

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
 )
 
 // persist brings to the disk what git leaves to the file system: git syncs files and not the directories that they are in, so that a pack
@@ -28,8 +29,8 @@ func (p *pushing) persist(ctx context.Context, done []Update) error {
 	if tables := filepath.Join(common, "reftable"); isDir(tables) {
 		add(tables)
 	} else {
-		for _, u := range done {
-			for dir := filepath.Dir(filepath.Join(common, string(u.Ref))); len(dir) > len(common); dir = filepath.Dir(dir) {
+		for _, name := range p.names(done) {
+			for dir := filepath.Dir(filepath.Join(common, string(name))); len(dir) > len(common); dir = filepath.Dir(dir) {
 				if seen[dir] {
 					break
 				}
@@ -47,6 +48,18 @@ func (p *pushing) persist(ctx context.Context, done []Update) error {
 		}
 	}
 	return nil
+}
+
+// names are those of the refs that were changed, and of those that they lead to.
+func (p *pushing) names(done []Update) []git.RefName {
+	var names []git.RefName
+	for _, u := range done {
+		names = append(names, u.Ref)
+		if ref, ok, err := p.before.Lookup(u.Ref); err == nil && ok && ref.Target != "" {
+			names = append(names, ref.Target)
+		}
+	}
+	return names
 }
 
 func isDir(path string) bool {

@@ -1,10 +1,13 @@
 package receivepack
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"log/slog"
+	"os"
 	"slices"
 	"strconv"
 	"sync"
@@ -37,6 +40,7 @@ type pushing struct {
 	out     output
 	outcome *protocol.Outcome
 	before  *refs.Snapshot // nil until git is about to run
+	dir     fs.FileInfo    // the repository's common directory then
 	asks    bool           // hooks are to be asked while git runs
 	decided bool           // and were
 	said    int            // bytes that hooks have told the client
@@ -60,11 +64,11 @@ func (p *pushing) serve(ctx context.Context, request io.Reader, stateless bool) 
 	if err == nil {
 		err = failed
 	}
-	if err != nil {
-		return p.out.fail(err)
-	}
 	if len(done) > 0 {
 		p.after(ctx, done)
+	}
+	if err != nil {
+		return p.out.fail(err)
 	}
 	return p.out.finish()
 }
@@ -102,6 +106,9 @@ func (p *pushing) run(ctx context.Context, request io.Reader, stateless bool) (p
 	before, err := p.target.Refs.Snapshot(ctx)
 	if err != nil {
 		return process.Usage{}, err
+	}
+	if p.dir, err = os.Stat(p.target.Common); err != nil {
+		return process.Usage{}, errGone(err)
 	}
 	hooks, err := p.asking()
 	if err != nil {
@@ -223,6 +230,7 @@ func (p *pushing) arguments(hooks string) []string {
 	set("receive.fsckObjects", "true")
 	set("transfer.fsckObjects", "true")
 	set("receive.unpackLimit", "1")
+	set("transfer.unpackLimit", "1") // git before 2.43 takes this one's word
 	set("receive.autogc", "false")
 	set("receive.maxInputSize", strconv.FormatInt(p.maxSize(), 10))
 	set("receive.advertisePushOptions", strconv.FormatBool(p.offersOptions(p.policy)))
@@ -312,6 +320,9 @@ func (p *pushing) done(ctx context.Context, failed error) ([]Update, error) {
 	if p.before == nil {
 		return nil, nil
 	}
+	if dir, err := os.Stat(p.target.Common); err != nil || !os.SameFile(dir, p.dir) { // git has not noticed: it works in the directory that it has open
+		return nil, errGone(err)
+	}
 	asked := p.request.updates()
 	told, whole := p.out.results()
 	if failed == nil && whole {
@@ -342,6 +353,10 @@ func (p *pushing) done(ctx context.Context, failed error) ([]Update, error) {
 		}
 	}
 	return done, nil
+}
+
+func errGone(err error) error {
+	return fault.Wrap(fault.NotFound, "the repository was removed while it was pushed to", cmp.Or(err, fs.ErrNotExist))
 }
 
 // value is what a ref names; zero if there is none.
