@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -32,6 +33,9 @@ const (
 	// maxSaid bounds what the hooks of one push may tell the client, in bytes; more is dropped. maxSaidLine bounds a line of it.
 	maxSaid     = 64 << 10
 	maxSaidLine = 1 << 10
+
+	// hookLinger is how long the output of a hook that has ended is still read.
+	hookLinger = time.Second
 )
 
 // A decision is made while git waits in a hook, with the new objects in quarantine. The hook that git runs is a script of ours. It knows
@@ -215,12 +219,15 @@ func (p *pushing) decide(ctx context.Context, line string, in *bufio.Reader, sai
 		}
 		return err
 	case update:
-		args := strings.Split(rest, " ")
 		path, err := p.hook(update)
-		if err == nil && path != "" && len(args) == 3 {
-			err = p.runHook(ctx, hookRun{name: update, path: path, args: args}, said)
+		if err != nil || path == "" {
+			return err
 		}
-		return err
+		args := strings.Split(rest, " ")
+		if len(args) != 3 {
+			return fault.New(fault.Internal, "git asks whether to update %.80q, which is no ref with two values", rest)
+		}
+		return p.runHook(ctx, hookRun{name: update, path: path, args: args}, said)
 	}
 	return fault.New(fault.Internal, "the hook %.40q asks, which is not known", name)
 }
@@ -285,6 +292,10 @@ func (p *pushing) runHook(ctx context.Context, h hookRun, said *speech) error {
 		Caller: p.caller, Stdin: bytes.NewReader(h.input), Stderr: said.text,
 	})
 	if err == nil {
+		go func() { // what it left in another session may hold its output open for as long as it lives
+			<-child.Done()
+			child.Stdout().SetReadDeadline(time.Now().Add(hookLinger))
+		}()
 		buf := make([]byte, 4<<10)
 		for err == nil {
 			var n int
@@ -335,8 +346,16 @@ func quotePath(path string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(path) + `"`
 }
 
-// after runs the administrator's post-receive hook, when the refs are changed. Whether it succeeds changes nothing.
-func (p *pushing) after(ctx context.Context, done []Update) {
+// after runs the administrator's post-receive hook, when the refs are changed. Whether it succeeds changes nothing, nor does a client that goes
+// away, but for how long a hook may then run that has no limit.
+func (p *pushing) after(client context.Context, done []Update) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(client))
+	defer cancel()
+	defer context.AfterFunc(client, func() {
+		if p.options.HookTime == 0 {
+			time.AfterFunc(settleLimit, cancel)
+		}
+	})()
 	path, err := p.hook(postReceive)
 	if err != nil || path == "" {
 		return

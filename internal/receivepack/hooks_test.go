@@ -3,12 +3,17 @@ package receivepack
 import (
 	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
 // hooks makes a directory with hooks of the administrator's; the values are shell.
@@ -138,5 +143,64 @@ func TestScriptsWithoutServer(t *testing.T) {
 	w.Git("config", "core.hooksPath", filepath.Join(w.server.options.Scripts, scriptsEach))
 	if out, err := w.clone().Try("push", w.Dir, "main"); err == nil {
 		t.Errorf("a push was taken: %s", out)
+	}
+}
+
+// A hook may leave a process behind that keeps its output open: nobody waits for that.
+func TestHookLeavesAProcess(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("setsid"); err != nil {
+		t.Skip("SKIPPED: no setsid here")
+	}
+	file := filepath.Join(t.TempDir(), "pid")
+	w := newWorld(t, Options{Hooks: hooks(t, map[string]string{
+		"pre-receive": `setsid sh -c 'echo $$ >` + file + `; exec sleep 300' &
+while ! test -s ` + file + `; do sleep 0.01; done; echo fine`})})
+	out := w.mustPush(w.clone(), "main")
+	text, _ := os.ReadFile(file)
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil || pid <= 1 {
+		t.Fatalf("the hook says %q", text)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Errorf("the push has waited for what the hook left: %v", err)
+	}
+	if !strings.Contains(out, "remote: fine") {
+		t.Errorf("git says %s", out)
+	}
+	w.clean()
+}
+
+// What the refs are changed to the post-receive hook learns, though the client does not wait for it.
+func TestHookAfterAClientThatLeft(t *testing.T) {
+	t.Parallel()
+	log := filepath.Join(t.TempDir(), "log")
+	w := newWorld(t, Options{Hooks: hooks(t, map[string]string{"post-receive": "cat >" + log})})
+	ctx, leave := context.WithCancel(context.Background())
+	defer leave()
+	w.recorder = func(bool) { leave() }
+	w.server.options.Recorder = w
+	c := w.clone()
+	body := command2(t, c.ID("main"), "refs/heads/main", "report-status") + c.GitIn("main\n", "pack-objects", "--revs", "--stdout", "-q")
+	_, err := w.server.Serve(ctx, w.target(), protocol.Session{Stateless: true}, tester, strings.NewReader(body), &recorder{})
+	text, _ := os.ReadFile(log)
+	if !strings.Contains(string(text), c.ID("main").String()+" refs/heads/main") {
+		t.Errorf("the hook was told %q; %v", text, err)
+	}
+}
+
+// Who is told that a push was taken finds it in the repository that is there then.
+func TestRepositoryReplaced(t *testing.T) {
+	t.Parallel()
+	var w *world
+	w = newWorld(t, Options{Decider: decider(func(context.Context, *Push) error {
+		if err := os.Rename(w.Dir, filepath.Join(t.TempDir(), "old.git")); err != nil {
+			return err
+		}
+		gittest.InitAt(t, w.Dir)
+		return nil
+	})})
+	if out, err := w.push(w.clone(), "main"); err == nil || w.refs() != "" || w.changed() != "" {
+		t.Errorf("git says %s; the refs are %q, told of %q", out, w.refs(), w.changed())
 	}
 }
