@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -90,16 +91,18 @@ func newWebhooks(cfg Config, log *slog.Logger, reg prometheus.Registerer, versio
 	return webhook.New(o)
 }
 
+// settlePatience is how long a start waits for pushes to the server before it.
+const settlePatience = 10 * time.Second
+
 // startWebhooks settles what a crash left, and delivers. Before the first push.
 func startWebhooks(hooks *webhook.Hooks, node *storage.Node) error {
-	err := hooks.Recover(context.Background(), func(ctx context.Context, repo git.RepoPath, ref git.RefName) (git.ObjectID, error) {
-		exists, _, err := node.Exists(ctx, repo, string(ref))
-		if err != nil || !exists {
-			return git.ObjectID{}, err
-		}
-		found, err := node.Resolve(ctx, repo, string(ref))
-		return found.ID, err
-	})
+	var alive []string
+	if hooks.Tells() {
+		patience, cancel := context.WithTimeout(context.Background(), settlePatience)
+		defer cancel()
+		alive = node.Settle(patience)
+	}
+	err := hooks.Recover(context.Background(), alive, node.Current)
 	if err == nil {
 		hooks.Start()
 	}

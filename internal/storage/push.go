@@ -29,6 +29,25 @@ func (n *Node) ReceivePack(ctx context.Context, path git.RepoPath, session proto
 
 func errNoPushes() error { return fault.New(fault.Denied, "this server does not accept pushes") }
 
+// Settle is receivepack.Server's: pushes to a node before this one that may still change refs.
+func (n *Node) Settle(ctx context.Context) (alive []string) {
+	if n.pushes == nil {
+		return nil
+	}
+	return n.pushes.Settle(ctx)
+}
+
+// Current tells what a ref points at, whether fetches see it or not; the zero ID: it does not exist. Errors: those of opening the repository.
+func (n *Node) Current(ctx context.Context, path git.RepoPath, ref git.RefName) (git.ObjectID, error) {
+	h, snap, _, err := n.snapshot(ctx, path)
+	if err != nil {
+		return git.ObjectID{}, err
+	}
+	defer n.release(h)
+	found, _, err := snap.Unhidden().Lookup(ref)
+	return found.ID, err
+}
+
 // advertisePush begins a push.
 func (n *Node) advertisePush(ctx context.Context, h *handle, session protocol.Session, reply protocol.Reply) (protocol.Outcome, error) {
 	if n.pushes == nil {

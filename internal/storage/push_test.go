@@ -112,3 +112,21 @@ func TestPushesTurnedOff(t *testing.T) {
 		t.Errorf("without anybody who takes pushes: %v", err)
 	}
 }
+
+func TestCurrent(t *testing.T) {
+	t.Parallel()
+	r := newPushed(t)
+	repo := r.repo("app.git", "one")
+	repo.Git("config", "uploadpack.hideRefs", "refs/internal")
+	repo.Git("update-ref", "refs/internal/x", "main")
+	path, _ := git.ParseRepoPath("app")
+	for ref, want := range map[git.RefName]git.ObjectID{"refs/heads/main": repo.ID("main"), "refs/internal/x": repo.ID("main"), "refs/heads/gone": {}} {
+		if got, err := r.Current(context.Background(), path, ref); err != nil || got != want {
+			t.Errorf("%s is %s, %v", ref, got, err)
+		}
+	}
+	path, _ = git.ParseRepoPath("nowhere")
+	if _, err := r.Current(context.Background(), path, "refs/heads/main"); !fault.Is(err, fault.NotFound) {
+		t.Errorf("of no repository: %v", err)
+	}
+}

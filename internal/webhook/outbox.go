@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -57,27 +58,54 @@ func (h *Hooks) Begin(p *receivepack.Push) (receivepack.Record, error) {
 // End notes which updates came to be.
 func (r *record) End(done []receivepack.Update) error {
 	if len(done) > 0 {
-		if err := r.hooks.enqueue(r.push, done, time.Now(), r.queues); err != nil {
-			return err // the push stays begun: it is held against the refs after the next start
+		at := time.Now()
+		if left, err := r.hooks.enqueue(r.push, done, at, r.queues); err != nil {
+			r.hooks.again(r, done, at, left)
+			return err
 		}
 	}
 	return os.Remove(r.path)
 }
 
-// enqueue notes a delivery for each of the queues.
-func (h *Hooks) enqueue(p *receivepack.Push, done []receivepack.Update, at time.Time, queues []*queue) error {
+// again tries to note what could not be noted, as on a full disk, until it can. Until then the push stays begun: after an end of the server it is
+// held against the refs.
+func (h *Hooks) again(r *record, done []receivepack.Update, at time.Time, queues []*queue) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.ctx.Err() != nil {
+		return
+	}
+	h.running.Go(func() {
+		for failures := 1; ; failures++ {
+			select {
+			case <-h.ctx.Done():
+				return
+			case <-time.After(h.pause(failures)):
+			}
+			var err error
+			if queues, err = h.enqueue(r.push, done, at, queues); err == nil {
+				_ = os.Remove(r.path) // or it comes again after the next start
+				return
+			}
+			h.o.Log.Warn("a push cannot be noted for its webhooks; it will be tried again", "push", r.push.ID, "repository", r.push.Repo.String(), "error", err)
+		}
+	})
+}
+
+// enqueue notes a delivery for each of the queues. With an error it tells for which it could not.
+func (h *Hooks) enqueue(p *receivepack.Push, done []receivepack.Update, at time.Time, queues []*queue) (left []*queue, err error) {
 	body := encode("post-receive", at, p, done)
 	h.mu.Lock()
 	h.last = max(h.last+1, time.Now().UnixNano())
 	name := fmt.Sprintf("%020d-%s", h.last, p.ID)
 	h.mu.Unlock()
-	for _, q := range queues {
+	for i, q := range queues {
 		if err := write(filepath.Join(q.dir, name), body); err != nil {
-			return err
+			return queues[i:], err
 		}
 		q.add(delivery{name: name, size: int64(len(body))})
 	}
-	return nil
+	return nil, nil
 }
 
 // write makes a file that is whole and on disk, or is not there.
@@ -121,8 +149,8 @@ func syncDir(path string) error {
 type Current func(ctx context.Context, repo git.RepoPath, ref git.RefName) (git.ObjectID, error)
 
 // Recover delivers what came to be of the pushes that a crash cut off, as the refs tell. It is called before pushes are taken. What cannot be found
-// out now stays for the next start; the log says so.
-func (h *Hooks) Recover(ctx context.Context, current Current) error {
+// out now stays for the next start, as do pushes that are still alive, by their IDs; the log says so.
+func (h *Hooks) Recover(ctx context.Context, alive []string, current Current) error {
 	if len(h.queues) == 0 {
 		return nil
 	}
@@ -146,6 +174,10 @@ func (h *Hooks) Recover(ctx context.Context, current Current) error {
 		begun = append(begun, p)
 	}
 	for _, p := range begun {
+		if slices.Contains(alive, p.ID) {
+			h.o.Log.Warn("a push of the server before this one is not over; it stays in the outbox", "push", p.ID, "repository", p.Repo.String())
+			continue
+		}
 		if err := h.resume(ctx, p, begun, current); err != nil {
 			h.o.Log.Error("what became of a push cannot be found out now; it stays in the outbox", "push", p.ID, "repository", p.Repo.String(), "error", err)
 		}
@@ -214,7 +246,7 @@ func (h *Hooks) resume(ctx context.Context, p *interrupted, begun []*interrupted
 				queues = append(queues, q)
 			}
 		}
-		if err := h.enqueue(&p.Push, done, p.at, queues); err != nil {
+		if _, err := h.enqueue(&p.Push, done, p.at, queues); err != nil {
 			return err
 		}
 	}

@@ -180,7 +180,9 @@ func (h *Hooks) Start() {
 
 // Close ends deliveries that are under way; they come again after the next Start.
 func (h *Hooks) Close() error {
+	h.mu.Lock() // nothing is begun after this
 	h.stop()
+	h.mu.Unlock()
 	h.running.Wait()
 	for i := range h.o.Targets {
 		h.o.Targets[i].client.CloseIdleConnections()

@@ -289,7 +289,7 @@ func TestCrash(t *testing.T) {
 	dir := t.TempDir()
 	h, _ := open(t, dir, told("a", s.URL))
 	for _, p := range []*receivepack.Push{
-		push("Undone", "1", "a"), push("First", "1", "2"), push("Second", "2", "3"), push("Stale", "9", "b"),
+		push("Undone", "1", "a"), push("First", "1", "2"), push("Second", "2", "3"), push("Stale", "9", "b"), push("Alive", "3", "4"),
 	} {
 		if _, err := h.Begin(p); err != nil {
 			t.Fatal(err)
@@ -312,7 +312,7 @@ func TestCrash(t *testing.T) {
 		t.Fatal(err)
 	}
 	h, l := open(t, dir, told("a", s.URL))
-	err := h.Recover(t.Context(), func(_ context.Context, repo git.RepoPath, ref git.RefName) (git.ObjectID, error) {
+	err := h.Recover(t.Context(), []string{"Alive"}, func(_ context.Context, repo git.RepoPath, ref git.RefName) (git.ObjectID, error) {
 		switch {
 		case repo.String() == "gone":
 			return git.ObjectID{}, fault.New(fault.NotFound, "no repository")
@@ -330,7 +330,7 @@ func TestCrash(t *testing.T) {
 	}
 	h.Start()
 	s.wait(t, 3)
-	if !eventually(func() bool { return len(files(t, dir)) == 1 }) {
+	if !eventually(func() bool { return len(files(t, dir)) == 2 }) {
 		t.Errorf("left: %v", files(t, dir))
 	}
 	got := map[string]int{}
@@ -340,8 +340,39 @@ func TestCrash(t *testing.T) {
 	if len(got) != 3 || got["First"] != 1 || got["Second"] != 1 || got["Deleted"] != 1 {
 		t.Errorf("told of %v", got)
 	}
-	if left := files(t, dir); len(left) != 1 || left[0] != "pushes/Later" || !strings.Contains(l.String(), "stays in the outbox") {
+	if left := files(t, dir); strings.Join(left, " ") != "pushes/Alive pushes/Later" || !strings.Contains(l.String(), "stays in the outbox") {
 		t.Errorf("left: %v; the log: %s", left, l)
+	}
+}
+
+// What cannot be noted is noted later, though nothing is left of the push but what the server knows.
+func TestOutboxThatCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	a, b := newTarget(t, nil), newTarget(t, nil)
+	dir := t.TempDir()
+	h, _ := open(t, dir, told("a", a.URL), told("b", b.URL))
+	h.Start()
+	r, err := h.Begin(push("P1", "1", "2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	away := filepath.Join(t.TempDir(), "b")
+	if err := os.Rename(filepath.Join(dir, "b"), away); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.End(push("", "1", "2").Updates); err == nil {
+		t.Error("it was noted where there is no directory")
+	}
+	a.wait(t, 1)
+	if err := os.Rename(away, filepath.Join(dir, "b")); err != nil {
+		t.Fatal(err)
+	}
+	b.wait(t, 1)
+	if !eventually(func() bool { return len(files(t, dir)) == 0 }) {
+		t.Errorf("left: %v", files(t, dir))
+	}
+	if got := append(a.seen(), b.seen()...); strings.Join(got, " ") != "P1 P1" {
+		t.Errorf("told of %v", got)
 	}
 }
 
