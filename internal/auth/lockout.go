@@ -9,8 +9,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// lockout makes guessing slow. Wrong credentials are counted for each address (of IPv6 for each /64) and for each user name; after the first few
-// each one more locks for twice as long. What was right from an address before is not locked there: neither others that guess at the same name
+// lockout makes guessing slow. Wrong credentials are counted for each address (of IPv6 for each /64), and for each user name once for each address:
+// one address locks out nobody but itself, whichever names it guesses at. After the first few each one more locks for twice as long. What was right from an address before is not locked there: neither others that guess at the same name
 // nor those behind the same address, as one machine of a fleet that has a wrong password, lock it out. Tables are bounded; what was counted
 // longest ago goes first. Safe for concurrent use.
 type lockout struct {
@@ -22,7 +22,7 @@ type lockout struct {
 	oldest list.List
 }
 
-// guesser is who is counted: an address or a user name; or an address and a proof, the keyed hash of a credential that was right from there.
+// guesser is who is counted: an address or a user name; or an address that has guessed at a user name; or an address and a proof, the keyed hash of a credential that was right from there.
 type guesser struct{ address, user, proof string }
 
 type count struct {
@@ -146,6 +146,12 @@ func (l *lockout) wrong(address, user, proof string, err error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, who := range guessers(address, user) {
+		if pair := (guesser{address: network(address), user: who.user}); who.user != "" {
+			known := l.get(pair, false) != nil
+			if l.get(pair, true); known {
+				continue
+			}
+		}
 		c := l.get(who, true)
 		c.wrong++
 		if over := c.wrong - l.free; over >= 0 {

@@ -144,3 +144,23 @@ func TestWrongHeadersCount(t *testing.T) {
 		}
 	}
 }
+
+// TestLockoutOfNames: whoever guesses at a name, as one that all jobs of a build system share, locks it for nobody else.
+func TestLockoutOfNames(t *testing.T) {
+	t.Parallel()
+	w, _ := newHookWorld(t, Options{Guesses: 3}, HookOptions{TTL: time.Second}, decides)
+	for i := range 50 {
+		if _, err := w.from("192.0.2.1", basic("alice", fmt.Sprint(i))); !fault.Is(err, fault.Unauthenticated) {
+			t.Fatal(err)
+		}
+		if i > 10 {
+			if _, err := w.from("192.0.2.1", basic("alice", "right")); !fault.Is(err, fault.Exhausted) {
+				t.Fatalf("%d: who guesses is not held up: %v", i, err)
+			}
+		}
+		w.clock = w.clock.Add(longestLock)
+	}
+	if id, err := w.from("198.51.100.1", basic("alice", "right")); err != nil || id.Name != "alice" {
+		t.Errorf("%+v, %v", id, err)
+	}
+}

@@ -81,7 +81,7 @@ type AuthConfig struct {
 	// File with the hashes of the tokens that "packhorse token" makes and revokes; a server follows it. Empty means STATE/tokens.
 	Tokens string `toml:"tokens"`
 
-	// How many wrong credentials from one address, or for one user name, are answered at once. After them each one more is answered later, with
+	// How many wrong credentials from one address, or from as many addresses for one user name, are answered at once. After them each one more is answered later, with
 	// 429 and Retry-After, up to a minute. Right tokens are never held up. 0: no limit.
 	Guesses int `toml:"guesses"`
 
