@@ -379,3 +379,23 @@ func TestKeysAreCallersToo(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestLastTokenRevoked: what needed a token is not for everybody once the last one is gone.
+func TestLastTokenRevoked(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Options{OpenUntilKnown: true})
+	may := func() string { return says(w.May(context.Background(), Identity{}, repoPath(t, "a"), Read)) }
+	if got := may(); got != "ok" {
+		t.Errorf("before there is a token: %s", got)
+	}
+	w.token("ci", Read)
+	if got := may(); got != "unauthenticated" {
+		t.Errorf("with a token: %s", got)
+	}
+	if _, err := w.file.Revoke("ci"); err != nil {
+		t.Fatal(err)
+	}
+	if got := may(); got != "unauthenticated" || !w.Configured() {
+		t.Errorf("once it is revoked: %s", got)
+	}
+}

@@ -29,6 +29,7 @@ type tokens struct {
 	byHash map[[sha256.Size]byte]*token
 	seen   fs.FileInfo // of the file when it was read; nil: there was none, or it could not be read
 	fresh  bool        // it was changed so shortly before it was read that the next change may look the same
+	made   bool        // there was a token once
 	err    error       // of the last attempt to read it
 	tried  time.Time   // when that was
 
@@ -89,12 +90,12 @@ func wrongToken() error {
 	return fault.New(fault.Unauthenticated, "wrong token, or one that was revoked")
 }
 
-// some tells whether there are tokens, whether they expired or not; yes if nobody knows.
+// some tells whether there are tokens or were any: that the last one was revoked opens nothing. Yes if nobody knows.
 func (t *tokens) some() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.follow()
-	return len(t.byHash) > 0 || t.err != nil
+	return t.made || len(t.byHash) > 0 || t.err != nil
 }
 
 // follow reads the file again if it changed. t.mu is held.
@@ -117,7 +118,7 @@ func (t *tokens) follow() {
 	if err != nil && (t.err == nil || t.err.Error() != err.Error()) {
 		t.log.Error("cannot read the tokens: callers with a token are refused until it works", "error", err)
 	}
-	t.byHash, t.seen, t.err, t.tried = next, seen, err, time.Now()
+	t.byHash, t.made, t.seen, t.err, t.tried = next, table.Last > 0, seen, err, time.Now()
 	t.fresh = seen != nil && time.Since(seen.ModTime()) < settles
 }
 
