@@ -130,6 +130,9 @@ func parseAddressPattern(list string) (addressPattern, error) {
 		if err == nil {
 			m.network = netip.PrefixFrom(address.Unmap(), address.Unmap().BitLen())
 		} else if m.network, err = netip.ParsePrefix(word); err == nil {
+			if a := m.network.Addr(); a.Is4In6() && m.network.Bits() >= 96 {
+				m.network = netip.PrefixFrom(a.Unmap(), m.network.Bits()-96) // as the addresses that come
+			}
 			m.network = m.network.Masked()
 		} else {
 			for _, c := range word {

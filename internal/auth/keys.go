@@ -30,7 +30,8 @@ type KeyOptions struct {
 
 // Keys says whose an SSH key or certificate is. Its files are looked at again when it is asked, once a second at the most. Safe for concurrent use.
 //
-// A file of authorized keys that cannot be read any more leaves what it said before; without the file of revoked ones no key is good.
+// A file of authorized keys that cannot be read any more leaves what it said before; what is revoked meanwhile is revoked. Without the file of
+// revoked keys no key is good.
 type Keys struct {
 	o KeyOptions
 
@@ -180,9 +181,8 @@ func (k *Keys) current(now time.Time) *keyring {
 		}
 		ring = k.ring
 		if k.o.Revoked != "" {
-			if _, failed := readRevoked(k.o.Revoked); failed != nil {
-				ring = &keyring{users: k.ring.users, authorities: k.ring.authorities} // nobody comes in
-			}
+			revoked, _ := readRevoked(k.o.Revoked) // nil if that is what is wrong: nobody comes in
+			ring = &keyring{users: k.ring.users, authorities: k.ring.authorities, revoked: revoked}
 		}
 		k.ring, k.state = ring, ""
 		return ring

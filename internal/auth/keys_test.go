@@ -236,3 +236,35 @@ func FuzzAuthorizedKeys(f *testing.F) {
 		a.from.match(someAddress)
 	})
 }
+
+// TestRevokedWhileOthersAreBroken: what is wrong with one file keeps no key from being revoked.
+func TestRevokedWhileOthersAreBroken(t *testing.T) {
+	t.Parallel()
+	w := newKeyWorld(t)
+	alice, bob := newSSHKey(t), newSSHKey(t)
+	w.write("keys/alice", line(alice))
+	w.write("keys/bob", line(bob))
+	w.load()
+	w.write("ca", "garbage")
+	w.is("git", alice.PublicKey(), someAddress, "alice", "")
+	w.write("revoked", ssh.FingerprintSHA256(alice.PublicKey()))
+	w.is("git", alice.PublicKey(), someAddress, "", "revoked")
+	w.is("git", bob.PublicKey(), someAddress, "bob", "")
+	w.write("revoked", "garbage")
+	w.is("git", bob.PublicKey(), someAddress, "", "cannot be read")
+	w.write("revoked", "")
+	w.is("git", alice.PublicKey(), someAddress, "alice", "")
+}
+
+func TestMappedNetworks(t *testing.T) {
+	t.Parallel()
+	p, err := parseAddressPattern("192.0.2.0/24,!::ffff:192.0.2.128/121")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for address, want := range map[string]bool{"192.0.2.1": true, "192.0.2.200": false, "::ffff:192.0.2.200": false} {
+		if p.match(netip.MustParseAddr(address)) != want {
+			t.Errorf("%s: %v", address, !want)
+		}
+	}
+}
