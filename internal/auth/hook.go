@@ -14,8 +14,11 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
+	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/sync/singleflight"
 
@@ -160,7 +163,11 @@ func (h *Hook) askWho(ctx context.Context, q question, still func() error) (Iden
 
 // may asks whether an identity may do this. Errors: Unavailable, Exhausted.
 func (h *Hook) may(ctx context.Context, id Identity, repo git.RepoPath, op Operation) (bool, error) {
-	q := question{Question: authorize, Repository: repo.String(), Operation: op.String(), Client: id.Address}
+	name := strings.Join(pathOf(repo), "/") // one for all of its spellings: who looks for a name in a list finds it
+	if !utf8.ValidString(name) {            // in JSON several such names are one
+		return false, nil
+	}
+	q := question{Question: authorize, Repository: name, Operation: op.String(), Client: id.Address}
 	if !id.Anonymous() {
 		q.Identity = &known{id.Name, id.By}
 	}
@@ -385,6 +392,9 @@ func (h *Hook) post(q question) (*answer, error) {
 	response, err := h.client.Do(r)
 	if err != nil {
 		h.o.Metrics.answered(time.Since(start))
+		if about, ok := errors.AsType[*url.Error](err); ok {
+			err = about.Err // without the URL, which may hold a secret
+		}
 		return nil, err
 	}
 	defer response.Body.Close()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -406,5 +407,35 @@ func TestLockoutOfGuessesAtOnce(t *testing.T) {
 	all.Wait()
 	if n := app.questions(); n != 0 {
 		t.Errorf("the hook was asked %d times", n)
+	}
+}
+
+// TestHookIsAskedByOneName: however a repository is spelled, the hook is asked about one, and about none whose name JSON cannot tell from others.
+func TestHookIsAskedByOneName(t *testing.T) {
+	t.Parallel()
+	w, app := newHookWorld(t, Options{}, HookOptions{}, decides)
+	alice := Identity{Name: "alice", By: ByHook}
+	for _, name := range []string{"team/app", "team/app.git", "team/app/.git", "team/app.git.git", "team/app.git/.git"} {
+		if err := w.May(context.Background(), alice, repoPath(t, name), Write); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := w.May(context.Background(), alice, repoPath(t, "team/\xff"), Read); !fault.Is(err, fault.NotFound) {
+		t.Error(err)
+	}
+	if app.questions() != 1 || app.asked[0].Repository != "team/app" {
+		t.Errorf("asked %+v", app.asked)
+	}
+}
+
+// TestHookURLIsNotShown: it may hold a secret.
+func TestHookURLIsNotShown(t *testing.T) {
+	t.Parallel()
+	nobody := httptest.NewServer(nil)
+	nobody.Close()
+	var log strings.Builder
+	h := NewHook(HookOptions{URL: nobody.URL + "/?key=hush", Timeout: time.Minute, Metrics: NewMetrics(), Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if _, err := h.ask(context.Background(), question{}, nil); err == nil || strings.Contains(err.Error()+log.String(), "hush") || log.Len() == 0 {
+		t.Errorf("%v\n%s", err, &log)
 	}
 }
