@@ -119,7 +119,7 @@ func (b *body) raw() io.Reader {
 // false if bytes were read that are not held.
 func (b *body) rewind() bool {
 	if len(b.ahead) == 0 {
-		return b.ended // there is none
+		return b.ended || b.rest != nil && !b.rest.used && !b.rest.interrupted.Load() // there is none, or it was not begun
 	}
 	if b.rest != nil && b.rest.used {
 		return false

@@ -173,3 +173,23 @@ func TestPushesGoToOneNode(t *testing.T) {
 		}
 	}
 }
+
+// A push of which nothing was read yet goes on over another connection to its node.
+func TestPushOverAStaleRoad(t *testing.T) {
+	t.Parallel()
+	first := counting()
+	count := first.serve
+	var asked atomic.Int32
+	first.serve = func(ctx context.Context, request io.Reader, reply protocol.Reply) (protocol.Outcome, error) {
+		if asked.Add(1)%2 == 1 {
+			return protocol.Outcome{}, &protocol.StaleRoad{Err: fault.New(fault.Unavailable, "it was dead")}
+		}
+		return count(ctx, request, reply)
+	}
+	s := serve(t, first, options{auth: writers{}})
+	for range 3 {
+		if status, body := s.pushTo("/repo/git-receive-pack", strings.NewReader("0000")); status != 200 || body != "4" {
+			t.Errorf("got %d %q", status, body)
+		}
+	}
+}
