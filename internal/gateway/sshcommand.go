@@ -3,6 +3,7 @@ package gateway
 import (
 	"strings"
 
+	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
@@ -54,6 +55,9 @@ func parseSSHCommand(s string) (c sshCommand, err error) {
 	}
 	if strings.HasPrefix(path, "-") {
 		return c, fault.New(fault.Invalid, "%s takes no options", c.service)
+	}
+	if auth.HoldsToken(path) { // it would be in the logs of nodes, too
+		return c, fault.New(fault.NotFound, "no such repository: there is a token in its path; revoke it")
 	}
 	if c.repo, err = git.ParseRepoPath(path); err != nil {
 		return c, fault.Wrap(fault.NotFound, "no such repository: "+err.Error(), err)

@@ -1,9 +1,13 @@
 package gateway
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
@@ -37,6 +41,18 @@ func TestParseSSHCommand(t *testing.T) {
 		if c, err := parseSSHCommand(in); err == nil {
 			t.Errorf("%.80q is taken for %s", in, c)
 		}
+	}
+}
+
+func TestSSHCommandWithAToken(t *testing.T) {
+	t.Parallel()
+	token, _, err := auth.NewTokenFile(filepath.Join(t.TempDir(), "tokens")).Create(auth.TokenRequest{Name: "ci"}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := parseSSHCommand("git-upload-pack '" + token + "/app'")
+	if !fault.Is(err, fault.NotFound) || strings.Contains(err.Error()+c.String(), token) {
+		t.Errorf("%v, %v", c, err)
 	}
 }
 
