@@ -31,6 +31,7 @@ const (
 	maxWait     = 10 * time.Minute
 	maxWaiters  = 1000 // requests that wait
 	callerWaits = 250  // of one caller
+	nobodyWaits = 500  // of all anonymous callers
 )
 
 // waiters bounds the requests that wait, which are in no lane: they cost nothing but their connection.
@@ -38,9 +39,9 @@ type waiters struct {
 	ending context.Context // ends with the gateway
 	end    context.CancelFunc
 
-	mu  sync.Mutex
-	all int
-	of  map[balance.Caller]int
+	mu             sync.Mutex
+	all, strangers int // strangers: those of all that are anonymous
+	of             map[balance.Caller]int
 }
 
 func newWaiters() *waiters {
@@ -52,15 +53,21 @@ func newWaiters() *waiters {
 func (w *waiters) enter(caller balance.Caller) (leave func(), err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.all == maxWaiters || w.of[caller] == callerWaits {
+	anonymous := 0
+	if caller.Anonymous() {
+		anonymous = 1
+	}
+	if w.all == maxWaiters || w.strangers+anonymous > nobodyWaits || caller != "" && w.of[caller] == callerWaits {
 		return nil, fault.Retry(fault.Exhausted, 5*time.Second, "too many requests wait already; try again")
 	}
 	w.all++
+	w.strangers += anonymous
 	w.of[caller]++
 	return func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.all--
+		w.strangers -= anonymous
 		if w.of[caller]--; w.of[caller] == 0 {
 			delete(w.of, caller)
 		}

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"fmt"
 	"net/url"
 	"testing"
 	"time"
@@ -39,6 +40,34 @@ func TestWaitersAreBounded(t *testing.T) {
 	}
 	if w.all != 0 || len(w.of) != 0 {
 		t.Errorf("%d wait, of %v", w.all, w.of)
+	}
+}
+
+// TestWaitersWhoAreAnonymous leaves room for those who are known.
+func TestWaitersWhoAreAnonymous(t *testing.T) {
+	t.Parallel()
+	w := newWaiters()
+	var leaves []func()
+	for i := range nobodyWaits {
+		leave, err := w.enter(balance.Caller(fmt.Sprintf("192.0.%d.0/24", i)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		leaves = append(leaves, leave)
+	}
+	if _, err := w.enter("2001:db8::/64"); !fault.Is(err, fault.Exhausted) {
+		t.Error(err)
+	}
+	leave, err := w.enter("alice")
+	if err != nil {
+		t.Fatal(err)
+	}
+	leave()
+	for _, leave := range leaves {
+		leave()
+	}
+	if w.all != 0 || w.strangers != 0 || len(w.of) != 0 {
+		t.Errorf("%d wait, %d of them anonymous, of %v", w.all, w.strangers, w.of)
 	}
 }
 
