@@ -511,7 +511,7 @@ func TestGuard(t *testing.T) {
 		"10.1.2.3": false, "172.16.0.1": false, "192.168.1.1": false, "100.64.0.1": false, "169.254.169.254": false, "0.0.0.0": false, "224.0.0.1": false,
 		"255.255.255.255": false, "198.18.0.1": false, "192.0.2.1": false, "fd00::1": false, "fe80::1": false, "fe80::1%eth0": false, "::": false, "::1": false,
 		"::ffff:10.0.0.1": false, "::ffff:169.254.169.254": false, "64:ff9b::a00:1": false, "2002:a00:1::": false, "::10.0.0.1": false, "ff02::1": false,
-		"2001:0:1::1": false, "2001:db8::1": false, "fec0::1": false,
+		"2001:0:1::1": false, "2001:db8::1": false, "fec0::1": false, "::ffff:0:7f00:1": false, "3fff::1": false, "5f00::1": false,
 	} {
 		if got := isPublic(netip.MustParseAddr(address)); got != public {
 			t.Errorf("%s: public is %v", address, got)
