@@ -54,6 +54,7 @@ type SSH struct {
 	config ssh.ServerConfig
 	keys   []ssh.MultiAlgorithmSigner
 	gate   *sshGate
+	unread atomic.Int64 // bytes, see backlog
 
 	mu       sync.Mutex
 	ending   bool
@@ -145,7 +146,7 @@ func temporary(err error) bool {
 
 // accept lets a connection in, or refuses it without a goroutine for it.
 func (s *SSH) accept(conn net.Conn) {
-	c := &sshClient{SSH: s, wire: &sshWire{Conn: conn}, address: addressOf(conn)}
+	c := &sshClient{SSH: s, wire: &sshWire{Conn: conn, backlog: backlog{all: &s.unread}}, address: addressOf(conn)}
 	c.source = sourceOf(c.address)
 	if why := s.gate.enter(c.source); why != "" {
 		s.Watch.connections.WithLabelValues(why).Inc()
@@ -233,6 +234,7 @@ type provedKey struct{}
 func (c *sshClient) end() {
 	c.cancel()
 	c.wire.Close()
+	c.wire.backlog.close()
 	c.gate.leave(c.source, c.in)
 }
 
@@ -412,6 +414,7 @@ func (c *sshClient) open(one ssh.NewChannel) {
 	full := c.sessions >= c.Sessions
 	if !full {
 		c.sessions++
+		c.wire.sessions.Add(1)
 		c.idle.Stop()
 	}
 	c.mu.Unlock()
@@ -435,6 +438,8 @@ func (c *sshClient) open(one ssh.NewChannel) {
 // leave ends a session.
 func (c *sshClient) leave() {
 	ending := c.isEnding()
+	c.wire.sessions.Add(-1)
+	c.wire.backlog.ended()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.sessions--; c.sessions > 0 {

@@ -365,6 +365,30 @@ func TestSSHRefusesWhatIsNoFetch(t *testing.T) {
 	}
 }
 
+// Who sends what nobody reads, in many small packets, is cut off.
+func TestSSHUnreadBytes(t *testing.T) {
+	t.Parallel()
+	s := serveSSH(t, nil, brackets(""))
+	session, err := s.mustDial(nil).NewSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := session.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := session.Setenv("GIT_PROTOCOL", "version=2"); err != nil { // the session is there, and has no command
+		t.Fatal(err)
+	}
+	sent := 0
+	for ; err == nil && sent < 1<<20; sent++ {
+		_, err = in.Write([]byte{0})
+	}
+	if err == nil {
+		t.Errorf("%d packets were taken", sent)
+	}
+}
+
 func TestSSHBadBanners(t *testing.T) {
 	t.Parallel()
 	s := serveSSH(t, nil, brackets(""))

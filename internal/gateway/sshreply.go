@@ -75,6 +75,7 @@ func (r *sshReply) write(p []byte) (int, error) {
 	s.writing.Reset(s.WriteStall)
 	n, err := s.channel.Write(p)
 	s.writing.Stop()
+	s.wire.backlog.sent(n)
 	if err != nil {
 		err = &protocol.BrokenReply{Err: err}
 	}

@@ -163,6 +163,13 @@ func (s *sshSession) limit(t time.Time) error {
 	return nil
 }
 
+// Read reads what the client sends.
+func (s *sshSession) Read(p []byte) (int, error) {
+	n, err := s.channel.Read(p)
+	s.wire.backlog.read(n)
+	return n, err
+}
+
 // identify tells who it is now: a key may have been taken from its user since the login.
 func (s *sshSession) identify() (auth.Identity, error) {
 	if s.who.key == nil {
@@ -181,7 +188,7 @@ var inputs = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 16<<10)
 // serveGit runs a session of git's, and gives its exit status.
 func (s *sshSession) serveGit() int {
 	s.input = inputs.Get().(*bufio.Reader)
-	s.input.Reset(s.channel)
+	s.input.Reset(s)
 	defer func() {
 		s.input.Reset(nil)
 		inputs.Put(s.input)

@@ -3,6 +3,7 @@ package gateway
 import (
 	"bufio"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,7 +26,7 @@ func TestSSHSilenceDuringAnswers(t *testing.T) {
 			ReadStall: time.Hour, MaxBody: 1 << 20,
 		}
 		s := &sshSession{
-			sshClient: &sshClient{SSH: &SSH{SSHOptions: SSHOptions{Options: o, WriteStall: time.Hour}}}, channel: takes{},
+			sshClient: &sshClient{wire: &sshWire{backlog: backlog{all: new(atomic.Int64)}}, SSH: &SSH{SSHOptions: SSHOptions{Options: o, WriteStall: time.Hour}}}, channel: takes{},
 			input: bufio.NewReader(strings.NewReader("done")), reading: time.AfterFunc(time.Hour, func() {}), writing: time.AfterFunc(time.Hour, func() {}),
 		}
 		defer s.writing.Stop()
@@ -63,5 +64,42 @@ func TestSSHSilenceDuringAnswers(t *testing.T) {
 			}
 		}
 		seat.Leave()
+	}
+}
+
+// TestBacklog: what is read makes room for more, and what all have together leaves each its least.
+func TestBacklog(t *testing.T) {
+	t.Parallel()
+	var all atomic.Int64
+	b, other := backlog{all: &all}, backlog{all: &all}
+	for range 1000 { // a push in small packets
+		if err := b.came(1<<20, 1); err != nil {
+			t.Fatal(err)
+		}
+		b.read(1 << 18)
+	}
+	for range 3 { // what nobody reads
+		if err := b.came(2<<20, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.came(2<<20+1, 1); err == nil {
+		t.Error("what nobody reads has no bound")
+	}
+	b.ended()
+	if err := b.came(1, 1); err != nil {
+		t.Error(err)
+	}
+	all.Add(allBacklog)
+	if err := b.came(1, 1); err == nil {
+		t.Error("all together have no bound")
+	}
+	if err := other.came(leastBacklog, 1); err != nil {
+		t.Error("one who has little: ", err)
+	}
+	b.close()
+	other.close()
+	if err := b.came(1<<30, 1); err != nil || all.Load() != allBacklog {
+		t.Errorf("%v, %d are left", err, all.Load()-allBacklog)
 	}
 }

@@ -26,6 +26,9 @@ type sshWire struct {
 	greeted bool   // the banner was read
 	bad     bool   // it was none
 	bytes   atomic.Int64
+
+	backlog  backlog
+	sessions atomic.Int64
 }
 
 func (w *sshWire) Read(p []byte) (int, error) {
@@ -41,6 +44,9 @@ func (w *sshWire) Read(p []byte) (int, error) {
 	}
 	n, err := w.Conn.Read(p)
 	w.bytes.Add(int64(n))
+	if err == nil {
+		err = w.backlog.came(n, w.sessions.Load())
+	}
 	return n, err
 }
 
