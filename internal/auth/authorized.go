@@ -74,10 +74,16 @@ func (a *authorized) option(text string) error {
 	case name == "principals" && given:
 		a.principals = strings.Split(value, ",")
 	case name == "from" && given:
+		if a.restricted {
+			return fault.New(fault.Invalid, "from= stands twice; name all addresses in one")
+		}
 		a.restricted = true
 		a.from, err = parseAddressPattern(value)
 	case name == "expiry-time" && given:
-		a.expires, err = parseExpiry(value)
+		var at time.Time
+		if at, err = parseExpiry(value); a.expires.IsZero() || at.Before(a.expires) { // of several the first to come, as in sshd(8)
+			a.expires = at
+		}
 	case name == "command":
 		err = fault.New(fault.Invalid, "command= is for servers that run commands; this one runs none, and lets nobody in by the line: remove the option to let the key in")
 	case noEffect[name]:

@@ -268,3 +268,18 @@ func TestMappedNetworks(t *testing.T) {
 		}
 	}
 }
+
+// TestOptionsTwice: what stands twice lets in nobody whom one of both keeps out.
+func TestOptionsTwice(t *testing.T) {
+	t.Parallel()
+	key := line(newSSHKey(t))
+	if a, err := parseAuthorized(`from="10.0.0.1",from="*" `+key, "alice"); err == nil {
+		t.Errorf("taken for %+v", a)
+	}
+	for _, options := range []string{`expiry-time="20200101Z",expiry-time="20990101Z" `, `expiry-time="20990101Z",expiry-time="20200101Z" `} {
+		a, err := parseAuthorized(options+key, "alice")
+		if err != nil || a.expires.Year() != 2020 {
+			t.Errorf("%s%v, %v", options, a, err)
+		}
+	}
+}
