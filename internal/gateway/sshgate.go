@@ -20,6 +20,9 @@ type SSHLimits struct {
 // rateBurst is how many seconds' worth of connections may come at once.
 const rateBurst = 10
 
+// manySources is how many addresses are remembered before those of which nothing is to be known are forgotten each second, and not each minute.
+const manySources = 1 << 14
+
 // sshGate counts connections, and refuses them while that is cheap. Safe for concurrent use.
 type sshGate struct {
 	limits SSHLimits
@@ -79,7 +82,7 @@ func (g *sshGate) enter(source netip.Prefix) (refused string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := g.now()
-	if now.Sub(g.swept) > time.Minute {
+	if pause := now.Sub(g.swept); pause > time.Minute || len(g.sources) > manySources && pause > time.Second {
 		g.sweep(now)
 	}
 	s := g.sources[source]

@@ -104,3 +104,23 @@ func TestHostKeys(t *testing.T) {
 		t.Errorf("another key: %v, %v", again, err)
 	}
 }
+
+// TestSSHGateForgets: who comes from ever new addresses takes no more memory than ten seconds of them.
+func TestSSHGateForgets(t *testing.T) {
+	t.Parallel()
+	g, now := newSSHGate(SSHLimits{Connections: 10, AddressConnections: 10, Logins: 10, AddressLogins: 10}), time.Unix(1000, 0)
+	g.now = func() time.Time { return now }
+	most := 0
+	for i := range 20 * manySources {
+		source := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 32)
+		if why := g.enter(source); why != "" {
+			t.Fatal(why)
+		}
+		g.leave(source, false)
+		now = now.Add(10 * time.Second / manySources)
+		most = max(most, len(g.sources))
+	}
+	if most > 3*manySources {
+		t.Errorf("%d addresses were remembered", most)
+	}
+}
