@@ -275,9 +275,9 @@ func same(path string, was fs.FileInfo) bool {
 	return err == nil && os.SameFile(is, was) && is.ModTime().Equal(was.ModTime()) && is.Size() == was.Size()
 }
 
-// keeps lists the files that keep a pack of the push from being packed anew.
-func (e *entry) keeps() []string {
-	var list []string
+// keeps lists the files that keep a pack of the push from being packed anew. There may be more as long as a process lives that one names: it may be
+// another's, or be dead and not buried yet.
+func (e *entry) keeps() (list []string, more bool) {
 	files, _ := filepath.Glob(filepath.Join(escapeGlob(e.note.Common), "objects/pack/pack-*.keep"))
 	for _, path := range files {
 		info, err := os.Lstat(path)
@@ -291,9 +291,11 @@ func (e *entry) keeps() []string {
 		}
 		if errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
 			list = append(list, path)
+		} else {
+			more = true
 		}
 	}
-	return list
+	return list, more
 }
 
 // quarantines lists the directories of new objects that the push may have left: nothing in them was changed after its end, nor for

@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -326,6 +327,42 @@ func TestJournalOfAnEarlierServer(t *testing.T) {
 		t.Errorf("there are still %q", found)
 	}
 	eventually(t, "the quarantine is still there", func() bool { return len(there([]string{keep, quarantine})) == 0 })
+	next.clean()
+}
+
+// A file that keeps a pack goes once the process that it names does, which may be buried late.
+func TestKeptPackOfTheLiving(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Options{})
+	living := exec.Command("sleep", "300")
+	if err := living.Start(); err != nil {
+		t.Fatal(err)
+	}
+	end := sync.OnceFunc(func() { _ = living.Process.Kill(); _ = living.Wait() })
+	defer end()
+	snapshot, err := w.open().Refs.Snapshot(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := newNote(w.Dir, w.Dir, nil, snapshot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	journal := t.TempDir()
+	e, err := n.write(journal, "earlier")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.file.Close()
+	keep := filepath.Join(w.Dir, "objects/pack/pack-1.keep")
+	if err := os.WriteFile(keep, fmt.Appendf(nil, "receive-pack %d on here\n", living.Process.Pid), 0o400); err != nil {
+		t.Fatal(err)
+	}
+	next := worldAt(t, Options{Journal: journal}, w.Repo)
+	if alive := next.server.Settle(context.Background()); len(alive) > 0 || len(there([]string{keep})) == 0 {
+		t.Errorf("%q are said to live; there are %q", alive, there([]string{keep}))
+	}
+	end()
 	next.clean()
 }
 

@@ -273,7 +273,8 @@ func (w *sweeper) release(common string) {
 func (w *sweeper) remove(e *entry) bool {
 	w.removing.Lock()
 	defer w.removing.Unlock()
-	for _, path := range e.keeps() {
+	keeps, alive := e.keeps()
+	for _, path := range keeps {
 		w.removed("a file that keeps a pack", path, os.Remove(path))
 	}
 	if w.others(e) {
@@ -283,7 +284,7 @@ func (w *sweeper) remove(e *entry) bool {
 	for _, dir := range old {
 		w.removed("a quarantine", dir, os.RemoveAll(dir))
 	}
-	return !more
+	return !more && !alive
 }
 
 // gone tells whether nobody lives who took part in a push. One after the other: to look is to take the lock for a moment.
