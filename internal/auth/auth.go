@@ -68,9 +68,10 @@ const usedEvery = time.Minute
 func (a *Auth) writeUsed(ctx context.Context) {
 	tick := time.NewTicker(usedEvery)
 	defer tick.Stop()
-	for ctx.Err() == nil {
+	for ended := false; !ended; {
 		select {
 		case <-ctx.Done():
+			ended = true
 		case <-tick.C:
 		}
 		if err := a.tokens.writeUsed(); err != nil {

@@ -193,7 +193,7 @@ func (s *Server) HTTPServer() *http.Server {
 	h := &http.Server{
 		Handler:           s,
 		ReadHeaderTimeout: 10 * time.Second,
-		IdleTimeout:       10 * time.Minute,
+		IdleTimeout:       idleLimit,
 		MaxHeaderBytes:    32 << 10,
 		ErrorLog:          slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 		Protocols:         new(http.Protocols),
@@ -223,6 +223,10 @@ const (
 	pingAfter   = 5 * time.Second
 	pingTimeout = 5 * time.Second
 )
+
+// idleLimit is how long a connection may stay open without a call. One of HTTP/1.1 has no signs of life: this is when a caller that was cut off
+// is forgotten.
+const idleLimit = 30 * time.Second
 
 // How much of what callers send waits here to be read, in bytes. A connection's share is 256 streams': calls that are slow to read do not
 // stop the others.

@@ -39,7 +39,7 @@ type Client struct {
 const (
 	maxHeader = 64 << 10         // bytes of an answer's header
 	maxIdle   = 256              // connections that are kept
-	idleLimit = 30 * time.Second // for how long
+	idleLimit = 15 * time.Second // for how long
 	maxStale  = 3                // connections that turned out to be closed, before a new one is made
 )
 

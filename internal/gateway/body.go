@@ -244,8 +244,8 @@ type unpacked struct {
 	left, limit int64 // left is negative once there was too much
 	free        int64 // bytes that are not counted
 	take        func(n int64) error
-	full        error // of take
-	failed      bool  // there was an error
+	full        error       // of take
+	failed      atomic.Bool // there was an error
 }
 
 func (u *unpacked) Read(p []byte) (int, error) {
@@ -257,14 +257,16 @@ func (u *unpacked) Read(p []byte) (int, error) {
 		n, err = u.r.Read(p[:min(int64(len(p)), u.left+1)])
 		u.left -= int64(n)
 	}
-	u.failed = u.failed || err != nil && err != io.EOF
+	if err != nil && err != io.EOF {
+		u.failed.Store(true)
+	}
 	if u.left < 0 {
-		u.failed = true
+		u.failed.Store(true)
 		return max(0, n-1), fault.New(fault.Invalid, "the request's body is longer than %d bytes", u.limit)
 	}
 	if u.free -= int64(n); u.free < 0 {
 		if u.full = u.take(-u.free); u.full != nil {
-			u.failed = true
+			u.failed.Store(true)
 			return 0, u.full
 		}
 		u.free = 0

@@ -103,7 +103,7 @@ func (r *reply) again() bool {
 }
 
 // hindered tells whether the lane or the request's body is to blame for a failure.
-func (r *reply) hindered() bool { return r.refused != nil || r.body.unpacked.failed }
+func (r *reply) hindered() bool { return r.refused != nil || r.body.unpacked.failed.Load() }
 
 // commit ends an answer: it sends the header of an empty one, and checks that all that was announced was sent.
 func (r *reply) commit() error {

@@ -137,7 +137,7 @@ func (r *sshReply) again() bool {
 
 // hindered tells whether the lane or the client's request is to blame for a failure.
 func (r *sshReply) hindered() bool {
-	return r.refused != nil || r.body.unpacked.failed
+	return r.refused != nil || r.body.unpacked.failed.Load()
 }
 
 // commit ends an answer, and checks that all that was announced was sent.

@@ -32,6 +32,7 @@ type sshSession struct {
 	environment string // GIT_PROTOCOL, as the client sent it
 	command     sshCommand
 	input       *bufio.Reader
+	streamed    bool // a node may still wait for more of what the client says, though its answer has ended
 
 	// What end the session when the client lets it wait.
 	reading, writing *time.Timer
@@ -190,8 +191,10 @@ func (s *sshSession) serveGit() int {
 	s.input = inputs.Get().(*bufio.Reader)
 	s.input.Reset(s)
 	defer func() {
-		s.input.Reset(nil)
-		inputs.Put(s.input)
+		if !s.streamed {
+			s.input.Reset(nil)
+			inputs.Put(s.input)
+		}
 	}()
 	session := protocol.Session{Service: s.service(), Version: protocol.ParseVersion(s.environment)}
 	if session.Service == protocol.ReceivePack {
@@ -258,7 +261,11 @@ func (s *sshSession) requests(session protocol.Session) int {
 
 // conversation answers a session of version 0 or 1, in which both sides talk in turn.
 func (s *sshSession) conversation(session protocol.Session) int {
-	if s.more() && !s.request(session, nil) {
+	if !s.more() {
+		return 0
+	}
+	s.streamed = true
+	if !s.request(session, nil) {
 		return 1
 	}
 	return 0
@@ -282,7 +289,9 @@ func (s *sshSession) request(session protocol.Session, own io.Reader) bool {
 		c.fail(err)
 		return false
 	}
-	defer body.Close()
+	if own != nil {
+		defer body.Close()
+	}
 	if !c.enter(c.Lanes.Small, body) {
 		return false
 	}
@@ -300,6 +309,7 @@ func (s *sshSession) receivePack(session protocol.Session) int {
 	}
 	c := s.begin(opPush)
 	defer c.done()
+	s.streamed = true
 	body := c.pushBody()
 	if !c.allowed(auth.Write) || !c.enter(c.Lanes.Push, body) {
 		return 1
@@ -427,7 +437,7 @@ func (c *sshCall) wholeBody(from io.Reader) (*body, error) {
 func (c *sshCall) streamBody() *body {
 	b := &body{memory: c.Memory, ended: true}
 	b.rest = c.patient(c.s.input)
-	b.unpacked = unpacked{r: b.rest, left: c.MaxBody, limit: c.MaxBody, free: readFirst, take: b.take}
+	b.unpacked = unpacked{r: b.rest, left: c.MaxBody, limit: c.MaxBody, free: math.MaxInt64} // nobody holds it
 	return b
 }
 
