@@ -159,13 +159,29 @@ func (r *registers) latest(ref int) string {
 	return r.last[ref]
 }
 
-// settled is said when nothing runs any more that served what came so far: what is unknown happened by now, or never will.
+// settled is said when nothing runs any more that served what came so far: what is unknown happened by now, or never will. That of an
+// atomic push which may still have to create its other ref stays unknown.
 func (r *registers) settled() {
+	may := map[action]bool{}
+	var open [][]action
+	for _, push := range r.open {
+		is := r.values(push)
+		for i, j := range []int{1, 0} {
+			if is[i] == push[i].new && is[i] != "" && is[j] == "" && push[j].old == "" {
+				may[push[0]], may[push[1]] = true, true
+				open = append(open, push)
+			}
+		}
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.open = nil
+	r.open = open
 	for i := range r.history {
-		if op := &r.history[i]; op.Output.(result).kind == unknown && op.Return == 0 {
+		op := &r.history[i]
+		if may[op.Input.(action)] {
+			continue
+		}
+		if op.Output.(result).kind == unknown && op.Return == 0 {
 			op.Return = r.now()
 		}
 	}
@@ -357,12 +373,7 @@ func (a *actor) replace(ref int) outcome {
 // by who finds that git was killed.
 func (r *registers) halves() (list []string) {
 	for _, push := range r.open {
-		var is [2]string
-		for i, do := range push {
-			if out, err := gittest.At(r, r.repo).Try("rev-parse", "--verify", "-q", refName(do.ref)); err == nil {
-				is[i] = out
-			}
-		}
+		is := r.values(push)
 		half := func(i, j int) bool { // values but "" are there once
 			return is[i] == push[i].new && is[i] != "" && is[j] == push[j].old && is[j] != ""
 		}
@@ -371,6 +382,16 @@ func (r *registers) halves() (list []string) {
 		}
 	}
 	return list
+}
+
+// values are what the refs of an atomic push name now; "" for none.
+func (r *registers) values(push []action) (is [2]string) {
+	for i, do := range push {
+		if out, err := gittest.At(r, r.repo).Try("rev-parse", "--verify", "-q", refName(do.ref)); err == nil {
+			is[i] = out
+		}
+	}
+	return is
 }
 
 // left is what should not be in a repository to which nobody pushes, but for what is in nobody's way.
