@@ -69,9 +69,8 @@ func (h *HTTP) Listen(l net.Listener, writeStall time.Duration) net.Listener {
 }
 
 const (
-	typeAdvertisement = "application/x-git-upload-pack-advertisement"
-	typeRequest       = "application/x-git-upload-pack-request"
-	typeResult        = "application/x-git-upload-pack-result"
+	typeRequest = "application/x-git-upload-pack-request"
+	typeResult  = "application/x-git-upload-pack-result"
 )
 
 // ServeHTTP answers one request and writes its line into the log.
@@ -176,19 +175,22 @@ func (e *exchange) infoRefs(path string) {
 		e.refuse(http.StatusBadRequest, "bad query")
 		return
 	}
-	switch service := query.Get("service"); service {
-	case "git-upload-pack":
+	switch service := protocol.Service(query.Get("service")); service {
+	case protocol.UploadPack:
+		e.advertise(service, auth.Read)
+	case protocol.ReceivePack:
+		e.push = true
+		e.advertise(service, auth.Write)
 	case "":
 		e.refuse(http.StatusForbidden, "the dumb HTTP protocol is not served; use a git client that speaks smart HTTP")
-		return
-	case "git-receive-pack":
-		e.pushRefs()
-		return
 	default:
 		e.refuse(http.StatusForbidden, "unknown service; git-upload-pack and git-receive-pack are served")
-		return
 	}
-	if !e.may(auth.Read) {
+}
+
+// advertise begins a session of a service for callers who may do what it is for.
+func (e *exchange) advertise(service protocol.Service, op auth.Operation) {
+	if !e.may(op) {
 		return
 	}
 	seat, err := e.Lanes.Small.Enter(e.caller())
@@ -197,14 +199,17 @@ func (e *exchange) infoRefs(path string) {
 		return
 	}
 	seat.Stay()
-	e.w.Header().Set("Content-Type", typeAdvertisement)
+	e.w.Header().Set("Content-Type", "application/x-"+string(service)+"-advertisement")
 	e.reply = newReply(e, seat, &body{ended: true})
 	defer seat.Leave()
-	if e.session().Version != protocol.V2 {
-		e.reply.before = pktline.AppendFlush(pktline.AppendLine(nil, "# service=git-upload-pack"))
+	session := e.session()
+	session.Service = service
+	// Git leaves the line away in version 2 of fetches. Of pushes there is none: clients that ask for it could not make sense of the rest without.
+	if session.Version != protocol.V2 || service == protocol.ReceivePack {
+		e.reply.before = pktline.AppendFlush(pktline.AppendLine(nil, "# service="+string(service)))
 	}
 	e.relay(e.reply, func(n Node) (protocol.Outcome, error) {
-		return n.Advertise(e.r.Context(), e.repo, e.session(), e.reply)
+		return n.Advertise(e.r.Context(), e.repo, session, e.reply)
 	})
 	e.finish()
 }

@@ -12,43 +12,16 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 )
 
 const (
-	typePushAdvertisement = "application/x-git-receive-pack-advertisement"
-	typePushRequest       = "application/x-git-receive-pack-request"
-	typePushResult        = "application/x-git-receive-pack-result"
+	typePushRequest = "application/x-git-receive-pack-request"
+	typePushResult  = "application/x-git-receive-pack-result"
 )
 
 // pushHead is what a push's body may have beside its pack, in bytes: git itself refuses a pack that is too large, and says so.
 const pushHead = 64 << 20
-
-// pushRefs answers the first request of a push.
-func (e *exchange) pushRefs() {
-	if !e.may(auth.Write) {
-		return
-	}
-	seat, err := e.Lanes.Small.Enter(e.caller())
-	if err != nil {
-		e.fail(err)
-		return
-	}
-	seat.Stay()
-	e.w.Header().Set("Content-Type", typePushAdvertisement)
-	e.reply = newReply(e, seat, &body{ended: true})
-	defer seat.Leave()
-	// Git leaves the line away for clients that ask for version 2, of which there is none for pushes: they could not make sense of the rest.
-	e.reply.before = pktline.AppendFlush(pktline.AppendLine(nil, "# service=git-receive-pack"))
-	session := e.session()
-	session.Service = protocol.ReceivePack
-	e.push = true
-	e.relay(e.reply, func(n Node) (protocol.Outcome, error) {
-		return n.Advertise(e.r.Context(), e.repo, session, e.reply)
-	})
-	e.finish()
-}
 
 // receivePack takes a push. It is not taken twice: once a byte of it was read, no other node is asked, nor the same one again.
 func (e *exchange) receivePack(path string) {
