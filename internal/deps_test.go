@@ -28,7 +28,9 @@ const allowedImports = `
 	fault < git/disk, balance;
 	git/disk < git/mmap;
 	git, git/pktline, fault < git/protocol;
-	git, fault < auth;
+	git, fault < auth, resolve;
+	NONE < search/query, search/wire;
+	git, fault, search/query, search/wire < search;
 	git, git/mmap < git/pack, git/refs;
 	git/pack < git/graph;
 	git, balance < git/process, admit;

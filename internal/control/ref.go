@@ -180,7 +180,7 @@ func (s *refs) Watch(ctx context.Context, r *connect.Request[packhorsev1.WatchRe
 		names[path], known[path] = w.GetRepository(), w.GetVersion() // as the caller knows it
 		f := storage.WatchFrom{Path: path}
 		if v := w.GetVersion(); v != nil {
-			f.Known = &storage.Version{Incarnation: v.GetIncarnation(), Epoch: v.GetEpoch(), Generation: v.GetGeneration()}
+			f.Known = &git.Version{Incarnation: v.GetIncarnation(), Epoch: v.GetEpoch(), Generation: v.GetGeneration()}
 		}
 		from = append(from, f)
 	}

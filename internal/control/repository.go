@@ -127,7 +127,7 @@ func counts(c pack.Counts) *packhorsev1.Objects {
 	}
 }
 
-func version(v storage.Version) *packhorsev1.Version {
+func version(v git.Version) *packhorsev1.Version {
 	return &packhorsev1.Version{Incarnation: v.Incarnation, Epoch: v.Epoch, Generation: v.Generation}
 }
 

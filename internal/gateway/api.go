@@ -21,7 +21,7 @@ import (
 type Waiter interface {
 	// Wait returns as soon as whoever reads the repository sees what is waited for. Errors: NotFound if there is no such repository, Deadline or
 	// Cancelled when ctx ends, Invalid if it will never be seen, Exhausted if too many wait.
-	Wait(ctx context.Context, repo git.RepoPath, what protocol.Awaited) (protocol.Seen, error)
+	Wait(ctx context.Context, repo git.RepoPath, what protocol.Awaited) (git.Version, error)
 }
 
 const (
@@ -121,7 +121,7 @@ func (e *exchange) wait() {
 	ctx, cancel := context.WithTimeout(e.r.Context(), limit)
 	defer cancel()
 	defer context.AfterFunc(e.waiters.ending, cancel)()
-	var seen protocol.Seen
+	var seen git.Version
 	e.relay(noAnswer{}, func(n Node) (o protocol.Outcome, err error) {
 		waiter, ok := n.(Waiter)
 		if !ok {
@@ -208,7 +208,7 @@ func (noAnswer) again() bool    { return true }
 func (noAnswer) hindered() bool { return false }
 
 // Wait asks for a repository that does not exist.
-func (a absent) Wait(ctx context.Context, _ git.RepoPath, what protocol.Awaited) (seen protocol.Seen, err error) {
+func (a absent) Wait(ctx context.Context, _ git.RepoPath, what protocol.Awaited) (seen git.Version, err error) {
 	if waiter, ok := a.node.(Waiter); ok {
 		seen, err = waiter.Wait(ctx, a.path(), what)
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // Wait is storage.Node's, over the node's control API.
-func (n *Node) Wait(ctx context.Context, repo git.RepoPath, what protocol.Awaited) (seen protocol.Seen, err error) {
+func (n *Node) Wait(ctx context.Context, repo git.RepoPath, what protocol.Awaited) (seen git.Version, err error) {
 	defer func() { n.Metrics.called(n.Name, err) }()
 	if s := n.state.Load(); !s.reachable {
 		return seen, s.err
@@ -26,5 +26,5 @@ func (n *Node) Wait(ctx context.Context, repo git.RepoPath, what protocol.Awaite
 		return seen, n.failed(ctx, err)
 	}
 	v := response.Msg.GetVersion()
-	return protocol.Seen{Incarnation: v.GetIncarnation(), Epoch: v.GetEpoch(), Generation: v.GetGeneration()}, nil
+	return git.Version{Incarnation: v.GetIncarnation(), Epoch: v.GetEpoch(), Generation: v.GetGeneration()}, nil
 }

@@ -19,7 +19,7 @@ type Description struct {
 	Path    string // below the root, as it is on disk
 	Format  git.ObjectFormat
 	Head    refs.Head
-	Version Version
+	Version git.Version
 	Size    int64 // bytes of its files; -1: they are too many to count
 	Refs    int64 // visible ones, without HEAD
 	Objects pack.Counts

@@ -77,7 +77,7 @@ func (h *hub) update(ctx context.Context, w *watched) {
 	case err != nil:
 		h.pin(w, nil)
 		if !w.known || !w.now.Gone {
-			h.replace(w, nil, Event{Path: w.path, Version: Version{Epoch: h.node.epoch}, Gone: true})
+			h.replace(w, nil, Event{Path: w.path, Version: git.Version{Epoch: h.node.epoch}, Gone: true})
 		}
 		return
 	}
@@ -150,7 +150,7 @@ func (w *watched) remember(snap *refs.Snapshot, e Event) {
 }
 
 // begin is the first event for a subscription that knows a version, or none.
-func (w *watched) begin(known *Version) Event {
+func (w *watched) begin(known *git.Version) Event {
 	if w.now.Gone {
 		return w.now
 	}

@@ -13,7 +13,7 @@ import (
 // Resolved is a ref that was found, what it peels to (zero: it is no annotated tag), and the state of the repository that had it.
 type Resolved struct {
 	refs.Ref
-	Version Version
+	Version git.Version
 }
 
 // MaxResolve is how many names one ResolveMany takes.
@@ -56,7 +56,7 @@ func (n *Node) ResolveMany(ctx context.Context, questions []Question, answer fun
 	}
 	type state struct {
 		snap    *refs.Snapshot
-		version Version
+		version git.Version
 	}
 	seen := make(map[string]state) // by incarnation: two paths may lead to one repository
 	for _, path := range order {
@@ -89,7 +89,7 @@ func (n *Node) ResolveMany(ctx context.Context, questions []Question, answer fun
 }
 
 // resolve finds a name in a snapshot.
-func resolve(r *repo.Repo, snap *refs.Snapshot, version Version, name string) (Resolved, error) {
+func resolve(r *repo.Repo, snap *refs.Snapshot, version git.Version, name string) (Resolved, error) {
 	if name == "@" {
 		name = string(git.HEAD)
 	}
@@ -147,15 +147,15 @@ func peel(r *repo.Repo, ref *refs.Ref) error {
 }
 
 // Exists tells whether there is a ref of this full name; a broken one does not exist. The errors are Resolve's.
-func (n *Node) Exists(ctx context.Context, path git.RepoPath, name string) (bool, Version, error) {
+func (n *Node) Exists(ctx context.Context, path git.RepoPath, name string) (bool, git.Version, error) {
 	n.metrics.lookups.exists.Inc()
 	full, err := git.ParseRefName(name)
 	if err != nil {
-		return false, Version{}, fault.Wrap(fault.Invalid, "the full name of a ref is asked for, as refs/heads/main", err)
+		return false, git.Version{}, fault.Wrap(fault.Invalid, "the full name of a ref is asked for, as refs/heads/main", err)
 	}
 	h, snap, version, err := n.snapshot(ctx, path)
 	if err != nil {
-		return false, Version{}, err
+		return false, git.Version{}, err
 	}
 	defer n.release(h)
 	_, ok, err := snap.Lookup(full)
@@ -174,7 +174,7 @@ type RefQuery struct {
 // RefBatch is a part of a list.
 type RefBatch struct {
 	Refs    []refs.Ref // at most MaxBatch; valid until the function that got it returns
-	Version Version
+	Version git.Version
 	Last    bool        // nothing follows
 	Next    git.RefName // in the last batch: there are more after this one, beyond the limit; else ""
 }

@@ -124,7 +124,7 @@ func TestResolveMany(t *testing.T) {
 		}
 	}
 	answered := make([]bool, len(questions))
-	versions := map[string]storage.Version{}
+	versions := map[string]git.Version{}
 	err := r.ResolveMany(t.Context(), questions, func(i int, got storage.Resolved, err error) {
 		q := questions[i]
 		if answered[i] {

@@ -17,7 +17,7 @@ const (
 // subscription is one Watch and what waits to be sent.
 type subscription struct {
 	repos   []*watched
-	known   map[git.RepoPath]*Version // what the caller knew at first
+	known   map[git.RepoPath]*git.Version // what the caller knew at first
 	metrics *Metrics
 	ready   chan struct{} // holds a token while something may wait
 
@@ -27,7 +27,7 @@ type subscription struct {
 }
 
 func newSubscription(m *Metrics, repos int) *subscription {
-	return &subscription{metrics: m, known: make(map[git.RepoPath]*Version, repos), ready: make(chan struct{}, 1)}
+	return &subscription{metrics: m, known: make(map[git.RepoPath]*git.Version, repos), ready: make(chan struct{}, 1)}
 }
 
 // push lets an event wait. It never blocks: if too much waits already, what waits becomes one reset for each repository.

@@ -18,21 +18,13 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 )
 
-// Version says of which state of a repository's refs an answer is. Of two with the same incarnation and epoch the one with the higher
-// generation is newer, or the same; otherwise nothing that was known before holds.
-type Version struct {
-	Incarnation string // of the repository: changes when it is made anew, and when it is moved
-	Epoch       uint64 // of the node: rises when it starts
-	Generation  uint64 // of the refs: rises when they change, and may when the repository is opened anew
-}
-
 // changeBits is how much of a generation counts the changes that one opening of a repository has seen: the rest, above it, counts the
 // node's openings. So generations rise whatever is evicted, and nothing is kept of repositories that are not open.
 const changeBits = 28
 
 // version is that of a snapshot which the open repository gave.
-func (n *Node) version(o *opened, snap *refs.Snapshot) Version {
-	return Version{Incarnation: o.incarnation(), Epoch: n.epoch, Generation: o.opening<<changeBits | min(snap.Generation(), 1<<changeBits-1)}
+func (n *Node) version(o *opened, snap *refs.Snapshot) git.Version {
+	return git.Version{Incarnation: o.incarnation(), Epoch: n.epoch, Generation: o.opening<<changeBits | min(snap.Generation(), 1<<changeBits-1)}
 }
 
 // incarnation is the repository's, without what it says of the file system, and with the way it is reached: a ".git" file and the
@@ -49,11 +41,11 @@ const maxReopenings = 100
 //
 // A snapshot counts only if its opening still is the one in the map afterwards: then every later opening took its own after this one, so
 // generations and states have the same order.
-func (n *Node) snapshot(ctx context.Context, path git.RepoPath) (*handle, *refs.Snapshot, Version, error) {
+func (n *Node) snapshot(ctx context.Context, path git.RepoPath) (*handle, *refs.Snapshot, git.Version, error) {
 	for range maxReopenings {
 		h, err := n.acquire(path)
 		if err != nil {
-			return nil, nil, Version{}, err
+			return nil, nil, git.Version{}, err
 		}
 		snap, err := h.Refs.Snapshot(ctx)
 		if err == nil && h.stands(snap, h.path) && n.latest(h.opened) {
@@ -62,10 +54,10 @@ func (n *Node) snapshot(ctx context.Context, path git.RepoPath) (*handle, *refs.
 		n.drop(path, h) // it may be in its map while its opening is not in its own: opened at the same time as another
 		n.release(h)
 		if err != nil {
-			return nil, nil, Version{}, err
+			return nil, nil, git.Version{}, err
 		}
 	}
-	return nil, nil, Version{}, fault.Retry(fault.Unavailable, time.Second, "the repository changes faster than it can be opened")
+	return nil, nil, git.Version{}, fault.Retry(fault.Unavailable, time.Second, "the repository changes faster than it can be opened")
 }
 
 // stands tells whether a snapshot that was taken just now is of this repository, and not of another one that was put in its place since

@@ -24,7 +24,7 @@ func TestVersions(t *testing.T) {
 	repo := r.repo("app.git", "x")
 	id := repo.ID("main").String()
 	r.do(os.Symlink("app.git", filepath.Join(r.dir, "link.git")))
-	version := func(path string) storage.Version {
+	version := func(path string) git.Version {
 		t.Helper()
 		ok, v, err := r.Exists(t.Context(), r.path(path), "refs/heads/main")
 		if !ok || err != nil || v.Epoch != epoch {
@@ -81,7 +81,7 @@ func TestVersionsUnderConcurrency(t *testing.T) {
 	}
 	repo.Git("update-ref", "refs/heads/main", ids[0].String())
 	type seen struct {
-		version storage.Version
+		version git.Version
 		state   int
 	}
 	results := make(chan []seen)

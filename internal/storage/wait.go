@@ -14,14 +14,14 @@ var errSeen = errors.New("seen")
 
 // Wait returns as soon as whoever reads the repository sees what is waited for. Errors: NotFound if there is no such repository, or it goes;
 // Deadline or Cancelled when ctx ends; Invalid for an object ID of another format; Exhausted if too many wait; Unavailable when the node closes.
-func (n *Node) Wait(ctx context.Context, path git.RepoPath, what protocol.Awaited) (seen protocol.Seen, err error) {
+func (n *Node) Wait(ctx context.Context, path git.RepoPath, what protocol.Awaited) (seen git.Version, err error) {
 	look := func() error {
 		h, _, version, err := n.snapshot(ctx, path)
 		if err != nil {
 			return err
 		}
 		defer n.release(h)
-		seen = protocol.Seen{Incarnation: version.Incarnation, Epoch: version.Epoch, Generation: version.Generation}
+		seen = version
 		if what.Generation > 0 && !reached(version, what) {
 			return nil
 		}
@@ -51,7 +51,7 @@ func over(err error) error {
 }
 
 // reached tells whether the refs are as new as a version that somebody was told.
-func reached(now Version, what protocol.Awaited) bool {
+func reached(now git.Version, what protocol.Awaited) bool {
 	if what.Epoch != 0 && what.Epoch != now.Epoch {
 		return what.Epoch < now.Epoch // what this node was before is on disk
 	}

@@ -16,15 +16,15 @@ import (
 // WatchFrom names a repository to watch, and what the caller knows of it already; nil: nothing.
 type WatchFrom struct {
 	Path  git.RepoPath
-	Known *Version
+	Known *git.Version
 }
 
 // Event is what became of a watched repository. Events are shared: nobody changes one.
 type Event struct {
 	Path    git.RepoPath
-	Version Version // after it
-	Reset   bool    // what happened cannot be told: forget what was known before
-	Gone    bool    // it is not there; it is watched for its return
+	Version git.Version // after it
+	Reset   bool        // what happened cannot be told: forget what was known before
+	Gone    bool        // it is not there; it is watched for its return
 	Changes []refs.Change
 }
 

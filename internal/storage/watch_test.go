@@ -173,7 +173,7 @@ func TestWatchResumes(t *testing.T) {
 	ids := map[git.ObjectID]string{a: "a", b: "b"}
 	path := r.path("app")
 	w := r.watch(storage.WatchFrom{Path: path})
-	versions := []storage.Version{w.next().Version}
+	versions := []git.Version{w.next().Version}
 	for _, args := range [][]string{{"refs/heads/x", a.String()}, {"refs/heads/y", a.String()}, {"refs/heads/x", b.String()}, {"-d", "refs/heads/y"}} {
 		repo.Git(append([]string{"update-ref"}, args...)...)
 		versions = append(versions, w.next().Version)
@@ -190,7 +190,7 @@ func TestWatchResumes(t *testing.T) {
 	w = r.watch(storage.WatchFrom{Path: path, Known: &versions[4]})
 	now := w.want(ids, "refs/heads/z >b").Version
 	w.end()
-	for what, known := range map[string]storage.Version{
+	for what, known := range map[string]git.Version{
 		"another incarnation":    {Incarnation: "x", Epoch: now.Epoch, Generation: now.Generation},
 		"an older epoch":         {Incarnation: now.Incarnation, Epoch: now.Epoch - 1, Generation: now.Generation},
 		"a version never seen":   {Incarnation: now.Incarnation, Epoch: now.Epoch, Generation: now.Generation - 1000},

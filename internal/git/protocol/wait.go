@@ -8,9 +8,3 @@ type Awaited struct {
 	Epoch      uint64       // of the node when it told the generation; 0: as it runs
 	Generation uint64       // that the refs have reached; 0: any
 }
-
-// Seen says of which state of a repository's refs an answer is.
-type Seen struct {
-	Incarnation       string
-	Epoch, Generation uint64
-}

@@ -1,0 +1,118 @@
+// Package search finds code in the repositories of a server: it keeps an index of each, has child processes search them, and says of every
+// repository how fresh that is.
+package search
+
+import (
+	"context"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/search/query"
+	"github.com/packhorse-git/packhorse/internal/search/wire"
+)
+
+// Request is one search.
+type Request struct {
+	Query  *query.Query
+	Format wire.Format // of the results
+	// May tells whether the caller may read a repository; nil: all. It answers from memory, for many repositories in a row.
+	May     func(git.RepoPath) bool
+	Limit   int           // results, unless the query says; at most maxResults
+	Timeout time.Duration // unless the query says
+}
+
+// Batch is some results. Its memory is used again when Sink.Matches returns.
+type Batch struct {
+	// JSON is the results in the request's format, with commas between them: the elements of an array.
+	JSON    []byte
+	Results int // how many these are
+	Matches int // in them
+}
+
+// Sink takes what a search finds, one call at a time. An error ends the search.
+type Sink interface {
+	Matches(Batch) error
+	Progress(Summary) error
+}
+
+// Summary is what became of a search so far.
+type Summary struct {
+	Done         bool
+	Results      int // files, or repositories
+	Matches      int
+	Limited      bool // there are more
+	TimedOut     bool
+	Elapsed      time.Duration
+	Repositories []Freshness // that were searched and have results, in the order of their paths; at the end of a search only
+	Searched     int         // repositories
+	Unindexed    []string    // repositories that were searched without an index
+	Missing      []string    // repositories that were not searched: without an index, and more than may be searched without
+}
+
+// Freshness says what of a repository was searched.
+type Freshness struct {
+	Repository string `json:"repository"`
+	Indexed    string `json:"indexed"`         // commit; empty: it was searched without an index, at Current
+	Current    string `json:"current"`         // commit that the branch is at
+	Lag        int    `json:"lag"`             // commits that Current has and Indexed has not; -1: it could not be counted
+	Branch     string `json:"branch"`          // short name
+	Error      string `json:"error,omitempty"` // why it is not indexed
+}
+
+// Searcher searches. Safe for concurrent use.
+type Searcher interface {
+	// Search gives results to sink until there are no more, the limit or the time is reached, or ctx ends; what it was, the summary says. Errors:
+	// Invalid for what cannot be searched for, Unavailable while no search process runs, Exhausted.
+	Search(ctx context.Context, request Request, sink Sink) (Summary, error)
+}
+
+// Source is where repositories and their content come from: the node in this process, or nodes elsewhere. Safe for concurrent use.
+type Source interface {
+	// Repositories gives the paths of all repositories.
+	Repositories(ctx context.Context, each func(git.RepoPath) error) error
+	// Heads tells where branches are, by their full names or HEAD; NotFound in its place for one that does not exist.
+	Heads(ctx context.Context, repository git.RepoPath, branches []string) ([]Head, git.Version, error)
+	// Watch tells of each change of a repository's refs until ctx ends or send fails. It begins with one call for each repository. gone: there is no
+	// such repository (any more).
+	Watch(ctx context.Context, repositories []git.RepoPath, send func(path git.RepoPath, version git.Version, gone bool) error) error
+	// Files gives the files of a commit in the order of their paths: with a base, another commit, only what differs between them. Content is cut off
+	// where it is longer than limit bytes: such a file has none.
+	Files(ctx context.Context, repository git.RepoPath, commit, base git.ObjectID, limit int64, send func(File) error) error
+	// Behind counts the commits that new reaches and old does not, up to limit.
+	Behind(ctx context.Context, repository git.RepoPath, old, new git.ObjectID, limit int) (int, error)
+	// Grep searches a commit's files without an index, in the order of their paths.
+	Grep(ctx context.Context, repository git.RepoPath, commit git.ObjectID, g Grep, send func(Hit) error) error
+}
+
+// Head is where a branch is.
+type Head struct {
+	Name   string // full name of the ref
+	Commit git.ObjectID
+	Err    error // NotFound
+}
+
+// File is one file of a commit.
+type File struct {
+	Path    []byte
+	Mode    uint32 // as in the tree
+	ID      git.ObjectID
+	Size    int64
+	Content []byte // nil: the file is too large, no blob, or gone
+	Gone    bool   // with a base: the commit does not have it
+}
+
+// Grep is what git grep looks for.
+type Grep struct {
+	Pattern    string
+	Regexp     bool // POSIX extended; else a fixed string
+	IgnoreCase bool
+	Limit      int // lines
+}
+
+// Hit is a line that git grep found.
+type Hit struct {
+	Path   []byte
+	Line   int // from 1
+	Column int // from 0, in bytes, of the first match
+	Text   []byte
+}
