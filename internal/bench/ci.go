@@ -161,7 +161,7 @@ func (o *ciOptions) run(ctx context.Context, env Env) (err error) {
 	stop := progress(ctx, env.Stderr, func() string { return phase })
 	defer func() { stop() }()
 
-	title := o.url
+	title := ""
 	if o.url == "" {
 		server, err := startServer(ctx, dir, o.repo, o.serve, o.cold)
 		if err != nil {
@@ -175,7 +175,7 @@ func (o *ciOptions) run(ctx context.Context, env Env) (err error) {
 	if err != nil {
 		return err
 	}
-	if title == o.url {
+	if title == "" {
 		title = t.String()
 	}
 	scene, err := o.prepare(ctx, t, dir)
@@ -198,6 +198,11 @@ func (o *ciOptions) run(ctx context.Context, env Env) (err error) {
 	if err != nil {
 		return err
 	}
+	return o.report(env, title, result, verified)
+}
+
+// report writes what the fleet did, as was asked for; its error has the failures of jobs.
+func (o *ciOptions) report(env Env, title string, result *ciResult, verified int) (err error) {
 	report := newCIReport(o, result)
 	result.failures.print(env.Stderr)
 	result.small.failures.print(env.Stderr)
