@@ -23,7 +23,7 @@ func (c *Config) check() error {
 	c.checkNodes(bad)
 	c.checkWebhooks(bad)
 	c.checkChoices(bad)
-	c.checkNumbers(bad)
+	c.checkNumbers(bounds{bad})
 	return errors.Join(all...)
 }
 
@@ -62,86 +62,45 @@ func (c *Config) checkChoices(bad func(format string, args ...any)) {
 	oneOf("log.format", c.Log.Format, "auto", "text", "json")
 }
 
-// checkNumbers finds numbers, sizes and times outside of what makes sense.
-func (c *Config) checkNumbers(bad func(format string, args ...any)) {
-	within := func(key string, n, low, high int) {
-		if n < low || n > high {
-			bad("%s is %d; it has to be from %d to %d", key, n, low, high)
-		}
+// many is more of anything than makes sense.
+const many = 1 << 24
+
+// bounds finds numbers, sizes and times outside of what makes sense.
+type bounds struct {
+	bad func(format string, args ...any)
+}
+
+// number is for one from low to high.
+func (b bounds) number(key string, n, low, high int) {
+	if n < low || n > high {
+		b.bad("%s is %d; it has to be from %d to %d", key, n, low, high)
 	}
-	const many = 1 << 24
-	within("auth.guesses", c.Auth.Guesses, 0, many)
-	within("auth.hook.cache_size", c.Auth.Hook.CacheSize, 0, many)
-	within("git.slots", c.Git.Slots, 0, 1024)
-	within("git.queue", c.Git.Queue, 0, many)
-	within("git.nice", c.Git.Nice, 0, 19)
-	within("git.threads", c.Git.Threads, 0, 1024)
-	within("git.window", c.Git.Window, -1, 10000)
-	within("git.shallow_window", c.Git.ShallowWindow, -1, 10000)
-	within("git.snapshot_window", c.Git.SnapshotWindow, -1, 10000)
-	within("git.shallow_compression", c.Git.ShallowCompression, -1, 9)
-	within("fetch.max_wants", c.Fetch.MaxWants, 1, many)
-	within("fetch.max_haves", c.Fetch.MaxHaves, 1, many)
-	within("fetch.max_shallow", c.Fetch.MaxShallow, 1, many)
-	within("push.max_commands", c.Push.MaxCommands, 1, many)
-	within("push.max_options", c.Push.MaxOptions, 0, 10_000)
-	within("push.slots", c.Push.Slots, 0, 1024)
-	within("push.queue", c.Push.Queue, 0, many)
-	within("storage.channels", c.Storage.Channels, 1, many)
-	within("lanes.small", c.Lanes.Small, 1, many)
-	within("maintenance.loose_objects", c.Maintenance.LooseObjects, 1, many)
-	within("warmup.least", c.Warmup.Least, 1, many)
-	within("warmup.packs", c.Warmup.Packs, 1, 100)
-	within("maintenance.packs", c.Maintenance.Packs, 1, many)
-	within("maintenance.loose_refs", c.Maintenance.LooseRefs, 1, many)
-	within("lanes.hit", c.Lanes.Hit, 1, many)
-	within("lanes.cold", c.Lanes.Cold, 1, many)
-	within("lanes.push", c.Lanes.Push, 1, many)
-	within("lanes.search", c.Lanes.Search, 0, 1024)
-	within("lanes.maintenance", c.Lanes.Maintenance, 1, 1024)
-	if c.Lanes.Anonymous <= 0 || c.Lanes.Anonymous > 1 {
-		bad("lanes.anonymous is %v; it has to be more than 0, and 1 at most", c.Lanes.Anonymous)
+}
+
+func (b bounds) size(key string, s, least Size) {
+	if s < least {
+		b.bad("%s is %d; it has to be at least %s", key, int64(s), least)
 	}
-	for _, s := range []struct {
-		key   string
-		value Size
-		least Size
-	}{
-		{"http.max_header", c.HTTP.MaxHeader, 4 << 10},
-		{"http.max_body", c.HTTP.MaxBody, 64 << 10},
-		{"push.max_size", c.Push.MaxSize, 0},
-		{"push.max_memory", c.Push.MaxMemory, 0},
-		{"lanes.request_bytes", c.Lanes.RequestBytes, 1 << 20},
-		{"cache.max_bytes", c.Cache.MaxBytes, 0},
-		{"cache.min_free", c.Cache.MinFree, 0},
-		{"warmup.max_bytes", c.Warmup.MaxBytes, 1},
-	} {
-		if s.value < s.least {
-			bad("%s is %d; it has to be at least %s", s.key, int64(s.value), s.least)
-		}
+}
+
+// time is for one that may not be without end, nor none at all.
+func (b bounds) time(key string, d Duration) {
+	if d.Duration <= 0 {
+		b.bad("%s is %s; it has to be more than 0s", key, d)
 	}
-	for _, d := range []struct {
-		key   string
-		value Duration
-	}{
-		{"storage.channel_idle", c.Storage.ChannelIdle},
-		{"storage.stall", c.Storage.Stall},
-		{"http.header_timeout", c.HTTP.HeaderTimeout},
-		{"http.idle_timeout", c.HTTP.IdleTimeout},
-		{"http.read_stall", c.HTTP.ReadStall},
-		{"http.write_stall", c.HTTP.WriteStall},
-		{"cache.max_idle", c.Cache.MaxIdle},
-		{"git.wait", c.Git.Wait},
-		{"maintenance.quiet", c.Maintenance.Quiet},
-		{"warmup.window", c.Warmup.Window},
-		{"push.wait", c.Push.Wait},
-		{"push.time_limit", c.Push.TimeLimit},
-		{"push.hook_time_limit", c.Push.HookTimeLimit},
-	} {
-		if d.value.Duration <= 0 {
-			bad("%s is %s; it has to be more than 0s", d.key, d.value)
-		}
-	}
+}
+
+func (c *Config) checkNumbers(b bounds) {
+	c.HTTP.checkNumbers(b)
+	c.Auth.checkNumbers(b)
+	c.Storage.checkNumbers(b)
+	c.Cache.checkNumbers(b)
+	c.Git.checkNumbers(b)
+	c.Fetch.checkNumbers(b)
+	c.Push.checkNumbers(b)
+	c.Lanes.checkNumbers(b)
+	c.Maintenance.checkNumbers(b)
+	c.Warmup.checkNumbers(b)
 }
 
 // checkRole finds what a role needs and was not told.

@@ -30,22 +30,13 @@ func TestDocsConfig(t *testing.T) {
 		return
 	}
 	if got, err := os.ReadFile(page); err != nil || string(got) != want {
-		t.Errorf("docs/config.md is not what the comments in config.go say (%v); run \"make docs\"", err)
+		t.Errorf("docs/config.md is not what the comments in config*.go say (%v); run \"make docs\"", err)
 	}
 }
 
 // configPage renders the page: for each table what it is about, and for each key its type, default, flag and meaning.
 func configPage(t *testing.T) string {
-	file, err := parser.ParseFile(token.NewFileSet(), "config.go", nil, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
-	structs := map[string]*ast.GenDecl{}
-	for _, d := range file.Decls {
-		if g, ok := d.(*ast.GenDecl); ok && g.Tok == token.TYPE {
-			structs[g.Specs[0].(*ast.TypeSpec).Name.Name] = g
-		}
-	}
+	structs := configStructs(t)
 	values := map[string]setting{}
 	for _, s := range keys() {
 		values[s.Key] = s
@@ -92,6 +83,27 @@ func configPage(t *testing.T) string {
 	return out.String()
 }
 
+// configStructs are the types in config.go and the files of its tables.
+func configStructs(t *testing.T) map[string]*ast.GenDecl {
+	files, err := filepath.Glob("config_*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	structs := map[string]*ast.GenDecl{}
+	for _, name := range append(files, "config.go") {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range file.Decls {
+			if g, ok := d.(*ast.GenDecl); ok && g.Tok == token.TYPE {
+				structs[g.Specs[0].(*ast.TypeSpec).Name.Name] = g
+			}
+		}
+	}
+	return structs
+}
+
 func oneLine(doc string) string {
 	var p comment.Parser
 	return strings.Join(strings.Fields(string((&comment.Printer{TextWidth: -1}).Text(p.Parse(doc)))), " ")
@@ -99,7 +111,7 @@ func oneLine(doc string) string {
 
 const configIntroduction = `# Configuration
 
-<!-- Written by "make docs" from the comments in internal/roles/config.go. -->
+<!-- Written by "make docs" from the comments in internal/roles/config*.go. -->
 
 One TOML file, named with ` + "`--config FILE`" + `; flags go over it, and what neither says has its default. A key that does not exist is an
 error. ` + "`packhorse config check FILE`" + ` tells whether a server would start with a file; ` + "`packhorse config show`" + ` prints the values

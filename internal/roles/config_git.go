@@ -1,0 +1,89 @@
+package roles
+
+import (
+	"runtime"
+	"time"
+)
+
+// GitConfig is about the git processes that make packs.
+type GitConfig struct {
+	// The git program: a name to be found in PATH, or a path.
+	Program string `toml:"program"`
+
+	// How many git processes may make packs at the same time. 0 means one for each CPU.
+	Slots int `toml:"slots"`
+
+	// How many packs may wait for a slot before further requests are refused.
+	Queue int `toml:"queue"`
+
+	// How long a pack may wait for a slot before its request is refused.
+	Wait Duration `toml:"wait"`
+
+	// How long one git process may run before it is killed. 0 means without a limit.
+	TimeLimit Duration `toml:"time_limit"`
+
+	// Niceness of the git processes, 0 to 19: with 10, answers from the cache and small requests go first.
+	Nice int `toml:"nice"`
+
+	// Threads of each git process. 0 divides the CPUs by the slots.
+	Threads int `toml:"threads"`
+
+	// Delta window (git's pack.window) for packs with whole history and for what a client lacks. -1 is git's own choice, 10;
+	// docs/decisions/0001 has what 5 saves.
+	Window int `toml:"window"`
+
+	// Delta window for shallow clones. Few versions of a file are near each other in them: the next neighbour is enough.
+	ShallowWindow int `toml:"shallow_window"`
+
+	// Delta window for shallow clones of depth 1. There is one version of each file then, and to search for deltas is half of the cost
+	// for hardly a byte less.
+	SnapshotWindow int `toml:"snapshot_window"`
+
+	// The zlib level of what shallow packs compress anew, 1 to 9. -1 is git's own choice.
+	ShallowCompression int `toml:"shallow_compression"`
+
+	// The most bytes that the delta window of one thread may use.
+	WindowMemory Size `toml:"window_memory"`
+}
+
+func defaultGit() GitConfig {
+	return GitConfig{
+		Program:            "git",
+		Queue:              256,
+		Wait:               Duration{time.Minute},
+		TimeLimit:          Duration{time.Hour},
+		Nice:               5,
+		Window:             5,
+		ShallowWindow:      1,
+		ShallowCompression: 3,
+		WindowMemory:       256 << 20,
+	}
+}
+
+func (c *GitConfig) checkNumbers(b bounds) {
+	b.number("git.slots", c.Slots, 0, 1024)
+	b.number("git.queue", c.Queue, 0, many)
+	b.number("git.nice", c.Nice, 0, 19)
+	b.number("git.threads", c.Threads, 0, 1024)
+	b.number("git.window", c.Window, -1, 10000)
+	b.number("git.shallow_window", c.ShallowWindow, -1, 10000)
+	b.number("git.snapshot_window", c.SnapshotWindow, -1, 10000)
+	b.number("git.shallow_compression", c.ShallowCompression, -1, 9)
+	b.time("git.wait", c.Wait)
+}
+
+// slots is how many git processes run at the same time.
+func (c *GitConfig) slots() int {
+	if c.Slots == 0 {
+		return runtime.GOMAXPROCS(0)
+	}
+	return c.Slots
+}
+
+// threads is how many threads each of them has.
+func (c *GitConfig) threads() int {
+	if c.Threads == 0 {
+		return max(1, runtime.GOMAXPROCS(0)/c.slots())
+	}
+	return c.Threads
+}

@@ -1,0 +1,59 @@
+package roles
+
+import "time"
+
+// HTTPConfig is the public listener.
+type HTTPConfig struct {
+	// Host and port of the public listener. Port 0 picks a free port, which is printed at the start.
+	Address string `toml:"address"`
+
+	// Lets everybody who reaches the listener read every repository that no [[auth.rule]] is about. Without it, and without tokens, rules or a
+	// hook (docs/auth.md), only a loopback address is accepted; there everybody may read as long as there are none of these.
+	PublicRead bool `toml:"public_read"`
+
+	// File with the TLS certificate and its chain (PEM). With it and tls_key the listener speaks TLS only. Both files are read again
+	// when they change; what cannot be loaded is reported in the log and the last good certificate stays.
+	TLSCert string `toml:"tls_cert"`
+
+	// File with the private key of tls_cert (PEM).
+	TLSKey string `toml:"tls_key"`
+
+	// How long a client may take to send a request's headers, and to finish a TLS handshake.
+	HeaderTimeout Duration `toml:"header_timeout"`
+
+	// How long a connection may stay open without a request.
+	IdleTimeout Duration `toml:"idle_timeout"`
+
+	// How long a client may send nothing in the middle of a request's body.
+	ReadStall Duration `toml:"read_stall"`
+
+	// How long a client may keep an answer waiting before its connection is cut: each time, it has to take 64 KiB, or what is left.
+	WriteStall Duration `toml:"write_stall"`
+
+	// The most bytes of a request's headers.
+	MaxHeader Size `toml:"max_header"`
+
+	// The most bytes of a request's body, counted after gzip was undone.
+	MaxBody Size `toml:"max_body"`
+}
+
+func defaultHTTP() HTTPConfig {
+	return HTTPConfig{
+		Address:       "127.0.0.1:8080",
+		HeaderTimeout: Duration{10 * time.Second},
+		IdleTimeout:   Duration{2 * time.Minute},
+		ReadStall:     Duration{time.Minute},
+		WriteStall:    Duration{time.Minute},
+		MaxHeader:     64 << 10,
+		MaxBody:       64 << 20,
+	}
+}
+
+func (c *HTTPConfig) checkNumbers(b bounds) {
+	b.size("http.max_header", c.MaxHeader, 4<<10)
+	b.size("http.max_body", c.MaxBody, 64<<10)
+	b.time("http.header_timeout", c.HeaderTimeout)
+	b.time("http.idle_timeout", c.IdleTimeout)
+	b.time("http.read_stall", c.ReadStall)
+	b.time("http.write_stall", c.WriteStall)
+}

@@ -1,0 +1,65 @@
+package roles
+
+// LanesConfig bounds how much runs at the same time (docs/lanes.md). What finds its lane full is refused with 429 and Retry-After.
+type LanesConfig struct {
+	// Small requests: ref advertisements, ls-refs, negotiation.
+	Small int `toml:"small"`
+
+	// Packs from the cache, and long lists of refs, on their way to clients.
+	Hit int `toml:"hit"`
+
+	// Fetches whose pack has to be made: those that wait for a slot (git.slots, git.queue) and those that are sent while they are made.
+	Cold int `toml:"cold"`
+
+	// Pushes.
+	Push int `toml:"push"`
+
+	// Look-ups of the control API whose work grows with the repository, or that write: RepositoryService's Get, List, Create and Delete,
+	// ObjectService's Log and DiffStat. Others wait for their turn. 0 means two for each CPU.
+	Search int `toml:"search"`
+
+	// Repositories that are repacked at the same time. Others wait for their turn.
+	Maintenance int `toml:"maintenance"`
+
+	// Whether callers, by name or network, share lanes fairly. Otherwise it is first come, first served, which is right behind a proxy that all
+	// clients come through, unless they have names.
+	Fair bool `toml:"fair"`
+
+	// The part of each lane for anonymous callers together, from 0 to 1, where callers can be known and lanes are fair: how much of small, hit, cold and push
+	// they may fill, and how often they come first where they and others wait. 1 lets them fill a lane.
+	Anonymous float64 `toml:"anonymous"`
+
+	// Whether fewer packs are made, and pushes taken, at the same time while the machine is short of memory or late for small requests.
+	Adaptive bool `toml:"adaptive"`
+
+	// The most bytes of requests' bodies, counted after gzip was undone, that all requests together may hold. The first 64 KiB of
+	// each are not counted; a fetch holds its own until its pack is sent. What finds no room is refused with 429 and Retry-After.
+	RequestBytes Size `toml:"request_bytes"`
+}
+
+func defaultLanes() LanesConfig {
+	return LanesConfig{
+		Small:        1024,
+		Hit:          4096,
+		Cold:         2048,
+		Push:         256,
+		Maintenance:  1,
+		Fair:         true,
+		Anonymous:    0.5,
+		Adaptive:     true,
+		RequestBytes: 256 << 20,
+	}
+}
+
+func (c *LanesConfig) checkNumbers(b bounds) {
+	b.number("lanes.small", c.Small, 1, many)
+	b.number("lanes.hit", c.Hit, 1, many)
+	b.number("lanes.cold", c.Cold, 1, many)
+	b.number("lanes.push", c.Push, 1, many)
+	b.number("lanes.search", c.Search, 0, 1024)
+	b.number("lanes.maintenance", c.Maintenance, 1, 1024)
+	b.size("lanes.request_bytes", c.RequestBytes, 1<<20)
+	if c.Anonymous <= 0 || c.Anonymous > 1 {
+		b.bad("lanes.anonymous is %v; it has to be more than 0, and 1 at most", c.Anonymous)
+	}
+}

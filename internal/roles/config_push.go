@@ -1,0 +1,77 @@
+package roles
+
+import (
+	"runtime"
+	"time"
+)
+
+// PushConfig says how pushes are taken. Each needs a caller who may write.
+type PushConfig struct {
+	// Whether pushes are taken at all.
+	Enabled bool `toml:"enabled"`
+
+	// The most bytes of a push's pack. 0 means without a limit. A repository's own receive.maxInputSize holds if it is less.
+	MaxSize Size `toml:"max_size"`
+
+	// The most bytes that git may ask for in one piece while it takes a push. 0 means without a limit. Objects that are stored as deltas, or are no blobs,
+	// cannot be larger; what a few KB claim to be many GB is refused.
+	MaxMemory Size `toml:"max_memory"`
+
+	// The most refs that one push may change.
+	MaxCommands int `toml:"max_commands"`
+
+	// The most options (`git push -o`) of one push. 0 means that none may be sent; so does receive.advertisePushOptions = false in a repository's config.
+	MaxOptions int `toml:"max_options"`
+
+	// How many pushes may be taken at the same time: each is one git process. 0 means two for each CPU.
+	Slots int `toml:"slots"`
+
+	// How many pushes may wait for a slot before further ones are refused.
+	Queue int `toml:"queue"`
+
+	// How long a push may wait for a slot before it is refused.
+	Wait Duration `toml:"wait"`
+
+	// How long one push may take before it is given up.
+	TimeLimit Duration `toml:"time_limit"`
+
+	// A directory with hooks of the administrator's: pre-receive, update and post-receive, as far as they are there (docs/push.md). Empty: none.
+	HooksDir string `toml:"hooks_dir"`
+
+	// How long one hook may run. Then it is killed: it has refused, if it could.
+	HookTimeLimit Duration `toml:"hook_time_limit"`
+}
+
+func defaultPush() PushConfig {
+	return PushConfig{
+		Enabled:       true,
+		MaxSize:       4 << 30,
+		MaxMemory:     1 << 30,
+		MaxCommands:   100_000,
+		MaxOptions:    100,
+		Queue:         256,
+		Wait:          Duration{time.Minute},
+		TimeLimit:     Duration{time.Hour},
+		HookTimeLimit: Duration{time.Minute},
+	}
+}
+
+func (c *PushConfig) checkNumbers(b bounds) {
+	b.size("push.max_size", c.MaxSize, 0)
+	b.size("push.max_memory", c.MaxMemory, 0)
+	b.number("push.max_commands", c.MaxCommands, 1, many)
+	b.number("push.max_options", c.MaxOptions, 0, 10_000)
+	b.number("push.slots", c.Slots, 0, 1024)
+	b.number("push.queue", c.Queue, 0, many)
+	b.time("push.wait", c.Wait)
+	b.time("push.time_limit", c.TimeLimit)
+	b.time("push.hook_time_limit", c.HookTimeLimit)
+}
+
+// slots is how many pushes are taken at the same time.
+func (c *PushConfig) slots() int {
+	if c.Slots == 0 {
+		return 2 * runtime.GOMAXPROCS(0)
+	}
+	return c.Slots
+}

@@ -1,0 +1,80 @@
+package roles
+
+import (
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/gateway"
+)
+
+// SSHConfig is the SSH listener. docs/ssh.md says more.
+type SSHConfig struct {
+	// Host and port of the SSH listener; empty: there is none. Port 0 picks a free port, which is printed at the start.
+	Address string `toml:"address"`
+
+	// Directory of the host keys, files as of ssh-keygen that nobody else can read: ssh_host_ed25519_key, ssh_host_ecdsa_key and
+	// ssh_host_rsa_key, those that there are. If there is none, the first is made. Empty means STATE/ssh.
+	HostKeys string `toml:"host_keys"`
+
+	// Public keys of users: a directory with a file for each user, called as the user, or one file, where the comment at the end of each line is the
+	// user's name. The format is that of authorized_keys. Read again when it changes.
+	AuthorizedKeys string `toml:"authorized_keys"`
+
+	// File with the public keys of those who sign users' certificates. Read again when it changes.
+	TrustedUserCA string `toml:"trusted_user_ca"`
+
+	// File with what is no longer good: public keys, fingerprints, and certificates by "serial: N" or "id: NAME". Read again when it changes;
+	// if that fails, no key is good.
+	RevokedKeys string `toml:"revoked_keys"`
+
+	// Lets clients in without a key, who log in as "anonymous", or by any name if there are no keys.
+	Anonymous bool `toml:"anonymous"`
+
+	// Ciphers that clients may use. Others than AES-GCM cost several times the CPU.
+	Ciphers []string `toml:"ciphers"`
+
+	// How long a client may take to log in.
+	LoginGrace Duration `toml:"login_grace"`
+
+	// How many keys a client may try.
+	AuthTries int `toml:"auth_tries"`
+
+	// How often a client is asked whether it is there; its connection ends if it does not answer for three times as long. 0 means never.
+	KeepAlive Duration `toml:"keep_alive"`
+
+	// How long a connection may stay open without a session, and a session without a request.
+	IdleTimeout Duration `toml:"idle_timeout"`
+
+	// The most sessions at once on one connection.
+	Sessions int `toml:"sessions"`
+
+	// The most connections.
+	Connections int `toml:"connections"`
+
+	// The most connections from one address (of IPv6: from one network of 64 bits).
+	AddressConnections int `toml:"address_connections"`
+
+	// The most connections that have not logged in yet. When there are half as many, some new ones are refused at random, and more and more.
+	Logins int `toml:"logins"`
+
+	// The most connections from one address that have not logged in yet.
+	AddressLogins int `toml:"address_logins"`
+
+	// The most new connections each second from one address, on average over ten seconds. 0 means without a limit.
+	AddressRate int `toml:"address_rate"`
+}
+
+func defaultSSH() SSHConfig {
+	return SSHConfig{
+		Ciphers:            gateway.DefaultSSHCiphers(),
+		LoginGrace:         Duration{30 * time.Second},
+		AuthTries:          6,
+		KeepAlive:          Duration{30 * time.Second},
+		IdleTimeout:        Duration{2 * time.Minute},
+		Sessions:           10,
+		Connections:        4096,
+		AddressConnections: 1024,
+		Logins:             256,
+		AddressLogins:      128,
+		AddressRate:        50,
+	}
+}
