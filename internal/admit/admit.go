@@ -26,17 +26,19 @@ type Lanes struct {
 	Hit   *Lane // packs from the cache, and other long answers that only have to be sent
 	Cold  *Lane // packs that have to be made first, until they are sent
 	Push  *Lane
+	Pages *Lane // searches, and pages for browsers
 
 	Unfair bool // callers are not told from one another: first come, first served
 }
 
 // Sizes says how many requests each lane lets run at the same time.
-type Sizes struct{ Small, Hit, Cold, Push int }
+type Sizes struct{ Small, Hit, Cold, Push, Pages int }
 
 // NewLanes makes the lanes.
 func NewLanes(s Sizes) Lanes {
 	return Lanes{
 		Small: NewLane("small", s.Small), Hit: NewLane("hit", s.Hit), Cold: NewLane("cold", s.Cold), Push: NewLane("push", s.Push),
+		Pages: NewLane("pages", s.Pages),
 	}
 }
 
@@ -49,7 +51,7 @@ func (l *Lanes) Long(cold bool) *Lane {
 }
 
 // All lists them.
-func (l *Lanes) All() []*Lane { return []*Lane{l.Small, l.Hit, l.Cold, l.Push} }
+func (l *Lanes) All() []*Lane { return []*Lane{l.Small, l.Hit, l.Cold, l.Push, l.Pages} }
 
 // Lane is a kind of work.
 type Lane struct {

@@ -179,6 +179,18 @@ func (a *Auth) may(ctx context.Context, id Identity, repo git.RepoPath, op Opera
 	return fault.New(fault.Denied, "%s may read this repository, but not %s it", id.Name, [...]string{Write: "push to", Admin: "administer"}[op])
 }
 
+// Reader tells which repositories an identity may read; nil: all. Where that cannot be found out, it may not. Neither counts decisions.
+func (a *Auth) Reader(ctx context.Context, id Identity) func(git.RepoPath) bool {
+	open := a.o.OpenRead || a.o.OpenUntilKnown && !a.Configured()
+	if len(*a.rules.Load()) == 0 && (open || a.o.Hook == nil && !id.Anonymous() && (id.Grant == nil || len(id.Grant.Repositories) == 0)) {
+		return nil
+	}
+	return func(repo git.RepoPath) bool {
+		allowed, err := a.allowed(ctx, id, repo, pathOf(repo), Read)
+		return allowed && err == nil
+	}
+}
+
 // NoRepository is the error for a repository that does not exist, or must not be known to.
 func NoRepository(repo git.RepoPath) error {
 	return fault.New(fault.NotFound, "no repository %s here", repo)

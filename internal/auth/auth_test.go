@@ -74,7 +74,7 @@ func TestTokens(t *testing.T) {
 		t.Error("there is a token, and callers are not known")
 	}
 	for name, header := range map[string]string{
-		"basic": basic("whoever", token), "basic, no user": basic("", token), "bearer": "Bearer " + token, "case": "bEARER  " + token + " ",
+		"basic": basic("whoever", token), "basic, no user": basic("", token), "bearer": "Bearer " + token, "token": "token " + token, "case": "bEARER  " + token + " ",
 	} {
 		id, err := w.who(header)
 		if err != nil || id.Name != "ci" || id.By != ByToken || id.Credential != "ci/1" || id.Address != "192.0.2.1" {
@@ -333,6 +333,10 @@ func TestMay(t *testing.T) {
 			if says(err) == read && err.Error() != NoRepository(repoPath(t, test.repo)).Error() {
 				t.Error(err)
 			}
+		}
+		reads := w.Reader(context.Background(), test.id)
+		if may := reads == nil || reads(repoPath(t, test.repo)); may != (test.want[Read] == "ok") {
+			t.Errorf("%s is told it may read %s: %v", test.id.Name, test.repo, may)
 		}
 	}
 }

@@ -44,13 +44,14 @@ func fromHeader(h http.Header) (c credential, ok bool, err error) {
 			return c, false, fault.New(fault.Unauthenticated, "bad Authorization header: no user name and password, or control characters in them")
 		}
 		c.user, c.secret = user, secret
-	case "bearer":
+	case "bearer", "token": // Sourcegraph's programs say token
+		c.scheme = "bearer"
 		if rest == "" || strings.ContainsAny(rest, " \t") || hasControls(rest) {
-			return c, false, fault.New(fault.Unauthenticated, "bad Authorization header: Bearer is followed by one word")
+			return c, false, fault.New(fault.Unauthenticated, "bad Authorization header: %s is followed by one word", scheme)
 		}
 		c.secret = rest
 	default:
-		return credential{}, false, fault.New(fault.Unauthenticated, "an Authorization header has to be Basic or Bearer here")
+		return credential{}, false, fault.New(fault.Unauthenticated, "an Authorization header has to be Basic, Bearer or token here")
 	}
 	return c, true, nil
 }

@@ -40,6 +40,10 @@ func (c callers) May(_ context.Context, id auth.Identity, repo git.RepoPath, op 
 
 func (c callers) Configured() bool { return true }
 
+func (c callers) Reader(_ context.Context, id auth.Identity) func(git.RepoPath) bool {
+	return func(repo git.RepoPath) bool { return c.may(id, repo, auth.Read) == nil }
+}
+
 // recorder is a node that knows one repository and notes what it is asked for.
 type recorder struct {
 	node

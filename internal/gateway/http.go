@@ -47,6 +47,7 @@ type Options struct {
 	Memory  *admit.Budget // bytes of requests that are longer than readFirst
 	Metrics *Metrics
 	Log     *slog.Logger
+	Pages   Pages // nil: none
 
 	MaxBody   int64         // bytes of a request's body once it is unpacked
 	ReadStall time.Duration // how long a client may send nothing of a body
@@ -88,9 +89,10 @@ type exchange struct {
 	w       http.ResponseWriter
 	r       *http.Request
 
-	reply  *reply // nil until a session began
-	status int    // 0 until the header is sent
-	abort  bool   // what was sent must not look like a whole answer
+	reply   *reply   // nil until a session began
+	visitor *Visitor // nil until a page is asked for
+	status  int      // 0 until the header is sent
+	abort   bool     // what was sent must not look like a whole answer
 }
 
 // dumbPaths are what a client of the dumb protocol asks for below a repository.
@@ -110,6 +112,8 @@ func (e *exchange) serve() {
 	switch {
 	case path == waitPath:
 		e.wait()
+	case e.Pages != nil && e.isPage(path):
+		e.page(path)
 	case strings.HasPrefix(path, "/-/") || path == "/-":
 		e.refuse(http.StatusNotFound, "nothing here; metrics and health are on the private listener")
 	case path == "/":
@@ -296,7 +300,7 @@ func (e *exchange) fail(err error) {
 		e.challenge()
 	}
 	e.w.Header().Del("Content-Length")
-	session := e.op != opAdvertise && e.op != opPush && e.op != opWait && e.op != opOther
+	session := e.op != opAdvertise && e.op != opPush && e.op != opWait && e.op != opSearch && e.op != opPage && e.op != opOther
 	inside := e.outcome.Command != "" // the request was understood
 	if session && (kind == fault.Invalid || kind == fault.Denied ||
 		inside && (kind == fault.NotFound || kind == fault.Corrupt || kind == fault.Internal)) {

@@ -53,8 +53,11 @@ func (e *exchange) attributesOfHTTP() []slog.Attr {
 		slog.String("protocol", e.r.Proto+" "+e.session().Version.String()),
 		slog.String("agent", auth.Redact(clip(cmp.Or(e.outcome.Agent, e.r.UserAgent())))),
 	}
-	if e.op == opOther {
+	if e.op == opOther || e.op == opPage || e.op == opSearch {
 		a = append(a, slog.String("method", clip(e.r.Method)), slog.String("path", auth.Redact(clip(e.r.URL.Path))))
+	}
+	if e.visitor != nil {
+		a = append(a, e.visitor.notes...)
 	}
 	return a
 }

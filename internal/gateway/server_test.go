@@ -92,6 +92,8 @@ type options struct {
 	wrap                  func(net.Listener) net.Listener
 	auth                  gateway.Auth
 	maxPush               int64
+	pages                 gateway.Pages
+	pageLane              int
 }
 
 // serve begins a server in front of one node.
@@ -106,7 +108,7 @@ func serveRoutes(t *testing.T, routes []gateway.Route, o options) *server {
 	for _, d := range []struct {
 		field *int
 		value int
-	}{{&o.small, 1000}, {&o.bulk, 1000}} {
+	}{{&o.small, 1000}, {&o.bulk, 1000}, {&o.pageLane, 1000}} {
 		if *d.field == 0 {
 			*d.field = d.value
 		}
@@ -125,7 +127,7 @@ func serveRoutes(t *testing.T, routes []gateway.Route, o options) *server {
 	}
 	s := &server{t: t, metrics: prometheus.NewRegistry(), log: &lockedBuffer{}, http: &lockedBuffer{}}
 	s.pump = bulk.NewPump(bulk.PumpOptions{Width: 2, Narrow: 1})
-	lanes := admit.NewLanes(admit.Sizes{Small: o.small, Hit: o.bulk, Cold: o.bulk, Push: o.bulk})
+	lanes := admit.NewLanes(admit.Sizes{Small: o.small, Hit: o.bulk, Cold: o.bulk, Push: o.bulk, Pages: o.pageLane})
 	memory := admit.NewBudget("requests", o.memory)
 	s.metrics.MustRegister(memory.Collectors()...)
 	metrics := gateway.NewMetrics()
@@ -141,7 +143,7 @@ func serveRoutes(t *testing.T, routes []gateway.Route, o options) *server {
 	handler := gateway.NewHTTP(gateway.Options{
 		Router: s.router, Pump: s.pump, Lanes: lanes, Memory: memory, Metrics: metrics,
 		Log: slog.New(slog.NewTextHandler(s.log, nil)), MaxBody: o.maxBody, ReadStall: o.readStall,
-		Auth: o.auth, MaxPush: o.maxPush,
+		Auth: o.auth, MaxPush: o.maxPush, Pages: o.pages,
 	})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -200,7 +202,7 @@ func (s *server) value(name string) float64 {
 // checkAtRest finds lanes, turns and marks of small requests that were not given back.
 func (s *server) checkAtRest() {
 	s.t.Helper()
-	for _, lane := range []string{"small", "hit", "cold", "push"} {
+	for _, lane := range []string{"small", "hit", "cold", "push", "pages"} {
 		if n := s.value("packhorse_lane_running{lane=" + lane + "}"); n != 0 {
 			s.t.Errorf("%v requests are left in the lane %s", n, lane)
 		}

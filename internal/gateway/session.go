@@ -23,6 +23,8 @@ const (
 	opBundles   operation = "bundle_uri"
 	opPush      operation = "push"
 	opWait      operation = "wait"
+	opSearch    operation = "search"
+	opPage      operation = "page"
 	opOther     operation = "other"
 )
 

@@ -14,6 +14,9 @@ type LanesConfig struct {
 	// Pushes.
 	Push int `toml:"push"`
 
+	// Searches of code, and pages for browsers.
+	Pages int `toml:"pages"`
+
 	// Look-ups of the control API whose work grows with the repository, or that write: RepositoryService's Get, List, Create and Delete,
 	// ObjectService's Log and DiffStat. Others wait for their turn. 0 means two for each CPU.
 	Search int `toml:"search"`
@@ -43,6 +46,7 @@ func defaultLanes() LanesConfig {
 		Hit:          4096,
 		Cold:         2048,
 		Push:         256,
+		Pages:        256,
 		Maintenance:  1,
 		Fair:         true,
 		Anonymous:    0.5,
@@ -56,6 +60,7 @@ func (c *LanesConfig) checkNumbers(b bounds) {
 	b.number("lanes.hit", c.Hit, 1, many)
 	b.number("lanes.cold", c.Cold, 1, many)
 	b.number("lanes.push", c.Push, 1, many)
+	b.number("lanes.pages", c.Pages, 1, many)
 	b.number("lanes.search", c.Search, 0, 1024)
 	b.number("lanes.maintenance", c.Maintenance, 1, 1024)
 	b.size("lanes.request_bytes", c.RequestBytes, 1<<20)

@@ -262,7 +262,7 @@ type lanes struct {
 
 func newLanes(cfg Config, reg prometheus.Registerer) lanes {
 	l := lanes{
-		bulk.NewPump(bulk.PumpOptions{}), admit.NewLanes(admit.Sizes{Small: cfg.Lanes.Small, Hit: cfg.Lanes.Hit, Cold: cfg.Lanes.Cold, Push: cfg.Lanes.Push}),
+		bulk.NewPump(bulk.PumpOptions{}), admit.NewLanes(admit.Sizes{Small: cfg.Lanes.Small, Hit: cfg.Lanes.Hit, Cold: cfg.Lanes.Cold, Push: cfg.Lanes.Push, Pages: cfg.Lanes.Pages}),
 		admit.NewBudget("requests", int64(cfg.Lanes.RequestBytes)), nil,
 	}
 	l.metrics = admit.NewMetrics(l.Lanes)

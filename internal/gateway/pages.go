@@ -1,0 +1,123 @@
+package gateway
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// Pages answers requests for what is below /-/ and /.api/ and is none of the gateway's own: searches, pages for browsers; and "/", if a browser
+// asks. The request's body is unpacked, bounded, and came whole before. If nothing was written, an error becomes the answer: NotFound also for
+// pages that there are none of, Unauthenticated to have browsers ask for a name. After that it cuts the connection.
+type Pages func(w http.ResponseWriter, r *http.Request, v *Visitor) error
+
+// Visitor is who asks for a page. Not safe for concurrent use.
+type Visitor struct {
+	e     *exchange
+	read  func(git.RepoPath) bool
+	asked bool // read is set
+	notes []slog.Attr
+}
+
+// Name is the visitor's; empty: nobody knows who it is.
+func (v *Visitor) Name() string { return v.e.id.Name }
+
+// Reader tells which repositories the visitor may read; nil: all. It asks nobody where it can be helped, but an auth hook's answers that are not
+// remembered yet.
+func (v *Visitor) Reader() func(git.RepoPath) bool {
+	if v.e.Auth != nil && !v.asked {
+		v.read, v.asked = v.e.Auth.Reader(v.e.ctx, v.e.id), true
+	}
+	return v.read
+}
+
+// May fails as a fetch of the repository would: Unauthenticated, NotFound, Unavailable.
+func (v *Visitor) May(ctx context.Context, repo git.RepoPath) error {
+	v.e.repo = repo
+	if v.e.Auth == nil {
+		return nil
+	}
+	return v.e.Auth.May(ctx, v.e.id, repo, auth.Read)
+}
+
+// Note adds to the request's line in the log.
+func (v *Visitor) Note(attrs ...slog.Attr) { v.notes = append(v.notes, attrs...) }
+
+const (
+	searchPath = "/-/api/v1/search"
+	foreignAPI = "/.api/" // Sourcegraph's
+)
+
+// isPage tells whether a path is for Pages.
+func (e *exchange) isPage(path string) bool {
+	return strings.HasPrefix(path, "/-/") || strings.HasPrefix(path, foreignAPI) || path == "/" && strings.Contains(e.r.Header.Get("Accept"), "text/html")
+}
+
+// page has Pages answer.
+func (e *exchange) page(path string) {
+	e.op = opPage
+	if path == searchPath || strings.HasPrefix(path, searchPath+"/") || strings.HasPrefix(path, foreignAPI) {
+		e.op = opSearch
+	}
+	if e.Auth != nil {
+		e.w.Header().Add("Vary", "Authorization")
+		var err error
+		if e.id, err = e.Auth.HTTP(e.r); err != nil {
+			e.fail(err)
+			return
+		}
+	}
+	body, err := e.body() // before the lane: clients that send slowly must not fill it
+	if err != nil {
+		e.fail(err)
+		return
+	}
+	defer body.Close()
+	seat, err := e.Lanes.Pages.Enter(e.caller())
+	if err != nil {
+		e.fail(err)
+		return
+	}
+	defer seat.Leave()
+	r := e.r.Clone(e.r.Context())
+	r.Body, r.ContentLength = io.NopCloser(body), -1
+	r.Header.Del("Content-Encoding")
+	e.visitor = &Visitor{e: e}
+	err = e.Pages(&pageWriter{e}, r, e.visitor)
+	switch {
+	case err == nil:
+	case e.status != 0:
+		e.err, e.abort = err, true
+	default:
+		for _, header := range []string{"Content-Encoding", "Content-Security-Policy", "ETag", "Last-Modified"} {
+			e.w.Header().Del(header)
+		}
+		e.fail(err)
+	}
+}
+
+// pageWriter is what Pages writes to: it counts.
+type pageWriter struct{ e *exchange }
+
+func (w *pageWriter) Header() http.Header { return w.e.w.Header() }
+
+func (w *pageWriter) WriteHeader(status int) {
+	if w.e.status == 0 {
+		w.e.begin(status)
+	}
+}
+
+func (w *pageWriter) Write(p []byte) (int, error) {
+	w.WriteHeader(http.StatusOK)
+	n, err := w.e.w.Write(p)
+	w.e.bytes.Add(int64(n))
+	return n, err
+}
+
+// Unwrap lets http.ResponseController flush, and set limits of time.
+func (w *pageWriter) Unwrap() http.ResponseWriter { return w.e.w }
