@@ -115,8 +115,8 @@ func (s *Server) hook(name string) (string, error) {
 	return path, nil
 }
 
-// asking finds out who is to be asked, and makes the pipes.
-func (s *Server) asking() (*asking, error) {
+// asking finds out who is to be asked, and makes the pipes. We ask ourselves where the repository borrows objects.
+func (s *Server) asking(borrows bool) (*asking, error) {
 	before, err := s.hook(preReceive)
 	if err != nil {
 		return nil, err
@@ -129,10 +129,13 @@ func (s *Server) asking() (*asking, error) {
 	switch {
 	case each != "":
 		a.scripts = filepath.Join(s.options.Scripts, scriptsEach)
-	case before != "" || s.options.Decider != nil:
+	case before != "" || s.options.Decider != nil || borrows:
 		a.scripts = filepath.Join(s.options.Scripts, scriptsOnce)
 	default:
 		return a, nil
+	}
+	if s.options.Scripts == "" {
+		return nil, fault.New(fault.Unavailable, "the server has no directory for scripts, so that nothing can be pushed to repositories with alternates")
 	}
 	if err := unix.Access(filepath.Join(a.scripts, preReceive), unix.X_OK); err != nil { // git would go on without it
 		return nil, fault.Wrap(fault.Unavailable, "the server cannot run hooks from its state directory, so that no push is taken", err)
@@ -256,6 +259,12 @@ func (p *pushing) readUpdates(in *bufio.Reader) (updates []Update, input []byte,
 // beforeAll asks the Decider, and then the administrator's hook.
 func (p *pushing) beforeAll(ctx context.Context, quarantine string, updates []Update, input []byte, said *speech) error {
 	p.decided = true
+	if p.target.borrows() {
+		if err := p.checkBorrowed(ctx, quarantine, updates); err != nil {
+			said.text([]byte(fault.Message(err) + "\n"))
+			return err
+		}
+	}
 	if p.options.Decider != nil {
 		asked := *p.push
 		asked.Updates = updates

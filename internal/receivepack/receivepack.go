@@ -23,7 +23,7 @@ const ClassReceive process.Class = "receive"
 
 // Options says how pushes are taken.
 type Options struct {
-	Runner *process.Runner // with limits for ClassReceive, and for ClassHook if there are hooks; nil: no push is taken
+	Runner *process.Runner // with limits for ClassReceive, and for ClassHook if there are hooks or alternates; nil: no push is taken
 	Agent  string          // how the server names itself
 
 	MaxSize     int64 // bytes of a pack; 0: no limit. A repository's own lower limit holds.
@@ -34,7 +34,7 @@ type Options struct {
 
 	Hooks    string        // the administrator's directory of hooks; "": there are none
 	HookTime time.Duration // how long one of them may run; 0: as long as the push
-	Scripts  string        // a directory of ours alone for what git runs to ask for decisions; "": neither Hooks nor a Decider can be
+	Scripts  string        // a directory of ours alone for what git runs to ask for decisions; "": neither Hooks nor a Decider can be, nor pushes to repositories with alternates
 	Journal  string        // a directory of ours alone, which says after a crash what pushes have left; "": nothing is removed after them
 
 	Decider  Decider  // nil: nobody else is asked
@@ -164,7 +164,8 @@ func (s *Server) Serve(ctx context.Context, t Target, session protocol.Session, 
 		push:   &Push{ID: rand.Text(), Repo: t.Path, Pusher: pusher, Options: asked.options, Updates: asked.updates()},
 		out:    output{reply: reply, sideband: asked.sideband, report: asked.report},
 	}
-	err = p.serve(ctx, in.rest(asked), session.Stateless)
+	request, p.pack = in.rest(asked)
+	err = p.serve(ctx, request, session.Stateless)
 	return outcome, err
 }
 

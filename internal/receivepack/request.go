@@ -98,10 +98,11 @@ func (r *reader) release() {
 	}
 }
 
-// rest is all of the request, from its first byte.
-func (r *reader) rest(a *asked) io.Reader {
+// rest is all of the request, from its first byte, and the part of it that is the pack.
+func (r *reader) rest(a *asked) (io.Reader, *packStart) {
 	r.kept = true // by a goroutine that may outlive the push
-	return io.MultiReader(bytes.NewReader(a.withReport()), r.buffer)
+	p := &packStart{source: r.buffer}
+	return io.MultiReader(bytes.NewReader(a.withReport()), p), p
 }
 
 // withReport is the head with the wish for a report, which we want even where the client does not.

@@ -40,6 +40,7 @@ type pushing struct {
 	out     output
 	outcome *protocol.Outcome
 	before  *refs.Snapshot // nil until git is about to run
+	pack    *packStart     // what follows the request's head
 	dir     fs.FileInfo    // the repository's common directory then
 	asks    bool           // hooks are to be asked while git runs
 	decided bool           // and were
@@ -110,7 +111,7 @@ func (p *pushing) run(ctx context.Context, request io.Reader, stateless bool) (p
 	if p.dir, err = os.Stat(p.target.Common); err != nil {
 		return process.Usage{}, errGone(err)
 	}
-	hooks, err := p.asking()
+	hooks, err := p.asking(p.target.borrows())
 	if err != nil {
 		return process.Usage{}, err
 	}

@@ -88,6 +88,9 @@ func (s *Store) Damaged() []error { return s.snap.Load().faults }
 // directory is a link to another one.
 func (s *Store) HasAlternates() bool { return s.linked || len(s.snap.Load().dirs) > 1 }
 
+// Linked reports whether the object directory is a link to one that may be another repository's.
+func (s *Store) Linked() bool { return s.linked }
+
 // Dirs lists the object directories in look-up order, the store's own first.
 func (s *Store) Dirs() []string {
 	snap := s.snap.Load()

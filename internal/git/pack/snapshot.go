@@ -176,6 +176,9 @@ func (s *Store) loadDir(snap, old *snapshot, path string, depth int) error {
 	}
 	snap.dirs = append(snap.dirs, d)
 	snap.faults = append(snap.faults, d.faults...)
+	if s.alone {
+		return nil
+	}
 	entries, err := readAlternates(d.alternates)
 	if err != nil {
 		return err

@@ -41,6 +41,7 @@ type Options struct {
 	Format    git.ObjectFormat
 	Root      string // object directories must resolve to inside this directory; "" means no limit
 	MaxObject int64  // bytes of the largest object that Read inflates if its limit is 0, and of delta bases; 0: 64 MiB
+	Alone     bool   // alternates are not followed
 }
 
 // Store reads the objects of one object directory and its alternates. Safe for concurrent use.
@@ -51,6 +52,7 @@ type Store struct {
 	plainRoot string // the root as it was given
 	format    git.ObjectFormat
 	maxObject int64
+	alone     bool
 	emptyTree git.ObjectID
 
 	stat func(path string) (disk.ID, error)
@@ -75,7 +77,7 @@ func Open(objectsDir string, o Options) (*Store, error) {
 }
 
 func open(objectsDir string, o Options, stat func(string) (disk.ID, error), now func() time.Time) (*Store, error) {
-	s := &Store{format: o.Format, maxObject: o.MaxObject, stat: stat, now: now}
+	s := &Store{format: o.Format, maxObject: o.MaxObject, alone: o.Alone, stat: stat, now: now}
 	if s.format == 0 {
 		s.format = git.SHA1
 	}
