@@ -39,7 +39,8 @@ func (l *Reader) DiffStat(ctx context.Context, r *repo.Repo, old, new string, se
 		return err
 	}
 	defer c.end()
-	d := &differ{call: c, send: send}
+	s := &stats{call: c, send: send}
+	d := &differ{call: c, each: s.add}
 	to, err := c.treeOf(new)
 	if err != nil {
 		return err
@@ -56,7 +57,7 @@ func (l *Reader) DiffStat(ctx context.Context, r *repo.Repo, old, new string, se
 	if err := d.trees(from, to, 0); err != nil {
 		return err
 	}
-	return d.flush()
+	return s.flush()
 }
 
 // parentTree is the tree of a commit's first parent; zero if there is none. In a shallow repository parents may be missing.
@@ -80,11 +81,17 @@ func (c *call) parentTree(revision string) (git.ObjectID, error) {
 // differ compares two trees.
 type differ struct {
 	*call
-	send   func([]FileStat) error
-	batch  []FileStat
-	size   int // bytes of paths in batch
+	each   func(path []byte, old, new entry) error // what differs; a side that is not there is zero. The path is good during the call only
 	path   []byte
 	opened int // trees
+}
+
+// stats counts lines and sends batches.
+type stats struct {
+	*call
+	send  func([]FileStat) error
+	batch []FileStat
+	size  int // bytes of paths in batch
 }
 
 // side is a tree on one side of a comparison and the entry it is at.
@@ -210,46 +217,51 @@ func (d *differ) pair(name []byte, old, new entry, depth int) error {
 		d.path = append(d.path, '/')
 		return d.trees(old.id, new.id, depth+1)
 	}
-	f := FileStat{Path: bytes.Clone(d.path), OldMode: old.mode, NewMode: new.mode, OldID: old.id, NewID: new.id}
-	if err := d.count(&f); err != nil {
+	return d.each(d.path, old, new)
+}
+
+// add counts a file.
+func (s *stats) add(path []byte, old, new entry) error {
+	f := FileStat{Path: bytes.Clone(path), OldMode: old.mode, NewMode: new.mode, OldID: old.id, NewID: new.id}
+	if err := s.count(&f); err != nil {
 		return err
 	}
 	if f.TooLarge {
-		d.metrics.tooLarge.Inc()
+		s.metrics.tooLarge.Inc()
 	}
-	d.batch = append(d.batch, f)
-	if d.size += len(f.Path); len(d.batch) == maxStats || d.size >= statsBytes {
-		return d.flush()
+	s.batch = append(s.batch, f)
+	if s.size += len(f.Path); len(s.batch) == maxStats || s.size >= statsBytes {
+		return s.flush()
 	}
 	return nil
 }
 
-func (d *differ) flush() error {
-	if len(d.batch) == 0 {
+func (s *stats) flush() error {
+	if len(s.batch) == 0 {
 		return nil
 	}
-	err := d.send(d.batch)
-	d.batch, d.size = d.batch[:0], 0
+	err := s.send(s.batch)
+	s.batch, s.size = s.batch[:0], 0
 	return err
 }
 
 // count counts a file's lines.
-func (d *differ) count(f *FileStat) error {
-	old, err := d.content(entry{f.OldID, f.OldMode})
+func (s *stats) count(f *FileStat) error {
+	old, err := s.content(entry{f.OldID, f.OldMode})
 	if err != nil {
 		return err
 	}
-	defer d.drop(int64(len(old.data)))
+	defer s.drop(int64(len(old.data)))
 	same := f.OldID == f.NewID
 	if same && f.OldMode != pack.ModeGitlink && f.NewMode != pack.ModeGitlink {
 		f.Binary = old.binary
 		return nil
 	}
-	new, err := d.content(entry{f.NewID, f.NewMode})
+	new, err := s.content(entry{f.NewID, f.NewMode})
 	if err != nil {
 		return err
 	}
-	defer d.drop(int64(len(new.data)))
+	defer s.drop(int64(len(new.data)))
 	switch {
 	case old.binary || new.binary:
 		f.Binary = true
@@ -260,7 +272,7 @@ func (d *differ) count(f *FileStat) error {
 		f.TooLarge = true
 		return nil
 	}
-	added, deleted, ok, err := d.lineCount(old.data, new.data)
+	added, deleted, ok, err := s.lineCount(old.data, new.data)
 	f.Added, f.Deleted, f.TooLarge = added, deleted, !ok && err == nil
 	return err
 }
@@ -273,22 +285,22 @@ type content struct {
 }
 
 // content reads a blob, what stands for a submodule, or nothing. Its data is held.
-func (d *differ) content(e entry) (content, error) {
+func (s *stats) content(e entry) (content, error) {
 	switch {
 	case e.id.IsZero() && e.mode == 0:
 		return content{}, nil
 	case e.mode == pack.ModeGitlink:
 		data := []byte("Subproject commit " + e.id.String() + "\n")
-		return content{data: data}, d.hold(int64(len(data)))
+		return content{data: data}, s.hold(int64(len(data)))
 	}
-	data, err := d.read(e.id, git.Blob, d.bounds.diffBlob)
+	data, err := s.read(e.id, git.Blob, s.bounds.diffBlob)
 	if err == nil {
 		return content{data: data, binary: isBinary(data)}, nil
 	}
 	if !fault.Is(err, fault.Invalid) {
 		return content{}, err
 	}
-	stream, err := d.repo.Objects.Stream(e.id)
+	stream, err := s.repo.Objects.Stream(e.id)
 	if errors.Is(err, pack.ErrDelta) {
 		return content{large: true}, nil
 	}

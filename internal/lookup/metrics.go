@@ -4,11 +4,12 @@ import "github.com/prometheus/client_golang/prometheus"
 
 // Metrics counts what look-ups do. One serves all Readers of a process.
 type Metrics struct {
-	blobBytes prometheus.Counter
-	trees     prometheus.Counter
-	tooLarge  prometheus.Counter
-	memory    prometheus.Gauge
-	refused   prometheus.Counter
+	blobBytes  prometheus.Counter
+	trees      prometheus.Counter
+	tooLarge   prometheus.Counter
+	unreadable prometheus.Counter
+	memory     prometheus.Gauge
+	refused    prometheus.Counter
 }
 
 // NewMetrics makes metrics.
@@ -23,6 +24,9 @@ func NewMetrics() *Metrics {
 		tooLarge: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "packhorse_lookup_too_large_total", Help: "Files whose lines were not counted because there was too much to compare.",
 		}),
+		unreadable: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "packhorse_lookup_unreadable_files_total", Help: "Files given without content because their blobs are missing or damaged.",
+		}),
 		memory: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "packhorse_lookup_memory_bytes", Help: "Bytes of large objects in memory for look-ups now.",
 		}),
@@ -34,5 +38,5 @@ func NewMetrics() *Metrics {
 
 // Collectors are the metrics to register.
 func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.blobBytes, m.trees, m.tooLarge, m.memory, m.refused}
+	return []prometheus.Collector{m.blobBytes, m.trees, m.tooLarge, m.unreadable, m.memory, m.refused}
 }

@@ -210,7 +210,7 @@ func TestTreeBombs(t *testing.T) {
 		t.Errorf("%d files, %v", files, err)
 	}
 	c := &call{Reader: l, ctx: ctx, repo: opened}
-	d := &differ{call: c, send: func([]FileStat) error { return nil }}
+	d := &differ{call: c, each: func([]byte, entry, entry) error { return nil }}
 	if err := d.trees(empty, other, 0); !fault.Is(err, fault.Invalid) {
 		t.Errorf("comparing nothing with nothing: %v", err)
 	}

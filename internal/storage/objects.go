@@ -57,3 +57,23 @@ func (n *Node) DiffStat(ctx context.Context, path git.RepoPath, old, new string,
 	defer n.release(h)
 	return n.lookups.DiffStat(ctx, h.Repo, old, new, send)
 }
+
+// Files gives the files of a commit, or what differs from another: lookup.Reader.Files.
+func (n *Node) Files(ctx context.Context, path git.RepoPath, q lookup.FilesRequest, send func(*lookup.File) error) error {
+	h, err := n.acquire(path)
+	if err != nil {
+		return err
+	}
+	defer n.release(h)
+	return n.lookups.Files(ctx, h.Repo, q, send)
+}
+
+// Behind counts the commits between two: lookup.Reader.Behind.
+func (n *Node) Behind(ctx context.Context, path git.RepoPath, old, new git.ObjectID, limit int) (int, error) {
+	h, err := n.acquire(path)
+	if err != nil {
+		return 0, err
+	}
+	defer n.release(h)
+	return n.lookups.Behind(ctx, h.Repo, old, new, limit)
+}

@@ -1,0 +1,193 @@
+package lookup
+
+import (
+	"context"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
+	"github.com/packhorse-git/packhorse/internal/repo"
+)
+
+// FilesRequest asks for the files of a commit.
+type FilesRequest struct {
+	Commit git.ObjectID
+	Base   git.ObjectID // another commit: only what differs from it; zero: all
+	Limit  int64        // content of more bytes is left out; at most MaxContent
+}
+
+// MaxContent is the most content that Files gives of a file, in bytes.
+const MaxContent = maxObject
+
+// File is one file of a commit.
+type File struct {
+	Path    []byte
+	Mode    uint32
+	ID      git.ObjectID
+	Size    int64  // bytes of the whole blob; 0: it is none; -1: it is missing or damaged
+	Content []byte // nil: larger than the limit, no blob, missing, damaged, or gone
+	Gone    bool   // the base has it, the commit has not; the rest is zero
+}
+
+// Files calls send with the files of a commit in the order of git ls-tree -r, or with what differs from a base in that of git diff-tree -r, one
+// at a time; what it gets is good during the call only. Symbolic links are files whose content is their target, submodules have none. A blob
+// that is missing or damaged is given without content, and counted; trees have to be sound. NotFound: there is no such commit, or no such base.
+func (l *Reader) Files(ctx context.Context, r *repo.Repo, q FilesRequest, send func(*File) error) error {
+	if q.Limit < 0 || q.Limit > MaxContent {
+		return fault.New(fault.Invalid, "the limit has to be from 0 to %d bytes", int64(MaxContent))
+	}
+	c, err := l.begin(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer c.end()
+	f := &filer{call: c, limit: q.Limit, send: send}
+	to, err := c.rootOf(q.Commit)
+	if err != nil {
+		return err
+	}
+	if q.Base.IsZero() {
+		return f.all(to)
+	}
+	from, err := c.rootOf(q.Base)
+	if err != nil {
+		return err
+	}
+	d := &differ{call: c, each: f.differs}
+	return d.trees(from, to, 0)
+}
+
+// rootOf is the tree of a commit that is named by its ID.
+func (c *call) rootOf(commit git.ObjectID) (git.ObjectID, error) {
+	if commit.IsZero() || commit.Format() != c.repo.Format {
+		return git.ObjectID{}, fault.New(fault.Invalid, "%s is no commit of the repository's format, %s", commit, c.repo.Format)
+	}
+	typ, _, err := c.repo.Objects.Header(commit)
+	if err != nil {
+		return git.ObjectID{}, err
+	}
+	if typ != git.Commit {
+		return git.ObjectID{}, fault.New(fault.Invalid, "object %s is a %s, not a commit", commit, typ)
+	}
+	headers, err := c.commitHeaders(commit)
+	return headers.Tree, err
+}
+
+// filer gives files with their content.
+type filer struct {
+	*call
+	limit int64
+	send  func(*File) error
+	file  File // used again
+}
+
+// all goes through a tree.
+func (f *filer) all(root git.ObjectID) error {
+	t := &lister{call: f.call, recursive: true, root: root}
+	if err := t.enter(root, 0); err != nil {
+		return err
+	}
+	for {
+		entries, err := t.list(maxPage)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if err := f.give(e.Path, entry{e.ID, e.Mode}); err != nil {
+				return err
+			}
+		}
+		if len(t.stack) == 0 {
+			return nil
+		}
+		t.trees = 0
+	}
+}
+
+// differs takes what a comparison finds.
+func (f *filer) differs(path []byte, _, new entry) error {
+	if new.mode == 0 {
+		f.file = File{Path: path, Gone: true}
+		return f.send(&f.file)
+	}
+	return f.give(path, new)
+}
+
+func (f *filer) give(path []byte, e entry) error {
+	f.file = File{Path: path, Mode: e.mode, ID: e.id}
+	if e.mode == pack.ModeGitlink {
+		return f.send(&f.file)
+	}
+	if err := f.ctx.Err(); err != nil {
+		return err
+	}
+	data, size, err := f.content(e.id)
+	if err != nil {
+		return err
+	}
+	defer f.drop(int64(len(data)))
+	f.file.Content, f.file.Size = data, size
+	f.metrics.blobBytes.Add(float64(len(data)))
+	return f.send(&f.file)
+}
+
+// content reads a blob of up to the limit. Its bytes are held.
+func (f *filer) content(id git.ObjectID) (data []byte, size int64, err error) {
+	typ, data, err := f.repo.Objects.Read(id, max(1, min(f.limit, small))) // 0 is another limit there
+	if fault.Is(err, fault.Invalid) {
+		if typ, size, err = f.repo.Objects.Header(id); err == nil {
+			if size > f.limit || typ != git.Blob {
+				return nil, f.sizeOf(typ, size), nil
+			}
+			if err = f.hold(unpacking * size); err != nil {
+				return nil, 0, err
+			}
+			typ, data, err = f.repo.Objects.Read(id, f.limit)
+			f.drop(unpacking * size)
+		}
+	}
+	switch kind := fault.KindOf(err); {
+	case kind == fault.NotFound || kind == fault.Corrupt || err == nil && typ != git.Blob:
+		return nil, f.sizeOf(typ, -1), nil
+	case err != nil:
+		return nil, 0, err
+	case int64(len(data)) > f.limit:
+		return nil, int64(len(data)), nil
+	}
+	if data == nil {
+		data = []byte{}
+	}
+	return data, int64(len(data)), f.hold(int64(len(data)))
+}
+
+// sizeOf is a blob's size, or -1 for what is none though a tree says so, and counts those.
+func (f *filer) sizeOf(typ git.ObjectType, size int64) int64 {
+	if typ != git.Blob || size < 0 {
+		f.metrics.unreadable.Inc()
+		return -1
+	}
+	return size
+}
+
+// Behind counts the commits that new reaches and old does not, up to limit. As in Log, clocks that are wrong can mislead it, and history that would have to
+// be looked at further than 2,000,000 commits is an error of kind Invalid. NotFound: one of the two is not there.
+func (l *Reader) Behind(ctx context.Context, r *repo.Repo, old, new git.ObjectID, limit int) (int, error) {
+	if limit < 1 || limit > maxLog {
+		return 0, fault.New(fault.Invalid, "the limit has to be from 1 to %d commits", maxLog)
+	}
+	if old == new {
+		return 0, nil
+	}
+	c, err := l.begin(ctx, r)
+	if err != nil {
+		return 0, err
+	}
+	defer c.end()
+	for _, id := range []git.ObjectID{old, new} {
+		if _, err := c.rootOf(id); err != nil {
+			return 0, err
+		}
+	}
+	ids, err := c.log(LogRequest{Revisions: []string{new.String()}, Exclude: []string{old.String()}, Limit: limit})
+	return len(ids), err
+}
