@@ -50,7 +50,7 @@ const allowedImports = `
 	git/protocol, auth, admit, bulk < gateway;
 	git, git/pktline < bench/fleet;
 	bench/fleet, client < bench;
-	control, remote, gateway, credential, observe, bench, webhook < roles;
+	control, remote, gateway, credential, observe, bench, webhook, search < roles;
 	roles < cmd/packhorse;
 
 	# Tests only: any test may import gittest, tests of a packsource.Source sourcetest, and nothing else may.

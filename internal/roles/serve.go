@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"runtime"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -71,6 +72,11 @@ func maintainLimits(slots int) process.Limits {
 	return process.Limits{Slots: slots, Queue: 64, Nice: 10, Time: 2 * time.Hour}
 }
 
+// grepLimits bound those that search in repositories without an index, behind everything that a client of git waits for.
+func grepLimits(nice int) process.Limits {
+	return process.Limits{Slots: max(1, runtime.NumCPU()/2), Queue: 64, Wait: 5 * time.Second, Nice: min(nice+5, 19), Time: 20 * time.Second}
+}
+
 // importLimits bound those that fetch a repository from elsewhere, for `packhorse repo import`.
 func importLimits() process.Limits {
 	return process.Limits{Slots: 1, Queue: 64, Nice: 5}
@@ -131,6 +137,7 @@ func newSource(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes la
 			repo.ClassRefs:        refsLimits(),
 			storage.ClassManage:   manageLimits(),
 			storage.ClassMaintain: maintainLimits(cfg.Lanes.Maintenance),
+			storage.ClassGrep:     grepLimits(cfg.Git.Nice),
 		},
 	})
 	if err != nil {
@@ -139,6 +146,7 @@ func newSource(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes la
 	lanes.metrics.Queue("cold", runner.Queue(packsource.ClassPack))
 	lanes.metrics.Queue("push", runner.Queue(receivepack.ClassReceive))
 	lanes.metrics.Queue("maintenance", runner.Queue(storage.ClassMaintain))
+	lanes.metrics.Queue("grep", runner.Queue(storage.ClassGrep))
 	source, cache, err := newCache(cfg, log, runner, packs)
 	if err != nil {
 		limit, cancel := context.WithTimeout(context.Background(), closeLimit)
