@@ -20,7 +20,7 @@ BINARY  := bin/packhorse
 BUILD   := go build -buildvcs=false -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
 
 .DEFAULT_GOAL := help
-.PHONY: help build serve test clients clients-doc check vet proto fuzz soak-protocol soak-push docs bench bench-refs bench-neighbour clean
+.PHONY: help build serve test zoekt-webserver clients clients-doc check vet proto fuzz soak-protocol soak-push docs bench bench-refs bench-neighbour clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ test: ## Install what the tests need, check, and run all tests
 		echo '*** No C compiler: the race detector is NOT run. Install gcc and libc6-dev to have it. ***'; \
 		CGO_ENABLED=0 go test -timeout 15m ./...; \
 	fi
+
+zoekt-webserver: ## Build bin/zoekt-webserver, to compare searches with
+	CGO_ENABLED=0 go build -C bench/zoekt -buildvcs=false -o $(abspath bin)/ github.com/sourcegraph/zoekt/cmd/zoekt-webserver
 
 clients: ## Install other git clients below CLIENTDIR (bin/clients), and run the matrix with all that can be had
 	@.ci/clients $(CLIENTDIR)

@@ -86,6 +86,8 @@ var rooms = map[string][]string{
 	"github.com/prometheus/client_golang/prometheus/collectors": {"observe"},
 	"google.golang.org/grpc/...":                                {}, // tests: another client of the control API
 	"golang.org/x/crypto/ssh":                                   {"gateway", "auth", "roles"},
+	"github.com/tsenart/vegeta/...":                             {"bench"},
+	"github.com/redis/...":                                      {"resolve", "bench"},
 	"golang.org/x/term":                                         {"observe", "bench"},
 	"net/http/pprof":                                            {"observe"},
 	"os/exec":                                                   {"git/process", "gittest", "roles", "bench"},

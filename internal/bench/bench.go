@@ -74,7 +74,7 @@ Megabytes and gigabytes are 10^6 and 10^9 bytes.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(fetchCommand(env), refsCommand(env), mkrefsCommand(env), neighbourCommand(env), limitCommand(env), loadCommand(env),
-		ciCommand(env), matrixCommand(env), stormCommand(env), backendCommand(env), relayCommand(env))
+		ciCommand(env), matrixCommand(env), stormCommand(env), searchCommand(env), backendCommand(env), relayCommand(env))
 	for _, sub := range cmd.Commands() {
 		run := sub.RunE
 		sub.SilenceUsage = true // a failed measurement is no misuse
