@@ -41,12 +41,12 @@ const allowedImports = `
 	repo, admit < lookup;
 	git/protocol, repo < receivepack;
 	receivepack < webhook;
-	uploadpack, receivepack, packcache, lookup < storage;
+	uploadpack, receivepack, packcache, lookup, resolve < storage;
 	bulk < direct;
 	bulk, fault < sidechannel;
 	storage, sidechannel, browser, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < control;
 	direct, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < client;
-	git/protocol, sidechannel, direct, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < remote;
+	git/protocol, resolve, sidechannel, direct, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < remote;
 	git/protocol, auth, admit, bulk < gateway;
 	git, git/pktline < bench/fleet;
 	bench/fleet, client < bench;

@@ -21,7 +21,7 @@ type Question struct {
 type Answer struct {
 	ID      git.ObjectID
 	Type    git.ObjectType
-	Ref     string // the full name of the ref that the revision begins with; empty: it begins with an object ID
+	Ref     string // the full name of the ref that the revision begins with, after symbolic refs (HEAD is a branch); empty: it begins with an object ID
 	Version git.Version
 }
 

@@ -9,7 +9,7 @@ import (
 // Metrics counts what a node does beside fetches.
 type Metrics struct {
 	asked   *prometheus.CounterVec
-	lookups struct{ resolve, resolveMany, exists, list, get, repositories prometheus.Counter }
+	lookups struct{ resolve, resolveMany, revisions, exists, list, get, repositories prometheus.Counter }
 
 	watchers prometheus.Gauge
 	watched  prometheus.Gauge
@@ -29,7 +29,7 @@ type Metrics struct {
 func NewMetrics() *Metrics {
 	m := &Metrics{
 		asked: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "packhorse_lookups_total", Help: "Look-ups of refs and repositories by kind; of resolve_many each name counts.",
+			Name: "packhorse_lookups_total", Help: "Look-ups of refs and repositories by kind; of resolve_many and revisions each name counts.",
 		}, []string{"kind"}),
 		watchers: prometheus.NewGauge(prometheus.GaugeOpts{Name: "packhorse_watchers", Help: "Watches of refs that are open now."}),
 		watched: prometheus.NewGauge(prometheus.GaugeOpts{
@@ -68,6 +68,7 @@ func NewMetrics() *Metrics {
 	}
 	l := &m.lookups
 	l.resolve, l.resolveMany = m.asked.WithLabelValues("resolve"), m.asked.WithLabelValues("resolve_many")
+	l.revisions = m.asked.WithLabelValues("revisions")
 	l.exists, l.list = m.asked.WithLabelValues("exists"), m.asked.WithLabelValues("list_refs")
 	l.get, l.repositories = m.asked.WithLabelValues("get"), m.asked.WithLabelValues("list_repositories")
 	return m

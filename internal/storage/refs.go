@@ -29,7 +29,7 @@ func (n *Node) Resolve(ctx context.Context, path git.RepoPath, name string) (Res
 		return Resolved{}, err
 	}
 	defer n.release(h)
-	return resolve(h.Repo, snap, version, name)
+	return resolveRef(h.Repo, snap, version, name)
 }
 
 // Question is one name in one repository.
@@ -54,11 +54,7 @@ func (n *Node) ResolveMany(ctx context.Context, questions []Question, answer fun
 		}
 		byPath[q.Path] = append(byPath[q.Path], i)
 	}
-	type state struct {
-		snap    *refs.Snapshot
-		version git.Version
-	}
-	seen := make(map[string]state) // by incarnation: two paths may lead to one repository
+	seen := make(map[string]state)
 	for _, path := range order {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -68,17 +64,14 @@ func (n *Node) ResolveMany(ctx context.Context, questions []Question, answer fun
 			return ctx.Err()
 		}
 		if err == nil {
-			if s, ok := seen[version.Incarnation]; ok {
-				snap, version = s.snap, s.version
-			}
-			seen[version.Incarnation] = state{snap, version}
+			snap, version = oneState(seen, snap, version)
 		}
 		for _, i := range byPath[path] {
 			if err != nil {
 				answer(i, Resolved{}, err)
 				continue
 			}
-			r, err := resolve(h.Repo, snap, version, questions[i].Name)
+			r, err := resolveRef(h.Repo, snap, version, questions[i].Name)
 			answer(i, r, err)
 		}
 		if err == nil {
@@ -88,8 +81,8 @@ func (n *Node) ResolveMany(ctx context.Context, questions []Question, answer fun
 	return nil
 }
 
-// resolve finds a name in a snapshot.
-func resolve(r *repo.Repo, snap *refs.Snapshot, version git.Version, name string) (Resolved, error) {
+// resolveRef finds a name in a snapshot.
+func resolveRef(r *repo.Repo, snap *refs.Snapshot, version git.Version, name string) (Resolved, error) {
 	if name == "@" {
 		name = string(git.HEAD)
 	}

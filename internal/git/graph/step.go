@@ -1,0 +1,79 @@
+package graph
+
+import (
+	"context"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// Look tells an object's type, and what it names if it is a tag. The error is NotFound if the object does not exist.
+func (g *Graph) Look(ctx context.Context, id git.ObjectID) (typ git.ObjectType, target git.ObjectID, err error) {
+	if err := g.exists(id); err != nil {
+		return 0, target, err
+	}
+	err = g.run(ctx, nil, func(w *walk) error {
+		o, h, err := w.look(id)
+		typ, target = o.typ, h.target
+		return err
+	})
+	return typ, target, err
+}
+
+// Ancestor goes n times from a commit to its first parent, and tells how often it could: less than n where history ends. What it ends at is
+// then the root. Shallow commits have no parents. The error is Invalid if id is no commit.
+func (g *Graph) Ancestor(ctx context.Context, id git.ObjectID, n int, shallow Commits) (ancestor git.ObjectID, steps int, err error) {
+	err = g.run(ctx, nil, func(w *walk) error {
+		node, err := w.start(id)
+		for steps = 0; err == nil && steps < n; steps++ {
+			var parents []uint32
+			if parents, err = w.parentsUnless(shallow, node); err != nil || len(parents) == 0 {
+				break
+			}
+			node = parents[0]
+			err = w.step()
+		}
+		if err == nil {
+			err = w.load(node)
+		}
+		if err == nil {
+			ancestor = w.id(node)
+		}
+		return err
+	})
+	return ancestor, steps, err
+}
+
+// Parent gives a commit's n-th parent, the first being 1; the zero ID if it has fewer. Shallow commits have none. The error is Invalid if id is
+// no commit.
+func (g *Graph) Parent(ctx context.Context, id git.ObjectID, n int, shallow Commits) (parent git.ObjectID, err error) {
+	err = g.run(ctx, nil, func(w *walk) error {
+		node, err := w.start(id)
+		if err != nil {
+			return err
+		}
+		parents, err := w.parentsUnless(shallow, node)
+		if err == nil && n <= len(parents) {
+			parent = w.id(parents[n-1])
+		}
+		return err
+	})
+	return parent, err
+}
+
+// start gives the node of a commit.
+func (w *walk) start(id git.ObjectID) (uint32, error) {
+	node, ok, err := w.commit(id)
+	if err == nil && !ok {
+		err = fault.New(fault.Invalid, "object %s is not a commit", id)
+	}
+	return node, err
+}
+
+// parentsUnless is realParents for a commit that is not shallow. It costs less than grafts for a walk that meets few commits.
+func (w *walk) parentsUnless(shallow Commits, node uint32) ([]uint32, error) {
+	if len(shallow) > 0 && shallow.Has(w.id(node)) {
+		return nil, nil
+	}
+	return w.realParents(node)
+}

@@ -1,0 +1,136 @@
+package pack
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"slices"
+	"sort"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// Prefix is how the ID of an object begins: hexadecimal digits, at least two of them and no more than the IDs have.
+type Prefix struct {
+	digits string // lower case
+	least  git.ObjectID
+}
+
+// ParsePrefix reads hexadecimal digits of either case. ok: they can be the beginning of an ID of the format.
+func ParsePrefix(s string, format git.ObjectFormat) (p Prefix, ok bool) {
+	if len(s) < 2 || len(s) > format.HexSize() {
+		return p, false
+	}
+	p.digits = strings.ToLower(s)
+	id, err := git.ParseObjectID(p.digits + strings.Repeat("0", format.HexSize()-len(s)))
+	p.least = id
+	return p, err == nil
+}
+
+// begins tells whether a raw ID begins with the prefix.
+func (p *Prefix) begins(raw []byte) bool {
+	whole, least := len(p.digits)/2, p.least.Raw()
+	return bytes.Equal(raw[:whole], least[:whole]) && (len(p.digits)%2 == 0 || raw[whole]>>4 == least[whole]>>4)
+}
+
+// maxPrefixed bounds the objects that one prefix may stand for.
+const maxPrefixed = 10_000
+
+var errManyPrefixed = fault.New(fault.Invalid, "more than %d objects have IDs that begin like this; give more digits", maxPrefixed)
+
+// WithPrefix lists the objects whose IDs begin with a prefix, in order and each once. What was there when it was called and still is is
+// among them. The error is of kind Invalid if there are more than 10,000.
+func (s *Store) WithPrefix(p Prefix) ([]git.ObjectID, error) {
+	dirs := s.snap.Load().dirs
+	found, err := s.loosePrefixed(dirs, &p, nil)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.rescan(false); err != nil { // after the loose objects: what was put into a pack meanwhile is in it now
+		return nil, err
+	}
+	snap := s.snap.Load()
+	if !slices.EqualFunc(snap.dirs, dirs, func(a, b *objectDir) bool { return a.path == b.path }) { // alternates came
+		if found, err = s.loosePrefixed(snap.dirs, &p, found); err != nil {
+			return nil, err
+		}
+	}
+	found, damage := snap.prefixed(&p, found)
+	slices.SortFunc(found, git.ObjectID.Compare)
+	if found = slices.Compact(found); len(found) > maxPrefixed {
+		return nil, errManyPrefixed
+	}
+	if len(found) == 0 && damage != nil {
+		return nil, fault.Wrap(fault.Corrupt, "an object index is damaged", damage)
+	}
+	return found, nil
+}
+
+// loosePrefixed adds loose objects of all directories.
+func (s *Store) loosePrefixed(dirs []*objectDir, p *Prefix, found []git.ObjectID) ([]git.ObjectID, error) {
+	for _, d := range dirs {
+		f, err := os.OpenFile(d.path+"/"+p.digits[:2], os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		if isAbsent(err) {
+			continue
+		}
+		var names []string
+		if err == nil {
+			names, err = f.Readdirnames(-1)
+			f.Close()
+		}
+		if transient(err) {
+			return nil, fault.Wrap(fault.Unavailable, "too many files are open", err)
+		} else if err != nil {
+			return nil, fault.Wrap(fault.Internal, "looking for objects", err)
+		}
+		for _, name := range names {
+			if !strings.HasPrefix(name, p.digits[2:]) || len(name) != s.format.HexSize()-2 {
+				continue
+			}
+			if id, err := git.ParseObjectID(p.digits[:2] + name); err == nil {
+				found = append(found, id)
+			}
+		}
+		if len(found) > 2*maxPrefixed {
+			return nil, errManyPrefixed
+		}
+	}
+	return found, nil
+}
+
+// prefixed adds the objects of all packs. An index that is damaged has none; the last error of one is returned.
+func (snap *snapshot) prefixed(p *Prefix, found []git.ObjectID) (all []git.ObjectID, damage error) {
+	add := func(raw []byte) { found = append(found, git.RawObjectID(raw)) }
+	for _, d := range snap.dirs {
+		if d.midx != nil {
+			l := d.midx.layout
+			damage = errors.Join(damage, d.midx.file.Do(func(b []byte) error {
+				eachPrefixed(b, &l.fanout, l.ids, l.hash, p, add)
+				return nil
+			}))
+		}
+		for _, pack := range d.packs {
+			l := pack.index.layout
+			damage = errors.Join(damage, pack.index.file.Do(func(b []byte) error {
+				eachPrefixed(b, &l.fanout, l.ids, l.stride, p, add)
+				return nil
+			}))
+		}
+	}
+	return found, damage
+}
+
+// eachPrefixed calls fn for the IDs of a sorted table that begin with a prefix, one more than may be at most.
+func eachPrefixed(b []byte, f *fanout, ids, stride int, p *Prefix, fn func(raw []byte)) {
+	least := p.least.Raw()
+	at := func(i int) []byte { return b[ids+i*stride:][:len(least)] }
+	lo, hi := f.bucket(least[0])
+	first := lo + sort.Search(hi-lo, func(i int) bool { return bytes.Compare(at(lo+i), least) >= 0 })
+	for i := first; i < min(hi, first+maxPrefixed+1) && p.begins(at(i)); i++ {
+		fn(at(i))
+	}
+}

@@ -1,0 +1,370 @@
+package lookup
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/graph"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/repo"
+)
+
+// MaxRevision bounds a revision in bytes.
+const MaxRevision = 8 << 10
+
+const (
+	leastDigits = 4         // of an abbreviated object ID
+	maxSteps    = 5_000_000 // from commits to their parents, for all revisions of one Revisions
+	maxTags     = 10_000    // that one revision goes through
+	maxTold     = 10        // candidates in an error
+	maxSorted   = 1000      // candidates that are looked at for it
+)
+
+// Revision is what a revision names.
+type Revision struct {
+	ID   git.ObjectID
+	Type git.ObjectType
+	Ref  git.RefName // that the revision begins with, after symbolic refs; empty: it begins with an object ID
+}
+
+// Revisions resolves revisions of one repository, all in one state of its refs (gitrevisions(7)): object IDs, whole or abbreviated; names of refs by git's
+// rules, HEAD, and "@"; what git describe writes; and any number of ^{TYPE}, ^{}, ~N and ^N behind them. Where an abbreviation stands for several objects, the
+// only one of the type that what follows needs is meant, as with git. What git knows beside that is Invalid: ranges, paths in a commit, reflogs, upstreams,
+// searches by message. Of the names at the top, beside refs/, there is only HEAD; an ID names nothing if there is no such object.
+//
+// Used by one goroutine.
+type Revisions struct {
+	call
+	snapshot *refs.Snapshot
+	shallow  graph.Commits
+	grafted  bool // shallow was read
+	steps    int  // from commits to their parents, until now
+}
+
+// Revisions begins to resolve. The snapshot is one of the repository's.
+func (l *Reader) Revisions(ctx context.Context, r *repo.Repo, snapshot *refs.Snapshot) *Revisions {
+	return &Revisions{call: call{Reader: l, ctx: ctx, repo: r}, snapshot: snapshot}
+}
+
+// Resolve finds what a revision names; none is HEAD. Errors: NotFound if there is no such object; Exists for an abbreviation that may be several, which the
+// text lists; Invalid for what is no revision, or needs more history to be looked at than may be.
+func (v *Revisions) Resolve(revision string) (Revision, error) {
+	if revision == "" {
+		revision = string(git.HEAD)
+	}
+	if len(revision) > MaxRevision {
+		return Revision{}, fault.New(fault.Invalid, "a revision of %d bytes is longer than %d", len(revision), MaxRevision)
+	}
+	found, err := v.find(revision, anyType)
+	if err != nil {
+		return Revision{}, err
+	}
+	if found.Type == 0 {
+		_, err = v.look(&found, found.Ref != "")
+	}
+	return found, err
+}
+
+// wanted says which objects an abbreviation can stand for if it is several.
+type wanted uint8
+
+const (
+	anyType    wanted = iota
+	commitOnly        // no tag
+	committish        // or a tag of one
+	treeish           // a tree, a commit, or a tag of either
+)
+
+// find resolves a part of a revision from its beginning, as get_oid_1 in git's object-name.c does. The result has no Type where nobody has asked for it yet.
+func (v *Revisions) find(text string, want wanted) (Revision, error) {
+	if err := v.ctx.Err(); err != nil {
+		return Revision{}, err
+	}
+	if base, op, n := cutStep(text); op != 0 {
+		from, err := v.find(base, committish)
+		if err == nil {
+			err = v.step(&from, base, op, n)
+		}
+		return from, err
+	}
+	if base, to, ok := cutPeel(text); ok {
+		want = anyType
+		switch to {
+		case toCommit:
+			want = committish
+		case toTree:
+			want = treeish
+		}
+		from, err := v.find(base, want)
+		if err == nil {
+			err = v.peel(&from, base, to)
+		}
+		return from, err
+	}
+	return v.name(text, want)
+}
+
+// cutStep cuts ~N or ^N off. op is 0 if there is none; n is math.MaxInt for what has too many digits.
+func cutStep(text string) (base string, op byte, n int) {
+	at := len(text)
+	for at > 0 && '0' <= text[at-1] && text[at-1] <= '9' {
+		at--
+	}
+	if at == 0 || text[at-1] != '~' && text[at-1] != '^' {
+		return "", 0, 0
+	}
+	base, op = text[:at-1], text[at-1]
+	if at == len(text) {
+		return base, op, 1
+	}
+	for _, digit := range []byte(text[at:]) {
+		if n = 10*n + int(digit-'0'); n > math.MaxInt32 {
+			return base, op, math.MaxInt
+		}
+	}
+	return base, op, n
+}
+
+// target is what stands between ^{ and }.
+type target uint8
+
+const (
+	toAny    target = iota // object
+	toCommit        = target(git.Commit)
+	toTree          = target(git.Tree)
+	toBlob          = target(git.Blob)
+	toTag           = target(git.Tag)
+	untagged        = target(255) // nothing: no tag
+)
+
+// cutPeel cuts ^{...} off. As git does, it takes no notice of what stands behind the first brace that closes.
+func cutPeel(text string) (base string, to target, ok bool) {
+	at := strings.LastIndex(text, "^{")
+	if at < 0 || text[len(text)-1] != '}' {
+		return "", 0, false
+	}
+	switch inside, _, _ := strings.Cut(text[at+2:], "}"); inside {
+	case "commit":
+		to = toCommit
+	case "tree":
+		to = toTree
+	case "blob":
+		to = toBlob
+	case "tag":
+		to = toTag
+	case "object":
+		to = toAny
+	case "":
+		to = untagged
+	default:
+		return "", 0, false
+	}
+	return text[:at], to, true
+}
+
+// look finds the type of a Revision out, and what it names if it is a tag. inside: it is the repository that says there is such an object.
+func (v *Revisions) look(r *Revision, inside bool) (named git.ObjectID, err error) {
+	r.Type, named, err = v.repo.Graph.Look(v.ctx, r.ID)
+	if inside && fault.Is(err, fault.NotFound) {
+		of := "object " + r.ID.String()
+		if r.Ref != "" {
+			of += ", to which " + string(r.Ref) + " leads,"
+		}
+		err = fault.Wrap(fault.Corrupt, "the repository is incomplete: "+of+" is missing", err)
+	}
+	return named, err
+}
+
+// peel follows tags, and commits to their trees, until it has what is wanted.
+func (v *Revisions) peel(r *Revision, text string, to target) error {
+	first := git.ObjectType(0)
+	for i := range maxTags {
+		named, err := v.look(r, i > 0 || r.Ref != "")
+		if err != nil {
+			return err
+		}
+		if i == 0 {
+			first = r.Type
+		}
+		switch {
+		case to == toAny || to == target(r.Type) || to == untagged && r.Type != git.Tag:
+			return nil
+		case r.Type == git.Tag:
+			r.ID, r.Type = named, 0
+		case r.Type == git.Commit && to != untagged:
+			commit, err := v.commitHeaders(r.ID)
+			if err != nil {
+				return err
+			}
+			r.ID, r.Type = commit.Tree, 0
+		default:
+			return fault.New(fault.NotFound, "%.200q is a %s, and leads to no %s", text, first, git.ObjectType(to))
+		}
+	}
+	return fault.New(fault.Invalid, "%.200q leads through more than %d tags", text, maxTags)
+}
+
+// step goes from a commit to its n-th parent ('^'), or n times to the first ('~').
+func (v *Revisions) step(r *Revision, text string, op byte, n int) error {
+	if err := v.peel(r, text, toCommit); err != nil || n == 0 {
+		return err
+	}
+	if !v.grafted {
+		var err error
+		if v.shallow, err = v.repo.ShallowSet(); err != nil {
+			return err
+		}
+		v.grafted = true
+	}
+	if op == '^' {
+		parent, err := v.repo.Graph.Parent(v.ctx, r.ID, n, v.shallow)
+		if err == nil && parent.IsZero() {
+			err = fault.New(fault.NotFound, "%.200q has no parent %d", text, n)
+		}
+		*r = Revision{ID: parent, Ref: r.Ref}
+		return err
+	}
+	most := maxSteps - v.steps
+	ancestor, steps, err := v.repo.Graph.Ancestor(v.ctx, r.ID, min(n, most), v.shallow)
+	v.steps += steps
+	switch {
+	case err != nil:
+		return err
+	case steps < n && steps == most:
+		return fault.New(fault.Invalid, "more than %d commits would have to be passed; name commits by their IDs", maxSteps)
+	case steps < n:
+		return fault.New(fault.NotFound, "the history of %.200q has no more than %d commits before it", text, steps)
+	}
+	*r = Revision{ID: ancestor, Ref: r.Ref}
+	return nil
+}
+
+// name resolves what nothing stands behind: an ID, a ref's name, what git describe writes, or an abbreviation.
+func (v *Revisions) name(text string, want wanted) (Revision, error) {
+	format := v.repo.Format
+	if len(text) == format.HexSize() {
+		if id, err := git.ParseObjectID(text); err == nil {
+			return Revision{ID: id}, nil
+		}
+	}
+	if text == "@" {
+		text = string(git.HEAD)
+	}
+	isName := text == string(git.HEAD) || git.IsSafeRefName("refs/"+text)
+	if isName {
+		found, err := v.snapshot.Expand(text)
+		if err != nil {
+			return Revision{}, err
+		}
+		if len(found) > 0 {
+			ref := found[0].Name
+			if found[0].Target != "" {
+				ref = found[0].Target
+			}
+			return Revision{ID: found[0].ID, Ref: ref}, nil
+		}
+	}
+	if at := strings.LastIndex(text, "-g"); at > 0 {
+		if found, err := v.abbreviated(text[at+2:], commitOnly); !fault.Is(err, fault.NotFound) {
+			return found, err
+		}
+	}
+	if found, err := v.abbreviated(text, want); !fault.Is(err, fault.NotFound) {
+		return found, err
+	}
+	if head := v.snapshot.Head().Target; text == string(git.HEAD) && head != "" {
+		return Revision{}, fault.New(fault.NotFound, "HEAD leads to %s, which does not exist", head)
+	}
+	if isName {
+		return Revision{}, fault.New(fault.NotFound, "no revision %.200q in this repository", text)
+	}
+	return Revision{}, notRevision(text)
+}
+
+// notRevision says what is wrong with a text that nothing can be called.
+func notRevision(text string) error {
+	why := "it can be an object ID, HEAD or the name of a ref, with ^{TYPE}, ~N and ^N behind it"
+	switch {
+	case text == "":
+		why = "nothing stands before ~, ^ or ^{}"
+	case strings.Contains(text, "@{"):
+		why = "reflogs and upstreams are not looked at"
+	case strings.Contains(text, ":"):
+		why = "paths and searches are no objects' names here"
+	case strings.Contains(text, "..") || text[0] == '^' || strings.HasSuffix(text, "^@") || strings.HasSuffix(text, "^!"):
+		why = "it stands for a range of commits"
+	}
+	return fault.New(fault.Invalid, "%.200q is no revision: %s", text, why)
+}
+
+// abbreviated finds the one object whose ID begins with digits. The error is NotFound if there is none or if these are no digits, Exists for several.
+func (v *Revisions) abbreviated(digits string, want wanted) (Revision, error) {
+	prefix, ok := pack.ParsePrefix(digits, v.repo.Format)
+	if !ok || len(digits) < leastDigits {
+		return Revision{}, fault.New(fault.NotFound, "%.200q is no abbreviated object ID", digits)
+	}
+	ids, err := v.repo.Objects.WithPrefix(prefix)
+	switch {
+	case err != nil:
+		return Revision{}, err
+	case len(ids) == 0:
+		return Revision{}, fault.New(fault.NotFound, "no object %s", digits)
+	case len(ids) == 1:
+		return Revision{ID: ids[0]}, nil
+	}
+	var fit []git.ObjectID
+	for _, id := range ids {
+		fits, err := v.fits(id, want)
+		if err != nil {
+			return Revision{}, err
+		}
+		if fits {
+			fit = append(fit, id)
+		}
+	}
+	switch {
+	case len(fit) == 1:
+		return Revision{ID: fit[0]}, nil
+	case len(fit) == 0:
+		fit = ids
+	}
+	return Revision{}, v.ambiguous(digits, fit)
+}
+
+// fits tells whether an object is of a kind that is wanted. What cannot be read is none.
+func (v *Revisions) fits(id git.ObjectID, want wanted) (bool, error) {
+	if want == anyType {
+		return true, v.ctx.Err()
+	}
+	typ, _, err := v.repo.Objects.Header(id)
+	if err == nil && typ == git.Tag && want != commitOnly {
+		_, typ, err = v.repo.Graph.Peel(id)
+	}
+	switch fault.KindOf(err) {
+	case fault.NotFound, fault.Corrupt, fault.Invalid:
+		return false, v.ctx.Err()
+	}
+	return typ == git.Commit || typ == git.Tree && want == treeish, err
+}
+
+// ambiguous lists what an abbreviation may stand for, in git's order: tags, commits, trees, blobs.
+func (v *Revisions) ambiguous(digits string, ids []git.ObjectID) error {
+	var told []string
+	for _, want := range []git.ObjectType{git.Tag, git.Commit, git.Tree, git.Blob} {
+		for _, id := range ids[:min(len(ids), maxSorted)] {
+			if typ, _, err := v.repo.Objects.Header(id); err == nil && typ == want && len(told) < maxTold {
+				told = append(told, fmt.Sprintf("%s %s", typ, id))
+			}
+		}
+	}
+	more := ""
+	if n := len(ids) - len(told); n > 0 {
+		more = fmt.Sprintf(", and %d more", n)
+	}
+	return fault.New(fault.Exists, "the object ID %s is ambiguous; it may be %s%s", digits, strings.Join(told, ", "), more)
+}

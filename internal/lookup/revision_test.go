@@ -1,0 +1,211 @@
+package lookup
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/repo"
+)
+
+func revisionsOf(t testing.TB, r *repo.Repo) *Revisions {
+	t.Helper()
+	snap, err := r.Refs.Snapshot(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return New(Options{}).Revisions(context.Background(), r, snap)
+}
+
+// asBatchCheck is a result as git cat-file --batch-check tells it.
+func asBatchCheck(revision string, found Revision, err error) string {
+	switch fault.KindOf(err) {
+	case fault.Exists:
+		return revision + " ambiguous"
+	case fault.NotFound, fault.Invalid:
+		return revision + " missing"
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return found.ID.String() + " " + found.Type.String()
+}
+
+// resolvesAsGit compares what revisions name. git answers all in one process; it takes the same way as git rev-parse, which is asked for some.
+func resolvesAsGit(t *testing.T, r *gittest.Repo, v *Revisions, revisions []string) {
+	t.Helper()
+	want := strings.Split(strings.TrimSuffix(r.GitIn(strings.Join(revisions, "\n")+"\n", "cat-file", "--batch-check=%(objectname) %(objecttype)"), "\n"), "\n")
+	if len(want) != len(revisions) {
+		t.Fatalf("%d answers of git to %d questions", len(want), len(revisions))
+	}
+	counts := map[string]int{}
+	for i, revision := range revisions {
+		found, err := v.Resolve(revision)
+		have := asBatchCheck(revision, found, err)
+		// Where an abbreviation within a longer revision is ambiguous, git says that the whole is missing, or the other way round for what git describe writes.
+		if have != want[i] && !(fault.Is(err, fault.Exists) && strings.HasSuffix(want[i], " missing")) {
+			t.Errorf("%q:\nhave %s (%v)\nwant %s", revision, have, err, want[i])
+		}
+		_, outcome, _ := strings.Cut(want[i], " ")
+		counts[outcome]++
+		if i%50 != 0 {
+			continue
+		}
+		text, gitErr := r.Try("rev-parse", "--verify", "--quiet", "--end-of-options", revision)
+		if ours := ""; err == nil {
+			ours = found.ID.String()
+			if gitErr != nil || strings.TrimSpace(text) != ours {
+				t.Errorf("%q is %s, git rev-parse says %q, %v", revision, ours, text, gitErr)
+			}
+		} else if id, full := git.ParseObjectID(revision); gitErr == nil && (full != nil || id.Format() != v.repo.Format) { // full IDs git does not look up
+			t.Errorf("%q: %v, git rev-parse says %q", revision, err, text)
+		}
+	}
+	t.Logf("%d revisions: %v", len(revisions), counts)
+}
+
+// revisionMaker invents revisions of a repository.
+type revisionMaker struct {
+	rnd   *rand.Rand
+	bases []string
+}
+
+func newRevisionMaker(r *gittest.Repo, seed uint64) *revisionMaker {
+	m := &revisionMaker{rnd: rand.New(rand.NewPCG(seed, 1)), bases: []string{"HEAD", "@", "main", "heads/main", "refs/heads/main", "origin", "nothing", "v1-3-g", "-g"}}
+	for line := range strings.Lines(r.Git("for-each-ref", "--format=%(refname)")) {
+		name := strings.TrimSpace(line)
+		m.bases = append(m.bases, name, strings.TrimPrefix(name, "refs/"), name[strings.LastIndexByte(name, '/')+1:])
+		if parts := strings.SplitN(name, "/", 3); len(parts) == 3 {
+			m.bases = append(m.bases, parts[2])
+		}
+	}
+	ids := r.Objects()
+	prefixes := map[string][]string{}
+	for _, id := range ids {
+		for n := 4; n < 8; n++ {
+			prefixes[id[:n]] = append(prefixes[id[:n]], id)
+		}
+	}
+	for prefix, ids := range prefixes {
+		if len(ids) > 1 {
+			m.bases = append(m.bases, prefix, strings.ToUpper(prefix), "x-1-g"+prefix, ids[0][:len(prefix)+1], ids[1][:len(prefix)+3])
+		}
+	}
+	slices.Sort(m.bases)
+	for range 200 {
+		id := ids[m.rnd.IntN(len(ids))]
+		m.bases = append(m.bases, id, id[:1+m.rnd.IntN(len(id))], strings.ToUpper(id[:4+m.rnd.IntN(20)]), "v1-12-g"+id[:7])
+	}
+	return m
+}
+
+var revisionSuffixes = []string{
+	"^", "~", "^0", "~0", "^1", "^2", "^3", "~1", "~2", "~3", "~7", "~40", "^{}", "^{commit}", "^{tree}", "^{tag}", "^{blob}", "^{object}", "^{nothing}",
+	"^{commit", "^{}}", "^{tree}x}", "~99999999999999999999", "^2147483648", "~2147483647", "^^", "~~", "^00002", "^{Commit}", "^-2", "~+1", "^{commit}^{tree}",
+}
+
+func (m *revisionMaker) next() string {
+	text := m.bases[m.rnd.IntN(len(m.bases))]
+	for m.rnd.IntN(3) > 0 && len(text) < 200 {
+		text += revisionSuffixes[m.rnd.IntN(len(revisionSuffixes))]
+	}
+	if m.rnd.IntN(20) == 0 && len(text) > 0 {
+		at := m.rnd.IntN(len(text))
+		text = text[:at] + text[at+1:]
+	}
+	if text == "" || text[0] == '^' || strings.HasPrefix(text, "-") && m.rnd.IntN(2) > 0 {
+		return "HEAD"
+	}
+	return text
+}
+
+func TestRevisionsAreGits(t *testing.T) {
+	t.Parallel()
+	for seed, shape := range []gittest.Shape{
+		{Commits: 500, Merge: 0.3, Skew: true},
+		{Commits: 300, Merge: 0.2, Format: "sha256"},
+		{Commits: 60, Merge: 0.9, Branches: 7},
+	} {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			r := gittest.Random(t, uint64(seed), shape)
+			oddRefs(r)
+			for i, prepare := range []func(){
+				func() {},
+				func() { r.Git("pack-refs", "--all"); r.Git("commit-graph", "write", "--reachable") },
+				func() { r.Git("repack", "-a", "-d", "--max-pack-size=1m"); r.Git("multi-pack-index", "write") },
+				func() { moreObjects(r) },
+				func() { r.Git("repack", "-q"); unpackOne(t, r) },
+			} {
+				prepare()
+				maker := newRevisionMaker(r, uint64(i))
+				var revisions []string
+				for range 2500 {
+					revisions = append(revisions, maker.next())
+				}
+				resolvesAsGit(t, r, revisionsOf(t, openRepo(t, r)), revisions)
+			}
+		})
+	}
+}
+
+// oddRefs makes refs whose names look like something else.
+func oddRefs(r *gittest.Repo) {
+	head := r.ID("HEAD").String()
+	r.Git("update-ref", "refs/heads/"+head[:7], "HEAD~2")
+	r.Git("update-ref", "refs/heads/v1-1-g"+head[:8], "HEAD~3")
+	r.Git("update-ref", "refs/tags/main", "HEAD~1")
+	r.Git("update-ref", "refs/heads/refs/heads/main", "HEAD~2")
+	r.Git("update-ref", "refs/remotes/origin/main", "HEAD")
+	r.Git("symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/main")
+	r.Git("symbolic-ref", "refs/heads/alias", "refs/tags/v1")
+	r.Git("symbolic-ref", "refs/heads/dangling", "refs/heads/none")
+}
+
+// moreObjects adds loose ones: abbreviations become ambiguous.
+func moreObjects(r *gittest.Repo) {
+	var names strings.Builder
+	dir := filepath.Join(filepath.Dir(r.Dir), filepath.Base(r.Dir)+".files")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		panic(err)
+	}
+	for i := range 400 {
+		name := filepath.Join(dir, fmt.Sprint(i))
+		if err := os.WriteFile(name, fmt.Appendf(nil, "more %d", i), 0o600); err != nil {
+			panic(err)
+		}
+		fmt.Fprintln(&names, name)
+	}
+	r.GitIn(names.String(), "hash-object", "-w", "--stdin-paths")
+}
+
+// unpackOne has objects twice, loose and in a pack.
+func unpackOne(t *testing.T, r *gittest.Repo) {
+	for i, id := range r.Objects() {
+		if i%7 != 0 {
+			continue
+		}
+		path := filepath.Join(r.Dir, "objects", id[:2], id[2:])
+		if _, err := os.Stat(path); err == nil {
+			continue
+		}
+		typ := strings.TrimSpace(r.Git("cat-file", "-t", id))
+		if typ == "blob" {
+			parsed := git.MustParseObjectID(id)
+			if parsed.Format() == git.SHA1 {
+				store(t, r, git.Blob, []byte(r.Git("cat-file", "blob", id)))
+			}
+		}
+		if i > 300 {
+			return
+		}
+	}
+}

@@ -1,0 +1,102 @@
+package storage
+
+import (
+	"context"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/resolve"
+)
+
+// MaxRevisions is how many revisions one ResolveRevisions takes.
+const MaxRevisions = 10_000
+
+// ResolveRevisions finds what revisions of any repositories name (lookup.Revisions), in their order. Those of one repository see one state of it. Each has
+// its own error. The error is of kind Invalid for too many, or that of ctx.
+func (n *Node) ResolveRevisions(ctx context.Context, questions []resolve.Question) ([]resolve.Result, error) {
+	if len(questions) > MaxRevisions {
+		return nil, fault.New(fault.Invalid, "%d revisions are more than the %d that can be resolved at once", len(questions), MaxRevisions)
+	}
+	n.metrics.lookups.revisions.Add(float64(len(questions)))
+	results := make([]resolve.Result, len(questions))
+	seen := make(map[string]state)
+	answer := func(indexes []int) error {
+		path := questions[indexes[0]].Repository
+		h, snap, version, err := n.snapshot(ctx, path)
+		if err != nil {
+			for _, i := range indexes {
+				results[i].Err = err
+			}
+			return ctx.Err()
+		}
+		defer n.release(h)
+		snap, version = oneState(seen, snap, version)
+		revisions := n.lookups.Revisions(ctx, h.Repo, snap)
+		for _, i := range indexes {
+			found, err := revisions.Resolve(questions[i].Revision)
+			if err != nil {
+				results[i].Err = err
+				continue
+			}
+			results[i].Answer = resolve.Answer{ID: found.ID, Type: found.Type, Ref: string(found.Ref), Version: version}
+		}
+		return ctx.Err()
+	}
+	if len(questions) == 1 {
+		return results, answer([]int{0})
+	}
+	var order []git.RepoPath
+	byPath := make(map[git.RepoPath][]int)
+	for i, q := range questions {
+		if byPath[q.Repository] == nil {
+			order = append(order, q.Repository)
+		}
+		byPath[q.Repository] = append(byPath[q.Repository], i)
+	}
+	for _, path := range order {
+		if err := answer(byPath[path]); err != nil {
+			return nil, err
+		}
+	}
+	return results, nil
+}
+
+// state is one state of a repository's refs.
+type state struct {
+	snap    *refs.Snapshot
+	version git.Version
+}
+
+// oneState gives the state in which a call saw a repository first. seen is by incarnation: two paths may lead to one repository.
+func oneState(seen map[string]state, snap *refs.Snapshot, version git.Version) (*refs.Snapshot, git.Version) {
+	if s, ok := seen[version.Incarnation]; ok {
+		return s.snap, s.version
+	}
+	seen[version.Incarnation] = state{snap, version}
+	return snap, version
+}
+
+// Resolver is the node as those see it who resolve revisions.
+type Resolver struct{ *Node }
+
+var _ resolve.Node = Resolver{}
+
+// Resolve is ResolveRevisions.
+func (r Resolver) Resolve(ctx context.Context, questions []resolve.Question) ([]resolve.Result, error) {
+	return r.ResolveRevisions(ctx, questions)
+}
+
+// Watch is Node.Watch, without what has changed. An event that finds what the caller knows already is told too.
+func (r Resolver) Watch(ctx context.Context, from []resolve.Known, send func(resolve.Event) error) error {
+	watched := make([]WatchFrom, len(from))
+	for i, f := range from {
+		watched[i].Path = f.Repository
+		if f.Version != (git.Version{}) {
+			watched[i].Known = &f.Version
+		}
+	}
+	return r.Node.Watch(ctx, watched, func(e Event) error {
+		return send(resolve.Event{Repository: e.Path, Version: e.Version, Gone: e.Gone})
+	})
+}
