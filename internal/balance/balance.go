@@ -62,7 +62,8 @@ func (s *Slots) Watch(f func(waited time.Duration, queued bool, err error)) { s.
 
 // Acquire takes a slot for a caller, or waits for one. Release is called when the work is done; further calls of it do nothing.
 // Waited is the time in the queue, also when there is an error: fault.Exhausted if the queue is full, or became so and others had less in it,
-// or the wait is too long; fault.Cancelled or fault.Deadline if ctx ended first.
+// or the wait is too long, or plainly would be, which is said at once; fault.Share, if it is the caller's own work that it would wait for.
+// fault.Cancelled or fault.Deadline if ctx ended first.
 func (s *Slots) Acquire(ctx context.Context, c Caller) (release func(), waited time.Duration, err error) {
 	release, waited, queued, err := s.acquire(ctx, c)
 	if s.watcher != nil {
@@ -77,11 +78,17 @@ func (s *Slots) acquire(ctx context.Context, c Caller) (release func(), waited t
 	}
 	began := s.clock.Now()
 	s.mu.Lock()
-	t, ok := s.q.enter(c, began)
 	retry, limit := s.q.retryAfter(), s.limits.Wait
+	wait, other := s.q.expect(c, s.limits.Slots, began) // with all slots: they may not stay narrow
+	if limit > 0 && wait > limit {
+		s.mu.Unlock()
+		return nil, 0, false, exhausted(c != "" && other <= limit, retry, "no slot would become free in time; try again")
+	}
+	t := s.q.enter(c, began)
+	share := s.q.crowds(c)
 	s.mu.Unlock()
-	if !ok {
-		return nil, 0, false, errFull(retry)
+	if t == nil {
+		return nil, 0, false, exhausted(share, retry, full)
 	}
 	select {
 	case <-t.answered: // refused it cannot be: it came last
@@ -98,23 +105,31 @@ func (s *Slots) acquire(ctx context.Context, c Caller) (release func(), waited t
 	case <-t.answered:
 		waited = s.clock.Now().Sub(began)
 		if t.refused {
-			return nil, waited, true, errFull(retry)
+			return nil, waited, true, exhausted(t.share, retry, full)
 		}
 		return s.releaser(t), waited, true, nil
 	case <-ctx.Done():
 		err = fault.Wrap(fault.KindOf(ctx.Err()), "gave up while waiting for a slot", ctx.Err())
 	case <-expired:
-		err = fault.Retry(fault.Exhausted, retry, "no slot became free in time")
 	}
 	now := s.clock.Now()
 	s.mu.Lock()
+	share = s.q.share(c)
 	s.q.leave(t, now) // a slot granted meanwhile goes to the next in the queue
 	s.mu.Unlock()
+	if err == nil {
+		err = exhausted(share, retry, "no slot became free in time")
+	}
 	return nil, now.Sub(began), true, err
 }
 
-func errFull(retry time.Duration) error {
-	return fault.Retry(fault.Exhausted, retry, "too many requests of this kind are waiting already")
+const full = "too many requests of this kind are waiting already"
+
+func exhausted(share bool, retry time.Duration, message string) error {
+	if share {
+		return fault.Share(retry, "%s", message)
+	}
+	return fault.Retry(fault.Exhausted, retry, "%s", message)
 }
 
 func (s *Slots) releaser(t *ticket) func() {

@@ -2,6 +2,8 @@ package balance
 
 import (
 	"context"
+	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -98,4 +100,124 @@ func TestCancelRace(t *testing.T) {
 	if s.InUse() != 0 || s.Queued() != 0 {
 		t.Errorf("%d in use, %d queued at the end", s.InUse(), s.Queued())
 	}
+}
+
+// fastOnes has a caller hold slots for a time, one after the other, so that it is known how long they are held.
+func fastOnes(t *testing.T, s *Slots, c Caller, n int, held time.Duration) {
+	t.Helper()
+	for range n {
+		release, _, err := s.Acquire(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(held)
+		release()
+	}
+}
+
+// TestRefusesAtOnce: who plainly would wait for longer than is waited is told so at once, and nobody else is.
+func TestRefusesAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewSlots(Limits{Slots: 2, Queue: 100, Wait: 10 * time.Second}, Clock{})
+		ctx, cancel := context.WithCancel(t.Context())
+		wait := func(c Caller) (refused error) {
+			answer := make(chan error, 1)
+			go func() {
+				release, _, err := s.Acquire(ctx, c)
+				if err == nil {
+					defer release()
+					<-ctx.Done()
+				}
+				answer <- err
+			}()
+			synctest.Wait()
+			select {
+			case err := <-answer:
+				return err
+			default:
+				return nil
+			}
+		}
+		fastOnes(t, s, "ann", enough-1, 4*time.Second)
+		for i := range 20 { // two have slots
+			if err := wait("ann"); err != nil {
+				t.Fatalf("the %d. while little is known: %v", i, err)
+			}
+		}
+		cancel()
+		synctest.Wait()
+
+		ctx, cancel = context.WithCancel(t.Context())
+		defer cancel()
+		s = NewSlots(Limits{Slots: 2, Queue: 100, Wait: 10 * time.Second}, Clock{})
+		fastOnes(t, s, "ann", enough, 4*time.Second)
+		fastOnes(t, s, "ann", 1, 2*time.Minute) // one of many says nothing
+		if s.q.held < 10*time.Second || s.q.typical > 5*time.Second {
+			t.Errorf("held for %v, mostly %v", s.q.held, s.q.typical)
+		}
+		admitted, began := 0, time.Now()
+		var err error
+		for ; err == nil && admitted < 100; admitted++ {
+			err = wait("ann")
+		}
+		if admitted -= 1; admitted < 2+2*10/5 || admitted > 2+2*10/4+1 {
+			t.Errorf("%d were let in", admitted)
+		}
+		if !fault.IsShare(err) || fault.RetryAfter(err) < time.Second || time.Since(began) != 0 {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+		for _, c := range []Caller{"bob", "eve", "192.0.2.0/24"} {
+			if err := wait(c); err != nil {
+				t.Errorf("%s, who has nothing there: %v", c, err)
+			}
+		}
+		// Whoever is known to wait for others is not told that it is for what they have had themselves.
+		for i := 0; ; i++ {
+			if err := wait(Caller(fmt.Sprint("caller-", i))); err != nil {
+				if fault.IsShare(err) || i == 0 {
+					t.Errorf("the %d. of many: %v", i, err)
+				}
+				break
+			}
+		}
+	})
+}
+
+// TestWhoseShare: a caller that waits behind its own work is told so; one that finds a queue full of others is not.
+func TestWhoseShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const wait = 10 * time.Second
+		s := NewSlots(Limits{Slots: 1, Queue: 3, Wait: wait}, Clock{})
+		var work sync.WaitGroup
+		acquire := func(c Caller) (err error) {
+			_, _, err = s.Acquire(t.Context(), c) // and keeps it
+			return err
+		}
+		begin := func(c Caller, share bool) {
+			work.Go(func() {
+				if err := acquire(c); fault.IsShare(err) != share || err == nil {
+					t.Errorf("%q: %v, want it to be for its own share: %t", c, err, share)
+				}
+			})
+			synctest.Wait()
+		}
+		if err := acquire("ann"); err != nil {
+			t.Fatal(err)
+		}
+		begin("ann", true)
+		begin("ann", true)
+		begin("ann", true)
+		if err := acquire("ann"); !fault.IsShare(err) {
+			t.Errorf("a queue full of its own: %v", err)
+		}
+		begin("bob", false) // and the youngest of ann's goes
+		begin("eve", false) // the same
+		if err := acquire("zoe"); fault.IsShare(err) || !fault.Is(err, fault.Exhausted) {
+			t.Errorf("a queue full of others: %v", err)
+		}
+		work.Wait()
+		if err := acquire(""); fault.IsShare(err) || !fault.Is(err, fault.Exhausted) {
+			t.Errorf("where callers are not told from one another: %v", err)
+		}
+	})
 }

@@ -9,8 +9,9 @@ import (
 //
 // It is a fair queue by slot time, in two steps: a free slot goes to the pool, of those known and those anonymous, and within it to the
 // caller, whose account says that it has had least, over its weight. Each grant is charged as the mean of late, and set right when the slot
-// comes back. Who comes after a pause begins where the others are (start-time fair queueing, Goyal et al. 1996): no one saves up, and nobody
-// who waits is passed by forever.
+// comes back. Who comes after a pause begins where the others are (start-time fair queueing, Goyal et al. 1996): no one saves up. Who has had
+// more than the others pays for it by waiting, and only that long: so nobody who waits is passed by forever, also where ever new callers come,
+// who have had nothing.
 type queue struct {
 	slots, max int // how many may hold a slot, and how many may wait
 	inUse      int // more than slots only after these were made fewer
@@ -19,6 +20,8 @@ type queue struct {
 	level      time.Duration
 	arrivals   uint64
 	held       time.Duration // moving average of how long slots are held
+	typical    time.Duration // about their median: few that are held for long do not change it
+	observed   int           // how many both are made from
 }
 
 // pool is some callers that share a part of the slots.
@@ -32,6 +35,7 @@ type pool struct {
 // account is what a caller, or a pool, has had: time of slots over weight.
 type account struct {
 	had     time.Duration
+	since   time.Time // while it waits: the begin of that, or its last grant if that was later; not of a pool
 	waiting list.List // of *ticket, the oldest in front; empty in a pool
 	queued  int       // tickets that wait
 	holding int       // slots
@@ -41,6 +45,7 @@ type account struct {
 type ticket struct {
 	answered chan struct{} // closed when a slot was given or refused
 	refused  bool
+	share    bool // with refused: for its caller's share; others would have been let in
 	caller   Caller
 	arrival  uint64
 	since    time.Time     // when the slot was given
@@ -51,7 +56,8 @@ type ticket struct {
 
 const (
 	leastCharge = time.Millisecond // so that callers take turns also where slots are held for no time
-	mostDebt    = time.Minute      // by how much the account of one who waits is above the others'
+	mostDebt    = 30 * time.Second // by how much the account of one who waits is above the others', and so how long newcomers pass it by
+	enough      = 16               // so many grants tell how long slots are held
 	keptIdle    = 1024             // accounts of callers with debts and no work
 )
 
@@ -66,15 +72,16 @@ func (q *queue) poolOf(c Caller) *pool {
 	return &q.pools[0]
 }
 
-// enter gives a slot or a place in the queue; false if neither is free. A full queue has room for a caller who has fewer in it than the
+// enter gives a slot or a place in the queue; nil if neither is free. A full queue has room for a caller who has fewer in it than the
 // greediest: the youngest of that one is refused.
-func (q *queue) enter(c Caller, now time.Time) (*ticket, bool) {
+func (q *queue) enter(c Caller, now time.Time) *ticket {
 	p := q.poolOf(c)
 	if q.inUse >= q.slots && q.waiting >= q.max { // then grant leaves nobody waiting who could have a slot
 		victim := q.greediest(p, c)
 		if victim == nil {
-			return nil, false
+			return nil
 		}
+		victim.share = q.crowds(victim.caller) || p != q.poolOf(victim.caller)
 		q.refuse(victim)
 	}
 	a := p.callers[c]
@@ -87,9 +94,59 @@ func (q *queue) enter(c Caller, now time.Time) (*ticket, bool) {
 	q.arrivals++
 	t := &ticket{answered: make(chan struct{}), caller: c, arrival: q.arrivals}
 	t.elem = a.waiting.PushBack(t)
+	if a.queued == 0 {
+		a.since = now
+	}
 	q.count(p, a, 1)
 	q.grant(now)
-	return t, true
+	return t
+}
+
+// share tells whether a caller who waits is held up by other work of its own: somebody who has none would be served before it.
+func (q *queue) share(c Caller) bool {
+	a := q.poolOf(c).callers[c]
+	return a != nil && c != "" && a.queued+a.holding > 1
+}
+
+// crowds tells whether a full queue would make room for somebody else by refusing a caller's work.
+func (q *queue) crowds(c Caller) bool {
+	a := q.poolOf(c).callers[c]
+	return a != nil && c != "" && a.queued > 1
+}
+
+// expect is how long a caller waits at the least who comes now, and how long somebody who has nothing here, if slots are held for as long as most
+// were; 0 where one is free, or too little is known. What the other pool has to do, and what has a slot, are left out.
+func (q *queue) expect(c Caller, slots int, now time.Time) (wait, other time.Duration) {
+	if q.inUse < q.slots || q.observed < enough {
+		return 0, 0
+	}
+	p := q.poolOf(c)
+	step := max(q.held, leastCharge)
+	begin := p.level // what the account has when its turn comes
+	if a := p.callers[c]; a != nil {
+		begin = min(max(a.had, p.level), p.level+mostDebt)
+		if a.queued > 0 {
+			begin = a.had + time.Duration(a.queued)*step - now.Sub(a.since)
+		}
+	}
+	ahead, before := 0, 0 // how many come before it, and before the other one
+	for name, a := range p.callers {
+		if before += a.ahead(p.level, step); name != c {
+			ahead += a.ahead(begin, step)
+		} else {
+			ahead += a.queued
+		}
+	}
+	one := min(q.typical, q.held)
+	return one * time.Duration(ahead) / time.Duration(slots), one * time.Duration(before) / time.Duration(slots)
+}
+
+// ahead is how much of what waits comes before a caller who will have had so much, if each piece is charged a step.
+func (a *account) ahead(had, step time.Duration) int {
+	if had < a.had {
+		return 0
+	}
+	return min(a.queued, int((had-a.had)/step)+1)
 }
 
 // wake brings an account that had no work to where the others are.
@@ -209,13 +266,14 @@ func (q *queue) resize(slots, most int, anonymous float64, now time.Time) {
 func (q *queue) grant(now time.Time) {
 	for q.inUse < q.slots && q.waiting > 0 {
 		p := q.next()
-		t := p.next()
+		t := p.next(now)
 		a := p.callers[t.caller]
 		q.level, p.level = max(q.level, p.had), max(p.level, a.had)
 		a.waiting.Remove(t.elem)
 		t.elem = nil
 		q.count(p, a, -1)
 		t.since, t.charged = now, max(q.held, leastCharge)
+		a.since = now
 		a.charge(t.charged, 1)
 		p.charge(t.charged, p.weight)
 		q.inUse++
@@ -235,22 +293,34 @@ func (q *queue) next() *pool {
 }
 
 // next is the ticket of the pool that gets the next slot. Among equals it is the oldest.
-func (p *pool) next() *ticket {
+func (p *pool) next(now time.Time) *ticket {
 	var best *account
+	var least time.Duration
 	for _, a := range p.callers {
-		if a.queued > 0 && (best == nil || a.had < best.had || a.had == best.had && a.oldest().arrival < best.oldest().arrival) {
-			best = a
+		if a.queued == 0 {
+			continue
+		}
+		owes := a.had - now.Sub(a.since)
+		if best == nil || owes < least || owes == least && a.oldest().arrival < best.oldest().arrival {
+			best, least = a, owes
 		}
 	}
 	return best.oldest()
 }
 
 func (q *queue) observe(d time.Duration) {
-	if q.held == 0 {
-		q.held = d
+	q.observed = min(q.observed+1, enough)
+	if q.observed == 1 {
+		q.held, q.typical = d, d
 		return
 	}
 	q.held += (d - q.held) / 8
+	switch {
+	case d > q.typical:
+		q.typical += min(d-q.typical, q.typical/8+leastCharge)
+	case d < q.typical:
+		q.typical -= min(q.typical-d, q.typical/8+leastCharge)
+	}
 }
 
 // retryAfter guesses when a newcomer would find the queue worked off: within what is sensible to tell a client.

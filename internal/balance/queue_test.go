@@ -25,12 +25,12 @@ func newModel(slots, most int, anonymous float64) *model {
 }
 
 func (m *model) enter(c Caller) bool {
-	tk, ok := m.q.enter(c, m.now)
-	if ok {
+	tk := m.q.enter(c, m.now)
+	if tk != nil {
 		m.waiting[c] = append(m.waiting[c], tk)
 	}
 	m.settle()
-	return ok
+	return tk != nil
 }
 
 func (m *model) leave(tk *ticket) {
@@ -178,6 +178,55 @@ func TestNobodyStarves(t *testing.T) {
 				t.Fatalf("%q still waits after %d others", quiet, turns)
 			}
 			finish()
+		}
+	})
+}
+
+// TestDebtsArePaidByWaiting lets ever new callers come, who have had nothing, while somebody waits who has had much: none of them comes first who came
+// later than the greatest debt takes to be forgiven.
+func TestDebtsArePaidByWaiting(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		slots := rapid.IntRange(1, 3).Draw(t, "slots")
+		m := newModel(slots, 1000, 0.5)
+		took := rapid.SliceOfN(rapid.IntRange(1, 5000), 20, 20).Draw(t, "ms")
+		name := rapid.SampledFrom([]string{"caller-%d", "network/%d"}).Draw(t, "callers")
+		debtor := Caller(fmt.Sprintf(name, 0))
+		for range slots {
+			m.enter(debtor)
+		}
+		came, step := map[*ticket]time.Time{}, 0
+		newcomer := func() {
+			step++
+			c := Caller(fmt.Sprintf(name, step))
+			m.enter(c)
+			for _, tk := range slices.Concat(m.waiting[c], m.holding) {
+				if tk.caller == c {
+					came[tk] = m.now
+				}
+			}
+		}
+		for range rapid.IntRange(1, 50).Draw(t, "crowd") {
+			newcomer()
+		}
+		m.now = m.now.Add(time.Duration(rapid.IntRange(1, 1000).Draw(t, "held")) * time.Second)
+		for len(m.holding) > 0 && m.holding[0].caller == debtor { // which makes the debt
+			m.leave(m.holding[0])
+		}
+		began := m.now
+		m.enter(debtor)
+		for turns := 0; len(m.waiting[debtor]) > 0; turns++ {
+			m.now = m.now.Add(time.Duration(took[turns%len(took)]) * time.Millisecond)
+			m.leave(m.holding[0])
+			for _, tk := range m.holding {
+				if at := came[tk]; tk.caller != debtor && at.Sub(began) > mostDebt {
+					t.Fatalf("one who came %v later was served first", at.Sub(began))
+				}
+			}
+			newcomer()
+			if turns > 100_000 {
+				t.Fatal("it never is the debtor's turn")
+			}
 		}
 	})
 }
