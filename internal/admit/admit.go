@@ -92,26 +92,30 @@ func (l *Lane) enter(c balance.Caller) error {
 	own, stranger := l.callers.of(c), c.Anonymous()
 	mine := own.Add(1) - 1
 	if stranger && l.strangers.Add(1) > l.anonymous {
-		return l.refuse(own, stranger, "too many %s requests of anonymous callers at the same time; try again, or sign in")
+		return l.refuse(own, stranger, true, "too many %s requests of anonymous callers at the same time; try again, or sign in")
 	}
 	for n := l.running.Load(); n < l.limit; n = l.running.Load() {
 		if mine >= l.limit-n && c != "" {
-			return l.refuse(own, stranger, "too many %s requests of yours at the same time; try again")
+			return l.refuse(own, stranger, true, "too many %s requests of yours at the same time; try again")
 		}
 		if l.running.CompareAndSwap(n, n+1) { // not Add: one that is refused must not take another's place for a moment
 			l.admitted.Add(1)
 			return nil
 		}
 	}
-	return l.refuse(own, stranger, "too many %s requests at the same time; try again")
+	return l.refuse(own, stranger, false, "too many %s requests at the same time; try again")
 }
 
-func (l *Lane) refuse(own *atomic.Int64, stranger bool, message string) error {
+// refuse takes the count back; share tells that others would find a place.
+func (l *Lane) refuse(own *atomic.Int64, stranger, share bool, message string) error {
 	own.Add(-1)
 	if stranger {
 		l.strangers.Add(-1)
 	}
 	l.refused.Add(1)
+	if share {
+		return fault.Share(retryAfter, message, l.name)
+	}
 	return fault.Retry(fault.Exhausted, retryAfter, message, l.name)
 }
 
@@ -157,12 +161,19 @@ func (s *Seat) Move(to *Lane) error {
 	return nil
 }
 
+// Withdraw ends it for a request that was not served, and comes again: it tells nothing of its lane.
+func (s *Seat) Withdraw() {
+	if s.lane != nil {
+		s.lane.leave(s.caller)
+		s.lane = nil
+	}
+}
+
 // Leave ends it all. More than once does nothing.
 func (s *Seat) Leave() {
 	if s.lane == nil {
 		return
 	}
 	s.lane.tell()
-	s.lane.leave(s.caller)
-	s.lane = nil
+	s.Withdraw()
 }

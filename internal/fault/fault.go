@@ -45,6 +45,7 @@ type Error struct {
 	Kind       Kind
 	Msg        string        // what was wrong, as the caller may read it
 	RetryAfter time.Duration // for Exhausted and Unavailable; zero: no advice
+	Share      bool          // of Exhausted: the caller's own share is used up; there is room for others
 	Err        error         // the cause, for the log; may be nil
 }
 
@@ -75,6 +76,11 @@ func Retry(kind Kind, after time.Duration, format string, args ...any) error {
 	return &Error{Kind: kind, Msg: fmt.Sprintf(format, args...), RetryAfter: after}
 }
 
+// Share makes an Exhausted error about a caller's own share of what there is.
+func Share(after time.Duration, format string, args ...any) error {
+	return &Error{Kind: Exhausted, Msg: fmt.Sprintf(format, args...), RetryAfter: after, Share: true}
+}
+
 // KindOf tells the kind of the outermost Error in the chain; a context's error is Cancelled or Deadline.
 func KindOf(err error) Kind {
 	if e, ok := errors.AsType[*Error](err); ok {
@@ -91,6 +97,12 @@ func KindOf(err error) Kind {
 
 // Is reports whether err is of this kind.
 func Is(err error, kind Kind) bool { return err != nil && KindOf(err) == kind }
+
+// IsShare reports whether err is of kind Exhausted and about the caller's own share.
+func IsShare(err error) bool {
+	e, ok := errors.AsType[*Error](err)
+	return ok && e.Kind == Exhausted && e.Share
+}
 
 // Message is the part of an error that may be shown to the caller: the outermost Error's text without its cause.
 // An error without a kind shows nothing of itself.

@@ -42,6 +42,10 @@ func TestKindsSurviveWrapping(t *testing.T) {
 			t.Errorf("%s: retry after %v, want %v", name, got, test.after)
 		}
 	}
+	if share := fmt.Errorf("x: %w", Share(time.Minute, "too %s", "much")); !IsShare(share) || !Is(share, Exhausted) || RetryAfter(share) != time.Minute ||
+		IsShare(Retry(Exhausted, 0, "x")) || IsShare(&Error{Kind: Unavailable, Share: true}) || IsShare(nil) {
+		t.Errorf("%v", share)
+	}
 	if Is(nil, Internal) {
 		t.Error("no error is of no kind")
 	}

@@ -5,11 +5,16 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/admit"
+	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 )
@@ -342,5 +347,84 @@ func TestStaleRoads(t *testing.T) {
 				t.Errorf("%s %q, %v, asked %d times", response.Status, body, err, asked)
 			}
 		})
+	}
+}
+
+// TestOneCallersShare: a caller who has had his share of a node is refused, and no other node is asked for more of it; for others the node is
+// as good as before. A node that is full is another matter.
+func TestOneCallersShare(t *testing.T) {
+	t.Parallel()
+	lane, ann, alone := laneOfThree(t)
+	for !alone("bob") || !alone("eve") { // who share a counter with ann, by chance
+		ann()
+		lane, ann, alone = laneOfThree(t)
+	}
+	asked := [2]atomic.Int64{}
+	at := func(i int, enter func(caller balance.Caller) error) *node {
+		return &node{advertise: func(session protocol.Session) ([]byte, error) {
+			asked[i].Add(1)
+			if err := enter(balance.Caller(session.Caller)); err != nil {
+				return nil, err
+			}
+			return advertise(session)
+		}}
+	}
+	a := at(0, func(caller balance.Caller) error {
+		seat, err := lane.Enter(caller)
+		if err == nil {
+			seat.Leave()
+		}
+		return err
+	})
+	b := at(1, func(balance.Caller) error { return nil })
+	anybody := callers{func(auth.Identity, git.RepoPath, auth.Operation) error { return nil }}
+	s := replicas(t, options{auth: anybody}, a, b)
+	c := s.dial()
+	ask := func(caller string) (status int) {
+		t.Helper()
+		c.send("GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\nGit-Protocol: version=2\r\nAuthorization: Bearer " + caller + "\r\n\r\n")
+		response, _, err := c.answer()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return response.StatusCode
+	}
+	expect := func(what string, status, want, atA, atB int) {
+		t.Helper()
+		if status != want || int(asked[0].Load()) != atA || int(asked[1].Load()) != atB {
+			t.Errorf("%s: %d; asked %d and %d times, want %d and %d", what, status, asked[0].Load(), asked[1].Load(), atA, atB)
+		}
+	}
+	expect("who has had his share", ask("ann"), 429, 1, 0)
+	expect("another, at the next node", ask("bob"), 200, 1, 1)
+	expect("another, at the first one", ask("bob"), 200, 2, 1)
+	bob, err := lane.Enter("bob")
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect("at the next one", ask("bob"), 200, 2, 2)
+	expect("a full node, then the other", ask("eve"), 200, 3, 3)
+	bob.Leave()
+	ann()
+}
+
+// laneOfThree is a lane of three places, of which ann has two until she leaves. Alone tells whether somebody else finds the third.
+func laneOfThree(t *testing.T) (lane *admit.Lane, leave func(), alone func(caller balance.Caller) bool) {
+	lane = admit.NewLane("small", 3)
+	one, err1 := lane.Enter("ann")
+	two, err2 := lane.Enter("ann")
+	if err1 != nil || err2 != nil {
+		t.Fatal(err1, err2)
+	}
+	leave = func() {
+		one.Leave()
+		two.Leave()
+	}
+	return lane, leave, func(caller balance.Caller) bool {
+		seat, err := lane.Enter(caller)
+		if err == nil {
+			seat.Leave()
+		}
+		return err == nil
 	}
 }

@@ -16,7 +16,7 @@ const maxTries = 4
 //
 // What a node says of the request (NotFound, Denied, Invalid) is an answer: replicas agree on it, and asking another one would hide that
 // they do not. So is Deadline: the next one would take as long. Another node is asked after Unavailable and Internal; after Exhausted,
-// because it may have room; after Corrupt, because it has another disk; and after Cancelled, if it was not the client who went away:
+// because it may have room, but not if it is the caller's share that is used up; after Corrupt, because it has another disk; and after Cancelled, if it was not the client who went away:
 // so a node gives up that comes to its end. None of this holds for what the gateway itself refuses. After a connection that was kept for too
 // long (protocol.StaleRoad) the same node may be asked once more.
 func (c *call) relay(a answer, ask func(Node) (protocol.Outcome, error)) {
@@ -80,7 +80,7 @@ func (c *call) try(m *member, a answer, ask func(Node) (protocol.Outcome, error)
 	if _, ok := errors.AsType[*protocol.StaleRoad](c.err); ok {
 		return !a.started()
 	}
-	v = judge(fault.KindOf(c.err))
+	v = judge(c.err)
 	return v != verdict{} && !a.started()
 }
 
@@ -96,12 +96,12 @@ type verdict struct {
 	rests  bool // others are to be preferred for a moment
 }
 
-func judge(kind fault.Kind) verdict {
-	switch kind {
+func judge(err error) verdict {
+	switch fault.KindOf(err) {
 	case fault.Unavailable, fault.Internal:
 		return verdict{failed: true, rests: true}
 	case fault.Exhausted:
-		return verdict{rests: true}
+		return verdict{rests: !fault.IsShare(err)} // others are not to pay for one who has had his share
 	case fault.Corrupt: // one repository of many
 		return verdict{failed: true}
 	}

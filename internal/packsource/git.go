@@ -287,7 +287,7 @@ var errGit = errors.New("git pack-objects gave no pack")
 
 // packError keeps the kind of err, and of its text only what a client may see.
 func packError(err error) error {
-	return &fault.Error{Kind: fault.KindOf(err), Msg: "the pack could not be made", RetryAfter: fault.RetryAfter(err), Err: err}
+	return &fault.Error{Kind: fault.KindOf(err), Msg: "the pack could not be made", RetryAfter: fault.RetryAfter(err), Share: fault.IsShare(err), Err: err}
 }
 
 // copy sends git's output but for its last bytes. Its errors are out's, or errGit.

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -69,5 +70,20 @@ func TestLanesOverTheWire(t *testing.T) {
 	session.Caller = strings.Repeat("x", 1000)
 	if _, err := w.remote.UploadPack(context.Background(), repo, session, bytes.NewReader(request), &answer{}); !fault.Is(err, fault.Invalid) {
 		t.Errorf("a caller with a long name: %v", err)
+	}
+}
+
+// TestSharesOverTheWire: a gateway learns whether a node refused a caller for what this one has had, or because it is full.
+func TestSharesOverTheWire(t *testing.T) {
+	t.Parallel()
+	for _, share := range []bool{true, false} {
+		source := &madeUp{open: func(context.Context) error {
+			return &fault.Error{Kind: fault.Exhausted, Msg: "too much", RetryAfter: 7 * time.Second, Share: share}
+		}}
+		w := newWorld(t, options{source: source})
+		_, err := w.ask(context.Background(), "app", w.pack(), &answer{})
+		if !fault.Is(err, fault.Exhausted) || fault.RetryAfter(err) != 7*time.Second || fault.IsShare(err) != share {
+			t.Errorf("share %t: %v", share, err)
+		}
 	}
 }

@@ -39,7 +39,7 @@ func Message(err error) *packhorsev1.Fault {
 	if err == nil {
 		return nil
 	}
-	f := &packhorsev1.Fault{Message: fault.Message(err)}
+	f := &packhorsev1.Fault{Message: fault.Message(err), Share: fault.IsShare(err)}
 	kind := fault.KindOf(err)
 	for _, k := range kinds {
 		if k.kind == kind {
@@ -57,7 +57,7 @@ func Fault(f *packhorsev1.Fault) error {
 	if f == nil {
 		return nil
 	}
-	e := &fault.Error{Kind: fault.Internal, Msg: f.GetMessage()}
+	e := &fault.Error{Kind: fault.Internal, Msg: f.GetMessage(), Share: f.GetShare()}
 	for _, k := range kinds {
 		if k.wire == f.GetKind() {
 			e.Kind = k.kind

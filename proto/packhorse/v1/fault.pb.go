@@ -114,7 +114,9 @@ type Fault struct {
 	// What was wrong, for the person who sent the request.
 	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
 	// When to come back; absent: no advice.
-	RetryAfter    *durationpb.Duration `protobuf:"bytes,3,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
+	RetryAfter *durationpb.Duration `protobuf:"bytes,3,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
+	// With FAULT_KIND_EXHAUSTED: the caller's own share is used up, and there is room for others. Another node is not to be asked for more of it.
+	Share         bool `protobuf:"varint,4,opt,name=share,proto3" json:"share,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -170,16 +172,24 @@ func (x *Fault) GetRetryAfter() *durationpb.Duration {
 	return nil
 }
 
+func (x *Fault) GetShare() bool {
+	if x != nil {
+		return x.Share
+	}
+	return false
+}
+
 var File_packhorse_v1_fault_proto protoreflect.FileDescriptor
 
 const file_packhorse_v1_fault_proto_rawDesc = "" +
 	"\n" +
-	"\x18packhorse/v1/fault.proto\x12\fpackhorse.v1\x1a\x1egoogle/protobuf/duration.proto\"\x8a\x01\n" +
+	"\x18packhorse/v1/fault.proto\x12\fpackhorse.v1\x1a\x1egoogle/protobuf/duration.proto\"\xa0\x01\n" +
 	"\x05Fault\x12+\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x17.packhorse.v1.FaultKindR\x04kind\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12:\n" +
 	"\vretry_after\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\n" +
-	"retryAfter*\xa8\x02\n" +
+	"retryAfter\x12\x14\n" +
+	"\x05share\x18\x04 \x01(\bR\x05share*\xa8\x02\n" +
 	"\tFaultKind\x12\x1a\n" +
 	"\x16FAULT_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12FAULT_KIND_INVALID\x10\x01\x12\x18\n" +
