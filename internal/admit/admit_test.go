@@ -37,6 +37,24 @@ func TestFullLaneRefusesAndSaysWhenToComeBack(t *testing.T) {
 	enter(t, l)
 }
 
+// TestWithdraw: what is not served is not told of as served.
+func TestWithdraw(t *testing.T) {
+	l, served := NewLane("small", 1), 0
+	l.OnServed(func() { served++ })
+	s := enter(t, l)
+	s.Withdraw()
+	s.Withdraw()
+	s.Leave()
+	expectRunning(t, l, 0)
+	if served != 0 {
+		t.Errorf("served %d times", served)
+	}
+	enter(t, l).Leave()
+	if served != 1 {
+		t.Errorf("served %d times, want 1", served)
+	}
+}
+
 func TestSeatIsInOneLane(t *testing.T) {
 	small, bulk := NewLane("small", 2), NewLane("bulk", 1)
 	s := enter(t, small)

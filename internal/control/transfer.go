@@ -157,6 +157,13 @@ func noStart(err error) error {
 // maxCaller is how long the name of whom a session counts for may be, in bytes.
 const maxCaller = 128
 
+func checkCaller(name string) error {
+	if len(name) > maxCaller {
+		return fault.New(fault.Invalid, "the caller's name is longer than %d bytes", maxCaller)
+	}
+	return nil
+}
+
 // exchange is one transfer: a request and its answer.
 type exchange struct {
 	*Server
@@ -179,8 +186,8 @@ func (s *Server) exchange(ctx context.Context, operation, caller, path string, s
 	if session.GetVersion() > uint32(protocol.V2) {
 		return fault.New(fault.Invalid, "git's protocol has no version %d", session.GetVersion())
 	}
-	if len(session.GetCaller()) > maxCaller {
-		return fault.New(fault.Invalid, "the caller's name is longer than %d bytes", maxCaller)
+	if err := checkCaller(session.GetCaller()); err != nil {
+		return err
 	}
 	x.session = protocol.Session{
 		Service: protocol.Service(session.GetService()), Version: protocol.Version(session.GetVersion()), Stateless: !session.GetStateful(),
@@ -201,6 +208,7 @@ func (s *Server) exchange(ctx context.Context, operation, caller, path string, s
 	}()
 	x.outcome, err = serve(ctx, x)
 	if ended = errors.Is(err, errLong); ended { // it comes again, and gets its line then
+		seat.Withdraw()
 		return errLong
 	}
 	answer, err := x.finish(err)

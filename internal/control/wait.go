@@ -20,7 +20,10 @@ func (s *refs) Wait(ctx context.Context, r *connect.Request[packhorsev1.WaitRequ
 	if err != nil {
 		return nil, err
 	}
-	what := protocol.Awaited{Epoch: r.Msg.GetEpoch(), Generation: r.Msg.GetGeneration()}
+	if err := checkCaller(r.Msg.GetCaller()); err != nil {
+		return nil, err
+	}
+	what := protocol.Awaited{Epoch: r.Msg.GetEpoch(), Generation: r.Msg.GetGeneration(), Caller: r.Msg.GetCaller()}
 	if text := r.Msg.GetOid(); text != "" {
 		if what.ID, err = git.ParseObjectID(text); err != nil {
 			return nil, fault.Wrap(fault.Invalid, "the object ID is none", err)

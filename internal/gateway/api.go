@@ -34,7 +34,7 @@ const (
 	nobodyWaits = 500  // of all anonymous callers
 )
 
-// waiters bounds the requests that wait, which are in no lane: they cost nothing but their connection.
+// waiters bounds the requests that wait, which are in no lane: they cost nothing but their connection, and the node lets few of them look at a time.
 type waiters struct {
 	ending context.Context // ends with the gateway
 	end    context.CancelFunc
@@ -118,6 +118,7 @@ func (e *exchange) wait() {
 		return
 	}
 	defer leave()
+	what.Caller = string(e.caller())
 	ctx, cancel := context.WithTimeout(e.r.Context(), limit)
 	defer cancel()
 	defer context.AfterFunc(e.waiters.ending, cancel)()

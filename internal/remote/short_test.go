@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -18,7 +19,8 @@ import (
 // A short answer, a long one, and a refusal are the node's own, whatever way they take.
 func TestShort(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, options{})
+	var small atomic.Int64
+	w := newWorld(t, options{onSmall: func() { small.Add(1) }})
 	repo := w.repo("app.git", 100)
 	main := repo.ID("main").String()
 	reply := &answer{}
@@ -34,9 +36,13 @@ func TestShort(t *testing.T) {
 	}
 	repo.GitIn(lines.String(), "update-ref", "--stdin")
 	reply = &answer{}
+	small.Store(0)
 	o, err = w.ask(context.Background(), "app", lsRefs(), reply)
 	if err != nil || o.Refs != 5001 || reply.bulk != 1 || strings.Count(reply.String(), main) != 5001 {
 		t.Errorf("a long answer of %d bytes, %+v, %v", reply.Len(), o, err)
+	}
+	if n := small.Load(); n != 0 {
+		t.Errorf("a long answer was served %d times in the small lane", n)
 	}
 	if n := strings.Count(w.log.String(), "command=ls-refs"); n != 2 {
 		t.Errorf("%d lines in the log for two requests", n)

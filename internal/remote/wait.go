@@ -16,7 +16,7 @@ func (n *Node) Wait(ctx context.Context, repo git.RepoPath, what protocol.Awaite
 	if s := n.state.Load(); !s.reachable {
 		return seen, s.err
 	}
-	request := connect.NewRequest(&packhorsev1.WaitRequest{Repository: repo.String(), Generation: what.Generation, Epoch: what.Epoch})
+	request := connect.NewRequest(&packhorsev1.WaitRequest{Repository: repo.String(), Generation: what.Generation, Epoch: what.Epoch, Caller: what.Caller})
 	if !what.ID.IsZero() {
 		request.Msg.Oid = what.ID.String()
 	}

@@ -71,7 +71,8 @@ func (b *lockedBuffer) String() string {
 type options struct {
 	unix        bool
 	inBand      bool
-	small, bulk int // lanes of the node; 0: 1,000
+	small, bulk int    // lanes of the node; 0: 1,000
+	onSmall     func() // called when its small lane has served something; may be nil
 	trust       control.Trust
 	secret      func() string // of the gateway
 	roadWait    time.Duration
@@ -204,8 +205,12 @@ func (w *world) serve() {
 		return n
 	}
 	w.channels = sidechannel.NewServer(sidechannel.Options{Pump: w.pump, Stall: w.options.stall, Metrics: sidechannel.NewMetrics(), Log: w.logger()})
+	nodeLanes := lanes(lane(w.options.small), lane(w.options.bulk))
+	if w.options.onSmall != nil {
+		nodeLanes.Small.OnServed(w.options.onSmall)
+	}
 	server := control.New(control.Options{
-		Node: w.node, Channels: w.channels, Pump: w.pump, Lanes: lanes(lane(w.options.small), lane(w.options.bulk)),
+		Node: w.node, Channels: w.channels, Pump: w.pump, Lanes: nodeLanes,
 		Trust: w.options.trust, Metrics: control.NewMetrics(), Log: w.logger(), RoadWait: w.options.roadWait, Stall: w.options.stall, MaxRequest: w.options.maxRequest,
 	})
 	w.port, w.served = server.HTTPServer(), make(chan struct{})

@@ -1,6 +1,10 @@
 package storage
 
-import "github.com/packhorse-git/packhorse/internal/git"
+import (
+	"context"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+)
 
 // For tests alone: what is hard to bring about from outside.
 
@@ -15,6 +19,23 @@ func (n *Node) Discard(dir string) error {
 	_, err := n.discard(dir)
 	return err
 }
+
+// HoldWalks takes all slots of walks for those who wait, until the result is called.
+func (n *Node) HoldWalks() (release func()) {
+	var all []func()
+	for n.walks.InUse() < n.walks.Size() {
+		one, _, _ := n.walks.Acquire(context.Background(), "")
+		all = append(all, one)
+	}
+	return func() {
+		for _, one := range all {
+			one()
+		}
+	}
+}
+
+// Walks is how many who wait wait for a slot.
+func (n *Node) Walks() int { return n.walks.Queued() }
 
 // Sweep empties the trash of an own directory.
 func (n *Node) Sweep(own string) error { return n.trash.empty(own) }

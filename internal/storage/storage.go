@@ -19,6 +19,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
@@ -73,8 +74,9 @@ type Node struct {
 	runner  *process.Runner
 	metrics *Metrics
 	hub     *hub
-	upkeep  *upkeep // nil: none
-	warmer  *warmer // nil: none
+	walks   *balance.Slots // of those who wait
+	upkeep  *upkeep        // nil: none
+	warmer  *warmer        // nil: none
 	trash   *trash
 	sync    func(dir string) error // syncDir; another one in tests
 
@@ -147,6 +149,7 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 		}
 	}
 	n.hub = newHub(n, o)
+	n.walks = newWalks(2 * n.hub.maxSubs) // of those who have begun to wait, and those who only look
 	n.trash = newTrash(n.log, n.metrics)
 	if server != nil && server.WarmsUp() {
 		n.warmer = newWarmer(n)

@@ -3,11 +3,19 @@ package storage
 import (
 	"context"
 	"errors"
+	"runtime"
 
+	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 )
+
+// newWalks makes the slots of walks through history for those who wait: each takes a CPU while it lasts, and a push makes all of them look at the
+// same time. Of the queue they are as many as may wait.
+func newWalks(watchers int) *balance.Slots {
+	return balance.NewSlots(balance.Limits{Slots: (runtime.NumCPU() + 1) / 2, Queue: watchers}, balance.Clock{})
+}
 
 // errSeen ends a watch that has seen what was waited for.
 var errSeen = errors.New("seen")
@@ -15,6 +23,10 @@ var errSeen = errors.New("seen")
 // Wait returns as soon as whoever reads the repository sees what is waited for. Errors: NotFound if there is no such repository, or it goes;
 // Deadline or Cancelled when ctx ends; Invalid for an object ID of another format; Exhausted if too many wait; Unavailable when the node closes.
 func (n *Node) Wait(ctx context.Context, path git.RepoPath, what protocol.Awaited) (seen git.Version, err error) {
+	turn := func() (release func(), err error) {
+		release, _, err = n.walks.Acquire(ctx, balance.Caller(what.Caller))
+		return release, err
+	}
 	look := func() error {
 		h, _, version, err := n.snapshot(ctx, path)
 		if err != nil {
@@ -26,7 +38,7 @@ func (n *Node) Wait(ctx context.Context, path git.RepoPath, what protocol.Awaite
 			return nil
 		}
 		if !what.ID.IsZero() {
-			if ok, err := n.server.Visible(ctx, h.Repo, what.ID); err != nil || !ok {
+			if ok, err := n.server.Visible(ctx, h.Repo, what.ID, turn); err != nil || !ok {
 				return err
 			}
 		}

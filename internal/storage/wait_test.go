@@ -67,3 +67,48 @@ func TestWait(t *testing.T) {
 		t.Error("the repository is gone: ", err)
 	}
 }
+
+// TestWalksOfThoseWhoWait: few of those who wait walk through history at a time; what needs no walk is answered at once.
+func TestWalksOfThoseWhoWait(t *testing.T) {
+	t.Parallel()
+	r := newRoot(t, storage.Options{})
+	repo := r.repo("app.git", "x")
+	path := r.path("app")
+	first := repo.ID("main")
+	repo.Git("update-ref", "refs/heads/main", repo.Commit("y", first).String())
+	release := r.HoldWalks()
+	const crowd = 20
+	done := make(chan error, crowd)
+	ctx, leave := context.WithCancel(t.Context())
+	for i := range crowd {
+		on := t.Context()
+		if i == 0 {
+			on = ctx
+		}
+		go func() {
+			_, err := r.Wait(on, path, protocol.Awaited{ID: first, Caller: "ann"})
+			done <- err
+		}()
+	}
+	for end := time.Now().Add(time.Minute); r.Walks() != crowd; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d wait for their turn", r.Walks())
+		}
+	}
+	if _, err := r.Wait(t.Context(), path, protocol.Awaited{Generation: 1}); err != nil {
+		t.Error("what needs no walk: ", err)
+	}
+	leave()
+	if err := <-done; !fault.Is(err, fault.Cancelled) {
+		t.Error("who went away: ", err)
+	}
+	release()
+	for range crowd - 1 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if n := r.Walks(); n != 0 {
+		t.Errorf("%d wait at the end", n)
+	}
+}

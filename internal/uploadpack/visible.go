@@ -8,8 +8,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
-// Visible tells whether a visible ref reaches an object.
-func (s *Server) Visible(ctx context.Context, r *repo.Repo, id git.ObjectID) (bool, error) {
+// Visible tells whether a visible ref reaches an object. Turn is called before the walk that finds out, and release after it; an object that is not
+// there needs none.
+func (s *Server) Visible(ctx context.Context, r *repo.Repo, id git.ObjectID, turn func() (release func(), err error)) (bool, error) {
 	if id.Format() != r.Format {
 		return false, fault.New(fault.Invalid, "%s cannot be an object of this repository, whose format is %s", id, r.Format)
 	}
@@ -26,6 +27,11 @@ func (s *Server) Visible(ctx context.Context, r *repo.Repo, id git.ObjectID) (bo
 	if err != nil || !there {
 		return false, err
 	}
+	release, err := turn()
+	if err != nil {
+		return false, err
+	}
+	defer release()
 	err = f.checkReachable(ctx, WantsReachable, []git.ObjectID{id})
 	if fault.Is(err, fault.Denied) || fault.Is(err, fault.NotFound) {
 		return false, nil

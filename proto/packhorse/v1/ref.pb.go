@@ -889,7 +889,9 @@ type WaitRequest struct {
 	// The generation that the refs have to have reached, of a version that the caller was told; 0: any will do.
 	Generation uint64 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
 	// The epoch of that version. A node that has started since has seen all of it. 0: of the node as it runs.
-	Epoch         uint64 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Epoch uint64 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Whom the work of looking counts for, as in Session.
+	Caller        string `protobuf:"bytes,5,opt,name=caller,proto3" json:"caller,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -950,6 +952,13 @@ func (x *WaitRequest) GetEpoch() uint64 {
 		return x.Epoch
 	}
 	return 0
+}
+
+func (x *WaitRequest) GetCaller() string {
+	if x != nil {
+		return x.Caller
+	}
+	return ""
 }
 
 type WaitResponse struct {
@@ -1065,7 +1074,7 @@ const file_packhorse_v1_ref_proto_rawDesc = "" +
 	"\aold_oid\x18\x02 \x01(\tR\x06oldOid\x12\x17\n" +
 	"\anew_oid\x18\x03 \x01(\tR\x06newOid\x12\x1d\n" +
 	"\n" +
-	"new_target\x18\x04 \x01(\tR\tnewTarget\"u\n" +
+	"new_target\x18\x04 \x01(\tR\tnewTarget\"\x8d\x01\n" +
 	"\vWaitRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
@@ -1074,7 +1083,8 @@ const file_packhorse_v1_ref_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x03 \x01(\x04R\n" +
 	"generation\x12\x14\n" +
-	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\"?\n" +
+	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\x12\x16\n" +
+	"\x06caller\x18\x05 \x01(\tR\x06caller\"?\n" +
 	"\fWaitResponse\x12/\n" +
 	"\aversion\x18\x01 \x01(\v2\x15.packhorse.v1.VersionR\aversion2\xde\x03\n" +
 	"\n" +
