@@ -1,0 +1,323 @@
+package query
+
+import (
+	"cmp"
+	"regexp/syntax"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// Kind is how words are understood.
+type Kind string
+
+const (
+	// Auto takes a word as a regular expression if it has what hardly anybody writes in code that is looked for: .* or .+, a backslash, | between
+	// alternatives, ^ at the begin, $ at the end, a repeated class or group; and if it can be read as one. Else it is literal.
+	Auto Kind = "auto"
+	// Literal takes words as they are, but for /re/, which is a regular expression.
+	Literal Kind = "literal"
+	// Regexp takes words as regular expressions, but for those in quotes.
+	Regexp Kind = "regexp"
+)
+
+// kinds are the names that Kinds have, Sourcegraph's included.
+var kinds = map[string]Kind{"auto": Auto, "literal": Literal, "standard": Literal, "keyword": Literal, "regexp": Regexp, "regex": Regexp}
+
+// fields are the names of filters; their second name is the one in messages.
+var fields = map[string]string{
+	"r": "repo", "repo": "repo", "f": "file", "file": "file", "path": "file", "l": "lang", "lang": "lang", "language": "lang",
+	"c": "content", "content": "content", "regex": "regex", "sym": "sym", "symbol": "sym", "b": "branch", "branch": "branch",
+	"rev": "rev", "revision": "rev", "case": "case", "count": "count", "timeout": "timeout", "select": "select", "t": "type", "type": "type",
+	"patterntype": "patterntype", "context": "context", "fork": "fork", "archived": "archived", "public": "public", "visibility": "visibility",
+}
+
+// settings say how the query is answered, as far as they were met.
+type settings struct {
+	kind   Kind
+	casing string // "yes", "no" or "auto"
+	types  []string
+	given  map[string]string // what was given already
+}
+
+// field reads one filter's value. It gives nil for those that say how the query is answered.
+func (p *parser) field(name string, v token) *Node {
+	switch name {
+	case "repo":
+		return p.repo(v)
+	case "file":
+		return p.pattern(v, Path, true)
+	case "lang":
+		return &Node{Field: Language, Pattern: v.text, At: v.at}
+	case "content":
+		return p.word(v, Content)
+	case "regex":
+		return p.pattern(v, Any, true)
+	case "sym":
+		return p.word(v, Symbol)
+	case "branch", "rev":
+		text := strings.TrimPrefix(v.text, "refs/heads/")
+		return &Node{Field: Branch, Pattern: text, Exact: name == "rev" || text != v.text || text == "HEAD", At: v.at}
+	}
+	if p.inNot() {
+		p.fail(v, "%s: says how the query is answered: it cannot be negated", name)
+	}
+	if old, ok := p.given[name]; ok && old != v.text && name != "type" {
+		p.fail(v, "%s: is given twice, and says two things", name)
+	}
+	p.given[name] = v.text
+	p.setting(name, v)
+	return nil
+}
+
+// setting takes a filter that says how the query is answered.
+func (p *parser) setting(name string, v token) {
+	text := strings.ToLower(v.text)
+	switch name {
+	case "case":
+		if !slices.Contains([]string{"yes", "no", "auto"}, text) {
+			p.fail(v, "case: is yes, no or auto")
+		}
+		p.casing = text
+	case "count":
+		p.count(text, v)
+	case "timeout":
+		p.timeout(text, v)
+	case "select":
+		chosen, ok := map[string]Select{
+			"repo": Repositories, "repository": Repositories, "file": Files, "file.path": Files, "path": Files, "content": Matches, "symbol": Matches,
+		}[text]
+		if !ok {
+			p.fail(v, "select: is repo, file or content")
+		}
+		p.q.Select = chosen
+		if text == "symbol" {
+			p.types = append(p.types, "symbol")
+		}
+	case "type":
+		kind, ok := map[string]string{
+			"file": "file", "content": "file", "filematch": "any", "path": "path", "filename": "path", "repo": "repo", "symbol": "symbol",
+		}[text]
+		if !ok {
+			p.fail(v, "type: is file, path, repo or symbol here")
+		}
+		p.types = append(p.types, kind)
+	case "patterntype":
+		kind, ok := kinds[text]
+		if !ok {
+			p.fail(v, "patterntype: is literal, regexp or auto")
+		}
+		p.kind = kind
+	}
+}
+
+func (p *parser) count(text string, v token) {
+	if text == "all" {
+		p.q.Count = All
+		return
+	}
+	n, err := strconv.Atoi(text)
+	switch {
+	case err != nil && len(text) > 9 && strings.Trim(text, "0123456789") == "":
+		p.q.Count = All
+	case err != nil || n < 1:
+		p.fail(v, "count: is a number from 1 on, or all")
+	default:
+		p.q.Count = n
+	}
+}
+
+func (p *parser) timeout(text string, v token) {
+	if strings.Trim(text, "0123456789") == "" {
+		text += "s"
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 {
+		p.fail(v, "timeout: is a time, as in 10s or 1m30s")
+	}
+	p.q.Timeout = max(d, time.Millisecond)
+}
+
+// repo reads repo:, with Sourcegraph's way to name a branch behind an @. Names of repositories may have an @ themselves: then both are meant.
+func (p *parser) repo(v token) *Node {
+	if i := strings.IndexByte(v.text, '('); i > 0 && (strings.HasPrefix(v.text, "has") || strings.HasPrefix(v.text, "contains")) {
+		p.fail(v, "repo:%s(...) is not known here", v.text[:i])
+	}
+	at := -1
+	for i := 0; i < len(v.text); i++ {
+		if v.text[i] == '\\' {
+			i++
+		} else if v.text[i] == '@' {
+			at = i
+		}
+	}
+	whole := p.repoPattern(v)
+	if at <= 0 || at == len(v.text)-1 || v.quoted {
+		return whole
+	}
+	left, right := v, v
+	left.text, right.text, right.at = v.text[:at], v.text[at+1:], v.at+at+1
+	if strings.ContainsAny(right.text, `$|()[]*+?\`) { // of a regular expression for the name
+		return whole
+	}
+	branch := &Node{Field: Branch, Pattern: strings.TrimPrefix(right.text, "refs/heads/"), Exact: true, At: right.at}
+	return &Node{Op: Or, Kids: []*Node{whole, {Op: And, Kids: []*Node{p.repoPattern(left), branch}}}}
+}
+
+func (p *parser) repoPattern(v token) *Node {
+	if names := listOfNames(v.text); names != nil {
+		return &Node{Field: Repo, Names: names, At: v.at}
+	}
+	return p.pattern(v, Repo, true)
+}
+
+// listOfNames reads ^(a|b|c)$ or ^a$, with nothing in it that has a meaning but escapes. It may be longer than other expressions.
+func listOfNames(text string) []string {
+	text, begins := strings.CutPrefix(text, "^")
+	text, ends := strings.CutSuffix(text, "$")
+	if !begins || !ends {
+		return nil
+	}
+	if inner, ok := strings.CutPrefix(text, "("); ok && strings.HasSuffix(inner, ")") {
+		text = strings.TrimPrefix(inner[:len(inner)-1], "?:")
+	} else if strings.Contains(text, "|") {
+		return nil
+	}
+	var names []string
+	var name strings.Builder
+	for i := 0; i <= len(text); i++ {
+		switch {
+		case i == len(text) || text[i] == '|':
+			if name.Len() == 0 {
+				return nil
+			}
+			names = append(names, name.String())
+			name.Reset()
+		case text[i] == '\\':
+			if i++; i == len(text) || text[i] >= 0x80 || isWord(text[i]) {
+				return nil
+			}
+			name.WriteByte(text[i])
+		case strings.IndexByte(".+*?()[]{}^$", text[i]) >= 0:
+			return nil
+		default:
+			name.WriteByte(text[i])
+		}
+	}
+	return names
+}
+
+func isWord(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_'
+}
+
+// word reads something that is looked for.
+func (p *parser) word(v token, field Field) *Node {
+	switch {
+	case v.slashed:
+		return p.pattern(v, field, true)
+	case v.quoted:
+		return p.pattern(v, field, false)
+	}
+	p.later = append(p.later, &Node{Field: field, Pattern: v.text, At: v.at}) // what kind of words these are may be said behind it
+	return p.later[len(p.later)-1]
+}
+
+// pattern makes an atom.
+func (p *parser) pattern(v token, field Field, isRegexp bool) *Node {
+	n := &Node{Field: field, Pattern: v.text, Regexp: isRegexp, At: v.at}
+	if isRegexp {
+		p.checkRegexp(n)
+	}
+	p.atoms = append(p.atoms, n)
+	return n
+}
+
+// Flags are those with which the regular expressions of queries are read.
+const Flags = syntax.ClassNL | syntax.PerlX | syntax.UnicodeGroups
+
+func (p *parser) checkRegexp(n *Node) {
+	v := token{text: n.Pattern, at: n.At, length: len(n.Pattern)}
+	if len(n.Pattern) > maxRegexp {
+		p.fail(v, "a regular expression of %d bytes is too long: %d is the most", len(n.Pattern), maxRegexp)
+	}
+	_, err := syntax.Parse(n.Pattern, Flags)
+	if err == nil {
+		return
+	}
+	message := err.Error()
+	if bad, ok := err.(*syntax.Error); ok {
+		message = bad.Code.String()
+		if i := strings.Index(n.Pattern, bad.Expr); i >= 0 && bad.Expr != "" {
+			v.at, v.length = v.at+i, len(bad.Expr)
+		}
+	}
+	p.fail(v, "bad regular expression (%s)", message)
+}
+
+// decide settles what could only be known at the end of the query: kinds of words, case, what results are.
+func (p *parser) decide() {
+	for _, n := range p.later {
+		switch kind := cmp.Or(p.kind, Auto); {
+		case kind == Regexp || kind == Auto && looksLikeRegexp(n.Pattern):
+			n.Regexp = true
+			p.checkRegexp(n)
+		case strings.Contains(n.Pattern, `\ `): // the way to write a space
+			n.Pattern = strings.ReplaceAll(n.Pattern, `\ `, " ")
+		}
+	}
+	p.atoms = append(p.atoms, p.later...)
+	for _, n := range p.atoms {
+		if field, ok := p.anyIs(); ok && n.Field == Any {
+			n.Field = field
+		}
+		switch p.casing {
+		case "yes":
+			n.Case = true
+		case "", "auto":
+			n.Case = n.Field != Repo && n.Field != Path && hasUpper(n)
+		}
+	}
+	only := p.q.Root != nil
+	p.q.Root.Atoms(func(n *Node) { only = only && (n.Field == Repo || n.Field == Branch) })
+	if only || slices.Contains(p.types, "repo") {
+		p.q.Select = Repositories
+	}
+}
+
+// anyIs is where words are looked for, if the query says so.
+func (p *parser) anyIs() (field Field, ok bool) {
+	if len(p.types) != 1 {
+		return 0, false
+	}
+	field, ok = map[string]Field{"file": Content, "path": Path, "symbol": Symbol, "repo": Repo}[p.types[0]]
+	return field, ok
+}
+
+// hasUpper tells whether somebody who wrote this cares for case.
+func hasUpper(n *Node) bool {
+	escaped := false
+	for _, r := range n.Pattern {
+		if !escaped && unicode.IsUpper(r) {
+			return true
+		}
+		escaped = n.Regexp && !escaped && r == '\\'
+	}
+	return false
+}
+
+// looksLikeRegexp is the rule of Auto.
+func looksLikeRegexp(s string) bool {
+	signs := strings.HasPrefix(s, "^") || len(s) > 1 && strings.HasSuffix(s, "$") && !strings.HasSuffix(s, "$$") || strings.Contains(s, `\`)
+	for _, sign := range []string{".*", ".+", "]+", "]*", "]?", "]{", ")+", ")*", ")?", "(?"} {
+		signs = signs || strings.Contains(s, sign)
+	}
+	signs = signs || strings.Contains(s, "|") && !strings.Contains(s, "||") && !strings.HasPrefix(s, "|") && !strings.HasSuffix(s, "|")
+	if !signs {
+		return false
+	}
+	re, err := syntax.Parse(s, Flags)
+	return err == nil && re.Op != syntax.OpEmptyMatch
+}
