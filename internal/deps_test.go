@@ -46,11 +46,12 @@ const allowedImports = `
 	bulk, fault < sidechannel;
 	storage, sidechannel, browser, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < control;
 	direct, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < client;
+	search, client, fault/faultrpc < search/nodes;
 	git/protocol, resolve, sidechannel, direct, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < remote;
 	git/protocol, auth, admit, bulk < gateway;
 	git, git/pktline < bench/fleet;
 	bench/fleet, client < bench;
-	control, remote, gateway, credential, observe, bench, webhook, search < roles;
+	control, remote, gateway, credential, observe, bench, webhook, search/nodes < roles;
 	roles < cmd/packhorse;
 
 	# Tests only: any test may import gittest, tests of a packsource.Source sourcetest, and nothing else may.
@@ -78,7 +79,7 @@ const forbidden = `
 // rooms are dependencies that stay where they are used: nothing else imports them. A name ending in "/..." covers what lies
 // below it.
 var rooms = map[string][]string{
-	"connectrpc.com/...":                                        {"proto/packhorse/v1/packhorsev1connect", "fault/faultrpc", "control", "remote", "client", "bench", "roles"},
+	"connectrpc.com/...":                                        {"proto/packhorse/v1/packhorsev1connect", "fault/faultrpc", "control", "remote", "client", "search/nodes", "bench", "roles"},
 	"github.com/spf13/...":                                      {"roles", "bench"},
 	"github.com/pelletier/go-toml/...":                          {"roles"},
 	"github.com/rogpeppe/go-internal/...":                       {},

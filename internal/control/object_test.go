@@ -148,6 +148,28 @@ func TestObjectService(t *testing.T) {
 			t.Errorf("%s: a file is %v", name, f)
 		}
 		stat.Close()
+
+		files, err := c.Files(t.Context(), connect.NewRequest(&packhorsev1.FilesRequest{Repository: path, Commit: commit, Limit: 2 << 20}))
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		var content []byte
+		pieces := 0
+		for files.Receive() {
+			for _, f := range files.Msg().GetFiles() {
+				if pieces++; len(f.GetContent()) > 1<<20 || f.GetContinued() != (pieces == 1) || (f.GetOid() == "") != (pieces == 2) {
+					t.Errorf("%s: piece %d is of %d bytes, %q, %v", name, pieces, len(f.GetContent()), f.GetPath(), f.GetContinued())
+				}
+				content = append(content, f.GetContent()...)
+			}
+		}
+		if files.Err() != nil || pieces != 3 || string(content) != text {
+			t.Errorf("%s: %d pieces with %d bytes, %v", name, pieces, len(content), files.Err())
+		}
+		behind, err := c.Behind(t.Context(), connect.NewRequest(&packhorsev1.BehindRequest{Repository: path, Old: commit, New: commit}))
+		if err != nil || behind.Msg.GetCommits() != 0 {
+			t.Errorf("%s: behind: %v, %v", name, behind, err)
+		}
 	}
 }
 
@@ -157,7 +179,7 @@ func TestObjectServiceErrors(t *testing.T) {
 	r := gittest.InitAt(t, filepath.Join(root, "app.git"))
 	r.Git("update-ref", "refs/heads/main", r.Commit(strings.Repeat("x", 1<<18)).String())
 	file := &packhorsev1.BlobRequest_Path{Path: &packhorsev1.PathIn{Path: "file"}}
-	lanes := admit.NewLanes(admit.Sizes{Small: 1, Hit: 1})
+	lanes := admit.NewLanes(admit.Sizes{Small: 1, Hit: 1, Cold: 1})
 	small, long := lanes.Small, lanes.Hit
 	for name, c := range objectClients(t, root, lanes) {
 		want := func(err error, code connect.Code, kind fault.Kind, text string) {
@@ -180,6 +202,22 @@ func TestObjectServiceErrors(t *testing.T) {
 		want(err, connect.CodeNotFound, fault.NotFound, "no/where")
 		_, err = c.Commit(t.Context(), connect.NewRequest(&packhorsev1.CommitRequest{Repository: "app", Revision: "gone"}))
 		want(err, connect.CodeNotFound, fault.NotFound, "gone")
+		for _, id := range []string{"", "main", strings.Repeat("0", 40), strings.Repeat("1", 64)} {
+			if files, err := c.Files(t.Context(), connect.NewRequest(&packhorsev1.FilesRequest{Repository: "app", Commit: id})); err == nil {
+				files.Receive()
+				want(files.Err(), connect.CodeInvalidArgument, fault.Invalid, "")
+				files.Close()
+			}
+			_, err = c.Behind(t.Context(), connect.NewRequest(&packhorsev1.BehindRequest{Repository: "app", Old: id, New: id}))
+			if len(id) < 64 {
+				want(err, connect.CodeInvalidArgument, fault.Invalid, "")
+			}
+		}
+		if hits, err := c.Grep(t.Context(), connect.NewRequest(&packhorsev1.GrepRequest{Repository: "app", Pattern: "x", Commit: strings.Repeat("1", 40)})); err == nil {
+			hits.Receive()
+			want(hits.Err(), connect.CodeUnavailable, fault.Unavailable, "searches in no repositories")
+			hits.Close()
+		}
 
 		seat, err := long.Enter("")
 		if err != nil {

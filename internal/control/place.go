@@ -12,10 +12,11 @@ import (
 )
 
 // Heavy look-ups are those whose work grows with the repository, or that wait for the disk. They wait for slots of their own before they enter
-// the small lane: however many there are, they leave room in it, and CPUs, for what is small. Log and DiffStat are the others (enterHeavy).
+// the small lane: however many there are, they leave room in it, and CPUs, for what is small. Log, DiffStat and Files are the others (enterHeavy).
 var heavyCalls = []string{
 	packhorsev1connect.RepositoryServiceCreateProcedure, packhorsev1connect.RepositoryServiceGetProcedure,
 	packhorsev1connect.RepositoryServiceListProcedure, packhorsev1connect.RepositoryServiceDeleteProcedure,
+	packhorsev1connect.ObjectServiceBehindProcedure,
 }
 
 const (

@@ -5,18 +5,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"net"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/packhorse-git/packhorse/client"
 	"github.com/packhorse-git/packhorse/internal/admit"
+	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/control"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/search"
+	"github.com/packhorse-git/packhorse/internal/search/nodes"
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
@@ -58,8 +64,12 @@ func (w *sourceWorld) path(name string) git.RepoPath {
 // commit moves a branch to a new commit of a tree that has these lines of "mode type id<tab>path".
 func (w *sourceWorld) commit(r *gittest.Repo, branch string, files map[string]string) git.ObjectID {
 	var tree strings.Builder
+	blobs := map[string]string{}
 	for name, text := range files {
-		fmt.Fprintf(&tree, "100644 blob %s\t%s\n", r.GitIn(text, "hash-object", "-w", "--stdin"), name)
+		if blobs[text] == "" {
+			blobs[text] = r.GitIn(text, "hash-object", "-w", "--stdin")
+		}
+		fmt.Fprintf(&tree, "100644 blob %s\t%s\n", blobs[text], name)
 	}
 	args := []string{"commit-tree", "-m", "x", r.GitIn(tree.String(), "mktree")}
 	if old, err := r.Try("rev-parse", "-q", "--verify", branch); err == nil {
@@ -73,6 +83,34 @@ func (w *sourceWorld) commit(r *gittest.Repo, branch string, files map[string]st
 // sources are the forms of a search.Source over one node.
 var sources = map[string]func(*sourceWorld) search.Source{
 	"in process": func(w *sourceWorld) search.Source { return searchNode{w.node, admit.NewLane("cold", 10)} },
+	"elsewhere": func(w *sourceWorld) search.Source {
+		return nodes.New([]nodes.Route{{Nodes: []nodes.Node{{Client: w.client(w.listen())}}}})
+	},
+	"by routes": func(w *sourceWorld) search.Source {
+		away, here := nodes.Node{Client: w.client("127.0.0.1:1")}, nodes.Node{Client: w.client(w.listen())}
+		return nodes.New([]nodes.Route{{Prefix: "team/a", Nodes: []nodes.Node{here, away}}, {Prefix: "", Nodes: []nodes.Node{here}}, {Prefix: "tea", Nodes: []nodes.Node{here}}})
+	},
+}
+
+// listen serves the node's control API, and returns the address.
+func (w *sourceWorld) listen() string {
+	handler := control.New(control.Options{
+		Node: w.node, Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: admit.NewLanes(admit.Sizes{Small: 10, Hit: 10, Cold: 10}), Metrics: control.NewMetrics(),
+		Log: slog.New(slog.DiscardHandler),
+	})
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	w.do(err)
+	server := handler.HTTPServer()
+	go func() { _ = server.Serve(listener) }()
+	w.t.Cleanup(func() { _ = server.Close() })
+	return listener.Addr().String()
+}
+
+func (w *sourceWorld) client(address string) *client.Client {
+	c, err := client.New(address, client.Options{})
+	w.do(err)
+	w.t.Cleanup(c.Close)
+	return c
 }
 
 // TestSearchSources runs the same over each form.
@@ -97,6 +135,7 @@ func (w *sourceWorld) testSource(s search.Source, a *gittest.Repo, first, second
 	t, ctx, path := w.t, w.t.Context(), w.path("team/a.git")
 	var all []string
 	w.do(s.Repositories(ctx, func(p git.RepoPath) error { all = append(all, p.String()); return nil }))
+	slices.Sort(all)
 	if !slices.Equal(all, []string{"empty.git", "team/a.git"}) {
 		t.Errorf("repositories %q", all)
 	}
@@ -172,7 +211,29 @@ func (w *sourceWorld) testSource(s search.Source, a *gittest.Repo, first, second
 	if err := grep(search.Grep{Pattern: "(", Regexp: true, Limit: 2}); !fault.Is(err, fault.Invalid) {
 		t.Errorf("no pattern: %v", err)
 	}
+	w.testPieces(s, a)
 	w.testWatch(s, a)
+}
+
+// testPieces reads what does not fit into one message.
+func (w *sourceWorld) testPieces(s search.Source, a *gittest.Repo) {
+	want := map[string]string{"a": strings.Repeat("a", 3<<20), "b": "", "c": strings.Repeat("c", 1<<20), "d": "d"}
+	for i := range 3000 {
+		want[fmt.Sprint("n", i)] = "needle\n"
+	}
+	commit := w.commit(a, "refs/heads/large", want)
+	n := 0
+	w.do(s.Files(w.t.Context(), w.path("team/a"), commit, git.ObjectID{}, 4<<20, func(f search.File) error {
+		if n++; f.Content == nil || string(f.Content) != want[string(f.Path)] {
+			w.t.Errorf("%s has %d bytes", f.Path, len(f.Content))
+		}
+		return nil
+	}))
+	lines := 0
+	w.do(s.Grep(w.t.Context(), w.path("team/a"), commit, search.Grep{Pattern: "needle", Limit: 10_000}, func(search.Hit) error { lines++; return nil }))
+	if n != len(want) || lines != 3000 {
+		w.t.Errorf("%d files and %d lines", n, lines)
+	}
 }
 
 func (w *sourceWorld) testWatch(s search.Source, a *gittest.Repo) {

@@ -1141,6 +1141,561 @@ func (x *FileStat) GetTooLarge() bool {
 	return false
 }
 
+type FilesRequest struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
+	// Object IDs of commits. Empty base: all files.
+	Commit string `protobuf:"bytes,2,opt,name=commit,proto3" json:"commit,omitempty"`
+	Base   string `protobuf:"bytes,3,opt,name=base,proto3" json:"base,omitempty"`
+	// Content of more bytes is left out; at most 64 MiB.
+	Limit         int64 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FilesRequest) Reset() {
+	*x = FilesRequest{}
+	mi := &file_packhorse_v1_object_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FilesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FilesRequest) ProtoMessage() {}
+
+func (x *FilesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_object_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FilesRequest.ProtoReflect.Descriptor instead.
+func (*FilesRequest) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *FilesRequest) GetRepository() string {
+	if x != nil {
+		return x.Repository
+	}
+	return ""
+}
+
+func (x *FilesRequest) GetCommit() string {
+	if x != nil {
+		return x.Commit
+	}
+	return ""
+}
+
+func (x *FilesRequest) GetBase() string {
+	if x != nil {
+		return x.Base
+	}
+	return ""
+}
+
+func (x *FilesRequest) GetLimit() int64 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type FilesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Files         []*File                `protobuf:"bytes,1,rep,name=files,proto3" json:"files,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FilesResponse) Reset() {
+	*x = FilesResponse{}
+	mi := &file_packhorse_v1_object_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FilesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FilesResponse) ProtoMessage() {}
+
+func (x *FilesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_object_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FilesResponse.ProtoReflect.Descriptor instead.
+func (*FilesResponse) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *FilesResponse) GetFiles() []*File {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+type File struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Path  []byte                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	Mode  uint32                 `protobuf:"varint,2,opt,name=mode,proto3" json:"mode,omitempty"`
+	Oid   string                 `protobuf:"bytes,3,opt,name=oid,proto3" json:"oid,omitempty"`
+	// Of the blob; 0 for a submodule, -1 for a blob that is missing or damaged.
+	Size int64 `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"`
+	// The base has it, the commit has not; there is only the path then.
+	Gone bool `protobuf:"varint,5,opt,name=gone,proto3" json:"gone,omitempty"`
+	// There is content. It may be of 0 bytes.
+	HasContent bool `protobuf:"varint,6,opt,name=has_content,json=hasContent,proto3" json:"has_content,omitempty"`
+	// At most 1 MiB.
+	Content []byte `protobuf:"bytes,7,opt,name=content,proto3" json:"content,omitempty"`
+	// The next file is the same one, with more content and nothing else.
+	Continued     bool `protobuf:"varint,8,opt,name=continued,proto3" json:"continued,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *File) Reset() {
+	*x = File{}
+	mi := &file_packhorse_v1_object_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *File) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*File) ProtoMessage() {}
+
+func (x *File) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_object_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use File.ProtoReflect.Descriptor instead.
+func (*File) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *File) GetPath() []byte {
+	if x != nil {
+		return x.Path
+	}
+	return nil
+}
+
+func (x *File) GetMode() uint32 {
+	if x != nil {
+		return x.Mode
+	}
+	return 0
+}
+
+func (x *File) GetOid() string {
+	if x != nil {
+		return x.Oid
+	}
+	return ""
+}
+
+func (x *File) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *File) GetGone() bool {
+	if x != nil {
+		return x.Gone
+	}
+	return false
+}
+
+func (x *File) GetHasContent() bool {
+	if x != nil {
+		return x.HasContent
+	}
+	return false
+}
+
+func (x *File) GetContent() []byte {
+	if x != nil {
+		return x.Content
+	}
+	return nil
+}
+
+func (x *File) GetContinued() bool {
+	if x != nil {
+		return x.Continued
+	}
+	return false
+}
+
+type BehindRequest struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
+	// Object IDs of commits.
+	Old string `protobuf:"bytes,2,opt,name=old,proto3" json:"old,omitempty"`
+	New string `protobuf:"bytes,3,opt,name=new,proto3" json:"new,omitempty"`
+	// At most so many are counted; 0 is 10,000, which is the most.
+	Limit         int32 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BehindRequest) Reset() {
+	*x = BehindRequest{}
+	mi := &file_packhorse_v1_object_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BehindRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BehindRequest) ProtoMessage() {}
+
+func (x *BehindRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_object_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BehindRequest.ProtoReflect.Descriptor instead.
+func (*BehindRequest) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *BehindRequest) GetRepository() string {
+	if x != nil {
+		return x.Repository
+	}
+	return ""
+}
+
+func (x *BehindRequest) GetOld() string {
+	if x != nil {
+		return x.Old
+	}
+	return ""
+}
+
+func (x *BehindRequest) GetNew() string {
+	if x != nil {
+		return x.New
+	}
+	return ""
+}
+
+func (x *BehindRequest) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type BehindResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Commits that new reaches and old does not.
+	Commits       int32 `protobuf:"varint,1,opt,name=commits,proto3" json:"commits,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BehindResponse) Reset() {
+	*x = BehindResponse{}
+	mi := &file_packhorse_v1_object_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BehindResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BehindResponse) ProtoMessage() {}
+
+func (x *BehindResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_object_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BehindResponse.ProtoReflect.Descriptor instead.
+func (*BehindResponse) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *BehindResponse) GetCommits() int32 {
+	if x != nil {
+		return x.Commits
+	}
+	return 0
+}
+
+type GrepRequest struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
+	// Object ID of a commit.
+	Commit string `protobuf:"bytes,2,opt,name=commit,proto3" json:"commit,omitempty"`
+	// One line of at most 16 KiB: a fixed string, or a POSIX extended regular expression.
+	Pattern string `protobuf:"bytes,3,opt,name=pattern,proto3" json:"pattern,omitempty"`
+	Regexp  bool   `protobuf:"varint,4,opt,name=regexp,proto3" json:"regexp,omitempty"`
+	// Of ASCII letters.
+	IgnoreCase bool `protobuf:"varint,5,opt,name=ignore_case,json=ignoreCase,proto3" json:"ignore_case,omitempty"`
+	// At most so many lines; 0: 1,000. At most 100,000.
+	Limit         int32 `protobuf:"varint,6,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GrepRequest) Reset() {
+	*x = GrepRequest{}
+	mi := &file_packhorse_v1_object_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GrepRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GrepRequest) ProtoMessage() {}
+
+func (x *GrepRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_object_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GrepRequest.ProtoReflect.Descriptor instead.
+func (*GrepRequest) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *GrepRequest) GetRepository() string {
+	if x != nil {
+		return x.Repository
+	}
+	return ""
+}
+
+func (x *GrepRequest) GetCommit() string {
+	if x != nil {
+		return x.Commit
+	}
+	return ""
+}
+
+func (x *GrepRequest) GetPattern() string {
+	if x != nil {
+		return x.Pattern
+	}
+	return ""
+}
+
+func (x *GrepRequest) GetRegexp() bool {
+	if x != nil {
+		return x.Regexp
+	}
+	return false
+}
+
+func (x *GrepRequest) GetIgnoreCase() bool {
+	if x != nil {
+		return x.IgnoreCase
+	}
+	return false
+}
+
+func (x *GrepRequest) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type GrepResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Hits  []*GrepHit             `protobuf:"bytes,1,rep,name=hits,proto3" json:"hits,omitempty"`
+	// In the last message: there are more lines.
+	Limited       bool `protobuf:"varint,2,opt,name=limited,proto3" json:"limited,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GrepResponse) Reset() {
+	*x = GrepResponse{}
+	mi := &file_packhorse_v1_object_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GrepResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GrepResponse) ProtoMessage() {}
+
+func (x *GrepResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_object_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GrepResponse.ProtoReflect.Descriptor instead.
+func (*GrepResponse) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *GrepResponse) GetHits() []*GrepHit {
+	if x != nil {
+		return x.Hits
+	}
+	return nil
+}
+
+func (x *GrepResponse) GetLimited() bool {
+	if x != nil {
+		return x.Limited
+	}
+	return false
+}
+
+type GrepHit struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Path  []byte                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	// From 1.
+	Line int32 `protobuf:"varint,2,opt,name=line,proto3" json:"line,omitempty"`
+	// From 0, in bytes: where the first match begins.
+	Column int32 `protobuf:"varint,3,opt,name=column,proto3" json:"column,omitempty"`
+	// The line, or its first 16 KiB.
+	Text []byte `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`
+	// It is longer.
+	Cut           bool `protobuf:"varint,5,opt,name=cut,proto3" json:"cut,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GrepHit) Reset() {
+	*x = GrepHit{}
+	mi := &file_packhorse_v1_object_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GrepHit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GrepHit) ProtoMessage() {}
+
+func (x *GrepHit) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_object_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GrepHit.ProtoReflect.Descriptor instead.
+func (*GrepHit) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *GrepHit) GetPath() []byte {
+	if x != nil {
+		return x.Path
+	}
+	return nil
+}
+
+func (x *GrepHit) GetLine() int32 {
+	if x != nil {
+		return x.Line
+	}
+	return 0
+}
+
+func (x *GrepHit) GetColumn() int32 {
+	if x != nil {
+		return x.Column
+	}
+	return 0
+}
+
+func (x *GrepHit) GetText() []byte {
+	if x != nil {
+		return x.Text
+	}
+	return nil
+}
+
+func (x *GrepHit) GetCut() bool {
+	if x != nil {
+		return x.Cut
+	}
+	return false
+}
+
 var File_packhorse_v1_object_proto protoreflect.FileDescriptor
 
 const file_packhorse_v1_object_proto_rawDesc = "" +
@@ -1235,13 +1790,63 @@ const file_packhorse_v1_object_proto_rawDesc = "" +
 	"\x05added\x18\x06 \x01(\x03R\x05added\x12\x18\n" +
 	"\adeleted\x18\a \x01(\x03R\adeleted\x12\x16\n" +
 	"\x06binary\x18\b \x01(\bR\x06binary\x12\x1b\n" +
-	"\ttoo_large\x18\t \x01(\bR\btooLarge2\xf8\x02\n" +
+	"\ttoo_large\x18\t \x01(\bR\btooLarge\"p\n" +
+	"\fFilesRequest\x12\x1e\n" +
+	"\n" +
+	"repository\x18\x01 \x01(\tR\n" +
+	"repository\x12\x16\n" +
+	"\x06commit\x18\x02 \x01(\tR\x06commit\x12\x12\n" +
+	"\x04base\x18\x03 \x01(\tR\x04base\x12\x14\n" +
+	"\x05limit\x18\x04 \x01(\x03R\x05limit\"9\n" +
+	"\rFilesResponse\x12(\n" +
+	"\x05files\x18\x01 \x03(\v2\x12.packhorse.v1.FileR\x05files\"\xc1\x01\n" +
+	"\x04File\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\fR\x04path\x12\x12\n" +
+	"\x04mode\x18\x02 \x01(\rR\x04mode\x12\x10\n" +
+	"\x03oid\x18\x03 \x01(\tR\x03oid\x12\x12\n" +
+	"\x04size\x18\x04 \x01(\x03R\x04size\x12\x12\n" +
+	"\x04gone\x18\x05 \x01(\bR\x04gone\x12\x1f\n" +
+	"\vhas_content\x18\x06 \x01(\bR\n" +
+	"hasContent\x12\x18\n" +
+	"\acontent\x18\a \x01(\fR\acontent\x12\x1c\n" +
+	"\tcontinued\x18\b \x01(\bR\tcontinued\"i\n" +
+	"\rBehindRequest\x12\x1e\n" +
+	"\n" +
+	"repository\x18\x01 \x01(\tR\n" +
+	"repository\x12\x10\n" +
+	"\x03old\x18\x02 \x01(\tR\x03old\x12\x10\n" +
+	"\x03new\x18\x03 \x01(\tR\x03new\x12\x14\n" +
+	"\x05limit\x18\x04 \x01(\x05R\x05limit\"*\n" +
+	"\x0eBehindResponse\x12\x18\n" +
+	"\acommits\x18\x01 \x01(\x05R\acommits\"\xae\x01\n" +
+	"\vGrepRequest\x12\x1e\n" +
+	"\n" +
+	"repository\x18\x01 \x01(\tR\n" +
+	"repository\x12\x16\n" +
+	"\x06commit\x18\x02 \x01(\tR\x06commit\x12\x18\n" +
+	"\apattern\x18\x03 \x01(\tR\apattern\x12\x16\n" +
+	"\x06regexp\x18\x04 \x01(\bR\x06regexp\x12\x1f\n" +
+	"\vignore_case\x18\x05 \x01(\bR\n" +
+	"ignoreCase\x12\x14\n" +
+	"\x05limit\x18\x06 \x01(\x05R\x05limit\"S\n" +
+	"\fGrepResponse\x12)\n" +
+	"\x04hits\x18\x01 \x03(\v2\x15.packhorse.v1.GrepHitR\x04hits\x12\x18\n" +
+	"\alimited\x18\x02 \x01(\bR\alimited\"o\n" +
+	"\aGrepHit\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\fR\x04path\x12\x12\n" +
+	"\x04line\x18\x02 \x01(\x05R\x04line\x12\x16\n" +
+	"\x06column\x18\x03 \x01(\x05R\x06column\x12\x12\n" +
+	"\x04text\x18\x04 \x01(\fR\x04text\x12\x10\n" +
+	"\x03cut\x18\x05 \x01(\bR\x03cut2\xd1\x04\n" +
 	"\rObjectService\x12D\n" +
 	"\x04Blob\x12\x19.packhorse.v1.BlobRequest\x1a\x1a.packhorse.v1.BlobResponse\"\x03\x90\x02\x010\x01\x12B\n" +
 	"\x04Tree\x12\x19.packhorse.v1.TreeRequest\x1a\x1a.packhorse.v1.TreeResponse\"\x03\x90\x02\x01\x12H\n" +
 	"\x06Commit\x12\x1b.packhorse.v1.CommitRequest\x1a\x1c.packhorse.v1.CommitResponse\"\x03\x90\x02\x01\x12A\n" +
 	"\x03Log\x12\x18.packhorse.v1.LogRequest\x1a\x19.packhorse.v1.LogResponse\"\x03\x90\x02\x010\x01\x12P\n" +
-	"\bDiffStat\x12\x1d.packhorse.v1.DiffStatRequest\x1a\x1e.packhorse.v1.DiffStatResponse\"\x03\x90\x02\x010\x01BCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
+	"\bDiffStat\x12\x1d.packhorse.v1.DiffStatRequest\x1a\x1e.packhorse.v1.DiffStatResponse\"\x03\x90\x02\x010\x01\x12G\n" +
+	"\x05Files\x12\x1a.packhorse.v1.FilesRequest\x1a\x1b.packhorse.v1.FilesResponse\"\x03\x90\x02\x010\x01\x12H\n" +
+	"\x06Behind\x12\x1b.packhorse.v1.BehindRequest\x1a\x1c.packhorse.v1.BehindResponse\"\x03\x90\x02\x01\x12D\n" +
+	"\x04Grep\x12\x19.packhorse.v1.GrepRequest\x1a\x1a.packhorse.v1.GrepResponse\"\x03\x90\x02\x010\x01BCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
 
 var (
 	file_packhorse_v1_object_proto_rawDescOnce sync.Once
@@ -1255,7 +1860,7 @@ func file_packhorse_v1_object_proto_rawDescGZIP() []byte {
 	return file_packhorse_v1_object_proto_rawDescData
 }
 
-var file_packhorse_v1_object_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_packhorse_v1_object_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_packhorse_v1_object_proto_goTypes = []any{
 	(*BlobRequest)(nil),      // 0: packhorse.v1.BlobRequest
 	(*PathIn)(nil),           // 1: packhorse.v1.PathIn
@@ -1273,6 +1878,14 @@ var file_packhorse_v1_object_proto_goTypes = []any{
 	(*DiffStatRequest)(nil),  // 13: packhorse.v1.DiffStatRequest
 	(*DiffStatResponse)(nil), // 14: packhorse.v1.DiffStatResponse
 	(*FileStat)(nil),         // 15: packhorse.v1.FileStat
+	(*FilesRequest)(nil),     // 16: packhorse.v1.FilesRequest
+	(*FilesResponse)(nil),    // 17: packhorse.v1.FilesResponse
+	(*File)(nil),             // 18: packhorse.v1.File
+	(*BehindRequest)(nil),    // 19: packhorse.v1.BehindRequest
+	(*BehindResponse)(nil),   // 20: packhorse.v1.BehindResponse
+	(*GrepRequest)(nil),      // 21: packhorse.v1.GrepRequest
+	(*GrepResponse)(nil),     // 22: packhorse.v1.GrepResponse
+	(*GrepHit)(nil),          // 23: packhorse.v1.GrepHit
 }
 var file_packhorse_v1_object_proto_depIdxs = []int32{
 	1,  // 0: packhorse.v1.BlobRequest.path:type_name -> packhorse.v1.PathIn
@@ -1284,21 +1897,29 @@ var file_packhorse_v1_object_proto_depIdxs = []int32{
 	10, // 6: packhorse.v1.Commit.committer:type_name -> packhorse.v1.Signature
 	9,  // 7: packhorse.v1.LogResponse.commits:type_name -> packhorse.v1.Commit
 	15, // 8: packhorse.v1.DiffStatResponse.files:type_name -> packhorse.v1.FileStat
-	0,  // 9: packhorse.v1.ObjectService.Blob:input_type -> packhorse.v1.BlobRequest
-	4,  // 10: packhorse.v1.ObjectService.Tree:input_type -> packhorse.v1.TreeRequest
-	7,  // 11: packhorse.v1.ObjectService.Commit:input_type -> packhorse.v1.CommitRequest
-	11, // 12: packhorse.v1.ObjectService.Log:input_type -> packhorse.v1.LogRequest
-	13, // 13: packhorse.v1.ObjectService.DiffStat:input_type -> packhorse.v1.DiffStatRequest
-	2,  // 14: packhorse.v1.ObjectService.Blob:output_type -> packhorse.v1.BlobResponse
-	5,  // 15: packhorse.v1.ObjectService.Tree:output_type -> packhorse.v1.TreeResponse
-	8,  // 16: packhorse.v1.ObjectService.Commit:output_type -> packhorse.v1.CommitResponse
-	12, // 17: packhorse.v1.ObjectService.Log:output_type -> packhorse.v1.LogResponse
-	14, // 18: packhorse.v1.ObjectService.DiffStat:output_type -> packhorse.v1.DiffStatResponse
-	14, // [14:19] is the sub-list for method output_type
-	9,  // [9:14] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	18, // 9: packhorse.v1.FilesResponse.files:type_name -> packhorse.v1.File
+	23, // 10: packhorse.v1.GrepResponse.hits:type_name -> packhorse.v1.GrepHit
+	0,  // 11: packhorse.v1.ObjectService.Blob:input_type -> packhorse.v1.BlobRequest
+	4,  // 12: packhorse.v1.ObjectService.Tree:input_type -> packhorse.v1.TreeRequest
+	7,  // 13: packhorse.v1.ObjectService.Commit:input_type -> packhorse.v1.CommitRequest
+	11, // 14: packhorse.v1.ObjectService.Log:input_type -> packhorse.v1.LogRequest
+	13, // 15: packhorse.v1.ObjectService.DiffStat:input_type -> packhorse.v1.DiffStatRequest
+	16, // 16: packhorse.v1.ObjectService.Files:input_type -> packhorse.v1.FilesRequest
+	19, // 17: packhorse.v1.ObjectService.Behind:input_type -> packhorse.v1.BehindRequest
+	21, // 18: packhorse.v1.ObjectService.Grep:input_type -> packhorse.v1.GrepRequest
+	2,  // 19: packhorse.v1.ObjectService.Blob:output_type -> packhorse.v1.BlobResponse
+	5,  // 20: packhorse.v1.ObjectService.Tree:output_type -> packhorse.v1.TreeResponse
+	8,  // 21: packhorse.v1.ObjectService.Commit:output_type -> packhorse.v1.CommitResponse
+	12, // 22: packhorse.v1.ObjectService.Log:output_type -> packhorse.v1.LogResponse
+	14, // 23: packhorse.v1.ObjectService.DiffStat:output_type -> packhorse.v1.DiffStatResponse
+	17, // 24: packhorse.v1.ObjectService.Files:output_type -> packhorse.v1.FilesResponse
+	20, // 25: packhorse.v1.ObjectService.Behind:output_type -> packhorse.v1.BehindResponse
+	22, // 26: packhorse.v1.ObjectService.Grep:output_type -> packhorse.v1.GrepResponse
+	19, // [19:27] is the sub-list for method output_type
+	11, // [11:19] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_packhorse_v1_object_proto_init() }
@@ -1316,7 +1937,7 @@ func file_packhorse_v1_object_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_packhorse_v1_object_proto_rawDesc), len(file_packhorse_v1_object_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

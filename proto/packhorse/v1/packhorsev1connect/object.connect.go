@@ -43,6 +43,12 @@ const (
 	ObjectServiceLogProcedure = "/packhorse.v1.ObjectService/Log"
 	// ObjectServiceDiffStatProcedure is the fully-qualified name of the ObjectService's DiffStat RPC.
 	ObjectServiceDiffStatProcedure = "/packhorse.v1.ObjectService/DiffStat"
+	// ObjectServiceFilesProcedure is the fully-qualified name of the ObjectService's Files RPC.
+	ObjectServiceFilesProcedure = "/packhorse.v1.ObjectService/Files"
+	// ObjectServiceBehindProcedure is the fully-qualified name of the ObjectService's Behind RPC.
+	ObjectServiceBehindProcedure = "/packhorse.v1.ObjectService/Behind"
+	// ObjectServiceGrepProcedure is the fully-qualified name of the ObjectService's Grep RPC.
+	ObjectServiceGrepProcedure = "/packhorse.v1.ObjectService/Grep"
 )
 
 // ObjectServiceClient is a client for the packhorse.v1.ObjectService service.
@@ -64,6 +70,14 @@ type ObjectServiceClient interface {
 	// 2.50 (older ones may count more than the least). Renames are not looked for, and attributes do not count: a file is binary if there
 	// is a NUL in its first 8,000 bytes. A submodule is a file of one line.
 	DiffStat(context.Context, *connect.Request[v1.DiffStatRequest]) (*connect.ServerStreamForClient[v1.DiffStatResponse], error)
+	// Files streams the files of a commit with their content, in the order of git ls-tree -r, or those that differ from another commit, in that
+	// of git diff-tree -r. A blob that is missing or damaged has size -1.
+	Files(context.Context, *connect.Request[v1.FilesRequest]) (*connect.ServerStreamForClient[v1.FilesResponse], error)
+	// Behind counts the commits between two.
+	Behind(context.Context, *connect.Request[v1.BehindRequest]) (*connect.Response[v1.BehindResponse], error)
+	// Grep searches the files of a commit by git grep, which few may do at the same time, out of the way of packs: RESOURCE_EXHAUSTED if no place
+	// becomes free within 5 s, DEADLINE_EXCEEDED after 20 s. Binary files are left out.
+	Grep(context.Context, *connect.Request[v1.GrepRequest]) (*connect.ServerStreamForClient[v1.GrepResponse], error)
 }
 
 // NewObjectServiceClient constructs a client for the packhorse.v1.ObjectService service. By
@@ -112,6 +126,27 @@ func NewObjectServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
+		files: connect.NewClient[v1.FilesRequest, v1.FilesResponse](
+			httpClient,
+			baseURL+ObjectServiceFilesProcedure,
+			connect.WithSchema(objectServiceMethods.ByName("Files")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		behind: connect.NewClient[v1.BehindRequest, v1.BehindResponse](
+			httpClient,
+			baseURL+ObjectServiceBehindProcedure,
+			connect.WithSchema(objectServiceMethods.ByName("Behind")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		grep: connect.NewClient[v1.GrepRequest, v1.GrepResponse](
+			httpClient,
+			baseURL+ObjectServiceGrepProcedure,
+			connect.WithSchema(objectServiceMethods.ByName("Grep")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -122,6 +157,9 @@ type objectServiceClient struct {
 	commit   *connect.Client[v1.CommitRequest, v1.CommitResponse]
 	log      *connect.Client[v1.LogRequest, v1.LogResponse]
 	diffStat *connect.Client[v1.DiffStatRequest, v1.DiffStatResponse]
+	files    *connect.Client[v1.FilesRequest, v1.FilesResponse]
+	behind   *connect.Client[v1.BehindRequest, v1.BehindResponse]
+	grep     *connect.Client[v1.GrepRequest, v1.GrepResponse]
 }
 
 // Blob calls packhorse.v1.ObjectService.Blob.
@@ -149,6 +187,21 @@ func (c *objectServiceClient) DiffStat(ctx context.Context, req *connect.Request
 	return c.diffStat.CallServerStream(ctx, req)
 }
 
+// Files calls packhorse.v1.ObjectService.Files.
+func (c *objectServiceClient) Files(ctx context.Context, req *connect.Request[v1.FilesRequest]) (*connect.ServerStreamForClient[v1.FilesResponse], error) {
+	return c.files.CallServerStream(ctx, req)
+}
+
+// Behind calls packhorse.v1.ObjectService.Behind.
+func (c *objectServiceClient) Behind(ctx context.Context, req *connect.Request[v1.BehindRequest]) (*connect.Response[v1.BehindResponse], error) {
+	return c.behind.CallUnary(ctx, req)
+}
+
+// Grep calls packhorse.v1.ObjectService.Grep.
+func (c *objectServiceClient) Grep(ctx context.Context, req *connect.Request[v1.GrepRequest]) (*connect.ServerStreamForClient[v1.GrepResponse], error) {
+	return c.grep.CallServerStream(ctx, req)
+}
+
 // ObjectServiceHandler is an implementation of the packhorse.v1.ObjectService service.
 type ObjectServiceHandler interface {
 	// Blob streams the bytes of a blob, or a part of them. Blobs of up to 1 MiB and those stored as deltas are verified before the first
@@ -168,6 +221,14 @@ type ObjectServiceHandler interface {
 	// 2.50 (older ones may count more than the least). Renames are not looked for, and attributes do not count: a file is binary if there
 	// is a NUL in its first 8,000 bytes. A submodule is a file of one line.
 	DiffStat(context.Context, *connect.Request[v1.DiffStatRequest], *connect.ServerStream[v1.DiffStatResponse]) error
+	// Files streams the files of a commit with their content, in the order of git ls-tree -r, or those that differ from another commit, in that
+	// of git diff-tree -r. A blob that is missing or damaged has size -1.
+	Files(context.Context, *connect.Request[v1.FilesRequest], *connect.ServerStream[v1.FilesResponse]) error
+	// Behind counts the commits between two.
+	Behind(context.Context, *connect.Request[v1.BehindRequest]) (*connect.Response[v1.BehindResponse], error)
+	// Grep searches the files of a commit by git grep, which few may do at the same time, out of the way of packs: RESOURCE_EXHAUSTED if no place
+	// becomes free within 5 s, DEADLINE_EXCEEDED after 20 s. Binary files are left out.
+	Grep(context.Context, *connect.Request[v1.GrepRequest], *connect.ServerStream[v1.GrepResponse]) error
 }
 
 // NewObjectServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -212,6 +273,27 @@ func NewObjectServiceHandler(svc ObjectServiceHandler, opts ...connect.HandlerOp
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
+	objectServiceFilesHandler := connect.NewServerStreamHandler(
+		ObjectServiceFilesProcedure,
+		svc.Files,
+		connect.WithSchema(objectServiceMethods.ByName("Files")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	objectServiceBehindHandler := connect.NewUnaryHandler(
+		ObjectServiceBehindProcedure,
+		svc.Behind,
+		connect.WithSchema(objectServiceMethods.ByName("Behind")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	objectServiceGrepHandler := connect.NewServerStreamHandler(
+		ObjectServiceGrepProcedure,
+		svc.Grep,
+		connect.WithSchema(objectServiceMethods.ByName("Grep")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/packhorse.v1.ObjectService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case ObjectServiceBlobProcedure:
@@ -224,6 +306,12 @@ func NewObjectServiceHandler(svc ObjectServiceHandler, opts ...connect.HandlerOp
 			objectServiceLogHandler.ServeHTTP(w, r)
 		case ObjectServiceDiffStatProcedure:
 			objectServiceDiffStatHandler.ServeHTTP(w, r)
+		case ObjectServiceFilesProcedure:
+			objectServiceFilesHandler.ServeHTTP(w, r)
+		case ObjectServiceBehindProcedure:
+			objectServiceBehindHandler.ServeHTTP(w, r)
+		case ObjectServiceGrepProcedure:
+			objectServiceGrepHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -251,4 +339,16 @@ func (UnimplementedObjectServiceHandler) Log(context.Context, *connect.Request[v
 
 func (UnimplementedObjectServiceHandler) DiffStat(context.Context, *connect.Request[v1.DiffStatRequest], *connect.ServerStream[v1.DiffStatResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.ObjectService.DiffStat is not implemented"))
+}
+
+func (UnimplementedObjectServiceHandler) Files(context.Context, *connect.Request[v1.FilesRequest], *connect.ServerStream[v1.FilesResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.ObjectService.Files is not implemented"))
+}
+
+func (UnimplementedObjectServiceHandler) Behind(context.Context, *connect.Request[v1.BehindRequest]) (*connect.Response[v1.BehindResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.ObjectService.Behind is not implemented"))
+}
+
+func (UnimplementedObjectServiceHandler) Grep(context.Context, *connect.Request[v1.GrepRequest], *connect.ServerStream[v1.GrepResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.ObjectService.Grep is not implemented"))
 }

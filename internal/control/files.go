@@ -1,0 +1,163 @@
+package control
+
+import (
+	"bytes"
+	"context"
+
+	"connectrpc.com/connect"
+
+	"github.com/packhorse-git/packhorse/internal/balance"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/lookup"
+	"github.com/packhorse-git/packhorse/internal/storage"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+)
+
+const (
+	maxFiles   = 1000   // files, or lines, of one message
+	maxBehind  = 10_000 // commits
+	usualGrep  = 1000   // lines
+	fileFields = 96     // bytes of a file's fields beside path and content, about
+)
+
+// commitID reads the ID of a commit.
+func commitID(text string) (git.ObjectID, error) {
+	id, err := git.ParseObjectID(text)
+	if err != nil || id.IsZero() {
+		return id, fault.New(fault.Invalid, "bad object ID %.80q", text)
+	}
+	return id, nil
+}
+
+func (o objects) Files(ctx context.Context, request *connect.Request[packhorsev1.FilesRequest], stream *connect.ServerStream[packhorsev1.FilesResponse]) error {
+	repository, err := parsePath(request.Msg.GetRepository())
+	if err != nil {
+		return err
+	}
+	q := lookup.FilesRequest{Limit: request.Msg.GetLimit()}
+	if q.Commit, err = commitID(request.Msg.GetCommit()); err != nil {
+		return err
+	}
+	if base := request.Msg.GetBase(); base != "" {
+		if q.Base, err = commitID(base); err != nil {
+			return err
+		}
+	}
+	place, err := o.enterHeavy(ctx, request.Header().Get(callerHeader))
+	if err != nil {
+		return err
+	}
+	defer place.end()
+	b := fileBatch{send: func(answer *packhorsev1.FilesResponse) error {
+		return place.send(ctx, func() error { return stream.Send(answer) })
+	}}
+	if err := o.Node.Files(ctx, repository, q, b.add); err != nil {
+		return err
+	}
+	return b.flush()
+}
+
+// fileBatch makes messages of files.
+type fileBatch struct {
+	send   func(*packhorsev1.FilesResponse) error
+	answer packhorsev1.FilesResponse
+	size   int // bytes
+}
+
+// add takes a file, in pieces if it is long. Its content is the batch's from then on.
+func (b *fileBatch) add(f *lookup.File) error {
+	m := &packhorsev1.File{Path: bytes.Clone(f.Path), Mode: f.Mode, Size: f.Size, Gone: f.Gone, HasContent: f.Content != nil}
+	if !f.Gone {
+		m.Oid = f.ID.String()
+	}
+	for rest := f.Content; ; m = new(packhorsev1.File) {
+		n := min(len(rest), maxPart)
+		m.Content, rest = rest[:n], rest[n:]
+		m.Continued = len(rest) > 0
+		size := len(m.GetPath()) + n + fileFields
+		if len(b.answer.Files) == maxFiles || b.size+size > maxPart {
+			if err := b.flush(); err != nil {
+				return err
+			}
+		}
+		b.answer.Files, b.size = append(b.answer.Files, m), b.size+size
+		if len(rest) == 0 {
+			return nil
+		}
+	}
+}
+
+func (b *fileBatch) flush() error {
+	if len(b.answer.Files) == 0 {
+		return nil
+	}
+	err := b.send(&b.answer)
+	clear(b.answer.Files)
+	b.answer.Files, b.size = b.answer.Files[:0], 0
+	return err
+}
+
+func (o objects) Behind(ctx context.Context, request *connect.Request[packhorsev1.BehindRequest]) (*connect.Response[packhorsev1.BehindResponse], error) {
+	repository, err := parsePath(request.Msg.GetRepository())
+	if err != nil {
+		return nil, err
+	}
+	older, err := commitID(request.Msg.GetOld())
+	if err != nil {
+		return nil, err
+	}
+	newer, err := commitID(request.Msg.GetNew())
+	if err != nil {
+		return nil, err
+	}
+	limit := int(request.Msg.GetLimit())
+	if limit == 0 {
+		limit = maxBehind
+	}
+	n, err := o.Node.Behind(ctx, repository, older, newer, limit)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&packhorsev1.BehindResponse{Commits: int32(n)}), nil
+}
+
+// Grep is in the cold lane: git is about to work for it.
+func (o objects) Grep(ctx context.Context, request *connect.Request[packhorsev1.GrepRequest], stream *connect.ServerStream[packhorsev1.GrepResponse]) error {
+	repository, err := parsePath(request.Msg.GetRepository())
+	if err != nil {
+		return err
+	}
+	caller := balance.Caller(request.Header().Get(callerHeader))
+	q := storage.GrepQuery{
+		Pattern: request.Msg.GetPattern(), Regexp: request.Msg.GetRegexp(), IgnoreCase: request.Msg.GetIgnoreCase(), Limit: int(request.Msg.GetLimit()), Caller: caller,
+	}
+	if q.Limit == 0 {
+		q.Limit = usualGrep
+	}
+	if q.Commit, err = commitID(request.Msg.GetCommit()); err != nil {
+		return err
+	}
+	seat, err := o.Lanes.Cold.Enter(caller)
+	if err != nil {
+		return err
+	}
+	defer seat.Leave()
+	answer, size := new(packhorsev1.GrepResponse), 0
+	answer.Limited, err = o.Node.Grep(ctx, repository, q, func(h *storage.GrepHit) error {
+		hit := &packhorsev1.GrepHit{Path: bytes.Clone(h.Path), Line: int32(h.Line), Column: int32(h.Column), Text: bytes.Clone(h.Text), Cut: h.Cut}
+		n := len(h.Path) + len(h.Text) + fileFields
+		if len(answer.Hits) == maxFiles || len(answer.Hits) > 0 && size+n > maxPart {
+			if err := stream.Send(answer); err != nil {
+				return err
+			}
+			answer.Hits, size = answer.Hits[:0], 0
+		}
+		answer.Hits, size = append(answer.Hits, hit), size+n
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return stream.Send(answer)
+}

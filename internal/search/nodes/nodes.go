@@ -1,0 +1,244 @@
+// Package nodes gives searches the repositories of storage nodes elsewhere, over their control API.
+//
+// Which node is asked follows from routes, as in a gateway: the longest prefix that covers a repository. Of a route's nodes the first one is asked,
+// which has the pushes; another one only if no connection to those before it can be made.
+package nodes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"connectrpc.com/connect"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/packhorse-git/packhorse/client"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/search"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+)
+
+// Node is a storage node.
+type Node struct {
+	Name   string
+	Client *client.Client
+}
+
+// Route leads to the nodes that have all repositories whose path begins with a prefix; see gateway.Route.
+type Route struct {
+	Prefix string
+	Nodes  []Node // at least one
+}
+
+// Source is a search.Source over nodes.
+type Source struct {
+	routes []Route
+	byName map[string]*Route // by prefix
+}
+
+var _ search.Source = (*Source)(nil)
+
+// New makes a source. It makes no connection.
+func New(routes []Route) *Source {
+	s := &Source{routes: slices.Clone(routes), byName: make(map[string]*Route, len(routes))}
+	for i := range s.routes {
+		s.byName[trimPrefix(s.routes[i].Prefix)] = &s.routes[i]
+	}
+	return s
+}
+
+// trimPrefix brings a path, or the prefix of paths, into the one form in which they are compared.
+func trimPrefix(path string) string {
+	path = strings.Trim(path, "/")
+	if short, ok := strings.CutSuffix(path, ".git"); ok && short != "" && !strings.HasSuffix(short, "/") {
+		return short
+	}
+	return path
+}
+
+// find gives the route of a repository, or nil.
+func (s *Source) find(repository string) *Route {
+	for path := trimPrefix(repository); path != ""; {
+		if r := s.byName[path]; r != nil {
+			return r
+		}
+		path = path[:max(0, strings.LastIndexByte(path, '/'))]
+	}
+	return s.byName[""]
+}
+
+func (s *Source) routeOf(repository git.RepoPath) (*Route, error) {
+	if r := s.find(repository.String()); r != nil {
+		return r, nil
+	}
+	return nil, fault.New(fault.NotFound, "no repository %s here", repository)
+}
+
+// errBegun marks an error after which no other node is asked: something was given already.
+type errBegun struct{ error }
+
+func (e errBegun) Unwrap() error { return e.error }
+
+// ask asks a route's nodes until one answers.
+func (r *Route) ask(ctx context.Context, call func(*client.Client) error) (err error) {
+	for _, n := range r.Nodes {
+		err = call(n.Client)
+		if begun, ok := errors.AsType[errBegun](err); ok {
+			return begun.error
+		}
+		if err = faultrpc.From(err); !fault.Is(err, fault.Unavailable) || ctx.Err() != nil {
+			return err
+		}
+	}
+	return err
+}
+
+func (s *Source) Repositories(ctx context.Context, each func(git.RepoPath) error) error {
+	for i := range s.routes {
+		r := &s.routes[i]
+		var found []git.RepoPath
+		err := r.ask(ctx, func(c *client.Client) error {
+			found = found[:0]
+			for name, err := range c.AllRepositories(ctx, &packhorsev1.ListRequest{Prefix: trimPrefix(r.Prefix), PageSize: 1000}) {
+				if err != nil {
+					return err
+				}
+				if path, err := git.ParseRepoPath(name); err == nil && s.find(name) == r {
+					found = append(found, path)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		for _, path := range found {
+			if err := each(path); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (s *Source) Heads(ctx context.Context, repository git.RepoPath, branches []string) (heads []search.Head, version git.Version, err error) {
+	r, err := s.routeOf(repository)
+	if err != nil {
+		return nil, version, err
+	}
+	request := new(packhorsev1.ResolveManyRequest)
+	for _, name := range branches {
+		request.Requests = append(request.Requests, &packhorsev1.ResolveRequest{Repository: repository.String(), Name: name})
+	}
+	err = r.ask(ctx, func(c *client.Client) error {
+		heads, version = make([]search.Head, len(branches)), git.Version{}
+		answer, err := c.Refs().ResolveMany(ctx, connect.NewRequest(request))
+		if err != nil {
+			return err
+		}
+		if len(answer.Msg.GetResults()) != len(branches) {
+			return errAnswer("%d heads where %d were asked for", len(answer.Msg.GetResults()), len(branches))
+		}
+		for i, result := range answer.Msg.GetResults() {
+			heads[i] = search.Head{Name: branches[i]}
+			if found := result.GetFound(); found == nil {
+				heads[i].Err = faultrpc.Fault(result.GetFault())
+			} else if heads[i], err = headOf(found.GetRef()); err != nil {
+				return err
+			} else {
+				version = versionOf(found.GetVersion())
+			}
+		}
+		if version == (git.Version{}) { // of no branch, or because the repository itself is not there
+			exists, err := c.Refs().Exists(ctx, connect.NewRequest(&packhorsev1.ExistsRequest{Repository: repository.String(), Name: "refs/heads/main"}))
+			if err != nil {
+				return err
+			}
+			version = versionOf(exists.Msg.GetVersion())
+		}
+		return nil
+	})
+	return heads, version, err
+}
+
+func errAnswer(format string, args ...any) error {
+	return errBegun{fault.Wrap(fault.Internal, "the storage node answered with what cannot be understood", fmt.Errorf(format, args...))}
+}
+
+// headOf is where a branch is: what it peels to, by the name that a symbolic ref leads to.
+func headOf(ref *packhorsev1.Ref) (h search.Head, err error) {
+	h.Name = ref.GetName()
+	if target := ref.GetTarget(); target != "" {
+		h.Name = target
+	}
+	id := ref.GetOid()
+	if peeled := ref.GetPeeled(); peeled != "" {
+		id = peeled
+	}
+	if h.Commit, err = git.ParseObjectID(id); err != nil {
+		err = errAnswer("%s is at %.80q", h.Name, id)
+	}
+	return h, err
+}
+
+func versionOf(v *packhorsev1.Version) git.Version {
+	return git.Version{Incarnation: v.GetIncarnation(), Epoch: v.GetEpoch(), Generation: v.GetGeneration()}
+}
+
+// maxWatched is how many repositories one call watches: as many as a node takes.
+const maxWatched = 10_000
+
+// Watch is search.Source's. While a node cannot be reached it tells nothing of its repositories, and then what became of them meanwhile.
+func (s *Source) Watch(ctx context.Context, repositories []git.RepoPath, send func(path git.RepoPath, version git.Version, gone bool) error) error {
+	byNode := make(map[*client.Client][]*packhorsev1.WatchFrom)
+	paths := make(map[string]git.RepoPath, len(repositories))
+	for _, path := range repositories {
+		r, err := s.routeOf(path)
+		if err != nil {
+			return err
+		}
+		c := r.Nodes[0].Client
+		byNode[c] = append(byNode[c], &packhorsev1.WatchFrom{Repository: path.String()})
+		paths[path.String()] = path
+	}
+	var one sync.Mutex
+	all, ctx := errgroup.WithContext(ctx)
+	for c, from := range byNode {
+		for part := range slices.Chunk(from, maxWatched) {
+			all.Go(func() error {
+				for event, err := range c.Watch(ctx, &packhorsev1.WatchRequest{Repositories: part}) {
+					if ctx.Err() != nil {
+						return ctx.Err()
+					}
+					if fault.Is(faultrpc.From(err), fault.Invalid) {
+						return faultrpc.From(err)
+					}
+					path, ours := paths[event.GetRepository()]
+					if err != nil || !ours || event.GetContinued() {
+						continue
+					}
+					one.Lock()
+					err := send(path, versionOf(event.GetVersion()), event.GetGone())
+					one.Unlock()
+					if err != nil {
+						return err
+					}
+				}
+				if ctx.Err() != nil {
+					return ctx.Err()
+				}
+				return fault.New(fault.Unavailable, "a storage node gives no events")
+			})
+		}
+	}
+	if len(byNode) == 0 {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return all.Wait()
+}
