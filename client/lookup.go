@@ -52,6 +52,11 @@ func (l *lookups) ResolveMany(ctx context.Context, r *connect.Request[packhorsev
 	return lookup(ctx, l, r, packhorsev1connect.RefServiceClient.ResolveMany)
 }
 
+func (l *lookups) ResolveRevisions(ctx context.Context, r *connect.Request[packhorsev1.ResolveRevisionsRequest]) (
+	*connect.Response[packhorsev1.ResolveRevisionsResponse], error) {
+	return lookup(ctx, l, r, packhorsev1connect.RefServiceClient.ResolveRevisions)
+}
+
 func (l *lookups) Exists(ctx context.Context, r *connect.Request[packhorsev1.ExistsRequest]) (*connect.Response[packhorsev1.ExistsResponse], error) {
 	return lookup(ctx, l, r, packhorsev1connect.RefServiceClient.Exists)
 }

@@ -84,8 +84,9 @@ const (
 	frameSize = 256 << 10
 	// maxHeader bounds the header and the trailer of an answer, in bytes. What is wrong is told there.
 	maxHeader = 256 << 10
-	// maxAnswer bounds a message of the node, in bytes.
+	// maxAnswer bounds a message of the node, in bytes; maxRefs one that tells of refs.
 	maxAnswer = 1 << 20
+	maxRefs   = 4 << 20
 
 	idleLimit = 90 * time.Second
 	// shortLimit bounds a session that is expected to be short, whatever became of the node.
@@ -147,8 +148,8 @@ type link struct {
 	transport   *http.Transport
 	pool        *sidechannel.Pool // nil: bulk bytes go inside the calls
 	transfers   packhorsev1connect.TransferServiceClient
-	refs        packhorsev1connect.RefServiceClient // for waits
-	direct      *direct.Client                      // for short sessions: connections of their own, as many as are under way
+	refs        packhorsev1connect.RefServiceClient
+	direct      *direct.Client // for short sessions: connections of their own, as many as are under way
 	shorts      packhorsev1connect.TransferServiceClient
 	health      *connect.Client[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse]
 	since       time.Time // when it was retired
@@ -191,7 +192,7 @@ func (n *Node) newLink() *link {
 	l.shorts = packhorsev1connect.NewTransferServiceClient(l.direct, base,
 		connect.WithReadMaxBytes(maxAnswer), connect.WithAcceptCompression("gzip", nil, nil))
 	l.transfers = packhorsev1connect.NewTransferServiceClient(client, base, options)
-	l.refs = packhorsev1connect.NewRefServiceClient(client, base, options)
+	l.refs = packhorsev1connect.NewRefServiceClient(client, base, options, connect.WithReadMaxBytes(maxRefs))
 	l.health = connect.NewClient[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse](client, base+healthCheck, options)
 	return l
 }

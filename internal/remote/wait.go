@@ -25,6 +25,5 @@ func (n *Node) Wait(ctx context.Context, repo git.RepoPath, what protocol.Awaite
 	if err != nil {
 		return seen, n.failed(ctx, err)
 	}
-	v := response.Msg.GetVersion()
-	return git.Version{Incarnation: v.GetIncarnation(), Epoch: v.GetEpoch(), Generation: v.GetGeneration()}, nil
+	return versionOf(response.Msg.GetVersion()), nil
 }

@@ -5,6 +5,7 @@ package faultrpc
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -39,7 +40,7 @@ func Message(err error) *packhorsev1.Fault {
 	if err == nil {
 		return nil
 	}
-	f := &packhorsev1.Fault{Message: fault.Message(err), Share: fault.IsShare(err)}
+	f := &packhorsev1.Fault{Message: strings.ToValidUTF8(fault.Message(err), "\ufffd"), Share: fault.IsShare(err)}
 	kind := fault.KindOf(err)
 	for _, k := range kinds {
 		if k.kind == kind {

@@ -367,6 +367,301 @@ func (*ResolveResult_Found) isResolveResult_Result() {}
 
 func (*ResolveResult_Fault) isResolveResult_Result() {}
 
+type ResolveRevisionsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Revisions     []*Revision            `protobuf:"bytes,1,rep,name=revisions,proto3" json:"revisions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResolveRevisionsRequest) Reset() {
+	*x = ResolveRevisionsRequest{}
+	mi := &file_packhorse_v1_ref_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResolveRevisionsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResolveRevisionsRequest) ProtoMessage() {}
+
+func (x *ResolveRevisionsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_ref_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResolveRevisionsRequest.ProtoReflect.Descriptor instead.
+func (*ResolveRevisionsRequest) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_ref_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ResolveRevisionsRequest) GetRevisions() []*Revision {
+	if x != nil {
+		return x.Revisions
+	}
+	return nil
+}
+
+type Revision struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
+	// As gitrevisions(7) has it; empty: HEAD.
+	Revision      string `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Revision) Reset() {
+	*x = Revision{}
+	mi := &file_packhorse_v1_ref_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Revision) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Revision) ProtoMessage() {}
+
+func (x *Revision) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_ref_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Revision.ProtoReflect.Descriptor instead.
+func (*Revision) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_ref_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Revision) GetRepository() string {
+	if x != nil {
+		return x.Repository
+	}
+	return ""
+}
+
+func (x *Revision) GetRevision() string {
+	if x != nil {
+		return x.Revision
+	}
+	return ""
+}
+
+type ResolveRevisionsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order of the revisions.
+	Results       []*RevisionResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResolveRevisionsResponse) Reset() {
+	*x = ResolveRevisionsResponse{}
+	mi := &file_packhorse_v1_ref_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResolveRevisionsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResolveRevisionsResponse) ProtoMessage() {}
+
+func (x *ResolveRevisionsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_ref_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResolveRevisionsResponse.ProtoReflect.Descriptor instead.
+func (*ResolveRevisionsResponse) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_ref_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ResolveRevisionsResponse) GetResults() []*RevisionResult {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
+type RevisionResult struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Result:
+	//
+	//	*RevisionResult_Found
+	//	*RevisionResult_Fault
+	Result        isRevisionResult_Result `protobuf_oneof:"result"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevisionResult) Reset() {
+	*x = RevisionResult{}
+	mi := &file_packhorse_v1_ref_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevisionResult) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevisionResult) ProtoMessage() {}
+
+func (x *RevisionResult) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_ref_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevisionResult.ProtoReflect.Descriptor instead.
+func (*RevisionResult) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_ref_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *RevisionResult) GetResult() isRevisionResult_Result {
+	if x != nil {
+		return x.Result
+	}
+	return nil
+}
+
+func (x *RevisionResult) GetFound() *RevisionFound {
+	if x != nil {
+		if x, ok := x.Result.(*RevisionResult_Found); ok {
+			return x.Found
+		}
+	}
+	return nil
+}
+
+func (x *RevisionResult) GetFault() *Fault {
+	if x != nil {
+		if x, ok := x.Result.(*RevisionResult_Fault); ok {
+			return x.Fault
+		}
+	}
+	return nil
+}
+
+type isRevisionResult_Result interface {
+	isRevisionResult_Result()
+}
+
+type RevisionResult_Found struct {
+	Found *RevisionFound `protobuf:"bytes,1,opt,name=found,proto3,oneof"`
+}
+
+type RevisionResult_Fault struct {
+	// NOT_FOUND: there is no such object; ALREADY_EXISTS: an abbreviation may be several, which the text lists; INVALID_ARGUMENT: this is no revision.
+	Fault *Fault `protobuf:"bytes,2,opt,name=fault,proto3,oneof"`
+}
+
+func (*RevisionResult_Found) isRevisionResult_Result() {}
+
+func (*RevisionResult_Fault) isRevisionResult_Result() {}
+
+type RevisionFound struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Oid   string                 `protobuf:"bytes,1,opt,name=oid,proto3" json:"oid,omitempty"`
+	// commit, tree, blob or tag.
+	Type string `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
+	// The full name of the ref that the revision begins with, after symbolic refs; empty: it begins with an object ID.
+	Ref           string   `protobuf:"bytes,3,opt,name=ref,proto3" json:"ref,omitempty"`
+	Version       *Version `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevisionFound) Reset() {
+	*x = RevisionFound{}
+	mi := &file_packhorse_v1_ref_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevisionFound) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevisionFound) ProtoMessage() {}
+
+func (x *RevisionFound) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_ref_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevisionFound.ProtoReflect.Descriptor instead.
+func (*RevisionFound) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_ref_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *RevisionFound) GetOid() string {
+	if x != nil {
+		return x.Oid
+	}
+	return ""
+}
+
+func (x *RevisionFound) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *RevisionFound) GetRef() string {
+	if x != nil {
+		return x.Ref
+	}
+	return ""
+}
+
+func (x *RevisionFound) GetVersion() *Version {
+	if x != nil {
+		return x.Version
+	}
+	return nil
+}
+
 type ExistsRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
@@ -378,7 +673,7 @@ type ExistsRequest struct {
 
 func (x *ExistsRequest) Reset() {
 	*x = ExistsRequest{}
-	mi := &file_packhorse_v1_ref_proto_msgTypes[6]
+	mi := &file_packhorse_v1_ref_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -390,7 +685,7 @@ func (x *ExistsRequest) String() string {
 func (*ExistsRequest) ProtoMessage() {}
 
 func (x *ExistsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_ref_proto_msgTypes[6]
+	mi := &file_packhorse_v1_ref_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -403,7 +698,7 @@ func (x *ExistsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExistsRequest.ProtoReflect.Descriptor instead.
 func (*ExistsRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_ref_proto_rawDescGZIP(), []int{6}
+	return file_packhorse_v1_ref_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ExistsRequest) GetRepository() string {
@@ -430,7 +725,7 @@ type ExistsResponse struct {
 
 func (x *ExistsResponse) Reset() {
 	*x = ExistsResponse{}
-	mi := &file_packhorse_v1_ref_proto_msgTypes[7]
+	mi := &file_packhorse_v1_ref_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -442,7 +737,7 @@ func (x *ExistsResponse) String() string {
 func (*ExistsResponse) ProtoMessage() {}
 
 func (x *ExistsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_ref_proto_msgTypes[7]
+	mi := &file_packhorse_v1_ref_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -455,7 +750,7 @@ func (x *ExistsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExistsResponse.ProtoReflect.Descriptor instead.
 func (*ExistsResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_ref_proto_rawDescGZIP(), []int{7}
+	return file_packhorse_v1_ref_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ExistsResponse) GetExists() bool {
@@ -490,7 +785,7 @@ type RefServiceListRequest struct {
 
 func (x *RefServiceListRequest) Reset() {
 	*x = RefServiceListRequest{}
-	mi := &file_packhorse_v1_ref_proto_msgTypes[8]
+	mi := &file_packhorse_v1_ref_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -502,7 +797,7 @@ func (x *RefServiceListRequest) String() string {
 func (*RefServiceListRequest) ProtoMessage() {}
 
 func (x *RefServiceListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_ref_proto_msgTypes[8]
+	mi := &file_packhorse_v1_ref_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -515,7 +810,7 @@ func (x *RefServiceListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefServiceListRequest.ProtoReflect.Descriptor instead.
 func (*RefServiceListRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_ref_proto_rawDescGZIP(), []int{8}
+	return file_packhorse_v1_ref_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RefServiceListRequest) GetRepository() string {
@@ -573,7 +868,7 @@ type RefServiceListResponse struct {
 
 func (x *RefServiceListResponse) Reset() {
 	*x = RefServiceListResponse{}
-	mi := &file_packhorse_v1_ref_proto_msgTypes[9]
+	mi := &file_packhorse_v1_ref_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -585,7 +880,7 @@ func (x *RefServiceListResponse) String() string {
 func (*RefServiceListResponse) ProtoMessage() {}
 
 func (x *RefServiceListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_ref_proto_msgTypes[9]
+	mi := &file_packhorse_v1_ref_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -598,7 +893,7 @@ func (x *RefServiceListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefServiceListResponse.ProtoReflect.Descriptor instead.
 func (*RefServiceListResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_ref_proto_rawDescGZIP(), []int{9}
+	return file_packhorse_v1_ref_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RefServiceListResponse) GetRefs() []*Ref {
@@ -632,7 +927,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_packhorse_v1_ref_proto_msgTypes[10]
+	mi := &file_packhorse_v1_ref_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -644,7 +939,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_ref_proto_msgTypes[10]
+	mi := &file_packhorse_v1_ref_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -657,7 +952,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_ref_proto_rawDescGZIP(), []int{10}
+	return file_packhorse_v1_ref_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WatchRequest) GetRepositories() []*WatchFrom {
@@ -678,7 +973,7 @@ type WatchFrom struct {
 
 func (x *WatchFrom) Reset() {
 	*x = WatchFrom{}
-	mi := &file_packhorse_v1_ref_proto_msgTypes[11]
+	mi := &file_packhorse_v1_ref_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -690,7 +985,7 @@ func (x *WatchFrom) String() string {
 func (*WatchFrom) ProtoMessage() {}
 
 func (x *WatchFrom) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_ref_proto_msgTypes[11]
+	mi := &file_packhorse_v1_ref_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -703,7 +998,7 @@ func (x *WatchFrom) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFrom.ProtoReflect.Descriptor instead.
 func (*WatchFrom) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_ref_proto_rawDescGZIP(), []int{11}
+	return file_packhorse_v1_ref_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *WatchFrom) GetRepository() string {
@@ -740,7 +1035,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_packhorse_v1_ref_proto_msgTypes[12]
+	mi := &file_packhorse_v1_ref_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -752,7 +1047,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_ref_proto_msgTypes[12]
+	mi := &file_packhorse_v1_ref_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -765,7 +1060,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_ref_proto_rawDescGZIP(), []int{12}
+	return file_packhorse_v1_ref_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *WatchResponse) GetRepository() string {
@@ -825,7 +1120,7 @@ type RefChange struct {
 
 func (x *RefChange) Reset() {
 	*x = RefChange{}
-	mi := &file_packhorse_v1_ref_proto_msgTypes[13]
+	mi := &file_packhorse_v1_ref_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -837,7 +1132,7 @@ func (x *RefChange) String() string {
 func (*RefChange) ProtoMessage() {}
 
 func (x *RefChange) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_ref_proto_msgTypes[13]
+	mi := &file_packhorse_v1_ref_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -850,7 +1145,7 @@ func (x *RefChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefChange.ProtoReflect.Descriptor instead.
 func (*RefChange) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_ref_proto_rawDescGZIP(), []int{13}
+	return file_packhorse_v1_ref_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RefChange) GetName() string {
@@ -898,7 +1193,7 @@ type WaitRequest struct {
 
 func (x *WaitRequest) Reset() {
 	*x = WaitRequest{}
-	mi := &file_packhorse_v1_ref_proto_msgTypes[14]
+	mi := &file_packhorse_v1_ref_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -910,7 +1205,7 @@ func (x *WaitRequest) String() string {
 func (*WaitRequest) ProtoMessage() {}
 
 func (x *WaitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_ref_proto_msgTypes[14]
+	mi := &file_packhorse_v1_ref_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -923,7 +1218,7 @@ func (x *WaitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitRequest.ProtoReflect.Descriptor instead.
 func (*WaitRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_ref_proto_rawDescGZIP(), []int{14}
+	return file_packhorse_v1_ref_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *WaitRequest) GetRepository() string {
@@ -970,7 +1265,7 @@ type WaitResponse struct {
 
 func (x *WaitResponse) Reset() {
 	*x = WaitResponse{}
-	mi := &file_packhorse_v1_ref_proto_msgTypes[15]
+	mi := &file_packhorse_v1_ref_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -982,7 +1277,7 @@ func (x *WaitResponse) String() string {
 func (*WaitResponse) ProtoMessage() {}
 
 func (x *WaitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_ref_proto_msgTypes[15]
+	mi := &file_packhorse_v1_ref_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -995,7 +1290,7 @@ func (x *WaitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitResponse.ProtoReflect.Descriptor instead.
 func (*WaitResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_ref_proto_rawDescGZIP(), []int{15}
+	return file_packhorse_v1_ref_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WaitResponse) GetVersion() *Version {
@@ -1030,7 +1325,25 @@ const file_packhorse_v1_ref_proto_rawDesc = "" +
 	"\rResolveResult\x125\n" +
 	"\x05found\x18\x01 \x01(\v2\x1d.packhorse.v1.ResolveResponseH\x00R\x05found\x12+\n" +
 	"\x05fault\x18\x02 \x01(\v2\x13.packhorse.v1.FaultH\x00R\x05faultB\b\n" +
-	"\x06result\"C\n" +
+	"\x06result\"O\n" +
+	"\x17ResolveRevisionsRequest\x124\n" +
+	"\trevisions\x18\x01 \x03(\v2\x16.packhorse.v1.RevisionR\trevisions\"F\n" +
+	"\bRevision\x12\x1e\n" +
+	"\n" +
+	"repository\x18\x01 \x01(\tR\n" +
+	"repository\x12\x1a\n" +
+	"\brevision\x18\x02 \x01(\tR\brevision\"R\n" +
+	"\x18ResolveRevisionsResponse\x126\n" +
+	"\aresults\x18\x01 \x03(\v2\x1c.packhorse.v1.RevisionResultR\aresults\"|\n" +
+	"\x0eRevisionResult\x123\n" +
+	"\x05found\x18\x01 \x01(\v2\x1b.packhorse.v1.RevisionFoundH\x00R\x05found\x12+\n" +
+	"\x05fault\x18\x02 \x01(\v2\x13.packhorse.v1.FaultH\x00R\x05faultB\b\n" +
+	"\x06result\"x\n" +
+	"\rRevisionFound\x12\x10\n" +
+	"\x03oid\x18\x01 \x01(\tR\x03oid\x12\x12\n" +
+	"\x04type\x18\x02 \x01(\tR\x04type\x12\x10\n" +
+	"\x03ref\x18\x03 \x01(\tR\x03ref\x12/\n" +
+	"\aversion\x18\x04 \x01(\v2\x15.packhorse.v1.VersionR\aversion\"C\n" +
 	"\rExistsRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
@@ -1086,11 +1399,12 @@ const file_packhorse_v1_ref_proto_rawDesc = "" +
 	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\x12\x16\n" +
 	"\x06caller\x18\x05 \x01(\tR\x06caller\"?\n" +
 	"\fWaitResponse\x12/\n" +
-	"\aversion\x18\x01 \x01(\v2\x15.packhorse.v1.VersionR\aversion2\xde\x03\n" +
+	"\aversion\x18\x01 \x01(\v2\x15.packhorse.v1.VersionR\aversion2\xc6\x04\n" +
 	"\n" +
 	"RefService\x12K\n" +
 	"\aResolve\x12\x1c.packhorse.v1.ResolveRequest\x1a\x1d.packhorse.v1.ResolveResponse\"\x03\x90\x02\x01\x12W\n" +
-	"\vResolveMany\x12 .packhorse.v1.ResolveManyRequest\x1a!.packhorse.v1.ResolveManyResponse\"\x03\x90\x02\x01\x12H\n" +
+	"\vResolveMany\x12 .packhorse.v1.ResolveManyRequest\x1a!.packhorse.v1.ResolveManyResponse\"\x03\x90\x02\x01\x12f\n" +
+	"\x10ResolveRevisions\x12%.packhorse.v1.ResolveRevisionsRequest\x1a&.packhorse.v1.ResolveRevisionsResponse\"\x03\x90\x02\x01\x12H\n" +
 	"\x06Exists\x12\x1b.packhorse.v1.ExistsRequest\x1a\x1c.packhorse.v1.ExistsResponse\"\x03\x90\x02\x01\x12X\n" +
 	"\x04List\x12#.packhorse.v1.RefServiceListRequest\x1a$.packhorse.v1.RefServiceListResponse\"\x03\x90\x02\x010\x01\x12B\n" +
 	"\x05Watch\x12\x1a.packhorse.v1.WatchRequest\x1a\x1b.packhorse.v1.WatchResponse0\x01\x12B\n" +
@@ -1108,59 +1422,71 @@ func file_packhorse_v1_ref_proto_rawDescGZIP() []byte {
 	return file_packhorse_v1_ref_proto_rawDescData
 }
 
-var file_packhorse_v1_ref_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_packhorse_v1_ref_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_packhorse_v1_ref_proto_goTypes = []any{
-	(*Ref)(nil),                    // 0: packhorse.v1.Ref
-	(*ResolveRequest)(nil),         // 1: packhorse.v1.ResolveRequest
-	(*ResolveResponse)(nil),        // 2: packhorse.v1.ResolveResponse
-	(*ResolveManyRequest)(nil),     // 3: packhorse.v1.ResolveManyRequest
-	(*ResolveManyResponse)(nil),    // 4: packhorse.v1.ResolveManyResponse
-	(*ResolveResult)(nil),          // 5: packhorse.v1.ResolveResult
-	(*ExistsRequest)(nil),          // 6: packhorse.v1.ExistsRequest
-	(*ExistsResponse)(nil),         // 7: packhorse.v1.ExistsResponse
-	(*RefServiceListRequest)(nil),  // 8: packhorse.v1.RefServiceListRequest
-	(*RefServiceListResponse)(nil), // 9: packhorse.v1.RefServiceListResponse
-	(*WatchRequest)(nil),           // 10: packhorse.v1.WatchRequest
-	(*WatchFrom)(nil),              // 11: packhorse.v1.WatchFrom
-	(*WatchResponse)(nil),          // 12: packhorse.v1.WatchResponse
-	(*RefChange)(nil),              // 13: packhorse.v1.RefChange
-	(*WaitRequest)(nil),            // 14: packhorse.v1.WaitRequest
-	(*WaitResponse)(nil),           // 15: packhorse.v1.WaitResponse
-	(*Version)(nil),                // 16: packhorse.v1.Version
-	(*Fault)(nil),                  // 17: packhorse.v1.Fault
+	(*Ref)(nil),                      // 0: packhorse.v1.Ref
+	(*ResolveRequest)(nil),           // 1: packhorse.v1.ResolveRequest
+	(*ResolveResponse)(nil),          // 2: packhorse.v1.ResolveResponse
+	(*ResolveManyRequest)(nil),       // 3: packhorse.v1.ResolveManyRequest
+	(*ResolveManyResponse)(nil),      // 4: packhorse.v1.ResolveManyResponse
+	(*ResolveResult)(nil),            // 5: packhorse.v1.ResolveResult
+	(*ResolveRevisionsRequest)(nil),  // 6: packhorse.v1.ResolveRevisionsRequest
+	(*Revision)(nil),                 // 7: packhorse.v1.Revision
+	(*ResolveRevisionsResponse)(nil), // 8: packhorse.v1.ResolveRevisionsResponse
+	(*RevisionResult)(nil),           // 9: packhorse.v1.RevisionResult
+	(*RevisionFound)(nil),            // 10: packhorse.v1.RevisionFound
+	(*ExistsRequest)(nil),            // 11: packhorse.v1.ExistsRequest
+	(*ExistsResponse)(nil),           // 12: packhorse.v1.ExistsResponse
+	(*RefServiceListRequest)(nil),    // 13: packhorse.v1.RefServiceListRequest
+	(*RefServiceListResponse)(nil),   // 14: packhorse.v1.RefServiceListResponse
+	(*WatchRequest)(nil),             // 15: packhorse.v1.WatchRequest
+	(*WatchFrom)(nil),                // 16: packhorse.v1.WatchFrom
+	(*WatchResponse)(nil),            // 17: packhorse.v1.WatchResponse
+	(*RefChange)(nil),                // 18: packhorse.v1.RefChange
+	(*WaitRequest)(nil),              // 19: packhorse.v1.WaitRequest
+	(*WaitResponse)(nil),             // 20: packhorse.v1.WaitResponse
+	(*Version)(nil),                  // 21: packhorse.v1.Version
+	(*Fault)(nil),                    // 22: packhorse.v1.Fault
 }
 var file_packhorse_v1_ref_proto_depIdxs = []int32{
 	0,  // 0: packhorse.v1.ResolveResponse.ref:type_name -> packhorse.v1.Ref
-	16, // 1: packhorse.v1.ResolveResponse.version:type_name -> packhorse.v1.Version
+	21, // 1: packhorse.v1.ResolveResponse.version:type_name -> packhorse.v1.Version
 	1,  // 2: packhorse.v1.ResolveManyRequest.requests:type_name -> packhorse.v1.ResolveRequest
 	5,  // 3: packhorse.v1.ResolveManyResponse.results:type_name -> packhorse.v1.ResolveResult
 	2,  // 4: packhorse.v1.ResolveResult.found:type_name -> packhorse.v1.ResolveResponse
-	17, // 5: packhorse.v1.ResolveResult.fault:type_name -> packhorse.v1.Fault
-	16, // 6: packhorse.v1.ExistsResponse.version:type_name -> packhorse.v1.Version
-	0,  // 7: packhorse.v1.RefServiceListResponse.refs:type_name -> packhorse.v1.Ref
-	16, // 8: packhorse.v1.RefServiceListResponse.version:type_name -> packhorse.v1.Version
-	11, // 9: packhorse.v1.WatchRequest.repositories:type_name -> packhorse.v1.WatchFrom
-	16, // 10: packhorse.v1.WatchFrom.version:type_name -> packhorse.v1.Version
-	16, // 11: packhorse.v1.WatchResponse.version:type_name -> packhorse.v1.Version
-	13, // 12: packhorse.v1.WatchResponse.changes:type_name -> packhorse.v1.RefChange
-	16, // 13: packhorse.v1.WaitResponse.version:type_name -> packhorse.v1.Version
-	1,  // 14: packhorse.v1.RefService.Resolve:input_type -> packhorse.v1.ResolveRequest
-	3,  // 15: packhorse.v1.RefService.ResolveMany:input_type -> packhorse.v1.ResolveManyRequest
-	6,  // 16: packhorse.v1.RefService.Exists:input_type -> packhorse.v1.ExistsRequest
-	8,  // 17: packhorse.v1.RefService.List:input_type -> packhorse.v1.RefServiceListRequest
-	10, // 18: packhorse.v1.RefService.Watch:input_type -> packhorse.v1.WatchRequest
-	14, // 19: packhorse.v1.RefService.Wait:input_type -> packhorse.v1.WaitRequest
-	2,  // 20: packhorse.v1.RefService.Resolve:output_type -> packhorse.v1.ResolveResponse
-	4,  // 21: packhorse.v1.RefService.ResolveMany:output_type -> packhorse.v1.ResolveManyResponse
-	7,  // 22: packhorse.v1.RefService.Exists:output_type -> packhorse.v1.ExistsResponse
-	9,  // 23: packhorse.v1.RefService.List:output_type -> packhorse.v1.RefServiceListResponse
-	12, // 24: packhorse.v1.RefService.Watch:output_type -> packhorse.v1.WatchResponse
-	15, // 25: packhorse.v1.RefService.Wait:output_type -> packhorse.v1.WaitResponse
-	20, // [20:26] is the sub-list for method output_type
-	14, // [14:20] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	22, // 5: packhorse.v1.ResolveResult.fault:type_name -> packhorse.v1.Fault
+	7,  // 6: packhorse.v1.ResolveRevisionsRequest.revisions:type_name -> packhorse.v1.Revision
+	9,  // 7: packhorse.v1.ResolveRevisionsResponse.results:type_name -> packhorse.v1.RevisionResult
+	10, // 8: packhorse.v1.RevisionResult.found:type_name -> packhorse.v1.RevisionFound
+	22, // 9: packhorse.v1.RevisionResult.fault:type_name -> packhorse.v1.Fault
+	21, // 10: packhorse.v1.RevisionFound.version:type_name -> packhorse.v1.Version
+	21, // 11: packhorse.v1.ExistsResponse.version:type_name -> packhorse.v1.Version
+	0,  // 12: packhorse.v1.RefServiceListResponse.refs:type_name -> packhorse.v1.Ref
+	21, // 13: packhorse.v1.RefServiceListResponse.version:type_name -> packhorse.v1.Version
+	16, // 14: packhorse.v1.WatchRequest.repositories:type_name -> packhorse.v1.WatchFrom
+	21, // 15: packhorse.v1.WatchFrom.version:type_name -> packhorse.v1.Version
+	21, // 16: packhorse.v1.WatchResponse.version:type_name -> packhorse.v1.Version
+	18, // 17: packhorse.v1.WatchResponse.changes:type_name -> packhorse.v1.RefChange
+	21, // 18: packhorse.v1.WaitResponse.version:type_name -> packhorse.v1.Version
+	1,  // 19: packhorse.v1.RefService.Resolve:input_type -> packhorse.v1.ResolveRequest
+	3,  // 20: packhorse.v1.RefService.ResolveMany:input_type -> packhorse.v1.ResolveManyRequest
+	6,  // 21: packhorse.v1.RefService.ResolveRevisions:input_type -> packhorse.v1.ResolveRevisionsRequest
+	11, // 22: packhorse.v1.RefService.Exists:input_type -> packhorse.v1.ExistsRequest
+	13, // 23: packhorse.v1.RefService.List:input_type -> packhorse.v1.RefServiceListRequest
+	15, // 24: packhorse.v1.RefService.Watch:input_type -> packhorse.v1.WatchRequest
+	19, // 25: packhorse.v1.RefService.Wait:input_type -> packhorse.v1.WaitRequest
+	2,  // 26: packhorse.v1.RefService.Resolve:output_type -> packhorse.v1.ResolveResponse
+	4,  // 27: packhorse.v1.RefService.ResolveMany:output_type -> packhorse.v1.ResolveManyResponse
+	8,  // 28: packhorse.v1.RefService.ResolveRevisions:output_type -> packhorse.v1.ResolveRevisionsResponse
+	12, // 29: packhorse.v1.RefService.Exists:output_type -> packhorse.v1.ExistsResponse
+	14, // 30: packhorse.v1.RefService.List:output_type -> packhorse.v1.RefServiceListResponse
+	17, // 31: packhorse.v1.RefService.Watch:output_type -> packhorse.v1.WatchResponse
+	20, // 32: packhorse.v1.RefService.Wait:output_type -> packhorse.v1.WaitResponse
+	26, // [26:33] is the sub-list for method output_type
+	19, // [19:26] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_packhorse_v1_ref_proto_init() }
@@ -1174,13 +1500,17 @@ func file_packhorse_v1_ref_proto_init() {
 		(*ResolveResult_Found)(nil),
 		(*ResolveResult_Fault)(nil),
 	}
+	file_packhorse_v1_ref_proto_msgTypes[9].OneofWrappers = []any{
+		(*RevisionResult_Found)(nil),
+		(*RevisionResult_Fault)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_packhorse_v1_ref_proto_rawDesc), len(file_packhorse_v1_ref_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

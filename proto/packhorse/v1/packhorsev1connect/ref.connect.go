@@ -37,6 +37,9 @@ const (
 	RefServiceResolveProcedure = "/packhorse.v1.RefService/Resolve"
 	// RefServiceResolveManyProcedure is the fully-qualified name of the RefService's ResolveMany RPC.
 	RefServiceResolveManyProcedure = "/packhorse.v1.RefService/ResolveMany"
+	// RefServiceResolveRevisionsProcedure is the fully-qualified name of the RefService's
+	// ResolveRevisions RPC.
+	RefServiceResolveRevisionsProcedure = "/packhorse.v1.RefService/ResolveRevisions"
 	// RefServiceExistsProcedure is the fully-qualified name of the RefService's Exists RPC.
 	RefServiceExistsProcedure = "/packhorse.v1.RefService/Exists"
 	// RefServiceListProcedure is the fully-qualified name of the RefService's List RPC.
@@ -54,6 +57,10 @@ type RefServiceClient interface {
 	// ResolveMany resolves up to 10,000 names, of 1 MiB together, of any repositories. Each has its own result; names of one repository see
 	// one state of it. An answer of more than 3.5 MiB, as long targets of symbolic refs can make it, is refused: INVALID_ARGUMENT.
 	ResolveMany(context.Context, *connect.Request[v1.ResolveManyRequest]) (*connect.Response[v1.ResolveManyResponse], error)
+	// ResolveRevisions finds the objects that up to 10,000 revisions, of 1 MiB together, of any repositories name, as git rev-parse does: object IDs, whole or
+	// abbreviated, names of refs, HEAD, with any of ^{TYPE}, ^{}, ~N and ^N behind them. Each has its own result; revisions of one repository see one state of it.
+	// An answer of more than 3.5 MiB, as long targets of symbolic refs can make it, is refused: INVALID_ARGUMENT.
+	ResolveRevisions(context.Context, *connect.Request[v1.ResolveRevisionsRequest]) (*connect.Response[v1.ResolveRevisionsResponse], error)
 	// Exists tells whether a ref exists by its full name.
 	Exists(context.Context, *connect.Request[v1.ExistsRequest]) (*connect.Response[v1.ExistsResponse], error)
 	// List lists refs in the order of their names, in batches, without HEAD. All are of one state of the repository; the pages of a list may
@@ -93,6 +100,13 @@ func NewRefServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
+		resolveRevisions: connect.NewClient[v1.ResolveRevisionsRequest, v1.ResolveRevisionsResponse](
+			httpClient,
+			baseURL+RefServiceResolveRevisionsProcedure,
+			connect.WithSchema(refServiceMethods.ByName("ResolveRevisions")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
 		exists: connect.NewClient[v1.ExistsRequest, v1.ExistsResponse](
 			httpClient,
 			baseURL+RefServiceExistsProcedure,
@@ -125,12 +139,13 @@ func NewRefServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...
 
 // refServiceClient implements RefServiceClient.
 type refServiceClient struct {
-	resolve     *connect.Client[v1.ResolveRequest, v1.ResolveResponse]
-	resolveMany *connect.Client[v1.ResolveManyRequest, v1.ResolveManyResponse]
-	exists      *connect.Client[v1.ExistsRequest, v1.ExistsResponse]
-	list        *connect.Client[v1.RefServiceListRequest, v1.RefServiceListResponse]
-	watch       *connect.Client[v1.WatchRequest, v1.WatchResponse]
-	wait        *connect.Client[v1.WaitRequest, v1.WaitResponse]
+	resolve          *connect.Client[v1.ResolveRequest, v1.ResolveResponse]
+	resolveMany      *connect.Client[v1.ResolveManyRequest, v1.ResolveManyResponse]
+	resolveRevisions *connect.Client[v1.ResolveRevisionsRequest, v1.ResolveRevisionsResponse]
+	exists           *connect.Client[v1.ExistsRequest, v1.ExistsResponse]
+	list             *connect.Client[v1.RefServiceListRequest, v1.RefServiceListResponse]
+	watch            *connect.Client[v1.WatchRequest, v1.WatchResponse]
+	wait             *connect.Client[v1.WaitRequest, v1.WaitResponse]
 }
 
 // Resolve calls packhorse.v1.RefService.Resolve.
@@ -141,6 +156,11 @@ func (c *refServiceClient) Resolve(ctx context.Context, req *connect.Request[v1.
 // ResolveMany calls packhorse.v1.RefService.ResolveMany.
 func (c *refServiceClient) ResolveMany(ctx context.Context, req *connect.Request[v1.ResolveManyRequest]) (*connect.Response[v1.ResolveManyResponse], error) {
 	return c.resolveMany.CallUnary(ctx, req)
+}
+
+// ResolveRevisions calls packhorse.v1.RefService.ResolveRevisions.
+func (c *refServiceClient) ResolveRevisions(ctx context.Context, req *connect.Request[v1.ResolveRevisionsRequest]) (*connect.Response[v1.ResolveRevisionsResponse], error) {
+	return c.resolveRevisions.CallUnary(ctx, req)
 }
 
 // Exists calls packhorse.v1.RefService.Exists.
@@ -170,6 +190,10 @@ type RefServiceHandler interface {
 	// ResolveMany resolves up to 10,000 names, of 1 MiB together, of any repositories. Each has its own result; names of one repository see
 	// one state of it. An answer of more than 3.5 MiB, as long targets of symbolic refs can make it, is refused: INVALID_ARGUMENT.
 	ResolveMany(context.Context, *connect.Request[v1.ResolveManyRequest]) (*connect.Response[v1.ResolveManyResponse], error)
+	// ResolveRevisions finds the objects that up to 10,000 revisions, of 1 MiB together, of any repositories name, as git rev-parse does: object IDs, whole or
+	// abbreviated, names of refs, HEAD, with any of ^{TYPE}, ^{}, ~N and ^N behind them. Each has its own result; revisions of one repository see one state of it.
+	// An answer of more than 3.5 MiB, as long targets of symbolic refs can make it, is refused: INVALID_ARGUMENT.
+	ResolveRevisions(context.Context, *connect.Request[v1.ResolveRevisionsRequest]) (*connect.Response[v1.ResolveRevisionsResponse], error)
 	// Exists tells whether a ref exists by its full name.
 	Exists(context.Context, *connect.Request[v1.ExistsRequest]) (*connect.Response[v1.ExistsResponse], error)
 	// List lists refs in the order of their names, in batches, without HEAD. All are of one state of the repository; the pages of a list may
@@ -202,6 +226,13 @@ func NewRefServiceHandler(svc RefServiceHandler, opts ...connect.HandlerOption) 
 		RefServiceResolveManyProcedure,
 		svc.ResolveMany,
 		connect.WithSchema(refServiceMethods.ByName("ResolveMany")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	refServiceResolveRevisionsHandler := connect.NewUnaryHandler(
+		RefServiceResolveRevisionsProcedure,
+		svc.ResolveRevisions,
+		connect.WithSchema(refServiceMethods.ByName("ResolveRevisions")),
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
@@ -238,6 +269,8 @@ func NewRefServiceHandler(svc RefServiceHandler, opts ...connect.HandlerOption) 
 			refServiceResolveHandler.ServeHTTP(w, r)
 		case RefServiceResolveManyProcedure:
 			refServiceResolveManyHandler.ServeHTTP(w, r)
+		case RefServiceResolveRevisionsProcedure:
+			refServiceResolveRevisionsHandler.ServeHTTP(w, r)
 		case RefServiceExistsProcedure:
 			refServiceExistsHandler.ServeHTTP(w, r)
 		case RefServiceListProcedure:
@@ -261,6 +294,10 @@ func (UnimplementedRefServiceHandler) Resolve(context.Context, *connect.Request[
 
 func (UnimplementedRefServiceHandler) ResolveMany(context.Context, *connect.Request[v1.ResolveManyRequest]) (*connect.Response[v1.ResolveManyResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.RefService.ResolveMany is not implemented"))
+}
+
+func (UnimplementedRefServiceHandler) ResolveRevisions(context.Context, *connect.Request[v1.ResolveRevisionsRequest]) (*connect.Response[v1.ResolveRevisionsResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.RefService.ResolveRevisions is not implemented"))
 }
 
 func (UnimplementedRefServiceHandler) Exists(context.Context, *connect.Request[v1.ExistsRequest]) (*connect.Response[v1.ExistsResponse], error) {
