@@ -29,7 +29,8 @@ const allowedImports = `
 	git/disk < git/mmap;
 	git, git/pktline, fault < git/protocol;
 	git, fault < auth, resolve;
-	NONE < search/query, search/wire;
+	fault < search/query;
+	NONE < search/wire;
 	git, fault, search/query, search/wire < search;
 	git, git/mmap < git/pack, git/refs;
 	git/pack < git/graph;

@@ -5,7 +5,11 @@
 // the whole query is answered (count:, timeout:, select:, case:, type:, patterntype:). docs/search.md tells it all.
 package query
 
-import "time"
+import (
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
 
 // Query is a search query that could be read.
 type Query struct {
@@ -66,7 +70,7 @@ type Node struct {
 	At      int      // the byte of the text that it begins with
 }
 
-// Error says what is wrong with a query, and where.
+// Error says what is wrong with a query, and where. It is a fault of kind Invalid.
 type Error struct {
 	Message        string
 	Offset, Length int // the bytes of the text that are wrong
@@ -80,6 +84,9 @@ func (e *Error) Error() string {
 	}
 	return e.Message + " at " + e.excerpt
 }
+
+// Unwrap makes it a fault.
+func (e *Error) Unwrap() error { return fault.New(fault.Invalid, "%s", e.Error()) }
 
 // Atoms calls each for every atom, from left to right.
 func (n *Node) Atoms(each func(*Node)) {

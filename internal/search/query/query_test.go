@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"pgregory.net/rapid"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
 // show writes a query's tree as text.
@@ -207,6 +209,9 @@ func TestErrorsPoint(t *testing.T) {
 		}
 		if got := text[bad.Offset : bad.Offset+bad.Length]; want != "" && got != want {
 			t.Errorf("%q: the error is about %q, want %q: %v", text, got, want, err)
+		}
+		if !fault.Is(err, fault.Invalid) || fault.Message(err) != err.Error() {
+			t.Errorf("%q: %s: %s", text, fault.KindOf(err), fault.Message(err))
 		}
 		if !utf8.ValidString(err.Error()) || strings.ContainsAny(err.Error(), "\x00\x1b") {
 			t.Errorf("%q: %q", text, err)

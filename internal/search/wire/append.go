@@ -26,7 +26,7 @@ func (f Format) Append(dst []byte, r *File) []byte {
 	return appendAPI(dst, r)
 }
 
-// appendAPI writes our own form.
+// appendAPI writes our own form. Its ranges are code points of the line: where they begin, and where they end.
 func appendAPI(dst []byte, r *File) []byte {
 	dst = append(dst, `{"type":"`...)
 	dst = append(dst, typeOf(r.Kind)...)
@@ -54,7 +54,7 @@ func appendAPI(dst []byte, r *File) []byte {
 		dst = append(dst, `,"path_ranges":`...)
 		dst = appendSpans(dst, r.PathRanges)
 	}
-	dst = append(dst, `,"matches":[`...)
+	dst = append(dst, `,"lines":[`...)
 	if r.Kind != Path {
 		dst = appendLines(dst, r, true)
 	}
@@ -196,10 +196,8 @@ func appendLines(dst []byte, r *File, own bool) []byte {
 				dst = append(dst, `,"ranges":`...)
 				dst = l.appendSpans(dst, true)
 				if s := l.ranges[0].Symbol; s != nil {
-					dst = append(dst, `,"symbol":{"name":`...)
-					dst = appendString(dst, s.Name)
-					dst = append(dst, `,"kind":`...)
-					dst = append(appendString(dst, s.Kind), '}')
+					dst = append(dst, `,"symbol":`...)
+					dst = appendString(dst, s.Kind)
 				}
 			} else {
 				dst = append(dst, `{"line":`...)

@@ -54,6 +54,14 @@ type Range struct {
 	Symbol     *Sym     // nil, but of results of kind Symbol: what it is
 }
 
+// Matches counts what was found in a result.
+func (r *File) Matches() (n int) {
+	for i := range r.Chunks {
+		n += len(r.Chunks[i].Ranges)
+	}
+	return max(n, 1)
+}
+
 // Position is a place in a file. All count from 0: bytes from the file's begin, lines, code points from the line's begin.
 type Position struct{ Offset, Line, Column int }
 
