@@ -2,9 +2,12 @@ package receivepack
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -35,11 +38,15 @@ func (n *note) atomic(updates []Update, before *refs.Snapshot) error {
 	return nil
 }
 
-// complete does the rest of an atomic push whose git was killed while it set one ref after the other. What it has left to do it had locks of, with
-// what to set: git takes them when every hook has agreed. To take back what is done would be wrong: somebody may have seen it.
-func (w *sweeper) complete(e *entry) {
+// complete does the rest of an atomic push whose git was killed while it set one ref after the other. That every hook had agreed the journal says, or
+// the locks of what was left to do: git takes them then, and removes them if it was asked to end. To take back what is done would be wrong:
+// somebody may have seen it. An error leaves the push in the journal, for the next start.
+func (w *sweeper) complete(e *entry) error {
 	if len(e.note.Olds) == 0 || w.runner == nil {
-		return
+		return nil
+	}
+	if _, err := os.Stat(e.note.Dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(w.ctx, completeLimit)
 	defer cancel()
@@ -47,16 +54,18 @@ func (w *sweeper) complete(e *entry) {
 	if err == nil && rest != "" {
 		_, err = w.git(ctx, e.note, "update-ref", rest, "--stdin")
 		if err == nil {
+			w.metrics.swept.WithLabelValues("push").Inc()
 			w.log.Info("completed an atomic push whose git was killed", "dir", e.note.Common)
 		}
 	}
 	if err != nil {
 		w.log.Warn("an atomic push may have been done by half", "dir", e.note.Common, "err", err)
 	}
+	return err
 }
 
-// undone is what git update-ref has to be told to complete a push; "" if none of it was done, or all, or it is not certain that it held the
-// locks for the rest.
+// undone is what git update-ref has to be told to complete a push; "" if none of it was done, or all, or it is not certain that git was to do
+// the rest.
 func (w *sweeper) undone(ctx context.Context, e *entry) (string, error) {
 	n := e.note
 	names := slices.Sorted(maps.Keys(n.Olds))
@@ -76,8 +85,8 @@ func (w *sweeper) undone(ctx context.Context, e *entry) (string, error) {
 		switch {
 		case old == to:
 		case is == to:
-			changed = changed || to != "" || locked // else somebody else may have deleted it
-		case is != old, !locked, to != "" && lock.Size() != int64(len(to)+1):
+			changed = changed || to != "" || locked || e.agreed // else somebody else may have deleted it
+		case is != old, !locked && !e.agreed, locked && !e.agreed && to != "" && lock.Size() != int64(len(to)+1):
 			return "", nil
 		case to == "":
 			fmt.Fprintf(&rest, "delete %s %s\n", name, old)

@@ -115,8 +115,9 @@ func (s *Server) hook(name string) (string, error) {
 	return path, nil
 }
 
-// asking finds out who is to be asked, and makes the pipes. We ask ourselves where the repository borrows objects.
-func (s *Server) asking(borrows bool) (*asking, error) {
+// asking finds out who is to be asked, and makes the pipes. We ask ourselves where the repository borrows objects, and note if we can when an
+// atomic push was agreed to.
+func (s *Server) asking(borrows, atomic bool) (*asking, error) {
 	before, err := s.hook(preReceive)
 	if err != nil {
 		return nil, err
@@ -130,6 +131,8 @@ func (s *Server) asking(borrows bool) (*asking, error) {
 	case each != "":
 		a.scripts = filepath.Join(s.options.Scripts, scriptsEach)
 	case before != "" || s.options.Decider != nil || borrows:
+		a.scripts = filepath.Join(s.options.Scripts, scriptsOnce)
+	case atomic && s.options.Scripts != "" && unix.Access(filepath.Join(s.options.Scripts, scriptsOnce, preReceive), unix.X_OK) == nil:
 		a.scripts = filepath.Join(s.options.Scripts, scriptsOnce)
 	default:
 		return a, nil
@@ -220,19 +223,55 @@ func (p *pushing) decide(ctx context.Context, line string, in *bufio.Reader, sai
 		if err == nil {
 			err = p.beforeAll(ctx, rest, updates, input, said)
 		}
+		if err == nil {
+			err = p.agreed(updates)
+		}
 		return err
 	case update:
-		path, err := p.hook(update)
-		if err != nil || path == "" {
+		if err := p.beforeOne(ctx, rest, said); err != nil {
 			return err
 		}
-		args := strings.Split(rest, " ")
-		if len(args) != 3 {
-			return fault.New(fault.Internal, "git asks whether to update %.80q, which is no ref with two values", rest)
-		}
-		return p.runHook(ctx, hookRun{name: update, path: path, args: args}, said)
+		p.each--
+		return p.ready()
 	}
 	return fault.New(fault.Internal, "the hook %.40q asks, which is not known", name)
+}
+
+// beforeOne runs the administrator's hook for one ref.
+func (p *pushing) beforeOne(ctx context.Context, rest string, said *speech) error {
+	path, err := p.hook(update)
+	if err != nil || path == "" {
+		return err
+	}
+	args := strings.Split(rest, " ")
+	if len(args) != 3 {
+		return fault.New(fault.Internal, "git asks whether to update %.80q, which is no ref with two values", rest)
+	}
+	return p.runHook(ctx, hookRun{name: update, path: path, args: args}, said)
+}
+
+// agreed is called when all has been agreed to as a whole. If git has refused a part of it, it is not to be completed should git die.
+func (p *pushing) agreed(updates []Update) error {
+	p.each = -1
+	if p.entry == nil || len(p.entry.note.Olds) == 0 || len(updates) != len(p.request.commands) {
+		return nil
+	}
+	p.each = 0
+	if p.asksEach {
+		p.each = len(updates)
+	}
+	return p.ready()
+}
+
+// ready notes that there is nothing more to ask: git sets the refs of an atomic push next.
+func (p *pushing) ready() error {
+	if p.each != 0 {
+		return nil
+	}
+	if err := p.entry.agree(); err != nil {
+		return fault.Wrap(fault.Unavailable, "cannot write to the state directory, so that the push is not taken", err)
+	}
+	return nil
 }
 
 // readUpdates reads the updates that are still to be made: git leaves away what it has refused itself.

@@ -1,13 +1,16 @@
 package receivepack
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 )
 
@@ -27,7 +31,10 @@ type entry struct {
 	ended    time.Time              // of git, or of the server that knew of it; what is younger is not its own
 	beside   []*entry               // pushes to the same repository that ran when it ended
 	seen     map[string]fs.FileInfo // locks that an atomic push had left; of the sweep alone
+	agreed   bool                   // every hook has agreed to all of an atomic push: git was about to set the refs, or did
 	unlocked chan struct{}          // closed once no lock is left
+	blocked  chan struct{}          // closed once a lock could not be removed; unlocked may never be
+	stuck    map[string]fs.FileInfo // such locks; guarded by sweeper.mu
 }
 
 // note is what the journal says of a push.
@@ -91,7 +98,8 @@ func newNote(dir, common string, updates []Update, before *refs.Snapshot) (note,
 
 // write puts a push into the journal. It is not synced: what a loss of power leaves is older than the machine's start, and known by that.
 func (n note) write(dir, id string) (*entry, error) {
-	e := &entry{path: filepath.Join(dir, id), note: n, unlocked: make(chan struct{})}
+	e := newEntry(filepath.Join(dir, id))
+	e.note = n
 	text, err := json.Marshal(n)
 	if err != nil {
 		return nil, err
@@ -120,8 +128,25 @@ func lock(f *os.File) error {
 	}
 }
 
-// readJournal reads what servers before this one have left.
-func readJournal(dir string) ([]*entry, error) {
+func newEntry(path string) *entry {
+	return &entry{path: path, unlocked: make(chan struct{}), blocked: make(chan struct{})}
+}
+
+// agreedLine follows the note of an atomic push that every hook has agreed to.
+const agreedLine = "agreed\n"
+
+// agree notes that every hook has agreed to all of an atomic push.
+func (e *entry) agree() error {
+	e.agreed = true
+	_, err := e.file.WriteString("\n" + agreedLine)
+	return err
+}
+
+// maxNote bounds what is read of a file in the journal, in bytes.
+const maxNote = 128 << 20
+
+// readJournal reads what servers before this one have left. What cannot be read is given to aside.
+func readJournal(dir string, aside func(path string, err error)) ([]*entry, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -131,18 +156,46 @@ func readJournal(dir string) ([]*entry, error) {
 	}
 	var left []*entry
 	for _, f := range files {
-		e := &entry{path: filepath.Join(dir, f.Name()), ended: time.Now(), unlocked: make(chan struct{})}
-		text, err := os.ReadFile(e.path)
-		if err != nil {
-			return nil, err
-		}
-		if err := json.Unmarshal(text, &e.note); err != nil { // cut off before git was started
+		e := newEntry(filepath.Join(dir, f.Name()))
+		e.ended = time.Now()
+		known, err := e.read()
+		switch {
+		case err != nil:
+			aside(e.path, err)
+		case !known:
 			e.forget()
-			continue
+		default:
+			left = append(left, e)
 		}
-		left = append(left, e)
 	}
 	return left, nil
+}
+
+// read reads the note; it is not known if the file was cut off before there was one, and no git started.
+func (e *entry) read() (known bool, err error) {
+	f, err := disk.Open(e.path)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxNote+1))
+	switch {
+	case err != nil:
+		return false, err
+	case len(text) == 0:
+		return false, nil
+	case len(text) > maxNote:
+		return false, errors.New("the file is too long")
+	}
+	text, rest, _ := bytes.Cut(text, []byte("\n"))
+	if err := json.Unmarshal(text, &e.note); err != nil {
+		return false, err
+	}
+	if !filepath.IsAbs(e.note.Dir) || !filepath.IsAbs(e.note.Common) {
+		return false, errors.New("the file names no repository")
+	}
+	e.agreed = string(rest) == agreedLine
+	return true, nil
 }
 
 // files is what git inherits of it.
@@ -206,6 +259,12 @@ func (n note) locks() map[string][]string {
 		}
 	}
 	return list
+}
+
+// shared tells whether a lock is none of one ref: whatever it holds, it may be somebody else's.
+func (n note) shared(path string) bool {
+	below, err := filepath.Rel(n.Common, path)
+	return err != nil || slices.Contains([]string{shallowLock, tablesLock, packedLock, packedNew}, below)
 }
 
 // mayHold tells whether a push to these refs may have one of these locks.
@@ -276,8 +335,12 @@ func same(path string, was fs.FileInfo) bool {
 }
 
 // keeps lists the files that keep a pack of the push from being packed anew. There may be more as long as a process lives that one names: it may be
-// another's, or be dead and not buried yet.
+// another's, or be dead and not buried yet. Of processes of another machine nothing is known.
 func (e *entry) keeps() (list []string, more bool) {
+	here, err := os.Hostname()
+	if err != nil {
+		here = "localhost" // as git writes then
+	}
 	files, _ := filepath.Glob(filepath.Join(escapeGlob(e.note.Common), "objects/pack/pack-*.keep"))
 	for _, path := range files {
 		info, err := os.Lstat(path)
@@ -285,8 +348,8 @@ func (e *entry) keeps() (list []string, more bool) {
 			continue
 		}
 		text, err := os.ReadFile(path)
-		pid := 0
-		if _, scan := fmt.Sscanf(string(text), "receive-pack %d on ", &pid); err != nil || scan != nil || pid <= 0 {
+		pid, host := 0, ""
+		if _, scan := fmt.Sscanf(string(text), "receive-pack %d on %s", &pid, &host); err != nil || scan != nil || pid <= 0 || host != here {
 			continue
 		}
 		if errors.Is(unix.Kill(pid, 0), unix.ESRCH) {

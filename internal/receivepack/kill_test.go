@@ -188,15 +188,20 @@ func TestLocksBesideALongPush(t *testing.T) {
 func TestHalfAnAtomicPush(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		is   map[string]string // what is changed before the server starts again
-		want string            // of the branches a, b, gone and made: which commit each is
+		is     map[string]string // what is changed before the server starts again
+		want   string            // of the branches a, b, gone and made: which commit each is
+		agreed bool              // the journal says so; and git was asked to end, and has removed its locks
 	}{
-		"begun":     {map[string]string{"a": "new"}, "a new b new made new"},
-		"deleted":   {map[string]string{"a": "new", "b": "new", "gone": "", "made": ""}, "a new b new made new"},
-		"unlocked":  {map[string]string{"b": "new"}, "a old b new gone old"}, // whoever set b, it was not this push
-		"not begun": {nil, "a old b old gone old"},
-		"all":       {map[string]string{"a": "new", "b": "new", "gone": "", "made": "new"}, "a new b new made new"},
-		"passed":    {map[string]string{"a": "new", "b": "other"}, "a new b other gone old"},
+		"begun":           {map[string]string{"a": "new"}, "a new b new made new", false},
+		"deleted":         {map[string]string{"a": "new", "b": "new", "gone": "", "made": ""}, "a new b new made new", false},
+		"unlocked":        {map[string]string{"b": "new"}, "a old b new gone old", false}, // whoever set b, it was not this push
+		"not begun":       {nil, "a old b old gone old", false},
+		"all":             {map[string]string{"a": "new", "b": "new", "gone": "", "made": "new"}, "a new b new made new", false},
+		"passed":          {map[string]string{"a": "new", "b": "other"}, "a new b other gone old", false},
+		"agreed":          {map[string]string{"b": "new"}, "a new b new made new", true},
+		"agreed, deleted": {map[string]string{"gone": ""}, "a new b new made new", true},
+		"agreed, no more": {nil, "a old b old gone old", true},
+		"agreed, passed":  {map[string]string{"a": "new", "b": "other"}, "a new b other gone old", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -222,6 +227,9 @@ func TestHalfAnAtomicPush(t *testing.T) {
 			}
 			journal := t.TempDir()
 			e, err := n.write(journal, "earlier")
+			if err == nil && test.agreed {
+				err = e.agree()
+			}
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -234,12 +242,16 @@ func TestHalfAnAtomicPush(t *testing.T) {
 				}
 			}
 			for branch, holds := range map[string]string{"b": ids["new"].String() + "\n", "made": ids["new"].String() + "\n", "gone": ""} {
+				if test.agreed {
+					break
+				}
 				if err := os.WriteFile(filepath.Join(w.Dir, "refs/heads", branch+".lock"), []byte(holds), 0o644); err != nil {
 					t.Fatal(err)
 				}
 			}
-			worldAt(t, Options{Journal: journal}, w.Repo)
-			eventually(t, "the journal is not empty", func() bool { files, _ := os.ReadDir(journal); return len(files) == 0 })
+			if left := worldAt(t, Options{Journal: journal}, w.Repo).server.Complete(context.Background()); len(left) > 0 {
+				t.Errorf("%q are left", left)
+			}
 			got := w.Git("for-each-ref", "--format=%(refname:short) %(contents:subject)")
 			if strings.ReplaceAll(got, "\n", " ") != test.want {
 				t.Errorf("the refs are %s, want %s", got, test.want)
@@ -247,6 +259,54 @@ func TestHalfAnAtomicPush(t *testing.T) {
 			w.clean()
 		})
 	}
+}
+
+// host is as git names this machine.
+func host(t *testing.T) string {
+	t.Helper()
+	name, err := os.Hostname()
+	if err != nil {
+		name = "localhost"
+	}
+	return name
+}
+
+// A git that is asked to end while it sets the refs of an atomic push removes its locks. All refs are set then, or none.
+func TestAtomicPushThatIsEnded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Options{})
+	c := w.clone()
+	const refs = 200
+	for i := range 4 {
+		tip := c.Commit(fmt.Sprint(i), c.ID("main"))
+		args := []string{"--atomic"}
+		for n := range refs {
+			args = append(args, fmt.Sprintf("+%s:refs/tags/%d/%03d", tip, i/2, n))
+		}
+		pushed := make(chan struct{})
+		var ending sync.WaitGroup
+		w.server.started = func(pid int) {
+			ending.Go(func() {
+				for first := filepath.Join(w.Dir, fmt.Sprintf("refs/tags/%d/000", i/2)); ; {
+					select {
+					case <-pushed: // it was too fast for us
+						return
+					default:
+					}
+					if is, _ := os.ReadFile(first); strings.HasPrefix(string(is), tip.String()) {
+						_ = syscall.Kill(-pid, syscall.SIGTERM)
+						return
+					}
+				}
+			})
+		}
+		_, _ = w.push(c, args...)
+		close(pushed)
+		ending.Wait()
+		eventually(t, "half of an atomic push is done", func() bool { return strings.Count(w.refs(), tip.String()) == refs })
+	}
+	t.Logf("%d of 4 pushes had to be completed", swept(t, w.server.metrics, "push"))
+	w.clean()
 }
 
 // A lock that does not stay proves nothing: somebody else may have had it for a moment.
@@ -298,12 +358,9 @@ func TestJournalOfAnEarlierServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(journal, "half"), []byte(`{"Dir":"/x`), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	made := w.leave(id)
 	keep, quarantine := filepath.Join(w.Dir, "objects/pack/pack-1.keep"), filepath.Join(w.Dir, "objects/tmp_objdir-incoming-aBc123")
-	if err := os.WriteFile(keep, []byte("receive-pack 999999999 on here\n"), 0o400); err != nil {
+	if err := os.WriteFile(keep, []byte("receive-pack 999999999 on "+host(t)+"\n"), 0o400); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.MkdirAll(quarantine+"/pack", 0o700); err != nil {
@@ -355,7 +412,7 @@ func TestKeptPackOfTheLiving(t *testing.T) {
 	}
 	e.file.Close()
 	keep := filepath.Join(w.Dir, "objects/pack/pack-1.keep")
-	if err := os.WriteFile(keep, fmt.Appendf(nil, "receive-pack %d on here\n", living.Process.Pid), 0o400); err != nil {
+	if err := os.WriteFile(keep, fmt.Appendf(nil, "receive-pack %d on %s\n", living.Process.Pid, host(t)), 0o400); err != nil {
 		t.Fatal(err)
 	}
 	next := worldAt(t, Options{Journal: journal}, w.Repo)
@@ -376,7 +433,7 @@ func TestJournalOfOddNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.file.Close()
-	left, err := readJournal(dir)
+	left, err := readJournal(dir, func(path string, err error) { t.Errorf("%s is set aside: %v", path, err) })
 	if err != nil || len(left) != 1 || !reflect.DeepEqual(left[0].note, want) {
 		t.Errorf("read %+v, %v", left, err)
 	}

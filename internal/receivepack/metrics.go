@@ -14,6 +14,7 @@ type Metrics struct {
 	seconds prometheus.Histogram
 	updates *prometheus.CounterVec
 	bytes   prometheus.Counter
+	swept   *prometheus.CounterVec
 }
 
 // NewMetrics makes counters that start at zero.
@@ -30,12 +31,16 @@ func NewMetrics() *Metrics {
 			Name: "packhorse_push_updates_total", Help: "Refs that pushes asked to change: changed, or refused.",
 		}, []string{"result"}),
 		bytes: prometheus.NewCounter(prometheus.CounterOpts{Name: "packhorse_push_bytes_total", Help: "Bytes that git was given of pushes."}),
+		swept: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_push_swept_total",
+			Help: "What was cleared away after pushes that died: lock, keep (of a pack), quarantine, push (an atomic one, completed), note (set aside).",
+		}, []string{"what"}),
 	}
 }
 
 // Collectors lists what to register.
 func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.pushes, m.seconds, m.updates, m.bytes}
+	return []prometheus.Collector{m.pushes, m.seconds, m.updates, m.bytes, m.swept}
 }
 
 func (m *Metrics) done(err error, took time.Duration) {

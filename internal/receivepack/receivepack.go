@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/balance"
@@ -77,7 +76,7 @@ func New(o Options) (*Server, error) {
 		return nil, errors.New("hooks and deciders need a directory for scripts")
 	}
 	if o.Journal != "" {
-		s.sweeper = newSweeper(o.Journal, o.Runner, s.log)
+		s.sweeper = newSweeper(o.Journal, o.Runner, s.log, s.metrics)
 	}
 	return s, nil
 }
@@ -98,18 +97,16 @@ func (s *Server) Settle(ctx context.Context) (alive []string) {
 	if s.sweeper == nil {
 		return nil
 	}
-	for _, e := range s.sweeper.earlier {
-		select {
-		case <-e.unlocked:
-		default:
-			select {
-			case <-e.unlocked:
-			case <-ctx.Done():
-				alive = append(alive, filepath.Base(e.path))
-			}
-		}
+	return s.sweeper.settle(ctx, func(*entry) bool { return true })
+}
+
+// Complete waits until atomic pushes to a server before this one are done, or not begun, so that nobody sees half of one, but no longer than ctx,
+// and gives the IDs of those of which that is not certain. To be called after Start.
+func (s *Server) Complete(ctx context.Context) (left []string) {
+	if s.sweeper == nil {
+		return nil
 	}
-	return alive
+	return s.sweeper.settle(ctx, func(e *entry) bool { return len(e.note.Olds) > 0 })
 }
 
 // Close ends what runs in the background. No push may be running.

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
@@ -32,19 +33,22 @@ const (
 // pushing is one push on its way.
 type pushing struct {
 	*Server
-	target  Target
-	policy  *repo.PushPolicy
-	request *asked
-	push    *Push
-	caller  balance.Caller // whom the work counts for
-	out     output
-	outcome *protocol.Outcome
-	before  *refs.Snapshot // nil until git is about to run
-	pack    *packStart     // what follows the request's head
-	dir     fs.FileInfo    // the repository's common directory then
-	asks    bool           // hooks are to be asked while git runs
-	decided bool           // and were
-	said    int            // bytes that hooks have told the client
+	target   Target
+	policy   *repo.PushPolicy
+	request  *asked
+	push     *Push
+	caller   balance.Caller // whom the work counts for
+	out      output
+	outcome  *protocol.Outcome
+	before   *refs.Snapshot // nil until git is about to run
+	pack     *packStart     // what follows the request's head
+	dir      fs.FileInfo    // the repository's common directory then
+	asks     bool           // hooks are to be asked while git runs
+	asksEach bool           // and one more time for each ref
+	decided  bool           // and were
+	entry    *entry         // in the journal; nil: there is none
+	each     int            // updates that git has still to ask about; used by those who answer it
+	said     int            // bytes that hooks have told the client
 }
 
 // serve runs git receive-pack and sends its report once what it did is on disk and everybody knows of it.
@@ -111,7 +115,7 @@ func (p *pushing) run(ctx context.Context, request io.Reader, stateless bool) (p
 	if p.dir, err = os.Stat(p.target.Common); err != nil {
 		return process.Usage{}, errGone(err)
 	}
-	hooks, err := p.asking(p.target.borrows())
+	hooks, err := p.asking(p.target.borrows(), p.all())
 	if err != nil {
 		return process.Usage{}, err
 	}
@@ -120,6 +124,7 @@ func (p *pushing) run(ctx context.Context, request io.Reader, stateless bool) (p
 	if err != nil {
 		return process.Usage{}, err
 	}
+	p.entry = e
 	f := newFeed(request)
 	child, err := p.options.Runner.Start(ctx, process.Command{
 		Class: ClassReceive, Subcommand: "receive-pack", Args: p.arguments(hooks.scripts), Env: p.environment(), Stdin: f.out,
@@ -151,6 +156,7 @@ func (p *pushing) run(ctx context.Context, request io.Reader, stateless bool) (p
 func (p *pushing) attend(ctx context.Context, cancel func(), child *process.Process, f *feed, hooks *asking) (_ process.Usage, exit, err error) {
 	var answering sync.WaitGroup
 	if p.asks = hooks.scripts != ""; p.asks {
+		p.asksEach = filepath.Base(hooks.scripts) == scriptsEach
 		answering.Go(func() { p.answerHooks(ctx, hooks) })
 	}
 	if err = p.out.copy(child.Stdout()); err != nil {
@@ -176,6 +182,11 @@ func (p *pushing) result(f *feed, exit, err error) error {
 	return exitError(exit)
 }
 
+// all tells whether the push is one of several refs of which all are to change or none.
+func (p *pushing) all() bool {
+	return p.sweeper != nil && p.request.atomic && p.policy.Atomic && len(p.request.updates()) > 1
+}
+
 // journal notes that git is about to run, when nothing is in its way that a push before it has left.
 func (p *pushing) journal(ctx context.Context, before *refs.Snapshot) (*entry, error) {
 	if p.sweeper == nil {
@@ -183,14 +194,16 @@ func (p *pushing) journal(ctx context.Context, before *refs.Snapshot) (*entry, e
 	}
 	updates := p.request.updates()
 	n, err := newNote(p.target.Dir, p.target.Common, updates, before)
-	if err == nil && p.request.atomic && p.policy.Atomic && len(updates) > 1 {
+	if err == nil && p.all() {
 		err = n.atomic(updates, before)
 	}
 	if err != nil {
 		return nil, err
 	}
 	p.sweeper.beforeBoot(n)
-	p.sweeper.wait(ctx, n.Common)
+	if err := p.sweeper.wait(ctx, n); err != nil {
+		return nil, err
+	}
 	return p.sweeper.start(n, p.push.ID)
 }
 
@@ -204,6 +217,7 @@ func (p *pushing) settled(ctx context.Context, e *entry, well bool) {
 	defer cancel()
 	select {
 	case <-e.unlocked:
+	case <-e.blocked:
 	case <-patience.Done():
 	}
 }

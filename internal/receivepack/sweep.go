@@ -2,7 +2,9 @@ package receivepack
 
 import (
 	"context"
+	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,16 +20,21 @@ import (
 // which the kernel sends when memory is short. A lock that is left makes every later push to its ref fail.
 //
 // A lock is removed if a push that died could have made it (its name, its content, its time), if no process of that push lives, no other push
-// of ours that was there at the time and could have made it, and no maintenance, and if it did not change for a while then: nobody else keeps
-// one for so long.
+// of ours that was there at the time and could have made it, and no maintenance, and if it did not change for a while then. A ref's lock says what
+// the ref is set to. Other locks could be anybody's: they wait until no git by others is at work in the repository, as far as that can be seen, or
+// for an hour.
 type sweeper struct {
-	dir    string // the journal
-	runner *process.Runner
-	log    *slog.Logger
-	pause  time.Duration // how long a lock has to be unchanged
-	idle   time.Duration // how long a quarantine has to be
-	poll   time.Duration
-	claim  func(common string) (release func(), err error) // keeps maintenance away; nil: there is none
+	dir     string // the journal
+	runner  *process.Runner
+	log     *slog.Logger
+	metrics *Metrics
+	unlink  func(path string) error                                      // os.Remove; another one in tests
+	holder  func(n note, lock string, since time.Time) (open, near bool) // holders; another one in tests
+	pause   time.Duration                                                // how long a lock has to be unchanged
+	again   time.Duration                                                // when to try once more to remove a lock that could not be
+	idle    time.Duration                                                // how long a quarantine has to be
+	poll    time.Duration
+	claim   func(common string) (release func(), err error) // keeps maintenance away; nil: there is none
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -52,15 +59,19 @@ type hold struct {
 }
 
 const (
-	lockPause      = 2 * time.Second
+	lockPause = 2 * time.Second
+	lockAgain = time.Minute
+	// foreignAge is how old a lock has to be that may be somebody else's, unless nobody is there who could have it.
+	foreignAge     = time.Hour
 	quarantineIdle = 10 * time.Minute
 	sweepPoll      = 100 * time.Millisecond
 	// sweepPatience is how long a push waits for locks that another one has left.
 	sweepPatience = 10 * time.Second
 )
 
-func newSweeper(dir string, runner *process.Runner, log *slog.Logger) *sweeper {
-	w := &sweeper{dir: dir, runner: runner, log: log, pause: lockPause, idle: quarantineIdle, poll: sweepPoll,
+func newSweeper(dir string, runner *process.Runner, log *slog.Logger, metrics *Metrics) *sweeper {
+	w := &sweeper{dir: dir, runner: runner, log: log, metrics: metrics, unlink: os.Remove, holder: holders,
+		pause: lockPause, again: lockAgain, idle: quarantineIdle, poll: sweepPoll,
 		running: make(map[*entry]bool), left: make(map[string][]*entry), held: make(map[string]*hold)}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	return w
@@ -68,7 +79,7 @@ func newSweeper(dir string, runner *process.Runner, log *slog.Logger) *sweeper {
 
 // begin takes care of what servers before this one have left.
 func (w *sweeper) begin() error {
-	left, err := readJournal(w.dir)
+	left, err := readJournal(w.dir, w.aside)
 	if err != nil {
 		return err
 	}
@@ -84,6 +95,25 @@ func (w *sweeper) begin() error {
 		w.later(e)
 	}
 	return nil
+}
+
+// maxAside is how many files are kept that cannot be read.
+const maxAside = 100
+
+// aside takes a file out of the journal that cannot be read, for who wants to look at it: locks of that push may stay.
+func (w *sweeper) aside(path string, why error) {
+	dir := w.dir + ".bad"
+	err := os.MkdirAll(dir, 0o700)
+	if err == nil {
+		var there []os.DirEntry
+		if there, err = os.ReadDir(dir); err == nil && len(there) < maxAside {
+			err = os.Rename(path, filepath.Join(dir, filepath.Base(path)))
+		} else if err == nil {
+			err = os.RemoveAll(path)
+		}
+	}
+	w.metrics.swept.WithLabelValues("note").Inc()
+	w.log.Warn("a file that says what a push may have left cannot be read and is set aside", "path", path, "dir", dir, "reason", why, "err", err)
 }
 
 func (w *sweeper) close() {
@@ -132,29 +162,73 @@ func (w *sweeper) later(e *entry) {
 	w.work.Go(func() { w.sweep(e) })
 }
 
-// wait waits until no lock is left of pushes that died, but not for long.
-func (w *sweeper) wait(ctx context.Context, common string) {
+// wait waits until no lock is left of pushes that died, but not for long. The error is Unavailable if one is in the way of the push that cannot be
+// removed.
+func (w *sweeper) wait(ctx context.Context, n note) error {
 	patience := time.NewTimer(sweepPatience)
 	defer patience.Stop()
 	w.mu.Lock()
-	left := slices.Clone(w.left[common])
+	left := slices.Clone(w.left[n.Common])
 	w.mu.Unlock()
 	for _, e := range left {
 		select {
 		case <-e.unlocked:
+		case <-e.blocked:
+			if err := w.blocks(e, n); err != nil {
+				return err
+			}
 		case <-patience.C:
-			return
+			return nil
 		case <-ctx.Done():
-			return
+			return nil
 		}
 	}
+	return nil
+}
+
+// blocks tells whether a lock that cannot be removed is in a push's way.
+func (w *sweeper) blocks(e *entry, n note) error {
+	w.mu.Lock()
+	stuck := maps.Clone(e.stuck)
+	w.mu.Unlock()
+	maps.DeleteFunc(stuck, func(path string, was fs.FileInfo) bool { return !same(path, was) })
+	if !n.mayHold(stuck) {
+		return nil
+	}
+	path := slices.Min(slices.Collect(maps.Keys(stuck)))
+	if name, err := filepath.Rel(n.Common, path); err == nil {
+		path = name
+	}
+	return fault.New(fault.Unavailable, "a push that died has left %.200q in the repository, which cannot be removed; its administrator has to", path)
+}
+
+// settle waits for pushes to servers before this one, and gives those that may still change refs when ctx ends.
+func (w *sweeper) settle(ctx context.Context, which func(*entry) bool) (alive []string) {
+	for _, e := range w.earlier {
+		if !which(e) {
+			continue
+		}
+		select {
+		case <-e.unlocked:
+		default:
+			select {
+			case <-e.unlocked:
+			case <-e.blocked:
+				alive = append(alive, filepath.Base(e.path))
+			case <-ctx.Done():
+				alive = append(alive, filepath.Base(e.path))
+			}
+		}
+	}
+	return alive
 }
 
 // sweep removes what one push left.
 func (w *sweeper) sweep(e *entry) {
 	ok := w.until(w.poll, func() bool { return w.gone(e) }) && w.unlock(e)
+	var err error
 	if ok {
-		w.complete(e)
+		err = w.complete(e)
 	}
 	w.mu.Lock()
 	all := slices.DeleteFunc(w.left[e.note.Common], func(other *entry) bool { return other == e })
@@ -163,7 +237,7 @@ func (w *sweeper) sweep(e *entry) {
 	}
 	w.mu.Unlock()
 	close(e.unlocked)
-	if ok && w.until(max(w.poll, w.idle/120), func() bool { return w.remove(e) }) {
+	if ok && err == nil && w.until(max(w.poll, w.idle/120), func() bool { return w.remove(e) }) {
 		e.forget()
 	}
 }
@@ -231,12 +305,52 @@ func (w *sweeper) removeLocks(e *entry) bool {
 	case <-w.ctx.Done():
 		return false
 	}
+	stuck := make(map[string]fs.FileInfo)
+	held := false
 	for path, was := range found {
-		if same(path, was) {
-			w.removed("a lock", path, os.Remove(path))
+		switch {
+		case !same(path, was):
+		case e.note.shared(path) && w.foreign(e.note, path, was):
+			held = true
+		default:
+			if err := w.unlink(path); w.removed("lock", path, err) {
+				continue
+			}
+			stuck[path] = was
 		}
 	}
-	return true
+	return w.block(e, stuck, held)
+}
+
+// block notes which locks could not be removed, and waits until it is time to try again. Nobody else has to wait for them.
+func (w *sweeper) block(e *entry, stuck map[string]fs.FileInfo, held bool) bool {
+	w.mu.Lock()
+	e.stuck = stuck
+	w.mu.Unlock()
+	if len(stuck) == 0 && !held {
+		return true
+	}
+	select {
+	case <-e.blocked:
+	default:
+		close(e.blocked)
+	}
+	again := w.pause
+	if len(stuck) > 0 {
+		again = w.again
+	}
+	select {
+	case <-time.After(again):
+		return true
+	case <-w.ctx.Done():
+		return false
+	}
+}
+
+// foreign tells whether somebody else may have a lock.
+func (w *sweeper) foreign(n note, path string, was fs.FileInfo) bool {
+	open, near := w.holder(n, path, was.ModTime())
+	return open || near && time.Since(was.ModTime()) < foreignAge
 }
 
 // hold keeps maintenance from a repository until each who did so has called release. It reports false while the repository is being maintained.
@@ -275,14 +389,14 @@ func (w *sweeper) remove(e *entry) bool {
 	defer w.removing.Unlock()
 	keeps, alive := e.keeps()
 	for _, path := range keeps {
-		w.removed("a file that keeps a pack", path, os.Remove(path))
+		w.removed("keep", path, os.Remove(path))
 	}
 	if w.others(e) {
 		return false
 	}
 	old, more := e.quarantines(w.idle)
 	for _, dir := range old {
-		w.removed("a quarantine", dir, os.RemoveAll(dir))
+		w.removed("quarantine", dir, os.RemoveAll(dir))
 	}
 	return !more && !alive
 }
@@ -311,12 +425,15 @@ func (w *sweeper) others(e *entry) bool {
 	return false
 }
 
-func (w *sweeper) removed(what, path string, err error) {
+// removed says what became of a file that was to be removed, and whether it is gone. what: "lock", "keep", "quarantine".
+func (w *sweeper) removed(what, path string, err error) bool {
 	if err != nil && !os.IsNotExist(err) {
-		w.log.Warn("cannot remove "+what+" that a push has left", "path", path, "err", err)
-		return
+		w.log.Warn("cannot remove what a push has left", "what", what, "path", path, "err", err)
+		return false
 	}
-	w.log.Info("removed "+what+" that a push has left", "path", path)
+	w.metrics.swept.WithLabelValues(what).Inc()
+	w.log.Info("removed what a push has left", "what", what, "path", path)
+	return true
 }
 
 // beforeBoot removes locks that are in a push's way and older than the machine's start: nobody who made them lives. Bounded, for pushes of many refs.
@@ -332,7 +449,7 @@ func (w *sweeper) beforeBoot(n note) {
 	for path := range n.locks() {
 		info, err := os.Lstat(path)
 		if err == nil && info.Mode().IsRegular() && info.ModTime().Before(boot.Add(-slack)) {
-			w.removed("a lock", path, os.Remove(path))
+			w.removed("lock", path, w.unlink(path))
 		}
 	}
 }

@@ -72,6 +72,7 @@ func newNodeServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, lane
 		node.Rest()
 		return errors.Join(closeSource(), node.Close())
 	}}
+	completePushes(node, log)
 	if hooks != nil {
 		below := s.close
 		s.close = func() error { return errors.Join(below(), hooks.Close()) }

@@ -94,6 +94,18 @@ func newWebhooks(cfg Config, log *slog.Logger, reg prometheus.Registerer, versio
 // settlePatience is how long a start waits for pushes to the server before it.
 const settlePatience = 10 * time.Second
 
+// completePatience is how long a start waits for atomic pushes to be done to their ends. A lock has to be seen for some seconds.
+const completePatience = 30 * time.Second
+
+// completePushes sees to it that the first request finds no half of an atomic push that a crash cut off.
+func completePushes(node *storage.Node, log *slog.Logger) {
+	patience, cancel := context.WithTimeout(context.Background(), completePatience)
+	defer cancel()
+	if left := node.Complete(patience); len(left) > 0 {
+		log.Warn("atomic pushes to the server before this one may be done by half; the server starts, and goes on with them", "pushes", left)
+	}
+}
+
 // startWebhooks settles what a crash left, and delivers. Before the first push.
 func startWebhooks(hooks *webhook.Hooks, node *storage.Node) error {
 	var alive []string

@@ -37,6 +37,14 @@ func (n *Node) Settle(ctx context.Context) (alive []string) {
 	return n.pushes.Settle(ctx)
 }
 
+// Complete is receivepack.Server's: atomic pushes to a node before this one of which it is not certain that no half is to be seen.
+func (n *Node) Complete(ctx context.Context) (left []string) {
+	if n.pushes == nil {
+		return nil
+	}
+	return n.pushes.Complete(ctx)
+}
+
 // Current tells what a ref points at, whether fetches see it or not; the zero ID: it does not exist. Errors: those of opening the repository.
 func (n *Node) Current(ctx context.Context, path git.RepoPath, ref git.RefName) (git.ObjectID, error) {
 	h, snap, _, err := n.snapshot(ctx, path)
