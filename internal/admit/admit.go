@@ -57,7 +57,8 @@ func (l *Lanes) All() []*Lane { return []*Lane{l.Small, l.Hit, l.Cold, l.Push, l
 type Lane struct {
 	name      string
 	limit     int64
-	anonymous int64  // of the limit, how many for all anonymous callers together
+	anonymous int64 // of the limit, how many for all anonymous callers together, while known says so
+	known     func() bool
 	served    func() // may be nil
 
 	running, strangers atomic.Int64 // strangers: those of running that are anonymous
@@ -73,8 +74,11 @@ func NewLane(name string, limit int) *Lane {
 	return &Lane{name: name, limit: int64(limit), anonymous: math.MaxInt64, callers: newTally()}
 }
 
-// Anonymous leaves anonymous callers together a part of the lane, from 0 to 1, and at least one place. Called before the first Enter.
-func (l *Lane) Anonymous(part float64) { l.anonymous = max(1, int64(part*float64(l.limit))) }
+// Anonymous leaves anonymous callers together a part of the lane, from 0 to 1, and at least one place, as long as known says that callers can be known at
+// all. It is asked when they would have more, by any goroutine. Called before the first Enter.
+func (l *Lane) Anonymous(part float64, known func() bool) {
+	l.anonymous, l.known = max(1, int64(part*float64(l.limit))), known
+}
 
 // OnServed has f called, by any goroutine, while the lane serves requests that are of its kind to the end: when one is known to be
 // (Seat.Stay), and when one leaves. Called before the first Enter.
@@ -91,7 +95,7 @@ func (l *Lane) Enter(c balance.Caller) (*Seat, error) {
 func (l *Lane) enter(c balance.Caller) error {
 	own, stranger := l.callers.of(c), c.Anonymous()
 	mine := own.Add(1) - 1
-	if stranger && l.strangers.Add(1) > l.anonymous {
+	if stranger && l.strangers.Add(1) > l.anonymous && l.known() {
 		return l.refuse(own, stranger, true, "too many %s requests of anonymous callers at the same time; try again, or sign in")
 	}
 	for n := l.running.Load(); n < l.limit; n = l.running.Load() {

@@ -54,10 +54,10 @@ func TestCallersShareALane(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limit := rapid.IntRange(1, 20).Draw(t, "limit")
 		l := laneFor(limit, callers...)
-		anonymous := limit
+		anonymous := limit + 1
 		if rapid.Bool().Draw(t, "known") {
 			part := rapid.Float64Range(0.01, 0.99).Draw(t, "anonymous")
-			l.Anonymous(part)
+			l.Anonymous(part, func() bool { return true })
 			anonymous = max(1, int(part*float64(limit)))
 		}
 		var seats []*Seat

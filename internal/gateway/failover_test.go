@@ -428,3 +428,26 @@ func laneOfThree(t *testing.T) (lane *admit.Lane, leave func(), alone func(calle
 		return err == nil
 	}
 }
+
+// TestFailoverTellsNoTokens: a token that somebody put into a path does not come into the log when a node fails or panics.
+func TestFailoverTellsNoTokens(t *testing.T) {
+	t.Parallel()
+	const token = "phk_abcdefghijklmnopqrstuvwxyz234567abcdefghijklm"
+	for name, n := range map[string]*node{
+		"failover": failing(fault.Wrap(fault.Unavailable, "a is gone", fmt.Errorf("open %s: no such file", token))),
+		"panic":    {advertise: func(protocol.Session) ([]byte, error) { panic("a bug") }},
+	} {
+		s := replicas(t, options{}, n, &node{advertise: advertise})
+		c := s.dial()
+		c.send("GET /" + token + "/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\n\r\n")
+		_, _, _ = c.answer()
+		if !eventually(func() bool { return strings.Contains(s.log.String(), "repository=phk_***") }) || strings.Contains(s.log.String(), token[:20]) {
+			t.Errorf("%s:\n%s", name, s.log)
+		}
+	}
+	s := serveSSH(t, nil, &node{advertise: func(protocol.Session) ([]byte, error) { panic("a bug") }})
+	run(t, s.mustDial(nil), "version=2", "git-upload-pack '/"+token+"'", "")
+	if log := s.log.String(); !strings.Contains(log, "panic") || strings.Count(log, "repository=phk_***") != 2 || strings.Contains(log, token[:20]) {
+		t.Errorf("over SSH:\n%s", log)
+	}
+}

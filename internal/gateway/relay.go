@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 )
@@ -122,6 +123,6 @@ func (c *call) failover(from, to *member) {
 		level = slog.LevelError
 	}
 	c.Log.LogAttrs(c.ctx, level, "a storage node failed; another one is asked",
-		slog.String("node", from.Name), slog.String("next", to.Name), slog.String("repository", c.repo.String()),
-		slog.String("error", clipError(c.err.Error())))
+		slog.String("node", from.Name), slog.String("next", to.Name), slog.String("repository", auth.Redact(c.repo.String())),
+		slog.String("error", auth.Redact(clipError(c.err.Error()))))
 }

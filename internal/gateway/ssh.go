@@ -354,7 +354,7 @@ func (c *sshClient) failed(err error) {
 		level = slog.LevelInfo
 	}
 	c.Log.LogAttrs(c.ctx, level, "an SSH login failed", slog.String("client", c.wire.RemoteAddr().String()), slog.String("reason", what),
-		slog.String("error", clip(err.Error())))
+		slog.String("error", auth.Redact(clip(err.Error()))))
 }
 
 // serve answers on a connection until it ends.

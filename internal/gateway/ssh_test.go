@@ -539,3 +539,60 @@ func TestSSHManyKeyExchanges(t *testing.T) {
 		t.Errorf("%v key exchanges", n)
 	}
 }
+
+// TestSilentPeer: a client that no longer answers whether it is there loses its connection, also while a session runs; before, it was asked.
+func TestSilentPeer(t *testing.T) {
+	t.Parallel()
+	entered, cut := make(chan struct{}), make(chan struct{})
+	s := serveSSH(t, func(o *gateway.SSHOptions) { o.KeepAlive = 2 * time.Second }, session(func(ctx context.Context, _ protocol.Reply) error {
+		close(entered)
+		<-ctx.Done() // as long as the client is there
+		close(cut)
+		return ctx.Err()
+	}))
+	wire, err := net.Dial("tcp", s.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, channels, requests, err := ssh.NewClientConn(wire, s.addr, &ssh.ClientConfig{
+		User: "git", Auth: []ssh.AuthMethod{ssh.PublicKeys(s.alice)}, HostKeyCallback: ssh.InsecureIgnoreHostKey(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	silent, asked := make(chan struct{}), make(chan string, 1000)
+	go func() {
+		for r := range requests {
+			select {
+			case <-silent:
+				asked <- r.Type
+			default:
+				_ = r.Reply(false, nil)
+			}
+		}
+	}()
+	none := make(chan *ssh.Request)
+	close(none)
+	client := ssh.NewClient(conn, channels, none)
+	defer client.Close()
+	go func() {
+		session, err := client.NewSession()
+		if err == nil {
+			err = session.Setenv("GIT_PROTOCOL", "version=2")
+		}
+		if err == nil {
+			session.Stdin = strings.NewReader(lines("command=fetch", "delim", "done", "flush"))
+			err = session.Run("git-upload-pack 'app'")
+		}
+		if err == nil {
+			t.Error("the session ended well")
+		}
+	}()
+	<-entered
+	close(silent)
+	_ = conn.Wait()
+	<-cut
+	if len(asked) == 0 || <-asked != "keepalive@openssh.com" {
+		t.Error("it was not asked before")
+	}
+}

@@ -402,7 +402,7 @@ func (c *sshCall) finish() bool {
 // done counts the request, and writes its line into the log.
 func (c *sshCall) done() {
 	if cause := recover(); cause != nil {
-		c.Log.Error("panic while answering a request", "repository", c.repo.String(), "panic", cause, "stack", string(debug.Stack()))
+		c.Log.Error("panic while answering a request", "repository", auth.Redact(c.repo.String()), "panic", cause, "stack", string(debug.Stack()))
 		c.err = fault.New(fault.Internal, "internal error; the server's log says more")
 	}
 	result, took := c.count()

@@ -30,9 +30,26 @@ func ParseLevel(level string) (slog.Level, error) {
 }
 
 // NewLogger makes the process's log. The level may change while it runs; the format is "text", "json", or "auto": text on a
-// terminal, JSON elsewhere.
-func NewLogger(w io.Writer, level slog.Leveler, format string) (*slog.Logger, error) {
-	opts := &slog.HandlerOptions{Level: level}
+// terminal, JSON elsewhere. All text goes through redact, which takes out what no log may show.
+func NewLogger(w io.Writer, level slog.Leveler, format string, redact func(string) string) (*slog.Logger, error) {
+	opts := &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		switch a.Value.Kind() {
+		case slog.KindString:
+			a.Value = slog.StringValue(redact(a.Value.String()))
+		case slog.KindAny:
+			switch v := a.Value.Any().(type) {
+			case error:
+				a.Value = slog.StringValue(redact(v.Error()))
+			case []string:
+				clean := make([]string, len(v))
+				for i := range v {
+					clean[i] = redact(v[i])
+				}
+				a.Value = slog.AnyValue(clean)
+			}
+		}
+		return a
+	}}
 	if format == "auto" {
 		format = "json"
 		if IsTerminal(w) {

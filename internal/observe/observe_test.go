@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -121,7 +122,7 @@ func TestLogger(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		log, err := NewLogger(&out, level, test.format)
+		log, err := NewLogger(&out, level, test.format, strings.ToLower)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -134,7 +135,24 @@ func TestLogger(t *testing.T) {
 	if _, err := ParseLevel("loud"); err == nil {
 		t.Error("loud accepted")
 	}
-	if _, err := NewLogger(io.Discard, slog.LevelInfo, "xml"); err == nil {
+	if _, err := NewLogger(io.Discard, slog.LevelInfo, "xml", strings.ToLower); err == nil {
 		t.Error("xml accepted")
+	}
+}
+
+// TestLogIsRedacted: whatever form a text has, it does not stand in the log as it came.
+func TestLogIsRedacted(t *testing.T) {
+	for _, format := range []string{"json", "text"} {
+		var out bytes.Buffer
+		log, err := NewLogger(&out, slog.LevelInfo, format, func(s string) string { return strings.ReplaceAll(s, "secret", "*") })
+		if err != nil {
+			t.Fatal(err)
+		}
+		secret := errors.New("a secret")
+		log.With("with", "a secret").WithGroup("group").Error("the secret", "string", "my secret", "error", fmt.Errorf("open: %w", secret), "list", []string{"one", "secret"},
+			slog.Group("inner", "string", "secret"), "panic", any(secret), "number", 7)
+		if got := out.String(); strings.Contains(got, "secret") || strings.Count(got, "*") != 7 || !strings.Contains(got, "7") {
+			t.Errorf("%s: %s", format, got)
+		}
 	}
 }

@@ -1,9 +1,16 @@
 package roles
 
 import (
+	"log/slog"
+	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/packhorse-git/packhorse/internal/admit"
+	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/gateway"
 )
 
 // TestLanesFollowTheConfiguration: callers share lanes unless that is turned off, and anonymous ones leave room where callers can be known.
@@ -16,6 +23,7 @@ func TestLanesFollowTheConfiguration(t *testing.T) {
 		cfg.Lanes.Cold, cfg.Lanes.Anonymous = 100, 0.25
 		change(&cfg)
 		l := newLanes(cfg, prometheus.NewRegistry())
+		l.leaveRoom(cfg.Lanes.Anonymous, cfg.Auth.knowsCallers)
 		for places < cfg.Lanes.Cold {
 			if _, err := l.Cold.Enter(l.CallerOf("", stranger)); err != nil {
 				break
@@ -37,5 +45,46 @@ func TestLanesFollowTheConfiguration(t *testing.T) {
 		if got := fill(c.change); got != c.want {
 			t.Errorf("%s: %d of 100 places, want %d", c.name, got, c.want)
 		}
+	}
+}
+
+// TestFirstTokenMakesRoom: anonymous callers leave room for those who are known from the first token on, which is made while the server runs.
+func TestFirstTokenMakesRoom(t *testing.T) {
+	t.Parallel()
+	const stranger = "192.0.2.1:1"
+	cfg := DefaultConfig()
+	cfg.Root = t.TempDir()
+	cfg.State = filepath.Join(cfg.Root, ".packhorse")
+	cfg.Auth.Tokens = filepath.Join(cfg.Root, "tokens")
+	cfg.Lanes.Cold, cfg.Lanes.Anonymous = 100, 0.25
+	reg := prometheus.NewRegistry()
+	l := newLanes(cfg, reg)
+	s := &server{close: func() error { return nil }}
+	if err := s.addGateway(cfg, slog.New(slog.DiscardHandler), reg, l, gateway.NewRouter()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.close() })
+	fill := func() (places int) {
+		var seats []*admit.Seat
+		for {
+			seat, err := l.Cold.Enter(l.CallerOf("", stranger))
+			if err != nil {
+				break
+			}
+			seats = append(seats, seat)
+		}
+		for _, seat := range seats {
+			seat.Leave()
+		}
+		return len(seats)
+	}
+	if got := fill(); got != 50 {
+		t.Errorf("%d of 100 places while nobody is known", got)
+	}
+	if _, _, err := auth.NewTokenFile(cfg.Auth.Tokens).Create(auth.TokenRequest{Name: "ci", Scope: auth.Read}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if got := fill(); got != 25 {
+		t.Errorf("%d of 100 places after the first token", got)
 	}
 }

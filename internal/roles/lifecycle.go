@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/observe"
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
@@ -141,7 +142,7 @@ func newLog(env Env, cfg LogConfig) (*slog.Logger, *slog.LevelVar, error) {
 	if err := setLevel(level, cfg.Level); err != nil {
 		return nil, nil, err
 	}
-	log, err := observe.NewLogger(env.Stderr, level, cfg.Format)
+	log, err := observe.NewLogger(env.Stderr, level, cfg.Format, auth.Redact)
 	return log, level, err
 }
 

@@ -229,6 +229,7 @@ func (s *server) addGateway(cfg Config, log *slog.Logger, reg prometheus.Registe
 	if err != nil {
 		return err
 	}
+	lanes.leaveRoom(cfg.Lanes.Anonymous, callers.Configured)
 	below := s.close
 	s.close = func() error { return errors.Join(callers.Close(), below()) }
 	takeBelow := s.reload
@@ -275,14 +276,20 @@ func newLanes(cfg Config, reg prometheus.Registerer) lanes {
 	}
 	l.metrics = admit.NewMetrics(l.Lanes)
 	l.Unfair = !cfg.Lanes.Fair
-	if known := cfg.Auth.knowsCallers() || cfg.SSH.Address != "" && cfg.SSH.knowsKeys(); known && cfg.Lanes.Anonymous < 1 {
-		for _, lane := range l.All() {
-			lane.Anonymous(cfg.Lanes.Anonymous)
-		}
-	}
 	l.Small.OnServed(l.pump.Small)
 	register(reg, l.pump, l.memory, l.metrics)
 	return l
+}
+
+// leaveRoom has anonymous callers leave room for others, as soon as there are any: the first token may be made, and rules written, while the
+// server runs.
+func (l *lanes) leaveRoom(part float64, known func() bool) {
+	if part >= 1 {
+		return
+	}
+	for _, lane := range l.All() {
+		lane.Anonymous(part, known)
+	}
 }
 
 // collected is a package's metrics.

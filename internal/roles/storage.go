@@ -35,7 +35,9 @@ signal ends it at once. SIGHUP reads the configuration again.`,
 
 // newStorage wires a node and its port.
 func newStorage(cfg Config, log *slog.Logger, reg prometheus.Registerer, version string) (*server, error) {
-	return newNodeServer(cfg, log, reg, newLanes(cfg, reg), version)
+	lanes := newLanes(cfg, reg)
+	lanes.leaveRoom(cfg.Lanes.Anonymous, cfg.Auth.knowsCallers) // by rules and hook, if it has the same file as its gateways
+	return newNodeServer(cfg, log, reg, lanes, version)
 }
 
 // newNodeServer wires a node bottom up, and its port if it has one.
