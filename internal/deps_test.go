@@ -49,7 +49,7 @@ const allowedImports = `
 	direct, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < client;
 	search, client, fault/faultrpc < search/nodes;
 	git/protocol, resolve, sidechannel, direct, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < remote;
-	git/protocol, auth, admit, bulk < gateway;
+	git/protocol, auth, admit, bulk, resolve < gateway;
 	git, git/pktline < bench/fleet;
 	bench/fleet, client < bench;
 	control, remote, gateway, credential, observe, bench, webhook, search/nodes < roles;

@@ -14,13 +14,16 @@ import (
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/resolve"
 )
 
 // Replica is a node that is asked for the repositories of a route.
 type Replica struct {
-	Name   string // in messages to clients, logs, and metric labels
-	Node   Node
-	Weight int // share of the requests among replicas that are busy; less than 1 means 1
+	Name string // in messages to clients, logs, and metric labels
+	Node Node
+	// Revisions is the node for those who resolve revisions; nil: it does not.
+	Revisions resolve.Node
+	Weight    int // share of the requests among replicas that are busy; less than 1 means 1
 	// Ready tells why the node should not be asked; nil, or nil as its answer, if it should. Usable tells whether it can be asked all the
 	// same if no other is ready, as one that is about to end; nil: no. Both answer from memory and at once: they are asked while a
 	// lock is held.

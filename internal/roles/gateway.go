@@ -147,7 +147,7 @@ func (n *remoteNodes) connect(c NodeConfig) (remoteNode, error) {
 		})
 	}
 	return remoteNode{c, node, &gateway.Replica{
-		Name: c.Name, Node: node, Weight: c.Weight, Ready: node.Ready, Usable: node.Reachable, Gone: gone,
+		Name: c.Name, Node: node, Revisions: node, Weight: c.Weight, Ready: node.Ready, Usable: node.Reachable, Gone: gone,
 	}}, nil
 }
 

@@ -90,7 +90,7 @@ func newServe(cfg Config, log *slog.Logger, reg prometheus.Registerer, version s
 		return nil, err
 	}
 	router := gateway.NewRouter()
-	if err := router.Set([]gateway.Route{{Replicas: []*gateway.Replica{{Name: localNode, Node: s.node}}}}); err != nil {
+	if err := router.Set([]gateway.Route{{Replicas: []*gateway.Replica{{Name: localNode, Node: s.node, Revisions: storage.Resolver{Node: s.node}}}}}); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
 	if err := s.addGateway(cfg, log, reg, lanes, router); err != nil {
