@@ -218,9 +218,17 @@ func whyFailed(dir string, failed error) error {
 	if !fault.Is(failed, fault.Internal) {
 		return failed
 	}
-	probe := filepath.Join(dir, "probe")
-	err := os.WriteFile(probe, make([]byte, probeBytes), 0o600)
-	_ = os.Remove(probe) // what is left goes with dir
+	text := strings.ToLower(failed.Error())
+	for _, full := range []string{syscall.ENOSPC.Error(), syscall.EDQUOT.Error(), "out of diskspace"} { // the last is git's
+		if strings.Contains(text, full) {
+			return cannotMake(errors.Join(syscall.ENOSPC, errors.New(failed.Error())))
+		}
+	}
+	probe, err := os.CreateTemp(dir, "probe")
+	if err == nil {
+		_, err = probe.Write(make([]byte, probeBytes))
+		err = errors.Join(err, probe.Close(), os.Remove(probe.Name()))
+	}
 	if isFull(err) {
 		return cannotMake(errors.Join(err, errors.New(failed.Error())))
 	}

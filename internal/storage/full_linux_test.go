@@ -10,31 +10,79 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
-// Whoever makes a repository on a full disk is told so, and nothing of it is left.
-func TestCreateOnAFullDisk(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
+// fullDisk is a file system of a megabyte, and what fills it up.
+func fullDisk(t *testing.T) (dir string, fill func() (empty func())) {
+	t.Helper()
+	dir = t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
 		t.Skip("no file system of a test's own can be mounted here:", err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
-	r := newRoot(t, storage.Options{Root: dir, Runner: newRunner(t)})
-	ballast, err := os.Create(filepath.Join(dir, "ballast"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ballast.Close()
-	for size := 64 << 10; size > 0; size /= 2 {
-		for err = nil; err == nil; {
-			_, err = ballast.Write(make([]byte, size))
-		}
-		if !errors.Is(err, unix.ENOSPC) {
+	return dir, func() func() {
+		ballast, err := os.Create(filepath.Join(dir, "ballast"))
+		if err != nil {
 			t.Fatal(err)
 		}
+		t.Cleanup(func() { ballast.Close() })
+		for size := 64 << 10; size > 0; size /= 2 {
+			for err = nil; err == nil; {
+				_, err = ballast.Write(make([]byte, size))
+			}
+			if !errors.Is(err, unix.ENOSPC) {
+				t.Fatal(err)
+			}
+		}
+		return func() {
+			if err := ballast.Truncate(0); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
+}
+
+// Maintenance that finds the disk full says so, and nothing is lost.
+func TestMaintainOnAFullDisk(t *testing.T) {
+	t.Parallel()
+	dir, fill := fullDisk(t)
+	r := newRoot(t, storage.Options{Root: dir, Runner: newRunner(t)})
+	for _, name := range []string{"app", "fork"} {
+		repo := gittest.InitAt(t, filepath.Join(dir, name+".git"), "--template=")
+		repo.Git("update-ref", "refs/heads/main", repo.Commit("x").String())
+		if name == "fork" {
+			if err := os.MkdirAll(repo.Dir+"/objects/info", 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(repo.Dir+"/objects/info/alternates", []byte("../../app.git/objects\n"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		history(repo, 1)
+	}
+	empty := fill()
+	for _, name := range []string{"app", "fork"} {
+		if _, err := r.Maintain(t.Context(), r.path(name)); !fault.Is(err, fault.Unavailable) || !strings.Contains(fault.Message(err), "disk") {
+			t.Errorf("%s: %v (%s)", name, err, fault.KindOf(err))
+		}
+	}
+	empty()
+	for _, name := range []string{"app", "fork"} {
+		if _, err := r.Maintain(t.Context(), r.path(name)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		gittest.At(t, filepath.Join(dir, name+".git")).Git("fsck", "--full")
+	}
+}
+
+// Whoever makes a repository on a full disk is told so, and nothing of it is left.
+func TestCreateOnAFullDisk(t *testing.T) {
+	t.Parallel()
+	dir, fill := fullDisk(t)
+	r := newRoot(t, storage.Options{Root: dir, Runner: newRunner(t)})
+	empty := fill()
 	if _, err := r.Create(t.Context(), r.path("app"), storage.NewRepository{}); !fault.Is(err, fault.Unavailable) || !strings.Contains(fault.Message(err), "full") {
 		t.Errorf("%v (%s)", err, fault.KindOf(err))
 	}
@@ -43,9 +91,7 @@ func TestCreateOnAFullDisk(t *testing.T) {
 			t.Errorf("left: %q, %v", left, err)
 		}
 	}
-	if err := ballast.Truncate(0); err != nil {
-		t.Fatal(err)
-	}
+	empty()
 	if _, err := r.Create(t.Context(), r.path("app"), storage.NewRepository{}); err != nil {
 		t.Error(err)
 	}

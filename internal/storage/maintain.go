@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -43,7 +44,7 @@ const (
 // Maintain repacks a repository by halves (git-repack(1), --geometric), writes a multi-pack-index, a bitmap and its commit-graph, and packs
 // its refs, by git commands that stop when ctx ends. Nobody who reads has to stop, and no object is removed, reachable or not: only copies
 // of objects that are in another pack. What is done follows from what the repository is: of one that borrows, only what it has itself is
-// packed, without a bitmap; where objects are precious no pack is removed; reftables are git's own to pack.
+// joined, without a bitmap; where objects are precious no pack is removed; reftables are git's own to pack.
 //
 // What takes the place of files that are removed is on disk before that, refs included.
 //
@@ -110,6 +111,7 @@ func (n *Node) claim(commonDir string) (done func(), err error) {
 type step struct {
 	args      []string
 	otherwise []string
+	alone     bool // args see the repository's own objects only
 }
 
 // maintenance is what there is to do for a repository; refs tells whether its refs are to be packed.
@@ -138,10 +140,12 @@ func maintenance(h *handle, refs bool) ([]step, error) {
 	switch {
 	case precious:
 		steps = []step{index}
-	case borrows || partial:
+	case partial:
 		steps = []step{incremental, index}
+	case borrows: // git before 2.41 would take packs of the other's for the repository's own
+		steps = []step{{args: geometric, otherwise: incremental.args, alone: true}, index}
 	default: // git refuses a bitmap where not everything is in its packs
-		steps = []step{{append(geometric[:len(geometric):len(geometric)], "--write-bitmap-index"), geometric}}
+		steps = []step{{args: append(geometric[:len(geometric):len(geometric)], "--write-bitmap-index"), otherwise: geometric}}
 	}
 	split := "--split"
 	if borrows { // a chain of our own: the other's may go
@@ -161,7 +165,12 @@ func thereIs(path string) (bool, error) {
 
 // maintain runs one step.
 func (n *Node) maintain(ctx context.Context, h *handle, s step) error {
-	err := n.runStep(ctx, h, s.args)
+	if s.args[0] == "multi-pack-index" { // git fails where there is nothing to index
+		if packs, err := os.ReadDir(h.Objects.Dirs()[0] + "/pack"); err == nil && !slices.ContainsFunc(packs, isPack) {
+			return nil
+		}
+	}
+	err := n.runFirst(ctx, h, s)
 	if fault.Is(err, fault.Internal) && s.otherwise != nil {
 		n.log.Info("cannot maintain a repository as well as could be", "dir", h.Common, "err", err)
 		err = n.runStep(ctx, h, s.otherwise)
@@ -169,7 +178,46 @@ func (n *Node) maintain(ctx context.Context, h *handle, s step) error {
 	return err
 }
 
-func (n *Node) runStep(ctx context.Context, h *handle, args []string) error {
+func isPack(e fs.DirEntry) bool { return strings.HasSuffix(e.Name(), ".pack") }
+
+// runFirst runs what is best.
+func (n *Node) runFirst(ctx context.Context, h *handle, s step) error {
+	if !s.alone {
+		return n.runStep(ctx, h, s.args)
+	}
+	view, err := tempDir(filepath.Join(n.root, ownDir))
+	if err != nil {
+		return cannotMake(err)
+	}
+	defer os.RemoveAll(filepath.Dir(view))
+	if err := linkObjects(h.Objects.Dirs()[0], view); err != nil {
+		return cannotMake(err)
+	}
+	return n.runStep(ctx, h, s.args, "GIT_OBJECT_DIRECTORY="+view)
+}
+
+// linkObjects makes an object directory that has what another one has, but for what that borrows. Directories are links, so that what git does in
+// them it does in the other.
+func linkObjects(objects, view string) error {
+	if err := os.Mkdir(view, 0o700); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(objects)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if name := e.Name(); name == "pack" || len(name) == 2 && strings.Trim(name, "0123456789abcdef") == "" {
+			if err := os.Symlink(filepath.Join(objects, name), filepath.Join(view, name)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// runStep runs one command of git. Where the disk is full the error says so.
+func (n *Node) runStep(ctx context.Context, h *handle, args []string, env ...string) error {
 	removeAbandoned(filepath.Join(h.Common, "objects/pack"))
 	start := time.Now()
 	n.unlock(h, time.Time{}, start.Add(-staleLock))
@@ -188,12 +236,12 @@ func (n *Node) runStep(ctx context.Context, h *handle, args []string) error {
 		all = append(all, "-c", setting)
 	}
 	err := n.git(ctx, process.Command{
-		Class: ClassMaintain, Subcommand: args[0], Args: append(append(all, "--git-dir="+h.Common), args...), Grace: maintainGrace,
+		Class: ClassMaintain, Subcommand: args[0], Args: append(append(all, "--git-dir="+h.Common), args...), Env: env, Grace: maintainGrace,
 	})
 	if err != nil && !fault.Is(err, fault.Internal) { // it was told to end
 		n.unlock(h, start.Add(-time.Second), time.Now())
 	}
-	return err
+	return whyFailed(h.Common, err)
 }
 
 // unlock removes locks that only maintenance takes, if they were made in a time of which nobody can hold them: the caller has the claim and

@@ -100,6 +100,48 @@ func TestMaintain(t *testing.T) {
 	}
 }
 
+// The packs of who borrows become fewer, and hold only what was its own: whatever the packs of the lender are like.
+func TestMaintainReducesPacksOfAFork(t *testing.T) {
+	t.Parallel()
+	r := newManager(t)
+	base := r.repo("base.git", "x")
+	history(base, 1)
+	gittest.Run(t, "", "", "clone", "-q", "--bare", "--shared", base.Dir, filepath.Join(r.dir, "fork.git"))
+	fork := gittest.At(t, filepath.Join(r.dir, "fork.git"))
+	history(fork, 2)
+	tip := fork.ID("main")
+	for i := range 8 { // as pushes leave them
+		tip = fork.Commit(fmt.Sprint("more", i), tip)
+		fork.Git("update-ref", "refs/heads/main", tip.String())
+		fork.Git("repack", "-d", "-l", "-q")
+	}
+	loose := fork.Commit("nobody refers to this", tip)
+	objects := fork.Objects()
+	all := fork.Git("cat-file", "--batch-all-objects", "--batch-check")
+	packs := func(g *gittest.Repo) []string {
+		list, err := filepath.Glob(filepath.Join(g.Dir, "objects/pack/*.pack"))
+		r.do(err)
+		return list
+	}
+	lenders := packs(base)
+	m, err := r.Maintain(t.Context(), r.path("fork"))
+	r.do(err)
+	if m.Before.Packs < 8 || m.After.Packs > 2 || m.After.Loose != 0 || !m.After.MultiPackIndex || m.After.Bitmap || m.After.Packed > m.Before.Packed+m.Before.Loose {
+		t.Errorf("%+v", m)
+	}
+	if !slices.Equal(packs(base), lenders) {
+		t.Error("the lender's packs have changed")
+	}
+	if !slices.Equal(fork.Objects(), objects) || fork.Git("cat-file", "--batch-all-objects", "--batch-check") != all {
+		t.Error("the fork holds something else now")
+	}
+	fork.Git("cat-file", "-e", loose.String())
+	fork.Git("fsck", "--full")
+	if left, err := filepath.Glob(filepath.Join(r.dir, ".packhorse/new/*")); err != nil || len(left) > 0 {
+		t.Errorf("left: %q, %v", left, err)
+	}
+}
+
 // Others' objects stay what they are.
 func TestMaintainWhereObjectsAreShared(t *testing.T) {
 	t.Parallel()
