@@ -11,9 +11,11 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
@@ -26,15 +28,18 @@ const (
 	maxHeader = 32 << 10
 )
 
-// message is the body of a request.
+// message is the body of a request. Names and options of git's are bytes. Where one is no UTF-8, which is all that JSON's texts can hold, its bytes
+// stand beside it (inexact); of options all do, if one is not.
 type message struct {
-	Event      string   `json:"event"`
-	Push       string   `json:"push"`
-	Time       string   `json:"time"`
-	Repository string   `json:"repository"`
-	Pusher     pusher   `json:"pusher"`
-	Options    []string `json:"options"`
-	Updates    []update `json:"updates"`
+	Event           string   `json:"event"`
+	Push            string   `json:"push"`
+	Time            string   `json:"time"`
+	Repository      string   `json:"repository"`
+	RepositoryBytes []byte   `json:"repository_bytes,omitempty"`
+	Pusher          pusher   `json:"pusher"`
+	Options         []string `json:"options"`
+	OptionsBytes    [][]byte `json:"options_bytes,omitempty"`
+	Updates         []update `json:"updates"`
 }
 
 type pusher struct {
@@ -43,20 +48,55 @@ type pusher struct {
 }
 
 type update struct {
-	Ref string `json:"ref"`
-	Old string `json:"old"`
-	New string `json:"new"`
+	Ref      string `json:"ref"`
+	RefBytes []byte `json:"ref_bytes,omitempty"`
+	Old      string `json:"old"`
+	New      string `json:"new"`
+}
+
+// inexact is what stands beside a text that JSON cannot hold as it is; nil: nothing.
+func inexact(s string) []byte {
+	if utf8.ValidString(s) {
+		return nil
+	}
+	return []byte(s)
+}
+
+// exact is the text that stood there before it became JSON.
+func exact(s string, b []byte) string {
+	if b != nil {
+		return string(b)
+	}
+	return s
+}
+
+// options are those of the push.
+func (m *message) options() []string {
+	if m.OptionsBytes == nil {
+		return m.Options
+	}
+	var all []string
+	for _, b := range m.OptionsBytes {
+		all = append(all, string(b))
+	}
+	return all
 }
 
 // encode makes the body that tells of a push.
 func encode(event string, now time.Time, p *receivepack.Push, updates []receivepack.Update) []byte {
 	m := message{
-		Event: event, Push: p.ID, Time: now.UTC().Format(time.RFC3339Nano), Repository: p.Repo.String(), Pusher: pusher{p.Pusher.Name, p.Pusher.Address},
+		Event: event, Push: p.ID, Time: now.UTC().Format(time.RFC3339Nano), Pusher: pusher{p.Pusher.Name, p.Pusher.Address},
+		Repository: p.Repo.String(), RepositoryBytes: inexact(p.Repo.String()),
 		Options: append([]string{}, p.Options...), Updates: make([]update, 0, len(updates)),
+	}
+	if slices.ContainsFunc(p.Options, func(s string) bool { return !utf8.ValidString(s) }) {
+		for _, s := range p.Options {
+			m.OptionsBytes = append(m.OptionsBytes, []byte(s))
+		}
 	}
 	for _, u := range updates {
 		digits := max(u.Old.Format().HexSize(), u.New.Format().HexSize())
-		m.Updates = append(m.Updates, update{string(u.Ref), hexadecimal(u.Old, digits), hexadecimal(u.New, digits)})
+		m.Updates = append(m.Updates, update{string(u.Ref), inexact(string(u.Ref)), hexadecimal(u.Old, digits), hexadecimal(u.New, digits)})
 	}
 	b, err := json.Marshal(m)
 	if err != nil { // there is nothing in it that could fail

@@ -20,8 +20,10 @@ import (
 type delivery struct {
 	name  string // its sequence number, which is about when it was recorded in nanoseconds since 1970, and the push's ID
 	size  int64
+	repo  string // later ones of the same one wait for it; "" of a file that cannot be read
 	tries int
 	next  time.Time // of a delivery that the target did not want
+	since time.Time // it does not want it
 }
 
 func (d *delivery) recorded() time.Time {
@@ -57,11 +59,22 @@ func openQueue(h *Hooks, t *Target) (*queue, error) {
 			_ = os.Remove(filepath.Join(q.dir, e.Name()))
 			continue
 		}
-		q.list = append(q.list, &delivery{name: e.Name(), size: info.Size()})
+		q.list = append(q.list, &delivery{name: e.Name(), size: info.Size(), repo: repositoryIn(filepath.Join(q.dir, e.Name()))})
 		q.bytes += info.Size()
 	}
 	q.count()
 	return q, nil
+}
+
+// repositoryIn is the repository that a delivery's file is about.
+func repositoryIn(path string) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	var m message
+	_ = json.Unmarshal(b, &m) // one that is damaged is put aside when its turn comes
+	return exact(m.Repository, m.RepositoryBytes)
 }
 
 // newest is the greatest sequence number.
@@ -148,16 +161,24 @@ func (h *Hooks) pause(failures int) time.Duration {
 	return d/2 + rand.N(d/2+1)
 }
 
-// due is the oldest delivery whose time has come, or how long there will be none.
+// due is the oldest delivery whose time has come, and before which none of its repository waits; or how long there will be none.
 func (q *queue) due() (*delivery, time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now, wait := time.Now(), time.Hour
+	var held map[string]bool // repositories
 	for _, d := range q.list {
+		if held[d.repo] {
+			continue
+		}
 		if !d.next.After(now) {
 			return d, 0
 		}
 		wait = min(wait, d.next.Sub(now))
+		if held == nil {
+			held = map[string]bool{}
+		}
+		held[d.repo] = true
 	}
 	return nil, wait
 }
@@ -207,6 +228,13 @@ func (q *queue) deliver(d *delivery) (away bool) {
 	h.o.Log.Warn("a webhook was not delivered; it will be tried again", "target", q.target.Name, "delivery", id, "tries", d.tries, "error", err)
 	if !unwanted(a.status) {
 		return true
+	}
+	if d.since.IsZero() {
+		d.since = start
+	} else if time.Since(d.since) > h.o.Hold { // others of its repository wait for it
+		q.remove(d)
+		q.bury(d, err.Error())
+		return false
 	}
 	q.mu.Lock()
 	d.next = time.Now().Add(h.pause(d.tries))

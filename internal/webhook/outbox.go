@@ -103,7 +103,7 @@ func (h *Hooks) enqueue(p *receivepack.Push, done []receivepack.Update, at time.
 		if err := write(filepath.Join(q.dir, name), body); err != nil {
 			return queues[i:], err
 		}
-		q.add(delivery{name: name, size: int64(len(body))})
+		q.add(delivery{name: name, size: int64(len(body)), repo: p.Repo.String()})
 	}
 	return nil, nil
 }
@@ -173,6 +173,7 @@ func (h *Hooks) Recover(ctx context.Context, alive []string, current Current) er
 		}
 		begun = append(begun, p)
 	}
+	slices.SortFunc(begun, func(a, b *interrupted) int { return a.at.Compare(b.at) }) // they are delivered in this order
 	for _, p := range begun {
 		if slices.Contains(alive, p.ID) {
 			h.o.Log.Warn("a push of the server before this one is not over; it stays in the outbox", "push", p.ID, "repository", p.Repo.String())
@@ -202,8 +203,8 @@ func readPush(path string) (*interrupted, error) {
 		return nil, err
 	}
 	p := &interrupted{path: path}
-	p.ID, p.Options, p.Pusher = m.Push, m.Options, protocol.Pusher{Name: m.Pusher.Name, Address: m.Pusher.Address}
-	if p.Repo, err = git.ParseRepoPath(m.Repository); err != nil {
+	p.ID, p.Options, p.Pusher = m.Push, m.options(), protocol.Pusher{Name: m.Pusher.Name, Address: m.Pusher.Address}
+	if p.Repo, err = git.ParseRepoPath(exact(m.Repository, m.RepositoryBytes)); err != nil {
 		return nil, err
 	}
 	if p.at, err = time.Parse(time.RFC3339Nano, m.Time); err != nil {
@@ -211,7 +212,7 @@ func readPush(path string) (*interrupted, error) {
 	}
 	for _, from := range m.Updates {
 		var u receivepack.Update
-		if u.Ref, err = git.ParseRefName(from.Ref); err != nil {
+		if u.Ref, err = git.ParseRefName(exact(from.Ref, from.RefBytes)); err != nil {
 			return nil, err
 		}
 		if u.Old, err = git.ParseObjectID(from.Old); err != nil {

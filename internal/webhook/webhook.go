@@ -5,7 +5,7 @@
 //
 // Each is a POST of JSON: event, push (an ID), time, repository, pusher, options, and updates with ref, old and new. Packhorse-Event and
 // Packhorse-Delivery, the push's ID, stand in the header, and with a secret Packhorse-Signature: "sha256=" and the HMAC-SHA256 of the body in
-// hexadecimal digits. No redirect is followed, and no proxy used; unless a target is allowed to be private, the address that its name leads to is
+// hexadecimal digits. What of ref, repository and options is no UTF-8 stands beside it in base64, as ref_bytes, repository_bytes and options_bytes. No redirect is followed, and no proxy used; unless a target is allowed to be private, the address that its name leads to is
 // looked at when the connection is made.
 //
 // # Outbox
@@ -16,7 +16,8 @@
 //
 // A file has its name once it is on disk whole. TARGET is the target's name; a directory of none that is configured is left as it is. What a
 // crash leaves in pushes is held against the refs (Recover): each update that came to be is delivered. A delivery is removed once the target has
-// answered 2xx, and can come twice after a crash, never not at all.
+// answered 2xx, and can come twice after a crash, never not at all. Those of one repository come in their order: while the target does not want one
+// the later ones wait, until it is put aside.
 package webhook
 
 import (
@@ -64,6 +65,7 @@ type Options struct {
 
 	MaxCount int           // deliveries that wait for one target, and dead ones that are kept; 0: 10,000
 	MaxBytes int64         // of them; 0: 256 MiB
+	Hold     time.Duration // how long a delivery that its target does not want is tried, while later ones of its repository wait; 0: an hour
 	Retry    time.Duration // first pause after a failure, doubled with each up to 10 minutes; 0: a second
 }
 
@@ -72,6 +74,7 @@ const (
 	defaultGiveUp   = 7 * 24 * time.Hour
 	defaultMaxCount = 10_000
 	defaultMaxBytes = 256 << 20
+	defaultHold     = time.Hour
 	defaultRetry    = time.Second
 	maxRetry        = 10 * time.Minute
 )
@@ -91,7 +94,7 @@ type Hooks struct {
 // New opens the outbox. Nothing is delivered before Start.
 func New(o Options) (*Hooks, error) {
 	o.MaxCount, o.MaxBytes = cmpOr(o.MaxCount, defaultMaxCount), cmpOr(o.MaxBytes, defaultMaxBytes)
-	o.Retry = cmpOr(o.Retry, defaultRetry)
+	o.Hold, o.Retry = cmpOr(o.Hold, defaultHold), cmpOr(o.Retry, defaultRetry)
 	o.Targets = slices.Clone(o.Targets)
 	h := &Hooks{o: o}
 	h.ctx, h.stop = context.WithCancel(context.Background())

@@ -17,6 +17,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -221,7 +222,7 @@ func TestDeliveries(t *testing.T) {
 	}
 	m := a.got[0]
 	if m.Event != "post-receive" || m.Repository != "team/app" || m.Pusher != (pusher{"ada", "192.0.2.1"}) || len(m.Options) != 1 || m.Options[0] != "a=b\";\n" ||
-		len(m.Updates) != 1 || m.Updates[0] != (update{"refs/heads/main", id("2").String(), id("3").String()}) {
+		!reflect.DeepEqual(m.Updates, []update{{Ref: "refs/heads/main", Old: id("2").String(), New: id("3").String()}}) || bytes.Contains(a.raw[0], []byte("_bytes")) {
 		t.Errorf("the message is %+v", m)
 	}
 	mac := hmac.New(sha256.New, []byte("a secret of some length"))
@@ -419,6 +420,120 @@ func TestDeadLetters(t *testing.T) {
 	}
 	if left := files(t, dir); len(left) != 10 || !strings.HasSuffix(left[0], "-P15") {
 		t.Errorf("left: %v", left)
+	}
+}
+
+// TestOrder: a delivery that the target does not want holds up those of its repository alone, and not for longer than it is tried; after a restart
+// too.
+func TestOrder(t *testing.T) {
+	t.Parallel()
+	var wanted atomic.Bool
+	s := newTarget(t, nil)
+	var mu sync.Mutex
+	var taken []string
+	s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name := r.Header.Get("Packhorse-Delivery")
+		if strings.HasPrefix(name, "Bad") && !wanted.Load() {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		taken = append(taken, name)
+	})
+	got := func() string {
+		mu.Lock()
+		defer mu.Unlock()
+		return strings.Join(taken, " ")
+	}
+	dir := t.TempDir()
+	h, _ := open(t, dir, told("a", s.URL))
+	for _, name := range []string{"Bad1", "Next", "Bad2", "Last", "Other"} {
+		p := push(name, "1", "2")
+		if name == "Other" {
+			p.Repo, _ = git.ParseRepoPath("other")
+		}
+		do(t, h, p, p.Updates)
+	}
+	h.Start()
+	for _, q := range []string{"before", "after"} {
+		if !eventually(func() bool { return got() == "Other" && value(h.o.Metrics.deliveries) > 5 }) {
+			t.Fatalf("%s the restart: %s", q, got())
+		}
+		h.Close()
+		h, _ = open(t, dir, told("a", s.URL))
+		if q == "before" {
+			h.Start()
+		}
+		p := push("Other", "1", "2") // and again
+		p.Repo, _ = git.ParseRepoPath("other")
+		if q == "before" {
+			mu.Lock()
+			taken = nil
+			mu.Unlock()
+			do(t, h, p, p.Updates)
+		}
+	}
+	wanted.Store(true)
+	h.Start()
+	if !eventually(func() bool { return got() == "Other Bad1 Next Bad2 Last" }) {
+		t.Errorf("in the order %s", got())
+	}
+
+	wanted.Store(false)
+	h.Close()
+	h, l := open(t, dir, told("a", s.URL))
+	h.o.Hold = time.Millisecond
+	for _, name := range []string{"Bad3", "End"} {
+		p := push(name, "1", "2")
+		do(t, h, p, p.Updates)
+	}
+	h.Start()
+	if !eventually(func() bool { return strings.HasSuffix(got(), "Last End") && dead(h) }) || !strings.Contains(l.String(), "a webhook was given up") {
+		t.Errorf("in the order %s; %s", got(), l)
+	}
+}
+
+// TestBytes: names and options that are no UTF-8 come to the target, and over a crash, as they are.
+func TestBytes(t *testing.T) {
+	t.Parallel()
+	s := newTarget(t, nil)
+	dir := t.TempDir()
+	h, _ := open(t, dir, told("a", s.URL))
+	p := push("P", "1", "2")
+	p.Updates[0].Ref = "refs/heads/m\xe4rz<&>"
+	p.Options = []string{"gr\xfc\xdfe", "plain"}
+	p.Repo, _ = git.ParseRepoPath("team/gr\xfcn")
+	if _, err := h.Begin(p); err != nil {
+		t.Fatal(err)
+	}
+	h.Close()
+	h, _ = open(t, dir, told("a", s.URL))
+	var asked []string
+	err := h.Recover(t.Context(), nil, func(_ context.Context, repo git.RepoPath, ref git.RefName) (git.ObjectID, error) {
+		asked = append(asked, repo.String()+" "+string(ref))
+		return id("2"), nil
+	})
+	if err != nil || len(asked) != 1 || asked[0] != "team/gr\xfcn refs/heads/m\xe4rz<&>" {
+		t.Errorf("asked for %q, %v", asked, err)
+	}
+	h.Start()
+	s.wait(t, 1)
+	var m struct {
+		Repository string   `json:"repository"`
+		Exact      []byte   `json:"repository_bytes"`
+		Options    [][]byte `json:"options_bytes"`
+		Updates    []struct {
+			Ref      string `json:"ref"`
+			RefBytes []byte `json:"ref_bytes"`
+		} `json:"updates"`
+	}
+	if err := json.Unmarshal(s.raw[0], &m); err != nil {
+		t.Fatal(err)
+	}
+	if string(m.Exact) != "team/gr\xfcn" || m.Repository != "team/gr\ufffdn" || len(m.Options) != 2 || string(m.Options[0]) != "gr\xfc\xdfe" ||
+		string(m.Options[1]) != "plain" || string(m.Updates[0].RefBytes) != "refs/heads/m\xe4rz<&>" || m.Updates[0].Ref != "refs/heads/m\ufffdrz<&>" {
+		t.Errorf("%s", s.raw[0])
 	}
 }
 
