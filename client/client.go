@@ -52,6 +52,7 @@ type Client struct {
 	refs         packhorsev1connect.RefServiceClient
 	objects      packhorsev1connect.ObjectServiceClient
 	transfers    packhorsev1connect.TransferServiceClient
+	searches     packhorsev1connect.SearchServiceClient
 	health       *connect.Client[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse]
 
 	firstPause, lastPause time.Duration // between attempts of a watch to come back
@@ -117,6 +118,7 @@ func New(address string, o Options) (*Client, error) {
 		},
 		objects:   packhorsev1connect.NewObjectServiceClient(doer, base, limit),
 		transfers: packhorsev1connect.NewTransferServiceClient(doer, base, limit),
+		searches:  packhorsev1connect.NewSearchServiceClient(doer, base, limit),
 		health: connect.NewClient[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse](
 			doer, base+"/grpc.health.v1.Health/Check", limit),
 		firstPause: firstPause, lastPause: lastPause,
@@ -185,6 +187,9 @@ func (c *Client) Objects() packhorsev1connect.ObjectServiceClient { return c.obj
 
 // Transfers relays Git's own sessions.
 func (c *Client) Transfers() packhorsev1connect.TransferServiceClient { return c.transfers }
+
+// Searches finds code, at the address of a search process.
+func (c *Client) Searches() packhorsev1connect.SearchServiceClient { return c.searches }
 
 // Healthy tells whether the node wants calls of a service ("packhorse.v1.RefService"), or calls at all if service is empty. It does
 // not while it drains before its end, and while it cannot read its root. The error says that it could not be asked, or knows no such

@@ -45,14 +45,14 @@ const allowedImports = `
 	uploadpack, receivepack, packcache, lookup, resolve < storage;
 	bulk < direct;
 	bulk, fault < sidechannel;
-	storage, sidechannel, browser, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < control;
+	storage, search, sidechannel, browser, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < control;
 	direct, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < client;
-	search, client, fault/faultrpc < search/nodes;
+	search, client, fault/faultrpc < search/nodes, search/elsewhere;
 	git/protocol, resolve, sidechannel, direct, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < remote;
 	git/protocol, auth, admit, bulk, resolve < gateway;
 	git, git/pktline < bench/fleet;
 	bench/fleet, client < bench;
-	control, remote, gateway, credential, observe, bench, webhook, search/nodes < roles;
+	control, remote, gateway, credential, observe, bench, webhook, search/nodes, search/elsewhere < roles;
 	roles < cmd/packhorse;
 
 	# Tests only: any test may import gittest, tests of a packsource.Source sourcetest, and nothing else may.
@@ -62,9 +62,10 @@ const allowedImports = `
 
 // testsMayImport adds to the table for tests: what a package is given by others, put together as in the real thing.
 var testsMayImport = map[string][]string{
-	"client":     {"fault", "fault/faultrpc", "roles"},
-	"uploadpack": {"packcache"},
-	"remote":     {"admit", "auth", "balance", "control", "gateway", "git/process", "packcache", "packsource", "receivepack", "storage", "uploadpack"},
+	"client":           {"fault", "fault/faultrpc", "roles"},
+	"search/elsewhere": {"admit", "bulk", "control"},
+	"uploadpack":       {"packcache"},
+	"remote":           {"admit", "auth", "balance", "control", "gateway", "git/process", "packcache", "packsource", "receivepack", "storage", "uploadpack"},
 }
 
 // forbidden edges hold whatever the table allows.
@@ -80,7 +81,7 @@ const forbidden = `
 // rooms are dependencies that stay where they are used: nothing else imports them. A name ending in "/..." covers what lies
 // below it.
 var rooms = map[string][]string{
-	"connectrpc.com/...":                                        {"proto/packhorse/v1/packhorsev1connect", "fault/faultrpc", "control", "remote", "client", "search/nodes", "bench", "roles"},
+	"connectrpc.com/...":                                        {"proto/packhorse/v1/packhorsev1connect", "fault/faultrpc", "control", "remote", "client", "search/nodes", "search/elsewhere", "bench", "roles"},
 	"github.com/spf13/...":                                      {"roles", "bench"},
 	"github.com/pelletier/go-toml/...":                          {"roles"},
 	"github.com/rogpeppe/go-internal/...":                       {},

@@ -28,7 +28,8 @@ import (
 
 // Options says what a port serves.
 type Options struct {
-	Node  *storage.Node
+	Node  *storage.Node // nil: there are no repositories here, but an Index
+	Index Index         // answers searches; nil: none
 	Pump  *bulk.Pump
 	Lanes admit.Lanes
 	// Memory is for bytes of Git clients' requests, beyond the first 64 KiB of each. Nil: 256 MiB.
@@ -39,6 +40,7 @@ type Options struct {
 	Trust    Trust
 	Metrics  *Metrics
 	Log      *slog.Logger
+	Ready    func() error // of an Index: why it cannot be searched
 
 	MaxRequest int64         // bytes of the request of a Git client; 0: 64 MiB
 	RoadWait   time.Duration // how long a caller may take to name the road for a pack; 0: 10 s
@@ -58,10 +60,11 @@ const maxMessage = 4 << 20
 // Server is the handler of a node's port. Safe for concurrent use.
 type Server struct {
 	Options
-	mux    *http.ServeMux
-	errors *connect.ErrorWriter
-	health *health
-	slots  *balance.Slots // of heavy look-ups
+	mux        *http.ServeMux
+	errors     *connect.ErrorWriter
+	health     *health
+	slots      *balance.Slots // of heavy look-ups
+	catalogues catalogues     // of an Index
 
 	doors      chan struct{} // places of callers that were refused and have to wait for their answer
 	strangers  *strangers
@@ -114,12 +117,18 @@ func (s *Server) register() {
 		connect.WithCodec(protoCodec{}), connect.WithCodec(jsonCodec{jsonNames[0]}), connect.WithCodec(jsonCodec{jsonNames[1]}), gzipped(),
 	)
 	plain := connect.WithCompression("gzip", nil, nil) // packs are compressed, and blobs would cost ten times the CPU
-	s.mux.Handle(packhorsev1connect.NewObjectServiceHandler(objects{s}, options, plain))
-	s.mux.Handle(packhorsev1connect.NewTransferServiceHandler(&transfers{Server: s}, options, plain))
-	s.mux.Handle(packhorsev1connect.NewRepositoryServiceHandler(&repositories{s}, options))
-	s.mux.Handle(packhorsev1connect.NewRefServiceHandler(&refs{s}, options))
-
-	s.health = newHealth(s.Node.Ready, services...)
+	services, ready := services, s.Ready
+	if s.Index != nil {
+		services = []string{packhorsev1connect.SearchServiceName}
+		s.mux.Handle(packhorsev1connect.NewSearchServiceHandler(searches{s}, options, plain))
+	} else {
+		ready = s.Node.Ready
+		s.mux.Handle(packhorsev1connect.NewObjectServiceHandler(objects{s}, options, plain))
+		s.mux.Handle(packhorsev1connect.NewTransferServiceHandler(&transfers{Server: s}, options, plain))
+		s.mux.Handle(packhorsev1connect.NewRepositoryServiceHandler(&repositories{s}, options))
+		s.mux.Handle(packhorsev1connect.NewRefServiceHandler(&refs{s}, options))
+	}
+	s.health = newHealth(ready, services...)
 	s.mux.Handle(s.health.handler(s.ending, options))
 	reflection(s.mux, append([]string{healthService}, services...), options)
 }

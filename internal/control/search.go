@@ -1,0 +1,176 @@
+package control
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/packhorse-git/packhorse/internal/balance"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/search"
+	"github.com/packhorse-git/packhorse/internal/search/query"
+	"github.com/packhorse-git/packhorse/internal/search/wire"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
+)
+
+// Index is what a search process has. Safe for concurrent use.
+type Index interface {
+	search.Searcher
+	// Searched lists the repositories, in any order.
+	Searched() []git.RepoPath
+}
+
+// searches serves SearchService.
+type searches struct{ *Server }
+
+var _ packhorsev1connect.SearchServiceHandler = searches{}
+
+// formats are the API's names of how results are written.
+var formats = map[packhorsev1.SearchFormat]wire.Format{
+	packhorsev1.SearchFormat_SEARCH_FORMAT_UNSPECIFIED: wire.API, packhorsev1.SearchFormat_SEARCH_FORMAT_STREAM_LINES: wire.StreamLines,
+	packhorsev1.SearchFormat_SEARCH_FORMAT_STREAM_CHUNKS: wire.StreamChunks, packhorsev1.SearchFormat_SEARCH_FORMAT_GRAPHQL: wire.GraphQL,
+}
+
+func (s searches) Search(ctx context.Context, request *connect.Request[packhorsev1.SearchRequest], stream *connect.ServerStream[packhorsev1.SearchResponse]) error {
+	m := request.Msg
+	q := search.Request{Limit: int(m.GetLimit()), Timeout: m.GetTimeout().AsDuration()}
+	var err error
+	if q.Query, err = query.Parse(m.GetQuery()); err != nil {
+		return err
+	}
+	var ok bool
+	if q.Format, ok = formats[m.GetFormat()]; !ok {
+		return fault.New(fault.Invalid, "results are not written in the format %d here", m.GetFormat())
+	}
+	if q.Limit < 0 || q.Timeout < 0 {
+		return fault.New(fault.Invalid, "the limit and the time-out must not be less than 0")
+	}
+	if !m.GetAll() {
+		if q.May, err = s.catalogues.readable(m.GetState(), m.GetReadable()); err != nil {
+			return err
+		}
+	}
+	seat, err := s.Lanes.Pages.Enter(balance.Caller(request.Header().Get(callerHeader)))
+	if err != nil {
+		return err
+	}
+	defer seat.Leave()
+	summary, err := s.Index.Search(ctx, q, searchStream{stream})
+	if err != nil {
+		return err
+	}
+	summary.Done = true
+	return searchStream{stream}.Progress(summary)
+}
+
+// searchStream sends what a search finds.
+type searchStream struct {
+	*connect.ServerStream[packhorsev1.SearchResponse]
+}
+
+func (s searchStream) Matches(b search.Batch) error {
+	return s.Send(&packhorsev1.SearchResponse{Part: &packhorsev1.SearchResponse_Matches{
+		Matches: &packhorsev1.SearchMatches{Json: b.JSON, Results: int32(b.Results), Matches: int32(b.Matches)},
+	}})
+}
+
+func (s searchStream) Progress(p search.Summary) error {
+	m := &packhorsev1.SearchSummary{
+		Done: p.Done, Results: int32(p.Results), Matches: int32(p.Matches), Limited: p.Limited, TimedOut: p.TimedOut, Elapsed: durationpb.New(p.Elapsed),
+		Searched: int32(p.Searched), Unindexed: validUTF8(p.Unindexed), Missing: validUTF8(p.Missing),
+	}
+	for _, f := range p.Repositories {
+		m.Repositories = append(m.Repositories, &packhorsev1.SearchFreshness{
+			Repository: strings.ToValidUTF8(f.Repository, "\ufffd"), Indexed: f.Indexed, Current: f.Current, Lag: int32(f.Lag),
+			Branch: strings.ToValidUTF8(f.Branch, "\ufffd"), Error: strings.ToValidUTF8(f.Error, "\ufffd"),
+		})
+	}
+	return s.Send(&packhorsev1.SearchResponse{Part: &packhorsev1.SearchResponse_Summary{Summary: m}})
+}
+
+// validUTF8 is what a message can hold of texts.
+func validUTF8(texts []string) []string {
+	valid := make([]string, len(texts))
+	for i, text := range texts {
+		valid[i] = strings.ToValidUTF8(text, "\ufffd")
+	}
+	return valid
+}
+
+func (s searches) Searched(_ context.Context, request *connect.Request[packhorsev1.SearchedRequest]) (*connect.Response[packhorsev1.SearchedResponse], error) {
+	l := newCatalogue(s.Index.Searched())
+	s.catalogues.keep(l)
+	answer := &packhorsev1.SearchedResponse{State: l.state}
+	if answer.Same = l.state == request.Msg.GetState(); !answer.Same {
+		for _, path := range l.paths {
+			answer.Repositories = append(answer.Repositories, path.String())
+		}
+	}
+	return connect.NewResponse(answer), nil
+}
+
+// catalogue is what was searched at one time.
+type catalogue struct {
+	state string
+	paths []git.RepoPath // sorted
+}
+
+func newCatalogue(paths []git.RepoPath) catalogue {
+	slices.SortFunc(paths, func(a, b git.RepoPath) int { return strings.Compare(a.String(), b.String()) })
+	h := sha256.New()
+	for _, path := range paths {
+		io.WriteString(h, path.String()+"\n")
+	}
+	return catalogue{base64.RawURLEncoding.EncodeToString(h.Sum(nil)[:12]), paths}
+}
+
+// catalogues are the latest that were given, the newest last.
+type catalogues struct {
+	mu  sync.Mutex
+	all []catalogue
+}
+
+const maxCatalogues = 16
+
+func (l *catalogues) keep(new catalogue) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = slices.DeleteFunc(l.all, func(old catalogue) bool { return old.state == new.state })
+	if len(l.all) == maxCatalogues {
+		l.all = slices.Delete(l.all, 0, 1)
+	}
+	l.all = append(l.all, new)
+}
+
+// readable tells which repositories of a list have their bits set.
+func (l *catalogues) readable(state string, bits []byte) (func(git.RepoPath) bool, error) {
+	l.mu.Lock()
+	i := slices.IndexFunc(l.all, func(known catalogue) bool { return known.state == state })
+	var paths []git.RepoPath
+	if i >= 0 {
+		paths = l.all[i].paths
+	}
+	l.mu.Unlock()
+	if i < 0 {
+		return nil, fault.New(fault.NotFound, "the list of repositories is not known any more; ask for a new one")
+	}
+	if len(bits) != (len(paths)+7)/8 {
+		return nil, fault.New(fault.Invalid, "%d bytes of bits for %d repositories", len(bits), len(paths))
+	}
+	may := make(map[git.RepoPath]struct{})
+	for i, path := range paths {
+		if bits[i/8]&(1<<(i%8)) != 0 {
+			may[path] = struct{}{}
+		}
+	}
+	return func(path git.RepoPath) bool { _, ok := may[path]; return ok }, nil
+}

@@ -1,0 +1,189 @@
+// Package elsewhere is a search process as a gateway sees it.
+//
+// What a caller may read is decided here, where callers are known: the process gives the list of what it searches, and gets one bit for each.
+package elsewhere
+
+import (
+	"context"
+	"math"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/packhorse-git/packhorse/client"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/search"
+	"github.com/packhorse-git/packhorse/internal/search/wire"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
+)
+
+// listAge is for how long the list of what is searched is taken to be complete. What is not in it yet is not found by those who may not read all.
+const listAge = time.Second
+
+// Index is a search.Searcher elsewhere. Safe for concurrent use.
+type Index struct {
+	service packhorsev1connect.SearchServiceClient
+
+	asking sync.Mutex // one at a time asks for the list
+
+	mu   sync.Mutex
+	list list
+}
+
+// list is what was searched at one time.
+type list struct {
+	state string
+	paths []git.RepoPath
+	asked time.Time
+}
+
+var _ search.Searcher = (*Index)(nil)
+
+// New makes an Index of a search process. It makes no connection.
+func New(c *client.Client) *Index { return &Index{service: c.Searches()} }
+
+// formats are the API's names of how results are written.
+var formats = map[wire.Format]packhorsev1.SearchFormat{
+	wire.API: packhorsev1.SearchFormat_SEARCH_FORMAT_UNSPECIFIED, wire.StreamLines: packhorsev1.SearchFormat_SEARCH_FORMAT_STREAM_LINES,
+	wire.StreamChunks: packhorsev1.SearchFormat_SEARCH_FORMAT_STREAM_CHUNKS, wire.GraphQL: packhorsev1.SearchFormat_SEARCH_FORMAT_GRAPHQL,
+}
+
+// Search is search.Searcher's. Unavailable also means that the process cannot be reached, or ended before the last result.
+func (x *Index) Search(ctx context.Context, request search.Request, sink search.Sink) (search.Summary, error) {
+	q := &packhorsev1.SearchRequest{
+		Query: request.Query.Text, Format: formats[request.Format], All: request.May == nil,
+		Limit: int32(min(max(request.Limit, 0), math.MaxInt32)), Timeout: durationpb.New(request.Timeout),
+	}
+	for again := false; ; again = true {
+		if request.May != nil {
+			l, err := x.searched(ctx, again)
+			if err != nil {
+				return search.Summary{}, unreachable(ctx, err)
+			}
+			q.State, q.Readable = l.state, l.bits(request.May)
+		}
+		summary, begun, err := x.search(ctx, q, sink)
+		if fault.Is(err, fault.NotFound) && !begun && !again { // the list is too old
+			continue
+		}
+		return summary, err
+	}
+}
+
+// search makes the call. begun: the sink has got something.
+func (x *Index) search(ctx context.Context, q *packhorsev1.SearchRequest, sink search.Sink) (summary search.Summary, begun bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	stream, err := x.service.Search(ctx, connect.NewRequest(q))
+	if err != nil {
+		cancel()
+		return summary, false, unreachable(ctx, err)
+	}
+	defer stream.Close()
+	defer cancel() // first: a stream that is not read to its end is not waited for
+	for stream.Receive() {
+		begun = true
+		switch part := stream.Msg().GetPart().(type) {
+		case *packhorsev1.SearchResponse_Matches:
+			m := part.Matches
+			err = sink.Matches(search.Batch{JSON: m.GetJson(), Results: int(m.GetResults()), Matches: int(m.GetMatches())})
+		case *packhorsev1.SearchResponse_Summary:
+			if summary = summaryOf(part.Summary); !summary.Done {
+				err = sink.Progress(summary)
+			}
+		}
+		if err != nil {
+			return summary, true, err
+		}
+	}
+	if err := stream.Err(); err != nil {
+		return summary, begun, unreachable(ctx, err)
+	}
+	if !summary.Done {
+		return summary, begun, fault.Retry(fault.Unavailable, time.Second, "the search process did not answer to the end")
+	}
+	return summary, begun, nil
+}
+
+// unreachable is a call's error, in words that are true of a search process. What did not come from there and is not ctx's is the connection's.
+func unreachable(ctx context.Context, err error) error {
+	if err == nil || connect.IsWireError(err) || ctx.Err() != nil {
+		return faultrpc.From(err)
+	}
+	return &fault.Error{Kind: fault.Unavailable, Msg: "the search process cannot be reached; try again in a moment", RetryAfter: time.Second, Err: err}
+}
+
+func summaryOf(m *packhorsev1.SearchSummary) search.Summary {
+	s := search.Summary{
+		Done: m.GetDone(), Results: int(m.GetResults()), Matches: int(m.GetMatches()), Limited: m.GetLimited(), TimedOut: m.GetTimedOut(),
+		Elapsed: m.GetElapsed().AsDuration(), Searched: int(m.GetSearched()), Unindexed: m.GetUnindexed(), Missing: m.GetMissing(),
+	}
+	for _, f := range m.GetRepositories() {
+		s.Repositories = append(s.Repositories, search.Freshness{
+			Repository: f.GetRepository(), Indexed: f.GetIndexed(), Current: f.GetCurrent(), Lag: int(f.GetLag()), Branch: f.GetBranch(), Error: f.GetError(),
+		})
+	}
+	return s
+}
+
+// Searched lists the repositories that are searched.
+func (x *Index) Searched(ctx context.Context) ([]git.RepoPath, error) {
+	l, err := x.searched(ctx, false)
+	return l.paths, unreachable(ctx, err)
+}
+
+// searched gives the list, as it was at most listAge ago; anew: as it is now.
+func (x *Index) searched(ctx context.Context, anew bool) (list, error) {
+	if l := x.known(); !anew && time.Since(l.asked) < listAge {
+		return l, nil
+	}
+	x.asking.Lock()
+	defer x.asking.Unlock()
+	old := x.known()
+	if !anew && time.Since(old.asked) < listAge {
+		return old, nil
+	}
+	state := old.state
+	if anew {
+		state = ""
+	}
+	now := time.Now()
+	answer, err := x.service.Searched(ctx, connect.NewRequest(&packhorsev1.SearchedRequest{State: state}))
+	if err != nil {
+		return list{}, err
+	}
+	l := list{state: answer.Msg.GetState(), paths: old.paths, asked: now}
+	if !answer.Msg.GetSame() {
+		l.paths = make([]git.RepoPath, len(answer.Msg.GetRepositories()))
+		for i, name := range answer.Msg.GetRepositories() {
+			if l.paths[i], err = git.ParseRepoPath(name); err != nil {
+				return list{}, fault.Wrap(fault.Internal, "the search process names a repository that cannot be", err)
+			}
+		}
+	}
+	x.mu.Lock()
+	x.list = l
+	x.mu.Unlock()
+	return l, nil
+}
+
+func (x *Index) known() list {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.list
+}
+
+// bits has one set for each repository that may be read.
+func (l *list) bits(may func(git.RepoPath) bool) []byte {
+	bits := make([]byte, (len(l.paths)+7)/8)
+	for i, path := range l.paths {
+		if may(path) {
+			bits[i/8] |= 1 << (i % 8)
+		}
+	}
+	return bits
+}

@@ -1,0 +1,225 @@
+package elsewhere_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/packhorse-git/packhorse/client"
+	"github.com/packhorse-git/packhorse/internal/admit"
+	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/control"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/search"
+	"github.com/packhorse-git/packhorse/internal/search/elsewhere"
+	"github.com/packhorse-git/packhorse/internal/search/query"
+	"github.com/packhorse-git/packhorse/internal/search/wire"
+)
+
+// index is a control.Index that finds one result in each repository that may be searched.
+type index struct {
+	mu      sync.Mutex
+	paths   []git.RepoPath
+	lists   int // times that they were asked for
+	last    search.Request
+	fail    error
+	summary search.Summary
+}
+
+func (x *index) Searched() []git.RepoPath {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.lists++
+	return append([]git.RepoPath(nil), x.paths...)
+}
+
+func (x *index) Search(ctx context.Context, request search.Request, sink search.Sink) (search.Summary, error) {
+	x.mu.Lock()
+	x.last = request
+	paths, fail, summary := x.paths, x.fail, x.summary
+	x.mu.Unlock()
+	for _, path := range paths {
+		if request.May != nil && !request.May(path) {
+			continue
+		}
+		if err := sink.Matches(search.Batch{JSON: fmt.Appendf(nil, "%q", path), Results: 1, Matches: 2}); err != nil {
+			return search.Summary{}, err
+		}
+		if err := sink.Progress(search.Summary{Results: 1}); err != nil {
+			return search.Summary{}, err
+		}
+	}
+	return summary, fail
+}
+
+// world is an index behind a port, and a gateway's view of it.
+type world struct {
+	t       *testing.T
+	index   *index
+	address string
+	x       *elsewhere.Index
+	close   func()
+}
+
+func newWorld(t *testing.T, paths ...string) *world {
+	t.Helper()
+	w := &world{t: t, index: &index{summary: search.Summary{Results: 3}}}
+	w.set(paths...)
+	server := control.New(control.Options{
+		Index: w.index, Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: admit.NewLanes(admit.Sizes{Small: 10, Pages: 10}), Metrics: control.NewMetrics(),
+		Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil },
+	}).HTTPServer()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = server.Serve(listener) }()
+	w.close = func() { _ = server.Close() }
+	t.Cleanup(w.close)
+	w.address = listener.Addr().String()
+	w.x = w.another()
+	return w
+}
+
+// another is the view of another gateway.
+func (w *world) another() *elsewhere.Index {
+	c, err := client.New(w.address, client.Options{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(c.Close)
+	return elsewhere.New(c)
+}
+
+func (w *world) set(paths ...string) {
+	w.index.mu.Lock()
+	defer w.index.mu.Unlock()
+	w.index.paths = nil
+	for _, name := range paths {
+		path, err := git.ParseRepoPath(name)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.index.paths = append(w.index.paths, path)
+	}
+}
+
+// kept is a search.Sink.
+type kept struct {
+	json     []string
+	progress int
+	fail     error
+}
+
+func (k *kept) Matches(b search.Batch) error {
+	k.json = append(k.json, fmt.Sprintf("%s %d %d", b.JSON, b.Results, b.Matches))
+	return k.fail
+}
+
+func (k *kept) Progress(search.Summary) error { k.progress++; return nil }
+
+func (w *world) search(text string, may func(git.RepoPath) bool, sink *kept) (search.Summary, error) {
+	w.t.Helper()
+	q, err := query.Parse(text)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return w.x.Search(w.t.Context(), search.Request{Query: q, Format: wire.StreamChunks, May: may, Limit: 7, Timeout: 3 * time.Second}, sink)
+}
+
+func TestSearchElsewhere(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "b", "a")
+	w.index.summary = search.Summary{
+		Results: 2, Matches: 4, Limited: true, TimedOut: true, Elapsed: time.Second, Searched: 5, Unindexed: []string{"u"}, Missing: []string{"m"},
+		Repositories: []search.Freshness{{Repository: "a", Indexed: "1", Current: "2", Lag: -1, Branch: "main", Error: "why"}},
+	}
+	var sink kept
+	summary, err := w.search(`needle "with space" repo:x count:3`, nil, &sink)
+	want := w.index.summary
+	want.Done = true
+	if err != nil || !reflect.DeepEqual(summary, want) {
+		t.Errorf("%+v, %v, want %+v", summary, err, want)
+	}
+	if got := strings.Join(sink.json, ", "); got != `"b" 1 2, "a" 1 2` || sink.progress != 2 {
+		t.Errorf("%s and %d", got, sink.progress)
+	}
+	asked := w.index.last
+	if asked.Format != wire.StreamChunks || asked.May != nil || asked.Limit != 7 || asked.Timeout != 3*time.Second || asked.Query.Count != 3 {
+		t.Errorf("asked for %+v", asked)
+	}
+	if w.index.lists != 0 {
+		t.Error("the list was asked for where all may be read")
+	}
+}
+
+func TestOnlyWhatMayBeRead(t *testing.T) {
+	t.Parallel()
+	var names []string
+	for i := range 2000 {
+		names = append(names, fmt.Sprintf("team/r%04d", i))
+	}
+	w := newWorld(t, names...)
+	find := func(may func(git.RepoPath) bool) string {
+		t.Helper()
+		var sink kept
+		if _, err := w.search("x", may, &sink); err != nil {
+			t.Fatal(err)
+		}
+		return strings.Join(sink.json, ", ")
+	}
+	one := func(p git.RepoPath) bool { return p.String() == "team/r0009" || p.String() == "team/new" }
+	if got := find(one); got != `"team/r0009" 1 2` {
+		t.Errorf("found %s", got)
+	}
+	if got := find(func(git.RepoPath) bool { return false }); got != "" {
+		t.Errorf("found %s", got)
+	}
+	w.set(append([]string{"another", "team/new"}, names...)...) // the bits mean what they meant in the list
+	for got := ""; got != `"team/new" 1 2, "team/r0009" 1 2`; {
+		if got = find(one); got != `"team/r0009" 1 2` && got != `"team/new" 1 2, "team/r0009" 1 2` {
+			t.Fatalf("found %s", got)
+		}
+	}
+	for i := range 40 { // more than are kept: another gateway
+		w.set(append(names, fmt.Sprint("z", i))...)
+		other := w.another()
+		if paths, err := other.Searched(t.Context()); err != nil || len(paths) != 2001 {
+			t.Fatalf("%d, %v", len(paths), err)
+		}
+	}
+	if got := find(one); got != `"team/r0009" 1 2` {
+		t.Errorf("with a list that is forgotten: %s", got)
+	}
+}
+
+func TestFailures(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "a")
+	enough := errors.New("enough")
+	if _, err := w.search("x", nil, &kept{fail: enough}); !errors.Is(err, enough) {
+		t.Errorf("a sink that fails: %v", err)
+	}
+	w.index.fail = fault.Retry(fault.Unavailable, 2*time.Second, "no search process runs")
+	if _, err := w.search("x", nil, &kept{}); !fault.Is(err, fault.Unavailable) || fault.RetryAfter(err) != 2*time.Second || !strings.Contains(err.Error(), "no search process") {
+		t.Errorf("the index fails: %v", err)
+	}
+	w.index.fail = fault.New(fault.NotFound, "of its own")
+	if _, err := w.search("x", func(git.RepoPath) bool { return false }, &kept{}); !fault.Is(err, fault.NotFound) {
+		t.Errorf("the index fails: %v", err)
+	}
+	w.close()
+	for _, may := range []func(git.RepoPath) bool{nil, func(git.RepoPath) bool { return true }} {
+		if _, err := w.search("x", may, &kept{}); !fault.Is(err, fault.Unavailable) || fault.RetryAfter(err) == 0 || !strings.Contains(err.Error(), "search process cannot be reached") {
+			t.Errorf("nobody is there: %v", err)
+		}
+	}
+}
