@@ -21,7 +21,7 @@ const module = "github.com/packhorse-git/packhorse/"
 // internal/, except for cmd. Every package that fails the test for good reason gets its line changed here and in
 // ARCHITECTURE.md, in the same commit.
 const allowedImports = `
-	NONE < fault, git, git/pktline, bulk, browser, credential, proto/packhorse/v1, proto/packhorse/health/v1;
+	NONE < fault, git, git/pktline, bulk, browser, credential, proto/packhorse/v1, proto/packhorse/health/v1, search/wire, search/link;
 	browser < observe;
 	proto/packhorse/v1 < proto/packhorse/v1/packhorsev1connect;
 	fault, proto/packhorse/v1 < fault/faultrpc;
@@ -30,8 +30,8 @@ const allowedImports = `
 	git, git/pktline, fault < git/protocol;
 	git, fault < auth, resolve;
 	fault < search/query;
-	NONE < search/wire;
-	git, fault, search/query, search/wire < search;
+	search/query, search/wire, search/link < search/worker;
+	git, search/query, search/wire, search/link < search;
 	git, git/mmap < git/pack, git/refs;
 	git/pack < git/graph;
 	git, balance < git/process, admit;
@@ -52,7 +52,7 @@ const allowedImports = `
 	git/protocol, auth, admit, bulk, resolve < gateway;
 	git, git/pktline < bench/fleet;
 	bench/fleet, client < bench;
-	control, remote, gateway, credential, observe, bench, webhook, search/nodes, search/elsewhere < roles;
+	control, remote, gateway, credential, observe, bench, webhook, search/nodes, search/elsewhere, search/worker < roles;
 	roles < cmd/packhorse;
 
 	# Tests only: any test may import gittest, tests of a packsource.Source sourcetest, and nothing else may.
@@ -66,6 +66,7 @@ var testsMayImport = map[string][]string{
 	"search/elsewhere": {"admit", "bulk", "control"},
 	"uploadpack":       {"packcache"},
 	"remote":           {"admit", "auth", "balance", "control", "gateway", "git/process", "packcache", "packsource", "receivepack", "storage", "uploadpack"},
+	"search":           {"search/worker"},
 }
 
 // forbidden edges hold whatever the table allows.
@@ -87,6 +88,8 @@ var rooms = map[string][]string{
 	"github.com/rogpeppe/go-internal/...":                       {},
 	"github.com/prometheus/client_golang/prometheus/promhttp":   {"observe"},
 	"github.com/prometheus/client_golang/prometheus/collectors": {"observe"},
+	"github.com/sourcegraph/zoekt/...":                          {"search/worker"},
+	"github.com/RoaringBitmap/...":                              {"search/worker"},
 	"google.golang.org/grpc/...":                                {}, // tests: another client of the control API
 	"golang.org/x/crypto/ssh":                                   {"gateway", "auth", "roles"},
 	"github.com/tsenart/vegeta/...":                             {"bench"},

@@ -1,0 +1,136 @@
+package search
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// catalogue gives repositories their numbers, by which shards and searches know them. A number is never given twice: what a repository's shards hold
+// is nobody else's to read. The file has a line for each number, and before any of them is used one that says from where on none is. A line that was
+// lost means that a repository is indexed anew.
+type catalogue struct {
+	path string
+
+	mu       sync.Mutex
+	file     *os.File
+	next     uint32
+	reserved uint32 // below it numbers may be given
+}
+
+// entry is a line of the catalogue.
+type entry struct {
+	ID          uint32 `json:"id,omitempty"`
+	Repository  string `json:"repository,omitempty"`
+	Incarnation string `json:"incarnation,omitempty"`
+	Gone        bool   `json:"gone,omitempty"`
+	Next        uint32 `json:"next,omitempty"`
+}
+
+// reserve is how many numbers are set aside at once.
+const reserve = 1000
+
+// openCatalogue reads the catalogue in a directory and writes it anew, without what is gone.
+func openCatalogue(dir string) (*catalogue, map[uint32]entry, error) {
+	c := &catalogue{path: filepath.Join(dir, "catalogue"), next: 1}
+	known := map[uint32]entry{}
+	f, err := os.Open(c.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, nil, err
+	default:
+		lines := bufio.NewScanner(f)
+		for lines.Scan() {
+			var e entry
+			if json.Unmarshal(lines.Bytes(), &e) != nil {
+				continue // cut off when the machine went down
+			}
+			c.next = max(c.next, e.Next, e.ID+1)
+			if e.Gone {
+				delete(known, e.ID)
+			} else if e.ID != 0 {
+				known[e.ID] = e
+			}
+		}
+		f.Close()
+		if err := lines.Err(); err != nil {
+			return nil, nil, fmt.Errorf("reading the catalogue of the index: %w", err)
+		}
+	}
+	if err := c.rewrite(known); err != nil {
+		return nil, nil, err
+	}
+	return c, known, nil
+}
+
+func (c *catalogue) rewrite(known map[uint32]entry) error {
+	f, err := os.OpenFile(c.path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	w := bufio.NewWriter(f)
+	encoder := json.NewEncoder(w)
+	c.reserved = c.next + reserve
+	encoder.Encode(entry{Next: c.reserved})
+	for _, e := range known {
+		encoder.Encode(e)
+	}
+	if err := errors.Join(w.Flush(), f.Sync(), os.Rename(c.path+".new", c.path), syncDir(filepath.Dir(c.path))); err != nil {
+		f.Close()
+		return err
+	}
+	c.file = f
+	return nil
+}
+
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// add gives a repository a number.
+func (c *catalogue) add(path git.RepoPath, incarnation string) (uint32, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.next >= c.reserved {
+		if err := errors.Join(c.write(entry{Next: c.next + reserve}), c.file.Sync()); err != nil {
+			return 0, err
+		}
+		c.reserved = c.next + reserve
+	}
+	id := c.next
+	if err := c.write(entry{ID: id, Repository: path.String(), Incarnation: incarnation}); err != nil {
+		return 0, err
+	}
+	c.next++
+	return id, nil
+}
+
+// remove says that a number is nobody's any more.
+func (c *catalogue) remove(id uint32) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.write(entry{ID: id, Gone: true})
+}
+
+func (c *catalogue) write(e entry) error {
+	b, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	_, err = c.file.Write(append(b, '\n'))
+	return err
+}
+
+func (c *catalogue) close() error { return c.file.Close() }

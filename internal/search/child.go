@@ -1,0 +1,174 @@
+package search
+
+import (
+	"bufio"
+	"fmt"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Work is what a process of ours is started for. The program finds it as its last arguments; see worker.
+type Work string
+
+// Kinds of work.
+const (
+	WorkSearch Work = "search"
+	WorkIndex  Work = "index"
+)
+
+// child is a process of our own program: niced, in a process group of its own, ended with its group. Its standard error goes to the log.
+type child struct {
+	process *os.Process
+	stdin   *os.File // our ends
+	stdout  *os.File
+
+	logging sync.WaitGroup
+	mu      sync.Mutex // signals go only to a process that is not reaped
+	reaped  bool
+	done    chan struct{} // closed when it is reaped and its log was read
+	exit    string        // then: how it ended
+	failed  bool          // then: not by itself, with status 0
+	tail    string        // then: the last of what it said
+}
+
+// childSpec says what to start.
+type childSpec struct {
+	program string
+	args    []string // arguments before the work
+	work    Work
+	rest    []string // arguments after it
+	nice    int
+	cpus    int // 0: all
+	control *os.File
+	log     *slog.Logger
+}
+
+// startChild starts a process. With control that is its standard input, and it has no output; else both are pipes.
+func startChild(s childSpec) (*child, error) {
+	c := &child{done: make(chan struct{})}
+	var files []*os.File
+	defer func() {
+		for _, f := range files {
+			f.Close()
+		}
+	}()
+	keep := func(f *os.File, err error) (*os.File, error) {
+		if err == nil {
+			files = append(files, f)
+		}
+		return f, err
+	}
+	var stdin, stdout *os.File
+	var err error
+	if s.control != nil {
+		stdin = s.control
+		stdout, err = keep(os.OpenFile(os.DevNull, os.O_WRONLY, 0))
+	} else {
+		if stdin, c.stdin, err = os.Pipe(); err == nil {
+			keep(stdin, nil)
+			if c.stdout, stdout, err = os.Pipe(); err == nil {
+				keep(stdout, nil)
+			}
+		}
+	}
+	if err != nil {
+		c.closePipes()
+		return nil, err
+	}
+	logs, stderr, err := os.Pipe()
+	if err != nil {
+		c.closePipes()
+		return nil, err
+	}
+	keep(stderr, nil)
+	env := []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/", "LC_ALL=C.UTF-8", "TMPDIR=" + os.TempDir()}
+	if s.cpus > 0 {
+		env = append(env, "GOMAXPROCS="+strconv.Itoa(s.cpus))
+	}
+	args := append(append([]string{"packhorse"}, s.args...), string(s.work))
+	args = append(args, s.rest...)
+	c.process, err = startNiced(s.program, args, &os.ProcAttr{
+		Dir: "/", Env: env, Files: []*os.File{stdin, stdout, stderr}, Sys: &syscall.SysProcAttr{Setpgid: true},
+	}, s.nice)
+	if err != nil {
+		logs.Close()
+		c.closePipes()
+		return nil, fmt.Errorf("cannot start a process for %s: %w", s.work, err)
+	}
+	c.logging.Go(func() { c.readLog(logs, s.log.With("work", string(s.work))) })
+	go c.reap()
+	return c, nil
+}
+
+func (c *child) closePipes() {
+	for _, f := range []*os.File{c.stdin, c.stdout} {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// readLog takes what the process says: of zoekt, and of the runtime when it dies.
+func (c *child) readLog(r *os.File, log *slog.Logger) {
+	defer r.Close()
+	lines := bufio.NewScanner(r)
+	lines.Buffer(make([]byte, 4<<10), 64<<10)
+	var first []string
+	for lines.Scan() {
+		text := lines.Text()
+		log.Debug("search process", "says", text)
+		if strings.HasPrefix(text, "fatal error:") || strings.HasPrefix(text, "unexpected fault") || strings.HasPrefix(text, "panic:") || len(first) == 0 {
+			first = append(first[:min(len(first), 3)], text)
+		}
+	}
+	for lines.Err() != nil { // a line that is too long
+		if _, err := r.Read(make([]byte, 4<<10)); err != nil {
+			break
+		}
+	}
+	c.tail = strings.Join(first, "; ")
+}
+
+func (c *child) reap() {
+	state, err := c.process.Wait()
+	c.mu.Lock()
+	c.reaped = true
+	c.mu.Unlock()
+	// Whoever of its group holds the log open is ctags, which ends when its input does.
+	gone := make(chan struct{})
+	go func() {
+		c.logging.Wait()
+		close(gone)
+	}()
+	select {
+	case <-gone:
+	case <-time.After(time.Second):
+	}
+	switch {
+	case err != nil:
+		c.exit, c.failed = err.Error(), true
+	case !state.Success():
+		c.exit, c.failed = state.String(), true
+	default:
+		c.exit = "ended"
+	}
+	close(c.done)
+}
+
+// kill ends the process and its group, if it still runs.
+func (c *child) kill() { c.signal(unix.SIGKILL) }
+
+func (c *child) signal(s unix.Signal) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.reaped {
+		unix.Kill(-c.process.Pid, s)
+	}
+}

@@ -1,0 +1,71 @@
+package search_test
+
+import (
+	"testing"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/search"
+)
+
+const main = "refs/heads/main"
+
+func TestPushIsFound(t *testing.T) {
+	t.Parallel()
+	s := newSource()
+	first := s.push("team/app.git", main, files{"main.go": "package main // needle\n", "other.go": "package main\n"})
+	e := start(t, options(t, s))
+	await(t, e, "needle", has(1, first))
+
+	second := s.push("team/app.git", main, files{"main.go": "package main // nothing\n", "other.go": "package main // needle again\n", "new.go": "// needle\n"})
+	f := await(t, e, "needle", has(2, second))
+	if fresh := f.Repositories; len(fresh) != 1 || fresh[0].Lag != 0 || fresh[0].Indexed != second.String() || fresh[0].Repository != "team/app.git" {
+		t.Errorf("freshness is %+v", fresh)
+	}
+	await(t, e, "nothing", has(1, second))
+
+	s.push("team/app.git", main, files{"main.go": "package main // nothing\n"})
+	await(t, e, "needle", has(0))
+	s.remove("team/app.git")
+	await(t, e, "nothing", has(0))
+	s.push("team/app.git", main, files{"main.go": "reborn"})
+	await(t, e, "reborn", has(1))
+	await(t, e, "nothing", has(0))
+}
+
+func TestRestart(t *testing.T) {
+	t.Parallel()
+	s := newSource()
+	id := s.push("a", main, files{"f": "needle"})
+	s.push("b", main, files{"f": "needle"})
+	o := options(t, s)
+	e := search.New(o)
+	await(t, e, "needle", has(2))
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s.mu.Lock()
+	given := s.given
+	s.mu.Unlock()
+	s.remove("b")
+	e = start(t, o)
+	await(t, e, "needle", has(1, id))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.given != given {
+		t.Errorf("%d files were indexed again", s.given-given)
+	}
+}
+
+func TestOnlyReadable(t *testing.T) {
+	t.Parallel()
+	s := newSource()
+	open := s.push("open", main, files{"f": "needle"})
+	s.push("secret", main, files{"f": "needle"})
+	e := start(t, options(t, s))
+	await(t, e, "needle", has(2))
+	f := await(t, e, "needle", has(1, open), func(r *search.Request) { r.May = func(p git.RepoPath) bool { return p.String() == "open" } })
+	if f.Searched != 1 {
+		t.Errorf("%d repositories were searched", f.Searched)
+	}
+	await(t, e, "needle", has(0), func(r *search.Request) { r.May = func(git.RepoPath) bool { return false } })
+}

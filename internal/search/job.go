@@ -1,0 +1,468 @@
+package search
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/search/link"
+)
+
+const (
+	modeType    = 0o170000
+	modeGitlink = 0o160000
+	// maxBranches is how many branches of a repository can be told apart.
+	maxBranches = 64
+	// maxDiffering bounds the files that differ between the branches of one repository.
+	maxDiffering = 1_000_000
+	// jobTime bounds a job that indexes; its process is killed then.
+	jobTime = 2 * time.Hour
+)
+
+// indexing is one process that does one job.
+type indexing struct {
+	child *child
+	w     link.Writer
+	out   link.Reader
+}
+
+func (e *Engine) startIndexing() (*indexing, error) {
+	c, err := startChild(e.indexSpec)
+	if err != nil {
+		return nil, err
+	}
+	return &indexing{child: c, w: link.NewWriter(c.stdin, 256<<10), out: link.NewReader(c.stdout, 64<<10)}, nil
+}
+
+// end waits for the process, which has nothing more to do, or kills it.
+func (x *indexing) end(kill bool) {
+	x.child.stdin.Close()
+	if kill {
+		x.child.kill()
+	}
+	<-x.child.done
+	x.child.stdout.Close()
+}
+
+// report reads what became of the job; each takes the frames before it.
+func (x *indexing) report(each func(link.Kind, []byte) error) (r link.Report, err error) {
+	var buf []byte
+	for {
+		var kind link.Kind
+		if kind, buf, err = x.out.Frame(buf); err != nil {
+			return r, err
+		}
+		if kind == link.KindReport {
+			return r, json.Unmarshal(buf, &r)
+		}
+		if err := each(kind, buf); err != nil {
+			return r, err
+		}
+	}
+}
+
+// crash is why a process that indexes ended without a report.
+func (x *indexing) crash(err error) error {
+	text := x.child.exit
+	if x.child.tail != "" {
+		text += ": " + x.child.tail
+	}
+	return &fault.Error{Kind: fault.Unavailable, Msg: "the process that indexes has ended: " + text, Err: err}
+}
+
+// feeder writes what belongs to a job.
+type feeder func(context.Context, link.Writer) error
+
+// do has a process do a job, in a lane; each takes what it says before its report.
+func (e *Engine) do(ctx context.Context, l lane, job link.Job, feed feeder, each func(link.Kind, []byte) error) (link.Report, error) {
+	ctx, cancel := context.WithTimeout(ctx, jobTime)
+	defer cancel()
+	x, err := e.startIndexing()
+	if err != nil {
+		return link.Report{}, fault.Wrap(fault.Unavailable, "cannot index", err)
+	}
+	stop := context.AfterFunc(ctx, x.child.kill)
+	defer stop()
+	e.begin(l, x.child)
+	defer e.finish(l)
+	err = x.w.JSON(link.KindJob, job)
+	if err == nil && feed != nil {
+		err = feed(ctx, x.w)
+	}
+	if err == nil {
+		err = x.w.Flush()
+	}
+	if err != nil && !isBrokenPipe(err) { // of the source: the process must not take what came for all
+		x.end(true)
+		return link.Report{}, err
+	}
+	report, err := x.report(each)
+	x.end(err != nil)
+	if err != nil {
+		if ctx.Err() != nil {
+			return report, fault.Wrap(fault.KindOf(ctx.Err()), "indexing was abandoned", ctx.Err())
+		}
+		return report, x.crash(err)
+	}
+	return report, nil
+}
+
+// begin notes what works in a lane. While the fast one works, the process in the slow one is stopped.
+func (e *Engine) begin(l lane, c *child) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch l {
+	case laneFast:
+		e.fast = true
+		if e.slow != nil {
+			e.slow.signal(unix.SIGSTOP)
+		}
+	case laneSlow:
+		e.slow = c
+		if e.fast {
+			c.signal(unix.SIGSTOP)
+		}
+	}
+}
+
+func (e *Engine) finish(l lane) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch l {
+	case laneFast:
+		e.fast = false
+		if e.slow != nil {
+			e.slow.signal(unix.SIGCONT)
+		}
+	case laneSlow:
+		e.slow = nil
+	}
+}
+
+func isBrokenPipe(err error) bool {
+	var p *os.PathError
+	return errors.As(err, &p) && p.Op == "write" || errors.Is(err, io.ErrClosedPipe)
+}
+
+// document writes a file; what is no file has no place in the index.
+func document(w link.Writer, f *File, branches uint64) error {
+	if f.Gone || f.Mode&modeType == modeGitlink || len(f.Path) == 0 {
+		return nil
+	}
+	return w.Document(link.Document{Branches: branches, Size: max(f.Size, 0), Path: f.Path, Content: f.Content})
+}
+
+// full feeds all files of some branches: those of the first, then what is different in each other one. A file that is the same in several branches is
+// one document.
+func (e *Engine) full(repository git.RepoPath, heads []Head) feeder {
+	return func(ctx context.Context, w link.Writer) error {
+		commits := make([]git.ObjectID, len(heads))
+		for i, h := range heads {
+			commits[i] = h.Commit
+		}
+		if len(commits) == 0 {
+			return w.Frame(link.KindFinish, nil)
+		}
+		differs, versions, err := e.differences(ctx, repository, commits)
+		if err != nil {
+			return err
+		}
+		all := uint64(1)<<len(commits) - 1
+		if len(commits) == maxBranches {
+			all = ^uint64(0)
+		}
+		err = e.o.Source.Files(ctx, repository, commits[0], git.ObjectID{}, e.o.MaxFile, func(f File) error {
+			return e.feed(ctx, document(w, &f, all&^differs[string(f.Path)]))
+		})
+		for i := 1; i < len(commits) && err == nil; i++ {
+			err = e.o.Source.Files(ctx, repository, commits[i], commits[0], e.o.MaxFile, func(f File) error {
+				key := versionKey(&f)
+				mask := versions[key]
+				delete(versions, key)
+				if f.Gone || mask == 0 {
+					return nil
+				}
+				return e.feed(ctx, document(w, &f, mask))
+			})
+		}
+		if err != nil {
+			return err
+		}
+		return w.Frame(link.KindFinish, nil)
+	}
+}
+
+func versionKey(f *File) string { return string(f.Path) + "\x00" + string(f.ID.Raw()) }
+
+// differences tells of each path in which branches it differs from the first, and of each version of it there in which it is.
+func (e *Engine) differences(ctx context.Context, repository git.RepoPath, commits []git.ObjectID) (differs, versions map[string]uint64, err error) {
+	differs, versions = map[string]uint64{}, map[string]uint64{}
+	for i := 1; i < len(commits); i++ {
+		if commits[i] == commits[0] {
+			continue
+		}
+		err := e.o.Source.Files(ctx, repository, commits[i], commits[0], 0, func(f File) error {
+			if len(versions) >= maxDiffering {
+				return fault.New(fault.Exhausted, "more than %d files differ between the branches", maxDiffering)
+			}
+			differs[string(f.Path)] |= 1 << i
+			if !f.Gone {
+				versions[versionKey(&f)] |= 1 << i
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	return differs, versions, nil
+}
+
+// delta feeds what differs between two commits of the only branch, up to so many files.
+func (e *Engine) delta(repository git.RepoPath, from, to git.ObjectID, limit int) feeder {
+	return func(ctx context.Context, w link.Writer) error {
+		n := 0
+		err := e.o.Source.Files(ctx, repository, to, from, e.o.MaxFile, func(f File) error {
+			if n++; n > limit {
+				return errTooMuch
+			}
+			if err := w.Frame(link.KindGone, f.Path); err != nil {
+				return err
+			}
+			return e.feed(ctx, document(w, &f, 1))
+		})
+		if err != nil {
+			return err
+		}
+		return w.Frame(link.KindFinish, nil)
+	}
+}
+
+// errTooMuch marks that more has changed than is put on top of an index.
+var errTooMuch = errors.New("more files have changed than are indexed on top of others")
+
+// feed is called after each document. While others need the machine it waits a little.
+func (e *Engine) feed(ctx context.Context, err error) error {
+	if err != nil || e.o.Busy == nil {
+		return err
+	}
+	for i := 0; i < 20 && e.o.Busy() && ctx.Err() == nil; i++ {
+		time.Sleep(5 * time.Millisecond)
+	}
+	return ctx.Err()
+}
+
+// inspect lists the shards in the index. Broken ones have an error.
+func (e *Engine) inspect(ctx context.Context) (list []link.Shard, err error) {
+	report, err := e.do(ctx, laneNone, link.Job{Dir: e.shards(), Inspect: true}, nil, func(kind link.Kind, b []byte) error {
+		var s link.Shard
+		if kind != link.KindShard {
+			return fmt.Errorf("frame %q", kind)
+		}
+		if err := json.Unmarshal(b, &s); err != nil {
+			return err
+		}
+		list = append(list, s)
+		return nil
+	})
+	if err == nil && report.Error != "" {
+		err = errors.New(report.Error)
+	}
+	return list, err
+}
+
+// removeShard removes a file of the index, and what belongs to it.
+func (e *Engine) removeShard(name string) error {
+	if name != filepath.Base(name) {
+		return fmt.Errorf("%q is no file of the index", name)
+	}
+	err := os.Remove(filepath.Join(e.shards(), name))
+	os.Remove(filepath.Join(e.shards(), name+".meta"))
+	return err
+}
+
+// sweep removes what killed processes left behind. No process that indexes runs.
+func (e *Engine) sweep() {
+	entries, err := os.ReadDir(e.shards())
+	if err != nil {
+		return
+	}
+	for _, f := range entries {
+		name := f.Name()
+		meta, isMeta := strings.CutSuffix(name, ".meta")
+		if strings.HasSuffix(name, ".tmp") || isMeta && !exists(filepath.Join(e.shards(), meta)) {
+			os.Remove(filepath.Join(e.shards(), name))
+		}
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// deltaLimit is how many files at most are put on top of an index at once.
+const deltaLimit = 20_000
+
+// index brings a repository's index up to date.
+func (e *Engine) index(r *repository, l lane) {
+	ctx, cancel := context.WithCancel(e.ctx)
+	defer cancel()
+	task, feed, run := e.prepare(r, l, cancel)
+	if run == nil {
+		return
+	}
+	report, err := e.do(ctx, l, task, feed, nil)
+	if err == nil && report.Error != "" {
+		err = errors.New(report.Error)
+		if report.Full {
+			err = fmt.Errorf("the index cannot be written to: %w", err)
+		}
+	}
+	e.settle(ctx, r, task, run, report, err)
+}
+
+// prepare makes a job for a repository; none, if it has become pointless.
+func (e *Engine) prepare(r *repository, l lane, cancel context.CancelFunc) (task link.Job, feed feeder, run *job) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	want := branches(r.current)
+	if _, busy := e.jobs[r]; busy || e.repos[r.path] != r || !r.looked {
+		return task, nil, nil
+	}
+	if len(want) == 0 { // an empty repository, or a HEAD that leads nowhere
+		if err := e.dropShards(r.path); err != nil {
+			e.log.Warn("cannot remove a repository from the search index", "repository", r.path.String(), "error", err)
+		}
+		r.indexed, r.shards, r.deltas = nil, 0, 0
+		e.judge(r)
+		return task, nil, nil
+	}
+	if r.id == 0 {
+		id, err := e.catalogue.add(r.path, r.incarnation)
+		if err != nil {
+			r.err = err.Error()
+			e.enqueue(r, l, time.Now().Add(retryDir))
+			return task, nil, nil
+		}
+		r.id = id
+		e.byID[id] = r
+	}
+	run = &job{kind: kindFull, began: time.Now(), cancel: cancel}
+	task = link.Job{
+		Dir: e.shards(), ID: r.id, Repository: r.path.String(), Branches: want,
+		MaxFile: int(e.o.MaxFile), ShardSize: int(e.o.ShardSize), Ctags: e.o.Ctags,
+	}
+	if r.plain {
+		task.Ctags = ""
+	}
+	switch {
+	case l == laneFast && e.deltaFits(r, want) && !slices.Equal(want, r.indexed):
+		from, err := git.ParseObjectID(r.indexed[0].Commit)
+		if err == nil {
+			run.kind, task.Delta = kindDelta, true
+			feed = e.delta(r.path, from, r.current[0].Commit, deltaLimit)
+		}
+	case slices.Equal(want, r.indexed) && r.deltas == 0:
+		return task, nil, nil
+	case slices.Equal(want, r.indexed):
+		run.kind = kindAnew
+	}
+	if feed == nil {
+		feed = e.full(r.path, r.current)
+	}
+	e.jobs[r] = run
+	return task, feed, run
+}
+
+// settle notes what became of a job.
+func (e *Engine) settle(ctx context.Context, r *repository, task link.Job, run *job, report link.Report, err error) {
+	took := time.Since(run.began)
+	e.mu.Lock()
+	delete(e.jobs, r)
+	mine := e.byID[task.ID] == r
+	cancelled := ctx.Err() != nil
+	result := "ok"
+	switch {
+	case err == nil && report.Rebuild, errors.Is(err, errTooMuch), err != nil && task.Delta && fault.Is(err, fault.NotFound):
+		result = "rebuild"
+		r.rebuild = true
+	case err != nil && cancelled:
+		result = "cancelled"
+	case err != nil:
+		result = "failed"
+	}
+	e.metrics.jobs.WithLabelValues(run.kind, result).Inc()
+	e.metrics.jobSeconds.WithLabelValues(run.kind).Observe(took.Seconds())
+	if result == "ok" && mine {
+		if !r.changed.IsZero() && len(r.indexed) > 0 {
+			e.metrics.freshSeconds.Observe(time.Since(r.changed).Seconds())
+		}
+		r.indexed, r.shards, r.failed, r.err = task.Branches, report.Shards, 0, ""
+		if task.Delta {
+			r.deltas++
+		} else {
+			r.deltas, r.rebuild = 0, false
+		}
+		r.changed = time.Time{}
+		e.metrics.documents.Add(float64(report.Documents))
+		e.metrics.documentBytes.Add(float64(report.Bytes))
+	}
+	if result != "failed" {
+		if mine {
+			e.judge(r)
+		} else if e.repos[r.path] == r {
+			e.enqueue(r, laneLook, time.Now())
+		}
+	}
+	e.mu.Unlock()
+	e.clean(r, task, result)
+	if result == "failed" {
+		if fault.Is(err, fault.Unavailable) {
+			e.metrics.deaths.WithLabelValues(string(WorkIndex)).Inc()
+		}
+		e.retry(r, err)
+	}
+	e.log.Debug("indexed a repository", "repository", r.path.String(), "kind", run.kind, "result", result, "files", report.Documents,
+		"bytes", report.Bytes, "took", took.Round(time.Millisecond).String())
+}
+
+// clean removes what a job that did not end well may have left: files that are not whole, or a part of the new shards beside the old ones.
+func (e *Engine) clean(r *repository, task link.Job, result string) {
+	if result == "ok" || result == "rebuild" {
+		return
+	}
+	entries, err := os.ReadDir(e.shards())
+	if err != nil {
+		return
+	}
+	prefix := shardPrefix(r.path) + "_v"
+	for _, f := range entries {
+		if strings.HasPrefix(f.Name(), prefix) && strings.HasSuffix(f.Name(), ".tmp") {
+			os.Remove(filepath.Join(e.shards(), f.Name()))
+		}
+	}
+}
+
+// retry has a repository indexed again after a failure. When the process died in the middle of its files' renaming they do not belong together, so none
+// is kept; when it died again, then without symbols, because ctags is a program that others' files are given to.
+func (e *Engine) retry(r *repository, err error) {
+	e.mu.Lock()
+	if fault.Is(err, fault.Unavailable) {
+		r.rebuild = true
+		r.plain = r.plain || r.failed > 0
+	}
+	e.mu.Unlock()
+	e.failed(r, err, laneSlow)
+}

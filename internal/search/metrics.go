@@ -1,0 +1,64 @@
+package search
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Metrics counts searches, and what is done for the index.
+type Metrics struct {
+	searches      *prometheus.CounterVec
+	seconds       prometheus.Histogram
+	results       prometheus.Counter
+	bytes         prometheus.Counter
+	jobs          *prometheus.CounterVec
+	jobSeconds    *prometheus.HistogramVec
+	documents     prometheus.Counter
+	documentBytes prometheus.Counter
+	freshSeconds  prometheus.Histogram
+	deaths        *prometheus.CounterVec
+	repositories  *prometheus.GaugeVec
+	running       prometheus.Gauge
+}
+
+// NewMetrics makes the metrics.
+func NewMetrics() *Metrics {
+	return &Metrics{
+		searches: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_search_total", Help: "Searches, by result: ok, or the kind of error.",
+		}, []string{"result"}),
+		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "packhorse_search_seconds", Help: "Time of searches, with the time in which clients took the results.",
+			Buckets: []float64{.001, .003, .01, .03, .1, .3, 1, 3, 10, 30},
+		}),
+		results: prometheus.NewCounter(prometheus.CounterOpts{Name: "packhorse_search_results_total", Help: "Results of searches: files and repositories."}),
+		bytes: prometheus.NewCounter(prometheus.CounterOpts{Name: "packhorse_search_result_bytes_total",
+			Help: "Bytes of results, as the searching process wrote them."}),
+		jobs: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_search_index_jobs_total",
+			Help: "Jobs that index a repository: kind full or delta; result ok, failed, rebuild (nothing to build upon), cancelled.",
+		}, []string{"kind", "result"}),
+		jobSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "packhorse_search_index_seconds", Help: "Time of jobs that index.", Buckets: []float64{.03, .1, .3, 1, 3, 10, 30, 100, 300, 1000},
+		}, []string{"kind"}),
+		documents: prometheus.NewCounter(prometheus.CounterOpts{Name: "packhorse_search_indexed_files_total", Help: "Files that were indexed."}),
+		documentBytes: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "packhorse_search_indexed_bytes_total", Help: "Bytes of files that were indexed.",
+		}),
+		freshSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "packhorse_search_freshness_seconds", Help: "Time from a change of a repository that was indexed before to the index that has it.",
+			Buckets: []float64{.1, .3, 1, 2, 5, 10, 30, 100, 300, 1000},
+		}),
+		deaths: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_search_process_deaths_total", Help: "Processes that ended and should not have, by work: search, index.",
+		}, []string{"work"}),
+		repositories: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "packhorse_search_repositories", Help: "Repositories by state: fresh, behind, waiting (no index yet), failed, empty.",
+		}, []string{"state"}),
+		running: prometheus.NewGauge(prometheus.GaugeOpts{Name: "packhorse_search_running", Help: "Searches that run."}),
+	}
+}
+
+// Collectors lists the metrics for registration.
+func (m *Metrics) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{
+		m.searches, m.seconds, m.results, m.bytes, m.jobs, m.jobSeconds, m.documents, m.documentBytes, m.freshSeconds, m.deaths, m.repositories, m.running,
+	}
+}

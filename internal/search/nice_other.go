@@ -1,0 +1,17 @@
+//go:build !linux
+
+package search
+
+import (
+	"os"
+	"syscall"
+)
+
+// startNiced starts a process that is nicer than this one.
+func startNiced(program string, args []string, attr *os.ProcAttr, nice int) (*os.Process, error) {
+	p, err := os.StartProcess(program, args, attr)
+	if err == nil && nice != 0 {
+		syscall.Setpriority(syscall.PRIO_PROCESS, p.Pid, nice) // what cannot be nice runs as it is
+	}
+	return p, err
+}

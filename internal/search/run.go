@@ -1,0 +1,161 @@
+package search
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/search/link"
+)
+
+// progressEvery is how often a search says how far it is, at most.
+const progressEvery = 100 * time.Millisecond
+
+// Search finds what a query asks for. See Searcher.
+func (e *Engine) Search(ctx context.Context, request Request, sink Sink) (Summary, error) {
+	began := time.Now()
+	e.metrics.running.Inc()
+	summary, err := e.search(ctx, request, sink, began)
+	e.metrics.running.Dec()
+	result := "ok"
+	if err != nil {
+		result = fault.KindOf(err).String()
+	}
+	e.metrics.searches.WithLabelValues(result).Inc()
+	e.metrics.seconds.Observe(time.Since(began).Seconds())
+	e.metrics.results.Add(float64(summary.Results))
+	return summary, err
+}
+
+func (e *Engine) search(ctx context.Context, request Request, sink Sink, began time.Time) (Summary, error) {
+	limit, timeout := bound(request.Limit, 1, e.o.Results), bound(request.Timeout, time.Millisecond, e.o.Timeout)
+	ask := link.Request{Query: request.Query.Text, Format: int(request.Format), Limit: limit, Timeout: int(timeout.Milliseconds())}
+	set, unindexed, why := e.scope(request.May)
+	if why != "" {
+		return Summary{}, fault.Retry(fault.Unavailable, retryDir, "%s", why)
+	}
+	ask.Limited = request.May != nil
+	ctx, cancel := context.WithTimeout(ctx, timeout+time.Second) // the process keeps to the time; this is for one that does not
+	defer cancel()
+
+	var s Summary
+	s.Missing = unindexed
+	var said time.Time
+	end, err := e.searching.ask(ctx, ask, set, func(b Batch) error {
+		s.Results += b.Results
+		s.Matches += b.Matches
+		e.metrics.bytes.Add(float64(len(b.JSON)))
+		if err := sink.Matches(b); err != nil {
+			return err
+		}
+		if now := time.Now(); now.Sub(said) >= progressEvery {
+			said = now
+			s.Elapsed = now.Sub(began)
+			return sink.Progress(s)
+		}
+		return nil
+	})
+	if err != nil {
+		s.Elapsed = time.Since(began)
+		return s, err
+	}
+	if end.Crashed {
+		e.log.Warn("a part of the index could not be searched", "query", request.Query.Text)
+	}
+	s.Limited, s.TimedOut = end.Limited, end.TimedOut
+	s.Repositories, s.Searched = e.freshness(end.Repositories), e.indexed(set, ask.Limited)
+	s.Done, s.Elapsed = true, time.Since(began)
+	return s, nil
+}
+
+// bound takes what was asked for, or the most there is.
+func bound[T int | time.Duration](asked, least, most T) T {
+	if asked <= 0 {
+		return most
+	}
+	return max(least, min(asked, most))
+}
+
+// scope finds the repositories that the caller may read: those with an index, unless these are all, and those without.
+func (e *Engine) scope(may func(git.RepoPath) bool) (set link.Set, unindexed []string, why string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.why != "" {
+		return nil, nil, e.why
+	}
+	if _, without := e.count(); may == nil && without == 0 {
+		return nil, nil, ""
+	}
+	for path, r := range e.repos {
+		indexed := len(r.indexed) > 0
+		if !indexed && (!r.looked || len(r.current) == 0) || may != nil && !may(path) {
+			continue
+		}
+		if !indexed {
+			unindexed = append(unindexed, path.String())
+		} else if may != nil {
+			set.Add(r.id)
+		}
+	}
+	slices.Sort(unindexed)
+	return set, unindexed, ""
+}
+
+// indexed counts the repositories with an index, of a set or of all.
+func (e *Engine) indexed(set link.Set, limited bool) int {
+	if limited {
+		return set.Len()
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	with, _ := e.count()
+	return with
+}
+
+// count counts the repositories with an index, and those without one that have something to index. The caller holds e.mu.
+func (e *Engine) count() (with, without int) {
+	if e.stale {
+		e.stale, e.with, e.without = false, 0, 0
+		for _, r := range e.repos {
+			switch {
+			case len(r.indexed) > 0:
+				e.with++
+			case r.looked && len(r.current) > 0:
+				e.without++
+			}
+		}
+	}
+	return e.with, e.without
+}
+
+// freshness says how fresh repositories with results are.
+func (e *Engine) freshness(found []link.Found) []Freshness {
+	list := make([]Freshness, 0, len(found))
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, f := range found {
+		r := e.byID[f.ID]
+		if r == nil {
+			continue // gone meanwhile
+		}
+		fresh := Freshness{Repository: r.path.String(), Indexed: f.Commit, Branch: f.Branch, Lag: -1, Error: r.err}
+		for i, h := range r.current {
+			if branchName(h.Name) != f.Branch {
+				continue
+			}
+			fresh.Current = h.Commit.String()
+			switch {
+			case fresh.Current == f.Commit:
+				fresh.Lag = 0
+			case i == 0 && len(r.indexed) > 0 && r.indexed[0].Commit == f.Commit:
+				fresh.Lag = r.lag
+			}
+		}
+		list = append(list, fresh)
+	}
+	slices.SortFunc(list, func(a, b Freshness) int { return strings.Compare(a.Repository, b.Repository) })
+	return list
+}

@@ -1,0 +1,320 @@
+package search
+
+import (
+	"container/heap"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/search/link"
+)
+
+// lane is where a repository waits for work: first to be looked at, and then, if its index is behind, for a process that indexes. There are two of
+// these at most: one for what was never indexed, or is indexed anew, which takes long; and one for changes on top of an index, which is quick, and
+// for so long the other one is stopped.
+type lane int
+
+const (
+	laneNone lane = iota
+	laneLook
+	laneFast
+	laneSlow
+	lanes
+)
+
+// Kinds of jobs.
+const (
+	kindFull  = "full"
+	kindDelta = "delta"
+	kindAnew  = "anew" // of a repository whose index is not behind, but has become slow
+)
+
+// quiet is for how long a repository has not changed before its index is made anew.
+const quiet = 30 * time.Second
+
+// job is one that runs.
+type job struct {
+	kind   string
+	began  time.Time
+	files  int
+	cancel context.CancelFunc
+}
+
+func itoa(n int64) string { return strconv.FormatInt(n, 10) }
+
+// pad writes the number of a shard as zoekt does.
+func pad(i int) string { return fmt.Sprintf("%05d", i) }
+
+// isShardOf tells whether a name begins so, and goes on with numbers.
+func isShardOf(name, prefix string) bool {
+	rest, ok := strings.CutPrefix(name, prefix)
+	rest, shard := strings.CutSuffix(rest, ".zoekt")
+	return ok && shard && strings.Trim(rest, "0123456789.") == ""
+}
+
+// waiting is a lane's queue, by the times when repositories are due. An entry counts if its repository still waits for it.
+type waiting []waiter
+
+type waiter struct {
+	*repository
+	lane lane
+	due  time.Time
+}
+
+func (w waiting) Len() int           { return len(w) }
+func (w waiting) Less(i, j int) bool { return w[i].due.Before(w[j].due) }
+func (w waiting) Swap(i, j int)      { w[i], w[j] = w[j], w[i] }
+func (w *waiting) Push(x any)        { *w = append(*w, x.(waiter)) }
+
+func (w *waiting) Pop() any {
+	last := len(*w) - 1
+	x := (*w)[last]
+	(*w)[last] = waiter{}
+	*w = (*w)[:last]
+	return x
+}
+
+// enqueue has a repository wait in a lane, and no other, until a time. The caller holds e.mu.
+func (e *Engine) enqueue(r *repository, l lane, due time.Time) {
+	if r.lane == l && !r.due.After(due) {
+		return
+	}
+	r.lane, r.due = l, due
+	heap.Push(&e.queues[l], waiter{r, l, due})
+	e.wakeUp(l)
+}
+
+func (e *Engine) wakeUp(l lane) {
+	select {
+	case e.wake[l] <- struct{}{}:
+	default:
+	}
+}
+
+// work does what waits in a lane, one repository after the other.
+func (e *Engine) work(l lane) {
+	for e.ctx.Err() == nil {
+		r, wait := e.next(l)
+		if r == nil {
+			t := time.NewTimer(wait)
+			select {
+			case <-e.ctx.Done():
+			case <-e.wake[l]:
+			case <-t.C:
+			}
+			t.Stop()
+			continue
+		}
+		if l == laneLook {
+			e.look(r)
+		} else {
+			e.index(r, l)
+		}
+	}
+}
+
+// next takes the repository that is due out of a lane; nil: none is for so long.
+func (e *Engine) next(l lane) (*repository, time.Duration) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	q := &e.queues[l]
+	for q.Len() > 0 {
+		first := (*q)[0]
+		if first.repository.lane != l || first.repository.due != first.due {
+			heap.Pop(q)
+			continue
+		}
+		if wait := time.Until(first.due); wait > 0 {
+			return nil, wait
+		}
+		heap.Pop(q)
+		first.repository.lane = laneNone
+		return first.repository, 0
+	}
+	return nil, time.Hour
+}
+
+// event takes what the source says of a repository.
+func (e *Engine) event(path git.RepoPath, _ git.Version, gone bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	r := e.repos[path]
+	if r == nil && !gone {
+		r = &repository{path: path, lag: -1}
+		e.repos[path] = r
+	}
+	if r != nil {
+		e.enqueue(r, laneLook, time.Now())
+	}
+}
+
+// look finds out where a repository's branches are, and has it indexed if its index is behind.
+func (e *Engine) look(r *repository) {
+	heads, version, err := e.heads(r.path)
+	if e.ctx.Err() != nil {
+		return
+	}
+	if fault.Is(err, fault.NotFound) {
+		e.forget(r)
+		return
+	}
+	if err != nil {
+		e.failed(r, err, laneLook)
+		return
+	}
+	e.mu.Lock()
+	if r.incarnation != version.Incarnation && r.id != 0 {
+		e.anew(r)
+	}
+	r.incarnation, r.version, r.current, r.looked = version.Incarnation, version, heads, true
+	e.judge(r)
+	var from string
+	if len(r.indexed) > 0 && len(heads) > 0 && r.indexed[0].Commit != heads[0].Commit.String() {
+		from = r.indexed[0].Commit
+	}
+	e.mu.Unlock()
+	if from != "" {
+		e.countLag(r, from, heads[0].Commit)
+	}
+}
+
+// maxLag is up to where commits are counted by which an index is behind.
+const maxLag = 10_000
+
+// countLag counts by how many commits an index is behind.
+func (e *Engine) countLag(r *repository, from string, to git.ObjectID) {
+	old, err := git.ParseObjectID(from)
+	if err != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(e.ctx, 10*time.Second)
+	defer cancel()
+	n, err := e.o.Source.Behind(ctx, r.path, old, to, maxLag)
+	if err != nil {
+		return // the commit may be gone; the lag stays unknown
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(r.indexed) > 0 && len(r.current) > 0 && r.indexed[0].Commit == from && r.current[0].Commit == to {
+		r.lag = n
+	}
+}
+
+// heads finds the branches to index, the one that HEAD names first.
+func (e *Engine) heads(path git.RepoPath) ([]Head, git.Version, error) {
+	ctx, cancel := context.WithTimeout(e.ctx, time.Minute)
+	defer cancel()
+	names := append([]string{string(git.HEAD)}, e.o.Branches...)
+	all, version, err := e.o.Source.Heads(ctx, path, names)
+	if err != nil {
+		return nil, version, err
+	}
+	var heads []Head
+	for _, h := range all {
+		if h.Err != nil {
+			if !fault.Is(h.Err, fault.NotFound) {
+				return nil, version, h.Err
+			}
+			continue
+		}
+		if !slices.ContainsFunc(heads, func(o Head) bool { return o.Name == h.Name }) && len(heads) < maxBranches {
+			heads = append(heads, h)
+		}
+	}
+	return heads, version, nil
+}
+
+// branchName is how a ref is called in the index.
+func branchName(ref string) string { return strings.TrimPrefix(ref, "refs/heads/") }
+
+func branches(heads []Head) []link.Branch {
+	list := make([]link.Branch, len(heads))
+	for i, h := range heads {
+		list[i] = link.Branch{Name: branchName(h.Name), Commit: h.Commit.String()}
+	}
+	return list
+}
+
+// judge decides what a repository waits for. The caller holds e.mu.
+func (e *Engine) judge(r *repository) {
+	want, now := branches(r.current), time.Now()
+	e.stale = true
+	if slices.Equal(want, r.indexed) {
+		r.changed, r.lag, r.err = time.Time{}, 0, ""
+		if r.deltas > 0 && r.deltas >= e.o.Deltas/2 {
+			e.enqueue(r, laneSlow, now.Add(quiet))
+		}
+		return
+	}
+	if r.changed.IsZero() {
+		r.changed = now
+	}
+	r.lag = -1
+	if j, busy := e.jobs[r]; busy {
+		if j.kind == kindAnew && r.deltas < 2*e.o.Deltas {
+			j.cancel() // what is new can be had sooner
+		}
+		return // judged again at its end
+	}
+	due := r.changed.Add(e.o.Debounce)
+	if r.again.After(due) {
+		due = r.again
+	}
+	if e.deltaFits(r, want) {
+		e.enqueue(r, laneFast, due)
+	} else {
+		e.enqueue(r, laneSlow, due)
+	}
+}
+
+// deltaFits tells whether what is new can be put on top of the shards there are: zoekt can for the same branches, and we know what has changed if
+// there is one.
+func (e *Engine) deltaFits(r *repository, want []link.Branch) bool {
+	return len(want) == 1 && len(r.indexed) == 1 && want[0].Name == r.indexed[0].Name && r.shards > 0 && !r.rebuild && r.deltas < 2*e.o.Deltas
+}
+
+// anew gives a repository that another one has taken the place of a new number, later. The caller holds e.mu.
+func (e *Engine) anew(r *repository) {
+	e.stale = true
+	delete(e.byID, r.id)
+	if err := e.catalogue.remove(r.id); err != nil {
+		e.log.Warn("cannot write the catalogue of the search index", "error", err)
+	}
+	if j, busy := e.jobs[r]; busy {
+		j.cancel()
+	}
+	r.id, r.indexed, r.shards, r.deltas, r.looked, r.current = 0, nil, 0, 0, false, nil
+	if err := e.dropShards(r.path); err != nil {
+		e.log.Warn("cannot remove a repository from the search index", "repository", r.path.String(), "error", err)
+	}
+}
+
+// forget removes a repository that is gone. The watch tells if it comes back.
+func (e *Engine) forget(r *repository) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if r.id != 0 {
+		e.anew(r)
+	} else if err := e.dropShards(r.path); err != nil {
+		e.log.Warn("cannot remove a repository from the search index", "repository", r.path.String(), "error", err)
+	}
+	r.lane, e.stale = laneNone, true
+	delete(e.repos, r.path)
+}
+
+// failed has a repository wait until it is tried again.
+func (e *Engine) failed(r *repository, err error, l lane) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	r.err = err.Error()
+	wait := min(retryFailed<<min(r.failed, 16), maxRetry)
+	r.failed++
+	r.again = time.Now().Add(wait)
+	e.enqueue(r, l, r.again)
+	e.log.Warn("a repository could not be indexed", "repository", r.path.String(), "error", err, "again in", wait.String())
+}

@@ -1,0 +1,180 @@
+package worker
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/sourcegraph/zoekt"
+	"github.com/sourcegraph/zoekt/build"
+	"golang.org/x/sys/unix"
+
+	"github.com/packhorse-git/packhorse/internal/search/link"
+)
+
+// IndexOptions say how a process indexes.
+type IndexOptions struct {
+	Memory int64 // bytes of heap; 0: no limit
+	In     io.Reader
+	Out    io.Writer
+}
+
+// Index does one job and reports. The error is one of the connection to the server; what else fails is in the report.
+func Index(o IndexOptions) error {
+	limitMemory(o.Memory)
+	log.SetFlags(0)
+	in, out := link.NewReader(o.In, 256<<10), link.NewWriter(o.Out, 64<<10)
+	kind, payload, err := in.Frame(nil)
+	if err != nil {
+		return err
+	}
+	var job link.Job
+	if kind != link.KindJob {
+		return fmt.Errorf("frame %q where a job is expected", kind)
+	}
+	if err := json.Unmarshal(payload, &job); err != nil {
+		return err
+	}
+	if job.Inspect {
+		return inspect(job, out)
+	}
+	report := link.Report{}
+	switch err := runJob(job, in, &report); {
+	case errors.Is(err, errInput):
+		return err
+	case err != nil:
+		report.Error = err.Error()
+		report.Full = errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS) || errors.Is(err, unix.EACCES)
+	}
+	if err := out.JSON(link.KindReport, report); err != nil {
+		return err
+	}
+	return out.Flush()
+}
+
+// errInput marks that the server sent no whole job.
+var errInput = errors.New("the job is not whole")
+
+// buildOptions are zoekt's for a job.
+func buildOptions(job link.Job) build.Options {
+	o := build.Options{
+		IndexDir: job.Dir, SizeMax: job.MaxFile, ShardMax: job.ShardSize, Parallelism: 1, IsDelta: job.Delta,
+		CTagsPath: job.Ctags, DisableCTags: job.Ctags == "",
+		RepositoryDescription: zoekt.Repository{ID: job.ID, Name: job.Repository},
+	}
+	for _, b := range job.Branches {
+		o.RepositoryDescription.Branches = append(o.RepositoryDescription.Branches, zoekt.RepositoryBranch{Name: b.Name, Version: b.Commit})
+	}
+	o.SetDefaults()
+	return o
+}
+
+// extendable tells whether the shards that a repository has can be built upon.
+func extendable(o *build.Options) bool {
+	repository, metadata, ok, err := o.FindRepositoryMetadata()
+	return err == nil && ok && repository.IndexOptions == o.GetHash() && repository.Name == o.RepositoryDescription.Name &&
+		metadata.IndexFormatVersion == zoekt.IndexFormatVersion && metadata.IndexFeatureVersion == zoekt.FeatureVersion &&
+		build.BranchNamesEqual(repository.Branches, o.RepositoryDescription.Branches)
+}
+
+// runJob builds shards from what comes. Until the whole job is there, nothing of the index has changed.
+func runJob(job link.Job, in link.Reader, report *link.Report) error {
+	o := buildOptions(job)
+	if job.Delta && !extendable(&o) {
+		report.Rebuild = true
+		return nil
+	}
+	b, err := build.NewBuilder(o)
+	if err != nil {
+		return err
+	}
+	for {
+		kind, payload, err := in.Frame(nil) // documents are kept until their shard is written
+		if err != nil {
+			return errors.Join(errInput, err)
+		}
+		switch kind {
+		case link.KindDocument:
+			d, err := link.ParseDocument(payload)
+			if err != nil {
+				return errors.Join(errInput, err)
+			}
+			if err := b.Add(document(job, d)); err != nil {
+				return err
+			}
+			report.Documents++
+			report.Bytes += int64(len(d.Content))
+		case link.KindGone:
+			b.MarkFileAsChangedOrRemoved(string(payload))
+		case link.KindFinish:
+			err := b.Finish()
+			report.Shards = len(o.FindAllShards())
+			return err
+		default:
+			return errors.Join(errInput, fmt.Errorf("frame %q in a job", kind))
+		}
+	}
+}
+
+func document(job link.Job, d link.Document) zoekt.Document {
+	to := zoekt.Document{Name: string(d.Path), Content: d.Content}
+	for i, b := range job.Branches {
+		if d.Branches&(1<<i) != 0 {
+			to.Branches = append(to.Branches, b.Name)
+		}
+	}
+	if d.Size > int64(len(d.Content)) {
+		to.SkipReason = fmt.Sprintf("document size %d larger than limit %d", d.Size, job.MaxFile)
+	}
+	return to
+}
+
+// inspect reports every shard in the directory.
+func inspect(job link.Job, out link.Writer) error {
+	files, err := filepath.Glob(filepath.Join(escapeGlob(job.Dir), "*.zoekt"))
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		if err := out.JSON(link.KindShard, inspectShard(f)); err != nil {
+			return err
+		}
+	}
+	if err := out.JSON(link.KindReport, link.Report{Shards: len(files)}); err != nil {
+		return err
+	}
+	return out.Flush()
+}
+
+func inspectShard(file string) link.Shard {
+	s := link.Shard{File: filepath.Base(file)}
+	if fi, err := os.Stat(file); err == nil {
+		s.Bytes = fi.Size()
+	}
+	repositories, metadata, err := zoekt.ReadMetadataPath(file)
+	switch {
+	case err != nil:
+		s.Error = err.Error()
+		return s
+	case len(repositories) != 1:
+		s.Error = fmt.Sprintf("it has %d repositories", len(repositories))
+		return s
+	case metadata.IndexFormatVersion != zoekt.IndexFormatVersion || metadata.IndexFeatureVersion != zoekt.FeatureVersion:
+		s.Error = "it was made by another version"
+	}
+	s.ID, s.Repository, s.Symbols, s.Build = repositories[0].ID, repositories[0].Name, repositories[0].HasSymbols, metadata.ID
+	for _, b := range repositories[0].Branches {
+		s.Branches = append(s.Branches, link.Branch{Name: b.Name, Commit: b.Version})
+	}
+	return s
+}
+
+// escapeGlob makes a path a pattern that matches it alone.
+func escapeGlob(path string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
+}

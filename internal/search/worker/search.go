@@ -1,0 +1,302 @@
+// Package worker is the processes that index and search. It is the one user of zoekt: that maps its files, where one that somebody cuts off ends the
+// process, and takes what memory and time it needs. So it runs in processes of its own, which have little and may die.
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"os"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/RoaringBitmap/roaring"
+	"github.com/sourcegraph/zoekt"
+	zoektquery "github.com/sourcegraph/zoekt/query"
+	"github.com/sourcegraph/zoekt/shards"
+	"golang.org/x/sys/unix"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/search/link"
+	"github.com/packhorse-git/packhorse/internal/search/query"
+	"github.com/packhorse-git/packhorse/internal/search/wire"
+)
+
+const (
+	// batchSize is how many bytes of results are sent at once, at least, unless there are no more.
+	batchSize = 64 << 10
+	// flushAfter is for how long results are collected and ordered before the first are sent.
+	flushAfter = 500 * time.Millisecond
+)
+
+// SearchOptions say what a process searches.
+type SearchOptions struct {
+	Dir     string
+	Memory  int64    // bytes of heap; 0: no limit
+	Control *os.File // a socket; sockets come over it
+}
+
+// Search answers requests until the control socket ends. When all shards are loaded it sends a byte.
+func Search(o SearchOptions) error {
+	limitMemory(o.Memory)
+	log.SetFlags(0)
+	control, err := net.FileConn(o.Control)
+	if err != nil {
+		return fault.Wrap(fault.Invalid, "the standard input of a process that searches is a socket from the server", err)
+	}
+	o.Control.Close()
+	unixControl, ok := control.(*net.UnixConn)
+	if !ok {
+		return fault.New(fault.Invalid, "the standard input of a process that searches is a socket from the server")
+	}
+	streamer, err := shards.NewDirectorySearcher(o.Dir)
+	if err != nil {
+		return fault.Wrap(fault.Internal, "cannot open the index", err)
+	}
+	if _, err := control.Write([]byte{1}); err != nil {
+		return nil // the server has gone
+	}
+	s := &searcher{streamer}
+	for {
+		c, err := receive(unixControl)
+		if err != nil {
+			return nil
+		}
+		go s.serve(c)
+	}
+}
+
+// limitMemory sets a limit that the garbage collector keeps to, and one that ends the process.
+func limitMemory(n int64) {
+	if n <= 0 {
+		return
+	}
+	debug.SetMemoryLimit(n)
+	hard := uint64(n + n/2 + 64<<20)
+	unix.Setrlimit(unix.RLIMIT_DATA, &unix.Rlimit{Cur: hard, Max: hard})
+}
+
+// receive takes a socket from the server.
+func receive(control *net.UnixConn) (net.Conn, error) {
+	var b [1]byte
+	oob := make([]byte, unix.CmsgSpace(4))
+	n, m, _, _, err := control.ReadMsgUnix(b[:], oob)
+	if err == nil && n == 0 {
+		err = io.EOF
+	}
+	if err != nil {
+		return nil, err
+	}
+	messages, err := unix.ParseSocketControlMessage(oob[:m])
+	if err != nil || len(messages) != 1 {
+		return nil, errors.Join(err, errors.New("no socket in the message"))
+	}
+	fds, err := unix.ParseUnixRights(&messages[0])
+	if err != nil || len(fds) != 1 {
+		return nil, errors.Join(err, errors.New("no socket in the message"))
+	}
+	unix.CloseOnExec(fds[0])
+	f := os.NewFile(uintptr(fds[0]), "search")
+	defer f.Close()
+	return net.FileConn(f)
+}
+
+type searcher struct{ zoekt.Streamer }
+
+// asked is a request as it came.
+type asked struct {
+	link.Request
+	repositories *roaring.Bitmap // nil: all
+}
+
+// serve answers the requests on one socket, one after the other.
+func (s *searcher) serve(c net.Conn) {
+	ctx, cancel := context.WithCancel(context.Background())
+	requests := make(chan asked)
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		defer close(requests)
+		defer cancel()
+		readRequests(ctx, c, requests)
+	})
+	defer reading.Wait()
+	defer c.Close()
+	defer cancel()
+	a := &answer{w: link.NewWriter(c, 8<<10)}
+	for r := range requests {
+		a.reset(r, cancel)
+		if err := s.search(ctx, r, a); err != nil && a.err == nil {
+			a.end.Error, a.end.Kind = err.Error(), uint8(fault.KindOf(err))
+			if e, ok := errors.AsType[*fault.Error](err); ok {
+				a.end.Error = e.Error()
+			}
+		}
+		if err := a.finish(); err != nil {
+			return
+		}
+	}
+}
+
+// readRequests reads until the server closes the socket; that ends a search that runs.
+func readRequests(ctx context.Context, c net.Conn, requests chan<- asked) {
+	r := link.NewReader(c, 8<<10)
+	var buf []byte
+	for {
+		kind, payload, err := r.Frame(buf)
+		if err != nil {
+			return
+		}
+		buf = payload
+		var a asked
+		if kind != link.KindRequest || json.Unmarshal(payload, &a.Request) != nil {
+			return
+		}
+		if a.Limited {
+			kind, payload, err := r.Frame(nil)
+			if err != nil || kind != link.KindRepositories {
+				return
+			}
+			set, err := link.ParseSet(payload)
+			if err != nil {
+				return
+			}
+			a.repositories = roaring.BitmapOf(set.List()...)
+		}
+		select {
+		case requests <- a:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (s *searcher) search(ctx context.Context, r asked, a *answer) error {
+	q, err := query.Parse(r.Query)
+	if err != nil {
+		return err
+	}
+	p, err := translate(q)
+	if err != nil {
+		return err
+	}
+	if r.repositories != nil {
+		p.query = zoektquery.NewAnd(&zoektquery.RepoIDs{Repos: r.repositories}, p.query)
+	}
+	a.plan = p
+	timeout := time.Duration(r.Timeout) * time.Millisecond
+	o := zoekt.SearchOptions{
+		ChunkMatches: true, Whole: a.format == wire.GraphQL, MaxDocDisplayCount: r.Limit + 1, MaxWallTime: timeout, FlushWallTime: min(flushAfter, timeout),
+		ShardMaxMatchCount: 100 * r.Limit, TotalMaxMatchCount: 100 * r.Limit,
+	}
+	if a.format == wire.API {
+		o.FlushWallTime = timeout
+	}
+	if p.repository {
+		o.ShardRepoMaxMatchCount, o.MaxDocDisplayCount = 1, 0
+	}
+	began := time.Now()
+	err = s.StreamSearch(ctx, p.query, &o, a)
+	if time.Since(began) >= timeout {
+		a.end.TimedOut = true
+	}
+	return err
+}
+
+// answer renders results as they come.
+type answer struct {
+	w      link.Writer
+	cancel context.CancelFunc
+	format wire.Format
+	limit  int
+	plan   plan
+	err    error // of writing
+
+	file             wire.File
+	elements         []byte // that wait to be sent
+	results, matches int    // in them
+	end              link.End
+	seen             map[uint32]bool
+}
+
+func (a *answer) reset(r asked, cancel context.CancelFunc) {
+	a.cancel, a.format, a.limit = cancel, wire.Format(r.Format), r.Limit
+	a.elements, a.results, a.matches = a.elements[:0], 0, 0
+	a.end = link.End{Repositories: a.end.Repositories[:0]}
+	a.seen = make(map[uint32]bool)
+}
+
+// Send takes results from zoekt; it is called for one at a time.
+func (a *answer) Send(r *zoekt.SearchResult) {
+	if r.Crashes > 0 {
+		a.end.Crashed = true
+	}
+	if r.FilesSkipped > 0 || r.ShardsSkipped > 0 {
+		a.end.Limited = true
+	}
+	for i := range r.Files {
+		if a.err != nil {
+			return
+		}
+		if a.end.Results >= a.limit {
+			a.end.Limited = true
+			return
+		}
+		a.add(&r.Files[i])
+	}
+	a.flush()
+}
+
+func (a *answer) add(m *zoekt.FileMatch) {
+	if !a.seen[m.RepositoryID] {
+		a.seen[m.RepositoryID] = true
+		branch := ""
+		if len(m.Branches) > 0 {
+			branch = m.Branches[0]
+		}
+		a.end.Repositories = append(a.end.Repositories, link.Found{ID: m.RepositoryID, Commit: m.Version, Branch: branch})
+	} else if a.plan.repository {
+		return
+	}
+	convert(&a.file, m, a.plan)
+	if a.results > 0 {
+		a.elements = append(a.elements, ',')
+	}
+	a.elements = a.format.Append(a.elements, &a.file)
+	matches := a.file.Matches()
+	a.results++
+	a.matches += matches
+	a.end.Results++
+	a.end.Matches += matches
+	if len(a.elements) >= batchSize {
+		a.flush()
+	}
+}
+
+// flush sends what waits.
+func (a *answer) flush() {
+	if a.results == 0 || a.err != nil {
+		return
+	}
+	if a.err = a.w.Batch(a.results, a.matches, a.elements); a.err == nil {
+		a.err = a.w.Flush()
+	}
+	if a.err != nil {
+		a.cancel()
+	}
+	a.elements, a.results, a.matches = a.elements[:0], 0, 0
+}
+
+func (a *answer) finish() error {
+	a.flush()
+	if a.err != nil {
+		return a.err
+	}
+	if err := a.w.JSON(link.KindEnd, a.end); err != nil {
+		return err
+	}
+	return a.w.Flush()
+}

@@ -1,0 +1,365 @@
+package search_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha1"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/search"
+	"github.com/packhorse-git/packhorse/internal/search/query"
+	"github.com/packhorse-git/packhorse/internal/search/worker"
+)
+
+// work is the first argument of this program when it is one of its own children.
+const work = "search-work"
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == work {
+		if err := worker.Main(os.Args[2:], os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+type files map[string]string
+
+// source is repositories in memory. Their commits are trees with a number.
+type source struct {
+	mu       sync.Mutex
+	repos    map[git.RepoPath]*memoryRepo
+	changed  chan struct{} // closed at each change
+	given    int           // files that were asked for
+	hold     chan struct{} // unless nil, Files waits for it after the first file
+	made     int
+	broken   error
+	grepping int
+}
+
+type memoryRepo struct {
+	incarnation string
+	generation  uint64
+	heads       map[string]git.ObjectID // by ref
+	head        string
+	commits     map[git.ObjectID]files
+	order       []git.ObjectID
+}
+
+func newSource() *source {
+	return &source{repos: map[git.RepoPath]*memoryRepo{}, changed: make(chan struct{})}
+}
+
+func repoPath(name string) git.RepoPath {
+	p, err := git.ParseRepoPath(name)
+	if err != nil {
+		panic(err)
+	}
+	return p
+}
+
+func (s *source) tell() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// push puts a commit on a branch, and makes the repository if there is none.
+func (s *source) push(name, ref string, f files) git.ObjectID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.repos[repoPath(name)]
+	if r == nil {
+		s.made++
+		r = &memoryRepo{incarnation: fmt.Sprint("made ", s.made), heads: map[string]git.ObjectID{}, head: "refs/heads/main", commits: map[git.ObjectID]files{}}
+		s.repos[repoPath(name)] = r
+	}
+	r.generation++
+	if f != nil {
+		sum := sha1.Sum(fmt.Append(nil, name, ref, r.incarnation, r.generation))
+		id := git.RawObjectID(sum[:])
+		r.commits[id], r.heads[ref] = maps.Clone(f), id
+		r.order = append(r.order, id)
+	}
+	s.tell()
+	return r.heads[ref]
+}
+
+func (s *source) remove(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.repos, repoPath(name))
+	s.tell()
+}
+
+func (s *source) Repositories(_ context.Context, each func(git.RepoPath) error) error {
+	s.mu.Lock()
+	paths := slices.Collect(maps.Keys(s.repos))
+	s.mu.Unlock()
+	for _, p := range paths {
+		if err := each(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *source) Heads(_ context.Context, path git.RepoPath, branches []string) ([]search.Head, git.Version, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.repos[path]
+	if r == nil {
+		return nil, git.Version{}, fault.New(fault.NotFound, "no such repository")
+	}
+	var heads []search.Head
+	for _, b := range branches {
+		h := search.Head{Name: b}
+		if b == "HEAD" {
+			h.Name = r.head
+		}
+		if h.Commit = r.heads[h.Name]; h.Commit.IsZero() {
+			h.Err = fault.New(fault.NotFound, "no such branch")
+		}
+		heads = append(heads, h)
+	}
+	return heads, git.Version{Incarnation: r.incarnation, Generation: r.generation}, nil
+}
+
+func (s *source) Watch(ctx context.Context, paths []git.RepoPath, send func(git.RepoPath, git.Version, bool) error) error {
+	told := map[git.RepoPath]git.Version{}
+	for {
+		s.mu.Lock()
+		changed := s.changed
+		now := map[git.RepoPath]git.Version{}
+		for _, p := range paths {
+			if r := s.repos[p]; r != nil {
+				now[p] = git.Version{Incarnation: r.incarnation, Generation: r.generation}
+			}
+		}
+		s.mu.Unlock()
+		for _, p := range paths {
+			v, there := now[p]
+			if old, known := told[p]; known && old == v {
+				continue
+			}
+			told[p] = v
+			if err := send(p, v, !there); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-changed:
+		}
+	}
+}
+
+func blobID(content string) git.ObjectID {
+	sum := sha1.Sum([]byte(content))
+	return git.RawObjectID(sum[:])
+}
+
+func (s *source) Files(ctx context.Context, path git.RepoPath, commit, base git.ObjectID, limit int64, send func(search.File) error) error {
+	s.mu.Lock()
+	r, hold := s.repos[path], s.hold
+	broken := s.broken
+	var now, before files
+	var ok bool
+	if r != nil {
+		now, ok = r.commits[commit]
+		before = r.commits[base]
+	}
+	s.mu.Unlock()
+	if broken != nil {
+		return broken
+	}
+	if !ok {
+		return fault.New(fault.NotFound, "no such commit")
+	}
+	for _, name := range slices.Sorted(maps.Keys(now)) {
+		content := now[name]
+		if old, there := before[name]; there && old == content {
+			continue
+		}
+		f := search.File{Path: []byte(name), Mode: 0o100644, ID: blobID(content), Size: int64(len(content))}
+		if f.Size <= limit {
+			f.Content = []byte(content)
+		}
+		if err := send(f); err != nil {
+			return err
+		}
+		s.mu.Lock()
+		s.given++
+		s.mu.Unlock()
+		if hold != nil {
+			select {
+			case <-hold:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(before)) {
+		if _, there := now[name]; !there {
+			if err := send(search.File{Path: []byte(name), Gone: true}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (s *source) Behind(_ context.Context, path git.RepoPath, old, new git.ObjectID, limit int) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.repos[path]
+	if r == nil {
+		return 0, errors.New("no such repository")
+	}
+	return min(limit, slices.Index(r.order, new)-slices.Index(r.order, old)), nil
+}
+
+func (s *source) Grep(_ context.Context, path git.RepoPath, commit git.ObjectID, g search.Grep, send func(search.Hit) error) error {
+	s.mu.Lock()
+	s.grepping++
+	f := s.repos[path].commits[commit]
+	s.mu.Unlock()
+	n := 0
+	for _, name := range slices.Sorted(maps.Keys(f)) {
+		for i, line := range strings.Split(f[name], "\n") {
+			if at := strings.Index(line, g.Pattern); at >= 0 && n < g.Limit {
+				n++
+				if err := send(search.Hit{Path: []byte(name), Line: i + 1, Column: at, Text: []byte(line)}); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// testLog writes to a test's log, while it runs.
+type testLog struct {
+	t    testing.TB
+	mu   sync.Mutex
+	over bool
+}
+
+func (l *testLog) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.over {
+		l.t.Log(strings.TrimSpace(string(b)))
+	}
+	return len(b), nil
+}
+
+// options are what tests begin with.
+func options(t testing.TB, s search.Source) search.Options {
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := &testLog{t: t}
+	t.Cleanup(func() {
+		log.mu.Lock()
+		log.over = true
+		log.mu.Unlock()
+	})
+	return search.Options{
+		Dir: filepath.Join(t.TempDir(), "search"), Source: s, Program: program, Argument: []string{work},
+		MaxFile: 1 << 20, ShardSize: 16 << 20, SearchMemory: 1 << 30, IndexMemory: 1 << 30, IndexNice: 1,
+		Debounce: 10 * time.Millisecond, Scan: 50 * time.Millisecond, Deltas: 10, Results: 100_000, Timeout: time.Minute,
+		Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})), Metrics: search.NewMetrics(),
+	}
+}
+
+func start(t testing.TB, o search.Options) *search.Engine {
+	t.Helper()
+	e := search.New(o)
+	t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return e
+}
+
+// found is what a search gave.
+type found struct {
+	search.Summary
+	json []byte
+}
+
+func (f *found) Matches(b search.Batch) error {
+	if len(f.json) > 0 {
+		f.json = append(f.json, ',')
+	}
+	f.json = append(f.json, b.JSON...)
+	return nil
+}
+
+func (f *found) Progress(search.Summary) error { return nil }
+
+func ask(t testing.TB, e *search.Engine, text string, change ...func(*search.Request)) (*found, error) {
+	t.Helper()
+	q, err := query.Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	r := search.Request{Query: q}
+	for _, c := range change {
+		c(&r)
+	}
+	f := &found{}
+	f.Summary, err = e.Search(context.Background(), r, f)
+	return f, err
+}
+
+// await searches until the results are as wanted.
+func await(t testing.TB, e *search.Engine, text string, ok func(*found) bool, change ...func(*search.Request)) *found {
+	t.Helper()
+	end := time.Now().Add(time.Minute)
+	for {
+		f, err := ask(t, e, text, change...)
+		if err != nil && !fault.Is(err, fault.Unavailable) {
+			t.Fatalf("search for %q: %v", text, err)
+		}
+		if err == nil && ok(f) {
+			return f
+		}
+		if time.Now().After(end) {
+			t.Fatalf("search for %q still gives %+v, %s, %v", text, f.Summary, f.json, err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// has wants so many results, all of a commit.
+func has(n int, commit ...git.ObjectID) func(*found) bool {
+	return func(f *found) bool {
+		if f.Results != n {
+			return false
+		}
+		for _, id := range commit {
+			if bytes.Count(f.json, []byte(`"commit":"`+id.String()+`"`)) != n {
+				return false
+			}
+		}
+		return true
+	}
+}
