@@ -33,6 +33,7 @@ type world struct {
 	*gittest.Repo
 	t      *testing.T
 	server *Server
+	tables *repo.Tables
 	url    string
 
 	mu   sync.Mutex
@@ -54,8 +55,14 @@ func newWorld(t *testing.T, o Options, init ...string) *world {
 
 func worldAt(t *testing.T, o Options, r *gittest.Repo) *world {
 	t.Helper()
-	runner, err := process.New(process.Options{Classes: map[process.Class]process.Limits{
-		ClassReceive: {Slots: 8, Queue: 100, Time: 10 * time.Minute}, ClassHook: {Slots: 8, Queue: 100},
+	return worldBy(t, "git", o, r)
+}
+
+// worldBy is worldAt with a git program.
+func worldBy(t *testing.T, program string, o Options, r *gittest.Repo) *world {
+	t.Helper()
+	runner, err := process.New(process.Options{Git: program, Classes: map[process.Class]process.Limits{
+		ClassReceive: {Slots: 8, Queue: 100, Time: 10 * time.Minute}, ClassHook: {Slots: 8, Queue: 100}, repo.ClassRefs: {Slots: 2, Queue: 100},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -78,7 +85,7 @@ func worldAt(t *testing.T, o Options, r *gittest.Repo) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{Repo: r, t: t, server: server}
+	w := &world{Repo: r, t: t, server: server, tables: repo.NewTables(runner)}
 	front := httptest.NewServer(http.HandlerFunc(w.serve))
 	w.url = front.URL + "/repo.git"
 	t.Cleanup(func() {
@@ -94,7 +101,7 @@ func worldAt(t *testing.T, o Options, r *gittest.Repo) *world {
 // open opens the repository as each request does.
 func (w *world) open() *repo.Repo {
 	w.t.Helper()
-	r, err := repo.Open(w.Dir, repo.Options{})
+	r, err := repo.Open(w.Dir, repo.Options{Tables: w.tables})
 	if err != nil {
 		w.t.Fatal(err)
 	}
