@@ -120,15 +120,18 @@ func (p *pushPair) refs() string {
 	return gittest.At(p, filepath.Join(p.dir, "repos/one.git")).Git("for-each-ref")
 }
 
-// push sends a body to the gateway in chunks. Not by net/http's client, which looks at no answer while it waits for more of the body.
-func (p *pushPair) push(body io.Reader) string {
-	conn, err := net.Dial("tcp", strings.TrimPrefix(p.gateway.http, "http://"))
+// push sends a body to the gateway.
+func (p *pushPair) push(body io.Reader) string { return p.gateway.push(p.token, body) }
+
+// push sends the body of a push in chunks. Not by net/http's client, which looks at no answer while it waits for more of the body.
+func (p *serverProcess) push(token string, body io.Reader) string {
+	conn, err := net.Dial("tcp", strings.TrimPrefix(p.http, "http://"))
 	if err != nil {
 		return err.Error()
 	}
 	defer conn.Close()
 	fmt.Fprintf(conn, "POST /one/git-receive-pack HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-git-receive-pack-request\r\n"+
-		"Authorization: Bearer %s\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n", p.token)
+		"Authorization: Bearer %s\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n", token)
 	go func() {
 		chunks := httputil.NewChunkedWriter(conn)
 		if _, err := io.Copy(chunks, body); err != nil {
