@@ -21,6 +21,7 @@ func (c *Config) check() error {
 	c.checkSSH(bad)
 	c.checkStorage(bad)
 	c.checkNodes(bad)
+	c.checkSearch(bad)
 	c.checkWebhooks(bad)
 	c.checkChoices(bad)
 	c.checkNumbers(bounds{bad})
@@ -105,12 +106,15 @@ func (c *Config) checkNumbers(b bounds) {
 
 // checkRole finds what a role needs and was not told.
 func (c *Config) checkRole(role role) error {
-	if role == roleGateway {
+	if role == roleGateway || role == roleSearch {
 		if len(c.Node) == 0 {
 			return errors.New("which nodes? name each with --node NAME=ADDRESS (or a [[node]] table in the configuration)")
 		}
 		if c.State == "" {
 			return errors.New("there is no home directory for the admin socket; name a state directory with --state DIR")
+		}
+		if role == roleSearch && c.Search.Listen == "" {
+			return errors.New("where do gateways reach this process? give --listen 127.0.0.1:9200 or --listen unix:PATH (or search.listen in the configuration)")
 		}
 		return checkSocketPath(adminSocket(c.State))
 	}
@@ -170,7 +174,11 @@ func (c *Config) checkDisk(role role) error {
 			add("storage", err)
 		}
 	}
-	if role == roleGateway {
+	if role == roleGateway && c.Search.Address != "" || role == roleSearch {
+		_, err := c.Search.trust(role, quiet)
+		add("search", err)
+	}
+	if role.flags()&asking != 0 {
 		for i := range c.Node {
 			_, err := c.Node[i].trust(quiet)
 			add(fmt.Sprintf("node %q", c.Node[i].Name), err)

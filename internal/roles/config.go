@@ -14,7 +14,8 @@ type Config struct {
 	Root string `toml:"root"`
 
 	// Where a process keeps what is its own: a lock, the pack cache, the admin socket. One process at a time uses it. Empty means
-	// ROOT/.packhorse; for a gateway, which has no root, packhorse/gateway below $XDG_STATE_HOME or ~/.local/state.
+	// ROOT/.packhorse; for a gateway or a search process, which have no root, packhorse/gateway or packhorse/search
+	// below $XDG_STATE_HOME or ~/.local/state.
 	State string `toml:"state"`
 
 	HTTP     HTTPConfig      `toml:"http"`
@@ -35,6 +36,7 @@ type Config struct {
 
 	Maintenance MaintenanceConfig `toml:"maintenance"`
 	Warmup      WarmupConfig      `toml:"warmup"`
+	Search      SearchConfig      `toml:"search"`
 }
 
 // OpsConfig is the private listener for metrics, health and profiles.
@@ -82,6 +84,7 @@ func DefaultConfig() Config {
 
 		Warmup:      defaultWarmup(),
 		Maintenance: defaultMaintenance(),
+		Search:      defaultSearch(),
 	}
 }
 
@@ -121,16 +124,16 @@ func (c *Config) complete(role role, env Env) {
 	if c.State == "" {
 		c.State = defaultState(role, c.Root, env)
 	}
-	if c.Auth.Tokens == "" && c.State != "" && role != roleStorage {
+	if c.Auth.Tokens == "" && c.State != "" && role.flags()&public != 0 {
 		c.Auth.Tokens = filepath.Join(c.State, "tokens")
 	}
-	if c.Cache.Dir == "" && c.State != "" && role != roleGateway {
+	if c.Cache.Dir == "" && c.State != "" && role.flags()&repositories != 0 {
 		c.Cache.Dir = filepath.Join(c.State, "cache")
 	}
 	paths := []*string{&c.Root, &c.State, &c.Cache.Dir, &c.HTTP.TLSCert, &c.HTTP.TLSKey,
 		&c.SSH.HostKeys, &c.SSH.AuthorizedKeys, &c.SSH.TrustedUserCA, &c.SSH.RevokedKeys,
 		&c.Auth.Tokens, &c.Auth.Hook.SecretFile, &c.Storage.SecretFile, &c.Storage.TLSCert, &c.Storage.TLSKey, &c.Storage.ClientCA,
-		&c.Push.HooksDir}
+		&c.Push.HooksDir, &c.Search.SecretFile, &c.Search.TLSCert, &c.Search.TLSKey, &c.Search.ClientCA, &c.Search.TLSCA}
 	for i := range c.Webhook {
 		paths = append(paths, &c.Webhook[i].SecretFile)
 	}
@@ -150,7 +153,7 @@ func (c *Config) complete(role role, env Env) {
 
 // defaultState is the state directory of a process that was told of none; "" if there is no place for it.
 func defaultState(role role, root string, env Env) string {
-	if role != roleGateway {
+	if role != roleGateway && role != roleSearch {
 		if root == "" {
 			return ""
 		}
@@ -164,5 +167,5 @@ func defaultState(role role, root string, env Env) string {
 		}
 		home = filepath.Join(home, ".local", "state")
 	}
-	return filepath.Join(home, "packhorse", "gateway")
+	return filepath.Join(home, "packhorse", string(role))
 }

@@ -54,7 +54,7 @@ if the server would start with it and 2 if not. A file without "root" is fine: -
 		},
 	}
 	cmd.Flags().BoolVar(&valuesOnly, "values-only", false, "look at the values only, not at what this machine has")
-	cmd.Flags().Var(&role, "role", "the `ROLE` that is to start: serve, storage or gateway")
+	cmd.Flags().Var(&role, "role", "the `ROLE` that is to start: serve, storage, gateway or search")
 	return cmd
 }
 
@@ -73,7 +73,7 @@ git.threads by this machine's CPUs, cache.max_bytes and cache.min_free by the fi
 		Args: noArgs,
 	}
 	src := addConfigFlags(cmd.Flags(), roleAny, env)
-	cmd.Flags().Var(&role, "role", "the `ROLE` whose settings are shown: serve, storage or gateway")
+	cmd.Flags().Var(&role, "role", "the `ROLE` whose settings are shown: serve, storage, gateway or search")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		src.role = role
 		cfg, from, err := src.load()

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
+	"github.com/packhorse-git/packhorse/client"
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
@@ -213,4 +214,15 @@ func (t trust) clientTLS(serverName string) *tls.Config {
 		config.GetClientCertificate = t.certificate.GetClient
 	}
 	return config
+}
+
+// client is what a client of the control API shows, and whom it trusts.
+func (t trust) client(serverName string) (o client.Options) {
+	if t.secret != nil {
+		o.Secret = t.secret.Get
+	}
+	if t.authorities != nil {
+		o.TLS = t.clientTLS(serverName)
+	}
+	return o
 }

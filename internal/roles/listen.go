@@ -43,6 +43,11 @@ func openListeners(role role, cfg Config) (l listeners, err error) {
 			return l, err
 		}
 	}
+	if role == roleSearch {
+		if l.node, err = listenNode(cfg.Search.Listen, os.FileMode(cfg.Search.SocketMode)); err != nil {
+			return l, err
+		}
+	}
 	if cfg.Ops.Address != "" {
 		if l.private, err = listen(cfg.Ops.Address, "--ops"); err != nil {
 			return l, err

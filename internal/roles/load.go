@@ -157,9 +157,11 @@ const (
 	inServe = 1 << iota
 	inStorage
 	inGateway
-	repositories = inServe | inStorage // roles that own repositories
-	public       = inServe | inGateway // roles that clients reach
-	everywhere   = repositories | public
+	inSearch
+	repositories = inServe | inStorage  // roles that own repositories
+	public       = inServe | inGateway  // roles that clients reach
+	asking       = inGateway | inSearch // roles that ask storage nodes
+	everywhere   = repositories | public | inSearch
 )
 
 // configFlags are the flags that stand for a key; everything else is in the file.
@@ -169,7 +171,7 @@ var configFlags = []struct {
 	usage     string
 }{
 	{"root", "root", repositories, "serve the repositories below `DIR`"},
-	{"state", "state", everywhere, "keep the lock, the cache and the admin socket in `DIR` (default ROOT/.packhorse; of a gateway ~/.local/state/packhorse/gateway)"},
+	{"state", "state", everywhere, "keep the lock, the cache and the admin socket in `DIR` (default ROOT/.packhorse; of a gateway or search process below ~/.local/state/packhorse)"},
 	{"http", "http.address", public, "public listener, `HOST:PORT`; port 0 picks a free one"},
 	{"public-read", "http.public_read", public, "let everybody who reaches the listener read every repository"},
 	{"tls-cert", "http.tls_cert", public, "TLS certificate and chain, PEM `FILE`; read again when it changes"},
@@ -177,6 +179,8 @@ var configFlags = []struct {
 	{"ssh", "ssh.address", public, "SSH listener, `HOST:PORT`; none unless given"},
 	{"ssh-keys", "ssh.authorized_keys", public, "public keys of users for --ssh, `FILE|DIR`"},
 	{"listen", "storage.listen", repositories, "port for gateways and the control API, `HOST:PORT|unix:PATH`"},
+	{"listen", "search.listen", inSearch, "port for gateways, `HOST:PORT|unix:PATH`"},
+	{"search", "search.address", inGateway, "have the search process at `HOST:PORT|unix:PATH` answer searches"},
 	{"ops", "ops.address", everywhere, "private listener for metrics, health and profiles, `HOST:PORT`"},
 	{"ops-expose", "ops.expose", everywhere, "accept an --ops address that other machines can reach"},
 	{"shutdown-grace", "shutdown.grace", everywhere, "how long running requests may take to end after SIGTERM (`DURATION`)"},
@@ -195,6 +199,7 @@ type source struct {
 	env     Env
 	file    string
 	flags   *pflag.FlagSet
+	defined role   // whose flags these are
 	values  Config // where the flags are parsed to
 	noCache bool
 	nodes   nodeFlags
@@ -202,7 +207,7 @@ type source struct {
 
 // addConfigFlags defines the flags of a role on a command; those of no role are all.
 func addConfigFlags(flags *pflag.FlagSet, role role, env Env) *source {
-	s := &source{role: role, env: env, flags: flags, values: DefaultConfig()}
+	s := &source{role: role, defined: role, env: env, flags: flags, values: DefaultConfig()}
 	flags.StringVar(&s.file, "config", "", "read the configuration from `FILE` (TOML); flags go over it")
 	byKey := map[string]setting{}
 	for _, f := range settings(&s.values) {
@@ -220,7 +225,7 @@ func addConfigFlags(flags *pflag.FlagSet, role role, env Env) *source {
 	if role.flags()&repositories != 0 {
 		flags.BoolVar(&s.noCache, "no-cache", false, "make every pack anew and keep none")
 	}
-	if role.flags()&inGateway != 0 {
+	if role.flags()&asking != 0 {
 		flags.Var(&s.nodes, "node", "ask the storage node at `NAME=ADDRESS[,WEIGHT]`, HOST:PORT or unix:PATH; give one for each node")
 	}
 	return s
@@ -250,7 +255,7 @@ func (s *source) load() (Config, origins, error) {
 		target[f.Key] = f
 	}
 	for _, f := range configFlags {
-		if s.flags.Changed(f.flag) {
+		if f.roles&s.defined.flags() != 0 && s.flags.Changed(f.flag) {
 			target[f.key].Value.Set(given[f.key].Value)
 			from[f.key] = "--" + f.flag
 		}

@@ -3,7 +3,6 @@ package roles
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -106,17 +105,7 @@ func (f *nodeFinder) withElsewhere(do func(*client.Client) error) error {
 	if err != nil {
 		return usage(err)
 	}
-	o := client.Options{}
-	if trust.secret != nil {
-		o.Secret = trust.secret.Get
-	}
-	if trust.authorities != nil {
-		o.TLS = &tls.Config{RootCAs: trust.authorities.Pool(), ServerName: f.node.ServerName, MinVersion: tls.VersionTLS12}
-		if trust.certificate != nil {
-			o.TLS.GetClientCertificate = trust.certificate.GetClient
-		}
-	}
-	return withClient(f.node.Address, o, do)
+	return withClient(f.node.Address, trust.client(f.node.ServerName), do)
 }
 
 func withClient(address string, o client.Options, do func(*client.Client) error) error {

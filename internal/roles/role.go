@@ -13,6 +13,7 @@ const (
 	roleServe   role = "serve"   // gateway and node in one
 	roleStorage role = "storage" // a node: owns repositories
 	roleGateway role = "gateway" // owns listeners, and no repository
+	roleSearch  role = "search"  // owns the index, for gateways
 	roleAny     role = ""        // not said; for flags only
 )
 
@@ -25,18 +26,20 @@ func (r role) flags() int {
 		return inStorage
 	case roleGateway:
 		return inGateway
+	case roleSearch:
+		return inSearch
 	}
-	return everywhere
+	return repositories | public
 }
 
 // Set, String and Type make a role a pflag.Value.
 func (r *role) Set(text string) error {
 	switch is := role(text); is {
-	case roleServe, roleStorage, roleGateway:
+	case roleServe, roleStorage, roleGateway, roleSearch:
 		*r = is
 		return nil
 	}
-	return fmt.Errorf("%q is no role; there are serve, storage and gateway", text)
+	return fmt.Errorf("%q is no role; there are serve, storage, gateway and search", text)
 }
 
 func (r *role) String() string { return string(*r) }
