@@ -7,6 +7,7 @@ require (
 	connectrpc.com/grpcreflect v1.3.1
 	github.com/RoaringBitmap/roaring v1.3.0
 	github.com/anishathalye/porcupine v1.3.1
+	github.com/failsafe-go/failsafe-go v0.9.8
 	github.com/go-enry/go-enry/v2 v2.8.8
 	github.com/grafana/regexp v0.0.0-20240607082908-2cb410fa05da
 	github.com/klauspost/compress v1.20.1
@@ -32,7 +33,7 @@ require (
 
 require (
 	github.com/beorn7/perks v1.0.1 // indirect
-	github.com/bits-and-blooms/bitset v1.8.0 // indirect
+	github.com/bits-and-blooms/bitset v1.24.4 // indirect
 	github.com/bmatcuk/doublestar v1.3.4 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/fsnotify/fsnotify v1.6.0 // indirect

@@ -94,6 +94,7 @@ var rooms = map[string][]string{
 	"golang.org/x/crypto/ssh":                                   {"gateway", "auth", "roles"},
 	"github.com/tsenart/vegeta/...":                             {"bench"},
 	"github.com/redis/...":                                      {"resolve", "bench"},
+	"github.com/failsafe-go/...":                                {"resolve"},
 	"golang.org/x/term":                                         {"observe", "bench"},
 	"net/http/pprof":                                            {"observe"},
 	"os/exec":                                                   {"git/process", "gittest", "roles", "bench"},

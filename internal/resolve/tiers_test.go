@@ -1,0 +1,411 @@
+package resolve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// settle waits until repositories that were asked for are watched.
+func settle() {
+	time.Sleep(2 * gather)
+	synctest.Wait()
+}
+
+// A look-up that is slow must not put back what an event has ended since.
+func TestSlowFill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := newFakeNode("a")
+		tiers := newTiers(t, node)
+		ask(t, tiers, "a", "main")
+		settle()
+		node.mu.Lock()
+		node.repos[path("a")].refs["slow"] = node.serial
+		node.mu.Unlock()
+		computed, goOn := make(chan bool), make(chan bool)
+		var held atomic.Bool
+		node.hold(func([]Question) {
+			if held.CompareAndSwap(false, true) {
+				close(computed)
+				<-goOn
+			}
+		})
+		slow := make(chan Result)
+		go func() {
+			r, _ := tiers.Resolve(t.Context(), []Question{{path("a"), "slow"}})
+			slow <- r[0]
+		}()
+		<-computed
+		want := node.move(path("a"))
+		synctest.Wait() // the event has come, the old answer has not
+		// Who asks now does not wait for the old answer.
+		if got := ask(t, tiers, "a", "slow"); serialOf(got.ID) != want {
+			t.Errorf("after the event the answer is of state %d; want %d", serialOf(got.ID), want)
+		}
+		close(goOn)
+		if got := <-slow; serialOf(got.ID) != want {
+			t.Errorf("the slow look-up gave state %d, older than the event's %d", serialOf(got.ID), want)
+		}
+		if got := ask(t, tiers, "a", "slow"); serialOf(got.ID) != want {
+			t.Errorf("memory was filled with state %d; want %d", serialOf(got.ID), want)
+		}
+	})
+}
+
+// The same across the end of an incarnation, where generations say nothing.
+func TestSlowFillOfWhatIsMadeAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := newFakeNode("a")
+		tiers := newTiers(t, node)
+		ask(t, tiers, "a", "HEAD")
+		settle()
+		computed, goOn := make(chan bool), make(chan bool)
+		var held atomic.Bool
+		node.hold(func([]Question) {
+			if held.CompareAndSwap(false, true) {
+				close(computed)
+				<-goOn
+			}
+		})
+		slow := make(chan Result)
+		go func() {
+			r, _ := tiers.Resolve(t.Context(), []Question{{path("a"), "main"}})
+			slow <- r[0]
+		}()
+		<-computed
+		node.remove(path("a"))
+		synctest.Wait()
+		if got := ask(t, tiers, "a", "HEAD"); !fault.Is(got.Err, fault.NotFound) {
+			t.Errorf("a repository that is gone answers %v", got)
+		}
+		node.create(path("a"))
+		synctest.Wait()
+		close(goOn)
+		if got := <-slow; got.Version.Incarnation != "i2" {
+			t.Errorf("the slow look-up gave incarnation %s", got.Version.Incarnation)
+		}
+		if got := ask(t, tiers, "a", "main"); got.Version.Incarnation != "i2" {
+			t.Errorf("memory has incarnation %s", got.Version.Incarnation)
+		}
+	})
+}
+
+// Events end an answer at once, and while they come nothing else does.
+func TestWatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := newFakeNode("a", "b")
+		tiers := newTiers(t, node)
+		ask(t, tiers, "a", "main")
+		ask(t, tiers, "b", "main")
+		settle()
+		calls, _ := node.counts()
+		time.Sleep(24 * time.Hour)
+		ask(t, tiers, "a", "main")
+		if now, _ := node.counts(); now != calls {
+			t.Errorf("the node was asked %d times for what it watches", now-calls)
+		}
+		for range 3 {
+			want := node.move(path("a"))
+			synctest.Wait()
+			wantSerial(t, tiers, "a", want)
+		}
+		node.restart()
+		synctest.Wait()
+		time.Sleep(5 * time.Second) // the watch is taken up again
+		if got := ask(t, tiers, "b", "main"); got.Version.Epoch != 2 {
+			t.Errorf("after a restart the answer is of epoch %d", got.Version.Epoch)
+		}
+	})
+}
+
+// The TTL is the bound while no events come.
+func TestUnwatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := newFakeNode("a")
+		node.mute = fault.New(fault.Unavailable, "no events today")
+		tiers := newTiers(t, node)
+		first := serialOf(ask(t, tiers, "a", "main").ID)
+		want := node.move(path("a"))
+		time.Sleep(59 * time.Second)
+		wantSerial(t, tiers, "a", first)
+		time.Sleep(2 * time.Second)
+		wantSerial(t, tiers, "a", want)
+	})
+}
+
+// When events break off, answers hold for the TTL from then on; when they come again, what was missed counts at once.
+func TestEventsBreakOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := newFakeNode("a")
+		tiers := newTiers(t, node)
+		first := serialOf(ask(t, tiers, "a", "main").ID)
+		settle()
+		time.Sleep(time.Hour)
+		node.mu.Lock()
+		node.mute = fault.New(fault.Unavailable, "down")
+		node.cut()
+		node.mu.Unlock()
+		synctest.Wait()
+		want := node.move(path("a"))
+		time.Sleep(50 * time.Second)
+		wantSerial(t, tiers, "a", first)
+		time.Sleep(11 * time.Second)
+		wantSerial(t, tiers, "a", want)
+		want = node.move(path("a"))
+		node.mu.Lock()
+		node.mute = nil
+		node.mu.Unlock()
+		time.Sleep(40 * time.Second) // the longest time between attempts
+		wantSerial(t, tiers, "a", want)
+		calls, _ := node.counts()
+		time.Sleep(time.Hour)
+		wantSerial(t, tiers, "a", want)
+		if now, _ := node.counts(); now != calls {
+			t.Error("what is watched again is still held for a TTL only")
+		}
+	})
+}
+
+// What is missing is remembered for a short time, a missing repository not at all.
+func TestMissing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := newFakeNode("a")
+		tiers := newTiers(t, node)
+		for range 3 {
+			if got := ask(t, tiers, "a", "nothing"); !fault.Is(got.Err, fault.NotFound) {
+				t.Fatal(got)
+			}
+		}
+		if _, asked := node.counts(); asked != 1 {
+			t.Errorf("what is missing was asked for %d times; want once", asked)
+		}
+		settle()
+		node.mu.Lock()
+		node.repos[path("a")].refs["nothing"] = 7 // as an object that was put there: no ref has changed
+		node.mu.Unlock()
+		time.Sleep(2 * time.Second)
+		if got := ask(t, tiers, "a", "nothing"); got.Err != nil {
+			t.Error(got.Err)
+		}
+		if got := ask(t, tiers, "new", "main"); !fault.Is(got.Err, fault.NotFound) {
+			t.Error(got)
+		}
+		node.create(path("new"))
+		if got := ask(t, tiers, "new", "main"); got.Err != nil {
+			t.Error(got.Err)
+		}
+		// Errors never take more than their share.
+		for i := range 5000 {
+			ask(t, tiers, "a", fmt.Sprint("no", i))
+		}
+		tiers.mu.Lock()
+		defer tiers.mu.Unlock()
+		if tiers.table.misses > tiers.table.capacity/missShare {
+			t.Errorf("%d of %d entries are errors", tiers.table.misses, tiers.table.capacity)
+		}
+	})
+}
+
+// Look-ups that ask the same at the same time share one, and none of them ends it for the others.
+func TestShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := newFakeNode("a")
+		tiers := newTiers(t, node)
+		goOn := make(chan bool)
+		node.hold(func([]Question) { <-goOn })
+		ctx, cancel := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		all.Go(func() {
+			if _, err := tiers.Resolve(ctx, []Question{{path("a"), "main"}}); !errors.Is(err, context.Canceled) {
+				t.Errorf("the first one, whose caller went away: %v", err)
+			}
+		})
+		synctest.Wait()
+		for range 913 {
+			all.Go(func() { wantSerial(t, tiers, "a", 1) })
+		}
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		close(goOn)
+		all.Wait()
+		if calls, _ := node.counts(); calls != 1 {
+			t.Errorf("914 look-ups of the same asked the node %d times", calls)
+		}
+	})
+}
+
+// A look-up that nobody waits for any more is ended.
+func TestAbandoned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ended := make(chan bool)
+		tiers := newTiers(t, stuckNode{ended})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := tiers.Resolve(ctx, []Question{{path("a"), "main"}}); fault.KindOf(err) != fault.Deadline {
+			t.Error(err)
+		}
+		<-ended
+	})
+}
+
+type stuckNode struct{ ended chan bool }
+
+func (n stuckNode) Resolve(ctx context.Context, _ []Question) ([]Result, error) {
+	<-ctx.Done()
+	close(n.ended)
+	return nil, ctx.Err()
+}
+
+func (n stuckNode) Watch(ctx context.Context, _ []Known, _ func(Event) error) error { return ctx.Err() }
+
+// A page of results is one call of the node, and shows one state of each repository.
+func TestBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := newFakeNode("a", "b")
+		tiers := newTiers(t, node)
+		var page []Question
+		for i := range 1000 {
+			page = append(page, Question{path([]string{"a", "b", "gone"}[i%3]), []string{"HEAD", "main", "", "none"}[i%4]})
+		}
+		results, err := tiers.Resolve(t.Context(), page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if calls, asked := node.counts(); calls != 1 || asked != 9 {
+			t.Errorf("%d calls with %d questions; want one with those that differ, 9", calls, asked)
+		}
+		for i, r := range results {
+			q := normal(page[i])
+			if want := q.Repository == path("gone") || q.Revision == "none"; want != (r.Err != nil) {
+				t.Fatalf("%v: %v", q, r)
+			}
+		}
+		// One half is in memory, the other is asked for after a change that no event has told of yet.
+		settle()
+		node.mu.Lock()
+		node.queued = true
+		node.mu.Unlock()
+		want := node.move(path("a"))
+		node.mu.Lock()
+		node.repos[path("a")].refs["other"] = want
+		node.mu.Unlock()
+		results, err = tiers.Resolve(t.Context(), []Question{{path("a"), "main"}, {path("b"), "main"}, {path("a"), "other"}})
+		if err != nil || serialOf(results[0].ID) != want || results[0].Version != results[2].Version {
+			t.Errorf("one page has two states: %v, %v", results, err)
+		}
+	})
+}
+
+// Memory is bounded whatever is asked for, and what nothing refers to is let go.
+func TestBounds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := newFakeNode()
+		tiers := newTiers(t, node, func(o *Options) { o.Entries, o.Watched = 50, 20 })
+		for i := range 300 {
+			name := fmt.Sprint("r", i)
+			node.create(path(name))
+			ask(t, tiers, name, "main")
+			if i%10 == 0 {
+				settle()
+			}
+		}
+		settle()
+		tiers.mu.Lock()
+		entries, repos, watched := len(tiers.table.ring), len(tiers.repos), tiers.watched
+		tiers.mu.Unlock()
+		if entries > 50 || repos > 70 || watched > 20 {
+			t.Errorf("%d entries, %d repositories, %d watched", entries, repos, watched)
+		}
+		// Those that nobody asks for make room.
+		time.Sleep(3 * sweepEvery)
+		ask(t, tiers, "r299", "main")
+		ask(t, tiers, "r298", "main")
+		time.Sleep(3 * sweepEvery)
+		ask(t, tiers, "r299", "main")
+		settle()
+		calls, _ := node.counts()
+		time.Sleep(10 * time.Hour)
+		ask(t, tiers, "r299", "main")
+		if now, _ := node.counts(); now != calls {
+			t.Error("a repository that is asked for is not watched, though others are idle")
+		}
+		tiers.mu.Lock()
+		defer tiers.mu.Unlock()
+		for _, g := range tiers.groups {
+			if len(g.streams) > 8 {
+				t.Errorf("%d streams for 20 repositories", len(g.streams))
+			}
+		}
+	})
+}
+
+// Changed is for who knows before the events do.
+func TestChanged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := newFakeNode("a.git")
+		tiers := newTiers(t, node)
+		ask(t, tiers, "a.git", "main")
+		settle()
+		node.mu.Lock()
+		node.queued = true
+		node.mu.Unlock()
+		want := node.move(path("a.git"))
+		tiers.Changed(path("a"))
+		wantSerial(t, tiers, "a.git", want)
+		node.letGo()
+		synctest.Wait()
+		wantSerial(t, tiers, "a.git", want)
+	})
+}
+
+func TestFailing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := newFakeNode("a")
+		node.failing = fault.New(fault.Unavailable, "away")
+		tiers := newTiers(t, node)
+		if _, err := tiers.Resolve(t.Context(), []Question{{path("a"), "main"}}); !fault.Is(err, fault.Unavailable) {
+			t.Error(err)
+		}
+		node.failing = nil
+		wantSerial(t, tiers, "a", 1)
+		if _, err := tiers.Resolve(t.Context(), make([]Question, maxBatch+1)); !fault.Is(err, fault.Invalid) {
+			t.Error(err)
+		}
+	})
+}
+
+// Readers and writers of the table at the same time, for the race detector; no reader sees an answer to another question.
+func TestTableConcurrently(t *testing.T) {
+	node := newFakeNode("a", "b", "c")
+	tiers := newTiers(t, node, func(o *Options) { o.Entries = 8 })
+	var stop atomic.Bool
+	var all sync.WaitGroup
+	all.Go(func() {
+		for i := range 300 {
+			node.move(path([]string{"a", "b", "c"}[i%3]))
+		}
+		stop.Store(true)
+	})
+	for range 4 {
+		all.Go(func() {
+			for i := 0; !stop.Load(); i++ {
+				repo, revision := []string{"a", "b", "c"}[i%3], []string{"main", "HEAD", "x", "y", "z"}[i%5]
+				got := ask(t, tiers, repo, revision)
+				if bad := len(revision) == 1; bad != (got.Err != nil) || !bad && git.RefName(got.Ref) == git.HEAD != (revision == "HEAD") {
+					t.Errorf("%s %s: %+v", repo, revision, got)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+}

@@ -1,0 +1,154 @@
+package resolve
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// A value in Redis is
+//
+//	"P1" | epoch, 16 hex digits | generation, 16 hex digits | length and bytes of the incarnation |
+//	type, 1 byte | length and bytes of the object ID | length (2 bytes) and bytes of the ref | mark, 16 bytes
+//
+// What comes before the incarnation is the order: of two values the one whose order is greater, byte by byte, is newer, also if the repository was made
+// anew between them, because a node's generations go on rising then. The mark is of the question and of all bytes before it: a value that stands under
+// another key, or was changed, is none. With a secret nobody makes one who does not know it.
+const (
+	magic     = "P1"
+	orderSize = len(magic) + 32
+	markSize  = 16
+	// maxValue bounds a value, in bytes.
+	maxValue = orderSize + 1 + maxIncarnation + 2 + 64 + 2 + maxKept + markSize
+
+	maxIncarnation = 255
+)
+
+// stored is a question, and its answer as Redis has it.
+type stored struct {
+	question Question
+	answer   Answer
+}
+
+// coder writes and reads values.
+type coder struct{ secret []byte }
+
+// keys are where the newest version of a repository stands, and the answer to a question. They are hashes: no byte of them is a user's. Those of one
+// repository are in one slot of a cluster.
+func (c coder) keys(q Question) (fence, value string) {
+	fence = c.fenceKey(q.Repository)
+	return fence, fence + ":" + name("revision", q.Revision)
+}
+
+func (c coder) fenceKey(path git.RepoPath) string {
+	return "packhorse:1:{" + name("repository", path.String()) + "}"
+}
+
+func name(of, text string) string {
+	sum := sha256.Sum256([]byte(of + "\x00" + text))
+	return base64.RawURLEncoding.EncodeToString(sum[:18])
+}
+
+// order is what a value of a version begins with.
+func order(v git.Version) string { return fmt.Sprintf("%s%016x%016x", magic, v.Epoch, v.Generation) }
+
+// encode makes the value of an answer; ok tells whether there is one.
+func (c coder) encode(s stored) (value []byte, ok bool) {
+	a := s.answer
+	if len(a.Version.Incarnation) > maxIncarnation || len(a.Ref) > maxKept || a.ID.IsZero() {
+		return nil, false
+	}
+	value = append(value, order(a.Version)...)
+	value = append(value, byte(len(a.Version.Incarnation)))
+	value = append(value, a.Version.Incarnation...)
+	raw := a.ID.Raw()
+	value = append(value, byte(a.Type), byte(len(raw)))
+	value = append(value, raw...)
+	value = binary.BigEndian.AppendUint16(value, uint16(len(a.Ref)))
+	value = append(value, a.Ref...)
+	return append(value, c.mark(s.question, value)...), true
+}
+
+// mark is of a question and what its value says.
+func (c coder) mark(q Question, value []byte) []byte {
+	h := hmac.New(sha256.New, c.secret)
+	var sizes [16]byte
+	binary.BigEndian.PutUint64(sizes[:], uint64(len(q.Repository.String())))
+	binary.BigEndian.PutUint64(sizes[8:], uint64(len(q.Revision)))
+	h.Write(sizes[:])
+	h.Write([]byte(q.Repository.String()))
+	h.Write([]byte(q.Revision))
+	h.Write(value)
+	return h.Sum(nil)[:markSize]
+}
+
+// decode reads the value of a question.
+func (c coder) decode(q Question, value string) (a Answer, ok bool) {
+	if len(value) < orderSize+1+3+2+markSize || len(value) > maxValue || value[:len(magic)] != magic {
+		return a, false
+	}
+	body, mark := value[:len(value)-markSize], value[len(value)-markSize:]
+	if subtle.ConstantTimeCompare(c.mark(q, []byte(body)), []byte(mark)) != 1 {
+		return a, false
+	}
+	r := reader{rest: body[len(magic):]}
+	a.Version.Epoch, a.Version.Generation = r.hex(16), r.hex(16)
+	a.Version.Incarnation = r.take(int(r.byte()))
+	a.Type = git.ObjectType(r.byte())
+	raw := r.take(int(r.byte()))
+	a.Ref = r.take(int(r.byte())<<8 | int(r.byte()))
+	if r.bad || r.rest != "" || len(raw) != git.SHA1.Size() && len(raw) != git.SHA256.Size() {
+		return Answer{}, false
+	}
+	a.ID = git.RawObjectID([]byte(raw))
+	if _, err := git.ParseObjectType(a.Type.String()); err != nil || a.ID.IsZero() || a.Ref != "HEAD" && !safe(a.Ref) {
+		return Answer{}, false
+	}
+	return a, true
+}
+
+func safe(ref string) bool {
+	_, err := git.ParseRefName(ref)
+	return err == nil
+}
+
+// reader reads a value from its beginning.
+type reader struct {
+	rest string
+	bad  bool // it ended too early, or is no number
+}
+
+func (r *reader) take(n int) string {
+	if n > len(r.rest) {
+		r.bad, n = true, 0
+	}
+	head := r.rest[:n]
+	r.rest = r.rest[n:]
+	return head
+}
+
+func (r *reader) byte() byte {
+	if s := r.take(1); s != "" {
+		return s[0]
+	}
+	return 0
+}
+
+func (r *reader) hex(digits int) (n uint64) {
+	for _, c := range []byte(r.take(digits)) {
+		switch {
+		case '0' <= c && c <= '9':
+			n = n<<4 | uint64(c-'0')
+		case 'a' <= c && c <= 'f':
+			n = n<<4 | uint64(c-'a'+10)
+		default:
+			r.bad = true
+		}
+	}
+	return n
+}

@@ -1,0 +1,263 @@
+package resolve
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+const (
+	// gather is how long repositories are collected before they are watched together.
+	gather = 20 * time.Millisecond
+	// The events of a group that broke off are asked for again after retryFirst, then after twice that, up to retryMost.
+	retryFirst = 500 * time.Millisecond
+	retryMost  = 30 * time.Second
+	// sweepEvery is how often repositories that nobody asks for make room for others that could not be watched.
+	sweepEvery = time.Minute
+)
+
+// group is repositories whose events come, and break off, together. Guarded by the lock of the Tiers.
+//
+// A Watch names its repositories when it begins, so there are several: a new one takes in those that are not greater. That makes few of them, and
+// each repository changes from one to another as often as the logarithm of their number.
+type group struct {
+	streams []*stream
+	pending []*repository
+	delay   time.Duration // before the next attempt, if it fails; 0: nothing has failed
+	after   int64         // no attempt before this
+}
+
+// stream is one Watch.
+type stream struct {
+	group  *group
+	repos  map[git.RepoPath]*repository // those it names, for as long as it is or will be theirs
+	cancel context.CancelFunc
+}
+
+// watchSoon has a repository watched, if there is room. t.mu is held.
+func (t *Tiers) watchSoon(r *repository) {
+	if r.queued || r.joining != nil || r.stream != nil || t.ctx.Err() != nil {
+		return
+	}
+	if t.watched >= t.o.Watched {
+		t.o.Metrics.unknown.Inc()
+		t.crowded = true
+		return
+	}
+	t.watched++
+	t.o.Metrics.watched.Set(float64(t.watched))
+	t.queue(r)
+}
+
+// queue puts a repository that counts as watched on the list of its group. t.mu is held.
+func (t *Tiers) queue(r *repository) {
+	name := t.o.Group(r.path)
+	g := t.groups[name]
+	if g == nil {
+		g = &group{}
+		t.groups[name] = g
+	}
+	r.queued = true
+	g.pending = append(g.pending, r)
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+}
+
+// watchAll begins streams until the Tiers are closed.
+func (t *Tiers) watchAll() {
+	sweep := time.NewTicker(sweepEvery)
+	defer sweep.Stop()
+	timer := time.NewTimer(forever)
+	defer timer.Stop()
+	for {
+		select {
+		case <-t.ctx.Done():
+			return
+		case <-sweep.C:
+			t.sweep()
+		case <-t.wake:
+			timer.Reset(gather)
+		case <-timer.C:
+			if next := t.beginStreams(); next < forever {
+				timer.Reset(time.Duration(next))
+			}
+		}
+	}
+}
+
+// beginStreams begins what may begin now, and tells in how many nanoseconds there is more.
+func (t *Tiers) beginStreams() (next int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	next = forever
+	now := t.now()
+	for name, g := range t.groups {
+		if len(g.pending) == 0 && len(g.streams) == 0 {
+			delete(t.groups, name)
+		}
+		if len(g.pending) == 0 {
+			continue
+		}
+		if g.after > now {
+			next = min(next, g.after-now)
+			continue
+		}
+		t.beginStream(g)
+	}
+	return next
+}
+
+// beginStream begins a stream for what is pending, and for what smaller streams have. t.mu is held.
+func (t *Tiers) beginStream(g *group) {
+	if t.ctx.Err() != nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(t.ctx)
+	s := &stream{group: g, repos: map[git.RepoPath]*repository{}, cancel: cancel}
+	for _, r := range g.pending {
+		r.queued = false
+		t.join(s, r)
+	}
+	g.pending = nil
+	for i := len(g.streams) - 1; i >= 0 && len(g.streams[i].repos) <= len(s.repos); i-- {
+		for _, r := range g.streams[i].repos {
+			t.join(s, r)
+		}
+	}
+	g.streams = append(g.streams, s)
+	from := make([]Known, 0, len(s.repos))
+	for path, r := range s.repos {
+		known := Known{Repository: path}
+		if r.state != nil {
+			known.Version = r.state.version
+		}
+		from = append(from, known)
+	}
+	t.running.Go(func() {
+		defer cancel()
+		err := t.o.Node.Watch(ctx, from, func(e Event) error {
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			t.deliver(s, e)
+			return nil
+		})
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.ended(s, err)
+	})
+}
+
+// join makes a repository move to a stream with that one's first event about it. What it has now serves it until then. t.mu is held.
+func (t *Tiers) join(s *stream, r *repository) {
+	if before := r.joining; before != nil && before != r.stream {
+		t.part(before, r)
+	}
+	r.joining = s
+	s.repos[r.path] = r
+}
+
+// part takes a repository off a stream, which ends when it has none. t.mu is held.
+func (t *Tiers) part(s *stream, r *repository) {
+	delete(s.repos, r.path)
+	if len(s.repos) == 0 {
+		s.cancel()
+	}
+}
+
+// deliver takes in an event of a stream. t.mu is held.
+func (t *Tiers) deliver(s *stream, e Event) {
+	r := s.repos[e.Repository]
+	if r == nil {
+		return // it has moved on
+	}
+	s.group.delay = 0
+	if r.joining == s {
+		r.joining = nil
+		if r.stream != nil {
+			t.part(r.stream, r)
+		}
+		r.stream = s
+	}
+	if r.stream != s {
+		return
+	}
+	t.hear(r, e)
+	if t.o.Redis != nil && !e.Gone {
+		t.o.Redis.fence(r.path, e.Version)
+	}
+}
+
+// ended takes back what a stream has that ended. t.mu is held.
+func (t *Tiers) ended(s *stream, err error) {
+	g := s.group
+	for i, other := range g.streams {
+		if other == s {
+			g.streams = append(g.streams[:i:i], g.streams[i+1:]...)
+			break
+		}
+	}
+	if len(s.repos) == 0 || t.ctx.Err() != nil {
+		return
+	}
+	if g.delay == 0 {
+		g.delay = retryFirst
+	} else {
+		g.delay = min(2*g.delay, retryMost)
+	}
+	wait := max(g.delay, min(fault.RetryAfter(err), retryMost))
+	g.after = t.now() + int64(wait)
+	t.o.Log.Warn("events about refs broke off: what is remembered holds for its TTL", "repositories", len(s.repos), "err", err, "retry", wait)
+	for _, r := range s.repos {
+		if r.stream == s {
+			t.unwatched(r)
+		}
+		if r.joining == s {
+			r.joining = nil
+		}
+		if r.stream == nil && r.joining == nil && !r.queued {
+			t.queue(r)
+		}
+	}
+	clear(s.repos)
+}
+
+// sweep lets go of watched repositories that nobody has asked for since the last time, if others could not be watched.
+func (t *Tiers) sweep() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	crowded := t.crowded
+	t.crowded = false
+	for _, r := range t.repos {
+		idle := r.state == nil || !r.state.used.Swap(false)
+		if r.queued || r.flights > 0 || r.stream == nil && r.joining == nil || r.entries > 0 && !(idle && crowded) {
+			continue
+		}
+		for _, s := range []*stream{r.stream, r.joining} {
+			if s != nil && s.repos[r.path] == r {
+				t.part(s, r)
+			}
+		}
+		t.unwatched(r)
+		r.joining = nil
+		t.watched--
+		t.release(r)
+	}
+	t.o.Metrics.watched.Set(float64(t.watched))
+}
+
+// Changed says that refs of a repository have changed, before its events tell: the next question is the node's.
+func (t *Tiers) Changed(path git.RepoPath) {
+	short := strings.TrimSuffix(strings.TrimSuffix(path.String(), ".git"), "/")
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, name := range []string{short, short + ".git", short + "/.git"} {
+		if path, err := git.ParseRepoPath(name); err == nil && t.repos[path] != nil {
+			t.end(t.repos[path])
+		}
+	}
+}
