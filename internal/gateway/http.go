@@ -23,6 +23,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/resolve"
 )
 
 // Node serves sessions on the repositories that it owns. Errors carry a fault kind; see relay for what follows from it.
@@ -48,6 +49,8 @@ type Options struct {
 	Metrics *Metrics
 	Log     *slog.Logger
 	Pages   Pages // nil: none
+	// Resolver answers what revisions name; nil: nobody does.
+	Resolver resolve.Resolver
 
 	MaxBody   int64         // bytes of a request's body once it is unpacked
 	ReadStall time.Duration // how long a client may send nothing of a body
@@ -112,6 +115,8 @@ func (e *exchange) serve() {
 	switch {
 	case path == waitPath:
 		e.wait()
+	case path == resolvePath && e.Resolver != nil:
+		e.resolve()
 	case e.Pages != nil && e.isPage(path):
 		e.page(path)
 	case strings.HasPrefix(path, "/-/") || path == "/-":
@@ -291,16 +296,9 @@ func (e *exchange) finish() {
 func (e *exchange) fail(err error) {
 	e.err = err
 	kind := fault.KindOf(err)
-	status := statusOf(kind)
-	after := fault.RetryAfter(err)
-	if after > 0 || status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests {
-		e.w.Header().Set("Retry-After", seconds(max(after, time.Second)))
-	}
-	if status == http.StatusUnauthorized {
-		e.challenge()
-	}
+	status := e.advise(err)
 	e.w.Header().Del("Content-Length")
-	session := e.op != opAdvertise && e.op != opPush && e.op != opWait && e.op != opSearch && e.op != opPage && e.op != opOther
+	session := e.op != opAdvertise && e.op != opPush && e.op != opWait && e.op != opResolve && e.op != opSearch && e.op != opPage && e.op != opOther
 	inside := e.outcome.Command != "" // the request was understood
 	if session && (kind == fault.Invalid || kind == fault.Denied ||
 		inside && (kind == fault.NotFound || kind == fault.Corrupt || kind == fault.Internal)) {
@@ -308,6 +306,19 @@ func (e *exchange) fail(err error) {
 		return
 	}
 	e.text(status, fault.Message(err))
+}
+
+// advise sets the headers that tell a client what to do about an error, and gives its status.
+func (e *exchange) advise(err error) (status int) {
+	status = statusOf(fault.KindOf(err))
+	after := fault.RetryAfter(err)
+	if after > 0 || status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests {
+		e.w.Header().Set("Retry-After", seconds(max(after, time.Second)))
+	}
+	if status == http.StatusUnauthorized {
+		e.challenge()
+	}
+	return status
 }
 
 // tell answers a session's request with an ERR packet. Git prints its message; of a status it prints the number only.

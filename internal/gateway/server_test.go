@@ -23,6 +23,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/resolve"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -93,6 +94,7 @@ type options struct {
 	auth                  gateway.Auth
 	maxPush               int64
 	pages                 gateway.Pages
+	resolver              resolve.Resolver
 	pageLane              int
 }
 
@@ -143,7 +145,7 @@ func serveRoutes(t *testing.T, routes []gateway.Route, o options) *server {
 	handler := gateway.NewHTTP(gateway.Options{
 		Router: s.router, Pump: s.pump, Lanes: lanes, Memory: memory, Metrics: metrics,
 		Log: slog.New(slog.NewTextHandler(s.log, nil)), MaxBody: o.maxBody, ReadStall: o.readStall,
-		Auth: o.auth, MaxPush: o.maxPush, Pages: o.pages,
+		Auth: o.auth, MaxPush: o.maxPush, Pages: o.pages, Resolver: o.resolver,
 	})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -23,6 +23,7 @@ const (
 	opBundles   operation = "bundle_uri"
 	opPush      operation = "push"
 	opWait      operation = "wait"
+	opResolve   operation = "resolve"
 	opSearch    operation = "search"
 	opPage      operation = "page"
 	opOther     operation = "other"

@@ -255,7 +255,7 @@ func newGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes l
 	metrics := gateway.NewMetrics()
 	register(reg, metrics, router)
 	return gateway.NewHTTP(gateway.Options{
-		Router: router, Auth: callers, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory, Metrics: metrics, Log: log,
+		Router: router, Resolver: router, Auth: callers, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory, Metrics: metrics, Log: log,
 		MaxBody: int64(cfg.HTTP.MaxBody), ReadStall: cfg.HTTP.ReadStall.Duration,
 		MaxPush: int64(cfg.Push.MaxSize), PushTime: cfg.Push.TimeLimit.Duration,
 	})
