@@ -23,32 +23,38 @@ const (
 	resolveLimit = 30 * time.Second
 )
 
-// question asks what a revision names.
-type question struct {
+// ResolveQuestion asks what a revision names.
+type ResolveQuestion struct {
 	Repository string `json:"repo"`
 	Revision   string `json:"rev"`
 }
 
-// resolved is the answer to a question. Its numbers may be greater than JavaScript's.
-type resolved struct {
-	question
+// ResolveQuestions are several of them, as they are sent.
+type ResolveQuestions struct {
+	Questions []ResolveQuestion `json:"questions"`
+}
+
+// Resolved is the answer to a question. Its numbers may be greater than JavaScript's.
+type Resolved struct {
+	ResolveQuestion
 	ID          string         `json:"oid,omitempty"`
 	Type        string         `json:"type,omitempty"`
 	Ref         string         `json:"ref,omitempty"`
 	Incarnation string         `json:"incarnation,omitempty"`
 	Epoch       uint64         `json:"epoch,omitempty,string"`
 	Generation  uint64         `json:"generation,omitempty,string"`
-	Error       *resolvedError `json:"error,omitempty"`
+	Error       *ResolvedError `json:"error,omitempty"`
 }
 
-type resolvedError struct {
+// ResolvedError is why there is no answer.
+type ResolvedError struct {
 	Kind    string `json:"kind"` // not_found, exists (an abbreviation that may be several), invalid, unauthenticated, ...
 	Message string `json:"message"`
 }
 
-// resolvedAll are the answers to several questions, in their order.
-type resolvedAll struct {
-	Results []resolved `json:"results"`
+// ResolvedAll are the answers to several questions, in their order.
+type ResolvedAll struct {
+	Results []Resolved `json:"results"`
 }
 
 // resolve answers GET /-/api/v1/resolve?repo=PATH&rev=REVISION, of which there may be several, and POST with a list of questions.
@@ -81,7 +87,7 @@ func (e *exchange) resolve() {
 		e.fail(login)
 		return
 	}
-	all := resolvedAll{Results: make([]resolved, len(questions))}
+	all := ResolvedAll{Results: make([]Resolved, len(questions))}
 	for i, q := range questions {
 		all.Results[i] = answerTo(q, results[i])
 	}
@@ -107,17 +113,17 @@ func needLogin(results []resolve.Result) (err error) {
 	return err
 }
 
-func answerTo(q question, r resolve.Result) resolved {
+func answerTo(q ResolveQuestion, r resolve.Result) Resolved {
 	if r.Err != nil {
-		return resolved{question: q, Error: &resolvedError{Kind: fault.KindOf(r.Err).String(), Message: fault.Message(r.Err)}}
+		return Resolved{ResolveQuestion: q, Error: &ResolvedError{Kind: fault.KindOf(r.Err).String(), Message: fault.Message(r.Err)}}
 	}
 	v := r.Version
-	return resolved{question: q, ID: r.ID.String(), Type: r.Type.String(), Ref: r.Ref,
+	return Resolved{ResolveQuestion: q, ID: r.ID.String(), Type: r.Type.String(), Ref: r.Ref,
 		Incarnation: v.Incarnation, Epoch: v.Epoch, Generation: v.Generation}
 }
 
 // answers finds the answers. Who may not know of a repository is told what a fetch of it is told, and it takes as long.
-func (e *exchange) answers(questions []question) ([]resolve.Result, error) {
+func (e *exchange) answers(questions []ResolveQuestion) ([]resolve.Result, error) {
 	ctx, cancel := context.WithTimeout(e.ctx, resolveLimit)
 	defer cancel()
 	places := make(map[string]*place, 1)
@@ -180,7 +186,7 @@ func (e *exchange) place(name string) *place {
 }
 
 // questions reads what is asked. single: it is one question, and is answered by itself. The error may have been answered already.
-func (e *exchange) questions() (questions []question, single bool, err error) {
+func (e *exchange) questions() (questions []ResolveQuestion, single bool, err error) {
 	switch e.r.Method {
 	case http.MethodGet, http.MethodHead:
 		query, err := url.ParseQuery(e.r.URL.RawQuery)
@@ -204,7 +210,7 @@ func (e *exchange) questions() (questions []question, single bool, err error) {
 }
 
 // parseQuestions reads questions from a URL: several revisions of one repository, or as many repositories as revisions, in pairs.
-func parseQuestions(query url.Values) ([]question, error) {
+func parseQuestions(query url.Values) ([]ResolveQuestion, error) {
 	for key := range query {
 		if key != "repo" && key != "rev" {
 			return nil, fault.New(fault.Invalid, "there is no parameter %.20q; there are repo and rev", key)
@@ -220,22 +226,20 @@ func parseQuestions(query url.Values) ([]question, error) {
 	if len(revisions) > maxQuestions {
 		return nil, errManyQuestions(len(revisions))
 	}
-	questions := make([]question, len(revisions))
+	questions := make([]ResolveQuestion, len(revisions))
 	for i, revision := range revisions {
-		questions[i] = question{Repository: repositories[min(i, len(repositories)-1)], Revision: revision}
+		questions[i] = ResolveQuestion{Repository: repositories[min(i, len(repositories)-1)], Revision: revision}
 	}
 	return questions, nil
 }
 
 // readQuestions reads questions as JSON.
-func readQuestions(contentType string, body io.Reader) ([]question, error) {
+func readQuestions(contentType string, body io.Reader) ([]ResolveQuestion, error) {
 	if kind, _, err := mime.ParseMediaType(contentType); err != nil || kind != "application/json" {
 		return nil, fault.New(fault.Invalid, "questions are sent as application/json")
 	}
 	limited := &io.LimitedReader{R: body, N: maxQuestion + 1}
-	var sent struct {
-		Questions []question `json:"questions"`
-	}
+	var sent ResolveQuestions
 	d := json.NewDecoder(limited)
 	d.DisallowUnknownFields()
 	err := d.Decode(&sent)

@@ -118,7 +118,8 @@ than copying a file.`,
 	root.SuggestionsMinimumDistance = 2
 	root.SetVersionTemplate(versionOf(env).line())
 	root.AddCommand(serveCommand(env), storageCommand(env), gatewayCommand(env), nodesCommand(env), drainCommand(env), undrainCommand(env),
-		repoCommand(env), tokenCommand(env), configCommand(env), versionCommand(env), searchWorkerCommand(env), bench.Command(bench.Env{Stdout: env.Stdout, Stderr: env.Stderr}))
+		repoCommand(env), resolveCommand(env), tokenCommand(env), configCommand(env), versionCommand(env), searchWorkerCommand(env),
+		bench.Command(bench.Env{Stdout: env.Stdout, Stderr: env.Stderr}))
 	root.InitDefaultHelpCmd()
 	if help, _, err := root.Find([]string{"help"}); err == nil {
 		help.Args = func(_ *cobra.Command, args []string) error { return knownCommand(root, args) }
