@@ -503,3 +503,6 @@ func decodeRune[S string | []byte](s S) (rune, int) {
 	n := copy(b[:], s)
 	return utf8.DecodeRune(b[:n])
 }
+
+// RepositoryURL is where a repository is, as it stands in results.
+func RepositoryURL(name string) string { return "/" + string(appendEscaped(nil, name)) }

@@ -1,0 +1,351 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"mime"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/search"
+	"github.com/packhorse-git/packhorse/internal/search/query"
+	"github.com/packhorse-git/packhorse/internal/search/wire"
+)
+
+// Repositories lists what there is. Safe for concurrent use.
+type Repositories interface {
+	Repositories(ctx context.Context, each func(git.RepoPath) error) error
+}
+
+// APIOptions is what the APIs of code search need.
+type APIOptions struct {
+	Searcher     search.Searcher // nil: nothing is searched
+	Repositories Repositories    // nil: GraphQL lists none
+	Version      string          // of the server
+	Built        time.Time       // the server
+	Metrics      *Metrics
+}
+
+// API answers programs that search: our own API, and Sourcegraph's. Safe for concurrent use.
+type API struct {
+	APIOptions
+	graphql *schema
+}
+
+// NewAPI makes it.
+func NewAPI(o APIOptions) (*API, error) {
+	if o.Metrics == nil {
+		o.Metrics = NewMetrics()
+	}
+	a := &API{APIOptions: o}
+	var err error
+	a.graphql, err = newSchema(a)
+	return a, err
+}
+
+const (
+	apiPath     = "/-/api/v1/search"
+	streamPath  = "/.api/search/stream"
+	graphqlPath = "/.api/graphql"
+)
+
+const (
+	defaultResults = 500     // where neither the query nor the request says how many
+	allResults     = 1 << 20 // what count:all asks for; the searcher has a limit of its own
+	firstBytes     = 64 << 10
+)
+
+// Has tells whether a path is that of an API.
+func (a *API) Has(path string) bool {
+	return path == apiPath || strings.HasPrefix(path, "/.api/")
+}
+
+// Serve answers a request. What it returns an error for, it did not answer, or not to the end.
+func (a *API) Serve(w http.ResponseWriter, r *http.Request, v Visitor) error {
+	switch r.URL.Path {
+	case apiPath:
+		return a.own(w, r, v)
+	case streamPath:
+		return a.stream(w, r, v)
+	case graphqlPath:
+		return a.serveGraphQL(w, r, v)
+	}
+	return fault.New(fault.NotFound, "of Sourcegraph's APIs there are %s and %s here", streamPath, graphqlPath)
+}
+
+// asked is one search as a request asks for it.
+type asked struct {
+	text    string
+	kind    query.Kind
+	limit   int // 0: it does not say
+	most    int // 0: no limit but that
+	timeout time.Duration
+}
+
+// own answers /-/api/v1/search?q=QUERY, or the same as a form or as JSON: by JSON, or by server-sent events if that is what is accepted.
+func (a *API) own(w http.ResponseWriter, r *http.Request, v Visitor) error {
+	if r.Method == http.MethodHead {
+		return methods(w, "GET, POST")
+	}
+	values, err := parameters(r)
+	if err == nil {
+		var q asked
+		if q, err = readOwn(values); err == nil && strings.Contains(r.Header.Get("Accept"), "text/event-stream") {
+			return a.events(w, r, v, q, "events", wire.API)
+		} else if err == nil {
+			return a.answer(w, r, v, q)
+		}
+	}
+	if errors.Is(err, errMethod) {
+		return methods(w, "GET, POST")
+	}
+	return sendFailure(w, err)
+}
+
+var errMethod = errors.New("method not allowed")
+
+func methods(w http.ResponseWriter, allowed string) error {
+	w.Header().Set("Allow", allowed)
+	http.Error(w, "use "+allowed, http.StatusMethodNotAllowed)
+	return nil
+}
+
+// parameters reads the address, a form, or an object of JSON.
+func parameters(r *http.Request) (url.Values, error) {
+	switch r.Method {
+	case http.MethodGet:
+		values, err := url.ParseQuery(r.URL.RawQuery)
+		return values, fault.Wrap(fault.Invalid, "the address has a query that cannot be read", err)
+	case http.MethodPost:
+	default:
+		return nil, errMethod
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	switch kind {
+	case "application/x-www-form-urlencoded":
+		values, err := url.ParseQuery(string(body))
+		return values, fault.Wrap(fault.Invalid, "the form cannot be read", err)
+	case "application/json":
+		var object map[string]any
+		if err := json.Unmarshal(body, &object); err != nil {
+			return nil, fault.Wrap(fault.Invalid, "the request is no object of JSON", err)
+		}
+		values := url.Values{}
+		for key, value := range object {
+			switch value := value.(type) {
+			case string:
+				values.Set(key, value)
+			case float64:
+				values.Set(key, strconv.FormatFloat(value, 'f', -1, 64))
+			default:
+				return nil, fault.New(fault.Invalid, "%.20q has to be a string or a number", key)
+			}
+		}
+		return values, nil
+	}
+	return nil, fault.New(fault.Invalid, "the request's content type has to be application/json or application/x-www-form-urlencoded")
+}
+
+// readOwn reads the parameters of our own API.
+func readOwn(values url.Values) (q asked, err error) {
+	for key, list := range values {
+		if len(list) != 1 {
+			return q, fault.New(fault.Invalid, "%.20q is given %d times", key, len(list))
+		}
+		switch value := list[0]; key {
+		case "q":
+			q.text = value
+		case "count":
+			if q.limit, err = strconv.Atoi(value); err != nil || q.limit < 1 {
+				return q, fault.New(fault.Invalid, "bad count %.40q: it is a number from 1 on", value)
+			}
+		case "timeout":
+			if strings.Trim(value, "0123456789") == "" {
+				value += "s"
+			}
+			if q.timeout, err = time.ParseDuration(value); err != nil || q.timeout <= 0 {
+				return q, fault.New(fault.Invalid, "bad timeout %.40q: it is a time, as in 10s", value)
+			}
+		case "patterntype":
+			var ok bool
+			if q.kind, ok = query.KindOf(value); !ok {
+				return q, fault.New(fault.Invalid, "bad patterntype %.40q: it is auto, literal or regexp", value)
+			}
+		default:
+			return q, fault.New(fault.Invalid, "there is no parameter %.20q; there are q, count, timeout and patterntype", key)
+		}
+	}
+	if !values.Has("q") {
+		return q, fault.New(fault.Invalid, "what is to be searched for? As in "+apiPath+"?q=repo:team/+func+main")
+	}
+	return q, nil
+}
+
+// request makes a search of it.
+func (a *API) request(q asked, v Visitor, format wire.Format) (search.Request, error) {
+	if a.Searcher == nil {
+		return search.Request{}, fault.New(fault.Unavailable, "there is no search on this server")
+	}
+	parsed, err := query.ParseAs(cmp.Or(q.kind, query.Auto), q.text)
+	if err != nil {
+		return search.Request{}, err
+	}
+	own := *parsed // what it says of limits is settled here
+	r := search.Request{Query: &own, Format: format, May: v.Reader(), Timeout: q.timeout}
+	if own.Timeout > 0 {
+		r.Timeout = own.Timeout
+	}
+	switch {
+	case own.Count == query.All:
+		r.Limit = allResults
+	case own.Count > 0:
+		r.Limit = min(own.Count, allResults)
+	case q.limit > 0:
+		r.Limit = min(q.limit, allResults)
+	default:
+		r.Limit = defaultResults
+	}
+	if q.most > 0 {
+		r.Limit = min(r.Limit, q.most)
+	}
+	own.Count, own.Timeout = 0, 0
+	return r, nil
+}
+
+// failure is an error of our own API.
+type failure struct {
+	Message string `json:"message"`
+	Offset  *int   `json:"offset,omitempty"` // of the bytes of the query that are wrong
+	Length  int    `json:"length,omitempty"`
+}
+
+func newFailure(err error) failure {
+	f := failure{Message: fault.Message(err)}
+	if bad, ok := errors.AsType[*query.Error](err); ok && bad.Length > 0 {
+		f.Offset, f.Length = &bad.Offset, bad.Length
+	}
+	return f
+}
+
+// sendFailure answers requests that cannot be right; other errors are not for this package to answer.
+func sendFailure(w http.ResponseWriter, err error) error {
+	if !fault.Is(err, fault.Invalid) {
+		return err
+	}
+	text, _ := json.Marshal(map[string]failure{"error": newFailure(err)})
+	header(w.Header(), "application/json")
+	w.WriteHeader(http.StatusBadRequest)
+	_, err = w.Write(append(text, '\n'))
+	return err
+}
+
+func header(h http.Header, contentType string) {
+	h.Set("Content-Type", contentType)
+	h.Set("X-Content-Type-Options", "nosniff")
+}
+
+// Summary says in our own API what became of a search.
+type Summary struct {
+	Results      int                `json:"result_count"`
+	Matches      int                `json:"match_count"`
+	Limited      bool               `json:"limited"` // there are more
+	TimedOut     bool               `json:"timed_out"`
+	Elapsed      float64            `json:"elapsed_ms"`
+	Searched     int                `json:"repositories_searched"`
+	Repositories []search.Freshness `json:"repositories"` // those with results, and how fresh their indexes are
+	Unindexed    []string           `json:"unindexed"`
+	Missing      []string           `json:"missing"`
+}
+
+func newSummary(s search.Summary) Summary {
+	return Summary{
+		Results: s.Results, Matches: s.Matches, Limited: s.Limited, TimedOut: s.TimedOut, Elapsed: float64(s.Elapsed.Microseconds()) / 1000, Searched: s.Searched,
+		Repositories: append([]search.Freshness{}, s.Repositories...), Unindexed: append([]string{}, s.Unindexed...), Missing: append([]string{}, s.Missing...),
+	}
+}
+
+// answer answers by one object: {"results":[...],"summary":{...}}.
+func (a *API) answer(w http.ResponseWriter, r *http.Request, v Visitor, q asked) (err error) {
+	defer func() { a.Metrics.count("json", err) }()
+	request, err := a.request(q, v, wire.API)
+	if err != nil {
+		return sendFailure(w, err)
+	}
+	header(w.Header(), "application/json")
+	whole := &object{w: w, buf: append(make([]byte, 0, 16<<10), `{"results":[`...)}
+	summary, err := a.Searcher.Search(r.Context(), request, whole)
+	note(v, summary)
+	if err != nil {
+		w.Header().Del("Content-Type")
+		if !whole.begun {
+			return sendFailure(w, err)
+		}
+		return err
+	}
+	end, err := json.Marshal(newSummary(summary))
+	if err != nil {
+		return err
+	}
+	return whole.end(slices.Concat([]byte(`],"summary":`), end, []byte("}\n")))
+}
+
+// note tells the log what became of a search.
+func note(v Visitor, s search.Summary) {
+	v.Note(slog.Int("results", s.Results), slog.Bool("limited", s.Limited), slog.Bool("timed_out", s.TimedOut))
+}
+
+// object writes results into an array. What is short is sent whole, with its length.
+type object struct {
+	w     http.ResponseWriter
+	buf   []byte
+	begun bool // something was sent
+	comma bool
+}
+
+// Matches implements search.Sink.
+func (o *object) Matches(b search.Batch) error {
+	if len(b.JSON) == 0 {
+		return nil
+	}
+	if o.comma {
+		o.buf = append(o.buf, ',')
+	}
+	o.comma = true
+	if len(o.buf)+len(b.JSON) <= firstBytes {
+		o.buf = append(o.buf, b.JSON...)
+		return nil
+	}
+	o.begun = true
+	if _, err := o.w.Write(o.buf); err != nil {
+		return err
+	}
+	o.buf = o.buf[:0]
+	_, err := o.w.Write(b.JSON)
+	return err
+}
+
+// Progress implements search.Sink.
+func (o *object) Progress(search.Summary) error { return nil }
+
+func (o *object) end(p []byte) error {
+	o.buf = append(o.buf, p...)
+	if !o.begun {
+		o.w.Header().Set("Content-Length", strconv.Itoa(len(o.buf)))
+	}
+	_, err := o.w.Write(o.buf)
+	return err
+}

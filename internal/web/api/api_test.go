@@ -1,0 +1,409 @@
+package api_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/search"
+	"github.com/packhorse-git/packhorse/internal/search/wire"
+	"github.com/packhorse-git/packhorse/internal/web/api"
+)
+
+const commit = "0123456789abcdef0123456789abcdef01234567"
+
+// searcher finds what a query's name says. It is what a server has, too, in its place.
+type searcher struct {
+	asked []search.Request
+}
+
+func (s *searcher) Search(ctx context.Context, r search.Request, sink search.Sink) (search.Summary, error) {
+	s.asked = append(s.asked, r)
+	summary := search.Summary{Elapsed: 12 * time.Millisecond, Searched: 3}
+	word := r.Query.Root.Pattern
+	switch word {
+	case "unavailable":
+		return summary, fault.Retry(fault.Unavailable, time.Second, "the process that searches is being started; try again in a moment")
+	case "crash", "busy":
+	case "panic":
+		panic("oh")
+	case "slow":
+		<-ctx.Done()
+		return summary, ctx.Err()
+	}
+	send := func(files ...*wire.File) error {
+		var b search.Batch
+		for i, f := range files {
+			if i > 0 {
+				b.JSON = append(b.JSON, ',')
+			}
+			b.JSON = r.Format.Append(b.JSON, f)
+			b.Results++
+			b.Matches += f.Matches()
+		}
+		summary.Results += b.Results
+		summary.Matches += b.Matches
+		return sink.Matches(b)
+	}
+	switch word {
+	case "nothing":
+	case "many":
+		for i := range min(r.Limit, 20_000) {
+			f := mainFile()
+			f.Path = fmt.Sprintf("file%d.go", i)
+			if err := send(f); err != nil {
+				return summary, err
+			}
+		}
+		summary.Limited = true
+	default:
+		if err := send(mainFile(), &wire.File{Kind: wire.Path, Repository: "team/app", Path: "main/x.go", Commit: commit, Branches: []string{"main"}, Whole: []byte("x"),
+			PathRanges: []wire.Range{{End: wire.Position{Offset: 4, Column: 4}}}}); err != nil {
+			return summary, err
+		}
+		if word == "crash" {
+			return summary, fault.Retry(fault.Unavailable, time.Second, "the process that searches ended during the search; try again in a moment")
+		}
+		if err := sink.Progress(summary); err != nil {
+			return summary, err
+		}
+		if err := send(&wire.File{Kind: wire.Symbol, Repository: "team/other", Path: "a b.go", Commit: commit, Branches: []string{"main"}, Whole: []byte("func main() {}\n"),
+			Chunks: []wire.Chunk{{Content: []byte("func main() {}\n"), Ranges: []wire.Range{{Start: wire.Position{Offset: 5, Column: 5}, End: wire.Position{Offset: 9, Column: 9},
+				Symbol: &wire.Sym{Name: "main", Kind: "function", Container: "main"}}}}}}, &wire.File{Kind: wire.Repository, Repository: "team/app"}); err != nil {
+			return summary, err
+		}
+		summary.Repositories = []search.Freshness{
+			{Repository: "team/app", Indexed: commit, Current: strings.Repeat("f", 40), Lag: 2, Branch: "main"},
+			{Repository: "team/other", Indexed: commit, Current: commit, Branch: "main"},
+		}
+		summary.Unindexed, summary.Missing = []string{"team/new"}, []string{"team/newer"}
+	}
+	summary.Done = true
+	return summary, nil
+}
+
+func mainFile() *wire.File {
+	return &wire.File{Repository: "team/app", Path: "cmd/main.go", Commit: commit, Branches: []string{"main"}, Language: "Go", Whole: []byte("package main\n\nfunc main() {}\n"),
+		Chunks: []wire.Chunk{{Content: []byte("func main() {}\n"), Start: wire.Position{Offset: 14, Line: 2},
+			Ranges: []wire.Range{{Start: wire.Position{Offset: 19, Line: 2, Column: 5}, End: wire.Position{Offset: 23, Line: 2, Column: 9}}}}}}
+}
+
+type list []string
+
+func (l list) Repositories(_ context.Context, each func(git.RepoPath) error) error {
+	for _, name := range l {
+		path, err := git.ParseRepoPath(name)
+		if err == nil {
+			err = each(path)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// visitor may read what begins with team/.
+type visitor struct {
+	name  string
+	notes []slog.Attr
+}
+
+func (v *visitor) Name() string { return v.name }
+
+func (v *visitor) Reader() func(git.RepoPath) bool {
+	return func(path git.RepoPath) bool { return strings.HasPrefix(path.String(), "team/") }
+}
+
+func (v *visitor) May(context.Context, git.RepoPath) error { return nil }
+func (v *visitor) Note(attrs ...slog.Attr)                 { v.notes = append(v.notes, attrs...) }
+
+// server answers as a gateway has it.
+func server(t testing.TB) (*httptest.Server, *searcher) {
+	t.Helper()
+	s := &searcher{}
+	a, err := api.NewAPI(api.APIOptions{Searcher: s, Repositories: list{"team/b", "team/a", "other/c", "team/a-b"}, Version: "1.2.3", Built: time.Date(2026, 11, 20, 23, 0, 0, 0, time.UTC)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Content-Encoding") == "gzip" {
+			z, err := gzip.NewReader(r.Body)
+			if err != nil {
+				t.Error(err)
+			}
+			r.Body = io.NopCloser(z)
+		}
+		name, _ := strings.CutPrefix(r.Header.Get("Authorization"), "token ")
+		if err := a.Serve(w, r, &visitor{name: name}); err != nil {
+			http.Error(w, fault.KindOf(err).String()+": "+fault.Message(err), http.StatusTeapot)
+		}
+	}))
+	t.Cleanup(h.Close)
+	return h, s
+}
+
+// conversation is a request.
+type conversation struct{ method, target, headers, body string }
+
+// say sends a request, and gives the answer as text.
+func say(t testing.TB, h *httptest.Server, c conversation) string {
+	t.Helper()
+	request, err := http.NewRequest(c.method, h.URL+c.target, strings.NewReader(c.body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(c.headers) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		request.Header.Set(name, value)
+	}
+	response, err := h.Client().Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Errorf("%s: %v", c.target, err)
+	}
+	return fmt.Sprintf("%d %s\n\n%s", response.StatusCode, response.Header.Get("Content-Type"), body)
+}
+
+// srcSearch is what src search -json sends.
+const srcSearch = `fragment FileMatchFields on FileMatch {
+	repository { name url }
+	file { name path url content commit { oid } }
+	lineMatches { preview lineNumber offsetAndLengths limitHit }
+}
+fragment CommitSearchResultFields on CommitSearchResult {
+	messagePreview { value highlights { line character length } }
+	diffPreview { value highlights { line character length } }
+	label { html }
+	url
+	matches { url body { html text } highlights { character line length } }
+	commit { repository { name } oid url subject author { date person { displayName } } }
+}
+fragment RepositoryFields on Repository { name url externalURLs { serviceKind url } label { html } }
+fragment SearchResultsAlertFields on SearchResults { alert { title description proposedQueries { description query } } }
+query ($query: String!) {
+	site { buildVersion }
+	search(query: $query) {
+		results {
+			results {
+				__typename
+				... on FileMatch { ...FileMatchFields }
+				... on CommitSearchResult { ...CommitSearchResultFields }
+				... on Repository { ...RepositoryFields }
+			}
+			limitHit
+			cloning { name }
+			missing { name }
+			timedout { name }
+			resultCount
+			elapsedMilliseconds
+			...SearchResultsAlertFields
+		}
+	}
+}`
+
+// post is a request for GraphQL.
+func post(document string, variables map[string]any) conversation {
+	body, _ := json.Marshal(map[string]any{"query": document, "variables": variables})
+	return conversation{"POST", "/.api/graphql", "Content-Type: application/json", string(body)}
+}
+
+// TestGolden holds conversations to what clients are known to read, byte by byte.
+func TestGolden(t *testing.T) {
+	h, _ := server(t)
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	_, _ = z.Write([]byte(post(srcSearch, map[string]any{"query": "main"}).body))
+	z.Close()
+	for name, c := range map[string]conversation{
+		"own":            {"GET", "/-/api/v1/search?q=main", "", ""},
+		"own-form":       {"POST", "/-/api/v1/search", "Content-Type: application/x-www-form-urlencoded", "q=nothing&count=7"},
+		"own-json":       {"POST", "/-/api/v1/search", "Content-Type: application/json", `{"q":"nothing","count":7}`},
+		"own-bad":        {"GET", "/-/api/v1/search?q=main+f:a(b", "", ""},
+		"own-missing":    {"GET", "/-/api/v1/search", "", ""},
+		"own-unknown":    {"GET", "/-/api/v1/search?q=main&limit=3", "", ""},
+		"own-crash":      {"GET", "/-/api/v1/search?q=crash", "", ""},
+		"own-events":     {"GET", "/-/api/v1/search?q=main", "Accept: text/event-stream", ""},
+		"own-events-bad": {"GET", "/-/api/v1/search?q=main+count:x", "Accept: text/event-stream", ""},
+		"stream-lines":   {"GET", "/.api/search/stream?q=main", "Accept: text/event-stream", ""},
+		"stream-chunks":  {"GET", "/.api/search/stream?q=main&cm=t&v=V3&t=literal", "", ""},
+		"stream-limited": {"GET", "/.api/search/stream?q=many+count:5&display=2", "", ""},
+		"stream-bad":     {"GET", "/.api/search/stream?q=" + url.QueryEscape("main case:perhaps"), "", ""},
+		"stream-down":    {"GET", "/.api/search/stream?q=unavailable", "", ""},
+		"stream-crash":   {"GET", "/.api/search/stream?q=crash", "", ""},
+		"login":          {"POST", "/.api/graphql?CurrentUser", "Authorization: token alice", `{"query":"query CurrentUser { currentUser { username } }","variables":null}`},
+		"login-nobody":   {"POST", "/.api/graphql", "", `{"query":"query CurrentUser { currentUser { username } }"}`},
+		"version":        {"POST", "/.api/graphql", "", `{"query":"query { site { productVersion buildVersion } }"}`},
+		"src-search":     {"POST", "/.api/graphql", "Content-Type: application/json\nContent-Encoding: gzip", packed.String()},
+		"src-search-bad": post(srcSearch, map[string]any{"query": "main (x y"}),
+		"src-down":       post(srcSearch, map[string]any{"query": "unavailable"}),
+		"src-panic":      post(srcSearch, map[string]any{"query": "panic"}),
+		"src-missing":    post(srcSearch, nil),
+		"repositories":   post(`query { repositories(first: 2) { nodes { id name url } totalCount pageInfo { hasNextPage endCursor } } }`, nil),
+		"more":           post(`query { repositories(first: 2, after: "team/a-b", query: "TEAM") { nodes { name } totalCount pageInfo { hasNextPage endCursor } } }`, nil),
+		"no-json":        {"POST", "/.api/graphql", "", "query"},
+		"get":            {"GET", "/.api/graphql?query=x", "", ""},
+		"other":          {"GET", "/.api/src-cli/version", "", ""},
+	} {
+		got := say(t, h, c)
+		path := filepath.Join("testdata", name+".golden")
+		if os.Getenv("UPDATE") != "" {
+			if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(path)
+		if err != nil || got != string(want) {
+			t.Errorf("%s: %v\n%s\nwant\n%s", name, err, got, want)
+		}
+	}
+}
+
+// TestFraming reads a stream as clients do: an event is two lines and an empty one, with the event's first.
+func TestFraming(t *testing.T) {
+	t.Parallel()
+	h, _ := server(t)
+	_, body, _ := strings.Cut(say(t, h, conversation{"GET", "/.api/search/stream?q=many+count:all&cm=t", "", ""}), "\n\n")
+	blocks := strings.Split(strings.TrimSuffix(body, "\n\n"), "\n\n")
+	seen, results := map[string]int{}, 0
+	for i, block := range blocks {
+		event, data, ok := strings.Cut(block, "\n")
+		name, isEvent := strings.CutPrefix(event, "event: ")
+		text, isData := strings.CutPrefix(data, "data: ")
+		if !ok || !isEvent || !isData || strings.Contains(text, "\n") || !json.Valid([]byte(text)) || len(block) > 10<<20 {
+			t.Fatalf("%.200q", block)
+		}
+		seen[name]++
+		switch name {
+		case "matches":
+			var list []struct{ Type, Path, Repository, Commit string }
+			if err := json.Unmarshal([]byte(text), &list); err != nil || list[0].Type != "content" || list[0].Commit != commit {
+				t.Fatal(err, list)
+			}
+			results += len(list)
+		case "done":
+			if text != "{}" || i != len(blocks)-1 {
+				t.Errorf("%q is event %d of %d", text, i, len(blocks))
+			}
+		}
+	}
+	if results != 20_000 || seen["done"] != 1 || seen["progress"] == 0 || seen["filters"] != 1 {
+		t.Errorf("%d results, %v", results, seen)
+	}
+}
+
+// TestLimits: who says how many results there are, and for how long to search.
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	h, s := server(t)
+	for target, want := range map[string]struct {
+		limit   int
+		timeout time.Duration
+	}{
+		"/-/api/v1/search?q=nothing":                                {500, 0},
+		"/-/api/v1/search?q=nothing&count=3&timeout=4":              {3, 4 * time.Second},
+		"/-/api/v1/search?q=nothing+count:9+timeout:1m&count=3":     {9, time.Minute},
+		"/-/api/v1/search?q=nothing+count:all":                      {1 << 20, 0},
+		"/-/api/v1/search?q=nothing+count:999999999999999999":       {1 << 20, 0},
+		"/.api/search/stream?q=nothing&display=20":                  {20, 0},
+		"/.api/search/stream?q=nothing+count:all&display=-1":        {1 << 20, 0},
+		"/.api/search/stream?q=nothing+count:all&display=1500":      {1500, 0},
+		"/.api/search/stream?q=nothing+timeout:876000h&display=abc": {500, 876000 * time.Hour},
+	} {
+		s.asked = nil
+		say(t, h, conversation{"GET", target, "", ""})
+		if len(s.asked) != 1 || s.asked[0].Limit != want.limit || s.asked[0].Timeout != want.timeout || s.asked[0].May == nil {
+			t.Errorf("%s: %+v", target, s.asked)
+		}
+	}
+}
+
+// TestBombs are requests for GraphQL that ask for more than anybody needs.
+func TestBombs(t *testing.T) {
+	t.Parallel()
+	h, s := server(t)
+	var aliases, fragments, deep strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&aliases, "a%d: search(query: \"many count:all\") { results { resultCount } } ", i)
+	}
+	for i := range 30 {
+		fmt.Fprintf(&fragments, "fragment f%d on Query { ...f%d ...f%d } ", i, i+1, i+1)
+	}
+	for range 1000 {
+		deep.WriteString("{ search(query: \"x\") ")
+	}
+	for name, document := range map[string]string{
+		"aliases":       "{ " + aliases.String() + "}",
+		"a few aliases": "{ a: site { id } " + aliases.String()[:400] + "} } }",
+		"six searches":  `{ a: search(query: "many") { results { resultCount } } b: search(query: "many") { results { resultCount } } c: search(query: "many") { results { resultCount } } d: search(query: "many") { results { resultCount } } e: search(query: "many") { results { resultCount } } f: search(query: "many") { results { resultCount } } }`,
+		"fragments":     "query { ...f0 } " + fragments.String() + " fragment f30 on Query { site { id } }",
+		"a loop":        "query { ...f } fragment f on Query { ...f }",
+		"deep":          deep.String(),
+		"long":          "{ " + strings.Repeat("site { id } ", 10_000) + "}",
+		"wide":          "{ site { " + strings.Repeat("id ", 9_000) + "} }",
+		"brackets":      strings.Repeat("{", 30_000),
+		"lists":         `{ search(query: ` + strings.Repeat("[", 30_000) + `) }`,
+		"NUL":           "{ site { id\x00 } }",
+		"mutation":      "mutation { site { id } }",
+	} {
+		s.asked = nil
+		got := say(t, h, post(document, nil))
+		if !strings.Contains(got, `"errors":[{`) || len(s.asked) > 4 || len(got) > 16<<10 {
+			t.Errorf("%s: %d searches, %.500s", name, len(s.asked), got)
+		}
+	}
+	for name, body := range map[string]string{"a large body": `{"query":"` + strings.Repeat("x", 2<<20) + `"}`, "nested": strings.Repeat("[", 1<<20), "empty": ""} {
+		if got := say(t, h, conversation{"POST", "/.api/graphql", "", body}); !strings.HasPrefix(got, "418 ") || !strings.Contains(got, "invalid: ") {
+			t.Errorf("%s: %.200s", name, got)
+		}
+	}
+}
+
+// TestClientThatStopsReading ends the search: what is sent to it fails.
+func TestClientThatStopsReading(t *testing.T) {
+	t.Parallel()
+	a, err := api.NewAPI(api.APIOptions{Searcher: &searcher{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, target := range []string{"/.api/search/stream?q=many+count:all", "/-/api/v1/search?q=many+count:all"} {
+		w := &stuck{ResponseRecorder: httptest.NewRecorder()}
+		if err := a.Serve(w, httptest.NewRequest("GET", target, nil), &visitor{}); err == nil || w.writes > 3 {
+			t.Errorf("%s: %v after %d writes", target, err, w.writes)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := a.Serve(httptest.NewRecorder(), httptest.NewRequest("GET", "/.api/search/stream?q=slow", nil).WithContext(ctx), &visitor{}); !fault.Is(err, fault.Cancelled) {
+		t.Error(err)
+	}
+}
+
+// stuck is a connection to somebody who has stopped to read.
+type stuck struct {
+	*httptest.ResponseRecorder
+	writes int
+}
+
+func (w *stuck) Write(p []byte) (int, error) {
+	w.writes++
+	return 0, os.ErrDeadlineExceeded
+}

@@ -1,0 +1,301 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/search"
+	"github.com/packhorse-git/packhorse/internal/search/query"
+	"github.com/packhorse-git/packhorse/internal/search/wire"
+)
+
+const (
+	maxEvent    = 10 << 20 // bytes of one event that clients read; none has as many
+	aliveEvery  = time.Second
+	maxFilters  = 30
+	maxNames    = 5 // in a message
+	eventStream = "text/event-stream"
+)
+
+// stream answers Sourcegraph's GET /.api/search/stream?q=QUERY, with t=KIND of pattern, display=N results, cm=t for chunks. Errors are events.
+func (a *API) stream(w http.ResponseWriter, r *http.Request, v Visitor) error {
+	if r.Method != http.MethodGet {
+		return methods(w, "GET")
+	}
+	values, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return a.events(w, r, v, asked{}, "stream", wire.StreamLines)
+	}
+	q := asked{text: values.Get("q")}
+	q.kind, _ = query.KindOf(values.Get("t"))
+	if n, err := strconv.Atoi(values.Get("display")); err == nil && n > 0 {
+		q.most = n
+	}
+	format := wire.StreamLines
+	if chunks, _ := strconv.ParseBool(values.Get("cm")); chunks {
+		format = wire.StreamChunks
+	}
+	return a.events(w, r, v, q, "stream", format)
+}
+
+// events answers by server-sent events: matches, progress, filters, alert, error, and done at the end.
+func (a *API) events(w http.ResponseWriter, r *http.Request, v Visitor, q asked, api string, format wire.Format) (err error) {
+	defer func() { a.Metrics.count(api, err) }()
+	request, err := a.request(q, v, format)
+	header(w.Header(), eventStream)
+	w.Header().Set("Cache-Control", "no-cache")
+	w.Header().Set("X-Accel-Buffering", "no") // nginx would wait for more
+	e := &events{w: w, control: http.NewResponseController(w), own: format == wire.API, began: time.Now(), counts: map[string]int{}}
+	summary := search.Summary{}
+	if err == nil {
+		alive := e.keepAlive()
+		summary, err = a.Searcher.Search(r.Context(), request, e)
+		alive()
+		note(v, summary)
+	}
+	if e.broken != nil {
+		return e.broken
+	}
+	if r.Context().Err() != nil {
+		return r.Context().Err()
+	}
+	if failed := err; failed != nil {
+		err = nil
+		if !e.own {
+			if fault.Is(failed, fault.Invalid) {
+				e.send("alert", newAlert(q.text, failed))
+			}
+			e.send("error", wire.Failure{Name: "Error", Message: fault.Message(failed)})
+		} else {
+			e.send("error", newFailure(failed))
+		}
+	} else if !e.own {
+		if filters := e.filters(summary); len(filters) > 0 {
+			e.send("filters", filters)
+		}
+	}
+	summary.Done = true
+	_ = e.Progress(summary)
+	e.write("done", []byte("{}"))
+	return e.broken
+}
+
+// newAlert says what is wrong with a query.
+func newAlert(text string, err error) wire.Alert {
+	alert := wire.Alert{Title: "Unable to process the query", Description: fault.Message(err), ProposedQueries: []wire.ProposedQuery{}}
+	if text = strings.TrimSpace(text); text != "" && len(text) < 200 && !strings.ContainsAny(text, "\"\\\x00") {
+		literal := `content:"` + text + `"`
+		if _, err := query.Parse(literal); err == nil {
+			alert.ProposedQueries = append(alert.ProposedQueries, wire.ProposedQuery{Description: "search for it as it is", Query: literal})
+		}
+	}
+	return alert
+}
+
+// events writes the events of one search.
+type events struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+	own     bool // our own form
+	began   time.Time
+
+	mu     sync.Mutex
+	buf    []byte
+	last   search.Summary
+	counts map[string]int // results by repository
+	broken error          // of the connection
+}
+
+// keepAlive says how far the search is where nothing else is said, until it is told to stop.
+func (e *events) keepAlive() (stop func()) {
+	ended, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(aliveEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ended:
+				return
+			case <-tick.C:
+				e.mu.Lock()
+				s := e.last
+				e.mu.Unlock()
+				s.Elapsed = time.Since(e.began)
+				_ = e.Progress(s)
+			}
+		}
+	}()
+	return func() { close(ended); <-done }
+}
+
+// Matches implements search.Sink.
+func (e *events) Matches(b search.Batch) error {
+	if len(b.JSON) == 0 {
+		return nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(b.JSON) > maxEvent-1024 {
+		return fault.New(fault.Internal, "results of %d bytes are too large for an event", len(b.JSON))
+	}
+	if !e.own {
+		e.countRepositories(b.JSON)
+	}
+	e.last.Results += b.Results
+	e.last.Matches += b.Matches
+	e.buf = append(e.buf[:0], "event: matches\ndata: ["...)
+	e.buf = append(append(e.buf, b.JSON...), "]\n\n"...)
+	return e.flush()
+}
+
+// countRepositories counts results. In a string of JSON the name of a field cannot stand as it does before its value.
+func (e *events) countRepositories(results []byte) {
+	mark := []byte(`"repository":"`)
+	for {
+		i := bytes.Index(results, mark)
+		if i < 0 {
+			return
+		}
+		results = results[i+len(mark):]
+		end := bytes.IndexByte(results, '"')
+		if end < 0 {
+			return
+		}
+		if name := results[:end]; bytes.IndexByte(name, '\\') < 0 {
+			e.counts[string(name)]++
+		}
+	}
+}
+
+// Progress implements search.Sink.
+func (e *events) Progress(s search.Summary) error {
+	if e.own {
+		e.send("progress", struct {
+			Done bool `json:"done"`
+			Summary
+		}{s.Done, newSummary(s)})
+	} else {
+		e.send("progress", newProgress(s))
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.broken
+}
+
+func (e *events) send(name string, data any) {
+	text, err := json.Marshal(data)
+	if err != nil {
+		text = []byte("null")
+	}
+	e.write(name, text)
+}
+
+// write sends an event whose data is JSON, and so has no line's end in it.
+func (e *events) write(name string, data []byte) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.buf = append(append(append(e.buf[:0], "event: "...), name...), "\ndata: "...)
+	e.buf = append(append(e.buf, data...), "\n\n"...)
+	_ = e.flush()
+}
+
+// flush sends what is in buf. The caller holds e.mu.
+func (e *events) flush() error {
+	if e.broken == nil {
+		_, e.broken = e.w.Write(e.buf)
+	}
+	if e.broken == nil {
+		e.broken = e.control.Flush()
+	}
+	return e.broken
+}
+
+// filters offers to look into one repository of several.
+func (e *events) filters(s search.Summary) []wire.Filter {
+	list := []wire.Filter{}
+	for name, n := range e.counts {
+		list = append(list, wire.Filter{Value: "repo:^" + quoteMeta(name) + "$", Label: name, Count: n, LimitHit: s.Limited, Kind: "repo"})
+	}
+	slices.SortFunc(list, func(a, b wire.Filter) int {
+		if a.Count != b.Count {
+			return b.Count - a.Count
+		}
+		return strings.Compare(a.Label, b.Label)
+	})
+	return list[:min(len(list), maxFilters)]
+}
+
+// quoteMeta makes a name one that a filter takes literally.
+func quoteMeta(name string) string {
+	var b strings.Builder
+	for _, r := range name {
+		if strings.ContainsRune(`\.+*?()|[]{}^$@ `, r) {
+			b.WriteByte('\\')
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}
+
+// newProgress says how far a search is, and what it left out.
+func newProgress(s search.Summary) wire.Progress {
+	p := wire.Progress{
+		Done: s.Done, MatchCount: s.Matches, DurationMs: s.Elapsed.Milliseconds(), RepositoriesCount: s.Searched, Skipped: []wire.Skipped{},
+	}
+	skip := func(reason, title, message, severity string) {
+		p.Skipped = append(p.Skipped, wire.Skipped{Reason: reason, Title: title, Message: message, Severity: severity})
+	}
+	if s.Limited {
+		skip("shard-match-limit", "limit reached", "There is more than was asked for. Use count:N or count:all, or a query for less.", "info")
+	}
+	if s.TimedOut {
+		skip("shard-timeout", "time limit reached", "There may be more. Use timeout: to search for longer, or a query for less.", "warn")
+	}
+	if n := len(s.Missing); n > 0 {
+		skip("repository-missing", counted(n, "repository", "repositories")+" not searched", "There is no index yet of "+listed(s.Missing)+".", "warn")
+	}
+	if n := len(s.Unindexed); n > 0 {
+		skip("repository-unindexed", counted(n, "repository", "repositories")+" searched without an index", "There is no index yet of "+listed(s.Unindexed)+".", "info")
+	}
+	var late []string
+	for _, r := range s.Repositories {
+		if r.Indexed != "" && r.Indexed != r.Current {
+			late = append(late, r.Repository+" ("+lag(r)+")")
+		}
+	}
+	if len(late) > 0 {
+		skip("repository-stale", counted(len(late), "index", "indexes")+" behind", "Newer commits are not searched yet of "+listed(late)+".", "info")
+	}
+	return p
+}
+
+func lag(f search.Freshness) string {
+	if f.Lag < 0 {
+		return "behind"
+	}
+	return counted(f.Lag, "commit", "commits") + " behind"
+}
+
+func counted(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return strconv.Itoa(n) + " " + many
+}
+
+// listed names a few of many.
+func listed(list []string) string {
+	if len(list) <= maxNames {
+		return strings.Join(list, ", ")
+	}
+	return strings.Join(list[:maxNames], ", ") + " and " + strconv.Itoa(len(list)-maxNames) + " more"
+}

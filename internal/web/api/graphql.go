@@ -1,0 +1,121 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"sync"
+
+	"github.com/graph-gophers/graphql-go"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+//go:embed schema.graphql
+var schemaText string
+
+// Bounds of a request for GraphQL: as large as what src sends, some times over.
+const (
+	maxDocument   = 32 << 10 // bytes; a search's query is a variable
+	maxBody       = 1 << 20
+	maxFields     = 2000 // in it, once fragments are where they are used
+	maxDepth      = 15   // of fields in fields; what asks for the schema itself has 13
+	maxOverlaps   = 10_000
+	maxSearches   = 4 // and lists of repositories, whatever their aliases
+	maxAtOnce     = 2
+	maxLists      = 64 << 20 // bytes of results
+	maxRepos      = 10_000
+	queryResponse = "application/json; charset=utf-8"
+)
+
+// schema is what may be asked for.
+type schema struct {
+	*graphql.Schema
+	api *API
+}
+
+func newSchema(a *API) (*schema, error) {
+	s := &schema{api: a}
+	var err error
+	s.Schema, err = graphql.ParseSchema(schemaText, s, graphql.UseStringDescriptions(), graphql.UseFieldResolvers(),
+		graphql.MaxQueryLength(maxDocument), graphql.MaxSelections(maxFields), graphql.MaxDepth(maxDepth), graphql.OverlapValidationLimit(maxOverlaps), graphql.MaxParallelism(maxAtOnce),
+		graphql.PanicHandler(panics{}), graphql.Logger(panics{}))
+	return s, err
+}
+
+// graphQLRequest is one request.
+type graphQLRequest struct {
+	Query         string         `json:"query"`
+	OperationName string         `json:"operationName"`
+	Variables     map[string]any `json:"variables"`
+}
+
+// serveGraphQL answers POST /.api/graphql. What is wrong with a request is in the answer's errors.
+func (a *API) serveGraphQL(w http.ResponseWriter, r *http.Request, v Visitor) (err error) {
+	defer func() { a.Metrics.count("graphql", err) }()
+	if r.Method != http.MethodPost {
+		return methods(w, "POST")
+	}
+	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
+	if err != nil {
+		return err
+	}
+	if len(body) > maxBody {
+		return fault.New(fault.Invalid, "a request for GraphQL has %d bytes at most", maxBody)
+	}
+	var q graphQLRequest
+	decoder := json.NewDecoder(bytes.NewReader(body))
+	if err := decoder.Decode(&q); err != nil || q.Query == "" {
+		return fault.Wrap(fault.Invalid, "the request is no object of JSON with a query", errors.Join(err, errors.New("no query")))
+	}
+	caller := &caller{Visitor: v}
+	response := a.graphql.Exec(context.WithValue(r.Context(), callerKey{}, caller), q.Query, q.OperationName, q.Variables)
+	if err := r.Context().Err(); err != nil {
+		return err
+	}
+	if caller.failed != nil && fault.Is(caller.failed, fault.Exhausted) { // the status is what says that it is worth trying again
+		return caller.failed
+	}
+	if caller.failed != nil {
+		v.Note(slog.String("failed", caller.failed.Error()))
+	}
+	header(w.Header(), queryResponse)
+	return json.NewEncoder(w).Encode(response)
+}
+
+// callerKey is where the resolvers of a request, whose only argument is a context, find who asks.
+type callerKey struct{}
+
+// caller is who asks, and what was asked so far.
+type caller struct {
+	Visitor
+
+	mu       sync.Mutex
+	searches int
+	failed   error // a search
+}
+
+func callerOf(ctx context.Context) *caller { return ctx.Value(callerKey{}).(*caller) }
+
+// enter counts what is dear.
+func (c *caller) enter() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.searches++; c.searches > maxSearches {
+		return fault.New(fault.Invalid, "a request may search and list %d times at most", maxSearches)
+	}
+	return nil
+}
+
+// fail makes an error one that a caller may read.
+func (c *caller) fail(err error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.failed = err
+	return errors.New(fault.Message(err))
+}
