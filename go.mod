@@ -10,6 +10,7 @@ require (
 	github.com/failsafe-go/failsafe-go v0.9.8
 	github.com/go-enry/go-enry/v2 v2.8.8
 	github.com/grafana/regexp v0.0.0-20240607082908-2cb410fa05da
+	github.com/graph-gophers/graphql-go v1.11.0
 	github.com/klauspost/compress v1.20.1
 	github.com/pelletier/go-toml/v2 v2.4.3
 	github.com/prometheus/client_golang v1.25.0

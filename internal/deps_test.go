@@ -25,11 +25,10 @@ const allowedImports = `
 	browser < observe;
 	proto/packhorse/v1 < proto/packhorse/v1/packhorsev1connect;
 	fault, proto/packhorse/v1 < fault/faultrpc;
-	fault < git/disk, balance;
+	fault < git/disk, balance, search/query;
 	git/disk < git/mmap;
 	git, git/pktline, fault < git/protocol;
 	git, fault < auth, resolve;
-	fault < search/query;
 	search/query, search/wire, search/link < search/worker;
 	git, search/query, search/wire, search/link < search;
 	git, git/mmap < git/pack, git/refs;
@@ -47,12 +46,13 @@ const allowedImports = `
 	bulk, fault < sidechannel;
 	storage, search, sidechannel, browser, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < control;
 	direct, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < client;
+	search < web/api;
 	search, client, fault/faultrpc < search/nodes, search/elsewhere;
 	git/protocol, resolve, sidechannel, direct, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < remote;
 	git/protocol, auth, admit, bulk, resolve < gateway;
 	git, git/pktline < bench/fleet;
 	bench/fleet, client < bench;
-	control, remote, gateway, credential, observe, bench, webhook, search/nodes, search/elsewhere, search/worker < roles;
+	control, remote, gateway, credential, observe, bench, webhook, search/nodes, search/elsewhere, search/worker, web/api < roles;
 	roles < cmd/packhorse;
 
 	# Tests only: any test may import gittest, tests of a packsource.Source sourcetest, and nothing else may.
@@ -90,6 +90,7 @@ var rooms = map[string][]string{
 	"github.com/prometheus/client_golang/prometheus/collectors": {"observe"},
 	"github.com/sourcegraph/zoekt/...":                          {"search/worker"},
 	"github.com/RoaringBitmap/...":                              {"search/worker"},
+	"github.com/graph-gophers/...":                              {"web/api"},
 	"google.golang.org/grpc/...":                                {}, // tests: another client of the control API
 	"golang.org/x/crypto/ssh":                                   {"gateway", "auth", "roles"},
 	"github.com/tsenart/vegeta/...":                             {"bench"},

@@ -2,7 +2,7 @@ package worker
 
 import (
 	"regexp/syntax"
-	"slices"
+	"strings"
 
 	"github.com/go-enry/go-enry/v2"
 	"github.com/grafana/regexp"
@@ -20,17 +20,15 @@ type plan struct {
 	symbol     bool // matches are symbols
 }
 
-// translate makes a plan of a query.
+// translate makes a plan of a query. Errors: Invalid.
 func translate(q *query.Query) (plan, error) {
-	p := plan{repository: q.Select == query.Repositories, file: q.Select == query.Files}
-	if q.Root == nil {
-		p.query = &zoekt.Const{Value: true}
-		return p, nil
+	z, err := translateNode(q.Root)
+	if err != nil {
+		return plan{}, err
 	}
-	var err error
-	p.query, err = translateNode(q.Root)
+	p := plan{query: zoekt.Simplify(z), repository: q.Select == query.Repositories, file: q.Select == query.Files}
 	q.Root.Atoms(func(n *query.Node) { p.symbol = p.symbol || n.Field == query.Symbol })
-	return p, err
+	return p, nil
 }
 
 func translateNode(n *query.Node) (zoekt.Q, error) {
@@ -55,57 +53,68 @@ func translateNode(n *query.Node) (zoekt.Q, error) {
 
 func translateAtom(n *query.Node) (zoekt.Q, error) {
 	switch n.Field {
+	case query.Content:
+		return translatePattern(n, true, false)
+	case query.Path:
+		return translatePattern(n, false, true)
+	case query.Symbol:
+		in, err := translatePattern(n, true, false)
+		if err != nil {
+			return nil, err
+		}
+		return &zoekt.Symbol{Expr: in}, nil
 	case query.Repo:
-		return translateRepo(n)
+		return translateRepository(n)
 	case query.Branch:
 		return &zoekt.Branch{Pattern: n.Pattern, Exact: n.Exact}, nil
 	case query.Language:
-		language, ok := enry.GetLanguageByAlias(n.Pattern)
+		name, ok := enry.GetLanguageByAlias(n.Pattern)
 		if !ok {
-			language = n.Pattern
+			return nil, fault.New(fault.Invalid, "lang:%.40s: no language is known by that name", n.Pattern)
 		}
-		return &zoekt.Language{Language: language}, nil
+		return &zoekt.Language{Language: name}, nil
 	}
-	q, err := translatePattern(n)
-	if err == nil && n.Field == query.Symbol {
-		q = &zoekt.Symbol{Expr: q}
-	}
-	return q, err
+	return translatePattern(n, false, false)
 }
 
-// translatePattern is for what is looked for in files and their paths.
-func translatePattern(n *query.Node) (zoekt.Q, error) {
-	path, content := n.Field == query.Path, n.Field == query.Content || n.Field == query.Symbol
-	if n.Pattern == "" {
-		return &zoekt.Const{Value: true}, nil
-	}
+// translatePattern looks in content, in paths, or in both if neither is said.
+func translatePattern(n *query.Node, content, path bool) (zoekt.Q, error) {
 	if !n.Regexp {
-		return &zoekt.Substring{Pattern: n.Pattern, CaseSensitive: n.Case, FileName: path, Content: content}, nil
+		return &zoekt.Substring{Pattern: n.Pattern, CaseSensitive: n.Case, Content: content, FileName: path}, nil
 	}
-	re, err := syntax.Parse(n.Pattern, syntax.ClassNL|syntax.PerlX|syntax.UnicodeGroups)
+	re, err := syntax.Parse(n.Pattern, query.Flags)
 	if err != nil {
 		return nil, fault.Wrap(fault.Invalid, "bad regular expression", err)
 	}
-	if re.Op == syntax.OpLiteral && re.Flags&syntax.FoldCase == 0 {
-		return &zoekt.Substring{Pattern: string(re.Rune), CaseSensitive: n.Case, FileName: path, Content: content}, nil
+	if re = zoekt.OptimizeRegexp(re, query.Flags); re.Op == syntax.OpLiteral {
+		return &zoekt.Substring{Pattern: string(re.Rune), CaseSensitive: n.Case && re.Flags&syntax.FoldCase == 0, Content: content, FileName: path}, nil
 	}
-	return &zoekt.Regexp{Regexp: zoekt.OptimizeRegexp(re, syntax.ClassNL|syntax.PerlX|syntax.UnicodeGroups), CaseSensitive: n.Case, FileName: path, Content: content}, nil
+	return &zoekt.Regexp{Regexp: re, CaseSensitive: n.Case, Content: content, FileName: path}, nil
 }
 
-func translateRepo(n *query.Node) (zoekt.Q, error) {
+// translateRepository matches paths with or without ".git" at their end, as fetches find repositories by either.
+func translateRepository(n *query.Node) (zoekt.Q, error) {
+	const suffix = ".git"
 	if n.Names != nil {
-		return zoekt.NewRepoSet(slices.Clone(n.Names)...), nil
+		set := make(map[string]bool, 2*len(n.Names))
+		for _, name := range n.Names {
+			name = strings.TrimSuffix(name, suffix)
+			set[name], set[name+suffix] = true, true
+		}
+		return &zoekt.RepoSet{Set: set}, nil
 	}
-	text := n.Pattern
+	pattern := n.Pattern
 	if !n.Regexp {
-		text = regexp.QuoteMeta(text)
+		pattern = regexp.QuoteMeta(pattern)
+	} else if front, ok := strings.CutSuffix(pattern, "$"); ok && !strings.HasSuffix(front, `\`) {
+		pattern = front + `(?:\.git)?$`
 	}
 	if !n.Case {
-		text = "(?i)" + text
+		pattern = "(?i)" + pattern
 	}
-	re, err := regexp.Compile(text)
+	re, err := regexp.Compile(pattern)
 	if err != nil {
-		return nil, fault.Wrap(fault.Invalid, "bad regular expression for repositories", err)
+		return nil, fault.Wrap(fault.Invalid, "repo: has a bad regular expression", err)
 	}
-	return &zoekt.Repo{Regexp: re}, nil
+	return &zoekt.RepoRegexp{Regexp: re}, nil
 }
