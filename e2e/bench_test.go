@@ -1,23 +1,31 @@
 package e2e
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 )
 
-// TestBenchNeighbour sends the small request of `bench neighbour` through a gateway, and to its node by the control API.
-func TestBenchNeighbour(t *testing.T) {
-	t.Parallel()
+// split is a gateway and its node, with a repository team/app and a limit for their memory.
+type split struct {
+	node, gateway address
+	secret        string // file
+}
+
+func startSplit(t *testing.T) split {
+	t.Helper()
 	dir := t.TempDir()
 	repo, root, secret := linear(t), filepath.Join(dir, "root"), filepath.Join(dir, "secret")
 	if err := os.CopyFS(filepath.Join(root, "team/app.git"), os.DirFS(repo.Dir)); err != nil {
 		t.Fatal(err)
 	}
-	config := fmt.Sprintf("[storage]\nlisten = %q\nsecret_file = %q\n", "unix:"+filepath.Join(dir, "node.sock"), secret)
+	config := fmt.Sprintf("[limits]\nmemory = \"4GiB\"\n[storage]\nlisten = %q\nsecret_file = %q\n", "unix:"+filepath.Join(dir, "node.sock"), secret)
 	table := fmt.Sprintf("[http]\naddress = \"127.0.0.1:0\"\n[[node]]\nname = \"a\"\naddress = %q\nsecret_file = %q\n",
 		"unix:"+filepath.Join(dir, "node.sock"), secret)
 	for name, text := range map[string]string{"secret": strings.Repeat("5", 32), "node.toml": config, "gateway.toml": table} {
@@ -25,13 +33,46 @@ func TestBenchNeighbour(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	node := startRole(t, "storage", "--root", root, "--config", filepath.Join(dir, "node.toml")).Listen
-	gateway := startRole(t, "gateway", "--state", filepath.Join(dir, "gateway"), "--config", filepath.Join(dir, "gateway.toml")).HTTP
-	for _, more := range [][]string{nil, {"--rpc", node, "--secret-file", secret}} {
-		args := append([]string{"bench", "neighbour", gateway + "/team/app", "--clients", "2", "--duration", "300ms", "--json"}, more...)
+	return split{
+		node:    startRole(t, "storage", "--root", root, "--config", filepath.Join(dir, "node.toml")),
+		gateway: startRole(t, "gateway", "--state", filepath.Join(dir, "gateway"), "--config", filepath.Join(dir, "gateway.toml")),
+		secret:  secret,
+	}
+}
+
+// TestBenchNeighbour sends the small request of `bench neighbour` through a gateway, and to its node by the control API.
+func TestBenchNeighbour(t *testing.T) {
+	t.Parallel()
+	s := startSplit(t)
+	for _, more := range [][]string{nil, {"--rpc", s.node.Listen, "--secret-file", s.secret}} {
+		args := append([]string{"bench", "neighbour", s.gateway.HTTP + "/team/app", "--clients", "2", "--duration", "300ms", "--json"}, more...)
 		out, err := exec.Command(filepath.Join(binDir, "packhorse"), args...).CombinedOutput()
 		if err != nil || !strings.Contains(string(out), `"errors": 0`) {
 			t.Errorf("%q: %v\n%s", args, err, out)
 		}
+	}
+}
+
+// TestBenchStorm: a small storm through a gateway. Every clone ends well, or is told when to come back; memory stays below the limit.
+func TestBenchStorm(t *testing.T) {
+	t.Parallel()
+	s := startSplit(t)
+	args := []string{"bench", "storm", s.gateway.HTTP + "/team/app", "--clients", "12", "--enough", "2", "--duration", "300ms", "--json"}
+	if runtime.GOOS == "linux" {
+		args = append(args, "--server-pid", fmt.Sprintf("%d,%d", s.gateway.pid, s.node.pid), "--memory", "4GiB")
+	}
+	cmd := exec.Command(filepath.Join(binDir, "packhorse"), args...)
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	var report struct {
+		Storm struct{ Completed, Refused, Failed int } `json:"storm"`
+		Below *bool                                    `json:"below_memory_limit"`
+	}
+	if err == nil {
+		err = json.Unmarshal(out, &report)
+	}
+	if err != nil || report.Storm.Completed == 0 || report.Storm.Failed > 0 || runtime.GOOS == "linux" && (report.Below == nil || !*report.Below) {
+		t.Errorf("%v\n%s%s", err, out, &errs)
 	}
 }

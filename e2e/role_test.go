@@ -10,7 +10,10 @@ import (
 )
 
 // address is where a process says that it listens.
-type address struct{ HTTP, Listen string }
+type address struct {
+	HTTP, Listen string
+	pid          int
+}
 
 // startRole starts a process of a role and holds it to a clean end with the test.
 func startRole(t *testing.T, args ...string) (at address) {
@@ -27,6 +30,7 @@ func startRole(t *testing.T, args ...string) (at address) {
 	})
 	for line := range strings.Lines(p.logged()) {
 		if json.Unmarshal([]byte(line), &at) == nil && at != (address{}) {
+			at.pid = p.cmd.Process.Pid
 			return at
 		}
 	}

@@ -78,7 +78,7 @@ func (w *cellWatch) stop() {
 // usage is what a station used in all, and how much of the CPU time without its children.
 func (w *cellWatch) usage(station int) (treeUsage, time.Duration) {
 	t := w.looks[len(w.looks)-1].cpu[station]
-	return treeUsage{t.own + t.children, w.anon[station]}, t.own
+	return treeUsage{cpu: t.own + t.children, anon: w.anon[station]}, t.own
 }
 
 // load is how many threads ran or wanted to on average: of the stations, and of the whole machine. The last look, at the end of the

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,7 +28,8 @@ type stormOptions struct {
 	enough    int
 	ref       string
 	depth     int
-	serverPID int
+	serverPID []int
+	memory    byteCount // 0: none was given
 }
 
 // stormPhase is what was measured while a load ran, or none.
@@ -37,7 +41,10 @@ type stormPhase struct {
 	Failed    int         `json:"failed"`    // clones and probes that ended in any other way
 	Seconds   float64     `json:"seconds"`   // from the first clone's begin to the last one's end
 	PerSecond float64     `json:"per_second"`
-	PeakAnon  int64       `json:"peak_anon_bytes"` // of the server and all below it
+	PeakAnon  int64       `json:"peak_anon_bytes"` // of the server and all below it: what limits.memory is about
+	// With mapped files: of the server, and of git's processes below it together, where those may count more than once.
+	PeakServer   int64 `json:"peak_server_rss_bytes"`
+	PeakChildren int64 `json:"peak_children_rss_bytes"`
 }
 
 // stormReport is what `bench storm --json` prints.
@@ -49,6 +56,8 @@ type stormReport struct {
 	Few     int        `json:"few"`   // clients of the phase with just enough
 	Ratio   float64    `json:"ratio"` // of clones a second, storm to just enough
 	Hits    float64    `json:"hits"`  // p50 of hits, storm to alone
+	Memory  int64      `json:"memory_limit_bytes,omitempty"`
+	Below   *bool      `json:"below_memory_limit,omitempty"` // peak_anon_bytes of all phases; absent without a limit
 }
 
 func stormCommand(env Env) *cobra.Command {
@@ -63,10 +72,13 @@ for the duration. Storm: beside them CLIENTS full clones at once, one each.
 Each clone asks for the whole history of other tips, in this run and in earlier ones, so that no cache has its pack. It ends well, or is refused with 429 or
 503 and Retry-After; anything else is an error, and makes this command fail. Nobody tries again.
 
-With --server-pid the greatest anonymous memory of that process and all below it is shown, git's children included.
+URL may be that of a gateway: everything is measured through it. With --server-pid the greatest anonymous memory of that process and all below it is shown,
+git's children included, and what is resident of either with mapped files; of several, as of a gateway and its nodes, the sums. With --memory, as limits.memory
+of the server has it, the run says whether anonymous memory stayed below that, and fails if not. Mapped files do not count: the system drops them.
 
 The clones run in a child process at a lower priority (nice 5), the small requests at a higher one (nice -5) where that is permitted.`,
 		Example: `  packhorse bench storm http://127.0.0.1:8080/demo.git --clients 500 --server-pid 4711
+  packhorse bench storm http://127.0.0.1:8080/demo.git --server-pid 4711,4712 --memory 1GiB   # a gateway and its node
   packhorse bench storm http://127.0.0.1:8080/demo.git --clients 100 --enough 2 --duration 10s --json`,
 		Args: cobra.ExactArgs(1),
 	}
@@ -76,7 +88,8 @@ The clones run in a child process at a lower priority (nice 5), the small reques
 	f.IntVar(&o.enough, "enough", 2*runtime.NumCPU(), "clones at the same time that keep the server busy")
 	f.IntVar(&o.depth, "depth", 1, "depth of the clone that the cache has; 0: a full one")
 	f.StringVar(&o.ref, "ref", "", "the ref that the small request asks for (default: what HEAD points to)")
-	f.IntVar(&o.serverPID, "server-pid", 0, "measure the memory of this process and its descendants")
+	f.IntSliceVar(&o.serverPID, "server-pid", nil, "measure the memory of these processes and their descendants")
+	f.Var(&o.memory, "memory", "what the server's memory has to stay below, as in 2GiB; needs --server-pid")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		t, err := parseTarget(args[0], o.insecure)
 		if err != nil {
@@ -88,10 +101,34 @@ The clones run in a child process at a lower priority (nice 5), the small reques
 		if o.enough < 1 || o.depth < 0 {
 			return errors.New("--enough has to be at least 1, and --depth at least 0")
 		}
+		if o.memory > 0 && len(o.serverPID) == 0 {
+			return errors.New("--memory needs --server-pid, to see what the server takes")
+		}
 		return interrupted(cmd.Context(), o.run(cmd.Context(), env, t, sibling(cmd, "load")))
 	}
 	return cmd
 }
+
+// byteCount is a flag: a number of bytes, or with KiB, MiB or GiB.
+type byteCount int64
+
+func (b *byteCount) Set(s string) error {
+	number, unit := s, int64(1)
+	for i, suffix := range []string{"KiB", "MiB", "GiB"} {
+		if cut, ok := strings.CutSuffix(s, suffix); ok {
+			number, unit = cut, 1<<(10*(i+1))
+		}
+	}
+	n, err := strconv.ParseInt(number, 10, 64)
+	if err != nil || n <= 0 || n > math.MaxInt64/unit {
+		return errors.New("want a number of bytes, as in 512MiB or 2GiB")
+	}
+	*b = byteCount(n * unit)
+	return nil
+}
+
+func (b *byteCount) String() string { return strconv.FormatInt(int64(*b), 10) }
+func (b *byteCount) Type() string   { return "size" }
 
 // storm is a run that was prepared.
 type storm struct {
@@ -130,6 +167,10 @@ func (o *stormOptions) run(ctx context.Context, env Env, t *target, childArgs []
 	if r.Alone.Hit.P50 > 0 {
 		r.Hits = round(r.Storm.Hit.P50/r.Alone.Hit.P50, 2)
 	}
+	if s.memory > 0 {
+		below := max(r.Alone.PeakAnon, r.Enough.PeakAnon, r.Storm.PeakAnon) < int64(s.memory)
+		r.Memory, r.Below = int64(s.memory), &below
+	}
 	return s.report(t, &r)
 }
 
@@ -166,11 +207,15 @@ func (s *storm) clones(clients int, duration time.Duration) *loadJob {
 
 // measure runs the probes until the load has ended; without one, for the duration.
 func (s *storm) measure(ctx context.Context, job *loadJob) (p stormPhase, err error) {
-	tree, err := watchTree(s.serverPID)
-	if err != nil {
-		return p, err
+	var trees []*treeWatch
+	for _, pid := range s.serverPID {
+		tree, err := watchTree(pid)
+		if err != nil {
+			return p, err
+		}
+		defer tree.stop()
+		trees = append(trees, tree)
 	}
-	defer tree.stop()
 	ended := make(chan error, 1)
 	var result *loadResult
 	if job != nil {
@@ -208,8 +253,10 @@ func (s *storm) measure(ctx context.Context, job *loadJob) (p stormPhase, err er
 		}
 	}
 	p.Small, p.Hit = small.summarize(), hits.summarize()
-	if usage := tree.stop(); usage != nil {
-		p.PeakAnon = usage.anon
+	for _, tree := range trees {
+		if usage := tree.stop(); usage != nil {
+			p.PeakAnon, p.PeakServer, p.PeakChildren = p.PeakAnon+usage.anon, p.PeakServer+usage.rss, p.PeakChildren+usage.childRSS
+		}
 	}
 	if result == nil {
 		return p, nil
@@ -251,7 +298,7 @@ func (s *storm) report(t *target, r *stormReport) error {
 		err = writeJSON(s.env.Stdout, r)
 	} else {
 		fmt.Fprintf(s.env.Stdout, "%s\n%d full clones at once, each of a shape of its own; just enough: %d at the same time\n", t, r.Clients, r.Few)
-		fmt.Fprintf(s.env.Stdout, "  %-8s %22s %22s %10s %8s %8s %9s %10s\n", "", "small p50 / p99 ms", "hit p50 / p99 ms", "completed", "refused", "failed", "clones/s", "peak MB")
+		fmt.Fprintf(s.env.Stdout, "  %-8s %22s %22s %10s %8s %8s %9s %10s\n", "", "small p50 / p99 ms", "hit p50 / p99 ms", "completed", "refused", "failed", "clones/s", "anon MB")
 		for _, row := range []struct {
 			name string
 			*stormPhase
@@ -260,10 +307,20 @@ func (s *storm) report(t *target, r *stormReport) error {
 				fmt.Sprintf("%.2f / %.2f", row.Small.P50, row.Small.P99), fmt.Sprintf("%.1f / %.1f", row.Hit.P50, row.Hit.P99),
 				row.Completed, row.Refused, row.Failed, row.PerSecond, float64(row.PeakAnon)/1e6)
 		}
+		if len(s.serverPID) > 0 {
+			fmt.Fprintf(s.env.Stdout, "  resident at the most, mapped files included: server %.1f MB, git's processes together %.1f MB\n",
+				float64(r.Storm.PeakServer)/1e6, float64(r.Storm.PeakChildren)/1e6)
+		}
+		if r.Below != nil {
+			fmt.Fprintf(s.env.Stdout, "  memory stayed below the limit of %.1f MB: %t\n", float64(r.Memory)/1e6, *r.Below)
+		}
 		_, err = fmt.Fprintf(s.env.Stdout, "  completed clones/s, storm to enough: %.2f; hits' p50, storm to alone: %.2f\n", r.Ratio, r.Hits)
 	}
 	if n := r.Alone.Failed + r.Enough.Failed + r.Storm.Failed; n > 0 {
 		err = errors.Join(err, fmt.Errorf("%d requests failed", n))
+	}
+	if r.Below != nil && !*r.Below {
+		err = errors.Join(err, fmt.Errorf("the server took more memory than %d bytes", r.Memory))
 	}
 	return err
 }

@@ -7,6 +7,9 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"os"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -56,6 +59,17 @@ func TestStorm(t *testing.T) {
 				return
 			}
 			got := benchJSON(t, "alone enough storm clients few ratio hits", args...)
+			if runtime.GOOS == "linux" { // this process is the server
+				more := append(args, "--server-pid", strconv.Itoa(os.Getpid()), "--memory")
+				with := benchJSON(t, "alone enough storm clients few ratio hits memory_limit_bytes below_memory_limit", append(more, "64GiB")...)
+				peak := with["storm"].(map[string]any)
+				if with["below_memory_limit"] != true || number(t, peak, "peak_anon_bytes") <= 0 || number(t, peak, "peak_server_rss_bytes") <= 0 {
+					t.Error(with)
+				}
+				if _, _, err := bench(t, t.Context(), append(more, "1KiB")...); err == nil || !strings.Contains(err.Error(), "more memory than 1024 bytes") {
+					t.Errorf("above the limit: %v", err)
+				}
+			}
 			storm := got["storm"].(map[string]any)
 			if number(t, storm, "completed") < 1 || number(t, storm, "refused") < 1 || number(t, storm, "failed") != 0 {
 				t.Error(got)

@@ -11,6 +11,8 @@ import (
 type treeUsage struct {
 	cpu  time.Duration // user and system
 	anon int64         // greatest sum of anonymous resident bytes
+	// The most resident bytes, mapped files included, of the process itself, and of all below it together, which may count a file more than once.
+	rss, childRSS int64
 }
 
 // treeSample is how often a process tree is looked at: often enough for git's children, seldom enough to cost nothing.
@@ -43,6 +45,7 @@ func watchTree(pid int) (*treeWatch, error) {
 	go func() {
 		defer close(w.done)
 		peak := tree.anon()
+		rss, childRSS := tree.rss()
 		tick := time.NewTicker(treeSample)
 		defer tick.Stop()
 		for running := true; running; {
@@ -53,9 +56,11 @@ func watchTree(pid int) (*treeWatch, error) {
 			}
 			tree.scan()
 			peak = max(peak, tree.anon())
+			own, children := tree.rss()
+			rss, childRSS = max(rss, own), max(childRSS, children)
 			w.cpu.Store(int64(tree.cpu() - start))
 		}
-		w.result = &treeUsage{cpu: tree.cpu() - start, anon: peak}
+		w.result = &treeUsage{cpu: tree.cpu() - start, anon: peak, rss: rss, childRSS: childRSS}
 	}()
 	return w, nil
 }

@@ -153,9 +153,21 @@ func machineRunnable() int {
 func (t *procTree) anon() int64 {
 	var sum int64
 	for pid := range t.procs {
-		sum += readAnon(pid)
+		sum += readMemory(pid, "RssAnon")
 	}
 	return sum
+}
+
+// rss is what is resident of the root, and of all below it.
+func (t *procTree) rss() (own, children int64) {
+	for pid := range t.procs {
+		if n := readMemory(pid, "VmRSS"); pid == t.root {
+			own = n
+		} else {
+			children += n
+		}
+	}
+	return own, children
 }
 
 // readStat reads /proc/PID/stat; nil if the process has ended.
@@ -193,18 +205,18 @@ func parseStat(b []byte) *proc {
 	return p
 }
 
-// readAnon is a process's resident anonymous memory in bytes.
-func readAnon(pid int) int64 {
+// readMemory is a line of a process's status in bytes (proc(5)).
+func readMemory(pid int, line string) int64 {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0
 	}
-	_, rest, ok := bytes.Cut(b, []byte("\nRssAnon:"))
+	_, rest, ok := bytes.Cut(b, []byte("\n"+line+":"))
 	if !ok {
 		return 0
 	}
-	line, _, _ := bytes.Cut(rest, []byte("\n"))
-	fields := bytes.Fields(line)
+	value, _, _ := bytes.Cut(rest, []byte("\n"))
+	fields := bytes.Fields(value)
 	if len(fields) == 0 {
 		return 0
 	}

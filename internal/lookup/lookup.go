@@ -30,6 +30,8 @@ const (
 	maxObject = 64 << 20  // bytes of a commit or a tree
 	maxPath   = 64 << 10  // bytes of a path that is asked for
 	maxHeld   = 512 << 20 // what one call may hold
+	// DefaultMemory is what all calls together may.
+	DefaultMemory = 512 << 20
 )
 
 // Options of a Reader.
@@ -65,7 +67,7 @@ var usualBounds = bounds{
 // New makes a Reader.
 func New(o Options) *Reader {
 	if o.Memory == nil {
-		o.Memory = admit.NewBudget("objects", maxHeld)
+		o.Memory = admit.NewBudget("objects", DefaultMemory)
 	}
 	if o.Metrics == nil {
 		o.Metrics = NewMetrics()

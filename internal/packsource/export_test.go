@@ -9,3 +9,6 @@ func (g *Git) Hurry() {
 
 // Arguments is the command line for a spec.
 func (g *Git) Arguments(spec *Spec) []string { return g.arguments("DIR", spec) }
+
+// Bound gives the process so many bytes of memory, and so many threads.
+func (g *Git) Bound(memory int64, threads int) { g.options.Memory, g.options.Threads = memory, threads }

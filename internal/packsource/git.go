@@ -39,6 +39,7 @@ type GitOptions struct {
 	// can reuse less of what is stored, so it is a good part of their cost.
 	ShallowCompression int
 	WindowMemory       int64 // bytes that one thread's window may use; 0: 256 MiB; -1: no bound
+	Memory             int64 // bytes that the process is let have (process.Limits.Memory), which git's buffers have to fit into; 0: no limit
 }
 
 // Git is the Source that runs `git pack-objects`, as git's own upload-pack does, with one difference: it does not run in the
@@ -169,13 +170,33 @@ func (g *Git) Open(ctx context.Context, spec *Spec) (Pack, error) {
 	return p, nil
 }
 
+// gitBigFile is core.bigFileThreshold as git has it: from there on no file is in memory as a whole.
+const gitBigFile = 512 << 20
+
+// windowMemory is for one thread: all windows together have a quarter of the process's memory at most. 0 or less: no bound.
+func (o *GitOptions) windowMemory() int64 {
+	if o.Memory == 0 {
+		return o.WindowMemory
+	}
+	most := o.Memory / 4 / int64(max(o.Threads, 1))
+	if o.WindowMemory <= 0 {
+		return most
+	}
+	return min(o.WindowMemory, most)
+}
+
 // arguments is the command line. Nothing in it comes from a client but the filter, which is canonical.
 func (g *Git) arguments(dir string, spec *Spec) []string {
 	args := []string{"--git-dir=" + dir}
 	set := func(key string, value int64) { args = append(args, "-c", key+"="+strconv.FormatInt(value, 10)) }
 	set("pack.threads", int64(g.options.Threads))
-	if g.options.WindowMemory > 0 {
-		set("pack.windowMemory", g.options.WindowMemory)
+	if window := g.options.windowMemory(); window > 0 {
+		set("pack.windowMemory", window)
+	}
+	if m := g.options.Memory; m > 0 { // what is left is for the lists of objects
+		set("pack.deltaCacheSize", m/8)
+		set("core.deltaBaseCacheLimit", m/8)
+		set("core.bigFileThreshold", min(m/8, gitBigFile))
 	}
 	if window := g.window(spec); window != WindowDefault {
 		set("pack.window", int64(window))

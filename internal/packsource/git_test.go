@@ -344,6 +344,32 @@ func TestGitSettings(t *testing.T) {
 	}
 }
 
+// What git keeps in memory fits into what it may have.
+func TestGitSettingsForMemory(t *testing.T) {
+	s := sourcetest.FromGit(t, "", limits)
+	spec := packsource.Spec{Wants: []git.ObjectID{git.MustParseObjectID(strings.Repeat("a", 40))}}
+	for _, test := range []struct {
+		memory  int64
+		threads int
+		has     []string
+	}{
+		{0, 1, []string{"pack.windowMemory=268435456"}},
+		{64 << 20, 2, []string{"pack.windowMemory=8388608", "pack.deltaCacheSize=8388608", "core.deltaBaseCacheLimit=8388608", "core.bigFileThreshold=8388608"}},
+		{64 << 30, 2, []string{"pack.windowMemory=268435456", "core.bigFileThreshold=536870912"}},
+	} {
+		s.Bound(test.memory, test.threads)
+		args := s.Arguments(&spec)
+		for _, want := range test.has {
+			if !slices.Contains(args, want) {
+				t.Errorf("%d bytes: %q, want %s", test.memory, args, want)
+			}
+		}
+		if test.memory == 0 && slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, "core.") }) {
+			t.Errorf("without a limit: %q", args)
+		}
+	}
+}
+
 // A git that fails before it gave anything is told apart from one that died, and its own words are in the log.
 func TestGitFailsAtOnce(t *testing.T) {
 	spec := sourcetest.Full(gittest.Random(t, 1, gittest.Shape{}))

@@ -25,6 +25,7 @@ func (c *Config) check() error {
 	c.checkWebhooks(bad)
 	c.checkChoices(bad)
 	c.checkNumbers(bounds{bad})
+	c.checkMemory(bad)
 	return errors.Join(all...)
 }
 
@@ -92,6 +93,7 @@ func (b bounds) time(key string, d Duration) {
 }
 
 func (c *Config) checkNumbers(b bounds) {
+	b.size("limits.memory", c.Limits.Memory, 0)
 	c.HTTP.checkNumbers(b)
 	c.Auth.checkNumbers(b)
 	c.Storage.checkNumbers(b)

@@ -32,6 +32,7 @@ type Config struct {
 	Push     PushConfig      `toml:"push"`
 	Webhook  []WebhookConfig `toml:"webhook"`
 	Lanes    LanesConfig     `toml:"lanes"`
+	Limits   LimitsConfig    `toml:"limits"`
 	Log      LogConfig       `toml:"log"`
 
 	Maintenance MaintenanceConfig `toml:"maintenance"`

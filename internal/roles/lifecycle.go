@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"sync/atomic"
 	"time"
 
@@ -90,6 +91,9 @@ const heapFloor = 48 << 20
 func run(ctx context.Context, src *source, cfg Config) (err error) {
 	floor := make([]byte, heapFloor)
 	defer runtime.KeepAlive(&floor)
+	if share := cfg.memoryShares().server; share > 0 { // the collector works harder near it; who may have how much of it is bounded elsewhere
+		defer debug.SetMemoryLimit(debug.SetMemoryLimit(share + heapFloor))
+	}
 	env := src.env
 	log, level, err := newLog(env, cfg.Log)
 	if err != nil {

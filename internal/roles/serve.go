@@ -126,18 +126,20 @@ func closeBelow(closeCache func() error, closeRunner func(context.Context) error
 func newSource(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes) (*process.Runner, packsource.Source, *packcache.Cache, error) {
 	processes, packs := process.NewMetrics(), packcache.NewMetrics()
 	register(reg, processes, packs)
+	memory := cfg.memoryShares()
 	runner, err := process.New(process.Options{
 		Git: cfg.Git.Program, Metrics: processes, Log: log,
 		Classes: map[process.Class]process.Limits{
 			packsource.ClassPack: {
 				Slots: cfg.Git.slots(), Queue: cfg.Git.Queue, Wait: cfg.Git.Wait.Duration, Nice: cfg.Git.Nice, Time: cfg.Git.TimeLimit.Duration,
-				Anonymous: cfg.Lanes.Anonymous,
+				Anonymous: cfg.Lanes.Anonymous, Memory: memory.git,
 			},
-			receivepack.ClassReceive: cfg.Push.limits(cfg.Git.Nice, cfg.Lanes.Anonymous), receivepack.ClassHook: cfg.Push.hookLimits(cfg.Git.Nice),
-			repo.ClassRefs:        refsLimits(),
-			storage.ClassManage:   manageLimits(),
-			storage.ClassMaintain: maintainLimits(cfg.Lanes.Maintenance),
-			storage.ClassGrep:     grepLimits(cfg.Git.Nice),
+			receivepack.ClassReceive: memory.of(cfg.Push.limits(cfg.Git.Nice, cfg.Lanes.Anonymous), memory.git),
+			receivepack.ClassHook:    cfg.Push.hookLimits(cfg.Git.Nice),
+			repo.ClassRefs:           memory.of(refsLimits(), memory.small),
+			storage.ClassManage:      memory.of(manageLimits(), memory.small),
+			storage.ClassMaintain:    memory.of(maintainLimits(cfg.Lanes.Maintenance), memory.git),
+			storage.ClassGrep:        memory.of(grepLimits(cfg.Git.Nice), memory.small),
 		},
 	})
 	if err != nil {
@@ -161,7 +163,7 @@ func newCache(cfg Config, log *slog.Logger, runner *process.Runner, packs *packc
 	fromGit, err := packsource.NewGit(runner, packsource.GitOptions{
 		Scratch: filepath.Join(cfg.State, "scratch"), Threads: cfg.Git.threads(), Window: cfg.Git.Window,
 		ShallowWindow: cfg.Git.ShallowWindow, SnapshotWindow: cfg.Git.SnapshotWindow,
-		ShallowCompression: cfg.Git.ShallowCompression, WindowMemory: int64(cfg.Git.WindowMemory),
+		ShallowCompression: cfg.Git.ShallowCompression, WindowMemory: int64(cfg.Git.WindowMemory), Memory: cfg.memoryShares().git,
 	})
 	if err != nil || !cfg.Cache.Enabled {
 		return fromGit, nil, err
@@ -201,7 +203,7 @@ func newNode(cfg Config, log *slog.Logger, reg prometheus.Registerer, source pac
 	return storage.New(sessions, storage.Options{
 		Root: cfg.Root, Hidden: []string{cfg.State, cfg.Cache.Dir}, Policy: cfg.Fetch.policy(), Log: log, Pushes: pushes,
 		Epoch: epoch, Runner: runner, Upkeep: cfg.Maintenance.upkeep(), Metrics: metrics, Tables: repo.NewTables(runner), RefsMetrics: refMetrics, GraphMetrics: graphMetrics,
-		Lookups: lookup.Options{Metrics: lookups},
+		Lookups: lookup.Options{Metrics: lookups, Memory: admit.NewBudget("objects", atMost(lookup.DefaultMemory, cfg.memoryShares().server/4))},
 	})
 }
 
@@ -272,7 +274,8 @@ type lanes struct {
 func newLanes(cfg Config, reg prometheus.Registerer) lanes {
 	l := lanes{
 		bulk.NewPump(bulk.PumpOptions{}), admit.NewLanes(admit.Sizes{Small: cfg.Lanes.Small, Hit: cfg.Lanes.Hit, Cold: cfg.Lanes.Cold, Push: cfg.Lanes.Push, Pages: cfg.Lanes.Pages}),
-		admit.NewBudget("requests", int64(cfg.Lanes.RequestBytes)), nil,
+		// Parsed, a request takes up to six times its bytes.
+		admit.NewBudget("requests", atMost(int64(cfg.Lanes.RequestBytes), cfg.memoryShares().server/12)), nil,
 	}
 	l.metrics = admit.NewMetrics(l.Lanes)
 	l.Unfair = !cfg.Lanes.Fair

@@ -39,6 +39,7 @@ type Limits struct {
 	// Anonymous is as in balance.Limits.
 	Anonymous float64
 	Nice      int           // added to the niceness of the server: 0 to 19
+	Memory    int64         // bytes of memory of its own that each process of a command may have (RLIMIT_DATA); more fails in it. 0: no limit. Linux only
 	Time      time.Duration // wall time after which a command is killed; 0 for no limit
 }
 
@@ -202,6 +203,11 @@ func (r *Runner) start(ctx context.Context, c Command, l Limits, waited time.Dur
 	if l.Nice != 0 {
 		if err := syscall.Setpriority(syscall.PRIO_PGRP, p.process.Pid, niceness()+l.Nice); err != nil {
 			r.log.Debug("cannot make a git command nice", "subcommand", c.Subcommand, "error", err)
+		}
+	}
+	if l.Memory > 0 {
+		if err := limitMemory(p.process.Pid, l.Memory); err != nil && !errors.Is(err, syscall.ESRCH) {
+			r.log.Warn("cannot limit the memory of a git command", "subcommand", c.Subcommand, "error", err)
 		}
 	}
 	r.metrics.started(c.Subcommand)

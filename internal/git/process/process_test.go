@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -349,6 +350,25 @@ func TestNiceAndRSS(t *testing.T) {
 	}
 	if u.MaxRSS == 0 || u.MaxRSS >= int64(len(ballast)) {
 		t.Errorf("greatest resident size %d", u.MaxRSS)
+	}
+}
+
+// TestMemory: a command that wants more memory than it may have fails, and so do those that it starts.
+func TestMemory(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("limits of memory need Linux")
+	}
+	const hungry = `[ "$(ulimit -d)" = %s ] || exec sleep 1000; x=$(head -c 50000000 /dev/zero | tr '\0' a); echo ${#x}`
+	for limit, want := range map[int64]string{32 << 20: "32768", 0: "$(ulimit -d)"} {
+		r := newRunner(t, fakeGitPath, Limits{Memory: limit})
+		for _, line := range []string{hungry, "sh -c '" + strings.ReplaceAll(hungry, "'", `'\''`) + "'"} {
+			wait := "until [ \"$(ulimit -d)\" = " + want + " ]; do :; done; " // as long as the command is its own
+			out, _, err := output(t, r, script(wait+fmt.Sprintf(line, want)))
+			if limit == 0 && (err != nil || strings.TrimSpace(out) != "50000000") || limit > 0 && (err == nil || strings.Contains(out, "50000000")) {
+				t.Errorf("with %d: %q, %v", limit, out, err)
+			}
+		}
 	}
 }
 

@@ -32,6 +32,12 @@ func waitExited(pid int) {
 	}
 }
 
+// limitMemory bounds the memory that a process gets from now on, and those that it starts: private and writable, be it from the heap or mapped
+// (getrlimit(2), RLIMIT_DATA).
+func limitMemory(pid int, bytes int64) error {
+	return unix.Prlimit(pid, unix.RLIMIT_DATA, &unix.Rlimit{Cur: uint64(bytes), Max: uint64(bytes)}, nil)
+}
+
 // niceness is this process's own.
 func niceness() int {
 	n, err := syscall.Getpriority(syscall.PRIO_PROCESS, 0)

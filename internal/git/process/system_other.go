@@ -3,6 +3,7 @@
 package process
 
 import (
+	"errors"
 	"os"
 	"runtime"
 	"syscall"
@@ -26,6 +27,8 @@ func setPipeSize(int, int) {}
 // waitExited has no portable form: the reaping itself waits, and a group that outlives its leader is killed
 // only by a cancelled context.
 func waitExited(int) {}
+
+func limitMemory(int, int64) error { return errors.ErrUnsupported }
 
 func niceness() int {
 	n, err := syscall.Getpriority(syscall.PRIO_PROCESS, 0)
