@@ -104,6 +104,7 @@ func (c *Config) checkNumbers(b bounds) {
 	c.Lanes.checkNumbers(b)
 	c.Maintenance.checkNumbers(b)
 	c.Warmup.checkNumbers(b)
+	c.Index.checkNumbers(b)
 }
 
 // checkRole finds what a role needs and was not told.

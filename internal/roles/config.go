@@ -38,6 +38,7 @@ type Config struct {
 	Maintenance MaintenanceConfig `toml:"maintenance"`
 	Warmup      WarmupConfig      `toml:"warmup"`
 	Search      SearchConfig      `toml:"search"`
+	Index       IndexConfig       `toml:"index"`
 }
 
 // OpsConfig is the private listener for metrics, health and profiles.
@@ -86,6 +87,7 @@ func DefaultConfig() Config {
 		Warmup:      defaultWarmup(),
 		Maintenance: defaultMaintenance(),
 		Search:      defaultSearch(),
+		Index:       defaultIndex(),
 	}
 }
 
@@ -131,7 +133,10 @@ func (c *Config) complete(role role, env Env) {
 	if c.Cache.Dir == "" && c.State != "" && role.flags()&repositories != 0 {
 		c.Cache.Dir = filepath.Join(c.State, "cache")
 	}
-	paths := []*string{&c.Root, &c.State, &c.Cache.Dir, &c.HTTP.TLSCert, &c.HTTP.TLSKey,
+	if c.Index.Dir == "" && c.State != "" && role != roleStorage && role != roleGateway {
+		c.Index.Dir = filepath.Join(c.State, "search")
+	}
+	paths := []*string{&c.Root, &c.State, &c.Cache.Dir, &c.Index.Dir, &c.HTTP.TLSCert, &c.HTTP.TLSKey,
 		&c.SSH.HostKeys, &c.SSH.AuthorizedKeys, &c.SSH.TrustedUserCA, &c.SSH.RevokedKeys,
 		&c.Auth.Tokens, &c.Auth.Hook.SecretFile, &c.Storage.SecretFile, &c.Storage.TLSCert, &c.Storage.TLSKey, &c.Storage.ClientCA,
 		&c.Push.HooksDir, &c.Search.SecretFile, &c.Search.TLSCert, &c.Search.TLSKey, &c.Search.ClientCA, &c.Search.TLSCA}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/observe"
+	"github.com/packhorse-git/packhorse/internal/search"
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
@@ -26,11 +27,12 @@ const opsLinger = time.Second
 
 // server is a role's parts, wired.
 type server struct {
-	public  *port         // for clients; nil: none
-	ssh     *sshFront     // for clients; nil: none
-	control *port         // for gateways; nil: none
-	local   *port         // the control API for this machine's operator, on the admin socket; nil: none
-	node    *storage.Node // nil in a gateway
+	public  *port          // for clients; nil: none
+	ssh     *sshFront      // for clients; nil: none
+	control *port          // for gateways; nil: none
+	local   *port          // the control API for this machine's operator, on the admin socket; nil: none
+	node    *storage.Node  // nil in a gateway
+	search  *search.Engine // nil: nothing is searched here
 	// ready tells whether requests can be answered.
 	ready func() error
 	// drain, unless nil, tells others that no more requests should come; those that do are answered.
@@ -70,14 +72,14 @@ func newPort(h *http.Server, wrap func(net.Listener) net.Listener) *port {
 }
 
 // build wires a role's parts.
-func build(role role, cfg Config, log *slog.Logger, reg prometheus.Registerer, version string) (*server, error) {
+func build(role role, cfg Config, log *slog.Logger, reg prometheus.Registerer, version, program string) (*server, error) {
 	switch role {
 	case roleStorage:
 		return newStorage(cfg, log, reg, version)
 	case roleGateway:
 		return newRemoteGateway(cfg, log, reg)
 	}
-	return newServe(cfg, log, reg, version)
+	return newServe(cfg, log, reg, version, program)
 }
 
 // heapFloor is bytes that are reserved and never touched, so that they cost no memory, only make the garbage collector wait until there is
@@ -110,7 +112,7 @@ func run(ctx context.Context, src *source, cfg Config) (err error) {
 	}
 	defer listeners.close()
 	reg := observe.NewRegistry(versionOf(env).Version)
-	srv, err := build(src.role, cfg, log, reg, versionOf(env).Version)
+	srv, err := build(src.role, cfg, log, reg, versionOf(env).Version, env.Program)
 	if err != nil {
 		return err
 	}

@@ -94,7 +94,7 @@ func registered(t *testing.T) []metric {
 		cfg.Node = []NodeConfig{{Name: "a", Address: "127.0.0.1:1", Weight: 1, Transport: transportChannel}}
 		cfg.complete(role, Env{})
 		reg := &recorder{Registerer: prometheus.NewRegistry()}
-		srv, err := build(role, cfg, slog.New(slog.DiscardHandler), reg, "test")
+		srv, err := build(role, cfg, slog.New(slog.DiscardHandler), reg, "test", "/bin/false")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -30,6 +30,7 @@ type Env struct {
 	Stderr  io.Writer
 	Environ []string // "NAME=value"
 	Version string   // set by the linker; empty: what the build info knows
+	Program string   // this program's file, for processes of its own that search; empty: there are none
 
 	// Hangups begins to deliver the process's SIGHUPs until stop is called; nil: there are none. A server reads its configuration again
 	// at each; other commands leave the signal its default effect.
@@ -38,7 +39,11 @@ type Env struct {
 
 // OSEnv is the environment of the running process.
 func OSEnv(version string) Env {
-	return Env{os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Environ(), version, hangups}
+	program, err := os.Executable()
+	if err != nil {
+		program = ""
+	}
+	return Env{os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Environ(), version, program, hangups}
 }
 
 func hangups() (<-chan os.Signal, func()) {

@@ -83,11 +83,14 @@ func importLimits() process.Limits {
 }
 
 // newServe wires the embedded node and its gateway, bottom up.
-func newServe(cfg Config, log *slog.Logger, reg prometheus.Registerer, version string) (*server, error) {
+func newServe(cfg Config, log *slog.Logger, reg prometheus.Registerer, version, program string) (*server, error) {
 	lanes := newLanes(cfg, reg)
 	s, err := newNodeServer(cfg, log, reg, lanes, version)
 	if err != nil {
 		return nil, err
+	}
+	if cfg.Search.Enabled {
+		s.addSearch(cfg, log, reg, program, searchNode{s.node, lanes.Cold})
 	}
 	router := gateway.NewRouter()
 	if err := router.Set([]gateway.Route{{Replicas: []*gateway.Replica{{Name: localNode, Node: s.node, Revisions: storage.Resolver{Node: s.node}}}}}); err != nil {

@@ -32,6 +32,7 @@ type Options struct {
 	IndexNice    int
 	Ctags        string // program; empty: no symbols
 
+	Delay    time.Duration // until the first process is started
 	Debounce time.Duration // from a change to the index that has it, at least
 	Scan     time.Duration // between looks for repositories that are new
 	Deltas   int           // so many times changes are put on top of an index before it is made anew
@@ -106,6 +107,7 @@ func New(o Options) *Engine {
 		spec: childSpec{program: o.Program, args: o.Argument, work: WorkSearch, rest: []string{itoa(o.SearchMemory), e.shards()}, nice: o.SearchNice, log: o.Log},
 		died: e.searcherDied,
 	}
+	e.why = "the index is being opened; try again in a moment"
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.running.Go(e.run)
 	return e
@@ -134,6 +136,9 @@ const (
 
 // run starts the parts, once there is a directory, and waits for their end.
 func (e *Engine) run() {
+	if e.o.Delay > 0 && !e.sleep(e.o.Delay) {
+		return
+	}
 	for {
 		err := e.open()
 		if err == nil {

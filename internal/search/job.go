@@ -165,7 +165,7 @@ func document(w link.Writer, f *File, branches uint64) error {
 
 // full feeds all files of some branches: those of the first, then what is different in each other one. A file that is the same in several branches is
 // one document.
-func (e *Engine) full(repository git.RepoPath, heads []Head) feeder {
+func (e *Engine) full(repository git.RepoPath, heads []Head, run *job) feeder {
 	return func(ctx context.Context, w link.Writer) error {
 		commits := make([]git.ObjectID, len(heads))
 		for i, h := range heads {
@@ -183,7 +183,7 @@ func (e *Engine) full(repository git.RepoPath, heads []Head) feeder {
 			all = ^uint64(0)
 		}
 		err = e.o.Source.Files(ctx, repository, commits[0], git.ObjectID{}, e.o.MaxFile, func(f File) error {
-			return e.feed(ctx, document(w, &f, all&^differs[string(f.Path)]))
+			return e.feed(ctx, run, document(w, &f, all&^differs[string(f.Path)]))
 		})
 		for i := 1; i < len(commits) && err == nil; i++ {
 			err = e.o.Source.Files(ctx, repository, commits[i], commits[0], e.o.MaxFile, func(f File) error {
@@ -193,7 +193,7 @@ func (e *Engine) full(repository git.RepoPath, heads []Head) feeder {
 				if f.Gone || mask == 0 {
 					return nil
 				}
-				return e.feed(ctx, document(w, &f, mask))
+				return e.feed(ctx, run, document(w, &f, mask))
 			})
 		}
 		if err != nil {
@@ -230,7 +230,7 @@ func (e *Engine) differences(ctx context.Context, repository git.RepoPath, commi
 }
 
 // delta feeds what differs between two commits of the only branch, up to so many files.
-func (e *Engine) delta(repository git.RepoPath, from, to git.ObjectID, limit int) feeder {
+func (e *Engine) delta(repository git.RepoPath, from, to git.ObjectID, run *job, limit int) feeder {
 	return func(ctx context.Context, w link.Writer) error {
 		n := 0
 		err := e.o.Source.Files(ctx, repository, to, from, e.o.MaxFile, func(f File) error {
@@ -240,7 +240,7 @@ func (e *Engine) delta(repository git.RepoPath, from, to git.ObjectID, limit int
 			if err := w.Frame(link.KindGone, f.Path); err != nil {
 				return err
 			}
-			return e.feed(ctx, document(w, &f, 1))
+			return e.feed(ctx, run, document(w, &f, 1))
 		})
 		if err != nil {
 			return err
@@ -253,7 +253,8 @@ func (e *Engine) delta(repository git.RepoPath, from, to git.ObjectID, limit int
 var errTooMuch = errors.New("more files have changed than are indexed on top of others")
 
 // feed is called after each document. While others need the machine it waits a little.
-func (e *Engine) feed(ctx context.Context, err error) error {
+func (e *Engine) feed(ctx context.Context, run *job, err error) error {
+	run.files.Add(1)
 	if err != nil || e.o.Busy == nil {
 		return err
 	}
@@ -372,7 +373,7 @@ func (e *Engine) prepare(r *repository, l lane, cancel context.CancelFunc) (task
 		from, err := git.ParseObjectID(r.indexed[0].Commit)
 		if err == nil {
 			run.kind, task.Delta = kindDelta, true
-			feed = e.delta(r.path, from, r.current[0].Commit, deltaLimit)
+			feed = e.delta(r.path, from, r.current[0].Commit, run, deltaLimit)
 		}
 	case slices.Equal(want, r.indexed) && r.deltas == 0:
 		return task, nil, nil
@@ -380,7 +381,7 @@ func (e *Engine) prepare(r *repository, l lane, cancel context.CancelFunc) (task
 		run.kind = kindAnew
 	}
 	if feed == nil {
-		feed = e.full(r.path, r.current)
+		feed = e.full(r.path, r.current, run)
 	}
 	e.jobs[r] = run
 	return task, feed, run

@@ -14,7 +14,6 @@ type Metrics struct {
 	documentBytes prometheus.Counter
 	freshSeconds  prometheus.Histogram
 	deaths        *prometheus.CounterVec
-	repositories  *prometheus.GaugeVec
 	running       prometheus.Gauge
 }
 
@@ -49,9 +48,6 @@ func NewMetrics() *Metrics {
 		deaths: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_search_process_deaths_total", Help: "Processes that ended and should not have, by work: search, index.",
 		}, []string{"work"}),
-		repositories: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "packhorse_search_repositories", Help: "Repositories by state: fresh, behind, waiting (no index yet), failed, empty.",
-		}, []string{"state"}),
 		running: prometheus.NewGauge(prometheus.GaugeOpts{Name: "packhorse_search_running", Help: "Searches that run."}),
 	}
 }
@@ -59,6 +55,6 @@ func NewMetrics() *Metrics {
 // Collectors lists the metrics for registration.
 func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{
-		m.searches, m.seconds, m.results, m.bytes, m.jobs, m.jobSeconds, m.documents, m.documentBytes, m.freshSeconds, m.deaths, m.repositories, m.running,
+		m.searches, m.seconds, m.results, m.bytes, m.jobs, m.jobSeconds, m.documents, m.documentBytes, m.freshSeconds, m.deaths, m.running,
 	}
 }

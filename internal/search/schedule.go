@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -41,7 +42,7 @@ const quiet = 30 * time.Second
 type job struct {
 	kind   string
 	began  time.Time
-	files  int
+	files  atomic.Int64 // given to it
 	cancel context.CancelFunc
 }
 

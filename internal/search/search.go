@@ -59,6 +59,37 @@ type Freshness struct {
 	Error      string `json:"error,omitempty"` // why it is not indexed
 }
 
+// Status is what an index has, and what is left to do.
+type Status struct {
+	Searching    bool           `json:"searching"`       // the process that searches runs
+	Error        string         `json:"error,omitempty"` // why there is no index, or no process
+	Complete     bool           `json:"complete"`        // every repository is known, and has an index if it has anything to index
+	Repositories int            `json:"repositories"`
+	Fresh        int            `json:"fresh"`   // have an index that has all
+	Behind       int            `json:"behind"`  // have one, and have changed
+	Waiting      int            `json:"waiting"` // have none yet
+	Empty        int            `json:"empty"`   // have nothing to index
+	Failed       int            `json:"failed"`  // of Behind and Waiting: the last try failed
+	Shards       int            `json:"shards"`  // files of the index
+	Deaths       int            `json:"deaths"`  // of processes that search
+	Jobs         []Job          `json:"jobs"`    // that run
+	Failures     []IndexFailure `json:"failures"`
+}
+
+// Job is one that indexes.
+type Job struct {
+	Repository string  `json:"repository"`
+	Kind       string  `json:"kind"` // full, delta, or anew, of an index that has become slow
+	Seconds    float64 `json:"seconds"`
+	Files      int64   `json:"files"` // given to it so far
+}
+
+// IndexFailure says why a repository is not indexed.
+type IndexFailure struct {
+	Repository string `json:"repository"`
+	Error      string `json:"error"`
+}
+
 // Searcher searches. Safe for concurrent use.
 type Searcher interface {
 	// Search gives results to sink until there are no more, the limit or the time is reached, or ctx ends; what it was, the summary says. Errors:
