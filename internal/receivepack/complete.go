@@ -29,10 +29,7 @@ func (n *note) atomic(updates []Update, before *refs.Snapshot) error {
 		if err != nil || was != u.Old && !(was.IsZero() && u.Old.IsZero()) {
 			return err
 		}
-		olds[string(u.Ref)] = ""
-		if !u.Old.IsZero() {
-			olds[string(u.Ref)] = u.Old.String()
-		}
+		olds[string(u.Ref)] = hexOf(u.Old)
 	}
 	n.Olds = olds
 	return nil

@@ -177,12 +177,12 @@ func (a *asking) close() {
 func (p *pushing) answerHooks(ctx context.Context, a *asking) {
 	in := bufio.NewReader(a.ask)
 	for {
-		line, err := readLine(in)
+		line, err := readLine(in, nil)
 		if err != nil {
 			return
 		}
 		said := &speech{say: func(text string) error { _, err := io.WriteString(a.answer, ">"+text+"\n"); return err }, left: maxSaid - p.said}
-		err = p.decide(ctx, line, in, said)
+		err = p.decide(ctx, string(line), in, said)
 		said.end()
 		p.said = maxSaid - said.left
 		verdict := "yes\n"
@@ -198,18 +198,18 @@ func (p *pushing) answerHooks(ctx context.Context, a *asking) {
 // maxHookLine is a line of git's hooks: two IDs and a name, or a path.
 const maxHookLine = 2*64 + git.MaxRefName + 4<<10
 
-func readLine(in *bufio.Reader) (string, error) {
-	var line []byte
+// readLine appends a line to a buffer, without its end.
+func readLine(in *bufio.Reader, line []byte) ([]byte, error) {
 	for {
 		part, err := in.ReadSlice('\n')
 		line = append(line, part...)
 		switch {
 		case len(line) > maxHookLine:
-			return "", errors.New("a line is too long")
+			return nil, errors.New("a line is too long")
 		case err == nil:
-			return string(line[:len(line)-1]), nil
+			return line[:len(line)-1], nil
 		case !errors.Is(err, bufio.ErrBufferFull):
-			return "", err
+			return nil, err
 		}
 	}
 }
@@ -274,14 +274,21 @@ func (p *pushing) ready() error {
 	return nil
 }
 
-// readUpdates reads the updates that are still to be made: git leaves away what it has refused itself.
+// readUpdates reads the updates that are still to be made: git leaves away what it has refused itself. There is input for the administrator's hook only
+// where that is.
 func (p *pushing) readUpdates(in *bufio.Reader) (updates []Update, input []byte, err error) {
+	updates = make([]Update, 0, len(p.request.commands))
+	hook, err := p.hook(preReceive)
+	hooked := err != nil || hook != ""
+	if hooked {
+		input = make([]byte, 0, len(p.request.head))
+	}
+	var line []byte
 	for {
-		line, err := readLine(in)
-		if err != nil {
+		if line, err = readLine(in, line[:0]); err != nil {
 			return nil, nil, err
 		}
-		if line == "." {
+		if string(line) == "." {
 			return updates, input, nil
 		}
 		c, err := parseCommand(line, p.target.Format)
@@ -291,7 +298,9 @@ func (p *pushing) readUpdates(in *bufio.Reader) (updates []Update, input []byte,
 		if u, ok := c.update(); ok {
 			updates = append(updates, u)
 		}
-		input = append(append(input, line...), '\n')
+		if hooked {
+			input = append(append(input, line...), '\n')
+		}
 	}
 }
 

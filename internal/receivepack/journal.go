@@ -1,6 +1,7 @@
 package receivepack
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -41,7 +42,7 @@ type entry struct {
 type note struct {
 	Dir, Common string
 	Start       int64  // ns since 1970
-	Refs        byName // what may be locked, and what each is set to; "": deleted
+	Refs        byName `json:",omitempty"` // what may be locked, and what each is set to; "": deleted
 	Olds        byName `json:",omitempty"` // of an atomic push: what each ref was before; "": not there
 	Head        bool   // HEAD leads to one of them: git locks it as well
 }
@@ -49,16 +50,30 @@ type note struct {
 // byName says something of refs. Their names are quoted in JSON, which has no place for bytes that are no UTF-8.
 type byName map[string]string
 
-// MarshalJSON makes an object of it.
-func (m byName) MarshalJSON() ([]byte, error) {
-	quoted := make(map[string]string, len(m))
+// writeObject makes an object of it.
+func (m byName) writeObject(w *bufio.Writer) {
+	var text, quoted []byte
+	separator := byte('{')
 	for name, value := range m {
-		quoted[strconv.QuoteToASCII(name)] = value
+		quoted = strconv.AppendQuoteToASCII(quoted[:0], name)
+		text = append(text[:0], separator, '"')
+		for _, c := range quoted { // of ASCII without control characters
+			if c == '"' || c == '\\' {
+				text = append(text, '\\')
+			}
+			text = append(text, c)
+		}
+		text = strconv.AppendQuote(append(text, '"', ':'), value)
+		_, _ = w.Write(text)
+		separator = ','
 	}
-	return json.Marshal(quoted)
+	if separator == '{' {
+		_ = w.WriteByte('{')
+	}
+	_ = w.WriteByte('}')
 }
 
-// UnmarshalJSON reads what MarshalJSON made.
+// UnmarshalJSON reads what writeObject made.
 func (m *byName) UnmarshalJSON(b []byte) error {
 	var quoted map[string]string
 	if err := json.Unmarshal(b, &quoted); err != nil {
@@ -79,10 +94,7 @@ func (m *byName) UnmarshalJSON(b []byte) error {
 func newNote(dir, common string, updates []Update, before *refs.Snapshot) (note, error) {
 	n := note{Dir: dir, Common: common, Start: time.Now().UnixNano(), Refs: make(map[string]string, len(updates))}
 	for _, u := range updates {
-		id := ""
-		if !u.New.IsZero() {
-			id = u.New.String()
-		}
+		id := hexOf(u.New)
 		n.Refs[string(u.Ref)] = id
 		ref, ok, err := before.Lookup(u.Ref)
 		if err != nil {
@@ -96,27 +108,52 @@ func newNote(dir, common string, updates []Update, before *refs.Snapshot) (note,
 	return n, nil
 }
 
+// hexOf is an ID as text; "": there is none.
+func hexOf(id git.ObjectID) string {
+	if id.IsZero() {
+		return ""
+	}
+	var buf [64]byte
+	return string(id.AppendHex(buf[:0]))
+}
+
 // write puts a push into the journal. It is not synced: what a loss of power leaves is older than the machine's start, and known by that.
 func (n note) write(dir, id string) (*entry, error) {
 	e := newEntry(filepath.Join(dir, id))
 	e.note = n
-	text, err := json.Marshal(n)
-	if err != nil {
-		return nil, err
-	}
 	f, err := os.OpenFile(e.path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	e.file = f
 	if err = lock(f); err == nil {
-		_, err = f.Write(text)
+		err = n.writeTo(f)
 	}
 	if err != nil {
 		e.forget()
 		return nil, err
 	}
 	return e, nil
+}
+
+// writeTo writes the note by pieces, as there may be many refs.
+func (n note) writeTo(f io.Writer) error {
+	rest := n
+	rest.Refs, rest.Olds = nil, nil
+	text, err := json.Marshal(rest)
+	if err != nil {
+		return err
+	}
+	w := bufio.NewWriter(f)
+	_, _ = w.WriteString(`{"Refs":`)
+	n.Refs.writeObject(w)
+	if n.Olds != nil {
+		_, _ = w.WriteString(`,"Olds":`)
+		n.Olds.writeObject(w)
+	}
+	_ = w.WriteByte(',')
+	_, _ = w.Write(text[1:])
+	return w.Flush()
 }
 
 func lock(f *os.File) error {

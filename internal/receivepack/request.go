@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"cmp"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 
@@ -14,9 +15,12 @@ import (
 )
 
 const (
-	// maxHead bounds what a client may say before its pack, in bytes, maxHeads what all together may, but for the first freeHead bytes of each.
-	maxHead  = 16 << 20
+	// maxHead bounds what a client may say before its pack, in bytes: git push --mirror of 100,000 refs says 15 MB.
+	maxHead = 16 << 20
+	// maxHeads bounds the memory for what all clients say, in bytes: headCost for each byte but for the first freeHead of each client. That is for the
+	// text, for what is read from it, for what the journal gets and for what git says of it to hooks.
 	maxHeads = 256 << 20
+	headCost = 10
 	freeHead = 64 << 10
 	// maxOption bounds a push option in bytes.
 	maxOption = 4 << 10
@@ -144,10 +148,13 @@ func (r *reader) next() (data []byte, at int, end bool, err error) {
 	if len(a.head)+n > maxHead {
 		return nil, at, true, fault.New(fault.Invalid, "the push's list of refs is longer than %d MiB; push fewer at a time", maxHead>>20)
 	}
-	if err := r.hold(int64(n)); err != nil {
+	if err := r.hold(int64(n + len(length))); err != nil {
 		return nil, at, true, err
 	}
-	a.head = append(a.head, make([]byte, n)...)
+	if cap(a.head)-len(a.head) < n { // twice as much: append would leave more behind
+		a.head = append(make([]byte, 0, max(4<<10, 2*cap(a.head)+n)), a.head...)
+	}
+	a.head = a.head[:len(a.head)+n]
 	data = a.head[len(a.head)-n:]
 	if _, err := io.ReadFull(r.buffer, data); err != nil {
 		return nil, at, true, cutOff(err)
@@ -160,6 +167,7 @@ func (r *reader) hold(n int64) error {
 	if len(r.asked.head)+int(n) <= freeHead {
 		return nil
 	}
+	n *= headCost
 	all := <-r.server.heads
 	defer func() { r.server.heads <- all }()
 	if all+n > maxHeads {
@@ -228,7 +236,7 @@ func (r *reader) line(line []byte, at int, format git.ObjectFormat, f *features)
 	if string(text) == "push-cert" {
 		return fault.New(fault.Invalid, "signed pushes are not taken; push without --signed")
 	}
-	c, err := parseCommand(string(text), format)
+	c, err := parseCommand(text, format)
 	if err != nil {
 		return err
 	}
@@ -238,13 +246,16 @@ func (r *reader) line(line []byte, at int, format git.ObjectFormat, f *features)
 	if a.features == 0 {
 		a.packet, a.features, a.bare = at, at+4+len(line), true
 	}
+	if len(a.commands) == cap(a.commands) {
+		a.commands = slices.Grow(a.commands, 1+len(a.commands))
+	}
 	a.commands = append(a.commands, c)
 	return nil
 }
 
 // parseCommand reads "OLD NEW NAME". A name that no ref can have is git's to refuse, by itself and not the push with it, but for what could
 // be taken for another line in a report, a log or a hook's input.
-func parseCommand(text string, format git.ObjectFormat) (c command, err error) {
+func parseCommand[T string | []byte](text T, format git.ObjectFormat) (c command, err error) {
 	n := format.HexSize()
 	if len(text) < 2*n+3 || text[n] != ' ' || text[2*n+1] != ' ' {
 		return c, fault.New(fault.Invalid, "protocol error: expected old/new/ref, got %.80q", text)
@@ -255,7 +266,7 @@ func parseCommand(text string, format git.ObjectFormat) (c command, err error) {
 	if err != nil {
 		return c, fault.New(fault.Invalid, "protocol error: expected old/new/ref, got %.80q", text)
 	}
-	c.name = text[2*n+2:]
+	c.name = string(text[2*n+2:])
 	if len(c.name) > git.MaxRefName {
 		return c, fault.New(fault.Invalid, "the name of a ref is longer than %d bytes", git.MaxRefName)
 	}

@@ -184,7 +184,7 @@ func (p *pushing) result(f *feed, exit, err error) error {
 
 // all tells whether the push is one of several refs of which all are to change or none.
 func (p *pushing) all() bool {
-	return p.sweeper != nil && p.request.atomic && p.policy.Atomic && len(p.request.updates()) > 1
+	return p.sweeper != nil && p.request.atomic && p.policy.Atomic && len(p.push.Updates) > 1
 }
 
 // journal notes that git is about to run, when nothing is in its way that a push before it has left.
@@ -192,7 +192,7 @@ func (p *pushing) journal(ctx context.Context, before *refs.Snapshot) (*entry, e
 	if p.sweeper == nil {
 		return nil, nil
 	}
-	updates := p.request.updates()
+	updates := p.push.Updates
 	n, err := newNote(p.target.Dir, p.target.Common, updates, before)
 	if err == nil && p.all() {
 		err = n.atomic(updates, before)
@@ -338,7 +338,7 @@ func (p *pushing) done(ctx context.Context, failed error) ([]Update, error) {
 	if dir, err := os.Stat(p.target.Common); err != nil || !os.SameFile(dir, p.dir) { // git has not noticed: it works in the directory that it has open
 		return nil, errGone(err)
 	}
-	asked := p.request.updates()
+	asked := p.push.Updates
 	told, whole := p.out.results()
 	if failed == nil && whole {
 		done := make([]Update, 0, len(asked))
