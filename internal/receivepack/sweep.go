@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -350,6 +351,9 @@ func (w *sweeper) block(e *entry, stuck map[string]fs.FileInfo, held bool) bool 
 // foreign tells whether somebody else may have a lock.
 func (w *sweeper) foreign(n note, path string, was fs.FileInfo) bool {
 	open, near := w.holder(n, path, was.ModTime())
+	if at, ok := was.Sys().(*syscall.Stat_t); ok && int(at.Uid) != os.Geteuid() { // whose processes may be hidden from us
+		near = true
+	}
 	return open || near && time.Since(was.ModTime()) < foreignAge
 }
 

@@ -211,6 +211,27 @@ func TestOldLocks(t *testing.T) {
 	}
 }
 
+// A lock of another user's is no push's, whether that user's processes can be seen or not.
+func TestLockOfAnotherUser(t *testing.T) {
+	t.Parallel()
+	s := newSweeper(t.TempDir(), nil, slog.New(slog.DiscardHandler), NewMetrics())
+	s.holder = func(note, string, time.Time) (bool, bool) { return false, false }
+	path := filepath.Join(s.dir, "lock")
+	if err := os.WriteFile(path, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(path, 12345, -1); err != nil {
+		t.Skip("no file can be given away here:", err)
+	}
+	info, err := os.Lstat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !s.foreign(note{}, path, info) {
+		t.Error("it would be removed")
+	}
+}
+
 // Of a process on another machine nothing is known: what it keeps stays.
 func TestKeptPackOfAnotherMachine(t *testing.T) {
 	t.Parallel()
