@@ -98,7 +98,7 @@ var rooms = map[string][]string{
 	"github.com/failsafe-go/...":                                {"resolve"},
 	"golang.org/x/term":                                         {"observe", "bench"},
 	"net/http/pprof":                                            {"observe"},
-	"os/exec":                                                   {"git/process", "gittest", "roles", "bench"},
+	"os/exec":                                                   {"git/process", "gittest", "roles", "bench", "search/worker"},
 }
 
 // noNetwork are the packages that read repositories; they and all below them never import net.

@@ -93,6 +93,8 @@ func runJob(job link.Job, in link.Reader, report *link.Report) error {
 	if err != nil {
 		return err
 	}
+	tags := newSymbols(job.Ctags)
+	defer tags.close()
 	for {
 		kind, payload, err := in.Frame(nil) // documents are kept until their shard is written
 		if err != nil {
@@ -104,7 +106,9 @@ func runJob(job link.Job, in link.Reader, report *link.Report) error {
 			if err != nil {
 				return errors.Join(errInput, err)
 			}
-			if err := b.Add(document(job, d)); err != nil {
+			doc := document(job, d)
+			tags.add(&doc)
+			if err := b.Add(doc); err != nil {
 				return err
 			}
 			report.Documents++
