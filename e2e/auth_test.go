@@ -80,7 +80,7 @@ func cmdHook(ts *testscript.TestScript, neg bool, args []string) {
 	application := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var q struct {
 			Question, Repository, Operation string
-			Credential                      struct{ User, Secret string }
+			Credential                      struct{ Type, User, Secret, Key string }
 			Identity                        *struct{ Name string }
 		}
 		if _, err := os.Stat(fails); err == nil || json.NewDecoder(r.Body).Decode(&q) != nil {
@@ -88,11 +88,15 @@ func cmdHook(ts *testscript.TestScript, neg bool, args []string) {
 			return
 		}
 		allow := q.Credential.User == "alice" && q.Credential.Secret == "right"
+		name := "alice"
+		if key, err := os.ReadFile(ts.MkAbs("hook-key")); err == nil && q.Credential.Type == "key" { // of carol's, without what follows it
+			allow, name = strings.HasPrefix(string(key), q.Credential.Key+" "), "carol"
+		}
 		if q.Question == "authorize" {
 			public := q.Repository == "pub" && q.Operation == "read"
 			allow = public || q.Identity != nil && q.Repository != "none" && q.Repository != "pub"
 		}
-		fmt.Fprintf(w, `{"allow": %v, "identity": "alice"}`, allow)
+		fmt.Fprintf(w, `{"allow": %v, "identity": %q}`, allow, name)
 	}))
 	ts.Defer(application.Close)
 	file := ts.MkAbs(args[0])
