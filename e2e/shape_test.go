@@ -27,7 +27,7 @@ type shape struct {
 var inAllShapes = []string{"incremental", "negotiation", "partial", "shallow"}
 
 // withSplit are stories about what lies between the processes, or that count what the cache saves.
-var withSplit = []string{"clone", "drain", "drain-cut", "hangup", "http", "killed", "lsremote", "policy", "sharing", "tls", "wait", "wants"}
+var withSplit = []string{"clone", "drain", "drain-cut", "hangup", "http", "killed", "lsremote", "policy", "resolve", "sharing", "tls", "wait", "wants"}
 
 // TestShapes tells the same stories in every shape.
 func TestShapes(t *testing.T) {

@@ -221,7 +221,8 @@ func parseQuestions(query url.Values) ([]ResolveQuestion, error) {
 		revisions = make([]string, len(repositories)) // HEAD
 	}
 	if len(repositories) == 0 || len(repositories) > 1 && len(repositories) != len(revisions) {
-		return nil, fault.New(fault.Invalid, "give one repo and any number of rev, or as many of one as of the other, as in %s?repo=team/app&rev=main", resolvePath)
+		return nil, fault.New(fault.Invalid,
+			"give one repo and any number of rev, or as many of one as of the other, as in %s?repo=team/app&rev=main", resolvePath)
 	}
 	if len(revisions) > maxQuestions {
 		return nil, errManyQuestions(len(revisions))

@@ -16,8 +16,8 @@ var _ resolve.Node = (*Router)(nil)
 // homeCheck is how often a watch looks whether its nodes are still those that are asked.
 const homeCheck = time.Second
 
-// Home names the node that is asked for a repository's revisions, and watched: of its route the first that is up, so that versions can be compared. Empty:
-// there is none.
+// Home names the node that is asked for a repository's revisions, and watched: of its route the first that is up, so that versions can be compared.
+// Empty: there is none.
 func (r *Router) Home(repo git.RepoPath) string {
 	if m := r.home(r.table.Load().find(repo)); m != nil {
 		return m.Name

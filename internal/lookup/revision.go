@@ -32,10 +32,11 @@ type Revision struct {
 	Ref  git.RefName // that the revision begins with, after symbolic refs; empty: it begins with an object ID
 }
 
-// Revisions resolves revisions of one repository, all in one state of its refs (gitrevisions(7)): object IDs, whole or abbreviated; names of refs by git's
-// rules, HEAD, and "@"; what git describe writes; and any number of ^{TYPE}, ^{}, ~N and ^N behind them. Where an abbreviation stands for several objects, the
-// only one of the type that what follows needs is meant, as with git. What git knows beside that is Invalid: ranges, paths in a commit, reflogs, upstreams,
-// searches by message. Of the names at the top, beside refs/, there is only HEAD; an ID names nothing if there is no such object.
+// Revisions resolves revisions of one repository, all in one state of its refs (gitrevisions(7)): object IDs, whole or abbreviated; names of refs
+// by git's rules, HEAD, and "@"; what git describe writes; and any number of ^{TYPE}, ^{}, ~N and ^N behind them. Where an abbreviation stands for
+// several objects, the only one of the type that what follows needs is meant, as with git. What git knows beside that is Invalid: ranges, paths
+// in a commit, reflogs, upstreams, searches by message. Of the names at the top, beside refs/, there is only HEAD; an ID names nothing if there is
+// no such object.
 //
 // Used by one goroutine.
 type Revisions struct {
@@ -51,8 +52,8 @@ func (l *Reader) Revisions(ctx context.Context, r *repo.Repo, snapshot *refs.Sna
 	return &Revisions{call: call{Reader: l, ctx: ctx, repo: r}, snapshot: snapshot}
 }
 
-// Resolve finds what a revision names; none is HEAD. Errors: NotFound if there is no such object; Exists for an abbreviation that may be several, which the
-// text lists; Invalid for what is no revision, or needs more history to be looked at than may be.
+// Resolve finds what a revision names; none is HEAD. Errors: NotFound if there is no such object; Exists for an abbreviation that may be several,
+// which the text lists; Invalid for what is no revision, or needs more history to be looked at than may be; Corrupt.
 func (v *Revisions) Resolve(revision string) (Revision, error) {
 	if revision == "" {
 		revision = string(git.HEAD)
@@ -78,9 +79,30 @@ const (
 	commitOnly        // no tag
 	committish        // or a tag of one
 	treeish           // a tree, a commit, or a tag of either
+	treeOnly          // for core.disambiguate alone, as blobOnly
+	blobOnly
 )
 
-// find resolves a part of a revision from its beginning, as get_oid_1 in git's object-name.c does. The result has no Type where nobody has asked for it yet.
+// usually is what a repository's core.disambiguate wants where the revision itself wants nothing (git-config(1)); nothing if git would not know it.
+func usually(config repo.Config) wanted {
+	value, _ := config.Get("core.disambiguate")
+	switch strings.ToLower(value) {
+	case "commit":
+		return commitOnly
+	case "committish":
+		return committish
+	case "tree":
+		return treeOnly
+	case "treeish":
+		return treeish
+	case "blob":
+		return blobOnly
+	}
+	return anyType
+}
+
+// find resolves a part of a revision from its beginning, as get_oid_1 in git's object-name.c does. The result has no Type where nobody has asked for
+// it yet.
 func (v *Revisions) find(text string, want wanted) (Revision, error) {
 	if err := v.ctx.Err(); err != nil {
 		return Revision{}, err
@@ -317,6 +339,9 @@ func (v *Revisions) abbreviated(digits string, want wanted) (Revision, error) {
 	case len(ids) == 1:
 		return Revision{ID: ids[0]}, nil
 	}
+	if want == anyType {
+		want = usually(v.repo.Config())
+	}
 	var fit []git.ObjectID
 	for _, id := range ids {
 		fits, err := v.fits(id, want)
@@ -342,14 +367,22 @@ func (v *Revisions) fits(id git.ObjectID, want wanted) (bool, error) {
 		return true, v.ctx.Err()
 	}
 	typ, _, err := v.repo.Objects.Header(id)
-	if err == nil && typ == git.Tag && want != commitOnly {
+	if err == nil && typ == git.Tag && (want == committish || want == treeish) {
 		_, typ, err = v.repo.Graph.Peel(id)
 	}
 	switch fault.KindOf(err) {
 	case fault.NotFound, fault.Corrupt, fault.Invalid:
 		return false, v.ctx.Err()
 	}
-	return typ == git.Commit || typ == git.Tree && want == treeish, err
+	switch want {
+	case commitOnly, committish:
+		return typ == git.Commit, err
+	case treeish:
+		return typ == git.Commit || typ == git.Tree, err
+	case treeOnly:
+		return typ == git.Tree, err
+	}
+	return typ == git.Blob, err
 }
 
 // ambiguous lists what an abbreviation may stand for, in git's order: tags, commits, trees, blobs.

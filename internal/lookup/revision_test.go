@@ -144,11 +144,17 @@ func TestRevisionsAreGits(t *testing.T) {
 				func() { r.Git("repack", "-a", "-d", "--max-pack-size=1m"); r.Git("multi-pack-index", "write") },
 				func() { moreObjects(r) },
 				func() { r.Git("repack", "-q"); unpackOne(t, r) },
+				func() { r.Git("config", "core.disambiguate", "blob") },
+				func() { r.Git("config", "core.disambiguate", "TreeIsh") },
+				func() {
+					r.Git("config", "--unset", "core.disambiguate")
+					r.Git("-c", "pack.indexVersion=1", "repack", "-q", "-a", "-d")
+				},
 			} {
 				prepare()
 				maker := newRevisionMaker(r, uint64(i))
 				var revisions []string
-				for range 2500 {
+				for range 1500 {
 					revisions = append(revisions, maker.next())
 				}
 				resolvesAsGit(t, r, revisionsOf(t, openRepo(t, r)), revisions)
@@ -208,4 +214,93 @@ func unpackOne(t *testing.T, r *gittest.Repo) {
 			return
 		}
 	}
+}
+
+func TestRevisionsOfPartsOfARepository(t *testing.T) {
+	t.Parallel()
+	from := gittest.Random(t, 5, gittest.Shape{Commits: 200, Merge: 0.3})
+	for name, clone := range map[string][]string{"shallow": {"--depth", "3", "--no-single-branch", "file://" + from.Dir}, "shared": {"--shared", from.Dir}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := filepath.Join(t.TempDir(), "clone.git")
+			from.Git(append(append([]string{"clone", "-q", "--bare"}, clone...), dir)...)
+			r := gittest.At(t, dir)
+			r.Git("update-ref", "refs/heads/own", r.Commit("own", r.ID("HEAD")).String())
+			moreObjects(r)
+			maker := newRevisionMaker(r, 9)
+			var revisions []string
+			for range 2000 {
+				revisions = append(revisions, maker.next())
+			}
+			resolvesAsGit(t, r, revisionsOf(t, openRepo(t, r)), revisions)
+		})
+	}
+}
+
+func TestRevisionsOfABrokenRepository(t *testing.T) {
+	t.Parallel()
+	r := gittest.Init(t)
+	one := r.Commit("one")
+	two := r.Commit("two", one)
+	r.Git("update-ref", "refs/heads/main", two.String())
+	r.Git("tag", "-a", "-m", "t", "v1", one.String())
+	r.Git("config", "transfer.hideRefs", "refs/hidden")
+	r.Git("update-ref", "refs/hidden/x", one.String())
+	r.Git("update-ref", "refs/heads/gone", one.String())
+	if err := os.Remove(loosePath(r, one)); err != nil {
+		t.Fatal(err)
+	}
+	v := revisionsOf(t, openRepo(t, r))
+	long := strings.Repeat("^0", MaxRevision/2-2)
+	for revision, want := range map[string]fault.Kind{
+		"main": 0, "main^{tree}": 0, "v1": 0, "main~1": fault.Corrupt, "main^": fault.Corrupt, "v1^{}": fault.Corrupt, "v1^{commit}": fault.Corrupt, "gone": fault.Corrupt,
+		one.String(): fault.NotFound, one.String()[:8]: fault.NotFound, "hidden/x": fault.NotFound, "refs/hidden/x": fault.NotFound, "main~2": fault.Corrupt,
+		"main^2": fault.NotFound, "main^{blob}": fault.NotFound, "main~4294967296": fault.Corrupt, strings.Repeat("0", 40): fault.NotFound, "": 0, "main" + long: 0,
+		"main" + long + long: fault.Invalid, "main..main": fault.Invalid, "^main": fault.Invalid, "main^@": fault.Invalid, "main@{0}": fault.Invalid, "main:x": fault.Invalid,
+		":/x": fault.Invalid, "main^{/x}": fault.Invalid, "~1": fault.Invalid, "^{}": fault.Invalid, "a\x00b": fault.Invalid, "main\n": fault.Invalid, "--all": fault.NotFound,
+		strings.Repeat("^", 4000): fault.Invalid, "main" + strings.Repeat("^{}", 2000): 0, strings.Repeat("}", 5000): fault.Invalid, strings.Repeat("a/", 3000) + "a": fault.Invalid,
+	} {
+		found, err := v.Resolve(revision)
+		if want == 0 && err == nil && !found.ID.IsZero() && found.Type != 0 {
+			continue
+		}
+		if want == 0 || !fault.Is(err, want) {
+			t.Errorf("%.80q: %+v, %v; want an error of kind %v", revision, found, err, want)
+		}
+	}
+	v.steps = maxSteps
+	if _, err := v.Resolve("main~1"); !fault.Is(err, fault.Invalid) {
+		t.Errorf("after too many steps: %v", err)
+	}
+	ended, end := context.WithCancel(context.Background())
+	end()
+	v.ctx = ended
+	if _, err := v.Resolve("main~1"); !fault.Is(err, fault.Cancelled) {
+		t.Errorf("nobody waits: %v", err)
+	}
+}
+
+func FuzzRevision(f *testing.F) {
+	r := gittest.Init(f)
+	one := r.Commit("one")
+	r.Git("update-ref", "refs/heads/main", r.Commit("two", one).String())
+	r.Git("tag", "-a", "-m", "t", "v1", "main")
+	v := revisionsOf(f, openRepo(f, r))
+	for _, seed := range append([]string{"main", "HEAD~1^{tree}", "v1^{}", one.String()[:5] + "^0", "v1-0-g" + one.String()[:7], "@{u}", ":/x", "a..b"}, revisionSuffixes...) {
+		f.Add(seed)
+		f.Add("main" + seed)
+	}
+	f.Fuzz(func(t *testing.T, revision string) {
+		found, err := v.Resolve(revision)
+		switch fault.KindOf(err) {
+		case fault.NotFound, fault.Invalid, fault.Exists:
+			return
+		}
+		if err != nil {
+			t.Fatalf("%q: %v", revision, err)
+		}
+		if again, err := v.Resolve(found.ID.String()); err != nil || again.ID != found.ID || again.Type != found.Type {
+			t.Fatalf("%q is %v, which is %v, %v", revision, found, again, err)
+		}
+	})
 }

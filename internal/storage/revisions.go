@@ -12,8 +12,8 @@ import (
 // MaxRevisions is how many revisions one ResolveRevisions takes.
 const MaxRevisions = 10_000
 
-// ResolveRevisions finds what revisions of any repositories name (lookup.Revisions), in their order. Those of one repository see one state of it. Each has
-// its own error. The error is of kind Invalid for too many, or that of ctx.
+// ResolveRevisions finds what revisions of any repositories name (lookup.Revisions), in their order. Those of one repository see one state of it.
+// Each has its own error. The error is of kind Invalid for too many, or that of ctx.
 func (n *Node) ResolveRevisions(ctx context.Context, questions []resolve.Question) ([]resolve.Result, error) {
 	if len(questions) > MaxRevisions {
 		return nil, fault.New(fault.Invalid, "%d revisions are more than the %d that can be resolved at once", len(questions), MaxRevisions)
