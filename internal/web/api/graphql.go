@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync"
 
 	"github.com/graph-gophers/graphql-go"
@@ -43,7 +44,7 @@ func newSchema(a *API) (*schema, error) {
 	s := &schema{api: a}
 	var err error
 	s.Schema, err = graphql.ParseSchema(schemaText, s, graphql.UseStringDescriptions(), graphql.UseFieldResolvers(),
-		graphql.MaxQueryLength(maxDocument), graphql.MaxSelections(maxFields), graphql.MaxDepth(maxDepth), graphql.OverlapValidationLimit(maxOverlaps), graphql.MaxParallelism(maxAtOnce),
+		graphql.MaxQueryLength(maxDocument), graphql.MaxSelections(maxFields), graphql.MaxDepth(maxDepth), graphql.OverlapValidationLimit(maxOverlaps), graphql.MaxParallelism(maxAtOnce), graphql.DisableFieldSelections(),
 		graphql.PanicHandler(panics{}), graphql.Logger(panics{}))
 	return s, err
 }
@@ -85,7 +86,11 @@ func (a *API) serveGraphQL(w http.ResponseWriter, r *http.Request, v Visitor) (e
 		v.Note(slog.String("failed", caller.failed.Error()))
 	}
 	header(w.Header(), queryResponse)
-	return json.NewEncoder(w).Encode(response)
+	if len(response.Errors) > 0 || len(response.Data) == 0 {
+		return json.NewEncoder(w).Encode(response)
+	}
+	_, err = w.Write(slices.Concat([]byte(`{"data":`), response.Data, []byte("}\n")))
+	return err
 }
 
 // callerKey is where the resolvers of a request, whose only argument is a context, find who asks.

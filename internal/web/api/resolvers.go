@@ -185,6 +185,9 @@ func (s *schema) Search(ctx context.Context, args struct {
 		return nil, c.fail(err)
 	}
 	found.text = nil
+	for i := range found.list {
+		found.list[i].File.Commit.repository = found.list[i].Repository.Name
+	}
 	return &searched{found}, nil
 }
 
@@ -263,27 +266,32 @@ func (r *results) Alert() *alert {
 	return &alert{Title: r.alert.Title, Description: &r.alert.Description, ProposedQueries: &list}
 }
 
-// result is one of either kind, as wire.GraphQL writes it.
+// result is one of either kind, as wire.GraphQL writes it. What is asked for of each of thousands is in fields: they cost less than methods.
 type result struct {
-	Typename   string `json:"__typename"`
-	Name       string `json:"name"` // of a repository
-	Repository struct {
-		Name string `json:"name"`
-	} `json:"repository"`
-	File        file    `json:"file"`
-	LineMatches []line  `json:"lineMatches"`
-	Symbols     []found `json:"symbols"`
+	Typename string `json:"__typename"`
+	Name     string // of a repository
+	fileMatch
 }
 
-type file struct {
-	Name    string
-	Path    string
-	URL     string
-	Content string
-	Commit  commit
+type fileMatch struct {
+	Repository  repositoryOf
+	File        blob
+	LineMatches []line
+	Symbols     []definition
 }
 
-type commit struct{ OID string }
+// repositoryOf is the repository of a file.
+type repositoryOf struct{ Name, URL string }
+
+func (r repositoryOf) ID() graphql.ID               { return repository{r.Name}.ID() }
+func (r repositoryOf) Description() string          { return "" }
+func (r repositoryOf) ExternalURLs() []externalLink { return []externalLink{} }
+func (r repositoryOf) Label() markdown              { return repository{r.Name}.Label() }
+
+type blob struct {
+	Name, Path, URL, Content string
+	Commit                   gitCommit
+}
 
 type line struct {
 	Preview          string
@@ -292,50 +300,35 @@ type line struct {
 	LimitHit         bool
 }
 
-type found struct {
+type definition struct {
 	Name          string
 	ContainerName *string
 	Kind          string
 	URL           string
 }
 
-// fileMatch, commitResult are the result as they see it.
-type (
-	fileMatch    struct{ r *result }
-	commitResult struct{}
-)
+type gitCommit struct{ OID, repository string }
 
-func (r *result) ToFileMatch() (*fileMatch, bool) { return &fileMatch{r}, r.Typename == "FileMatch" }
+func (c gitCommit) URL() string            { return "" }
+func (c gitCommit) Subject() string        { return "" }
+func (c gitCommit) Repository() repository { return repository{c.repository} }
+func (c gitCommit) Author() signature      { return signature{} }
+
+func (r *result) ToFileMatch() (*fileMatch, bool) { return &r.fileMatch, r.Typename == "FileMatch" }
 func (r *result) ToRepository() (*repository, bool) {
 	return &repository{r.Name}, r.Typename == "Repository"
 }
 func (r *result) ToCommitSearchResult() (*commitResult, bool) { return nil, false }
-func (m *fileMatch) Repository() repository                   { return repository{m.r.Repository.Name} }
-func (m *fileMatch) File() *blob                              { return &blob{m.r} }
-func (m *fileMatch) LineMatches() []line                      { return m.r.LineMatches }
-func (m *fileMatch) Symbols() []found                         { return m.r.Symbols }
-func (commitResult) Label() markdown                          { return markdown{} }
-func (commitResult) URL() string                              { return "" }
-func (commitResult) Commit() *gitCommit                       { return &gitCommit{&result{}} }
-func (commitResult) MessagePreview() *highlighted             { return nil }
-func (commitResult) DiffPreview() *highlighted                { return nil }
-func (commitResult) Matches() []commitMatch                   { return []commitMatch{} }
 
-type blob struct{ r *result }
+// commitResult is what no search has.
+type commitResult struct{}
 
-func (b *blob) Name() string       { return b.r.File.Name }
-func (b *blob) Path() string       { return b.r.File.Path }
-func (b *blob) URL() string        { return b.r.File.URL }
-func (b *blob) Content() string    { return b.r.File.Content }
-func (b *blob) Commit() *gitCommit { return &gitCommit{b.r} }
-
-type gitCommit struct{ r *result }
-
-func (c *gitCommit) OID() string            { return c.r.File.Commit.OID }
-func (c *gitCommit) URL() string            { return "" }
-func (c *gitCommit) Subject() string        { return "" }
-func (c *gitCommit) Repository() repository { return repository{c.r.Repository.Name} }
-func (c *gitCommit) Author() signature      { return signature{} }
+func (commitResult) Label() markdown              { return markdown{} }
+func (commitResult) URL() string                  { return "" }
+func (commitResult) Commit() gitCommit            { return gitCommit{} }
+func (commitResult) MessagePreview() *highlighted { return nil }
+func (commitResult) DiffPreview() *highlighted    { return nil }
+func (commitResult) Matches() []commitMatch       { return []commitMatch{} }
 
 type signature struct {
 	Date   string
