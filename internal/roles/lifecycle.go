@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/observe"
 	"github.com/packhorse-git/packhorse/internal/search"
 	"github.com/packhorse-git/packhorse/internal/storage"
@@ -33,6 +34,7 @@ type server struct {
 	local   *port          // the control API for this machine's operator, on the admin socket; nil: none
 	node    *storage.Node  // nil in a gateway
 	search  *search.Engine // nil: nothing is searched here
+	pages   gateway.Pages  // of public; nil: none
 	// ready tells whether requests can be answered.
 	ready func() error
 	// drain, unless nil, tells others that no more requests should come; those that do are answered.

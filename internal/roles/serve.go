@@ -30,6 +30,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/repo"
 	"github.com/packhorse-git/packhorse/internal/storage"
 	"github.com/packhorse-git/packhorse/internal/uploadpack"
+	"github.com/packhorse-git/packhorse/internal/web/api"
 	"github.com/packhorse-git/packhorse/internal/webhook"
 )
 
@@ -90,7 +91,15 @@ func newServe(cfg Config, log *slog.Logger, reg prometheus.Registerer, version, 
 		return nil, err
 	}
 	if cfg.Search.Enabled {
-		s.addSearch(cfg, log, reg, program, searchNode{s.node, lanes.Cold})
+		source := searchNode{s.node, lanes.Cold}
+		s.addSearch(cfg, log, reg, program, source)
+		o := api.APIOptions{Version: version, Repositories: source}
+		if s.search != nil {
+			o.Searcher, o.Status = s.search, s.search.Status
+		}
+		if s.pages, err = newPages(reg, o); err != nil {
+			return nil, errors.Join(err, s.close())
+		}
 	}
 	router := gateway.NewRouter()
 	if err := router.Set([]gateway.Route{{Replicas: []*gateway.Replica{{Name: localNode, Node: s.node, Revisions: storage.Resolver{Node: s.node}}}}}); err != nil {
@@ -249,6 +258,7 @@ func (s *server) addGateway(cfg Config, log *slog.Logger, reg prometheus.Registe
 		return err
 	}
 	handler := newGateway(cfg, log, reg, lanes, router, callers)
+	handler.Pages = s.pages
 	if s.public, err = newFront(cfg, log, reg, handler); err != nil {
 		return err
 	}

@@ -31,9 +31,11 @@ type Repositories interface {
 type APIOptions struct {
 	Searcher     search.Searcher // nil: nothing is searched
 	Repositories Repositories    // nil: GraphQL lists none
-	Version      string          // of the server
-	Built        time.Time       // the server
-	Metrics      *Metrics
+	// Status tells how far the index is; may tells which repositories may be named. Nil: nobody here knows.
+	Status  func(may func(git.RepoPath) bool) search.Status
+	Version string    // of the server
+	Built   time.Time // the server
+	Metrics *Metrics
 }
 
 // API answers programs that search: our own API, and Sourcegraph's. Safe for concurrent use.
@@ -55,6 +57,7 @@ func NewAPI(o APIOptions) (*API, error) {
 
 const (
 	apiPath     = "/-/api/v1/search"
+	statusPath  = apiPath + "/status"
 	streamPath  = "/.api/search/stream"
 	graphqlPath = "/.api/graphql"
 )
@@ -67,7 +70,7 @@ const (
 
 // Has tells whether a path is that of an API.
 func (a *API) Has(path string) bool {
-	return path == apiPath || strings.HasPrefix(path, "/.api/")
+	return path == apiPath || path == statusPath || strings.HasPrefix(path, "/.api/")
 }
 
 // Serve answers a request. What it returns an error for, it did not answer, or not to the end.
@@ -75,6 +78,8 @@ func (a *API) Serve(w http.ResponseWriter, r *http.Request, v Visitor) error {
 	switch r.URL.Path {
 	case apiPath:
 		return a.own(w, r, v)
+	case statusPath:
+		return a.status(w, r, v)
 	case streamPath:
 		return a.stream(w, r, v)
 	case graphqlPath:
@@ -301,6 +306,23 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request, v Visitor, q asked)
 		return err
 	}
 	return whole.end(slices.Concat([]byte(`],"summary":`), end, []byte("}\n")))
+}
+
+// status answers how far the index is.
+func (a *API) status(w http.ResponseWriter, r *http.Request, v Visitor) error {
+	if r.Method != http.MethodGet {
+		return methods(w, "GET")
+	}
+	if a.Status == nil {
+		return fault.New(fault.NotFound, "there is no index on this server")
+	}
+	text, err := json.Marshal(a.Status(v.Reader()))
+	if err != nil {
+		return err
+	}
+	header(w.Header(), "application/json")
+	_, err = w.Write(append(text, '\n'))
+	return err
 }
 
 // note tells the log what became of a search.

@@ -136,7 +136,10 @@ func (v *visitor) Note(attrs ...slog.Attr)                 { v.notes = append(v.
 func server(t testing.TB) (*httptest.Server, *searcher) {
 	t.Helper()
 	s := &searcher{}
-	a, err := api.NewAPI(api.APIOptions{Searcher: s, Repositories: list{"team/b", "team/a", "other/c", "team/a-b"}, Version: "1.2.3", Built: time.Date(2026, 11, 20, 23, 0, 0, 0, time.UTC)})
+	a, err := api.NewAPI(api.APIOptions{Searcher: s, Repositories: list{"team/b", "team/a", "other/c", "team/a-b"}, Version: "1.2.3", Built: time.Date(2026, 11, 20, 23, 0, 0, 0, time.UTC),
+		Status: func(may func(git.RepoPath) bool) search.Status {
+			return search.Status{Searching: may != nil, Jobs: []search.Job{}, Failures: []search.IndexFailure{}}
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,6 +243,7 @@ func TestGolden(t *testing.T) {
 		"own-bad":        {"GET", "/-/api/v1/search?q=main+f:a(b", "", ""},
 		"own-missing":    {"GET", "/-/api/v1/search", "", ""},
 		"own-unknown":    {"GET", "/-/api/v1/search?q=main&limit=3", "", ""},
+		"own-status":     {"GET", "/-/api/v1/search/status", "", ""},
 		"own-crash":      {"GET", "/-/api/v1/search?q=crash", "", ""},
 		"own-events":     {"GET", "/-/api/v1/search?q=main", "Accept: text/event-stream", ""},
 		"own-events-bad": {"GET", "/-/api/v1/search?q=main+count:x", "Accept: text/event-stream", ""},
