@@ -2,7 +2,6 @@ package receivepack
 
 import (
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -11,8 +10,8 @@ import (
 )
 
 // holders tells whether a process has a lock open, and whether a git that was there when the lock was made, and that is not of this server's, may be at
-// work in the repository: by its working directory, its arguments or its environment, or as these may not be read. Processes of other
-// machines and containers are not seen.
+// work in the repository: by its working directory, its arguments or its environment. Processes of other users may not be seen, whose locks are known
+// by that; nor are those of other machines and containers.
 func holders(n note, lock string, since time.Time) (open, near bool) {
 	n.Dir, n.Common = real(n.Dir), real(n.Common)
 	lock = filepath.Join(real(filepath.Dir(lock)), filepath.Base(lock))
@@ -98,8 +97,7 @@ func worksIn(dir string, n note) bool {
 	in := func(path string) bool {
 		return path == top || strings.HasPrefix(path, top+"/") || path == n.Dir || strings.HasPrefix(path, n.Dir+"/")
 	}
-	cwd, err := os.Readlink(filepath.Join(dir, "cwd"))
-	if errors.Is(err, fs.ErrPermission) || in(cwd) {
+	if cwd, err := os.Readlink(filepath.Join(dir, "cwd")); err == nil && in(cwd) {
 		return true
 	}
 	args, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
