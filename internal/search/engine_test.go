@@ -1,8 +1,11 @@
 package search_test
 
 import (
+	"bytes"
+	"slices"
 	"testing"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/search"
 )
@@ -68,4 +71,40 @@ func TestOnlyReadable(t *testing.T) {
 		t.Errorf("%d repositories were searched", f.Searched)
 	}
 	await(t, e, "needle", has(0), func(r *search.Request) { r.May = func(git.RepoPath) bool { return false } })
+}
+
+func TestUnindexed(t *testing.T) {
+	t.Parallel()
+	s := newSource()
+	s.mu.Lock()
+	s.broken = fault.New(fault.Corrupt, "a tree is damaged")
+	s.mu.Unlock()
+	id := s.push("team/broken.git", main, files{"dir/f": "one\nthe needle é needle\n", "other": "needle"})
+	s.push("empty", main, nil)
+	e := start(t, options(t, s))
+	f := await(t, e, "needle file:f repo:^team/broken$", finds(1, id))
+	if !slices.Equal(f.Unindexed, []string{"team/broken.git"}) || f.Summary.Matches != 2 || !bytes.Contains(f.json, []byte(`"unindexed":true`)) {
+		t.Errorf("found %+v, %s", f.Summary, f.json)
+	}
+	if len(f.Repositories) != 1 || f.Repositories[0].Current != id.String() || f.Repositories[0].Indexed != "" {
+		t.Errorf("freshness is %+v", f.Repositories)
+	}
+	f = await(t, e, "needle sym:x", has(0))
+	if !slices.Equal(f.Missing, []string{"team/broken.git"}) {
+		t.Errorf("missing is %q", f.Missing)
+	}
+	if f := await(t, e, "needle repo:other", has(0)); len(f.Missing)+len(f.Unindexed) > 0 {
+		t.Errorf("repositories that were not asked for are missing: %+v", f.Summary)
+	}
+	status := e.Status(nil)
+	if status.Failed != 1 || status.Empty != 1 || status.Complete || len(status.Failures) != 1 {
+		t.Errorf("the status is %+v", status)
+	}
+	s.mu.Lock()
+	s.broken = nil
+	s.mu.Unlock()
+	s.push("team/broken.git", main, files{"dir/f": "needle"})
+	if f := await(t, e, "needle", has(1)); len(f.Unindexed) > 0 {
+		await(t, e, "needle", func(f *found) bool { return len(f.Unindexed) == 0 && f.Results == 1 })
+	}
 }

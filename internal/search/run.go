@@ -33,7 +33,7 @@ func (e *Engine) Search(ctx context.Context, request Request, sink Sink) (Summar
 func (e *Engine) search(ctx context.Context, request Request, sink Sink, began time.Time) (Summary, error) {
 	limit, timeout := bound(request.Limit, 1, e.o.Results), bound(request.Timeout, time.Millisecond, e.o.Timeout)
 	ask := link.Request{Query: request.Query.Text, Format: int(request.Format), Limit: limit, Timeout: int(timeout.Milliseconds())}
-	set, unindexed, why := e.scope(request.May)
+	set, bares, why := e.scope(request.May)
 	if why != "" {
 		return Summary{}, fault.Retry(fault.Unavailable, retryDir, "%s", why)
 	}
@@ -42,7 +42,6 @@ func (e *Engine) search(ctx context.Context, request Request, sink Sink, began t
 	defer cancel()
 
 	var s Summary
-	s.Missing = unindexed
 	var said time.Time
 	end, err := e.searching.ask(ctx, ask, set, func(b Batch) error {
 		s.Results += b.Results
@@ -67,6 +66,13 @@ func (e *Engine) search(ctx context.Context, request Request, sink Sink, began t
 	}
 	s.Limited, s.TimedOut = end.Limited, end.TimedOut
 	s.Repositories, s.Searched = e.freshness(end.Repositories), e.indexed(set, ask.Limited)
+	if len(bares) > 0 {
+		g := newGrepping(request.Query)
+		bares = slices.DeleteFunc(bares, func(b bare) bool { return !holdsAll(g.repos, strings.TrimSuffix(b.path.String(), ".git")) })
+		if err := e.searchBare(ctx, bares, &g, request, limit, sink, &s); err != nil {
+			return s, err
+		}
+	}
 	s.Done, s.Elapsed = true, time.Since(began)
 	return s, nil
 }
@@ -80,7 +86,7 @@ func bound[T int | time.Duration](asked, least, most T) T {
 }
 
 // scope finds the repositories that the caller may read: those with an index, unless these are all, and those without.
-func (e *Engine) scope(may func(git.RepoPath) bool) (set link.Set, unindexed []string, why string) {
+func (e *Engine) scope(may func(git.RepoPath) bool) (set link.Set, bares []bare, why string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.why != "" {
@@ -94,14 +100,15 @@ func (e *Engine) scope(may func(git.RepoPath) bool) (set link.Set, unindexed []s
 		if !indexed && (!r.looked || len(r.current) == 0) || may != nil && !may(path) {
 			continue
 		}
-		if !indexed {
-			unindexed = append(unindexed, path.String())
-		} else if may != nil {
+		switch {
+		case indexed && may != nil:
 			set.Add(r.id)
+		case !indexed:
+			bares = append(bares, bare{path, r.current[0], r.err})
 		}
 	}
-	slices.Sort(unindexed)
-	return set, unindexed, ""
+	slices.SortFunc(bares, func(a, b bare) int { return strings.Compare(a.path.String(), b.path.String()) })
+	return set, bares, ""
 }
 
 // indexed counts the repositories with an index, of a set or of all.

@@ -236,8 +236,14 @@ func (s *source) Behind(_ context.Context, path git.RepoPath, old, new git.Objec
 func (s *source) Grep(_ context.Context, path git.RepoPath, commit git.ObjectID, g search.Grep, send func(search.Hit) error) error {
 	s.mu.Lock()
 	s.grepping++
-	f := s.repos[path].commits[commit]
+	var f files
+	if r := s.repos[path]; r != nil {
+		f = r.commits[commit]
+	}
 	s.mu.Unlock()
+	if f == nil {
+		return fault.New(fault.NotFound, "no such repository")
+	}
 	n := 0
 	for _, name := range slices.Sorted(maps.Keys(f)) {
 		for i, line := range strings.Split(f[name], "\n") {
@@ -349,8 +355,14 @@ func await(t testing.TB, e *search.Engine, text string, ok func(*found) bool, ch
 	}
 }
 
-// has wants so many results, all of a commit.
+// has wants so many results, all of a commit, and all from the index.
 func has(n int, commit ...git.ObjectID) func(*found) bool {
+	is := finds(n, commit...)
+	return func(f *found) bool { return is(f) && len(f.Unindexed) == 0 }
+}
+
+// finds wants so many results, all of a commit.
+func finds(n int, commit ...git.ObjectID) func(*found) bool {
 	return func(f *found) bool {
 		if f.Results != n {
 			return false

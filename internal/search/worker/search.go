@@ -129,7 +129,7 @@ func (s *searcher) serve(c net.Conn) {
 	a := &answer{w: link.NewWriter(c, 8<<10)}
 	for r := range requests {
 		a.reset(r, cancel)
-		if err := s.search(ctx, r, a); err != nil && a.err == nil {
+		if err := s.searchSafely(ctx, r, a); err != nil && a.err == nil {
 			a.end.Error, a.end.Kind = err.Error(), uint8(fault.KindOf(err))
 			if e, ok := errors.AsType[*fault.Error](err); ok {
 				a.end.Error = e.Error()
@@ -172,6 +172,17 @@ func readRequests(ctx context.Context, c net.Conn, requests chan<- asked) {
 			return
 		}
 	}
+}
+
+// searchSafely turns a panic into an error: the process has others' searches too.
+func (s *searcher) searchSafely(ctx context.Context, r asked, a *answer) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			log.Printf("panic in a search: %v\n%s", p, debug.Stack())
+			err = fault.New(fault.Internal, "panic in the search: %v", p)
+		}
+	}()
+	return s.search(ctx, r, a)
 }
 
 func (s *searcher) search(ctx context.Context, r asked, a *answer) error {

@@ -1,0 +1,224 @@
+package search
+
+import (
+	"context"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/search/query"
+	"github.com/packhorse-git/packhorse/internal/search/wire"
+)
+
+const (
+	// maxUnindexed is how many repositories without an index one search may search, and grepTime how long it may take for that.
+	maxUnindexed = 20
+	grepTime     = 10 * time.Second
+	// grepLines bounds the lines that are found in one such repository.
+	grepLines = 1000
+	// maxMissing bounds the names of repositories that a summary has.
+	maxMissing = 1000
+)
+
+// condition is one that a name has to hold to, or may not.
+type condition struct {
+	re    *regexp.Regexp
+	names []string // in place of re
+	not   bool
+}
+
+func (c *condition) holds(name string) bool {
+	if c.names != nil {
+		return slices.ContainsFunc(c.names, func(n string) bool { return strings.TrimSuffix(n, ".git") == name }) != c.not
+	}
+	return c.re.MatchString(name) != c.not
+}
+
+// grepping is a query as git grep can answer it: one pattern, and conditions for repositories and paths.
+type grepping struct {
+	repos, paths []condition // repositories: without a final ".git"
+	grep         Grep
+	find         *regexp.Regexp // what grep looks for
+	possible     bool
+}
+
+// newGrepping takes apart a query. Conditions for repositories are found in any query, so that others are not told of as missing.
+func newGrepping(q *query.Query) (g grepping) {
+	g.possible = true
+	if q.Root == nil {
+		return grepping{}
+	}
+	kids := []*query.Node{q.Root}
+	if q.Root.Op == query.And {
+		kids = q.Root.Kids
+	}
+	for _, n := range kids {
+		not := n.Op == query.Not
+		if not {
+			n = n.Kids[0]
+		}
+		if n.Op != query.Atom {
+			g.possible = false
+			continue
+		}
+		g.take(n, not)
+	}
+	g.possible = g.possible && g.grep.Pattern != ""
+	return g
+}
+
+func (g *grepping) take(n *query.Node, not bool) {
+	text := n.Pattern
+	if !n.Regexp {
+		text = regexp.QuoteMeta(text)
+	}
+	if !n.Case {
+		text = "(?i)" + text
+	}
+	re, err := regexp.Compile(text)
+	switch {
+	case err != nil:
+		g.possible = false
+	case n.Field == query.Repo:
+		g.repos = append(g.repos, condition{re, n.Names, not})
+	case n.Field == query.Path:
+		g.paths = append(g.paths, condition{re, nil, not})
+	case (n.Field == query.Any || n.Field == query.Content) && !not && g.grep.Pattern == "" && (!n.Regexp || isPOSIX(n.Pattern)) &&
+		!strings.ContainsAny(n.Pattern, "\n\x00"):
+		g.grep, g.find = Grep{Pattern: n.Pattern, Regexp: n.Regexp, IgnoreCase: !n.Case, Limit: grepLines}, re
+	default:
+		g.possible = false
+	}
+}
+
+// isPOSIX tells whether an expression of RE2 surely means the same to POSIX.
+func isPOSIX(pattern string) bool {
+	if strings.Contains(pattern, "(?") || strings.Contains(pattern, "*?") || strings.Contains(pattern, "+?") || strings.Contains(pattern, "??") {
+		return false
+	}
+	for i := 0; i < len(pattern); i++ {
+		if pattern[i] == '\\' {
+			if i++; i == len(pattern) || !strings.ContainsRune(`.[]()*+?{}|^$\/-`, rune(pattern[i])) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func holdsAll(conditions []condition, name string) bool {
+	return !slices.ContainsFunc(conditions, func(c condition) bool { return !c.holds(name) })
+}
+
+// bare is a repository without an index, and where it is.
+type bare struct {
+	path git.RepoPath
+	head Head
+	why  string
+}
+
+// searchBare searches repositories without an index, as far as there is time and room for results.
+func (e *Engine) searchBare(ctx context.Context, list []bare, g *grepping, request Request, limit int, sink Sink, s *Summary) error {
+	ctx, cancel := context.WithTimeout(ctx, grepTime)
+	defer cancel()
+	for i, b := range list {
+		if !g.possible || i >= maxUnindexed || ctx.Err() != nil || s.Results >= limit {
+			s.missing(b.path)
+			continue
+		}
+		r := bareResults{request: request, grepping: g, bare: b, room: limit - s.Results}
+		err := e.o.Source.Grep(ctx, b.path, b.head.Commit, g.grep, r.hit)
+		switch {
+		case err != nil && ctx.Err() == nil && fault.Is(err, fault.Invalid):
+			g.possible = false // not for git
+			s.missing(b.path)
+			continue
+		case fault.Is(err, fault.NotFound): // gone meanwhile
+		case err != nil:
+			s.missing(b.path)
+		default:
+			s.Unindexed = append(s.Unindexed, b.path.String())
+			s.Searched++
+		}
+		r.close()
+		if r.batch.Results == 0 {
+			continue
+		}
+		s.Results += r.batch.Results
+		s.Matches += r.batch.Matches
+		s.Repositories = append(s.Repositories, Freshness{
+			Repository: b.path.String(), Current: b.head.Commit.String(), Branch: branchName(b.head.Name), Error: b.why,
+		})
+		if err := sink.Matches(r.batch); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Summary) missing(path git.RepoPath) {
+	if len(s.Missing) < maxMissing {
+		s.Missing = append(s.Missing, path.String())
+	}
+}
+
+// bareResults renders what git grep finds in one repository.
+type bareResults struct {
+	request Request
+	*grepping
+	bare
+	room  int
+	file  wire.File
+	batch Batch
+}
+
+func (r *bareResults) hit(h Hit) error {
+	if string(h.Path) != r.file.Path {
+		r.close()
+		if !holdsAll(r.paths, string(h.Path)) {
+			return nil
+		}
+		r.file = wire.File{
+			Kind: wire.Content, Repository: r.path.String(), Path: string(h.Path), Commit: r.head.Commit.String(), Branches: []string{branchName(r.head.Name)},
+			Unindexed: true,
+		}
+	}
+	text := slices.Clone(h.Text)
+	chunk := wire.Chunk{Content: text, Start: wire.Position{Line: h.Line - 1}}
+	for _, m := range r.find.FindAllIndex(text, 100) {
+		at := func(n int) wire.Position {
+			return wire.Position{Offset: n, Line: h.Line - 1, Column: utf8.RuneCount(text[:n])}
+		}
+		chunk.Ranges = append(chunk.Ranges, wire.Range{Start: at(m[0]), End: at(m[1])})
+	}
+	r.file.Chunks = append(r.file.Chunks, chunk)
+	return nil
+}
+
+// close writes the file whose lines came last.
+func (r *bareResults) close() {
+	f := &r.file
+	if f.Path == "" || r.batch.Results >= r.room {
+		return
+	}
+	switch r.request.Query.Select {
+	case query.Repositories:
+		if r.batch.Results > 0 {
+			return
+		}
+		f.Kind = wire.Repository
+	case query.Files:
+		f.Kind = wire.Path
+	}
+	if r.batch.Results > 0 {
+		r.batch.JSON = append(r.batch.JSON, ',')
+	}
+	r.batch.JSON = r.request.Format.Append(r.batch.JSON, f)
+	r.batch.Results++
+	r.batch.Matches += f.Matches()
+	f.Path, f.Chunks = "", nil
+}
