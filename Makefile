@@ -12,6 +12,7 @@ SEED     ?= 1
 CLIENTS  ?= 30
 DURATION ?= 10s
 CLIENTDIR ?= bin/clients
+SCREENSHOTS ?= bin/screenshots
 URL      ?= http://$(HTTP)/demo
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
@@ -20,7 +21,7 @@ BINARY  := bin/packhorse
 BUILD   := go build -buildvcs=false -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
 
 .DEFAULT_GOAL := help
-.PHONY: help build serve test zoekt-webserver clients clients-doc check vet proto fuzz soak-protocol soak-push docs bench bench-refs bench-neighbour clean
+.PHONY: help build serve test zoekt-webserver clients clients-doc test-browser check vet proto fuzz soak-protocol soak-push docs bench bench-refs bench-neighbour clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +52,9 @@ test: ## Install what the tests need, check, and run all tests
 
 zoekt-webserver: ## Build bin/zoekt-webserver, to compare searches with
 	CGO_ENABLED=0 go build -C bench/zoekt -buildvcs=false -o $(abspath bin)/ github.com/sourcegraph/zoekt/cmd/zoekt-webserver
+
+test-browser: ## Look at the pages in a Chromium, with pictures in SCREENSHOTS (bin/screenshots)
+	PACKHORSE_TEST_BROWSER=1 PACKHORSE_SCREENSHOTS=$(abspath $(SCREENSHOTS)) go test -count=1 -timeout 10m ./internal/web -run '^TestBrowser$$'
 
 clients: ## Install other git clients below CLIENTDIR (bin/clients), and run the matrix with all that can be had
 	@.ci/clients $(CLIENTDIR)

@@ -46,13 +46,13 @@ const allowedImports = `
 	bulk, fault < sidechannel;
 	storage, search, sidechannel, browser, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < control;
 	direct, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < client;
-	search < web/api;
+	search < web, web/api;
 	search, client, fault/faultrpc < search/nodes, search/elsewhere;
 	git/protocol, resolve, sidechannel, direct, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < remote;
 	git/protocol, auth, admit, bulk, resolve < gateway;
 	git, git/pktline < bench/fleet;
 	bench/fleet, client < bench;
-	control, remote, gateway, credential, observe, bench, webhook, search/nodes, search/elsewhere, search/worker, web/api < roles;
+	control, remote, gateway, credential, observe, bench, webhook, search/nodes, search/elsewhere, search/worker, web, web/api < roles;
 	roles < cmd/packhorse;
 
 	# Tests only: any test may import gittest, tests of a packsource.Source sourcetest, and nothing else may.
@@ -96,6 +96,8 @@ var rooms = map[string][]string{
 	"github.com/tsenart/vegeta/...":                             {"bench"},
 	"github.com/redis/...":                                      {"resolve", "bench"},
 	"github.com/failsafe-go/...":                                {"resolve"},
+	"github.com/alecthomas/chroma/...":                          {"web"},
+	"github.com/chromedp/...":                                   {}, // tests: a browser
 	"golang.org/x/term":                                         {"observe", "bench"},
 	"net/http/pprof":                                            {"observe"},
 	"os/exec":                                                   {"git/process", "gittest", "roles", "bench", "search/worker"},

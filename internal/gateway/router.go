@@ -23,7 +23,8 @@ type Replica struct {
 	Node Node
 	// Revisions is the node for those who resolve revisions; nil: it does not.
 	Revisions resolve.Node
-	Weight    int // share of the requests among replicas that are busy; less than 1 means 1
+	Files     Files // the node for pages that show files; nil: it shows none
+	Weight    int   // share of the requests among replicas that are busy; less than 1 means 1
 	// Ready tells why the node should not be asked; nil, or nil as its answer, if it should. Usable tells whether it can be asked all the
 	// same if no other is ready, as one that is about to end; nil: no. Both answer from memory and at once: they are asked while a
 	// lock is held.

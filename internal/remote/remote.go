@@ -149,6 +149,7 @@ type link struct {
 	pool        *sidechannel.Pool // nil: bulk bytes go inside the calls
 	transfers   packhorsev1connect.TransferServiceClient
 	refs        packhorsev1connect.RefServiceClient
+	objects     packhorsev1connect.ObjectServiceClient
 	direct      *direct.Client // for short sessions: connections of their own, as many as are under way
 	shorts      packhorsev1connect.TransferServiceClient
 	health      *connect.Client[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse]
@@ -193,6 +194,7 @@ func (n *Node) newLink() *link {
 		connect.WithReadMaxBytes(maxAnswer), connect.WithAcceptCompression("gzip", nil, nil))
 	l.transfers = packhorsev1connect.NewTransferServiceClient(client, base, options)
 	l.refs = packhorsev1connect.NewRefServiceClient(client, base, options, connect.WithReadMaxBytes(maxRefs))
+	l.objects = packhorsev1connect.NewObjectServiceClient(client, base, options)
 	l.health = connect.NewClient[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse](client, base+healthCheck, options)
 	return l
 }

@@ -35,6 +35,9 @@ type HTTPConfig struct {
 
 	// The most bytes of a request's body, counted after gzip was undone.
 	MaxBody Size `toml:"max_body"`
+
+	// Whether there are pages for browsers: /-/search, and the files that it links to (docs/pages.md). They show what may be cloned.
+	Pages bool `toml:"pages"`
 }
 
 func defaultHTTP() HTTPConfig {
@@ -46,6 +49,7 @@ func defaultHTTP() HTTPConfig {
 		WriteStall:    Duration{time.Minute},
 		MaxHeader:     64 << 10,
 		MaxBody:       64 << 20,
+		Pages:         true,
 	}
 }
 

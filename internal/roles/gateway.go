@@ -148,7 +148,7 @@ func (n *remoteNodes) connect(c NodeConfig) (remoteNode, error) {
 		})
 	}
 	return remoteNode{c, node, &gateway.Replica{
-		Name: c.Name, Node: node, Revisions: node, Weight: c.Weight, Ready: node.Ready, Usable: node.Reachable, Gone: gone,
+		Name: c.Name, Node: node, Revisions: node, Files: node, Weight: c.Weight, Ready: node.Ready, Usable: node.Reachable, Gone: gone,
 	}}, nil
 }
 

@@ -102,7 +102,7 @@ func newServe(cfg Config, log *slog.Logger, reg prometheus.Registerer, version, 
 		}
 	}
 	router := gateway.NewRouter()
-	if err := router.Set([]gateway.Route{{Replicas: []*gateway.Replica{{Name: localNode, Node: s.node, Revisions: storage.Resolver{Node: s.node}}}}}); err != nil {
+	if err := router.Set([]gateway.Route{{Replicas: []*gateway.Replica{{Name: localNode, Node: s.node, Revisions: storage.Resolver{Node: s.node}, Files: s.node}}}}); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
 	if err := s.addGateway(cfg, log, reg, lanes, router); err != nil {
@@ -259,6 +259,9 @@ func (s *server) addGateway(cfg Config, log *slog.Logger, reg prometheus.Registe
 	}
 	handler := newGateway(cfg, log, reg, lanes, router, callers)
 	handler.Pages = s.pages
+	if err := s.addPages(cfg, reg, router, handler); err != nil {
+		return err
+	}
 	if s.public, err = newFront(cfg, log, reg, handler); err != nil {
 		return err
 	}

@@ -300,6 +300,139 @@ func (x *BlobHeader) GetMode() uint32 {
 	return 0
 }
 
+type FileRequest struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
+	// The full ID of a commit.
+	Commit string `protobuf:"bytes,2,opt,name=commit,proto3" json:"commit,omitempty"`
+	// As in PathIn; its bytes need not be UTF-8.
+	Path []byte `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
+	// At most this many bytes; at most 16 MiB.
+	Limit         int64 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FileRequest) Reset() {
+	*x = FileRequest{}
+	mi := &file_packhorse_v1_object_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FileRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FileRequest) ProtoMessage() {}
+
+func (x *FileRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_object_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FileRequest.ProtoReflect.Descriptor instead.
+func (*FileRequest) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *FileRequest) GetRepository() string {
+	if x != nil {
+		return x.Repository
+	}
+	return ""
+}
+
+func (x *FileRequest) GetCommit() string {
+	if x != nil {
+		return x.Commit
+	}
+	return ""
+}
+
+func (x *FileRequest) GetPath() []byte {
+	if x != nil {
+		return x.Path
+	}
+	return nil
+}
+
+func (x *FileRequest) GetLimit() int64 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type FileResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the whole file, and of the tree's entry; in the first message only.
+	Size int64  `protobuf:"varint,1,opt,name=size,proto3" json:"size,omitempty"`
+	Mode uint32 `protobuf:"varint,2,opt,name=mode,proto3" json:"mode,omitempty"`
+	// At most 128 KiB.
+	Data          []byte `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FileResponse) Reset() {
+	*x = FileResponse{}
+	mi := &file_packhorse_v1_object_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FileResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FileResponse) ProtoMessage() {}
+
+func (x *FileResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_object_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FileResponse.ProtoReflect.Descriptor instead.
+func (*FileResponse) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *FileResponse) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *FileResponse) GetMode() uint32 {
+	if x != nil {
+		return x.Mode
+	}
+	return 0
+}
+
+func (x *FileResponse) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
 type TreeRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
@@ -316,7 +449,7 @@ type TreeRequest struct {
 
 func (x *TreeRequest) Reset() {
 	*x = TreeRequest{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[4]
+	mi := &file_packhorse_v1_object_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -328,7 +461,7 @@ func (x *TreeRequest) String() string {
 func (*TreeRequest) ProtoMessage() {}
 
 func (x *TreeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[4]
+	mi := &file_packhorse_v1_object_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -341,7 +474,7 @@ func (x *TreeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TreeRequest.ProtoReflect.Descriptor instead.
 func (*TreeRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{4}
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *TreeRequest) GetRepository() string {
@@ -392,7 +525,7 @@ type TreeResponse struct {
 
 func (x *TreeResponse) Reset() {
 	*x = TreeResponse{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[5]
+	mi := &file_packhorse_v1_object_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -404,7 +537,7 @@ func (x *TreeResponse) String() string {
 func (*TreeResponse) ProtoMessage() {}
 
 func (x *TreeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[5]
+	mi := &file_packhorse_v1_object_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -417,7 +550,7 @@ func (x *TreeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TreeResponse.ProtoReflect.Descriptor instead.
 func (*TreeResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{5}
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *TreeResponse) GetOid() string {
@@ -455,7 +588,7 @@ type TreeEntry struct {
 
 func (x *TreeEntry) Reset() {
 	*x = TreeEntry{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[6]
+	mi := &file_packhorse_v1_object_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -467,7 +600,7 @@ func (x *TreeEntry) String() string {
 func (*TreeEntry) ProtoMessage() {}
 
 func (x *TreeEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[6]
+	mi := &file_packhorse_v1_object_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -480,7 +613,7 @@ func (x *TreeEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TreeEntry.ProtoReflect.Descriptor instead.
 func (*TreeEntry) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{6}
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *TreeEntry) GetPath() []byte {
@@ -521,7 +654,7 @@ type CommitRequest struct {
 
 func (x *CommitRequest) Reset() {
 	*x = CommitRequest{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[7]
+	mi := &file_packhorse_v1_object_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -533,7 +666,7 @@ func (x *CommitRequest) String() string {
 func (*CommitRequest) ProtoMessage() {}
 
 func (x *CommitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[7]
+	mi := &file_packhorse_v1_object_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -546,7 +679,7 @@ func (x *CommitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRequest.ProtoReflect.Descriptor instead.
 func (*CommitRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{7}
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *CommitRequest) GetRepository() string {
@@ -572,7 +705,7 @@ type CommitResponse struct {
 
 func (x *CommitResponse) Reset() {
 	*x = CommitResponse{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[8]
+	mi := &file_packhorse_v1_object_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -584,7 +717,7 @@ func (x *CommitResponse) String() string {
 func (*CommitResponse) ProtoMessage() {}
 
 func (x *CommitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[8]
+	mi := &file_packhorse_v1_object_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -597,7 +730,7 @@ func (x *CommitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitResponse.ProtoReflect.Descriptor instead.
 func (*CommitResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{8}
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CommitResponse) GetCommit() *Commit {
@@ -626,7 +759,7 @@ type Commit struct {
 
 func (x *Commit) Reset() {
 	*x = Commit{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[9]
+	mi := &file_packhorse_v1_object_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -638,7 +771,7 @@ func (x *Commit) String() string {
 func (*Commit) ProtoMessage() {}
 
 func (x *Commit) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[9]
+	mi := &file_packhorse_v1_object_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -651,7 +784,7 @@ func (x *Commit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Commit.ProtoReflect.Descriptor instead.
 func (*Commit) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{9}
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Commit) GetOid() string {
@@ -725,7 +858,7 @@ type Signature struct {
 
 func (x *Signature) Reset() {
 	*x = Signature{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[10]
+	mi := &file_packhorse_v1_object_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -737,7 +870,7 @@ func (x *Signature) String() string {
 func (*Signature) ProtoMessage() {}
 
 func (x *Signature) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[10]
+	mi := &file_packhorse_v1_object_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -750,7 +883,7 @@ func (x *Signature) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signature.ProtoReflect.Descriptor instead.
 func (*Signature) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{10}
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Signature) GetName() []byte {
@@ -802,7 +935,7 @@ type LogRequest struct {
 
 func (x *LogRequest) Reset() {
 	*x = LogRequest{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[11]
+	mi := &file_packhorse_v1_object_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -814,7 +947,7 @@ func (x *LogRequest) String() string {
 func (*LogRequest) ProtoMessage() {}
 
 func (x *LogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[11]
+	mi := &file_packhorse_v1_object_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -827,7 +960,7 @@ func (x *LogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogRequest.ProtoReflect.Descriptor instead.
 func (*LogRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{11}
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *LogRequest) GetRepository() string {
@@ -889,7 +1022,7 @@ type LogResponse struct {
 
 func (x *LogResponse) Reset() {
 	*x = LogResponse{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[12]
+	mi := &file_packhorse_v1_object_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -901,7 +1034,7 @@ func (x *LogResponse) String() string {
 func (*LogResponse) ProtoMessage() {}
 
 func (x *LogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[12]
+	mi := &file_packhorse_v1_object_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -914,7 +1047,7 @@ func (x *LogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogResponse.ProtoReflect.Descriptor instead.
 func (*LogResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{12}
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *LogResponse) GetCommits() []*Commit {
@@ -936,7 +1069,7 @@ type DiffStatRequest struct {
 
 func (x *DiffStatRequest) Reset() {
 	*x = DiffStatRequest{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[13]
+	mi := &file_packhorse_v1_object_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -948,7 +1081,7 @@ func (x *DiffStatRequest) String() string {
 func (*DiffStatRequest) ProtoMessage() {}
 
 func (x *DiffStatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[13]
+	mi := &file_packhorse_v1_object_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -961,7 +1094,7 @@ func (x *DiffStatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffStatRequest.ProtoReflect.Descriptor instead.
 func (*DiffStatRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{13}
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DiffStatRequest) GetRepository() string {
@@ -995,7 +1128,7 @@ type DiffStatResponse struct {
 
 func (x *DiffStatResponse) Reset() {
 	*x = DiffStatResponse{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[14]
+	mi := &file_packhorse_v1_object_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1007,7 +1140,7 @@ func (x *DiffStatResponse) String() string {
 func (*DiffStatResponse) ProtoMessage() {}
 
 func (x *DiffStatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[14]
+	mi := &file_packhorse_v1_object_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1020,7 +1153,7 @@ func (x *DiffStatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffStatResponse.ProtoReflect.Descriptor instead.
 func (*DiffStatResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{14}
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DiffStatResponse) GetFiles() []*FileStat {
@@ -1050,7 +1183,7 @@ type FileStat struct {
 
 func (x *FileStat) Reset() {
 	*x = FileStat{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[15]
+	mi := &file_packhorse_v1_object_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1062,7 +1195,7 @@ func (x *FileStat) String() string {
 func (*FileStat) ProtoMessage() {}
 
 func (x *FileStat) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[15]
+	mi := &file_packhorse_v1_object_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1075,7 +1208,7 @@ func (x *FileStat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileStat.ProtoReflect.Descriptor instead.
 func (*FileStat) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{15}
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *FileStat) GetPath() []byte {
@@ -1155,7 +1288,7 @@ type FilesRequest struct {
 
 func (x *FilesRequest) Reset() {
 	*x = FilesRequest{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[16]
+	mi := &file_packhorse_v1_object_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1167,7 +1300,7 @@ func (x *FilesRequest) String() string {
 func (*FilesRequest) ProtoMessage() {}
 
 func (x *FilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[16]
+	mi := &file_packhorse_v1_object_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1180,7 +1313,7 @@ func (x *FilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FilesRequest.ProtoReflect.Descriptor instead.
 func (*FilesRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{16}
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *FilesRequest) GetRepository() string {
@@ -1220,7 +1353,7 @@ type FilesResponse struct {
 
 func (x *FilesResponse) Reset() {
 	*x = FilesResponse{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[17]
+	mi := &file_packhorse_v1_object_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1232,7 +1365,7 @@ func (x *FilesResponse) String() string {
 func (*FilesResponse) ProtoMessage() {}
 
 func (x *FilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[17]
+	mi := &file_packhorse_v1_object_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1245,7 +1378,7 @@ func (x *FilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FilesResponse.ProtoReflect.Descriptor instead.
 func (*FilesResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{17}
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *FilesResponse) GetFiles() []*File {
@@ -1276,7 +1409,7 @@ type File struct {
 
 func (x *File) Reset() {
 	*x = File{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[18]
+	mi := &file_packhorse_v1_object_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1288,7 +1421,7 @@ func (x *File) String() string {
 func (*File) ProtoMessage() {}
 
 func (x *File) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[18]
+	mi := &file_packhorse_v1_object_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1301,7 +1434,7 @@ func (x *File) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use File.ProtoReflect.Descriptor instead.
 func (*File) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{18}
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *File) GetPath() []byte {
@@ -1374,7 +1507,7 @@ type BehindRequest struct {
 
 func (x *BehindRequest) Reset() {
 	*x = BehindRequest{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[19]
+	mi := &file_packhorse_v1_object_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1386,7 +1519,7 @@ func (x *BehindRequest) String() string {
 func (*BehindRequest) ProtoMessage() {}
 
 func (x *BehindRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[19]
+	mi := &file_packhorse_v1_object_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1399,7 +1532,7 @@ func (x *BehindRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BehindRequest.ProtoReflect.Descriptor instead.
 func (*BehindRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{19}
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *BehindRequest) GetRepository() string {
@@ -1440,7 +1573,7 @@ type BehindResponse struct {
 
 func (x *BehindResponse) Reset() {
 	*x = BehindResponse{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[20]
+	mi := &file_packhorse_v1_object_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1452,7 +1585,7 @@ func (x *BehindResponse) String() string {
 func (*BehindResponse) ProtoMessage() {}
 
 func (x *BehindResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[20]
+	mi := &file_packhorse_v1_object_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1465,7 +1598,7 @@ func (x *BehindResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BehindResponse.ProtoReflect.Descriptor instead.
 func (*BehindResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{20}
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *BehindResponse) GetCommits() int32 {
@@ -1493,7 +1626,7 @@ type GrepRequest struct {
 
 func (x *GrepRequest) Reset() {
 	*x = GrepRequest{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[21]
+	mi := &file_packhorse_v1_object_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1505,7 +1638,7 @@ func (x *GrepRequest) String() string {
 func (*GrepRequest) ProtoMessage() {}
 
 func (x *GrepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[21]
+	mi := &file_packhorse_v1_object_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1518,7 +1651,7 @@ func (x *GrepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrepRequest.ProtoReflect.Descriptor instead.
 func (*GrepRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{21}
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GrepRequest) GetRepository() string {
@@ -1574,7 +1707,7 @@ type GrepResponse struct {
 
 func (x *GrepResponse) Reset() {
 	*x = GrepResponse{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[22]
+	mi := &file_packhorse_v1_object_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1586,7 +1719,7 @@ func (x *GrepResponse) String() string {
 func (*GrepResponse) ProtoMessage() {}
 
 func (x *GrepResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[22]
+	mi := &file_packhorse_v1_object_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1599,7 +1732,7 @@ func (x *GrepResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrepResponse.ProtoReflect.Descriptor instead.
 func (*GrepResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{22}
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GrepResponse) GetHits() []*GrepHit {
@@ -1633,7 +1766,7 @@ type GrepHit struct {
 
 func (x *GrepHit) Reset() {
 	*x = GrepHit{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[23]
+	mi := &file_packhorse_v1_object_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1645,7 +1778,7 @@ func (x *GrepHit) String() string {
 func (*GrepHit) ProtoMessage() {}
 
 func (x *GrepHit) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[23]
+	mi := &file_packhorse_v1_object_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1658,7 +1791,7 @@ func (x *GrepHit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrepHit.ProtoReflect.Descriptor instead.
 func (*GrepHit) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{23}
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GrepHit) GetPath() []byte {
@@ -1720,7 +1853,18 @@ const file_packhorse_v1_object_proto_rawDesc = "" +
 	"BlobHeader\x12\x10\n" +
 	"\x03oid\x18\x01 \x01(\tR\x03oid\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x03R\x04size\x12\x12\n" +
-	"\x04mode\x18\x03 \x01(\rR\x04mode\"\xb1\x01\n" +
+	"\x04mode\x18\x03 \x01(\rR\x04mode\"o\n" +
+	"\vFileRequest\x12\x1e\n" +
+	"\n" +
+	"repository\x18\x01 \x01(\tR\n" +
+	"repository\x12\x16\n" +
+	"\x06commit\x18\x02 \x01(\tR\x06commit\x12\x12\n" +
+	"\x04path\x18\x03 \x01(\fR\x04path\x12\x14\n" +
+	"\x05limit\x18\x04 \x01(\x03R\x05limit\"J\n" +
+	"\fFileResponse\x12\x12\n" +
+	"\x04size\x18\x01 \x01(\x03R\x04size\x12\x12\n" +
+	"\x04mode\x18\x02 \x01(\rR\x04mode\x12\x12\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\"\xb1\x01\n" +
 	"\vTreeRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
@@ -1837,9 +1981,10 @@ const file_packhorse_v1_object_proto_rawDesc = "" +
 	"\x04line\x18\x02 \x01(\x05R\x04line\x12\x16\n" +
 	"\x06column\x18\x03 \x01(\x05R\x06column\x12\x12\n" +
 	"\x04text\x18\x04 \x01(\fR\x04text\x12\x10\n" +
-	"\x03cut\x18\x05 \x01(\bR\x03cut2\xd1\x04\n" +
+	"\x03cut\x18\x05 \x01(\bR\x03cut2\x97\x05\n" +
 	"\rObjectService\x12D\n" +
-	"\x04Blob\x12\x19.packhorse.v1.BlobRequest\x1a\x1a.packhorse.v1.BlobResponse\"\x03\x90\x02\x010\x01\x12B\n" +
+	"\x04Blob\x12\x19.packhorse.v1.BlobRequest\x1a\x1a.packhorse.v1.BlobResponse\"\x03\x90\x02\x010\x01\x12D\n" +
+	"\x04File\x12\x19.packhorse.v1.FileRequest\x1a\x1a.packhorse.v1.FileResponse\"\x03\x90\x02\x010\x01\x12B\n" +
 	"\x04Tree\x12\x19.packhorse.v1.TreeRequest\x1a\x1a.packhorse.v1.TreeResponse\"\x03\x90\x02\x01\x12H\n" +
 	"\x06Commit\x12\x1b.packhorse.v1.CommitRequest\x1a\x1c.packhorse.v1.CommitResponse\"\x03\x90\x02\x01\x12A\n" +
 	"\x03Log\x12\x18.packhorse.v1.LogRequest\x1a\x19.packhorse.v1.LogResponse\"\x03\x90\x02\x010\x01\x12P\n" +
@@ -1860,63 +2005,67 @@ func file_packhorse_v1_object_proto_rawDescGZIP() []byte {
 	return file_packhorse_v1_object_proto_rawDescData
 }
 
-var file_packhorse_v1_object_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_packhorse_v1_object_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_packhorse_v1_object_proto_goTypes = []any{
 	(*BlobRequest)(nil),      // 0: packhorse.v1.BlobRequest
 	(*PathIn)(nil),           // 1: packhorse.v1.PathIn
 	(*BlobResponse)(nil),     // 2: packhorse.v1.BlobResponse
 	(*BlobHeader)(nil),       // 3: packhorse.v1.BlobHeader
-	(*TreeRequest)(nil),      // 4: packhorse.v1.TreeRequest
-	(*TreeResponse)(nil),     // 5: packhorse.v1.TreeResponse
-	(*TreeEntry)(nil),        // 6: packhorse.v1.TreeEntry
-	(*CommitRequest)(nil),    // 7: packhorse.v1.CommitRequest
-	(*CommitResponse)(nil),   // 8: packhorse.v1.CommitResponse
-	(*Commit)(nil),           // 9: packhorse.v1.Commit
-	(*Signature)(nil),        // 10: packhorse.v1.Signature
-	(*LogRequest)(nil),       // 11: packhorse.v1.LogRequest
-	(*LogResponse)(nil),      // 12: packhorse.v1.LogResponse
-	(*DiffStatRequest)(nil),  // 13: packhorse.v1.DiffStatRequest
-	(*DiffStatResponse)(nil), // 14: packhorse.v1.DiffStatResponse
-	(*FileStat)(nil),         // 15: packhorse.v1.FileStat
-	(*FilesRequest)(nil),     // 16: packhorse.v1.FilesRequest
-	(*FilesResponse)(nil),    // 17: packhorse.v1.FilesResponse
-	(*File)(nil),             // 18: packhorse.v1.File
-	(*BehindRequest)(nil),    // 19: packhorse.v1.BehindRequest
-	(*BehindResponse)(nil),   // 20: packhorse.v1.BehindResponse
-	(*GrepRequest)(nil),      // 21: packhorse.v1.GrepRequest
-	(*GrepResponse)(nil),     // 22: packhorse.v1.GrepResponse
-	(*GrepHit)(nil),          // 23: packhorse.v1.GrepHit
+	(*FileRequest)(nil),      // 4: packhorse.v1.FileRequest
+	(*FileResponse)(nil),     // 5: packhorse.v1.FileResponse
+	(*TreeRequest)(nil),      // 6: packhorse.v1.TreeRequest
+	(*TreeResponse)(nil),     // 7: packhorse.v1.TreeResponse
+	(*TreeEntry)(nil),        // 8: packhorse.v1.TreeEntry
+	(*CommitRequest)(nil),    // 9: packhorse.v1.CommitRequest
+	(*CommitResponse)(nil),   // 10: packhorse.v1.CommitResponse
+	(*Commit)(nil),           // 11: packhorse.v1.Commit
+	(*Signature)(nil),        // 12: packhorse.v1.Signature
+	(*LogRequest)(nil),       // 13: packhorse.v1.LogRequest
+	(*LogResponse)(nil),      // 14: packhorse.v1.LogResponse
+	(*DiffStatRequest)(nil),  // 15: packhorse.v1.DiffStatRequest
+	(*DiffStatResponse)(nil), // 16: packhorse.v1.DiffStatResponse
+	(*FileStat)(nil),         // 17: packhorse.v1.FileStat
+	(*FilesRequest)(nil),     // 18: packhorse.v1.FilesRequest
+	(*FilesResponse)(nil),    // 19: packhorse.v1.FilesResponse
+	(*File)(nil),             // 20: packhorse.v1.File
+	(*BehindRequest)(nil),    // 21: packhorse.v1.BehindRequest
+	(*BehindResponse)(nil),   // 22: packhorse.v1.BehindResponse
+	(*GrepRequest)(nil),      // 23: packhorse.v1.GrepRequest
+	(*GrepResponse)(nil),     // 24: packhorse.v1.GrepResponse
+	(*GrepHit)(nil),          // 25: packhorse.v1.GrepHit
 }
 var file_packhorse_v1_object_proto_depIdxs = []int32{
 	1,  // 0: packhorse.v1.BlobRequest.path:type_name -> packhorse.v1.PathIn
 	3,  // 1: packhorse.v1.BlobResponse.header:type_name -> packhorse.v1.BlobHeader
 	1,  // 2: packhorse.v1.TreeRequest.path:type_name -> packhorse.v1.PathIn
-	6,  // 3: packhorse.v1.TreeResponse.entries:type_name -> packhorse.v1.TreeEntry
-	9,  // 4: packhorse.v1.CommitResponse.commit:type_name -> packhorse.v1.Commit
-	10, // 5: packhorse.v1.Commit.author:type_name -> packhorse.v1.Signature
-	10, // 6: packhorse.v1.Commit.committer:type_name -> packhorse.v1.Signature
-	9,  // 7: packhorse.v1.LogResponse.commits:type_name -> packhorse.v1.Commit
-	15, // 8: packhorse.v1.DiffStatResponse.files:type_name -> packhorse.v1.FileStat
-	18, // 9: packhorse.v1.FilesResponse.files:type_name -> packhorse.v1.File
-	23, // 10: packhorse.v1.GrepResponse.hits:type_name -> packhorse.v1.GrepHit
+	8,  // 3: packhorse.v1.TreeResponse.entries:type_name -> packhorse.v1.TreeEntry
+	11, // 4: packhorse.v1.CommitResponse.commit:type_name -> packhorse.v1.Commit
+	12, // 5: packhorse.v1.Commit.author:type_name -> packhorse.v1.Signature
+	12, // 6: packhorse.v1.Commit.committer:type_name -> packhorse.v1.Signature
+	11, // 7: packhorse.v1.LogResponse.commits:type_name -> packhorse.v1.Commit
+	17, // 8: packhorse.v1.DiffStatResponse.files:type_name -> packhorse.v1.FileStat
+	20, // 9: packhorse.v1.FilesResponse.files:type_name -> packhorse.v1.File
+	25, // 10: packhorse.v1.GrepResponse.hits:type_name -> packhorse.v1.GrepHit
 	0,  // 11: packhorse.v1.ObjectService.Blob:input_type -> packhorse.v1.BlobRequest
-	4,  // 12: packhorse.v1.ObjectService.Tree:input_type -> packhorse.v1.TreeRequest
-	7,  // 13: packhorse.v1.ObjectService.Commit:input_type -> packhorse.v1.CommitRequest
-	11, // 14: packhorse.v1.ObjectService.Log:input_type -> packhorse.v1.LogRequest
-	13, // 15: packhorse.v1.ObjectService.DiffStat:input_type -> packhorse.v1.DiffStatRequest
-	16, // 16: packhorse.v1.ObjectService.Files:input_type -> packhorse.v1.FilesRequest
-	19, // 17: packhorse.v1.ObjectService.Behind:input_type -> packhorse.v1.BehindRequest
-	21, // 18: packhorse.v1.ObjectService.Grep:input_type -> packhorse.v1.GrepRequest
-	2,  // 19: packhorse.v1.ObjectService.Blob:output_type -> packhorse.v1.BlobResponse
-	5,  // 20: packhorse.v1.ObjectService.Tree:output_type -> packhorse.v1.TreeResponse
-	8,  // 21: packhorse.v1.ObjectService.Commit:output_type -> packhorse.v1.CommitResponse
-	12, // 22: packhorse.v1.ObjectService.Log:output_type -> packhorse.v1.LogResponse
-	14, // 23: packhorse.v1.ObjectService.DiffStat:output_type -> packhorse.v1.DiffStatResponse
-	17, // 24: packhorse.v1.ObjectService.Files:output_type -> packhorse.v1.FilesResponse
-	20, // 25: packhorse.v1.ObjectService.Behind:output_type -> packhorse.v1.BehindResponse
-	22, // 26: packhorse.v1.ObjectService.Grep:output_type -> packhorse.v1.GrepResponse
-	19, // [19:27] is the sub-list for method output_type
-	11, // [11:19] is the sub-list for method input_type
+	4,  // 12: packhorse.v1.ObjectService.File:input_type -> packhorse.v1.FileRequest
+	6,  // 13: packhorse.v1.ObjectService.Tree:input_type -> packhorse.v1.TreeRequest
+	9,  // 14: packhorse.v1.ObjectService.Commit:input_type -> packhorse.v1.CommitRequest
+	13, // 15: packhorse.v1.ObjectService.Log:input_type -> packhorse.v1.LogRequest
+	15, // 16: packhorse.v1.ObjectService.DiffStat:input_type -> packhorse.v1.DiffStatRequest
+	18, // 17: packhorse.v1.ObjectService.Files:input_type -> packhorse.v1.FilesRequest
+	21, // 18: packhorse.v1.ObjectService.Behind:input_type -> packhorse.v1.BehindRequest
+	23, // 19: packhorse.v1.ObjectService.Grep:input_type -> packhorse.v1.GrepRequest
+	2,  // 20: packhorse.v1.ObjectService.Blob:output_type -> packhorse.v1.BlobResponse
+	5,  // 21: packhorse.v1.ObjectService.File:output_type -> packhorse.v1.FileResponse
+	7,  // 22: packhorse.v1.ObjectService.Tree:output_type -> packhorse.v1.TreeResponse
+	10, // 23: packhorse.v1.ObjectService.Commit:output_type -> packhorse.v1.CommitResponse
+	14, // 24: packhorse.v1.ObjectService.Log:output_type -> packhorse.v1.LogResponse
+	16, // 25: packhorse.v1.ObjectService.DiffStat:output_type -> packhorse.v1.DiffStatResponse
+	19, // 26: packhorse.v1.ObjectService.Files:output_type -> packhorse.v1.FilesResponse
+	22, // 27: packhorse.v1.ObjectService.Behind:output_type -> packhorse.v1.BehindResponse
+	24, // 28: packhorse.v1.ObjectService.Grep:output_type -> packhorse.v1.GrepResponse
+	20, // [20:29] is the sub-list for method output_type
+	11, // [11:20] is the sub-list for method input_type
 	11, // [11:11] is the sub-list for extension type_name
 	11, // [11:11] is the sub-list for extension extendee
 	0,  // [0:11] is the sub-list for field type_name
@@ -1937,7 +2086,7 @@ func file_packhorse_v1_object_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_packhorse_v1_object_proto_rawDesc), len(file_packhorse_v1_object_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -35,6 +35,8 @@ const (
 const (
 	// ObjectServiceBlobProcedure is the fully-qualified name of the ObjectService's Blob RPC.
 	ObjectServiceBlobProcedure = "/packhorse.v1.ObjectService/Blob"
+	// ObjectServiceFileProcedure is the fully-qualified name of the ObjectService's File RPC.
+	ObjectServiceFileProcedure = "/packhorse.v1.ObjectService/File"
 	// ObjectServiceTreeProcedure is the fully-qualified name of the ObjectService's Tree RPC.
 	ObjectServiceTreeProcedure = "/packhorse.v1.ObjectService/Tree"
 	// ObjectServiceCommitProcedure is the fully-qualified name of the ObjectService's Commit RPC.
@@ -57,6 +59,9 @@ type ObjectServiceClient interface {
 	// byte is sent; one that is stored as a delta may have 128 MiB. Others may have any size, and are inflated as they are sent: the last
 	// bytes of the blob are sent only if all were right, but those before, and a range that ends earlier, are not verified.
 	Blob(context.Context, *connect.Request[v1.BlobRequest]) (*connect.ServerStreamForClient[v1.BlobResponse], error)
+	// File streams a file of a commit for somebody who may see the repository's history and no more: NOT_FOUND unless a ref that is not hidden
+	// reaches the commit. What is larger than the limit has no data.
+	File(context.Context, *connect.Request[v1.FileRequest]) (*connect.ServerStreamForClient[v1.FileResponse], error)
 	// Tree lists a directory in git's order, page by page. All pages are of the same tree, wherever the revision goes meanwhile. Directories
 	// may be nested 2,048 deep.
 	Tree(context.Context, *connect.Request[v1.TreeRequest]) (*connect.Response[v1.TreeResponse], error)
@@ -95,6 +100,13 @@ func NewObjectServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			httpClient,
 			baseURL+ObjectServiceBlobProcedure,
 			connect.WithSchema(objectServiceMethods.ByName("Blob")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		file: connect.NewClient[v1.FileRequest, v1.FileResponse](
+			httpClient,
+			baseURL+ObjectServiceFileProcedure,
+			connect.WithSchema(objectServiceMethods.ByName("File")),
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
@@ -153,6 +165,7 @@ func NewObjectServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 // objectServiceClient implements ObjectServiceClient.
 type objectServiceClient struct {
 	blob     *connect.Client[v1.BlobRequest, v1.BlobResponse]
+	file     *connect.Client[v1.FileRequest, v1.FileResponse]
 	tree     *connect.Client[v1.TreeRequest, v1.TreeResponse]
 	commit   *connect.Client[v1.CommitRequest, v1.CommitResponse]
 	log      *connect.Client[v1.LogRequest, v1.LogResponse]
@@ -165,6 +178,11 @@ type objectServiceClient struct {
 // Blob calls packhorse.v1.ObjectService.Blob.
 func (c *objectServiceClient) Blob(ctx context.Context, req *connect.Request[v1.BlobRequest]) (*connect.ServerStreamForClient[v1.BlobResponse], error) {
 	return c.blob.CallServerStream(ctx, req)
+}
+
+// File calls packhorse.v1.ObjectService.File.
+func (c *objectServiceClient) File(ctx context.Context, req *connect.Request[v1.FileRequest]) (*connect.ServerStreamForClient[v1.FileResponse], error) {
+	return c.file.CallServerStream(ctx, req)
 }
 
 // Tree calls packhorse.v1.ObjectService.Tree.
@@ -208,6 +226,9 @@ type ObjectServiceHandler interface {
 	// byte is sent; one that is stored as a delta may have 128 MiB. Others may have any size, and are inflated as they are sent: the last
 	// bytes of the blob are sent only if all were right, but those before, and a range that ends earlier, are not verified.
 	Blob(context.Context, *connect.Request[v1.BlobRequest], *connect.ServerStream[v1.BlobResponse]) error
+	// File streams a file of a commit for somebody who may see the repository's history and no more: NOT_FOUND unless a ref that is not hidden
+	// reaches the commit. What is larger than the limit has no data.
+	File(context.Context, *connect.Request[v1.FileRequest], *connect.ServerStream[v1.FileResponse]) error
 	// Tree lists a directory in git's order, page by page. All pages are of the same tree, wherever the revision goes meanwhile. Directories
 	// may be nested 2,048 deep.
 	Tree(context.Context, *connect.Request[v1.TreeRequest]) (*connect.Response[v1.TreeResponse], error)
@@ -242,6 +263,13 @@ func NewObjectServiceHandler(svc ObjectServiceHandler, opts ...connect.HandlerOp
 		ObjectServiceBlobProcedure,
 		svc.Blob,
 		connect.WithSchema(objectServiceMethods.ByName("Blob")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	objectServiceFileHandler := connect.NewServerStreamHandler(
+		ObjectServiceFileProcedure,
+		svc.File,
+		connect.WithSchema(objectServiceMethods.ByName("File")),
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
@@ -298,6 +326,8 @@ func NewObjectServiceHandler(svc ObjectServiceHandler, opts ...connect.HandlerOp
 		switch r.URL.Path {
 		case ObjectServiceBlobProcedure:
 			objectServiceBlobHandler.ServeHTTP(w, r)
+		case ObjectServiceFileProcedure:
+			objectServiceFileHandler.ServeHTTP(w, r)
 		case ObjectServiceTreeProcedure:
 			objectServiceTreeHandler.ServeHTTP(w, r)
 		case ObjectServiceCommitProcedure:
@@ -323,6 +353,10 @@ type UnimplementedObjectServiceHandler struct{}
 
 func (UnimplementedObjectServiceHandler) Blob(context.Context, *connect.Request[v1.BlobRequest], *connect.ServerStream[v1.BlobResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.ObjectService.Blob is not implemented"))
+}
+
+func (UnimplementedObjectServiceHandler) File(context.Context, *connect.Request[v1.FileRequest], *connect.ServerStream[v1.FileResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.ObjectService.File is not implemented"))
 }
 
 func (UnimplementedObjectServiceHandler) Tree(context.Context, *connect.Request[v1.TreeRequest]) (*connect.Response[v1.TreeResponse], error) {

@@ -1,0 +1,114 @@
+package web
+
+import (
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"html/template"
+	"net/http"
+	"net/url"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+//go:embed assets/* templates/*
+var embedded embed.FS
+
+const assetPath = "/-/assets/"
+
+// asset is a file that pages refer to, by a name that changes with its content.
+type asset struct {
+	contentType string
+	data        []byte
+}
+
+// assetTypes are the kinds of assets that there are.
+var assetTypes = map[string]string{".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+
+// loadAssets reads what is embedded. names gives the URL of each by its name.
+func loadAssets() (byURL map[string]asset, names map[string]string, err error) {
+	entries, err := embedded.ReadDir("assets")
+	if err != nil {
+		return nil, nil, err
+	}
+	byURL, names = map[string]asset{}, map[string]string{}
+	for _, e := range entries {
+		data, err := embedded.ReadFile("assets/" + e.Name())
+		if err != nil {
+			return nil, nil, err
+		}
+		sum := sha256.Sum256(data)
+		at := assetPath + hex.EncodeToString(sum[:8]) + "/" + e.Name()
+		byURL[at], names[e.Name()] = asset{assetTypes[path.Ext(e.Name())], data}, at
+	}
+	return byURL, names, nil
+}
+
+// asset answers with an embedded file.
+func (p *Pages) asset(w http.ResponseWriter, r *http.Request) error {
+	a, ok := p.assets[r.URL.Path]
+	if !ok {
+		return fault.New(fault.NotFound, "there is no such page")
+	}
+	h := w.Header()
+	h.Del("Pragma")
+	h.Del("Expires")
+	h.Set("Cache-Control", "public, max-age=31536000, immutable")
+	h.Set("Content-Type", a.contentType)
+	http.ServeContent(w, r, "", time.Time{}, strings.NewReader(string(a.data)))
+	return nil
+}
+
+// securityPolicy lets pages load what they come with, from here, and nothing else: no script or style stands in a page.
+const securityPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; " +
+	"base-uri 'none'; frame-ancestors 'none'"
+
+// secure sets the headers of all that a browser shows.
+func secure(h http.Header) {
+	h.Set("Content-Security-Policy", securityPolicy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "same-origin")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+}
+
+func parseTemplates(assets map[string]string) (*template.Template, error) {
+	return template.New("").Funcs(template.FuncMap{
+		"asset":     func(name string) string { return assets[name] },
+		"searchURL": searchURL,
+		"plural": func(n int, one, many string) string {
+			if n == 1 {
+				return one
+			}
+			return many
+		},
+	}).ParseFS(embedded, "templates/*.html")
+}
+
+// searchURL is the page that shows what a query finds.
+func searchURL(query string) string { return searchPath + "?q=" + url.QueryEscape(query) }
+
+// fileURL is the page of a file of a commit.
+func fileURL(repository, commit, file string) string {
+	var b strings.Builder
+	b.WriteString(filePath)
+	escapePath(&b, repository)
+	b.WriteByte('/')
+	b.WriteString(url.PathEscape(commit))
+	b.WriteByte('/')
+	escapePath(&b, file)
+	return b.String()
+}
+
+// escapePath writes a path so that only its slashes mean something in a URL.
+func escapePath(b *strings.Builder, p string) {
+	for i, component := range strings.Split(p, "/") {
+		if i > 0 {
+			b.WriteByte('/')
+		}
+		b.WriteString(url.PathEscape(component))
+	}
+}

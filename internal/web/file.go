@@ -1,0 +1,157 @@
+package web
+
+import (
+	"bytes"
+	"html/template"
+	"log/slog"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+const (
+	maxShown   = 2 << 20 // bytes of a file that is shown
+	binarySign = 8000    // bytes at the begin of a file among which a NUL makes it binary, as git has it
+	modeLink   = 0o120000
+	modeProg   = 0o100755
+)
+
+// namedFile is what a URL of a file names.
+type namedFile struct {
+	repository, path string
+	commit           git.ObjectID
+}
+
+// parseFile reads the path of a file's page: the first component that is a full object ID is the commit, before it stands the repository, behind it
+// the file.
+func parseFile(path string) (f namedFile, err error) {
+	rest := strings.TrimPrefix(path, filePath)
+	for at := 0; at < len(rest); {
+		end := strings.IndexByte(rest[at:], '/')
+		if end < 0 {
+			break
+		}
+		if id, err := git.ParseObjectID(rest[at : at+end]); err == nil && at > 0 && at+end+1 < len(rest) {
+			return namedFile{strings.Trim(rest[:at], "/"), rest[at+end+1:], id}, nil
+		}
+		at += end + 1
+	}
+	return f, fault.New(fault.NotFound, "The address of a file is %sREPOSITORY/COMMIT/PATH, with the commit's full ID.", filePath)
+}
+
+// filePage shows a file.
+type filePage struct {
+	page
+	Repo, RepoURL, Name string
+	Dirs                []crumb
+	Commit, Short       string
+	Size, Language      string
+	Remark              string
+	Lines               int
+	Code                template.HTML // numbered lines
+	Why, Advice         string        // instead of it
+}
+
+type crumb struct{ Name, URL string }
+
+// errNoFile is the same for what is not there and what may not be known of.
+func errNoFile() error {
+	return fault.New(fault.NotFound, "There is no such file in this commit, or no branch has the commit any more.")
+}
+
+func (p *Pages) file(w http.ResponseWriter, r *http.Request, v Visitor) error {
+	named, err := parseFile(r.URL.Path)
+	if err != nil {
+		return p.apologise(w, r, v, err)
+	}
+	repository, err := git.ParseRepoPath(named.repository)
+	if err != nil || p.Files == nil {
+		return p.apologise(w, r, v, errNoFile())
+	}
+	err = v.May(r.Context(), repository)
+	if fault.Is(err, fault.NotFound) { // of what may not be known the answer takes as long as of what is not there
+		repository, err = absent(repository), nil
+	}
+	var file git.File
+	if err == nil {
+		file, err = p.Files.File(r.Context(), repository, named.commit, named.path, maxShown)
+	}
+	if fault.Is(err, fault.NotFound) {
+		return p.apologise(w, r, v, errNoFile())
+	}
+	if err != nil {
+		return p.apologise(w, r, v, err)
+	}
+	v.Note(slog.String("repository", repository.String()))
+	return p.render(w, r, http.StatusOK, "file", p.newFilePage(named, file, v.Name()))
+}
+
+// absent names what is in nobody's repository: what begins so is a node's own, and never served. It is as deep as a repository's path.
+func absent(repository git.RepoPath) git.RepoPath {
+	name := repository.String()
+	path, err := git.ParseRepoPath(".packhorse/absent/" + name[:min(len(name), git.MaxRepoPath/2)])
+	if err != nil {
+		path, _ = git.ParseRepoPath(".packhorse/absent/repository")
+	}
+	return path
+}
+
+func (p *Pages) newFilePage(named namedFile, file git.File, visitor string) filePage {
+	dirs := strings.Split(named.path, "/")
+	name := dirs[len(dirs)-1]
+	f := filePage{
+		page: page{Kind: "file", Title: name + " - " + named.repository, Query: inRepository(named.repository) + " ", Visitor: visitor},
+		Repo: named.repository, RepoURL: searchURL(inRepository(named.repository) + " select:file"), Name: name, Commit: named.commit.String(),
+		Short: short(named.commit.String()), Size: sizeOf(file.Size),
+	}
+	for i, dir := range dirs[:len(dirs)-1] {
+		below := inRepository(named.repository) + " file:^" + pattern(strings.Join(dirs[:i+1], "/")+"/") + " select:file"
+		f.Dirs = append(f.Dirs, crumb{dir, searchURL(below)})
+	}
+	switch file.Mode {
+	case modeLink:
+		f.Remark = "symbolic link"
+	case modeProg:
+		f.Remark = "executable"
+	}
+	switch {
+	case file.Data == nil && file.Size > 0:
+		f.Why, f.Advice = "This file is too large to show", "It has "+f.Size+"; at most "+sizeOf(maxShown)+" are shown. Clone the repository to read it."
+	case file.Size == 0:
+		f.Why, f.Advice = "This file is empty", "It has no bytes."
+	case bytes.IndexByte(file.Data[:min(len(file.Data), binarySign)], 0) >= 0:
+		f.Why, f.Advice = "This file is binary", "Clone the repository to read it."
+	default:
+		var b strings.Builder
+		b.Grow(len(file.Data) + len(file.Data)/2)
+		spans, language := p.paint.spans(named.path, string(file.Data))
+		f.Lines, f.Language = writeCode(&b, spans), language
+		f.Code = template.HTML(b.String()) //nolint:gosec // made of escaped text
+	}
+	return f
+}
+
+func writeLineStart(b *strings.Builder, n int) {
+	number := strconv.Itoa(n)
+	b.WriteString(`<p id="L` + number + `"><a href="#L` + number + `" data-n="` + number + `" aria-label="line ` + number + `"></a><code>`)
+}
+
+// short is an object ID for people.
+func short(id string) string {
+	if len(id) > 10 {
+		return id[:10]
+	}
+	return id
+}
+
+// inRepository is a query for one repository.
+func inRepository(repository string) string { return "repo:^" + pattern(repository) + "$" }
+
+// pattern is a regular expression for a text, without what ends a word of a query.
+func pattern(text string) string {
+	return strings.NewReplacer(" ", `\x20`, `"`, `\x22`, "'", `\x27`, "\t", `\x09`).Replace(regexp.QuoteMeta(text))
+}

@@ -1,0 +1,52 @@
+package web_test
+
+import (
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/search/wire"
+)
+
+// result is a result as the API has it; n: how many matches.
+func result(repository, name, text, word string, fold bool) (element []byte, n int) {
+	f := wire.File{Repository: repository, Path: name, Commit: commitA, Branches: []string{"main"}}
+	if strings.HasSuffix(name, ".go") {
+		f.Language = "Go"
+	}
+	number, offset := 0, 0
+	for line := range strings.Lines(text) {
+		in := line
+		if fold {
+			in = lower(line)
+		}
+		chunk := wire.Chunk{Content: []byte(line), Start: wire.Position{Offset: offset, Line: number}}
+		position := func(at int) wire.Position {
+			return wire.Position{Offset: offset + at, Line: number, Column: len([]rune(line[:at]))}
+		}
+		for at := 0; word != ""; {
+			i := strings.Index(in[at:], word)
+			if i < 0 {
+				break
+			}
+			chunk.Ranges = append(chunk.Ranges, wire.Range{Start: position(at + i), End: position(at + i + len(word))})
+			at += i + len(word)
+			n++
+		}
+		if chunk.Ranges != nil {
+			f.Chunks = append(f.Chunks, chunk)
+		}
+		number++
+		offset += len(line)
+	}
+	return wire.API.Append(nil, &f), n
+}
+
+// lower keeps every byte in its place.
+func lower(s string) string {
+	b := []byte(s)
+	for i, c := range b {
+		if 'A' <= c && c <= 'Z' {
+			b[i] = c + 'a' - 'A'
+		}
+	}
+	return string(b)
+}

@@ -1,0 +1,127 @@
+package web
+
+import (
+	"html"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alecthomas/chroma/v2/lexers"
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+func TestMain(m *testing.M) {
+	// The clock of the regular expressions that highlight runs for a while after the last of them.
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/dlclark/regexp2/v2.runClock"))
+}
+
+var tags = regexp.MustCompile(`<[^>]*>`)
+
+// Highlighting changes nothing of the text, whatever that is.
+func TestCodeIsTheText(t *testing.T) {
+	t.Parallel()
+	p := newPainter(NewPageMetrics())
+	defer p.wait()
+	names := []string{"a.go", "a.py", "a.js", "a.html", "a.md", "Makefile", "a.c", "a.yaml", "a.php", "a.unknown", "a.sh", "a.rb", "a.diff"}
+	pieces := []string{"func f() {\n", "\n", "\"", "'", "/*", "*/", "#", "<b>&amp;", "\r\n", "\t x := 1", "{{", "```go\n", "\u00e9", "<?php", "\\", "0x1f", "EOF\n", "<<EOF\n"}
+	rapid.Check(t, func(t *rapid.T) {
+		text := strings.Join(rapid.SliceOfN(rapid.SampledFrom(pieces), 0, 40).Draw(t, "pieces"), "")
+		spans, _ := p.spans(rapid.SampledFrom(names).Draw(t, "name"), text)
+		var b strings.Builder
+		n := writeCode(&b, spans)
+		var want strings.Builder
+		lines := 0
+		for line := range strings.Lines(text) {
+			want.WriteString(strings.TrimSuffix(strings.TrimSuffix(line, "\n"), "\r") + "\n")
+			lines++
+		}
+		if got := html.UnescapeString(tags.ReplaceAllString(b.String(), "")); got != want.String() && !strings.Contains(got, "U+000D") || n != lines {
+			t.Fatalf("%d lines for %d:\n%q\n%q", n, lines, got, want.String())
+		}
+	})
+}
+
+// What takes too long, or has no place, is shown without colours.
+func TestPaintEnds(t *testing.T) {
+	t.Parallel()
+	if spans := tokens(lexers.Get("go"), "package a\n", time.Now().Add(-time.Second)); spans != nil {
+		t.Error("it went on after its time")
+	}
+	p := newPainter(NewPageMetrics())
+	p.seats <- struct{}{}
+	p.seats <- struct{}{}
+	if spans, language := p.spans("a.go", "package a\n"); len(spans) != 1 || language != "Go" {
+		t.Error(spans, language)
+	}
+	if spans, _ := p.spans("a.go", strings.Repeat("x ", maxPainted)); len(spans) != 1 {
+		t.Error("a large file is highlighted")
+	}
+}
+
+func TestFileURLs(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		name := rapid.StringMatching(`[a-z#?%:@ü]{1,8}(/[a-z0-9.#%]{1,8}){0,3}`)
+		repository, path := name.Draw(t, "repository"), name.Draw(t, "path")
+		id := git.MustParseObjectID(rapid.StringMatching(`[1-9a-f]{40}`).Draw(t, "commit"))
+		u := fileURL(repository, id.String(), path)
+		if strings.ContainsAny(u, "#?\" ") {
+			t.Fatal(u)
+		}
+		f, err := parseFile(unescape(t, u))
+		if err != nil || f.repository != repository || f.path != path || f.commit != id {
+			t.Fatal(u, f, err)
+		}
+	})
+}
+
+func TestMarks(t *testing.T) {
+	t.Parallel()
+	show := func(pieces []piece) (s string) {
+		for _, p := range pieces {
+			switch {
+			case p.Hit:
+				s += "[" + p.Text + "]"
+			case p.Control:
+				s += "(" + p.Text + ")"
+			default:
+				s += p.Text
+			}
+		}
+		return s
+	}
+	for _, test := range []struct {
+		text   string
+		ranges [][2]int
+		want   string
+	}{
+		{"a needle here\r\n", [][2]int{{2, 8}}, "a [needle] here"},
+		{"üü needle", [][2]int{{3, 9}}, "üü [needle]"},
+		{"ab", [][2]int{{0, 1}, {0, 2}}, "[a][b]"},
+		{"ab", [][2]int{{-5, 99}}, "[ab]"},
+		{"ab", [][2]int{{2, 1}, {7, 9}}, "ab"},
+		{"", [][2]int{{0, 4}}, ""},
+		{"a\x00b\u202e", [][2]int{{0, 3}}, "[a](U+0000)[b](U+202E)"},
+		{strings.Repeat("x", 100) + "needle" + strings.Repeat("y", 1000), [][2]int{{100, 106}},
+			"…" + strings.Repeat("x", leadBytes) + "[needle]" + strings.Repeat("y", shownBytes-leadBytes-6) + "…"},
+	} {
+		if got := show(marked(test.text, inBytes(test.text, test.ranges))); got != test.want {
+			t.Errorf("%.20q: %q", test.text, got)
+		}
+	}
+}
+
+// unescape is what a server finds in Request.URL.Path.
+func unescape(t rapid.TB, address string) string {
+	t.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u.Path
+}

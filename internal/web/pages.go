@@ -1,0 +1,140 @@
+package web
+
+import (
+	"bytes"
+	"context"
+	"html/template"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/search"
+)
+
+const (
+	searchPath = "/-/search"
+	filePath   = "/-/blob/"
+)
+
+// Files reads files of commits. Safe for concurrent use.
+type Files interface {
+	// File gives a file of a commit that a visible ref reaches; of one that has more than limit bytes no data. NotFound: there is no such
+	// repository, commit or file, or it cannot be seen; Invalid: what is there is no file.
+	File(ctx context.Context, repository git.RepoPath, commit git.ObjectID, path string, limit int64) (git.File, error)
+}
+
+// PageOptions is what pages show.
+type PageOptions struct {
+	Searcher search.Searcher // nil: nothing is searched
+	Files    Files           // nil: no file is shown
+	Metrics  *PageMetrics    // nil: none that anybody sees
+}
+
+// Pages are for people with browsers. They work without JavaScript, and load nothing from elsewhere. The owner closes them.
+type Pages struct {
+	PageOptions
+	assets    map[string]asset // by path
+	templates *template.Template
+	paint     *painter
+}
+
+// NewPages makes the pages.
+func NewPages(o PageOptions) (*Pages, error) {
+	if o.Metrics == nil {
+		o.Metrics = NewPageMetrics()
+	}
+	p := &Pages{PageOptions: o, paint: newPainter(o.Metrics)}
+	assets, names, err := loadAssets()
+	if err != nil {
+		return nil, err
+	}
+	p.assets = assets
+	p.templates, err = parseTemplates(names)
+	return p, err
+}
+
+// Close waits for what works for pages.
+func (p *Pages) Close() { p.paint.wait() }
+
+// Has tells whether a path below /-/ is that of a page.
+func (p *Pages) Has(path string) bool {
+	return path == "/" || path == "/-/" || path == searchPath || strings.HasPrefix(path, filePath) || strings.HasPrefix(path, assetPath)
+}
+
+// Serve answers a request for a page. What it returns an error for, it did not answer.
+func (p *Pages) Serve(w http.ResponseWriter, r *http.Request, v Visitor) error {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		w.Header().Set("Allow", "GET, HEAD")
+		http.Error(w, "use GET", http.StatusMethodNotAllowed)
+		return nil
+	}
+	secure(w.Header())
+	switch path := r.URL.Path; {
+	case path == "/", path == "/-/":
+		http.Redirect(w, r, searchPath, http.StatusSeeOther)
+		return nil
+	case path == searchPath:
+		return p.search(w, r, v)
+	case strings.HasPrefix(path, filePath):
+		return p.file(w, r, v)
+	default:
+		return p.asset(w, r)
+	}
+}
+
+// page is what all pages have.
+type page struct {
+	Kind  string // search, file or error
+	Title string
+	Query string // in the box
+	Focus bool   // of the box
+
+	Visitor string // who the visitor is, if that is known
+	SignIn  string // where visitors say who they are; empty: it would make no difference
+}
+
+// render sends a page.
+func (p *Pages) render(w http.ResponseWriter, r *http.Request, status int, name string, data any) error {
+	var b bytes.Buffer
+	if err := p.templates.ExecuteTemplate(&b, name, data); err != nil {
+		return fault.Wrap(fault.Internal, "the page could not be made", err)
+	}
+	p.Metrics.pages.WithLabelValues(name, strconv.Itoa(status)).Inc()
+	h := w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Content-Length", strconv.Itoa(b.Len()))
+	w.WriteHeader(status)
+	if r.Method == http.MethodHead {
+		return nil
+	}
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+// apology is a page that says why there is none.
+type apology struct {
+	page
+	Heading, Message string
+}
+
+// apologise shows errors that a browser has nothing to add to; others are the server's to answer.
+func (p *Pages) apologise(w http.ResponseWriter, r *http.Request, v Visitor, err error) error {
+	a := apology{page: page{Kind: "error", Title: "Packhorse"}, Message: fault.Message(err)}
+	status := 0
+	switch fault.KindOf(err) {
+	case fault.NotFound:
+		status, a.Heading = http.StatusNotFound, "Not found"
+	case fault.Invalid:
+		status, a.Heading = http.StatusBadRequest, "That cannot be shown"
+	case fault.Corrupt:
+		status, a.Heading = http.StatusInternalServerError, "The repository is damaged"
+	default:
+		return err
+	}
+	a.Title = a.Heading + " - Packhorse"
+	v.Note(slog.String("message", a.Message))
+	return p.render(w, r, status, "error", a)
+}

@@ -1,0 +1,275 @@
+package web_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/net/html"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// get asks for a page, and follows no redirect.
+func get(t *testing.T, url string) (*http.Response, string) {
+	t.Helper()
+	return send(t, http.MethodGet, url)
+}
+
+func send(t *testing.T, method, url string) (*http.Response, string) {
+	t.Helper()
+	q, err := http.NewRequestWithContext(t.Context(), method, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, string(body)
+}
+
+// ours are the elements that pages are made of.
+var ours = []string{
+	"html", "head", "meta", "title", "link", "script", "body", "div", "form", "a", "img", "span", "label", "input", "kbd", "button", "main", "h1", "h2", "h3", "p",
+	"ul", "li", "code", "dl", "dt", "dd", "footer", "section", "header", "article", "i", "b", "mark", "hr", "aside", "details", "summary", "small", "pre", "strong",
+}
+
+// clean holds a page to elements of ours, without scripts, styles and addresses from elsewhere, and gives its text and where it links to.
+func clean(t *testing.T, page string) (text string, links []string) {
+	t.Helper()
+	doc, err := html.Parse(strings.NewReader(page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	scripts := 0
+	for n := range doc.Descendants() {
+		if n.Type == html.TextNode {
+			text += n.Data
+		}
+		if n.Type != html.ElementNode {
+			continue
+		}
+		if !slices.Contains(ours, n.Data) {
+			t.Errorf("there is an element %s", n.Data)
+		}
+		if n.Data == "script" {
+			scripts++
+			if n.FirstChild != nil {
+				t.Error("a script stands in the page")
+			}
+		}
+		for _, a := range n.Attr {
+			if strings.HasPrefix(a.Key, "on") || a.Key == "style" || a.Key == "srcdoc" {
+				t.Errorf("%s has an attribute %s", n.Data, a.Key)
+			}
+			if a.Key != "href" && a.Key != "src" && a.Key != "action" {
+				continue
+			}
+			if u, err := url.Parse(a.Val); err != nil || u.Host != "" || u.Scheme != "" || u.Path != "" && !strings.HasPrefix(u.Path, "/-/") {
+				t.Errorf("%s leads to %q", n.Data, a.Val)
+			}
+			links = append(links, a.Val)
+		}
+	}
+	if scripts != 1 {
+		t.Errorf("%d scripts", scripts)
+	}
+	return text, links
+}
+
+func TestPagesAreSafe(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	base := serve(t, w, visitor{name: `<img src=x onerror=alert(1)>"'`}).URL
+	hostile := `"><script>alert(1)</script>'<!--{{.}}` + "\u202e\x00\xff"
+	paths := []string{"/-/search", "/-/search?q=needle", "/-/search?q=%3Cscript%3E&n=999999999999", "/-/search?q=" + url.QueryEscape(hostile), "/-/search?%zz",
+		"/-/search?q=" + strings.Repeat("x", 20_000), "/-/blob/", "/-/blob/%3Cscript%3E/x", "/-/search?q=)(", "/-/blob/hostile/" + commitA + "/%3Cimg%20src=x%20onerror=alert(1)%3E"}
+	for name := range w.files["hostile"] {
+		u := url.URL{Path: "/-/blob/hostile/" + commitA + "/" + name}
+		paths = append(paths, u.EscapedPath())
+	}
+	for _, path := range paths {
+		r, page := get(t, base+path)
+		clean(t, page)
+		if t.Failed() {
+			t.Fatalf("on %s", path)
+		}
+		h := r.Header
+		if policy := h.Get("Content-Security-Policy"); !strings.Contains(policy, "default-src 'none'") || strings.Contains(policy, "unsafe") ||
+			h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Content-Type") != "text/html; charset=utf-8" {
+			t.Fatalf("%s: %s %v", path, r.Status, h)
+		}
+	}
+}
+
+// What is linked to is there: assets, examples, and each file that was found, whatever its name.
+func TestLinksLead(t *testing.T) {
+	t.Parallel()
+	base := serve(t, newWorld(t), visitor{}).URL
+	for _, path := range []string{"/-/search", "/-/search?q=needle"} {
+		_, page := get(t, base+path)
+		_, links := clean(t, page)
+		files := 0
+		for _, link := range links {
+			if strings.HasPrefix(link, "#") {
+				continue
+			}
+			if strings.HasPrefix(link, "/-/blob/hostile/") {
+				files++
+			}
+			r, body := get(t, base+link)
+			if r.StatusCode != http.StatusOK {
+				t.Errorf("%s: %s %s", link, r.Status, body)
+			}
+			if strings.HasPrefix(link, "/-/assets/") && !strings.Contains(r.Header.Get("Cache-Control"), "immutable") {
+				t.Errorf("%s is not to be kept", link)
+			}
+		}
+		if files == 0 && strings.Contains(path, "needle") {
+			t.Error("no file was found")
+		}
+	}
+}
+
+func TestFiles(t *testing.T) {
+	t.Parallel()
+	base := serve(t, newWorld(t), visitor{}).URL
+	for _, test := range []struct {
+		path   string
+		status int
+		says   []string
+	}{
+		{"hostile/" + commitA + "/crlf.txt", 200, []string{"2 lines", "17 B", "one needle", "crlf.txt", commitA[:10]}},
+		{"hostile/" + commitA + "/binary.bin", 200, []string{"binary"}},
+		{"hostile/" + commitA + "/empty.txt", 200, []string{"empty"}},
+		{"hostile/" + commitA + "/large.txt", 200, []string{"too large", "2.1 MiB"}},
+		{"hostile/" + commitA + "/bidi.go", 200, []string{"U+202E", "U+2066", "U+001B", "Go"}},
+		{"hostile/" + commitA + "/long.js", 200, []string{"the rest of this line is not shown"}},
+		{"hostile/" + commitA + "/utf8.txt", 200, []string{"needle \ufffd"}},
+		{"packhorse/server/" + commitA + "/fault/fault.go", 200, []string{"package fault", "Go", "fault.go - packhorse/server"}},
+		{"hostile/" + commitA + "/none", 404, []string{"Not found"}},
+		{"hostile/" + commitB + "/crlf.txt", 404, []string{"Not found"}},
+		{"none/" + commitA + "/crlf.txt", 404, []string{"Not found"}},
+		{"hostile/main/crlf.txt", 404, []string{"COMMIT"}},
+		{"hostile/" + commitA, 404, []string{"COMMIT"}},
+		{"hostile/" + commitA + "/", 404, []string{"COMMIT"}},
+		{commitA + "/crlf.txt", 404, []string{"COMMIT"}},
+		{"../" + commitA + "/crlf.txt", 404, nil},
+	} {
+		r, page := get(t, base+"/-/blob/"+test.path)
+		if r.StatusCode != test.status {
+			t.Errorf("%s: %s", test.path, r.Status)
+			continue
+		}
+		if test.says == nil {
+			continue
+		}
+		text, _ := clean(t, page)
+		for _, says := range test.says {
+			if !strings.Contains(text, says) {
+				t.Errorf("%s does not say %q", test.path, says)
+			}
+		}
+	}
+}
+
+// Who may not know of a repository is told what they would be told if it did not exist.
+func TestHiddenRepositories(t *testing.T) {
+	t.Parallel()
+	only := func(r git.RepoPath) bool { return r.String() == "packhorse/server" }
+	base := serve(t, newWorld(t), visitor{reader: only}).URL
+	hidden, page := get(t, base+"/-/blob/hostile/"+commitA+"/crlf.txt")
+	none, other := get(t, base+"/-/blob/nothing/"+commitA+"/crlf.txt")
+	if hidden.StatusCode != none.StatusCode || page != other || strings.Contains(page, "needle") {
+		t.Errorf("%s and %s, or another text", hidden.Status, none.Status)
+	}
+	if r, _ := get(t, base+"/-/blob/packhorse/server/"+commitA+"/fault/fault.go"); r.StatusCode != http.StatusOK {
+		t.Error(r.Status)
+	}
+	_, page = get(t, base+"/-/search?q=repo:hostile+needle")
+	if text, _ := clean(t, page); !strings.Contains(text, "Nothing found") || !strings.Contains(text, "Sign in") {
+		t.Error(text)
+	}
+	if r, _ := get(t, base+"/-/search?q=needle&sign-in="); r.StatusCode != http.StatusUnauthorized {
+		t.Error(r.Status)
+	}
+	known := serve(t, newWorld(t), visitor{name: "ada", reader: only}).URL
+	if r, _ := get(t, known+"/-/search?q=a+b&sign-in="); r.StatusCode != http.StatusSeeOther || r.Header.Get("Location") != "/-/search?q=a+b" {
+		t.Error(r.Status, r.Header)
+	}
+	_, page = get(t, known+"/-/search")
+	if text, _ := clean(t, page); !strings.Contains(text, "ada") || strings.Contains(text, "Sign in") {
+		t.Error(text)
+	}
+}
+
+func TestSearchPage(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	base := serve(t, w, visitor{}).URL
+	say := func(path string, status int, says ...string) {
+		t.Helper()
+		r, page := get(t, base+path)
+		text, _ := clean(t, page)
+		if r.StatusCode != status {
+			t.Errorf("%s: %s", path, r.Status)
+		}
+		for _, s := range says {
+			if !strings.Contains(text, s) {
+				t.Errorf("%s does not say %q: %s", path, s, text)
+			}
+		}
+	}
+	say("/-/search?q=repo:hostile+needle", 200, "matches in 8 files", "current", "<i>bad</i>")
+	say("/-/search?q=error", 200, "3 behind", "not indexed", "Searched without an index", "more lines in this file")
+	say("/-/search?q=a", 200, "Show up to 500")
+	say("/-/search?q=nothinghasthis", 200, "Nothing found")
+	say("/-/search?q="+url.QueryEscape("needle count:x lang:go"), 400, "^")
+	say("/-/search?q="+strings.Repeat("x", 20_000), 400, "the API takes longer ones")
+	w.fail = fault.Retry(fault.Unavailable, 0, "the search process is being started")
+	say("/-/search?q=needle", 503, "The search process is being started.")
+	w.fail = fault.New(fault.Exhausted, "too many searches")
+	if r, _ := get(t, base+"/-/search?q=needle"); r.StatusCode != http.StatusInternalServerError { // the gateway's to answer
+		t.Error(r.Status)
+	}
+	for _, path := range []string{"/", "/-/"} {
+		if r, _ := get(t, base+path); r.StatusCode != http.StatusSeeOther || r.Header.Get("Location") != "/-/search" {
+			t.Error(path, r.Status)
+		}
+	}
+	if r, _ := send(t, http.MethodPost, base+"/-/search"); r.StatusCode != http.StatusMethodNotAllowed {
+		t.Error(r.Status)
+	}
+	if r, _ := send(t, http.MethodHead, base+"/-/search"); r.StatusCode != http.StatusOK || r.ContentLength < 1000 {
+		t.Error(r)
+	}
+}
+
+// A page has its size before it is sent, and stays small where much was found.
+func TestPagesAreBounded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	many := map[string]string{}
+	for i := range 2000 {
+		many[fmt.Sprintf("dir/file%04d.go", i)] = strings.Repeat("needle and more of them\n", 200)
+	}
+	w.files["many"] = many
+	base := serve(t, w, visitor{}).URL
+	for path, most := range map[string]int64{"/-/search?q=repo:many+needle": 1 << 20, "/-/search?q=repo:many+needle&n=500": 4 << 20} {
+		r, page := get(t, base+path)
+		if r.ContentLength != int64(len(page)) || r.ContentLength > most || r.StatusCode != http.StatusOK {
+			t.Errorf("%s: %s, %d bytes", path, r.Status, r.ContentLength)
+		}
+	}
+}

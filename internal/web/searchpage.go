@@ -1,0 +1,214 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/search"
+	"github.com/packhorse-git/packhorse/internal/search/query"
+	"github.com/packhorse-git/packhorse/internal/search/wire"
+)
+
+const (
+	pageResults    = 50
+	morePage       = 500 // results of a page that shows more
+	pageTime       = 10 * time.Second
+	maxPageQuery   = 10_000  // bytes: of longer ones there is the API
+	maxPageResults = 8 << 20 // bytes
+)
+
+// example is a query, and what it looks for.
+type example struct{ Query, Says string }
+
+var examples = []example{
+	{`http.Handler lang:go`, "both words, in Go"},
+	{`"not found" file:\.md$`, "these words beside each other, in Markdown"},
+	{`sym:New.*Server`, "where something of that name is defined"},
+	{`repo:team/ TODO -file:vendor/`, "in some repositories, without some files"},
+	{`func\s+\w+Context\( count:200`, "a regular expression, and more results than usual"},
+	{`select:repo lang:rust`, "the repositories that have Rust in them"},
+}
+
+var filters = []example{
+	{"repo:PATTERN", "repositories whose path matches a regular expression; -repo: those that do not. r: is the same"},
+	{"file:PATTERN", "files whose path matches. f: is the same"},
+	{"lang:NAME", "files in a language"},
+	{"sym:PATTERN", "definitions: functions, types, variables"},
+	{"content:PATTERN", "what would be read as a filter otherwise"},
+	{"branch:NAME", "another branch than the default one, where it is indexed"},
+	{"case:yes", "uppercase is not lowercase, as in a query with an uppercase letter"},
+	{"a and (b or not c)", "two words without anything between them mean and"},
+	{"count:N, count:all", "how many results"},
+	{"timeout:DURATION", "how long to search, as in 20s"},
+	{"select:repo, select:file", "only the names of what has something in it"},
+}
+
+// searchPage is the box and what was found.
+type searchPage struct {
+	page
+	Start    bool // nothing is searched for
+	Examples []example
+	Filters  []example
+	Found    *found
+}
+
+func (p *Pages) search(w http.ResponseWriter, r *http.Request, v Visitor) error {
+	values, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return p.apologise(w, r, v, fault.New(fault.Invalid, "The address of this page has a query that cannot be read."))
+	}
+	text := strings.TrimSpace(strings.ToValidUTF8(values.Get("q"), "\ufffd"))
+	s := searchPage{page: page{Kind: "search", Title: "Search code - Packhorse", Query: text, Visitor: v.Name()}}
+	if v.Name() == "" && v.Reader() != nil { // there may be more for those whom the server knows
+		s.SignIn = signInURL(text)
+		if values.Has("sign-in") {
+			return fault.New(fault.Unauthenticated, "give a token as the password")
+		}
+	}
+	if values.Has("sign-in") {
+		http.Redirect(w, r, searchURL(text), http.StatusSeeOther)
+		return nil
+	}
+	if text == "" {
+		s.Start, s.Focus, s.Examples, s.Filters = true, true, examples, filters
+		return p.render(w, r, http.StatusOK, "search", s)
+	}
+	title, _ := shorten(text, 60)
+	s.Title = title + " - Packhorse"
+	limit := pageResults
+	if n, err := strconv.Atoi(values.Get("n")); err == nil && n > limit {
+		limit = min(n, morePage)
+	}
+	status := http.StatusOK
+	s.Found, err = p.find(r.Context(), v, text, limit)
+	if err != nil {
+		if kind := fault.KindOf(err); kind != fault.Invalid && kind != fault.Unavailable {
+			return err
+		}
+		status = http.StatusBadRequest
+		if fault.Is(err, fault.Unavailable) {
+			status = http.StatusServiceUnavailable
+			w.Header().Set("Retry-After", "2")
+		}
+		s.Found = &found{Error: sentence(fault.Message(err))}
+		s.Found.point(text, err)
+	}
+	if s.Found.MoreCount > 0 {
+		s.Found.MoreURL = searchURL(text) + "&n=" + strconv.Itoa(s.Found.MoreCount)
+	}
+	return p.render(w, r, status, "search", s)
+}
+
+// signInURL is where browsers ask who somebody is.
+func signInURL(query string) string { return searchURL(query) + "&sign-in=" }
+
+// errFull ends a search that has found more than a page shows.
+var errFull = errors.New("the page is full")
+
+// collector takes what a search finds.
+type collector struct {
+	found *found
+	bytes int
+}
+
+func (c *collector) Matches(b search.Batch) error {
+	if c.bytes += len(b.JSON); c.bytes > maxPageResults {
+		return errFull
+	}
+	return c.found.add(b.JSON)
+}
+
+func (c *collector) Progress(search.Summary) error { return nil }
+
+// find searches.
+func (p *Pages) find(ctx context.Context, v Visitor, text string, limit int) (*found, error) {
+	if len(text) > maxPageQuery {
+		return nil, fault.New(fault.Invalid, "this page takes queries of up to %d bytes; the API takes longer ones", maxPageQuery)
+	}
+	q, err := query.Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	if p.Searcher == nil {
+		return nil, fault.New(fault.Unavailable, "there is no search on this server")
+	}
+	c := &collector{found: newFound()}
+	summary, err := p.Searcher.Search(ctx, search.Request{Query: q, Format: wire.API, May: v.Reader(), Limit: limit, Timeout: pageTime}, c)
+	if errors.Is(err, errFull) {
+		c.found.Notes = append(c.found.Notes, "What was found is too much for a page: the rest is not shown.")
+		err = nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	v.Note(slog.Int("results", summary.Results))
+	c.found.end(summary)
+	if summary.Limited && limit < morePage {
+		c.found.MoreCount = morePage
+	}
+	return c.found, nil
+}
+
+// point shows where in a query an error is.
+func (f *found) point(text string, err error) {
+	at, ok := errors.AsType[*query.Error](err)
+	if !ok {
+		return
+	}
+	const around = 60
+	from := min(max(at.Offset, 0), len(text))
+	to := min(from+max(at.Length, 1), len(text))
+	before, after := text[:from], text[to:]
+	if len(before) > around {
+		before = "…" + strings.ToValidUTF8(before[len(before)-around:], "")
+	}
+	if short, cut := shorten(after, around); cut {
+		after = short + "…"
+	}
+	f.Error = sentence(at.Message) // without a quotation: the place is shown
+	f.Pointed, f.Before, f.At, f.After = true, oneLine(before), oneLine(text[from:to]), oneLine(after)
+	f.Indent = strings.Repeat(" ", utf8.RuneCountInString(f.Before))
+}
+
+// oneLine makes characters that cannot be seen spaces.
+func oneLine(text string) string {
+	return strings.Map(func(r rune) rune {
+		if deceives(r) || r == '\t' {
+			return ' '
+		}
+		return r
+	}, text)
+}
+
+// sentence makes a message one.
+func sentence(message string) string {
+	if message == "" {
+		return ""
+	}
+	r, n := utf8.DecodeRuneInString(message)
+	message = strings.ToUpper(string(r)) + message[n:]
+	if !strings.HasSuffix(message, ".") {
+		message += "."
+	}
+	return message
+}
+
+// elapsed is how long something took, for people.
+func elapsed(d time.Duration) string {
+	switch {
+	case d < 10*time.Millisecond:
+		return fmt.Sprintf("%.1f ms", d.Seconds()*1000)
+	case d < time.Second:
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	}
+	return fmt.Sprintf("%.1f s", d.Seconds())
+}
