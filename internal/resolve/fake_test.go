@@ -242,7 +242,7 @@ func (n *fakeNode) hold(computed func([]Question)) {
 
 func newTiers(t testing.TB, node Node, change ...func(*Options)) *Tiers {
 	t.Helper()
-	o := Options{Node: node, Entries: 1000, Metrics: NewMetrics(), Log: slog.New(slog.DiscardHandler)}
+	o := Options{Node: node, Entries: 1000, Metrics: NewMetrics(), Log: discard}
 	for _, c := range change {
 		c(&o)
 	}
@@ -271,3 +271,5 @@ func wantSerial(t testing.TB, r Resolver, repo string, want uint64) {
 		t.Fatalf("%s: got state %d (%v); want %d", repo, serialOf(got.ID), got.Err, want)
 	}
 }
+
+var discard = slog.New(slog.DiscardHandler)

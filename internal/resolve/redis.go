@@ -86,6 +86,7 @@ func NewRedis(o RedisOptions) (*Redis, error) {
 	if o.TTL <= 0 {
 		o.TTL = time.Minute
 	}
+	quiet()
 	client, err := ParseRedisURL(o.URL)
 	if err != nil {
 		return nil, err
@@ -124,6 +125,14 @@ func NewRedis(o RedisOptions) (*Redis, error) {
 	r.running.Go(func() { r.write(ctx) })
 	return r, nil
 }
+
+// quiet keeps the client from writing lines of its own to standard error: what it has to say comes as errors, too.
+var quiet = sync.OnceFunc(func() { redis.SetLogger(silent{}) })
+
+type silent struct{}
+
+// Printf writes nothing.
+func (silent) Printf(context.Context, string, ...any) {}
 
 // ParseRedisURL tells what is wrong with the address of a Redis. A password has no place in it: it would be seen wherever the address is.
 func ParseRedisURL(address string) (*redis.Options, error) {
