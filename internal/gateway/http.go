@@ -51,6 +51,8 @@ type Options struct {
 	Pages   Pages // nil: none
 	// Resolver answers what revisions name; nil: nobody does.
 	Resolver resolve.Resolver
+	// Changed, unless nil, is told that a push may have changed a repository's refs, before its client is. It returns soon.
+	Changed func(git.RepoPath)
 
 	MaxBody   int64         // bytes of a request's body once it is unpacked
 	ReadStall time.Duration // how long a client may send nothing of a body

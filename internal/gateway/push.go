@@ -54,9 +54,35 @@ func (e *exchange) receivePack(path string) {
 	session.Service = protocol.ReceivePack
 	e.push = true
 	e.relay(e.reply, func(n Node) (protocol.Outcome, error) {
-		return n.ReceivePack(e.r.Context(), e.repo, session, e.pusher(), body, e.reply)
+		return n.ReceivePack(e.r.Context(), e.repo, session, e.pusher(), body, e.announce(e.reply))
 	})
 	e.finish()
+}
+
+// announce is the answer of a push: whoever remembers revisions is told before the client, who may ask for them as soon as it is.
+func (c *call) announce(r protocol.Reply) protocol.Reply {
+	if c.Changed == nil {
+		return r
+	}
+	return &pushReply{r, func() { c.Changed(c.repo) }}
+}
+
+// pushReply is an answer that calls changed before each part of it.
+type pushReply struct {
+	protocol.Reply
+	changed func()
+}
+
+// Write is a protocol.Reply's.
+func (r *pushReply) Write(p []byte) (int, error) {
+	r.changed()
+	return r.Reply.Write(p)
+}
+
+// Flush is a protocol.Reply's.
+func (r *pushReply) Flush() error {
+	r.changed()
+	return r.Reply.Flush()
 }
 
 // pusher is who pushes, as hooks and logs are told.

@@ -319,7 +319,7 @@ func (s *sshSession) receivePack(session protocol.Session) int {
 	session.Caller, session.Reachable = string(c.caller()), c.reachable
 	c.push = true
 	c.relay(c.reply, func(n Node) (protocol.Outcome, error) {
-		return n.ReceivePack(c.ctx, c.repo, session, pusher, body, c.reply)
+		return n.ReceivePack(c.ctx, c.repo, session, pusher, body, c.announce(c.reply))
 	})
 	_ = s.limit(time.Time{})
 	if !c.finish() {

@@ -105,6 +105,7 @@ func (c *Config) checkNumbers(b bounds) {
 	c.Maintenance.checkNumbers(b)
 	c.Warmup.checkNumbers(b)
 	c.Index.checkNumbers(b)
+	c.Resolver.checkNumbers(b)
 }
 
 // checkRole finds what a role needs and was not told.
@@ -175,6 +176,16 @@ func (c *Config) checkDisk(role role) error {
 		if c.Storage.Listen != "" {
 			_, err := c.Storage.trust(quiet)
 			add("storage", err)
+		}
+	}
+	if role == roleGateway {
+		if file := c.Resolver.RedisPasswordFile; file != "" {
+			_, err := credential.LoadSecret(file, quiet)
+			add("resolver.redis_password_file", err)
+		}
+		if file := c.Resolver.RedisSecretFile; file != "" {
+			_, err := credential.LoadSecret(file, quiet)
+			add("resolver.redis_secret_file", err)
 		}
 	}
 	if role == roleGateway && c.Search.Address != "" || role == roleSearch {

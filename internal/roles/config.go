@@ -39,6 +39,7 @@ type Config struct {
 	Warmup      WarmupConfig      `toml:"warmup"`
 	Search      SearchConfig      `toml:"search"`
 	Index       IndexConfig       `toml:"index"`
+	Resolver    ResolverConfig    `toml:"resolver"`
 }
 
 // OpsConfig is the private listener for metrics, health and profiles.
@@ -88,6 +89,7 @@ func DefaultConfig() Config {
 		Maintenance: defaultMaintenance(),
 		Search:      defaultSearch(),
 		Index:       defaultIndex(),
+		Resolver:    defaultResolver(),
 	}
 }
 
@@ -139,7 +141,8 @@ func (c *Config) complete(role role, env Env) {
 	paths := []*string{&c.Root, &c.State, &c.Cache.Dir, &c.Index.Dir, &c.HTTP.TLSCert, &c.HTTP.TLSKey,
 		&c.SSH.HostKeys, &c.SSH.AuthorizedKeys, &c.SSH.TrustedUserCA, &c.SSH.RevokedKeys,
 		&c.Auth.Tokens, &c.Auth.Hook.SecretFile, &c.Storage.SecretFile, &c.Storage.TLSCert, &c.Storage.TLSKey, &c.Storage.ClientCA,
-		&c.Push.HooksDir, &c.Search.SecretFile, &c.Search.TLSCert, &c.Search.TLSKey, &c.Search.ClientCA, &c.Search.TLSCA}
+		&c.Push.HooksDir, &c.Search.SecretFile, &c.Search.TLSCert, &c.Search.TLSKey, &c.Search.ClientCA, &c.Search.TLSCA,
+		&c.Resolver.RedisPasswordFile, &c.Resolver.RedisSecretFile}
 	for i := range c.Webhook {
 		paths = append(paths, &c.Webhook[i].SecretFile)
 	}

@@ -44,8 +44,19 @@ func newRemoteGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer) (
 	if err := n.take(cfg); err != nil {
 		return nil, err
 	}
+	tiers, err := newTiers(cfg, log, reg, router)
+	if err != nil {
+		return nil, errors.Join(err, n.close())
+	}
 	s := &server{ready: n.ready, reload: n.take, admin: newAdmin(router), close: n.close}
-	if err := s.addGateway(cfg, log, reg, lanes, router); err != nil {
+	if tiers != nil {
+		s.close = func() error { return errors.Join(tiers.Close(), n.close()) }
+		s.reload = func(cfg Config) error {
+			defer tiers.Forget()
+			return n.take(cfg)
+		}
+	}
+	if err := s.addGateway(cfg, log, reg, lanes, router, tiers); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
 	return s, nil

@@ -60,7 +60,7 @@ func TestFirstTokenMakesRoom(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	l := newLanes(cfg, reg)
 	s := &server{close: func() error { return nil }}
-	if err := s.addGateway(cfg, slog.New(slog.DiscardHandler), reg, l, gateway.NewRouter()); err != nil {
+	if err := s.addGateway(cfg, slog.New(slog.DiscardHandler), reg, l, gateway.NewRouter(), nil); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.close() })

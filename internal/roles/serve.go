@@ -28,6 +28,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/packsource"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 	"github.com/packhorse-git/packhorse/internal/repo"
+	"github.com/packhorse-git/packhorse/internal/resolve"
 	"github.com/packhorse-git/packhorse/internal/storage"
 	"github.com/packhorse-git/packhorse/internal/uploadpack"
 	"github.com/packhorse-git/packhorse/internal/web/api"
@@ -105,7 +106,7 @@ func newServe(cfg Config, log *slog.Logger, reg prometheus.Registerer, version, 
 	if err := router.Set([]gateway.Route{{Replicas: []*gateway.Replica{{Name: localNode, Node: s.node, Revisions: storage.Resolver{Node: s.node}, Files: s.node}}}}); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
-	if err := s.addGateway(cfg, log, reg, lanes, router); err != nil {
+	if err := s.addGateway(cfg, log, reg, lanes, router, nil); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
 	return s, nil
@@ -237,8 +238,8 @@ func newWarmup(cfg WarmupConfig, reg prometheus.Registerer, runner *process.Runn
 // localNode is the name of the node that is in the gateway's own process.
 const localNode = "local"
 
-// addGateway gives a server its public listener, and what knows the callers that come by it.
-func (s *server) addGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, router *gateway.Router) error {
+// addGateway gives a server its public listener, and what knows the callers that come by it. Without tiers the router resolves revisions.
+func (s *server) addGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, router *gateway.Router, tiers *resolve.Tiers) error {
 	callers, err := newAuth(cfg, log, reg)
 	if err != nil {
 		return err
@@ -257,7 +258,7 @@ func (s *server) addGateway(cfg Config, log *slog.Logger, reg prometheus.Registe
 		}
 		return err
 	}
-	handler := newGateway(cfg, log, reg, lanes, router, callers)
+	handler := newGateway(cfg, log, reg, lanes, router, tiers, callers)
 	handler.Pages = s.pages
 	if err := s.addPages(cfg, reg, router, handler); err != nil {
 		return err
@@ -269,14 +270,19 @@ func (s *server) addGateway(cfg Config, log *slog.Logger, reg prometheus.Registe
 	return err
 }
 
-func newGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, router *gateway.Router, callers gateway.Auth) *gateway.HTTP {
+func newGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, router *gateway.Router, tiers *resolve.Tiers,
+	callers gateway.Auth) *gateway.HTTP {
 	metrics := gateway.NewMetrics()
 	register(reg, metrics, router)
-	return gateway.NewHTTP(gateway.Options{
+	o := gateway.Options{
 		Router: router, Resolver: router, Auth: callers, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory, Metrics: metrics, Log: log,
 		MaxBody: int64(cfg.HTTP.MaxBody), ReadStall: cfg.HTTP.ReadStall.Duration,
 		MaxPush: int64(cfg.Push.MaxSize), PushTime: cfg.Push.TimeLimit.Duration,
-	})
+	}
+	if tiers != nil {
+		o.Resolver, o.Changed = tiers, tiers.Changed
+	}
+	return gateway.NewHTTP(o)
 }
 
 // lanes are what all work in a process shares.
