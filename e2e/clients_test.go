@@ -44,6 +44,7 @@ type client struct {
 	program  string
 	env      []string
 	protocol string // what it speaks, for the page
+	ssh      bool   // it runs the ssh program
 	limits   map[string]string
 	version  string
 }
@@ -76,7 +77,7 @@ func clients(installed string) []*client {
 	bin := func(name string) string { return filepath.Join(installed, "bin", name) }
 	gits := func(name, program string, protocols ...string) (list []*client) {
 		for _, p := range protocols {
-			list = append(list, &client{name: name, program: "clients/git/driver", env: []string{"GIT=" + program, "PROTOCOL=" + p}, protocol: p})
+			list = append(list, &client{name: name, program: "clients/git/driver", env: []string{"GIT=" + program, "PROTOCOL=" + p}, protocol: p, ssh: true})
 		}
 		return list
 	}
@@ -108,8 +109,8 @@ func clients(installed string) []*client {
 			"empty":   noEmpty,
 			"SHA-256": sha1Alone,
 		}},
-		&client{name: "dulwich", program: bin("dulwich"), env: []string{"PROTOCOL=2"}, protocol: "2"},
-		&client{name: "dulwich", program: bin("dulwich"), env: []string{"PROTOCOL=0"}, protocol: "0", limits: map[string]string{
+		&client{name: "dulwich", program: bin("dulwich"), env: []string{"PROTOCOL=2"}, protocol: "2", ssh: true},
+		&client{name: "dulwich", program: bin("dulwich"), env: []string{"PROTOCOL=0"}, protocol: "0", ssh: true, limits: map[string]string{
 			"partial": noFilter + " in protocol 0",
 			"empty":   wantsHEAD,
 		}},
@@ -184,6 +185,7 @@ type matrix struct {
 	root       string // served
 	work       string
 	ours, gits string // URLs
+	programs   string // a directory of those that clients are to find first; "": none
 }
 
 func newMatrix(t *testing.T) *matrix {
@@ -406,6 +408,9 @@ func (m *matrix) drive(c *client, args ...string) (string, error) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, c.program, args...)
 	cmd.Env = append(append(gittest.Env(), "HOME="+m.work, "XDG_CONFIG_HOME="+filepath.Join(m.work, "config")), c.env...)
+	if m.programs != "" {
+		cmd.Env = append(cmd.Env, "PATH="+m.programs+string(os.PathListSeparator)+os.Getenv("PATH"))
+	}
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	cmd.WaitDelay = time.Second

@@ -1,0 +1,121 @@
+package e2e
+
+import (
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/packhorse-git/packhorse/internal/gittest"
+)
+
+// TestClientsWithCredentials has each client of the matrix clone a repository that not everybody may read: with a token, as the password of its URL, and,
+// where it runs ssh, with a key. With a wrong one it fails.
+func TestClientsWithCredentials(t *testing.T) {
+	m := newPrivateMatrix(t)
+	for _, c := range clients(os.Getenv("PACKHORSE_CLIENTS")) {
+		if _, err := m.drive(c, "version"); err != nil {
+			t.Logf("*** %s is not installed: NOT tested ***", c.name)
+			continue
+		}
+		t.Run(c.name+"/"+c.protocol, func(t *testing.T) {
+			t.Parallel()
+			for how, server := range m.private {
+				if how == "key" && !c.ssh {
+					continue
+				}
+				op := operation{"clone", "random", []string{"ls-remote URL", "clone URL DIR"}, []string{"refs/remotes", "refs/tags"}}
+				if err := m.attempt(t, c, op, server, how); err != nil {
+					t.Errorf("with a %s: %v", how, err)
+				}
+			}
+			for how, server := range m.wrong {
+				if how == "key" && !c.ssh {
+					continue
+				}
+				if out, err := m.drive(c, "ls-remote", server+"/random.git"); err == nil {
+					t.Errorf("with a wrong %s: %s", how, out)
+				}
+			}
+		})
+	}
+}
+
+// privateMatrix is a matrix whose server lets in those alone who have a credential.
+type privateMatrix struct {
+	*matrix
+	private, wrong map[string]string // URLs, by what is in them
+}
+
+func newPrivateMatrix(t *testing.T) *privateMatrix {
+	m := &privateMatrix{matrix: &matrix{root: t.TempDir(), work: t.TempDir()}, private: map[string]string{}, wrong: map[string]string{}}
+	if err := os.CopyFS(m.repo("random"), os.DirFS(filepath.Join(makeTemplates(t), "random"))); err != nil {
+		t.Fatal(err)
+	}
+	state := filepath.Join(m.work, "state")
+	create := exec.Command(filepath.Join(binDir, "packhorse"), "token", "create", "ci", "--state", state)
+	create.Env = gittest.Env()
+	token, err := create.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"serve", "--root", m.root, "--state", state, "--http", "127.0.0.1:0", "--ops", "", "--log-format", "json"}
+	ssh, noSSH := exec.LookPath("ssh")
+	if noSSH == nil {
+		for _, name := range []string{"ci", "stranger"} {
+			make := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", filepath.Join(m.work, name))
+			if out, err := make.CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+		}
+		args = append(args, "--ssh", "127.0.0.1:0", "--ssh-keys", filepath.Join(m.work, "ci.pub"))
+	}
+	p, err := startServer(m.work, append(os.Environ(), "GORACE=atexit_sleep_ms=0"), args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.cmd.Process.Signal(os.Interrupt)
+		if err := p.wait(); err != nil || strings.Contains(p.logged(), "DATA RACE") {
+			t.Errorf("the server ended with %v; its log:\n%s", err, p.logged())
+		}
+		if strings.Contains(p.logged(), strings.TrimSpace(string(token))) {
+			t.Error("the token is in the log")
+		}
+	})
+	with := func(password string) string {
+		u, err := url.Parse(p.http)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.User = url.UserPassword("ci", password)
+		return u.String()
+	}
+	m.private["token"], m.wrong["token"] = with(strings.TrimSpace(string(token))), with("wrong")
+	if noSSH != nil {
+		return m
+	}
+	u, err := url.Parse(p.ssh)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := filepath.Join(m.work, "ssh_config")
+	text := fmt.Sprintf("Host *\n\tHostName %s\n\tPort %s\n\tIdentityFile %s/%%n\n\tIdentitiesOnly yes\n\tIdentityAgent none\n\tBatchMode yes\n"+
+		"\tStrictHostKeyChecking no\n\tUserKnownHostsFile /dev/null\n\tLogLevel ERROR\n", u.Hostname(), u.Port(), m.work)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.programs = filepath.Join(m.work, "bin")
+	if err := os.Mkdir(m.programs, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	script := fmt.Sprintf("#!/bin/sh\nexec %q -F %q \"$@\"\n", ssh, config)
+	if err := os.WriteFile(filepath.Join(m.programs, "ssh"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	m.private["key"], m.wrong["key"] = "ssh://git@ci", "ssh://git@stranger"
+	return m
+}
