@@ -38,6 +38,7 @@ var _ packhorsev1connect.SearchServiceHandler = searches{}
 var formats = map[packhorsev1.SearchFormat]wire.Format{
 	packhorsev1.SearchFormat_SEARCH_FORMAT_UNSPECIFIED: wire.API, packhorsev1.SearchFormat_SEARCH_FORMAT_STREAM_LINES: wire.StreamLines,
 	packhorsev1.SearchFormat_SEARCH_FORMAT_STREAM_CHUNKS: wire.StreamChunks, packhorsev1.SearchFormat_SEARCH_FORMAT_GRAPHQL: wire.GraphQL,
+	packhorsev1.SearchFormat_SEARCH_FORMAT_EVENTS: wire.APIEvents,
 }
 
 func (s searches) Search(ctx context.Context, request *connect.Request[packhorsev1.SearchRequest], stream *connect.ServerStream[packhorsev1.SearchResponse]) error {

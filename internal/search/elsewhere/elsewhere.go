@@ -51,6 +51,7 @@ func New(c *client.Client) *Index { return &Index{service: c.Searches()} }
 var formats = map[wire.Format]packhorsev1.SearchFormat{
 	wire.API: packhorsev1.SearchFormat_SEARCH_FORMAT_UNSPECIFIED, wire.StreamLines: packhorsev1.SearchFormat_SEARCH_FORMAT_STREAM_LINES,
 	wire.StreamChunks: packhorsev1.SearchFormat_SEARCH_FORMAT_STREAM_CHUNKS, wire.GraphQL: packhorsev1.SearchFormat_SEARCH_FORMAT_GRAPHQL,
+	wire.APIEvents: packhorsev1.SearchFormat_SEARCH_FORMAT_EVENTS,
 }
 
 // Search is search.Searcher's. Unavailable also means that the process cannot be reached, or ended before the last result.

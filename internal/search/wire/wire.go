@@ -15,6 +15,8 @@ const (
 	StreamChunks
 	// GraphQL is that of Sourcegraph's GraphQL API. Its results have the whole content of files.
 	GraphQL
+	// APIEvents is as API, for results that are wanted while they are found: those that come later may be better than the first.
+	APIEvents
 )
 
 // Kind is what a result is.

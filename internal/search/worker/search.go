@@ -245,7 +245,7 @@ func (a *answer) Send(r *zoekt.SearchResult) {
 	if r.Crashes > 0 {
 		a.end.Crashed = true
 	}
-	if r.FilesSkipped > 0 || r.ShardsSkipped > 0 {
+	if r.FilesSkipped > 0 && !a.plan.repository || r.ShardsSkipped > 0 { // of a repository that has a result nothing more is looked at
 		a.end.Limited = true
 	}
 	for i := range r.Files {

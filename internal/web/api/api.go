@@ -106,7 +106,7 @@ func (a *API) own(w http.ResponseWriter, r *http.Request, v Visitor) error {
 	if err == nil {
 		var q asked
 		if q, err = readOwn(values); err == nil && strings.Contains(r.Header.Get("Accept"), "text/event-stream") {
-			return a.events(w, r, v, q, "events", wire.API)
+			return a.events(w, r, v, q, "events", wire.APIEvents)
 		} else if err == nil {
 			return a.answer(w, r, v, q)
 		}

@@ -61,6 +61,8 @@ func (s *searcher) Search(ctx context.Context, r search.Request, sink search.Sin
 	}
 	switch word {
 	case "nothing":
+	case "unread":
+		summary.Searched = 0
 	case "many":
 		for i := range min(r.Limit, 20_000) {
 			f := mainFile()
@@ -311,6 +313,18 @@ func TestFraming(t *testing.T) {
 	}
 	if results != 20_000 || seen["done"] != 1 || seen["progress"] == 0 || seen["filters"] != 1 {
 		t.Errorf("%d results, %v", results, seen)
+	}
+}
+
+// TestStrangers are told why nothing is found.
+func TestStrangers(t *testing.T) {
+	t.Parallel()
+	h, _ := server(t)
+	if got := say(t, h, conversation{"GET", "/.api/search/stream?q=unread", "", ""}); !strings.Contains(got, "Give a token") {
+		t.Error(got)
+	}
+	if got := say(t, h, conversation{"GET", "/.api/search/stream?q=unread", "Authorization: token alice", ""}); strings.Contains(got, "Give a token") {
+		t.Error(got)
 	}
 }
 

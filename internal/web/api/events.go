@@ -53,7 +53,7 @@ func (a *API) events(w http.ResponseWriter, r *http.Request, v Visitor, q asked,
 	header(w.Header(), eventStream)
 	w.Header().Set("Cache-Control", "no-cache")
 	w.Header().Set("X-Accel-Buffering", "no") // nginx would wait for more
-	e := &events{w: w, control: http.NewResponseController(w), own: format == wire.API, began: time.Now(), counts: map[string]int{}}
+	e := &events{w: w, control: http.NewResponseController(w), own: format == wire.APIEvents, stranger: v.Name() == "" && v.Reader() != nil, began: time.Now(), counts: map[string]int{}}
 	summary := search.Summary{}
 	if err == nil {
 		alive := e.keepAlive()
@@ -68,7 +68,7 @@ func (a *API) events(w http.ResponseWriter, r *http.Request, v Visitor, q asked,
 		return r.Context().Err()
 	}
 	if failed := err; failed != nil {
-		err = nil
+		err, e.stranger = nil, false
 		if !e.own {
 			if fault.Is(failed, fault.Invalid) {
 				e.send("alert", newAlert(q.text, failed))
@@ -102,10 +102,11 @@ func newAlert(text string, err error) wire.Alert {
 
 // events writes the events of one search.
 type events struct {
-	w       http.ResponseWriter
-	control *http.ResponseController
-	own     bool // our own form
-	began   time.Time
+	w        http.ResponseWriter
+	control  *http.ResponseController
+	own      bool // our own form
+	stranger bool // nobody knows who asks, and it could make a difference
+	began    time.Time
 
 	mu     sync.Mutex
 	buf    []byte
@@ -184,7 +185,12 @@ func (e *events) Progress(s search.Summary) error {
 			Summary
 		}{s.Done, newSummary(s)})
 	} else {
-		e.send("progress", newProgress(s))
+		p := newProgress(s)
+		if s.Done && e.stranger && s.Searched == 0 {
+			p.Skipped = append(p.Skipped, wire.Skipped{Reason: "repository-missing", Title: "nothing was searched",
+				Message: "There is no repository that everybody may read. Give a token to search others.", Severity: "warn"})
+		}
+		e.send("progress", p)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

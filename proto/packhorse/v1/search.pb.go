@@ -33,6 +33,8 @@ const (
 	SearchFormat_SEARCH_FORMAT_STREAM_CHUNKS SearchFormat = 2
 	// Sourcegraph's GraphQL.
 	SearchFormat_SEARCH_FORMAT_GRAPHQL SearchFormat = 3
+	// Packhorse's own, of results that are sent while they are found, however good they are.
+	SearchFormat_SEARCH_FORMAT_EVENTS SearchFormat = 4
 )
 
 // Enum value maps for SearchFormat.
@@ -42,12 +44,14 @@ var (
 		1: "SEARCH_FORMAT_STREAM_LINES",
 		2: "SEARCH_FORMAT_STREAM_CHUNKS",
 		3: "SEARCH_FORMAT_GRAPHQL",
+		4: "SEARCH_FORMAT_EVENTS",
 	}
 	SearchFormat_value = map[string]int32{
 		"SEARCH_FORMAT_UNSPECIFIED":   0,
 		"SEARCH_FORMAT_STREAM_LINES":  1,
 		"SEARCH_FORMAT_STREAM_CHUNKS": 2,
 		"SEARCH_FORMAT_GRAPHQL":       3,
+		"SEARCH_FORMAT_EVENTS":        4,
 	}
 )
 
@@ -681,12 +685,13 @@ const file_packhorse_v1_search_proto_rawDesc = "" +
 	"\x10SearchedResponse\x12\"\n" +
 	"\frepositories\x18\x01 \x03(\tR\frepositories\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x12\n" +
-	"\x04same\x18\x03 \x01(\bR\x04same*\x89\x01\n" +
+	"\x04same\x18\x03 \x01(\bR\x04same*\xa3\x01\n" +
 	"\fSearchFormat\x12\x1d\n" +
 	"\x19SEARCH_FORMAT_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aSEARCH_FORMAT_STREAM_LINES\x10\x01\x12\x1f\n" +
 	"\x1bSEARCH_FORMAT_STREAM_CHUNKS\x10\x02\x12\x19\n" +
-	"\x15SEARCH_FORMAT_GRAPHQL\x10\x032\xab\x01\n" +
+	"\x15SEARCH_FORMAT_GRAPHQL\x10\x03\x12\x18\n" +
+	"\x14SEARCH_FORMAT_EVENTS\x10\x042\xab\x01\n" +
 	"\rSearchService\x12J\n" +
 	"\x06Search\x12\x1b.packhorse.v1.SearchRequest\x1a\x1c.packhorse.v1.SearchResponse\"\x03\x90\x02\x010\x01\x12N\n" +
 	"\bSearched\x12\x1d.packhorse.v1.SearchedRequest\x1a\x1e.packhorse.v1.SearchedResponse\"\x03\x90\x02\x01BCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
