@@ -85,8 +85,9 @@ type lineResult struct {
 }
 
 type nameResult struct {
-	Name, URL string
-	Fresh     *freshness
+	Name, URL  string
+	Fresh      *freshness
+	repository string
 }
 
 // freshness says how much of a repository was searched.
@@ -115,12 +116,12 @@ func (f *found) add(batch []byte) error {
 func (f *found) addMatch(m *match) {
 	if m.Type == "repo" {
 		f.Thing, f.Things = "repository", "repositories"
-		f.Names = append(f.Names, nameResult{Name: m.Repository, URL: searchURL(inRepository(m.Repository) + " select:file")})
+		f.Names = append(f.Names, nameResult{Name: shown(m.Repository), repository: m.Repository, URL: searchURL(inRepository(m.Repository) + " select:file")})
 		return
 	}
 	r := f.byName[m.Repository]
 	if r == nil {
-		r = &repoResults{Name: m.Repository, Anchor: "r" + strconv.Itoa(len(f.Repos)+1)}
+		r = &repoResults{Name: shown(m.Repository), Anchor: "r" + strconv.Itoa(len(f.Repos)+1)}
 		f.byName[m.Repository] = r
 		f.Repos = append(f.Repos, r)
 	}
@@ -238,7 +239,7 @@ func (f *found) end(s search.Summary) {
 		}
 	}
 	for i := range f.Names {
-		f.Names[i].Fresh = f.freshByName[f.Names[i].Name]
+		f.Names[i].Fresh = f.freshByName[f.Names[i].repository]
 	}
 	if s.TimedOut {
 		f.Notes = append(f.Notes, "The search was ended by its time limit: there may be more to find. timeout:20s gives it longer.")
@@ -251,17 +252,29 @@ func (f *found) end(s search.Summary) {
 	}
 }
 
-// names lists some names.
+// shown is a repository's path as it stands on a page: as one clones it.
+func shown(repository string) string {
+	if name, ok := strings.CutSuffix(repository, ".git"); ok && name != "" && !strings.HasSuffix(name, "/") {
+		return name
+	}
+	return repository
+}
+
+// names lists some repositories.
 func names(all []string) string {
 	const most = 5
-	if len(all) <= most {
-		return strings.Join(all, ", ")
+	some := make([]string, 0, most)
+	for _, name := range all[:min(len(all), most)] {
+		some = append(some, shown(name))
 	}
-	return strings.Join(all[:most], ", ") + " and " + strconv.Itoa(len(all)-most) + " more"
+	if len(all) <= most {
+		return strings.Join(some, ", ")
+	}
+	return strings.Join(some, ", ") + " and " + strconv.Itoa(len(all)-most) + " more"
 }
 
 func newFreshness(r search.Freshness, unindexed bool) *freshness {
-	f := &freshness{Repository: r.Repository, Branch: r.Branch, Short: short(r.Indexed)}
+	f := &freshness{Repository: shown(r.Repository), Branch: r.Branch, Short: short(r.Indexed)}
 	switch {
 	case r.Indexed == "" || unindexed:
 		f.Class, f.Label, f.Short = "none", "not indexed", short(r.Current)

@@ -152,7 +152,7 @@ func (p *Pages) find(ctx context.Context, v Visitor, text string, limit int) (*f
 	}
 	v.Note(slog.Int("results", summary.Results))
 	c.found.end(summary)
-	if summary.Limited && limit < morePage {
+	if summary.Results >= limit && limit < morePage && q.Count == 0 { // the query says how many, or there may be more
 		c.found.MoreCount = morePage
 	}
 	return c.found, nil
@@ -194,8 +194,10 @@ func sentence(message string) string {
 	if message == "" {
 		return ""
 	}
-	r, n := utf8.DecodeRuneInString(message)
-	message = strings.ToUpper(string(r)) + message[n:]
+	if first, _, _ := strings.Cut(message, " "); !strings.ContainsAny(first, ":.()") { // it is no part of a query
+		r, n := utf8.DecodeRuneInString(message)
+		message = strings.ToUpper(string(r)) + message[n:]
+	}
 	if !strings.HasSuffix(message, ".") {
 		message += "."
 	}
