@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -61,15 +62,15 @@ func (r *Router) Resolve(ctx context.Context, questions []resolve.Question) ([]r
 		byRoute[found] = append(byRoute[found], i)
 	}
 	results := make([]resolve.Result, len(questions))
-	var calls errgroup.Group
-	calls.SetLimit(maxTries)
+	var calls sync.WaitGroup
 	for _, indexes := range byRoute {
-		calls.Go(func() error {
+		if len(byRoute) == 1 {
 			r.resolveAt(ctx, questions, results, indexes)
-			return nil
-		})
+			break
+		}
+		calls.Go(func() { r.resolveAt(ctx, questions, results, indexes) })
 	}
-	_ = calls.Wait() // they have none
+	calls.Wait()
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}

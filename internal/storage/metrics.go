@@ -11,6 +11,8 @@ type Metrics struct {
 	asked   *prometheus.CounterVec
 	lookups struct{ resolve, resolveMany, revisions, exists, list, get, repositories prometheus.Counter }
 
+	resolving prometheus.Histogram
+
 	watchers prometheus.Gauge
 	watched  prometheus.Gauge
 	events   *prometheus.CounterVec
@@ -31,6 +33,10 @@ func NewMetrics() *Metrics {
 		asked: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_lookups_total", Help: "Look-ups of refs and repositories by kind; of resolve_many and revisions each name counts.",
 		}, []string{"kind"}),
+		resolving: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "packhorse_revisions_seconds", Help: "Time to find in process what the revisions of one call name.",
+			Buckets: []float64{5e-6, 1e-5, 2e-5, 5e-5, .0001, .00025, .001, .005, .025, .1, 1, 10},
+		}),
 		watchers: prometheus.NewGauge(prometheus.GaugeOpts{Name: "packhorse_watchers", Help: "Watches of refs that are open now."}),
 		watched: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "packhorse_watched_repositories", Help: "Repositories that are looked at regularly for watches.",
@@ -76,7 +82,7 @@ func NewMetrics() *Metrics {
 
 // Collectors is what there is to register.
 func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.asked, m.watchers, m.watched, m.events, m.looks, m.round, m.hanging, m.changed, m.maintain, m.checks, m.pending, m.trash}
+	return []prometheus.Collector{m.asked, m.resolving, m.watchers, m.watched, m.events, m.looks, m.round, m.hanging, m.changed, m.maintain, m.checks, m.pending, m.trash}
 }
 
 // result is an error as a label.

@@ -2,6 +2,7 @@ package storage
 
 import (
 	"context"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -19,6 +20,7 @@ func (n *Node) ResolveRevisions(ctx context.Context, questions []resolve.Questio
 		return nil, fault.New(fault.Invalid, "%d revisions are more than the %d that can be resolved at once", len(questions), MaxRevisions)
 	}
 	n.metrics.lookups.revisions.Add(float64(len(questions)))
+	defer func(start time.Time) { n.metrics.resolving.Observe(time.Since(start).Seconds()) }(time.Now())
 	results := make([]resolve.Result, len(questions))
 	seen := make(map[string]state)
 	answer := func(indexes []int) error {
