@@ -1,10 +1,9 @@
 // Package lookup answers questions about one repository's objects in process: the bytes of a blob, what is in a directory, commits,
 // history, how many lines differ.
 //
-// A revision is a full object ID, HEAD, or a ref's name by git's rules (gitrevisions(7), "<refname>"); none is HEAD. Annotated tags
-// stand for what they peel to. Refs that are hidden do not exist; any object in the store may be asked for by its ID, for those who
-// call this are trusted. A path has slashes between its components and is compared byte by byte, as git does: "." and ".." are names
-// like others, which no entry has.
+// A revision is what Revisions takes; none is HEAD. Annotated tags stand for what they peel to. Refs that are hidden do not exist; any object in the
+// store may be asked for by its ID, for those who call this are trusted. A path has slashes between its components and is compared byte by byte, as
+// git does: "." and ".." are names like others, which no entry has.
 //
 // Every answer is bounded in memory, and so is what all calls hold together: Options.Memory. Where the work cannot be told beforehand
 // (directories within directories, history, line counts) it is cut into pages, or counted and ended with an error that says so;
@@ -82,6 +81,8 @@ type call struct {
 	repo  *repo.Repo
 	held  int64 // bytes of objects in memory
 	taken int64 // of it, what was taken from the budget
+
+	revisions *Revisions // nil: no ref has been asked for
 }
 
 // begin starts a call on the repository as it is now. The caller ends it.
@@ -153,29 +154,23 @@ const unpacking = 3
 
 // resolve finds what a revision names, and what that peels to.
 func (c *call) resolve(revision string) (git.ObjectID, git.ObjectType, error) {
-	if revision == "" {
-		revision = string(git.HEAD)
-	}
 	if id, err := git.ParseObjectID(revision); err == nil && id.Format() == c.repo.Format {
 		return c.repo.Graph.Peel(id)
 	}
-	snapshot, err := c.repo.Refs.Snapshot(c.ctx)
-	if err != nil {
-		return git.ObjectID{}, 0, err
-	}
-	found, err := snapshot.Expand(revision)
-	if err != nil {
-		return git.ObjectID{}, 0, err
-	}
-	if len(found) == 0 {
-		if target := snapshot.Head().Target; revision == string(git.HEAD) && target != "" {
-			return git.ObjectID{}, 0, fault.New(fault.NotFound, "HEAD leads to %s, which does not exist", target)
+	if c.revisions == nil {
+		snapshot, err := c.repo.Refs.Snapshot(c.ctx)
+		if err != nil {
+			return git.ObjectID{}, 0, err
 		}
-		return git.ObjectID{}, 0, fault.New(fault.NotFound, "no revision %.200q: it has to be a full object ID, HEAD, or the name of a ref", revision)
+		c.revisions = &Revisions{call: c, snapshot: snapshot}
 	}
-	id, typ, err := c.repo.Graph.Peel(found[0].ID)
+	found, err := c.revisions.Resolve(revision)
+	if err != nil || found.Type != git.Tag {
+		return found.ID, found.Type, err
+	}
+	id, typ, err := c.repo.Graph.Peel(found.ID)
 	if fault.Is(err, fault.NotFound) {
-		err = fault.Wrap(fault.Corrupt, fmt.Sprintf("the repository is incomplete: what %s names is missing", found[0].Name), err)
+		err = fault.Wrap(fault.Corrupt, fmt.Sprintf("the repository is incomplete: what tag %s names is missing", found.ID), err)
 	}
 	return id, typ, err
 }

@@ -131,7 +131,7 @@ func TestRevisions(t *testing.T) {
 	r.Git("update-ref", "refs/secret/x", "HEAD")
 	r.Git("config", "transfer.hideRefs", "refs/secret")
 	l, opened := New(Options{}), openRepo(t, r)
-	for _, revision := range []string{"HEAD", "main", "heads/main", "refs/heads/main", "v1", "heads/v1", "nested", "feature/b-ü",
+	for _, revision := range []string{"HEAD", "main", "heads/main", "refs/heads/main", "v1", "heads/v1", "nested", "feature/b-ü", "main~1", "v1^{}", "nested^0",
 		r.ID("HEAD").String(), r.ID("nested").String()} {
 		c, err := l.Commit(context.Background(), opened, revision)
 		if err != nil || c.ID != r.ID(revision+"^{commit}") {
@@ -142,10 +142,10 @@ func TestRevisions(t *testing.T) {
 		t.Errorf("no revision is %s, %v", c.ID, err)
 	}
 	for revision, kind := range map[string]fault.Kind{
-		"nowhere": fault.NotFound, "main^": fault.NotFound, "refs/secret/x": fault.NotFound, "x\x00y": fault.NotFound, "..": fault.NotFound,
+		"nowhere": fault.NotFound, "main~1000": fault.NotFound, "refs/secret/x": fault.NotFound, "x\x00y": fault.Invalid, "..": fault.Invalid,
 		"-dash-": fault.NotFound, strings.Repeat("1", 40): fault.NotFound, strings.Repeat("0", 40): fault.NotFound,
 		strings.Repeat("1", 64): fault.NotFound, "tree": fault.Invalid, "blob": fault.Invalid, "light-blob": fault.Invalid,
-		r.ID("HEAD^{tree}").String(): fault.Invalid, strings.Repeat("x", 1<<20): fault.NotFound,
+		r.ID("HEAD^{tree}").String(): fault.Invalid, strings.Repeat("x", 1<<20): fault.Invalid,
 	} {
 		if c, err := l.Commit(context.Background(), opened, revision); !fault.Is(err, kind) {
 			t.Errorf("%.80q is %s, %v, want an error of kind %s", revision, c.ID, err, kind)

@@ -40,7 +40,7 @@ type Revision struct {
 //
 // Used by one goroutine.
 type Revisions struct {
-	call
+	*call
 	snapshot *refs.Snapshot
 	shallow  graph.Commits
 	grafted  bool // shallow was read
@@ -49,7 +49,7 @@ type Revisions struct {
 
 // Revisions begins to resolve. The snapshot is one of the repository's.
 func (l *Reader) Revisions(ctx context.Context, r *repo.Repo, snapshot *refs.Snapshot) *Revisions {
-	return &Revisions{call: call{Reader: l, ctx: ctx, repo: r}, snapshot: snapshot}
+	return &Revisions{call: &call{Reader: l, ctx: ctx, repo: r}, snapshot: snapshot}
 }
 
 // Resolve finds what a revision names; none is HEAD. Errors: NotFound if there is no such object; Exists for an abbreviation that may be several,
