@@ -58,7 +58,7 @@ test-browser: ## Look at the pages in a Chromium, with pictures in SCREENSHOTS (
 
 clients: ## Install other git clients below CLIENTDIR (bin/clients), and run the matrix with all that can be had
 	@.ci/clients $(CLIENTDIR)
-	PACKHORSE_CLIENTS=$(abspath $(CLIENTDIR)) go test -count=1 -timeout 15m ./e2e -run '^TestClients$$'
+	PACKHORSE_CLIENTS=$(abspath $(CLIENTDIR)) go test -count=1 -timeout 15m ./e2e -run '^TestClients'
 
 clients-doc: ## Write docs/clients.md anew from a run with all clients
 	@.ci/clients $(CLIENTDIR)

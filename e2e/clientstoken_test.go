@@ -66,8 +66,8 @@ func newPrivateMatrix(t *testing.T) *privateMatrix {
 	ssh, noSSH := exec.LookPath("ssh")
 	if noSSH == nil {
 		for _, name := range []string{"ci", "stranger"} {
-			make := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", filepath.Join(m.work, name))
-			if out, err := make.CombinedOutput(); err != nil {
+			keygen := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", filepath.Join(m.work, name))
+			if out, err := keygen.CombinedOutput(); err != nil {
 				t.Fatalf("%v\n%s", err, out)
 			}
 		}
