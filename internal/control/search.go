@@ -52,8 +52,14 @@ func (s searches) Search(ctx context.Context, request *connect.Request[packhorse
 	if q.Format, ok = formats[m.GetFormat()]; !ok {
 		return fault.New(fault.Invalid, "results are not written in the format %d here", m.GetFormat())
 	}
-	if q.Limit < 0 || q.Timeout < 0 {
+	switch {
+	case q.Limit < 0 || q.Timeout < 0:
 		return fault.New(fault.Invalid, "the limit and the time-out must not be less than 0")
+	case q.Limit > 0:
+		q.Query.Count = 0
+	}
+	if q.Timeout > 0 {
+		q.Query.Timeout = 0
 	}
 	if !m.GetAll() {
 		if q.May, err = s.catalogues.readable(m.GetState(), m.GetReadable()); err != nil {

@@ -58,7 +58,12 @@ var formats = map[wire.Format]packhorsev1.SearchFormat{
 func (x *Index) Search(ctx context.Context, request search.Request, sink search.Sink) (search.Summary, error) {
 	q := &packhorsev1.SearchRequest{
 		Query: request.Query.Text, Format: formats[request.Format], All: request.May == nil,
-		Limit: int32(min(max(request.Limit, 0), math.MaxInt32)), Timeout: durationpb.New(request.Timeout),
+	}
+	if request.Query.Count == 0 { // else the text says it
+		q.Limit = int32(min(max(request.Limit, 0), math.MaxInt32))
+	}
+	if request.Query.Timeout == 0 {
+		q.Timeout = durationpb.New(request.Timeout)
 	}
 	for again := false; ; again = true {
 		if request.May != nil {
@@ -131,10 +136,18 @@ func summaryOf(m *packhorsev1.SearchSummary) search.Summary {
 	return s
 }
 
-// Searched lists the repositories that are searched.
-func (x *Index) Searched(ctx context.Context) ([]git.RepoPath, error) {
+// Repositories gives those that are searched.
+func (x *Index) Repositories(ctx context.Context, each func(git.RepoPath) error) error {
 	l, err := x.searched(ctx, false)
-	return l.paths, unreachable(ctx, err)
+	if err != nil {
+		return unreachable(ctx, err)
+	}
+	for _, path := range l.paths {
+		if err := each(path); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // searched gives the list, as it was at most listAge ago; anew: as it is now.

@@ -153,8 +153,17 @@ func TestSearchElsewhere(t *testing.T) {
 		t.Errorf("%s and %d", got, sink.progress)
 	}
 	asked := w.index.last
-	if asked.Format != wire.StreamChunks || asked.May != nil || asked.Limit != 7 || asked.Timeout != 3*time.Second || asked.Query.Count != 3 {
+	if asked.Format != wire.StreamChunks || asked.May != nil || asked.Limit != 0 || asked.Timeout != 3*time.Second || asked.Query.Count != 3 {
 		t.Errorf("asked for %+v", asked)
+	}
+	if q, err := query.Parse("needle count:all timeout:5s"); err != nil {
+		t.Error(err)
+	} else { // who asks has settled it
+		q.Count, q.Timeout = 0, 0
+		_, err := w.x.Search(t.Context(), search.Request{Query: q, Limit: 9, Timeout: time.Second}, &sink)
+		if asked = w.index.last; err != nil || asked.Limit != 9 || asked.Query.Count != 0 || asked.Timeout != time.Second || asked.Query.Timeout != 0 {
+			t.Errorf("asked for %+v, %v", asked, err)
+		}
 	}
 	if w.index.lists != 0 {
 		t.Error("the list was asked for where all may be read")
@@ -192,8 +201,9 @@ func TestOnlyWhatMayBeRead(t *testing.T) {
 	for i := range 40 { // more than are kept: another gateway
 		w.set(append(names, fmt.Sprint("z", i))...)
 		other := w.another()
-		if paths, err := other.Searched(t.Context()); err != nil || len(paths) != 2001 {
-			t.Fatalf("%d, %v", len(paths), err)
+		n := 0
+		if err := other.Repositories(t.Context(), func(git.RepoPath) error { n++; return nil }); err != nil || n != 2001 {
+			t.Fatalf("%d, %v", n, err)
 		}
 	}
 	if got := find(one); got != `"team/r0009" 1 2` {

@@ -93,7 +93,7 @@ type SearchRequest struct {
 	All      bool   `protobuf:"varint,3,opt,name=all,proto3" json:"all,omitempty"`
 	State    string `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
 	Readable []byte `protobuf:"bytes,5,opt,name=readable,proto3" json:"readable,omitempty"`
-	// The most results and time, unless the query says.
+	// The most results and time, whatever the query says; 0: as it says.
 	Limit         int32                `protobuf:"varint,6,opt,name=limit,proto3" json:"limit,omitempty"`
 	Timeout       *durationpb.Duration `protobuf:"bytes,7,opt,name=timeout,proto3" json:"timeout,omitempty"`
 	unknownFields protoimpl.UnknownFields
