@@ -81,6 +81,11 @@ func (s started) announce(w io.Writer, log *slog.Logger, cfg Config) {
 	case roleStorage:
 		line("serving", s.Root)
 		line("at", s.Listen)
+	case roleSearch:
+		line("search", s.Listen)
+		for _, n := range cfg.Node {
+			line("node", n.Name+" at "+n.Address)
+		}
 	default:
 		line("serving", s.Root)
 		line("at", s.HTTP)
@@ -113,7 +118,7 @@ func (s started) record(log *slog.Logger, clone string, cfg Config) {
 			attributes = append(attributes, slog.String(a.key, a.value))
 		}
 	}
-	if s.Role == roleGateway {
+	if s.Role == roleGateway || s.Role == roleSearch {
 		attributes = append(attributes, slog.Int("nodes", len(cfg.Node)))
 	}
 	log.LogAttrs(context.Background(), slog.LevelInfo, "serving", attributes...)

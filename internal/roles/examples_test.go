@@ -42,7 +42,7 @@ func TestExampleConfigs(t *testing.T) {
 // The units start the examples, let them write what they write, and wait for as long as they take to end.
 func TestExampleUnits(t *testing.T) {
 	t.Parallel()
-	for _, r := range []role{roleStorage, roleGateway} {
+	for _, r := range []role{roleStorage, roleGateway, roleSearch} {
 		cfg := exampleConfig(t, r)
 		text, err := os.ReadFile("../../examples/systemd/packhorse-" + string(r) + ".service")
 		if err != nil {

@@ -35,6 +35,8 @@ func (s started) who() string {
 	switch s.Role {
 	case roleGateway:
 		return fmt.Sprintf("process %d, a gateway at %s", s.PID, s.HTTP)
+	case roleSearch:
+		return fmt.Sprintf("process %d, which searches at %s", s.PID, s.Listen)
 	case roleStorage:
 		return fmt.Sprintf("process %d, which serves %s at %s", s.PID, s.Root, s.Listen)
 	}
