@@ -39,6 +39,8 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"childless": cmdChildless,
 	"together":  cmdTogether,
 	"until":     cmdUntil,
+	"searcher":  cmdSearcher,
+	"finds":     cmdFinds,
 	"token":     cmdToken,
 	"store":     cmdStore,
 	"hook":      cmdHook,

@@ -20,6 +20,7 @@ import (
 type shape struct {
 	between string // how gateway and node talk: "unix", or "tcp" with a shared secret; "": they are one process
 	noCache bool
+	search  bool // between processes: one more searches
 	ssh     bool // $URL is one of SSH
 }
 
@@ -121,7 +122,7 @@ func cmdServe(ts *testscript.TestScript, neg bool, args []string) {
 // Flags of serve that are for one of the two processes; others are for both.
 var (
 	nodeFlags    = []string{"--root", "--state", "--cache-dir", "--cache-max-bytes", "--no-cache", "--git", "--git-slots", "--wants"}
-	gatewayFlags = []string{"--http", "--public-read", "--tls-cert", "--tls-key", "--ssh", "--ssh-keys"}
+	gatewayFlags = []string{"--http", "--public-read", "--tls-cert", "--tls-key", "--ssh", "--ssh-keys", "--search"}
 )
 
 func (s *story) serveSplit(ts *testscript.TestScript, neg bool, args []string) {
@@ -162,6 +163,10 @@ func (s *story) serveSplit(ts *testscript.TestScript, neg bool, args []string) {
 	table := fmt.Sprintf("\n[[node]]\nname = \"node\"\naddress = %q\n", s.nodes["node"].listen)
 	if secret != "" {
 		table += fmt.Sprintf("secret_file = %q\n", secret)
+	}
+	if s.shape.search {
+		cmdSearcher(ts, false, []string{"--config", s.write(ts, "search.toml", table)})
+		toGateway = append(toGateway, "--search", s.nodes["search"].listen)
 	}
 	cmdGateway(ts, false, append(toGateway, "--config", s.write(ts, "gateway.toml", config+table)))
 	ts.Setenv("STATE", s.nodes["node"].state)

@@ -1,0 +1,93 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// TestSearch tells what users of code search see, where one process does it all and where each part has one.
+func TestSearch(t *testing.T) {
+	templates := makeTemplates(t)
+	for name, shape := range map[string]shape{"serve": {}, "unix": {between: "unix", search: true}, "tcp-and-secret": {between: "tcp", search: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			runStoriesIn(t, shape, "testdata/search", templates, "")
+		})
+	}
+}
+
+// cmdSearcher starts a search process, called "search", that listens at a Unix socket, and sets $SEARCH to its address and $STATE_search to its state
+// directory: searcher [FLAGS].
+func cmdSearcher(ts *testscript.TestScript, neg bool, args []string) {
+	s := storyOf(ts)
+	if neg || s.nodes["search"] != nil {
+		ts.Fatalf("usage: searcher [FLAGS], while there is none")
+	}
+	state := filepath.Join(s.sockets, "search")
+	if i := slices.Index(args, "--state"); i >= 0 {
+		state = ts.MkAbs(args[i+1])
+	}
+	p, err := s.start(ts, append([]string{"search"}, args...), map[string]string{
+		"--listen": "unix:" + filepath.Join(s.sockets, "search.sock"), "--state": state, "--ops": "127.0.0.1:0", "--log-format": "json",
+	})
+	ts.Check(err)
+	p.name, p.state = "search", state
+	s.nodes["search"] = p
+	ts.Setenv("SEARCH", p.listen)
+	ts.Setenv("STATE_search", state)
+}
+
+// cmdFinds searches again and again until the answer has all of the texts, or with ! none of them, and is good: [!] finds [-by NAME=FILE] QUERY TEXT..., with a token
+// in a file.
+func cmdFinds(ts *testscript.TestScript, neg bool, args []string) {
+	var name, token string
+	if len(args) > 1 && args[0] == "-by" {
+		var file string
+		name, file, _ = strings.Cut(args[1], "=")
+		token, args = strings.TrimSpace(ts.ReadFile(file)), args[2:]
+	}
+	if len(args) < 2 {
+		ts.Fatalf("usage: [!] finds [-by NAME=FILE] QUERY TEXT...")
+	}
+	target := storyOf(ts).server(ts).http + "/-/api/v1/search?q=" + url.QueryEscape(args[0])
+	began := time.Now()
+	for {
+		status, body := get(ts, target, name, token)
+		good := status == http.StatusOK && !slices.ContainsFunc(args[1:], func(text string) bool { return strings.Contains(body, text) == neg })
+		if good {
+			ts.Logf("%s after %v", args[0], time.Since(began))
+			return
+		}
+		if time.Since(began) > metricPatience {
+			ts.Fatalf("%s is answered with %d %.2000s", args[0], status, body)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+func get(ts *testscript.TestScript, target, name, token string) (status int, body string) {
+	request, err := http.NewRequest(http.MethodGet, target, nil)
+	ts.Check(err)
+	if name != "" {
+		request.SetBasicAuth(name, token)
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, fmt.Sprint(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return 0, fmt.Sprint(err)
+	}
+	return answer.StatusCode, string(text)
+}
