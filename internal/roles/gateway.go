@@ -35,7 +35,7 @@ signal ends it at once.`,
 }
 
 // newRemoteGateway wires a gateway over nodes elsewhere.
-func newRemoteGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*server, error) {
+func newRemoteGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer, version string) (*server, error) {
 	router := gateway.NewRouter()
 	metrics, channels := remote.NewMetrics(), sidechannel.NewMetrics()
 	register(reg, metrics, channels)
@@ -55,6 +55,9 @@ func newRemoteGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer) (
 			defer tiers.Forget()
 			return n.take(cfg)
 		}
+	}
+	if err := s.askElsewhere(cfg, log, reg, version); err != nil {
+		return nil, errors.Join(err, s.close())
 	}
 	if err := s.addGateway(cfg, log, reg, lanes, router, tiers); err != nil {
 		return nil, errors.Join(err, s.close())

@@ -79,7 +79,9 @@ func build(role role, cfg Config, log *slog.Logger, reg prometheus.Registerer, v
 	case roleStorage:
 		return newStorage(cfg, log, reg, version)
 	case roleGateway:
-		return newRemoteGateway(cfg, log, reg)
+		return newRemoteGateway(cfg, log, reg, version)
+	case roleSearch:
+		return newSearchServer(cfg, log, reg, program)
 	}
 	return newServe(cfg, log, reg, version, program)
 }

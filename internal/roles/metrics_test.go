@@ -85,7 +85,7 @@ type metric struct {
 func registered(t *testing.T) []metric {
 	t.Helper()
 	var collectors []prometheus.Collector
-	for _, role := range []role{roleServe, roleStorage, roleGateway} {
+	for _, role := range []role{roleServe, roleStorage, roleGateway, roleSearch} {
 		cfg := DefaultConfig()
 		cfg.Root = t.TempDir()
 		cfg.State = t.TempDir()

@@ -1,0 +1,135 @@
+package roles
+
+import (
+	"cmp"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+
+	"github.com/packhorse-git/packhorse/client"
+	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/control"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/search/elsewhere"
+	"github.com/packhorse-git/packhorse/internal/search/nodes"
+	"github.com/packhorse-git/packhorse/internal/web/api"
+)
+
+func searchCommand(env Env) *cobra.Command {
+	return roleCommand(roleSearch, env, &cobra.Command{
+		Short: "Index the repositories of storage nodes, and search them for gateways",
+		Long: `Search keeps an index of the repositories of the storage nodes that --node names (or [[node]] and [[route]] tables, as for a gateway),
+and answers the searches of gateways on --listen. The index is below its state directory and is made anew if it is lost. An address
+that other machines can reach needs search.client_ca (mutual TLS) or search.secret_file in the configuration.
+
+It reads every repository: whoever reaches --listen may search them all, and gateways are trusted to say who may see what.
+
+SIGTERM or SIGINT ends it; running searches may end within shutdown.grace, a second signal ends it at once.`,
+		Example: `  packhorse search --node a=unix:/run/packhorse/node.sock --listen unix:/run/packhorse/search.sock
+  packhorse search --node a=127.0.0.1:9100 --listen 127.0.0.1:9200 --ops 127.0.0.1:9092
+  packhorse gateway --node a=127.0.0.1:9100 --search 127.0.0.1:9200`,
+	})
+}
+
+// newSearchServer wires a search process: nodes elsewhere, the engine, and its port.
+func newSearchServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, program string) (*server, error) {
+	if program == "" {
+		return nil, errors.New("this program does not know where its file is, and cannot start the processes that index and search")
+	}
+	source, closeSource, err := newSearchNodes(cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	lanes := newLanes(cfg, reg)
+	s := &server{close: closeSource}
+	s.addSearch(cfg, log, reg, program, source)
+	s.ready = s.searching
+	trust, err := cfg.Search.trust(roleSearch, log)
+	if err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	metrics := control.NewMetrics()
+	register(reg, metrics)
+	handler := control.New(control.Options{
+		Index: s.search, Ready: s.ready, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory, Trust: trust.control(), Metrics: metrics, Log: log,
+		Stall: cfg.Storage.Stall.Duration,
+	})
+	s.drain = handler.Drain
+	s.control = newPort(handler.HTTPServer(), func(l net.Listener) net.Listener {
+		l = bulk.Listen(l, lanes.pump, cfg.Storage.Stall.Duration)
+		if trust.certificate != nil {
+			l = tls.NewListener(l, trust.serverTLS())
+		}
+		return l
+	})
+	return s, nil
+}
+
+// searching tells whether searches can be answered.
+func (s *server) searching() error {
+	if status := s.search.Status(nil); !status.Searching {
+		return fault.New(fault.Unavailable, "the process that searches does not run: %s", cmp.Or(status.Error, "it is being started"))
+	}
+	return nil
+}
+
+// askElsewhere has a gateway ask a search process, if the configuration names one.
+func (s *server) askElsewhere(cfg Config, log *slog.Logger, reg prometheus.Registerer, version string) error {
+	if cfg.Search.Address == "" {
+		return nil
+	}
+	c, err := cfg.Search.client(log)
+	if err != nil {
+		return err
+	}
+	below := s.close
+	s.close = func() error {
+		c.Close()
+		return below()
+	}
+	index := elsewhere.New(c)
+	s.pages, err = newPages(reg, api.APIOptions{Version: version, Searcher: index, Repositories: index})
+	return err
+}
+
+// newSearchNodes makes the connections to nodes, by their routes.
+func newSearchNodes(cfg Config, log *slog.Logger) (source *nodes.Source, closeAll func() error, err error) {
+	byName := map[string]nodes.Node{}
+	closeAll = func() error {
+		for _, n := range byName {
+			n.Client.Close()
+		}
+		return nil
+	}
+	var all nodes.Route
+	for i := range cfg.Node {
+		n := &cfg.Node[i]
+		trust, err := n.trust(log)
+		if err != nil {
+			return nil, nil, errors.Join(err, closeAll())
+		}
+		c, err := client.New(n.Address, trust.client(n.ServerName))
+		if err != nil {
+			return nil, nil, errors.Join(err, closeAll())
+		}
+		byName[n.Name] = nodes.Node{Name: n.Name, Client: c}
+		all.Nodes = append(all.Nodes, byName[n.Name])
+	}
+	var routes []nodes.Route
+	for _, r := range cfg.Route {
+		prefix, _ := r.prefix() // was checked
+		route := nodes.Route{Prefix: prefix}
+		for _, name := range r.Nodes {
+			route.Nodes = append(route.Nodes, byName[name])
+		}
+		routes = append(routes, route)
+	}
+	if len(routes) == 0 {
+		routes = []nodes.Route{all}
+	}
+	return nodes.New(routes), closeAll, nil
+}
