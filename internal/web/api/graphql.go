@@ -15,6 +15,7 @@ import (
 	"github.com/graph-gophers/graphql-go"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
 )
 
 //go:embed schema.graphql
@@ -106,6 +107,13 @@ type caller struct {
 }
 
 func callerOf(ctx context.Context) *caller { return ctx.Value(callerKey{}).(*caller) }
+
+// Reader is the visitor's, for resolvers that run at the same time.
+func (c *caller) Reader() func(git.RepoPath) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.Visitor.Reader()
+}
 
 // enter counts what is dear.
 func (c *caller) enter() error {
