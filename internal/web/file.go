@@ -3,7 +3,6 @@ package web
 import (
 	"bytes"
 	"html/template"
-	"log/slog"
 	"net/http"
 	"regexp"
 	"strconv"
@@ -86,7 +85,6 @@ func (p *Pages) file(w http.ResponseWriter, r *http.Request, v Visitor) error {
 	if err != nil {
 		return p.apologise(w, r, v, err)
 	}
-	v.Note(slog.String("repository", repository.String()))
 	return p.render(w, r, http.StatusOK, "file", p.newFilePage(named, file, v.Name()))
 }
 
