@@ -126,8 +126,14 @@ func (p *Pages) newFilePage(named namedFile, file git.File, visitor string) file
 	default:
 		var b strings.Builder
 		b.Grow(len(file.Data) + len(file.Data)/2)
-		spans, language := p.paint.spans(named.path, string(file.Data))
+		spans, language, result := p.paint.spans(named.path, string(file.Data))
 		f.Lines, f.Language = writeCode(&b, spans), language
+		switch result {
+		case paintLarge, paintLate:
+			f.Remark = strings.TrimPrefix(f.Remark+", too much to highlight", ", ")
+		case paintBusy:
+			f.Remark = strings.TrimPrefix(f.Remark+", not highlighted: the server is busy", ", ")
+		}
 		f.Code = template.HTML(b.String()) //nolint:gosec // made of escaped text
 	}
 	return f

@@ -2,6 +2,7 @@ package web
 
 import (
 	"path"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -11,10 +12,9 @@ import (
 )
 
 const (
-	maxPainted = 256 << 10              // bytes of a file that is highlighted
-	paintTime  = 400 * time.Millisecond // how long a page waits for that
-	painters   = 2                      // files that are highlighted at once
-	maxLine    = 8 << 10                // bytes of a line that are shown
+	maxPainted = 256 << 10   // bytes of a file that is highlighted
+	paintTime  = time.Second // how long a page waits for that
+	maxLine    = 8 << 10     // bytes of a line that are shown
 )
 
 // What became of a file's highlighting.
@@ -35,7 +35,7 @@ type painter struct {
 }
 
 func newPainter(m *PageMetrics) *painter {
-	return &painter{metrics: m, seats: make(chan struct{}, painters)}
+	return &painter{metrics: m, seats: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))} // the rest is for those who fetch
 }
 
 func (p *painter) wait() { p.running.Wait() }
@@ -43,29 +43,35 @@ func (p *painter) wait() { p.running.Wait() }
 // span is text of one class; "": no special one.
 type span struct{ class, text string }
 
-// spans cuts a file's text into spans. Without a language that is known, or where there is no time, it is one. language may be known all the same.
-func (p *painter) spans(name, text string) (spans []span, language string) {
-	plain := []span{{text: text}}
+// spans cuts a file's text into spans, and tells what became of that: one span is what is left where it was not done. The language may be known all
+// the same.
+func (p *painter) spans(name, text string) (spans []span, language, result string) {
+	spans = []span{{text: text}}
 	lexer := lexers.Match(path.Base(name))
-	result := paintOK
-	defer func() { p.metrics.painted.WithLabelValues(result).Inc() }()
-	if lexer == nil {
-		result = paintNone
-		return plain, ""
+	if lexer != nil {
+		language = lexer.Config().Name
 	}
-	if language = lexer.Config().Name; language == "plaintext" {
-		result = paintNone
-		return plain, ""
-	}
-	if len(text) > maxPainted {
+	switch {
+	case language == "" || language == "plaintext":
+		language, result = "", paintNone
+	case len(text) > maxPainted:
 		result = paintLarge
-		return plain, language
+	default:
+		spans, result = p.paint(lexer, text)
 	}
+	p.metrics.painted.WithLabelValues(result).Inc()
+	return spans, language, result
+}
+
+// paint waits for a lexer, and for its turn, but not for long.
+func (p *painter) paint(lexer chroma.Lexer, text string) (spans []span, result string) {
+	plain := []span{{text: text}}
+	late := time.NewTimer(paintTime)
+	defer late.Stop()
 	select {
 	case p.seats <- struct{}{}:
-	default:
-		result = paintBusy
-		return plain, language
+	case <-late.C:
+		return plain, paintBusy
 	}
 	begin := time.Now()
 	done := make(chan []span, 1)
@@ -73,18 +79,15 @@ func (p *painter) spans(name, text string) (spans []span, language string) {
 		defer func() { <-p.seats }()
 		done <- tokens(lexer, text, begin.Add(paintTime))
 	})
-	late := time.NewTimer(paintTime)
-	defer late.Stop()
 	select {
 	case spans = <-done:
 		p.metrics.seconds.Observe(time.Since(begin).Seconds())
 	case <-late.C:
 	}
 	if spans == nil {
-		result = paintLate
-		return plain, language
+		return plain, paintLate
 	}
-	return spans, language
+	return spans, paintOK
 }
 
 // tokens runs a lexer over a text; nil: it did not come to its end in time, or to another text than it was given.

@@ -31,7 +31,7 @@ func TestCodeIsTheText(t *testing.T) {
 	pieces := []string{"func f() {\n", "\n", "\"", "'", "/*", "*/", "#", "<b>&amp;", "\r\n", "\t x := 1", "{{", "```go\n", "\u00e9", "<?php", "\\", "0x1f", "EOF\n", "<<EOF\n"}
 	rapid.Check(t, func(t *rapid.T) {
 		text := strings.Join(rapid.SliceOfN(rapid.SampledFrom(pieces), 0, 40).Draw(t, "pieces"), "")
-		spans, _ := p.spans(rapid.SampledFrom(names).Draw(t, "name"), text)
+		spans, _, _ := p.spans(rapid.SampledFrom(names).Draw(t, "name"), text)
 		var b strings.Builder
 		n := writeCode(&b, spans)
 		var want strings.Builder
@@ -53,12 +53,13 @@ func TestPaintEnds(t *testing.T) {
 		t.Error("it went on after its time")
 	}
 	p := newPainter(NewPageMetrics())
-	p.seats <- struct{}{}
-	p.seats <- struct{}{}
-	if spans, language := p.spans("a.go", "package a\n"); len(spans) != 1 || language != "Go" {
-		t.Error(spans, language)
+	for range cap(p.seats) {
+		p.seats <- struct{}{}
 	}
-	if spans, _ := p.spans("a.go", strings.Repeat("x ", maxPainted)); len(spans) != 1 {
+	if spans, language, result := p.spans("a.go", "package a\n"); len(spans) != 1 || language != "Go" || result != paintBusy {
+		t.Error(spans, language, result)
+	}
+	if spans, _, result := p.spans("a.go", strings.Repeat("x ", maxPainted)); len(spans) != 1 || result != paintLarge {
 		t.Error("a large file is highlighted")
 	}
 }
