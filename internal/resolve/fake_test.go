@@ -24,9 +24,10 @@ type fakeNode struct {
 	calls    int
 	asked    int
 
-	computed func([]Question) // called between the answer's making and its giving; nil: nothing
-	failing  error            // of Resolve
-	mute     error            // of Watch
+	computed func([]Question)    // called between the answer's making and its giving; nil: nothing
+	failing  error               // of Resolve
+	mute     error               // of Watch
+	told     func(Event, uint64) // called after each event; nil: nothing
 }
 
 type fakeRepo struct {
@@ -37,9 +38,15 @@ type fakeRepo struct {
 
 type fakeWatch struct {
 	names  map[git.RepoPath]bool
-	events chan Event
-	queue  []Event
+	events chan toldEvent
+	queue  []toldEvent
 	broken chan struct{}
+}
+
+// toldEvent is an event, and the serial of the state that it tells of.
+type toldEvent struct {
+	Event
+	serial uint64
 }
 
 func newFakeNode(paths ...string) *fakeNode {
@@ -128,11 +135,11 @@ func (n *fakeNode) cut() {
 }
 
 // event is the state of a repository. n.mu is held.
-func (n *fakeNode) event(p git.RepoPath) Event {
+func (n *fakeNode) event(p git.RepoPath) toldEvent {
 	if r := n.repos[p]; r != nil {
-		return Event{Repository: p, Version: r.version}
+		return toldEvent{Event{Repository: p, Version: r.version}, r.serial}
 	}
-	return Event{Repository: p, Gone: true}
+	return toldEvent{Event{Repository: p, Gone: true}, n.serial}
 }
 
 func (n *fakeNode) tell(p git.RepoPath) {
@@ -143,7 +150,7 @@ func (n *fakeNode) tell(p git.RepoPath) {
 	}
 }
 
-func (n *fakeNode) give(w *fakeWatch, e Event) {
+func (n *fakeNode) give(w *fakeWatch, e toldEvent) {
 	if n.queued {
 		w.queue = append(w.queue, e)
 	} else {
@@ -196,7 +203,7 @@ func (n *fakeNode) answer(q Question) Result {
 }
 
 func (n *fakeNode) Watch(ctx context.Context, from []Known, send func(Event) error) error {
-	w := &fakeWatch{names: map[git.RepoPath]bool{}, events: make(chan Event, 10_000), broken: make(chan struct{})}
+	w := &fakeWatch{names: map[git.RepoPath]bool{}, events: make(chan toldEvent, 10_000), broken: make(chan struct{})}
 	n.mu.Lock()
 	if n.mute != nil {
 		defer n.mu.Unlock()
@@ -220,8 +227,11 @@ func (n *fakeNode) Watch(ctx context.Context, from []Known, send func(Event) err
 		case <-w.broken:
 			return fault.New(fault.Unavailable, "the watch broke")
 		case e := <-w.events:
-			if err := send(e); err != nil {
+			if err := send(e.Event); err != nil {
 				return err
+			}
+			if n.told != nil {
+				n.told(e.Event, e.serial)
 			}
 		}
 	}

@@ -1,0 +1,179 @@
+package resolve
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// benchQuestions are as many as a page of results has.
+func benchQuestions(node *fakeNode, n int) (questions []Question) {
+	node.mu.Lock()
+	defer node.mu.Unlock()
+	for i := range n {
+		name := fmt.Sprintf("release/%d", i)
+		node.repos[path("team/app")].refs[name] = uint64(i + 1)
+		questions = append(questions, Question{path("team/app"), name})
+	}
+	return questions
+}
+
+// median has fn called b.N times and reports the median of the times that it took.
+func median(b *testing.B, fn func(i int)) {
+	took := make([]time.Duration, b.N)
+	b.ReportAllocs()
+	b.ResetTimer()
+	for i := range took {
+		began := time.Now()
+		fn(i)
+		took[i] = time.Since(began)
+	}
+	b.StopTimer()
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Nanoseconds()), "p50-ns")
+	b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds()), "p99-ns")
+}
+
+// BenchmarkResolveMemory is one question that memory answers, through the resolver's own method.
+func BenchmarkResolveMemory(b *testing.B) {
+	node := newFakeNode("team/app")
+	tiers, questions := newTiers(b, node), benchQuestions(node, 1000)
+	if _, err := tiers.Resolve(b.Context(), questions); err != nil {
+		b.Fatal(err)
+	}
+	median(b, func(i int) {
+		if r, err := tiers.Resolve(b.Context(), questions[i%1000:i%1000+1]); err != nil || r[0].Err != nil {
+			b.Fatal(err)
+		}
+	})
+}
+
+// BenchmarkResolvePage is a page of 1,000 results that memory answers.
+func BenchmarkResolvePage(b *testing.B) {
+	node := newFakeNode("team/app")
+	tiers, questions := newTiers(b, node, func(o *Options) { o.Entries = 10_000 }), benchQuestions(node, 1000)
+	median(b, func(int) {
+		if _, err := tiers.Resolve(b.Context(), questions); err != nil {
+			b.Fatal(err)
+		}
+	})
+}
+
+// BenchmarkResolveRedis is one question that memory does not know any more and Redis answers.
+func BenchmarkResolveRedis(b *testing.B) {
+	server, node := startRedis(b), newFakeNode("team/app")
+	questions := benchQuestions(node, 3000)
+	fill, tiers := gatewayOver(b, node, server.url), newTiers(b, node, func(o *Options) {
+		r, err := NewRedis(RedisOptions{URL: server.url, Timeout: patience, Metrics: o.Metrics, Log: o.Log})
+		if err != nil {
+			b.Fatal(err)
+		}
+		o.Redis, o.Entries = r, 100
+	})
+	if _, err := fill.Resolve(b.Context(), questions); err != nil {
+		b.Fatal(err)
+	}
+	eventually(b, "all answers are in Redis", func() bool { return server.client.DBSize(b.Context()).Val() == 3001 })
+	ask(b, tiers, "team/app", "HEAD")
+	before := hits(tiers)
+	median(b, func(i int) {
+		if r, err := tiers.Resolve(b.Context(), questions[i%3000:i%3000+1]); err != nil || r[0].Err != nil {
+			b.Fatal(err)
+		}
+	})
+	b.ReportMetric((hits(tiers)-before)/float64(b.N), "redis-hits/op")
+}
+
+// BenchmarkResolveTogether is 913 simultaneous questions about what nobody knows yet, of the same, as they are all answered.
+func BenchmarkResolveTogether(b *testing.B) {
+	node := newFakeNode("team/app")
+	tiers := newTiers(b, node)
+	calls, _ := node.counts()
+	median(b, func(i int) {
+		tiers.Changed(path("team/app"))
+		var all sync.WaitGroup
+		begin := make(chan bool)
+		for range 913 {
+			all.Go(func() {
+				<-begin
+				wantSerial(b, tiers, "team/app", 1)
+			})
+		}
+		close(begin)
+		all.Wait()
+	})
+	now, _ := node.counts()
+	b.ReportMetric(float64(now-calls)/float64(b.N), "fills/op")
+}
+
+// BenchmarkRead is the memory tier's read path alone, with 8 goroutines on 10,000 answers, beside a map behind a read-write lock and one behind an atomic
+// pointer, which is as fast as can be.
+func BenchmarkRead(b *testing.B) {
+	node := newFakeNode("team/app")
+	tiers, questions := newTiers(b, node, func(o *Options) { o.Entries = 20_000 }), benchQuestions(node, 10_000)
+	results, err := tiers.Resolve(b.Context(), questions)
+	if err != nil {
+		b.Fatal(err)
+	}
+	plain := map[Question]Result{}
+	for i, q := range questions {
+		plain[q] = results[i]
+	}
+	var lock sync.RWMutex
+	var snapshot atomic.Pointer[map[Question]Result]
+	snapshot.Store(&plain)
+	for _, way := range []struct {
+		name string
+		read func(Question, *Result) bool
+	}{
+		{"tier", tiers.recall},
+		{"rwmutex", func(q Question, into *Result) (ok bool) {
+			lock.RLock()
+			defer lock.RUnlock()
+			*into, ok = plain[q]
+			return ok
+		}},
+		{"snapshot", func(q Question, into *Result) (ok bool) {
+			*into, ok = (*snapshot.Load())[q]
+			return ok
+		}},
+	} {
+		b.Run(way.name, func(b *testing.B) {
+			b.ReportAllocs()
+			b.SetParallelism(max(1, 8/runtime.GOMAXPROCS(0)))
+			b.RunParallel(func(pb *testing.PB) {
+				var result Result
+				for i := 0; pb.Next(); i++ {
+					if !way.read(questions[i%len(questions)], &result) {
+						b.Error("it is gone")
+						return
+					}
+				}
+			})
+		})
+	}
+}
+
+// The read path allocates nothing.
+func TestReadAllocatesNothing(t *testing.T) {
+	node := newFakeNode("team/app")
+	tiers := newTiers(t, node)
+	questions := benchQuestions(node, 10)
+	if _, err := tiers.Resolve(t.Context(), questions); err != nil {
+		t.Fatal(err)
+	}
+	var result Result
+	if n := testing.AllocsPerRun(5000, func() {
+		for _, q := range questions {
+			if !tiers.recall(q, &result) {
+				t.Fatal("it is gone")
+			}
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations for 10 look-ups", n)
+	}
+}
