@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -151,6 +152,35 @@ func TestPagesLane(t *testing.T) {
 	}
 	close(out)
 	if response, _, _ := first.answer(); response.StatusCode != http.StatusOK {
+		t.Error(response.Status)
+	}
+}
+
+// TestPagesReaderThatStops gives the place in the lane back: who takes nothing of an answer is cut off.
+func TestPagesReaderThatStops(t *testing.T) {
+	t.Parallel()
+	ended := make(chan error, 1)
+	s := serve(t, &node{}, options{pageLane: 1, writeStall: 100 * time.Millisecond, pages: func(w http.ResponseWriter, r *http.Request, _ *gateway.Visitor) error {
+		if r.URL.Path != "/.api/search/stream" {
+			return nil
+		}
+		event := []byte("event: matches\ndata: [\"" + strings.Repeat("x", 1<<20) + "\"]\n\n")
+		for {
+			if _, err := w.Write(event); err != nil {
+				ended <- err
+				return err
+			}
+		}
+	}})
+	stopped := s.dial()
+	stopped.send("GET /.api/search/stream HTTP/1.1\r\nHost: git.example\r\n\r\n")
+	<-ended
+	if !eventually(func() bool { return s.value("packhorse_lane_running{lane=pages}") == 0 }) {
+		t.Error("the place in the lane is still taken")
+	}
+	next := s.dial()
+	next.send("GET /-/search HTTP/1.1\r\nHost: git.example\r\n\r\n")
+	if response, _, _ := next.answer(); response.StatusCode != http.StatusOK {
 		t.Error(response.Status)
 	}
 }
