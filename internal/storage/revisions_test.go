@@ -3,6 +3,7 @@ package storage_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -90,7 +91,7 @@ func TestResolverWatches(t *testing.T) {
 		t.Errorf("after a change %+v, before it %+v", second, first)
 	}
 	results, err := node.Resolve(ctx, []resolve.Question{q})
-	if err != nil || results[0].Version != second.Version {
+	if err != nil || results[0].Version.Epoch != second.Version.Epoch || results[0].Version.Generation < second.Version.Generation {
 		t.Errorf("an answer of version %+v, %v; the event's is %+v", results, err, second)
 	}
 	go node.Watch(ctx, []resolve.Known{{Repository: q.Repository, Version: second.Version}, {Repository: question(t, "none", "").Repository}}, func(e resolve.Event) error { events <- e; return nil })
@@ -122,11 +123,16 @@ func BenchmarkResolveRevisions(b *testing.B) {
 		b.Run(revision, func(b *testing.B) {
 			b.ReportAllocs()
 			q := []resolve.Question{question(b, "app", revision)}
+			var took []time.Duration
 			for b.Loop() {
+				begun := time.Now()
 				if results, err := node.ResolveRevisions(context.Background(), q); err != nil || results[0].Err != nil {
 					b.Fatal(results, err)
 				}
+				took = append(took, time.Since(begun))
 			}
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)/2]), "p50-ns")
 		})
 	}
 }
