@@ -5,9 +5,12 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -90,4 +93,20 @@ func get(ts *testscript.TestScript, target, name, token string) (status int, bod
 		return 0, fmt.Sprint(err)
 	}
 	return answer.StatusCode, string(text)
+}
+
+// cmdKillIndex kills the processes that index and search, but for those that started them: killindex.
+func cmdKillIndex(ts *testscript.TestScript, neg bool, args []string) {
+	killed := 0
+	for _, p := range storyOf(ts).all() {
+		for _, pid := range childrenOf(p.cmd.Process.Pid) {
+			command, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+			if strings.Contains(string(command), "search-worker") && syscall.Kill(pid, syscall.SIGKILL) == nil {
+				killed++
+			}
+		}
+	}
+	if killed == 0 && runtime.GOOS == "linux" {
+		ts.Fatalf("no process indexes or searches")
+	}
 }

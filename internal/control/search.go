@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/json"
 	"io"
 	"slices"
 	"strings"
@@ -27,6 +28,8 @@ type Index interface {
 	search.Searcher
 	// Searched lists the repositories, in any order.
 	Searched() []git.RepoPath
+	// Status tells how far it is; may tells which repositories may be named, nil: all.
+	Status(may func(git.RepoPath) bool) search.Status
 }
 
 // searches serves SearchService.
@@ -123,6 +126,14 @@ func (s searches) Searched(_ context.Context, request *connect.Request[packhorse
 		}
 	}
 	return connect.NewResponse(answer), nil
+}
+
+func (s searches) Status(context.Context, *connect.Request[packhorsev1.StatusRequest]) (*connect.Response[packhorsev1.StatusResponse], error) {
+	text, err := json.Marshal(s.Index.Status(nil))
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&packhorsev1.StatusResponse{Json: text}), nil
 }
 
 // catalogue is what was searched at one time.

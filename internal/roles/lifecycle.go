@@ -20,6 +20,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/observe"
 	"github.com/packhorse-git/packhorse/internal/search"
+	"github.com/packhorse-git/packhorse/internal/search/elsewhere"
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
@@ -35,6 +36,9 @@ type server struct {
 	node    *storage.Node  // nil in a gateway
 	search  *search.Engine // nil: nothing is searched here
 	pages   gateway.Pages  // of public; nil: none
+
+	elsewhere *elsewhere.Index // which the search process has that a gateway asks; nil: none
+
 	// ready tells whether requests can be answered.
 	ready func() error
 	// drain, unless nil, tells others that no more requests should come; those that do are answered.

@@ -92,7 +92,8 @@ func (s *server) askElsewhere(cfg Config, log *slog.Logger, reg prometheus.Regis
 		return below()
 	}
 	index := elsewhere.New(c)
-	s.pages, err = newPages(reg, api.APIOptions{Version: version, Searcher: index, Repositories: index})
+	s.elsewhere = index
+	s.pages, err = newPages(reg, api.APIOptions{Version: version, Searcher: index, Repositories: index, Status: index.Status})
 	return err
 }
 

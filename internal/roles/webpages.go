@@ -18,8 +18,11 @@ func (s *server) addPages(cfg Config, reg prometheus.Registerer, files web.Files
 	metrics := web.NewPageMetrics()
 	register(reg, metrics)
 	o := web.PageOptions{Files: files, Metrics: metrics}
-	if s.search != nil {
+	switch {
+	case s.search != nil:
 		o.Searcher = s.search
+	case s.elsewhere != nil:
+		o.Searcher = s.elsewhere
 	}
 	pages, err := web.NewPages(o)
 	if err != nil {

@@ -5,7 +5,9 @@ package elsewhere
 
 import (
 	"context"
+	"encoding/json"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -148,6 +150,33 @@ func (x *Index) Repositories(ctx context.Context, each func(git.RepoPath) error)
 		}
 	}
 	return nil
+}
+
+// statusLimit is how long the process may take to tell its status.
+const statusLimit = 5 * time.Second
+
+// Status tells how far the index is; may tells which repositories may be named, nil: all. If nobody answers, that is the error in it.
+func (x *Index) Status(may func(git.RepoPath) bool) search.Status {
+	ctx, cancel := context.WithTimeout(context.Background(), statusLimit)
+	defer cancel()
+	none := search.Status{Jobs: []search.Job{}, Failures: []search.IndexFailure{}}
+	answer, err := x.service.Status(ctx, connect.NewRequest(&packhorsev1.StatusRequest{}))
+	if err != nil {
+		none.Error = fault.Message(unreachable(ctx, err))
+		return none
+	}
+	s := none
+	if err := json.Unmarshal(answer.Msg.GetJson(), &s); err != nil {
+		none.Error = "the search process tells its status in another way than this server understands"
+		return none
+	}
+	hidden := func(name string) bool {
+		path, err := git.ParseRepoPath(name)
+		return err != nil || may != nil && !may(path)
+	}
+	s.Jobs = slices.DeleteFunc(s.Jobs, func(j search.Job) bool { return hidden(j.Repository) })
+	s.Failures = slices.DeleteFunc(s.Failures, func(f search.IndexFailure) bool { return hidden(f.Repository) })
+	return s
 }
 
 // searched gives the list, as it was at most listAge ago; anew: as it is now.

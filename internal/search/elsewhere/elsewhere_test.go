@@ -60,6 +60,13 @@ func (x *index) Search(ctx context.Context, request search.Request, sink search.
 	return summary, fail
 }
 
+func (x *index) Status(may func(git.RepoPath) bool) search.Status {
+	return search.Status{
+		Searching: true, Repositories: 3, Jobs: []search.Job{{Repository: "a", Files: 7}, {Repository: "b"}},
+		Failures: []search.IndexFailure{{Repository: "b", Error: "why"}, {Repository: "a", Error: "no"}},
+	}
+}
+
 // world is an index behind a port, and a gateway's view of it.
 type world struct {
 	t       *testing.T
@@ -226,7 +233,16 @@ func TestFailures(t *testing.T) {
 	if _, err := w.search("x", func(git.RepoPath) bool { return false }, &kept{}); !fault.Is(err, fault.NotFound) {
 		t.Errorf("the index fails: %v", err)
 	}
+	if s := w.x.Status(nil); !s.Searching || s.Repositories != 3 || len(s.Jobs) != 2 || len(s.Failures) != 2 {
+		t.Errorf("status %+v", s)
+	}
+	if s := w.x.Status(func(p git.RepoPath) bool { return p.String() == "a" }); len(s.Jobs) != 1 || s.Jobs[0].Files != 7 || len(s.Failures) != 1 || s.Failures[0].Error != "no" {
+		t.Errorf("status for somebody %+v", s)
+	}
 	w.close()
+	if s := w.x.Status(nil); s.Searching || !strings.Contains(s.Error, "cannot be reached") || s.Jobs == nil {
+		t.Errorf("status of nobody %+v", s)
+	}
 	for _, may := range []func(git.RepoPath) bool{nil, func(git.RepoPath) bool { return true }} {
 		if _, err := w.search("x", may, &kept{}); !fault.Is(err, fault.Unavailable) || fault.RetryAfter(err) == 0 || !strings.Contains(err.Error(), "search process cannot be reached") {
 			t.Errorf("nobody is there: %v", err)

@@ -638,6 +638,87 @@ func (x *SearchedResponse) GetSame() bool {
 	return false
 }
 
+type StatusRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatusRequest) Reset() {
+	*x = StatusRequest{}
+	mi := &file_packhorse_v1_search_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatusRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatusRequest) ProtoMessage() {}
+
+func (x *StatusRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_search_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
+func (*StatusRequest) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_search_proto_rawDescGZIP(), []int{7}
+}
+
+type StatusResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As GET /-/api/v1/search/status gives it to who may read all repositories.
+	Json          []byte `protobuf:"bytes,1,opt,name=json,proto3" json:"json,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StatusResponse) Reset() {
+	*x = StatusResponse{}
+	mi := &file_packhorse_v1_search_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StatusResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StatusResponse) ProtoMessage() {}
+
+func (x *StatusResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_search_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
+func (*StatusResponse) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_search_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *StatusResponse) GetJson() []byte {
+	if x != nil {
+		return x.Json
+	}
+	return nil
+}
+
 var File_packhorse_v1_search_proto protoreflect.FileDescriptor
 
 const file_packhorse_v1_search_proto_rawDesc = "" +
@@ -685,16 +766,20 @@ const file_packhorse_v1_search_proto_rawDesc = "" +
 	"\x10SearchedResponse\x12\"\n" +
 	"\frepositories\x18\x01 \x03(\tR\frepositories\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x12\n" +
-	"\x04same\x18\x03 \x01(\bR\x04same*\xa3\x01\n" +
+	"\x04same\x18\x03 \x01(\bR\x04same\"\x0f\n" +
+	"\rStatusRequest\"$\n" +
+	"\x0eStatusResponse\x12\x12\n" +
+	"\x04json\x18\x01 \x01(\fR\x04json*\xa3\x01\n" +
 	"\fSearchFormat\x12\x1d\n" +
 	"\x19SEARCH_FORMAT_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aSEARCH_FORMAT_STREAM_LINES\x10\x01\x12\x1f\n" +
 	"\x1bSEARCH_FORMAT_STREAM_CHUNKS\x10\x02\x12\x19\n" +
 	"\x15SEARCH_FORMAT_GRAPHQL\x10\x03\x12\x18\n" +
-	"\x14SEARCH_FORMAT_EVENTS\x10\x042\xab\x01\n" +
+	"\x14SEARCH_FORMAT_EVENTS\x10\x042\xf5\x01\n" +
 	"\rSearchService\x12J\n" +
 	"\x06Search\x12\x1b.packhorse.v1.SearchRequest\x1a\x1c.packhorse.v1.SearchResponse\"\x03\x90\x02\x010\x01\x12N\n" +
-	"\bSearched\x12\x1d.packhorse.v1.SearchedRequest\x1a\x1e.packhorse.v1.SearchedResponse\"\x03\x90\x02\x01BCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
+	"\bSearched\x12\x1d.packhorse.v1.SearchedRequest\x1a\x1e.packhorse.v1.SearchedResponse\"\x03\x90\x02\x01\x12H\n" +
+	"\x06Status\x12\x1b.packhorse.v1.StatusRequest\x1a\x1c.packhorse.v1.StatusResponse\"\x03\x90\x02\x01BCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
 
 var (
 	file_packhorse_v1_search_proto_rawDescOnce sync.Once
@@ -709,7 +794,7 @@ func file_packhorse_v1_search_proto_rawDescGZIP() []byte {
 }
 
 var file_packhorse_v1_search_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_packhorse_v1_search_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_packhorse_v1_search_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_packhorse_v1_search_proto_goTypes = []any{
 	(SearchFormat)(0),           // 0: packhorse.v1.SearchFormat
 	(*SearchRequest)(nil),       // 1: packhorse.v1.SearchRequest
@@ -719,24 +804,28 @@ var file_packhorse_v1_search_proto_goTypes = []any{
 	(*SearchFreshness)(nil),     // 5: packhorse.v1.SearchFreshness
 	(*SearchedRequest)(nil),     // 6: packhorse.v1.SearchedRequest
 	(*SearchedResponse)(nil),    // 7: packhorse.v1.SearchedResponse
-	(*durationpb.Duration)(nil), // 8: google.protobuf.Duration
+	(*StatusRequest)(nil),       // 8: packhorse.v1.StatusRequest
+	(*StatusResponse)(nil),      // 9: packhorse.v1.StatusResponse
+	(*durationpb.Duration)(nil), // 10: google.protobuf.Duration
 }
 var file_packhorse_v1_search_proto_depIdxs = []int32{
-	0, // 0: packhorse.v1.SearchRequest.format:type_name -> packhorse.v1.SearchFormat
-	8, // 1: packhorse.v1.SearchRequest.timeout:type_name -> google.protobuf.Duration
-	3, // 2: packhorse.v1.SearchResponse.matches:type_name -> packhorse.v1.SearchMatches
-	4, // 3: packhorse.v1.SearchResponse.summary:type_name -> packhorse.v1.SearchSummary
-	8, // 4: packhorse.v1.SearchSummary.elapsed:type_name -> google.protobuf.Duration
-	5, // 5: packhorse.v1.SearchSummary.repositories:type_name -> packhorse.v1.SearchFreshness
-	1, // 6: packhorse.v1.SearchService.Search:input_type -> packhorse.v1.SearchRequest
-	6, // 7: packhorse.v1.SearchService.Searched:input_type -> packhorse.v1.SearchedRequest
-	2, // 8: packhorse.v1.SearchService.Search:output_type -> packhorse.v1.SearchResponse
-	7, // 9: packhorse.v1.SearchService.Searched:output_type -> packhorse.v1.SearchedResponse
-	8, // [8:10] is the sub-list for method output_type
-	6, // [6:8] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	0,  // 0: packhorse.v1.SearchRequest.format:type_name -> packhorse.v1.SearchFormat
+	10, // 1: packhorse.v1.SearchRequest.timeout:type_name -> google.protobuf.Duration
+	3,  // 2: packhorse.v1.SearchResponse.matches:type_name -> packhorse.v1.SearchMatches
+	4,  // 3: packhorse.v1.SearchResponse.summary:type_name -> packhorse.v1.SearchSummary
+	10, // 4: packhorse.v1.SearchSummary.elapsed:type_name -> google.protobuf.Duration
+	5,  // 5: packhorse.v1.SearchSummary.repositories:type_name -> packhorse.v1.SearchFreshness
+	1,  // 6: packhorse.v1.SearchService.Search:input_type -> packhorse.v1.SearchRequest
+	6,  // 7: packhorse.v1.SearchService.Searched:input_type -> packhorse.v1.SearchedRequest
+	8,  // 8: packhorse.v1.SearchService.Status:input_type -> packhorse.v1.StatusRequest
+	2,  // 9: packhorse.v1.SearchService.Search:output_type -> packhorse.v1.SearchResponse
+	7,  // 10: packhorse.v1.SearchService.Searched:output_type -> packhorse.v1.SearchedResponse
+	9,  // 11: packhorse.v1.SearchService.Status:output_type -> packhorse.v1.StatusResponse
+	9,  // [9:12] is the sub-list for method output_type
+	6,  // [6:9] is the sub-list for method input_type
+	6,  // [6:6] is the sub-list for extension type_name
+	6,  // [6:6] is the sub-list for extension extendee
+	0,  // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_packhorse_v1_search_proto_init() }
@@ -754,7 +843,7 @@ func file_packhorse_v1_search_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_packhorse_v1_search_proto_rawDesc), len(file_packhorse_v1_search_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   7,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -37,6 +37,8 @@ const (
 	SearchServiceSearchProcedure = "/packhorse.v1.SearchService/Search"
 	// SearchServiceSearchedProcedure is the fully-qualified name of the SearchService's Searched RPC.
 	SearchServiceSearchedProcedure = "/packhorse.v1.SearchService/Searched"
+	// SearchServiceStatusProcedure is the fully-qualified name of the SearchService's Status RPC.
+	SearchServiceStatusProcedure = "/packhorse.v1.SearchService/Status"
 )
 
 // SearchServiceClient is a client for the packhorse.v1.SearchService service.
@@ -45,6 +47,8 @@ type SearchServiceClient interface {
 	Search(context.Context, *connect.Request[v1.SearchRequest]) (*connect.ServerStreamForClient[v1.SearchResponse], error)
 	// Searched lists the repositories that are searched. Who knows them already gets none.
 	Searched(context.Context, *connect.Request[v1.SearchedRequest]) (*connect.Response[v1.SearchedResponse], error)
+	// Status tells how far the index is.
+	Status(context.Context, *connect.Request[v1.StatusRequest]) (*connect.Response[v1.StatusResponse], error)
 }
 
 // NewSearchServiceClient constructs a client for the packhorse.v1.SearchService service. By
@@ -72,6 +76,13 @@ func NewSearchServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
+		status: connect.NewClient[v1.StatusRequest, v1.StatusResponse](
+			httpClient,
+			baseURL+SearchServiceStatusProcedure,
+			connect.WithSchema(searchServiceMethods.ByName("Status")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -79,6 +90,7 @@ func NewSearchServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 type searchServiceClient struct {
 	search   *connect.Client[v1.SearchRequest, v1.SearchResponse]
 	searched *connect.Client[v1.SearchedRequest, v1.SearchedResponse]
+	status   *connect.Client[v1.StatusRequest, v1.StatusResponse]
 }
 
 // Search calls packhorse.v1.SearchService.Search.
@@ -91,12 +103,19 @@ func (c *searchServiceClient) Searched(ctx context.Context, req *connect.Request
 	return c.searched.CallUnary(ctx, req)
 }
 
+// Status calls packhorse.v1.SearchService.Status.
+func (c *searchServiceClient) Status(ctx context.Context, req *connect.Request[v1.StatusRequest]) (*connect.Response[v1.StatusResponse], error) {
+	return c.status.CallUnary(ctx, req)
+}
+
 // SearchServiceHandler is an implementation of the packhorse.v1.SearchService service.
 type SearchServiceHandler interface {
 	// Search streams results as they are found, and ends with a summary whose done is set.
 	Search(context.Context, *connect.Request[v1.SearchRequest], *connect.ServerStream[v1.SearchResponse]) error
 	// Searched lists the repositories that are searched. Who knows them already gets none.
 	Searched(context.Context, *connect.Request[v1.SearchedRequest]) (*connect.Response[v1.SearchedResponse], error)
+	// Status tells how far the index is.
+	Status(context.Context, *connect.Request[v1.StatusRequest]) (*connect.Response[v1.StatusResponse], error)
 }
 
 // NewSearchServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -120,12 +139,21 @@ func NewSearchServiceHandler(svc SearchServiceHandler, opts ...connect.HandlerOp
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
+	searchServiceStatusHandler := connect.NewUnaryHandler(
+		SearchServiceStatusProcedure,
+		svc.Status,
+		connect.WithSchema(searchServiceMethods.ByName("Status")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/packhorse.v1.SearchService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case SearchServiceSearchProcedure:
 			searchServiceSearchHandler.ServeHTTP(w, r)
 		case SearchServiceSearchedProcedure:
 			searchServiceSearchedHandler.ServeHTTP(w, r)
+		case SearchServiceStatusProcedure:
+			searchServiceStatusHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -141,4 +169,8 @@ func (UnimplementedSearchServiceHandler) Search(context.Context, *connect.Reques
 
 func (UnimplementedSearchServiceHandler) Searched(context.Context, *connect.Request[v1.SearchedRequest]) (*connect.Response[v1.SearchedResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.SearchService.Searched is not implemented"))
+}
+
+func (UnimplementedSearchServiceHandler) Status(context.Context, *connect.Request[v1.StatusRequest]) (*connect.Response[v1.StatusResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.SearchService.Status is not implemented"))
 }
