@@ -365,6 +365,10 @@ func (e *exchange) refuse(status int, message string) {
 
 // text sends a message that git shows as a remote's.
 func (e *exchange) text(status int, message string) {
+	if e.op == opSearch && e.wantsEvents() {
+		e.failEvents(status, message)
+		return
+	}
 	e.w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	e.w.Header().Set("X-Content-Type-Options", "nosniff")
 	e.begin(status)

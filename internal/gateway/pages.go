@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"log/slog"
 	"net/http"
@@ -51,6 +52,9 @@ func (v *Visitor) Note(attrs ...slog.Attr) { v.notes = append(v.notes, attrs...)
 const (
 	searchPath = "/-/api/v1/search"
 	foreignAPI = "/.api/" // Sourcegraph's
+	streamPath = foreignAPI + "search/stream"
+
+	eventStream = "text/event-stream"
 )
 
 // isPage tells whether a path is for Pages.
@@ -99,6 +103,26 @@ func (e *exchange) page(path string) {
 		}
 		e.fail(err)
 	}
+}
+
+// wantsEvents tells whether the client of a search reads server-sent events, whatever the status.
+func (e *exchange) wantsEvents() bool {
+	return e.r.URL.Path == streamPath || e.r.URL.Path == searchPath && strings.Contains(e.r.Header.Get("Accept"), eventStream)
+}
+
+// failEvents sends a failure as such clients read it.
+func (e *exchange) failEvents(status int, message string) {
+	data, err := json.Marshal(struct {
+		Name    string `json:"name"`
+		Message string `json:"message"`
+	}{"Error", message})
+	if err != nil {
+		data = []byte(`{"name":"Error"}`)
+	}
+	e.w.Header().Set("Content-Type", eventStream)
+	e.w.Header().Set("X-Content-Type-Options", "nosniff")
+	e.begin(status)
+	e.write([]byte("event: error\ndata: " + string(data) + "\n\nevent: done\ndata: {}\n\n"))
 }
 
 // pageWriter is what Pages writes to: it counts.

@@ -89,6 +89,9 @@ func TestPages(t *testing.T) {
 		{"GET", "/-/panic", "", "", 500, "internal error"},
 		{"GET", "/", "Accept: text/html", "", 200, "hello "},
 		{"GET", "/", "Accept: */*", "", 404, "name a repository"},
+		{"GET", "/.api/search/stream", "Authorization: Bearer wrong", "", 401, "event: error\ndata: {\"name\":\"Error\",\"message\":\"wrong\"}\n\nevent: done\ndata: {}\n\n"},
+		{"GET", "/.api/search/stream", "", "", 404, "event: error\ndata: {\"name\":\"Error\",\"message\":\"no page /.api/search/stream here\"}\n\nevent: done\ndata: {}\n\n"},
+		{"POST", "/.api/graphql", "Authorization: Bearer wrong", "", 401, "wrong\n"},
 		{"POST", "/.api/graphql", "", "query", 200, "query"},
 		{"POST", "/.api/graphql", "Content-Encoding: gzip", bomb.String(), 200, "\x00\x00"}, // cut off
 		{"POST", "/.api/graphql", "Content-Encoding: br", "query", 400, "unknown content encoding"},
