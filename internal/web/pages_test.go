@@ -233,7 +233,12 @@ func TestSearchPage(t *testing.T) {
 	}
 	say("/-/search?q=repo:hostile+needle", 200, "matches in 8 files", "current", "<i>bad</i>")
 	say("/-/search?q=error", 200, "3 behind", "not indexed", "Searched without an index", "more lines in this file")
-	say("/-/search?q=a", 200, "Show up to 500")
+	w.files["many"] = map[string]string{}
+	for i := range 60 {
+		w.files["many"][fmt.Sprint(i)] = "manyhavethis\n"
+	}
+	say("/-/search?q=manyhavethis", 200, "50 files", "Show up to 500")
+	say("/-/search?q=manyhavethis&n=500", 200, "60 files")
 	say("/-/search?q=nothinghasthis", 200, "Nothing found")
 	say("/-/search?q="+url.QueryEscape("needle count:x lang:go"), 400, "^")
 	say("/-/search?q="+strings.Repeat("x", 20_000), 400, "the API takes longer ones")
