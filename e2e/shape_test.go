@@ -165,7 +165,12 @@ func (s *story) serveSplit(ts *testscript.TestScript, neg bool, args []string) {
 		table += fmt.Sprintf("secret_file = %q\n", secret)
 	}
 	if s.shape.search {
-		cmdSearcher(ts, false, []string{"--config", s.write(ts, "search.toml", table)})
+		toSearch := []string{}
+		if secret != "" {
+			toSearch = []string{"--listen", "127.0.0.1:0"}
+			table += fmt.Sprintf("\n[search]\nsecret_file = %q\n", secret)
+		}
+		cmdSearcher(ts, false, append(toSearch, "--config", s.write(ts, "search.toml", table)))
 		toGateway = append(toGateway, "--search", s.nodes["search"].listen)
 	}
 	cmdGateway(ts, false, append(toGateway, "--config", s.write(ts, "gateway.toml", config+table)))
