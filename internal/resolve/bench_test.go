@@ -2,6 +2,7 @@ package resolve
 
 import (
 	"fmt"
+	"net"
 	"runtime"
 	"slices"
 	"sync"
@@ -66,9 +67,10 @@ func BenchmarkResolvePage(b *testing.B) {
 // BenchmarkResolveRedis is one question that memory does not know any more and Redis answers.
 func BenchmarkResolveRedis(b *testing.B) {
 	server, node := startRedis(b), newFakeNode("team/app")
+	url := server.onLoopback(b)
 	questions := benchQuestions(node, 3000)
 	fill, tiers := gatewayOver(b, node, server.url), newTiers(b, node, func(o *Options) {
-		r, err := NewRedis(RedisOptions{URL: server.url, Timeout: patience, Metrics: o.Metrics, Log: o.Log})
+		r, err := NewRedis(RedisOptions{URL: url, Timeout: patience, Metrics: o.Metrics, Log: o.Log})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -86,6 +88,21 @@ func BenchmarkResolveRedis(b *testing.B) {
 		}
 	})
 	b.ReportMetric((hits(tiers)-before)/float64(b.N), "redis-hits/op")
+}
+
+// onLoopback has Redis listen on a port, too.
+func (s *redisServer) onLoopback(b *testing.B) (url string) {
+	b.Helper()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(free.Addr().String())
+	free.Close()
+	if err := s.client.ConfigSet(b.Context(), "port", port).Err(); err != nil {
+		b.Fatal(err)
+	}
+	return "redis://127.0.0.1:" + port
 }
 
 // BenchmarkResolveTogether is 913 simultaneous questions about what nobody knows yet, of the same, as they are all answered.
