@@ -69,6 +69,34 @@ test -n "$GIT_QUARANTINE_PATH" && test -d "$GIT_QUARANTINE_PATH" && printf 'look
 	w.clean()
 }
 
+// Git reports that a ref is deleted which was not there, and asks no post-receive hook about it: nobody is told of what did not happen.
+func TestNobodyIsToldOfWhatWasNotThere(t *testing.T) {
+	t.Parallel()
+	log := filepath.Join(t.TempDir(), "log")
+	w := newWorld(t, Options{Hooks: hooks(t, map[string]string{"post-receive": "cat >>" + log})})
+	w.server.options.Recorder = w
+	id := w.Commit("one")
+	w.Git("update-ref", "refs/heads/old", id.String())
+	none := zeros(id)
+	for _, old := range []string{none, strings.Repeat("12", 20)} {
+		out, err := w.post(commands(reports, old+" "+none+" refs/heads/never"))
+		if err != nil || !strings.Contains(out, "ok refs/heads/never") {
+			t.Errorf("%v\n%s", err, out)
+		}
+	}
+	if _, err := os.Stat(log); err == nil || w.changed() != "" {
+		t.Errorf("a hook was asked (%v), others were told of %s", err, w.changed())
+	}
+	if out, err := w.post(commands(reports, none+" "+none+" refs/heads/never", none+" "+none+" refs/heads/old")); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	text, _ := os.ReadFile(log)
+	if want := none + " " + none + " refs/heads/old\n"; string(text) != want || w.changed() != "refs/heads/old 0000000 0000000" {
+		t.Errorf("the hook reads %q, others were told of %s", text, w.changed())
+	}
+	w.clean()
+}
+
 // Whatever goes wrong with one who is to decide: nothing is changed.
 func TestDecisionsFailClosed(t *testing.T) {
 	t.Parallel()

@@ -91,13 +91,15 @@ func (p *pushing) settle(ctx context.Context, record Record, failed error) ([]Up
 	if err == nil && len(done) > 0 {
 		err = p.persist(ctx, done)
 	}
+	refused := len(p.request.commands) - len(done)
+	done = p.real(done)
 	if record != nil && known { // else it stays open, for the next start
 		if ended := record.End(done); ended != nil && err == nil {
 			err = fault.Wrap(fault.Unavailable, "the refs were changed, but what has to follow could not be recorded", ended)
 		}
 	}
 	p.metrics.updates.WithLabelValues("changed").Add(float64(len(done)))
-	p.metrics.updates.WithLabelValues("refused").Add(float64(len(p.request.commands) - len(done)))
+	p.metrics.updates.WithLabelValues("refused").Add(float64(refused))
 	if len(done) > 0 && p.target.Changed != nil {
 		p.target.Changed(ctx, done)
 	}
@@ -368,6 +370,25 @@ func (p *pushing) done(ctx context.Context, failed error) ([]Update, error) {
 		}
 	}
 	return done, nil
+}
+
+// real leaves deletions away of refs that were not there, of which git reports that they are done: hooks and others are not told of them.
+func (p *pushing) real(done []Update) []Update {
+	return slices.DeleteFunc(done, func(u Update) bool {
+		if !u.New.IsZero() {
+			return false
+		}
+		_, was, err := p.before.Lookup(u.Ref)
+		if was || err != nil {
+			return false
+		}
+		// What somebody else has made meanwhile git deletes only if it is what the client says it is.
+		there, err := false, error(nil)
+		if !u.Old.IsZero() {
+			there, err = p.target.Objects.Has(u.Old)
+		}
+		return !there && err == nil
+	})
 }
 
 func errGone(err error) error {
