@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -23,6 +24,7 @@ const (
 	maxTags     = 10_000    // that one revision goes through
 	maxTold     = 10        // candidates in an error
 	maxSorted   = 1000      // candidates that are looked at for it
+	maxWalks    = 100       // through history, to see whether IDs are visible, for all revisions of one Revisions
 )
 
 // Revision is what a revision names.
@@ -41,10 +43,16 @@ type Revision struct {
 // Used by one goroutine.
 type Revisions struct {
 	*call
+	// Own has IDs of objects that the repository borrows from others name nothing, unless they are commits or tags that its visible refs reach: who
+	// asks may not know of the rest.
+	Own bool
+
 	snapshot *refs.Snapshot
 	shallow  graph.Commits
-	grafted  bool // shallow was read
-	steps    int  // from commits to their parents, until now
+	grafted  bool           // shallow was read
+	steps    int            // from commits to their parents, until now
+	tips     []git.ObjectID // of visible refs; nil: not read yet
+	walks    int            // to see whether IDs are visible, until now
 }
 
 // Revisions begins to resolve. The snapshot is one of the repository's.
@@ -236,12 +244,8 @@ func (v *Revisions) step(r *Revision, text string, op byte, n int) error {
 	if err := v.peel(r, text, toCommit); err != nil || n == 0 {
 		return err
 	}
-	if !v.grafted {
-		var err error
-		if v.shallow, err = v.repo.ShallowSet(); err != nil {
-			return err
-		}
-		v.grafted = true
+	if err := v.graft(); err != nil {
+		return err
 	}
 	if op == '^' {
 		parent, err := v.repo.Graph.Parent(v.ctx, r.ID, n, v.shallow)
@@ -266,12 +270,49 @@ func (v *Revisions) step(r *Revision, text string, op byte, n int) error {
 	return nil
 }
 
+// graft reads where a shallow repository's history ends.
+func (v *Revisions) graft() (err error) {
+	if !v.grafted {
+		v.shallow, err = v.repo.ShallowSet()
+		v.grafted = err == nil
+	}
+	return err
+}
+
+// visible leaves of objects those that whoever asks may know of.
+func (v *Revisions) visible(ids []git.ObjectID) ([]git.ObjectID, error) {
+	if !v.Own || len(ids) == 0 || !v.repo.Objects.HasAlternates() {
+		return ids, nil
+	}
+	if v.tips == nil {
+		v.tips = make([]git.ObjectID, 0, 64)
+		if head := v.snapshot.Head(); !head.ID.IsZero() {
+			v.tips = append(v.tips, head.ID)
+		}
+		if err := v.snapshot.Each("", func(ref refs.Ref) error { v.tips = append(v.tips, ref.ID); return nil }); err != nil {
+			return nil, err
+		}
+	}
+	if v.walks++; v.walks > maxWalks {
+		return nil, fault.New(fault.Invalid, "the repository borrows objects, so that at most %d object IDs can be looked for at once; ask for fewer", maxWalks)
+	}
+	if err := v.graft(); err != nil {
+		return nil, err
+	}
+	hidden, err := v.repo.Graph.Unreached(v.ctx, v.tips, ids, v.shallow)
+	return slices.DeleteFunc(slices.Clone(ids), hidden.Has), err
+}
+
 // name resolves what nothing stands behind: an ID, a ref's name, what git describe writes, or an abbreviation.
 func (v *Revisions) name(text string, want wanted) (Revision, error) {
 	format := v.repo.Format
 	if len(text) == format.HexSize() {
 		if id, err := git.ParseObjectID(text); err == nil {
-			return Revision{ID: id}, nil
+			seen, err := v.visible([]git.ObjectID{id})
+			if err == nil && len(seen) == 0 {
+				err = fault.New(fault.NotFound, "no object %s", id)
+			}
+			return Revision{ID: id}, err
 		}
 	}
 	if text == "@" {
@@ -331,6 +372,9 @@ func (v *Revisions) abbreviated(digits string, want wanted) (Revision, error) {
 		return Revision{}, fault.New(fault.NotFound, "%.200q is no abbreviated object ID", digits)
 	}
 	ids, err := v.repo.Objects.WithPrefix(prefix)
+	if err == nil {
+		ids, err = v.visible(ids)
+	}
 	switch {
 	case err != nil:
 		return Revision{}, err

@@ -35,6 +35,7 @@ func (n *Node) ResolveRevisions(ctx context.Context, questions []resolve.Questio
 		defer n.release(h)
 		snap, version = oneState(seen, snap, version)
 		revisions := n.lookups.Revisions(ctx, h.Repo, snap)
+		revisions.Own = true
 		for _, i := range indexes {
 			found, err := revisions.Resolve(questions[i].Revision)
 			if err != nil {

@@ -3,6 +3,8 @@ package storage_test
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -72,6 +74,48 @@ func TestResolveRevisions(t *testing.T) {
 	end()
 	if _, err := node.Resolve(ended, []resolve.Question{question(t, "app", "")}); !fault.Is(err, fault.Cancelled) {
 		t.Errorf("nobody waits: %v", err)
+	}
+}
+
+// Who may read a fork learns nothing of what is in the repository that it borrows from and not in its own history: not that there is an object, not the
+// rest of an abbreviated ID, not what a commit is made of.
+func TestResolveRevisionsOfAFork(t *testing.T) {
+	t.Parallel()
+	r := newRoot(t, storage.Options{})
+	lender, fork := r.repo("lender.git", "one"), r.repo("fork.git", "unrelated")
+	one := lender.ID("main")
+	secret := lender.Commit("secret", one)
+	lender.Git("update-ref", "refs/heads/secret", secret.String())
+	lender.Git("tag", "-a", "-m", "t", "v1", "main")
+	if err := os.WriteFile(filepath.Join(fork.Dir, "objects/info/alternates"), []byte(lender.Dir+"/objects\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fork.Git("update-ref", "refs/heads/main", one.String())
+	fork.Git("update-ref", "refs/tags/v1", lender.ID("v1").String())
+
+	node := storage.Resolver{Node: r.Node}
+	for revision, want := range map[string]git.ObjectID{
+		"main^{tree}": lender.ID("main^{tree}"), one.String(): one, one.String()[:12] + "^{commit}": one, lender.ID("v1").String()[:12]: lender.ID("v1"),
+		secret.String(): {}, secret.String()[:12]: {}, secret.String() + "~1": {}, secret.String() + "^{tree}": {}, "v1-1-g" + secret.String()[:12]: {},
+		lender.ID("secret^{tree}").String()[:12]: {},
+	} {
+		results, err := node.Resolve(context.Background(), []resolve.Question{question(t, "fork", revision)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if have := results[0]; want.IsZero() && !fault.Is(have.Err, fault.NotFound) || !want.IsZero() && (have.Err != nil || have.ID != want) {
+			t.Errorf("%s: %+v, want %s", revision, have, want)
+		}
+	}
+	if results, err := node.Resolve(context.Background(), []resolve.Question{question(t, "lender", secret.String()[:12])}); err != nil || results[0].ID != secret {
+		t.Errorf("of the lender itself: %+v, %v", results, err)
+	}
+	many := make([]resolve.Question, 101)
+	for i := range many {
+		many[i] = question(t, "fork", one.String())
+	}
+	if results, err := node.Resolve(context.Background(), many); err != nil || results[99].Err != nil || !fault.Is(results[100].Err, fault.Invalid) {
+		t.Errorf("very many: %v, %v, %v", results[99], results[100], err)
 	}
 }
 

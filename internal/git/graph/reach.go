@@ -54,24 +54,7 @@ const (
 // not reachable. The answer is exact.
 func (g *Graph) Unreachable(ctx context.Context, tips, targets []git.ObjectID, shallow Commits) (
 	first git.ObjectID, found bool, err error) {
-	open := NewCommits(targets...)
-	for _, tip := range tips {
-		if len(open) == 0 {
-			break
-		}
-		delete(open, tip)
-	}
-	if len(open) == 0 {
-		return git.ObjectID{}, false, nil
-	}
-	left := Commits{}
-	err = g.run(ctx, shallow, func(w *walk) error {
-		clear(left)
-		for id := range open {
-			left[id] = struct{}{}
-		}
-		return w.unreachable(tips, left)
-	})
+	left, err := g.Unreached(ctx, tips, targets, shallow)
 	if err != nil {
 		return git.ObjectID{}, false, err
 	}
@@ -81,6 +64,29 @@ func (g *Graph) Unreachable(ctx context.Context, tips, targets []git.ObjectID, s
 		}
 	}
 	return git.ObjectID{}, false, nil
+}
+
+// Unreached gives all targets that Unreachable would find.
+func (g *Graph) Unreached(ctx context.Context, tips, targets []git.ObjectID, shallow Commits) (Commits, error) {
+	open := NewCommits(targets...)
+	for _, tip := range tips {
+		if len(open) == 0 {
+			break
+		}
+		delete(open, tip)
+	}
+	if len(open) == 0 {
+		return nil, nil
+	}
+	left := Commits{}
+	err := g.run(ctx, shallow, func(w *walk) error {
+		clear(left)
+		for id := range open {
+			left[id] = struct{}{}
+		}
+		return w.unreachable(tips, left)
+	})
+	return left, err
 }
 
 // unreachable takes out of left what the tips reach.
