@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/search/query"
 )
 
 func TestMain(m *testing.M) {
@@ -125,4 +126,23 @@ func unescape(t rapid.TB, address string) string {
 		t.Fatal(err)
 	}
 	return u.Path
+}
+
+// The examples are queries, and mean what is said of them.
+func TestExamples(t *testing.T) {
+	t.Parallel()
+	for _, e := range examples {
+		q, err := query.Parse(e.Query)
+		if err != nil {
+			t.Errorf("%s: %v", e.Query, err)
+			continue
+		}
+		expression := false
+		if q.Root != nil {
+			q.Root.Atoms(func(n *query.Node) { expression = expression || n.Regexp })
+		}
+		if strings.Contains(e.Says, "regular expression") && !expression {
+			t.Errorf("%s is no regular expression", e.Query)
+		}
+	}
 }
