@@ -4,13 +4,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // searchAnswers answers each API with two results, in that API's words.
@@ -115,9 +118,14 @@ func TestSearchResolve(t *testing.T) {
 		fmt.Fprintf(w, `{"results":[{"repository":%q,"commit":%q},{"repository":%[1]q,"commit":%[2]q}]}`, name, id)
 	}))
 	defer server.Close()
-	for _, resolve := range []string{"process", "memory", "none"} {
+	kinds := []string{"process", "memory", "none"}
+	redis := startRedis(t)
+	if redis != "" {
+		kinds = append(kinds, "redis")
+	}
+	for _, resolve := range kinds {
 		got := benchJSON(t, "query api results resolve rates resolve_share", "search", server.URL, "--query", "q", "--rates", "20", "--duration", "50ms",
-			"--resolve", resolve, "--root", filepath.Dir(repo.Dir))
+			"--resolve", resolve, "--root", filepath.Dir(repo.Dir), "--redis", redis)
 		share := number(t, got, "resolve_share")
 		if resolve == "process" && (share < 0.1 || listed.Load() == 0) {
 			t.Errorf("finding object IDs by git took %v of the time, and the index was listed %d times", share, listed.Load())
@@ -135,4 +143,38 @@ func TestFellBehind(t *testing.T) {
 	if flat.fellBehind() || !growing.fellBehind() {
 		t.Error("steady latencies are seen as growing, or growing ones as steady")
 	}
+}
+
+// startRedis starts a Redis that keeps nothing, and gives its URL; none if there is no redis-server.
+func startRedis(t *testing.T) string {
+	program, err := exec.LookPath("redis-server")
+	if err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatal("there is no redis-server; install it")
+		}
+		t.Log("*** There is no redis-server: --resolve redis is NOT tested. ***")
+		return ""
+	}
+	dir, err := os.MkdirTemp("", "redis") // short: the path of a socket has 107 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(dir, "s")
+	cmd := exec.Command(program, "--port", "0", "--unixsocket", socket, "--save", "", "--appendonly", "no", "--dir", dir)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+		os.RemoveAll(dir)
+	})
+	for t.Context().Err() == nil {
+		if c, err := net.Dial("unix", socket); err == nil {
+			c.Close()
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return "unix://" + socket
 }
