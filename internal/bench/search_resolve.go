@@ -74,6 +74,9 @@ func (o *searchOptions) begin(ctx context.Context, s *searched) (*front, error) 
 	f := &front{undo: undo}
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(base) },
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+		},
 		ModifyResponse: func(r *http.Response) error {
 			if r.StatusCode != http.StatusOK {
 				return nil
@@ -153,7 +156,9 @@ func (o *searchOptions) byProcess(s *searched) func(context.Context, searchMatch
 		if err != nil {
 			return err
 		}
-		request.Header.Set("Authorization", s.target.Header.Get("Authorization"))
+		if credential := s.target.Header.Get("Authorization"); credential != "" {
+			request.Header.Set("Authorization", credential)
+		}
 		answer, err := http.DefaultClient.Do(request)
 		if err != nil {
 			return err
