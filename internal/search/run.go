@@ -148,6 +148,12 @@ func (e *Engine) freshness(found []link.Found) []Freshness {
 		if r == nil {
 			continue // gone meanwhile
 		}
+		for _, b := range r.indexed {
+			if b.Commit == f.Commit {
+				f.Branch = b.Name // a file that several branches have is of the first
+				break
+			}
+		}
 		fresh := Freshness{Repository: r.path.String(), Indexed: f.Commit, Branch: f.Branch, Lag: -1, Error: r.err}
 		for i, h := range r.current {
 			if branchName(h.Name) != f.Branch {

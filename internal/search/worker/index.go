@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/sourcegraph/zoekt"
 	"github.com/sourcegraph/zoekt/build"
@@ -116,9 +117,22 @@ func runJob(job link.Job, in link.Reader, report *link.Report) error {
 		case link.KindGone:
 			b.MarkFileAsChangedOrRemoved(string(payload))
 		case link.KindFinish:
-			err := b.Finish()
-			report.Shards = len(o.FindAllShards())
-			return err
+			if err := b.Finish(); err != nil {
+				return err
+			}
+			shards := o.FindAllShards()
+			report.Shards = len(shards)
+			if job.Delta {
+				return nil
+			}
+			// Who has loaded a new shard beside what was said of the old one, which went later, has to load it again.
+			now := time.Now()
+			for _, s := range shards {
+				if err := os.Chtimes(s, now, now); err != nil {
+					return err
+				}
+			}
+			return nil
 		default:
 			return errors.Join(errInput, fmt.Errorf("frame %q in a job", kind))
 		}

@@ -29,6 +29,8 @@ import (
 const (
 	// batchSize is how many bytes of results are sent at once, at least, unless there are no more.
 	batchSize = 64 << 10
+	// manyMore is how many times as many matches are looked for if the files with the first ones are fewer than were asked for.
+	manyMore = 1000
 	// flushAfter is for how long results are collected and ordered before the first are sent.
 	flushAfter = 500 * time.Millisecond
 )
@@ -199,18 +201,27 @@ func (s *searcher) search(ctx context.Context, r asked, a *answer) error {
 	}
 	a.plan = p
 	timeout := time.Duration(r.Timeout) * time.Millisecond
+	enough := 100 * r.Limit
 	o := zoekt.SearchOptions{
 		ChunkMatches: true, Whole: a.format == wire.GraphQL, MaxDocDisplayCount: r.Limit + 1, MaxWallTime: timeout, FlushWallTime: min(flushAfter, timeout),
-		ShardMaxMatchCount: 100 * r.Limit, TotalMaxMatchCount: 100 * r.Limit,
+		ShardMaxMatchCount: enough, TotalMaxMatchCount: enough,
 	}
 	if a.format == wire.API {
 		o.FlushWallTime = timeout
+		a.hold = true
 	}
 	if p.repository {
 		o.ShardRepoMaxMatchCount, o.MaxDocDisplayCount = 1, 0
 	}
 	began := time.Now()
 	err = s.StreamSearch(ctx, p.query, &o, a)
+	if a.hold && err == nil && a.skipped && len(a.held) < r.Limit {
+		o.ShardMaxMatchCount, o.TotalMaxMatchCount, o.MaxWallTime = manyMore*enough, manyMore*enough, max(timeout-time.Since(began), time.Millisecond)
+		a.held, a.skipped = nil, false
+		err = s.StreamSearch(ctx, p.query, &o, a)
+	}
+	a.render(a.held)
+	a.held = nil
 	if time.Since(began) >= timeout {
 		a.end.TimedOut = true
 	}
@@ -226,6 +237,9 @@ type answer struct {
 	plan   plan
 	err    error // of writing
 
+	hold             bool              // results wait until the search is over
+	held             []zoekt.FileMatch // these
+	skipped          bool              // not everything was searched, because there was enough
 	file             wire.File
 	elements         []byte // that wait to be sent
 	results, matches int    // in them
@@ -237,6 +251,7 @@ func (a *answer) reset(r asked, cancel context.CancelFunc) {
 	a.cancel, a.format, a.limit = cancel, wire.Format(r.Format), r.Limit
 	a.elements, a.results, a.matches = a.elements[:0], 0, 0
 	a.end = link.End{Repositories: a.end.Repositories[:0]}
+	a.hold, a.held, a.skipped = false, nil, false
 	a.seen = make(map[uint32]bool)
 }
 
@@ -245,10 +260,19 @@ func (a *answer) Send(r *zoekt.SearchResult) {
 	if r.Crashes > 0 {
 		a.end.Crashed = true
 	}
-	if r.FilesSkipped > 0 && !a.plan.repository || r.ShardsSkipped > 0 { // of a repository that has a result nothing more is looked at
-		a.end.Limited = true
+	// Of a repository that has a result nothing more is looked at.
+	a.skipped = a.skipped || r.FilesSkipped > 0 && !a.plan.repository || r.ShardsSkipped > 0
+	if a.hold {
+		a.held = append(a.held, r.Files...)
+	} else {
+		a.render(r.Files)
 	}
-	for i := range r.Files {
+}
+
+// render sends results, up to the limit.
+func (a *answer) render(files []zoekt.FileMatch) {
+	a.end.Limited = a.end.Limited || a.skipped
+	for i := range files {
 		if a.err != nil {
 			return
 		}
@@ -256,7 +280,7 @@ func (a *answer) Send(r *zoekt.SearchResult) {
 			a.end.Limited = true
 			return
 		}
-		a.add(&r.Files[i])
+		a.add(&files[i])
 	}
 	a.flush()
 }

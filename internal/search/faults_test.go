@@ -1,0 +1,204 @@
+package search_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/packhorse-git/packhorse/internal/search"
+)
+
+// children are the processes of ours that do some work in a directory's index; Linux tells.
+func children(t *testing.T, what search.Work, dir string) (pids []int) {
+	t.Helper()
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, f := range files {
+		text, _ := os.ReadFile(f)
+		args := strings.Split(string(text), "\x00")
+		status, _ := os.ReadFile(filepath.Join(filepath.Dir(f), "stat"))
+		_, after, _ := bytes.Cut(status, []byte(") "))
+		fields := bytes.Fields(after)
+		if len(args) > 3 && args[1] == work && args[2] == string(what) && len(fields) > 1 && string(fields[1]) == strconv.Itoa(os.Getpid()) &&
+			(what != search.WorkSearch || args[4] == filepath.Join(dir, "shards")) {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(f)))
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func needLinux(t *testing.T) {
+	t.Helper()
+	if _, err := os.Stat("/proc/self/cmdline"); err != nil {
+		t.Skip("there is no /proc here to find processes by")
+	}
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not so within a minute: %s", what)
+		}
+	}
+}
+
+func TestSearcherIsKilled(t *testing.T) {
+	t.Parallel()
+	needLinux(t)
+	s := newSource()
+	s.push("a", main, files{"f": "needle"})
+	o := options(t, s)
+	e := start(t, o)
+	await(t, e, "needle", has(1))
+	for _, pid := range children(t, search.WorkSearch, o.Dir) {
+		unix.Kill(pid, unix.SIGKILL)
+	}
+	eventually(t, "the death is known", func() bool { return e.Status(nil).Deaths == 1 })
+	await(t, e, "needle", has(1))
+}
+
+// What is cut off while it is mapped ends the process at the next look at it (SIGBUS), and this one alone; the repository is indexed anew.
+func TestShardIsCutOff(t *testing.T) {
+	t.Parallel()
+	s := newSource()
+	big := files{}
+	for i := range 200 {
+		big[fmt.Sprintf("f%d", i)] = fmt.Sprintf("needle %d\n%s", i, strings.Repeat("some more of it\n", 100))
+	}
+	s.push("big", main, big)
+	s.push("b", main, files{"f": "needle"})
+	o := options(t, s)
+	e := start(t, o)
+	await(t, e, "needle count:1000", has(201))
+	shards, _ := filepath.Glob(filepath.Join(o.Dir, "shards", "big_v*.zoekt"))
+	if len(shards) != 1 {
+		t.Fatalf("the shards are %q", shards)
+	}
+	if err := os.Truncate(shards[0], 4096); err != nil {
+		t.Fatal(err)
+	}
+	await(t, e, "needle count:1000", func(f *found) bool { return has(201)(f) && e.Status(nil).Deaths > 0 })
+}
+
+func TestBrokenAtTheStart(t *testing.T) {
+	t.Parallel()
+	s := newSource()
+	s.push("a", main, files{"f": "needle"})
+	s.push("b", main, files{"f": "needle"})
+	o := options(t, s)
+	e := search.New(o)
+	await(t, e, "needle", has(2))
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(o.Dir, "shards")
+	shards, _ := filepath.Glob(filepath.Join(dir, "*.zoekt"))
+	if err := os.WriteFile(shards[0], []byte("garbage"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"left_v16.00000.zoekt.1.tmp", "nobody_v16.00000.zoekt", "x_v16.00000.zoekt.meta", "no\nname_v16.00000.zoekt"} {
+		os.WriteFile(filepath.Join(dir, name), []byte("garbage"), 0o600)
+	}
+	e = start(t, o)
+	await(t, e, "needle", has(2))
+	if rest, _ := os.ReadDir(dir); len(rest) != 2 {
+		t.Errorf("what is left is %v", rest)
+	}
+}
+
+// Not parallel: it kills the processes of other tests as well.
+func TestIndexerIsKilled(t *testing.T) {
+	needLinux(t)
+	s := newSource()
+	hold := make(chan struct{})
+	s.mu.Lock()
+	s.hold = hold
+	s.mu.Unlock()
+	s.push("held", main, files{"f": "needle", "g": "needle"})
+	o := options(t, s)
+	e := start(t, o)
+	eventually(t, "a job runs", func() bool { return len(e.Status(nil).Jobs) == 1 })
+	for _, pid := range children(t, search.WorkIndex, o.Dir) {
+		unix.Kill(pid, unix.SIGKILL)
+	}
+	close(hold)
+	await(t, e, "needle", has(2))
+}
+
+func TestDirectoryCannotBeUsed(t *testing.T) {
+	t.Parallel()
+	s := newSource()
+	s.push("a", main, files{"f": "needle"})
+	o := options(t, s)
+	if err := os.WriteFile(o.Dir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e := start(t, o)
+	eventually(t, "the status tells", func() bool { return strings.Contains(e.Status(nil).Error, "cannot be used") })
+	if _, err := ask(t, e, "needle"); err == nil {
+		t.Error("a search without an index succeeded")
+	}
+}
+
+func TestHostile(t *testing.T) {
+	t.Parallel()
+	s := newSource()
+	names := []string{"with:colon@and at", "ünï/cödé.git", "-dash", "a%2fb", "a b", strings.Repeat("long/", 60) + "x", strings.Repeat("long/", 60) + "y"}
+	for _, name := range names {
+		s.push(name, main, files{
+			"needle":                      "needle",
+			"new\nline \"quote\" \xff.go": "needle\xff\xfe\n",
+			"binary":                      "needle\x00\x01\x02",
+			"one line":                    strings.Repeat("x", 500_000) + "needle" + strings.Repeat("y", 400_000),
+			"too large":                   strings.Repeat("needle\n", 1<<18),
+			"-rf":                         "needle",
+			"empty":                       "",
+		})
+	}
+	e := start(t, options(t, s))
+	await(t, e, "content:needle count:all", has(4*len(names)))
+	await(t, e, "file:large count:all", has(len(names)))
+	for _, name := range names {
+		await(t, e, "content:needle file:^needle repo:^"+strings.ReplaceAll(name, " ", "\\s")+"$", has(1))
+	}
+	await(t, e, `(x+x+)+y count:all`, func(*found) bool { return true })
+}
+
+func TestBranches(t *testing.T) {
+	t.Parallel()
+	s := newSource()
+	o := options(t, s)
+	o.Branches = []string{"refs/heads/release", "refs/heads/none", main}
+	first := s.push("a", main, files{"same": "needle", "differs": "needle main", "main": "needle"})
+	s.push("a", "refs/heads/release", files{"same": "needle", "differs": "needle release", "release": "needle"})
+	e := start(t, o)
+	await(t, e, "needle", has(5))
+	await(t, e, "needle branch:release", has(3))
+	await(t, e, "needle branch:HEAD", has(3, first))
+	s.push("a", "refs/heads/release", files{"same": "needle"})
+	await(t, e, "needle branch:release", func(f *found) bool { return has(1)(f) && f.Repositories[0].Lag == 0 })
+}
+
+func TestManyPushes(t *testing.T) {
+	t.Parallel()
+	s := newSource()
+	o := options(t, s)
+	o.Deltas = 2
+	e := start(t, o)
+	for i := range 12 {
+		f := files{"steady": "needle"}
+		f[fmt.Sprint("f", i)] = fmt.Sprintf("turn %d", i)
+		id := s.push("a", main, f)
+		await(t, e, "needle", has(1, id))
+		await(t, e, fmt.Sprintf("\"turn %d\"", i), has(1, id))
+		await(t, e, "turn", has(1))
+	}
+}
