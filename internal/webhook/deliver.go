@@ -20,10 +20,10 @@ import (
 type delivery struct {
 	name  string // its sequence number, which is about when it was recorded in nanoseconds since 1970, and the push's ID
 	size  int64
-	repo  string // later ones of the same one wait for it; "" of a file that cannot be read
-	tries int
+	repo  string    // later ones of the same one wait for it; "" of a file that cannot be read
+	tries int       // guarded by the queue's mu, as next is
 	next  time.Time // of a delivery that the target did not want
-	since time.Time // it does not want it
+	since time.Time // it does not want it; of run alone
 }
 
 func (d *delivery) recorded() time.Time {
@@ -218,14 +218,14 @@ func (q *queue) deliver(d *delivery) (away bool) {
 	if err == nil {
 		err = fmt.Errorf("it answered with status %d", a.status)
 	}
-	d.tries++
+	tries := q.tried(d, 1)
 	if time.Since(d.recorded()) > q.target.GiveUp {
 		q.remove(d)
 		q.bury(d, err.Error())
 		return false
 	}
 	h.o.Metrics.deliveries.WithLabelValues(q.target.Name, "failed").Inc()
-	h.o.Log.Warn("a webhook was not delivered; it will be tried again", "target", q.target.Name, "delivery", id, "tries", d.tries, "error", err)
+	h.o.Log.Warn("a webhook was not delivered; it will be tried again", "target", q.target.Name, "delivery", id, "tries", tries, "error", err)
 	if !unwanted(a.status) {
 		return true
 	}
@@ -237,9 +237,17 @@ func (q *queue) deliver(d *delivery) (away bool) {
 		return false
 	}
 	q.mu.Lock()
-	d.next = time.Now().Add(h.pause(d.tries))
+	d.next = time.Now().Add(h.pause(tries))
 	q.mu.Unlock()
 	return false
+}
+
+// tried counts more attempts, and tells how many there were: whoever records pushes may give a delivery up while it is tried.
+func (q *queue) tried(d *delivery, more int) int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	d.tries += more
+	return d.tries
 }
 
 // unwanted tells whether a status is about this delivery alone: others may be welcome.
@@ -271,7 +279,7 @@ func (q *queue) bury(d *delivery, why string) {
 	if err == nil {
 		err = os.Rename(filepath.Join(q.dir, d.name), filepath.Join(dir, d.name))
 	}
-	h.o.Log.Error("a webhook was given up", "target", q.target.Name, "delivery", d.name, "tries", d.tries, "kept", filepath.Join(dir, d.name), "reason", why, "error", err)
+	h.o.Log.Error("a webhook was given up", "target", q.target.Name, "delivery", d.name, "tries", q.tried(d, 0), "kept", filepath.Join(dir, d.name), "reason", why, "error", err)
 	entries, _ := os.ReadDir(dir)
 	var bytes int64
 	for i := len(entries) - 1; i >= 0; i-- { // the latest first

@@ -423,6 +423,26 @@ func TestDeadLetters(t *testing.T) {
 	}
 }
 
+// A delivery may be given up, as too many wait, in the middle of an attempt.
+func TestGivenUpInAnAttempt(t *testing.T) {
+	t.Parallel()
+	s := newTarget(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadRequest) })
+	h, err := New(Options{Dir: t.TempDir(), Targets: []Target{told("a", s.URL)}, Metrics: NewMetrics(), Log: slog.New(slog.DiscardHandler), MaxCount: 1,
+		Retry: time.Nanosecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	h.Start()
+	for i := range 100 {
+		p := push(fmt.Sprint("P", i), "1", "2")
+		do(t, h, p, p.Updates)
+	}
+	if n := value(h.o.Metrics.deliveries.WithLabelValues("a", "dead")); n < 99 {
+		t.Errorf("%v deliveries were given up, of 100", n)
+	}
+}
+
 // TestOrder: a delivery that the target does not want holds up those of its repository alone, and not for longer than it is tried; after a restart
 // too.
 func TestOrder(t *testing.T) {
