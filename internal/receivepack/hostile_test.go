@@ -60,6 +60,20 @@ func (w *world) oracle(copied *gittest.Repo, request string) string {
 
 const reports = "report-status-v2 side-band-64k object-format=sha1"
 
+// What git takes for one capability is one for us: else a push could be atomic for us, which git does by halves.
+func TestCapabilitiesEndWhereGitsDo(t *testing.T) {
+	t.Parallel()
+	for list, atomic := range map[string]bool{
+		" report-status atomic": true, "atomic\treport-status": true, "atomic=1": true, "report-status\u00a0atomic": false, "atomic\vreport-status": false,
+		"atomic\u2028": false, "atomically": false,
+	} {
+		f := features{}
+		if f.read(list); f.atomic != atomic {
+			t.Errorf("%q: %v", list, f.atomic)
+		}
+	}
+}
+
 // What git says to requests of every kind, we say too, to the byte; and the refs are the same after it.
 func TestReportsAreGits(t *testing.T) {
 	t.Parallel()

@@ -306,8 +306,11 @@ type features struct {
 	format, agent, session            string
 }
 
+// isSpace tells what ends a capability for git: what it takes for one word is one for us, too.
+func isSpace(r rune) bool { return r == ' ' || r == '\t' || r == '\n' || r == '\r' }
+
 func (f *features) read(list string) {
-	for word := range strings.FieldsSeq(list) {
+	for word := range strings.FieldsFuncSeq(list, isSpace) {
 		key, value, _ := strings.Cut(word, "=")
 		switch key {
 		case "report-status", "report-status-v2":
