@@ -243,8 +243,11 @@ func (p *parser) checkRegexp(n *Node) {
 	if len(n.Pattern) > maxRegexp {
 		p.fail(v, "a regular expression of %d bytes is too long: %d is the most", len(n.Pattern), maxRegexp)
 	}
-	_, err := syntax.Parse(n.Pattern, Flags)
+	re, err := syntax.Parse(n.Pattern, Flags)
 	if err == nil {
+		if p.compiled += compiledSize(re); p.compiled > maxCompiled {
+			p.fail(v, "the query's regular expressions are too large: repeat less, or look for less at once")
+		}
 		return
 	}
 	message := err.Error()
@@ -255,6 +258,27 @@ func (p *parser) checkRegexp(n *Node) {
 		}
 	}
 	p.fail(v, "bad regular expression (%s)", message)
+}
+
+// compiledSize is about what an expression takes when it is compiled, which is done anew for each part of an index: its runes, and ranges of
+// runes, where what is repeated is written out. At most a little above maxCompiled.
+func compiledSize(re *syntax.Regexp) int {
+	n := 1
+	switch re.Op {
+	case syntax.OpLiteral:
+		n = len(re.Rune)
+	case syntax.OpCharClass:
+		n += len(re.Rune) / 2
+	}
+	for _, sub := range re.Sub {
+		if n <= maxCompiled {
+			n += compiledSize(sub)
+		}
+	}
+	if re.Op == syntax.OpRepeat {
+		n = min(n, maxCompiled+1) * max(re.Min+1, re.Max)
+	}
+	return min(n, maxCompiled+1)
 }
 
 // decide settles what could only be known at the end of the query: kinds of words, case, what results are.

@@ -14,6 +14,8 @@ const (
 	maxAtoms  = 1000
 	maxDepth  = 100 // parentheses and negations
 	maxRegexp = 16 << 10
+	// maxCompiled bounds the regular expressions of a query together: see compiledSize.
+	maxCompiled = 200_000
 )
 
 // Parse reads a query. Errors are of type *Error.
@@ -61,9 +63,11 @@ type parser struct {
 	depth int
 	open  []byte // what the parser is in: '(' for parentheses, '-' for negations, '|' for alternatives
 	terms int
-	atoms []*Node
-	later []*Node // words whose kind is not known yet
-	q     *Query
+	// compiled is the size of all regular expressions so far.
+	compiled int
+	atoms    []*Node
+	later    []*Node // words whose kind is not known yet
+	q        *Query
 	settings
 }
 
