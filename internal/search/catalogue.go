@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -34,8 +35,32 @@ type entry struct {
 	Next        uint32 `json:"next,omitempty"`
 }
 
-// reserve is how many numbers are set aside at once.
-const reserve = 1000
+const (
+	// reserve is how many numbers are set aside at once.
+	reserve = 1000
+	// maxNumber bounds the numbers that a catalogue is believed to have.
+	maxNumber = 1 << 31
+	// maxLine is longer than any line, in bytes.
+	maxLine = 64 << 10
+)
+
+// readLines gives the lines of a file, but for those that are too long.
+func readLines(r io.Reader, each func([]byte)) error {
+	lines := bufio.NewReaderSize(r, maxLine)
+	for whole := true; ; {
+		line, err := lines.ReadSlice('\n')
+		if err != nil && err != io.EOF && err != bufio.ErrBufferFull {
+			return err
+		}
+		if whole && err != bufio.ErrBufferFull && len(line) > 0 {
+			each(line)
+		}
+		if err == io.EOF {
+			return nil
+		}
+		whole = err == nil
+	}
+}
 
 // openCatalogue reads the catalogue in a directory and writes it anew, without what is gone.
 func openCatalogue(dir string) (*catalogue, map[uint32]entry, error) {
@@ -47,11 +72,10 @@ func openCatalogue(dir string) (*catalogue, map[uint32]entry, error) {
 	case err != nil:
 		return nil, nil, err
 	default:
-		lines := bufio.NewScanner(f)
-		for lines.Scan() {
+		err = readLines(f, func(line []byte) {
 			var e entry
-			if json.Unmarshal(lines.Bytes(), &e) != nil {
-				continue // cut off when the machine went down
+			if json.Unmarshal(line, &e) != nil || e.ID > maxNumber || e.Next > maxNumber {
+				return // cut off when the machine went down, or not of ours: what it was about is indexed anew
 			}
 			c.next = max(c.next, e.Next, e.ID+1)
 			if e.Gone {
@@ -59,9 +83,9 @@ func openCatalogue(dir string) (*catalogue, map[uint32]entry, error) {
 			} else if e.ID != 0 {
 				known[e.ID] = e
 			}
-		}
+		})
 		f.Close()
-		if err := lines.Err(); err != nil {
+		if err != nil {
 			return nil, nil, fmt.Errorf("reading the catalogue of the index: %w", err)
 		}
 	}

@@ -114,6 +114,26 @@ func TestBrokenAtTheStart(t *testing.T) {
 	}
 }
 
+func TestCatalogueIsGarbage(t *testing.T) {
+	t.Parallel()
+	s := newSource()
+	s.push("a", main, files{"f": "needle"})
+	o := options(t, s)
+	e := search.New(o)
+	await(t, e, "needle", has(1))
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	garbage := strings.Repeat("\xff\x00{", 100_000) + "\n" + `{"id":4294967295,"repository":"a"}` + "\n" + `{"next":4294967295}` + "\n"
+	if err := os.WriteFile(filepath.Join(o.Dir, "catalogue"), []byte(garbage), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e = start(t, o)
+	await(t, e, "needle", has(1))
+	s.push("b", main, files{"f": "needle"})
+	await(t, e, "needle", has(2))
+}
+
 // Not parallel: it kills the processes of other tests as well.
 func TestIndexerIsKilled(t *testing.T) {
 	needLinux(t)
