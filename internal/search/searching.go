@@ -127,14 +127,11 @@ func (s *searching) end() {
 	}
 }
 
-// socketPair makes a socket with two ends, one as a connection.
+// socketPair makes a socket with two ends, one as a connection. No process inherits them by chance.
 func socketPair() (*net.UnixConn, *os.File, error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	fds, err := pairOfSockets()
 	if err != nil {
 		return nil, nil, err
-	}
-	for _, fd := range fds {
-		unix.CloseOnExec(fd)
 	}
 	f, theirs := os.NewFile(uintptr(fds[0]), "search"), os.NewFile(uintptr(fds[1]), "search")
 	defer f.Close()
