@@ -40,7 +40,7 @@ type Summary struct {
 	Done         bool
 	Results      int // files, or repositories
 	Matches      int
-	Limited      bool // there are more
+	Limited      bool // what was searched has, or may have, more results than were given
 	TimedOut     bool
 	Elapsed      time.Duration
 	Repositories []Freshness // that were searched and have results, in the order of their paths; at the end of a search only

@@ -126,7 +126,9 @@ func (e *Engine) searchBare(ctx context.Context, list []bare, g *grepping, reque
 	ctx, cancel := context.WithTimeout(ctx, grepTime)
 	defer cancel()
 	for i, b := range list {
-		if !g.possible || i >= maxUnindexed || ctx.Err() != nil || s.Results >= limit {
+		full := s.Results >= limit
+		s.Limited = s.Limited || full
+		if full || !g.possible || i >= maxUnindexed || ctx.Err() != nil {
 			s.missing(b.path)
 			continue
 		}
@@ -145,6 +147,7 @@ func (e *Engine) searchBare(ctx context.Context, list []bare, g *grepping, reque
 			s.Searched++
 		}
 		r.close()
+		s.Limited = s.Limited || r.full || r.hits == grepLines && (request.Query.Select != query.Repositories || r.batch.Results == 0)
 		if r.batch.Results == 0 {
 			continue
 		}
@@ -172,11 +175,14 @@ type bareResults struct {
 	*grepping
 	bare
 	room  int
+	hits  int
+	full  bool // there was more than room for
 	file  wire.File
 	batch Batch
 }
 
 func (r *bareResults) hit(h Hit) error {
+	r.hits++
 	if string(h.Path) != r.file.Path {
 		r.close()
 		if !holdsAll(r.paths, string(h.Path)) {
@@ -202,14 +208,15 @@ func (r *bareResults) hit(h Hit) error {
 // close writes the file whose lines came last.
 func (r *bareResults) close() {
 	f := &r.file
-	if f.Path == "" || r.batch.Results >= r.room {
+	if f.Path == "" || r.request.Query.Select == query.Repositories && r.batch.Results > 0 {
+		return
+	}
+	if r.batch.Results >= r.room {
+		r.full = true
 		return
 	}
 	switch r.request.Query.Select {
 	case query.Repositories:
-		if r.batch.Results > 0 {
-			return
-		}
 		f.Kind = wire.Repository
 	case query.Files:
 		f.Kind = wire.Path

@@ -90,25 +90,3 @@ func parseTemplates(assets map[string]string) (*template.Template, error) {
 
 // searchURL is the page that shows what a query finds.
 func searchURL(query string) string { return searchPath + "?q=" + url.QueryEscape(query) }
-
-// fileURL is the page of a file of a commit.
-func fileURL(repository, commit, file string) string {
-	var b strings.Builder
-	b.WriteString(filePath)
-	escapePath(&b, repository)
-	b.WriteByte('/')
-	b.WriteString(url.PathEscape(commit))
-	b.WriteByte('/')
-	escapePath(&b, file)
-	return b.String()
-}
-
-// escapePath writes a path so that only its slashes mean something in a URL.
-func escapePath(b *strings.Builder, p string) {
-	for i, component := range strings.Split(p, "/") {
-		if i > 0 {
-			b.WriteByte('/')
-		}
-		b.WriteString(url.PathEscape(component))
-	}
-}

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"encoding/json"
 	"html"
 	"net/url"
 	"regexp"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/search/query"
+	"github.com/packhorse-git/packhorse/internal/search/wire"
 )
 
 func TestMain(m *testing.M) {
@@ -69,9 +71,13 @@ func TestFileURLs(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.StringMatching(`[a-z#?%:@ü]{1,8}(/[a-z0-9.#%]{1,8}){0,3}`)
-		repository, path := name.Draw(t, "repository"), name.Draw(t, "path")
+		repository, path := name.Draw(t, "repository"), string(rapid.SliceOfN(rapid.ByteRange('/', 0xff), 1, 20).Draw(t, "path"))
 		id := git.MustParseObjectID(rapid.StringMatching(`[1-9a-f]{40}`).Draw(t, "commit"))
-		u := fileURL(repository, id.String(), path)
+		var m match
+		if err := json.Unmarshal(wire.API.Append(nil, &wire.File{Repository: repository, Commit: id.String(), Path: path}), &m); err != nil {
+			t.Fatal(err)
+		}
+		u := newFileResult(&m).URL
 		if strings.ContainsAny(u, "#?\" ") {
 			t.Fatal(u)
 		}

@@ -231,7 +231,7 @@ func TestSearchPage(t *testing.T) {
 			}
 		}
 	}
-	say("/-/search?q=repo:hostile+needle", 200, "matches in 8 files", "current", "<i>bad</i>")
+	say("/-/search?q=repo:hostile+needle", 200, "matches in 9 files", "current", "<i>bad</i>")
 	say("/-/search?q=error", 200, "3 behind", "not indexed", "Searched without an index", "more lines in this file")
 	w.files["many"] = map[string]string{}
 	for i := range 60 {
@@ -239,6 +239,14 @@ func TestSearchPage(t *testing.T) {
 	}
 	say("/-/search?q=manyhavethis", 200, "50 files", "Show up to 500")
 	say("/-/search?q=manyhavethis&n=500", 200, "60 files")
+	say("/-/search?q=manyhavethis+count:all", 200, "60 files")
+	say("/-/search?q=manyhavethis+count:55", 200, "55 files")
+	for name := range 10 {
+		delete(w.files["many"], fmt.Sprint(name))
+	}
+	if _, page := get(t, base+"/-/search?q=manyhavethis"); strings.Contains(page, "Show up to") {
+		t.Error("more is offered than there is")
+	}
 	say("/-/search?q=nothinghasthis", 200, "Nothing found")
 	say("/-/search?q="+url.QueryEscape("needle count:x lang:go"), 400, "^")
 	say("/-/search?q="+strings.Repeat("x", 20_000), 400, "the API takes longer ones")

@@ -22,6 +22,7 @@ type match struct {
 	Repository string      `json:"repository"`
 	Path       string      `json:"path"`
 	Commit     string      `json:"commit"`
+	URL        string      `json:"url"` // of the file's page; it has each byte of the path, also where Path has U+FFFD
 	Branches   []string    `json:"branches"`
 	Language   string      `json:"language"`
 	Unindexed  bool        `json:"unindexed"`
@@ -130,7 +131,7 @@ func (f *found) addMatch(m *match) {
 }
 
 func newFileResult(m *match) fileResult {
-	r := fileResult{URL: fileURL(m.Repository, m.Commit, m.Path), About: m.Language, branches: m.Branches}
+	r := fileResult{URL: m.URL, About: m.Language, branches: m.Branches}
 	r.Dir, r.Base = markedPath(m.Path, inBytes(m.Path, m.PathRanges))
 	hits, last := 0, 0
 	for _, line := range m.Lines {

@@ -141,6 +141,12 @@ func (p *Pages) find(ctx context.Context, v Visitor, text string, limit int) (*f
 	if p.Searcher == nil {
 		return nil, fault.New(fault.Unavailable, "there is no search on this server")
 	}
+	if q.Count != 0 {
+		limit = morePage
+	}
+	if q.Count > 0 {
+		limit = min(q.Count, morePage)
+	}
 	c := &collector{found: newFound()}
 	summary, err := p.Searcher.Search(ctx, search.Request{Query: q, Format: wire.API, May: v.Reader(), Limit: limit, Timeout: pageTime}, c)
 	if errors.Is(err, errFull) {
@@ -152,7 +158,7 @@ func (p *Pages) find(ctx context.Context, v Visitor, text string, limit int) (*f
 	}
 	v.Note(slog.Int("results", summary.Results))
 	c.found.end(summary)
-	if summary.Results >= limit && limit < morePage && q.Count == 0 { // the query says how many, or there may be more
+	if summary.Limited && limit < morePage && q.Count == 0 {
 		c.found.MoreCount = morePage
 	}
 	return c.found, nil

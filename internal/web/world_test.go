@@ -71,6 +71,7 @@ func newWorld(t testing.TB) *world {
 		"long.js":                          strings.Repeat("x ", 5000) + "needle" + strings.Repeat(" y", 5000) + "\n",
 		"utf8.txt":                         "needle \xff\xfe needle\n",
 		"binary.bin":                       "\x00\x01needle",
+		"caf\xe9/\xff.txt":                 "needle\n",
 		"empty.txt":                        "",
 		"large.txt":                        strings.Repeat("0123456789abcdef\n", 1<<17),
 		"crlf.txt":                         "one needle\r\ntwo\r\n",
@@ -104,12 +105,12 @@ func (w *world) Search(_ context.Context, r search.Request, sink search.Sink) (s
 		s.Searched++
 		any := false
 		for _, name := range sorted(w.files[repository]) {
-			if !strings.Contains(name, file) || s.Results == r.Limit {
-				s.Limited = s.Limited || s.Results == r.Limit
+			element, n := result(repository, name, w.files[repository][name], word, fold)
+			if n == 0 || !strings.Contains(name, file) {
 				continue
 			}
-			element, n := result(repository, name, w.files[repository][name], word, fold)
-			if n == 0 {
+			if s.Results == r.Limit {
+				s.Limited = true
 				continue
 			}
 			any = true

@@ -54,7 +54,7 @@ type Request struct {
 type End struct {
 	Error        string  `json:"error,omitempty"`
 	Kind         uint8   `json:"kind,omitempty"`    // of the error: fault.Kind
-	Limited      bool    `json:"limited,omitempty"` // there are more
+	Limited      bool    `json:"limited,omitempty"` // there are, or may be, more
 	TimedOut     bool    `json:"timed_out,omitempty"`
 	Crashed      bool    `json:"crashed,omitempty"` // some shards could not be searched
 	Results      int     `json:"results"`

@@ -210,8 +210,8 @@ func (s *searcher) search(ctx context.Context, r asked, a *answer) error {
 		o.FlushWallTime = timeout
 		a.hold = true
 	}
-	if p.repository {
-		o.ShardRepoMaxMatchCount, o.MaxDocDisplayCount = 1, 0
+	if p.repository { // what one file of a repository has is not to keep others from being looked at
+		o.ShardRepoMaxMatchCount, o.MaxDocDisplayCount, o.ShardMaxMatchCount, o.TotalMaxMatchCount = 1, 0, manyMore*enough, manyMore*enough
 	}
 	began := time.Now()
 	err = s.StreamSearch(ctx, p.query, &o, a)
@@ -276,6 +276,9 @@ func (a *answer) render(files []zoekt.FileMatch) {
 		if a.err != nil {
 			return
 		}
+		if a.plan.repository && a.seen[files[i].RepositoryID] {
+			continue
+		}
 		if a.end.Results >= a.limit {
 			a.end.Limited = true
 			return
@@ -293,8 +296,6 @@ func (a *answer) add(m *zoekt.FileMatch) {
 			branch = m.Branches[0]
 		}
 		a.end.Repositories = append(a.end.Repositories, link.Found{ID: m.RepositoryID, Commit: m.Version, Branch: branch})
-	} else if a.plan.repository {
-		return
 	}
 	convert(&a.file, m, a.plan)
 	if a.results > 0 {

@@ -267,7 +267,7 @@ func header(h http.Header, contentType string) {
 type Summary struct {
 	Results      int                `json:"result_count"`
 	Matches      int                `json:"match_count"`
-	Limited      bool               `json:"limited"` // there are more
+	Limited      bool               `json:"limited"` // what was searched has, or may have, more results
 	TimedOut     bool               `json:"timed_out"`
 	Elapsed      float64            `json:"elapsed_ms"`
 	Searched     int                `json:"repositories_searched"`
