@@ -187,3 +187,29 @@ func TestPagesReaderThatStops(t *testing.T) {
 		t.Error(response.Status)
 	}
 }
+
+// TestPagesSaidSo logs a search that is refused as other refusals are, and as a warning only one in which something broke.
+func TestPagesSaidSo(t *testing.T) {
+	t.Parallel()
+	s := serve(t, &node{}, options{pages: func(_ http.ResponseWriter, r *http.Request, _ *gateway.Visitor) error {
+		if r.URL.RawQuery == "q=broken" {
+			return fault.Wrap(fault.Unavailable, "the search process cannot be reached", errors.New("connection refused"))
+		}
+		return fault.Retry(fault.Unavailable, 7*time.Second, "the index is being opened")
+	}})
+	for query, after := range map[string]string{"refused": "7", "broken": ""} {
+		c := s.dial()
+		c.send("GET /-/api/v1/search?q=" + query + " HTTP/1.1\r\nHost: git.example\r\n\r\n")
+		response, body, _ := c.answer()
+		if response.StatusCode != http.StatusServiceUnavailable || after != "" && response.Header.Get("Retry-After") != after {
+			t.Errorf("%s: %d %q %v", query, response.StatusCode, body, response.Header)
+		}
+	}
+	if !eventually(func() bool { return s.value("packhorse_requests_total{operation=search,result=unavailable}") == 2 }) {
+		t.Error("they are not counted")
+	}
+	if !eventually(func() bool { return strings.Count(s.log.String(), "operation=search result=unavailable") == 2 }) ||
+		strings.Count(s.log.String(), "level=WARN") != 1 || strings.Count(s.log.String(), "level=INFO") != 1 {
+		t.Errorf("the log tells: %s", s.log)
+	}
+}

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -86,6 +87,12 @@ func (c *call) count() (result string, took time.Duration) {
 	return result, took
 }
 
+// told tells whether a search failed because what searches says of itself that it cannot now: a refusal, whose reason is in the log of who gave it.
+// Where something broke there is a cause.
+func (c *call) told() bool {
+	return (c.op == opSearch || c.op == opPage) && errors.Unwrap(c.err) == nil
+}
+
 // log writes the request's line, with what its transport adds.
 func (c *call) log(result string, took time.Duration, more func() []slog.Attr) {
 	level := slog.LevelInfo
@@ -93,7 +100,9 @@ func (c *call) log(result string, took time.Duration, more func() []slog.Attr) {
 	case fault.Internal.String(), fault.Corrupt.String():
 		level = slog.LevelError
 	case fault.Unavailable.String(): // it passes, as the end of the process does
-		level = slog.LevelWarn
+		if !c.told() {
+			level = slog.LevelWarn
+		}
 	}
 	if !c.Log.Enabled(c.ctx, level) {
 		return

@@ -2,11 +2,14 @@ package search_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -56,6 +59,8 @@ func TestSearcherIsKilled(t *testing.T) {
 	s := newSource()
 	s.push("a", main, files{"f": "needle"})
 	o := options(t, s)
+	said := newSaying(o.Log)
+	o.Log = slog.New(said)
 	e := start(t, o)
 	await(t, e, "needle", has(1))
 	for _, pid := range children(t, search.WorkSearch, o.Dir) {
@@ -63,6 +68,33 @@ func TestSearcherIsKilled(t *testing.T) {
 	}
 	eventually(t, "the death is known", func() bool { return e.Status(nil).Deaths == 1 })
 	await(t, e, "needle", has(1))
+	if n := strings.Count(said.String(), "the search index is open"); n != 2 {
+		t.Errorf("it is said %d times that searches are answered", n)
+	}
+}
+
+// saying writes to a log, and keeps it.
+type saying struct {
+	slog.Handler
+	mu   *sync.Mutex
+	kept *strings.Builder
+}
+
+func newSaying(log *slog.Logger) saying {
+	return saying{log.Handler(), &sync.Mutex{}, &strings.Builder{}}
+}
+
+func (s saying) Handle(ctx context.Context, r slog.Record) error {
+	s.mu.Lock()
+	fmt.Fprintln(s.kept, r.Level, r.Message)
+	s.mu.Unlock()
+	return s.Handler.Handle(ctx, r)
+}
+
+func (s saying) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.kept.String()
 }
 
 // What is cut off while it is mapped ends the process at the next look at it (SIGBUS), and this one alone; the repository is indexed anew.

@@ -109,6 +109,7 @@ func (s *searching) once(ctx context.Context) error {
 func (s *searching) begin(control *net.UnixConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.spec.log.Info("the search index is open: searches are answered")
 	s.control, s.why = control, ""
 	s.life++
 	if s.ready != nil {

@@ -120,7 +120,11 @@ func (x *Index) search(ctx context.Context, q *packhorsev1.SearchRequest, sink s
 // unreachable is a call's error, in words that are true of a search process. What did not come from there and is not ctx's is the connection's.
 func unreachable(ctx context.Context, err error) error {
 	if err == nil || connect.IsWireError(err) || ctx.Err() != nil {
-		return faultrpc.From(err)
+		err = faultrpc.From(err)
+		if e, ok := err.(*fault.Error); ok && e.Kind == fault.Unavailable { // the process says so; its connection is no cause
+			e.Err = nil
+		}
+		return err
 	}
 	return &fault.Error{Kind: fault.Unavailable, Msg: "the search process cannot be reached; try again in a moment", RetryAfter: time.Second, Err: err}
 }

@@ -226,7 +226,8 @@ func TestFailures(t *testing.T) {
 		t.Errorf("a sink that fails: %v", err)
 	}
 	w.index.fail = fault.Retry(fault.Unavailable, 2*time.Second, "no search process runs")
-	if _, err := w.search("x", nil, &kept{}); !fault.Is(err, fault.Unavailable) || fault.RetryAfter(err) != 2*time.Second || !strings.Contains(err.Error(), "no search process") {
+	if _, err := w.search("x", nil, &kept{}); !fault.Is(err, fault.Unavailable) || fault.RetryAfter(err) != 2*time.Second || !strings.Contains(err.Error(), "no search process") ||
+		errors.Unwrap(err) != nil {
 		t.Errorf("the index fails: %v", err)
 	}
 	w.index.fail = fault.New(fault.NotFound, "of its own")
