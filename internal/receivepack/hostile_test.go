@@ -7,7 +7,10 @@ import (
 	"crypto/sha1"
 	"encoding/binary"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -59,6 +62,43 @@ func (w *world) oracle(copied *gittest.Repo, request string) string {
 }
 
 const reports = "report-status-v2 side-band-64k object-format=sha1"
+
+// Who pushes is not told where on the server's disk the repository is, however git cuts its text.
+func TestPathsAreNotTold(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Options{})
+	id := w.Commit("one")
+	if err := os.WriteFile(filepath.Join(w.Dir, "refs/heads/held.lock"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := w.post(commands(reports, zeros(id)+" "+id.String()+" refs/heads/held") + packOf(t, w.Repo))
+	if err != nil || strings.Contains(out, w.Dir) || !strings.Contains(out, "refs/heads/held.lock") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	text := "no '/srv/git/a.git/./x' /srv/git/a.gi /srv/git/a.git/\n"
+	for size := range len(text) {
+		var stdout []byte
+		for piece := range slices.Chunk([]byte(text), size+1) {
+			stdout = pktline.AppendBand(stdout, pktline.BandProgress, piece)
+		}
+		reply := &recorder{}
+		o := output{reply: reply, sideband: true, hidden: "/srv/git/a.git/"}
+		if err := o.copy(bytes.NewReader(stdout)); err != nil {
+			t.Fatal(err)
+		}
+		var told []byte
+		for packets := pktline.NewReader(strings.NewReader(reply.String())); ; {
+			_, data, err := packets.Next()
+			if err != nil {
+				break
+			}
+			told = append(told, data[1:]...)
+		}
+		if want := "no './x' /srv/git/a.gi \n"; string(told) != want {
+			t.Errorf("in pieces of %d bytes: %q, want %q", size+1, told, want)
+		}
+	}
+}
 
 // What git takes for one capability is one for us: else a push could be atomic for us, which git does by halves.
 func TestCapabilitiesEndWhereGitsDo(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -27,6 +28,8 @@ type output struct {
 	waiting  []byte          // packets until then
 	kept     []byte          // the report: packets, without a band
 	begun    bool            // something was written
+	hidden   string          // what no text of git's shows: the path of the repository and a slash
+	tail     []byte          // of such text: the begin of that, if it comes
 }
 
 // copy reads git's output to its end.
@@ -35,7 +38,7 @@ func (o *output) copy(stdout io.Reader) error {
 	for {
 		kind, data, err := packets.Next()
 		if err == io.EOF {
-			return nil
+			return o.pieces(o.tail)
 		} else if err != nil {
 			return err
 		}
@@ -58,11 +61,37 @@ func (o *output) packet(data []byte) error {
 		o.kept = pktline.Append(o.kept, data)
 	case band == pktline.BandData && len(data) > 1:
 		o.kept = append(o.kept, data[1:]...)
-	default: // text for people, and packets that only tell that git is still at work
+	case band == pktline.BandProgress && len(data) > 1:
+		return o.text(data[1:])
+	default: // packets that only tell that git is still at work
 		return o.pass(data)
 	}
 	if len(o.kept) > maxReport {
 		return fault.New(fault.Internal, "the report of a push is too long")
+	}
+	return nil
+}
+
+// text sends text for people, but for where the repository is: git names its files by their whole paths, and cuts its text anywhere.
+func (o *output) text(b []byte) error {
+	if o.hidden == "" {
+		return o.pieces(b)
+	}
+	b = bytes.ReplaceAll(append(o.tail, b...), []byte(o.hidden), nil)
+	n := min(len(b), len(o.hidden)-1)
+	for !strings.HasPrefix(o.hidden, string(b[len(b)-n:])) {
+		n--
+	}
+	o.tail = bytes.Clone(b[len(b)-n:])
+	return o.pieces(b[:len(b)-n])
+}
+
+// pieces sends text in packets.
+func (o *output) pieces(b []byte) error {
+	for piece := range slices.Chunk(b, readSize/2) {
+		if err := o.pass(append([]byte{byte(pktline.BandProgress)}, piece...)); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -159,7 +159,7 @@ func (s *Server) Serve(ctx context.Context, t Target, session protocol.Session, 
 		Server: s, target: t, policy: policy, request: asked, outcome: &outcome,
 		caller: balance.Caller(session.Caller),
 		push:   &Push{ID: rand.Text(), Repo: t.Path, Pusher: pusher, Options: asked.options, Updates: asked.updates()},
-		out:    output{reply: reply, sideband: asked.sideband, report: asked.report},
+		out:    output{reply: reply, sideband: asked.sideband, report: asked.report, hidden: t.Common + "/"},
 	}
 	request, p.pack = in.rest(asked)
 	err = p.serve(ctx, request, session.Stateless)
