@@ -80,18 +80,19 @@ type repository struct {
 
 	indexed []link.Branch // that its shards hold
 	shards  int
-	deltas  int       // times that changes were put on top
-	current []Head    // where branches are
-	looked  bool      // current is known
-	lag     int       // commits that the first branch has and its index has not; -1: not counted
-	changed time.Time // first change that is not in the index; zero: none
-	due     time.Time // when it is looked at
-	lane    lane      // where it waits; 0: it does not
-	failed  int       // times in a row
-	again   time.Time // when it may be tried again
-	err     string    // the last time
-	plain   bool      // without symbols: with them the process that indexes died
-	rebuild bool      // its shards cannot be built upon
+	deltas  int              // times that changes were put on top
+	current []Head           // where branches are
+	looked  bool             // current is known
+	lag     int              // commits that the first branch has and its index has not; -1: not counted
+	changed time.Time        // first change that is not in the index; zero: none
+	due     [lanes]time.Time // when its turn is in each lane; zero: it does not wait there
+	seen    time.Time        // when it was looked at last
+	unseen  int              // times in a row that it could not be looked at
+	failed  int              // times in a row that it could not be indexed
+	again   time.Time        // when that may be tried again
+	err     string           // the last time
+	plain   bool             // without symbols: with them the process that indexes died
+	rebuild bool             // its shards cannot be built upon
 }
 
 // New makes an engine and starts it. What is wrong with its directory does not fail: the engine tries again and says so.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -33,6 +34,31 @@ func TestPushIsFound(t *testing.T) {
 	s.push("team/app.git", main, files{"main.go": "reborn"})
 	await(t, e, "reborn", has(1))
 	await(t, e, "nothing", has(0))
+}
+
+// TestPushDuringLook pushes when a repository's branches have been read, and the engine has not taken that in.
+func TestPushDuringLook(t *testing.T) {
+	t.Parallel()
+	s := newSource()
+	s.push("app", main, files{"f": "one"})
+	e := start(t, options(t, s))
+	await(t, e, "one", has(1))
+	var last git.ObjectID
+	raced := make(chan struct{})
+	s.mu.Lock()
+	s.seen = func() {
+		defer close(raced)
+		last = s.push("app", main, files{"f": "three"})
+		for told := uint64(0); told < 3; time.Sleep(time.Millisecond) {
+			s.mu.Lock()
+			told = s.told[repoPath("app")]
+			s.mu.Unlock()
+		}
+	}
+	s.mu.Unlock()
+	s.push("app", main, files{"f": "two"})
+	<-raced
+	await(t, e, "three", has(1, last))
 }
 
 func TestRestart(t *testing.T) {

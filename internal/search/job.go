@@ -465,5 +465,5 @@ func (e *Engine) retry(r *repository, err error) {
 		r.plain = r.plain || r.failed > 0
 	}
 	e.mu.Unlock()
-	e.failed(r, err, laneSlow)
+	e.failed(r, err)
 }

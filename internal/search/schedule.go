@@ -58,13 +58,12 @@ func isShardOf(name, prefix string) bool {
 	return ok && shard && strings.Trim(rest, "0123456789.") == ""
 }
 
-// waiting is a lane's queue, by the times when repositories are due. An entry counts if its repository still waits for it.
+// waiting is a lane's queue, by the times when repositories are due. An entry counts if its repository still is due then.
 type waiting []waiter
 
 type waiter struct {
 	*repository
-	lane lane
-	due  time.Time
+	due time.Time
 }
 
 func (w waiting) Len() int           { return len(w) }
@@ -80,13 +79,21 @@ func (w *waiting) Pop() any {
 	return x
 }
 
-// enqueue has a repository wait in a lane, and no other, until a time. The caller holds e.mu.
+// enqueue has a repository wait in a lane until a time, or until it is due there already, if that is sooner. It waits in one of the lanes that index;
+// whether it is to be looked at has nothing to do with that: what changes while it is looked at or indexed is looked at afterwards. The caller holds
+// e.mu.
 func (e *Engine) enqueue(r *repository, l lane, due time.Time) {
-	if r.lane == l && !r.due.After(due) {
+	if old := r.due[l]; !old.IsZero() && !old.After(due) {
 		return
 	}
-	r.lane, r.due = l, due
-	heap.Push(&e.queues[l], waiter{r, l, due})
+	switch l {
+	case laneFast:
+		r.due[laneSlow] = time.Time{}
+	case laneSlow:
+		r.due[laneFast] = time.Time{}
+	}
+	r.due[l] = due
+	heap.Push(&e.queues[l], waiter{r, due})
 	e.wakeUp(l)
 }
 
@@ -126,7 +133,7 @@ func (e *Engine) next(l lane) (*repository, time.Duration) {
 	q := &e.queues[l]
 	for q.Len() > 0 {
 		first := (*q)[0]
-		if first.repository.lane != l || first.repository.due != first.due {
+		if first.repository.due[l] != first.due {
 			heap.Pop(q)
 			continue
 		}
@@ -134,11 +141,14 @@ func (e *Engine) next(l lane) (*repository, time.Duration) {
 			return nil, wait
 		}
 		heap.Pop(q)
-		first.repository.lane = laneNone
+		first.repository.due[l] = time.Time{}
 		return first.repository, 0
 	}
 	return nil, time.Hour
 }
+
+// lookEvery is how often a repository is looked at because its refs have changed, at most.
+const lookEvery = 100 * time.Millisecond
 
 // event takes what the source says of a repository.
 func (e *Engine) event(path git.RepoPath, _ git.Version, gone bool) {
@@ -150,7 +160,11 @@ func (e *Engine) event(path git.RepoPath, _ git.Version, gone bool) {
 		e.repos[path] = r
 	}
 	if r != nil {
-		e.enqueue(r, laneLook, time.Now())
+		now := time.Now()
+		if soonest := r.seen.Add(lookEvery); soonest.After(now) {
+			now = soonest
+		}
+		e.enqueue(r, laneLook, now)
 	}
 }
 
@@ -164,11 +178,19 @@ func (e *Engine) look(r *repository) {
 		e.forget(r)
 		return
 	}
+	e.mu.Lock()
+	r.seen = time.Now()
 	if err != nil {
-		e.failed(r, err, laneLook)
+		r.err = err.Error()
+		wait := backoff(&r.unseen)
+		e.enqueue(r, laneLook, r.seen.Add(wait))
+		e.mu.Unlock()
+		e.log.Warn("a repository to index could not be looked at", "repository", r.path.String(), "error", err, "again in", wait.String())
 		return
 	}
-	e.mu.Lock()
+	if r.unseen > 0 {
+		r.unseen, r.err = 0, ""
+	}
 	if r.incarnation != version.Incarnation && r.id != 0 {
 		e.anew(r)
 	}
@@ -246,7 +268,7 @@ func (e *Engine) judge(r *repository) {
 	want, now := branches(r.current), time.Now()
 	e.stale = true
 	if slices.Equal(want, r.indexed) {
-		r.changed, r.lag, r.err = time.Time{}, 0, ""
+		r.changed, r.lag, r.err, r.due[laneFast] = time.Time{}, 0, "", time.Time{}
 		if r.deltas > 0 && r.deltas >= e.o.Deltas/2 {
 			e.enqueue(r, laneSlow, now.Add(quiet))
 		}
@@ -304,18 +326,24 @@ func (e *Engine) forget(r *repository) {
 	} else if err := e.dropShards(r.path); err != nil {
 		e.log.Warn("cannot remove a repository from the search index", "repository", r.path.String(), "error", err)
 	}
-	r.lane, e.stale = laneNone, true
+	r.due, e.stale = [lanes]time.Time{}, true
 	delete(e.repos, r.path)
 }
 
-// failed has a repository wait until it is tried again.
-func (e *Engine) failed(r *repository, err error, l lane) {
+// backoff is how long to wait after so many failures in a row, and counts one more.
+func backoff(failures *int) time.Duration {
+	wait := min(retryFailed<<min(*failures, 16), maxRetry)
+	*failures++
+	return wait
+}
+
+// failed has a repository that could not be indexed wait until that is tried again.
+func (e *Engine) failed(r *repository, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	r.err = err.Error()
-	wait := min(retryFailed<<min(r.failed, 16), maxRetry)
-	r.failed++
+	wait := backoff(&r.failed)
 	r.again = time.Now().Add(wait)
-	e.enqueue(r, l, r.again)
+	e.enqueue(r, laneSlow, r.again)
 	e.log.Warn("a repository could not be indexed", "repository", r.path.String(), "error", err, "again in", wait.String())
 }

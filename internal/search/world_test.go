@@ -49,6 +49,8 @@ type source struct {
 	made     int
 	broken   error
 	grepping int
+	told     map[git.RepoPath]uint64 // the generation that watchers have been told of
+	seen     func()                  // unless nil, called by Heads before it answers
 }
 
 type memoryRepo struct {
@@ -61,7 +63,7 @@ type memoryRepo struct {
 }
 
 func newSource() *source {
-	return &source{repos: map[git.RepoPath]*memoryRepo{}, changed: make(chan struct{})}
+	return &source{repos: map[git.RepoPath]*memoryRepo{}, told: map[git.RepoPath]uint64{}, changed: make(chan struct{})}
 }
 
 func repoPath(name string) git.RepoPath {
@@ -118,6 +120,18 @@ func (s *source) Repositories(_ context.Context, each func(git.RepoPath) error) 
 }
 
 func (s *source) Heads(_ context.Context, path git.RepoPath, branches []string) ([]search.Head, git.Version, error) {
+	heads, version, err := s.heads(path, branches)
+	s.mu.Lock()
+	seen := s.seen
+	s.seen = nil
+	s.mu.Unlock()
+	if seen != nil {
+		seen()
+	}
+	return heads, version, err
+}
+
+func (s *source) heads(path git.RepoPath, branches []string) ([]search.Head, git.Version, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.repos[path]
@@ -159,6 +173,9 @@ func (s *source) Watch(ctx context.Context, paths []git.RepoPath, send func(git.
 			if err := send(p, v, !there); err != nil {
 				return err
 			}
+			s.mu.Lock()
+			s.told[p] = v.Generation
+			s.mu.Unlock()
 		}
 		select {
 		case <-ctx.Done():
