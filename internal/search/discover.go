@@ -65,6 +65,7 @@ func (e *Engine) discover() {
 				fresh = fresh[n:]
 			}
 		}
+		e.compareShards()
 		if !e.sleep(max(e.o.Scan, 20*time.Since(began))) {
 			return
 		}

@@ -80,6 +80,8 @@ type repository struct {
 
 	indexed []link.Branch // that its shards hold
 	shards  int
+	size    int64            // of its shards, in bytes
+	jobs    int              // that were begun for it
 	deltas  int              // times that changes were put on top
 	current []Head           // where branches are
 	looked  bool             // current is known
@@ -92,7 +94,7 @@ type repository struct {
 	again   time.Time        // when that may be tried again
 	err     string           // the last time
 	plain   bool             // without symbols: with them the process that indexes died
-	rebuild bool             // its shards cannot be built upon
+	rebuild bool             // its shards cannot be built upon, or have no symbols
 }
 
 // New makes an engine and starts it. What is wrong with its directory does not fail: the engine tries again and says so.
@@ -148,7 +150,7 @@ func (e *Engine) run() {
 		if e.ctx.Err() != nil {
 			return
 		}
-		e.say("the index cannot be used: " + err.Error())
+		e.say("the index cannot be used; the server's log says why")
 		e.log.Warn("the directory of the search index cannot be used; searches are refused until it can", "dir", e.o.Dir, "error", err)
 		if !e.sleep(retryDir) {
 			return
@@ -225,7 +227,7 @@ func (e *Engine) takeStock() error {
 	defer e.mu.Unlock()
 	e.stale = true
 	for _, r := range e.repos {
-		r.indexed, r.shards, r.deltas = nil, 0, 0
+		r.indexed, r.shards, r.deltas, r.rebuild = nil, 0, 0, false
 	}
 	for _, group := range groups {
 		r := e.byID[group[0].ID]
@@ -234,7 +236,11 @@ func (e *Engine) takeStock() error {
 			reason = "it belongs to no repository"
 		}
 		if reason == "" {
-			r.indexed, r.shards, r.deltas = group[0].Branches, len(group), builds(group)-1
+			r.indexed, r.shards, r.deltas, r.size = group[0].Branches, len(group), builds(group)-1, 0
+			for _, s := range group {
+				r.size += s.Bytes
+				r.rebuild = r.rebuild || e.o.Ctags != "" && !s.Symbols // ctags was not there then
+			}
 			continue
 		}
 		e.log.Warn("a part of the search index is removed; it is made anew if its repository is still there", "file", group[0].File, "reason", reason)

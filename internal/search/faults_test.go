@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -108,6 +109,7 @@ func TestShardIsCutOff(t *testing.T) {
 	s.push("big", main, big)
 	s.push("b", main, files{"f": "needle"})
 	o := options(t, s)
+	o.Scan = time.Hour // or it is found sooner
 	e := start(t, o)
 	await(t, e, "needle count:1000", has(201))
 	shards, _ := filepath.Glob(filepath.Join(o.Dir, "shards", "big_v*.zoekt"))
@@ -144,6 +146,61 @@ func TestBrokenAtTheStart(t *testing.T) {
 	if rest, _ := os.ReadDir(dir); len(rest) != 2 {
 		t.Errorf("what is left is %v", rest)
 	}
+}
+
+// A small file ends nothing when it is cut off, and one that is gone neither: what was in them would be missing.
+func TestShardsAreNotAsTheyWere(t *testing.T) {
+	t.Parallel()
+	s := newSource()
+	for _, name := range []string{"a", "b", "c_v1"} {
+		s.push(name, main, files{"f": "needle"})
+	}
+	o := options(t, s)
+	e := start(t, o)
+	await(t, e, "needle", has(3))
+	for i, name := range []string{"a_v*.zoekt", "b_v*.zoekt", "c_v1_v*.zoekt"} {
+		shards, _ := filepath.Glob(filepath.Join(o.Dir, "shards", name))
+		if len(shards) != 1 {
+			t.Fatalf("the shards are %q", shards)
+		}
+		before, err := os.Stat(shards[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			err = os.Truncate(shards[0], before.Size()/2)
+		} else {
+			err = os.Remove(shards[0])
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, shards[0]+" is back", func() bool {
+			after, err := os.Stat(shards[0])
+			return err == nil && after.Size() > before.Size()*3/4
+		})
+	}
+	await(t, e, "needle", has(3))
+}
+
+// TestSymbolsAreAdded: an index that was made before there was ctags is made anew, and searched meanwhile.
+func TestSymbolsAreAdded(t *testing.T) {
+	t.Parallel()
+	program, err := exec.LookPath("ctags-universal")
+	if err != nil {
+		t.Skip("needs universal-ctags")
+	}
+	s := newSource()
+	s.push("a", main, files{"f.go": "package f\n\nfunc Needle() {}\n"})
+	o := options(t, s)
+	e := search.New(o)
+	await(t, e, "Needle", has(1))
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	o.Ctags = program
+	e = start(t, o)
+	await(t, e, "sym:Needle", has(1))
 }
 
 func TestCatalogueIsGarbage(t *testing.T) {

@@ -375,7 +375,7 @@ func (e *Engine) prepare(r *repository, l lane, cancel context.CancelFunc) (task
 			run.kind, task.Delta = kindDelta, true
 			feed = e.delta(r.path, from, r.current[0].Commit, run, deltaLimit)
 		}
-	case slices.Equal(want, r.indexed) && r.deltas == 0:
+	case slices.Equal(want, r.indexed) && r.deltas == 0 && !r.rebuild:
 		return task, nil, nil
 	case slices.Equal(want, r.indexed):
 		run.kind = kindAnew
@@ -384,6 +384,7 @@ func (e *Engine) prepare(r *repository, l lane, cancel context.CancelFunc) (task
 		feed = e.full(r.path, r.current, run)
 	}
 	e.jobs[r] = run
+	r.jobs++
 	return task, feed, run
 }
 
@@ -410,7 +411,7 @@ func (e *Engine) settle(ctx context.Context, r *repository, task link.Job, run *
 		if !r.changed.IsZero() && len(r.indexed) > 0 {
 			e.metrics.freshSeconds.Observe(time.Since(r.changed).Seconds())
 		}
-		r.indexed, r.shards, r.failed, r.err = task.Branches, report.Shards, 0, ""
+		r.indexed, r.shards, r.size, r.failed, r.err = task.Branches, report.Shards, report.Size, 0, ""
 		if task.Delta {
 			r.deltas++
 		} else {

@@ -269,7 +269,9 @@ func (e *Engine) judge(r *repository) {
 	e.stale = true
 	if slices.Equal(want, r.indexed) {
 		r.changed, r.lag, r.err, r.due[laneFast] = time.Time{}, 0, "", time.Time{}
-		if r.deltas > 0 && r.deltas >= e.o.Deltas/2 {
+		if _, busy := e.jobs[r]; r.rebuild && !busy {
+			e.enqueue(r, laneSlow, later(now, r.again))
+		} else if r.deltas > 0 && r.deltas >= e.o.Deltas/2 {
 			e.enqueue(r, laneSlow, now.Add(quiet))
 		}
 		return
@@ -284,15 +286,19 @@ func (e *Engine) judge(r *repository) {
 		}
 		return // judged again at its end
 	}
-	due := r.changed.Add(e.o.Debounce)
-	if r.again.After(due) {
-		due = r.again
-	}
+	due := later(r.changed.Add(e.o.Debounce), r.again)
 	if e.deltaFits(r, want) {
 		e.enqueue(r, laneFast, due)
 	} else {
 		e.enqueue(r, laneSlow, due)
 	}
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }
 
 // deltaFits tells whether what is new can be put on top of the shards there are: zoekt can for the same branches, and we know what has changed if
@@ -341,7 +347,7 @@ func backoff(failures *int) time.Duration {
 func (e *Engine) failed(r *repository, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	r.err = err.Error()
+	r.err = strings.ReplaceAll(err.Error(), e.shards()+"/", "") // readers see it
 	wait := backoff(&r.failed)
 	r.again = time.Now().Add(wait)
 	e.enqueue(r, laneSlow, r.again)

@@ -97,6 +97,7 @@ type Report struct {
 	Documents int    `json:"documents"`
 	Bytes     int64  `json:"bytes"`
 	Shards    int    `json:"shards"` // that the repository has now
+	Size      int64  `json:"size"`   // of these, in bytes
 }
 
 // Shard is a file of the index.

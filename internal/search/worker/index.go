@@ -122,6 +122,11 @@ func runJob(job link.Job, in link.Reader, report *link.Report) error {
 			}
 			shards := o.FindAllShards()
 			report.Shards = len(shards)
+			for _, s := range shards {
+				if fi, err := os.Stat(s); err == nil {
+					report.Size += fi.Size()
+				}
+			}
 			if job.Delta {
 				return nil
 			}

@@ -1,0 +1,57 @@
+package search
+
+import (
+	"os"
+	"strings"
+	"time"
+)
+
+// stock is how many files of the index a repository has, and their bytes together.
+type stock struct {
+	files int
+	bytes int64
+}
+
+// compareShards has the repositories indexed anew whose files of the index are not as they were written: zoekt leaves out, and tells nobody, what
+// somebody has cut off or removed.
+func (e *Engine) compareShards() {
+	e.mu.Lock()
+	jobs := make(map[*repository]int, len(e.repos))
+	for _, r := range e.repos {
+		if _, busy := e.jobs[r]; !busy && len(r.indexed) > 0 {
+			jobs[r] = r.jobs
+		}
+	}
+	e.mu.Unlock()
+	entries, err := os.ReadDir(e.shards())
+	if err != nil && !os.IsNotExist(err) {
+		return
+	}
+	there := make(map[string]stock, len(jobs))
+	for _, f := range entries {
+		i := strings.LastIndex(f.Name(), "_v")
+		if i < 0 || !strings.HasSuffix(f.Name(), ".zoekt") {
+			continue
+		}
+		s := there[f.Name()[:i]]
+		if fi, err := f.Info(); err == nil {
+			s.files++
+			s.bytes += fi.Size()
+		}
+		there[f.Name()[:i]] = s
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, r := range e.repos {
+		begun, idle := jobs[r]
+		if !idle || begun != r.jobs || len(r.indexed) == 0 || there[shardPrefix(r.path)] == (stock{r.shards, r.size}) {
+			continue // as it was, or looked at while it changed
+		}
+		e.log.Warn("a part of the search index is not as it was written; its repository is indexed anew", "repository", r.path.String())
+		if err := e.dropShards(r.path); err != nil {
+			e.log.Warn("cannot remove a repository from the search index", "repository", r.path.String(), "error", err)
+		}
+		r.indexed, r.shards, r.deltas, e.stale = nil, 0, 0, true
+		e.enqueue(r, laneLook, time.Now())
+	}
+}
