@@ -97,6 +97,10 @@ func TestOnlyReadable(t *testing.T) {
 		t.Errorf("%d repositories were searched", f.Searched)
 	}
 	await(t, e, "needle", has(0), func(r *search.Request) { r.May = func(git.RepoPath) bool { return false } })
+	if all, some := e.Status(nil), e.Status(func(p git.RepoPath) bool { return p.String() == "open" }); all.Repositories != 2 || some.Repositories != 1 ||
+		some.Fresh != 1 || some.Shards != 1 {
+		t.Errorf("the status is %+v, and for who may read one repository %+v", all, some)
+	}
 }
 
 func TestUnindexed(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 // maxFailures is how many failures a Status tells of.
 const maxFailures = 100
 
-// Status tells how far the index is. May tells which repositories may be named; nil: all. Those that may not are counted.
+// Status tells how far the index is. May tells which repositories may be known of; nil: all.
 func (e *Engine) Status(may func(git.RepoPath) bool) Status {
 	s := Status{Jobs: []Job{}, Failures: []IndexFailure{}}
 	e.searching.mu.Lock()
@@ -26,6 +26,9 @@ func (e *Engine) Status(may func(git.RepoPath) bool) Status {
 	}
 	s.Complete = e.ready
 	for path, r := range e.repos {
+		if may != nil && !may(path) {
+			continue
+		}
 		s.Repositories++
 		s.Shards += r.shards
 		state := r.state()
@@ -42,7 +45,7 @@ func (e *Engine) Status(may func(git.RepoPath) bool) Status {
 		}
 		if r.err != "" && state != stateFresh {
 			s.Failed++
-			if len(s.Failures) < maxFailures && (may == nil || may(path)) {
+			if len(s.Failures) < maxFailures {
 				s.Failures = append(s.Failures, IndexFailure{path.String(), r.err})
 			}
 		}
@@ -94,7 +97,7 @@ func (e *Engine) Searched() []git.RepoPath {
 func (e *Engine) Collectors() []prometheus.Collector {
 	gauge := func(name, help string, labels prometheus.Labels, value func(Status) int) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels},
-			func() float64 { return float64(value(e.Status(func(git.RepoPath) bool { return false }))) })
+			func() float64 { return float64(value(e.Status(nil))) })
 	}
 	list := []prometheus.Collector{
 		gauge("packhorse_search_up", "1 while the process that searches runs.", nil, func(s Status) int {
