@@ -35,13 +35,19 @@ type sourceWorld struct {
 
 func newSourceWorld(t *testing.T) *sourceWorld {
 	t.Helper()
+	return newSourceWorldOf(t, 0)
+}
+
+// newSourceWorldOf makes one whose node watches so many repositories; 0: as many as nodes do.
+func newSourceWorldOf(t *testing.T, watched int) *sourceWorld {
+	t.Helper()
 	runner, err := process.New(process.Options{TempDir: t.TempDir(), Classes: map[process.Class]process.Limits{storage.ClassGrep: grepLimits(0)}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = runner.Close(context.Background()) })
 	w := &sourceWorld{t: t, dir: t.TempDir()}
-	if w.node, err = storage.New(nil, storage.Options{Root: w.dir, Runner: runner, Look: 10 * time.Millisecond}); err != nil {
+	if w.node, err = storage.New(nil, storage.Options{Root: w.dir, Runner: runner, Look: 10 * time.Millisecond, Watched: watched}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.node.Close() })
@@ -86,6 +92,9 @@ var sources = map[string]func(*sourceWorld) search.Source{
 	"elsewhere": func(w *sourceWorld) search.Source {
 		return nodes.New([]nodes.Route{{Nodes: []nodes.Node{{Client: w.client(w.listen())}}}})
 	},
+	"at the second node": func(w *sourceWorld) search.Source {
+		return nodes.New([]nodes.Route{{Nodes: []nodes.Node{{Name: "away", Client: w.client("127.0.0.1:1")}, {Name: "here", Client: w.client(w.listen())}}}})
+	},
 	"by routes": func(w *sourceWorld) search.Source {
 		away, here := nodes.Node{Client: w.client("127.0.0.1:1")}, nodes.Node{Client: w.client(w.listen())}
 		return nodes.New([]nodes.Route{{Prefix: "team/a", Nodes: []nodes.Node{here, away}}, {Prefix: "", Nodes: []nodes.Node{here}}, {Prefix: "tea", Nodes: []nodes.Node{here}}})
@@ -127,6 +136,21 @@ func TestSearchSources(t *testing.T) {
 			a.Git("-c", "user.name=a", "-c", "user.email=a@example.com", "tag", "-a", "-m", "t", "t", second.String())
 			gittest.InitAt(t, filepath.Join(w.dir, "empty.git"))
 			w.testSource(make(w), a, first, second)
+		})
+	}
+}
+
+// TestSearchSourcesAreFull has each form say so when its node watches no more.
+func TestSearchSourcesAreFull(t *testing.T) {
+	t.Parallel()
+	for name, make := range sources {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newSourceWorldOf(t, 1)
+			err := make(w).Watch(t.Context(), []git.RepoPath{w.path("a"), w.path("b")}, func(git.RepoPath, git.Version, bool) error { return nil })
+			if !fault.Is(err, fault.Exhausted) || fault.RetryAfter(err) == 0 {
+				t.Errorf("the watch ends with %v", err)
+			}
 		})
 	}
 }

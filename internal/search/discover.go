@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
@@ -14,6 +15,10 @@ const (
 	maxWatches = 16
 	// slowWatch is how long to wait until a watch is tried again that has ended.
 	slowWatch = 2 * time.Second
+	// fewWatched is how many repositories are not asked for in smaller parts where a source watches no more.
+	fewWatched = 500
+	// lookScans is how many times as long as a scan is between two looks at a repository that is not watched.
+	lookScans = 5
 )
 
 // discover lists the repositories again and again and has those watched that are new.
@@ -84,33 +89,82 @@ func (e *Engine) forgetOthers(there map[git.RepoPath]bool) {
 	e.ready = true
 }
 
-// watch follows some repositories until ctx ends.
+// watch follows some repositories until ctx ends. Of more than the source has watched some are: the rest is looked at again and again.
 func (e *Engine) watch(ctx context.Context, paths []git.RepoPath) {
 	e.running.Go(func() {
+		unwatched := 0
+		defer func() { e.countUnwatched(-unwatched) }()
 		for ctx.Err() == nil {
 			err := e.o.Source.Watch(ctx, paths, func(path git.RepoPath, version git.Version, gone bool) error {
+				e.countUnwatched(-unwatched)
+				unwatched = 0
 				e.event(path, version, gone)
 				return nil
 			})
 			if ctx.Err() != nil {
 				return
 			}
-			e.log.Warn("the watch over repositories to index has ended; it is tried again", "error", err, "in", slowWatch.String())
-			// What happens meanwhile is found by looking.
-			e.mu.Lock()
-			for _, path := range paths {
-				if r := e.repos[path]; r != nil {
-					e.enqueue(r, laneLook, time.Now())
-				} else {
-					r = &repository{path: path, lag: -1}
-					e.repos[path] = r
-					e.enqueue(r, laneLook, time.Now())
-				}
+			wait := slowWatch
+			switch full := fault.Is(err, fault.Exhausted); {
+			case full && len(paths) > fewWatched:
+				half := len(paths) / 2
+				e.watch(ctx, paths[half:])
+				paths = paths[:half]
+				continue
+			case full && unwatched == 0:
+				unwatched = len(paths)
+				e.countUnwatched(unwatched)
+				fallthrough
+			case full:
+				wait = max(wait, fault.RetryAfter(err))
+			default:
+				e.log.Warn("the watch over repositories to index has ended; it is tried again", "error", err, "in", wait.String())
 			}
-			e.mu.Unlock()
-			if !e.sleep(slowWatch) {
+			if !e.lookInstead(ctx, paths, wait) {
 				return
 			}
 		}
 	})
+}
+
+// lookInstead has repositories looked at for some time, in place of a watch. It tells whether the time is over, and not ctx.
+func (e *Engine) lookInstead(ctx context.Context, paths []git.RepoPath, d time.Duration) bool {
+	for end := time.Now().Add(d); ; {
+		e.mu.Lock()
+		for _, path := range paths {
+			r := e.repos[path]
+			if r == nil {
+				r = &repository{path: path, lag: -1}
+				e.repos[path] = r
+			}
+			e.enqueue(r, laneLook, time.Now())
+		}
+		e.mu.Unlock()
+		rest := time.Until(end)
+		if !e.sleep(max(0, min(rest, lookScans*e.o.Scan))) || ctx.Err() != nil {
+			return false
+		}
+		if time.Until(end) <= 0 {
+			return true
+		}
+	}
+}
+
+// countUnwatched counts repositories that the source does not watch for us, and says when there are some, and when there are none any more.
+func (e *Engine) countUnwatched(n int) {
+	if n == 0 {
+		return
+	}
+	e.mu.Lock()
+	before := e.unwatched
+	e.unwatched += n
+	now := e.unwatched
+	e.mu.Unlock()
+	e.metrics.unwatched.Set(float64(now))
+	switch {
+	case before == 0:
+		e.log.Warn("there are more repositories than can be watched: some are looked at again and again instead, and indexed later", "every", (lookScans * e.o.Scan).String())
+	case now == 0 && e.ctx.Err() == nil:
+		e.log.Info("all repositories to index are watched again")
+	}
 }

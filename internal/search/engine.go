@@ -69,6 +69,7 @@ type Engine struct {
 	with, without int                  // repositories with an index, and without one that have something to index
 	jobs          map[*repository]*job // that run
 	queues        [lanes]waiting
+	unwatched     int // repositories
 }
 
 // repository is what is known of one. Guarded by Engine.mu.

@@ -15,6 +15,7 @@ type Metrics struct {
 	freshSeconds  prometheus.Histogram
 	deaths        *prometheus.CounterVec
 	running       prometheus.Gauge
+	unwatched     prometheus.Gauge
 }
 
 // NewMetrics makes the metrics.
@@ -49,12 +50,14 @@ func NewMetrics() *Metrics {
 			Name: "packhorse_search_process_deaths_total", Help: "Processes that ended and should not have, by work: search, index.",
 		}, []string{"work"}),
 		running: prometheus.NewGauge(prometheus.GaugeOpts{Name: "packhorse_search_running", Help: "Searches that run."}),
+		unwatched: prometheus.NewGauge(prometheus.GaugeOpts{Name: "packhorse_search_unwatched_repositories",
+			Help: "Repositories that are looked at again and again, because a node watches no more."}),
 	}
 }
 
 // Collectors lists the metrics for registration.
 func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{
-		m.searches, m.seconds, m.results, m.bytes, m.jobs, m.jobSeconds, m.documents, m.documentBytes, m.freshSeconds, m.deaths, m.running,
+		m.searches, m.seconds, m.results, m.bytes, m.jobs, m.jobSeconds, m.documents, m.documentBytes, m.freshSeconds, m.deaths, m.running, m.unwatched,
 	}
 }

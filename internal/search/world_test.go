@@ -51,6 +51,8 @@ type source struct {
 	grepping int
 	told     map[git.RepoPath]uint64 // the generation that watchers have been told of
 	seen     func()                  // unless nil, called by Heads before it answers
+	room     int                     // repositories that are watched at most; 0: all
+	watched  int
 }
 
 type memoryRepo struct {
@@ -153,6 +155,20 @@ func (s *source) heads(path git.RepoPath, branches []string) ([]search.Head, git
 }
 
 func (s *source) Watch(ctx context.Context, paths []git.RepoPath, send func(git.RepoPath, git.Version, bool) error) error {
+	s.mu.Lock()
+	full := s.room > 0 && s.watched+len(paths) > s.room
+	if !full {
+		s.watched += len(paths)
+	}
+	s.mu.Unlock()
+	if full {
+		return fault.Retry(fault.Exhausted, 10*time.Millisecond, "no room for %d more", len(paths))
+	}
+	defer func() {
+		s.mu.Lock()
+		s.watched -= len(paths)
+		s.mu.Unlock()
+	}()
 	told := map[git.RepoPath]git.Version{}
 	for {
 		s.mu.Lock()

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"connectrpc.com/connect"
 	"golang.org/x/sync/errgroup"
@@ -193,52 +194,104 @@ func versionOf(v *packhorsev1.Version) git.Version {
 // maxWatched is how many repositories one call watches: as many as a node takes.
 const maxWatched = 10_000
 
-// Watch is search.Source's. While a node cannot be reached it tells nothing of its repositories, and then what became of them meanwhile.
+// substitute is for how long the events of another node than a route's first one are taken, before that is tried again; roundPause is how long
+// to wait after no node of a route could be reached.
+const (
+	substitute = 2 * time.Minute
+	roundPause = time.Second
+)
+
+// group is repositories that the same nodes have.
+type group struct {
+	nodes []Node
+	from  []*packhorsev1.WatchFrom
+}
+
+// Watch is search.Source's. While no node of a route can be reached it tells nothing of its repositories, and then what became of them meanwhile.
+// Exhausted: a node watches no more; then some may be watched that are asked for in smaller parts.
 func (s *Source) Watch(ctx context.Context, repositories []git.RepoPath, send func(path git.RepoPath, version git.Version, gone bool) error) error {
-	byNode := make(map[*client.Client][]*packhorsev1.WatchFrom)
+	var groups []*group
 	paths := make(map[string]git.RepoPath, len(repositories))
 	for _, path := range repositories {
 		r, err := s.routeOf(path)
 		if err != nil {
 			return err
 		}
-		c := r.Nodes[0].Client
-		byNode[c] = append(byNode[c], &packhorsev1.WatchFrom{Repository: path.String()})
+		i := slices.IndexFunc(groups, func(g *group) bool { return slices.Equal(g.nodes, r.Nodes) })
+		if i < 0 {
+			i = len(groups)
+			groups = append(groups, &group{nodes: r.Nodes})
+		}
+		groups[i].from = append(groups[i].from, &packhorsev1.WatchFrom{Repository: path.String()})
 		paths[path.String()] = path
 	}
-	var one sync.Mutex
-	all, ctx := errgroup.WithContext(ctx)
-	for c, from := range byNode {
-		for part := range slices.Chunk(from, maxWatched) {
-			all.Go(func() error {
-				for event, err := range c.Watch(ctx, &packhorsev1.WatchRequest{Repositories: part}) {
-					if ctx.Err() != nil {
-						return ctx.Err()
-					}
-					if fault.Is(faultrpc.From(err), fault.Invalid) {
-						return faultrpc.From(err)
-					}
-					path, ours := paths[event.GetRepository()]
-					if err != nil || !ours || event.GetContinued() {
-						continue
-					}
-					one.Lock()
-					err := send(path, versionOf(event.GetVersion()), event.GetGone())
-					one.Unlock()
-					if err != nil {
-						return err
-					}
-				}
-				if ctx.Err() != nil {
-					return ctx.Err()
-				}
-				return fault.New(fault.Unavailable, "a storage node gives no events")
-			})
-		}
-	}
-	if len(byNode) == 0 {
+	if len(groups) == 0 {
 		<-ctx.Done()
 		return ctx.Err()
 	}
+	var one sync.Mutex
+	take := func(event *packhorsev1.WatchResponse) error {
+		path, ours := paths[event.GetRepository()]
+		if !ours || event.GetContinued() {
+			return nil
+		}
+		one.Lock()
+		defer one.Unlock()
+		return send(path, versionOf(event.GetVersion()), event.GetGone())
+	}
+	all, ctx := errgroup.WithContext(ctx)
+	for _, g := range groups {
+		for part := range slices.Chunk(g.from, maxWatched) {
+			all.Go(func() error { return follow(ctx, g.nodes, part, take) })
+		}
+	}
 	return all.Wait()
+}
+
+// follow watches repositories at the first of some nodes that can be reached, until ctx ends or with an error that more patience does not help.
+func follow(ctx context.Context, nodes []Node, from []*packhorsev1.WatchFrom, take func(*packhorsev1.WatchResponse) error) error {
+	for i := 0; ; i = (i + 1) % len(nodes) {
+		limit, cancel := ctx, context.CancelFunc(func() {})
+		if i > 0 {
+			limit, cancel = context.WithTimeout(ctx, substitute)
+		}
+		err := followOne(limit, nodes[i].Client, len(nodes) == 1, from, take)
+		over := limit.Err() != nil
+		cancel()
+		switch begun, ok := errors.AsType[errBegun](err); {
+		case ok:
+			return begun.error
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case over:
+			i = -1
+		case len(nodes) == 1 || !fault.Is(err, fault.Unavailable):
+			return err
+		case i == len(nodes)-1:
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(roundPause):
+			}
+		}
+	}
+}
+
+// followOne watches repositories at a node. Where it is the only one, its absence ends nothing: the client comes back by itself.
+func followOne(ctx context.Context, c *client.Client, only bool, from []*packhorsev1.WatchFrom, take func(*packhorsev1.WatchResponse) error) error {
+	for event, err := range c.Watch(ctx, &packhorsev1.WatchRequest{Repositories: from}) {
+		if err == nil {
+			if err := take(event); err != nil {
+				return errBegun{err}
+			}
+			continue
+		}
+		switch err = faultrpc.From(err); {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case fault.Is(err, fault.Invalid), fault.Is(err, fault.Exhausted), fault.Is(err, fault.Unavailable) && !only:
+			return err
+		}
+	}
+	return fault.New(fault.Unavailable, "a storage node gives no events")
 }

@@ -1,0 +1,65 @@
+package search_test
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/packhorse-git/packhorse/internal/search"
+)
+
+// Of more repositories than the source watches some are watched, the others are looked at, and it is said once.
+func TestMoreThanIsWatched(t *testing.T) {
+	t.Parallel()
+	s := newSource()
+	s.room = 400
+	const n = 1100
+	for i := range n {
+		s.push(fmt.Sprint("r", i), main, nil)
+	}
+	o := options(t, s)
+	said := newSaying(o.Log)
+	o.Log = slog.New(said)
+	e := start(t, o)
+	unwatched := func() float64 { return gathered(t, o.Metrics, "packhorse_search_unwatched_repositories") }
+	eventually(t, "some are watched, the others are counted", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.watched > 0 && int(unwatched())+s.watched == n
+	})
+	eventually(t, "all are known", func() bool { return e.Status(nil).Empty == n })
+	for i := range n {
+		if i%100 == 7 {
+			s.push(fmt.Sprint("r", i), main, files{"f": "needle"})
+		}
+	}
+	await(t, e, "needle", has(n/100))
+	if text := said.String(); strings.Count(text, "more repositories than can be watched") != 1 || strings.Contains(text, "has ended") {
+		t.Errorf("the log says %s", text)
+	}
+	s.mu.Lock()
+	s.room = 0
+	s.mu.Unlock()
+	eventually(t, "all are watched", func() bool { return unwatched() == 0 && strings.Contains(said.String(), "are watched again") })
+}
+
+// gathered is the value of a metric without labels.
+func gathered(t *testing.T, m *search.Metrics, name string) float64 {
+	t.Helper()
+	r := prometheus.NewRegistry()
+	r.MustRegister(m.Collectors()...)
+	all, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range all {
+		if family.GetName() == name {
+			return family.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	t.Fatalf("there is no metric %s", name)
+	return 0
+}
