@@ -2,6 +2,7 @@ package resolve
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -23,8 +24,11 @@ type RedisOptions struct {
 	URL      string        // redis://[USER@]HOST[:PORT][/DB], rediss:// for TLS, or unix:///PATH
 	Password func() string // as it is now; nil, or an empty one: none
 	Secret   []byte        // values are marked with it, and only those that are believed; empty: whoever writes to the Redis is believed
-	Timeout  time.Duration // how long a look-up waits for it; 0: 50 ms
-	TTL      time.Duration // of values; 0: a minute
+	// Authorities sign its certificate, if the URL has TLS; nil: those whom the system trusts.
+	Authorities *x509.CertPool
+
+	Timeout time.Duration // how long a look-up waits for it; 0: 50 ms
+	TTL     time.Duration // of values; 0: a minute
 
 	Metrics *Metrics
 	Log     *slog.Logger
@@ -90,6 +94,9 @@ func NewRedis(o RedisOptions) (*Redis, error) {
 	client, err := ParseRedisURL(o.URL)
 	if err != nil {
 		return nil, err
+	}
+	if client.TLSConfig != nil {
+		client.TLSConfig.RootCAs = o.Authorities
 	}
 	client.Protocol, client.MaxRetries = 2, -1
 	client.DialTimeout, client.PoolTimeout = o.Timeout, o.Timeout

@@ -29,11 +29,12 @@ const patience = 60 * time.Second
 type redisServer struct {
 	url    string
 	socket string
+	more   []string // arguments
 	cmd    *exec.Cmd
 	client *redis.Client
 }
 
-func startRedis(t testing.TB) *redisServer {
+func startRedis(t testing.TB, more ...string) *redisServer {
 	t.Helper()
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		if os.Getenv("CI") != "" {
@@ -47,7 +48,7 @@ func startRedis(t testing.TB) *redisServer {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	quiet()
-	s := &redisServer{socket: filepath.Join(dir, "s")}
+	s := &redisServer{socket: filepath.Join(dir, "s"), more: more}
 	s.url = "unix://" + s.socket
 	s.client = redis.NewClient(&redis.Options{Network: "unix", Addr: s.socket, ReadTimeout: patience, WriteTimeout: patience})
 	t.Cleanup(func() { s.client.Close() })
@@ -58,7 +59,8 @@ func startRedis(t testing.TB) *redisServer {
 
 func (s *redisServer) start(t testing.TB) {
 	t.Helper()
-	s.cmd = exec.Command("redis-server", "--port", "0", "--unixsocket", s.socket, "--save", "", "--appendonly", "no", "--dir", filepath.Dir(s.socket))
+	args := []string{"--port", "0", "--unixsocket", s.socket, "--save", "", "--appendonly", "no", "--dir", filepath.Dir(s.socket)}
+	s.cmd = exec.Command("redis-server", append(args, s.more...)...)
 	if err := s.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
+
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 )
@@ -157,8 +159,14 @@ func TestEventsBreakOff(t *testing.T) {
 		want := node.move(path("a"))
 		time.Sleep(50 * time.Second)
 		wantSerial(t, tiers, "a", first)
+		if n, _ := staleness(t, tiers); n != 0 {
+			t.Errorf("%d changes were found before one was", n)
+		}
 		time.Sleep(11 * time.Second)
 		wantSerial(t, tiers, "a", want)
+		if n, sum := staleness(t, tiers); n != 1 || sum < 50 || sum > 61 {
+			t.Errorf("%d changes were found, answers from before them may have been given for %v s; want 1 and nearly 61", n, sum)
+		}
 		want = node.move(path("a"))
 		node.mu.Lock()
 		node.mute = nil
@@ -408,4 +416,31 @@ func TestTableConcurrently(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+// staleness is how many changes the metric has counted, and the seconds for which answers from before may have been given.
+func staleness(t *testing.T, tiers *Tiers) (n uint64, seconds float64) {
+	t.Helper()
+	var m dto.Metric
+	if err := tiers.o.Metrics.stale.Write(&m); err != nil {
+		t.Fatal(err)
+	}
+	return m.GetHistogram().GetSampleCount(), m.GetHistogram().GetSampleSum()
+}
+
+// A change that an event tells of makes nothing stale.
+func TestStaleness(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := newFakeNode("a")
+		tiers := newTiers(t, node)
+		ask(t, tiers, "a", "main")
+		settle()
+		time.Sleep(time.Hour)
+		want := node.move(path("a"))
+		synctest.Wait()
+		wantSerial(t, tiers, "a", want)
+		if n, sum := staleness(t, tiers); n != 1 || sum != 0 {
+			t.Errorf("%d changes were found, after %v s", n, sum)
+		}
+	})
 }

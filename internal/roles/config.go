@@ -142,7 +142,7 @@ func (c *Config) complete(role role, env Env) {
 		&c.SSH.HostKeys, &c.SSH.AuthorizedKeys, &c.SSH.TrustedUserCA, &c.SSH.RevokedKeys,
 		&c.Auth.Tokens, &c.Auth.Hook.SecretFile, &c.Storage.SecretFile, &c.Storage.TLSCert, &c.Storage.TLSKey, &c.Storage.ClientCA,
 		&c.Push.HooksDir, &c.Search.SecretFile, &c.Search.TLSCert, &c.Search.TLSKey, &c.Search.ClientCA, &c.Search.TLSCA,
-		&c.Resolver.RedisPasswordFile, &c.Resolver.RedisSecretFile}
+		&c.Resolver.RedisCA, &c.Resolver.RedisPasswordFile, &c.Resolver.RedisSecretFile}
 	for i := range c.Webhook {
 		paths = append(paths, &c.Webhook[i].SecretFile)
 	}

@@ -2,6 +2,7 @@ package roles
 
 import (
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/credential"
@@ -26,6 +27,9 @@ type ResolverConfig struct {
 	// A Redis that gateways share answers in: "redis://[USER@]HOST[:PORT][/DB]", "rediss://..." for TLS, or "unix:///PATH". Empty: none. While it
 	// fails it is bypassed; no request fails for it.
 	Redis string `toml:"redis"`
+
+	// File with the certificates (PEM) of those who sign the Redis's certificate, for "rediss://...". Empty: those whom the system trusts.
+	RedisCA string `toml:"redis_ca"`
 
 	// File with the password of the Redis: one word of at least 16 bytes, that others cannot read (mode 0600). It is read again when it changes.
 	RedisPasswordFile string `toml:"redis_password_file"`
@@ -56,6 +60,9 @@ func (c *ResolverConfig) checkNumbers(b bounds) {
 	if _, err := resolve.ParseRedisURL(c.Redis); err != nil {
 		b.bad("resolver.redis: %w", err)
 	}
+	if c.RedisCA != "" && !strings.HasPrefix(c.Redis, "rediss://") {
+		b.bad("resolver.redis_ca is for a Redis that speaks TLS: resolver.redis has to begin with rediss://")
+	}
 	if c.Entries == 0 {
 		b.bad("resolver.redis needs resolver.entries: what is in Redis is used only for versions that memory knows to be current")
 	}
@@ -67,6 +74,13 @@ func (c *ResolverConfig) redis(metrics *resolve.Metrics, log *slog.Logger) (*res
 		return nil, nil
 	}
 	o := resolve.RedisOptions{URL: c.Redis, Timeout: c.RedisTimeout.Duration, TTL: c.TTL.Duration, Metrics: metrics, Log: log}
+	if c.RedisCA != "" {
+		authorities, err := credential.LoadAuthorities(c.RedisCA, log)
+		if err != nil {
+			return nil, err
+		}
+		o.Authorities = authorities.Pool()
+	}
 	if c.RedisPasswordFile != "" {
 		password, err := credential.LoadSecret(c.RedisPasswordFile, log)
 		if err != nil {
