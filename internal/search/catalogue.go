@@ -24,6 +24,7 @@ type catalogue struct {
 	file     *os.File
 	next     uint32
 	reserved uint32 // below it numbers may be given
+	torn     bool   // the last line may not be whole
 }
 
 // entry is a line of the catalogue.
@@ -107,9 +108,13 @@ func (c *catalogue) rewrite(known map[uint32]entry) error {
 	for _, e := range known {
 		encoder.Encode(e)
 	}
-	if err := errors.Join(w.Flush(), f.Sync(), os.Rename(c.path+".new", c.path), syncDir(filepath.Dir(c.path))); err != nil {
-		f.Close()
-		return err
+	for _, step := range []func() error{
+		w.Flush, f.Sync, func() error { return os.Rename(c.path+".new", c.path) }, func() error { return syncDir(filepath.Dir(c.path)) },
+	} {
+		if err := step(); err != nil { // before the renaming, the old one stays
+			f.Close()
+			return err
+		}
 	}
 	c.file = f
 	return nil
@@ -153,7 +158,12 @@ func (c *catalogue) write(e entry) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.file.Write(append(b, '\n'))
+	b = append(b, '\n')
+	if c.torn {
+		b = append([]byte{'\n'}, b...)
+	}
+	_, err = c.file.Write(b)
+	c.torn = err != nil
 	return err
 }
 
