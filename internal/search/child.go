@@ -34,8 +34,9 @@ type child struct {
 	reaped  bool
 	done    chan struct{} // closed when it is reaped and its log was read
 	exit    string        // then: how it ended
-	failed  bool          // then: not by itself, with status 0
-	tail    string        // then: the last of what it said
+
+	saying sync.Mutex
+	said   []string // of what it said, what may be why it ended
 }
 
 // childSpec says what to start.
@@ -120,20 +121,30 @@ func (c *child) readLog(r *os.File, log *slog.Logger) {
 	defer r.Close()
 	lines := bufio.NewScanner(r)
 	lines.Buffer(make([]byte, 4<<10), 64<<10)
-	var first []string
 	for lines.Scan() {
 		text := lines.Text()
 		log.Debug("search process", "says", text)
-		if strings.HasPrefix(text, "fatal error:") || strings.HasPrefix(text, "unexpected fault") || strings.HasPrefix(text, "panic:") || len(first) == 0 {
-			first = append(first[:min(len(first), 3)], text)
+		c.saying.Lock()
+		if strings.HasPrefix(text, "fatal error:") || strings.HasPrefix(text, "unexpected fault") || strings.HasPrefix(text, "panic:") || len(c.said) == 0 {
+			c.said = append(c.said[:min(len(c.said), 3)], text)
 		}
+		c.saying.Unlock()
 	}
 	for lines.Err() != nil { // a line that is too long
 		if _, err := r.Read(make([]byte, 4<<10)); err != nil {
 			break
 		}
 	}
-	c.tail = strings.Join(first, "; ")
+}
+
+// why tells how the process ended, and what it said before; it is done.
+func (c *child) why() string {
+	c.saying.Lock()
+	defer c.saying.Unlock()
+	if len(c.said) == 0 {
+		return c.exit
+	}
+	return c.exit + ": " + strings.Join(c.said, "; ")
 }
 
 func (c *child) reap() {
@@ -153,9 +164,9 @@ func (c *child) reap() {
 	}
 	switch {
 	case err != nil:
-		c.exit, c.failed = err.Error(), true
+		c.exit = err.Error()
 	case !state.Success():
-		c.exit, c.failed = state.String(), true
+		c.exit = state.String()
 	default:
 		c.exit = "ended"
 	}

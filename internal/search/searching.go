@@ -100,10 +100,7 @@ func (s *searching) once(ctx context.Context) error {
 	}
 	<-c.done
 	s.end()
-	if c.tail != "" {
-		return errors.New(c.exit + ": " + c.tail)
-	}
-	return errors.New(c.exit)
+	return errors.New(c.why())
 }
 
 func (s *searching) begin(control *net.UnixConn) {
