@@ -39,7 +39,6 @@ type Options struct {
 	Results  int           // the most that a search may ask for
 	Timeout  time.Duration // the most that a search may take
 
-	Busy    func() bool // others need the machine: indexing waits a little; may be nil
 	Log     *slog.Logger
 	Metrics *Metrics
 }
@@ -63,7 +62,7 @@ type Engine struct {
 	byID          map[uint32]*repository
 	ready         bool                 // every repository that there was at the start is in repos
 	why           string               // there is no index
-	slow          *child               // runs in the slow lane
+	slow          *slowChild           // runs in the slow lane
 	fast          bool                 // the fast lane works: the slow one is stopped
 	stale         bool                 // with and without are to be counted again
 	with, without int                  // repositories with an index, and without one that have something to index
@@ -94,6 +93,7 @@ type repository struct {
 	failed  int              // times in a row that it could not be indexed
 	again   time.Time        // when that may be tried again
 	err     string           // the last time
+	big     bool             // more than the fast lane is for
 	plain   bool             // without symbols: with them the process that indexes died
 	rebuild bool             // its shards cannot be built upon, or have no symbols
 }
@@ -303,12 +303,6 @@ func sameBranches(a, b []link.Branch) bool {
 // searcherDied looks for what may have killed the process that searches: a shard that somebody has cut off.
 func (e *Engine) searcherDied() {
 	e.metrics.deaths.WithLabelValues(string(WorkSearch)).Inc()
-	e.mu.Lock()
-	idle := len(e.jobs) == 0
-	e.mu.Unlock()
-	if !idle {
-		return // the next death finds it
-	}
 	shards, err := e.inspect(e.ctx)
 	if err != nil {
 		return
@@ -318,16 +312,31 @@ func (e *Engine) searcherDied() {
 			continue
 		}
 		e.log.Warn("a part of the search index is broken; its repository is indexed anew", "file", s.File, "error", s.Error)
-		e.mu.Lock()
-		for _, r := range e.repos {
-			if isShardOf(s.File, shardPrefix(r.path)+"_v") {
-				r.indexed, r.shards, r.deltas, e.stale = nil, 0, 0, true
-				e.enqueue(r, laneLook, time.Now())
-			}
+		if err := e.removeBroken(s.File); err != nil {
+			e.log.Warn("cannot remove a part of the search index", "error", err)
 		}
-		e.mu.Unlock()
-		e.removeShards(shardGroup(s.File))
 	}
+}
+
+// removeBroken removes a broken shard with those that it belongs to, and has its repository indexed anew. If that is being indexed, its files may
+// just change their places: the next death finds what is broken for good.
+func (e *Engine) removeBroken(file string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !exists(filepath.Join(e.shards(), file)) {
+		return nil
+	}
+	for _, r := range e.repos {
+		if !isShardOf(file, shardPrefix(r.path)+"_v") {
+			continue
+		}
+		if e.jobs[r] != nil {
+			return nil
+		}
+		r.indexed, r.shards, r.deltas, e.stale = nil, 0, 0, true
+		e.enqueue(r, laneLook, time.Now())
+	}
+	return e.removeShards(shardGroup(file))
 }
 
 // shardPrefix is what zoekt names the shards of a repository after.

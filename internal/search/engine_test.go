@@ -2,7 +2,11 @@ package search_test
 
 import (
 	"bytes"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -59,6 +63,62 @@ func TestPushDuringLook(t *testing.T) {
 	s.push("app", main, files{"f": "two"})
 	<-raced
 	await(t, e, "three", has(1, last))
+}
+
+// TestBigOne has small repositories indexed while a big one is, and another one that is not small once that has ended.
+func TestBigOne(t *testing.T) {
+	t.Parallel()
+	s := newSource()
+	hold := make(chan struct{})
+	s.hold = hold
+	s.push("big", main, files{"f": "one", "g": "two"})
+	e := start(t, options(t, s))
+	eventually(t, "the big one is being indexed", func() bool {
+		jobs := e.Status(nil).Jobs
+		return len(jobs) == 1 && jobs[0].Files > 0
+	})
+	s.mu.Lock()
+	s.hold = nil
+	s.mu.Unlock()
+	many := files{}
+	for i := range 2001 {
+		many[strconv.Itoa(i)] = "many"
+	}
+	s.push("medium", main, many)
+	small := s.push("small", main, files{"f": "needle"})
+	await(t, e, "needle repo:^small$", has(1, small))
+	close(hold)
+	await(t, e, "one repo:^big$", has(1))
+	await(t, e, "many count:all", has(2001))
+}
+
+// TestCatalogueOnFullDisk starts an engine that cannot write: the catalogue that there is stays as it is.
+func TestCatalogueOnFullDisk(t *testing.T) {
+	t.Parallel()
+	if _, err := os.Stat("/dev/full"); err != nil {
+		t.Skip("there is no /dev/full here")
+	}
+	s := newSource()
+	s.push("a", main, files{"f": "needle"})
+	o := options(t, s)
+	e := search.New(o)
+	await(t, e, "needle", has(1))
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	catalogue := filepath.Join(o.Dir, "catalogue")
+	before, err := os.ReadFile(catalogue)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("/dev/full", catalogue+".new"); err != nil {
+		t.Fatal(err)
+	}
+	e = start(t, o)
+	eventually(t, "the disk is full", func() bool { return strings.Contains(e.Status(nil).Error, "cannot be used") })
+	if after, err := os.ReadFile(catalogue); err != nil || !bytes.Equal(before, after) {
+		t.Errorf("the catalogue is %q, %v; it was %q", after, err, before)
+	}
 }
 
 func TestRestart(t *testing.T) {

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/search/link"
@@ -74,11 +72,7 @@ func (x *indexing) report(each func(link.Kind, []byte) error) (r link.Report, er
 
 // crash is why a process that indexes ended without a report.
 func (x *indexing) crash(err error) error {
-	text := x.child.exit
-	if x.child.tail != "" {
-		text += ": " + x.child.tail
-	}
-	return &fault.Error{Kind: fault.Unavailable, Msg: "the process that indexes has ended: " + text, Err: err}
+	return &fault.Error{Kind: fault.Unavailable, Msg: "the process that indexes has ended: " + x.child.why(), Err: err}
 }
 
 // feeder writes what belongs to a job.
@@ -118,38 +112,6 @@ func (e *Engine) do(ctx context.Context, l lane, job link.Job, feed feeder, each
 	return report, nil
 }
 
-// begin notes what works in a lane. While the fast one works, the process in the slow one is stopped.
-func (e *Engine) begin(l lane, c *child) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	switch l {
-	case laneFast:
-		e.fast = true
-		if e.slow != nil {
-			e.slow.signal(unix.SIGSTOP)
-		}
-	case laneSlow:
-		e.slow = c
-		if e.fast {
-			c.signal(unix.SIGSTOP)
-		}
-	}
-}
-
-func (e *Engine) finish(l lane) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	switch l {
-	case laneFast:
-		e.fast = false
-		if e.slow != nil {
-			e.slow.signal(unix.SIGCONT)
-		}
-	case laneSlow:
-		e.slow = nil
-	}
-}
-
 func isBrokenPipe(err error) bool {
 	var p *os.PathError
 	return errors.As(err, &p) && p.Op == "write" || errors.Is(err, io.ErrClosedPipe)
@@ -172,7 +134,7 @@ func (e *Engine) full(repository git.RepoPath, heads []Head, run *job) feeder {
 			commits[i] = h.Commit
 		}
 		if len(commits) == 0 {
-			return w.Frame(link.KindFinish, nil)
+			return run.finish(w)
 		}
 		differs, versions, err := e.differences(ctx, repository, commits)
 		if err != nil {
@@ -183,7 +145,7 @@ func (e *Engine) full(repository git.RepoPath, heads []Head, run *job) feeder {
 			all = ^uint64(0)
 		}
 		err = e.o.Source.Files(ctx, repository, commits[0], git.ObjectID{}, e.o.MaxFile, func(f File) error {
-			return e.feed(ctx, run, document(w, &f, all&^differs[string(f.Path)]))
+			return run.feed(document(w, &f, all&^differs[string(f.Path)]))
 		})
 		for i := 1; i < len(commits) && err == nil; i++ {
 			err = e.o.Source.Files(ctx, repository, commits[i], commits[0], e.o.MaxFile, func(f File) error {
@@ -193,13 +155,13 @@ func (e *Engine) full(repository git.RepoPath, heads []Head, run *job) feeder {
 				if f.Gone || mask == 0 {
 					return nil
 				}
-				return e.feed(ctx, run, document(w, &f, mask))
+				return run.feed(document(w, &f, mask))
 			})
 		}
 		if err != nil {
 			return err
 		}
-		return w.Frame(link.KindFinish, nil)
+		return run.finish(w)
 	}
 }
 
@@ -240,28 +202,30 @@ func (e *Engine) delta(repository git.RepoPath, from, to git.ObjectID, run *job,
 			if err := w.Frame(link.KindGone, f.Path); err != nil {
 				return err
 			}
-			return e.feed(ctx, run, document(w, &f, 1))
+			return run.feed(document(w, &f, 1))
 		})
 		if err != nil {
 			return err
 		}
-		return w.Frame(link.KindFinish, nil)
+		return run.finish(w)
 	}
 }
 
-// errTooMuch marks that more has changed than is put on top of an index.
-var errTooMuch = errors.New("more files have changed than are indexed on top of others")
+// errTooMuch marks that there are more files than the fast lane is for.
+var errTooMuch = errors.New("there are more files than are indexed at once beside others")
 
-// feed is called after each document. While others need the machine it waits a little.
-func (e *Engine) feed(ctx context.Context, run *job, err error) error {
-	run.files.Add(1)
-	if err != nil || e.o.Busy == nil {
-		return err
+// feed is called after each document.
+func (run *job) feed(err error) error {
+	if n := run.files.Add(1); err == nil && run.most > 0 && n > run.most {
+		return errTooMuch
 	}
-	for i := 0; i < 20 && e.o.Busy() && ctx.Err() == nil; i++ {
-		time.Sleep(5 * time.Millisecond)
-	}
-	return ctx.Err()
+	return err
+}
+
+// finish has the process put the new files in their places. If it is killed while it does, they do not belong together.
+func (run *job) finish(w link.Writer) error {
+	run.finishing.Store(true)
+	return w.Frame(link.KindFinish, nil)
 }
 
 // inspect lists the shards in the index. Broken ones have an error.
@@ -381,6 +345,9 @@ func (e *Engine) prepare(r *repository, l lane, cancel context.CancelFunc) (task
 		run.kind = kindAnew
 	}
 	if feed == nil {
+		if l == laneFast {
+			run.most = smallFiles
+		}
 		feed = e.full(r.path, r.current, run)
 	}
 	e.jobs[r] = run
@@ -399,9 +366,10 @@ func (e *Engine) settle(ctx context.Context, r *repository, task link.Job, run *
 	switch {
 	case err == nil && report.Rebuild, errors.Is(err, errTooMuch), err != nil && task.Delta && fault.Is(err, fault.NotFound):
 		result = "rebuild"
-		r.rebuild = true
+		r.rebuild, r.big = true, r.big || !task.Delta
 	case err != nil && cancelled:
 		result = "cancelled"
+		r.rebuild = r.rebuild || run.finishing.Load()
 	case err != nil:
 		result = "failed"
 	}
@@ -428,16 +396,34 @@ func (e *Engine) settle(ctx context.Context, r *repository, task link.Job, run *
 			e.enqueue(r, laneLook, time.Now())
 		}
 	}
+	if !mine {
+		e.dropLate(r.path)
+	}
 	e.mu.Unlock()
 	e.clean(r, task, result)
 	if result == "failed" {
 		if fault.Is(err, fault.Unavailable) {
 			e.metrics.deaths.WithLabelValues(string(WorkIndex)).Inc()
 		}
-		e.retry(r, err)
+		e.retry(r, err, took)
 	}
 	e.log.Debug("indexed a repository", "repository", r.path.String(), "kind", run.kind, "result", result, "files", report.Documents,
 		"bytes", report.Bytes, "took", took.Round(time.Millisecond).String())
+}
+
+// dropLate removes what a job put into the index whose repository was gone by then, or another one. The caller holds e.mu.
+func (e *Engine) dropLate(path git.RepoPath) {
+	for other := range e.jobs {
+		if other.path == path {
+			return // which puts its own in the place of these
+		}
+	}
+	if r := e.repos[path]; r != nil && len(r.indexed) > 0 {
+		return
+	}
+	if err := e.dropShards(path); err != nil {
+		e.log.Warn("cannot remove a repository from the search index", "repository", path.String(), "error", err)
+	}
 }
 
 // clean removes what a job that did not end well may have left: files that are not whole, or a part of the new shards beside the old ones.
@@ -459,12 +445,12 @@ func (e *Engine) clean(r *repository, task link.Job, result string) {
 
 // retry has a repository indexed again after a failure. When the process died in the middle of its files' renaming they do not belong together, so none
 // is kept; when it died again, then without symbols, because ctags is a program that others' files are given to.
-func (e *Engine) retry(r *repository, err error) {
+func (e *Engine) retry(r *repository, err error, took time.Duration) {
 	e.mu.Lock()
 	if fault.Is(err, fault.Unavailable) {
 		r.rebuild = true
 		r.plain = r.plain || r.failed > 0
 	}
 	e.mu.Unlock()
-	e.failed(r, err)
+	e.failed(r, err, took)
 }

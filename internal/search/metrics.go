@@ -33,7 +33,7 @@ func NewMetrics() *Metrics {
 			Help: "Bytes of results, as the searching process wrote them."}),
 		jobs: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_search_index_jobs_total",
-			Help: "Jobs that index a repository: kind full or delta; result ok, failed, rebuild (nothing to build upon), cancelled.",
+			Help: "Jobs that index a repository: kind full, delta or anew; result ok, failed, rebuild (to be done as a whole, and not beside another one), cancelled.",
 		}, []string{"kind", "result"}),
 		jobSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "packhorse_search_index_seconds", Help: "Time of jobs that index.", Buckets: []float64{.03, .1, .3, 1, 3, 10, 30, 100, 300, 1000},

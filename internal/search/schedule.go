@@ -10,14 +10,16 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/search/link"
 )
 
-// lane is where a repository waits for work: first to be looked at, and then, if its index is behind, for a process that indexes. There are two of
-// these at most: one for what was never indexed, or is indexed anew, which takes long; and one for changes on top of an index, which is quick, and
-// for so long the other one is stopped.
+// lane is where a repository waits for work: to be looked at, and, if its index is behind, for a process that indexes. There are two of these at
+// most: one for what was never indexed, or is indexed anew, which takes long; and one for changes on top of an index, which is quick, and for so
+// long the other one is stopped. While the slow one has long been busy with one repository, the fast one also takes small ones that wait for it.
 type lane int
 
 const (
@@ -44,6 +46,9 @@ type job struct {
 	began  time.Time
 	files  atomic.Int64 // given to it
 	cancel context.CancelFunc
+
+	most      int64       // files that it may have; 0: any number
+	finishing atomic.Bool // it has all, and may be putting files in their places
 }
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
@@ -108,6 +113,9 @@ func (e *Engine) wakeUp(l lane) {
 func (e *Engine) work(l lane) {
 	for e.ctx.Err() == nil {
 		r, wait := e.next(l)
+		if r == nil && l == laneFast {
+			r, wait = e.nextSmall(), min(wait, helpAfter)
+		}
 		if r == nil {
 			t := time.NewTimer(wait)
 			select {
@@ -145,6 +153,87 @@ func (e *Engine) next(l lane) (*repository, time.Duration) {
 		return first.repository, 0
 	}
 	return nil, time.Hour
+}
+
+const (
+	// helpAfter is for how long one repository is indexed before the fast lane takes others, of up to smallFiles files, that wait behind it.
+	helpAfter  = 5 * time.Second
+	smallFiles = 2000
+	// stopFirst is how long the process in the slow lane may be stopped, besides stopShare times as long as it ran.
+	stopFirst = 10 * time.Second
+	stopShare = 4
+)
+
+// nextSmall takes a repository out of the slow lane that was not indexed yet and may be small, if that lane has long been busy; nil: there is none.
+func (e *Engine) nextSmall() *repository {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := time.Now()
+	if e.slow == nil || now.Sub(e.slow.began) < helpAfter {
+		return nil
+	}
+	for _, w := range e.queues[laneSlow] {
+		r := w.repository
+		if r.due[laneSlow] == w.due && !w.due.After(now) && len(r.indexed) == 0 && !r.big && r.failed == 0 {
+			r.due[laneSlow] = time.Time{}
+			return r
+		}
+	}
+	return nil
+}
+
+// slowChild is the process in the slow lane. Guarded by Engine.mu.
+type slowChild struct {
+	*child
+	began   time.Time
+	since   time.Time     // it is stopped; zero: it is not
+	stopped time.Duration // before that
+}
+
+// stop stops the process, but for not much more than so much of its time: pushes all day long must not keep it from its end.
+func (s *slowChild) stop() {
+	now := time.Now()
+	if ran := now.Sub(s.began) - s.stopped; s.since.IsZero() && s.stopped <= stopFirst+stopShare*ran {
+		s.since = now
+		s.signal(unix.SIGSTOP)
+	}
+}
+
+func (s *slowChild) goOn() {
+	if !s.since.IsZero() {
+		s.stopped += time.Since(s.since)
+		s.since = time.Time{}
+		s.signal(unix.SIGCONT)
+	}
+}
+
+// begin notes what works in a lane. While the fast one works, the process in the slow one is stopped.
+func (e *Engine) begin(l lane, c *child) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch l {
+	case laneFast:
+		e.fast = true
+	case laneSlow:
+		e.slow = &slowChild{child: c, began: time.Now()}
+	}
+	if e.fast && e.slow != nil {
+		e.slow.stop()
+	}
+}
+
+func (e *Engine) finish(l lane) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch l {
+	case laneFast:
+		e.fast = false
+		if e.slow != nil {
+			e.slow.goOn()
+		}
+	case laneSlow:
+		e.slow = nil
+	}
 }
 
 // lookEvery is how often a repository is looked at because its refs have changed, at most.
@@ -281,7 +370,7 @@ func (e *Engine) judge(r *repository) {
 	}
 	r.lag = -1
 	if j, busy := e.jobs[r]; busy {
-		if j.kind == kindAnew && r.deltas < 2*e.o.Deltas {
+		if j.kind == kindAnew && r.deltas < 2*e.o.Deltas && !j.finishing.Load() {
 			j.cancel() // what is new can be had sooner
 		}
 		return // judged again at its end
@@ -343,12 +432,12 @@ func backoff(failures *int) time.Duration {
 	return wait
 }
 
-// failed has a repository that could not be indexed wait until that is tried again.
-func (e *Engine) failed(r *repository, err error) {
+// failed has a repository that could not be indexed wait until that is tried again: at least for as long as it kept others waiting.
+func (e *Engine) failed(r *repository, err error, took time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	r.err = strings.ReplaceAll(err.Error(), e.shards()+"/", "") // readers see it
-	wait := backoff(&r.failed)
+	wait := max(backoff(&r.failed), took.Round(time.Second))
 	r.again = time.Now().Add(wait)
 	e.enqueue(r, laneSlow, r.again)
 	e.log.Warn("a repository could not be indexed", "repository", r.path.String(), "error", err, "again in", wait.String())
