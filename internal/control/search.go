@@ -128,8 +128,15 @@ func (s searches) Searched(_ context.Context, request *connect.Request[packhorse
 	return connect.NewResponse(answer), nil
 }
 
-func (s searches) Status(context.Context, *connect.Request[packhorsev1.StatusRequest]) (*connect.Response[packhorsev1.StatusResponse], error) {
-	text, err := json.Marshal(s.Index.Status(nil))
+func (s searches) Status(_ context.Context, request *connect.Request[packhorsev1.StatusRequest]) (*connect.Response[packhorsev1.StatusResponse], error) {
+	var may func(git.RepoPath) bool
+	if m := request.Msg; m.GetLimited() {
+		var err error
+		if may, err = s.catalogues.readable(m.GetState(), m.GetReadable()); err != nil {
+			return nil, err
+		}
+	}
+	text, err := json.Marshal(s.Index.Status(may))
 	if err != nil {
 		return nil, err
 	}

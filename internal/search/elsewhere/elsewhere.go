@@ -159,12 +159,15 @@ func (x *Index) Repositories(ctx context.Context, each func(git.RepoPath) error)
 // statusLimit is how long the process may take to tell its status.
 const statusLimit = 5 * time.Second
 
-// Status tells how far the index is; may tells which repositories may be named, nil: all. If nobody answers, that is the error in it.
+// Status tells how far the index is; may tells which repositories may be known of, nil: all. If nobody answers, that is the error in it.
 func (x *Index) Status(may func(git.RepoPath) bool) search.Status {
 	ctx, cancel := context.WithTimeout(context.Background(), statusLimit)
 	defer cancel()
 	none := search.Status{Jobs: []search.Job{}, Failures: []search.IndexFailure{}}
-	answer, err := x.service.Status(ctx, connect.NewRequest(&packhorsev1.StatusRequest{}))
+	answer, err := x.status(ctx, may, false)
+	if fault.Is(faultrpc.From(err), fault.NotFound) { // the list is too old
+		answer, err = x.status(ctx, may, true)
+	}
 	if err != nil {
 		none.Error = fault.Message(unreachable(ctx, err))
 		return none
@@ -181,6 +184,19 @@ func (x *Index) Status(may func(git.RepoPath) bool) search.Status {
 	s.Jobs = slices.DeleteFunc(s.Jobs, func(j search.Job) bool { return hidden(j.Repository) })
 	s.Failures = slices.DeleteFunc(s.Failures, func(f search.IndexFailure) bool { return hidden(f.Repository) })
 	return s
+}
+
+// status asks for the status, of what may be known of in the list; anew: as it is now.
+func (x *Index) status(ctx context.Context, may func(git.RepoPath) bool, anew bool) (*connect.Response[packhorsev1.StatusResponse], error) {
+	q := &packhorsev1.StatusRequest{Limited: may != nil}
+	if q.Limited {
+		l, err := x.searched(ctx, anew)
+		if err != nil {
+			return nil, err
+		}
+		q.State, q.Readable = l.state, l.bits(may)
+	}
+	return x.service.Status(ctx, connect.NewRequest(q))
 }
 
 // searched gives the list, as it was at most listAge ago; anew: as it is now.

@@ -61,8 +61,14 @@ func (x *index) Search(ctx context.Context, request search.Request, sink search.
 }
 
 func (x *index) Status(may func(git.RepoPath) bool) search.Status {
+	n := 0
+	for _, path := range x.paths {
+		if may == nil || may(path) {
+			n++
+		}
+	}
 	return search.Status{
-		Searching: true, Repositories: 3, Jobs: []search.Job{{Repository: "a", Files: 7}, {Repository: "b"}},
+		Searching: true, Repositories: n, Jobs: []search.Job{{Repository: "a", Files: 7}, {Repository: "b"}},
 		Failures: []search.IndexFailure{{Repository: "b", Error: "why"}, {Repository: "a", Error: "no"}},
 	}
 }
@@ -234,11 +240,14 @@ func TestFailures(t *testing.T) {
 	if _, err := w.search("x", func(git.RepoPath) bool { return false }, &kept{}); !fault.Is(err, fault.NotFound) {
 		t.Errorf("the index fails: %v", err)
 	}
-	if s := w.x.Status(nil); !s.Searching || s.Repositories != 3 || len(s.Jobs) != 2 || len(s.Failures) != 2 {
+	if s := w.x.Status(nil); !s.Searching || s.Repositories != 1 || len(s.Jobs) != 2 || len(s.Failures) != 2 {
 		t.Errorf("status %+v", s)
 	}
 	if s := w.x.Status(func(p git.RepoPath) bool { return p.String() == "a" }); len(s.Jobs) != 1 || s.Jobs[0].Files != 7 || len(s.Failures) != 1 || s.Failures[0].Error != "no" {
 		t.Errorf("status for somebody %+v", s)
+	}
+	if s := w.x.Status(func(p git.RepoPath) bool { return p.String() != "a" }); !s.Searching || s.Repositories != 0 || len(s.Jobs) != 1 {
+		t.Errorf("status for who may not know of any: %+v", s)
 	}
 	w.close()
 	if s := w.x.Status(nil); s.Searching || !strings.Contains(s.Error, "cannot be reached") || s.Jobs == nil {

@@ -639,7 +639,11 @@ func (x *SearchedResponse) GetSame() bool {
 }
 
 type StatusRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Tell of some repositories only: of those of a list that Searched gave, by its state, whose bits are set, as in SearchRequest.
+	Limited       bool   `protobuf:"varint,1,opt,name=limited,proto3" json:"limited,omitempty"`
+	State         string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	Readable      []byte `protobuf:"bytes,3,opt,name=readable,proto3" json:"readable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -674,9 +678,30 @@ func (*StatusRequest) Descriptor() ([]byte, []int) {
 	return file_packhorse_v1_search_proto_rawDescGZIP(), []int{7}
 }
 
+func (x *StatusRequest) GetLimited() bool {
+	if x != nil {
+		return x.Limited
+	}
+	return false
+}
+
+func (x *StatusRequest) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *StatusRequest) GetReadable() []byte {
+	if x != nil {
+		return x.Readable
+	}
+	return nil
+}
+
 type StatusResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As GET /-/api/v1/search/status gives it to who may read all repositories.
+	// As GET /-/api/v1/search/status gives it to who may read these repositories.
 	Json          []byte `protobuf:"bytes,1,opt,name=json,proto3" json:"json,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -766,8 +791,11 @@ const file_packhorse_v1_search_proto_rawDesc = "" +
 	"\x10SearchedResponse\x12\"\n" +
 	"\frepositories\x18\x01 \x03(\tR\frepositories\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x12\n" +
-	"\x04same\x18\x03 \x01(\bR\x04same\"\x0f\n" +
-	"\rStatusRequest\"$\n" +
+	"\x04same\x18\x03 \x01(\bR\x04same\"[\n" +
+	"\rStatusRequest\x12\x18\n" +
+	"\alimited\x18\x01 \x01(\bR\alimited\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\x12\x1a\n" +
+	"\breadable\x18\x03 \x01(\fR\breadable\"$\n" +
 	"\x0eStatusResponse\x12\x12\n" +
 	"\x04json\x18\x01 \x01(\fR\x04json*\xa3\x01\n" +
 	"\fSearchFormat\x12\x1d\n" +
