@@ -66,6 +66,7 @@ const (
 	defaultResults = 500     // where neither the query nor the request says how many
 	allResults     = 1 << 20 // what count:all asks for; the searcher has a limit of its own
 	firstBytes     = 64 << 10
+	maxOwn         = 2 << 20 // bytes of a body: the longest query, written as a form
 )
 
 // Has tells whether a path is that of an API.
@@ -135,9 +136,12 @@ func parameters(r *http.Request) (url.Values, error) {
 	default:
 		return nil, errMethod
 	}
-	body, err := io.ReadAll(r.Body)
+	body, err := io.ReadAll(io.LimitReader(r.Body, maxOwn+1))
 	if err != nil {
 		return nil, err
+	}
+	if len(body) > maxOwn {
+		return nil, fault.New(fault.Invalid, "a search has %d bytes at most", maxOwn)
 	}
 	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	switch kind {

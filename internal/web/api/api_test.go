@@ -392,6 +392,12 @@ func TestBombs(t *testing.T) {
 			t.Errorf("%s: %d searches, %.500s", name, len(s.asked), got)
 		}
 	}
+	for kind, body := range map[string]string{"application/json": `{"q":"` + strings.Repeat("x", 3<<20) + `"}`, "application/x-www-form-urlencoded": "q=" + strings.Repeat("x", 3<<20)} {
+		got := say(t, h, conversation{"POST", "/-/api/v1/search", "Content-Type: " + kind, body})
+		if !strings.HasPrefix(got, "400 ") || !strings.Contains(got, "bytes at most") {
+			t.Errorf("%s: %.200s", kind, got)
+		}
+	}
 	for name, body := range map[string]string{"a large body": `{"query":"` + strings.Repeat("x", 2<<20) + `"}`, "nested": strings.Repeat("[", 1<<20), "empty": ""} {
 		if got := say(t, h, conversation{"POST", "/.api/graphql", "", body}); !strings.HasPrefix(got, "418 ") || !strings.Contains(got, "invalid: ") {
 			t.Errorf("%s: %.200s", name, got)
