@@ -27,13 +27,13 @@ const (
 // condition is one that a name has to hold to, or may not.
 type condition struct {
 	re    *regexp.Regexp
-	names []string // in place of re
+	names map[string]bool // without a final ".git"; in place of re
 	not   bool
 }
 
 func (c *condition) holds(name string) bool {
 	if c.names != nil {
-		return slices.ContainsFunc(c.names, func(n string) bool { return strings.TrimSuffix(n, ".git") == name }) != c.not
+		return c.names[name] != c.not
 	}
 	return c.re.MatchString(name) != c.not
 }
@@ -84,7 +84,14 @@ func (g *grepping) take(n *query.Node, not bool) {
 	case err != nil:
 		g.possible = false
 	case n.Field == query.Repo:
-		g.repos = append(g.repos, condition{re, n.Names, not})
+		var names map[string]bool
+		if n.Names != nil {
+			names = make(map[string]bool, len(n.Names))
+		}
+		for _, name := range n.Names {
+			names[strings.TrimSuffix(name, ".git")] = true
+		}
+		g.repos = append(g.repos, condition{re, names, not})
 	case n.Field == query.Path:
 		g.paths = append(g.paths, condition{re, nil, not})
 	case (n.Field == query.Any || n.Field == query.Content) && !not && g.grep.Pattern == "" && (!n.Regexp || isPOSIX(n.Pattern)) &&
