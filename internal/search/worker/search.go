@@ -3,6 +3,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/RoaringBitmap/roaring"
@@ -62,7 +64,7 @@ func Search(o SearchOptions) error {
 	if _, err := control.Write([]byte{1}); err != nil {
 		return nil // the server has gone
 	}
-	s := &searcher{streamer}
+	s := &searcher{Streamer: streamer, mostWaiting: cmp.Or(o.Memory/8, 256<<20)}
 	for {
 		c, err := receive(unixControl)
 		if err != nil {
@@ -107,7 +109,11 @@ func receive(control *net.UnixConn) (net.Conn, error) {
 	return net.FileConn(f)
 }
 
-type searcher struct{ zoekt.Streamer }
+type searcher struct {
+	zoekt.Streamer
+	waiting     atomic.Int64 // bytes of results that wait for clients
+	mostWaiting int64
+}
 
 // asked is a request as it came.
 type asked struct {
@@ -125,10 +131,12 @@ func (s *searcher) serve(c net.Conn) {
 		defer cancel()
 		readRequests(ctx, c, requests)
 	})
+	out := newOutbox(c, &s.waiting, s.mostWaiting)
 	defer reading.Wait()
+	defer out.running.Wait()
 	defer c.Close()
 	defer cancel()
-	a := &answer{w: link.NewWriter(c, 8<<10)}
+	a := &answer{w: link.NewWriter(out, 8<<10)}
 	for r := range requests {
 		a.reset(r, cancel)
 		if err := s.searchSafely(ctx, r, a); err != nil && a.err == nil {

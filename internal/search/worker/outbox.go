@@ -1,0 +1,88 @@
+package worker
+
+import (
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// patience is how long a search waits for what it has found to be taken. zoekt lets few run at the same time, as many as there are CPUs: one that
+	// waited for a client which has stopped to read would keep others from running.
+	patience = 20 * time.Millisecond
+	// maxWaiting is how many bytes wait in memory then, for one socket; more are waited for.
+	maxWaiting = 16 << 20
+)
+
+// outbox writes to a socket. What is not taken at once waits in memory. Written to by one goroutine at a time.
+type outbox struct {
+	conn    net.Conn
+	total   *atomic.Int64 // bytes that wait for all sockets
+	most    int64         // of these, if this socket has some already
+	running sync.WaitGroup
+
+	mu       sync.Mutex
+	moved    sync.Cond // on mu: there is less to wait for
+	waiting  []byte
+	draining bool // a goroutine writes what waits
+	err      error
+}
+
+func newOutbox(c net.Conn, total *atomic.Int64, most int64) *outbox {
+	o := &outbox{conn: c, total: total, most: most}
+	o.moved.L = &o.mu
+	return o
+}
+
+// Write implements io.Writer. An error may be that of what was written before.
+func (o *outbox) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	size := len(p)
+	if !o.draining && o.err == nil {
+		o.conn.SetWriteDeadline(time.Now().Add(patience))
+		n, err := o.conn.Write(p)
+		if err == nil {
+			return n, nil
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			o.err = err
+			return n, err
+		}
+		p = p[n:]
+		o.conn.SetWriteDeadline(time.Time{})
+		o.draining = true
+		o.running.Go(o.drain)
+	}
+	for o.err == nil && len(o.waiting) > 0 && (len(o.waiting) > maxWaiting || o.total.Load() > o.most) {
+		o.moved.Wait()
+	}
+	if o.err != nil {
+		return 0, o.err
+	}
+	o.waiting = append(o.waiting, p...)
+	o.total.Add(int64(len(p)))
+	return size, nil
+}
+
+// drain writes what waits, until nothing does.
+func (o *outbox) drain() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for o.err == nil && len(o.waiting) > 0 {
+		next := o.waiting
+		o.waiting = nil
+		o.moved.Broadcast()
+		o.mu.Unlock()
+		_, err := o.conn.Write(next)
+		o.mu.Lock()
+		o.total.Add(-int64(len(next)))
+		o.err = err
+	}
+	o.total.Add(-int64(len(o.waiting)))
+	o.waiting, o.draining = nil, false
+	o.moved.Broadcast()
+}
