@@ -2,6 +2,7 @@ package search_test
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -163,11 +164,37 @@ func TestOnlyReadable(t *testing.T) {
 	}
 }
 
+// What a caller may read can have to be asked for elsewhere, which may take its time: nobody else waits meanwhile.
+func TestNobodyWaitsForPermissions(t *testing.T) {
+	t.Parallel()
+	s := newSource()
+	s.push("open", main, files{"f": "needle"})
+	e := start(t, options(t, s))
+	await(t, e, "needle", has(1))
+	may := func(git.RepoPath) bool {
+		other := make(chan struct{})
+		go func() {
+			e.Status(nil)
+			close(other)
+		}()
+		select {
+		case <-other:
+		case <-time.After(time.Minute):
+			t.Error("others wait")
+		}
+		return true
+	}
+	await(t, e, "needle", has(1), func(r *search.Request) { r.May = may })
+	if s := e.Status(may); s.Repositories != 1 {
+		t.Errorf("the status is %+v", s)
+	}
+}
+
 func TestUnindexed(t *testing.T) {
 	t.Parallel()
 	s := newSource()
 	s.mu.Lock()
-	s.broken = fault.New(fault.Corrupt, "a tree is damaged")
+	s.broken = fault.Wrap(fault.Corrupt, "a tree is damaged", errors.New("/secret/place"))
 	s.mu.Unlock()
 	id := s.push("team/broken.git", main, files{"dir/f": "one\nthe needle é needle\n", "other": "needle"})
 	s.push("empty", main, nil)
@@ -187,7 +214,8 @@ func TestUnindexed(t *testing.T) {
 		t.Errorf("repositories that were not asked for are missing: %+v", f.Summary)
 	}
 	status := e.Status(nil)
-	if status.Failed != 1 || status.Empty != 1 || status.Complete || len(status.Failures) != 1 {
+	if status.Failed != 1 || status.Empty != 1 || status.Complete || len(status.Failures) != 1 ||
+		status.Failures[0].Error != "a tree is damaged" {
 		t.Errorf("the status is %+v", status)
 	}
 	s.mu.Lock()

@@ -317,7 +317,7 @@ func (e *Engine) prepare(r *repository, l lane, cancel context.CancelFunc) (task
 	if r.id == 0 {
 		id, err := e.catalogue.add(r.path, r.incarnation)
 		if err != nil {
-			r.err = err.Error()
+			r.err = e.reason(err)
 			e.enqueue(r, l, time.Now().Add(retryDir))
 			return task, nil, nil
 		}

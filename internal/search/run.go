@@ -87,6 +87,7 @@ func bound[T int | time.Duration](asked, least, most T) T {
 
 // scope finds the repositories that the caller may read: those with an index, unless these are all, and those without.
 func (e *Engine) scope(may func(git.RepoPath) bool) (set link.Set, bares []bare, why string) {
+	may = e.settled(may)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.why != "" {
@@ -109,6 +110,26 @@ func (e *Engine) scope(may func(git.RepoPath) bool) (set link.Set, bares []bare,
 	}
 	slices.SortFunc(bares, func(a, b bare) int { return strings.Compare(a.path.String(), b.path.String()) })
 	return set, bares, ""
+}
+
+// settled asks of every repository whether it may be read, while nobody waits for the lock: an answer may have to be asked for elsewhere. Nil stays nil.
+func (e *Engine) settled(may func(git.RepoPath) bool) func(git.RepoPath) bool {
+	if may == nil {
+		return nil
+	}
+	e.mu.Lock()
+	paths := make([]git.RepoPath, 0, len(e.repos))
+	for path := range e.repos {
+		paths = append(paths, path)
+	}
+	e.mu.Unlock()
+	readable := make(map[git.RepoPath]bool, len(paths))
+	for _, path := range paths {
+		if may(path) {
+			readable[path] = true
+		}
+	}
+	return func(path git.RepoPath) bool { return readable[path] }
 }
 
 // indexed counts the repositories with an index, of a set or of all.

@@ -3,6 +3,7 @@ package search
 import (
 	"container/heap"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -270,7 +271,7 @@ func (e *Engine) look(r *repository) {
 	e.mu.Lock()
 	r.seen = time.Now()
 	if err != nil {
-		r.err = err.Error()
+		r.err = e.reason(err)
 		wait := backoff(&r.unseen)
 		e.enqueue(r, laneLook, r.seen.Add(wait))
 		e.mu.Unlock()
@@ -432,11 +433,20 @@ func backoff(failures *int) time.Duration {
 	return wait
 }
 
+// reason is what readers of a repository may see of a failure: nothing of the server's directories.
+func (e *Engine) reason(err error) string {
+	text := err.Error()
+	if _, ok := errors.AsType[*fault.Error](err); ok {
+		text = fault.Message(err)
+	}
+	return strings.NewReplacer(e.shards()+"/", "", e.o.Dir+"/", "").Replace(text)
+}
+
 // failed has a repository that could not be indexed wait until that is tried again: at least for as long as it kept others waiting.
 func (e *Engine) failed(r *repository, err error, took time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	r.err = strings.ReplaceAll(err.Error(), e.shards()+"/", "") // readers see it
+	r.err = e.reason(err)
 	wait := max(backoff(&r.failed), took.Round(time.Second))
 	r.again = time.Now().Add(wait)
 	e.enqueue(r, laneSlow, r.again)

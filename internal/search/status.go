@@ -15,10 +15,14 @@ const maxFailures = 100
 
 // Status tells how far the index is. May tells which repositories may be known of; nil: all.
 func (e *Engine) Status(may func(git.RepoPath) bool) Status {
+	may = e.settled(may)
 	s := Status{Jobs: []Job{}, Failures: []IndexFailure{}}
 	e.searching.mu.Lock()
 	s.Searching, s.Deaths, s.Error = e.searching.control != nil, e.searching.deaths, e.searching.why
 	e.searching.mu.Unlock()
+	if s.Error != "" && may != nil { // what the process said last may name any repository
+		s.Error = "the process that searches has ended; another one is started"
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.why != "" {
