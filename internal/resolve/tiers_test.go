@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -441,6 +443,34 @@ func TestStaleness(t *testing.T) {
 		wantSerial(t, tiers, "a", want)
 		if n, sum := staleness(t, tiers); n != 1 || sum != 0 {
 			t.Errorf("%d changes were found, after %v s", n, sum)
+		}
+	})
+}
+
+// While the node watches no more the TTL is the bound, and the log says so once.
+func TestNodeWatchesNoMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := newFakeNode("a")
+		node.mute = fault.Retry(fault.Exhausted, time.Minute, "1 more repositories would be more than the 10000 that can be watched")
+		var log strings.Builder
+		tiers := newTiers(t, node, func(o *Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+		for range 20 {
+			ask(t, tiers, "a", "main")
+			time.Sleep(time.Minute)
+		}
+		want := node.move(path("a"))
+		time.Sleep(61 * time.Second)
+		wantSerial(t, tiers, "a", want)
+		node.mu.Lock()
+		node.mute = nil
+		node.mu.Unlock()
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		want = node.move(path("a"))
+		synctest.Wait()
+		wantSerial(t, tiers, "a", want)
+		if text := log.String(); strings.Count(text, "level=WARN") != 1 || !strings.Contains(text, "a node watches no more repositories") {
+			t.Errorf("the log says %s", text)
 		}
 	})
 }

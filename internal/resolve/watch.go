@@ -28,6 +28,7 @@ type group struct {
 	pending []*repository
 	delay   time.Duration // before the next attempt, if it fails; 0: nothing has failed
 	after   int64         // no attempt before this
+	full    bool          // the node watched no more, the last time
 }
 
 // stream is one Watch.
@@ -177,6 +178,7 @@ func (t *Tiers) deliver(s *stream, e Event) {
 	}
 	s.group.delay = 0
 	if r.joining == s {
+		s.group.full = false
 		r.joining = nil
 		if r.stream != nil {
 			t.part(r.stream, r)
@@ -211,7 +213,15 @@ func (t *Tiers) ended(s *stream, err error) {
 	}
 	wait := max(g.delay, min(fault.RetryAfter(err), retryMost))
 	g.after = t.now() + int64(wait)
-	t.o.Log.Warn("events about refs broke off: what is remembered holds for its TTL", "repositories", len(s.repos), "err", err, "retry", wait)
+	full := fault.Is(err, fault.Exhausted)
+	switch {
+	case full && g.full: // it was said
+	case full:
+		t.o.Log.Warn("a node watches no more repositories: what is remembered of some holds for its TTL", "repositories", len(s.repos), "err", err, "retry", wait)
+	default:
+		t.o.Log.Warn("events about refs broke off: what is remembered holds for its TTL", "repositories", len(s.repos), "err", err, "retry", wait)
+	}
+	g.full = full
 	for _, r := range s.repos {
 		if r.stream == s {
 			t.unwatched(r)
