@@ -116,6 +116,7 @@ func cmdServe(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv("URL", p.http)
 	ts.Setenv("OPS", p.ops)
 	ts.Setenv("STATE", p.state)
+	ts.Setenv("STATE_search", p.state)
 	s.setSSH(ts)
 }
 

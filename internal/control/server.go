@@ -40,7 +40,7 @@ type Options struct {
 	Trust    Trust
 	Metrics  *Metrics
 	Log      *slog.Logger
-	Ready    func() error // of an Index: why it cannot be searched
+	Ready    func() error // of an Index without a Node: why it cannot be searched
 
 	MaxRequest int64         // bytes of the request of a Git client; 0: 64 MiB
 	RoadWait   time.Duration // how long a caller may take to name the road for a pack; 0: 10 s
@@ -117,20 +117,22 @@ func (s *Server) register() {
 		connect.WithCodec(protoCodec{}), connect.WithCodec(jsonCodec{jsonNames[0]}), connect.WithCodec(jsonCodec{jsonNames[1]}), gzipped(),
 	)
 	plain := connect.WithCompression("gzip", nil, nil) // packs are compressed, and blobs would cost ten times the CPU
-	services, ready := services, s.Ready
+	var here []string
+	ready := s.Ready
 	if s.Index != nil {
-		services = []string{packhorsev1connect.SearchServiceName}
+		here = append(here, packhorsev1connect.SearchServiceName)
 		s.mux.Handle(packhorsev1connect.NewSearchServiceHandler(searches{s}, options, plain))
-	} else {
-		ready = s.Node.Ready
+	}
+	if s.Node != nil {
+		here, ready = append(here, services...), s.Node.Ready
 		s.mux.Handle(packhorsev1connect.NewObjectServiceHandler(objects{s}, options, plain))
 		s.mux.Handle(packhorsev1connect.NewTransferServiceHandler(&transfers{Server: s}, options, plain))
 		s.mux.Handle(packhorsev1connect.NewRepositoryServiceHandler(&repositories{s}, options))
 		s.mux.Handle(packhorsev1connect.NewRefServiceHandler(&refs{s}, options))
 	}
-	s.health = newHealth(ready, services...)
+	s.health = newHealth(ready, here...)
 	s.mux.Handle(s.health.handler(s.ending, options))
-	reflection(s.mux, append([]string{healthService}, services...), options)
+	reflection(s.mux, append([]string{healthService}, here...), options)
 }
 
 // ServeHTTP answers callers that are trusted.

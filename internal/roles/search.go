@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
@@ -20,7 +21,7 @@ import (
 )
 
 func searchCommand(env Env) *cobra.Command {
-	return roleCommand(roleSearch, env, &cobra.Command{
+	cmd := roleCommand(roleSearch, env, &cobra.Command{
 		Short: "Index the repositories of storage nodes, and search them for gateways",
 		Long: `Search keeps an index of the repositories of the storage nodes that --node names (or [[node]] and [[route]] tables, as for a gateway),
 and answers the searches of gateways on --listen. The index is below its state directory and is made anew if it is lost. An address
@@ -28,11 +29,15 @@ that other machines can reach needs search.client_ca (mutual TLS) or search.secr
 
 It reads every repository: whoever reaches --listen may search them all, and gateways are trusted to say who may see what.
 
-SIGTERM or SIGINT ends it; running searches may end within shutdown.grace, a second signal ends it at once.`,
+SIGTERM or SIGINT ends it; running searches may end within shutdown.grace, a second signal ends it at once. SIGHUP reads the configuration again:
+nodes and routes come and go without a failed search.`,
 		Example: `  packhorse search --node a=unix:/run/packhorse/node.sock --listen unix:/run/packhorse/search.sock
   packhorse search --node a=127.0.0.1:9100 --listen 127.0.0.1:9200 --ops 127.0.0.1:9092
-  packhorse gateway --node a=127.0.0.1:9100 --search 127.0.0.1:9200`,
+  packhorse gateway --node a=127.0.0.1:9100 --search 127.0.0.1:9200
+  packhorse search status --wait`,
 	})
+	cmd.AddCommand(searchStatusCommand(env))
+	return cmd
 }
 
 // newSearchServer wires a search process: nodes elsewhere, the engine, and its port.
@@ -40,14 +45,15 @@ func newSearchServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, pr
 	if program == "" {
 		return nil, errors.New("this program does not know where its file is, and cannot start the processes that index and search")
 	}
-	source, closeSource, err := newSearchNodes(cfg, log)
-	if err != nil {
+	n := &searchNodes{source: nodes.New(nil), log: log}
+	if err := n.take(cfg); err != nil {
 		return nil, err
 	}
 	lanes := newLanes(cfg, reg)
-	s := &server{close: closeSource}
-	s.addSearch(cfg, log, reg, program, source)
+	s := &server{reload: n.take, close: n.close}
+	s.addSearch(cfg, log, reg, program, n.source)
 	s.ready = s.searching
+	s.addLocal(cfg, log, lanes)
 	trust, err := cfg.Search.trust(roleSearch, log)
 	if err != nil {
 		return nil, errors.Join(err, s.close())
@@ -97,40 +103,74 @@ func (s *server) askElsewhere(cfg Config, log *slog.Logger, reg prometheus.Regis
 	return err
 }
 
-// newSearchNodes makes the connections to nodes, by their routes.
-func newSearchNodes(cfg Config, log *slog.Logger) (source *nodes.Source, closeAll func() error, err error) {
-	byName := map[string]nodes.Node{}
-	closeAll = func() error {
-		for _, n := range byName {
-			n.Client.Close()
-		}
-		return nil
-	}
+// searchNodes are the nodes that a search process has connections to. They follow the configuration.
+type searchNodes struct {
+	source *nodes.Source
+	log    *slog.Logger
+
+	mu   sync.Mutex
+	open map[string]searchedNode // by name
+}
+
+// searchedNode is a node and what it was made from.
+type searchedNode struct {
+	config NodeConfig
+	node   nodes.Node
+}
+
+// take puts the nodes and routes of a configuration in the place of those that there are. A node whose table did not change keeps its connections.
+// After an error everything is as it was.
+func (n *searchNodes) take(cfg Config) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	next := make(map[string]searchedNode, len(cfg.Node))
 	var all nodes.Route
-	for i := range cfg.Node {
-		n := &cfg.Node[i]
-		trust, err := n.trust(log)
-		if err != nil {
-			return nil, nil, errors.Join(err, closeAll())
+	for _, c := range cfg.Node {
+		known, ok := n.open[c.Name]
+		if !ok || known.config != c {
+			trust, err := c.trust(n.log)
+			if err != nil {
+				return err
+			}
+			asked, err := client.New(c.Address, trust.client(c.ServerName))
+			if err != nil {
+				return err
+			}
+			known = searchedNode{c, nodes.Node{Name: c.Name, Client: asked}}
+			n.log.Info("asking a storage node", "node", c.Name, "address", c.Address)
 		}
-		c, err := client.New(n.Address, trust.client(n.ServerName))
-		if err != nil {
-			return nil, nil, errors.Join(err, closeAll())
-		}
-		byName[n.Name] = nodes.Node{Name: n.Name, Client: c}
-		all.Nodes = append(all.Nodes, byName[n.Name])
+		next[c.Name] = known
+		all.Nodes = append(all.Nodes, known.node)
 	}
 	var routes []nodes.Route
 	for _, r := range cfg.Route {
 		prefix, _ := r.prefix() // was checked
 		route := nodes.Route{Prefix: prefix}
 		for _, name := range r.Nodes {
-			route.Nodes = append(route.Nodes, byName[name])
+			route.Nodes = append(route.Nodes, next[name].node)
 		}
 		routes = append(routes, route)
 	}
 	if len(routes) == 0 {
 		routes = []nodes.Route{all}
 	}
-	return nodes.New(routes), closeAll, nil
+	n.source.Set(routes)
+	for name, old := range n.open {
+		if next[name].node != old.node {
+			n.log.Info("a storage node is gone, or another one took its place", "node", name, "address", old.config.Address)
+			old.node.Client.Close()
+		}
+	}
+	n.open = next
+	return nil
+}
+
+// close closes the connections.
+func (n *searchNodes) close() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, m := range n.open {
+		m.node.Client.Close()
+	}
+	return nil
 }

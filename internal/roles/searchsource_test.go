@@ -155,6 +155,52 @@ func TestSearchSourcesAreFull(t *testing.T) {
 	}
 }
 
+// TestSearchSourceFollowsRoutes has a watch go over to the nodes of new routes. What no route leads to is gone.
+func TestSearchSourceFollowsRoutes(t *testing.T) {
+	t.Parallel()
+	one, two := newSourceWorld(t), newSourceWorld(t)
+	gittest.InitAt(t, filepath.Join(one.dir, "one.git"))
+	gittest.InitAt(t, filepath.Join(two.dir, "two.git"))
+	a, b := nodes.Node{Name: "a", Client: one.client(one.listen())}, nodes.Node{Name: "b", Client: two.client(two.listen())}
+	s := nodes.New([]nodes.Route{{Prefix: "one", Nodes: []nodes.Node{a}}})
+	type event struct {
+		path string
+		gone bool
+	}
+	events, ended := make(chan event, 100), make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		ended <- s.Watch(ctx, []git.RepoPath{one.path("one.git"), one.path("two.git")}, func(p git.RepoPath, _ git.Version, gone bool) error {
+			events <- event{p.String(), gone}
+			return nil
+		})
+	}()
+	await := func(want ...event) {
+		t.Helper()
+		for late := time.After(time.Minute); len(want) > 0; {
+			select {
+			case e := <-events:
+				want = slices.DeleteFunc(want, func(w event) bool { return w == e })
+			case <-late:
+				t.Fatalf("no event tells of %v", want)
+			}
+		}
+	}
+	await(event{"one.git", false}, event{"two.git", true})
+	s.Set([]nodes.Route{{Prefix: "two", Nodes: []nodes.Node{b}}})
+	await(event{"one.git", true}, event{"two.git", false})
+	var all []string
+	one.do(s.Repositories(ctx, func(p git.RepoPath) error { all = append(all, p.String()); return nil }))
+	if !slices.Equal(all, []string{"two.git"}) {
+		t.Errorf("repositories %q", all)
+	}
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the watch ended with %v", err)
+	}
+}
+
 func (w *sourceWorld) testSource(s search.Source, a *gittest.Repo, first, second git.ObjectID) {
 	t, ctx, path := w.t, w.t.Context(), w.path("team/a.git")
 	var all []string

@@ -102,6 +102,7 @@ func newServe(cfg Config, log *slog.Logger, reg prometheus.Registerer, version, 
 			return nil, errors.Join(err, s.close())
 		}
 	}
+	s.addLocal(cfg, log, lanes)
 	router := gateway.NewRouter()
 	if err := router.Set([]gateway.Route{{Replicas: []*gateway.Replica{{Name: localNode, Node: s.node, Revisions: storage.Resolver{Node: s.node}, Files: s.node}}}}); err != nil {
 		return nil, errors.Join(err, s.close())

@@ -37,7 +37,11 @@ signal ends it at once. SIGHUP reads the configuration again.`,
 func newStorage(cfg Config, log *slog.Logger, reg prometheus.Registerer, version string) (*server, error) {
 	lanes := newLanes(cfg, reg)
 	lanes.leaveRoom(cfg.Lanes.Anonymous, cfg.Auth.knowsCallers) // by rules and hook, if it has the same file as its gateways
-	return newNodeServer(cfg, log, reg, lanes, version)
+	s, err := newNodeServer(cfg, log, reg, lanes, version)
+	if err == nil {
+		s.addLocal(cfg, log, lanes)
+	}
+	return s, err
 }
 
 // newNodeServer wires a node bottom up, and its port if it has one.
@@ -82,7 +86,6 @@ func newNodeServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, lane
 			return nil, errors.Join(err, s.close())
 		}
 	}
-	s.addLocal(cfg, log, lanes)
 	if cfg.Storage.Listen != "" {
 		if err := s.addControl(cfg, log, reg, lanes); err != nil {
 			return nil, errors.Join(err, s.close())
@@ -121,12 +124,16 @@ func (s *server) addControl(cfg Config, log *slog.Logger, reg prometheus.Registe
 	return nil
 }
 
-// addLocal gives a node the control API on its admin socket: who may connect may administer.
+// addLocal gives a node, and an index, the control API on the admin socket: who may connect may administer.
 func (s *server) addLocal(cfg Config, log *slog.Logger, lanes lanes) {
-	handler := control.New(control.Options{
-		Node: s.node, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory, Metrics: control.NewMetrics(), Log: log,
+	o := control.Options{
+		Node: s.node, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory, Metrics: control.NewMetrics(), Log: log, Ready: s.ready,
 		Lookups: cfg.Lanes.Search, MaxRequest: int64(cfg.HTTP.MaxBody), Stall: cfg.Storage.Stall.Duration,
-	})
+	}
+	if s.search != nil {
+		o.Index = s.search
+	}
+	handler := control.New(o)
 	s.local = newPort(handler.HTTPServer(), func(l net.Listener) net.Listener { return bulk.Listen(l, lanes.pump, cfg.Storage.Stall.Duration) })
 }
 

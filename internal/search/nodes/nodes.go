@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -36,21 +37,34 @@ type Route struct {
 	Nodes  []Node // at least one
 }
 
-// Source is a search.Source over nodes.
-type Source struct {
-	routes []Route
-	byName map[string]*Route // by prefix
-}
+// Source is a search.Source over nodes. Safe for concurrent use.
+type Source struct{ now atomic.Pointer[table] }
 
 var _ search.Source = (*Source)(nil)
 
+// table is the routes that there are at a time.
+type table struct {
+	routes []Route
+	byName map[string]*Route // by prefix
+	over   chan struct{}     // closed when another one has taken its place
+}
+
 // New makes a source. It makes no connection.
 func New(routes []Route) *Source {
-	s := &Source{routes: slices.Clone(routes), byName: make(map[string]*Route, len(routes))}
-	for i := range s.routes {
-		s.byName[trimPrefix(s.routes[i].Prefix)] = &s.routes[i]
-	}
+	s := &Source{}
+	s.Set(routes)
 	return s
+}
+
+// Set puts routes in the place of those that there are. Watches go over to them; other calls end where they began.
+func (s *Source) Set(routes []Route) {
+	t := &table{routes: slices.Clone(routes), byName: make(map[string]*Route, len(routes)), over: make(chan struct{})}
+	for i := range t.routes {
+		t.byName[trimPrefix(t.routes[i].Prefix)] = &t.routes[i]
+	}
+	if old := s.now.Swap(t); old != nil {
+		close(old.over)
+	}
 }
 
 // trimPrefix brings a path, or the prefix of paths, into the one form in which they are compared.
@@ -63,18 +77,18 @@ func trimPrefix(path string) string {
 }
 
 // find gives the route of a repository, or nil.
-func (s *Source) find(repository string) *Route {
+func (t *table) find(repository string) *Route {
 	for path := trimPrefix(repository); path != ""; {
-		if r := s.byName[path]; r != nil {
+		if r := t.byName[path]; r != nil {
 			return r
 		}
 		path = path[:max(0, strings.LastIndexByte(path, '/'))]
 	}
-	return s.byName[""]
+	return t.byName[""]
 }
 
 func (s *Source) routeOf(repository git.RepoPath) (*Route, error) {
-	if r := s.find(repository.String()); r != nil {
+	if r := s.now.Load().find(repository.String()); r != nil {
 		return r, nil
 	}
 	return nil, fault.New(fault.NotFound, "no repository %s here", repository)
@@ -100,8 +114,9 @@ func (r *Route) ask(ctx context.Context, call func(*client.Client) error) (err e
 }
 
 func (s *Source) Repositories(ctx context.Context, each func(git.RepoPath) error) error {
-	for i := range s.routes {
-		r := &s.routes[i]
+	t := s.now.Load()
+	for i := range t.routes {
+		r := &t.routes[i]
 		var found []git.RepoPath
 		err := r.ask(ctx, func(c *client.Client) error {
 			found = found[:0]
@@ -109,7 +124,7 @@ func (s *Source) Repositories(ctx context.Context, each func(git.RepoPath) error
 				if err != nil {
 					return err
 				}
-				if path, err := git.ParseRepoPath(name); err == nil && s.find(name) == r {
+				if path, err := git.ParseRepoPath(name); err == nil && t.find(name) == r {
 					found = append(found, path)
 				}
 			}
@@ -210,12 +225,35 @@ type group struct {
 // Watch is search.Source's. While no node of a route can be reached it tells nothing of its repositories, and then what became of them meanwhile.
 // Exhausted: a node watches no more; then some may be watched that are asked for in smaller parts.
 func (s *Source) Watch(ctx context.Context, repositories []git.RepoPath, send func(path git.RepoPath, version git.Version, gone bool) error) error {
+	for {
+		t := s.now.Load()
+		err := t.watch(ctx, repositories, send)
+		begun, ok := errors.AsType[errBegun](err)
+		switch {
+		case ok:
+			return begun.error
+		case ctx.Err() != nil:
+			return ctx.Err()
+		}
+		select {
+		case <-t.over:
+		default:
+			return err
+		}
+	}
+}
+
+// watch watches until ctx or the table's time ends. An error of send is marked as begun.
+func (t *table) watch(ctx context.Context, repositories []git.RepoPath, send func(path git.RepoPath, version git.Version, gone bool) error) error {
 	var groups []*group
 	paths := make(map[string]git.RepoPath, len(repositories))
 	for _, path := range repositories {
-		r, err := s.routeOf(path)
-		if err != nil {
-			return err
+		r := t.find(path.String())
+		if r == nil {
+			if err := send(path, git.Version{}, true); err != nil {
+				return errBegun{err}
+			}
+			continue
 		}
 		i := slices.IndexFunc(groups, func(g *group) bool { return slices.Equal(g.nodes, r.Nodes) })
 		if i < 0 {
@@ -225,10 +263,6 @@ func (s *Source) Watch(ctx context.Context, repositories []git.RepoPath, send fu
 		groups[i].from = append(groups[i].from, &packhorsev1.WatchFrom{Repository: path.String()})
 		paths[path.String()] = path
 	}
-	if len(groups) == 0 {
-		<-ctx.Done()
-		return ctx.Err()
-	}
 	var one sync.Mutex
 	take := func(event *packhorsev1.WatchResponse) error {
 		path, ours := paths[event.GetRepository()]
@@ -237,9 +271,20 @@ func (s *Source) Watch(ctx context.Context, repositories []git.RepoPath, send fu
 		}
 		one.Lock()
 		defer one.Unlock()
-		return send(path, versionOf(event.GetVersion()), event.GetGone())
+		if err := send(path, versionOf(event.GetVersion()), event.GetGone()); err != nil {
+			return errBegun{err}
+		}
+		return nil
 	}
 	all, ctx := errgroup.WithContext(ctx)
+	all.Go(func() error {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-t.over:
+			return fault.New(fault.Unavailable, "the routes to the storage nodes are others now")
+		}
+	})
 	for _, g := range groups {
 		for part := range slices.Chunk(g.from, maxWatched) {
 			all.Go(func() error { return follow(ctx, g.nodes, part, take) })
@@ -258,9 +303,9 @@ func follow(ctx context.Context, nodes []Node, from []*packhorsev1.WatchFrom, ta
 		err := followOne(limit, nodes[i].Client, len(nodes) == 1, from, take)
 		over := limit.Err() != nil
 		cancel()
-		switch begun, ok := errors.AsType[errBegun](err); {
-		case ok:
-			return begun.error
+		switch _, begun := errors.AsType[errBegun](err); {
+		case begun:
+			return err
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case over:
@@ -282,7 +327,7 @@ func followOne(ctx context.Context, c *client.Client, only bool, from []*packhor
 	for event, err := range c.Watch(ctx, &packhorsev1.WatchRequest{Repositories: from}) {
 		if err == nil {
 			if err := take(event); err != nil {
-				return errBegun{err}
+				return err
 			}
 			continue
 		}
