@@ -212,7 +212,7 @@ const maxWatched = 10_000
 // substitute is for how long the events of another node than a route's first one are taken, before that is tried again; roundPause is how long
 // to wait after no node of a route could be reached.
 const (
-	substitute = 2 * time.Minute
+	substitute = 20 * time.Second
 	roundPause = time.Second
 )
 
