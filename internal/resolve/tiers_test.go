@@ -130,6 +130,25 @@ func TestWatched(t *testing.T) {
 	})
 }
 
+// What is asked for is watched soon, also while others are asked for all the time.
+func TestWatchedAmongOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		names := make([]string, 20)
+		for i := range names {
+			names[i] = fmt.Sprint("r", i)
+		}
+		node := newFakeNode(names...)
+		tiers := newTiers(t, node)
+		for _, name := range names {
+			ask(t, tiers, name, "main")
+			time.Sleep(gather / 2)
+		}
+		want := node.move(path("r0"))
+		synctest.Wait()
+		wantSerial(t, tiers, "r0", want)
+	})
+}
+
 // The TTL is the bound while no events come.
 func TestUnwatched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

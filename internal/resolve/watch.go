@@ -75,6 +75,7 @@ func (t *Tiers) watchAll() {
 	defer sweep.Stop()
 	timer := time.NewTimer(forever)
 	defer timer.Stop()
+	at := int64(forever) // when it fires: what comes later does not put it off
 	for {
 		select {
 		case <-t.ctx.Done():
@@ -82,9 +83,14 @@ func (t *Tiers) watchAll() {
 		case <-sweep.C:
 			t.sweep()
 		case <-t.wake:
-			timer.Reset(gather)
+			if soon := t.now() + int64(gather); soon < at {
+				at = soon
+				timer.Reset(gather)
+			}
 		case <-timer.C:
+			at = forever
 			if next := t.beginStreams(); next < forever {
+				at = t.now() + next
 				timer.Reset(time.Duration(next))
 			}
 		}
