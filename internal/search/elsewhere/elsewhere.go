@@ -31,7 +31,7 @@ const listAge = time.Second
 type Index struct {
 	service packhorsev1connect.SearchServiceClient
 
-	asking sync.Mutex // one at a time asks for the list
+	asking chan struct{} // one at a time asks for the list
 
 	mu   sync.Mutex
 	list list
@@ -47,7 +47,9 @@ type list struct {
 var _ search.Searcher = (*Index)(nil)
 
 // New makes an Index of a search process. It makes no connection.
-func New(c *client.Client) *Index { return &Index{service: c.Searches()} }
+func New(c *client.Client) *Index {
+	return &Index{service: c.Searches(), asking: make(chan struct{}, 1)}
+}
 
 // formats are the API's names of how results are written.
 var formats = map[wire.Format]packhorsev1.SearchFormat{
@@ -156,7 +158,7 @@ func (x *Index) Repositories(ctx context.Context, each func(git.RepoPath) error)
 	return nil
 }
 
-// statusLimit is how long the process may take to tell its status.
+// statusLimit is how long the process may take to tell its status, or what it searches.
 const statusLimit = 5 * time.Second
 
 // Status tells how far the index is; may tells which repositories may be known of, nil: all. If nobody answers, that is the error in it.
@@ -204,8 +206,14 @@ func (x *Index) searched(ctx context.Context, anew bool) (list, error) {
 	if l := x.known(); !anew && time.Since(l.asked) < listAge {
 		return l, nil
 	}
-	x.asking.Lock()
-	defer x.asking.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, statusLimit)
+	defer cancel()
+	select {
+	case x.asking <- struct{}{}:
+		defer func() { <-x.asking }()
+	case <-ctx.Done():
+		return list{}, ctx.Err()
+	}
 	old := x.known()
 	if !anew && time.Since(old.asked) < listAge {
 		return old, nil
