@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -134,21 +135,25 @@ func (p *Pages) find(ctx context.Context, v Visitor, text string, limit int) (*f
 	if len(text) > maxPageQuery {
 		return nil, fault.New(fault.Invalid, "this page takes queries of up to %d bytes; the API takes longer ones", maxPageQuery)
 	}
-	q, err := query.Parse(text)
+	parsed, err := query.Parse(text)
 	if err != nil {
 		return nil, err
 	}
+	q := *parsed // what it says of limits is settled here
 	if p.Searcher == nil {
 		return nil, fault.New(fault.Unavailable, "there is no search on this server")
 	}
-	if q.Count != 0 {
+	said := q.Count != 0
+	if said {
 		limit = morePage
 	}
 	if q.Count > 0 {
 		limit = min(q.Count, morePage)
 	}
+	timeout := cmp.Or(q.Timeout, pageTime)
+	q.Count, q.Timeout = 0, 0
 	c := &collector{found: newFound()}
-	summary, err := p.Searcher.Search(ctx, search.Request{Query: q, Format: wire.API, May: v.Reader(), Limit: limit, Timeout: pageTime}, c)
+	summary, err := p.Searcher.Search(ctx, search.Request{Query: &q, Format: wire.API, May: v.Reader(), Limit: limit, Timeout: timeout}, c)
 	if errors.Is(err, errFull) {
 		c.found.Notes = append(c.found.Notes, "What was found is too much for a page: the rest is not shown.")
 		err = nil
@@ -158,7 +163,7 @@ func (p *Pages) find(ctx context.Context, v Visitor, text string, limit int) (*f
 	}
 	v.Note(slog.Int("results", summary.Results))
 	c.found.end(summary)
-	if summary.Limited && limit < morePage && q.Count == 0 {
+	if summary.Limited && limit < morePage && !said {
 		c.found.MoreCount = morePage
 	}
 	return c.found, nil
