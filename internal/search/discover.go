@@ -2,6 +2,8 @@ package search
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -34,6 +36,7 @@ func (e *Engine) discover() {
 			now.end()
 		}
 	}()
+	complaint := ""
 	for e.ctx.Err() == nil {
 		began := time.Now()
 		var fresh []git.RepoPath
@@ -45,29 +48,25 @@ func (e *Engine) discover() {
 			}
 			return nil
 		})
-		if err != nil && e.ctx.Err() == nil {
-			e.log.Warn("cannot list the repositories to index", "error", err)
-		}
 		if err == nil {
+			complaint = ""
 			e.forgetOthers(there)
-			if now.end == nil || now.n >= maxWatches && len(fresh) > 0 {
-				if now.end != nil {
-					now.end()
-				}
-				now.ctx, now.end = context.WithCancel(e.ctx)
-				now.n, fresh, watched = 0, nil, there
-				for path := range there {
-					fresh = append(fresh, path)
-				}
+		} else if err.Error() != complaint && e.ctx.Err() == nil {
+			complaint = err.Error()
+			e.log.Warn("cannot list all repositories to index; it is tried again and again", "error", err)
+		}
+		if now.end == nil || now.n >= maxWatches && len(fresh) > 0 && err == nil {
+			if now.end != nil {
+				now.end()
 			}
-			for len(fresh) > 0 {
-				n := min(len(fresh), watchTogether)
-				now.n++
-				e.watch(now.ctx, fresh[:n])
-				for _, path := range fresh[:n] {
-					watched[path] = true
-				}
-				fresh = fresh[n:]
+			now.ctx, now.end = context.WithCancel(e.ctx)
+			now.n, fresh, watched = 0, slices.Collect(maps.Keys(there)), there
+		}
+		for part := range slices.Chunk(fresh, watchTogether) {
+			now.n++
+			e.watch(now.ctx, part)
+			for _, path := range part {
+				watched[path] = true
 			}
 		}
 		e.compareShards()

@@ -113,33 +113,44 @@ func (r *Route) ask(ctx context.Context, call func(*client.Client) error) (err e
 	return err
 }
 
+// listLimit is how long the list of one route's repositories may take.
+const listLimit = 5 * time.Minute
+
+// Repositories is search.Source's. A route that cannot be asked takes nothing from the others.
 func (s *Source) Repositories(ctx context.Context, each func(git.RepoPath) error) error {
 	t := s.now.Load()
+	found, errs := make([][]git.RepoPath, len(t.routes)), make([]error, len(t.routes))
+	var lists sync.WaitGroup
 	for i := range t.routes {
-		r := &t.routes[i]
-		var found []git.RepoPath
-		err := r.ask(ctx, func(c *client.Client) error {
-			found = found[:0]
-			for name, err := range c.AllRepositories(ctx, &packhorsev1.ListRequest{Prefix: trimPrefix(r.Prefix), PageSize: 1000}) {
-				if err != nil {
-					return err
-				}
-				if path, err := git.ParseRepoPath(name); err == nil && t.find(name) == r {
-					found = append(found, path)
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		for _, path := range found {
+		lists.Go(func() { found[i], errs[i] = t.list(ctx, &t.routes[i]) })
+	}
+	lists.Wait()
+	for _, paths := range found {
+		for _, path := range paths {
 			if err := each(path); err != nil {
 				return err
 			}
 		}
 	}
-	return nil
+	return errors.Join(errs...)
+}
+
+func (t *table) list(ctx context.Context, r *Route) (found []git.RepoPath, err error) {
+	ctx, cancel := context.WithTimeout(ctx, listLimit)
+	defer cancel()
+	err = r.ask(ctx, func(c *client.Client) error {
+		found = found[:0]
+		for name, err := range c.AllRepositories(ctx, &packhorsev1.ListRequest{Prefix: trimPrefix(r.Prefix), PageSize: 1000}) {
+			if err != nil {
+				return err
+			}
+			if path, err := git.ParseRepoPath(name); err == nil && t.find(name) == r {
+				found = append(found, path)
+			}
+		}
+		return nil
+	})
+	return found, err
 }
 
 func (s *Source) Heads(ctx context.Context, repository git.RepoPath, branches []string) (heads []search.Head, version git.Version, err error) {
