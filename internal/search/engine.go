@@ -64,8 +64,9 @@ type Engine struct {
 	why           string               // there is no index
 	slow          *slowChild           // runs in the slow lane
 	fast          bool                 // the fast lane works: the slow one is stopped
-	stale         bool                 // with and without are to be counted again
+	stale         bool                 // what follows is to be counted again
 	with, without int                  // repositories with an index, and without one that have something to index
+	candidates    []candidate          // both
 	jobs          map[*repository]*job // that run
 	queues        [lanes]waiting
 	unwatched     int // repositories
@@ -94,6 +95,7 @@ type repository struct {
 	again   time.Time        // when that may be tried again
 	err     string           // the last time
 	big     bool             // more than the fast lane is for
+	died    bool             // the process did, the last time
 	plain   bool             // without symbols: with them the process that indexes died
 	rebuild bool             // its shards cannot be built upon, or have no symbols
 }

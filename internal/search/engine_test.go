@@ -66,6 +66,49 @@ func TestPushDuringLook(t *testing.T) {
 	await(t, e, "three", has(1, last))
 }
 
+// TestReturnDuringLook makes a repository anew when it was seen that it is gone, and the engine has not taken that in.
+func TestReturnDuringLook(t *testing.T) {
+	t.Parallel()
+	s := newSource()
+	s.push("app", main, files{"f": "one"})
+	e := start(t, options(t, s))
+	await(t, e, "one", has(1))
+	var last git.ObjectID
+	raced := make(chan struct{})
+	s.mu.Lock()
+	s.told[repoPath("app")] = 0
+	s.seen = func() {
+		defer close(raced)
+		last = s.push("app", main, files{"f": "two"})
+		for told := uint64(0); told != 1; time.Sleep(time.Millisecond) {
+			s.mu.Lock()
+			told = s.told[repoPath("app")]
+			s.mu.Unlock()
+		}
+	}
+	s.mu.Unlock()
+	s.remove("app")
+	<-raced
+	await(t, e, "two", has(1, last))
+}
+
+// TestNotAllListed has some repositories that cannot be listed: the others are indexed.
+func TestNotAllListed(t *testing.T) {
+	t.Parallel()
+	s := newSource()
+	s.unlisted = fault.New(fault.Unavailable, "a node is away")
+	id := s.push("a", main, files{"f": "needle"})
+	e := start(t, options(t, s))
+	await(t, e, "needle", has(1, id))
+	if status := e.Status(nil); status.Complete || status.Fresh != 1 {
+		t.Errorf("the status is %+v", status)
+	}
+	s.mu.Lock()
+	s.unlisted = nil
+	s.mu.Unlock()
+	eventually(t, "the index is complete", func() bool { return e.Status(nil).Complete })
+}
+
 // TestBigOne has small repositories indexed while a big one is, and another one that is not small once that has ended.
 func TestBigOne(t *testing.T) {
 	t.Parallel()
@@ -187,6 +230,24 @@ func TestNobodyWaitsForPermissions(t *testing.T) {
 	await(t, e, "needle", has(1), func(r *search.Request) { r.May = may })
 	if s := e.Status(may); s.Repositories != 1 {
 		t.Errorf("the status is %+v", s)
+	}
+}
+
+// TestQueryLimits has a query say how much is looked for, for whoever does not take that out of it.
+func TestQueryLimits(t *testing.T) {
+	t.Parallel()
+	s := newSource()
+	s.push("a", main, files{"f": "needle", "g": "needle", "h": "needle"})
+	e := start(t, options(t, s))
+	await(t, e, "needle", has(3))
+	for _, test := range []struct {
+		text        string
+		limit, want int
+	}{{"needle", 2, 2}, {"needle count:1", 2, 1}, {"needle count:1", 0, 1}, {"needle count:all", 2, 3}, {"needle", 0, 3}} {
+		f, err := ask(t, e, test.text, func(r *search.Request) { r.Limit = test.limit })
+		if err != nil || f.Results != test.want || f.Limited != (test.want < 3) {
+			t.Errorf("%s, limited to %d: %+v, %v", test.text, test.limit, f.Summary, err)
+		}
 	}
 }
 

@@ -70,9 +70,12 @@ func (x *indexing) report(each func(link.Kind, []byte) error) (r link.Report, er
 	}
 }
 
+// errDied marks that the process ended by itself, which is not the source's fault.
+var errDied = errors.New("no report came")
+
 // crash is why a process that indexes ended without a report.
 func (x *indexing) crash(err error) error {
-	return &fault.Error{Kind: fault.Unavailable, Msg: "the process that indexes has ended: " + x.child.why(), Err: err}
+	return &fault.Error{Kind: fault.Unavailable, Msg: "the process that indexes has ended: " + x.child.why(), Err: errors.Join(errDied, err)}
 }
 
 // feeder writes what belongs to a job.
@@ -359,6 +362,9 @@ func (e *Engine) prepare(r *repository, l lane, cancel context.CancelFunc) (task
 func (e *Engine) settle(ctx context.Context, r *repository, task link.Job, run *job, report link.Report, err error) {
 	took := time.Since(run.began)
 	e.mu.Lock()
+	if err != nil {
+		e.clean(r)
+	}
 	delete(e.jobs, r)
 	mine := e.byID[task.ID] == r
 	cancelled := ctx.Err() != nil
@@ -369,17 +375,17 @@ func (e *Engine) settle(ctx context.Context, r *repository, task link.Job, run *
 		r.rebuild, r.big = true, r.big || !task.Delta
 	case err != nil && cancelled:
 		result = "cancelled"
-		r.rebuild = r.rebuild || run.finishing.Load()
 	case err != nil:
 		result = "failed"
 	}
+	r.rebuild = r.rebuild || err != nil && run.finishing.Load()
 	e.metrics.jobs.WithLabelValues(run.kind, result).Inc()
 	e.metrics.jobSeconds.WithLabelValues(run.kind).Observe(took.Seconds())
 	if result == "ok" && mine {
 		if !r.changed.IsZero() && len(r.indexed) > 0 {
 			e.metrics.freshSeconds.Observe(time.Since(r.changed).Seconds())
 		}
-		r.indexed, r.shards, r.size, r.failed, r.err = task.Branches, report.Shards, report.Size, 0, ""
+		r.indexed, r.shards, r.size, r.failed, r.died, r.err = task.Branches, report.Shards, report.Size, 0, false, ""
 		if task.Delta {
 			r.deltas++
 		} else {
@@ -400,11 +406,7 @@ func (e *Engine) settle(ctx context.Context, r *repository, task link.Job, run *
 		e.dropLate(r.path)
 	}
 	e.mu.Unlock()
-	e.clean(r, task, result)
 	if result == "failed" {
-		if fault.Is(err, fault.Unavailable) {
-			e.metrics.deaths.WithLabelValues(string(WorkIndex)).Inc()
-		}
 		e.retry(r, err, took)
 	}
 	e.log.Debug("indexed a repository", "repository", r.path.String(), "kind", run.kind, "result", result, "files", report.Documents,
@@ -426,10 +428,12 @@ func (e *Engine) dropLate(path git.RepoPath) {
 	}
 }
 
-// clean removes what a job that did not end well may have left: files that are not whole, or a part of the new shards beside the old ones.
-func (e *Engine) clean(r *repository, task link.Job, result string) {
-	if result == "ok" || result == "rebuild" {
-		return
+// clean removes the files that are not whole which a job left that did not end well. The job still counts as running. The caller holds e.mu.
+func (e *Engine) clean(r *repository) {
+	for other := range e.jobs {
+		if other != r && other.path == r.path {
+			return // they may be its
+		}
 	}
 	entries, err := os.ReadDir(e.shards())
 	if err != nil {
@@ -446,11 +450,13 @@ func (e *Engine) clean(r *repository, task link.Job, result string) {
 // retry has a repository indexed again after a failure. When the process died in the middle of its files' renaming they do not belong together, so none
 // is kept; when it died again, then without symbols, because ctags is a program that others' files are given to.
 func (e *Engine) retry(r *repository, err error, took time.Duration) {
-	e.mu.Lock()
-	if fault.Is(err, fault.Unavailable) {
+	if errors.Is(err, errDied) {
+		e.metrics.deaths.WithLabelValues(string(WorkIndex)).Inc()
+		e.mu.Lock()
 		r.rebuild = true
-		r.plain = r.plain || r.failed > 0
+		r.plain = r.plain || r.died
+		r.died = true
+		e.mu.Unlock()
 	}
-	e.mu.Unlock()
 	e.failed(r, err, took)
 }

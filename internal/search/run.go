@@ -31,6 +31,12 @@ func (e *Engine) Search(ctx context.Context, request Request, sink Sink) (Summar
 }
 
 func (e *Engine) search(ctx context.Context, request Request, sink Sink, began time.Time) (Summary, error) {
+	if q := request.Query; q.Count != 0 {
+		request.Limit = q.Count
+	}
+	if q := request.Query; q.Timeout != 0 {
+		request.Timeout = q.Timeout
+	}
 	limit, timeout := bound(request.Limit, 1, e.o.Results), bound(request.Timeout, time.Millisecond, e.o.Timeout)
 	ask := link.Request{Query: request.Query.Text, Format: int(request.Format), Limit: limit, Timeout: int(timeout.Milliseconds())}
 	set, bares, why := e.scope(request.May)
@@ -85,26 +91,45 @@ func bound[T int | time.Duration](asked, least, most T) T {
 	return max(least, min(asked, most))
 }
 
-// scope finds the repositories that the caller may read: those with an index, unless these are all, and those without.
+// candidate is a repository that can be searched.
+type candidate struct {
+	path git.RepoPath
+	id   uint32 // 0: it has no index
+}
+
+// scope finds the repositories that the caller may read: those with an index, unless these are all, and those without. May is asked without a lock: it
+// may have to ask somebody else.
 func (e *Engine) scope(may func(git.RepoPath) bool) (set link.Set, bares []bare, why string) {
-	may = e.settled(may)
+	e.mu.Lock()
+	e.count()
+	list, without, why := e.candidates, e.without, e.why
+	e.mu.Unlock()
+	if why != "" || may == nil && without == 0 {
+		return nil, nil, why
+	}
+	var unindexed []git.RepoPath
+	for _, c := range list {
+		switch {
+		case may != nil && !may(c.path):
+		case c.id == 0:
+			unindexed = append(unindexed, c.path)
+		case may != nil:
+			set.Add(c.id)
+		}
+	}
+	if len(unindexed) == 0 {
+		return set, nil, ""
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.why != "" {
-		return nil, nil, e.why
-	}
-	if _, without := e.count(); may == nil && without == 0 {
-		return nil, nil, ""
-	}
-	for path, r := range e.repos {
-		indexed := len(r.indexed) > 0
-		if !indexed && (!r.looked || len(r.current) == 0) || may != nil && !may(path) {
-			continue
-		}
-		switch {
-		case indexed && may != nil:
-			set.Add(r.id)
-		case !indexed:
+	for _, path := range unindexed {
+		switch r := e.repos[path]; {
+		case r == nil:
+		case len(r.indexed) > 0: // since
+			if may != nil {
+				set.Add(r.id)
+			}
+		case r.looked && len(r.current) > 0:
 			bares = append(bares, bare{path, r.current[0], r.err})
 		}
 	}
@@ -139,24 +164,28 @@ func (e *Engine) indexed(set link.Set, limited bool) int {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	with, _ := e.count()
-	return with
+	e.count()
+	return e.with
 }
 
-// count counts the repositories with an index, and those without one that have something to index. The caller holds e.mu.
-func (e *Engine) count() (with, without int) {
-	if e.stale {
-		e.stale, e.with, e.without = false, 0, 0
-		for _, r := range e.repos {
-			switch {
-			case len(r.indexed) > 0:
-				e.with++
-			case r.looked && len(r.current) > 0:
-				e.without++
-			}
+// count lists and counts the repositories with an index, and those without one that have something to index, if that may have changed. The caller
+// holds e.mu; nobody changes a list that was made.
+func (e *Engine) count() {
+	if !e.stale {
+		return
+	}
+	e.stale, e.with, e.without = false, 0, 0
+	e.candidates = make([]candidate, 0, len(e.repos))
+	for path, r := range e.repos {
+		switch {
+		case len(r.indexed) > 0:
+			e.with++
+			e.candidates = append(e.candidates, candidate{path, r.id})
+		case r.looked && len(r.current) > 0:
+			e.without++
+			e.candidates = append(e.candidates, candidate{path, 0})
 		}
 	}
-	return e.with, e.without
 }
 
 // freshness says how fresh repositories with results are.

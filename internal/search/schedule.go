@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
@@ -272,10 +273,14 @@ func (e *Engine) look(r *repository) {
 	r.seen = time.Now()
 	if err != nil {
 		r.err = e.reason(err)
+		level := slog.LevelDebug
+		if r.unseen == 0 { // of many repositories that are away one line each is enough
+			level = slog.LevelWarn
+		}
 		wait := backoff(&r.unseen)
 		e.enqueue(r, laneLook, r.seen.Add(wait))
 		e.mu.Unlock()
-		e.log.Warn("a repository to index could not be looked at", "repository", r.path.String(), "error", err, "again in", wait.String())
+		e.log.Log(e.ctx, level, "a repository to index could not be looked at", "repository", r.path.String(), "error", err, "again in", wait.String())
 		return
 	}
 	if r.unseen > 0 {
@@ -413,10 +418,13 @@ func (e *Engine) anew(r *repository) {
 	}
 }
 
-// forget removes a repository that is gone. The watch tells if it comes back.
+// forget removes a repository that is gone. The watch tells if it comes back, and may have done so since it was looked at.
 func (e *Engine) forget(r *repository) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if !r.due[laneLook].IsZero() {
+		return
+	}
 	if r.id != 0 {
 		e.anew(r)
 	} else if err := e.dropShards(r.path); err != nil {

@@ -15,10 +15,10 @@ import (
 type Request struct {
 	Query  *query.Query
 	Format wire.Format // of the results
-	// May tells whether the caller may read a repository; nil: all. It answers from memory, for many repositories in a row.
+	// May tells whether the caller may read a repository; nil: all. It is asked about many in a row, and should answer from memory.
 	May     func(git.RepoPath) bool
-	Limit   int           // results, unless the query says; at most maxResults
-	Timeout time.Duration // unless the query says
+	Limit   int           // results, unless the query says; 0: as many as there may be
+	Timeout time.Duration // unless the query says; 0: as long as it may take
 }
 
 // Batch is some results. Its memory is used again when Sink.Matches returns.
@@ -99,7 +99,7 @@ type Searcher interface {
 
 // Source is where repositories and their content come from: the node in this process, or nodes elsewhere. Safe for concurrent use.
 type Source interface {
-	// Repositories gives the paths of all repositories.
+	// Repositories gives the paths of all repositories; with an error, of those that could be found out.
 	Repositories(ctx context.Context, each func(git.RepoPath) error) error
 	// Heads tells where branches are, by their full names or HEAD; NotFound in its place for one that does not exist.
 	Heads(ctx context.Context, repository git.RepoPath, branches []string) ([]Head, git.Version, error)

@@ -48,6 +48,7 @@ type source struct {
 	hold     chan struct{} // unless nil, Files waits for it after the first file
 	made     int
 	broken   error
+	unlisted error // not all repositories can be listed
 	grepping int
 	told     map[git.RepoPath]uint64 // the generation that watchers have been told of
 	seen     func()                  // unless nil, called by Heads before it answers
@@ -111,14 +112,14 @@ func (s *source) remove(name string) {
 
 func (s *source) Repositories(_ context.Context, each func(git.RepoPath) error) error {
 	s.mu.Lock()
-	paths := slices.Collect(maps.Keys(s.repos))
+	paths, unlisted := slices.Collect(maps.Keys(s.repos)), s.unlisted
 	s.mu.Unlock()
 	for _, p := range paths {
 		if err := each(p); err != nil {
 			return err
 		}
 	}
-	return nil
+	return unlisted
 }
 
 func (s *source) Heads(_ context.Context, path git.RepoPath, branches []string) ([]search.Head, git.Version, error) {

@@ -8,6 +8,7 @@ import (
 	"log"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -174,8 +175,15 @@ func inspect(job link.Job, out link.Writer) error {
 	return out.Flush()
 }
 
-func inspectShard(file string) link.Shard {
-	s := link.Shard{File: filepath.Base(file)}
+// inspectShard looks at one shard. What zoekt cannot bear to read is broken as well.
+func inspectShard(file string) (s link.Shard) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.Error = fmt.Sprint("it cannot be read: ", p)
+		}
+	}()
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	s.File = filepath.Base(file)
 	if fi, err := os.Stat(file); err == nil {
 		s.Bytes = fi.Size()
 	}
