@@ -189,6 +189,26 @@ func TestRestart(t *testing.T) {
 	}
 }
 
+// As long as no repository is known because nobody can tell which there are, nothing found would be a lie.
+func TestNothingIsKnownYet(t *testing.T) {
+	t.Parallel()
+	s := newSource()
+	commit := s.push("app", main, files{"f": "needle"})
+	s.away = fault.New(fault.Unavailable, "the node is away")
+	e := start(t, options(t, s))
+	for told := false; !told; time.Sleep(10 * time.Millisecond) { // before, it may be told that the index is being opened
+		_, err := ask(t, e, "needle")
+		if !fault.Is(err, fault.Unavailable) || fault.RetryAfter(err) == 0 {
+			t.Fatalf("a search without a list of repositories: %v", err)
+		}
+		told = strings.Contains(err.Error(), "which repositories")
+	}
+	s.mu.Lock()
+	s.away = nil
+	s.mu.Unlock()
+	await(t, e, "needle", has(1, commit))
+}
+
 func TestOnlyReadable(t *testing.T) {
 	t.Parallel()
 	s := newSource()

@@ -103,6 +103,9 @@ func (e *Engine) scope(may func(git.RepoPath) bool) (set link.Set, bares []bare,
 	e.mu.Lock()
 	e.count()
 	list, without, why := e.candidates, e.without, e.why
+	if why == "" && !e.ready && len(e.repos) == 0 { // nothing found would be a lie
+		why = "it is not known yet which repositories there are; try again in a moment"
+	}
 	e.mu.Unlock()
 	if why != "" || may == nil && without == 0 {
 		return nil, nil, why

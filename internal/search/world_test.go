@@ -52,6 +52,7 @@ type source struct {
 	grepping int
 	told     map[git.RepoPath]uint64 // the generation that watchers have been told of
 	seen     func()                  // unless nil, called by Heads before it answers
+	away     error                   // unless nil, why the repositories cannot be listed
 	room     int                     // repositories that are watched at most; 0: all
 	watched  int
 }
@@ -113,7 +114,11 @@ func (s *source) remove(name string) {
 func (s *source) Repositories(_ context.Context, each func(git.RepoPath) error) error {
 	s.mu.Lock()
 	paths, unlisted := slices.Collect(maps.Keys(s.repos)), s.unlisted
+	paths, away := slices.Collect(maps.Keys(s.repos)), s.away
 	s.mu.Unlock()
+	if away != nil {
+		return away
+	}
 	for _, p := range paths {
 		if err := each(p); err != nil {
 			return err
