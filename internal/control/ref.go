@@ -178,7 +178,7 @@ func (s *refs) Watch(ctx context.Context, r *connect.Request[packhorsev1.WatchRe
 			return err
 		}
 		names[path], known[path] = w.GetRepository(), w.GetVersion() // as the caller knows it
-		f := storage.WatchFrom{Path: path}
+		f := storage.WatchFrom{Path: path, Patient: w.GetPatient()}
 		if v := w.GetVersion(); v != nil {
 			f.Known = &git.Version{Incarnation: v.GetIncarnation(), Epoch: v.GetEpoch(), Generation: v.GetGeneration()}
 		}

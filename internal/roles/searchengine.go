@@ -21,12 +21,16 @@ const (
 	maxDeltas = 20
 )
 
+// searchNice is the priority of searches: what git's clients wait for comes first, and they come well before what indexes.
+const searchNice = 2
+
 // newEngine makes and starts the engine that indexes what a source has.
 func newEngine(cfg Config, log *slog.Logger, reg prometheus.Registerer, program string, source search.Source) *search.Engine {
 	metrics, c := search.NewMetrics(), cfg.Index
 	e := search.New(search.Options{
 		Dir: c.Dir, Source: source, Program: program, Argument: []string{searchWorker}, Branches: c.Branches,
-		MaxFile: int64(c.MaxFile), ShardSize: c.shardSize(), SearchMemory: 2 * int64(c.Memory), IndexMemory: int64(c.Memory), IndexNice: c.Nice, Ctags: findCtags(c.Ctags, log),
+		MaxFile: int64(c.MaxFile), ShardSize: c.shardSize(), SearchMemory: 2 * int64(c.Memory), IndexMemory: int64(c.Memory),
+		IndexNice: c.Nice, SearchNice: min(c.Nice, searchNice), Ctags: findCtags(c.Ctags, log),
 		Delay: searchDelay, Debounce: indexDebounce, Scan: searchScan, Deltas: maxDeltas, Results: c.Results, Timeout: c.Timeout.Duration,
 		Log: log, Metrics: metrics,
 	})

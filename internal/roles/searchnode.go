@@ -76,7 +76,7 @@ func headOf(asked string, ref refs.Ref, err error) search.Head {
 func (s searchNode) Watch(ctx context.Context, repositories []git.RepoPath, send func(path git.RepoPath, version git.Version, gone bool) error) error {
 	from := make([]storage.WatchFrom, len(repositories))
 	for i, path := range repositories {
-		from[i].Path = path
+		from[i].Path, from[i].Patient = path, true
 	}
 	return s.node.Watch(ctx, from, func(e storage.Event) error { return send(e.Path, e.Version, e.Gone) })
 }

@@ -17,6 +17,7 @@ const (
 // subscription is one Watch and what waits to be sent.
 type subscription struct {
 	repos   []*watched
+	eager   []*watched                    // of them, those that it cannot wait for
 	known   map[git.RepoPath]*git.Version // what the caller knew at first
 	metrics *Metrics
 	ready   chan struct{} // holds a token while something may wait

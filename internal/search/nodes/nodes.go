@@ -271,7 +271,7 @@ func (t *table) watch(ctx context.Context, repositories []git.RepoPath, send fun
 			i = len(groups)
 			groups = append(groups, &group{nodes: r.Nodes})
 		}
-		groups[i].from = append(groups[i].from, &packhorsev1.WatchFrom{Repository: path.String()})
+		groups[i].from = append(groups[i].from, &packhorsev1.WatchFrom{Repository: path.String(), Patient: true})
 		paths[path.String()] = path
 	}
 	var one sync.Mutex

@@ -966,7 +966,10 @@ type WatchFrom struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
 	// What the caller knows already; absent: nothing, and the stream begins with the state now.
-	Version       *Version `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
+	Version *Version `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
+	// What others do in the repository's directory may be told later: where nobody else watches it, it is looked at each second if there are up to
+	// 200 such repositories, and less often if there are more. What the node does itself is told at once.
+	Patient       bool `protobuf:"varint,3,opt,name=patient,proto3" json:"patient,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1013,6 +1016,13 @@ func (x *WatchFrom) GetVersion() *Version {
 		return x.Version
 	}
 	return nil
+}
+
+func (x *WatchFrom) GetPatient() bool {
+	if x != nil {
+		return x.Patient
+	}
+	return false
 }
 
 type WatchResponse struct {
@@ -1367,12 +1377,13 @@ const file_packhorse_v1_ref_proto_rawDesc = "" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12/\n" +
 	"\aversion\x18\x03 \x01(\v2\x15.packhorse.v1.VersionR\aversion\"K\n" +
 	"\fWatchRequest\x12;\n" +
-	"\frepositories\x18\x01 \x03(\v2\x17.packhorse.v1.WatchFromR\frepositories\"\\\n" +
+	"\frepositories\x18\x01 \x03(\v2\x17.packhorse.v1.WatchFromR\frepositories\"v\n" +
 	"\tWatchFrom\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
 	"repository\x12/\n" +
-	"\aversion\x18\x02 \x01(\v2\x15.packhorse.v1.VersionR\aversion\"\xdb\x01\n" +
+	"\aversion\x18\x02 \x01(\v2\x15.packhorse.v1.VersionR\aversion\x12\x18\n" +
+	"\apatient\x18\x03 \x01(\bR\apatient\"\xdb\x01\n" +
 	"\rWatchResponse\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
