@@ -99,7 +99,7 @@ func get(ts *testscript.TestScript, target, name, token string) (status int, bod
 func cmdKillIndex(ts *testscript.TestScript, neg bool, args []string) {
 	killed := 0
 	for _, p := range storyOf(ts).all() {
-		for _, pid := range childrenOf(p.cmd.Process.Pid) {
+		for _, pid := range allChildrenOf(p.cmd.Process.Pid) {
 			command, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 			if strings.Contains(string(command), "search-worker") && syscall.Kill(pid, syscall.SIGKILL) == nil {
 				killed++

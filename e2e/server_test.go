@@ -266,8 +266,16 @@ func (p *serverProcess) checkDraining(ts *testscript.TestScript) {
 	}
 }
 
-// childrenOf lists a process's children where /proc tells.
+// childrenOf lists a process's children where /proc tells, without those that index and search, which run as long as it does.
 func childrenOf(pid int) []int {
+	return slices.DeleteFunc(allChildrenOf(pid), func(child int) bool {
+		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", child))
+		return strings.Contains(string(text), "\x00search-worker\x00")
+	})
+}
+
+// allChildrenOf lists a process's children where /proc tells.
+func allChildrenOf(pid int) []int {
 	var list []int
 	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	for _, name := range tasks {
