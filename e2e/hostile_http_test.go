@@ -250,8 +250,7 @@ func TestHostilePace(t *testing.T) {
 	}
 	t.Run("pipelined", func(t *testing.T) {
 		t.Parallel()
-		// The other limits might end a busy machine's request before it is read; what indexes has descriptors of its own.
-		v := attack(t, "[http]\nwrite_stall = \"1s\"\n[search]\nenabled = false\n", nil)
+		v := attack(t, "[http]\nwrite_stall = \"1s\"\n", nil) // the other limits might end a busy machine's request before it is read
 		idle := v.descriptors()
 		conn := v.connect()
 		conn.SetReadBuffer(4096)

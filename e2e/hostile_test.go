@@ -71,6 +71,9 @@ func attackIn(t *testing.T, more []string, config string, prepare func(root stri
 	if prepare != nil {
 		prepare(v.root)
 	}
+	if !strings.Contains(config, "[search]") { // what is counted of a victim (commits visited, descriptors, memory) is an attack's, and not an index's
+		config += "[search]\nenabled = false\n"
+	}
 	toml := filepath.Join(dir, "packhorse.toml")
 	if err := os.WriteFile(toml, []byte(config), 0o644); err != nil {
 		t.Fatal(err)
