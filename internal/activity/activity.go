@@ -1,0 +1,205 @@
+// Package activity knows what runs in this process now: requests, the stage that each is at, and what git has cost them. Whoever serves a
+// request begins it on the process's Board and puts it into the context; whatever works for it, however deep, finds it there and says what it does.
+package activity
+
+import (
+	"cmp"
+	"context"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Stage is what a request waits for, or does.
+type Stage int32
+
+// The stages, in the order in which a fetch comes by them.
+const (
+	Reading Stage = iota // its head or body comes from the client
+	Queued               // it waits for a place in a lane, or a slot
+	Working              // refs, objects and negotiation are looked up
+	Packing              // it waits for the first byte of a pack, or for another git command
+	Sending              // the answer goes to the client
+	Remote               // another process works on it
+)
+
+var stages = [...]string{"reading", "queued", "working", "packing", "sending", "remote"}
+
+func (s Stage) String() string { return stages[s] }
+
+// Usage is what git commands have used.
+type Usage struct {
+	Commands     int           // that have ended
+	User, System time.Duration // CPU time, of what they started too
+	Queue        time.Duration // waited for slots
+	MaxRSS       int64         // bytes, of the greatest process
+	In, Out      int64         // bytes of standard input and output
+}
+
+func (u *Usage) add(v Usage) {
+	u.Commands += v.Commands
+	u.User += v.User
+	u.System += v.System
+	u.Queue += v.Queue
+	u.MaxRSS = max(u.MaxRSS, v.MaxRSS)
+	u.In += v.In
+	u.Out += v.Out
+}
+
+// Board lists the requests that run. It is safe for concurrent use. Each part of it has a lock of its own, held for a step in a list.
+type Board struct {
+	parts [16]part
+	next  atomic.Uint32
+}
+
+type part struct {
+	mu  sync.Mutex
+	all map[*Request]struct{}
+	_   [40]byte // a cache line for each
+}
+
+// NewBoard makes an empty one.
+func NewBoard() *Board {
+	b := new(Board)
+	for i := range b.parts {
+		b.parts[i].all = make(map[*Request]struct{})
+	}
+	return b
+}
+
+// Request is one request, until End. It is safe for concurrent use, and all methods of nil do nothing.
+type Request struct {
+	ID    string // in log lines, and in what is said to other processes
+	began time.Time
+	part  *part
+
+	stage atomic.Int32
+	since atomic.Int64 // when the stage began: ns after began
+	bytes atomic.Int64 // sent
+
+	mu                       sync.Mutex
+	kind, repository, caller string
+	git                      Usage
+}
+
+// Begin lists a request of a kind ("fetch") until its End, under the ID that another process gave it or, where that is empty, a new one.
+// The context is for all that works for it.
+func (b *Board) Begin(ctx context.Context, kind, id string) (context.Context, *Request) {
+	if id == "" {
+		id = strconv.FormatUint(rand.Uint64(), 36)
+	}
+	r := &Request{ID: id, began: time.Now(), kind: kind, part: &b.parts[b.next.Add(1)%uint32(len(b.parts))]}
+	r.part.mu.Lock()
+	r.part.all[r] = struct{}{}
+	r.part.mu.Unlock()
+	return context.WithValue(ctx, key{}, r), r
+}
+
+// End takes it off the board.
+func (r *Request) End() {
+	if r == nil {
+		return
+	}
+	r.part.mu.Lock()
+	delete(r.part.all, r)
+	r.part.mu.Unlock()
+}
+
+type key struct{}
+
+// From is the request that a context belongs to; nil for none.
+func From(ctx context.Context) *Request {
+	r, _ := ctx.Value(key{}).(*Request)
+	return r
+}
+
+// At says which stage it has come to.
+func (r *Request) At(s Stage) {
+	if r == nil || r.stage.Swap(int32(s)) == int32(s) {
+		return
+	}
+	r.since.Store(int64(time.Since(r.began)))
+}
+
+// Sent counts bytes of the answer that went to the client.
+func (r *Request) Sent(n int64) {
+	if r != nil {
+		r.bytes.Add(n)
+	}
+}
+
+// Is says what it turned out to be; what is empty stays as it was. The repository and the caller are as they may stand in a log.
+func (r *Request) Is(kind, repository, caller string) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.kind, r.repository, r.caller = cmp.Or(kind, r.kind), cmp.Or(repository, r.repository), cmp.Or(caller, r.caller)
+}
+
+// Used adds what git commands have used for it.
+func (r *Request) Used(u Usage) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.git.add(u)
+}
+
+// Git is what git commands that have ended used for it.
+func (r *Request) Git() Usage {
+	if r == nil {
+		return Usage{}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.git
+}
+
+// Repository is what it is about, as far as that is known.
+func (r *Request) Repository() string {
+	if r == nil {
+		return ""
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.repository
+}
+
+// Snapshot is a request at one moment.
+type Snapshot struct {
+	ID, Kind, Repository, Caller string
+	Stage                        Stage
+	Age, InStage                 time.Duration
+	Bytes                        int64 // sent
+	Git                          Usage
+}
+
+// Requests lists those that run now, the oldest first, most of them at most; and how many there are.
+func (b *Board) Requests(most int) (all []Snapshot, running int) {
+	now := time.Now()
+	for i := range b.parts {
+		p := &b.parts[i]
+		p.mu.Lock()
+		for r := range p.all {
+			all = append(all, r.snapshot(now))
+		}
+		p.mu.Unlock()
+	}
+	slices.SortFunc(all, func(a, b Snapshot) int { return cmp.Or(cmp.Compare(b.Age, a.Age), cmp.Compare(a.ID, b.ID)) })
+	return all[:min(len(all), most)], len(all)
+}
+
+func (r *Request) snapshot(now time.Time) Snapshot {
+	age := now.Sub(r.began)
+	s := Snapshot{ID: r.ID, Stage: Stage(r.stage.Load()), Age: age, InStage: max(age-time.Duration(r.since.Load()), 0), Bytes: r.bytes.Load()}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s.Kind, s.Repository, s.Caller, s.Git = r.kind, r.repository, r.caller, r.git
+	return s
+}

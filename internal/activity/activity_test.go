@@ -1,0 +1,85 @@
+package activity
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+)
+
+func TestBoard(t *testing.T) {
+	t.Parallel()
+	b := NewBoard()
+	ctx, first := b.Begin(t.Context(), "git", "")
+	_, second := b.Begin(t.Context(), "page", "from-elsewhere")
+	if From(ctx) != first || From(t.Context()) != nil || first.ID == "" || second.ID != "from-elsewhere" {
+		t.Errorf("%+v, %+v", first, second)
+	}
+	first.Is("fetch", "app", "alice")
+	first.Is("", "", "bob")
+	first.At(Packing)
+	first.Sent(7)
+	first.Used(Usage{Commands: 1, User: time.Second, MaxRSS: 5})
+	first.Used(Usage{Commands: 1, System: time.Second, MaxRSS: 3, Out: 9})
+	all, n := b.Requests(1)
+	if n != 2 || len(all) != 1 {
+		t.Fatalf("%d of %d: %+v", len(all), n, all)
+	}
+	s := all[0]
+	want := Usage{Commands: 2, User: time.Second, System: time.Second, MaxRSS: 5, Out: 9}
+	if s.Kind != "fetch" || s.Repository != "app" || s.Caller != "bob" || s.Stage.String() != "packing" || s.Bytes != 7 || s.Git != want || s.InStage > s.Age {
+		t.Errorf("%+v", s)
+	}
+	first.End()
+	second.End()
+	if all, n := b.Requests(10); n != 0 || len(all) != 0 {
+		t.Errorf("after their end: %+v", all)
+	}
+}
+
+func TestNobodysRequest(t *testing.T) {
+	t.Parallel()
+	r := From(context.Background())
+	r.At(Sending)
+	r.Sent(1)
+	r.Is("a", "b", "c")
+	r.Used(Usage{Commands: 1})
+	if r.Git() != (Usage{}) || r.Repository() != "" {
+		t.Error("nobody's request knows something")
+	}
+	r.End()
+}
+
+func TestBoardConcurrently(t *testing.T) {
+	t.Parallel()
+	b := NewBoard()
+	var work sync.WaitGroup
+	for range 8 {
+		work.Go(func() {
+			for range 500 {
+				_, r := b.Begin(context.Background(), "git", "")
+				r.At(Working)
+				r.Sent(1)
+				r.Is("fetch", "app", "")
+				b.Requests(3)
+				r.End()
+			}
+		})
+	}
+	work.Wait()
+	if _, n := b.Requests(0); n != 0 {
+		t.Errorf("%d left", n)
+	}
+}
+
+func BenchmarkRequest(b *testing.B) {
+	board := NewBoard()
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			_, r := board.Begin(context.Background(), "git", "")
+			r.At(Working)
+			r.End()
+		}
+	})
+}
