@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -72,7 +73,8 @@ func NewBoard() *Board {
 
 // Request is one request, until End. It is safe for concurrent use, and all methods of nil do nothing.
 type Request struct {
-	ID    string // in log lines, and in what is said to other processes
+	id    string
+	board *Board
 	began time.Time
 	part  *part
 
@@ -85,17 +87,49 @@ type Request struct {
 	git                      Usage
 }
 
-// Begin lists a request of a kind ("fetch") until its End, under the ID that another process gave it or, where that is empty, a new one.
-// The context is for all that works for it.
+// Begin lists a request of a kind ("fetch") until its End, under the ID that another process gave it or, where that is no ID (IsID), a new one.
+// The context is for all that works for it. A nil Board lists nothing, and its requests are nil.
 func (b *Board) Begin(ctx context.Context, kind, id string) (context.Context, *Request) {
-	if id == "" {
+	if b == nil {
+		return ctx, nil
+	}
+	if !IsID(id) {
 		id = strconv.FormatUint(rand.Uint64(), 36)
 	}
-	r := &Request{ID: id, began: time.Now(), kind: kind, part: &b.parts[b.next.Add(1)%uint32(len(b.parts))]}
+	r := &Request{id: id, board: b, began: time.Now(), kind: kind, part: &b.parts[b.next.Add(1)%uint32(len(b.parts))]}
 	r.part.mu.Lock()
 	r.part.all[r] = struct{}{}
 	r.part.mu.Unlock()
-	return context.WithValue(ctx, key{}, r), r
+	return With(ctx, r), r
+}
+
+// maxID bounds an ID, in bytes.
+const maxID = 64
+
+// IsID tells whether a text can be a request's ID: it is not long, and of letters, digits and ._- alone, so that it may stand in logs and headers.
+func IsID(text string) bool {
+	for _, c := range []byte(text) {
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '.' && c != '_' && c != '-' {
+			return false
+		}
+	}
+	return text != "" && len(text) <= maxID
+}
+
+// With gives a context to what works for a request but does not end with it; r may be nil.
+func With(ctx context.Context, r *Request) context.Context {
+	if r == nil {
+		return ctx
+	}
+	return context.WithValue(ctx, key{}, r)
+}
+
+// ID is what the request is called in log lines, and in what is said to other processes; empty for nobody's.
+func (r *Request) ID() string {
+	if r == nil {
+		return ""
+	}
+	return r.id
 }
 
 // End takes it off the board.
@@ -131,11 +165,22 @@ func (r *Request) Sent(n int64) {
 	}
 }
 
-// Is says what it turned out to be; what is empty stays as it was. The repository and the caller are as they may stand in a log.
+// maxName bounds the names that are kept, in bytes.
+const maxName = 200
+
+func clip(name string) string {
+	if len(name) <= maxName {
+		return name
+	}
+	return strings.Clone(name[:maxName]) // so that it does not hold all of a long one
+}
+
+// Is says what it turned out to be; what is empty stays as it was. Names are cut to 200 bytes.
 func (r *Request) Is(kind, repository, caller string) {
 	if r == nil {
 		return
 	}
+	repository, caller = clip(repository), clip(caller)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.kind, r.repository, r.caller = cmp.Or(kind, r.kind), cmp.Or(repository, r.repository), cmp.Or(caller, r.caller)
@@ -197,7 +242,7 @@ func (b *Board) Requests(most int) (all []Snapshot, running int) {
 
 func (r *Request) snapshot(now time.Time) Snapshot {
 	age := now.Sub(r.began)
-	s := Snapshot{ID: r.ID, Stage: Stage(r.stage.Load()), Age: age, InStage: max(age-time.Duration(r.since.Load()), 0), Bytes: r.bytes.Load()}
+	s := Snapshot{ID: r.id, Stage: Stage(r.stage.Load()), Age: age, InStage: max(age-time.Duration(r.since.Load()), 0), Bytes: r.bytes.Load()}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s.Kind, s.Repository, s.Caller, s.Git = r.kind, r.repository, r.caller, r.git

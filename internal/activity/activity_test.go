@@ -2,6 +2,7 @@ package activity
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -12,7 +13,7 @@ func TestBoard(t *testing.T) {
 	b := NewBoard()
 	ctx, first := b.Begin(t.Context(), "git", "")
 	_, second := b.Begin(t.Context(), "page", "from-elsewhere")
-	if From(ctx) != first || From(t.Context()) != nil || first.ID == "" || second.ID != "from-elsewhere" {
+	if From(ctx) != first || From(t.Context()) != nil || first.ID() == "" || second.ID() != "from-elsewhere" {
 		t.Errorf("%+v, %+v", first, second)
 	}
 	first.Is("fetch", "app", "alice")
@@ -44,10 +45,34 @@ func TestNobodysRequest(t *testing.T) {
 	r.Sent(1)
 	r.Is("a", "b", "c")
 	r.Used(Usage{Commands: 1})
-	if r.Git() != (Usage{}) || r.Repository() != "" {
+	if r.Git() != (Usage{}) || r.Repository() != "" || r.ID() != "" {
 		t.Error("nobody's request knows something")
 	}
 	r.End()
+	var off *Board
+	if ctx, r := off.Begin(t.Context(), "git", "x"); r != nil || ctx != t.Context() || With(ctx, r) != ctx {
+		t.Error("no board lists a request")
+	}
+}
+
+func TestIDs(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{
+		"1y2p0ij32e8e7": true, "a.b_C-9": true, "": false, "a b": false, "a\nb": false, "é": false, strings.Repeat("a", 64): true, strings.Repeat("a", 65): false,
+	} {
+		if IsID(text) != want {
+			t.Errorf("%q", text)
+		}
+	}
+	_, r := NewBoard().Begin(t.Context(), "git", "an ID\n")
+	defer r.End()
+	if !IsID(r.ID()) {
+		t.Errorf("%q is taken for an ID", r.ID())
+	}
+	r.Is("", strings.Repeat("x", 5000), "")
+	if n := len(r.Repository()); n != maxName {
+		t.Errorf("a name of %d bytes", n)
+	}
 }
 
 func TestBoardConcurrently(t *testing.T) {
