@@ -59,6 +59,7 @@ type Runner struct {
 	classes map[Class]class
 	metrics *Metrics
 	log     *slog.Logger
+	starts  starts
 
 	stopping context.Context // ends when Close is called, for those in a queue
 	stop     context.CancelFunc
@@ -191,7 +192,9 @@ func (r *Runner) start(ctx context.Context, c Command, l Limits, waited time.Dur
 	child, err := p.pipes()
 	defer closeAll(child)
 	if err == nil {
+		end := r.starts.begin(p)
 		err = r.spawn(p, child)
+		end()
 	}
 	if err != nil {
 		closeAll([]*os.File{p.stdin, p.stderr})
