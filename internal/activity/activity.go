@@ -158,6 +158,22 @@ func (r *Request) At(s Stage) {
 	r.since.Store(int64(time.Since(r.began)))
 }
 
+// Stage is where it is.
+func (r *Request) Stage() Stage {
+	if r == nil {
+		return Reading
+	}
+	return Stage(r.stage.Load())
+}
+
+// On is the context of work that goes on for a request, whatever becomes of the one that it came with.
+func (r *Request) On(ctx context.Context) context.Context {
+	if r == nil {
+		return ctx
+	}
+	return context.WithValue(ctx, key{}, r)
+}
+
 // Sent counts bytes of the answer that went to the client.
 func (r *Request) Sent(n int64) {
 	if r != nil {

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
@@ -103,7 +104,7 @@ func (c *Cache) beginLocked(ctx context.Context, key packsource.Key, spec *packs
 			readers: make(map[*follower]struct{}),
 			kept:    c.index.ghosts.has(key),
 		}
-		f.ctx, f.cancel = context.WithCancel(c.ctx)
+		f.ctx, f.cancel = context.WithCancel(activity.From(ctx).On(c.ctx)) // what git costs counts for who came first
 		c.fills[key] = f
 		c.m.fills.Inc()
 		r.result = packsource.Miss

@@ -154,6 +154,7 @@ func (g *Git) Open(ctx context.Context, spec *Spec) (Pack, error) {
 	child, err := g.runner.Start(ctx, process.Command{
 		Class:        ClassPack,
 		Caller:       spec.Caller,
+		Repository:   objects,
 		Subcommand:   "pack-objects",
 		Args:         g.arguments(dir, spec),
 		Env:          []string{"GIT_OBJECT_DIRECTORY=" + objects},

@@ -221,7 +221,7 @@ func (b *borrowing) check(ctx context.Context) error {
 func (b *borrowing) list(ctx context.Context, input string, each func(mark byte, id git.ObjectID) error, args ...string) error {
 	args = append([]string{"-c", "safe.directory=*", "--git-dir=" + b.target.Dir, "rev-list"}, args...)
 	child, err := b.options.Runner.Start(ctx, process.Command{
-		Class: ClassHook, Subcommand: "rev-list", Args: args, Env: b.env, Caller: b.caller, Stdin: strings.NewReader(input),
+		Class: ClassHook, Subcommand: "rev-list", Args: args, Env: b.env, Caller: b.caller, Repository: b.target.Common, Stdin: strings.NewReader(input),
 	})
 	if err != nil {
 		return err

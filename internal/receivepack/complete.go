@@ -103,7 +103,7 @@ func (w *sweeper) undone(ctx context.Context, e *entry) (string, error) {
 func (w *sweeper) git(ctx context.Context, n note, subcommand, input string, args ...string) (string, error) {
 	args = append([]string{"-c", "safe.directory=*", "-c", "core.fsync=reference", "--git-dir=" + n.Dir, subcommand}, args...)
 	child, err := w.runner.Start(ctx, process.Command{
-		Class: ClassReceive, Subcommand: subcommand, Args: args, Stdin: strings.NewReader(input), Grace: grace,
+		Class: ClassReceive, Subcommand: subcommand, Args: args, Stdin: strings.NewReader(input), Grace: grace, Repository: n.Common,
 	})
 	if err != nil {
 		return "", err

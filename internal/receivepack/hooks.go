@@ -346,7 +346,7 @@ func (p *pushing) runHook(ctx context.Context, h hookRun, said *speech) error {
 	}
 	child, err := p.options.Runner.Start(ctx, process.Command{
 		Class: ClassHook, Subcommand: h.name, Program: h.path, Args: h.args, Env: p.hookEnvironment(h), Dir: p.target.Dir,
-		Caller: p.caller, Stdin: bytes.NewReader(h.input), Stderr: said.text,
+		Caller: p.caller, Repository: p.target.Common, Stdin: bytes.NewReader(h.input), Stderr: said.text,
 	})
 	if err == nil {
 		go func() { // what it left in another session may hold its output open for as long as it lives

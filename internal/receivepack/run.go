@@ -130,7 +130,7 @@ func (p *pushing) run(ctx context.Context, request io.Reader, stateless bool) (p
 	f := newFeed(request)
 	child, err := p.options.Runner.Start(ctx, process.Command{
 		Class: ClassReceive, Subcommand: "receive-pack", Args: p.arguments(hooks.scripts), Env: p.environment(), Stdin: f.out,
-		Files: slices.Concat(hooks.files, e.files()), Grace: grace, Caller: p.caller,
+		Files: slices.Concat(hooks.files, e.files()), Grace: grace, Caller: p.caller, Repository: p.target.Common,
 	})
 	hooks.started()
 	if err != nil {

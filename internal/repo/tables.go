@@ -74,6 +74,7 @@ func (t *Tables) list(ctx context.Context, gitDir string, format git.ObjectForma
 	}
 	return t.run(ctx, process.Command{
 		Subcommand: "upload-pack",
+		Repository: gitDir,
 		Args:       append(args, "upload-pack", "--stateless-rpc", "--strict", gitDir),
 		Env:        []string{"GIT_PROTOCOL=version=2"},
 		Stdin:      bytes.NewReader(pktline.AppendFlush(request)),

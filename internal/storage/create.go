@@ -250,7 +250,7 @@ func tempDir(own string) (string, error) {
 
 // initialise runs git init for dir, without templates, and sees to it that all that it makes is on disk.
 func (n *Node) initialise(ctx context.Context, dir string, want NewRepository) error {
-	err := n.git(ctx, process.Command{Class: ClassManage, Subcommand: "init", Args: []string{
+	err := n.git(ctx, process.Command{Class: ClassManage, Subcommand: "init", Repository: dir, Args: []string{
 		"init", "--quiet", "--bare", "--template=", "--initial-branch=" + want.Branch, "--object-format=" + want.Format.String(),
 		"--end-of-options", dir,
 	}})

@@ -71,7 +71,7 @@ func (n *Node) Grep(ctx context.Context, path git.RepoPath, q GrepQuery, send fu
 	}
 	var complaint bytes.Buffer
 	p, err := n.runner.Start(ctx, process.Command{
-		Class: ClassGrep, Subcommand: "grep", Args: q.args(h.Dir), Caller: q.Caller, StdoutBuffer: 1 << 20,
+		Class: ClassGrep, Subcommand: "grep", Args: q.args(h.Dir), Caller: q.Caller, Repository: h.Common, StdoutBuffer: 1 << 20,
 		Stderr: func(b []byte) { complaint.Write(b[:min(len(b), maxComplaint-min(maxComplaint, complaint.Len()))]) },
 	})
 	if err != nil {

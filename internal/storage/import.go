@@ -121,7 +121,7 @@ func (n *Node) fetch(ctx context.Context, dir string, from Import, transports st
 	env := append([]string{"GIT_CONFIG_GLOBAL=" + settings, "GIT_ALLOW_PROTOCOL=" + transports}, from.Environ...)
 	run := func(args ...string) error {
 		return n.git(ctx, process.Command{Class: ClassImport, Subcommand: args[0], Env: env, Stderr: from.Progress, Grace: maintainGrace,
-			Dir: filepath.Dir(dir), Args: append([]string{"-c", "transfer.fsckObjects=" + strict, "-c", "core.fsync=all"}, args...)})
+			Dir: filepath.Dir(dir), Repository: dir, Args: append([]string{"-c", "transfer.fsckObjects=" + strict, "-c", "core.fsync=all"}, args...)})
 	}
 	if err := run("clone", "--mirror", "--no-local", "--template=", progress, "--end-of-options", from.Source, dir); err != nil {
 		return fault.Wrap(fault.KindOf(err), "cannot get the repository", err)

@@ -237,6 +237,7 @@ func (n *Node) runStep(ctx context.Context, h *handle, args []string, env ...str
 	}
 	err := n.git(ctx, process.Command{
 		Class: ClassMaintain, Subcommand: args[0], Args: append(append(all, "--git-dir="+h.Common), args...), Env: env, Grace: maintainGrace,
+		Repository: h.Common,
 	})
 	if err != nil && !fault.Is(err, fault.Internal) { // it was told to end
 		n.unlock(h, start.Add(-time.Second), time.Now())

@@ -7,9 +7,11 @@ import (
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
@@ -21,13 +23,15 @@ const lingerLimit = time.Second
 type Usage struct {
 	Wall, User, System time.Duration
 	Queue              time.Duration // waited for a slot
-	MaxRSS             int64         // bytes, of the greatest process; see maxRSS
+	MaxRSS             int64         // bytes, of the greatest process; see rssSampler
+	In, Out            int64         // bytes of standard input that it was given, and of standard output that were read
 	Exit               string        // "ok", "exit 128", "signal: killed"; "" while it runs
 }
 
 // Process is a command that was started.
 type Process struct {
 	command Command
+	request *activity.Request // that it works for; may be nil
 	waited  time.Duration
 	began   time.Time
 	process *os.Process
@@ -38,6 +42,7 @@ type Process struct {
 	copying sync.WaitGroup // the goroutines of stdin and stderr
 	silent  chan struct{}  // closed when nobody has standard error open any more
 	tail    tail           // end of standard error
+	in      atomic.Int64   // bytes written to stdin
 	rss     rssSampler
 
 	mu     sync.Mutex // guards the process ID too: signals go only to a process that is not reaped
@@ -48,6 +53,7 @@ type Process struct {
 	done  chan struct{} // closed when the rest is settled
 	state *os.ProcessState
 	usage Usage
+	late  sync.Once // guards usage.Out once done is closed
 	err   error
 }
 
@@ -118,11 +124,23 @@ func (p *Process) readStderr() {
 
 func (p *Process) writeStdin() {
 	source := &errReader{r: p.command.Stdin}
-	io.Copy(p.stdin, source) // a failed write means that the command reads no more: its own business
-	if source.err != nil {   // it must not take what came so far for all
+	io.Copy(countingWriter{p.stdin, &p.in}, source) // a failed write means that the command reads no more: its own business
+	if source.err != nil {                          // it must not take what came so far for all
 		p.kill(fault.Wrap(fault.KindOf(source.err), "reading the input of "+p.command.String(), source.err))
 	}
 	p.stdin.Close()
+}
+
+// countingWriter counts what is written. It is no io.ReaderFrom: what comes through a buffer can be counted while it comes.
+type countingWriter struct {
+	w io.Writer
+	n *atomic.Int64
+}
+
+func (w countingWriter) Write(b []byte) (int, error) {
+	n, err := w.w.Write(b)
+	w.n.Add(int64(n))
+	return n, err
 }
 
 // errReader remembers why reading failed.
@@ -232,6 +250,7 @@ func (p *Process) finish() {
 	}
 	p.copying.Wait()
 	p.stderr.Close()
+	p.usage.In, p.usage.Out = p.in.Load(), p.stdout.n.Load()
 	p.err = p.exitError()
 }
 
@@ -275,6 +294,11 @@ func (p *Process) exitError() error {
 // fault.Deadline, fault.Unavailable (the Runner closed), or the kind of Stdin's error. Wait may be called repeatedly.
 func (p *Process) Wait() (Usage, error) {
 	<-p.done
-	p.stdout.Close()
+	p.late.Do(func() { // what was read after its end
+		p.stdout.Close()
+		late := p.stdout.n.Load() - p.usage.Out
+		p.usage.Out += late
+		p.request.Used(activity.Usage{Out: late})
+	})
 	return p.usage, p.err
 }

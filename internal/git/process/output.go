@@ -16,6 +16,7 @@ import (
 type Output struct {
 	file     *os.File     // does not block
 	deadline atomic.Int64 // ns since the epoch; 0: none
+	n        atomic.Int64 // bytes that were read
 }
 
 // Pauses between two looks at an empty pipe. The first is for short commands; the last costs an idle command a hundred looks a second.
@@ -32,6 +33,7 @@ func (o *Output) Read(b []byte) (int, error) {
 		}
 		n, err := o.file.Read(b)
 		if !errors.Is(err, syscall.EAGAIN) {
+			o.n.Add(int64(max(n, 0)))
 			return n, err
 		}
 		time.Sleep(pause)

@@ -24,6 +24,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
@@ -127,6 +128,8 @@ type Command struct {
 	Grace time.Duration
 	// Caller is whom it is for: callers share the slots of a class fairly.
 	Caller balance.Caller
+	// Repository is what it works on: the path of its directory, whichever way led there. "": none in particular.
+	Repository string
 }
 
 // String is what the command is called in messages.
@@ -187,7 +190,7 @@ func errClosed() error {
 
 func (r *Runner) start(ctx context.Context, c Command, l Limits, waited time.Duration, release func()) (*Process, error) {
 	p := &Process{
-		command: c, waited: waited, done: make(chan struct{}), silent: make(chan struct{}), began: time.Now(),
+		command: c, request: activity.From(ctx), waited: waited, done: make(chan struct{}), silent: make(chan struct{}), began: time.Now(),
 	}
 	child, err := p.pipes()
 	defer closeAll(child)
@@ -271,6 +274,7 @@ func (r *Runner) reap(p *Process, release func()) {
 	release()
 	p.finish()
 	r.metrics.finished(p.command.Subcommand, p.usage, p.err)
+	p.request.Used(p.usage.activity())
 	if p.err != nil {
 		r.log.LogAttrs(context.Background(), slog.LevelDebug, "git command failed", slog.String("subcommand", p.command.Subcommand),
 			slog.String("exit", p.usage.Exit), slog.Duration("wall", p.usage.Wall), slog.Any("error", p.err))

@@ -1,0 +1,86 @@
+package process
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Of one command so many processes are looked at, and so many threads of each.
+const (
+	mostProcesses = 64
+	mostThreads   = 64
+)
+
+// ticks of the kernel's clock in a second, as user space sees it (USER_HZ, proc(5)).
+const ticks = 100
+
+// live looks at a process that is not reaped, and at its descendants.
+func live(pid int) (l Live) {
+	todo := []int{pid}
+	for i := 0; i < len(todo) && l.Processes < mostProcesses; i++ {
+		if !l.add(todo[i], i > 0) {
+			continue
+		}
+		l.Processes++
+		delayed, children := threads(todo[i])
+		l.Delay += delayed
+		todo = append(todo, children[:min(len(children), mostProcesses-len(todo))]...)
+	}
+	return l
+}
+
+// add counts one process; false if it is gone.
+func (l *Live) add(pid int, mayBeGone bool) bool {
+	dir := "/proc/" + strconv.Itoa(pid)
+	stat, err := os.ReadFile(dir + "/stat")
+	end := bytes.LastIndexByte(stat, ')') // the name before it may have anything in it
+	if err != nil || end < 0 {
+		return false
+	}
+	fields := bytes.Fields(stat[end+1:])
+	if len(fields) < 22 || mayBeGone && string(fields[0]) == "Z" { // its time is its parent's once that has waited
+		return false
+	}
+	field := func(n int) int64 { // numbered as in proc_pid_stat(5)
+		v, _ := strconv.ParseInt(string(fields[n-3]), 10, 64)
+		return v
+	}
+	l.User += time.Duration(field(14)+field(16)) * time.Second / ticks
+	l.System += time.Duration(field(15)+field(17)) * time.Second / ticks
+	l.RSS += field(24) * int64(unix.Getpagesize())
+	return true
+}
+
+// threads goes through those of a process: how long they were ready to run and waited for a CPU (Documentation/scheduler/sched-stats.rst), and which
+// processes they have started.
+func threads(pid int) (delay time.Duration, children []int) {
+	dir := "/proc/" + strconv.Itoa(pid) + "/task/"
+	all, err := os.ReadDir(dir)
+	if err != nil {
+		return 0, nil
+	}
+	for _, thread := range all[:min(len(all), mostThreads)] {
+		delay += threadDelay(dir + thread.Name())
+		text, _ := os.ReadFile(dir + thread.Name() + "/children")
+		for _, field := range bytes.Fields(text) {
+			if child, err := strconv.Atoi(string(field)); err == nil && len(children) < mostProcesses {
+				children = append(children, child)
+			}
+		}
+	}
+	return delay, children
+}
+
+func threadDelay(dir string) time.Duration {
+	text, err := os.ReadFile(dir + "/schedstat")
+	fields := bytes.Fields(text)
+	if err != nil || len(fields) < 2 {
+		return 0
+	}
+	ns, _ := strconv.ParseInt(string(fields[1]), 10, 64)
+	return time.Duration(ns)
+}

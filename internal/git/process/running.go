@@ -1,0 +1,138 @@
+package process
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/packhorse-git/packhorse/internal/activity"
+	"github.com/packhorse-git/packhorse/internal/balance"
+)
+
+// Running is a command that runs now.
+type Running struct {
+	Pid        int // of the process, and of its group
+	Class      Class
+	Subcommand string
+	Args       string         // all that follows "git", as it may stand in a log
+	Repository string         // as the request has it; where there is none, the path of its directory
+	Caller     balance.Caller // "": the server itself
+	Request    string         // activity.Request.ID of what it works for; "": none
+	Stage      string         // of that request; ""
+	Age        time.Duration  // since the start
+	Queue      time.Duration  // waited for a slot before
+	In, Out    int64          // bytes so far, as in Usage
+	Live
+}
+
+// Live is what a command has used so far, with all processes that it has started, as far as they live or git has waited for them. Zero where the system
+// does not tell.
+type Live struct {
+	User, System time.Duration
+	Delay        time.Duration // processes that live were ready to run, and waited for a CPU
+	RSS          int64         // bytes, of all processes together; shared pages count in each
+	Processes    int
+}
+
+// Running lists the commands that run now, the oldest first. It reads a few files of /proc for each, about 30 µs, so it is for people and for what looks
+// once in a while.
+func (r *Runner) Running() []Running {
+	r.mu.Lock()
+	all := make([]*Process, 0, len(r.running))
+	for p := range r.running {
+		all = append(all, p)
+	}
+	r.mu.Unlock()
+	now := time.Now()
+	list := make([]Running, 0, len(all))
+	for _, p := range all {
+		if one, ok := p.now(now); ok {
+			list = append(list, one)
+		}
+	}
+	slices.SortFunc(list, func(a, b Running) int { return cmp.Or(cmp.Compare(b.Age, a.Age), cmp.Compare(a.Pid, b.Pid)) })
+	return list
+}
+
+// now is what a process does; not ok if it has ended.
+func (p *Process) now(at time.Time) (Running, bool) {
+	one := Running{
+		Pid: p.process.Pid, Class: p.command.Class, Subcommand: p.command.Subcommand, Args: sanitised(p.command.Args),
+		Repository: cmp.Or(p.request.Repository(), printable(p.command.Repository)), Caller: p.command.Caller,
+		Age: at.Sub(p.began), Queue: p.waited, In: p.in.Load(), Out: p.stdout.n.Load(),
+	}
+	if p.request != nil {
+		one.Request, one.Stage = p.request.ID(), p.request.Stage().String()
+	}
+	p.mu.Lock() // while it is held nobody else has the number
+	defer p.mu.Unlock()
+	if p.reaped {
+		return one, false
+	}
+	one.Live = live(p.process.Pid)
+	return one, true
+}
+
+// activity is what counts for a request.
+func (u *Usage) activity() activity.Usage {
+	return activity.Usage{Commands: 1, User: u.User, System: u.System, Queue: u.Queue, MaxRSS: u.MaxRSS, In: u.In, Out: u.Out}
+}
+
+const (
+	longestArg  = 200  // bytes of one argument that are shown
+	longestArgs = 1000 // of all
+)
+
+// sanitised is a command line as it may stand in a log: on one line, bounded, without what could be a secret in a URL.
+func sanitised(args []string) string {
+	var b strings.Builder
+	for i, arg := range args {
+		if i > 0 {
+			b.WriteByte(' ')
+		}
+		arg = printable(withoutUserInfo(arg))
+		if arg == "" || strings.ContainsAny(arg, " '\"") {
+			arg = "'" + strings.ReplaceAll(arg, "'", `'\''`) + "'"
+		}
+		if b.Len()+len(arg) > longestArgs {
+			b.WriteString("...")
+			break
+		}
+		b.WriteString(arg)
+	}
+	return b.String()
+}
+
+// printable replaces what could forge a line of a log, or move a terminal's cursor, and cuts what is too long.
+func printable(s string) string {
+	cut := ""
+	if len(s) > longestArg {
+		s, cut = s[:longestArg], "..."
+	}
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, strings.ToValidUTF8(s, "?")) + cut
+}
+
+// withoutUserInfo takes the user name and password out of a URL.
+func withoutUserInfo(arg string) string {
+	scheme, rest, ok := strings.Cut(arg, "://")
+	if !ok {
+		return arg
+	}
+	host, path, slash := strings.Cut(rest, "/")
+	at := strings.LastIndexByte(host, '@')
+	if at < 0 {
+		return arg
+	}
+	arg = scheme + "://" + host[at+1:]
+	if slash {
+		arg += "/" + path
+	}
+	return arg
+}

@@ -1,0 +1,108 @@
+package process
+
+import (
+	"io"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/packhorse-git/packhorse/internal/activity"
+)
+
+// TestRunning: a command that runs is seen with what it and what it has started have used, and what it used counts for its request.
+func TestRunning(t *testing.T) {
+	t.Parallel()
+	r := newRunner(t, fakeGitPath, Limits{})
+	ctx, request := activity.NewBoard().Begin(t.Context(), "fetch", "")
+	request.Is("", "team/app", "")
+	c := script("(x=0; while [ $x -lt 50000 ]; do x=$((x+1)); done; read line; exit 0) & wait; echo ready; cat")
+	input, feed := io.Pipe()
+	c.Stdin, c.Caller, c.Repository = input, "ada", "/srv/git/team/app.git"
+	p, err := r.Start(ctx, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(p.Stdout(), make([]byte, 6)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(feed, "12345678\n"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(p.Stdout(), make([]byte, 9)); err != nil {
+		t.Fatal(err)
+	}
+	all := r.Running()
+	if len(all) != 1 {
+		t.Fatalf("%d run", len(all))
+	}
+	one := all[0]
+	if one.Pid != p.Pid() || one.Subcommand != "script" || one.Class != "test" || one.Caller != "ada" || one.Repository != "team/app" ||
+		one.Request != request.ID() || one.Stage != "reading" || one.Age <= 0 || one.In != 9 || one.Out != 15 || !strings.Contains(one.Args, "wait; echo ready") {
+		t.Errorf("%+v", one)
+	}
+	if runtime.GOOS == "linux" && (one.RSS <= 0 || one.Processes != 2 || one.User <= 0) {
+		t.Errorf("live: %+v", one.Live)
+	}
+	feed.Close()
+	io.Copy(io.Discard, p.Stdout())
+	u, err := p.Wait()
+	if err != nil || u.In != 9 || u.Out != 15 {
+		t.Errorf("%+v, %v", u, err)
+	}
+	if len(r.Running()) != 0 {
+		t.Error("it runs after its end")
+	}
+	if g := request.Git(); g.Commands != 1 || g.In != 9 || g.Out != 15 || g.User != u.User || g.MaxRSS != u.MaxRSS {
+		t.Errorf("the request: %+v, %+v", g, u)
+	}
+}
+
+// TestLateOutput: what is read after a command has ended counts as well.
+func TestLateOutput(t *testing.T) {
+	t.Parallel()
+	r := newRunner(t, fakeGitPath, Limits{})
+	ctx, request := activity.NewBoard().Begin(t.Context(), "fetch", "")
+	p, err := r.Start(ctx, script("echo 12345"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-p.Done()
+	io.Copy(io.Discard, p.Stdout())
+	for range 2 {
+		if u, err := p.Wait(); err != nil || u.Out != 6 {
+			t.Errorf("%+v, %v", u, err)
+		}
+	}
+	if g := request.Git(); g.Out != 6 || g.Commands != 1 {
+		t.Errorf("the request: %+v", g)
+	}
+}
+
+func TestSanitised(t *testing.T) {
+	t.Parallel()
+	for _, test := range [][]string{
+		{""},
+		{"pack-objects --revs", "pack-objects", "--revs"},
+		{"'a b' '' 'it'\\''s'", "a b", "", "it's"},
+		{"a?level=ERROR?[31mred", "a\nlevel=ERROR\x1b[31mred"},
+		{"'x?y z'", "x\u2028y z"},
+		{"clone https://example.org/a@b", "clone", "https://ada:secret@example.org/a@b"},
+		{"https://example.org", "https://token@x@example.org"},
+		{"bad?", "bad\xff"},
+	} {
+		if got := sanitised(test[1:]); got != test[0] {
+			t.Errorf("%q: %q, want %q", test[1:], got, test[0])
+		}
+	}
+	long := make([]string, 10_000)
+	for i := range long {
+		long[i] = strings.Repeat("x", 10_000)
+	}
+	began := sanitised(long)
+	if len(began) > longestArgs+longestArg || !strings.HasSuffix(began, " ...") {
+		t.Errorf("%d bytes: %q", len(began), began)
+	}
+	if text := sanitised([]string{"https://" + strings.Repeat("@x/", 1<<20)}); len(text) > longestArg+10 {
+		t.Errorf("one long argument: %d bytes", len(text))
+	}
+}
