@@ -64,6 +64,9 @@ type searchRate struct {
 	P99      float64 `json:"p99_ms"`
 	Max      float64 `json:"max_ms"`
 	Bytes    int64   `json:"bytes"` // of all answers
+	// Link50 and Link95 are of the time between a server and the process of its own that searches, of which its answers tell (Server-Timing).
+	Link50 *float64 `json:"link_p50_ms,omitempty"`
+	Link95 *float64 `json:"link_p95_ms,omitempty"`
 	// ToPeer is p95 against the peer's at this rate; the median of rounds, as the rest.
 	ToPeer *float64 `json:"p95_to_peer,omitempty"`
 
@@ -95,7 +98,10 @@ this over an index.
   memory     one look-up in a map
   none       nothing: the server's results carry the commit that was indexed
 
-resolve_share is the part of a request's time that this took.`,
+resolve_share is the part of a request's time that this took.
+
+link is the time between the server and the process of its own that searches, as the server's answers tell it (json alone, of answers up to 64 KiB):
+sending the request, and having the results of a search that is over.`,
 		Example: `  packhorse bench search http://127.0.0.1:8080 --query 'func main' --rates 1,5,50 --duration 60s
   packhorse bench search http://127.0.0.1:8080 --query 'func main' --results 1000 --sustained --peer http://127.0.0.1:6070
   packhorse bench search http://127.0.0.1:8080 --query 'func main' --rates 1,5 --resolve process --root /srv/git --html study.html`,
@@ -378,7 +384,7 @@ func (s *searched) drive(ctx context.Context, p vegeta.Pacer, duration time.Dura
 	var sums vegeta.Metrics
 	m := &measured{}
 	var began time.Time
-	var all samples
+	var all, link samples
 	r := searchRate{}
 	had := fails.count()
 	err := s.each(ctx, p, duration, workers, fails, func(v *vegeta.Result) {
@@ -387,6 +393,9 @@ func (s *searched) drive(ctx context.Context, p vegeta.Pacer, duration time.Dura
 		}
 		sums.Add(v)
 		all = append(all, v.Latency)
+		if d, ok := linkTime(v.Headers.Get("Server-Timing")); ok {
+			link = append(link, d)
+		}
 		r.Bytes += int64(v.BytesIn)
 		m.points = append(m.points, point{float64(v.Timestamp.UnixNano()) / 1e9, float64(v.Latency) / 1e6})
 		m.elapsed = max(m.elapsed, v.End().Sub(began))
@@ -407,7 +416,22 @@ func (s *searched) drive(ctx context.Context, p vegeta.Pacer, duration time.Dura
 	sum := all.summarize() // exact; vegeta's are estimates
 	r.Requests, r.Failures = len(all), fails.count()-had
 	r.Mean, r.P50, r.P95, r.P99, r.Max = ms(sums.Latencies.Mean), sum.P50, sum.P95, sum.P99, sum.Max
+	if len(link) > 0 {
+		sum := link.summarize()
+		r.Link50, r.Link95 = &sum.P50, &sum.P95
+	}
 	return r, m, nil
+}
+
+// linkTime reads what a server says of the way to its process that searches and back.
+func linkTime(timing string) (time.Duration, bool) {
+	for part := range strings.SplitSeq(timing, ",") {
+		if text, ok := strings.CutPrefix(strings.TrimSpace(part), "link;dur="); ok {
+			d, err := time.ParseDuration(text + "ms")
+			return d, err == nil
+		}
+	}
+	return 0, false
 }
 
 // maxSearchConns bounds the connections of an open loop: a server that stands still must not take all of this machine's ports.

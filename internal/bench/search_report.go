@@ -46,10 +46,10 @@ func (o *searchOptions) resolved() string {
 
 func (r *searchReport) table(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "QPS\tserver\trequests\tfailures\tmean ms\tp50\tp95\tp99\tmax\tMB\tp95 to peer\t")
+	fmt.Fprintln(t, "QPS\tserver\trequests\tfailures\tmean ms\tp50\tp95\tp99\tmax\tMB\tlink p50\tp95\tp95 to peer\t")
 	line := func(name string, m searchRate, ratio string) {
-		fmt.Fprintf(t, "%g\t%s\t%d\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.1f\t%s\t\n", m.QPS, name, m.Requests, m.Failures, m.Mean, m.P50, m.P95, m.P99, m.Max,
-			float64(m.Bytes)/1e6, ratio)
+		fmt.Fprintf(t, "%g\t%s\t%d\t%d\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.1f\t%s\t%s\t%s\t\n", m.QPS, name, m.Requests, m.Failures, m.Mean, m.P50, m.P95, m.P99, m.Max,
+			float64(m.Bytes)/1e6, orDash("%.3f", m.Link50), orDash("%.3f", m.Link95), ratio)
 	}
 	for i, m := range r.Rates {
 		line("this", m, orDash("%.2f", m.ToPeer))

@@ -25,6 +25,7 @@ func searchAnswers(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, "no count", http.StatusBadRequest)
 			return
 		}
+		w.Header().Set("Server-Timing", "index;dur=2.5, link;dur=0.125")
 		io.WriteString(w, `{"results":[{"repository":"a","path":"x","commit":"1"},{"repository":"b","path":"y","commit":"2"}]}`+"\n")
 	case "/.api/search/stream":
 		io.WriteString(w, "event: matches\ndata: [{\"type\":\"content\",\"repository\":\"a\",\"commit\":\"1\"},{\"repository\":\"b\",\"commit\":\"2\"}]\n\nevent: done\ndata: {}\n\n")
@@ -61,6 +62,9 @@ func TestSearchAPIs(t *testing.T) {
 			m := r.(map[string]any)
 			if number(t, m, "failures") != 0 || number(t, m, "requests") == 0 || number(t, m, "p95_ms") <= 0 || number(t, m, "bytes") == 0 || number(t, m, "p95_to_peer") <= 0 {
 				t.Errorf("%s: %v", api, m)
+			}
+			if link := m["link_p95_ms"]; api == "json" && link != 0.125 || api != "json" && link != nil {
+				t.Errorf("%s: the way to the process that searches takes %v ms", api, link)
 			}
 		}
 		if text, err := os.ReadFile(page); err != nil || !strings.Contains(string(text), "</svg>") || !strings.Contains(string(text), "<td>peer</td>") {

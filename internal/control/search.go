@@ -96,6 +96,7 @@ func (s searchStream) Matches(b search.Batch) error {
 func (s searchStream) Progress(p search.Summary) error {
 	m := &packhorsev1.SearchSummary{
 		Done: p.Done, Results: int32(p.Results), Matches: int32(p.Matches), Limited: p.Limited, TimedOut: p.TimedOut, Elapsed: durationpb.New(p.Elapsed),
+		Index: durationpb.New(p.Index), Link: durationpb.New(p.Link),
 		Searched: int32(p.Searched), Unindexed: validUTF8(p.Unindexed), Missing: validUTF8(p.Missing),
 	}
 	for _, f := range p.Repositories {

@@ -31,6 +31,9 @@ func TestPushIsFound(t *testing.T) {
 		t.Errorf("freshness is %+v", fresh)
 	}
 	await(t, e, "nothing", has(1, second))
+	if f.Index <= 0 || f.Link <= 0 || f.Index+f.Link > f.Elapsed {
+		t.Errorf("of %v the process that searches took %v, and the way there and back %v", f.Elapsed, f.Index, f.Link)
+	}
 
 	s.push("team/app.git", main, files{"main.go": "package main // nothing\n"})
 	await(t, e, "needle", has(0))

@@ -6,6 +6,7 @@ import "github.com/prometheus/client_golang/prometheus"
 type Metrics struct {
 	searches      *prometheus.CounterVec
 	seconds       prometheus.Histogram
+	linkSeconds   prometheus.Histogram
 	results       prometheus.Counter
 	bytes         prometheus.Counter
 	jobs          *prometheus.CounterVec
@@ -27,6 +28,10 @@ func NewMetrics() *Metrics {
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "packhorse_search_seconds", Help: "Time of searches, with the time in which clients took the results.",
 			Buckets: []float64{.001, .003, .01, .03, .1, .3, 1, 3, 10, 30},
+		}),
+		linkSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "packhorse_search_link_seconds", Help: "Of searches, the time of asking the process that searches and of having its results, without its own.",
+			Buckets: []float64{.00003, .0001, .0003, .001, .003, .01, .03, .1, 1},
 		}),
 		results: prometheus.NewCounter(prometheus.CounterOpts{Name: "packhorse_search_results_total", Help: "Results of searches: files and repositories."}),
 		bytes: prometheus.NewCounter(prometheus.CounterOpts{Name: "packhorse_search_result_bytes_total",
@@ -58,6 +63,6 @@ func NewMetrics() *Metrics {
 // Collectors lists the metrics for registration.
 func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{
-		m.searches, m.seconds, m.results, m.bytes, m.jobs, m.jobSeconds, m.documents, m.documentBytes, m.freshSeconds, m.deaths, m.running, m.unwatched,
+		m.searches, m.seconds, m.linkSeconds, m.results, m.bytes, m.jobs, m.jobSeconds, m.documents, m.documentBytes, m.freshSeconds, m.deaths, m.running, m.unwatched,
 	}
 }

@@ -49,16 +49,20 @@ func (e *Engine) search(ctx context.Context, request Request, sink Sink, began t
 
 	var s Summary
 	var said time.Time
+	var sunk time.Duration // time of sink
+	asked := time.Now()
 	end, err := e.searching.ask(ctx, ask, set, func(b Batch) error {
+		came := time.Now()
+		defer func() { sunk += time.Since(came) }()
 		s.Results += b.Results
 		s.Matches += b.Matches
 		e.metrics.bytes.Add(float64(len(b.JSON)))
 		if err := sink.Matches(b); err != nil {
 			return err
 		}
-		if now := time.Now(); now.Sub(said) >= progressEvery {
-			said = now
-			s.Elapsed = now.Sub(began)
+		if came.Sub(said) >= progressEvery {
+			said = came
+			s.Elapsed = came.Sub(began)
 			return sink.Progress(s)
 		}
 		return nil
@@ -67,6 +71,9 @@ func (e *Engine) search(ctx context.Context, request Request, sink Sink, began t
 		s.Elapsed = time.Since(began)
 		return s, err
 	}
+	s.Index = time.Duration(end.Took) * time.Microsecond
+	s.Link = max(0, time.Since(asked)-s.Index-sunk) // none, where the process went on while sink took results
+	e.metrics.linkSeconds.Observe(s.Link.Seconds())
 	if end.Crashed {
 		e.log.Warn("a part of the index could not be searched", "query", request.Query.Text)
 	}

@@ -4,6 +4,7 @@ package search
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -43,10 +44,12 @@ type Summary struct {
 	Limited      bool // what was searched has, or may have, more results than were given
 	TimedOut     bool
 	Elapsed      time.Duration
-	Repositories []Freshness // that were searched and have results, in the order of their paths; at the end of a search only
-	Searched     int         // repositories
-	Unindexed    []string    // repositories that were searched without an index
-	Missing      []string    // repositories that were not searched: without an index, and more than may be searched without
+	Index        time.Duration // of it, the time of the process that searches itself
+	Link         time.Duration // and of asking that process and having its results, without the time that Sink took
+	Repositories []Freshness   // that were searched and have results, in the order of their paths; at the end of a search only
+	Searched     int           // repositories
+	Unindexed    []string      // repositories that were searched without an index
+	Missing      []string      // repositories that were not searched: without an index, and more than may be searched without
 }
 
 // Freshness says what of a repository was searched.
@@ -95,6 +98,15 @@ type Searcher interface {
 	// Search gives results to sink until there are no more, the limit or the time is reached, or ctx ends; what it was, the summary says. Errors:
 	// Invalid for what cannot be searched for, Unavailable while no search process runs, Exhausted.
 	Search(ctx context.Context, request Request, sink Sink) (Summary, error)
+}
+
+// Visitor is who searches, as pages and APIs see them. Not safe for concurrent use.
+type Visitor interface {
+	Name() string // empty: nobody knows who it is
+	// Reader tells which repositories the visitor may read; nil: all.
+	Reader() func(git.RepoPath) bool
+	// Note adds to the request's line in the log.
+	Note(attrs ...slog.Attr)
 }
 
 // Source is where repositories and their content come from: the node in this process, or nodes elsewhere. Safe for concurrent use.

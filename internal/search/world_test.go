@@ -113,8 +113,7 @@ func (s *source) remove(name string) {
 
 func (s *source) Repositories(_ context.Context, each func(git.RepoPath) error) error {
 	s.mu.Lock()
-	paths, unlisted := slices.Collect(maps.Keys(s.repos)), s.unlisted
-	paths, away := slices.Collect(maps.Keys(s.repos)), s.away
+	paths, unlisted, away := slices.Collect(maps.Keys(s.repos)), s.unlisted, s.away
 	s.mu.Unlock()
 	if away != nil {
 		return away

@@ -64,6 +64,13 @@ func (p *Pages) Has(path string) bool {
 	return path == "/" || path == "/-/" || path == searchPath || strings.HasPrefix(path, filePath) || strings.HasPrefix(path, assetPath)
 }
 
+// Visitor is who asks. Not safe for concurrent use.
+type Visitor interface {
+	search.Visitor
+	// May fails as a fetch of the repository would: Unauthenticated, NotFound, Unavailable.
+	May(ctx context.Context, repository git.RepoPath) error
+}
+
 // Serve answers a request for a page. What it returns an error for, it did not answer.
 func (p *Pages) Serve(w http.ResponseWriter, r *http.Request, v Visitor) error {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {

@@ -134,7 +134,7 @@ func unreachable(ctx context.Context, err error) error {
 func summaryOf(m *packhorsev1.SearchSummary) search.Summary {
 	s := search.Summary{
 		Done: m.GetDone(), Results: int(m.GetResults()), Matches: int(m.GetMatches()), Limited: m.GetLimited(), TimedOut: m.GetTimedOut(),
-		Elapsed: m.GetElapsed().AsDuration(), Searched: int(m.GetSearched()), Unindexed: m.GetUnindexed(), Missing: m.GetMissing(),
+		Elapsed: m.GetElapsed().AsDuration(), Index: m.GetIndex().AsDuration(), Link: m.GetLink().AsDuration(), Searched: int(m.GetSearched()), Unindexed: m.GetUnindexed(), Missing: m.GetMissing(),
 	}
 	for _, f := range m.GetRepositories() {
 		s.Repositories = append(s.Repositories, search.Freshness{

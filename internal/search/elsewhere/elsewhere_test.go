@@ -152,7 +152,7 @@ func TestSearchElsewhere(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "b", "a")
 	w.index.summary = search.Summary{
-		Results: 2, Matches: 4, Limited: true, TimedOut: true, Elapsed: time.Second, Searched: 5, Unindexed: []string{"u"}, Missing: []string{"m"},
+		Results: 2, Matches: 4, Limited: true, TimedOut: true, Elapsed: time.Second, Index: time.Millisecond, Link: time.Microsecond, Searched: 5, Unindexed: []string{"u"}, Missing: []string{"m"},
 		Repositories: []search.Freshness{{Repository: "a", Indexed: "1", Current: "2", Lag: -1, Branch: "main", Error: "why"}},
 	}
 	var sink kept

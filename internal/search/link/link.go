@@ -60,6 +60,7 @@ type End struct {
 	Results      int     `json:"results"`
 	Matches      int     `json:"matches"`
 	Searched     int     `json:"searched"` // repositories
+	Took         int64   `json:"took_us"`  // time of the search in the process: of all, but for reading the request and sending results
 	Repositories []Found `json:"repositories,omitempty"`
 }
 

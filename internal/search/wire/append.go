@@ -56,7 +56,7 @@ func appendAPI(dst []byte, r *File) []byte {
 	}
 	dst = append(dst, `,"lines":[`...)
 	if r.Kind != Path {
-		dst = appendLines(dst, r, true)
+		dst = appendLines(dst, r, API)
 	}
 	return append(dst, "]}"...)
 }
@@ -90,7 +90,7 @@ func appendStream(dst []byte, r *File, chunks bool) []byte {
 		dst = append(appendChunks(dst, r), ']')
 	default:
 		dst = append(dst, `,"lineMatches":[`...)
-		dst = append(appendLines(dst, r, false), ']')
+		dst = append(appendLines(dst, r, StreamLines), ']')
 	}
 	return append(dst, '}')
 }
@@ -119,7 +119,7 @@ func appendGraphQL(dst []byte, r *File) []byte {
 	dst = appendString(dst, r.Commit)
 	dst = append(dst, `}},"lineMatches":[`...)
 	if r.Kind != Path {
-		dst = appendGraphQLLines(dst, r)
+		dst = appendLines(dst, r, GraphQL)
 	}
 	dst = append(dst, `],"symbols":[`...)
 	if r.Kind == Symbol {
@@ -176,8 +176,8 @@ func appendPosition(dst []byte, p Position) []byte {
 	return append(strconv.AppendInt(dst, int64(p.Column), 10), '}')
 }
 
-// appendLines writes the lines that have something that was found: our own form, or lineMatches of the stream.
-func appendLines(dst []byte, r *File, own bool) []byte {
+// appendLines writes the lines that have something that was found: our own form, or lineMatches of the stream and of GraphQL.
+func appendLines(dst []byte, r *File, form Format) []byte {
 	begin, comma := len(dst), false
 	for i := range r.Chunks {
 		for l := linesOf(r.Chunks[i].bounded()); l.next(); {
@@ -188,53 +188,38 @@ func appendLines(dst []byte, r *File, own bool) []byte {
 				dst = append(dst, ',')
 			}
 			comma = true
-			if own {
-				dst = append(dst, `{"line":`...)
-				dst = strconv.AppendInt(dst, int64(l.number)+1, 10)
-				dst = append(dst, `,"text":`...)
-				dst = appendString(dst, l.text)
-				dst = append(dst, `,"ranges":`...)
-				dst = l.appendSpans(dst, true)
-				if s := l.ranges[0].Symbol; s != nil {
-					dst = append(dst, `,"symbol":`...)
-					dst = appendString(dst, s.Kind)
-				}
-			} else {
-				dst = append(dst, `{"line":`...)
-				dst = appendString(dst, l.text)
-				dst = append(dst, `,"lineNumber":`...)
-				dst = strconv.AppendInt(dst, int64(l.number), 10)
-				dst = append(dst, `,"offsetAndLengths":`...)
-				dst = l.appendSpans(dst, false)
+			if form == API {
+				dst = l.appendOwn(dst)
+				continue
 			}
-			dst = append(dst, '}')
+			text, end := `{"line":`, "}"
+			if form == GraphQL {
+				text, end = `{"preview":`, `,"limitHit":false}`
+			}
+			dst = append(dst, text...)
+			dst = appendString(dst, l.text)
+			dst = append(dst, `,"lineNumber":`...)
+			dst = strconv.AppendInt(dst, int64(l.number), 10)
+			dst = append(dst, `,"offsetAndLengths":`...)
+			dst = append(l.appendSpans(dst, false), end...)
 		}
 	}
 	return dst
 }
 
-// appendGraphQLLines writes lineMatches of GraphQL.
-func appendGraphQLLines(dst []byte, r *File) []byte {
-	begin, comma := len(dst), false
-	for i := range r.Chunks {
-		for l := linesOf(r.Chunks[i].bounded()); l.next(); {
-			if len(dst)-begin > maxResult {
-				return dst
-			}
-			if comma {
-				dst = append(dst, ',')
-			}
-			comma = true
-			dst = append(dst, `{"preview":`...)
-			dst = appendString(dst, l.text)
-			dst = append(dst, `,"lineNumber":`...)
-			dst = strconv.AppendInt(dst, int64(l.number), 10)
-			dst = append(dst, `,"offsetAndLengths":`...)
-			dst = l.appendSpans(dst, false)
-			dst = append(dst, `,"limitHit":false}`...)
-		}
+// appendOwn writes a line in our own form.
+func (l *lines) appendOwn(dst []byte) []byte {
+	dst = append(dst, `{"line":`...)
+	dst = strconv.AppendInt(dst, int64(l.number)+1, 10)
+	dst = append(dst, `,"text":`...)
+	dst = appendString(dst, l.text)
+	dst = append(dst, `,"ranges":`...)
+	dst = l.appendSpans(dst, true)
+	if s := l.ranges[0].Symbol; s != nil {
+		dst = append(dst, `,"symbol":`...)
+		dst = appendString(dst, s.Kind)
 	}
-	return dst
+	return append(dst, '}')
 }
 
 // appendSymbols writes the symbols that were found.

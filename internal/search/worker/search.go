@@ -139,7 +139,10 @@ func (s *searcher) serve(c net.Conn) {
 	a := &answer{w: link.NewWriter(out, 8<<10)}
 	for r := range requests {
 		a.reset(r, cancel)
-		if err := s.searchSafely(ctx, r, a); err != nil && a.err == nil {
+		began := time.Now()
+		err := s.searchSafely(ctx, r, a)
+		a.end.Took = (time.Since(began) - a.sending).Microseconds()
+		if err != nil && a.err == nil {
 			a.end.Error, a.end.Kind = err.Error(), uint8(fault.KindOf(err))
 			if e, ok := errors.AsType[*fault.Error](err); ok {
 				a.end.Error = e.Error()
@@ -249,8 +252,9 @@ type answer struct {
 	held             []zoekt.FileMatch // these
 	skipped          bool              // not everything was searched, because there was enough
 	file             wire.File
-	elements         []byte // that wait to be sent
-	results, matches int    // in them
+	elements         []byte        // that wait to be sent
+	results, matches int           // in them
+	sending          time.Duration // of batches
 	end              link.End
 	seen             map[uint32]bool
 }
@@ -259,7 +263,7 @@ func (a *answer) reset(r asked, cancel context.CancelFunc) {
 	a.cancel, a.format, a.limit = cancel, wire.Format(r.Format), r.Limit
 	a.elements, a.results, a.matches = a.elements[:0], 0, 0
 	a.end = link.End{Repositories: a.end.Repositories[:0]}
-	a.hold, a.held, a.skipped = false, nil, false
+	a.hold, a.held, a.skipped, a.sending = false, nil, false, 0
 	a.seen = make(map[uint32]bool)
 }
 
@@ -325,9 +329,11 @@ func (a *answer) flush() {
 	if a.results == 0 || a.err != nil {
 		return
 	}
+	began := time.Now()
 	if a.err = a.w.Batch(a.results, a.matches, a.elements); a.err == nil {
 		a.err = a.w.Flush()
 	}
+	a.sending += time.Since(began)
 	if a.err != nil {
 		a.cancel()
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"mime"
@@ -75,7 +76,7 @@ func (a *API) Has(path string) bool {
 }
 
 // Serve answers a request. What it returns an error for, it did not answer, or not to the end.
-func (a *API) Serve(w http.ResponseWriter, r *http.Request, v Visitor) error {
+func (a *API) Serve(w http.ResponseWriter, r *http.Request, v search.Visitor) error {
 	switch r.URL.Path {
 	case apiPath:
 		return a.own(w, r, v)
@@ -99,7 +100,7 @@ type asked struct {
 }
 
 // own answers /-/api/v1/search?q=QUERY, or the same as a form or as JSON: by JSON, or by server-sent events if that is what is accepted.
-func (a *API) own(w http.ResponseWriter, r *http.Request, v Visitor) error {
+func (a *API) own(w http.ResponseWriter, r *http.Request, v search.Visitor) error {
 	if r.Method == http.MethodHead {
 		return methods(w, "GET, POST")
 	}
@@ -205,7 +206,7 @@ func readOwn(values url.Values) (q asked, err error) {
 }
 
 // request makes a search of it.
-func (a *API) request(q asked, v Visitor, format wire.Format) (search.Request, error) {
+func (a *API) request(q asked, v search.Visitor, format wire.Format) (search.Request, error) {
 	if a.Searcher == nil {
 		return search.Request{}, fault.New(fault.Unavailable, "there is no search on this server")
 	}
@@ -288,7 +289,7 @@ func newSummary(s search.Summary) Summary {
 }
 
 // answer answers by one object: {"results":[...],"summary":{...}}.
-func (a *API) answer(w http.ResponseWriter, r *http.Request, v Visitor, q asked) (err error) {
+func (a *API) answer(w http.ResponseWriter, r *http.Request, v search.Visitor, q asked) (err error) {
 	defer func() { a.Metrics.count("json", err) }()
 	request, err := a.request(q, v, wire.API)
 	if err != nil {
@@ -309,11 +310,20 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request, v Visitor, q asked)
 	if err != nil {
 		return err
 	}
+	if !whole.begun {
+		w.Header().Set("Server-Timing", serverTiming(summary))
+	}
 	return whole.end(slices.Concat([]byte(`],"summary":`), end, []byte("}\n")))
 }
 
+// serverTiming says in milliseconds what a search took: in the process that searches, and until it was asked and its results were here (W3C Server
+// Timing).
+func serverTiming(s search.Summary) string {
+	return fmt.Sprintf("index;dur=%.3f, link;dur=%.3f", float64(s.Index.Nanoseconds())/1e6, float64(s.Link.Nanoseconds())/1e6)
+}
+
 // status answers how far the index is.
-func (a *API) status(w http.ResponseWriter, r *http.Request, v Visitor) error {
+func (a *API) status(w http.ResponseWriter, r *http.Request, v search.Visitor) error {
 	if r.Method != http.MethodGet {
 		return methods(w, "GET")
 	}
@@ -330,7 +340,7 @@ func (a *API) status(w http.ResponseWriter, r *http.Request, v Visitor) error {
 }
 
 // note tells the log what became of a search.
-func note(v Visitor, s search.Summary) {
+func note(v search.Visitor, s search.Summary) {
 	v.Note(slog.Int("results", s.Results), slog.Bool("limited", s.Limited), slog.Bool("timed_out", s.TimedOut))
 }
 

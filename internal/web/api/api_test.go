@@ -37,7 +37,7 @@ func (s *searcher) Search(ctx context.Context, r search.Request, sink search.Sin
 	s.mu.Lock()
 	s.asked = append(s.asked, r)
 	s.mu.Unlock()
-	summary := search.Summary{Elapsed: 12 * time.Millisecond, Searched: 3}
+	summary := search.Summary{Elapsed: 12 * time.Millisecond, Index: 2500 * time.Microsecond, Link: 125 * time.Microsecond, Searched: 3}
 	word := r.Query.Root.Pattern
 	switch word {
 	case "unavailable":
@@ -135,8 +135,7 @@ func (v *visitor) Reader() func(git.RepoPath) bool {
 	return func(path git.RepoPath) bool { return strings.HasPrefix(path.String(), "team/") }
 }
 
-func (v *visitor) May(context.Context, git.RepoPath) error { return nil }
-func (v *visitor) Note(attrs ...slog.Attr)                 { v.notes = append(v.notes, attrs...) }
+func (v *visitor) Note(attrs ...slog.Attr) { v.notes = append(v.notes, attrs...) }
 
 // server answers as a gateway has it.
 func server(t testing.TB) (*httptest.Server, *searcher) {
@@ -288,6 +287,20 @@ func TestGolden(t *testing.T) {
 }
 
 // TestFraming reads a stream as clients do: an event is two lines and an empty one, with the event's first.
+// TestServerTiming has a search say what it took.
+func TestServerTiming(t *testing.T) {
+	t.Parallel()
+	h, _ := server(t)
+	response, err := h.Client().Get(h.URL + "/-/api/v1/search?q=main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	if got := response.Header.Get("Server-Timing"); got != "index;dur=2.500, link;dur=0.125" {
+		t.Errorf("the timing is %q", got)
+	}
+}
+
 func TestFraming(t *testing.T) {
 	t.Parallel()
 	h, _ := server(t)

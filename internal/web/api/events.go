@@ -26,7 +26,7 @@ const (
 )
 
 // stream answers Sourcegraph's GET /.api/search/stream?q=QUERY, with t=KIND of pattern, display=N results, cm=t for chunks. Errors are events.
-func (a *API) stream(w http.ResponseWriter, r *http.Request, v Visitor) error {
+func (a *API) stream(w http.ResponseWriter, r *http.Request, v search.Visitor) error {
 	if r.Method != http.MethodGet {
 		return methods(w, "GET")
 	}
@@ -47,7 +47,7 @@ func (a *API) stream(w http.ResponseWriter, r *http.Request, v Visitor) error {
 }
 
 // events answers by server-sent events: matches, progress, filters, alert, error, and done at the end.
-func (a *API) events(w http.ResponseWriter, r *http.Request, v Visitor, q asked, api string, format wire.Format) (err error) {
+func (a *API) events(w http.ResponseWriter, r *http.Request, v search.Visitor, q asked, api string, format wire.Format) (err error) {
 	defer func() { a.Metrics.count(api, err) }()
 	request, err := a.request(q, v, format)
 	header(w.Header(), eventStream)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/search"
 )
 
 //go:embed schema.graphql
@@ -58,7 +59,7 @@ type graphQLRequest struct {
 }
 
 // serveGraphQL answers POST /.api/graphql. What is wrong with a request is in the answer's errors.
-func (a *API) serveGraphQL(w http.ResponseWriter, r *http.Request, v Visitor) (err error) {
+func (a *API) serveGraphQL(w http.ResponseWriter, r *http.Request, v search.Visitor) (err error) {
 	defer func() { a.Metrics.count("graphql", err) }()
 	if r.Method != http.MethodPost {
 		return methods(w, "POST")
@@ -99,7 +100,7 @@ type callerKey struct{}
 
 // caller is who asks, and what was asked so far.
 type caller struct {
-	Visitor
+	search.Visitor
 
 	mu       sync.Mutex
 	searches int

@@ -337,8 +337,11 @@ type SearchSummary struct {
 	// Repositories.
 	Searched int32 `protobuf:"varint,8,opt,name=searched,proto3" json:"searched,omitempty"`
 	// Those that were searched without an index, and those that were not because they have none.
-	Unindexed     []string `protobuf:"bytes,9,rep,name=unindexed,proto3" json:"unindexed,omitempty"`
-	Missing       []string `protobuf:"bytes,10,rep,name=missing,proto3" json:"missing,omitempty"`
+	Unindexed []string `protobuf:"bytes,9,rep,name=unindexed,proto3" json:"unindexed,omitempty"`
+	Missing   []string `protobuf:"bytes,10,rep,name=missing,proto3" json:"missing,omitempty"`
+	// Of elapsed, at the end: the time of the process that searches itself; and that of asking it and having its results.
+	Index         *durationpb.Duration `protobuf:"bytes,11,opt,name=index,proto3" json:"index,omitempty"`
+	Link          *durationpb.Duration `protobuf:"bytes,12,opt,name=link,proto3" json:"link,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -439,6 +442,20 @@ func (x *SearchSummary) GetUnindexed() []string {
 func (x *SearchSummary) GetMissing() []string {
 	if x != nil {
 		return x.Missing
+	}
+	return nil
+}
+
+func (x *SearchSummary) GetIndex() *durationpb.Duration {
+	if x != nil {
+		return x.Index
+	}
+	return nil
+}
+
+func (x *SearchSummary) GetLink() *durationpb.Duration {
+	if x != nil {
+		return x.Link
 	}
 	return nil
 }
@@ -764,7 +781,7 @@ const file_packhorse_v1_search_proto_rawDesc = "" +
 	"\rSearchMatches\x12\x12\n" +
 	"\x04json\x18\x01 \x01(\fR\x04json\x12\x18\n" +
 	"\aresults\x18\x02 \x01(\x05R\aresults\x12\x18\n" +
-	"\amatches\x18\x03 \x01(\x05R\amatches\"\xda\x02\n" +
+	"\amatches\x18\x03 \x01(\x05R\amatches\"\xba\x03\n" +
 	"\rSearchSummary\x12\x12\n" +
 	"\x04done\x18\x01 \x01(\bR\x04done\x12\x18\n" +
 	"\aresults\x18\x02 \x01(\x05R\aresults\x12\x18\n" +
@@ -776,7 +793,9 @@ const file_packhorse_v1_search_proto_rawDesc = "" +
 	"\bsearched\x18\b \x01(\x05R\bsearched\x12\x1c\n" +
 	"\tunindexed\x18\t \x03(\tR\tunindexed\x12\x18\n" +
 	"\amissing\x18\n" +
-	" \x03(\tR\amissing\"\xa5\x01\n" +
+	" \x03(\tR\amissing\x12/\n" +
+	"\x05index\x18\v \x01(\v2\x19.google.protobuf.DurationR\x05index\x12-\n" +
+	"\x04link\x18\f \x01(\v2\x19.google.protobuf.DurationR\x04link\"\xa5\x01\n" +
 	"\x0fSearchFreshness\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
@@ -843,17 +862,19 @@ var file_packhorse_v1_search_proto_depIdxs = []int32{
 	4,  // 3: packhorse.v1.SearchResponse.summary:type_name -> packhorse.v1.SearchSummary
 	10, // 4: packhorse.v1.SearchSummary.elapsed:type_name -> google.protobuf.Duration
 	5,  // 5: packhorse.v1.SearchSummary.repositories:type_name -> packhorse.v1.SearchFreshness
-	1,  // 6: packhorse.v1.SearchService.Search:input_type -> packhorse.v1.SearchRequest
-	6,  // 7: packhorse.v1.SearchService.Searched:input_type -> packhorse.v1.SearchedRequest
-	8,  // 8: packhorse.v1.SearchService.Status:input_type -> packhorse.v1.StatusRequest
-	2,  // 9: packhorse.v1.SearchService.Search:output_type -> packhorse.v1.SearchResponse
-	7,  // 10: packhorse.v1.SearchService.Searched:output_type -> packhorse.v1.SearchedResponse
-	9,  // 11: packhorse.v1.SearchService.Status:output_type -> packhorse.v1.StatusResponse
-	9,  // [9:12] is the sub-list for method output_type
-	6,  // [6:9] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	10, // 6: packhorse.v1.SearchSummary.index:type_name -> google.protobuf.Duration
+	10, // 7: packhorse.v1.SearchSummary.link:type_name -> google.protobuf.Duration
+	1,  // 8: packhorse.v1.SearchService.Search:input_type -> packhorse.v1.SearchRequest
+	6,  // 9: packhorse.v1.SearchService.Searched:input_type -> packhorse.v1.SearchedRequest
+	8,  // 10: packhorse.v1.SearchService.Status:input_type -> packhorse.v1.StatusRequest
+	2,  // 11: packhorse.v1.SearchService.Search:output_type -> packhorse.v1.SearchResponse
+	7,  // 12: packhorse.v1.SearchService.Searched:output_type -> packhorse.v1.SearchedResponse
+	9,  // 13: packhorse.v1.SearchService.Status:output_type -> packhorse.v1.StatusResponse
+	11, // [11:14] is the sub-list for method output_type
+	8,  // [8:11] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_packhorse_v1_search_proto_init() }
