@@ -146,7 +146,10 @@ func temporary(err error) bool {
 
 // accept lets a connection in, or refuses it without a goroutine for it.
 func (s *SSH) accept(conn net.Conn) {
-	c := &sshClient{SSH: s, wire: &sshWire{Conn: conn, backlog: backlog{all: &s.unread}}, address: addressOf(conn)}
+	c := &sshClient{
+		SSH: s, wire: &sshWire{Conn: conn, backlog: backlog{all: &s.unread}}, address: addressOf(conn),
+		sessions: map[*sshSession]struct{}{}, left: make(chan struct{}, 1),
+	}
 	c.source = sourceOf(c.address)
 	if why := s.gate.enter(c.source); why != "" {
 		s.Watch.connections.WithLabelValues(why).Inc()
@@ -215,8 +218,9 @@ type sshClient struct {
 
 	in       bool // has logged in
 	mu       sync.Mutex
-	sessions int
+	sessions map[*sshSession]struct{} // that are not over
 	idle     *time.Timer
+	left     chan struct{}  // has room for one word that a session is over
 	running  sync.WaitGroup // sessions
 	timedOut atomic.Bool
 }
@@ -393,61 +397,4 @@ func (c *sshClient) keepAlive() {
 			return
 		}
 	}
-}
-
-// endIfIdle ends a connection that nobody uses.
-func (c *sshClient) endIfIdle() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.sessions == 0 {
-		c.wire.Close()
-	}
-}
-
-// open takes a session, or refuses what is none.
-func (c *sshClient) open(one ssh.NewChannel) {
-	if one.ChannelType() != "session" {
-		_ = one.Reject(ssh.Prohibited, "nothing is forwarded here")
-		return
-	}
-	c.mu.Lock()
-	full := c.sessions >= c.Sessions
-	if !full {
-		c.sessions++
-		c.wire.sessions.Add(1)
-		c.idle.Stop()
-	}
-	c.mu.Unlock()
-	if full {
-		_ = one.Reject(ssh.ResourceShortage, "too many sessions on one connection")
-		return
-	}
-	channel, requests, err := one.Accept()
-	if err != nil {
-		c.leave()
-		return
-	}
-	c.Watch.running.Inc()
-	c.running.Go(func() {
-		defer c.leave()
-		defer c.Watch.running.Dec()
-		newSSHSession(c, channel).run(requests)
-	})
-}
-
-// leave ends a session.
-func (c *sshClient) leave() {
-	ending := c.isEnding()
-	c.wire.sessions.Add(-1)
-	c.wire.backlog.ended()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.sessions--; c.sessions > 0 {
-		return
-	}
-	if ending {
-		c.wire.Close()
-		return
-	}
-	c.idle.Reset(c.Idle)
 }

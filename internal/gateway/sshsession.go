@@ -37,10 +37,15 @@ type sshSession struct {
 	// What end the session when the client lets it wait.
 	reading, writing *time.Timer
 	ended            atomic.Bool
+
+	// Whether the client has closed it, and who wants to know: see isClosed.
+	closed chan struct{}
+	asked  chan chan<- struct{}
+	asker  chan<- struct{} // has no answer yet
 }
 
-func newSSHSession(c *sshClient, channel ssh.Channel) *sshSession {
-	s := &sshSession{sshClient: c, channel: channel}
+func newSSHSession(c *sshClient) *sshSession {
+	s := &sshSession{sshClient: c, closed: make(chan struct{}), asked: make(chan chan<- struct{})}
 	s.ctx, s.cancel = context.WithCancel(c.ctx)
 	return s
 }
@@ -76,7 +81,7 @@ func (s *sshSession) run(requests <-chan *ssh.Request) {
 	var command sync.WaitGroup
 	defer command.Wait()
 	begun, counted := false, false
-	for r := range requests { // to the end of the channel
+	for r := s.next(requests); r != nil; r = s.next(requests) {
 		ok := false
 		switch r.Type {
 		case "env":
@@ -96,7 +101,8 @@ func (s *sshSession) run(requests <-chan *ssh.Request) {
 			_ = r.Reply(ok, nil)
 		}
 	}
-	s.cancel() // the client has closed the session, or is gone
+	close(s.closed) // by the client, or it is gone
+	s.cancel()
 	if !counted {
 		s.Watch.sessions.WithLabelValues("none").Inc()
 	}
