@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
 // lsAll asks for all refs.
@@ -250,13 +252,27 @@ func TestHostilePace(t *testing.T) {
 	}
 	t.Run("pipelined", func(t *testing.T) {
 		t.Parallel()
-		v := attack(t, "[http]\nwrite_stall = \"1s\"\n", nil) // the other limits might end a busy machine's request before it is read
-		idle := v.descriptors()
+		// The other limits might end a busy machine's request before it is read.
+		v := attack(t, "[http]\nwrite_stall = \"1s\"\n", func(root string) {
+			good := filepath.Join(root, "good.git")
+			tip := gittest.At(t, good).ID("main").String()
+			var refs strings.Builder
+			refs.WriteString("# pack-refs with: peeled fully-peeled sorted \n" + tip + " refs/heads/main\n")
+			for i := range 50_000 {
+				fmt.Fprintf(&refs, "%s refs/heads/many/%06d\n", tip, i)
+			}
+			write(t, filepath.Join(good, "packed-refs"), refs.String())
+		})
+		idle := v.sockets()
 		conn := v.connect()
-		conn.SetReadBuffer(4096)
-		go io.Copy(conn, repeated(discovery+"\r\n"))
+		// All at once, and answered with more than sockets hold: once the answers that it does not read have filled a client's socket, the kernel no
+		// longer lets it send, and the server would wait for its next request.
+		ask := strings.Replace(discovery, "version=2", "version=0", 1) + "\r\n"
+		if _, err := io.WriteString(conn, strings.Repeat(ask, 20)); err != nil {
+			t.Fatal(err)
+		}
 		v.record("pipelined")
-		eventually(t, "who reads no answers is cut off", func() bool { return v.descriptors() <= idle })
+		eventually(t, "who reads no answers is cut off", func() bool { return v.sockets() <= idle })
 		v.took("who reads no answers", 200<<20)
 	})
 	t.Run("many idle connections", func(t *testing.T) {
@@ -302,6 +318,17 @@ func (r repeated) Read(p []byte) (int, error) { return copy(p, r), nil }
 func (v *victim) descriptors() int {
 	names, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", v.cmd.Process.Pid))
 	return len(names)
+}
+
+// sockets counts the server's open sockets, without what it opens for itself.
+func (v *victim) sockets() (n int) {
+	links, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", v.cmd.Process.Pid))
+	for _, link := range links {
+		if to, err := os.Readlink(link); err == nil && strings.HasPrefix(to, "socket:") {
+			n++
+		}
+	}
+	return n
 }
 
 // TestHostileHangUps: a client that goes away anywhere, in its request or in the answer, leaves nothing behind.
