@@ -51,7 +51,7 @@ const allowedImports = `
 	git/protocol, resolve, sidechannel, direct, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < remote;
 	git/protocol, auth, admit, bulk, resolve < gateway;
 	git, git/pktline < bench/fleet;
-	bench/fleet, client < bench;
+	bench/fleet, client, git/process < bench;
 	control, remote, gateway, credential, observe, bench, webhook, search/nodes, search/elsewhere, search/worker, web, web/api < roles;
 	roles < cmd/packhorse;
 

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"html"
 	"html/template"
@@ -17,6 +18,7 @@ type chart struct {
 	title, unit string
 	curves      []curve
 	top         float64 // of the scale; 0: from the values
+	axis        string  // the unit below; "": s
 }
 
 type curve struct {
@@ -129,9 +131,9 @@ func (d *chart) svg(elapsed time.Duration) string {
 		fmt.Fprintf(&b, `<line class="g" x1="%g" x2="%g" y1="%.1f" y2="%.1f"/><text class="l" text-anchor="end" x="%g" y="%.1f">%s</text>`,
 			marginLeft, svgWidth-marginRight, py(y), py(y), marginLeft-6, py(y)+4, scaleLabel(y, step))
 	}
-	every := niceStep(seconds / timeLabels)
+	every, axis := niceStep(seconds/timeLabels), cmp.Or(d.axis, "s")
 	for x := 0.0; x <= seconds+every/100; x += every {
-		fmt.Fprintf(&b, `<text class="l" text-anchor="middle" x="%.1f" y="%g">%s s</text>`, px(x), svgHeight-marginBottom+18, scaleLabel(x, every))
+		fmt.Fprintf(&b, `<text class="l" text-anchor="middle" x="%.1f" y="%g">%s %s</text>`, px(x), svgHeight-marginBottom+18, scaleLabel(x, every), axis)
 	}
 	x := svgWidth - marginRight
 	for _, c := range slices.Backward(d.curves) {
