@@ -22,7 +22,7 @@ const module = "github.com/packhorse-git/packhorse/"
 // ARCHITECTURE.md, in the same commit.
 const allowedImports = `
 	NONE < fault, git, git/pktline, bulk, browser, credential, activity, proto/packhorse/v1, proto/packhorse/health/v1, search/wire, search/link;
-	browser < observe;
+	browser, activity < observe;
 	proto/packhorse/v1 < proto/packhorse/v1/packhorsev1connect;
 	fault, proto/packhorse/v1 < fault/faultrpc;
 	fault < git/disk, balance, search/query;
@@ -47,8 +47,8 @@ const allowedImports = `
 	storage, search, sidechannel, browser, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < control;
 	direct, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < client;
 	search < web, web/api;
-	search, client, fault/faultrpc < search/nodes, search/elsewhere;
-	git/protocol, resolve, sidechannel, direct, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < remote;
+	search, client, activity, fault/faultrpc < search/nodes, search/elsewhere;
+	git/protocol, activity, resolve, sidechannel, direct, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < remote;
 	git/protocol, auth, admit, bulk, resolve < gateway;
 	git, git/pktline < bench/fleet;
 	bench/fleet, client, git/process < bench;

@@ -100,8 +100,14 @@ func (b *Board) Begin(ctx context.Context, kind, id string) (context.Context, *R
 	r.part.mu.Lock()
 	r.part.all[r] = struct{}{}
 	r.part.mu.Unlock()
-	return With(ctx, r), r
+	return r.On(ctx), r
 }
+
+// The headers in which a process tells another which request a call is for, and whose it is. The other process believes it as it believes the call.
+const (
+	Header       = "Packhorse-Request"
+	CallerHeader = "Packhorse-For"
+)
 
 // maxID bounds an ID, in bytes.
 const maxID = 64
@@ -114,14 +120,6 @@ func IsID(text string) bool {
 		}
 	}
 	return text != "" && len(text) <= maxID
-}
-
-// With gives a context to what works for a request but does not end with it; r may be nil.
-func With(ctx context.Context, r *Request) context.Context {
-	if r == nil {
-		return ctx
-	}
-	return context.WithValue(ctx, key{}, r)
 }
 
 // ID is what the request is called in log lines, and in what is said to other processes; empty for nobody's.
@@ -174,6 +172,19 @@ func (r *Request) On(ctx context.Context) context.Context {
 	return context.WithValue(ctx, key{}, r)
 }
 
+// Leave says that another process works on it now, and gives the headers for the call that goes there.
+func (r *Request) Leave(header func(name, value string)) {
+	if r == nil {
+		return
+	}
+	r.At(Remote)
+	header(Header, r.id)
+	caller := r.Caller()
+	if caller != "" && !strings.ContainsFunc(caller, func(c rune) bool { return c <= ' ' || c > '~' }) {
+		header(CallerHeader, caller)
+	}
+}
+
 // Sent counts bytes of the answer that went to the client.
 func (r *Request) Sent(n int64) {
 	if r != nil {
@@ -220,6 +231,16 @@ func (r *Request) Git() Usage {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.git
+}
+
+// Caller is whose it is, as far as that is known.
+func (r *Request) Caller() string {
+	if r == nil {
+		return ""
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.caller
 }
 
 // Repository is what it is about, as far as that is known.

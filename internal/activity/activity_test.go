@@ -50,7 +50,7 @@ func TestNobodysRequest(t *testing.T) {
 	}
 	r.End()
 	var off *Board
-	if ctx, r := off.Begin(t.Context(), "git", "x"); r != nil || ctx != t.Context() || With(ctx, r) != ctx {
+	if ctx, r := off.Begin(t.Context(), "git", "x"); r != nil || ctx != t.Context() || r.On(ctx) != ctx {
 		t.Error("no board lists a request")
 	}
 }

@@ -230,6 +230,7 @@ func (r *relay) drainSome(socket uintptr) bool {
 		r.done += n
 		r.took(n)
 		r.stream.kernel += n
+		r.stream.count(n)
 	}
 	r.release()
 	return true

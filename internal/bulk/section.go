@@ -12,7 +12,8 @@ type Section struct {
 	Offset int64 // where the next byte is
 	N      int64 // bytes left
 
-	kernel int64
+	kernel  int64
+	counter Counter
 }
 
 // Read copies through user space.
@@ -37,7 +38,13 @@ func (s *Section) Read(p []byte) (int, error) {
 func (s *Section) advance(n int64) {
 	s.Offset += n
 	s.N -= n
+	if s.counter != nil {
+		s.counter.Sent(n)
+	}
 }
+
+// CountTo has a counter told of the bytes as they go.
+func (s *Section) CountTo(c Counter) { s.counter = c }
 
 // KernelBytes is how much of the section the kernel has copied without passing through user space.
 func (s *Section) KernelBytes() int64 { return s.kernel }

@@ -14,6 +14,7 @@ type Stream struct {
 	N    int64 // bytes left to take
 
 	kernel  int64
+	counter Counter
 	limited bool // From has a deadline of ours
 	err     error
 }
@@ -31,6 +32,7 @@ func (s *Stream) Read(p []byte) (int, error) {
 	}
 	n, err := s.From.Read(p)
 	s.N -= int64(n)
+	s.count(int64(n))
 	if s.N == 0 {
 		s.unlimit()
 	}
@@ -39,6 +41,15 @@ func (s *Stream) Read(p []byte) (int, error) {
 	}
 	s.unlimit()
 	return 0, s.fail(err)
+}
+
+// CountTo has a counter told of the bytes as they go.
+func (s *Stream) CountTo(c Counter) { s.counter = c }
+
+func (s *Stream) count(n int64) {
+	if s.counter != nil {
+		s.counter.Sent(n)
+	}
 }
 
 // limit gives From until its time limit to send something.

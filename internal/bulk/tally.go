@@ -35,6 +35,18 @@ func (t *Tally) AddFrom(src io.Reader, n int64) {
 	}
 }
 
+// Counter is told how many more bytes have gone, while an answer is on its way.
+type Counter interface{ Sent(n int64) }
+
+// CountTo has a counter told of the bytes of src as they go. It reports whether src does so: what does not is counted when it has gone.
+func CountTo(src io.Reader, c Counter) bool {
+	s, ok := src.(interface{ CountTo(Counter) })
+	if ok {
+		s.CountTo(c)
+	}
+	return ok
+}
+
 // Check finds that an answer which is whole with pending more bytes has not the length that was announced.
 func (t *Tally) Check(pending int64) error {
 	if n := t.Sent + pending; t.announced && n != t.length {

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -12,6 +13,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
@@ -25,7 +27,10 @@ type calls struct{ *Server }
 
 func (c *calls) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, request connect.AnyRequest) (response connect.AnyResponse, err error) {
-		err = c.around(ctx, request.Spec(), request.Header(), func() error {
+		err = c.around(ctx, request.Spec(), request.Header(), func(ctx context.Context) error {
+			if named, ok := request.Any().(interface{ GetRepository() string }); ok {
+				activity.From(ctx).Is("", named.GetRepository(), "")
+			}
 			place, err := c.placeOf(ctx, request.Spec().Procedure, request.Header().Get(callerHeader))
 			if err != nil {
 				return err
@@ -60,7 +65,7 @@ func (c *calls) placeOf(ctx context.Context, procedure, caller string) (*place, 
 
 func (c *calls) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
-		return c.around(ctx, conn.Spec(), conn.RequestHeader(), func() error { return next(ctx, conn) })
+		return c.around(ctx, conn.Spec(), conn.RequestHeader(), func(ctx context.Context) error { return next(ctx, conn) })
 	}
 }
 
@@ -68,10 +73,22 @@ func (c *calls) WrapStreamingClient(next connect.StreamingClientFunc) connect.St
 	return next
 }
 
+// unlisted are the calls that are not among the requests that run: they are there always.
+var unlisted = []string{
+	healthCheck, healthWatch, packhorsev1connect.RefServiceWatchProcedure,
+}
+
 // around runs one call. The error that it returns is an answer.
-func (c *calls) around(ctx context.Context, spec connect.Spec, header http.Header, call func() error) (answer error) {
+func (c *calls) around(ctx context.Context, spec connect.Spec, header http.Header, call func(context.Context) error) (answer error) {
 	start := time.Now()
-	err := c.caught(spec, call)
+	if !slices.Contains(unlisted, spec.Procedure) {
+		var running *activity.Request
+		ctx, running = c.Board.Begin(ctx, spec.Procedure[strings.LastIndexByte(spec.Procedure, '.')+1:], header.Get(activity.Header))
+		defer running.End()
+		running.Is("", "", cmp.Or(header.Get(activity.CallerHeader), header.Get(callerHeader)))
+		running.At(activity.Working)
+	}
+	err := c.caught(spec, func() error { return call(ctx) })
 	took := time.Since(start)
 	answer = faultrpc.Error(err)
 	code := "ok"
@@ -118,14 +135,30 @@ func (c *calls) log(ctx context.Context, spec connect.Spec, header http.Header, 
 	if !c.Log.Enabled(ctx, level) {
 		return
 	}
-	attributes := []slog.Attr{
-		slog.String("procedure", spec.Procedure), slog.String("code", code), slog.String("caller", header.Get(callerHeader)),
-		milliseconds("ms", took),
+	var attributes []slog.Attr
+	if id := activity.From(ctx).ID(); id != "" {
+		attributes = append(attributes, slog.String("request", id))
 	}
+	attributes = append(attributes,
+		slog.String("procedure", spec.Procedure), slog.String("code", code), slog.String("caller", header.Get(callerHeader)),
+		milliseconds("ms", took))
+	attributes = append(attributes, attributesOfGit(ctx)...)
 	if err != nil {
 		attributes = append(attributes, slog.String("error", clip(err.Error())))
 	}
 	c.Log.LogAttrs(ctx, level, "call", attributes...)
+}
+
+// attributesOfGit are the totals of the git commands that ran for a call.
+func attributesOfGit(ctx context.Context) []slog.Attr {
+	u := activity.From(ctx).Git()
+	if u.Commands == 0 {
+		return nil
+	}
+	return []slog.Attr{
+		slog.Int("git_commands", u.Commands), milliseconds("git_cpu_ms", u.User+u.System), milliseconds("git_queue_ms", u.Queue),
+		slog.Int64("git_max_rss", u.MaxRSS), slog.Int64("git_in", u.In), slog.Int64("git_out", u.Out),
+	}
 }
 
 // maxLogged bounds a text in the log, in bytes.

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -25,6 +26,7 @@ var dataBuffers = sync.Pool{New: func() any { return new([maxData]byte) }}
 type reply struct {
 	*Server
 	ctx     context.Context
+	running *activity.Request
 	seat    *admit.Seat
 	caller  string
 	request *request     // nil: of a push, whose answer goes on the call
@@ -44,7 +46,7 @@ type reply struct {
 }
 
 func newReply(ctx context.Context, x *exchange, seat *admit.Seat, request *request, send func(*packhorsev1.Answer) error) *reply {
-	r := &reply{Server: x.Server, ctx: ctx, seat: seat, caller: x.caller, request: request, state: !x.session.Stateless, send: send}
+	r := &reply{Server: x.Server, ctx: ctx, running: activity.From(ctx), seat: seat, caller: x.caller, request: request, state: !x.session.Stateless, send: send}
 	if r.whole = request.end; request == nil {
 		r.whole = func() error { return nil }
 	}
@@ -72,6 +74,7 @@ func (r *reply) Bulk(cold bool) error {
 	if err := r.seat.Move(r.Lanes.Long(cold)); err != nil {
 		return err
 	}
+	r.running.At(activity.Packing)
 	if r.state {
 		if err := r.flush(); err != nil {
 			return err
@@ -105,6 +108,7 @@ func ofRoad(err error) error {
 func (r *reply) out() *sidechannel.Sender {
 	if r.sender == nil {
 		r.begun = true
+		r.running.At(activity.Sending)
 		length, announced := r.bytes.Announced()
 		if !announced {
 			length = -1
@@ -145,6 +149,7 @@ func (r *reply) Write(p []byte) (int, error) {
 	if r.channel != nil {
 		n, err := r.out().Write(p)
 		r.bytes.Add(int64(n))
+		r.running.Sent(int64(n))
 		return n, err
 	}
 	done := 0
@@ -164,8 +169,12 @@ func (r *reply) Write(p []byte) (int, error) {
 // ReadFrom sends src, mostly a part of a file: by the kernel on a channel, else it is read into messages.
 func (r *reply) ReadFrom(src io.Reader) (int64, error) {
 	if r.channel != nil {
+		live := bulk.CountTo(src, r.running)
 		n, err := r.out().ReadFrom(src)
 		r.bytes.AddFrom(src, n)
+		if !live {
+			r.running.Sent(n)
+		}
 		return n, err
 	}
 	var done int64
@@ -211,6 +220,7 @@ func (r *reply) begin() error {
 		return err
 	}
 	r.begun = true
+	r.running.At(activity.Sending)
 	length, announced := r.bytes.Announced()
 	if !announced {
 		return nil
@@ -227,6 +237,7 @@ func (r *reply) flush() error {
 		return err
 	}
 	r.bytes.Add(int64(r.n))
+	r.running.Sent(int64(r.n))
 	r.n = 0
 	return nil
 }

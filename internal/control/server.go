@@ -18,6 +18,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/bulk"
@@ -40,7 +41,8 @@ type Options struct {
 	Trust    Trust
 	Metrics  *Metrics
 	Log      *slog.Logger
-	Ready    func() error // of an Index without a Node: why it cannot be searched
+	Board    *activity.Board // of calls that run; nil: nobody looks
+	Ready    func() error    // of an Index without a Node: why it cannot be searched
 
 	MaxRequest int64         // bytes of the request of a Git client; 0: 64 MiB
 	RoadWait   time.Duration // how long a caller may take to name the road for a pack; 0: 10 s

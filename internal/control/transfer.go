@@ -12,6 +12,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
@@ -189,6 +190,8 @@ func (s *Server) exchange(ctx context.Context, operation, caller, path string, s
 	if err := checkCaller(session.GetCaller()); err != nil {
 		return err
 	}
+	running := activity.From(ctx)
+	running.Is(operation, x.repo.String(), running.Caller())
 	x.session = protocol.Session{
 		Service: protocol.Service(session.GetService()), Version: protocol.Version(session.GetVersion()), Stateless: !session.GetStateful(),
 		Caller: session.GetCaller(), Reachable: session.GetReachable(),
@@ -226,6 +229,7 @@ func (x *exchange) finish(err error) (answer, cause error) {
 		}
 	}
 	outcome := outcomeMessage(x.outcome)
+	outcome.Git = usageMessage(activity.From(x.reply.ctx).Git())
 	if _, broken := errors.AsType[*protocol.BrokenReply](err); broken || err != nil && !x.reply.begun {
 		return faultrpc.Error(err, outcome), err
 	}
@@ -257,15 +261,23 @@ func (x *exchange) log(ctx context.Context, took time.Duration, err error) {
 		return
 	}
 	o := &x.outcome
-	a := []slog.Attr{
+	var a []slog.Attr
+	if id := activity.From(ctx).ID(); id != "" {
+		a = append(a, slog.String("request", id))
+	}
+	a = append(a,
 		slog.String("operation", x.operation), slog.String("result", result), slog.String("repository", x.repo.String()),
 		slog.String("caller", x.caller), slog.String("protocol", x.session.Version.String()), slog.String("command", string(o.Command)),
-		milliseconds("ms", took), slog.Int64("bytes", x.reply.bytes.Sent), slog.String("road", x.reply.road),
-	}
+		milliseconds("ms", took), slog.Int64("bytes", x.reply.bytes.Sent), slog.String("road", x.reply.road))
 	if o.Pack != "" {
 		a = append(a, slog.String("pack", o.Pack), slog.String("key", o.Key[:min(len(o.Key), 16)]), slog.Uint64("objects", uint64(o.Objects)),
 			slog.Int64("pack_bytes", o.Bytes), slog.Int64("kernel_bytes", x.reply.bytes.Kernel), milliseconds("wait_ms", o.Wait),
-			milliseconds("first_byte_ms", o.FirstByte), milliseconds("copy_ms", o.Copy), milliseconds("git_cpu_ms", o.ChildCPU))
+			milliseconds("first_byte_ms", o.FirstByte), milliseconds("copy_ms", o.Copy))
+	}
+	if of := attributesOfGit(ctx); of != nil {
+		a = append(a, of...)
+	} else if o.Pack != "" {
+		a = append(a, milliseconds("git_cpu_ms", o.ChildCPU))
 	}
 	if err != nil {
 		a = append(a, slog.String("error", clip(err.Error())))
@@ -281,6 +293,17 @@ func outcomeMessage(o protocol.Outcome) *packhorsev1.Outcome {
 		Pack: o.Pack, Key: o.Key, Objects: o.Objects, Bytes: o.Bytes,
 		Parse: duration(o.Parse), Negotiate: duration(o.Negotiate), Wait: duration(o.Wait), FirstByte: duration(o.FirstByte), Copy: duration(o.Copy),
 		ChildCpu: duration(o.ChildCPU), ChildMaxRss: o.ChildMaxRSS,
+	}
+}
+
+// usageMessage is how what git used travels; nil for nothing.
+func usageMessage(u activity.Usage) *packhorsev1.GitUsage {
+	if u.Commands == 0 {
+		return nil
+	}
+	return &packhorsev1.GitUsage{
+		Commands: uint32(u.Commands), User: duration(u.User), System: duration(u.System), Queue: duration(u.Queue),
+		MaxRss: u.MaxRSS, BytesIn: u.In, BytesOut: u.Out,
 	}
 }
 

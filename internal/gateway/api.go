@@ -119,7 +119,7 @@ func (e *exchange) wait() {
 	}
 	defer leave()
 	what.Caller = string(e.caller())
-	ctx, cancel := context.WithTimeout(e.r.Context(), limit)
+	ctx, cancel := context.WithTimeout(e.ctx, limit)
 	defer cancel()
 	defer context.AfterFunc(e.waiters.ending, cancel)()
 	var seen git.Version
@@ -129,7 +129,7 @@ func (e *exchange) wait() {
 			return o, fault.New(fault.Invalid, "this storage node cannot be waited for")
 		}
 		seen, err = waiter.Wait(ctx, e.repo, what)
-		if ctx.Err() != nil && e.r.Context().Err() == nil && fault.Is(err, fault.Cancelled) { // it was not the node that gave up
+		if ctx.Err() != nil && e.ctx.Err() == nil && fault.Is(err, fault.Cancelled) { // it was not the node that gave up
 			err = fault.Wrap(fault.Deadline, "it cannot be seen yet", err)
 		}
 		return o, err

@@ -57,6 +57,7 @@ func (c *call) allow(op auth.Operation) error {
 		err = fault.New(fault.Denied, "this server does not accept pushes")
 	}
 	c.let = err == nil
+	c.know()
 	return err
 }
 

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/balance"
@@ -48,7 +49,8 @@ type Options struct {
 	Memory  *admit.Budget // bytes of requests that are longer than readFirst
 	Metrics *Metrics
 	Log     *slog.Logger
-	Pages   Pages // nil: none
+	Board   *activity.Board // of requests that run; nil: nobody looks
+	Pages   Pages           // nil: none
 	// Resolver answers what revisions name; nil: nobody does.
 	Resolver resolve.Resolver
 	// Changed, unless nil, is told that a push may have changed a repository's refs, before its client is. It returns soon.
@@ -81,7 +83,10 @@ const (
 
 // ServeHTTP answers one request and writes its line into the log.
 func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	e := &exchange{call: call{Options: &h.Options, ctx: r.Context(), start: time.Now(), op: opOther}, waiters: h.waiters, w: w, r: r}
+	ctx, running := h.Board.Begin(r.Context(), string(opOther), "")
+	defer running.End()
+	running.Is("", "", hostOf(r.RemoteAddr))
+	e := &exchange{call: call{Options: &h.Options, ctx: ctx, running: running, start: time.Now(), op: opOther}, waiters: h.waiters, w: w, r: r}
 	defer e.done()
 	e.limitBody()
 	e.serve()
@@ -220,7 +225,7 @@ func (e *exchange) advertise(service protocol.Service, op auth.Operation) {
 		e.reply.before = pktline.AppendFlush(pktline.AppendLine(nil, "# service="+string(service)))
 	}
 	e.relay(e.reply, func(n Node) (protocol.Outcome, error) {
-		return n.Advertise(e.r.Context(), e.repo, session, e.reply)
+		return n.Advertise(e.ctx, e.repo, session, e.reply)
 	})
 	e.finish()
 }
@@ -265,7 +270,7 @@ func (e *exchange) uploadPack(path string) {
 	e.reply = newReply(e, seat, body)
 	defer seat.Leave()
 	e.relay(e.reply, func(n Node) (protocol.Outcome, error) {
-		return n.UploadPack(e.r.Context(), e.repo, e.session(), body, e.reply)
+		return n.UploadPack(e.ctx, e.repo, e.session(), body, e.reply)
 	})
 	e.op = opOf(e.outcome.Command)
 	e.finish()
@@ -384,7 +389,7 @@ func (e *exchange) answer(contentType string, p []byte) {
 
 func (e *exchange) write(p []byte) {
 	n, err := e.w.Write(p)
-	e.bytes.Add(int64(n))
+	e.sent(n)
 	if e.err == nil {
 		e.err = err
 	}
@@ -392,5 +397,6 @@ func (e *exchange) write(p []byte) {
 
 func (e *exchange) begin(status int) {
 	e.status = status
+	e.running.At(activity.Sending)
 	e.w.WriteHeader(status)
 }

@@ -94,8 +94,9 @@ func (c *call) attributes() []slog.Attr {
 		a = append(a, slog.String("pack", o.Pack), slog.String("key", o.Key[:min(len(o.Key), 16)]),
 			slog.Uint64("objects", uint64(o.Objects)), slog.Int64("pack_bytes", o.Bytes),
 			milliseconds("parse_ms", o.Parse), milliseconds("negotiate_ms", o.Negotiate), milliseconds("wait_ms", o.Wait),
-			milliseconds("first_byte_ms", o.FirstByte), milliseconds("copy_ms", o.Copy), milliseconds("git_cpu_ms", o.ChildCPU))
+			milliseconds("first_byte_ms", o.FirstByte), milliseconds("copy_ms", o.Copy))
 	}
+	a = append(a, c.attributesOfGit()...)
 	a = append(a, slog.Int64("bytes", c.bytes.Sent))
 	if c.bytes.Kernel > 0 || o.Pack != "" {
 		a = append(a, slog.Int64("kernel_bytes", c.bytes.Kernel))
@@ -104,6 +105,21 @@ func (c *call) attributes() []slog.Attr {
 		a = append(a, slog.String("error", auth.Redact(clipError(c.err.Error()))))
 	}
 	return a
+}
+
+// attributesOfGit are the totals of the git commands that ran for the request, here or on the nodes that were asked.
+func (c *call) attributesOfGit() []slog.Attr {
+	u := c.running.Git()
+	if u.Commands == 0 {
+		if c.outcome.Pack == "" {
+			return nil
+		}
+		return []slog.Attr{milliseconds("git_cpu_ms", c.outcome.ChildCPU)}
+	}
+	return []slog.Attr{
+		slog.Int("git_commands", u.Commands), milliseconds("git_cpu_ms", u.User+u.System), milliseconds("git_queue_ms", u.Queue),
+		slog.Int64("git_max_rss", u.MaxRSS), slog.Int64("git_in", u.In), slog.Int64("git_out", u.Out),
+	}
 }
 
 // clip bounds in bytes what a client says of itself.

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/git"
 )
@@ -88,7 +89,9 @@ func (e *exchange) page(path string) {
 		return
 	}
 	defer seat.Leave()
-	r := e.r.Clone(e.r.Context())
+	e.know()
+	e.running.At(activity.Working)
+	r := e.r.Clone(e.ctx)
 	r.Body, r.ContentLength = io.NopCloser(body), -1
 	r.Header.Del("Content-Encoding")
 	e.visitor = &Visitor{e: e}
@@ -139,7 +142,7 @@ func (w *pageWriter) WriteHeader(status int) {
 func (w *pageWriter) Write(p []byte) (int, error) {
 	w.WriteHeader(http.StatusOK)
 	n, err := w.e.w.Write(p)
-	w.e.bytes.Add(int64(n))
+	w.e.sent(n)
 	return n, err
 }
 

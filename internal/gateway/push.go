@@ -54,7 +54,7 @@ func (e *exchange) receivePack(path string) {
 	session.Service = protocol.ReceivePack
 	e.push = true
 	e.relay(e.reply, func(n Node) (protocol.Outcome, error) {
-		return n.ReceivePack(e.r.Context(), e.repo, session, e.pusher(), body, e.announce(e.reply))
+		return n.ReceivePack(e.ctx, e.repo, session, e.pusher(), body, e.announce(e.reply))
 	})
 	e.finish()
 }
@@ -87,11 +87,16 @@ func (r *pushReply) Flush() error {
 
 // pusher is who pushes, as hooks and logs are told.
 func (e *exchange) pusher() protocol.Pusher {
-	host, _, err := net.SplitHostPort(e.r.RemoteAddr)
+	return protocol.Pusher{Name: e.id.Name, Address: hostOf(e.r.RemoteAddr)}
+}
+
+// hostOf is an address without its port.
+func hostOf(address string) string {
+	host, _, err := net.SplitHostPort(address)
 	if err != nil {
-		host = e.r.RemoteAddr
+		return address
 	}
-	return protocol.Pusher{Name: e.id.Name, Address: host}
+	return host
 }
 
 // pushBody is the body of a push: it streams, is never held, and may take long as a whole, as long as it comes.

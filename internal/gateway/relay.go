@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
@@ -66,6 +67,7 @@ func (c *call) relay(a answer, ask func(Node) (protocol.Outcome, error)) {
 func (c *call) try(m *member, a answer, ask func(Node) (protocol.Outcome, error)) (again bool) {
 	v := verdict{failed: true, rests: true} // of a panic
 	defer func() { c.Router.done(m, v) }()
+	c.running.At(activity.Working)
 	c.outcome, c.err = ask(c.asked(m.Node))
 	if broken, ok := errors.AsType[*protocol.BrokenReply](c.err); ok && !a.started() {
 		c.err = broken.Err // the connection that broke is not the client's

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/admit"
 )
 
@@ -41,6 +42,7 @@ func (r *reply) Bulk(cold bool) error {
 	if err == nil {
 		err = r.seat.Move(r.e.Lanes.Long(cold))
 	}
+	r.e.running.At(activity.Packing)
 	r.refused = err
 	return err
 }
@@ -57,7 +59,7 @@ func (r *reply) begin() error {
 	r.begun = true
 	r.e.begin(http.StatusOK)
 	n, err := r.e.w.Write(r.before)
-	r.e.bytes.Add(int64(n))
+	r.e.sent(n)
 	return err
 }
 
@@ -67,7 +69,7 @@ func (r *reply) Write(p []byte) (int, error) {
 		return 0, err
 	}
 	n, err := r.e.w.Write(p)
-	r.e.bytes.Add(int64(n))
+	r.e.sent(n)
 	return n, err
 }
 
@@ -76,9 +78,7 @@ func (r *reply) ReadFrom(src io.Reader) (int64, error) {
 	if err := r.begin(); err != nil {
 		return 0, err
 	}
-	n, err := io.Copy(r.e.w, src)
-	r.e.bytes.AddFrom(src, n)
-	return n, err
+	return r.e.sendFrom(r.e.w, src)
 }
 
 // Flush sends what is buffered, the header included.

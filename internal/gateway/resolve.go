@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -78,6 +79,8 @@ func (e *exchange) resolve() {
 	}
 	seat.Stay()
 	defer seat.Leave()
+	e.know()
+	e.running.At(activity.Working)
 	results, err := e.answers(questions)
 	if err != nil {
 		e.fail(err)

@@ -3,9 +3,11 @@ package gateway
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -46,8 +48,9 @@ func opOf(command protocol.Command) operation {
 // call is one request for a node, whichever way it came in, and what came of it.
 type call struct {
 	*Options
-	ctx   context.Context // ends when the client goes away
-	start time.Time
+	ctx     context.Context // ends when the client goes away
+	running *activity.Request
+	start   time.Time
 
 	op        operation
 	id        auth.Identity
@@ -73,8 +76,29 @@ type answer interface {
 	hindered() bool
 }
 
+// know tells the board what is known of the request.
+func (c *call) know() { c.running.Is(string(c.op), c.repo.String(), c.id.Name) }
+
+// sent counts n bytes of the answer that went through user space.
+func (c *call) sent(n int) {
+	c.bytes.Add(int64(n))
+	c.running.Sent(int64(n))
+}
+
+// sendFrom sends what src has, by the kernel if nothing stands between here and the socket, and counts it.
+func (c *call) sendFrom(to io.Writer, src io.Reader) (int64, error) {
+	live := bulk.CountTo(src, c.running)
+	n, err := io.Copy(to, src)
+	c.bytes.AddFrom(src, n)
+	if !live {
+		c.running.Sent(n)
+	}
+	return n, err
+}
+
 // count counts the request, and gives its result as a label.
 func (c *call) count() (result string, took time.Duration) {
+	c.know()
 	took = time.Since(c.start)
 	result = "ok"
 	if c.err != nil {
@@ -107,10 +131,13 @@ func (c *call) log(result string, took time.Duration, more func() []slog.Attr) {
 	if !c.Log.Enabled(c.ctx, level) {
 		return
 	}
-	a := []slog.Attr{
-		slog.String("operation", string(c.op)), slog.String("result", result), slog.String("repository", auth.Redact(c.repo.String())),
-		milliseconds("ms", took),
+	var a []slog.Attr
+	if id := c.running.ID(); id != "" {
+		a = append(a, slog.String("request", id))
 	}
+	a = append(a,
+		slog.String("operation", string(c.op)), slog.String("result", result), slog.String("repository", auth.Redact(c.repo.String())),
+		milliseconds("ms", took))
 	a = append(append(a, more()...), c.attributes()...)
 	c.Log.LogAttrs(c.ctx, level, "request", a...)
 }

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 )
@@ -33,6 +34,7 @@ func (r *sshReply) Bulk(cold bool) error {
 	if err == nil {
 		err = r.seat.Move(r.c.Lanes.Long(cold))
 	}
+	r.c.running.At(activity.Packing)
 	r.long, r.refused = true, err
 	r.hush()
 	return err
@@ -52,7 +54,7 @@ func (r *sshReply) Write(p []byte) (int, error) {
 		return 0, err
 	}
 	n, err := r.write(p)
-	r.c.bytes.Add(int64(n))
+	r.c.sent(n)
 	return n, err
 }
 
@@ -65,6 +67,7 @@ func (r *sshReply) begin() error {
 		return err
 	}
 	r.begun = true
+	r.c.running.At(activity.Sending)
 	return nil
 }
 
@@ -100,7 +103,7 @@ func (r *sshReply) ReadFrom(src io.Reader) (int64, error) {
 		if n > 0 {
 			m, broken := r.write(buf[:n])
 			sent += int64(m)
-			r.c.bytes.Add(int64(m))
+			r.c.sent(m)
 			if broken != nil {
 				return sent, broken
 			}

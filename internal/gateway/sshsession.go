@@ -220,7 +220,9 @@ func (s *sshSession) serveGit() int {
 
 // begin makes the call for one request.
 func (s *sshSession) begin(op operation) *sshCall {
-	return &sshCall{s: s, call: call{Options: s.Options, ctx: s.ctx, start: time.Now(), op: op, repo: s.command.repo}}
+	ctx, running := s.Board.Begin(s.ctx, string(op), "")
+	running.Is("", s.command.repo.String(), s.address.String())
+	return &sshCall{s: s, call: call{Options: s.Options, ctx: ctx, running: running, start: time.Now(), op: op, repo: s.command.repo}}
 }
 
 // more waits for the client to say something; false if it has nothing more to ask.
@@ -378,7 +380,7 @@ func (c *sshCall) fail(err error) {
 	c.s.writing.Reset(c.s.WriteStall)
 	defer c.s.writing.Stop()
 	n, _ := c.s.channel.Write(protocol.AppendError(nil, fault.Message(err)))
-	c.bytes.Add(int64(n))
+	c.sent(n)
 }
 
 // finish ends an answer after a node is through with it. It reports whether it was whole, so that the session can go on.
@@ -407,6 +409,7 @@ func (c *sshCall) finish() bool {
 
 // done counts the request, and writes its line into the log.
 func (c *sshCall) done() {
+	defer c.running.End()
 	if cause := recover(); cause != nil {
 		c.Log.Error("panic while answering a request", "repository", auth.Redact(c.repo.String()), "panic", cause, "stack", string(debug.Stack()))
 		c.err = fault.New(fault.Internal, "internal error; the server's log says more")

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/browser"
 )
 
@@ -27,7 +28,8 @@ type Ops struct {
 type OpsOptions struct {
 	Log      *slog.Logger
 	Registry *prometheus.Registry
-	Ready    func() error // nil: send requests here; an error says why not. Called concurrently
+	Board    *activity.Board // of requests that run; may be nil
+	Ready    func() error    // nil: send requests here; an error says why not. Called concurrently
 }
 
 const (

@@ -62,7 +62,7 @@ func (r *relay) byChannel() (*packhorsev1.End, error) {
 	case err != nil && patience.Stop():
 		failed = err
 	case said != nil:
-		r.outcome = outcomeOf(r.part.other.GetEnd().GetOutcome())
+		r.outcome = outcomeOf(r.ctx, r.part.other.GetEnd().GetOutcome())
 		return nil, faultrpc.Fault(said)
 	default:
 		failed = r.ofRoad(failed)
@@ -100,7 +100,7 @@ func (r *relay) listen(c *sidechannel.Channel) error {
 	if err != nil {
 		c.Abort()
 		if o, ok := faultrpc.Detail[*packhorsev1.Outcome](err); ok {
-			r.outcome = outcomeOf(o)
+			r.outcome = outcomeOf(r.ctx, o)
 		}
 		if errors.Is(err, io.EOF) {
 			return r.cut(errors.New("the call ended without an end of the answer"))

@@ -19,7 +19,7 @@ func (n *Node) File(ctx context.Context, repo git.RepoPath, commit git.ObjectID,
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // of the call
 	request := connect.NewRequest(&packhorsev1.FileRequest{Repository: repo.String(), Commit: commit.String(), Path: []byte(name), Limit: limit})
-	n.authorize(request.Header())
+	n.introduce(ctx, request.Header())
 	stream, err := n.link.Load().objects.File(ctx, request)
 	if err != nil {
 		return file, n.failed(ctx, err)

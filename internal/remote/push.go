@@ -26,7 +26,7 @@ func (n *Node) ReceivePack(ctx context.Context, repo git.RepoPath, session proto
 		if err != nil {
 			return nil, nil, err
 		}
-		n.authorize(stream.RequestHeader())
+		n.introduce(ctx, stream.RequestHeader())
 		err = stream.Send(&packhorsev1.ReceivePackRequest{Part: &packhorsev1.ReceivePackRequest_Start{Start: &packhorsev1.ReceivePackStart{
 			Repository: repo.String(), Session: sessionMessage(session), Pusher: &packhorsev1.Pusher{Name: pusher.Name, Address: pusher.Address},
 		}}})

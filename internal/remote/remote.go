@@ -26,6 +26,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/direct"
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -296,6 +297,12 @@ func (n *Node) authorize(h http.Header) {
 	if secret := n.Secret(); secret != "" {
 		h.Set("Authorization", "Bearer "+secret)
 	}
+}
+
+// introduce adds what the node demands to a call, and which request it is for.
+func (n *Node) introduce(ctx context.Context, h http.Header) {
+	n.authorize(h)
+	activity.From(ctx).Leave(h.Set)
 }
 
 // credentials are what a side channel is opened with.

@@ -26,7 +26,7 @@ func (n *Node) Resolve(ctx context.Context, questions []resolve.Question) (resul
 		revisions[i] = &packhorsev1.Revision{Repository: q.Repository.String(), Revision: q.Revision}
 	}
 	request := connect.NewRequest(&packhorsev1.ResolveRevisionsRequest{Revisions: revisions})
-	n.authorize(request.Header())
+	n.introduce(ctx, request.Header())
 	response, err := n.link.Load().refs.ResolveRevisions(ctx, request)
 	if err != nil {
 		return nil, n.failed(ctx, err)
@@ -76,7 +76,7 @@ func (n *Node) Watch(ctx context.Context, from []resolve.Known, send func(resolv
 		}
 		request.Msg.Repositories[i] = w
 	}
-	n.authorize(request.Header())
+	n.introduce(ctx, request.Header())
 	stream, err := n.link.Load().refs.Watch(ctx, request)
 	if err != nil {
 		return n.failed(ctx, err)

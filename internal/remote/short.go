@@ -36,14 +36,14 @@ func (n *Node) short(ctx context.Context, repo git.RepoPath, session protocol.Se
 		return o, s.err, true
 	}
 	request := connect.NewRequest(&packhorsev1.ShortRequest{Repository: repo.String(), Session: sessionMessage(session), Data: data})
-	n.authorize(request.Header())
+	n.introduce(ctx, request.Header())
 	response, err := n.link.Load().shorts.Short(ctx, request)
 	if err != nil {
 		if connect.IsWireError(err) && connect.CodeOf(err) == connect.CodeUnimplemented {
 			return o, nil, false // an older node
 		}
 		if said, ok := faultrpc.Detail[*packhorsev1.Outcome](err); ok {
-			o = outcomeOf(said)
+			o = outcomeOf(ctx, said)
 		}
 		return o, n.failed(ctx, err), true
 	}

@@ -10,6 +10,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -40,7 +41,7 @@ func (n *Node) Advertise(ctx context.Context, repo git.RepoPath, session protoco
 		if err != nil {
 			return nil, nil, err
 		}
-		n.authorize(stream.RequestHeader())
+		n.introduce(ctx, stream.RequestHeader())
 		err = stream.Send(&packhorsev1.AdvertiseRequest{Part: &packhorsev1.AdvertiseRequest_Start{
 			Start: &packhorsev1.AdvertiseStart{Repository: repo.String(), Session: sessionMessage(session)},
 		}})
@@ -77,7 +78,7 @@ func (n *Node) UploadPack(ctx context.Context, repo git.RepoPath, session protoc
 		if err != nil {
 			return nil, nil, err
 		}
-		n.authorize(stream.RequestHeader())
+		n.introduce(ctx, stream.RequestHeader())
 		start := &packhorsev1.UploadPackStart{Repository: repo.String(), Session: sessionMessage(session), Data: first}
 		err = sendRequest(stream, start, parts)
 		return stream, func(r *packhorsev1.Road) any {
@@ -247,7 +248,7 @@ func (r *relay) run() error {
 			return r.cut(errors.New("the call ended without an end of the answer"))
 		} else if err != nil {
 			if o, ok := faultrpc.Detail[*packhorsev1.Outcome](err); ok {
-				r.outcome = outcomeOf(o)
+				r.outcome = outcomeOf(r.ctx, o)
 			}
 			return r.failed(err)
 		}
@@ -361,7 +362,7 @@ func (r *relay) send(road *packhorsev1.Road) error {
 
 // said takes over what the last part says.
 func (r *relay) said(end *packhorsev1.End) error {
-	r.outcome = outcomeOf(end.GetOutcome())
+	r.outcome = outcomeOf(r.ctx, end.GetOutcome())
 	err := faultrpc.Fault(end.GetFault())
 	if err != nil && end.GetTold() {
 		return &protocol.ToldClient{Err: err}
@@ -384,8 +385,14 @@ func (r *relay) end(end *packhorsev1.End) error {
 	return nil
 }
 
-// outcomeOf is what a node says of a session.
-func outcomeOf(o *packhorsev1.Outcome) protocol.Outcome {
+// outcomeOf is what a node says of a session, once. What git used for it there counts for the request that the context belongs to.
+func outcomeOf(ctx context.Context, o *packhorsev1.Outcome) protocol.Outcome {
+	if u := o.GetGit(); u != nil {
+		activity.From(ctx).Used(activity.Usage{
+			Commands: int(u.GetCommands()), User: u.GetUser().AsDuration(), System: u.GetSystem().AsDuration(), Queue: u.GetQueue().AsDuration(),
+			MaxRSS: u.GetMaxRss(), In: u.GetBytesIn(), Out: u.GetBytesOut(),
+		})
+	}
 	return protocol.Outcome{
 		Command: protocol.Command(o.GetCommand()), Agent: o.GetAgent(), Session: o.GetSessionId(),
 		Refs: int(o.GetRefs()), Wants: int(o.GetWants()), Haves: int(o.GetHaves()), Common: int(o.GetCommon()),

@@ -20,7 +20,7 @@ func (n *Node) Wait(ctx context.Context, repo git.RepoPath, what protocol.Awaite
 	if !what.ID.IsZero() {
 		request.Msg.Oid = what.ID.String()
 	}
-	n.authorize(request.Header())
+	n.introduce(ctx, request.Header())
 	response, err := n.link.Load().refs.Wait(ctx, request)
 	if err != nil {
 		return seen, n.failed(ctx, err)

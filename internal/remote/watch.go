@@ -121,7 +121,7 @@ func (n *Node) look(ctx context.Context, l *link) *state {
 	ctx, cancel := context.WithTimeout(ctx, lookLimit)
 	defer cancel()
 	request := connect.NewRequest(&healthv1.HealthCheckRequest{})
-	n.authorize(request.Header())
+	n.introduce(ctx, request.Header())
 	response, err := l.health.CallUnary(ctx, request)
 	switch {
 	case err != nil && !connect.IsWireError(err):

@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
+	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/bulk"
@@ -95,6 +96,7 @@ type world struct {
 	log     *lockedBuffer
 	metrics *prometheus.Registry
 	pump    *bulk.Pump
+	boards  struct{ node, gateway *activity.Board }
 
 	channels *sidechannel.Server
 	port     *http.Server
@@ -104,6 +106,7 @@ type world struct {
 func newWorld(t testing.TB, o options) *world {
 	t.Helper()
 	w := &world{t: t, options: o, root: t.TempDir(), log: &lockedBuffer{}, metrics: prometheus.NewRegistry(), pump: bulk.NewPump(bulk.PumpOptions{})}
+	w.boards.node, w.boards.gateway = activity.NewBoard(), activity.NewBoard()
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the log:\n%s", w.log)
@@ -210,7 +213,7 @@ func (w *world) serve() {
 		nodeLanes.Small.OnServed(w.options.onSmall)
 	}
 	server := control.New(control.Options{
-		Node: w.node, Channels: w.channels, Pump: w.pump, Lanes: nodeLanes,
+		Node: w.node, Board: w.boards.node, Channels: w.channels, Pump: w.pump, Lanes: nodeLanes,
 		Trust: w.options.trust, Metrics: control.NewMetrics(), Log: w.logger(), RoadWait: w.options.roadWait, Stall: w.options.stall, MaxRequest: w.options.maxRequest,
 	})
 	w.port, w.served = server.HTTPServer(), make(chan struct{})
@@ -247,7 +250,7 @@ func (w *world) newGateway() {
 	w.do(router.Set([]gateway.Route{{Replicas: []*gateway.Replica{{Name: "one", Node: w.remote, Weight: 1, Ready: w.remote.Ready}}}}))
 	pump := w.register(bulk.NewPump(bulk.PumpOptions{})).(*bulk.Pump)
 	handler := gateway.NewHTTP(gateway.Options{
-		Router: router, Auth: everybody{}, Pump: pump, Lanes: lanes(1000, 1000), Memory: admit.NewBudget("requests", 1<<30),
+		Router: router, Board: w.boards.gateway, Auth: everybody{}, Pump: pump, Lanes: lanes(1000, 1000), Memory: admit.NewBudget("requests", 1<<30),
 		Metrics: w.register(gateway.NewMetrics()).(*gateway.Metrics), Log: w.logger(), MaxBody: 64 << 20, ReadStall: time.Minute,
 	})
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/observe"
@@ -29,13 +30,14 @@ const opsLinger = time.Second
 
 // server is a role's parts, wired.
 type server struct {
-	public  *port          // for clients; nil: none
-	ssh     *sshFront      // for clients; nil: none
-	control *port          // for gateways; nil: none
-	local   *port          // the control API for this machine's operator, on the admin socket; nil: none
-	node    *storage.Node  // nil in a gateway
-	search  *search.Engine // nil: nothing is searched here
-	pages   gateway.Pages  // of public; nil: none
+	public  *port           // for clients; nil: none
+	ssh     *sshFront       // for clients; nil: none
+	control *port           // for gateways; nil: none
+	local   *port           // the control API for this machine's operator, on the admin socket; nil: none
+	node    *storage.Node   // nil in a gateway
+	search  *search.Engine  // nil: nothing is searched here
+	pages   gateway.Pages   // of public; nil: none
+	board   *activity.Board // of requests that run
 
 	elsewhere *elsewhere.Index // which the search process has that a gateway asks; nil: none
 
@@ -187,7 +189,7 @@ type watching struct {
 
 func watch(l listeners, srv *server, log *slog.Logger, reg *prometheus.Registry) *watching {
 	w := &watching{}
-	w.ops = observe.NewOps(observe.OpsOptions{Log: log, Registry: reg, Ready: func() error {
+	w.ops = observe.NewOps(observe.OpsOptions{Log: log, Registry: reg, Board: srv.board, Ready: func() error {
 		if w.draining.Load() {
 			return errors.New("draining: the process is about to end")
 		}

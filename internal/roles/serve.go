@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
+	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/credential"
@@ -241,6 +242,7 @@ const localNode = "local"
 
 // addGateway gives a server its public listener, and what knows the callers that come by it. Without tiers the router resolves revisions.
 func (s *server) addGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, router *gateway.Router, tiers *resolve.Tiers) error {
+	s.board = lanes.board
 	callers, err := newAuth(cfg, log, reg)
 	if err != nil {
 		return err
@@ -277,7 +279,7 @@ func newGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes l
 	register(reg, metrics, router)
 	o := gateway.Options{
 		Router: router, Resolver: router, Auth: callers, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory, Metrics: metrics, Log: log,
-		MaxBody: int64(cfg.HTTP.MaxBody), ReadStall: cfg.HTTP.ReadStall.Duration,
+		Board: lanes.board, MaxBody: int64(cfg.HTTP.MaxBody), ReadStall: cfg.HTTP.ReadStall.Duration,
 		MaxPush: int64(cfg.Push.MaxSize), PushTime: cfg.Push.TimeLimit.Duration,
 	}
 	if tiers != nil {
@@ -292,13 +294,14 @@ type lanes struct {
 	admit.Lanes
 	memory  *admit.Budget // of large requests
 	metrics *admit.Metrics
+	board   *activity.Board
 }
 
 func newLanes(cfg Config, reg prometheus.Registerer) lanes {
 	l := lanes{
 		bulk.NewPump(bulk.PumpOptions{}), admit.NewLanes(admit.Sizes{Small: cfg.Lanes.Small, Hit: cfg.Lanes.Hit, Cold: cfg.Lanes.Cold, Push: cfg.Lanes.Push, Pages: cfg.Lanes.Pages}),
 		// Parsed, a request takes up to six times its bytes.
-		admit.NewBudget("requests", atMost(int64(cfg.Lanes.RequestBytes), cfg.memoryShares().server/12)), nil,
+		admit.NewBudget("requests", atMost(int64(cfg.Lanes.RequestBytes), cfg.memoryShares().server/12)), nil, activity.NewBoard(),
 	}
 	l.metrics = admit.NewMetrics(l.Lanes)
 	l.Unfair = !cfg.Lanes.Fair

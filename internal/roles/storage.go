@@ -74,7 +74,7 @@ func newNodeServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, lane
 	if err != nil {
 		return nil, errors.Join(err, closeSource())
 	}
-	s := &server{node: node, ready: node.Ready, close: func() error {
+	s := &server{node: node, board: lanes.board, ready: node.Ready, close: func() error {
 		node.Rest()
 		return errors.Join(closeSource(), node.Close())
 	}}
@@ -110,7 +110,7 @@ func (s *server) addControl(cfg Config, log *slog.Logger, reg prometheus.Registe
 	s.close = func() error { return errors.Join(channels.Close(), below()) }
 	handler := control.New(control.Options{
 		Node: s.node, Channels: channels, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory, Trust: trust.control(), Metrics: metrics, Log: log,
-		Lookups: cfg.Lanes.Search, MaxRequest: int64(cfg.HTTP.MaxBody), Stall: cfg.Storage.Stall.Duration,
+		Board: lanes.board, Lookups: cfg.Lanes.Search, MaxRequest: int64(cfg.HTTP.MaxBody), Stall: cfg.Storage.Stall.Duration,
 	})
 	lanes.metrics.Queue("search", handler.Slots())
 	s.drain = handler.Drain
@@ -128,7 +128,7 @@ func (s *server) addControl(cfg Config, log *slog.Logger, reg prometheus.Registe
 func (s *server) addLocal(cfg Config, log *slog.Logger, lanes lanes) {
 	o := control.Options{
 		Node: s.node, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory, Metrics: control.NewMetrics(), Log: log, Ready: s.ready,
-		Lookups: cfg.Lanes.Search, MaxRequest: int64(cfg.HTTP.MaxBody), Stall: cfg.Storage.Stall.Duration,
+		Board: lanes.board, Lookups: cfg.Lanes.Search, MaxRequest: int64(cfg.HTTP.MaxBody), Stall: cfg.Storage.Stall.Duration,
 	}
 	if s.search != nil {
 		o.Index = s.search

@@ -147,7 +147,10 @@ func (r *Runner) Start(ctx context.Context, c Command) (*Process, error) {
 	if !ok {
 		return nil, fault.New(fault.Internal, "no class %q of git commands", c.Class)
 	}
+	request := activity.From(ctx)
+	request.At(activity.Queued)
 	release, waited, err := r.acquire(ctx, cl, c.Caller)
+	request.At(activity.Packing)
 	r.metrics.wait(c.Class, waited)
 	if err != nil {
 		r.metrics.refused(c.Subcommand, err)

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/packhorse-git/packhorse/client"
+	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -88,7 +89,9 @@ func (x *Index) Search(ctx context.Context, request search.Request, sink search.
 // search makes the call. begun: the sink has got something.
 func (x *Index) search(ctx context.Context, q *packhorsev1.SearchRequest, sink search.Sink) (summary search.Summary, begun bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
-	stream, err := x.service.Search(ctx, connect.NewRequest(q))
+	call := connect.NewRequest(q)
+	activity.From(ctx).Leave(call.Header().Set)
+	stream, err := x.service.Search(ctx, call)
 	if err != nil {
 		cancel()
 		return summary, false, unreachable(ctx, err)

@@ -1364,8 +1364,10 @@ type Outcome struct {
 	FirstByte *durationpb.Duration `protobuf:"bytes,15,opt,name=first_byte,json=firstByte,proto3" json:"first_byte,omitempty"`
 	Copy      *durationpb.Duration `protobuf:"bytes,16,opt,name=copy,proto3" json:"copy,omitempty"`
 	// CPU time and memory of the git process that this request started.
-	ChildCpu      *durationpb.Duration `protobuf:"bytes,17,opt,name=child_cpu,json=childCpu,proto3" json:"child_cpu,omitempty"`
-	ChildMaxRss   int64                `protobuf:"varint,18,opt,name=child_max_rss,json=childMaxRss,proto3" json:"child_max_rss,omitempty"`
+	ChildCpu    *durationpb.Duration `protobuf:"bytes,17,opt,name=child_cpu,json=childCpu,proto3" json:"child_cpu,omitempty"`
+	ChildMaxRss int64                `protobuf:"varint,18,opt,name=child_max_rss,json=childMaxRss,proto3" json:"child_max_rss,omitempty"`
+	// What all git commands that ran for this request used; absent if there were none.
+	Git           *GitUsage `protobuf:"bytes,19,opt,name=git,proto3" json:"git,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1526,6 +1528,110 @@ func (x *Outcome) GetChildMaxRss() int64 {
 	return 0
 }
 
+func (x *Outcome) GetGit() *GitUsage {
+	if x != nil {
+		return x.Git
+	}
+	return nil
+}
+
+// What git commands used that have ended.
+type GitUsage struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Commands uint32                 `protobuf:"varint,1,opt,name=commands,proto3" json:"commands,omitempty"`
+	// CPU time, of what they started too.
+	User   *durationpb.Duration `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
+	System *durationpb.Duration `protobuf:"bytes,3,opt,name=system,proto3" json:"system,omitempty"`
+	// How long they waited to be started.
+	Queue *durationpb.Duration `protobuf:"bytes,4,opt,name=queue,proto3" json:"queue,omitempty"`
+	// Bytes of memory, of the greatest process.
+	MaxRss int64 `protobuf:"varint,5,opt,name=max_rss,json=maxRss,proto3" json:"max_rss,omitempty"`
+	// Bytes of their standard input and output.
+	BytesIn       int64 `protobuf:"varint,6,opt,name=bytes_in,json=bytesIn,proto3" json:"bytes_in,omitempty"`
+	BytesOut      int64 `protobuf:"varint,7,opt,name=bytes_out,json=bytesOut,proto3" json:"bytes_out,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GitUsage) Reset() {
+	*x = GitUsage{}
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GitUsage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GitUsage) ProtoMessage() {}
+
+func (x *GitUsage) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GitUsage.ProtoReflect.Descriptor instead.
+func (*GitUsage) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *GitUsage) GetCommands() uint32 {
+	if x != nil {
+		return x.Commands
+	}
+	return 0
+}
+
+func (x *GitUsage) GetUser() *durationpb.Duration {
+	if x != nil {
+		return x.User
+	}
+	return nil
+}
+
+func (x *GitUsage) GetSystem() *durationpb.Duration {
+	if x != nil {
+		return x.System
+	}
+	return nil
+}
+
+func (x *GitUsage) GetQueue() *durationpb.Duration {
+	if x != nil {
+		return x.Queue
+	}
+	return nil
+}
+
+func (x *GitUsage) GetMaxRss() int64 {
+	if x != nil {
+		return x.MaxRss
+	}
+	return 0
+}
+
+func (x *GitUsage) GetBytesIn() int64 {
+	if x != nil {
+		return x.BytesIn
+	}
+	return 0
+}
+
+func (x *GitUsage) GetBytesOut() int64 {
+	if x != nil {
+		return x.BytesOut
+	}
+	return 0
+}
+
 var File_packhorse_v1_transfer_proto protoreflect.FileDescriptor
 
 const file_packhorse_v1_transfer_proto_rawDesc = "" +
@@ -1610,7 +1716,7 @@ const file_packhorse_v1_transfer_proto_rawDesc = "" +
 	"\x03End\x12/\n" +
 	"\aoutcome\x18\x01 \x01(\v2\x15.packhorse.v1.OutcomeR\aoutcome\x12)\n" +
 	"\x05fault\x18\x02 \x01(\v2\x13.packhorse.v1.FaultR\x05fault\x12\x12\n" +
-	"\x04told\x18\x03 \x01(\bR\x04told\"\xe4\x04\n" +
+	"\x04told\x18\x03 \x01(\bR\x04told\"\x8e\x05\n" +
 	"\aOutcome\x12\x18\n" +
 	"\acommand\x18\x01 \x01(\tR\acommand\x12\x14\n" +
 	"\x05agent\x18\x02 \x01(\tR\x05agent\x12\x1d\n" +
@@ -1632,7 +1738,16 @@ const file_packhorse_v1_transfer_proto_rawDesc = "" +
 	"first_byte\x18\x0f \x01(\v2\x19.google.protobuf.DurationR\tfirstByte\x12-\n" +
 	"\x04copy\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\x04copy\x126\n" +
 	"\tchild_cpu\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\bchildCpu\x12\"\n" +
-	"\rchild_max_rss\x18\x12 \x01(\x03R\vchildMaxRss2\xd2\x02\n" +
+	"\rchild_max_rss\x18\x12 \x01(\x03R\vchildMaxRss\x12(\n" +
+	"\x03git\x18\x13 \x01(\v2\x16.packhorse.v1.GitUsageR\x03git\"\x8a\x02\n" +
+	"\bGitUsage\x12\x1a\n" +
+	"\bcommands\x18\x01 \x01(\rR\bcommands\x12-\n" +
+	"\x04user\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04user\x121\n" +
+	"\x06system\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x06system\x12/\n" +
+	"\x05queue\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x05queue\x12\x17\n" +
+	"\amax_rss\x18\x05 \x01(\x03R\x06maxRss\x12\x19\n" +
+	"\bbytes_in\x18\x06 \x01(\x03R\abytesIn\x12\x1b\n" +
+	"\tbytes_out\x18\a \x01(\x03R\bbytesOut2\xd2\x02\n" +
 	"\x0fTransferService\x12P\n" +
 	"\tAdvertise\x12\x1e.packhorse.v1.AdvertiseRequest\x1a\x1f.packhorse.v1.AdvertiseResponse(\x010\x01\x12S\n" +
 	"\n" +
@@ -1652,7 +1767,7 @@ func file_packhorse_v1_transfer_proto_rawDescGZIP() []byte {
 	return file_packhorse_v1_transfer_proto_rawDescData
 }
 
-var file_packhorse_v1_transfer_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_packhorse_v1_transfer_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_packhorse_v1_transfer_proto_goTypes = []any{
 	(*Session)(nil),             // 0: packhorse.v1.Session
 	(*AdvertiseRequest)(nil),    // 1: packhorse.v1.AdvertiseRequest
@@ -1675,8 +1790,9 @@ var file_packhorse_v1_transfer_proto_goTypes = []any{
 	(*Bulk)(nil),                // 18: packhorse.v1.Bulk
 	(*End)(nil),                 // 19: packhorse.v1.End
 	(*Outcome)(nil),             // 20: packhorse.v1.Outcome
-	(*Fault)(nil),               // 21: packhorse.v1.Fault
-	(*durationpb.Duration)(nil), // 22: google.protobuf.Duration
+	(*GitUsage)(nil),            // 21: packhorse.v1.GitUsage
+	(*Fault)(nil),               // 22: packhorse.v1.Fault
+	(*durationpb.Duration)(nil), // 23: google.protobuf.Duration
 }
 var file_packhorse_v1_transfer_proto_depIdxs = []int32{
 	2,  // 0: packhorse.v1.AdvertiseRequest.start:type_name -> packhorse.v1.AdvertiseStart
@@ -1702,26 +1818,30 @@ var file_packhorse_v1_transfer_proto_depIdxs = []int32{
 	18, // 20: packhorse.v1.Answer.bulk:type_name -> packhorse.v1.Bulk
 	19, // 21: packhorse.v1.Answer.end:type_name -> packhorse.v1.End
 	20, // 22: packhorse.v1.End.outcome:type_name -> packhorse.v1.Outcome
-	21, // 23: packhorse.v1.End.fault:type_name -> packhorse.v1.Fault
-	22, // 24: packhorse.v1.Outcome.parse:type_name -> google.protobuf.Duration
-	22, // 25: packhorse.v1.Outcome.negotiate:type_name -> google.protobuf.Duration
-	22, // 26: packhorse.v1.Outcome.wait:type_name -> google.protobuf.Duration
-	22, // 27: packhorse.v1.Outcome.first_byte:type_name -> google.protobuf.Duration
-	22, // 28: packhorse.v1.Outcome.copy:type_name -> google.protobuf.Duration
-	22, // 29: packhorse.v1.Outcome.child_cpu:type_name -> google.protobuf.Duration
-	1,  // 30: packhorse.v1.TransferService.Advertise:input_type -> packhorse.v1.AdvertiseRequest
-	4,  // 31: packhorse.v1.TransferService.UploadPack:input_type -> packhorse.v1.UploadPackRequest
-	8,  // 32: packhorse.v1.TransferService.Short:input_type -> packhorse.v1.ShortRequest
-	10, // 33: packhorse.v1.TransferService.ReceivePack:input_type -> packhorse.v1.ReceivePackRequest
-	3,  // 34: packhorse.v1.TransferService.Advertise:output_type -> packhorse.v1.AdvertiseResponse
-	7,  // 35: packhorse.v1.TransferService.UploadPack:output_type -> packhorse.v1.UploadPackResponse
-	9,  // 36: packhorse.v1.TransferService.Short:output_type -> packhorse.v1.ShortResponse
-	13, // 37: packhorse.v1.TransferService.ReceivePack:output_type -> packhorse.v1.ReceivePackResponse
-	34, // [34:38] is the sub-list for method output_type
-	30, // [30:34] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	22, // 23: packhorse.v1.End.fault:type_name -> packhorse.v1.Fault
+	23, // 24: packhorse.v1.Outcome.parse:type_name -> google.protobuf.Duration
+	23, // 25: packhorse.v1.Outcome.negotiate:type_name -> google.protobuf.Duration
+	23, // 26: packhorse.v1.Outcome.wait:type_name -> google.protobuf.Duration
+	23, // 27: packhorse.v1.Outcome.first_byte:type_name -> google.protobuf.Duration
+	23, // 28: packhorse.v1.Outcome.copy:type_name -> google.protobuf.Duration
+	23, // 29: packhorse.v1.Outcome.child_cpu:type_name -> google.protobuf.Duration
+	21, // 30: packhorse.v1.Outcome.git:type_name -> packhorse.v1.GitUsage
+	23, // 31: packhorse.v1.GitUsage.user:type_name -> google.protobuf.Duration
+	23, // 32: packhorse.v1.GitUsage.system:type_name -> google.protobuf.Duration
+	23, // 33: packhorse.v1.GitUsage.queue:type_name -> google.protobuf.Duration
+	1,  // 34: packhorse.v1.TransferService.Advertise:input_type -> packhorse.v1.AdvertiseRequest
+	4,  // 35: packhorse.v1.TransferService.UploadPack:input_type -> packhorse.v1.UploadPackRequest
+	8,  // 36: packhorse.v1.TransferService.Short:input_type -> packhorse.v1.ShortRequest
+	10, // 37: packhorse.v1.TransferService.ReceivePack:input_type -> packhorse.v1.ReceivePackRequest
+	3,  // 38: packhorse.v1.TransferService.Advertise:output_type -> packhorse.v1.AdvertiseResponse
+	7,  // 39: packhorse.v1.TransferService.UploadPack:output_type -> packhorse.v1.UploadPackResponse
+	9,  // 40: packhorse.v1.TransferService.Short:output_type -> packhorse.v1.ShortResponse
+	13, // 41: packhorse.v1.TransferService.ReceivePack:output_type -> packhorse.v1.ReceivePackResponse
+	38, // [38:42] is the sub-list for method output_type
+	34, // [34:38] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_packhorse_v1_transfer_proto_init() }
@@ -1761,7 +1881,7 @@ func file_packhorse_v1_transfer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_packhorse_v1_transfer_proto_rawDesc), len(file_packhorse_v1_transfer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   21,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
