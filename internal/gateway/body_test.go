@@ -152,7 +152,7 @@ func TestSlowBodies(t *testing.T) {
 		if _, err := trickle.Write([]byte("0")); err != nil {
 			break
 		}
-		if i > 500 {
+		if i > 3000 {
 			t.Fatal("single bytes just in time are taken without end")
 		}
 		time.Sleep(10 * time.Millisecond) // the client's pace

@@ -52,7 +52,7 @@ func TestHangUpWhileWaiting(t *testing.T) {
 				close(waiting)
 				select {
 				case <-ctx.Done():
-				case <-time.After(10 * time.Second):
+				case <-time.After(time.Minute):
 				}
 				ended <- ctx.Err()
 				return ctx.Err()

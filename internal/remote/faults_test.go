@@ -199,7 +199,7 @@ func TestCancelReachesTheSource(t *testing.T) {
 	}{
 		"cancel": {func() (context.Context, context.CancelFunc) { return context.WithCancel(context.Background()) }, fault.Cancelled},
 		"deadline": {func() (context.Context, context.CancelFunc) {
-			return context.WithTimeout(context.Background(), time.Second)
+			return context.WithTimeout(context.Background(), 5*time.Second) // long enough for the source to be asked
 		}, fault.Deadline},
 	} {
 		t.Run(name, func(t *testing.T) {

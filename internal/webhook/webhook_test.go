@@ -594,8 +594,11 @@ func TestDecisions(t *testing.T) {
 		for _, fails := range []bool{false, true} {
 			to := asked("t", s.URL)
 			to.Open = fails
-			if name == "hangs" || name == "drips" {
+			switch name {
+			case "hangs":
 				to.Timeout = 300 * time.Millisecond
+			case "drips":
+				to.Timeout = 3 * time.Second // long enough for the header
 			}
 			h, l := open(t, "", to)
 			err := h.Decide(t.Context(), push("P", "1", "2"))
