@@ -266,11 +266,11 @@ func (p *serverProcess) checkDraining(ts *testscript.TestScript) {
 	}
 }
 
-// childrenOf lists a process's children where /proc tells, without those that index and search, which run as long as it does.
+// childrenOf lists a process's children where /proc tells, without those that index and search, and the reaper, which run as long as it does.
 func childrenOf(pid int) []int {
 	return slices.DeleteFunc(allChildrenOf(pid), func(child int) bool {
 		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", child))
-		return strings.Contains(string(text), "\x00search-worker\x00")
+		return strings.Contains(string(text), "\x00search-worker\x00") || strings.Contains(string(text), "\x00reaper\x00")
 	})
 }
 

@@ -163,11 +163,7 @@ func (o *ciOptions) run(ctx context.Context, env Env) (err error) {
 
 	title := ""
 	if o.url == "" {
-		settings := ""
-		if o.cold {
-			settings = "[warmup]\nenabled = false\n"
-		}
-		server, err := startServer(ctx, dir, o.repo, o.serve, settings)
+		server, err := startServer(ctx, dir, o.repo, o.serve, o.cold)
 		if err != nil {
 			return err
 		}

@@ -22,11 +22,7 @@ func sitePages(w http.ResponseWriter, r *http.Request, v *gateway.Visitor) error
 	may := func(name string) bool {
 		repo, _ := git.ParseRepoPath(name)
 		read := v.Reader()
-		if read == nil {
-			return true
-		}
-		readable, _ := read([]git.RepoPath{repo})
-		return readable[0]
+		return read == nil || read(repo)
 	}
 	switch r.URL.Path {
 	case "/", "/-/search":

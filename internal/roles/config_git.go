@@ -25,6 +25,9 @@ type GitConfig struct {
 	// Niceness of the git processes, 0 to 19: with 10, answers from the cache and small requests go first.
 	Nice int `toml:"nice"`
 
+	// Whether a second, small process ends what git commands have left if this one is killed (docs/processes.md). Needs Linux.
+	Reaper bool `toml:"reaper"`
+
 	// Threads of each git process. 0 divides the CPUs by the slots.
 	Threads int `toml:"threads"`
 
@@ -53,6 +56,7 @@ func defaultGit() GitConfig {
 		Wait:               Duration{time.Minute},
 		TimeLimit:          Duration{time.Hour},
 		Nice:               5,
+		Reaper:             true,
 		Window:             5,
 		ShallowWindow:      1,
 		ShallowCompression: 3,

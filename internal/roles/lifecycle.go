@@ -83,7 +83,7 @@ func newPort(h *http.Server, wrap func(net.Listener) net.Listener) *port {
 func build(role role, cfg Config, log *slog.Logger, reg prometheus.Registerer, version, program string) (*server, error) {
 	switch role {
 	case roleStorage:
-		return newStorage(cfg, log, reg, version)
+		return newStorage(cfg, log, reg, version, program)
 	case roleGateway:
 		return newRemoteGateway(cfg, log, reg, version)
 	case roleSearch:

@@ -122,7 +122,7 @@ func withClient(address string, o client.Options, do func(*client.Client) error)
 func (f *nodeFinder) withOwn(ctx context.Context, cfg Config, do func(*client.Client) error) (err error) {
 	cfg.Cache.Enabled, cfg.Maintenance.Enabled, cfg.Warmup.Enabled, cfg.Storage.Listen, cfg.Ops.Address = false, false, false, "", ""
 	log, reg := slog.New(slog.DiscardHandler), prometheus.NewRegistry()
-	s, err := newStorage(cfg, log, reg, versionOf(f.env).Version)
+	s, err := newStorage(cfg, log, reg, versionOf(f.env).Version, f.env.Program)
 	if err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func (f *nodeFinder) importer(log *slog.Logger) (node *storage.Node, closeAll fu
 	if err != nil {
 		return nil, nil, err
 	}
-	runner, err := process.New(process.Options{Git: cfg.Git.Program, Log: log, Classes: map[process.Class]process.Limits{
+	runner, err := process.New(process.Options{Git: cfg.Git.Program, Log: log, Reaper: cfg.reaper(f.env.Program), Classes: map[process.Class]process.Limits{
 		storage.ClassImport: importLimits(), storage.ClassManage: manageLimits(), repo.ClassRefs: refsLimits(),
 	}})
 	if err != nil {

@@ -30,7 +30,7 @@ type Env struct {
 	Stderr  io.Writer
 	Environ []string // "NAME=value"
 	Version string   // set by the linker; empty: what the build info knows
-	Program string   // this program's file, for processes of its own that search; empty: there are none
+	Program string   // this program's file, for processes of its own, which search, or end what a killed server leaves; empty: there are none
 
 	// Hangups begins to deliver the process's SIGHUPs until stop is called; nil: there are none. A server reads its configuration again
 	// at each; other commands leave the signal its default effect.
@@ -123,7 +123,7 @@ than copying a file.`,
 	root.SuggestionsMinimumDistance = 2
 	root.SetVersionTemplate(versionOf(env).line())
 	root.AddCommand(serveCommand(env), storageCommand(env), gatewayCommand(env), searchCommand(env), nodesCommand(env), drainCommand(env), undrainCommand(env),
-		repoCommand(env), resolveCommand(env), tokenCommand(env), configCommand(env), versionCommand(env), searchWorkerCommand(env),
+		repoCommand(env), resolveCommand(env), tokenCommand(env), configCommand(env), versionCommand(env), searchWorkerCommand(env), reaperCommand(env),
 		bench.Command(bench.Env{Stdout: env.Stdout, Stderr: env.Stderr}))
 	root.InitDefaultHelpCmd()
 	if help, _, err := root.Find([]string{"help"}); err == nil {

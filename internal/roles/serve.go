@@ -88,7 +88,7 @@ func importLimits() process.Limits {
 // newServe wires the embedded node and its gateway, bottom up.
 func newServe(cfg Config, log *slog.Logger, reg prometheus.Registerer, version, program string) (*server, error) {
 	lanes := newLanes(cfg, reg)
-	s, err := newNodeServer(cfg, log, reg, lanes, version)
+	s, err := newNodeServer(cfg, log, reg, lanes, version, program)
 	if err != nil {
 		return nil, err
 	}
@@ -138,12 +138,12 @@ func closeBelow(closeCache func() error, closeRunner func(context.Context) error
 }
 
 // newSource stacks what packs come from: cache over git. The cache is nil if it is turned off.
-func newSource(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes) (*process.Runner, packsource.Source, *packcache.Cache, error) {
+func newSource(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, program string) (*process.Runner, packsource.Source, *packcache.Cache, error) {
 	processes, packs := process.NewMetrics(), packcache.NewMetrics()
 	register(reg, processes, packs)
 	memory := cfg.memoryShares()
 	runner, err := process.New(process.Options{
-		Git: cfg.Git.Program, Metrics: processes, Log: log,
+		Git: cfg.Git.Program, Metrics: processes, Log: log, Reaper: cfg.reaper(program),
 		Classes: map[process.Class]process.Limits{
 			packsource.ClassPack: {
 				Slots: cfg.Git.slots(), Queue: cfg.Git.Queue, Wait: cfg.Git.Wait.Duration, Nice: cfg.Git.Nice, Time: cfg.Git.TimeLimit.Duration,

@@ -34,10 +34,10 @@ signal ends it at once. SIGHUP reads the configuration again.`,
 }
 
 // newStorage wires a node and its port.
-func newStorage(cfg Config, log *slog.Logger, reg prometheus.Registerer, version string) (*server, error) {
+func newStorage(cfg Config, log *slog.Logger, reg prometheus.Registerer, version, program string) (*server, error) {
 	lanes := newLanes(cfg, reg)
 	lanes.leaveRoom(cfg.Lanes.Anonymous, cfg.Auth.knowsCallers) // by rules and hook, if it has the same file as its gateways
-	s, err := newNodeServer(cfg, log, reg, lanes, version)
+	s, err := newNodeServer(cfg, log, reg, lanes, version, program)
 	if err == nil {
 		s.addLocal(cfg, log, lanes)
 	}
@@ -45,8 +45,8 @@ func newStorage(cfg Config, log *slog.Logger, reg prometheus.Registerer, version
 }
 
 // newNodeServer wires a node bottom up, and its port if it has one.
-func newNodeServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, version string) (*server, error) {
-	runner, source, cache, err := newSource(cfg, log, reg, lanes)
+func newNodeServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, version, program string) (*server, error) {
+	runner, source, cache, err := newSource(cfg, log, reg, lanes, program)
 	if err != nil {
 		return nil, err
 	}

@@ -66,8 +66,7 @@ type Engine struct {
 	fast          bool                 // the fast lane works: the slow one is stopped
 	stale         bool                 // what follows is to be counted again
 	with, without int                  // repositories with an index, and without one that have something to index
-	candidates    []git.RepoPath       // both
-	ids           []uint32             // their numbers; 0: it has no index
+	candidates    []candidate          // both
 	jobs          map[*repository]*job // that run
 	queues        [lanes]waiting
 	unwatched     int // repositories

@@ -13,6 +13,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/reaper"
 )
 
 // lingerLimit is how long the pipes of a process that has ended are still served: only somebody who left its group can hold
@@ -35,7 +36,6 @@ type Process struct {
 	waited  time.Duration
 	began   time.Time
 	process *os.Process
-	exit    exitWatch
 	stdin   *os.File // nil if the command has none
 	stdout  *Output
 	stderr  *os.File
@@ -214,8 +214,8 @@ func (p *Process) killNow() {
 // awaitExit reaps the process. Whatever else is in its group dies first: until the leader is reaped, nobody else can be given
 // the group's number. What was asked to end, and given time for that, has it though the leader was faster: a child of git's may be about
 // to remove a lock.
-func (p *Process) awaitExit() {
-	p.exit.await(p.process.Pid)
+func (p *Process) awaitExit(reaper *reaper.Keeper) {
+	waitExited(p.process.Pid)
 	p.unwatch()
 	p.rss.stop()
 	if p.asked() {
@@ -229,6 +229,7 @@ func (p *Process) awaitExit() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	syscall.Kill(-p.process.Pid, syscall.SIGKILL)
+	reaper.Remove(p.process.Pid)
 	p.state, p.err = p.process.Wait()
 	p.reaped = true
 	if p.graced != nil {

@@ -3,7 +3,7 @@
 //
 // A command sees an environment made from scratch (see environment), file descriptors 0, 1 and 2, and what Command.Files names. It leads a process group of its
 // own, and the group is killed when the command ends or its context does, so that a grandchild outlives neither. (Only
-// what leaves the group by setsid(2) escapes.) No shell is involved.
+// what leaves the group by setsid(2) escapes.) A second process ends what is left if this one is killed; see git/reaper. No shell is involved.
 //
 // Ownership: whoever starts a Process reads Stdout to its end or calls Kill, and then calls Wait. The slot is given back when
 // the process has ended, Wait or not.
@@ -20,6 +20,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -27,6 +28,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/reaper"
 )
 
 // Class is a kind of work with limits of its own: "pack".
@@ -48,7 +50,9 @@ type Limits struct {
 type Options struct {
 	Git     string // path or name of the git program, looked up once; "" is git
 	Classes map[Class]Limits
-	TempDir string   // the commands' TMPDIR; "" is the system's
+	TempDir string // the commands' TMPDIR; "" is the system's
+	// Reaper is the program, and its arguments, that runs reaper.Main: it ends the commands if this process is killed. Empty: nobody does.
+	Reaper  []string
 	Metrics *Metrics // may be nil
 	Log     *slog.Logger
 }
@@ -60,18 +64,16 @@ type Runner struct {
 	classes map[Class]class
 	metrics *Metrics
 	log     *slog.Logger
+	reaper  *reaper.Keeper // nil: none
 	starts  starts
 
 	stopping context.Context // ends when Close is called, for those in a queue
 	stop     context.CancelFunc
 
-	starter *starter
-
-	mu       sync.Mutex // held for a step in a map, never while a process is started
-	closed   bool
-	starting int // starts in progress
-	running  map[*Process]struct{}
-	ended    chan struct{} // closed once closed is set, nothing starts and running is empty
+	mu      sync.Mutex
+	closed  bool
+	running map[*Process]struct{}
+	ended   chan struct{} // closed once closed is set and running empty
 }
 
 type class struct {
@@ -102,7 +104,11 @@ func New(o Options) (*Runner, error) {
 	r := &Runner{
 		git: path, env: environment(o.TempDir), metrics: o.Metrics, log: o.Log,
 		classes: make(map[Class]class, len(o.Classes)),
-		starter: newStarter(o.Metrics), running: make(map[*Process]struct{}), ended: make(chan struct{}),
+		running: make(map[*Process]struct{}), ended: make(chan struct{}),
+	}
+	r.reaper = reaper.Keep(reaper.Options{Command: o.Reaper, Metrics: o.Metrics.reaper, Log: o.Log})
+	if mark, value, ok := strings.Cut(r.reaper.Env(), "="); ok {
+		r.env[mark] = value
 	}
 	r.stopping, r.stop = context.WithCancel(context.Background())
 	for name, l := range o.Classes {
@@ -144,7 +150,7 @@ func (c *Command) String() string {
 }
 
 // Start waits for a slot of the command's class and starts it. When ctx ends the command is killed. Errors: what
-// balance.Slots.Acquire tells; fault.Unavailable if the system has no room for another process (*Shortage) or the Runner is closed.
+// balance.Slots.Acquire tells; fault.Unavailable if the system cannot start a process now or the Runner is closed.
 func (r *Runner) Start(ctx context.Context, c Command) (*Process, error) {
 	cl, ok := r.classes[c.Class]
 	if !ok {
@@ -196,24 +202,22 @@ func errClosed() error {
 
 func (r *Runner) start(ctx context.Context, c Command, l Limits, waited time.Duration, release func()) (*Process, error) {
 	p := &Process{
-		command: c, request: activity.From(ctx), waited: waited, done: make(chan struct{}), silent: make(chan struct{}),
+		command: c, request: activity.From(ctx), waited: waited, done: make(chan struct{}), silent: make(chan struct{}), began: time.Now(),
 	}
-	if err := r.begin(); err != nil {
-		return nil, err
+	child, err := p.pipes()
+	defer closeAll(child)
+	if err == nil {
+		end := r.starts.begin(p)
+		err = r.spawn(p, child)
+		end()
 	}
-	asked := time.Now()
-	trying, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(r.stopping, cancel)()
-	err := r.starter.start(trying, func() error { return r.spawn(p) })
 	if err != nil {
-		r.begun(nil)
-		if r.stopping.Err() != nil {
-			return nil, errClosed()
+		closeAll([]*os.File{p.stdin, p.stderr})
+		if p.stdout != nil {
+			p.stdout.Close()
 		}
 		return nil, startError(c, err)
 	}
-	closed := r.begun(p)
 	if l.Nice != 0 {
 		if err := syscall.Setpriority(syscall.PRIO_PGRP, p.process.Pid, niceness()+l.Nice); err != nil {
 			r.log.Debug("cannot make a git command nice", "subcommand", c.Subcommand, "error", err)
@@ -224,74 +228,37 @@ func (r *Runner) start(ctx context.Context, c Command, l Limits, waited time.Dur
 			r.log.Warn("cannot limit the memory of a git command", "subcommand", c.Subcommand, "error", err)
 		}
 	}
-	r.metrics.started(c.Subcommand, time.Since(asked))
+	r.metrics.started(c.Subcommand)
 	p.watch(ctx, l.Time)
-	if closed {
-		p.kill(errClosed())
-	}
 	go r.reap(p, release)
 	return p, nil
 }
 
-// begin announces a start, for which Close then waits.
-func (r *Runner) begin() error {
+// spawn starts the process unless the Runner is closed; under the lock, so that Close misses none.
+func (r *Runner) spawn(p *Process, files []*os.File) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return errClosed()
 	}
-	r.starting++
-	return nil
-}
-
-// begun ends what begin began: p runs, or nil. It tells whether the Runner was closed meanwhile, which nobody else tells p.
-func (r *Runner) begun(p *Process) (closed bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.starting--
-	if p != nil {
-		r.running[p] = struct{}{}
-	}
-	r.settle()
-	return r.closed
-}
-
-// settle ends a Close once nothing runs. r.mu is held.
-func (r *Runner) settle() {
-	if r.closed && r.starting == 0 && len(r.running) == 0 {
-		close(r.ended)
-	}
-}
-
-// spawn starts the process, or leaves nothing of it.
-func (r *Runner) spawn(p *Process) error {
 	dir := p.command.Dir
 	if dir == "" {
 		dir = "/"
-	} else if _, err := os.Stat(dir); err != nil { // should the disk hang, then here, and not in the child, for which a CPU of ours waits
-		return err
 	}
-	files, err := p.pipes()
-	defer closeAll(files)
-	if err == nil {
-		defer r.starts.begin(p)()
-		program, name := r.git, "git"
-		if p.command.Program != "" {
-			program, name = p.command.Program, p.command.Program
-		}
-		p.process, err = os.StartProcess(program, append([]string{name}, p.command.Args...), &os.ProcAttr{
-			Dir: dir, Env: withEnv(r.env, p.command.Env), Files: slices.Concat(files, p.command.Files), Sys: p.exit.attributes(),
-		})
+	program, name := r.git, "git"
+	if p.command.Program != "" {
+		program, name = p.command.Program, p.command.Program
 	}
+	var err error
+	p.process, err = os.StartProcess(program, append([]string{name}, p.command.Args...), &os.ProcAttr{
+		Dir: dir, Env: withEnv(r.env, p.command.Env), Files: slices.Concat(files, p.command.Files),
+		Sys: &syscall.SysProcAttr{Setpgid: true},
+	})
 	if err != nil {
-		closeAll([]*os.File{p.stdin, p.stderr})
-		if p.stdout != nil {
-			p.stdout.Close()
-		}
-		p.stdin, p.stdout, p.stderr = nil, nil, nil
 		return err
 	}
-	p.began = time.Now()
+	r.reaper.Add(p.process.Pid, p.command.Grace)
+	r.running[p] = struct{}{}
 	return nil
 }
 
@@ -300,21 +267,22 @@ func startError(c Command, err error) error {
 		return err
 	}
 	msg := "cannot start " + c.String()
-	if kind := fault.KindOf(err); kind == fault.Cancelled || kind == fault.Deadline {
-		return fault.Wrap(kind, msg, err)
-	}
-	if _, ok := errors.AsType[*Shortage](err); ok || errors.Is(err, errImpatient) || errors.Is(err, syscall.ETXTBSY) {
-		return &fault.Error{Kind: fault.Unavailable, Msg: msg, RetryAfter: time.Second, Err: err}
+	for _, e := range []error{syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.ETXTBSY} {
+		if errors.Is(err, e) {
+			return &fault.Error{Kind: fault.Unavailable, Msg: msg, RetryAfter: time.Second, Err: err}
+		}
 	}
 	return fault.Wrap(fault.Internal, msg, err)
 }
 
 // reap waits for the process to end, ends what is left of its group, and settles the account.
 func (r *Runner) reap(p *Process, release func()) {
-	p.awaitExit()
+	p.awaitExit(r.reaper)
 	r.mu.Lock()
 	delete(r.running, p)
-	r.settle()
+	if r.closed && len(r.running) == 0 {
+		close(r.ended)
+	}
 	r.mu.Unlock()
 	release()
 	p.finish()
@@ -327,13 +295,24 @@ func (r *Runner) reap(p *Process, release func()) {
 	close(p.done)
 }
 
-// Close refuses new commands, kills those that run and waits until they are gone, or for ctx.
+// Close refuses new commands, kills those that run and waits until they are gone, or for ctx. The reaper goes on with those that are left.
 func (r *Runner) Close(ctx context.Context) error {
+	if err := r.closeCommands(ctx); err != nil {
+		r.reaper.Abandon()
+		return err
+	}
+	r.reaper.Close()
+	return nil
+}
+
+func (r *Runner) closeCommands(ctx context.Context) error {
 	r.stop()
 	r.mu.Lock()
 	if !r.closed {
 		r.closed = true
-		r.settle()
+		if len(r.running) == 0 {
+			close(r.ended)
+		}
 	}
 	running := maps.Clone(r.running)
 	r.mu.Unlock()

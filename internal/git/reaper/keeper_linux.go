@@ -1,0 +1,53 @@
+package reaper
+
+import (
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+const supported = true
+
+// makePipe makes a pipe whose writer's end does not wait, and is no child's beyond its exec.
+func makePipe() (reader, writer *os.File, err error) {
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		return nil, nil, os.NewSyscallError("pipe2", err)
+	}
+	// Made while it blocks, so that the poller is not told of it; see write.
+	reader, writer = os.NewFile(uintptr(fds[0]), "|0"), os.NewFile(uintptr(fds[1]), "|1")
+	if err := unix.SetNonblock(fds[1], true); err != nil {
+		reader.Close()
+		writer.Close()
+		return nil, nil, os.NewSyscallError("setnonblock", err)
+	}
+	return reader, writer, nil
+}
+
+// write writes all or nothing: what is shorter than PIPE_BUF is never torn (pipe(7)), and only a hello with very long names is not.
+func write(f *os.File, b []byte) error {
+	_, err := f.Write(b)
+	return err
+}
+
+func session() int {
+	sid, _ := unix.Getsid(0)
+	return sid
+}
+
+// spawn starts a reaper in a session of its own, so that a terminal's signals pass it by. Its log goes where the server's does.
+func spawn(command []string, stdin *os.File) (*os.Process, error) {
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer null.Close()
+	program := command[0]
+	if self, err := os.Executable(); err == nil && self == program {
+		program = "/proc/self/exe" // what runs, though another version has been put in its place
+	}
+	return os.StartProcess(program, command, &os.ProcAttr{
+		Dir: "/", Env: []string{"GOMAXPROCS=1", "LC_ALL=C"}, Files: []*os.File{stdin, null, os.Stderr}, Sys: &syscall.SysProcAttr{Setsid: true},
+	})
+}

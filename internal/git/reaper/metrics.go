@@ -1,0 +1,28 @@
+package reaper
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Metrics watches the reaper of one server.
+type Metrics struct {
+	up       prometheus.Gauge
+	failures *prometheus.CounterVec
+}
+
+// NewMetrics makes the metrics; the caller registers the Collectors.
+func NewMetrics() *Metrics {
+	m := &Metrics{
+		up: prometheus.NewGauge(prometheus.GaugeOpts{Name: "packhorse_reaper_up",
+			Help: "1 while the process runs that ends git commands if this one is killed; 0 also where it is turned off."}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_reaper_failures_total",
+			Help: "Times that no such process ran: it ended, or could not be started."}, []string{"cause"}),
+	}
+	for _, cause := range []string{"ended", "start"} {
+		m.failures.WithLabelValues(cause)
+	}
+	return m
+}
+
+// Collectors lists what to register.
+func (m *Metrics) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.up, m.failures}
+}

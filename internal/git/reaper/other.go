@@ -1,0 +1,19 @@
+//go:build !linux
+
+package reaper
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+)
+
+const supported = false
+
+func makePipe() (reader, writer *os.File, err error)              { return nil, nil, errors.ErrUnsupported }
+func write(*os.File, []byte) error                                { return errors.ErrUnsupported }
+func session() int                                                { return 0 }
+func spawn(command []string, stdin *os.File) (*os.Process, error) { return nil, errors.ErrUnsupported }
+
+// Main is the reaper's life; there is none here.
+func Main(*os.File, *slog.Logger) error { return errors.ErrUnsupported }
