@@ -21,6 +21,9 @@ type Limits struct {
 	// Anonymous is the part of the slots that goes to anonymous callers together, while others wait too: from 0 to 1, both excluded. 0: a half.
 	Anonymous float64
 	Wait      time.Duration // how long one may wait; 0 is as long as its context lives
+	// Each is how many slots work on the same subject may have while there is work on others too, or was within the last minute: less than Slots, so that
+	// one subject cannot keep all others waiting. Alone it may have all. 0, and a single slot: no bound.
+	Each int
 }
 
 // Clock tells the time; tests bring their own. The zero Clock is the real one.
@@ -65,14 +68,19 @@ func (s *Slots) Watch(f func(waited time.Duration, queued bool, err error)) { s.
 // or the wait is too long, or plainly would be, which is said at once; fault.Share, if it is the caller's own work that it would wait for.
 // fault.Cancelled or fault.Deadline if ctx ended first.
 func (s *Slots) Acquire(ctx context.Context, c Caller) (release func(), waited time.Duration, err error) {
-	release, waited, queued, err := s.acquire(ctx, c)
+	return s.AcquireOn(ctx, c, "")
+}
+
+// AcquireOn is Acquire for work on a subject, which counts for Limits.Each; "" is none.
+func (s *Slots) AcquireOn(ctx context.Context, c Caller, subject string) (release func(), waited time.Duration, err error) {
+	release, waited, queued, err := s.acquire(ctx, c, subject)
 	if s.watcher != nil {
 		s.watcher(waited, queued, err)
 	}
 	return release, waited, err
 }
 
-func (s *Slots) acquire(ctx context.Context, c Caller) (release func(), waited time.Duration, queued bool, err error) {
+func (s *Slots) acquire(ctx context.Context, c Caller, subject string) (release func(), waited time.Duration, queued bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, 0, false, fault.Wrap(fault.KindOf(err), "gave up before waiting for a slot", err)
 	}
@@ -84,7 +92,7 @@ func (s *Slots) acquire(ctx context.Context, c Caller) (release func(), waited t
 		s.mu.Unlock()
 		return nil, 0, false, exhausted(c != "" && other <= limit, retry, "no slot would become free in time; try again")
 	}
-	t := s.q.enter(c, began)
+	t := s.q.enter(c, subject, began)
 	share := s.q.crowds(c)
 	s.mu.Unlock()
 	if t == nil {
@@ -153,7 +161,7 @@ func (s *Slots) Resize(l Limits) {
 }
 
 func (s *Slots) resize(now time.Time) {
-	s.q.resize(s.most, max(s.limits.Queue, 0), s.limits.Anonymous, now)
+	s.q.resize(s.most, max(s.limits.Queue, 0), s.limits.Anonymous, s.limits.Each, now)
 }
 
 // Narrow leaves only n of the slots in use for now, at least one; as many as there are, or more, ends that. It takes nothing from who holds

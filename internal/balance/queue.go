@@ -2,6 +2,7 @@ package balance
 
 import (
 	"container/list"
+	"slices"
 	"time"
 )
 
@@ -12,6 +13,8 @@ import (
 // comes back. Who comes after a pause begins where the others are (start-time fair queueing, Goyal et al. 1996): no one saves up. Who has had
 // more than the others pays for it by waiting, and only that long: so nobody who waits is passed by forever, also where ever new callers come,
 // who have had nothing.
+//
+// Work may be on something, its subject: while there is work on others too, one subject has no more than so many slots (subjects.go).
 type queue struct {
 	slots, max int // how many may hold a slot, and how many may wait
 	inUse      int // more than slots only after these were made fewer
@@ -22,6 +25,7 @@ type queue struct {
 	held       time.Duration // moving average of how long slots are held
 	typical    time.Duration // about their median: few that are held for long do not change it
 	observed   int           // how many both are made from
+	subjects   subjects
 }
 
 // pool is some callers that share a part of the slots.
@@ -47,6 +51,7 @@ type ticket struct {
 	refused  bool
 	share    bool // with refused: for its caller's share; others would have been let in
 	caller   Caller
+	subject  string
 	arrival  uint64
 	since    time.Time     // when the slot was given
 	charged  time.Duration // for it
@@ -62,7 +67,7 @@ const (
 )
 
 func newQueue() queue {
-	return queue{pools: [2]pool{{callers: map[Caller]*account{}}, {callers: map[Caller]*account{}}}}
+	return queue{pools: [2]pool{{callers: map[Caller]*account{}}, {callers: map[Caller]*account{}}}, subjects: subjects{all: map[string]*subject{}}}
 }
 
 func (q *queue) poolOf(c Caller) *pool {
@@ -74,9 +79,11 @@ func (q *queue) poolOf(c Caller) *pool {
 
 // enter gives a slot or a place in the queue; nil if neither is free. A full queue has room for a caller who has fewer in it than the
 // greediest: the youngest of that one is refused.
-func (q *queue) enter(c Caller, now time.Time) *ticket {
+func (q *queue) enter(c Caller, on string, now time.Time) *ticket {
 	p := q.poolOf(c)
-	if q.inUse >= q.slots && q.waiting >= q.max { // then grant leaves nobody waiting who could have a slot
+	q.subjects.arrive(on, now)
+	q.grant(now) // a minute may be over; from here on who waits can have none of the slots that are free
+	if (q.inUse >= q.slots || q.subjects.bounded(on, now)) && q.waiting >= q.max {
 		victim := q.greediest(p, c)
 		if victim == nil {
 			return nil
@@ -92,12 +99,13 @@ func (q *queue) enter(c Caller, now time.Time) *ticket {
 	q.level = p.wake(q.level)
 	p.level = a.wake(p.level)
 	q.arrivals++
-	t := &ticket{answered: make(chan struct{}), caller: c, arrival: q.arrivals}
+	t := &ticket{answered: make(chan struct{}), caller: c, subject: on, arrival: q.arrivals}
 	t.elem = a.waiting.PushBack(t)
 	if a.queued == 0 {
 		a.since = now
 	}
 	q.count(p, a, 1)
+	q.subjects.count(on, 1, 0)
 	q.grant(now)
 	return t
 }
@@ -190,7 +198,16 @@ func (q *queue) greediest(p *pool, c Caller) *ticket {
 }
 
 func (a *account) youngest() *ticket { return a.waiting.Back().Value.(*ticket) }
-func (a *account) oldest() *ticket   { return a.waiting.Front().Value.(*ticket) }
+
+// oldest is the first ticket whose subject is not full; nil for none.
+func (a *account) oldest(full []string) *ticket {
+	for e := a.waiting.Front(); e != nil; e = e.Next() {
+		if t := e.Value.(*ticket); len(full) == 0 || !slices.Contains(full, t.subject) {
+			return t
+		}
+	}
+	return nil
+}
 
 func (q *queue) refuse(t *ticket) {
 	q.unqueue(t)
@@ -205,6 +222,7 @@ func (q *queue) unqueue(t *ticket) {
 	a.waiting.Remove(t.elem)
 	t.elem = nil
 	q.count(p, a, -1)
+	q.subjects.count(t.subject, -1, 0)
 	p.forget(t.caller, a)
 }
 
@@ -225,6 +243,7 @@ func (q *queue) leave(t *ticket, now time.Time) {
 	a.charge(held-t.charged, 1)
 	p.charge(held-t.charged, p.weight)
 	q.inUse--
+	q.subjects.count(t.subject, 0, -1)
 	a.holding--
 	p.holding--
 	p.forget(t.caller, a)
@@ -252,26 +271,32 @@ func (p *pool) forget(c Caller, a *account) {
 	}
 }
 
-// resize changes the bounds; anonymous is the part of that pool, from 0 to 1, and 0 stands for a half.
-func (q *queue) resize(slots, most int, anonymous float64, now time.Time) {
+// resize changes the bounds; anonymous is the part of that pool, from 0 to 1, and 0 stands for a half. Each is how many slots a subject may have; 0 for no
+// bound, which a single slot never has.
+func (q *queue) resize(slots, most int, anonymous float64, each int, now time.Time) {
 	if anonymous <= 0 || anonymous >= 1 {
 		anonymous = 0.5
 	}
 	q.pools[0].weight, q.pools[1].weight = 1-anonymous, anonymous
 	q.slots, q.max = slots, most
+	q.subjects.resize(min(each, slots-1))
 	q.grant(now)
 }
 
 // grant gives free slots to those who wait.
 func (q *queue) grant(now time.Time) {
-	for q.inUse < q.slots && q.waiting > 0 {
-		p := q.next()
-		t := p.next(now)
+	for q.inUse < q.slots {
+		full, waiting := q.subjects.full(now)
+		if q.waiting <= waiting {
+			return
+		}
+		p, t := q.next(full, now)
 		a := p.callers[t.caller]
 		q.level, p.level = max(q.level, p.had), max(p.level, a.had)
 		a.waiting.Remove(t.elem)
 		t.elem = nil
 		q.count(p, a, -1)
+		q.subjects.count(t.subject, -1, 1)
 		t.since, t.charged = now, max(q.held, leastCharge)
 		a.since = now
 		a.charge(t.charged, 1)
@@ -283,29 +308,35 @@ func (q *queue) grant(now time.Time) {
 	}
 }
 
-// next is the pool that the next slot goes to.
-func (q *queue) next() *pool {
-	known, anonymous := &q.pools[0], &q.pools[1]
-	if anonymous.queued == 0 || known.queued > 0 && known.had <= anonymous.had {
-		return known
+// next is the ticket that gets the next slot, and its pool. One waits whose subject is not among the full ones.
+func (q *queue) next(full []string, now time.Time) (*pool, *ticket) {
+	first, second := &q.pools[0], &q.pools[1] // known, anonymous
+	if second.queued > 0 && (first.queued == 0 || first.had > second.had) {
+		first, second = second, first
 	}
-	return anonymous
+	if t := first.next(full, now); t != nil {
+		return first, t
+	}
+	return second, second.next(full, now)
 }
 
-// next is the ticket of the pool that gets the next slot. Among equals it is the oldest.
-func (p *pool) next(now time.Time) *ticket {
-	var best *account
+// next is the ticket of the pool that gets the next slot, nil if the subjects of all are full. Among equals it is the oldest.
+func (p *pool) next(full []string, now time.Time) *ticket {
+	var best *ticket
 	var least time.Duration
 	for _, a := range p.callers {
 		if a.queued == 0 {
 			continue
 		}
 		owes := a.had - now.Sub(a.since)
-		if best == nil || owes < least || owes == least && a.oldest().arrival < best.oldest().arrival {
-			best, least = a, owes
+		if best != nil && owes > least {
+			continue
+		}
+		if t := a.oldest(full); t != nil && (best == nil || owes < least || t.arrival < best.arrival) {
+			best, least = t, owes
 		}
 	}
-	return best.oldest()
+	return best
 }
 
 func (q *queue) observe(d time.Duration) {

@@ -20,12 +20,14 @@ type model struct {
 
 func newModel(slots, most int, anonymous float64) *model {
 	m := &model{q: newQueue(), now: time.Unix(0, 0), waiting: map[Caller][]*ticket{}}
-	m.q.resize(slots, most, anonymous, m.now)
+	m.q.resize(slots, most, anonymous, 0, m.now)
 	return m
 }
 
-func (m *model) enter(c Caller) bool {
-	tk := m.q.enter(c, m.now)
+func (m *model) enter(c Caller) bool { return m.enterOn(c, "") }
+
+func (m *model) enterOn(c Caller, subject string) bool {
+	tk := m.q.enter(c, subject, m.now)
 	if tk != nil {
 		m.waiting[c] = append(m.waiting[c], tk)
 	}
@@ -102,7 +104,7 @@ func TestQueue(t *testing.T) {
 				m.leave(rapid.SampledFrom(all).Draw(t, "who"))
 			},
 			"resize": func(t *rapid.T) {
-				m.q.resize(rapid.IntRange(1, 4).Draw(t, "slots"), rapid.IntRange(0, 5).Draw(t, "queue"), 0, m.now)
+				m.q.resize(rapid.IntRange(1, 4).Draw(t, "slots"), rapid.IntRange(0, 5).Draw(t, "queue"), 0, 0, m.now)
 				m.settle()
 			},
 			"": func(t *rapid.T) { m.check(t) },
@@ -114,12 +116,16 @@ func (m *model) check(t *rapid.T) {
 	if m.q.inUse != len(m.holding) || m.q.waiting != m.queued() {
 		t.Fatalf("%d in use, %d waiting; want %d, %d", m.q.inUse, m.q.waiting, len(m.holding), m.queued())
 	}
-	if m.q.waiting > 0 && m.q.inUse < m.q.slots {
-		t.Fatal("a slot is free while somebody waits")
+	for _, all := range m.waiting {
+		for _, tk := range all {
+			if m.q.inUse < m.q.slots && !m.q.subjects.bounded(tk.subject, m.now) {
+				t.Fatal("a slot is free while somebody waits")
+			}
+		}
 	}
 	for _, tk := range m.holding {
 		for _, other := range m.waiting[tk.caller] {
-			if other.arrival < tk.arrival {
+			if other.arrival < tk.arrival && other.subject == tk.subject {
 				t.Fatal("a caller's work was done out of turn")
 			}
 		}

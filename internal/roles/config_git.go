@@ -13,6 +13,11 @@ type GitConfig struct {
 	// How many git processes may make packs at the same time. 0 means one for each CPU.
 	Slots int `toml:"slots"`
 
+	// How many of the slots one repository may have, while others are asked for too or were within the last minute; of the slots for pushes (push.slots) and for
+	// searches without an index all but one at the most. So the fetches of a busy repository do not take every slot, and one that is alone leaves none
+	// idle. 0 means all but one, -1 all.
+	PerRepository int `toml:"per_repository"`
+
 	// How many packs may wait for a slot before further requests are refused.
 	Queue int `toml:"queue"`
 
@@ -66,6 +71,7 @@ func defaultGit() GitConfig {
 
 func (c *GitConfig) checkNumbers(b bounds) {
 	b.number("git.slots", c.Slots, 0, 1024)
+	b.number("git.per_repository", c.PerRepository, -1, 1024)
 	b.number("git.queue", c.Queue, 0, many)
 	b.number("git.nice", c.Nice, 0, 19)
 	b.number("git.threads", c.Threads, 0, 1024)

@@ -147,7 +147,7 @@ func newSource(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes la
 		Classes: map[process.Class]process.Limits{
 			packsource.ClassPack: {
 				Slots: cfg.Git.slots(), Queue: cfg.Git.Queue, Wait: cfg.Git.Wait.Duration, Nice: cfg.Git.Nice, Time: cfg.Git.TimeLimit.Duration,
-				Anonymous: cfg.Lanes.Anonymous, Memory: memory.git,
+				Anonymous: cfg.Lanes.Anonymous, Memory: memory.git, PerRepository: cfg.Git.PerRepository,
 			},
 			receivepack.ClassReceive: memory.of(cfg.Push.limits(cfg.Git.Nice, cfg.Lanes.Anonymous), memory.git),
 			receivepack.ClassHook:    cfg.Push.hookLimits(cfg.Git.Nice),

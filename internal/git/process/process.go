@@ -41,9 +41,19 @@ type Limits struct {
 	Wait  time.Duration // how long one may wait for a slot; 0 is as long as its context lives
 	// Anonymous is as in balance.Limits.
 	Anonymous float64
+	// PerRepository is how many slots commands on one repository may have while others are about (balance.Limits.Each). 0: all but one; negative: all.
+	PerRepository int
 	Nice      int           // added to the niceness of the server: 0 to 19
 	Memory    int64         // bytes of memory of its own that each process of a command may have (RLIMIT_DATA); more fails in it. 0: no limit. Linux only
 	Time      time.Duration // wall time after which a command is killed; 0 for no limit
+}
+
+func (l *Limits) slots() balance.Limits {
+	each := l.PerRepository
+	if each == 0 {
+		each = l.Slots - 1
+	}
+	return balance.Limits{Slots: l.Slots, Queue: l.Queue, Wait: l.Wait, Anonymous: l.Anonymous, Each: max(each, 0)}
 }
 
 // Options of a Runner.
@@ -112,7 +122,7 @@ func New(o Options) (*Runner, error) {
 	}
 	r.stopping, r.stop = context.WithCancel(context.Background())
 	for name, l := range o.Classes {
-		slots := balance.NewSlots(balance.Limits{Slots: l.Slots, Queue: l.Queue, Wait: l.Wait, Anonymous: l.Anonymous}, balance.Clock{})
+		slots := balance.NewSlots(l.slots(), balance.Clock{})
 		r.classes[name] = class{limits: l, slots: slots}
 		o.Metrics.watch(name, slots)
 	}
@@ -158,7 +168,7 @@ func (r *Runner) Start(ctx context.Context, c Command) (*Process, error) {
 	}
 	request := activity.From(ctx)
 	request.At(activity.Queued)
-	release, waited, err := r.acquire(ctx, cl, c.Caller)
+	release, waited, err := r.acquire(ctx, cl, &c)
 	request.At(activity.Packing)
 	r.metrics.wait(c.Class, waited)
 	if err != nil {
@@ -185,11 +195,11 @@ func (r *Runner) Slots(c Class) int {
 // Queue is where commands of a class wait for a slot; nil if there is no such class.
 func (r *Runner) Queue(c Class) *balance.Slots { return r.classes[c].slots }
 
-func (r *Runner) acquire(ctx context.Context, cl class, c balance.Caller) (func(), time.Duration, error) {
+func (r *Runner) acquire(ctx context.Context, cl class, c *Command) (func(), time.Duration, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(r.stopping, cancel)()
-	release, waited, err := cl.slots.Acquire(ctx, c)
+	release, waited, err := cl.slots.AcquireOn(ctx, c.Caller, c.Repository)
 	if err != nil && r.stopping.Err() != nil {
 		err = errClosed()
 	}

@@ -549,3 +549,48 @@ func TestCallersShareSlots(t *testing.T) {
 		<-order
 	}
 }
+
+// TestPerRepository: while there is work on others, commands on one repository leave a slot free.
+func TestPerRepository(t *testing.T) {
+	t.Parallel()
+	r := newRunner(t, fakeGitPath, Limits{Slots: 3, Queue: 10})
+	start := func(repository string) *Process {
+		t.Helper()
+		c := script("exec sleep 1000")
+		c.Repository = repository
+		p, err := r.Start(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	all := []*Process{start("small"), start("mono"), start("mono")}
+	all[0].Kill()
+	<-all[0].Done()
+	waits, cancel := context.WithCancel(t.Context())
+	third := make(chan error)
+	go func() {
+		c := script("echo never")
+		c.Repository = "mono"
+		_, err := r.Start(waits, c)
+		third <- err
+	}()
+	for r.Queue("test").Queued() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	all = append(all, start("small")) // while one of the other's waits
+	cancel()
+	if err := <-third; !fault.Is(err, fault.Cancelled) {
+		t.Error(err)
+	}
+	for _, p := range all {
+		p.Kill()
+		_, _ = p.Wait()
+	}
+	for each, want := range map[int]int{0: 2, 1: 1, -1: 0} {
+		l := Limits{Slots: 3, PerRepository: each}
+		if got := l.slots().Each; got != want {
+			t.Errorf("%d: %d", each, got)
+		}
+	}
+}

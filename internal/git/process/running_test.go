@@ -37,7 +37,7 @@ func TestRunning(t *testing.T) {
 	}
 	one := all[0]
 	if one.Pid != p.Pid() || one.Subcommand != "script" || one.Class != "test" || one.Caller != "ada" || one.Repository != "team/app" ||
-		one.Request != request.ID() || one.Stage != "reading" || one.Age <= 0 || one.In != 9 || one.Out != 15 || !strings.Contains(one.Args, "wait; echo ready") {
+		one.Request != request.ID() || one.Stage != request.Stage().String() || one.Age <= 0 || one.In != 9 || one.Out != 15 || !strings.Contains(one.Args, "wait; echo ready") {
 		t.Errorf("%+v", one)
 	}
 	if runtime.GOOS == "linux" && (one.RSS <= 0 || one.Processes != 2 || one.User <= 0) {

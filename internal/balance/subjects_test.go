@@ -1,0 +1,171 @@
+package balance
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+// TestSubjects replays random steps on subjects: none has more than its slots while others are about, and nobody waits for a slot that is free but for
+// that reason.
+func TestSubjects(t *testing.T) {
+	t.Parallel()
+	subjects := []string{"", "mono", "small", "other"}
+	rapid.Check(t, func(t *rapid.T) {
+		m := newModel(rapid.IntRange(1, 5).Draw(t, "slots"), rapid.IntRange(0, 8).Draw(t, "queue"), 0.5)
+		each := rapid.IntRange(0, 5).Draw(t, "each")
+		m.q.resize(m.q.slots, m.q.max, 0, each, m.now)
+		had := map[string]int{}
+		t.Repeat(map[string]func(*rapid.T){
+			"enter": func(t *rapid.T) {
+				c, on := rapid.SampledFrom(callers).Draw(t, "caller"), rapid.SampledFrom(subjects).Draw(t, "on")
+				ok := m.enterOn(c, on)
+				if !ok && m.q.waiting < m.q.max {
+					t.Fatalf("%q on %q was refused", c, on)
+				}
+			},
+			"leave": func(t *rapid.T) {
+				all := append([]*ticket{}, m.holding...)
+				for _, c := range callers {
+					all = append(all, m.waiting[c]...)
+				}
+				if len(all) == 0 {
+					t.Skip()
+				}
+				m.now = m.now.Add(time.Duration(rapid.IntRange(0, 100_000).Draw(t, "ms")) * time.Millisecond)
+				m.leave(rapid.SampledFrom(all).Draw(t, "who"))
+			},
+			"narrow": func(t *rapid.T) {
+				m.q.resize(rapid.IntRange(1, 5).Draw(t, "slots"), m.q.max, 0, each, m.now)
+				m.settle()
+			},
+			"": func(t *rapid.T) {
+				m.check(t)
+				m.checkSubjects(t, had)
+			},
+		})
+	})
+}
+
+// checkSubjects compares with what each subject had a step before.
+func (m *model) checkSubjects(t *rapid.T, had map[string]int) {
+	has, waits := map[string]int{}, map[string]int{}
+	for _, tk := range m.holding {
+		has[tk.subject]++
+	}
+	for _, all := range m.waiting {
+		for _, tk := range all {
+			waits[tk.subject]++
+		}
+	}
+	s := &m.q.subjects
+	for name, n := range has {
+		if name != "" && s.each > 0 && n > s.each && n > had[name] && !s.alone(name, m.now) {
+			t.Fatalf("%q has %d slots of %d", name, n, s.each)
+		}
+	}
+	names := map[string]bool{}
+	for name := range has {
+		names[name] = true
+	}
+	for name, n := range waits {
+		names[name] = names[name] || n > 0
+	}
+	for name := range names {
+		if one := s.all[name]; name != "" && (has[name]+waits[name] > 0) != (one != nil) ||
+			one != nil && *one != (subject{waiting: waits[name], holding: has[name]}) {
+			t.Fatalf("%q is %+v; %d wait, %d hold slots", name, one, waits[name], has[name])
+		}
+	}
+	if len(s.all) > len(names) || len(s.top) > len(s.all) {
+		t.Fatalf("%d subjects, %d at the bound", len(s.all), len(s.top))
+	}
+	clear(had)
+	for name, n := range has {
+		had[name] = n
+	}
+}
+
+// TestOneSubjectLeavesASlot: alone it has all slots; while another is about, and for a minute after that, one is kept free.
+func TestOneSubjectLeavesASlot(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(0, 0)
+	s := NewSlots(Limits{Slots: 3, Queue: 10_000, Each: 2}, Clock{Now: func() time.Time { return now }})
+	var held []func()
+	take := func(on string) {
+		release, _, err := s.AcquireOn(t.Context(), "", on)
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, release)
+	}
+	for range 3 {
+		take("mono")
+	}
+	if s.InUse() != 3 {
+		t.Fatalf("alone it has %d", s.InUse())
+	}
+	held[0]()
+	take("small") // at once
+	held[3]()
+	waiting := make(chan func())
+	go func() {
+		release, _, err := s.AcquireOn(t.Context(), "", "mono")
+		if err != nil {
+			t.Error(err)
+			release = func() {}
+		}
+		waiting <- release
+	}()
+	for s.Queued() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	if s.InUse() != 2 {
+		t.Errorf("%d are in use while another is about", s.InUse())
+	}
+	take("small")
+	held[4]()
+	if s.Queued() != 1 {
+		t.Error("who just came back found the slot taken")
+	}
+	now = now.Add(aboutFor)
+	held[1]() // gives the waiting one its slot; and then there is another free
+	(<-waiting)()
+	take("mono")
+	take("mono")
+	if s.InUse() != 3 {
+		t.Errorf("alone again it has %d", s.InUse())
+	}
+	held[2]()
+}
+
+// TestManyWaitOnOneSubject: to find the one who can have a slot behind many who cannot is no work that grows with each of them that comes.
+func TestManyWaitOnOneSubject(t *testing.T) {
+	t.Parallel()
+	m := newModel(2, 20_000, 0.5)
+	m.q.resize(2, 20_000, 0, 1, m.now)
+	m.enterOn("", "other")
+	m.leave(m.holding[0])
+	for i := range 10_000 {
+		if m.q.enter(Caller(strconv.Itoa(i%10)), "mono", m.now) == nil {
+			t.Fatal("refused")
+		}
+	}
+	if m.q.inUse != 1 || m.q.waiting != 9_999 {
+		t.Fatalf("%d in use, %d waiting", m.q.inUse, m.q.waiting)
+	}
+	if tk := m.q.enter("late", "other", m.now); tk == nil || !isAnswered(tk) {
+		t.Error("who came last could have a slot, and waits")
+	}
+	s := NewSlots(Limits{Slots: 1, Each: 1}, Clock{})
+	if _, _, err := s.AcquireOn(t.Context(), "", "a"); err != nil {
+		t.Error(err)
+	}
+	if _, _, err := s.AcquireOn(t.Context(), "", "b"); !fault.Is(err, fault.Exhausted) {
+		t.Error(err)
+	}
+}
