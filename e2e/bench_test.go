@@ -76,3 +76,25 @@ func TestBenchStorm(t *testing.T) {
 		t.Errorf("%v\n%s%s", err, out, &errs)
 	}
 }
+
+// TestBenchExists has a server of its own asked while git children start.
+func TestBenchExists(t *testing.T) {
+	t.Parallel()
+	cmd := exec.Command(filepath.Join(binDir, "packhorse"), "bench", "exists", "--rate", "100", "--children", "20", "--duration", "600ms", "--json")
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	var r struct {
+		All       map[string]float64 `json:"exists_ms"`
+		Requests  int                `json:"requests"`
+		Errors    int                `json:"errors"`
+		ChildPerS *float64           `json:"children_per_s"`
+		Ratio     float64            `json:"p99_last_to_first"`
+	}
+	if err == nil {
+		err = json.Unmarshal(out, &r)
+	}
+	if err != nil || r.Requests != 60 || r.Errors != 0 || r.All["p99"] <= 0 || r.Ratio <= 0 || r.ChildPerS == nil {
+		t.Errorf("%v\n%s%s", err, out, &errs)
+	}
+}

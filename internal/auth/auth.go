@@ -179,57 +179,76 @@ func (a *Auth) may(ctx context.Context, id Identity, repo git.RepoPath, op Opera
 	return fault.New(fault.Denied, "%s may read this repository, but not %s it", id.Name, [...]string{Write: "push to", Admin: "administer"}[op])
 }
 
-// Reader tells which repositories an identity may read; nil: all. Where that cannot be found out, it may not. Neither counts decisions.
-func (a *Auth) Reader(ctx context.Context, id Identity) func(git.RepoPath) bool {
-	open := a.o.OpenRead || a.o.OpenUntilKnown && !a.Configured()
-	if len(*a.rules.Load()) == 0 && (open || a.o.Hook == nil && !id.Anonymous() && (id.Grant == nil || len(id.Grant.Repositories) == 0)) {
-		return nil
-	}
-	return func(repo git.RepoPath) bool {
-		allowed, err := a.allowed(ctx, id, repo, pathOf(repo), Read)
-		return allowed && err == nil
-	}
-}
-
 // NoRepository is the error for a repository that does not exist, or must not be known to.
 func NoRepository(repo git.RepoPath) error {
 	return fault.New(fault.NotFound, "no repository %s here", repo)
 }
 
-// allowed decides. What anonymous callers may, everybody may: they need only leave their credential at home.
-func (a *Auth) allowed(ctx context.Context, id Identity, repo git.RepoPath, path []string, op Operation) (bool, error) {
-	if id.Anonymous() {
-		return a.allowedAnonymous(ctx, id, repo, path, op)
+// verdict is what is decided without asking anybody.
+type verdict int
+
+const (
+	no verdict = iota
+	yes
+	asks // the hook decides
+)
+
+func verdictOf(allowed bool) verdict {
+	if allowed {
+		return yes
 	}
-	allowed, err := false, error(nil)
-	if id.Grant.allows(path, op) {
-		rules := *a.rules.Load()
-		switch allows := decide(rules, id, path); {
-		case allows >= 0:
-			allowed = int(op) < allows
-		case a.o.Hook != nil:
-			allowed, err = a.o.Hook.may(ctx, id, repo, op)
-		default:
-			allowed = len(rules) == 0 // then a credential says itself what it is for
-		}
-	}
-	if allowed || err != nil || op != Read {
-		return allowed, err
-	}
-	return a.allowedAnonymous(ctx, Identity{Address: id.Address}, repo, path, op)
+	return no
 }
 
-func (a *Auth) allowedAnonymous(ctx context.Context, id Identity, repo git.RepoPath, path []string, op Operation) (bool, error) {
+// known decides for somebody who is known, without what anonymous callers may.
+func (a *Auth) known(id Identity, path []string, op Operation) verdict {
+	if !id.Grant.allows(path, op) {
+		return no
+	}
+	rules := *a.rules.Load()
+	switch allows := decide(rules, id, path); {
+	case allows >= 0:
+		return verdictOf(int(op) < allows)
+	case a.o.Hook != nil:
+		return asks
+	}
+	return verdictOf(len(rules) == 0) // then a credential says itself what it is for
+}
+
+// anonymous decides whether anonymous callers may read.
+func (a *Auth) anonymous(id Identity, path []string) verdict {
+	switch allows := decide(*a.rules.Load(), id, path); {
+	case allows >= 0:
+		return verdictOf(int(Read) < allows)
+	case a.o.OpenRead || a.o.OpenUntilKnown && !a.Configured():
+		return yes
+	case a.o.Hook != nil:
+		return asks
+	}
+	return no
+}
+
+// allowed decides. What anonymous callers may, everybody may: they need only leave their credential at home.
+func (a *Auth) allowed(ctx context.Context, id Identity, repo git.RepoPath, path []string, op Operation) (bool, error) {
+	if !id.Anonymous() {
+		switch a.known(id, path, op) {
+		case yes:
+			return true, nil
+		case asks:
+			if allowed, err := a.o.Hook.may(ctx, id, repo, op); allowed || err != nil {
+				return allowed, err
+			}
+		}
+	}
 	if op != Read {
 		return false, nil
 	}
-	switch allows := decide(*a.rules.Load(), id, path); {
-	case allows >= 0:
-		return int(op) < allows, nil
-	case a.o.OpenRead || a.o.OpenUntilKnown && !a.Configured():
+	stranger := Identity{Address: id.Address}
+	switch a.anonymous(stranger, path) {
+	case yes:
 		return true, nil
-	case a.o.Hook != nil:
-		return a.o.Hook.may(ctx, id, repo, op)
+	case asks:
+		return a.o.Hook.may(ctx, stranger, repo, op)
 	}
 	return false, nil
 }

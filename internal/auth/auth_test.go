@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
 )
 
 var discard = slog.New(slog.DiscardHandler)
@@ -335,8 +336,12 @@ func TestMay(t *testing.T) {
 			}
 		}
 		reads := w.Reader(context.Background(), test.id)
-		if may := reads == nil || reads(repoPath(t, test.repo)); may != (test.want[Read] == "ok") {
-			t.Errorf("%s is told it may read %s: %v", test.id.Name, test.repo, may)
+		may := []bool{true}
+		if reads != nil {
+			may, _ = reads([]git.RepoPath{repoPath(t, test.repo)})
+		}
+		if may[0] != (test.want[Read] == "ok") {
+			t.Errorf("%s is told it may read %s: %v", test.id.Name, test.repo, may[0])
 		}
 	}
 }

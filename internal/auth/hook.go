@@ -36,9 +36,11 @@ type HookOptions struct {
 	Stale   bool          // when the hook fails, an answer that ran out holds for up to maxStale
 	// PerAddress says that answers depend on the client's address.
 	PerAddress bool
-	Metrics    *Metrics
-	Log        *slog.Logger
-	Now        func() time.Time // nil: time.Now
+	// Many says that the hook understands the question which of many repositories somebody may read.
+	Many    bool
+	Metrics *Metrics
+	Log     *slog.Logger
+	Now     func() time.Time // nil: time.Now
 }
 
 // Hook asks an application who callers are and what they may do, with a POST of JSON for each question (docs/auth.md has both). Answers, also
@@ -51,11 +53,15 @@ type Hook struct {
 	key    [32]byte // of the hashes; made anew by each process
 	flight singleflight.Group
 	room   chan struct{} // one for each question on its way
+	crowd  chan struct{} // of these, one for each that is about many repositories, or one of many
 
 	mu      sync.Mutex
 	shares  map[string]*hookShare    // by the network of the address
 	answers map[string]*list.Element // of *answer, by the question's hash
 	recent  list.List                // the latest use first
+	views   map[string]*list.Element // of *view, by its key
+	viewed  list.List                // the latest use first
+	saying  int                      // answers in all of them
 
 	failures int       // without a success in between
 	rests    time.Time // until then it is not asked
@@ -81,16 +87,18 @@ const (
 const (
 	identify  = "identify"
 	authorize = "authorize"
+	readable  = "readable"
 )
 
 // question is what the hook is asked.
 type question struct {
-	Question   string   `json:"question"`
-	Credential *offered `json:"credential,omitempty"` // of identify
-	Identity   *known   `json:"identity,omitempty"`   // of authorize; absent: anonymous
-	Repository string   `json:"repository,omitempty"`
-	Operation  string   `json:"operation,omitempty"`
-	Client     string   `json:"client"` // IP address
+	Question     string   `json:"question"`
+	Credential   *offered `json:"credential,omitempty"` // of identify
+	Identity     *known   `json:"identity,omitempty"`   // of authorize; absent: anonymous
+	Repository   string   `json:"repository,omitempty"`
+	Repositories []string `json:"repositories,omitempty"` // of readable
+	Operation    string   `json:"operation,omitempty"`
+	Client       string   `json:"client"` // IP address
 }
 
 // offered is a credential.
@@ -114,7 +122,7 @@ type answer struct {
 	Allow        bool     `json:"allow"`
 	Identity     string   `json:"identity,omitempty"`     // to identify
 	Scope        string   `json:"scope,omitempty"`        // to identify: the most that this credential is for
-	Repositories []string `json:"repositories,omitempty"` // to identify: what it is for
+	Repositories []string `json:"repositories,omitempty"` // to identify: what it is for; to readable: those that may be read
 }
 
 // NewHook makes a Hook. Close by closing the Auth that has it.
@@ -122,7 +130,8 @@ func NewHook(o HookOptions) *Hook {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	h := &Hook{o: o, answers: map[string]*list.Element{}, shares: map[string]*hookShare{}, room: make(chan struct{}, maxHookAsking)}
+	h := &Hook{o: o, answers: map[string]*list.Element{}, shares: map[string]*hookShare{}, room: make(chan struct{}, maxHookAsking),
+		views: map[string]*list.Element{}, crowd: make(chan struct{}, maxAllAsking)}
 	rand.Read(h.key[:]) // never fails
 	h.client = &http.Client{
 		Timeout: o.Timeout,
@@ -248,27 +257,10 @@ func (h *Hook) ask(ctx context.Context, q question, still func() error) (*answer
 		return a, nil
 	}
 	done := h.flight.DoChan(hash, func() (any, error) {
-		leave, err := h.enter(q.Client)
-		if err == nil {
-			defer leave()
-			if still != nil {
-				err = still()
-			}
-		}
-		if err != nil { // of which the hook knows nothing
-			h.o.Metrics.question("skipped")
+		a, err := h.once(q, still)
+		if err != nil {
 			return nil, err
 		}
-		if !h.begin() {
-			h.o.Metrics.question("skipped")
-			return nil, errors.New("it failed too often just now")
-		}
-		a, err := h.post(q)
-		if h.end(err); err != nil {
-			h.o.Metrics.question("failed")
-			return nil, err
-		}
-		h.o.Metrics.question("ok")
 		ttl := h.o.TTL
 		if !a.Allow { // who was given access just now does not wait for long
 			ttl = min(ttl, refusedFor)
@@ -298,6 +290,32 @@ func (h *Hook) ask(ctx context.Context, q question, still func() error) (*answer
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+}
+
+// once asks when it is the client's turn.
+func (h *Hook) once(q question, still func() error) (*answer, error) {
+	leave, err := h.enter(q.Client)
+	if err == nil {
+		defer leave()
+		if still != nil {
+			err = still()
+		}
+	}
+	if err != nil { // of which the hook knows nothing
+		h.o.Metrics.question("skipped")
+		return nil, err
+	}
+	if !h.begin() {
+		h.o.Metrics.question("skipped")
+		return nil, errors.New("it failed too often just now")
+	}
+	a, err := h.post(q)
+	if h.end(err); err != nil {
+		h.o.Metrics.question("failed")
+		return nil, err
+	}
+	h.o.Metrics.question("ok")
+	return a, nil
 }
 
 // enter waits for a turn to ask for a client. Whoever got one calls leave. A crowd is an error of kind Exhausted, and no failure of the hook's.
@@ -398,14 +416,15 @@ func (h *Hook) post(q question) (*answer, error) {
 		return nil, err
 	}
 	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, maxHookAnswer+1))
+	most := maxHookAnswer + togetherName*len(q.Repositories)
+	body, err := io.ReadAll(io.LimitReader(response.Body, int64(most)+1))
 	h.o.Metrics.answered(time.Since(start))
 	switch {
 	case err != nil:
 		return nil, err
 	case response.StatusCode != http.StatusOK:
 		return nil, fmt.Errorf("it answered with status %d", response.StatusCode)
-	case len(body) > maxHookAnswer:
+	case len(body) > most:
 		return nil, errors.New("its answer is too long")
 	}
 	a := &answer{}

@@ -59,9 +59,10 @@ a gateway and a storage node, started for the purpose:
 
   packhorse bench matrix --repo /srv/git/demo.git --html matrix.html
 
-what it costs to start git, by the size of the process that does:
+what it costs to start git, by the size of the process that does, and what small questions feel of it:
 
   packhorse bench spawn --html spawn.html
+  packhorse bench exists
 
 and what this machine could do at best, for comparison:
 
@@ -78,7 +79,7 @@ Megabytes and gigabytes are 10^6 and 10^9 bytes.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(fetchCommand(env), refsCommand(env), mkrefsCommand(env), neighbourCommand(env), limitCommand(env), loadCommand(env),
-		ciCommand(env), matrixCommand(env), stormCommand(env), searchCommand(env), spawnCommand(env), spawnWorkerCommand(env), backendCommand(env), relayCommand(env))
+		ciCommand(env), matrixCommand(env), stormCommand(env), searchCommand(env), spawnCommand(env), spawnWorkerCommand(env), existsCommand(env), backendCommand(env), relayCommand(env))
 	for _, sub := range cmd.Commands() {
 		run := sub.RunE
 		sub.SilenceUsage = true // a failed measurement is no misuse

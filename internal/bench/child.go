@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"time"
 )
@@ -50,15 +51,24 @@ func startProgram(ctx context.Context, name, program string, args []string, log 
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = file, file, childGrace
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's Ctrl-C is for the bench, which then ends the child
-	if err := cmd.Start(); err != nil {
+	endWithUs(cmd.SysProcAttr)
+	c := &child{name: name, cancel: cancel, ended: make(chan struct{}), log: log}
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread() // the child ends when its parent's thread does: this one waits for it
+		defer runtime.UnlockOSThread()
+		defer close(c.ended)
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			c.err = cmd.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
 		cancel()
 		return nil, fmt.Errorf("starting %s: %w", name, err)
 	}
-	c := &child{name: name, pid: cmd.Process.Pid, cancel: cancel, ended: make(chan struct{}), log: log}
-	go func() {
-		defer close(c.ended)
-		c.err = cmd.Wait()
-	}()
+	c.pid = cmd.Process.Pid
 	return c, nil
 }
 

@@ -163,7 +163,11 @@ func (o *ciOptions) run(ctx context.Context, env Env) (err error) {
 
 	title := ""
 	if o.url == "" {
-		server, err := startServer(ctx, dir, o.repo, o.serve, o.cold)
+		settings := ""
+		if o.cold {
+			settings = "[warmup]\nenabled = false\n"
+		}
+		server, err := startServer(ctx, dir, o.repo, o.serve, settings)
 		if err != nil {
 			return err
 		}

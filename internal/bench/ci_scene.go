@@ -257,8 +257,8 @@ type ownServer struct {
 	repo     string // the copy that it serves
 }
 
-// startServer serves a mirror of a repository.
-func startServer(ctx context.Context, dir, repo string, args []string, cold bool) (*ownServer, error) {
+// startServer serves a mirror of a repository, with a configuration file of that text unless it is empty.
+func startServer(ctx context.Context, dir, repo string, args []string, settings string) (*ownServer, error) {
 	root, state := filepath.Join(dir, "root"), filepath.Join(dir, "state")
 	s := &ownServer{repo: filepath.Join(root, "bench.git")}
 	if err := os.Mkdir(root, 0o777); err != nil {
@@ -270,9 +270,9 @@ func startServer(ctx context.Context, dir, repo string, args []string, cold bool
 	if _, err := runGit(ctx, s.repo, nil, "config", "gc.auto", "0"); err != nil {
 		return nil, err
 	}
-	if cold {
+	if settings != "" {
 		config := filepath.Join(dir, "packhorse.toml")
-		if err := os.WriteFile(config, []byte("[warmup]\nenabled = false\n"), 0o600); err != nil {
+		if err := os.WriteFile(config, []byte(settings), 0o600); err != nil {
 			return nil, err
 		}
 		args = append(args, "--config", config)

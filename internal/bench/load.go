@@ -29,6 +29,8 @@ type loadJob struct {
 	Timeout  time.Duration
 	// BytesPerS is the pace of all clients together; zero: none.
 	BytesPerS float64
+	// Rate is of requests a second in all, due at fixed times; zero: each client asks as soon as it can.
+	Rate float64
 
 	// A warm load replays one request.
 	Request    []byte
@@ -102,7 +104,7 @@ func (j *loadJob) run(ctx context.Context, stop <-chan struct{}, flowing func())
 		return nil, err
 	}
 	t.auth = j.Auth
-	r := &replay{target: t, clients: j.Clients, timeout: j.Timeout, flowing: flowing, pace: j.BytesPerS / float64(max(j.Clients, 1))}
+	r := &replay{target: t, clients: j.Clients, timeout: j.Timeout, flowing: flowing, rate: j.Rate, pace: j.BytesPerS / float64(max(j.Clients, 1))}
 	var ref *reference
 	var cold *shapes
 	if len(j.Tips) > 0 {

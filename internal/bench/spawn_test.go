@@ -108,3 +108,20 @@ func TestSpawnWorkerEndsWithItsParent(t *testing.T) {
 		t.Error("it ended well, a day early")
 	}
 }
+
+func TestExistsRefuses(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{
+		"--rate 0":                               "--rate and --children",
+		"--children -1":                          "--rate and --children",
+		"--duration 0s":                          "positive",
+		"http://127.0.0.1:1/x":                   "--rpc",
+		"--rpc 127.0.0.1:1":                      "for a server with a URL",
+		"http://127.0.0.1:1/x --rpc 127.0.0.1:1": "connection refused",
+	} {
+		_, _, err := bench(t, t.Context(), append([]string{"exists"}, strings.Fields(args)...)...)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", args, err)
+		}
+	}
+}

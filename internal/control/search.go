@@ -29,7 +29,7 @@ type Index interface {
 	// Searched lists the repositories, in any order.
 	Searched() []git.RepoPath
 	// Status tells how far it is; may tells which repositories may be named, nil: all.
-	Status(may func(git.RepoPath) bool) search.Status
+	Status(may search.Readable) search.Status
 }
 
 // searches serves SearchService.
@@ -130,7 +130,7 @@ func (s searches) Searched(_ context.Context, request *connect.Request[packhorse
 }
 
 func (s searches) Status(_ context.Context, request *connect.Request[packhorsev1.StatusRequest]) (*connect.Response[packhorsev1.StatusResponse], error) {
-	var may func(git.RepoPath) bool
+	var may search.Readable
 	if m := request.Msg; m.GetLimited() {
 		var err error
 		if may, err = s.catalogues.readable(m.GetState(), m.GetReadable()); err != nil {
@@ -178,7 +178,7 @@ func (l *catalogues) keep(new catalogue) {
 }
 
 // readable tells which repositories of a list have their bits set.
-func (l *catalogues) readable(state string, bits []byte) (func(git.RepoPath) bool, error) {
+func (l *catalogues) readable(state string, bits []byte) (search.Readable, error) {
 	l.mu.Lock()
 	i := slices.IndexFunc(l.all, func(known catalogue) bool { return known.state == state })
 	var paths []git.RepoPath
@@ -198,5 +198,5 @@ func (l *catalogues) readable(state string, bits []byte) (func(git.RepoPath) boo
 			may[path] = struct{}{}
 		}
 	}
-	return func(path git.RepoPath) bool { _, ok := may[path]; return ok }, nil
+	return search.Each(func(path git.RepoPath) bool { _, ok := may[path]; return ok }), nil
 }

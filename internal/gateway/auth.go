@@ -21,8 +21,8 @@ type Auth interface {
 	May(ctx context.Context, id auth.Identity, repo git.RepoPath, op auth.Operation) error
 	// Configured tells whether callers are told from one another. As soon as they are, objects that no ref reaches are not for everybody.
 	Configured() bool
-	// Reader tells which repositories the identity may read; nil: all. Where that could not be found out of one, it may not.
-	Reader(ctx context.Context, id auth.Identity) func(git.RepoPath) bool
+	// Reader tells which of many repositories the identity may read; nil: all. Where that could not be found out of one, it may not, and whole is false.
+	Reader(ctx context.Context, id auth.Identity) func([]git.RepoPath) (may []bool, whole bool)
 }
 
 // may finds out who calls and whether they may do it; if not, it answers.

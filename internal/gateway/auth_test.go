@@ -40,8 +40,13 @@ func (c callers) May(_ context.Context, id auth.Identity, repo git.RepoPath, op 
 
 func (c callers) Configured() bool { return true }
 
-func (c callers) Reader(_ context.Context, id auth.Identity) func(git.RepoPath) bool {
-	return func(repo git.RepoPath) bool { return c.may(id, repo, auth.Read) == nil }
+func (c callers) Reader(_ context.Context, id auth.Identity) func([]git.RepoPath) ([]bool, bool) {
+	return func(repos []git.RepoPath) (may []bool, whole bool) {
+		for _, repo := range repos {
+			may = append(may, c.may(id, repo, auth.Read) == nil)
+		}
+		return may, true
+	}
 }
 
 // recorder is a node that knows one repository and notes what it is asked for.

@@ -21,7 +21,7 @@ type Pages func(w http.ResponseWriter, r *http.Request, v *Visitor) error
 // Visitor is who asks for a page. Not safe for concurrent use.
 type Visitor struct {
 	e     *exchange
-	read  func(git.RepoPath) bool
+	read  func([]git.RepoPath) (may []bool, whole bool)
 	asked bool // read is set
 	notes []slog.Attr
 }
@@ -29,9 +29,9 @@ type Visitor struct {
 // Name is the visitor's; empty: nobody knows who it is.
 func (v *Visitor) Name() string { return v.e.id.Name }
 
-// Reader tells which repositories the visitor may read; nil: all. It asks nobody where it can be helped, but an auth hook's answers that are not
-// remembered yet.
-func (v *Visitor) Reader() func(git.RepoPath) bool {
+// Reader tells which of many repositories the visitor may read; nil: all. whole: false: of some that could not be found out in time, and they are
+// taken for others'. It asks nobody where it can be helped, but an auth hook's answers that are not remembered yet.
+func (v *Visitor) Reader() func([]git.RepoPath) (may []bool, whole bool) {
 	if v.e.Auth != nil && !v.asked {
 		v.read, v.asked = v.e.Auth.Reader(v.e.ctx, v.e.id), true
 	}

@@ -22,7 +22,11 @@ func sitePages(w http.ResponseWriter, r *http.Request, v *gateway.Visitor) error
 	may := func(name string) bool {
 		repo, _ := git.ParseRepoPath(name)
 		read := v.Reader()
-		return read == nil || read(repo)
+		if read == nil {
+			return true
+		}
+		readable, _ := read([]git.RepoPath{repo})
+		return readable[0]
 	}
 	switch r.URL.Path {
 	case "/", "/-/search":

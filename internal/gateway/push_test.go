@@ -36,7 +36,7 @@ func (writers) May(_ context.Context, id auth.Identity, _ git.RepoPath, op auth.
 
 func (writers) Configured() bool { return true }
 
-func (writers) Reader(context.Context, auth.Identity) func(git.RepoPath) bool { return nil }
+func (writers) Reader(context.Context, auth.Identity) func([]git.RepoPath) ([]bool, bool) { return nil }
 
 // pushTo posts a push.
 func (s *server) pushTo(path string, body io.Reader, headers ...string) (int, string) {

@@ -238,9 +238,11 @@ func (w *world) kill() {
 // everybody is a gateway.Auth for which all callers are one.
 type everybody struct{}
 
-func (everybody) Configured() bool                                              { return true }
-func (everybody) Reader(context.Context, auth.Identity) func(git.RepoPath) bool { return nil }
-func (everybody) HTTP(*http.Request) (auth.Identity, error)                     { return auth.Identity{Name: "ada"}, nil }
+func (everybody) Configured() bool { return true }
+func (everybody) Reader(context.Context, auth.Identity) func([]git.RepoPath) ([]bool, bool) {
+	return nil
+}
+func (everybody) HTTP(*http.Request) (auth.Identity, error) { return auth.Identity{Name: "ada"}, nil }
 func (everybody) May(context.Context, auth.Identity, git.RepoPath, auth.Operation) error {
 	return nil
 }

@@ -84,7 +84,7 @@ func newAuth(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*auth.Aut
 	if h := cfg.Auth.Hook; h.URL != "" {
 		hook := auth.HookOptions{
 			URL: h.URL, Timeout: h.Timeout.Duration, TTL: h.CacheTTL.Duration, Size: h.CacheSize, Stale: h.Fail == failStale,
-			PerAddress: h.PerAddress, Metrics: metrics, Log: log,
+			PerAddress: h.PerAddress, Many: h.Many, Metrics: metrics, Log: log,
 		}
 		if h.SecretFile != "" {
 			secret, err := credential.LoadSecret(h.SecretFile, log)

@@ -48,8 +48,12 @@ type HookConfig struct {
 	// How long an answer is remembered; one that refuses for 10 seconds at most.
 	CacheTTL Duration `toml:"cache_ttl"`
 
-	// The most answers that are remembered.
+	// The most answers that are remembered; and 20 times as many about which repositories callers may read who search.
 	CacheSize int `toml:"cache_size"`
+
+	// Whether it understands the question which of many repositories somebody may read, as searches ask ("readable", docs/auth.md). If not, each
+	// repository is a question.
+	Many bool `toml:"many"`
 
 	// What holds when the hook fails: "closed", nothing, or "stale", an answer that is remembered and ran out within the last hour.
 	Fail string `toml:"fail"`

@@ -66,7 +66,8 @@ type Engine struct {
 	fast          bool                 // the fast lane works: the slow one is stopped
 	stale         bool                 // what follows is to be counted again
 	with, without int                  // repositories with an index, and without one that have something to index
-	candidates    []candidate          // both
+	candidates    []git.RepoPath       // both
+	ids           []uint32             // their numbers; 0: it has no index
 	jobs          map[*repository]*job // that run
 	queues        [lanes]waiting
 	unwatched     int // repositories

@@ -219,12 +219,14 @@ func TestOnlyReadable(t *testing.T) {
 	s.push("secret", main, files{"f": "needle"})
 	e := start(t, options(t, s))
 	await(t, e, "needle", has(2))
-	f := await(t, e, "needle", has(1, open), func(r *search.Request) { r.May = func(p git.RepoPath) bool { return p.String() == "open" } })
+	f := await(t, e, "needle", has(1, open), func(r *search.Request) {
+		r.May = search.Each(func(p git.RepoPath) bool { return p.String() == "open" })
+	})
 	if f.Searched != 1 {
 		t.Errorf("%d repositories were searched", f.Searched)
 	}
-	await(t, e, "needle", has(0), func(r *search.Request) { r.May = func(git.RepoPath) bool { return false } })
-	if all, some := e.Status(nil), e.Status(func(p git.RepoPath) bool { return p.String() == "open" }); all.Repositories != 2 || some.Repositories != 1 ||
+	await(t, e, "needle", has(0), func(r *search.Request) { r.May = search.Each(func(git.RepoPath) bool { return false }) })
+	if all, some := e.Status(nil), e.Status(search.Each(func(p git.RepoPath) bool { return p.String() == "open" })); all.Repositories != 2 || some.Repositories != 1 ||
 		some.Fresh != 1 || some.Shards != 1 {
 		t.Errorf("the status is %+v, and for who may read one repository %+v", all, some)
 	}
@@ -237,7 +239,7 @@ func TestNobodyWaitsForPermissions(t *testing.T) {
 	s.push("open", main, files{"f": "needle"})
 	e := start(t, options(t, s))
 	await(t, e, "needle", has(1))
-	may := func(git.RepoPath) bool {
+	may := search.Each(func(git.RepoPath) bool {
 		other := make(chan struct{})
 		go func() {
 			e.Status(nil)
@@ -249,7 +251,7 @@ func TestNobodyWaitsForPermissions(t *testing.T) {
 			t.Error("others wait")
 		}
 		return true
-	}
+	})
 	await(t, e, "needle", has(1), func(r *search.Request) { r.May = may })
 	if s := e.Status(may); s.Repositories != 1 {
 		t.Errorf("the status is %+v", s)

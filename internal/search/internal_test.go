@@ -13,7 +13,7 @@ import (
 func TestEndOfAProcessIsToldWithoutNames(t *testing.T) {
 	t.Parallel()
 	e := &Engine{searching: &searching{why: "exit status 2: loading 1 shard(s): team%2Fsecret.git_v16.00000.zoekt"}}
-	if all, some := e.Status(nil).Error, e.Status(func(git.RepoPath) bool { return false }).Error; !strings.Contains(all, "secret") || strings.Contains(some, "secret") || some == "" {
+	if all, some := e.Status(nil).Error, e.Status(Each(func(git.RepoPath) bool { return false })).Error; !strings.Contains(all, "secret") || strings.Contains(some, "secret") || some == "" {
 		t.Errorf("%q, and to those who may not read it %q", all, some)
 	}
 }

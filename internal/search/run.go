@@ -2,6 +2,7 @@ package search
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -39,7 +40,7 @@ func (e *Engine) search(ctx context.Context, request Request, sink Sink, began t
 	}
 	limit, timeout := bound(request.Limit, 1, e.o.Results), bound(request.Timeout, time.Millisecond, e.o.Timeout)
 	ask := link.Request{Query: request.Query.Text, Format: int(request.Format), Limit: limit, Timeout: int(timeout.Milliseconds())}
-	set, bares, why := e.scope(request.May)
+	set, bares, whole, why := e.scope(request.May)
 	if why != "" {
 		return Summary{}, fault.Retry(fault.Unavailable, retryDir, "%s", why)
 	}
@@ -77,7 +78,7 @@ func (e *Engine) search(ctx context.Context, request Request, sink Sink, began t
 	if end.Crashed {
 		e.log.Warn("a part of the index could not be searched", "query", request.Query.Text)
 	}
-	s.Limited, s.TimedOut = end.Limited, end.TimedOut
+	s.Limited, s.TimedOut = end.Limited, end.TimedOut || !whole
 	s.Repositories, s.Searched = e.freshness(end.Repositories), e.indexed(set, ask.Limited)
 	if len(bares) > 0 {
 		g := newGrepping(request.Query)
@@ -98,37 +99,36 @@ func bound[T int | time.Duration](asked, least, most T) T {
 	return max(least, min(asked, most))
 }
 
-// candidate is a repository that can be searched.
-type candidate struct {
-	path git.RepoPath
-	id   uint32 // 0: it has no index
-}
-
 // scope finds the repositories that the caller may read: those with an index, unless these are all, and those without. May is asked without a lock: it
-// may have to ask somebody else.
-func (e *Engine) scope(may func(git.RepoPath) bool) (set link.Set, bares []bare, why string) {
+// may have to ask somebody else. whole: false: it did not find out all.
+func (e *Engine) scope(may Readable) (set link.Set, bares []bare, whole bool, why string) {
 	e.mu.Lock()
 	e.count()
-	list, without, why := e.candidates, e.without, e.why
+	list, ids, without, why := e.candidates, e.ids, e.without, e.why
 	if why == "" && !e.ready && len(e.repos) == 0 { // nothing found would be a lie
 		why = "it is not known yet which repositories there are; try again in a moment"
 	}
 	e.mu.Unlock()
 	if why != "" || may == nil && without == 0 {
-		return nil, nil, why
+		return nil, nil, true, why
+	}
+	whole = true
+	var readable []bool
+	if may != nil {
+		readable, whole = may(list)
 	}
 	var unindexed []git.RepoPath
-	for _, c := range list {
+	for i, path := range list {
 		switch {
-		case may != nil && !may(c.path):
-		case c.id == 0:
-			unindexed = append(unindexed, c.path)
+		case may != nil && !readable[i]:
+		case ids[i] == 0:
+			unindexed = append(unindexed, path)
 		case may != nil:
-			set.Add(c.id)
+			set.Add(ids[i])
 		}
 	}
 	if len(unindexed) == 0 {
-		return set, nil, ""
+		return set, nil, whole, ""
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -144,25 +144,21 @@ func (e *Engine) scope(may func(git.RepoPath) bool) (set link.Set, bares []bare,
 		}
 	}
 	slices.SortFunc(bares, func(a, b bare) int { return strings.Compare(a.path.String(), b.path.String()) })
-	return set, bares, ""
+	return set, bares, whole, ""
 }
 
-// settled asks of every repository whether it may be read, while nobody waits for the lock: an answer may have to be asked for elsewhere. Nil stays nil.
-func (e *Engine) settled(may func(git.RepoPath) bool) func(git.RepoPath) bool {
+// settled asks of every repository whether it may be read, while nobody waits for the lock. Nil stays nil.
+func (e *Engine) settled(may Readable) func(git.RepoPath) bool {
 	if may == nil {
 		return nil
 	}
 	e.mu.Lock()
-	paths := make([]git.RepoPath, 0, len(e.repos))
-	for path := range e.repos {
-		paths = append(paths, path)
-	}
+	paths := slices.Collect(maps.Keys(e.repos))
 	e.mu.Unlock()
+	list, _ := may(paths)
 	readable := make(map[git.RepoPath]bool, len(paths))
-	for _, path := range paths {
-		if may(path) {
-			readable[path] = true
-		}
+	for i, path := range paths {
+		readable[path] = list[i]
 	}
 	return func(path git.RepoPath) bool { return readable[path] }
 }
@@ -185,16 +181,19 @@ func (e *Engine) count() {
 		return
 	}
 	e.stale, e.with, e.without = false, 0, 0
-	e.candidates = make([]candidate, 0, len(e.repos))
+	e.candidates, e.ids = make([]git.RepoPath, 0, len(e.repos)), make([]uint32, 0, len(e.repos))
 	for path, r := range e.repos {
+		id := r.id
 		switch {
 		case len(r.indexed) > 0:
 			e.with++
-			e.candidates = append(e.candidates, candidate{path, r.id})
 		case r.looked && len(r.current) > 0:
 			e.without++
-			e.candidates = append(e.candidates, candidate{path, 0})
+			id = 0
+		default:
+			continue
 		}
+		e.candidates, e.ids = append(e.candidates, path), append(e.ids, id)
 	}
 }
 

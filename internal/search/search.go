@@ -14,12 +14,26 @@ import (
 
 // Request is one search.
 type Request struct {
-	Query  *query.Query
-	Format wire.Format // of the results
-	// May tells whether the caller may read a repository; nil: all. It is asked about many in a row, and should answer from memory.
-	May     func(git.RepoPath) bool
+	Query   *query.Query
+	Format  wire.Format   // of the results
+	May     Readable      // nil: the caller may read all repositories
 	Limit   int           // results, unless the query says; 0: as many as there may be
 	Timeout time.Duration // unless the query says; 0: as long as it may take
+}
+
+// Readable tells of each of many repositories whether a caller may read it. That may have to be asked for elsewhere; whole: false: of some it could not
+// be found out in time, and they count as others'.
+type Readable = func(repositories []git.RepoPath) (may []bool, whole bool)
+
+// Each makes a Readable of what decides about one repository at a time.
+func Each(may func(git.RepoPath) bool) Readable {
+	return func(repositories []git.RepoPath) ([]bool, bool) {
+		list := make([]bool, len(repositories))
+		for i, path := range repositories {
+			list[i] = may(path)
+		}
+		return list, true
+	}
 }
 
 // Batch is some results. Its memory is used again when Sink.Matches returns.
@@ -42,7 +56,7 @@ type Summary struct {
 	Results      int // files, or repositories
 	Matches      int
 	Limited      bool // what was searched has, or may have, more results than were given
-	TimedOut     bool
+	TimedOut     bool // or it could not be found out in time which repositories the caller may read
 	Elapsed      time.Duration
 	Index        time.Duration // of it, the time of the process that searches itself
 	Link         time.Duration // and of asking that process and having its results, without the time that Sink took
@@ -102,9 +116,8 @@ type Searcher interface {
 
 // Visitor is who searches, as pages and APIs see them. Not safe for concurrent use.
 type Visitor interface {
-	Name() string // empty: nobody knows who it is
-	// Reader tells which repositories the visitor may read; nil: all.
-	Reader() func(git.RepoPath) bool
+	Name() string     // empty: nobody knows who it is
+	Reader() Readable // nil: all
 	// Note adds to the request's line in the log.
 	Note(attrs ...slog.Attr)
 }

@@ -13,9 +13,9 @@ import (
 // maxFailures is how many failures a Status tells of.
 const maxFailures = 100
 
-// Status tells how far the index is. May tells which repositories may be known of; nil: all.
-func (e *Engine) Status(may func(git.RepoPath) bool) Status {
-	may = e.settled(may)
+// Status tells how far the index is. Readable are the repositories that may be known of; nil: all.
+func (e *Engine) Status(readable Readable) Status {
+	may := e.settled(readable)
 	s := Status{Jobs: []Job{}, Failures: []IndexFailure{}}
 	e.searching.mu.Lock()
 	s.Searching, s.Deaths, s.Error = e.searching.control != nil, e.searching.deaths, e.searching.why

@@ -13,6 +13,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/search"
 )
 
 // get asks for a page, and follows no redirect.
@@ -187,7 +188,7 @@ func TestFiles(t *testing.T) {
 // Who may not know of a repository is told what they would be told if it did not exist.
 func TestHiddenRepositories(t *testing.T) {
 	t.Parallel()
-	only := func(r git.RepoPath) bool { return r.String() == "packhorse/server" }
+	only := search.Each(func(r git.RepoPath) bool { return r.String() == "packhorse/server" })
 	base := serve(t, newWorld(t), visitor{reader: only}).URL
 	hidden, page := get(t, base+"/-/blob/hostile/"+commitA+"/crlf.txt")
 	none, other := get(t, base+"/-/blob/nothing/"+commitA+"/crlf.txt")

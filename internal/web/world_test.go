@@ -99,7 +99,7 @@ func (w *world) Search(_ context.Context, r search.Request, sink search.Sink) (s
 	}
 	fold := strings.IndexFunc(word, unicode.IsUpper) < 0
 	for _, repository := range sorted(w.files) {
-		if path, err := git.ParseRepoPath(repository); err != nil || r.May != nil && !r.May(path) || !strings.Contains(repository, repo) {
+		if path, err := git.ParseRepoPath(repository); err != nil || !mayRead(r.May, path) || !strings.Contains(repository, repo) {
 			continue
 		}
 		s.Searched++
@@ -151,17 +151,25 @@ func (w *world) File(_ context.Context, repository git.RepoPath, commit git.Obje
 	return f, nil
 }
 
+func mayRead(readable search.Readable, path git.RepoPath) bool {
+	if readable == nil {
+		return true
+	}
+	may, _ := readable([]git.RepoPath{path})
+	return may[0]
+}
+
 // visitor is somebody.
 type visitor struct {
 	name   string
-	reader func(git.RepoPath) bool
+	reader search.Readable
 }
 
-func (v visitor) Name() string                    { return v.name }
-func (v visitor) Reader() func(git.RepoPath) bool { return v.reader }
-func (v visitor) Note(...slog.Attr)               {}
+func (v visitor) Name() string            { return v.name }
+func (v visitor) Reader() search.Readable { return v.reader }
+func (v visitor) Note(...slog.Attr)       {}
 func (v visitor) May(_ context.Context, r git.RepoPath) error {
-	if v.reader != nil && !v.reader(r) {
+	if !mayRead(v.reader, r) {
 		return fault.New(fault.NotFound, "not for you")
 	}
 	return nil

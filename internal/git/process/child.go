@@ -36,6 +36,7 @@ type Process struct {
 	waited  time.Duration
 	began   time.Time
 	process *os.Process
+	exit    exitWatch
 	stdin   *os.File // nil if the command has none
 	stdout  *Output
 	stderr  *os.File
@@ -215,7 +216,7 @@ func (p *Process) killNow() {
 // the group's number. What was asked to end, and given time for that, has it though the leader was faster: a child of git's may be about
 // to remove a lock.
 func (p *Process) awaitExit(reaper *reaper.Keeper) {
-	waitExited(p.process.Pid)
+	p.exit.await(p.process.Pid)
 	p.unwatch()
 	p.rss.stop()
 	if p.asked() {

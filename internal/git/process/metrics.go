@@ -19,6 +19,8 @@ type Metrics struct {
 	cpu      *prometheus.CounterVec
 	maxRSS   *prometheus.GaugeVec
 	queue    *prometheus.HistogramVec
+	starts   prometheus.Histogram
+	short    *prometheus.CounterVec
 	slots    *slotsCollector
 	reaper   *reaper.Metrics
 
@@ -41,6 +43,11 @@ func NewMetrics() *Metrics {
 		queue: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "packhorse_git_queue_wait_seconds",
 			Help:    "Time that git commands waited for a slot, those included that gave up.",
 			Buckets: []float64{.001, .005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}}, []string{"class"}),
+		starts: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "packhorse_git_start_seconds",
+			Help:    "Time that it took to start a git process once it had a slot: until it ran git, and with the pauses of a shortage.",
+			Buckets: []float64{.0005, .001, .002, .005, .01, .025, .05, .1, .25, 1, 5}}),
+		short: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_git_start_shortages_total",
+			Help: "Tries to start a git process for which the system had no room, by what there was too little of."}, []string{"of"}),
 		slots:  newSlotsCollector(),
 		reaper: reaper.NewMetrics(),
 		peak:   make(map[string]int64),
@@ -49,7 +56,7 @@ func NewMetrics() *Metrics {
 
 // Collectors lists what to register.
 func (m *Metrics) Collectors() []prometheus.Collector {
-	return append(m.reaper.Collectors(), m.commands, m.inFlight, m.cpu, m.maxRSS, m.queue, m.slots)
+	return append(m.reaper.Collectors(), m.commands, m.inFlight, m.cpu, m.maxRSS, m.queue, m.starts, m.short, m.slots)
 }
 
 func (m *Metrics) watch(c Class, s *balance.Slots) { m.slots.add(c, s) }
@@ -62,7 +69,12 @@ func (m *Metrics) refused(subcommand string, err error) {
 	m.commands.WithLabelValues(subcommand, fault.KindOf(err).String()).Inc()
 }
 
-func (m *Metrics) started(subcommand string) { m.inFlight.WithLabelValues(subcommand).Inc() }
+func (m *Metrics) shortage(of string) { m.short.WithLabelValues(of).Inc() }
+
+func (m *Metrics) started(subcommand string, took time.Duration) {
+	m.starts.Observe(took.Seconds())
+	m.inFlight.WithLabelValues(subcommand).Inc()
+}
 
 func (m *Metrics) finished(subcommand string, u Usage, err error) {
 	m.inFlight.WithLabelValues(subcommand).Dec()

@@ -80,10 +80,13 @@ type Runner struct {
 	stopping context.Context // ends when Close is called, for those in a queue
 	stop     context.CancelFunc
 
-	mu      sync.Mutex
-	closed  bool
-	running map[*Process]struct{}
-	ended   chan struct{} // closed once closed is set and running empty
+	starter *starter
+
+	mu       sync.Mutex // held for a step in a map, never while a process is started
+	closed   bool
+	starting int // starts in progress
+	running  map[*Process]struct{}
+	ended    chan struct{} // closed once closed is set, nothing starts and running is empty
 }
 
 type class struct {
@@ -114,7 +117,7 @@ func New(o Options) (*Runner, error) {
 	r := &Runner{
 		git: path, env: environment(o.TempDir), metrics: o.Metrics, log: o.Log,
 		classes: make(map[Class]class, len(o.Classes)),
-		running: make(map[*Process]struct{}), ended: make(chan struct{}),
+		starter: newStarter(o.Metrics), running: make(map[*Process]struct{}), ended: make(chan struct{}),
 	}
 	r.reaper = reaper.Keep(reaper.Options{Command: o.Reaper, Metrics: o.Metrics.reaper, Log: o.Log})
 	if mark, value, ok := strings.Cut(r.reaper.Env(), "="); ok {
@@ -160,7 +163,7 @@ func (c *Command) String() string {
 }
 
 // Start waits for a slot of the command's class and starts it. When ctx ends the command is killed. Errors: what
-// balance.Slots.Acquire tells; fault.Unavailable if the system cannot start a process now or the Runner is closed.
+// balance.Slots.Acquire tells; fault.Unavailable if the system has no room for another process (*Shortage) or the Runner is closed.
 func (r *Runner) Start(ctx context.Context, c Command) (*Process, error) {
 	cl, ok := r.classes[c.Class]
 	if !ok {
@@ -212,22 +215,24 @@ func errClosed() error {
 
 func (r *Runner) start(ctx context.Context, c Command, l Limits, waited time.Duration, release func()) (*Process, error) {
 	p := &Process{
-		command: c, request: activity.From(ctx), waited: waited, done: make(chan struct{}), silent: make(chan struct{}), began: time.Now(),
+		command: c, request: activity.From(ctx), waited: waited, done: make(chan struct{}), silent: make(chan struct{}),
 	}
-	child, err := p.pipes()
-	defer closeAll(child)
-	if err == nil {
-		end := r.starts.begin(p)
-		err = r.spawn(p, child)
-		end()
+	if err := r.begin(); err != nil {
+		return nil, err
 	}
+	asked := time.Now()
+	trying, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(r.stopping, cancel)()
+	err := r.starter.start(trying, func() error { return r.spawn(p) })
 	if err != nil {
-		closeAll([]*os.File{p.stdin, p.stderr})
-		if p.stdout != nil {
-			p.stdout.Close()
+		r.begun(nil)
+		if r.stopping.Err() != nil {
+			return nil, errClosed()
 		}
 		return nil, startError(c, err)
 	}
+	closed := r.begun(p)
 	if l.Nice != 0 {
 		if err := syscall.Setpriority(syscall.PRIO_PGRP, p.process.Pid, niceness()+l.Nice); err != nil {
 			r.log.Debug("cannot make a git command nice", "subcommand", c.Subcommand, "error", err)
@@ -238,37 +243,75 @@ func (r *Runner) start(ctx context.Context, c Command, l Limits, waited time.Dur
 			r.log.Warn("cannot limit the memory of a git command", "subcommand", c.Subcommand, "error", err)
 		}
 	}
-	r.metrics.started(c.Subcommand)
+	r.metrics.started(c.Subcommand, time.Since(asked))
 	p.watch(ctx, l.Time)
+	if closed {
+		p.kill(errClosed())
+	}
 	go r.reap(p, release)
 	return p, nil
 }
 
-// spawn starts the process unless the Runner is closed; under the lock, so that Close misses none.
-func (r *Runner) spawn(p *Process, files []*os.File) error {
+// begin announces a start, for which Close then waits.
+func (r *Runner) begin() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return errClosed()
 	}
+	r.starting++
+	return nil
+}
+
+// begun ends what begin began: p runs, or nil. It tells whether the Runner was closed meanwhile, which nobody else tells p.
+func (r *Runner) begun(p *Process) (closed bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.starting--
+	if p != nil {
+		r.running[p] = struct{}{}
+	}
+	r.settle()
+	return r.closed
+}
+
+// settle ends a Close once nothing runs. r.mu is held.
+func (r *Runner) settle() {
+	if r.closed && r.starting == 0 && len(r.running) == 0 {
+		close(r.ended)
+	}
+}
+
+// spawn starts the process, or leaves nothing of it.
+func (r *Runner) spawn(p *Process) error {
 	dir := p.command.Dir
 	if dir == "" {
 		dir = "/"
-	}
-	program, name := r.git, "git"
-	if p.command.Program != "" {
-		program, name = p.command.Program, p.command.Program
-	}
-	var err error
-	p.process, err = os.StartProcess(program, append([]string{name}, p.command.Args...), &os.ProcAttr{
-		Dir: dir, Env: withEnv(r.env, p.command.Env), Files: slices.Concat(files, p.command.Files),
-		Sys: &syscall.SysProcAttr{Setpgid: true},
-	})
-	if err != nil {
+	} else if _, err := os.Stat(dir); err != nil { // should the disk hang, then here, and not in the child, for which a CPU of ours waits
 		return err
 	}
+	files, err := p.pipes()
+	defer closeAll(files)
+	if err == nil {
+		defer r.starts.begin(p)()
+		program, name := r.git, "git"
+		if p.command.Program != "" {
+			program, name = p.command.Program, p.command.Program
+		}
+		p.process, err = os.StartProcess(program, append([]string{name}, p.command.Args...), &os.ProcAttr{
+			Dir: dir, Env: withEnv(r.env, p.command.Env), Files: slices.Concat(files, p.command.Files), Sys: p.exit.attributes(),
+		})
+	}
+	if err != nil {
+		closeAll([]*os.File{p.stdin, p.stderr})
+		if p.stdout != nil {
+			p.stdout.Close()
+		}
+		p.stdin, p.stdout, p.stderr = nil, nil, nil
+		return err
+	}
+	p.began = time.Now()
 	r.reaper.Add(p.process.Pid, p.command.Grace)
-	r.running[p] = struct{}{}
 	return nil
 }
 
@@ -277,10 +320,11 @@ func startError(c Command, err error) error {
 		return err
 	}
 	msg := "cannot start " + c.String()
-	for _, e := range []error{syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.ETXTBSY} {
-		if errors.Is(err, e) {
-			return &fault.Error{Kind: fault.Unavailable, Msg: msg, RetryAfter: time.Second, Err: err}
-		}
+	if kind := fault.KindOf(err); kind == fault.Cancelled || kind == fault.Deadline {
+		return fault.Wrap(kind, msg, err)
+	}
+	if _, ok := errors.AsType[*Shortage](err); ok || errors.Is(err, errImpatient) || errors.Is(err, syscall.ETXTBSY) {
+		return &fault.Error{Kind: fault.Unavailable, Msg: msg, RetryAfter: time.Second, Err: err}
 	}
 	return fault.Wrap(fault.Internal, msg, err)
 }
@@ -290,9 +334,7 @@ func (r *Runner) reap(p *Process, release func()) {
 	p.awaitExit(r.reaper)
 	r.mu.Lock()
 	delete(r.running, p)
-	if r.closed && len(r.running) == 0 {
-		close(r.ended)
-	}
+	r.settle()
 	r.mu.Unlock()
 	release()
 	p.finish()
@@ -320,9 +362,7 @@ func (r *Runner) closeCommands(ctx context.Context) error {
 	r.mu.Lock()
 	if !r.closed {
 		r.closed = true
-		if len(r.running) == 0 {
-			close(r.ended)
-		}
+		r.settle()
 	}
 	running := maps.Clone(r.running)
 	r.mu.Unlock()

@@ -26,12 +26,6 @@ func pipe() (fds [2]int, err error) {
 // setPipeSize makes a pipe larger, or leaves it when fs.pipe-max-size or fs.pipe-user-pages-soft say no.
 func setPipeSize(fd, n int) { unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, n) }
 
-// waitExited blocks until the process has ended, and leaves it to be reaped.
-func waitExited(pid int) {
-	for unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
-	}
-}
-
 // limitMemory bounds the memory that a process gets from now on, and those that it starts: private and writable, be it from the heap or mapped
 // (getrlimit(2), RLIMIT_DATA).
 func limitMemory(pid int, bytes int64) error {

@@ -24,9 +24,11 @@ func pipe() (fds [2]int, err error) {
 
 func setPipeSize(int, int) {}
 
-// waitExited has no portable form: the reaping itself waits, and a group that outlives its leader is killed
-// only by a cancelled context.
-func waitExited(int) {}
+// exitWatch has no portable form: the reaping itself waits, and a group that outlives its leader is killed only by a cancelled context.
+type exitWatch struct{}
+
+func (*exitWatch) attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+func (*exitWatch) await(int)                        {}
 
 func limitMemory(int, int64) error { return errors.ErrUnsupported }
 

@@ -70,15 +70,18 @@ func (x *Index) Search(ctx context.Context, request search.Request, sink search.
 	if request.Query.Timeout == 0 {
 		q.Timeout = durationpb.New(request.Timeout)
 	}
+	whole := true // it is known what may be read
 	for again := false; ; again = true {
 		if request.May != nil {
 			l, err := x.searched(ctx, again)
 			if err != nil {
 				return search.Summary{}, unreachable(ctx, err)
 			}
-			q.State, q.Readable = l.state, l.bits(request.May)
+			q.State = l.state
+			q.Readable, whole = l.bits(request.May)
 		}
 		summary, begun, err := x.search(ctx, q, sink)
+		summary.TimedOut = summary.TimedOut || !whole
 		if fault.Is(err, fault.NotFound) && !begun && !again { // the list is too old
 			continue
 		}
@@ -165,7 +168,7 @@ func (x *Index) Repositories(ctx context.Context, each func(git.RepoPath) error)
 const statusLimit = 5 * time.Second
 
 // Status tells how far the index is; may tells which repositories may be known of, nil: all. If nobody answers, that is the error in it.
-func (x *Index) Status(may func(git.RepoPath) bool) search.Status {
+func (x *Index) Status(may search.Readable) search.Status {
 	ctx, cancel := context.WithTimeout(context.Background(), statusLimit)
 	defer cancel()
 	none := search.Status{Jobs: []search.Job{}, Failures: []search.IndexFailure{}}
@@ -184,7 +187,11 @@ func (x *Index) Status(may func(git.RepoPath) bool) search.Status {
 	}
 	hidden := func(name string) bool {
 		path, err := git.ParseRepoPath(name)
-		return err != nil || may != nil && !may(path)
+		if err != nil || may == nil {
+			return err != nil
+		}
+		readable, _ := may([]git.RepoPath{path})
+		return !readable[0]
 	}
 	s.Jobs = slices.DeleteFunc(s.Jobs, func(j search.Job) bool { return hidden(j.Repository) })
 	s.Failures = slices.DeleteFunc(s.Failures, func(f search.IndexFailure) bool { return hidden(f.Repository) })
@@ -192,14 +199,15 @@ func (x *Index) Status(may func(git.RepoPath) bool) search.Status {
 }
 
 // status asks for the status, of what may be known of in the list; anew: as it is now.
-func (x *Index) status(ctx context.Context, may func(git.RepoPath) bool, anew bool) (*connect.Response[packhorsev1.StatusResponse], error) {
+func (x *Index) status(ctx context.Context, may search.Readable, anew bool) (*connect.Response[packhorsev1.StatusResponse], error) {
 	q := &packhorsev1.StatusRequest{Limited: may != nil}
 	if q.Limited {
 		l, err := x.searched(ctx, anew)
 		if err != nil {
 			return nil, err
 		}
-		q.State, q.Readable = l.state, l.bits(may)
+		q.State = l.state
+		q.Readable, _ = l.bits(may)
 	}
 	return x.service.Status(ctx, connect.NewRequest(q))
 }
@@ -251,13 +259,14 @@ func (x *Index) known() list {
 	return x.list
 }
 
-// bits has one set for each repository that may be read.
-func (l *list) bits(may func(git.RepoPath) bool) []byte {
-	bits := make([]byte, (len(l.paths)+7)/8)
-	for i, path := range l.paths {
-		if may(path) {
+// bits has one set for each repository that may be read. whole: false: not all of these are known.
+func (l *list) bits(may search.Readable) (bits []byte, whole bool) {
+	readable, whole := may(l.paths)
+	bits = make([]byte, (len(l.paths)+7)/8)
+	for i, ok := range readable {
+		if ok {
 			bits[i/8] |= 1 << (i % 8)
 		}
 	}
-	return bits
+	return bits, whole
 }

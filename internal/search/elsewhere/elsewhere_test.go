@@ -47,7 +47,7 @@ func (x *index) Search(ctx context.Context, request search.Request, sink search.
 	paths, fail, summary := x.paths, x.fail, x.summary
 	x.mu.Unlock()
 	for _, path := range paths {
-		if request.May != nil && !request.May(path) {
+		if !mayRead(request.May, path) {
 			continue
 		}
 		if err := sink.Matches(search.Batch{JSON: fmt.Appendf(nil, "%q", path), Results: 1, Matches: 2}); err != nil {
@@ -60,10 +60,18 @@ func (x *index) Search(ctx context.Context, request search.Request, sink search.
 	return summary, fail
 }
 
-func (x *index) Status(may func(git.RepoPath) bool) search.Status {
+func mayRead(readable search.Readable, path git.RepoPath) bool {
+	if readable == nil {
+		return true
+	}
+	may, _ := readable([]git.RepoPath{path})
+	return may[0]
+}
+
+func (x *index) Status(may search.Readable) search.Status {
 	n := 0
 	for _, path := range x.paths {
-		if may == nil || may(path) {
+		if mayRead(may, path) {
 			n++
 		}
 	}
@@ -139,7 +147,7 @@ func (k *kept) Matches(b search.Batch) error {
 
 func (k *kept) Progress(search.Summary) error { k.progress++; return nil }
 
-func (w *world) search(text string, may func(git.RepoPath) bool, sink *kept) (search.Summary, error) {
+func (w *world) search(text string, may search.Readable, sink *kept) (search.Summary, error) {
 	w.t.Helper()
 	q, err := query.Parse(text)
 	if err != nil {
@@ -183,6 +191,8 @@ func TestSearchElsewhere(t *testing.T) {
 	}
 }
 
+var none = search.Each(func(git.RepoPath) bool { return false })
+
 func TestOnlyWhatMayBeRead(t *testing.T) {
 	t.Parallel()
 	var names []string
@@ -190,7 +200,7 @@ func TestOnlyWhatMayBeRead(t *testing.T) {
 		names = append(names, fmt.Sprintf("team/r%04d", i))
 	}
 	w := newWorld(t, names...)
-	find := func(may func(git.RepoPath) bool) string {
+	find := func(may search.Readable) string {
 		t.Helper()
 		var sink kept
 		if _, err := w.search("x", may, &sink); err != nil {
@@ -198,12 +208,15 @@ func TestOnlyWhatMayBeRead(t *testing.T) {
 		}
 		return strings.Join(sink.json, ", ")
 	}
-	one := func(p git.RepoPath) bool { return p.String() == "team/r0009" || p.String() == "team/new" }
+	one := search.Each(func(p git.RepoPath) bool { return p.String() == "team/r0009" || p.String() == "team/new" })
 	if got := find(one); got != `"team/r0009" 1 2` {
 		t.Errorf("found %s", got)
 	}
-	if got := find(func(git.RepoPath) bool { return false }); got != "" {
+	if got := find(none); got != "" {
 		t.Errorf("found %s", got)
+	}
+	if s, err := w.search("x", func(p []git.RepoPath) ([]bool, bool) { return make([]bool, len(p)), false }, &kept{}); err != nil || !s.TimedOut {
+		t.Errorf("where it is not known what may be read: %+v, %v", s, err)
 	}
 	w.set(append([]string{"another", "team/new"}, names...)...) // the bits mean what they meant in the list
 	for got := ""; got != `"team/new" 1 2, "team/r0009" 1 2`; {
@@ -237,23 +250,23 @@ func TestFailures(t *testing.T) {
 		t.Errorf("the index fails: %v", err)
 	}
 	w.index.fail = fault.New(fault.NotFound, "of its own")
-	if _, err := w.search("x", func(git.RepoPath) bool { return false }, &kept{}); !fault.Is(err, fault.NotFound) {
+	if _, err := w.search("x", none, &kept{}); !fault.Is(err, fault.NotFound) {
 		t.Errorf("the index fails: %v", err)
 	}
 	if s := w.x.Status(nil); !s.Searching || s.Repositories != 1 || len(s.Jobs) != 2 || len(s.Failures) != 2 {
 		t.Errorf("status %+v", s)
 	}
-	if s := w.x.Status(func(p git.RepoPath) bool { return p.String() == "a" }); len(s.Jobs) != 1 || s.Jobs[0].Files != 7 || len(s.Failures) != 1 || s.Failures[0].Error != "no" {
+	if s := w.x.Status(search.Each(func(p git.RepoPath) bool { return p.String() == "a" })); len(s.Jobs) != 1 || s.Jobs[0].Files != 7 || len(s.Failures) != 1 || s.Failures[0].Error != "no" {
 		t.Errorf("status for somebody %+v", s)
 	}
-	if s := w.x.Status(func(p git.RepoPath) bool { return p.String() != "a" }); !s.Searching || s.Repositories != 0 || len(s.Jobs) != 1 {
+	if s := w.x.Status(search.Each(func(p git.RepoPath) bool { return p.String() != "a" })); !s.Searching || s.Repositories != 0 || len(s.Jobs) != 1 {
 		t.Errorf("status for who may not know of any: %+v", s)
 	}
 	w.close()
 	if s := w.x.Status(nil); s.Searching || !strings.Contains(s.Error, "cannot be reached") || s.Jobs == nil {
 		t.Errorf("status of nobody %+v", s)
 	}
-	for _, may := range []func(git.RepoPath) bool{nil, func(git.RepoPath) bool { return true }} {
+	for _, may := range []search.Readable{nil, none} {
 		if _, err := w.search("x", may, &kept{}); !fault.Is(err, fault.Unavailable) || fault.RetryAfter(err) == 0 || !strings.Contains(err.Error(), "search process cannot be reached") {
 			t.Errorf("nobody is there: %v", err)
 		}

@@ -33,7 +33,7 @@ type APIOptions struct {
 	Searcher     search.Searcher // nil: nothing is searched
 	Repositories Repositories    // nil: GraphQL lists none
 	// Status tells how far the index is; may tells which repositories may be named. Nil: nobody here knows.
-	Status  func(may func(git.RepoPath) bool) search.Status
+	Status  func(may search.Readable) search.Status
 	Version string    // of the server
 	Built   time.Time // the server
 	Metrics *Metrics

@@ -131,8 +131,8 @@ type visitor struct {
 
 func (v *visitor) Name() string { return v.name }
 
-func (v *visitor) Reader() func(git.RepoPath) bool {
-	return func(path git.RepoPath) bool { return strings.HasPrefix(path.String(), "team/") }
+func (v *visitor) Reader() search.Readable {
+	return search.Each(func(path git.RepoPath) bool { return strings.HasPrefix(path.String(), "team/") })
 }
 
 func (v *visitor) Note(attrs ...slog.Attr) { v.notes = append(v.notes, attrs...) }
@@ -142,7 +142,7 @@ func server(t testing.TB) (*httptest.Server, *searcher) {
 	t.Helper()
 	s := &searcher{}
 	a, err := api.NewAPI(api.APIOptions{Searcher: s, Repositories: list{"team/b", "team/a", "other/c", "team/a-b"}, Version: "1.2.3", Built: time.Date(2026, 11, 20, 23, 0, 0, 0, time.UTC),
-		Status: func(may func(git.RepoPath) bool) search.Status {
+		Status: func(may search.Readable) search.Status {
 			return search.Status{Searching: may != nil, Jobs: []search.Job{}, Failures: []search.IndexFailure{}}
 		}})
 	if err != nil {

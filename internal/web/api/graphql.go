@@ -15,7 +15,6 @@ import (
 	"github.com/graph-gophers/graphql-go"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/search"
 )
 
@@ -110,7 +109,7 @@ type caller struct {
 func callerOf(ctx context.Context) *caller { return ctx.Value(callerKey{}).(*caller) }
 
 // Reader is the visitor's, for resolvers that run at the same time.
-func (c *caller) Reader() func(git.RepoPath) bool {
+func (c *caller) Reader() search.Readable {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.Visitor.Reader()

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/graph-gophers/graphql-go"
 	gqlerrors "github.com/graph-gophers/graphql-go/errors"
@@ -101,20 +102,24 @@ func (s *schema) Repositories(ctx context.Context, args struct {
 	if err := c.enter(); err != nil {
 		return nil, err
 	}
-	var paths []string
-	may, wanted := c.Reader(), ""
+	var all []git.RepoPath
+	wanted := ""
 	if args.Query != nil {
 		wanted = strings.ToLower(*args.Query)
 	}
 	if s.api.APIOptions.Repositories != nil {
 		if err := s.api.APIOptions.Repositories.Repositories(ctx, func(path git.RepoPath) error {
-			if name := path.String(); (may == nil || may(path)) && strings.Contains(strings.ToLower(name), wanted) {
-				paths = append(paths, name)
+			if strings.Contains(strings.ToLower(path.String()), wanted) {
+				all = append(all, path)
 			}
 			return nil
 		}); err != nil {
 			return nil, c.fail(err)
 		}
+	}
+	paths, err := readable(all, c.Reader())
+	if err != nil {
+		return nil, c.fail(err)
 	}
 	slices.Sort(paths)
 	list := &connection{Nodes: []repository{}}
@@ -133,6 +138,24 @@ func (s *schema) Repositories(ctx context.Context, args struct {
 	}
 	list.PageInfo.HasNextPage = from+len(list.Nodes) < len(paths)
 	return list, nil
+}
+
+// readable gives the names of those repositories that may be read.
+func readable(all []git.RepoPath, may search.Readable) ([]string, error) {
+	var allowed []bool
+	if may != nil {
+		var whole bool
+		if allowed, whole = may(all); !whole {
+			return nil, fault.Retry(fault.Unavailable, time.Second, "it could not be found out in time which repositories you may read; try again in a moment")
+		}
+	}
+	var names []string
+	for i, path := range all {
+		if may == nil || allowed[i] {
+			names = append(names, path.String())
+		}
+	}
+	return names, nil
 }
 
 // searched is a search that was made.

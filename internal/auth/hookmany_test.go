@@ -1,0 +1,160 @@
+package auth
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// decidesAboutMany lets alice read what has an even number, and everybody "pub".
+func decidesAboutMany(w http.ResponseWriter, q question) {
+	may := func(name string) bool {
+		return name == "pub" || q.Identity != nil && q.Identity.Name == "alice" && strings.HasSuffix(name, "0")
+	}
+	if q.Question == authorize {
+		fmt.Fprintf(w, `{"allow": %v}`, may(q.Repository))
+		return
+	}
+	a := answer{Allow: true, Repositories: []string{}}
+	for _, name := range q.Repositories {
+		if may(name) {
+			a.Repositories = append(a.Repositories, name)
+		}
+	}
+	json.NewEncoder(w).Encode(a)
+}
+
+func manyRepos(t *testing.T, n int) []git.RepoPath {
+	t.Helper()
+	repos := make([]git.RepoPath, n)
+	for i := range repos {
+		repos[i] = repoPath(t, fmt.Sprintf("team/r%d.git", i))
+	}
+	repos[7] = repoPath(t, "pub")
+	return repos
+}
+
+func TestReadableMany(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		together  bool
+		repos     int
+		questions int // of which anonymous callers' are about what alice may not read
+	}{{true, 10_000, 20 + 18}, {false, 100, 100 + 89}} {
+		w, app := newHookWorld(t, Options{}, HookOptions{Size: 10_000, Many: test.together}, decidesAboutMany)
+		alice := Identity{Name: "alice", By: ByToken, Address: "192.0.2.1"}
+		repos := manyRepos(t, test.repos)
+		for turn, want := range []int{test.questions, test.questions, 2 * test.questions} {
+			if turn == 2 {
+				w.clock = w.clock.Add(time.Minute)
+			}
+			may, whole := w.Reader(context.Background(), alice)(repos)
+			if !whole {
+				t.Error("it is not known of all")
+			}
+			for i := range repos {
+				if may[i] != (i%10 == 0 || i == 7) {
+					t.Fatalf("%v: alice may read %v: %v", test.together, repos[i], may[i])
+				}
+			}
+			if n := app.questions(); n != want {
+				t.Errorf("%v: asked %d times by turn %d, want %d", test.together, n, turn, want)
+			}
+		}
+	}
+}
+
+// TestReadableRules: the hook is asked about what no rule decides.
+func TestReadableRules(t *testing.T) {
+	t.Parallel()
+	w, app := newHookWorld(t, Options{Rules: rules(t, "alice team/r3 read", "alice team/r20 none")}, HookOptions{Many: true}, decidesAboutMany)
+	may, whole := w.Reader(context.Background(), Identity{Name: "alice", By: ByToken})(manyRepos(t, 30))
+	for i, ok := range may {
+		if ok != (i == 0 || i == 10 || i == 3 || i == 7) {
+			t.Errorf("%d: %v", i, ok)
+		}
+	}
+	for _, q := range app.asked {
+		for _, name := range q.Repositories {
+			if q.Identity != nil && (name == "team/r3" || name == "team/r20") {
+				t.Errorf("asked about %s", name)
+			}
+		}
+	}
+	if !whole {
+		t.Error("it is not known of all")
+	}
+}
+
+// A hook that fails, or is slow, leaves it open what may be read; what it said before holds.
+func TestReadableFails(t *testing.T) {
+	t.Parallel()
+	for _, stale := range []bool{false, true} {
+		w, app := newHookWorld(t, Options{}, HookOptions{Many: true, Stale: stale}, decidesAboutMany)
+		reads := w.Reader(context.Background(), Identity{Name: "alice", By: ByToken})
+		if _, whole := reads(manyRepos(t, 20)); !whole {
+			t.Error("it is not known of all")
+		}
+		app.answers(fails)
+		if may, whole := reads(manyRepos(t, 20)); !whole || !may[10] {
+			t.Error("what was said is forgotten")
+		}
+		if may, whole := reads(manyRepos(t, 40)); whole || !may[10] || may[30] {
+			t.Errorf("with a hook that fails: %v, %v", may, whole)
+		}
+		w.clock = w.clock.Add(time.Minute)
+		if may, whole := reads(manyRepos(t, 20)); whole != stale || may[10] != stale {
+			t.Errorf("stale %v: with a hook that fails: %v, %v", stale, may, whole)
+		}
+	}
+	var asked atomic.Int64
+	release := make(chan struct{})
+	w, _ := newHookWorld(t, Options{}, HookOptions{}, func(w http.ResponseWriter, _ question) {
+		asked.Add(1)
+		<-release
+		io.WriteString(w, `{"allow": true}`)
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan bool)
+	go func() {
+		_, whole := w.Reader(ctx, Identity{Name: "alice", By: ByToken})(manyRepos(t, 10_000))
+		done <- whole
+	}()
+	for asked.Load() < maxManyAsking {
+		time.Sleep(time.Millisecond)
+	}
+	cancel() // as readableTime does
+	close(release)
+	if <-done {
+		t.Error("it is known of all")
+	}
+	if n := asked.Load(); n > 4*maxManyAsking {
+		t.Errorf("asked %d times", n)
+	}
+}
+
+// TestReadableIsBounded has more callers than are remembered.
+func TestReadableIsBounded(t *testing.T) {
+	t.Parallel()
+	w, _ := newHookWorld(t, Options{}, HookOptions{Size: 10, Many: true}, decidesAboutMany)
+	for i := range 20 {
+		w.Reader(context.Background(), Identity{Name: fmt.Sprint("user", i), By: ByToken})(manyRepos(t, 50))
+	}
+	w.o.Hook.mu.Lock()
+	defer w.o.Hook.mu.Unlock()
+	n := 0
+	for _, e := range w.o.Hook.views {
+		n += len(e.Value.(*view).said)
+	}
+	if n > 200 || n != w.o.Hook.saying || len(w.o.Hook.views) != w.o.Hook.viewed.Len() {
+		t.Errorf("%d answers of %d callers are remembered, and %d counted", n, len(w.o.Hook.views), w.o.Hook.saying)
+	}
+}

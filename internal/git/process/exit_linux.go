@@ -1,0 +1,42 @@
+package process
+
+import (
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// exitWatch waits for a process's end: by a descriptor of it (pidfd_open(2)) in the runtime's poller, so that no thread waits for each, or, where
+// the kernel gives none, in a thread.
+type exitWatch struct{ fd int }
+
+// attributes are what the process is started with. Nothing in them may have the runtime leave out CLONE_VFORK and CLONE_VM, as a new user namespace
+// would: a start would then copy the page tables of a server of many GiB, and take as long.
+func (w *exitWatch) attributes() *syscall.SysProcAttr {
+	w.fd = -1
+	return &syscall.SysProcAttr{Setpgid: true, PidFD: &w.fd}
+}
+
+// await blocks until the process has ended, and leaves it to be reaped. It is called once.
+func (w *exitWatch) await(pid int) {
+	if w.fd < 0 || !w.poll() {
+		for unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
+		}
+	}
+}
+
+// poll is await by the descriptor, which it closes; false if that does not work here.
+func (w *exitWatch) poll() bool {
+	nonblock := syscall.SetNonblock(w.fd, true) // what does not block is what os.NewFile gives to the poller
+	f := os.NewFile(uintptr(w.fd), "pidfd")
+	defer f.Close()
+	c, err := f.SyscallConn()
+	if nonblock != nil || err != nil {
+		return false
+	}
+	return c.Read(func(fd uintptr) bool {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		return n > 0 || err != nil && err != unix.EINTR
+	}) == nil
+}

@@ -1,0 +1,154 @@
+package process
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Shortage is why a command could not be started: the system had no room for another process, or for its descriptors, also when asked again.
+type Shortage struct {
+	Of  string // "processes", "memory", "files"
+	Err error
+}
+
+func (s *Shortage) Error() string { return fmt.Sprintf("the system has no %s left: %v", s.Of, s.Err) }
+func (s *Shortage) Unwrap() error { return s.Err }
+
+// shortageOf is what an error of a start says that there is too little of; "" for any other error. The limit of processes may be the user's
+// (RLIMIT_NPROC), the control group's (pids.max) or the machine's (fork(2), "ERRORS").
+func shortageOf(err error) string {
+	switch {
+	case errors.Is(err, syscall.EAGAIN):
+		return "processes"
+	case errors.Is(err, syscall.ENOMEM):
+		return "memory"
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+		return "files"
+	}
+	return ""
+}
+
+const (
+	firstPause    = 50 * time.Millisecond // between two tries while there is a shortage; then twice as long each time
+	longestWait   = 2 * time.Second       // between them
+	startPatience = 5 * time.Second       // for which a command waits for the end of a shortage, holding its slot
+)
+
+// starter bounds how many processes are started at the same time, since each start keeps a CPU of the Go runtime until the child has called exec, and
+// keeps a shortage from becoming a storm: while there is one, starts are tried one at a time, with growing pauses. Safe for concurrent use.
+type starter struct {
+	metrics *Metrics
+	room    chan struct{} // a place for each start at the same time
+	try     chan struct{} // one place, for who tries while there is a shortage
+	longest time.Duration // pause between two tries
+	patient time.Duration
+
+	mu    sync.Mutex
+	short error         // the last failure, while there is a shortage
+	pause time.Duration // before the next try
+	next  time.Time     // when that may be
+}
+
+func newStarter(m *Metrics) *starter {
+	return &starter{
+		metrics: m, room: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), try: make(chan struct{}, 1),
+		longest: longestWait, patient: startPatience,
+	}
+}
+
+// start calls spawn, again and again while there is a shortage and patience lasts. Its errors are spawn's, *Shortage, and ctx's.
+func (s *starter) start(ctx context.Context, spawn func() error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.patient, errImpatient)
+	defer cancel()
+	for {
+		done, err := s.admit(ctx)
+		if err == errImpatient {
+			return cmp.Or(s.why(), err)
+		} else if err != nil {
+			return err
+		}
+		err = spawn()
+		of := shortageOf(err)
+		s.judge(of, err)
+		done()
+		if of == "" {
+			return err
+		}
+		s.metrics.shortage(of)
+	}
+}
+
+// errImpatient is the cause of a context whose patience is over.
+var errImpatient = errors.New("a process could not be started in time")
+
+// admit waits until a start may be tried; done is called after it.
+func (s *starter) admit(ctx context.Context) (done func(), err error) {
+	if s.why() == nil {
+		if err := take(ctx, s.room); err != nil {
+			return nil, err
+		}
+		if s.why() == nil {
+			return func() { <-s.room }, nil
+		}
+		<-s.room
+	}
+	if err := take(ctx, s.try); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	pause := time.Until(s.next)
+	s.mu.Unlock()
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return func() { <-s.try }, nil
+	case <-ctx.Done():
+		<-s.try
+		return nil, context.Cause(ctx)
+	}
+}
+
+func take(ctx context.Context, places chan<- struct{}) error {
+	select {
+	case places <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// why is nil while there is no shortage.
+func (s *starter) why() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.short == nil {
+		return nil
+	}
+	return s.short
+}
+
+// judge learns from an attempt.
+func (s *starter) judge(of string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case err == nil:
+		s.short, s.pause = nil, 0
+		return
+	case of == "": // it says nothing about the system
+		return
+	}
+	now := time.Now()
+	if s.short == nil || !now.Before(s.next) { // of several that failed at once, the first counts
+		s.pause = min(max(2*s.pause, firstPause), s.longest)
+		s.next = now.Add(s.pause)
+	}
+	s.short = &Shortage{Of: of, Err: err}
+}

@@ -1,0 +1,176 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+// TestShortage: many who want a process while there is no room for one ask one at a time, and all have theirs once there is.
+func TestShortage(t *testing.T) {
+	t.Parallel()
+	s := newStarter(NewMetrics())
+	s.room, s.patient, s.longest = make(chan struct{}, 4), time.Hour, 20*time.Millisecond
+	var room atomic.Bool
+	var tries, at atomic.Int32
+	spawn := func() error {
+		if tries.Add(1) > 4 && at.Add(1) > 1 && !room.Load() { // the first may be as many as there is room for
+			t.Error("two try at once")
+		}
+		defer at.Add(-1)
+		if room.Load() {
+			return nil
+		}
+		return &os.PathError{Op: "fork/exec", Path: "git", Err: syscall.EAGAIN}
+	}
+	var all sync.WaitGroup
+	for range 50 {
+		all.Go(func() {
+			if err := s.start(t.Context(), spawn); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for tries.Load() < 10 {
+		time.Sleep(time.Millisecond)
+	}
+	if s.why() == nil {
+		t.Error("there is a shortage, and nobody knows")
+	}
+	room.Store(true)
+	all.Wait()
+	if s.why() != nil || s.pause != 0 {
+		t.Errorf("the shortage is over: %v, %v", s.why(), s.pause)
+	}
+	if n := gather(t, s.metrics)["packhorse_git_start_shortages_total processes"]; n != fmt.Sprint(tries.Load()-50) {
+		t.Errorf("%s of %d tries were counted", n, tries.Load())
+	}
+}
+
+// TestShortageLasts: who has waited long enough is told what there is too little of.
+func TestShortageLasts(t *testing.T) {
+	t.Parallel()
+	for errno, of := range map[syscall.Errno]string{
+		syscall.EAGAIN: "processes", syscall.ENOMEM: "memory", syscall.EMFILE: "files", syscall.ENFILE: "files",
+	} {
+		s := newStarter(NewMetrics())
+		s.patient = 10 * time.Millisecond
+		err := startError(script(""), s.start(t.Context(), func() error { return os.NewSyscallError("fork", errno) }))
+		short, ok := errors.AsType[*Shortage](err)
+		if !ok || short.Of != of || !errors.Is(err, errno) || !fault.Is(err, fault.Unavailable) || fault.RetryAfter(err) == 0 {
+			t.Errorf("%v: %v", errno, err)
+		}
+		if m := fault.Message(err); m != "cannot start git script" {
+			t.Errorf("the client is told %q", m)
+		}
+	}
+}
+
+func TestShortageAbandoned(t *testing.T) {
+	t.Parallel()
+	s := newStarter(NewMetrics())
+	s.patient = time.Hour
+	ctx, cancel := context.WithCancel(t.Context())
+	err := s.start(ctx, func() error {
+		cancel()
+		return syscall.EAGAIN
+	})
+	if err := startError(script(""), err); !fault.Is(err, fault.Cancelled) {
+		t.Error(err)
+	}
+	// What is wrong with one command says nothing about the system.
+	if err := s.start(t.Context(), func() error { return syscall.ENOENT }); err != syscall.ENOENT || s.why() == nil {
+		t.Errorf("%v, %v", err, s.why())
+	}
+	if len(s.try) != 0 || len(s.room) != 0 {
+		t.Error("a place is lost")
+	}
+}
+
+// TestHangingStart: starts that do not end keep others waiting for a bounded time.
+func TestHangingStart(t *testing.T) {
+	t.Parallel()
+	s := newStarter(NewMetrics())
+	s.room, s.patient = make(chan struct{}, 1), 10*time.Millisecond
+	end := make(chan struct{})
+	var hanging sync.WaitGroup
+	hanging.Go(func() { _ = s.start(t.Context(), func() error { <-end; return nil }) })
+	for len(s.room) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	err := startError(script(""), s.start(t.Context(), func() error { return nil }))
+	if !fault.Is(err, fault.Unavailable) {
+		t.Error(err)
+	}
+	close(end)
+	hanging.Wait()
+}
+
+// helper runs this test binary as another process, which does one thing and ends (see beHelper).
+func helper(t *testing.T, what string, before ...string) string {
+	t.Helper()
+	args := append(before, os.Args[0], "-test.run=^$")
+	cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
+	cmd.Env = append(os.Environ(), "PROCESS_HELPER="+what)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%s: %v\n%s", what, err, out)
+	}
+	return string(out)
+}
+
+// beHelper is what TestMain does in such a process.
+func beHelper(what string) error {
+	r, err := New(Options{Classes: map[Class]Limits{"test": {Slots: 2}}})
+	if err != nil {
+		return err
+	}
+	version := Command{Class: "test", Subcommand: "version", Args: []string{"version"}}
+	run := func() error {
+		p, err := r.Start(context.Background(), version)
+		if err != nil {
+			return err
+		}
+		_, _ = io.Copy(io.Discard, p.Stdout())
+		_, err = p.Wait()
+		return err
+	}
+	if what == "run" {
+		return run()
+	}
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 64, Max: 64}); err != nil {
+		return err
+	}
+	var open []*os.File
+	for {
+		f, err := os.Open(os.DevNull)
+		if err != nil {
+			break
+		}
+		open = append(open, f)
+	}
+	r.starter.patient = 10 * time.Millisecond
+	err = run()
+	if short, ok := errors.AsType[*Shortage](err); !ok || short.Of != "files" {
+		return fmt.Errorf("without a descriptor: %w", err)
+	}
+	r.starter.patient = time.Hour
+	time.AfterFunc(100*time.Millisecond, func() { closeAll(open[:20]) })
+	return run()
+}
+
+// TestNoDescriptors: a server that has no descriptor left says so, and starts processes again once there are some.
+func TestNoDescriptors(t *testing.T) {
+	t.Parallel()
+	helper(t, "descriptors")
+}
