@@ -21,7 +21,7 @@ const module = "github.com/packhorse-git/packhorse/"
 // internal/, except for cmd. Every package that fails the test for good reason gets its line changed here and in
 // ARCHITECTURE.md, in the same commit.
 const allowedImports = `
-	NONE < fault, git, git/pktline, bulk, browser, credential, activity, git/reaper, proto/packhorse/v1, proto/packhorse/health/v1, search/wire, search/link;
+	NONE < fault, git, git/pktline, bulk, browser, credential, activity, git/reaper, observe/sli, observe/tree, proto/packhorse/v1, proto/packhorse/health/v1, search/wire, search/link;
 	browser, activity < observe;
 	proto/packhorse/v1 < proto/packhorse/v1/packhorsev1connect;
 	fault, proto/packhorse/v1 < fault/faultrpc;
@@ -45,15 +45,15 @@ const allowedImports = `
 	uploadpack, receivepack, packcache, lookup, resolve < storage;
 	bulk < direct;
 	bulk, fault < sidechannel;
-	storage, search, sidechannel, browser, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < control;
+	storage, search, sidechannel, browser, observe/sli, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < control;
 	direct, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < client;
 	search < web, web/api;
 	search, client, activity, fault/faultrpc < search/nodes, search/elsewhere;
 	git/protocol, activity, resolve, sidechannel, direct, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < remote;
-	git/protocol, auth, admit, bulk, resolve < gateway;
+	git/protocol, auth, admit, bulk, resolve, observe/sli < gateway;
 	git, git/pktline < bench/fleet;
 	bench/fleet, client, git/process < bench;
-	control, remote, gateway, credential, observe, bench, webhook, search/nodes, search/elsewhere, search/worker, web, web/api < roles;
+	control, remote, gateway, credential, observe, observe/tree, bench, webhook, search/nodes, search/elsewhere, search/worker, web, web/api < roles;
 	roles < cmd/packhorse;
 
 	# Tests only: any test may import gittest, tests of a packsource.Source sourcetest, and nothing else may.

@@ -17,6 +17,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
+	"github.com/packhorse-git/packhorse/internal/observe/sli"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
 
@@ -96,9 +97,29 @@ func (c *calls) around(ctx context.Context, spec connect.Spec, header http.Heade
 		code = connect.CodeOf(answer).String()
 	}
 	c.Metrics.calls.WithLabelValues(spec.Procedure, code).Inc()
-	c.Metrics.seconds.WithLabelValues(spec.Procedure).Observe(took.Seconds())
+	c.Metrics.links.Observe(ctx, c.Metrics.seconds.WithLabelValues(spec.Procedure), took)
+	c.judge(spec, answer, took)
 	c.log(ctx, spec, header, code, took, err)
 	return answer
+}
+
+// judge has a look-up judged by what its class promises. Git's sessions are judged where their clients are.
+func (c *calls) judge(spec connect.Spec, answer error, took time.Duration) {
+	class := sli.Call
+	switch {
+	case spec.StreamType != connect.StreamTypeUnary || slices.Contains(ownPlace, spec.Procedure):
+		return
+	case slices.Contains(heavyCalls, spec.Procedure):
+		class = sli.Heavy
+	}
+	if answer == nil {
+		c.SLI.Answered(class, took)
+		return
+	}
+	switch connect.CodeOf(answer) {
+	case connect.CodeInternal, connect.CodeUnknown, connect.CodeDataLoss, connect.CodeUnavailable, connect.CodeResourceExhausted, connect.CodeDeadlineExceeded:
+		c.SLI.Failed(class)
+	}
 }
 
 // caught makes an error of a panic.

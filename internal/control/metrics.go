@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/balance"
 )
 
@@ -14,6 +15,7 @@ type Metrics struct {
 	seconds *prometheus.HistogramVec
 	refused *prometheus.CounterVec
 	panics  prometheus.Counter
+	links   activity.Links
 
 	slots    atomic.Pointer[balance.Slots] // of heavy look-ups
 	slotWait prometheus.Histogram

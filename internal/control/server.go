@@ -22,6 +22,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/observe/sli"
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
 	"github.com/packhorse-git/packhorse/internal/storage"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
@@ -40,6 +41,7 @@ type Options struct {
 	Lookups  int // heavy look-ups that run at the same time; 0: two for each CPU
 	Trust    Trust
 	Metrics  *Metrics
+	SLI      *sli.Set // nil: nothing is judged
 	Log      *slog.Logger
 	Board    *activity.Board // of calls that run; nil: nobody looks
 	Ready    func() error    // of an Index without a Node: why it cannot be searched

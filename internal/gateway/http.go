@@ -24,6 +24,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/observe/sli"
 	"github.com/packhorse-git/packhorse/internal/resolve"
 )
 
@@ -48,6 +49,7 @@ type Options struct {
 	Lanes   admit.Lanes
 	Memory  *admit.Budget // bytes of requests that are longer than readFirst
 	Metrics *Metrics
+	SLI     *sli.Set // nil: nothing is judged
 	Log     *slog.Logger
 	Board   *activity.Board // of requests that run; nil: nobody looks
 	Pages   Pages           // nil: none

@@ -1,11 +1,15 @@
 package gateway
 
 import (
+	"context"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/packhorse-git/packhorse/internal/activity"
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/observe/sli"
 )
 
 // Metrics counts requests and bytes.
@@ -14,6 +18,7 @@ type Metrics struct {
 	seconds  *prometheus.HistogramVec
 	stages   *prometheus.HistogramVec
 	served   prometheus.Counter
+	links    activity.Links
 }
 
 var latencyBuckets = []float64{.0001, .0003, .001, .003, .01, .03, .1, .3, 1, 3, 10, 30, 100}
@@ -43,9 +48,48 @@ func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.requests, m.seconds, m.stages, m.served}
 }
 
-func (m *Metrics) countRequest(op operation, result string, took time.Duration) {
+func (m *Metrics) countRequest(ctx context.Context, op operation, result string, took time.Duration) {
 	m.requests.WithLabelValues(string(op), result).Inc()
-	m.seconds.WithLabelValues(string(op)).Observe(took.Seconds())
+	m.links.Observe(ctx, m.seconds.WithLabelValues(string(op)), took)
+}
+
+// judge has a request judged by what its class promises.
+func (o *Options) judge(op operation, result string, took time.Duration, outcome *protocol.Outcome) {
+	class := classOf(op, outcome)
+	switch result {
+	case "ok":
+		if class == sli.Hit || class == sli.Cold {
+			took = outcome.FirstByte // the rest takes as long as the client does
+		}
+		o.SLI.Answered(class, took)
+	case fault.Internal.String(), fault.Corrupt.String(), fault.Unavailable.String(), fault.Exhausted.String(), fault.Deadline.String():
+		o.SLI.Failed(class)
+	}
+}
+
+// classOf is the class of a request, as far as it came.
+func classOf(op operation, outcome *protocol.Outcome) sli.Class {
+	switch op {
+	case opAdvertise, opLsRefs, opInfo, opBundles:
+		return sli.Small
+	case opFetch:
+		switch outcome.Pack {
+		case "":
+			return sli.Small
+		case "hit":
+			return sli.Hit
+		}
+		return sli.Cold
+	case opPush:
+		return sli.Push
+	case opSearch:
+		return sli.Search
+	case opPage:
+		return sli.Page
+	case opResolve:
+		return sli.Resolve
+	}
+	return sli.None
 }
 
 func (m *Metrics) countStages(o protocol.Outcome) {

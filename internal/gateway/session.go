@@ -104,7 +104,8 @@ func (c *call) count() (result string, took time.Duration) {
 	if c.err != nil {
 		result = c.errorKind()
 	}
-	c.Metrics.countRequest(c.op, result, took)
+	c.Metrics.countRequest(c.ctx, c.op, result, took)
+	c.judge(c.op, result, took, &c.outcome)
 	c.Metrics.countStages(c.outcome)
 	c.Metrics.served.Add(float64(c.bytes.Sent))
 	c.Pump.Count(&c.bytes)

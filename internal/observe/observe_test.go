@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 func get(t *testing.T, h http.Handler, method, path string) (int, string) {
@@ -59,6 +61,26 @@ func TestOps(t *testing.T) {
 	}
 	if status, _ := get(t, h, "GET", "/healthz"); status != 200 {
 		t.Errorf("healthz while draining: %d", status)
+	}
+}
+
+// TestOpenMetrics: who asks for it gets exemplars, and a text that ends as it says.
+func TestOpenMetrics(t *testing.T) {
+	t.Parallel()
+	reg := NewRegistry("v1")
+	seconds := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "packhorse_test_seconds", Help: "Seconds."})
+	reg.MustRegister(seconds)
+	seconds.(prometheus.ExemplarObserver).ObserveWithExemplar(1, prometheus.Labels{"request_id": "abc"})
+	h := opsHandler(OpsOptions{Log: slog.New(slog.DiscardHandler), Registry: reg})
+	for accept, want := range map[string]bool{"application/openmetrics-text; version=1.0.0": true, "text/plain": false, "": false} {
+		r := httptest.NewRequest("GET", "/metrics", nil)
+		r.Header.Set("Accept", accept)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		body := w.Body.String()
+		if strings.Contains(body, `# {request_id="abc"} 1`) != want || strings.HasSuffix(body, "# EOF\n") != want {
+			t.Errorf("Accept %q: exemplars: %v, of %q", accept, !want, w.Header().Get("Content-Type"))
+		}
 	}
 }
 

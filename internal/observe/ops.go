@@ -93,6 +93,7 @@ func opsHandler(o OpsOptions) http.Handler {
 		ErrorHandling:       promhttp.ContinueOnError,
 		MaxRequestsInFlight: metricsAtOnce,
 		Timeout:             metricsTimeout,
+		EnableOpenMetrics:   true, // for who asks for it: exemplars
 	}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {

@@ -40,6 +40,7 @@ type Config struct {
 	Search      SearchConfig      `toml:"search"`
 	Index       IndexConfig       `toml:"index"`
 	Resolver    ResolverConfig    `toml:"resolver"`
+	SLI         SLIConfig         `toml:"sli"`
 }
 
 // OpsConfig is the private listener for metrics, health and profiles.
@@ -49,6 +50,9 @@ type OpsConfig struct {
 
 	// Accepts an address for the private listener that other machines can reach. Say so only if the network is trusted.
 	Expose bool `toml:"expose"`
+
+	// Whether each scrape looks at all processes that the server has started, for the metrics packhorse_tree_* (docs/observability.md). Needs Linux.
+	Tree bool `toml:"tree"`
 }
 
 // ShutdownConfig says how the process ends.
@@ -76,7 +80,7 @@ func DefaultConfig() Config {
 		SSH:      defaultSSH(),
 		Auth:     defaultAuth(),
 		Storage:  defaultStorage(),
-		Ops:      OpsConfig{Address: "127.0.0.1:9090"},
+		Ops:      OpsConfig{Address: "127.0.0.1:9090", Tree: true},
 		Shutdown: ShutdownConfig{Grace: Duration{30 * time.Second}},
 		Cache:    defaultCache(),
 		Git:      defaultGit(),
@@ -90,6 +94,7 @@ func DefaultConfig() Config {
 		Search:      defaultSearch(),
 		Index:       defaultIndex(),
 		Resolver:    defaultResolver(),
+		SLI:         defaultSLI(),
 	}
 }
 

@@ -39,7 +39,7 @@ func newRemoteGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer, v
 	router := gateway.NewRouter()
 	metrics, channels := remote.NewMetrics(), sidechannel.NewMetrics()
 	register(reg, metrics, channels)
-	lanes := newLanes(cfg, reg)
+	lanes := newLanes(cfg, log, reg)
 	n := &remoteNodes{router: router, metrics: metrics, channels: channels, log: log, pump: lanes.pump, open: map[string]remoteNode{}}
 	if err := n.take(cfg); err != nil {
 		return nil, err

@@ -22,7 +22,7 @@ func TestLanesFollowTheConfiguration(t *testing.T) {
 		cfg := DefaultConfig()
 		cfg.Lanes.Cold, cfg.Lanes.Anonymous = 100, 0.25
 		change(&cfg)
-		l := newLanes(cfg, prometheus.NewRegistry())
+		l := newLanes(cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 		l.leaveRoom(cfg.Lanes.Anonymous, cfg.Auth.knowsCallers)
 		for places < cfg.Lanes.Cold {
 			if _, err := l.Cold.Enter(l.CallerOf("", stranger)); err != nil {
@@ -58,7 +58,7 @@ func TestFirstTokenMakesRoom(t *testing.T) {
 	cfg.Auth.Tokens = filepath.Join(cfg.Root, "tokens")
 	cfg.Lanes.Cold, cfg.Lanes.Anonymous = 100, 0.25
 	reg := prometheus.NewRegistry()
-	l := newLanes(cfg, reg)
+	l := newLanes(cfg, slog.New(slog.DiscardHandler), reg)
 	s := &server{close: func() error { return nil }}
 	if err := s.addGateway(cfg, slog.New(slog.DiscardHandler), reg, l, gateway.NewRouter(), nil); err != nil {
 		t.Fatal(err)

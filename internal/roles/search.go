@@ -49,9 +49,9 @@ func newSearchServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, pr
 	if err := n.take(cfg); err != nil {
 		return nil, err
 	}
-	lanes := newLanes(cfg, reg)
+	lanes := newLanes(cfg, log, reg)
 	s := &server{board: lanes.board, reload: n.take, close: n.close}
-	s.addSearch(cfg, log, reg, program, n.source)
+	s.addSearch(cfg, log, reg, lanes, program, n.source)
 	s.ready = s.searching
 	s.addLocal(cfg, log, lanes)
 	trust, err := cfg.Search.trust(roleSearch, log)
@@ -62,7 +62,7 @@ func newSearchServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, pr
 	register(reg, metrics)
 	handler := control.New(control.Options{
 		Index: s.search, Ready: s.ready, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory, Trust: trust.control(), Metrics: metrics, Log: log,
-		Board: lanes.board, Stall: cfg.Storage.Stall.Duration,
+		Board: lanes.board, SLI: lanes.sli, Stall: cfg.Storage.Stall.Duration,
 	})
 	s.drain = handler.Drain
 	s.control = newPort(handler.HTTPServer(), func(l net.Listener) net.Listener {

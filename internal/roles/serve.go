@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"runtime"
 	"time"
@@ -25,6 +26,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/lookup"
+	"github.com/packhorse-git/packhorse/internal/observe/sli"
+	"github.com/packhorse-git/packhorse/internal/observe/tree"
 	"github.com/packhorse-git/packhorse/internal/packcache"
 	"github.com/packhorse-git/packhorse/internal/packsource"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
@@ -87,14 +90,14 @@ func importLimits() process.Limits {
 
 // newServe wires the embedded node and its gateway, bottom up.
 func newServe(cfg Config, log *slog.Logger, reg prometheus.Registerer, version, program string) (*server, error) {
-	lanes := newLanes(cfg, reg)
+	lanes := newLanes(cfg, log, reg)
 	s, err := newNodeServer(cfg, log, reg, lanes, version, program)
 	if err != nil {
 		return nil, err
 	}
 	if cfg.Search.Enabled {
 		source := searchNode{s.node, lanes.Cold}
-		s.addSearch(cfg, log, reg, program, source)
+		s.addSearch(cfg, log, reg, lanes, program, source)
 		o := api.APIOptions{Version: version, Repositories: source}
 		if s.search != nil {
 			o.Searcher, o.Status = s.search, s.search.Status
@@ -143,7 +146,7 @@ func newSource(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes la
 	register(reg, processes, packs)
 	memory := cfg.memoryShares()
 	runner, err := process.New(process.Options{
-		Git: cfg.Git.Program, Metrics: processes, Log: log, Reaper: cfg.reaper(program),
+		Git: cfg.Git.Program, Metrics: processes, Log: log, Reaper: cfg.reaper(program), Account: lanes.account(tree.Git),
 		Classes: map[process.Class]process.Limits{
 			packsource.ClassPack: {
 				Slots: cfg.Git.slots(), Queue: cfg.Git.Queue, Wait: cfg.Git.Wait.Duration, Nice: cfg.Git.Nice, Time: cfg.Git.TimeLimit.Duration,
@@ -279,7 +282,7 @@ func newGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes l
 	register(reg, metrics, router)
 	o := gateway.Options{
 		Router: router, Resolver: router, Auth: callers, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory, Metrics: metrics, Log: log,
-		Board: lanes.board, MaxBody: int64(cfg.HTTP.MaxBody), ReadStall: cfg.HTTP.ReadStall.Duration,
+		Board: lanes.board, SLI: lanes.sli, MaxBody: int64(cfg.HTTP.MaxBody), ReadStall: cfg.HTTP.ReadStall.Duration,
 		MaxPush: int64(cfg.Push.MaxSize), PushTime: cfg.Push.TimeLimit.Duration,
 	}
 	if tiers != nil {
@@ -295,19 +298,40 @@ type lanes struct {
 	memory  *admit.Budget // of large requests
 	metrics *admit.Metrics
 	board   *activity.Board
+	sli     *sli.Set
+	tree    *tree.Tree // nil: it is not measured
 }
 
-func newLanes(cfg Config, reg prometheus.Registerer) lanes {
+func newLanes(cfg Config, log *slog.Logger, reg prometheus.Registerer) lanes {
 	l := lanes{
-		bulk.NewPump(bulk.PumpOptions{}), admit.NewLanes(admit.Sizes{Small: cfg.Lanes.Small, Hit: cfg.Lanes.Hit, Cold: cfg.Lanes.Cold, Push: cfg.Lanes.Push, Pages: cfg.Lanes.Pages}),
+		pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: admit.NewLanes(admit.Sizes{Small: cfg.Lanes.Small, Hit: cfg.Lanes.Hit, Cold: cfg.Lanes.Cold, Push: cfg.Lanes.Push, Pages: cfg.Lanes.Pages}),
 		// Parsed, a request takes up to six times its bytes.
-		admit.NewBudget("requests", atMost(int64(cfg.Lanes.RequestBytes), cfg.memoryShares().server/12)), nil, activity.NewBoard(),
+		memory: admit.NewBudget("requests", atMost(int64(cfg.Lanes.RequestBytes), cfg.memoryShares().server/12)),
+		board:  activity.NewBoard(), sli: cfg.SLI.set(),
 	}
 	l.metrics = admit.NewMetrics(l.Lanes)
 	l.Unfair = !cfg.Lanes.Fair
 	l.Small.OnServed(l.pump.Small)
 	register(reg, l.pump, l.memory, l.metrics)
+	if l.sli != nil {
+		register(reg, l.sli)
+	}
+	if cfg.Ops.Tree {
+		l.tree = tree.New(tree.Options{Workers: map[string]string{searchWorker: searches, reaperName: "reaper"}, Log: log})
+		register(reg, l.tree)
+	}
 	return l
+}
+
+// searches is the part of the process tree that indexes and searches.
+const searches = "search"
+
+// account counts processes that have ended as a part of the tree; nil if it is not measured.
+func (l *lanes) account(part string) func(*os.ProcessState) {
+	if l.tree == nil {
+		return nil
+	}
+	return func(state *os.ProcessState) { l.tree.Ended(part, state) }
 }
 
 // leaveRoom has anonymous callers leave room for others, as soon as there are any: the first token may be made, and rules written, while the

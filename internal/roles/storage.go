@@ -35,7 +35,7 @@ signal ends it at once. SIGHUP reads the configuration again.`,
 
 // newStorage wires a node and its port.
 func newStorage(cfg Config, log *slog.Logger, reg prometheus.Registerer, version, program string) (*server, error) {
-	lanes := newLanes(cfg, reg)
+	lanes := newLanes(cfg, log, reg)
 	lanes.leaveRoom(cfg.Lanes.Anonymous, cfg.Auth.knowsCallers) // by rules and hook, if it has the same file as its gateways
 	s, err := newNodeServer(cfg, log, reg, lanes, version, program)
 	if err == nil {
@@ -110,7 +110,7 @@ func (s *server) addControl(cfg Config, log *slog.Logger, reg prometheus.Registe
 	s.close = func() error { return errors.Join(channels.Close(), below()) }
 	handler := control.New(control.Options{
 		Node: s.node, Channels: channels, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory, Trust: trust.control(), Metrics: metrics, Log: log,
-		Board: lanes.board, Lookups: cfg.Lanes.Search, MaxRequest: int64(cfg.HTTP.MaxBody), Stall: cfg.Storage.Stall.Duration,
+		Board: lanes.board, SLI: lanes.sli, Lookups: cfg.Lanes.Search, MaxRequest: int64(cfg.HTTP.MaxBody), Stall: cfg.Storage.Stall.Duration,
 	})
 	lanes.metrics.Queue("search", handler.Slots())
 	s.drain = handler.Drain

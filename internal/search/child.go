@@ -48,6 +48,7 @@ type childSpec struct {
 	nice    int
 	cpus    int // 0: all
 	control *os.File
+	account func(*os.ProcessState)
 	log     *slog.Logger
 }
 
@@ -104,7 +105,7 @@ func startChild(s childSpec) (*child, error) {
 		return nil, fmt.Errorf("cannot start a process for %s: %w", s.work, err)
 	}
 	c.logging.Go(func() { c.readLog(logs, s.log.With("work", string(s.work))) })
-	go c.reap()
+	go c.reap(s.account)
 	return c, nil
 }
 
@@ -147,8 +148,11 @@ func (c *child) why() string {
 	return c.exit + ": " + strings.Join(c.said, "; ")
 }
 
-func (c *child) reap() {
+func (c *child) reap(account func(*os.ProcessState)) {
 	state, err := c.process.Wait()
+	if account != nil && err == nil {
+		account(state)
+	}
 	c.mu.Lock()
 	c.reaped = true
 	c.mu.Unlock()

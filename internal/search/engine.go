@@ -41,6 +41,7 @@ type Options struct {
 
 	Log     *slog.Logger
 	Metrics *Metrics
+	Account func(*os.ProcessState) // unless nil, is told of each process that has ended; it must not block
 }
 
 // Engine indexes the repositories of a source and searches them. It is a Searcher.
@@ -105,13 +106,13 @@ type repository struct {
 func New(o Options) *Engine {
 	e := &Engine{
 		o: o, log: o.Log, metrics: o.Metrics, repos: map[git.RepoPath]*repository{}, byID: map[uint32]*repository{}, jobs: map[*repository]*job{},
-		indexSpec: childSpec{program: o.Program, args: o.Argument, work: WorkIndex, rest: []string{itoa(o.IndexMemory)}, nice: o.IndexNice, cpus: 1, log: o.Log},
+		indexSpec: childSpec{program: o.Program, args: o.Argument, work: WorkIndex, rest: []string{itoa(o.IndexMemory)}, nice: o.IndexNice, cpus: 1, log: o.Log, account: o.Account},
 	}
 	for l := range e.wake {
 		e.wake[l] = make(chan struct{}, 1)
 	}
 	e.searching = &searching{
-		spec: childSpec{program: o.Program, args: o.Argument, work: WorkSearch, rest: []string{itoa(o.SearchMemory), e.shards()}, nice: o.SearchNice, log: o.Log},
+		spec: childSpec{program: o.Program, args: o.Argument, work: WorkSearch, rest: []string{itoa(o.SearchMemory), e.shards()}, nice: o.SearchNice, log: o.Log, account: o.Account},
 		died: e.searcherDied,
 	}
 	e.why = "the index is being opened; try again in a moment"

@@ -43,9 +43,9 @@ type Limits struct {
 	Anonymous float64
 	// PerRepository is how many slots commands on one repository may have while others are about (balance.Limits.Each). 0: all but one; negative: all.
 	PerRepository int
-	Nice      int           // added to the niceness of the server: 0 to 19
-	Memory    int64         // bytes of memory of its own that each process of a command may have (RLIMIT_DATA); more fails in it. 0: no limit. Linux only
-	Time      time.Duration // wall time after which a command is killed; 0 for no limit
+	Nice          int           // added to the niceness of the server: 0 to 19
+	Memory        int64         // bytes of memory of its own that each process of a command may have (RLIMIT_DATA); more fails in it. 0: no limit. Linux only
+	Time          time.Duration // wall time after which a command is killed; 0 for no limit
 }
 
 func (l *Limits) slots() balance.Limits {
@@ -65,6 +65,7 @@ type Options struct {
 	Reaper  []string
 	Metrics *Metrics // may be nil
 	Log     *slog.Logger
+	Account func(*os.ProcessState) // unless nil, is told of each process that has ended; it must not block
 }
 
 // Runner starts commands. It is safe for concurrent use.
@@ -75,6 +76,7 @@ type Runner struct {
 	metrics *Metrics
 	log     *slog.Logger
 	reaper  *reaper.Keeper // nil: none
+	account func(*os.ProcessState)
 	starts  starts
 
 	stopping context.Context // ends when Close is called, for those in a queue
@@ -115,7 +117,7 @@ func New(o Options) (*Runner, error) {
 	}
 	closeOnExec()
 	r := &Runner{
-		git: path, env: environment(o.TempDir), metrics: o.Metrics, log: o.Log,
+		git: path, env: environment(o.TempDir), metrics: o.Metrics, log: o.Log, account: o.Account,
 		classes: make(map[Class]class, len(o.Classes)),
 		starter: newStarter(o.Metrics), running: make(map[*Process]struct{}), ended: make(chan struct{}),
 	}
@@ -332,6 +334,9 @@ func startError(c Command, err error) error {
 // reap waits for the process to end, ends what is left of its group, and settles the account.
 func (r *Runner) reap(p *Process, release func()) {
 	p.awaitExit(r.reaper)
+	if r.account != nil && p.state != nil {
+		r.account(p.state)
+	}
 	r.mu.Lock()
 	delete(r.running, p)
 	r.settle()
