@@ -21,7 +21,7 @@ const module = "github.com/packhorse-git/packhorse/"
 // internal/, except for cmd. Every package that fails the test for good reason gets its line changed here and in
 // ARCHITECTURE.md, in the same commit.
 const allowedImports = `
-	NONE < fault, git, git/pktline, bulk, browser, credential, activity, git/reaper, observe/sli, observe/tree, proto/packhorse/v1, proto/packhorse/health/v1, search/wire, search/link;
+	NONE < fault, git, git/pktline, bulk, browser, credential, activity, git/reaper, observe/sli, observe/tree, observe/watchdog, proto/packhorse/v1, proto/packhorse/health/v1, search/wire, search/link;
 	browser, activity < observe;
 	proto/packhorse/v1 < proto/packhorse/v1/packhorsev1connect;
 	fault, proto/packhorse/v1 < fault/faultrpc;
@@ -53,7 +53,7 @@ const allowedImports = `
 	git/protocol, auth, admit, bulk, resolve, observe/sli < gateway;
 	git, git/pktline < bench/fleet;
 	bench/fleet, client, git/process < bench;
-	control, remote, gateway, credential, observe, observe/tree, bench, webhook, search/nodes, search/elsewhere, search/worker, web, web/api < roles;
+	control, remote, gateway, credential, observe, observe/tree, observe/watchdog, bench, webhook, search/nodes, search/elsewhere, search/worker, web, web/api < roles;
 	roles < cmd/packhorse;
 
 	# Tests only: any test may import gittest, tests of a packsource.Source sourcetest, and nothing else may.

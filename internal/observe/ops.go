@@ -28,8 +28,9 @@ type Ops struct {
 type OpsOptions struct {
 	Log      *slog.Logger
 	Registry *prometheus.Registry
-	Board    *activity.Board // of requests that run; may be nil
-	Ready    func() error    // nil: send requests here; an error says why not. Called concurrently
+	Board    *activity.Board         // of requests that run; may be nil
+	More     map[string]http.Handler // by path or pattern of http.ServeMux
+	Ready    func() error            // nil: send requests here; an error says why not. Called concurrently
 }
 
 const (
@@ -109,8 +110,30 @@ func opsHandler(o OpsOptions) http.Handler {
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("POST /debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	for pattern, h := range o.More {
+		mux.Handle(pattern, h)
+	}
 	return mux
 }
+
+// WriteMetrics writes what /metrics answers.
+func WriteMetrics(w io.Writer, from prometheus.Gatherer) error {
+	r, err := http.NewRequest(http.MethodGet, "/metrics", nil)
+	if err != nil {
+		return err
+	}
+	promhttp.HandlerFor(from, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, DisableCompression: true}).ServeHTTP(plainWriter{w, http.Header{}}, r)
+	return nil
+}
+
+// plainWriter is a response without a client.
+type plainWriter struct {
+	io.Writer
+	header http.Header
+}
+
+func (p plainWriter) Header() http.Header { return p.header }
+func (p plainWriter) WriteHeader(int)     {}
 
 // localOnly keeps web pages away.
 func localOnly(h http.Handler) http.Handler {

@@ -43,6 +43,9 @@ func startOf(role role, cfg Config, l listeners) started {
 	if l.admin != nil {
 		s.Admin = l.admin.Addr().String()
 	}
+	if cfg.Watchdog.Enabled {
+		s.Dumps = cfg.Watchdog.dir(cfg.State)
+	}
 	return s
 }
 

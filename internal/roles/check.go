@@ -106,6 +106,7 @@ func (c *Config) checkNumbers(b bounds) {
 	c.Warmup.checkNumbers(b)
 	c.Index.checkNumbers(b)
 	c.Resolver.checkNumbers(b)
+	c.Watchdog.checkNumbers(b)
 }
 
 // checkRole finds what a role needs and was not told.

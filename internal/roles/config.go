@@ -41,6 +41,7 @@ type Config struct {
 	Index       IndexConfig       `toml:"index"`
 	Resolver    ResolverConfig    `toml:"resolver"`
 	SLI         SLIConfig         `toml:"sli"`
+	Watchdog    WatchdogConfig    `toml:"watchdog"`
 }
 
 // OpsConfig is the private listener for metrics, health and profiles.
@@ -95,6 +96,7 @@ func DefaultConfig() Config {
 		Index:       defaultIndex(),
 		Resolver:    defaultResolver(),
 		SLI:         defaultSLI(),
+		Watchdog:    defaultWatchdog(),
 	}
 }
 
@@ -147,7 +149,8 @@ func (c *Config) complete(role role, env Env) {
 		&c.SSH.HostKeys, &c.SSH.AuthorizedKeys, &c.SSH.TrustedUserCA, &c.SSH.RevokedKeys,
 		&c.Auth.Tokens, &c.Auth.Hook.SecretFile, &c.Storage.SecretFile, &c.Storage.TLSCert, &c.Storage.TLSKey, &c.Storage.ClientCA,
 		&c.Push.HooksDir, &c.Search.SecretFile, &c.Search.TLSCert, &c.Search.TLSKey, &c.Search.ClientCA, &c.Search.TLSCA,
-		&c.Resolver.RedisCA, &c.Resolver.RedisPasswordFile, &c.Resolver.RedisSecretFile}
+		&c.Resolver.RedisCA, &c.Resolver.RedisPasswordFile, &c.Resolver.RedisSecretFile,
+		&c.Watchdog.Dir}
 	for i := range c.Webhook {
 		paths = append(paths, &c.Webhook[i].SecretFile)
 	}

@@ -19,7 +19,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/observe"
+	"github.com/packhorse-git/packhorse/internal/observe/watchdog"
 	"github.com/packhorse-git/packhorse/internal/search"
 	"github.com/packhorse-git/packhorse/internal/search/elsewhere"
 	"github.com/packhorse-git/packhorse/internal/storage"
@@ -38,6 +40,10 @@ type server struct {
 	search  *search.Engine  // nil: nothing is searched here
 	pages   gateway.Pages   // of public; nil: none
 	board   *activity.Board // of requests that run
+	git     *process.Runner // nil: none runs here
+
+	watching *watchdog.Metrics
+	dumps    dumps
 
 	elsewhere *elsewhere.Index // which the search process has that a gateway asks; nil: none
 
@@ -80,16 +86,22 @@ func newPort(h *http.Server, wrap func(net.Listener) net.Listener) *port {
 }
 
 // build wires a role's parts.
-func build(role role, cfg Config, log *slog.Logger, reg prometheus.Registerer, version, program string) (*server, error) {
+func build(role role, cfg Config, log *slog.Logger, reg prometheus.Registerer, version, program string) (s *server, err error) {
 	switch role {
 	case roleStorage:
-		return newStorage(cfg, log, reg, version, program)
+		s, err = newStorage(cfg, log, reg, version, program)
 	case roleGateway:
-		return newRemoteGateway(cfg, log, reg, version)
+		s, err = newRemoteGateway(cfg, log, reg, version)
 	case roleSearch:
-		return newSearchServer(cfg, log, reg, program)
+		s, err = newSearchServer(cfg, log, reg, program)
+	default:
+		s, err = newServe(cfg, log, reg, version, program)
 	}
-	return newServe(cfg, log, reg, version, program)
+	if err == nil {
+		s.watching = watchdog.NewMetrics()
+		register(reg, s.watching)
+	}
+	return s, err
 }
 
 // heapFloor is bytes that are reserved and never touched, so that they cost no memory, only make the garbage collector wait until there is
@@ -128,6 +140,7 @@ func run(ctx context.Context, src *source, cfg Config) (err error) {
 	}
 
 	watched := watch(listeners, srv, log, reg)
+	endWatchdog := srv.startWatchdog(src, cfg, listeners, log, reg)
 	start := startOf(src.role, cfg, listeners)
 	if srv.ssh != nil {
 		start.HostKeys = srv.ssh.fingerprints
@@ -145,6 +158,7 @@ func run(ctx context.Context, src *source, cfg Config) (err error) {
 	watched.draining.Store(true)
 	err = drain(ctx, cfg, log, srv)
 	err = errors.Join(err, serving.Wait(), srv.close())
+	endWatchdog()
 	err = errors.Join(err, watched.close(context.WithoutCancel(ctx)))
 	if err == nil {
 		log.Info("stopped")
@@ -189,7 +203,8 @@ type watching struct {
 
 func watch(l listeners, srv *server, log *slog.Logger, reg *prometheus.Registry) *watching {
 	w := &watching{}
-	w.ops = observe.NewOps(observe.OpsOptions{Log: log, Registry: reg, Board: srv.board, Ready: func() error {
+	more := map[string]http.Handler{dumpPath: srv.dumps.handler(opsAgain)}
+	w.ops = observe.NewOps(observe.OpsOptions{Log: log, Registry: reg, Board: srv.board, More: more, Ready: func() error {
 		if w.draining.Load() {
 			return errors.New("draining: the process is about to end")
 		}
@@ -201,7 +216,7 @@ func watch(l listeners, srv *server, log *slog.Logger, reg *prometheus.Registry)
 		}
 		w.serving.Go(func() error { return w.ops.Serve(l.private) })
 	}
-	w.admin = newAdminServer(srv.admin, log)
+	w.admin = newAdminServer(srv.dumps.within(srv.admin), log)
 	if l.admin != nil && srv.local == nil {
 		w.serving.Go(func() error {
 			if err := w.admin.Serve(l.admin); !errors.Is(err, http.ErrServerClosed) {

@@ -22,8 +22,8 @@ var noLimits = map[string]bool{
 	"git.nice": true, "index.nice": true, "node.weight": true, "storage.socket_mode": true, "search.socket_mode": true, "git.threads": true, "git.window": true, "git.shallow_window": true, "git.snapshot_window": true, "git.shallow_compression": true,
 }
 
-// TestDocsLimits holds docs/limits.md to the code: every limit of the configuration is there with its default, and every error that it
-// promises exists.
+// TestDocsLimits holds docs/limits.md to the code: every limit of the configuration is there with its default, or in a table of the same form on
+// the page of what it belongs to, and every error that docs/limits.md promises exists.
 func TestDocsLimits(t *testing.T) {
 	text, err := os.ReadFile("../../docs/limits.md")
 	if err != nil {
@@ -33,13 +33,27 @@ func TestDocsLimits(t *testing.T) {
 	key := regexp.MustCompile("^`([a-z_]+(?:\\.[a-z_]+)+)`$")
 	says := regexp.MustCompile(`"([^"]+)"`)
 	var errors []string
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range pages {
+		own, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(own)) {
+			if cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), " | "); len(cells) == 4 {
+				if m := key.FindStringSubmatch(strings.TrimSpace(cells[2])); m != nil {
+					rows[m[1]] = strings.TrimSpace(cells[1])
+				}
+			}
+		}
+	}
 	for line := range strings.Lines(string(text)) {
 		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), " | ")
 		if len(cells) != 4 {
 			continue
-		}
-		if m := key.FindStringSubmatch(strings.TrimSpace(cells[2])); m != nil {
-			rows[m[1]] = strings.TrimSpace(cells[1])
 		}
 		for _, m := range says.FindAllStringSubmatch(cells[3], -1) {
 			errors = append(errors, m[1])
@@ -54,7 +68,7 @@ func TestDocsLimits(t *testing.T) {
 		}
 		value, there := rows[s.Key]
 		if !there {
-			t.Errorf("docs/limits.md does not tell of %s", s.Key)
+			t.Errorf("docs/limits.md and the pages beside it do not tell of %s", s.Key)
 			continue
 		}
 		if want := fmt.Sprint(s.Value.Interface()); !s.Value.IsZero() && value != want {

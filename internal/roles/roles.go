@@ -35,6 +35,8 @@ type Env struct {
 	// Hangups begins to deliver the process's SIGHUPs until stop is called; nil: there are none. A server reads its configuration again
 	// at each; other commands leave the signal its default effect.
 	Hangups func() (signals <-chan os.Signal, stop func())
+	// Quits is the same for SIGQUIT, at which a server writes a dump. Once stop is called the signal has its default effect again.
+	Quits func() (signals <-chan os.Signal, stop func())
 }
 
 // OSEnv is the environment of the running process.
@@ -43,12 +45,14 @@ func OSEnv(version string) Env {
 	if err != nil {
 		program = ""
 	}
-	return Env{os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Environ(), version, program, hangups}
+	return Env{os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Environ(), version, program, hangups, quits}
 }
 
-func hangups() (<-chan os.Signal, func()) {
+func hangups() (<-chan os.Signal, func()) { return signals(syscall.SIGHUP) }
+
+func signals(which os.Signal) (<-chan os.Signal, func()) {
 	signals := make(chan os.Signal, 1) // one that waits stands for all that come before it is read
-	signal.Notify(signals, syscall.SIGHUP)
+	signal.Notify(signals, which)
 	return signals, func() { signal.Stop(signals) }
 }
 
@@ -123,7 +127,7 @@ than copying a file.`,
 	root.SuggestionsMinimumDistance = 2
 	root.SetVersionTemplate(versionOf(env).line())
 	root.AddCommand(serveCommand(env), storageCommand(env), gatewayCommand(env), searchCommand(env), nodesCommand(env), drainCommand(env), undrainCommand(env),
-		repoCommand(env), resolveCommand(env), tokenCommand(env), configCommand(env), versionCommand(env), searchWorkerCommand(env), reaperCommand(env),
+		repoCommand(env), resolveCommand(env), tokenCommand(env), configCommand(env), debugCommand(env), versionCommand(env), searchWorkerCommand(env), reaperCommand(env),
 		bench.Command(bench.Env{Stdout: env.Stdout, Stderr: env.Stderr}))
 	root.InitDefaultHelpCmd()
 	if help, _, err := root.Find([]string{"help"}); err == nil {

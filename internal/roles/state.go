@@ -26,6 +26,7 @@ type started struct {
 	Listen string `json:"listen,omitempty"` // the node's port: HOST:PORT or unix:PATH
 	Ops    string `json:"ops,omitempty"`    // URL of the private listener
 	Admin  string `json:"admin,omitempty"`  // path of the admin socket
+	Dumps  string `json:"dumps,omitempty"`  // directory of the watchdog's dumps; without it SIGQUIT ends the process
 
 	HostKeys []string `json:"host_keys,omitempty"` // fingerprints of the SSH host keys, each after its kind
 }

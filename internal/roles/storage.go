@@ -74,7 +74,7 @@ func newNodeServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, lane
 	if err != nil {
 		return nil, errors.Join(err, closeSource())
 	}
-	s := &server{node: node, board: lanes.board, ready: node.Ready, close: func() error {
+	s := &server{node: node, git: runner, board: lanes.board, ready: node.Ready, close: func() error {
 		node.Rest()
 		return errors.Join(closeSource(), node.Close())
 	}}
@@ -133,8 +133,9 @@ func (s *server) addLocal(cfg Config, log *slog.Logger, lanes lanes) {
 	if s.search != nil {
 		o.Index = s.search
 	}
-	handler := control.New(o)
-	s.local = newPort(handler.HTTPServer(), func(l net.Listener) net.Listener { return bulk.Listen(l, lanes.pump, cfg.Storage.Stall.Duration) })
+	local := control.New(o).HTTPServer()
+	local.Handler = s.dumps.within(local.Handler)
+	s.local = newPort(local, func(l net.Listener) net.Listener { return bulk.Listen(l, lanes.pump, cfg.Storage.Stall.Duration) })
 }
 
 // trust is what proves who is who between a gateway and a node, at either end; what was not configured is nil.

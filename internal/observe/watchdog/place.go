@@ -1,0 +1,270 @@
+package watchdog
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// place is a directory that holds dumps, each a directory of its own: TIME-CAUSE-PID, with ".part" behind it until it is whole. What has other names
+// is left alone. Everything that touches the disk may hang there; see do.
+type place struct {
+	dir      string
+	count    int
+	maxBytes int64
+	minFree  int64
+	part     int64 // of the disk's size, that stays free at most: a half of a small one, for the spare place; 0: minFree holds
+	patience time.Duration
+	metrics  *Metrics
+	busy     atomic.Bool // something hangs in it
+}
+
+// spareBytes is what the spare place may hold: it is memory, most likely.
+const spareBytes = 64 << 20
+
+func newPlace(dir string, o *Options, spare bool) *place {
+	p := &place{dir: dir, count: max(o.Count, 1), maxBytes: o.MaxBytes, minFree: o.MinFree, patience: o.patience, metrics: o.Metrics}
+	if spare {
+		p.count, p.maxBytes, p.part = min(p.count, 3), min(p.maxBytes, spareBytes), 2
+	}
+	return p
+}
+
+// nameTime is the time in the name of a dump; names are in its order.
+const nameTime = "20060102T150405.000Z"
+
+var dumpName = regexp.MustCompile(`^[0-9]{8}T[0-9]{6}\.[0-9]{3}Z-[a-z]+-[0-9]+(\.part)?$`)
+
+const partSuffix = ".part"
+
+var (
+	errHangs = errors.New("it does not answer")
+	errFull  = errors.New("there is no room for it within the bounds of dumps")
+)
+
+// do does something on the disk, from a goroutine that is left behind if it hangs. Until it returns nothing else is tried.
+func (p *place) do(what func() error) error {
+	if !p.busy.CompareAndSwap(false, true) {
+		return errHangs
+	}
+	done := make(chan error, 1)
+	go func() {
+		err := what()
+		p.busy.Store(false)
+		done <- err
+	}()
+	patience := time.NewTimer(p.patience)
+	defer patience.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-patience.C:
+		return errHangs
+	}
+}
+
+// draft is a dump that is being written.
+type draft struct {
+	*place
+	name string
+	root *os.Root // of the place
+}
+
+// draft makes the directory of a dump.
+func (p *place) draft(name string) (*draft, error) {
+	d := &draft{place: p, name: name}
+	return d, p.do(func() error {
+		root, err := p.open()
+		if err != nil {
+			return err
+		}
+		d.root = root
+		if err := p.prune(root, p.count-1, p.maxBytes, ""); err != nil {
+			return err
+		}
+		if free, floor, err := p.free(); err != nil || free < floor {
+			return errors.Join(err, fmt.Errorf("%d bytes are free, and %d have to stay so", free, floor))
+		}
+		return root.Mkdir(name+partSuffix, 0o700)
+	})
+}
+
+// open opens the directory, which nobody else may look into: a dump holds what repositories and people are called.
+func (p *place) open() (*os.Root, error) {
+	if err := os.MkdirAll(p.dir, 0o700); err != nil {
+		return nil, err
+	}
+	// A link could lead anywhere, and whose it is would say nothing of what it leads to.
+	if info, err := os.Lstat(p.dir); err != nil || !info.IsDir() {
+		return nil, errors.Join(err, fmt.Errorf("%s is no directory", p.dir))
+	}
+	root, err := os.OpenRoot(p.dir)
+	if err != nil {
+		return nil, err
+	}
+	info, err := root.Stat(".")
+	if err == nil && !owned(info) {
+		err = errors.New("it belongs to another user")
+	}
+	if err == nil && info.Mode().Perm()&0o077 != 0 {
+		err = root.Chmod(".", 0o700)
+	}
+	if err != nil {
+		root.Close()
+		return nil, err
+	}
+	return root, nil
+}
+
+// free is how many bytes of the disk are free for us, and how many have to stay so.
+func (p *place) free() (free, floor int64, err error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(p.dir, &s); err != nil {
+		return 0, 0, err
+	}
+	free, floor = int64(s.Bavail)*int64(s.Bsize), p.minFree
+	if p.part > 0 {
+		floor = min(floor, int64(s.Blocks)*int64(s.Bsize)/p.part)
+	}
+	return free, floor, nil
+}
+
+// put writes a file. errFull: it is too large for what may be used, and left out.
+func (d *draft) put(f file) error {
+	return d.do(func() error {
+		size := int64(len(f.data))
+		room := d.maxBytes - size
+		if f.name != notesName {
+			room -= notesLimit
+		}
+		if err := d.prune(d.root, d.count, room, d.name+partSuffix); err != nil {
+			return err
+		}
+		if free, floor, err := d.free(); err != nil {
+			return err
+		} else if free-size < floor {
+			return errFull
+		}
+		out, err := d.root.OpenFile(filepath.Join(d.name+partSuffix, f.name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		if err != nil {
+			return err
+		}
+		_, err = out.Write(f.data)
+		return errors.Join(err, out.Close())
+	})
+}
+
+// end takes the suffix off the directory's name, and returns its path.
+func (d *draft) end() (string, error) {
+	err := d.do(func() error {
+		defer d.root.Close()
+		return d.root.Rename(d.name+partSuffix, d.name)
+	})
+	return filepath.Join(d.dir, d.name), err
+}
+
+// prune removes the oldest dumps until there are so many at most, of as many bytes. The one to keep stays, whatever it has: errFull if that is too much.
+func (p *place) prune(root *os.Root, count int, bytes int64, keep string) error {
+	f, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+	entries, err := f.ReadDir(-1)
+	f.Close()
+	if err != nil {
+		return err
+	}
+	entries = slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return !e.IsDir() || !dumpName.MatchString(e.Name()) })
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(b.Name(), a.Name()) }) // the newest first
+	var sum, kept int64
+	left := 0
+	for _, e := range entries {
+		if e.Name() == keep {
+			kept = sizeOf(root, e.Name())
+			sum += kept
+			left++
+		}
+	}
+	if kept > bytes {
+		return errFull
+	}
+	for _, e := range entries {
+		if e.Name() == keep {
+			continue
+		}
+		size := sizeOf(root, e.Name())
+		if left >= count || sum+size > bytes {
+			if err := root.RemoveAll(e.Name()); err != nil {
+				return err
+			}
+			continue
+		}
+		left++
+		sum += size
+	}
+	p.metrics.bytes.Set(float64(sum))
+	return nil
+}
+
+// sizeOf is the sum of the sizes of a directory's files.
+func sizeOf(root *os.Root, dir string) (sum int64) {
+	f, err := root.Open(dir)
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	entries, _ := f.ReadDir(-1)
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil {
+			sum += info.Size()
+		}
+	}
+	return sum
+}
+
+// owned reports whether a file is this user's.
+func owned(info fs.FileInfo) bool {
+	s, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(s.Uid) == os.Geteuid()
+}
+
+// DefaultSpare is where dumps go when the state directory does not take them: memory, where the system has a directory in it.
+func DefaultSpare() string {
+	base := os.TempDir()
+	if info, err := os.Stat("/dev/shm"); err == nil && info.IsDir() {
+		base = "/dev/shm"
+	}
+	return filepath.Join(base, fmt.Sprintf("packhorse-dumps-%d", os.Geteuid()))
+}
+
+// Find is a whole dump of a process, in a directory of dumps, that was begun at a time or later.
+func Find(dir string, pid int, began time.Time) (Dump, bool) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return Dump{}, false
+	}
+	from, of := began.UTC().Format(nameTime), fmt.Sprintf("-%d", pid)
+	for _, e := range entries {
+		name := e.Name()
+		if !dumpName.MatchString(name) || !strings.HasSuffix(name, of) || name[:len(nameTime)] < from {
+			continue
+		}
+		d := Dump{Dir: filepath.Join(dir, name), Files: []string{}, Notes: []string{}}
+		files, _ := os.ReadDir(d.Dir)
+		for _, f := range files {
+			d.Files = append(d.Files, f.Name())
+		}
+		return d, true
+	}
+	return Dump{}, false
+}

@@ -1,0 +1,218 @@
+package watchdog
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"runtime"
+	"runtime/metrics"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Signs that nothing gets done; the causes of dumps, and values of a label.
+const (
+	signScheduler = "scheduler" // goroutines that can run do not
+	signSpawn     = "spawn"     // a git process is started and does not come to be
+	signMutex     = "mutex"     // many wait for locks
+	signSyscall   = "syscall"   // many are in system calls
+	signProbe     = "probe"     // a probe is not answered
+)
+
+var allSigns = []string{signScheduler, signSpawn, signMutex, signSyscall, signProbe}
+
+// reading is what the process looks like at one moment.
+type reading struct {
+	at       time.Time
+	late     time.Duration // how long after its time our own timer woke us
+	slow     float64       // part of what was scheduled since the last reading that had waited for a second and more: 0 to 1
+	locks    int           // goroutines that wait for locks
+	syscalls int           // goroutines that are in system calls, or in C
+	starting time.Duration
+	probes   []probing
+}
+
+// probing is for how long a probe has not been answered.
+type probing struct {
+	name string
+	d    time.Duration
+}
+
+// slowPart is how much of what is scheduled may wait for a second.
+const slowPart = 0.01
+
+// finding is a sign that is worth a dump.
+type finding struct{ sign, why string }
+
+// signs remembers since when there are which. What lasts by its nature (a probe, a start) counts as soon as it has lasted for stall; numbers,
+// which come and go, when each reading for as long was bad.
+type signs struct {
+	stall   time.Duration
+	blocked int
+	since   map[string]time.Time
+}
+
+func newSigns(stall time.Duration, blocked int) signs {
+	return signs{stall, blocked, map[string]time.Time{}}
+}
+
+// judge tells which signs are worth a dump now, those that say most about the cause first.
+func (s *signs) judge(r reading) (found []finding) {
+	add := func(bad bool, sign, format string, args ...any) {
+		if bad {
+			found = append(found, finding{sign, fmt.Sprintf(format, args...)})
+		}
+	}
+	ms := time.Millisecond
+	add(r.starting >= s.stall, signSpawn, "a git process has been starting for %v", r.starting.Round(ms))
+	add(s.lasts(signMutex, r.at, r.locks >= s.blocked), signMutex, "%d goroutines wait for locks", r.locks)
+	add(s.lasts(signSyscall, r.at, r.syscalls >= s.blocked), signSyscall, "%d goroutines are in system calls", r.syscalls)
+	for _, p := range r.probes {
+		add(p.d >= s.stall, signProbe, "the probe %q has had no answer for %v", p.name, p.d.Round(ms))
+	}
+	add(r.late >= s.stall, signScheduler, "the watchdog itself did not run for %v", r.late.Round(ms))
+	add(s.lasts(signScheduler, r.at, r.slow > slowPart), signScheduler, "%.0f %% of the goroutines that could run waited for more than a second", r.slow*100)
+	return found
+}
+
+// lasts reports whether something has been bad for stall.
+func (s *signs) lasts(sign string, now time.Time, bad bool) bool {
+	if !bad {
+		delete(s.since, sign)
+		return false
+	}
+	began, ok := s.since[sign]
+	if !ok {
+		s.since[sign], began = now, now
+	}
+	return now.Sub(began) >= s.stall
+}
+
+// ruler reads what the runtime tells of itself.
+type ruler struct {
+	samples []metrics.Sample
+	at      time.Time
+	counts  []uint64 // of the histogram of latencies
+	waited  float64  // seconds, all waits for locks that are over
+
+	records  []runtime.StackRecord
+	waits    map[uintptr]bool // whether an address is in a function in which one waits for a lock
+	nextLook time.Time
+	locks    int // what the last look found
+}
+
+const (
+	latencies  = "/sched/latencies:seconds"
+	lockWaits  = "/sync/mutex/wait/total:seconds"
+	inSyscalls = "/sched/goroutines/not-in-go:goroutines"
+)
+
+func (l *ruler) read(now time.Time, blocked int) reading {
+	if l.samples == nil {
+		l.samples = []metrics.Sample{{Name: latencies}, {Name: lockWaits}, {Name: inSyscalls}}
+	}
+	metrics.Read(l.samples)
+	r := reading{at: now}
+	if v := l.samples[0].Value; v.Kind() == metrics.KindFloat64Histogram {
+		r.slow = l.slow(v.Float64Histogram())
+	}
+	if v := l.samples[2].Value; v.Kind() == metrics.KindUint64 {
+		r.syscalls = int(v.Uint64())
+	}
+	// What waits still is not in the runtime's sum, and what has waited is in no stack: whichever is more.
+	r.locks = l.waiting(now, blocked)
+	if v := l.samples[1].Value; v.Kind() == metrics.KindFloat64 {
+		if d := now.Sub(l.at).Seconds(); !l.at.IsZero() && d > 0 {
+			r.locks = max(r.locks, int((v.Float64()-l.waited)/d))
+		}
+		l.waited = v.Float64()
+	}
+	l.at = now
+	return r
+}
+
+// slow is the part of the latencies since the last call that are a second and more.
+func (l *ruler) slow(h *metrics.Float64Histogram) float64 {
+	var all, slow uint64
+	first := l.counts == nil
+	for i, n := range h.Counts {
+		if i < len(l.counts) {
+			n -= l.counts[i]
+		}
+		all += n
+		if from := h.Buckets[i]; from >= 1 && !math.IsInf(from, 0) {
+			slow += n
+		}
+	}
+	l.counts = append(l.counts[:0], h.Counts...)
+	if first || all == 0 {
+		return 0
+	}
+	return float64(slow) / float64(all)
+}
+
+// lookCost bounds the time that looking at stacks takes: a part in so many.
+const lookCost = 500
+
+// waiting counts the goroutines that wait for locks now, as soon as there are enough goroutines for too many.
+func (l *ruler) waiting(now time.Time, blocked int) int {
+	n := runtime.NumGoroutine()
+	if n < blocked {
+		return 0
+	}
+	if now.Before(l.nextLook) {
+		return l.locks
+	}
+	if l.waits == nil {
+		l.waits = map[uintptr]bool{}
+	}
+	if cap(l.records) < n+n/8 {
+		l.records = make([]runtime.StackRecord, n+n/8+64)
+	}
+	l.records = l.records[:cap(l.records)]
+	count, ok := runtime.GoroutineProfile(l.records)
+	if !ok {
+		return l.locks
+	}
+	l.locks = 0
+	for i := range l.records[:count] {
+		if l.waitsForLock(&l.records[i]) {
+			l.locks++
+		}
+	}
+	l.nextLook = now.Add(time.Since(now) * lookCost)
+	return l.locks
+}
+
+// lockFunctions are where one waits for a sync.Mutex or a sync.RWMutex.
+var lockFunctions = []string{"runtime_SemacquireMutex", "runtime_SemacquireRWMutex", "runtime_SemacquireRWMutexR"}
+
+// waitsForLock looks at the innermost functions of a stack.
+func (l *ruler) waitsForLock(r *runtime.StackRecord) bool {
+	for _, pc := range r.Stack0[:6] {
+		if pc == 0 {
+			return false
+		}
+		is, known := l.waits[pc]
+		if !known {
+			if f := runtime.FuncForPC(pc - 1); f != nil {
+				name := f.Name()
+				is = slices.Contains(lockFunctions, name[strings.LastIndexByte(name, '.')+1:])
+			}
+			l.waits[pc] = is
+		}
+		if is {
+			return true
+		}
+	}
+	return false
+}
+
+// longest is the probe that has not been answered for longest.
+func (r *reading) longest() probing {
+	if len(r.probes) == 0 {
+		return probing{}
+	}
+	return slices.MaxFunc(r.probes, func(a, b probing) int { return cmp.Compare(a.d, b.d) })
+}

@@ -1,0 +1,268 @@
+package roles
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/observe/watchdog"
+)
+
+func debugCommand(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "debug", Short: "Find out what a running server does",
+		Example: "  packhorse debug dump --root /srv/git",
+		Args:    noArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(debugDump(env))
+	return cmd
+}
+
+func debugDump(env Env) *cobra.Command {
+	d := &dumper{env: env}
+	cmd := &cobra.Command{
+		Use: "dump", Short: "Have a server write down its stacks, profiles and processes",
+		Long: `Dump has a running server write a dump: the stacks of its goroutines, profiles, the last seconds of its execution trace, and the tree of its
+processes, into STATE/dumps. The server goes on. It takes a few seconds; the directory is printed.
+
+The server is asked over the socket in its state directory, or on its private listener with --ops. If nobody answers at the socket, the process gets a
+SIGQUIT; and if that does not help, what the system tells of the process is printed.`,
+		Example: `  packhorse debug dump --root /srv/git
+  packhorse debug dump --state ~/.local/state/packhorse/gateway
+  packhorse debug dump --ops 127.0.0.1:9090`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			dump, err := d.dump(cmd)
+			if err != nil {
+				return err
+			}
+			if d.json {
+				return encodeJSON(cmd.OutOrStdout(), dump)
+			}
+			for _, note := range dump.Notes {
+				fmt.Fprintln(cmd.ErrOrStderr(), note)
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), dump.Dir)
+			return err
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&d.state, "state", "", "the server's state directory, `DIR`")
+	flags.StringVar(&d.root, "root", "", "the server's repositories; its state directory is `DIR`/.packhorse")
+	flags.StringVar(&d.config, "config", "", "find the state directory in the server's configuration `FILE`")
+	flags.StringVar(&d.ops, "ops", "", "ask on the private listener at `HOST:PORT`")
+	flags.BoolVar(&d.json, "json", false, "print JSON")
+	flags.DurationVar(&d.patience, "patience", time.Minute, "how long to wait for an answer, and then for the signal's effect (`DURATION`)")
+	return cmd
+}
+
+// dumper gets a dump of a server in one of several ways.
+type dumper struct {
+	env                      Env
+	state, root, config, ops string
+	json                     bool
+	patience                 time.Duration
+}
+
+func (d *dumper) dump(cmd *cobra.Command) (watchdog.Dump, error) {
+	if d.ops != "" {
+		if d.state+d.root+d.config != "" {
+			return watchdog.Dump{}, usage(errors.New("--ops says which server is meant, and so do --state, --root and --config: give one"))
+		}
+		address := strings.TrimSuffix(strings.TrimPrefix(d.ops, "http://"), "/")
+		if _, err := splitAddress(address); err != nil {
+			return watchdog.Dump{}, usage(fmt.Errorf("--ops: %w", err))
+		}
+		dump, err := d.ask(cmd.Context(), "tcp", address)
+		if err != nil {
+			err = fmt.Errorf("ask for a dump at %s: %w", address, err)
+		}
+		return dump, err
+	}
+	state, err := d.stateDir()
+	if err != nil {
+		return watchdog.Dump{}, err
+	}
+	server, err := runningIn(state)
+	if err != nil {
+		return watchdog.Dump{}, err
+	}
+	dump, err := d.ask(cmd.Context(), "unix", adminSocket(state))
+	if err == nil || isAnswer(err) {
+		return dump, err
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "no answer at %s (%v); sending SIGQUIT to process %d\n", adminSocket(state), err, server.PID)
+	began := time.Now()
+	if err := quit(server, state); err != nil {
+		return watchdog.Dump{}, err
+	}
+	if dump, ok := d.await(cmd.Context(), server, began); ok {
+		return dump, nil
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "the process has written no dump within %v; what the system tells of it follows\n", d.patience)
+	err = errors.Join(watchdog.WriteProcesses(cmd.OutOrStdout(), server.PID), watchdog.WriteCommands(cmd.OutOrStdout(), server.PID, auth.Redact))
+	return watchdog.Dump{}, errors.Join(fmt.Errorf("process %d runs no goroutine, or cannot write: kill -ABRT %d has it print its stacks to standard error, and end",
+		server.PID, server.PID), err)
+}
+
+// stateDir is the state directory of the server that is meant.
+func (d *dumper) stateDir() (string, error) {
+	cfg := DefaultConfig()
+	if d.config != "" {
+		if err := loadFile(d.config, &cfg, origins{}); err != nil {
+			return "", usage(err)
+		}
+	}
+	state, role := cmp.Or(d.state, cfg.State), roleServe
+	root := cmp.Or(d.root, cfg.Root)
+	if d.config != "" && root == "" {
+		role = roleGateway
+	}
+	if state = cmp.Or(state, defaultState(role, root, d.env)); state == "" {
+		return "", usage(errors.New("which server? Name its state directory with --state DIR, its repositories with --root DIR, or its private listener with --ops HOST:PORT"))
+	}
+	return filepath.Abs(state)
+}
+
+// runningIn tells which process has a state directory.
+func runningIn(state string) (s started, err error) {
+	nobody := fmt.Errorf("no server runs with the state directory %s; name another one with --state DIR", state)
+	f, err := os.Open(filepath.Join(state, "serve.json"))
+	if errors.Is(err, os.ErrNotExist) {
+		return s, nobody
+	}
+	if err != nil {
+		return s, fmt.Errorf("find the server: %w; run the command as the server's user", err)
+	}
+	defer f.Close()
+	if unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil {
+		return s, nobody
+	}
+	if err := json.NewDecoder(io.LimitReader(f, 16<<10)).Decode(&s); err != nil || s.PID <= 1 {
+		return s, fmt.Errorf("the server with the state directory %s is about to start or to end; try again", state)
+	}
+	return s, nil
+}
+
+// answered is what a server has said: there is no other way to ask it.
+type answered struct{ text string }
+
+func (a answered) Error() string { return a.text }
+
+func isAnswer(err error) bool {
+	_, ok := errors.AsType[answered](err)
+	return ok
+}
+
+// ask asks for a dump over a socket.
+func (d *dumper) ask(ctx context.Context, network, address string) (dump watchdog.Dump, err error) {
+	ctx, cancel := context.WithTimeout(ctx, d.patience)
+	defer cancel()
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}}
+	defer transport.CloseIdleConnections()
+	host := address
+	if network == "unix" {
+		host = "localhost"
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+host+dumpPath, nil)
+	if err != nil {
+		return dump, err
+	}
+	response, err := (&http.Client{Transport: transport}).Do(request)
+	if err != nil {
+		return dump, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
+	if err != nil {
+		return dump, err
+	}
+	if response.StatusCode != http.StatusOK {
+		var refused adminError
+		if json.Unmarshal(text, &refused) != nil || refused.Error == "" {
+			refused.Error = response.Status + " " + string(bytes.TrimSpace(text[:min(len(text), 200)]))
+		}
+		return dump, answered{refused.Error}
+	}
+	return dump, json.Unmarshal(text, &dump)
+}
+
+// quit sends SIGQUIT to the process that has a state directory, and to nobody else: a process ID in a file may be one of another container, or of a
+// process that has ended.
+func quit(s started, state string) error {
+	if s.Dumps == "" {
+		return fmt.Errorf("process %d writes no dumps (watchdog.enabled is false): SIGQUIT would end it", s.PID)
+	}
+	holds, err := holdsFile(s.PID, filepath.Join(state, "serve.json"))
+	if err == nil && !holds {
+		err = errors.New("it is not the one that has the state directory open; run the command where the server runs, in its container")
+	}
+	if err == nil {
+		err = syscall.Kill(s.PID, syscall.SIGQUIT)
+	}
+	if err != nil {
+		return fmt.Errorf("send SIGQUIT to process %d: %w", s.PID, err)
+	}
+	return nil
+}
+
+// await waits for a dump that a process has begun after a time.
+func (d *dumper) await(ctx context.Context, s started, began time.Time) (watchdog.Dump, bool) {
+	ctx, cancel := context.WithTimeout(ctx, d.patience)
+	defer cancel()
+	for {
+		for _, dir := range []string{s.Dumps, watchdog.DefaultSpare()} {
+			if dump, ok := watchdog.Find(dir, s.PID, began); ok {
+				return dump, true
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return watchdog.Dump{}, false
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// holdsFile reports whether a process has a file open. Where the system does not tell, it is believed.
+func holdsFile(pid int, file string) (bool, error) {
+	want, err := os.Stat(file)
+	if err != nil {
+		return false, err
+	}
+	if _, err := os.Stat("/proc/self/fd"); err != nil {
+		return true, nil
+	}
+	fds := fmt.Sprintf("/proc/%d/fd", pid)
+	open, err := os.ReadDir(fds)
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(open, func(e os.DirEntry) bool {
+		to, err := os.Readlink(filepath.Join(fds, e.Name()))
+		if err != nil || filepath.Base(to) != filepath.Base(file) { // what else is open may be on a disk that hangs
+			return false
+		}
+		info, err := os.Stat(filepath.Join(fds, e.Name()))
+		return err == nil && os.SameFile(info, want)
+	}), nil
+}

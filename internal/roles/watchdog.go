@@ -1,0 +1,229 @@
+package roles
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/packhorse-git/packhorse/internal/activity"
+	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/browser"
+	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/observe"
+	"github.com/packhorse-git/packhorse/internal/observe/watchdog"
+)
+
+// cpuProfile is how long the CPU profile of a dump takes.
+const cpuProfile = 3 * time.Second
+
+// quitAgain is how soon after a SIGQUIT a second one has its default effect: Go prints all stacks and ends the process.
+const quitAgain = 5 * time.Second
+
+// startWatchdog begins to watch over a role that serves, unless it is not to be watched.
+func (s *server) startWatchdog(src *source, cfg Config, l listeners, log *slog.Logger, reg prometheus.Gatherer) (end func()) {
+	if !cfg.Watchdog.Enabled {
+		return func() {}
+	}
+	c := cfg.Watchdog
+	o := watchdog.Options{
+		Dir: c.dir(cfg.State), Spare: watchdog.DefaultSpare(), Stall: c.Stall.Duration, Blocked: c.Blocked, Interval: c.Interval.Duration,
+		Count: c.Count, MaxBytes: int64(c.MaxBytes), MinFree: int64(c.MinFree), Trace: int64(c.Trace), Profile: cpuProfile,
+		Probes: probesOf(src.role, cfg, l), Redact: auth.Redact, Log: log, Stderr: src.env.Stderr, Metrics: s.watching,
+		About: fmt.Sprintf("packhorse %s %s", src.role, versionOf(src.env).Version),
+		Parts: []watchdog.Part{{Name: "metrics.txt", Write: func(to io.Writer) error { return observe.WriteMetrics(to, reg) }}},
+	}
+	if s.board != nil {
+		o.Parts = append(o.Parts, watchdog.Part{Name: "requests.txt", Write: func(to io.Writer) error { return writeRequests(to, s.board) }})
+	}
+	if s.git != nil {
+		o.Starting = s.git.Starting
+		o.Parts = append(o.Parts, watchdog.Part{Name: "git.txt", Write: func(to io.Writer) error { return writeRunning(to, s.git.Running()) }})
+	}
+	w := watchdog.Start(o)
+	s.dumps.set(w)
+	endQuits := followQuits(src.env, w)
+	return func() {
+		endQuits()
+		s.dumps.set(nil)
+		w.Close()
+	}
+}
+
+// probesOf are small requests through what a process listens at, and accesses to what it stores.
+func probesOf(role role, cfg Config, l listeners) (all []watchdog.Probe) {
+	nodeTLS := cfg.Storage.TLSCert != ""
+	if role == roleSearch {
+		nodeTLS = cfg.Search.TLSCert != ""
+	}
+	for _, p := range []struct {
+		name string
+		net.Listener
+		tls bool
+	}{{"http", l.public, cfg.HTTP.TLSCert != ""}, {"node", l.node, nodeTLS}, {"ops", l.private, false}, {"admin", l.admin, false}} {
+		if p.Listener != nil {
+			all = append(all, watchdog.HTTP(p.name, p.Addr(), p.tls))
+		}
+	}
+	if role.flags()&repositories != 0 {
+		all = append(all, watchdog.Readable("repositories", cfg.Root))
+	}
+	return append(all, watchdog.Writable("state", cfg.Watchdog.dir(cfg.State)))
+}
+
+// manyRequests are as many as a dump tells of.
+const manyRequests = 10_000
+
+// writeRequests lists the requests that run, the oldest first, for a dump.
+func writeRequests(to io.Writer, board *activity.Board) error {
+	all, running := board.Requests(manyRequests)
+	if _, err := fmt.Fprintf(to, "%d requests run\n", running); err != nil {
+		return err
+	}
+	for _, r := range all {
+		_, err := fmt.Fprintf(to, "%s %s %v, %s for %v: repository %q caller %q, %d bytes; git: %d commands, CPU %v\n",
+			r.ID, r.Kind, r.Age, r.Stage, r.InStage, r.Repository, r.Caller, r.Bytes, r.Git.Commands, r.Git.User+r.Git.System)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeRunning lists the git commands that run, for a dump.
+func writeRunning(to io.Writer, all []process.Running) error {
+	for _, r := range all {
+		_, err := fmt.Fprintf(to, "%d %s %v: git %s\n  repository %q request %q stage %q queued %v; CPU %v, waited for one %v; %d processes, %d bytes; in %d out %d\n",
+			r.Pid, r.Class, r.Age, r.Args, r.Repository, r.Request, r.Stage, r.Queue, r.User+r.System, r.Delay, r.Processes, r.RSS, r.In, r.Out)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// followQuits has a dump written at each SIGQUIT. One that comes soon after another has its default effect, which needs nothing of us.
+func followQuits(env Env, w *watchdog.Watchdog) (end func()) {
+	if env.Quits == nil {
+		return func() {}
+	}
+	quits, stop := env.Quits()
+	ended := make(chan struct{})
+	var following sync.WaitGroup
+	following.Go(func() {
+		var last time.Time
+		for {
+			select {
+			case <-ended:
+				return
+			case <-quits:
+			}
+			if !last.IsZero() && time.Since(last) < quitAgain {
+				stop()
+				syscall.Kill(os.Getpid(), syscall.SIGQUIT)
+				return
+			}
+			last = time.Now()
+			go w.Dump(context.Background(), watchdog.CauseSignal, "SIGQUIT") // what comes of it is logged
+		}
+	})
+	return func() {
+		stop()
+		close(ended)
+		following.Wait()
+	}
+}
+
+// dumps gives a server's handlers the watchdog, which begins after them.
+type dumps struct {
+	mu   sync.Mutex
+	w    *watchdog.Watchdog
+	last time.Time // when one was written for who is not known
+}
+
+func (d *dumps) set(w *watchdog.Watchdog) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.w = w
+}
+
+// take is the watchdog; nil if there is none. It is refused who may not ask again so soon after.
+func (d *dumps) take(again time.Duration) (w *watchdog.Watchdog, soon bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if again > 0 && !d.last.IsZero() && time.Since(d.last) < again {
+		return nil, true
+	}
+	d.last = time.Now()
+	return d.w, false
+}
+
+// dumpPath is where a dump is asked for, on the admin socket and on the private listener. The answer is a watchdog.Dump.
+const dumpPath = "/debug/dump"
+
+// dumpLimit is how long a dump may take: each of its parts has a limit of its own.
+const dumpLimit = 5 * time.Minute
+
+// opsAgain is the least time between two dumps for the private listener, whose callers nobody knows.
+const opsAgain = 10 * time.Second
+
+// handler writes a dump for whoever asks.
+func (d *dumps) handler(again time.Duration) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		refuse := func(status int, why string) { answerJSON(w, status, adminError{why}) }
+		if r.Method != http.MethodPost {
+			w.Header().Set("Allow", http.MethodPost)
+			refuse(http.StatusMethodNotAllowed, "use POST")
+			return
+		}
+		if browser.Sent(r) {
+			refuse(http.StatusForbidden, "a dump is not for web pages to ask for")
+			return
+		}
+		dog, soon := d.take(again)
+		switch {
+		case soon:
+			w.Header().Set("Retry-After", fmt.Sprint(int(again.Seconds())))
+			refuse(http.StatusTooManyRequests, fmt.Sprintf("there was a dump less than %v ago", again))
+			return
+		case dog == nil:
+			refuse(http.StatusNotFound, "no dumps are written: watchdog.enabled is false, or the process is about to start or to end")
+			return
+		}
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(dumpLimit)) // where there is one
+		ctx, cancel := context.WithTimeout(r.Context(), dumpLimit)
+		defer cancel()
+		dump, err := dog.Dump(ctx, watchdog.CauseAsked, "packhorse debug dump")
+		if err != nil {
+			refuse(http.StatusInternalServerError, err.Error())
+			return
+		}
+		answerJSON(w, http.StatusOK, dump)
+	})
+}
+
+// within answers requests for dumps, and leaves others to h, which may be nil.
+func (d *dumps) within(h http.Handler) http.Handler {
+	dump := d.handler(0)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == dumpPath:
+			dump.ServeHTTP(w, r)
+		case h == nil:
+			http.NotFound(w, r)
+		default:
+			h.ServeHTTP(w, r)
+		}
+	})
+}
+
+// quits delivers the process's SIGQUITs.
+func quits() (<-chan os.Signal, func()) { return signals(syscall.SIGQUIT) }
