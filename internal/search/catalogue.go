@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -16,7 +17,8 @@ import (
 
 // catalogue gives repositories their numbers, by which shards and searches know them. A number is never given twice: what a repository's shards hold
 // is nobody else's to read. The file has a line for each number, and before any of them is used one that says from where on none is. A line that was
-// lost means that a repository is indexed anew.
+// lost means that a repository is indexed anew. After each job a line says what the repository's shards are like that are on the disk then: others, as a
+// power cut in the middle of their renaming leaves them, are not trusted.
 type catalogue struct {
 	path string
 
@@ -25,6 +27,8 @@ type catalogue struct {
 	next     uint32
 	reserved uint32 // below it numbers may be given
 	torn     bool   // the last line may not be whole
+	known    map[uint32]entry
+	lines    int
 }
 
 // entry is a line of the catalogue.
@@ -32,6 +36,7 @@ type entry struct {
 	ID          uint32 `json:"id,omitempty"`
 	Repository  string `json:"repository,omitempty"`
 	Incarnation string `json:"incarnation,omitempty"`
+	Seal        string `json:"seal,omitempty"` // of its shards; see sealOf
 	Gone        bool   `json:"gone,omitempty"`
 	Next        uint32 `json:"next,omitempty"`
 }
@@ -43,6 +48,8 @@ const (
 	maxNumber = 1 << 31
 	// maxLine is longer than any line, in bytes.
 	maxLine = 64 << 10
+	// maxLines is how many lines there may be, besides four for each repository, before the file is written anew.
+	maxLines = 10_000
 )
 
 // readLines gives the lines of a file, but for those that are too long.
@@ -65,8 +72,8 @@ func readLines(r io.Reader, each func([]byte)) error {
 
 // openCatalogue reads the catalogue in a directory and writes it anew, without what is gone.
 func openCatalogue(dir string) (*catalogue, map[uint32]entry, error) {
-	c := &catalogue{path: filepath.Join(dir, "catalogue"), next: 1}
 	known := map[uint32]entry{}
+	c := &catalogue{path: filepath.Join(dir, "catalogue"), next: 1, known: known}
 	f, err := os.Open(c.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -90,38 +97,43 @@ func openCatalogue(dir string) (*catalogue, map[uint32]entry, error) {
 			return nil, nil, fmt.Errorf("reading the catalogue of the index: %w", err)
 		}
 	}
-	if err := c.rewrite(known); err != nil {
+	if err := c.rewrite(); err != nil {
 		return nil, nil, err
 	}
-	return c, known, nil
+	return c, maps.Clone(known), nil
 }
 
-func (c *catalogue) rewrite(known map[uint32]entry) error {
+// rewrite writes the file anew, without what is gone.
+func (c *catalogue) rewrite() error {
 	f, err := os.OpenFile(c.path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
 	w := bufio.NewWriter(f)
 	encoder := json.NewEncoder(w)
-	c.reserved = c.next + reserve
-	encoder.Encode(entry{Next: c.reserved})
-	for _, e := range known {
+	reserved := c.next + reserve
+	encoder.Encode(entry{Next: reserved})
+	for _, e := range c.known {
 		encoder.Encode(e)
 	}
 	for _, step := range []func() error{
-		w.Flush, f.Sync, func() error { return os.Rename(c.path+".new", c.path) }, func() error { return syncDir(filepath.Dir(c.path)) },
+		w.Flush, f.Sync, func() error { return os.Rename(c.path+".new", c.path) }, func() error { return syncFile(filepath.Dir(c.path)) },
 	} {
 		if err := step(); err != nil { // before the renaming, the old one stays
 			f.Close()
 			return err
 		}
 	}
-	c.file = f
+	if c.file != nil {
+		c.file.Close()
+	}
+	c.file, c.reserved, c.torn, c.lines = f, reserved, false, len(c.known)
 	return nil
 }
 
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
+// syncFile waits until a file or directory is on the disk.
+func syncFile(path string) error {
+	f, err := os.Open(path)
 	if err != nil {
 		return err
 	}
@@ -138,22 +150,45 @@ func (c *catalogue) add(path git.RepoPath, incarnation string) (uint32, error) {
 		}
 		c.reserved = c.next + reserve
 	}
-	id := c.next
-	if err := c.write(entry{ID: id, Repository: path.String(), Incarnation: incarnation}); err != nil {
+	e := entry{ID: c.next, Repository: path.String(), Incarnation: incarnation}
+	if err := c.write(e); err != nil {
 		return 0, err
 	}
 	c.next++
-	return id, nil
+	c.known[e.ID] = e
+	return e.ID, nil
+}
+
+// seal says what a repository's shards are like.
+func (c *catalogue) seal(id uint32, seal string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e, there := c.known[id]
+	if !there || e.Seal == seal {
+		return nil // gone meanwhile
+	}
+	e.Seal = seal
+	if err := c.write(e); err != nil {
+		return err
+	}
+	c.known[id] = e
+	return nil
 }
 
 // remove says that a number is nobody's any more.
 func (c *catalogue) remove(id uint32) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	delete(c.known, id)
 	return c.write(entry{ID: id, Gone: true})
 }
 
 func (c *catalogue) write(e entry) error {
+	if c.lines > maxLines+4*len(c.known) {
+		if err := c.rewrite(); err != nil {
+			return err
+		}
+	}
 	b, err := json.Marshal(e)
 	if err != nil {
 		return err
@@ -164,6 +199,7 @@ func (c *catalogue) write(e entry) error {
 	}
 	_, err = c.file.Write(b)
 	c.torn = err != nil
+	c.lines++
 	return err
 }
 

@@ -1,7 +1,13 @@
 package search
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 )
@@ -54,4 +60,42 @@ func (e *Engine) compareShards() {
 		r.indexed, r.shards, r.deltas, e.stale = nil, 0, 0, true
 		e.enqueue(r, laneLook, time.Now())
 	}
+}
+
+// sealOf sums up the names, sizes and times of some files of the index and of what zoekt keeps beside each (".meta").
+func (e *Engine) sealOf(shards []string) (string, error) {
+	h := sha256.New()
+	for _, name := range shards {
+		for _, name := range []string{name, name + ".meta"} {
+			fi, err := os.Lstat(filepath.Join(e.shards(), name))
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return "", err
+			}
+			fmt.Fprintf(h, "%q %d %d\n", name, fi.Size(), fi.ModTime().UnixNano())
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)[:12]), nil
+}
+
+// secure sees that a repository's shards are on the disk, and notes in the catalogue what they are like. Where that fails, or power does before, the
+// repository is indexed anew at the next start.
+func (e *Engine) secure(id uint32, shards []string) error {
+	seal, err := e.sealOf(shards)
+	if err != nil {
+		return err
+	}
+	for _, name := range shards {
+		for _, name := range []string{name, name + ".meta"} {
+			if err := syncFile(filepath.Join(e.shards(), name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+	}
+	if err := syncFile(e.shards()); err != nil {
+		return err
+	}
+	return e.catalogue.seal(id, seal)
 }

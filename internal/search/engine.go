@@ -79,6 +79,7 @@ type repository struct {
 	id          uint32 // 0: none yet
 	path        git.RepoPath
 	incarnation string
+	seal        string // at the start: what its shards are to be like
 	version     git.Version
 
 	indexed []link.Branch // that its shards hold
@@ -209,7 +210,7 @@ func (e *Engine) open() error {
 			if old := e.repos[path]; old != nil {
 				delete(e.byID, old.id)
 			}
-			r := &repository{id: id, path: path, incarnation: k.Incarnation}
+			r := &repository{id: id, path: path, incarnation: k.Incarnation, seal: k.Seal}
 			e.repos[path], e.byID[id] = r, r
 		}
 		e.mu.Unlock()
@@ -241,6 +242,11 @@ func (e *Engine) takeStock() error {
 			reason = "it belongs to no repository"
 		}
 		if reason == "" {
+			if seal, err := e.sealOf(names(group)); err != nil || seal != r.seal {
+				reason = "its making was cut off, or somebody has changed it"
+			}
+		}
+		if reason == "" {
 			r.indexed, r.shards, r.deltas, r.size = group[0].Branches, len(group), builds(group)-1, 0
 			for _, s := range group {
 				r.size += s.Bytes
@@ -256,6 +262,14 @@ func (e *Engine) takeStock() error {
 		}
 	}
 	return nil
+}
+
+func names(group []link.Shard) []string {
+	list := make([]string, len(group))
+	for i, s := range group {
+		list[i] = s.File
+	}
+	return list
 }
 
 // shardGroup is what the names of a repository's shards have in common.

@@ -311,3 +311,100 @@ func TestManyPushes(t *testing.T) {
 		await(t, e, "turn", has(1))
 	}
 }
+
+// TestPowerCut puts files of the index together as a power cut between their renamings leaves them: nothing of that is searched.
+func TestPowerCut(t *testing.T) {
+	t.Parallel()
+	for name, cut := range map[string]func(t *testing.T, dir string, before map[string][]byte){
+		"a new shard is not there, which what is beside the old one says": func(t *testing.T, dir string, _ map[string][]byte) {
+			if err := os.Remove(filepath.Join(dir, "a_v16.00001.zoekt")); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"a shard is new, and what is beside it is not": func(t *testing.T, dir string, before map[string][]byte) {
+			if err := os.Remove(filepath.Join(dir, "a_v16.00001.zoekt")); err != nil {
+				t.Fatal(err)
+			}
+			restore(t, dir, "a_v16.00000.zoekt.meta", before)
+		},
+		"nothing beside the old one": func(t *testing.T, dir string, _ map[string][]byte) {
+			if err := os.Remove(filepath.Join(dir, "a_v16.00000.zoekt.meta")); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"a shard has not all of its blocks": func(t *testing.T, dir string, before map[string][]byte) {
+			path := filepath.Join(dir, "a_v16.00001.zoekt")
+			content := before["a_v16.00001.zoekt"]
+			if err := os.WriteFile(path, append(make([]byte, 200), content[200:]...), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"the catalogue has not the last line": func(t *testing.T, dir string, _ map[string][]byte) {
+			path := filepath.Join(filepath.Dir(dir), "catalogue")
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Truncate(path, int64(bytes.LastIndexByte(text[:len(text)-1], '\n')+5)); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"none": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSource()
+			s.push("a", main, files{"f": "one needle", "g": "steady needle", "h": "gone needle"})
+			o := options(t, s)
+			o.Scan = time.Hour // or it is found without looking
+			e := search.New(o)
+			await(t, e, "needle", has(3))
+			last := s.push("a", main, files{"f": "another needle", "g": "steady needle", "i": "new needle"})
+			await(t, e, "needle", has(3, last))
+			dir := filepath.Join(o.Dir, "shards")
+			eventually(t, "the job is over", func() bool { return len(e.Status(nil).Jobs) == 0 && e.Status(nil).Fresh == 1 })
+			if err := e.Close(); err != nil {
+				t.Fatal(err)
+			}
+			before := contents(t, dir)
+			if len(before) != 3 {
+				t.Fatalf("the index has %d files", len(before))
+			}
+			given := s.files()
+			if cut != nil {
+				cut(t, dir, before)
+			}
+			e = start(t, o)
+			await(t, e, "needle", has(3, last))
+			await(t, e, "another", has(1, last))
+			await(t, e, "gone", has(0))
+			eventually(t, "the index is complete", func() bool { return e.Status(nil).Complete })
+			if n := s.files() - given; n > 0 != (cut != nil) {
+				t.Errorf("%d files were indexed anew", n)
+			}
+		})
+	}
+}
+
+// contents reads the files of a directory.
+func contents(t *testing.T, dir string) map[string][]byte {
+	t.Helper()
+	all := map[string][]byte{}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range entries {
+		if all[f.Name()], err = os.ReadFile(filepath.Join(dir, f.Name())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all
+}
+
+func restore(t *testing.T, dir, name string, from map[string][]byte) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, name), from[name], 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

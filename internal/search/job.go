@@ -298,7 +298,11 @@ func (e *Engine) index(r *repository, l lane) {
 			err = fmt.Errorf("the index cannot be written to: %w", err)
 		}
 	}
-	e.settle(ctx, r, task, run, report, err)
+	if e.settle(ctx, r, task, run, report, err) {
+		if err := e.secure(task.ID, report.Shards); err != nil {
+			e.log.Warn("it is not certain that a part of the search index is on the disk: it is made anew at the next start", "repository", r.path.String(), "error", err)
+		}
+	}
 }
 
 // prepare makes a job for a repository; none, if it has become pointless.
@@ -358,8 +362,8 @@ func (e *Engine) prepare(r *repository, l lane, cancel context.CancelFunc) (task
 	return task, feed, run
 }
 
-// settle notes what became of a job.
-func (e *Engine) settle(ctx context.Context, r *repository, task link.Job, run *job, report link.Report, err error) {
+// settle notes what became of a job, and tells whether the repository has a new index.
+func (e *Engine) settle(ctx context.Context, r *repository, task link.Job, run *job, report link.Report, err error) bool {
 	took := time.Since(run.began)
 	e.mu.Lock()
 	if err != nil {
@@ -385,7 +389,7 @@ func (e *Engine) settle(ctx context.Context, r *repository, task link.Job, run *
 		if !r.changed.IsZero() && len(r.indexed) > 0 {
 			e.metrics.freshSeconds.Observe(time.Since(r.changed).Seconds())
 		}
-		r.indexed, r.shards, r.size, r.failed, r.died, r.err = task.Branches, report.Shards, report.Size, 0, false, ""
+		r.indexed, r.shards, r.size, r.failed, r.died, r.err = task.Branches, len(report.Shards), report.Size, 0, false, ""
 		if task.Delta {
 			r.deltas++
 		} else {
@@ -411,6 +415,7 @@ func (e *Engine) settle(ctx context.Context, r *repository, task link.Job, run *
 	}
 	e.log.Debug("indexed a repository", "repository", r.path.String(), "kind", run.kind, "result", result, "files", report.Documents,
 		"bytes", report.Bytes, "took", took.Round(time.Millisecond).String())
+	return result == "ok" && mine
 }
 
 // dropLate removes what a job put into the index whose repository was gone by then, or another one. The caller holds e.mu.

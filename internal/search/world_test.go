@@ -104,6 +104,13 @@ func (s *source) push(name, ref string, f files) git.ObjectID {
 	return r.heads[ref]
 }
 
+// files counts those that were given.
+func (s *source) files() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.given
+}
+
 func (s *source) remove(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -97,8 +97,9 @@ type Report struct {
 	Full      bool   `json:"full,omitempty"`    // no room on the disk, or it cannot be written to
 	Documents int    `json:"documents"`
 	Bytes     int64  `json:"bytes"`
-	Shards    int    `json:"shards"` // that the repository has now
-	Size      int64  `json:"size"`   // of these, in bytes
+	Size      int64  `json:"size"` // of the shards, in bytes
+
+	Shards []string `json:"shards"` // that the repository has now, by their files' names
 }
 
 // Shard is a file of the index.

@@ -122,8 +122,8 @@ func runJob(job link.Job, in link.Reader, report *link.Report) error {
 				return err
 			}
 			shards := o.FindAllShards()
-			report.Shards = len(shards)
 			for _, s := range shards {
+				report.Shards = append(report.Shards, filepath.Base(s))
 				if fi, err := os.Stat(s); err == nil {
 					report.Size += fi.Size()
 				}
@@ -169,7 +169,7 @@ func inspect(job link.Job, out link.Writer) error {
 			return err
 		}
 	}
-	if err := out.JSON(link.KindReport, link.Report{Shards: len(files)}); err != nil {
+	if err := out.JSON(link.KindReport, link.Report{}); err != nil {
 		return err
 	}
 	return out.Flush()
