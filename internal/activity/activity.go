@@ -50,10 +50,14 @@ func (u *Usage) add(v Usage) {
 	u.Out += v.Out
 }
 
-// Board lists the requests that run. It is safe for concurrent use. Each part of it has a lock of its own, held for a step in a list.
+// Board lists the requests that run, and knows who was heavy in the last minutes. It is safe for concurrent use. Each part of it has a lock of its
+// own, held for a step in a list.
 type Board struct {
 	parts [16]part
 	next  atomic.Uint32
+	since func() time.Duration // the board was made
+
+	repositories, callers heavyHitters
 }
 
 type part struct {
@@ -64,7 +68,8 @@ type part struct {
 
 // NewBoard makes an empty one.
 func NewBoard() *Board {
-	b := new(Board)
+	made := time.Now()
+	b := &Board{since: func() time.Duration { return time.Since(made) }}
 	for i := range b.parts {
 		b.parts[i].all = make(map[*Request]struct{})
 	}
@@ -130,14 +135,22 @@ func (r *Request) ID() string {
 	return r.id
 }
 
-// End takes it off the board.
+// End takes it off the board. More than once does nothing.
 func (r *Request) End() {
 	if r == nil {
 		return
 	}
 	r.part.mu.Lock()
+	_, there := r.part.all[r]
 	delete(r.part.all, r)
 	r.part.mu.Unlock()
+	if !there {
+		return
+	}
+	r.mu.Lock()
+	repository, caller := r.repository, r.caller
+	r.mu.Unlock()
+	r.board.ended(repository, caller, r.bytes.Load())
 }
 
 type key struct{}
@@ -219,8 +232,10 @@ func (r *Request) Used(u Usage) {
 		return
 	}
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	r.git.add(u)
+	repository, caller := r.repository, r.caller
+	r.mu.Unlock()
+	r.board.used(repository, caller, u.User+u.System)
 }
 
 // Git is what git commands that have ended used for it.
@@ -265,16 +280,21 @@ type Snapshot struct {
 // Requests lists those that run now, the oldest first, most of them at most; and how many there are.
 func (b *Board) Requests(most int) (all []Snapshot, running int) {
 	now := time.Now()
+	b.each(func(r *Request) { all = append(all, r.snapshot(now)) })
+	slices.SortFunc(all, func(a, b Snapshot) int { return cmp.Or(cmp.Compare(b.Age, a.Age), cmp.Compare(a.ID, b.ID)) })
+	return all[:min(len(all), most)], len(all)
+}
+
+// each calls f for all requests that run, with the lock of a part.
+func (b *Board) each(f func(*Request)) {
 	for i := range b.parts {
 		p := &b.parts[i]
 		p.mu.Lock()
 		for r := range p.all {
-			all = append(all, r.snapshot(now))
+			f(r)
 		}
 		p.mu.Unlock()
 	}
-	slices.SortFunc(all, func(a, b Snapshot) int { return cmp.Or(cmp.Compare(b.Age, a.Age), cmp.Compare(a.ID, b.ID)) })
-	return all[:min(len(all), most)], len(all)
 }
 
 func (r *Request) snapshot(now time.Time) Snapshot {
