@@ -53,7 +53,9 @@ const allowedImports = `
 	git/protocol, auth, admit, bulk, resolve, observe/sli < gateway;
 	git, git/pktline < bench/fleet;
 	bench/fleet, client, git/process < bench;
-	control, remote, gateway, credential, observe, observe/tree, observe/watchdog, bench, webhook, search/nodes, search/elsewhere, search/worker, web, web/api < roles;
+	admit, packcache < top;
+	top < top/screen;
+	control, remote, gateway, credential, observe, observe/tree, observe/watchdog, bench, webhook, search/nodes, search/elsewhere, search/worker, web, web/api, top, top/screen < roles;
 	roles < cmd/packhorse;
 
 	# Tests only: any test may import gittest, tests of a packsource.Source sourcetest, and nothing else may.

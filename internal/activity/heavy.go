@@ -11,7 +11,7 @@ import (
 // How much is remembered of who was heavy.
 const (
 	heavyNames   = 100 // of each measure and minute; whatever makes more than a hundredth of a minute is among them
-	heavyMinutes = 5   // whole ones, and the one that runs
+	HeavyMinutes = 5   // whole ones, and the one that runs
 )
 
 // Heavy is what one repository, or one caller, has cost in the last minutes. Each number is right or too great by Over of it at most: the names
@@ -44,7 +44,7 @@ const (
 // heavyHitters counts for names of one kind, in minutes that replace each other. Safe for concurrent use; the zero value is empty.
 type heavyHitters struct {
 	mu      sync.Mutex
-	minutes [heavyMinutes + 1]struct {
+	minutes [HeavyMinutes + 1]struct {
 		number int64 // of the minute since the board was made, from 1; 0: none
 		counts [measures]sketch
 	}

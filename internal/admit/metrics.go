@@ -1,6 +1,8 @@
 package admit
 
 import (
+	"cmp"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -99,6 +101,36 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		tell.gauge(m.queued, int64(q.slots.Queued()))
 		tell.gauge(m.limit, int64(q.slots.Limit()))
 	}
+}
+
+// State is a lane at one moment: how many requests run, wait, and may run, and what became of those before.
+type State struct {
+	Name                    string
+	Running, Queued, Limit  int64
+	Admitted, Refused, Gone int64 // since the process began; Admitted: at once or later
+}
+
+// States tells of all lanes, by name.
+func (m *Metrics) States() []State {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	full := map[string]int64{} // refused because the lane was, where there is a queue besides
+	var all []State
+	for _, l := range m.lanes {
+		if m.queues[l.name] != nil {
+			full[l.name] = l.refused.Load()
+			continue
+		}
+		all = append(all, State{Name: l.name, Running: l.running.Load(), Limit: l.limit, Admitted: l.admitted.Load(), Refused: l.refused.Load()})
+	}
+	for name, q := range m.queues {
+		all = append(all, State{
+			Name: name, Running: int64(q.slots.InUse()), Queued: int64(q.slots.Queued()), Limit: int64(q.slots.Limit()),
+			Admitted: q.admitted.Load() + q.waited.Load(), Refused: q.refused.Load() + full[name], Gone: q.gone.Load(),
+		})
+	}
+	slices.SortFunc(all, func(a, b State) int { return cmp.Compare(a.Name, b.Name) })
+	return all
 }
 
 // teller gives the figures of one lane.

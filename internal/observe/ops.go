@@ -79,6 +79,7 @@ const opsIndex = `<!doctype html><meta charset="utf-8"><title>packhorse</title>
 <li><a href="/metrics">/metrics</a>: Prometheus
 <li><a href="/healthz">/healthz</a>: is the process alive
 <li><a href="/readyz">/readyz</a>: should it get requests
+<li><a href="/debug/top">/debug/top</a>: what runs now
 <li><a href="/debug/pprof/">/debug/pprof/</a>: profiles
 </ul>
 `

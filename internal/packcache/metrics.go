@@ -1,6 +1,9 @@
 package packcache
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+)
 
 // Metrics counts what the cache does. All fields are safe for concurrent use.
 type Metrics struct {
@@ -59,6 +62,15 @@ func NewMetrics() *Metrics {
 	}
 	m.hit, m.miss, m.follow = m.requests.WithLabelValues("hit"), m.requests.WithLabelValues("miss"), m.requests.WithLabelValues("follow")
 	return m
+}
+
+// counted is a counter's value.
+func counted(c prometheus.Counter) int64 {
+	var m dto.Metric
+	if c.Write(&m) != nil {
+		return 0
+	}
+	return int64(m.GetCounter().GetValue())
 }
 
 // Collectors lists all metrics for registration.

@@ -269,6 +269,22 @@ func (c *Cache) Has(key packsource.Key) bool {
 	return f.state == complete // about to become an entry
 }
 
+// Stats tells what the cache holds, and what it was asked for since it was opened.
+type Stats struct {
+	Bytes, MaxBytes       int64 // on disk: entries, fills, and removed files that are still read; what it may keep
+	Entries, Fills        int   // complete ones, and packs that are being made
+	Hits, Misses, Follows int64
+}
+
+// Stats tells how the cache does now.
+func (c *Cache) Stats() Stats {
+	s := Stats{MaxBytes: c.max, Hits: counted(c.m.hit), Misses: counted(c.m.miss), Follows: counted(c.m.follow)}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.Bytes, s.Entries, s.Fills = c.index.bytes+c.index.zombies+c.filling, len(c.index.entries), len(c.fills)
+	return s
+}
+
 // pass opens the pack past the cache, because an entry that may be good cannot be read now.
 func (c *Cache) pass(ctx context.Context, spec *packsource.Spec, why error) (packsource.Pack, error) {
 	c.m.degraded.WithLabelValues(causeOf(why)).Inc()

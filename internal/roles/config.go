@@ -54,6 +54,10 @@ type OpsConfig struct {
 
 	// Whether each scrape looks at all processes that the server has started, for the metrics packhorse_tree_* (docs/observability.md). Needs Linux.
 	Tree bool `toml:"tree"`
+
+	// Keeps a list of the requests that run, and counts who was heavy in the last minutes, for /debug/top, packhorse top, the IDs in log lines and the totals
+	// of git commands there. It costs about a microsecond for each request.
+	Activity bool `toml:"activity"`
 }
 
 // ShutdownConfig says how the process ends.
@@ -81,7 +85,7 @@ func DefaultConfig() Config {
 		SSH:      defaultSSH(),
 		Auth:     defaultAuth(),
 		Storage:  defaultStorage(),
-		Ops:      OpsConfig{Address: "127.0.0.1:9090", Tree: true},
+		Ops:      OpsConfig{Address: "127.0.0.1:9090", Tree: true, Activity: true},
 		Shutdown: ShutdownConfig{Grace: Duration{30 * time.Second}},
 		Cache:    defaultCache(),
 		Git:      defaultGit(),

@@ -25,6 +25,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/search"
 	"github.com/packhorse-git/packhorse/internal/search/elsewhere"
 	"github.com/packhorse-git/packhorse/internal/storage"
+	"github.com/packhorse-git/packhorse/internal/top"
 )
 
 // opsLinger is how long an answer of the private listener may still take once everything else has ended.
@@ -39,7 +40,8 @@ type server struct {
 	node    *storage.Node   // nil in a gateway
 	search  *search.Engine  // nil: nothing is searched here
 	pages   gateway.Pages   // of public; nil: none
-	board   *activity.Board // of requests that run
+	board   *activity.Board // of requests that run; nil: nobody looks
+	shown   top.Sources     // what it does, as far as its parts tell
 	git     *process.Runner // nil: none runs here
 
 	watching *watchdog.Metrics
@@ -139,7 +141,7 @@ func run(ctx context.Context, src *source, cfg Config) (err error) {
 		return err
 	}
 
-	watched := watch(listeners, srv, log, reg)
+	watched := watch(listeners, srv, log, reg, src.role, versionOf(env).Version)
 	endWatchdog := srv.startWatchdog(src, cfg, listeners, log, reg)
 	start := startOf(src.role, cfg, listeners)
 	if srv.ssh != nil {
@@ -201,9 +203,11 @@ type watching struct {
 	serving  errgroup.Group
 }
 
-func watch(l listeners, srv *server, log *slog.Logger, reg *prometheus.Registry) *watching {
+func watch(l listeners, srv *server, log *slog.Logger, reg *prometheus.Registry, role role, version string) *watching {
 	w := &watching{}
-	more := map[string]http.Handler{dumpPath: srv.dumps.handler(opsAgain)}
+	shown := srv.shown
+	shown.Role, shown.Version, shown.Board, shown.Redact, shown.Log = string(role), version, srv.board, auth.Redact, log
+	more := map[string]http.Handler{dumpPath: srv.dumps.handler(opsAgain), "GET " + top.Path: top.New(shown)}
 	w.ops = observe.NewOps(observe.OpsOptions{Log: log, Registry: reg, Board: srv.board, More: more, Ready: func() error {
 		if w.draining.Load() {
 			return errors.New("draining: the process is about to end")

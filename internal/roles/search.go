@@ -17,6 +17,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/search/elsewhere"
 	"github.com/packhorse-git/packhorse/internal/search/nodes"
+	"github.com/packhorse-git/packhorse/internal/top"
 	"github.com/packhorse-git/packhorse/internal/web/api"
 )
 
@@ -50,7 +51,7 @@ func newSearchServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, pr
 		return nil, err
 	}
 	lanes := newLanes(cfg, log, reg)
-	s := &server{board: lanes.board, reload: n.take, close: n.close}
+	s := &server{board: lanes.board, shown: top.Sources{Lanes: lanes.metrics}, reload: n.take, close: n.close}
 	s.addSearch(cfg, log, reg, lanes, program, n.source)
 	s.ready = s.searching
 	s.addLocal(cfg, log, lanes)

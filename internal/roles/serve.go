@@ -245,7 +245,7 @@ const localNode = "local"
 
 // addGateway gives a server its public listener, and what knows the callers that come by it. Without tiers the router resolves revisions.
 func (s *server) addGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, router *gateway.Router, tiers *resolve.Tiers) error {
-	s.board = lanes.board
+	s.board, s.shown.Lanes = lanes.board, lanes.metrics
 	callers, err := newAuth(cfg, log, reg)
 	if err != nil {
 		return err
@@ -297,7 +297,7 @@ type lanes struct {
 	admit.Lanes
 	memory  *admit.Budget // of large requests
 	metrics *admit.Metrics
-	board   *activity.Board
+	board   *activity.Board // nil: nobody looks
 	sli     *sli.Set
 	tree    *tree.Tree // nil: it is not measured
 }
@@ -307,7 +307,10 @@ func newLanes(cfg Config, log *slog.Logger, reg prometheus.Registerer) lanes {
 		pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: admit.NewLanes(admit.Sizes{Small: cfg.Lanes.Small, Hit: cfg.Lanes.Hit, Cold: cfg.Lanes.Cold, Push: cfg.Lanes.Push, Pages: cfg.Lanes.Pages}),
 		// Parsed, a request takes up to six times its bytes.
 		memory: admit.NewBudget("requests", atMost(int64(cfg.Lanes.RequestBytes), cfg.memoryShares().server/12)),
-		board:  activity.NewBoard(), sli: cfg.SLI.set(),
+		sli:    cfg.SLI.set(),
+	}
+	if cfg.Ops.Activity {
+		l.board = activity.NewBoard()
 	}
 	l.metrics = admit.NewMetrics(l.Lanes)
 	l.Unfair = !cfg.Lanes.Fair

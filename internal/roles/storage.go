@@ -16,6 +16,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/packsource"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
+	"github.com/packhorse-git/packhorse/internal/top"
 )
 
 func storageCommand(env Env) *cobra.Command {
@@ -78,6 +79,10 @@ func newNodeServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, lane
 		node.Rest()
 		return errors.Join(closeSource(), node.Close())
 	}}
+	s.shown = top.Sources{Runner: runner, Lanes: lanes.metrics}
+	if cache != nil {
+		s.shown.Cache = cache.Stats
+	}
 	completePushes(node, log)
 	if hooks != nil {
 		below := s.close

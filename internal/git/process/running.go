@@ -56,6 +56,22 @@ func (r *Runner) Running() []Running {
 	return list
 }
 
+// ClassState is what a class's slots are used for at one moment.
+type ClassState struct {
+	Class              Class
+	Used, Queued, Size int
+}
+
+// States tells of all classes, by name.
+func (r *Runner) States() []ClassState {
+	var all []ClassState
+	for name, c := range r.classes {
+		all = append(all, ClassState{name, c.slots.InUse(), c.slots.Queued(), c.slots.Limit()})
+	}
+	slices.SortFunc(all, func(a, b ClassState) int { return cmp.Compare(a.Class, b.Class) })
+	return all
+}
+
 // now is what a process does; not ok if it has ended.
 func (p *Process) now(at time.Time) (Running, bool) {
 	one := Running{

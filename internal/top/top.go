@@ -1,0 +1,324 @@
+// Package top tells what a process does now: which requests run and at which stage, the git commands that run for them, slots and lanes, the cache,
+// and who was heavy in the last minutes. It is JSON on the private listener, and what `packhorse top` shows (package screen).
+package top
+
+import (
+	"cmp"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/activity"
+	"github.com/packhorse-git/packhorse/internal/admit"
+	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/packcache"
+)
+
+// Path is where the private listener has it.
+const Path = "/debug/top"
+
+// State is what a process does at one moment. All of its lists are bounded; Requests.Running and Git.Running count what was left out too.
+type State struct {
+	Time     time.Time `json:"time"`
+	Role     string    `json:"role"`
+	Version  string    `json:"version"`
+	UptimeMS int64     `json:"uptime_ms"`
+	Requests Requests  `json:"requests"`
+	Git      Git       `json:"git"`
+	Lanes    []Lane    `json:"lanes"`
+	Cache    *Cache    `json:"cache,omitempty"`
+	Heavy    Heavy     `json:"heavy"`
+}
+
+// Requests are those that run, the oldest first.
+type Requests struct {
+	Running int            `json:"running"`
+	Stages  map[string]int `json:"stages"` // how many of those that are listed are at which
+	List    []Request      `json:"list"`
+}
+
+// Request is one that runs.
+type Request struct {
+	ID         string  `json:"id"` // "request" in log lines
+	Operation  string  `json:"operation"`
+	Stage      string  `json:"stage"` // reading, queued, working, packing, sending, remote
+	AgeMS      int64   `json:"age_ms"`
+	StageMS    int64   `json:"stage_ms"` // since it came to its stage
+	Repository string  `json:"repository,omitempty"`
+	Caller     string  `json:"caller,omitempty"`
+	Bytes      int64   `json:"bytes"`         // sent to the client
+	GitCPUMS   float64 `json:"git_cpu_ms"`    // of its git commands, those included that run now
+	GitRSS     int64   `json:"git_rss_bytes"` // of those that run now
+	Commands   int     `json:"git_commands"`  // that have ended
+}
+
+// Git is the git commands that run, the oldest first, and the slots that they have.
+type Git struct {
+	Running int       `json:"running"`
+	List    []Command `json:"list"`
+	Slots   []Slots   `json:"slots"`
+}
+
+// Command is a git command, or a hook, that runs.
+type Command struct {
+	PID        int     `json:"pid"`
+	Class      string  `json:"class"`
+	Subcommand string  `json:"subcommand"`
+	Arguments  string  `json:"arguments"`
+	Repository string  `json:"repository,omitempty"`
+	Caller     string  `json:"caller,omitempty"`
+	Request    string  `json:"request,omitempty"` // ID of that which it works for
+	AgeMS      int64   `json:"age_ms"`
+	QueueMS    int64   `json:"queue_ms"`
+	CPUMS      float64 `json:"cpu_ms"`
+	RSS        int64   `json:"rss_bytes"`
+	In         int64   `json:"in_bytes"`
+	Out        int64   `json:"out_bytes"`
+	Processes  int     `json:"processes"`
+}
+
+// Slots are those of one class of git commands.
+type Slots struct {
+	Class  string `json:"class"`
+	Used   int    `json:"used"`
+	Queued int    `json:"queued"`
+	Size   int    `json:"size"`
+}
+
+// Lane is a kind of requests. What ends in Total has been counted since the process began.
+type Lane struct {
+	Name          string `json:"name"`
+	Running       int64  `json:"running"`
+	Queued        int64  `json:"queued"`
+	Limit         int64  `json:"limit"`
+	AdmittedTotal int64  `json:"admitted_total"`
+	RefusedTotal  int64  `json:"refused_total"`
+}
+
+// Cache is the pack cache. What ends in Total has been counted since the process began.
+type Cache struct {
+	Bytes        int64 `json:"bytes"`
+	MaxBytes     int64 `json:"max_bytes"`
+	Entries      int   `json:"entries"`
+	Fills        int   `json:"fills"` // packs that are being made
+	HitsTotal    int64 `json:"hits_total"`
+	MissesTotal  int64 `json:"misses_total"`
+	FollowsTotal int64 `json:"follows_total"`
+}
+
+// Heavy are the heaviest of the last minutes: of each measure the first ten.
+type Heavy struct {
+	Minutes      int      `json:"minutes"`
+	Repositories []Hitter `json:"repositories"`
+	Callers      []Hitter `json:"callers"`
+}
+
+// Hitter is a repository or a caller, and what it cost. Each number is right or too great, by what stands under the same name with "_over" at most.
+type Hitter struct {
+	Name         string  `json:"name"`
+	Requests     int64   `json:"requests"`
+	RequestsOver int64   `json:"requests_over,omitempty"`
+	Bytes        int64   `json:"bytes"`
+	BytesOver    int64   `json:"bytes_over,omitempty"`
+	GitCPUMS     float64 `json:"git_cpu_ms"`
+	GitCPUOverMS float64 `json:"git_cpu_over_ms,omitempty"`
+}
+
+// Sources are where a State comes from. What is nil there is not in it.
+type Sources struct {
+	Role, Version string
+	Board         *activity.Board
+	Runner        *process.Runner
+	Lanes         *admit.Metrics
+	Cache         func() packcache.Stats
+	// Redact takes out of names what no screen may show.
+	Redact func(string) string
+	Log    *slog.Logger
+}
+
+const (
+	// defaultShown and maxShown bound how many requests, and git commands, a State lists.
+	defaultShown = 200
+	maxShown     = 2000
+	maxHeavy     = 10 // of each measure
+	// freshFor is for how long a State is good: more who look do not cost more.
+	freshFor = 200 * time.Millisecond
+)
+
+// Top tells what a process does. Safe for concurrent use: one State is made at a time.
+type Top struct {
+	Sources
+	began time.Time
+
+	mu    sync.Mutex
+	made  time.Time
+	shown int
+	text  []byte
+}
+
+// New makes a Top of a process that begins now.
+func New(s Sources) *Top { return &Top{Sources: s, began: time.Now()} }
+
+// State looks at everything once, and lists no more than a number of requests and as many git commands.
+func (t *Top) State(most int) *State {
+	now := time.Now()
+	s := &State{
+		Time: now.UTC(), Role: t.Role, Version: t.Version, UptimeMS: now.Sub(t.began).Milliseconds(),
+		Requests: Requests{Stages: map[string]int{}, List: []Request{}}, Git: Git{List: []Command{}, Slots: []Slots{}},
+		Lanes: []Lane{}, Heavy: Heavy{Minutes: activity.HeavyMinutes, Repositories: []Hitter{}, Callers: []Hitter{}},
+	}
+	t.requests(s, most)
+	t.git(s, most)
+	if t.Lanes != nil {
+		for _, l := range t.Lanes.States() {
+			s.Lanes = append(s.Lanes, Lane{l.Name, l.Running, l.Queued, l.Limit, l.Admitted, l.Refused})
+		}
+	}
+	if t.Cache != nil {
+		c := t.Cache()
+		s.Cache = &Cache{c.Bytes, c.MaxBytes, c.Entries, c.Fills, c.Hits, c.Misses, c.Follows}
+	}
+	return s
+}
+
+func (t *Top) requests(s *State, most int) {
+	if t.Board == nil {
+		return
+	}
+	all, running := t.Board.Requests(most)
+	s.Requests.Running = running
+	for _, r := range all {
+		s.Requests.Stages[r.Stage.String()]++
+		s.Requests.List = append(s.Requests.List, Request{
+			ID: r.ID, Operation: t.Redact(r.Kind), Stage: r.Stage.String(), AgeMS: r.Age.Milliseconds(), StageMS: r.InStage.Milliseconds(),
+			Repository: t.Redact(r.Repository), Caller: t.Redact(r.Caller), Bytes: r.Bytes, GitCPUMS: milliseconds(r.Git.User + r.Git.System),
+			Commands: r.Git.Commands,
+		})
+	}
+	repositories, callers := t.Board.Heaviest(maxHeavy)
+	s.Heavy.Repositories, s.Heavy.Callers = t.hitters(repositories), t.hitters(callers)
+}
+
+func (t *Top) hitters(all []activity.Heavy) []Hitter {
+	list := make([]Hitter, len(all))
+	for i, h := range all {
+		list[i] = Hitter{
+			Name: t.Redact(h.Name), Requests: h.Requests.Value, RequestsOver: h.Requests.Over, Bytes: h.Bytes.Value, BytesOver: h.Bytes.Over,
+			GitCPUMS: milliseconds(time.Duration(h.CPU.Value)), GitCPUOverMS: milliseconds(time.Duration(h.CPU.Over)),
+		}
+	}
+	return list
+}
+
+func (t *Top) git(s *State, most int) {
+	if t.Runner == nil {
+		return
+	}
+	for _, c := range t.Runner.States() {
+		s.Git.Slots = append(s.Git.Slots, Slots{string(c.Class), c.Used, c.Queued, c.Size})
+	}
+	all := t.Runner.Running()
+	s.Git.Running = len(all)
+	of := make(map[string]*Request, len(s.Requests.List))
+	for i := range s.Requests.List {
+		of[s.Requests.List[i].ID] = &s.Requests.List[i]
+	}
+	for i, c := range all {
+		cpu := milliseconds(c.User + c.System)
+		if r := of[c.Request]; r != nil {
+			r.GitCPUMS += cpu
+			r.GitRSS += c.RSS
+		}
+		if i >= most {
+			continue
+		}
+		s.Git.List = append(s.Git.List, Command{
+			PID: c.Pid, Class: string(c.Class), Subcommand: c.Subcommand, Arguments: t.Redact(c.Args), Repository: t.Redact(c.Repository),
+			Caller: t.Redact(string(c.Caller)), Request: c.Request, AgeMS: c.Age.Milliseconds(), QueueMS: c.Queue.Milliseconds(),
+			CPUMS: cpu, RSS: c.RSS, In: c.In, Out: c.Out, Processes: c.Processes,
+		})
+	}
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// ServeHTTP answers with a State as JSON. The parameter "most" says how many requests, and how many git commands, are listed.
+func (t *Top) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	most := defaultShown
+	if text := r.URL.Query().Get("most"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 0 {
+			http.Error(w, "most is a number from 0 to "+strconv.Itoa(maxShown), http.StatusBadRequest)
+			return
+		}
+		most = min(n, maxShown)
+	}
+	text, err := t.encoded(most)
+	if err != nil {
+		t.Log.Error("what the process does cannot be told", "error", err)
+		http.Error(w, "internal error; the server's log says more", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Write(text)
+}
+
+// encoded is a State that is not old.
+func (t *Top) encoded(most int) ([]byte, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.text != nil && t.shown == most && time.Since(t.made) < freshFor {
+		return slices.Clone(t.text), nil
+	}
+	text, err := json.Marshal(t.State(most))
+	if err != nil {
+		return nil, err
+	}
+	t.text, t.shown, t.made = append(text, '\n'), most, time.Now()
+	return slices.Clone(t.text), nil
+}
+
+// Sorts are the orders of requests that there are.
+var Sorts = []Sort{ByAge, ByBytes, ByCPU, ByRepository, ByCaller, ByStage}
+
+// Sort is an order of requests.
+type Sort string
+
+// The orders: the oldest, those that were sent most, those whose git commands took most CPU time, and by name.
+const (
+	ByAge        Sort = "age"
+	ByBytes      Sort = "bytes"
+	ByCPU        Sort = "cpu"
+	ByRepository Sort = "repository"
+	ByCaller     Sort = "caller"
+	ByStage      Sort = "stage"
+)
+
+// Order sorts requests; what is equal, by age.
+func Order(list []Request, by Sort, reversed bool) {
+	slices.SortStableFunc(list, func(a, b Request) int {
+		order := 0
+		switch by {
+		case ByBytes:
+			order = cmp.Compare(b.Bytes, a.Bytes)
+		case ByCPU:
+			order = cmp.Compare(b.GitCPUMS, a.GitCPUMS)
+		case ByRepository:
+			order = cmp.Compare(a.Repository, b.Repository)
+		case ByCaller:
+			order = cmp.Compare(a.Caller, b.Caller)
+		case ByStage:
+			order = cmp.Compare(a.Stage, b.Stage)
+		}
+		order = cmp.Or(order, cmp.Compare(b.AgeMS, a.AgeMS), cmp.Compare(a.ID, b.ID))
+		if reversed {
+			return -order
+		}
+		return order
+	})
+}
