@@ -1,0 +1,118 @@
+package e2e
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/packhorse-git/packhorse/internal/gittest"
+)
+
+// TestRunbook runs every command of docs/runbook.md on a server, and finds every graph that it names.
+func TestRunbook(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../docs/runbook.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	graphs := panels(t)
+	named := regexp.MustCompile(`\*([a-z]+): ([^*]+)\*`).FindAllStringSubmatch(string(text), -1)
+	if len(named) == 0 {
+		t.Error("the runbook names no graph")
+	}
+	for _, m := range named {
+		if !graphs[m[1]+": "+m[2]] {
+			t.Errorf("there is no panel %s: %s", m[1], m[2])
+		}
+	}
+
+	root := t.TempDir()
+	repo := linear(t)
+	if err := os.CopyFS(filepath.Join(root, "demo.git"), os.DirFS(repo.Dir)); err != nil {
+		t.Fatal(err)
+	}
+	p, err := startServer(t.TempDir(), append(gittest.Env(), "GORACE=atexit_sleep_ms=0"), []string{"serve", "--root", root, "--http", "127.0.0.1:0", "--ops", "127.0.0.1:0", "--log-format", "json"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.cmd.Process.Signal(syscall.SIGTERM)
+		if err := p.wait(); err != nil {
+			t.Errorf("the server ended: %v\n%s", err, p.logged())
+		}
+	})
+	var at struct{ HTTP, Ops string }
+	for line := range strings.Lines(p.logged()) {
+		if json.Unmarshal([]byte(line), &at) == nil && at.HTTP != "" {
+			break
+		}
+	}
+	host := func(url string) string { return strings.TrimPrefix(url, "http://") }
+	here := strings.NewReplacer("127.0.0.1:9090", host(at.Ops), "127.0.0.1:8080", host(at.HTTP), "/srv/git", root)
+	shell(t, "git clone -q --bare "+at.HTTP+"/demo "+filepath.Join(t.TempDir(), "clone"))
+	for _, command := range runbookCommands(string(text)) {
+		shell(t, here.Replace(command))
+	}
+}
+
+// runbookCommands are the lines of code blocks, and what begins with our program elsewhere and has an argument.
+func runbookCommands(text string) (commands []string) {
+	for i, part := range strings.Split(text, "```") {
+		if i%2 == 0 {
+			for _, m := range regexp.MustCompile("`(packhorse [^`]+ [^`]+)`").FindAllStringSubmatch(part, -1) {
+				commands = append(commands, m[1])
+			}
+			continue
+		}
+		for line := range strings.Lines(strings.TrimPrefix(part, "sh\n")) {
+			commands = append(commands, strings.TrimSpace(line))
+		}
+	}
+	return commands
+}
+
+// shell runs a command line, which has to end well; one that is to show something shows it.
+func shell(t *testing.T, line string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "bash", "-c", "set -o pipefail; "+line)
+	cmd.Dir = t.TempDir()
+	cmd.Env = append(gittest.Env(), "PATH="+binDir+":"+os.Getenv("PATH"), "TERM=dumb")
+	out, err := cmd.CombinedOutput()
+	if err != nil || len(out) == 0 && !strings.HasPrefix(line, "git ") {
+		t.Errorf("%s: %v\n%s", line, err, out)
+	}
+}
+
+// panels are the titles of all graphs, with their dashboard's short name.
+func panels(t *testing.T) map[string]bool {
+	t.Helper()
+	files, err := filepath.Glob("../deploy/grafana/packhorse-*.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]bool{}
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var d struct {
+			Panels []struct{ Type, Title string }
+		}
+		if err := json.Unmarshal(b, &d); err != nil {
+			t.Fatal(err)
+		}
+		name := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(file), "packhorse-"), ".json")
+		for _, p := range d.Panels {
+			if p.Type != "row" {
+				all[name+": "+p.Title] = true
+			}
+		}
+	}
+	return all
+}
