@@ -3,6 +3,7 @@ package graph
 import (
 	"bytes"
 	"hash/maphash"
+	"math/bits"
 	"sync"
 	"sync/atomic"
 
@@ -25,13 +26,31 @@ type table struct {
 	octopus map[uint32][]uint32 // all parents of entries with more than two
 }
 
+// Entries are in chunks, which stay where they are. The first has few: there are many tables of few commits. Those after it double what there is, up to
+// chunkLen; all others have chunkLen.
 const (
+	firstBits = 4
 	chunkBits = 10
 	chunkLen  = 1 << chunkBits
 )
 
+// place tells in which chunk an entry is, and where in it.
+func place(i uint32) (chunk, at int) {
+	if i >= chunkLen {
+		return chunkBits - firstBits + int(i>>chunkBits), int(i % chunkLen)
+	}
+	k := bits.Len32(i >> firstBits)
+	if k == 0 {
+		return 0, int(i)
+	}
+	return k, int(i) - 1<<(firstBits+k-1)
+}
+
+// chunkSize is how many entries a chunk has.
+func chunkSize(k int) int { return 1 << min(firstBits+max(k-1, 0), chunkBits) }
+
 type chunk struct {
-	entries [chunkLen]entry
+	entries []entry
 	ids     []byte
 }
 
@@ -45,7 +64,7 @@ type entry struct {
 const manyParents = ^uint32(0)
 
 func newTable(base uint32, size int) *table {
-	t := &table{base: base, size: size, seed: maphash.MakeSeed(), slots: make([]uint32, 1<<8), octopus: map[uint32][]uint32{}}
+	t := &table{base: base, size: size, seed: maphash.MakeSeed(), slots: make([]uint32, 2<<firstBits), octopus: map[uint32][]uint32{}}
 	t.chunks.Store(&[]*chunk{})
 	return t
 }
@@ -57,10 +76,14 @@ func (t *table) len() int {
 	return int(t.n)
 }
 
-func (t *table) entry(i uint32) *entry { return &(*t.chunks.Load())[i>>chunkBits].entries[i%chunkLen] }
+func (t *table) entry(i uint32) *entry {
+	k, at := place(i)
+	return &(*t.chunks.Load())[k].entries[at]
+}
 
 func (t *table) raw(i uint32) []byte {
-	return (*t.chunks.Load())[i>>chunkBits].ids[int(i%chunkLen)*t.size:][:t.size]
+	k, at := place(i)
+	return (*t.chunks.Load())[k].ids[at*t.size:][:t.size]
 }
 
 func (t *table) id(node uint32) git.ObjectID { return git.RawObjectID(t.raw(node - t.base)) }
@@ -96,8 +119,9 @@ func (t *table) intern(raw []byte) uint32 {
 	}
 	i := t.n
 	t.n++
-	if i%chunkLen == 0 {
-		chunks := append(*t.chunks.Load(), &chunk{ids: make([]byte, chunkLen*t.size)})
+	if k, at := place(i); at == 0 {
+		n := chunkSize(k)
+		chunks := append(*t.chunks.Load(), &chunk{entries: make([]entry, n), ids: make([]byte, n*t.size)})
 		t.chunks.Store(&chunks)
 	}
 	copy(t.raw(i), raw)

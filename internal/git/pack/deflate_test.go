@@ -109,7 +109,7 @@ func BenchmarkInflate(b *testing.B) {
 	w := zlib.NewWriter(&z)
 	w.Write(data)
 	w.Close()
-	sc := new(scratches).get(1)
+	sc := takeScratch(1)
 	r := bytes.NewReader(z.Bytes())
 	dst := make([]byte, len(data))
 	b.SetBytes(int64(len(data)))

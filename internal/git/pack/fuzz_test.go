@@ -226,7 +226,7 @@ func FuzzEntry(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer s.Close()
-		sc := s.scratch.get(git.SHA1)
+		sc := takeScratch(git.SHA1)
 		loc := location{&packFile{path: path, hash: 20}, packHeader}
 		typ, size, herr := s.describe(s.snap.Load(), sc, loc)
 		s.releaseAll(sc)

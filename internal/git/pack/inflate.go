@@ -98,17 +98,18 @@ type scratch struct {
 // maxSpare bounds the buffers that a scratch keeps between reads.
 const maxSpare = 1 << 20
 
-// scratches is shared by all reads of a store.
-type scratches struct{ pool sync.Pool }
+// scratches are for all stores: of thousands that are open few read at the same time.
+var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
-func (p *scratches) get(format git.ObjectFormat) *scratch {
-	if sc, ok := p.pool.Get().(*scratch); ok {
-		return sc
+func takeScratch(format git.ObjectFormat) *scratch {
+	sc := scratches.Get().(*scratch)
+	if sc.format != format || sc.hash == nil {
+		sc.format, sc.hash = format, format.New()
 	}
-	return &scratch{format: format, hash: format.New()}
+	return sc
 }
 
-func (p *scratches) put(sc *scratch) {
+func (sc *scratch) giveBack() {
 	sc.in.from, sc.deflate.out = nil, nil
 	for i := range sc.spare {
 		if cap(sc.spare[i]) > maxSpare {
@@ -119,7 +120,7 @@ func (p *scratches) put(sc *scratch) {
 		sc.chain = nil
 	}
 	clear(sc.chain[:cap(sc.chain)])
-	p.pool.Put(sc)
+	scratches.Put(sc)
 }
 
 // buffer gives spare buffer i with n bytes; what it held is lost.

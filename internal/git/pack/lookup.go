@@ -17,8 +17,8 @@ func (s *Store) lookup(id *git.ObjectID, read func(*snapshot, *scratch, location
 	if len(id.Raw()) != s.format.Size() {
 		return errAbsent
 	}
-	sc := s.scratch.get(s.format)
-	defer s.scratch.put(sc)
+	sc := takeScratch(s.format)
+	defer sc.giveBack()
 	var err error
 	for range maxLookups {
 		snap := s.snap.Load()

@@ -62,8 +62,8 @@ const maxRepair = 64
 
 // otherCopy reads an object from anywhere but one place.
 func (s *Store) otherCopy(snap *snapshot, id *git.ObjectID, not location, limit int64) (base, bool) {
-	sc := s.scratch.get(s.format)
-	defer s.scratch.put(sc)
+	sc := takeScratch(s.format)
+	defer sc.giveBack()
 	defer s.releaseAll(sc)
 	try := func(typ git.ObjectType, data []byte, err error) (base, bool) {
 		if err != nil || !sc.verify(id, typ, data) {

@@ -62,7 +62,6 @@ type Store struct {
 	lastHit   atomic.Pointer[packFile] // of snap; most look-ups that follow hit the same pack
 	files     descriptors
 	bases     baseCache
-	scratch   scratches
 	inflaters sync.Pool // of io.ReadCloser from compress/zlib, for Stream
 
 	scans   atomic.Uint64 // scans begun

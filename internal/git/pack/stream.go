@@ -39,7 +39,7 @@ type Stream struct {
 func (s *Store) Stream(id git.ObjectID) (*Stream, error) {
 	r := &Stream{store: s, id: id}
 	err := s.lookup(&id, func(snap *snapshot, _ *scratch, loc location) error {
-		r.sc, r.loc = s.scratch.get(s.format), loc
+		r.sc, r.loc = takeScratch(s.format), loc
 		var err error
 		if loc.pack == nil {
 			err = r.openLoose(snap)
@@ -205,7 +205,7 @@ func (r *Stream) Close() error {
 		r.store.inflaters.Put(r.zlib)
 		r.zlib = nil
 	}
-	r.store.scratch.put(r.sc)
+	r.sc.giveBack()
 	r.sc = nil
 	if r.err == nil {
 		r.err = os.ErrClosed

@@ -341,10 +341,11 @@ func (l look) readFile(path string) (content, identity, error) {
 	if err != nil || id.kind != regular {
 		return content{}, id, err
 	}
+	var buf [looseLimit]byte // on the stack: there are many stores, which mostly do nothing
 	n := 0
-	for n < len(l.buf) {
+	for n < len(buf) {
 		var m int
-		err := ignoringEINTR(func() (err error) { m, err = unix.Read(fd, l.buf[n:]); return err })
+		err := ignoringEINTR(func() (err error) { m, err = unix.Read(fd, buf[n:]); return err })
 		if err != nil {
 			return content{}, id, err
 		}
@@ -353,7 +354,7 @@ func (l look) readFile(path string) (content, identity, error) {
 		}
 		n += m
 	}
-	return parseLoose(l.buf[:n], l.format), id, nil
+	return parseLoose(buf[:n], l.format), id, nil
 }
 
 func readNames(path string, follow bool) ([]string, error) {

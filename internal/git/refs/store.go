@@ -61,7 +61,6 @@ type Store struct {
 	current     *Snapshot
 	failure     error // of the last listing; nil: it did not fail
 	failedAt    int64 // when, in nanoseconds since 1970
-	buf         [looseLimit]byte
 
 	mu      sync.Mutex
 	next    *round // who waits for the next look; nil: nobody
