@@ -53,6 +53,18 @@ func newMemory(root string) *memory {
 	return m
 }
 
+// Memory is how many bytes of it this process and those that it starts may have: the machine's, or fewer by the control group. 0 where nobody says.
+func Memory() int64 { return newMemory("/").most() }
+
+func (m *memory) most() int64 {
+	most, _ := line(filepath.Join(m.root, "proc/meminfo"), "MemTotal:")
+	most *= 1 << 10
+	if limit, ok := number(m.limit); ok && limit > 0 && (most == 0 || limit < most) {
+		most = limit
+	}
+	return most
+}
+
 // short tells whether memory is short now.
 func (m *memory) short() bool { return m.stalled() || m.full() || m.machineFull() }
 

@@ -17,7 +17,8 @@ import (
 // What it looks at is the machine, not how long work took: one pack takes a thousand times as long as another, so latencies of packs, by which
 // adaptive limiters usually go, say nothing here. Short of CPU means late: a sleeping goroutine is woken late, as a small request would be. The
 // kernel's own figure (/proc/pressure/cpu) is no help: git's processes, which are to give way, wait for each other as soon as all CPUs are used, as
-// they should be. Safe for concurrent use.
+// they should be. What counts of their own waiting is where it goes beyond that: most of them could as well not have been started. Safe for concurrent
+// use.
 type Pressure struct {
 	queues []*balance.Slots
 	signs  []sign
@@ -43,13 +44,24 @@ const (
 	lateMost = 4
 )
 
-// NewPressure watches over the slots until it is closed.
-func NewPressure(queues ...*balance.Slots) *Pressure {
+// NewPressure watches over the slots until it is closed. Contention is how long the processes that have them were on a CPU since it was last asked, and
+// how long they waited for one; nil: nobody knows.
+func NewPressure(contention func() (ran, waited time.Duration), queues ...*balance.Slots) *Pressure {
 	p := &Pressure{queues: queues, stop: make(chan struct{})}
 	lateness := &lateness{busy: p.busy, stop: p.stop}
 	p.done.Go(lateness.run)
-	p.begin([]sign{{name: "cpu", look: lateness.look}, {name: "memory", look: newMemory("/").short}})
+	signs := []sign{{name: "cpu", look: lateness.look}, {name: "memory", look: newMemory("/").short}}
+	if contention != nil {
+		signs = append(signs, sign{name: "children", look: func() bool { return contended(contention()) }})
+	}
+	p.begin(signs)
 	return p
+}
+
+// contended tells whether processes wait for a CPU far more than they have one: four fifths of the time in which they could go on, and long enough to be
+// told from chance. That two share a CPU, or that they give way to others, is as it should be.
+func contended(ran, waited time.Duration) bool {
+	return ran+waited > pressureStep/4 && waited > 4*ran
 }
 
 func (p *Pressure) begin(signs []sign) {

@@ -60,6 +60,31 @@ func TestPressureStaysWithinBounds(t *testing.T) {
 	})
 }
 
+// TestContended: that processes share CPUs is no pressure; that most of them could as well not have been started is.
+func TestContended(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		ran, waited time.Duration
+		want        bool
+	}{
+		{0, 0, false},
+		{2 * time.Second, 2 * time.Second, false},
+		{time.Second, 3 * time.Second, false},
+		{time.Second, 5 * time.Second, true},
+		{0, time.Second, true},
+		{time.Millisecond, 100 * time.Millisecond, false}, // too little to tell
+	} {
+		if got := contended(c.ran, c.waited); got != c.want {
+			t.Errorf("%v on a CPU, %v waiting for one: %v", c.ran, c.waited, got)
+		}
+	}
+	p := NewPressure(func() (time.Duration, time.Duration) { return 0, time.Hour })
+	defer p.Close()
+	if n := len(p.Collectors()); n != 3 {
+		t.Errorf("%d signs", n)
+	}
+}
+
 func TestLateness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // where time passes as it should
 		l := &lateness{busy: func() bool { return true }, stop: make(chan struct{})}
@@ -80,6 +105,7 @@ func TestLateness(t *testing.T) {
 func TestMemory(t *testing.T) {
 	t.Parallel()
 	const calm = "some avg10=0.50 avg60=40.00 avg300=0.00 total=1\nfull avg10=90.00 avg60=0 avg300=0 total=1\n"
+	most := map[string]int64{"calm": 1_024_000, "machine full": 1_024_000, "group full": 100, "group full of files": 100, "version 1 full": 100}
 	const info = "MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable: 500 kB\n"
 	for _, c := range []struct {
 		name  string
@@ -121,8 +147,12 @@ func TestMemory(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if got := newMemory(root).short(); got != c.want {
+			m := newMemory(root)
+			if got := m.short(); got != c.want {
 				t.Errorf("short: %v, want %v", got, c.want)
+			}
+			if got := m.most(); got != most[c.name] {
+				t.Errorf("there are %d bytes, want %d", got, most[c.name])
 			}
 		})
 	}

@@ -28,7 +28,7 @@ const WindowDefault = -1
 // GitOptions tunes `git pack-objects`; docs/decisions/0001-pack-objects-settings.md has the measurements behind the defaults.
 type GitOptions struct {
 	Scratch string // a directory of ours alone, made if it is missing and emptied
-	Threads int    // of one process; 0: the CPUs divided by the slots of ClassPack
+	Threads int    // of one process; 0: the CPUs that we may use (GOMAXPROCS, which knows quotas of control groups) divided by the slots of ClassPack
 	// Window is the delta window (pack.window); WindowDefault: git's.
 	Window int
 	// ShallowWindow is that of packs with a shallow boundary that leave nothing out: few versions of many files.
@@ -40,6 +40,9 @@ type GitOptions struct {
 	ShallowCompression int
 	WindowMemory       int64 // bytes that one thread's window may use; 0: 256 MiB; -1: no bound
 	Memory             int64 // bytes that the process is let have (process.Limits.Memory), which git's buffers have to fit into; 0: no limit
+	// Machine is how many bytes of memory there are for everything: without a limit a half is for the processes of all slots together, as far as their
+	// buffers are bounded. 0: unknown.
+	Machine int64
 }
 
 // Git is the Source that runs `git pack-objects`, as git's own upload-pack does, with one difference: it does not run in the
@@ -77,7 +80,7 @@ func NewGit(runner *process.Runner, o GitOptions) (*Git, error) {
 		return nil, fmt.Errorf("empty the scratch directory: %w", err)
 	}
 	if o.Threads <= 0 {
-		o.Threads = max(1, runtime.NumCPU()/max(1, runner.Slots(ClassPack)))
+		o.Threads = max(1, runtime.GOMAXPROCS(0)/max(1, runner.Slots(ClassPack)))
 	}
 	if o.ShallowCompression == 0 {
 		o.ShallowCompression = 3
@@ -174,12 +177,15 @@ func (g *Git) Open(ctx context.Context, spec *Spec) (Pack, error) {
 // gitBigFile is core.bigFileThreshold as git has it: from there on no file is in memory as a whole.
 const gitBigFile = 512 << 20
 
-// windowMemory is for one thread: all windows together have a quarter of the process's memory at most. 0 or less: no bound.
-func (o *GitOptions) windowMemory() int64 {
-	if o.Memory == 0 {
+// gitDeltaCache is pack.deltaCacheSize as git has it.
+const gitDeltaCache = 256 << 20
+
+// windowMemory is for one thread of a process that should have so much memory: all windows together have a quarter of that at most. 0 or less: no bound.
+func (o *GitOptions) windowMemory(share int64) int64 {
+	if share == 0 {
 		return o.WindowMemory
 	}
-	most := o.Memory / 4 / int64(max(o.Threads, 1))
+	most := max(share/4/int64(max(o.Threads, 1)), 1)
 	if o.WindowMemory <= 0 {
 		return most
 	}
@@ -191,7 +197,14 @@ func (g *Git) arguments(dir string, spec *Spec) []string {
 	args := []string{"--git-dir=" + dir}
 	set := func(key string, value int64) { args = append(args, "-c", key+"="+strconv.FormatInt(value, 10)) }
 	set("pack.threads", int64(g.options.Threads))
-	if window := g.options.windowMemory(); window > 0 {
+	share := g.options.Memory
+	if share == 0 {
+		share = g.options.Machine / 2 / int64(max(1, g.runner.Slots(ClassPack)))
+		if share > 0 && share/8 < gitDeltaCache {
+			set("pack.deltaCacheSize", share/8)
+		}
+	}
+	if window := g.options.windowMemory(share); window > 0 {
 		set("pack.windowMemory", window)
 	}
 	if m := g.options.Memory; m > 0 { // what is left is for the lists of objects

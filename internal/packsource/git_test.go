@@ -370,6 +370,31 @@ func TestGitSettingsForMemory(t *testing.T) {
 	}
 }
 
+// Without a limit, half of the machine's memory is for the buffers of all slots.
+func TestGitSettingsForMachine(t *testing.T) {
+	s := sourcetest.FromGit(t, "", process.Limits{Slots: 4})
+	spec := packsource.Spec{Wants: []git.ObjectID{git.MustParseObjectID(strings.Repeat("a", 40))}}
+	for machine, want := range map[int64][]string{
+		0:         {"pack.windowMemory=268435456"},
+		512 << 20: {"pack.windowMemory=8388608", "pack.deltaCacheSize=8388608"}, // 64 MiB a slot, of which a quarter is for the windows of two threads
+		64 << 30:  {"pack.windowMemory=268435456"},
+	} {
+		s.Bound(0, 2)
+		s.On(machine)
+		args := s.Arguments(&spec)
+		for _, arg := range args {
+			if memory := strings.HasPrefix(arg, "pack.windowMemory=") || strings.HasPrefix(arg, "pack.deltaCacheSize="); memory && !slices.Contains(want, arg) {
+				t.Errorf("on a machine with %d: %s", machine, arg)
+			}
+		}
+		for _, one := range want {
+			if !slices.Contains(args, one) {
+				t.Errorf("on a machine with %d: %q, want %s", machine, args, one)
+			}
+		}
+	}
+}
+
 // A git that fails before it gave anything is told apart from one that died, and its own words are in the log.
 func TestGitFailsAtOnce(t *testing.T) {
 	spec := sourcetest.Full(gittest.Random(t, 1, gittest.Shape{}))

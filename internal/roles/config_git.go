@@ -27,13 +27,16 @@ type GitConfig struct {
 	// How long one git process may run before it is killed. 0 means without a limit.
 	TimeLimit Duration `toml:"time_limit"`
 
+	// When the log is told of a git process that takes long, once while it runs and once at its end. Repacking has twenty times as long. 0 means never.
+	Slow Duration `toml:"slow"`
+
 	// Niceness of the git processes, 0 to 19: with 10, answers from the cache and small requests go first.
 	Nice int `toml:"nice"`
 
 	// Whether a second, small process ends what git commands have left if this one is killed (docs/processes.md). Needs Linux.
 	Reaper bool `toml:"reaper"`
 
-	// Threads of each git process. 0 divides the CPUs by the slots.
+	// Threads of each git process. 0 divides the CPUs, or what a control group's quota leaves of them, by the slots.
 	Threads int `toml:"threads"`
 
 	// Delta window (git's pack.window) for packs with whole history and for what a client lacks. -1 is git's own choice, 10;
@@ -50,7 +53,8 @@ type GitConfig struct {
 	// The zlib level of what shallow packs compress anew, 1 to 9. -1 is git's own choice.
 	ShallowCompression int `toml:"shallow_compression"`
 
-	// The most bytes that the delta window of one thread may use.
+	// The most bytes that the delta window of one thread may use. It is less where the windows of all threads of all slots would take more than an eighth of the
+	// memory that there is (of the machine or the control group), or a quarter of a process's share of limits.memory.
 	WindowMemory Size `toml:"window_memory"`
 }
 
@@ -60,6 +64,7 @@ func defaultGit() GitConfig {
 		Queue:              256,
 		Wait:               Duration{time.Minute},
 		TimeLimit:          Duration{time.Hour},
+		Slow:               Duration{30 * time.Second},
 		Nice:               5,
 		Reaper:             true,
 		Window:             5,
@@ -80,6 +85,7 @@ func (c *GitConfig) checkNumbers(b bounds) {
 	b.number("git.snapshot_window", c.SnapshotWindow, -1, 10000)
 	b.number("git.shallow_compression", c.ShallowCompression, -1, 9)
 	b.time("git.wait", c.Wait)
+	b.time("git.slow", c.Slow)
 }
 
 // slots is how many git processes run at the same time.

@@ -80,7 +80,31 @@ func maintainLimits(slots int) process.Limits {
 
 // grepLimits bound those that search in repositories without an index, behind everything that a client of git waits for.
 func grepLimits(nice int) process.Limits {
-	return process.Limits{Slots: max(1, runtime.NumCPU()/2), Queue: 64, Wait: 5 * time.Second, Nice: min(nice+5, 19), Time: 20 * time.Second}
+	return process.Limits{Slots: max(1, runtime.GOMAXPROCS(0)/2), Queue: 64, Wait: 5 * time.Second, Nice: min(nice+5, 19), Time: 20 * time.Second}
+}
+
+// gitClasses bound the git commands of a server.
+func (c *Config) gitClasses() map[process.Class]process.Limits {
+	memory := c.memoryShares()
+	classes := map[process.Class]process.Limits{
+		packsource.ClassPack: {
+			Slots: c.Git.slots(), Queue: c.Git.Queue, Wait: c.Git.Wait.Duration, Nice: c.Git.Nice, Time: c.Git.TimeLimit.Duration,
+			Anonymous: c.Lanes.Anonymous, Memory: memory.git, PerRepository: c.Git.PerRepository,
+		},
+		receivepack.ClassReceive: memory.of(c.Push.limits(c.Git.Nice, c.Lanes.Anonymous), memory.git),
+		receivepack.ClassHook:    c.Push.hookLimits(c.Git.Nice),
+		repo.ClassRefs:           memory.of(refsLimits(), memory.small),
+		storage.ClassManage:      memory.of(manageLimits(), memory.small),
+		storage.ClassMaintain:    memory.of(maintainLimits(c.Lanes.Maintenance), memory.git),
+		storage.ClassGrep:        memory.of(grepLimits(c.Git.Nice), memory.small),
+	}
+	for name, l := range classes {
+		if l.Slow = c.Git.Slow.Duration; name == storage.ClassMaintain {
+			l.Slow *= 20
+		}
+		classes[name] = l
+	}
+	return classes
 }
 
 // importLimits bound those that fetch a repository from elsewhere, for `packhorse repo import`.
@@ -144,21 +168,8 @@ func closeBelow(closeCache func() error, closeRunner func(context.Context) error
 func newSource(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, program string) (*process.Runner, packsource.Source, *packcache.Cache, error) {
 	processes, packs := process.NewMetrics(), packcache.NewMetrics()
 	register(reg, processes, packs)
-	memory := cfg.memoryShares()
 	runner, err := process.New(process.Options{
-		Git: cfg.Git.Program, Metrics: processes, Log: log, Reaper: cfg.reaper(program), Account: lanes.account(tree.Git),
-		Classes: map[process.Class]process.Limits{
-			packsource.ClassPack: {
-				Slots: cfg.Git.slots(), Queue: cfg.Git.Queue, Wait: cfg.Git.Wait.Duration, Nice: cfg.Git.Nice, Time: cfg.Git.TimeLimit.Duration,
-				Anonymous: cfg.Lanes.Anonymous, Memory: memory.git, PerRepository: cfg.Git.PerRepository,
-			},
-			receivepack.ClassReceive: memory.of(cfg.Push.limits(cfg.Git.Nice, cfg.Lanes.Anonymous), memory.git),
-			receivepack.ClassHook:    cfg.Push.hookLimits(cfg.Git.Nice),
-			repo.ClassRefs:           memory.of(refsLimits(), memory.small),
-			storage.ClassManage:      memory.of(manageLimits(), memory.small),
-			storage.ClassMaintain:    memory.of(maintainLimits(cfg.Lanes.Maintenance), memory.git),
-			storage.ClassGrep:        memory.of(grepLimits(cfg.Git.Nice), memory.small),
-		},
+		Git: cfg.Git.Program, Metrics: processes, Log: log, Reaper: cfg.reaper(program), Account: lanes.account(tree.Git), Classes: cfg.gitClasses(),
 	})
 	if err != nil {
 		return nil, nil, nil, err
@@ -181,7 +192,7 @@ func newCache(cfg Config, log *slog.Logger, runner *process.Runner, packs *packc
 	fromGit, err := packsource.NewGit(runner, packsource.GitOptions{
 		Scratch: filepath.Join(cfg.State, "scratch"), Threads: cfg.Git.threads(), Window: cfg.Git.Window,
 		ShallowWindow: cfg.Git.ShallowWindow, SnapshotWindow: cfg.Git.SnapshotWindow,
-		ShallowCompression: cfg.Git.ShallowCompression, WindowMemory: int64(cfg.Git.WindowMemory), Memory: cfg.memoryShares().git,
+		ShallowCompression: cfg.Git.ShallowCompression, WindowMemory: int64(cfg.Git.WindowMemory), Memory: cfg.memoryShares().git, Machine: admit.Memory(),
 	})
 	if err != nil || !cfg.Cache.Enabled {
 		return fromGit, nil, err

@@ -59,7 +59,7 @@ func newNodeServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, lane
 		return closeBelow(closeCache, runner.Close, closePatience, closeLimit)
 	}
 	if cfg.Lanes.Adaptive {
-		pressure := admit.NewPressure(runner.Queue(packsource.ClassPack), runner.Queue(receivepack.ClassReceive))
+		pressure := admit.NewPressure(runner.Contention, runner.Queue(packsource.ClassPack), runner.Queue(receivepack.ClassReceive))
 		register(reg, pressure)
 		below := closeSource
 		closeSource = func() error {

@@ -37,6 +37,8 @@ const (
 	staleLock = 6 * time.Hour
 	// packRefsLimit bounds what is not stopped when nobody waits for it any more.
 	packRefsLimit = time.Minute
+	// maintainWindow is the memory of one thread's delta window, in bytes.
+	maintainWindow = 256 << 20
 	// claimRetry is when to come back where a repository is maintained already.
 	claimRetry = 10 * time.Second
 )
@@ -226,9 +228,13 @@ func (n *Node) runStep(ctx context.Context, h *handle, args []string, env ...str
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), packRefsLimit)
 		defer cancel()
 	}
+	threads, window := max(1, runtime.GOMAXPROCS(0)/2), int64(maintainWindow)
+	if memory := n.runner.Limits(ClassMaintain).Memory; memory > 0 { // all windows together have a quarter of it
+		window = min(window, max(memory/4/int64(threads), 1))
+	}
 	config := []string{
 		"safe.directory=*", // whose repositories these are is the operator's business
-		"pack.threads=" + strconv.Itoa(max(1, runtime.NumCPU()/2)), "pack.windowMemory=256m", "pack.packSizeLimit=0",
+		"pack.threads=" + strconv.Itoa(threads), "pack.windowMemory=" + strconv.FormatInt(window, 10), "pack.packSizeLimit=0",
 		"repack.packKeptObjects=false", "repack.writeBitmaps=false", "core.fsync=objects,derived-metadata,reference",
 	}
 	var all []string

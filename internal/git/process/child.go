@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -31,21 +32,25 @@ type Usage struct {
 
 // Process is a command that was started.
 type Process struct {
-	command Command
-	request *activity.Request // that it works for; may be nil
-	waited  time.Duration
-	began   time.Time
-	process *os.Process
-	exit    exitWatch
-	stdin   *os.File // nil if the command has none
-	stdout  *Output
-	stderr  *os.File
-	unwatch func()
-	copying sync.WaitGroup // the goroutines of stdin and stderr
-	silent  chan struct{}  // closed when nobody has standard error open any more
-	tail    tail           // end of standard error
-	in      atomic.Int64   // bytes written to stdin
-	rss     rssSampler
+	command  Command
+	request  *activity.Request // that it works for; may be nil
+	sampled  sample            // by Contention
+	waited   time.Duration
+	began    time.Time
+	process  *os.Process
+	exit     exitWatch
+	stdin    *os.File // nil if the command has none
+	stdout   *Output
+	stderr   *os.File
+	unwatch  func()
+	tellSlow *time.Timer    // nil: never
+	copying  sync.WaitGroup // the goroutines of stdin and stderr
+	silent   chan struct{}  // closed when nobody has standard error open any more
+	tail     tail           // end of standard error
+	in       atomic.Int64   // bytes written to stdin
+	slow     atomic.Bool    // the log was told that it takes long
+	metrics  *Metrics       // of late reads
+	rss      rssSampler
 
 	mu     sync.Mutex // guards the process ID too: signals go only to a process that is not reaped
 	reaped bool
@@ -257,6 +262,22 @@ func (p *Process) finish() {
 	p.err = p.exitError()
 }
 
+// result is how the command has ended, for the metrics.
+func (p *Process) result() string {
+	switch {
+	case p.err == nil:
+		return "ok"
+	case strings.HasPrefix(p.usage.Exit, "exit "):
+		if p.tail.mentions("ut of memory") || p.tail.mentions("Cannot allocate memory") {
+			return "memory"
+		}
+		return "failed"
+	case p.cause == nil && strings.HasPrefix(p.usage.Exit, "signal: "):
+		return "signal"
+	}
+	return fault.KindOf(p.err).String()
+}
+
 func exitText(s *os.ProcessState) string {
 	ws, _ := s.Sys().(syscall.WaitStatus)
 	switch {
@@ -301,6 +322,7 @@ func (p *Process) Wait() (Usage, error) {
 		p.stdout.Close()
 		late := p.stdout.n.Load() - p.usage.Out
 		p.usage.Out += late
+		p.metrics.read(&p.command, late)
 		p.request.Used(activity.Usage{Out: late})
 	})
 	return p.usage, p.err

@@ -26,8 +26,9 @@ func live(pid int) (l Live) {
 			continue
 		}
 		l.Processes++
-		delayed, children := threads(todo[i])
-		l.Delay += delayed
+		ran, waited, children := threads(todo[i])
+		l.ran += ran
+		l.Delay += waited
 		todo = append(todo, children[:min(len(children), mostProcesses-len(todo))]...)
 	}
 	return l
@@ -55,16 +56,22 @@ func (l *Live) add(pid int, mayBeGone bool) bool {
 	return true
 }
 
-// threads goes through those of a process: how long they were ready to run and waited for a CPU (Documentation/scheduler/sched-stats.rst), and which
-// processes they have started.
-func threads(pid int) (delay time.Duration, children []int) {
+// threads goes through those of a process: how long they were on a CPU, how long they were ready to run and waited for one
+// (Documentation/scheduler/sched-stats.rst), and which processes they have started.
+func threads(pid int) (ran, waited time.Duration, children []int) {
 	dir := "/proc/" + strconv.Itoa(pid) + "/task/"
 	all, err := os.ReadDir(dir)
 	if err != nil {
-		return 0, nil
+		return 0, 0, nil
 	}
 	for _, thread := range all[:min(len(all), mostThreads)] {
-		delay += threadDelay(dir + thread.Name())
+		stat, _ := os.ReadFile(dir + thread.Name() + "/schedstat")
+		if fields := bytes.Fields(stat); len(fields) >= 2 {
+			ns, _ := strconv.ParseInt(string(fields[0]), 10, 64)
+			ran += time.Duration(ns)
+			ns, _ = strconv.ParseInt(string(fields[1]), 10, 64)
+			waited += time.Duration(ns)
+		}
 		text, _ := os.ReadFile(dir + thread.Name() + "/children")
 		for _, field := range bytes.Fields(text) {
 			if child, err := strconv.Atoi(string(field)); err == nil && len(children) < mostProcesses {
@@ -72,15 +79,5 @@ func threads(pid int) (delay time.Duration, children []int) {
 			}
 		}
 	}
-	return delay, children
-}
-
-func threadDelay(dir string) time.Duration {
-	text, err := os.ReadFile(dir + "/schedstat")
-	fields := bytes.Fields(text)
-	if err != nil || len(fields) < 2 {
-		return 0
-	}
-	ns, _ := strconv.ParseInt(string(fields[1]), 10, 64)
-	return time.Duration(ns)
+	return ran, waited, children
 }

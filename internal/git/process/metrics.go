@@ -1,7 +1,6 @@
 package process
 
 import (
-	"strings"
 	"sync"
 	"time"
 
@@ -16,8 +15,11 @@ import (
 type Metrics struct {
 	commands *prometheus.CounterVec
 	inFlight *prometheus.GaugeVec
+	wall     *prometheus.HistogramVec
 	cpu      *prometheus.CounterVec
+	bytes    *prometheus.CounterVec
 	maxRSS   *prometheus.GaugeVec
+	slow     *prometheus.CounterVec
 	queue    *prometheus.HistogramVec
 	starts   prometheus.Histogram
 	short    *prometheus.CounterVec
@@ -25,21 +27,29 @@ type Metrics struct {
 	reaper   *reaper.Metrics
 
 	mu   sync.Mutex
-	peak map[string]int64 // by subcommand
+	peak map[[2]string]int64 // by class and subcommand
 }
 
 // NewMetrics makes the metrics; the caller registers the Collectors.
 func NewMetrics() *Metrics {
+	labels := func(more ...string) []string { return append([]string{"class", "subcommand"}, more...) }
 	return &Metrics{
 		commands: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_git_commands_total",
-			Help: "Git commands by result: ok, failed, or the kind of error that kept one from running or from ending by itself."},
-			[]string{"subcommand", "result"}),
+			Help: "Git commands by result: ok, failed, memory (it wanted more than it may have), signal (one that we have not sent), or the kind of error " +
+				"that kept one from running or from ending by itself."}, labels("result")),
 		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "packhorse_git_commands_in_flight",
-			Help: "Git processes that run now."}, []string{"subcommand"}),
+			Help: "Git processes that run now."}, labels()),
+		wall: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "packhorse_git_seconds",
+			Help:    "Time that git processes ran, without that in a queue.",
+			Buckets: []float64{.005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800}}, labels()),
 		cpu: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_git_cpu_seconds_total",
-			Help: "CPU time of git processes that have ended."}, []string{"subcommand", "mode"}),
+			Help: "CPU time of git processes that have ended."}, labels("mode")),
+		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_git_bytes_total",
+			Help: "Bytes that git processes were given on standard input (in) and that were read from their standard output (out)."}, labels("direction")),
 		maxRSS: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "packhorse_git_max_rss_bytes",
-			Help: "Greatest resident size of a git process since the start."}, []string{"subcommand"}),
+			Help: "Greatest resident size of a git process since the start."}, labels()),
+		slow: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_git_slow_total",
+			Help: "Git commands that took longer than git.slow, those that still run included."}, labels()),
 		queue: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "packhorse_git_queue_wait_seconds",
 			Help:    "Time that git commands waited for a slot, those included that gave up.",
 			Buckets: []float64{.001, .005, .025, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120}}, []string{"class"}),
@@ -50,13 +60,13 @@ func NewMetrics() *Metrics {
 			Help: "Tries to start a git process for which the system had no room, by what there was too little of."}, []string{"of"}),
 		slots:  newSlotsCollector(),
 		reaper: reaper.NewMetrics(),
-		peak:   make(map[string]int64),
+		peak:   make(map[[2]string]int64),
 	}
 }
 
 // Collectors lists what to register.
 func (m *Metrics) Collectors() []prometheus.Collector {
-	return append(m.reaper.Collectors(), m.commands, m.inFlight, m.cpu, m.maxRSS, m.queue, m.starts, m.short, m.slots)
+	return append(m.reaper.Collectors(), m.commands, m.inFlight, m.wall, m.cpu, m.bytes, m.maxRSS, m.slow, m.queue, m.starts, m.short, m.slots)
 }
 
 func (m *Metrics) watch(c Class, s *balance.Slots) { m.slots.add(c, s) }
@@ -65,35 +75,38 @@ func (m *Metrics) wait(c Class, d time.Duration) {
 	m.queue.WithLabelValues(string(c)).Observe(d.Seconds())
 }
 
-func (m *Metrics) refused(subcommand string, err error) {
-	m.commands.WithLabelValues(subcommand, fault.KindOf(err).String()).Inc()
+func (m *Metrics) refused(c *Command, err error) {
+	m.commands.WithLabelValues(string(c.Class), c.Subcommand, fault.KindOf(err).String()).Inc()
 }
 
 func (m *Metrics) shortage(of string) { m.short.WithLabelValues(of).Inc() }
 
-func (m *Metrics) started(subcommand string, took time.Duration) {
+func (m *Metrics) started(c *Command, took time.Duration) {
 	m.starts.Observe(took.Seconds())
-	m.inFlight.WithLabelValues(subcommand).Inc()
+	m.inFlight.WithLabelValues(string(c.Class), c.Subcommand).Inc()
 }
 
-func (m *Metrics) finished(subcommand string, u Usage, err error) {
-	m.inFlight.WithLabelValues(subcommand).Dec()
-	m.cpu.WithLabelValues(subcommand, "user").Add(u.User.Seconds())
-	m.cpu.WithLabelValues(subcommand, "system").Add(u.System.Seconds())
-	result := "ok"
-	switch {
-	case err == nil:
-	case strings.HasPrefix(u.Exit, "exit "):
-		result = "failed"
-	default:
-		result = fault.KindOf(err).String()
-	}
-	m.commands.WithLabelValues(subcommand, result).Inc()
+func (m *Metrics) slowOne(c *Command) { m.slow.WithLabelValues(string(c.Class), c.Subcommand).Inc() }
+
+// read counts bytes of standard output that were read after the end.
+func (m *Metrics) read(c *Command, n int64) {
+	m.bytes.WithLabelValues(string(c.Class), c.Subcommand, "out").Add(float64(n))
+}
+
+func (m *Metrics) finished(p *Process) {
+	class, subcommand, u := string(p.command.Class), p.command.Subcommand, &p.usage
+	m.inFlight.WithLabelValues(class, subcommand).Dec()
+	m.wall.WithLabelValues(class, subcommand).Observe(u.Wall.Seconds())
+	m.cpu.WithLabelValues(class, subcommand, "user").Add(u.User.Seconds())
+	m.cpu.WithLabelValues(class, subcommand, "system").Add(u.System.Seconds())
+	m.bytes.WithLabelValues(class, subcommand, "in").Add(float64(u.In))
+	m.read(&p.command, u.Out)
+	m.commands.WithLabelValues(class, subcommand, p.result()).Inc()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if u.MaxRSS > m.peak[subcommand] {
-		m.peak[subcommand] = u.MaxRSS
-		m.maxRSS.WithLabelValues(subcommand).Set(float64(u.MaxRSS))
+	if key := [2]string{class, subcommand}; u.MaxRSS > m.peak[key] {
+		m.peak[key] = u.MaxRSS
+		m.maxRSS.WithLabelValues(class, subcommand).Set(float64(u.MaxRSS))
 	}
 }
 

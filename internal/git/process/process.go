@@ -45,6 +45,7 @@ type Limits struct {
 	PerRepository int
 	Nice          int           // added to the niceness of the server: 0 to 19
 	Memory        int64         // bytes of memory of its own that each process of a command may have (RLIMIT_DATA); more fails in it. 0: no limit. Linux only
+	Slow          time.Duration // wall time after which the log is told of a command; 0: never
 	Time          time.Duration // wall time after which a command is killed; 0 for no limit
 }
 
@@ -177,13 +178,13 @@ func (r *Runner) Start(ctx context.Context, c Command) (*Process, error) {
 	request.At(activity.Packing)
 	r.metrics.wait(c.Class, waited)
 	if err != nil {
-		r.metrics.refused(c.Subcommand, err)
+		r.metrics.refused(&c, err)
 		return nil, err
 	}
 	p, err := r.start(ctx, c, cl.limits, waited, release)
 	if err != nil {
 		release()
-		r.metrics.refused(c.Subcommand, err)
+		r.metrics.refused(&c, err)
 		return nil, err
 	}
 	return p, nil
@@ -196,6 +197,9 @@ func (r *Runner) Slots(c Class) int {
 	}
 	return 0
 }
+
+// Limits are those of a class.
+func (r *Runner) Limits(c Class) Limits { return r.classes[c].limits }
 
 // Queue is where commands of a class wait for a slot; nil if there is no such class.
 func (r *Runner) Queue(c Class) *balance.Slots { return r.classes[c].slots }
@@ -217,7 +221,7 @@ func errClosed() error {
 
 func (r *Runner) start(ctx context.Context, c Command, l Limits, waited time.Duration, release func()) (*Process, error) {
 	p := &Process{
-		command: c, request: activity.From(ctx), waited: waited, done: make(chan struct{}), silent: make(chan struct{}),
+		command: c, metrics: r.metrics, request: activity.From(ctx), waited: waited, done: make(chan struct{}), silent: make(chan struct{}),
 	}
 	if err := r.begin(); err != nil {
 		return nil, err
@@ -245,8 +249,11 @@ func (r *Runner) start(ctx context.Context, c Command, l Limits, waited time.Dur
 			r.log.Warn("cannot limit the memory of a git command", "subcommand", c.Subcommand, "error", err)
 		}
 	}
-	r.metrics.started(c.Subcommand, time.Since(asked))
+	r.metrics.started(&c, time.Since(asked))
 	p.watch(ctx, l.Time)
+	if l.Slow > 0 {
+		p.tellSlow = time.AfterFunc(l.Slow, func() { r.warnSlow(p, false) })
+	}
 	if closed {
 		p.kill(errClosed())
 	}
@@ -343,8 +350,14 @@ func (r *Runner) reap(p *Process, release func()) {
 	r.mu.Unlock()
 	release()
 	p.finish()
-	r.metrics.finished(p.command.Subcommand, p.usage, p.err)
+	r.metrics.finished(p)
 	p.request.Used(p.usage.activity())
+	if p.tellSlow != nil {
+		p.tellSlow.Stop()
+		if l := r.classes[p.command.Class].limits; p.usage.Wall >= l.Slow {
+			r.warnSlow(p, true)
+		}
+	}
 	if p.err != nil {
 		r.log.LogAttrs(context.Background(), slog.LevelDebug, "git command failed", slog.String("subcommand", p.command.Subcommand),
 			slog.String("exit", p.usage.Exit), slog.Duration("wall", p.usage.Wall), slog.Any("error", p.err))

@@ -452,8 +452,8 @@ func TestMetrics(t *testing.T) {
 	output(t, r, script("exit 1"))
 	got := gather(t, r.metrics)
 	for name, want := range map[string]string{
-		"packhorse_git_commands_total ok script": "1", "packhorse_git_commands_total failed script": "1",
-		"packhorse_git_commands_in_flight script": "0", "packhorse_git_slots test": "2", "packhorse_git_slots_used test": "0",
+		"packhorse_git_commands_total test ok script": "1", "packhorse_git_commands_total test failed script": "1",
+		"packhorse_git_commands_in_flight test script": "0", "packhorse_git_slots test": "2", "packhorse_git_slots_used test": "0",
 		"packhorse_git_queued test": "0",
 	} {
 		if got[name] != want {

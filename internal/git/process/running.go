@@ -34,6 +34,8 @@ type Live struct {
 	Delay        time.Duration // processes that live were ready to run, and waited for a CPU
 	RSS          int64         // bytes, of all processes together; shared pages count in each
 	Processes    int
+
+	ran time.Duration // processes that live were on a CPU, to the nanosecond
 }
 
 // Running lists the commands that run now, the oldest first. It reads a few files of /proc for each, about 30 µs, so it is for people and for what looks
@@ -76,19 +78,15 @@ func (r *Runner) States() []ClassState {
 func (p *Process) now(at time.Time) (Running, bool) {
 	one := Running{
 		Pid: p.process.Pid, Class: p.command.Class, Subcommand: p.command.Subcommand, Args: sanitised(p.command.Args),
-		Repository: cmp.Or(p.request.Repository(), printable(p.command.Repository)), Caller: p.command.Caller,
+		Repository: printable(cmp.Or(p.request.Repository(), p.command.Repository)), Caller: p.command.Caller,
 		Age: at.Sub(p.began), Queue: p.waited, In: p.in.Load(), Out: p.stdout.n.Load(),
 	}
 	if p.request != nil {
 		one.Request, one.Stage = p.request.ID(), p.request.Stage().String()
 	}
-	p.mu.Lock() // while it is held nobody else has the number
-	defer p.mu.Unlock()
-	if p.reaped {
-		return one, false
-	}
-	one.Live = live(p.process.Pid)
-	return one, true
+	var ok bool
+	one.Live, ok = p.live()
+	return one, ok
 }
 
 // activity is what counts for a request.

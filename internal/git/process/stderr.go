@@ -23,6 +23,9 @@ func (t *tail) add(b []byte) {
 	}
 }
 
+// mentions tells whether a text is in what is kept.
+func (t *tail) mentions(text string) bool { return bytes.Contains(t.buf, []byte(text)) }
+
 // text is the kept lines, without progress (what a carriage return overwrites) and without control characters.
 func (t *tail) text() string {
 	buf := t.buf

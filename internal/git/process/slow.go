@@ -1,0 +1,34 @@
+package process
+
+import (
+	"context"
+	"log/slog"
+	"time"
+)
+
+// warnSlow says that a command takes long: once while it runs, so that it can be looked at, and once when it has ended.
+func (r *Runner) warnSlow(p *Process, ended bool) {
+	if p.slow.CompareAndSwap(false, true) {
+		r.metrics.slowOne(&p.command)
+	}
+	now, running := p.now(time.Now())
+	if !ended && !running {
+		return
+	}
+	attrs := []slog.Attr{
+		slog.String("subcommand", now.Subcommand), slog.String("class", string(now.Class)), slog.String("repository", now.Repository),
+		slog.String("request", now.Request), slog.String("caller", printable(string(now.Caller))), slog.String("stage", now.Stage),
+		slog.Int("pid", now.Pid), slog.String("args", now.Args), slog.Duration("queue", now.Queue),
+		slog.Int64("in", now.In), slog.Int64("out", now.Out),
+	}
+	if ended {
+		u := &p.usage
+		attrs = append(attrs, slog.Duration("wall", u.Wall), slog.Duration("user", u.User), slog.Duration("system", u.System),
+			slog.Int64("max_rss", u.MaxRSS), slog.String("exit", u.Exit))
+		r.log.LogAttrs(context.Background(), slog.LevelWarn, "slow git", attrs...)
+		return
+	}
+	attrs = append(attrs, slog.Duration("age", now.Age), slog.Duration("user", now.User), slog.Duration("system", now.System),
+		slog.Duration("delay", now.Delay), slog.Int64("rss", now.RSS), slog.Int("processes", now.Processes))
+	r.log.LogAttrs(context.Background(), slog.LevelWarn, "slow git still runs", attrs...)
+}
