@@ -34,7 +34,7 @@ type WatchdogConfig struct {
 	// Writes no dump that would leave less free on the disk.
 	MinFree Size `toml:"min_free"`
 
-	// Memory for the last seconds of the execution trace; more with many requests a second. 0 keeps none, which saves some CPU time.
+	// Memory for the last seconds of the execution trace. It pauses while it would cost more than 1 % of the CPU time. 0 keeps none.
 	Trace Size `toml:"trace"`
 }
 

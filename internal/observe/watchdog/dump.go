@@ -53,7 +53,7 @@ func (w *Watchdog) pieces() []piece {
 		{Part: Part{"processes.txt", func(to io.Writer) error { return WriteProcesses(to, os.Getpid()) }}, limit: textLimit, text: true},
 	}
 	if w.recorder != nil {
-		list = append(list, piece{Part: Part{"trace.out", w.recorder.writeTo}, limit: traceLimit})
+		list = append(list, piece{Part: Part{"trace.out", w.writeTrace}, limit: traceLimit, extra: w.Profile})
 	}
 	for _, name := range []string{"mutex", "block", "goroutine", "heap"} {
 		list = append(list, piece{Part: Part{name + ".pprof", profile(name, 0)}, limit: profileLimit})

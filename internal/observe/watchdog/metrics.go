@@ -15,6 +15,7 @@ type Metrics struct {
 	bytes   prometheus.Gauge
 	stuck   *prometheus.GaugeVec
 	late    prometheus.Gauge
+	tracing prometheus.Gauge
 	locks   prometheus.Gauge
 	calls   prometheus.Gauge
 	probes  *probeCollector
@@ -37,10 +38,11 @@ func NewMetrics() *Metrics {
 		bytes:   gauge("packhorse_watchdog_dump_bytes", "Size of the dumps that are kept, when one was last written."),
 		stuck: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "packhorse_watchdog_stuck",
 			Help: "1 while a sign lasts that the process gets too little done, by sign."}, []string{"sign"}),
-		late:   gauge("packhorse_watchdog_late_seconds", "How late the scheduler last woke the watchdog."),
-		locks:  gauge("packhorse_watchdog_lock_waiters", "Goroutines that wait for locks, as the watchdog last saw; 0 while there are few goroutines."),
-		calls:  gauge("packhorse_watchdog_syscalls", "Goroutines that are in system calls, as the watchdog last saw."),
-		probes: &probeCollector{desc: prometheus.NewDesc("packhorse_watchdog_probe_waiting_seconds", "For how long a probe has had no answer; 0: it has had one.", []string{"probe"}, nil)},
+		tracing: gauge("packhorse_watchdog_tracing", "1 while the last seconds of the execution trace are kept; 0 while that would cost too much, or is turned off."),
+		late:    gauge("packhorse_watchdog_late_seconds", "How late the scheduler last woke the watchdog."),
+		locks:   gauge("packhorse_watchdog_lock_waiters", "Goroutines that wait for locks, as the watchdog last saw; 0 while there are few goroutines."),
+		calls:   gauge("packhorse_watchdog_syscalls", "Goroutines that are in system calls, as the watchdog last saw."),
+		probes:  &probeCollector{desc: prometheus.NewDesc("packhorse_watchdog_probe_waiting_seconds", "For how long a probe has had no answer; 0: it has had one.", []string{"probe"}, nil)},
 	}
 	for _, sign := range allSigns {
 		m.dumps.WithLabelValues(sign)
@@ -53,7 +55,7 @@ func NewMetrics() *Metrics {
 
 // Collectors lists what to register.
 func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.dumps, m.failed, m.skipped, m.bytes, m.stuck, m.late, m.locks, m.calls, m.probes}
+	return []prometheus.Collector{m.dumps, m.failed, m.skipped, m.bytes, m.stuck, m.late, m.tracing, m.locks, m.calls, m.probes}
 }
 
 func (m *Metrics) probe(p *probe) {
@@ -68,6 +70,14 @@ func (m *Metrics) wrote(cause string, err error) {
 		return
 	}
 	m.dumps.WithLabelValues(cause).Inc()
+}
+
+func (m *Metrics) traces(on bool) {
+	value := 0.0
+	if on {
+		value = 1
+	}
+	m.tracing.Set(value)
 }
 
 func (m *Metrics) looked(r reading, found []finding) {

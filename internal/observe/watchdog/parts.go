@@ -1,11 +1,14 @@
 package watchdog
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"runtime"
 	"runtime/pprof"
 	"runtime/trace"
+	"sync"
 	"time"
 )
 
@@ -42,26 +45,103 @@ func (w *Watchdog) writeCPU(to io.Writer) error {
 	return nil
 }
 
-// recorder keeps the last seconds of the execution trace. The methods of nil do nothing.
-type recorder struct{ flight *trace.FlightRecorder }
+func (w *Watchdog) writeTrace(to io.Writer) error {
+	return w.recorder.writeTo(w.stopped, to, w.Profile)
+}
+
+// recorder keeps the last seconds of the execution trace, as long as that costs little. An event costs about as much as switching to another
+// goroutine does, so that a process which switches very often is traced only while a dump is made: one that gets nothing done does not
+// switch, and is traced again before the sign has lasted long enough. The methods of nil do nothing.
+type recorder struct {
+	config trace.FlightRecorderConfig
+
+	mu     sync.Mutex
+	flight *trace.FlightRecorder // nil: it is paused
+	calm   time.Time             // since when there has been little to trace, while it is paused
+	ended  bool
+}
+
+// Pauses of the recorder: it costs about 1 % of the CPU time at maxSwitches a second for each CPU, and resumes when there have been half as
+// many for resumeAfter.
+const (
+	maxSwitches = 10_000
+	resumeAfter = 3 * time.Second
+)
 
 // newRecorder starts one that has about as many bytes. There may be one in a process. What came before a sign had lasted for stall is in it still, if
 // there is room.
 func newRecorder(bytes int64, stall time.Duration) (*recorder, error) {
-	r := &recorder{trace.NewFlightRecorder(trace.FlightRecorderConfig{MinAge: stall + 5*time.Second, MaxBytes: uint64(bytes)})}
-	if err := r.flight.Start(); err != nil {
+	r := &recorder{config: trace.FlightRecorderConfig{MinAge: stall + 5*time.Second, MaxBytes: uint64(bytes)}}
+	if err := r.start(); err != nil {
 		return nil, err
 	}
 	return r, nil
 }
 
-func (r *recorder) writeTo(to io.Writer) error {
+// start begins to trace. The lock is held, or nobody else knows of r.
+func (r *recorder) start() error {
+	flight := trace.NewFlightRecorder(r.config)
+	if err := flight.Start(); err != nil {
+		return err
+	}
+	r.flight = flight
+	return nil
+}
+
+// pace pauses or resumes for the number of switches to goroutines in a second on each CPU, unless a dump is being made. It reports whether it traces.
+func (r *recorder) pace(now time.Time, switches float64) bool {
+	if r == nil || !r.mu.TryLock() {
+		return r != nil
+	}
+	defer r.mu.Unlock()
+	switch {
+	case r.flight != nil && switches > maxSwitches:
+		r.flight.Stop()
+		r.flight, r.calm = nil, time.Time{}
+	case r.flight != nil || r.ended:
+	case switches > maxSwitches/2:
+		r.calm = time.Time{}
+	case r.calm.IsZero():
+		r.calm = now
+	case now.Sub(r.calm) >= resumeAfter:
+		_ = r.start() // else at the next look
+	}
+	return r.flight != nil
+}
+
+// writeTo writes what there is. A recorder that is paused traces for a while first, until ctx ends at most.
+func (r *recorder) writeTo(ctx context.Context, to io.Writer, while time.Duration) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.flight == nil {
+		if r.ended {
+			return errors.New("the watchdog has ended")
+		}
+		if err := r.start(); err != nil {
+			return err
+		}
+		select {
+		case <-time.After(while):
+		case <-ctx.Done():
+		}
+		defer func() {
+			r.flight.Stop()
+			r.flight = nil
+		}()
+	}
 	_, err := r.flight.WriteTo(to)
 	return err
 }
 
+// stop ends it, unless a dump that hangs has it: the process ends, then.
 func (r *recorder) stop() {
-	if r != nil {
+	if r == nil || !r.mu.TryLock() {
+		return
+	}
+	defer r.mu.Unlock()
+	r.ended = true
+	if r.flight != nil {
 		r.flight.Stop()
+		r.flight = nil
 	}
 }

@@ -27,6 +27,7 @@ type reading struct {
 	at       time.Time
 	late     time.Duration // how long after its time our own timer woke us
 	slow     float64       // part of what was scheduled since the last reading that had waited for a second and more: 0 to 1
+	switches float64       // to goroutines since the last reading, in a second on each CPU
 	locks    int           // goroutines that wait for locks
 	syscalls int           // goroutines that are in system calls, or in C
 	starting time.Duration
@@ -115,7 +116,11 @@ func (l *ruler) read(now time.Time, blocked int) reading {
 	metrics.Read(l.samples)
 	r := reading{at: now}
 	if v := l.samples[0].Value; v.Kind() == metrics.KindFloat64Histogram {
-		r.slow = l.slow(v.Float64Histogram())
+		var all uint64
+		all, r.slow = l.scheduled(v.Float64Histogram())
+		if d := now.Sub(l.at).Seconds(); !l.at.IsZero() && d > 0 {
+			r.switches = float64(all) * sampled / d / float64(runtime.GOMAXPROCS(0))
+		}
 	}
 	if v := l.samples[2].Value; v.Kind() == metrics.KindUint64 {
 		r.syscalls = int(v.Uint64())
@@ -132,9 +137,12 @@ func (l *ruler) read(now time.Time, blocked int) reading {
 	return r
 }
 
-// slow is the part of the latencies since the last call that are a second and more.
-func (l *ruler) slow(h *metrics.Float64Histogram) float64 {
-	var all, slow uint64
+// sampled is of how many switches the runtime notes one (gTrackingPeriod).
+const sampled = 8
+
+// scheduled tells of the latencies since the last call how many there are, and which part is a second and more.
+func (l *ruler) scheduled(h *metrics.Float64Histogram) (all uint64, part float64) {
+	var slow uint64
 	first := l.counts == nil
 	for i, n := range h.Counts {
 		if i < len(l.counts) {
@@ -147,9 +155,9 @@ func (l *ruler) slow(h *metrics.Float64Histogram) float64 {
 	}
 	l.counts = append(l.counts[:0], h.Counts...)
 	if first || all == 0 {
-		return 0
+		return 0, 0
 	}
-	return float64(slow) / float64(all)
+	return all, float64(slow) / float64(all)
 }
 
 // lookCost bounds the time that looking at stacks takes: a part in so many.

@@ -172,6 +172,7 @@ func (w *Watchdog) look() {
 		for _, p := range w.probes {
 			r.probes = append(r.probes, probing{p.Name, p.waiting(now)})
 		}
+		w.Metrics.traces(w.recorder.pace(now, r.switches))
 		found := w.signs.judge(r)
 		w.Metrics.looked(r, found)
 		w.bark(now, found)

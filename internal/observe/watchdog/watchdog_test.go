@@ -510,3 +510,36 @@ func BenchmarkLook(b *testing.B) {
 		})
 	}
 }
+
+// TestPace: a process that switches very often is traced while a dump is made, and again when it has become calm.
+func TestPace(t *testing.T) {
+	r, err := newRecorder(1<<20, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.stop()
+	now := time.Now()
+	for _, step := range []struct {
+		after    time.Duration
+		switches float64
+		want     bool
+	}{
+		{0, maxSwitches, true}, {1 * time.Second, maxSwitches + 1, false}, {2 * time.Second, 0, false}, {4 * time.Second, maxSwitches, false},
+		{5 * time.Second, 10, false}, {5*time.Second + resumeAfter/2, 10, false}, {5*time.Second + resumeAfter, 10, true}, {10 * time.Second, 2 * maxSwitches, false},
+	} {
+		if got := r.pace(now.Add(step.after), step.switches); got != step.want {
+			t.Errorf("after %v: traces %v", step.after, got)
+		}
+	}
+	var out bytes.Buffer
+	if err := r.writeTo(t.Context(), &out, time.Millisecond); err != nil || !strings.HasPrefix(out.String(), "go 1.") {
+		t.Errorf("%v %.20q", err, out.String())
+	}
+	if r.pace(now, maxSwitches) {
+		t.Error("it goes on after a dump")
+	}
+	var none *recorder
+	if none.pace(now, 0) {
+		t.Error("nothing traces")
+	}
+}
