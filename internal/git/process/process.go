@@ -293,6 +293,7 @@ func (r *Runner) settle() {
 
 // spawn starts the process, or leaves nothing of it.
 func (r *Runner) spawn(p *Process) error {
+	defer r.starts.begin(p)()
 	dir := p.command.Dir
 	if dir == "" {
 		dir = "/"
@@ -302,7 +303,6 @@ func (r *Runner) spawn(p *Process) error {
 	files, err := p.pipes()
 	defer closeAll(files)
 	if err == nil {
-		defer r.starts.begin(p)()
 		program, name := r.git, "git"
 		if p.command.Program != "" {
 			program, name = p.command.Program, p.command.Program

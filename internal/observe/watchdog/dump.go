@@ -42,21 +42,22 @@ type piece struct {
 	Part
 	limit int
 	text  bool // its beginning is of use
+	stops bool // it stops the world
 	extra time.Duration
 }
 
 // pieces are the parts of a dump, those first that matter most should the process be killed meanwhile.
 func (w *Watchdog) pieces() []piece {
 	list := []piece{
-		{Part: Part{"stacks.txt", writeStacks}, limit: stackLimit, text: true},
-		{Part: Part{"goroutines.txt", profile("goroutine", 1)}, limit: profileLimit, text: true},
 		{Part: Part{"processes.txt", func(to io.Writer) error { return WriteProcesses(to, os.Getpid()) }}, limit: textLimit, text: true},
+		{Part: Part{"stacks.txt", writeStacks}, limit: stackLimit, text: true, stops: true},
+		{Part: Part{"goroutines.txt", profile("goroutine", 1)}, limit: profileLimit, text: true, stops: true},
 	}
 	if w.recorder != nil {
-		list = append(list, piece{Part: Part{"trace.out", w.writeTrace}, limit: traceLimit, extra: w.Profile})
+		list = append(list, piece{Part: Part{"trace.out", w.writeTrace}, limit: traceLimit, stops: true, extra: w.Profile})
 	}
 	for _, name := range []string{"mutex", "block", "goroutine", "heap"} {
-		list = append(list, piece{Part: Part{name + ".pprof", profile(name, 0)}, limit: profileLimit})
+		list = append(list, piece{Part: Part{name + ".pprof", profile(name, 0)}, limit: profileLimit, stops: name == "goroutine"})
 	}
 	for _, p := range w.Parts {
 		list = append(list, piece{Part: p, limit: textLimit, text: true})
@@ -92,6 +93,10 @@ func (w *Watchdog) write(cause string, why []string) (Dump, error) {
 	d.next()
 	d.put(file{"why.txt", w.reasons(began, cause, why)})
 	for _, p := range w.pieces() {
+		if p.stops && w.startHangs() {
+			d.note("%s: left out, since it stops the world, and that would wait for the start of a git process that hangs", p.Name)
+			continue
+		}
 		data, err := w.collect(p)
 		if err != nil {
 			d.note("%s: %v", p.Name, err)

@@ -109,7 +109,8 @@ const (
 	inSyscalls = "/sched/goroutines/not-in-go:goroutines"
 )
 
-func (l *ruler) read(now time.Time, blocked int) reading {
+// read takes a reading; with stacks, which stop the world for a moment, or without.
+func (l *ruler) read(now time.Time, blocked int, stacks bool) reading {
 	if l.samples == nil {
 		l.samples = []metrics.Sample{{Name: latencies}, {Name: lockWaits}, {Name: inSyscalls}}
 	}
@@ -126,7 +127,9 @@ func (l *ruler) read(now time.Time, blocked int) reading {
 		r.syscalls = int(v.Uint64())
 	}
 	// What waits still is not in the runtime's sum, and what has waited is in no stack: whichever is more.
-	r.locks = l.waiting(now, blocked)
+	if stacks {
+		r.locks = l.waiting(now, blocked)
+	}
 	if v := l.samples[1].Value; v.Kind() == metrics.KindFloat64 {
 		if d := now.Sub(l.at).Seconds(); !l.at.IsZero() && d > 0 {
 			r.locks = max(r.locks, int((v.Float64()-l.waited)/d))

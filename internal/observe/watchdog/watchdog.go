@@ -164,7 +164,7 @@ func (w *Watchdog) look() {
 		case <-time.After(w.tick()):
 		}
 		now := time.Now()
-		r := ruler.read(now, w.Blocked)
+		r := ruler.read(now, w.Blocked, !w.startHangs())
 		r.late = now.Sub(due)
 		if w.Starting != nil {
 			r.starting = w.Starting()
@@ -178,6 +178,10 @@ func (w *Watchdog) look() {
 		w.bark(now, found)
 	}
 }
+
+// startHangs reports whether the start of a process takes long. While it does, the goroutine that starts it cannot be stopped (a child of vfork(2) has
+// its memory), and whatever stops the world waits for it, with all others: that must not be ours.
+func (w *Watchdog) startHangs() bool { return w.Starting != nil && w.Starting() >= time.Second }
 
 // bark has a dump written for signs, unless there was one for them a short time ago.
 func (w *Watchdog) bark(now time.Time, found []finding) {

@@ -276,14 +276,14 @@ func TestLockUp(t *testing.T) {
 func TestRulerSeesWaitsThatAreOver(t *testing.T) {
 	var l ruler
 	began := time.Now()
-	l.read(began, 1<<30)
+	l.read(began, 1<<30, true)
 	l.waited -= 1000 // as if so many seconds had been waited since
 	l.at = began.Add(-time.Second)
-	if r := l.read(began, 1<<30); r.locks < 1000 {
+	if r := l.read(began, 1<<30, true); r.locks < 1000 {
 		t.Errorf("%d wait", r.locks)
 	}
 	l.counts = nil
-	l.read(began, 1<<30)
+	l.read(began, 1<<30, true)
 }
 
 // TestProbe: a listener that nobody accepts at.
@@ -503,12 +503,33 @@ func BenchmarkLook(b *testing.B) {
 			var l ruler
 			for b.Loop() {
 				l.nextLook = time.Time{}
-				l.read(time.Now(), 200)
+				l.read(time.Now(), 200, true)
 			}
 			close(until)
 			all.Wait()
 		})
 	}
+}
+
+// TestStartHangs: what would wait for a process that does not start is left out.
+func TestStartHangs(t *testing.T) {
+	t.Parallel()
+	o := options(t)
+	o.Stall = 100 * time.Millisecond
+	o.Starting = func() time.Duration { return time.Minute }
+	start(t, o)
+	eventually(t, "a dump for the start", func() bool { return len(whole(o.Dir)) > 0 })
+	d := Dump{Dir: filepath.Join(o.Dir, whole(o.Dir)[0])}
+	if text := read(t, d, "why.txt"); !strings.Contains(text, "a git process has been starting for 1m0s") {
+		t.Error(text)
+	}
+	if text := read(t, d, "notes.txt"); strings.Count(text, "left out, since it stops the world") != 3 {
+		t.Error(text)
+	}
+	if _, err := os.Stat(filepath.Join(d.Dir, "stacks.txt")); err == nil {
+		t.Error("the world was stopped")
+	}
+	read(t, d, "processes.txt")
 }
 
 // TestPace: a process that switches very often is traced while a dump is made, and again when it has become calm.
