@@ -23,11 +23,15 @@ stay setsid
 (stay setsid)
 stay env -i PATH="$PATH"
 stay env -i PATH="$PATH" setsid
+MORE
 echo >DIR/$$
 while :; do sleep 1000; done
 `
 
 const leavingCount = 6
+
+// hidden is one more, whom only a cgroup finds.
+const hidden = `(stay env -i PATH="$PATH" setsid)`
 
 // TestReaper kills servers whose git commands run, and have left others.
 func TestReaper(t *testing.T) {
@@ -43,13 +47,39 @@ func TestReaper(t *testing.T) {
 			}
 			t.Run(name+" user, "+role, func(t *testing.T) {
 				t.Parallel()
-				testReaper(t, role, user)
+				testReaper(t, role, user, "")
 			})
 		}
 	}
+	t.Run("cgroups", func(t *testing.T) {
+		t.Parallel()
+		testReaper(t, "serve", nil, makeCgroup(t))
+	})
 }
 
-func testReaper(t *testing.T, role string, user *syscall.Credential) {
+// makeCgroup makes a cgroup, for a server to divide; the test is skipped where it cannot.
+func makeCgroup(t *testing.T) (dir string) {
+	t.Helper()
+	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
+		dir := filepath.Join(root, fmt.Sprintf("packhorse-e2e-%d", os.Getpid()))
+		if _, err := os.Stat(filepath.Join(root, "cgroup.subtree_control")); err != nil || os.Mkdir(dir, 0o755) != nil {
+			continue
+		}
+		t.Cleanup(func() {
+			for _, pattern := range []string{"/*/*", "/*", ""} {
+				groups, _ := filepath.Glob(dir + pattern)
+				for _, group := range groups {
+					syscall.Rmdir(group)
+				}
+			}
+		})
+		return dir
+	}
+	t.Skip("no cgroup v2 can be made here")
+	return ""
+}
+
+func testReaper(t *testing.T, role string, user *syscall.Credential, cgroup string) {
 	dir := t.TempDir()
 	pids := filepath.Join(dir, "pids")
 	if err := os.Mkdir(pids, 0o700); err != nil {
@@ -61,11 +91,15 @@ func testReaper(t *testing.T, role string, user *syscall.Credential) {
 	commit := gittest.Run(t, "", "", "--git-dir="+filepath.Join(root, "a.git"), "commit-tree", "-m", "one", strings.TrimSpace(tree))
 	gittest.Run(t, "", "", "--git-dir="+filepath.Join(root, "a.git"), "update-ref", "HEAD", strings.TrimSpace(commit))
 	program := filepath.Join(dir, "git")
-	if err := os.WriteFile(program, []byte(strings.ReplaceAll(leavingGit, "DIR", pids)), 0o755); err != nil {
+	count, more := leavingCount, ""
+	if cgroup != "" {
+		count, more = count+1, hidden
+	}
+	if err := os.WriteFile(program, []byte(strings.NewReplacer("DIR", pids, "MORE", more).Replace(leavingGit)), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	config := filepath.Join(dir, "packhorse.toml")
-	if err := os.WriteFile(config, fmt.Appendf(nil, "[git]\nprogram = %q\n", program), 0o644); err != nil {
+	if err := os.WriteFile(config, fmt.Appendf(nil, "[git]\nprogram = %q\n[cgroup]\npath = %q\n", program, cgroup), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if user != nil {
@@ -95,8 +129,14 @@ func testReaper(t *testing.T, role string, user *syscall.Credential) {
 			pid, _ := strconv.Atoi(name.Name())
 			left = append(left, pid)
 		}
-		return len(left) == leavingCount
+		return len(left) == count
 	})
+	if cgroup != "" {
+		group, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", left[0]))
+		if !strings.Contains(string(group), "/pack\n") {
+			t.Fatalf("git is in %s\n%s", group, p.logged())
+		}
+	}
 	reaper := reaperOf(p.cmd.Process.Pid)
 	if reaper == 0 {
 		t.Fatal("there is no reaper")
@@ -121,6 +161,9 @@ func testReaper(t *testing.T, role string, user *syscall.Credential) {
 			t.Errorf("process %d outlived the server", pid)
 			syscall.Kill(pid, syscall.SIGKILL)
 		}
+	}
+	if groups, _ := filepath.Glob(filepath.Join(cgroup, "packhorse.*", "pack")); cgroup != "" && len(groups) > 0 {
+		t.Errorf("left %q", groups)
 	}
 	if !strings.Contains(p.logged(), "what its git commands left was killed") {
 		t.Errorf("the log does not tell what was killed:\n%s", p.logged())

@@ -21,7 +21,7 @@ const module = "github.com/packhorse-git/packhorse/"
 // internal/, except for cmd. Every package that fails the test for good reason gets its line changed here and in
 // ARCHITECTURE.md, in the same commit.
 const allowedImports = `
-	NONE < fault, git, git/pktline, bulk, browser, credential, activity, git/reaper, observe/sli, observe/tree, observe/watchdog, proto/packhorse/v1, proto/packhorse/health/v1, search/wire, search/link;
+	NONE < fault, git, git/pktline, bulk, browser, credential, activity, git/reaper, git/cgroup, observe/sli, observe/tree, observe/watchdog, proto/packhorse/v1, proto/packhorse/health/v1, search/wire, search/link;
 	browser, activity < observe;
 	proto/packhorse/v1 < proto/packhorse/v1/packhorsev1connect;
 	fault, proto/packhorse/v1 < fault/faultrpc;
@@ -33,7 +33,7 @@ const allowedImports = `
 	git, search/query, search/wire, search/link < search;
 	git, git/mmap < git/pack, git/refs;
 	git/pack < git/graph;
-	git, balance, activity, git/reaper < git/process;
+	git, balance, activity, git/reaper, git/cgroup < git/process;
 	git, balance, activity < admit;
 	git/refs, git/graph, git/process, git/pktline < repo;
 	git, git/process, git/pktline, bulk < packsource;

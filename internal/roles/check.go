@@ -99,6 +99,7 @@ func (c *Config) checkNumbers(b bounds) {
 	c.Storage.checkNumbers(b)
 	c.Cache.checkNumbers(b)
 	c.Git.checkNumbers(b)
+	c.Cgroup.checkNumbers(b)
 	c.Fetch.checkNumbers(b)
 	c.Push.checkNumbers(b)
 	c.Lanes.checkNumbers(b)

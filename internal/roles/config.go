@@ -28,6 +28,7 @@ type Config struct {
 	Shutdown ShutdownConfig  `toml:"shutdown"`
 	Cache    CacheConfig     `toml:"cache"`
 	Git      GitConfig       `toml:"git"`
+	Cgroup   CgroupConfig    `toml:"cgroup"`
 	Fetch    FetchConfig     `toml:"fetch"`
 	Push     PushConfig      `toml:"push"`
 	Webhook  []WebhookConfig `toml:"webhook"`
@@ -89,6 +90,7 @@ func DefaultConfig() Config {
 		Shutdown: ShutdownConfig{Grace: Duration{30 * time.Second}},
 		Cache:    defaultCache(),
 		Git:      defaultGit(),
+		Cgroup:   defaultCgroup(),
 		Fetch:    defaultFetch(),
 		Push:     defaultPush(),
 		Lanes:    defaultLanes(),
@@ -149,7 +151,7 @@ func (c *Config) complete(role role, env Env) {
 	if c.Index.Dir == "" && c.State != "" && role != roleStorage && role != roleGateway {
 		c.Index.Dir = filepath.Join(c.State, "search")
 	}
-	paths := []*string{&c.Root, &c.State, &c.Cache.Dir, &c.Index.Dir, &c.HTTP.TLSCert, &c.HTTP.TLSKey,
+	paths := []*string{&c.Root, &c.State, &c.Cache.Dir, &c.Index.Dir, &c.HTTP.TLSCert, &c.HTTP.TLSKey, &c.Cgroup.Path,
 		&c.SSH.HostKeys, &c.SSH.AuthorizedKeys, &c.SSH.TrustedUserCA, &c.SSH.RevokedKeys,
 		&c.Auth.Tokens, &c.Auth.Hook.SecretFile, &c.Storage.SecretFile, &c.Storage.TLSCert, &c.Storage.TLSKey, &c.Storage.ClientCA,
 		&c.Push.HooksDir, &c.Search.SecretFile, &c.Search.TLSCert, &c.Search.TLSKey, &c.Search.ClientCA, &c.Search.TLSCA,

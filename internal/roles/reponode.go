@@ -120,7 +120,7 @@ func withClient(address string, o client.Options, do func(*client.Client) error)
 // withOwn runs a node on the repositories for as long as the command takes. It answers where a server would, so that the command, and another
 // one that comes meanwhile, find it.
 func (f *nodeFinder) withOwn(ctx context.Context, cfg Config, do func(*client.Client) error) (err error) {
-	cfg.Cache.Enabled, cfg.Maintenance.Enabled, cfg.Warmup.Enabled, cfg.Storage.Listen, cfg.Ops.Address = false, false, false, "", ""
+	cfg.Cache.Enabled, cfg.Maintenance.Enabled, cfg.Warmup.Enabled, cfg.Cgroup.Enabled, cfg.Storage.Listen, cfg.Ops.Address = false, false, false, false, "", ""
 	log, reg := slog.New(slog.DiscardHandler), prometheus.NewRegistry()
 	s, err := newStorage(cfg, log, reg, versionOf(f.env).Version, f.env.Program)
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/credential"
 	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/git/cgroup"
 	"github.com/packhorse-git/packhorse/internal/git/graph"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
@@ -166,13 +167,15 @@ func closeBelow(closeCache func() error, closeRunner func(context.Context) error
 
 // newSource stacks what packs come from: cache over git. The cache is nil if it is turned off.
 func newSource(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, program string) (*process.Runner, packsource.Source, *packcache.Cache, error) {
-	processes, packs := process.NewMetrics(), packcache.NewMetrics()
-	register(reg, processes, packs)
+	processes, packs, groups := process.NewMetrics(), packcache.NewMetrics(), cgroup.NewMetrics()
+	register(reg, processes, packs, groups)
+	cgroups := cfg.Cgroup.open(log, groups)
 	runner, err := process.New(process.Options{
 		Git: cfg.Git.Program, Metrics: processes, Log: log, Reaper: cfg.reaper(program), Account: lanes.account(tree.Git), Classes: cfg.gitClasses(),
+		Cgroups: cgroups, Groups: commandGroups,
 	})
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, nil, nil, errors.Join(err, cgroups.Close())
 	}
 	lanes.metrics.Queue("cold", runner.Queue(packsource.ClassPack))
 	lanes.metrics.Queue("push", runner.Queue(receivepack.ClassReceive))

@@ -28,6 +28,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/cgroup"
 	"github.com/packhorse-git/packhorse/internal/git/reaper"
 )
 
@@ -64,7 +65,9 @@ type Options struct {
 	TempDir string // the commands' TMPDIR; "" is the system's
 	// Reaper is the program, and its arguments, that runs reaper.Main: it ends the commands if this process is killed. Empty: nobody does.
 	Reaper  []string
-	Metrics *Metrics // may be nil
+	Cgroups *cgroup.Tree     // the Runner closes it; may be nil: the commands are where this process is
+	Groups  map[Class]string // the group of Cgroups that the commands of a class run in
+	Metrics *Metrics         // may be nil
 	Log     *slog.Logger
 	Account func(*os.ProcessState) // unless nil, is told of each process that has ended; it must not block
 }
@@ -76,6 +79,8 @@ type Runner struct {
 	classes map[Class]class
 	metrics *Metrics
 	log     *slog.Logger
+	cgroups *cgroup.Tree // nil: none
+	groups  map[Class]string
 	reaper  *reaper.Keeper // nil: none
 	account func(*os.ProcessState)
 	starts  starts
@@ -119,10 +124,11 @@ func New(o Options) (*Runner, error) {
 	closeOnExec()
 	r := &Runner{
 		git: path, env: environment(o.TempDir), metrics: o.Metrics, log: o.Log, account: o.Account,
+		cgroups: o.Cgroups, groups: o.Groups,
 		classes: make(map[Class]class, len(o.Classes)),
 		starter: newStarter(o.Metrics), running: make(map[*Process]struct{}), ended: make(chan struct{}),
 	}
-	r.reaper = reaper.Keep(reaper.Options{Command: o.Reaper, Metrics: o.Metrics.reaper, Log: o.Log})
+	r.reaper = reaper.Keep(reaper.Options{Command: o.Reaper, Cgroups: o.Cgroups.Directories(), Metrics: o.Metrics.reaper, Log: o.Log})
 	if mark, value, ok := strings.Cut(r.reaper.Env(), "="); ok {
 		r.env[mark] = value
 	}
@@ -307,7 +313,7 @@ func (r *Runner) spawn(p *Process) error {
 		if p.command.Program != "" {
 			program, name = p.command.Program, p.command.Program
 		}
-		p.process, err = os.StartProcess(program, append([]string{name}, p.command.Args...), &os.ProcAttr{
+		p.process, err = r.startIn(r.groups[p.command.Class], program, append([]string{name}, p.command.Args...), &os.ProcAttr{
 			Dir: dir, Env: withEnv(r.env, p.command.Env), Files: slices.Concat(files, p.command.Files), Sys: p.exit.attributes(),
 		})
 	}
@@ -372,7 +378,7 @@ func (r *Runner) Close(ctx context.Context) error {
 		return err
 	}
 	r.reaper.Close()
-	return nil
+	return r.cgroups.Close()
 }
 
 func (r *Runner) closeCommands(ctx context.Context) error {

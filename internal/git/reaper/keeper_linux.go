@@ -25,7 +25,7 @@ func makePipe() (reader, writer *os.File, err error) {
 	return reader, writer, nil
 }
 
-// write writes all or nothing: what is shorter than PIPE_BUF is never torn (pipe(7)), and only a hello with very long names is not.
+// write writes all or nothing: no line is longer than PIPE_BUF (pipe(7)).
 func write(f *os.File, b []byte) error {
 	_, err := f.Write(b)
 	return err

@@ -187,7 +187,7 @@ func (r *reaper) hear(line string) error {
 // reap kills until nothing is left, and returns what is after all patience.
 func (r *reaper) reap(in int) (left []int) {
 	if r.mark == nil {
-		return nil // the server was gone before it said anything, and has started nothing
+		return nil // no server has begun to say anything
 	}
 	quiet := 0
 	for pause := firstLook; quiet < quietLooks; pause = min(2*pause, lastLook) {

@@ -181,7 +181,7 @@ func (k *Keeper) shut(end func()) {
 
 var errClosing = errors.New("the server is shutting down")
 
-// start starts a reaper and tells it everything.
+// start starts a reaper. It has been told everything before it runs: should the server end now, its own are not forgotten.
 func (k *Keeper) start() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -193,6 +193,10 @@ func (k *Keeper) start() error {
 		return err
 	}
 	defer theirs.Close()
+	if err := k.hello(ours); err != nil {
+		ours.Close()
+		return err
+	}
 	process, err := spawn(k.options.Command, theirs)
 	if err != nil {
 		ours.Close()
@@ -200,17 +204,21 @@ func (k *Keeper) start() error {
 	}
 	k.pipe, k.reaper = ours, process
 	k.options.Metrics.up.Set(1)
-	hello := fmt.Sprintf("run %s %d\n", k.mark, session())
+	return nil
+}
+
+// hello writes what a reaper has to know at its start.
+func (k *Keeper) hello(pipe *os.File) error {
+	errs := []error{write(pipe, fmt.Appendf(nil, "run %s %d\n", k.mark, session()))}
 	for _, dir := range k.options.Cgroups {
 		if !strings.Contains(dir, "\n") {
-			hello += "cgroup " + dir + "\n"
+			errs = append(errs, write(pipe, []byte("cgroup "+dir+"\n")))
 		}
 	}
-	k.say([]byte(hello))
 	for pid, grace := range k.groups {
-		k.say(started(pid, grace))
+		errs = append(errs, write(pipe, started(pid, grace)))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // keep waits for the reaper to end, and starts the next.

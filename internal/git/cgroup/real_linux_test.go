@@ -1,0 +1,103 @@
+package cgroup
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// hierarchy is where the kernel's is mounted; the test is skipped where there is none that can be written.
+func hierarchy(t *testing.T) string {
+	t.Helper()
+	for _, dir := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
+		if isCgroup(dir) != nil {
+			continue
+		}
+		path := filepath.Join(dir, fmt.Sprintf("packhorse-test-%d", os.Getpid()))
+		if err := os.Mkdir(path, 0o755); err != nil {
+			t.Skipf("no cgroup can be made here: %v", err)
+		}
+		t.Cleanup(func() { remove(path) })
+		return path
+	}
+	t.Skip("there is no cgroup v2 here")
+	return ""
+}
+
+// TestReal moves this process, starts others in groups, and has the kernel end them. It is alone: a process is in one group.
+func TestReal(t *testing.T) {
+	path := hierarchy(t)
+	was, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stale := filepath.Join(path, "packhorse.1073741824")
+	for _, dir := range []string{stale, filepath.Join(stale, Server), filepath.Join(stale, "pack")} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var log bytes.Buffer
+	tree, err := Open(Options{Path: path, Groups: map[string]Limits{Server: {CPUWeight: 300}, "pack": {MemoryMax: 1 << 30}}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Skipf("this process may not be moved: %v", err)
+	}
+	defer func() { // to where it was, wherever it is
+		tree.Close()
+		for line := range strings.Lines(string(was)) {
+			if at, ok := strings.CutPrefix(line, "0::"); ok {
+				write(filepath.Join(filepath.Dir(path), strings.TrimSpace(at)), "cgroup.procs", fmt.Sprint(os.Getpid()))
+			}
+		}
+	}()
+	if _, err := os.Stat(stale); err == nil {
+		t.Error("what an earlier run left is still there")
+	}
+	now, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil || !strings.Contains(string(now), fmt.Sprintf("/packhorse.%d/server\n", os.Getpid())) {
+		t.Errorf("this process is in %s, %v", now, err)
+	}
+
+	cmd := exec.Command("sh", "-c", "setsid sleep 1000 & sleep 1000")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, UseCgroupFD: true, CgroupFD: int(tree.Directory("pack").Fd())}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	group := tree.Directories()[0]
+	pids := func() int {
+		text, _ := os.ReadFile(filepath.Join(group, "cgroup.procs"))
+		return strings.Count(string(text), "\n")
+	}
+	eventually(t, "three processes in the group", func() bool { return pids() == 3 })
+	if err := write(group, "cgroup.kill", "1"); err != nil {
+		t.Errorf("no cgroup.kill: %v", err)
+		cmd.Process.Kill()
+	}
+	cmd.Wait()
+	eventually(t, "nobody in the group", func() bool { return !populated(group) })
+	if text, _ := os.ReadFile(filepath.Join(path, "cgroup.controllers")); len(bytes.TrimSpace(text)) == 0 && strings.Count(log.String(), "\n") != 1 {
+		t.Errorf("log: %s", &log)
+	}
+	if err := tree.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(group); err == nil {
+		t.Error("the group is still there")
+	}
+}
+
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not after a minute: %s", what)
+		}
+	}
+}
