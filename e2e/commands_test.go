@@ -41,6 +41,7 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"until":     cmdUntil,
 	"searcher":  cmdSearcher,
 	"finds":     cmdFinds,
+	"current":   cmdCurrent,
 	"killindex": cmdKillIndex,
 	"token":     cmdToken,
 	"store":     cmdStore,

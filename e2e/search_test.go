@@ -77,6 +77,27 @@ func cmdFinds(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
+// cmdCurrent searches once, and holds the answer to tell that a repository is at a commit now: current -by NAME=FILE QUERY COMMIT. Of a search process of
+// its own that is asked until it does, because it learns later than whoever pushes.
+func cmdCurrent(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 4 || args[0] != "-by" {
+		ts.Fatalf("usage: current -by NAME=FILE QUERY COMMIT")
+	}
+	s := storyOf(ts)
+	name, file, _ := strings.Cut(args[1], "=")
+	target := s.server(ts).http + "/-/api/v1/search?q=" + url.QueryEscape(args[2])
+	for began := time.Now(); ; time.Sleep(50 * time.Millisecond) {
+		status, body := get(ts, target, name, strings.TrimSpace(ts.ReadFile(file)))
+		fresh := strings.Contains(body, `"current":"`+args[3]+`"`)
+		if status == http.StatusOK && fresh {
+			return
+		}
+		if !s.shape.search || time.Since(began) > metricPatience {
+			ts.Fatalf("%s is answered with %d %.2000s", args[2], status, body)
+		}
+	}
+}
+
 func get(ts *testscript.TestScript, target, name, token string) (status int, body string) {
 	request, err := http.NewRequest(http.MethodGet, target, nil)
 	ts.Check(err)

@@ -125,6 +125,7 @@ func newServe(cfg Config, log *slog.Logger, reg prometheus.Registerer, version, 
 		s.addSearch(cfg, log, reg, lanes, program, source)
 		o := api.APIOptions{Version: version, Repositories: source}
 		if s.search != nil {
+			s.node.Tell(s.search.Touch)
 			o.Searcher, o.Status = s.search, s.search.Status
 		}
 		if s.pages, err = newPages(reg, o); err != nil {

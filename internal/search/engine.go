@@ -89,6 +89,7 @@ type repository struct {
 	deltas  int              // times that changes were put on top
 	current []Head           // where branches are
 	looked  bool             // current is known
+	looking bool             // and is being found out
 	lag     int              // commits that the first branch has and its index has not; -1: not counted
 	changed time.Time        // first change that is not in the index; zero: none
 	due     [lanes]time.Time // when its turn is in each lane; zero: it does not wait there

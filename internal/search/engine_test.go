@@ -44,6 +44,28 @@ func TestPushIsFound(t *testing.T) {
 	await(t, e, "nothing", has(0))
 }
 
+// TestNeverCalledFresh: when it was said that a repository has changed, no search says that what it had before is all there is.
+func TestNeverCalledFresh(t *testing.T) {
+	t.Parallel()
+	s := newSource()
+	s.push("app.git", main, files{"f": "needle"})
+	e := start(t, options(t, s))
+	await(t, e, "needle", has(1))
+	for i := range 40 {
+		id := s.push("app.git", main, files{"f": "needle", "g": strconv.Itoa(i)}).String()
+		e.Touch(repoPath([]string{"app", "app.git"}[i%2]))
+		for range 3 {
+			f, err := ask(t, e, "needle")
+			if err != nil || len(f.Repositories) != 1 {
+				t.Fatalf("%+v, %v", f, err)
+			}
+			if r := f.Repositories[0]; r.Current != id || (r.Lag == 0) != (r.Indexed == id) {
+				t.Fatalf("after push %d, %s, the index is said to be %+v", i, id, r)
+			}
+		}
+	}
+}
+
 // TestPushDuringLook pushes when a repository's branches have been read, and the engine has not taken that in.
 func TestPushDuringLook(t *testing.T) {
 	t.Parallel()

@@ -79,7 +79,7 @@ func (e *Engine) search(ctx context.Context, request Request, sink Sink, began t
 		e.log.Warn("a part of the index could not be searched", "query", request.Query.Text)
 	}
 	s.Limited, s.TimedOut = end.Limited, end.TimedOut || !whole
-	s.Repositories, s.Searched = e.freshness(end.Repositories), e.indexed(set, ask.Limited)
+	s.Repositories, s.Searched = e.freshness(ctx, end.Repositories), e.indexed(set, ask.Limited)
 	if len(bares) > 0 {
 		g := newGrepping(request.Query)
 		bares = slices.DeleteFunc(bares, func(b bare) bool { return !holdsAll(g.repos, strings.TrimSuffix(b.path.String(), ".git")) })
@@ -197,37 +197,74 @@ func (e *Engine) count() {
 	}
 }
 
-// freshness says how fresh repositories with results are.
-func (e *Engine) freshness(found []link.Found) []Freshness {
+const (
+	// maxAsked is how many repositories are asked where their branches are while a search waits, and askedTime for how long.
+	maxAsked  = 100
+	askedTime = time.Second
+)
+
+// freshness says how fresh repositories with results are. What is to be looked at, because its refs have changed, is asked.
+func (e *Engine) freshness(ctx context.Context, found []link.Found) []Freshness {
 	list := make([]Freshness, 0, len(found))
+	var unsure []int
 	e.mu.Lock()
-	defer e.mu.Unlock()
 	for _, f := range found {
 		r := e.byID[f.ID]
 		if r == nil {
 			continue // gone meanwhile
 		}
-		for _, b := range r.indexed {
-			if b.Commit == f.Commit {
-				f.Branch = b.Name // a file that several branches have is of the first
-				break
-			}
+		if r.looking || !r.due[laneLook].IsZero() {
+			unsure = append(unsure, len(list))
 		}
-		fresh := Freshness{Repository: r.path.String(), Indexed: f.Commit, Branch: f.Branch, Lag: -1, Error: r.err}
-		for i, h := range r.current {
-			if branchName(h.Name) != f.Branch {
+		list = append(list, r.freshness(f))
+	}
+	e.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, askedTime)
+	defer cancel()
+	for n, i := range unsure {
+		f := &list[i]
+		if path, err := git.ParseRepoPath(f.Repository); err == nil && n < maxAsked {
+			if heads, _, err := e.heads(ctx, path); err == nil {
+				f.now(heads)
 				continue
 			}
-			fresh.Current = h.Commit.String()
-			switch {
-			case fresh.Current == f.Commit:
-				fresh.Lag = 0
-			case i == 0 && len(r.indexed) > 0 && r.indexed[0].Commit == f.Commit:
-				fresh.Lag = r.lag
-			}
 		}
-		list = append(list, fresh)
+		f.Current, f.Lag = "", -1
 	}
 	slices.SortFunc(list, func(a, b Freshness) int { return strings.Compare(a.Repository, b.Repository) })
 	return list
+}
+
+// freshness says how fresh what was found in a repository is, as it was when it was looked at. The caller holds Engine.mu.
+func (r *repository) freshness(f link.Found) Freshness {
+	for _, b := range r.indexed {
+		if b.Commit == f.Commit {
+			f.Branch = b.Name // a file that several branches have is of the first
+			break
+		}
+	}
+	fresh := Freshness{Repository: r.path.String(), Indexed: f.Commit, Branch: f.Branch, Lag: -1, Error: r.err}
+	fresh.now(r.current)
+	if len(r.current) > 0 && fresh.Lag < 0 && branchName(r.current[0].Name) == f.Branch && len(r.indexed) > 0 && r.indexed[0].Commit == f.Commit {
+		fresh.Lag = r.lag
+	}
+	return fresh
+}
+
+// now says where the branch is, and that nothing is behind, if nothing is.
+func (f *Freshness) now(heads []Head) {
+	current := ""
+	for _, h := range heads {
+		if branchName(h.Name) == f.Branch {
+			current = h.Commit.String()
+			break
+		}
+	}
+	switch {
+	case current == f.Indexed:
+		f.Lag = 0
+	case current != f.Current:
+		f.Lag = -1
+	}
+	f.Current = current
 }

@@ -152,6 +152,7 @@ func (e *Engine) next(l lane) (*repository, time.Duration) {
 		}
 		heap.Pop(q)
 		first.repository.due[l] = time.Time{}
+		first.repository.looking = first.repository.looking || l == laneLook
 		return first.repository, 0
 	}
 	return nil, time.Hour
@@ -259,9 +260,28 @@ func (e *Engine) event(path git.RepoPath, _ git.Version, gone bool) {
 	}
 }
 
+// Touch says that a repository's refs have changed: until it was looked at, searches that find something in it ask where its branches are.
+func (e *Engine) Touch(path git.RepoPath) {
+	short := strings.TrimSuffix(path.String(), ".git")
+	for _, name := range []string{short, short + ".git", short + "/.git"} {
+		if path, err := git.ParseRepoPath(name); err == nil {
+			e.mu.Lock()
+			if r := e.repos[path]; r != nil {
+				e.enqueue(r, laneLook, time.Now())
+			}
+			e.mu.Unlock()
+		}
+	}
+}
+
 // look finds out where a repository's branches are, and has it indexed if its index is behind.
 func (e *Engine) look(r *repository) {
-	heads, version, err := e.heads(r.path)
+	defer func() {
+		e.mu.Lock()
+		r.looking = false
+		e.mu.Unlock()
+	}()
+	heads, version, err := e.heads(e.ctx, r.path)
 	if e.ctx.Err() != nil {
 		return
 	}
@@ -324,8 +344,8 @@ func (e *Engine) countLag(r *repository, from string, to git.ObjectID) {
 }
 
 // heads finds the branches to index, the one that HEAD names first.
-func (e *Engine) heads(path git.RepoPath) ([]Head, git.Version, error) {
-	ctx, cancel := context.WithTimeout(e.ctx, time.Minute)
+func (e *Engine) heads(ctx context.Context, path git.RepoPath) ([]Head, git.Version, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	names := append([]string{string(git.HEAD)}, e.o.Branches...)
 	all, version, err := e.o.Source.Heads(ctx, path, names)

@@ -70,7 +70,7 @@ type Summary struct {
 type Freshness struct {
 	Repository string `json:"repository"`
 	Indexed    string `json:"indexed"`         // commit; empty: it was searched without an index, at Current
-	Current    string `json:"current"`         // commit that the branch is at
+	Current    string `json:"current"`         // commit that the branch is at; empty: it has just changed, and could not be found out in time
 	Lag        int    `json:"lag"`             // commits that Current has and Indexed has not; -1: it could not be counted
 	Branch     string `json:"branch"`          // short name
 	Error      string `json:"error,omitempty"` // why it is not indexed

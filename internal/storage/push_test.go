@@ -73,7 +73,12 @@ func TestPushIsKnownBeforeItsReport(t *testing.T) {
 	if e := w.next(); !e.Reset {
 		t.Fatalf("the first event is %+v", e)
 	}
+	told := 0
+	r.Tell(func(git.RepoPath) { told++ })
 	reply := &reporting{before: func() {
+		if told == 0 {
+			t.Error("at the time of the report nobody in the process was told")
+		}
 		if refs, err := r.refs("app"); err != nil || strings.Contains(refs, "gone") {
 			t.Errorf("at the time of the report the refs are %s (%v)", refs, err)
 		}

@@ -74,6 +74,7 @@ type Node struct {
 	runner  *process.Runner
 	metrics *Metrics
 	hub     *hub
+	told    atomic.Pointer[func(git.RepoPath)]
 	walks   *balance.Slots // of those who wait
 	upkeep  *upkeep        // nil: none
 	warmer  *warmer        // nil: none

@@ -141,9 +141,16 @@ func (n *Node) Watch(ctx context.Context, from []WatchFrom, send func(Event) err
 	return err
 }
 
+// Tell has f called with each repository whose refs the node itself changes, before its client learns that. It is to return at once. Only the last f is
+// called.
+func (n *Node) Tell(f func(git.RepoPath)) { n.told.Store(&f) }
+
 // RefsChanged says that the node itself has changed a repository's refs, or made or deleted it: who watches learns it at once, and
 // what follows a change is done in the background.
 func (n *Node) RefsChanged(path git.RepoPath) {
+	if told := n.told.Load(); told != nil {
+		(*told)(path)
+	}
 	if n.warmer != nil { // first: clients are on their way
 		n.warmer.changed(path)
 	}
