@@ -252,7 +252,8 @@ func cmdGzip(ts *testscript.TestScript, neg bool, args []string) {
 	text, err := os.ReadFile(ts.MkAbs(args[0]))
 	ts.Check(err)
 	var out bytes.Buffer
-	w := gzip.NewWriter(&out)
+	w, err := gzip.NewWriterLevel(&out, gzip.BestSpeed)
+	ts.Check(err)
 	w.Write(text)
 	ts.Check(w.Close())
 	ts.Check(os.WriteFile(ts.MkAbs(args[1]), out.Bytes(), 0o644))

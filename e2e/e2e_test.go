@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -63,14 +64,14 @@ func TestShell(t *testing.T) { runStories(t, "testdata/shell") }
 // runStories runs the scripts of a directory, each in a directory of its own with the templates' repositories at hand.
 func runStories(t *testing.T, dir string) {
 	t.Helper()
-	runStoriesWith(t, dir, makeTemplates(t), "")
+	runStoriesIn(t, shape{}, dir, makeTemplates(t), "")
 }
 
-// runStoriesWith is runStories with templates that were made already, and with more scripts. Git clients speak the protocol version, unless
-// it is "" and they do as they like; it is in $PROTOCOL for commands that want to be told.
+// runStoriesWith is runStories with templates that were made already, with more scripts, and without an index, which none of them is about. Git
+// clients speak the protocol version, unless it is "" and they do as they like; it is in $PROTOCOL for commands that want to be told.
 func runStoriesWith(t *testing.T, dir, templates, protocol string, scripts ...string) {
 	t.Helper()
-	runStoriesIn(t, shape{}, dir, templates, protocol, scripts...)
+	runStoriesIn(t, shape{noIndex: true}, dir, templates, protocol, scripts...)
 }
 
 // runStoriesIn is runStoriesWith where serve starts processes of this shape. An empty dir has no scripts.
@@ -124,6 +125,12 @@ func condition(name string) (bool, error) {
 	return false, fmt.Errorf("unknown condition %q", name)
 }
 
+// templates are made once.
+var templates struct {
+	sync.Mutex
+	dir string
+}
+
 // makeTemplates builds the repositories that stories copy with the repo command:
 //
 //	random    about 120 commits with merges, odd names and tags of everything; one pack, loose refs
@@ -133,7 +140,12 @@ func condition(name string) (bool, error) {
 //	blobs     files of 300 kB that do not compress, for transfers that take more than one packet
 func makeTemplates(t *testing.T) string {
 	t.Helper()
-	dir := t.TempDir()
+	templates.Lock()
+	defer templates.Unlock()
+	if templates.dir != "" {
+		return templates.dir
+	}
+	dir := filepath.Join(binDir, "templates")
 	for name, repo := range map[string]*gittest.Repo{
 		"random": gittest.Random(t, 1, gittest.Shape{Commits: 120, Branches: 6, Merge: 0.25}),
 		"sha256": gittest.Random(t, 2, gittest.Shape{Commits: 15, Format: "sha256"}),
@@ -145,6 +157,7 @@ func makeTemplates(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
+	templates.dir = dir
 	return dir
 }
 

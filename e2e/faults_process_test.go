@@ -119,7 +119,7 @@ func clientKilled(t *testing.T) {
 	if err := one.cmd.Process.Signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if err := two.cmd.Process.Signal(syscall.SIGINT); err != nil {
+	if err := two.cmd.Process.Signal(syscall.SIGTERM); err != nil { // SIGINT is ignored by what a shell starts in the background
 		t.Fatal(err)
 	}
 	<-one.ended

@@ -6,7 +6,7 @@ import (
 )
 
 // TestFetch tells what git clients see.
-func TestFetch(t *testing.T) { runStories(t, "testdata/fetch") }
+func TestFetch(t *testing.T) { runStoriesWith(t, "testdata/fetch", makeTemplates(t), "") }
 
 // inAllVersions are the stories of TestFetch that are the same in every version of the protocol.
 var inAllVersions = []string{

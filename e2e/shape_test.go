@@ -20,6 +20,7 @@ import (
 type shape struct {
 	between string // how gateway and node talk: "unix", or "tcp" with a shared secret; "": they are one process
 	noCache bool
+	noIndex bool // one process: it does not index what it serves
 	search  bool // between processes: one more searches
 	ssh     bool // $URL is one of SSH
 }
@@ -38,7 +39,7 @@ func TestShapes(t *testing.T) {
 		shape   shape
 		stories []string
 	}{
-		{"serve-without-cache", shape{noCache: true}, inAllShapes},
+		{"serve-without-cache", shape{noCache: true, noIndex: true}, inAllShapes},
 		{"unix", shape{between: "unix"}, slices.Concat(inAllShapes, withSplit)},
 		{"unix-without-cache", shape{between: "unix", noCache: true}, append([]string{"nocache"}, inAllShapes...)},
 		{"tcp-and-secret", shape{between: "tcp"}, append([]string{"hangup", "killed", "sharing"}, inAllShapes...)},
@@ -96,9 +97,13 @@ func cmdServe(ts *testscript.TestScript, neg bool, args []string) {
 		s.setSSH(ts)
 		return
 	}
-	p, err := s.start(ts, append([]string{"serve"}, args...), map[string]string{
+	defaults := map[string]string{
 		"--root": ts.Getenv("REPOS"), "--http": "127.0.0.1:0", "--ops": "127.0.0.1:0", "--log-format": "json",
-	})
+	}
+	if s.shape.noIndex {
+		defaults["--config"] = s.write(ts, "index.toml", "[search]\nenabled = false\n")
+	}
+	p, err := s.start(ts, append([]string{"serve"}, args...), defaults)
 	if neg {
 		if err == nil {
 			s.running = p

@@ -42,7 +42,7 @@ func TestFetchOverSSH(t *testing.T) {
 			for _, name := range names {
 				scripts = append(scripts, filepath.Join("testdata/fetch", name+".txtar"))
 			}
-			runStoriesIn(t, shape{ssh: true}, "", templates, protocol, scripts...)
+			runStoriesIn(t, shape{ssh: true, noIndex: true}, "", templates, protocol, scripts...)
 		})
 	}
 	for _, protocol := range []string{"0", "2"} {
