@@ -77,8 +77,15 @@ func runStoriesWith(t *testing.T, dir, templates, protocol string, scripts ...st
 // runStoriesIn is runStoriesWith where serve starts processes of this shape. An empty dir has no scripts.
 func runStoriesIn(t *testing.T, shape shape, dir, templates, protocol string, scripts ...string) {
 	t.Helper()
+	if dir != "" { // of a directory and files the library takes the directory alone
+		found, err := filepath.Glob(filepath.Join(dir, "*.txtar"))
+		if err != nil || len(found) == 0 {
+			t.Fatalf("%s has no scripts: %v", dir, err)
+		}
+		scripts = append(found, scripts...)
+	}
 	testscript.Run(t, testscript.Params{
-		Dir: dir, Files: scripts,
+		Files: scripts,
 		Setup: func(env *testscript.Env) error {
 			for _, v := range gittest.Env()[len(os.Environ()):] {
 				name, value, _ := strings.Cut(v, "=")
@@ -106,8 +113,13 @@ func runStoriesIn(t *testing.T, shape shape, dir, templates, protocol string, sc
 			env.Defer(func() { s.end(env.T()) })
 			return os.MkdirAll(filepath.Join(env.WorkDir, "repos"), 0o755)
 		},
-		Cmds:      commands,
-		Condition: condition,
+		Cmds: commands,
+		Condition: func(name string) (bool, error) {
+			if name == "v2" {
+				return protocol == "" || protocol == "2", nil
+			}
+			return condition(name)
+		},
 	})
 }
 
