@@ -10,6 +10,7 @@
 package process
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -236,7 +237,10 @@ func (r *Runner) start(ctx context.Context, c Command, l Limits, waited time.Dur
 	trying, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(r.stopping, cancel)()
-	err := r.starter.start(trying, func() error { return r.spawn(p) })
+	err := r.reach(p)
+	if err == nil {
+		err = r.starter.start(trying, func() error { return r.spawn(p) })
+	}
 	if err != nil {
 		r.begun(nil)
 		if r.stopping.Err() != nil {
@@ -297,15 +301,20 @@ func (r *Runner) settle() {
 	}
 }
 
+// reach looks at the command's directory. Should its disk hang, then here, where nobody else waits for it, and not in the child, for which a CPU of ours
+// waits until it has called exec.
+func (r *Runner) reach(p *Process) error {
+	if p.command.Dir == "" {
+		return nil
+	}
+	defer r.starts.begin(p)()
+	_, err := os.Stat(p.command.Dir)
+	return err
+}
+
 // spawn starts the process, or leaves nothing of it.
 func (r *Runner) spawn(p *Process) error {
 	defer r.starts.begin(p)()
-	dir := p.command.Dir
-	if dir == "" {
-		dir = "/"
-	} else if _, err := os.Stat(dir); err != nil { // should the disk hang, then here, and not in the child, for which a CPU of ours waits
-		return err
-	}
 	files, err := p.pipes()
 	defer closeAll(files)
 	if err == nil {
@@ -314,7 +323,7 @@ func (r *Runner) spawn(p *Process) error {
 			program, name = p.command.Program, p.command.Program
 		}
 		p.process, err = r.startIn(r.groups[p.command.Class], program, append([]string{name}, p.command.Args...), &os.ProcAttr{
-			Dir: dir, Env: withEnv(r.env, p.command.Env), Files: slices.Concat(files, p.command.Files), Sys: p.exit.attributes(),
+			Dir: cmp.Or(p.command.Dir, "/"), Env: withEnv(r.env, p.command.Env), Files: slices.Concat(files, p.command.Files), Sys: p.exit.attributes(),
 		})
 	}
 	if err != nil {

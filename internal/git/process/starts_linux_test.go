@@ -7,11 +7,11 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// TestStartingOnStoppedDisk: a start that waits for a disk is seen, and one that came to nothing is not.
+// TestStartingOnStoppedDisk: a start that waits for a disk is seen, keeps no other start waiting, and is not seen any more once it has come to nothing.
 func TestStartingOnStoppedDisk(t *testing.T) {
 	t.Parallel()
 	disk := gittest.NewDisk(t)
-	r := newRunner(t, "git", Limits{Slots: 1})
+	r := newRunner(t, "git", Limits{Slots: 2})
 	disk.Stop()
 	started := make(chan error, 1)
 	go func() {
@@ -24,6 +24,10 @@ func TestStartingOnStoppedDisk(t *testing.T) {
 			t.Fatalf("started on a stopped disk: %v", err)
 		case <-time.After(time.Millisecond):
 		}
+	}
+	// Others start meanwhile, as many as there may be at the same time.
+	if out, _, err := output(t, r, Command{Class: "test", Subcommand: "version", Args: []string{"version"}, Dir: t.TempDir()}); err != nil || out == "" {
+		t.Errorf("%q, %v", out, err)
 	}
 	disk.Release()
 	if err := <-started; err == nil {
