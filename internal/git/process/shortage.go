@@ -38,6 +38,7 @@ const (
 	firstPause    = 50 * time.Millisecond // between two tries while there is a shortage; then twice as long each time
 	longestWait   = 2 * time.Second       // between them
 	startPatience = 5 * time.Second       // for which a command waits for the end of a shortage, holding its slot
+	startLimit    = 30 * time.Second      // for which it waits in all, should starts hang
 )
 
 // starter bounds how many processes are started at the same time, since each start keeps a CPU of the Go runtime until the child has called exec, and
@@ -48,6 +49,7 @@ type starter struct {
 	try     chan struct{} // one place, for who tries while there is a shortage
 	longest time.Duration // pause between two tries
 	patient time.Duration
+	limit   time.Duration
 
 	mu    sync.Mutex
 	short error         // the last failure, while there is a shortage
@@ -58,15 +60,22 @@ type starter struct {
 func newStarter(m *Metrics) *starter {
 	return &starter{
 		metrics: m, room: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), try: make(chan struct{}, 1),
-		longest: longestWait, patient: startPatience,
+		longest: longestWait, patient: startPatience, limit: startLimit,
 	}
 }
 
 // start calls spawn, again and again while there is a shortage and patience lasts. Its errors are spawn's, *Shortage, and ctx's.
 func (s *starter) start(ctx context.Context, spawn func() error) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, s.patient, errImpatient)
+	ctx, cancel := context.WithTimeoutCause(ctx, s.limit, errImpatient)
 	defer cancel()
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	var patience *time.Timer // since it met a shortage
 	for {
+		if patience == nil && s.why() != nil {
+			patience = time.AfterFunc(s.patient, func() { giveUp(errImpatient) })
+			defer patience.Stop()
+		}
 		done, err := s.admit(ctx)
 		if err == errImpatient {
 			return cmp.Or(s.why(), err)

@@ -20,7 +20,7 @@ import (
 func TestShortage(t *testing.T) {
 	t.Parallel()
 	s := newStarter(NewMetrics())
-	s.room, s.patient, s.longest = make(chan struct{}, 4), time.Hour, 20*time.Millisecond
+	s.room, s.patient, s.limit, s.longest = make(chan struct{}, 4), time.Hour, time.Hour, 20*time.Millisecond
 	var room atomic.Bool
 	var tries, at atomic.Int32
 	spawn := func() error {
@@ -101,7 +101,7 @@ func TestShortageAbandoned(t *testing.T) {
 func TestHangingStart(t *testing.T) {
 	t.Parallel()
 	s := newStarter(NewMetrics())
-	s.room, s.patient = make(chan struct{}, 1), 10*time.Millisecond
+	s.room, s.limit = make(chan struct{}, 1), 10*time.Millisecond
 	end := make(chan struct{})
 	var hanging sync.WaitGroup
 	hanging.Go(func() { _ = s.start(t.Context(), func() error { <-end; return nil }) })
