@@ -100,6 +100,9 @@ var rooms = map[string][]string{
 	"github.com/redis/...":                                      {"resolve", "bench"},
 	"github.com/failsafe-go/...":                                {"resolve"},
 	"github.com/alecthomas/chroma/...":                          {"web"},
+	"charm.land/...":                                            {"top/screen"},
+	"github.com/charmbracelet/...":                              {"top/screen"},
+	"github.com/creack/...":                                     {}, // tests: a terminal
 	"github.com/chromedp/...":                                   {}, // tests: a browser
 	"golang.org/x/term":                                         {"observe", "bench"},
 	"net/http/pprof":                                            {"observe"},

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
 func TestBoard(t *testing.T) {
@@ -30,6 +32,17 @@ func TestBoard(t *testing.T) {
 	want := Usage{Commands: 2, User: time.Second, System: time.Second, MaxRSS: 5, Out: 9}
 	if s.Kind != "fetch" || s.Repository != "app" || s.Caller != "bob" || s.Stage.String() != "packing" || s.Bytes != 7 || s.Git != want || s.InStage > s.Age {
 		t.Errorf("%+v", s)
+	}
+	if err := testutil.CollectAndCompare(b, strings.NewReader(`# HELP packhorse_requests_running Requests that run now, by what they wait for or do.
+# TYPE packhorse_requests_running gauge
+packhorse_requests_running{stage="packing"} 1
+packhorse_requests_running{stage="queued"} 0
+packhorse_requests_running{stage="reading"} 1
+packhorse_requests_running{stage="remote"} 0
+packhorse_requests_running{stage="sending"} 0
+packhorse_requests_running{stage="working"} 0
+`)); err != nil {
+		t.Error(err)
 	}
 	first.End()
 	second.End()

@@ -326,6 +326,7 @@ func newLanes(cfg Config, log *slog.Logger, reg prometheus.Registerer) lanes {
 	}
 	if cfg.Ops.Activity {
 		l.board = activity.NewBoard()
+		register(reg, l.board)
 	}
 	l.metrics = admit.NewMetrics(l.Lanes)
 	l.Unfair = !cfg.Lanes.Fair
