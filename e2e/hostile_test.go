@@ -74,6 +74,9 @@ func attackIn(t *testing.T, more []string, config string, prepare func(root stri
 	if !strings.Contains(config, "[search]") { // what is counted of a victim (commits visited, descriptors, memory) is an attack's, and not an index's
 		config += "[search]\nenabled = false\n"
 	}
+	if !strings.Contains(config, "[watchdog]") { // nor its own probes'
+		config += "[watchdog]\nenabled = false\n"
+	}
 	toml := filepath.Join(dir, "packhorse.toml")
 	if err := os.WriteFile(toml, []byte(config), 0o644); err != nil {
 		t.Fatal(err)
