@@ -92,6 +92,7 @@ func (s *signs) lasts(sign string, now time.Time, bad bool) bool {
 
 // ruler reads what the runtime tells of itself.
 type ruler struct {
+	stall   time.Duration
 	samples []metrics.Sample
 	at      time.Time
 	counts  []uint64 // of the histogram of latencies
@@ -163,8 +164,11 @@ func (l *ruler) scheduled(h *metrics.Float64Histogram) (all uint64, part float64
 	return all, float64(slow) / float64(all)
 }
 
-// lookCost bounds the time that looking at stacks takes: a part in so many.
-const lookCost = 500
+// What looking at stacks costs: a part of the time in so many, or of a busy machine's, where a look takes long and what it finds is wanted soon.
+const (
+	lookCost     = 500
+	lookCostBusy = 50
+)
 
 // waiting counts the goroutines that wait for locks now, as soon as there are enough goroutines for too many.
 func (l *ruler) waiting(now time.Time, blocked int) int {
@@ -192,7 +196,8 @@ func (l *ruler) waiting(now time.Time, blocked int) int {
 			l.locks++
 		}
 	}
-	l.nextLook = now.Add(time.Since(now) * lookCost)
+	took := time.Since(now)
+	l.nextLook = now.Add(min(took*lookCost, max(took*lookCostBusy, l.stall/2)))
 	return l.locks
 }
 

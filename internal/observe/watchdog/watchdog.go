@@ -155,7 +155,7 @@ func (w *Watchdog) tick() time.Duration {
 // look takes a reading at each tick, and has a dump written when it is bad for too long.
 func (w *Watchdog) look() {
 	w.signs = newSigns(w.Stall, w.Blocked)
-	var ruler ruler
+	ruler := ruler{stall: w.Stall}
 	for {
 		due := time.Now().Add(w.tick())
 		select {
