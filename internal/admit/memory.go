@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 )
 
 // When the machine is short of memory: tasks waited for it for so many percent of the last ten seconds; so much of what the control group
@@ -17,10 +19,15 @@ const (
 
 // memory reads what Linux tells. What is not there tells nothing.
 type memory struct {
-	root string
-	// Files of the control group that the process is in; "" for none.
-	used, limit, stat, pressure string
-	inactive                    string // name of a line of stat
+	root     string
+	groups   []group // that the process is in, and those above it
+	pressure string
+}
+
+// group is the files of a control group.
+type group struct {
+	used, limit, stat string
+	inactive          string // name of a line of stat
 }
 
 // newMemory finds the files below a root, which is "/" but for tests.
@@ -32,25 +39,46 @@ func newMemory(root string) *memory {
 		if len(parts) < 3 {
 			continue
 		}
-		group := string(parts[2])
+		path := string(parts[2])
 		switch string(parts[1]) {
 		case "": // version 2
-			dir := filepath.Join(root, "sys/fs/cgroup", group)
-			if _, err := os.Stat(filepath.Join(dir, "memory.max")); err != nil {
-				continue // the memory controller is in version 1
-			}
-			m.used, m.limit, m.stat = filepath.Join(dir, "memory.current"), filepath.Join(dir, "memory.max"), filepath.Join(dir, "memory.stat")
-			m.inactive = "inactive_file"
-			if _, err := os.Stat(filepath.Join(dir, "memory.pressure")); err == nil {
-				m.pressure = filepath.Join(dir, "memory.pressure")
-			}
+			m.version2(filepath.Join(root, "sys/fs/cgroup"), path)
 		case "memory":
-			dir := filepath.Join(root, "sys/fs/cgroup/memory", group)
-			m.used, m.limit = filepath.Join(dir, "memory.usage_in_bytes"), filepath.Join(dir, "memory.limit_in_bytes")
-			m.stat, m.inactive = filepath.Join(dir, "memory.stat"), "total_inactive_file"
+			dir := filepath.Join(root, "sys/fs/cgroup/memory", path)
+			m.groups = append(m.groups, group{
+				used: filepath.Join(dir, "memory.usage_in_bytes"), limit: filepath.Join(dir, "memory.limit_in_bytes"),
+				stat: filepath.Join(dir, "memory.stat"), inactive: "total_inactive_file",
+			})
 		}
 	}
 	return m
+}
+
+// version2 finds the groups of a path, as far as they count memory: the controller may be in version 1. Where the server is in a group of its own, made by
+// package cgroup, its git processes are beside it, and what all suffer together is told two groups above.
+func (m *memory) version2(top, path string) {
+	all := path
+	if run := filepath.Dir(path); strings.HasPrefix(filepath.Base(run), "packhorse.") {
+		all = filepath.Dir(run)
+	}
+	if file := filepath.Join(top, all, "memory.pressure"); exists(file) && exists(filepath.Join(top, all, "memory.max")) {
+		m.pressure = file
+	}
+	for dir := filepath.Join(top, path); ; dir = filepath.Dir(dir) {
+		if limit := filepath.Join(dir, "memory.max"); exists(limit) {
+			m.groups = append(m.groups, group{
+				used: filepath.Join(dir, "memory.current"), limit: limit, stat: filepath.Join(dir, "memory.stat"), inactive: "inactive_file",
+			})
+		}
+		if len(dir) <= len(top) {
+			return
+		}
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // Memory is how many bytes of it this process and those that it starts may have: the machine's, or fewer by the control group. 0 where nobody says.
@@ -59,8 +87,10 @@ func Memory() int64 { return newMemory("/").most() }
 func (m *memory) most() int64 {
 	most, _ := line(filepath.Join(m.root, "proc/meminfo"), "MemTotal:")
 	most *= 1 << 10
-	if limit, ok := number(m.limit); ok && limit > 0 && (most == 0 || limit < most) {
-		most = limit
+	for _, g := range m.groups {
+		if limit, ok := number(g.limit); ok && limit > 0 && (most == 0 || limit < most) {
+			most = limit
+		}
 	}
 	return most
 }
@@ -77,13 +107,18 @@ func (m *memory) stalled() bool {
 	return err == nil && percent > mostStalled
 }
 
-func (m *memory) full() bool {
-	used, ok1 := number(m.used)
-	limit, ok2 := number(m.limit) // "max": none
-	if !ok1 || !ok2 || limit <= 0 {
+func (m *memory) full() bool { return slices.ContainsFunc(m.groups, group.full) }
+
+func (g group) full() bool {
+	limit, ok1 := number(g.limit) // "max": none
+	if !ok1 || limit <= 0 {
 		return false
 	}
-	dropped, _ := line(m.stat, m.inactive)
+	used, ok2 := number(g.used)
+	if !ok2 {
+		return false
+	}
+	dropped, _ := line(g.stat, g.inactive)
 	return float64(used-dropped) > mostUsed*float64(limit)
 }
 
