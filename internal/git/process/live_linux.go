@@ -9,12 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Of one command so many processes are looked at, and so many threads of each.
-const (
-	mostProcesses = 64
-	mostThreads   = 64
-)
-
 // ticks of the kernel's clock in a second, as user space sees it (USER_HZ, proc(5)).
 const ticks = 100
 

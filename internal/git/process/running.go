@@ -38,7 +38,13 @@ type Live struct {
 	ran time.Duration // processes that live were on a CPU, to the nanosecond
 }
 
-// Running lists the commands that run now, the oldest first. It reads a few files of /proc for each, about 30 µs, so it is for people and for what looks
+// Of one command so many processes are looked at, and so many threads of each.
+const (
+	mostProcesses = 64
+	mostThreads   = 64
+)
+
+// Running lists the commands that run now, the oldest first. It reads a few files of /proc for each, about 40 µs, so it is for people and for what looks
 // once in a while.
 func (r *Runner) Running() []Running {
 	r.mu.Lock()

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"context"
 	"io"
 	"runtime"
 	"strings"
@@ -105,4 +106,45 @@ func TestSanitised(t *testing.T) {
 	if text := sanitised([]string{"https://" + strings.Repeat("@x/", 1<<20)}); len(text) > longestArg+10 {
 		t.Errorf("one long argument: %d bytes", len(text))
 	}
+}
+
+// TestRunningIsBounded: who starts processes without end is not looked at without end.
+func TestRunningIsBounded(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("what processes have started is known on Linux")
+	}
+	r := newRunner(t, fakeGitPath, Limits{})
+	p, err := r.Start(t.Context(), script("i=0; while [ $i -lt 100 ]; do sleep 1000 & i=$((i+1)); done; echo ready; wait"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(p.Stdout(), make([]byte, 6)); err != nil {
+		t.Fatal(err)
+	}
+	if all := r.Running(); len(all) != 1 || all[0].Processes != mostProcesses {
+		t.Errorf("%+v", all)
+	}
+	p.Kill()
+	_, _ = p.Wait()
+}
+
+// BenchmarkRunning lists commands that run.
+func BenchmarkRunning(b *testing.B) {
+	r, err := New(Options{Classes: map[Class]Limits{"test": {Slots: 20}}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer r.Close(context.Background())
+	for range 20 {
+		if _, err := r.Start(b.Context(), Command{Class: "test", Subcommand: "sleep", Program: "/bin/sleep", Args: []string{"1000"}}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for b.Loop() {
+		if len(r.Running()) != 20 {
+			b.Fatal("they do not run")
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/20, "µs/command")
 }
