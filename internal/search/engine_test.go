@@ -27,7 +27,7 @@ func TestPushIsFound(t *testing.T) {
 
 	second := s.push("team/app.git", main, files{"main.go": "package main // nothing\n", "other.go": "package main // needle again\n", "new.go": "// needle\n"})
 	f := await(t, e, "needle", has(2, second))
-	if fresh := f.Repositories; len(fresh) != 1 || fresh[0].Lag != 0 || fresh[0].Indexed != second.String() || fresh[0].Repository != "team/app.git" {
+	if fresh := f.Repositories; len(fresh) != 1 || fresh[0].Lag != 0 || fresh[0].Indexed != second.String() || fresh[0].Repository != "team/app" || !bytes.Contains(f.json, []byte(`"repository":"team/app","path"`)) {
 		t.Errorf("freshness is %+v", fresh)
 	}
 	await(t, e, "nothing", has(1, second))
@@ -308,14 +308,14 @@ func TestUnindexed(t *testing.T) {
 	s.push("empty", main, nil)
 	e := start(t, options(t, s))
 	f := await(t, e, "needle file:f repo:^team/broken$", finds(1, id))
-	if !slices.Equal(f.Unindexed, []string{"team/broken.git"}) || f.Summary.Matches != 2 || !bytes.Contains(f.json, []byte(`"unindexed":true`)) {
+	if !slices.Equal(f.Unindexed, []string{"team/broken"}) || f.Summary.Matches != 2 || !bytes.Contains(f.json, []byte(`"unindexed":true`)) {
 		t.Errorf("found %+v, %s", f.Summary, f.json)
 	}
 	if len(f.Repositories) != 1 || f.Repositories[0].Current != id.String() || f.Repositories[0].Indexed != "" {
 		t.Errorf("freshness is %+v", f.Repositories)
 	}
 	f = await(t, e, "needle sym:x", has(0))
-	if !slices.Equal(f.Missing, []string{"team/broken.git"}) {
+	if !slices.Equal(f.Missing, []string{"team/broken"}) {
 		t.Errorf("missing is %q", f.Missing)
 	}
 	if f := await(t, e, "needle repo:other", has(0)); len(f.Missing)+len(f.Unindexed) > 0 {

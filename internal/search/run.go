@@ -10,6 +10,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/search/link"
+	"github.com/packhorse-git/packhorse/internal/search/wire"
 )
 
 // progressEvery is how often a search says how far it is, at most.
@@ -206,7 +207,7 @@ const (
 // freshness says how fresh repositories with results are. What is to be looked at, because its refs have changed, is asked.
 func (e *Engine) freshness(ctx context.Context, found []link.Found) []Freshness {
 	list := make([]Freshness, 0, len(found))
-	var unsure []int
+	unsure := make(map[int]git.RepoPath) // by their places in list
 	e.mu.Lock()
 	for _, f := range found {
 		r := e.byID[f.ID]
@@ -214,16 +215,17 @@ func (e *Engine) freshness(ctx context.Context, found []link.Found) []Freshness 
 			continue // gone meanwhile
 		}
 		if r.looking || !r.due[laneLook].IsZero() {
-			unsure = append(unsure, len(list))
+			unsure[len(list)] = r.path
 		}
 		list = append(list, r.freshness(f))
 	}
 	e.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, askedTime)
 	defer cancel()
-	for n, i := range unsure {
+	asked := 0
+	for i, path := range unsure {
 		f := &list[i]
-		if path, err := git.ParseRepoPath(f.Repository); err == nil && n < maxAsked {
+		if asked++; asked <= maxAsked {
 			if heads, _, err := e.heads(ctx, path); err == nil {
 				f.now(heads)
 				continue
@@ -243,7 +245,7 @@ func (r *repository) freshness(f link.Found) Freshness {
 			break
 		}
 	}
-	fresh := Freshness{Repository: r.path.String(), Indexed: f.Commit, Branch: f.Branch, Lag: -1, Error: r.err}
+	fresh := Freshness{Repository: wire.Name(r.path.String()), Indexed: f.Commit, Branch: f.Branch, Lag: -1, Error: r.err}
 	fresh.now(r.current)
 	if len(r.current) > 0 && fresh.Lag < 0 && branchName(r.current[0].Name) == f.Branch && len(r.indexed) > 0 && r.indexed[0].Commit == f.Commit {
 		fresh.Lag = r.lag

@@ -68,7 +68,7 @@ type Summary struct {
 
 // Freshness says what of a repository was searched.
 type Freshness struct {
-	Repository string `json:"repository"`
+	Repository string `json:"repository"`      // its wire.Name
 	Indexed    string `json:"indexed"`         // commit; empty: it was searched without an index, at Current
 	Current    string `json:"current"`         // commit that the branch is at; empty: it has just changed, and could not be found out in time
 	Lag        int    `json:"lag"`             // commits that Current has and Indexed has not; -1: it could not be counted

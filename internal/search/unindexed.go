@@ -150,7 +150,7 @@ func (e *Engine) searchBare(ctx context.Context, list []bare, g *grepping, reque
 		case err != nil:
 			s.missing(b.path)
 		default:
-			s.Unindexed = append(s.Unindexed, b.path.String())
+			s.Unindexed = append(s.Unindexed, wire.Name(b.path.String()))
 			s.Searched++
 		}
 		r.close()
@@ -161,7 +161,7 @@ func (e *Engine) searchBare(ctx context.Context, list []bare, g *grepping, reque
 		s.Results += r.batch.Results
 		s.Matches += r.batch.Matches
 		s.Repositories = append(s.Repositories, Freshness{
-			Repository: b.path.String(), Current: b.head.Commit.String(), Branch: branchName(b.head.Name), Error: b.why,
+			Repository: wire.Name(b.path.String()), Current: b.head.Commit.String(), Branch: branchName(b.head.Name), Error: b.why,
 		})
 		if err := sink.Matches(r.batch); err != nil {
 			return err
@@ -172,7 +172,7 @@ func (e *Engine) searchBare(ctx context.Context, list []bare, g *grepping, reque
 
 func (s *Summary) missing(path git.RepoPath) {
 	if len(s.Missing) < maxMissing {
-		s.Missing = append(s.Missing, path.String())
+		s.Missing = append(s.Missing, wire.Name(path.String()))
 	}
 }
 

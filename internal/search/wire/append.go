@@ -31,7 +31,7 @@ func appendAPI(dst []byte, r *File) []byte {
 	dst = append(dst, `{"type":"`...)
 	dst = append(dst, typeOf(r.Kind)...)
 	dst = append(dst, `","repository":`...)
-	dst = appendString(dst, r.Repository)
+	dst = appendString(dst, Name(r.Repository))
 	if r.Kind == Repository {
 		return append(dst, '}')
 	}
@@ -67,12 +67,12 @@ func appendStream(dst []byte, r *File, chunks bool) []byte {
 	dst = append(dst, typeOf(r.Kind)...)
 	if r.Kind == Repository {
 		dst = append(dst, `","repository":`...)
-		return append(appendString(dst, r.Repository), '}')
+		return append(appendString(dst, Name(r.Repository)), '}')
 	}
 	dst = append(dst, `","path":`...)
 	dst = appendString(dst, r.Path)
 	dst = append(dst, `,"repository":`...)
-	dst = appendString(dst, r.Repository)
+	dst = appendString(dst, Name(r.Repository))
 	dst = append(dst, `,"branches":`...)
 	dst = appendStrings(dst, r.Branches)
 	dst = append(dst, `,"commit":`...)
@@ -99,12 +99,12 @@ func appendStream(dst []byte, r *File, chunks bool) []byte {
 func appendGraphQL(dst []byte, r *File) []byte {
 	if r.Kind == Repository {
 		dst = append(dst, `{"__typename":"Repository","name":`...)
-		dst = appendString(dst, r.Repository)
+		dst = appendString(dst, Name(r.Repository))
 		dst = append(dst, `,"url":`...)
 		return append(appendRepositoryURL(dst, r.Repository), '}')
 	}
 	dst = append(dst, `{"__typename":"FileMatch","repository":{"name":`...)
-	dst = appendString(dst, r.Repository)
+	dst = appendString(dst, Name(r.Repository))
 	dst = append(dst, `,"url":`...)
 	dst = appendRepositoryURL(dst, r.Repository)
 	dst = append(dst, `},"file":{"name":`...)

@@ -294,3 +294,23 @@ func BenchmarkAppend(b *testing.B) {
 		b.SetBytes(int64(n))
 	})
 }
+
+// Results have the name by which a repository is cloned, and links the path where it is: both "a" and "a.git" may be there.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	for path, want := range map[string]string{"team/app.git": "team/app", "app": "app", "app/.git": "app/.git", ".git": ".git", "a.git.git": "a.git"} {
+		if got := Name(path); got != want {
+			t.Errorf("%s is called %s, want %s", path, got, want)
+		}
+		for _, format := range []Format{API, StreamLines, StreamChunks, GraphQL, APIEvents} {
+			text := string(format.Append(nil, &File{Repository: path, Path: "f", Commit: "1"}))
+			name := `"repository":"` + want + `"`
+			if format == GraphQL {
+				name = `"repository":{"name":"` + want + `"`
+			}
+			if !strings.Contains(text, name) || strings.Contains(text, "/blob/") && !strings.Contains(text, "/blob/"+path+"/") {
+				t.Errorf("%d: %s", format, text)
+			}
+		}
+	}
+}

@@ -4,6 +4,8 @@
 // What else is sent (progress, alerts, what was searched) is small and goes through encoding/json.
 package wire
 
+import "strings"
+
 // Format is how results are written.
 type Format int
 
@@ -32,7 +34,7 @@ const (
 // File is one result. Strings and bytes need not be UTF-8: what is not becomes U+FFFD. The renderers keep nothing of it.
 type File struct {
 	Kind       Kind
-	Repository string
+	Repository string // path; URLs have it, the rest its Name
 	Path       string
 	Commit     string   // that was searched, in hexadecimal
 	Branches   []string // that have the file; short names
@@ -41,6 +43,14 @@ type File struct {
 	PathRanges []Range  // in Path: what of it was found; Offset and Column count
 	Chunks     []Chunk  // in the file's order
 	Whole      []byte   // content, for GraphQL
+}
+
+// Name is what a repository is called in results: without the ".git" of its directory, as clients clone it and filters find it.
+func Name(repository string) string {
+	if name, ok := strings.CutSuffix(repository, ".git"); ok && name != "" && !strings.HasSuffix(name, "/") {
+		return name
+	}
+	return repository
 }
 
 // Chunk is whole lines in a row that have something that was found.

@@ -67,7 +67,7 @@ func (s *schema) CurrentUser(ctx context.Context) *user {
 type repository struct{ path string }
 
 func (r repository) ID() graphql.ID               { return graphql.ID(r.path) }
-func (r repository) Name() string                 { return strings.ToValidUTF8(r.path, "\ufffd") }
+func (r repository) Name() string                 { return strings.ToValidUTF8(wire.Name(r.path), "\ufffd") }
 func (r repository) Description() string          { return "" }
 func (r repository) ExternalURLs() []externalLink { return []externalLink{} }
 func (r repository) Label() markdown {
