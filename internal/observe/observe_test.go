@@ -86,6 +86,9 @@ func TestOpenMetrics(t *testing.T) {
 
 // What other packages register on the default mux is not served.
 func TestOpsHasItsOwnMux(t *testing.T) {
+	old := http.DefaultServeMux
+	http.DefaultServeMux = http.NewServeMux()
+	defer func() { http.DefaultServeMux = old }()
 	http.HandleFunc("/surprise", func(http.ResponseWriter, *http.Request) {})
 	h := opsHandler(OpsOptions{Log: slog.New(slog.DiscardHandler), Registry: NewRegistry("")})
 	if status, _ := get(t, h, "GET", "/surprise"); status != 404 {
