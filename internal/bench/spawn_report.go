@@ -81,9 +81,9 @@ func (o *spawnOptions) asking() string {
 }
 
 // chart draws a figure over the size of the heap, one curve for each method. Time is what charts have below: a GiB is a second.
-func (r *spawnReport) chart(title string, goroutines int, figure func(spawnRow) float64) chart {
-	c := chart{title: title, unit: "ms, by GiB of heap"}
-	for i, method := range []string{methodSpawn, methodFork} {
+func (r *spawnReport) chart(title string, methods []string, goroutines int, figure func(spawnRow) float64) chart {
+	c := chart{title: title, unit: "ms by GiB"}
+	for i, method := range methods {
 		v := curve{name: method, class: classes[i]}
 		for _, row := range r.Rows {
 			if row.Method == method && row.Goroutines == goroutines {
@@ -121,9 +121,10 @@ func (o *spawnOptions) writeHTML(r *spawnReport) error {
 			with = fmt.Sprintf("%d at once", n)
 		}
 		for _, c := range []chart{
-			r.chart("Start, "+with+": p50", n, func(r spawnRow) float64 { return r.P50 }),
-			r.chart("Start, "+with+": p99", n, func(r spawnRow) float64 { return r.P99 }),
-			r.chart("Another request, "+with+": p99", n, func(r spawnRow) float64 { return r.NeighbourP99 }),
+			r.chart("Start, "+with+": p50", o.methods, n, func(r spawnRow) float64 { return r.P50 }),
+			r.chart("Start, "+with+": p99", o.methods, n, func(r spawnRow) float64 { return r.P99 }),
+			r.chart("Start, "+with+": p99, "+o.methods[0]+" only", o.methods[:1], n, func(r spawnRow) float64 { return r.P99 }),
+			r.chart("Other request, "+with+": p99", o.methods, n, func(r spawnRow) float64 { return r.NeighbourP99 }),
 		} {
 			c.axis = "G"
 			page.Charts = append(page.Charts, template.HTML(c.svg(time.Duration(float64(slices.Max(o.heaps))/(1<<30)*1e9)))) //nolint:gosec // made here of numbers and escaped text
@@ -151,6 +152,6 @@ var spawnPage = template.Must(template.New("page").Funcs(template.FuncMap{
 {{end}}</table></div>
 {{range .Ratios}}<p>{{.}}</p>
 {{end}}<p>spawn: as the server starts git (the child borrows the parent's memory). fork: plain fork(2), which copies the page tables. A start counts from the asking until
-the child runs git; the other request, over HTTP to the same process, from the time that it was due.</p>
+the child runs git, or until who asked gave up; the other request, over HTTP to the same process, from the time that it was due.</p>
 </body></html>
 `))

@@ -50,7 +50,7 @@ func TestSpawn(t *testing.T) {
 		}
 	}
 	html, err := os.ReadFile(page)
-	if err != nil || strings.Count(string(html), "<svg") != 6 || !strings.Contains(string(html), "<td class=\"n\">") {
+	if err != nil || strings.Count(string(html), "<svg") != 8 || !strings.Contains(string(html), "<td class=\"n\">") {
 		t.Errorf("%v\n%s", err, html)
 	}
 
