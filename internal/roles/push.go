@@ -18,7 +18,7 @@ func (c *PushConfig) limits(nice int, anonymous float64) process.Limits {
 
 // hookLimits bound hooks: each belongs to a push, which has had to wait already.
 func (c *PushConfig) hookLimits(nice int) process.Limits {
-	return process.Limits{Slots: 2 * c.slots(), Queue: c.Queue, Nice: nice}
+	return process.Limits{Slots: 2 * c.slots(), Queue: c.Queue, Nice: nice, PerRepository: -1}
 }
 
 // newPushes makes what takes pushes; nil if none are taken.
