@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -237,5 +238,22 @@ func TestOwn(t *testing.T) {
 		if dir, path, err := o.own(); dir != want || path != test[0] || err != nil {
 			t.Errorf("%q: %s, %s, %v; want %s", test, dir, path, err, want)
 		}
+	}
+}
+
+// TestDelegated has a user's own directory: of a service, and of a terminal.
+func TestDelegated(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" || os.Geteuid() == 0 {
+		t.Skip("not for root, who owns what is nobody's too")
+	}
+	f := newFake(t, "")
+	f.put(f.dir, "cgroup.procs", fmt.Sprintf("%d\n", os.Getpid()))
+	if !delegated(f.dir, "/a") {
+		t.Error("a service's cgroup is not")
+	}
+	f.put(f.dir, "cgroup.procs", fmt.Sprintf("1\n%d\n", os.Getpid()))
+	if delegated(f.dir, "/a") {
+		t.Error("a terminal's cgroup is")
 	}
 }

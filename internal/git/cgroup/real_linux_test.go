@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -63,6 +64,20 @@ func TestReal(t *testing.T) {
 	now, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil || !strings.Contains(string(now), fmt.Sprintf("/packhorse.%d/server\n", os.Getpid())) {
 		t.Errorf("this process is in %s, %v", now, err)
+	}
+
+	// Where the controllers are delegated to us, the limits hold; where others have them, the log has told.
+	have, err := os.ReadFile(filepath.Join(tree.dir, "cgroup.subtree_control"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for controller, file := range map[string][3]string{"memory": {"pack", "memory.max", "1073741824"}, "cpu": {Server, "cpu.weight", "300"}} {
+		got, err := os.ReadFile(filepath.Join(tree.dir, file[0], file[1]))
+		if passed := slices.Contains(strings.Fields(string(have)), controller); passed && strings.TrimSpace(string(got)) != file[2] {
+			t.Errorf("%s: %q, %v", file, got, err)
+		} else if !passed && !strings.Contains(log.String(), controller) {
+			t.Errorf("the log does not tell that %s is missing: %s", controller, &log)
+		}
 	}
 
 	cmd := exec.Command("sh", "-c", "setsid sleep 1000 & sleep 1000")

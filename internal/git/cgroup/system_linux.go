@@ -3,6 +3,8 @@ package cgroup
 import (
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -25,7 +27,13 @@ func delegated(dir, path string) bool {
 		return false
 	}
 	st, ok := info.Sys().(*syscall.Stat_t)
-	return ok && st.Uid != 0 && int(st.Uid) == os.Geteuid()
+	if !ok || st.Uid == 0 || int(st.Uid) != os.Geteuid() {
+		return false
+	}
+	// systemd before 251 gave a service its cgroup with no sign that other users than root can read. What is a user's own may also be a terminal's, but there
+	// a shell is in it too.
+	procs, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	return err == nil && strings.TrimSpace(string(procs)) == strconv.Itoa(os.Getpid())
 }
 
 // remove removes a group in which nothing runs, and which has none below it.
