@@ -234,7 +234,7 @@ func (q *queue) leave(t *ticket, now time.Time) {
 	t.gone = true
 	if t.elem != nil {
 		q.unqueue(t)
-		q.grant(now) // one subject may be alone now
+		q.grant(now) // as in enter
 		return
 	}
 	held := now.Sub(t.since)

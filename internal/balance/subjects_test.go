@@ -170,21 +170,20 @@ func TestManyWaitOnOneSubject(t *testing.T) {
 	}
 }
 
-// TestAloneAfterAnotherGaveUp: when the last of the others no longer waits, the slot that was kept is given at once.
-func TestAloneAfterAnotherGaveUp(t *testing.T) {
+// TestAloneWhenOneGivesUp: the end of a wait, too, shows that a subject has been alone for long enough.
+func TestAloneWhenOneGivesUp(t *testing.T) {
 	t.Parallel()
 	m := newModel(3, 10, 0.5)
 	m.q.resize(3, 10, 0, 1, m.now)
-	first := m.q.enter("", "mono", m.now)
-	others := []*ticket{m.q.enter("", "other", m.now), m.q.enter("", "other", m.now)}
-	second := m.q.enter("", "mono", m.now)
-	m.now = m.now.Add(aboutFor)
-	m.q.leave(others[0], m.now)
-	if m.q.inUse != 2 || second.elem == nil {
-		t.Fatalf("%d in use while another waits", m.q.inUse)
+	m.q.leave(m.q.enter("", "other", m.now), m.now)
+	m.q.enter("", "mono", m.now)
+	patient, other := m.q.enter("", "mono", m.now), m.q.enter("", "mono", m.now)
+	if m.q.inUse != 1 {
+		t.Fatalf("%d in use while another is about", m.q.inUse)
 	}
-	m.q.leave(others[1], m.now)
-	if m.q.inUse != 2 || first.elem != nil || second.elem != nil {
-		t.Errorf("%d in use once nobody else is there", m.q.inUse)
+	m.now = m.now.Add(aboutFor)
+	m.q.leave(other, m.now)
+	if m.q.inUse != 2 || patient.elem != nil {
+		t.Errorf("%d in use when nobody else is", m.q.inUse)
 	}
 }
