@@ -1,0 +1,62 @@
+package bulk
+
+import (
+	"io"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+type counter struct{ n atomic.Int64 }
+
+func (c *counter) Sent(n int64) { c.n.Add(n) }
+
+// What has gone is counted while the rest waits for a peer that does not read, and is the whole in the end: by the kernel and without, from files and
+// from connections.
+func TestCountsAsItGoes(t *testing.T) {
+	t.Parallel()
+	const size = 16 << 20
+	file, _ := tempFile(t, size)
+	for name, through := range map[string]func(to *Conn, src io.Reader) (int64, error){
+		"kernel": func(to *Conn, src io.Reader) (int64, error) { return to.ReadFrom(src) },
+		"buffer": func(to *Conn, src io.Reader) (int64, error) {
+			return io.Copy(struct{ io.Writer }{to}, struct{ io.Reader }{src})
+		},
+	} {
+		for _, from := range []string{"file", "connection"} {
+			t.Run(name+", "+from, func(t *testing.T) {
+				t.Parallel()
+				r := newRoad(t, networks[0], NewPump(PumpOptions{}), time.Minute)
+				var src io.Reader = &Section{File: file, N: size}
+				if from == "connection" {
+					src = &Stream{From: r.in, N: size}
+					go func() { _, _ = r.node.ReadFrom(&Section{File: file, N: size}) }()
+				}
+				var c counter
+				if !CountTo(src, &c) {
+					t.Fatal("it does not count")
+				}
+				done := make(chan error, 1)
+				go func() {
+					_, err := through(r.out, src)
+					done <- err
+				}()
+				for end := time.Now().Add(time.Minute); c.n.Load() == 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+				}
+				if n := c.n.Load(); n == 0 || n == size {
+					t.Errorf("%d of %d bytes are counted while nobody reads", n, size)
+				}
+				if _, err := io.CopyN(io.Discard, r.end, size); err != nil {
+					t.Fatal(err)
+				}
+				if err := <-done; err != nil || c.n.Load() != size {
+					t.Errorf("%v, %d of %d bytes", err, c.n.Load(), size)
+				}
+			})
+		}
+	}
+	if CountTo(strings.NewReader("x"), &counter{}) {
+		t.Error("a string counts")
+	}
+}
