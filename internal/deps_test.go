@@ -21,14 +21,14 @@ const module = "github.com/packhorse-git/packhorse/"
 // internal/, except for cmd. Every package that fails the test for good reason gets its line changed here and in
 // ARCHITECTURE.md, in the same commit.
 const allowedImports = `
-	NONE < fault, git, git/pktline, bulk, browser, credential, activity, git/reaper, git/cgroup, observe/sli, observe/tree, observe/watchdog, proto/packhorse/v1, proto/packhorse/health/v1, search/wire, search/link;
+	NONE < fault, git, git/pktline, bulk, browser, credential, activity, git/reaper, git/cgroup, observe/sli, observe/tree, observe/tracing, observe/watchdog, proto/packhorse/v1, proto/packhorse/health/v1, search/wire, search/link;
 	browser, activity < observe;
 	proto/packhorse/v1 < proto/packhorse/v1/packhorsev1connect;
 	fault, proto/packhorse/v1 < fault/faultrpc;
 	fault < git/disk, balance, search/query;
 	git/disk < git/mmap;
 	git, git/pktline, fault < git/protocol;
-	git, fault < auth, resolve;
+	git, fault, activity < auth, resolve;
 	search/query, search/wire, search/link < search/worker;
 	git, search/query, search/wire, search/link < search;
 	git, git/mmap < git/pack, git/refs;
@@ -55,7 +55,7 @@ const allowedImports = `
 	bench/fleet, client, git/process < bench;
 	admit, packcache < top;
 	top < top/screen;
-	control, remote, gateway, credential, observe, observe/tree, observe/watchdog, bench, webhook, search/nodes, search/elsewhere, search/worker, web, web/api, top, top/screen < roles;
+	control, remote, gateway, credential, observe, observe/tree, observe/tracing, observe/watchdog, bench, webhook, search/nodes, search/elsewhere, search/worker, web, web/api, top, top/screen < roles;
 	roles < cmd/packhorse;
 
 	# Tests only: any test may import gittest, tests of a packsource.Source sourcetest, and nothing else may.
@@ -66,6 +66,7 @@ const allowedImports = `
 // testsMayImport adds to the table for tests: what a package is given by others, put together as in the real thing.
 var testsMayImport = map[string][]string{
 	"client":           {"fault", "fault/faultrpc", "roles"},
+	"observe/tracing":  {"activity"},
 	"search/elsewhere": {"admit", "bulk", "control"},
 	"uploadpack":       {"packcache"},
 	"remote":           {"admit", "auth", "balance", "control", "gateway", "git/process", "packcache", "packsource", "receivepack", "storage", "uploadpack"},
@@ -105,6 +106,8 @@ var rooms = map[string][]string{
 	"github.com/creack/...":                                     {}, // tests: a terminal
 	"github.com/chromedp/...":                                   {}, // tests: a browser
 	"golang.org/x/term":                                         {"observe", "bench"},
+	"go.opentelemetry.io/otel/sdk/...":                          {"observe/tracing"},
+	"go.opentelemetry.io/otel/exporters/...":                    {"observe/tracing"},
 	"net/http/pprof":                                            {"observe"},
 	"os/exec":                                                   {"git/process", "gittest", "roles", "bench", "search/worker"},
 }

@@ -26,6 +26,9 @@ func (l *Links) Observe(ctx context.Context, o prometheus.Observer, took time.Du
 }
 
 func (l *Links) labels(ctx context.Context, took time.Duration) prometheus.Labels {
+	if id := TraceID(ctx); id != "" {
+		return prometheus.Labels{"trace_id": id}
+	}
 	r := From(ctx)
 	if r == nil {
 		return nil

@@ -22,6 +22,7 @@ import (
 
 	"golang.org/x/sync/singleflight"
 
+	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 )
@@ -99,6 +100,7 @@ type question struct {
 	Repositories []string `json:"repositories,omitempty"` // of readable
 	Operation    string   `json:"operation,omitempty"`
 	Client       string   `json:"client"` // IP address
+	trace        string   // of who came first with it
 }
 
 // offered is a credential.
@@ -256,6 +258,9 @@ func (h *Hook) ask(ctx context.Context, q question, still func() error) (*answer
 		h.o.Metrics.question("remembered")
 		return a, nil
 	}
+	ctx, span := activity.Trace(ctx, "auth hook")
+	defer span.End("")
+	q.trace = activity.TraceParent(ctx)
 	done := h.flight.DoChan(hash, func() (any, error) {
 		a, err := h.once(q, still)
 		if err != nil {
@@ -403,6 +408,9 @@ func (h *Hook) post(q question) (*answer, error) {
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Accept", "application/json")
 	r.Header.Set("User-Agent", "packhorse")
+	if q.trace != "" {
+		r.Header.Set("Traceparent", q.trace)
+	}
 	if h.o.Secret != nil {
 		r.Header.Set("Authorization", "Bearer "+h.o.Secret())
 	}

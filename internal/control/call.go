@@ -89,6 +89,7 @@ func (c *calls) around(ctx context.Context, spec connect.Spec, header http.Heade
 		running.Is("", "", cmp.Or(header.Get(activity.CallerHeader), header.Get(callerHeader)))
 		running.At(activity.Working)
 	}
+	ctx, span := c.Tracer.FromGateway(ctx, header)
 	err := c.caught(spec, func() error { return call(ctx) })
 	took := time.Since(start)
 	answer = faultrpc.Error(err)
@@ -100,6 +101,15 @@ func (c *calls) around(ctx context.Context, spec connect.Spec, header http.Heade
 	c.Metrics.links.Observe(ctx, c.Metrics.seconds.WithLabelValues(spec.Procedure), took)
 	c.judge(spec, answer, took)
 	c.log(ctx, spec, header, code, took, err)
+	if span != nil {
+		span.Named(strings.TrimPrefix(spec.Procedure, "/"))
+		span.Text("packhorse.caller", header.Get(callerHeader))
+		failure := ""
+		if answer != nil {
+			failure = code
+		}
+		span.End(failure)
+	}
 	return answer
 }
 

@@ -43,8 +43,9 @@ type Options struct {
 	Metrics  *Metrics
 	SLI      *sli.Set // nil: nothing is judged
 	Log      *slog.Logger
-	Board    *activity.Board // of calls that run; nil: nobody looks
-	Ready    func() error    // of an Index without a Node: why it cannot be searched
+	Board    *activity.Board  // of calls that run; nil: nobody looks
+	Tracer   *activity.Tracer // nil: nothing is traced
+	Ready    func() error     // of an Index without a Node: why it cannot be searched
 
 	MaxRequest int64         // bytes of the request of a Git client; 0: 64 MiB
 	RoadWait   time.Duration // how long a caller may take to name the road for a pack; 0: 10 s

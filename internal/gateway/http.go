@@ -51,8 +51,9 @@ type Options struct {
 	Metrics *Metrics
 	SLI     *sli.Set // nil: nothing is judged
 	Log     *slog.Logger
-	Board   *activity.Board // of requests that run; nil: nobody looks
-	Pages   Pages           // nil: none
+	Board   *activity.Board  // of requests that run; nil: nobody looks
+	Tracer  *activity.Tracer // nil: nothing is traced
+	Pages   Pages            // nil: none
 	// Resolver answers what revisions name; nil: nobody does.
 	Resolver resolve.Resolver
 	// Changed, unless nil, is told that a push may have changed a repository's refs, before its client is. It returns soon.
@@ -88,7 +89,8 @@ func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, running := h.Board.Begin(r.Context(), string(opOther), "")
 	defer running.End()
 	running.Is("", "", hostOf(r.RemoteAddr))
-	e := &exchange{call: call{Options: &h.Options, ctx: ctx, running: running, start: time.Now(), op: opOther}, waiters: h.waiters, w: w, r: r}
+	ctx, span := h.Tracer.FromAnybody(ctx, r.Header)
+	e := &exchange{call: call{Options: &h.Options, ctx: ctx, running: running, span: span, start: time.Now(), op: opOther}, waiters: h.waiters, w: w, r: r}
 	defer e.done()
 	e.limitBody()
 	e.serve()

@@ -21,6 +21,8 @@ func (e *exchange) done() {
 	}
 	result, took := e.count()
 	e.log(result, took, e.attributesOfHTTP)
+	e.span.Number("http.response.status_code", int64(e.status))
+	e.endSpan(result, "http")
 	if e.abort {
 		panic(http.ErrAbortHandler)
 	}

@@ -68,6 +68,7 @@ func (c *call) try(m *member, a answer, ask func(Node) (protocol.Outcome, error)
 	v := verdict{failed: true, rests: true} // of a panic
 	defer func() { c.Router.done(m, v) }()
 	c.running.At(activity.Working)
+	defer c.traced(m.Name)()
 	c.outcome, c.err = ask(c.asked(m.Node))
 	if broken, ok := errors.AsType[*protocol.BrokenReply](c.err); ok && !a.started() {
 		c.err = broken.Err // the connection that broke is not the client's
@@ -85,6 +86,25 @@ func (c *call) try(m *member, a answer, ask func(Node) (protocol.Outcome, error)
 	}
 	v = judge(c.err)
 	return v != verdict{} && !a.started()
+}
+
+// traced makes what a node does a part of the request's trace, until it is called.
+func (c *call) traced(node string) func() {
+	whole := c.ctx
+	ctx, span := activity.Trace(whole, "node")
+	if span == nil {
+		return func() {}
+	}
+	c.ctx = ctx
+	return func() {
+		c.ctx = whole
+		span.Text("packhorse.node", node)
+		failure := ""
+		if c.err != nil {
+			failure = c.errorKind()
+		}
+		span.End(failure)
+	}
 }
 
 // notTheNode tells whether an error has its cause here or at the client.

@@ -50,6 +50,7 @@ type call struct {
 	*Options
 	ctx     context.Context // ends when the client goes away
 	running *activity.Request
+	span    *activity.Span // nil: it is not traced
 	start   time.Time
 
 	op        operation
@@ -112,6 +113,26 @@ func (c *call) count() (result string, took time.Duration) {
 	return result, took
 }
 
+// endSpan ends the request's part of its trace.
+func (c *call) endSpan(result, transport string) {
+	if c.span == nil {
+		return
+	}
+	c.span.Named(string(c.op))
+	for key, text := range map[string]string{
+		"packhorse.result": result, "packhorse.transport": transport, "packhorse.repository": auth.Redact(c.repo.String()), "packhorse.node": c.node,
+		"enduser.id": c.id.Name,
+	} {
+		c.span.Text(key, text)
+	}
+	c.span.Number("packhorse.bytes", c.bytes.Sent)
+	failure := ""
+	if result != "ok" {
+		failure = result
+	}
+	c.span.End(failure)
+}
+
 // told tells whether a search failed because what searches says of itself that it cannot now: a refusal, whose reason is in the log of who gave it.
 // Where something broke there is a cause.
 func (c *call) told() bool {
@@ -135,6 +156,9 @@ func (c *call) log(result string, took time.Duration, more func() []slog.Attr) {
 	var a []slog.Attr
 	if id := c.running.ID(); id != "" {
 		a = append(a, slog.String("request", id))
+	}
+	if id := activity.TraceID(c.ctx); id != "" {
+		a = append(a, slog.String("trace", id))
 	}
 	a = append(a,
 		slog.String("operation", string(c.op)), slog.String("result", result), slog.String("repository", auth.Redact(c.repo.String())),

@@ -222,7 +222,8 @@ func (s *sshSession) serveGit() int {
 func (s *sshSession) begin(op operation) *sshCall {
 	ctx, running := s.Board.Begin(s.ctx, string(op), "")
 	running.Is("", s.command.repo.String(), s.address.String())
-	return &sshCall{s: s, call: call{Options: s.Options, ctx: ctx, running: running, start: time.Now(), op: op, repo: s.command.repo}}
+	ctx, span := s.Tracer.FromAnybody(ctx, nil)
+	return &sshCall{s: s, call: call{Options: s.Options, ctx: ctx, running: running, span: span, start: time.Now(), op: op, repo: s.command.repo}}
 }
 
 // more waits for the client to say something; false if it has nothing more to ask.
@@ -425,6 +426,7 @@ func (c *sshCall) done() {
 			slog.String("protocol", "SSH "+protocol.ParseVersion(c.s.environment).String()), slog.String("agent", auth.Redact(clip(agent))),
 		}
 	})
+	c.endSpan(result, "ssh")
 }
 
 // wholeBody receives a request that ends by itself, in almost all cases all of it.

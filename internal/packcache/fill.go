@@ -104,7 +104,7 @@ func (c *Cache) beginLocked(ctx context.Context, key packsource.Key, spec *packs
 			readers: make(map[*follower]struct{}),
 			kept:    c.index.ghosts.has(key),
 		}
-		f.ctx, f.cancel = context.WithCancel(activity.From(ctx).On(c.ctx)) // what git costs counts for who came first
+		f.ctx, f.cancel = context.WithCancel(activity.GoOn(ctx, c.ctx)) // what git costs counts for who came first
 		c.fills[key] = f
 		c.m.fills.Inc()
 		r.result = packsource.Miss

@@ -16,6 +16,7 @@ type Push struct {
 	Pusher  protocol.Pusher
 	Options []string // push options
 	Updates []Update
+	Trace   string // activity.TraceParent of who pushes
 }
 
 // Update is one ref that changes.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/process"
@@ -158,7 +159,7 @@ func (s *Server) Serve(ctx context.Context, t Target, session protocol.Session, 
 	p := &pushing{
 		Server: s, target: t, policy: policy, request: asked, outcome: &outcome,
 		caller: balance.Caller(session.Caller),
-		push:   &Push{ID: rand.Text(), Repo: t.Path, Pusher: pusher, Options: asked.options, Updates: asked.updates()},
+		push:   &Push{ID: rand.Text(), Repo: t.Path, Pusher: pusher, Options: asked.options, Updates: asked.updates(), Trace: activity.TraceParent(ctx)},
 		out:    output{reply: reply, sideband: asked.sideband, report: asked.report, hidden: t.Common + "/"},
 	}
 	request, p.pack = in.rest(asked)

@@ -303,6 +303,7 @@ func (n *Node) authorize(h http.Header) {
 func (n *Node) introduce(ctx context.Context, h http.Header) {
 	n.authorize(h)
 	activity.From(ctx).Leave(h.Set)
+	activity.LeaveTrace(ctx, h)
 }
 
 // credentials are what a side channel is opened with.

@@ -26,6 +26,7 @@ func (c *Config) check() error {
 	c.checkChoices(bad)
 	c.checkNumbers(bounds{bad})
 	c.checkMemory(bad)
+	c.Tracing.check(bad)
 	return errors.Join(all...)
 }
 
@@ -62,6 +63,7 @@ func (c *Config) checkChoices(bad func(format string, args ...any)) {
 	oneOf("fetch.unborn", c.Fetch.Unborn, string(repo.UnbornAdvertise), string(repo.UnbornAllow), string(repo.UnbornIgnore))
 	oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	oneOf("log.format", c.Log.Format, "auto", "text", "json")
+	oneOf("tracing.protocol", c.Tracing.Protocol, otlpHTTP, otlpGRPC)
 }
 
 // many is more of anything than makes sense.
@@ -108,6 +110,7 @@ func (c *Config) checkNumbers(b bounds) {
 	c.Index.checkNumbers(b)
 	c.Resolver.checkNumbers(b)
 	c.Watchdog.checkNumbers(b)
+	b.number("tracing.callers", c.Tracing.Callers, 0, many)
 }
 
 // checkRole finds what a role needs and was not told.

@@ -43,6 +43,7 @@ type Config struct {
 	Resolver    ResolverConfig    `toml:"resolver"`
 	SLI         SLIConfig         `toml:"sli"`
 	Watchdog    WatchdogConfig    `toml:"watchdog"`
+	Tracing     TracingConfig     `toml:"tracing"`
 }
 
 // OpsConfig is the private listener for metrics, health and profiles.
@@ -103,6 +104,7 @@ func DefaultConfig() Config {
 		Resolver:    defaultResolver(),
 		SLI:         defaultSLI(),
 		Watchdog:    defaultWatchdog(),
+		Tracing:     defaultTracing(),
 	}
 }
 

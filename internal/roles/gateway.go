@@ -39,7 +39,10 @@ func newRemoteGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer, v
 	router := gateway.NewRouter()
 	metrics, channels := remote.NewMetrics(), sidechannel.NewMetrics()
 	register(reg, metrics, channels)
-	lanes := newLanes(cfg, log, reg)
+	lanes, err := newLanes(roleGateway, cfg, log, reg, version)
+	if err != nil {
+		return nil, err
+	}
 	n := &remoteNodes{router: router, metrics: metrics, channels: channels, log: log, pump: lanes.pump, open: map[string]remoteNode{}}
 	if err := n.take(cfg); err != nil {
 		return nil, err
@@ -48,7 +51,7 @@ func newRemoteGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer, v
 	if err != nil {
 		return nil, errors.Join(err, n.close())
 	}
-	s := &server{ready: n.ready, reload: n.take, admin: newAdmin(router), close: n.close}
+	s := &server{tracing: lanes.tracing, ready: n.ready, reload: n.take, admin: newAdmin(router), close: n.close}
 	if tiers != nil {
 		s.close = func() error { return errors.Join(tiers.Close(), n.close()) }
 		s.reload = func(cfg Config) error {

@@ -91,7 +91,7 @@ func TestRemoteNodesFollowTheConfiguration(t *testing.T) {
 // While small requests are about, packs make way for them.
 func TestSmallRequestsNarrowThePump(t *testing.T) {
 	t.Parallel()
-	l := newLanes(DefaultConfig(), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	l := testLanes(t, DefaultConfig(), prometheus.NewRegistry())
 	wide := l.pump.Width()
 	seat, err := l.Small.Enter("")
 	if err != nil {

@@ -13,6 +13,16 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway"
 )
 
+// testLanes are those of a server.
+func testLanes(t *testing.T, cfg Config, reg prometheus.Registerer) lanes {
+	t.Helper()
+	l, err := newLanes(roleServe, cfg, slog.New(slog.DiscardHandler), reg, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
 // TestLanesFollowTheConfiguration: callers share lanes unless that is turned off, and anonymous ones leave room where callers can be known.
 func TestLanesFollowTheConfiguration(t *testing.T) {
 	t.Parallel()
@@ -22,7 +32,7 @@ func TestLanesFollowTheConfiguration(t *testing.T) {
 		cfg := DefaultConfig()
 		cfg.Lanes.Cold, cfg.Lanes.Anonymous = 100, 0.25
 		change(&cfg)
-		l := newLanes(cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+		l := testLanes(t, cfg, prometheus.NewRegistry())
 		l.leaveRoom(cfg.Lanes.Anonymous, cfg.Auth.knowsCallers)
 		for places < cfg.Lanes.Cold {
 			if _, err := l.Cold.Enter(l.CallerOf("", stranger)); err != nil {
@@ -58,7 +68,7 @@ func TestFirstTokenMakesRoom(t *testing.T) {
 	cfg.Auth.Tokens = filepath.Join(cfg.Root, "tokens")
 	cfg.Lanes.Cold, cfg.Lanes.Anonymous = 100, 0.25
 	reg := prometheus.NewRegistry()
-	l := newLanes(cfg, slog.New(slog.DiscardHandler), reg)
+	l := testLanes(t, cfg, reg)
 	s := &server{close: func() error { return nil }}
 	if err := s.addGateway(cfg, slog.New(slog.DiscardHandler), reg, l, gateway.NewRouter(), nil); err != nil {
 		t.Fatal(err)

@@ -21,6 +21,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/observe"
+	"github.com/packhorse-git/packhorse/internal/observe/tracing"
 	"github.com/packhorse-git/packhorse/internal/observe/watchdog"
 	"github.com/packhorse-git/packhorse/internal/search"
 	"github.com/packhorse-git/packhorse/internal/search/elsewhere"
@@ -44,6 +45,7 @@ type server struct {
 	shown   top.Sources     // what it does, as far as its parts tell
 	git     *process.Runner // nil: none runs here
 
+	tracing  *tracing.Exporter // nil: nothing is traced
 	watching *watchdog.Metrics
 	dumps    dumps
 
@@ -95,13 +97,17 @@ func build(role role, cfg Config, log *slog.Logger, reg prometheus.Registerer, v
 	case roleGateway:
 		s, err = newRemoteGateway(cfg, log, reg, version)
 	case roleSearch:
-		s, err = newSearchServer(cfg, log, reg, program)
+		s, err = newSearchServer(cfg, log, reg, version, program)
 	default:
 		s, err = newServe(cfg, log, reg, version, program)
 	}
 	if err == nil {
 		s.watching = watchdog.NewMetrics()
 		register(reg, s.watching)
+	}
+	if err == nil && s.tracing != nil { // what ends tells of it
+		below := s.close
+		s.close = func() error { return errors.Join(below(), s.tracing.Close()) }
 	}
 	return s, err
 }

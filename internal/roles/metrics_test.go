@@ -92,6 +92,7 @@ func registered(t *testing.T) []metric {
 		cfg.Storage.Listen = "127.0.0.1:0"
 		cfg.SSH.Address, cfg.SSH.Anonymous = "127.0.0.1:0", true
 		cfg.Node = []NodeConfig{{Name: "a", Address: "127.0.0.1:1", Weight: 1, Transport: transportChannel}}
+		cfg.Tracing.Endpoint = "http://127.0.0.1:1"
 		cfg.complete(role, Env{})
 		reg := &recorder{Registerer: prometheus.NewRegistry()}
 		srv, err := build(role, cfg, slog.New(slog.DiscardHandler), reg, "test", "/bin/false")

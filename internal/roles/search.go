@@ -42,7 +42,7 @@ nodes and routes come and go without a failed search.`,
 }
 
 // newSearchServer wires a search process: nodes elsewhere, the engine, and its port.
-func newSearchServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, program string) (*server, error) {
+func newSearchServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, version, program string) (*server, error) {
 	if program == "" {
 		return nil, errors.New("this program does not know where its file is, and cannot start the processes that index and search")
 	}
@@ -50,8 +50,11 @@ func newSearchServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, pr
 	if err := n.take(cfg); err != nil {
 		return nil, err
 	}
-	lanes := newLanes(cfg, log, reg)
-	s := &server{board: lanes.board, shown: top.Sources{Lanes: lanes.metrics}, reload: n.take, close: n.close}
+	lanes, err := newLanes(roleSearch, cfg, log, reg, version)
+	if err != nil {
+		return nil, errors.Join(err, n.close())
+	}
+	s := &server{board: lanes.board, tracing: lanes.tracing, shown: top.Sources{Lanes: lanes.metrics}, reload: n.take, close: n.close}
 	s.addSearch(cfg, log, reg, lanes, program, n.source)
 	s.ready = s.searching
 	s.addLocal(cfg, log, lanes)
@@ -63,7 +66,7 @@ func newSearchServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, pr
 	register(reg, metrics)
 	handler := control.New(control.Options{
 		Index: s.search, Ready: s.ready, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory, Trust: trust.control(), Metrics: metrics, Log: log,
-		Board: lanes.board, SLI: lanes.sli, Stall: cfg.Storage.Stall.Duration,
+		Board: lanes.board, SLI: lanes.sli, Tracer: lanes.tracer, Stall: cfg.Storage.Stall.Duration,
 	})
 	s.drain = handler.Drain
 	s.control = newPort(handler.HTTPServer(), func(l net.Listener) net.Listener {

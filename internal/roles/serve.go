@@ -28,6 +28,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/lookup"
 	"github.com/packhorse-git/packhorse/internal/observe/sli"
+	"github.com/packhorse-git/packhorse/internal/observe/tracing"
 	"github.com/packhorse-git/packhorse/internal/observe/tree"
 	"github.com/packhorse-git/packhorse/internal/packcache"
 	"github.com/packhorse-git/packhorse/internal/packsource"
@@ -115,7 +116,10 @@ func importLimits() process.Limits {
 
 // newServe wires the embedded node and its gateway, bottom up.
 func newServe(cfg Config, log *slog.Logger, reg prometheus.Registerer, version, program string) (*server, error) {
-	lanes := newLanes(cfg, log, reg)
+	lanes, err := newLanes(roleServe, cfg, log, reg, version)
+	if err != nil {
+		return nil, err
+	}
 	s, err := newNodeServer(cfg, log, reg, lanes, version, program)
 	if err != nil {
 		return nil, err
@@ -297,7 +301,7 @@ func newGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes l
 	register(reg, metrics, router)
 	o := gateway.Options{
 		Router: router, Resolver: router, Auth: callers, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory, Metrics: metrics, Log: log,
-		Board: lanes.board, SLI: lanes.sli, MaxBody: int64(cfg.HTTP.MaxBody), ReadStall: cfg.HTTP.ReadStall.Duration,
+		Board: lanes.board, SLI: lanes.sli, Tracer: lanes.tracer, MaxBody: int64(cfg.HTTP.MaxBody), ReadStall: cfg.HTTP.ReadStall.Duration,
 		MaxPush: int64(cfg.Push.MaxSize), PushTime: cfg.Push.TimeLimit.Duration,
 	}
 	if tiers != nil {
@@ -314,10 +318,12 @@ type lanes struct {
 	metrics *admit.Metrics
 	board   *activity.Board // nil: nobody looks
 	sli     *sli.Set
-	tree    *tree.Tree // nil: it is not measured
+	tree    *tree.Tree        // nil: it is not measured
+	tracing *tracing.Exporter // nil: nothing is traced, and tracer is
+	tracer  *activity.Tracer
 }
 
-func newLanes(cfg Config, log *slog.Logger, reg prometheus.Registerer) lanes {
+func newLanes(role role, cfg Config, log *slog.Logger, reg prometheus.Registerer, version string) (lanes, error) {
 	l := lanes{
 		pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: admit.NewLanes(admit.Sizes{Small: cfg.Lanes.Small, Hit: cfg.Lanes.Hit, Cold: cfg.Lanes.Cold, Push: cfg.Lanes.Push, Pages: cfg.Lanes.Pages}),
 		// Parsed, a request takes up to six times its bytes.
@@ -339,7 +345,11 @@ func newLanes(cfg Config, log *slog.Logger, reg prometheus.Registerer) lanes {
 		l.tree = tree.New(tree.Options{Workers: map[string]string{searchWorker: searches, reaperName: "reaper"}, Log: log})
 		register(reg, l.tree)
 	}
-	return l
+	var err error
+	if l.tracing, l.tracer, err = cfg.Tracing.tracer(role, log, version); l.tracing != nil {
+		register(reg, l.tracing)
+	}
+	return l, err
 }
 
 // searches is the part of the process tree that indexes and searches.

@@ -36,7 +36,10 @@ signal ends it at once. SIGHUP reads the configuration again.`,
 
 // newStorage wires a node and its port.
 func newStorage(cfg Config, log *slog.Logger, reg prometheus.Registerer, version, program string) (*server, error) {
-	lanes := newLanes(cfg, log, reg)
+	lanes, err := newLanes(roleStorage, cfg, log, reg, version)
+	if err != nil {
+		return nil, err
+	}
 	lanes.leaveRoom(cfg.Lanes.Anonymous, cfg.Auth.knowsCallers) // by rules and hook, if it has the same file as its gateways
 	s, err := newNodeServer(cfg, log, reg, lanes, version, program)
 	if err == nil {
@@ -75,7 +78,7 @@ func newNodeServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, lane
 	if err != nil {
 		return nil, errors.Join(err, closeSource())
 	}
-	s := &server{node: node, git: runner, board: lanes.board, ready: node.Ready, close: func() error {
+	s := &server{node: node, git: runner, board: lanes.board, tracing: lanes.tracing, ready: node.Ready, close: func() error {
 		node.Rest()
 		return errors.Join(closeSource(), node.Close())
 	}}
@@ -115,7 +118,7 @@ func (s *server) addControl(cfg Config, log *slog.Logger, reg prometheus.Registe
 	s.close = func() error { return errors.Join(channels.Close(), below()) }
 	handler := control.New(control.Options{
 		Node: s.node, Channels: channels, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory, Trust: trust.control(), Metrics: metrics, Log: log,
-		Board: lanes.board, SLI: lanes.sli, Lookups: cfg.Lanes.Search, MaxRequest: int64(cfg.HTTP.MaxBody), Stall: cfg.Storage.Stall.Duration,
+		Board: lanes.board, SLI: lanes.sli, Tracer: lanes.tracer, Lookups: cfg.Lanes.Search, MaxRequest: int64(cfg.HTTP.MaxBody), Stall: cfg.Storage.Stall.Duration,
 	})
 	lanes.metrics.Queue("search", handler.Slots())
 	s.drain = handler.Drain

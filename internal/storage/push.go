@@ -6,6 +6,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
@@ -14,7 +15,7 @@ import (
 
 // ReceivePack takes a push. When it has answered, what was pushed is what everybody sees, and whoever watches the repository has been told.
 func (n *Node) ReceivePack(ctx context.Context, path git.RepoPath, session protocol.Session, pusher protocol.Pusher, request io.Reader,
-	reply protocol.Reply) (protocol.Outcome, error) {
+	reply protocol.Reply) (outcome protocol.Outcome, err error) {
 	if n.pushes == nil {
 		return protocol.Outcome{}, errNoPushes()
 	}
@@ -23,6 +24,8 @@ func (n *Node) ReceivePack(ctx context.Context, path git.RepoPath, session proto
 		return protocol.Outcome{}, err
 	}
 	defer n.release(h)
+	ctx, span := activity.Trace(ctx, "receive-pack")
+	defer func() { traceOutcome(span, &outcome, err) }()
 	target := receivepack.Target{Repo: h.Repo, Path: path, Changed: func(ctx context.Context, _ []receivepack.Update) { n.pushed(ctx, h, path) }}
 	return n.pushes.Serve(ctx, target, session, pusher, request, reply)
 }

@@ -19,6 +19,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -194,12 +195,14 @@ var packetReaders = sync.Pool{New: func() any { return pktline.NewReader(nil) }}
 
 // UploadPack answers one request of a session.
 func (n *Node) UploadPack(ctx context.Context, path git.RepoPath, session protocol.Session, request io.Reader, reply protocol.Reply) (
-	protocol.Outcome, error) {
+	outcome protocol.Outcome, err error) {
 	h, err := n.acquire(path)
 	if err != nil {
 		return protocol.Outcome{}, err
 	}
 	defer n.release(h)
+	ctx, span := activity.Trace(ctx, "upload-pack")
+	defer func() { traceOutcome(span, &outcome, err) }()
 	packets := packetReaders.Get().(*pktline.Reader)
 	packets.Reset(request)
 	defer func() {

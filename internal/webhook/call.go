@@ -136,7 +136,7 @@ func (a answer) said() string {
 }
 
 // post sends a body, and reads as much of the answer as is wanted, all within the target's time.
-func (h *Hooks) post(ctx context.Context, t *Target, event, delivery string, body []byte, want int64) (answer, error) {
+func (h *Hooks) post(ctx context.Context, t *Target, event, delivery, trace string, body []byte, want int64) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, t.Timeout)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, t.URL, bytes.NewReader(body))
@@ -147,6 +147,9 @@ func (h *Hooks) post(ctx context.Context, t *Target, event, delivery string, bod
 	r.Header.Set("User-Agent", h.o.Agent)
 	r.Header.Set("Packhorse-Event", event)
 	r.Header.Set("Packhorse-Delivery", delivery)
+	if trace != "" {
+		r.Header.Set("Traceparent", trace)
+	}
 	if t.Secret != nil {
 		if secret := t.Secret(); secret != "" {
 			mac := hmac.New(sha256.New, []byte(secret))

@@ -24,6 +24,7 @@ type delivery struct {
 	tries int       // guarded by the queue's mu, as next is
 	next  time.Time // of a delivery that the target did not want
 	since time.Time // it does not want it; of run alone
+	trace string    // of the push; forgotten with the process
 }
 
 func (d *delivery) recorded() time.Time {
@@ -202,7 +203,7 @@ func (q *queue) deliver(d *delivery) (away bool) {
 	}
 	_, id, _ := strings.Cut(d.name, "-")
 	start := time.Now()
-	a, err := h.post(h.ctx, q.target, "post-receive", id, body, 1<<10)
+	a, err := h.post(h.ctx, q.target, "post-receive", id, d.trace, body, 1<<10)
 	if h.ctx.Err() != nil {
 		return false
 	}

@@ -103,7 +103,7 @@ func (h *Hooks) enqueue(p *receivepack.Push, done []receivepack.Update, at time.
 		if err := write(filepath.Join(q.dir, name), body); err != nil {
 			return queues[i:], err
 		}
-		q.add(delivery{name: name, size: int64(len(body)), repo: p.Repo.String()})
+		q.add(delivery{name: name, size: int64(len(body)), repo: p.Repo.String(), trace: p.Trace})
 	}
 	return nil, nil
 }

@@ -215,7 +215,9 @@ func TestDeliveries(t *testing.T) {
 	h, l := open(t, dir, signed, other)
 	h.Start()
 	do(t, h, push("P1", "1", "2"), nil) // changed nothing
-	do(t, h, push("P2", "2", "3"), push("", "2", "3").Updates)
+	second := push("P2", "2", "3")
+	second.Trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	do(t, h, second, second.Updates)
 	a.wait(t, 1)
 	if got := a.seen(); len(got) != 1 || got[0] != "P2" || len(b.seen()) > 0 {
 		t.Fatalf("told of %v and %v", got, b.seen())
@@ -229,7 +231,7 @@ func TestDeliveries(t *testing.T) {
 	mac.Write(a.raw[0])
 	for key, want := range map[string]string{
 		"Packhorse-Signature": "sha256=" + hex.EncodeToString(mac.Sum(nil)), "Packhorse-Delivery": "P2", "Packhorse-Event": "post-receive",
-		"Content-Type": "application/json", "User-Agent": "packhorse/test",
+		"Content-Type": "application/json", "User-Agent": "packhorse/test", "Traceparent": second.Trace,
 	} {
 		if got := a.head[0].Get(key); got != want {
 			t.Errorf("%s is %q, want %q", key, got, want)

@@ -34,6 +34,7 @@ type Usage struct {
 type Process struct {
 	command  Command
 	request  *activity.Request // that it works for; may be nil
+	span     *activity.Span    // of that request's trace; may be nil
 	sampled  sample            // by Contention
 	waited   time.Duration
 	began    time.Time

@@ -260,6 +260,7 @@ func (r *Runner) start(ctx context.Context, c Command, l Limits, waited time.Dur
 		}
 	}
 	r.metrics.started(&c, time.Since(asked))
+	p.beginSpan(ctx)
 	p.watch(ctx, l.Time)
 	if l.Slow > 0 {
 		p.tellSlow = time.AfterFunc(l.Slow, func() { r.warnSlow(p, false) })
@@ -367,6 +368,7 @@ func (r *Runner) reap(p *Process, release func()) {
 	p.finish()
 	r.metrics.finished(p)
 	p.request.Used(p.usage.activity())
+	p.endSpan()
 	if p.tellSlow != nil {
 		p.tellSlow.Stop()
 		if l := r.classes[p.command.Class].limits; p.usage.Wall >= l.Slow {

@@ -94,6 +94,7 @@ func (x *Index) search(ctx context.Context, q *packhorsev1.SearchRequest, sink s
 	ctx, cancel := context.WithCancel(ctx)
 	call := connect.NewRequest(q)
 	activity.From(ctx).Leave(call.Header().Set)
+	activity.LeaveTrace(ctx, call.Header())
 	stream, err := x.service.Search(ctx, call)
 	if err != nil {
 		cancel()

@@ -1,0 +1,36 @@
+package process
+
+import (
+	"context"
+
+	"github.com/packhorse-git/packhorse/internal/activity"
+)
+
+// beginSpan makes the command a part of the trace of the request that it works for, if that is traced.
+func (p *Process) beginSpan(ctx context.Context) {
+	if _, p.span = activity.Trace(ctx, p.command.String()); p.span == nil {
+		return
+	}
+	p.span.Text("packhorse.class", string(p.command.Class))
+	p.span.Took("packhorse.queue", p.waited)
+	p.span.Number("process.pid", int64(p.process.Pid))
+}
+
+// endSpan ends it with what the command has used.
+func (p *Process) endSpan() {
+	if p.span == nil {
+		return
+	}
+	u := &p.usage
+	p.span.Text("packhorse.exit", u.Exit)
+	p.span.Took("packhorse.user", u.User)
+	p.span.Took("packhorse.system", u.System)
+	p.span.Number("packhorse.max_rss", u.MaxRSS)
+	p.span.Number("packhorse.in", u.In)
+	p.span.Number("packhorse.out", u.Out)
+	failure := ""
+	if p.err != nil {
+		failure = u.Exit
+	}
+	p.span.End(failure)
+}

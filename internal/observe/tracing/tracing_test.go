@@ -1,0 +1,249 @@
+package tracing
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/packhorse-git/packhorse/internal/activity"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// receiver is a collector, over HTTP and gRPC.
+type receiver struct {
+	collector.UnimplementedTraceServiceServer
+	mu   sync.Mutex
+	got  []*collector.ExportTraceServiceRequest
+	hold chan struct{} // unless nil: answers wait for it
+}
+
+func (r *receiver) Export(_ context.Context, request *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.got = append(r.got, request)
+	return &collector.ExportTraceServiceResponse{}, nil
+}
+
+func (r *receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
+	if r.hold != nil {
+		<-r.hold
+	}
+	body, err := io.ReadAll(request.Body)
+	m := new(collector.ExportTraceServiceRequest)
+	if err == nil {
+		err = proto.Unmarshal(body, m)
+	}
+	if err != nil || request.URL.Path != "/v1/traces" || request.Header.Get("Content-Type") != "application/x-protobuf" {
+		http.Error(w, "bad", http.StatusBadRequest)
+		return
+	}
+	r.Export(request.Context(), m)
+}
+
+// names lists the spans that came, with their attributes.
+func (r *receiver) names() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var b strings.Builder
+	for _, request := range r.got {
+		for _, resource := range request.GetResourceSpans() {
+			for _, a := range resource.GetResource().GetAttributes() {
+				b.WriteString(a.GetKey() + "=" + a.GetValue().GetStringValue() + " ")
+			}
+			for _, scope := range resource.GetScopeSpans() {
+				for _, s := range scope.GetSpans() {
+					b.WriteString(s.GetName() + "(")
+					for _, a := range s.GetAttributes() {
+						b.WriteString(a.GetKey() + "=" + a.GetValue().GetStringValue() + " ")
+					}
+					b.WriteString(s.GetStatus().GetMessage() + ") ")
+				}
+			}
+		}
+	}
+	return b.String()
+}
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("not " + what)
+		}
+	}
+}
+
+func newExporter(t *testing.T, o Options) (*Exporter, *activity.Tracer) {
+	t.Helper()
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	e, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return e, activity.NewTracer(e.Tracer(), 1, 0)
+}
+
+// count is a result of packhorse_trace_spans_total.
+func count(t *testing.T, e *Exporter, result string) float64 {
+	t.Helper()
+	reg := prometheus.NewPedanticRegistry()
+	reg.MustRegister(e.Collectors()...)
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if len(m.GetLabel()) == 1 && m.GetLabel()[0].GetValue() == result {
+				return m.GetCounter().GetValue()
+			}
+		}
+	}
+	return -1
+}
+
+// request makes the spans of one request.
+func request(tracer *activity.Tracer, text string) {
+	ctx, span := tracer.FromAnybody(context.Background(), nil)
+	_, child := activity.Trace(ctx, "child")
+	child.Text("text", text)
+	child.End("")
+	span.Named("fetch")
+	span.End("internal")
+}
+
+func TestSpansArrive(t *testing.T) {
+	t.Parallel()
+	for _, protocol := range []string{"http", "grpc"} {
+		t.Run(protocol, func(t *testing.T) {
+			t.Parallel()
+			r := &receiver{}
+			var url string
+			if protocol == "http" {
+				s := httptest.NewServer(r)
+				t.Cleanup(s.Close)
+				url = s.URL
+			} else {
+				l, err := net.Listen("tcp", "127.0.0.1:0")
+				if err != nil {
+					t.Fatal(err)
+				}
+				s := grpc.NewServer()
+				collector.RegisterTraceServiceServer(s, r)
+				go s.Serve(l)
+				t.Cleanup(s.Stop)
+				url = "http://" + l.Addr().String()
+			}
+			e, tracer := newExporter(t, Options{Endpoint: url, GRPC: protocol == "grpc", Role: "serve", Version: "v1", Every: 10 * time.Millisecond})
+			request(tracer, "a\xff\nb"+strings.Repeat("x", 10_000)) // as a repository may be called
+			eventually(t, "two spans sent", func() bool { return count(t, e, "sent") == 2 })
+			got := r.names()
+			for _, want := range []string{"service.name=packhorse", "service.version=v1", "packhorse.role=serve", "child(text=a?\nb", "fetch(internal)"} {
+				if !strings.Contains(got, want) {
+					t.Errorf("no %q in %q", want, got)
+				}
+			}
+			if len(got) > 1000 {
+				t.Errorf("%d bytes for two spans", len(got))
+			}
+		})
+	}
+}
+
+// TestCloseSendsWhatWaits: a process that ends tells of its last requests.
+func TestCloseSendsWhatWaits(t *testing.T) {
+	t.Parallel()
+	r := &receiver{}
+	s := httptest.NewServer(r)
+	t.Cleanup(s.Close)
+	e, tracer := newExporter(t, Options{Endpoint: s.URL, Every: time.Hour})
+	for range batch { // two batches, of which one is not full
+		request(tracer, "")
+	}
+	request(tracer, "last")
+	e.Close()
+	if got := r.names(); !strings.Contains(got, "child(text=last ") || count(t, e, "sent") != 2*batch+2 {
+		t.Errorf("%v were sent", count(t, e, "sent"))
+	}
+	request(tracer, "after the end")
+	if n := count(t, e, "dropped"); n != 2 {
+		t.Errorf("%v were dropped", n)
+	}
+}
+
+// TestNobodyWaits: neither for a collector that is gone nor for one that does not answer, and the queue does not grow.
+func TestNobodyWaits(t *testing.T) {
+	t.Parallel()
+	r := &receiver{hold: make(chan struct{})}
+	stuck := httptest.NewServer(r)
+	t.Cleanup(stuck.Close)
+	t.Cleanup(func() { close(r.hold) }) // before
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := "http://" + l.Addr().String()
+	l.Close()
+	for name, url := range map[string]string{"stuck": stuck.URL, "gone": gone} {
+		for _, protocol := range []string{"http", "grpc"} {
+			var log bytes.Buffer
+			e, tracer := newExporter(t, Options{
+				Endpoint: url, GRPC: protocol == "grpc", Queue: 100, Timeout: 50 * time.Millisecond, Every: time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil)),
+			})
+			for range 5000 {
+				request(tracer, "")
+			}
+			eventually(t, name+": given up", func() bool { return count(t, e, "failed") > 0 && len(e.queue.ended) == 0 })
+			if count(t, e, "dropped") == 0 {
+				t.Errorf("%s: nothing was dropped of 10,000 spans with a queue of 100", name)
+			}
+			e.Close()
+			if sum := count(t, e, "dropped") + count(t, e, "failed"); sum != 10_000 {
+				t.Errorf("%s: %v of 10,000 spans are accounted for", name, sum)
+			}
+			if n := strings.Count(log.String(), "does not take them"); n != 1 {
+				t.Errorf("%s: said %d times: %s", name, n, &log)
+			}
+		}
+	}
+}
+
+func TestEndpoints(t *testing.T) {
+	t.Parallel()
+	for text, ok := range map[string]bool{
+		"http://127.0.0.1:4318": true, "https://collector.example/otlp": true, "127.0.0.1:4318": false, "collector": false, "ftp://x": false,
+		"http://user:secret@x": false, "http://x?a=b": false, "http://": false, "http://[::1": false,
+	} {
+		if _, err := ParseEndpoint(text, false); (err == nil) != ok {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	if _, err := ParseEndpoint("http://x/path", true); err == nil {
+		t.Error("a path for gRPC")
+	}
+	if u, _ := ParseEndpoint("http://x", false); u.String() != "http://x/v1/traces" {
+		t.Errorf("got %s", u)
+	}
+}
