@@ -57,7 +57,10 @@ func newTarget(t *testing.T, answer http.HandlerFunc) *target {
 		s.mu.Lock()
 		s.got, s.raw, s.head = append(s.got, m), append(s.raw, body), append(s.head, r.Header)
 		s.mu.Unlock()
-		s.came <- struct{}{}
+		select {
+		case s.came <- struct{}{}:
+		default: // a target that is asked again and again does not stop
+		}
 		if answer != nil {
 			answer(w, r)
 		}
