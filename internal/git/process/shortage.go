@@ -17,7 +17,7 @@ type Shortage struct {
 	Err error
 }
 
-func (s *Shortage) Error() string { return fmt.Sprintf("the system has no %s left: %v", s.Of, s.Err) }
+func (s *Shortage) Error() string { return fmt.Sprintf("the system is short of %s: %v", s.Of, s.Err) }
 func (s *Shortage) Unwrap() error { return s.Err }
 
 // shortageOf is what an error of a start says that there is too little of; "" for any other error. The limit of processes may be the user's
