@@ -91,6 +91,9 @@ func startChild(s childSpec) (*child, error) {
 	}
 	keep(stderr, nil)
 	env := []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/", "LC_ALL=C.UTF-8", "TMPDIR=" + os.TempDir()}
+	if race := os.Getenv("GORACE"); race != "" { // of a program that was built to find races
+		env = append(env, "GORACE="+race)
+	}
 	if s.cpus > 0 {
 		env = append(env, "GOMAXPROCS="+strconv.Itoa(s.cpus))
 	}

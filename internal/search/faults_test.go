@@ -45,11 +45,14 @@ func needLinux(t *testing.T) {
 	}
 }
 
+// patience is for how long something is waited for: machines may be slow, and busy.
+const patience = 3 * time.Minute
+
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(patience); !ok(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("not so within a minute: %s", what)
+			t.Fatalf("not so within %v: %s", patience, what)
 		}
 	}
 }
@@ -266,13 +269,14 @@ func TestHostile(t *testing.T) {
 			"needle":                      "needle",
 			"new\nline \"quote\" \xff.go": "needle\xff\xfe\n",
 			"binary":                      "needle\x00\x01\x02",
-			"one line":                    strings.Repeat("x", 500_000) + "needle" + strings.Repeat("y", 400_000),
+			"one line":                    strings.Repeat("x", 100_000) + "needle" + strings.Repeat("y", 100_000),
 			"too large":                   strings.Repeat("needle\n", 1<<18),
 			"-rf":                         "needle",
 			"empty":                       "",
 		})
 	}
 	e := start(t, options(t, s))
+	eventually(t, "the index is complete", func() bool { return e.Status(nil).Complete }) // searches without one would take the CPU that it needs
 	await(t, e, "content:needle count:all", has(4*len(names)))
 	await(t, e, "file:large count:all", has(len(names)))
 	for _, name := range names {

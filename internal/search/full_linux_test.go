@@ -14,7 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/search"
 )
 
-// smallDisk is a file system of 4 MiB at some directory of the index.
+// smallDisk is a file system of 1 MiB at some directory of the index.
 func smallDisk(t *testing.T, s *source, below string) (o search.Options, dir string) {
 	t.Helper()
 	o = options(t, s)
@@ -22,7 +22,7 @@ func smallDisk(t *testing.T, s *source, below string) (o search.Options, dir str
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=4m"); err != nil {
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
 		if os.Getenv("CI") != "" && os.Geteuid() == 0 {
 			t.Fatal(err)
 		}
@@ -51,8 +51,8 @@ func TestDiskBecomesFull(t *testing.T) {
 	await(t, e, "needle", has(1, first))
 
 	large := files{"f": "needle"}
-	for i := range 6 {
-		large[fmt.Sprint("g", i)] = noise(uint64(i), 900_000)
+	for i := range 3 {
+		large[fmt.Sprint("g", i)] = noise(uint64(i), 600_000)
 	}
 	s.push("b", main, large)
 	eventually(t, "it is known that the disk is full", func() bool {
