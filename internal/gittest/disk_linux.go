@@ -18,6 +18,7 @@ type Disk struct {
 	Dir     string
 	fd      int
 	stopped atomic.Bool
+	gone    atomic.Bool
 	end     sync.Once
 	ended   chan struct{}
 }
@@ -26,7 +27,7 @@ type Disk struct {
 // FUSE (linux/fuse.h, version 7.31) itself.
 func NewDisk(t testing.TB) *Disk {
 	t.Helper()
-	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		t.Skipf("SKIPPED: no disk can be stopped here: /dev/fuse: %v", err)
 	}
@@ -36,18 +37,20 @@ func NewDisk(t testing.TB) *Disk {
 		t.Skipf("SKIPPED: no disk can be stopped here: mount: %v", err)
 	}
 	go d.serve()
-	t.Cleanup(d.Release)
+	t.Cleanup(func() {
+		d.Release()
+		_ = unix.Unmount(d.Dir, unix.MNT_DETACH)
+	})
 	return d
 }
 
 // Stop has it answer nobody any more.
 func (d *Disk) Stop() { d.stopped.Store(true) }
 
-// Release takes it away: who waits gets an error.
+// Release breaks it: who waits gets an error, and so does who comes.
 func (d *Disk) Release() {
 	d.end.Do(func() {
-		_ = unix.Unmount(d.Dir, unix.MNT_FORCE)
-		_ = unix.Unmount(d.Dir, unix.MNT_DETACH)
+		d.gone.Store(true)
 		<-d.ended
 		unix.Close(d.fd)
 	})
@@ -65,7 +68,10 @@ const (
 func (d *Disk) serve() {
 	defer close(d.ended)
 	request := make([]byte, 1<<18)
-	for {
+	for !d.gone.Load() {
+		if n, err := unix.Poll([]unix.PollFd{{Fd: int32(d.fd), Events: unix.POLLIN}}, 20); n == 0 || err == unix.EINTR { // ms: a read that waits keeps the descriptor open
+			continue
+		}
 		n, err := unix.Read(d.fd, request)
 		if err == unix.EINTR || err == unix.EAGAIN || err == unix.ENOENT {
 			continue

@@ -33,7 +33,7 @@ type place struct {
 const spareBytes = 64 << 20
 
 func newPlace(dir string, o *Options, spare bool) *place {
-	p := &place{dir: dir, count: max(o.Count, 1), maxBytes: o.MaxBytes, minFree: o.MinFree, patience: o.patience, metrics: o.Metrics}
+	p := &place{dir: dir, count: max(o.Count, 1), maxBytes: o.MaxBytes, minFree: o.MinFree, patience: o.diskPatience, metrics: o.Metrics}
 	if spare {
 		p.count, p.maxBytes, p.part = min(p.count, 3), min(p.maxBytes, spareBytes), 2
 	}

@@ -48,7 +48,8 @@ type Options struct {
 	Stderr   io.Writer // gets stacks that no directory takes; nil: nobody does
 	Metrics  *Metrics  // nil: nobody looks
 
-	patience time.Duration // how long a part of a dump may take, to be made and to be written; 0: partPatience
+	patience     time.Duration // how long making a part of a dump may take; 0: partPatience
+	diskPatience time.Duration // how long a directory may take for anything; 0: partPatience
 }
 
 // Part is a file of a dump. Write is given up when it takes too long, and not called again before it has returned.
@@ -91,7 +92,7 @@ func Start(o Options) *Watchdog {
 	if o.Metrics == nil {
 		o.Metrics = NewMetrics()
 	}
-	o.patience = cmp.Or(o.patience, partPatience)
+	o.patience, o.diskPatience = cmp.Or(o.patience, partPatience), cmp.Or(o.diskPatience, partPatience)
 	if o.Redact == nil {
 		o.Redact = func(s string) string { return s }
 	}
@@ -240,15 +241,15 @@ func (w *Watchdog) begin(cause string, why []string) *attempt {
 		w.mu.Lock()
 		w.running = nil
 		w.mu.Unlock()
+		w.Metrics.wrote(cause, a.err)
 		close(a.done)
 		w.tell(cause, why, a)
 	})
 	return a
 }
 
-// tell counts and logs a dump.
+// tell logs a dump.
 func (w *Watchdog) tell(cause string, why []string, a *attempt) {
-	w.Metrics.wrote(cause, a.err)
 	attrs := []any{"cause", cause, "why", strings.Join(why, "; ")}
 	switch asked := cause == CauseAsked || cause == CauseSignal; {
 	case a.err != nil:

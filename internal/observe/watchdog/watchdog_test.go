@@ -335,7 +335,7 @@ func TestRefusedIsAnswered(t *testing.T) {
 func TestPartThatHangs(t *testing.T) {
 	t.Parallel()
 	o := options(t)
-	o.patience = 50 * time.Millisecond
+	o.patience = 3 * time.Second // of which all is waited for
 	proceed := make(chan struct{})
 	var ran atomic.Int32
 	o.Parts = []Part{{"hangs.txt", func(w io.Writer) error {
