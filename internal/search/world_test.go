@@ -389,6 +389,7 @@ func await(t testing.TB, e *search.Engine, text string, ok func(*found) bool, ch
 	t.Helper()
 	end := time.Now().Add(patience)
 	for {
+		began := time.Now()
 		f, err := ask(t, e, text, change...)
 		if err != nil && !fault.Is(err, fault.Unavailable) {
 			t.Fatalf("search for %q: %v", text, err)
@@ -397,9 +398,9 @@ func await(t testing.TB, e *search.Engine, text string, ok func(*found) bool, ch
 			return f
 		}
 		if time.Now().After(end) {
-			t.Fatalf("search for %q still gives %+v, %s, %v", text, f.Summary, f.json, err)
+			t.Fatalf("search for %q still gives %+v, %.2000s, %v", text, f.Summary, f.json, err)
 		}
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(max(10*time.Millisecond, time.Since(began))) // indexing has the lower priority
 	}
 }
 
