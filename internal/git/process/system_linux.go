@@ -64,6 +64,7 @@ func (s *rssSampler) start(pid int) {
 	every := 8 * time.Millisecond
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.peak = residentPeak(pid) // the only one of a command that ends before the next
 	s.timer = time.AfterFunc(every, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
