@@ -9,6 +9,7 @@ package tree
 
 import (
 	"log/slog"
+	"maps"
 	"os"
 	"sync"
 	"syscall"
@@ -37,12 +38,14 @@ type Tree struct {
 	log     *slog.Logger
 	metrics *metrics
 
-	mu    sync.Mutex
+	mu    sync.Mutex     // held for a step: whoever waits for a process must not wait for a look, which may hang with a process that does
 	ended map[string]use // by part
-	shown map[string]use // what was told last
-	last  snapshot
-	at    time.Time // of last
-	cut   int       // looks that met more processes than they may read
+
+	looking sync.Mutex     // taken before mu
+	shown   map[string]use // what was told last
+	last    snapshot
+	at      time.Time // of last
+	cut     int       // looks that met more processes than they may read
 }
 
 // use is what processes have used. It only grows.
@@ -97,7 +100,7 @@ func New(o Options) *Tree {
 	return t
 }
 
-// Ended counts a process that was waited for.
+// Ended counts a process that was waited for. It does not wait for a look.
 func (t *Tree) Ended(part string, state *os.ProcessState) {
 	usage, ok := state.SysUsage().(*syscall.Rusage)
 	if !ok {
@@ -131,16 +134,17 @@ const fresh = 500 * time.Millisecond
 
 // look tells what there is. First what has ended is read and then what runs, so that nothing is counted twice.
 func (t *Tree) look() (s snapshot, cut int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	t.looking.Lock()
+	defer t.looking.Unlock()
 	begin := time.Now()
 	if begin.Sub(t.at) < fresh {
 		return t.last, t.cut
 	}
 	children := rusage(syscall.RUSAGE_CHILDREN)
-	s = snapshot{total: map[string]use{}}
-	for part, used := range t.ended {
-		s.total[part] = used
+	t.mu.Lock()
+	s = snapshot{total: maps.Clone(t.ended)}
+	t.mu.Unlock()
+	for _, used := range s.total {
 		children = children.minus(used)
 	}
 	s.total[Other] = children

@@ -28,9 +28,9 @@ func TestMain(m *testing.M) {
 // values gathers the metrics of a tree: "name label label" to value.
 func values(t *testing.T, tree *Tree) map[string]float64 {
 	t.Helper()
-	tree.mu.Lock()
+	tree.looking.Lock()
 	tree.at = time.Time{}
-	tree.mu.Unlock()
+	tree.looking.Unlock()
 	reg := prometheus.NewPedanticRegistry()
 	reg.MustRegister(tree.Collectors()...)
 	families, err := reg.Gather()
@@ -204,4 +204,26 @@ func BenchmarkCollect(b *testing.B) {
 		tree.at = time.Time{}
 		tree.look()
 	}
+}
+
+// TestEndedDuringALook: a process that hangs may keep a look waiting, and that must not keep the slot of one that has ended.
+func TestEndedDuringALook(t *testing.T) {
+	t.Parallel()
+	tree := New(Options{})
+	cmd := exec.Command("true")
+	if err := cmd.Run(); err != nil {
+		t.Fatal(err)
+	}
+	tree.looking.Lock()
+	told := make(chan struct{})
+	go func() {
+		tree.Ended(Git, cmd.ProcessState)
+		close(told)
+	}()
+	select {
+	case <-told:
+	case <-time.After(time.Minute):
+		t.Error("a process that has ended waits for a look")
+	}
+	tree.looking.Unlock()
 }
