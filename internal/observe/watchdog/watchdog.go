@@ -82,6 +82,7 @@ type Watchdog struct {
 
 	// Of the goroutine that looks.
 	signs     signs
+	bad       bool // the last look found a sign
 	notBefore time.Time
 	lasted    int       // dumps in a row without a quiet interval between them
 	lastSign  time.Time // when one was seen that is worth a dump
@@ -186,13 +187,14 @@ func (w *Watchdog) startHangs() bool { return w.Starting != nil && w.Starting() 
 
 // bark has a dump written for signs, unless there was one for them a short time ago.
 func (w *Watchdog) bark(now time.Time, found []finding) {
-	if len(found) == 0 {
+	begins := !w.bad
+	if w.bad = len(found) > 0; !w.bad {
 		return
 	}
 	again := now.Sub(w.lastSign) < w.Interval && !w.lastSign.IsZero()
 	w.lastSign = now
-	if now.Before(w.notBefore) {
-		if !again {
+	if again && now.Before(w.notBefore) { // after a quiet interval it is another incident, and gets a dump
+		if begins {
 			w.Metrics.skipped.Inc()
 		}
 		return

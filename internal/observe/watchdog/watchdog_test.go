@@ -144,14 +144,19 @@ func TestBark(t *testing.T) {
 	if want := []time.Duration{0, 10 * m, 30 * m, 70 * m, 150 * m, 310 * m}; !slices.Equal(at, want) {
 		t.Errorf("dumps at %v, want %v", at, want)
 	}
-	quiet := began.Add(20 * time.Hour)
+	quiet := began.Add(8*time.Hour + 10*m) // before it would have been the turn of the old sign
 	other.bark(quiet, []finding{{signMutex, "again"}})
 	if other.notBefore != quiet.Add(o.Interval) {
 		t.Errorf("after a quiet time the next may be at %v", other.notBefore.Sub(quiet))
 	}
-	other.bark(quiet.Add(m), nil)
 	if n := value(t, other.Metrics.skipped); n != 0 {
 		t.Errorf("%v skipped while the same sign lasts", n)
+	}
+	other.bark(quiet.Add(m), nil)
+	other.bark(quiet.Add(2*m), []finding{{signMutex, "soon again"}})
+	other.bark(quiet.Add(3*m), []finding{{signMutex, "still"}})
+	if n := value(t, other.Metrics.skipped); n != 1 || other.notBefore != quiet.Add(o.Interval) {
+		t.Errorf("%v skipped of one sign that came back soon", n)
 	}
 	other.work.Wait()
 }
