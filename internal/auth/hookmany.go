@@ -81,6 +81,7 @@ func (h *Hook) view(id Identity) *view {
 	v := &view{turn: make(chan struct{}, 1), key: key, said: map[git.RepoPath]said{}}
 	if h.o.Size > 0 {
 		h.views[key] = h.viewed.PushFront(v)
+		h.forgetViews() // there are many of nothing while the hook does not answer
 	}
 	return v
 }
@@ -201,7 +202,7 @@ func (m *many) question(part []int) ([]bool, error) {
 	return allowed, nil
 }
 
-// keep remembers answers. When there are too many, the callers who asked least recently are forgotten.
+// keep remembers answers.
 func (h *Hook) keep(v *view, repos []git.RepoPath, part []int, allowed []bool) {
 	until := h.o.Now().Add(h.o.TTL).UnixNano()
 	h.mu.Lock()
@@ -214,7 +215,12 @@ func (h *Hook) keep(v *view, repos []git.RepoPath, part []int, allowed []bool) {
 		v.said[repos[i]] = said{until, allowed[n]}
 	}
 	h.saying += len(v.said) - before
-	for h.saying > manyTimes*h.o.Size && h.viewed.Len() > 0 {
+	h.forgetViews()
+}
+
+// forgetViews forgets the views that were used least recently, until there are few enough, with few enough answers. The caller holds mu.
+func (h *Hook) forgetViews() {
+	for h.viewed.Len() > 0 && (h.saying > manyTimes*h.o.Size || h.viewed.Len() > h.o.Size) {
 		old := h.viewed.Remove(h.viewed.Back()).(*view)
 		delete(h.views, old.key)
 		h.saying -= len(old.said)

@@ -158,3 +158,21 @@ func TestReadableIsBounded(t *testing.T) {
 		t.Errorf("%d answers of %d callers are remembered, and %d counted", n, len(w.o.Hook.views), w.o.Hook.saying)
 	}
 }
+
+// TestReadableIsBoundedWithoutAnswers has many callers of a hook that does not answer: nothing is remembered of them.
+func TestReadableIsBoundedWithoutAnswers(t *testing.T) {
+	t.Parallel()
+	w, _ := newHookWorld(t, Options{}, HookOptions{Size: 10, Many: true}, func(w http.ResponseWriter, _ question) {
+		w.WriteHeader(http.StatusInternalServerError)
+	})
+	for i := range 50 {
+		if _, whole := w.Reader(context.Background(), Identity{Name: fmt.Sprint("user", i), By: ByToken})(manyRepos(t, 50)); whole {
+			t.Fatal("it is known of all")
+		}
+	}
+	w.o.Hook.mu.Lock()
+	defer w.o.Hook.mu.Unlock()
+	if n := len(w.o.Hook.views); n > 10 || n != w.o.Hook.viewed.Len() {
+		t.Errorf("%d callers are remembered, in a list of %d", n, w.o.Hook.viewed.Len())
+	}
+}
