@@ -22,7 +22,7 @@ const module = "github.com/packhorse-git/packhorse/"
 // ARCHITECTURE.md, in the same commit.
 const allowedImports = `
 	NONE < fault, git, git/pktline, bulk, browser, credential, activity, git/reaper, git/cgroup, observe/sli, observe/tree, observe/tracing, observe/watchdog, proto/packhorse/v1, proto/packhorse/health/v1, search/wire, search/link;
-	browser, activity < observe;
+	browser < observe;
 	proto/packhorse/v1 < proto/packhorse/v1/packhorsev1connect;
 	fault, proto/packhorse/v1 < fault/faultrpc;
 	fault < git/disk, balance, search/query;

@@ -14,7 +14,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/browser"
 )
 
@@ -28,7 +27,6 @@ type Ops struct {
 type OpsOptions struct {
 	Log      *slog.Logger
 	Registry *prometheus.Registry
-	Board    *activity.Board         // of requests that run; may be nil
 	More     map[string]http.Handler // by path or pattern of http.ServeMux
 	Ready    func() error            // nil: send requests here; an error says why not. Called concurrently
 }

@@ -214,7 +214,7 @@ func watch(l listeners, srv *server, log *slog.Logger, reg *prometheus.Registry,
 	shown := srv.shown
 	shown.Role, shown.Version, shown.Board, shown.Redact, shown.Log = string(role), version, srv.board, auth.Redact, log
 	more := map[string]http.Handler{dumpPath: srv.dumps.handler(opsAgain), "GET " + top.Path: top.New(shown)}
-	w.ops = observe.NewOps(observe.OpsOptions{Log: log, Registry: reg, Board: srv.board, More: more, Ready: func() error {
+	w.ops = observe.NewOps(observe.OpsOptions{Log: log, Registry: reg, More: more, Ready: func() error {
 		if w.draining.Load() {
 			return errors.New("draining: the process is about to end")
 		}
