@@ -63,7 +63,7 @@ type Board struct {
 type part struct {
 	mu  sync.Mutex
 	all map[*Request]struct{}
-	_   [40]byte // a cache line for each
+	_   [48]byte // a cache line for each
 }
 
 // NewBoard makes an empty one.

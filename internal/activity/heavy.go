@@ -14,8 +14,8 @@ const (
 	HeavyMinutes = 5   // whole ones, and the one that runs
 )
 
-// Heavy is what one repository, or one caller, has cost in the last minutes. Each number is right or too great by Over of it at most: the names
-// are more than are counted exactly.
+// Heavy is what one repository, or one caller, has cost in the last minutes, those minutes left out in which others cost so much more that it was not
+// kept. Of the minutes that count each number is right or too great by Over of it at most: the names are more than are counted exactly.
 type Heavy struct {
 	Name     string
 	Requests Counted // that have ended

@@ -117,7 +117,7 @@ type Heavy struct {
 	Callers      []Hitter `json:"callers"`
 }
 
-// Hitter is a repository or a caller, and what it cost. Each number is right or too great, by what stands under the same name with "_over" at most.
+// Hitter is a repository or a caller, and what it cost: see activity.Heavy. What stands under the same name with "_over" is its Over.
 type Hitter struct {
 	Name         string  `json:"name"`
 	Requests     int64   `json:"requests"`
