@@ -77,8 +77,8 @@ of the usual size, as a heap that grew bit by bit has them. Each figure is of a 
   GOROUTINES   then that many goroutines ask for a child at the same moment, once
 
 A start's latency counts from the asking until the child runs git, the waiting for others that start included; who has waited for --patience gives up, and
-counts with that time. Meanwhile an unrelated request, over HTTP to
-the same process and 200 times a second, touches the heap here and there; its latency counts from the time that it was due.
+counts with that time. Meanwhile an unrelated request, over HTTP to the same process and 200 times a second, touches the heap here and there; its latency
+counts from the time that it was due.
 
 The processes differ by how they start children:
 
