@@ -3,11 +3,15 @@
 package observe
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"regexp"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -58,11 +62,38 @@ func NewLogger(w io.Writer, level slog.Leveler, format string, redact func(strin
 	}
 	switch format {
 	case "json":
-		return slog.New(slog.NewJSONHandler(w, opts)), nil
+		return slog.New(slog.NewJSONHandler(printable{w}, opts)), nil
 	case "text":
 		return slog.New(slog.NewTextHandler(w, opts)), nil
 	}
 	return nil, fmt.Errorf("log format %q: use text, json or auto", format)
+}
+
+// printable writes lines of JSON in which all that is no visible character is escaped. JSON allows it as it is, beyond ASCII, and slog leaves it: U+009B
+// begins a terminal's commands as ESC [ does, and U+202E turns around what follows it. Clients choose what repositories and agents are called.
+type printable struct{ to io.Writer }
+
+func (p printable) Write(line []byte) (int, error) {
+	hidden := func(r rune) bool { return r >= 0x7f && !unicode.IsPrint(r) }
+	if bytes.IndexFunc(line, hidden) < 0 {
+		return p.to.Write(line)
+	}
+	clean := make([]byte, 0, 2*len(line))
+	for _, r := range string(line) {
+		switch {
+		case !hidden(r):
+			clean = utf8.AppendRune(clean, r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			clean = fmt.Appendf(clean, `\u%04x\u%04x`, high, low)
+		default:
+			clean = fmt.Appendf(clean, `\u%04x`, r)
+		}
+	}
+	if _, err := p.to.Write(clean); err != nil {
+		return 0, err
+	}
+	return len(line), nil
 }
 
 // NewRegistry makes the process's metrics registry, with the Go runtime, the process and the build in it.

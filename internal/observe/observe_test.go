@@ -3,6 +3,7 @@ package observe
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"unicode"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -178,6 +180,36 @@ func TestLogIsRedacted(t *testing.T) {
 			slog.Group("inner", "string", "secret"), "panic", any(secret), "number", 7)
 		if got := out.String(); strings.Contains(got, "secret") || strings.Count(got, "*") != 7 || !strings.Contains(got, "7") {
 			t.Errorf("%s: %s", format, got)
+		}
+	}
+}
+
+// TestLogHidesNothing: what clients chose moves no terminal's cursor and turns no line around, in either format; JSON keeps it as it was.
+func TestLogHidesNothing(t *testing.T) {
+	t.Parallel()
+	const name = "a\x1b[2J\u009b31m\u007f\u202e\u2066\ufeff\u2028\U000e0041\n\"} ä 日本 🐎"
+	for _, format := range []string{"json", "text"} {
+		var out bytes.Buffer
+		log, err := NewLogger(&out, slog.LevelInfo, format, func(s string) string { return s })
+		if err != nil {
+			t.Fatal(err)
+		}
+		log.Info("request", "repository", name, "error", errors.New(name), "list", []string{name})
+		line := strings.TrimSuffix(out.String(), "\n")
+		if i := strings.IndexFunc(line, func(r rune) bool { return !unicode.IsPrint(r) }); i >= 0 {
+			t.Errorf("%s: %q", format, line)
+		}
+		if format == "json" {
+			var got struct {
+				Repository, Error string
+				List              []string
+			}
+			if err := json.Unmarshal([]byte(line), &got); err != nil || got.Repository != name || got.Error != name || got.List[0] != name {
+				t.Errorf("%v %q", err, got)
+			}
+			if !strings.Contains(line, "ä 日本 🐎") {
+				t.Error(line)
+			}
 		}
 	}
 }
