@@ -5,12 +5,15 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Probe is something that a process which gets work done answers soon. An error is an answer, too, unless it is the context's: who is refused has
@@ -104,10 +107,17 @@ func Readable(name, dir string) Probe {
 	}}
 }
 
-// Writable is a probe of a directory: a byte is written into a small file.
+// Writable is a probe of a directory: a byte is written into a small file. The directory is made if it is not there: where there is none yet, a disk that
+// hangs would not be noticed. Links are not followed, for what they lead to may be anybody's, and a pipe that nobody reads is no disk that hangs.
 func Writable(name, dir string) Probe {
 	return Probe{name, func(context.Context) error {
-		f, err := os.OpenFile(filepath.Join(dir, "probe"), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+			return err
+		}
+		if info, err := os.Lstat(dir); err != nil || !info.IsDir() {
+			return errors.Join(err, fmt.Errorf("%s is no directory", dir))
+		}
+		f, err := os.OpenFile(filepath.Join(dir, "probe"), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 		if err != nil {
 			return err
 		}

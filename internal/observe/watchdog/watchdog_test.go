@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 )
@@ -306,6 +308,51 @@ func TestProbe(t *testing.T) {
 	d := Dump{Dir: filepath.Join(o.Dir, whole(o.Dir)[0])}
 	if text := read(t, d, "why.txt"); !strings.Contains(text, `the probe "http" has had no answer`) || strings.Contains(text, `"disk"`) {
 		t.Error(text)
+	}
+}
+
+// TestWritable: it writes from the first time on, and through no link.
+func TestWritable(t *testing.T) {
+	t.Parallel()
+	top := t.TempDir()
+	dir := filepath.Join(top, "dumps")
+	if err := Writable("state", dir).Do(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(filepath.Join(dir, "probe")); err != nil || info.Size() != 1 || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v %v", info, err)
+	}
+	link := filepath.Join(top, "link")
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(dir, "probe")); err != nil {
+		t.Fatal(err)
+	}
+	if err := Writable("state", link).Do(t.Context()); err == nil {
+		t.Error("a link was taken for the directory")
+	}
+	victim := filepath.Join(top, "victim")
+	if err := os.WriteFile(victim, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(victim, filepath.Join(dir, "probe")); err != nil {
+		t.Fatal(err)
+	}
+	if err := Writable("state", dir).Do(t.Context()); err == nil {
+		t.Error("a link was taken for the file")
+	}
+	if text, err := os.ReadFile(victim); err != nil || string(text) != "precious" {
+		t.Errorf("%q %v", text, err)
+	}
+	if err := os.Remove(filepath.Join(dir, "probe")); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(filepath.Join(dir, "probe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Writable("state", dir).Do(t.Context()); err == nil { // and does not wait for a reader
+		t.Error("a pipe was taken for the file")
 	}
 }
 
