@@ -1,7 +1,7 @@
 // Package tree measures a server together with what it has started: CPU, memory and disk of both at one moment and under one name, so that a
 // graph shows what a request costs in all. Git's processes do most of the work, and their own children much of it, so they count while they run and
-// not only when they have ended: each look reads /proc for the processes of the server's session that descend from it. What leaves that session (setsid(2)) is not
-// seen while it runs. Page cache, pressure and network are the cgroup's, the machine's and the network namespace's: the kernel tells no less.
+// not only when they have ended: each look reads /proc for the server's children, and for the processes of its session that descend from it. What a child has
+// started and has left that session (setsid(2)) is not seen while it runs. Page cache, pressure and network are the cgroup's, the machine's and the network namespace's: the kernel tells no less.
 //
 // CPU and disk of a process that has ended come from who waited for it (Ended), those of what nobody told of from the kernel's account of the server's
 // children. Sums never go back: while a process passes from the one to the other it may be missing, and the sum stands still.

@@ -16,7 +16,7 @@ const (
 	tick = 10 * time.Millisecond
 )
 
-// member is one process of the server's session.
+// member is one process of the server's session, or a child of the server with a session of its own.
 type member struct {
 	pid, parent, group int
 	part               string // "" until it is known; "-" for none of ours
@@ -78,9 +78,12 @@ func (t *Tree) partOf(r *reader, all map[int]*member, pid, self, depth int) stri
 	return m.part
 }
 
+// linked is what the kernel calls a program that was started as /proc/self/exe.
+const linked = "exe"
+
 // partOfChild tells what a child of the server is. Before it has become another program it is still the server, memory included.
 func (t *Tree) partOfChild(r *reader, m *member) string {
-	if m.name != t.self {
+	if m.name != t.self && m.name != linked {
 		return Git
 	}
 	arguments := bytes.SplitN(r.read(m.pid, "cmdline"), []byte{0}, 3)
@@ -88,6 +91,9 @@ func (t *Tree) partOfChild(r *reader, m *member) string {
 		if part, ok := t.workers[string(arguments[1])]; ok {
 			return part
 		}
+	}
+	if m.name != t.self {
+		return Git
 	}
 	return noPart
 }
@@ -113,8 +119,9 @@ func (r *reader) file(path string) []byte {
 	return r.buf[:n]
 }
 
-// session lists the processes of a session but one. To whom a process belongs costs much less to ask than to read.
-func (r *reader) session(session, but int) (all map[int]*member, whole bool) {
+// session lists the processes of the server's session, and the server's children that have one of their own, but not the server. To which session a
+// process belongs costs much less to ask than to read.
+func (r *reader) session(session, server int) (all map[int]*member, whole bool) {
 	dir, err := os.Open("/proc")
 	if err != nil {
 		return nil, true
@@ -124,16 +131,17 @@ func (r *reader) session(session, but int) (all map[int]*member, whole bool) {
 	all = make(map[int]*member)
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)
-		if err != nil || pid == but {
+		if err != nil || pid == server {
 			continue
 		}
-		if s, err := unix.Getsid(pid); err != nil || s != session {
+		s, err := unix.Getsid(pid)
+		if err != nil || s != session && s != pid {
 			continue
 		}
 		if len(all) == maxProcesses {
 			return all, false
 		}
-		if m, ok := r.member(pid); ok {
+		if m, ok := r.member(pid); ok && (s == session || m.parent == server) {
 			all[pid] = &m
 		}
 	}

@@ -146,6 +146,26 @@ func TestOwnWorkersAreNotGit(t *testing.T) {
 	})
 }
 
+// TestWorkerLikeTheReaper: it is started as what runs, whatever is in the file's place, and has a session of its own.
+func TestWorkerLikeTheReaper(t *testing.T) {
+	tree := New(Options{Workers: map[string]string{"test-worker": "reaper"}})
+	cmd := exec.Command("/proc/self/exe", "test-worker")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if _, err := cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	}()
+	until(t, tree, "a worker", func(v map[string]float64) bool {
+		return v["processes reaper"] == 1 && v["processes git"] == 0 && v["memory_bytes reaper anonymous"] > 0
+	})
+}
+
 // TestNamesOfPrograms: one can be called so that its line in /proc looks like another's.
 func TestNamesOfPrograms(t *testing.T) {
 	tree := New(Options{})
@@ -208,7 +228,6 @@ func BenchmarkCollect(b *testing.B) {
 
 // TestEndedDuringALook: a process that hangs may keep a look waiting, and that must not keep the slot of one that has ended.
 func TestEndedDuringALook(t *testing.T) {
-	t.Parallel()
 	tree := New(Options{})
 	cmd := exec.Command("true")
 	if err := cmd.Run(); err != nil {
