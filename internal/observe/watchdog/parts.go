@@ -2,7 +2,6 @@ package watchdog
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"runtime"
@@ -115,7 +114,7 @@ func (r *recorder) writeTo(ctx context.Context, to io.Writer, while time.Duratio
 	defer r.mu.Unlock()
 	if r.flight == nil {
 		if r.ended {
-			return errors.New("the watchdog has ended")
+			return errEnded
 		}
 		if err := r.start(); err != nil {
 			return err

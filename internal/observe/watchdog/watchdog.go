@@ -16,6 +16,7 @@ package watchdog
 import (
 	"cmp"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"runtime"
@@ -134,7 +135,9 @@ const closePatience = 2 * time.Second
 
 // Close ends the watching. It waits for a dump that is being written, and for probes, but not for those that hang.
 func (w *Watchdog) Close() {
-	w.stop()
+	w.mu.Lock()
+	w.stop() // no dump begins after it
+	w.mu.Unlock()
 	done := make(chan struct{})
 	go func() {
 		w.work.Wait()
@@ -229,7 +232,9 @@ type attempt struct {
 	done chan struct{}
 }
 
-// begin starts to write a dump unless one is being written.
+var errEnded = errors.New("the watchdog has ended")
+
+// begin starts to write a dump unless one is being written, or the watchdog has ended.
 func (w *Watchdog) begin(cause string, why []string) *attempt {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -237,6 +242,11 @@ func (w *Watchdog) begin(cause string, why []string) *attempt {
 		return w.running
 	}
 	a := &attempt{done: make(chan struct{})}
+	if w.stopped.Err() != nil {
+		a.err = errEnded
+		close(a.done)
+		return a
+	}
 	w.running = a
 	w.work.Go(func() {
 		a.dump, a.err = w.write(cause, why)

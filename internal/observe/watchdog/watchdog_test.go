@@ -131,7 +131,7 @@ func TestBark(t *testing.T) {
 	w := start(t, o)
 	other := &Watchdog{Options: w.Options, busy: map[string]bool{}, lines: make(chan func(), 1000)}
 	other.stopped, other.stop = context.WithCancel(context.Background())
-	other.stop() // no CPU profile
+	other.stop() // nothing is written
 	began := time.Now()
 	var at []time.Duration
 	for d := time.Duration(0); d < 8*time.Hour; d += time.Minute {
@@ -161,6 +161,16 @@ func TestBark(t *testing.T) {
 		t.Errorf("%v skipped of one sign that came back soon", n)
 	}
 	other.work.Wait()
+}
+
+// TestNoDumpAfterTheEnd: whoever asks later is told, and nothing goes on behind Close.
+func TestNoDumpAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	w := start(t, options(t))
+	w.Close()
+	if d, err := w.Dump(t.Context(), CauseAsked, ""); !errors.Is(err, errEnded) {
+		t.Errorf("%+v, %v", d, err)
+	}
 }
 
 // TestDump: what is in it, and who may read it.
