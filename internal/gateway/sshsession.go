@@ -83,6 +83,7 @@ func (s *sshSession) run(requests <-chan *ssh.Request) {
 	begun, counted := false, false
 	for r := s.next(requests); r != nil; r = s.next(requests) {
 		ok := false
+		var start func()
 		switch r.Type {
 		case "env":
 			var v struct{ Name, Value string }
@@ -93,12 +94,15 @@ func (s *sshSession) run(requests <-chan *ssh.Request) {
 			var v struct{ Command string }
 			if ok = !begun && (r.Type == "shell" || ssh.Unmarshal(r.Payload, &v) == nil); ok {
 				begun, counted = true, true
-				command.Go(func() { s.execute(r.Type == "shell", v.Command) })
+				start = func() { s.execute(r.Type == "shell", v.Command) }
 			}
 		case "subsystem", "pty-req", "x11-req", "auth-agent-req@openssh.com":
 		}
 		if r.WantReply {
 			_ = r.Reply(ok, nil)
+		}
+		if start != nil { // after the reply, which the end of a quick command must not overtake
+			command.Go(start)
 		}
 	}
 	close(s.closed) // by the client, or it is gone
