@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	// readableTime is how long a caller waits until it is known which repositories they may read; then it is not of some.
+	// readableTime is how long a caller waits until it is known which repositories they may read; then it is not of some. What is on its way then is
+	// waited for: a turn and an answer, each for HookOptions.Timeout at most.
 	readableTime = 5 * time.Second
 	// togetherAsked is about how many repositories one question is, of a hook that understands it; togetherName how many bytes of an answer a name may take.
 	togetherAsked = 500
