@@ -170,11 +170,18 @@ const (
 	lookCostBusy = 50
 )
 
+// manyStacks are too many to look at: 29 MB of memory, and a pause for all of them. What has waited for locks still tells.
+const manyStacks = 100_000
+
 // waiting counts the goroutines that wait for locks now, as soon as there are enough goroutines for too many.
 func (l *ruler) waiting(now time.Time, blocked int) int {
 	n := runtime.NumGoroutine()
 	if n < blocked {
 		return 0
+	}
+	if n > manyStacks {
+		l.records = nil
+		return l.locks
 	}
 	if now.Before(l.nextLook) {
 		return l.locks
