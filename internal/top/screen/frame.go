@@ -331,12 +331,14 @@ func (f *frame) help() {
 }
 
 const helpText = `
-A request is reading (its client sends), queued (for a lane or a slot), working (refs, objects), packing
-(it waits for git), sending, or remote (another process works on it). GIT CPU is that of its commands,
-those that run included. Repositories and callers are the heaviest of the last five minutes; their
+A request is reading (its client sends), queued (for a lane or a slot), working
+(refs, objects), packing (it waits for git), sending, or remote (another process
+works on it). GIT CPU is that of its commands, those that run included.
+Repositories and callers are the heaviest of the last five minutes; their
 numbers may be too great, by what the JSON says.
 
-  s, S      the next, or the last, order of requests: age, bytes, cpu, repository, caller, stage
+  s, S      the next, or the last, order of requests: age, bytes, cpu,
+            repository, caller, stage
   r         the other way round
   tab, 1-4  another page
   space, p  pause, and go on

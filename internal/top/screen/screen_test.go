@@ -64,7 +64,7 @@ func TestFrames(t *testing.T) {
 		"small":        {busy(), nil, View{Width: 80, Height: 13, Sort: top.ByAge}},
 		"bold":         {busy(), nil, View{Width: 80, Height: 16, Sort: top.ByAge, Bold: true, Paused: true}},
 		"no answer":    {idle, nil, View{Width: 80, Height: 16, Sort: top.ByAge, Error: "connect: connection refused\x1b[31m"}},
-		"help":         {idle, nil, View{Width: 110, Height: 24, Help: true}},
+		"help":         {idle, nil, View{Width: 80, Height: 24, Help: true}},
 	} {
 		got := Frame(c.now, c.before, c.view)
 		for i, line := range strings.Split(got, "\n") {
