@@ -199,30 +199,49 @@ func IsGitFile(path string) bool {
 // IsGitDir tells whether dir looks like a git directory to git itself: a HEAD that can be one, and objects and refs, maybe
 // in the directory that its commondir file names (gitrepository-layout(5)).
 func IsGitDir(dir string) bool {
-	if !isHead(filepath.Join(dir, "HEAD")) {
-		return false
+	is, _ := LooksLikeGitDir(dir)
+	return is
+}
+
+// LooksLikeGitDir is IsGitDir, with an error where that could not be found out: for want of file descriptors or memory, or because the disk failed.
+func LooksLikeGitDir(dir string) (bool, error) {
+	if is, err := isHead(filepath.Join(dir, "HEAD")); !is {
+		return false, err
 	}
-	if text, err := readAll(filepath.Join(dir, commonFile), maxPointer); err == nil {
+	text, err := readAll(filepath.Join(dir, commonFile), maxPointer)
+	if err == nil {
 		dir = relativeTo(dir, trimLineEnds(text))
+	} else if err := CannotTell(err); err != nil {
+		return false, err
 	}
 	for _, part := range []string{"objects", "refs"} {
 		if info, err := os.Stat(dir + "/" + part); err != nil || !info.IsDir() {
-			return false
+			return false, CannotTell(err)
 		}
 	}
-	return true
+	return true, nil
 }
 
 // isHead tells whether git would take what is at path for a HEAD.
-func isHead(path string) bool {
+func isHead(path string) (bool, error) {
 	info, err := os.Lstat(path)
 	if err != nil {
-		return false
+		return false, CannotTell(err)
 	}
 	if info.Mode()&fs.ModeSymlink != 0 {
 		target, err := os.Readlink(path)
-		return err == nil && strings.HasPrefix(target, "refs/")
+		return err == nil && strings.HasPrefix(target, "refs/"), CannotTell(err)
 	}
 	text, err := readAll(path, 256)
-	return err == nil && refs.IsHead(text)
+	return err == nil && refs.IsHead(text), CannotTell(err)
+}
+
+// CannotTell is an error that says nothing of whether a file is there, and nil for all others.
+func CannotTell(err error) error {
+	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EIO} {
+		if errors.Is(err, e) {
+			return err
+		}
+	}
+	return nil
 }

@@ -5,6 +5,7 @@
 package storage
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -378,11 +379,12 @@ func (n *Node) find(path git.RepoPath) (found string, before []string, err error
 	for _, name := range names {
 		for _, candidate := range []string{name + "/.git", name, name + ".git/.git", name + ".git"} {
 			found := filepath.Join(n.root, filepath.FromSlash(candidate))
-			if isRepository(found) {
+			is, err := looksLikeRepository(found)
+			if is {
 				return found, before, nil
 			}
 			before = append(before, found)
-			if err := unreadable(found); err != nil {
+			if err = cmp.Or(err, unreadable(found)); err != nil {
 				denied = err
 			}
 		}
@@ -393,13 +395,13 @@ func (n *Node) find(path git.RepoPath) (found string, before []string, err error
 	return "", nil, fault.New(fault.NotFound, "no repository %s here", path)
 }
 
-// unreadable is the error if there might be a repository at path, but it is not for us to read.
+// unreadable is the error if there might be a repository at path, but it is not for us to read, or cannot be read now.
 func unreadable(path string) error {
 	for _, file := range []string{path, filepath.Join(path, "HEAD")} {
 		f, err := disk.Open(file)
 		if err == nil {
 			f.Close()
-		} else if errors.Is(err, fs.ErrPermission) {
+		} else if errors.Is(err, fs.ErrPermission) || repo.CannotTell(err) != nil {
 			return err
 		}
 	}
@@ -408,8 +410,20 @@ func unreadable(path string) error {
 
 // isRepository tells whether there is a git directory, or a file that names one, at path. Mostly it costs one system call to say no.
 func isRepository(path string) bool {
+	is, _ := looksLikeRepository(path)
+	return is
+}
+
+// looksLikeRepository is isRepository, with an error where that could not be found out.
+func looksLikeRepository(path string) (bool, error) {
 	info, err := os.Stat(path)
-	return err == nil && (info.IsDir() && repo.IsGitDir(path) || info.Mode().IsRegular() && repo.IsGitFile(path))
+	switch {
+	case err != nil:
+		return false, nil
+	case info.IsDir():
+		return repo.LooksLikeGitDir(path)
+	}
+	return info.Mode().IsRegular() && repo.IsGitFile(path), nil
 }
 
 // inside gives the real path of a git directory or a ".git" file, and refuses one that lies outside the root, in a hidden directory, or
@@ -425,7 +439,12 @@ func (n *Node) inside(dir string) (string, error) {
 		return "", outside
 	}
 	for parent := real; parent != n.root; {
-		if parent = filepath.Dir(parent); repo.IsGitDir(parent) {
+		parent = filepath.Dir(parent)
+		is, err := repo.LooksLikeGitDir(parent)
+		if err != nil {
+			return "", fault.Wrap(fault.Unavailable, "the repository cannot be read", err)
+		}
+		if is {
 			return "", outside
 		}
 	}

@@ -1,0 +1,45 @@
+package storage_test
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/storage"
+)
+
+// TestWithoutDescriptors: a repository that cannot be looked at for want of file descriptors is not one that is not there. In a process of its own: the
+// limit holds for all that a process does.
+func TestWithoutDescriptors(t *testing.T) {
+	const inside = "PACKHORSE_TEST_WITHOUT_DESCRIPTORS"
+	if os.Getenv(inside) == "" {
+		c := exec.Command(os.Args[0], "-test.run=^TestWithoutDescriptors$", "-test.v")
+		c.Env = append(os.Environ(), inside+"=1")
+		if out, err := c.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	r := newRoot(t, storage.Options{})
+	r.repo("app.git", "text")
+	path := r.path("app")
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	less := limit
+	less.Cur = 3
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &less); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err := r.Exists(t.Context(), path, "refs/heads/main")
+	if back := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); back != nil {
+		t.Fatal(back)
+	}
+	if fault.KindOf(err) != fault.Unavailable {
+		t.Errorf("%v", err)
+	}
+}
