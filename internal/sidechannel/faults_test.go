@@ -298,6 +298,12 @@ func cutTransfer(t *testing.T, w *world, rnd *rand.Rand, f io.ReaderAt, content 
 	if err != nil {
 		return false
 	}
+	// Nothing may pass any more, in either direction, and nobody be told: the control call's limit ends it on both sides.
+	limit := time.AfterFunc(3*time.Second, func() {
+		gateway.Abort()
+		node.Abort()
+	})
+	defer limit.Stop()
 	var ends sync.WaitGroup
 	defer ends.Wait()
 	if up {
@@ -327,9 +333,6 @@ func cutTransfer(t *testing.T, w *world, rnd *rand.Rand, f io.ReaderAt, content 
 			}
 		}
 	})
-	// Nothing may pass any more after the node's end: the control call's limit ends it.
-	limit := time.AfterFunc(3*time.Second, gateway.Abort)
-	defer limit.Stop()
 	got, err := io.ReadAll(gateway.Receive())
 	if err == nil && sha256.Sum256(got) != sha256.Sum256(whole) {
 		t.Errorf("the gateway received %d bytes that look whole, want %d", len(got), len(whole))

@@ -19,7 +19,7 @@ func TestStoppedDisk(t *testing.T) {
 	o.Stall, o.Interval, o.diskPatience = 200*time.Millisecond, 10*time.Millisecond, time.Second
 	o.Dir, o.Spare = filepath.Join(disk.Dir, "dumps"), filepath.Join(t.TempDir(), "spare")
 	o.Probes = []Probe{Readable("repositories", disk.Dir), Writable("state", o.Dir)}
-	start(t, o)
+	w := start(t, o)
 	disk.Stop()
 	eventually(t, "a dump that tells who waits for the disk", func() bool {
 		for _, name := range whole(o.Spare) {
@@ -35,6 +35,12 @@ func TestStoppedDisk(t *testing.T) {
 		return false
 	})
 	disk.Release()
+	w.Close()
+	// What hung goes on now, and would make directories below the mount point once the disk is taken away.
+	w.work.Wait()
+	for _, p := range w.places {
+		eventually(t, "nothing to hang in "+p.dir, func() bool { return !p.busy.Load() })
+	}
 }
 
 // TestPlaceHangsMeanwhile: what was written so far is written to the other place too.
