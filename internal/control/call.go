@@ -3,6 +3,7 @@ package control
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -28,7 +29,7 @@ type calls struct{ *Server }
 
 func (c *calls) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, request connect.AnyRequest) (response connect.AnyResponse, err error) {
-		err = c.around(ctx, request.Spec(), request.Header(), func(ctx context.Context) error {
+		err = c.around(ctx, request.Spec(), request.Header(), func() http.Header { return response.Header() }, func(ctx context.Context) error {
 			if named, ok := request.Any().(interface{ GetRepository() string }); ok {
 				activity.From(ctx).Is("", named.GetRepository(), "")
 			}
@@ -66,7 +67,7 @@ func (c *calls) placeOf(ctx context.Context, procedure, caller string) (*place, 
 
 func (c *calls) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
-		return c.around(ctx, conn.Spec(), conn.RequestHeader(), func(ctx context.Context) error { return next(ctx, conn) })
+		return c.around(ctx, conn.Spec(), conn.RequestHeader(), conn.ResponseTrailer, func(ctx context.Context) error { return next(ctx, conn) })
 	}
 }
 
@@ -79,8 +80,8 @@ var unlisted = []string{
 	healthCheck, healthWatch, packhorsev1connect.RefServiceWatchProcedure,
 }
 
-// around runs one call. The error that it returns is an answer.
-func (c *calls) around(ctx context.Context, spec connect.Spec, header http.Header, call func(context.Context) error) (answer error) {
+// around runs one call, and adds to what end gives what git used for it. The error that it returns is an answer.
+func (c *calls) around(ctx context.Context, spec connect.Spec, header http.Header, end func() http.Header, call func(context.Context) error) (answer error) {
 	start := time.Now()
 	if !slices.Contains(unlisted, spec.Procedure) {
 		var running *activity.Request
@@ -93,6 +94,7 @@ func (c *calls) around(ctx context.Context, spec connect.Spec, header http.Heade
 	err := c.caught(spec, func() error { return call(ctx) })
 	took := time.Since(start)
 	answer = faultrpc.Error(err)
+	tellUsage(ctx, spec, answer, end)
 	code := "ok"
 	if answer != nil {
 		code = connect.CodeOf(answer).String()
@@ -111,6 +113,24 @@ func (c *calls) around(ctx context.Context, spec connect.Spec, header http.Heade
 		span.End(failure)
 	}
 	return answer
+}
+
+// tellUsage tells the caller what git used for the call. Git's sessions tell it in their outcome.
+func tellUsage(ctx context.Context, spec connect.Spec, answer error, end func() http.Header) {
+	used := activity.From(ctx).Git().Header()
+	if used == "" || isTransfer(spec) {
+		return
+	}
+	if failure, ok := errors.AsType[*connect.Error](answer); ok {
+		failure.Meta().Set(activity.UsageHeader, used)
+	} else if answer == nil {
+		end().Set(activity.UsageHeader, used)
+	}
+}
+
+// isTransfer tells whether a call is a session of Git's.
+func isTransfer(spec connect.Spec) bool {
+	return strings.HasPrefix(spec.Procedure, "/"+packhorsev1connect.TransferServiceName+"/")
 }
 
 // judge has a look-up judged by what its class promises. Git's sessions are judged where their clients are.
@@ -156,7 +176,7 @@ const slowCall = time.Second
 func (c *calls) log(ctx context.Context, spec connect.Spec, header http.Header, code string, took time.Duration, err error) {
 	level := slog.LevelDebug
 	switch {
-	case strings.HasPrefix(spec.Procedure, "/"+packhorsev1connect.TransferServiceName+"/"), spec.Procedure == healthCheck && err == nil:
+	case isTransfer(spec), spec.Procedure == healthCheck && err == nil:
 		return
 	case code == connect.CodeInternal.String(), code == connect.CodeDataLoss.String(), code == connect.CodeUnknown.String():
 		level = slog.LevelError

@@ -13,6 +13,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -54,6 +55,7 @@ func newPort(t *testing.T) *port {
 	t.Cleanup(func() { node.Close() })
 	p.server = New(Options{
 		Node: node, Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: p.lanes, Metrics: NewMetrics(), Log: slog.New(slog.DiscardHandler),
+		Board: activity.NewBoard(),
 	})
 	server := httptest.NewUnstartedServer(p.server)
 	server.Config.Protocols = new(http.Protocols)
@@ -94,6 +96,9 @@ func (p *port) create(name string) *packhorsev1.Repository {
 	r, err := p.repositories.Create(p.t.Context(), connect.NewRequest(&packhorsev1.CreateRequest{Repository: name}))
 	if err != nil {
 		p.t.Fatal(err)
+	}
+	if !strings.HasPrefix(r.Header().Get(activity.UsageHeader), "1 ") {
+		p.t.Errorf("the caller is not told what git has used: %q", r.Header().Get(activity.UsageHeader))
 	}
 	return r.Msg.GetRepository()
 }

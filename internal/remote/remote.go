@@ -187,7 +187,7 @@ func (n *Node) newLink() *link {
 	client := &http.Client{Transport: t}
 	options := connect.WithClientOptions(
 		connect.WithGRPC(), connect.WithCodec(codec{}), connect.WithReadMaxBytes(maxAnswer),
-		connect.WithAcceptCompression("gzip", nil, nil),
+		connect.WithAcceptCompression("gzip", nil, nil), connect.WithInterceptors(connect.UnaryInterceptorFunc(takeUsage)),
 	)
 	l.transport = t
 	l.direct = &direct.Client{Limit: shortLimit, Dial: func(ctx context.Context) (net.Conn, error) { return n.dial(ctx, "http/1.1", l.certificate) }}

@@ -2,6 +2,8 @@ package remote_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"reflect"
@@ -11,8 +13,10 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/remote"
 	"github.com/packhorse-git/packhorse/internal/resolve"
@@ -107,21 +111,72 @@ func TestResolveNonsense(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			mux := http.NewServeMux()
-			mux.Handle(packhorsev1connect.NewRefServiceHandler(&liar{answer: &packhorsev1.ResolveRevisionsResponse{Results: results}}))
-			port := &http.Server{Handler: mux, Protocols: new(http.Protocols), ReadHeaderTimeout: time.Minute}
-			port.Protocols.SetUnencryptedHTTP2(true)
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			go port.Serve(l)
-			t.Cleanup(func() { port.Close() })
-			n := newRemote(t, l.Addr().String())
+			n := nodeOf(t, &liar{answer: &packhorsev1.ResolveRevisionsResponse{Results: results}})
 			if results, err := n.Resolve(t.Context(), []resolve.Question{{Repository: repoPath(t, "app"), Revision: "main"}}); err == nil {
 				t.Errorf("taken for an answer: %+v", results)
 			}
 		})
+	}
+}
+
+// nodeOf is the gateway's side of a node that has this for revisions.
+func nodeOf(t *testing.T, revisions packhorsev1connect.RefServiceHandler) *remote.Node {
+	t.Helper()
+	mux := http.NewServeMux()
+	mux.Handle(packhorsev1connect.NewRefServiceHandler(revisions))
+	port := &http.Server{Handler: mux, Protocols: new(http.Protocols), ReadHeaderTimeout: time.Minute}
+	port.Protocols.SetUnencryptedHTTP2(true)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go port.Serve(l)
+	t.Cleanup(func() { port.Close() })
+	return newRemote(t, l.Addr().String())
+}
+
+// spender answers revisions, and fails waits, for which git has run.
+type spender struct {
+	packhorsev1connect.UnimplementedRefServiceHandler
+	used activity.Usage
+}
+
+func (s *spender) ResolveRevisions(context.Context, *connect.Request[packhorsev1.ResolveRevisionsRequest]) (*connect.Response[packhorsev1.ResolveRevisionsResponse], error) {
+	answer := connect.NewResponse(&packhorsev1.ResolveRevisionsResponse{})
+	answer.Header().Set(activity.UsageHeader, s.used.Header())
+	return answer, nil
+}
+
+func (s *spender) Wait(context.Context, *connect.Request[packhorsev1.WaitRequest]) (*connect.Response[packhorsev1.WaitResponse], error) {
+	err := connect.NewError(connect.CodeDeadlineExceeded, errors.New("not yet"))
+	err.Meta().Set(activity.UsageHeader, s.used.Header())
+	return nil, err
+}
+
+// What git has used on a node for a look-up counts for the request here, whatever came of it.
+func TestUsageOfLookups(t *testing.T) {
+	t.Parallel()
+	used := activity.Usage{Commands: 1, User: 2 * time.Millisecond, System: time.Millisecond, MaxRSS: 1 << 20, In: 3, Out: 4}
+	n := nodeOf(t, &spender{used: used})
+	board := activity.NewBoard()
+	for name, ask := range map[string]func(context.Context) error{
+		"resolve": func(ctx context.Context) error { _, err := n.Resolve(ctx, nil); return err },
+		"wait": func(ctx context.Context) error {
+			_, err := n.Wait(ctx, repoPath(t, "app"), protocol.Awaited{Generation: 1})
+			if !fault.Is(err, fault.Deadline) {
+				return fmt.Errorf("the wait ended with %w", err)
+			}
+			return nil
+		},
+	} {
+		ctx, request := board.Begin(t.Context(), name, "")
+		if err := ask(ctx); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got := request.Git(); got != used {
+			t.Errorf("%s: git has used %+v", name, got)
+		}
+		request.End()
 	}
 }
 

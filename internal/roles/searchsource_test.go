@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/client"
+	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/control"
@@ -105,7 +106,7 @@ var sources = map[string]func(*sourceWorld) search.Source{
 func (w *sourceWorld) listen() string {
 	handler := control.New(control.Options{
 		Node: w.node, Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: admit.NewLanes(admit.Sizes{Small: 10, Hit: 10, Cold: 10}), Metrics: control.NewMetrics(),
-		Log: slog.New(slog.DiscardHandler),
+		Log: slog.New(slog.DiscardHandler), Board: activity.NewBoard(),
 	})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	w.do(err)
@@ -280,6 +281,15 @@ func (w *sourceWorld) testSource(s search.Source, a *gittest.Repo, first, second
 	}
 	if err := grep(search.Grep{Pattern: "(", Regexp: true, Limit: 2}); !fault.Is(err, fault.Invalid) {
 		t.Errorf("no pattern: %v", err)
+	}
+	board := activity.NewBoard()
+	for pattern, want := range map[string]search.Grep{"found": {Pattern: "needle", Limit: 10}, "not found": {Pattern: "haystack", Limit: 10}, "refused": {Pattern: "(", Regexp: true, Limit: 2}} {
+		mine, request := board.Begin(ctx, "search", "")
+		_ = s.Grep(mine, path, second, want, func(search.Hit) error { return nil })
+		request.End()
+		if u := request.Git(); u.Commands != 1 || u.User+u.System == 0 {
+			t.Errorf("%s: git has used %+v", pattern, u)
+		}
 	}
 	w.testPieces(s, a)
 	w.testWatch(s, a)

@@ -120,7 +120,7 @@ func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
 	}
 	select {
 	case s.turn <- struct{}{}:
-		return s.lead()
+		return s.lead(ctx)
 	default:
 	}
 	r, err := s.join()
@@ -132,7 +132,7 @@ func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
 		return nil, err
 	}
 	if turn {
-		return s.lead() // r is s.next: lead finishes it
+		return s.lead(ctx) // r is s.next: lead finishes it
 	}
 	if r.err == nil {
 		s.metrics.reused.Inc()
@@ -179,7 +179,7 @@ func (s *Store) wait(ctx context.Context, r *round) (turn bool, err error) {
 }
 
 // lead looks at the files for the caller, who has the turn, and for all who joined until now. It gives the turn back.
-func (s *Store) lead() (snap *Snapshot, err error) {
+func (s *Store) lead(ctx context.Context) (snap *Snapshot, err error) {
 	s.mu.Lock()
 	r := s.next
 	s.next = nil
@@ -197,7 +197,7 @@ func (s *Store) lead() (snap *Snapshot, err error) {
 	}()
 	before := s.current
 	if s.list != nil {
-		snap, err = s.lookAtTables()
+		snap, err = s.lookAtTables(ctx)
 	} else {
 		snap, err = s.look()
 	}

@@ -74,7 +74,7 @@ func (t *tablesList) same(s *Store, now int64) (bool, error) {
 
 // lookAtTables is look for reftables: the refs are listed anew if a list of tables has changed, or the last listing failed and that is
 // failureAge ago. The lists are read before the refs, so a Snapshot is never taken for newer than it is.
-func (s *Store) lookAtTables() (*Snapshot, error) {
+func (s *Store) lookAtTables(ctx context.Context) (*Snapshot, error) {
 	now := s.clock().UnixNano()
 	same := true
 	for i := range s.tables {
@@ -103,7 +103,7 @@ func (s *Store) lookAtTables() (*Snapshot, error) {
 			return nil, err
 		}
 	}
-	snap, err := s.listTables()
+	snap, err := s.listTables(ctx)
 	if err != nil {
 		s.failure, s.failedAt = tryLater(err), s.clock().UnixNano()
 		return nil, s.failure
@@ -148,9 +148,9 @@ func (s *Store) containedTables(path string) error {
 	return nil
 }
 
-// listTables makes a Snapshot of what the Lister tells: as if all were packed, but for symbolic refs. It does not end with the
-// request that happens to have asked first, as others may wait for it.
-func (s *Store) listTables() (*Snapshot, error) {
+// listTables makes a Snapshot of what the Lister tells: as if all were packed, but for symbolic refs. It counts for the
+// request that happens to have asked first, but does not end with it, as others may wait for it.
+func (s *Store) listTables(ctx context.Context) (*Snapshot, error) {
 	snap := &Snapshot{generation: 1, hidden: s.hidden}
 	if s.current != nil {
 		snap.generation = s.current.generation + 1
@@ -158,7 +158,7 @@ func (s *Store) listTables() (*Snapshot, error) {
 	p := &packed{path: "reftable", format: s.format, peel: peelAll}
 	s.setListing(true)
 	defer s.setListing(false)
-	err := s.list(context.Background(), func(ref Ref) {
+	err := s.list(context.WithoutCancel(ctx), func(ref Ref) {
 		switch {
 		case ref.Name == git.HEAD:
 			snap.head, snap.headRef = Head{Target: ref.Target, ID: ref.ID}, ref

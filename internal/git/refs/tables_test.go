@@ -62,6 +62,23 @@ func TestFailedListingIsKept(t *testing.T) {
 	check("known", 5)
 }
 
+// TestListingKnowsWhoAsked: a listing is done for the request that leads it, and does not end with it.
+func TestListingKnowsWhoAsked(t *testing.T) {
+	t.Parallel()
+	type key struct{}
+	dir := tablesRepo(t)
+	ctx, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, "ada"))
+	var who any
+	s := Open(dir, dir, Options{List: func(listing context.Context, _ func(Ref)) error {
+		cancel()
+		who = listing.Value(key{})
+		return listing.Err()
+	}})
+	if _, err := s.Snapshot(ctx); err != nil || who != "ada" {
+		t.Errorf("listed for %v: %v", who, err)
+	}
+}
+
 // TestWaitingForAListing: so many may wait, and they leave when they like; the rest is refused at once, and one failure is everybody's.
 func TestWaitingForAListing(t *testing.T) {
 	t.Parallel()

@@ -117,6 +117,7 @@ func (x *Index) search(ctx context.Context, q *packhorsev1.SearchRequest, sink s
 			return summary, true, err
 		}
 	}
+	activity.From(ctx).Told(stream.ResponseTrailer().Get(activity.UsageHeader))
 	if err := stream.Err(); err != nil {
 		return summary, begun, unreachable(ctx, err)
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/client"
+	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/control"
@@ -46,6 +47,7 @@ func (x *index) Search(ctx context.Context, request search.Request, sink search.
 	x.last = request
 	paths, fail, summary := x.paths, x.fail, x.summary
 	x.mu.Unlock()
+	activity.From(ctx).Used(activity.Usage{Commands: 1, User: time.Second})
 	for _, path := range paths {
 		if !mayRead(request.May, path) {
 			continue
@@ -95,7 +97,7 @@ func newWorld(t *testing.T, paths ...string) *world {
 	w := &world{t: t, index: &index{summary: search.Summary{Results: 3}}}
 	w.set(paths...)
 	server := control.New(control.Options{
-		Index: w.index, Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: admit.NewLanes(admit.Sizes{Small: 10, Pages: 10}), Metrics: control.NewMetrics(),
+		Index: w.index, Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: admit.NewLanes(admit.Sizes{Small: 10, Pages: 10}), Metrics: control.NewMetrics(), Board: activity.NewBoard(),
 		Log: slog.New(slog.DiscardHandler), Ready: func() error { return nil },
 	}).HTTPServer()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -185,6 +187,20 @@ func TestSearchElsewhere(t *testing.T) {
 		if asked = w.index.last; err != nil || asked.Limit != 9 || asked.Query.Count != 0 || asked.Timeout != time.Second || asked.Query.Timeout != 0 {
 			t.Errorf("asked for %+v, %v", asked, err)
 		}
+	}
+	ctx, request := activity.NewBoard().Begin(t.Context(), "search", "")
+	defer request.End()
+	for _, fail := range []error{nil, fault.New(fault.Unavailable, "no")} { // what git has used for it there
+		w.index.mu.Lock()
+		w.index.fail = fail
+		w.index.mu.Unlock()
+		_, err = w.x.Search(ctx, search.Request{Query: &query.Query{Text: "needle"}, Limit: 9}, &sink)
+		if (err == nil) != (fail == nil) {
+			t.Error(err)
+		}
+	}
+	if u := request.Git(); u.Commands != 2 || u.User != 2*time.Second {
+		t.Errorf("git has used %+v", u)
 	}
 	if w.index.lists != 0 {
 		t.Error("the list was asked for where all may be read")

@@ -6,6 +6,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/packhorse-git/packhorse/client"
+	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/search"
@@ -18,8 +19,8 @@ const (
 	maxBehind  = 10_000   // commits
 )
 
-// each gives the messages of a stream. An error after the first one is no reason to ask another node.
-func each[Message any](stream *connect.ServerStreamForClient[Message], cancel context.CancelFunc, do func(*Message) error) error {
+// each gives the messages of a stream, and counts for the request that the context belongs to what git used for it. An error after the first one is no reason to ask another node.
+func each[Message any](ctx context.Context, stream *connect.ServerStreamForClient[Message], cancel context.CancelFunc, do func(*Message) error) error {
 	defer stream.Close()
 	defer cancel() // first: a stream that is not read to its end is not waited for
 	begun := false
@@ -29,6 +30,7 @@ func each[Message any](stream *connect.ServerStreamForClient[Message], cancel co
 			return errBegun{err}
 		}
 	}
+	activity.From(ctx).Told(stream.ResponseTrailer().Get(activity.UsageHeader))
 	err := stream.Err()
 	if err != nil && begun {
 		return errBegun{faultrpc.From(err)}
@@ -53,7 +55,7 @@ func (s *Source) Files(ctx context.Context, repository git.RepoPath, commit, bas
 			return err
 		}
 		j := joiner{limit: request.GetLimit(), send: send}
-		err = each(stream, cancel, func(answer *packhorsev1.FilesResponse) error {
+		err = each(ctx, stream, cancel, func(answer *packhorsev1.FilesResponse) error {
 			for _, f := range answer.GetFiles() {
 				if err := j.add(f); err != nil {
 					return err
@@ -137,7 +139,7 @@ func (s *Source) Grep(ctx context.Context, repository git.RepoPath, commit git.O
 			cancel()
 			return err
 		}
-		return each(stream, cancel, func(answer *packhorsev1.GrepResponse) error {
+		return each(ctx, stream, cancel, func(answer *packhorsev1.GrepResponse) error {
 			for _, h := range answer.GetHits() {
 				if err := send(search.Hit{Path: h.GetPath(), Line: int(h.GetLine()), Column: int(h.GetColumn()), Text: h.GetText()}); err != nil {
 					return err
