@@ -149,7 +149,7 @@ func (f *nodeFinder) importer(log *slog.Logger) (node *storage.Node, closeAll fu
 		return nil, nil, err
 	}
 	runner, err := process.New(process.Options{Git: cfg.Git.Program, Log: log, Reaper: cfg.reaper(f.env.Program), Classes: map[process.Class]process.Limits{
-		storage.ClassImport: importLimits(), storage.ClassManage: manageLimits(), repo.ClassRefs: refsLimits(),
+		storage.ClassUpstream: upstreamLimits(), storage.ClassManage: manageLimits(), repo.ClassRefs: refsLimits(),
 	}})
 	if err != nil {
 		return nil, nil, err

@@ -109,8 +109,8 @@ func (c *Config) gitClasses() map[process.Class]process.Limits {
 	return classes
 }
 
-// importLimits bound those that fetch a repository from elsewhere, for `packhorse repo import`.
-func importLimits() process.Limits {
+// upstreamLimits bound those that fetch a repository from elsewhere, for `packhorse repo import`.
+func upstreamLimits() process.Limits {
 	return process.Limits{Slots: 1, Queue: 64, Nice: 5}
 }
 

@@ -13,8 +13,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 )
 
-// ClassImport is the class of git commands that fetch a repository from elsewhere: as long as the other side takes.
-const ClassImport process.Class = "import"
+// ClassUpstream is the class of git commands that fetch from another server: as long as that takes.
+const ClassUpstream process.Class = "upstream"
 
 // Import says where a repository comes from.
 type Import struct {
@@ -120,7 +120,7 @@ func (n *Node) fetch(ctx context.Context, dir string, from Import, transports st
 	}
 	env := append([]string{"GIT_CONFIG_GLOBAL=" + settings, "GIT_ALLOW_PROTOCOL=" + transports}, from.Environ...)
 	run := func(args ...string) error {
-		return n.git(ctx, process.Command{Class: ClassImport, Subcommand: args[0], Env: env, Stderr: from.Progress, Grace: maintainGrace,
+		return n.git(ctx, process.Command{Class: ClassUpstream, Subcommand: args[0], Env: env, Stderr: from.Progress, Grace: maintainGrace,
 			Dir: filepath.Dir(dir), Repository: dir, Args: append([]string{"-c", "transfer.fsckObjects=" + strict, "-c", "core.fsync=all"}, args...)})
 	}
 	if err := run("clone", "--mirror", "--no-local", "--template=", progress, "--end-of-options", from.Source, dir); err != nil {

@@ -19,7 +19,7 @@ import (
 func newImporter(t *testing.T) *root {
 	t.Helper()
 	limits := process.Limits{Slots: 2, Queue: 100}
-	runner, err := process.New(process.Options{TempDir: t.TempDir(), Classes: map[process.Class]process.Limits{storage.ClassImport: limits, storage.ClassManage: limits}})
+	runner, err := process.New(process.Options{TempDir: t.TempDir(), Classes: map[process.Class]process.Limits{storage.ClassUpstream: limits, storage.ClassManage: limits}})
 	if err != nil {
 		t.Fatal(err)
 	}
