@@ -44,6 +44,7 @@ const allowedImports = `
 	receivepack < webhook;
 	uploadpack, receivepack, packcache, lookup, resolve < storage;
 	bulk < direct;
+	balance, bulk, activity, git/disk < app;
 	bulk, fault < sidechannel;
 	storage, search, sidechannel, browser, observe/sli, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < control;
 	direct, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < client;
@@ -55,7 +56,7 @@ const allowedImports = `
 	bench/fleet, client, git/process < bench;
 	admit, packcache < top;
 	top < top/screen;
-	control, remote, gateway, credential, observe, observe/tree, observe/tracing, observe/watchdog, bench, webhook, search/nodes, search/elsewhere, search/worker, web, web/api, top, top/screen < roles;
+	control, remote, gateway, credential, observe, observe/tree, observe/tracing, observe/watchdog, bench, webhook, search/nodes, search/elsewhere, search/worker, web, web/api, top, top/screen, app < roles;
 	roles < cmd/packhorse;
 
 	# Tests only: any test may import gittest, tests of a packsource.Source sourcetest, and nothing else may.

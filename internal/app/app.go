@@ -1,0 +1,158 @@
+// Package app is the application proxy: it hands requests that are none of Git's to application workers, a free one first, and relays their
+// answers.
+//
+// A worker has few threads, and slow clients are not their business. So a request is received whole, in memory or a file, before a worker is taken for
+// it, and an answer is taken off the worker as fast as that gives it, whatever the client's speed; only then does the worker get the next request.
+// What streams is passed on as it comes.
+//
+// Requests are read by net/http, and written anew for the worker from what was understood of them: nothing that two servers could read in two ways
+// gets through. Answers are read strictly. A part of an answer never looks like a whole one: the client's connection is cut instead.
+package app
+
+import (
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/balance"
+)
+
+// Options says which workers there are, and what requests and answers may take. Zero limits mean their defaults.
+type Options struct {
+	Workers []WorkerOptions
+	Queue   balance.Limits // of requests that wait for a worker; Slots is not used
+	// Caller tells whom a request counts for in the queue, by the address of its client; nil: all are one.
+	Caller func(netip.Addr) balance.Caller
+
+	ConnectTime time.Duration // for a connection to a worker; 0: 5 s
+	HeaderTime  time.Duration // from the request's last byte to the header of the answer; 0: 60 s
+	IdleTime    time.Duration // between two bytes of an answer; 0: 60 s
+	KeepIdle    time.Duration // how long a connection is kept that no request uses; 0: 1 s
+
+	MaxBody    int64         // bytes of a request's body; 0: 1 GiB
+	BodyMemory int64         // bytes of one that are held in memory; 0: 64 KiB
+	ReadStall  time.Duration // how long a client may take for 64 KiB of a body; 0: 30 s
+	Memory     int64         // bytes of answers for slow clients that are held in memory, each; 0: 256 KiB
+	MaxAnswer  int64         // bytes of an answer that are held for a slow client; then the worker waits for it; 0: 1 GiB
+	Dir        string        // where what is beyond memory goes; empty: nowhere
+	MaxDir     int64         // bytes there, of all requests; 0: 8 GiB
+
+	// TrustedProxies are whose word is taken for who the client is, by which protocol and for which host it asked.
+	TrustedProxies []netip.Prefix
+	TrustUnix      bool // and so is that of whoever comes by a Unix socket
+
+	// Files are what workers may have sent, by the header FileHeader: X-Sendfile or X-Accel-Redirect; empty: none.
+	FileHeader string
+	Files      []FileRoot
+
+	MaxUpgrades int           // connections that speak another protocol, at a time; 0: 1,000; negative: none
+	UpgradeIdle time.Duration // how long neither side of one may say anything; 0: 10 minutes
+
+	Log *slog.Logger
+}
+
+// WorkerOptions describes a worker.
+type WorkerOptions struct {
+	Name    string
+	Address string // "unix:/run/app/w0.sock" or "http://127.0.0.1:3001"
+	Slots   int    // requests at a time; 0: 1
+	Weight  int
+	Files   bool // it may have files sent
+}
+
+// FileRoot is a directory that files are sent from.
+type FileRoot struct {
+	Dir string
+	URI string // what X-Accel-Redirect names it by, as in "/protected/"
+}
+
+// Proxy relays requests to workers. Safe for concurrent use.
+type Proxy struct {
+	Options
+	pool     *pool
+	disk     budget
+	roots    []root
+	upgrades atomic.Int64
+}
+
+// Record tells what became of a request, for logs and metrics.
+type Record struct {
+	Status   int    // that was sent; 0: none; 499: the client went away before
+	Worker   string // that answered, or was the last to fail
+	Pool     string // that it belongs to
+	Reason   balance.Reason
+	Tries    int           // workers that were asked
+	Receive  time.Duration // until the request was here
+	Queue    time.Duration // it waited for a worker
+	Service  time.Duration // the worker took to answer whole
+	In, Out  int64         // bytes of bodies
+	Upgraded bool
+	File     bool  // a file was sent
+	Spooled  int64 // bytes that went through a file
+	Err      error
+	// Cut: the connection has to be cut, because what was sent is no whole answer.
+	Cut bool
+}
+
+// New makes a proxy. No connection is made before the first request.
+func New(o Options) (*Proxy, error) {
+	o.defaults()
+	p := &Proxy{Options: o}
+	p.disk.limit = o.MaxDir
+	var err error
+	if p.roots, err = openRoots(o.Files); err != nil {
+		return nil, err
+	}
+	if p.pool, err = newPool(&p.Options); err != nil {
+		closeRoots(p.roots)
+		return nil, err
+	}
+	return p, nil
+}
+
+func (o *Options) defaults() {
+	time := func(d *time.Duration, value time.Duration) {
+		if *d <= 0 {
+			*d = value
+		}
+	}
+	size := func(n *int64, value int64) {
+		if *n <= 0 {
+			*n = value
+		}
+	}
+	time(&o.ConnectTime, 5*second)
+	time(&o.HeaderTime, 60*second)
+	time(&o.IdleTime, 60*second)
+	time(&o.KeepIdle, second)
+	time(&o.ReadStall, 30*second)
+	time(&o.UpgradeIdle, 600*second)
+	size(&o.MaxBody, 1<<30)
+	size(&o.BodyMemory, 64<<10)
+	size(&o.Memory, 256<<10)
+	size(&o.MaxAnswer, 1<<30)
+	size(&o.MaxDir, 8<<30)
+	if o.MaxUpgrades == 0 {
+		o.MaxUpgrades = 1000
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+}
+
+const second = time.Second
+
+// ServeHTTP answers a request, and cuts the connection of an answer that is not whole.
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if p.Serve(w, r).Cut {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// Close closes all connections to workers. Requests that run fail.
+func (p *Proxy) Close() {
+	p.pool.close()
+	closeRoots(p.roots)
+}

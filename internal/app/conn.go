@@ -1,0 +1,297 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
+)
+
+// conns are the connections to one worker: never more than it has slots, whoever uses them, health probes too. A thread of a worker may stay with
+// a connection that is idle, and what comes on another one then waits for it, in front of workers of one thread for seconds. So there is no other
+// one: an idle connection is always used before one is opened, and closed after a short time.
+//
+// They are not those of package direct, which opens as many as there are calls, and whose calls may be sent twice. Safe for concurrent use.
+type conns struct {
+	network, address string
+	host             string // for requests that have none
+	limit            int    // 0: none
+	connect, keep    time.Duration
+
+	mu      sync.Mutex
+	closed  bool
+	open    int            // in use, idle, or being opened
+	idle    []*conn        // the last used one last
+	waiting []chan handed  // for one of them, the first come first
+	all     map[*conn]bool // those that are open, and those that speak another protocol now
+	sweep   *time.Timer    // runs while there are idle ones
+}
+
+// handed is what one who waits is given: a connection, or the place for one.
+type handed struct{ conn *conn }
+
+// conn is one connection. A request has it for itself.
+type conn struct {
+	net.Conn
+	buf    []byte // what was read and not used is buf[at:end]
+	at     int
+	end    int
+	head   []byte // of a request, as it is written
+	socket disk.ID
+	since  time.Time // it is idle
+	used   bool      // for a request before
+}
+
+// connBuffer is the size of what is read at once, and the longest line of an answer's header.
+const connBuffer = 32 << 10
+
+var errClosed = errors.New("the proxy was closed")
+
+// newConns makes the connections to an address, as in WorkerOptions. None is opened.
+func newConns(address string, limit int, o *Options) (*conns, error) {
+	c := &conns{limit: limit, connect: o.ConnectTime, keep: o.KeepIdle, all: map[*conn]bool{}}
+	if path, ok := strings.CutPrefix(address, "unix:"); ok && path != "" {
+		c.network, c.address, c.host = "unix", path, "localhost"
+		return c, nil
+	}
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "http" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || strings.Trim(u.Path, "/") != "" {
+		return nil, fault.New(fault.Invalid, "%q is no address of an application worker: write unix:/run/app/w0.sock or http://127.0.0.1:3001", address)
+	}
+	port := u.Port()
+	if port == "" {
+		port = "80"
+	}
+	c.network, c.address, c.host = "tcp", net.JoinHostPort(u.Hostname(), port), u.Host
+	return c, nil
+}
+
+// get gives an idle connection, or a new one; fresh: a new one in any case. It waits while there are as many as there may be.
+func (c *conns) get(ctx context.Context, fresh bool) (*conn, error) {
+	socket := c.stat()
+	c.mu.Lock()
+	for len(c.idle) > 0 {
+		cn := c.idle[len(c.idle)-1]
+		c.idle[len(c.idle)-1] = nil
+		c.idle = c.idle[:len(c.idle)-1]
+		if !fresh && cn.socket == socket && bulk.Quiet(cn.Conn.(syscall.Conn)) == nil {
+			c.mu.Unlock()
+			return cn, nil
+		}
+		delete(c.all, cn)
+		c.open--
+		cn.Close()
+		if fresh {
+			break
+		}
+	}
+	if c.closed {
+		c.mu.Unlock()
+		return nil, errClosed
+	}
+	if c.limit > 0 && c.open >= c.limit {
+		cn, err := c.wait(ctx)
+		if cn != nil || err != nil {
+			return cn, err
+		}
+	} else {
+		c.open++
+		c.mu.Unlock()
+	}
+	return c.dial(ctx)
+}
+
+// wait waits for what another gives back: a connection, or the place of one, which is no connection. Callers hold mu; it unlocks it.
+func (c *conns) wait(ctx context.Context) (*conn, error) {
+	turn := make(chan handed, 1)
+	c.waiting = append(c.waiting, turn)
+	c.mu.Unlock()
+	select {
+	case got := <-turn:
+		return got.conn, nil
+	case <-ctx.Done():
+	}
+	c.mu.Lock()
+	if i := slices.Index(c.waiting, turn); i >= 0 {
+		c.waiting = slices.Delete(c.waiting, i, i+1)
+		c.mu.Unlock()
+		return nil, ctx.Err()
+	}
+	c.mu.Unlock()
+	if got := <-turn; got.conn != nil {
+		c.put(got.conn)
+	} else {
+		c.vacate()
+	}
+	return nil, ctx.Err()
+}
+
+// dial opens a connection in a place that was taken for it.
+func (c *conns) dial(ctx context.Context) (*conn, error) {
+	socket := c.stat() // before: the one that is replaced meanwhile is dropped at its next use
+	d := net.Dialer{Timeout: c.connect, KeepAlive: -1}
+	nc, err := d.DialContext(ctx, c.network, c.address)
+	if err != nil {
+		c.vacate()
+		return nil, err
+	}
+	cn := &conn{Conn: nc, buf: make([]byte, connBuffer), socket: socket}
+	c.mu.Lock()
+	closed := c.closed
+	if !closed {
+		c.all[cn] = true
+	}
+	c.mu.Unlock()
+	if closed {
+		nc.Close()
+		c.vacate()
+		return nil, errClosed
+	}
+	return cn, nil
+}
+
+// put gives back a connection that the next request may use.
+func (c *conns) put(cn *conn) {
+	cn.used = true
+	c.mu.Lock()
+	if c.closed || !c.all[cn] {
+		c.mu.Unlock()
+		c.drop(cn)
+		return
+	}
+	if turn := c.next(); turn != nil {
+		c.mu.Unlock()
+		turn <- handed{cn}
+		return
+	}
+	cn.since = time.Now()
+	c.idle = append(c.idle, cn)
+	if c.sweep == nil {
+		c.sweep = time.AfterFunc(c.keep, c.expire)
+	}
+	c.mu.Unlock()
+}
+
+// drop closes a connection that was got.
+func (c *conns) drop(cn *conn) {
+	cn.Close()
+	c.release(cn, true)
+}
+
+// release takes a connection out of what counts: one that speaks another protocol now, and is dropped later; gone: or one that is closed.
+func (c *conns) release(cn *conn, gone bool) {
+	c.mu.Lock()
+	counted := c.all[cn]
+	if delete(c.all, cn); !gone && counted {
+		c.all[cn] = false
+	}
+	c.mu.Unlock()
+	if counted {
+		c.vacate()
+	}
+}
+
+// vacate gives a place back.
+func (c *conns) vacate() {
+	c.mu.Lock()
+	turn := c.next()
+	if turn == nil {
+		c.open--
+	}
+	c.mu.Unlock()
+	if turn != nil {
+		turn <- handed{}
+	}
+}
+
+// next is the first that waits; nil for nobody. Callers hold mu.
+func (c *conns) next() chan handed {
+	if len(c.waiting) == 0 {
+		return nil
+	}
+	turn := c.waiting[0]
+	c.waiting = slices.Delete(c.waiting, 0, 1)
+	return turn
+}
+
+// expire closes connections that were idle for too long.
+func (c *conns) expire() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := 0
+	for n < len(c.idle) && time.Since(c.idle[n].since) >= c.keep {
+		n++
+	}
+	c.forget(n)
+	if c.sweep = nil; len(c.idle) > 0 && !c.closed {
+		c.sweep = time.AfterFunc(max(time.Until(c.idle[0].since.Add(c.keep)), time.Millisecond), c.expire)
+	}
+}
+
+// forget closes the first n idle connections. Callers hold mu, so nobody waits: there are idle ones.
+func (c *conns) forget(n int) {
+	for _, cn := range c.idle[:n] {
+		cn.Close()
+		delete(c.all, cn)
+		c.open--
+	}
+	c.idle = slices.Delete(c.idle, 0, n)
+}
+
+// close closes all connections; what runs on them fails.
+func (c *conns) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	if c.sweep != nil {
+		c.sweep.Stop()
+	}
+	c.forget(len(c.idle))
+	for cn := range c.all {
+		cn.Close() // who uses it drops it
+	}
+}
+
+// stat tells the socket that is there now from another one under the same name; the zero ID for none, and for TCP.
+func (c *conns) stat() disk.ID {
+	if c.network != "unix" {
+		return disk.ID{}
+	}
+	id, _ := disk.Stat(c.address) // the zero one after an error: idle connections are not used
+	return id
+}
+
+// fill reads more from the worker, behind what is there.
+func (c *conn) fill() error {
+	if c.at == c.end {
+		c.at, c.end = 0, 0
+	} else if c.end == len(c.buf) {
+		if c.at == 0 {
+			return errLong
+		}
+		c.end = copy(c.buf, c.buf[c.at:c.end])
+		c.at = 0
+	}
+	n, err := c.Conn.Read(c.buf[c.end:])
+	c.end += n
+	if n > 0 {
+		return nil
+	}
+	if err == nil {
+		err = io.ErrNoProgress
+	}
+	return err
+}
+
+// errLong is the error of a line that is longer than connBuffer.
+var errLong = errors.New("a line of its header is too long")

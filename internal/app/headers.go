@@ -1,0 +1,394 @@
+package app
+
+import (
+	"net/http"
+	"net/netip"
+	"net/textproto"
+	"strconv"
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/activity"
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+const (
+	maxFields = 200      // of a header, of requests and of answers
+	maxHeader = 64 << 10 // bytes of an answer's header; net/http bounds those of requests
+	maxHops   = 20       // trusted proxies that a request has come by
+)
+
+// refusal is why a request is not relayed.
+type refusal struct {
+	status int
+	text   string
+}
+
+// check finds what net/http lets through and workers may take for something else.
+func check(r *http.Request) *refusal {
+	bad := func(text string) *refusal { return &refusal{http.StatusBadRequest, text} }
+	switch {
+	case r.Method == http.MethodConnect || r.Method == http.MethodTrace:
+		return &refusal{http.StatusMethodNotAllowed, "this method is not served"}
+	case r.URL.Opaque != "" || r.URL.User != nil || r.URL.Scheme != "" && r.URL.Scheme != "http" && r.URL.Scheme != "https":
+		return bad("the request's target is none that is served here")
+	case r.URL.Path == "*" && r.Method != http.MethodOptions || r.URL.Path != "*" && r.URL.Path != "" && r.URL.Path[0] != '/':
+		return bad("the request's target is no path")
+	case !validHost(r.Host):
+		return bad("bad Host")
+	}
+	n := 0
+	for _, values := range r.Header {
+		n += len(values)
+	}
+	if n > maxFields {
+		return &refusal{http.StatusRequestHeaderFieldsTooLarge, "too many header fields"}
+	}
+	return nil
+}
+
+// validHost tells whether a host and its port can stand in a header, a URL or a quoted string as they are.
+func validHost(host string) bool {
+	for _, c := range []byte(host) {
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', strings.IndexByte(".-_:[]%~", c) >= 0:
+		default:
+			return false
+		}
+	}
+	return len(host) <= 300
+}
+
+// appendTarget writes a request's target in origin form.
+func appendTarget(b []byte, r *http.Request) []byte {
+	path := r.URL.EscapedPath()
+	if path == "" {
+		path = "/"
+	}
+	b = append(b, path...)
+	if r.URL.RawQuery == "" && !r.URL.ForceQuery {
+		return b
+	}
+	b = append(b, '?')
+	for _, c := range []byte(r.URL.RawQuery) {
+		if c <= ' ' || c >= 0x7f || c == '#' || c == '"' || c == '<' || c == '>' {
+			const hex = "0123456789ABCDEF"
+			b = append(b, '%', hex[c>>4], hex[c&15])
+			continue
+		}
+		b = append(b, c)
+	}
+	return b
+}
+
+// Fields that are between two neighbours (RFC 9110, section 7.6.1), and those that a proxy says of itself.
+var hopByHop = map[string]bool{
+	"Connection": true, "Keep-Alive": true, "Proxy-Connection": true, "Proxy-Authenticate": true, "Proxy-Authorization": true,
+	"Te": true, "Trailer": true, "Transfer-Encoding": true, "Upgrade": true, "Content-Length": true,
+}
+
+// notFromClients are fields that workers believe, and that only we or a trusted proxy may say. Proxy becomes HTTP_PROXY in CGI's environment.
+var notFromClients = map[string]bool{
+	"Host": true, "Expect": true, "Proxy": true, "Http2-Settings": true, "Forwarded": true, "X-Real-Ip": true, "Client-Ip": true, "X-Client-Ip": true,
+	"True-Client-Ip": true, "X-Cluster-Client-Ip": true, "X-Request-Start": true, "X-Queue-Start": true, "X-Request-Id": true,
+	"X-Sendfile": true, "X-Sendfile-Type": true, "X-Lighttpd-Send-File": true, "X-Original-Url": true, "X-Rewrite-Url": true,
+}
+
+// internal tells whether a field is one of ours, or of those whose place we take: none of them crosses us in either direction.
+func internal(name string) bool {
+	for _, prefix := range []string{"Packhorse-", "X-Packhorse-", "X-Accel-", "Gitlab-Workhorse-"} {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// named are the fields that Connection names.
+func named(h http.Header) (names []string) {
+	for _, v := range h["Connection"] {
+		for name := range strings.SplitSeq(v, ",") {
+			if name = textproto.TrimString(name); name != "" && !strings.EqualFold(name, "close") && !strings.EqualFold(name, "keep-alive") {
+				names = append(names, textproto.CanonicalMIMEHeaderKey(name))
+			}
+		}
+	}
+	return names
+}
+
+// crosses tells whether a client's field is passed on as it is. A name with an underscore is not: workers for which names become variables take it for
+// the one with a dash.
+func crosses(name string, connection []string) bool {
+	if hopByHop[name] || notFromClients[name] || strings.IndexByte(name, '_') >= 0 || strings.HasPrefix(name, "X-Forwarded-") || internal(name) {
+		return false
+	}
+	for _, c := range connection {
+		if c == name {
+			return false
+		}
+	}
+	return true
+}
+
+func appendField(b []byte, name, value string) []byte {
+	b = append(b, name...)
+	b = append(b, ": "...)
+	b = append(b, value...)
+	return append(b, "\r\n"...)
+}
+
+// appendHead writes a request for a worker.
+func (e *exchange) appendHead(b []byte, w *worker) []byte {
+	r := e.r
+	b = append(b, r.Method...)
+	b = append(b, ' ')
+	b = appendTarget(b, r)
+	b = append(b, " HTTP/1.1\r\n"...)
+	host := r.Host
+	if host == "" {
+		host = w.conns.host
+	}
+	b = appendField(b, "Host", host)
+	connection := named(r.Header)
+	for name, values := range r.Header {
+		if !crosses(name, connection) {
+			continue
+		}
+		for _, v := range values {
+			b = appendField(b, name, v)
+		}
+	}
+	b = e.origin.appendTo(b, host)
+	b = append(b, "X-Request-Id: "...)
+	b = append(b, e.id...)
+	b = append(b, "\r\nX-Request-Start: t="...)
+	b = strconv.AppendInt(b, e.received.UnixMicro(), 10)
+	b = append(b, "\r\n"...)
+	if w.Files && e.p.FileHeader != "" {
+		b = e.p.appendFiles(b)
+	}
+	if e.upgrade != "" {
+		b = append(b, "Connection: Upgrade\r\n"...)
+		b = appendField(b, "Upgrade", e.upgrade)
+	} else if te := r.Header["Te"]; len(te) > 0 && hasToken(te, "trailers") {
+		b = append(b, "Te: trailers\r\n"...)
+	}
+	if e.body.size > 0 || e.body.there {
+		b = append(b, "Content-Length: "...)
+		b = strconv.AppendInt(b, e.body.size, 10)
+		b = append(b, "\r\n"...)
+	}
+	return append(b, "\r\n"...)
+}
+
+// hasToken looks for a token in a list, without its case.
+func hasToken(values []string, token string) bool {
+	for _, v := range values {
+		for t := range strings.SplitSeq(v, ",") {
+			if strings.EqualFold(textproto.TrimString(t), token) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// origin is where a request came from, as far as that can be believed.
+type origin struct {
+	client netip.Addr   // invalid: unknown, on a Unix socket
+	hops   []netip.Addr // trusted proxies that it came by, the one next to us last
+	https  bool
+	host   string // empty: that of the request
+	id     string // that a proxy gave it
+}
+
+// originOf asks the trusted proxies, and nobody else.
+func (o *Options) originOf(r *http.Request) origin {
+	peer, local := peerOf(r.RemoteAddr)
+	at := origin{client: peer, https: r.TLS != nil}
+	if local && !o.TrustUnix || !local && !o.trusts(peer) {
+		return at
+	}
+	if id := r.Header.Get("X-Request-Id"); activity.IsID(id) {
+		at.id = id
+	}
+	for_, proto, host := list(r.Header["X-Forwarded-For"]), list(r.Header["X-Forwarded-Proto"]), list(r.Header["X-Forwarded-Host"])
+	if forwarded := r.Header["Forwarded"]; len(forwarded) > 0 && len(for_) == 0 {
+		for_, proto, host = parseForwarded(forwarded)
+	}
+	hops := 1
+	for i := len(for_) - 1; i >= 0 && len(at.hops) < maxHops; i-- {
+		addr, ok := parseNode(for_[i])
+		if !ok {
+			break // what stands before cannot be understood either
+		}
+		if at.client.IsValid() {
+			at.hops = append(at.hops, at.client)
+		}
+		at.client = addr
+		if !o.trusts(addr) {
+			break
+		}
+		hops++
+	}
+	for i, j := 0, len(at.hops)-1; i < j; i, j = i+1, j-1 {
+		at.hops[i], at.hops[j] = at.hops[j], at.hops[i]
+	}
+	// Each proxy adds one, or replaces all: what stands before those of the trusted ones was the client's.
+	if n := len(proto); n > 0 {
+		switch p := proto[max(0, n-hops)]; {
+		case strings.EqualFold(p, "https"):
+			at.https = true
+		case strings.EqualFold(p, "http"):
+			at.https = false
+		}
+	}
+	if n := len(host); n > 0 && validHost(host[max(0, n-hops)]) {
+		at.host = host[max(0, n-hops)]
+	}
+	return at
+}
+
+func (o *Options) trusts(a netip.Addr) bool {
+	for _, p := range o.TrustedProxies {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
+
+// peerOf is the address in a request's RemoteAddr; local: it came by a Unix socket.
+func peerOf(remote string) (addr netip.Addr, local bool) {
+	at, err := netip.ParseAddrPort(remote)
+	if err != nil {
+		return netip.Addr{}, true
+	}
+	return at.Addr().Unmap().WithZone(""), false
+}
+
+// list splits a header's comma-separated values.
+func list(values []string) (all []string) {
+	for _, v := range values {
+		for s := range strings.SplitSeq(v, ",") {
+			all = append(all, textproto.TrimString(s))
+		}
+	}
+	return all
+}
+
+// parseNode reads an address with or without a port.
+func parseNode(s string) (netip.Addr, bool) {
+	if at, err := netip.ParseAddrPort(s); err == nil {
+		return at.Addr().Unmap().WithZone(""), true
+	}
+	a, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(s, "["), "]"))
+	return a.Unmap().WithZone(""), err == nil
+}
+
+// parseForwarded reads RFC 7239's header, as three lists with an entry for each element: an empty one where it says nothing.
+func parseForwarded(values []string) (for_, proto, host []string) {
+	for _, v := range values {
+		for _, element := range splitQuoted(v, ',') {
+			var f, p, h string
+			for _, pair := range splitQuoted(element, ';') {
+				name, value, _ := strings.Cut(textproto.TrimString(pair), "=")
+				if len(value) > 1 && value[0] == '"' && value[len(value)-1] == '"' {
+					value = value[1 : len(value)-1]
+				}
+				switch strings.ToLower(name) {
+				case "for":
+					f = value
+				case "proto":
+					p = value
+				case "host":
+					h = value
+				}
+			}
+			for_, proto, host = append(for_, f), append(proto, p), append(host, h)
+		}
+	}
+	return for_, proto, host
+}
+
+// splitQuoted splits at a separator that stands in no quoted string.
+func splitQuoted(s string, separator byte) (parts []string) {
+	begin, quoted := 0, false
+	for i := 0; i < len(s); i++ {
+		switch {
+		case quoted && s[i] == '\\':
+			i++
+		case s[i] == '"':
+			quoted = !quoted
+		case s[i] == separator && !quoted:
+			parts = append(parts, s[begin:i])
+			begin = i + 1
+		}
+	}
+	return append(parts, s[begin:])
+}
+
+// appendTo writes what is known as the fields that workers read.
+func (o *origin) appendTo(b []byte, host string) []byte {
+	if o.host != "" {
+		host = o.host
+	}
+	proto := "http"
+	if o.https {
+		proto = "https"
+	}
+	if o.client.IsValid() {
+		b = append(b, "X-Forwarded-For: "...)
+		b = o.client.AppendTo(b)
+		for _, hop := range o.hops {
+			b = append(b, ", "...)
+			b = hop.AppendTo(b)
+		}
+		b = append(b, "\r\nX-Real-Ip: "...)
+		b = o.client.AppendTo(b)
+		b = append(b, "\r\n"...)
+	}
+	b = appendField(b, "X-Forwarded-Proto", proto)
+	b = appendField(b, "X-Forwarded-Host", host)
+	b = append(b, "Forwarded: "...)
+	b = appendNode(b, o.client)
+	b = append(b, ";host=\""...)
+	b = append(b, host...)
+	b = append(b, "\";proto="...)
+	b = append(b, proto...)
+	for _, hop := range o.hops {
+		b = append(b, ", "...)
+		b = appendNode(b, hop)
+	}
+	return append(b, "\r\n"...)
+}
+
+func appendNode(b []byte, a netip.Addr) []byte {
+	switch {
+	case !a.IsValid():
+		return append(b, "for=unknown"...)
+	case a.Is6():
+		b = append(b, "for=\"["...)
+		b = a.AppendTo(b)
+		return append(b, "]\""...)
+	}
+	b = append(b, "for="...)
+	return a.AppendTo(b)
+}
+
+// statusOf is the status of an error that comes before the answer began.
+func statusOf(kind fault.Kind) int {
+	switch kind {
+	case fault.Invalid:
+		return http.StatusBadRequest
+	case fault.Exhausted, fault.Unavailable:
+		return http.StatusServiceUnavailable
+	case fault.Deadline:
+		return http.StatusGatewayTimeout
+	case fault.Cancelled:
+		return statusGone
+	}
+	return http.StatusBadGateway
+}
+
+// statusGone is what the log says where the client went away; nobody receives it.
+const statusGone = 499
