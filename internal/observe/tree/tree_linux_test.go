@@ -102,7 +102,8 @@ func end(t *testing.T, tree *Tree, part string, cmd *exec.Cmd) {
 func TestChildrenCountWhileTheyRun(t *testing.T) {
 	tree := New(Options{})
 	const spin = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done"
-	cmd, _ := start(t, "/bin/sh", "-c", "/bin/sh -c '"+spin+"; read x' & "+spin+"; read x")
+	// What runs in the background reads from /dev/null unless it is told otherwise, and would not stay.
+	cmd, _ := start(t, "/bin/sh", "-c", "exec 3<&0; /bin/sh -c '"+spin+"; read x' <&3 & "+spin+"; read x")
 	before := until(t, tree, "two processes that worked", func(v map[string]float64) bool {
 		return v["processes git"] == 2 && v["cpu_seconds_total git user"] >= .1
 	})
