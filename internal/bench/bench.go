@@ -1,5 +1,5 @@
 // Package bench measures a Git server from outside: any server that speaks smart HTTP, ours or another, in protocol v2 unless
-// told otherwise.
+// told otherwise. And application servers, which a gateway may stand in front of (app.go).
 //
 // A load generator that is dearer than the server measures itself, so the loops here speak HTTP/1.1 by hand: a request is
 // made once and written as it is, a response's head is parsed in place, and bulk is dropped in the kernel (recv with
@@ -64,6 +64,10 @@ what it costs to start git, by the size of the process that does, and what small
   packhorse bench spawn --html spawn.html
   packhorse bench exists
 
+an application server, by requests that come at random:
+
+  packhorse bench app http://127.0.0.1:3000/work --rate 27
+
 and what this machine could do at best, for comparison:
 
   packhorse bench limit BIGFILE &
@@ -79,7 +83,7 @@ Megabytes and gigabytes are 10^6 and 10^9 bytes.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(fetchCommand(env), refsCommand(env), mkrefsCommand(env), neighbourCommand(env), limitCommand(env), loadCommand(env),
-		ciCommand(env), matrixCommand(env), stormCommand(env), searchCommand(env), spawnCommand(env), spawnWorkerCommand(env), existsCommand(env), backendCommand(env), relayCommand(env))
+		ciCommand(env), matrixCommand(env), stormCommand(env), searchCommand(env), spawnCommand(env), spawnWorkerCommand(env), existsCommand(env), appCommand(env), backendCommand(env), relayCommand(env))
 	for _, sub := range cmd.Commands() {
 		run := sub.RunE
 		sub.SilenceUsage = true // a failed measurement is no misuse

@@ -1,0 +1,303 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// appOptions are the flags of `bench app`.
+type appOptions struct {
+	rate     float64
+	arrivals string
+	seed     uint64
+	count    int
+	duration time.Duration
+	clients  int
+	keep     bool
+	timeout  time.Duration
+	paths    []string
+	workers  int
+	service  time.Duration
+	json     bool
+}
+
+// appReport is what `bench app --json` prints. Times are of requests that were answered well.
+type appReport struct {
+	URL          string       `json:"url"`
+	Arrivals     string       `json:"arrivals"` // poisson, constant, or closed
+	Rate         float64      `json:"rate"`     // asked for; 0 in a closed loop
+	Seed         uint64       `json:"seed"`
+	Requests     int          `json:"n"` // answered with status 200
+	Failures     int          `json:"failures"`
+	RequestsPerS float64      `json:"requests_per_s"`
+	Latency      latencyStats `json:"latency_ms"`
+	Paths        []appPath    `json:"paths,omitempty"` // if there is more than one
+	// Ideal is of the same arrivals at that many workers which are always given out right (--ideal).
+	Ideal *latencyStats `json:"ideal_ms,omitempty"`
+	// Late is the p99 of how long after its time a request was sent; only in an open loop.
+	Late float64 `json:"late_p99_ms"`
+	// CPU is what the load generator itself used for each request.
+	CPU float64 `json:"own_cpu_ms"`
+}
+
+// appPath is one of several paths.
+type appPath struct {
+	Path     string       `json:"path"`
+	Requests int          `json:"n"`
+	Failures int          `json:"failures"`
+	Latency  latencyStats `json:"latency_ms"`
+}
+
+// latencyStats are percentiles with the mean.
+type latencyStats struct {
+	Mean float64 `json:"mean"`
+	percentiles
+}
+
+func (s samples) stats() latencyStats {
+	var sum time.Duration
+	for _, d := range s {
+		sum += d
+	}
+	return latencyStats{Mean: ms(sum / time.Duration(max(len(s), 1))), percentiles: s.summarize()}
+}
+
+func (l latencyStats) String() string { return fmt.Sprintf("mean %.3f  %v", l.Mean, l.percentiles) }
+
+func appCommand(env Env) *cobra.Command {
+	o := appOptions{}
+	cmd := &cobra.Command{
+		Use:   "app URL",
+		Short: "Measure an application server: requests that come at random, as users send them",
+		Long: `Sends GET requests for the URL, whatever the server does (open loop), at random times: from one to the next pass exponential times, so that some come
+together and some alone (Poisson). Who comes while all are busy waits, which a constant rate hides. The same seed is the same pattern at every rate and for
+every server.
+
+Latency counts from the time at which a request was due to the end of its answer, also if it could only be sent later. An answer has to be whole and
+to have status 200. Each request has a connection of its own, as those of ab, unless --keep is given.
+
+With --rate 0 the loop is closed: each of the clients asks again as soon as it is answered.
+
+Several paths at once: --path /work=3 --path /ready=1, which stand in place of the URL's own.
+
+With --ideal N the report also says what the same arrivals would have taken at N workers of --service each, which are always given out right.`,
+		Example: `  packhorse bench app http://127.0.0.1:3000/work --rate 0 --duration 5s
+  packhorse bench app http://127.0.0.1:3000/work --rate 27 --count 1000 --ideal 2 --service 36ms
+  packhorse bench app http://127.0.0.1:3000 --rate 40 --path /work=1 --path /ready=4 --json`,
+		Args: cobra.ExactArgs(1),
+	}
+	f := cmd.Flags()
+	f.Float64Var(&o.rate, "rate", 0, "requests a second; 0: closed loop")
+	f.StringVar(&o.arrivals, "arrivals", "poisson", "poisson or constant")
+	f.Uint64Var(&o.seed, "seed", 1, "of the arrivals and the choice of paths")
+	f.IntVar(&o.count, "count", 0, "end after this many requests; 0: after the duration")
+	f.DurationVar(&o.duration, "duration", 10*time.Second, "how long new requests are begun, without --count")
+	f.IntVar(&o.clients, "clients", 0, "connections at the same time; 0: 1 in a closed loop, else 512")
+	f.BoolVar(&o.keep, "keep", false, "keep connections for later requests")
+	f.DurationVar(&o.timeout, "timeout", time.Minute, "an answer that takes longer is a failure")
+	f.StringArrayVar(&o.paths, "path", nil, "PATH or PATH=WEIGHT, instead of the URL's; may be repeated")
+	f.IntVar(&o.workers, "ideal", 0, "compare with this many workers that are always given out right")
+	f.DurationVar(&o.service, "service", 0, "how long each of those works for a request")
+	f.BoolVar(&o.json, "json", false, "print one JSON object")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		load, err := o.load(args[0])
+		if err != nil {
+			return err
+		}
+		ctx := cmd.Context()
+		return interrupted(ctx, o.run(ctx, env, load))
+	}
+	return cmd
+}
+
+// load checks the flags.
+func (o *appOptions) load(url string) (*appLoad, error) {
+	t, err := parseTarget(url, false)
+	if err != nil {
+		return nil, err
+	}
+	if o.clients == 0 {
+		o.clients = 1
+		if o.rate > 0 {
+			o.clients = 512
+		}
+	}
+	switch {
+	case t.tls != nil:
+		return nil, errors.New("bad URL: want http://, this measures what is behind TLS")
+	case !(o.rate >= 0) || o.rate > maxSearchRate:
+		return nil, fmt.Errorf("--rate %v: from 0 to %d", o.rate, maxSearchRate)
+	case o.arrivals != "poisson" && o.arrivals != "constant":
+		return nil, fmt.Errorf("--arrivals %q: poisson or constant", o.arrivals)
+	case o.clients < 0 || o.clients > maxClients:
+		return nil, fmt.Errorf("--clients %d: from 1 to %d", o.clients, maxClients)
+	case o.count < 0 || o.count > maxAppCount:
+		return nil, fmt.Errorf("--count %d: up to %d", o.count, maxAppCount)
+	case o.duration <= 0 || o.timeout <= 0:
+		return nil, errors.New("--duration and --timeout have to be positive")
+	case o.workers < 0 || o.workers > 0 && (o.service <= 0 || o.rate == 0):
+		return nil, errors.New("--ideal: needs --rate, and --service above 0")
+	}
+	l := &appLoad{target: t, clients: o.clients, count: o.count, duration: o.duration, timeout: o.timeout, keep: o.keep}
+	if o.count > 0 {
+		l.duration = 0
+	}
+	paths := o.paths
+	if len(paths) == 0 {
+		paths = []string{max(t.path, "/")}
+	}
+	weights := make([]int, len(paths))
+	for i, p := range paths {
+		path, weight, err := parseWeighted(p)
+		if err != nil {
+			return nil, err
+		}
+		weights[i] = weight
+		l.paths = append(l.paths, path)
+		l.requests = append(l.requests, t.plain(path, o.keep))
+	}
+	// A closed loop takes paths, but no times, from the arrivals.
+	l.arrivals, l.open = newArrivals(max(o.rate, 1), o.arrivals == "constant", o.seed, weights), o.rate > 0
+	if l.open {
+		l.arrivals.gap = 1 / o.rate
+	}
+	return l, nil
+}
+
+// maxAppCount bounds what is kept in memory: 16 bytes for each request.
+const maxAppCount = 10_000_000
+
+// parseWeighted reads PATH or PATH=WEIGHT.
+func parseWeighted(s string) (path string, weight int, err error) {
+	path, weight = s, 1
+	if i := strings.LastIndexByte(s, '='); i >= 0 {
+		path = s[:i]
+		weight, err = strconv.Atoi(s[i+1:])
+	}
+	if err != nil || weight < 1 || weight > 1e6 || !strings.HasPrefix(path, "/") || strings.ContainsFunc(path, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return "", 0, fmt.Errorf("--path %q: want /PATH or /PATH=WEIGHT, a weight from 1 to a million", s)
+	}
+	return path, weight, nil
+}
+
+// plain makes the bytes of one GET as a browser without a cache would send it.
+func (t *target) plain(path string, keep bool) []byte {
+	b := fmt.Appendf(nil, "GET %s HTTP/1.1\r\nHost: %s\r\nUser-Agent: packhorse-bench\r\nAccept: */*\r\n", path, t.host)
+	if t.auth != "" {
+		b = fmt.Appendf(b, "Authorization: %s\r\n", t.auth)
+	}
+	if !keep {
+		b = append(b, "Connection: close\r\n"...)
+	}
+	return append(b, "\r\n"...)
+}
+
+// appLoad is one run. The loop that sends it is chosen by the system (app_linux.go, app_other.go).
+type appLoad struct {
+	target   *target
+	open     bool
+	arrivals *arrivals
+	paths    []string
+	requests [][]byte // as paths
+	clients  int
+	count    int           // requests in all; 0: until the duration is over
+	duration time.Duration // 0: until count
+	timeout  time.Duration
+	keep     bool
+}
+
+// more tells whether a request that is due, or may be sent, at a time belongs to the run; begun are there already.
+func (l *appLoad) more(begun int, at time.Duration) bool {
+	return (l.count == 0 || begun < l.count) && (l.duration == 0 || at < l.duration)
+}
+
+// appOutcome is what a run measured.
+type appOutcome struct {
+	latency  []samples // by path
+	failed   []int     // by path
+	due      []time.Duration
+	late     samples
+	elapsed  time.Duration
+	failures failures
+}
+
+func (l *appLoad) outcome() *appOutcome {
+	return &appOutcome{latency: make([]samples, len(l.paths)), failed: make([]int, len(l.paths))}
+}
+
+// check tells what is wrong with a whole answer.
+func (l *appLoad) check(x *exchange) error {
+	if x.head.status != 200 {
+		return &httpError{status: x.head.status, text: clean(x.body[:min(len(x.body), 200)])}
+	}
+	return nil
+}
+
+func (o *appOptions) run(ctx context.Context, env Env, l *appLoad) error {
+	began, cpu := time.Now(), ownCPU()
+	stop := progress(ctx, env.Stderr, func() string { return fmt.Sprintf("measuring: %v", time.Since(began).Round(time.Second)) })
+	out, err := l.run(ctx)
+	stop()
+	if err != nil {
+		return err
+	}
+	cpu = ownCPU() - cpu
+	r := o.report(l, out)
+	r.CPU = ms(cpu / time.Duration(max(r.Requests+r.Failures, 1)))
+	out.failures.print(env.Stderr)
+	if o.json {
+		err = writeJSON(env.Stdout, r)
+	} else {
+		r.print(env.Stdout)
+	}
+	return errors.Join(err, out.failures.err())
+}
+
+func (o *appOptions) report(l *appLoad, out *appOutcome) *appReport {
+	r := &appReport{URL: l.target.String(), Arrivals: "closed", Rate: o.rate, Seed: o.seed, Failures: out.failures.count()}
+	if l.open {
+		r.Arrivals = o.arrivals
+		r.Late = out.late.summarize().P99
+	}
+	var all samples
+	for i, path := range l.paths {
+		all = append(all, out.latency[i]...)
+		if len(l.paths) > 1 {
+			r.Paths = append(r.Paths, appPath{path, len(out.latency[i]), out.failed[i], out.latency[i].stats()})
+		}
+	}
+	r.Requests, r.Latency = len(all), all.stats()
+	r.RequestsPerS = round(rate(float64(len(all)), 1, out.elapsed), 2)
+	if o.workers > 0 {
+		best := ideal(out.due, o.workers, o.service).stats()
+		r.Ideal = &best
+	}
+	return r
+}
+
+func (r *appReport) print(w io.Writer) {
+	if r.Rate > 0 {
+		fmt.Fprintf(w, "%s: %s arrivals, %g requests a second\n", r.URL, r.Arrivals, r.Rate)
+	} else {
+		fmt.Fprintf(w, "%s: closed loop\n", r.URL)
+	}
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(w, "  %-12s "+format+"\n", append([]any{name}, args...)...)
+	}
+	line("requests", "%d (%.2f/s), %d failed", r.Requests, r.RequestsPerS, r.Failures)
+	line("latency", "%v", r.Latency)
+	for _, p := range r.Paths {
+		line("  "+p.Path, "%v  n %d, %d failed", p.Latency, p.Requests, p.Failures)
+	}
+	if r.Ideal != nil {
+		line("at best", "%v", *r.Ideal)
+	}
+	line("generator", "%.3f ms CPU for each request; p99 of sending late %.3f ms", r.CPU, r.Late)
+}
