@@ -47,6 +47,10 @@ func spawn(command []string, stdin *os.File) (*os.Process, error) {
 	if self, err := os.Executable(); err == nil && self == program {
 		program = "/proc/self/exe" // what runs, though another version has been put in its place
 	}
+	if f, err := os.Open(program); err == nil { // should its disk hang, then here, and not in the child, for which a CPU of ours waits until it has called exec
+		f.Read(make([]byte, 4<<10))
+		f.Close()
+	}
 	return os.StartProcess(program, command, &os.ProcAttr{
 		Dir: "/", Env: []string{"GOMAXPROCS=1", "LC_ALL=C"}, Files: []*os.File{stdin, null, os.Stderr}, Sys: &syscall.SysProcAttr{Setsid: true},
 	})

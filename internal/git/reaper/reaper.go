@@ -39,6 +39,8 @@ const (
 	firstPause = 100 * time.Millisecond
 	lastPause  = 30 * time.Second
 	longRun    = time.Minute
+
+	closePatience = 10 * time.Second // for the end of a reaper, and of one that is being started
 )
 
 // Options of a Keeper.
@@ -53,16 +55,43 @@ type Options struct {
 type Keeper struct {
 	options Options
 	mark    string
+	spawn   func(command []string, stdin *os.File) (*os.Process, error)
 	closing chan struct{} // closed by Close and Abandon
 	ended   chan struct{} // closed when no reaper runs any more, and none will
 
 	mu     sync.Mutex
 	closed bool
 	groups map[int]time.Duration // by leader: their grace
-	pipe   *os.File              // nil: no reaper runs
-	reaper *os.Process
+	child  *child                // nil: no reaper runs, and none is being started
 
 	unheard error // why it could not be told something
+}
+
+// child is a reaper, and the pipe to it. Keeper.mu guards it.
+type child struct {
+	pipe    *os.File
+	process *os.Process // nil: it is being started
+	left    bool        // nothing more is said to it
+	kill    bool        // with left: it ends before its pipe does, so that nothing ends by it
+}
+
+// leave ends what is said to a reaper. One that is being started has its pipe until it runs, and is then left.
+func (c *child) leave(kill bool) {
+	if c.left {
+		return
+	}
+	c.left, c.kill = true, kill
+	if c.process != nil {
+		c.end()
+	}
+}
+
+// end is the end of leave.
+func (c *child) end() {
+	if c.kill {
+		c.process.Kill()
+	}
+	c.pipe.Close()
 }
 
 // Keep starts a reaper, which may take until after Keep has returned; whatever the Keeper is told meanwhile is not lost. It is nil if there is to be
@@ -84,7 +113,7 @@ func Keep(o Options) *Keeper {
 	random := make([]byte, 16)
 	rand.Read(random) // never fails
 	k := &Keeper{
-		options: o, mark: hex.EncodeToString(random), groups: make(map[int]time.Duration),
+		options: o, mark: hex.EncodeToString(random), spawn: spawn, groups: make(map[int]time.Duration),
 		closing: make(chan struct{}), ended: make(chan struct{}),
 	}
 	err := k.start()
@@ -130,29 +159,27 @@ func (k *Keeper) Remove(pid int) {
 // say writes to the reaper. It does not wait: a reaper that has left the pipe to fill up reads no more, and is ended, to be replaced by one that is told
 // everything anew.
 func (k *Keeper) say(line []byte) {
-	if k.pipe == nil {
+	if k.child == nil || k.child.left {
 		return
 	}
-	if err := write(k.pipe, line); err != nil {
+	if err := write(k.child.pipe, line); err != nil {
 		k.unheard = err
-		k.hangUp()
+		k.child.leave(true)
 	}
 }
 
-// hangUp ends the reaper without anything ending by it.
-func (k *Keeper) hangUp() {
-	k.reaper.Kill()
-	k.pipe.Close()
-	k.pipe = nil
-}
-
-// Close ends the reaper, and only that: all commands have ended.
+// Close ends the reaper, and only that: all commands have ended. One whose start hangs is ended when it runs.
 func (k *Keeper) Close() {
 	if k == nil {
 		return
 	}
-	k.shut(k.hangUp)
-	<-k.ended
+	k.shut(true)
+	patience := time.NewTimer(closePatience)
+	defer patience.Stop()
+	select {
+	case <-k.ended:
+	case <-patience.C:
+	}
 }
 
 // Abandon has the reaper end now what still runs. It does not wait for that.
@@ -160,13 +187,10 @@ func (k *Keeper) Abandon() {
 	if k == nil {
 		return
 	}
-	k.shut(func() {
-		k.pipe.Close()
-		k.pipe = nil
-	})
+	k.shut(false)
 }
 
-func (k *Keeper) shut(end func()) {
+func (k *Keeper) shut(kill bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.closed {
@@ -174,37 +198,55 @@ func (k *Keeper) shut(end func()) {
 	}
 	k.closed = true
 	close(k.closing)
-	if k.pipe != nil {
-		end()
+	if k.child != nil {
+		k.child.leave(kill)
 	}
 }
 
 var errClosing = errors.New("the server is shutting down")
 
-// start starts a reaper. It has been told everything before it runs: should the server end now, its own are not forgotten.
+// start starts a reaper. It has been told everything before it runs: should the server end now, its own are not forgotten. No lock is held meanwhile: on a
+// disk that hangs it takes as long as the disk.
 func (k *Keeper) start() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.closed {
-		return errClosing
-	}
-	theirs, ours, err := makePipe()
+	c, theirs, err := k.begin()
 	if err != nil {
 		return err
 	}
 	defer theirs.Close()
-	if err := k.hello(ours); err != nil {
-		ours.Close()
-		return err
-	}
-	process, err := spawn(k.options.Command, theirs)
+	process, err := k.spawn(k.options.Command, theirs)
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	if err != nil {
-		ours.Close()
+		c.pipe.Close()
+		k.child = nil
 		return err
 	}
-	k.pipe, k.reaper = ours, process
+	c.process = process
+	if c.left {
+		c.end()
+	}
 	k.options.Metrics.up.Set(1)
 	return nil
+}
+
+// begin makes the pipe to a reaper, which is told from now on.
+func (k *Keeper) begin() (c *child, theirs *os.File, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.closed {
+		return nil, nil, errClosing
+	}
+	theirs, ours, err := makePipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := k.hello(ours); err != nil {
+		ours.Close()
+		theirs.Close()
+		return nil, nil, err
+	}
+	k.child = &child{pipe: ours}
+	return k.child, theirs, nil
 }
 
 // hello writes what a reaper has to know at its start.
@@ -253,16 +295,14 @@ func (k *Keeper) keep(err error) {
 // wait waits for the end of the reaper that runs, which is an error.
 func (k *Keeper) wait() error {
 	k.mu.Lock()
-	process := k.reaper
+	c := k.child
 	k.mu.Unlock()
-	state, err := process.Wait()
+	state, err := c.process.Wait()
 	k.options.Metrics.up.Set(0)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.pipe != nil {
-		k.pipe.Close()
-		k.pipe = nil
-	}
+	c.leave(false)
+	k.child = nil
 	if unheard := k.unheard; unheard != nil {
 		k.unheard = nil
 		return fmt.Errorf("it could not be told of a command: %w", unheard)

@@ -3,6 +3,7 @@ package reaper
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -329,13 +330,13 @@ func TestAgain(t *testing.T) {
 	k.Add(cmd.Process.Pid, 0)
 	for i := range 2 {
 		k.mu.Lock()
-		first := k.reaper
+		first := k.child
 		k.mu.Unlock()
-		first.Kill()
+		first.process.Kill()
 		eventually(t, "another reaper", func() bool {
 			k.mu.Lock()
 			defer k.mu.Unlock()
-			return k.reaper != first && k.pipe != nil
+			return k.child != nil && k.child != first && k.child.process != nil
 		})
 		if n := value(t, m, "packhorse_reaper_failures_total", "ended"); n != float64(i+1) {
 			t.Errorf("%v failures", n)
@@ -347,6 +348,81 @@ func TestAgain(t *testing.T) {
 	k.Abandon()
 	cmd.Wait()
 	k.Close()
+}
+
+// TestHungStart has the start of another reaper hang: who tells of commands does not wait for it, and what was said, and the end, are not lost.
+func TestHungStart(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		end   func(*Keeper)
+		alive bool
+	}{
+		"abandon": {(*Keeper).Abandon, false},
+		"close":   {func(k *Keeper) { k.shut(true) }, true},
+		"full": {func(k *Keeper) { // more than the pipe holds: the reaper that comes is none, and the next one knows
+			for i := range 20_000 {
+				k.Add(i+1<<23, 0)
+				k.Remove(i + 1<<23)
+			}
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k := Keep(Options{Command: testReaper(t, "reaper")})
+			starts, goOn := make(chan struct{}), make(chan struct{})
+			k.mu.Lock()
+			start := k.spawn
+			k.spawn = func(command []string, stdin *os.File) (*os.Process, error) {
+				select {
+				case starts <- struct{}{}:
+					<-goOn
+				case <-goOn:
+				}
+				return start(command, stdin)
+			}
+			first := k.child.process
+			k.mu.Unlock()
+			first.Kill()
+			<-starts
+			cmd := exec.Command("sleep", "1000")
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan error, 1)
+			go func() { ended <- cmd.Wait() }()
+			k.Add(cmd.Process.Pid, 0) // would hang
+			test.end(k)
+			close(goOn)
+			if name == "full" {
+				eventually(t, "one that runs", func() bool {
+					k.mu.Lock()
+					defer k.mu.Unlock()
+					return k.child != nil && k.child.process != nil && !k.child.left && k.unheard == nil
+				})
+				if syscall.Kill(cmd.Process.Pid, 0) != nil {
+					t.Error("the command was ended")
+				}
+				k.Abandon()
+				<-ended
+			} else {
+				<-k.ended
+				if test.alive {
+					select {
+					case <-ended:
+						t.Error("the command was ended")
+						ended <- errors.New("so it was")
+					default:
+					}
+					cmd.Process.Kill()
+				}
+				if err := <-ended; err == nil {
+					t.Error("the command ended by itself")
+				}
+			}
+			k.Close()
+		})
+	}
 }
 
 // TestDeaf has a reaper that does not read, and one that cannot be started.
