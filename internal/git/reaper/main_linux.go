@@ -199,8 +199,8 @@ func (r *reaper) reap(in int) (left []int) {
 			if time.Since(r.ended) < r.groups[p.group] {
 				signal, waits = unix.SIGTERM, true
 			}
-			if signal == unix.SIGTERM && r.asked[p.id()] {
-				left = append(left, p.pid)
+			if signal == unix.SIGTERM && (r.asked[p.id()] || p.start > r.end) {
+				left = append(left, p.pid) // what was started since may be how another one ends, as a trap that removes a lock
 			} else if p.signal(signal) {
 				r.asked[p.id()] = true
 				r.killed[p.pid] = true

@@ -116,6 +116,7 @@ func Keep(o Options) *Keeper {
 		options: o, mark: hex.EncodeToString(random), spawn: spawn, groups: make(map[int]time.Duration),
 		closing: make(chan struct{}), ended: make(chan struct{}),
 	}
+	o.Metrics.isUp(0)
 	err := k.start()
 	go k.keep(err)
 	return k
@@ -225,7 +226,7 @@ func (k *Keeper) start() error {
 	if c.left {
 		c.end()
 	}
-	k.options.Metrics.up.Set(1)
+	k.options.Metrics.isUp(1)
 	return nil
 }
 
@@ -298,7 +299,7 @@ func (k *Keeper) wait() error {
 	c := k.child
 	k.mu.Unlock()
 	state, err := c.process.Wait()
-	k.options.Metrics.up.Set(0)
+	k.options.Metrics.isUp(0)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	c.leave(false)

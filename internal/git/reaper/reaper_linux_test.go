@@ -46,7 +46,7 @@ func serve() {
 			panic(err)
 		}
 		if how != "unannounced" && how != "stranger" {
-			k.Add(p.Pid, map[string]time.Duration{"graced": time.Second}[how])
+			k.Add(p.Pid, map[string]time.Duration{"graced": limit / 2, "hurried": time.Second}[how])
 		}
 		if how == "ended" {
 			p.Kill()
@@ -166,7 +166,7 @@ const (
 	clean      = `env -i PATH="$PATH" sh -c 'echo $$ >>FILE; exec sleep 1000' & sleep 1000; :`
 	cleanAway  = `env -i PATH="$PATH" setsid sh -c 'echo $$ >>FILE; sh -c "sleep 1000; :" & echo $! >>FILE; wait' & sleep 1000; :`
 	starts     = `echo $$ >>FILE; while :; do setsid sleep 1000 & sleep 0.01; done`
-	asksFor    = `trap 'rm FILE.lock; exit' TERM; touch FILE.lock; echo $$ >>FILE; while :; do sleep 0.01; done`
+	asksFor    = `trap 'sleep 0.2; rm FILE.lock; exit' TERM; touch FILE.lock; echo $$ >>FILE; while :; do sleep 0.01; done`
 	deafToTerm = `trap "" TERM; echo $$ >>FILE; while :; do sleep 0.01; done`
 	onlyItself = `echo $$ >>FILE; exec sleep 1000`
 )
@@ -194,7 +194,7 @@ func TestKill(t *testing.T) {
 			add(s.do(2, "marked", cleanAway))
 			add(s.do(1, "marked", starts))
 			add(s.do(1, "graced", asksFor))
-			add(s.do(1, "graced", deafToTerm))
+			add(s.do(1, "hurried", deafToTerm))
 			add(s.do(1, "unannounced", onlyItself)) // between its start and its announcement
 			add(s.do(1, "unmarked", onlyItself))
 			spared := s.do(1, "stranger", onlyItself)
@@ -209,8 +209,8 @@ func TestKill(t *testing.T) {
 				if !runs(pid) {
 					t.Errorf("%d, a stranger, was killed", pid)
 				}
-				unix.Kill(pid, unix.SIGKILL)
 			}
+			unix.Kill(spared[0], unix.SIGKILL)
 			if locks, _ := filepath.Glob(filepath.Join(s.dir, "*.lock")); len(locks) > 0 {
 				t.Errorf("left %v", locks)
 			}
