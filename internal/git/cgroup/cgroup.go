@@ -2,7 +2,7 @@
 // below a directory that was delegated to it:
 //
 //	DIRECTORY                what systemd delegated (Delegate=yes), the root of a container, or what the operator named
-//	  packhorse.PID          one for each run; those of runs that have ended are removed by the next
+//	  packhorse.PID.RANDOM   one for each run; those of runs that have ended are removed by the next
 //	    server               this process, and what it starts besides
 //	    pack, receive, ...   commands, which start in their group: nothing that they start can have left before it is bounded, and the kernel can
 //	                         kill them all at once
@@ -18,6 +18,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -83,7 +84,7 @@ func Open(o Options) (*Tree, error) {
 	}
 	sweep(parent)
 	t := &Tree{
-		dir: filepath.Join(parent, prefix+strconv.Itoa(os.Getpid())), log: o.Log, metrics: o.Metrics, open: make(map[string]*os.File),
+		dir: filepath.Join(parent, runName()), log: o.Log, metrics: o.Metrics, open: make(map[string]*os.File),
 		names: slices.Sorted(maps.Keys(o.Groups)),
 	}
 	if err := t.make(o, parent); err != nil {
@@ -95,7 +96,7 @@ func Open(o Options) (*Tree, error) {
 
 // make makes the groups and moves this process.
 func (t *Tree) make(o Options, parent string) error {
-	if err := o.mkdir(t.dir); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := o.mkdir(t.dir); err != nil {
 		return fmt.Errorf("make a cgroup: %w", err)
 	}
 	server := filepath.Join(t.dir, Server)
@@ -238,11 +239,26 @@ func (t *Tree) Close() error {
 // prefix begins the names of the runs' directories.
 const prefix = "packhorse."
 
+// runName is a name that no other run has: in a namespace of its own each has the same number, and one may begin while processes of the last are left.
+func runName() string {
+	return fmt.Sprintf("%s%d.%016x", prefix, os.Getpid(), rand.Uint64())
+}
+
+// isRun tells whether a directory's name is that of a run, of versions included that had but the number.
+func isRun(name string) bool {
+	number, random, more := strings.Cut(strings.TrimPrefix(name, prefix), ".")
+	_, bad := strconv.Atoi(number)
+	if more && bad == nil {
+		_, bad = strconv.ParseUint(random, 16, 64)
+	}
+	return bad == nil
+}
+
 // sweep removes what runs that have ended left.
 func sweep(parent string) {
 	runs, _ := filepath.Glob(filepath.Join(parent, prefix+"*"))
 	for _, run := range runs {
-		if _, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(run), prefix)); err != nil || populated(run) {
+		if !isRun(filepath.Base(run)) || populated(run) {
 			continue
 		}
 		groups, _ := filepath.Glob(filepath.Join(run, "*"))

@@ -92,7 +92,10 @@ func TestFake(t *testing.T) {
 		t.Fatal(err)
 	}
 	pid := strconv.Itoa(os.Getpid())
-	run := "packhorse." + pid
+	run := filepath.Base(tree.dir)
+	if again := runName(); !strings.HasPrefix(run, "packhorse."+pid+".") || again == run || !isRun(run) {
+		t.Errorf("the directory %s, and the next one %s", run, again)
+	}
 	for _, test := range [][3]string{
 		{run, "server/cgroup.procs", pid}, {run, "server/cpu.weight", "300"}, {run, "server/memory.max", ""},
 		{run, "pack/memory.high", "1073741824"}, {run, "pack/memory.max", "2147483648"}, {run, "pack/cpu.weight", "100"},
@@ -220,6 +223,18 @@ func TestNone(t *testing.T) {
 				t.Errorf("error %v", err)
 			}
 		})
+	}
+}
+
+// TestIsRun: what is removed at the start was a run's, and nobody else's.
+func TestIsRun(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]bool{
+		"packhorse.7": true, "packhorse.7.0123456789abcdef": true, "packhorse.": false, "packhorse.slice": false, "packhorse.7.service": false, "packhorse.7.": false,
+	} {
+		if isRun(name) != want {
+			t.Errorf("%q: %v", name, !want)
+		}
 	}
 }
 

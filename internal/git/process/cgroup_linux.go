@@ -1,6 +1,12 @@
 package process
 
-import "os"
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"slices"
+	"syscall"
+)
 
 // startIn starts a process in a cgroup from its first instruction on (clone3(2), CLONE_INTO_CGROUP), or where this process is if there is no such group.
 // A group that does not take it in, and a kernel or a filter of system calls that knows no clone3, does not keep it from running.
@@ -11,7 +17,7 @@ func (r *Runner) startIn(group, program string, args []string, attr *os.ProcAttr
 	}
 	attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(dir.Fd())
 	p, err := os.StartProcess(program, args, attr)
-	if err == nil || shortageOf(err) != "" {
+	if err == nil || !refusedBy(dir, err) {
 		return p, err
 	}
 	attr.Sys.UseCgroupFD = false
@@ -20,4 +26,20 @@ func (r *Runner) startIn(group, program string, args []string, attr *os.ProcAttr
 		r.cgroups.Refused(group, err)
 	}
 	return p, outside
+}
+
+// refusals are errors of clone3(2) that may mean the cgroup, or the call itself: the group may not be entered, has an invalid type or groups below it that
+// have controllers, or is being removed; its descriptor was closed; the kernel is older, or a filter stands before it.
+var refusals = []error{
+	syscall.EACCES, syscall.EPERM, syscall.EOPNOTSUPP, syscall.EBUSY, syscall.ENODEV, syscall.EBADF, syscall.ENOSYS, syscall.EINVAL, syscall.E2BIG,
+}
+
+// refusedBy tells whether a start failed because of the cgroup. That there is no file can be said of a program, of its working directory, and of a
+// group that was removed.
+func refusedBy(dir *os.File, err error) bool {
+	if errors.Is(err, syscall.ENOENT) {
+		_, gone := os.Stat(dir.Name())
+		return errors.Is(gone, fs.ErrNotExist)
+	}
+	return slices.ContainsFunc(refusals, func(refusal error) bool { return errors.Is(err, refusal) })
 }
