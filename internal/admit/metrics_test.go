@@ -38,7 +38,7 @@ func TestMetricsTellOfLanesAndQueues(t *testing.T) {
 	t.Parallel()
 	lanes := NewLanes(Sizes{Small: 1, Hit: 10, Cold: 1, Push: 1})
 	m := NewMetrics(lanes)
-	slots := balance.NewSlots(balance.Limits{Slots: 2, Queue: 1}, balance.Clock{})
+	slots := balance.NewSlots(2, balance.Limits{Queue: 1}, balance.Clock{})
 	m.Queue("cold", slots)
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(m.Collectors()...)

@@ -16,7 +16,7 @@ import (
 // TestPressureNarrows: slots become fewer while the machine suffers, one is left, and all come back.
 func TestPressureNarrows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slots := balance.NewSlots(balance.Limits{Slots: 8, Queue: 8}, balance.Clock{})
+		slots := balance.NewSlots(8, balance.Limits{Queue: 8}, balance.Clock{})
 		var suffers atomic.Bool
 		p := &Pressure{queues: []*balance.Slots{slots}, stop: make(chan struct{})}
 		p.begin([]sign{{name: "test", look: suffers.Load}})

@@ -22,7 +22,7 @@ import (
 // Options says which workers there are, and what requests and answers may take. Zero limits mean their defaults.
 type Options struct {
 	Workers []WorkerOptions
-	Queue   balance.Limits // of requests that wait for a worker; Slots is not used
+	Queue   balance.Limits // of requests that wait for a worker
 	// Caller tells whom a request counts for in the queue, by the address of its client; nil: all are one.
 	Caller func(netip.Addr) balance.Caller
 

@@ -3,11 +3,11 @@ package app
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/balance"
-	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
 // ask is what the choice of a worker depends on.
@@ -40,16 +40,13 @@ type worker struct {
 
 // pool is some workers that are alike.
 type pool struct {
-	slots   *balance.Slots
-	workers []*worker
-	members []*balance.Worker
-	choice  *balance.Workers
+	scheduler *balance.Scheduler
+	workers   []*worker
+	members   []*balance.Worker
 }
 
 func newPool(o *Options) (*pool, error) {
-	p := &pool{choice: balance.NewWorkers(nil)}
-	limits := o.Queue
-	limits.Slots = 0
+	p := &pool{scheduler: balance.New(balance.Options{Limits: o.Queue})}
 	var members []balance.Member
 	for _, w := range o.Workers {
 		w.Slots = max(w.Slots, 1)
@@ -59,11 +56,9 @@ func newPool(o *Options) (*pool, error) {
 			return nil, err
 		}
 		p.workers = append(p.workers, &worker{WorkerOptions: w, conns: c})
-		members = append(members, balance.Member{Name: w.Name, Weight: w.Weight})
-		limits.Slots += w.Slots
+		members = append(members, balance.Member{Name: w.Name, Weight: w.Weight, Slots: w.Slots})
 	}
-	p.slots = balance.NewSlots(limits, balance.Clock{})
-	p.members = p.choice.Set(members)
+	p.members = p.scheduler.Set(members)
 	return p, nil
 }
 
@@ -79,21 +74,20 @@ func (p *Proxy) take(ctx context.Context, a ask) (*seat, error) {
 	if p.Caller != nil {
 		caller = p.Caller(a.client)
 	}
-	release, waited, err := p.pool.slots.Acquire(ctx, caller)
-	if err != nil {
-		return nil, err
-	}
 	var tried []string
 	for _, w := range a.tried {
 		tried = append(tried, w.Name)
 	}
-	i, reason := p.pool.choice.Assign(p.pool.members, tried)
-	if i < 0 {
-		release()
-		return nil, fault.Retry(fault.Unavailable, time.Second, "no application worker can answer now; try again")
+	taken, err := p.pool.scheduler.Acquire(ctx, balance.Work{Caller: caller, Tried: tried})
+	if err != nil {
+		return nil, err
 	}
-	return &seat{worker: p.pool.workers[i], reason: reason, waited: waited, free: func(failed bool) {
-		p.pool.choice.Done(p.pool.members[i], failed)
-		release()
+	i := slices.Index(p.pool.members, taken.Worker())
+	return &seat{worker: p.pool.workers[i], reason: taken.Reason(), waited: taken.Waited(), free: func(failed bool) {
+		if failed {
+			taken.Done(balance.Failed)
+		} else {
+			taken.Done(balance.OK)
+		}
 	}}, nil
 }

@@ -13,7 +13,7 @@ import (
 
 func TestAcquire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := NewSlots(Limits{Slots: 1, Queue: 1, Wait: 10 * time.Second}, Clock{})
+		s := NewSlots(1, Limits{Queue: 1, Wait: 10 * time.Second}, Clock{})
 		release, waited, err := s.Acquire(t.Context(), "")
 		if err != nil || waited != 0 {
 			t.Fatal(waited, err)
@@ -48,7 +48,7 @@ func TestAcquire(t *testing.T) {
 
 func TestAcquireGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := NewSlots(Limits{Slots: 1, Queue: 9, Wait: 10 * time.Second}, Clock{})
+		s := NewSlots(1, Limits{Queue: 9, Wait: 10 * time.Second}, Clock{})
 		release, _, _ := s.Acquire(t.Context(), "")
 		defer release()
 
@@ -73,7 +73,7 @@ func TestAcquireGivesUp(t *testing.T) {
 // TestCancelRace lets callers give up in the very moment in which slots are passed on: none may be lost.
 func TestCancelRace(t *testing.T) {
 	t.Parallel()
-	s := NewSlots(Limits{Slots: 2, Queue: 1000}, Clock{})
+	s := NewSlots(2, Limits{Queue: 1000}, Clock{})
 	done := make(chan struct{})
 	const callers = 16
 	for i := range callers {
@@ -118,7 +118,7 @@ func fastOnes(t *testing.T, s *Slots, c Caller, n int, held time.Duration) {
 // TestRefusesAtOnce: who plainly would wait for longer than is waited is told so at once, and nobody else is.
 func TestRefusesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := NewSlots(Limits{Slots: 2, Queue: 100, Wait: 10 * time.Second}, Clock{})
+		s := NewSlots(2, Limits{Queue: 100, Wait: 10 * time.Second}, Clock{})
 		ctx, cancel := context.WithCancel(t.Context())
 		wait := func(c Caller) (refused error) {
 			answer := make(chan error, 1)
@@ -149,11 +149,11 @@ func TestRefusesAtOnce(t *testing.T) {
 
 		ctx, cancel = context.WithCancel(t.Context())
 		defer cancel()
-		s = NewSlots(Limits{Slots: 2, Queue: 100, Wait: 10 * time.Second}, Clock{})
+		s = NewSlots(2, Limits{Queue: 100, Wait: 10 * time.Second}, Clock{})
 		fastOnes(t, s, "ann", enough, 4*time.Second)
 		fastOnes(t, s, "ann", 1, 2*time.Minute) // one of many says nothing
-		if s.q.held < 10*time.Second || s.q.typical > 5*time.Second {
-			t.Errorf("held for %v, mostly %v", s.q.held, s.q.typical)
+		if s.scheduler.core.queue.held < 10*time.Second || s.scheduler.core.queue.typical > 5*time.Second {
+			t.Errorf("held for %v, mostly %v", s.scheduler.core.queue.held, s.scheduler.core.queue.typical)
 		}
 		admitted, began := 0, time.Now()
 		var err error
@@ -187,7 +187,7 @@ func TestRefusesAtOnce(t *testing.T) {
 func TestWhoseShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const wait = 10 * time.Second
-		s := NewSlots(Limits{Slots: 1, Queue: 3, Wait: wait}, Clock{})
+		s := NewSlots(1, Limits{Queue: 3, Wait: wait}, Clock{})
 		var work sync.WaitGroup
 		acquire := func(c Caller) (err error) {
 			_, _, err = s.Acquire(t.Context(), c) // and keeps it

@@ -1,14 +1,10 @@
 package balance
 
-import (
-	"container/list"
-	"slices"
-	"time"
-)
+import "time"
 
-// queue is the core of Slots: no lock, no clock, no channel operation that can block.
+// queue is the fair line of a Core: whose turn it is among those who wait, and not whether there is a slot.
 //
-// It is a fair queue by slot time, in two steps: a free slot goes to the pool, of those known and those anonymous, and within it to the
+// It is a fair queue by slot time, in two steps: the turn is that of the pool, of those known and those anonymous, and within it of the
 // caller, whose account says that it has had least, over its weight. Each grant is charged as the mean of late, and set right when the slot
 // comes back. Who comes after a pause begins where the others are (start-time fair queueing, Goyal et al. 1996): no one saves up. Who has had
 // more than the others pays for it by waiting, and only that long: so nobody who waits is passed by forever, also where ever new callers come,
@@ -16,16 +12,14 @@ import (
 //
 // Work may be on something, its subject: while there is work on others too, one subject has no more than so many slots (subjects.go).
 type queue struct {
-	slots, max int // how many may hold a slot, and how many may wait
-	inUse      int // more than slots only after these were made fewer
-	waiting    int
-	pools      [2]pool // known, anonymous
-	level      time.Duration
-	arrivals   uint64
-	held       time.Duration // moving average of how long slots are held
-	typical    time.Duration // about their median: few that are held for long do not change it
-	observed   int           // how many both are made from
-	subjects   subjects
+	waiting  int
+	pools    [2]pool // known, anonymous
+	level    time.Duration
+	arrivals uint64
+	held     time.Duration // moving average of how long slots are held
+	typical  time.Duration // about their median: few that are held for long do not change it
+	observed int           // how many both are made from
+	subjects subjects
 }
 
 // pool is some callers that share a part of the slots.
@@ -34,29 +28,68 @@ type pool struct {
 	weight  float64
 	level   time.Duration // the account of who was served last
 	callers map[Caller]*account
+	lines   [2]heap[*line] // slow work, and fast; the line whose turn it is on top
 }
 
 // account is what a caller, or a pool, has had: time of slots over weight.
 type account struct {
 	had     time.Duration
-	since   time.Time // while it waits: the begin of that, or its last grant if that was later; not of a pool
-	waiting list.List // of *ticket, the oldest in front; empty in a pool
-	queued  int       // tickets that wait
-	holding int       // slots
+	since   time.Duration // while it waits: the begin of that, or its last grant if that was later; not of a pool
+	lines   [2]line       // slow work, and fast; not of a pool
+	queued  int           // tickets that wait
+	holding int           // slots
 }
 
-// ticket is one piece of work: waiting while elem is set, then holding a slot or refused, then gone.
-type ticket struct {
-	answered chan struct{} // closed when a slot was given or refused
-	refused  bool
-	share    bool // with refused: for its caller's share; others would have been let in
-	caller   Caller
-	subject  string
-	arrival  uint64
-	since    time.Time     // when the slot was given
-	charged  time.Duration // for it
-	elem     *list.Element
-	gone     bool
+// line is what waits of one caller and class.
+type line struct {
+	account     *account
+	first, last *Ticket
+	place       int
+}
+
+// before tells whether a's turn comes before b's: who waits gets ahead by the time for which it does. Among equals it is the oldest.
+func (a *line) before(b *line) bool { return a.first.before(b.first) }
+
+func (a *Ticket) before(b *Ticket) bool {
+	x, y := a.line.account, b.line.account
+	if x.had+x.since != y.had+y.since {
+		return x.had+x.since < y.had+y.since
+	}
+	return a.arrival < b.arrival
+}
+
+func (l *line) push(t *Ticket) {
+	t.line, t.older = l, l.last
+	if l.last == nil {
+		l.first = t
+	} else {
+		l.last.younger = t
+	}
+	l.last = t
+}
+
+func (l *line) remove(t *Ticket) {
+	if t.older == nil {
+		l.first = t.younger
+	} else {
+		t.older.younger = t.younger
+	}
+	if t.younger == nil {
+		l.last = t.older
+	} else {
+		t.younger.older = t.older
+	}
+	t.line, t.older, t.younger = nil, nil, nil
+}
+
+// oldest is the first ticket that fits; nil for none.
+func (l *line) oldest(fits func(*Ticket) bool) *Ticket {
+	for t := l.first; t != nil; t = t.younger {
+		if fits(t) {
+			return t
+		}
+	}
+	return nil
 }
 
 const (
@@ -67,7 +100,15 @@ const (
 )
 
 func newQueue() queue {
-	return queue{pools: [2]pool{{callers: map[Caller]*account{}}, {callers: map[Caller]*account{}}}, subjects: subjects{all: map[string]*subject{}}}
+	q := queue{subjects: subjects{all: map[string]*subject{}}}
+	for i := range q.pools {
+		p := &q.pools[i]
+		p.callers = map[Caller]*account{}
+		for class := range p.lines {
+			p.lines[class] = heap[*line]{before: (*line).before, place: func(l *line) *int { return &l.place }}
+		}
+	}
+	return q
 }
 
 func (q *queue) poolOf(c Caller) *pool {
@@ -77,37 +118,109 @@ func (q *queue) poolOf(c Caller) *pool {
 	return &q.pools[0]
 }
 
-// enter gives a slot or a place in the queue; nil if neither is free. A full queue has room for a caller who has fewer in it than the
-// greediest: the youngest of that one is refused.
-func (q *queue) enter(c Caller, on string, now time.Time) *ticket {
+// wake brings the account of who comes with work to where the others are, if it had none.
+func (q *queue) wake(c Caller) *account {
 	p := q.poolOf(c)
-	q.subjects.arrive(on, now)
-	q.grant(now) // a minute may be over; from here on who waits can have none of the slots that are free
-	if (q.inUse >= q.slots || q.subjects.bounded(on, now)) && q.waiting >= q.max {
-		victim := q.greediest(p, c)
-		if victim == nil {
-			return nil
-		}
-		victim.share = q.crowds(victim.caller) || p != q.poolOf(victim.caller)
-		q.refuse(victim)
-	}
 	a := p.callers[c]
 	if a == nil {
 		a = new(account)
+		a.lines[0].account, a.lines[1].account = a, a
 		p.callers[c] = a
 	}
-	q.level = p.wake(q.level)
-	p.level = a.wake(p.level)
+	p.wake(q.level)
+	a.wake(p.level)
+	p.sort(a)
+	return a
+}
+
+// wake brings an account that had no work to where the others are.
+func (a *account) wake(level time.Duration) {
+	if a.queued == 0 && a.holding == 0 {
+		a.had = max(a.had, level)
+	}
+	a.had = min(a.had, level+mostDebt)
+}
+
+// sort puts an account that has changed where it belongs.
+func (p *pool) sort(a *account) {
+	for class := range a.lines {
+		if l := &a.lines[class]; l.first != nil {
+			p.lines[class].put(l)
+		} else {
+			p.lines[class].remove(l)
+		}
+	}
+}
+
+// enter has a ticket wait.
+func (q *queue) enter(t *Ticket, now time.Duration) {
+	a, p := q.wake(t.Caller), q.poolOf(t.Caller)
 	q.arrivals++
-	t := &ticket{answered: make(chan struct{}), caller: c, subject: on, arrival: q.arrivals}
-	t.elem = a.waiting.PushBack(t)
+	t.arrival = q.arrivals
 	if a.queued == 0 {
 		a.since = now
 	}
+	class := 0
+	if t.Fast {
+		class = 1
+	}
+	a.lines[class].push(t)
 	q.count(p, a, 1)
-	q.subjects.count(on, 1, 0)
-	q.grant(now)
-	return t
+	q.subjects.count(t.Subject, 1, 0)
+	p.sort(a)
+}
+
+// leave takes a ticket out of the line that is given up, or refused.
+func (q *queue) leave(t *Ticket) {
+	q.unqueue(t)
+	p := q.poolOf(t.Caller)
+	p.forget(t.Caller, p.callers[t.Caller])
+}
+
+// unqueue takes a ticket out of the line.
+func (q *queue) unqueue(t *Ticket) {
+	p := q.poolOf(t.Caller)
+	a := p.callers[t.Caller]
+	t.line.remove(t)
+	q.count(p, a, -1)
+	q.subjects.count(t.Subject, -1, 0)
+	p.sort(a)
+}
+
+func (q *queue) count(p *pool, a *account, n int) {
+	a.queued += n
+	p.queued += n
+	q.waiting += n
+}
+
+// begin charges for a slot that is given to a ticket, which has just been taken out of the line, or was woken and never in it.
+func (q *queue) begin(t *Ticket, now time.Duration) {
+	p := q.poolOf(t.Caller)
+	a := p.callers[t.Caller]
+	q.level, p.level = max(q.level, p.had), max(p.level, a.had)
+	q.subjects.count(t.Subject, 0, 1)
+	t.charged = max(q.held, leastCharge)
+	a.since = now
+	a.charge(t.charged, 1)
+	p.charge(t.charged, p.weight)
+	a.holding++
+	p.holding++
+	p.sort(a)
+}
+
+// end sets right what was charged for a slot that comes back.
+func (q *queue) end(t *Ticket, now time.Duration) {
+	held := now - t.since
+	q.observe(held)
+	p := q.poolOf(t.Caller)
+	a := p.callers[t.Caller]
+	a.charge(held-t.charged, 1)
+	p.charge(held-t.charged, p.weight)
+	q.subjects.count(t.Subject, 0, -1)
+	a.holding--
+	p.holding--
+	p.sort(a)
+	p.forget(t.Caller, a)
 }
 
 // share tells whether a caller who waits is held up by other work of its own: somebody who has none would be served before it.
@@ -123,9 +236,9 @@ func (q *queue) crowds(c Caller) bool {
 }
 
 // expect is how long a caller waits at the least who comes now, and how long somebody who has nothing here, if slots are held for as long as most
-// were; 0 where one is free, or too little is known. What the other pool has to do, and what has a slot, are left out.
-func (q *queue) expect(c Caller, slots int, now time.Time) (wait, other time.Duration) {
-	if q.inUse < q.slots || q.observed < enough {
+// were; 0 where too little is known. What the other pool has to do, and what has a slot, are left out.
+func (q *queue) expect(c Caller, slots int, now time.Duration) (wait, other time.Duration) {
+	if q.observed < enough {
 		return 0, 0
 	}
 	p := q.poolOf(c)
@@ -134,7 +247,7 @@ func (q *queue) expect(c Caller, slots int, now time.Time) (wait, other time.Dur
 	if a := p.callers[c]; a != nil {
 		begin = min(max(a.had, p.level), p.level+mostDebt)
 		if a.queued > 0 {
-			begin = a.had + time.Duration(a.queued)*step - now.Sub(a.since)
+			begin = a.had + time.Duration(a.queued)*step - (now - a.since)
 		}
 	}
 	ahead, before := 0, 0 // how many come before it, and before the other one
@@ -157,24 +270,10 @@ func (a *account) ahead(had, step time.Duration) int {
 	return min(a.queued, int((had-a.had)/step)+1)
 }
 
-// wake brings an account that had no work to where the others are.
-func (a *account) wake(level time.Duration) time.Duration {
-	if a.queued == 0 && a.holding == 0 {
-		a.had = max(a.had, level)
-	}
-	a.had = min(a.had, level+mostDebt)
-	return level
-}
-
-func (q *queue) count(p *pool, a *account, n int) {
-	a.queued += n
-	p.queued += n
-	q.waiting += n
-}
-
-// greediest is the ticket that leaves a full queue to one more of c's, nil if c's own share is the greatest already.
-func (q *queue) greediest(p *pool, c Caller) *ticket {
-	mine := 1
+// greediest is the ticket that leaves a full queue to one more of c's, nil if c's own share is the greatest already; and whether that is for the share
+// of its caller.
+func (q *queue) greediest(c Caller) (victim *Ticket, share bool) {
+	p, mine := q.poolOf(c), 1
 	if a := p.callers[c]; a != nil {
 		mine += a.queued
 	}
@@ -192,63 +291,19 @@ func (q *queue) greediest(p *pool, c Caller) *ticket {
 		}
 	}
 	if most == nil {
-		return nil
+		return nil, false
 	}
-	return most.youngest()
+	victim = most.youngest()
+	return victim, q.crowds(victim.Caller) || from != p
 }
 
-func (a *account) youngest() *ticket { return a.waiting.Back().Value.(*ticket) }
-
-// oldest is the first ticket whose subject is not full; nil for none.
-func (a *account) oldest(full []string) *ticket {
-	for e := a.waiting.Front(); e != nil; e = e.Next() {
-		if t := e.Value.(*ticket); len(full) == 0 || !slices.Contains(full, t.subject) {
-			return t
-		}
+// youngest is what came last of an account that waits.
+func (a *account) youngest() *Ticket {
+	slow, fast := a.lines[0].last, a.lines[1].last
+	if slow == nil || fast != nil && fast.arrival > slow.arrival {
+		return fast
 	}
-	return nil
-}
-
-func (q *queue) refuse(t *ticket) {
-	q.unqueue(t)
-	t.refused, t.gone = true, true
-	close(t.answered)
-}
-
-// unqueue takes a ticket out of the line.
-func (q *queue) unqueue(t *ticket) {
-	p := q.poolOf(t.caller)
-	a := p.callers[t.caller]
-	a.waiting.Remove(t.elem)
-	t.elem = nil
-	q.count(p, a, -1)
-	q.subjects.count(t.subject, -1, 0)
-	p.forget(t.caller, a)
-}
-
-// leave ends a wait or gives a slot back, whatever t is at; the second time it does nothing.
-func (q *queue) leave(t *ticket, now time.Time) {
-	if t.gone {
-		return
-	}
-	t.gone = true
-	if t.elem != nil {
-		q.unqueue(t)
-		q.grant(now) // as in enter
-		return
-	}
-	held := now.Sub(t.since)
-	q.observe(held)
-	p := q.poolOf(t.caller)
-	a := p.callers[t.caller]
-	a.charge(held-t.charged, 1)
-	p.charge(held-t.charged, p.weight)
-	q.inUse--
-	q.subjects.count(t.subject, 0, -1)
-	a.holding--
-	p.holding--
-	p.forget(t.caller, a)
-	q.grant(now)
+	return slow
 }
 
 func (a *account) charge(d time.Duration, weight float64) {
@@ -272,72 +327,44 @@ func (p *pool) forget(c Caller, a *account) {
 	}
 }
 
-// resize changes the bounds; anonymous is the part of that pool, from 0 to 1, and 0 stands for a half. Each is how many slots a subject may have; 0 for no
-// bound, which a single slot never has.
-func (q *queue) resize(slots, most int, anonymous float64, each int, now time.Time) {
-	if anonymous <= 0 || anonymous >= 1 {
-		anonymous = 0.5
-	}
-	q.pools[0].weight, q.pools[1].weight = 1-anonymous, anonymous
-	q.slots, q.max = slots, most
-	q.subjects.resize(min(each, slots-1))
-	q.grant(now)
-}
-
-// grant gives free slots to those who wait.
-func (q *queue) grant(now time.Time) {
-	for q.inUse < q.slots {
-		full, waiting := q.subjects.full(now)
-		if q.waiting <= waiting {
-			return
-		}
-		p, t := q.next(full, now)
-		a := p.callers[t.caller]
-		q.level, p.level = max(q.level, p.had), max(p.level, a.had)
-		a.waiting.Remove(t.elem)
-		t.elem = nil
-		q.count(p, a, -1)
-		q.subjects.count(t.subject, -1, 1)
-		t.since, t.charged = now, max(q.held, leastCharge)
-		a.since = now
-		a.charge(t.charged, 1)
-		p.charge(t.charged, p.weight)
-		q.inUse++
-		a.holding++
-		p.holding++
-		close(t.answered)
-	}
-}
-
-// next is the ticket that gets the next slot, and its pool. One waits whose subject is not among the full ones.
-func (q *queue) next(full []string, now time.Time) (*pool, *ticket) {
+// next is the ticket whose turn it is of those that fit, nil for none; slow work counts if it may have a slot.
+func (q *queue) next(slow bool, fits func(*Ticket) bool) *Ticket {
 	first, second := &q.pools[0], &q.pools[1] // known, anonymous
 	if second.queued > 0 && (first.queued == 0 || first.had > second.had) {
 		first, second = second, first
 	}
-	if t := first.next(full, now); t != nil {
-		return first, t
+	if t := first.next(slow, fits); t != nil {
+		return t
 	}
-	return second, second.next(full, now)
+	return second.next(slow, fits)
 }
 
-// next is the ticket of the pool that gets the next slot, nil if the subjects of all are full. Among equals it is the oldest.
-func (p *pool) next(full []string, now time.Time) *ticket {
-	var best *ticket
-	var least time.Duration
-	for _, a := range p.callers {
-		if a.queued == 0 {
-			continue
-		}
-		owes := a.had - now.Sub(a.since)
-		if best != nil && owes > least {
-			continue
-		}
-		if t := a.oldest(full); t != nil && (best == nil || owes < least || t.arrival < best.arrival) {
-			best, least = t, owes
+func (p *pool) next(slow bool, fits func(*Ticket) bool) *Ticket {
+	lines := p.lines[:]
+	if !slow {
+		lines = lines[1:]
+	}
+	var best *line
+	for i := range lines {
+		if l, ok := lines[i].top(); ok && (best == nil || l.before(best)) {
+			best = l
 		}
 	}
-	return best
+	if best == nil {
+		return nil
+	}
+	if fits(best.first) { // mostly
+		return best.first
+	}
+	var found *Ticket
+	for i := range lines {
+		for _, l := range lines[i].all {
+			if t := l.oldest(fits); t != nil && (found == nil || t.before(found)) {
+				found = t
+			}
+		}
+	}
+	return found
 }
 
 func (q *queue) observe(d time.Duration) {
@@ -353,10 +380,4 @@ func (q *queue) observe(d time.Duration) {
 	case d < q.typical:
 		q.typical -= min(q.typical-d, q.typical/8+leastCharge)
 	}
-}
-
-// retryAfter guesses when a newcomer would find the queue worked off: within what is sensible to tell a client.
-func (q *queue) retryAfter() time.Duration {
-	d := q.held * time.Duration(q.waiting+1) / time.Duration(q.slots)
-	return min(max(d, time.Second), time.Minute)
 }

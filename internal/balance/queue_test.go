@@ -9,25 +9,35 @@ import (
 	"pgregory.net/rapid"
 )
 
-// model is what is known of a queue from outside.
+// model is what is known of a Core with one worker from outside.
 type model struct {
-	q       queue
-	now     time.Time
-	holding []*ticket
-	waiting map[Caller][]*ticket // in the order of arrival
-	gone    []*ticket
+	*Core
+	worker  *Worker
+	now     time.Duration
+	holding []*Ticket
+	waiting map[Caller][]*Ticket // in the order of arrival
+	gone    []*Ticket
 }
 
 func newModel(slots, most int, anonymous float64) *model {
-	m := &model{q: newQueue(), now: time.Unix(0, 0), waiting: map[Caller][]*ticket{}}
-	m.q.resize(slots, most, anonymous, 0, m.now)
+	m := &model{waiting: map[Caller][]*Ticket{}}
+	m.Core = NewCore(Limits{Queue: most, Anonymous: anonymous}, func(*Ticket) {})
+	m.resize(slots, most, anonymous, 0)
 	return m
 }
+
+func (m *model) resize(slots, most int, anonymous float64, each int) {
+	m.Limit(m.now, Limits{Queue: most, Anonymous: anonymous, Each: each})
+	m.worker = m.Set(m.now, []Member{{Slots: slots}})[0]
+	m.settle()
+}
+
+func (m *model) slots() int { return m.worker.used }
 
 func (m *model) enter(c Caller) bool { return m.enterOn(c, "") }
 
 func (m *model) enterOn(c Caller, subject string) bool {
-	tk := m.q.enter(c, subject, m.now)
+	tk := m.ticket(c, subject)
 	if tk != nil {
 		m.waiting[c] = append(m.waiting[c], tk)
 	}
@@ -35,10 +45,19 @@ func (m *model) enterOn(c Caller, subject string) bool {
 	return tk != nil
 }
 
-func (m *model) leave(tk *ticket) {
-	m.q.leave(tk, m.now)
+// ticket enters work that the model does not know of; nil: it was refused.
+func (m *model) ticket(c Caller, subject string) *Ticket {
+	tk, err := m.Enter(m.now, Work{Caller: c, Subject: subject})
+	if err != nil {
+		return nil
+	}
+	return tk
+}
+
+func (m *model) leave(tk *Ticket) {
+	m.Leave(m.now, tk, OK)
 	m.holding = without(m.holding, tk)
-	m.waiting[tk.caller] = without(m.waiting[tk.caller], tk)
+	m.waiting[tk.Caller] = without(m.waiting[tk.Caller], tk)
 	m.gone = append(without(m.gone, tk), tk)
 	m.settle()
 }
@@ -49,7 +68,7 @@ func (m *model) settle() {
 		for _, tk := range all {
 			if isAnswered(tk) {
 				m.waiting[c] = without(m.waiting[c], tk)
-				if tk.refused {
+				if tk.err != nil {
 					m.gone = append(m.gone, tk)
 				} else {
 					m.holding = append(m.holding, tk)
@@ -83,7 +102,7 @@ func TestQueue(t *testing.T) {
 				for other, all := range m.waiting {
 					greedier = greedier || other.Anonymous() == c.Anonymous() && len(all) > mine+1
 				}
-				room := m.q.inUse < m.q.slots || before < m.q.max
+				room := m.inUse < m.slots() || before < m.limits.Queue
 				ok := m.enter(c)
 				if room && !ok || !room && greedier && !ok {
 					t.Fatalf("%q was refused", c)
@@ -100,11 +119,11 @@ func TestQueue(t *testing.T) {
 				if len(all) == 0 {
 					t.Skip()
 				}
-				m.now = m.now.Add(time.Duration(rapid.IntRange(0, 100_000).Draw(t, "ms")) * time.Millisecond)
+				m.now += time.Duration(rapid.IntRange(0, 100_000).Draw(t, "ms")) * time.Millisecond
 				m.leave(rapid.SampledFrom(all).Draw(t, "who"))
 			},
 			"resize": func(t *rapid.T) {
-				m.q.resize(rapid.IntRange(1, 4).Draw(t, "slots"), rapid.IntRange(0, 5).Draw(t, "queue"), 0, 0, m.now)
+				m.resize(rapid.IntRange(1, 4).Draw(t, "slots"), rapid.IntRange(0, 5).Draw(t, "queue"), 0, 0)
 				m.settle()
 			},
 			"": func(t *rapid.T) { m.check(t) },
@@ -113,28 +132,28 @@ func TestQueue(t *testing.T) {
 }
 
 func (m *model) check(t *rapid.T) {
-	if m.q.inUse != len(m.holding) || m.q.waiting != m.queued() {
-		t.Fatalf("%d in use, %d waiting; want %d, %d", m.q.inUse, m.q.waiting, len(m.holding), m.queued())
+	if m.inUse != len(m.holding) || m.queue.waiting != m.queued() {
+		t.Fatalf("%d in use, %d waiting; want %d, %d", m.inUse, m.queue.waiting, len(m.holding), m.queued())
 	}
 	for _, all := range m.waiting {
 		for _, tk := range all {
-			if m.q.inUse < m.q.slots && !m.q.subjects.bounded(tk.subject, m.now) {
+			if m.inUse < m.slots() && !m.queue.subjects.bounded(tk.Subject, m.now) {
 				t.Fatal("a slot is free while somebody waits")
 			}
 		}
 	}
 	for _, tk := range m.holding {
-		for _, other := range m.waiting[tk.caller] {
-			if other.arrival < tk.arrival && other.subject == tk.subject {
+		for _, other := range m.waiting[tk.Caller] {
+			if other.arrival < tk.arrival && other.Subject == tk.Subject {
 				t.Fatal("a caller's work was done out of turn")
 			}
 		}
 	}
 	work := 0
-	for i := range m.q.pools {
-		p := &m.q.pools[i]
+	for i := range m.queue.pools {
+		p := &m.queue.pools[i]
 		for c, a := range p.callers {
-			if a.queued != a.waiting.Len() || a.queued != len(m.waiting[c]) {
+			if a.queued != len(m.waiting[c]) {
 				t.Fatalf("%q has %d waiting, want %d", c, a.queued, len(m.waiting[c]))
 			}
 			work += a.queued + a.holding
@@ -143,10 +162,10 @@ func (m *model) check(t *rapid.T) {
 			t.Fatalf("%d accounts", len(p.callers))
 		}
 	}
-	if work != m.q.inUse+m.q.waiting {
+	if work != m.inUse+m.queue.waiting {
 		t.Fatal("work without an account")
 	}
-	if d := m.q.retryAfter(); d < time.Second || d > time.Minute {
+	if d := m.retryAfter(); d < time.Second || d > time.Minute {
 		t.Fatalf("retry after %v", d)
 	}
 }
@@ -163,10 +182,10 @@ func TestNobodyStarves(t *testing.T) {
 		step := 0
 		finish := func() { // the oldest ends, and its caller asks for more
 			tk := m.holding[0]
-			m.now = m.now.Add(time.Duration(took[step%len(took)]) * time.Millisecond)
+			m.now += time.Duration(took[step%len(took)]) * time.Millisecond
 			step++
 			m.leave(tk)
-			m.enter(tk.caller)
+			m.enter(tk.Caller)
 		}
 		for _, c := range greedy {
 			for range slots + 2 {
@@ -201,13 +220,13 @@ func TestDebtsArePaidByWaiting(t *testing.T) {
 		for range slots {
 			m.enter(debtor)
 		}
-		came, step := map[*ticket]time.Time{}, 0
+		came, step := map[*Ticket]time.Duration{}, 0
 		newcomer := func() {
 			step++
 			c := Caller(fmt.Sprintf(name, step))
 			m.enter(c)
 			for _, tk := range slices.Concat(m.waiting[c], m.holding) {
-				if tk.caller == c {
+				if tk.Caller == c {
 					came[tk] = m.now
 				}
 			}
@@ -215,18 +234,18 @@ func TestDebtsArePaidByWaiting(t *testing.T) {
 		for range rapid.IntRange(1, 50).Draw(t, "crowd") {
 			newcomer()
 		}
-		m.now = m.now.Add(time.Duration(rapid.IntRange(1, 1000).Draw(t, "held")) * time.Second)
-		for len(m.holding) > 0 && m.holding[0].caller == debtor { // which makes the debt
+		m.now += time.Duration(rapid.IntRange(1, 1000).Draw(t, "held")) * time.Second
+		for len(m.holding) > 0 && m.holding[0].Caller == debtor { // which makes the debt
 			m.leave(m.holding[0])
 		}
 		began := m.now
 		m.enter(debtor)
 		for turns := 0; len(m.waiting[debtor]) > 0; turns++ {
-			m.now = m.now.Add(time.Duration(took[turns%len(took)]) * time.Millisecond)
+			m.now += time.Duration(took[turns%len(took)]) * time.Millisecond
 			m.leave(m.holding[0])
 			for _, tk := range m.holding {
-				if at := came[tk]; tk.caller != debtor && at.Sub(began) > mostDebt {
-					t.Fatalf("one who came %v later was served first", at.Sub(began))
+				if at := came[tk]; tk.Caller != debtor && at-began > mostDebt {
+					t.Fatalf("one who came %v later was served first", at-began)
 				}
 			}
 			newcomer()
@@ -248,13 +267,13 @@ func share(a, b Caller, tookA, tookB time.Duration, anonymous float64) float64 {
 	for range 2000 {
 		tk := m.holding[0]
 		d := tookA
-		if tk.caller == b {
+		if tk.Caller == b {
 			d = tookB
 		}
-		m.now = m.now.Add(d)
-		got[tk.caller] += d
+		m.now += d
+		got[tk.Caller] += d
 		m.leave(tk)
-		m.enter(tk.caller)
+		m.enter(tk.Caller)
 	}
 	return float64(got[a]) / float64(got[a]+got[b])
 }
@@ -288,11 +307,11 @@ func TestAccountsAreBounded(t *testing.T) {
 	m := newModel(2, 10, 0.5)
 	for i := range 5 * keptIdle {
 		m.enter(Caller(fmt.Sprintf("caller-%d", i)))
-		m.now = m.now.Add(time.Duration(i) * time.Second)
+		m.now += time.Duration(i) * time.Second
 		if len(m.holding) == 2 {
 			m.leave(m.holding[0])
 		}
-		if n := len(m.q.pools[0].callers); n > keptIdle+3 {
+		if n := len(m.queue.pools[0].callers); n > keptIdle+3 {
 			t.Fatalf("%d accounts after %d callers", n, i+1)
 		}
 	}
@@ -324,15 +343,8 @@ func TestFullQueue(t *testing.T) {
 	}
 }
 
-func without(ts []*ticket, t *ticket) []*ticket {
-	return slices.DeleteFunc(slices.Clone(ts), func(x *ticket) bool { return x == t })
+func without(ts []*Ticket, t *Ticket) []*Ticket {
+	return slices.DeleteFunc(slices.Clone(ts), func(x *Ticket) bool { return x == t })
 }
 
-func isAnswered(t *ticket) bool {
-	select {
-	case <-t.answered:
-		return true
-	default:
-		return false
-	}
-}
+func isAnswered(t *Ticket) bool { return t.worker != nil || t.err != nil }

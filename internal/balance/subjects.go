@@ -21,14 +21,14 @@ type subject struct{ waiting, holding int }
 
 type arrival struct {
 	on string
-	at time.Time
+	at time.Duration
 }
 
 // aboutFor is how long a subject counts as being about after work on it came.
 const aboutFor = time.Minute
 
 // arrive notes work that comes.
-func (s *subjects) arrive(on string, now time.Time) {
+func (s *subjects) arrive(on string, now time.Duration) {
 	if on == "" {
 		return
 	}
@@ -79,12 +79,12 @@ func (s *subjects) resize(each int) {
 }
 
 // alone tells whether no other subject is about.
-func (s *subjects) alone(on string, now time.Time) bool {
+func (s *subjects) alone(on string, now time.Duration) bool {
 	if len(s.all) > 1 || len(s.all) == 1 && s.all[on] == nil {
 		return false
 	}
 	for _, a := range s.last {
-		if a.on != "" && a.on != on && now.Sub(a.at) < aboutFor {
+		if a.on != "" && a.on != on && now-a.at < aboutFor {
 			return false
 		}
 	}
@@ -92,13 +92,13 @@ func (s *subjects) alone(on string, now time.Time) bool {
 }
 
 // bounded tells whether a subject may have no further slot now.
-func (s *subjects) bounded(on string, now time.Time) bool {
+func (s *subjects) bounded(on string, now time.Duration) bool {
 	one := s.all[on]
 	return on != "" && s.each > 0 && one != nil && one.holding >= s.each && !s.alone(on, now)
 }
 
 // full lists the subjects that may have no further slot now, and tells how many wait for them.
-func (s *subjects) full(now time.Time) (names []string, waiting int) {
+func (s *subjects) full(now time.Duration) (names []string, waiting int) {
 	for _, name := range s.top {
 		if s.bounded(name, now) {
 			names = append(names, name)
@@ -106,4 +106,17 @@ func (s *subjects) full(now time.Time) (names []string, waiting int) {
 		}
 	}
 	return names, waiting
+}
+
+// lapse is when a subject may be alone because no other has been about for long enough, after which others of its work may have slots; false: never, as it is.
+func (s *subjects) lapse(now time.Duration) (at time.Duration, ok bool) {
+	if len(s.top) == 0 || len(s.all) != 1 {
+		return 0, false
+	}
+	for _, a := range s.last {
+		if s.all[a.on] == nil && a.on != "" && a.at+aboutFor > now && (!ok || a.at+aboutFor > at) {
+			at, ok = a.at+aboutFor, true
+		}
+	}
+	return at, ok
 }

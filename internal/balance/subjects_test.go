@@ -18,29 +18,29 @@ func TestSubjects(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newModel(rapid.IntRange(1, 5).Draw(t, "slots"), rapid.IntRange(0, 8).Draw(t, "queue"), 0.5)
 		each := rapid.IntRange(0, 5).Draw(t, "each")
-		m.q.resize(m.q.slots, m.q.max, 0, each, m.now)
+		m.resize(m.slots(), m.limits.Queue, 0, each)
 		had := map[string]int{}
 		t.Repeat(map[string]func(*rapid.T){
 			"enter": func(t *rapid.T) {
 				c, on := rapid.SampledFrom(callers).Draw(t, "caller"), rapid.SampledFrom(subjects).Draw(t, "on")
 				ok := m.enterOn(c, on)
-				if !ok && m.q.waiting < m.q.max {
+				if !ok && m.queue.waiting < m.limits.Queue {
 					t.Fatalf("%q on %q was refused", c, on)
 				}
 			},
 			"leave": func(t *rapid.T) {
-				all := append([]*ticket{}, m.holding...)
+				all := append([]*Ticket{}, m.holding...)
 				for _, c := range callers {
 					all = append(all, m.waiting[c]...)
 				}
 				if len(all) == 0 {
 					t.Skip()
 				}
-				m.now = m.now.Add(time.Duration(rapid.IntRange(0, 100_000).Draw(t, "ms")) * time.Millisecond)
+				m.now += time.Duration(rapid.IntRange(0, 100_000).Draw(t, "ms")) * time.Millisecond
 				m.leave(rapid.SampledFrom(all).Draw(t, "who"))
 			},
 			"narrow": func(t *rapid.T) {
-				m.q.resize(rapid.IntRange(1, 5).Draw(t, "slots"), m.q.max, 0, each, m.now)
+				m.resize(rapid.IntRange(1, 5).Draw(t, "slots"), m.limits.Queue, 0, each)
 				m.settle()
 			},
 			"": func(t *rapid.T) {
@@ -55,14 +55,14 @@ func TestSubjects(t *testing.T) {
 func (m *model) checkSubjects(t *rapid.T, had map[string]int) {
 	has, waits := map[string]int{}, map[string]int{}
 	for _, tk := range m.holding {
-		has[tk.subject]++
+		has[tk.Subject]++
 	}
 	for _, all := range m.waiting {
 		for _, tk := range all {
-			waits[tk.subject]++
+			waits[tk.Subject]++
 		}
 	}
-	s := &m.q.subjects
+	s := &m.queue.subjects
 	for name, n := range has {
 		if name != "" && s.each > 0 && n > s.each && n > had[name] && !s.alone(name, m.now) {
 			t.Fatalf("%q has %d slots of %d", name, n, s.each)
@@ -94,7 +94,7 @@ func (m *model) checkSubjects(t *rapid.T, had map[string]int) {
 func TestOneSubjectLeavesASlot(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(0, 0)
-	s := NewSlots(Limits{Slots: 3, Queue: 10_000, Each: 2}, Clock{Now: func() time.Time { return now }})
+	s := NewSlots(3, Limits{Queue: 10_000, Each: 2}, Clock{Now: func() time.Time { return now }})
 	var held []func()
 	take := func(on string) {
 		release, _, err := s.AcquireOn(t.Context(), "", on)
@@ -147,21 +147,21 @@ func TestOneSubjectLeavesASlot(t *testing.T) {
 func TestManyWaitOnOneSubject(t *testing.T) {
 	t.Parallel()
 	m := newModel(2, 20_000, 0.5)
-	m.q.resize(2, 20_000, 0, 1, m.now)
+	m.resize(2, 20_000, 0, 1)
 	m.enterOn("", "other")
 	m.leave(m.holding[0])
 	for i := range 10_000 {
-		if m.q.enter(Caller(strconv.Itoa(i%10)), "mono", m.now) == nil {
+		if m.ticket(Caller(strconv.Itoa(i%10)), "mono") == nil {
 			t.Fatal("refused")
 		}
 	}
-	if m.q.inUse != 1 || m.q.waiting != 9_999 {
-		t.Fatalf("%d in use, %d waiting", m.q.inUse, m.q.waiting)
+	if m.inUse != 1 || m.queue.waiting != 9_999 {
+		t.Fatalf("%d in use, %d waiting", m.inUse, m.queue.waiting)
 	}
-	if tk := m.q.enter("late", "other", m.now); tk == nil || !isAnswered(tk) {
+	if tk := m.ticket("late", "other"); tk == nil || !isAnswered(tk) {
 		t.Error("who came last could have a slot, and waits")
 	}
-	s := NewSlots(Limits{Slots: 1, Each: 1}, Clock{})
+	s := NewSlots(1, Limits{Each: 1}, Clock{})
 	if _, _, err := s.AcquireOn(t.Context(), "", "a"); err != nil {
 		t.Error(err)
 	}
@@ -174,16 +174,16 @@ func TestManyWaitOnOneSubject(t *testing.T) {
 func TestAloneWhenOneGivesUp(t *testing.T) {
 	t.Parallel()
 	m := newModel(3, 10, 0.5)
-	m.q.resize(3, 10, 0, 1, m.now)
-	m.q.leave(m.q.enter("", "other", m.now), m.now)
-	m.q.enter("", "mono", m.now)
-	patient, other := m.q.enter("", "mono", m.now), m.q.enter("", "mono", m.now)
-	if m.q.inUse != 1 {
-		t.Fatalf("%d in use while another is about", m.q.inUse)
+	m.resize(3, 10, 0, 1)
+	m.Leave(m.now, m.ticket("", "other"), OK)
+	m.ticket("", "mono")
+	patient, other := m.ticket("", "mono"), m.ticket("", "mono")
+	if m.inUse != 1 {
+		t.Fatalf("%d in use while another is about", m.inUse)
 	}
-	m.now = m.now.Add(aboutFor)
-	m.q.leave(other, m.now)
-	if m.q.inUse != 2 || patient.elem != nil {
-		t.Errorf("%d in use when nobody else is", m.q.inUse)
+	m.now += aboutFor
+	m.Leave(m.now, other, OK)
+	if m.inUse != 2 || patient.worker == nil {
+		t.Errorf("%d in use when nobody else is", m.inUse)
 	}
 }

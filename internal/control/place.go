@@ -32,7 +32,7 @@ func newSlots(n int) *balance.Slots {
 	if n <= 0 {
 		n = slotsPerCPU * runtime.NumCPU()
 	}
-	return balance.NewSlots(balance.Limits{Slots: n, Queue: slotQueue, Wait: slotWait}, balance.Clock{})
+	return balance.NewSlots(n, balance.Limits{Queue: slotQueue, Wait: slotWait}, balance.Clock{})
 }
 
 // takeSlot waits for a heavy look-up's slot. The errors are those of balance.Slots.Acquire.

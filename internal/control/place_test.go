@@ -89,7 +89,7 @@ func TestHeavyLookupsWaitApart(t *testing.T) {
 			return stream.Err()
 		},
 	}
-	p.server.slots.Resize(balance.Limits{Slots: smallPlaces - 1, Queue: slotQueue, Wait: slotWait}) // all of them find a place in the lane
+	p.server.slots.Resize(smallPlaces-1, balance.Limits{Queue: slotQueue, Wait: slotWait}) // all of them find a place in the lane
 	release := takeAll(t, p.server.slots)
 	defer release()
 	var calls sync.WaitGroup
@@ -158,7 +158,7 @@ func TestSlowReadersKeepNoSlot(t *testing.T) {
 	var other func()
 	err = p.send(t.Context(), func() error { // an answer that has begun goes on, though others have the slots
 		other, _, err = s.slots.Acquire(t.Context(), "")
-		s.slots.Resize(balance.Limits{Slots: 1}) // nobody may wait
+		s.slots.Resize(1, balance.Limits{}) // nobody may wait
 		return err
 	})
 	if err != nil || p.slot != nil {

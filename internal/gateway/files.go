@@ -47,7 +47,7 @@ func (r *Router) File(ctx context.Context, repo git.RepoPath, commit git.ObjectI
 }
 
 // fileAt asks one node. The caller got it from the Router, and is done with it afterwards.
-func (r *Router) fileAt(ctx context.Context, m *member, repo git.RepoPath, commit git.ObjectID, path string, limit int64) (file git.File, err error) {
+func (r *Router) fileAt(ctx context.Context, m *visit, repo git.RepoPath, commit git.ObjectID, path string, limit int64) (file git.File, err error) {
 	v := verdict{failed: true, rests: true} // of a panic
 	defer func() { r.done(m, v) }()
 	if m.Files == nil {

@@ -64,7 +64,7 @@ func (c *call) relay(a answer, ask func(Node) (protocol.Outcome, error)) {
 }
 
 // try asks one node. It reports whether another one may be asked.
-func (c *call) try(m *member, a answer, ask func(Node) (protocol.Outcome, error)) (again bool) {
+func (c *call) try(m *visit, a answer, ask func(Node) (protocol.Outcome, error)) (again bool) {
 	v := verdict{failed: true, rests: true} // of a panic
 	defer func() { c.Router.done(m, v) }()
 	c.running.At(activity.Working)
@@ -137,7 +137,7 @@ func passes(err error) bool {
 }
 
 // failover counts and logs that another node is asked; of the request itself the log tells only what came of it.
-func (c *call) failover(from, to *member) {
+func (c *call) failover(from, to *visit) {
 	kind := fault.KindOf(c.err)
 	c.Router.metrics.countFailover(from.Name, kind)
 	level := slog.LevelWarn

@@ -40,7 +40,7 @@ func (r *Router) home(found *route) *member {
 }
 
 // steady is assign for requests that all go to the same node, as long as it is up: the first of the route that can be had and was not tried.
-func (r *Router) steady(repo git.RepoPath, tried []string) (m *member, err error) {
+func (r *Router) steady(repo git.RepoPath, tried []string) (m *visit, err error) {
 	found := r.table.Load().find(repo)
 	if found == nil {
 		return r.assign(repo, tried)
@@ -114,7 +114,7 @@ func (r *Router) resolveAt(ctx context.Context, questions []resolve.Question, re
 }
 
 // ask asks one node. The caller got it from the Router, and is done with it afterwards.
-func (r *Router) ask(ctx context.Context, m *member, asked []resolve.Question) (answers []resolve.Result, err error) {
+func (r *Router) ask(ctx context.Context, m *visit, asked []resolve.Question) (answers []resolve.Result, err error) {
 	v := verdict{failed: true, rests: true} // of a panic
 	defer func() { r.done(m, v) }()
 	if m.Revisions == nil {

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -53,7 +54,7 @@ type NodeStatus struct {
 // Router finds the node for a request: by the repository's path the route, and of its replicas the least busy one that can be reached. Safe
 // for concurrent use.
 type Router struct {
-	workers *balance.Workers
+	workers *balance.Scheduler
 	table   atomic.Pointer[table]
 	metrics routerMetrics
 
@@ -80,6 +81,12 @@ type member struct {
 	*memberUse
 }
 
+// visit is one request's use of a replica.
+type visit struct {
+	*member
+	seat *balance.Seat
+}
+
 // memberUse counts who uses a replica: each request, and the routes as one. At 0 it is gone, and never used again.
 type memberUse struct{ users atomic.Int64 }
 
@@ -92,7 +99,7 @@ type memberCounts struct {
 
 // NewRouter makes a Router without routes.
 func NewRouter() *Router {
-	r := &Router{workers: balance.NewWorkers(nil), metrics: newRouterMetrics()}
+	r := &Router{workers: balance.New(balance.Options{}), metrics: newRouterMetrics()}
 	r.table.Store(&table{})
 	return r
 }
@@ -248,17 +255,17 @@ func (t *table) find(repo git.RepoPath) *route {
 
 // assign gives a replica for a request, none of those that it has tried already. The caller calls done. The error is for the client: of
 // kind NotFound without a route, Unavailable if no replica takes requests.
-func (r *Router) assign(repo git.RepoPath, tried []string) (*member, error) {
+func (r *Router) assign(repo git.RepoPath, tried []string) (*visit, error) {
 	return r.assignFrom(repo, tried, math.MaxInt)
 }
 
 // primary is assign for pushes: all of them go to the first node that a route names, so that replicas have one who decides.
-func (r *Router) primary(repo git.RepoPath, tried []string) (*member, error) {
+func (r *Router) primary(repo git.RepoPath, tried []string) (*visit, error) {
 	return r.assignFrom(repo, tried, 1)
 }
 
 // assignFrom is assign for the first few nodes of a route.
-func (r *Router) assignFrom(repo git.RepoPath, tried []string, most int) (*member, error) {
+func (r *Router) assignFrom(repo git.RepoPath, tried []string, most int) (*visit, error) {
 	for {
 		t := r.table.Load()
 		found := t.find(repo)
@@ -266,22 +273,32 @@ func (r *Router) assignFrom(repo git.RepoPath, tried []string, most int) (*membe
 			return nil, fault.New(fault.NotFound, "no storage node serves repositories at %s; check the path", repo)
 		}
 		found = found.first(most)
-		i, reason := r.workers.Assign(found.workers, tried)
-		if i < 0 {
+		seat, err := r.workers.Acquire(context.Background(), balance.Work{Among: found.workers, Tried: tried, NoWait: true})
+		if err != nil && r.latest() == t {
 			return nil, r.unavailable(found, tried)
 		}
-		m := found.members[i]
+		if err != nil {
+			continue
+		}
+		m := found.members[slices.Index(found.workers, seat.Worker())]
 		if !m.hold() { // the routes have changed since
-			r.workers.Done(m.worker, false)
+			seat.Done(balance.Cut)
 			continue
 		}
 		if len(tried) > 0 {
 			m.next.Inc()
 		} else {
-			m.assigned[reason].Inc()
+			m.assigned[seat.Reason()].Inc()
 		}
-		return m, nil
+		return &visit{member: m, seat: seat}, nil
 	}
+}
+
+// latest is the table after a change of the routes that goes on.
+func (r *Router) latest() *table {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.table.Load()
 }
 
 // first is the route as if it named no more than n nodes.
@@ -293,13 +310,17 @@ func (r *route) first(n int) *route {
 }
 
 // done ends a request's use of a replica.
-func (r *Router) done(m *member, v verdict) {
+func (r *Router) done(m *visit, v verdict) {
 	if v.failed {
 		m.failed.Add(1)
 	} else {
 		m.served.Add(1)
 	}
-	r.workers.Done(m.worker, v.rests)
+	how := balance.OK
+	if v.rests {
+		how = balance.Failed
+	}
+	m.seat.Done(how)
 	m.release()
 }
 

@@ -14,7 +14,7 @@ import (
 // newWalks makes the slots of walks through history for those who wait: each takes a CPU while it lasts, and a push makes all of them look at the
 // same time. Of the queue they are as many as may wait.
 func newWalks(watchers int) *balance.Slots {
-	return balance.NewSlots(balance.Limits{Slots: (runtime.NumCPU() + 1) / 2, Queue: watchers}, balance.Clock{})
+	return balance.NewSlots((runtime.NumCPU()+1)/2, balance.Limits{Queue: watchers}, balance.Clock{})
 }
 
 // errSeen ends a watch that has seen what was waited for.

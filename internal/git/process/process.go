@@ -51,12 +51,12 @@ type Limits struct {
 	Time          time.Duration // wall time after which a command is killed; 0 for no limit
 }
 
-func (l *Limits) slots() balance.Limits {
+func (l *Limits) queue() balance.Limits {
 	each := l.PerRepository
 	if each == 0 {
 		each = l.Slots - 1
 	}
-	return balance.Limits{Slots: l.Slots, Queue: l.Queue, Wait: l.Wait, Anonymous: l.Anonymous, Each: max(each, 0)}
+	return balance.Limits{Queue: l.Queue, Wait: l.Wait, Anonymous: l.Anonymous, Each: max(each, 0)}
 }
 
 // Options of a Runner.
@@ -135,7 +135,7 @@ func New(o Options) (*Runner, error) {
 	}
 	r.stopping, r.stop = context.WithCancel(context.Background())
 	for name, l := range o.Classes {
-		slots := balance.NewSlots(l.slots(), balance.Clock{})
+		slots := balance.NewSlots(l.Slots, l.queue(), balance.Clock{})
 		r.classes[name] = class{limits: l, slots: slots}
 		o.Metrics.watch(name, slots)
 	}

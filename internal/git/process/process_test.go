@@ -598,7 +598,7 @@ func TestPerRepository(t *testing.T) {
 	}
 	for each, want := range map[int]int{0: 2, 1: 1, -1: 0} {
 		l := Limits{Slots: 3, PerRepository: each}
-		if got := l.slots().Each; got != want {
+		if got := l.queue().Each; got != want {
 			t.Errorf("%d: %d", each, got)
 		}
 	}
