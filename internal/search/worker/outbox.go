@@ -6,7 +6,10 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -20,8 +23,9 @@ const (
 // outbox writes to a socket. What is not taken at once waits in memory. Written to by one goroutine at a time.
 type outbox struct {
 	conn    net.Conn
-	total   *atomic.Int64 // bytes that wait for all sockets
-	most    int64         // of these, if this socket has some already
+	raw     syscall.RawConn // of conn; nil: it has none
+	total   *atomic.Int64   // bytes that wait for all sockets
+	most    int64           // of these, if this socket has some already
 	running sync.WaitGroup
 
 	mu       sync.Mutex
@@ -33,6 +37,9 @@ type outbox struct {
 
 func newOutbox(c net.Conn, total *atomic.Int64, most int64) *outbox {
 	o := &outbox{conn: c, total: total, most: most}
+	if s, ok := c.(syscall.Conn); ok {
+		o.raw, _ = s.SyscallConn()
+	}
 	o.moved.L = &o.mu
 	return o
 }
@@ -43,16 +50,19 @@ func (o *outbox) Write(p []byte) (int, error) {
 	defer o.mu.Unlock()
 	size := len(p)
 	if !o.draining && o.err == nil {
+		if p = p[o.writeNow(p):]; len(p) == 0 {
+			return size, nil
+		}
 		o.conn.SetWriteDeadline(time.Now().Add(patience))
 		n, err := o.conn.Write(p)
+		p = p[n:]
 		if err == nil {
-			return n, nil
+			return size, nil
 		}
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			o.err = err
-			return n, err
+			return size - len(p), err
 		}
-		p = p[n:]
 		o.conn.SetWriteDeadline(time.Time{})
 		o.draining = true
 		o.running.Go(o.drain)
@@ -66,6 +76,18 @@ func (o *outbox) Write(p []byte) (int, error) {
 	o.waiting = append(o.waiting, p...)
 	o.total.Add(int64(len(p)))
 	return size, nil
+}
+
+// writeNow writes what is taken at once, without the timer that waiting needs. An error shows again in what is written next.
+func (o *outbox) writeNow(p []byte) (n int) {
+	if o.raw == nil {
+		return 0
+	}
+	o.raw.Write(func(fd uintptr) bool {
+		n, _ = unix.Write(int(fd), p)
+		return true
+	})
+	return max(n, 0)
 }
 
 // drain writes what waits, until nothing does.

@@ -7,12 +7,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"net"
 	"os"
+	"runtime"
 	"runtime/debug"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -31,6 +32,8 @@ import (
 const (
 	// batchSize is how many bytes of results are sent at once, at least, unless there are no more.
 	batchSize = 64 << 10
+	// answerBuffer has room for a short answer, which is written at once.
+	answerBuffer = 32 << 10
 	// manyMore is how many times as many matches are looked for if the files with the first ones are fewer than were asked for.
 	manyMore = 1000
 	// flushAfter is for how long results are collected and ordered before the first are sent.
@@ -47,6 +50,7 @@ type SearchOptions struct {
 // Search answers requests until the control socket ends. When all shards are loaded it sends a byte.
 func Search(o SearchOptions) error {
 	limitMemory(o.Memory)
+	defer runtime.KeepAlive(unused(o.Memory))
 	log.SetFlags(0)
 	control, err := net.FileConn(o.Control)
 	if err != nil {
@@ -82,6 +86,16 @@ func limitMemory(n int64) {
 	debug.SetMemoryLimit(n)
 	hard := uint64(n + n/2 + 64<<20)
 	unix.Setrlimit(unix.RLIMIT_DATA, &unix.Rlimit{Cur: hard, Max: hard})
+}
+
+// unused is memory that nobody touches, which the kernel therefore does not provide: with it on the heap the garbage collector runs after so much again was
+// allocated, and not after each of the few megabytes that searches in a small index need.
+func unused(limit int64) []byte {
+	const most = 64 << 20
+	if limit <= 0 {
+		return make([]byte, most)
+	}
+	return make([]byte, min(most, limit/16))
 }
 
 // receive takes a socket from the server.
@@ -121,26 +135,24 @@ type asked struct {
 	repositories *roaring.Bitmap // nil: all
 }
 
-// serve answers the requests on one socket, one after the other.
+// serve answers the requests on one socket, one after the other, until the server closes it.
 func (s *searcher) serve(c net.Conn) {
 	ctx, cancel := context.WithCancel(context.Background())
-	requests := make(chan asked)
-	var reading sync.WaitGroup
-	reading.Go(func() {
-		defer close(requests)
-		defer cancel()
-		readRequests(ctx, c, requests)
-	})
+	requests := link.NewReader(c, 8<<10)
 	out := newOutbox(c, &s.waiting, s.mostWaiting)
-	defer reading.Wait()
 	defer out.running.Wait()
 	defer c.Close()
 	defer cancel()
-	a := &answer{w: link.NewWriter(out, 8<<10)}
-	for r := range requests {
+	a := &answer{w: link.NewWriter(out, answerBuffer)}
+	for {
+		r, err := readRequest(requests, &a.request)
+		if err != nil {
+			return
+		}
 		a.reset(r, cancel)
 		began := time.Now()
-		err := s.searchSafely(ctx, r, a)
+		heed := heedEnd(requests, cancel)
+		err = s.searchSafely(ctx, r, a)
 		a.end.Took = (time.Since(began) - a.sending).Microseconds()
 		if err != nil && a.err == nil {
 			a.end.Error, a.end.Kind = err.Error(), uint8(fault.KindOf(err))
@@ -149,42 +161,60 @@ func (s *searcher) serve(c net.Conn) {
 			}
 		}
 		if err := a.finish(); err != nil {
+			c.Close()
+			heed()
 			return
+		}
+		heed()
+	}
+}
+
+// heedAfter is how long a search runs before it is watched for whether anybody still waits for it: most are over by then.
+const heedAfter = 5 * time.Millisecond
+
+// heedEnd cancels a search if the server closes the socket meanwhile. Nobody else reads until stop has returned: with the next request, or at the
+// socket's end.
+func heedEnd(r link.Reader, cancel context.CancelFunc) (stop func()) {
+	done := make(chan struct{})
+	timer := time.AfterFunc(heedAfter, func() {
+		defer close(done)
+		if _, err := r.Peek(1); err != nil {
+			cancel()
+		}
+	})
+	return func() {
+		if !timer.Stop() {
+			<-done
 		}
 	}
 }
 
-// readRequests reads until the server closes the socket; that ends a search that runs.
-func readRequests(ctx context.Context, c net.Conn, requests chan<- asked) {
-	r := link.NewReader(c, 8<<10)
-	var buf []byte
-	for {
-		kind, payload, err := r.Frame(buf)
-		if err != nil {
-			return
-		}
-		buf = payload
-		var a asked
-		if kind != link.KindRequest || json.Unmarshal(payload, &a.Request) != nil {
-			return
-		}
-		if a.Limited {
-			kind, payload, err := r.Frame(nil)
-			if err != nil || kind != link.KindRepositories {
-				return
-			}
-			set, err := link.ParseSet(payload)
-			if err != nil {
-				return
-			}
-			a.repositories = roaring.BitmapOf(set.List()...)
-		}
-		select {
-		case requests <- a:
-		case <-ctx.Done():
-			return
-		}
+// readRequest reads a request into buf, which grows as needed.
+func readRequest(r link.Reader, buf *[]byte) (a asked, err error) {
+	kind, payload, err := r.Frame(*buf)
+	if err != nil {
+		return a, err
 	}
+	*buf = payload
+	if kind != link.KindRequest {
+		return a, fmt.Errorf("frame %q where a request is expected", kind)
+	}
+	if err := json.Unmarshal(payload, &a.Request); err != nil || !a.Limited {
+		return a, err
+	}
+	kind, payload, err = r.Frame(nil)
+	if err != nil {
+		return a, err
+	}
+	if kind != link.KindRepositories {
+		return a, fmt.Errorf("frame %q where repositories are expected", kind)
+	}
+	set, err := link.ParseSet(payload)
+	if err != nil {
+		return a, err
+	}
+	a.repositories = roaring.BitmapOf(set.List()...)
+	return a, nil
 }
 
 // searchSafely turns a panic into an error: the process has others' searches too.
@@ -217,19 +247,19 @@ func (s *searcher) search(ctx context.Context, r asked, a *answer) error {
 		ChunkMatches: true, Whole: a.format == wire.GraphQL, MaxDocDisplayCount: r.Limit + 1, MaxWallTime: timeout, FlushWallTime: min(flushAfter, timeout),
 		ShardMaxMatchCount: enough, TotalMaxMatchCount: enough,
 	}
+	find := s.StreamSearch
 	if a.format == wire.API {
-		o.FlushWallTime = timeout
-		a.hold = true
+		find, o.FlushWallTime, a.hold = s.collect, 0, true
 	}
 	if p.repository { // what one file of a repository has is not to keep others from being looked at
 		o.ShardRepoMaxMatchCount, o.MaxDocDisplayCount, o.ShardMaxMatchCount, o.TotalMaxMatchCount = 1, 0, manyMore*enough, manyMore*enough
 	}
 	began := time.Now()
-	err = s.StreamSearch(ctx, p.query, &o, a)
+	err = find(ctx, p.query, &o, a)
 	if a.hold && err == nil && a.skipped && len(a.held) < r.Limit {
 		o.ShardMaxMatchCount, o.TotalMaxMatchCount, o.MaxWallTime = manyMore*enough, manyMore*enough, max(timeout-time.Since(began), time.Millisecond)
 		a.held, a.skipped = nil, false
-		err = s.StreamSearch(ctx, p.query, &o, a)
+		err = find(ctx, p.query, &o, a)
 	}
 	a.render(a.held)
 	a.held = nil
@@ -239,14 +269,24 @@ func (s *searcher) search(ctx context.Context, r asked, a *answer) error {
 	return err
 }
 
+// collect searches as StreamSearch does, and sends once.
+func (s *searcher) collect(ctx context.Context, q zoektquery.Q, o *zoekt.SearchOptions, sender zoekt.Sender) error {
+	r, err := s.Search(ctx, q, o)
+	if r != nil {
+		sender.Send(r)
+	}
+	return err
+}
+
 // answer renders results as they come.
 type answer struct {
-	w      link.Writer
-	cancel context.CancelFunc
-	format wire.Format
-	limit  int
-	plan   plan
-	err    error // of writing
+	w       link.Writer
+	request []byte // is read into it
+	cancel  context.CancelFunc
+	format  wire.Format
+	limit   int
+	plan    plan
+	err     error // of writing
 
 	hold             bool              // results wait until the search is over
 	held             []zoekt.FileMatch // these
@@ -297,7 +337,9 @@ func (a *answer) render(files []zoekt.FileMatch) {
 		}
 		a.add(&files[i])
 	}
-	a.flush()
+	if !a.hold { // else the end follows at once
+		a.flush()
+	}
 }
 
 func (a *answer) add(m *zoekt.FileMatch) {
@@ -330,18 +372,26 @@ func (a *answer) flush() {
 		return
 	}
 	began := time.Now()
-	if a.err = a.w.Batch(a.results, a.matches, a.elements); a.err == nil {
+	if a.batch(); a.err == nil {
 		a.err = a.w.Flush()
 	}
 	a.sending += time.Since(began)
 	if a.err != nil {
 		a.cancel()
 	}
-	a.elements, a.results, a.matches = a.elements[:0], 0, 0
 }
 
+// batch writes what waits, which may stay in the buffer.
+func (a *answer) batch() {
+	if a.results > 0 && a.err == nil {
+		a.err = a.w.Batch(a.results, a.matches, a.elements)
+		a.elements, a.results, a.matches = a.elements[:0], 0, 0
+	}
+}
+
+// finish sends what waits and the end, at once if there is room.
 func (a *answer) finish() error {
-	a.flush()
+	a.batch()
 	if a.err != nil {
 		return a.err
 	}
