@@ -91,9 +91,12 @@ func (e *exchange) page(path string) {
 	defer seat.Leave()
 	e.know()
 	e.running.At(activity.Working)
-	r := e.r.Clone(e.ctx)
+	r := e.r.WithContext(e.ctx)
 	r.Body, r.ContentLength = io.NopCloser(body), -1
-	r.Header.Del("Content-Encoding")
+	if r.Header.Get("Content-Encoding") != "" {
+		r.Header = r.Header.Clone()
+		r.Header.Del("Content-Encoding")
+	}
 	e.visitor = &Visitor{e: e}
 	err = e.Pages(&pageWriter{e}, r, e.visitor)
 	switch {

@@ -2,7 +2,6 @@ package search
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"net"
@@ -204,7 +203,8 @@ func (s *searching) ask(ctx context.Context, q link.Request, set link.Set, each 
 }
 
 func (c *conversation) ask(q link.Request, set link.Set, each func(Batch) error) (end link.End, err error) {
-	if err := c.w.JSON(link.KindRequest, q); err != nil {
+	c.buf = q.Append(c.buf[:0])
+	if err := c.w.Frame(link.KindRequest, c.buf); err != nil {
 		return end, lost(err)
 	}
 	if q.Limited {
@@ -228,7 +228,7 @@ func (c *conversation) ask(q link.Request, set link.Set, each func(Batch) error)
 				return end, err
 			}
 		case link.KindEnd:
-			if err := json.Unmarshal(c.buf, &end); err != nil {
+			if end, err = link.ParseEnd(c.buf); err != nil {
 				return end, lost(err)
 			}
 			switch {

@@ -22,10 +22,10 @@ type Kind byte
 
 // Kinds of frames. Where none is named, the payload is JSON of the type in the comment.
 const (
-	KindRequest      Kind = 'q' // Request
+	KindRequest      Kind = 'q' // Request, in bytes
 	KindRepositories Kind = 'r' // a Set, in bytes
 	KindBatch        Kind = 'b' // two numbers of 4 bytes, results and matches, and the elements of a JSON array
-	KindEnd          Kind = 'e' // End
+	KindEnd          Kind = 'e' // End, in bytes
 	KindJob          Kind = 'j' // Job
 	KindDocument     Kind = 'd' // see Document
 	KindGone         Kind = 'x' // a path that has changed or is gone, in bytes
@@ -43,32 +43,32 @@ const (
 
 // Request asks for a search.
 type Request struct {
-	Query   string `json:"query"`
-	Format  int    `json:"format"` // wire.Format
-	Limit   int    `json:"limit"`  // results
-	Timeout int    `json:"timeout_ms"`
-	Limited bool   `json:"limited,omitempty"` // a set of repositories follows
+	Query   string
+	Format  int  // wire.Format
+	Limit   int  // results
+	Timeout int  // ms
+	Limited bool // a set of repositories follows
 }
 
 // End ends an answer.
 type End struct {
-	Error        string  `json:"error,omitempty"`
-	Kind         uint8   `json:"kind,omitempty"`    // of the error: fault.Kind
-	Limited      bool    `json:"limited,omitempty"` // there are, or may be, more
-	TimedOut     bool    `json:"timed_out,omitempty"`
-	Crashed      bool    `json:"crashed,omitempty"` // some shards could not be searched
-	Results      int     `json:"results"`
-	Matches      int     `json:"matches"`
-	Searched     int     `json:"searched"` // repositories
-	Took         int64   `json:"took_us"`  // time of the search in the process: of all, but for reading the request and sending results
-	Repositories []Found `json:"repositories,omitempty"`
+	Error        string
+	Kind         uint8 // of the error: fault.Kind
+	Limited      bool  // there are, or may be, more
+	TimedOut     bool
+	Crashed      bool // some shards could not be searched
+	Results      int
+	Matches      int
+	Searched     int   // repositories
+	Took         int64 // us; time of the search in the process: of all, but for reading the request and sending results
+	Repositories []Found
 }
 
 // Found is a repository with results.
 type Found struct {
-	ID     uint32 `json:"id"`
-	Commit string `json:"commit"`
-	Branch string `json:"branch"`
+	ID     uint32
+	Commit string
+	Branch string
 }
 
 // Branch is an indexed branch.

@@ -5,7 +5,6 @@ package worker
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -199,7 +198,7 @@ func readRequest(r link.Reader, buf *[]byte) (a asked, err error) {
 	if kind != link.KindRequest {
 		return a, fmt.Errorf("frame %q where a request is expected", kind)
 	}
-	if err := json.Unmarshal(payload, &a.Request); err != nil || !a.Limited {
+	if a.Request, err = link.ParseRequest(payload); err != nil || !a.Limited {
 		return a, err
 	}
 	kind, payload, err = r.Frame(nil)
@@ -281,7 +280,7 @@ func (s *searcher) collect(ctx context.Context, q zoektquery.Q, o *zoekt.SearchO
 // answer renders results as they come.
 type answer struct {
 	w       link.Writer
-	request []byte // is read into it
+	request []byte // is read into it, and the end written
 	cancel  context.CancelFunc
 	format  wire.Format
 	limit   int
@@ -395,7 +394,8 @@ func (a *answer) finish() error {
 	if a.err != nil {
 		return a.err
 	}
-	if err := a.w.JSON(link.KindEnd, a.end); err != nil {
+	a.request = a.end.Append(a.request[:0])
+	if err := a.w.Frame(link.KindEnd, a.request); err != nil {
 		return err
 	}
 	return a.w.Flush()

@@ -5,15 +5,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"mime"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -296,7 +295,9 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request, v search.Visitor, q
 		return sendFailure(w, err)
 	}
 	header(w.Header(), "application/json")
-	whole := &object{w: w, buf: append(make([]byte, 0, 16<<10), `{"results":[`...)}
+	whole := objects.Get().(*object)
+	defer whole.release()
+	whole.w, whole.buf = w, append(whole.buf[:0], `{"results":[`...)
 	summary, err := a.Searcher.Search(r.Context(), request, whole)
 	note(v, summary)
 	if err != nil {
@@ -313,13 +314,14 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request, v search.Visitor, q
 	if !whole.begun {
 		w.Header().Set("Server-Timing", serverTiming(summary))
 	}
-	return whole.end(slices.Concat([]byte(`],"summary":`), end, []byte("}\n")))
+	return whole.end(end)
 }
 
 // serverTiming says in milliseconds what a search took: in the process that searches, and until it was asked and its results were here (W3C Server
 // Timing).
 func serverTiming(s search.Summary) string {
-	return fmt.Sprintf("index;dur=%.3f, link;dur=%.3f", float64(s.Index.Nanoseconds())/1e6, float64(s.Link.Nanoseconds())/1e6)
+	text := strconv.AppendFloat(append(make([]byte, 0, 48), "index;dur="...), float64(s.Index.Nanoseconds())/1e6, 'f', 3, 64)
+	return string(strconv.AppendFloat(append(text, ", link;dur="...), float64(s.Link.Nanoseconds())/1e6, 'f', 3, 64))
 }
 
 // status answers how far the index is.
@@ -352,6 +354,17 @@ type object struct {
 	comma bool
 }
 
+// objects are kept for their buffers.
+var objects = sync.Pool{New: func() any { return &object{buf: make([]byte, 0, 16<<10)} }}
+
+// release gives the object back, which nobody uses any more.
+func (o *object) release() {
+	*o = object{buf: o.buf}
+	if cap(o.buf) <= 4*firstBytes {
+		objects.Put(o)
+	}
+}
+
 // Matches implements search.Sink.
 func (o *object) Matches(b search.Batch) error {
 	if len(b.JSON) == 0 {
@@ -377,8 +390,9 @@ func (o *object) Matches(b search.Batch) error {
 // Progress implements search.Sink.
 func (o *object) Progress(search.Summary) error { return nil }
 
-func (o *object) end(p []byte) error {
-	o.buf = append(o.buf, p...)
+// end writes what follows the results.
+func (o *object) end(summary []byte) error {
+	o.buf = append(append(append(o.buf, `],"summary":`...), summary...), "}\n"...)
 	if !o.begun {
 		o.w.Header().Set("Content-Length", strconv.Itoa(len(o.buf)))
 	}
