@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -34,7 +35,8 @@ type Options struct {
 	MaxBody    int64         // bytes of a request's body; 0: 1 GiB
 	BodyMemory int64         // bytes of one that are held in memory; 0: 64 KiB
 	ReadStall  time.Duration // how long a client may take for 64 KiB of a body; 0: 30 s
-	Memory     int64         // bytes of answers for slow clients that are held in memory, each; 0: 256 KiB
+	MaxMemory  int64         // bytes of all bodies in memory; what is beyond goes to files; 0: 256 MiB
+	Memory     int64         // bytes of an answer that are held in memory for a slow client; 0: 128 KiB; at least 64 KiB
 	MaxAnswer  int64         // bytes of an answer that are held for a slow client; then the worker waits for it; 0: 1 GiB
 	Dir        string        // where what is beyond memory goes; empty: nowhere
 	MaxDir     int64         // bytes there, of all requests; 0: 8 GiB
@@ -72,9 +74,14 @@ type FileRoot struct {
 type Proxy struct {
 	Options
 	pool     *pool
-	disk     budget
 	roots    []root
-	upgrades atomic.Int64
+	memory   budget // of bodies, beyond the first bytes of each
+	disk     budget
+	buffers  sync.Pool    // of *[copySize]byte
+	rings    sync.Pool    // of *[]byte
+	spooled  atomic.Int64 // bytes that went into files
+	upgrades atomic.Int64 // that were asked for, or are there
+	tunnels  tunnels
 }
 
 // Record tells what became of a request, for logs and metrics.
@@ -100,9 +107,12 @@ type Record struct {
 func New(o Options) (*Proxy, error) {
 	o.defaults()
 	p := &Proxy{Options: o}
-	p.disk.limit = o.MaxDir
-	var err error
-	if p.roots, err = openRoots(o.Files); err != nil {
+	p.disk.limit, p.memory.limit = o.MaxDir, o.MaxMemory
+	err := openDir(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	if p.roots, err = openRoots(&o); err != nil {
 		return nil, err
 	}
 	if p.pool, err = newPool(&p.Options); err != nil {
@@ -131,7 +141,9 @@ func (o *Options) defaults() {
 	time(&o.UpgradeIdle, 600*second)
 	size(&o.MaxBody, 1<<30)
 	size(&o.BodyMemory, 64<<10)
-	size(&o.Memory, 256<<10)
+	size(&o.MaxMemory, 256<<20)
+	size(&o.Memory, 128<<10)
+	o.Memory = max(o.Memory, copySize)
 	size(&o.MaxAnswer, 1<<30)
 	size(&o.MaxDir, 8<<30)
 	if o.MaxUpgrades == 0 {
@@ -153,6 +165,6 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // Close closes all connections to workers. Requests that run fail.
 func (p *Proxy) Close() {
-	p.pool.close()
+	p.tunnels.close(p.pool.close)
 	closeRoots(p.roots)
 }

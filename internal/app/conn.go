@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -46,14 +47,14 @@ type conn struct {
 	buf    []byte // what was read and not used is buf[at:end]
 	at     int
 	end    int
-	head   []byte // of a request, as it is written
+	out    []byte // a request's head, as it is written
 	socket disk.ID
 	since  time.Time // it is idle
 	used   bool      // for a request before
 }
 
-// connBuffer is the size of what is read at once, and the longest line of an answer's header.
-const connBuffer = 32 << 10
+// connBuffer is how much of an answer is read at once, unless its header is longer.
+const connBuffer = 8 << 10
 
 var errClosed = errors.New("the proxy was closed")
 
@@ -84,31 +85,42 @@ func (c *conns) get(ctx context.Context, fresh bool) (*conn, error) {
 		cn := c.idle[len(c.idle)-1]
 		c.idle[len(c.idle)-1] = nil
 		c.idle = c.idle[:len(c.idle)-1]
-		if !fresh && cn.socket == socket && bulk.Quiet(cn.Conn.(syscall.Conn)) == nil {
+		if !fresh && cn.good(socket) {
 			c.mu.Unlock()
 			return cn, nil
 		}
 		delete(c.all, cn)
 		c.open--
 		cn.Close()
-		if fresh {
-			break
-		}
 	}
 	if c.closed {
 		c.mu.Unlock()
 		return nil, errClosed
 	}
-	if c.limit > 0 && c.open >= c.limit {
-		cn, err := c.wait(ctx)
-		if cn != nil || err != nil {
-			return cn, err
-		}
-	} else {
+	if c.limit <= 0 || c.open < c.limit {
 		c.open++
 		c.mu.Unlock()
+		return c.dial(ctx)
 	}
-	return c.dial(ctx)
+	cn, err := c.wait(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case cn == nil:
+		return c.dial(ctx)
+	case !fresh && cn.good(c.stat()):
+		return cn, nil
+	}
+	cn.Close()
+	c.mu.Lock()
+	delete(c.all, cn)
+	c.mu.Unlock()
+	return c.dial(ctx) // in its place
+}
+
+// good tells whether an idle connection can be used: it is as it was left, and goes to the worker that is there now.
+func (c *conn) good(socket disk.ID) bool {
+	return c.socket == socket && bulk.Quiet(c.Conn.(syscall.Conn)) == nil
 }
 
 // wait waits for what another gives back: a connection, or the place of one, which is no connection. Callers hold mu; it unlocks it.
@@ -145,7 +157,7 @@ func (c *conns) dial(ctx context.Context) (*conn, error) {
 		c.vacate()
 		return nil, err
 	}
-	cn := &conn{Conn: nc, buf: make([]byte, connBuffer), socket: socket}
+	cn := &conn{Conn: nc, buf: make([]byte, connBuffer), out: make([]byte, 0, 2<<10), socket: socket}
 	c.mu.Lock()
 	closed := c.closed
 	if !closed {
@@ -273,25 +285,25 @@ func (c *conns) stat() disk.ID {
 
 // fill reads more from the worker, behind what is there.
 func (c *conn) fill() error {
-	if c.at == c.end {
+	switch {
+	case c.at == c.end:
 		c.at, c.end = 0, 0
-	} else if c.end == len(c.buf) {
-		if c.at == 0 {
-			return errLong
-		}
+	case c.end < len(c.buf):
+	case c.at > 0:
 		c.end = copy(c.buf, c.buf[c.at:c.end])
 		c.at = 0
+	case len(c.buf) < maxHeader:
+		c.buf = append(c.buf, make([]byte, maxHeader-len(c.buf))...)
+	default:
+		return bad("its header is too long")
 	}
 	n, err := c.Conn.Read(c.buf[c.end:])
 	c.end += n
 	if n > 0 {
 		return nil
 	}
-	if err == nil {
-		err = io.ErrNoProgress
-	}
-	return err
+	return cmp.Or(err, io.ErrNoProgress)
 }
 
-// errLong is the error of a line that is longer than connBuffer.
-var errLong = errors.New("a line of its header is too long")
+// interrupt ends what waits for the connection, for good.
+func (c *conn) interrupt() { _ = c.SetDeadline(time.Unix(1, 0)) }

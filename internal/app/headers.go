@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/activity"
-	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
 const (
@@ -23,8 +22,9 @@ type refusal struct {
 	text   string
 }
 
-// check finds what net/http lets through and workers may take for something else.
-func check(r *http.Request) *refusal {
+// check finds what net/http lets through and workers may take for something else, and which protocol the client wants to switch to.
+func (e *exchange) check() *refusal {
+	r := e.r
 	bad := func(text string) *refusal { return &refusal{http.StatusBadRequest, text} }
 	switch {
 	case r.Method == http.MethodConnect || r.Method == http.MethodTrace:
@@ -42,6 +42,9 @@ func check(r *http.Request) *refusal {
 	}
 	if n > maxFields {
 		return &refusal{http.StatusRequestHeaderFieldsTooLarge, "too many header fields"}
+	}
+	if r.Header["Upgrade"] != nil {
+		return e.checkUpgrade()
 	}
 	return nil
 }
@@ -374,21 +377,3 @@ func appendNode(b []byte, a netip.Addr) []byte {
 	b = append(b, "for="...)
 	return a.AppendTo(b)
 }
-
-// statusOf is the status of an error that comes before the answer began.
-func statusOf(kind fault.Kind) int {
-	switch kind {
-	case fault.Invalid:
-		return http.StatusBadRequest
-	case fault.Exhausted, fault.Unavailable:
-		return http.StatusServiceUnavailable
-	case fault.Deadline:
-		return http.StatusGatewayTimeout
-	case fault.Cancelled:
-		return statusGone
-	}
-	return http.StatusBadGateway
-}
-
-// statusGone is what the log says where the client went away; nobody receives it.
-const statusGone = 499

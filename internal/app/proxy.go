@@ -1,15 +1,20 @@
 package app
 
 import (
-	"bufio"
 	"context"
+	"errors"
 	"io"
+	"log/slog"
 	"math/rand/v2"
+	"net"
 	"net/http"
+	"runtime/debug"
 	"strconv"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/activity"
+	"github.com/packhorse-git/packhorse/internal/balance"
+	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
@@ -22,93 +27,187 @@ type exchange struct {
 	r        *http.Request
 	origin   origin
 	id       string
-	upgrade  string
+	upgrade  string // the protocol that the client wants to switch to
 	body     body
-	received time.Time
-}
-
-// body is that of a request.
-type body struct {
-	there bool // though it may be empty
-	size  int64
-	data  []byte
+	received time.Time // when all of it was here
+	began    bool      // the answer to the client
+	fields   []field   // of the answer; kept for the next one
+	sent     int       // workers that may have had the request
 }
 
 // Serve answers a request, and tells what became of it. After Record.Cut the connection has to be cut, as by panic(http.ErrAbortHandler).
-func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request) Record {
+func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request) (record Record) {
 	e := &exchange{p: p, ctx: r.Context(), w: w, r: r}
+	defer func() {
+		e.body.close(p)
+		if cause := recover(); cause != nil {
+			p.Log.Error("panic while relaying a request", "panic", cause, "stack", string(debug.Stack()))
+			e.Err, e.Cut = fault.New(fault.Internal, "internal error; the server's log says more"), true
+		}
+		if e.Cut && !r.ProtoAtLeast(1, 1) {
+			reset(w)
+		}
+		record = e.Record
+	}()
+	header := w.Header()
+	for name := range header {
+		if name != "Connection" { // that says what net/http is to do
+			delete(header, name)
+		}
+	}
+	if !r.ProtoAtLeast(1, 1) || len(r.TransferEncoding) > 0 {
+		// A request of two lengths is one that a proxy may have understood in another way: nothing behind it may be answered (RFC 9112, section 6.1).
+		// net/http does not tell that there were two.
+		header.Set("Connection", "close")
+	}
 	e.serve()
-	return e.Record
+	return
 }
 
 func (e *exchange) serve() {
 	began := time.Now()
-	if bad := check(e.r); bad != nil {
-		e.text(bad.status, bad.text)
+	if bad := e.check(); bad != nil {
+		e.refuse(bad.status, bad.text)
 		return
 	}
 	e.origin = e.p.originOf(e.r)
+	e.identify()
+	if e.upgrade != "" {
+		if n := e.p.upgrades.Add(1); n > int64(e.p.MaxUpgrades) {
+			e.p.upgrades.Add(-1)
+			e.fail(fault.Retry(fault.Exhausted, time.Second, "too many connections speak another protocol already; try again"))
+			return
+		}
+		defer e.p.upgrades.Add(-1)
+	}
+	ok := e.receive()
+	e.received = time.Now()
+	if e.Receive, e.In = e.received.Sub(began), e.body.size; ok {
+		e.answer()
+	}
+}
+
+// identify finds the ID under which workers know the request.
+func (e *exchange) identify() {
 	if e.id = e.origin.id; e.id == "" {
 		e.id = activity.From(e.ctx).ID()
 	}
 	if e.id == "" {
 		e.id = strconv.FormatUint(rand.Uint64(), 36)
 	}
-	data, err := io.ReadAll(io.LimitReader(e.r.Body, e.p.MaxBody))
-	if err != nil {
-		e.fail(fault.Wrap(fault.Invalid, "the request's body was cut off", err))
-		return
-	}
-	e.body = body{there: e.r.ContentLength != 0 || len(data) > 0, size: int64(len(data)), data: data}
-	e.received = time.Now()
-	e.Receive, e.In = e.received.Sub(began), e.body.size
-	s, err := e.p.take(e.ctx, ask{method: e.r.Method, path: e.r.URL.Path, header: e.r.Header.Get, client: e.origin.client})
-	if err != nil {
-		e.fail(err)
-		return
-	}
-	e.Worker, e.Pool, e.Reason, e.Queue, e.Tries = s.worker.Name, s.pool, s.reason, s.waited, 1
-	err = e.relay(s)
-	s.Done(err != nil)
-	if err != nil && e.Status == 0 {
-		e.fail(fault.Wrap(fault.Internal, "the application worker gave no answer", err))
+}
+
+// How many workers are asked at the most: a request that ends whoever reads it must not end all.
+const (
+	maxTries = 16
+	maxSent  = 2 // that may have had it
+)
+
+// answer has workers answer, one after the other, until one does or the request cannot be sent again.
+func (e *exchange) answer() {
+	a := ask{method: e.r.Method, path: e.r.URL.Path, header: e.r.Header.Get, client: e.origin.client}
+	for {
+		activity.From(e.ctx).At(activity.Queued)
+		s, err := e.p.take(e.ctx, a)
+		if err != nil {
+			if e.ctx.Err() != nil {
+				e.gone()
+			} else if len(a.tried) == 0 || !fault.Is(err, fault.Unavailable) {
+				e.fail(err)
+			} else {
+				e.fail(e.Err) // the last worker's
+			}
+			return
+		}
+		activity.From(e.ctx).At(activity.Remote)
+		e.Worker, e.Pool, e.Reason = s.worker.Name, s.pool, s.reason
+		e.Queue += s.waited
+		e.Tries++
+		again, err := e.try(s)
+		switch {
+		case err == nil:
+			return
+		case e.began:
+			e.Err, e.Cut = err, true
+			return
+		case e.ctx.Err() != nil:
+			e.gone()
+			return
+		case !again || e.Tries >= maxTries || e.sent >= maxSent:
+			e.fail(err)
+			return
+		}
+		e.Err = err
+		a.tried = append(a.tried, s.worker)
 	}
 }
 
-func (e *exchange) relay(s *seat) error {
-	began := time.Now()
-	defer func() { e.Service = time.Since(began) }()
-	cn, err := s.worker.conns.get(e.ctx, false)
-	if err != nil {
-		return err
-	}
-	defer s.worker.conns.drop(cn)
-	if _, err := cn.Write(append(e.appendHead(nil, s.worker), e.body.data...)); err != nil {
-		return err
-	}
-	response, err := http.ReadResponse(bufio.NewReader(cn.Conn), e.r)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	for name, values := range response.Header {
-		if !hopByHop[name] && !internal(name) {
-			e.w.Header()[name] = values
+// try has one worker answer. again: it failed, and another one may be asked.
+func (e *exchange) try(s *seat) (again bool, err error) {
+	began, c := time.Now(), (*call)(nil)
+	defer func() {
+		if c == nil || c.took == 0 {
+			e.Service += time.Since(began)
+		} else {
+			e.Service += c.took
 		}
+		s.Done(balance.Cut) // unless that was said
+	}()
+	for fresh := false; ; fresh = true {
+		cn, err := s.worker.conns.get(e.ctx, fresh)
+		if err != nil {
+			if e.ctx.Err() == nil {
+				s.Done(balance.Failed)
+			}
+			if t, ok := errors.AsType[net.Error](err); ok && t.Timeout() {
+				return true, fault.Wrap(fault.Unavailable, "the application worker accepts no connection in time", err)
+			}
+			return true, fault.Wrap(fault.Unavailable, "the application worker cannot be reached", err)
+		}
+		c = &call{e: e, s: s, cn: cn, began: began}
+		err = c.run()
+		if err == nil || e.began || e.ctx.Err() != nil {
+			return false, c.explain(err)
+		}
+		if c.heard {
+			s.Done(balance.Failed)
+			return false, c.explain(err)
+		}
+		safe := !c.reached || e.r.Method == http.MethodGet || e.r.Method == http.MethodHead || e.r.Method == http.MethodOptions
+		if cn.used && safe && !fresh && !isTimeout(err) {
+			continue // the worker may have closed it before the request was there
+		}
+		s.Done(balance.Failed)
+		e.sent++
+		return safe && !isTimeout(err) && e.upgrade == "", c.explain(err)
 	}
-	e.Status = response.StatusCode
-	e.w.WriteHeader(e.Status)
-	if e.Out, err = io.Copy(e.w, response.Body); err != nil {
-		e.Cut = true
+}
+
+// explain says what a failure means.
+func (c *call) explain(err error) error {
+	if _, known := errors.AsType[*fault.Error](err); known || err == nil {
+		return err
 	}
-	return err
+	switch {
+	case errors.Is(err, errDisk):
+		return fault.Wrap(fault.Internal, "internal error; the server's log says more", err)
+	case isTimeout(err):
+		return fault.Wrap(fault.Deadline, "the application did not answer in time", err)
+	case c.heard:
+		return fault.Wrap(fault.Internal, "the application's answer was cut off, or is none", err)
+	}
+	return fault.Wrap(fault.Internal, "the application gave no answer", err)
+}
+
+func isTimeout(err error) bool {
+	t, ok := errors.AsType[net.Error](err)
+	return ok && t.Timeout()
 }
 
 // fail answers with an error that comes before an answer began.
 func (e *exchange) fail(err error) {
 	e.Err = err
-	kind := fault.KindOf(err)
-	status := statusOf(kind)
+	status := statusOf(fault.KindOf(err))
 	if status == http.StatusServiceUnavailable {
 		after := max(fault.RetryAfter(err), time.Second)
 		e.w.Header().Set("Retry-After", strconv.Itoa(int((after+time.Second-1)/time.Second)))
@@ -116,16 +215,76 @@ func (e *exchange) fail(err error) {
 	e.text(status, fault.Message(err))
 }
 
-// text answers with a line of text.
-func (e *exchange) text(status int, message string) {
+// refuse answers a request that is not relayed, and that nothing may follow on its connection: who knows what that would be.
+func (e *exchange) refuse(status int, message string) {
 	if e.Err == nil {
 		e.Err = fault.New(fault.Invalid, "%s", message)
 	}
-	e.Status = status
+	e.w.Header().Set("Connection", "close")
+	e.text(status, message)
+}
+
+// text answers with a line of text.
+func (e *exchange) text(status int, message string) {
+	e.Status, e.began = status, true
 	header := e.w.Header()
 	header.Set("Content-Type", "text/plain; charset=utf-8")
 	header.Set("X-Content-Type-Options", "nosniff")
 	header.Set("Cache-Control", "no-store")
 	e.w.WriteHeader(status)
 	_, _ = io.WriteString(e.w, message+"\n")
+}
+
+// gone notes that nobody waits for an answer any more.
+func (e *exchange) gone() {
+	e.Status, e.Cut = statusGone, true
+	e.Err = fault.Wrap(fault.Cancelled, "the client went away", e.ctx.Err())
+}
+
+// statusGone is what the log says where the client went away; nobody receives it.
+const statusGone = 499
+
+// statusOf is the status of an error that comes before an answer began.
+func statusOf(kind fault.Kind) int {
+	switch kind {
+	case fault.Invalid:
+		return http.StatusBadRequest
+	case fault.Exhausted, fault.Unavailable:
+		return http.StatusServiceUnavailable
+	case fault.Deadline:
+		return http.StatusGatewayTimeout
+	case fault.Cancelled:
+		return statusGone
+	}
+	return http.StatusBadGateway
+}
+
+// reset has a client of HTTP/1.0 see an error where it would take a closed connection for the end of an answer.
+func reset(w http.ResponseWriter) {
+	nc, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return
+	}
+	for c := nc; ; {
+		switch inner := c.(type) {
+		case *net.TCPConn:
+			_ = inner.SetLinger(0)
+			inner.Close()
+			nc.Close()
+			return
+		case *bulk.Conn:
+			c = inner.Socket
+		case interface{ NetConn() net.Conn }:
+			c = inner.NetConn()
+		default:
+			nc.Close()
+			return
+		}
+	}
+}
+
+// note logs what an operator has to know of.
+func (e *exchange) note(message string, attrs ...slog.Attr) {
+	attrs = append(attrs, slog.String("worker", e.Worker), slog.String("request_id", e.id))
+	e.p.Log.LogAttrs(e.ctx, slog.LevelWarn, message, attrs...)
 }

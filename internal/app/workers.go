@@ -25,11 +25,11 @@ type seat struct {
 	reason balance.Reason
 	waited time.Duration
 	once   sync.Once
-	free   func(failed bool)
+	free   func(balance.Outcome)
 }
 
-// Done gives the worker back; failed says that it was its fault that the request had no good answer. More than once does nothing.
-func (s *seat) Done(failed bool) { s.once.Do(func() { s.free(failed) }) }
+// Done gives the worker back. More than once does nothing.
+func (s *seat) Done(how balance.Outcome) { s.once.Do(func() { s.free(how) }) }
 
 // worker is one that requests are relayed to.
 type worker struct {
@@ -83,11 +83,5 @@ func (p *Proxy) take(ctx context.Context, a ask) (*seat, error) {
 		return nil, err
 	}
 	i := slices.Index(p.pool.members, taken.Worker())
-	return &seat{worker: p.pool.workers[i], reason: taken.Reason(), waited: taken.Waited(), free: func(failed bool) {
-		if failed {
-			taken.Done(balance.Failed)
-		} else {
-			taken.Done(balance.OK)
-		}
-	}}, nil
+	return &seat{worker: p.pool.workers[i], reason: taken.Reason(), waited: taken.Waited(), free: taken.Done}, nil
 }

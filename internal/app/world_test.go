@@ -1,42 +1,252 @@
 package app
 
 import (
+	"bufio"
+	"context"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/packhorse-git/packhorse/internal/bulk"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// patience is for what has to happen, on whatever machine.
+const patience = time.Minute
+
 // front is a server with a proxy in it.
-func front(t *testing.T, o Options) (*Proxy, *httptest.Server) {
+type front struct {
+	*Proxy
+	t       *testing.T
+	address string
+	records chan Record
+	server  *httptest.Server
+}
+
+func newFront(t *testing.T, o Options) *front {
 	t.Helper()
+	if o.Dir == "" {
+		o.Dir = filepath.Join(t.TempDir(), "app")
+	}
 	p, err := New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := httptest.NewServer(p)
-	t.Cleanup(func() { s.Close(); p.Close() })
-	return p, s
+	f := &front{Proxy: p, t: t, records: make(chan Record, 1000)}
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		record := p.Serve(w, r)
+		select {
+		case f.records <- record:
+		default:
+		}
+		if record.Cut {
+			panic(http.ErrAbortHandler)
+		}
+	}))
+	s.Config.ErrorLog = nil
+	s.Listener = bulk.Listen(s.Listener, bulk.NewPump(bulk.PumpOptions{}), time.Minute)
+	s.Start()
+	f.server, f.address = s, s.Listener.Addr().String()
+	t.Cleanup(func() { s.CloseClientConnections(); s.Close(); p.Close() })
+	return f
 }
 
-func TestRelay(t *testing.T) {
-	t.Parallel()
-	back := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		b, _ := io.ReadAll(r.Body)
-		_, _ = io.WriteString(w, r.Method+" "+r.URL.Path+" "+string(b))
-	}))
-	t.Cleanup(back.Close)
-	_, s := front(t, Options{Workers: []WorkerOptions{{Name: "w0", Address: back.URL}}})
-	resp, err := s.Client().Get(s.URL + "/hello")
+// raw sends bytes and gives all that comes back until the connection ends.
+func (f *front) raw(request string) string {
+	f.t.Helper()
+	c := f.dial()
+	defer c.Close()
+	if _, err := io.WriteString(c, request); err != nil {
+		f.t.Fatal(err)
+	}
+	b, _ := io.ReadAll(c) // a reset is an end, too
+	return string(b)
+}
+
+func (f *front) dial() net.Conn {
+	f.t.Helper()
+	c, err := net.Dial("tcp", f.address)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	_ = c.SetDeadline(time.Now().Add(patience))
+	return c
+}
+
+// get is what a request for a path is answered with.
+func (f *front) get(path string, fields ...string) (status int, header http.Header, body string, err error) {
+	f.t.Helper()
+	return f.do(http.MethodGet, path, nil, fields...)
+}
+
+func (f *front) do(method, path string, content io.Reader, fields ...string) (status int, header http.Header, body string, err error) {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, method, "http://"+f.address+path, content)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for _, field := range fields {
+		name, value, _ := strings.Cut(field, ": ")
+		r.Header.Add(name, value)
+	}
+	r.Close = true
+	response, err := f.server.Client().Transport.RoundTrip(r)
+	if err != nil {
+		return 0, nil, "", err
+	}
+	defer response.Body.Close()
+	b, err := io.ReadAll(response.Body)
+	return response.StatusCode, response.Header, string(b), err
+}
+
+// worker is an application worker of raw bytes: each connection is handed to a function.
+type rawWorker struct {
+	address string
+	dials   atomic.Int32
+	open    atomic.Int32
+	most    atomic.Int32
+}
+
+// serveRaw starts a worker; n counts its connections.
+func serveRaw(t *testing.T, handle func(n int, c net.Conn, in *bufio.Reader)) *rawWorker {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer resp.Body.Close()
-	if b, err := io.ReadAll(resp.Body); err != nil || string(b) != "GET /hello " {
-		t.Errorf("%q, %v", b, err)
+	return serveOn(t, l, "http://"+l.Addr().String(), handle)
+}
+
+func serveOn(t *testing.T, l net.Listener, address string, handle func(n int, c net.Conn, in *bufio.Reader)) *rawWorker {
+	w := &rawWorker{address: address}
+	var running sync.WaitGroup
+	var mu sync.Mutex
+	conns := map[net.Conn]bool{}
+	running.Go(func() {
+		for n := 1; ; n++ {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			w.dials.Add(1)
+			now := w.open.Add(1)
+			w.most.Store(max(w.most.Load(), now))
+			mu.Lock()
+			conns[c] = true
+			mu.Unlock()
+			running.Go(func() {
+				defer func() {
+					c.Close()
+					w.open.Add(-1)
+					mu.Lock()
+					delete(conns, c)
+					mu.Unlock()
+				}()
+				handle(n, c, bufio.NewReader(c))
+			})
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		mu.Lock()
+		for c := range conns {
+			c.Close()
+		}
+		mu.Unlock()
+		running.Wait()
+	})
+	return w
+}
+
+// request reads one request whole and gives its bytes; empty after the end of the connection.
+func request(in *bufio.Reader) string {
+	var b strings.Builder
+	length := 0
+	for {
+		line, err := in.ReadString('\n')
+		if err != nil {
+			return ""
+		}
+		b.WriteString(line)
+		if v, ok := strings.CutPrefix(line, "Content-Length: "); ok {
+			for _, c := range strings.TrimSpace(v) {
+				length = length*10 + int(c-'0')
+			}
+		}
+		if line == "\r\n" {
+			break
+		}
 	}
+	body := make([]byte, length)
+	if _, err := io.ReadFull(in, body); err != nil {
+		return ""
+	}
+	return b.String() + string(body)
+}
+
+// say answers each request with the same bytes.
+func say(answer string) func(int, net.Conn, *bufio.Reader) {
+	return func(_ int, c net.Conn, in *bufio.Reader) {
+		for request(in) != "" {
+			if _, err := io.WriteString(c, answer); err != nil {
+				return
+			}
+		}
+	}
+}
+
+// echo answers each request with the request.
+func echo(_ int, c net.Conn, in *bufio.Reader) {
+	for {
+		r := request(in)
+		if r == "" {
+			return
+		}
+		if _, err := io.WriteString(c, ok(r)); err != nil {
+			return
+		}
+	}
+}
+
+func ok(body string) string {
+	return "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: " + itoa(len(body)) + "\r\n\r\n" + body
+}
+
+// one is a single worker.
+func one(address string) []WorkerOptions {
+	return []WorkerOptions{{Name: "w0", Address: address, Slots: 1}}
+}
+
+// wait waits for a condition.
+func wait(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !condition(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+func writeFile(t *testing.T, path, content string) string {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
