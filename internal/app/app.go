@@ -10,6 +10,7 @@
 package app
 
 import (
+	"context"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -22,10 +23,16 @@ import (
 
 // Options says which workers there are, and what requests and answers may take. Zero limits mean their defaults.
 type Options struct {
-	Workers []WorkerOptions
-	Queue   balance.Limits // of requests that wait for a worker
+	Routing Routing
+	Workers []WorkerOptions // of the one pool that there is, if Routing has none
 	// Caller tells whom a request counts for in the queue, by the address of its client; nil: all are one.
 	Caller func(netip.Addr) balance.Caller
+
+	Health     Health
+	Blackout   time.Duration // how long a drained worker that has nothing left is not said to be drained yet
+	DrainShare float64       // the part of a pool's workers that may be out of service at once; one always may
+	SlowStart  time.Duration // for how long a worker that is ready again is given less than its share
+	Metrics    *Metrics      // nil: of its own
 
 	ConnectTime time.Duration // for a connection to a worker; 0: 5 s
 	HeaderTime  time.Duration // from the request's last byte to the header of the answer; 0: 60 s
@@ -60,6 +67,7 @@ type WorkerOptions struct {
 	Name    string
 	Address string // "unix:/run/app/w0.sock" or "http://127.0.0.1:3001"
 	Slots   int    // requests at a time; 0: 1
+	Auto    bool   // so many of them as sharing the worker is measured to be good for
 	Weight  int
 	Files   bool // it may have files sent
 }
@@ -73,7 +81,7 @@ type FileRoot struct {
 // Proxy relays requests to workers. Safe for concurrent use.
 type Proxy struct {
 	Options
-	pool     *pool
+	table    atomic.Pointer[table]
 	roots    []root
 	memory   budget // of bodies, beyond the first bytes of each
 	disk     budget
@@ -82,6 +90,13 @@ type Proxy struct {
 	spooled  atomic.Int64 // bytes that went into files
 	upgrades atomic.Int64 // that were asked for, or are there
 	tunnels  tunnels
+
+	running  context.Context // ends with the proxy
+	end      context.CancelFunc
+	watching sync.WaitGroup // checks of workers
+
+	setting sync.Mutex // held by Set and Close
+	stopped bool
 }
 
 // Record tells what became of a request, for logs and metrics.
@@ -89,6 +104,7 @@ type Record struct {
 	Status   int    // that was sent; 0: none; 499: the client went away before
 	Worker   string // that answered, or was the last to fail
 	Pool     string // that it belongs to
+	Class    Class
 	Reason   balance.Reason
 	Tries    int           // workers that were asked
 	Receive  time.Duration // until the request was here
@@ -103,7 +119,7 @@ type Record struct {
 	Cut bool
 }
 
-// New makes a proxy. No connection is made before the first request.
+// New makes a proxy. Without checks of health no connection is made before the first request.
 func New(o Options) (*Proxy, error) {
 	o.defaults()
 	p := &Proxy{Options: o}
@@ -115,10 +131,15 @@ func New(o Options) (*Proxy, error) {
 	if p.roots, err = openRoots(&o); err != nil {
 		return nil, err
 	}
-	if p.pool, err = newPool(&p.Options); err != nil {
+	if len(o.Routing.Pools) == 0 {
+		o.Routing.Pools = []PoolOptions{{Name: "app", Share: 1, Workers: o.Workers}}
+	}
+	p.running, p.end = context.WithCancel(context.Background())
+	if err := p.Set(o.Routing); err != nil {
 		closeRoots(p.roots)
 		return nil, err
 	}
+	p.Metrics.tell(p)
 	return p, nil
 }
 
@@ -149,6 +170,9 @@ func (o *Options) defaults() {
 	if o.MaxUpgrades == 0 {
 		o.MaxUpgrades = 1000
 	}
+	if o.Metrics == nil {
+		o.Metrics = NewMetrics()
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -165,6 +189,17 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // Close closes all connections to workers. Requests that run fail.
 func (p *Proxy) Close() {
-	p.tunnels.close(p.pool.close)
+	p.end()
+	p.setting.Lock()
+	p.stopped = true
+	p.setting.Unlock()
+	p.watching.Wait()
+	p.tunnels.close(func() {
+		for _, pool := range p.table.Load().pools {
+			for _, w := range pool.list() {
+				w.conns.close()
+			}
+		}
+	})
 	closeRoots(p.roots)
 }

@@ -47,6 +47,7 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request) (record Record) {
 		if e.Cut && !r.ProtoAtLeast(1, 1) {
 			reset(w)
 		}
+		p.count(&e.Record, r.URL.Path)
 		record = e.Record
 	}()
 	header := w.Header()

@@ -2,12 +2,17 @@ package app
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"net/netip"
-	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/balance"
+	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
 // ask is what the choice of a worker depends on.
@@ -22,66 +27,236 @@ type ask struct {
 type seat struct {
 	worker *worker
 	pool   string
+	class  Class
 	reason balance.Reason
 	waited time.Duration
+	taken  time.Time
+	seat   *balance.Seat
 	once   sync.Once
-	free   func(balance.Outcome)
 }
 
 // Done gives the worker back. More than once does nothing.
-func (s *seat) Done(how balance.Outcome) { s.once.Do(func() { s.free(how) }) }
+func (s *seat) Done(how balance.Outcome) {
+	s.once.Do(func() {
+		w := s.worker
+		p := w.pool
+		p.counts.service[s.class].Observe(time.Since(s.taken).Seconds())
+		switch how {
+		case balance.OK:
+			w.served.Add(1)
+		case balance.Failed:
+			w.failed.Add(1)
+			p.metrics.failures.WithLabelValues(w.Name).Inc()
+			w.check()
+		}
+		if w.running.Add(-1) == 0 {
+			p.idled(w)
+		}
+		s.seat.Done(how)
+		w.release()
+	})
+}
 
 // worker is one that requests are relayed to.
 type worker struct {
 	WorkerOptions
 	conns  *conns
+	pool   *pool
 	member *balance.Worker
+	due    chan struct{}      // a check is
+	stop   context.CancelFunc // ends the checks
+
+	users          atomic.Int64 // requests that it has, and one for as long as it is in its pool
+	running        atomic.Int64 // requests that it has
+	served, failed atomic.Uint64
+	given          atomic.Bool // it is given requests
+	answers        atomic.Bool // it could be if no other is
+
+	// Guarded by the pool's mu.
+	vitals
+	drained bool      // by the operator
+	rests   bool      // it is not ready, and is given no requests for that
+	changed time.Time // standing or drained
+	idle    time.Time // while it is drained: since when it has nothing, or might have
 }
 
-// pool is some workers that are alike.
-type pool struct {
-	scheduler *balance.Scheduler
-	workers   []*worker
-	members   []*balance.Worker
-}
-
-func newPool(o *Options) (*pool, error) {
-	p := &pool{scheduler: balance.New(balance.Options{Limits: o.Queue})}
-	var members []balance.Member
-	for _, w := range o.Workers {
-		w.Slots = max(w.Slots, 1)
-		c, err := newConns(w.Address, w.Slots, o)
-		if err != nil {
-			p.close()
-			return nil, err
+// hold keeps a worker's connections open, unless it is gone.
+func (w *worker) hold() bool {
+	for n := w.users.Load(); n > 0; n = w.users.Load() {
+		if w.users.CompareAndSwap(n, n+1) {
+			return true
 		}
-		p.workers = append(p.workers, &worker{WorkerOptions: w, conns: c})
-		members = append(members, balance.Member{Name: w.Name, Weight: w.Weight, Slots: w.Slots})
 	}
-	p.members = p.scheduler.Set(members)
-	return p, nil
+	return false
 }
 
-func (p *pool) close() {
-	for _, w := range p.workers {
+func (w *worker) release() {
+	if w.users.Add(-1) == 0 {
 		w.conns.close()
 	}
 }
 
-// take waits for a worker. Its errors have a kind: Exhausted if too many wait, Unavailable if there is no worker.
+var errNotReady = errors.New("it is not ready")
+
+// member describes the worker for a scheduler.
+func (w *worker) describe(slowStart time.Duration) balance.Member {
+	return balance.Member{Name: w.Name, Weight: w.Weight, Slots: w.Slots, Auto: w.Auto, SlowStart: slowStart, Usable: w.answers.Load, Ready: func() error {
+		if w.given.Load() {
+			return nil
+		}
+		return errNotReady
+	}}
+}
+
+// pool is some workers that are alike.
+type pool struct {
+	name      string
+	metrics   *Metrics
+	counts    *poolCounts
+	log       *slog.Logger
+	now       func() time.Time
+	checked   bool // somebody asks the workers how they are
+	blackout  time.Duration
+	scheduler *balance.Scheduler
+	gone      context.Context // ends when there is no such pool any more
+	leave     context.CancelFunc
+
+	could atomic.Bool // some worker can be used, or may be found to be usable
+	share atomic.Int64
+
+	mu         sync.Mutex // before that of the scheduler
+	drainShare float64
+	workers    []*worker // replaced, never changed
+	byName     map[string]*worker
+}
+
+func (p *pool) usable() bool { return p.could.Load() }
+
+// list are the workers that the pool has now.
+func (p *pool) list() []*worker {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.workers
+}
+
+// idled notes that a worker has nothing.
+func (p *pool) idled(w *worker) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if w.drained {
+		w.idle = p.now()
+	}
+}
+
+// worker is the one that a seat is of; nil if it is gone.
+func (p *pool) worker(s *balance.Seat) *worker {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w := p.byName[s.Worker().Name()]
+	if w == nil || w.member != s.Worker() || !w.hold() {
+		return nil
+	}
+	return w
+}
+
+// take waits for a worker. Its errors have a kind: Exhausted if too many wait, or it would be for too long, Unavailable if there is no worker.
 func (p *Proxy) take(ctx context.Context, a ask) (*seat, error) {
-	caller := balance.Caller("")
+	t := p.table.Load()
+	class := t.Routing.Classes.of(a.path)
+	work := balance.Work{Route: route(a.method, a.path), Fast: class == Fast}
 	if p.Caller != nil {
-		caller = p.Caller(a.client)
+		work.Caller = p.Caller(a.client)
 	}
-	var tried []string
 	for _, w := range a.tried {
-		tried = append(tried, w.Name)
+		work.Tried = append(work.Tried, w.Name)
 	}
-	taken, err := p.pool.scheduler.Acquire(ctx, balance.Work{Caller: caller, Tried: tried})
+	running := activity.From(ctx)
+	running.At(activity.Queued)
+	began := time.Now()
+	for {
+		var chosen *pool
+		if len(a.tried) > 0 && a.tried[0].pool.gone.Err() == nil {
+			chosen = a.tried[0].pool
+		} else if chosen = choose(t.pools, t.Routing.Sticky.key(&a)); chosen == nil {
+			return nil, errNoWorker
+		}
+		s, err := chosen.acquire(ctx, work)
+		switch {
+		case err != nil && chosen.gone.Err() != nil && ctx.Err() == nil && p.running.Err() == nil:
+			t = p.table.Load()
+			continue
+		case err != nil:
+			p.Metrics.refusedFor(chosen.name, err, time.Since(began), t.Routing.Queue.Wait)
+			if fault.Is(err, fault.Unavailable) {
+				err = chosen.unavailable()
+			}
+			return nil, err
+		}
+		w := chosen.worker(s)
+		if w == nil { // it went this moment
+			s.Done(balance.Cut)
+			continue
+		}
+		running.At(activity.Remote)
+		w.running.Add(1)
+		now := time.Now()
+		waited := now.Sub(began)
+		chosen.counts.assigned[s.Reason()].Inc()
+		chosen.counts.queue[class].Observe(waited.Seconds())
+		if s.Shared() {
+			chosen.counts.shared.Inc()
+		}
+		return &seat{worker: w, pool: chosen.name, class: class, reason: s.Reason(), waited: waited, taken: now, seat: s}, nil
+	}
+}
+
+// acquire takes a place, or waits for one: no longer than there is the pool.
+func (p *pool) acquire(ctx context.Context, work balance.Work) (*balance.Seat, error) {
+	now := work
+	now.NoWait = true
+	s, err := p.scheduler.Acquire(ctx, now)
+	if !fault.Is(err, fault.Exhausted) {
+		return s, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(p.gone, cancel)()
+	return p.scheduler.Acquire(ctx, work)
+}
+
+var errNoWorker = fault.Retry(fault.Unavailable, time.Second, "the application has no worker")
+
+// unavailable tells a client that no worker can be used. Which, and why, is for the operator.
+func (p *pool) unavailable() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	drained := 0
+	var why []string
+	for _, w := range p.workers {
+		if w.drained {
+			drained++
+			why = append(why, w.Name+" is drained")
+		} else {
+			why = append(why, w.Name+": "+w.why)
+		}
+	}
+	msg, after := "no application worker can be reached; try again", time.Second
+	if drained == len(p.workers) {
+		msg, after = "all application workers are being taken out of service; try again later", 10*time.Second
+	}
+	return &fault.Error{Kind: fault.Unavailable, Msg: msg, RetryAfter: after, Err: errors.New(strings.Join(why[:min(len(why), 8)], "; "))}
+}
+
+// checkSeat takes a place at a worker for a check; release gives it back.
+func (p *pool) checkSeat(ctx context.Context, w *worker, limit time.Duration) (release func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	p.mu.Lock()
+	among := []*balance.Worker{w.member}
+	p.mu.Unlock()
+	s, err := p.scheduler.Acquire(ctx, balance.Work{Route: "check", Fast: true, Among: among})
 	if err != nil {
 		return nil, err
 	}
-	i := slices.Index(p.pool.members, taken.Worker())
-	return &seat{worker: p.pool.workers[i], reason: taken.Reason(), waited: taken.Waited(), free: taken.Done}, nil
+	return func() { s.Done(balance.OK) }, nil
 }

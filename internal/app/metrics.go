@@ -1,0 +1,203 @@
+package app
+
+import (
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/packhorse-git/packhorse/internal/balance"
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+// Metrics counts what is done with requests for the application. Pools and workers are named in the configuration, and there are three classes: that
+// bounds the labels.
+type Metrics struct {
+	queue, service                 *prometheus.HistogramVec
+	assigned, refused, answers     *prometheus.CounterVec
+	shared                         *prometheus.CounterVec
+	failures, drains, turns        *prometheus.CounterVec
+	inFlight, slots, used          *prometheus.Desc
+	busy, queued, workerUp, beyond *prometheus.Desc
+
+	mu    sync.Mutex
+	proxy *Proxy // whose workers and queues are told of
+}
+
+var latencyBuckets = []float64{.0001, .0003, .001, .003, .01, .03, .1, .3, 1, 3, 10, 30, 100}
+
+// NewMetrics makes the proxy's metrics.
+func NewMetrics() *Metrics {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_app_" + name, Help: help}, labels)
+	}
+	seconds := func(name, help string) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "packhorse_app_" + name, Help: help, Buckets: latencyBuckets}, []string{"pool", "class"})
+	}
+	gauge := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("packhorse_app_"+name, help, labels, nil)
+	}
+	return &Metrics{
+		queue:   seconds("queue_seconds", "Time that requests waited for a worker, by pool and class (fast, normal, slow)."),
+		service: seconds("service_seconds", "Time from when a worker was given a request until it was through with its answer, by pool and class."),
+		assigned: counter("assignments_total", "Requests given to a worker, by pool and why it was this one: only (no other could), free (nothing in flight), "+
+			"least_busy, queued (all were busy, and it was the first to have room).", "pool", "reason"),
+		refused: counter("refused_total", "Requests that got no worker, by pool and why: full (too many wait, or it plainly would have waited too "+
+			"long), late (it had waited for so long), no_worker (none can be used), left (the client did).", "pool", "why"),
+		answers:  counter("answers_total", "Answers that workers gave, by pool and class of status (2xx).", "pool", "status"),
+		shared:   counter("shared_while_idle_total", "Requests that shared a worker while another one had nothing to do. It has to stay 0.", "pool"),
+		failures: counter("worker_failures_total", "Requests to which a worker gave no good answer: it could not be reached, broke off, or took too long.", "worker"),
+		drains:   counter("drains_total", "Times that a worker was kept from new requests, by who had it so: operator, or readiness.", "worker", "by"),
+		turns:    counter("health_changes_total", "Times that checks found a worker otherwise than before: up, unready (it says so), or down.", "worker", "to"),
+
+		inFlight: gauge("in_flight", "Requests at a worker now.", "worker", "pool"),
+		slots:    gauge("worker_slots", "Requests that a worker is given at once now: slots, or what \"auto\" makes of them.", "worker", "pool"),
+		workerUp: gauge("worker_up", "Whether a worker is given requests: 1, or 0 while it is down, not ready, or drained.", "worker", "pool"),
+		used:     gauge("slots", "Slots of the workers that are given requests.", "pool"),
+		busy:     gauge("slots_busy", "Slots that are taken now.", "pool"),
+		queued:   gauge("queued", "Requests that wait for a worker now.", "pool"),
+		beyond:   gauge("out_of_service", "Workers that are given no requests now, over how many may be so at once: above 1 there are too many.", "pool"),
+	}
+}
+
+// Collectors lists the metrics for registration.
+func (m *Metrics) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.queue, m.service, m.assigned, m.refused, m.answers, m.shared, m.failures, m.drains, m.turns, m}
+}
+
+// count counts an answer, and notes the class of its request.
+func (p *Proxy) count(r *Record, path string) {
+	t := p.table.Load()
+	r.Class = t.Routing.Classes.of(path)
+	if r.Pool == "" || r.Status == 0 {
+		return
+	}
+	for _, pool := range t.pools {
+		if pool.name == r.Pool {
+			pool.counts.answered(r.Status)
+		}
+	}
+}
+
+// Who drains a worker.
+const (
+	byOperator  = "operator"
+	byReadiness = "readiness"
+)
+
+// poolCounts are the series of a pool.
+type poolCounts struct {
+	assigned       map[balance.Reason]prometheus.Counter
+	queue, service map[Class]prometheus.Observer
+	answers        [6]prometheus.Counter // by the first digit of the status
+	shared         prometheus.Counter
+}
+
+func (m *Metrics) ofPool(name string) *poolCounts {
+	c := &poolCounts{assigned: map[balance.Reason]prometheus.Counter{}, queue: map[Class]prometheus.Observer{}, service: map[Class]prometheus.Observer{},
+		shared: m.shared.WithLabelValues(name)}
+	for _, reason := range []balance.Reason{balance.Only, balance.Free, balance.LeastBusy, balance.Queued} {
+		c.assigned[reason] = m.assigned.WithLabelValues(name, string(reason))
+	}
+	for _, class := range []Class{Fast, Normal, Slow} {
+		c.queue[class], c.service[class] = m.queue.WithLabelValues(name, string(class)), m.service.WithLabelValues(name, string(class))
+	}
+	for i, status := range [6]string{"other", "1xx", "2xx", "3xx", "4xx", "5xx"} {
+		c.answers[i] = m.answers.WithLabelValues(name, status)
+	}
+	return c
+}
+
+func (c *poolCounts) answered(status int) {
+	if status /= 100; status < 1 || status > 5 {
+		status = 0
+	}
+	c.answers[status].Inc()
+}
+
+func (m *Metrics) drained(w *worker, by string) { m.drains.WithLabelValues(w.Name, by).Inc() }
+
+func (m *Metrics) turned(w *worker) { m.turns.WithLabelValues(w.Name, w.standing.String()).Inc() }
+
+// refusedFor counts a request that got no worker.
+func (m *Metrics) refusedFor(pool string, err error, waited, limit time.Duration) {
+	why := "full"
+	switch fault.KindOf(err) {
+	case fault.Unavailable:
+		why = "no_worker"
+	case fault.Cancelled, fault.Deadline:
+		why = "left"
+	case fault.Exhausted:
+		if limit > 0 && waited >= limit {
+			why = "late"
+		}
+	}
+	m.refused.WithLabelValues(pool, why).Inc()
+}
+
+// forgetWorker drops the series of a worker that is gone, forgetPool those of a pool.
+func (m *Metrics) forgetWorker(name string) {
+	for _, v := range []*prometheus.CounterVec{m.failures, m.drains, m.turns} {
+		v.DeletePartialMatch(prometheus.Labels{"worker": name})
+	}
+}
+
+func (m *Metrics) forgetPool(name string) {
+	for _, v := range []*prometheus.CounterVec{m.assigned, m.refused, m.answers, m.shared} {
+		v.DeletePartialMatch(prometheus.Labels{"pool": name})
+	}
+	for _, v := range []*prometheus.HistogramVec{m.queue, m.service} {
+		v.DeletePartialMatch(prometheus.Labels{"pool": name})
+	}
+}
+
+// tell has a proxy's workers told of.
+func (m *Metrics) tell(p *Proxy) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.proxy = p
+}
+
+// Describe is a prometheus.Collector's.
+func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{m.inFlight, m.slots, m.workerUp, m.used, m.busy, m.queued, m.beyond} {
+		out <- d
+	}
+}
+
+// Collect is a prometheus.Collector's.
+func (m *Metrics) Collect(out chan<- prometheus.Metric) {
+	m.mu.Lock()
+	p := m.proxy
+	m.mu.Unlock()
+	if p == nil {
+		return
+	}
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	for _, pool := range p.table.Load().pools {
+		var slots, busy, away int
+		pool.mu.Lock()
+		allowed := pool.allowed()
+		pool.mu.Unlock()
+		for _, w := range pool.list() {
+			s := pool.state(w)
+			given := 0.0
+			if s.Given {
+				given = 1
+				slots += s.Slots
+			} else {
+				away++
+			}
+			busy += s.InFlight
+			gauge(m.inFlight, float64(s.InFlight), w.Name, pool.name)
+			gauge(m.slots, float64(s.Slots), w.Name, pool.name)
+			gauge(m.workerUp, given, w.Name, pool.name)
+		}
+		gauge(m.used, float64(slots), pool.name)
+		gauge(m.busy, float64(busy), pool.name)
+		gauge(m.queued, float64(pool.scheduler.Queued()), pool.name)
+		gauge(m.beyond, float64(away)/float64(allowed), pool.name)
+	}
+}

@@ -1,0 +1,203 @@
+package app
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/balance"
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+// Routing is what may change while a proxy runs: which workers there are, and which requests they get.
+type Routing struct {
+	Pools   []PoolOptions
+	Queue   balance.Limits // of the requests that wait, of each pool
+	Classes Classes
+	Also    []Pattern // below /-/ and /.api/
+	Sticky  Sticky
+}
+
+// PoolOptions describes some workers that are alike, and get a share of the requests.
+type PoolOptions struct {
+	Name    string
+	Share   int // in proportion to those of the others
+	Workers []WorkerOptions
+}
+
+// ParseWorker reads a worker's address, and the name before it if there is one: "unix:/run/app/w0.sock", "a=http://127.0.0.1:3001". Without one it is
+// called as its socket is, without ".sock", or by host and port.
+func ParseWorker(text string) (WorkerOptions, error) {
+	w := WorkerOptions{Address: text}
+	if name, address, named := strings.Cut(text, "="); named && !strings.ContainsAny(name, ":/") {
+		w.Name, w.Address = name, address
+		if !isWorkerName(name) {
+			return w, fault.New(fault.Invalid, "the name in %.80q is not of letters, digits, \".\", \"_\" and \"-\", at most 64", text)
+		}
+	}
+	c, err := newConns(w.Address, 1, new(Options))
+	if err != nil {
+		return w, err
+	}
+	const maxSocketPath = 103 // unix(7); some systems have less room than Linux
+	if c.network == "unix" && len(c.address) > maxSocketPath {
+		return w, fault.New(fault.Invalid, "%s is longer than the %d bytes that the path of a socket may have", c.address, maxSocketPath)
+	}
+	if w.Name != "" {
+		return w, nil
+	}
+	w.Name = c.address
+	if c.network == "unix" {
+		w.Name = strings.TrimSuffix(c.address[strings.LastIndexByte(c.address, '/')+1:], ".sock")
+		if !isWorkerName(w.Name) {
+			return w, fault.New(fault.Invalid, "%q would be the name of a worker, and is none; write one before the address, as in \"a=%s\"", w.Name, w.Address)
+		}
+	}
+	return w, nil
+}
+
+// A worker's name is a metric label and a part of the admin socket's URLs.
+func isWorkerName(name string) bool {
+	for i, c := range []byte(name) {
+		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !letter && (i == 0 || c != '.' && c != '_' && c != '-') {
+			return false
+		}
+	}
+	return name != "" && len(name) <= 64
+}
+
+// table is a Routing and what was made of it.
+type table struct {
+	Routing
+	pools []*pool
+}
+
+// Has tells whether a path below /-/ or /.api/ is the application's.
+func (p *Proxy) Has(path string) bool {
+	t := p.table.Load()
+	return len(t.Also) > 0 && MatchAny(t.Also, path) && plain(path)
+}
+
+// Set puts a Routing in the place of the one that holds. A worker of the same pool, name and address keeps its connections and what is known of
+// it; one that is left out ends what it has. After an error everything is as it was.
+func (p *Proxy) Set(r Routing) error {
+	p.setting.Lock()
+	defer p.setting.Unlock()
+	if p.stopped {
+		return errClosed
+	}
+	before := map[string]*pool{}
+	if t := p.table.Load(); t != nil {
+		for _, pool := range t.pools {
+			before[pool.name] = pool
+		}
+	}
+	made, err := p.makeWorkers(r, before)
+	if err != nil {
+		return err
+	}
+	next := &table{Routing: r}
+	for i, o := range r.Pools {
+		pool := before[o.Name]
+		if pool == nil {
+			pool = p.newPool(o.Name)
+		}
+		delete(before, o.Name)
+		pool.set(o, made[i], r.Queue, p)
+		next.pools = append(next.pools, pool)
+	}
+	p.table.Store(next)
+	for _, pool := range before { // it has no more requests
+		pool.leave()
+		pool.set(PoolOptions{}, nil, r.Queue, p)
+		p.Metrics.forgetPool(pool.name)
+	}
+	return nil
+}
+
+// makeWorkers makes the workers of each pool that are not there yet; those that are have their place taken by nil.
+func (p *Proxy) makeWorkers(r Routing, before map[string]*pool) (made [][]*worker, err error) {
+	for _, o := range r.Pools {
+		var list []*worker
+		for _, w := range o.Workers {
+			w.Slots = max(w.Slots, 1)
+			if old := before[o.Name].find(w.Name); old != nil && old.WorkerOptions == w {
+				list = append(list, old)
+				continue
+			}
+			c, err := newConns(w.Address, w.Slots, &p.Options)
+			if err != nil {
+				return nil, err
+			}
+			one := &worker{WorkerOptions: w, conns: c, due: make(chan struct{}, 1)}
+			one.users.Store(1)
+			list = append(list, one)
+		}
+		made = append(made, list)
+	}
+	return made, nil
+}
+
+func (p *Proxy) newPool(name string) *pool {
+	gone, leave := context.WithCancel(p.running)
+	return &pool{
+		gone: gone, leave: leave, name: name, metrics: p.Metrics, counts: p.Metrics.ofPool(name), log: p.Log, now: time.Now, checked: p.Health.Interval > 0, blackout: p.Blackout,
+		scheduler: balance.New(balance.Options{}),
+	}
+}
+
+// find is the pool's worker of a name; nil: there is none.
+func (p *pool) find(name string) *worker {
+	if p == nil {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.byName[name]
+}
+
+// set gives the pool its workers.
+func (p *pool) set(o PoolOptions, workers []*worker, queue balance.Limits, proxy *Proxy) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	before := p.byName
+	p.share.Store(int64(o.Share))
+	p.drainShare, p.workers, p.byName = proxy.DrainShare, workers, map[string]*worker{}
+	members := make([]balance.Member, len(workers))
+	for i, w := range workers {
+		p.byName[w.Name] = w
+		if before[w.Name] != w {
+			w.pool = p
+			w.begin(p.checked, p.now())
+			if old := before[w.Name]; old != nil { // as it is meant to be, whatever its address
+				w.drained, w.idle = old.drained, p.now()
+			}
+		}
+		members[i] = w.describe(proxy.SlowStart)
+	}
+	p.scheduler.Limit(queue)
+	p.settle()
+	for i, member := range p.scheduler.Set(members) {
+		workers[i].member = member
+	}
+	for _, w := range workers {
+		if before[w.Name] != w && p.checked {
+			var ctx context.Context
+			ctx, w.stop = context.WithCancel(proxy.running)
+			proxy.watching.Go(func() { proxy.watch(ctx, w) })
+		}
+	}
+	for name, old := range before {
+		if p.byName[name] == old {
+			continue
+		}
+		if old.stop != nil {
+			old.stop()
+		}
+		if p.byName[name] == nil {
+			p.metrics.forgetWorker(name)
+		}
+		old.release()
+	}
+}
