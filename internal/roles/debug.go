@@ -43,7 +43,7 @@ func debugDump(env Env) *cobra.Command {
 processes, into STATE/dumps. The server goes on. It takes a few seconds; the directory is printed.
 
 The server is asked over the socket in its state directory, or on its private listener with --ops. If nobody answers at the socket, the process gets a
-SIGQUIT; and if that does not help, what the system tells of the process is printed.`,
+signal, SIGUSR1; and if that does not help, what the system tells of the process is printed.`,
 		Example: `  packhorse debug dump --root /srv/git
   packhorse debug dump --state ~/.local/state/packhorse/gateway
   packhorse debug dump --ops 127.0.0.1:9090`,
@@ -108,9 +108,9 @@ func (d *dumper) dump(cmd *cobra.Command) (watchdog.Dump, error) {
 	if err == nil || isAnswer(err) {
 		return dump, err
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "no answer at %s (%v); sending SIGQUIT to process %d\n", adminSocket(state), err, server.PID)
+	fmt.Fprintf(cmd.ErrOrStderr(), "no answer at %s (%v); sending %s to process %d\n", adminSocket(state), err, unix.SignalName(server.signal()), server.PID)
 	began := time.Now()
-	if err := quit(server, state); err != nil {
+	if err := signalServer(server, state); err != nil {
 		return watchdog.Dump{}, err
 	}
 	if dump, ok := d.await(cmd.Context(), server, began); ok {
@@ -206,26 +206,35 @@ func (d *dumper) ask(ctx context.Context, network, address string) (dump watchdo
 	return dump, json.Unmarshal(text, &dump)
 }
 
-// quit sends SIGQUIT to the process that has a state directory, and to nobody else: a process ID in a file may be one of another container, or of a
+// signal is what the process writes a dump at. It is another one than people send: two SIGQUITs soon after each other end it, though two who
+// ask did not know of each other.
+func (s started) signal() syscall.Signal {
+	if s.DumpSignal == int(dumpSignal) {
+		return dumpSignal
+	}
+	return syscall.SIGQUIT // an older server
+}
+
+// signalServer asks the process that has a state directory for a dump, and nobody else: a process ID in a file may be one of another container, or of a
 // process that has ended.
-func quit(s started, state string) error {
+func signalServer(s started, state string) error {
 	if s.Dumps == "" {
-		return fmt.Errorf("process %d writes no dumps (watchdog.enabled is false): SIGQUIT would end it", s.PID)
+		return fmt.Errorf("process %d writes no dumps (watchdog.enabled is false): a signal would end it", s.PID)
 	}
 	holds, err := holdsFile(s.PID, filepath.Join(state, "serve.json"))
 	if err == nil && !holds {
 		err = errors.New("it is not the one that has the state directory open; run the command where the server runs, in its container")
 	}
 	if err == nil {
-		err = syscall.Kill(s.PID, syscall.SIGQUIT)
+		err = syscall.Kill(s.PID, s.signal())
 	}
 	if err != nil {
-		return fmt.Errorf("send SIGQUIT to process %d: %w", s.PID, err)
+		return fmt.Errorf("send %s to process %d: %w", unix.SignalName(s.signal()), s.PID, err)
 	}
 	return nil
 }
 
-// await waits for a dump that a process has begun after a time.
+// await waits for a dump that a process has begun after a time, or was about to write then.
 func (d *dumper) await(ctx context.Context, s started, began time.Time) (watchdog.Dump, bool) {
 	ctx, cancel := context.WithTimeout(ctx, d.patience)
 	defer cancel()

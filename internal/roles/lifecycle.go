@@ -150,6 +150,9 @@ func run(ctx context.Context, src *source, cfg Config) (err error) {
 	watched := watch(listeners, srv, log, reg, src.role, versionOf(env).Version)
 	endWatchdog := srv.startWatchdog(src, cfg, listeners, log, reg)
 	start := startOf(src.role, cfg, listeners)
+	if cfg.Watchdog.Enabled && env.Quits != nil {
+		start.DumpSignal = int(dumpSignal)
+	}
 	if srv.ssh != nil {
 		start.HostKeys = srv.ssh.fingerprints
 	}

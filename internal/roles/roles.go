@@ -35,7 +35,8 @@ type Env struct {
 	// Hangups begins to deliver the process's SIGHUPs until stop is called; nil: there are none. A server reads its configuration again
 	// at each; other commands leave the signal its default effect.
 	Hangups func() (signals <-chan os.Signal, stop func())
-	// Quits is the same for SIGQUIT, at which a server writes a dump. Once stop is called the signal has its default effect again.
+	// Quits is the same for SIGQUIT, at which a server writes a dump, and for SIGUSR1, by which "packhorse debug dump" asks for one. Once stop is called
+	// SIGQUIT has its default effect again, and SIGUSR1 none.
 	Quits func() (signals <-chan os.Signal, stop func())
 }
 
@@ -50,9 +51,9 @@ func OSEnv(version string) Env {
 
 func hangups() (<-chan os.Signal, func()) { return signals(syscall.SIGHUP) }
 
-func signals(which os.Signal) (<-chan os.Signal, func()) {
-	signals := make(chan os.Signal, 1) // one that waits stands for all that come before it is read
-	signal.Notify(signals, which)
+func signals(which ...os.Signal) (<-chan os.Signal, func()) {
+	signals := make(chan os.Signal, len(which)) // one that waits stands for all that come before it is read
+	signal.Notify(signals, which...)
 	return signals, func() { signal.Stop(signals) }
 }
 

@@ -28,6 +28,8 @@ type started struct {
 	Admin  string `json:"admin,omitempty"`  // path of the admin socket
 	Dumps  string `json:"dumps,omitempty"`  // directory of the watchdog's dumps; without it SIGQUIT ends the process
 
+	DumpSignal int `json:"dump_signal,omitempty"` // asks for a dump; 0: SIGQUIT does, of which a second one ends the process
+
 	HostKeys []string `json:"host_keys,omitempty"` // fingerprints of the SSH host keys, each after its kind
 }
 

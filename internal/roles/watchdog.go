@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"sync"
 	"syscall"
 	"time"
@@ -110,7 +111,8 @@ func writeRunning(to io.Writer, all []process.Running) error {
 	return nil
 }
 
-// followQuits has a dump written at each SIGQUIT. One that comes soon after another has its default effect, which needs nothing of us.
+// followQuits has a dump written at each SIGQUIT, and at each SIGUSR1. A SIGQUIT that comes soon after another is somebody's who means it, and has its
+// default effect, which needs nothing of us.
 func followQuits(env Env, w *watchdog.Watchdog) (end func()) {
 	if env.Quits == nil {
 		return func() {}
@@ -124,7 +126,11 @@ func followQuits(env Env, w *watchdog.Watchdog) (end func()) {
 			select {
 			case <-ended:
 				return
-			case <-quits:
+			case signal := <-quits:
+				if signal == dumpSignal {
+					go w.Dump(context.Background(), watchdog.CauseAsked, "packhorse debug dump, by a signal")
+					continue
+				}
 			}
 			if !last.IsZero() && time.Since(last) < quitAgain {
 				stop()
@@ -225,5 +231,14 @@ func (d *dumps) within(h http.Handler) http.Handler {
 	})
 }
 
-// quits delivers the process's SIGQUITs.
-func quits() (<-chan os.Signal, func()) { return signals(syscall.SIGQUIT) }
+// dumpSignal asks for a dump, and for nothing else however often it comes.
+const dumpSignal = syscall.SIGUSR1
+
+// quits delivers the process's SIGQUITs, and what asks for a dump.
+func quits() (<-chan os.Signal, func()) {
+	signals, stop := signals(syscall.SIGQUIT, dumpSignal)
+	return signals, func() {
+		signal.Ignore(dumpSignal) // it would end the process
+		stop()
+	}
+}

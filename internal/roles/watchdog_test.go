@@ -70,16 +70,27 @@ func TestDumpHandler(t *testing.T) {
 	}
 }
 
-// TestQuitsMakeDumps: each signal has a dump written.
+// TestQuitsMakeDumps: each signal has a dump written, and however many ask for one at once, nothing ends.
 func TestQuitsMakeDumps(t *testing.T) {
 	t.Parallel()
 	w, dir := quietWatchdog(t)
-	signals := make(chan os.Signal, 1)
+	signals := make(chan os.Signal)
 	stopped := make(chan struct{})
 	end := followQuits(Env{Quits: func() (<-chan os.Signal, func()) { return signals, func() { close(stopped) } }}, w)
 	signals <- syscall.SIGQUIT
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		if list, _ := filepath.Glob(filepath.Join(dir, "*-signal-*[0-9]")); len(list) == 1 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("no dump")
+		}
+	}
+	for range 3 {
+		signals <- dumpSignal
+	}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		if list, _ := filepath.Glob(filepath.Join(dir, "*-asked-*[0-9]")); len(list) > 0 {
 			break
 		}
 		if time.Now().After(deadline) {
@@ -130,7 +141,7 @@ func TestDebugDumpFindsNobody(t *testing.T) {
 	if _, err := os.Stat("/proc/self/fd"); err != nil {
 		t.Skip("what processes have open is not told here")
 	}
-	for dumps, says := range map[string]string{"/nowhere": "not the one that has the state directory open", "": "SIGQUIT would end it"} {
+	for dumps, says := range map[string]string{"/nowhere": "not the one that has the state directory open", "": "a signal would end it"} {
 		if err := state.write(started{PID: stranger.Process.Pid, Role: roleServe, Dumps: dumps}); err != nil {
 			t.Fatal(err)
 		}

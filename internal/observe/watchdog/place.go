@@ -247,7 +247,11 @@ func DefaultSpare() string {
 	return filepath.Join(base, fmt.Sprintf("packhorse-dumps-%d", os.Geteuid()))
 }
 
-// Find is a whole dump of a process, in a directory of dumps, that was begun at a time or later.
+// coarse is how far the times of files lag behind the clock at most (ktime_get_coarse_real_ts64: a tick).
+const coarse = 20 * time.Millisecond
+
+// Find is a whole dump of a process, in a directory of dumps, that was begun at a time or later, or became whole then: who asks while one is being
+// written gets that.
 func Find(dir string, pid int, began time.Time) (Dump, bool) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -256,8 +260,14 @@ func Find(dir string, pid int, began time.Time) (Dump, bool) {
 	from, of := began.UTC().Format(nameTime), fmt.Sprintf("-%d", pid)
 	for _, e := range entries {
 		name := e.Name()
-		if !dumpName.MatchString(name) || !strings.HasSuffix(name, of) || name[:len(nameTime)] < from {
+		if !dumpName.MatchString(name) || !strings.HasSuffix(name, of) {
 			continue
+		}
+		if name[:len(nameTime)] < from {
+			var s unix.Stat_t
+			if unix.Lstat(filepath.Join(dir, name), &s) != nil || time.Unix(s.Ctim.Unix()).Before(began.Add(-coarse)) { // of its last name
+				continue
+			}
 		}
 		d := Dump{Dir: filepath.Join(dir, name), Files: []string{}, Notes: []string{}}
 		files, _ := os.ReadDir(d.Dir)
