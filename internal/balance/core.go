@@ -25,6 +25,7 @@ type Core struct {
 	slow    int // of inUse: work that is not Fast
 	queue   queue
 	takes   estimates
+	tuner   tuner
 }
 
 // counts are sums over workers.
@@ -79,6 +80,7 @@ type Ticket struct {
 	since          time.Duration // when it got its worker
 	charged        time.Duration // for it
 	end            time.Duration // when it is expected to end
+	spent          spent         // by its worker when it began
 	atEnd          int           // its place among its worker's
 	line           *line         // where it waits
 	older, younger *Ticket       // there
@@ -104,7 +106,7 @@ func (t *Ticket) Waited() time.Duration { return max(t.since-t.came, 0) }
 // NewCore makes one without workers. Answer is called for each ticket that had to wait, once it has a worker or was refused, out of the call that is the
 // cause; it does not call the Core.
 func NewCore(l Limits, answer func(*Ticket)) *Core {
-	c := &Core{answer: answer, members: map[string]*Worker{}, queue: newQueue()}
+	c := &Core{answer: answer, members: map[string]*Worker{}, queue: newQueue(), tuner: newTuner()}
 	c.order = heap[*Worker]{before: (*Worker).before, place: func(w *Worker) *int { return &w.inOrder }}
 	c.timed = heap[*Worker]{before: func(a, b *Worker) bool { return a.wake < b.wake }, place: func(w *Worker) *int { return &w.inTimed }}
 	c.Limit(0, l)
@@ -159,9 +161,11 @@ func (c *Core) Set(now time.Duration, members []Member) []*Worker {
 		c.members[m.Name], list[i] = w, w
 	}
 	c.list = slices.Clone(list)
+	c.tune()
 	for name, w := range before {
 		if c.members[name] != w {
 			w.removed = true
+			c.tuner.quit(w)
 			c.settle(w, now)
 		}
 	}
@@ -177,11 +181,27 @@ func newSeats() heap[*Ticket] {
 	return heap[*Ticket]{before: func(a, b *Ticket) bool { return a.end < b.end }, place: func(t *Ticket) *int { return &t.atEnd }}
 }
 
+// tune tells the tuner how many slots there are.
+func (c *Core) tune() {
+	most := 1
+	for _, w := range c.list {
+		if w.member.Auto {
+			most = max(most, w.member.Slots)
+		} else {
+			c.tuner.quit(w)
+		}
+	}
+	c.tuner.resize(most)
+}
+
 // settle brings a worker where it belongs after a change.
 func (c *Core) settle(w *Worker, now time.Duration) {
 	share := w.share(now)
 	w.used = w.member.Slots
 	if w.used > 0 {
+		if w.member.Auto {
+			w.used = c.tuner.limit(w.used, w.trial)
+		}
 		if w.narrow > 0 {
 			w.used = min(w.used, w.narrow)
 		}
@@ -199,6 +219,9 @@ func (c *Core) settle(w *Worker, now time.Duration) {
 		}
 		if w.used > 0 {
 			n.slots, n.capacity = w.used, w.member.Slots
+			if w.member.Auto {
+				n.capacity = w.used
+			}
 		} else {
 			n.unbound = 1
 		}
@@ -210,6 +233,7 @@ func (c *Core) settle(w *Worker, now time.Duration) {
 		if w.counts = n; resized && c.limits.Each > 0 {
 			c.bound()
 		}
+		c.tuner.tick(now, c.counts.workers > 0 && c.counts.idle == 0)
 	}
 	if w.place == unable {
 		c.order.remove(w)
@@ -234,6 +258,9 @@ func (c *Core) Wake(now time.Duration) {
 		due = true
 		if w.down != nil && now >= w.asked+askAgain {
 			w.ask(now)
+		}
+		if w.trial != 0 && now >= w.trialEnds {
+			c.level(c.tuner.end(w), now)
 		}
 		c.settle(w, now)
 	}
@@ -305,6 +332,9 @@ func (c *Core) Enter(now time.Duration, work Work) (*Ticket, error) {
 	c.queue.subjects.arrive(work.Subject, now)
 	t := &Ticket{Work: work, came: now, since: now}
 	w, could := c.choose(t, now)
+	if w == nil && c.explore(now) {
+		w, could = c.choose(t, now)
+	}
 	if w != nil && !c.held(t, now) {
 		c.queue.wake(t.Caller)
 		c.give(t, w, could, now)
@@ -439,7 +469,8 @@ func (c *Core) give(t *Ticket, w *Worker, could int, now time.Duration) {
 	}
 	t.shared = w.inFlight > 0 && c.passedOver(t)
 	c.queue.begin(t, now)
-	t.worker, t.since = w, now
+	c.tuner.note(w, now)
+	t.worker, t.since, t.spent = w, now, w.spent
 	t.end = now + max(c.takes.of(t.Route), leastCharge)
 	w.seats.put(t)
 	w.inFlight++
@@ -480,8 +511,9 @@ func (c *Core) Leave(now time.Duration, t *Ticket, how Outcome) {
 		return
 	}
 	c.queue.end(t, now)
+	c.tuner.note(w, now)
 	if how == OK {
-		c.takes.add(t.Route, now-t.since)
+		c.learn(t, now)
 	}
 	w.seats.remove(t)
 	w.inFlight--
@@ -494,6 +526,47 @@ func (c *Core) Leave(now time.Duration, t *Ticket, how Outcome) {
 	}
 	c.settle(w, now)
 	c.grant(now)
+	if c.queue.waiting > 0 {
+		c.explore(now)
+	}
+}
+
+// learn takes in how long work took.
+func (c *Core) learn(t *Ticket, now time.Duration) {
+	w := t.worker
+	if worth, known := c.takes.worth(t.Route); known && w.member.Auto {
+		changed := c.tuner.learn(t, worth)
+		if w.trial != 0 && w.trialLeft <= 0 {
+			changed = c.tuner.end(w) || changed
+		}
+		c.level(changed, now)
+	}
+	c.takes.add(t.Route, now-t.since)
+}
+
+// level has all workers go by what the tuner has found, if that is new.
+func (c *Core) level(changed bool, now time.Duration) {
+	if changed {
+		for _, w := range c.list {
+			c.settle(w, now)
+		}
+	}
+}
+
+// explore lets a worker use more or fewer slots than the others for some time, if all are taken.
+func (c *Core) explore(now time.Duration) (more bool) {
+	w, ok := c.order.top()
+	if !ok || w.place != full || !w.member.Auto || w.trial != 0 {
+		return false
+	}
+	trial := c.tuner.next(c.counts.workers)
+	if trial == 0 {
+		return false
+	}
+	c.tuner.begin(w, trial, now, max(c.takes.all.mean, leastCharge))
+	c.settle(w, now)
+	c.grant(now)
+	return trial > 0
 }
 
 // grant gives free slots to those who wait.

@@ -2,18 +2,18 @@ package balance
 
 import "time"
 
-// estimate is how long work of one kind takes: a moving average.
+// estimate is how long work of one kind takes: moving averages.
 type estimate struct {
 	mean time.Duration
-	seen int // how many it is made from; no further than enough
+	slow time.Duration // of more: what work is worth
+	seen int           // how many they are made from; no further than the slow one looks back
 }
 
 func (e *estimate) add(d time.Duration) {
-	if e.seen = min(e.seen+1, enough); e.seen == 1 {
-		e.mean = d
-		return
-	}
-	e.mean += (d - e.mean) / 8
+	const back = 64
+	e.seen = min(e.seen+1, back)
+	e.mean += (d - e.mean) / time.Duration(min(e.seen, 8))
+	e.slow += (d - e.slow) / time.Duration(e.seen)
 }
 
 // estimates are those of routes: of as many as were seen last, in two generations, of which the older one goes when the younger is full.
@@ -33,7 +33,18 @@ func (s *estimates) of(route string) time.Duration {
 	return s.all.mean
 }
 
+// worth is how long it took on average; false: it is not known.
+func (s *estimates) worth(route string) (time.Duration, bool) {
+	if e := s.find(route); e != nil && e.seen >= enough/4 {
+		return e.slow, true
+	}
+	return 0, false
+}
+
 func (s *estimates) find(route string) *estimate {
+	if route == "" {
+		return &s.all
+	}
 	e := s.now[route]
 	if e == nil {
 		e = s.old[route]

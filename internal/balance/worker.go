@@ -51,6 +51,14 @@ type Worker struct {
 	asked    time.Duration // when it was last found to be down
 	seats    heap[*Ticket] // what it runs, by expected end
 
+	// Of the tuner, if the member is Auto.
+	spent     spent
+	noted     time.Duration // up to when
+	notedBusy time.Duration // by the tuner's time
+	trial     int           // steps above or below the others; 0: none
+	trialLeft int           // pieces of work
+	trialEnds time.Duration // at the latest
+
 	// Made from these by Core.settle.
 	place            place
 	load             float64       // in flight, for its slots and weight
@@ -140,6 +148,9 @@ func (w *Worker) next(now time.Duration) (at time.Duration) {
 		}
 	}
 	sooner(w.rests)
+	if w.trial != 0 {
+		sooner(max(w.trialEnds, now+1))
+	}
 	if w.down != nil {
 		sooner(max(w.asked+askAgain, now+1))
 	}

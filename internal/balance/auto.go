@@ -1,0 +1,251 @@
+package balance
+
+import (
+	"math"
+	"time"
+)
+
+// tuner finds how many of their slots workers use: what they have of work that is pure CPU is done no sooner side by side than one after the other, and what
+// waits for something else is.
+//
+// It measures what a worker gets done with so many at once. Each piece of work that ends is worth what its route takes on average, shared out over the
+// numbers that ran beside it by how long they did; over that time it is a speed, 1 for work that has a worker for itself. A number times its speed is what gets done.
+// Only time counts in which no worker was idle: the machine is as busy then with few at each as with many. One step more is taken if of what it could gain a part is gained, and taken
+// back if it is not any longer.
+//
+// What there is nothing known about is tried: now and then, and only while all slots are taken and something waits, one worker uses a step more than
+// the others for a few pieces of work, or a step less. Rarely, if that has told nothing new for long.
+type tuner struct {
+	level  int // a step: the slots that workers use
+	most   int // the highest level
+	speeds [len(steps)]speed
+
+	busy      time.Duration // for which no worker was idle
+	saturated bool
+	since     time.Duration // from when the last is not in busy yet
+	trying    int           // workers
+	credit    float64       // for trials, in pieces of work
+	calm      float64       // pieces of work that ended for each one that is tried
+}
+
+// steps are the numbers of slots that are told apart.
+var steps = [...]int{1, 2, 3, 4, 6, 8, 12, 16, 24, 32}
+
+// speed is what is known of one of them.
+type speed struct {
+	work  float64 // done, in seconds of a worker for itself
+	time  float64 // that it took, in seconds
+	count float64 // pieces of work that it is from
+}
+
+const (
+	gainUp     = 0.3  // of what one step more could gain, to take it
+	gainDown   = 0.15 // to keep it
+	doubt      = 0.5  // standard errors
+	leastCount = 6
+	mostCount  = 128.0
+	forgetting = 256.0 // pieces of work, after which less than a half of what was learned still counts
+	calmLeast  = 3.0
+	calmMost   = 32.0
+)
+
+func stepOf(n int) int {
+	for i := len(steps) - 1; i > 0; i-- {
+		if n >= steps[i] {
+			return i
+		}
+	}
+	return 0
+}
+
+// spent is for how long a worker had so many in flight; busy: of that, by the tuner's time.
+type spent [len(steps)]struct{ all, busy time.Duration }
+
+func newTuner() tuner { return tuner{calm: calmLeast} }
+
+// resize sets how many slots there are at the most.
+func (u *tuner) resize(slots int) {
+	u.most = stepOf(slots)
+	u.level = min(u.level, u.most)
+}
+
+// limit is how many slots a worker uses whose trial is some steps above or below.
+func (u *tuner) limit(slots, trial int) int {
+	return min(slots, steps[min(max(u.level+trial, 0), u.most)])
+}
+
+// tick notes whether all are busy from now on.
+func (u *tuner) tick(now time.Duration, saturated bool) {
+	if u.saturated {
+		u.busy += now - u.since
+	}
+	u.since, u.saturated = now, saturated
+}
+
+// time is the tuner's: it stands while a worker is idle.
+func (u *tuner) time(now time.Duration) time.Duration {
+	if u.saturated {
+		return u.busy + now - u.since
+	}
+	return u.busy
+}
+
+// note brings what a worker has spent up to date; called before the number in flight changes.
+func (u *tuner) note(w *Worker, now time.Duration) {
+	if !w.member.Auto {
+		return
+	}
+	busy := u.time(now)
+	if w.inFlight > 0 {
+		at := &w.spent[stepOf(w.inFlight)]
+		at.all += now - w.noted
+		at.busy += busy - w.notedBusy
+	}
+	w.noted, w.notedBusy = now, busy
+}
+
+func (u *tuner) speed(i int) float64 {
+	s, at := &u.speeds[i], &u.speeds[u.level]
+	if s.count >= 1 && s.time > 0 {
+		return s.work / s.time
+	}
+	if at.count >= 1 && at.time > 0 { // as if nothing were gained
+		return at.work / at.time * float64(steps[u.level]) / float64(steps[i])
+	}
+	return 1 / float64(steps[i])
+}
+
+// learn takes in a piece of work that ended well, and is worth what its route takes. It tells whether the level changes for it.
+func (u *tuner) learn(t *Ticket, worth time.Duration) (changed bool) {
+	w, sum := t.worker, 0.0
+	var parts [len(steps)]float64
+	for i := range parts {
+		parts[i] = (w.spent[i].all - t.spent[i].all).Seconds() * u.speed(i)
+		sum += parts[i]
+	}
+	for i := range parts {
+		s := &u.speeds[i]
+		s.forget(s.count * (1 - 1/forgetting))
+		if parts[i] == 0 {
+			continue
+		}
+		all, busy := w.spent[i].all-t.spent[i].all, w.spent[i].busy-t.spent[i].busy
+		part := parts[i] / sum * busy.Seconds() / all.Seconds()
+		s.forget(mostCount)
+		s.work += part * worth.Seconds()
+		s.time += busy.Seconds()
+		s.count += part
+	}
+	if w.trial < 0 || w.trial > 0 && parts[min(u.level+1, u.most)] > 0 {
+		w.trialLeft--
+	}
+	if !u.saturated {
+		return false
+	}
+	u.credit = min(u.credit+1/u.calm, float64(u.trialSize(1)))
+	return u.drop()
+}
+
+// drop goes down to where one step more gains nothing, by what is known from when fewer ran than may.
+func (u *tuner) drop() bool {
+	for i := range u.level {
+		if gain, err, ok := u.gain(i); ok && gain+doubt*err < gainDown {
+			u.set(i)
+			return true
+		}
+	}
+	return false
+}
+
+func (u *tuner) set(level int) {
+	u.level, u.calm = level, calmLeast
+	for i := range u.speeds { // what routes take changes with it
+		u.speeds[i].forget(2 * leastCount)
+	}
+}
+
+func (s *speed) forget(count float64) {
+	if s.count > count {
+		part := count / s.count
+		s.work, s.time, s.count = s.work*part, s.time*part, count
+	}
+}
+
+// trialSize is of how much work a trial is.
+func (u *tuner) trialSize(trial int) int {
+	return max(leastCount, 2*steps[min(max(u.level+trial, 0), u.most)])
+}
+
+// next is the trial that is due, of some workers: 1, -1, or 0 for none. Less is tried where it is not known from when fewer ran than may.
+func (u *tuner) next(workers int) (trial int) {
+	if u.trying > workers/8 || u.credit < float64(u.trialSize(1)) {
+		return 0
+	}
+	if u.level > 0 {
+		if _, _, ok := u.gain(u.level - 1); !ok {
+			return -1
+		}
+	}
+	if u.level < u.most {
+		return 1
+	}
+	return 0
+}
+
+// begin begins a trial at a worker.
+func (u *tuner) begin(w *Worker, trial int, now, mean time.Duration) {
+	until := now + 4*time.Duration(u.trialSize(trial))*mean
+	if trial > 0 { // more is allowed, and not always made use of
+		until += 10 * (until - now)
+	}
+	u.trying++
+	u.credit -= float64(u.trialSize(1))
+	w.trial, w.trialLeft, w.trialEnds = trial, u.trialSize(trial), until
+	u.speeds[u.level+trial].forget(float64(4 * u.trialSize(trial)))
+}
+
+// end ends a worker's trial, and tells whether the level changes for it.
+func (u *tuner) end(w *Worker) (changed bool) {
+	u.trying--
+	trial := w.trial
+	w.trial = 0
+	if u.level+trial < 0 || u.level+trial > u.most {
+		return false
+	}
+	gain, err, ok := u.gain(min(u.level, u.level+trial))
+	if !ok {
+		return false
+	}
+	switch {
+	case trial > 0 && gain-doubt*err > gainUp:
+		u.set(u.level + 1)
+		return true
+	case trial < 0 && gain+doubt*err < gainDown:
+		u.set(u.level - 1)
+		return true
+	case trial > 0 && gain+doubt*err < gainUp || trial < 0 && gain-doubt*err > gainDown: // as it was, and known
+		u.calm = min(u.calm*1.5, calmMost)
+	default:
+		u.calm = min(u.calm*1.1, calmMost)
+	}
+	return false
+}
+
+// quit ends the trial of a worker that goes.
+func (u *tuner) quit(w *Worker) {
+	if w.trial != 0 {
+		u.trying--
+		w.trial = 0
+	}
+}
+
+// gain is which part is gained of what the step after i could gain, and its standard error; false: it is not known.
+func (u *tuner) gain(i int) (gain, err float64, ok bool) {
+	a, b := &u.speeds[i], &u.speeds[i+1]
+	if a.count < leastCount || b.count < leastCount || a.work <= 0 || b.work <= 0 {
+		return 0, 0, false
+	}
+	could := float64(steps[i+1]) / float64(steps[i])
+	is := could * (b.work / b.time) / (a.work / a.time)
+	return (is - 1) / (could - 1), math.Sqrt(1/a.count+1/b.count) * is / (could - 1), true
+}

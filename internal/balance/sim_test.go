@@ -1,0 +1,282 @@
+package balance
+
+import (
+	"container/list"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+)
+
+// world is workers whose requests need their worker's one processor, or sleep, in turns.
+type world struct {
+	core    *Core
+	now     float64 // seconds
+	rand    *rand.Rand
+	work    map[*Worker]*list.List // of *request
+	routes  []route
+	waits   map[*Ticket]*request
+	times   []float64 // that requests took
+	shared  int
+	clients int    // that ask again; 0: open
+	seen    func() // called as work ends
+}
+
+type route struct {
+	name   string
+	share  float64
+	cpu    func(r *rand.Rand) float64 // seconds
+	sleep  func(r *rand.Rand) float64
+	rounds int
+}
+
+type request struct {
+	ticket *Ticket
+	route  *route
+	came   float64
+	phases []float64 // cpu, sleep, cpu, sleep ...
+	at     int
+}
+
+func fixed(s float64) func(*rand.Rand) float64 { return func(*rand.Rand) float64 { return s } }
+
+// lognormal has a heavy tail.
+func lognormal(mean, sigma float64) func(*rand.Rand) float64 {
+	return func(r *rand.Rand) float64 { return mean * math.Exp(sigma*r.NormFloat64()-sigma*sigma/2) }
+}
+
+func newWorld(workers, slots int, auto bool, seed uint64, routes ...route) *world {
+	w := &world{rand: rand.New(rand.NewPCG(seed, 1)), work: map[*Worker]*list.List{}, routes: routes, waits: map[*Ticket]*request{}}
+	w.core = NewCore(Limits{Queue: 1 << 20}, func(t *Ticket) { w.begun(t) })
+	members := make([]Member, workers)
+	for i := range members {
+		members[i] = Member{Name: fmt.Sprint(i), Slots: slots, Auto: auto}
+	}
+	for _, worker := range w.core.Set(0, members) {
+		w.work[worker] = list.New()
+	}
+	return w
+}
+
+func (w *world) time() time.Duration { return time.Duration(w.now * 1e9) }
+
+func (w *world) arrive() {
+	x := w.rand.Float64()
+	r := &w.routes[len(w.routes)-1]
+	for i := range w.routes {
+		if x -= w.routes[i].share; x < 0 {
+			r = &w.routes[i]
+			break
+		}
+	}
+	q := &request{route: r, came: w.now}
+	n := max(r.rounds, 1)
+	cpu, sleep := r.cpu(w.rand), r.sleep(w.rand)
+	for range n {
+		q.phases = append(q.phases, cpu/float64(n), sleep/float64(n))
+	}
+	t, err := w.core.Enter(w.time(), Work{Route: r.name})
+	if err != nil {
+		panic(err)
+	}
+	q.ticket = t
+	if t.shared {
+		w.shared++
+	}
+	if t.worker != nil {
+		w.work[t.worker].PushBack(q)
+	} else {
+		w.waits[t] = q
+	}
+}
+
+func (w *world) begun(t *Ticket) {
+	q := w.waits[t]
+	delete(w.waits, t)
+	if t.shared {
+		w.shared++
+	}
+	w.work[t.worker].PushBack(q)
+}
+
+// run lets so many requests end.
+func (w *world) run(n int, rate float64) {
+	next := math.Inf(1)
+	if w.clients > 0 {
+		for range w.clients {
+			w.arrive()
+		}
+	} else {
+		next = w.now + w.rand.ExpFloat64()/rate
+	}
+	for done := 0; done < n; {
+		at, first := next, (*request)(nil)
+		var on *Worker
+		for _, worker := range w.core.list {
+			l := w.work[worker]
+			k := float64(computing(l))
+			for e := l.Front(); e != nil; e = e.Next() {
+				q := e.Value.(*request)
+				d := q.phases[q.at]
+				if q.at%2 == 0 {
+					d *= k
+				}
+				if w.now+d < at {
+					at, first, on = w.now+d, q, worker
+				}
+			}
+		}
+		if alarm, ok := w.core.Next(w.time()); ok && alarm.Seconds() < at {
+			w.pass(max(alarm.Seconds()+1e-9, w.now) - w.now)
+			w.core.Wake(w.time())
+			continue
+		}
+		w.pass(at - w.now)
+		if first == nil {
+			w.arrive()
+			next = w.now + w.rand.ExpFloat64()/rate
+			continue
+		}
+		for first.at++; first.at < len(first.phases) && first.phases[first.at] <= 0; first.at++ {
+		}
+		if first.at < len(first.phases) {
+			continue
+		}
+		done++
+		w.times = append(w.times, w.now-first.came)
+		l := w.work[on]
+		for e := l.Front(); e != nil; e = e.Next() {
+			if e.Value == first {
+				l.Remove(e)
+				break
+			}
+		}
+		w.core.Leave(w.time(), first.ticket, OK)
+		if w.clients > 0 {
+			w.arrive()
+		}
+		if w.seen != nil {
+			w.seen()
+		}
+	}
+}
+
+func computing(l *list.List) (n int) {
+	for e := l.Front(); e != nil; e = e.Next() {
+		if e.Value.(*request).at%2 == 0 {
+			n++
+		}
+	}
+	return n
+}
+
+func (w *world) pass(d float64) {
+	w.now += d
+	for _, l := range w.work {
+		k := float64(computing(l))
+		for e := l.Front(); e != nil; e = e.Next() {
+			q := e.Value.(*request)
+			if q.at%2 == 0 {
+				q.phases[q.at] -= d / k
+			} else {
+				q.phases[q.at] -= d
+			}
+			q.phases[q.at] = max(q.phases[q.at], 0)
+		}
+	}
+}
+
+// figures are of the requests after the first fifth, in milliseconds.
+func (w *world) figures() (mean, p95 float64) {
+	t := slices.Clone(w.times[len(w.times)/5:])
+	slices.Sort(t)
+	for _, x := range t {
+		mean += x
+	}
+	n := len(t)
+	return mean / float64(n) * 1000, t[n*95/100] * 1000
+}
+
+// levelled tells how much of the work ended while workers used so many slots.
+func (w *world) levelled(n int, rate float64) (part map[int]float64) {
+	part = map[int]float64{}
+	w.seen = func() { part[w.core.tuner.limit(slotsOfWorld, 0)] += 1 / float64(n) }
+	w.run(n, rate)
+	return part
+}
+
+const slotsOfWorld = 4
+
+var (
+	computes = route{name: "computes", share: 1, cpu: fixed(.036), sleep: fixed(0)}
+	sleeps   = route{name: "sleeps", share: 1, cpu: fixed(0), sleep: fixed(.1)}
+	mixes    = route{name: "mixes", share: 1, cpu: fixed(.018), sleep: fixed(.018), rounds: 4}
+)
+
+func half(r route) route {
+	r.share = .5
+	return r
+}
+
+// TestAuto: by measurement, as many slots are used as is best for the work, or nearly. The figures stand in docs/scheduling.md.
+func TestAuto(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		routes []route
+		alone  float64 // mean seconds of a worker for itself
+		load   float64 // of the workers, if they did one thing at a time
+		slots  int     // the best fixed number
+		atMost float64 // times its mean, and its p95
+	}{
+		{"work", []route{computes}, .036, .5, 1, 1.03},
+		{"work, busy", []route{computes}, .036, .9, 1, 1.06},
+		{"sleep", []route{sleeps}, .1, .8, 4, 1.1},
+		{"sleep, too much for one at a time", []route{sleeps}, .1, 1.5, 4, 1.1},
+		{"both in one request", []route{mixes}, .036, .8, 2, 1.1},
+		{"work and sleep in turns", []route{half(computes), half(sleeps)}, .068, .8, 4, 1.15},
+		{"fast and slow work", []route{{name: "fast", share: .9, cpu: fixed(.005), sleep: fixed(0)}, {name: "slow", share: .1, cpu: fixed(.2), sleep: fixed(0)}}, .0245, .7, 1, 1.05},
+		{"heavy tail of work", []route{{name: "a", share: 1, cpu: lognormal(.036, 1.5), sleep: fixed(0)}}, .036, .7, 1, 1.1},
+		{"heavy tail of sleep", []route{{name: "a", share: 1, cpu: fixed(0), sleep: lognormal(.1, 1.5)}}, .1, .8, 4, 1.3},
+	} {
+		for _, workers := range []int{2, 16} {
+			t.Run(fmt.Sprint(c.name, " ", workers), func(t *testing.T) {
+				const n = 6000
+				rate := c.load * float64(workers) / c.alone
+				auto := newWorld(workers, slotsOfWorld, true, 1, c.routes...)
+				levels := auto.levelled(n, rate)
+				best := newWorld(workers, c.slots, false, 1, c.routes...)
+				best.run(n, rate)
+				mean, p95 := auto.figures()
+				bestMean, bestP95 := best.figures()
+				t.Logf("mean %.0f ms, p95 %.0f; with %d slots %.0f, %.0f; slots used %.2v", mean, p95, c.slots, bestMean, bestP95, levels)
+				if mean > c.atMost*bestMean || p95 > c.atMost*bestP95 {
+					t.Errorf("mean %.1f ms, p95 %.1f; with %d slots it is %.1f, %.1f", mean, p95, c.slots, bestMean, bestP95)
+				}
+				if auto.shared+best.shared > 0 {
+					t.Errorf("%d shared a worker while another was idle", auto.shared)
+				}
+			})
+		}
+	}
+}
+
+// TestAutoFollows: the mix changes, and the slots used follow.
+func TestAutoFollows(t *testing.T) {
+	t.Parallel()
+	w := newWorld(2, slotsOfWorld, true, 1, computes)
+	const n, rate = 3000, 45
+	for i, c := range []struct {
+		route route
+		many  bool
+	}{{computes, false}, {sleeps, true}, {computes, false}, {mixes, true}, {computes, false}} {
+		w.routes = []route{c.route}
+		levels := w.levelled(n, rate)
+		t.Logf("%d. %s: slots used %.2v", i+1, c.route.name, levels)
+		if c.many != (levels[1] < .5) {
+			t.Errorf("%d. %s: slots used %.2v", i+1, c.route.name, levels)
+		}
+	}
+}
