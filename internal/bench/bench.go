@@ -68,6 +68,10 @@ an application server, by requests that come at random:
 
   packhorse bench app http://127.0.0.1:3000/work --rate 27
 
+which of several workers should get such a request, simulated:
+
+  packhorse bench sched --html sched.html
+
 and what this machine could do at best, for comparison:
 
   packhorse bench limit BIGFILE &
@@ -83,7 +87,8 @@ Megabytes and gigabytes are 10^6 and 10^9 bytes.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(fetchCommand(env), refsCommand(env), mkrefsCommand(env), neighbourCommand(env), limitCommand(env), loadCommand(env),
-		ciCommand(env), matrixCommand(env), stormCommand(env), searchCommand(env), spawnCommand(env), spawnWorkerCommand(env), existsCommand(env), appCommand(env), backendCommand(env), relayCommand(env))
+		ciCommand(env), matrixCommand(env), stormCommand(env), searchCommand(env), spawnCommand(env), spawnWorkerCommand(env), existsCommand(env), appCommand(env), schedCommand(env),
+		backendCommand(env), relayCommand(env))
 	for _, sub := range cmd.Commands() {
 		run := sub.RunE
 		sub.SilenceUsage = true // a failed measurement is no misuse

@@ -19,12 +19,14 @@ type chart struct {
 	curves      []curve
 	top         float64 // of the scale; 0: from the values
 	axis        string  // the unit below; "": s
+	keyBelow    bool    // the legend stands below: for more curves than there is room for beside the title
 }
 
 type curve struct {
 	name   string
 	class  string // of its colour
 	points []point
+	top    float64 // where it leaves the chart, if above 0: these points are no values
 }
 
 type point struct{ x, y float64 } // y is not a number where there is none: the curve has a gap
@@ -103,6 +105,7 @@ const (
 	smallestScale, dotsUpTo = 0.001, 40
 	// The legend: a piece of the curve, its name.
 	legendMark, letterWidth = 32.0, 6.5
+	legendLine              = 18.0
 )
 
 // svg draws the chart.
@@ -125,26 +128,57 @@ func (d *chart) svg(elapsed time.Duration) string {
 
 	var b strings.Builder
 	label := html.EscapeString(d.title + ", " + d.unit)
+	key, height := d.legend()
 	fmt.Fprintf(&b, `<svg viewBox="0 0 %g %g" role="img" aria-label="%s"><text class="h" x="%g" y="16">%s <tspan class="u" dx="6">%s</tspan></text>`,
-		svgWidth, svgHeight, label, marginLeft, html.EscapeString(d.title), html.EscapeString(d.unit))
+		svgWidth, height, label, marginLeft, html.EscapeString(d.title), html.EscapeString(d.unit))
 	for y := 0.0; y <= top+step/2; y += step {
 		fmt.Fprintf(&b, `<line class="g" x1="%g" x2="%g" y1="%.1f" y2="%.1f"/><text class="l" text-anchor="end" x="%g" y="%.1f">%s</text>`,
 			marginLeft, svgWidth-marginRight, py(y), py(y), marginLeft-6, py(y)+4, scaleLabel(y, step))
 	}
 	every, axis := niceStep(seconds/timeLabels), cmp.Or(d.axis, "s")
 	for x := 0.0; x <= seconds+every/100; x += every {
-		fmt.Fprintf(&b, `<text class="l" text-anchor="middle" x="%.1f" y="%g">%s %s</text>`, px(x), svgHeight-marginBottom+18, scaleLabel(x, every), axis)
+		at, anchor := px(x), "middle"
+		if at > svgWidth-2*marginRight {
+			at, anchor = svgWidth-2, "end"
+		}
+		fmt.Fprintf(&b, `<text class="l" text-anchor="%s" x="%.1f" y="%g">%s %s</text>`, anchor, at, svgHeight-marginBottom+18, scaleLabel(x, every), axis)
+	}
+	for _, c := range slices.Backward(d.curves) {
+		c.draw(&b, px, py, axis)
+	}
+	b.WriteString(key)
+	b.WriteString(`</svg>`)
+	return b.String()
+}
+
+// legend names the curves, if there are several: beside the title, or in lines below. Height is that of the drawing with it.
+func (d *chart) legend() (key string, height float64) {
+	var b strings.Builder
+	write := func(c curve, x, y float64) {
+		fmt.Fprintf(&b, `<line class="%s" x1="%g" x2="%g" y1="%g" y2="%g"/><text class="l" x="%g" y="%g">%s</text>`,
+			c.class, x, x+14, y-4, y-4, x+18, y, html.EscapeString(c.name))
+	}
+	width := func(c curve) float64 { return legendMark + letterWidth*float64(len(c.name)) }
+	height = svgHeight
+	if d.keyBelow {
+		x, y := marginLeft, svgHeight+4
+		for _, c := range d.curves {
+			if x+width(c) > svgWidth {
+				x, y = marginLeft, y+legendLine
+			}
+			write(c, x, y)
+			x += width(c)
+		}
+		return b.String(), y + legendLine/2
 	}
 	x := svgWidth - marginRight
 	for _, c := range slices.Backward(d.curves) {
-		c.draw(&b, px, py)
 		if len(d.curves) > 1 {
-			x -= legendMark + letterWidth*float64(len(c.name))
-			fmt.Fprintf(&b, `<line class="%s" x1="%g" x2="%g" y1="12" y2="12"/><text class="l" x="%g" y="16">%s</text>`, c.class, x, x+14, x+18, html.EscapeString(c.name))
+			x -= width(c)
+			write(c, x, 16)
 		}
 	}
-	b.WriteString(`</svg>`)
-	return b.String()
+	return b.String(), height
 }
 
 // above tells whether a value lies above a scale that ends at top.
@@ -162,8 +196,8 @@ func (d *chart) above(top float64) bool {
 	return false
 }
 
-// draw draws one curve, and a dot for each value where there are few or where it has no neighbours.
-func (c *curve) draw(b *strings.Builder, px, py func(float64) float64) {
+// draw draws one curve, and a dot for each value, which says it, where there are few or where it has no neighbours.
+func (c *curve) draw(b *strings.Builder, px, py func(float64) float64, axis string) {
 	for rest := c.points; len(rest) > 0; {
 		n := 0
 		for n < len(rest) && !math.IsNaN(rest[n].y) {
@@ -180,7 +214,11 @@ func (c *curve) draw(b *strings.Builder, px, py func(float64) float64) {
 			continue
 		}
 		for _, p := range run {
-			fmt.Fprintf(b, `<circle class="%s" cx="%.1f" cy="%.1f" r="2.2"/>`, c.class, px(p.x), py(p.y))
+			if c.top > 0 && p.y >= c.top {
+				continue
+			}
+			fmt.Fprintf(b, `<circle class="%s" cx="%.1f" cy="%.1f" r="2.2"><title>%s: %.4g at %.4g %s</title></circle>`,
+				c.class, px(p.x), py(p.y), html.EscapeString(c.name), p.y, p.x, html.EscapeString(axis))
 		}
 	}
 }
@@ -212,8 +250,10 @@ func scaleLabel(x, step float64) string {
 }
 
 // pageStyle is that of all pages: it follows the reader's choice of light or dark.
-const pageStyle = `:root { color-scheme: light dark; --fg: #1c2128; --dim: #5f6b7a; --bg: #fff; --line: #d8dee4; --a: #0b63ce; --b: #c2410c; --c: #15803d }
-@media (prefers-color-scheme: dark) { :root { --fg: #e6edf3; --dim: #9aa7b4; --bg: #0f141a; --line: #2b3440; --a: #5aa9ff; --b: #ff9b5e; --c: #4ade80 } }
+const pageStyle = `:root { color-scheme: light dark; --fg: #1c2128; --dim: #5f6b7a; --bg: #fff; --line: #d8dee4; --a: #0b63ce; --b: #c2410c; --c: #15803d;
+  --d: #8250df; --e: #b35900; --f: #0e7490; --j: #bf3989; --k: #6b7a00; --m: #5f6b7a }
+@media (prefers-color-scheme: dark) { :root { --fg: #e6edf3; --dim: #9aa7b4; --bg: #0f141a; --line: #2b3440; --a: #5aa9ff; --b: #ff9b5e; --c: #4ade80;
+  --d: #c297ff; --e: #f2c14e; --f: #4fd1e8; --j: #ff8fd0; --k: #c5d86d; --m: #9aa7b4 } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--fg); background: var(--bg); max-width: 1180px; margin: 2rem auto; padding: 0 1.2rem }
 h1 { font-size: 1.35rem; margin: 0; overflow-wrap: anywhere } p { color: var(--dim); margin: .3rem 0 1.2rem }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(460px, 100%), 1fr)); gap: 1rem; margin-bottom: 1.5rem }
@@ -221,8 +261,12 @@ svg { width: 100%; height: auto; border: 1px solid var(--line); border-radius: 8
 svg text { fill: var(--fg); font: 12px system-ui, sans-serif } svg .h { font-weight: 600; font-size: 14px } svg .u, svg .l { fill: var(--dim); font-weight: 400; font-size: 12px }
 .g { stroke: var(--line); stroke-width: 1 } polyline { fill: none; stroke-width: 2; stroke-linejoin: round }
 .a { stroke: var(--a) } .b { stroke: var(--b); stroke-dasharray: 7 3 } .c { stroke: var(--c); stroke-dasharray: 2 3 }
-circle { stroke: none } circle.a { fill: var(--a) } circle.b { fill: var(--b) } circle.c { fill: var(--c) }
-line.a, line.b, line.c { stroke-width: 2 }
+.d { stroke: var(--d); stroke-dasharray: 10 3 2 3 } .e { stroke: var(--e); stroke-dasharray: 5 2 } .f { stroke: var(--f); stroke-dasharray: 12 4 }
+.j { stroke: var(--j); stroke-dasharray: 4 4 } .k { stroke: var(--k); stroke-dasharray: 8 2 2 2 2 2 } .m { stroke: var(--m); stroke-dasharray: 1 4 }
+circle { stroke: transparent; stroke-width: 14 } /* where the pointer finds it */
+circle.a { fill: var(--a); stroke: transparent } circle.b { fill: var(--b); stroke: transparent } circle.c { fill: var(--c); stroke: transparent } circle.d { fill: var(--d); stroke: transparent } circle.e { fill: var(--e); stroke: transparent }
+circle.f { fill: var(--f); stroke: transparent } circle.j { fill: var(--j); stroke: transparent } circle.k { fill: var(--k); stroke: transparent } circle.m { fill: var(--m); stroke: transparent }
+line.a, line.b, line.c, line.d, line.e, line.f, line.j, line.k, line.m { stroke-width: 2 }
 .wide { overflow-x: auto } table { border-collapse: collapse; margin-bottom: 1.5rem } th, td { text-align: left; padding: .3rem 1.2rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top }
 th { font-weight: 600; white-space: nowrap } td.n, th.n { text-align: right; font-variant-numeric: tabular-nums } caption { text-align: left; font-weight: 600 }
 `

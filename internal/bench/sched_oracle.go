@@ -1,0 +1,149 @@
+package bench
+
+import (
+	"cmp"
+	"container/heap"
+	"math"
+)
+
+// oracle is the bound of what workers with slots can do together: it knows what each request still needs, computing and waiting, and always has those
+// go on that need least (shortest remaining processing time, Schrage 1968). As many go on as there are slots; of these compute, those that need least
+// first, as many as there are CPUs that the workers could keep busy. Locks do not matter to it: whatever runs may be stopped, and go on elsewhere, at
+// no cost.
+//
+// Of fixed durations it is the central queue, first come first served, and no order is better. Else its mean is the least, or as good as that: with
+// several CPUs nothing that is simple is proved to be. High percentiles of it are no bounds where durations differ: those who need most wait for all.
+type oracle struct {
+	in      []*schedJob // those that have a slot, by what they need
+	out     needs       // those that have none
+	cpus    int
+	at      float64 // when it was looked at last
+	changes int     // says which timer counts
+}
+
+func newOracle(s *schedSim) schedPolicy { return &oracle{cpus: s.o.cores(s.cell)} }
+
+// need is what a request still needs, in s.
+func (j *schedJob) need() float64 { return j.parts[0] + j.parts[1] + j.parts[2] }
+
+// soon is a time in which nothing happens, in s: less is what rounding leaves.
+const soon = 1e-10
+
+// settle passes over parts that are done, and tells whether all are.
+func (j *schedJob) settle() bool {
+	for j.phase < len(j.parts) && j.parts[j.phase] < soon {
+		j.parts[j.phase] = 0
+		j.phase++
+	}
+	return j.phase == len(j.parts)
+}
+
+func (p *oracle) arrive(s *schedSim, j *schedJob) {
+	if j.settle() {
+		s.answer(j)
+		return
+	}
+	p.catchUp(s)
+	p.admit(s, j)
+	p.plan(s)
+}
+
+func (p *oracle) leave(*schedSim, *schedJob) {}
+
+func (p *oracle) wake(s *schedSim, what int) {
+	if what != p.changes {
+		return
+	}
+	p.catchUp(s)
+	var ended []*schedJob
+	keep := p.in[:0]
+	for _, j := range p.in {
+		if j.settle() {
+			ended = append(ended, j)
+		} else {
+			keep = append(keep, j)
+		}
+	}
+	clear(p.in[len(keep):])
+	p.in = keep
+	for len(p.in) < s.cell.workers*s.cell.slots && len(p.out) > 0 {
+		p.in = append(p.in, heap.Pop(&p.out).(*schedJob))
+	}
+	for _, j := range ended {
+		s.answer(j)
+	}
+	p.plan(s)
+}
+
+// admit gives one that came a slot, if need be that of the one that needs most.
+func (p *oracle) admit(s *schedSim, j *schedJob) {
+	if len(p.in) < s.cell.workers*s.cell.slots {
+		p.in = append(p.in, j)
+		return
+	}
+	if most := len(p.in) - 1; p.in[most].need() > j.need() {
+		j, p.in[most] = p.in[most], j
+	}
+	heap.Push(&p.out, j)
+}
+
+// goesOn calls f with each that goes on. Those that have slots are in order.
+func (p *oracle) goesOn(f func(j *schedJob)) {
+	computing := 0
+	for _, j := range p.in {
+		if j.phase == 1 {
+			f(j)
+		} else if computing < p.cpus {
+			computing++
+			f(j)
+		}
+	}
+}
+
+// catchUp takes what was done since the last look from what is needed.
+func (p *oracle) catchUp(s *schedSim) {
+	if passed := s.now - p.at; passed > 0 {
+		p.goesOn(func(j *schedJob) { j.parts[j.phase] = max(j.parts[j.phase]-passed, 0) })
+	}
+	p.at = s.now
+	p.sort()
+}
+
+// sort brings those that have slots in order. They are nearly so already.
+func (p *oracle) sort() {
+	for i := 1; i < len(p.in); i++ {
+		for k := i; k > 0 && cmp.Compare(p.in[k].need(), p.in[k-1].need()) < 0; k-- {
+			p.in[k], p.in[k-1] = p.in[k-1], p.in[k]
+		}
+	}
+}
+
+// plan has the oracle woken when the first part of what goes on ends.
+func (p *oracle) plan(s *schedSim) {
+	p.sort()
+	p.changes++
+	first := math.Inf(1)
+	p.goesOn(func(j *schedJob) {
+		first = min(first, j.parts[j.phase])
+	})
+	if len(p.in) > 0 {
+		s.at(s.now+first, p.changes)
+	}
+}
+
+// needs is a heap of requests: the one that needs least in front.
+type needs []*schedJob
+
+func (h needs) Len() int { return len(h) }
+func (h needs) Less(a, b int) bool {
+	return cmp.Or(cmp.Compare(h[a].need(), h[b].need()), cmp.Compare(h[a].number, h[b].number)) < 0
+}
+func (h needs) Swap(a, b int) { h[a], h[b] = h[b], h[a] }
+func (h *needs) Push(x any)   { *h = append(*h, x.(*schedJob)) }
+func (h *needs) Pop() any {
+	old := *h
+	j := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	return j
+}
