@@ -39,6 +39,9 @@ func newFront(t *testing.T, o Options) *front {
 	if o.Dir == "" {
 		o.Dir = filepath.Join(t.TempDir(), "app")
 	}
+	if o.Queue.Queue == 0 {
+		o.Queue.Queue = 1000
+	}
 	p, err := New(o)
 	if err != nil {
 		t.Fatal(err)

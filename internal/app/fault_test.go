@@ -1,0 +1,262 @@
+package app
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func reverseProxy(address string) *httputil.ReverseProxy {
+	u, _ := url.Parse(address)
+	return httputil.NewSingleHostReverseProxy(u)
+}
+
+// drain reads until the connection ends.
+func drain(c net.Conn) { _, _ = io.Copy(io.Discard, c) }
+
+// A worker that is silent, at whichever moment, costs its time limit and no more.
+func TestSilentWorkers(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		answer string
+		status int // 0: cut
+	}{
+		"nothing":           {"", 504},
+		"half a head":       {"HTTP/1.1 200 OK\r\nContent-Le", 504},
+		"103 only":          {"HTTP/1.1 103 Early Hints\r\n\r\n", 504},
+		"no body":           {"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", 504},
+		"half a short body": {"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhel", 504},
+		"half a long body":  {"HTTP/1.1 200 OK\r\nContent-Length: 500000\r\n\r\nhel", 0},
+		"half a chunk":      {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel", 0},
+		"no more chunks":    {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
+				if request(in) != "" {
+					_, _ = io.WriteString(c, test.answer)
+					drain(c)
+				}
+			})
+			f := newFront(t, Options{Workers: one(w.address), HeaderTime: 300 * time.Millisecond, IdleTime: 300 * time.Millisecond})
+			status, _, _, err := f.get("/")
+			if status != test.status && err == nil || test.status != 0 && err != nil {
+				t.Errorf("%d, %v", status, err)
+			}
+			wait(t, "the connection is closed", func() bool { return w.open.Load() == 0 })
+			if r := <-f.records; r.Err == nil || r.Tries != 1 || r.Cut != (test.status == 0) {
+				t.Errorf("%+v", r)
+			}
+		})
+	}
+}
+
+// A request that may be sent again is, to another worker, when the first one dies of it or cannot be reached; no other one is.
+func TestAnotherWorker(t *testing.T) {
+	t.Parallel()
+	dead, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.Close()
+	var died atomic.Int32
+	dies := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
+		if request(in) != "" {
+			died.Add(1)
+			_ = c.(*net.TCPConn).SetLinger(0)
+		}
+	})
+	good := serveRaw(t, echo)
+	t.Run("unreachable", func(t *testing.T) {
+		t.Parallel()
+		f := newFront(t, Options{Workers: []WorkerOptions{{Name: "a", Address: "http://" + dead.Addr().String()}, {Name: "b", Address: good.address}}})
+		for range 4 {
+			if status, _, _, err := f.do(http.MethodPost, "/", strings.NewReader("x")); err != nil || status != 200 {
+				t.Error(status, err)
+			}
+		}
+	})
+	t.Run("dies", func(t *testing.T) {
+		t.Parallel()
+		f := newFront(t, Options{Workers: []WorkerOptions{{Name: "a", Address: dies.address}, {Name: "b", Address: good.address}}})
+		for died.Load() == 0 {
+			if status, _, _, err := f.get("/"); err != nil || status != 200 {
+				t.Error(status, err)
+			}
+		}
+	})
+	t.Run("all die", func(t *testing.T) {
+		t.Parallel()
+		var asked atomic.Int32
+		var workers []WorkerOptions
+		for i := range 5 {
+			w := serveRaw(t, func(_ int, _ net.Conn, in *bufio.Reader) {
+				if request(in) != "" {
+					asked.Add(1)
+				}
+			})
+			workers = append(workers, WorkerOptions{Name: fmt.Sprint("w", i), Address: w.address})
+		}
+		f := newFront(t, Options{Workers: workers})
+		if status, _, _, err := f.get("/"); err != nil || status != 502 || asked.Load() != maxSent {
+			t.Errorf("%d, %v, %d workers had it", status, err, asked.Load())
+		}
+		asked.Store(0)
+		if status, _, _, err := f.do(http.MethodPost, "/", strings.NewReader("x")); err != nil || status != 502 || asked.Load() != 1 {
+			t.Errorf("%d, %v, %d workers had what may be sent once", status, err, asked.Load())
+		}
+	})
+	t.Run("none", func(t *testing.T) {
+		t.Parallel()
+		f := newFront(t, Options{Workers: one("http://" + dead.Addr().String())})
+		if status, header, body, err := f.get("/"); err != nil || status != 503 || header.Get("Retry-After") == "" || strings.Contains(body, "127.0.0.1") {
+			t.Errorf("%d %q, %v", status, body, err)
+		}
+	})
+}
+
+// A client that goes away takes its request with it.
+func TestClientGoesAway(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]string{
+		"before the answer": "",
+		"in a short one":    "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhel",
+		"in a long one":     "HTTP/1.1 200 OK\r\nContent-Length: 500000\r\n\r\nhel",
+		"in a stream":       "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			arrived, left := make(chan bool, 1), make(chan bool, 1)
+			w := serveRaw(t, func(n int, c net.Conn, in *bufio.Reader) {
+				if request(in) == "" {
+					return
+				}
+				if n > 1 {
+					_, _ = io.WriteString(c, ok("next"))
+					return
+				}
+				_, _ = io.WriteString(c, answer)
+				arrived <- true
+				drain(c)
+				left <- true
+			})
+			f := newFront(t, Options{Workers: one(w.address), HeaderTime: time.Hour, IdleTime: time.Hour})
+			c := f.dial()
+			_, _ = io.WriteString(c, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi")
+			<-arrived
+			c.Close()
+			<-left
+			if r := <-f.records; r.Err == nil || !r.Cut {
+				t.Errorf("%+v", r)
+			}
+			if status, _, body, err := f.get("/"); err != nil || status != 200 || body != "next" {
+				t.Errorf("after it: %d %q, %v", status, body, err)
+			}
+		})
+	}
+}
+
+// Ten thousand clients that wait and leave, leave nothing.
+func TestManyLeave(t *testing.T) {
+	t.Parallel()
+	arrived, finish := make(chan bool), make(chan bool)
+	w := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
+		for request(in) != "" {
+			arrived <- true
+			<-finish
+			if _, err := io.WriteString(c, ok("done")); err != nil {
+				return
+			}
+		}
+	})
+	o := Options{Workers: one(w.address), HeaderTime: time.Hour}
+	o.Queue.Queue = 20_000
+	f := newFront(t, o)
+	first := make(chan int)
+	go func() {
+		status, _, _, _ := f.get("/")
+		first <- status
+	}()
+	<-arrived
+	ctx, cancel := context.WithCancel(t.Context())
+	var clients sync.WaitGroup
+	for range 10_000 {
+		clients.Go(func() {
+			r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/", strings.NewReader(strings.Repeat("x", 10_000)))
+			if record := f.Serve(httptest.NewRecorder(), r); record.Status != statusGone || record.Tries != 0 {
+				t.Errorf("%+v", record)
+			}
+		})
+	}
+	wait(t, "they wait", func() bool { return f.memory.used.Load() >= 10_000*(10_000-firstBody) })
+	cancel()
+	clients.Wait()
+	if m, d := f.memory.used.Load(), f.disk.used.Load(); m != 0 || d != 0 {
+		t.Errorf("%d bytes of memory and %d of disk are left", m, d)
+	}
+	finish <- true
+	if status := <-first; status != 200 {
+		t.Error(status)
+	}
+	go func() { <-arrived; finish <- true }()
+	if status, _, _, err := f.get("/"); err != nil || status != 200 {
+		t.Error(status, err)
+	}
+}
+
+// A worker may answer a long body before it has read it.
+func TestEarlyAnswer(t *testing.T) {
+	t.Parallel()
+	for name, after := range map[string]func(c net.Conn, in *bufio.Reader){
+		"and close":   func(net.Conn, *bufio.Reader) {},
+		"and read on": func(_ net.Conn, in *bufio.Reader) { _, _ = io.Copy(io.Discard, in) },
+		"and do not read": func(c net.Conn, _ *bufio.Reader) {
+			_ = c.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
+			drainLater(c)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
+				for {
+					line, err := in.ReadString('\n')
+					if err != nil {
+						return
+					}
+					if line == "\r\n" {
+						break
+					}
+				}
+				_, _ = io.WriteString(c, "HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno")
+				after(c, in)
+			})
+			f := newFront(t, Options{Workers: one(w.address), HeaderTime: time.Hour, IdleTime: time.Hour})
+			for range 3 {
+				status, _, body, err := f.do(http.MethodPost, "/", strings.NewReader(strings.Repeat("x", 20<<20)))
+				// What a worker that closes with bytes unread has said may be lost with its reset: that is TCP.
+				if err != nil || (status != 413 || body != "no") && (name != "and close" || status != 502) {
+					t.Errorf("%d %q, %v", status, body, err)
+				}
+			}
+		})
+	}
+}
+
+// drainLater waits until the connection ends, by its peer.
+func drainLater(c net.Conn) {
+	for range 50 { // the buffers stay full meanwhile
+		time.Sleep(2 * time.Millisecond)
+	}
+	drain(c)
+}

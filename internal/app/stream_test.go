@@ -1,0 +1,211 @@
+package app
+
+import (
+	"bufio"
+	"crypto/rand"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// What streams is passed on at once, piece by piece.
+func TestStreams(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ head, before, after string }{
+		"events":           {"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n", "5\r\n", "\r\n"},
+		"chunks":           {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", "5\r\n", "\r\n"},
+		"to the end":       {"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n", "", ""},
+		"long":             {"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", "", ""},
+		"short, by wish":   {"HTTP/1.1 200 OK\r\nX-Accel-Buffering: no\r\nContent-Length: 100\r\n\r\n", "", ""},
+		"events, a length": {"HTTP/1.1 200 OK\r\nContent-Type: Text/Event-Stream; charset=utf-8\r\nContent-Length: 100\r\n\r\n", "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			step := make(chan bool)
+			w := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
+				if request(in) == "" {
+					return
+				}
+				_, _ = io.WriteString(c, test.head)
+				for range step {
+					_, _ = io.WriteString(c, test.before+"hello"+test.after)
+				}
+			})
+			f := newFront(t, Options{Workers: one(w.address), IdleTime: time.Hour})
+			c := f.dial()
+			defer c.Close()
+			_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+			response, err := http.ReadResponse(bufio.NewReader(c), nil) // the head comes before there is a body
+			if err != nil || response.StatusCode != 200 || response.Header.Get("X-Accel-Buffering") != "" {
+				t.Fatal(response, err)
+			}
+			for range 5 {
+				step <- true
+				var b [5]byte
+				if _, err := io.ReadFull(response.Body, b[:]); err != nil || string(b[:]) != "hello" {
+					t.Fatalf("%q, %v", b, err)
+				}
+			}
+			close(step)
+			if b, err := io.ReadAll(response.Body); (err == nil) != (name == "to the end") {
+				t.Errorf("then %q, %v", b, err)
+			}
+		})
+	}
+}
+
+// A slow client does not hold its worker: the answer waits in memory and a file.
+func TestSlowClient(t *testing.T) {
+	t.Parallel()
+	const size = 32 << 20 // more than the kernel holds
+	content := make([]byte, size)
+	_, _ = rand.Read(content)
+	w := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
+		for {
+			r := request(in)
+			switch {
+			case r == "":
+				return
+			case strings.HasPrefix(r, "GET /long"):
+				fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n", size)
+				_, _ = c.Write(content)
+			case strings.HasPrefix(r, "GET /chunks"):
+				fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n", size)
+				_, _ = c.Write(content)
+				_, _ = io.WriteString(c, "\r\n0\r\n\r\n")
+			default:
+				_, _ = io.WriteString(c, ok("short"))
+			}
+		}
+	})
+	for _, test := range []struct {
+		name string
+		o    Options
+		held bool // the worker waits for the client
+	}{
+		{"file", Options{}, false},
+		{"no room", Options{MaxDir: 1 << 20}, true},
+		{"short file", Options{MaxAnswer: 1 << 20}, true},
+	} {
+		for _, path := range []string{"/long", "/chunks"} {
+			t.Run(test.name+path, func(t *testing.T) {
+				t.Parallel()
+				o := test.o
+				o.Workers = one(w.address)
+				f := newFront(t, o)
+				c := f.dial()
+				defer c.Close()
+				_, _ = io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+				if !test.held {
+					if status, _, body, err := f.get("/"); err != nil || status != 200 || body != "short" {
+						t.Errorf("the worker does not answer others: %d %q, %v", status, body, err)
+					}
+				}
+				response, err := http.ReadResponse(bufio.NewReader(c), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				b, err := io.ReadAll(response.Body)
+				if err != nil || string(b) != string(content) {
+					t.Errorf("%d bytes, %v", len(b), err)
+				}
+				if status, _, body, err := f.get("/"); err != nil || status != 200 || body != "short" {
+					t.Errorf("after it: %d %q, %v", status, body, err)
+				}
+				if n := f.disk.used.Load(); n != 0 {
+					t.Errorf("%d bytes of disk are left", n)
+				}
+			})
+		}
+	}
+}
+
+// The many forms of answers that are no plain one.
+func TestAnswers(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, answer string
+		want         []string // in what the client receives
+		never        []string
+	}{
+		{"HEAD /length", "HTTP/1.1 200 OK\r\nContent-Length: 1234\r\n\r\n", []string{"Content-Length: 1234\r\n"}, nil},
+		{"HEAD /chunks", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", []string{"HTTP/1.1 200 OK\r\n"}, []string{"\r\n0\r\n"}},
+		{"GET /204", "HTTP/1.1 204 No Content\r\nX-A: b\r\n\r\n", []string{"HTTP/1.1 204 No Content\r\n", "X-A: b\r\n"}, []string{"Content-Length", "Transfer-Encoding"}},
+		{"GET /304", "HTTP/1.1 304 Not Modified\r\nEtag: \"x\"\r\n\r\n", []string{"HTTP/1.1 304 Not Modified\r\n", "Etag: \"x\"\r\n"}, []string{"Transfer-Encoding"}},
+		{"GET /empty", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", []string{"Content-Length: 0\r\n"}, []string{"Content-Type"}},
+		{"GET /no-type", "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>", []string{"<html>"}, []string{"Content-Type"}},
+		{"GET /hints", "HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\nHTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+			[]string{"HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n", "HTTP/1.1 200 OK\r\n"}, []string{"102"}},
+		{"GET /cookies", "HTTP/1.1 200 OK\r\nset-cookie: a=b\r\nSet-Cookie: c=d\r\nContent-Length: 0\r\n\r\n", []string{"Set-Cookie: a=b\r\n", "Set-Cookie: c=d\r\n"}, nil},
+		{"GET /trailers", "HTTP/1.1 200 OK\r\nTrailer: X-Sum, Content-Length, X-Accel-Redirect\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 1\r\nX-Not-Said: 2\r\nX-Accel-Redirect: /x\r\n\r\n",
+			[]string{"Trailer: X-Sum\r\n", "\r\n0\r\nX-Sum: 1\r\n\r\n"}, []string{"X-Not-Said", "Accel"}},
+		{"GET /internal", "HTTP/1.1 200 OK\r\nX-Packhorse-User: a\r\nPackhorse-Request: evil\r\nGitlab-Workhorse-Send-Data: evil\r\nX-Sendfile: /etc/passwd\r\nX-Accel-Redirect: /evil\r\nX-Accel-Limit-Rate: 1\r\nContent-Length: 2\r\n\r\nok",
+			[]string{"ok"}, []string{"evil", "passwd", "Packhorse", "Accel", "Workhorse"}},
+		{"GET /hop", "HTTP/1.1 200 OK\r\nConnection: X-Hop, close\r\nX-Hop: evil\r\nKeep-Alive: evil\r\nProxy-Authenticate: evil\r\nUpgrade: evil\r\nContent-Length: 2\r\n\r\nok",
+			[]string{"ok"}, []string{"evil"}},
+		{"GET /reason", "HTTP/1.1 200\r\nContent-Length: 2\r\n\r\nok", []string{"HTTP/1.1 200 OK\r\n"}, nil},
+		{"GET /599", "HTTP/1.1 599 Odd\r\nContent-Length: 2\r\n\r\nok", []string{"HTTP/1.1 599 "}, nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			w := serveRaw(t, say(test.answer))
+			f := newFront(t, Options{Workers: []WorkerOptions{{Name: "w0", Address: w.address, Files: true}}})
+			for range 2 { // on the same connection to the worker, if that can be kept
+				got := f.raw(test.name + " HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+				for _, want := range test.want {
+					if !strings.Contains(got, want) {
+						t.Errorf("no %q in %q", want, got)
+					}
+				}
+				for _, never := range test.never {
+					if strings.Contains(got, never) {
+						t.Errorf("%q in %q", never, got)
+					}
+				}
+				if r := <-f.records; r.Err != nil || r.Cut {
+					t.Errorf("%+v", r)
+				}
+			}
+		})
+	}
+}
+
+// FuzzAnswer: whatever a worker says, what is taken for the head of an answer can be written again as one that means the same.
+func FuzzAnswer(f *testing.F) {
+	for _, head := range []string{
+		ok("hello"), "HTTP/1.0 200\r\n\r\n", "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-A\r\nConnection: X-B, close\r\nX-B: c\r\n\r\n",
+		"HTTP/1.1 200 OK\r\nX-Sendfile: /a\r\nX-Accel-Buffering: no\r\nset-cookie: a\r\n\r\n", "HTTP/1.1 200 OK\r\nX-A: b\r\n c\r\n\r\n",
+	} {
+		f.Add(head)
+	}
+	f.Fuzz(func(t *testing.T, head string) {
+		a, err := parseAnswer(head, headerSendfile, nil)
+		if err != nil {
+			return
+		}
+		if a.status < 100 || a.status > 599 || a.length < -1 || a.chunked && a.length >= 0 || strings.ContainsAny(a.file+a.upgrade, "\r\n\x00") {
+			t.Fatalf("%+v", a)
+		}
+		again := []byte(fmt.Sprintf("HTTP/1.1 %d X\r\n", a.status))
+		for _, field := range a.fields {
+			if hopByHop[field.name] || internal(field.name) || strings.ContainsAny(field.name+field.value, "\r\n\x00") {
+				t.Fatalf("%q", field)
+			}
+			again = appendField(again, field.name, field.value)
+		}
+		b, err := parseAnswer(string(again)+"\r\n", headerSendfile, nil)
+		if err != nil || b.status != a.status || len(b.fields) != len(a.fields) {
+			t.Fatalf("%q: %+v, then %+v, %v", head, a, b, err)
+		}
+		for i := range b.fields {
+			if a.fields[i] != b.fields[i] {
+				t.Fatalf("%q became %q", a.fields[i], b.fields[i])
+			}
+		}
+	})
+}
