@@ -181,7 +181,7 @@ func TestManyLeave(t *testing.T) {
 		}
 	})
 	o := Options{Workers: one(w.address), HeaderTime: time.Hour}
-	o.Queue.Queue = 20_000
+	o.Routing.Queue.Queue = 20_000
 	f := newFront(t, o)
 	first := make(chan int)
 	go func() {

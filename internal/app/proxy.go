@@ -121,7 +121,7 @@ func (e *exchange) answer() {
 			return
 		}
 		activity.From(e.ctx).At(activity.Remote)
-		e.Worker, e.Pool, e.Reason = s.worker.Name, s.pool, s.reason
+		e.Worker, e.Pool, e.Class, e.Reason = s.worker.Name, s.pool, s.class, s.reason
 		e.Queue += s.waited
 		e.Tries++
 		again, err := e.try(s)

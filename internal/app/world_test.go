@@ -17,6 +17,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/bulk"
 )
 
@@ -39,8 +40,8 @@ func newFront(t *testing.T, o Options) *front {
 	if o.Dir == "" {
 		o.Dir = filepath.Join(t.TempDir(), "app")
 	}
-	if o.Queue.Queue == 0 {
-		o.Queue.Queue = 1000
+	if o.Routing.Queue == (balance.Limits{}) {
+		o.Routing.Queue.Queue = 1000
 	}
 	p, err := New(o)
 	if err != nil {
