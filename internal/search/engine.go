@@ -57,6 +57,7 @@ type Engine struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 	wake    [lanes]chan struct{}
+	spare   [lanes]*indexing // waits for the lane's next job; the goroutine of the lane alone uses it
 
 	mu            sync.Mutex
 	repos         map[git.RepoPath]*repository

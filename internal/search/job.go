@@ -28,19 +28,55 @@ const (
 	jobTime = 2 * time.Hour
 )
 
-// indexing is one process that does one job.
+// indexing is one process that does one job after the other.
 type indexing struct {
 	child *child
 	w     link.Writer
 	out   link.Reader
+	jobs  int   // that it has done
+	bytes int64 // of content in them
 }
 
-func (e *Engine) startIndexing() (*indexing, error) {
+const (
+	// mostJobs is how many jobs a process does, and mostBytes about how much content it is given: what it has of memory is given back then. To start one costs
+	// several times as much as to index a small repository.
+	mostJobs  = 200
+	mostBytes = 64 << 20
+	// spareTime is for how long a process waits for the next job.
+	spareTime = 5 * time.Second
+)
+
+// takeIndexing gives the process that waits for work in a lane, or a new one.
+func (e *Engine) takeIndexing(l lane) (*indexing, error) {
+	if x := e.spare[l]; x != nil {
+		e.spare[l] = nil
+		select {
+		case <-x.child.done:
+			x.end(false)
+		default:
+			return x, nil
+		}
+	}
 	c, err := startChild(e.indexSpec)
 	if err != nil {
 		return nil, err
 	}
 	return &indexing{child: c, w: link.NewWriter(c.stdin, 256<<10), out: link.NewReader(c.stdout, 64<<10)}, nil
+}
+
+// retire ends the process that waits for work in a lane, if there is one. The lane's own goroutine calls it.
+func (e *Engine) retire(l lane) {
+	if x := e.spare[l]; x != nil {
+		e.spare[l] = nil
+		x.end(e.ctx.Err() != nil)
+	}
+}
+
+// more counts a job that was reported on, and tells whether the process can do another one.
+func (x *indexing) more(r *link.Report) bool {
+	x.jobs++
+	x.bytes += r.Bytes
+	return !r.Failed() && x.jobs < mostJobs && x.bytes < mostBytes
 }
 
 // end waits for the process, which has nothing more to do, or kills it.
@@ -85,7 +121,7 @@ type feeder func(context.Context, link.Writer) error
 func (e *Engine) do(ctx context.Context, l lane, job link.Job, feed feeder, each func(link.Kind, []byte) error) (link.Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, jobTime)
 	defer cancel()
-	x, err := e.startIndexing()
+	x, err := e.takeIndexing(l)
 	if err != nil {
 		return link.Report{}, fault.Wrap(fault.Unavailable, "cannot index", err)
 	}
@@ -105,6 +141,10 @@ func (e *Engine) do(ctx context.Context, l lane, job link.Job, feed feeder, each
 		return link.Report{}, err
 	}
 	report, err := x.report(each)
+	if stop() && err == nil && l != laneNone && x.more(&report) {
+		e.spare[l] = x
+		return report, nil
+	}
 	x.end(err != nil)
 	if err != nil {
 		if ctx.Err() != nil {

@@ -113,17 +113,25 @@ func (e *Engine) wakeUp(l lane) {
 
 // work does what waits in a lane, one repository after the other.
 func (e *Engine) work(l lane) {
+	defer e.retire(l)
 	for e.ctx.Err() == nil {
 		r, wait := e.next(l)
 		if r == nil && l == laneFast {
 			r, wait = e.nextSmall(), min(wait, helpAfter)
 		}
 		if r == nil {
+			idle := e.spare[l] != nil && wait >= spareTime
+			if idle {
+				wait = spareTime
+			}
 			t := time.NewTimer(wait)
 			select {
 			case <-e.ctx.Done():
 			case <-e.wake[l]:
 			case <-t.C:
+				if idle {
+					e.retire(l)
+				}
 			}
 			t.Stop()
 			continue
@@ -235,6 +243,7 @@ func (e *Engine) finish(l lane) {
 			e.slow.goOn()
 		}
 	case laneSlow:
+		e.slow.goOn() // it may have been stopped when it had just reported, and there may be more for it to do
 		e.slow = nil
 	}
 }

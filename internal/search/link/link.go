@@ -4,8 +4,8 @@
 // input, over which it is sent other sockets, one byte with each. On each of these the server asks: a Request, then the set of repositories, if
 // that is limited. The answer is any number of batches and an End; the next request may follow. Who has no more interest closes the socket.
 //
-// A process that indexes is sent a Job, documents and paths, and Finish, on its standard input, and answers with one Report. If its input ends
-// before, it ends and leaves the index as it was.
+// A process that indexes is sent a Job, documents and paths, and Finish, on its standard input, and answers with one Report. The next job may follow, unless the
+// report tells of a failure: then the process ends. If its input ends within a job, it ends and leaves the index as it was.
 package link
 
 import (
@@ -101,6 +101,9 @@ type Report struct {
 
 	Shards []string `json:"shards"` // that the repository has now, by their files' names
 }
+
+// Failed tells whether the job was not done.
+func (r *Report) Failed() bool { return r.Error != "" || r.Rebuild }
 
 // Shard is a file of the index.
 type Shard struct {

@@ -26,37 +26,48 @@ type IndexOptions struct {
 	Out    io.Writer
 }
 
-// Index does one job and reports. The error is one of the connection to the server; what else fails is in the report.
+// Index does jobs, one after the other, until there are no more or one fails, and reports on each. The error is one of the connection to the server; what else
+// fails is in the report.
 func Index(o IndexOptions) error {
 	limitMemory(o.Memory)
 	log.SetFlags(0)
 	in, out := link.NewReader(o.In, 256<<10), link.NewWriter(o.Out, 64<<10)
-	kind, payload, err := in.Frame(nil)
-	if err != nil {
-		return err
+	var tags *symbols
+	defer func() { tags.close() }()
+	for jobs := 0; ; jobs++ {
+		kind, payload, err := in.Frame(nil)
+		if err == io.EOF && jobs > 0 {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		var job link.Job
+		if kind != link.KindJob {
+			return fmt.Errorf("frame %q where a job is expected", kind)
+		}
+		if err := json.Unmarshal(payload, &job); err != nil {
+			return err
+		}
+		if job.Inspect {
+			return inspect(job, out)
+		}
+		tags = tags.forJob(job.Ctags)
+		report := link.Report{}
+		switch err := runJob(job, in, tags, &report); {
+		case errors.Is(err, errInput):
+			return err
+		case err != nil:
+			report.Error = err.Error()
+			report.Full = errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS) || errors.Is(err, unix.EACCES)
+		}
+		if err := out.JSON(link.KindReport, report); err != nil {
+			return err
+		}
+		if err := out.Flush(); err != nil || report.Failed() { // of a job that failed there may be more to read
+			return err
+		}
 	}
-	var job link.Job
-	if kind != link.KindJob {
-		return fmt.Errorf("frame %q where a job is expected", kind)
-	}
-	if err := json.Unmarshal(payload, &job); err != nil {
-		return err
-	}
-	if job.Inspect {
-		return inspect(job, out)
-	}
-	report := link.Report{}
-	switch err := runJob(job, in, &report); {
-	case errors.Is(err, errInput):
-		return err
-	case err != nil:
-		report.Error = err.Error()
-		report.Full = errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS) || errors.Is(err, unix.EACCES)
-	}
-	if err := out.JSON(link.KindReport, report); err != nil {
-		return err
-	}
-	return out.Flush()
 }
 
 // errInput marks that the server sent no whole job.
@@ -85,7 +96,7 @@ func extendable(o *build.Options) bool {
 }
 
 // runJob builds shards from what comes. Until the whole job is there, nothing of the index has changed.
-func runJob(job link.Job, in link.Reader, report *link.Report) error {
+func runJob(job link.Job, in link.Reader, tags *symbols, report *link.Report) error {
 	o := buildOptions(job)
 	if job.Delta && !extendable(&o) {
 		report.Rebuild = true
@@ -95,8 +106,6 @@ func runJob(job link.Job, in link.Reader, report *link.Report) error {
 	if err != nil {
 		return err
 	}
-	tags := newSymbols(job.Ctags)
-	defer tags.close()
 	for {
 		kind, payload, err := in.Frame(nil) // documents are kept until their shard is written
 		if err != nil {

@@ -38,6 +38,19 @@ type symbols struct {
 
 func newSymbols(program string) *symbols { return &symbols{program: program, mode: "sandbox"} }
 
+// forJob gives the symbols for the next job, of the same process of ctags if it has the same program; s may be nil.
+func (s *symbols) forJob(program string) *symbols {
+	if s == nil || s.program != program {
+		s.close()
+		return newSymbols(program)
+	}
+	if s.failed > 0 {
+		s.close()
+		s.failed = 0
+	}
+	return s
+}
+
 // tag is a line of ctags.
 type tag struct {
 	Type  string `json:"_type"`
@@ -89,7 +102,7 @@ func (s *symbols) start() error {
 }
 
 func (s *symbols) close() {
-	if s.cmd != nil {
+	if s != nil && s.cmd != nil {
 		s.in.Close()
 		s.cmd.Process.Kill()
 		s.cmd.Wait()
