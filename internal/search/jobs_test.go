@@ -1,0 +1,67 @@
+package search_test
+
+import (
+	"fmt"
+	"os"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/packhorse-git/packhorse/internal/search"
+)
+
+// One process indexes many small repositories.
+func TestManyJobsTakeFewProcesses(t *testing.T) {
+	t.Parallel()
+	s := newSource()
+	const n = 40
+	for i := range n {
+		s.push(fmt.Sprintf("team/app%d", i), main, files{"f": fmt.Sprintf("needle %d", i)})
+	}
+	o := options(t, s)
+	var ended atomic.Int64
+	o.Account = func(*os.ProcessState) { ended.Add(1) }
+	e := search.New(o)
+	await(t, e, "needle", has(n))
+	if err := e.Close(); err != nil {
+		t.Error(err)
+	}
+	if got := ended.Load(); got < 3 || got > n/2 { // one has looked at the index, one searches, and one has done the rest, unless it had to wait for long
+		t.Errorf("%d processes have ended, for %d jobs", got, n)
+	}
+}
+
+// A process that dies takes no more than its own job with it, and none while it waits for one.
+//
+// Not parallel: it kills the processes of other tests as well.
+func TestIndexerOfManyIsKilled(t *testing.T) {
+	needLinux(t)
+	s := newSource()
+	s.push("one", main, files{"f": "needle"})
+	s.push("two", main, files{"f": "needle"})
+	o := options(t, s)
+	e := start(t, o)
+	await(t, e, "needle", has(2))
+	kill := func() {
+		for _, pid := range children(t, search.WorkIndex, o.Dir) {
+			unix.Kill(pid, unix.SIGKILL)
+		}
+	}
+	kill()
+	s.push("three", main, files{"f": "needle"})
+	await(t, e, "needle", has(3))
+
+	hold := make(chan struct{})
+	s.mu.Lock()
+	s.hold = hold
+	s.mu.Unlock()
+	s.push("four", main, files{"f": "needle", "g": "needle"})
+	eventually(t, "a job runs", func() bool { return len(e.Status(nil).Jobs) == 1 })
+	kill()
+	close(hold)
+	await(t, e, "needle", has(5))
+	if status := e.Status(nil); status.Deaths != 0 {
+		t.Errorf("%+v", status)
+	}
+}
