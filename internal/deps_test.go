@@ -21,7 +21,7 @@ const module = "github.com/packhorse-git/packhorse/"
 // internal/, except for cmd. Every package that fails the test for good reason gets its line changed here and in
 // ARCHITECTURE.md, in the same commit.
 const allowedImports = `
-	NONE < fault, git, git/pktline, bulk, browser, credential, activity, git/reaper, git/cgroup, observe/sli, observe/tree, observe/tracing, observe/watchdog, proto/packhorse/v1, proto/packhorse/health/v1, search/wire, search/link;
+	NONE < fault, git, git/pktline, bulk, browser, credential, activity, git/reaper, git/cgroup, observe/sli, observe/tree, observe/tracing, observe/watchdog, proto/packhorse/v1, proto/packhorse/health/v1, search/wire, search/link, bench/page;
 	browser < observe;
 	proto/packhorse/v1 < proto/packhorse/v1/packhorsev1connect;
 	fault, proto/packhorse/v1 < fault/faultrpc;
@@ -53,10 +53,11 @@ const allowedImports = `
 	git/protocol, activity, resolve, sidechannel, direct, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < remote;
 	git/protocol, auth, admit, bulk, resolve, observe/sli < gateway;
 	git, git/pktline < bench/fleet;
-	bench/fleet, client, git/process < bench;
+	bench/fleet, bench/page, client, git/process < bench;
+	bench/page < compare;
 	admit, packcache < top;
 	top < top/screen;
-	control, remote, gateway, credential, observe, observe/tree, observe/tracing, observe/watchdog, bench, webhook, search/nodes, search/elsewhere, search/worker, web, web/api, top, top/screen, app < roles;
+	control, remote, gateway, credential, observe, observe/tree, observe/tracing, observe/watchdog, bench, webhook, search/nodes, search/elsewhere, search/worker, web, web/api, top, top/screen, app, compare < roles;
 	roles < cmd/packhorse;
 
 	# Tests only: any test may import gittest, tests of a packsource.Source sourcetest, and nothing else may.

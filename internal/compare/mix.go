@@ -1,0 +1,148 @@
+package compare
+
+import "math"
+
+// weightsOf are the routes' shares of a side's requests.
+func weightsOf(pairs []pair, side int) []float64 {
+	w, sum := make([]float64, len(pairs)), 0.0
+	for i := range pairs {
+		w[i] = float64(pairs[i].side(side).n)
+		sum += w[i]
+	}
+	for i := range w {
+		w[i] /= max(sum, 1)
+	}
+	return w
+}
+
+func (p *pair) side(i int) *dist {
+	if i == 0 {
+		return p.a
+	}
+	return p.b
+}
+
+// shift tells what of a change is from routes that changed, and what from a change of the mix. Four mixtures are looked at: each side's durations,
+// weighted as on each side. What the durations change is the mean of what they change in A's mix and in B's, and so for the mix: the two add up, and
+// neither side is the measure (Shapley's values of a game of two). Of a route that one side has not, the other's durations stand for both: all of it
+// is mix.
+func shift(pairs []pair) []Change {
+	var times [2][]*dist
+	for i := range pairs {
+		a, b := pairs[i].a, pairs[i].b
+		if a.n == 0 {
+			a = b
+		} else if b.n == 0 {
+			b = a
+		}
+		times[0], times[1] = append(times[0], a), append(times[1], b)
+	}
+	var m [2][2]*dist // durations of, weights of
+	for i := range m {
+		for k := range m[i] {
+			m[i][k] = mixture(times[i], weightsOf(pairs, k))
+		}
+	}
+	change := func(of string, figure func(*dist) float64) Change {
+		aa, ab, ba, bb := figure(m[0][0])/1e6, figure(m[0][1])/1e6, figure(m[1][0])/1e6, figure(m[1][1])/1e6
+		return Change{of, aa, bb, bb - aa, (ba - aa + bb - ab) / 2, (ab - aa + bb - ba) / 2}
+	}
+	list := []Change{change("mean", func(d *dist) float64 { return d.mean })}
+	for _, q := range percentiles {
+		list = append(list, change(q.name, func(d *dist) float64 { return d.quantile(q.p) }))
+	}
+	return list
+}
+
+// sameMix is both sides' requests as if each had asked for the routes as often as the other: the weights are the means of both. Only routes that both
+// have are in it; share is their part of all requests. nil: these are fewer than two.
+func sameMix(pairs []pair) (row *judged, share float64) {
+	var both []pair
+	var total, in uint64
+	for _, p := range pairs {
+		total += p.a.n + p.b.n
+		if p.alike && min(p.a.n, p.b.n) >= leastInMix {
+			both = append(both, p)
+			in += p.a.n + p.b.n
+		}
+	}
+	share = float64(in) / float64(max(total, 1))
+	if len(both) < 2 {
+		return nil, share
+	}
+	weights, other := weightsOf(both, 0), weightsOf(both, 1)
+	for i := range weights {
+		weights[i] = (weights[i] + other[i]) / 2
+	}
+	row = &judged{row: Row{Route: "all routes, in the same mix"}}
+	for side, s := range []*sample{&row.a, &row.b} {
+		var parts []*dist
+		for i := range both {
+			parts = append(parts, both[i].side(side))
+			o := &row.row.A
+			if side == 1 {
+				o = &row.row.B
+			}
+			o.add(outcomesOf(both[i].route.counts[side], both[i].side(side).n))
+		}
+		s.dist = mixture(parts, weights)
+		for _, q := range percentiles {
+			s.worth = append(s.worth, worthOfMixture(parts, weights, s.dist.quantile(q.p), q.p))
+		}
+	}
+	return row, share
+}
+
+func (o *Outcomes) add(more Outcomes) {
+	o.Requests += more.Requests
+	o.Compared += more.Compared
+	o.Answered += more.Answered
+	o.Refused += more.Refused
+	o.Failed += more.Failed
+	o.Gone += more.Gone
+}
+
+// worthOfMixture is how many independent requests tell as much of a mixture's percentile p, which is at ns, as the weighted samples do. Routes are
+// slow together: what they scatter over the blocks of the log is added up block by block.
+func worthOfMixture(parts []*dist, weights []float64, ns, p float64) float64 {
+	edge := edgeNear(ns)
+	independent, few := 0.0, 0.0
+	var scatter [maxBlocks]float64
+	used := map[int]bool{}
+	for i, d := range parts {
+		n := float64(d.n)
+		below := (d.below(ns)*n + 1) / (n + 2) // a route of which none is slower may have slower ones
+		alone := weights[i] * weights[i] * below * (1 - below) / n
+		independent += alone
+		if d.from == nil || d.from.blocks == nil {
+			few += alone
+			continue
+		}
+		_, fast, all, _ := countBlocks(d.from, edge)
+		for at, b := range d.from.blocks {
+			if b == nil {
+				continue
+			}
+			used[at] = true
+			m, k := 0.0, 0.0
+			for bucket, c := range b {
+				m += float64(c)
+				if bucket < edge {
+					k += float64(c)
+				}
+			}
+			scatter[at] += weights[i] * (k - fast/all*m) / all
+		}
+	}
+	variance := few
+	if b := float64(len(used)); b > 1 {
+		for _, z := range scatter {
+			variance += b / (b - 1) * z * z
+		}
+	}
+	variance = max(variance, independent)
+	if variance <= 0 || math.IsNaN(variance) {
+		return 1
+	}
+	return max(p*(1-p)/variance, 1)
+}

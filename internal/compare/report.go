@@ -1,0 +1,383 @@
+package compare
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"time"
+)
+
+// Verdict is what can be said of B against A.
+type Verdict string
+
+// The verdicts.
+const (
+	Slower   Verdict = "slower"
+	Faster   Verdict = "faster"
+	Even     Verdict = "none"      // the interval has zero in it, or what the logs' clocks cannot tell from zero
+	Few      Verdict = "few"       // too few requests for an interval
+	NotAlike Verdict = "not alike" // requests of several routes
+	OneSided Verdict = "one side"
+)
+
+// Report is the comparison. Durations are milliseconds.
+type Report struct {
+	Sides      [2]Side  `json:"sides"`
+	Inputs     []Input  `json:"inputs"` // of A and of B; one, if one log was split
+	By         string   `json:"by"`
+	Confidence float64  `json:"confidence"` // that all intervals hold at once
+	Judged     int      `json:"judged"`     // how many intervals there are
+	Each       float64  `json:"confidence_each"`
+	StepMS     float64  `json:"step_ms"`  // of the coarser clock; no smaller difference is judged
+	All        []Change `json:"all"`      // of all requests as they came
+	SameMix    *Row     `json:"same_mix"` // all routes that both have, each with the same weight on both sides; nil: fewer than two
+	MixShare   float64  `json:"same_mix_share"`
+	Rows       []Row    `json:"rows"` // routes by traffic; the last one is "other"
+	Notes      []string `json:"notes"`
+}
+
+// Side is A or B.
+type Side struct {
+	Name string `json:"name"`
+	Outcomes
+	PerSecond float64 `json:"per_second"` // 0: the log has no times
+	InFlight  float64 `json:"in_flight"`  // on average
+}
+
+// Outcomes are requests by how they ended.
+type Outcomes struct {
+	Requests uint64 `json:"requests"`
+	Compared uint64 `json:"compared"` // the sample
+	Answered uint64 `json:"answered"` // below 400
+	Refused  uint64 `json:"refused"`  // 4xx
+	Failed   uint64 `json:"failed"`   // 5xx and 429
+	Gone     uint64 `json:"gone"`     // the client left
+}
+
+// Input is a log.
+type Input struct {
+	Files     []string       `json:"files"`
+	Format    Format         `json:"format"`
+	Lines     int            `json:"lines"`
+	Other     int            `json:"other_lines"`   // about something else than a request
+	Outside   int            `json:"outside_lines"` // of the window of time
+	Unsplit   int            `json:"unsplit_lines"` // without the field that tells sides apart, or of a third side
+	Malformed map[string]int `json:"malformed"`     // by reason
+	Examples  []Malformed    `json:"examples"`
+	First     time.Time      `json:"first,omitzero"`
+	Last      time.Time      `json:"last,omitzero"`
+}
+
+func (in *Input) malformed() (n int) {
+	for _, k := range in.Malformed {
+		n += k
+	}
+	return n
+}
+
+// Change is a figure of all requests, and where its change is from: Change = Within + Mix.
+type Change struct {
+	Of     string  `json:"of"` // mean, p50, p95, p99
+	A      float64 `json:"a_ms"`
+	B      float64 `json:"b_ms"`
+	Change float64 `json:"change_ms"`
+	Within float64 `json:"within_ms"` // routes that became slower or faster
+	Mix    float64 `json:"mix_ms"`    // slow routes that are asked for more, or less
+}
+
+// Row is a route.
+type Row struct {
+	Route string   `json:"route"`
+	A     Outcomes `json:"a"`
+	B     Outcomes `json:"b"`
+	Cells []Cell   `json:"cells"`
+}
+
+// Cell is a percentile of a route.
+type Cell struct {
+	Of                 string     `json:"of"`
+	A                  Number     `json:"a_ms"`
+	B                  Number     `json:"b_ms"`
+	Ratio              Number     `json:"ratio"`               // B/A
+	RatioInterval      [2]float64 `json:"ratio_interval"`      // at confidence_each
+	DifferenceInterval [2]float64 `json:"difference_interval"` // likewise, B-A in milliseconds; the verdict is by this one
+	RatioAlone         [2]float64 `json:"ratio_interval_alone"`
+	WorthA             uint64     `json:"worth_a"` // how many independent requests the sample is worth
+	WorthB             uint64     `json:"worth_b"`
+	Needs              uint64     `json:"needs"` // requests on each side
+	Verdict            Verdict    `json:"verdict"`
+}
+
+// Number is a figure that may be unknown: not a number, and null in JSON.
+type Number float64
+
+// MarshalJSON writes a number, or null.
+func (n Number) MarshalJSON() ([]byte, error) {
+	if x := float64(n); !math.IsNaN(x) && !math.IsInf(x, 0) {
+		return json.Marshal(x)
+	}
+	return []byte("null"), nil
+}
+
+// percentiles are those that are compared.
+var percentiles = []struct {
+	name string
+	p    float64
+}{{"p50", 0.50}, {"p95", 0.95}, {"p99", 0.99}}
+
+// leastInMix is how many requests a route needs on each side to be in the row of the same mix.
+const leastInMix = 20
+
+// pair is a route as both sides have it.
+type pair struct {
+	route *routeData
+	a, b  *dist
+	alike bool // not "other"
+}
+
+// report judges what the table has. rows bounds the routes with a row of their own.
+func (t *table) report(confidence float64, rows int) *Report {
+	t.order()
+	t.prune(rows)
+	r := &Report{Confidence: confidence, Sides: t.sideReports(), Inputs: t.inputReports()}
+	step := t.sides[0].step
+	if t.split == "" {
+		step = max(step, t.sides[1].step)
+	}
+	r.StepMS = float64(step) / 1e6
+	var pairs []pair
+	for _, route := range t.byTraffic() {
+		pairs = append(pairs, pair{route, route.times[0].dist(), route.times[1].dist(), true})
+	}
+	if t.other.total() > 0 {
+		pairs = append(pairs, pair{&t.other, t.other.times[0].dist(), t.other.times[1].dist(), false})
+	}
+	j := &judge{step: float64(step)}
+	for i := range pairs {
+		j.addRow(&pairs[i])
+	}
+	same, share := sameMix(pairs)
+	r.MixShare = share
+	if same != nil {
+		j.add(same)
+	}
+	r.Judged = j.open()
+	r.Each = 1 - (1-confidence)/float64(max(r.Judged, 1))
+	j.decide(1-r.Each, 1-confidence)
+	for i := range pairs {
+		r.Rows = append(r.Rows, j.rows[i].row)
+	}
+	if same != nil {
+		r.SameMix = &j.rows[len(pairs)].row
+	}
+	r.All = shift(pairs)
+	r.Notes = t.notes(r, pairs)
+	return r
+}
+
+// sample is a distribution on one side, and how many independent requests it is worth at each percentile.
+type sample struct {
+	dist  *dist
+	worth []float64
+}
+
+// judged is a row on its way to verdicts.
+type judged struct {
+	row    Row
+	a, b   sample
+	reason Verdict // why there is none; empty: there are some
+}
+
+// judge gathers rows, because how sure each verdict has to be depends on how many there are.
+type judge struct {
+	rows []*judged
+	step float64 // nanoseconds
+}
+
+func (j *judge) add(row *judged) { j.rows = append(j.rows, row) }
+
+func (j *judge) addRow(p *pair) {
+	row := &judged{a: sampleOf(p.a), b: sampleOf(p.b), row: Row{Route: printable([]byte(p.route.name)),
+		A: outcomesOf(p.route.counts[0], p.a.n), B: outcomesOf(p.route.counts[1], p.b.n)}}
+	if !p.alike {
+		row.reason = NotAlike
+	}
+	if p.a.n == 0 || p.b.n == 0 {
+		row.reason = OneSided
+	}
+	j.add(row)
+}
+
+func sampleOf(d *dist) sample {
+	s := sample{dist: d}
+	for _, q := range percentiles {
+		n := float64(d.n)
+		if d.n > 0 {
+			effect, _ := dispersion(d.from, d.quantile(q.p))
+			n = max(n/effect, 1)
+		}
+		s.worth = append(s.worth, n)
+	}
+	return s
+}
+
+// open makes the cells, and counts those that will have an interval.
+func (j *judge) open() (n int) {
+	for _, row := range j.rows {
+		for i, q := range percentiles {
+			c := Cell{Of: q.name, Needs: least(q.p), Verdict: row.reason, A: Number(math.NaN()), B: Number(math.NaN()), WorthA: uint64(row.a.worth[i]), WorthB: uint64(row.b.worth[i])}
+			if row.a.dist.n > 0 {
+				c.A = Number(row.a.dist.quantile(q.p) / 1e6)
+			}
+			if row.b.dist.n > 0 {
+				c.B = Number(row.b.dist.quantile(q.p) / 1e6)
+			}
+			floor := Number(j.floor() / 1e6)
+			c.Ratio = max(c.B, floor) / max(c.A, floor)
+			switch {
+			case row.reason == OneSided:
+			case min(row.a.dist.n, row.b.dist.n) < c.Needs:
+				c.Verdict = Few
+			case row.reason == "":
+				n++
+			}
+			row.row.Cells = append(row.row.Cells, c)
+		}
+	}
+	return n
+}
+
+// floor is what durations that the clocks show as nothing count as in ratios.
+func (j *judge) floor() float64 { return max(j.step/2, 1) }
+
+// decide finds the intervals, and the verdicts of those that exclude zero; alpha is the chance of an error of each, alone that of a reader who looks
+// at no other.
+func (j *judge) decide(alpha, alone float64) {
+	for _, row := range j.rows {
+		for i, q := range percentiles {
+			c := &row.row.Cells[i]
+			if c.Verdict != "" {
+				continue
+			}
+			a, b := spreadOf(row.a.dist, q.p, row.a.worth[i]), spreadOf(row.b.dist, q.p, row.b.worth[i])
+			d := differenceOf(a, b, alpha)
+			c.DifferenceInterval = [2]float64{d.low / 1e6, d.high / 1e6}
+			c.RatioInterval = ratioOf(a, b, alpha, j.floor()).pair()
+			c.RatioAlone = ratioOf(a, b, alone, j.floor()).pair()
+			switch c.Verdict = Even; {
+			case d.low > j.step:
+				c.Verdict = Slower
+			case d.high < -j.step:
+				c.Verdict = Faster
+			}
+		}
+	}
+}
+
+func (i interval) pair() [2]float64 { return [2]float64{i.low, i.high} }
+
+func outcomesOf(c counts, compared uint64) Outcomes {
+	return Outcomes{Requests: c.total(), Compared: compared, Answered: c[answered], Refused: c[refused], Failed: c[failed], Gone: c[gone]}
+}
+
+func (t *table) sideReports() (sides [2]Side) {
+	for i := range sides {
+		all, n := t.other.counts[i], t.other.times[i].n
+		for _, r := range t.routes {
+			all.add(r.counts[i])
+			n += r.times[i].n
+		}
+		s, in := &t.sides[i], &t.sides[i]
+		if t.split != "" {
+			in = &t.sides[0]
+		}
+		sides[i] = Side{Name: printable([]byte(s.name)), Outcomes: outcomesOf(all, n)}
+		if seconds := in.last.Sub(in.first).Seconds(); seconds > 0 {
+			sides[i].PerSecond, sides[i].InFlight = float64(all.total())/seconds, s.busy/1e9/seconds
+		}
+	}
+	return sides
+}
+
+func (t *table) inputReports() (list []Input) {
+	for i := range t.sides {
+		s := &t.sides[i]
+		if i == 1 && t.split != "" {
+			break
+		}
+		in := Input{Files: []string{}, Format: s.format, Lines: s.lines, Other: s.other, Outside: s.outside, Unsplit: t.foreign + t.without,
+			Malformed: s.malformed, Examples: s.examples, First: s.first, Last: s.last}
+		for _, f := range s.files {
+			in.Files = append(in.Files, printable([]byte(f)))
+		}
+		list = append(list, in)
+	}
+	return list
+}
+
+// notes say what stands in the way of a fair comparison.
+func (t *table) notes(r *Report, pairs []pair) []string {
+	notes := []string{}
+	note := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
+	a, b := &r.Sides[0], &r.Sides[1]
+	if x, y := a.InFlight, b.InFlight; x > 0 && y > 0 && max(x, y) > 1.25*min(x, y) {
+		note("Unequal load: %.3g requests in flight on average against %.3g. What is asked more waits more.", x, y)
+	}
+	if t.split == "" && !r.Inputs[0].First.IsZero() && !r.Inputs[1].First.IsZero() &&
+		(r.Inputs[0].Last.Before(r.Inputs[1].First) || r.Inputs[1].Last.Before(r.Inputs[0].First)) {
+		note("The logs are of different times: what else was different then, nobody can tell from them.")
+	}
+	if failuresDiffer(a, b) {
+		note("A failed %.2f %% of its requests, B %.2f %%: latencies are of those that were answered, and who fails the slow ones looks fast.",
+			100*share(a.Failed+a.Gone, a.Requests), 100*share(b.Failed+b.Gone, b.Requests))
+	}
+	for i := range r.Inputs {
+		if in := &r.Inputs[i]; 100*in.malformed() > in.Lines {
+			note("%.1f %% of the lines of %s are malformed.", 100*float64(in.malformed())/float64(in.Lines), printable([]byte(in.Files[0])))
+		}
+	}
+	if r.StepMS >= 0.1 {
+		note("A log has no more than %s: differences up to that get no verdict.", duration(r.StepMS))
+	}
+	if n := t.other.total(); 10*n > a.Requests+b.Requests {
+		note("%.0f %% of all requests are in \"other\"; --route PATTERN folds paths, --rows shows more.", 100*share(n, a.Requests+b.Requests))
+	}
+	if t.without > 0 {
+		note("%s requests have no %q, and are on neither side.", thousands(t.without), printable([]byte(t.split)))
+	}
+	if r.SameMix != nil && r.MixShare < 0.9 {
+		note("The same mix is that of %.0f %% of all requests: of routes that both sides have.", 100*r.MixShare)
+	}
+	for _, p := range pairs {
+		for i, d := range []*dist{p.a, p.b} {
+			if d.n < blocksFrom {
+				continue
+			}
+			if effect, ok := dispersion(d.from, d.quantile(0.95)); ok && effect > 3 && len(notes) < maxNotes {
+				note("%c's %s come in slow and fast stretches: %s requests are worth %s at p95, and the interval is as wide.",
+					'A'+i, printable([]byte(p.route.name)), thousands(d.n), thousands(uint64(float64(d.n)/effect)))
+			}
+		}
+	}
+	return notes
+}
+
+const maxNotes = 10
+
+func share(n, of uint64) float64 { return float64(n) / float64(max(of, 1)) }
+
+// failuresDiffer tells whether one side fails so much more often that chance does not explain it, and that it matters.
+func failuresDiffer(a, b *Side) bool {
+	x, y := share(a.Failed+a.Gone, a.Requests), share(b.Failed+b.Gone, b.Requests)
+	p := share(a.Failed+a.Gone+b.Failed+b.Gone, a.Requests+b.Requests)
+	scatter := math.Sqrt(p * (1 - p) * (1/float64(max(a.Requests, 1)) + 1/float64(max(b.Requests, 1))))
+	return math.Abs(x-y) > 0.002 && math.Abs(x-y) > 4*scatter
+}
+
+// WriteJSON writes the report for programs. What is not known is null.
+func (r *Report) WriteJSON(w io.Writer) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(r)
+}

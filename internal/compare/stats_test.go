@@ -1,0 +1,312 @@
+package compare
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+func TestBuckets(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(1, 1))
+	values := []int64{0, 1, 127, 128, 255, 256, 257, maxNanos}
+	for range 100000 {
+		values = append(values, r.Int64N(int64(1)<<(1+r.IntN(51))))
+	}
+	for _, ns := range values {
+		at, sub := bucketOf(ns)
+		low, high := bucketRange(at, sub)
+		if x := float64(ns); x < low || x >= high || high-low > max(low/subBuckets, 1) {
+			t.Fatalf("%d is in the bucket from %g to %g", ns, low, high)
+		}
+		c := coarseOf(ns)
+		if float64(ns) < coarseEdge(c) || c+1 < coarseBuckets && float64(ns) >= coarseEdge(c+1) {
+			t.Fatalf("%d is in the coarse bucket %d, from %g", ns, c, coarseEdge(c))
+		}
+	}
+}
+
+// exact sorts durations and gives a quantile of them.
+func exact(values []int64, p float64) float64 {
+	slices.Sort(values)
+	return float64(values[min(int(p*float64(len(values))), len(values)-1)])
+}
+
+func sketchOf(values []int64) *sketch {
+	s, p, in := new(sketch), new(pool), stream{blockLines: firstBlock}
+	for _, v := range values {
+		block, halve := in.next()
+		if halve {
+			s.halve()
+		}
+		s.add(v, block, p)
+	}
+	return s
+}
+
+func lognormal(r *rand.Rand, n int, median, sigma float64) []int64 {
+	list := make([]int64, n)
+	for i := range list {
+		list[i] = int64(median * math.Exp(sigma*r.NormFloat64()))
+	}
+	return list
+}
+
+func TestQuantilesAreThoseOfTheRequests(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(2, 2))
+	for _, n := range []int{1, 2, 100, 50000} {
+		values := lognormal(r, n, 5e6, 1.5)
+		d := sketchOf(values).dist()
+		for _, p := range []float64{0.01, 0.5, 0.95, 0.99, 1} {
+			got := d.quantile(p)
+			low, high := exact(values, max(p-1.01/float64(n), 0)), exact(values, min(p+1.01/float64(n), 1))
+			if got < low*(1-1.0/subBuckets) || got > high*(1+1.0/subBuckets) {
+				t.Errorf("the quantile %g of %d is %g, not from %g to %g", p, n, got, low, high)
+			}
+			if back := d.below(got); n > 100 && math.Abs(back-p) > 0.005 {
+				t.Errorf("below the quantile %g are %g", p, back)
+			}
+		}
+	}
+}
+
+func TestMergedAndHalved(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(3, 3))
+	values := lognormal(r, 20000, 5e6, 1)
+	all := sketchOf(values).dist()
+	parts := []*dist{sketchOf(values[:5000]).dist(), sketchOf(values[5000:]).dist()}
+	mixed := mixture(parts, []float64{0.25, 0.75})
+	merged, p := sketchOf(values[:5000]), new(pool)
+	merged.merge(sketchOf(values[5000:]), p)
+	for _, q := range []float64{0.001, 0.5, 0.95, 0.99, 1} {
+		for name, d := range map[string]*dist{"a mixture": mixed, "merged": merged.dist()} {
+			if a, b := all.quantile(q), d.quantile(q); math.Abs(a/b-1) > 1.0/subBuckets {
+				t.Errorf("%s: the quantile %g is %g instead of %g", name, q, b, a)
+			}
+		}
+	}
+}
+
+// What is computed instead of drawn is what drawing many resamples would have given.
+func TestSpreadIsTheBootstrap(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(4, 4))
+	const n, resamples = 400, 4000
+	values := lognormal(r, n, 5e6, 0.8)
+	d := sketchOf(values).dist()
+	for _, p := range []float64{0.5, 0.95} {
+		drawn := make([]int64, resamples)
+		sample := make([]int64, n)
+		for i := range drawn {
+			for k := range sample {
+				sample[k] = values[r.IntN(n)]
+			}
+			drawn[i] = int64(exact(sample, p))
+		}
+		s, none := spreadOf(d, p, n), spread{[]float64{0}, []float64{1}}
+		got := differenceOf(none, s, 0.05)
+		low, high := exact(drawn, 0.025), exact(drawn, 0.975)
+		if width := high - low; math.Abs(got.low-low) > 0.15*width || math.Abs(got.high-high) > 0.15*width {
+			t.Errorf("p%g: from %.0f to %.0f, drawn from %.0f to %.0f", 100*p, got.low, got.high, low, high)
+		}
+	}
+}
+
+// tableOf has one route for each entry, with what draw gives for each side.
+func tableOf(r *rand.Rand, routes, n int, draw func(r *rand.Rand, side, route, i int) int64) *table {
+	t := newTable([classes]bool{answered: true}, "", nil)
+	for side := range 2 {
+		for i := range n {
+			route := i % routes
+			b := &batch{names: []byte{'a' + byte(route)}, records: []record{{ns: draw(r, side, route, i), routeEnd: 1, poolEnd: 1}}, lines: 1, step: 1}
+			if err := t.add(b, side); err != nil {
+				panic(err)
+			}
+		}
+	}
+	return t
+}
+
+// Two samples of the same: at most one table in twenty has any verdict, whatever the number of its cells; and the interval of one cell alone has the
+// truth in it in 95 of 100.
+func TestNothingIsFoundWhereNothingIs(t *testing.T) {
+	t.Parallel()
+	for _, shape := range []struct{ routes, each, runs int }{{1, 1500, 200}, {4, 1200, 60}} {
+		runs := shape.runs
+		wrong, covered, cells := 0, 0, 0
+		for run := range runs {
+			r := rand.New(rand.NewPCG(uint64(run), uint64(shape.routes)))
+			report := tableOf(r, shape.routes, shape.routes*shape.each, func(r *rand.Rand, _, _, _ int) int64 {
+				return int64(5e6 * math.Exp(r.NormFloat64()))
+			}).report(0.95, 30)
+			any := false
+			for _, row := range report.everyRow() {
+				for _, c := range row.Cells {
+					any = any || c.Verdict == Slower || c.Verdict == Faster
+					cells++
+					if c.RatioAlone[0] <= 1 && c.RatioAlone[1] >= 1 {
+						covered++
+					}
+				}
+			}
+			if any {
+				wrong++
+			}
+		}
+		if share := float64(wrong) / float64(runs); share > 0.08 {
+			t.Errorf("%d routes: %.1f %% of the tables say something of nothing", shape.routes, 100*share)
+		}
+		if share := float64(covered) / float64(cells); share < 0.93 || share > 0.985 {
+			t.Errorf("%d routes: %.1f %% of the single intervals have the truth in them", shape.routes, 100*share)
+		}
+		t.Logf("%d routes: verdicts in %d of %d tables, single intervals right in %.1f %%", shape.routes, wrong, runs, 100*float64(covered)/float64(cells))
+	}
+}
+
+// Requests that are slow together are no independent witnesses.
+func TestBurstsAreNoWitnesses(t *testing.T) {
+	t.Parallel()
+	const runs, n = 60, 12800
+	wrong, naive := 0, 0
+	for run := range runs {
+		r := rand.New(rand.NewPCG(uint64(run), 9))
+		level, until := 1.0, 0
+		report := tableOf(r, 1, n, func(r *rand.Rand, _, _, i int) int64 {
+			if i >= until || i == 0 {
+				level, until = math.Exp(0.4*r.NormFloat64()), i+100
+			}
+			return int64(5e6 * level * math.Exp(0.5*r.NormFloat64()))
+		})
+		for i := range 2 {
+			for _, route := range report.routes {
+				route.times[i].dist()
+			}
+		}
+		got := report.report(0.95, 30)
+		c := &got.Rows[0].Cells[0]
+		if c.WorthA > n/4 {
+			t.Fatalf("%d requests in stretches of 100 are worth %d", n, c.WorthA)
+		}
+		if c.RatioAlone[0] > 1 || c.RatioAlone[1] < 1 {
+			wrong++
+		}
+		for _, route := range report.routes {
+			a, b := spreadOf(route.times[0].dist(), 0.5, n), spreadOf(route.times[1].dist(), 0.5, n)
+			if d := differenceOf(a, b, 0.05); d.low > 0 || d.high < 0 {
+				naive++
+			}
+		}
+	}
+	if share := float64(wrong) / runs; share > 0.12 {
+		t.Errorf("%.0f %% of the intervals exclude the truth", 100*share)
+	}
+	if naive < 2*wrong {
+		t.Errorf("without blocks %d of %d would have been wrong, with them %d: this shows nothing", naive, runs, wrong)
+	}
+	t.Logf("wrong: %d of %d, without blocks %d", wrong, runs, naive)
+}
+
+func TestDifferencesAreFound(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(5, 5))
+	report := tableOf(r, 2, 20000, func(r *rand.Rand, side, route, _ int) int64 {
+		x := 5e6 * math.Exp(0.8*r.NormFloat64())
+		if side == 1 && route == 0 {
+			x *= 1.3
+		}
+		return int64(x)
+	}).report(0.95, 30)
+	for _, row := range report.Rows {
+		for _, c := range row.Cells {
+			want := Even
+			if row.Route == "a" {
+				want = Slower
+			}
+			if c.Verdict != want || want == Slower && (c.RatioInterval[0] > 1.3 || c.RatioInterval[1] < 1.3) {
+				t.Errorf("%s %s: %s, %.3f (%.3f)", row.Route, c.Of, c.Verdict, c.Ratio, c.RatioInterval)
+			}
+		}
+	}
+}
+
+// A clock of milliseconds does not show microseconds.
+func TestClockStepsAreNoDifference(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(6, 6))
+	table := tableOf(r, 1, 20000, func(r *rand.Rand, side, _, _ int) int64 {
+		x := 3e6 + int64(r.Float64()*1e6)
+		if side == 0 { // nginx cuts
+			x = x / 1e6 * 1e6
+		}
+		return x
+	})
+	if v := table.report(0.95, 30).Rows[0].Cells[0].Verdict; v != Slower {
+		t.Fatalf("with clocks that are believed: %s", v)
+	}
+	table.sides[0].step = 1e6
+	report := table.report(0.95, 30)
+	for _, c := range report.Rows[0].Cells {
+		if c.Verdict != Even {
+			t.Errorf("%s: %s by %.3f", c.Of, c.Verdict, c.DifferenceInterval)
+		}
+	}
+}
+
+func TestTooFew(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(7, 7))
+	report := tableOf(r, 1, 150, func(_ *rand.Rand, side, _, _ int) int64 { return int64(1+side) * 1e9 }).report(0.95, 30)
+	for i, want := range []Verdict{Slower, Few, Few} {
+		if c := report.Rows[0].Cells[i]; c.Verdict != want {
+			t.Errorf("%s of 150: %s, wanted %s", c.Of, c.Verdict, want)
+		}
+	}
+	if report.Judged != 1 || least(0.5) != 20 || least(0.95) != 200 || least(0.99) != 1000 {
+		t.Errorf("judged %d; needed are %d, %d and %d", report.Judged, least(0.5), least(0.95), least(0.99))
+	}
+}
+
+// Simpson's paradox: each route is faster, and all together are slower, because the slow one is asked for more.
+func TestMixIsShownApart(t *testing.T) {
+	t.Parallel()
+	table := newTable([classes]bool{answered: true}, "", nil)
+	r := rand.New(rand.NewPCG(8, 8))
+	for side, slow := range []float64{0.2, 0.6} {
+		for range 40000 {
+			name, ns := "fast", 10e6
+			if r.Float64() < slow {
+				name, ns = "slow", 100e6
+			}
+			if side == 1 {
+				ns *= 0.8
+			}
+			ns *= math.Exp(0.2 * r.NormFloat64())
+			if err := table.add(&batch{names: []byte(name), records: []record{{ns: int64(ns), routeEnd: 4, poolEnd: 4}}, lines: 1, step: 1}, side); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	report := table.report(0.95, 30)
+	for _, row := range report.everyRow() {
+		if c := row.Cells[0]; c.Verdict != Faster && row.Route != "all routes, in the same mix" {
+			t.Errorf("%s: %s", row.Route, c.Verdict)
+		}
+	}
+	if c := report.SameMix.Cells[1]; c.Verdict != Faster || math.Abs(float64(c.Ratio)-0.8) > 0.02 {
+		t.Errorf("in the same mix p95 is %s, %.3f", c.Verdict, c.Ratio)
+	}
+	mean := report.All[0]
+	// By hand: A 28 ms, B 51.2 ms; A's durations in B's mix 64 ms, B's in A's 22.4 ms (times the lognormal's mean, 1.02).
+	const factor = 1.0202
+	if math.Abs(mean.Within-(-9.2*factor)) > 0.5 || math.Abs(mean.Mix-32.4*factor) > 0.8 {
+		t.Errorf("of the mean: within %.2f, mix %.2f", mean.Within, mean.Mix)
+	}
+	for _, c := range report.All {
+		if math.Abs(c.Within+c.Mix-c.Change) > 1e-9 || c.Within >= 0 || c.Mix <= 0 && c.Of == "mean" {
+			t.Errorf("%+v does not add up", c)
+		}
+	}
+}

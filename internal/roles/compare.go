@@ -1,0 +1,221 @@
+package roles
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/packhorse-git/packhorse/internal/compare"
+	"github.com/packhorse-git/packhorse/internal/observe"
+)
+
+// comparison is the command line of compare.
+type comparison struct {
+	env                 Env
+	options             compare.Options
+	a, b, routes, pools []string
+	by, format, unit    string
+	since, until        string
+	html                string
+	json                bool
+	confidence          float64
+	shown               time.Time // the last progress
+}
+
+func compareCommand(env Env) *cobra.Command {
+	c := &comparison{env: env}
+	cmd := &cobra.Command{
+		Use:   "compare A B | compare LOG --split FIELD",
+		Short: "Compare the latencies of two access logs, route by route",
+		Long: `Compare reads two access logs, or one whose lines say which of two pools answered, and tells on which routes B is slower or faster than A: p50, p95
+and p99 with the size of both samples and a confidence interval, and a verdict only where that excludes zero, for all routes at once. What is
+only another mix of routes is shown apart. Requests that were refused, failed or given up are counted, and not mixed in.
+
+Logs are ours or GitLab Workhorse's as JSON, nginx's with a log_format of JSON, or Common Log Format with a duration at the end; plain, gzip or zstd; a
+file, a quoted pattern for a rotated set, or - for standard input. docs/compare.md has the keys and the method.`,
+		Example: `  packhorse compare old.log new.log
+  packhorse compare 'old/access.log*' 'new/access.log*' --html report.html
+  packhorse compare access.log --split pool
+  packhorse compare --a host1.log --a host2.log --b host3.log --b host4.log --by operation
+  zcat yesterday.gz | packhorse compare - today.log --route '/users/*/avatar' --json`,
+		Args: func(_ *cobra.Command, args []string) error { return c.arguments(args) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := c.parse(); err != nil {
+				return usage(err)
+			}
+			return c.run(cmd)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&c.by, "by", "path", "what is alike: requests for one `path|operation`; operations are those of our log")
+	flags.StringVar(&c.html, "html", "", "write a page with a grid chart to `FILE`, too")
+	flags.BoolVar(&c.json, "json", false, "print JSON")
+	flags.StringVar(&c.options.Split, "split", "", "compare requests of one log by its `FIELD`, such as pool")
+	flags.StringSliceVar(&c.pools, "pools", nil, "with --split: which two values, `A,B` (default those that there are, in order)")
+	flags.StringArrayVar(&c.a, "a", nil, "a `FILE` of side A; give one for each")
+	flags.StringArrayVar(&c.b, "b", nil, "a `FILE` of side B")
+	flags.StringVar(&c.format, "format", "auto", "the logs' format: `auto|packhorse|nginx|workhorse|common`")
+	flags.StringVar(&c.options.Duration, "duration", "", "the `FIELD` that has the duration (default the format's own)")
+	flags.StringVar(&c.unit, "unit", "auto", "the unit of durations: `auto|s|ms|us|ns`")
+	flags.StringArrayVar(&c.routes, "route", nil, "fold paths that fit a `PATTERN` like /users/*/avatar or /assets/**; give one for each")
+	flags.IntVar(&c.options.Rows, "rows", 30, "show `N` routes, the others together")
+	flags.StringVar(&c.since, "since", "", "only requests from this `TIME` on: 2026-11-22T04:00:00Z, or 2h for two hours ago")
+	flags.StringVar(&c.until, "until", "", "only requests before this `TIME`")
+	flags.BoolVar(&c.options.Failures, "failures", false, "mix in requests that were refused, failed or given up")
+	flags.Float64Var(&c.confidence, "confidence", 95, "how sure all verdicts together have to be, in `PERCENT`")
+	for name, values := range map[string][]string{
+		"by": {"path", "operation"}, "format": {"auto", "packhorse", "nginx", "workhorse", "common"}, "unit": {"auto", "s", "ms", "us", "ns"},
+	} {
+		fixed := cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
+		if err := cmd.RegisterFlagCompletionFunc(name, fixed); err != nil {
+			panic(err) // the flag is above
+		}
+	}
+	return cmd
+}
+
+// arguments takes the logs.
+func (c *comparison) arguments(args []string) error {
+	a, b := slices.Clone(c.a), slices.Clone(c.b)
+	split := c.options.Split != ""
+	switch {
+	case split && len(args) == 1 && len(a)+len(b) == 0:
+		a = args
+	case split && (len(args) > 1 || len(b) > 0):
+		return errors.New("with --split there is one LOG: its lines say what is A and what B")
+	case !split && len(args) == 2 && len(a)+len(b) == 0:
+		a, b = args[:1], args[1:]
+	case len(args) > 0 && len(a)+len(b) > 0:
+		return errors.New("name the logs by --a and --b, or as arguments, but not both")
+	case !split && len(args) == 1:
+		return errors.New("compare takes two logs, A and B; or one with --split FIELD, whose lines say which pool they are of")
+	case len(args) > 2:
+		return fmt.Errorf("compare takes two logs, got %d; a set of files is a quoted pattern, or --a FILE --a FILE --b FILE", len(args))
+	}
+	if len(a) == 0 || len(b) == 0 && !split {
+		return errors.New("compare takes two logs, A and B; or one with --split FIELD")
+	}
+	c.options.A, c.options.B = a, b
+	return nil
+}
+
+// parse reads the flags that are texts.
+func (c *comparison) parse() (err error) {
+	o := &c.options
+	if c.by != "path" && c.by != "operation" {
+		return fmt.Errorf("--by %q: use path or operation", c.by)
+	}
+	o.Operations = c.by == "operation"
+	if o.Format, err = compare.ParseFormat(c.format); err != nil {
+		return fmt.Errorf("--format: %w", err)
+	}
+	if o.Unit, err = compare.ParseUnit(c.unit); err != nil {
+		return fmt.Errorf("--unit: %w", err)
+	}
+	for _, text := range c.routes {
+		p, err := compare.ParsePattern(text)
+		if err != nil {
+			return fmt.Errorf("--route: %w", err)
+		}
+		o.Patterns = append(o.Patterns, p)
+	}
+	now := time.Now()
+	if o.Since, err = parseWhen(c.since, now); err != nil {
+		return fmt.Errorf("--since: %w", err)
+	}
+	if o.Until, err = parseWhen(c.until, now); err != nil {
+		return fmt.Errorf("--until: %w", err)
+	}
+	switch {
+	case len(c.pools) > 0 && (o.Split == "" || len(c.pools) != 2 || c.pools[0] == c.pools[1] || c.pools[0] == "" || c.pools[1] == ""):
+		return errors.New("--pools are two values of the field that --split names, as in --split pool --pools old,new")
+	case o.Rows < 1 || o.Rows > compare.MaxRows:
+		return fmt.Errorf("--rows %d: from 1 to %d", o.Rows, compare.MaxRows)
+	case !(c.confidence >= 50 && c.confidence <= 99.99):
+		return fmt.Errorf("--confidence %g: from 50 to 99.99", c.confidence)
+	case !o.Since.IsZero() && !o.Until.IsZero() && !o.Since.Before(o.Until):
+		return errors.New("--since has to be before --until")
+	}
+	o.Pools, o.Confidence = c.pools, c.confidence/100
+	return nil
+}
+
+// parseWhen reads a time, or how long ago it was; empty is the zero time.
+func parseWhen(text string, now time.Time) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04:05", time.DateTime, "2006-01-02T15:04", "2006-01-02 15:04", time.DateOnly} {
+		if t, err := time.ParseInLocation(layout, text, time.Local); err == nil {
+			return t, nil
+		}
+	}
+	if d, err := time.ParseDuration(text); err == nil && d > 0 {
+		return now.Add(-d), nil
+	}
+	return time.Time{}, fmt.Errorf("%q is no time like 2026-11-22T04:00:00Z or 2026-11-22, and no duration like 2h", text)
+}
+
+// run compares, and writes what was found.
+func (c *comparison) run(cmd *cobra.Command) error {
+	ctx, stop := signal.NotifyContext(cmp.Or(cmd.Context(), context.Background()), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	o := &c.options
+	o.Stdin, o.Workers = c.env.Stdin, runtime.GOMAXPROCS(0)
+	clear := func() {}
+	if observe.IsTerminal(c.env.Stderr) {
+		o.Progress = c.progress
+		clear = func() { fmt.Fprint(c.env.Stderr, "\r\x1b[K") }
+	}
+	r, err := compare.Run(ctx, *o)
+	clear()
+	if err != nil {
+		return err
+	}
+	if c.html != "" {
+		var page bytes.Buffer
+		if err := r.WriteHTML(&page, time.Now()); err != nil {
+			return err
+		}
+		if err := os.WriteFile(c.html, page.Bytes(), 0o666); err != nil {
+			return err
+		}
+	}
+	if c.json {
+		return r.WriteJSON(cmd.OutOrStdout())
+	}
+	return r.WriteText(cmd.OutOrStdout())
+}
+
+// progress shows how far it is, for people who wait.
+func (c *comparison) progress(p compare.Progress) {
+	if time.Since(c.shown) < 200*time.Millisecond {
+		return
+	}
+	c.shown = time.Now()
+	text := fmt.Sprintf("%.1f million lines, %s", float64(p.Lines)/1e6, strings.Map(visible, filepath.Base(p.File)))
+	if p.Size > 0 {
+		text += fmt.Sprintf(" %d %%", 100*min(p.Read, p.Size)/p.Size)
+	}
+	fmt.Fprintf(c.env.Stderr, "\r%.78s\x1b[K", text)
+}
+
+// visible keeps a file's name from moving the cursor.
+func visible(r rune) rune {
+	if r < ' ' || r >= 0x7f && r < 0xa0 {
+		return '?'
+	}
+	return r
+}

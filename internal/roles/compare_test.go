@@ -1,0 +1,82 @@
+package roles
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// compareLog is a log of nginx's with the given duration, in milliseconds, give or take.
+func compareLog(t *testing.T, name string, ms int) string {
+	t.Helper()
+	var b bytes.Buffer
+	for i := range 2000 {
+		fmt.Fprintf(&b, `{"time_iso8601":"2026-11-22T04:05:%02dZ","request":"GET /a/%d HTTP/1.1","status":"200","request_time":"%.3f"}`+"\n", i*60/2000, i, float64(ms+i*7%11)/1000)
+	}
+	file := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(file, b.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func TestCompareCommand(t *testing.T) {
+	t.Parallel()
+	a, b := compareLog(t, "a.log", 100), compareLog(t, "b.log", 130)
+	page := filepath.Join(t.TempDir(), "report.html")
+	main := func(args ...string) (stdout, stderr string, code int) {
+		var out, errs bytes.Buffer
+		code = Main(t.Context(), Env{Args: append([]string{"compare"}, args...), Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs})
+		return out.String(), errs.String(), code
+	}
+	out, errs, code := main(a, b, "--html", page)
+	if code != exitOK || errs != "" || !strings.Contains(out, "GET /a/{id}") || !strings.Contains(out, "SLOWER") {
+		t.Errorf("exit %d\n%s%s", code, out, errs)
+	}
+	if text, err := os.ReadFile(page); err != nil || !bytes.Contains(text, []byte(`class="cell slower"`)) {
+		t.Errorf("the page: %v\n%s", err, text)
+	}
+	var report struct {
+		Rows []struct {
+			Route string
+			Cells []struct{ Verdict string }
+		}
+	}
+	if out, _, code := main("--a", b, "--b", a, "--json"); code != exitOK || json.Unmarshal([]byte(out), &report) != nil || report.Rows[0].Cells[2].Verdict != "faster" {
+		t.Errorf("exit %d\n%s", code, out)
+	}
+	for _, c := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{a}, exitUsage, "two logs"},
+		{nil, exitUsage, "two logs"},
+		{[]string{a, b, a}, exitUsage, "a quoted pattern"},
+		{[]string{a, "--b", b}, exitUsage, "but not both"},
+		{[]string{"--a", a}, exitUsage, "two logs"},
+		{[]string{a, b, "--split", "pool"}, exitUsage, "one LOG"},
+		{[]string{a, "--pools", "x,y"}, exitUsage, "two logs"},
+		{[]string{a, b, "--pools", "x,y"}, exitUsage, "--split"},
+		{[]string{a, b, "--by", "colour"}, exitUsage, "path or operation"},
+		{[]string{a, b, "--format", "xml"}, exitUsage, "workhorse"},
+		{[]string{a, b, "--unit", "h"}, exitUsage, "ms"},
+		{[]string{a, b, "--rows", "0"}, exitUsage, "from 1"},
+		{[]string{a, b, "--confidence", "NaN"}, exitUsage, "from 50"},
+		{[]string{a, b, "--since", "soon"}, exitUsage, "2h"},
+		{[]string{a, b, "--since", "1h", "--until", "2h"}, exitUsage, "before"},
+		{[]string{a, b, "--route", "a/**/b"}, exitUsage, "--route"},
+		{[]string{a, b, "--since", "2026-11-23"}, exitFailed, "outside the window"},
+		{[]string{a, "--split", "pool"}, exitFailed, "no such field"},
+		{[]string{a, b + ".gz"}, exitFailed, "no such file"},
+		{[]string{a, b, "--html", "/nowhere/x.html"}, exitFailed, "/nowhere/x.html"},
+	} {
+		if _, errs, code := main(c.args...); code != c.code || !strings.Contains(errs, c.says) {
+			t.Errorf("%q: exit %d, %s; wanted %d and %q", c.args, code, errs, c.code, c.says)
+		}
+	}
+}
