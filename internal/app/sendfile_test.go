@@ -1,0 +1,123 @@
+package app
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// A worker has files sent from below the roots, and nothing else, by whatever name.
+func TestFiles(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	inside, outside := filepath.Join(dir, "files"), filepath.Join(dir, "outside")
+	content := strings.Repeat("0123456789", 100_000)
+	writeFile(t, filepath.Join(inside, "a b.txt"), content)
+	writeFile(t, filepath.Join(inside, "sub/c"), "c")
+	writeFile(t, filepath.Join(outside, "secret"), "secret")
+	for link, to := range map[string]string{"good": "sub/c", "evil": outside + "/secret", "up": "../outside/secret", "dir": outside} {
+		if err := os.Symlink(to, filepath.Join(inside, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := unix.Mkfifo(filepath.Join(inside, "pipe"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, header := range []string{headerSendfile, headerRedirect} {
+		prefix := inside + "/"
+		if header == headerRedirect {
+			prefix = "/protected/"
+		}
+		ask := func(t *testing.T, trusted bool, answer string, fields ...string) (int, map[string][]string, string) {
+			t.Helper()
+			worker := serveRaw(t, say(answer))
+			f := newFront(t, Options{Workers: []WorkerOptions{{Name: "w0", Address: worker.address, Files: trusted}}, FileHeader: header, Files: []FileRoot{{inside, "/protected/"}}})
+			status, h, body, err := f.get("/", fields...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for name := range h {
+				if strings.Contains(name, "Sendfile") || strings.Contains(name, "Accel") {
+					t.Errorf("the client sees %s", name)
+				}
+			}
+			return status, h, body
+		}
+		wants := func(name string) string {
+			return "HTTP/1.1 200 OK\r\nContent-Type: text/x\r\n" + header + ": " + name + "\r\nContent-Length: 0\r\n\r\n"
+		}
+		space := "a b.txt"
+		if header == headerRedirect {
+			space = "a%20b.txt"
+		}
+		t.Run(header, func(t *testing.T) {
+			t.Parallel()
+			status, h, body := ask(t, true, wants(prefix+space))
+			if status != 200 || body != content || h["Content-Type"][0] != "text/x" || h["Content-Length"][0] != itoa(len(content)) || h["Etag"] == nil || h["Last-Modified"] == nil {
+				t.Fatalf("%d, %d bytes, %v", status, len(body), h)
+			}
+			etag := h["Etag"][0]
+			for _, test := range []struct {
+				status int
+				body   string
+				fields []string
+			}{
+				{206, content[10:20], []string{"Range: bytes=10-19"}},
+				{206, content[len(content)-5:], []string{"Range: bytes=-5"}},
+				{416, "invalid range: failed to overlap\n", []string{"Range: bytes=9999999-"}},
+				{206, content[:1], []string{"Range: bytes=0-0", "If-Range: " + etag}},
+				{200, content, []string{"Range: bytes=0-0", "If-Range: \"other\""}},
+				{304, "", []string{"If-None-Match: " + etag}},
+				{304, "", []string{"If-Modified-Since: " + h["Last-Modified"][0]}},
+			} {
+				if status, _, body := ask(t, true, wants(prefix+space), test.fields...); status != test.status || body != test.body {
+					t.Errorf("%q: %d, %.50q", test.fields, status, body)
+				}
+			}
+			if status, _, body := ask(t, true, wants(prefix+"good")); status != 200 || body != "c" {
+				t.Errorf("a link that stays inside: %d %q", status, body)
+			}
+			if status, _, body := ask(t, true, wants(prefix+"none")); status != 404 || strings.Contains(body, dir) {
+				t.Errorf("none: %d %q", status, body)
+			}
+			for _, name := range []string{
+				prefix + "evil", prefix + "up", prefix + "dir/secret", prefix + "pipe", prefix + "sub", prefix, inside, "/protected", prefix + "../outside/secret",
+				prefix + "sub/../../outside/secret", prefix + "/" + outside + "/secret", outside + "/secret", "/etc/passwd", "etc/passwd", prefix + "./good", prefix + "%2e%2e/outside/secret",
+				prefix + "good%00",
+			} {
+				if status, _, body := ask(t, true, wants(name)); status != 502 && status != 404 || strings.Contains(body, "secret") || strings.Contains(body, dir) {
+					t.Errorf("%s: %d %q", name, status, body)
+				}
+			}
+			// Others are not trusted with it: their answer is what it is.
+			answer := "HTTP/1.1 200 OK\r\n" + header + ": " + prefix + "good\r\nContent-Length: 3\r\n\r\nown"
+			if status, _, body := ask(t, false, answer); status != 200 || body != "own" {
+				t.Errorf("not trusted: %d %q", status, body)
+			}
+			// What the worker says beside it is dropped, whatever its length, and another status is kept.
+			answer = "HTTP/1.1 201 Created\r\n" + header + ": " + prefix + "good\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nown\r\n0\r\n\r\n"
+			if status, h, body := ask(t, true, answer); status != 201 || body != "c" || h["Content-Type"][0] != "application/octet-stream" {
+				t.Errorf("with a body: %d %q", status, body)
+			}
+			if status, _, _ := ask(t, true, "HTTP/1.1 200 OK\r\n"+header+": "+prefix+"good\r\n"+header+": "+prefix+"good\r\nContent-Length: 0\r\n\r\n"); status != 502 {
+				t.Errorf("two files: %d", status)
+			}
+		})
+	}
+}
+
+func TestFileRoots(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, o := range []Options{
+		{FileHeader: "X-Other"}, {FileHeader: headerSendfile, Files: []FileRoot{{"relative", ""}}}, {FileHeader: headerRedirect, Files: []FileRoot{{dir, "no"}}},
+		{FileHeader: headerRedirect, Files: []FileRoot{{dir, "/"}}}, {FileHeader: headerSendfile, Files: []FileRoot{{dir + "/none", ""}}},
+	} {
+		if _, err := New(o); err == nil {
+			t.Errorf("%+v is taken", o.Files)
+		}
+	}
+}
