@@ -103,6 +103,9 @@ type exchange struct {
 	w       http.ResponseWriter
 	r       *http.Request
 
+	who   balance.Caller // see caller; "": was not asked for
+	whoIs string         // the name that who is of
+
 	reply   *reply   // nil until a session began
 	visitor *Visitor // nil until a page is asked for
 	status  int      // 0 until the header is sent
@@ -243,7 +246,12 @@ func (e *exchange) session() protocol.Session {
 }
 
 // caller is whom the request counts for. It is known once may has been asked.
-func (e *exchange) caller() balance.Caller { return e.Lanes.CallerOf(e.id.Name, e.r.RemoteAddr) }
+func (e *exchange) caller() balance.Caller {
+	if e.who == "" || e.whoIs != e.id.Name {
+		e.who, e.whoIs = e.Lanes.CallerOf(e.id.Name, e.r.RemoteAddr), e.id.Name
+	}
+	return e.who
+}
 
 // uploadPack answers a request that follows the advertisement.
 func (e *exchange) uploadPack(path string) {

@@ -47,14 +47,14 @@ func (c *call) errorKind() string {
 }
 
 // attributesOfHTTP are those that requests over HTTP alone have.
-func (e *exchange) attributesOfHTTP() []slog.Attr {
-	a := []slog.Attr{
+func (e *exchange) attributesOfHTTP(a []slog.Attr) []slog.Attr {
+	a = append(a,
 		slog.String("transport", "http"),
 		slog.Int("status", e.status),
 		slog.String("client", e.r.RemoteAddr),
-		slog.String("protocol", e.r.Proto+" "+e.session().Version.String()),
+		slog.String("protocol", e.r.Proto+" "+protocol.ParseVersion(e.r.Header.Get("Git-Protocol")).String()),
 		slog.String("agent", auth.Redact(clip(cmp.Or(e.outcome.Agent, e.r.UserAgent())))),
-	}
+	)
 	if e.op == opOther || e.op == opPage || e.op == opSearch {
 		a = append(a, slog.String("method", clip(e.r.Method)), slog.String("path", auth.Redact(clip(e.r.URL.Path))))
 	}
@@ -65,9 +65,8 @@ func (e *exchange) attributesOfHTTP() []slog.Attr {
 }
 
 // attributes are those that follow in the line of every request.
-func (c *call) attributes() []slog.Attr {
+func (c *call) attributes(a []slog.Attr) []slog.Attr {
 	o := &c.outcome
-	var a []slog.Attr
 	if c.id.Name != "" {
 		a = append(a, slog.String("user", c.id.Name), slog.String("auth", c.id.By))
 		if c.id.Credential != "" {

@@ -139,8 +139,8 @@ func (c *call) told() bool {
 	return (c.op == opSearch || c.op == opPage) && errors.Unwrap(c.err) == nil
 }
 
-// log writes the request's line, with what its transport adds.
-func (c *call) log(result string, took time.Duration, more func() []slog.Attr) {
+// log writes the request's line, with what its transport adds by more.
+func (c *call) log(result string, took time.Duration, more func([]slog.Attr) []slog.Attr) {
 	level := slog.LevelInfo
 	switch result {
 	case fault.Internal.String(), fault.Corrupt.String():
@@ -153,16 +153,24 @@ func (c *call) log(result string, took time.Duration, more func() []slog.Attr) {
 	if !c.Log.Enabled(c.ctx, level) {
 		return
 	}
-	var a []slog.Attr
+	a := make([]slog.Attr, 0, usualAttributes)
 	if id := c.running.ID(); id != "" {
 		a = append(a, slog.String("request", id))
 	}
-	if id := activity.TraceID(c.ctx); id != "" {
-		a = append(a, slog.String("trace", id))
+	if c.span != nil {
+		if id := activity.TraceID(c.ctx); id != "" {
+			a = append(a, slog.String("trace", id))
+		}
 	}
 	a = append(a,
 		slog.String("operation", string(c.op)), slog.String("result", result), slog.String("repository", auth.Redact(c.repo.String())),
 		milliseconds("ms", took))
-	a = append(append(a, more()...), c.attributes()...)
-	c.Log.LogAttrs(c.ctx, level, "request", a...)
+	a = c.attributes(more(a))
+	// As LogAttrs would, but for the place in the code that the line comes from, which nobody asks for.
+	r := slog.NewRecord(time.Now(), level, "request", 0)
+	r.AddAttrs(a...)
+	_ = c.Log.Handler().Handle(c.ctx, r)
 }
+
+// usualAttributes is as many as the line of a small request has, and some more.
+const usualAttributes = 24

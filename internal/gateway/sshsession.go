@@ -420,15 +420,14 @@ func (c *sshCall) done() {
 		c.err = fault.New(fault.Internal, "internal error; the server's log says more")
 	}
 	result, took := c.count()
-	c.log(result, took, func() []slog.Attr {
+	c.log(result, took, func(a []slog.Attr) []slog.Attr {
 		agent := c.outcome.Agent
 		if agent == "" {
 			agent = c.s.agent
 		}
-		return []slog.Attr{
+		return append(a,
 			slog.String("transport", "ssh"), slog.String("client", c.s.wire.RemoteAddr().String()),
-			slog.String("protocol", "SSH "+protocol.ParseVersion(c.s.environment).String()), slog.String("agent", auth.Redact(clip(agent))),
-		}
+			slog.String("protocol", "SSH "+protocol.ParseVersion(c.s.environment).String()), slog.String("agent", auth.Redact(clip(agent))))
 	})
 	c.endSpan(result, "ssh")
 }

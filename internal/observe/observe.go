@@ -3,12 +3,12 @@
 package observe
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"regexp"
+	"strings"
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -36,24 +36,7 @@ func ParseLevel(level string) (slog.Level, error) {
 // NewLogger makes the process's log. The level may change while it runs; the format is "text", "json", or "auto": text on a
 // terminal, JSON elsewhere. All text goes through redact, which takes out what no log may show.
 func NewLogger(w io.Writer, level slog.Leveler, format string, redact func(string) string) (*slog.Logger, error) {
-	opts := &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		switch a.Value.Kind() {
-		case slog.KindString:
-			a.Value = slog.StringValue(redact(a.Value.String()))
-		case slog.KindAny:
-			switch v := a.Value.Any().(type) {
-			case error:
-				a.Value = slog.StringValue(redact(v.Error()))
-			case []string:
-				clean := make([]string, len(v))
-				for i := range v {
-					clean[i] = redact(v[i])
-				}
-				a.Value = slog.AnyValue(clean)
-			}
-		}
-		return a
-	}}
+	opts := &slog.HandlerOptions{Level: level}
 	if format == "auto" {
 		format = "json"
 		if IsTerminal(w) {
@@ -62,24 +45,55 @@ func NewLogger(w io.Writer, level slog.Leveler, format string, redact func(strin
 	}
 	switch format {
 	case "json":
-		return slog.New(slog.NewJSONHandler(printable{w}, opts)), nil
+		return slog.New(slog.NewJSONHandler(lines{to: w, redact: redact, escape: true}, opts)), nil
 	case "text":
-		return slog.New(slog.NewTextHandler(w, opts)), nil
+		return slog.New(slog.NewTextHandler(lines{to: w, redact: redact}, opts)), nil
 	}
 	return nil, fmt.Errorf("log format %q: use text, json or auto", format)
 }
 
-// printable writes lines of JSON in which all that is no visible character is escaped. JSON allows it as it is, beyond ASCII, and slog leaves it: U+009B
-// begins a terminal's commands as ESC [ does, and U+202E turns around what follows it. Clients choose what repositories and agents are called.
-type printable struct{ to io.Writer }
+// lines writes lines of the log, redacted as a whole: that costs less than each value by itself, and misses none.
+//
+// In lines of JSON all that is no visible character is escaped. JSON allows it as it is, beyond ASCII, and slog leaves it: U+009B begins a terminal's
+// commands as ESC [ does, and U+202E turns around what follows it. Clients choose what repositories and agents are called. Text is quoted by slog.
+type lines struct {
+	to     io.Writer
+	redact func(string) string
+	escape bool
+}
 
-func (p printable) Write(line []byte) (int, error) {
-	hidden := func(r rune) bool { return r >= 0x7f && !unicode.IsPrint(r) }
-	if bytes.IndexFunc(line, hidden) < 0 {
-		return p.to.Write(line)
+func (l lines) Write(line []byte) (int, error) {
+	text := l.redact(string(line))
+	if l.escape && !isASCII(text) {
+		text = escaped(text)
 	}
-	clean := make([]byte, 0, 2*len(line))
-	for _, r := range string(line) {
+	clean := line
+	if text != string(line) {
+		clean = []byte(text)
+	}
+	if _, err := l.to.Write(clean); err != nil {
+		return 0, err
+	}
+	return len(line), nil
+}
+
+func isASCII(text string) bool {
+	for i := range len(text) {
+		if text[i] >= 0x7f { // DEL is no visible character
+			return false
+		}
+	}
+	return true
+}
+
+// escaped is a text of JSON without invisible characters.
+func escaped(text string) string {
+	hidden := func(r rune) bool { return r >= 0x7f && !unicode.IsPrint(r) }
+	if strings.IndexFunc(text, hidden) < 0 {
+		return text
+	}
+	clean := make([]byte, 0, 2*len(text))
+	for _, r := range text {
 		switch {
 		case !hidden(r):
 			clean = utf8.AppendRune(clean, r)
@@ -90,10 +104,7 @@ func (p printable) Write(line []byte) (int, error) {
 			clean = fmt.Appendf(clean, `\u%04x`, r)
 		}
 	}
-	if _, err := p.to.Write(clean); err != nil {
-		return 0, err
-	}
-	return len(line), nil
+	return string(clean)
 }
 
 // NewRegistry makes the process's metrics registry, with the Go runtime, the process and the build in it.
