@@ -108,7 +108,6 @@ const (
 func (e *exchange) answer() {
 	a := ask{method: e.r.Method, path: e.r.URL.Path, header: e.r.Header.Get, client: e.origin.client}
 	for {
-		activity.From(e.ctx).At(activity.Queued)
 		s, err := e.p.take(e.ctx, a)
 		if err != nil {
 			if e.ctx.Err() != nil {
@@ -120,7 +119,6 @@ func (e *exchange) answer() {
 			}
 			return
 		}
-		activity.From(e.ctx).At(activity.Remote)
 		e.Worker, e.Pool, e.Class, e.Reason = s.worker.Name, s.pool, s.class, s.reason
 		e.Queue += s.waited
 		e.Tries++

@@ -31,6 +31,7 @@ type call struct {
 
 	mu          sync.Mutex
 	interrupted bool
+	answering   bool // the head of an answer that counts has come
 	over        bool // the connection is not ours any more
 }
 
@@ -64,6 +65,9 @@ func (c *call) run() (err error) {
 			return err
 		}
 		if e.fields = a.fields; a.status >= 200 || a.status == http.StatusSwitchingProtocols {
+			c.mu.Lock()
+			c.answering = true
+			c.mu.Unlock()
 			return c.respond(&a)
 		}
 		if a.status == http.StatusEarlyHints && e.r.ProtoAtLeast(1, 1) {
@@ -116,7 +120,11 @@ func (c *call) sendBody() {
 		c.interrupt()
 		return
 	}
-	_ = c.limit(cn.SetReadDeadline, e.p.HeaderTime)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.interrupted && !c.answering {
+		_ = cn.SetReadDeadline(time.Now().Add(e.p.HeaderTime))
+	}
 }
 
 // limit sets a time limit, 0 for none, unless the call was interrupted before: then its limit has passed, and stays so.
@@ -207,8 +215,8 @@ func (e *exchange) begin(a *answer) {
 	if _, there := header["Content-Type"]; !there {
 		header["Content-Type"] = nil // what it is nobody guesses
 	}
-	for _, name := range a.trailer {
-		header["Trailer"] = append(header["Trailer"], name)
+	if a.chunked && len(a.trailer) > 0 {
+		header["Trailer"] = a.trailer
 	}
 	activity.From(e.ctx).At(activity.Sending)
 	e.Status, e.began = a.status, true
@@ -251,7 +259,7 @@ func (c *call) body(a *answer) error {
 	e := c.e
 	in := a.incoming(c)
 	buffer := e.p.buffer()
-	defer func() { e.p.giveBuffer(buffer) }()
+	defer e.p.giveBuffer(buffer)
 	short := a.length >= 0 && a.length <= int64(len(buffer)) && !a.unbuffered
 	n, err := 0, error(nil)
 	for err == nil && n < len(buffer) {
@@ -274,12 +282,7 @@ func (c *call) body(a *answer) error {
 	case err != nil && err != errWait:
 		return err
 	}
-	s := newSpool(e.p)
-	defer s.close()
-	s.write(buffer[:n])
-	e.p.giveBuffer(buffer)
-	buffer = nil
-	return c.pass(a, in, s)
+	return c.pass(a, in, buffer[:n])
 }
 
 // write sends a part of the answer's body.
@@ -292,13 +295,16 @@ func (e *exchange) write(p []byte) error {
 	return nil
 }
 
-// pass relays a long answer, or one whose length is not known: a goroutine takes it off the worker, and this one sends it.
-func (c *call) pass(a *answer, in *incoming, s *spool) error {
+// pass relays a long answer, or one whose length is not known, of which the first bytes have come: a goroutine takes it off the worker, and this one sends it.
+func (c *call) pass(a *answer, in *incoming, first []byte) error {
 	e := c.e
+	s := newSpool(e.p, a.unbuffered)
+	defer s.close()
 	e.begin(a)
 	fetched := make(chan struct{})
 	go func() {
 		defer close(fetched)
+		s.write(first)
 		c.fetch(a, in, s)
 	}()
 	err := e.drain(s)
@@ -316,17 +322,25 @@ func (c *call) pass(a *answer, in *incoming, s *spool) error {
 
 // fetch takes an answer off the worker.
 func (c *call) fetch(a *answer, in *incoming, s *spool) {
-	scratch := c.e.p.buffer()
-	defer c.e.p.giveBuffer(scratch)
+	var scratch *[copySize]byte // for what goes into a file
+	defer func() { c.e.p.giveBuffer(scratch) }()
 	err := errInterrupted
 	for {
-		space, inRing, ok := s.space(scratch[:])
+		ring, ok := s.space()
 		if !ok {
 			break
 		}
 		n := 0
-		n, err = in.read(space, true)
-		s.put(space[:n], inRing)
+		if ring != nil {
+			n, err = in.read(ring, true)
+			s.put(n)
+		} else {
+			if scratch == nil {
+				scratch = c.e.p.buffer()
+			}
+			n, err = in.read(scratch[:], true)
+			s.write(scratch[:n])
+		}
 		if err != nil {
 			break
 		}
@@ -351,8 +365,6 @@ func (c *call) gone() bool {
 
 // drain sends what comes into a spool. What has come is flushed as soon as nothing else is there.
 func (e *exchange) drain(s *spool) error {
-	scratch := e.p.buffer()
-	defer e.p.giveBuffer(scratch)
 	control := http.NewResponseController(e.w)
 	for more := s.some(); ; {
 		if !more {
@@ -360,7 +372,7 @@ func (e *exchange) drain(s *spool) error {
 				return fault.Wrap(fault.Cancelled, "the client went away", err)
 			}
 		}
-		p, err := s.next(scratch[:])
+		p, err := s.next()
 		if err == io.EOF {
 			return nil
 		} else if err != nil {

@@ -154,13 +154,19 @@ type spool struct {
 	err     error // io.EOF: all came
 	stopped bool  // nobody drains it any more
 	spooled int64
+	scratch *[copySize]byte // of who drains it
 
 	more, room chan struct{} // signals for the one who waits
 }
 
-func newSpool(p *Proxy) *spool {
+// leastRing is the memory of an answer that streams, of which little waits, and of each one when there is no more.
+const leastRing = 16 << 10
+
+func newSpool(p *Proxy, streams bool) *spool {
 	s := &spool{p: p, limit: p.MaxAnswer, file: file{p: p}, noFile: p.Dir == "", more: make(chan struct{}, 1), room: make(chan struct{}, 1)}
-	if ring, ok := p.rings.Get().(*[]byte); ok {
+	if streams || !p.memory.take(p.Memory) {
+		s.ring = make([]byte, leastRing)
+	} else if ring, ok := p.rings.Get().(*[]byte); ok {
 		s.ring = *ring
 	} else {
 		s.ring = make([]byte, p.Memory)
@@ -171,7 +177,11 @@ func newSpool(p *Proxy) *spool {
 // close gives back what the spool takes. Nobody uses it any more.
 func (s *spool) close() {
 	s.file.close()
-	s.p.rings.Put(&s.ring)
+	s.p.giveBuffer(s.scratch)
+	if len(s.ring) > leastRing {
+		s.p.rings.Put(&s.ring)
+		s.p.memory.give(s.p.Memory)
+	}
 }
 
 func signal(c chan struct{}) {
@@ -181,21 +191,21 @@ func signal(c chan struct{}) {
 	}
 }
 
-// space waits for room for what comes next: a part of the ring, or the scratch buffer, for the file. false: nobody wants it.
-func (s *spool) space(scratch []byte) (space []byte, inRing, ok bool) {
+// space waits for room for what comes next: a part of the ring, or none, for then it is the file that has room for copySize. false: nobody wants it.
+func (s *spool) space() (ring []byte, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for {
 		if s.stopped {
-			return nil, false, false
+			return nil, false
 		}
 		inFile := s.file.size > s.read
 		if held := s.in - s.out; !inFile && held < int64(len(s.ring)) {
 			at := s.in % int64(len(s.ring))
-			return s.ring[at:min(int64(len(s.ring)), at+int64(len(s.ring))-held)], true, true
+			return s.ring[at:min(int64(len(s.ring)), at+int64(len(s.ring))-held)], true
 		}
-		if !s.noFile && s.file.size+int64(len(scratch)) <= s.limit {
-			return scratch, false, true
+		if !s.noFile && s.file.size+copySize <= s.limit {
+			return nil, true
 		}
 		s.mu.Unlock()
 		<-s.room
@@ -203,36 +213,36 @@ func (s *spool) space(scratch []byte) (space []byte, inRing, ok bool) {
 	}
 }
 
-// put says that so many bytes were put into the space. Where there is no room for them on disk, it waits until there is some in memory.
-func (s *spool) put(space []byte, inRing bool) {
-	if len(space) == 0 {
-		return
-	}
+// put says that n bytes were put into what space gave.
+func (s *spool) put(n int) {
 	s.mu.Lock()
-	if inRing {
-		s.in += int64(len(space))
-	} else if err := s.file.append(space); err == nil {
-		s.spooled += int64(len(space))
-	} else {
-		s.noFile = true
-		s.mu.Unlock()
-		s.write(space)
-		return
-	}
+	s.in += int64(n)
 	s.mu.Unlock()
 	signal(s.more)
 }
 
-// write copies into the ring, or a file.
+// write adds bytes, at most copySize. Where there is no room for them on disk, it waits until there is some in memory.
 func (s *spool) write(p []byte) {
 	for len(p) > 0 {
-		space, inRing, ok := s.space(p)
-		if !ok {
+		ring, ok := s.space()
+		switch {
+		case !ok:
 			return
+		case ring == nil:
+			s.mu.Lock()
+			if err := s.file.append(p); err != nil {
+				s.noFile = true
+			} else {
+				s.spooled += int64(len(p))
+				p = nil
+			}
+			s.mu.Unlock()
+			signal(s.more)
+		default:
+			n := copy(ring, p)
+			s.put(n)
+			p = p[n:]
 		}
-		n := copy(space, p) // the file's space is p itself
-		s.put(space[:n], inRing)
-		p = p[n:]
 	}
 }
 
@@ -259,8 +269,8 @@ func (s *spool) some() bool {
 	return s.in > s.out || s.file.size > s.read
 }
 
-// next waits for bytes: of the ring, or read from the file into scratch. They are to be given to took before the next call.
-func (s *spool) next(scratch []byte) ([]byte, error) {
+// next waits for bytes: of the ring, or of the file, in the scratch buffer. They are to be given to took before the next call.
+func (s *spool) next() ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for {
@@ -269,8 +279,11 @@ func (s *spool) next(scratch []byte) ([]byte, error) {
 			return s.ring[at:min(int64(len(s.ring)), at+held)], nil
 		}
 		if s.file.size > s.read {
-			n, err := s.file.read(scratch, s.read)
-			return scratch[:n], err
+			if s.scratch == nil {
+				s.scratch = s.p.buffer()
+			}
+			n, err := s.file.read(s.scratch[:], s.read)
+			return s.scratch[:n], err
 		}
 		if s.ended {
 			return nil, s.err

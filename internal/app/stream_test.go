@@ -90,6 +90,8 @@ func TestSlowClient(t *testing.T) {
 		{"file", Options{}, false},
 		{"no room", Options{MaxDir: 1 << 20}, true},
 		{"short file", Options{MaxAnswer: 1 << 20}, true},
+		{"no memory", Options{MaxMemory: 1}, false},
+		{"nothing", Options{MaxMemory: 1, MaxDir: 1}, true},
 	} {
 		for _, path := range []string{"/long", "/chunks"} {
 			t.Run(test.name+path, func(t *testing.T) {
