@@ -22,7 +22,6 @@ type Core struct {
 	turn    uint64        // counts assignments: tells who was last given work, where a clock could say "at the same time"
 	counts  counts        // of all members
 	inUse   int
-	slow    int // of inUse: work that is not Fast
 	queue   queue
 	takes   estimates
 	tuner   tuner
@@ -31,18 +30,22 @@ type Core struct {
 // counts are sums over workers.
 type counts struct {
 	workers  int // that can be given work now or later
+	open     int // now
 	idle     int // that are able and have nothing in flight
 	unbound  int // without a bound
 	slots    int // used, of the bounded
 	capacity int // as slots, if none is narrowed
+	slow     int // that is not Fast, in flight
 }
 
 func (c *counts) add(d counts, sign int) {
 	c.workers += sign * d.workers
+	c.open += sign * d.open
 	c.idle += sign * d.idle
 	c.unbound += sign * d.unbound
 	c.slots += sign * d.slots
 	c.capacity += sign * d.capacity
+	c.slow += sign * d.slow
 }
 
 // Work is what a worker is wanted for.
@@ -56,6 +59,9 @@ type Work struct {
 	Tried  []string // names of those that are not to have it
 	NoWait bool     // if there is no free slot it is refused
 }
+
+// picky tells whether not all workers can have it.
+func (w *Work) picky() bool { return w.Among != nil || len(w.Tried) > 0 }
 
 // Outcome says how work ended.
 type Outcome int
@@ -213,7 +219,10 @@ func (c *Core) settle(w *Worker, now time.Duration) {
 
 	var n counts
 	if w.place != unable {
-		n.workers = 1
+		n.workers, n.slow = 1, w.slow
+		if w.place.open() {
+			n.open = 1
+		}
 		if w.place == able && w.inFlight == 0 {
 			n.idle = 1
 		}
@@ -285,13 +294,20 @@ func (c *Core) Next(now time.Duration) (at time.Duration, ok bool) {
 
 // Changed asks all workers whether they are ready.
 func (c *Core) Changed(now time.Duration) {
+	c.Wake(now)
+	c.askAll(now)
+	c.grant(now)
+}
+
+// askAll is Changed for a newcomer; it tells whether any answer is another one than before.
+func (c *Core) askAll(now time.Duration) (changed bool) {
 	for _, w := range c.list {
 		if w.ask(now) {
 			c.settle(w, now)
+			changed = true
 		}
 	}
-	c.Wake(now)
-	c.grant(now)
+	return changed
 }
 
 // Drain keeps new work from a worker, or ends that. What it has runs on. Both are done at once and may be repeated; an unknown name is an
@@ -341,16 +357,19 @@ func (c *Core) Enter(now time.Duration, work Work) (*Ticket, error) {
 		return t, nil
 	}
 	switch {
+	case could == 0 && c.askAll(now):
+		return c.Enter(now, work)
 	case could == 0:
 		return nil, errNobody
 	case work.NoWait:
 		return nil, errBusy
 	}
 	retry := c.retryAfter()
-	slots := max(c.counts.capacity, 1)
-	wait, other := c.queue.expect(work.Caller, slots, now)
-	if limit := c.limits.Wait; limit > 0 && wait > limit && c.full() {
-		return nil, exhausted(work.Caller != "" && other <= limit, retry, "no slot would become free in time; try again")
+	if limit := c.limits.Wait; limit > 0 && c.full() {
+		wait, other := c.queue.expect(work.Caller, max(c.counts.capacity, 1), limit, now)
+		if wait > limit {
+			return nil, exhausted(work.Caller != "" && other <= limit, retry, "no slot would become free in time; try again")
+		}
 	}
 	if c.queue.waiting >= c.limits.Queue {
 		victim, share := c.queue.greediest(work.Caller)
@@ -379,10 +398,10 @@ func exhausted(share bool, retry time.Duration, message string) error {
 	return fault.Retry(fault.Exhausted, retry, "%s", message)
 }
 
-// full tells whether no worker has a free slot.
+// full tells whether there is no free slot for any that waits.
 func (c *Core) full() bool {
 	w, ok := c.order.top()
-	return !ok || !w.place.open()
+	return !ok || !w.place.open() && (c.counts.open == 0 || c.queue.picky == 0)
 }
 
 // retryAfter guesses when a newcomer would find the queue worked off: within what is sensible to tell a client.
@@ -398,12 +417,12 @@ func (c *Core) held(t *Ticket, now time.Duration) bool {
 
 // spared tells whether all slots that are free are for Fast work.
 func (c *Core) spared() bool {
-	return c.counts.unbound == 0 && c.slow >= max(c.counts.slots-c.limits.Reserve, 1)
+	return c.limits.Reserve > 0 && c.counts.unbound == 0 && c.counts.slow >= max(c.counts.slots-c.limits.Reserve, 1)
 }
 
 // choose finds the worker for a piece of work, nil if none has a free slot; and of how many it is one that could have it, now or later.
 func (c *Core) choose(t *Ticket, now time.Duration) (best *Worker, could int) {
-	if t.Among != nil || len(t.Tried) > 0 {
+	if t.picky() {
 		return c.chooseAmong(t, now)
 	}
 	for {
@@ -481,14 +500,14 @@ func (c *Core) give(t *Ticket, w *Worker, could int, now time.Duration) {
 	}
 	c.inUse++
 	if !t.Fast {
-		c.slow++
+		w.slow++
 	}
 	c.settle(w, now)
 }
 
 // passedOver tells whether a worker is idle that could be given work.
 func (c *Core) passedOver(t *Ticket) bool {
-	if t.Among == nil && len(t.Tried) == 0 {
+	if !t.picky() {
 		return c.counts.idle > 0
 	}
 	return slices.ContainsFunc(c.among(t), func(w *Worker) bool { return w.counts.idle > 0 && !slices.Contains(t.Tried, w.member.Name) })
@@ -519,7 +538,7 @@ func (c *Core) Leave(now time.Duration, t *Ticket, how Outcome) {
 	w.inFlight--
 	c.inUse--
 	if !t.Fast {
-		c.slow--
+		w.slow--
 	}
 	if how == Failed {
 		w.rests = now + restAfterFailure

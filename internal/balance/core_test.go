@@ -1,7 +1,6 @@
 package balance
 
 import (
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -16,23 +15,25 @@ import (
 
 var update = flag.Bool("update", false, "write what happens into the transcripts")
 
-// TestTranscripts plays testdata/workers: commands, a line "----", and what they print. Blocks are separated by empty lines; a line
-// that begins with # is a comment.
+// TestTranscripts plays testdata: commands, a line "----", and what they print. Blocks are separated by empty lines; a line that begins with # is a comment.
 //
-//	members NAME[*WEIGHT]...   who the workers are
-//	assign [not NAME...]       assign one piece of work to one of all members
-//	done NAME, fail NAME       a piece of work ends well, or by the worker's fault
+//	members NAME[*WEIGHT][/SLOTS[:auto]][~SLOWSTART]...   who the workers are
+//	limits [queue=N] [reserve=N] [each=N] [wait=D]
+//	work ID [for=CALLER] [on=SUBJECT] [route=ROUTE] [among=NAME,NAME] [not=NAME,NAME] [fast]
+//	end ID, fail ID, cut ID    it ends well, by its worker's fault, or too early
+//	assign [not NAME...]       work that does not wait for one of all members
+//	done NAME, fail NAME       the first of what was assigned ends
 //	drain NAME, undrain NAME
-//	down NAME, unready NAME, up NAME
+//	down NAME, unready NAME, up NAME; changed
 //	pass DURATION              let time pass
 //	state                      print all members
 func TestTranscripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/workers/*.txt")
+	files, err := filepath.Glob("testdata/*/*.txt")
 	if err != nil || len(files) == 0 {
 		t.Fatal("no transcripts", err)
 	}
 	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
+		t.Run(strings.TrimPrefix(file, "testdata/"), func(t *testing.T) {
 			text, err := os.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)
@@ -61,53 +62,32 @@ func TestTranscripts(t *testing.T) {
 	}
 }
 
-// play is a Core with a clock and names for its workers. Those that are no members any more stay known.
+// play is a crowd with names for workers and work. Workers that are no members any more stay known.
 type play struct {
-	*Core
-	now     time.Duration
-	members []*Worker
-	known   map[string]*Worker
-	running map[*Worker][]*Ticket
-	down    map[string]bool
-	usable  map[string]bool // of those that are down
+	*crowd
+	known map[string]*Worker
+	has   map[*Worker][]*Ticket // what was assigned
+	work  map[string]*Ticket
+	ids   map[*Ticket]string
 }
 
 func newPlay() *play {
-	p := &play{known: map[string]*Worker{}, running: map[*Worker][]*Ticket{}, down: map[string]bool{}, usable: map[string]bool{}}
-	p.Core = NewCore(Limits{}, func(*Ticket) {})
-	return p
+	return &play{crowd: newCrowd(Limits{}), known: map[string]*Worker{}, has: map[*Worker][]*Ticket{}, work: map[string]*Ticket{}, ids: map[*Ticket]string{}}
 }
 
 func (p *play) set(members ...Member) {
-	for i, m := range members {
-		members[i].Ready = func() error {
-			if p.down[m.Name] {
-				return errors.New("down")
-			}
-			return nil
-		}
-		members[i].Usable = func() bool { return p.usable[m.Name] }
-	}
-	p.members = p.Set(p.now, members)
-	for i, worker := range p.members {
-		p.known[members[i].Name] = worker
+	p.crowd.set(members...)
+	for _, w := range p.workers {
+		p.known[w.Name()] = w
 	}
 }
 
-// assign gives work to a member; nil: to none.
-func (p *play) assign(tried []string) *Ticket {
-	t, err := p.Enter(p.now, Work{Among: p.members, Tried: tried, NoWait: true})
-	if err != nil {
-		return nil
+// named lists the workers of these names.
+func (p *play) named(names string) (all []*Worker) {
+	for name := range strings.SplitSeq(names, ",") {
+		all = append(all, p.known[name])
 	}
-	p.running[t.worker] = append(p.running[t.worker], t)
-	return t
-}
-
-func (p *play) done(w *Worker, how Outcome) {
-	t := p.running[w][0]
-	p.running[w] = p.running[w][1:]
-	p.Leave(p.now, t, how)
+	return all
 }
 
 func (p *play) run(commands string) string {
@@ -127,46 +107,160 @@ func (p *play) command(out *strings.Builder, command string, args []string) {
 	case "members":
 		members := make([]Member, len(args))
 		for i, arg := range args {
-			name, weight, _ := strings.Cut(arg, "*")
-			n, _ := strconv.Atoi(weight)
-			members[i] = Member{Name: name, Weight: n}
+			members[i] = parseMember(arg)
 		}
 		p.set(members...)
+	case "limits":
+		var l Limits
+		for _, arg := range args {
+			key, value, _ := strings.Cut(arg, "=")
+			switch key {
+			case "wait":
+				l.Wait = duration(value)
+			default:
+				*map[string]*int{"queue": &l.Queue, "reserve": &l.Reserve, "each": &l.Each}[key] = number(value)
+			}
+		}
+		p.Limit(p.now, l)
+	case "work":
+		p.begin(out, args[0], args[1:])
 	case "assign":
-		if t := p.assign(args[min(1, len(args)):]); t == nil {
+		if t := p.enter(Work{Among: p.workers, Tried: args[min(1, len(args)):], NoWait: true}); t == nil {
 			fmt.Fprintln(out, "none")
 		} else {
+			p.has[t.worker] = append(p.has[t.worker], t)
 			fmt.Fprintf(out, "%s (%s)\n", t.worker.Name(), t.reason)
 		}
-	case "done":
-		p.done(p.known[args[0]], OK)
-	case "fail":
-		p.done(p.known[args[0]], Failed)
+	case "done", "end", "fail", "cut":
+		how := map[string]Outcome{"fail": Failed, "cut": Cut}[command]
+		t := p.work[args[0]]
+		if t == nil {
+			w := p.known[args[0]]
+			if len(p.has[w]) == 0 {
+				panic("there is no " + args[0])
+			}
+			t, p.has[w] = p.has[w][0], p.has[w][1:]
+		}
+		p.leave(t, how)
 	case "drain", "undrain":
 		if err := p.Drain(p.now, args[0], command == "drain"); err != nil {
 			fmt.Fprintf(out, "%s: %v\n", fault.KindOf(err), err)
 		}
 	case "down", "unready", "up":
 		p.down[args[0]], p.usable[args[0]] = command != "up", command == "unready"
+	case "changed":
+		p.Changed(p.now)
 	case "pass":
-		d, err := time.ParseDuration(args[0])
-		if err != nil {
-			panic(err)
-		}
-		p.now += d
+		p.pass(duration(args[0]))
 	case "state":
-		for _, worker := range p.members {
-			s := p.State(worker)
-			fmt.Fprintf(out, "%s weight=%d in_flight=%d", s.Name, s.Weight, s.InFlight)
-			if s.Draining {
-				fmt.Fprint(out, " draining")
-			}
-			if s.Down != nil {
-				fmt.Fprint(out, " down")
-			}
-			fmt.Fprintln(out)
+		for _, w := range p.workers {
+			fmt.Fprintln(out, describe(p.State(w)))
 		}
 	default:
 		panic("unknown command " + command)
 	}
+	for _, t := range p.answered {
+		p.tell(out, t)
+	}
+	p.settle()
+	if p.err != "" {
+		panic(p.err)
+	}
+}
+
+func (p *play) begin(out *strings.Builder, id string, args []string) {
+	var w Work
+	for _, arg := range args {
+		key, value, _ := strings.Cut(arg, "=")
+		switch key {
+		case "for":
+			w.Caller = Caller(value)
+		case "on":
+			w.Subject = value
+		case "route":
+			w.Route = value
+		case "among":
+			w.Among = p.named(value)
+		case "not":
+			w.Tried = strings.Split(value, ",")
+		case "fast":
+			w.Fast = true
+		}
+	}
+	t, err := p.Enter(p.now, w)
+	if err != nil {
+		fmt.Fprintf(out, "%s is refused: %s\n", id, fault.KindOf(err))
+		return
+	}
+	p.work[id], p.ids[t] = t, id
+	if t.worker == nil {
+		p.waiting = append(p.waiting, t)
+		fmt.Fprintf(out, "%s waits\n", id)
+		return
+	}
+	p.running = append(p.running, t)
+	p.assigned(t)
+	p.tell(out, t)
+}
+
+func (p *play) tell(out *strings.Builder, t *Ticket) {
+	if t.err != nil {
+		fmt.Fprintf(out, "%s is refused: %s\n", p.ids[t], fault.KindOf(t.err))
+		return
+	}
+	fmt.Fprintf(out, "%s at %s (%s)", p.ids[t], t.worker.Name(), t.reason)
+	if t.Waited() > 0 {
+		fmt.Fprintf(out, " after %v", t.Waited())
+	}
+	fmt.Fprintln(out)
+}
+
+func describe(s State) string {
+	text := fmt.Sprintf("%s weight=%d in_flight=%d", s.Name, s.Weight, s.InFlight)
+	if s.Slots > 0 {
+		text += fmt.Sprintf(" used=%d/%d", s.Used, s.Slots)
+	}
+	if s.Draining {
+		text += " draining"
+	}
+	if s.Starting {
+		text += " starting"
+	}
+	if s.Down != nil {
+		text += " down"
+	}
+	return text
+}
+
+func parseMember(text string) (m Member) {
+	text, slow, ok := strings.Cut(text, "~")
+	if ok {
+		m.SlowStart = duration(slow)
+	}
+	text, m.Auto = strings.CutSuffix(text, ":auto")
+	text, slots, ok := strings.Cut(text, "/")
+	if ok {
+		m.Slots = number(slots)
+	}
+	name, weight, ok := strings.Cut(text, "*")
+	if m.Name = name; ok {
+		m.Weight = number(weight)
+	}
+	return m
+}
+
+func number(text string) int {
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		panic(err)
+	}
+	return n
+}
+
+func duration(text string) time.Duration {
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		panic(err)
+	}
+	return d
 }

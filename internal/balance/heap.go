@@ -70,3 +70,26 @@ func (h *heap[E]) down(at int) (moved bool) {
 		at, moved = child, true
 	}
 }
+
+// ascend visits elements in order until one says that it is enough. The heap does not change meanwhile. It costs by those visited, not by all.
+func (h *heap[E]) ascend(enough func(E) bool) {
+	var nowhere int
+	next := heap[int]{before: func(a, b int) bool { return h.before(h.all[a-1], h.all[b-1]) }, place: func(int) *int { return &nowhere }}
+	add := func(at int) {
+		if at <= len(h.all) {
+			nowhere = 0
+			next.put(at)
+		}
+	}
+	add(1)
+	for {
+		at, ok := next.top()
+		if !ok || enough(h.all[at-1]) {
+			return
+		}
+		nowhere = 1
+		next.remove(at)
+		add(2 * at)
+		add(2*at + 1)
+	}
+}

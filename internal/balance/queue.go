@@ -13,6 +13,7 @@ import "time"
 // Work may be on something, its subject: while there is work on others too, one subject has no more than so many slots (subjects.go).
 type queue struct {
 	waiting  int
+	picky    int     // that wait, and not for any worker
 	pools    [2]pool // known, anonymous
 	level    time.Duration
 	arrivals uint64
@@ -29,15 +30,21 @@ type pool struct {
 	level   time.Duration // the account of who was served last
 	callers map[Caller]*account
 	lines   [2]heap[*line] // slow work, and fast; the line whose turn it is on top
+	greedy  heap[*account] // those who wait; who has most in the queue on top
+	debtors heap[*account] // those who have no work, but debts; the least on top
 }
 
 // account is what a caller, or a pool, has had: time of slots over weight.
 type account struct {
 	had     time.Duration
 	since   time.Duration // while it waits: the begin of that, or its last grant if that was later; not of a pool
-	lines   [2]line       // slow work, and fast; not of a pool
 	queued  int           // tickets that wait
 	holding int           // slots
+
+	// Not of a pool.
+	caller             Caller
+	lines              [2]line // slow work, and fast
+	atGreedy, atDebtor int
 }
 
 // line is what waits of one caller and class.
@@ -107,6 +114,8 @@ func newQueue() queue {
 		for class := range p.lines {
 			p.lines[class] = heap[*line]{before: (*line).before, place: func(l *line) *int { return &l.place }}
 		}
+		p.greedy = heap[*account]{before: (*account).greedier, place: func(a *account) *int { return &a.atGreedy }}
+		p.debtors = heap[*account]{before: func(a, b *account) bool { return a.had < b.had }, place: func(a *account) *int { return &a.atDebtor }}
 	}
 	return q
 }
@@ -123,10 +132,11 @@ func (q *queue) wake(c Caller) *account {
 	p := q.poolOf(c)
 	a := p.callers[c]
 	if a == nil {
-		a = new(account)
+		a = &account{caller: c}
 		a.lines[0].account, a.lines[1].account = a, a
 		p.callers[c] = a
 	}
+	p.debtors.remove(a)
 	p.wake(q.level)
 	a.wake(p.level)
 	p.sort(a)
@@ -150,6 +160,11 @@ func (p *pool) sort(a *account) {
 			p.lines[class].remove(l)
 		}
 	}
+	if a.queued > 0 {
+		p.greedy.put(a)
+	} else {
+		p.greedy.remove(a)
+	}
 }
 
 // enter has a ticket wait.
@@ -165,7 +180,7 @@ func (q *queue) enter(t *Ticket, now time.Duration) {
 		class = 1
 	}
 	a.lines[class].push(t)
-	q.count(p, a, 1)
+	q.count(p, a, t, 1)
 	q.subjects.count(t.Subject, 1, 0)
 	p.sort(a)
 }
@@ -174,7 +189,7 @@ func (q *queue) enter(t *Ticket, now time.Duration) {
 func (q *queue) leave(t *Ticket) {
 	q.unqueue(t)
 	p := q.poolOf(t.Caller)
-	p.forget(t.Caller, p.callers[t.Caller])
+	p.forget(p.callers[t.Caller])
 }
 
 // unqueue takes a ticket out of the line.
@@ -182,12 +197,15 @@ func (q *queue) unqueue(t *Ticket) {
 	p := q.poolOf(t.Caller)
 	a := p.callers[t.Caller]
 	t.line.remove(t)
-	q.count(p, a, -1)
+	q.count(p, a, t, -1)
 	q.subjects.count(t.Subject, -1, 0)
 	p.sort(a)
 }
 
-func (q *queue) count(p *pool, a *account, n int) {
+func (q *queue) count(p *pool, a *account, t *Ticket, n int) {
+	if t.picky() {
+		q.picky += n
+	}
 	a.queued += n
 	p.queued += n
 	q.waiting += n
@@ -220,7 +238,7 @@ func (q *queue) end(t *Ticket, now time.Duration) {
 	a.holding--
 	p.holding--
 	p.sort(a)
-	p.forget(t.Caller, a)
+	p.forget(a)
 }
 
 // share tells whether a caller who waits is held up by other work of its own: somebody who has none would be served before it.
@@ -236,12 +254,12 @@ func (q *queue) crowds(c Caller) bool {
 }
 
 // expect is how long a caller waits at the least who comes now, and how long somebody who has nothing here, if slots are held for as long as most
-// were; 0 where too little is known. What the other pool has to do, and what has a slot, are left out.
-func (q *queue) expect(c Caller, slots int, now time.Duration) (wait, other time.Duration) {
-	if q.observed < enough {
+// were; 0 where too little is known, or plainly it is no more than some limit. What the other pool has to do, and what has a slot, are left out.
+func (q *queue) expect(c Caller, slots int, limit, now time.Duration) (wait, other time.Duration) {
+	p, one := q.poolOf(c), min(q.typical, q.held)
+	if q.observed < enough || one*time.Duration(p.queued)/time.Duration(slots) <= limit {
 		return 0, 0
 	}
-	p := q.poolOf(c)
 	step := max(q.held, leastCharge)
 	begin := p.level // what the account has when its turn comes
 	if a := p.callers[c]; a != nil {
@@ -258,7 +276,6 @@ func (q *queue) expect(c Caller, slots int, now time.Duration) (wait, other time
 			ahead += a.queued
 		}
 	}
-	one := min(q.typical, q.held)
 	return one * time.Duration(ahead) / time.Duration(slots), one * time.Duration(before) / time.Duration(slots)
 }
 
@@ -284,17 +301,20 @@ func (q *queue) greediest(c Caller) (victim *Ticket, share bool) {
 			from, mine = other, 0 // of a pool that has more than its part, anybody
 		}
 	}
-	var most *account
-	for _, a := range from.callers {
-		if a.queued > mine && (most == nil || a.queued > most.queued || a.queued == most.queued && a.youngest().arrival > most.youngest().arrival) {
-			most = a
-		}
-	}
-	if most == nil {
+	most, ok := from.greedy.top()
+	if !ok || most.queued <= mine {
 		return nil, false
 	}
 	victim = most.youngest()
 	return victim, q.crowds(victim.Caller) || from != p
+}
+
+// greedier tells whether what came last of a goes rather than that of b.
+func (a *account) greedier(b *account) bool {
+	if a.queued != b.queued {
+		return a.queued > b.queued
+	}
+	return a.youngest().arrival > b.youngest().arrival
 }
 
 // youngest is what came last of an account that waits.
@@ -310,20 +330,19 @@ func (a *account) charge(d time.Duration, weight float64) {
 	a.had += time.Duration(float64(d) / weight)
 }
 
-// forget drops the account of a caller without work, but for one with debts, as long as these are few.
-func (p *pool) forget(c Caller, a *account) {
+// forget drops the account of a caller without work, but for one with debts: these are kept, as long as they are few.
+func (p *pool) forget(a *account) {
 	if a.queued > 0 || a.holding > 0 {
 		return
 	}
-	if len(p.callers) > keptIdle {
-		for other, b := range p.callers {
-			if b.queued == 0 && b.holding == 0 && b.had <= p.level {
-				delete(p.callers, other)
-			}
+	p.debtors.put(a)
+	for {
+		least, ok := p.debtors.top()
+		if !ok || least.had > p.level && len(p.debtors.all) <= keptIdle {
+			return
 		}
-	}
-	if a.had <= p.level || len(p.callers) > keptIdle {
-		delete(p.callers, c)
+		p.debtors.remove(least)
+		delete(p.callers, least.caller)
 	}
 }
 
@@ -358,11 +377,13 @@ func (p *pool) next(slow bool, fits func(*Ticket) bool) *Ticket {
 	}
 	var found *Ticket
 	for i := range lines {
-		for _, l := range lines[i].all {
-			if t := l.oldest(fits); t != nil && (found == nil || t.before(found)) {
+		lines[i].ascend(func(l *line) bool {
+			t := l.oldest(fits)
+			if t != nil && (found == nil || t.before(found)) {
 				found = t
 			}
-		}
+			return t != nil
+		})
 	}
 	return found
 }

@@ -243,7 +243,7 @@ func TestAuto(t *testing.T) {
 	} {
 		for _, workers := range []int{2, 16} {
 			t.Run(fmt.Sprint(c.name, " ", workers), func(t *testing.T) {
-				const n = 6000
+				const n = 4000
 				rate := c.load * float64(workers) / c.alone
 				auto := newWorld(workers, slotsOfWorld, true, 1, c.routes...)
 				levels := auto.levelled(n, rate)

@@ -41,6 +41,7 @@ type Worker struct {
 	id       uint64 // in the order of coming
 	removed  bool
 	inFlight int
+	slow     int // of that, not Fast
 	draining bool
 	narrow   int           // of its slots so many for now; 0: all
 	last     uint64        // the turn in which it was given work

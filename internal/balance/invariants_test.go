@@ -1,0 +1,410 @@
+package balance
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// crowd is a Core with workers of all kinds, and what is known of it from outside.
+type crowd struct {
+	*Core
+	now      time.Duration
+	workers  []*Worker
+	gone     []*Worker
+	down     map[string]bool
+	usable   map[string]bool
+	running  []*Ticket
+	waiting  []*Ticket
+	answered []*Ticket // by the step that goes on
+	err      string
+}
+
+func newCrowd(l Limits) *crowd {
+	m := &crowd{down: map[string]bool{}, usable: map[string]bool{}}
+	m.Core = NewCore(l, func(t *Ticket) {
+		m.answered = append(m.answered, t)
+		m.assigned(t)
+	})
+	return m
+}
+
+func (m *crowd) set(members ...Member) {
+	for i, w := range members {
+		members[i].Ready = func() error {
+			if m.down[w.Name] {
+				return errors.New("down")
+			}
+			return nil
+		}
+		members[i].Usable = func() bool { return m.usable[w.Name] }
+	}
+	before := m.workers
+	m.workers = m.Set(m.now, members)
+	for _, w := range before {
+		if !slices.Contains(m.workers, w) {
+			m.gone = append(m.gone, w)
+		}
+	}
+}
+
+// candidates are those that could have the work, and can be given it.
+func (m *crowd) candidates(t *Ticket) (all, open []*Worker) {
+	among := m.list
+	if t.Among != nil {
+		among = t.Among
+	}
+	ready := false
+	for _, w := range among {
+		if w.removed || w.draining || slices.Contains(t.Tried, w.Name()) || m.down[w.Name()] && !m.usable[w.Name()] {
+			continue
+		}
+		all = append(all, w)
+		ready = ready || !m.down[w.Name()]
+	}
+	for _, w := range all {
+		if (!m.down[w.Name()] || !ready) && (w.used == 0 || w.inFlight < w.used) {
+			open = append(open, w)
+		}
+	}
+	return all, open
+}
+
+// overReserve tells whether more that is not fast runs, at workers that can be given work, than may; with so many more.
+func (m *crowd) overReserve(more int) bool {
+	slow, slots := more, 0
+	for _, w := range m.list {
+		if w.draining || m.down[w.Name()] && !m.usable[w.Name()] {
+			continue
+		}
+		if w.member.Slots == 0 {
+			return false
+		}
+		slots += w.used
+		for _, t := range w.seats.all {
+			if !t.Fast {
+				slow++
+			}
+		}
+	}
+	return m.limits.Reserve > 0 && slow > max(1, slots-m.limits.Reserve)
+}
+
+// held tells whether work waits for slots in reserve, or those of its subject.
+func (m *crowd) held(t *Ticket) bool {
+	return !t.Fast && m.overReserve(1) || m.queue.subjects.bounded(t.Subject, m.now)
+}
+
+// assigned holds an assignment, just made, to the rules.
+func (m *crowd) assigned(t *Ticket) {
+	w := t.worker
+	if w == nil {
+		return
+	}
+	switch {
+	case w.removed || w.draining || w.used > 0 && w.inFlight > w.used || w.inFlight > w.member.Slots && w.member.Slots > 0:
+		m.err = fmt.Sprintf("%s has %d of %d slots; draining %t, removed %t", w.Name(), w.inFlight, w.used, w.draining, w.removed)
+	case slices.Contains(t.Tried, w.Name()) || t.Among != nil && !slices.Contains(t.Among, w):
+		m.err = w.Name() + " was not to have it"
+	case m.down[w.Name()] && !m.usable[w.Name()]:
+		m.err = w.Name() + " is down"
+	case t.shared:
+		m.err = "it says itself that it shares while another is idle"
+	case !t.Fast && !m.anyUnseen() && m.overReserve(0):
+		m.err = "it has a slot that is in reserve"
+	}
+	if m.down[w.Name()] || m.now < w.rests {
+		return
+	}
+	all, _ := m.candidates(t)
+	had := float64(w.inFlight-1) / float64(w.inFlight)
+	for _, other := range all {
+		if other == w || m.down[other.Name()] || m.now < other.rests || other.used > 0 && other.inFlight >= other.used {
+			continue
+		}
+		if w.inFlight > 1 && other.inFlight == 0 {
+			m.err = fmt.Sprintf("%s has %d in flight, and %s is idle", w.Name(), w.inFlight, other.Name())
+		}
+		if w.load*had > other.load*1.000001 {
+			m.err = fmt.Sprintf("%s is busier than %s", w.Name(), other.Name())
+		}
+	}
+}
+
+func (m *crowd) enter(w Work) *Ticket {
+	t, err := m.Enter(m.now, w)
+	if err != nil {
+		return nil
+	}
+	if t.worker != nil {
+		m.running = append(m.running, t)
+		m.assigned(t)
+	} else {
+		m.waiting = append(m.waiting, t)
+	}
+	return t
+}
+
+func (m *crowd) leave(t *Ticket, how Outcome) {
+	m.Leave(m.now, t, how)
+	m.running, m.waiting = without(m.running, t), without(m.waiting, t)
+}
+
+// settle sees what was answered.
+func (m *crowd) settle() {
+	for _, t := range m.answered {
+		m.waiting = without(m.waiting, t)
+		if t.worker != nil && !t.gone {
+			m.running = append(m.running, t)
+		}
+	}
+	m.answered = nil
+}
+
+// pass lets time go by, as a Scheduler does: what is due for those who wait is done when it is.
+func (m *crowd) pass(d time.Duration) {
+	end := m.now + d
+	for {
+		at, ok := m.Next(m.now)
+		if !ok || at > end {
+			break
+		}
+		m.now = max(at, m.now)
+		m.Wake(m.now)
+	}
+	m.now = end
+}
+
+func (m *crowd) check(t *rapid.T) {
+	m.settle()
+	if m.err != "" {
+		t.Fatal(m.err)
+	}
+	flight := map[*Worker]int{}
+	for _, tk := range m.running {
+		flight[tk.worker]++
+	}
+	var sum counts
+	for _, w := range slices.Concat(m.workers, m.gone) {
+		if w.inFlight != flight[w] || len(w.seats.all) != flight[w] {
+			t.Fatalf("%s has %d in flight, %d seats; want %d", w.Name(), w.inFlight, len(w.seats.all), flight[w])
+		}
+		if w.removed && (w.inOrder > 0 || w.inTimed > 0 || w.trial != 0) {
+			t.Fatalf("%s is gone, and still there", w.Name())
+		}
+		sum.add(w.counts, 1)
+	}
+	if m.inUse != len(m.running) || m.queue.waiting != len(m.waiting) || sum != m.counts {
+		t.Fatalf("%d run, %d wait, %v; want %d, %d, %v", m.inUse, m.queue.waiting, m.counts, len(m.running), len(m.waiting), sum)
+	}
+	trying := 0
+	for _, w := range m.workers {
+		if w.trial != 0 {
+			trying++
+		}
+	}
+	if trying != m.tuner.trying {
+		t.Fatalf("%d trials, want %d", m.tuner.trying, trying)
+	}
+	for i, w := range m.order.all {
+		if w.inOrder != i+1 || i > 0 && w.before(m.order.all[(i+1)/2-1]) {
+			t.Fatal("the workers are out of order")
+		}
+	}
+	m.Changed(m.now) // readiness may have changed unseen
+	m.settle()
+	for _, tk := range m.waiting {
+		_, open := m.candidates(tk)
+		if len(open) > 0 && !m.held(tk) {
+			t.Fatalf("%s is free while something waits", open[0].Name())
+		}
+	}
+	if m.err != "" {
+		t.Fatal(m.err)
+	}
+}
+
+// TestInvariants lets random things happen to a Core, and holds each assignment, and all that it keeps, to the rules.
+func TestInvariants(t *testing.T) {
+	t.Parallel()
+	names := []string{"a", "b", "c", "d", "e"}
+	rapid.Check(t, func(t *rapid.T) {
+		limits := func() Limits {
+			return Limits{Queue: rapid.IntRange(0, 12).Draw(t, "queue"), Reserve: rapid.IntRange(0, 4).Draw(t, "reserve"), Each: rapid.IntRange(0, 3).Draw(t, "each"),
+				Wait: rapid.SampledFrom([]time.Duration{0, time.Second}).Draw(t, "wait")}
+		}
+		members := func() (all []Member) {
+			for _, name := range rapid.SliceOfDistinct(rapid.SampledFrom(names), rapid.ID).Draw(t, "names") {
+				all = append(all, Member{Name: name, Weight: rapid.IntRange(-1, 4).Draw(t, "weight"), Slots: rapid.SampledFrom([]int{0, 1, 1, 2, 2, 3, 8}).Draw(t, "slots"),
+					Auto: rapid.Bool().Draw(t, "auto"), SlowStart: rapid.SampledFrom([]time.Duration{0, 0, time.Second}).Draw(t, "slow start")})
+			}
+			return all
+		}
+		m := newCrowd(limits())
+		m.set(members()...)
+		t.Repeat(map[string]func(*rapid.T){
+			"enter": func(t *rapid.T) {
+				w := Work{Caller: rapid.SampledFrom(callers).Draw(t, "caller"), Subject: rapid.SampledFrom([]string{"", "", "x", "y"}).Draw(t, "subject"),
+					Route: rapid.SampledFrom([]string{"", "r", "s"}).Draw(t, "route"), Fast: rapid.Bool().Draw(t, "fast"), NoWait: rapid.IntRange(0, 9).Draw(t, "no wait") == 0}
+				if rapid.IntRange(0, 3).Draw(t, "some") == 0 {
+					w.Tried = rapid.SliceOfN(rapid.SampledFrom(names), 0, 2).Draw(t, "tried")
+				}
+				if rapid.IntRange(0, 3).Draw(t, "among") == 0 {
+					w.Among = []*Worker{}
+					for _, worker := range slices.Concat(m.workers, m.gone) {
+						if rapid.Bool().Draw(t, "one") {
+							w.Among = append(w.Among, worker)
+						}
+					}
+				}
+				tk := m.enter(w)
+				if all, open := m.candidates(&Ticket{Work: w}); tk == nil && len(open) > 0 && !m.held(&Ticket{Work: w}) && !m.anyUnseen() {
+					t.Fatalf("refused, though %s is free; %d could", open[0].Name(), len(all))
+				}
+			},
+			"leave": func(t *rapid.T) {
+				all := slices.Concat(m.running, m.waiting)
+				if len(all) == 0 {
+					t.Skip()
+				}
+				m.pass(time.Duration(rapid.IntRange(0, 3000).Draw(t, "ms")) * time.Millisecond)
+				m.settle()
+				m.leave(rapid.SampledFrom(all).Draw(t, "who"), rapid.SampledFrom([]Outcome{OK, OK, OK, Failed, Cut}).Draw(t, "how"))
+			},
+			"members": func(t *rapid.T) { m.set(members()...) },
+			"limits":  func(t *rapid.T) { m.Limit(m.now, limits()) },
+			"drain": func(t *rapid.T) {
+				_ = m.Drain(m.now, rapid.SampledFrom(names).Draw(t, "name"), rapid.Bool().Draw(t, "draining"))
+			},
+			"narrow": func(t *rapid.T) {
+				if len(m.workers) > 0 {
+					m.Narrow(m.now, rapid.SampledFrom(m.workers).Draw(t, "worker"), rapid.IntRange(0, 4).Draw(t, "to"))
+				}
+			},
+			"down": func(t *rapid.T) {
+				name := rapid.SampledFrom(names).Draw(t, "name")
+				m.down[name], m.usable[name] = rapid.Bool().Draw(t, "down"), rapid.Bool().Draw(t, "usable")
+				if rapid.Bool().Draw(t, "tell") {
+					m.Changed(m.now)
+				}
+			},
+			"pass": func(t *rapid.T) { m.pass(time.Duration(rapid.IntRange(0, 90_000).Draw(t, "ms")) * time.Millisecond) },
+			"":     m.check,
+		})
+		m.comesToAnEnd(t)
+	})
+}
+
+// anyUnseen tells whether a worker is taken for down that is not: that is seen in a moment.
+func (m *crowd) anyUnseen() bool {
+	return slices.ContainsFunc(m.list, func(w *Worker) bool { return m.down[w.Name()] != (w.down != nil) || m.usable[w.Name()] != w.usable })
+}
+
+// comesToAnEnd ends what runs, one by one: all that waits has its turn, if anybody is there for it, and nothing is left.
+func (m *crowd) comesToAnEnd(t *rapid.T) {
+	clear(m.down)
+	for _, w := range m.workers {
+		if err := m.Drain(m.now, w.Name(), false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.Changed(m.now)
+	m.settle()
+	for turn := 0; len(m.running) > 0; turn++ {
+		m.pass(10 * time.Millisecond)
+		m.settle()
+		m.leave(m.running[0], OK)
+		m.settle()
+	}
+	for _, tk := range m.waiting {
+		if all, _ := m.candidates(tk); len(all) > 0 {
+			m.pass(aboutFor)
+			m.settle()
+			if slices.Contains(m.waiting, tk) && len(m.running) == 0 {
+				t.Fatalf("one still waits, though %s is there", all[0].Name())
+			}
+		}
+	}
+	for _, tk := range slices.Concat(m.waiting, m.running) {
+		m.leave(tk, Cut)
+		m.settle()
+	}
+	for _, tk := range m.running { // granted by the last of them
+		m.leave(tk, OK)
+	}
+	if m.inUse+m.counts.slow+m.queue.waiting+len(m.queue.subjects.all) > 0 {
+		t.Fatalf("left are %d that run, %d that wait, %d subjects", m.inUse, m.queue.waiting, len(m.queue.subjects.all))
+	}
+}
+
+// TestEverybodyHasATurn: with ever new work, a reserve, weights, callers and subjects, nobody is passed by for long by what came later and has to do with
+// the same slots.
+func TestEverybodyHasATurn(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		m := newCrowd(Limits{Queue: 1000, Reserve: rapid.IntRange(0, 3).Draw(t, "reserve"), Each: rapid.IntRange(0, 2).Draw(t, "each")})
+		var members []Member
+		for i := range rapid.IntRange(1, 4).Draw(t, "workers") {
+			members = append(members, Member{Name: strconv.Itoa(i), Weight: rapid.IntRange(1, 4).Draw(t, "weight"), Slots: rapid.IntRange(1, 3).Draw(t, "slots"),
+				Auto: rapid.Bool().Draw(t, "auto")})
+		}
+		m.set(members...)
+		passed := map[*Ticket]int{}
+		enter := func() {
+			w := Work{Caller: rapid.SampledFrom(callers).Draw(t, "caller"), Fast: rapid.IntRange(0, 2).Draw(t, "fast") > 0,
+				Subject: rapid.SampledFrom([]string{"", "x", "y"}).Draw(t, "subject")}
+			m.enter(w)
+		}
+		for range rapid.IntRange(1, 20).Draw(t, "crowd") {
+			enter()
+		}
+		for turn := 0; turn < 300 && len(m.running) > 0; turn++ {
+			m.pass(time.Duration(rapid.IntRange(1, 100).Draw(t, "ms")) * time.Millisecond)
+			m.settle()
+			m.leave(m.running[0], OK)
+			for _, given := range m.answered {
+				for _, tk := range m.waiting {
+					if tk.arrival < given.arrival && tk.Fast == given.Fast && tk.Subject == given.Subject {
+						passed[tk]++
+					}
+					if passed[tk] > 100 && tk.worker == nil {
+						t.Fatalf("%d that came later went first", passed[tk])
+					}
+				}
+			}
+			m.settle()
+			enter()
+		}
+		if m.err != "" {
+			t.Fatal(m.err)
+		}
+	})
+}
+
+// TestTenThousandLeave: whoever gives up costs little, and nothing is left of them.
+func TestTenThousandLeave(t *testing.T) {
+	t.Parallel()
+	m := newCrowd(Limits{Queue: 10_000})
+	m.set(Member{Name: "a", Slots: 1}, Member{Name: "b", Slots: 1, Auto: true})
+	for i := range 10_002 {
+		if m.enter(Work{Caller: Caller(strconv.Itoa(i % 5000)), Fast: i%3 == 0}) == nil {
+			t.Fatal("refused")
+		}
+	}
+	for i, tk := range m.waiting {
+		m.Leave(time.Duration(i), tk, Cut)
+	}
+	for _, p := range m.queue.pools {
+		if n := len(p.callers) + len(p.lines[0].all) + len(p.lines[1].all); n > 2 {
+			t.Errorf("%d accounts and lines are left", n)
+		}
+	}
+	if m.Queued() != 0 || m.InUse() != 2 {
+		t.Errorf("%d wait, %d run", m.Queued(), m.InUse())
+	}
+}
