@@ -336,7 +336,7 @@ func (o *schedOptions) cells() (cells []schedCell) {
 }
 
 func (o *schedOptions) run(ctx context.Context, env Env) error {
-	r, err := o.simulate(ctx, env)
+	r, err := o.all(ctx, env)
 	if err != nil {
 		return err
 	}
@@ -352,8 +352,8 @@ func (o *schedOptions) run(ctx context.Context, env Env) error {
 	return o.print(env.Stdout, r)
 }
 
-// simulate runs all simulations, several at a time: none knows of another.
-func (o *schedOptions) simulate(ctx context.Context, env Env) (*schedReport, error) {
+// all runs all simulations, several at a time: none knows of another.
+func (o *schedOptions) all(ctx context.Context, env Env) (*schedReport, error) {
 	r := &schedReport{CPUs: o.cpus, GVL: o.gvl, Arrivals: o.arrivals, ServiceMS: ms(o.service), Distribution: o.distribution, CPU: o.cpu, DelayMS: ms(o.delay),
 		Requests: o.requests, Seed: o.seed}
 	cells := o.cells()
@@ -366,8 +366,8 @@ func (o *schedOptions) simulate(ctx context.Context, env Env) (*schedReport, err
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for i, cell := range cells {
 		group.Go(func() error {
-			s := newSchedSim(o, cell, load)
-			if err := s.run(ctx); err != nil {
+			s, err := o.simulate(ctx, cell, load)
+			if err != nil {
 				return err
 			}
 			r.Rows[i] = s.row()
@@ -380,14 +380,10 @@ func (o *schedOptions) simulate(ctx context.Context, env Env) (*schedReport, err
 
 // row is what a simulation found.
 func (s *schedSim) row() schedRow {
-	sum := 0.0
-	for _, t := range s.took {
-		sum += t
-	}
+	mean := s.mean()
 	slices.Sort(s.took)
 	n := len(s.took)
 	rank := func(percent int) float64 { return round(1000*s.took[max((n*percent+99)/100, 1)-1], 3) }
-	mean := sum / float64(n)
 	return schedRow{
 		Workers: s.cell.workers, Slots: s.cell.slots, Policy: s.cell.policy, Load: s.cell.load, Mean: round(1000*mean, 3),
 		P50: rank(50), P95: rank(95), P99: rank(99), Saturation: round(mean/s.lone(), 4),

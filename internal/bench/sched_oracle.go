@@ -6,25 +6,37 @@ import (
 	"math"
 )
 
-// oracle is the bound of what workers with slots can do together: it knows what each request still needs, computing and waiting, and always has those
-// go on that need least (shortest remaining processing time, Schrage 1968). As many go on as there are slots; of these compute, those that need least
-// first, as many as there are CPUs that the workers could keep busy. Locks do not matter to it: whatever runs may be stopped, and go on elsewhere, at
-// no cost.
+// oracle is a bound of what workers with slots can do together: it knows what each request still needs, and always has those go on that need least
+// (shortest remaining processing time, Schrage 1968). Locks do not matter to it: whatever runs may be stopped, and go on elsewhere, at no cost.
+//
+// Two things can be short, and each gives a bound of its own; the greater one counts:
+//
+//   - the CPUs that the workers can keep busy, as if there were slots without end: those compute that need least of computing;
+//   - the slots, as if there were CPUs without end: those have a slot that need least in all.
 //
 // Of fixed durations it is the central queue, first come first served, and no order is better. Else its mean is the least, or as good as that: with
 // several CPUs nothing that is simple is proved to be. High percentiles of it are no bounds where durations differ: those who need most wait for all.
 type oracle struct {
-	in      []*schedJob // those that have a slot, by what they need
-	out     needs       // those that have none
-	cpus    int
-	at      float64 // when it was looked at last
-	changes int     // says which timer counts
+	slots, cpus int
+	need        func(*schedJob) float64 // what it still needs of what is short, in s
+	in          []*schedJob             // those that have a slot, by what they need
+	out         needs                   // those that have none
+	at          float64                 // when it was looked at last
+	changes     int                     // says which timer counts
 }
 
-func newOracle(s *schedSim) schedPolicy { return &oracle{cpus: s.o.cores(s.cell)} }
-
-// need is what a request still needs, in s.
-func (j *schedJob) need() float64 { return j.parts[0] + j.parts[1] + j.parts[2] }
+func newOracle(s *schedSim) schedPolicy {
+	p := &oracle{slots: math.MaxInt, cpus: s.o.cores(s.cell), need: func(j *schedJob) float64 { return j.parts[0] + j.parts[2] }}
+	switch {
+	case s.slotsShort:
+		p.slots, p.cpus = s.cell.workers*s.cell.slots, math.MaxInt
+		p.need = func(j *schedJob) float64 { return j.parts[0] + j.parts[1] + j.parts[2] }
+	case s.o.cpu == 1:
+		p.slots = p.cpus // who has none of them needs no slot, and heaps are faster
+	}
+	p.out.need = p.need
+	return p
+}
 
 // soon is a time in which nothing happens, in s: less is what rounding leaves.
 const soon = 1e-10
@@ -44,7 +56,7 @@ func (p *oracle) arrive(s *schedSim, j *schedJob) {
 		return
 	}
 	p.catchUp(s)
-	p.admit(s, j)
+	p.admit(j)
 	p.plan(s)
 }
 
@@ -66,7 +78,7 @@ func (p *oracle) wake(s *schedSim, what int) {
 	}
 	clear(p.in[len(keep):])
 	p.in = keep
-	for len(p.in) < s.cell.workers*s.cell.slots && len(p.out) > 0 {
+	for len(p.in) < p.slots && len(p.out.jobs) > 0 {
 		p.in = append(p.in, heap.Pop(&p.out).(*schedJob))
 	}
 	for _, j := range ended {
@@ -76,12 +88,12 @@ func (p *oracle) wake(s *schedSim, what int) {
 }
 
 // admit gives one that came a slot, if need be that of the one that needs most.
-func (p *oracle) admit(s *schedSim, j *schedJob) {
-	if len(p.in) < s.cell.workers*s.cell.slots {
+func (p *oracle) admit(j *schedJob) {
+	if len(p.in) < p.slots {
 		p.in = append(p.in, j)
 		return
 	}
-	if most := len(p.in) - 1; p.in[most].need() > j.need() {
+	if most := len(p.in) - 1; p.need(p.in[most]) > p.need(j) {
 		j, p.in[most] = p.in[most], j
 	}
 	heap.Push(&p.out, j)
@@ -112,7 +124,7 @@ func (p *oracle) catchUp(s *schedSim) {
 // sort brings those that have slots in order. They are nearly so already.
 func (p *oracle) sort() {
 	for i := 1; i < len(p.in); i++ {
-		for k := i; k > 0 && cmp.Compare(p.in[k].need(), p.in[k-1].need()) < 0; k-- {
+		for k := i; k > 0 && p.need(p.in[k]) < p.need(p.in[k-1]); k-- {
 			p.in[k], p.in[k-1] = p.in[k-1], p.in[k]
 		}
 	}
@@ -132,18 +144,22 @@ func (p *oracle) plan(s *schedSim) {
 }
 
 // needs is a heap of requests: the one that needs least in front.
-type needs []*schedJob
-
-func (h needs) Len() int { return len(h) }
-func (h needs) Less(a, b int) bool {
-	return cmp.Or(cmp.Compare(h[a].need(), h[b].need()), cmp.Compare(h[a].number, h[b].number)) < 0
+type needs struct {
+	jobs []*schedJob
+	need func(*schedJob) float64
 }
-func (h needs) Swap(a, b int) { h[a], h[b] = h[b], h[a] }
-func (h *needs) Push(x any)   { *h = append(*h, x.(*schedJob)) }
+
+func (h *needs) Len() int { return len(h.jobs) }
+func (h *needs) Less(a, b int) bool {
+	x, y := h.jobs[a], h.jobs[b]
+	return cmp.Or(cmp.Compare(h.need(x), h.need(y)), cmp.Compare(x.number, y.number)) < 0
+}
+func (h *needs) Swap(a, b int) { h.jobs[a], h.jobs[b] = h.jobs[b], h.jobs[a] }
+func (h *needs) Push(x any)    { h.jobs = append(h.jobs, x.(*schedJob)) }
 func (h *needs) Pop() any {
-	old := *h
-	j := old[len(old)-1]
-	old[len(old)-1] = nil
-	*h = old[:len(old)-1]
+	last := len(h.jobs) - 1
+	j := h.jobs[last]
+	h.jobs[last] = nil
+	h.jobs = h.jobs[:last]
 	return j
 }

@@ -111,11 +111,11 @@ func TestSchedShape(t *testing.T) {
 	within(schedRandom, 1.99, 2.01, "--workers 16 --slots 2 --load 2 --arrivals closed")
 	within("packhorse:1", 1.95, 2.01, "--workers 16 --slots 2 --load 2 --arrivals closed")
 	for _, policy := range []string{schedLeastBusy, schedPumaDelay, schedPackhorse, schedOracle} {
-		within(policy, 1, 1.005, "--workers 16 --slots 2 --load 0.35..0.45:0.05")
+		within(policy, 1, 1.01, "--workers 16 --slots 2 --load 0.35..0.45:0.05")
 	}
 	// What it prevents, at the 99th percentile too.
 	for _, row := range sched(t, strings.Fields("--load 0.4 --policies random,packhorse")...) {
-		if row.Policy == schedPackhorse && row.P99 > 125 || row.Policy == schedRandom && row.Slots > 1 && row.P99 < 190 {
+		if row.Policy == schedPackhorse && row.P99 > 150 || row.Policy == schedRandom && row.Slots > 1 && row.P99 < 190 {
 			t.Errorf("%+v", row)
 		}
 	}
@@ -139,8 +139,8 @@ func TestSchedFreeWorkerFirst(t *testing.T) {
 // No policy has a mean below the bound's.
 func TestSchedBound(t *testing.T) {
 	t.Parallel()
-	for _, work := range []string{"--distribution exponential", "--distribution lognormal", "--distribution lognormal --cpu 0.4", "--cpu 0.2", "--cpu 0", "--arrivals closed", "--gvl=false --distribution exponential"} {
-		rows := sched(t, append(strings.Fields(work), "--policies", schedNamesList(), "--workers", "8", "--slots", "3", "--cpus", "6", "--load", "0.2..1.0:0.4", "--requests", "3000")...)
+	for _, work := range []string{"--distribution exponential", "--distribution lognormal", "--distribution lognormal --cpu 0.4", "--cpu 0.25", "--cpu 0.5", "--cpu 0", "--arrivals closed", "--gvl=false --distribution exponential"} {
+		rows := sched(t, append(strings.Fields(work), "--policies", schedNamesList(), "--workers", "8", "--slots", "3", "--cpus", "6", "--load", "0.2..1.0:0.4,0.9", "--requests", "2000")...)
 		for _, bound := range rows {
 			for _, row := range rows {
 				if bound.Policy == schedOracle && row.Workers == bound.Workers && row.Slots == bound.Slots && row.Load == bound.Load && row.Mean < bound.Mean*0.999 {
@@ -173,8 +173,8 @@ func TestSchedAnything(t *testing.T) {
 		}
 		load := newSchedLoad(&o)
 		for _, cell := range o.cells() {
-			s := newSchedSim(&o, cell, load)
-			if err := s.run(context.Background()); err != nil {
+			s, err := o.simulate(context.Background(), cell, load)
+			if err != nil {
 				t.Fatal(err)
 			}
 			if s.done != len(load.sizes) || len(s.took) != load.measured || s.inFlight != 0 || s.idle != cell.workers || len(s.locks) != 0 {
