@@ -57,6 +57,7 @@ type Engine struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 	wake    [lanes]chan struct{}
+	load    chan struct{}    // there is something to load
 	spare   [lanes]*indexing // waits for the lane's next job; the goroutine of the lane alone uses it
 
 	mu            sync.Mutex
@@ -71,6 +72,7 @@ type Engine struct {
 	candidates    []git.RepoPath       // both
 	ids           []uint32             // their numbers; 0: it has no index
 	jobs          map[*repository]*job // that run
+	unloaded      map[*repository]int  // that were indexed first, and so many shards of them are not searched yet; see load.go
 	queues        [lanes]waiting
 	unwatched     int // repositories
 }
@@ -108,7 +110,7 @@ type repository struct {
 // New makes an engine and starts it. What is wrong with its directory does not fail: the engine tries again and says so.
 func New(o Options) *Engine {
 	e := &Engine{
-		o: o, log: o.Log, metrics: o.Metrics, repos: map[git.RepoPath]*repository{}, byID: map[uint32]*repository{}, jobs: map[*repository]*job{},
+		o: o, log: o.Log, metrics: o.Metrics, repos: map[git.RepoPath]*repository{}, byID: map[uint32]*repository{}, jobs: map[*repository]*job{}, unloaded: map[*repository]int{}, load: make(chan struct{}, 1),
 		indexSpec: childSpec{program: o.Program, args: o.Argument, work: WorkIndex, rest: []string{itoa(o.IndexMemory)}, nice: o.IndexNice, cpus: 1, log: o.Log, account: o.Account},
 	}
 	for l := range e.wake {
@@ -168,6 +170,7 @@ func (e *Engine) run() {
 	var parts sync.WaitGroup
 	parts.Go(func() { e.searching.run(e.ctx) })
 	parts.Go(e.discover)
+	parts.Go(e.awaitLoads)
 	parts.Go(func() { e.work(laneLook) })
 	parts.Go(func() { e.work(laneFast) })
 	parts.Go(func() { e.work(laneSlow) })

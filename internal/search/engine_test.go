@@ -66,6 +66,26 @@ func TestNeverCalledFresh(t *testing.T) {
 	}
 }
 
+// TestNothingIsLostBetweenGitAndIndex: what was found without an index is found while its first index is made, loaded, and from then on.
+func TestNothingIsLostBetweenGitAndIndex(t *testing.T) {
+	t.Parallel()
+	s := newSource()
+	s.push("first.git", main, files{"f": "begin"})
+	e := start(t, options(t, s))
+	await(t, e, "begin", has(1))
+	for i := range 20 {
+		word := "needle" + strconv.Itoa(i) + "x"
+		s.push("app"+strconv.Itoa(i)+".git", main, files{"f": word})
+		await(t, e, word, func(f *found) bool { return f.Results == 1 })
+		for fresh := false; !fresh; {
+			fresh = e.Status(nil).Waiting == 0
+			if f, err := ask(t, e, word); err != nil || f.Results != 1 || fresh && len(f.Unindexed) > 0 {
+				t.Fatalf("%q, which is in its index: %v, is found %d times, and without an index in %q: %v", word, fresh, f.Results, f.Unindexed, err)
+			}
+		}
+	}
+}
+
 // TestPushDuringLook pushes when a repository's branches have been read, and the engine has not taken that in.
 func TestPushDuringLook(t *testing.T) {
 	t.Parallel()

@@ -429,6 +429,9 @@ func (e *Engine) settle(ctx context.Context, r *repository, task link.Job, run *
 		if !r.changed.IsZero() && len(r.indexed) > 0 {
 			e.metrics.freshSeconds.Observe(time.Since(r.changed).Seconds())
 		}
+		if len(r.indexed) == 0 {
+			e.unload(r, len(report.Shards))
+		}
 		r.indexed, r.shards, r.size, r.failed, r.died, r.err = task.Branches, len(report.Shards), report.Size, 0, false, ""
 		if task.Delta {
 			r.deltas++

@@ -83,7 +83,10 @@ func (e *Engine) search(ctx context.Context, request Request, sink Sink, began t
 	s.Repositories, s.Searched = e.freshness(ctx, end.Repositories), e.indexed(set, ask.Limited)
 	if len(bares) > 0 {
 		g := newGrepping(request.Query)
-		bares = slices.DeleteFunc(bares, func(b bare) bool { return !holdsAll(g.repos, strings.TrimSuffix(b.path.String(), ".git")) })
+		bares = slices.DeleteFunc(bares, func(b bare) bool {
+			found := func(f link.Found) bool { return f.ID == b.id } // it was loaded meanwhile
+			return slices.ContainsFunc(end.Repositories, found) || !holdsAll(g.repos, strings.TrimSuffix(b.path.String(), ".git"))
+		})
 		if err := e.searchBare(ctx, bares, &g, request, limit, sink, &s); err != nil {
 			return s, err
 		}
@@ -136,12 +139,12 @@ func (e *Engine) scope(may Readable) (set link.Set, bares []bare, whole bool, wh
 	for _, path := range unindexed {
 		switch r := e.repos[path]; {
 		case r == nil:
-		case len(r.indexed) > 0: // since
+		case e.searchable(r): // since
 			if may != nil {
 				set.Add(r.id)
 			}
 		case r.looked && len(r.current) > 0:
-			bares = append(bares, bare{path, r.current[0], r.err})
+			bares = append(bares, bare{path, r.id, r.current[0], r.err})
 		}
 	}
 	slices.SortFunc(bares, func(a, b bare) int { return strings.Compare(a.path.String(), b.path.String()) })
@@ -186,7 +189,7 @@ func (e *Engine) count() {
 	for path, r := range e.repos {
 		id := r.id
 		switch {
-		case len(r.indexed) > 0:
+		case e.searchable(r):
 			e.with++
 		case r.looked && len(r.current) > 0:
 			e.without++

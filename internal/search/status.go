@@ -36,6 +36,9 @@ func (e *Engine) Status(readable Readable) Status {
 		s.Repositories++
 		s.Shards += r.shards
 		state := r.state()
+		if _, unloaded := e.unloaded[r]; unloaded && state != stateEmpty {
+			state = stateWaiting
+		}
 		switch state {
 		case stateFresh:
 			s.Fresh++

@@ -12,6 +12,7 @@ const (
 	bitLimited = 1 << iota
 	bitTimedOut
 	bitCrashed
+	bitLoaded
 )
 
 func bit(set bool, b uint64) uint64 {
@@ -31,13 +32,15 @@ func (q *Request) Append(b []byte) []byte {
 	for _, n := range []int{q.Format, q.Limit, q.Timeout} {
 		b = binary.AppendVarint(b, int64(n))
 	}
-	return binary.AppendUvarint(b, bit(q.Limited, bitLimited))
+	return binary.AppendUvarint(b, bit(q.Limited, bitLimited)|bit(q.Loaded, bitLoaded))
 }
 
 // ParseRequest reads what Append wrote.
 func ParseRequest(b []byte) (Request, error) {
 	f := fields{rest: b}
-	q := Request{Query: f.text(), Format: f.int(), Limit: f.int(), Timeout: f.int(), Limited: f.uint()&bitLimited != 0}
+	q := Request{Query: f.text(), Format: f.int(), Limit: f.int(), Timeout: f.int()}
+	bits := f.uint()
+	q.Limited, q.Loaded = bits&bitLimited != 0, bits&bitLoaded != 0
 	return q, f.end()
 }
 
@@ -51,7 +54,7 @@ func (e *End) Append(b []byte) []byte {
 	}
 	for i := range e.Repositories {
 		r := &e.Repositories[i]
-		b = binary.AppendUvarint(b, uint64(r.ID))
+		b = binary.AppendVarint(binary.AppendUvarint(b, uint64(r.ID)), int64(r.Shards))
 		b = appendString(appendString(b, r.Commit), r.Branch)
 	}
 	return b
@@ -72,7 +75,7 @@ func ParseEnd(b []byte) (End, error) {
 		e.Repositories = make([]Found, 0, n)
 	}
 	for range n {
-		e.Repositories = append(e.Repositories, Found{ID: uint32(f.uint()), Commit: f.text(), Branch: f.text()})
+		e.Repositories = append(e.Repositories, Found{ID: uint32(f.uint()), Shards: f.int(), Commit: f.text(), Branch: f.text()})
 	}
 	return e, f.end()
 }

@@ -7,7 +7,7 @@ import (
 
 func TestRequestsAndEndsAreReadAsTheyWereWritten(t *testing.T) {
 	t.Parallel()
-	for _, q := range []Request{{}, {Query: "foo \x00\xff", Format: 3, Limit: 1 << 20, Timeout: 20_000, Limited: true}, {Format: -1}} {
+	for _, q := range []Request{{}, {Query: "foo \x00\xff", Format: 3, Limit: 1 << 20, Timeout: 20_000, Limited: true}, {Loaded: true}, {Format: -1}} {
 		if got, err := ParseRequest(q.Append(nil)); err != nil || got != q {
 			t.Errorf("%+v was read as %+v, %v", q, got, err)
 		}
@@ -15,7 +15,7 @@ func TestRequestsAndEndsAreReadAsTheyWereWritten(t *testing.T) {
 	for _, e := range []End{
 		{}, {Error: "bad", Kind: 7},
 		{Limited: true, TimedOut: true, Crashed: true, Results: 10, Matches: 300, Searched: 3, Took: 1 << 40,
-			Repositories: []Found{{ID: 1, Commit: "abc", Branch: "main"}, {ID: 1<<32 - 1}}},
+			Repositories: []Found{{ID: 1, Shards: 300, Commit: "abc", Branch: "main"}, {ID: 1<<32 - 1}}},
 	} {
 		if got, err := ParseEnd(e.Append(nil)); err != nil || !reflect.DeepEqual(got, e) {
 			t.Errorf("%+v was read as %+v, %v", e, got, err)

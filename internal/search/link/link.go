@@ -48,6 +48,7 @@ type Request struct {
 	Limit   int  // results
 	Timeout int  // ms
 	Limited bool // a set of repositories follows
+	Loaded  bool // what is asked is only which of these can be searched, and how many shards of each
 }
 
 // End ends an answer.
@@ -64,9 +65,10 @@ type End struct {
 	Repositories []Found
 }
 
-// Found is a repository with results.
+// Found is a repository with results, or one that was asked for.
 type Found struct {
 	ID     uint32
+	Shards int // that are loaded, where that was asked
 	Commit string
 	Branch string
 }

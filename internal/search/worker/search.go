@@ -224,7 +224,25 @@ func (s *searcher) searchSafely(ctx context.Context, r asked, a *answer) (err er
 			err = fault.New(fault.Internal, "panic in the search: %v", p)
 		}
 	}()
+	if r.Loaded {
+		return s.loaded(ctx, r, a)
+	}
 	return s.search(ctx, r, a)
+}
+
+// loaded answers which repositories can be searched.
+func (s *searcher) loaded(ctx context.Context, r asked, a *answer) error {
+	if r.repositories == nil {
+		r.repositories = roaring.New()
+	}
+	list, err := s.List(ctx, &zoektquery.RepoIDs{Repos: r.repositories}, nil)
+	if err != nil {
+		return err
+	}
+	for _, l := range list.Repos {
+		a.end.Repositories = append(a.end.Repositories, link.Found{ID: l.Repository.ID, Shards: l.Stats.Shards})
+	}
+	return nil
 }
 
 func (s *searcher) search(ctx context.Context, r asked, a *answer) error {
