@@ -113,6 +113,7 @@ type Record struct {
 	In, Out  int64         // bytes of bodies
 	Upgraded bool
 	File     bool  // a file was sent
+	Kernel   int64 // bytes of it that the kernel copied
 	Spooled  int64 // bytes that went through a file
 	Err      error
 	// Cut: the connection has to be cut, because what was sent is no whole answer.

@@ -238,7 +238,9 @@ func (w *fileWriter) ReadFrom(r io.Reader) (int64, error) {
 	if !ok || !can || limited.R != io.Reader(w) || err != nil {
 		return io.Copy(writerOnly{w}, r)
 	}
-	n, err := to.ReadFrom(&bulk.Section{File: w.file, Offset: at, N: limited.N})
+	section := &bulk.Section{File: w.file, Offset: at, N: limited.N}
+	n, err := to.ReadFrom(section)
+	w.e.Kernel += section.KernelBytes()
 	limited.N -= n
 	if err == nil && limited.N > 0 {
 		err = io.ErrUnexpectedEOF // somebody has made it shorter

@@ -1,8 +1,12 @@
 package app
 
 import (
+	"bufio"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -106,6 +110,49 @@ func TestFiles(t *testing.T) {
 				t.Errorf("two files: %d", status)
 			}
 		})
+	}
+}
+
+// The bytes of a file do not come by here.
+func TestFileByTheKernel(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux has the copy that is looked for")
+	}
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, "f"), strings.Repeat("0123456789", 1_000_000))
+	w := serveRaw(t, say("HTTP/1.1 200 OK\r\nX-Sendfile: "+dir+"/f\r\nContent-Length: 0\r\n\r\n"))
+	f := newFront(t, Options{Workers: []WorkerOptions{{Name: "w0", Address: w.address, Files: true}}, FileHeader: headerSendfile, Files: []FileRoot{{Dir: dir}}})
+	if status, _, body, err := f.get("/"); err != nil || status != 200 || len(body) != 10_000_000 {
+		t.Fatal(status, len(body), err)
+	}
+	if r := <-f.records; !r.File || r.Out != 10_000_000 || r.Kernel < r.Out-1024 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// A file that gets shorter while it is sent does not look whole.
+func TestFileShrinks(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := writeFile(t, filepath.Join(dir, "f"), strings.Repeat("0123456789", 5_000_000))
+	w := serveRaw(t, say("HTTP/1.1 200 OK\r\nX-Sendfile: "+path+"\r\nContent-Length: 0\r\n\r\n"))
+	f := newFront(t, Options{Workers: []WorkerOptions{{Name: "w0", Address: w.address, Files: true}}, FileHeader: headerSendfile, Files: []FileRoot{{Dir: dir}}})
+	c := f.dial()
+	defer c.Close()
+	_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	response, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil || response.StatusCode != 200 {
+		t.Fatal(response, err)
+	}
+	if err := os.Truncate(path, 100); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := io.Copy(io.Discard, response.Body); err == nil {
+		t.Errorf("%d bytes look whole", n)
+	}
+	if r := <-f.records; !r.Cut {
+		t.Errorf("%+v", r)
 	}
 }
 

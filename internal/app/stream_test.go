@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httputil"
 	"strings"
 	"testing"
 	"time"
@@ -208,6 +209,35 @@ func FuzzAnswer(f *testing.F) {
 			if a.fields[i] != b.fields[i] {
 				t.Fatalf("%q became %q", a.fields[i], b.fields[i])
 			}
+		}
+	})
+}
+
+// FuzzChunks: what is taken for a body of chunks is one for net/http, too, and the same.
+func FuzzChunks(f *testing.F) {
+	for _, chunks := range []string{"5\r\nhello\r\n0\r\n\r\n", "5;a=b\r\nhello\r\n00\r\nX-A: b\r\n\r\n", "5 \r\nhello\r\n0\r\n\r\n", "fffffffffffffff\r\nx", "0\r\n\r\nmore", "1\n1\r\n0\r\n\r\n"} {
+		f.Add(chunks)
+	}
+	f.Fuzz(func(t *testing.T, chunks string) {
+		ours, theirs := net.Pipe()
+		theirs.Close()
+		defer ours.Close()
+		cn := &conn{Conn: ours, buf: []byte(chunks), end: len(chunks)}
+		a := &answer{chunked: true, length: -1}
+		in := a.incoming(&call{cn: cn, e: &exchange{p: &Proxy{Options: Options{IdleTime: time.Hour}}}})
+		var got []byte
+		err := error(nil)
+		for err == nil {
+			p, n := make([]byte, 7), 0
+			n, err = in.read(p, true)
+			got = append(got, p[:n]...)
+		}
+		if err != io.EOF {
+			return
+		}
+		want, err := io.ReadAll(httputil.NewChunkedReader(strings.NewReader(chunks)))
+		if err != nil || string(want) != string(got) {
+			t.Fatalf("%q is %q to us, and to others %q, %v", chunks, got, want, err)
 		}
 	})
 }
