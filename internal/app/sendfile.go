@@ -233,7 +233,7 @@ func (w *fileWriter) sent(n int64, err error) {
 // ReadFrom has the kernel send what ServeContent copies of the file: the connection does it with a bulk.Section.
 func (w *fileWriter) ReadFrom(r io.Reader) (int64, error) {
 	limited, ok := r.(*io.LimitedReader)
-	to, can := w.ResponseWriter.(io.ReaderFrom)
+	to, can := readerFrom(w.ResponseWriter)
 	at, err := w.content.Seek(0, io.SeekCurrent)
 	if !ok || !can || limited.R != io.Reader(w) || err != nil {
 		return io.Copy(writerOnly{w}, r)
@@ -247,6 +247,20 @@ func (w *fileWriter) ReadFrom(r io.Reader) (int64, error) {
 	}
 	w.sent(n, err)
 	return n, err
+}
+
+// readerFrom finds what has the connection copy, below writers that only count and note.
+func readerFrom(w http.ResponseWriter) (io.ReaderFrom, bool) {
+	for {
+		if to, ok := w.(io.ReaderFrom); ok {
+			return to, true
+		}
+		outer, ok := w.(interface{ Unwrap() http.ResponseWriter })
+		if !ok {
+			return nil, false
+		}
+		w = outer.Unwrap()
+	}
 }
 
 // writerOnly hides ReadFrom from io.Copy.

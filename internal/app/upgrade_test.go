@@ -2,10 +2,13 @@ package app
 
 import (
 	"bufio"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -96,6 +99,61 @@ func TestUpgrade(t *testing.T) {
 	}
 	f.Close() // ends them all
 	_, _ = io.Copy(io.Discard, c)
+}
+
+// Over TLS all is the same, but that the kernel does not copy.
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	path := writeFile(t, filepath.Join(t.TempDir(), "f"), strings.Repeat("0123456789", 100_000))
+	w := serveRaw(t, func(n int, c net.Conn, in *bufio.Reader) {
+		for {
+			r := request(in)
+			switch {
+			case strings.HasPrefix(r, "GET /ws"):
+				_, _ = io.WriteString(c, switched)
+				_, _ = io.Copy(c, in)
+				return
+			case strings.HasPrefix(r, "GET /file"):
+				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nX-Sendfile: "+path+"\r\nContent-Length: 0\r\n\r\n")
+			case r == "":
+				return
+			default:
+				_, _ = io.WriteString(c, ok(r))
+			}
+		}
+	})
+	f := newFrontWith(t, Options{Workers: []WorkerOptions{{Name: "w0", Address: w.address, Files: true}}, FileHeader: headerSendfile, Files: []FileRoot{{Dir: filepath.Dir(path)}}},
+		(*httptest.Server).StartTLS)
+	client := f.server.Client()
+	for path, want := range map[string]string{"/": "\r\nX-Forwarded-Proto: https\r\n", "/file": strings.Repeat("0123456789", 100_000)} {
+		response, err := client.Get(f.server.URL + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(response.Body)
+		response.Body.Close()
+		if err != nil || !strings.Contains(string(b), want) {
+			t.Errorf("%s: %.500q, %v", path, b, err)
+		}
+	}
+	config := client.Transport.(*http.Transport).TLSClientConfig.Clone()
+	config.NextProtos = nil
+	c, err := tls.Dial("tcp", f.address, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(patience))
+	_, _ = io.WriteString(c, wants)
+	in := bufio.NewReader(c)
+	if response, err := http.ReadResponse(in, nil); err != nil || response.StatusCode != 101 {
+		t.Fatal(response, err)
+	}
+	_, _ = io.WriteString(c, "hello")
+	_ = c.CloseWrite()
+	if b, err := io.ReadAll(in); err != nil || string(b) != "hello" {
+		t.Errorf("%q, %v", b, err)
+	}
 }
 
 // Each side can end what it says, and hear the other out.

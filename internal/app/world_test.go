@@ -37,6 +37,11 @@ type front struct {
 
 func newFront(t *testing.T, o Options) *front {
 	t.Helper()
+	return newFrontWith(t, o, (*httptest.Server).Start)
+}
+
+func newFrontWith(t *testing.T, o Options, start func(*httptest.Server)) *front {
+	t.Helper()
 	if o.Dir == "" {
 		o.Dir = filepath.Join(t.TempDir(), "app")
 	}
@@ -49,7 +54,7 @@ func newFront(t *testing.T, o Options) *front {
 	}
 	f := &front{Proxy: p, t: t, records: make(chan Record, 1000)}
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		record := p.Serve(w, r)
+		record := p.Serve(wrapped{w}, r)
 		select {
 		case f.records <- record:
 		default:
@@ -60,11 +65,16 @@ func newFront(t *testing.T, o Options) *front {
 	}))
 	s.Config.ErrorLog = nil
 	s.Listener = bulk.Listen(s.Listener, bulk.NewPump(bulk.PumpOptions{}), time.Minute)
-	s.Start()
+	start(s)
 	f.server, f.address = s, s.Listener.Addr().String()
 	t.Cleanup(func() { s.CloseClientConnections(); s.Close(); p.Close() })
 	return f
 }
+
+// wrapped is a writer around that of net/http, as others may put there.
+type wrapped struct{ http.ResponseWriter }
+
+func (w wrapped) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // raw sends bytes and gives all that comes back until the connection ends.
 func (f *front) raw(request string) string {
