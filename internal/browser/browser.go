@@ -15,6 +15,14 @@ func Sent(r *http.Request) bool {
 	return r.Header.Get("Origin") != "" || site != "" && site != "none"
 }
 
+// Foreign reports whether a page of somebody else's made this request, or led there: not one that this server sent, and not who typed the address.
+func Foreign(r *http.Request) bool {
+	if site := r.Header.Get("Sec-Fetch-Site"); site != "" {
+		return site != "none" && site != "same-origin"
+	}
+	return r.Header.Get("Origin") != ""
+}
+
 // Local reports whether the request names its server as one of the same machine. What a page sends to its own origin names the page's host,
 // wherever that name leads.
 func Local(r *http.Request) bool {

@@ -22,17 +22,19 @@ func TestSent(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		header, value string
-		want          bool
+		sent, foreign bool
 	}{
-		{"Accept", "*/*", false},
-		{"Sec-Fetch-Site", "none", false},
-		{"Sec-Fetch-Site", "same-origin", true},
-		{"Sec-Fetch-Site", "cross-site", true},
-		{"Origin", "http://evil.example", true},
-		{"Origin", "null", true},
+		{"Accept", "*/*", false, false},
+		{"Sec-Fetch-Site", "none", false, false},
+		{"Sec-Fetch-Site", "same-origin", true, false},
+		{"Sec-Fetch-Site", "same-site", true, true},
+		{"Sec-Fetch-Site", "cross-site", true, true},
+		{"Origin", "http://evil.example", true, true},
+		{"Origin", "null", true, true},
 	} {
-		if Sent(&http.Request{Header: http.Header{test.header: {test.value}}}) != test.want {
-			t.Errorf("%s: %s: not %v", test.header, test.value, test.want)
+		r := &http.Request{Header: http.Header{test.header: {test.value}}}
+		if Sent(r) != test.sent || Foreign(r) != test.foreign {
+			t.Errorf("%s: %s: sent %v, foreign %v", test.header, test.value, Sent(r), Foreign(r))
 		}
 	}
 }

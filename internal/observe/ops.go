@@ -20,13 +20,15 @@ import (
 // Ops answers on the private listener. Profiles tell much about a process and cost it CPU time, so this is never the public
 // listener, and it has its own mux: nothing that registers itself on http.DefaultServeMux is reachable.
 type Ops struct {
-	server *http.Server
+	server  *http.Server
+	metrics *OpsMetrics
 }
 
 // OpsOptions say what there is to watch.
 type OpsOptions struct {
 	Log      *slog.Logger
 	Registry *prometheus.Registry
+	Metrics  *OpsMetrics             // of the listener itself; may be nil
 	More     map[string]http.Handler // by path or pattern of http.ServeMux
 	Ready    func() error            // nil: send requests here; an error says why not. Called concurrently
 }
@@ -41,15 +43,19 @@ const (
 
 // NewOps makes the private server.
 func NewOps(o OpsOptions) *Ops {
+	m := o.Metrics
+	if m == nil {
+		m = NewOpsMetrics()
+	}
 	return &Ops{&http.Server{
-		Handler:           opsHandler(o),
+		Handler:           bounded(opsHandler(o), opsRequests, m),
 		ReadHeaderTimeout: opsReadTimeout,
 		ReadTimeout:       opsReadTimeout,
 		WriteTimeout:      opsWriteTimeout,
 		IdleTimeout:       opsIdleTimeout,
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
-	}}
+	}, m}
 }
 
 // Serve answers until Close, and then returns nil. On a listener that only this machine reaches, requests have to name it as such.
@@ -57,7 +63,9 @@ func (s *Ops) Serve(l net.Listener) error {
 	if a, ok := l.Addr().(*net.TCPAddr); ok && a.IP.IsLoopback() {
 		s.server.Handler = localOnly(s.server.Handler)
 	}
-	if err := s.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+	d := newDoor(l, opsConnections, s.metrics)
+	s.server.ConnState = d.state
+	if err := s.server.Serve(d); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve the private listener: %w", err)
 	}
 	return nil
@@ -112,7 +120,10 @@ func opsHandler(o OpsOptions) http.Handler {
 	for pattern, h := range o.More {
 		mux.Handle(pattern, h)
 	}
-	return mux
+	handler := http.NewServeMux()
+	handler.Handle("/", mux)
+	handler.Handle("/debug/", noPages(mux))
+	return handler
 }
 
 // WriteMetrics writes what /metrics answers.

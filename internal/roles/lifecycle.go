@@ -47,6 +47,7 @@ type server struct {
 
 	tracing  *tracing.Exporter // nil: nothing is traced
 	watching *watchdog.Metrics
+	private  *observe.OpsMetrics
 	dumps    dumps
 
 	elsewhere *elsewhere.Index // which the search process has that a gateway asks; nil: none
@@ -102,8 +103,8 @@ func build(role role, cfg Config, log *slog.Logger, reg prometheus.Registerer, v
 		s, err = newServe(cfg, log, reg, version, program)
 	}
 	if err == nil {
-		s.watching = watchdog.NewMetrics()
-		register(reg, s.watching)
+		s.watching, s.private = watchdog.NewMetrics(), observe.NewOpsMetrics()
+		register(reg, s.watching, s.private)
 	}
 	if err == nil && s.tracing != nil { // what ends tells of it
 		below := s.close
@@ -217,7 +218,7 @@ func watch(l listeners, srv *server, log *slog.Logger, reg *prometheus.Registry,
 	shown := srv.shown
 	shown.Role, shown.Version, shown.Board, shown.Redact, shown.Log = string(role), version, srv.board, auth.Redact, log
 	more := map[string]http.Handler{dumpPath: srv.dumps.handler(opsAgain), "GET " + top.Path: top.New(shown)}
-	w.ops = observe.NewOps(observe.OpsOptions{Log: log, Registry: reg, More: more, Ready: func() error {
+	w.ops = observe.NewOps(observe.OpsOptions{Log: log, Registry: reg, Metrics: srv.private, More: more, Ready: func() error {
 		if w.draining.Load() {
 			return errors.New("draining: the process is about to end")
 		}

@@ -1,0 +1,125 @@
+package observe
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/browser"
+)
+
+// Bounds of the private listener. What tells of health has room beyond what all else takes.
+const (
+	opsConnections = 256 // open at the same time
+	opsRequests    = 64  // answered at the same time, health not counted
+)
+
+// door bounds a listener's connections. When there are too many, the one goes that has had nothing to do for the longest time: whoever opens
+// connections and is silent keeps nobody else out. Use state as http.Server.ConnState.
+type door struct {
+	net.Listener
+	most    int
+	metrics *OpsMetrics
+
+	mu    sync.Mutex
+	conns map[net.Conn]*visit
+}
+
+// visit is a connection.
+type visit struct {
+	since time.Time // it has had its state
+	works bool      // a request is being answered
+}
+
+func newDoor(l net.Listener, most int, m *OpsMetrics) *door {
+	return &door{Listener: l, most: most, metrics: m, conns: make(map[net.Conn]*visit)}
+}
+
+// Accept is net.Listener's.
+func (d *door) Accept() (net.Conn, error) {
+	for {
+		c, err := d.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if d.enter(c) {
+			return c, nil
+		}
+		c.Close()
+	}
+}
+
+// enter takes a connection in, perhaps for another; false: all of them work.
+func (d *door) enter(c net.Conn) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.conns) >= d.most {
+		d.metrics.refused.WithLabelValues("connection").Inc()
+		var oldest net.Conn
+		for other, v := range d.conns {
+			if !v.works && (oldest == nil || v.since.Before(d.conns[oldest].since)) {
+				oldest = other
+			}
+		}
+		if oldest == nil {
+			return false
+		}
+		delete(d.conns, oldest)
+		oldest.Close()
+	}
+	d.conns[c] = &visit{since: time.Now()}
+	return true
+}
+
+func (d *door) state(c net.Conn, s http.ConnState) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	v := d.conns[c]
+	switch {
+	case v == nil: // it had to go
+	case s == http.StateActive:
+		v.works = true
+	case s == http.StateIdle:
+		v.works, v.since = false, time.Now()
+	case s == http.StateClosed || s == http.StateHijacked:
+		delete(d.conns, c)
+	}
+}
+
+// healthy tells whether a request asks for the process's health.
+func healthy(r *http.Request) bool { return r.URL.Path == "/healthz" || r.URL.Path == "/readyz" }
+
+// bounded answers so many requests at the same time, and besides those for health.
+func bounded(h http.Handler, most int, m *OpsMetrics) http.Handler {
+	room := make(chan struct{}, most)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !healthy(r) {
+			select {
+			case room <- struct{}{}:
+				defer func() { <-room }()
+			default:
+				m.refused.WithLabelValues("request").Inc()
+				w.Header().Set("Retry-After", "1")
+				w.Header().Set("Connection", "close")
+				answer(w, http.StatusServiceUnavailable, errOpsFull.Error())
+				return
+			}
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+var errOpsFull = errors.New("the private listener answers as many requests as it may; try again")
+
+// noPages refuses what web pages of others send: a profile costs CPU time, whoever reads it.
+func noPages(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if browser.Foreign(r) {
+			answer(w, http.StatusForbidden, "this is not for web pages to ask for: type the address into the browser")
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
