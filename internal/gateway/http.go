@@ -54,6 +54,8 @@ type Options struct {
 	Board   *activity.Board  // of requests that run; nil: nobody looks
 	Tracer  *activity.Tracer // nil: nothing is traced
 	Pages   Pages            // nil: none
+	// Application answers what is left over; nil: there is none, and that is not found.
+	Application Application
 	// Resolver answers what revisions name; nil: nobody does.
 	Resolver resolve.Resolver
 	// Changed, unless nil, is told that a push may have changed a repository's refs, before its client is. It returns soon.
@@ -117,15 +119,19 @@ var dumbPaths = []string{"/HEAD", "/objects/", "/info/", "/refs/"}
 
 func (e *exchange) serve() {
 	header := e.w.Header()
-	header.Set("Cache-Control", "no-cache, max-age=0, must-revalidate")
-	header.Set("Expires", "Fri, 01 Jan 1980 00:00:00 GMT")
-	header.Set("Pragma", "no-cache")
 	if !e.r.ProtoAtLeast(1, 1) || len(e.r.TransferEncoding) > 0 {
 		// A request of two lengths (a Content-Length beside chunks, chunks in HTTP/1.0) is one that a proxy may have understood in
 		// another way: nothing behind it may be answered (RFC 9112, section 6.1). net/http does not tell that there were two.
 		header.Set("Connection", "close")
 	}
 	path := e.r.URL.Path
+	if e.forApplication(path) {
+		e.application()
+		return
+	}
+	header.Set("Cache-Control", "no-cache, max-age=0, must-revalidate")
+	header.Set("Expires", "Fri, 01 Jan 1980 00:00:00 GMT")
+	header.Set("Pragma", "no-cache")
 	switch {
 	case path == waitPath:
 		e.wait()

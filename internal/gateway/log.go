@@ -52,16 +52,27 @@ func (e *exchange) attributesOfHTTP(a []slog.Attr) []slog.Attr {
 		slog.String("transport", "http"),
 		slog.Int("status", e.status),
 		slog.String("client", e.r.RemoteAddr),
-		slog.String("protocol", e.r.Proto+" "+protocol.ParseVersion(e.r.Header.Get("Git-Protocol")).String()),
+		slog.String("protocol", e.protocol()),
 		slog.String("agent", auth.Redact(clip(cmp.Or(e.outcome.Agent, e.r.UserAgent())))),
 	)
-	if e.op == opOther || e.op == opPage || e.op == opSearch {
+	if e.op == opOther || e.op == opPage || e.op == opSearch || e.op == opApp {
 		a = append(a, slog.String("method", clip(e.r.Method)), slog.String("path", auth.Redact(clip(e.r.URL.Path))))
 	}
 	if e.visitor != nil {
 		a = append(a, e.visitor.notes...)
 	}
+	if e.served != nil {
+		a = append(a, e.served.Attrs...)
+	}
 	return a
+}
+
+// protocol is that of the request, and git's version where it may be git's.
+func (e *exchange) protocol() string {
+	if e.op == opApp {
+		return e.r.Proto
+	}
+	return e.r.Proto + " " + protocol.ParseVersion(e.r.Header.Get("Git-Protocol")).String()
 }
 
 // attributes are those that follow in the line of every request.

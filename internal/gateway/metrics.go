@@ -67,6 +67,16 @@ func (o *Options) judge(op operation, result string, took time.Duration, outcome
 	}
 }
 
+// judgeServed has what the application did with a request judged. An answer that tells of a fault of the worker is none.
+func (c *call) judgeServed(result string) {
+	switch s := c.served; {
+	case result == "ok" && s.Status < 500:
+		c.SLI.Answered(s.Class, s.Took)
+	case result != fault.Invalid.String() && result != fault.Cancelled.String():
+		c.SLI.Failed(s.Class)
+	}
+}
+
 // classOf is the class of a request, as far as it came.
 func classOf(op operation, outcome *protocol.Outcome) sli.Class {
 	switch op {

@@ -94,6 +94,7 @@ type options struct {
 	auth                  gateway.Auth
 	maxPush               int64
 	pages                 gateway.Pages
+	application           gateway.Application
 	resolver              resolve.Resolver
 	pageLane              int
 }
@@ -145,7 +146,7 @@ func serveRoutes(t *testing.T, routes []gateway.Route, o options) *server {
 	handler := gateway.NewHTTP(gateway.Options{
 		Router: s.router, Pump: s.pump, Lanes: lanes, Memory: memory, Metrics: metrics,
 		Log: slog.New(slog.NewTextHandler(s.log, nil)), MaxBody: o.maxBody, ReadStall: o.readStall,
-		Auth: o.auth, MaxPush: o.maxPush, Pages: o.pages, Resolver: o.resolver,
+		Auth: o.auth, MaxPush: o.maxPush, Pages: o.pages, Resolver: o.resolver, Application: o.application,
 	})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -29,6 +29,7 @@ const (
 	opResolve   operation = "resolve"
 	opSearch    operation = "search"
 	opPage      operation = "page"
+	opApp       operation = "app"
 	opOther     operation = "other"
 )
 
@@ -63,6 +64,7 @@ type call struct {
 	node      string   // that was asked last; "" for none
 	failed    []string // nodes that were asked before it
 	outcome   protocol.Outcome
+	served    *Served    // by the application; nil: it was not asked
 	bytes     bulk.Tally // of the answer
 	err       error
 }
@@ -106,7 +108,11 @@ func (c *call) count() (result string, took time.Duration) {
 		result = c.errorKind()
 	}
 	c.Metrics.countRequest(c.ctx, c.op, result, took)
-	c.judge(c.op, result, took, &c.outcome)
+	if c.served != nil {
+		c.judgeServed(result)
+	} else {
+		c.judge(c.op, result, took, &c.outcome)
+	}
 	c.Metrics.countStages(c.outcome)
 	c.Metrics.served.Add(float64(c.bytes.Sent))
 	c.Pump.Count(&c.bytes)

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
 	"text/tabwriter"
@@ -40,6 +41,11 @@ func (c *adminClient) socket() (string, error) {
 		}
 	}
 	state := cmp.Or(c.state, cfg.State, defaultState(roleGateway, "", c.env))
+	if c.state == "" && cfg.State == "" && cfg.Root != "" { // of serve, unless a gateway runs where one would
+		if _, err := os.Stat(adminSocket(state)); state == "" || err != nil {
+			state = defaultState(roleServe, cfg.Root, c.env)
+		}
+	}
 	if state == "" {
 		return "", usage(errors.New("there is no home directory; name the gateway's state directory with --state DIR"))
 	}
@@ -81,10 +87,18 @@ func (c *adminClient) do(ctx context.Context, method, path string, v any) error 
 		if json.Unmarshal(text, &answer) != nil || answer.Error == "" {
 			answer.Error = response.Status
 		}
+		if response.StatusCode == http.StatusConflict {
+			return &notNow{answer.Error}
+		}
 		return errors.New(answer.Error)
 	}
 	return json.Unmarshal(text, v)
 }
+
+// notNow is the refusal of what may be done later.
+type notNow struct{ why string }
+
+func (e *notNow) Error() string { return e.why }
 
 func nodesCommand(env Env) *cobra.Command {
 	client := &adminClient{env: env}
@@ -149,23 +163,24 @@ func (n *nodeStatus) state() string {
 }
 
 func drainCommand(env Env) *cobra.Command {
-	return drainingCommand(env, "drain", "Keep new requests from a storage node", `Drain node tells the running gateway to give a storage node no more requests; those that
+	return drainingCommand(env, "drain", "Keep new requests from a storage node or a worker", "Keep new requests from a storage node", `Drain node tells the running gateway to give a storage node no more requests; those that
 run go on. It holds until "packhorse undrain node NAME", or until the gateway ends. "packhorse nodes" tells when the node is drained.`)
 }
 
 func undrainCommand(env Env) *cobra.Command {
-	return drainingCommand(env, "undrain", "Give requests to a drained storage node again", `Undrain node ends what "packhorse drain node NAME" began.`)
+	return drainingCommand(env, "undrain", "Give requests to what was drained again", "Give requests to a drained storage node again", `Undrain node ends what "packhorse drain node NAME" began.`)
 }
 
-func drainingCommand(env Env, verb, short, long string) *cobra.Command {
+func drainingCommand(env Env, verb, about, short, long string) *cobra.Command {
 	client := &adminClient{env: env}
 	cmd := &cobra.Command{
 		Use:   verb,
-		Short: short,
-		Long:  long,
+		Short: about,
+		Long:  about + ": see \"packhorse " + verb + " node --help\" and \"packhorse " + verb + " worker --help\".",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return fmt.Errorf("%s what? for a node: %s node %s", cmd.CommandPath(), cmd.CommandPath(), args[len(args)-1])
+				return fmt.Errorf("%s what? for a node: %s node %s; for a worker of the application: %s worker %s", cmd.CommandPath(), cmd.CommandPath(), args[len(args)-1],
+					cmd.CommandPath(), args[len(args)-1])
 			}
 			return nil
 		},
@@ -198,6 +213,6 @@ func drainingCommand(env Env, verb, short, long string) *cobra.Command {
 		},
 	}
 	client.addFlags(cmd.PersistentFlags())
-	cmd.AddCommand(node)
+	cmd.AddCommand(node, drainWorkerCommand(client, verb))
 	return cmd
 }

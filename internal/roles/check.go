@@ -21,6 +21,7 @@ func (c *Config) check() error {
 	c.checkSSH(bad)
 	c.checkStorage(bad)
 	c.checkNodes(bad)
+	c.App.check(bad)
 	c.checkSearch(bad)
 	c.checkWebhooks(bad)
 	c.checkChoices(bad)
@@ -97,6 +98,7 @@ func (b bounds) time(key string, d Duration) {
 func (c *Config) checkNumbers(b bounds) {
 	b.size("limits.memory", c.Limits.Memory, 0)
 	c.HTTP.checkNumbers(b)
+	c.App.checkNumbers(b)
 	c.Auth.checkNumbers(b)
 	c.Storage.checkNumbers(b)
 	c.Cache.checkNumbers(b)

@@ -20,6 +20,7 @@ type Config struct {
 
 	HTTP     HTTPConfig      `toml:"http"`
 	SSH      SSHConfig       `toml:"ssh"`
+	App      AppConfig       `toml:"app"`
 	Auth     AuthConfig      `toml:"auth"`
 	Storage  StorageConfig   `toml:"storage"`
 	Node     []NodeConfig    `toml:"node"`
@@ -85,6 +86,7 @@ func DefaultConfig() Config {
 	return Config{
 		HTTP:     defaultHTTP(),
 		SSH:      defaultSSH(),
+		App:      defaultApp(),
 		Auth:     defaultAuth(),
 		Storage:  defaultStorage(),
 		Ops:      OpsConfig{Address: "127.0.0.1:9090", Tree: true, Activity: true},
@@ -119,6 +121,8 @@ func defaultElement(array string) any {
 		return defaultWebhook()
 	case "auth.rule":
 		return RuleConfig{}
+	case "app.pool":
+		return defaultPool()
 	}
 	panic("no array " + array)
 }

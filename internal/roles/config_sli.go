@@ -32,6 +32,9 @@ type SLIConfig struct {
 	// What revisions name.
 	Resolve Duration `toml:"resolve"`
 
+	// Requests for the application, with the time that they wait for a worker; those that match app.slow are not judged.
+	App Duration `toml:"app"`
+
 	// Look-ups of the control API, on a node's port.
 	Call Duration `toml:"call"`
 
@@ -43,7 +46,7 @@ func defaultSLI() SLIConfig {
 	return SLIConfig{
 		Enabled: true,
 		Small:   Duration{100 * time.Millisecond}, Hit: Duration{250 * time.Millisecond}, Cold: Duration{10 * time.Second}, Push: Duration{10 * time.Second},
-		Search: Duration{time.Second}, Page: Duration{500 * time.Millisecond}, Resolve: Duration{25 * time.Millisecond},
+		Search: Duration{time.Second}, Page: Duration{500 * time.Millisecond}, Resolve: Duration{25 * time.Millisecond}, App: Duration{time.Second},
 		Call: Duration{25 * time.Millisecond}, Heavy: Duration{2 * time.Second},
 	}
 }
@@ -55,6 +58,6 @@ func (c *SLIConfig) set() *sli.Set {
 	}
 	return sli.New(map[sli.Class]time.Duration{
 		sli.Small: c.Small.Duration, sli.Hit: c.Hit.Duration, sli.Cold: c.Cold.Duration, sli.Push: c.Push.Duration, sli.Search: c.Search.Duration,
-		sli.Page: c.Page.Duration, sli.Resolve: c.Resolve.Duration, sli.Call: c.Call.Duration, sli.Heavy: c.Heavy.Duration,
+		sli.Page: c.Page.Duration, sli.Resolve: c.Resolve.Duration, sli.App: c.App.Duration, sli.Call: c.Call.Duration, sli.Heavy: c.Heavy.Duration,
 	})
 }

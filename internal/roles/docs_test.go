@@ -117,7 +117,7 @@ One TOML file, named with ` + "`--config FILE`" + `; flags go over it, and what 
 error. ` + "`packhorse config check FILE`" + ` tells whether a server would start with a file; ` + "`packhorse config show`" + ` prints the values
 that hold and where each came from, as a file to start from. One file does for all roles: each takes what concerns it.
 
-SIGHUP makes a running server read the file again. Nodes, routes, rules and the log's level change at once; the log names what needs a restart, and a
+SIGHUP makes a running server read the file again. Nodes, routes, rules, the application's workers, pools and patterns, and the log's level change at once; the log names what needs a restart, and a
 file that the server would not start with changes nothing. The content of TLS and secret files needs no signal.
 
 Durations are strings like "500ms", "30s", "5m"; sizes are numbers of bytes or strings like "64KiB", "10GiB".

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/packhorse-git/packhorse/internal/activity"
+	"github.com/packhorse-git/packhorse/internal/app"
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/git/process"
@@ -34,16 +35,18 @@ const opsLinger = time.Second
 
 // server is a role's parts, wired.
 type server struct {
-	public  *port           // for clients; nil: none
-	ssh     *sshFront       // for clients; nil: none
-	control *port           // for gateways; nil: none
-	local   *port           // the control API for this machine's operator, on the admin socket; nil: none
-	node    *storage.Node   // nil in a gateway
-	search  *search.Engine  // nil: nothing is searched here
-	pages   gateway.Pages   // of public; nil: none
-	board   *activity.Board // of requests that run; nil: nobody looks
-	shown   top.Sources     // what it does, as far as its parts tell
-	git     *process.Runner // nil: none runs here
+	public   *port          // for clients; nil: none
+	ssh      *sshFront      // for clients; nil: none
+	control  *port          // for gateways; nil: none
+	local    *port          // the control API for this machine's operator, on the admin socket; nil: none
+	node     *storage.Node  // nil in a gateway
+	search   *search.Engine // nil: nothing is searched here
+	pages    gateway.Pages  // of public; nil: none
+	app      *app.Proxy     // for what is left over of the requests to public; nil: none
+	appDrain time.Duration
+	board    *activity.Board // of requests that run; nil: nobody looks
+	shown    top.Sources     // what it does, as far as its parts tell
+	git      *process.Runner // nil: none runs here
 
 	tracing  *tracing.Exporter // nil: nothing is traced
 	watching *watchdog.Metrics
@@ -230,7 +233,7 @@ func watch(l listeners, srv *server, log *slog.Logger, reg *prometheus.Registry,
 		}
 		w.serving.Go(func() error { return w.ops.Serve(l.private) })
 	}
-	w.admin = newAdminServer(srv.dumps.within(srv.admin), log)
+	w.admin = newAdminServer(srv.dumps.within(srv.workers(srv.admin)), log)
 	if l.admin != nil && srv.local == nil {
 		w.serving.Go(func() error {
 			if err := w.admin.Serve(l.admin); !errors.Is(err, http.ErrServerClosed) {

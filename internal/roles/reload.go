@@ -9,7 +9,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/observe"
 )
 
-// reloader reads the configuration again at each SIGHUP. Nodes, routes, rules and the log's level change at once; of what needs a restart the log
+// reloader reads the configuration again at each SIGHUP. Nodes, routes, rules, the application's workers and pools, and the log's level change at once; of what needs a restart the log
 // tells the keys. A configuration that the process would not start with changes nothing.
 type reloader struct {
 	source  *source
@@ -53,6 +53,7 @@ func (r *reloader) reload() {
 	if err := setLevel(r.level, cfg.Log.Level); err == nil {
 		r.running.Log.Level = cfg.Log.Level
 	}
+	r.running.App.reloaded(&cfg.App)
 	r.running.Node, r.running.Route, r.running.Auth.Rule = cfg.Node, cfg.Route, cfg.Auth.Rule
 	if waiting := changedKeys(&r.running, &cfg); len(waiting) > 0 {
 		r.log.Warn("these changes of the configuration need a restart", "keys", strings.Join(waiting, " "))

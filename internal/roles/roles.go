@@ -127,7 +127,7 @@ than copying a file.`,
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 	root.SuggestionsMinimumDistance = 2
 	root.SetVersionTemplate(versionOf(env).line())
-	root.AddCommand(serveCommand(env), storageCommand(env), gatewayCommand(env), searchCommand(env), nodesCommand(env), drainCommand(env), undrainCommand(env),
+	root.AddCommand(serveCommand(env), storageCommand(env), gatewayCommand(env), searchCommand(env), nodesCommand(env), workersCommand(env), drainCommand(env), undrainCommand(env),
 		repoCommand(env), resolveCommand(env), topCommand(env), tokenCommand(env), configCommand(env), compareCommand(env), debugCommand(env), versionCommand(env), searchWorkerCommand(env), reaperCommand(env),
 		bench.Command(bench.Env{Stdout: env.Stdout, Stderr: env.Stderr}))
 	root.InitDefaultHelpCmd()

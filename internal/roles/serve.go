@@ -136,7 +136,6 @@ func newServe(cfg Config, log *slog.Logger, reg prometheus.Registerer, version, 
 			return nil, errors.Join(err, s.close())
 		}
 	}
-	s.addLocal(cfg, log, lanes)
 	router := gateway.NewRouter()
 	if err := router.Set([]gateway.Route{{Replicas: []*gateway.Replica{{Name: localNode, Node: s.node, Revisions: storage.Resolver{Node: s.node}, Files: s.node}}}}); err != nil {
 		return nil, errors.Join(err, s.close())
@@ -144,6 +143,7 @@ func newServe(cfg Config, log *slog.Logger, reg prometheus.Registerer, version, 
 	if err := s.addGateway(cfg, log, reg, lanes, router, nil); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
+	s.addLocal(cfg, log, lanes)
 	return s, nil
 }
 
@@ -286,6 +286,9 @@ func (s *server) addGateway(cfg Config, log *slog.Logger, reg prometheus.Registe
 	handler := newGateway(cfg, log, reg, lanes, router, tiers, callers)
 	handler.Pages = s.pages
 	if err := s.addPages(cfg, reg, router, handler); err != nil {
+		return err
+	}
+	if err := s.addApp(cfg, log, reg, &lanes, handler); err != nil {
 		return err
 	}
 	if s.public, err = newFront(cfg, log, reg, handler); err != nil {

@@ -142,7 +142,7 @@ func (s *server) addLocal(cfg Config, log *slog.Logger, lanes lanes) {
 		o.Index = s.search
 	}
 	local := control.New(o).HTTPServer()
-	local.Handler = s.dumps.within(local.Handler)
+	local.Handler = s.dumps.within(s.workers(local.Handler))
 	s.local = newPort(local, func(l net.Listener) net.Listener { return bulk.Listen(l, lanes.pump, cfg.Storage.Stall.Duration) })
 }
 

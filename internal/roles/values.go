@@ -101,3 +101,42 @@ func (m *FileMode) UnmarshalText(text []byte) error {
 func (m FileMode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
 
 func (m FileMode) String() string { return fmt.Sprintf("%04o", uint32(m)) }
+
+// Slots is how many requests a worker is given at once: a number, "auto", or in a pool "app".
+type Slots int
+
+const (
+	slotsAuto  Slots = 0
+	slotsOfApp Slots = -1
+)
+
+// UnmarshalText reads a number from 1, or one of the words.
+func (s *Slots) UnmarshalText(text []byte) error {
+	switch string(text) {
+	case "auto":
+		*s = slotsAuto
+		return nil
+	case "app":
+		*s = slotsOfApp
+		return nil
+	}
+	n, err := strconv.Atoi(string(text))
+	if err != nil || n < 1 {
+		return fmt.Errorf("%q is no number of slots; write one from 1, or \"auto\"", text)
+	}
+	*s = Slots(n)
+	return nil
+}
+
+// MarshalText writes what UnmarshalText reads.
+func (s Slots) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+func (s Slots) String() string {
+	switch s {
+	case slotsAuto:
+		return "auto"
+	case slotsOfApp:
+		return "app"
+	}
+	return strconv.Itoa(int(s))
+}

@@ -23,6 +23,7 @@ const (
 	Search  Class = "search"  // a search of code
 	Page    Class = "page"    // a page for browsers
 	Resolve Class = "resolve" // what revisions name
+	App     Class = "app"     // for the application, with what it waits for a worker
 	Call    Class = "call"    // a call of the control API that is answered from mapped files
 	Heavy   Class = "heavy"   // one whose work grows with the repository
 )

@@ -1,0 +1,105 @@
+package gateway
+
+import (
+	"bufio"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/activity"
+	"github.com/packhorse-git/packhorse/internal/observe/sli"
+)
+
+// Application answers what is neither Git's nor the gateway's own. Who calls, what he may do, and what may come from pages of others is its own
+// affair.
+type Application interface {
+	// Has tells whether a path below /-/ or /.api/ is the application's all the same.
+	Has(path string) bool
+	// Serve answers a request.
+	Serve(w http.ResponseWriter, r *http.Request) Served
+}
+
+// Served is what became of a request.
+type Served struct {
+	Status int // 0: none was sent
+	Bytes  int64
+	Class  sli.Class
+	Took   time.Duration // what the class is judged by
+	Attrs  []slog.Attr   // for the log
+	Err    error
+	Cut    bool // what was sent is no whole answer
+}
+
+// forApplication tells whether a request is the application's. Git's are not, whatever they name: clients of git would take the application's answers for a
+// server's that knows them, and the application see their credentials.
+func (e *exchange) forApplication(path string) bool {
+	if e.Application == nil {
+		return false
+	}
+	if path == "/-" || strings.HasPrefix(path, "/-/") || strings.HasPrefix(path, foreignAPI) {
+		return path != waitPath && path != resolvePath && e.Application.Has(path)
+	}
+	return !isGit(path)
+}
+
+// isGit tells the paths that git's clients ask for, those of the dumb protocol included (gitprotocol-http(5), gitrepository-layout(5)).
+func isGit(path string) bool {
+	for _, end := range [...]string{"/info/refs", "/git-upload-pack", "/git-receive-pack", "/HEAD", "/objects/info/packs", "/objects/info/alternates", "/objects/info/http-alternates"} {
+		if strings.HasSuffix(path, end) {
+			return true
+		}
+	}
+	i := strings.LastIndex(path, "/objects/")
+	if i < 0 {
+		return false
+	}
+	object := path[i+len("/objects/"):]
+	if name, ok := strings.CutPrefix(object, "pack/pack-"); ok {
+		return isHex(strings.TrimSuffix(strings.TrimSuffix(name, ".pack"), ".idx"))
+	}
+	return len(object) > 3 && object[2] == '/' && isHex(object[:2]+object[3:])
+}
+
+// isHex tells a whole object ID.
+func isHex(text string) bool {
+	return (len(text) == 40 || len(text) == 64) && strings.Trim(text, "0123456789abcdef") == ""
+}
+
+// application has the application answer.
+func (e *exchange) application() {
+	e.op = opApp
+	e.know()
+	e.running.At(activity.Remote)
+	w := &appWriter{ResponseWriter: e.w, e: e}
+	served := e.Application.Serve(w, e.r.WithContext(e.ctx))
+	e.served, e.err, e.abort, e.status = &served, served.Err, served.Cut, served.Status
+	e.sent(int(served.Bytes))
+}
+
+// appWriter is what the application's answer is written to.
+type appWriter struct {
+	http.ResponseWriter
+	e *exchange
+}
+
+// WriteHeader notes that the answer begins.
+func (w *appWriter) WriteHeader(status int) {
+	w.e.running.At(activity.Sending)
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Hijack gives the connection away.
+func (w *appWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	h, ok := w.ResponseWriter.(http.Hijacker)
+	if !ok {
+		return nil, nil, errors.ErrUnsupported
+	}
+	w.e.running.At(activity.Sending)
+	return h.Hijack()
+}
+
+// Unwrap lets http.ResponseController flush, and set limits of time.
+func (w *appWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -1,0 +1,273 @@
+package roles
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/pflag"
+
+	"github.com/packhorse-git/packhorse/internal/app"
+	"github.com/packhorse-git/packhorse/internal/gateway"
+)
+
+// Each mistake is told with what to write instead.
+func TestAppMistakes(t *testing.T) {
+	t.Parallel()
+	const one = "[app]\nworkers = [\"unix:/run/w0.sock\"]\n"
+	for text, want := range map[string]string{
+		one + "slots = \"many\"":                                                 `"many" is no number of slots; write one from 1, or "auto"`,
+		one + "slots = \"app\"":                                                  `app.slots is "app"`,
+		one + "slots = -3":                                                       "app.slots is -3",
+		"[app]\nworkers = [\"10.0.0.1:80\"]":                                     "write unix:/run/app/w0.sock or http://127.0.0.1:3001",
+		"[app]\nworkers = [\"https://a\"]":                                       "no address of an application worker",
+		"[app]\nworkers = [\"a b=unix:/run/a\"]":                                 `the name in "a b=unix:/run/a" is not of letters`,
+		"[app]\nworkers = [\"unix:/a/w0.sock\", \"unix:/b/w0.sock\"]":            `name one, as in "b=unix:/b/w0.sock"`,
+		"[app]\nworkers = [\"a=unix:/a/w0\", \"b=unix:/a/w0\"]":                  `unix:/a/w0 is the worker "a" and "b"`,
+		"[app]\nworkers = [\"unix:/" + strings.Repeat("x", 104) + "\"]":          "longer than the 103 bytes",
+		one + "fast = [\"readiness\"]":                                           `app.fast: the pattern "readiness" begins with neither "/" nor "*"`,
+		one + "also = [\"/x\"]":                                                  "app.also: \"/x\" begins with neither",
+		one + "sticky = \"cookie\"":                                              `app.sticky: "cookie" keeps no client in its pool: write "cookie:NAME"`,
+		one + "trusted_proxies = [\"10.0.0.0/64\"]":                              `app.trusted_proxies: "10.0.0.0/64" is no network`,
+		one + "health = \"ready\"":                                               "it has to be a path",
+		one + "drain_share = 2.0":                                                "app.drain_share is 2",
+		one + "send_file = \"X-Sendfile\"":                                       "need each other",
+		one + "send_file = \"X-File\"\nsend_file_roots = [\"/srv\"]":             `it has to be "X-Sendfile" or "X-Accel-Redirect"`,
+		one + "send_file = \"X-Accel-Redirect\"\nsend_file_roots = [\"/srv\"]":   `write it before it, as in "/protected/=/srv/files"`,
+		one + "[[app.pool]]\nname = \"b\"\nshare = 100\nworkers = [\"unix:/b\"]": "move those of app.workers into a pool",
+		"[[app.pool]]\nname = \"a\"\nshare = 60\nworkers = [\"unix:/a\"]":        "add up to 60; they are percentages",
+		"[[app.pool]]\nname = \"a\"\nshare = 100":                                `app.pool "a" has no workers`,
+		"[[app.pool]]\nname = \"a/b\"\nshare = 100\nworkers = [\"unix:/a\"]":     `app.pool "a/b" needs a name`,
+		"[app.pool]\nname = \"a\"\nshare = 100\nworkers = [\"unix:/a\"]":         "write [[app.pool]]",
+		"[[app.pool]]\nname = \"a\"\nshares = 100\nworkers = [\"unix:/a\"]":      `unknown key "app.pool.shares"; did you mean "app.pool.share"?`,
+		"[[app.pool]]\nname=\"a\"\nshare=50\nworkers=[\"unix:/a\"]\n[[app.pool]]\nname=\"a\"\nshare=50\nworkers=[\"unix:/b\"]": `there are two pools "a"`,
+	} {
+		cfg, _, err := loadText(t, text)
+		if err == nil {
+			err = cfg.check()
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s\n%v, not %s", text, err, want)
+		}
+	}
+}
+
+func TestAppRouting(t *testing.T) {
+	t.Parallel()
+	cfg, _, err := loadText(t, `
+[app]
+slots = 2
+sticky = "cookie:sid"
+fast = ["/-/readiness*"]
+[[app.pool]]
+name = "puma"
+share = 90
+workers = ["unix:/run/app/w0.sock", "x=http://[::1]:3000"]
+[[app.pool]]
+name = "other"
+share = 10
+slots = "auto"
+workers = ["http://127.0.0.1:3001"]
+`)
+	if err == nil {
+		err = cfg.check()
+	}
+	r, errOfRouting := cfg.App.routing()
+	if err != nil || errOfRouting != nil {
+		t.Fatal(err, errOfRouting)
+	}
+	if len(r.Pools) != 2 || r.Queue.Reserve != 1 || len(r.Classes.Fast) != 1 {
+		t.Fatalf("%+v", r)
+	}
+	if got := r.Pools[0].Workers; got[0] != (app.WorkerOptions{Name: "w0", Address: "unix:/run/app/w0.sock", Slots: 2}) || got[1].Name != "x" {
+		t.Errorf("%+v", got)
+	}
+	if got := r.Pools[1].Workers[0]; got != (app.WorkerOptions{Name: "127.0.0.1:3001", Address: "http://127.0.0.1:3001", Slots: 8, Auto: true}) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// appServer is a part of a server that has an application with workers on sockets in dir, and answers its admin socket.
+func appServer(t *testing.T, state string, cfg Config) *server {
+	t.Helper()
+	s := &server{close: func() error { return nil }}
+	log := slog.New(slog.DiscardHandler)
+	l, err := newLanes(roleGateway, cfg, log, prometheus.NewRegistry(), "v0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gw := newGateway(cfg, log, prometheus.NewRegistry(), l, gateway.NewRouter(), nil, nil)
+	if err := s.addApp(cfg, log, prometheus.NewRegistry(), &l, gw); err != nil {
+		t.Fatal(err)
+	}
+	listener, err := listenUnix(adminSocket(state), 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	admin := newAdminServer(s.workers(nil), log)
+	done := make(chan error, 1)
+	go func() { done <- admin.Serve(listener) }()
+	t.Cleanup(func() {
+		admin.Close()
+		<-done
+		if err := s.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// appWorker answers on a socket; ready tells whether it says so.
+func appWorker(t *testing.T, socket string) (ready *atomic.Bool) {
+	t.Helper()
+	ready = new(atomic.Bool)
+	ready.Store(true)
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if !ready.Load() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		_, _ = io.WriteString(w, filepath.Base(socket))
+	})}
+	done := make(chan error, 1)
+	go func() { done <- h.Serve(l) }()
+	t.Cleanup(func() {
+		h.Close()
+		<-done
+	})
+	return ready
+}
+
+func TestWorkerCommands(t *testing.T) {
+	t.Parallel()
+	state := socketDir(t)
+	appWorker(t, state+"/w0.sock")
+	ready := appWorker(t, state+"/w1.sock")
+	text := "state = \"" + state + "\"\n[app]\nworkers = [\"unix:" + state + "/w0.sock\", \"unix:" + state + "/w1.sock\"]\nhealth = \"/\"\nhealth_interval = \"20ms\"\nblackout = \"10ms\"\nslow_start = \"0s\"\n"
+	cfg, _, err := loadTextAs(t, roleGateway, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	appServer(t, state, cfg)
+	main := func(line string) (int, string, string) {
+		return runMain(append(strings.Fields(line), "--state", state)...)
+	}
+
+	for _, w := range []string{"w0", "w1"} { // they are up at some time
+		if code, out, errs := main("undrain worker " + w + " --wait --timeout 1m"); code != 0 || out != w+": up, 0 requests running\n" {
+			t.Fatalf("%d %q %q", code, out, errs)
+		}
+	}
+	if code, out, _ := main("workers"); code != 0 || !strings.HasPrefix(out, "WORKER  POOL  STATE  RUNNING  SLOTS   SERVED  FAILED  ADDRESS\nw0      app   up     0 ") {
+		t.Errorf("workers: %d\n%s", code, out)
+	}
+	if _, out, _ := runMain("__complete", "drain", "worker", "--state", state, ""); !strings.HasPrefix(out, "w0\nw1\n") {
+		t.Errorf("names are completed with %q", out)
+	}
+	if code, out, errs := main("drain worker w0 --wait --timeout 1m"); code != 0 || out != "w0: drained, 0 requests running\n" {
+		t.Errorf("drain: %d %q %q", code, out, errs)
+	}
+	if code, _, errs := main("drain worker w1"); code != exitFailed || !strings.Contains(errs, "w1 keeps its requests for now") {
+		t.Errorf("beyond the share: %d %q", code, errs)
+	}
+	waiting := make(chan string, 1)
+	go func() {
+		code, out, errs := main("drain worker w1 --wait --timeout 1m")
+		if code != 0 || !strings.HasPrefix(errs, "packhorse: waiting: ") && !strings.HasPrefix(errs, "waiting: ") {
+			out += errs
+		}
+		waiting <- out
+	}()
+	if code, out, errs := main("undrain worker w0 --wait --timeout 1m"); code != 0 || out != "w0: up, 0 requests running\n" {
+		t.Errorf("undrain: %d %q %q", code, out, errs)
+	}
+	if out := <-waiting; !strings.HasPrefix(out, "w1: drained, 0 requests running\n") {
+		t.Errorf("its turn came: %q", out)
+	}
+	ready.Store(false)
+	if code, out, errs := main("undrain worker w1 --wait --timeout 50ms"); code != exitFailed || !strings.Contains(errs, "w1 is ") {
+		t.Errorf("one that is not ready: %d %q %q", code, out, errs)
+	}
+	if code, out, errs := main("drain worker w0 --force"); code != 0 {
+		t.Errorf("by force: %d %q %q", code, out, errs)
+	}
+	if code, _, errs := main("drain worker w9"); code != exitFailed || !strings.Contains(errs, `there is no application worker "w9"; there are w0, w1`) {
+		t.Errorf("an unknown worker: %d %q", code, errs)
+	}
+	code, out, _ := main("workers --json")
+	var list []workerStatus
+	if err := json.Unmarshal([]byte(out), &list); code != 0 || err != nil || len(list) != 2 || list[0].Name != "w0" || list[0].Given {
+		t.Errorf("workers --json: %d %v\n%s", code, err, out)
+	}
+}
+
+func TestNoApplication(t *testing.T) {
+	t.Parallel()
+	state := socketDir(t)
+	cfg, _, err := loadTextAs(t, roleGateway, "state = \""+state+"\"\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	appServer(t, state, cfg)
+	if code, _, errs := runMain("workers", "--state", state); code != exitFailed || !strings.Contains(errs, "there is no application") {
+		t.Errorf("%d %q", code, errs)
+	}
+}
+
+// SIGHUP takes workers and pools at once; that there is an application at all needs a restart.
+func TestAppReload(t *testing.T) {
+	t.Parallel()
+	state := socketDir(t)
+	file := filepath.Join(state, "packhorse.toml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte("state = \""+state+"\"\n[[node]]\nname = \"a\"\naddress = \"127.0.0.1:1\"\n"+text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("[app]\nworkers = [\"unix:" + state + "/w0\"]\n")
+	flags := pflag.NewFlagSet("gateway", pflag.ContinueOnError)
+	src := addConfigFlags(flags, roleGateway, Env{Environ: []string{"HOME=" + state}})
+	if err := flags.Parse([]string{"--config", file}); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := src.loadChecked()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := appServer(t, state, cfg)
+	var logged bytes.Buffer
+	r := &reloader{source: src, running: cfg, level: new(slog.LevelVar), log: slog.New(slog.NewTextHandler(&logged, nil)), take: s.reload}
+	names := func() string {
+		var list []string
+		for _, w := range s.app.Workers() {
+			list = append(list, w.Pool+"/"+w.Name)
+		}
+		return strings.Join(list, " ")
+	}
+	for _, step := range []struct{ text, want, says string }{
+		{"[[app.pool]]\nname=\"x\"\nshare=50\nworkers=[\"unix:/w1\"]\n[[app.pool]]\nname=\"y\"\nshare=50\nworkers=[\"unix:/w2\",\"unix:/w3\"]\n", "x/w1 y/w2 y/w3", "read the configuration again"},
+		{"[[app.pool]]\nname=\"x\"\nshare=60\nworkers=[\"unix:/w1\"]\n", "x/w1 y/w2 y/w3", "add up to 60"},
+		{"[app]\nworkers = [\"unix:/w4\"]\nmax_body = \"1MiB\"\n", "app/w4", "app.max_body"},
+		{"", "app/w4", "app.workers"},
+	} {
+		logged.Reset()
+		write(step.text)
+		r.reload()
+		if got := names(); got != step.want || !strings.Contains(logged.String(), step.says) {
+			t.Errorf("%s\ngives %s, not %s\n%s", step.text, got, step.want, &logged)
+		}
+	}
+}
