@@ -111,8 +111,8 @@ var comparePage = template.Must(template.New("page").Funcs(template.FuncMap{
 {{end}}</ul>{{end}}
 <p class="key"><span class="cell slower" style="background:color-mix(in srgb, var(--slow) 70%, var(--bg))">slower</span><span style="background:color-mix(in srgb, var(--fast) 70%, var(--bg))">faster</span><span style="background:var(--grey)">no verdict</span>
 Point at a cell for its interval. All {{.Judged}} intervals together hold {{of100 .Confidence}} of the time, each {{of100 .Each}}.</p>
-<div class="wide"><table class="grid"><tr><th scope="col">route</th><th class="n" scope="col">A</th><th class="n" scope="col">B</th><th scope="col">p50</th><th scope="col">p95</th><th scope="col">p99</th></tr>
-{{with .SameMix}}{{template "row" .}}{{end}}{{range .Rows}}{{template "row" .}}{{end}}</table></div>
+<table class="grid"><tr><th scope="col">route</th><th class="n" scope="col">A</th><th class="n" scope="col">B</th><th scope="col">p50</th><th scope="col">p95</th><th scope="col">p99</th></tr>
+{{with .SameMix}}{{template "row" .}}{{end}}{{range .Rows}}{{template "row" .}}{{end}}</table>
 <div class="wide"><table><caption>All requests, as they came</caption><tr><th></th><th class="n">A</th><th class="n">B</th><th class="n">change</th><th class="n">= routes</th><th class="n">+ mix</th></tr>
 {{range .All}}<tr><th scope="row">{{.Of}}</th><td class="n">{{ms .A}}</td><td class="n">{{ms .B}}</td><td class="n">{{part .Change .A}}</td><td class="n">{{part .Within .A}}</td><td class="n">{{part .Mix .A}}</td></tr>
 {{end}}</table></div>

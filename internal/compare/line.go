@@ -419,6 +419,9 @@ const noRequest = "(no request)"
 
 // appendName appends the route of the request that was read last.
 func (p *parser) appendName(to []byte) ([]byte, error) {
+	if p.format == Packhorse && len(p.operation) == 0 {
+		p.operation = []byte("other")
+	}
 	if p.format == Packhorse && (p.target == nil || p.operations) {
 		return p.appendOurs(to), nil
 	}
@@ -508,6 +511,9 @@ func (p *parser) common(line []byte) error {
 	if !ok {
 		return errCommon
 	}
+	if bytes.IndexByte(request, '\\') >= 0 {
+		request = unescaped(request)
+	}
 	p.requestLine(request)
 	for n, quotes := 0, 0; ; n++ {
 		if rest = bytes.TrimLeft(rest, " \t"); len(rest) == 0 {
@@ -564,6 +570,34 @@ func quoted(s []byte) (text, rest []byte, ok bool) {
 		}
 	}
 	return nil, nil, false
+}
+
+// unescaped undoes what nginx and Apache do to bytes that they think of as dangerous: \x1b, \", \\.
+func unescaped(s []byte) []byte {
+	clean := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		if c == '\\' && i+1 < len(s) {
+			if i++; s[i] == 'x' && i+2 < len(s) && isHex(s[i+1:i+3]) {
+				high, low := hexDigit(s[i+1]), hexDigit(s[i+2])
+				c, i = high<<4|low, i+2
+			} else {
+				c = s[i]
+			}
+		}
+		clean = append(clean, c)
+	}
+	return clean
+}
+
+func hexDigit(c byte) byte {
+	switch {
+	case c <= '9':
+		return c - '0'
+	case c >= 'a':
+		return c - 'a' + 10
+	}
+	return c - 'A' + 10
 }
 
 // ParseFormat reads "auto", which is empty, or one of Formats.

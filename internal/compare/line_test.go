@@ -201,6 +201,7 @@ func FuzzLine(f *testing.F) {
 		`{"msg":"request","operation":"fetch","result":"ok","ms":7,"status":200,"path":"/a/b"}`,
 		`{"request":"GET /x HTTP/1.1","status":"200","request_time":"0.1, 0.2"}`,
 		`::1 - - [22/Nov/2026:04:05:06 +0000] "GET /a\"b HTTP/1.0" 499 - "x" "y" rt=0.001ms pool=a`,
+		`{"msg":"request","ms":0,"status":0}`,
 		`{"msg":"access","duration_ms":1,"uri":"/a.git/info/refs?x","method":"GET","status":200}`,
 	} {
 		f.Add([]byte(s))

@@ -136,6 +136,9 @@ func TestNothingIsFoundWhereNothingIs(t *testing.T) {
 	t.Parallel()
 	for _, shape := range []struct{ routes, each, runs int }{{1, 1500, 200}, {4, 1200, 60}} {
 		runs := shape.runs
+		if raceEnabled {
+			runs /= 4
+		}
 		wrong, covered, cells := 0, 0, 0
 		for run := range runs {
 			r := rand.New(rand.NewPCG(uint64(run), uint64(shape.routes)))

@@ -1,0 +1,6 @@
+//go:build race
+
+package compare
+
+// raceEnabled: each access to memory is looked at.
+const raceEnabled = true
