@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// tuner finds how many of their slots workers use: what they have of work that is pure CPU is done no sooner side by side than one after the other, and what
-// waits for something else is.
+// tuner finds how many of their slots workers use. What needs a worker's processor is done no sooner two at a time than one after the other; what waits for
+// something else is.
 //
-// It measures what a worker gets done with so many at once. Each piece of work that ends is worth what its route takes on average, shared out over the
-// numbers that ran beside it by how long they did; over that time it is a speed, 1 for work that has a worker for itself. A number times its speed is what gets done.
-// Only time counts in which no worker was idle: the machine is as busy then with few at each as with many. One step more is taken if of what it could gain a part is gained, and taken
-// back if it is not any longer.
+// It measures what a worker gets done with so many at once. A piece of work that ends is worth what its route takes on average. That is shared out over the
+// numbers that ran at its worker meanwhile, by how long they did and how fast that is as far as is known; over that time it gives their speed. A number
+// times its speed is what gets done. Only time counts in which no worker was idle: the machine is as busy then with few at each as with many. One step
+// more is taken if enough is gained of what it could gain, and taken back if it is not, or not any longer.
 //
-// What there is nothing known about is tried: now and then, and only while all slots are taken and something waits, one worker uses a step more than
-// the others for a few pieces of work, or a step less. Rarely, if that has told nothing new for long.
+// What is not known is tried: while all slots are taken and something waits, one worker uses a step more than the others for a few pieces of work, or a step
+// less; rarely, once that tells nothing new.
 type tuner struct {
 	level  int // a step: the slots that workers use
 	most   int // the highest level
@@ -49,13 +49,14 @@ const (
 	calmMost   = 32.0
 )
 
+// stepOf is the step that a number belongs to: the first that is not less, or the last.
 func stepOf(n int) int {
-	for i := len(steps) - 1; i > 0; i-- {
-		if n >= steps[i] {
+	for i, s := range steps {
+		if n <= s {
 			return i
 		}
 	}
-	return 0
+	return len(steps) - 1
 }
 
 // spent is for how long a worker had so many in flight; busy: of that, by the tuner's time.
@@ -71,8 +72,13 @@ func (u *tuner) resize(slots int) {
 
 // limit is how many slots a worker uses whose trial is some steps above or below.
 func (u *tuner) limit(slots, trial int) int {
-	return min(slots, steps[min(max(u.level+trial, 0), u.most)])
+	if u.level+trial >= u.most {
+		return slots
+	}
+	return min(slots, u.step(trial))
 }
+
+func (u *tuner) step(trial int) int { return steps[min(max(u.level+trial, 0), u.most)] }
 
 // tick notes whether all are busy from now on.
 func (u *tuner) tick(now time.Duration, saturated bool) {
@@ -92,9 +98,6 @@ func (u *tuner) time(now time.Duration) time.Duration {
 
 // note brings what a worker has spent up to date; called before the number in flight changes.
 func (u *tuner) note(w *Worker, now time.Duration) {
-	if !w.member.Auto {
-		return
-	}
 	busy := u.time(now)
 	if w.inFlight > 0 {
 		at := &w.spent[stepOf(w.inFlight)]
@@ -173,7 +176,7 @@ func (s *speed) forget(count float64) {
 
 // trialSize is of how much work a trial is.
 func (u *tuner) trialSize(trial int) int {
-	return max(leastCount, 2*steps[min(max(u.level+trial, 0), u.most)])
+	return max(leastCount, 2*u.step(trial))
 }
 
 // next is the trial that is due, of some workers: 1, -1, or 0 for none. Less is tried where it is not known from when fewer ran than may.

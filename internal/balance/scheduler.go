@@ -62,7 +62,7 @@ func New(o Options) *Scheduler {
 	return s
 }
 
-// now is the time of the core. The lock is held, so that it never goes back there.
+// now is the time of the core. Whoever tells it the core holds the lock, so that it never goes back there.
 func (s *Scheduler) now() time.Duration { return s.clock.Now().Sub(s.began) }
 
 // do has the core do something.

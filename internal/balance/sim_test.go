@@ -242,8 +242,11 @@ func TestAuto(t *testing.T) {
 		{"heavy tail of sleep", []route{{name: "a", share: 1, cpu: fixed(0), sleep: lognormal(.1, 1.5)}}, .1, .8, 4, 1.3},
 	} {
 		for _, workers := range []int{2, 16} {
+			if workers > 2 && c.load == .5 { // nothing waits
+				continue
+			}
 			t.Run(fmt.Sprint(c.name, " ", workers), func(t *testing.T) {
-				const n = 4000
+				const n = 3000
 				rate := c.load * float64(workers) / c.alone
 				auto := newWorld(workers, slotsOfWorld, true, 1, c.routes...)
 				levels := auto.levelled(n, rate)

@@ -1,6 +1,7 @@
 package balance
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -39,6 +40,7 @@ const (
 type Worker struct {
 	member   Member
 	id       uint64 // in the order of coming
+	first    bool   // one of those that there were at first, and not ready yet
 	removed  bool
 	inFlight int
 	slow     int // of that, not Fast
@@ -105,17 +107,22 @@ func (w *Worker) placeAt(now time.Duration) place {
 	return p
 }
 
+// errNew is why a worker is not ready that was never asked.
+var errNew = errors.New("it is new")
+
 // ask asks whether it is ready, and tells whether the answer is another one than before.
 func (w *Worker) ask(now time.Duration) (changed bool) {
-	if w.member.Ready == nil {
-		return false
-	}
 	was, could := w.down != nil, w.usable
-	w.down = w.member.Ready()
+	if w.down = nil; w.member.Ready != nil {
+		w.down = w.member.Ready()
+	}
 	w.usable = w.down != nil && w.member.Usable != nil && w.member.Usable()
-	if w.down != nil {
+	switch {
+	case w.down != nil:
 		w.asked = now
-	} else if was {
+	case was && w.first: // it comes together with the others
+		w.first = false
+	case was:
 		w.begin(now)
 	}
 	return was != (w.down != nil) || could != w.usable
