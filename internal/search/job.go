@@ -374,7 +374,10 @@ func (e *Engine) prepare(r *repository, l lane, cancel context.CancelFunc) (task
 	run = &job{kind: kindFull, began: time.Now(), cancel: cancel}
 	task = link.Job{
 		Dir: e.shards(), ID: r.id, Repository: r.path.String(), Branches: want,
-		MaxFile: int(e.o.MaxFile), ShardSize: int(e.o.ShardSize), Ctags: e.o.Ctags,
+		MaxFile: int(e.o.MaxFile), ShardSize: int(e.o.ShardSize), Ctags: e.o.Ctags, First: r.shards == 0 && len(r.indexed) == 0,
+	}
+	for other := range e.jobs {
+		task.First = task.First && other.path != r.path // of one that is gone, whose job is not over
 	}
 	if r.plain {
 		task.Ctags = ""

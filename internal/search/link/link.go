@@ -87,6 +87,7 @@ type Job struct {
 	Repository string   `json:"repository"`
 	Branches   []Branch `json:"branches"`
 	Delta      bool     `json:"delta,omitempty"` // on top of the shards there are
+	First      bool     `json:"first,omitempty"` // there are none
 	MaxFile    int      `json:"max_file"`        // bytes; greater files are found by name only
 	ShardSize  int      `json:"shard_size"`      // bytes of content
 	Ctags      string   `json:"ctags,omitempty"` // program

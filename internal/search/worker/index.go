@@ -137,7 +137,7 @@ func runJob(job link.Job, in link.Reader, tags *symbols, report *link.Report) er
 					report.Size += fi.Size()
 				}
 			}
-			if job.Delta {
+			if job.Delta || job.First { // nothing was said of an old one
 				return nil
 			}
 			// Who has loaded a new shard beside what was said of the old one, which went later, has to load it again.
