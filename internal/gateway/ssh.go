@@ -345,6 +345,9 @@ func (c *sshClient) failed(err error) {
 	what := "handshake"
 	_, refused := errors.AsType[*ssh.ServerAuthError](err)
 	switch {
+	case c.wire.silent: // somebody looked whether we are there, as our own watchdog does
+		c.Watch.connections.WithLabelValues("silent").Inc()
+		return
 	case c.wire.bad:
 		what = "banner"
 	case c.timedOut.Load():

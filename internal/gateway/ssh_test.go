@@ -1,6 +1,7 @@
 package gateway_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/ed25519"
@@ -386,6 +387,26 @@ func TestSSHUnreadBytes(t *testing.T) {
 	}
 	if err == nil {
 		t.Errorf("%d packets were taken", sent)
+	}
+}
+
+// Who only looks whether there is a server gets the greeting, and nobody speaks of it.
+func TestSSHSilent(t *testing.T) {
+	t.Parallel()
+	s := serveSSH(t, nil, brackets(""))
+	conn, err := net.Dial("tcp", s.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.HasPrefix(line, "SSH-2.0-") {
+		t.Errorf("%q, %v", line, err)
+	}
+	conn.Close()
+	if !eventually(func() bool { return s.value("packhorse_ssh_connections_total{result=silent}") == 1 }) {
+		t.Error("it was not counted as what it was")
+	}
+	if n := s.value("packhorse_ssh_connections_total{result=handshake}"); n != 0 {
+		t.Errorf("%v handshakes have failed", n)
 	}
 }
 

@@ -22,7 +22,8 @@ func NewSSHMetrics() *SSHMetrics {
 		connections: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_ssh_connections_total",
 			Help: "SSH connections by how they began: ok, what kept them out (connections, address_connections, logins, address_logins, early_drop, " +
-				"rate), or what went wrong before the login was over (banner, auth, timeout, handshake).",
+				"rate), what went wrong before the login was over (banner, auth, timeout, handshake), or silent: hung up without a word, as who looks whether " +
+				"the server is there, the watchdog too.",
 		}, []string{"result"}),
 		auth: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_ssh_auth_total", Help: "Proofs of who an SSH client is, by method and result (ok, refused).",

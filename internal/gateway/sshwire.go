@@ -25,6 +25,7 @@ type sshWire struct {
 	head    []byte // of the banner and what came with it: read, and not handed out yet
 	greeted bool   // the banner was read
 	bad     bool   // it was none
+	silent  bool   // nothing came before the other side hung up
 	bytes   atomic.Int64
 
 	backlog  backlog
@@ -70,7 +71,7 @@ func (w *sshWire) banner() error {
 			return nil
 		}
 		if err != nil {
-			if err == io.EOF && n > 0 {
+			if w.silent = err == io.EOF && n == 0; err == io.EOF && n > 0 {
 				err = io.ErrUnexpectedEOF
 			}
 			return err

@@ -74,6 +74,9 @@ func probesOf(role role, cfg Config, l listeners) (all []watchdog.Probe) {
 			all = append(all, watchdog.HTTP(p.name, p.Addr(), p.tls))
 		}
 	}
+	if l.ssh != nil {
+		all = append(all, watchdog.SSH("ssh", l.ssh.Addr()))
+	}
 	if role.flags()&repositories != 0 {
 		all = append(all, watchdog.Readable("repositories", cfg.Root))
 	}

@@ -137,6 +137,7 @@ func (d *writing) next() {
 		if err == nil {
 			for _, f := range d.made {
 				if err = at.put(f); err != nil {
+					at.drop()
 					break
 				}
 			}
@@ -176,6 +177,7 @@ func (d *writing) put(f file) {
 		return
 	}
 	d.failed(d.at.place, err)
+	d.at.drop()
 	d.next()
 }
 

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -26,6 +27,7 @@ type place struct {
 	part     int64 // of the disk's size, that stays free at most: a half of a small one, for the spare place; 0: minFree holds
 	patience time.Duration
 	metrics  *Metrics
+	shared   bool        // others of this user have their dumps there too
 	busy     atomic.Bool // something hangs in it
 }
 
@@ -35,7 +37,7 @@ const spareBytes = 64 << 20
 func newPlace(dir string, o *Options, spare bool) *place {
 	p := &place{dir: dir, count: max(o.Count, 1), maxBytes: o.MaxBytes, minFree: o.MinFree, patience: o.diskPatience, metrics: o.Metrics}
 	if spare {
-		p.count, p.maxBytes, p.part = min(p.count, 3), min(p.maxBytes, spareBytes), 2
+		p.count, p.maxBytes, p.part, p.shared = min(p.count, 3), min(p.maxBytes, spareBytes), 2, true
 	}
 	return p
 }
@@ -82,22 +84,41 @@ type draft struct {
 
 // draft makes the directory of a dump.
 func (p *place) draft(name string) (*draft, error) {
-	d := &draft{place: p, name: name}
-	return d, p.do(func() error {
+	made := make(chan *os.Root, 1)
+	var given atomic.Bool // to the caller, or, if it waits no more, to nobody
+	err := p.do(func() error {
 		root, err := p.open()
 		if err != nil {
 			return err
 		}
-		d.root = root
-		if err := p.prune(root, p.count-1, p.maxBytes, ""); err != nil {
-			return err
+		if err = p.ready(root, name); err == nil && given.CompareAndSwap(false, true) {
+			made <- root
+			return nil
 		}
-		if free, floor, err := p.free(); err != nil || free < floor {
-			return errors.Join(err, fmt.Errorf("%d bytes are free, and %d have to stay so", free, floor))
-		}
-		return root.Mkdir(name+partSuffix, 0o700)
+		return errors.Join(err, root.Close())
 	})
+	if err != nil {
+		if !given.CompareAndSwap(false, true) { // it came just now
+			(<-made).Close()
+		}
+		return nil, err
+	}
+	return &draft{place: p, name: name, root: <-made}, nil
 }
+
+// ready makes room for a dump, and its directory.
+func (p *place) ready(root *os.Root, name string) error {
+	if err := p.prune(root, p.count-1, p.maxBytes, ""); err != nil {
+		return err
+	}
+	if free, floor, err := p.free(); err != nil || free < floor {
+		return errors.Join(err, fmt.Errorf("%d bytes are free, and %d have to stay so", free, floor))
+	}
+	return root.Mkdir(name+partSuffix, 0o700)
+}
+
+// drop gives up a draft that its place does not take.
+func (d *draft) drop() { go d.root.Close() }
 
 // open opens the directory, which nobody else may look into: a dump holds what repositories and people are called.
 func (p *place) open() (*os.Root, error) {
@@ -173,7 +194,14 @@ func (d *draft) end() (string, error) {
 	return filepath.Join(d.dir, d.name), err
 }
 
-// prune removes the oldest dumps until there are so many at most, of as many bytes. The one to keep stays, whatever it has: errFull if that is too much.
+// runsElse tells whether a dump is another process's that runs.
+func runsElse(dump string) bool {
+	name := strings.TrimSuffix(dump, partSuffix)
+	pid, err := strconv.Atoi(name[strings.LastIndexByte(name, '-')+1:])
+	return err == nil && pid != os.Getpid() && unix.Kill(pid, 0) != unix.ESRCH
+}
+
+// prune removes the oldest dumps, but for those of others that run, until there are so many at most, of as many bytes. The one to keep stays, whatever it has: errFull if that is too much.
 func (p *place) prune(root *os.Root, count int, bytes int64, keep string) error {
 	f, err := root.Open(".")
 	if err != nil {
@@ -184,7 +212,9 @@ func (p *place) prune(root *os.Root, count int, bytes int64, keep string) error 
 	if err != nil {
 		return err
 	}
-	entries = slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return !e.IsDir() || !dumpName.MatchString(e.Name()) })
+	entries = slices.DeleteFunc(entries, func(e fs.DirEntry) bool {
+		return !e.IsDir() || !dumpName.MatchString(e.Name()) || p.shared && runsElse(e.Name())
+	})
 	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(b.Name(), a.Name()) }) // the newest first
 	var sum, kept int64
 	left := 0

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Probe is something that a process which gets work done answers soon. An error is an answer, too, unless it is the context's: who is refused has
-// met somebody. Do is called again when it has returned, or never more if it does not.
+// Probe is something that a process which gets work done answers soon. An error is an answer, too, unless it is the context's or says that there
+// are no more descriptors: who is refused has met somebody. Do is called again when it has returned, or never more if it does not.
 type Probe struct {
 	Name string // a label of metrics
 	Do   func(context.Context) error
@@ -45,7 +45,7 @@ func (p *probe) run(ctx context.Context, pause, limit time.Duration) {
 		p.since.CompareAndSwap(0, max(int64(time.Since(p.made)), 1))
 		asking, cancel := context.WithTimeout(ctx, limit)
 		err := p.Do(asking)
-		if err == nil || asking.Err() == nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		if err == nil || asking.Err() == nil && isAnswer(err) {
 			p.since.Store(0)
 		}
 		cancel()
@@ -54,6 +54,11 @@ func (p *probe) run(ctx context.Context, pause, limit time.Duration) {
 		case <-time.After(pause):
 		}
 	}
+}
+
+// isAnswer tells whether somebody was met. Who has no descriptor left, we or the whole machine, has asked nobody.
+func isAnswer(err error) bool {
+	return !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, unix.EMFILE) && !errors.Is(err, unix.ENFILE)
 }
 
 // HTTP is a probe through a listener that speaks HTTP/1.1, by TLS if it does. It asks for nothing ("OPTIONS *", RFC 9110, section 9.3.7), which a server
@@ -77,6 +82,23 @@ func HTTP(name string, to net.Addr, overTLS bool) Probe {
 			return err
 		}
 		_, err = bufio.NewReader(io.LimitReader(conn, 4<<10)).ReadString('\n')
+		return err
+	}}
+}
+
+// SSH is a probe through a listener that speaks SSH: its greeting comes without being asked for (RFC 4253, section 4.2), and is read. A refusal is a line, too.
+func SSH(name string, to net.Addr) Probe {
+	return Probe{name, func(ctx context.Context) error {
+		conn, err := new(net.Dialer).DialContext(ctx, to.Network(), Reachable(to))
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		if deadline, ok := ctx.Deadline(); ok {
+			conn.SetDeadline(deadline)
+		}
+		defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
+		_, err = bufio.NewReader(io.LimitReader(conn, 1<<10)).ReadString('\n')
 		return err
 	}}
 }

@@ -9,11 +9,13 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -534,6 +536,104 @@ func TestStrangersDirectory(t *testing.T) {
 	d := start(t, o).mustDump(t)
 	if info, err := os.Stat(filepath.Dir(d.Dir)); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("%v %v", info.Mode(), err)
+	}
+}
+
+// TestSSHProbe: a greeting is an answer, and so is a refusal; silence is none. Nor is it one that there are no descriptors left.
+func TestSSHProbe(t *testing.T) {
+	t.Parallel()
+	for says, want := range map[string]bool{"SSH-2.0-packhorse\r\n": true, "too many connections; try again\r\n": true, "": false} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		served := make(chan struct{})
+		go func() {
+			defer close(served)
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			io.WriteString(c, says)
+			if n, _ := io.Copy(io.Discard, c); n != 0 {
+				t.Errorf("the probe says %d bytes", n)
+			}
+		}()
+		ctx, cancel := context.WithCancel(t.Context())
+		if !want {
+			ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
+		}
+		if err := SSH("ssh", l.Addr()).Do(ctx); (err == nil) != want {
+			t.Errorf("%q: %v", says, err)
+		}
+		cancel()
+		<-served
+		l.Close()
+	}
+	for err, want := range map[error]bool{
+		&net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)}: false, os.NewSyscallError("open", syscall.ENFILE): false, os.ErrDeadlineExceeded: false,
+		os.NewSyscallError("connect", syscall.ECONNREFUSED): true, io.EOF: true,
+	} {
+		if isAnswer(err) != want {
+			t.Errorf("%v: %v", err, !want)
+		}
+	}
+}
+
+// TestSpareIsShared: in the place that a user's servers share, none removes the dumps of another that runs.
+func TestSpareIsShared(t *testing.T) {
+	t.Parallel()
+	ended := exec.Command("true")
+	if err := ended.Run(); err != nil {
+		t.Fatal(err)
+	}
+	o := options(t)
+	o.Dir, o.Spare, o.Count = "/dev/null/dumps", filepath.Join(t.TempDir(), "spare"), 1
+	theirs := filepath.Join(o.Spare, fmt.Sprintf("20200101T000000.000Z-mutex-%d", os.Getppid()))
+	begun := filepath.Join(o.Spare, fmt.Sprintf("20200101T000001.000Z-mutex-%d.part", os.Getppid()))
+	nobodys := filepath.Join(o.Spare, fmt.Sprintf("20200101T000000.000Z-mutex-%d", ended.Process.Pid))
+	for _, dir := range []string{theirs, begun, nobodys} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := start(t, o)
+	first := w.mustDump(t)
+	last := w.mustDump(t)
+	for dir, want := range map[string]bool{theirs: true, begun: true, nobodys: false, first.Dir: false, last.Dir: true} {
+		if _, err := os.Stat(dir); (err == nil) != want {
+			t.Errorf("%s: %v", dir, err)
+		}
+	}
+}
+
+// TestDraftsAreClosed: what does not take a dump is not left open.
+func TestDraftsAreClosed(t *testing.T) {
+	if _, err := os.Stat("/proc/self/fd"); err != nil {
+		t.Skip("what is open is not told here")
+	}
+	o := options(t)
+	o.MinFree = 1 << 62
+	o.Metrics = NewMetrics()
+	o.diskPatience = time.Minute
+	p := newPlace(o.Dir, &o, false)
+	open := func() (n int) {
+		fds, _ := os.ReadDir("/proc/self/fd")
+		for _, fd := range fds {
+			if to, _ := os.Readlink("/proc/self/fd/" + fd.Name()); to == o.Dir {
+				n++
+			}
+		}
+		return n
+	}
+	for range 3 {
+		if _, err := p.draft("20200101T000000.000Z-mutex-1"); err == nil {
+			t.Fatal("a draft where there is no room")
+		}
+	}
+	if n := open(); n != 0 {
+		t.Errorf("the directory is open %d times", n)
 	}
 }
 
