@@ -22,6 +22,9 @@ var binDir string
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
+	if socket := os.Getenv(workerSocket); socket != "" {
+		return appWorker(socket)
+	}
 	dir, err := os.MkdirTemp("", "packhorse-e2e")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
