@@ -59,7 +59,7 @@ func (c *Cell) Lines() []string {
 	lines := []string{fmt.Sprintf("%s: %s, then %s", c.Of, duration(float64(c.A)), duration(float64(c.B)))}
 	switch c.Verdict {
 	case Few:
-		return append(lines, fmt.Sprintf("too few: %s on each side are needed", thousands(c.Needs)))
+		return append(lines, c.tooFew())
 	case OneSided:
 		return append(lines, "only on one side")
 	case NotAlike:

@@ -266,6 +266,8 @@ func (p *parser) classify() error {
 		status = status*10 + int(c-'0')
 	}
 	switch {
+	case status == 101: // an upgrade lasts as long as both sides like
+		return errOther
 	case string(p.result) == "cancelled":
 		p.class = gone
 	case len(p.status) > 0:

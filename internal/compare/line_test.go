@@ -36,6 +36,7 @@ func TestLines(t *testing.T) {
 			"POST /{repo}/git-upload-pack answered 123000000 step 1000000"},
 		{"numbers, and the request line", reading{format: Nginx}, `{"msec":1700000000.123,"request":"GET /x?y HTTP/2.0","status":503,"request_time":1.5}`, "GET /x failed 1500000000 step 100000000"},
 		{"upstream's time, if there is no other", reading{format: Nginx}, `{"request":"GET /x HTTP/2.0","status":200,"upstream_response_time":"0.010, - : 0.020"}`, "GET /x answered 30000000 step 1000000"},
+		{"an upgrade", reading{format: Nginx}, `{"request":"GET /x HTTP/1.1","status":101,"request_time":900.5}`, "error: a line about something else"},
 		{"no request", reading{format: Nginx}, `{"request":"","status":"400","request_time":"0.000"}`, "(no request) refused 0 step 1000000"},
 		{"no time", reading{format: Nginx}, `{"request":"GET / HTTP/1.1","status":"200"}`, "error: no duration"},
 		{"a field of one's own", reading{format: Nginx, duration: "took_us"}, `{"request":"GET / HTTP/1.1","status":"200","took_us":"250","request_time":"9"}`, "GET / answered 250000 step 1000"},

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"time"
 )
@@ -237,7 +238,7 @@ func (j *judge) open() (n int) {
 			c.Ratio = max(c.B, floor) / max(c.A, floor)
 			switch {
 			case row.reason == OneSided:
-			case min(row.a.dist.n, row.b.dist.n) < c.Needs:
+			case min(row.a.dist.n, row.b.dist.n, c.WorthA, c.WorthB) < c.Needs:
 				c.Verdict = Few
 			case row.reason == "":
 				n++
@@ -307,7 +308,9 @@ func (t *table) inputReports() (list []Input) {
 			break
 		}
 		in := Input{Files: []string{}, Format: s.format, Lines: s.lines, Other: s.other, Outside: s.outside, Unsplit: t.foreign + t.without,
-			Malformed: s.malformed, Examples: s.examples, First: s.first, Last: s.last}
+			Malformed: map[string]int{}, Examples: []Malformed{}, First: s.first, Last: s.last}
+		maps.Copy(in.Malformed, s.malformed)
+		in.Examples = append(in.Examples, s.examples...)
 		for _, f := range s.files {
 			in.Files = append(in.Files, printable([]byte(f)))
 		}

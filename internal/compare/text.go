@@ -169,7 +169,7 @@ func (row *Row) write(b *strings.Builder) {
 		fmt.Fprintf(b, "  %-4s%12s%12s", c.Of, duration(float64(c.A)), duration(float64(c.B)))
 		switch c.Verdict {
 		case Few:
-			fmt.Fprintf(b, "%10s  too few: %s on each side are needed", "", thousands(c.Needs))
+			fmt.Fprintf(b, "%10s  %s", "", c.tooFew())
 		case NotAlike:
 			fmt.Fprintf(b, "%10s  no verdict: these are not alike", percent(float64(c.Ratio)))
 		case OneSided:
@@ -181,4 +181,9 @@ func (row *Row) write(b *strings.Builder) {
 		}
 		b.WriteString("\n")
 	}
+}
+
+// tooFew says why there is no interval.
+func (c *Cell) tooFew() string {
+	return fmt.Sprintf("too few: %s on each side are needed, these are worth %s and %s", thousands(c.Needs), thousands(c.WorthA), thousands(c.WorthB))
 }

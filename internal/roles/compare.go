@@ -181,6 +181,9 @@ func (c *comparison) run(cmd *cobra.Command) error {
 	}
 	r, err := compare.Run(ctx, *o)
 	clear()
+	if ctx.Err() != nil {
+		return errors.New("interrupted before all was read; nothing was compared")
+	}
 	if err != nil {
 		return err
 	}

@@ -2,12 +2,15 @@ package roles
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // compareLog is a log of nginx's with the given duration, in milliseconds, give or take.
@@ -78,5 +81,64 @@ func TestCompareCommand(t *testing.T) {
 		if _, errs, code := main(c.args...); code != c.code || !strings.Contains(errs, c.says) {
 			t.Errorf("%q: exit %d, %s; wanted %d and %q", c.args, code, errs, c.code, c.says)
 		}
+	}
+}
+
+// What a server logs of an application with two pools is compared by pool: all requests are found, on their side.
+func TestComparePoolsOfAServer(t *testing.T) {
+	t.Parallel()
+	root := socketDir(t)
+	appWorker(t, root+"/w0.sock")
+	appWorker(t, root+"/w1.sock")
+	config, log := filepath.Join(root, "config.toml"), filepath.Join(root, "log")
+	text := "[app]\n[[app.pool]]\nname = \"puma\"\nshare = 50\nworkers = [\"unix:" + root + "/w0.sock\"]\n" +
+		"[[app.pool]]\nname = \"falcon\"\nshare = 50\nworkers = [\"unix:" + root + "/w1.sock\"]\n"
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := os.Create(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	ctx, end := context.WithCancel(t.Context())
+	ended := make(chan int, 1)
+	go func() {
+		ended <- Main(ctx, Env{Args: []string{"serve", "--root", root, "--config", config, "--http", "127.0.0.1:0", "--ops", ""}, Stdout: out, Stderr: out})
+	}()
+	var s started
+	for deadline := time.Now().Add(time.Minute); s.HTTP == ""; time.Sleep(5 * time.Millisecond) {
+		text, _ := os.ReadFile(filepath.Join(root, ".packhorse", "serve.json"))
+		if _ = json.Unmarshal(text, &s); s.HTTP == "" && time.Now().After(deadline) {
+			t.Fatal("the server does not start")
+		}
+	}
+	const requests = 200
+	for i := range requests {
+		answer, err := http.Get(fmt.Sprintf("%s/users/%d/avatar", s.HTTP, i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer.Body.Close()
+	}
+	end()
+	if code := <-ended; code != exitOK {
+		text, _ := os.ReadFile(log)
+		t.Fatalf("the server ended with %d:\n%s", code, text)
+	}
+	code, stdout, errs := runMain("compare", log, "--split", "pool", "--json")
+	var report struct {
+		Sides []struct {
+			Name     string
+			Requests int
+		}
+		Rows []struct{ Route string }
+	}
+	if err := json.Unmarshal([]byte(stdout), &report); err != nil || code != exitOK {
+		t.Fatalf("exit %d, %v\n%s%s", code, err, stdout, errs)
+	}
+	a, b := report.Sides[0], report.Sides[1]
+	if a.Name != "falcon" || b.Name != "puma" || a.Requests+b.Requests != requests || len(report.Rows) != 1 || report.Rows[0].Route != "GET /users/{id}/avatar" {
+		t.Errorf("%+v", report)
 	}
 }
