@@ -90,6 +90,7 @@ type Runner struct {
 	stop     context.CancelFunc
 
 	starter *starter
+	looks   chan struct{} // a place for each look at a directory
 
 	mu       sync.Mutex // held for a step in a map, never while a process is started
 	closed   bool
@@ -127,7 +128,7 @@ func New(o Options) (*Runner, error) {
 		git: path, env: environment(o.TempDir), metrics: o.Metrics, log: o.Log, account: o.Account,
 		cgroups: o.Cgroups, groups: o.Groups,
 		classes: make(map[Class]class, len(o.Classes)),
-		starter: newStarter(o.Metrics), running: make(map[*Process]struct{}), ended: make(chan struct{}),
+		starter: newStarter(o.Metrics), looks: make(chan struct{}, manyLooks), running: make(map[*Process]struct{}), ended: make(chan struct{}),
 	}
 	r.reaper = reaper.Keep(reaper.Options{Command: o.Reaper, Cgroups: o.Cgroups.Directories(), Metrics: o.Metrics.reaper, Log: o.Log})
 	if mark, value, ok := strings.Cut(r.reaper.Env(), "="); ok {
@@ -237,7 +238,7 @@ func (r *Runner) start(ctx context.Context, c Command, l Limits, waited time.Dur
 	trying, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(r.stopping, cancel)()
-	err := r.reach(p)
+	err := r.reach(trying, p)
 	if err == nil {
 		err = r.starter.start(trying, func() error { return r.spawn(p) })
 	}
@@ -302,15 +303,34 @@ func (r *Runner) settle() {
 	}
 }
 
+// manyLooks bounds the looks at directories that are under way, those included that hang and that nobody waits for any more.
+const manyLooks = 64
+
 // reach looks at the command's directory. Should its disk hang, then here, where nobody else waits for it, and not in the child, for which a CPU of ours
-// waits until it has called exec.
-func (r *Runner) reach(p *Process) error {
-	if p.command.Dir == "" {
+// waits until it has called exec. The command has its slot meanwhile, so that the wait has an end: the look goes on by itself.
+func (r *Runner) reach(ctx context.Context, p *Process) error {
+	dir := p.command.Dir
+	if dir == "" {
 		return nil
 	}
 	defer r.starts.begin(p)()
-	_, err := os.Stat(p.command.Dir)
-	return err
+	ctx, cancel := context.WithTimeoutCause(ctx, r.starter.limit, errImpatient)
+	defer cancel()
+	if err := take(ctx, r.looks); err != nil {
+		return err
+	}
+	looked := make(chan error, 1)
+	go func() {
+		_, err := os.Stat(dir)
+		<-r.looks
+		looked <- err
+	}()
+	select {
+	case err := <-looked:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // spawn starts the process, or leaves nothing of it.

@@ -1,9 +1,11 @@
 package process
 
 import (
+	"context"
 	"testing"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
@@ -35,5 +37,28 @@ func TestStartingOnStoppedDisk(t *testing.T) {
 	}
 	if d := r.Starting(); d != 0 {
 		t.Errorf("still starts, for %v", d)
+	}
+}
+
+// TestStoppedDiskKeepsNoSlot: a command on a disk that hangs gives up, and its slot goes to another; so does one whose caller goes away.
+func TestStoppedDiskKeepsNoSlot(t *testing.T) {
+	t.Parallel()
+	disk := gittest.NewDisk(t)
+	r := newRunner(t, "git", Limits{Slots: 1})
+	r.starter.limit = 50 * time.Millisecond
+	disk.Stop()
+	defer disk.Release()
+	there := Command{Class: "test", Subcommand: "version", Args: []string{"version"}, Dir: disk.Dir + "/repository"}
+	if _, err := r.Start(t.Context(), there); !fault.Is(err, fault.Unavailable) || fault.RetryAfter(err) == 0 {
+		t.Errorf("on a stopped disk: %v", err)
+	}
+	r.starter.limit = time.Hour
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(10*time.Millisecond, cancel)
+	if _, err := r.Start(ctx, there); !fault.Is(err, fault.Cancelled) {
+		t.Errorf("given up: %v", err)
+	}
+	if out, _, err := output(t, r, Command{Class: "test", Subcommand: "version", Args: []string{"version"}, Dir: t.TempDir()}); err != nil || out == "" {
+		t.Errorf("%q, %v", out, err)
 	}
 }
