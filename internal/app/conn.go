@@ -47,11 +47,18 @@ type conn struct {
 	buf    []byte // what was read and not used is buf[at:end]
 	at     int
 	end    int
-	out    []byte // a request's head, as it is written
+	raw    rawConn
+	until  time.Time // the deadline of both directions; zero: it is not known
+	out    []byte    // a request's head, as it is written
 	socket disk.ID
 	since  time.Time // it is idle
 	used   bool      // for a request before
 }
+
+// rawConn keeps what net makes anew each time.
+type rawConn struct{ raw syscall.RawConn }
+
+func (r *rawConn) SyscallConn() (syscall.RawConn, error) { return r.raw, nil }
 
 // connBuffer is how much of an answer is read at once, unless its header is longer.
 const connBuffer = 8 << 10
@@ -120,7 +127,7 @@ func (c *conns) get(ctx context.Context, fresh bool) (*conn, error) {
 
 // good tells whether an idle connection can be used: it is as it was left, and goes to the worker that is there now.
 func (c *conn) good(socket disk.ID) bool {
-	return c.socket == socket && bulk.Quiet(c.Conn.(syscall.Conn)) == nil
+	return c.socket == socket && bulk.Quiet(&c.raw) == nil
 }
 
 // wait waits for what another gives back: a connection, or the place of one, which is no connection. Callers hold mu; it unlocks it.
@@ -157,7 +164,13 @@ func (c *conns) dial(ctx context.Context) (*conn, error) {
 		c.vacate()
 		return nil, err
 	}
-	cn := &conn{Conn: nc, buf: make([]byte, connBuffer), out: make([]byte, 0, 2<<10), socket: socket}
+	raw, err := nc.(syscall.Conn).SyscallConn()
+	if err != nil {
+		nc.Close()
+		c.vacate()
+		return nil, err
+	}
+	cn := &conn{Conn: nc, raw: rawConn{raw}, buf: make([]byte, connBuffer), out: make([]byte, 0, 2<<10), socket: socket}
 	c.mu.Lock()
 	closed := c.closed
 	if !closed {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/textproto"
 	"strings"
+	"time"
 )
 
 // errWait is the error of a read that would have to wait.
@@ -100,7 +101,10 @@ func (in *incoming) bytes(p []byte, wait bool) (int, error) {
 }
 
 // limit bounds the time that the worker may be silent.
-func (in *incoming) limit() error { return in.call.limit(in.cn.SetReadDeadline, in.call.e.p.IdleTime) }
+func (in *incoming) limit() error {
+	in.cn.until = time.Time{}
+	return in.call.limit(in.cn.SetReadDeadline, in.call.e.p.IdleTime)
+}
 
 func cutOff(err error) error {
 	if err == io.EOF || err == nil {
