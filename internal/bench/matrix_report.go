@@ -93,7 +93,7 @@ func newMatrixRow(c *cellResult) matrixRow {
 	cpus, seconds, gb := float64(runtime.NumCPU()), c.out.elapsed.Seconds(), float64(c.out.bytes)/1e9
 	run, busy := c.watch.load()
 	row := matrixRow{
-		Repo: c.subject.name, Transport: c.transport, Cache: onOff(c.cache), MBPerS: round(rate(float64(c.out.bytes), 1e6, c.out.elapsed), 2),
+		Repo: c.subject.name, Transport: c.transport, Cache: onOff(c.cache), MBPerS: round(rate(float64(c.out.bytes), 1e6, c.out.elapsed), 6),
 		Load: round(run/cpus, 3), MachineLoad: round(busy/cpus, 3),
 		Requests: c.out.requests, Errors: c.out.failures.count(), ElapsedS: round(seconds, 3), Latency: c.out.latency.summarize(),
 		ClientCPUPercent: round(100*c.clientCPU.Seconds()/seconds/cpus, 2),

@@ -179,7 +179,7 @@ const (
 	maxSchedLoad     = 2
 	maxSchedLoads    = 200
 	minSchedRequests = 100
-	maxSchedRequests = 10_000_000
+	maxSchedRequests = 2_000_000
 	maxSchedService  = time.Hour
 	maxSchedSigma    = 3
 	usualSchedSigma  = 1.5

@@ -277,7 +277,7 @@ func TestSchedRefuses(t *testing.T) {
 		"--cpu NaN":                               "from 0 to 1",
 		"--delay -1ms":                            "from 0s",
 		"--requests 99":                           "from 100",
-		"--requests 10000001":                     "from 100",
+		"--requests 2000001":                      "from 100",
 		"--policies fastest":                      "there is no \"fastest\"; there are random, round-robin",
 		"--policies random,oracle,random":         "random is there twice",
 		"--policies packhorse:N":                  "there is no \"packhorse:N\"",
