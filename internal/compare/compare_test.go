@@ -176,6 +176,25 @@ func TestErrorsTeach(t *testing.T) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
+	var wide bytes.Buffer
+	w, err := zstd.NewWriter(&wide, zstd.WithWindowSize(2*maxWindow), zstd.WithEncoderConcurrency(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // in two, so that the writer does not know that it is short
+		if _, err := w.Write(good); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Run(t.Context(), options(write(t, "a.zst", wide.Bytes()), b)); err == nil || !strings.Contains(err.Error(), "--long=31") {
+		t.Errorf("a large window: %v", err)
+	}
 	dir := t.TempDir()
 	for want, name := range map[string]string{"is a directory": dir, "no file is named like": dir + "/*.log", "no such file": dir + "/x"} {
 		if _, err := Run(t.Context(), options(name, b)); err == nil || !strings.Contains(err.Error(), want) {

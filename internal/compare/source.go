@@ -146,8 +146,8 @@ func (s *source) unpack(packed *bufio.Reader) error {
 // sniff finds out the format by the log's first lines.
 func (s *source) sniff() (Format, error) {
 	head, err := s.text.Peek(sniffBytes)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return "", fmt.Errorf("%s: %w", s.name, err)
+	if err != nil && err != io.EOF { //nolint:errorlint // as in chunks
+		return "", fmt.Errorf("%s: %w", s.name, brokenPack(err))
 	}
 	if len(bytes.TrimSpace(head)) == 0 {
 		return "", fmt.Errorf("%s is empty", s.name)
