@@ -2,6 +2,7 @@ package auth
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -11,8 +12,8 @@ import (
 )
 
 const (
-	// readableTime is how long a caller waits until it is known which repositories they may read; then it is not of some. What is on its way then is
-	// waited for: a turn and an answer, each for HookOptions.Timeout at most.
+	// readableTime is how long a caller waits until it is known which repositories they may read; then it is not of some. What is on its way then
+	// goes on, for HookOptions.Timeout for a turn and for an answer, and is remembered.
 	readableTime = 5 * time.Second
 	// togetherAsked is about how many repositories one question is, of a hook that understands it; togetherName how many bytes of an answer a name may take.
 	togetherAsked = 500
@@ -28,7 +29,10 @@ const (
 type view struct {
 	turn chan struct{} // one asks at a time: who comes next finds what it was told
 	key  string
-	said map[git.RepoPath]said // guarded by Hook.mu
+	held int // answers; guarded by Hook.mu
+
+	mu   sync.Mutex // a caller asks for all repositories: nobody else is to wait for that
+	said map[git.RepoPath]said
 }
 
 // said is an answer about one repository.
@@ -56,14 +60,21 @@ func (h *Hook) readable(ctx context.Context, id Identity, repos []git.RepoPath) 
 		return m.may, false
 	}
 	if left = m.remembered(0); m.ask(ctx, left) {
-		return m.may, true
+		return m.result(), true
 	}
 	if h.o.Stale {
 		left = m.remembered(maxStale)
 		h.o.Metrics.question("stale")
-		return m.may, len(left) == 0
+		return m.result(), len(left) == 0
 	}
-	return m.may, false
+	return m.result(), false
+}
+
+// result is what is known now; what comes later is no part of it.
+func (m *many) result() []bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.may)
 }
 
 // view gives a caller's view; a new one, if there is none.
@@ -102,8 +113,10 @@ type many struct {
 // remembered fills in what was said before, if it holds or ran out no longer than stale ago, and lists the rest.
 func (m *many) remembered(stale time.Duration) (left []int) {
 	now := m.h.o.Now().Add(-stale).UnixNano()
-	m.h.mu.Lock()
-	defer m.h.mu.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.view.mu.Lock()
+	defer m.view.mu.Unlock()
 	for i, repo := range m.repos {
 		if s, ok := m.view.said[repo]; ok && now < s.until {
 			m.may[i] = s.allow
@@ -146,17 +159,37 @@ func (m *many) over(ctx context.Context) bool {
 	return m.failed
 }
 
-// part asks one question.
+// part asks one question, and waits for the answer until ctx ends.
 func (m *many) part(ctx context.Context, part []int) {
 	select {
 	case m.h.crowd <- struct{}{}:
-		defer func() { <-m.h.crowd }()
 	case <-ctx.Done():
-	}
-	if m.over(ctx) {
+		m.over(ctx)
 		return
 	}
+	if m.over(ctx) {
+		<-m.h.crowd
+		return
+	}
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		defer func() { <-m.h.crowd }()
+		m.take(part)
+	}()
+	select {
+	case <-told:
+	case <-ctx.Done():
+		m.over(ctx)
+	}
+}
+
+// take asks, and fills in what is said.
+func (m *many) take(part []int) {
 	allowed, err := m.question(part)
+	if err == nil {
+		m.h.keep(m.view, m.repos, part, allowed)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err != nil {
@@ -166,7 +199,6 @@ func (m *many) part(ctx context.Context, part []int) {
 	for n, i := range part {
 		m.may[i] = allowed[n]
 	}
-	m.h.keep(m.view, m.repos, part, allowed)
 }
 
 // question asks the hook about one repository, or about several.
@@ -206,16 +238,21 @@ func (m *many) question(part []int) ([]bool, error) {
 // keep remembers answers.
 func (h *Hook) keep(v *view, repos []git.RepoPath, part []int, allowed []bool) {
 	until := h.o.Now().Add(h.o.TTL).UnixNano()
+	v.mu.Lock()
+	for n, i := range part {
+		v.said[repos[i]] = said{until, allowed[n]}
+	}
+	held := len(v.said)
+	v.mu.Unlock()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.views[v.key] == nil || h.views[v.key].Value.(*view) != v {
 		return // forgotten meanwhile
 	}
-	before := len(v.said)
-	for n, i := range part {
-		v.said[repos[i]] = said{until, allowed[n]}
+	if held > v.held { // else another answer has come, and counted, in between
+		h.saying += held - v.held
+		v.held = held
 	}
-	h.saying += len(v.said) - before
 	h.forgetViews()
 }
 
@@ -224,6 +261,6 @@ func (h *Hook) forgetViews() {
 	for h.viewed.Len() > 0 && (h.saying > manyTimes*h.o.Size || h.viewed.Len() > h.o.Size) {
 		old := h.viewed.Remove(h.viewed.Back()).(*view)
 		delete(h.views, old.key)
-		h.saying -= len(old.said)
+		h.saying -= old.held
 	}
 }

@@ -131,11 +131,11 @@ func TestReadableFails(t *testing.T) {
 	for asked.Load() < maxManyAsking {
 		time.Sleep(time.Millisecond)
 	}
-	cancel() // as readableTime does
-	close(release)
-	if <-done {
+	cancel()    // as readableTime does
+	if <-done { // without an answer to what is on its way
 		t.Error("it is known of all")
 	}
+	close(release)
 	if n := asked.Load(); n > 4*maxManyAsking {
 		t.Errorf("asked %d times", n)
 	}
