@@ -216,14 +216,17 @@ func (c *Core) Leave(now time.Duration, t *Ticket, how Outcome) {
 func (c *Core) learn(t *Ticket, now time.Duration) {
 	w := t.worker
 	if worth, known := c.takes.worth(t.Route); known && w.member.Auto {
-		changed := c.tuner.learn(t, worth)
+		changed := c.tuner.learn(t, worth, c.pressed())
 		if w.trial != 0 && w.trialLeft <= 0 {
-			changed = c.tuner.end(w) || changed
+			changed = c.tuner.end(w, c.pressed()) || changed
 		}
 		c.level(changed, now)
 	}
 	c.takes.add(t.Route, now-t.since)
 }
+
+// pressed tells whether more waits than runs.
+func (c *Core) pressed() bool { return c.queue.waiting > c.inUse }
 
 // level has all workers go by what the tuner has found, if that is new.
 func (c *Core) level(changed bool, now time.Duration) {

@@ -24,9 +24,20 @@ type tuner struct {
 	saturated bool
 	since     time.Duration // from when the last is not in busy yet
 	trying    int           // workers
-	credit    float64       // for trials, in pieces of work
-	calm      float64       // pieces of work that ended for each one that is tried
+	less      budget        // of trials of less
+	more      budget        // and of more
 }
+
+// budget bounds how much is tried.
+type budget struct {
+	credit float64 // pieces of work
+	calm   float64 // so many end for each one that is tried
+}
+
+func (b *budget) earn(most float64) { b.credit = min(b.credit+1/b.calm, most) }
+
+// rest makes trials rarer.
+func (b *budget) rest(factor float64) { b.calm = min(b.calm*factor, calmMost) }
 
 // steps are the numbers of slots that are told apart.
 var steps = [...]int{1, 2, 3, 4, 6, 8, 12, 16, 24, 32}
@@ -39,8 +50,9 @@ type speed struct {
 }
 
 const (
-	gainUp     = 0.3  // of what one step more could gain, to take it
-	gainDown   = 0.15 // to keep it
+	gainUp     = 0.25 // of what one step more could gain, to take it
+	gainDown   = 0.16 // to keep it
+	gainNeeded = 0.1  // to take it where more waits than runs
 	doubt      = 0.5  // standard errors
 	leastCount = 6
 	mostCount  = 128.0
@@ -62,7 +74,7 @@ func stepOf(n int) int {
 // spent is for how long a worker had so many in flight; busy: of that, by the tuner's time.
 type spent [len(steps)]struct{ all, busy time.Duration }
 
-func newTuner() tuner { return tuner{calm: calmLeast} }
+func newTuner() tuner { return tuner{less: budget{calm: calmLeast}, more: budget{calm: calmLeast}} }
 
 // resize sets how many slots there are at the most.
 func (u *tuner) resize(slots int) {
@@ -118,8 +130,8 @@ func (u *tuner) speed(i int) float64 {
 	return 1 / float64(steps[i])
 }
 
-// learn takes in a piece of work that ended well, and is worth what its route takes. It tells whether the level changes for it.
-func (u *tuner) learn(t *Ticket, worth time.Duration) (changed bool) {
+// learn takes in a piece of work that ended well, and is worth what its route takes. It tells whether the level changes for it. Pressed: more waits than runs.
+func (u *tuner) learn(t *Ticket, worth time.Duration, pressed bool) (changed bool) {
 	w, sum := t.worker, 0.0
 	var parts [len(steps)]float64
 	for i := range parts {
@@ -145,7 +157,10 @@ func (u *tuner) learn(t *Ticket, worth time.Duration) (changed bool) {
 	if !u.saturated {
 		return false
 	}
-	u.credit = min(u.credit+1/u.calm, float64(u.trialSize(1)))
+	if !pressed { // there is nothing to spare
+		u.less.earn(float64(u.trialSize(-1)))
+	}
+	u.more.earn(float64(u.trialSize(1)))
 	return u.drop()
 }
 
@@ -161,7 +176,7 @@ func (u *tuner) drop() bool {
 }
 
 func (u *tuner) set(level int) {
-	u.level, u.calm = level, calmLeast
+	u.level, u.less.calm, u.more.calm = level, calmLeast, calmLeast
 	for i := range u.speeds { // what routes take changes with it
 		u.speeds[i].forget(2 * leastCount)
 	}
@@ -181,34 +196,36 @@ func (u *tuner) trialSize(trial int) int {
 
 // next is the trial that is due, of some workers: 1, -1, or 0 for none. Less is tried where it is not known from when fewer ran than may.
 func (u *tuner) next(workers int) (trial int) {
-	if u.trying > workers/8 || u.credit < float64(u.trialSize(1)) {
+	if u.trying > workers/8 {
 		return 0
 	}
-	if u.level > 0 {
+	if u.level < u.most && u.more.credit >= float64(u.trialSize(1)) {
+		return 1
+	}
+	if u.level > 0 && u.less.credit >= float64(u.trialSize(-1)) {
 		if _, _, ok := u.gain(u.level - 1); !ok {
 			return -1
 		}
-	}
-	if u.level < u.most {
-		return 1
 	}
 	return 0
 }
 
 // begin begins a trial at a worker.
 func (u *tuner) begin(w *Worker, trial int, now, mean time.Duration) {
+	u.trying++
 	until := now + 4*time.Duration(u.trialSize(trial))*mean
 	if trial > 0 { // more is allowed, and not always made use of
 		until += 10 * (until - now)
+		u.more.credit = 0
+	} else {
+		u.less.credit = 0
 	}
-	u.trying++
-	u.credit -= float64(u.trialSize(1))
 	w.trial, w.trialLeft, w.trialEnds = trial, u.trialSize(trial), until
-	u.speeds[u.level+trial].forget(float64(4 * u.trialSize(trial)))
+	u.speeds[u.level+trial].forget(float64(8 * u.trialSize(trial)))
 }
 
 // end ends a worker's trial, and tells whether the level changes for it.
-func (u *tuner) end(w *Worker) (changed bool) {
+func (u *tuner) end(w *Worker, pressed bool) (changed bool) {
 	u.trying--
 	trial := w.trial
 	w.trial = 0
@@ -220,16 +237,20 @@ func (u *tuner) end(w *Worker) (changed bool) {
 		return false
 	}
 	switch {
-	case trial > 0 && gain-doubt*err > gainUp:
+	case trial > 0 && (gain-doubt*err > gainUp || pressed && gain > gainNeeded):
 		u.set(u.level + 1)
 		return true
 	case trial < 0 && gain+doubt*err < gainDown:
 		u.set(u.level - 1)
 		return true
-	case trial > 0 && gain+doubt*err < gainUp || trial < 0 && gain-doubt*err > gainDown: // as it was, and known
-		u.calm = min(u.calm*1.5, calmMost)
+	case trial > 0 && gain+doubt*err < gainUp: // it is known to be good as it is
+		u.more.rest(1.5)
+	case trial > 0:
+		u.more.rest(1.1)
+	case gain-doubt*err > gainDown:
+		u.less.rest(1.5)
 	default:
-		u.calm = min(u.calm*1.1, calmMost)
+		u.less.rest(1.1)
 	}
 	return false
 }
