@@ -9,8 +9,8 @@
 // gets through. Answers are read strictly. A part of an answer never looks like a whole one: the client's connection is cut instead.
 //
 // All of a small request happens on the goroutine of net/http's server: one write to the worker, one read, one write to the client. httputil.ReverseProxy
-// hands each request to two other goroutines and copies through a buffer of its own: it takes twice the time and eight times the memory (BenchmarkRelay).
-// What is left is mostly the kernel's: of 26 us of CPU for a request of some bytes net/http's own part is about half.
+// hands each request to two other goroutines and copies through a buffer of its own: 41 KB of memory for a request where this takes 5 (BenchmarkRelay).
+// What is left is mostly the kernel's and net/http's.
 package app
 
 import (

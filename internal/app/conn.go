@@ -36,6 +36,8 @@ type conns struct {
 	waiting []chan handed  // for one of them, the first come first
 	all     map[*conn]bool // those that are open, and those that speak another protocol now
 	sweep   *time.Timer    // runs while there are idle ones
+	socket  disk.ID        // that was there at looked
+	looked  time.Time
 }
 
 // handed is what one who waits is given: a connection, or the place for one.
@@ -86,13 +88,13 @@ func newConns(address string, limit int, o *Options) (*conns, error) {
 
 // get gives an idle connection, or a new one; fresh: a new one in any case. It waits while there are as many as there may be.
 func (c *conns) get(ctx context.Context, fresh bool) (*conn, error) {
-	socket := c.stat()
+	now := time.Now()
 	c.mu.Lock()
 	for len(c.idle) > 0 {
 		cn := c.idle[len(c.idle)-1]
 		c.idle[len(c.idle)-1] = nil
 		c.idle = c.idle[:len(c.idle)-1]
-		if !fresh && cn.good(socket) {
+		if !fresh && cn.good(c.there(now)) {
 			c.mu.Unlock()
 			return cn, nil
 		}
@@ -285,6 +287,17 @@ func (c *conns) close() {
 	for cn := range c.all {
 		cn.Close() // who uses it drops it
 	}
+}
+
+// lookEvery is for how long a Unix socket is taken to be the one that it was: what replaces it gets its first request so much later.
+const lookEvery = 2 * time.Millisecond
+
+// there is what stat told a moment ago. Callers hold mu.
+func (c *conns) there(now time.Time) disk.ID {
+	if c.network == "unix" && now.Sub(c.looked) >= lookEvery {
+		c.socket, c.looked = c.stat(), now
+	}
+	return c.socket
 }
 
 // stat tells the socket that is there now from another one under the same name; the zero ID for none, and for TCP.
