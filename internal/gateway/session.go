@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/activity"
@@ -159,7 +160,8 @@ func (c *call) log(result string, took time.Duration, more func([]slog.Attr) []s
 	if !c.Log.Enabled(c.ctx, level) {
 		return
 	}
-	a := make([]slog.Attr, 0, usualAttributes)
+	kept := attributeLists.Get().(*[]slog.Attr)
+	a := (*kept)[:0]
 	if id := c.running.ID(); id != "" {
 		a = append(a, slog.String("request", id))
 	}
@@ -174,9 +176,16 @@ func (c *call) log(result string, took time.Duration, more func([]slog.Attr) []s
 	a = c.attributes(more(a))
 	// As LogAttrs would, but for the place in the code that the line comes from, which nobody asks for.
 	r := slog.NewRecord(time.Now(), level, "request", 0)
-	r.AddAttrs(a...)
+	r.AddAttrs(slog.Attr{Value: slog.GroupValue(a...)}) // a group without a name is as if its attributes stood there, and copies none of them
 	_ = c.Log.Handler().Handle(c.ctx, r)
+	clear(a)
+	*kept = a
+	attributeLists.Put(kept)
 }
 
-// usualAttributes is as many as the line of a small request has, and some more.
-const usualAttributes = 24
+// attributeLists are of attributes of lines that are written. Handlers keep none of them.
+var attributeLists = sync.Pool{New: func() any {
+	const usual = 24 // as many as the line of a small request has, and some more
+	list := make([]slog.Attr, 0, usual)
+	return &list
+}}

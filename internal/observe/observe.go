@@ -12,6 +12,7 @@ import (
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
+	"unsafe"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -58,17 +59,18 @@ func NewLogger(w io.Writer, level slog.Leveler, format string, redact func(strin
 // commands as ESC [ does, and U+202E turns around what follows it. Clients choose what repositories and agents are called. Text is quoted by slog.
 type lines struct {
 	to     io.Writer
-	redact func(string) string
+	redact func(string) string // keeps nothing of what it is given
 	escape bool
 }
 
 func (l lines) Write(line []byte) (int, error) {
-	text := l.redact(string(line))
+	same := unsafe.String(unsafe.SliceData(line), len(line)) // nobody keeps it beyond the call, or changes line meanwhile
+	text := l.redact(same)
 	if l.escape && !isASCII(text) {
 		text = escaped(text)
 	}
 	clean := line
-	if text != string(line) {
+	if text != same {
 		clean = []byte(text)
 	}
 	if _, err := l.to.Write(clean); err != nil {

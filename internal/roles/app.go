@@ -291,7 +291,7 @@ func (a application) Serve(w http.ResponseWriter, r *http.Request) gateway.Serve
 	if record.Class != app.Slow && !record.Upgraded {
 		served.Class = sli.App
 	}
-	attrs := []slog.Attr{slog.String("class", string(record.Class))}
+	attrs := append(make([]slog.Attr, 0, 6), slog.String("class", string(record.Class)))
 	if record.Pool != "" {
 		attrs = append(attrs, slog.String("pool", record.Pool), slog.String("worker", record.Worker), slog.String("reason", string(record.Reason)),
 			milliseconds("queue_ms", record.Queue), milliseconds("service_ms", record.Service))
