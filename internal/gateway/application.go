@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"path"
 	"strings"
 	"time"
 
@@ -39,10 +40,28 @@ func (e *exchange) forApplication(path string) bool {
 	if e.Application == nil {
 		return false
 	}
-	if path == "/-" || strings.HasPrefix(path, "/-/") || strings.HasPrefix(path, foreignAPI) {
+	if isOwn(path) {
 		return path != waitPath && path != resolvePath && e.Application.Has(path)
 	}
-	return !isGit(path)
+	return !isGit(path) && !isOwn(readAs(path))
+}
+
+// isOwn tells the paths that are not the application's unless it has them by name.
+func isOwn(path string) bool {
+	return path == "/-" || strings.HasPrefix(path, "/-/") || strings.HasPrefix(path, foreignAPI)
+}
+
+// readAs is a path as an application may read it: without empty segments and those of dots, what follows a semicolon, and with slashes for backslashes. A
+// path of ours that is written so would be the application's else.
+func readAs(text string) string {
+	if !strings.Contains(text, "//") && !strings.Contains(text, "/.") && !strings.ContainsAny(text, ";\\") {
+		return text
+	}
+	segments := strings.Split(strings.ReplaceAll(text, "\\", "/"), "/")
+	for i, segment := range segments {
+		segments[i], _, _ = strings.Cut(segment, ";")
+	}
+	return path.Clean("/" + strings.Join(segments, "/"))
 }
 
 // isGit tells the paths that git's clients ask for, those of the dumb protocol included (gitprotocol-http(5), gitrepository-layout(5)).

@@ -45,6 +45,9 @@ func TestApplication(t *testing.T) {
 		"/team/none/git-receive-pack": false, "/team/none/HEAD": false, "/team/none/objects/info/packs": false,
 		"/team/none/objects/" + id[:2] + "/" + id[2:]: false, "/team/none/objects/pack/pack-" + id + ".idx": false,
 		"/-/": false, "/-/search": false, "/-/none": false, "/.api/none": false, "/-/api/v1/wait?repo=team/app": false, "/-": false,
+		"//-/metrics": false, "/./-/metrics": false, "/x/../-/metrics": false, "/%2e%2e/-/profile": false, "/-;a=b/metrics": false, "/x/..;/-/metrics": false,
+		"/%5C-%5Cmetrics": false, "//.api/x": false, "/.api//": false, "//-": false,
+		"/team//-/x": true, "/x;y/../app": true, "/a/../-x": true, "/..": true, "/.well-known/x": true,
 	} {
 		request, err := http.NewRequest("GET", "http://"+s.addr+path, nil)
 		if err != nil {
