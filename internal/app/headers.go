@@ -94,6 +94,7 @@ var notFromClients = map[string]bool{
 	"Host": true, "Expect": true, "Proxy": true, "Http2-Settings": true, "Forwarded": true, "X-Real-Ip": true, "Client-Ip": true, "X-Client-Ip": true,
 	"True-Client-Ip": true, "X-Cluster-Client-Ip": true, "X-Request-Start": true, "X-Queue-Start": true, "X-Request-Id": true,
 	"X-Sendfile": true, "X-Sendfile-Type": true, "X-Lighttpd-Send-File": true, "X-Original-Url": true, "X-Rewrite-Url": true,
+	"X-Scheme": true, "X-Url-Scheme": true, "Front-End-Https": true, "Gitlab-Workhorse": true,
 }
 
 // internal tells whether a field is one of ours, or of those whose place we take: none of them crosses us in either direction.
