@@ -96,6 +96,13 @@ func (c *call) sendFile(a *answer) error {
 		keep = keep && discard(in)
 	}
 	c.end(keep, balance.OK)
+	switch a.status {
+	case http.StatusNoContent, http.StatusNotModified: // there is no body to be in the place of
+		e.begin(a)
+		return nil
+	case http.StatusPartialContent: // which part it is of what is decided here
+		a.status = http.StatusOK
+	}
 	f, info, err := e.p.open(a.file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

@@ -106,6 +106,12 @@ func TestFiles(t *testing.T) {
 			if status, h, body := ask(t, true, answer); status != 201 || body != "c" || h["Content-Type"][0] != "application/octet-stream" {
 				t.Errorf("with a body: %d %q", status, body)
 			}
+			for said, want := range map[string]int{"204 No Content": 204, "304 Not Modified": 304, "206 Partial Content\r\nContent-Range: bytes 0-0/9": 200} {
+				status, h, body := ask(t, true, "HTTP/1.1 "+said+"\r\nContent-Length: 0\r\n"+header+": "+prefix+"good\r\n\r\n")
+				if status != want || (body == "c") != (want == 200) || h["Content-Range"] != nil {
+					t.Errorf("%s: %d %q, %v", said, status, body, h)
+				}
+			}
 			if status, _, _ := ask(t, true, "HTTP/1.1 200 OK\r\n"+header+": "+prefix+"good\r\n"+header+": "+prefix+"good\r\nContent-Length: 0\r\n\r\n"); status != 502 {
 				t.Errorf("two files: %d", status)
 			}
