@@ -47,7 +47,7 @@ func TestForged(t *testing.T) {
 	f := newFront(t, Options{Workers: one(w.address)})
 	forged := []string{
 		"X-Forwarded-For: 6.6.6.6", "X-Forwarded-Proto: https", "X-Forwarded-Host: evil", "X-Forwarded-Anything: evil", "Forwarded: for=6.6.6.6", "X-Real-Ip: 6.6.6.6",
-		"Client-Ip: 6.6.6.6", "X-Scheme: https", "X-Url-Scheme: https", "Front-End-Https: on", "Gitlab-Workhorse: evil", "X_Forwarded_For: 6.6.6.6", "X-Request-Id: evil", "X-Request-Start: t=666", "X-Packhorse-User: evil", "Packhorse-For: evil",
+		"Client-Ip: 6.6.6.6", "X-Scheme: evil", "X-Url-Scheme: evil", "Front-End-Https: evil", "Gitlab-Workhorse: evil", "X_Forwarded_For: 6.6.6.6", "X-Request-Id: evil", "X-Request-Start: t=666", "X-Packhorse-User: evil", "Packhorse-For: evil",
 		"Gitlab-Workhorse-Api-Request: evil", "X-Sendfile-Type: evil", "X-Accel-Mapping: /=/evil", "Proxy: evil", "Proxy-Authorization: evil", "Keep-Alive: evil",
 		"Te: evil", "Trailer: evil", "Connection: X-Hop, close", "X-Hop: evil", "Upgrade-Insecure-Requests: 1",
 	}
