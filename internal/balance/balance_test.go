@@ -221,3 +221,19 @@ func TestWhoseShare(t *testing.T) {
 		}
 	})
 }
+
+// TestResizeWhileWatched changes how many slots there are while others ask.
+func TestResizeWhileWatched(t *testing.T) {
+	t.Parallel()
+	s := NewSlots(1, Limits{}, Clock{})
+	var resized sync.WaitGroup
+	resized.Go(func() { s.Resize(3, Limits{}) })
+	if n := s.Limit(); n != 1 && n != 3 {
+		t.Errorf("%d slots", n)
+	}
+	s.Narrow(2)
+	resized.Wait()
+	if s.Size() != 3 {
+		t.Errorf("%d slots", s.Size())
+	}
+}

@@ -14,7 +14,7 @@ type Slots struct {
 // NewSlots makes the slots of one kind of work; less than 1 means 1.
 func NewSlots(n int, l Limits, clock Clock) *Slots {
 	s := &Slots{scheduler: New(Options{Limits: l, Clock: clock})}
-	s.Resize(n, l)
+	s.worker = s.set(n)
 	return s
 }
 
@@ -43,9 +43,12 @@ func (s *Slots) AcquireOn(ctx context.Context, c Caller, subject string) (releas
 // new wait limit is for those who come.
 func (s *Slots) Resize(n int, l Limits) {
 	s.scheduler.Limit(l)
-	s.worker = s.scheduler.Set([]Member{{Slots: max(n, 1)}})[0]
+	s.set(n)
 	s.scheduler.Narrow(s.worker, n)
 }
+
+// set says how many slots there are, of a worker that is the same one each time.
+func (s *Slots) set(n int) *Worker { return s.scheduler.Set([]Member{{Slots: max(n, 1)}})[0] }
 
 // Narrow leaves only n of the slots in use for now, at least one; as many as there are, or more, ends that. It takes nothing from who holds
 // one.
