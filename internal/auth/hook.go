@@ -56,6 +56,8 @@ type Hook struct {
 	room   chan struct{} // one for each question on its way
 	crowd  chan struct{} // of these, one for each that is about many repositories, or one of many
 
+	patience time.Duration // readableTime, but in tests
+
 	mu      sync.Mutex
 	shares  map[string]*hookShare    // by the network of the address
 	answers map[string]*list.Element // of *answer, by the question's hash
@@ -133,7 +135,7 @@ func NewHook(o HookOptions) *Hook {
 		o.Now = time.Now
 	}
 	h := &Hook{o: o, answers: map[string]*list.Element{}, shares: map[string]*hookShare{}, room: make(chan struct{}, maxHookAsking),
-		views: map[string]*list.Element{}, crowd: make(chan struct{}, maxAllAsking)}
+		views: map[string]*list.Element{}, crowd: make(chan struct{}, maxAllAsking), patience: readableTime}
 	rand.Read(h.key[:]) // never fails
 	h.client = &http.Client{
 		Timeout: o.Timeout,

@@ -93,6 +93,7 @@ func newHookWorld(t *testing.T, o Options, h HookOptions, answer func(w http.Res
 	}
 	h.Now = func() time.Time { return w.clock }
 	o.Hook = NewHook(h)
+	o.Hook.patience = time.Minute
 	*w = *newWorld(t, o)
 	w.Auth.o.Now = h.Now
 	w.lockout.now = h.Now

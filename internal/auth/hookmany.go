@@ -44,7 +44,7 @@ type said struct {
 // readable tells which of many repositories an identity may read. whole: false: of some that could not be found out, within readableTime; what was is
 // remembered, for TTL. They are asked about in one question where the hook understands that, else several at a time.
 func (h *Hook) readable(ctx context.Context, id Identity, repos []git.RepoPath) (may []bool, whole bool) {
-	ctx, cancel := context.WithTimeout(ctx, readableTime)
+	ctx, cancel := context.WithTimeout(ctx, h.patience)
 	defer cancel()
 	v := h.view(id)
 	m := &many{h: h, id: id, view: v, repos: repos, may: make([]bool, len(repos))}
@@ -149,6 +149,8 @@ func (m *many) ask(ctx context.Context, left []int) bool {
 	}
 	close(parts)
 	asking.Wait()
+	m.mu.Lock() // who waits no longer for an answer leaves it to come
+	defer m.mu.Unlock()
 	return !m.failed && len(left) == 0
 }
 
