@@ -568,8 +568,8 @@ func TestSSHProbe(t *testing.T) {
 			t.Errorf("%q: %v", says, err)
 		}
 		cancel()
+		l.Close() // it may not have come this far
 		<-served
-		l.Close()
 	}
 	for err, want := range map[error]bool{
 		&net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)}: false, os.NewSyscallError("open", syscall.ENFILE): false, os.ErrDeadlineExceeded: false,
