@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
 func reverseProxy(address string) *httputil.ReverseProxy {
@@ -49,9 +51,9 @@ func TestSilentWorkers(t *testing.T) {
 					drain(c)
 				}
 			})
-			o := Options{Workers: one(w.address), HeaderTime: patience, IdleTime: 300 * time.Millisecond}
+			o := Options{Workers: one(w.address), HeaderTime: patience, IdleTime: time.Second}
 			if !strings.Contains(test.answer, " 200 ") || !strings.Contains(test.answer, "\r\n\r\n") {
-				o.HeaderTime = 300 * time.Millisecond
+				o.HeaderTime = time.Second
 			}
 			f := newFront(t, o)
 			status, _, _, err := f.get("/")
@@ -255,5 +257,44 @@ func TestEarlyAnswer(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// panics is a client whose answer cannot be written: as a bug of ours would have it.
+type panics struct{ *httptest.ResponseRecorder }
+
+func (panics) Write([]byte) (int, error) { panic("a bug") }
+
+// A panic ends its own request, in whichever goroutine it is, and nothing is left of that.
+func TestPanics(t *testing.T) {
+	t.Parallel()
+	w := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
+		if request(in) != "" {
+			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 500000\r\n\r\nhel")
+			drain(c)
+		}
+	})
+	f := newFront(t, Options{Workers: one(w.address), HeaderTime: time.Hour, IdleTime: time.Hour})
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	if record := f.Serve(panics{httptest.NewRecorder()}, r); !record.Cut || !fault.Is(record.Err, fault.Internal) {
+		t.Errorf("in what sends the answer: %+v", record)
+	}
+	wait(t, "the connection is closed", func() bool { return w.open.Load() == 0 })
+	if n := f.memory.used.Load(); n != 0 {
+		t.Errorf("%d bytes are counted", n)
+	}
+
+	ours, theirs := net.Pipe()
+	defer ours.Close()
+	defer theirs.Close()
+	client := httptest.NewRecorder()
+	c := &call{e: &exchange{p: f.Proxy, ctx: t.Context(), w: client, r: r}, cn: &conn{Conn: ours}}
+	if err := c.pass(&answer{status: 200, length: -1}, nil, []byte("begin")); !fault.Is(err, fault.Internal) || client.Body.String() != "begin" {
+		t.Errorf("in what takes it off the worker: %q, %v", client.Body, err)
+	}
+	c = &call{e: &exchange{p: f.Proxy, body: body{memory: []byte("x")}}, cn: new(conn), over: true, sender: make(chan struct{})}
+	c.sendBody()
+	if <-c.sender; !fault.Is(c.sent, fault.Internal) || !c.gone() {
+		t.Errorf("in what sends the body: %v", c.sent)
 	}
 }

@@ -41,8 +41,7 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request) (record Record) {
 	defer func() {
 		e.body.close(p)
 		if cause := recover(); cause != nil {
-			p.Log.Error("panic while relaying a request", "panic", cause, "stack", string(debug.Stack()))
-			e.Err, e.Cut = fault.New(fault.Internal, "internal error; the server's log says more"), true
+			e.Err, e.Cut = p.panicked(cause), true
 		}
 		if e.Cut && !r.ProtoAtLeast(1, 1) {
 			reset(w)
@@ -63,6 +62,12 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request) (record Record) {
 	}
 	e.serve()
 	return
+}
+
+// panicked logs a panic, where it was recovered, and is the error for it.
+func (p *Proxy) panicked(cause any) error {
+	p.Log.Error("panic while relaying a request", "panic", cause, "stack", string(debug.Stack()))
+	return fault.New(fault.Internal, "internal error; the server's log says more")
 }
 
 func (e *exchange) serve() {

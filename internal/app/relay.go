@@ -121,6 +121,12 @@ func (c *call) send() error {
 func (c *call) sendBody() {
 	defer close(c.sender)
 	e, cn := c.e, c.cn
+	defer func() {
+		if cause := recover(); cause != nil {
+			c.sent = e.p.panicked(cause)
+			c.interrupt()
+		}
+	}()
 	c.sent = e.body.writeTo(cn.Conn, e.p, func() error { return c.limit(cn.SetWriteDeadline, e.p.IdleTime) })
 	if c.sent != nil && isTimeout(c.sent) {
 		c.interrupt()
@@ -308,22 +314,28 @@ func (c *call) pass(a *answer, in *incoming, first []byte) error {
 	defer s.close()
 	e.begin(a)
 	fetched := make(chan struct{})
+	defer func() { // after a panic as well: nobody else may have the spool's memory before
+		s.stop()
+		c.interrupt()
+		<-fetched
+		e.Spooled += s.spooled
+	}()
 	go func() {
 		defer close(fetched)
+		defer func() {
+			if cause := recover(); cause != nil {
+				s.end(e.p.panicked(cause))
+			}
+		}()
 		s.write(first)
 		c.fetch(a, in, s)
 	}()
-	err := e.drain(s)
-	if err != nil {
-		s.stop()
-		c.interrupt()
+	if err := e.drain(s); err != nil {
+		return err
 	}
 	<-fetched
-	e.Spooled += s.spooled
-	if err == nil {
-		e.trail(a, in)
-	}
-	return err
+	e.trail(a, in)
+	return nil
 }
 
 // fetch takes an answer off the worker.

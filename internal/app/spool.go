@@ -229,21 +229,28 @@ func (s *spool) write(p []byte) {
 		case !ok:
 			return
 		case ring == nil:
-			s.mu.Lock()
-			if err := s.file.append(p); err != nil {
-				s.noFile = true
-			} else {
-				s.spooled += int64(len(p))
+			if s.spill(p) {
 				p = nil
 			}
-			s.mu.Unlock()
-			signal(s.more)
 		default:
 			n := copy(ring, p)
 			s.put(n)
 			p = p[n:]
 		}
 	}
+}
+
+// spill puts bytes into the file; false: there is no room.
+func (s *spool) spill(p []byte) bool {
+	defer signal(s.more)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.file.append(p) != nil {
+		s.noFile = true
+		return false
+	}
+	s.spooled += int64(len(p))
+	return true
 }
 
 // end says that nothing more comes, with io.EOF if that is all.
