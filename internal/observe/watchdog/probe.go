@@ -64,16 +64,7 @@ func isAnswer(err error) bool {
 // HTTP is a probe through a listener that speaks HTTP/1.1, by TLS if it does. It asks for nothing ("OPTIONS *", RFC 9110, section 9.3.7), which a server
 // answers from the goroutine of the connection: the listener, the scheduler and the network have to work for it, and no handler counts or logs it.
 func HTTP(name string, to net.Addr, overTLS bool) Probe {
-	return Probe{name, func(ctx context.Context) error {
-		conn, err := new(net.Dialer).DialContext(ctx, to.Network(), Reachable(to))
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		if deadline, ok := ctx.Deadline(); ok {
-			conn.SetDeadline(deadline)
-		}
-		defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
+	return overListener(name, to, func(conn net.Conn) error {
 		if overTLS {
 			// Nothing is said that a stranger may not know, and whoever answers lives.
 			conn = tls.Client(conn, &tls.Config{InsecureSkipVerify: true})
@@ -81,13 +72,21 @@ func HTTP(name string, to net.Addr, overTLS bool) Probe {
 		if _, err := io.WriteString(conn, "OPTIONS * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"); err != nil {
 			return err
 		}
-		_, err = bufio.NewReader(io.LimitReader(conn, 4<<10)).ReadString('\n')
+		_, err := bufio.NewReader(io.LimitReader(conn, 4<<10)).ReadString('\n')
 		return err
-	}}
+	})
 }
 
 // SSH is a probe through a listener that speaks SSH: its greeting comes without being asked for (RFC 4253, section 4.2), and is read. A refusal is a line, too.
 func SSH(name string, to net.Addr) Probe {
+	return overListener(name, to, func(conn net.Conn) error {
+		_, err := bufio.NewReader(io.LimitReader(conn, 1<<10)).ReadString('\n')
+		return err
+	})
+}
+
+// overListener is a probe by a new connection to a listener, for as long as the probe may take.
+func overListener(name string, to net.Addr, talk func(net.Conn) error) Probe {
 	return Probe{name, func(ctx context.Context) error {
 		conn, err := new(net.Dialer).DialContext(ctx, to.Network(), Reachable(to))
 		if err != nil {
@@ -98,8 +97,7 @@ func SSH(name string, to net.Addr) Probe {
 			conn.SetDeadline(deadline)
 		}
 		defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
-		_, err = bufio.NewReader(io.LimitReader(conn, 1<<10)).ReadString('\n')
-		return err
+		return talk(conn)
 	}}
 }
 
