@@ -227,9 +227,8 @@ func (o *existsOptions) prepare(ctx context.Context, t *target) (*questions, *lo
 	}
 	job := newLoadJob(t)
 	job.Clients, job.Timeout, job.Rate = existsConns, o.timeout, o.children
-	job.Format, job.Tips, job.Seed = refs.format.String(), coldTips(refs.refs), uint64(time.Now().UnixNano())
-	if len(job.Tips) == 0 {
-		return nil, nil, errors.New("the repository has no branches, tags or pull requests to clone")
+	if err := job.cold(refs); err != nil {
+		return nil, nil, err
 	}
 	path, err := url.PathUnescape(t.path)
 	if err != nil {

@@ -61,6 +61,15 @@ func newLoadJob(t *target) *loadJob {
 	return &loadJob{URL: t.String(), Auth: t.auth, Insecure: t.tls != nil && t.tls.InsecureSkipVerify}
 }
 
+// cold has the job make clones that no cache has, of a repository with these refs.
+func (j *loadJob) cold(refs *refList) error {
+	j.Format, j.Tips, j.Seed = refs.format.String(), coldTips(refs.refs), uint64(time.Now().UnixNano())
+	if len(j.Tips) == 0 {
+		return errors.New("the repository has no branches, tags or pull requests to clone")
+	}
+	return nil
+}
+
 // loadReady is the child's first line: every client receives.
 const loadReady = "flowing"
 

@@ -222,9 +222,8 @@ func (o *neighbourOptions) prepare(ctx context.Context, env Env, t *target) (*pr
 	job := newLoadJob(t)
 	job.Clients, job.Timeout, job.BytesPerS = o.clients, o.timeout, o.mbps*1e6
 	if o.cold {
-		job.Format, job.Tips, job.Seed = refs.format.String(), coldTips(refs.refs), uint64(time.Now().UnixNano())
-		if len(job.Tips) == 0 {
-			return nil, nil, errors.New("--cold: the repository has no branches, tags or pull requests to clone")
+		if err := job.cold(refs); err != nil {
+			return nil, nil, fmt.Errorf("--cold: %w", err)
 		}
 	} else {
 		load, ref, err := prepareFetch(ctx, t, what{}, o.timeout)
