@@ -162,28 +162,7 @@ func (c *Config) checkDisk(role role) error {
 		all = append(all, c.checkSSHDisk(quiet))
 	}
 	if role.flags()&repositories != 0 {
-		if info, err := os.Stat(c.Root); err != nil {
-			all = append(all, fmt.Errorf("root: %w; make the directory, or name the one that holds your bare repositories", err))
-		} else if !info.IsDir() {
-			all = append(all, fmt.Errorf("root: %s is not a directory; name the directory above your bare repositories", c.Root))
-		}
-		if _, err := exec.LookPath(c.Git.Program); err != nil {
-			all = append(all, fmt.Errorf("git.program: %w; install git, or name the program with --git", err))
-		}
-		if c.Push.HooksDir != "" {
-			_, err := os.ReadDir(c.Push.HooksDir)
-			add("push.hooks_dir", err)
-		}
-		for i := range c.Webhook {
-			if file := c.Webhook[i].SecretFile; file != "" {
-				_, err := credential.LoadSecret(file, quiet)
-				add(fmt.Sprintf("webhook %q", c.Webhook[i].Name), err)
-			}
-		}
-		if c.Storage.Listen != "" {
-			_, err := c.Storage.trust(quiet)
-			add("storage", err)
-		}
+		c.checkRepositoriesDisk(add, quiet)
 	}
 	if role == roleGateway {
 		if file := c.Resolver.RedisPasswordFile; file != "" {
@@ -206,6 +185,32 @@ func (c *Config) checkDisk(role role) error {
 		}
 	}
 	return errors.Join(all...)
+}
+
+// checkRepositoriesDisk is checkDisk for what serves repositories.
+func (c *Config) checkRepositoriesDisk(add func(key string, err error), quiet *slog.Logger) {
+	if info, err := os.Stat(c.Root); err != nil {
+		add("root", fmt.Errorf("%w; make the directory, or name the one that holds your bare repositories", err))
+	} else if !info.IsDir() {
+		add("root", fmt.Errorf("%s is not a directory; name the directory above your bare repositories", c.Root))
+	}
+	if _, err := exec.LookPath(c.Git.Program); err != nil {
+		add("git.program", fmt.Errorf("%w; install git, or name the program with --git", err))
+	}
+	if c.Push.HooksDir != "" {
+		_, err := os.ReadDir(c.Push.HooksDir)
+		add("push.hooks_dir", err)
+	}
+	for i := range c.Webhook {
+		if file := c.Webhook[i].SecretFile; file != "" {
+			_, err := credential.LoadSecret(file, quiet)
+			add(fmt.Sprintf("webhook %q", c.Webhook[i].Name), err)
+		}
+	}
+	if c.Storage.Listen != "" {
+		_, err := c.Storage.trust(quiet)
+		add("storage", err)
+	}
 }
 
 func splitAddress(address string) (host string, err error) {
