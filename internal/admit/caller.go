@@ -27,8 +27,16 @@ func (l *Lanes) CallerOf(name, address string) balance.Caller {
 	if err != nil {
 		return "local/" // a Unix socket
 	}
+	return l.CallerAt(at.Addr())
+}
+
+// CallerAt is the caller of a request that has no name, by its address.
+func (l *Lanes) CallerAt(address netip.Addr) balance.Caller {
+	if l.Unfair {
+		return ""
+	}
 	bits := network4
-	ip := at.Addr().Unmap().WithZone("")
+	ip := address.Unmap().WithZone("")
 	if ip.Is6() {
 		bits = network6
 	}

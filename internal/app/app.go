@@ -187,7 +187,7 @@ const second = time.Second
 
 // ServeHTTP answers a request, and cuts the connection of an answer that is not whole.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if p.Serve(w, r).Cut {
+	if p.Serve(r.Context(), w, r).Cut {
 		panic(http.ErrAbortHandler)
 	}
 }

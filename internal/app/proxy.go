@@ -35,9 +35,9 @@ type exchange struct {
 	sent     int       // workers that may have had the request
 }
 
-// Serve answers a request, and tells what became of it. After Record.Cut the connection has to be cut, as by panic(http.ErrAbortHandler).
-func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request) (record Record) {
-	e := &exchange{p: p, ctx: r.Context(), w: w, r: r}
+// Serve answers a request, unless ctx ends before, and tells what became of it. After Record.Cut the connection has to be cut, as by panic(http.ErrAbortHandler).
+func (p *Proxy) Serve(ctx context.Context, w http.ResponseWriter, r *http.Request) (record Record) {
+	e := &exchange{p: p, ctx: ctx, w: w, r: r}
 	defer func() {
 		e.body.close(p)
 		if cause := recover(); cause != nil {

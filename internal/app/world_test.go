@@ -54,7 +54,7 @@ func newFrontWith(t *testing.T, o Options, start func(*httptest.Server)) *front 
 	}
 	f := &front{Proxy: p, t: t, records: make(chan Record, 1000)}
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		record := p.Serve(wrapped{w}, r)
+		record := p.Serve(r.Context(), wrapped{w}, r)
 		select {
 		case f.records <- record:
 		default:

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"log/slog"
 	"net"
@@ -19,8 +20,8 @@ import (
 type Application interface {
 	// Has tells whether a path below /-/ or /.api/ is the application's all the same.
 	Has(path string) bool
-	// Serve answers a request.
-	Serve(w http.ResponseWriter, r *http.Request) Served
+	// Serve answers a request, for which the context is, and not that of r.
+	Serve(ctx context.Context, w http.ResponseWriter, r *http.Request) Served
 }
 
 // Served is what became of a request.
@@ -93,7 +94,7 @@ func (e *exchange) application() {
 	e.know()
 	e.running.At(activity.Remote)
 	w := &appWriter{ResponseWriter: e.w, e: e}
-	served := e.Application.Serve(w, e.r.WithContext(e.ctx))
+	served := e.Application.Serve(e.ctx, w, e.r)
 	e.served, e.err, e.abort, e.status = &served, served.Err, served.Cut, served.Status
 	e.sent(int(served.Bytes))
 }

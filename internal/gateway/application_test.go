@@ -1,6 +1,7 @@
 package gateway_test
 
 import (
+	"context"
 	"io"
 	"log/slog"
 	"net/http"
@@ -18,7 +19,7 @@ func (application) Has(path string) bool {
 	return path == "/-/profile" || strings.HasPrefix(path, "/-/api/")
 }
 
-func (application) Serve(w http.ResponseWriter, r *http.Request) gateway.Served {
+func (application) Serve(_ context.Context, w http.ResponseWriter, r *http.Request) gateway.Served {
 	served := gateway.Served{Status: 200, Attrs: []slog.Attr{slog.String("pool", "blue"), slog.String("worker", "w0")}}
 	if r.URL.Path == "/half" {
 		w.Header().Set("Content-Length", "100")

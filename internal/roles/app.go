@@ -1,6 +1,7 @@
 package roles
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -224,7 +225,7 @@ func (s *server) addApp(cfg Config, log *slog.Logger, reg prometheus.Registerer,
 		if !from.IsValid() {
 			return lanes.CallerOf("", "")
 		}
-		return lanes.CallerOf("", netip.AddrPortFrom(from, 0).String())
+		return lanes.CallerAt(from)
 	}
 	proxy, err := app.New(o)
 	if err != nil {
@@ -285,8 +286,8 @@ func (c *AppConfig) reloaded(next *AppConfig) {
 type application struct{ *app.Proxy }
 
 // Serve answers a request.
-func (a application) Serve(w http.ResponseWriter, r *http.Request) gateway.Served {
-	record := a.Proxy.Serve(w, r)
+func (a application) Serve(ctx context.Context, w http.ResponseWriter, r *http.Request) gateway.Served {
+	record := a.Proxy.Serve(ctx, w, r)
 	served := gateway.Served{Status: record.Status, Bytes: record.Out, Err: record.Err, Cut: record.Cut, Took: record.Queue + record.Service}
 	if record.Class != app.Slow && !record.Upgraded {
 		served.Class = sli.App
