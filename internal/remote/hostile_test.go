@@ -105,11 +105,7 @@ func startHostile(t *testing.T, h *hostile) *remote.Node {
 	h.channels = sidechannel.NewServer(sidechannel.Options{Pump: pump, Metrics: sidechannel.NewMetrics(), Log: log})
 	mux := http.NewServeMux()
 	mux.Handle(packhorsev1connect.NewTransferServiceHandler(h))
-	const health = "/grpc.health.v1.Health/Check"
-	mux.Handle(health, connect.NewUnaryHandler(health,
-		func(context.Context, *connect.Request[healthv1.HealthCheckRequest]) (*connect.Response[healthv1.HealthCheckResponse], error) {
-			return connect.NewResponse(&healthv1.HealthCheckResponse{Status: healthv1.HealthCheckResponse_SERVING}), nil
-		}))
+	healthy(mux)
 	mux.HandleFunc(sidechannel.Path, func(w http.ResponseWriter, r *http.Request) { h.channels.Upgrade(w, r, "gateway") })
 	port := &http.Server{Handler: mux, Protocols: new(http.Protocols), ReadHeaderTimeout: time.Minute}
 	port.Protocols.SetHTTP1(true)
@@ -260,4 +256,13 @@ func TestRoadThatIsNamedTooLate(t *testing.T) {
 	if _, err := w.ask(context.Background(), "app", w.pack(), reply); !fault.Is(err, fault.Deadline) || reply.Len() > 0 {
 		t.Errorf("the error is %v, after %d bytes", err, reply.Len())
 	}
+}
+
+// healthy has a node say that it serves; without it a gateway soon takes it for none.
+func healthy(mux *http.ServeMux) {
+	const health = "/grpc.health.v1.Health/Check"
+	mux.Handle(health, connect.NewUnaryHandler(health,
+		func(context.Context, *connect.Request[healthv1.HealthCheckRequest]) (*connect.Response[healthv1.HealthCheckResponse], error) {
+			return connect.NewResponse(&healthv1.HealthCheckResponse{Status: healthv1.HealthCheckResponse_SERVING}), nil
+		}))
 }

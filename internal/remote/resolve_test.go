@@ -124,6 +124,7 @@ func nodeOf(t *testing.T, revisions packhorsev1connect.RefServiceHandler) *remot
 	t.Helper()
 	mux := http.NewServeMux()
 	mux.Handle(packhorsev1connect.NewRefServiceHandler(revisions))
+	healthy(mux)
 	port := &http.Server{Handler: mux, Protocols: new(http.Protocols), ReadHeaderTimeout: time.Minute}
 	port.Protocols.SetUnencryptedHTTP2(true)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
