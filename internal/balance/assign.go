@@ -216,17 +216,25 @@ func (c *Core) Leave(now time.Duration, t *Ticket, how Outcome) {
 func (c *Core) learn(t *Ticket, now time.Duration) {
 	w := t.worker
 	if worth, known := c.takes.worth(t.Route); known && w.member.Auto {
-		changed := c.tuner.learn(t, worth, c.pressed())
+		changed := c.tuner.learn(t, float64(worth)/float64(max(c.takes.all.slow, 1)), c.pressure())
 		if w.trial != 0 && w.trialLeft <= 0 {
-			changed = c.tuner.end(w, c.pressed()) || changed
+			changed = c.tuner.end(w, c.pressure()) || changed
 		}
 		c.level(changed, now)
 	}
 	c.takes.add(t.Route, now-t.since)
 }
 
-// pressed tells whether more waits than runs.
-func (c *Core) pressed() bool { return c.queue.waiting > c.inUse }
+// pressure tells how much waits.
+func (c *Core) pressure() pressure {
+	switch {
+	case c.queue.waiting > pressing*c.counts.workers*steps[c.tuner.most]:
+		return high
+	case c.queue.waiting > c.inUse:
+		return some
+	}
+	return low
+}
 
 // level has all workers go by what the tuner has found, if that is new.
 func (c *Core) level(changed bool, now time.Duration) {

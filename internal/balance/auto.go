@@ -8,10 +8,11 @@ import (
 // tuner finds how many of their slots workers use. What needs a worker's processor is done no sooner two at a time than one after the other; what waits for
 // something else is.
 //
-// It measures what a worker gets done with so many at once. A piece of work that ends is worth what its route takes on average. That is shared out over the
-// numbers that ran at its worker meanwhile, by how long they did and how fast that is as far as is known; over that time it gives their speed. A number
-// times its speed is what gets done. Only time counts in which no worker was idle: the machine is as busy then with few at each as with many. One step
-// more is taken if enough is gained of what it could gain, and taken back if it is not, or not any longer.
+// It measures what a worker gets done with so many at once. A piece of work that ends is worth what its route takes on average, as a part of what all work
+// takes, which grows with sharing. That is shared out over the numbers that ran at its worker meanwhile, by how long they did and how fast that is as far as
+// is known; over that time it gives their speed. A number times its speed is what gets done. Only time counts in which no worker was idle: the machine is
+// as busy then with few at each as with many. One step more is taken if enough is gained of what it could gain, and taken back if it is not, or not any
+// longer. It begins with all slots, and goes back to them when much waits: too many cost some tens of percent, too few let a queue grow without end.
 //
 // What is not known is tried: while all slots are taken and something waits, one worker uses a step more than the others for a few pieces of work, or a step
 // less; rarely, once that tells nothing new.
@@ -26,6 +27,8 @@ type tuner struct {
 	trying    int           // workers
 	less      budget        // of trials of less
 	more      budget        // and of more
+	held      int           // pieces of work for which less gain is enough to keep what pressure led to
+	holds     int           // how many the next time
 }
 
 // budget bounds how much is tried.
@@ -44,7 +47,7 @@ var steps = [...]int{1, 2, 3, 4, 6, 8, 12, 16, 24, 32}
 
 // speed is what is known of one of them.
 type speed struct {
-	work  float64 // done, in seconds of a worker for itself
+	work  float64 // done, in pieces of mean worth
 	time  float64 // that it took, in seconds
 	count float64 // pieces of work that it is from
 }
@@ -53,7 +56,13 @@ const (
 	gainUp     = 0.25 // of what one step more could gain, to take it
 	gainDown   = 0.16 // to keep it
 	gainNeeded = 0.1  // to take it where more waits than runs
-	doubt      = 0.5  // standard errors
+	gainAll    = 0.08 // of all steps to the one in use, to keep that, or to the last, to take it where much waits
+	gainHeld   = 0.05 // to keep a step that was taken because much waited
+	pressing   = 2    // times all slots is much
+	holdLeast  = 64   // pieces of work
+	holdMost   = 2048
+	doubt      = 0.5 // standard errors
+	doubtDown  = 0.8 // to use less: that is the worse error
 	leastCount = 6
 	mostCount  = 128.0
 	forgetting = 256.0 // pieces of work, after which less than a half of what was learned still counts
@@ -74,12 +83,17 @@ func stepOf(n int) int {
 // spent is for how long a worker had so many in flight; busy: of that, by the tuner's time.
 type spent [len(steps)]struct{ all, busy time.Duration }
 
-func newTuner() tuner { return tuner{less: budget{calm: calmLeast}, more: budget{calm: calmLeast}} }
+func newTuner() tuner {
+	return tuner{less: budget{calm: calmLeast}, more: budget{calm: calmLeast}, holds: holdLeast}
+}
 
-// resize sets how many slots there are at the most.
+// resize sets how many slots there are at the most. Who uses all goes on to.
 func (u *tuner) resize(slots int) {
-	u.most = stepOf(slots)
-	u.level = min(u.level, u.most)
+	most := stepOf(slots)
+	if u.level == u.most {
+		u.level = most
+	}
+	u.most, u.level = most, min(u.level, most)
 }
 
 // limit is how many slots a worker uses whose trial is some steps above or below.
@@ -130,8 +144,8 @@ func (u *tuner) speed(i int) float64 {
 	return 1 / float64(steps[i])
 }
 
-// learn takes in a piece of work that ended well, and is worth what its route takes. It tells whether the level changes for it. Pressed: more waits than runs.
-func (u *tuner) learn(t *Ticket, worth time.Duration, pressed bool) (changed bool) {
+// learn takes in a piece of work that ended well, and is worth so many of the mean. It tells whether the level changes for it.
+func (u *tuner) learn(t *Ticket, worth float64, p pressure) (changed bool) {
 	w, sum := t.worker, 0.0
 	var parts [len(steps)]float64
 	for i := range parts {
@@ -147,7 +161,7 @@ func (u *tuner) learn(t *Ticket, worth time.Duration, pressed bool) (changed boo
 		all, busy := w.spent[i].all-t.spent[i].all, w.spent[i].busy-t.spent[i].busy
 		part := parts[i] / sum * busy.Seconds() / all.Seconds()
 		s.forget(mostCount)
-		s.work += part * worth.Seconds()
+		s.work += part * worth
 		s.time += busy.Seconds()
 		s.count += part
 	}
@@ -157,29 +171,55 @@ func (u *tuner) learn(t *Ticket, worth time.Duration, pressed bool) (changed boo
 	if !u.saturated {
 		return false
 	}
-	if !pressed { // there is nothing to spare
+	u.held = max(u.held-1, 0)
+	if p == high && u.press() {
+		return true
+	}
+	if p == low { // there is nothing to spare otherwise
 		u.less.earn(float64(u.trialSize(-1)))
 	}
 	u.more.earn(float64(u.trialSize(1)))
 	return u.drop()
 }
 
-// drop goes down to where one step more gains nothing, by what is known from when fewer ran than may.
+// drop goes down to where the next step, or all that are in use above it, gain nothing, by what is known from when fewer ran than may.
 func (u *tuner) drop() bool {
 	for i := range u.level {
-		if gain, err, ok := u.gain(i); ok && gain+doubt*err < gainDown {
+		gain, err, ok := u.gain(i, i+1)
+		all, errAll, okAll := u.gain(i, u.level)
+		if ok && gain+doubtDown*err < u.keep() || okAll && all+doubtDown*errAll < gainAll {
 			u.set(i)
+			u.held = 0
 			return true
 		}
 	}
 	return false
 }
 
+// keep is the gain for which the step that is in use is kept.
+func (u *tuner) keep() float64 {
+	if u.held > 0 {
+		return gainHeld
+	}
+	return gainDown
+}
+
+// press has all workers use all slots, unless that is known to gain nothing.
+func (u *tuner) press() bool {
+	if u.level == u.most {
+		u.held = max(u.held, holdLeast)
+		return false
+	}
+	if gain, err, ok := u.gain(u.level, u.most); ok && gain+doubt*err < gainAll {
+		return false
+	}
+	u.set(u.most)
+	u.held, u.holds = u.holds, min(2*u.holds, holdMost)
+	return true
+}
+
 func (u *tuner) set(level int) {
 	u.level, u.less.calm, u.more.calm = level, calmLeast, calmLeast
-	for i := range u.speeds { // what routes take changes with it
-		u.speeds[i].forget(2 * leastCount)
-	}
 }
 
 func (s *speed) forget(count float64) {
@@ -194,7 +234,7 @@ func (u *tuner) trialSize(trial int) int {
 	return max(leastCount, 2*u.step(trial))
 }
 
-// next is the trial that is due, of some workers: 1, -1, or 0 for none. Less is tried where it is not known from when fewer ran than may.
+// next is the trial that is due, of some workers: 1, -1, or 0 for none. Less is tried where it is not known from when fewer ran than may, or in doubt.
 func (u *tuner) next(workers int) (trial int) {
 	if u.trying > workers/8 {
 		return 0
@@ -203,7 +243,7 @@ func (u *tuner) next(workers int) (trial int) {
 		return 1
 	}
 	if u.level > 0 && u.less.credit >= float64(u.trialSize(-1)) {
-		if _, _, ok := u.gain(u.level - 1); !ok {
+		if gain, _, ok := u.gain(u.level-1, u.level); !ok || gain < gainDown {
 			return -1
 		}
 	}
@@ -225,22 +265,23 @@ func (u *tuner) begin(w *Worker, trial int, now, mean time.Duration) {
 }
 
 // end ends a worker's trial, and tells whether the level changes for it.
-func (u *tuner) end(w *Worker, pressed bool) (changed bool) {
+func (u *tuner) end(w *Worker, p pressure) (changed bool) {
 	u.trying--
 	trial := w.trial
 	w.trial = 0
 	if u.level+trial < 0 || u.level+trial > u.most {
 		return false
 	}
-	gain, err, ok := u.gain(min(u.level, u.level+trial))
+	i := min(u.level, u.level+trial)
+	gain, err, ok := u.gain(i, i+1)
 	if !ok {
 		return false
 	}
 	switch {
-	case trial > 0 && (gain-doubt*err > gainUp || pressed && gain > gainNeeded):
+	case trial > 0 && (gain-doubt*err > gainUp || p > low && gain > gainNeeded):
 		u.set(u.level + 1)
 		return true
-	case trial < 0 && gain+doubt*err < gainDown:
+	case trial < 0 && gain+doubtDown*err < u.keep():
 		u.set(u.level - 1)
 		return true
 	case trial > 0 && gain+doubt*err < gainUp: // it is known to be good as it is
@@ -263,13 +304,22 @@ func (u *tuner) quit(w *Worker) {
 	}
 }
 
-// gain is which part is gained of what the step after i could gain, and its standard error; false: it is not known.
-func (u *tuner) gain(i int) (gain, err float64, ok bool) {
-	a, b := &u.speeds[i], &u.speeds[i+1]
+// gain is which part is gained by one step against a lower one of what it could gain, and its standard error; false: it is not known.
+func (u *tuner) gain(low, high int) (gain, err float64, ok bool) {
+	a, b := &u.speeds[low], &u.speeds[high]
 	if a.count < leastCount || b.count < leastCount || a.work <= 0 || b.work <= 0 {
 		return 0, 0, false
 	}
-	could := float64(steps[i+1]) / float64(steps[i])
+	could := float64(steps[high]) / float64(steps[low])
 	is := could * (b.work / b.time) / (a.work / a.time)
-	return (is - 1) / (could - 1), math.Sqrt(1/a.count+1/b.count) * is / (could - 1), true
+	return (is - 1) / (could - 1), math.Sqrt(1/a.count+1/b.count) * max(is, 1) / (could - 1), true
 }
+
+// pressure tells how much waits.
+type pressure int
+
+const (
+	low  pressure = iota
+	some          // more than runs
+	high          // more than twice all slots
+)
