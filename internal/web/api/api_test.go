@@ -76,6 +76,12 @@ func (s *searcher) Search(ctx context.Context, r search.Request, sink search.Sin
 			}
 		}
 		summary.Limited = true
+	case "twice":
+		f := mainFile()
+		f.Chunks[0].Ranges = append(f.Chunks[0].Ranges, f.Chunks[0].Ranges[0])
+		if err := send(f); err != nil {
+			return summary, err
+		}
 	default:
 		if err := send(mainFile(), &wire.File{Kind: wire.Path, Repository: "team/app", Path: "main/x.go", Commit: commit, Branches: []string{"main"}, Whole: []byte("x"),
 			PathRanges: []wire.Range{{End: wire.Position{Offset: 4, Column: 4}}}}); err != nil {
@@ -205,7 +211,7 @@ fragment CommitSearchResultFields on CommitSearchResult {
 	matches { url body { html text } highlights { character line length } }
 	commit { repository { name } oid url subject author { date person { displayName } } }
 }
-fragment RepositoryFields on Repository { name url externalURLs { serviceKind url } label { html } }
+fragment RepositoryFields on Repository { name url externalURLs { serviceType url } label { html } }
 fragment SearchResultsAlertFields on SearchResults { alert { title description proposedQueries { description query } } }
 query ($query: String!) {
 	site { buildVersion }
@@ -266,8 +272,9 @@ func TestGolden(t *testing.T) {
 		"src-down":       post(srcSearch, map[string]any{"query": "unavailable"}),
 		"src-panic":      post(srcSearch, map[string]any{"query": "panic"}),
 		"src-missing":    post(srcSearch, nil),
-		"repositories":   post(`query { repositories(first: 2) { nodes { id name url } totalCount pageInfo { hasNextPage endCursor } } }`, nil),
+		"repositories":   post(`query { repositories(first: 2) { nodes { id name url externalURLs { serviceKind serviceType url } } totalCount pageInfo { hasNextPage endCursor } } }`, nil),
 		"more":           post(`query { repositories(first: 2, after: "team/a-b", query: "TEAM") { nodes { name } totalCount pageInfo { hasNextPage endCursor } } }`, nil),
+		"src-counts":     post(`{ search(query: "twice") { results { resultCount matchCount approximateResultCount } } }`, nil),
 		"no-json":        {"POST", "/.api/graphql", "", "query"},
 		"get":            {"GET", "/.api/graphql?query=x", "", ""},
 		"other":          {"GET", "/.api/src-cli/version", "", ""},

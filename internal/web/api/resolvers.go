@@ -78,6 +78,7 @@ func (r repository) URL() string { return wire.RepositoryURL(r.path) }
 type externalLink struct {
 	URL         string
 	ServiceKind *string
+	ServiceType *string
 }
 
 type markdown struct{ HTML, Text string }
@@ -242,13 +243,13 @@ func (r *results) Results() []*result {
 }
 
 func (r *results) LimitHit() bool             { return r.summary.Limited }
-func (r *results) ResultCount() int32         { return int32(r.summary.Results) }
 func (r *results) MatchCount() int32          { return int32(r.summary.Matches) }
+func (r *results) ResultCount() int32         { return r.MatchCount() } // an older name: what was found, not the files that have it
 func (r *results) ElapsedMilliseconds() int32 { return int32(r.summary.Elapsed.Milliseconds()) }
 func (r *results) RepositoriesCount() int32   { return int32(r.summary.Searched) }
 
 func (r *results) ApproximateResultCount() string {
-	n := strconv.Itoa(r.summary.Results)
+	n := strconv.Itoa(r.summary.Matches)
 	if r.summary.Limited {
 		n += "+"
 	}
