@@ -139,6 +139,8 @@ func (e *exchange) serve() {
 		e.resolve()
 	case e.Pages != nil && e.isPage(path):
 		e.page(path)
+	case e.Pages != nil && e.isSrcLink():
+		e.srcLink()
 	case strings.HasPrefix(path, "/-/") || path == "/-":
 		e.refuse(http.StatusNotFound, "nothing here; metrics and health are on the private listener")
 	case path == "/":

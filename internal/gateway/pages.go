@@ -54,6 +54,8 @@ const (
 	searchPath = "/-/api/v1/search"
 	foreignAPI = "/.api/" // Sourcegraph's
 	streamPath = foreignAPI + "search/stream"
+	// srcFile begins src's links to symbols: a slash of its own, and the path that it was given.
+	srcFile = "//-/blob/"
 
 	eventStream = "text/event-stream"
 )
@@ -61,6 +63,18 @@ const (
 // isPage tells whether a path is for Pages.
 func (e *exchange) isPage(path string) bool {
 	return strings.HasPrefix(path, "/-/") || strings.HasPrefix(path, foreignAPI) || path == "/" && strings.Contains(e.r.Header.Get("Accept"), "text/html")
+}
+
+// isSrcLink tells whether a request follows a link of src to a symbol.
+func (e *exchange) isSrcLink() bool {
+	return (e.r.Method == http.MethodGet || e.r.Method == http.MethodHead) && strings.HasPrefix(e.r.URL.EscapedPath(), srcFile)
+}
+
+// srcLink leads to the page that was meant. The place begins with one slash, and so is on this server.
+func (e *exchange) srcLink() {
+	e.op = opPage
+	e.w.Header().Set("Location", e.r.URL.EscapedPath()[1:])
+	e.begin(http.StatusMovedPermanently)
 }
 
 // page has Pages answer.

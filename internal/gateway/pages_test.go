@@ -123,6 +123,20 @@ func TestPages(t *testing.T) {
 			t.Errorf("%s: challenge: %v", test.path, challenge)
 		}
 	}
+	for path, want := range map[string]string{
+		"//-/blob/team/app/0/a%20b.go": "/-/blob/team/app/0/a%20b.go",
+		"///-/blob/team/app":           "",
+		"//-/search":                   "",
+		"/%2F-/blob/team/app":          "",
+		"//evil.example/-/blob/":       "",
+	} {
+		c := s.dial()
+		c.send("GET " + path + " HTTP/1.1\r\nHost: git.example\r\n\r\n")
+		response, _, err := c.answer()
+		if err != nil || response.Header.Get("Location") != want || (response.StatusCode == http.StatusMovedPermanently) != (want != "") {
+			t.Errorf("%s leads to %q (%d), %v; want %q", path, response.Header.Get("Location"), response.StatusCode, err, want)
+		}
+	}
 	c := s.dial()
 	c.send("GET /-/half HTTP/1.1\r\nHost: git.example\r\n\r\n")
 	if _, body, err := c.answer(); err == nil || body != "half" {
