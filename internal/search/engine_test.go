@@ -145,7 +145,8 @@ func TestNotAllListed(t *testing.T) {
 	id := s.push("a", main, files{"f": "needle"})
 	e := start(t, options(t, s))
 	await(t, e, "needle", has(1, id))
-	if status := e.Status(nil); status.Complete || status.Fresh != 1 {
+	eventually(t, "its index is loaded", func() bool { return e.Status(nil).Fresh == 1 })
+	if status := e.Status(nil); status.Complete {
 		t.Errorf("the status is %+v", status)
 	}
 	s.mu.Lock()
