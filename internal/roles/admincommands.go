@@ -102,7 +102,6 @@ func (e *notNow) Error() string { return e.why }
 
 func nodesCommand(env Env) *cobra.Command {
 	client := &adminClient{env: env}
-	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "nodes",
 		Short: "Show how a gateway's storage nodes are",
@@ -111,22 +110,27 @@ draining, how many requests it has now, and how many it has answered and failed.
 		Example: `  packhorse nodes
   packhorse nodes --json --config /etc/packhorse.toml`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			var list []nodeStatus
-			if err := client.do(cmd.Context(), http.MethodGet, "/nodes", &list); err != nil {
-				return err
-			}
-			if asJSON {
-				encoder := json.NewEncoder(cmd.OutOrStdout())
-				encoder.SetIndent("", "  ")
-				return encoder.Encode(list)
-			}
-			return writeNodes(cmd.OutOrStdout(), list)
-		},
 	}
-	client.addFlags(cmd.Flags())
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	listing(cmd, client, "/nodes", writeNodes)
 	return cmd
+}
+
+// listing has a command print what the admin socket lists below a path, as a table or, with --json, as JSON.
+func listing[T any](cmd *cobra.Command, client *adminClient, path string, table func(io.Writer, []T) error) {
+	asJSON := cmd.Flags().Bool("json", false, "print JSON")
+	client.addFlags(cmd.Flags())
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		var list []T
+		if err := client.do(cmd.Context(), http.MethodGet, path, &list); err != nil {
+			return err
+		}
+		if !*asJSON {
+			return table(cmd.OutOrStdout(), list)
+		}
+		encoder := json.NewEncoder(cmd.OutOrStdout())
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(list)
+	}
 }
 
 func writeNodes(w io.Writer, list []nodeStatus) error {

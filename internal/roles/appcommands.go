@@ -3,7 +3,6 @@ package roles
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,7 +16,6 @@ import (
 
 func workersCommand(env Env) *cobra.Command {
 	client := &adminClient{env: env}
-	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "workers",
 		Short: "Show how the application's workers are",
@@ -27,21 +25,8 @@ not ready, down, draining or drained; how many requests it has now, how many it 
   packhorse workers --json --config /etc/packhorse.toml
   packhorse workers --state /srv/git/.packhorse          # of serve`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			var list []workerStatus
-			if err := client.do(cmd.Context(), http.MethodGet, "/workers", &list); err != nil {
-				return err
-			}
-			if asJSON {
-				encoder := json.NewEncoder(cmd.OutOrStdout())
-				encoder.SetIndent("", "  ")
-				return encoder.Encode(list)
-			}
-			return writeWorkers(cmd.OutOrStdout(), list)
-		},
 	}
-	client.addFlags(cmd.Flags())
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	listing(cmd, client, "/workers", writeWorkers)
 	return cmd
 }
 
