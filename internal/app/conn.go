@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -29,6 +30,10 @@ type conns struct {
 	limit            int    // 0: none
 	connect, keep    time.Duration
 
+	lookup  func(path string) (disk.ID, error) // disk.Stat
+	looking atomic.Bool                        // a request is
+	seen    atomic.Pointer[look]               // the last one; nil: there was none
+
 	mu      sync.Mutex
 	closed  bool
 	open    int            // in use, idle, or being opened
@@ -36,8 +41,12 @@ type conns struct {
 	waiting []chan handed  // for one of them, the first come first
 	all     map[*conn]bool // those that are open, and those that speak another protocol now
 	sweep   *time.Timer    // runs while there are idle ones
-	socket  disk.ID        // that was there at looked
-	looked  time.Time
+}
+
+// look is which Unix socket was there, and when.
+type look struct {
+	socket disk.ID
+	at     time.Time
 }
 
 // handed is what one who waits is given: a connection, or the place for one.
@@ -69,7 +78,7 @@ var errClosed = errors.New("the proxy was closed")
 
 // newConns makes the connections to an address, as in WorkerOptions. None is opened.
 func newConns(address string, limit int, o *Options) (*conns, error) {
-	c := &conns{limit: limit, connect: o.ConnectTime, keep: o.KeepIdle, all: map[*conn]bool{}}
+	c := &conns{limit: limit, connect: o.ConnectTime, keep: o.KeepIdle, lookup: disk.Stat, all: map[*conn]bool{}}
 	if path, ok := strings.CutPrefix(address, "unix:"); ok && path != "" {
 		c.network, c.address, c.host = "unix", path, "localhost"
 		return c, nil
@@ -88,13 +97,13 @@ func newConns(address string, limit int, o *Options) (*conns, error) {
 
 // get gives an idle connection, or a new one; fresh: a new one in any case. It waits while there are as many as there may be.
 func (c *conns) get(ctx context.Context, fresh bool) (*conn, error) {
-	now := time.Now()
+	there := c.there() // before the lock: a disk that hangs keeps one request waiting, and not the worker's others
 	c.mu.Lock()
 	for len(c.idle) > 0 {
 		cn := c.idle[len(c.idle)-1]
 		c.idle[len(c.idle)-1] = nil
 		c.idle = c.idle[:len(c.idle)-1]
-		if !fresh && cn.good(c.there(now)) {
+		if !fresh && cn.good(there) {
 			c.mu.Unlock()
 			return cn, nil
 		}
@@ -292,12 +301,19 @@ func (c *conns) close() {
 // lookEvery is for how long a Unix socket is taken to be the one that it was: what replaces it gets its first request so much later.
 const lookEvery = 2 * time.Millisecond
 
-// there is what stat told a moment ago. Callers hold mu.
-func (c *conns) there(now time.Time) disk.ID {
-	if c.network == "unix" && now.Sub(c.looked) >= lookEvery {
-		c.socket, c.looked = c.stat(), now
+// there is the socket that a look found a moment ago. One request at a time looks; the others go by the look before, however long this one takes.
+func (c *conns) there() disk.ID {
+	if c.network != "unix" {
+		return disk.ID{}
 	}
-	return c.socket
+	now, seen := time.Now(), c.seen.Load()
+	if seen != nil && (now.Sub(seen.at) < lookEvery || !c.looking.CompareAndSwap(false, true)) {
+		return seen.socket
+	}
+	next := &look{c.stat(), now}
+	c.seen.Store(next)
+	c.looking.Store(false)
+	return next.socket
 }
 
 // stat tells the socket that is there now from another one under the same name; the zero ID for none, and for TCP.
@@ -305,7 +321,7 @@ func (c *conns) stat() disk.ID {
 	if c.network != "unix" {
 		return disk.ID{}
 	}
-	id, _ := disk.Stat(c.address) // the zero one after an error: idle connections are not used
+	id, _ := c.lookup(c.address) // the zero one after an error: idle connections are not used
 	return id
 }
 

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
 
 func TestConnectionsAreUsedAgain(t *testing.T) {
@@ -215,6 +217,58 @@ func TestSocketReplaced(t *testing.T) {
 	wait(t, "the worker is asked again", func() bool { status, _, _, _ := f.get("/"); return status == 200 })
 	want("new")
 	wait(t, "the old connections are closed", func() bool { return old.open.Load() == 0 })
+}
+
+// A disk that hangs while it is asked which socket is there keeps the request waiting that asks, and no other.
+func TestLookThatHangs(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "w.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c, err := newConns("unix:"+path, 2, &Options{ConnectTime: patience, KeepIdle: patience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.close()
+	get := func() *conn {
+		cn, err := c.get(t.Context(), false)
+		if err != nil {
+			t.Error(err)
+		}
+		return cn
+	}
+	kept := get()
+	c.put(kept)
+	c.seen.Store(&look{kept.socket, time.Now().Add(-time.Hour)})
+	asked, answer := make(chan struct{}, 1), make(chan struct{})
+	c.lookup = func(path string) (disk.ID, error) {
+		asked <- struct{}{}
+		<-answer
+		return disk.Stat(path)
+	}
+	var looks, other sync.WaitGroup
+	looks.Go(func() { c.put(get()) })
+	<-asked
+	other.Go(func() {
+		if cn := get(); cn != kept {
+			t.Error("another connection than the one that is kept")
+		} else {
+			c.put(cn)
+		}
+	})
+	done := make(chan struct{})
+	go func() { other.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(patience):
+		t.Error("the other request waits as well")
+	}
+	close(answer)
+	looks.Wait()
+	<-done
 }
 
 func TestAddresses(t *testing.T) {

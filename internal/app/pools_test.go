@@ -1,10 +1,17 @@
 package app
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"net/netip"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/balance"
+	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
 func poolsOf(shares ...int) (list []*pool) {
@@ -86,6 +93,49 @@ func TestPoolWithoutWorkers(t *testing.T) {
 	if choose(pools, "") == nil {
 		t.Error("no pool was chosen")
 	}
+}
+
+// Who waits enters the scheduler once, and leaves with its pool.
+func TestWaiting(t *testing.T) {
+	t.Parallel()
+	var entered atomic.Int64
+	gone, leave := context.WithCancel(t.Context())
+	p := &pool{gone: gone, scheduler: balance.New(balance.Options{
+		Limits: balance.Limits{Queue: 10}, Watch: func(time.Duration, bool, error) { entered.Add(1) },
+	})}
+	p.scheduler.Set([]balance.Member{{Name: "a", Slots: 1}})
+	first, err := p.acquire(t.Context(), balance.Work{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wait sync.WaitGroup
+	waits := func(then func(*balance.Seat, error)) {
+		wait.Go(func() { then(p.acquire(t.Context(), balance.Work{})) })
+		until(t, "it waits", func() bool { return p.scheduler.Queued() == 1 })
+	}
+	waits(func(s *balance.Seat, err error) {
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		s.Done(balance.OK)
+	})
+	first.Done(balance.OK)
+	wait.Wait()
+	if n := entered.Load(); n != 2 {
+		t.Errorf("two requests entered %d times", n)
+	}
+	if first, err = p.acquire(t.Context(), balance.Work{}); err != nil {
+		t.Fatal(err)
+	}
+	defer first.Done(balance.OK)
+	waits(func(_ *balance.Seat, err error) {
+		if !fault.Is(err, fault.Cancelled) {
+			t.Errorf("of a pool that left: %v", err)
+		}
+	})
+	leave()
+	wait.Wait()
 }
 
 func TestSticky(t *testing.T) {

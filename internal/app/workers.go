@@ -212,16 +212,33 @@ func (p *Proxy) take(ctx context.Context, a ask) (*seat, error) {
 
 // acquire takes a place, or waits for one: no longer than there is the pool.
 func (p *pool) acquire(ctx context.Context, work balance.Work) (*balance.Seat, error) {
-	now := work
-	now.NoWait = true
-	s, err := p.scheduler.Acquire(ctx, now)
-	if !fault.Is(err, fault.Exhausted) {
-		return s, err
+	w := waiting{Context: ctx, gone: p.gone}
+	defer w.end()
+	return p.scheduler.Acquire(&w, work)
+}
+
+// waiting is a context that ends with a request's, or with a pool. Most requests get a place at once: what joins the two is made for one who waits.
+type waiting struct {
+	context.Context
+	gone   context.Context
+	cancel context.CancelFunc
+	stop   func() bool
+}
+
+// Done is asked by who waits, on the goroutine that called acquire.
+func (w *waiting) Done() <-chan struct{} {
+	if w.cancel == nil {
+		w.Context, w.cancel = context.WithCancel(w.Context)
+		w.stop = context.AfterFunc(w.gone, w.cancel)
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(p.gone, cancel)()
-	return p.scheduler.Acquire(ctx, work)
+	return w.Context.Done()
+}
+
+func (w *waiting) end() {
+	if w.cancel != nil {
+		w.stop()
+		w.cancel()
+	}
 }
 
 var errNoWorker = fault.Retry(fault.Unavailable, time.Second, "the application has no worker")
