@@ -61,7 +61,7 @@ func TestPlaceHangsMeanwhile(t *testing.T) {
 	if filepath.Dir(d.Dir) != o.Spare {
 		t.Fatalf("%+v", d)
 	}
-	for _, name := range []string{"why.txt", "stacks.txt", "cpu.pprof", "notes.txt"} {
+	for _, name := range []string{"why.txt", "stacks.txt", "commands.txt", "notes.txt"} {
 		if read(t, d, name) == "" {
 			t.Errorf("%s is empty", name)
 		}

@@ -39,7 +39,10 @@ func options(t *testing.T) Options {
 func start(t *testing.T, o Options) *Watchdog {
 	t.Helper()
 	w := Start(o)
-	t.Cleanup(w.Close)
+	t.Cleanup(func() {
+		w.Close()
+		w.work.Wait() // a dump that is being written has the CPU's profile
+	})
 	return w
 }
 
@@ -256,6 +259,7 @@ func holdsTheLockTooLong(mu *sync.Mutex, held chan<- struct{}, until <-chan stru
 func TestLockUp(t *testing.T) {
 	o := options(t)
 	o.Stall, o.Blocked, o.Trace = 100*time.Millisecond, 1400, 1<<20
+	o.Interval = 10 * time.Millisecond // on a busy machine the first dump can be for another sign
 	start(t, o)
 	var mu sync.Mutex
 	held, until := make(chan struct{}), make(chan struct{})
@@ -313,14 +317,16 @@ func TestProbe(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	o.Stall = 200 * time.Millisecond
+	o.Stall, o.Interval = 200*time.Millisecond, 10*time.Millisecond
 	o.Probes = []Probe{HTTP("http", l.Addr(), false), Readable("disk", t.TempDir())}
 	start(t, o)
-	eventually(t, "a dump for the probe", func() bool { return len(whole(o.Dir)) > 0 })
-	d := Dump{Dir: filepath.Join(o.Dir, whole(o.Dir)[0])}
-	if text := read(t, d, "why.txt"); !strings.Contains(text, `the probe "http" has had no answer`) || strings.Contains(text, `"disk"`) {
-		t.Error(text)
-	}
+	// On a busy machine a dump can be for another sign, or a disk be as slow once.
+	eventually(t, "a dump for the probe alone", func() bool {
+		return slices.ContainsFunc(whole(o.Dir), func(name string) bool {
+			text, _ := os.ReadFile(filepath.Join(o.Dir, name, "why.txt"))
+			return strings.Contains(string(text), `the probe "http" has had no answer`) && !strings.Contains(string(text), `"disk"`)
+		})
+	})
 }
 
 // TestWritable: it writes from the first time on, and through no link.
