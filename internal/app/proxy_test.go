@@ -298,12 +298,8 @@ func TestBodies(t *testing.T) {
 			}
 		}
 	}
-	if n := f.disk.used.Load(); n != 0 {
-		t.Errorf("%d bytes on disk are left", n)
-	}
-	if n := f.memory.used.Load(); n != 0 {
-		t.Errorf("%d bytes in memory are left", n)
-	}
+	wait(t, "no bytes on disk are left", func() bool { return f.disk.used.Load() == 0 })
+	wait(t, "no bytes in memory are left", func() bool { return f.memory.used.Load() == 0 })
 	if f.spooled.Load() == 0 {
 		t.Error("nothing went through a file")
 	}

@@ -119,9 +119,7 @@ func TestSlowClient(t *testing.T) {
 				if status, _, body, err := f.get("/"); err != nil || status != 200 || body != "short" {
 					t.Errorf("after it: %d %q, %v", status, body, err)
 				}
-				if n := f.disk.used.Load(); n != 0 {
-					t.Errorf("%d bytes of disk are left", n)
-				}
+				wait(t, "no bytes of disk are left", func() bool { return f.disk.used.Load() == 0 })
 			})
 		}
 	}
