@@ -261,9 +261,8 @@ func (e *endless) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Two million lines, each with another path, and lines longer than memory should be.
+// Two million lines, each with another path, and lines longer than memory should be. Not parallel: the heap is that of all tests that run.
 func TestMemoryIsBounded(t *testing.T) {
-	t.Parallel()
 	lines := 2_000_000
 	if raceEnabled { // which makes it ten times as long
 		lines = 200_000
