@@ -82,10 +82,9 @@ func (e *Engine) search(ctx context.Context, request Request, sink Sink, began t
 	s.Limited, s.TimedOut = end.Limited, end.TimedOut || !whole
 	s.Repositories, s.Searched = e.freshness(ctx, end.Repositories), e.indexed(set, ask.Limited)
 	if len(bares) > 0 {
-		g := newGrepping(request.Query)
+		g, loaded := newGrepping(request.Query), e.paths(end.Repositories) // meanwhile
 		bares = slices.DeleteFunc(bares, func(b bare) bool {
-			found := func(f link.Found) bool { return f.ID == b.id } // it was loaded meanwhile
-			return slices.ContainsFunc(end.Repositories, found) || !holdsAll(g.repos, strings.TrimSuffix(b.path.String(), ".git"))
+			return loaded[b.path] || !holdsAll(g.repos, strings.TrimSuffix(b.path.String(), ".git"))
 		})
 		if err := e.searchBare(ctx, bares, &g, request, limit, sink, &s); err != nil {
 			return s, err
@@ -144,11 +143,24 @@ func (e *Engine) scope(may Readable) (set link.Set, bares []bare, whole bool, wh
 				set.Add(r.id)
 			}
 		case r.looked && len(r.current) > 0:
-			bares = append(bares, bare{path, r.id, r.current[0], r.err})
+			bares = append(bares, bare{path, r.current[0], r.err})
 		}
 	}
 	slices.SortFunc(bares, func(a, b bare) int { return strings.Compare(a.path.String(), b.path.String()) })
 	return set, bares, whole, ""
+}
+
+// paths are those of repositories in which something was found. One that had no number when the search began may have one by now.
+func (e *Engine) paths(found []link.Found) map[git.RepoPath]bool {
+	paths := make(map[git.RepoPath]bool, len(found))
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, f := range found {
+		if r := e.byID[f.ID]; r != nil {
+			paths[r.path] = true
+		}
+	}
+	return paths
 }
 
 // settled asks of every repository whether it may be read, while nobody waits for the lock. Nil stays nil.

@@ -124,7 +124,6 @@ func holdsAll(conditions []condition, name string) bool {
 // bare is a repository without an index, and where it is.
 type bare struct {
 	path git.RepoPath
-	id   uint32 // 0: none yet
 	head Head
 	why  string
 }
