@@ -1,9 +1,11 @@
 package compare
 
 import (
+	"bytes"
 	"errors"
 	"math"
 	"strconv"
+	"strings"
 )
 
 // Unit is that of a log's durations, in nanoseconds.
@@ -88,4 +90,81 @@ func parseRareDuration(text []byte, unit Unit) (ns, step int64, err error) {
 		return 0, 0, errTooLong
 	}
 	return int64(x * float64(unit)), 1, nil
+}
+
+// measure reads the duration.
+func (p *parser) measure() error {
+	if p.got[fieldTook] == nil {
+		p.got[fieldTook] = p.got[fieldUpstream]
+	}
+	unit := p.unit
+	if unit == Auto { // of Common Log Format only
+		unit = Microseconds // Apache's %D
+		if bytes.IndexByte(p.got[fieldTook], '.') >= 0 {
+			unit = Seconds // nginx's $request_time
+		}
+	}
+	if p.format == Nginx && bytes.ContainsAny(p.got[fieldTook], ",:") { // one for each server that was asked
+		return p.sum(unit)
+	}
+	if p.format == Common { // 0.012s, rt=0.012
+		for _, u := range []struct {
+			text string
+			unit Unit
+		}{{"ms", Milliseconds}, {"us", Microseconds}, {"s", Seconds}} {
+			if rest, ok := bytes.CutSuffix(p.got[fieldTook], []byte(u.text)); ok {
+				p.got[fieldTook], unit = rest, u.unit
+				break
+			}
+		}
+	}
+	var err error
+	p.ns, p.step, err = parseDuration(p.got[fieldTook], unit)
+	return err
+}
+
+// settle finds the unit of durations: that of the field's name, or the one the format has.
+func (r *reading) settle() {
+	if r.unit != Auto {
+		return
+	}
+	switch {
+	case strings.HasSuffix(r.duration, "_ms"):
+		r.unit = Milliseconds
+	case strings.HasSuffix(r.duration, "_us"):
+		r.unit = Microseconds
+	case strings.HasSuffix(r.duration, "_ns"):
+		r.unit = Nanoseconds
+	case strings.HasSuffix(r.duration, "_s"):
+		r.unit = Seconds
+	default:
+		r.unit = layouts[r.format].unit
+	}
+}
+
+// sum adds up the times of nginx's $upstream_response_time: "0.010, 0.020 : -".
+func (p *parser) sum(unit Unit) error {
+	took := p.got[fieldTook]
+	for len(took) > 0 {
+		n := bytes.IndexAny(took, ",:")
+		if n < 0 {
+			n = len(took)
+		}
+		part := bytes.TrimSpace(took[:n])
+		if took = took[min(n+1, len(took)):]; string(part) == "-" {
+			continue
+		}
+		ns, step, err := parseDuration(part, unit)
+		if err != nil {
+			return err
+		}
+		if p.ns += ns; p.ns > maxNanos {
+			return errTooLong
+		}
+		p.step = step
+	}
+	if p.step == 0 {
+		return errNoDuration
+	}
+	return nil
 }

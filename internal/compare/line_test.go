@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -35,6 +37,7 @@ func TestLines(t *testing.T) {
 		{"nginx", reading{format: Nginx}, `{"time_iso8601":"2026-11-22T04:05:06+00:00","request_method":"POST","request_uri":"/team/app.git/git-upload-pack","status":"200","request_time":"0.123"}`,
 			"POST /{repo}/git-upload-pack answered 123000000 step 1000000"},
 		{"numbers, and the request line", reading{format: Nginx}, `{"msec":1700000000.123,"request":"GET /x?y HTTP/2.0","status":503,"request_time":1.5}`, "GET /x failed 1500000000 step 100000000"},
+		{"keys that mean the same", reading{format: Nginx}, `{"path":"/c","method":"PUT","uri":"/b","request_uri":"/a\u0061","request_method":"GET","status":200,"request_time":"0.1"}`, "GET /aa answered 100000000 step 100000000"},
 		{"upstream's time, if there is no other", reading{format: Nginx}, `{"request":"GET /x HTTP/2.0","status":200,"upstream_response_time":"0.010, - : 0.020"}`, "GET /x answered 30000000 step 1000000"},
 		{"an upgrade", reading{format: Nginx}, `{"request":"GET /x HTTP/1.1","status":101,"request_time":900.5}`, "error: a line about something else"},
 		{"no request", reading{format: Nginx}, `{"request":"","status":"400","request_time":"0.000"}`, "(no request) refused 0 step 1000000"},
@@ -51,6 +54,10 @@ func TestLines(t *testing.T) {
 		{"in quotes", reading{format: Common}, combined + `"0.250"`, "GET /a/{id} answered 250000000 step 1000000"},
 		{"with a pool", reading{format: Common, split: "pool"}, combined + `0.250 pool=new`, "GET /a/{id} answered 250000000 step 1000000 pool new"},
 		{"by name", reading{format: Common, duration: "urt"}, combined + `rt=9 urt=0.250 x=1`, "GET /a/{id} answered 250000000 step 1000000"},
+		{"the time of all among those of the application", reading{format: Common}, combined + `rt=0.250 uct="0.001" uht="0.010" urt="0.011"`, "GET /a/{id} answered 250000000 step 1000000"},
+		{"a number among named ones", reading{format: Common}, combined + `0.250 urt=0.011`, "GET /a/{id} answered 250000000 step 1000000"},
+		{"and what is none after it", reading{format: Common}, combined + `0.250 "-" -`, "GET /a/{id} answered 250000000 step 1000000"},
+		{"that is not known", reading{format: Common}, combined + `rt=- urt="0.011"`, "error: no duration"},
 		{"common", reading{format: Common}, `::1 - - [22/Nov/2026:04:05:06 +0000] "GET / HTTP/1.0" 499 - 0.001`, "GET / gone 1000000 step 1000000"},
 		{"without a duration", reading{format: Common}, strings.TrimSpace(combined), "error: no duration"},
 		{"an agent that is a number", reading{format: Common}, `::1 - - [22/Nov/2026:04:05:06 +0000] "GET / HTTP/1.0" 200 5 "-" "0.5"`, "error: no duration"},
@@ -76,8 +83,8 @@ func TestLines(t *testing.T) {
 			name, err = p.appendName(nil)
 		}
 		got := fmt.Sprintf("%s %s %d step %d", name, []string{"answered", "refused", "failed", "gone"}[p.class], p.ns, p.step)
-		if len(p.pool) > 0 {
-			got += " pool " + string(p.pool)
+		if len(p.got[fieldPool]) > 0 {
+			got += " pool " + string(p.got[fieldPool])
 		}
 		if err != nil {
 			got = "error: " + err.Error()
@@ -85,8 +92,28 @@ func TestLines(t *testing.T) {
 		if got != c.want {
 			t.Errorf("%s: %s\nwanted %s", c.what, got, c.want)
 		}
-		if f := formatOf([]byte(c.line)); err == nil && c.r.duration == "" && f != c.r.format {
+		if f := newDetector().formatOf([]byte(c.line)); err == nil && c.r.duration == "" && f != c.r.format {
 			t.Errorf("%s is taken for %q, not %s", c.what, f, c.r.format)
+		}
+	}
+}
+
+// Each key that is read stands in the documentation.
+func TestKeysAreDocumented(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "compare.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for format, l := range layouts {
+		_, row, _ := strings.Cut(string(text), fmt.Sprintf("\n| `%s` |", format))
+		row, _, _ = strings.Cut(row, "\n")
+		for _, keys := range l.keys {
+			for _, k := range keys {
+				if !strings.Contains(row, "`"+k+"`") {
+					t.Errorf("%s: %s is not there", format, k)
+				}
+			}
 		}
 	}
 }

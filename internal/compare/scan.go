@@ -11,11 +11,10 @@ import (
 
 // record is a request as the workers hand it to the table. Its texts are in the batch.
 type record struct {
-	ns               int64
-	route, routeEnd  uint32
-	poolEnd          uint32 // its pool follows the route
-	class            class
-	hasPool, skipped bool
+	ns              int64
+	route, routeEnd uint32
+	poolEnd         uint32 // its pool follows the route
+	class           class
 }
 
 // batch is what a worker made of a chunk. It is used again, with its chunk's buffer.
@@ -157,16 +156,17 @@ func (p *parser) record(line []byte, b *batch) error {
 	if err != nil {
 		return err
 	}
-	r := record{ns: p.ns, class: p.class, route: uint32(from), routeEnd: uint32(len(names)), hasPool: len(p.pool) > 0}
-	b.names = append(names, p.pool[:min(len(p.pool), maxSegment)]...)
+	r := record{ns: p.ns, class: p.class, route: uint32(from), routeEnd: uint32(len(names))}
+	pool := p.got[fieldPool]
+	b.names = append(names, pool[:min(len(pool), maxSegment)]...)
 	r.poolEnd = uint32(len(b.names))
 	b.records = append(b.records, r)
 	if b.step == 0 || p.step < b.step {
 		b.step = p.step
 	}
-	b.when = append(b.when[:0], p.when...)
+	b.when = append(b.when[:0], p.got[fieldTime]...)
 	if len(b.records) == 1 { // of the first and the last one the time is read
-		if t, err := parseTime(p.when); err == nil {
+		if t, err := parseTime(p.got[fieldTime]); err == nil {
 			b.span(t)
 		}
 	}

@@ -155,9 +155,9 @@ func (s *source) sniff() (Format, error) {
 	if err == nil {
 		head = head[:bytes.LastIndexByte(head, '\n')+1]
 	}
-	votes, texts := map[Format]int{}, 0
+	detector, votes, texts := newDetector(), map[Format]int{}, 0
 	for line := range bytes.Lines(head) {
-		if f := formatOf(bytes.TrimSpace(line)); f != "" {
+		if f := detector.formatOf(bytes.TrimSpace(line)); f != "" {
 			votes[f]++
 		} else if bytes.HasPrefix(line, []byte("time=")) && bytes.Contains(line, []byte(" msg=")) {
 			texts++
@@ -177,50 +177,6 @@ func (s *source) sniff() (Format, error) {
 	}
 	return "", fmt.Errorf("%s: no line at its beginning is a request that we know: lines are our log, nginx's or Workhorse's as JSON, "+
 		"or Common Log Format with a duration at the end; --format says which", s.name)
-}
-
-// formatOf is the format that one line is in; empty: none.
-func formatOf(line []byte) Format {
-	if len(line) == 0 || line[0] != '{' {
-		if (&parser{reading: &reading{format: Common}}).common(line) == nil {
-			return Common
-		}
-		return ""
-	}
-	const ms, operation, request, access, durationMS, uri, status = 1, 2, 4, 8, 16, 32, 64
-	seen := 0
-	if scanObject(line, func(key, value []byte, _ fieldKind) {
-		switch string(key) {
-		case "ms":
-			seen |= ms
-		case "operation":
-			seen |= operation
-		case "msg":
-			if string(value) == "request" {
-				seen |= request
-			} else if string(value) == "access" {
-				seen |= access
-			}
-		case "duration_ms":
-			seen |= durationMS
-		case "uri", "request_uri", "request", "path":
-			seen |= uri
-		case "status":
-			seen |= status
-		}
-	}) != nil {
-		return ""
-	}
-	has := func(bits int) bool { return seen&bits == bits }
-	switch {
-	case has(request | operation | ms):
-		return Packhorse
-	case has(access | durationMS | uri):
-		return Workhorse
-	case has(uri | status):
-		return Nginx
-	}
-	return ""
 }
 
 // chunk is a piece of a log: whole lines, but for one that is too long, of which it has the beginning.
