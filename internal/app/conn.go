@@ -99,7 +99,7 @@ func newConns(address string, limit int, o *Options) (*conns, error) {
 func (c *conns) get(ctx context.Context, fresh bool) (*conn, error) {
 	there := c.there() // before the lock: a disk that hangs keeps one request waiting, and not the worker's others
 	c.mu.Lock()
-	for len(c.idle) > 0 {
+	for len(c.idle) > 0 && (!fresh || c.limit > 0 && c.open >= c.limit) {
 		cn := c.idle[len(c.idle)-1]
 		c.idle[len(c.idle)-1] = nil
 		c.idle = c.idle[:len(c.idle)-1]

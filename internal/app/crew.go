@@ -1,13 +1,14 @@
 package app
 
 import (
-	"cmp"
 	"context"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
@@ -45,7 +46,7 @@ func (p *pool) settle() {
 		if len(p.others(w)) < p.allowed() {
 			w.rests = true
 			p.metrics.drained(w, byReadiness)
-			p.log.Warn("an application worker is not ready: it is given no more requests", "worker", w.Name, "pool", p.name, "why", w.why)
+			p.say(w, slog.LevelWarn, "an application worker is not ready: it is given no more requests", "why", w.why)
 		}
 	}
 	could := false
@@ -59,23 +60,48 @@ func (p *pool) settle() {
 	p.scheduler.Changed()
 }
 
-// heard takes in what came of a check.
-func (p *pool) heard(w *worker, r report, why string, h *Health) {
+// heard takes in what came of a check. doubt: the worker is given requests, and may be down.
+func (p *pool) heard(w *worker, r report, why string, h *Health) (doubt bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.sum(w)
 	was := w.standing
-	if !w.heard(r, why, h, p.now()) {
+	if w.heard(r, why, h, p.now()) {
+		w.changed = p.now()
+		p.metrics.turned(w)
+		switch {
+		case w.standing == down:
+			p.say(w, slog.LevelWarn, "an application worker is down", "why", w.why)
+		case w.standing == up && was != starting:
+			p.say(w, slog.LevelInfo, "an application worker is ready again")
+		}
+		p.settle()
+	}
+	return w.deaths > 0 && w.serves()
+}
+
+// maxSaid is how many lines the log has of a worker in a minute: one whose checks go this way and that would fill it.
+const maxSaid = 6
+
+// say logs what has become of a worker. Callers hold mu.
+func (p *pool) say(w *worker, level slog.Level, message string, attrs ...any) {
+	if now := p.now(); now.Sub(w.minute) >= time.Minute {
+		w.minute, w.said = now, 0
+	}
+	if w.said >= maxSaid {
+		w.unsaid++
 		return
 	}
-	w.changed = p.now()
-	p.metrics.turned(w)
-	switch {
-	case w.standing == down:
-		p.log.Warn("an application worker is down", "worker", w.Name, "pool", p.name, "why", w.why)
-	case w.standing == up && was != starting:
-		p.log.Info("an application worker is ready again", "worker", w.Name, "pool", p.name)
+	w.said++
+	p.log.Log(context.Background(), level, message, append([]any{"worker", w.Name, "pool", p.name}, attrs...)...)
+}
+
+// sum logs, once the minute is over, what say did not. Callers hold mu.
+func (p *pool) sum(w *worker) {
+	if n := w.unsaid; n > 0 && p.now().Sub(w.minute) >= time.Minute {
+		w.unsaid = 0
+		p.say(w, slog.LevelWarn, "an application worker goes up and down", "more_changes", n, "now", w.standing.String(), "why", w.why)
 	}
-	p.settle()
 }
 
 // drain keeps new requests from a worker. It fails, as Exhausted, where too many were out of service then, unless it is forced.
@@ -151,9 +177,7 @@ func (p *Proxy) watch(ctx context.Context, w *worker) {
 		case <-timer.C:
 		case <-w.due:
 		}
-		if r, why, known := p.ask(ctx, w); known && ctx.Err() == nil {
-			w.pool.heard(w, r, why, h)
-		}
+		p.look(ctx, w, quick)
 		w.pool.mu.Lock()
 		wait := h.Interval
 		if w.soon() {
@@ -169,18 +193,23 @@ func (p *Proxy) watch(ctx context.Context, w *worker) {
 	}
 }
 
-// ask checks a worker; known: there is a result. One that is given requests is asked in a seat of its own, so that the check takes no thread
-// from a request: without one it is busy, and what it does for its requests tells how it is.
-func (p *Proxy) ask(ctx context.Context, w *worker) (r report, why string, known bool) {
-	if w.given.Load() {
-		s, err := w.pool.checkSeat(ctx, w, cmp.Or(p.Health.Timeout, 5*second))
-		if err != nil {
-			return 0, "", false
-		}
-		defer s()
+// look checks a worker. As long as it is not known whether one that is given requests is down, the check keeps its place at it.
+func (p *Proxy) look(ctx context.Context, w *worker, pause time.Duration) {
+	if s := w.pool.checkSeat(ctx, w); s != nil {
+		defer s.Done(balance.OK)
+	} else if w.conns.full() { // with what it was given before: that it has no time says nothing
+		return
 	}
-	r, why = p.Health.probe(ctx, w.conns)
-	return r, why, true
+	for ctx.Err() == nil {
+		r, why := p.Health.probe(ctx, w.conns)
+		if ctx.Err() != nil || !w.pool.heard(w, r, why, &p.Health) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
 }
 
 // State is how a worker is.

@@ -125,6 +125,13 @@ func (h *Health) probe(ctx context.Context, c *conns) (report, string) {
 	return red, fmt.Sprintf("GET %s: %.80q", h.Path, response.Status)
 }
 
+// full tells whether a new connection has to wait for one that is in use.
+func (c *conns) full() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.limit > 0 && c.open >= c.limit && len(c.idle) == 0
+}
+
 // maxProbe bounds the bytes that are read of an answer: its status is enough.
 const maxProbe = 64 << 10
 

@@ -1,9 +1,22 @@
 package app
 
 import (
+	"bufio"
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/packhorse-git/packhorse/internal/balance"
+	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
 // A transcript: each letter is a check (p passed, r red, d dead), or a pause of a minute (-); what is believed after it stands below.
@@ -43,5 +56,271 @@ func TestVitals(t *testing.T) {
 		if got.String() != want {
 			t.Errorf("%s\n%s, not\n%s", checks, &got, want)
 		}
+	}
+}
+
+// logged counts lines.
+type logged struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines = append(l.lines, string(p))
+	return len(p), nil
+}
+
+func (l *logged) all() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]string(nil), l.lines...)
+}
+
+func (l *logged) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+
+// However a worker's checks change, the log has a few lines of it in a minute, and in the end how it is.
+func TestFlapsAreLoggedSparsely(t *testing.T) {
+	t.Parallel()
+	for name, checks := range map[string]string{"ready or not": "ppr", "there or not": "ppd", "never ready": "rd", "all of them": "rdppdr"} {
+		var log logged
+		p, err := New(Options{Workers: one("unix:/nowhere"), Log: log.logger()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		pool := p.table.Load().pools[0]
+		w, now := pool.list()[0], time.Unix(1e9, 0)
+		pool.now = func() time.Time { return now }
+		h := &Health{Failures: 1, Passes: 1}
+		const minutes, perMinute = 60, 240
+		for i := range minutes * perMinute {
+			pool.heard(w, map[byte]report{'p': passed, 'r': red, 'd': dead}[checks[i%len(checks)]], "why", h)
+			now = now.Add(time.Minute / perMinute)
+		}
+		lines := log.all()
+		if len(lines) > minutes*maxSaid || len(lines) < 2 {
+			t.Errorf("%s: the log has %d lines of an hour", name, len(lines))
+		}
+		changes := 0.
+		for _, to := range []standing{up, unready, down} {
+			changes += testutil.ToFloat64(p.Metrics.turns.WithLabelValues(w.Name, to.String()))
+		}
+		if said, told := len(lines), strings.Contains(strings.Join(lines, ""), "more_changes="); told && changes <= float64(said) || !told && changes > 2*float64(said) {
+			t.Errorf("%s: %v changes, %d lines, and it is told that there were more: %v", name, changes, said, told)
+		}
+		p.Close()
+	}
+}
+
+// Checks of busy workers wait, for none of their threads is free, but they are no requests: they are not counted, take no place of the queue, and
+// come before what is in it.
+func TestChecksAreNoRequests(t *testing.T) {
+	t.Parallel()
+	const workers = 4
+	b, o := backs(t, workers)
+	o.Routing.Queue = balance.Limits{Queue: 1}
+	o.Health.Interval = time.Millisecond
+	p, _ := served(t, o)
+	until(t, "all are up", isState(p, "+up +up +up +up"))
+	var seats []*seat
+	for range workers { // a check may have a place at this moment
+		until(t, "there is a place", func() bool {
+			s, err := p.take(t.Context(), ask{method: "GET", path: "/"})
+			if err == nil {
+				seats = append(seats, s)
+			}
+			return err == nil
+		})
+	}
+	list := p.table.Load().pools[0].list()
+	until(t, "all checks wait", func() bool {
+		for _, w := range list {
+			if !w.wanted.Load() {
+				return false
+			}
+		}
+		return true
+	})
+	scheduler := p.table.Load().pools[0].scheduler
+	if n := scheduler.Queued(); n != 0 {
+		t.Errorf("%d checks count as requests that wait", n)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	next := make(chan *seat, 1)
+	go func() {
+		s, err := p.take(ctx, ask{method: "GET", path: "/"})
+		if err != nil {
+			t.Errorf("the only place of the queue is taken: %v", err)
+		}
+		next <- s
+	}()
+	until(t, "a request waits", func() bool { return scheduler.Queued() == 1 })
+	if _, err := p.take(ctx, ask{method: "GET", path: "/"}); !fault.Is(err, fault.Exhausted) {
+		t.Errorf("one too many: %v", err)
+	}
+	b[0].red.Store(true)
+	var first *seat
+	for i, s := range seats {
+		if s.worker.Name == "w0" {
+			first = s
+			seats = append(seats[:i:i], seats[i+1:]...)
+		}
+	}
+	first.Done(balance.OK)
+	until(t, "w0 is not ready", isState(p, "-not ready +up +up +up"))
+	seats[0].Done(balance.OK)
+	s := <-next
+	if s.worker.Name == "w0" {
+		t.Error("w0 was given the request before the check")
+	}
+	s.Done(balance.OK)
+	for _, s := range seats[1:] {
+		s.Done(balance.OK)
+	}
+}
+
+// Checks leave the connections alone that are kept for requests, where a worker may have others.
+func TestChecksKeepConnections(t *testing.T) {
+	t.Parallel()
+	var checks, kept, lost atomic.Int32
+	var gate sync.WaitGroup
+	gate.Add(2)
+	w := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
+		for asked := false; ; {
+			switch r := request(in); {
+			case r == "" && asked:
+				lost.Add(1)
+				return
+			case r == "":
+				return
+			case strings.HasPrefix(r, "GET /ready"):
+				checks.Add(1)
+			default:
+				asked = true
+				kept.Add(1)
+				gate.Done()
+				gate.Wait() // both are there at the same time
+			}
+			_, _ = io.WriteString(c, ok("x"))
+		}
+	})
+	f := newFront(t, Options{Workers: []WorkerOptions{{Name: "w0", Address: w.address, Slots: 4}}, KeepIdle: time.Hour,
+		Health: Health{Path: "/ready", Interval: 4 * time.Millisecond, Timeout: patience}})
+	until(t, "it is up", isState(f.Proxy, "+up"))
+	var clients sync.WaitGroup
+	for range 2 {
+		clients.Go(func() {
+			if status, _, _, err := f.get("/"); err != nil || status != 200 {
+				t.Error(status, err)
+			}
+		})
+	}
+	clients.Wait()
+	before := checks.Load()
+	until(t, "it was checked some times", func() bool { return checks.Load() > before+5 })
+	if lost.Load() != 0 || kept.Load() != 2 {
+		t.Errorf("%d of %d connections were closed", lost.Load(), kept.Load())
+	}
+	if n := w.most.Load(); n > 4 {
+		t.Errorf("%d connections to a worker of 4 slots", n)
+	}
+}
+
+// A worker that takes requests and answers none has one of them: when that has failed, the check has its place until it is known how the worker is.
+func TestSilentWorkerHasOneRequest(t *testing.T) {
+	t.Parallel()
+	var had atomic.Int32
+	end := make(chan bool)
+	silent := serveRaw(t, func(n int, c net.Conn, in *bufio.Reader) {
+		for {
+			switch r := request(in); {
+			case r == "":
+				return
+			case !strings.HasPrefix(r, "GET /ready"):
+				had.Add(1)
+				<-end // as if the time for it were over
+				return
+			case had.Load() > 0:
+				return
+			}
+			_, _ = io.WriteString(c, ok("ready"))
+		}
+	})
+	good := serveRaw(t, func(n int, c net.Conn, in *bufio.Reader) {
+		for request(in) != "" {
+			time.Sleep(time.Millisecond)
+			_, _ = io.WriteString(c, ok("good"))
+		}
+	})
+	f := newFront(t, Options{
+		Workers:    []WorkerOptions{{Name: "silent", Address: silent.address, Slots: 1}, {Name: "good", Address: good.address, Slots: 1}},
+		HeaderTime: time.Hour, Health: Health{Path: "/ready", Interval: 20 * time.Millisecond, Timeout: patience, Failures: 3, Passes: 1},
+	})
+	until(t, "both are up", isState(f.Proxy, "+up +up"))
+	ctx, stop := context.WithCancel(t.Context())
+	var clients sync.WaitGroup
+	var failed, answered atomic.Int32
+	for range 6 { // more than there are slots, all the time
+		clients.Go(func() {
+			for ctx.Err() == nil {
+				switch status, _, _, err := f.do(http.MethodPost, "/", strings.NewReader("x")); {
+				case err == nil && status == 200:
+					answered.Add(1)
+				case err == nil && status == 502:
+					failed.Add(1)
+				default:
+					t.Errorf("%d, %v", status, err)
+				}
+			}
+		})
+	}
+	until(t, "it has one", func() bool { return had.Load() > 0 })
+	n := answered.Load()
+	until(t, "others are answered", func() bool { return answered.Load() > n+20 })
+	close(end)
+	until(t, "it is down", isState(f.Proxy, "-down +up"))
+	stop()
+	clients.Wait()
+	if had.Load() != 1 || failed.Load() != 1 {
+		t.Errorf("it had %d requests, and %d failed", had.Load(), failed.Load())
+	}
+}
+
+// A worker that is drained and has no slot free for the check is not said to be down for that.
+func TestBusyWorkerIsNotDown(t *testing.T) {
+	t.Parallel()
+	b, o := backs(t, 2)
+	var log logged
+	o.Log = log.logger()
+	o.Health.Timeout, o.Health.Failures, o.Health.Interval = 10*time.Millisecond, 1, 4*time.Millisecond
+	b[0].hold = make(chan struct{})
+	o.Health.Path = "" // a connection is enough, whatever the machine's load
+	f := newFront(t, o)
+	until(t, "both are up", isState(f.Proxy, "+up +up"))
+	if err := f.Drain("w1", true); err != nil {
+		t.Fatal(err)
+	}
+	held := make(chan int, 1)
+	go func() {
+		status, _, _, _ := f.get("/hold")
+		held <- status
+	}()
+	until(t, "w0 is busy", func() bool { return f.Workers()[0].InFlight == 1 })
+	if err := f.Drain("w0", true); err != nil {
+		t.Fatal(err)
+	}
+	checks := f.table.Load().pools[0].list()[0]
+	for range 20 { // each may be the one that finds it busy
+		checks.check()
+		time.Sleep(5 * time.Millisecond)
+	}
+	if strings.Contains(strings.Join(log.all(), ""), "worker=w0") {
+		t.Errorf("the log says %q", log.all())
+	}
+	close(b[0].hold)
+	if status := <-held; status != 200 {
+		t.Error(status)
 	}
 }

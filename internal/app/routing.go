@@ -130,7 +130,7 @@ func (p *Proxy) makeWorkers(r Routing, before map[string]*pool) (made [][]*worke
 			if err != nil {
 				return nil, err
 			}
-			one := &worker{WorkerOptions: w, conns: c, due: make(chan struct{}, 1)}
+			one := &worker{WorkerOptions: w, conns: c, due: make(chan struct{}, 1), handed: make(chan *balance.Seat, 1)}
 			one.users.Store(1)
 			list = append(list, one)
 		}

@@ -52,7 +52,11 @@ func (s *seat) Done(how balance.Outcome) {
 		if w.running.Add(-1) == 0 {
 			p.idled(w)
 		}
-		s.seat.Done(how)
+		if w.wanted.CompareAndSwap(true, false) {
+			w.handed <- s.seat.Hand(how, aside)
+		} else {
+			s.seat.Done(how)
+		}
 		w.release()
 	})
 }
@@ -66,6 +70,9 @@ type worker struct {
 	due    chan struct{}      // a check is
 	stop   context.CancelFunc // ends the checks
 
+	wanted atomic.Bool        // a check waits for a place
+	handed chan *balance.Seat // that it is given; nil: there is none, it has to look again
+
 	users          atomic.Int64 // requests that it has, and one for as long as it is in its pool
 	running        atomic.Int64 // requests that it has
 	served, failed atomic.Uint64
@@ -78,6 +85,9 @@ type worker struct {
 	rests   bool      // it is not ready, and is given no requests for that
 	changed time.Time // standing or drained
 	idle    time.Time // while it is drained: since when it has nothing, or might have
+	said    int       // lines that the log has of it since minute
+	unsaid  int       // and that it has not
+	minute  time.Time
 }
 
 // hold keeps a worker's connections open, unless it is gone.
@@ -264,16 +274,40 @@ func (p *pool) unavailable() error {
 	return &fault.Error{Kind: fault.Unavailable, Msg: msg, RetryAfter: after, Err: errors.New(strings.Join(why[:min(len(why), 8)], "; "))}
 }
 
-// checkSeat takes a place at a worker for a check; release gives it back.
-func (p *pool) checkSeat(ctx context.Context, w *worker, limit time.Duration) (release func(), err error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	p.mu.Lock()
-	among := []*balance.Worker{w.member}
-	p.mu.Unlock()
-	s, err := p.scheduler.Acquire(ctx, balance.Work{Route: "check", Fast: true, Among: among})
-	if err != nil {
-		return nil, err
+// aside is what a check of a worker is to the scheduler.
+var aside = balance.Work{Fast: true, Aside: true, NoWait: true}
+
+// checkSeat takes a place at a worker for a check, so that the check takes no thread from a request. If all are taken it gets the next one, before the
+// requests that wait: it is not one of them, and a worker that has just failed one has to show how it is before the next. Nil: the worker is given no
+// requests, or ctx has ended. One goroutine does that for a worker.
+func (p *pool) checkSeat(ctx context.Context, w *worker) *balance.Seat {
+	withdraw := func() *balance.Seat { // gives what was handed meanwhile
+		if w.wanted.CompareAndSwap(true, false) {
+			return nil
+		}
+		return <-w.handed
 	}
-	return func() { s.Done(balance.OK) }, nil
+	p.mu.Lock()
+	work := aside
+	work.Among = []*balance.Worker{w.member}
+	p.mu.Unlock()
+	for w.given.Load() && ctx.Err() == nil {
+		w.wanted.Store(true) // before it is known that there is no place, lest one becomes free in between
+		s, err := p.scheduler.Acquire(ctx, work)
+		if fault.Is(err, fault.Exhausted) {
+			select {
+			case s = <-w.handed:
+			case <-w.due:
+				s = withdraw()
+			case <-ctx.Done():
+				s = withdraw()
+			}
+		} else if other := withdraw(); other != nil {
+			other.Done(balance.OK)
+		}
+		if s != nil {
+			return s
+		}
+	}
+	return nil
 }

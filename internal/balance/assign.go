@@ -82,7 +82,11 @@ func (c *Core) held(t *Ticket, now time.Duration) bool {
 
 // spared tells whether all slots that are free are for Fast work.
 func (c *Core) spared() bool {
-	return c.limits.Reserve > 0 && c.counts.unbound == 0 && c.counts.slow >= max(c.counts.slots-c.limits.Reserve, 1)
+	reserve := c.limits.Reserve
+	if reserve == AutoReserve {
+		reserve = min(c.counts.slots/4, 1)
+	}
+	return reserve > 0 && c.counts.unbound == 0 && c.counts.slow >= max(c.counts.slots-reserve, 1)
 }
 
 // choose finds the worker for a piece of work, nil if none has a free slot; and of how many it is one that could have it, now or later.
@@ -182,8 +186,7 @@ func (c *Core) Leave(now time.Duration, t *Ticket, how Outcome) {
 		return
 	}
 	t.gone = true
-	w := t.worker
-	if w == nil {
+	if t.worker == nil {
 		subjects := len(c.queue.subjects.all)
 		c.queue.leave(t)
 		if len(c.queue.subjects.all) < subjects { // another one may be alone now
@@ -191,9 +194,37 @@ func (c *Core) Leave(now time.Duration, t *Ticket, how Outcome) {
 		}
 		return
 	}
+	c.end(now, t, how)
+	c.grant(now)
+	if c.queue.waiting > 0 && c.explore(now) {
+		c.grant(now)
+	}
+}
+
+// Hand ends a piece of work, and has its worker begin another at once, before all that waits. Nil: the worker is given no more.
+func (c *Core) Hand(now time.Duration, t *Ticket, how Outcome, work Work) (next *Ticket) {
+	c.Wake(now)
+	if t.gone || t.worker == nil {
+		return nil
+	}
+	t.gone = true
+	c.end(now, t, how)
+	if w := t.worker; w.place.open() {
+		next = &Ticket{Work: work, came: now, since: now}
+		next.Among = []*Worker{w}
+		c.queue.wake(next.Caller)
+		c.give(next, w, 1, now)
+	}
+	c.grant(now)
+	return next
+}
+
+// end takes in that work has ended at its worker.
+func (c *Core) end(now time.Duration, t *Ticket, how Outcome) {
+	w := t.worker
 	c.queue.end(t, now)
 	c.tuner.note(w, now)
-	if how == OK {
+	if how == OK && !t.Aside {
 		c.learn(t, now)
 	}
 	w.seats.remove(t)
@@ -206,10 +237,6 @@ func (c *Core) Leave(now time.Duration, t *Ticket, how Outcome) {
 		w.rests = now + restAfterFailure
 	}
 	c.settle(w, now)
-	c.grant(now)
-	if c.queue.waiting > 0 && c.explore(now) {
-		c.grant(now)
-	}
 }
 
 // learn takes in how long work took.

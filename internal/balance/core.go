@@ -58,7 +58,7 @@ func NewCore(l Limits, answer func(*Ticket)) *Core {
 
 // Limit changes the limits. A shorter queue sends nobody away, and a new wait limit is for those who come.
 func (c *Core) Limit(now time.Duration, l Limits) {
-	l.Queue, l.Each, l.Reserve = max(l.Queue, 0), max(l.Each, 0), max(l.Reserve, 0)
+	l.Queue, l.Each, l.Reserve = max(l.Queue, 0), max(l.Each, 0), max(l.Reserve, AutoReserve)
 	if l.Anonymous <= 0 || l.Anonymous >= 1 {
 		l.Anonymous = 0.5
 	}

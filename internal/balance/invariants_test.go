@@ -92,7 +92,11 @@ func (m *crowd) overReserve(more int) bool {
 			}
 		}
 	}
-	return m.limits.Reserve > 0 && slow > max(1, slots-m.limits.Reserve)
+	reserve := m.limits.Reserve
+	if reserve == AutoReserve && slots >= 4 {
+		reserve = 1
+	}
+	return reserve > 0 && slow > max(1, slots-reserve)
 }
 
 // held tells whether work waits for slots in reserve, or those of its subject.
@@ -235,7 +239,7 @@ func TestInvariants(t *testing.T) {
 	names := []string{"a", "b", "c", "d", "e"}
 	rapid.Check(t, func(t *rapid.T) {
 		limits := func() Limits {
-			return Limits{Queue: rapid.IntRange(0, 12).Draw(t, "queue"), Reserve: rapid.IntRange(0, 4).Draw(t, "reserve"), Each: rapid.IntRange(0, 3).Draw(t, "each"),
+			return Limits{Queue: rapid.IntRange(0, 12).Draw(t, "queue"), Reserve: rapid.IntRange(AutoReserve, 4).Draw(t, "reserve"), Each: rapid.IntRange(0, 3).Draw(t, "each"),
 				Wait: rapid.SampledFrom([]time.Duration{0, time.Second}).Draw(t, "wait")}
 		}
 		members := func() (all []Member) {
@@ -275,6 +279,23 @@ func TestInvariants(t *testing.T) {
 				m.pass(time.Duration(rapid.IntRange(0, 3000).Draw(t, "ms")) * time.Millisecond)
 				m.settle()
 				m.leave(rapid.SampledFrom(all).Draw(t, "who"), rapid.SampledFrom([]Outcome{OK, OK, OK, Failed, Cut}).Draw(t, "how"))
+			},
+			"hand": func(t *rapid.T) {
+				if len(m.running) == 0 {
+					t.Skip()
+				}
+				from := rapid.SampledFrom(m.running).Draw(t, "who")
+				w := from.worker
+				could := !w.removed && !w.draining && !(w.down != nil && !w.usable)
+				tk := m.Hand(m.now, from, OK, Work{Fast: true, Aside: true, Caller: rapid.SampledFrom(callers).Draw(t, "caller")})
+				m.running = without(m.running, from)
+				if tk != nil {
+					m.running = append(m.running, tk)
+					m.assigned(tk)
+				}
+				if could && tk == nil && (w.used == 0 || w.inFlight < w.used) || tk != nil && (!could || tk.worker != w) {
+					t.Fatalf("handed on at %s: %v; it can be given work: %v", w.Name(), tk, could)
+				}
 			},
 			"members": func(t *rapid.T) { m.set(members()...) },
 			"limits":  func(t *rapid.T) { m.Limit(m.now, limits()) },
@@ -347,7 +368,7 @@ func (m *crowd) comesToAnEnd(t *rapid.T) {
 func TestEverybodyHasATurn(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		m := newCrowd(Limits{Queue: 1000, Reserve: rapid.IntRange(0, 3).Draw(t, "reserve"), Each: rapid.IntRange(0, 2).Draw(t, "each")})
+		m := newCrowd(Limits{Queue: 1000, Reserve: rapid.IntRange(AutoReserve, 3).Draw(t, "reserve"), Each: rapid.IntRange(0, 2).Draw(t, "each")})
 		var members []Member
 		for i := range rapid.IntRange(1, 4).Draw(t, "workers") {
 			members = append(members, Member{Name: strconv.Itoa(i), Weight: rapid.IntRange(1, 4).Draw(t, "weight"), Slots: rapid.IntRange(1, 3).Draw(t, "slots"),

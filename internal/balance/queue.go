@@ -229,7 +229,9 @@ func (q *queue) begin(t *Ticket, now time.Duration) {
 // end sets right what was charged for a slot that comes back.
 func (q *queue) end(t *Ticket, now time.Duration) {
 	held := now - t.since
-	q.observe(held)
+	if !t.Aside {
+		q.observe(held)
+	}
 	p := q.poolOf(t.Caller)
 	a := p.callers[t.Caller]
 	a.charge(held-t.charged, 1)

@@ -17,9 +17,12 @@ type Limits struct {
 	// Each is how many slots work on the same subject may have while there is work on others too, or was within the last minute: less than there are, so that
 	// one subject cannot keep all others waiting. Alone it may have all. 0, and a single slot: no bound.
 	Each int
-	// Reserve is how many of all slots only Fast work has; one is left for the rest.
+	// Reserve is how many of all slots only Fast work has; one is left for the rest. AutoReserve: one, where there are four or more.
 	Reserve int
 }
+
+// AutoReserve is for Limits.Reserve: where slots are few, one of them is more than fast work is worth.
+const AutoReserve = -1
 
 // Clock tells the time; tests bring their own. The zero Clock is the real one.
 type Clock struct {
@@ -121,6 +124,18 @@ func (s *Seat) Done(how Outcome) {
 	defer s.scheduler.mu.Unlock()
 	s.scheduler.core.Leave(s.scheduler.now(), s.ticket, how)
 	s.scheduler.arm()
+}
+
+// Hand gives the place back, as Done does, and takes it at once for other work, before all that waits. Nil: the worker is given no more.
+func (s *Seat) Hand(how Outcome, w Work) *Seat {
+	s.scheduler.mu.Lock()
+	defer s.scheduler.mu.Unlock()
+	t := s.scheduler.core.Hand(s.scheduler.now(), s.ticket, how, w)
+	s.scheduler.arm()
+	if t == nil {
+		return nil
+	}
+	return &Seat{scheduler: s.scheduler, ticket: t}
 }
 
 // Acquire takes a place at a worker, or waits for one. The errors are fault.Exhausted if the queue is full, or became so and others had less in it, or the wait

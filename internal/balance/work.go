@@ -12,6 +12,7 @@ type Work struct {
 	Among  []*Worker
 	Tried  []string // names of those that are not to have it
 	NoWait bool     // if there is no free slot it is refused
+	Aside  bool     // it tells nothing of how long work takes, as checks of workers do not
 }
 
 // picky tells whether not all workers can have it.

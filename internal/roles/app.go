@@ -155,7 +155,7 @@ func (c *AppConfig) routing() (o app.Routing, err error) {
 	}
 	o.Queue = balance.Limits{Queue: c.Queue, Wait: c.Wait.Duration}
 	if len(o.Classes.Fast) > 0 {
-		o.Queue.Reserve = c.Reserve
+		o.Queue.Reserve = int(c.Reserve)
 	}
 	return o, nil
 }

@@ -27,6 +27,7 @@ func TestAppMistakes(t *testing.T) {
 	for text, want := range map[string]string{
 		one + "slots = \"many\"":                                                 `"many" is no number of slots; write one from 1, or "auto"`,
 		one + "slots = \"app\"":                                                  `app.slots is "app"`,
+		one + "reserve = -2":                                                     "app.reserve is -2",
 		one + "slots = -3":                                                       "app.slots is -3",
 		"[app]\nworkers = [\"10.0.0.1:80\"]":                                     "write unix:/run/app/w0.sock or http://127.0.0.1:3001",
 		"[app]\nworkers = [\"https://a\"]":                                       "no address of an application worker",
@@ -68,6 +69,7 @@ func TestAppRouting(t *testing.T) {
 slots = 2
 sticky = "cookie:sid"
 fast = ["/-/readiness*"]
+reserve = 2
 [[app.pool]]
 name = "puma"
 share = 90
@@ -85,7 +87,7 @@ workers = ["http://127.0.0.1:3001"]
 	if err != nil || errOfRouting != nil {
 		t.Fatal(err, errOfRouting)
 	}
-	if len(r.Pools) != 2 || r.Queue.Reserve != 1 || len(r.Classes.Fast) != 1 {
+	if len(r.Pools) != 2 || r.Queue.Reserve != 2 || len(r.Classes.Fast) != 1 {
 		t.Fatalf("%+v", r)
 	}
 	if got := r.Pools[0].Workers; got[0] != (app.WorkerOptions{Name: "w0", Address: "unix:/run/app/w0.sock", Slots: 2}) || got[1].Name != "x" {

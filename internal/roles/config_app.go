@@ -3,6 +3,8 @@ package roles
 import (
 	"math"
 	"time"
+
+	"github.com/packhorse-git/packhorse/internal/balance"
 )
 
 // AppConfig is the application behind a gateway or serve: requests that are not Git and not below /-/ or /.api/ go to its workers (docs/app.md). Without
@@ -31,8 +33,9 @@ type AppConfig struct {
 	// Path patterns of requests that take long. Metrics and the log tell them apart, and no SLI judges them.
 	Slow []string `toml:"slow"`
 
-	// Slots of each pool that only fast requests take, if there are patterns of any and slots enough that others are left.
-	Reserve int `toml:"reserve"`
+	// Slots of each pool that only fast requests take, if there are patterns of any; one is left for others. "auto" is one of four or more, and none of
+	// fewer, where it would be too much.
+	Reserve Reserve `toml:"reserve"`
 
 	// Path patterns below /-/ and /.api/ that go to the application all the same.
 	Also []string `toml:"also"`
@@ -131,7 +134,7 @@ type PoolConfig struct {
 func defaultApp() AppConfig {
 	return AppConfig{
 		Workers: []string{}, Fast: []string{}, Slow: []string{}, Also: []string{}, TrustedProxies: []string{}, SendFileRoots: []string{},
-		MaxSlots: 8, Queue: 1000, Wait: Duration{30 * time.Second}, Reserve: 1,
+		MaxSlots: 8, Queue: 1000, Wait: Duration{30 * time.Second}, Reserve: balance.AutoReserve,
 		HealthInterval: Duration{time.Second}, HealthTimeout: Duration{5 * time.Second}, HealthFailures: 3, HealthPasses: 2,
 		Drain: Duration{time.Minute}, Blackout: Duration{time.Second}, DrainShare: 0.34, SlowStart: Duration{10 * time.Second},
 		ConnectTimeout: Duration{5 * time.Second}, AnswerTimeout: Duration{time.Minute}, Stall: Duration{time.Minute}, KeepIdle: Duration{time.Second},
@@ -145,7 +148,9 @@ func (c *AppConfig) checkNumbers(b bounds) {
 	b.number("app.slots", int(c.Slots), 0, maxSlots)
 	b.number("app.max_slots", c.MaxSlots, 1, maxSlots)
 	b.number("app.queue", c.Queue, 0, many)
-	b.number("app.reserve", c.Reserve, 0, maxSlots)
+	if c.Reserve != balance.AutoReserve {
+		b.number("app.reserve", int(c.Reserve), 0, maxSlots)
+	}
 	b.number("app.health_failures", c.HealthFailures, 1, 100)
 	b.number("app.health_passes", c.HealthPasses, 1, 100)
 	b.time("app.wait", c.Wait)

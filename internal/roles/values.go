@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/packhorse-git/packhorse/internal/balance"
 )
 
 // Size is a number of bytes. In the configuration it is a number, or a string with a unit: "64KiB", "10GiB", "2GB".
@@ -139,4 +141,31 @@ func (s Slots) String() string {
 		return "app"
 	}
 	return strconv.Itoa(int(s))
+}
+
+// Reserve is how many slots are kept for fast requests: a number, or "auto".
+type Reserve int
+
+// UnmarshalText reads a number from 0, or "auto".
+func (r *Reserve) UnmarshalText(text []byte) error {
+	if string(text) == "auto" {
+		*r = balance.AutoReserve
+		return nil
+	}
+	n, err := strconv.Atoi(string(text))
+	if err != nil || n < 0 {
+		return fmt.Errorf("%q is no number of slots to keep in reserve; write one from 0, or \"auto\"", text)
+	}
+	*r = Reserve(n)
+	return nil
+}
+
+// MarshalText writes what UnmarshalText reads.
+func (r Reserve) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+func (r Reserve) String() string {
+	if r == balance.AutoReserve {
+		return "auto"
+	}
+	return strconv.Itoa(int(r))
 }
