@@ -37,7 +37,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	t.Parallel()
 	for _, slots := range []int{1, 3} {
 		w := serveRaw(t, echo)
-		f := newFront(t, Options{Workers: []WorkerOptions{{Name: "w0", Address: w.address, Slots: slots}}})
+		f := newFront(t, Options{Workers: []WorkerOptions{{Name: "w0", Address: w.address, Slots: slots}}, KeepIdle: time.Hour})
 		var clients sync.WaitGroup
 		for range 20 {
 			clients.Go(func() {
