@@ -251,7 +251,7 @@ func TestNeighbour(t *testing.T) {
 	root, _ := history(t, 8)
 	s := backend(t, root, false)
 	for _, args := range [][]string{nil, {"--mbps", "5"}, {"--cold"}} {
-		got := benchJSON(t, "alone_ms loaded_ms apdex mb_per_s requests errors",
+		got := benchJSON(t, "alone_ms loaded_ms apdex mb_per_s requests errors standstill",
 			append([]string{"neighbour", s.URL + "/demo.git", "--clients", "2", "--duration", "600ms"}, args...)...)
 		if number(t, got, "errors") != 0 || number(t, got, "mb_per_s") <= 0 || number(t, got, "requests") < 30 {
 			t.Errorf("%q: %v", args, got)
@@ -310,7 +310,7 @@ func TestNeighbourRPC(t *testing.T) {
 
 	url := backend(t, root, false).URL + "/team/demo.git"
 	args := []string{"neighbour", url, "--clients", "2", "--duration", "600ms", "--rpc", "unix:" + socket}
-	got := benchJSON(t, "alone_ms loaded_ms apdex mb_per_s requests errors", append(args, "--secret-file", secret)...)
+	got := benchJSON(t, "alone_ms loaded_ms apdex mb_per_s requests errors standstill", append(args, "--secret-file", secret)...)
 	if number(t, got, "errors") != 0 || number(t, got, "mb_per_s") <= 0 || number(t, got, "requests") < 30 || refs.answer.Load() < 30 {
 		t.Error(got)
 	}

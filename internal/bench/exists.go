@@ -31,7 +31,7 @@ type existsOptions struct {
 	json     bool
 	rpc      rpcOptions
 
-	serve, load []string // arguments of a server of our own, and of the process that makes clones
+	serve, load, machine []string // arguments of a server of our own, of the process that makes clones, and of the one that watches the machine
 }
 
 // existsReport is what `bench exists --json` prints.
@@ -46,6 +46,8 @@ type existsReport struct {
 	Errors    int         `json:"errors"`         // of both kinds
 	ChildPerS *float64    `json:"children_per_s"` // git pack-objects started, by the server's metrics; null: not known
 	Clones    int         `json:"clones"`
+
+	Standstill *standstillReport `json:"standstill"` // null: not known
 }
 
 const existsHelp = `Asks a storage node whether a ref exists (RefService.Exists, by the control API as the Go client makes it) at a fixed rate, whatever the node does (open loop),
@@ -57,7 +59,8 @@ Each child is the git pack-objects of a shallow clone that differs from all othe
 Without arguments a server is started for the run, with a small repository made for it, of which a pack takes milliseconds. With URL the clones go there, and the
 questions to the node that --rpc names; the repository's path is the same in both, and it needs branches enough for clones that differ.
 
-The clones are made by a process at a lower priority (nice 5), the questions at a higher one (nice -5) where that is permitted.`
+The clones are made by a process at a lower priority (nice 5), the questions at a higher one (nice -5) where that is permitted. A virtual machine stands still
+while its host runs others, and each server on it is late then: when that was is shown, with the percentiles of the questions that it did not meet.`
 
 func existsCommand(env Env) *cobra.Command {
 	var o existsOptions
@@ -86,7 +89,7 @@ func existsCommand(env Env) *cobra.Command {
 			return err
 		}
 		path := strings.Fields(cmd.CommandPath())
-		o.serve, o.load = append(path[1:len(path)-2:len(path)-2], "serve"), sibling(cmd, "load")
+		o.serve, o.load, o.machine = append(path[1:len(path)-2:len(path)-2], "serve"), sibling(cmd, "load"), sibling(cmd, "standstills")
 		return interrupted(cmd.Context(), o.run(cmd.Context(), env, args))
 	}
 	return cmd
@@ -144,6 +147,8 @@ func (o *existsOptions) run(ctx context.Context, env Env, args []string) (err er
 	if err := load.ready(ctx); err != nil {
 		return err
 	}
+	machine := watchStandstills(ctx, o.machine)
+	defer machine.kill()
 	phase = "asking"
 	counters := newScraper(t, o.ops)
 	q.run(ctx, min(warmUp, o.duration/10)) // connections are made
@@ -161,17 +166,22 @@ func (o *existsOptions) run(ctx context.Context, env Env, args []string) (err er
 	if err != nil {
 		return err
 	}
-	clones, err := load.finish()
+	spans, known := machine.end()
+	var clones loadResult
+	err = load.finish(&clones)
 	stop()
 	if err != nil {
 		return err
 	}
 	r := q.report(o.duration)
+	if known {
+		r.Standstill = newStandstillReport(spans, q.began, q.answers)
+	}
 	r.Clones, r.Errors = clones.Requests, r.Errors+clones.Errors
 	if before != nil && after != nil && after.packRuns >= before.packRuns {
 		r.ChildPerS = ptr(round(rate(after.packRuns-before.packRuns, 1, elapsed), 2))
 	}
-	return o.print(env, t, q, r, clones)
+	return o.print(env, t, q, r, &clones)
 }
 
 // warmUp is how long questions are asked before they count.
@@ -256,12 +266,10 @@ type questions struct {
 	mu      sync.Mutex
 	answers []answered // guarded by mu; of the last run
 	fails   *failures
+	began   time.Duration // by the system's monotonic clock
 	elapsed time.Duration
 	urgent  bool
 }
-
-// answered is one question's: when it was due after the begin, and how long after that it was answered.
-type answered struct{ due, took time.Duration }
 
 func (q *questions) once(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, q.timeout)
@@ -285,6 +293,7 @@ func (q *questions) run(ctx context.Context, duration time.Duration) {
 	var running sync.WaitGroup
 	var waiting atomic.Int64
 	begin := time.Now()
+	q.began = monotonic()
 	for n := 0; ; n++ {
 		due := time.Duration(float64(n) / q.rate * 1e9)
 		if due >= duration || !preciseSleep(ctx, time.Until(begin.Add(due))) {
@@ -352,8 +361,8 @@ func (o *existsOptions) print(env Env, t *target, q *questions, r *existsReport,
 		err = writeJSON(env.Stdout, r)
 	} else {
 		_, err = fmt.Fprintf(env.Stdout, "RefService.Exists of %s at %s, %g/s for %v\n  %-12s %v\n  %-12s %v\n  %-12s %v\n  %-12s %.3f (p99, last %gs to first)\n"+
-			"  %-12s %d (%.1f/s)\n  %-12s %d clones; git pack-objects: %s\n", o.ref, o.rpc.address, o.rate, o.duration, "all", r.All, "first", r.First, "last", r.Last,
-			"ratio", r.P99Ratio, r.WindowS, "answers", r.Requests, r.PerS, "children", r.Clones, orDash("%.2f/s", r.ChildPerS))
+			"  %-12s %v\n  %-12s %d (%.1f/s)\n  %-12s %d clones; git pack-objects: %s\n", o.ref, o.rpc.address, o.rate, o.duration, "all", r.All, "first", r.First, "last", r.Last,
+			"ratio", r.P99Ratio, r.WindowS, "machine", r.Standstill, "answers", r.Requests, r.PerS, "children", r.Clones, orDash("%.2f/s", r.ChildPerS))
 	}
 	if r.Errors > 0 {
 		err = errors.Join(err, fmt.Errorf("%d requests failed", r.Errors))

@@ -155,7 +155,7 @@ func sibling(cmd *cobra.Command, name string) []string {
 	return append(path[1:len(path)-1:len(path)-1], name)
 }
 
-// loadProcess is the running child.
+// loadProcess is the running child: a load, or another that works until its standard input is closed.
 type loadProcess struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
@@ -164,7 +164,7 @@ type loadProcess struct {
 	ended  bool
 }
 
-func startLoad(ctx context.Context, job *loadJob, args []string) (*loadProcess, error) {
+func startLoad(ctx context.Context, job any, args []string) (*loadProcess, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -215,19 +215,18 @@ func (p *loadProcess) await() (*loadResult, error) {
 	return &result, err
 }
 
-// finish stops the load and returns what it measured.
-func (p *loadProcess) finish() (*loadResult, error) {
+// finish stops the load and takes what it measured.
+func (p *loadProcess) finish(result any) error {
 	p.stdin.Close()
-	var result loadResult
 	line, err := p.stdout.ReadBytes('\n')
 	if err == nil {
-		err = json.Unmarshal(line, &result)
+		err = json.Unmarshal(line, result)
 	}
 	p.ended = true
 	if waited := p.cmd.Wait(); err != nil || waited != nil {
-		return nil, p.failed(errors.Join(err, waited))
+		return p.failed(errors.Join(err, waited))
 	}
-	return &result, nil
+	return nil
 }
 
 func (p *loadProcess) failed(err error) error {

@@ -51,6 +51,8 @@ type neighbourReport struct {
 	MBPerS   float64     `json:"mb_per_s"`
 	Requests int         `json:"requests"`
 	Errors   int         `json:"errors"`
+
+	Standstill *standstillReport `json:"standstill"` // of the loaded phase; null: not known
 }
 
 func neighbourCommand(env Env) *cobra.Command {
@@ -74,7 +76,8 @@ apdex is that of the loaded phase: answers within 20 ms count 1, within 80 ms a 
 
 Clients are other machines in real life; here they may share the CPUs with the server. So the clones run in a child process
 at a lower priority (nice 5), and the small requests are sent at a higher one (nice -5) where that is permitted; the report
-says so.`,
+says so. A virtual machine stands still while its host runs others, and each server on it is late then: when that was beside the clones is shown, with the
+percentiles of the small requests that it did not meet.`,
 		Example: `  packhorse bench neighbour http://127.0.0.1:8080/demo.git --clients 30 --duration 30s
   packhorse bench neighbour http://127.0.0.1:8080/demo.git --clients 30 --mbps 400
   packhorse bench neighbour http://127.0.0.1:8080/demo.git --clients 8 --cold --json
@@ -102,12 +105,13 @@ says so.`,
 			return err
 		}
 		ctx := cmd.Context()
-		return interrupted(ctx, o.run(ctx, env, t, sibling(cmd, "load")))
+		return interrupted(ctx, o.run(ctx, env, t, sibling(cmd, "load"), sibling(cmd, "standstills")))
 	}
 	return cmd
 }
 
-func (o *neighbourOptions) run(ctx context.Context, env Env, t *target, childArgs []string) error {
+// run takes the arguments of the process that makes clones, and of the one that watches the machine.
+func (o *neighbourOptions) run(ctx context.Context, env Env, t *target, clones, machine []string) error {
 	probe, job, err := o.prepare(ctx, env, t)
 	if err != nil {
 		return err
@@ -122,7 +126,7 @@ func (o *neighbourOptions) run(ctx context.Context, env Env, t *target, childArg
 	stop()
 
 	stop = progress(ctx, env.Stderr, func() string { return "measuring beside the clones" })
-	load, err := startLoad(ctx, job, childArgs)
+	load, err := startLoad(ctx, job, clones)
 	if err != nil {
 		return err
 	}
@@ -130,19 +134,26 @@ func (o *neighbourOptions) run(ctx context.Context, env Env, t *target, childArg
 	if err := load.ready(ctx); err != nil {
 		return err
 	}
+	watch := watchStandstills(ctx, machine)
+	defer watch.kill()
 	loaded, err := probe.run(ctx, o.duration-o.duration/3)
 	if err != nil {
 		return err
 	}
-	result, err := load.finish()
+	var still *standstillReport
+	if spans, known := watch.end(); known && len(loaded.timed) > 0 {
+		still = newStandstillReport(spans, loaded.began, loaded.timed)
+	}
+	var result loadResult
+	err = load.finish(&result)
 	stop()
 	if err != nil {
 		return err
 	}
-	return o.report(env, t, alone, loaded, result)
+	return o.report(env, t, alone, loaded, &result, still)
 }
 
-func (o *neighbourOptions) report(env Env, t *target, alone, loaded *outcome, load *loadResult) error {
+func (o *neighbourOptions) report(env Env, t *target, alone, loaded *outcome, load *loadResult, still *standstillReport) error {
 	r := neighbourReport{
 		Alone:    alone.latency.summarize(),
 		Apdex:    loaded.latency.apdex(apdexSatisfied, loaded.failures.count()),
@@ -150,6 +161,8 @@ func (o *neighbourOptions) report(env Env, t *target, alone, loaded *outcome, lo
 		MBPerS:   round(rate(float64(load.Bytes), 1e6, load.Elapsed), 2),
 		Requests: alone.requests + loaded.requests + load.Requests,
 		Errors:   alone.failures.count() + loaded.failures.count() + load.Errors,
+
+		Standstill: still,
 	}
 	alone.failures.print(env.Stderr)
 	loaded.failures.print(env.Stderr)
@@ -175,8 +188,8 @@ func (o *neighbourOptions) report(env Env, t *target, alone, loaded *outcome, lo
 			request = "RefService.Resolve at " + o.rpc.address
 		}
 		_, err = fmt.Fprintf(env.Stdout, "%s\n%s of %s at %d/s, %d and %d of them; %s\n  %-12s %v\n  %-12s %v\n  %-12s %.4f\n"+
-			"  %-12s %.1f MB/s, %d whole ones by %d clients\n", t, request, o.ref, probeRate, alone.requests, loaded.requests, priority,
-			"alone", r.Alone, "loaded", r.Loaded, "apdex", r.Apdex, "clones", r.MBPerS, load.Requests, o.clients)
+			"  %-12s %.1f MB/s, %d whole ones by %d clients\n  %-12s %v\n", t, request, o.ref, probeRate, alone.requests, loaded.requests, priority,
+			"alone", r.Alone, "loaded", r.Loaded, "apdex", r.Apdex, "clones", r.MBPerS, load.Requests, o.clients, "machine", r.Standstill)
 	}
 	if r.Errors > 0 {
 		err = errors.Join(err, fmt.Errorf("%d requests failed", r.Errors))

@@ -75,7 +75,7 @@ func (l *pollLoop) run() error {
 		l.idle = append(l.idle, i)
 	}
 	l.out.latency = make(samples, 0, 64<<10)
-	l.start = time.Now()
+	l.start, l.out.began = time.Now(), monotonic()
 	for l.ctx.Err() == nil {
 		now := time.Now()
 		next, more := l.begin(now)
@@ -204,6 +204,9 @@ func (l *pollLoop) read(i int) {
 	}
 	l.out.bytes += int64(c.n)
 	l.out.latency = append(l.out.latency, now.Sub(c.due))
+	if l.rate > 0 {
+		l.out.timed = append(l.out.timed, answered{c.due.Sub(l.start), now.Sub(c.due)})
+	}
 	if c.head.close {
 		l.drop(i)
 	}

@@ -38,6 +38,8 @@ type outcome struct {
 	bytes         int64
 	elapsed       time.Duration
 	ttfb, latency samples
+	began         time.Duration // by the system's monotonic clock; of an open loop, as timed
+	timed         []answered    // the same as latency, with when each was due
 	failures      *failures
 	urgent        bool // the generator had the higher priority that it asked for
 }

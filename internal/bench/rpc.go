@@ -127,7 +127,7 @@ func (c *calls) once(ctx context.Context) (string, error) {
 // run works for a while. Where it is urgent, it is the whole process that has the higher priority: each call runs on a
 // goroutine, and so on any of its threads.
 func (c *calls) run(ctx context.Context, duration time.Duration) (*outcome, error) {
-	r := &callsRun{calls: c, out: outcome{failures: &failures{}}, start: time.Now()}
+	r := &callsRun{calls: c, out: outcome{failures: &failures{}, began: monotonic()}, start: time.Now()}
 	if c.urgent {
 		if r.out.urgent = processNice(urgentNice); r.out.urgent {
 			defer processNice(0)
@@ -190,5 +190,8 @@ func (r *callsRun) call(ctx context.Context, due time.Duration) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.out.latency = append(r.out.latency, took)
+	if r.rate > 0 {
+		r.out.timed = append(r.out.timed, answered{due, took})
+	}
 	return true
 }

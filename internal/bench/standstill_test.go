@@ -1,0 +1,29 @@
+package bench
+
+import (
+	"reflect"
+	"testing"
+	"time"
+)
+
+func TestStandstillReport(t *testing.T) {
+	t.Parallel()
+	at := func(n int) time.Duration { return time.Hour + time.Duration(n)*time.Millisecond }
+	still := func(from, to int) span { return span{at(from), at(to)} }
+	var answers []answered // due each 10 ms for a second, answered after 1 ms; those while the machine stood still when it went on
+	for n := 0; n < 1000; n += 10 {
+		took := 1
+		if n >= 500 && n < 540 {
+			took = 540 - n
+		}
+		answers = append(answers, answered{time.Duration(n) * time.Millisecond, time.Duration(took) * time.Millisecond})
+	}
+	got := newStandstillReport([]span{still(5000, 6000), still(520, 540), still(499, 530), still(-90, -10), still(905, 908)}, at(0), answers)
+	want := &standstillReport{Count: 2, TotalMS: 44, LongestMS: 41, Requests: 4, Without: percentiles{1, 1, 1, 1}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v; want %+v", got, want)
+	}
+	if got := newStandstillReport(nil, at(0), answers); got.Count != 0 || got.Requests != 0 || got.Without.Max != 40 {
+		t.Errorf("a machine that runs: %+v", got)
+	}
+}
