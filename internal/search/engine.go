@@ -2,16 +2,12 @@ package search
 
 import (
 	"context"
-	"crypto/sha1"
-	"encoding/hex"
 	"log/slog"
-	"net/url"
 	"os"
 	"path/filepath"
 	"sync"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/search/link"
 )
@@ -135,9 +131,6 @@ func (e *Engine) Close() error {
 	}
 	return nil
 }
-
-// shards is the directory with the files that zoekt reads.
-func (e *Engine) shards() string { return filepath.Join(e.o.Dir, "shards") }
 
 const (
 	// retryDir is how long an index waits whose directory cannot be used.
@@ -360,35 +353,4 @@ func (e *Engine) removeBroken(file string) error {
 		e.enqueue(r, laneLook, time.Now())
 	}
 	return e.removeShards(shardGroup(file))
-}
-
-// shardPrefix is what zoekt names the shards of a repository after.
-func shardPrefix(path git.RepoPath) string {
-	name := url.QueryEscape(path.String())
-	if len(name) > 200 {
-		sum := sha1.Sum([]byte(name))
-		name = name[:200] + hex.EncodeToString(sum[:])[:8]
-	}
-	return name
-}
-
-// dropShards removes all shards of a repository.
-func (e *Engine) dropShards(path git.RepoPath) error { return e.removeShards(shardPrefix(path) + "_v") }
-
-// removeShards removes the shards whose names begin so, and go on with a version and a number; the last one first.
-func (e *Engine) removeShards(prefix string) error {
-	entries, err := os.ReadDir(e.shards()) // in the order of names
-	if err != nil {
-		return err
-	}
-	for i := len(entries) - 1; i >= 0; i-- {
-		name := entries[i].Name()
-		if !isShardOf(name, prefix) {
-			continue
-		}
-		if err := e.removeShard(name); err != nil {
-			return fault.Wrap(fault.Unavailable, "cannot remove a part of the index", err)
-		}
-	}
-	return nil
 }

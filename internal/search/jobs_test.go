@@ -2,9 +2,12 @@ package search_test
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -63,5 +66,35 @@ func TestIndexerOfManyIsKilled(t *testing.T) {
 	await(t, e, "needle", has(5))
 	if status := e.Status(nil); status.Deaths != 0 {
 		t.Errorf("%+v", status)
+	}
+}
+
+// A process that ends before it has taken the next job has not failed at that.
+//
+// Not parallel: it kills the processes of other tests as well.
+func TestIdleIndexerIsKilled(t *testing.T) {
+	needLinux(t)
+	s := newSource()
+	s.push("one", main, files{"f": "needle"})
+	o := options(t, s)
+	log := newSaying(o.Log)
+	o.Log = slog.New(log)
+	e := start(t, o)
+	await(t, e, "needle", has(1))
+	eventually(t, "nothing is indexed", func() bool { return len(e.Status(nil).Jobs) == 0 })
+	idle := children(t, search.WorkIndex, o.Dir)
+	for _, pid := range idle { // so that what is given to it is never read
+		unix.Kill(pid, unix.SIGSTOP)
+	}
+	s.push("two", main, files{"f": "needle"})
+	for end := time.Now().Add(10 * time.Second); len(e.Status(nil).Jobs) == 0 && time.Now().Before(end); { // or it is being retired
+		time.Sleep(10 * time.Millisecond)
+	}
+	for _, pid := range idle {
+		unix.Kill(pid, unix.SIGKILL)
+	}
+	await(t, e, "needle", has(2))
+	if text := log.String(); strings.Contains(text, "could not be indexed") {
+		t.Errorf("with %d idle processes the log says:\n%s", len(idle), text)
 	}
 }

@@ -4,12 +4,10 @@ import (
 	"container/heap"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -42,28 +40,7 @@ const (
 // quiet is for how long a repository has not changed before its index is made anew.
 const quiet = 30 * time.Second
 
-// job is one that runs.
-type job struct {
-	kind   string
-	began  time.Time
-	files  atomic.Int64 // given to it
-	cancel context.CancelFunc
-
-	most      int64       // files that it may have; 0: any number
-	finishing atomic.Bool // it has all, and may be putting files in their places
-}
-
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
-
-// pad writes the number of a shard as zoekt does.
-func pad(i int) string { return fmt.Sprintf("%05d", i) }
-
-// isShardOf tells whether a name begins so, and goes on with numbers.
-func isShardOf(name, prefix string) bool {
-	rest, ok := strings.CutPrefix(name, prefix)
-	rest, shard := strings.CutSuffix(rest, ".zoekt")
-	return ok && shard && strings.Trim(rest, "0123456789.") == ""
-}
 
 // waiting is a lane's queue, by the times when repositories are due. An entry counts if its repository still is due then.
 type waiting []waiter

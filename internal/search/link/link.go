@@ -27,6 +27,7 @@ const (
 	KindBatch        Kind = 'b' // two numbers of 4 bytes, results and matches, and the elements of a JSON array
 	KindEnd          Kind = 'e' // End, in bytes
 	KindJob          Kind = 'j' // Job
+	KindTaken        Kind = 't' // the job is taken; empty
 	KindDocument     Kind = 'd' // see Document
 	KindGone         Kind = 'x' // a path that has changed or is gone, in bytes
 	KindFinish       Kind = 'z' // empty

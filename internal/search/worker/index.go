@@ -26,7 +26,7 @@ type IndexOptions struct {
 	Out    io.Writer
 }
 
-// Index does jobs, one after the other, until there are no more or one fails, and reports on each. The error is one of the connection to the server; what else
+// Index does jobs, one after the other, until there are no more or one fails: it says that it has taken each, and reports on it. The error is one of the connection to the server; what else
 // fails is in the report.
 func Index(o IndexOptions) error {
 	limitMemory(o.Memory)
@@ -47,6 +47,9 @@ func Index(o IndexOptions) error {
 			return fmt.Errorf("frame %q where a job is expected", kind)
 		}
 		if err := json.Unmarshal(payload, &job); err != nil {
+			return err
+		}
+		if err := errors.Join(out.Frame(link.KindTaken, nil), out.Flush()); err != nil {
 			return err
 		}
 		if job.Inspect {

@@ -38,6 +38,9 @@ func TestJobsOneAfterTheOther(t *testing.T) {
 		if err := w.Flush(); err != nil {
 			t.Fatal(err)
 		}
+		if kind, _, err := r.Frame(nil); err != nil || kind != link.KindTaken {
+			t.Fatal(kind, err)
+		}
 		kind, b, err := r.Frame(nil)
 		if err != nil || kind != link.KindReport {
 			t.Fatal(kind, err)

@@ -1,0 +1,130 @@
+package search
+
+import (
+	"context"
+	"errors"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/search/link"
+)
+
+const (
+	modeType    = 0o170000
+	modeGitlink = 0o160000
+	// maxBranches is how many branches of a repository can be told apart.
+	maxBranches = 64
+	// maxDiffering bounds the files that differ between the branches of one repository.
+	maxDiffering = 1_000_000
+)
+
+// document writes a file; what is no file has no place in the index.
+func document(w link.Writer, f *File, branches uint64) error {
+	if f.Gone || f.Mode&modeType == modeGitlink || len(f.Path) == 0 {
+		return nil
+	}
+	return w.Document(link.Document{Branches: branches, Size: max(f.Size, 0), Path: f.Path, Content: f.Content})
+}
+
+// full feeds all files of some branches: those of the first, then what is different in each other one. A file that is the same in several branches is
+// one document.
+func (e *Engine) full(repository git.RepoPath, heads []Head, run *job) feeder {
+	return func(ctx context.Context, w link.Writer) error {
+		commits := make([]git.ObjectID, len(heads))
+		for i, h := range heads {
+			commits[i] = h.Commit
+		}
+		if len(commits) == 0 {
+			return run.finish(w)
+		}
+		differs, versions, err := e.differences(ctx, repository, commits)
+		if err != nil {
+			return err
+		}
+		all := uint64(1)<<len(commits) - 1
+		if len(commits) == maxBranches {
+			all = ^uint64(0)
+		}
+		err = e.o.Source.Files(ctx, repository, commits[0], git.ObjectID{}, e.o.MaxFile, func(f File) error {
+			return run.feed(document(w, &f, all&^differs[string(f.Path)]))
+		})
+		for i := 1; i < len(commits) && err == nil; i++ {
+			err = e.o.Source.Files(ctx, repository, commits[i], commits[0], e.o.MaxFile, func(f File) error {
+				key := versionKey(&f)
+				mask := versions[key]
+				delete(versions, key)
+				if f.Gone || mask == 0 {
+					return nil
+				}
+				return run.feed(document(w, &f, mask))
+			})
+		}
+		if err != nil {
+			return err
+		}
+		return run.finish(w)
+	}
+}
+
+func versionKey(f *File) string { return string(f.Path) + "\x00" + string(f.ID.Raw()) }
+
+// differences tells of each path in which branches it differs from the first, and of each version of it there in which it is.
+func (e *Engine) differences(ctx context.Context, repository git.RepoPath, commits []git.ObjectID) (differs, versions map[string]uint64, err error) {
+	differs, versions = map[string]uint64{}, map[string]uint64{}
+	for i := 1; i < len(commits); i++ {
+		if commits[i] == commits[0] {
+			continue
+		}
+		err := e.o.Source.Files(ctx, repository, commits[i], commits[0], 0, func(f File) error {
+			if len(versions) >= maxDiffering {
+				return fault.New(fault.Exhausted, "more than %d files differ between the branches", maxDiffering)
+			}
+			differs[string(f.Path)] |= 1 << i
+			if !f.Gone {
+				versions[versionKey(&f)] |= 1 << i
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	return differs, versions, nil
+}
+
+// delta feeds what differs between two commits of the only branch, up to so many files.
+func (e *Engine) delta(repository git.RepoPath, from, to git.ObjectID, run *job, limit int) feeder {
+	return func(ctx context.Context, w link.Writer) error {
+		n := 0
+		err := e.o.Source.Files(ctx, repository, to, from, e.o.MaxFile, func(f File) error {
+			if n++; n > limit {
+				return errTooMuch
+			}
+			if err := w.Frame(link.KindGone, f.Path); err != nil {
+				return err
+			}
+			return run.feed(document(w, &f, 1))
+		})
+		if err != nil {
+			return err
+		}
+		return run.finish(w)
+	}
+}
+
+// errTooMuch marks that there are more files than the fast lane is for.
+var errTooMuch = errors.New("there are more files than are indexed at once beside others")
+
+// feed is called after each document.
+func (run *job) feed(err error) error {
+	if n := run.files.Add(1); err == nil && run.most > 0 && n > run.most {
+		return errTooMuch
+	}
+	return err
+}
+
+// finish has the process put the new files in their places. If it is killed while it does, they do not belong together.
+func (run *job) finish(w link.Writer) error {
+	run.finishing.Store(true)
+	return w.Frame(link.KindFinish, nil)
+}

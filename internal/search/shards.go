@@ -1,0 +1,88 @@
+package search
+
+import (
+	"crypto/sha1"
+	"encoding/hex"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// shards is the directory with the files that zoekt reads.
+func (e *Engine) shards() string { return filepath.Join(e.o.Dir, "shards") }
+
+// pad writes the number of a shard as zoekt does.
+func pad(i int) string { return fmt.Sprintf("%05d", i) }
+
+// isShardOf tells whether a name begins so, and goes on with numbers.
+func isShardOf(name, prefix string) bool {
+	rest, ok := strings.CutPrefix(name, prefix)
+	rest, shard := strings.CutSuffix(rest, ".zoekt")
+	return ok && shard && strings.Trim(rest, "0123456789.") == ""
+}
+
+// shardPrefix is what zoekt names the shards of a repository after.
+func shardPrefix(path git.RepoPath) string {
+	name := url.QueryEscape(path.String())
+	if len(name) > 200 {
+		sum := sha1.Sum([]byte(name))
+		name = name[:200] + hex.EncodeToString(sum[:])[:8]
+	}
+	return name
+}
+
+// dropShards removes all shards of a repository.
+func (e *Engine) dropShards(path git.RepoPath) error { return e.removeShards(shardPrefix(path) + "_v") }
+
+// removeShards removes the shards whose names begin so, and go on with a version and a number; the last one first.
+func (e *Engine) removeShards(prefix string) error {
+	entries, err := os.ReadDir(e.shards()) // in the order of names
+	if err != nil {
+		return err
+	}
+	for i := len(entries) - 1; i >= 0; i-- {
+		name := entries[i].Name()
+		if !isShardOf(name, prefix) {
+			continue
+		}
+		if err := e.removeShard(name); err != nil {
+			return fault.Wrap(fault.Unavailable, "cannot remove a part of the index", err)
+		}
+	}
+	return nil
+}
+
+// removeShard removes a file of the index, and what belongs to it.
+func (e *Engine) removeShard(name string) error {
+	if name != filepath.Base(name) {
+		return fmt.Errorf("%q is no file of the index", name)
+	}
+	err := os.Remove(filepath.Join(e.shards(), name))
+	os.Remove(filepath.Join(e.shards(), name+".meta"))
+	return err
+}
+
+// sweep removes what killed processes left behind. No process that indexes runs.
+func (e *Engine) sweep() {
+	entries, err := os.ReadDir(e.shards())
+	if err != nil {
+		return
+	}
+	for _, f := range entries {
+		name := f.Name()
+		meta, isMeta := strings.CutSuffix(name, ".meta")
+		if strings.HasSuffix(name, ".tmp") || isMeta && !exists(filepath.Join(e.shards(), meta)) {
+			os.Remove(filepath.Join(e.shards(), name))
+		}
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
