@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
@@ -145,8 +147,11 @@ func beHelper(what string) error {
 		_, err = p.Wait()
 		return err
 	}
-	if what == "run" {
+	switch what {
+	case "run":
 		return run()
+	case "processes":
+		return noProcesses(r, run)
 	}
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 64, Max: 64}); err != nil {
 		return err
@@ -173,4 +178,62 @@ func beHelper(what string) error {
 func TestNoDescriptors(t *testing.T) {
 	t.Parallel()
 	helper(t, "descriptors")
+}
+
+// TestNoProcesses: a server whose user may have no more processes says so, and starts some again once it may.
+func TestNoProcesses(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("SKIPPED: needs root, to become a user who has no other process")
+	}
+	helper(t, "processes")
+}
+
+// noProcesses becomes a user of its own, since the limit counts all threads of one, and does not hold for root (getrlimit(2), RLIMIT_NPROC).
+func noProcesses(r *Runner, run func() error) error {
+	if err := spareThreads(16); err != nil { // Go ends a program that gets no thread
+		return err
+	}
+	if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(1<<30+os.Getpid()), syscall.Setuid(1<<30+os.Getpid())); err != nil {
+		return err
+	}
+	if err := run(); err != nil { // nothing else is the matter
+		return err
+	}
+	tasks, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		return err
+	}
+	const most = 1 << 10
+	if err := unix.Setrlimit(unix.RLIMIT_NPROC, &unix.Rlimit{Cur: uint64(len(tasks)), Max: most}); err != nil {
+		return err
+	}
+	r.starter.patient = 10 * time.Millisecond
+	err = run()
+	if short, ok := errors.AsType[*Shortage](err); !ok || short.Of != "processes" {
+		return fmt.Errorf("with no process left: %w", err)
+	}
+	r.starter.patient = time.Hour
+	time.AfterFunc(100*time.Millisecond, func() {
+		_ = unix.Setrlimit(unix.RLIMIT_NPROC, &unix.Rlimit{Cur: most, Max: most})
+	})
+	return run()
+}
+
+// spareThreads has the runtime make threads, which it keeps: as many goroutines wait in a system call at the same time.
+func spareThreads(n int) error {
+	var fds [2]int
+	if err := syscall.Pipe(fds[:]); err != nil {
+		return err
+	}
+	var waiting sync.WaitGroup
+	for range n {
+		waiting.Go(func() { _, _ = syscall.Read(fds[0], make([]byte, 1)) })
+	}
+	for tasks, err := os.ReadDir("/proc/self/task"); len(tasks) < n && err == nil; tasks, err = os.ReadDir("/proc/self/task") {
+		time.Sleep(time.Millisecond)
+	}
+	syscall.Close(fds[1])
+	waiting.Wait()
+	return syscall.Close(fds[0])
 }
