@@ -4,7 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"net/textproto"
-	"strconv"
+	"slices"
 	"strings"
 )
 
@@ -13,6 +13,7 @@ type answer struct {
 	status     int
 	fields     []field // that go to the client
 	length     int64   // of the body; -1: it is not said
+	written    string  // the same, as it goes to the client; "": it has to be written
 	chunked    bool
 	close      bool     // the connection is not used again
 	upgrade    string   // the protocol that the worker switches to
@@ -28,122 +29,170 @@ func bad(what string) error {
 	return errors.New("the answer of the application worker is none: " + what)
 }
 
+// heading is an answer's head while it is read.
+type heading struct {
+	answer
+	fileHeader string // Options.FileHeader
+
+	// What Connection says:
+	closes, keeps, upgrades bool
+	named                   []string // other fields that are not passed on
+}
+
 // parseAnswer reads the head of an answer, from its status line to the empty line, strictly as RFC 9112 has it: nobody else may read it in
 // another way. Fields that are between a worker and us are not among its fields. fileHeader is Options.FileHeader.
-func parseAnswer(head string, fileHeader string, into []field) (a answer, err error) {
-	a.length, a.fields = -1, into[:0]
-	line, rest, ok := strings.Cut(head, "\r\n")
-	if !ok || len(line) < len("HTTP/1.1 200") || line[:7] != "HTTP/1." || line[7] != '0' && line[7] != '1' || line[8] != ' ' ||
-		len(line) > 12 && line[12] != ' ' || !validValue(line) {
-		return a, bad("bad status line")
+func parseAnswer(head string, fileHeader string, into []field) (answer, error) {
+	h := heading{answer: answer{length: -1, fields: into[:0]}, fileHeader: fileHeader}
+	line, rest, ok := cutLine(head)
+	if !ok {
+		return h.answer, bad("bad status line")
 	}
-	if a.status, err = strconv.Atoi(line[9:12]); err != nil || a.status < 100 || a.status > 599 || line[9] == '+' {
-		return a, bad("bad status")
+	old, err := h.statusLine(line)
+	if err != nil {
+		return h.answer, err
 	}
-	old := line[7] == '0'
-	a.close = old
-	var options []string // of Connection
 	for n := 0; ; n++ {
-		if line, rest, ok = strings.Cut(rest, "\r\n"); !ok {
-			return a, bad("its header has no end")
+		if line, rest, ok = cutLine(rest); !ok {
+			return h.answer, bad("its header has no end")
 		}
 		if line == "" {
 			break
 		}
 		if n >= maxFields {
-			return a, bad("too many header fields")
+			return h.answer, bad("too many header fields")
 		}
-		name, value, ok := strings.Cut(line, ":")
-		value = strings.Trim(value, " \t")
-		if !ok || !validName(name) || !validValue(value) { // a name with a space before the colon, and a folded line, too
-			return a, bad("bad header field")
-		}
-		name = textproto.CanonicalMIMEHeaderKey(name)
-		switch name {
-		case "Content-Length":
-			if a.length >= 0 {
-				return a, bad("two lengths")
-			}
-			if a.length, err = parseLength(value); err != nil {
-				return a, err
-			}
-		case "Transfer-Encoding":
-			if a.chunked || old || !strings.EqualFold(value, "chunked") {
-				return a, bad("bad transfer encoding")
-			}
-			a.chunked = true
-		case "Connection":
-			for option := range strings.SplitSeq(value, ",") {
-				option = strings.ToLower(strings.Trim(option, " \t"))
-				switch option {
-				case "close":
-					a.close = true
-				case "keep-alive":
-					if old && !hasToken(options, "close") {
-						a.close = false
-					}
-				}
-				options = append(options, option)
-			}
-		case "Upgrade":
-			a.upgrade = value
-		case "Trailer":
-			for t := range strings.SplitSeq(value, ",") {
-				if t = textproto.CanonicalMIMEHeaderKey(strings.Trim(t, " \t")); validName(t) && mayTrail(t) {
-					a.trailer = append(a.trailer, t)
-				}
-			}
-		default:
-			if name == fileHeader && fileHeader != "" {
-				if a.file != "" || value == "" {
-					return a, bad("no file, or two, to send")
-				}
-				a.file = value
-				continue
-			}
-			if name == "X-Accel-Buffering" && strings.EqualFold(value, "no") || name == "Content-Type" && isEvents(value) {
-				a.unbuffered = true
-			}
-			if !hopByHop[name] && !notFromWorkers[name] && !internal(name) {
-				a.fields = append(a.fields, field{name, value})
-			}
+		if err := h.field(line, old); err != nil {
+			return h.answer, err
 		}
 	}
 	if rest != "" {
-		return a, bad("bytes behind its header")
+		return h.answer, bad("bytes behind its header")
 	}
-	if a.chunked && a.length >= 0 {
-		return a, bad("both a length and chunks")
+	if h.chunked && h.length >= 0 {
+		return h.answer, bad("both a length and chunks")
 	}
-	if hasToken(options, "close") {
-		a.close = true
+	h.close = h.closes || old && !h.keeps
+	if !h.upgrades {
+		h.upgrade = ""
 	}
-	if !hasToken(options, "upgrade") {
-		a.upgrade = ""
+	if len(h.named) > 0 {
+		h.fields = slices.DeleteFunc(h.fields, func(f field) bool {
+			return slices.ContainsFunc(h.named, func(name string) bool { return strings.EqualFold(f.name, name) })
+		})
 	}
-	a.fields = without(a.fields, options)
-	return a, nil
+	return h.answer, nil
 }
 
-// without takes the fields away that Connection names.
-func without(fields []field, options []string) []field {
-	for _, option := range options {
-		if option == "close" || option == "keep-alive" || option == "upgrade" {
-			continue
+// cutLine cuts a line off, without its end.
+func cutLine(s string) (line, rest string, ok bool) {
+	i := strings.IndexByte(s, '\n')
+	if i < 1 || s[i-1] != '\r' {
+		return "", "", false
+	}
+	return s[:i-1], s[i+1:], true
+}
+
+// statusLine reads the first line; old: it is of HTTP/1.0.
+func (h *heading) statusLine(line string) (old bool, err error) {
+	if len(line) < len("HTTP/1.1 200") || line[:7] != "HTTP/1." || line[7] != '0' && line[7] != '1' || line[8] != ' ' || len(line) > 12 && line[12] != ' ' || !validValue(line) {
+		return false, bad("bad status line")
+	}
+	for _, c := range []byte(line[9:12]) {
+		if c < '0' || c > '9' {
+			return false, bad("bad status")
 		}
-		kept := fields[:0]
-		for _, f := range fields {
-			if !strings.EqualFold(f.name, option) {
-				kept = append(kept, f)
+		h.status = h.status*10 + int(c-'0')
+	}
+	if h.status < 100 || h.status > 599 {
+		return false, bad("bad status")
+	}
+	return line[7] == '0', nil
+}
+
+// field reads another line.
+func (h *heading) field(line string, old bool) (err error) {
+	name, value, ok := strings.Cut(line, ":")
+	value = trimBlanks(value)
+	if !ok || !validName(name) || !validValue(value) { // a name with a space before the colon, and a folded line, too
+		return bad("bad header field")
+	}
+	name = textproto.CanonicalMIMEHeaderKey(name)
+	switch name {
+	case "Content-Length":
+		if h.length >= 0 {
+			return bad("two lengths")
+		}
+		if h.length, err = parseLength(value); value != "" && value[0] != '0' {
+			h.written = value
+		}
+	case "Transfer-Encoding":
+		if h.chunked || old || !strings.EqualFold(value, "chunked") {
+			return bad("bad transfer encoding")
+		}
+		h.chunked = true
+	case "Connection":
+		h.connection(value)
+	case "Upgrade":
+		h.upgrade = value
+	case "Trailer":
+		for t := range strings.SplitSeq(value, ",") {
+			if t = textproto.CanonicalMIMEHeaderKey(trimBlanks(t)); validName(t) && mayTrail(t) {
+				h.trailer = append(h.trailer, t)
 			}
 		}
-		fields = kept
+	case h.fileHeader:
+		if h.file != "" || value == "" {
+			return bad("no file, or two, to send")
+		}
+		h.file = value
+	case "X-Accel-Buffering": // for us alone
+		h.unbuffered = h.unbuffered || strings.EqualFold(value, "no")
+	default:
+		h.unbuffered = h.unbuffered || name == "Content-Type" && isEvents(value)
+		if !hopByHop(name) && !notFromWorkers(name) && !internal(name) {
+			h.fields = append(h.fields, field{name, value})
+		}
 	}
-	return fields
+	return err
 }
 
-// notFromWorkers are fields that no client may see.
-var notFromWorkers = map[string]bool{"X-Sendfile": true, "X-Sendfile-Type": true, "X-Lighttpd-Send-File": true}
+// connection reads a field of what concerns the connection (RFC 9110, section 7.6.1).
+func (h *heading) connection(value string) {
+	for more := true; more; {
+		var option string
+		option, value, more = strings.Cut(value, ",")
+		switch option = trimBlanks(option); {
+		case strings.EqualFold(option, "close"):
+			h.closes = true
+		case strings.EqualFold(option, "keep-alive"):
+			h.keeps = true
+		case strings.EqualFold(option, "upgrade"):
+			h.upgrades = true
+		default:
+			h.named = append(h.named, option)
+		}
+	}
+}
+
+// trimBlanks takes spaces and tabs off both ends.
+func trimBlanks(s string) string {
+	for s != "" && (s[0] == ' ' || s[0] == '\t') {
+		s = s[1:]
+	}
+	for s != "" && (s[len(s)-1] == ' ' || s[len(s)-1] == '\t') {
+		s = s[:len(s)-1]
+	}
+	return s
+}
+
+// notFromWorkers tells the fields that no client may see.
+func notFromWorkers(name string) bool {
+	switch name {
+	case "X-Sendfile", "X-Sendfile-Type", "X-Lighttpd-Send-File":
+		return true
+	}
+	return false
+}
 
 func isEvents(contentType string) bool {
 	const events = "text/event-stream"
@@ -201,7 +250,7 @@ func mayTrail(name string) bool {
 		"Retry-After", "Www-Authenticate", "Authorization", "Content-Disposition", "Content-Security-Policy":
 		return false
 	}
-	return !hopByHop[name] && !notFromWorkers[name] && !notFromClients[name] && !internal(name)
+	return !hopByHop(name) && !notFromWorkers(name) && !notFromClients(name) && !internal(name)
 }
 
 // hasBody tells whether a body follows a head.

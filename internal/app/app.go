@@ -29,7 +29,7 @@ import (
 type Options struct {
 	Routing Routing
 	Workers []WorkerOptions // of the one pool that there is, if Routing has none
-	// Caller tells whom a request counts for in the queue, by the address of its client; nil: all are one.
+	// Caller tells whom a request counts for in the queue, by the address of its client, always the same for the same one; nil: all are one.
 	Caller func(netip.Addr) balance.Caller
 
 	Health     Health
@@ -94,6 +94,7 @@ type Proxy struct {
 	spooled  atomic.Int64 // bytes that went into files
 	upgrades atomic.Int64 // that were asked for, or are there
 	tunnels  tunnels
+	callers  callers
 
 	running  context.Context // ends with the proxy
 	end      context.CancelFunc

@@ -58,18 +58,14 @@ type conn struct {
 	buf    []byte // what was read and not used is buf[at:end]
 	at     int
 	end    int
-	raw    rawConn
+	watch  watch
+	quiet  *bulk.Probe
 	until  time.Time // the deadline of both directions; zero: it is not known
 	out    []byte    // a request's head, as it is written
 	socket disk.ID
 	since  time.Time // it is idle
 	used   bool      // for a request before
 }
-
-// rawConn keeps what net makes anew each time.
-type rawConn struct{ raw syscall.RawConn }
-
-func (r *rawConn) SyscallConn() (syscall.RawConn, error) { return r.raw, nil }
 
 // connBuffer is how much of an answer is read at once, unless its header is longer.
 const connBuffer = 8 << 10
@@ -138,7 +134,7 @@ func (c *conns) get(ctx context.Context, fresh bool) (*conn, error) {
 
 // good tells whether an idle connection can be used: it is as it was left, and goes to the worker that is there now.
 func (c *conn) good(socket disk.ID) bool {
-	return c.socket == socket && bulk.Quiet(&c.raw) == nil
+	return c.socket == socket && c.quiet.Quiet() == nil
 }
 
 // wait waits for what another gives back: a connection, or the place of one, which is no connection. Callers hold mu; it unlocks it.
@@ -181,7 +177,7 @@ func (c *conns) dial(ctx context.Context) (*conn, error) {
 		c.vacate()
 		return nil, err
 	}
-	cn := &conn{Conn: nc, raw: rawConn{raw}, buf: make([]byte, connBuffer), out: make([]byte, 0, 2<<10), socket: socket}
+	cn := &conn{Conn: nc, quiet: bulk.NewProbe(raw), buf: make([]byte, connBuffer), out: make([]byte, 0, 2<<10), socket: socket}
 	c.mu.Lock()
 	closed := c.closed
 	if !closed {

@@ -83,28 +83,34 @@ func appendTarget(b []byte, r *http.Request) []byte {
 	return b
 }
 
-// Fields that are between two neighbours (RFC 9110, section 7.6.1), and those that a proxy says of itself.
-var hopByHop = map[string]bool{
-	"Connection": true, "Keep-Alive": true, "Proxy-Connection": true, "Proxy-Authenticate": true, "Proxy-Authorization": true,
-	"Te": true, "Trailer": true, "Transfer-Encoding": true, "Upgrade": true, "Content-Length": true,
+// Of all fields that come by it is asked what they are: by switches, which cost half of what maps do.
+
+// hopByHop tells the fields that are between two neighbours (RFC 9110, section 7.6.1), and those that a proxy says of itself.
+func hopByHop(name string) bool {
+	switch name {
+	case "Connection", "Keep-Alive", "Proxy-Connection", "Proxy-Authenticate", "Proxy-Authorization", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Content-Length":
+		return true
+	}
+	return false
 }
 
-// notFromClients are fields that workers believe, and that only we or a trusted proxy may say. Proxy becomes HTTP_PROXY in CGI's environment.
-var notFromClients = map[string]bool{
-	"Host": true, "Expect": true, "Proxy": true, "Http2-Settings": true, "Forwarded": true, "X-Real-Ip": true, "Client-Ip": true, "X-Client-Ip": true,
-	"True-Client-Ip": true, "X-Cluster-Client-Ip": true, "X-Request-Start": true, "X-Queue-Start": true, "X-Request-Id": true,
-	"X-Sendfile": true, "X-Sendfile-Type": true, "X-Lighttpd-Send-File": true, "X-Original-Url": true, "X-Rewrite-Url": true,
-	"X-Scheme": true, "X-Url-Scheme": true, "Front-End-Https": true, "Gitlab-Workhorse": true,
+// notFromClients tells the fields that workers believe, and that only we or a trusted proxy may say. Proxy becomes HTTP_PROXY in CGI's environment.
+func notFromClients(name string) bool {
+	switch name {
+	case "Host", "Expect", "Proxy", "Http2-Settings", "Forwarded", "X-Real-Ip", "Client-Ip", "X-Client-Ip", "True-Client-Ip", "X-Cluster-Client-Ip",
+		"X-Request-Start", "X-Queue-Start", "X-Request-Id", "X-Sendfile", "X-Sendfile-Type", "X-Lighttpd-Send-File", "X-Original-Url", "X-Rewrite-Url",
+		"X-Scheme", "X-Url-Scheme", "Front-End-Https", "Gitlab-Workhorse":
+		return true
+	}
+	return false
 }
 
 // internal tells whether a field is one of ours, or of those whose place we take: none of them crosses us in either direction.
 func internal(name string) bool {
-	for _, prefix := range []string{"Packhorse-", "X-Packhorse-", "X-Accel-", "Gitlab-Workhorse-"} {
-		if strings.HasPrefix(name, prefix) {
-			return true
-		}
+	if name == "" || name[0] != 'P' && name[0] != 'X' && name[0] != 'G' {
+		return false
 	}
-	return false
+	return strings.HasPrefix(name, "X-Accel-") || strings.HasPrefix(name, "X-Packhorse-") || strings.HasPrefix(name, "Packhorse-") || strings.HasPrefix(name, "Gitlab-Workhorse-")
 }
 
 // named are the fields that Connection names.
@@ -122,7 +128,7 @@ func named(h http.Header) (names []string) {
 // crosses tells whether a client's field is passed on as it is. A name with an underscore is not: workers for which names become variables take it for
 // the one with a dash.
 func crosses(name string, connection []string) bool {
-	if hopByHop[name] || notFromClients[name] || strings.IndexByte(name, '_') >= 0 || strings.HasPrefix(name, "X-Forwarded-") || internal(name) {
+	if hopByHop(name) || notFromClients(name) || strings.IndexByte(name, '_') >= 0 || strings.HasPrefix(name, "X-Forwarded-") || internal(name) {
 		return false
 	}
 	for _, c := range connection {

@@ -34,7 +34,8 @@ const (
 )
 
 func (a *answer) incoming(c *call) *incoming {
-	in := &incoming{call: c, cn: c.cn, state: sized, left: a.length}
+	in := &c.in
+	*in = incoming{call: c, cn: c.cn, state: sized, left: a.length}
 	if a.chunked {
 		in.state = chunkHead
 	} else if a.length < 0 {
@@ -202,25 +203,28 @@ func parseHex(s string) (int64, error) {
 	return n, nil
 }
 
-// head reads up to the empty line that ends a header, and gives it with that line.
+// readHead reads up to the empty line that ends a header, and gives it with that line.
 func (c *conn) readHead() (string, error) {
 	line, seen := 0, 0 // where the line begins, and what was looked at
 	for {
-		for ; seen < c.end-c.at; seen++ {
-			if c.buf[c.at+seen] != '\n' {
-				continue
+		for {
+			i := bytes.IndexByte(c.buf[c.at+seen:c.end], '\n')
+			if i < 0 {
+				break
 			}
-			if seen == line || c.buf[c.at+seen-1] != '\r' {
+			end := seen + i
+			if end == line || c.buf[c.at+end-1] != '\r' {
 				return "", bad("a line of its header has no proper end")
 			}
-			if line > 0 && seen == line+1 {
-				head := string(c.buf[c.at : c.at+seen+1])
-				c.at += seen + 1
+			if line > 0 && end == line+1 {
+				head := string(c.buf[c.at : c.at+end+1])
+				c.at += end + 1
 				return head, nil
 			}
-			line = seen + 1
+			line = end + 1
+			seen = line
 		}
-		if seen >= maxHeader {
+		if seen = c.end - c.at; seen >= maxHeader {
 			return "", bad("its header is too long")
 		}
 		if err := c.fill(); err != nil {

@@ -65,17 +65,13 @@ func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.queue, m.service, m.assigned, m.refused, m.answers, m.shared, m.failures, m.drains, m.turns, m}
 }
 
-// count counts an answer, and notes the class of its request.
-func (p *Proxy) count(r *Record, path string) {
-	t := p.table.Load()
-	r.Class = t.Routing.Classes.of(path)
-	if r.Pool == "" || r.Status == 0 {
-		return
+// count counts an answer, and notes the class of its request if that is not known.
+func (e *exchange) count() {
+	if e.Class == "" {
+		e.Class = e.p.table.Load().Routing.Classes.of(e.r.URL.Path)
 	}
-	for _, pool := range t.pools {
-		if pool.name == r.Pool {
-			pool.counts.answered(r.Status)
-		}
+	if e.by != nil && e.Status != 0 && e.by.gone.Err() == nil {
+		e.by.counts.answered(e.Status)
 	}
 }
 

@@ -44,9 +44,9 @@ func isToken(name string) bool {
 func (s Sticky) key(a *ask) string {
 	switch s.kind {
 	case byHeader:
-		return a.header(s.name)
+		return a.header.Get(s.name)
 	case byCookie:
-		return cookie(a.header("Cookie"), s.name)
+		return cookie(a.header.Get("Cookie"), s.name)
 	case byClient:
 		if a.client.IsValid() {
 			return a.client.Unmap().WithZone("").String()

@@ -32,7 +32,9 @@ type exchange struct {
 	received time.Time // when all of it was here
 	began    bool      // the answer to the client
 	fields   []field   // of the answer; kept for the next one
-	sent     int       // workers that may have had the request
+	first    call
+	by       *pool // that answers, or was the last to fail; nil: none was asked
+	sent     int   // workers that may have had the request
 }
 
 // Serve answers a request, unless ctx ends before, and tells what became of it. After Record.Cut the connection has to be cut, as by panic(http.ErrAbortHandler).
@@ -46,7 +48,7 @@ func (p *Proxy) Serve(ctx context.Context, w http.ResponseWriter, r *http.Reques
 		if e.Cut && !r.ProtoAtLeast(1, 1) {
 			reset(w)
 		}
-		p.count(&e.Record, r.URL.Path)
+		e.count()
 		record = e.Record
 	}()
 	header := w.Header()
@@ -111,7 +113,7 @@ const (
 
 // answer has workers answer, one after the other, until one does or the request cannot be sent again.
 func (e *exchange) answer() {
-	a := ask{method: e.r.Method, path: e.r.URL.Path, header: e.r.Header.Get, client: e.origin.client}
+	a := ask{method: e.r.Method, path: e.r.URL.Path, header: e.r.Header, client: e.origin.client}
 	for {
 		s, err := e.p.take(e.ctx, a)
 		if err != nil {
@@ -124,7 +126,7 @@ func (e *exchange) answer() {
 			}
 			return
 		}
-		e.Worker, e.Pool, e.Class, e.Reason = s.worker.Name, s.pool, s.class, s.reason
+		e.Worker, e.Pool, e.Class, e.Reason, e.by = s.worker.Name, s.pool, s.class, s.reason, s.worker.pool
 		e.Queue += s.waited
 		e.Tries++
 		again, err := e.try(s)
@@ -148,7 +150,7 @@ func (e *exchange) answer() {
 
 // try has one worker answer. again: it failed, and another one may be asked.
 func (e *exchange) try(s *seat) (again bool, err error) {
-	began, c := time.Now(), (*call)(nil)
+	began, c := s.taken, (*call)(nil)
 	defer func() {
 		if c == nil || c.took == 0 {
 			e.Service += time.Since(began)
@@ -168,7 +170,10 @@ func (e *exchange) try(s *seat) (again bool, err error) {
 			}
 			return true, fault.Wrap(fault.Unavailable, "the application worker cannot be reached", err)
 		}
-		c = &call{e: e, s: s, cn: cn, began: began}
+		if c = &e.first; c.e != nil {
+			c = new(call) // what was begun for the one before may still look at it
+		}
+		c.e, c.s, c.cn, c.began = e, s, cn, began
 		err = c.run()
 		if err == nil || e.began || e.ctx.Err() != nil {
 			return false, c.explain(err)

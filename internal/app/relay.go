@@ -1,7 +1,7 @@
 package app
 
 import (
-	"context"
+	"cmp"
 	"errors"
 	"io"
 	"net/http"
@@ -21,9 +21,11 @@ type call struct {
 	s  *seat
 	cn *conn
 
+	head answer
+	in   incoming
+
 	began   time.Time
 	took    time.Duration // until the worker was through with it
-	stop    func() bool   // of what interrupts it when the client goes away
 	sender  chan struct{} // closed when the body was sent, where another goroutine does that; else nil
 	sent    error         // of the sender, once it has ended
 	reached bool          // bytes of the request may have come to the worker
@@ -41,14 +43,14 @@ const maxInform = 8
 // run sends the request and relays the answer. After an error nothing may have gone to the client, unless exchange.began.
 func (c *call) run() (err error) {
 	e, cn := c.e, c.cn
-	c.stop = context.AfterFunc(e.ctx, c.interrupt)
+	cn.watch.begin(c)
 	defer func() {
 		if !c.over {
 			c.end(false, undecided)
 		}
 	}()
 	// A deadline costs more than all that is allocated for a small request: one that is a little late serves many.
-	if left := time.Until(cn.until); left < e.p.HeaderTime {
+	if left := cn.until.Sub(c.began); left < e.p.HeaderTime {
 		late := e.p.HeaderTime + e.p.HeaderTime/16
 		if err := c.limit(cn.SetDeadline, late); err != nil {
 			return err
@@ -65,18 +67,18 @@ func (c *call) run() (err error) {
 			}
 			return cutOff(err)
 		}
-		a, err := parseAnswer(head, e.p.FileHeader, e.fields)
-		if err != nil {
+		a := &c.head
+		if *a, err = parseAnswer(head, e.p.FileHeader, e.fields[:0]); err != nil {
 			return err
 		}
 		if e.fields = a.fields; a.status >= 200 || a.status == http.StatusSwitchingProtocols {
 			c.mu.Lock()
 			c.answering = true
 			c.mu.Unlock()
-			return c.respond(&a)
+			return c.respond(a)
 		}
 		if a.status == http.StatusEarlyHints && e.r.ProtoAtLeast(1, 1) {
-			e.inform(&a)
+			e.inform(a)
 		}
 	}
 	return bad("too many answers of 1xx")
@@ -181,18 +183,19 @@ func (c *call) end(keep bool, how balance.Outcome) {
 			keep = false
 		}
 	}
-	c.stop()
+	c.cn.watch.end()
 	c.mu.Lock()
 	c.over = true
 	keep = keep && !c.interrupted && c.cn.at == c.cn.end
 	c.mu.Unlock()
-	if c.took = time.Since(c.began); keep {
+	now := time.Now()
+	if c.took = now.Sub(c.began); keep {
 		c.s.worker.conns.put(c.cn)
 	} else {
 		c.s.worker.conns.drop(c.cn)
 	}
 	if how != undecided {
-		c.s.Done(how)
+		c.s.done(how, now)
 	}
 }
 
@@ -222,7 +225,7 @@ func (e *exchange) begin(a *answer) {
 	header := e.w.Header()
 	setFields(header, a.fields)
 	if a.length >= 0 && a.status != http.StatusNoContent {
-		header["Content-Length"] = []string{strconv.FormatInt(a.length, 10)}
+		header["Content-Length"] = []string{cmp.Or(a.written, strconv.FormatInt(a.length, 10))}
 	}
 	if _, there := header["Content-Type"]; !there {
 		header["Content-Type"] = nil // what it is nobody guesses
@@ -283,7 +286,7 @@ func (c *call) body(a *answer) error {
 	case err == io.EOF || short && int64(n) == a.length:
 		c.end(!a.close, balance.OK)
 		if !e.r.ProtoAtLeast(1, 1) {
-			a.length, a.trailer = int64(n), nil // it knows no other way to tell the whole
+			a.length, a.written, a.trailer = int64(n), "", nil // it knows no other way to tell the whole
 		}
 		e.begin(a)
 		if err := e.write(buffer[:n]); err != nil {

@@ -194,7 +194,7 @@ func FuzzAnswer(f *testing.F) {
 		}
 		again := []byte(fmt.Sprintf("HTTP/1.1 %d X\r\n", a.status))
 		for _, field := range a.fields {
-			if hopByHop[field.name] || internal(field.name) || strings.ContainsAny(field.name+field.value, "\r\n\x00") {
+			if hopByHop(field.name) || internal(field.name) || strings.ContainsAny(field.name+field.value, "\r\n\x00") {
 				t.Fatalf("%q", field)
 			}
 			again = appendField(again, field.name, field.value)

@@ -58,7 +58,7 @@ func (c *call) switchProtocols(a *answer) error {
 	defer client.Close()
 	e.began, e.Status, e.Upgraded = true, a.status, true
 	worker := c.cn
-	c.stop()
+	worker.watch.end()
 	c.mu.Lock()
 	c.over = true // Proxy.Close and the tunnel itself end it from now on
 	c.mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"strings"
 	"sync"
@@ -18,9 +19,9 @@ import (
 // ask is what the choice of a worker depends on.
 type ask struct {
 	method, path string
-	header       func(name string) string // of the request
-	client       netip.Addr               // invalid: on a Unix socket
-	tried        []*worker                // that have failed this request
+	header       http.Header // of the request
+	client       netip.Addr  // invalid: on a Unix socket
+	tried        []*worker   // that have failed this request
 }
 
 // seat is a worker that has been taken for a request.
@@ -32,33 +33,37 @@ type seat struct {
 	waited time.Duration
 	taken  time.Time
 	seat   *balance.Seat
-	once   sync.Once
+	given  atomic.Bool // back
 }
 
 // Done gives the worker back. More than once does nothing.
-func (s *seat) Done(how balance.Outcome) {
-	s.once.Do(func() {
-		w := s.worker
-		p := w.pool
-		p.counts.service[s.class].Observe(time.Since(s.taken).Seconds())
-		switch how {
-		case balance.OK:
-			w.served.Add(1)
-		case balance.Failed:
-			w.failed.Add(1)
-			p.metrics.failures.WithLabelValues(w.Name).Inc()
-			w.check()
-		}
-		if w.running.Add(-1) == 0 {
-			p.idled(w)
-		}
-		if w.wanted.CompareAndSwap(true, false) {
-			w.handed <- s.seat.Hand(how, aside)
-		} else {
-			s.seat.Done(how)
-		}
-		w.release()
-	})
+func (s *seat) Done(how balance.Outcome) { s.done(how, time.Now()) }
+
+// done is Done, now.
+func (s *seat) done(how balance.Outcome, now time.Time) {
+	if s.given.Swap(true) {
+		return
+	}
+	w := s.worker
+	p := w.pool
+	p.counts.service[s.class].Observe(now.Sub(s.taken).Seconds())
+	switch how {
+	case balance.OK:
+		w.served.Add(1)
+	case balance.Failed:
+		w.failed.Add(1)
+		p.metrics.failures.WithLabelValues(w.Name).Inc()
+		w.check()
+	}
+	if w.running.Add(-1) == 0 {
+		p.idled(w)
+	}
+	if w.wanted.CompareAndSwap(true, false) {
+		w.handed <- s.seat.Hand(how, aside)
+	} else {
+		s.seat.Done(how)
+	}
+	w.release()
 }
 
 // worker is one that requests are relayed to.
@@ -175,7 +180,7 @@ func (p *Proxy) take(ctx context.Context, a ask) (*seat, error) {
 	class := t.Routing.Classes.of(a.path)
 	work := balance.Work{Route: route(a.method, a.path), Fast: class == Fast}
 	if p.Caller != nil {
-		work.Caller = p.Caller(a.client)
+		work.Caller = p.callers.of(a.client, p.Caller)
 	}
 	for _, w := range a.tried {
 		work.Tried = append(work.Tried, w.Name)

@@ -92,11 +92,11 @@ func isHex(text string) bool {
 func (e *exchange) application() {
 	e.op = opApp
 	e.know()
-	e.running.At(activity.Remote)
-	w := &appWriter{ResponseWriter: e.w, e: e}
-	served := e.Application.Serve(e.ctx, w, e.r)
-	e.served, e.err, e.abort, e.status = &served, served.Err, served.Cut, served.Status
-	e.sent(int(served.Bytes))
+	a := &e.app
+	a.writer = appWriter{ResponseWriter: e.w, e: e}
+	a.served = e.Application.Serve(e.ctx, &a.writer, e.r)
+	e.served, e.err, e.abort, e.status = &a.served, a.served.Err, a.served.Cut, a.served.Status
+	e.sent(int(a.served.Bytes))
 }
 
 // appWriter is what the application's answer is written to.

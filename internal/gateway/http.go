@@ -110,8 +110,12 @@ type exchange struct {
 
 	reply   *reply   // nil until a session began
 	visitor *Visitor // nil until a page is asked for
-	status  int      // 0 until the header is sent
-	abort   bool     // what was sent must not look like a whole answer
+	app     struct { // of the application's
+		writer appWriter
+		served Served
+	}
+	status int  // 0 until the header is sent
+	abort  bool // what was sent must not look like a whole answer
 }
 
 // dumbPaths are what a client of the dumb protocol asks for below a repository.

@@ -1,0 +1,106 @@
+package roles
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/packhorse-git/packhorse/internal/activity"
+	"github.com/packhorse-git/packhorse/internal/admit"
+	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/observe"
+)
+
+// BenchmarkApplication is a trivial request to the application on its whole way: from a client's kept connection over net/http's server, the gateway and the
+// proxy to a worker that answers at once, and back. What client and worker do is in it, too.
+func BenchmarkApplication(b *testing.B) {
+	const (
+		request = "GET /ready HTTP/1.1\r\nHost: localhost\r\nUser-Agent: bench\r\n\r\n"
+		answer  = "HTTP/1.1 200 OK\r\nServer: bench\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\nContent-Type: text/plain\r\nContent-Length: 2\r\nConnection: keep-alive\r\n\r\nok"
+	)
+	var running sync.WaitGroup
+	b.Cleanup(running.Wait)
+	socket := filepath.Join(b.TempDir(), "w0.sock")
+	worker, err := net.Listen("unix", socket)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { worker.Close() })
+	running.Go(func() {
+		for c, err := worker.Accept(); err == nil; c, err = worker.Accept() {
+			running.Go(func() {
+				defer c.Close()
+				buf := make([]byte, 4<<10) // a request comes at once
+				for _, err := c.Read(buf); err == nil; _, err = c.Read(buf) {
+					if _, err := io.WriteString(c, answer); err != nil {
+						return
+					}
+				}
+			})
+		}
+	})
+	for _, level := range []slog.Level{slog.LevelWarn, slog.LevelInfo} {
+		b.Run("log="+level.String(), func(b *testing.B) {
+			log, err := observe.NewLogger(io.Discard, level, "json", auth.Redact)
+			if err != nil {
+				b.Fatal(err)
+			}
+			cfg := DefaultConfig()
+			cfg.State = b.TempDir()
+			cfg.App.Workers, cfg.App.Slots, cfg.App.Health = []string{"unix:" + socket}, Slots(8), ""
+			h := gateway.NewHTTP(gateway.Options{
+				Router: gateway.NewRouter(), Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: admit.NewLanes(admit.Sizes{Small: 10, Hit: 10, Cold: 10}),
+				Memory: admit.NewBudget("requests", 1<<30), Metrics: gateway.NewMetrics(), MaxBody: 1 << 20, Log: log, Board: activity.NewBoard(), SLI: cfg.SLI.set(),
+			})
+			reg := prometheus.NewRegistry()
+			s := server{close: func() error { return nil }}
+			if err := s.addApp(cfg, log, reg, &lanes{Lanes: h.Lanes}, h); err != nil {
+				b.Fatal(err)
+			}
+			defer s.close()
+			front, err := newFront(cfg, log, reg, h)
+			if err != nil {
+				b.Fatal(err)
+			}
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				b.Fatal(err)
+			}
+			running.Go(func() { _ = front.serve(l) })
+			defer func() { _ = front.shutdown(context.Background()) }()
+			c, err := net.Dial("tcp", l.Addr().String())
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer c.Close()
+			in := bufio.NewReader(c)
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := io.WriteString(c, request); err != nil {
+					b.Fatal(err)
+				}
+				for {
+					line, err := in.ReadSlice('\n')
+					if err != nil {
+						b.Fatal(err)
+					}
+					if len(line) == len("\r\n") {
+						break
+					}
+				}
+				if _, err := in.Discard(len("ok")); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
