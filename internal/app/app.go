@@ -96,6 +96,8 @@ type Proxy struct {
 	tunnels  tunnels
 	callers  callers
 
+	complained atomic.Int64 // of files that cannot be written: ns since 1970; 0: never
+
 	running  context.Context // ends with the proxy
 	end      context.CancelFunc
 	watching sync.WaitGroup // checks of workers

@@ -47,13 +47,13 @@ func (e *exchange) receive() bool {
 		return true
 	case errors.Is(err, errTooLong):
 		e.refuse(http.StatusRequestEntityTooLarge, "the request's body is too long")
-	case errors.Is(err, errFull):
+	case errors.Is(err, errFull), errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 		e.Err = fault.Wrap(fault.Exhausted, "too many long requests are here already", err)
 		e.w.Header().Set("Retry-After", "5")
 		e.refuse(http.StatusServiceUnavailable, "too many long requests are here already; try again")
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		e.Err = fault.Wrap(fault.Exhausted, "the disk is full", err)
-		e.refuse(http.StatusInsufficientStorage, "there is no room for the request's body; try a shorter one, or later")
+		e.Err = fault.Wrap(fault.Exhausted, "the disk of "+e.p.Dir+" is full", err)
+		e.refuse(http.StatusInsufficientStorage, "the server's disk is full, and has no room for the request's body; try a shorter one, or later")
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		e.Err = fault.Wrap(fault.Deadline, "the request's body took too long", err)
 		e.refuse(http.StatusRequestTimeout, "the request's body took too long")

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // budget bounds bytes, of all requests together.
@@ -240,17 +241,27 @@ func (s *spool) write(p []byte) {
 	}
 }
 
-// spill puts bytes into the file; false: there is no room.
+// spill puts bytes into the file; false: there is no room, and from now on what comes waits for the client.
 func (s *spool) spill(p []byte) bool {
-	defer signal(s.more)
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.file.append(p) != nil {
-		s.noFile = true
-		return false
+	err := s.file.append(p)
+	if s.noFile = err != nil; err == nil {
+		s.spooled += int64(len(p))
 	}
-	s.spooled += int64(len(p))
-	return true
+	s.mu.Unlock()
+	signal(s.more)
+	if err != nil && err != errFull { // that is Options.MaxDir's
+		s.p.complain(err)
+	}
+	return err == nil
+}
+
+// complain logs that files cannot be written, once a minute: no request fails of it, and clients that are slow keep workers.
+func (p *Proxy) complain(err error) {
+	last, now := p.complained.Load(), time.Now().UnixNano()
+	if (last == 0 || now-last >= int64(time.Minute)) && p.complained.CompareAndSwap(last, now) {
+		p.Log.Warn("answers of application workers wait for their clients, and the workers with them: they cannot be written to a file", "dir", p.Dir, "error", err)
+	}
 }
 
 // end says that nothing more comes, with io.EOF if that is all.

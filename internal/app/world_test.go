@@ -21,7 +21,18 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bulk"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// asProcess in the environment makes this program something else than tests: a process that they start.
+const asProcess = "PACKHORSE_APP_TEST"
+
+func TestMain(m *testing.M) {
+	switch what, arg, _ := strings.Cut(os.Getenv(asProcess), " "); what {
+	case "crowd":
+		os.Exit(crowd(arg))
+	case "worker":
+		os.Exit(workerProcess(arg))
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // patience is for what has to happen, on whatever machine.
 const patience = 5 * time.Minute
