@@ -376,46 +376,6 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// Ten thousand clients wait, and go: nothing of them is left, and the worker answers the next one.
-func TestQueuedClientsLeave(t *testing.T) {
-	t.Parallel()
-	b, o := backs(t, 1)
-	b[0].hold = make(chan struct{})
-	o.Routing.Queue.Queue = 20000
-	o.Health.Interval = 0
-	p, s := served(t, o)
-	first, err := p.take(t.Context(), ask{method: "GET", path: "/hold"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	const clients = 10000
-	ctx, leave := context.WithCancel(t.Context())
-	var wait sync.WaitGroup
-	var left atomic.Int64
-	for range clients {
-		wait.Go(func() {
-			seat, err := p.take(ctx, ask{method: "GET", path: "/"})
-			if fault.Is(err, fault.Cancelled) {
-				left.Add(1)
-			} else if err == nil {
-				seat.Done(balance.OK)
-			}
-		})
-	}
-	pool := p.table.Load().pools[0]
-	until(t, "all wait", func() bool { return pool.scheduler.Queued() == clients })
-	leave()
-	wait.Wait()
-	if left.Load() != clients || pool.scheduler.Queued() != 0 {
-		t.Errorf("%d of %d left, %d wait", left.Load(), clients, pool.scheduler.Queued())
-	}
-	first.Done(balance.OK)
-	close(b[0].hold)
-	if status, text := get(t, s.URL); status != 200 {
-		t.Error(status, text)
-	}
-}
-
 func TestFullQueue(t *testing.T) {
 	t.Parallel()
 	_, o := backs(t, 1)

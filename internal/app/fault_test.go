@@ -132,6 +132,53 @@ func TestAnotherWorker(t *testing.T) {
 	})
 }
 
+// A worker that resets its connection in the middle of an answer: what has come never looks like all of it, also where the connection's end would be its end.
+func TestResets(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]string{
+		"half a short body": "HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\nhello",
+		"half a long body":  "HTTP/1.1 200 OK\r\nContent-Length: 500000\r\n\r\nhello",
+		"chunks":            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
+		"to the end":        "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhello",
+		"to the end, old":   "HTTP/1.0 200 OK\r\n\r\nhello",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, proto := range []string{"1.1", "1.0"} {
+				read := make(chan bool)
+				w := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
+					if request(in) != "" {
+						_, _ = io.WriteString(c, answer)
+						if !strings.Contains(answer, ": 500\r") {
+							<-read
+						}
+						_ = c.(*net.TCPConn).SetLinger(0)
+					}
+				})
+				f := newFront(t, Options{Workers: one(w.address), IdleTime: time.Hour})
+				c := f.dial()
+				fmt.Fprintf(c, "GET / HTTP/%s\r\nHost: a\r\nConnection: close\r\n\r\n", proto)
+				in := bufio.NewReader(c)
+				response, err := http.ReadResponse(in, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var first [5]byte
+				_, _ = io.ReadFull(response.Body, first[:])
+				close(read)
+				if _, err := io.ReadAll(response.Body); err == nil && response.StatusCode != http.StatusBadGateway {
+					t.Errorf("HTTP/%s: %d and %q look whole", proto, response.StatusCode, first)
+				}
+				c.Close()
+				if r := <-f.records; r.Err == nil || r.Cut != (r.Status == 200) {
+					t.Errorf("%+v", r)
+				}
+				wait(t, "its connection is closed", func() bool { return w.open.Load() == 0 })
+			}
+		})
+	}
+}
+
 // A client that goes away takes its request with it.
 func TestClientGoesAway(t *testing.T) {
 	t.Parallel()

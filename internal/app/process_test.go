@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -144,23 +142,4 @@ func TestTenThousandSocketsLeave(t *testing.T) { // not in parallel: it counts m
 	if status, _, body, err := f.get("/"); err != nil || status != 200 || body != "done" {
 		t.Errorf("the next one: %d %q, %v", status, body, err)
 	}
-}
-
-// workerProcess is an application worker on a Unix socket: a plain server, which ends by SIGTERM when all that it has is answered.
-func workerProcess(socket string) int {
-	_ = os.Remove(socket)
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return serveWorker(l, filepath.Base(socket))
-}
-
-func serveWorker(l net.Listener, name string) int {
-	err := http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.WriteString(w, name)
-	}))
-	fmt.Fprintln(os.Stderr, err)
-	return 1
 }
