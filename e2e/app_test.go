@@ -39,15 +39,17 @@ func appWorker(socket string) int {
 		time.Sleep(time.Millisecond)
 		_, _ = fmt.Fprintln(w, filepath.Base(socket), r.URL.Path)
 	})}
-	ended := make(chan os.Signal, 1)
+	ended, answered := make(chan os.Signal, 1), make(chan struct{})
 	signal.Notify(ended, syscall.SIGTERM)
 	go func() {
 		<-ended
 		_ = h.Shutdown(context.Background())
+		close(answered)
 	}()
 	if err := h.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return 1
 	}
+	<-answered
 	return 0
 }
 
@@ -68,7 +70,7 @@ func keepWorker(t *testing.T, socket string) {
 			t.Error(err)
 			return nil
 		}
-		pid := filepath.Join(filepath.Dir(socket), "pid")
+		pid := socket + ".new" // of this worker alone
 		if err := errors.Join(os.WriteFile(pid, []byte(strconv.Itoa(running.Process.Pid)), 0o600), os.Rename(pid, socket+".pid")); err != nil {
 			t.Error(err)
 		}

@@ -64,21 +64,15 @@ func halfOpen(t *testing.T) {
 
 	// The node's machine starts anew, and its resets are lost as well: the channels that the gateway has kept lead nowhere.
 	p.clone("two")
+	before := p.metric(p.gateway, "packhorse_node_lost_total")
 	p.proxy.strike(lost)
 	p.kill(p.node)
-	p.startNode(p.node.listen)
-	p.refusedUntilFound()
+	p.startNode(p.node.listen) // may take longer than the gateway takes to miss it
+	eventually(t, "the node is missed", func() bool { return p.metric(p.gateway, "packhorse_node_lost_total") > before })
+	p.found()
 	p.clone("three")
 	p.clone("four")
 	p.letsGo(p.gateway, 0)
-}
-
-// refusedUntilFound waits until the node is lost, and found again.
-func (p *pair) refusedUntilFound() {
-	p.Helper()
-	before := p.metric(p.gateway, "packhorse_node_lost_total")
-	eventually(p.T, "the node is missed", func() bool { return p.metric(p.gateway, "packhorse_node_lost_total") > before })
-	p.found()
 }
 
 // A gateway's machine goes, and not even a reset comes of it.
