@@ -1,12 +1,16 @@
 package roles
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net"
 	"os"
+	"runtime"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -110,14 +114,29 @@ func answers(file string) bool {
 	return !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, fs.ErrNotExist)
 }
 
-// listenUnix makes a socket that only who has these rights may connect to, from its beginning on. It is removed when it is closed. Called while
-// the process does nothing else: for a moment new files get fewer rights.
+// listenUnix makes a socket that only who has these rights may connect to, from its beginning on. It is removed when it is closed.
+//
+// On Linux the file gets the rights that the socket has when it is bound. Elsewhere a socket has none, and for a moment all new files of the process
+// get fewer.
 func listenUnix(file string, mode os.FileMode) (net.Listener, error) {
-	old := unix.Umask(0o777 &^ int(mode))
-	l, err := net.Listen("unix", file)
-	unix.Umask(old)
+	var config net.ListenConfig
+	if runtime.GOOS == "linux" {
+		config.Control = func(_, _ string, c syscall.RawConn) error {
+			var failed error
+			err := c.Control(func(fd uintptr) { failed = unix.Fchmod(int(fd), uint32(mode)) })
+			return cmp.Or(err, failed)
+		}
+	} else {
+		old := unix.Umask(0o777 &^ int(mode))
+		defer unix.Umask(old)
+	}
+	l, err := config.Listen(context.Background(), "unix", file)
 	if err != nil {
 		return nil, fmt.Errorf("%w; the directory has to exist and be writable", err)
+	}
+	if err := os.Chmod(file, mode); err != nil { // what the process's umask took away
+		l.Close()
+		return nil, err
 	}
 	return l, nil
 }
