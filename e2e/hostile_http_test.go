@@ -19,8 +19,8 @@ import (
 // lsAll asks for all refs.
 var lsAll = packets("command=ls-refs", "|", "")
 
-// TestHostileMethods: every method, and what is no HTTP/1.1 at all. What cannot be parsed is answered by the HTTP layer, without a
-// line in the log (threats: request smuggling, protocol denial of service).
+// TestHostileMethods: every method, and what is no HTTP/1.1 at all. What cannot be parsed is refused before a
+// handler has it (threats: request smuggling, protocol denial of service).
 func TestHostileMethods(t *testing.T) {
 	t.Parallel()
 	v := attack(t, "", nil)
@@ -36,11 +36,11 @@ func TestHostileMethods(t *testing.T) {
 		"TRACE":             {"TRACE " + discovery + head + "TRACE\r\n\r\n", 405, true},
 		"DELETE":            {"DELETE /good.git" + head + "DELETE\r\n\r\n", 404, true},
 		"PROPFIND":          {"PROPFIND /good.git/" + head + "PROPFIND\r\n\r\n", 404, true},
-		"CONNECT":           {"CONNECT 127.0.0.1:22" + head + "CONNECT\r\n\r\n", 404, true},
+		"CONNECT":           {"CONNECT 127.0.0.1:22" + head + "CONNECT\r\n\r\n", 400, false},
 		"long-method":       {strings.Repeat("A", 10_000) + " " + discovery + head + "long-method\r\n\r\n", 405, true},
 		"HTTP/1.0":          {"GET " + discovery + " HTTP/1.0\r\nUser-Agent: HTTP/1.0\r\nGit-Protocol: version=2\r\n\r\n", 200, true},
 		"HTTP/0.9":          {"GET " + discovery + "\r\n\r\n", 400, false},
-		"HTTP/2.0":          {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00", 404, false},
+		"HTTP/2.0":          {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00", 400, false},
 		"HTTP/9.9":          {"GET " + discovery + " HTTP/9.9\r\nHost: h\r\n\r\n", 505, false},
 		"h2c":               {"GET " + discovery + head + "h2c\r\nGit-Protocol: version=2\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n", 200, true},
 		"websocket":         {"GET " + discovery + head + "websocket\r\nGit-Protocol: version=2\r\nUpgrade: websocket\r\nSec-WebSocket-Key: x\r\n\r\n", 200, true},
@@ -147,32 +147,32 @@ func TestHostileLengths(t *testing.T) {
 		says    string
 		request string
 	}{
-		"length-and-chunks":    {200, "refs/heads/main", fetchHead("good", "x", fmt.Sprintf("Content-Length: %d", len(chunk+"0\r\n\r\n"+hidden)), chunked) + chunk + "0\r\n\r\n" + hidden},
-		"chunks-and-length":    {200, "refs/heads/main", fetchHead("good", "x", chunked, "Content-Length: 3") + chunk + "0\r\n\r\n" + hidden},
-		"HTTP/1.0-chunks":      {200, "", strings.Replace(fetchHead("good", "x", chunked, "Connection: keep-alive"), "1.1", "1.0", 1) + chunk + "0\r\n\r\n" + hidden},
-		"tab-chunked":          {200, "refs/heads/main", fetchHead("good", "x", "Transfer-Encoding:\tchunked ") + chunk + "0\r\n\r\n"},
-		"two-lengths":          {notHTTP, "", fetchHead("good", "x", length, "Content-Length: 5") + string(lsAll) + hidden},
-		"negative":             {notHTTP, "", fetchHead("good", "x", "Content-Length: -1") + hidden},
-		"plus":                 {notHTTP, "", fetchHead("good", "x", "Content-Length: +5") + "00000" + hidden},
-		"hexadecimal":          {notHTTP, "", fetchHead("good", "x", "Content-Length: 0x5") + "00000" + hidden},
-		"huge":                 {notHTTP, "", fetchHead("good", "x", "Content-Length: 99999999999999999999") + hidden},
-		"empty-length":         {notHTTP, "", fetchHead("good", "x", "Content-Length: ") + hidden},
-		"space-before-colon":   {notHTTP, "", fetchHead("good", "x", "Transfer-Encoding : chunked", length) + string(lsAll) + hidden},
-		"control-in-header":    {notHTTP, "", fetchHead("good", "x", "X: a\x0bContent-Length: 0") + hidden},
-		"bare-CR":              {notHTTP, "", fetchHead("good", "x", "X: a\rContent-Length: 0") + hidden},
-		"two-codings":          {501, "", fetchHead("good", "x", chunked, "Transfer-Encoding: identity") + chunk + "0\r\n\r\n" + hidden},
-		"chunked-twice":        {501, "", fetchHead("good", "x", "Transfer-Encoding: chunked, chunked") + chunk + "0\r\n\r\n" + hidden},
-		"xchunked":             {501, "", fetchHead("good", "x", "Transfer-Encoding: xchunked", length) + string(lsAll) + hidden},
-		"folded":               {200, "refs/heads/main", fetchHead("good", "x", "X-Folded: a\r\n Transfer-Encoding: chunked", length) + string(lsAll)},
-		"folded-length":        {200, "refs/heads/main", fetchHead("good", "x", "Content-Length:\r\n "+fmt.Sprint(len(lsAll))) + string(lsAll)},
-		"bad-chunk-size":       {200, "cut off", fetchHead("good", "x", chunked) + "-5\r\n" + hidden},
-		"no-chunk-size":        {200, "cut off", fetchHead("good", "x", chunked) + "\r\n" + hidden},
-		"chunk-size-0x":        {200, "cut off", fetchHead("good", "x", chunked) + "0x18\r\n" + hidden},
-		"huge-chunk":           {200, "cut off", fetchHead("good", "x", chunked) + "fffffffffffffffff\r\n" + hidden},
-		"chunk-without-end":    {200, "cut off", fetchHead("good", "x", chunked) + fmt.Sprintf("%x\r\n%sxx", len(lsAll), lsAll) + hidden},
-		"chunk-bare-line-feed": {200, "cut off", fetchHead("good", "x", chunked) + fmt.Sprintf("%x;a\n%s\r\n0\r\n\r\n", len(lsAll), lsAll)},
-		"long-extension":       {200, "cut off", fetchHead("good", "x", chunked) + "5;" + strings.Repeat("x", 100_000) + "\r\n" + hidden},
-		"extensions":           {200, "cut off", fetchHead("good", "x", chunked) + strings.Repeat("1;"+strings.Repeat("x", 4000)+"\r\n0\r\n", 1000) + "0\r\n\r\n"},
+		"length-and-chunks":    {notHTTP, "Content-Length and Transfer-Encoding", fetchHead("good", "x", fmt.Sprintf("Content-Length: %d", len(chunk+"0\r\n\r\n"+hidden)), chunked) + chunk + "0\r\n\r\n" + hidden},
+		"chunks-and-length":    {notHTTP, "Content-Length and Transfer-Encoding", fetchHead("good", "x", chunked, "Content-Length: 3") + chunk + "0\r\n\r\n" + hidden},
+		"HTTP/1.0-chunks":      {notHTTP, "Transfer-Encoding is chunked", strings.Replace(fetchHead("good", "x", chunked, "Connection: keep-alive"), "1.1", "1.0", 1) + chunk + "0\r\n\r\n" + hidden},
+		"tab-chunked":          {notHTTP, "Transfer-Encoding is chunked", fetchHead("good", "x", "Transfer-Encoding:\tchunked ") + chunk + "0\r\n\r\n"},
+		"two-lengths":          {notHTTP, "Content-Length is one number", fetchHead("good", "x", length, "Content-Length: 5") + string(lsAll) + hidden},
+		"negative":             {notHTTP, "Content-Length is one number", fetchHead("good", "x", "Content-Length: -1") + hidden},
+		"plus":                 {notHTTP, "Content-Length is one number", fetchHead("good", "x", "Content-Length: +5") + "00000" + hidden},
+		"hexadecimal":          {notHTTP, "Content-Length is one number", fetchHead("good", "x", "Content-Length: 0x5") + "00000" + hidden},
+		"huge":                 {notHTTP, "Content-Length is one number", fetchHead("good", "x", "Content-Length: 99999999999999999999") + hidden},
+		"empty-length":         {notHTTP, "Content-Length is one number", fetchHead("good", "x", "Content-Length: ") + hidden},
+		"space-before-colon":   {notHTTP, "a space before its colon", fetchHead("good", "x", "Transfer-Encoding : chunked", length) + string(lsAll) + hidden},
+		"control-in-header":    {notHTTP, "a control character", fetchHead("good", "x", "X: a\x0bContent-Length: 0") + hidden},
+		"bare-CR":              {notHTTP, "end with CR and LF", fetchHead("good", "x", "X: a\rContent-Length: 0") + hidden},
+		"two-codings":          {notHTTP, "Transfer-Encoding is chunked", fetchHead("good", "x", chunked, "Transfer-Encoding: identity") + chunk + "0\r\n\r\n" + hidden},
+		"chunked-twice":        {notHTTP, "Transfer-Encoding is chunked", fetchHead("good", "x", "Transfer-Encoding: chunked, chunked") + chunk + "0\r\n\r\n" + hidden},
+		"xchunked":             {notHTTP, "Transfer-Encoding is chunked", fetchHead("good", "x", "Transfer-Encoding: xchunked", length) + string(lsAll) + hidden},
+		"folded":               {notHTTP, "a header begins with a space", fetchHead("good", "x", "X-Folded: a\r\n Transfer-Encoding: chunked", length) + string(lsAll)},
+		"folded-length":        {notHTTP, "Content-Length is one number", fetchHead("good", "x", "Content-Length:\r\n "+fmt.Sprint(len(lsAll))) + string(lsAll)},
+		"bad-chunk-size":       {notHTTP, "a chunk of", fetchHead("good", "x", chunked) + "-5\r\n" + hidden},
+		"no-chunk-size":        {notHTTP, "a chunk of", fetchHead("good", "x", chunked) + "\r\n" + hidden},
+		"chunk-size-0x":        {notHTTP, "a chunk of", fetchHead("good", "x", chunked) + "0x18\r\n" + hidden},
+		"huge-chunk":           {notHTTP, "a chunk of", fetchHead("good", "x", chunked) + "fffffffffffffffff\r\n" + hidden},
+		"chunk-without-end":    {notHTTP, "a chunk of", fetchHead("good", "x", chunked) + fmt.Sprintf("%x\r\n%sxx", len(lsAll), lsAll) + hidden},
+		"chunk-bare-line-feed": {notHTTP, "a chunk of", fetchHead("good", "x", chunked) + fmt.Sprintf("%x;a\n%s\r\n0\r\n\r\n", len(lsAll), lsAll)},
+		"long-extension":       {notHTTP, "a chunk of", fetchHead("good", "x", chunked) + "5;" + strings.Repeat("x", 100_000) + "\r\n" + hidden},
+		"extensions":           {notHTTP, "a chunk of", fetchHead("good", "x", chunked) + strings.Repeat("1;"+strings.Repeat("x", 4000)+"\r\n0\r\n", 1000) + "0\r\n\r\n"},
 		"long-trailer":         {200, "cut off", fetchHead("good", "x", chunked, "Trailer: X") + chunk + "0\r\nX: " + strings.Repeat("x", 100_000) + "\r\n\r\n"},
 	} {
 		conn := v.connect()
@@ -202,9 +202,8 @@ func TestHostileLengths(t *testing.T) {
 	if r := v.record("forged"); !strings.HasPrefix(r.Client, "127.0.0.1:") || strings.Contains(v.logged(), "10.9.9.9") {
 		t.Errorf("the log believes what a client says of its address: %+v", r)
 	}
-	// A target in absolute form names the repository, and nothing else: no host is contacted.
-	v.wantsStatus("absolute", v.get("http://127.0.0.1:1/good/info/refs?service=git-upload-pack", "absolute"), 200, "version 2")
-	v.wantsStatus("absolute-up", v.get("http://127.0.0.1:1/../good/info/refs?service=git-upload-pack", "absolute-up"), 404, "no such repository")
+	// A target in absolute form is what proxies are sent.
+	v.wantsStatus("absolute", v.get("http://127.0.0.1:1/good/info/refs?service=git-upload-pack", "absolute"), 400, "this server is no proxy")
 	v.unharmed(200 << 20)
 }
 

@@ -25,7 +25,7 @@ const allowedImports = `
 	browser < observe;
 	proto/packhorse/v1 < proto/packhorse/v1/packhorsev1connect;
 	fault, proto/packhorse/v1 < fault/faultrpc;
-	fault < git/disk, balance, search/query;
+	fault < git/disk, balance, search/query, httpguard;
 	git/disk < git/mmap;
 	git, git/pktline, fault < git/protocol;
 	git, fault, activity < auth, resolve;
@@ -51,7 +51,7 @@ const allowedImports = `
 	search < web, web/api;
 	search, client, activity, fault/faultrpc < search/nodes, search/elsewhere;
 	git/protocol, activity, resolve, sidechannel, direct, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < remote;
-	git/protocol, auth, admit, bulk, resolve, observe/sli < gateway;
+	git/protocol, auth, admit, bulk, httpguard, resolve, observe/sli < gateway;
 	git, git/pktline < bench/fleet;
 	bench/fleet, bench/page, client, git/process < bench;
 	bench/page < compare;

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/activity"
+	"github.com/packhorse-git/packhorse/internal/httpguard"
 	"github.com/packhorse-git/packhorse/internal/observe/sli"
 )
 
@@ -97,16 +98,23 @@ func (e *exchange) application() {
 	a.served = e.Application.Serve(e.ctx, &a.writer, e.r)
 	e.served, e.err, e.abort, e.status = &a.served, a.served.Err, a.served.Cut, a.served.Status
 	e.sent(int(a.served.Bytes))
+	if bad := httpguard.RefusedIn(e.r.Context()); bad != nil && !a.writer.began && a.served.Bytes == 0 {
+		e.abort, a.served.Cut = false, false
+		e.malformed(bad)
+		a.served.Status, a.served.Err = e.status, e.err
+	}
 }
 
 // appWriter is what the application's answer is written to.
 type appWriter struct {
 	http.ResponseWriter
-	e *exchange
+	e     *exchange
+	began bool
 }
 
 // WriteHeader notes that the answer begins.
 func (w *appWriter) WriteHeader(status int) {
+	w.began = w.began || status >= http.StatusOK
 	w.e.running.At(activity.Sending)
 	w.ResponseWriter.WriteHeader(status)
 }

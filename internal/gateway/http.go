@@ -24,6 +24,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/httpguard"
 	"github.com/packhorse-git/packhorse/internal/observe/sli"
 	"github.com/packhorse-git/packhorse/internal/resolve"
 )
@@ -124,8 +125,8 @@ var dumbPaths = []string{"/HEAD", "/objects/", "/info/", "/refs/"}
 func (e *exchange) serve() {
 	header := e.w.Header()
 	if !e.r.ProtoAtLeast(1, 1) || len(e.r.TransferEncoding) > 0 {
-		// A request of two lengths (a Content-Length beside chunks, chunks in HTTP/1.0) is one that a proxy may have understood in
-		// another way: nothing behind it may be answered (RFC 9112, section 6.1). net/http does not tell that there were two.
+		// What two servers could understand in two ways is refused (httpguard). Of what is left, chunks and HTTP/1.0 are what proxies have
+		// trouble with most: nothing behind them is answered, in case that one did take something else for the end (RFC 9112, section 6.1).
 		header.Set("Connection", "close")
 	}
 	path := e.r.URL.Path
@@ -329,6 +330,10 @@ func (e *exchange) fail(err error) {
 	kind := fault.KindOf(err)
 	status := e.advise(err)
 	e.w.Header().Del("Content-Length")
+	if bad := httpguard.RefusedIn(e.r.Context()); bad != nil { // whatever protocol the request is of, it is none of HTTP's
+		e.malformed(bad)
+		return
+	}
 	session := e.op != opAdvertise && e.op != opPush && e.op != opWait && e.op != opResolve && e.op != opSearch && e.op != opPage && e.op != opOther
 	inside := e.outcome.Command != "" // the request was understood
 	if session && (kind == fault.Invalid || kind == fault.Denied ||
@@ -337,6 +342,13 @@ func (e *exchange) fail(err error) {
 		return
 	}
 	e.text(status, fault.Message(err))
+}
+
+// malformed answers a request whose body was refused.
+func (e *exchange) malformed(bad *httpguard.Refusal) {
+	e.err = bad
+	e.w.Header().Set("Connection", "close")
+	e.text(bad.Status, bad.Error())
 }
 
 // advise sets the headers that tell a client what to do about an error, and gives its status.

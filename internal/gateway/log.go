@@ -2,8 +2,10 @@ package gateway
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"net/http"
 	"runtime/debug"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/httpguard"
 )
 
 // done counts the request, writes its line into the log, and cuts the connection of an answer that is not whole. It stops a
@@ -28,6 +31,17 @@ func (e *exchange) done() {
 	}
 }
 
+// Refused logs and counts a request that a guard refused, of which nobody knows more.
+func (h *HTTP) Refused(client net.Addr, why *httpguard.Refusal) {
+	ctx, running := h.Board.Begin(context.Background(), string(opOther), "")
+	defer running.End()
+	c := call{Options: &h.Options, ctx: ctx, running: running, start: time.Now(), op: opOther, err: why}
+	result, took := c.count()
+	c.log(result, took, func(a []slog.Attr) []slog.Attr {
+		return append(a, slog.String("transport", "http"), slog.Int("status", why.Status), slog.String("client", client.String()), slog.String("reason", why.Reason))
+	})
+}
+
 func (e *exchange) panicked(cause any) {
 	e.Log.Error("panic while answering a request", "repository", auth.Redact(e.repo.String()), "panic", cause, "stack", string(debug.Stack()))
 	e.err = fault.New(fault.Internal, "internal error; the server's log says more")
@@ -40,6 +54,9 @@ func (e *exchange) panicked(cause any) {
 
 // errorKind is the result label of a failed request. An error of the connection is the client's.
 func (c *call) errorKind() string {
+	if _, malformed := errors.AsType[*httpguard.Refusal](c.err); malformed { // which ends the context, too
+		return fault.Invalid.String()
+	}
 	if _, broken := errors.AsType[*protocol.BrokenReply](c.err); broken || c.ctx.Err() != nil {
 		return fault.Cancelled.String()
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/httpguard"
 	"github.com/packhorse-git/packhorse/internal/resolve"
 )
 
@@ -157,8 +158,11 @@ func serveRoutes(t *testing.T, routes []gateway.Route, o options) *server {
 	if o.wrap != nil {
 		l = o.wrap(l)
 	}
+	guard := httpguard.New(httpguard.Options{Refused: handler.Refused})
+	s.metrics.MustRegister(guard.Collectors()...)
+	l = guard.Listen(l)
 	h := &http.Server{
-		Handler: handler, ReadHeaderTimeout: time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10,
+		Handler: handler, ConnContext: guard.Context, ConnState: guard.State, ReadHeaderTimeout: time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(slog.NewTextHandler(s.http, nil), slog.LevelError), Protocols: new(http.Protocols),
 	}
 	h.Protocols.SetHTTP1(true)

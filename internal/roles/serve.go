@@ -26,6 +26,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/httpguard"
 	"github.com/packhorse-git/packhorse/internal/lookup"
 	"github.com/packhorse-git/packhorse/internal/observe/sli"
 	"github.com/packhorse-git/packhorse/internal/observe/tracing"
@@ -386,7 +387,7 @@ func register(reg prometheus.Registerer, all ...collected) {
 	}
 }
 
-// newFront is the HTTP server around a handler. Nothing may stand between it and the handler's own connections but TLS.
+// newFront is the HTTP server around a handler. Nothing may stand between it and the handler's own connections but TLS and a guard.
 func newFront(cfg Config, log *slog.Logger, reg prometheus.Registerer, handler *gateway.HTTP) (*port, error) {
 	errorLog := newHTTPLog(log)
 	register(reg, errorLog)
@@ -397,6 +398,9 @@ func newFront(cfg Config, log *slog.Logger, reg prometheus.Registerer, handler *
 		MaxHeaderBytes:    int(cfg.HTTP.MaxHeader),
 		ErrorLog:          errorLog.logger(),
 	}
+	guard := httpguard.New(httpguard.Options{Refused: handler.Refused, TLSLimit: cfg.HTTP.HeaderTimeout.Duration, Log: h.ErrorLog})
+	register(reg, guard)
+	h.ConnContext, h.ConnState = guard.Context, guard.State
 	h.RegisterOnShutdown(handler.EndWaits)
 	h.Protocols = new(http.Protocols)
 	h.Protocols.SetHTTP1(true)
@@ -413,5 +417,5 @@ func newFront(cfg Config, log *slog.Logger, reg prometheus.Registerer, handler *
 			})
 		}
 	}
-	return newPort(h, wrap), nil
+	return newPort(h, func(l net.Listener) net.Listener { return guard.Listen(wrap(l)) }), nil
 }

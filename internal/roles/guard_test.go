@@ -1,0 +1,366 @@
+package roles
+
+import (
+	"bufio"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/packhorse-git/packhorse/internal/gateway"
+)
+
+// guarded is a gateway as clients see it, with a node and an application.
+type guarded struct {
+	t       *testing.T
+	address string
+	secure  bool
+	reg     *prometheus.Registry
+	log     *lockedLog
+
+	mu   sync.Mutex
+	seen []string // the first bytes of each connection to the application's worker
+}
+
+// serveGuarded begins a gateway whose application's worker answers each connection once with answer, and then says what it is told.
+func serveGuarded(t *testing.T, secure bool, answer string) *guarded {
+	t.Helper()
+	dir := socketDir(t)
+	g := &guarded{t: t, secure: secure, reg: prometheus.NewRegistry(), log: &lockedLog{}}
+	text := fmt.Sprintf("state = %q\n[app]\nworkers = [\"unix:%s/w0.sock\"]\n", dir, dir)
+	if secure {
+		certificate, key := writeCertificate(t)
+		text = fmt.Sprintf("state = %q\n[http]\ntls_cert = %q\ntls_key = %q\n[app]\nworkers = [\"unix:%s/w0.sock\"]\n", dir, certificate, key, dir)
+	}
+	cfg, _, err := loadTextAs(t, roleGateway, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	worker, err := net.Listen("unix", dir+"/w0.sock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			c, err := worker.Accept()
+			if err != nil {
+				return
+			}
+			running.Go(func() { g.work(c, answer) })
+		}
+	})
+
+	log := slog.New(slog.NewTextHandler(g.log, nil))
+	l, err := newLanes(roleGateway, cfg, log, g.reg, "v0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	router := gateway.NewRouter()
+	if err := router.Set([]gateway.Route{{Replicas: []*gateway.Replica{{Name: "local", Node: answering{}}}}}); err != nil {
+		t.Fatal(err)
+	}
+	s := &server{close: func() error { return nil }}
+	handler := newGateway(cfg, log, g.reg, l, router, nil, nil)
+	if err := s.addApp(cfg, log, g.reg, &l, handler); err != nil {
+		t.Fatal(err)
+	}
+	front, err := newFront(cfg, log, g.reg, handler)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.address = listener.Addr().String()
+	running.Go(func() {
+		if err := front.serve(listener); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := front.shutdown(ctx); err != nil {
+			t.Error(err)
+		}
+		if err := s.close(); err != nil {
+			t.Error(err)
+		}
+		worker.Close()
+		running.Wait()
+	})
+	return g
+}
+
+// work is the application.
+func (g *guarded) work(c net.Conn, answer string) {
+	defer c.Close()
+	in := bufio.NewReader(c)
+	r, err := http.ReadRequest(in)
+	if err != nil {
+		return
+	}
+	g.mu.Lock()
+	g.seen = append(g.seen, r.Method+" "+r.URL.Path)
+	g.mu.Unlock()
+	if _, err := io.WriteString(c, answer); err == nil {
+		_, _ = io.Copy(c, in)
+	}
+}
+
+// dial connects. All that is written and read has time until the test is over.
+func (g *guarded) dial() net.Conn {
+	g.t.Helper()
+	c, err := net.Dial("tcp", g.address)
+	if err == nil && g.secure {
+		c = tls.Client(c, &tls.Config{InsecureSkipVerify: true})
+	}
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	g.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// counted sums the metric of refused requests.
+func (g *guarded) counted(reason string) (sum float64) {
+	families, err := g.reg.Gather()
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == "packhorse_http_malformed_total" && m.GetLabel()[0].GetValue() == reason {
+				sum += m.GetCounter().GetValue()
+			}
+		}
+	}
+	return sum
+}
+
+// writeCertificate makes a certificate that nobody trusts.
+func writeCertificate(t *testing.T) (certificate, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	about := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"localhost"}}
+	der, err := x509.CreateCertificate(rand.Reader, about, about, private.Public(), private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	certificate, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	for file, block := range map[string]*pem.Block{certificate: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: secret}} {
+		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return certificate, key
+}
+
+// headShapes are what a request's head must not be. PATH is the target, REST headers that the path needs.
+var headShapes = []struct{ reason, request string }{
+	{"length_and_encoding", "POST PATH HTTP/1.1\r\nHost: a\r\nREST\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"},
+	{"length_and_encoding", "POST PATH HTTP/1.1\r\nHost: a\r\nREST\r\ntransfer-encoding: CHUNKED\r\ncontent-length: 5\r\n\r\n0\r\n\r\n"},
+	{"length", "POST PATH HTTP/1.1\r\nHost: a\r\nREST\r\nContent-Length: 4\r\nContent-Length: 0\r\n\r\n0000"},
+	{"length", "POST PATH HTTP/1.1\r\nHost: a\r\nREST\r\nContent-Length: 4, 4\r\n\r\n0000"},
+	{"encoding", "POST PATH HTTP/1.1\r\nHost: a\r\nREST\r\nTransfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n"},
+	{"encoding", "POST PATH HTTP/1.1\r\nHost: a\r\nREST\r\nTransfer-Encoding:\tchunked\r\n\r\n0\r\n\r\n"},
+	{"folded", "POST PATH HTTP/1.1\r\nHost: a\r\nREST\r\nContent-Length: 4\r\nX: a\r\n Transfer-Encoding: chunked\r\n\r\n0000"},
+	{"header_name", "POST PATH HTTP/1.1\r\nHost: a\r\nREST\r\nTransfer-Encoding : chunked\r\nContent-Length: 4\r\n\r\n0000"},
+	{"line_end", "POST PATH HTTP/1.1\r\nHost: a\r\nREST\r\nX: a\rContent-Length: 4\r\n\r\n0000"},
+	{"line_end", "POST PATH HTTP/1.1\r\nHost: a\r\nREST\r\nX: a\nContent-Length: 4\r\n\r\n0000"},
+	{"control", "POST PATH HTTP/1.1\r\nHost: a\r\nREST\r\nX: \x00\r\nContent-Length: 4\r\n\r\n0000"},
+	{"target", "POST http://aPATH HTTP/1.1\r\nHost: a\r\nREST\r\nContent-Length: 4\r\n\r\n0000"},
+	{"target", "CONNECT a:80 HTTP/1.1\r\nHost: a\r\nREST\r\n\r\n"},
+	{"host", "POST PATH HTTP/1.1\r\nHost: a\r\nHost: b\r\nREST\r\nContent-Length: 4\r\n\r\n0000"},
+	{"host", "POST PATH HTTP/1.1\r\nHost:\r\nREST\r\nContent-Length: 4\r\n\r\n0000"},
+	{"request_line", "POST PATH  HTTP/1.1\r\nHost: a\r\nREST\r\nContent-Length: 4\r\n\r\n0000"},
+}
+
+// bodyShapes are what chunks must not be.
+var bodyShapes = []struct{ reason, body string }{
+	{"chunk", "-4\r\n0000\r\n0\r\n\r\n"},
+	{"chunk", "0x4\r\n0000\r\n0\r\n\r\n"},
+	{"chunk", "4 \r\n0000\r\n0\r\n\r\n"},
+	{"chunk", "10000000000000004\r\n0000\r\n0\r\n\r\n"},
+	{"chunk", "000000004\r\n0000\r\n0\r\n\r\n"},
+	{"chunk", "4\n0000\n0\n\n"},
+	{"chunk", "4;" + strings.Repeat("x", 3000) + "\r\n0000\r\n0\r\n\r\n"},
+	{"chunk", "4\r\n00000\r\n0\r\n\r\n"},
+	{"trailer", "4\r\n0000\r\n0\r\nContent-Length: 4\r\n\r\n"},
+}
+
+const chunkedHead = "POST PATH HTTP/1.1\r\nHost: a\r\nREST\r\nTransfer-Encoding: chunked\r\n"
+
+// Requests that two servers could understand in two ways are refused by name, on all paths and wherever they stand on their connection; nothing of them, or behind
+// them, gets to the application.
+func TestMalformedRequests(t *testing.T) {
+	t.Parallel()
+	const good, hidden = "GET /-/nothing HTTP/1.1\r\nHost: a\r\n\r\n", "GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n"
+	for _, secure := range []bool{false, true} {
+		g := serveGuarded(t, secure, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+		want := map[string]float64{}
+		refused := func(name, reason string, c net.Conn, r *bufio.Reader) {
+			t.Helper()
+			want[reason]++
+			response, err := http.ReadResponse(r, nil)
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+				return
+			}
+			text, err := io.ReadAll(response.Body)
+			if err != nil || response.StatusCode != http.StatusBadRequest || !response.Close || len(text) < 20 || !strings.HasPrefix(response.Header.Get("Content-Type"), "text/plain") {
+				t.Errorf("%s: %v %s %v %q", name, err, response.Status, response.Header, text)
+			}
+			if rest, _ := io.ReadAll(r); len(rest) > 0 {
+				t.Errorf("%s: more is answered: %q", name, rest)
+			}
+			c.Close()
+		}
+		begin := func(position string, request string) (net.Conn, *bufio.Reader) {
+			t.Helper()
+			c := g.dial()
+			r := bufio.NewReader(c)
+			answered := func() {
+				response, err := http.ReadResponse(r, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if text, err := io.ReadAll(response.Body); err != nil || response.StatusCode != http.StatusNotFound {
+					t.Errorf("%v %s %q", err, response.Status, text)
+				}
+			}
+			switch position {
+			case "first":
+				_, _ = io.WriteString(c, request)
+			case "second":
+				_, _ = io.WriteString(c, good)
+				answered()
+				_, _ = io.WriteString(c, request)
+			case "pipelined":
+				_, _ = io.WriteString(c, good+good+request)
+				answered()
+				answered()
+			}
+			return c, r
+		}
+		for _, path := range []struct{ target, headers string }{
+			{"/team/app/git-upload-pack", "Content-Type: application/x-git-upload-pack-request"}, {"/-/api/v1/resolve", "X: y"}, {"/users/1", "X: y"},
+		} {
+			at := strings.NewReplacer("PATH", path.target, "REST", path.headers)
+			for _, position := range []string{"first", "second", "pipelined"} {
+				for _, shape := range headShapes {
+					c, r := begin(position, at.Replace(shape.request)+hidden)
+					refused(fmt.Sprintf("%q, %s", at.Replace(shape.request), position), shape.reason, c, r)
+				}
+				for _, shape := range bodyShapes {
+					request := at.Replace(chunkedHead) + "\r\n" + shape.body
+					c, r := begin(position, request+hidden)
+					refused(fmt.Sprintf("%q, %s", request, position), shape.reason, c, r)
+					// The same once the request is being answered.
+					c, r = begin(position, at.Replace(chunkedHead)+"Expect: 100-continue\r\n\r\n")
+					if _, err := http.ReadResponse(r, nil); err != nil {
+						t.Error(err)
+					}
+					_, _ = io.WriteString(c, shape.body+hidden)
+					refused(fmt.Sprintf("%q, %s, later", request, position), shape.reason, c, r)
+				}
+			}
+		}
+		g.mu.Lock()
+		if len(g.seen) > 0 {
+			t.Errorf("the application sees %q", g.seen)
+		}
+		g.mu.Unlock()
+		log := g.log.String()
+		for reason, n := range want {
+			if got := g.counted(reason); got != n {
+				t.Errorf("%v requests are counted as %s; %v were sent", got, reason, n)
+			}
+			if !strings.Contains(log, "reason="+reason+" ") {
+				t.Errorf("the log has no request that was refused for its %s", reason)
+			}
+		}
+	}
+}
+
+// A connection that speaks another protocol since a request for that is not looked at any more: what stands behind the request reaches the worker as well.
+func TestUpgradesAreNotFollowed(t *testing.T) {
+	t.Parallel()
+	for _, secure := range []bool{false, true} {
+		g := serveGuarded(t, secure, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+		for _, early := range []string{"", "\x81", " \x00 no request \n\n"} {
+			c := g.dial()
+			_, _ = io.WriteString(c, "GET /-/nothing HTTP/1.1\r\nHost: a\r\n\r\nGET /socket HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n"+early)
+			r := bufio.NewReader(c)
+			for _, status := range []int{404, 101} {
+				response, err := http.ReadResponse(r, nil)
+				if err != nil || response.StatusCode != status {
+					t.Fatalf("%v %+v", err, response)
+				}
+				if status == 404 {
+					_, _ = io.Copy(io.Discard, response.Body)
+				}
+			}
+			const late = "Content-Length: 1, 2\n\x00\r\n\r\n"
+			_, _ = io.WriteString(c, late)
+			got := make([]byte, len(early+late))
+			if _, err := io.ReadFull(r, got); err != nil || string(got) != early+late {
+				t.Errorf("behind %q: %v %q", early, err, got)
+			}
+			c.Close()
+		}
+	}
+}
+
+// TLS begins as it does without a guard.
+func TestGuardedTLS(t *testing.T) {
+	t.Parallel()
+	g := serveGuarded(t, true, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+	c := g.dial()
+	_, _ = io.WriteString(c, "GET /team/app HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n\r\n") // the application's
+	if all, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(all), "HTTP/1.1 200 OK\r\n") {
+		t.Errorf("%v %q", err, all)
+	}
+	state := c.(*tls.Conn).ConnectionState()
+	if state.NegotiatedProtocol != "" && state.NegotiatedProtocol != "http/1.1" {
+		t.Errorf("%+v", state)
+	}
+	for begin, want := range map[string]string{"GET / HTTP/1.1\r\nHost: a\r\n\r\n": "this port speaks HTTPS", "SSH-2.0-x\r\n\r\n\r\n\r\n": ""} {
+		c, err := net.Dial("tcp", g.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.WriteString(c, begin)
+		if all, _ := io.ReadAll(c); !strings.Contains(string(all), want) {
+			t.Errorf("%q is answered with %q", begin, all)
+		}
+		c.Close()
+	}
+}
