@@ -110,7 +110,7 @@ type Proxy struct {
 type Record struct {
 	Status   int    // that was sent; 0: none; 499: the client went away before
 	Worker   string // that answered, or was the last to fail
-	Pool     string // that it belongs to
+	Pool     string // that it belongs to, also if none of its workers could be had
 	Class    Class
 	Reason   balance.Reason
 	Tries    int           // workers that were asked

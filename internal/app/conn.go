@@ -36,6 +36,7 @@ type conns struct {
 
 	mu      sync.Mutex
 	closed  bool
+	retired bool           // none is kept any more
 	open    int            // in use, idle, or being opened
 	idle    []*conn        // the last used one last
 	waiting []chan handed  // for one of them, the first come first
@@ -196,7 +197,7 @@ func (c *conns) dial(ctx context.Context) (*conn, error) {
 func (c *conns) put(cn *conn) {
 	cn.used = true
 	c.mu.Lock()
-	if c.closed || !c.all[cn] {
+	if c.closed || c.retired || !c.all[cn] {
 		c.mu.Unlock()
 		c.drop(cn)
 		return
@@ -278,6 +279,14 @@ func (c *conns) forget(n int) {
 		c.open--
 	}
 	c.idle = slices.Delete(c.idle, 0, n)
+}
+
+// retire closes the connections that nobody uses, and the others when they are given back: from now on the worker's slots are another's.
+func (c *conns) retire() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.retired = true
+	c.forget(len(c.idle))
 }
 
 // close closes all connections; what runs on them fails.

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -376,12 +377,59 @@ func TestReload(t *testing.T) {
 	}
 }
 
+// A worker whose slots are changed has no more connections than the new ones: those that were kept for the old ones are closed.
+func TestReloadLeavesNoConnections(t *testing.T) {
+	t.Parallel()
+	var gate sync.WaitGroup
+	gate.Add(2)
+	hold := make(chan bool)
+	w := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
+		for r := request(in); r != ""; r = request(in) {
+			if !strings.HasPrefix(r, "GET /later") {
+				gate.Done()
+				gate.Wait() // both are there at the same time
+			}
+			if strings.HasPrefix(r, "GET /hold") {
+				<-hold
+			}
+			_, _ = io.WriteString(c, ok("x"))
+		}
+	})
+	o := Options{Workers: []WorkerOptions{{Name: "w0", Address: w.address, Slots: 2}}, KeepIdle: time.Hour}
+	f := newFront(t, o)
+	answers := make(chan int, 2)
+	for _, path := range []string{"/hold", "/"} {
+		go func() {
+			status, _, _, _ := f.get(path)
+			answers <- status
+		}()
+	}
+	if status := <-answers; status != 200 || w.open.Load() != 2 {
+		t.Fatalf("%d; %d connections", status, w.open.Load())
+	}
+	routing := f.table.Load().Routing
+	routing.Pools = []PoolOptions{{Name: "app", Share: 1, Workers: []WorkerOptions{{Name: "w0", Address: w.address, Slots: 3}}}}
+	if err := f.Set(routing); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, "the idle one is closed", func() bool { return w.open.Load() == 1 })
+	if status, _, _, err := f.get("/later"); err != nil || status != 200 {
+		t.Error(status, err)
+	}
+	hold <- true
+	if status := <-answers; status != 200 {
+		t.Error(status)
+	}
+	wait(t, "the old one is closed", func() bool { return w.open.Load() == 1 })
+}
+
 func TestFullQueue(t *testing.T) {
 	t.Parallel()
 	_, o := backs(t, 1)
 	o.Routing.Queue = balance.Limits{Queue: 0, Wait: time.Minute}
 	o.Health.Interval = 0
-	p, s := served(t, o)
+	f := newFront(t, o)
+	p, s := f.Proxy, f.server
 	first, err := p.take(t.Context(), ask{method: "GET", path: "/"})
 	if err != nil {
 		t.Fatal(err)
@@ -393,6 +441,12 @@ func TestFullQueue(t *testing.T) {
 	response.Body.Close()
 	if response.StatusCode != 503 || response.Header.Get("Retry-After") == "" {
 		t.Errorf("%s %v", response.Status, response.Header)
+	}
+	if r := <-f.records; r.Pool != "app" || r.Worker != "" || r.Status != 503 {
+		t.Errorf("the log does not know whose request it was: %+v", r)
+	}
+	if n := testutil.ToFloat64(f.Metrics.answers.WithLabelValues("app", "5xx")); n != 0 {
+		t.Errorf("%v answers of workers are counted", n)
 	}
 	first.Done(balance.OK)
 	if n := testutil.ToFloat64(p.Metrics.refused.WithLabelValues("app", "full")); n != 1 {

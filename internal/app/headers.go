@@ -99,7 +99,18 @@ func notFromClients(name string) bool {
 	switch name {
 	case "Host", "Expect", "Proxy", "Http2-Settings", "Forwarded", "X-Real-Ip", "Client-Ip", "X-Client-Ip", "True-Client-Ip", "X-Cluster-Client-Ip",
 		"X-Request-Start", "X-Queue-Start", "X-Request-Id", "X-Sendfile", "X-Sendfile-Type", "X-Lighttpd-Send-File", "X-Original-Url", "X-Rewrite-Url",
-		"X-Scheme", "X-Url-Scheme", "Front-End-Https", "Gitlab-Workhorse":
+		"X-Scheme", "X-Url-Scheme", "Front-End-Https", "Gitlab-Workhorse", "X-Forwarded", "Forwarded-For":
+		return true
+	}
+	return false
+}
+
+// ofProxies tells the fields by which proxies of others say who the client is. A trusted one may: we have no name of our own for what it says.
+func ofProxies(name string) bool {
+	switch name {
+	case "Cf-Connecting-Ip", "Cf-Connecting-Ipv6", "Cf-Pseudo-Ipv4", "Fastly-Client-Ip", "Fly-Client-Ip", "Do-Connecting-Ip", "X-Azure-Clientip",
+		"X-Azure-Socketip", "X-Appengine-User-Ip", "X-Envoy-External-Address", "X-Original-Forwarded-For", "X-Originating-Ip", "X-Proxyuser-Ip",
+		"X-Remote-Addr", "X-Remote-Ip":
 		return true
 	}
 	return false
@@ -160,7 +171,7 @@ func (e *exchange) appendHead(b []byte, w *worker) []byte {
 	b = appendField(b, "Host", host)
 	connection := named(r.Header)
 	for name, values := range r.Header {
-		if !crosses(name, connection) {
+		if !crosses(name, connection) || !e.origin.trusted && ofProxies(name) {
 			continue
 		}
 		for _, v := range values {
@@ -204,11 +215,12 @@ func hasToken(values []string, token string) bool {
 
 // origin is where a request came from, as far as that can be believed.
 type origin struct {
-	client netip.Addr   // invalid: unknown, on a Unix socket
-	hops   []netip.Addr // trusted proxies that it came by, the one next to us last
-	https  bool
-	host   string // empty: that of the request
-	id     string // that a proxy gave it
+	client  netip.Addr   // invalid: unknown, on a Unix socket
+	hops    []netip.Addr // trusted proxies that it came by, the one next to us last
+	trusted bool         // what the neighbour says is believed
+	https   bool
+	host    string // empty: that of the request
+	id      string // that a proxy gave it
 }
 
 // originOf asks the trusted proxies, and nobody else.
@@ -218,6 +230,7 @@ func (o *Options) originOf(r *http.Request) origin {
 	if local && !o.TrustUnix || !local && !o.trusts(peer) {
 		return at
 	}
+	at.trusted = true
 	if id := r.Header.Get("X-Request-Id"); activity.IsID(id) {
 		at.id = id
 	}

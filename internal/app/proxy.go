@@ -116,6 +116,8 @@ func (e *exchange) answer() {
 	a := ask{method: e.r.Method, path: e.r.URL.Path, header: e.r.Header, client: e.origin.client}
 	for {
 		s, err := e.p.take(e.ctx, a)
+		e.Pool = s.pool
+		e.Queue += s.waited
 		if err != nil {
 			if e.ctx.Err() != nil {
 				e.gone()
@@ -126,8 +128,7 @@ func (e *exchange) answer() {
 			}
 			return
 		}
-		e.Worker, e.Pool, e.Class, e.Reason, e.by = s.worker.Name, s.pool, s.class, s.reason, s.worker.pool
-		e.Queue += s.waited
+		e.Worker, e.Class, e.Reason, e.by = s.worker.Name, s.class, s.reason, s.worker.pool
 		e.Tries++
 		again, err := e.try(s)
 		switch {

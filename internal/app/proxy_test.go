@@ -46,7 +46,8 @@ func TestForged(t *testing.T) {
 	w := serveRaw(t, echo)
 	f := newFront(t, Options{Workers: one(w.address)})
 	forged := []string{
-		"X-Forwarded-For: 6.6.6.6", "X-Forwarded-Proto: https", "X-Forwarded-Host: evil", "X-Forwarded-Anything: evil", "Forwarded: for=6.6.6.6", "X-Real-Ip: 6.6.6.6",
+		"X-Forwarded-For: 6.6.6.6", "X-Forwarded-Proto: https", "X-Forwarded-Host: evil", "X-Forwarded-Anything: evil", "Forwarded: for=6.6.6.6", "X-Forwarded: for=6.6.6.6", "Forwarded-For: 6.6.6.6",
+		"CF-Connecting-IP: 6.6.6.6", "X-Remote-Addr: 6.6.6.6", "X-Original-Forwarded-For: 6.6.6.6", "X-Real-Ip: 6.6.6.6",
 		"Client-Ip: 6.6.6.6", "X-Scheme: evil", "X-Url-Scheme: evil", "Front-End-Https: evil", "Gitlab-Workhorse: evil", "X_Forwarded_For: 6.6.6.6", "X-Request-Id: evil", "X-Request-Start: t=666", "X-Packhorse-User: evil", "Packhorse-For: evil",
 		"Gitlab-Workhorse-Api-Request: evil", "X-Sendfile-Type: evil", "X-Accel-Mapping: /=/evil", "Proxy: evil", "Proxy-Authorization: evil", "Keep-Alive: evil",
 		"Te: evil", "Trailer: evil", "Connection: X-Hop, close", "X-Hop: evil", "Upgrade-Insecure-Requests: 1",
@@ -65,6 +66,7 @@ func TestForged(t *testing.T) {
 			[]string{"X-Forwarded-For: 192.0.2.1, 10.1.1.1, 127.0.0.1\r\n", "X-Forwarded-Proto: https\r\n", "X-Forwarded-Host: a.example\r\n", "X-Real-Ip: 192.0.2.1\r\n",
 				"Forwarded: for=192.0.2.1;host=\"a.example\";proto=https, for=10.1.1.1, for=127.0.0.1\r\n", "X-Request-Id: abc\r\n"}},
 		{[]string{"X-Forwarded-For: 6.6.6.6, nonsense, 10.1.1.1"}, []string{"X-Forwarded-For: 10.1.1.1, 127.0.0.1\r\n"}},
+		{[]string{"CF-Connecting-IP: 192.0.2.9", "X-Forwarded: for=6.6.6.6"}, []string{"Cf-Connecting-Ip: 192.0.2.9\r\n"}},
 		{[]string{"X-Forwarded-For: 2001:db8::1"}, []string{"Forwarded: for=\"[2001:db8::1]\";"}},
 		{[]string{`Forwarded: for=6.6.6.6, for="[2001:db8::1]:99";proto=https;host="x.example"`},
 			[]string{"X-Forwarded-For: 2001:db8::1, 127.0.0.1\r\n", "X-Forwarded-Proto: https\r\n", "X-Forwarded-Host: x.example\r\n"}},

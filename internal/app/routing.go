@@ -198,6 +198,7 @@ func (p *pool) set(o PoolOptions, workers []*worker, queue balance.Limits, proxy
 		if p.byName[name] == nil {
 			p.metrics.forgetWorker(name)
 		}
+		old.conns.retire()
 		old.release()
 	}
 }

@@ -174,7 +174,8 @@ func (p *pool) worker(s *balance.Seat) *worker {
 	return w
 }
 
-// take waits for a worker. Its errors have a kind: Exhausted if too many wait, or it would be for too long, Unavailable if there is no worker.
+// take waits for a worker. Its errors have a kind: Exhausted if too many wait, or it would be for too long, Unavailable if there is no worker;
+// the seat is of no worker then, and tells the pool.
 func (p *Proxy) take(ctx context.Context, a ask) (*seat, error) {
 	t := p.table.Load()
 	class := t.Routing.Classes.of(a.path)
@@ -193,7 +194,7 @@ func (p *Proxy) take(ctx context.Context, a ask) (*seat, error) {
 		if len(a.tried) > 0 && a.tried[0].pool.gone.Err() == nil {
 			chosen = a.tried[0].pool
 		} else if chosen = choose(t.pools, t.Routing.Sticky.key(&a)); chosen == nil {
-			return nil, errNoWorker
+			return &seat{}, errNoWorker
 		}
 		s, err := chosen.acquire(ctx, work)
 		switch {
@@ -205,7 +206,7 @@ func (p *Proxy) take(ctx context.Context, a ask) (*seat, error) {
 			if fault.Is(err, fault.Unavailable) {
 				err = chosen.unavailable()
 			}
-			return nil, err
+			return &seat{pool: chosen.name, waited: time.Since(began)}, err
 		}
 		w := chosen.worker(s)
 		if w == nil { // it went this moment

@@ -294,8 +294,10 @@ func (a application) Serve(ctx context.Context, w http.ResponseWriter, r *http.R
 	}
 	attrs := append(make([]slog.Attr, 0, 6), slog.String("class", string(record.Class)))
 	if record.Pool != "" {
-		attrs = append(attrs, slog.String("pool", record.Pool), slog.String("worker", record.Worker), slog.String("reason", string(record.Reason)),
-			milliseconds("queue_ms", record.Queue), milliseconds("service_ms", record.Service))
+		attrs = append(attrs, slog.String("pool", record.Pool), milliseconds("queue_ms", record.Queue))
+	}
+	if record.Worker != "" {
+		attrs = append(attrs, slog.String("worker", record.Worker), slog.String("reason", string(record.Reason)), milliseconds("service_ms", record.Service))
 	}
 	if record.In > 0 {
 		attrs = append(attrs, slog.Int64("body_bytes", record.In), milliseconds("receive_ms", record.Receive))
