@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"math"
+	"math/bits"
 	"strconv"
 	"strings"
 )
@@ -89,7 +90,47 @@ func parseRareDuration(text []byte, unit Unit) (ns, step int64, err error) {
 	case x > float64(maxNanos)/float64(unit):
 		return 0, 0, errTooLong
 	}
-	return int64(x * float64(unit)), 1, nil
+	return int64(math.Round(x * float64(unit))), 1, nil
+}
+
+// steps are durations by how exact they are: of a log that was converted, the digits tell less than the durations. A step is a power of ten of
+// nanoseconds; its length in bits tells it from others.
+type steps [31]int
+
+// add counts a duration whose last digit is worth a step. That of none tells nothing.
+func (s *steps) add(ns, step int64) {
+	switch {
+	case ns == 0:
+		return
+	case ns%int64(Milliseconds) == 0:
+		step = max(step, int64(Milliseconds))
+	case ns%int64(Microseconds) == 0:
+		step = max(step, int64(Microseconds))
+	}
+	s[bits.Len64(uint64(step))]++
+}
+
+func (s *steps) merge(o *steps) {
+	for i, n := range o {
+		s[i] += n
+	}
+}
+
+// usual is the step that most durations are whole multiples of, and no finer one is that of as many: some odd lines do not make a clock finer.
+func (s *steps) usual() int64 {
+	all, finer := 0, 0
+	for _, n := range s {
+		all += n
+	}
+	for step := int64(1); step < int64(Seconds); step *= 10 {
+		if finer += s[bits.Len64(uint64(step))]; 2*finer > all {
+			return step
+		}
+	}
+	if all == 0 {
+		return int64(Milliseconds)
+	}
+	return int64(Seconds)
 }
 
 // measure reads the duration.

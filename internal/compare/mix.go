@@ -105,7 +105,6 @@ func (o *Outcomes) add(more Outcomes) {
 // worthOfMixture is how many independent requests tell as much of a mixture's percentile p, which is at ns, as the weighted samples do. Routes are
 // slow together: what they scatter over the blocks of the log is added up block by block.
 func worthOfMixture(parts []*dist, weights []float64, ns, p float64) float64 {
-	edge := edgeNear(ns)
 	independent, few := 0.0, 0.0
 	var scatter [maxBlocks]float64
 	used := map[int]bool{}
@@ -114,24 +113,25 @@ func worthOfMixture(parts []*dist, weights []float64, ns, p float64) float64 {
 		below := (d.below(ns)*n + 1) / (n + 2) // a route of which none is slower may have slower ones
 		alone := weights[i] * weights[i] * below * (1 - below) / n
 		independent += alone
-		if d.from == nil || d.from.blocks == nil {
+		e, ok := edge{}, false
+		if d.from != nil {
+			e, ok = d.from.edgeFor(below)
+		}
+		if !ok {
 			few += alone
 			continue
 		}
-		_, fast, all, _ := countBlocks(d.from, edge)
+		var fast, all [maxBlocks]float64
+		allFast, total := 0.0, 0.0
 		for at, b := range d.from.blocks {
-			if b == nil {
-				continue
+			if b != nil {
+				used[at] = true
+				fast[at], all[at] = b.count(e)
+				allFast, total = allFast+fast[at], total+all[at]
 			}
-			used[at] = true
-			m, k := 0.0, 0.0
-			for bucket, c := range b {
-				m += float64(c)
-				if bucket < edge {
-					k += float64(c)
-				}
-			}
-			scatter[at] += weights[i] * (k - fast/all*m) / all
+		}
+		for at := range scatter {
+			scatter[at] += weights[i] * (fast[at] - allFast/total*all[at]) / total
 		}
 	}
 	variance := few

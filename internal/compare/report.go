@@ -16,7 +16,7 @@ type Verdict string
 const (
 	Slower   Verdict = "slower"
 	Faster   Verdict = "faster"
-	Even     Verdict = "none"      // the interval has zero in it, or what the logs' clocks cannot tell from zero
+	Even     Verdict = "none"      // the interval has zero in it
 	Few      Verdict = "few"       // too few requests for an interval
 	NotAlike Verdict = "not alike" // requests of several routes
 	OneSided Verdict = "one side"
@@ -30,7 +30,7 @@ type Report struct {
 	Confidence float64  `json:"confidence"` // that all intervals hold at once
 	Judged     int      `json:"judged"`     // how many intervals there are
 	Each       float64  `json:"confidence_each"`
-	StepMS     float64  `json:"step_ms"`  // of the coarser clock; no smaller difference is judged
+	StepMS     float64  `json:"step_ms"`  // of the coarser clock; no interval is narrower
 	All        []Change `json:"all"`      // of all requests as they came
 	SameMix    *Row     `json:"same_mix"` // all routes that both have, each with the same weight on both sides; nil: fewer than two
 	MixShare   float64  `json:"same_mix_share"`
@@ -102,7 +102,7 @@ type Cell struct {
 	B                  Number     `json:"b_ms"`
 	Ratio              Number     `json:"ratio"`               // B/A
 	RatioInterval      [2]float64 `json:"ratio_interval"`      // at confidence_each
-	DifferenceInterval [2]float64 `json:"difference_interval"` // likewise, B-A in milliseconds; the verdict is by this one
+	DifferenceInterval [2]float64 `json:"difference_interval"` // likewise, B-A in milliseconds
 	RatioAlone         [2]float64 `json:"ratio_interval_alone"`
 	WorthA             uint64     `json:"worth_a"` // how many independent requests the sample is worth
 	WorthB             uint64     `json:"worth_b"`
@@ -142,19 +142,24 @@ func (t *table) report(confidence float64, rows int) *Report {
 	t.order()
 	t.prune(rows)
 	r := &Report{Confidence: confidence, Sides: t.sideReports(), Inputs: t.inputReports()}
-	step := t.sides[0].step
-	if t.split == "" {
-		step = max(step, t.sides[1].step)
+	var steps [2]float64
+	for side := range steps {
+		in := side
+		if t.split != "" {
+			in = 0
+		}
+		steps[side] = float64(t.sides[in].steps.usual())
 	}
-	r.StepMS = float64(step) / 1e6
+	step := max(steps[0], steps[1])
+	r.StepMS = step / 1e6
 	var pairs []pair
 	for _, route := range t.byTraffic() {
-		pairs = append(pairs, pair{route, route.times[0].dist(), route.times[1].dist(), true})
+		pairs = append(pairs, pair{route, route.times[0].dist(steps[0]), route.times[1].dist(steps[1]), true})
 	}
 	if t.other.total() > 0 {
-		pairs = append(pairs, pair{&t.other, t.other.times[0].dist(), t.other.times[1].dist(), false})
+		pairs = append(pairs, pair{&t.other, t.other.times[0].dist(steps[0]), t.other.times[1].dist(steps[1]), false})
 	}
-	j := &judge{step: float64(step)}
+	j := &judge{step: step}
 	for i := range pairs {
 		j.addRow(&pairs[i])
 	}
@@ -176,107 +181,6 @@ func (t *table) report(confidence float64, rows int) *Report {
 	r.Notes = t.notes(r, pairs)
 	return r
 }
-
-// sample is a distribution on one side, and how many independent requests it is worth at each percentile.
-type sample struct {
-	dist  *dist
-	worth []float64
-}
-
-// judged is a row on its way to verdicts.
-type judged struct {
-	row    Row
-	a, b   sample
-	reason Verdict // why there is none; empty: there are some
-}
-
-// judge gathers rows, because how sure each verdict has to be depends on how many there are.
-type judge struct {
-	rows []*judged
-	step float64 // nanoseconds
-}
-
-func (j *judge) add(row *judged) { j.rows = append(j.rows, row) }
-
-func (j *judge) addRow(p *pair) {
-	row := &judged{a: sampleOf(p.a), b: sampleOf(p.b), row: Row{Route: printable([]byte(p.route.name)),
-		A: outcomesOf(p.route.counts[0], p.a.n), B: outcomesOf(p.route.counts[1], p.b.n)}}
-	if !p.alike {
-		row.reason = NotAlike
-	}
-	if p.a.n == 0 || p.b.n == 0 {
-		row.reason = OneSided
-	}
-	j.add(row)
-}
-
-func sampleOf(d *dist) sample {
-	s := sample{dist: d}
-	for _, q := range percentiles {
-		n := float64(d.n)
-		if d.n > 0 {
-			effect, _ := dispersion(d.from, d.quantile(q.p))
-			n = max(n/effect, 1)
-		}
-		s.worth = append(s.worth, n)
-	}
-	return s
-}
-
-// open makes the cells, and counts those that will have an interval.
-func (j *judge) open() (n int) {
-	for _, row := range j.rows {
-		for i, q := range percentiles {
-			c := Cell{Of: q.name, Needs: least(q.p), Verdict: row.reason, A: Number(math.NaN()), B: Number(math.NaN()), WorthA: uint64(row.a.worth[i]), WorthB: uint64(row.b.worth[i])}
-			if row.a.dist.n > 0 {
-				c.A = Number(row.a.dist.quantile(q.p) / 1e6)
-			}
-			if row.b.dist.n > 0 {
-				c.B = Number(row.b.dist.quantile(q.p) / 1e6)
-			}
-			floor := Number(j.floor() / 1e6)
-			c.Ratio = max(c.B, floor) / max(c.A, floor)
-			switch {
-			case row.reason == OneSided:
-			case min(row.a.dist.n, row.b.dist.n, c.WorthA, c.WorthB) < c.Needs:
-				c.Verdict = Few
-			case row.reason == "":
-				n++
-			}
-			row.row.Cells = append(row.row.Cells, c)
-		}
-	}
-	return n
-}
-
-// floor is what durations that the clocks show as nothing count as in ratios.
-func (j *judge) floor() float64 { return max(j.step/2, 1) }
-
-// decide finds the intervals, and the verdicts of those that exclude zero; alpha is the chance of an error of each, alone that of a reader who looks
-// at no other.
-func (j *judge) decide(alpha, alone float64) {
-	for _, row := range j.rows {
-		for i, q := range percentiles {
-			c := &row.row.Cells[i]
-			if c.Verdict != "" {
-				continue
-			}
-			a, b := spreadOf(row.a.dist, q.p, row.a.worth[i]), spreadOf(row.b.dist, q.p, row.b.worth[i])
-			d := differenceOf(a, b, alpha)
-			c.DifferenceInterval = [2]float64{d.low / 1e6, d.high / 1e6}
-			c.RatioInterval = ratioOf(a, b, alpha, j.floor()).pair()
-			c.RatioAlone = ratioOf(a, b, alone, j.floor()).pair()
-			switch c.Verdict = Even; {
-			case d.low > j.step:
-				c.Verdict = Slower
-			case d.high < -j.step:
-				c.Verdict = Faster
-			}
-		}
-	}
-}
-
-func (i interval) pair() [2]float64 { return [2]float64{i.low, i.high} }
 
 func outcomesOf(c counts, compared uint64) Outcomes {
 	return Outcomes{Requests: c.total(), Compared: compared, Answered: c[answered], Refused: c[refused], Failed: c[failed], Gone: c[gone]}
@@ -341,7 +245,7 @@ func (t *table) notes(r *Report, pairs []pair) []string {
 		}
 	}
 	if r.StepMS >= 0.1 {
-		note("A log has no more than %s: differences up to that get no verdict.", duration(r.StepMS))
+		note("A log's durations are in steps of %s: no interval is narrower than that, and smaller differences get no verdict.", duration(r.StepMS))
 	}
 	if n := t.other.total(); 10*n > a.Requests+b.Requests {
 		note("%.0f %% of all requests are in \"other\"; --route PATTERN folds paths, --rows shows more.", 100*share(n, a.Requests+b.Requests))
@@ -357,7 +261,7 @@ func (t *table) notes(r *Report, pairs []pair) []string {
 			if d.n < blocksFrom {
 				continue
 			}
-			if effect, ok := dispersion(d.from, d.quantile(0.95)); ok && effect > 3 && len(notes) < maxNotes {
+			if effect, ok := dispersion(d.from, 0.95); ok && effect > 3 && len(notes) < maxNotes {
 				note("%c's %s come in slow and fast stretches: %s requests are worth %s at p95, and the interval is as wide.",
 					'A'+i, printable([]byte(p.route.name)), thousands(d.n), thousands(uint64(float64(d.n)/effect)))
 			}

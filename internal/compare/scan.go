@@ -27,7 +27,7 @@ type batch struct {
 	outside   int // of the window of time
 	malformed map[string]int
 	examples  []Malformed
-	step      int64 // the least worth of a duration's last digit, in nanoseconds; 0: none
+	steps     steps
 	first     time.Time
 	last      time.Time
 	when      []byte
@@ -161,9 +161,7 @@ func (p *parser) record(line []byte, b *batch) error {
 	b.names = append(names, pool[:min(len(pool), maxSegment)]...)
 	r.poolEnd = uint32(len(b.names))
 	b.records = append(b.records, r)
-	if b.step == 0 || p.step < b.step {
-		b.step = p.step
-	}
+	b.steps.add(p.ns, p.step)
 	b.when = append(b.when[:0], p.got[fieldTime]...)
 	if len(b.records) == 1 { // of the first and the last one the time is read
 		if t, err := parseTime(p.got[fieldTime]); err == nil {

@@ -2,59 +2,11 @@ package compare
 
 import (
 	"math"
-	"sort"
+	"slices"
 )
 
 // least says how many requests a percentile needs on each side, so that its interval holds what it promises: about ten beyond it.
 func least(p float64) uint64 { return uint64(math.Ceil(10/(1-p) - 1e-9)) }
-
-// dispersion tells how much wider the requests faster than ns scatter over the blocks of a log than independent ones would: the design effect of a
-// ratio estimator over clusters. 1 is independence, and the least that is returned; a sample of n requests is worth n/dispersion. ok is false where
-// there are too few requests or blocks to tell.
-func dispersion(s *sketch, ns float64) (effect float64, ok bool) {
-	if s.blocks == nil {
-		return 1, false
-	}
-	counts, below, n, slow := countBlocks(s, edgeNear(ns))
-	if len(counts) < 8 || below == 0 || below == n {
-		return 1, false
-	}
-	p, sum := below/n, 0.0
-	for i, m := range counts {
-		d := slow[i] - p*m
-		sum += d * d
-	}
-	b := float64(len(counts))
-	return max(b/(b-1)*sum/(n*p*(1-p)), 1), true
-}
-
-// edgeNear is the coarse bucket whose lower end is nearest to a duration.
-func edgeNear(ns float64) int {
-	at := coarseOf(int64(min(ns, float64(maxNanos))))
-	if at+1 < coarseBuckets && coarseEdge(at+1)-ns < ns-coarseEdge(at) {
-		at++
-	}
-	return max(at, 1)
-}
-
-// countBlocks counts, in each block that has any, the requests and those of them below a coarse bucket.
-func countBlocks(s *sketch, edge int) (counts []float64, below, n float64, slow []float64) {
-	for _, b := range s.blocks {
-		if b == nil {
-			continue
-		}
-		m, fast := 0.0, 0.0
-		for i, c := range b {
-			m += float64(c)
-			if i < edge {
-				fast += float64(c)
-			}
-		}
-		counts, slow = append(counts, m), append(slow, fast)
-		below, n = below+fast, n+m
-	}
-	return counts, below, n, slow
-}
 
 // spread is the bootstrap distribution of a percentile: what it would be in samples drawn anew from the sample. In such a sample of n the
 // percentile is the empirical quantile of a Beta(p(n+1), (1-p)(n+1)) variable (of the order statistic of n uniform ones), so that nothing has to be
@@ -111,33 +63,43 @@ func atMost(a, b spread, x float64, ratio bool) float64 {
 // interval is where a difference, or a ratio, lies.
 type interval struct{ low, high float64 }
 
-// differenceOf is the central interval of b-a with the given probability outside it.
-func differenceOf(a, b spread, alpha float64) interval {
+// differenceOf is the central interval of b-a with the given probability outside it. Differences up to blur, in nanoseconds, are not seen in what was
+// measured: the interval is wider by that on both sides.
+func differenceOf(a, b spread, alpha, blur float64) interval {
 	first, last := b.value[0]-a.value[len(a.value)-1], b.value[len(b.value)-1]-a.value[0]
 	find := func(share float64) float64 {
 		return bisect(first, last, func(x float64) bool { return atMost(a, b, x, false) >= share })
 	}
-	return interval{find(alpha / 2), find(1 - alpha/2)}
+	return interval{find(alpha/2) - blur, find(1-alpha/2) + blur}
 }
 
-// ratioOf is the same for b/a. Durations below floor count as floor.
-func ratioOf(a, b spread, alpha, floor float64) interval {
-	a, b = a.above(floor), b.above(floor)
-	first, last := math.Log(b.value[0]/a.value[len(a.value)-1]), math.Log(b.value[len(b.value)-1]/a.value[0])
-	find := func(share float64) float64 {
+// ratioOf is the same for b/a: it has 1 in it where that of the difference has 0. Durations below floor count as floor.
+func ratioOf(a, b spread, alpha, blur, floor float64) interval {
+	find := func(a, b spread, share float64) float64 {
+		a, b = a.above(floor), b.above(floor)
+		first, last := math.Log(b.value[0]/a.value[len(a.value)-1]), math.Log(b.value[len(b.value)-1]/a.value[0])
 		return math.Exp(bisect(first, last, func(x float64) bool { return atMost(a, b, math.Exp(x), true) >= share }))
 	}
-	return interval{find(alpha / 2), find(1 - alpha/2)}
+	return interval{find(a.plus(blur), b, alpha/2), find(a, b.plus(blur), 1-alpha/2)}
 }
 
+// above has values below floor count as floor.
 func (s spread) above(floor float64) spread {
-	first := sort.SearchFloat64s(s.value, floor)
-	if first == 0 {
+	if s.value[0] >= floor {
 		return s
 	}
-	values := append([]float64(nil), s.value...)
-	for i := range first {
-		values[i] = floor
+	values := slices.Clone(s.value)
+	for i := range values {
+		values[i] = max(values[i], floor)
+	}
+	return spread{values, s.weight}
+}
+
+// plus has all values greater by some nanoseconds.
+func (s spread) plus(ns float64) spread {
+	values := slices.Clone(s.value)
+	for i := range values {
+		values[i] += ns
 	}
 	return spread{values, s.weight}
 }

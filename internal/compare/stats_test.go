@@ -1,6 +1,8 @@
 package compare
 
 import (
+	"bytes"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -20,9 +22,11 @@ func TestBuckets(t *testing.T) {
 		if x := float64(ns); x < low || x >= high || high-low > max(low/subBuckets, 1) {
 			t.Fatalf("%d is in the bucket from %g to %g", ns, low, high)
 		}
-		c := coarseOf(ns)
-		if float64(ns) < coarseEdge(c) || c+1 < coarseBuckets && float64(ns) >= coarseEdge(c+1) {
-			t.Fatalf("%d is in the coarse bucket %d, from %g", ns, c, coarseEdge(c))
+	}
+	slices.Sort(values)
+	for i, ns := range values {
+		if c := coarseOf(ns); c < 0 || c >= coarseBuckets || i > 0 && c < coarseOf(values[i-1]) {
+			t.Fatalf("%d is in the coarse bucket %d, %d in %d", ns, c, values[i-1], coarseOf(values[i-1]))
 		}
 	}
 }
@@ -58,7 +62,7 @@ func TestQuantilesAreThoseOfTheRequests(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 2))
 	for _, n := range []int{1, 2, 100, 50000} {
 		values := lognormal(r, n, 5e6, 1.5)
-		d := sketchOf(values).dist()
+		d := sketchOf(values).dist(1)
 		for _, p := range []float64{0.01, 0.5, 0.95, 0.99, 1} {
 			got := d.quantile(p)
 			low, high := exact(values, max(p-1.01/float64(n), 0)), exact(values, min(p+1.01/float64(n), 1))
@@ -76,13 +80,13 @@ func TestMergedAndHalved(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(3, 3))
 	values := lognormal(r, 20000, 5e6, 1)
-	all := sketchOf(values).dist()
-	parts := []*dist{sketchOf(values[:5000]).dist(), sketchOf(values[5000:]).dist()}
+	all := sketchOf(values).dist(1)
+	parts := []*dist{sketchOf(values[:5000]).dist(1), sketchOf(values[5000:]).dist(1)}
 	mixed := mixture(parts, []float64{0.25, 0.75})
 	merged, p := sketchOf(values[:5000]), new(pool)
 	merged.merge(sketchOf(values[5000:]), p)
 	for _, q := range []float64{0.001, 0.5, 0.95, 0.99, 1} {
-		for name, d := range map[string]*dist{"a mixture": mixed, "merged": merged.dist()} {
+		for name, d := range map[string]*dist{"a mixture": mixed, "merged": merged.dist(1)} {
 			if a, b := all.quantile(q), d.quantile(q); math.Abs(a/b-1) > 1.0/subBuckets {
 				t.Errorf("%s: the quantile %g is %g instead of %g", name, q, b, a)
 			}
@@ -96,7 +100,7 @@ func TestSpreadIsTheBootstrap(t *testing.T) {
 	r := rand.New(rand.NewPCG(4, 4))
 	const n, resamples = 400, 4000
 	values := lognormal(r, n, 5e6, 0.8)
-	d := sketchOf(values).dist()
+	d := sketchOf(values).dist(1)
 	for _, p := range []float64{0.5, 0.95} {
 		drawn := make([]int64, resamples)
 		sample := make([]int64, n)
@@ -107,7 +111,7 @@ func TestSpreadIsTheBootstrap(t *testing.T) {
 			drawn[i] = int64(exact(sample, p))
 		}
 		s, none := spreadOf(d, p, n), spread{[]float64{0}, []float64{1}}
-		got := differenceOf(none, s, 0.05)
+		got := differenceOf(none, s, 0.05, 0)
 		low, high := exact(drawn, 0.025), exact(drawn, 0.975)
 		if width := high - low; math.Abs(got.low-low) > 0.15*width || math.Abs(got.high-high) > 0.15*width {
 			t.Errorf("p%g: from %.0f to %.0f, drawn from %.0f to %.0f", 100*p, got.low, got.high, low, high)
@@ -121,7 +125,8 @@ func tableOf(r *rand.Rand, routes, n int, draw func(r *rand.Rand, side, route, i
 	for side := range 2 {
 		for i := range n {
 			route := i % routes
-			b := &batch{names: []byte{'a' + byte(route)}, records: []record{{ns: draw(r, side, route, i), routeEnd: 1, poolEnd: 1}}, lines: 1, step: 1}
+			b := &batch{names: []byte{'a' + byte(route)}, records: []record{{ns: draw(r, side, route, i), routeEnd: 1, poolEnd: 1}}, lines: 1}
+			b.steps.add(b.records[0].ns, 1)
 			if err := t.add(b, side); err != nil {
 				panic(err)
 			}
@@ -172,47 +177,51 @@ func TestNothingIsFoundWhereNothingIs(t *testing.T) {
 	}
 }
 
-// Requests that are slow together are no independent witnesses.
+// Requests that are slow together are no independent witnesses, be it by much or by little.
 func TestBurstsAreNoWitnesses(t *testing.T) {
 	t.Parallel()
-	const runs, n = 60, 12800
-	wrong, naive := 0, 0
-	for run := range runs {
-		r := rand.New(rand.NewPCG(uint64(run), 9))
-		level, until := 1.0, 0
-		report := tableOf(r, 1, n, func(r *rand.Rand, _, _, i int) int64 {
-			if i >= until || i == 0 {
-				level, until = math.Exp(0.4*r.NormFloat64()), i+100
+	for name, shape := range map[string]struct{ median, stretches, requests float64 }{
+		"wide":   {5e6, 0.4, 0.5},
+		"narrow": {4.7e6, 0.02, 0.005}, // within one coarse bucket
+	} {
+		const n = 12800
+		runs, wrong, naive := 60, 0, 0
+		if raceEnabled {
+			runs = 20
+		}
+		for run := range runs {
+			r := rand.New(rand.NewPCG(uint64(run), 9))
+			level, until := 1.0, 0
+			table := tableOf(r, 1, n, func(r *rand.Rand, _, _, i int) int64 {
+				if i >= until || i == 0 {
+					level, until = math.Exp(shape.stretches*r.NormFloat64()), i+100
+				}
+				return int64(shape.median * level * math.Exp(shape.requests*r.NormFloat64()))
+			})
+			c := &table.report(0.95, 30).Rows[0].Cells[0]
+			if c.WorthA > n/4 {
+				t.Fatalf("%s: %d requests in stretches of 100 are worth %d", name, n, c.WorthA)
 			}
-			return int64(5e6 * level * math.Exp(0.5*r.NormFloat64()))
-		})
-		for i := range 2 {
-			for _, route := range report.routes {
-				route.times[i].dist()
+			for _, route := range table.routes {
+				a, b := route.times[0].dist(1), route.times[1].dist(1)
+				excludes := func(x, y float64) int {
+					if d := differenceOf(spreadOf(a, 0.5, x), spreadOf(b, 0.5, y), 0.05, 0); d.low > 0 || d.high < 0 {
+						return 1
+					}
+					return 0
+				}
+				wrong += excludes(float64(c.WorthA), float64(c.WorthB))
+				naive += excludes(n, n)
 			}
 		}
-		got := report.report(0.95, 30)
-		c := &got.Rows[0].Cells[0]
-		if c.WorthA > n/4 {
-			t.Fatalf("%d requests in stretches of 100 are worth %d", n, c.WorthA)
+		if share := float64(wrong) / float64(runs); share > 0.12 {
+			t.Errorf("%s: %.0f %% of the intervals exclude the truth", name, 100*share)
 		}
-		if c.RatioAlone[0] > 1 || c.RatioAlone[1] < 1 {
-			wrong++
+		if naive < 2*wrong || naive < runs/4 {
+			t.Errorf("%s: without blocks %d of %d would have been wrong, with them %d: this shows nothing", name, naive, runs, wrong)
 		}
-		for _, route := range report.routes {
-			a, b := spreadOf(route.times[0].dist(), 0.5, n), spreadOf(route.times[1].dist(), 0.5, n)
-			if d := differenceOf(a, b, 0.05); d.low > 0 || d.high < 0 {
-				naive++
-			}
-		}
+		t.Logf("%s: wrong %d of %d, without blocks %d", name, wrong, runs, naive)
 	}
-	if share := float64(wrong) / runs; share > 0.12 {
-		t.Errorf("%.0f %% of the intervals exclude the truth", 100*share)
-	}
-	if naive < 2*wrong {
-		t.Errorf("without blocks %d of %d would have been wrong, with them %d: this shows nothing", naive, runs, wrong)
-	}
-	t.Logf("wrong: %d of %d, without blocks %d", wrong, runs, naive)
 }
 
 func TestDifferencesAreFound(t *testing.T) {
@@ -249,14 +258,104 @@ func TestClockStepsAreNoDifference(t *testing.T) {
 		}
 		return x
 	})
+	report := table.report(0.95, 30) // which finds the steps in the durations
+	table.sides[0].steps = steps{}
+	table.sides[0].steps.add(1, 1)
 	if v := table.report(0.95, 30).Rows[0].Cells[0].Verdict; v != Slower {
 		t.Fatalf("with clocks that are believed: %s", v)
 	}
-	table.sides[0].step = 1e6
-	report := table.report(0.95, 30)
 	for _, c := range report.Rows[0].Cells {
 		if c.Verdict != Even {
 			t.Errorf("%s: %s by %.3f", c.Of, c.Verdict, c.DifferenceInterval)
+		}
+	}
+}
+
+// Where nearly all requests take the same time, chance has no width: what is left is what the clocks and the buckets do not tell apart.
+func TestNarrow(t *testing.T) {
+	t.Parallel()
+	const n = 20000
+	part := func(i int, share float64) bool { return float64(i*7919%n) < share*n }
+	for name, c := range map[string]struct {
+		step float64 // milliseconds
+		draw func(r *rand.Rand, side, i int) float64
+		want Verdict // of p50
+	}{
+		"one step apart, with outliers below and above": {1, func(_ *rand.Rand, side, i int) float64 {
+			if part(i, 0.45) {
+				return []float64{1, 9}[side]
+			}
+			return []float64{3, 4}[side]
+		}, Even},
+		"two steps apart":       {1, func(_ *rand.Rand, side, _ int) float64 { return []float64{3, 5}[side] }, Slower},
+		"one step of 200":       {1, func(_ *rand.Rand, side, _ int) float64 { return []float64{200, 201}[side] }, Even},
+		"one step of 1,000":     {1, func(_ *rand.Rand, side, _ int) float64 { return []float64{1000, 1001}[side] }, Even},
+		"a microsecond":         {0.001, func(_ *rand.Rand, side, _ int) float64 { return []float64{0.042, 0.041}[side] }, Even},
+		"two microseconds":      {0.001, func(_ *rand.Rand, side, _ int) float64 { return []float64{0.043, 0.041}[side] }, Faster},
+		"nothing, and one step": {1, func(_ *rand.Rand, side, _ int) float64 { return []float64{0, 1}[side] }, Even},
+		"within a bucket, with outliers below and above": {0.001, func(r *rand.Rand, side, i int) float64 {
+			if part(i, 0.1) {
+				return []float64{50, 200}[side]
+			}
+			return 100.1 + 0.02*r.NormFloat64()
+		}, Even},
+		"more than a bucket": {0.001, func(r *rand.Rand, side, _ int) float64 { return []float64{100, 103}[side] + 0.02*r.NormFloat64() }, Slower},
+	} {
+		r := rand.New(rand.NewPCG(10, 10))
+		table := newTable([classes]bool{answered: true}, "", nil)
+		for side := range 2 {
+			for i := range n {
+				step := int64(c.step * 1e6)
+				ns := int64(math.Round(c.draw(r, side, i)/c.step)) * step
+				b := &batch{names: []byte("a"), records: []record{{ns: ns, routeEnd: 1, poolEnd: 1}}, lines: 1}
+				b.steps.add(ns, step)
+				if err := table.add(b, side); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		report := table.report(0.95, 30)
+		got := &report.Rows[0].Cells[0]
+		d, ratio := got.DifferenceInterval, got.RatioInterval
+		if got.Verdict != c.want || report.StepMS != c.step || d[1]-d[0] < 2*c.step {
+			t.Errorf("%s: %s by %.4f in steps of %g, %g against %g; wanted %s", name, got.Verdict, d, report.StepMS, got.A, got.B, c.want)
+		}
+		if outside := ratio[0] > 1 || ratio[1] < 1; outside != (c.want != Even) {
+			t.Errorf("%s: %s with a ratio of %.4f", name, got.Verdict, ratio)
+		}
+	}
+}
+
+// What a clock tells is in the durations, and not in their digits; some odd lines do not make it finer.
+func TestSteps(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		format string
+		step   float64 // milliseconds
+		odd    string
+		want   float64
+	}{
+		"nginx's":                     {"%.3f", 1, "0.0031234", 1},
+		"converted to more digits":    {"%.6f", 1, "0.003123", 1},
+		"microseconds":                {"%.6f", 0.001, "0.003", 0.001},
+		"numbers without their zeros": {"%g", 0.001, "1.5e-3", 0.001},
+		"tenths of milliseconds":      {"%.4f", 0.1, "1", 0.1},
+		"of a tenth of the lines":     {"%.3f", 1, "", 1},
+	} {
+		var b bytes.Buffer
+		r := rand.New(rand.NewPCG(11, 11))
+		for i := range 1000 {
+			took := fmt.Sprintf(c.format, math.Round((2+5*r.Float64())/c.step)*c.step/1e3)
+			if i == 500 && c.odd != "" {
+				took = c.odd
+			} else if i%10 == 0 && c.odd == "" {
+				took += "123456"
+			}
+			fmt.Fprintf(&b, `{"request":"GET /a HTTP/1.1","status":200,"request_time":"%s"}`+"\n", took)
+		}
+		log := write(t, "a.log", b.Bytes())
+		if r := run(t, options(log, log)); r.StepMS != c.want {
+			t.Errorf("%s: steps of %g ms, wanted %g", name, r.StepMS, c.want)
 		}
 	}
 }
@@ -290,7 +389,9 @@ func TestMixIsShownApart(t *testing.T) {
 				ns *= 0.8
 			}
 			ns *= math.Exp(0.2 * r.NormFloat64())
-			if err := table.add(&batch{names: []byte(name), records: []record{{ns: int64(ns), routeEnd: 4, poolEnd: 4}}, lines: 1, step: 1}, side); err != nil {
+			b := &batch{names: []byte(name), records: []record{{ns: int64(ns), routeEnd: 4, poolEnd: 4}}, lines: 1}
+			b.steps.add(int64(ns), 1)
+			if err := table.add(b, side); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -69,7 +69,7 @@ type sideData struct {
 	outside     int
 	malformed   map[string]int
 	examples    []Malformed
-	step        int64
+	steps       steps
 	first, last time.Time
 	busy        float64 // sum of durations, of requests that failed too, in nanoseconds
 }
@@ -131,9 +131,7 @@ func (t *table) add(b *batch, side int) error {
 	if b.last.After(s.last) {
 		s.last = b.last
 	}
-	if b.step > 0 && (s.step == 0 || b.step < s.step) {
-		s.step = b.step
-	}
+	s.steps.merge(&b.steps)
 	for i := range b.records {
 		r := &b.records[i]
 		at := side
