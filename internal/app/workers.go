@@ -308,12 +308,15 @@ func (p *pool) checkSeat(ctx context.Context, w *worker) *balance.Seat {
 			case <-ctx.Done():
 				s = withdraw()
 			}
-		} else if other := withdraw(); other != nil {
+			if s != nil {
+				return s
+			}
+			continue
+		}
+		if other := withdraw(); other != nil {
 			other.Done(balance.OK)
 		}
-		if s != nil {
-			return s
-		}
+		return s // nil if the worker has just gone
 	}
 	return nil
 }
