@@ -12,6 +12,9 @@ import (
 func (c *Core) Enter(now time.Duration, work Work) (*Ticket, error) {
 	c.Wake(now)
 	c.queue.subjects.arrive(work.Subject, now)
+	if !work.Aside {
+		c.tuner.demand.add(now)
+	}
 	t := &Ticket{Work: work, came: now, since: now}
 	w, could := c.choose(t, now)
 	if could == 0 && c.askAll(now) || w == nil && c.explore(now) {
@@ -243,9 +246,9 @@ func (c *Core) end(now time.Duration, t *Ticket, how Outcome) {
 func (c *Core) learn(t *Ticket, now time.Duration) {
 	w := t.worker
 	if worth, known := c.takes.worth(t.Route); known && w.member.Auto {
-		changed := c.tuner.learn(t, float64(worth)/float64(max(c.takes.all.slow, 1)), c.pressure())
+		changed := c.tuner.learn(t, float64(worth)/float64(max(c.takes.all.slow, 1)), c.pressure(), c.counts.workers)
 		if w.trial != 0 && w.trialLeft <= 0 {
-			changed = c.tuner.end(w, c.pressure()) || changed
+			changed = c.tuner.end(w, c.counts.workers) || changed
 		}
 		c.level(changed, now)
 	}

@@ -1,34 +1,31 @@
 package balance
 
-import (
-	"math"
-	"time"
-)
+import "time"
 
 // tuner finds how many of their slots workers use. What needs a worker's processor is done no sooner two at a time than one after the other; what waits for
 // something else is.
 //
-// It measures what a worker gets done with so many at once. A piece of work that ends is worth what its route takes on average, as a part of what all work
-// takes, which grows with sharing. That is shared out over the numbers that ran at its worker meanwhile, by how long they did and how fast that is as far as
-// is known; over that time it gives their speed. A number times its speed is what gets done. Only time counts in which no worker was idle: the machine is
-// as busy then with few at each as with many. One step more is taken if enough is gained of what it could gain, and taken back if it is not, or not any
-// longer. It begins with all slots, and goes back to them when much waits: too many cost some tens of percent, too few let a queue grow without end.
+// It measures how much a worker gets done with 1, 2, 3 ... at once (speeds), how much comes (demand), and how much work differs. From these it predicts for
+// each number of slots how much there would be in the workers and in the queue, and so how long work takes, and goes to the least. What is not known well is
+// doubted in favour of more slots: too many cost some tens of percent, too few let a queue grow without end. So it begins with all, and goes back to them
+// when much waits.
 //
-// What is not known is tried: while all slots are taken and something waits, one worker uses a step more than the others for a few pieces of work, or a step
-// less; rarely, once that tells nothing new.
+// What is not known is tried: while all slots are taken and something waits, one worker uses a step more than the others for a few pieces of work, or a step less.
 type tuner struct {
 	level  int // a step: the slots that workers use
 	most   int // the highest level
-	speeds [len(steps)]speed
+	speeds speeds
+	demand demand
 
 	busy      time.Duration // for which no worker was idle
 	saturated bool
 	since     time.Duration // from when the last is not in busy yet
+	learned   int           // pieces of work, up to where it is enough
+	due       int           // pieces of work until the level is thought over
+	held      int           // pieces of work for which what pressure led to is kept
 	trying    int           // workers
 	less      budget        // of trials of less
 	more      budget        // and of more
-	held      int           // pieces of work for which less gain is enough to keep what pressure led to
-	holds     int           // how many the next time
 }
 
 // budget bounds how much is tried.
@@ -40,32 +37,48 @@ type budget struct {
 func (b *budget) earn(most float64) { b.credit = min(b.credit+1/b.calm, most) }
 
 // rest makes trials rarer.
-func (b *budget) rest(factor float64) { b.calm = min(b.calm*factor, calmMost) }
+func (b *budget) rest() { b.calm = min(b.calm*1.5, calmMost) }
+
+// demand is how much comes, in pieces of work a second.
+type demand struct {
+	last  time.Duration
+	gap   float64 // moving mean, in seconds
+	count float64
+}
+
+const (
+	demandBack = 256
+	longest    = 16 // mean gaps; a pause is not what comes
+)
+
+func (d *demand) add(now time.Duration) {
+	gap := (now - d.last).Seconds()
+	switch {
+	case d.count == 0:
+		gap = 0
+	case d.count == demandBack:
+		gap = min(gap, longest*d.gap)
+	}
+	d.gap += (gap - d.gap) / max(d.count, 1)
+	d.last, d.count = now, min(d.count+1, demandBack)
+}
+
+func (d *demand) rate() float64 { return 1 / max(d.gap, 1e-9) }
 
 // steps are the numbers of slots that are told apart.
 var steps = [...]int{1, 2, 3, 4, 6, 8, 12, 16, 24, 32}
 
-// speed is what is known of one of them.
-type speed struct {
-	work  float64 // done, in pieces of mean worth
-	time  float64 // that it took, in seconds
-	count float64 // pieces of work that it is from
-}
-
 const (
-	gainUp     = 0.25 // of what one step more could gain, to take it
-	gainDown   = 0.16 // to keep it
-	gainNeeded = 0.1  // to take it where more waits than runs
-	gainAll    = 0.08 // of all steps to the one in use, to keep that, or to the last, to take it where much waits
-	gainHeld   = 0.05 // to keep a step that was taken because much waited
-	pressing   = 2    // times all slots is much
-	holdLeast  = 64   // pieces of work
-	holdMost   = 2048
-	doubt      = 0.5 // standard errors
-	doubtDown  = 0.8 // to use less: that is the worse error
-	leastCount = 6
-	mostCount  = 128.0
-	forgetting = 256.0 // pieces of work, after which less than a half of what was learned still counts
+	gainUp     = 0.05 // part of all there is that one level must spare, to go up to it
+	gainDown   = 0.03 // and down
+	doubtUp    = 0.5  // standard errors
+	doubtDown  = 1.0  // to use less: that is the worse error
+	doubtPress = 1.5
+	wellKnown  = 0.1 // standard error for which nothing is tried, as a part
+	heldBy     = 64  // pieces of work
+	pressing   = 2   // times all slots is much
+	leastDue   = 8   // pieces of work
+	trialKeeps = 4   // times as much as a trial is stays of what was known
 	calmLeast  = 3.0
 	calmMost   = 32.0
 )
@@ -83,17 +96,31 @@ func stepOf(n int) int {
 // spent is for how long a worker had so many in flight; busy: of that, by the tuner's time.
 type spent [len(steps)]struct{ all, busy time.Duration }
 
+// since is the time in each class after another one, in seconds.
+func (s *spent) since(before *spent) (in vector) {
+	for i := range s {
+		in[i+1] = (s[i].all - before[i].all).Seconds()
+	}
+	in[0] = in[1]
+	in[1] = (s[0].busy - before[0].busy).Seconds()
+	in[0] -= in[1]
+	return in
+}
+
 func newTuner() tuner {
-	return tuner{less: budget{calm: calmLeast}, more: budget{calm: calmLeast}, holds: holdLeast}
+	return tuner{less: budget{calm: calmLeast}, more: budget{calm: calmLeast}}
 }
 
 // resize sets how many slots there are at the most. Who uses all goes on to.
 func (u *tuner) resize(slots int) {
 	most := stepOf(slots)
+	if most != u.most {
+		u.speeds, u.learned = speeds{}, 0
+	}
 	if u.level == u.most {
 		u.level = most
 	}
-	u.most, u.level = most, min(u.level, most)
+	u.most, u.level, u.speeds.most = most, min(u.level, most), most+1
 }
 
 // limit is how many slots a worker uses whose trial is some steps above or below.
@@ -133,88 +160,88 @@ func (u *tuner) note(w *Worker, now time.Duration) {
 	w.noted, w.notedBusy = now, busy
 }
 
-func (u *tuner) speed(i int) float64 {
-	s, at := &u.speeds[i], &u.speeds[u.level]
-	if s.count >= 1 && s.time > 0 {
-		return s.work / s.time
+// class is the one that a worker is in.
+func (u *tuner) class(w *Worker) int {
+	if w.inFlight == 1 && !u.saturated {
+		return 0
 	}
-	if at.count >= 1 && at.time > 0 { // as if nothing were gained
-		return at.work / at.time * float64(steps[u.level]) / float64(steps[i])
-	}
-	return 1 / float64(steps[i])
+	return 1 + stepOf(w.inFlight)
 }
 
-// learn takes in a piece of work that ended well, and is worth so many of the mean. It tells whether the level changes for it.
-func (u *tuner) learn(t *Ticket, worth float64, p pressure) (changed bool) {
-	w, sum := t.worker, 0.0
-	var parts [len(steps)]float64
-	for i := range parts {
-		parts[i] = (w.spent[i].all - t.spent[i].all).Seconds() * u.speed(i)
-		sum += parts[i]
-	}
-	for i := range parts {
-		s := &u.speeds[i]
-		s.forget(s.count * (1 - 1/forgetting))
-		if parts[i] == 0 {
-			continue
-		}
-		all, busy := w.spent[i].all-t.spent[i].all, w.spent[i].busy-t.spent[i].busy
-		part := parts[i] / sum * busy.Seconds() / all.Seconds()
-		s.forget(mostCount)
-		s.work += part * worth
-		s.time += busy.Seconds()
-		s.count += part
-	}
-	if w.trial < 0 || w.trial > 0 && parts[min(u.level+1, u.most)] > 0 {
+// learn takes in a piece of work that ends well, and is worth so many of the mean. It tells whether the level changes for it.
+func (u *tuner) learn(t *Ticket, worth float64, p pressure, workers int) (changed bool) {
+	w := t.worker
+	in := w.spent.since(&t.spent)
+	u.speeds.add(&in, worth, min(u.class(w), u.most+1), workers)
+	if w.trial < 0 || w.trial > 0 && in[1+min(u.level+1, u.most)] > 0 {
 		w.trialLeft--
 	}
-	if !u.saturated {
+	least := 2 * workers * steps[u.most] // before, it is what is short that ends
+	if u.learned = min(u.learned+1, least); u.learned < least || !u.saturated {
 		return false
 	}
 	u.held = max(u.held-1, 0)
-	if p == high && u.press() {
-		return true
-	}
 	if p == low { // there is nothing to spare otherwise
 		u.less.earn(float64(u.trialSize(-1)))
 	}
 	u.more.earn(float64(u.trialSize(1)))
-	return u.drop()
+	if u.due--; u.due > 0 {
+		return false
+	}
+	u.due = max(leastDue, 2*steps[u.most]) // more slots are more to predict
+	u.speeds.solve()
+	return p == high && u.press() || u.decide(workers)
 }
 
-// drop goes down to where the next step, or all that are in use above it, gain nothing, by what is known from when fewer ran than may.
-func (u *tuner) drop() bool {
-	for i := range u.level {
-		gain, err, ok := u.gain(i, i+1)
-		all, errAll, okAll := u.gain(i, u.level)
-		if ok && gain+doubtDown*err < u.keep() || okAll && all+doubtDown*errAll < gainAll {
+// decide goes to a level at which work takes less time, as far as can be told.
+func (u *tuner) decide(workers int) bool {
+	for i := range u.most + 1 {
+		if (i > u.level || i < u.level && u.held == 0) && u.better(i, workers) {
 			u.set(i)
-			u.held = 0
 			return true
 		}
 	}
 	return false
 }
 
-// keep is the gain for which the step that is in use is kept.
-func (u *tuner) keep() float64 {
-	if u.held > 0 {
-		return gainHeld
+// better tells whether work would take less time at another level, with some doubt of what higher ones get done.
+func (u *tuner) better(level, workers int) bool {
+	low, high, errs, gain := level, u.level, doubtDown, gainDown
+	known := low + 1
+	if level > u.level {
+		low, high, errs, gain = u.level, level, -doubtUp, gainUp
+		known = high
 	}
-	return gainDown
-}
-
-// press has all workers use all slots, unless that is known to gain nothing.
-func (u *tuner) press() bool {
-	if u.level == u.most {
-		u.held = max(u.held, holdLeast)
+	if !u.speeds.knows(low, known) {
 		return false
 	}
-	if gain, err, ok := u.gain(u.level, u.most); ok && gain+doubt*err < gainAll {
+	var done [len(steps)]float64
+	for i := range high + 1 {
+		done[i] = u.speeds.done(i)
+		if i > low && u.speeds.knows(low, i) {
+			is, err := u.speeds.times(low, i)
+			done[i] = max(is+errs*err, 0.1) * done[low]
+		} else if i > low && level < u.level { // all that could be
+			done[i] = done[i-1] * stepUp(i-1)
+		}
+	}
+	return u.predict(&done, level, workers) < u.predict(&done, u.level, workers)*(1-gain)
+}
+
+// press has all workers use all slots, unless more are known to gain nothing.
+func (u *tuner) press() bool {
+	for i := u.level + 1; i <= u.most; i++ {
+		if u.speeds.knows(u.level, i) {
+			if is, err := u.speeds.times(u.level, i); is+doubtPress*err < 1+gainUp {
+				return false
+			}
+		}
+	}
+	u.held = heldBy
+	if u.level == u.most {
 		return false
 	}
 	u.set(u.most)
-	u.held, u.holds = u.holds, min(2*u.holds, holdMost)
 	return true
 }
 
@@ -222,32 +249,32 @@ func (u *tuner) set(level int) {
 	u.level, u.less.calm, u.more.calm = level, calmLeast, calmLeast
 }
 
-func (s *speed) forget(count float64) {
-	if s.count > count {
-		part := count / s.count
-		s.work, s.time, s.count = s.work*part, s.time*part, count
-	}
-}
-
 // trialSize is of how much work a trial is.
 func (u *tuner) trialSize(trial int) int {
 	return max(leastCount, 2*u.step(trial))
 }
 
-// next is the trial that is due, of some workers: 1, -1, or 0 for none. Less is tried where it is not known from when fewer ran than may, or in doubt.
+// next is the trial that is due, of some workers: 1, -1, or 0 for none.
 func (u *tuner) next(workers int) (trial int) {
-	if u.trying > workers/8 {
-		return 0
-	}
-	if u.level < u.most && u.more.credit >= float64(u.trialSize(1)) {
-		return 1
-	}
-	if u.level > 0 && u.less.credit >= float64(u.trialSize(-1)) {
-		if gain, _, ok := u.gain(u.level-1, u.level); !ok || gain < gainDown {
-			return -1
+	for _, t := range []struct {
+		trial  int
+		budget *budget
+	}{{1, &u.more}, {-1, &u.less}} {
+		to := u.level + t.trial
+		if to >= 0 && to <= u.most && u.trying <= workers/8 && t.budget.credit >= float64(u.trialSize(t.trial)) && !u.knowsWell(min(to, u.level)) {
+			return t.trial
 		}
 	}
 	return 0
+}
+
+// knowsWell tells whether it is known how much one step more gets done.
+func (u *tuner) knowsWell(low int) bool {
+	if !u.speeds.knows(low, low+1) {
+		return false
+	}
+	is, err := u.speeds.times(low, low+1)
+	return err < wellKnown*is
 }
 
 // begin begins a trial at a worker.
@@ -261,37 +288,27 @@ func (u *tuner) begin(w *Worker, trial int, now, mean time.Duration) {
 		u.less.credit = 0
 	}
 	w.trial, w.trialLeft, w.trialEnds = trial, u.trialSize(trial), until
-	u.speeds[u.level+trial].forget(float64(8 * u.trialSize(trial)))
+	u.speeds.forget(1+u.level+trial, trialKeeps*float64(u.trialSize(trial)))
 }
 
 // end ends a worker's trial, and tells whether the level changes for it.
-func (u *tuner) end(w *Worker, p pressure) (changed bool) {
+func (u *tuner) end(w *Worker, workers int) (changed bool) {
 	u.trying--
-	trial := w.trial
+	trial, to := w.trial, u.level+w.trial
 	w.trial = 0
-	if u.level+trial < 0 || u.level+trial > u.most {
+	if to < 0 || to > u.most {
 		return false
 	}
-	i := min(u.level, u.level+trial)
-	gain, err, ok := u.gain(i, i+1)
-	if !ok {
-		return false
+	u.speeds.solve()
+	if u.decide(workers) {
+		return true
 	}
 	switch {
-	case trial > 0 && (gain-doubt*err > gainUp || p > low && gain > gainNeeded):
-		u.set(u.level + 1)
-		return true
-	case trial < 0 && gain+doubtDown*err < u.keep():
-		u.set(u.level - 1)
-		return true
-	case trial > 0 && gain+doubt*err < gainUp: // it is known to be good as it is
-		u.more.rest(1.5)
+	case !u.speeds.knows(min(u.level, to), max(u.level, to)):
 	case trial > 0:
-		u.more.rest(1.1)
-	case gain-doubt*err > gainDown:
-		u.less.rest(1.5)
+		u.more.rest()
 	default:
-		u.less.rest(1.1)
+		u.less.rest()
 	}
 	return false
 }
@@ -302,17 +319,6 @@ func (u *tuner) quit(w *Worker) {
 		u.trying--
 		w.trial = 0
 	}
-}
-
-// gain is which part is gained by one step against a lower one of what it could gain, and its standard error; false: it is not known.
-func (u *tuner) gain(low, high int) (gain, err float64, ok bool) {
-	a, b := &u.speeds[low], &u.speeds[high]
-	if a.count < leastCount || b.count < leastCount || a.work <= 0 || b.work <= 0 {
-		return 0, 0, false
-	}
-	could := float64(steps[high]) / float64(steps[low])
-	is := could * (b.work / b.time) / (a.work / a.time)
-	return (is - 1) / (could - 1), math.Sqrt(1/a.count+1/b.count) * max(is, 1) / (could - 1), true
 }
 
 // pressure tells how much waits.

@@ -200,7 +200,7 @@ func (c *Core) Wake(now time.Duration) {
 			w.ask(now)
 		}
 		if w.trial != 0 && now >= w.trialEnds {
-			c.level(c.tuner.end(w, c.pressure()), now)
+			c.level(c.tuner.end(w, c.counts.workers), now)
 		}
 		c.settle(w, now)
 	}

@@ -220,7 +220,7 @@ func half(r route) route {
 	return r
 }
 
-// TestAuto: by measurement, as many slots are used as is best for the work, or nearly. The figures stand in docs/scheduling.md.
+// TestAuto: by measurement, as many slots are used as is best for the work, or nearly. Figures like these stand in docs/scheduling.md.
 func TestAuto(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -228,18 +228,17 @@ func TestAuto(t *testing.T) {
 		routes []route
 		alone  float64 // mean seconds of a worker for itself
 		load   float64 // of the workers, if they did one thing at a time
-		slots  int     // the best fixed number
-		atMost float64 // times its mean, and its p95
+		atMost float64 // times the least mean, and p95, of 1, 2 and 4 slots
 	}{
-		{"work", []route{computes}, .036, .5, 1, 1.03},
-		{"work, busy", []route{computes}, .036, .9, 1, 1.06},
-		{"sleep", []route{sleeps}, .1, .8, 4, 1.1},
-		{"sleep, too much for one at a time", []route{sleeps}, .1, 1.5, 4, 1.1},
-		{"both in one request", []route{mixes}, .036, .8, 2, 1.1},
-		{"work and sleep in turns", []route{half(computes), half(sleeps)}, .068, .8, 4, 1.15},
-		{"fast and slow work", []route{{name: "fast", share: .9, cpu: fixed(.005), sleep: fixed(0)}, {name: "slow", share: .1, cpu: fixed(.2), sleep: fixed(0)}}, .0245, .7, 1, 1.05},
-		{"heavy tail of work", []route{{name: "a", share: 1, cpu: lognormal(.036, 1.5), sleep: fixed(0)}}, .036, .7, 1, 1.1},
-		{"heavy tail of sleep", []route{{name: "a", share: 1, cpu: fixed(0), sleep: lognormal(.1, 1.5)}}, .1, .8, 4, 1.3},
+		{"work", []route{computes}, .036, .5, 1.03},
+		{"work, busy", []route{computes}, .036, .9, 1.06},
+		{"sleep", []route{sleeps}, .1, .8, 1.1},
+		{"sleep, too much for one at a time", []route{sleeps}, .1, 1.5, 1.1},
+		{"both in one request", []route{mixes}, .036, .8, 1.1},
+		{"work and sleep in turns", []route{half(computes), half(sleeps)}, .068, .8, 1.11},
+		{"fast and slow work", []route{{name: "fast", share: .9, cpu: fixed(.005), sleep: fixed(0)}, {name: "slow", share: .1, cpu: fixed(.2), sleep: fixed(0)}}, .0245, .7, 1.3},
+		{"heavy tail of work", []route{{name: "a", share: 1, cpu: lognormal(.036, 1.5), sleep: fixed(0)}}, .036, .7, 1.1},
+		{"heavy tail of sleep", []route{{name: "a", share: 1, cpu: fixed(0), sleep: lognormal(.1, 1.5)}}, .1, .8, 1.1},
 	} {
 		for _, workers := range []int{2, 16} {
 			if workers > 2 && c.load == .5 { // nothing waits
@@ -250,15 +249,21 @@ func TestAuto(t *testing.T) {
 				rate := c.load * float64(workers) / c.alone
 				auto := newWorld(workers, slotsOfWorld, true, 1, c.routes...)
 				levels := auto.levelled(n, rate)
-				best := newWorld(workers, c.slots, false, 1, c.routes...)
-				best.run(n, rate)
 				mean, p95 := auto.figures()
-				bestMean, bestP95 := best.figures()
-				t.Logf("mean %.0f ms, p95 %.0f; with %d slots %.0f, %.0f; slots used %.2v", mean, p95, c.slots, bestMean, bestP95, levels)
-				if mean > c.atMost*bestMean || p95 > c.atMost*bestP95 {
-					t.Errorf("mean %.1f ms, p95 %.1f; with %d slots it is %.1f, %.1f", mean, p95, c.slots, bestMean, bestP95)
+				text, bestMean, bestP95 := "", math.Inf(1), math.Inf(1)
+				for _, slots := range []int{1, 2, 4} {
+					w := newWorld(workers, slots, false, 1, c.routes...)
+					w.run(n, rate)
+					m, p := w.figures()
+					bestMean, bestP95 = min(bestMean, m), min(bestP95, p)
+					text += fmt.Sprintf(" %.0f / %.0f |", m, p)
+					auto.shared += w.shared
 				}
-				if auto.shared+best.shared > 0 {
+				t.Logf("%s auto %.0f / %.0f; slots used %.2v", text, mean, p95, levels)
+				if mean > c.atMost*bestMean || p95 > c.atMost*bestP95 {
+					t.Errorf("mean %.1f ms, p95 %.1f; it can be %.1f, %.1f", mean, p95, bestMean, bestP95)
+				}
+				if auto.shared > 0 {
 					t.Errorf("%d shared a worker while another was idle", auto.shared)
 				}
 			})
@@ -266,16 +271,18 @@ func TestAuto(t *testing.T) {
 	}
 }
 
-// TestAutoFollows: the mix changes, and the slots used follow.
+// TestAutoFollows: the mix changes, and after some time the slots used are those for it.
 func TestAutoFollows(t *testing.T) {
 	t.Parallel()
 	w := newWorld(2, slotsOfWorld, true, 1, computes)
-	const n, rate = 3000, 45
+	const n, rate = 2000, 45
 	for i, c := range []struct {
 		route route
 		many  bool
 	}{{computes, false}, {sleeps, true}, {computes, false}, {mixes, true}, {computes, false}} {
 		w.routes = []route{c.route}
+		w.seen = nil
+		w.run(n, rate)
 		levels := w.levelled(n, rate)
 		t.Logf("%d. %s: slots used %.2v", i+1, c.route.name, levels)
 		if c.many != (levels[1] < .5) {
