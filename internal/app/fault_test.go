@@ -68,6 +68,28 @@ func TestSilentWorkers(t *testing.T) {
 	}
 }
 
+// A worker that takes connections and reads nothing costs its time limit, too, and its slot is free again.
+func TestWorkerReadsNothing(t *testing.T) {
+	t.Parallel()
+	end := make(chan bool)
+	w := serveRaw(t, func(n int, c net.Conn, in *bufio.Reader) {
+		if n == 1 {
+			<-end
+		} else if request(in) != "" {
+			_, _ = io.WriteString(c, ok("next"))
+		}
+	})
+	f := newFront(t, Options{Workers: one(w.address), HeaderTime: time.Hour, IdleTime: time.Second})
+	if status, _, _, err := f.do(http.MethodPost, "/", strings.NewReader(strings.Repeat("x", 20<<20))); err != nil || status != http.StatusGatewayTimeout {
+		t.Errorf("%d, %v", status, err)
+	}
+	wait(t, "nothing is left", func() bool { return f.Workers()[0].InFlight == 0 && f.disk.used.Load() == 0 })
+	if status, _, body, err := f.get("/"); err != nil || status != 200 || body != "next" {
+		t.Errorf("after it: %d %q, %v", status, body, err)
+	}
+	close(end)
+}
+
 // A request that may be sent again is, to another worker, when the first one dies of it or cannot be reached; no other one is.
 func TestAnotherWorker(t *testing.T) {
 	t.Parallel()

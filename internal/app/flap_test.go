@@ -259,7 +259,15 @@ func TestWorkersAreReplaced(t *testing.T) {
 		again := start(socket)
 		comes(i)
 
+		before, err := os.Stat(socket)
+		if err != nil {
+			t.Fatal(err)
+		}
 		next := start(socket) // in its place, and then it ends
+		until(t, "the socket is another one", func() bool {
+			now, err := os.Stat(socket)
+			return err == nil && !os.SameFile(before, now)
+		})
 		replaced := served(i)
 		until(t, "the new one has requests", func() bool { return served(i) > replaced+5 })
 		if err := again.Process.Signal(syscall.SIGTERM); err != nil {
