@@ -183,14 +183,14 @@ func (f *follower) step(c byte) *Refusal {
 			return nil
 		}
 		f.state, f.n, f.head = inMethod, 0, head{}
-		return f.inMethod(c)
+		return f.methodByte(c)
 	case blankLF:
 		f.blank++
 		return f.lineFeed(c, between)
 	case inMethod:
-		return f.inMethod(c)
+		return f.methodByte(c)
 	case targetStart:
-		return f.targetStart(c)
+		return f.beginTarget(c)
 	case inTarget:
 		if c == ' ' {
 			f.state, f.n = inVersion, 0
@@ -204,11 +204,11 @@ func (f *follower) step(c byte) *Refusal {
 		}
 		return badTarget
 	case inVersion:
-		return f.inVersion(c)
+		return f.versionByte(c)
 	case versionLF, valueLF:
 		return f.lineFeed(c, lineStart)
 	case lineStart:
-		return f.lineStart(c)
+		return f.beginLine(c)
 	case inName:
 		if c != ':' {
 			return badName
@@ -221,7 +221,7 @@ func (f *follower) step(c byte) *Refusal {
 		f.state = valueLF
 		return f.endField()
 	}
-	return f.stepChunk(c)
+	return f.chunkByte(c)
 }
 
 // odd is the refusal for a byte that nothing in a head may have; other for one that some parts of it may.
@@ -254,7 +254,7 @@ func (f *follower) letter(c byte) {
 	f.n++
 }
 
-func (f *follower) inMethod(c byte) *Refusal {
+func (f *follower) methodByte(c byte) *Refusal {
 	switch {
 	case classes[c]&token != 0:
 		f.letter(c)
@@ -274,7 +274,7 @@ func (f *follower) inMethod(c byte) *Refusal {
 	return nil
 }
 
-func (f *follower) targetStart(c byte) *Refusal {
+func (f *follower) beginTarget(c byte) *Refusal {
 	switch {
 	case f.method == isCONNECT:
 		return badTarget
@@ -290,7 +290,7 @@ func (f *follower) targetStart(c byte) *Refusal {
 	return odd(c, badLine)
 }
 
-func (f *follower) inVersion(c byte) *Refusal {
+func (f *follower) versionByte(c byte) *Refusal {
 	const pattern = "HTTP/0.0"
 	if c == '\n' {
 		return badEnd
@@ -316,8 +316,8 @@ func (f *follower) inVersion(c byte) *Refusal {
 	return badLine
 }
 
-// lineStart begins a header, or ends the head.
-func (f *follower) lineStart(c byte) *Refusal {
+// beginLine begins a header, or ends the head.
+func (f *follower) beginLine(c byte) *Refusal {
 	switch {
 	case c == '\r':
 		f.state = headLF
@@ -458,65 +458,3 @@ func (f *follower) endHead() *Refusal {
 
 // end ends a request.
 func (f *follower) end() { f.state, f.blank, f.head = between, 0, head{} }
-
-// stepChunk takes a byte of what stands between chunks (RFC 9112, section 7.1).
-func (f *follower) stepChunk(c byte) *Refusal {
-	switch f.state {
-	case inSize:
-		return f.inSize(c)
-	case inExtension:
-		if f.n++; c == '\r' {
-			f.state = sizeLF
-		} else if classes[c]&text == 0 || f.n > maxExtension {
-			return badChunk
-		}
-		return nil
-	case sizeLF:
-		f.state = inData
-		if f.left == 0 {
-			f.state, f.trailing = lineStart, true
-		}
-		if c == '\n' {
-			return nil
-		}
-	case dataCR:
-		f.state = dataLF
-		if c == '\r' {
-			return nil
-		}
-	case dataLF:
-		f.state, f.n, f.left = inSize, 0, 0
-		if c == '\n' {
-			return nil
-		}
-	}
-	return badChunk
-}
-
-func (f *follower) inSize(c byte) *Refusal {
-	digit := int64(0)
-	switch {
-	case c >= '0' && c <= '9':
-		digit = int64(c - '0')
-	case c|0x20 >= 'a' && c|0x20 <= 'f':
-		digit = int64(c|0x20-'a') + 10
-	case f.n == 0:
-		return badChunk
-	case c == '\r':
-		f.state = sizeLF
-		return nil
-	case c == ';':
-		f.state, f.n = inExtension, 0
-		return nil
-	default:
-		return badChunk
-	}
-	if f.n == 0 {
-		f.zero = c == '0'
-	}
-	if f.n++; f.n > maxDigits || f.zero && f.n > maxPadded {
-		return badChunk
-	}
-	f.left = f.left<<4 | digit
-	return nil
-}
