@@ -75,6 +75,7 @@ func newFrontWith(t *testing.T, o Options, start func(*httptest.Server)) *front 
 		}
 	}))
 	s.Config.ErrorLog = nil
+	s.Config.ConnContext = bulk.Serve
 	s.Listener = bulk.Listen(s.Listener, bulk.NewPump(bulk.PumpOptions{}), time.Minute)
 	start(s)
 	f.server, f.address = s, s.Listener.Addr().String()

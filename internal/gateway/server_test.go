@@ -162,7 +162,8 @@ func serveRoutes(t *testing.T, routes []gateway.Route, o options) *server {
 	s.metrics.MustRegister(guard.Collectors()...)
 	l = guard.Listen(l)
 	h := &http.Server{
-		Handler: handler, ConnContext: guard.Context, ConnState: guard.State, ReadHeaderTimeout: time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10,
+		Handler: handler, ReadHeaderTimeout: time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10,
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return guard.Context(bulk.Serve(ctx, c), c) }, ConnState: guard.State,
 		ErrorLog: slog.NewLogLogger(slog.NewTextHandler(s.http, nil), slog.LevelError), Protocols: new(http.Protocols),
 	}
 	h.Protocols.SetHTTP1(true)

@@ -400,7 +400,8 @@ func newFront(cfg Config, log *slog.Logger, reg prometheus.Registerer, handler *
 	}
 	guard := httpguard.New(httpguard.Options{Refused: handler.Refused, TLSLimit: cfg.HTTP.HeaderTimeout.Duration, Log: h.ErrorLog})
 	register(reg, guard)
-	h.ConnContext, h.ConnState = guard.Context, guard.State
+	h.ConnContext = func(ctx context.Context, c net.Conn) context.Context { return guard.Context(bulk.Serve(ctx, c), c) }
+	h.ConnState = guard.State
 	h.RegisterOnShutdown(handler.EndWaits)
 	h.Protocols = new(http.Protocols)
 	h.Protocols.SetHTTP1(true)
