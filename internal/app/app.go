@@ -10,7 +10,11 @@
 //
 // All of a small request happens on the goroutine of net/http's server: one write to the worker, one read, one write to the client. httputil.ReverseProxy
 // hands each request to two other goroutines and copies through a buffer of its own: 41 KB of memory for a request where this takes 5 (BenchmarkRelay).
-// What is left is mostly the kernel's and net/http's.
+//
+// No part of such a request costs much by itself. Of its CPU time, the kernel had a quarter, memory and its collection a sixth, the scheduler of goroutines an
+// eighth; ours and net/http's code shared the rest. What could go was what is done for each request and needed by few: watching for a client that
+// goes away (watch here, and bulk.Serve for net/http's own), time limits, entering the scheduler with a context made for waiting. What is left
+// of net/http is two maps of headers, a context and a goroutine, which only a server of our own could spare.
 package app
 
 import (

@@ -11,11 +11,10 @@ import (
 	"time"
 )
 
-// Serve is for http.Server.ConnContext. It spares net/http's server what that does for each request and few requests need: of a small one that was a quarter
-// of the time it took.
+// Serve is for http.Server.ConnContext. It spares net/http's server what that does for each request and few requests need.
 //
 //   - A read of one byte, in another goroutine, by which net/http finds out whether the client goes away while it is answered. Here that read ends at
-//     once, without a byte; if the answer lasts, and it is looked whether the client is there still, and the context that is returned ends when it
+//     once, without a byte; if the answer lasts, it is looked whether the client is there still, and the context that is returned ends when it
 //     is not. The next read ends the look.
 //   - Five or more time limits of reads, of which hardly one ever passes. One that is earlier than it should be stays set, and is seen to when it passes.
 //
