@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	startLimit = 30 * time.Second
+	startLimit = 2 * time.Minute
 	stopLimit  = 60 * time.Second
 )
 
