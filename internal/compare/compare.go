@@ -81,12 +81,11 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if err := t.enough(); err != nil {
 		return nil, err
 	}
-	r := t.report(o.Confidence, o.Rows)
-	r.By = "path"
+	by := byPath
 	if o.Operations {
-		r.By = "operation"
+		by = byOperation
 	}
-	return r, nil
+	return t.report(by, o.Confidence, o.Rows), nil
 }
 
 // sideLog are the files of a side. The first is open from the start, to find out the format.
@@ -123,7 +122,7 @@ func prepare(o *Options, t *table) (logs []*sideLog, err error) {
 		if inputs > 1 {
 			return logs, errors.New("standard input can be one log only")
 		}
-		s, err := open(files[0], o.Stdin)
+		s, err := openFirst(files, o.Stdin)
 		if err != nil {
 			return logs, err
 		}
@@ -144,9 +143,22 @@ func prepare(o *Options, t *table) (logs []*sideLog, err error) {
 	return logs, nil
 }
 
+// openFirst opens the first file of some that has anything in it, or else the last one: of a rotated set the newest may be empty.
+func openFirst(files []string, stdin io.Reader) (*source, error) {
+	for i, name := range files {
+		s, err := open(name, stdin)
+		if err != nil || i == len(files)-1 || !s.empty() {
+			return s, err
+		}
+		s.Close()
+	}
+	return nil, errors.New("there is no file")
+}
+
 // readAll reads a side's files, one after the other.
 func (l *sideLog) readAll(ctx context.Context, o *Options, t *table) error {
-	for i, name := range l.files {
+	first := slices.Index(l.files, l.source.name) // those before it are empty
+	for i, name := range l.files[first:] {
 		if i > 0 {
 			var err error
 			if l.source, err = open(name, o.Stdin); err != nil {
@@ -222,6 +234,9 @@ func describe(s *sideData) string {
 	var b strings.Builder
 	for _, reason := range slices.Sorted(maps.Keys(s.malformed)) {
 		fmt.Fprintf(&b, "\n%s malformed lines: %s", thousands(s.malformed[reason]), reason)
+		if reason == errNoDuration.Error() {
+			b.WriteString("; --duration FIELD says what has it")
+		}
 	}
 	for _, e := range s.examples {
 		fmt.Fprintf(&b, "\nline %d: %s", e.Line, e.Text)

@@ -169,7 +169,9 @@ func TestErrorsTeach(t *testing.T) {
 		"in the middle of what was comp":  cut[:len(cut)/2],
 		"packed with xz":                  []byte("\xfd7zXZ\x00abc"),
 		"packed with bzip2":               []byte("BZh9abc"),
-		"malformed lines: no duration":    []byte(strings.Repeat(`{"request":"GET / HTTP/1.1","status":200}`+"\n", 10)),
+		"escape=json":                     []byte(`{"request":"GET / HTTP/1.1","agent":"a\x22b","status":200,"request_time":"0.1"}` + "\n"),
+		"something else follows":          append(packed(t, good, "gzip"), make([]byte, 100)...),
+		"no duration; --duration FIELD":   []byte(strings.Repeat(`{"request":"GET / HTTP/1.1","status":200}`+"\n", 10)),
 		"malformed lines: a negative dur": []byte(strings.Repeat(`{"request":"GET / HTTP/1.1","status":200,"request_time":-1}`+"\n", 10)),
 	} {
 		if _, err := Run(t.Context(), options(write(t, "a.log", data), b)); err == nil || !strings.Contains(err.Error(), want) {

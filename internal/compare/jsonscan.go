@@ -13,9 +13,10 @@ var errJSON = errors.New("no JSON object")
 type fieldKind uint8
 
 const (
-	kindOther  fieldKind = iota // null, true, false, an object, an array
-	kindString                  // the text, without quotes; escapes are undone
+	kindString fieldKind = iota // the text, without quotes; escapes are undone
 	kindNumber                  // as written
+	kindOther                   // null, an object, an array
+	kindBool                    // true, false
 )
 
 // scanObject calls field for each member of a JSON object, which is all of line, in its order. Lines of logs are flat and plain, and are read in one
@@ -38,6 +39,8 @@ func scanObject(line []byte, field func(key, value []byte, kind fieldKind)) erro
 			field([]byte(key), []byte(text), kindString)
 		case '-', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9':
 			field([]byte(key), raw, kindNumber)
+		case 't', 'f':
+			field([]byte(key), raw, kindBool)
 		default:
 			field([]byte(key), raw, kindOther)
 		}
@@ -76,12 +79,14 @@ func scanPlain(line []byte, field func(key, value []byte, kind fieldKind)) bool 
 			next = numberEnd(line, i)
 			kind = kindNumber
 		default:
-			next = literalEnd(line, i)
+			if next = literalEnd(line, i); c != 'n' {
+				kind = kindBool
+			}
 		}
 		if next < 0 {
 			return false
 		}
-		if kind == kindNumber {
+		if kind != kindString {
 			value = line[i:next]
 		}
 		field(key, value, kind)

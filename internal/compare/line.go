@@ -112,12 +112,12 @@ func (p *parser) gather(line []byte) error {
 
 // member takes a member of a JSON object, if it is one of the keys.
 func (p *parser) member(text, value []byte, kind fieldKind) {
-	if kind == kindOther || len(text) >= len(p.keys) {
+	if len(text) >= len(p.keys) {
 		return
 	}
 	alike := p.keys[len(text)]
 	for i := range alike {
-		if k := &alike[i]; k.text[0] == text[0] && k.text == string(text) {
+		if k := &alike[i]; k.text[0] == text[0] && k.text == string(text) && (kind < kindOther || kind == kindBool && k.field == fieldPool) {
 			p.put(k.field, value, k.rank)
 		}
 	}

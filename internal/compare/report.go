@@ -22,6 +22,12 @@ const (
 	OneSided Verdict = "one side"
 )
 
+// What a Report may be by.
+const (
+	byPath      = "path"
+	byOperation = "operation"
+)
+
 // Report is the comparison. Durations are milliseconds.
 type Report struct {
 	Sides      [2]Side  `json:"sides"`
@@ -138,10 +144,10 @@ type pair struct {
 }
 
 // report judges what the table has. rows bounds the routes with a row of their own.
-func (t *table) report(confidence float64, rows int) *Report {
+func (t *table) report(by string, confidence float64, rows int) *Report {
 	t.order()
 	t.prune(rows)
-	r := &Report{Confidence: confidence, Sides: t.sideReports(), Inputs: t.inputReports()}
+	r := &Report{By: by, Confidence: confidence, Sides: t.sideReports(), Inputs: t.inputReports()}
 	var steps [2]float64
 	for side := range steps {
 		in := side
@@ -248,7 +254,11 @@ func (t *table) notes(r *Report, pairs []pair) []string {
 		note("A log's durations are in steps of %s: no interval is narrower than that, and smaller differences get no verdict.", duration(r.StepMS))
 	}
 	if n := t.other.total(); 10*n > a.Requests+b.Requests {
-		note("%.0f %% of all requests are in \"other\"; --route PATTERN folds paths, --rows shows more.", 100*share(n, a.Requests+b.Requests))
+		instead := "--route PATTERN folds paths, --rows shows more"
+		if r.By == byOperation {
+			instead = "--by path tells them apart"
+		}
+		note("%.0f %% of all requests are in \"other\"; %s.", 100*share(n, a.Requests+b.Requests), instead)
 	}
 	if t.without > 0 {
 		note("%s requests have no %q, and are on neither side.", thousands(t.without), printable([]byte(t.split)))

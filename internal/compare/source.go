@@ -127,7 +127,7 @@ func (s *source) unpack(packed *bufio.Reader) error {
 			return err
 		}
 		text = z
-	case bytes.HasPrefix(head, []byte{0x28, 0xb5, 0x2f, 0xfd}):
+	case isZstd(head):
 		z, err := zstd.NewReader(packed, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
 		if err != nil {
 			return err
@@ -143,6 +143,17 @@ func (s *source) unpack(packed *bufio.Reader) error {
 	return nil
 }
 
+// isZstd tells a frame of zstd's, or one to be skipped, as pzstd begins with (RFC 8878, section 3.1).
+func isZstd(head []byte) bool {
+	return bytes.HasPrefix(head, []byte{0x28, 0xb5, 0x2f, 0xfd}) || len(head) > 3 && head[0]&0xf0 == 0x50 && bytes.HasPrefix(head[1:], []byte{0x2a, 0x4d, 0x18})
+}
+
+// empty tells whether there is nothing at all.
+func (s *source) empty() bool {
+	_, err := s.text.Peek(1)
+	return errors.Is(err, io.EOF)
+}
+
 // sniff finds out the format by the log's first lines.
 func (s *source) sniff() (Format, error) {
 	head, err := s.text.Peek(sniffBytes)
@@ -155,12 +166,14 @@ func (s *source) sniff() (Format, error) {
 	if err == nil {
 		head = head[:bytes.LastIndexByte(head, '\n')+1]
 	}
-	detector, votes, texts := newDetector(), map[Format]int{}, 0
+	detector, votes, texts, escaped := newDetector(), map[Format]int{}, 0, 0
 	for line := range bytes.Lines(head) {
 		if f := detector.formatOf(bytes.TrimSpace(line)); f != "" {
 			votes[f]++
 		} else if bytes.HasPrefix(line, []byte("time=")) && bytes.Contains(line, []byte(" msg=")) {
 			texts++
+		} else if bytes.HasPrefix(line, []byte("{")) && bytes.Contains(line, []byte(`\x`)) {
+			escaped++
 		}
 	}
 	best, most := Format(""), 0
@@ -174,6 +187,9 @@ func (s *source) sniff() (Format, error) {
 		return best, nil
 	case texts > 0:
 		return "", fmt.Errorf("%s is a log as text; only that of log.format = \"json\" can be compared", s.name)
+	}
+	if escaped > 0 {
+		return "", fmt.Errorf("%s has quotes as \\x22, which is no JSON: nginx writes it if its log_format has escape=json", s.name)
 	}
 	return "", fmt.Errorf("%s: no line at its beginning is a request that we know: lines are our log, nginx's or Workhorse's as JSON, "+
 		"or Common Log Format with a duration at the end; --format says which", s.name)
@@ -235,6 +251,8 @@ func brokenPack(err error) error {
 	switch {
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("it ends in the middle of what was compressed: %w", err)
+	case errors.Is(err, gzip.ErrHeader), errors.Is(err, zstd.ErrMagicMismatch):
+		return fmt.Errorf("something else follows what was compressed; use gzip -dc FILE, or zstd -dc FILE, | packhorse compare - OTHER: %w", err)
 	case errors.Is(err, zstd.ErrWindowSizeExceeded), errors.Is(err, zstd.ErrDecoderSizeExceeded):
 		return fmt.Errorf("its zstd window is larger than %d MiB; use zstd -dc --long=31 FILE | packhorse compare - OTHER: %w", maxWindow>>20, err)
 	}

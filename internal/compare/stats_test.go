@@ -149,7 +149,7 @@ func TestNothingIsFoundWhereNothingIs(t *testing.T) {
 			r := rand.New(rand.NewPCG(uint64(run), uint64(shape.routes)))
 			report := tableOf(r, shape.routes, shape.routes*shape.each, func(r *rand.Rand, _, _, _ int) int64 {
 				return int64(5e6 * math.Exp(r.NormFloat64()))
-			}).report(0.95, 30)
+			}).report(byPath, 0.95, 30)
 			any := false
 			for _, row := range report.everyRow() {
 				for _, c := range row.Cells {
@@ -198,7 +198,7 @@ func TestBurstsAreNoWitnesses(t *testing.T) {
 				}
 				return int64(shape.median * level * math.Exp(shape.requests*r.NormFloat64()))
 			})
-			c := &table.report(0.95, 30).Rows[0].Cells[0]
+			c := &table.report(byPath, 0.95, 30).Rows[0].Cells[0]
 			if c.WorthA > n/4 {
 				t.Fatalf("%s: %d requests in stretches of 100 are worth %d", name, n, c.WorthA)
 			}
@@ -233,7 +233,7 @@ func TestDifferencesAreFound(t *testing.T) {
 			x *= 1.3
 		}
 		return int64(x)
-	}).report(0.95, 30)
+	}).report(byPath, 0.95, 30)
 	for _, row := range report.Rows {
 		for _, c := range row.Cells {
 			want := Even
@@ -258,10 +258,10 @@ func TestClockStepsAreNoDifference(t *testing.T) {
 		}
 		return x
 	})
-	report := table.report(0.95, 30) // which finds the steps in the durations
+	report := table.report(byPath, 0.95, 30) // which finds the steps in the durations
 	table.sides[0].steps = steps{}
 	table.sides[0].steps.add(1, 1)
-	if v := table.report(0.95, 30).Rows[0].Cells[0].Verdict; v != Slower {
+	if v := table.report(byPath, 0.95, 30).Rows[0].Cells[0].Verdict; v != Slower {
 		t.Fatalf("with clocks that are believed: %s", v)
 	}
 	for _, c := range report.Rows[0].Cells {
@@ -314,7 +314,7 @@ func TestNarrow(t *testing.T) {
 				}
 			}
 		}
-		report := table.report(0.95, 30)
+		report := table.report(byPath, 0.95, 30)
 		got := &report.Rows[0].Cells[0]
 		d, ratio := got.DifferenceInterval, got.RatioInterval
 		if got.Verdict != c.want || report.StepMS != c.step || d[1]-d[0] < 2*c.step {
@@ -363,7 +363,7 @@ func TestSteps(t *testing.T) {
 func TestTooFew(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(7, 7))
-	report := tableOf(r, 1, 150, func(_ *rand.Rand, side, _, _ int) int64 { return int64(1+side) * 1e9 }).report(0.95, 30)
+	report := tableOf(r, 1, 150, func(_ *rand.Rand, side, _, _ int) int64 { return int64(1+side) * 1e9 }).report(byPath, 0.95, 30)
 	for i, want := range []Verdict{Slower, Few, Few} {
 		if c := report.Rows[0].Cells[i]; c.Verdict != want {
 			t.Errorf("%s of 150: %s, wanted %s", c.Of, c.Verdict, want)
@@ -396,7 +396,7 @@ func TestMixIsShownApart(t *testing.T) {
 			}
 		}
 	}
-	report := table.report(0.95, 30)
+	report := table.report(byPath, 0.95, 30)
 	for _, row := range report.everyRow() {
 		if c := row.Cells[0]; c.Verdict != Faster && row.Route != "all routes, in the same mix" {
 			t.Errorf("%s: %s", row.Route, c.Verdict)

@@ -155,7 +155,9 @@ func (t *table) count(r *record, name []byte, side, in int) {
 		t.halve(in)
 	}
 	route := t.routes[string(name)]
-	if route == nil {
+	if string(name) == Other { // the operation of all requests that are none of Git's
+		route = &t.other
+	} else if route == nil {
 		route = t.meet(string(name))
 	}
 	route.counts[side][r.class]++

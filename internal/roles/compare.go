@@ -179,13 +179,23 @@ func (c *comparison) run(cmd *cobra.Command) error {
 		o.Progress = c.progress
 		clear = func() { fmt.Fprint(c.env.Stderr, "\r\x1b[K") }
 	}
-	r, err := compare.Run(ctx, *o)
-	clear()
-	if ctx.Err() != nil {
-		return errors.New("interrupted before all was read; nothing was compared")
+	var r *compare.Report
+	ended := make(chan error, 1)
+	go func() {
+		var err error
+		r, err = compare.Run(ctx, *o)
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if clear(); err != nil && ctx.Err() == nil {
+			return err
+		}
+	case <-ctx.Done(): // what has to come from a pipe may never come: to wait for it is to be deaf
 	}
-	if err != nil {
-		return err
+	if ctx.Err() != nil {
+		clear()
+		return errors.New("interrupted before all was read; nothing was compared")
 	}
 	if c.html != "" {
 		var page bytes.Buffer

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -140,5 +141,29 @@ func TestComparePoolsOfAServer(t *testing.T) {
 	a, b := report.Sides[0], report.Sides[1]
 	if a.Name != "falcon" || b.Name != "puma" || a.Requests+b.Requests != requests || len(report.Rows) != 1 || report.Rows[0].Route != "GET /users/{id}/avatar" {
 		t.Errorf("%+v", report)
+	}
+}
+
+// mutePipe is a pipe into which nobody writes. Its first reader is told of.
+type mutePipe struct {
+	*io.PipeReader
+	asked func()
+}
+
+func (s mutePipe) Read(p []byte) (int, error) {
+	s.asked()
+	return s.PipeReader.Read(p)
+}
+
+// Who waits for a pipe that says nothing can be interrupted.
+func TestCompareIsInterrupted(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	pipe, end := io.Pipe()
+	defer end.Close()
+	var errs bytes.Buffer
+	code := Main(ctx, Env{Args: []string{"compare", "-", compareLog(t, "b.log", 100)}, Stdin: mutePipe{pipe, cancel}, Stdout: io.Discard, Stderr: &errs})
+	if code != exitFailed || !strings.Contains(errs.String(), "interrupted") {
+		t.Errorf("exit %d: %s", code, &errs)
 	}
 }
