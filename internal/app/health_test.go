@@ -279,12 +279,41 @@ func TestSilentWorkerHasOneRequest(t *testing.T) {
 	until(t, "it has one", func() bool { return had.Load() > 0 })
 	n := answered.Load()
 	until(t, "others are answered", func() bool { return answered.Load() > n+20 })
+	until(t, "a check waits", func() bool { return f.table.Load().pools[0].list()[0].wanted.Load() })
 	close(end)
 	until(t, "it is down", isState(f.Proxy, "-down +up"))
 	stop()
 	clients.Wait()
 	if had.Load() != 1 || failed.Load() != 1 {
 		t.Errorf("it had %d requests, and %d failed", had.Load(), failed.Load())
+	}
+}
+
+// A place can become free without a request that ends, where it was given to one whose client had just gone: a check that waits for it gets it all the same.
+func TestCheckFindsPlace(t *testing.T) {
+	t.Parallel()
+	p, err := New(Options{Workers: one("unix:/nowhere")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	pool := p.table.Load().pools[0]
+	w := pool.list()[0]
+	gone, err := pool.acquire(t.Context(), balance.Work{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	got := make(chan *balance.Seat)
+	go func() { got <- pool.checkSeat(ctx, w) }()
+	until(t, "the check waits", w.wanted.Load)
+	time.Sleep(time.Millisecond) // mostly it has found no place by then
+	gone.Done(balance.Cut)
+	if s := <-got; s == nil {
+		t.Error("the check found no place")
+	} else {
+		s.Done(balance.OK)
 	}
 }
 

@@ -280,6 +280,9 @@ func (p *pool) unavailable() error {
 	return &fault.Error{Kind: fault.Unavailable, Msg: msg, RetryAfter: after, Err: errors.New(strings.Join(why[:min(len(why), 8)], "; "))}
 }
 
+// lookAgain is for how long a check relies on being handed a place: one that was given to a request whose client has just gone becomes free without that.
+const lookAgain = time.Second
+
 // aside is what a check of a worker is to the scheduler.
 var aside = balance.Work{Fast: true, Aside: true, NoWait: true}
 
@@ -297,26 +300,32 @@ func (p *pool) checkSeat(ctx context.Context, w *worker) *balance.Seat {
 	work := aside
 	work.Among = []*balance.Worker{w.member}
 	p.mu.Unlock()
+	wanted := false // all the time from when it is not known yet whether there is a place, lest one becomes free in between
 	for w.given.Load() && ctx.Err() == nil {
-		w.wanted.Store(true) // before it is known that there is no place, lest one becomes free in between
+		if !wanted {
+			w.wanted.Store(true)
+			wanted = true
+		}
 		s, err := p.scheduler.Acquire(ctx, work)
-		if fault.Is(err, fault.Exhausted) {
-			select {
-			case s = <-w.handed:
-			case <-w.due:
-				s = withdraw()
-			case <-ctx.Done():
-				s = withdraw()
+		if !fault.Is(err, fault.Exhausted) {
+			if other := withdraw(); other != nil {
+				other.Done(balance.OK)
 			}
-			if s != nil {
-				return s
-			}
-			continue
+			return s // nil if the worker has just gone
 		}
-		if other := withdraw(); other != nil {
-			other.Done(balance.OK)
+		select {
+		case s = <-w.handed:
+			wanted = false
+		case <-w.due:
+		case <-time.After(lookAgain):
+		case <-ctx.Done():
 		}
-		return s // nil if the worker has just gone
+		if s != nil {
+			return s
+		}
+	}
+	if wanted {
+		return withdraw()
 	}
 	return nil
 }
