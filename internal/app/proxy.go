@@ -58,8 +58,8 @@ func (p *Proxy) Serve(ctx context.Context, w http.ResponseWriter, r *http.Reques
 		}
 	}
 	if !r.ProtoAtLeast(1, 1) || len(r.TransferEncoding) > 0 {
-		// A request of two lengths is one that a proxy may have understood in another way: nothing behind it may be answered (RFC 9112, section 6.1).
-		// net/http does not tell that there were two.
+		// Chunks and HTTP/1.0 are what proxies have trouble with most: nothing behind them is answered, in case that one took something else for the end
+		// (RFC 9112, section 6.1).
 		header.Set("Connection", "close")
 	}
 	e.serve()
