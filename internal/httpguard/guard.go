@@ -113,6 +113,7 @@ type conn struct {
 	err      error                   // what Read gives from now on
 	released bool                    // nothing is followed any more
 	bad      atomic.Pointer[Refusal] // of a body
+	lingered atomic.Bool
 }
 
 func (c *conn) body() *atomic.Pointer[Refusal] { return &c.bad }
@@ -206,15 +207,27 @@ func (c *conn) refuse(why *Refusal) error {
 	if c.follower.method != isHEAD {
 		answer += body
 	}
-	_, err := io.WriteString(c.Conn, answer)
-	if err == nil {
-		err = c.CloseWrite()
+	if _, err := io.WriteString(c.Conn, answer); err == nil {
+		c.linger()
 	}
+	return c.err
+}
+
+// Close closes the connection; where a body was refused, after a while.
+func (c *conn) Close() error {
+	if c.bad.Load() != nil && !c.lingered.Swap(true) {
+		c.linger()
+	}
+	return c.Conn.Close()
+}
+
+// linger ends what is sent, and gives the client time to read it.
+func (c *conn) linger() {
+	err := c.CloseWrite()
 	if err == nil {
 		err = c.SetReadDeadline(time.Now().Add(lingerTime))
 	}
 	if err == nil {
 		_, _ = io.CopyN(io.Discard, c.Conn, lingerBytes)
 	}
-	return c.err
 }

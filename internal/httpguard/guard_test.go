@@ -223,6 +223,30 @@ func TestBadChunksInABody(t *testing.T) {
 	}
 }
 
+// A client that has sent more when its body is refused reads why, and then the connection's end: no reset takes the answer from it.
+func TestRefusedBodyIsAnswered(t *testing.T) {
+	t.Parallel()
+	f := newFront(t, func(w http.ResponseWriter, r *http.Request) {
+		_, err := io.Copy(io.Discard, r.Body)
+		if bad := RefusedIn(r.Context()); err != nil && bad != nil {
+			http.Error(w, bad.Error(), bad.Status)
+		}
+	}, nil)
+	c, r := f.dial()
+	_, _ = io.WriteString(c, post+te+"Expect: 100-continue\r\n\r\n")
+	if status, _ := f.answer(r, "POST"); status != http.StatusContinue {
+		t.Fatal(status)
+	}
+	_, _ = io.WriteString(c, "1\r\nab"+strings.Repeat("x", 32<<10)) // as much as the kernel takes at once
+	if status, text := f.answer(r, "POST"); status != http.StatusBadRequest || text != badChunk.Error()+"\n" {
+		t.Errorf("%d %q", status, text)
+	}
+	if rest, err := io.ReadAll(r); len(rest) > 0 || err != nil {
+		t.Errorf("behind the answer: %q, %v", rest, err)
+	}
+	c.Close()
+}
+
 // script is a connection that gives what it is told to, a part with each Read.
 type script struct {
 	net.Conn
