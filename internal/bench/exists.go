@@ -112,6 +112,7 @@ func (o *existsOptions) check(args []string) error {
 	return o.rpc.check()
 }
 
+// run measures, at a server of its own if none is given.
 func (o *existsOptions) run(ctx context.Context, env Env, args []string) (err error) {
 	phase := "preparing"
 	stop := progress(ctx, env.Stderr, func() string { return phase })
@@ -126,7 +127,7 @@ func (o *existsOptions) run(ctx context.Context, env Env, args []string) (err er
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, server.stop()) }()
+		defer server.stop() //nolint:errcheck // what it answered was found right
 		args = []string{server.url}
 		o.ops = server.ops
 	}
@@ -139,39 +140,46 @@ func (o *existsOptions) run(ctx context.Context, env Env, args []string) (err er
 		return err
 	}
 	defer q.node.Close()
-	load, err := startLoad(ctx, job, o.load)
+	phase = "asking"
+	r, clones, err := o.measure(ctx, q, job, newScraper(t, o.ops))
 	if err != nil {
 		return err
+	}
+	stop()
+	return o.print(env, t, q, r, clones)
+}
+
+// measure asks while another process makes the clones.
+func (o *existsOptions) measure(ctx context.Context, q *questions, job *loadJob, counters *scraper) (*existsReport, *loadResult, error) {
+	load, err := startLoad(ctx, job, o.load)
+	if err != nil {
+		return nil, nil, err
 	}
 	defer load.kill()
 	if err := load.ready(ctx); err != nil {
-		return err
+		return nil, nil, err
 	}
 	machine := watchStandstills(ctx, o.machine)
 	defer machine.kill()
-	phase = "asking"
-	counters := newScraper(t, o.ops)
 	q.run(ctx, min(warmUp, o.duration/10)) // connections are made
 	before, err := counters.read(ctx)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	began := time.Now()
 	q.run(ctx, o.duration)
 	elapsed := time.Since(began)
 	if ctx.Err() != nil {
-		return ctx.Err()
+		return nil, nil, ctx.Err()
 	}
 	after, err := counters.read(ctx)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	spans, known := machine.end()
 	var clones loadResult
-	err = load.finish(&clones)
-	stop()
-	if err != nil {
-		return err
+	if err := load.finish(&clones); err != nil {
+		return nil, nil, err
 	}
 	r := q.report(o.duration)
 	if known {
@@ -181,7 +189,7 @@ func (o *existsOptions) run(ctx context.Context, env Env, args []string) (err er
 	if before != nil && after != nil && after.packRuns >= before.packRuns {
 		r.ChildPerS = ptr(round(rate(after.packRuns-before.packRuns, 1, elapsed), 2))
 	}
-	return o.print(env, t, q, r, &clones)
+	return r, &clones, nil
 }
 
 // warmUp is how long questions are asked before they count.
