@@ -14,6 +14,11 @@ const (
 	maxFields = 200      // of a header, of requests and of answers
 	maxHeader = 64 << 10 // bytes of an answer's header; net/http bounds those of requests
 	maxHops   = 20       // trusted proxies that a request has come by
+
+	// Of requests that no worker takes for malformed: Puma has 20, 8 KiB once three bytes stand for one, and 256.
+	plainVerb   = 20
+	plainTarget = 2 << 10
+	plainField  = 255
 )
 
 // refusal is why a request is not relayed.
@@ -37,8 +42,10 @@ func (e *exchange) check() *refusal {
 		return bad("bad Host")
 	}
 	n := 0
-	for _, values := range r.Header {
+	e.odd = !plainMethod(r.Method) || len(r.RequestURI) > plainTarget
+	for name, values := range r.Header {
 		n += len(values)
+		e.odd = e.odd || len(name) > plainField
 	}
 	if n > maxFields {
 		return &refusal{http.StatusRequestHeaderFieldsTooLarge, "too many header fields"}
@@ -47,6 +54,16 @@ func (e *exchange) check() *refusal {
 		return e.checkUpgrade()
 	}
 	return nil
+}
+
+// plainMethod tells whether a method is one that every worker's parser takes.
+func plainMethod(method string) bool {
+	for _, c := range []byte(method) {
+		if (c < 'A' || c > 'Z') && c != '-' && c != '_' {
+			return false
+		}
+	}
+	return len(method) <= plainVerb
 }
 
 // validHost tells whether a host and its port can stand in a header, a URL or a quoted string as they are.
@@ -136,15 +153,27 @@ func named(h http.Header) (names []string) {
 	return names
 }
 
-// crosses tells whether a client's field is passed on as it is. A name with an underscore is not: workers for which names become variables take it for
-// the one with a dash.
+// crosses tells whether a client's field is passed on as it is. A name of more than letters, digits and dashes is not: workers for which names become
+// variables (RFC 3875, section 4.1.18) take "X_Forwarded_For", and some "X.Forwarded.For" and others, for the one with dashes.
 func crosses(name string, connection []string) bool {
-	if hopByHop(name) || notFromClients(name) || strings.IndexByte(name, '_') >= 0 || strings.HasPrefix(name, "X-Forwarded-") || internal(name) {
+	if hopByHop(name) || notFromClients(name) || !plainName(name) || strings.HasPrefix(name, "X-Forwarded-") || internal(name) {
 		return false
 	}
 	for _, c := range connection {
 		if c == name {
 			return false
+		}
+	}
+	return true
+}
+
+// plainName tells whether a name is of letters, digits and dashes alone.
+func plainName(name string) bool {
+	for _, c := range []byte(name) {
+		if c|0x20 < 'a' || c|0x20 > 'z' {
+			if c != '-' && (c < '0' || c > '9') {
+				return false
+			}
 		}
 	}
 	return true

@@ -28,6 +28,7 @@ type exchange struct {
 	origin   origin
 	id       string
 	upgrade  string // the protocol that the client wants to switch to
+	odd      bool   // workers may take the request for malformed
 	body     body
 	received time.Time // when all of it was here
 	began    bool      // the answer to the client
@@ -160,7 +161,8 @@ func (e *exchange) try(s *seat) (again bool, err error) {
 		}
 		s.Done(balance.Cut) // unless that was said
 	}()
-	for fresh := false; ; fresh = true {
+	// Puma 5.6 answers a malformed request on a kept connection by 20 s of silence, in which the slot would be taken; on a new one it does so at once.
+	for fresh := e.odd; ; fresh = true {
 		cn, err := s.worker.conns.get(e.ctx, fresh)
 		if err != nil {
 			if e.ctx.Err() == nil {

@@ -48,7 +48,7 @@ func TestForged(t *testing.T) {
 	forged := []string{
 		"X-Forwarded-For: 6.6.6.6", "X-Forwarded-Proto: https", "X-Forwarded-Host: evil", "X-Forwarded-Anything: evil", "Forwarded: for=6.6.6.6", "X-Forwarded: for=6.6.6.6", "Forwarded-For: 6.6.6.6",
 		"CF-Connecting-IP: 6.6.6.6", "X-Remote-Addr: 6.6.6.6", "X-Original-Forwarded-For: 6.6.6.6", "X-Real-Ip: 6.6.6.6",
-		"Client-Ip: 6.6.6.6", "X-Scheme: evil", "X-Url-Scheme: evil", "Front-End-Https: evil", "Gitlab-Workhorse: evil", "X_Forwarded_For: 6.6.6.6", "X-Request-Id: evil", "X-Request-Start: t=666", "X-Packhorse-User: evil", "Packhorse-For: evil",
+		"Client-Ip: 6.6.6.6", "X-Scheme: evil", "X-Url-Scheme: evil", "Front-End-Https: evil", "Gitlab-Workhorse: evil", "X_Forwarded_For: 6.6.6.6", "X.Forwarded.For: 6.6.6.6", "X-Forwarded~For: 6.6.6.6", "Client`Ip: 6.6.6.6", "X-Request-Id: evil", "X-Request-Start: t=666", "X-Packhorse-User: evil", "Packhorse-For: evil",
 		"Gitlab-Workhorse-Api-Request: evil", "X-Sendfile-Type: evil", "X-Accel-Mapping: /=/evil", "Proxy: evil", "Proxy-Authorization: evil", "Keep-Alive: evil",
 		"Te: evil", "Trailer: evil", "Connection: X-Hop, close", "X-Hop: evil", "Upgrade-Insecure-Requests: 1",
 	}
@@ -80,6 +80,37 @@ func TestForged(t *testing.T) {
 			if !strings.Contains(body, want) {
 				t.Errorf("no %q in %q", want, body)
 			}
+		}
+	}
+}
+
+// What a worker may take for malformed has a connection of its own: on a kept one, Puma 5.6 says nothing to it for 20 s.
+func TestOddRequestsOnNewConnections(t *testing.T) {
+	t.Parallel()
+	w := serveRaw(t, func(n int, c net.Conn, in *bufio.Reader) {
+		for request(in) != "" {
+			if _, err := io.WriteString(c, ok(itoa(n))); err != nil {
+				return
+			}
+		}
+	})
+	f := newFront(t, Options{Workers: one(w.address), KeepIdle: time.Hour})
+	for i, odd := range []struct {
+		method, path string
+		fields       []string
+	}{
+		{"GET", "/", nil}, // the first connection, which is kept
+		{"get", "/", nil},
+		{strings.Repeat("M", 21), "/", nil},
+		{"A~B", "/", nil},
+		{"GET", "/" + strings.Repeat("a", 3000), nil},
+		{"GET", "/", []string{"X-" + strings.Repeat("a", 300) + ": 1"}},
+	} {
+		if _, _, body, err := f.do(odd.method, odd.path, nil, odd.fields...); err != nil || body != itoa(i+1) {
+			t.Errorf("%.30s %.30s %.30s: on connection %s, %v; want the new one, %d", odd.method, odd.path, odd.fields, body, err, i+1)
+		}
+		if _, _, body, err := f.do("VERSION-CONTROL", "/", nil); err != nil || body != itoa(i+1) {
+			t.Errorf("the next one: on connection %s, %v; want the kept one, %d", body, err, i+1)
 		}
 	}
 }
