@@ -8,12 +8,13 @@ import (
 )
 
 // A virtual machine stands still while its host runs others, and any server on it is late then. To tell one from the other, a process beside
-// the run has a thread on each CPU that sleeps for standstillTick at a time, at a real-time priority: when it wakes late, no program of ours can be
+// the run has a thread on each CPU that sleeps for standstillTick at a time, at a real-time priority: when it wakes very late, no program of ours can be
 // the cause. Where the kernel counts stolen time, that says how much in all, but not when.
 const (
 	standstillTick = 2 * time.Millisecond
-	// standstillLeast is how late a thread has to be: an interrupt's work can take some hundred microseconds.
-	standstillLeast = time.Millisecond
+	// standstillLeast is how late a thread has to be: where the kernel is built without preemption, it ends a system call of another's first, which may
+	// copy megabytes.
+	standstillLeast = 3 * time.Millisecond
 )
 
 // span is a time in which a CPU did not run us, by the system's monotonic clock.
