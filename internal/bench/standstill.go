@@ -11,7 +11,7 @@ import (
 // the run has a thread on each CPU that sleeps for standstillTick at a time, at a real-time priority: when it wakes very late, no program of ours can be
 // the cause. Where the kernel counts stolen time, that says how much in all, but not when.
 const (
-	standstillTick = 2 * time.Millisecond
+	standstillTick = 5 * time.Millisecond
 	// standstillLeast is how late a thread has to be: where the kernel is built without preemption, it ends a system call of another's first, which may
 	// copy megabytes.
 	standstillLeast = 3 * time.Millisecond
