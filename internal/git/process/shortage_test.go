@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -186,7 +187,9 @@ func TestNoProcesses(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("SKIPPED: needs root, to become a user who has no other process")
 	}
-	helper(t, "processes")
+	if out := helper(t, "processes"); strings.HasPrefix(out, "SKIPPED") {
+		t.Skip(out)
+	}
 }
 
 // noProcesses becomes a user of its own, since the limit counts all threads of one, and does not hold for root (getrlimit(2), RLIMIT_NPROC).
@@ -195,7 +198,8 @@ func noProcesses(r *Runner, run func() error) error {
 		return err
 	}
 	if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(1<<30+os.Getpid()), syscall.Setuid(1<<30+os.Getpid())); err != nil {
-		return err
+		fmt.Println("SKIPPED: this root cannot become any user:", err) // in a user namespace
+		return nil
 	}
 	if err := run(); err != nil { // nothing else is the matter
 		return err
