@@ -20,8 +20,9 @@ import (
 )
 
 // conns are the connections to one worker: never more than it has slots, whoever uses them, health probes too. A thread of a worker may stay with
-// a connection that is idle, and what comes on another one then waits for it, in front of workers of one thread for seconds. So there is no other
-// one: an idle connection is always used before one is opened, and closed after a short time.
+// a connection that is idle, and what comes on another one then waits for it, in front of workers of one thread for seconds. So idle ones are closed after
+// a short time, and used before one is opened, but for checks, second tries and what a worker may take for malformed: these are new, and close an idle one
+// where there would be too many.
 //
 // They are not those of package direct, which opens as many as there are calls, and whose calls may be sent twice. Safe for concurrent use.
 type conns struct {

@@ -153,27 +153,7 @@ func TestFullDiskForBodies(t *testing.T) {
 // leaves nothing.
 func TestFullDiskForAnswers(t *testing.T) {
 	t.Parallel()
-	const size = 32 << 20 // more than the kernel holds
-	content := make([]byte, size)
-	_, _ = rand.Read(content)
-	w := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
-		for {
-			r := request(in)
-			switch {
-			case r == "":
-				return
-			case strings.HasPrefix(r, "GET /long"):
-				fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n", size)
-				_, _ = c.Write(content)
-			case strings.HasPrefix(r, "GET /chunks"):
-				fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n", size)
-				_, _ = c.Write(content)
-				_, _ = io.WriteString(c, "\r\n0\r\n\r\n")
-			default:
-				_, _ = io.WriteString(c, ok("short"))
-			}
-		}
-	})
+	w, content := serveLong(t)
 	for _, path := range []string{"/long", "/chunks"} {
 		for _, leaves := range []bool{false, true} {
 			t.Run(fmt.Sprint(path[1:], ", leaves ", leaves), func(t *testing.T) {

@@ -59,13 +59,13 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// A slow client does not hold its worker: the answer waits in memory and a file.
-func TestSlowClient(t *testing.T) {
-	t.Parallel()
+// serveLong is a worker with answers that are longer than what the kernel holds, at /long and in chunks at /chunks.
+func serveLong(t *testing.T) (w *rawWorker, content []byte) {
+	t.Helper()
 	const size = 32 << 20 // more than the kernel holds
-	content := make([]byte, size)
+	content = make([]byte, size)
 	_, _ = rand.Read(content)
-	w := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
+	return serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
 		for {
 			r := request(in)
 			switch {
@@ -82,7 +82,13 @@ func TestSlowClient(t *testing.T) {
 				_, _ = io.WriteString(c, ok("short"))
 			}
 		}
-	})
+	}), content
+}
+
+// A slow client does not hold its worker: the answer waits in memory and a file.
+func TestSlowClient(t *testing.T) {
+	t.Parallel()
+	w, content := serveLong(t)
 	for _, test := range []struct {
 		name string
 		o    Options
