@@ -9,10 +9,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestStandstill has somebody else take a CPU at a higher priority still, as a host does.
+// TestStandstill has somebody else take a CPU at a higher priority still, as a host does; again, where the runtime interrupted that, as it does on a busy machine.
 func TestStandstill(t *testing.T) {
 	const long = 50 * time.Millisecond
 	var began time.Duration
+	var spans []span
+	for range 50 {
+		began, spans = takeCPU(t, long)
+		var seen time.Duration
+		for _, s := range spans {
+			seen += max(0, min(s.To, began+long)-max(s.From, began))
+		}
+		if seen >= long/2 { // the kernel lets others in between, for some milliseconds
+			return
+		}
+	}
+	t.Errorf("a CPU was taken from %v on for %v; seen: %v", began, long, spans)
+}
+
+// takeCPU takes the first CPU for a while, and gives when that began and what was seen of it.
+func takeCPU(t *testing.T, long time.Duration) (began time.Duration, spans []span) {
+	t.Helper()
 	spans, err := standStills(func() error {
 		done := make(chan error)
 		go func() {
@@ -37,11 +54,5 @@ func TestStandstill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var seen time.Duration
-	for _, s := range spans {
-		seen += max(0, min(s.To, began+long)-max(s.From, began))
-	}
-	if seen < long/2 { // the kernel lets others in between, for some milliseconds
-		t.Errorf("a CPU was taken from %v on for %v; seen: %v", began, long, spans)
-	}
+	return began, spans
 }
