@@ -34,10 +34,17 @@ type budget struct {
 	calm   float64 // so many end for each one that is tried
 }
 
-func (b *budget) earn(most float64) { b.credit = min(b.credit+1/b.calm, most) }
+// earn is for a piece of work that ended. Where little waits there is little to be gained, and what is tried costs most of it.
+func (b *budget) earn(most float64, p pressure) {
+	calm := b.calm
+	if p != low {
+		calm = min(calm, calmMost)
+	}
+	b.credit = min(b.credit+1/calm, most)
+}
 
 // rest makes trials rarer.
-func (b *budget) rest() { b.calm = min(b.calm*1.5, calmMost) }
+func (b *budget) rest() { b.calm = min(b.calm*1.5, calmLow) }
 
 // demand is how much comes, in pieces of work a second.
 type demand struct {
@@ -81,6 +88,7 @@ const (
 	trialKeeps = 4   // times as much as a trial is stays of what was known
 	calmLeast  = 3.0
 	calmMost   = 32.0
+	calmLow    = 64.0 // where little waits
 )
 
 // stepOf is the step that a number belongs to: the first that is not less, or the last.
@@ -182,9 +190,9 @@ func (u *tuner) learn(t *Ticket, worth float64, p pressure, workers int) (change
 	}
 	u.held = max(u.held-1, 0)
 	if p == low { // there is nothing to spare otherwise
-		u.less.earn(float64(u.trialSize(-1)))
+		u.less.earn(float64(u.trialSize(-1)), p)
 	}
-	u.more.earn(float64(u.trialSize(1)))
+	u.more.earn(float64(u.trialSize(1)), p)
 	if u.due--; u.due > 0 {
 		return false
 	}
