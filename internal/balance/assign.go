@@ -245,7 +245,8 @@ func (c *Core) end(now time.Duration, t *Ticket, how Outcome) {
 // learn takes in how long work took.
 func (c *Core) learn(t *Ticket, now time.Duration) {
 	w := t.worker
-	if worth, known := c.takes.worth(t.Route); known && w.member.Auto {
+	if w.member.Auto {
+		worth, _ := c.takes.worth(t.Route) // 0: not known
 		changed := c.tuner.learn(t, float64(worth)/float64(max(c.takes.all.slow, 1)), c.pressure(), c.counts.workers)
 		if w.trial != 0 && w.trialLeft <= 0 {
 			changed = c.tuner.end(w, c.counts.workers) || changed
@@ -259,11 +260,11 @@ func (c *Core) learn(t *Ticket, now time.Duration) {
 func (c *Core) pressure() pressure {
 	switch {
 	case c.queue.waiting > pressing*c.counts.workers*steps[c.tuner.most]:
-		return high
+		return pressureHigh
 	case c.queue.waiting > c.inUse:
-		return some
+		return pressureSome
 	}
-	return low
+	return pressureLow
 }
 
 // level has all workers go by what the tuner has found, if that is new.
@@ -278,12 +279,19 @@ func (c *Core) level(changed bool, now time.Duration) {
 // explore lets a worker use more or fewer slots than the others for some time, if all are taken.
 func (c *Core) explore(now time.Duration) (more bool) {
 	w, ok := c.order.top()
-	if !ok || w.place != full || !w.member.Auto || w.trial != 0 {
+	if !ok || w.place.open() && !c.spared() {
 		return false
 	}
 	trial := c.tuner.next(c.counts.workers)
 	if trial == 0 {
 		return false
+	}
+	if !w.canTry() { // one that is spared, or is trying
+		i := slices.IndexFunc(c.list, (*Worker).canTry)
+		if i < 0 {
+			return false
+		}
+		w = c.list[i]
 	}
 	c.tuner.begin(w, trial, now, max(c.takes.all.mean, leastCharge))
 	c.settle(w, now)

@@ -31,20 +31,16 @@ type tuner struct {
 // budget bounds how much is tried.
 type budget struct {
 	credit float64 // pieces of work
-	calm   float64 // so many end for each one that is tried
+	calm   float64 // so many end, while no worker is idle, for each one that is tried
 }
 
-// earn is for a piece of work that ended. Where little waits there is little to be gained, and what is tried costs most of it.
-func (b *budget) earn(most float64, p pressure) {
-	calm := b.calm
-	if p != low {
-		calm = min(calm, calmMost)
-	}
-	b.credit = min(b.credit+1/calm, most)
+// earn is for a piece of work that ended: so many, and no more than calmest, allow one to be tried.
+func (b *budget) earn(most, calmest float64) {
+	b.credit = min(b.credit+1/min(b.calm, calmest), most)
 }
 
 // rest makes trials rarer.
-func (b *budget) rest() { b.calm = min(b.calm*1.5, calmLow) }
+func (b *budget) rest() { b.calm = min(b.calm*1.5, calmMost) }
 
 // demand is how much comes, in pieces of work a second.
 type demand struct {
@@ -54,8 +50,9 @@ type demand struct {
 }
 
 const (
-	demandBack = 256
-	longest    = 16 // mean gaps; a pause is not what comes
+	demandBack  = 256
+	demandLeast = 8  // gaps, to know a pause from them
+	longest     = 16 // mean gaps; a pause is not what comes
 )
 
 func (d *demand) add(now time.Duration) {
@@ -63,7 +60,7 @@ func (d *demand) add(now time.Duration) {
 	switch {
 	case d.count == 0:
 		gap = 0
-	case d.count == demandBack:
+	case d.count >= demandLeast:
 		gap = min(gap, longest*d.gap)
 	}
 	d.gap += (gap - d.gap) / max(d.count, 1)
@@ -87,8 +84,8 @@ const (
 	leastDue   = 8   // pieces of work
 	trialKeeps = 4   // times as much as a trial is stays of what was known
 	calmLeast  = 3.0
-	calmMost   = 32.0
-	calmLow    = 64.0 // where little waits
+	calmMost   = 64.0
+	calmWaits  = 32.0 // where more waits than runs: there is more to gain
 )
 
 // stepOf is the step that a number belongs to: the first that is not less, or the last.
@@ -124,6 +121,7 @@ func (u *tuner) resize(slots int) {
 	most := stepOf(slots)
 	if most != u.most {
 		u.speeds, u.learned = speeds{}, 0
+		u.less, u.more = budget{calm: calmLeast}, budget{calm: calmLeast}
 	}
 	if u.level == u.most {
 		u.level = most
@@ -176,7 +174,7 @@ func (u *tuner) class(w *Worker) int {
 	return 1 + stepOf(w.inFlight)
 }
 
-// learn takes in a piece of work that ends well, and is worth so many of the mean. It tells whether the level changes for it.
+// learn takes in a piece of work that ends well, and is worth so many of the mean; 0: nobody knows. It tells whether the level changes for it.
 func (u *tuner) learn(t *Ticket, worth float64, p pressure, workers int) (changed bool) {
 	w := t.worker
 	in := w.spent.since(&t.spent)
@@ -185,20 +183,25 @@ func (u *tuner) learn(t *Ticket, worth float64, p pressure, workers int) (change
 		w.trialLeft--
 	}
 	least := 2 * workers * steps[u.most] // before, it is what is short that ends
-	if u.learned = min(u.learned+1, least); u.learned < least || !u.saturated {
+	if u.learned < least && worth > 0 {
+		u.learned++
+	}
+	if u.learned < least || !u.saturated {
 		return false
 	}
 	u.held = max(u.held-1, 0)
-	if p == low { // there is nothing to spare otherwise
-		u.less.earn(float64(u.trialSize(-1)), p)
+	calmest := calmWaits
+	if p == pressureLow {
+		calmest = calmMost
+		u.less.earn(float64(u.trialSize(-1)), calmest) // there is nothing to spare otherwise
 	}
-	u.more.earn(float64(u.trialSize(1)), p)
+	u.more.earn(float64(u.trialSize(1)), calmest)
 	if u.due--; u.due > 0 {
 		return false
 	}
 	u.due = max(leastDue, 2*steps[u.most]) // more slots are more to predict
 	u.speeds.solve()
-	return p == high && u.press() || u.decide(workers)
+	return p == pressureHigh && u.press() || u.decide(workers)
 }
 
 // decide goes to a level at which work takes less time, as far as can be told.
@@ -220,13 +223,13 @@ func (u *tuner) better(level, workers int) bool {
 		low, high, errs, gain = u.level, level, -doubtUp, gainUp
 		known = high
 	}
-	if !u.speeds.knows(low, known) {
+	if !u.speeds.knows(low, known, leastCount) {
 		return false
 	}
 	var done [len(steps)]float64
 	for i := range high + 1 {
 		done[i] = u.speeds.done(i)
-		if i > low && u.speeds.knows(low, i) {
+		if i > low && u.speeds.knows(low, i, leastCount) {
 			is, err := u.speeds.times(low, i)
 			done[i] = max(is+errs*err, 0.1) * done[low]
 		} else if i > low && level < u.level { // all that could be
@@ -239,7 +242,7 @@ func (u *tuner) better(level, workers int) bool {
 // press has all workers use all slots, unless more are known to gain nothing.
 func (u *tuner) press() bool {
 	for i := u.level + 1; i <= u.most; i++ {
-		if u.speeds.knows(u.level, i) {
+		if u.speeds.knows(u.level, i, leastGuard) {
 			if is, err := u.speeds.times(u.level, i); is+doubtPress*err < 1+gainUp {
 				return false
 			}
@@ -278,7 +281,7 @@ func (u *tuner) next(workers int) (trial int) {
 
 // knowsWell tells whether it is known how much one step more gets done.
 func (u *tuner) knowsWell(low int) bool {
-	if !u.speeds.knows(low, low+1) {
+	if !u.speeds.knows(low, low+1, leastCount) {
 		return false
 	}
 	is, err := u.speeds.times(low, low+1)
@@ -312,7 +315,7 @@ func (u *tuner) end(w *Worker, workers int) (changed bool) {
 		return true
 	}
 	switch {
-	case !u.speeds.knows(min(u.level, to), max(u.level, to)):
+	case w.trialLeft > 0, !u.speeds.knows(min(u.level, to), max(u.level, to), leastCount): // it says little
 	case trial > 0:
 		u.more.rest()
 	default:
@@ -333,7 +336,7 @@ func (u *tuner) quit(w *Worker) {
 type pressure int
 
 const (
-	low  pressure = iota
-	some          // more than runs
-	high          // more than twice all slots
+	pressureLow pressure = iota // no more than runs
+	pressureSome
+	pressureHigh // more than twice all slots
 )

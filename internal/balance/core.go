@@ -173,7 +173,7 @@ func (c *Core) settle(w *Worker, now time.Duration) {
 		if w.counts = n; resized && c.limits.Each > 0 {
 			c.bound()
 		}
-		c.tuner.tick(now, c.counts.workers > 0 && c.counts.idle == 0)
+		c.tuner.tick(now, c.counts.workers > 0 && (c.counts.idle == 0 || c.spared()))
 	}
 	if w.place == unable {
 		c.order.remove(w)

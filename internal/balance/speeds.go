@@ -39,6 +39,7 @@ const (
 	remembered    = 512.0 // pieces of work, and so many for each worker; what is older counts for less than 37 %
 	rememberEach  = 8.0
 	leastCount    = 6     // pieces of work in a class, to know its speed
+	leastGuard    = 2     // and to trust it when much waits: more than is left of a trial when the next is due
 	differFrom    = 32.0  // pieces of work, before which it cannot be told how much they differ
 	differBack    = 128.0 // and over how many that is
 	differLittle  = 0.2
@@ -228,9 +229,9 @@ func (s *speeds) bound(x *vector) {
 // stepUp is how many times as many the next step is.
 func stepUp(i int) float64 { return float64(steps[i+1]) / float64(steps[i]) }
 
-// knows tells whether anything is known of both steps.
-func (s *speeds) knows(low, high int) bool {
-	return min(s.count[low+1], s.count[high+1]) >= leastCount*s.weight
+// knows tells whether anything is known of both steps: by so many pieces of work at the least.
+func (s *speeds) knows(low, high int, least float64) bool {
+	return s.weight > 0 && min(s.count[low+1], s.count[high+1]) >= least*s.weight
 }
 
 // done is how much gets done in a second with so many at once.

@@ -239,3 +239,6 @@ func unknown(name string, members map[string]*Worker) error {
 	}
 	return fault.New(fault.NotFound, "there is no %.80q; there are %s", name, strings.Join(known, ", "))
 }
+
+// canTry tells whether a worker could use more or fewer slots than the others for some time.
+func (w *Worker) canTry() bool { return w.place == full && w.member.Auto && w.trial == 0 }
