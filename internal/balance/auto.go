@@ -17,7 +17,7 @@ type tuner struct {
 	speeds speeds
 	demand demand
 
-	busy      time.Duration // for which no worker was idle
+	busy      time.Duration // for which no worker was idle, but those in reserve
 	saturated bool
 	since     time.Duration // from when the last is not in busy yet
 	learned   int           // pieces of work, up to where it is enough
@@ -53,6 +53,7 @@ const (
 	demandBack  = 256
 	demandLeast = 8  // gaps, to know a pause from them
 	longest     = 16 // mean gaps; a pause is not what comes
+	pause       = 256
 )
 
 func (d *demand) add(now time.Duration) {
@@ -62,6 +63,8 @@ func (d *demand) add(now time.Duration) {
 		gap = 0
 	case d.count >= demandLeast:
 		gap = min(gap, longest*d.gap)
+	case d.gap > pause*gap:
+		d.gap, d.count = gap, 1 // what came before was a pause
 	}
 	d.gap += (gap - d.gap) / max(d.count, 1)
 	d.last, d.count = now, min(d.count+1, demandBack)
@@ -139,7 +142,7 @@ func (u *tuner) limit(slots, trial int) int {
 
 func (u *tuner) step(trial int) int { return steps[min(max(u.level+trial, 0), u.most)] }
 
-// tick notes whether all are busy from now on.
+// tick notes whether all are busy from now on, but those in reserve.
 func (u *tuner) tick(now time.Duration, saturated bool) {
 	if u.saturated {
 		u.busy += now - u.since

@@ -313,7 +313,11 @@ func TestAutoSpared(t *testing.T) {
 			w.routes = []route{sleeps}
 			if c.fresh {
 				n := 0
-				w.seen = func() { n++; w.routes[0].name = fmt.Sprint("route ", n) }
+				w.routes[0].sleep = func(*rand.Rand) float64 { // as it arrives
+					n++
+					w.routes[0].name = fmt.Sprint("route ", n)
+					return .1
+				}
 			}
 			const rate = 60
 			w.run(2000, rate)
@@ -323,6 +327,27 @@ func TestAutoSpared(t *testing.T) {
 				t.Errorf("mean %.0f ms, p95 %.0f where each takes 100", mean, p95)
 			}
 		})
+	}
+}
+
+// TestDemand: a pause does not count as what comes, not even as the first gap.
+func TestDemand(t *testing.T) {
+	t.Parallel()
+	for _, before := range []int{1, 2, 20, 300} {
+		var d demand
+		now := time.Duration(0)
+		come := func(n int) {
+			for range n {
+				now += 20 * time.Millisecond
+				d.add(now)
+			}
+		}
+		come(before)
+		now += 10 * time.Hour
+		come(256)
+		if rate := d.rate(); rate < 45 || rate > 55 {
+			t.Errorf("a pause after %d: %.1f a second; want 50", before, rate)
+		}
 	}
 }
 
