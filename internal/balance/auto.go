@@ -23,6 +23,7 @@ type tuner struct {
 	learned   int           // pieces of work, up to where it is enough
 	due       int           // pieces of work until the level is thought over
 	held      int           // pieces of work for which what pressure led to is kept
+	flat      bool          // more slots gained nothing when that was known last
 	trying    int           // workers
 	less      budget        // of trials of less
 	more      budget        // and of more
@@ -123,7 +124,7 @@ func newTuner() tuner {
 func (u *tuner) resize(slots int) {
 	most := stepOf(slots)
 	if most != u.most {
-		u.speeds, u.learned = speeds{}, 0
+		u.speeds, u.learned, u.flat = speeds{}, 0, false
 		u.less, u.more = budget{calm: calmLeast}, budget{calm: calmLeast}
 	}
 	if u.level == u.most {
@@ -203,8 +204,21 @@ func (u *tuner) learn(t *Ticket, worth float64, p pressure, workers int) (change
 		return false
 	}
 	u.due = max(leastDue, 2*steps[u.most]) // more slots are more to predict
+	return u.think(p, workers)
+}
+
+// think goes to another level if that is better, or safer; it tells whether it did.
+func (u *tuner) think(p pressure, workers int) bool {
 	u.speeds.solve()
-	return p == pressureHigh && u.press() || u.decide(workers)
+	switch less, more := u.gain(); {
+	case less:
+		u.flat = true
+	case more:
+		u.flat = false
+	case u.flat && p == pressureHigh: // by now it may be another way
+		u.more.credit = float64(u.trialSize(1))
+	}
+	return p == pressureHigh && !u.flat && u.press() || u.decide(workers)
 }
 
 // decide goes to a level at which work takes less time, as far as can be told.
@@ -242,15 +256,9 @@ func (u *tuner) better(level, workers int) bool {
 	return u.predict(&done, level, workers) < u.predict(&done, u.level, workers)*(1-gain)
 }
 
-// press has all workers use all slots, unless more are known to gain nothing.
+// press has all workers use all slots. Not so where more gained nothing when they were last known: a burst of what computes, or a machine that is slow for a
+// while, is no reason to share. What waits now and did not before is found by a trial.
 func (u *tuner) press() bool {
-	for i := u.level + 1; i <= u.most; i++ {
-		if u.speeds.knows(u.level, i, leastGuard) {
-			if is, err := u.speeds.times(u.level, i); is+doubtPress*err < 1+gainUp {
-				return false
-			}
-		}
-	}
 	u.held = heldBy
 	if u.level == u.most {
 		return false
@@ -259,8 +267,23 @@ func (u *tuner) press() bool {
 	return true
 }
 
+// gain tells whether more slots are known to get hardly more done, or much more; neither: little is known.
+func (u *tuner) gain() (less, more bool) {
+	for i := u.level + 1; i <= u.most; i++ {
+		if !u.speeds.knows(u.level, i, leastGuard) {
+			continue
+		}
+		is, err := u.speeds.times(u.level, i)
+		if is+doubtPress*err < 1+gainUp {
+			return true, false
+		}
+		more = more || is-doubtPress*err > 1+gainUp
+	}
+	return false, more
+}
+
 func (u *tuner) set(level int) {
-	u.level, u.less.calm, u.more.calm = level, calmLeast, calmLeast
+	u.level, u.flat, u.less.calm, u.more.calm = level, false, calmLeast, calmLeast
 }
 
 // trialSize is of how much work a trial is.
@@ -341,5 +364,5 @@ type pressure int
 const (
 	pressureLow pressure = iota // no more than runs
 	pressureSome
-	pressureHigh // more than twice all slots
+	pressureHigh // more than twice all slots, or the queue is full
 )

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
 // world is workers whose requests need their worker's one processor, or sleep, in turns.
@@ -20,7 +22,8 @@ type world struct {
 	waits   map[*Ticket]*request
 	times   []float64 // that requests took
 	shared  int
-	beside  int    // requests that were given to a busy worker
+	beside  int // requests that were given to a busy worker
+	refused int
 	clients int    // that ask again; 0: open
 	seen    func() // called as work ends
 }
@@ -79,6 +82,10 @@ func (w *world) arrive() {
 		q.phases = append(q.phases, cpu/float64(n), sleep/float64(n))
 	}
 	t, err := w.core.Enter(w.time(), Work{Route: r.name})
+	if fault.Is(err, fault.Exhausted) {
+		w.refused++
+		return
+	}
 	if err != nil {
 		panic(err)
 	}
@@ -298,6 +305,27 @@ func TestAutoTriesLittle(t *testing.T) {
 	}
 }
 
+// TestAutoBurst: where sharing is known to gain nothing, a burst is no reason to share.
+func TestAutoBurst(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(4) {
+		w := newWorld(2, 2, true, seed+1, computes)
+		const rate = .5 * 2 / .036
+		w.run(2000, rate)
+		for range 8 {
+			w.run(400, rate)
+			w.beside = 0
+			for range 60 {
+				w.arrive()
+			}
+			w.run(200, rate)
+			if w.beside > 20 {
+				t.Errorf("seed %d: %d of 200 shared a worker", seed+1, w.beside)
+			}
+		}
+	}
+}
+
 // TestAutoSpared: slots in reserve leave a worker idle, and routes may all be new: more slots are used all the same when one at a time is too little.
 func TestAutoSpared(t *testing.T) {
 	t.Parallel()
@@ -327,6 +355,19 @@ func TestAutoSpared(t *testing.T) {
 				t.Errorf("mean %.0f ms, p95 %.0f where each takes 100", mean, p95)
 			}
 		})
+	}
+}
+
+// TestAutoShortQueue: a queue that is shorter than all slots and full is as good a reason to use more of them as a long one.
+func TestAutoShortQueue(t *testing.T) {
+	t.Parallel()
+	w := newWorld(4, slotsOfWorld, true, 1, computes)
+	w.core.Limit(0, Limits{Queue: 3})
+	w.run(2000, .3*4/.036)
+	w.routes, w.refused = []route{sleeps}, 0
+	w.run(300, 80)
+	if w.refused > 40 {
+		t.Errorf("%d refused where half of the slots would do", w.refused)
 	}
 }
 
