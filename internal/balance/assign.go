@@ -259,7 +259,7 @@ func (c *Core) learn(t *Ticket, now time.Duration) {
 // pressure tells how much waits.
 func (c *Core) pressure() pressure {
 	switch {
-	case c.queue.waiting > pressing*c.counts.workers*steps[c.tuner.most], c.queue.waiting > 0 && c.queue.waiting >= c.limits.Queue:
+	case c.queue.waiting > pressing*c.counts.workers*steps[c.tuner.most]:
 		return pressureHigh
 	case c.queue.waiting > c.inUse:
 		return pressureSome

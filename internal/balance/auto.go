@@ -8,7 +8,7 @@ import "time"
 // It measures how much a worker gets done with 1, 2, 3 ... at once (speeds), how much comes (demand), and how much work differs. From these it predicts for
 // each number of slots how much there would be in the workers and in the queue, and so how long work takes, and goes to the least. What is not known well is
 // doubted in favour of more slots: too many cost some tens of percent, too few let a queue grow without end. So it begins with all, and goes back to them
-// when much waits.
+// when much waits, unless they gained nothing.
 //
 // What is not known is tried: while all slots are taken and something waits, one worker uses a step more than the others for a few pieces of work, or a step less.
 type tuner struct {
@@ -23,7 +23,8 @@ type tuner struct {
 	learned   int           // pieces of work, up to where it is enough
 	due       int           // pieces of work until the level is thought over
 	held      int           // pieces of work for which what pressure led to is kept
-	flat      bool          // more slots gained nothing when that was known last
+	flat      bool          // more slots gained nothing when that was known last: no pressure is a reason to use them
+	doubted   int           // pieces of work for which there was a reason not to believe that
 	trying    int           // workers
 	less      budget        // of trials of less
 	more      budget        // and of more
@@ -84,6 +85,7 @@ const (
 	doubtPress = 1.5
 	wellKnown  = 0.1 // standard error for which nothing is tried, as a part
 	heldBy     = 64  // pieces of work
+	doubtBy    = 32  // pieces of work
 	pressing   = 2   // times all slots is much
 	leastDue   = 8   // pieces of work
 	trialKeeps = 4   // times as much as a trial is stays of what was known
@@ -207,16 +209,19 @@ func (u *tuner) learn(t *Ticket, worth float64, p pressure, workers int) (change
 	return u.think(p, workers)
 }
 
-// think goes to another level if that is better, or safer; it tells whether it did.
+// think goes to another level if that is better, or safer when much waits; it tells whether it did. A burst of what computes, or a machine that is slow for a while,
+// is no reason to share where that gained nothing.
 func (u *tuner) think(p pressure, workers int) bool {
 	u.speeds.solve()
-	switch less, more := u.gain(); {
-	case less:
-		u.flat = true
-	case more:
+	switch none, much := u.gain(); {
+	case none:
+		u.flat, u.doubted = true, 0
+	case much:
 		u.flat = false
-	case u.flat && p == pressureHigh: // by now it may be another way
+	case u.flat && p == pressureHigh: // by now it may be another way: a trial tells, or where trials tell nothing, all slots do
 		u.more.credit = float64(u.trialSize(1))
+		u.doubted += u.due
+		u.flat = u.doubted < doubtBy
 	}
 	return p == pressureHigh && !u.flat && u.press() || u.decide(workers)
 }
@@ -256,8 +261,7 @@ func (u *tuner) better(level, workers int) bool {
 	return u.predict(&done, level, workers) < u.predict(&done, u.level, workers)*(1-gain)
 }
 
-// press has all workers use all slots. Not so where more gained nothing when they were last known: a burst of what computes, or a machine that is slow for a
-// while, is no reason to share. What waits now and did not before is found by a trial.
+// press has all workers use all slots; it tells whether that is new.
 func (u *tuner) press() bool {
 	u.held = heldBy
 	if u.level == u.most {
@@ -267,8 +271,8 @@ func (u *tuner) press() bool {
 	return true
 }
 
-// gain tells whether more slots are known to get hardly more done, or much more; neither: little is known.
-func (u *tuner) gain() (less, more bool) {
+// gain tells whether more slots are known to gain none, or much; neither: little is known.
+func (u *tuner) gain() (none, much bool) {
 	for i := u.level + 1; i <= u.most; i++ {
 		if !u.speeds.knows(u.level, i, leastGuard) {
 			continue
@@ -277,9 +281,9 @@ func (u *tuner) gain() (less, more bool) {
 		if is+doubtPress*err < 1+gainUp {
 			return true, false
 		}
-		more = more || is-doubtPress*err > 1+gainUp
+		much = much || is-doubtPress*err > 1+gainUp
 	}
-	return false, more
+	return false, much
 }
 
 func (u *tuner) set(level int) {
@@ -364,5 +368,5 @@ type pressure int
 const (
 	pressureLow pressure = iota // no more than runs
 	pressureSome
-	pressureHigh // more than twice all slots, or the queue is full
+	pressureHigh // more than twice all slots
 )

@@ -23,13 +23,13 @@ func TestTunerResize(t *testing.T) {
 	} {
 		u := newTuner()
 		u.resize(c.from)
-		u.level, u.learned, u.less, u.more = stepOf(c.used), 7, tried, tried
+		u.level, u.learned, u.flat, u.less, u.more = stepOf(c.used), 7, true, tried, tried
 		u.resize(c.to)
 		if u.limit(c.to, 0) != c.want {
 			t.Errorf("%d of %d slots used, then there are %d: %d used, want %d", c.used, c.from, c.to, u.limit(c.to, 0), c.want)
 		}
 		fresh := budget{calm: calmLeast}
-		if is := u.learned == 0 && u.less == fresh && u.more == fresh; is != c.fresh {
+		if is := u.learned == 0 && !u.flat && u.less == fresh && u.more == fresh; is != c.fresh {
 			t.Errorf("from %d slots to %d: forgotten: %t, want %t", c.from, c.to, is, c.fresh)
 		}
 	}

@@ -134,7 +134,6 @@ func (s *speeds) forget(i int, count float64) {
 		s.a[i][j] *= part
 		s.v[i][j] *= part
 	}
-	s.v[i][i] *= part // its equation weighs less, and what that is off by does
 	s.keep(i, part)
 }
 
