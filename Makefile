@@ -44,10 +44,10 @@ test: ## Install what the tests need, check, and run all tests
 	@$(MAKE) --no-print-directory check
 	@if .ci/packages --have-cgo; then \
 		echo 'go test -race ./...'; \
-		CGO_ENABLED=1 go test -race -timeout 15m ./...; \
+		CGO_ENABLED=1 go test -race -timeout 20m ./...; \
 	else \
 		echo '*** No C compiler: the race detector is NOT run. Install gcc and libc6-dev to have it. ***'; \
-		CGO_ENABLED=0 go test -timeout 15m ./...; \
+		CGO_ENABLED=0 go test -timeout 20m ./...; \
 	fi
 
 zoekt-webserver: ## Build bin/zoekt-webserver, to compare searches with
