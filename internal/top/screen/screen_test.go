@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -207,6 +208,11 @@ func TestRun(t *testing.T) {
 	if err := pty.Setsize(tty, &pty.Winsize{Rows: 30, Cols: 100}); err != nil {
 		t.Fatal(err)
 	}
+	// Who reads the keys may end a little after Run: their file is closed when nobody has it any more.
+	keys, err := os.OpenFile(tty.Name(), os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var out written
 	copied := make(chan struct{})
 	go func() {
@@ -232,7 +238,7 @@ func TestRun(t *testing.T) {
 	var asked atomic.Int64
 	ended := make(chan error, 1)
 	go func() {
-		ended <- Run(context.Background(), busy(), Options{In: tty, Out: tty, Environ: []string{"TERM=xterm"}, From: "here", Sort: top.ByAge, Interval: 10 * time.Millisecond,
+		ended <- Run(context.Background(), busy(), Options{In: keys, Out: tty, Environ: []string{"TERM=xterm"}, From: "here", Sort: top.ByAge, Interval: 10 * time.Millisecond,
 			Source: func(context.Context) (*top.State, error) {
 				s := busy()
 				if asked.Add(1) > 2 {
