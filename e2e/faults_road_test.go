@@ -135,7 +135,7 @@ func roadBreaks(t *testing.T) {
 	eventually(t, "a channel is gone when it is claimed", func() bool {
 		p.proxy.strike(ended)
 		p.found()
-		p.proxy.set(weather{then: cut, early: true}, sideChannels)
+		p.proxy.set(weather{then: dropped, early: true}, sideChannels)
 		p.begin("one").fails("gone when it is claimed")
 		p.proxy.set(weather{})
 		return p.metric(p.node, `packhorse_channel_claims_refused_total{reason="unknown"}`) > 0
