@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -207,4 +208,32 @@ func reaperOf(server int) int {
 		}
 	}
 	return 0
+}
+
+// TestReaperIsSmall: a reaper begins before what takes memory and time to initialise.
+func TestReaperIsSmall(t *testing.T) {
+	t.Parallel()
+	cmd := exec.Command(filepath.Join(binDir, "packhorse"), "reaper", "json")
+	cmd.Env = append(gittest.Env(), "GODEBUG=inittrace=1", "GORACE=atexit_sleep_ms=0")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var trace bytes.Buffer
+	cmd.Stderr = &trace
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	in.Close() // its server has ended
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("%v: %s", err, &trace)
+	}
+	if !strings.Contains(trace.String(), "init os ") {
+		t.Fatalf("no trace: %s", &trace)
+	}
+	for _, large := range []string{"client_golang", "chroma", "go-enry"} {
+		if strings.Contains(trace.String(), large) {
+			t.Errorf("%s is initialised before", large)
+		}
+	}
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/graph"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/git/reaper"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/httpguard"
 	"github.com/packhorse-git/packhorse/internal/lookup"
@@ -346,7 +347,7 @@ func newLanes(role role, cfg Config, log *slog.Logger, reg prometheus.Registerer
 		register(reg, l.sli)
 	}
 	if cfg.Ops.Tree {
-		l.tree = tree.New(tree.Options{Workers: map[string]string{searchWorker: searches, reaperName: "reaper"}, Log: log})
+		l.tree = tree.New(tree.Options{Workers: map[string]string{searchWorker: searches, reaper.Name: "reaper"}, Log: log})
 		register(reg, l.tree)
 	}
 	var err error

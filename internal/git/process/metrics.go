@@ -8,7 +8,6 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/git/reaper"
 )
 
 // Metrics watches the git commands of one Runner.
@@ -24,7 +23,7 @@ type Metrics struct {
 	starts   prometheus.Histogram
 	short    *prometheus.CounterVec
 	slots    *slotsCollector
-	reaper   *reaper.Metrics
+	reaper   *reaperMetrics
 
 	mu   sync.Mutex
 	peak map[[2]string]int64 // by class and subcommand
@@ -59,14 +58,14 @@ func NewMetrics() *Metrics {
 		short: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_git_start_shortages_total",
 			Help: "Tries to start a git process for which the system had no room, by what there was too little of."}, []string{"of"}),
 		slots:  newSlotsCollector(),
-		reaper: reaper.NewMetrics(),
+		reaper: newReaperMetrics(),
 		peak:   make(map[[2]string]int64),
 	}
 }
 
 // Collectors lists what to register.
 func (m *Metrics) Collectors() []prometheus.Collector {
-	return append(m.reaper.Collectors(), m.commands, m.inFlight, m.wall, m.cpu, m.bytes, m.maxRSS, m.slow, m.queue, m.starts, m.short, m.slots)
+	return []prometheus.Collector{m.reaper.up, m.reaper.failures, m.commands, m.inFlight, m.wall, m.cpu, m.bytes, m.maxRSS, m.slow, m.queue, m.starts, m.short, m.slots}
 }
 
 func (m *Metrics) watch(c Class, s *balance.Slots) { m.slots.add(c, s) }

@@ -32,7 +32,7 @@ const (
 // A line of the server's is shorter than this, or not the server's.
 const longestLine = 8 << 10
 
-// reaper is what Main knows.
+// reaper is what reap knows.
 type reaper struct {
 	mark    []byte // NAME=value
 	session int
@@ -48,9 +48,9 @@ type reaper struct {
 	killed map[int]bool   // by number
 }
 
-// Main is the reaper's life: it reads from in until the server is gone, and then kills what it left. It writes to log only if there was something. The
+// reap is the reaper's life: it reads from in until the server is gone, and then kills what it left. It writes to log only if there was something. The
 // signals that end a server's other processes do not end it.
-func Main(in *os.File, log *slog.Logger) error {
+func reap(in *os.File, log *slog.Logger) error {
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGPIPE)
 	os.WriteFile("/proc/self/oom_score_adj", []byte("-900"), 0) // where that is allowed: not the first to go when memory runs out
 	server := os.Getppid()
@@ -61,7 +61,7 @@ func Main(in *os.File, log *slog.Logger) error {
 	if err := r.listen(int(in.Fd()), openServer(server)); err != nil {
 		return err
 	}
-	left := r.reap(int(in.Fd()))
+	left := r.kill(int(in.Fd()))
 	switch {
 	case len(left) > 0:
 		log.Error("the server ended, and processes of its git commands cannot be killed", "server", server, "processes", left)
@@ -184,8 +184,8 @@ func (r *reaper) hear(line string) error {
 	return nil
 }
 
-// reap kills until nothing is left, and returns what is after all patience.
-func (r *reaper) reap(in int) (left []int) {
+// kill kills until nothing is left, and returns what is after all patience.
+func (r *reaper) kill(in int) (left []int) {
 	if r.mark == nil {
 		return nil // no server has begun to say anything
 	}

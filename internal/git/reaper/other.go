@@ -4,7 +4,6 @@ package reaper
 
 import (
 	"errors"
-	"log/slog"
 	"os"
 )
 
@@ -14,6 +13,3 @@ func makePipe() (reader, writer *os.File, err error)              { return nil, 
 func write(*os.File, []byte) error                                { return errors.ErrUnsupported }
 func session() int                                                { return 0 }
 func spawn(command []string, stdin *os.File) (*os.Process, error) { return nil, errors.ErrUnsupported }
-
-// Main is the reaper's life; there is none here.
-func Main(*os.File, *slog.Logger) error { return errors.ErrUnsupported }

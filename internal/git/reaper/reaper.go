@@ -34,6 +34,9 @@ import (
 // Mark is the name of the variable that marks a server's commands.
 const Mark = "PACKHORSE_RUN"
 
+// Name is this program's argument for the reaper.
+const Name = "reaper"
+
 // How long after its end a reaper is started again: at once if it ran for long, else after a pause that doubles. A reaper that does not read is ended.
 const (
 	firstPause = 100 * time.Millisecond
@@ -45,11 +48,22 @@ const (
 
 // Options of a Keeper.
 type Options struct {
-	Command []string // what runs Main: the program's file and its arguments; empty: there is no reaper
+	Command []string // what runs the reaper: this program's file, Name and the format of the log, "auto", "json" or "text"; empty: there is none
 	Cgroups []string // directories of cgroups in which the commands run, and nobody else
-	Metrics *Metrics // may be nil
+	Metrics Metrics  // may be nil
 	Log     *slog.Logger
 }
+
+// Metrics is told of the reaper. Its methods are not called at the same time.
+type Metrics interface {
+	Up(bool)             // whether it runs; false first
+	Failed(cause string) // "start", or "ended"
+}
+
+type unwatched struct{}
+
+func (unwatched) Up(bool)       {}
+func (unwatched) Failed(string) {}
 
 // Keeper keeps a reaper running and tells it which commands run. The nil Keeper does nothing. It is safe for concurrent use.
 type Keeper struct {
@@ -101,7 +115,7 @@ func Keep(o Options) *Keeper {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.Metrics == nil {
-		o.Metrics = NewMetrics()
+		o.Metrics = unwatched{}
 	}
 	if len(o.Command) == 0 {
 		return nil
@@ -116,7 +130,7 @@ func Keep(o Options) *Keeper {
 		options: o, mark: hex.EncodeToString(random), spawn: spawn, groups: make(map[int]time.Duration),
 		closing: make(chan struct{}), ended: make(chan struct{}),
 	}
-	o.Metrics.isUp(0)
+	o.Metrics.Up(false)
 	err := k.start()
 	go k.keep(err)
 	return k
@@ -226,7 +240,7 @@ func (k *Keeper) start() error {
 	if c.left {
 		c.end()
 	}
-	k.options.Metrics.isUp(1)
+	k.options.Metrics.Up(true)
 	return nil
 }
 
@@ -282,7 +296,7 @@ func (k *Keeper) keep(err error) {
 		if cause == "ended" && time.Since(began) > longRun {
 			pause = firstPause
 		}
-		k.options.Metrics.failures.WithLabelValues(cause).Inc()
+		k.options.Metrics.Failed(cause)
 		k.options.Log.Warn("no reaper runs: git commands would outlive this process if it were killed now", "error", err, "again_in", pause.String())
 		select {
 		case <-k.closing:
@@ -299,7 +313,7 @@ func (k *Keeper) wait() error {
 	c := k.child
 	k.mu.Unlock()
 	state, err := c.process.Wait()
-	k.options.Metrics.isUp(0)
+	k.options.Metrics.Up(false)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	c.leave(false)

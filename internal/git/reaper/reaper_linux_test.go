@@ -26,7 +26,7 @@ func serve() {
 	if err != nil {
 		panic(err)
 	}
-	k := Keep(Options{Command: []string{self, "reaper"}, Cgroups: os.Args[2:], Log: slog.New(slog.NewJSONHandler(os.Stderr, nil))})
+	k := Keep(Options{Command: []string{self, Name, "json"}, Cgroups: os.Args[2:], Log: slog.New(slog.NewJSONHandler(os.Stderr, nil))})
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		how, script, _ := strings.Cut(lines.Text(), " ")
 		if how == "claim" { // a group that is not its own
@@ -281,8 +281,8 @@ func TestStrangers(t *testing.T) {
 func TestCloseAndAbandon(t *testing.T) {
 	t.Parallel()
 	for _, abandon := range []bool{false, true} {
-		m := NewMetrics()
-		k := Keep(Options{Command: testReaper(t, "reaper"), Metrics: m})
+		m := new(watched)
+		k := Keep(Options{Command: testReaper(t, Name, "json"), Metrics: m})
 		cmd := exec.Command("sleep", "1000")
 		cmd.Env = append(os.Environ(), k.Env())
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -302,26 +302,26 @@ func TestCloseAndAbandon(t *testing.T) {
 		}
 		cmd.Process.Kill()
 		cmd.Wait()
-		if up := value(t, m, "packhorse_reaper_up", ""); up != 0 {
-			t.Errorf("up is %v", up)
+		if up, _, _ := m.is(); up {
+			t.Error("it is said to be up")
 		}
 	}
 }
 
-func testReaper(t *testing.T, how string) []string {
+func testReaper(t *testing.T, args ...string) []string {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return []string{self, how}
+	return append([]string{self}, args...)
 }
 
 // TestAgain ends reapers, and the next ones know what runs.
 func TestAgain(t *testing.T) {
 	t.Parallel()
 	var log lockedBuffer
-	m := NewMetrics()
-	k := Keep(Options{Command: testReaper(t, "reaper"), Metrics: m, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	m := new(watched)
+	k := Keep(Options{Command: testReaper(t, Name, "json"), Metrics: m, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	cmd := exec.Command("sleep", "1000") // without the mark: only who was told of its group finds it
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
@@ -338,8 +338,8 @@ func TestAgain(t *testing.T) {
 			defer k.mu.Unlock()
 			return k.child != nil && k.child != first && k.child.process != nil
 		})
-		if n := value(t, m, "packhorse_reaper_failures_total", "ended"); n != float64(i+1) {
-			t.Errorf("%v failures", n)
+		if _, n, _ := m.is(); n != i+1 {
+			t.Errorf("%d failures", n)
 		}
 	}
 	if !strings.Contains(log.String(), "no reaper runs") {
@@ -368,7 +368,7 @@ func TestHungStart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			k := Keep(Options{Command: testReaper(t, "reaper")})
+			k := Keep(Options{Command: testReaper(t, Name, "json")})
 			starts, goOn := make(chan struct{}), make(chan struct{})
 			k.mu.Lock()
 			start := k.spawn
@@ -428,18 +428,21 @@ func TestHungStart(t *testing.T) {
 // TestDeaf has a reaper that does not read, and one that cannot be started.
 func TestDeaf(t *testing.T) {
 	t.Parallel()
-	m := NewMetrics()
+	m := new(watched)
 	k := Keep(Options{Command: testReaper(t, "deaf"), Metrics: m})
-	for i := 0; value(t, m, "packhorse_reaper_failures_total", "ended") == 0; i++ {
+	for i := 0; ; i++ {
+		if _, ended, _ := m.is(); ended > 0 {
+			break
+		}
 		k.Add(i+1<<23, 0)
 		k.Remove(i + 1<<23)
 	}
 	k.Close()
 
-	m = NewMetrics()
-	k = Keep(Options{Command: []string{"/nonexistent/packhorse", "reaper"}, Metrics: m})
+	m = new(watched)
+	k = Keep(Options{Command: []string{"/nonexistent/packhorse", Name, "json"}, Metrics: m})
 	k.Add(1<<23, 0)
-	eventually(t, "a second try", func() bool { return value(t, m, "packhorse_reaper_failures_total", "start") >= 2 })
+	eventually(t, "a second try", func() bool { _, _, n := m.is(); return n >= 2 })
 	k.Close()
 }
 

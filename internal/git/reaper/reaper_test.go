@@ -1,26 +1,18 @@
 package reaper
 
 import (
-	"fmt"
-	"log/slog"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 )
 
-// The test program is the reaper and the server too.
+// The test program is the server too, and with an argument more the reaper.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
-		case "reaper":
-			if err := Main(os.Stdin, slog.New(slog.NewJSONHandler(os.Stderr, nil))); err != nil {
-				fmt.Fprintln(os.Stderr, err)
-				os.Exit(1)
-			}
-			os.Exit(0)
 		case "deaf":
 			time.Sleep(time.Hour)
 		case "server":
@@ -54,22 +46,30 @@ func TestNone(t *testing.T) {
 	k.Close()
 }
 
-// value is what a metric says.
-func value(t *testing.T, m *Metrics, name, cause string) float64 {
-	t.Helper()
-	reg := prometheus.NewRegistry()
-	reg.MustRegister(m.Collectors()...)
-	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
+// watched is what the Metrics of a Keeper were told.
+type watched struct {
+	mu     sync.Mutex
+	up     bool
+	failed map[string]int
+}
+
+func (w *watched) Up(up bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.up = up
+}
+
+func (w *watched) Failed(cause string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.failed == nil {
+		w.failed = map[string]int{}
 	}
-	for _, f := range families {
-		for _, metric := range f.Metric {
-			if f.GetName() == name && (cause == "" || metric.Label[0].GetValue() == cause) {
-				return metric.GetCounter().GetValue() + metric.GetGauge().GetValue()
-			}
-		}
-	}
-	t.Fatalf("no metric %s %s", name, cause)
-	return 0
+	w.failed[cause]++
+}
+
+func (w *watched) is() (up bool, ended, start int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.up, w.failed["ended"], w.failed["start"]
 }

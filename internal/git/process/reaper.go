@@ -1,16 +1,15 @@
-package reaper
+package process
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Metrics watches the reaper of one server.
-type Metrics struct {
+// reaperMetrics is the reaper.Metrics of one server.
+type reaperMetrics struct {
 	up       *prometheus.GaugeVec // of no labels: there is none before a reaper is wanted
 	failures *prometheus.CounterVec
 }
 
-// NewMetrics makes the metrics; the caller registers the Collectors.
-func NewMetrics() *Metrics {
-	m := &Metrics{
+func newReaperMetrics() *reaperMetrics {
+	m := &reaperMetrics{
 		up: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "packhorse_reaper_up",
 			Help: "1 while the process runs that ends git commands if this one is killed; absent where it is turned off."}, nil),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_reaper_failures_total",
@@ -22,9 +21,12 @@ func NewMetrics() *Metrics {
 	return m
 }
 
-func (m *Metrics) isUp(n float64) { m.up.WithLabelValues().Set(n) }
-
-// Collectors lists what to register.
-func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.up, m.failures}
+func (m *reaperMetrics) Up(up bool) {
+	n := 0.
+	if up {
+		n = 1
+	}
+	m.up.WithLabelValues().Set(n)
 }
+
+func (m *reaperMetrics) Failed(cause string) { m.failures.WithLabelValues(cause).Inc() }
