@@ -1,11 +1,13 @@
 package e2e
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -21,6 +23,17 @@ var binDir string
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
+// waitTogether has twice as many stories run at once as there are CPUs, unless the command line says how many: they mostly wait, for processes to start and for what
+// takes its time.
+func waitTogether() {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0)))
+	}
+}
+
 func run(m *testing.M) int {
 	if socket := os.Getenv(workerSocket); socket != "" {
 		return appWorker(socket)
@@ -32,6 +45,7 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	binDir = dir
+	waitTogether()
 	tests := func() int {
 		code := m.Run()
 		if err := goleak.Find(); code == 0 && err != nil {

@@ -131,7 +131,7 @@ func roadBreaks(t *testing.T) {
 			p.clone("six")
 		}
 	}
-	// Whether the gateway or the node is the first to see that a channel is gone is a matter of luck: until the node was.
+	// Whether the node sees that a channel is gone before its claim comes is a matter of luck: until it did.
 	eventually(t, "a channel is gone when it is claimed", func() bool {
 		p.proxy.strike(ended)
 		p.found()

@@ -1,7 +1,6 @@
 package reaper
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -19,30 +18,30 @@ func init() {
 	if info, err := os.Stdin.Stat(); err != nil || info.Mode()&os.ModeNamedPipe == 0 {
 		return // no server has started it
 	}
-	err := errors.New("bad format of the log")
-	if log := logger(os.Args[2]); log != nil {
-		err = reap(os.Stdin, log)
+	log := logger(os.Stderr, os.Args[2])
+	if log == nil {
+		return
 	}
-	if err != nil {
+	if err := reap(os.Stdin, log); err != nil {
 		fmt.Fprintln(os.Stderr, "packhorse:", err)
 		os.Exit(1)
 	}
 	os.Exit(0)
 }
 
-// logger writes as the server does, in the formats of its configuration. There is nothing secret in what the reaper says.
-func logger(format string) *slog.Logger {
+// logger writes as the server does (observe.NewLogger), in the formats of its configuration; nil: it is none of these. There is nothing secret in what the reaper says.
+func logger(to *os.File, format string) *slog.Logger {
 	if format == "auto" {
 		format = "json"
-		if _, err := unix.IoctlGetTermios(int(os.Stderr.Fd()), unix.TCGETS); err == nil {
+		if _, err := unix.IoctlGetTermios(int(to.Fd()), unix.TCGETS); err == nil {
 			format = "text"
 		}
 	}
 	switch format {
 	case "json":
-		return slog.New(slog.NewJSONHandler(os.Stderr, nil))
+		return slog.New(slog.NewJSONHandler(to, nil))
 	case "text":
-		return slog.New(slog.NewTextHandler(os.Stderr, nil))
+		return slog.New(slog.NewTextHandler(to, nil))
 	}
 	return nil
 }

@@ -54,7 +54,7 @@ type Options struct {
 	Log     *slog.Logger
 }
 
-// Metrics is told of the reaper. Its methods are not called at the same time.
+// Metrics is told of the reaper. Its methods are not called at the same time, and must not call the Keeper.
 type Metrics interface {
 	Up(bool)             // whether it runs; false first
 	Failed(cause string) // "start", or "ended"

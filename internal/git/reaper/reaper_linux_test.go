@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
 )
 
@@ -302,8 +304,8 @@ func TestCloseAndAbandon(t *testing.T) {
 		}
 		cmd.Process.Kill()
 		cmd.Wait()
-		if up, _, _ := m.is(); up {
-			t.Error("it is said to be up")
+		if ups, _, _ := m.is(); !slices.Equal(ups, []bool{false, true, false}) {
+			t.Errorf("it is said to be up: %v", ups)
 		}
 	}
 }
@@ -490,4 +492,41 @@ func (l *lockedBuffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.String()
+}
+
+// TestLogger: the reaper logs in the server's format.
+func TestLogger(t *testing.T) {
+	t.Parallel()
+	master, tty, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer master.Close()
+	defer tty.Close()
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	defer writer.Close()
+	for _, c := range []struct {
+		format   string
+		from, to *os.File
+		want     string
+	}{
+		{"json", master, tty, "{"}, {"text", reader, writer, "time="}, {"auto", master, tty, "time="}, {"auto", reader, writer, "{"}, {"yaml", nil, writer, ""}, {"", nil, writer, ""},
+	} {
+		log := logger(c.to, c.format)
+		if log == nil {
+			if c.want != "" {
+				t.Errorf("%q: no log", c.format)
+			}
+			continue
+		}
+		log.Info("hello")
+		line, err := bufio.NewReader(c.from).ReadString('\n')
+		if err != nil || c.want == "" || !strings.HasPrefix(line, c.want) || !strings.Contains(line, "hello") {
+			t.Errorf("%q: %q, %v", c.format, line, err)
+		}
+	}
 }

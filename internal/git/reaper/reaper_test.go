@@ -2,6 +2,7 @@ package reaper
 
 import (
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -9,7 +10,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// The test program is the server too, and with an argument more the reaper.
+// The test program is the server too, and, as each program with this package, the reaper.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
@@ -49,14 +50,14 @@ func TestNone(t *testing.T) {
 // watched is what the Metrics of a Keeper were told.
 type watched struct {
 	mu     sync.Mutex
-	up     bool
+	ups    []bool
 	failed map[string]int
 }
 
 func (w *watched) Up(up bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.up = up
+	w.ups = append(w.ups, up)
 }
 
 func (w *watched) Failed(cause string) {
@@ -68,8 +69,8 @@ func (w *watched) Failed(cause string) {
 	w.failed[cause]++
 }
 
-func (w *watched) is() (up bool, ended, start int) {
+func (w *watched) is() (ups []bool, ended, start int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.up, w.failed["ended"], w.failed["start"]
+	return slices.Clone(w.ups), w.failed["ended"], w.failed["start"]
 }
