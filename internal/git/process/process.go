@@ -64,7 +64,7 @@ type Options struct {
 	Git     string // path or name of the git program, looked up once; "" is git
 	Classes map[Class]Limits
 	TempDir string // the commands' TMPDIR; "" is the system's
-	// Reaper is the program, and its arguments, that runs the reaper: it ends the commands if this process is killed. Empty: nobody does.
+	// Reaper runs the reaper, which ends the commands if this process is killed (reaper.Options.Command). Empty: nobody does.
 	Reaper  []string
 	Cgroups *cgroup.Tree     // the Runner closes it; may be nil: the commands are where this process is
 	Groups  map[Class]string // the group of Cgroups that the commands of a class run in
