@@ -23,14 +23,13 @@ var binDir string
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
-// waitTogether has twice as many stories run at once as there are CPUs, unless the command line says how many: they mostly wait, for processes to start and for what
-// takes its time.
+// waitTogether has one more story run at once than there are CPUs, unless the command line says how many: they wait for a third of their time.
 func waitTogether() {
 	flag.Parse()
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
 	if !given {
-		flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0)))
+		flag.Set("test.parallel", strconv.Itoa(runtime.GOMAXPROCS(0)+1))
 	}
 }
 
