@@ -36,10 +36,12 @@ func (c *Core) Enter(now time.Duration, work Work) (*Ticket, error) {
 	if limit := c.limits.Wait; limit > 0 && c.full() {
 		wait, other := c.queue.expect(work.Caller, max(c.counts.capacity, 1), limit, now)
 		if wait > limit {
+			c.refused = refusedBy
 			return nil, exhausted(work.Caller != "" && other <= limit, retry, "no slot would become free in time; try again")
 		}
 	}
 	if c.queue.waiting >= c.limits.Queue {
+		c.refused = refusedBy
 		victim, share := c.queue.greediest(work.Caller)
 		if victim == nil {
 			return nil, exhausted(c.queue.crowds(work.Caller), retry, tooMany)
@@ -246,6 +248,7 @@ func (c *Core) end(now time.Duration, t *Ticket, how Outcome) {
 func (c *Core) learn(t *Ticket, now time.Duration) {
 	w := t.worker
 	if w.member.Auto {
+		c.refused = max(c.refused-1, 0)
 		worth, _ := c.takes.worth(t.Route) // 0: not known
 		changed := c.tuner.learn(t, float64(worth)/float64(max(c.takes.all.slow, 1)), c.pressure(), c.counts.workers)
 		if w.trial != 0 && w.trialLeft <= 0 {
@@ -259,7 +262,7 @@ func (c *Core) learn(t *Ticket, now time.Duration) {
 // pressure tells how much waits.
 func (c *Core) pressure() pressure {
 	switch {
-	case c.queue.waiting > pressing*c.counts.workers*steps[c.tuner.most]:
+	case c.refused > 0, c.queue.waiting > pressing*c.counts.workers*steps[c.tuner.most]:
 		return pressureHigh
 	case c.queue.waiting > c.inUse:
 		return pressureSome

@@ -87,6 +87,7 @@ const (
 	heldBy     = 64  // pieces of work
 	doubtBy    = 32  // pieces of work
 	pressing   = 2   // times all slots is much
+	refusedBy  = 64  // pieces of work
 	leastDue   = 8   // pieces of work
 	trialKeeps = 4   // times as much as a trial is stays of what was known
 	calmLeast  = 3.0
@@ -368,5 +369,5 @@ type pressure int
 const (
 	pressureLow pressure = iota // no more than runs
 	pressureSome
-	pressureHigh // more than twice all slots
+	pressureHigh // more than twice all slots, or some was refused
 )

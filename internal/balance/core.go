@@ -21,6 +21,7 @@ type Core struct {
 	counts  counts        // of all members
 	inUse   int
 	queue   queue
+	refused int // pieces of work for which it counts that some found no place in the queue
 	takes   estimates
 	tuner   tuner
 }

@@ -20,6 +20,7 @@ type world struct {
 	waits   map[*Ticket]*request
 	times   []float64 // that requests took
 	shared  int
+	refused int
 	beside  int    // requests that were given to a busy worker
 	clients int    // that ask again; 0: open
 	seen    func() // called as work ends
@@ -80,7 +81,8 @@ func (w *world) arrive() {
 	}
 	t, err := w.core.Enter(w.time(), Work{Route: r.name})
 	if err != nil {
-		panic(err)
+		w.refused++
+		return
 	}
 	q.ticket = t
 	if t.shared {
@@ -369,6 +371,26 @@ func TestAutoSparedAfterPress(t *testing.T) {
 			w.run(1000, 70)
 			if mean, p95 := w.figures(); mean > 200 {
 				t.Errorf("seed %d, load %.2f: mean %.0f ms, p95 %.0f where each takes 100", seed+1, load, mean, p95)
+			}
+		}
+	}
+}
+
+// TestAutoShortQueue: a queue that is too short for much to wait is full instead, or its wait too long: what is refused counts as much as what waits.
+func TestAutoShortQueue(t *testing.T) {
+	t.Parallel()
+	for _, limits := range []Limits{{Queue: 0}, {Queue: 2}, {Queue: 16}, {Queue: 1000, Wait: 100 * time.Millisecond}} {
+		for seed := range uint64(4) {
+			w := newWorld(4, slotsOfWorld, true, seed+1, computes)
+			w.core.Limit(0, limits)
+			w.run(3000, .5*4/.036)
+			w.routes = []route{sleeps}
+			const rate = 70
+			w.run(2000, rate)
+			w.refused = 0
+			w.run(2000, rate)
+			if w.refused > 20 {
+				t.Errorf("queue %d, wait %s, seed %d: %d of 2,000 were refused; they use %d of %d slots", limits.Queue, limits.Wait, seed+1, w.refused, w.core.tuner.limit(slotsOfWorld, 0), slotsOfWorld)
 			}
 		}
 	}
