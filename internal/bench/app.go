@@ -45,6 +45,8 @@ type appReport struct {
 	Late float64 `json:"late_p99_ms"`
 	// CPU is what the load generator itself used for each request.
 	CPU float64 `json:"own_cpu_ms"`
+	// Standstill is when the machine did not run: a server is late then, and what comes meanwhile waits. Null: not known.
+	Standstill *standstill `json:"standstill"`
 }
 
 // appPath is one of several paths.
@@ -87,6 +89,8 @@ With --rate 0 the loop is closed: each of the clients asks again as soon as it i
 
 Several paths at once: --path /work=3 --path /ready=1, which stand in place of the URL's own.
 
+A virtual machine stands still while its host runs others; how often and how long it did is said, for then each server is late.
+
 With --ideal N the report also says what the same arrivals would have taken at N workers of --service each, which are always given out right.`,
 		Example: `  packhorse bench app http://127.0.0.1:3000/work --rate 0 --duration 5s
   packhorse bench app http://127.0.0.1:3000/work --rate 27 --count 1000 --ideal 2 --service 36ms
@@ -112,7 +116,7 @@ With --ideal N the report also says what the same arrivals would have taken at N
 			return err
 		}
 		ctx := cmd.Context()
-		return interrupted(ctx, o.run(ctx, env, load))
+		return interrupted(ctx, o.run(ctx, env, load, sibling(cmd, "standstills")))
 	}
 	return cmd
 }
@@ -240,8 +244,11 @@ func (l *appLoad) check(x *exchange) error {
 	return nil
 }
 
-func (o *appOptions) run(ctx context.Context, env Env, l *appLoad) error {
-	began, cpu := time.Now(), ownCPU()
+// run takes the arguments of the process that watches the machine.
+func (o *appOptions) run(ctx context.Context, env Env, l *appLoad, machine []string) error {
+	watch := watchStandstills(ctx, machine)
+	defer watch.kill()
+	began, from, cpu := time.Now(), monotonic(), ownCPU()
 	stop := progress(ctx, env.Stderr, func() string { return fmt.Sprintf("measuring: %v", time.Since(began).Round(time.Second)) })
 	out, err := l.run(ctx)
 	stop()
@@ -249,7 +256,12 @@ func (o *appOptions) run(ctx context.Context, env Env, l *appLoad) error {
 		return err
 	}
 	cpu = ownCPU() - cpu
+	to := monotonic()
 	r := o.report(l, out)
+	if spans, known := watch.end(); known {
+		_, s := between(spans, from, to)
+		r.Standstill = &s
+	}
 	r.CPU = ms(cpu / time.Duration(max(r.Requests+r.Failures, 1)))
 	out.failures.print(env.Stderr)
 	if o.json {
@@ -300,4 +312,5 @@ func (r *appReport) print(w io.Writer) {
 		line("at best", "%v", *r.Ideal)
 	}
 	line("generator", "%.3f ms CPU for each request; p99 of sending late %.3f ms", r.CPU, r.Late)
+	line("machine", "%v", r.Standstill)
 }

@@ -81,7 +81,7 @@ func TestIdeal(t *testing.T) {
 	}
 }
 
-const appKeys = "url arrivals rate seed n failures requests_per_s latency_ms late_p99_ms own_cpu_ms"
+const appKeys = "url arrivals rate seed n failures requests_per_s latency_ms late_p99_ms own_cpu_ms standstill"
 
 func TestAppOpenLoop(t *testing.T) {
 	t.Parallel()
@@ -230,7 +230,7 @@ func TestAppReport(t *testing.T) {
 		`"latency_ms":{"mean":28.75,"p50":36,"p95":40,"p99":40,"max":40},"paths":[` +
 		`{"path":"/work","n":3,"failures":0,"latency_ms":{"mean":38,"p50":38,"p95":40,"p99":40,"max":40}},` +
 		`{"path":"/ready","n":1,"failures":1,"latency_ms":{"mean":1,"p50":1,"p95":1,"p99":1,"max":1}}],` +
-		`"ideal_ms":{"mean":44.5,"p50":36,"p95":70,"p99":70,"max":70},"late_p99_ms":0.2,"own_cpu_ms":0}`
+		`"ideal_ms":{"mean":44.5,"p50":36,"p95":70,"p99":70,"max":70},"late_p99_ms":0.2,"own_cpu_ms":0,"standstill":null}`
 	if got := strings.Join(strings.Fields(b.String()), ""); got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}

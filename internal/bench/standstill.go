@@ -20,13 +20,29 @@ const (
 // span is a time in which a CPU did not run us, by the system's monotonic clock.
 type span struct{ From, To time.Duration }
 
-// standstillReport is what the machine did to a run: part of the JSON of `bench exists` and `bench neighbour`.
+// standstill is how long the machine stood still in a run: part of the JSON of `bench app`.
+type standstill struct {
+	Count     int     `json:"count"`
+	TotalMS   float64 `json:"total_ms"`
+	LongestMS float64 `json:"longest_ms"`
+}
+
+// standstillReport is also what that did to it: part of the JSON of `bench exists` and `bench neighbour`.
 type standstillReport struct {
-	Count     int         `json:"count"`
-	TotalMS   float64     `json:"total_ms"`
-	LongestMS float64     `json:"longest_ms"`
-	Requests  int         `json:"requests"`   // that were due or under way meanwhile
-	Without   percentiles `json:"without_ms"` // of all the others
+	standstill
+	Requests int         `json:"requests"`   // that were due or under way meanwhile
+	Without  percentiles `json:"without_ms"` // of all the others
+}
+
+// between counts the spans that touch a time. It works in place.
+func between(spans []span, from, to time.Duration) (within []span, s standstill) {
+	within = slices.DeleteFunc(union(spans), func(s span) bool { return s.To < from || s.From > to })
+	var total, longest time.Duration
+	for _, s := range within {
+		total += s.To - s.From
+		longest = max(longest, s.To-s.From)
+	}
+	return within, standstill{len(within), ms(total), ms(longest)}
 }
 
 // answered is one request's: when it was due after the run's begin, and how long after that it was answered.
@@ -34,19 +50,12 @@ type answered struct{ due, took time.Duration }
 
 // newStandstillReport sets apart the answers that a standstill hit. began is the run's begin by the system's monotonic clock.
 func newStandstillReport(spans []span, began time.Duration, answers []answered) *standstillReport {
-	spans = union(spans)
-	r := &standstillReport{}
 	var last time.Duration
 	for _, a := range answers {
 		last = max(last, began+a.due+a.took)
 	}
-	spans = slices.DeleteFunc(spans, func(s span) bool { return s.To < began || s.From > last })
-	var total, longest time.Duration
-	for _, s := range spans {
-		total += s.To - s.From
-		longest = max(longest, s.To-s.From)
-	}
-	r.Count, r.TotalMS, r.LongestMS = len(spans), ms(total), ms(longest)
+	spans, all := between(spans, began, last)
+	r := &standstillReport{standstill: all}
 	var others samples
 	for _, a := range answers {
 		from, to := began+a.due, began+a.due+a.took
@@ -74,14 +83,24 @@ func union(spans []span) []span {
 	return out
 }
 
-func (r *standstillReport) String() string {
-	if r == nil {
+func (s *standstill) String() string {
+	if s == nil {
 		return "whether the machine stood still is not known (Linux, and CAP_SYS_NICE)"
 	}
-	if r.Count == 0 {
+	if s.Count == 0 {
 		return "never stood still"
 	}
-	return fmt.Sprintf("stood still %d times, %.1f ms in all, %.1f at the most; without the %d requests meanwhile: %v", r.Count, r.TotalMS, r.LongestMS, r.Requests, r.Without)
+	return fmt.Sprintf("stood still %d times, %.1f ms in all, %.1f at the most", s.Count, s.TotalMS, s.LongestMS)
+}
+
+func (r *standstillReport) String() string {
+	switch {
+	case r == nil:
+		return (*standstill)(nil).String()
+	case r.Count == 0:
+		return r.standstill.String()
+	}
+	return fmt.Sprintf("%v; without the %d requests meanwhile: %v", &r.standstill, r.Requests, r.Without)
 }
 
 // standstills is the process that watches. Nil: there is none.

@@ -19,7 +19,7 @@ func TestStandstillReport(t *testing.T) {
 		answers = append(answers, answered{time.Duration(n) * time.Millisecond, time.Duration(took) * time.Millisecond})
 	}
 	got := newStandstillReport([]span{still(5000, 6000), still(520, 540), still(499, 530), still(-90, -10), still(905, 908)}, at(0), answers)
-	want := &standstillReport{Count: 2, TotalMS: 44, LongestMS: 41, Requests: 4, Without: percentiles{1, 1, 1, 1}}
+	want := &standstillReport{standstill: standstill{Count: 2, TotalMS: 44, LongestMS: 41}, Requests: 4, Without: percentiles{1, 1, 1, 1}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v; want %+v", got, want)
 	}
