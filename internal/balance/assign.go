@@ -36,18 +36,16 @@ func (c *Core) Enter(now time.Duration, work Work) (*Ticket, error) {
 	if limit := c.limits.Wait; limit > 0 && c.full() {
 		wait, other := c.queue.expect(work.Caller, max(c.counts.capacity, 1), limit, now)
 		if wait > limit {
-			c.refused = refusedBy
-			return nil, exhausted(work.Caller != "" && other <= limit, retry, "no slot would become free in time; try again")
+			return nil, c.refuse(work.Caller != "" && other <= limit, retry, "no slot would become free in time; try again")
 		}
 	}
 	if c.queue.waiting >= c.limits.Queue {
-		c.refused = refusedBy
 		victim, share := c.queue.greediest(work.Caller)
 		if victim == nil {
-			return nil, exhausted(c.queue.crowds(work.Caller), retry, tooMany)
+			return nil, c.refuse(c.queue.crowds(work.Caller), retry, tooMany)
 		}
 		c.queue.leave(victim)
-		victim.gone, victim.err = true, exhausted(share, retry, tooMany)
+		victim.gone, victim.err = true, c.refuse(share, retry, tooMany)
 		c.answer(victim)
 	}
 	c.queue.enter(t, now)
@@ -61,10 +59,12 @@ var (
 	errBusy   = fault.Retry(fault.Exhausted, time.Second, "all who take requests of this kind are busy; try again")
 )
 
-func exhausted(share bool, retry time.Duration, message string) error {
+// refuse is for work that finds no place, or waits for too long. What is its caller's own share says nothing of the number of slots.
+func (c *Core) refuse(share bool, retry time.Duration, message string) error {
 	if share {
 		return fault.Share(retry, "%s", message)
 	}
+	c.crowded = crowdedBy
 	return fault.Retry(fault.Exhausted, retry, "%s", message)
 }
 
@@ -206,6 +206,13 @@ func (c *Core) Leave(now time.Duration, t *Ticket, how Outcome) {
 	}
 }
 
+// Expire ends a wait that takes too long, and is the error for it. A slot granted meanwhile goes to the next in the queue.
+func (c *Core) Expire(now time.Duration, t *Ticket, retry time.Duration) error {
+	err := c.refuse(c.queue.share(t.Caller), retry, "no slot became free in time")
+	c.Leave(now, t, Cut)
+	return err
+}
+
 // Hand ends a piece of work, and has its worker begin another at once, before all that waits. Nil: the worker is given no more.
 func (c *Core) Hand(now time.Duration, t *Ticket, how Outcome, work Work) (next *Ticket) {
 	c.Wake(now)
@@ -248,7 +255,7 @@ func (c *Core) end(now time.Duration, t *Ticket, how Outcome) {
 func (c *Core) learn(t *Ticket, now time.Duration) {
 	w := t.worker
 	if w.member.Auto {
-		c.refused = max(c.refused-1, 0)
+		c.crowded = max(c.crowded-1, 0)
 		worth, _ := c.takes.worth(t.Route) // 0: not known
 		changed := c.tuner.learn(t, float64(worth)/float64(max(c.takes.all.slow, 1)), c.pressure(), c.counts.workers)
 		if w.trial != 0 && w.trialLeft <= 0 {
@@ -262,7 +269,9 @@ func (c *Core) learn(t *Ticket, now time.Duration) {
 // pressure tells how much waits.
 func (c *Core) pressure() pressure {
 	switch {
-	case c.refused > 0, c.queue.waiting > pressing*c.counts.workers*steps[c.tuner.most]:
+	case c.crowded > 0:
+		return pressureFull
+	case c.queue.waiting > pressing*c.counts.workers*steps[c.tuner.most]:
 		return pressureHigh
 	case c.queue.waiting > c.inUse:
 		return pressureSome

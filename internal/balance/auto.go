@@ -87,7 +87,7 @@ const (
 	heldBy     = 64  // pieces of work
 	doubtBy    = 32  // pieces of work
 	pressing   = 2   // times all slots is much
-	refusedBy  = 64  // pieces of work
+	crowdedBy  = 64  // pieces of work
 	leastDue   = 8   // pieces of work
 	trialKeeps = 4   // times as much as a trial is stays of what was known
 	calmLeast  = 3.0
@@ -211,7 +211,7 @@ func (u *tuner) learn(t *Ticket, worth float64, p pressure, workers int) (change
 }
 
 // think goes to another level if that is better, or safer when much waits; it tells whether it did. A burst of what computes, or a machine that is slow for a while,
-// is no reason to share where that gained nothing.
+// is no reason to share where that gained nothing. A refusal is, always: sharing makes work slower, but places for it too.
 func (u *tuner) think(p pressure, workers int) bool {
 	u.speeds.solve()
 	switch none, much := u.gain(); {
@@ -219,12 +219,12 @@ func (u *tuner) think(p pressure, workers int) bool {
 		u.flat, u.doubted = true, 0
 	case much:
 		u.flat = false
-	case u.flat && p == pressureHigh: // by now it may be another way: a trial tells, or where trials tell nothing, all slots do
+	case u.flat && p >= pressureHigh: // by now it may be another way: a trial tells, or where trials tell nothing, all slots do
 		u.more.credit = float64(u.trialSize(1))
 		u.doubted += u.due
 		u.flat = u.doubted < doubtBy
 	}
-	return p == pressureHigh && !u.flat && u.press() || u.decide(workers)
+	return (p == pressureFull || p == pressureHigh && !u.flat) && u.press() || u.decide(workers)
 }
 
 // decide goes to a level at which work takes less time, as far as can be told.
@@ -369,5 +369,6 @@ type pressure int
 const (
 	pressureLow pressure = iota // no more than runs
 	pressureSome
-	pressureHigh // more than twice all slots, or some was refused
+	pressureHigh // more than twice all slots
+	pressureFull // some was refused of late
 )

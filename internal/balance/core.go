@@ -21,7 +21,7 @@ type Core struct {
 	counts  counts        // of all members
 	inUse   int
 	queue   queue
-	refused int // pieces of work for which it counts that some found no place in the queue
+	crowded int // pieces of work that are to end before a refusal no longer counts as pressure
 	takes   estimates
 	tuner   tuner
 }

@@ -185,7 +185,8 @@ func (s *Scheduler) acquire(ctx context.Context, w Work) (seat *Seat, waited tim
 	s.do(func(c *Core, now time.Duration) {
 		waited = now - began
 		if err == nil {
-			err = exhausted(c.queue.share(w.Caller), retry, "no slot became free in time")
+			err = c.Expire(now, t, retry)
+			return
 		}
 		c.Leave(now, t, Cut) // a slot granted meanwhile goes to the next in the queue
 	})

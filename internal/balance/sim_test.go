@@ -8,6 +8,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
 // world is workers whose requests need their worker's one processor, or sleep, in turns.
@@ -20,6 +22,7 @@ type world struct {
 	waits   map[*Ticket]*request
 	times   []float64 // that requests took
 	shared  int
+	limited bool // some may be refused
 	refused int
 	beside  int    // requests that were given to a busy worker
 	clients int    // that ask again; 0: open
@@ -80,9 +83,12 @@ func (w *world) arrive() {
 		q.phases = append(q.phases, cpu/float64(n), sleep/float64(n))
 	}
 	t, err := w.core.Enter(w.time(), Work{Route: r.name})
-	if err != nil {
+	if w.limited && fault.KindOf(err) == fault.Exhausted {
 		w.refused++
 		return
+	}
+	if err != nil {
+		panic(err)
 	}
 	q.ticket = t
 	if t.shared {
@@ -144,6 +150,13 @@ func (w *world) run(n int, rate float64) {
 			w.core.Wake(w.time())
 			continue
 		}
+		if late, when := w.latest(); late != nil && when < at {
+			w.pass(max(when, w.now) - w.now)
+			w.core.Expire(w.time(), late, time.Second)
+			delete(w.waits, late)
+			w.refused++
+			continue
+		}
 		w.pass(at - w.now)
 		if first == nil {
 			w.arrive()
@@ -172,6 +185,20 @@ func (w *world) run(n int, rate float64) {
 			w.seen()
 		}
 	}
+}
+
+// latest is what has waited longest, and when that is too long; nil: nothing waits, or there is no limit.
+func (w *world) latest() (late *Ticket, when float64) {
+	limit := w.core.limits.Wait.Seconds()
+	if limit <= 0 {
+		return nil, 0
+	}
+	for t, q := range w.waits {
+		if at := q.came + limit; late == nil || at < when {
+			late, when = t, at
+		}
+	}
+	return late, when
 }
 
 func computing(l *list.List) (n int) {
@@ -376,22 +403,48 @@ func TestAutoSparedAfterPress(t *testing.T) {
 	}
 }
 
-// TestAutoShortQueue: a queue that is too short for much to wait is full instead, or its wait too long: what is refused counts as much as what waits.
+// TestAutoShortQueue: a queue that is too short for much to wait is full instead, or its wait too long: what is refused counts more than what waits, and than what
+// is known of sharing.
 func TestAutoShortQueue(t *testing.T) {
 	t.Parallel()
-	for _, limits := range []Limits{{Queue: 0}, {Queue: 2}, {Queue: 16}, {Queue: 1000, Wait: 100 * time.Millisecond}} {
+	mixed := []route{{name: "short", share: .9, cpu: fixed(0), sleep: fixed(.005)}, {name: "long", share: .1, cpu: fixed(0), sleep: fixed(2)}}
+	for _, limits := range []Limits{{Queue: 0}, {Queue: 2}, {Queue: 16}, {Queue: 1000, Wait: 100 * time.Millisecond}, {Queue: 1000, Wait: time.Second}} {
 		for seed := range uint64(4) {
 			w := newWorld(4, slotsOfWorld, true, seed+1, computes)
+			w.limited = true
 			w.core.Limit(0, limits)
-			w.run(3000, .5*4/.036)
-			w.routes = []route{sleeps}
-			const rate = 70
-			w.run(2000, rate)
-			w.refused = 0
-			w.run(2000, rate)
-			if w.refused > 20 {
-				t.Errorf("queue %d, wait %s, seed %d: %d of 2,000 were refused; they use %d of %d slots", limits.Queue, limits.Wait, seed+1, w.refused, w.core.tuner.limit(slotsOfWorld, 0), slotsOfWorld)
+			check := func(what string, before, n int, rate float64) {
+				w.run(before, rate)
+				w.refused = 0
+				w.run(n, rate)
+				if w.refused > n/50 {
+					t.Errorf("queue %d, wait %s, seed %d, %s: %d of %d were refused; they use %d of %d slots", limits.Queue, limits.Wait, seed+1, what, w.refused, n, w.core.tuner.limit(slotsOfWorld, 0), slotsOfWorld)
+				}
 			}
+			check("work, 50 %", 1000, 3000, .5*4/.036)
+			w.routes = []route{sleeps}
+			check("sleep", 2000, 2000, 70)
+			w.routes = mixed
+			check("fast and slow sleep", 2000, 2000, 25)
+		}
+	}
+}
+
+// TestAutoOneCrowds: what is refused as its caller's own share is no reason to use more slots.
+func TestAutoOneCrowds(t *testing.T) {
+	t.Parallel()
+	c := NewCore(Limits{Queue: 4}, func(*Ticket) {})
+	c.Set(0, []Member{{Name: "0", Slots: slotsOfWorld, Auto: true}})
+	for range 40 {
+		_, err := c.Enter(0, Work{Caller: "many"})
+		if err != nil && (fault.KindOf(err) != fault.Exhausted || c.pressure() == pressureFull) {
+			t.Fatalf("%v; pressure %d", err, c.pressure())
+		}
+	}
+	for _, caller := range []Caller{"a", "b", "c", "d"} { // the last finds a queue in which each has one place
+		_, err := c.Enter(0, Work{Caller: caller})
+		if full := c.pressure() == pressureFull; full != (err != nil) || full != (caller == "d") {
+			t.Errorf("%s: %v; full: %t", caller, err, full)
 		}
 	}
 }

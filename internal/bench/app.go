@@ -45,7 +45,7 @@ type appReport struct {
 	Late float64 `json:"late_p99_ms"`
 	// CPU is what the load generator itself used for each request.
 	CPU float64 `json:"own_cpu_ms"`
-	// Standstill is when the machine did not run: a server is late then, and what comes meanwhile waits. Null: not known.
+	// Standstill is how long the machine did not run: a server is late then, and what comes meanwhile waits. Null: not known.
 	Standstill *standstill `json:"standstill"`
 }
 
