@@ -235,8 +235,14 @@ func TestAppReport(t *testing.T) {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}
 	b.Reset()
-	o.report(l, out).print(&b)
-	for _, s := range []string{"poisson arrivals, 27.5 requests a second", "4 (2.00/s), 1 failed", "mean 28.750  p50 36.000", "at best", "/ready"} {
+	r := o.report(l, out)
+	r.print(&b)
+	r.Standstill = &standstill{}
+	r.print(&b)
+	r.Standstill = &standstill{2, 30.5, 20}
+	r.print(&b)
+	for _, s := range []string{"poisson arrivals, 27.5 requests a second", "4 (2.00/s), 1 failed", "mean 28.750  p50 36.000", "at best", "/ready",
+		"is not known", "machine      never stood still", "machine      stood still 2 times, 30.5 ms in all, 20.0 at the most"} {
 		if !strings.Contains(b.String(), s) {
 			t.Errorf("%q is missing in\n%s", s, b.String())
 		}

@@ -34,13 +34,13 @@ type standstillReport struct {
 	Without  percentiles `json:"without_ms"` // of all the others
 }
 
-// between counts the spans that touch a time. It works in place.
+// between counts the spans that touch a time, as far as they are in it. It works in place.
 func between(spans []span, from, to time.Duration) (within []span, s standstill) {
 	within = slices.DeleteFunc(union(spans), func(s span) bool { return s.To < from || s.From > to })
 	var total, longest time.Duration
 	for _, s := range within {
-		total += s.To - s.From
-		longest = max(longest, s.To-s.From)
+		inside := min(s.To, to) - max(s.From, from)
+		total, longest = total+inside, max(longest, inside)
 	}
 	return within, standstill{len(within), ms(total), ms(longest)}
 }

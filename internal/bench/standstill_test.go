@@ -23,6 +23,9 @@ func TestStandstillReport(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v; want %+v", got, want)
 	}
+	if _, got := between([]span{still(900, 1100), still(-50, 20)}, at(0), at(1000)); got != (standstill{2, 120, 100}) {
+		t.Errorf("at both ends: %+v", got)
+	}
 	if got := newStandstillReport(nil, at(0), answers); got.Count != 0 || got.Requests != 0 || got.Without.Max != 40 {
 		t.Errorf("a machine that runs: %+v", got)
 	}
