@@ -1,7 +1,6 @@
 package balance
 
 import (
-	"container/list"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -17,7 +16,7 @@ type world struct {
 	core    *Core
 	now     float64 // seconds
 	rand    *rand.Rand
-	work    map[*Worker]*list.List // of *request
+	work    map[*Worker][]*request
 	routes  []route
 	waits   map[*Ticket]*request
 	times   []float64 // that requests took
@@ -53,15 +52,13 @@ func lognormal(mean, sigma float64) func(*rand.Rand) float64 {
 }
 
 func newWorld(workers, slots int, auto bool, seed uint64, routes ...route) *world {
-	w := &world{rand: rand.New(rand.NewPCG(seed, 1)), work: map[*Worker]*list.List{}, routes: routes, waits: map[*Ticket]*request{}}
+	w := &world{rand: rand.New(rand.NewPCG(seed, 1)), work: map[*Worker][]*request{}, routes: routes, waits: map[*Ticket]*request{}}
 	w.core = NewCore(Limits{Queue: 1 << 20}, func(t *Ticket) { w.begun(t) })
 	members := make([]Member, workers)
 	for i := range members {
 		members[i] = Member{Name: fmt.Sprint(i), Slots: slots, Auto: auto}
 	}
-	for _, worker := range w.core.Set(0, members) {
-		w.work[worker] = list.New()
-	}
+	w.core.Set(0, members)
 	return w
 }
 
@@ -111,11 +108,10 @@ func (w *world) begun(t *Ticket) {
 }
 
 func (w *world) give(worker *Worker, q *request) {
-	l := w.work[worker]
-	if l.Len() > 0 {
+	if len(w.work[worker]) > 0 {
 		w.beside++
 	}
-	l.PushBack(q)
+	w.work[worker] = append(w.work[worker], q)
 }
 
 // run lets so many requests end.
@@ -134,8 +130,7 @@ func (w *world) run(n int, rate float64) {
 		for _, worker := range w.core.list {
 			l := w.work[worker]
 			k := float64(computing(l))
-			for e := l.Front(); e != nil; e = e.Next() {
-				q := e.Value.(*request)
+			for _, q := range l {
 				d := q.phases[q.at]
 				if q.at%2 == 0 {
 					d *= k
@@ -170,13 +165,7 @@ func (w *world) run(n int, rate float64) {
 		}
 		done++
 		w.times = append(w.times, w.now-first.came)
-		l := w.work[on]
-		for e := l.Front(); e != nil; e = e.Next() {
-			if e.Value == first {
-				l.Remove(e)
-				break
-			}
-		}
+		w.work[on] = slices.DeleteFunc(w.work[on], func(q *request) bool { return q == first })
 		w.core.Leave(w.time(), first.ticket, OK)
 		if w.clients > 0 {
 			w.arrive()
@@ -201,9 +190,9 @@ func (w *world) latest() (late *Ticket, when float64) {
 	return late, when
 }
 
-func computing(l *list.List) (n int) {
-	for e := l.Front(); e != nil; e = e.Next() {
-		if e.Value.(*request).at%2 == 0 {
+func computing(l []*request) (n int) {
+	for _, q := range l {
+		if q.at%2 == 0 {
 			n++
 		}
 	}
@@ -214,8 +203,7 @@ func (w *world) pass(d float64) {
 	w.now += d
 	for _, l := range w.work {
 		k := float64(computing(l))
-		for e := l.Front(); e != nil; e = e.Next() {
-			q := e.Value.(*request)
+		for _, q := range l {
 			if q.at%2 == 0 {
 				q.phases[q.at] -= d / k
 			} else {

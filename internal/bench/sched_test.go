@@ -75,7 +75,8 @@ func TestSchedExact(t *testing.T) {
 		{"M/M/4-PS: without the lock", 1 + erlangC(4, 0.7)/(4*(1-0.7)),
 			"--workers 4 --slots 50 --gvl=false --cpus 4 --load 0.7 --distribution exponential --policies least-busy"},
 		{"E4/M/1, four times", gim1(4, 0.6), "--workers 4 --slots 1 --load 0.6 --distribution exponential --policies round-robin"},
-		{"M/G/inf: waiting alone", 1, "--workers 50 --slots 20 --cpu 0 --load 0.5 --distribution lognormal --policies random,least-busy,oracle,packhorse:100"},
+		{"M/G/inf: waiting alone", 1, "--workers 50 --slots 20 --cpu 0 --load 0.5 --distribution lognormal --policies random,least-busy,packhorse:100"},
+		{"M/G/inf: the oracle, which looks at all of it at each step", 1, "--workers 10 --slots 20 --cpu 0 --load 0.5 --distribution lognormal --policies oracle"},
 		{"M/M/4: waiting alone, in 4 slots", 1 + erlangC(4, 0.7)/(4*(1-0.7)), "--workers 2 --slots 2 --cpu 0 --load 0.7 --distribution exponential --policies random"},
 		{"all slots busy", 2, "--workers 8 --slots 2 --arrivals closed --load 2 --policies random,puma-delay,least-busy,oracle,packhorse:100"},
 	} {
