@@ -145,7 +145,7 @@ func (w *world) run(n int, rate float64) {
 			w.core.Wake(w.time())
 			continue
 		}
-		if late, when := w.latest(); late != nil && when < at {
+		if late, when := w.overdue(); late != nil && when < at {
 			w.pass(max(when, w.now) - w.now)
 			w.core.Expire(w.time(), late, time.Second)
 			delete(w.waits, late)
@@ -176,8 +176,8 @@ func (w *world) run(n int, rate float64) {
 	}
 }
 
-// latest is what has waited longest, and when that is too long; nil: nothing waits, or there is no limit.
-func (w *world) latest() (late *Ticket, when float64) {
+// overdue is what has waited longest, and when that is too long; nil: nothing waits, or there is no limit.
+func (w *world) overdue() (late *Ticket, when float64) {
 	limit := w.core.limits.Wait.Seconds()
 	if limit <= 0 {
 		return nil, 0
