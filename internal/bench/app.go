@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -25,10 +24,13 @@ type appOptions struct {
 	paths    []string
 	workers  int
 	service  time.Duration
+	turns    int
+	again    int
 	json     bool
 }
 
-// appReport is what `bench app --json` prints. Times are of requests that were answered well.
+// appReport is what `bench app --json` prints of a server; of several, in the order of their names: {"rows": [...]}. Times are of requests that were
+// answered well.
 type appReport struct {
 	URL          string       `json:"url"`
 	Arrivals     string       `json:"arrivals"` // poisson, constant, or closed
@@ -47,6 +49,9 @@ type appReport struct {
 	CPU float64 `json:"own_cpu_ms"`
 	// Standstill is how long the machine did not run: a server is late then, and what comes meanwhile waits. Null: not known.
 	Standstill *standstill `json:"standstill"`
+	Turns      int         `json:"turns"`
+	Again      int         `json:"again"`    // turns that were made again, because of such a time
+	Unsteady   int         `json:"unsteady"` // turns that count although there was one
 }
 
 // appPath is one of several paths.
@@ -76,8 +81,8 @@ func (l latencyStats) String() string { return fmt.Sprintf("mean %.3f  %v", l.Me
 func appCommand(env Env) *cobra.Command {
 	o := appOptions{}
 	cmd := &cobra.Command{
-		Use:   "app URL",
-		Short: "Measure an application server: requests that come at random, as users send them",
+		Use:   "app URL...",
+		Short: "Measure application servers: requests that come at random, as users send them",
 		Long: `Sends GET requests for the URL, whatever the server does (open loop), at random times: from one to the next pass exponential times, so that some come
 together and some alone (Poisson). Who comes while all are busy waits, which a constant rate hides. The same seed is the same pattern at every rate and for
 every server.
@@ -89,13 +94,19 @@ With --rate 0 the loop is closed: each of the clients asks again as soon as it i
 
 Several paths at once: --path /work=3 --path /ready=1, which stand in place of the URL's own.
 
-A virtual machine stands still while its host runs others; how often and how long it did is said, for then each server is late.
+Several URLs are several servers to compare. They get the same requests, in turns: --turns 6 sends a sixth to each, and then the next sixth, so that a
+machine whose speed changes changes it for all of them.
+
+A virtual machine stands still while its host runs others; how often and how long it did is said, for then each server is late. With --again N a turn in
+which it did, for more than 20 ms at once or for more than a thousandth of the time and 5 ms, is made again, up to N times; the one with the least
+counts. A turn with failures always counts.
 
 With --ideal N the report also says what the same arrivals would have taken at N workers of --service each, which are always given out right.`,
 		Example: `  packhorse bench app http://127.0.0.1:3000/work --rate 0 --duration 5s
   packhorse bench app http://127.0.0.1:3000/work --rate 27 --count 1000 --ideal 2 --service 36ms
+  packhorse bench app http://127.0.0.1:3000/work http://127.0.0.1:3001/work --rate 27 --count 600 --turns 6 --again 5
   packhorse bench app http://127.0.0.1:3000 --rate 40 --path /work=1 --path /ready=4 --json`,
-		Args: cobra.ExactArgs(1),
+		Args: cobra.RangeArgs(1, maxAppServers),
 	}
 	f := cmd.Flags()
 	f.Float64Var(&o.rate, "rate", 0, "requests a second; 0: closed loop")
@@ -109,14 +120,16 @@ With --ideal N the report also says what the same arrivals would have taken at N
 	f.StringArrayVar(&o.paths, "path", nil, "PATH or PATH=WEIGHT, instead of the URL's; may be repeated")
 	f.IntVar(&o.workers, "ideal", 0, "compare with this many workers that are always given out right")
 	f.DurationVar(&o.service, "service", 0, "how long each of those works for a request")
+	f.IntVar(&o.turns, "turns", 1, "in how many parts each server gets its requests")
+	f.IntVar(&o.again, "again", 0, "make a turn again, up to so many times, in which the machine stood still")
 	f.BoolVar(&o.json, "json", false, "print one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		load, err := o.load(args[0])
+		race, err := o.race(args)
 		if err != nil {
 			return err
 		}
 		ctx := cmd.Context()
-		return interrupted(ctx, o.run(ctx, env, load, sibling(cmd, "standstills")))
+		return interrupted(ctx, race.run(ctx, env, sibling(cmd, "standstills")))
 	}
 	return cmd
 }
@@ -146,37 +159,35 @@ func (o *appOptions) load(url string) (*appLoad, error) {
 		return nil, fmt.Errorf("--count %d: up to %d", o.count, maxAppCount)
 	case o.duration <= 0 || o.timeout <= 0:
 		return nil, errors.New("--duration and --timeout have to be positive")
+	case o.turns < 1 || o.turns > maxAppTurns || o.count > 0 && o.count < o.turns:
+		return nil, fmt.Errorf("--turns %d: from 1 to %d, and no more than --count", o.turns, maxAppTurns)
+	case o.again < 0 || o.again > maxAppTurns:
+		return nil, fmt.Errorf("--again %d: up to %d", o.again, maxAppTurns)
 	case o.workers < 0 || o.workers > 0 && (o.service <= 0 || o.rate == 0):
 		return nil, errors.New("--ideal: needs --rate, and --service above 0")
 	}
-	l := &appLoad{target: t, clients: o.clients, count: o.count, duration: o.duration, timeout: o.timeout, keep: o.keep}
-	if o.count > 0 {
-		l.duration = 0
-	}
+	l := &appLoad{target: t, open: o.rate > 0, clients: o.clients, timeout: o.timeout, keep: o.keep}
 	paths := o.paths
 	if len(paths) == 0 {
 		paths = []string{max(t.path, "/")}
 	}
-	weights := make([]int, len(paths))
-	for i, p := range paths {
+	for _, p := range paths {
 		path, weight, err := parseWeighted(p)
 		if err != nil {
 			return nil, err
 		}
-		weights[i] = weight
+		l.weights = append(l.weights, weight)
 		l.paths = append(l.paths, path)
 		l.requests = append(l.requests, t.plain(path, o.keep))
-	}
-	// A closed loop takes paths, but no times, from the arrivals.
-	l.arrivals, l.open = newArrivals(max(o.rate, 1), o.arrivals == "constant", o.seed, weights), o.rate > 0
-	if l.open {
-		l.arrivals.gap = 1 / o.rate
 	}
 	return l, nil
 }
 
-// maxAppCount bounds what is kept in memory: 16 bytes for each request.
-const maxAppCount = 10_000_000
+const (
+	maxAppCount   = 10_000_000 // bounds what is kept in memory: 16 bytes for each request
+	maxAppServers = 100
+	maxAppTurns   = 1000
+)
 
 // parseWeighted reads PATH or PATH=WEIGHT.
 func parseWeighted(s string) (path string, weight int, err error) {
@@ -203,12 +214,13 @@ func (t *target) plain(path string, keep bool) []byte {
 	return append(b, "\r\n"...)
 }
 
-// appLoad is one run. The loop that sends it is chosen by the system (app_linux.go, app_other.go).
+// appLoad is what one server gets, for one turn. The loop that sends it is chosen by the system (app_linux.go, app_other.go).
 type appLoad struct {
 	target   *target
 	open     bool
 	arrivals *arrivals
 	paths    []string
+	weights  []int    // as paths
 	requests [][]byte // as paths
 	clients  int
 	count    int           // requests in all; 0: until the duration is over
@@ -222,11 +234,11 @@ func (l *appLoad) more(begun int, at time.Duration) bool {
 	return (l.count == 0 || begun < l.count) && (l.duration == 0 || at < l.duration)
 }
 
-// appOutcome is what a run measured.
+// appOutcome is what one turn measured, or several.
 type appOutcome struct {
-	latency  []samples // by path
-	failed   []int     // by path
-	due      []time.Duration
+	latency  []samples       // by path
+	failed   []int           // by path
+	due      []time.Duration // of one turn
 	late     samples
 	elapsed  time.Duration
 	failures failures
@@ -244,36 +256,10 @@ func (l *appLoad) check(x *exchange) error {
 	return nil
 }
 
-// run takes the arguments of the process that watches the machine.
-func (o *appOptions) run(ctx context.Context, env Env, l *appLoad, machine []string) error {
-	watch := watchStandstills(ctx, machine)
-	defer watch.kill()
-	began, from, cpu := time.Now(), monotonic(), ownCPU()
-	stop := progress(ctx, env.Stderr, func() string { return fmt.Sprintf("measuring: %v", time.Since(began).Round(time.Second)) })
-	out, err := l.run(ctx)
-	stop()
-	if err != nil {
-		return err
-	}
-	cpu = ownCPU() - cpu
-	to := monotonic()
-	r := o.report(l, out)
-	if spans, known := watch.end(); known {
-		_, s := between(spans, from, to)
-		r.Standstill = &s
-	}
-	r.CPU = ms(cpu / time.Duration(max(r.Requests+r.Failures, 1)))
-	out.failures.print(env.Stderr)
-	if o.json {
-		err = writeJSON(env.Stdout, r)
-	} else {
-		r.print(env.Stdout)
-	}
-	return errors.Join(err, out.failures.err())
-}
-
-func (o *appOptions) report(l *appLoad, out *appOutcome) *appReport {
-	r := &appReport{URL: l.target.String(), Arrivals: "closed", Rate: o.rate, Seed: o.seed, Failures: out.failures.count()}
+// report says what a server did.
+func (o *appOptions) report(s *appServer) *appReport {
+	l, out := s.load, s.out
+	r := &appReport{URL: l.target.String(), Arrivals: "closed", Rate: o.rate, Seed: o.seed, Failures: out.failures.count(), Turns: o.turns, Again: s.again, Unsteady: s.unsteady}
 	if l.open {
 		r.Arrivals = o.arrivals
 		r.Late = out.late.summarize().P99
@@ -287,9 +273,13 @@ func (o *appOptions) report(l *appLoad, out *appOutcome) *appReport {
 	}
 	r.Requests, r.Latency = len(all), all.stats()
 	r.RequestsPerS = round(rate(float64(len(all)), 1, out.elapsed), 2)
+	r.CPU = ms(s.cpu / time.Duration(max(r.Requests+r.Failures, 1)))
 	if o.workers > 0 {
-		best := ideal(out.due, o.workers, o.service).stats()
+		best := s.ideal.stats()
 		r.Ideal = &best
+	}
+	if s.known {
+		r.Standstill = &s.still
 	}
 	return r
 }
@@ -313,4 +303,7 @@ func (r *appReport) print(w io.Writer) {
 	}
 	line("generator", "%.3f ms CPU for each request; p99 of sending late %.3f ms", r.CPU, r.Late)
 	line("machine", "%v", r.Standstill)
+	if r.Turns > 1 || r.Again > 0 {
+		line("turns", "%d, and %d made again; in %d that count the machine stood still", r.Turns, r.Again, r.Unsteady)
+	}
 }

@@ -81,7 +81,7 @@ func TestIdeal(t *testing.T) {
 	}
 }
 
-const appKeys = "url arrivals rate seed n failures requests_per_s latency_ms late_p99_ms own_cpu_ms standstill"
+const appKeys = "url arrivals rate seed n failures requests_per_s latency_ms late_p99_ms own_cpu_ms standstill turns again unsteady"
 
 func TestAppOpenLoop(t *testing.T) {
 	t.Parallel()
@@ -204,7 +204,8 @@ func TestAppBadFlags(t *testing.T) {
 		{"ftp://127.0.0.1/"}, {"https://127.0.0.1/"}, {"http://127.0.0.1/", "--rate", "-1"}, {"http://127.0.0.1/", "--rate", "NaN"},
 		{"http://127.0.0.1/", "--arrivals", "often"}, {"http://127.0.0.1/", "--clients", "100000"}, {"http://127.0.0.1/", "--count", "-1"},
 		{"http://127.0.0.1/", "--duration", "0"}, {"http://127.0.0.1/", "--path", "x"}, {"http://127.0.0.1/", "--path", "/x=0"}, {"http://127.0.0.1/", "--path", "/x\r\ny"},
-		{"http://127.0.0.1/", "--rate", "5", "--ideal", "2"}, {"http://127.0.0.1/", "--ideal", "2", "--service", "1s"},
+		{}, {"http://127.0.0.1/", "https://127.0.0.1"}, {"http://127.0.0.1/", "--turns", "0"}, {"http://127.0.0.1/", "--turns", "5", "--count", "4"},
+		{"http://127.0.0.1/", "--again", "-1"}, {"http://127.0.0.1/", "--rate", "5", "--ideal", "2"}, {"http://127.0.0.1/", "--ideal", "2", "--service", "1s"},
 	} {
 		if out, _, err := bench(t, t.Context(), append([]string{"app"}, args...)...); err == nil {
 			t.Errorf("%q: no error; %s", args, out)
@@ -214,35 +215,37 @@ func TestAppBadFlags(t *testing.T) {
 
 func TestAppReport(t *testing.T) {
 	t.Parallel()
-	o := &appOptions{rate: 27.5, arrivals: "poisson", seed: 1, workers: 2, service: 36 * time.Millisecond, duration: time.Second, timeout: time.Second}
+	o := &appOptions{rate: 27.5, arrivals: "poisson", seed: 1, workers: 2, service: 36 * time.Millisecond, duration: time.Second, timeout: time.Second, turns: 1}
 	l, err := o.load("http://user:secret@127.0.0.1:3000/work")
 	if err != nil {
 		t.Fatal(err)
 	}
 	l.paths = []string{"/work", "/ready"}
-	out := &appOutcome{latency: []samples{{40e6, 36e6, 38e6}, {1e6}}, failed: []int{0, 1}, due: []time.Duration{1e6, 2e6, 3e6, 90e6}, late: samples{1e5, 2e5}, elapsed: 2 * time.Second}
+	out := &appOutcome{latency: []samples{{40e6, 36e6, 38e6}, {1e6}}, failed: []int{0, 1}, late: samples{1e5, 2e5}, elapsed: 2 * time.Second}
 	out.failures.add(io.EOF)
+	server := &appServer{load: l, out: out, ideal: ideal([]time.Duration{1e6, 2e6, 3e6, 90e6}, o.workers, o.service)}
 	var b bytes.Buffer
-	if err := writeJSON(&b, o.report(l, out)); err != nil {
+	if err := writeJSON(&b, o.report(server)); err != nil {
 		t.Fatal(err)
 	}
 	const want = `{"url":"http://127.0.0.1:3000/work","arrivals":"poisson","rate":27.5,"seed":1,"n":4,"failures":1,"requests_per_s":2,` +
 		`"latency_ms":{"mean":28.75,"p50":36,"p95":40,"p99":40,"max":40},"paths":[` +
 		`{"path":"/work","n":3,"failures":0,"latency_ms":{"mean":38,"p50":38,"p95":40,"p99":40,"max":40}},` +
 		`{"path":"/ready","n":1,"failures":1,"latency_ms":{"mean":1,"p50":1,"p95":1,"p99":1,"max":1}}],` +
-		`"ideal_ms":{"mean":44.5,"p50":36,"p95":70,"p99":70,"max":70},"late_p99_ms":0.2,"own_cpu_ms":0,"standstill":null}`
+		`"ideal_ms":{"mean":44.5,"p50":36,"p95":70,"p99":70,"max":70},"late_p99_ms":0.2,"own_cpu_ms":0,"standstill":null,"turns":1,"again":0,"unsteady":0}`
 	if got := strings.Join(strings.Fields(b.String()), ""); got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}
 	b.Reset()
-	r := o.report(l, out)
+	r := o.report(server)
 	r.print(&b)
 	r.Standstill = &standstill{}
 	r.print(&b)
-	r.Standstill = &standstill{2, 30.5, 20}
+	r.Standstill, r.Again = &standstill{2, 30.5, 20}, 3
 	r.print(&b)
 	for _, s := range []string{"poisson arrivals, 27.5 requests a second", "4 (2.00/s), 1 failed", "mean 28.750  p50 36.000", "at best", "/ready",
-		"is not known", "machine      never stood still", "machine      stood still 2 times, 30.5 ms in all, 20.0 at the most"} {
+		"is not known", "machine      never stood still", "machine      stood still 2 times, 30.5 ms in all, 20.0 at the most",
+		"1, and 3 made again; in 0 that count"} {
 		if !strings.Contains(b.String(), s) {
 			t.Errorf("%q is missing in\n%s", s, b.String())
 		}

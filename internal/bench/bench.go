@@ -164,6 +164,14 @@ func (f *failures) add(err error) {
 	}
 }
 
+// join adds those of another, which nobody uses any more.
+func (f *failures) join(other *failures) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.n += other.n
+	f.first = append(f.first, other.first[:min(len(other.first), keptFailures-len(f.first))]...)
+}
+
 func (f *failures) count() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -83,6 +83,11 @@ func union(spans []span) []span {
 	return out
 }
 
+// plus joins those of two runs.
+func (s standstill) plus(t standstill) standstill {
+	return standstill{s.Count + t.Count, s.TotalMS + t.TotalMS, max(s.LongestMS, t.LongestMS)}
+}
+
 func (s *standstill) String() string {
 	if s == nil {
 		return "whether the machine stood still is not known (Linux, and CAP_SYS_NICE)"

@@ -1,0 +1,116 @@
+package bench
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestAppTurns has three servers get the same requests, a part each at a time, each time another one first.
+func TestAppTurns(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex // guards turns
+	var turns []string
+	paths := map[string][]string{}
+	var urls []string
+	for _, name := range []string{"a", "b", "c"} {
+		server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			mu.Lock()
+			defer mu.Unlock()
+			if len(turns) == 0 || turns[len(turns)-1][:1] != name {
+				turns = append(turns, name)
+			}
+			turns[len(turns)-1] += "."
+			paths[name] = append(paths[name], r.URL.Path)
+		}))
+		defer server.Close()
+		urls = append(urls, server.URL)
+	}
+	out, errs, err := bench(t, t.Context(), append([]string{"app", "--json", "--rate", "500", "--arrivals", "constant", "--count", "8", "--turns", "3", "--path", "/x", "--path", "/y",
+		"--ideal", "1", "--service", "1ms"}, urls...)...)
+	if err != nil {
+		t.Fatal(err, errs)
+	}
+	// Each server's last turn is followed by another's first.
+	if got, want := strings.Join(turns, " "), "a... b... c... b... c... a... c.. a.. b.."; got != want {
+		t.Errorf("turns %s, want %s", got, want)
+	}
+	if !slices.Equal(paths["a"], paths["b"]) || !slices.Equal(paths["a"], paths["c"]) {
+		t.Errorf("not the same requests: %v", paths)
+	}
+	if strings.Count(out, `"n": 8`) != 3 || strings.Count(out, `"turns": 3`) != 3 || strings.Count(out, `"ideal_ms"`) != 3 {
+		t.Error(out)
+	}
+	for i, url := range urls {
+		if strings.Index(out, url) < 0 || i > 0 && strings.Index(out, url) < strings.Index(out, urls[i-1]) {
+			t.Errorf("%s is not in its place:\n%s", url, out)
+		}
+	}
+}
+
+// TestAppTurnsFail says which server failed.
+func TestAppTurnsFail(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer server.Close()
+	out, errs, err := bench(t, t.Context(), "app", server.URL, "http://127.0.0.1:1", "--count", "4", "--turns", "2")
+	if err == nil || !strings.Contains(err.Error(), "4 requests failed") || !strings.Contains(errs, "http://127.0.0.1:1:\nerror: ") || strings.Contains(errs, server.URL) {
+		t.Errorf("%v\n%s", err, errs)
+	}
+	if !strings.Contains(out, "4 (") || !strings.Contains(out, "0 (0.00/s), 4 failed") {
+		t.Error(out)
+	}
+}
+
+// TestAppAgain makes turns again in which the machine stood still, but none with failures, and not for ever.
+func TestAppAgain(t *testing.T) {
+	t.Parallel()
+	type try struct {
+		total, longest float64
+		failed         bool
+	}
+	quiet, noisy, worse := try{total: 3, longest: 3}, try{total: 30, longest: 10}, try{total: 40, longest: 25}
+	for _, c := range []struct {
+		tries    []try
+		again    int
+		unsteady int // before
+		want     int // which try counts
+		after    int // unsteady
+	}{
+		{tries: []try{quiet}, again: 5, want: 0},
+		{tries: []try{noisy, worse, quiet}, again: 5, want: 2},
+		{tries: []try{{total: 21, longest: 21}, quiet}, again: 5, want: 1},
+		{tries: []try{worse, noisy, worse}, again: 2, want: 1, after: 1},
+		{tries: []try{noisy}, again: 0, want: 0, after: 1},
+		{tries: []try{noisy}, again: 5, unsteady: maxUnsteady, want: 0, after: maxUnsteady + 1},
+		{tries: []try{{failed: true, total: 90, longest: 90}}, again: 5, want: 0},
+		{tries: []try{noisy, {failed: true, total: 90, longest: 90}}, again: 5, want: 1},
+	} {
+		var made []*appTurn
+		r, s := &appRace{appOptions: appOptions{again: c.again}, unsteady: c.unsteady}, &appServer{}
+		got, err := r.steady(s, func() (*appTurn, error) {
+			if len(made) == len(c.tries) {
+				return nil, fmt.Errorf("a try too many")
+			}
+			one := c.tries[len(made)]
+			turn := &appTurn{out: &appOutcome{elapsed: 20 * time.Second}, known: true, still: standstill{1, one.total, one.longest}}
+			if one.failed {
+				turn.out.failures.add(io.EOF)
+			}
+			made = append(made, turn)
+			return turn, nil
+		})
+		if err != nil || len(made) != len(c.tries) || got != made[c.want] || s.again != len(made)-1 || r.unsteady != c.after {
+			t.Errorf("%+v: %d tries, again %d, unsteady %d, %v", c, len(made), s.again, r.unsteady, err)
+		}
+	}
+	if got := (standstill{2, 7, 4}).plus(standstill{1, 9, 9}); got != (standstill{3, 16, 9}) {
+		t.Error(got)
+	}
+}
