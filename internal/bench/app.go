@@ -29,7 +29,7 @@ type appOptions struct {
 	json     bool
 }
 
-// appReport is what `bench app --json` prints of a server; of several, in the order of their names: {"rows": [...]}. Times are of requests that were
+// appReport is what `bench app --json` prints of a server; of several {"rows": [...]}, in the order of the arguments. Times are of requests that were
 // answered well.
 type appReport struct {
 	URL          string       `json:"url"`
@@ -85,7 +85,7 @@ func appCommand(env Env) *cobra.Command {
 		Short: "Measure application servers: requests that come at random, as users send them",
 		Long: `Sends GET requests for the URL, whatever the server does (open loop), at random times: from one to the next pass exponential times, so that some come
 together and some alone (Poisson). Who comes while all are busy waits, which a constant rate hides. The same seed is the same pattern at every rate and for
-every server.
+every server, in as many turns.
 
 Latency counts from the time at which a request was due to the end of its answer, also if it could only be sent later. An answer has to be whole and
 to have status 200. Each request has a connection of its own, as those of ab, unless --keep is given.
@@ -98,8 +98,8 @@ Several URLs are several servers to compare. They get the same requests, in turn
 machine whose speed changes changes it for all of them.
 
 A virtual machine stands still while its host runs others; how often and how long it did is said, for then each server is late. With --again N a turn in
-which it did, for more than 20 ms at once or for more than a thousandth of the time and 5 ms, is made again, up to N times; the one with the least
-counts. A turn with failures always counts.
+which it did, for more than 20 ms at once or for more than a thousandth of the time and 5 ms, is made again, up to N times (after three for which that was in
+vain, no more); the one with the least counts. A turn with failures always counts.
 
 With --ideal N the report also says what the same arrivals would have taken at N workers of --service each, which are always given out right.`,
 		Example: `  packhorse bench app http://127.0.0.1:3000/work --rate 0 --duration 5s
@@ -122,7 +122,7 @@ With --ideal N the report also says what the same arrivals would have taken at N
 	f.DurationVar(&o.service, "service", 0, "how long each of those works for a request")
 	f.IntVar(&o.turns, "turns", 1, "in how many parts each server gets its requests")
 	f.IntVar(&o.again, "again", 0, "make a turn again, up to so many times, in which the machine stood still")
-	f.BoolVar(&o.json, "json", false, "print one JSON object")
+	f.BoolVar(&o.json, "json", false, "print one JSON object; of several servers, their objects in \"rows\"")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		race, err := o.race(args)
 		if err != nil {
@@ -155,12 +155,14 @@ func (o *appOptions) load(url string) (*appLoad, error) {
 		return nil, fmt.Errorf("--arrivals %q: poisson or constant", o.arrivals)
 	case o.clients < 0 || o.clients > maxClients:
 		return nil, fmt.Errorf("--clients %d: from 1 to %d", o.clients, maxClients)
-	case o.count < 0 || o.count > maxAppCount:
-		return nil, fmt.Errorf("--count %d: up to %d", o.count, maxAppCount)
+	case o.count < 0:
+		return nil, fmt.Errorf("--count %d: has to be positive", o.count)
 	case o.duration <= 0 || o.timeout <= 0:
 		return nil, errors.New("--duration and --timeout have to be positive")
 	case o.turns < 1 || o.turns > maxAppTurns || o.count > 0 && o.count < o.turns:
 		return nil, fmt.Errorf("--turns %d: from 1 to %d, and no more than --count", o.turns, maxAppTurns)
+	case o.count == 0 && o.duration/time.Duration(o.turns) < minAppTurn:
+		return nil, fmt.Errorf("--duration %v in %d turns: a turn takes %v at the least", o.duration, o.turns, minAppTurn)
 	case o.again < 0 || o.again > maxAppTurns:
 		return nil, fmt.Errorf("--again %d: up to %d", o.again, maxAppTurns)
 	case o.workers < 0 || o.workers > 0 && (o.service <= 0 || o.rate == 0):
@@ -184,9 +186,10 @@ func (o *appOptions) load(url string) (*appLoad, error) {
 }
 
 const (
-	maxAppCount   = 10_000_000 // bounds what is kept in memory: 16 bytes for each request
+	maxAppCount   = 10_000_000 // of all servers; bounds what is kept in memory: some 40 bytes for each request
 	maxAppServers = 100
 	maxAppTurns   = 1000
+	minAppTurn    = 10 * time.Millisecond
 )
 
 // parseWeighted reads PATH or PATH=WEIGHT.
@@ -304,6 +307,6 @@ func (r *appReport) print(w io.Writer) {
 	line("generator", "%.3f ms CPU for each request; p99 of sending late %.3f ms", r.CPU, r.Late)
 	line("machine", "%v", r.Standstill)
 	if r.Turns > 1 || r.Again > 0 {
-		line("turns", "%d, and %d made again; in %d that count the machine stood still", r.Turns, r.Again, r.Unsteady)
+		line("turns", "%d, and %d made again; %d count although the machine stood still for long", r.Turns, r.Again, r.Unsteady)
 	}
 }

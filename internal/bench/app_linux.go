@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
+	"net/netip"
 	"runtime"
 	"time"
 
@@ -14,7 +14,7 @@ import (
 // run drives all connections from one thread with ppoll(2), as pings do (ping_linux.go): its timers are exact, and a request costs a few
 // system calls. Other than there connections come and go, and only those that wait for an answer are looked at.
 func (l *appLoad) run(ctx context.Context) (*appOutcome, error) {
-	addr, err := socketAddress(ctx, l.target.addr)
+	addr, err := socketAddress(l.target.addr)
 	if err != nil {
 		return nil, err
 	}
@@ -30,26 +30,16 @@ func (l *appLoad) run(ctx context.Context) (*appOutcome, error) {
 	return loop.out, err
 }
 
-// socketAddress resolves host:port once.
-func socketAddress(ctx context.Context, hostPort string) (unix.Sockaddr, error) {
-	host, port, err := net.SplitHostPort(hostPort)
+// socketAddress is where to connect to; resolve has seen to it that no name is left.
+func socketAddress(addr string) (unix.Sockaddr, error) {
+	a, err := netip.ParseAddrPort(addr)
 	if err != nil {
-		return nil, errors.New("bad URL: want http://HOST:PORT/PATH")
+		return nil, err
 	}
-	number, err := net.DefaultResolver.LookupPort(ctx, "tcp", port)
-	if err != nil {
-		return nil, fmt.Errorf("bad URL: %w", err)
+	if a.Addr().Is4() {
+		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}, nil
 	}
-	ips, err := net.DefaultResolver.LookupIP(ctx, "ip", host)
-	if err != nil {
-		return nil, fmt.Errorf("looking up the host: %w", err)
-	}
-	for _, ip := range ips { // IPv4 first: most servers that are tried by hand listen there
-		if v4 := ip.To4(); v4 != nil {
-			return &unix.SockaddrInet4{Port: number, Addr: [4]byte(v4)}, nil
-		}
-	}
-	return &unix.SockaddrInet6{Port: number, Addr: [16]byte(ips[0].To16())}, nil
+	return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}, nil
 }
 
 // appLoop is one run; one thread uses it.

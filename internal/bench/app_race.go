@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -38,6 +41,9 @@ type appTurn struct {
 
 // race checks the flags.
 func (o *appOptions) race(urls []string) (*appRace, error) {
+	if o.count > maxAppCount/len(urls) {
+		return nil, fmt.Errorf("--count %d: up to %d for %d servers", o.count, maxAppCount/len(urls), len(urls))
+	}
 	r := &appRace{}
 	for _, url := range urls {
 		l, err := o.load(url)
@@ -50,8 +56,32 @@ func (o *appOptions) race(urls []string) (*appRace, error) {
 	return r, nil
 }
 
+// resolve looks the host's name up, once for all turns.
+func (l *appLoad) resolve(ctx context.Context) error {
+	host, port, err := net.SplitHostPort(l.target.addr)
+	if err != nil {
+		return fmt.Errorf("bad URL %v: want http://HOST:PORT/PATH", l.target)
+	}
+	number, err := net.DefaultResolver.LookupPort(ctx, "tcp", port)
+	if err != nil {
+		return fmt.Errorf("bad URL %v: %w", l.target, err)
+	}
+	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return fmt.Errorf("looking up the host: %w", err)
+	}
+	ip := ips[max(slices.IndexFunc(ips, func(ip netip.Addr) bool { return ip.Unmap().Is4() }), 0)] // IPv4 first: most servers that are tried by hand listen there
+	l.target.addr = netip.AddrPortFrom(ip.Unmap(), uint16(number)).String()
+	return nil
+}
+
 // run takes the arguments of the process that watches the machine.
 func (r *appRace) run(ctx context.Context, env Env, machine []string) error {
+	for _, s := range r.servers {
+		if err := s.load.resolve(ctx); err != nil {
+			return err
+		}
+	}
 	began := time.Now()
 	var turn atomic.Int64
 	stop := progress(ctx, env.Stderr, func() string {
@@ -63,11 +93,11 @@ func (r *appRace) run(ctx context.Context, env Env, machine []string) error {
 	})
 	err := func() error {
 		for n := range r.turns {
-			turn.Add(1)
+			turn.Store(int64(n + 1))
 			for i := range r.servers {
 				s := r.servers[(i+n)%len(r.servers)] // who comes first has another one before it each time
 				if err := r.turn(ctx, s, n, machine); err != nil {
-					return err
+					return fmt.Errorf("%v: %w", s.load.target, err)
 				}
 			}
 		}
@@ -112,7 +142,7 @@ func (r *appRace) steady(s *appServer, turn func() (*appTurn, error)) (best *app
 		if !t.known || !t.still.disturbs(t.out.elapsed) {
 			return t, nil
 		}
-		if try == r.again || r.unsteady == maxUnsteady {
+		if try == r.again || r.unsteady >= maxUnsteady {
 			r.unsteady++
 			s.unsteady++
 			return best, nil
@@ -121,7 +151,7 @@ func (r *appRace) steady(s *appServer, turn func() (*appTurn, error)) (best *app
 	}
 }
 
-// maxUnsteady is how many turns are made again as often as they may: a machine that never is quiet is measured as it is.
+// maxUnsteady is after how many turns that were in vain made again none is any more: a machine that never is quiet is measured as it is.
 const maxUnsteady = 3
 
 // disturbs tells whether a turn of that length is better made again: for the time that the machine stands still, and then until the queues are gone, all
@@ -184,6 +214,9 @@ func (r *appRace) report(env Env) error {
 	rows := make([]*appReport, len(r.servers))
 	for i, s := range r.servers {
 		rows[i] = r.appOptions.report(s)
+		if rows[i].Requests+rows[i].Failures == 0 {
+			return errors.New("no request was due in this time; give more of it, a higher --rate, or --count")
+		}
 		if len(rows) > 1 && s.out.failures.count() > 0 {
 			fmt.Fprintf(env.Stderr, "%s:\n", rows[i].URL)
 		}

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -32,7 +33,7 @@ func TestAppTurns(t *testing.T) {
 		defer server.Close()
 		urls = append(urls, server.URL)
 	}
-	out, errs, err := bench(t, t.Context(), append([]string{"app", "--json", "--rate", "500", "--arrivals", "constant", "--count", "8", "--turns", "3", "--path", "/x", "--path", "/y",
+	out, errs, err := bench(t, t.Context(), append([]string{"app", "--json", "--clients", "1", "--rate", "500", "--count", "8", "--turns", "3", "--path", "/x", "--path", "/y",
 		"--ideal", "1", "--service", "1ms"}, urls...)...)
 	if err != nil {
 		t.Fatal(err, errs)
@@ -44,12 +45,16 @@ func TestAppTurns(t *testing.T) {
 	if !slices.Equal(paths["a"], paths["b"]) || !slices.Equal(paths["a"], paths["c"]) {
 		t.Errorf("not the same requests: %v", paths)
 	}
-	if strings.Count(out, `"n": 8`) != 3 || strings.Count(out, `"turns": 3`) != 3 || strings.Count(out, `"ideal_ms"`) != 3 {
-		t.Error(out)
+	var got struct{ Rows []appReport }
+	if err := json.Unmarshal([]byte(out), &got); err != nil || len(got.Rows) != 3 {
+		t.Fatalf("%v\n%s", err, out)
 	}
-	for i, url := range urls {
-		if strings.Index(out, url) < 0 || i > 0 && strings.Index(out, url) < strings.Index(out, urls[i-1]) {
-			t.Errorf("%s is not in its place:\n%s", url, out)
+	for i, row := range got.Rows {
+		if !strings.HasPrefix(row.URL, urls[i]) || row.Requests != 8 || row.Turns != 3 || row.Failures != 0 {
+			t.Errorf("%+v", row)
+		}
+		if *row.Ideal != *got.Rows[0].Ideal { // of the same times
+			t.Errorf("at best %v and %v", row.Ideal, got.Rows[0].Ideal)
 		}
 	}
 }
@@ -74,6 +79,7 @@ func TestAppAgain(t *testing.T) {
 	type try struct {
 		total, longest float64
 		failed         bool
+		unknown        bool
 	}
 	quiet, noisy, worse := try{total: 3, longest: 3}, try{total: 30, longest: 10}, try{total: 40, longest: 25}
 	for _, c := range []struct {
@@ -89,6 +95,8 @@ func TestAppAgain(t *testing.T) {
 		{tries: []try{worse, noisy, worse}, again: 2, want: 1, after: 1},
 		{tries: []try{noisy}, again: 0, want: 0, after: 1},
 		{tries: []try{noisy}, again: 5, unsteady: maxUnsteady, want: 0, after: maxUnsteady + 1},
+		{tries: []try{noisy}, again: 5, unsteady: maxUnsteady + 1, want: 0, after: maxUnsteady + 2},
+		{tries: []try{{total: 30, longest: 30, unknown: true}}, again: 5, want: 0},
 		{tries: []try{{failed: true, total: 90, longest: 90}}, again: 5, want: 0},
 		{tries: []try{noisy, {failed: true, total: 90, longest: 90}}, again: 5, want: 1},
 	} {
@@ -99,7 +107,7 @@ func TestAppAgain(t *testing.T) {
 				return nil, fmt.Errorf("a try too many")
 			}
 			one := c.tries[len(made)]
-			turn := &appTurn{out: &appOutcome{elapsed: 20 * time.Second}, known: true, still: standstill{1, one.total, one.longest}}
+			turn := &appTurn{out: &appOutcome{elapsed: 20 * time.Second}, known: !one.unknown, still: standstill{1, one.total, one.longest}}
 			if one.failed {
 				turn.out.failures.add(io.EOF)
 			}
@@ -110,7 +118,25 @@ func TestAppAgain(t *testing.T) {
 			t.Errorf("%+v: %d tries, again %d, unsteady %d, %v", c, len(made), s.again, r.unsteady, err)
 		}
 	}
-	if got := (standstill{2, 7, 4}).plus(standstill{1, 9, 9}); got != (standstill{3, 16, 9}) {
-		t.Error(got)
+}
+
+// TestAppAdd joins two turns.
+func TestAppAdd(t *testing.T) {
+	t.Parallel()
+	s := &appServer{out: &appOutcome{latency: make([]samples, 2), failed: make([]int, 2)}, known: true}
+	for i, known := range []bool{true, false} {
+		turn := &appTurn{out: &appOutcome{latency: []samples{{1}, {2, 3}}, failed: []int{1, 2}, late: samples{4}, elapsed: time.Second}, cpu: 5,
+			still: standstill{1, 0.1 + float64(i)/10, 0.1}, known: known}
+		for range 3 {
+			turn.out.failures.add(io.EOF)
+		}
+		s.add(turn)
+		if s.known != known {
+			t.Errorf("after turn %d known is %v", i, s.known)
+		}
+	}
+	got := fmt.Sprint(s.out.latency, s.out.failed, s.out.late, s.out.elapsed, s.out.failures.count(), len(s.out.failures.first), s.cpu, s.still)
+	if want := "[[1ns 1ns] [2ns 3ns 2ns 3ns]] [2 4] [4ns 4ns] 2s 6 5 10ns {2 0.3 0.1}"; got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 }

@@ -204,7 +204,8 @@ func TestAppBadFlags(t *testing.T) {
 		{"ftp://127.0.0.1/"}, {"https://127.0.0.1/"}, {"http://127.0.0.1/", "--rate", "-1"}, {"http://127.0.0.1/", "--rate", "NaN"},
 		{"http://127.0.0.1/", "--arrivals", "often"}, {"http://127.0.0.1/", "--clients", "100000"}, {"http://127.0.0.1/", "--count", "-1"},
 		{"http://127.0.0.1/", "--duration", "0"}, {"http://127.0.0.1/", "--path", "x"}, {"http://127.0.0.1/", "--path", "/x=0"}, {"http://127.0.0.1/", "--path", "/x\r\ny"},
-		{}, {"http://127.0.0.1/", "https://127.0.0.1"}, {"http://127.0.0.1/", "--turns", "0"}, {"http://127.0.0.1/", "--turns", "5", "--count", "4"},
+		{}, {"http://127.0.0.1/", "https://127.0.0.1"}, {"http://127.0.0.1/", "--turns", "0"}, {"http://127.0.0.1/", "--turns", "1001"}, {"http://127.0.0.1/", "--turns", "100", "--duration", "900ms"},
+		{"http://127.0.0.1/", "http://127.0.0.1/", "--count", "5000001"}, {"http://127.0.0.1:1/", "--rate", "1", "--arrivals", "constant", "--duration", "50ms"}, {"http://127.0.0.1/", "--turns", "5", "--count", "4"},
 		{"http://127.0.0.1/", "--again", "-1"}, {"http://127.0.0.1/", "--rate", "5", "--ideal", "2"}, {"http://127.0.0.1/", "--ideal", "2", "--service", "1s"},
 	} {
 		if out, _, err := bench(t, t.Context(), append([]string{"app"}, args...)...); err == nil {
@@ -245,7 +246,7 @@ func TestAppReport(t *testing.T) {
 	r.print(&b)
 	for _, s := range []string{"poisson arrivals, 27.5 requests a second", "4 (2.00/s), 1 failed", "mean 28.750  p50 36.000", "at best", "/ready",
 		"is not known", "machine      never stood still", "machine      stood still 2 times, 30.5 ms in all, 20.0 at the most",
-		"1, and 3 made again; in 0 that count"} {
+		"1, and 3 made again; 0 count although"} {
 		if !strings.Contains(b.String(), s) {
 			t.Errorf("%q is missing in\n%s", s, b.String())
 		}

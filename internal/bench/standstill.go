@@ -85,7 +85,7 @@ func union(spans []span) []span {
 
 // plus joins those of two runs.
 func (s standstill) plus(t standstill) standstill {
-	return standstill{s.Count + t.Count, s.TotalMS + t.TotalMS, max(s.LongestMS, t.LongestMS)}
+	return standstill{s.Count + t.Count, round(s.TotalMS+t.TotalMS, 3), max(s.LongestMS, t.LongestMS)}
 }
 
 func (s *standstill) String() string {
