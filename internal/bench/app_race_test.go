@@ -90,6 +90,7 @@ func TestAppAgain(t *testing.T) {
 		after    int // unsteady
 	}{
 		{tries: []try{quiet}, again: 5, want: 0},
+		{tries: []try{{total: 15, longest: 10}}, again: 5, want: 0}, // less than a thousandth
 		{tries: []try{noisy, worse, quiet}, again: 5, want: 2},
 		{tries: []try{{total: 21, longest: 21}, quiet}, again: 5, want: 1},
 		{tries: []try{worse, noisy, worse}, again: 2, want: 1, after: 1},
@@ -117,6 +118,24 @@ func TestAppAgain(t *testing.T) {
 		if err != nil || len(made) != len(c.tries) || got != made[c.want] || s.again != len(made)-1 || r.unsteady != c.after {
 			t.Errorf("%+v: %d tries, again %d, unsteady %d, %v", c, len(made), s.again, r.unsteady, err)
 		}
+	}
+}
+
+// TestAppParts has turns differ, and be the same for each server.
+func TestAppParts(t *testing.T) {
+	t.Parallel()
+	o := appOptions{rate: 10, arrivals: "poisson", seed: 3, count: 5, turns: 2, duration: time.Second, timeout: time.Second, clients: 1}
+	r, err := o.race([]string{"http://127.0.0.1:1", "http://127.0.0.1:2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	part := func(server, n int) string {
+		l := r.servers[server].load
+		r.prepare(l, n)
+		return fmt.Sprint(l.count, l.duration, l.arrivals.next(), l.arrivals.next())
+	}
+	if a, b := part(0, 1), part(1, 1); a != b || a == part(0, 0) || !strings.HasPrefix(a, "2 0s") || !strings.HasPrefix(part(0, 0), "3 0s") {
+		t.Errorf("second turns %s and %s, the first %s", a, b, part(0, 0))
 	}
 }
 
