@@ -59,7 +59,7 @@ type Lane struct {
 	limit     int64
 	anonymous int64 // of the limit, how many for all anonymous callers together, while known says so
 	known     func() bool
-	served    func() // may be nil
+	watcher   Watcher // nil: nobody
 
 	running, strangers atomic.Int64 // strangers: those of running that are anonymous
 	admitted, refused  atomic.Int64
@@ -80,9 +80,15 @@ func (l *Lane) Anonymous(part float64, known func() bool) {
 	l.anonymous, l.known = max(1, int64(part*float64(l.limit))), known
 }
 
-// OnServed has f called, by any goroutine, while the lane serves requests that are of its kind to the end: when one is known to be
-// (Seat.Stay), and when one leaves. Called before the first Enter.
-func (l *Lane) OnServed(f func()) { l.served = f }
+// Watcher is told of what a lane does, by any goroutine.
+type Watcher interface {
+	Began()  // a request was let in; Ended follows
+	Served() // one is known to be of the lane's kind to the end (Seat.Stay), or has left as such
+	Ended()  // one has left, or was taken to another lane
+}
+
+// Watch has w told. Called before the first Enter.
+func (l *Lane) Watch(w Watcher) { l.watcher = w }
 
 // Enter lets a request in, or refuses it with an error of kind Exhausted. Whoever was let in calls Leave when done. Safe for
 // concurrent use.
@@ -104,6 +110,9 @@ func (l *Lane) enter(c balance.Caller) error {
 		}
 		if l.running.CompareAndSwap(n, n+1) { // not Add: one that is refused must not take another's place for a moment
 			l.admitted.Add(1)
+			if l.watcher != nil {
+				l.watcher.Began()
+			}
 			return nil
 		}
 	}
@@ -129,11 +138,14 @@ func (l *Lane) leave(c balance.Caller) {
 		l.strangers.Add(-1)
 	}
 	l.running.Add(-1)
+	if l.watcher != nil {
+		l.watcher.Ended()
+	}
 }
 
 func (l *Lane) tell() {
-	if l.served != nil {
-		l.served()
+	if l.watcher != nil {
+		l.watcher.Served()
 	}
 }
 

@@ -39,19 +39,19 @@ func TestFullLaneRefusesAndSaysWhenToComeBack(t *testing.T) {
 
 // TestWithdraw: what is not served is not told of as served.
 func TestWithdraw(t *testing.T) {
-	l, served := NewLane("small", 1), 0
-	l.OnServed(func() { served++ })
+	l, told := NewLane("small", 1), watcher{}
+	l.Watch(&told)
 	s := enter(t, l)
 	s.Withdraw()
 	s.Withdraw()
 	s.Leave()
 	expectRunning(t, l, 0)
-	if served != 0 {
-		t.Errorf("served %d times", served)
+	if want := (watcher{began: 1, ended: 1}); told != want {
+		t.Errorf("told of %+v, want %+v", told, want)
 	}
 	enter(t, l).Leave()
-	if served != 1 {
-		t.Errorf("served %d times, want 1", served)
+	if want := (watcher{began: 2, served: 1, ended: 2}); told != want {
+		t.Errorf("told of %+v, want %+v", told, want)
 	}
 }
 
@@ -84,33 +84,49 @@ func TestSeatIsInOneLane(t *testing.T) {
 	expectRunning(t, bulk, 0)
 }
 
-// Of a request that turns out to be of another kind a lane tells nothing.
+// watcher counts what it is told.
+type watcher struct{ began, served, ended int }
+
+func (w *watcher) Began()  { w.began++ }
+func (w *watcher) Served() { w.served++ }
+func (w *watcher) Ended()  { w.ended++ }
+
+// A request that turns out to be of another kind was not served by its first lane.
 func TestLaneTellsOfWhatItServes(t *testing.T) {
 	small, bulk := NewLane("small", 2), NewLane("bulk", 1)
-	told := 0
-	small.OnServed(func() { told++ })
+	var told watcher
+	small.Watch(&told)
 	for _, step := range []struct {
-		name string
-		do   func(s *Seat)
-		want int
+		name   string
+		do     func(s *Seat)
+		served int
 	}{
 		{"leaves", func(*Seat) {}, 1},
 		{"stays and leaves", (*Seat).Stay, 2},
 		{"moves on", func(s *Seat) {
-			if err := s.Move(bulk); err != nil {
-				t.Error(err)
+			for range 2 {
+				if err := s.Move(bulk); err != nil {
+					t.Error(err)
+				}
 			}
 		}, 0},
 	} {
-		told = 0
+		told = watcher{}
 		s := enter(t, small)
 		step.do(s)
 		s.Leave()
 		s.Leave()
-		if told != step.want {
-			t.Errorf("of a request that %s the lane told %d times, want %d", step.name, told, step.want)
+		if want := (watcher{1, step.served, 1}); told != want {
+			t.Errorf("of a request that %s the lane told %+v, want %+v", step.name, told, want)
 		}
 	}
+	defer enter(t, bulk).Leave()
+	told = watcher{}
+	s := enter(t, small)
+	if err := s.Move(bulk); !fault.Is(err, fault.Exhausted) || told != (watcher{began: 1}) {
+		t.Errorf("of a request that could not move (%v) the lane told %+v", err, told)
+	}
+	s.Leave()
 }
 
 // As long as there are no more callers than places nobody is refused, and there are never more inside than places.

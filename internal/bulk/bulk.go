@@ -10,7 +10,8 @@
 // All Conns of a process share a Pump: a copy takes a turn for one step, and gives it back before it
 // waits for a full socket. The bound counts copies that run, not transfers. Measured on 2 cores with 30 readers: without a
 // bound a small request's p99 is 82 ms, with two turns 37 ms, with one 5 ms; one turn costs up to half of the throughput. So the
-// pump is narrow while small requests are about, and wide while nobody else wants the CPUs: docs/decisions/0002 has the widths.
+// pump is narrow while small requests are about, stands still for a moment while one is answered, and is wide while nobody else wants the CPUs:
+// docs/decisions/0002 has the widths.
 package bulk
 
 import (
@@ -45,6 +46,7 @@ type Pump struct {
 	mu      sync.Mutex
 	running int
 	waiting list
+	pause   pause
 
 	pipes   *pipes
 	metrics metrics
@@ -70,13 +72,16 @@ func NewPump(o PumpOptions) *Pump {
 	return p
 }
 
-// Small says that a small request is being answered. Those that turn out to want a pack do not count: the next step of a clone
+// now is the time since the pump's start.
+func (p *Pump) now() time.Duration { return time.Since(p.start) }
+
+// Served says that a small request is being answered, or was. Those that turn out to want a pack do not count: the next step of a clone
 // would not be any quicker.
-func (p *Pump) Small() { p.lastSmall.Store(int64(time.Since(p.start))) }
+func (p *Pump) Served() { p.lastSmall.Store(int64(p.now())) }
 
 // small tells whether small requests are about.
 func (p *Pump) small() bool {
-	return int64(time.Since(p.start))-p.lastSmall.Load() < int64(smallWindow)
+	return int64(p.now())-p.lastSmall.Load() < int64(smallWindow)
 }
 
 // Width is how many turns may run now.
@@ -134,12 +139,30 @@ func (l *list) pop() *waiter {
 // the wait needs no cancellation.
 func (p *Pump) take(w *waiter) {
 	p.mu.Lock()
-	if p.running < p.Width() && p.waiting.head == nil {
+	if p.running < p.Width() && p.waiting.head == nil && !p.still(p.now()) {
 		p.running++
 		p.mu.Unlock()
 		return
 	}
+	p.queue(w)
+}
+
+// takeOwn is take for bytes that are in memory. They may be of the answer that the pump stands still for, which keeps all others, so they do not wait for that.
+func (p *Pump) takeOwn(w *waiter) {
+	p.mu.Lock()
+	if p.running < p.Width() && (p.waiting.head == nil || p.still(p.now())) {
+		p.running++
+		p.mu.Unlock()
+		return
+	}
+	p.queue(w)
+}
+
+// queue waits for a turn. The lock is held, and is not after it.
+func (p *Pump) queue(w *waiter) {
+	p.hold()
 	p.waiting.push(w)
+	p.awaitPause()
 	p.mu.Unlock()
 	<-w.ready
 }
@@ -148,9 +171,21 @@ func (p *Pump) take(w *waiter) {
 func (p *Pump) give() {
 	p.mu.Lock()
 	p.running--
+	p.begin()
+	p.mu.Unlock()
+}
+
+// begin starts those who wait, as far as they may now. The lock is held.
+func (p *Pump) begin() {
+	if p.waiting.head == nil {
+		return
+	}
+	if p.still(p.now()) {
+		p.awaitPause()
+		return
+	}
 	for width := p.Width(); p.running < width && p.waiting.head != nil; {
 		p.running++
 		p.waiting.pop().ready <- struct{}{}
 	}
-	p.mu.Unlock()
 }

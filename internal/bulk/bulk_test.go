@@ -122,7 +122,7 @@ func TestPumpWidth(t *testing.T) {
 	if p.Width() != 3 {
 		t.Errorf("width %d while nobody else is about, want 3", p.Width())
 	}
-	p.Small()
+	p.Served()
 	if p.Width() != 1 || p.step() != narrowStep {
 		t.Errorf("width %d, step %d right after a small request, want 1 and short steps", p.Width(), p.step())
 	}

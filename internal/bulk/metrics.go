@@ -15,6 +15,7 @@ const (
 type metrics struct {
 	copies       *prometheus.CounterVec
 	kernel, user prometheus.Counter
+	paused       prometheus.Counter
 	pipes        [pipeSizes]prometheus.Collector
 }
 
@@ -22,6 +23,9 @@ func newMetrics(p *pipes) metrics {
 	m := metrics{copies: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "packhorse_copy_bytes_total", Help: "Bytes of answers by the way they took: copied by the kernel, or through user space.",
 	}, []string{"path"})}
+	m.paused = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "packhorse_copy_paused_seconds_total", Help: "Time for which copies of bulk bytes waited because a small request was being answered.",
+	})
 	m.kernel, m.user = m.copies.WithLabelValues("kernel"), m.copies.WithLabelValues("user")
 	for size, name := range map[pipeSize]string{small: "small", large: "large"} {
 		m.pipes[size] = prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -34,7 +38,7 @@ func newMetrics(p *pipes) metrics {
 
 // Collectors lists the metrics for registration.
 func (p *Pump) Collectors() []prometheus.Collector {
-	return append([]prometheus.Collector{p.metrics.copies}, p.metrics.pipes[:]...)
+	return append([]prometheus.Collector{p.metrics.copies, p.metrics.paused}, p.metrics.pipes[:]...)
 }
 
 // Count counts the bytes of an answer that has ended.

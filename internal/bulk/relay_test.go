@@ -73,7 +73,7 @@ func TestRelay(t *testing.T) {
 				defer close(lengths)
 				for i := range 16 {
 					if i%4 == 0 {
-						r.pump.Small() // short steps
+						r.pump.Served() // short steps
 					}
 					s := Section{File: f, N: rnd.Int64N(5 << (1 + rnd.IntN(20)))}
 					s.Offset = rnd.Int64N(5<<20 - s.N + 1)

@@ -139,7 +139,7 @@ func (t *transfer) writeSome(socket int) (int, error) {
 	if len(t.data) == 0 {
 		return 0, io.EOF
 	}
-	t.conn.pump.take(&t.conn.turn)
+	t.conn.pump.takeOwn(&t.conn.turn)
 	n, err := unix.Write(socket, t.data[:min(len(t.data), narrowStep)])
 	t.conn.pump.give()
 	if err == nil {

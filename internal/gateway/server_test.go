@@ -137,7 +137,7 @@ func serveRoutes(t *testing.T, routes []gateway.Route, o options) *server {
 	metrics := gateway.NewMetrics()
 	s.metrics.MustRegister(metrics.Collectors()...)
 	s.metrics.MustRegister(s.pump.Collectors()...)
-	lanes.Small.OnServed(s.pump.Small)
+	lanes.Small.Watch(s.pump)
 	s.metrics.MustRegister(admit.NewMetrics(lanes).Collectors()...)
 	s.router = gateway.NewRouter()
 	s.metrics.MustRegister(s.router.Collectors()...)

@@ -210,7 +210,7 @@ func (w *world) serve() {
 	w.channels = sidechannel.NewServer(sidechannel.Options{Pump: w.pump, Stall: w.options.stall, Metrics: sidechannel.NewMetrics(), Log: w.logger()})
 	nodeLanes := lanes(lane(w.options.small), lane(w.options.bulk))
 	if w.options.onSmall != nil {
-		nodeLanes.Small.OnServed(w.options.onSmall)
+		nodeLanes.Small.Watch(onServed(w.options.onSmall))
 	}
 	server := control.New(control.Options{
 		Node: w.node, Board: w.boards.node, Channels: w.channels, Pump: w.pump, Lanes: nodeLanes,
@@ -234,6 +234,13 @@ func (w *world) kill() {
 	w.channels.Close()
 	<-w.served
 }
+
+// onServed is an admit.Watcher that is called when a lane has served something.
+type onServed func()
+
+func (onServed) Began()    {}
+func (f onServed) Served() { f() }
+func (onServed) Ended()    {}
 
 // everybody is a gateway.Auth for which all callers are one.
 type everybody struct{}

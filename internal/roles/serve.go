@@ -341,7 +341,7 @@ func newLanes(role role, cfg Config, log *slog.Logger, reg prometheus.Registerer
 	}
 	l.metrics = admit.NewMetrics(l.Lanes)
 	l.Unfair = !cfg.Lanes.Fair
-	l.Small.OnServed(l.pump.Small)
+	l.Small.Watch(l.pump)
 	register(reg, l.pump, l.memory, l.metrics)
 	if l.sli != nil {
 		register(reg, l.sli)

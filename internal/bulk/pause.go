@@ -1,0 +1,110 @@
+package bulk
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// While small requests are about the pump stands still for each: no turn begins until it is answered. A request's threads wake up in several processes, one
+// after the other, and each would wait until what copies on its CPU has used up its slice, 4 ms where the kernel looks 250 times a second. Without
+// bulk bytes the CPUs are soon free: docs/decisions/0002 has the figures.
+//
+// So that many small requests, or one that lasts, stop no clone, a pause lasts pauseMost at the most, and all together take one part in pauseShare of the time
+// that is between them.
+const (
+	pauseMost  = 3 * time.Millisecond
+	pauseLeast = pauseMost / 6 // a shorter one is not worth it
+	pauseShare = 4
+)
+
+// pause is when the pump stands still.
+type pause struct {
+	smalls atomic.Int64 // requests that are answered, and may be small
+	until  atomic.Int64 // ns since the pump's start; 0: the pump does not stand still. Changed with the pump's lock held.
+
+	// Below the pump's lock.
+	held   time.Duration // since when somebody waits, if anybody does
+	credit time.Duration // how long the next one may be,
+	asOf   time.Duration // at this time
+	timer  *time.Timer   // ends the pause if somebody waits for that; nil: nobody did yet
+}
+
+// Began says that a request has come that may be a small one. Ended is called for each.
+func (p *Pump) Began() {
+	if p.pause.smalls.Add(1) > 1 || !p.small() {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := p.now()
+	if p.still(now) {
+		return
+	}
+	credit := min(p.pause.credit+(now-p.pause.asOf)/pauseShare, pauseMost)
+	if p.pause.credit, p.pause.asOf = credit, now; credit >= pauseLeast {
+		p.pause.held, p.pause.credit = now, 0
+		p.pause.until.Store(int64(now + credit))
+	}
+}
+
+// Ended says that a request is answered, or is not small.
+func (p *Pump) Ended() {
+	if p.pause.smalls.Add(-1) > 0 || p.pause.until.Load() == 0 {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := p.now()
+	if p.pause.smalls.Load() == 0 && p.still(now) {
+		p.pause.credit = time.Duration(p.pause.until.Load()) - now
+		p.endPause(now)
+		p.begin()
+	}
+}
+
+// still tells whether no turn begins now, and ends a pause whose time is over. The lock is held.
+func (p *Pump) still(now time.Duration) bool {
+	until := time.Duration(p.pause.until.Load())
+	if until == 0 {
+		return false
+	}
+	if now < until {
+		return true
+	}
+	p.endPause(until)
+	return false
+}
+
+// endPause ends it as of a time. The lock is held.
+func (p *Pump) endPause(at time.Duration) {
+	if p.waiting.head != nil {
+		p.metrics.paused.Add(max(at-p.pause.held, 0).Seconds()) // who came late, for the width, waited for something else
+	}
+	p.pause.asOf = at
+	p.pause.until.Store(0)
+}
+
+// hold notes that somebody waits who did not before. The lock is held.
+func (p *Pump) hold() {
+	if p.pause.until.Load() != 0 && p.waiting.head == nil {
+		p.pause.held = p.now()
+	}
+}
+
+// awaitPause has those who wait begin when the pause is over, if there is one and nobody else would see to it. The lock is held.
+func (p *Pump) awaitPause() {
+	until := time.Duration(p.pause.until.Load())
+	if until == 0 || p.running > 0 || p.waiting.head == nil {
+		return
+	}
+	left := until - p.now()
+	if p.pause.timer == nil {
+		p.pause.timer = time.AfterFunc(left, func() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.begin()
+		})
+		return
+	}
+	p.pause.timer.Reset(left)
+}
