@@ -40,12 +40,13 @@ type PumpOptions struct {
 // Pump hands out turns for bulk copies. Safe for concurrent use.
 type Pump struct {
 	width, narrow int
-	start         time.Time
-	lastSmall     atomic.Int64 // time of the last small request, in ns since start
+	epoch         time.Time
+	lastSmall     atomic.Int64 // time of the last small request, in ns since epoch
 
 	mu      sync.Mutex
 	running int
 	waiting list
+	own     list // those of takeOwn that came in a pause: they go first
 	pause   pause
 
 	pipes   *pipes
@@ -64,7 +65,7 @@ func NewPump(o PumpOptions) *Pump {
 	if o.Narrow <= 0 {
 		o.Narrow = max(1, runtime.GOMAXPROCS(0)-1)
 	}
-	p := &Pump{width: o.Width, narrow: min(o.Narrow, o.Width), start: time.Now(), pipes: newPipes()}
+	p := &Pump{width: o.Width, narrow: min(o.Narrow, o.Width), epoch: time.Now(), pipes: newPipes()}
 	p.metrics = newMetrics(p.pipes)
 	p.buffers.New = func() any { return new([copyBuffer]byte) }
 	runtime.AddCleanup(p, (*pipes).close, p.pipes)
@@ -72,8 +73,8 @@ func NewPump(o PumpOptions) *Pump {
 	return p
 }
 
-// now is the time since the pump's start.
-func (p *Pump) now() time.Duration { return time.Since(p.start) }
+// now is the time since the pump's epoch.
+func (p *Pump) now() time.Duration { return time.Since(p.epoch) }
 
 // Served says that a small request is being answered, or was. Those that turn out to want a pack do not count: the next step of a clone
 // would not be any quicker.
@@ -147,15 +148,22 @@ func (p *Pump) take(w *waiter) {
 	p.queue(w)
 }
 
-// takeOwn is take for bytes that are in memory. They may be of the answer that the pump stands still for, which keeps all others, so they do not wait for that.
+// takeOwn is take for bytes that are in memory. They may be of the very answer for which the pump stands still, and do not wait for the end of a pause.
 func (p *Pump) takeOwn(w *waiter) {
 	p.mu.Lock()
-	if p.running < p.Width() && (p.waiting.head == nil || p.still(p.now())) {
+	still := p.still(p.now())
+	if p.running < p.Width() && (still || p.waiting.head == nil) {
 		p.running++
 		p.mu.Unlock()
 		return
 	}
-	p.queue(w)
+	if !still {
+		p.queue(w)
+		return
+	}
+	p.own.push(w)
+	p.mu.Unlock()
+	<-w.ready
 }
 
 // queue waits for a turn. The lock is held, and is not after it.
@@ -177,6 +185,7 @@ func (p *Pump) give() {
 
 // begin starts those who wait, as far as they may now. The lock is held.
 func (p *Pump) begin() {
+	p.start(&p.own)
 	if p.waiting.head == nil {
 		return
 	}
@@ -184,8 +193,13 @@ func (p *Pump) begin() {
 		p.awaitPause()
 		return
 	}
-	for width := p.Width(); p.running < width && p.waiting.head != nil; {
+	p.start(&p.waiting)
+}
+
+// start starts those of a queue, as many as the width allows. The lock is held.
+func (p *Pump) start(l *list) {
+	for l.head != nil && p.running < p.Width() {
 		p.running++
-		p.waiting.pop().ready <- struct{}{}
+		l.pop().ready <- struct{}{}
 	}
 }

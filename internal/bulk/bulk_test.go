@@ -133,12 +133,32 @@ func TestTurnsAreBoundedAndNoneIsLost(t *testing.T) {
 	p := NewPump(PumpOptions{Width: 2})
 	var mu sync.Mutex
 	running, most := 0, 0
-	var wg sync.WaitGroup
-	for range 16 {
+	stop := make(chan struct{})
+	var wg, small sync.WaitGroup
+	for range 3 {
+		small.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				p.Began()
+				time.Sleep(time.Duration(i%8) * 100 * time.Microsecond)
+				p.Served()
+				p.Ended()
+			}
+		})
+	}
+	for i := range 16 {
+		take := p.take
+		if i%4 == 0 {
+			take = p.takeOwn
+		}
 		wg.Go(func() {
 			w := waiter{ready: make(chan struct{}, 1)}
 			for range 500 {
-				p.take(&w)
+				take(&w)
 				mu.Lock()
 				running++
 				most = max(most, running)
@@ -151,6 +171,8 @@ func TestTurnsAreBoundedAndNoneIsLost(t *testing.T) {
 		})
 	}
 	wg.Wait()
+	close(stop)
+	small.Wait()
 	if most > 2 || p.Running() != 0 {
 		t.Errorf("%d turns at once (at most 2), %d left over", most, p.Running())
 	}

@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// While small requests are about the pump stands still for each: no turn begins until it is answered. A request's threads wake up in several processes, one
-// after the other, and each would wait until what copies on its CPU has used up its slice, 4 ms where the kernel looks 250 times a second. Without
-// bulk bytes the CPUs are soon free: docs/decisions/0002 has the figures.
+// While small requests are about the pump stands still for them: no copy by the kernel begins until the one is answered for which the pause began. A request's
+// threads wake up in several processes, one after the other, and each would wait until what copies on its CPU has used up its slice, 4 ms where the
+// kernel looks 250 times a second, and until others had theirs. Without bulk bytes the CPUs are soon free: docs/decisions/0002 has the figures.
 //
-// So that many small requests, or one that lasts, stop no clone, a pause lasts pauseMost at the most, and all together take one part in pauseShare of the time
-// that is between them.
+// So that many small requests, or one that lasts, stop no clone, a pause lasts pauseMost at the most, and all together a quarter (1/pauseShare) of the time between
+// them, which is a fifth of all time.
 const (
 	pauseMost  = 3 * time.Millisecond
 	pauseLeast = pauseMost / 6 // a shorter one is not worth it
@@ -20,18 +20,20 @@ const (
 // pause is when the pump stands still.
 type pause struct {
 	smalls atomic.Int64 // requests that are answered, and may be small
-	until  atomic.Int64 // ns since the pump's start; 0: the pump does not stand still. Changed with the pump's lock held.
+	until  atomic.Int64 // ns since the pump's epoch; 0: the pump does not stand still. Changed with the pump's lock held.
 
 	// Below the pump's lock.
+	before int64         // requests that were answered when it began: they may last, such as a session whose client thinks
 	held   time.Duration // since when somebody waits, if anybody does
 	credit time.Duration // how long the next one may be,
 	asOf   time.Duration // at this time
-	timer  *time.Timer   // ends the pause if somebody waits for that; nil: nobody did yet
+	timer  *time.Timer   // ends the pause for those who wait; nil: nobody did yet
 }
 
 // Began says that a request has come that may be a small one. Ended is called for each.
 func (p *Pump) Began() {
-	if p.pause.smalls.Add(1) > 1 || !p.small() {
+	before := p.pause.smalls.Add(1) - 1
+	if !p.small() {
 		return
 	}
 	p.mu.Lock()
@@ -42,20 +44,20 @@ func (p *Pump) Began() {
 	}
 	credit := min(p.pause.credit+(now-p.pause.asOf)/pauseShare, pauseMost)
 	if p.pause.credit, p.pause.asOf = credit, now; credit >= pauseLeast {
-		p.pause.held, p.pause.credit = now, 0
+		p.pause.before, p.pause.held, p.pause.credit = before, now, 0
 		p.pause.until.Store(int64(now + credit))
 	}
 }
 
 // Ended says that a request is answered, or is not small.
 func (p *Pump) Ended() {
-	if p.pause.smalls.Add(-1) > 0 || p.pause.until.Load() == 0 {
+	if p.pause.smalls.Add(-1); p.pause.until.Load() == 0 {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.now()
-	if p.pause.smalls.Load() == 0 && p.still(now) {
+	if p.still(now) && p.pause.smalls.Load() <= p.pause.before {
 		p.pause.credit = time.Duration(p.pause.until.Load()) - now
 		p.endPause(now)
 		p.begin()
@@ -91,10 +93,10 @@ func (p *Pump) hold() {
 	}
 }
 
-// awaitPause has those who wait begin when the pause is over, if there is one and nobody else would see to it. The lock is held.
+// awaitPause has those who wait begin when the pause is over, if there is one: the turns that run may last. The lock is held.
 func (p *Pump) awaitPause() {
 	until := time.Duration(p.pause.until.Load())
-	if until == 0 || p.running > 0 || p.waiting.head == nil {
+	if until == 0 || p.waiting.head == nil {
 		return
 	}
 	left := until - p.now()

@@ -102,6 +102,23 @@ func TestPauseIsShort(t *testing.T) {
 	})
 }
 
+// A request that lasts keeps no other from its pause, and no pause from its end.
+func TestPauseBesideOneThatLasts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPaused()
+		p.Began()
+		time.Sleep(time.Second)
+		p.Served()
+		p.Began()
+		waits := turn(p, p.take)
+		expectTaken(t, waits, false, "in a pause")
+		p.Ended()
+		expectTaken(t, waits, true, "when the small request was answered, and the long one was not")
+		p.give()
+		p.Ended()
+	})
+}
+
 // However many small requests there are, the pump stands still for a fifth of the time at the most.
 func TestPausesAreFew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -109,10 +126,13 @@ func TestPausesAreFew(t *testing.T) {
 		begin := time.Now()
 		const lasts = 2 * time.Second
 		var wg sync.WaitGroup
+		var stood time.Duration
 		wg.Go(func() {
 			w := &waiter{ready: make(chan struct{}, 1)}
 			for time.Since(begin) < lasts {
+				asked := time.Now()
 				p.take(w)
+				stood += time.Since(asked)
 				time.Sleep(20 * time.Microsecond)
 				p.give()
 			}
@@ -125,9 +145,58 @@ func TestPausesAreFew(t *testing.T) {
 			time.Sleep(10 * time.Microsecond)
 		}
 		wg.Wait()
-		paused := testutil.ToFloat64(p.metrics.paused)
-		if most := lasts.Seconds()/(pauseShare+1) + pauseMost.Seconds(); paused > most || paused < most/2 {
-			t.Errorf("stood still for %.3f of %v, want %.3f s at the most, and half of it at least", paused, lasts, most)
+		if most := lasts/(pauseShare+1) + pauseMost; stood > most || stood < most/2 {
+			t.Errorf("stood still for %v of %v, want %v at the most, and half of it at least", stood, lasts, most)
+		}
+		if counted := testutil.ToFloat64(p.metrics.paused); counted < 0.999*stood.Seconds() || counted > 1.001*stood.Seconds() {
+			t.Errorf("counted %v s, and stood still for %v", counted, stood)
+		}
+	})
+}
+
+// A turn that lasts, as one does that meets a slow disk, keeps nobody waiting after a pause but for its own place.
+func TestPauseBesideATurnThatLasts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := NewPump(PumpOptions{Width: 4, Narrow: 3})
+		time.Sleep(time.Second)
+		p.Served()
+		expectTaken(t, turn(p, p.take), true, "before a pause")
+		p.Began()
+		one, other := turn(p, p.take), turn(p, p.take)
+		time.Sleep(pauseMost - 1)
+		expectTaken(t, one, false, "in a pause")
+		time.Sleep(1)
+		expectTaken(t, one, true, "after a pause")
+		expectTaken(t, other, true, "after a pause, as a second one")
+		p.Ended()
+		for range 3 {
+			p.give()
+		}
+	})
+}
+
+// Bytes that may be the answer's wait for those that are on their way, and not for the pause.
+func TestOwnBytesInAPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPaused()
+		expectTaken(t, turn(p, p.take), true, "before a pause")
+		before := turn(p, p.takeOwn)
+		p.Began()
+		waits, own := turn(p, p.take), turn(p, p.takeOwn)
+		expectTaken(t, own, false, "beyond the width")
+		p.give()
+		expectTaken(t, own, true, "in a pause, for bytes that may be the answer's")
+		expectTaken(t, before, false, "in a pause")
+		p.give()
+		expectTaken(t, before, false, "in a pause, for bytes that came before it")
+		p.Ended()
+		expectTaken(t, before, true, "after it")
+		expectTaken(t, waits, false, "beyond the width")
+		p.give()
+		expectTaken(t, waits, true, "after that")
+		p.give()
+		if n := p.Running(); n != 0 {
+			t.Errorf("%d turns left over", n)
 		}
 	})
 }
