@@ -157,7 +157,7 @@ func TestTurnsAreBoundedAndNoneIsLost(t *testing.T) {
 		}
 		wg.Go(func() {
 			w := waiter{ready: make(chan struct{}, 1)}
-			for range 500 {
+			for range 3000 {
 				take(&w)
 				mu.Lock()
 				running++
