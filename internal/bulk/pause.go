@@ -15,6 +15,9 @@ const (
 	pauseMost  = 3 * time.Millisecond
 	pauseLeast = pauseMost / 6 // a shorter one is not worth it
 	pauseShare = 4
+
+	// Requests that come within this time share a pause. A second one beside the first would be short, and spend what the next request needs.
+	together = 10 * time.Millisecond
 )
 
 // pause is when the pump stands still.
@@ -24,6 +27,7 @@ type pause struct {
 
 	// Below the pump's lock.
 	before int64         // requests that were answered when it began: they may last, such as a session whose client thinks
+	came   time.Duration // when the latest request did
 	held   time.Duration // since when somebody waits, if anybody does
 	credit time.Duration // how long the next one may be,
 	asOf   time.Duration // at this time
@@ -39,7 +43,9 @@ func (p *Pump) Began() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.now()
-	if p.still(now) {
+	shared := before > 0 && now-p.pause.came < together
+	p.pause.came = now
+	if p.still(now) || shared {
 		return
 	}
 	credit := min(p.pause.credit+(now-p.pause.asOf)/pauseShare, pauseMost)

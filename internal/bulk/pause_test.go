@@ -115,7 +115,16 @@ func TestPauseBesideOneThatLasts(t *testing.T) {
 		p.Ended()
 		expectTaken(t, waits, true, "when the small request was answered, and the long one was not")
 		p.give()
-		p.Ended()
+
+		// Who comes soon after another has no pause of its own.
+		p.Began()
+		time.Sleep(pauseMost + 4*pauseLeast)
+		p.Began()
+		expectTaken(t, turn(p, p.take), true, "for one of two that came together")
+		p.give()
+		for range 3 {
+			p.Ended()
+		}
 	})
 }
 
