@@ -22,11 +22,11 @@ const (
 
 // pause is when the pump stands still.
 type pause struct {
-	smalls atomic.Int64 // requests that are answered, and may be small
+	smalls atomic.Int64 // requests that are being answered, and may be small
 	until  atomic.Int64 // ns since the pump's epoch; 0: the pump does not stand still. Changed with the pump's lock held.
 
 	// Below the pump's lock.
-	before int64         // requests that were answered when it began: they may last, such as a session whose client thinks
+	before int64         // requests that were being answered when it began: they may last, such as a session whose client thinks
 	came   time.Duration // when the latest request did
 	held   time.Duration // since when somebody waits, if anybody does
 	credit time.Duration // how long the next one may be,
