@@ -260,8 +260,11 @@ func (e *exchange) inform(a *answer) {
 	}
 }
 
-// trail sets the trailers that were announced.
+// trail sets the trailers that were announced. Fields of the same names that went with the head are no part of them.
 func (e *exchange) trail(a *answer, in *incoming) {
+	for _, name := range a.trailer {
+		delete(e.w.Header(), name)
+	}
 	for _, f := range in.trailer {
 		if slices.Contains(a.trailer, f.name) {
 			e.w.Header().Add(f.name, f.value)

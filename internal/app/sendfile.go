@@ -132,11 +132,25 @@ func (c *call) sendFile(a *answer) error {
 	e.File = true
 	w := &fileWriter{ResponseWriter: e.w, e: e, file: f, status: a.status}
 	w.content = io.NewSectionReader(f, 0, info.Size())
-	http.ServeContent(w, e.r, "", modified, w)
+	http.ServeContent(w, ranged(e.r, a.status), "", modified, w)
 	if w.err != nil {
 		return fault.Wrap(fault.Cancelled, "sending a file", w.err)
 	}
 	return nil
+}
+
+// ranged is the request that decides how much of a file is sent. Conditions and ranges are about what a GET finds: where the worker has done something else, or says
+// that something is wrong, all of the file goes, with the worker's status (RFC 9110, sections 13.2.1 and 14.2).
+func ranged(r *http.Request, status int) *http.Request {
+	if status == http.StatusOK && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+		return r
+	}
+	plain := *r
+	plain.Header = r.Header.Clone()
+	for _, name := range []string{"Range", "If-Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since"} {
+		plain.Header.Del(name)
+	}
+	return &plain
 }
 
 // discard takes what a worker sends beside the name of a file off its connection, if it is short.
@@ -217,8 +231,9 @@ func (w *fileWriter) Seek(offset int64, whence int) (int64, error) {
 func (w *fileWriter) Read(p []byte) (int, error) { return w.content.Read(p) }
 
 func (w *fileWriter) WriteHeader(status int) {
-	if status == http.StatusOK {
+	if status == http.StatusOK && w.status != status {
 		status = w.status
+		delete(w.Header(), "Accept-Ranges") // of an error's page no part is sent
 	}
 	w.e.Status, w.e.began = status, true
 	w.ResponseWriter.WriteHeader(status)

@@ -81,6 +81,13 @@ func TestFiles(t *testing.T) {
 					t.Errorf("%q: %d, %.50q", test.fields, status, body)
 				}
 			}
+			// Of an error's page there are no parts, and no conditions hold for it.
+			for _, field := range []string{"Range: bytes=0-3", "If-None-Match: *", "If-Match: \"other\"", "If-Modified-Since: " + h["Last-Modified"][0]} {
+				answer := strings.Replace(wants(prefix+space), "200 OK", "404 Not Found", 1)
+				if status, h, body := ask(t, true, answer, field); status != 404 || body != content || h["Accept-Ranges"] != nil {
+					t.Errorf("an error's page, %s: %d, %d bytes, %v", field, status, len(body), h["Accept-Ranges"])
+				}
+			}
 			if status, _, body := ask(t, true, wants(prefix+"good")); status != 200 || body != "c" {
 				t.Errorf("a link that stays inside: %d %q", status, body)
 			}
@@ -116,6 +123,20 @@ func TestFiles(t *testing.T) {
 				t.Errorf("two files: %d", status)
 			}
 		})
+	}
+}
+
+// Conditions and ranges are about what a GET finds: what a worker has done already is not taken back by them.
+func TestFileOfAPost(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, "a"), "content")
+	worker := serveRaw(t, say("HTTP/1.1 200 OK\r\n"+headerSendfile+": "+dir+"/a\r\nContent-Length: 0\r\n\r\n"))
+	f := newFront(t, Options{Workers: []WorkerOptions{{Name: "w0", Address: worker.address, Files: true}}, FileHeader: headerSendfile, Files: []FileRoot{{dir, ""}}})
+	for _, field := range []string{"If-None-Match: *", "If-Match: \"other\"", "Range: bytes=0-3"} {
+		if status, _, body, err := f.do(http.MethodPost, "/", strings.NewReader("x"), field); err != nil || status != 200 || body != "content" {
+			t.Errorf("%s: %d %q, %v", field, status, body, err)
+		}
 	}
 }
 

@@ -150,6 +150,8 @@ func TestAnswers(t *testing.T) {
 		{"GET /cookies", "HTTP/1.1 200 OK\r\nset-cookie: a=b\r\nSet-Cookie: c=d\r\nContent-Length: 0\r\n\r\n", []string{"Set-Cookie: a=b\r\n", "Set-Cookie: c=d\r\n"}, nil},
 		{"GET /trailers", "HTTP/1.1 200 OK\r\nTrailer: X-Sum, Content-Length, X-Accel-Redirect\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 1\r\nX-Not-Said: 2\r\nX-Accel-Redirect: /x\r\n\r\n",
 			[]string{"Trailer: X-Sum\r\n", "\r\n0\r\nX-Sum: 1\r\n\r\n"}, []string{"X-Not-Said", "Accel"}},
+		{"GET /trailer-of-a-head's-name", "HTTP/1.1 200 OK\r\nTrailer: X-Sum\r\nX-Sum: 0\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 1\r\n\r\n",
+			[]string{"X-Sum: 0\r\n", "\r\n0\r\nX-Sum: 1\r\n\r\n"}, nil}, // one of the head, and one of the trailer
 		{"GET /internal", "HTTP/1.1 200 OK\r\nX-Packhorse-User: a\r\nPackhorse-Request: evil\r\nGitlab-Workhorse-Send-Data: evil\r\nX-Sendfile: /etc/passwd\r\nX-Accel-Redirect: /evil\r\nX-Accel-Limit-Rate: 1\r\nContent-Length: 2\r\n\r\nok",
 			[]string{"ok"}, []string{"evil", "passwd", "Packhorse", "Accel", "Workhorse"}},
 		{"GET /hop", "HTTP/1.1 200 OK\r\nConnection: X-Hop, close\r\nX-Hop: evil\r\nKeep-Alive: evil\r\nProxy-Authenticate: evil\r\nUpgrade: evil\r\nContent-Length: 2\r\n\r\nok",

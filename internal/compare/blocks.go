@@ -127,11 +127,26 @@ func dispersion(s *sketch, p float64) (effect float64, ok bool) {
 	if len(counts) < 8 {
 		return 1, false
 	}
-	share, sum := below/n, 0.0
+	share := below / n
 	for i, m := range counts {
-		d := faster[i] - share*m
-		sum += d * d
+		faster[i] -= share * m
 	}
 	b := float64(len(counts))
-	return max(b/(b-1)*sum/(n*share*(1-share)), 1), true
+	return max(b/(b-1)*scatter(faster)/(n*share*(1-share)), 1), true
+}
+
+// lags are how many blocks apart some are looked at together.
+const lags = 4
+
+// scatter is the variance of the sum of what blocks, in the order of the log, are off by. A slow phase may be longer than a block: so it counts, too, how much those
+// near each other are off the same way, the less the further apart they are (Newey and West 1987).
+func scatter(off []float64) float64 {
+	sum, together := 0.0, 0.0
+	for i, x := range off {
+		sum += x * x
+		for k := 1; k <= min(lags, i); k++ {
+			together += 2 * (1 - float64(k)/(lags+1)) * x * off[i-k]
+		}
+	}
+	return sum + max(together, 0)
 }

@@ -160,10 +160,11 @@ func (l *sideLog) readAll(ctx context.Context, o *Options, t *table) error {
 	first := slices.Index(l.files, l.source.name) // those before it are empty
 	for i, name := range l.files[first:] {
 		if i > 0 {
-			var err error
-			if l.source, err = open(name, o.Stdin); err != nil {
+			next, err := open(name, o.Stdin)
+			if err != nil {
 				return err
 			}
+			l.source = next
 			if o.Format == "" {
 				f, err := l.source.sniff()
 				if err == nil && f != l.reading.format {

@@ -203,6 +203,15 @@ func TestErrorsTeach(t *testing.T) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
+	for want, bad := range map[string]string{ // of several files, a later one
+		"no such file": filepath.Join(dir, "none"), "is a directory": dir, "packed with bzip2": write(t, "c.log", []byte("BZh9abc")), "unexpected EOF": write(t, "d.log", []byte("\x1f\x8bnone")),
+	} {
+		o := options(b, b)
+		o.A = []string{b, bad}
+		if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("the second file, %s: %v", bad, err)
+		}
+	}
 	o := options(Stdin, Stdin)
 	o.Stdin = bytes.NewReader(good)
 	if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "one log only") {

@@ -106,7 +106,7 @@ func (o *Outcomes) add(more Outcomes) {
 // slow together: what they scatter over the blocks of the log is added up block by block.
 func worthOfMixture(parts []*dist, weights []float64, ns, p float64) float64 {
 	independent, few := 0.0, 0.0
-	var scatter [maxBlocks]float64
+	var off [maxBlocks]float64
 	used := map[int]bool{}
 	for i, d := range parts {
 		n := float64(d.n)
@@ -130,15 +130,13 @@ func worthOfMixture(parts []*dist, weights []float64, ns, p float64) float64 {
 				allFast, total = allFast+fast[at], total+all[at]
 			}
 		}
-		for at := range scatter {
-			scatter[at] += weights[i] * (fast[at] - allFast/total*all[at]) / total
+		for at := range off {
+			off[at] += weights[i] * (fast[at] - allFast/total*all[at]) / total
 		}
 	}
 	variance := few
 	if b := float64(len(used)); b > 1 {
-		for _, z := range scatter {
-			variance += b / (b - 1) * z * z
-		}
+		variance += b / (b - 1) * scatter(off[:])
 	}
 	variance = max(variance, independent)
 	if variance <= 0 || math.IsNaN(variance) {

@@ -224,6 +224,33 @@ func TestBurstsAreNoWitnesses(t *testing.T) {
 	}
 }
 
+// Phases of about a fifteenth of the log, each longer than several blocks: another log of the same is seldom said to differ.
+func TestLongPhases(t *testing.T) {
+	t.Parallel()
+	const n, runs = 12000, 60
+	wrong := 0
+	for run := range runs {
+		r := rand.New(rand.NewPCG(uint64(run), 10))
+		load := 0.0
+		report := tableOf(r, 2, n, func(r *rand.Rand, _, _, i int) int64 {
+			if i == 0 {
+				load = .6 * r.NormFloat64()
+			}
+			load = .9975*load + .6*math.Sqrt(1-.9975*.9975)*r.NormFloat64()
+			return int64(20e6 * math.Exp(load+.5*r.NormFloat64()))
+		}).report(byPath, 0.95, 30)
+		if slices.ContainsFunc(report.everyRow(), func(row *Row) bool {
+			return slices.ContainsFunc(row.Cells, func(c Cell) bool { return c.Verdict == Slower || c.Verdict == Faster })
+		}) {
+			wrong++
+		}
+	}
+	t.Logf("verdicts in %d of %d", wrong, runs)
+	if wrong > runs/5 { // 22 without a look at neighbours
+		t.Errorf("%d of %d pairs of logs of the same differ", wrong, runs)
+	}
+}
+
 func TestDifferencesAreFound(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(5, 5))
