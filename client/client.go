@@ -66,6 +66,7 @@ const maxMessage = 64 << 20
 const (
 	dialTimeout  = 10 * time.Second
 	lookupLimit  = 30 * time.Second // for a look-up of refs, which takes milliseconds
+	lookupQuiet  = 5 * time.Second  // until the answer begins, on a connection that is used again
 	keepIdle     = 5 * time.Minute
 	pingAfter    = 10 * time.Second
 	pingTimeout  = 10 * time.Second
@@ -107,7 +108,7 @@ func New(address string, o Options) (*Client, error) {
 	}
 	doer := caller(transport)
 	limit := connect.WithReadMaxBytes(maxMessage)
-	short := &direct.Client{Dial: dialShort(dial, base, o.TLS), Limit: lookupLimit}
+	short := &direct.Client{Dial: dialShort(dial, base, o.TLS), Limit: lookupLimit, Silence: lookupQuiet}
 	return &Client{
 		transport:    transport,
 		short:        short,

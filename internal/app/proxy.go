@@ -47,7 +47,7 @@ func (p *Proxy) Serve(ctx context.Context, w http.ResponseWriter, r *http.Reques
 			e.Err, e.Cut = p.panicked(cause), true
 		}
 		if e.Cut && !r.ProtoAtLeast(1, 1) {
-			reset(w)
+			bulk.Reset(w)
 		}
 		e.count()
 		record = e.Record
@@ -269,30 +269,6 @@ func statusOf(kind fault.Kind) int {
 		return statusGone
 	}
 	return http.StatusBadGateway
-}
-
-// reset has a client of HTTP/1.0 see an error where it would take a closed connection for the end of an answer.
-func reset(w http.ResponseWriter) {
-	nc, _, err := http.NewResponseController(w).Hijack()
-	if err != nil {
-		return
-	}
-	for c := nc; ; {
-		switch inner := c.(type) {
-		case *net.TCPConn:
-			_ = inner.SetLinger(0)
-			inner.Close()
-			nc.Close()
-			return
-		case *bulk.Conn:
-			c = inner.Socket
-		case interface{ NetConn() net.Conn }:
-			c = inner.NetConn()
-		default:
-			nc.Close()
-			return
-		}
-	}
 }
 
 // note logs what an operator has to know of.

@@ -13,6 +13,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"sync"
 	"syscall"
@@ -28,6 +29,9 @@ type Client struct {
 	Dial func(ctx context.Context) (net.Conn, error)
 	// Limit bounds a call, from the request to the end of the answer's body; 0: its context alone does.
 	Limit time.Duration
+	// Silence bounds how long nothing of an answer may come by a connection that was used before; then it is taken for one that something between here and the server
+	// has forgotten, the idle ones are closed, and the request is sent again. 0: no bound but the call's. It has to be longer than answers take to begin.
+	Silence time.Duration
 
 	mu     sync.Mutex
 	closed bool
@@ -55,6 +59,7 @@ type conn struct {
 var (
 	errClosed = errors.New("the client was closed")
 	errHeader = errors.New("the header of the answer is too long")
+	errSilent = errors.New("nothing comes by this connection any more")
 )
 
 func (c *conn) Read(p []byte) (int, error) {
@@ -79,7 +84,7 @@ func (c *Client) RoundTrip(r *http.Request) (*http.Response, error) {
 			}
 			return nil, err
 		}
-		response, stale, err := c.exchange(cn, r)
+		response, stale, err := c.exchange(cn, r, reused)
 		if err == nil {
 			return response, nil
 		}
@@ -102,14 +107,19 @@ func rewind(r *http.Request) bool {
 	return err == nil
 }
 
-// exchange sends the request and reads the answer's header. stale says that the connection ended before anything of an answer came.
-func (c *Client) exchange(cn *conn, r *http.Request) (response *http.Response, stale bool, err error) {
+// exchange sends the request and reads the answer's header. stale says that the connection ended, or was silent, before anything of an answer came.
+func (c *Client) exchange(cn *conn, r *http.Request, reused bool) (response *http.Response, stale bool, err error) {
 	ctx := r.Context()
-	limit, ok := ctx.Deadline()
-	if most := time.Now().Add(c.Limit); c.Limit > 0 && (!ok || most.Before(limit)) {
-		limit = most
+	now := time.Now()
+	limit, bound := ctx.Deadline()
+	if most := now.Add(c.Limit); c.Limit > 0 && (!bound || most.Before(limit)) {
+		limit, bound = most, true
 	}
-	_ = cn.SetDeadline(limit) // fails with the connection; the zero time is none
+	first, doubted := now.Add(c.Silence), reused && c.Silence > 0
+	if doubted = doubted && (!bound || first.Before(limit)); !doubted {
+		first = limit
+	}
+	_ = cn.SetDeadline(first) // fails with the connection; the zero time is none
 	stop := context.AfterFunc(ctx, func() { _ = cn.SetDeadline(time.Unix(1, 0)) })
 	defer func() {
 		if err != nil {
@@ -125,8 +135,18 @@ func (c *Client) exchange(cn *conn, r *http.Request) (response *http.Response, s
 	if err == nil {
 		_, err = cn.r.Peek(1)
 	}
+	if err != nil && doubted && ctx.Err() == nil && errors.Is(err, os.ErrDeadlineExceeded) {
+		c.CloseIdle() // they are likely to be as that one is
+		return nil, true, errSilent
+	}
 	if err != nil {
 		return nil, cause(ctx, err) == err && !errors.Is(err, net.ErrClosed), err // which would be Abort
+	}
+	if doubted {
+		_ = cn.SetDeadline(limit)
+		if ctx.Err() != nil { // whose interruption that may have undone
+			_ = cn.SetDeadline(time.Unix(1, 0))
+		}
 	}
 	for {
 		if response, err = http.ReadResponse(cn.r, r); err != nil {

@@ -161,6 +161,44 @@ func TestServerClosed(t *testing.T) {
 	}
 }
 
+// A connection that something between here and the server has forgotten is not waited for: the request is sent on another one. A new connection is waited for.
+func TestSilentConnection(t *testing.T) {
+	t.Parallel()
+	w := script(t, func(n int, c net.Conn, r *http.Request) {
+		switch {
+		case n <= 2 && r.ContentLength == 6: // "second"
+			_, _ = io.Copy(io.Discard, c)
+			return
+		case r.ContentLength == 4: // "slow"
+			time.Sleep(300 * time.Millisecond)
+		}
+		fmt.Fprint(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+	})
+	w.Silence = 100 * time.Millisecond
+	var both sync.WaitGroup
+	for range 2 { // on a connection each
+		both.Go(func() {
+			if got, err := w.call(context.Background(), "slow"); err != nil || got != "ok" {
+				t.Errorf("on a new connection: %q, %v", got, err)
+			}
+		})
+	}
+	both.Wait()
+	began := time.Now()
+	if got, err := w.call(context.Background(), "second"); err != nil || got != "ok" {
+		t.Errorf("on a forgotten one: %q, %v", got, err)
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("that took %v", took)
+	}
+	if got, err := w.call(context.Background(), "third"); err != nil || got != "ok" {
+		t.Errorf("afterwards: %q, %v", got, err)
+	}
+	if n := w.dials.Load(); n != 3 {
+		t.Errorf("%d connections, want 3", n)
+	}
+}
+
 // What is no answer, or not a whole one, is an error, and its connection is not used again.
 func TestBadAnswers(t *testing.T) {
 	t.Parallel()

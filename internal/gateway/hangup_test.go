@@ -222,6 +222,11 @@ func TestTruncatedAnswersNeverLookWhole(t *testing.T) {
 			if !eventually(func() bool { return strings.Contains(s.log.String(), "result=") }) || strings.Contains(s.log.String(), "result=ok") {
 				t.Errorf("the log calls it whole:\n%s", s.log)
 			}
+			c = s.dial() // one that knows no chunks: to it a connection that is only closed is the end
+			c.send(strings.Replace(post("Content-Length: 24"), "HTTP/1.1", "HTTP/1.0", 1) + lsRefs)
+			if _, body, err := c.answer(); (err == nil) != test.whole {
+				t.Errorf("by HTTP/1.0: %q, %v", body, err)
+			}
 		})
 	}
 }

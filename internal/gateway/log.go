@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/httpguard"
@@ -27,6 +28,9 @@ func (e *exchange) done() {
 	e.span.Number("http.response.status_code", int64(e.status))
 	e.endSpan(result, "http")
 	if e.abort {
+		if !e.r.ProtoAtLeast(1, 1) {
+			bulk.Reset(e.w)
+		}
 		panic(http.ErrAbortHandler)
 	}
 }

@@ -92,6 +92,8 @@ const (
 	idleLimit = 90 * time.Second
 	// shortLimit bounds a session that is expected to be short, whatever became of the node.
 	shortLimit = time.Minute
+	// shortSilence is how long nothing may come of the answer to such a session on a connection that is used again.
+	shortSilence = 5 * time.Second
 )
 
 // New makes a Node, which begins to look whether it can be reached. Until it knows, it takes it for granted.
@@ -190,7 +192,7 @@ func (n *Node) newLink() *link {
 		connect.WithAcceptCompression("gzip", nil, nil), connect.WithInterceptors(connect.UnaryInterceptorFunc(takeUsage)),
 	)
 	l.transport = t
-	l.direct = &direct.Client{Limit: shortLimit, Dial: func(ctx context.Context) (net.Conn, error) { return n.dial(ctx, "http/1.1", l.certificate) }}
+	l.direct = &direct.Client{Limit: shortLimit, Silence: shortSilence, Dial: func(ctx context.Context) (net.Conn, error) { return n.dial(ctx, "http/1.1", l.certificate) }}
 	l.shorts = packhorsev1connect.NewTransferServiceClient(l.direct, base,
 		connect.WithReadMaxBytes(maxAnswer), connect.WithAcceptCompression("gzip", nil, nil))
 	l.transfers = packhorsev1connect.NewTransferServiceClient(client, base, options)

@@ -75,6 +75,9 @@ func positive(d, otherwise time.Duration) time.Duration {
 func (s *Server) Upgrade(w http.ResponseWriter, r *http.Request, caller string) {
 	refuse := func(status int, format string, args ...any) {
 		s.limits.metrics.opened.WithLabelValues("refused").Inc()
+		if r.ContentLength != 0 {
+			w.Header().Set("Connection", "close") // or net/http waits for the body before it answers
+		}
 		http.Error(w, fmt.Sprintf(format, args...), status)
 	}
 	switch {

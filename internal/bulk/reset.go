@@ -1,0 +1,31 @@
+package bulk
+
+import (
+	"net"
+	"net/http"
+)
+
+// Reset closes the connection of an answer that is not whole with a reset: a client of HTTP/1.0, which knows no chunks, takes a connection that is only closed for
+// the answer's end (RFC 9112, section 8). It takes the connection from net/http.
+func Reset(w http.ResponseWriter) {
+	nc, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return
+	}
+	for c := nc; ; {
+		switch inner := c.(type) {
+		case *net.TCPConn:
+			_ = inner.SetLinger(0)
+			inner.Close()
+			nc.Close()
+			return
+		case *Conn:
+			c = inner.Socket
+		case interface{ NetConn() net.Conn }:
+			c = inner.NetConn()
+		default:
+			nc.Close()
+			return
+		}
+	}
+}
