@@ -4,7 +4,6 @@ package screen
 
 import (
 	"context"
-	"errors"
 	"io"
 	"slices"
 	"time"
@@ -31,14 +30,14 @@ const sourceLimit = 5 * time.Second
 // Run shows State after State until the user quits or ctx ends; that is no error. The first State is there already.
 func Run(ctx context.Context, first *top.State, o Options) error {
 	m := &model{ctx: ctx, options: o, now: first, view: View{Width: leastWidth, Height: 24, Sort: o.Sort, Bold: true, From: o.From}}
-	options := []tea.ProgramOption{tea.WithContext(ctx), tea.WithInput(o.In), tea.WithOutput(o.Out), tea.WithoutSignalHandler()}
+	options := []tea.ProgramOption{tea.WithInput(o.In), tea.WithOutput(o.Out), tea.WithoutSignalHandler()}
 	if o.Environ != nil {
 		options = append(options, tea.WithEnvironment(o.Environ))
 	}
-	_, err := tea.NewProgram(m, options...).Run()
-	if ctx.Err() != nil && (errors.Is(err, tea.ErrProgramKilled) || errors.Is(err, context.Canceled)) {
-		return nil
-	}
+	p := tea.NewProgram(m, options...)
+	// The end of ctx is a q, not tea.WithContext: a program whose context ends does not wait for its reader of keys before it closes what that one reads.
+	defer context.AfterFunc(ctx, p.Quit)()
+	_, err := p.Run()
 	return err
 }
 

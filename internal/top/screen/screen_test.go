@@ -194,6 +194,20 @@ func (w *written) has(text string) bool {
 	return strings.Contains(ansi.Strip(w.buf.String()), text)
 }
 
+// interruptible is f so that Close ends a Read.
+func interruptible(t *testing.T, f *os.File) *os.File {
+	t.Helper()
+	defer f.Close()
+	fd, err := syscall.Dup(int(f.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.SetNonblock(fd, true); err != nil {
+		t.Fatal(err)
+	}
+	return os.NewFile(uintptr(fd), f.Name())
+}
+
 // Run draws on a real pseudo-terminal, asks again and again, obeys the keys, and leaves the terminal as it was.
 func TestRun(t *testing.T) {
 	t.Parallel()
@@ -208,7 +222,8 @@ func TestRun(t *testing.T) {
 	if err := pty.Setsize(tty, &pty.Winsize{Rows: 30, Cols: 100}); err != nil {
 		t.Fatal(err)
 	}
-	// Who reads the keys may end a little after Run: their file is closed when nobody has it any more.
+	master = interruptible(t, master)
+	// On a very slow machine who reads the keys may end a little after Run: their file is closed when nobody has it any more.
 	keys, err := os.OpenFile(tty.Name(), os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -226,7 +241,7 @@ func TestRun(t *testing.T) {
 			}
 		}
 	}()
-	defer func() { master.Close(); tty.Close(); <-copied }()
+	defer func() { master.Close(); <-copied }()
 	await := func(text string) {
 		t.Helper()
 		for end := time.Now().Add(time.Minute); !out.has(text); time.Sleep(5 * time.Millisecond) {
@@ -271,7 +286,7 @@ func TestRun(t *testing.T) {
 	// With the end of its context it ends too.
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
-		ended <- Run(ctx, busy(), Options{In: tty, Out: tty, Environ: []string{"TERM=xterm"}, Interval: time.Hour, Sort: top.ByAge})
+		ended <- Run(ctx, busy(), Options{In: keys, Out: tty, Environ: []string{"TERM=xterm"}, Interval: time.Hour, Sort: top.ByAge})
 	}()
 	cancel()
 	select {
