@@ -88,7 +88,7 @@ Megabytes and gigabytes are 10^6 and 10^9 bytes.`,
 	}
 	cmd.AddCommand(fetchCommand(env), refsCommand(env), mkrefsCommand(env), neighbourCommand(env), limitCommand(env), loadCommand(env),
 		ciCommand(env), matrixCommand(env), stormCommand(env), searchCommand(env), spawnCommand(env), spawnWorkerCommand(env), existsCommand(env), appCommand(env), schedCommand(env),
-		backendCommand(env), relayCommand(env), standstillCommand(env))
+		backendCommand(env), relayCommand(env), standstillCommand(env), echoCommand(env))
 	for _, sub := range cmd.Commands() {
 		run := sub.RunE
 		sub.SilenceUsage = true // a failed measurement is no misuse

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -251,7 +252,7 @@ func TestNeighbour(t *testing.T) {
 	root, _ := history(t, 8)
 	s := backend(t, root, false)
 	for _, args := range [][]string{nil, {"--mbps", "5"}, {"--cold"}} {
-		got := benchJSON(t, "alone_ms loaded_ms apdex mb_per_s requests errors standstill",
+		got := benchJSON(t, "alone_ms loaded_ms apdex mb_per_s requests errors echo_ms standstill",
 			append([]string{"neighbour", s.URL + "/demo.git", "--clients", "2", "--duration", "600ms"}, args...)...)
 		if number(t, got, "errors") != 0 || number(t, got, "mb_per_s") <= 0 || number(t, got, "requests") < 30 {
 			t.Errorf("%q: %v", args, got)
@@ -264,7 +265,7 @@ type fakeRefs struct {
 	packhorsev1connect.UnimplementedRefServiceHandler
 	repo   *gittest.Repo
 	answer atomic.Int64
-	wrong  atomic.Bool // answer each time with another object ID
+	wrong  atomic.Int64 // all answers but so many have each another object ID; zero: none has
 }
 
 func (f *fakeRefs) Resolve(_ context.Context, r *connect.Request[packhorsev1.ResolveRequest]) (*connect.Response[packhorsev1.ResolveResponse], error) {
@@ -275,7 +276,7 @@ func (f *fakeRefs) Resolve(_ context.Context, r *connect.Request[packhorsev1.Res
 		return nil, connect.NewError(connect.CodeNotFound, fmt.Errorf("no %v", r.Msg))
 	}
 	oid := f.repo.ID("refs/heads/main").String()
-	if n := f.answer.Add(1); f.wrong.Load() {
+	if n, wrong := f.answer.Add(1), f.wrong.Load(); wrong > 0 && n > wrong {
 		oid = fmt.Sprint(n)
 	}
 	return connect.NewResponse(&packhorsev1.ResolveResponse{Ref: &packhorsev1.Ref{Name: r.Msg.Name, Oid: oid}}), nil
@@ -304,13 +305,14 @@ func TestNeighbourRPC(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.Handle(packhorsev1connect.NewRefServiceHandler(refs))
 	node := &http.Server{Handler: mux, Protocols: new(http.Protocols)}
+	node.Protocols.SetHTTP1(true)
 	node.Protocols.SetUnencryptedHTTP2(true)
 	go node.Serve(l)
 	t.Cleanup(func() { node.Close() })
 
 	url := backend(t, root, false).URL + "/team/demo.git"
 	args := []string{"neighbour", url, "--clients", "2", "--duration", "600ms", "--rpc", "unix:" + socket}
-	got := benchJSON(t, "alone_ms loaded_ms apdex mb_per_s requests errors standstill", append(args, "--secret-file", secret)...)
+	got := benchJSON(t, "alone_ms loaded_ms apdex mb_per_s requests errors echo_ms standstill", append(args, "--secret-file", secret)...)
 	if number(t, got, "errors") != 0 || number(t, got, "mb_per_s") <= 0 || number(t, got, "requests") < 30 || refs.answer.Load() < 30 {
 		t.Error(got)
 	}
@@ -322,9 +324,24 @@ func TestNeighbourRPC(t *testing.T) {
 			t.Errorf("%q: %v", args, got)
 		}
 	}
-	refs.wrong.Store(true)
+	secure := httptest.NewTLSServer(mux)
+	t.Cleanup(secure.Close)
+	ca := filepath.Join(dir, "ca.pem")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got = benchJSON(t, "alone_ms loaded_ms apdex mb_per_s requests errors echo_ms standstill", append(args[:len(args):len(args)], "--secret-file", secret,
+		"--rpc", secure.Listener.Addr().String(), "--tls-ca", ca)...)
+	if number(t, got, "errors") != 0 || number(t, got, "requests") < 30 {
+		t.Error("TLS:", got)
+	}
+	refs.wrong.Store(1)
+	if _, _, err := bench(t, t.Context(), append(args, "--secret-file", secret)...); err == nil || !strings.Contains(err.Error(), "two answers differ") {
+		t.Error(err)
+	}
+	refs.wrong.Store(refs.answer.Load() + 5)
 	_, errs, err := bench(t, t.Context(), append(args, "--secret-file", secret)...)
-	if err == nil || !strings.Contains(errs, "the first one was") {
+	if err == nil || !strings.Contains(errs, "differs from the first one") {
 		t.Errorf("wrong answers: %v %s", err, errs)
 	}
 	for want, more := range map[string][]string{

@@ -34,12 +34,8 @@ type neighbourOptions struct {
 	cold bool
 	ref  string
 	rpc  rpcOptions
-}
 
-// probe sends small requests. run does so for a while; close is to be called in the end.
-type probe struct {
-	run   func(ctx context.Context, duration time.Duration) (*outcome, error)
-	close func()
+	clones, machine, echo []string // arguments of the processes beside this one: loadCommand, standstillCommand, echoCommand
 }
 
 // neighbourReport is what `bench neighbour --json` prints. requests and errors count the small requests of both
@@ -52,7 +48,8 @@ type neighbourReport struct {
 	Requests int         `json:"requests"`
 	Errors   int         `json:"errors"`
 
-	Standstill *standstillReport `json:"standstill"` // of the loaded phase; null: not known
+	Echo       *percentiles      `json:"echo_ms"`    // of the loaded phase; null: not known
+	Standstill *standstillReport `json:"standstill"` // likewise
 }
 
 func neighbourCommand(env Env) *cobra.Command {
@@ -69,14 +66,15 @@ run beside it:
   --mbps M   full clones that read M MB/s in all
   --cold     shallow clones that differ from each other and from those of earlier runs, so that no cache has them
 
-With --rpc the small request is RefService.Resolve at a storage node, by the control API as the Go client makes it, and the clones still go to URL: to the
-gateway in front of the node, or to any server beside it. The repository's path is the same in both.
+With --rpc the small request is RefService.Resolve at a storage node, by the control API, and the clones still go to URL: to the gateway in front of the
+node, or to any server beside it. The repository's path is the same in both.
 
 apdex is that of the loaded phase: answers within 20 ms count 1, within 80 ms a half, others and errors nothing.
 
 Clients are other machines in real life; here they may share the CPUs with the server. So the clones run in a child process
 at a lower priority (nice 5), and the small requests are sent at a higher one (nice -5) where that is permitted; the report
-says so. A virtual machine stands still while its host runs others, and each server on it is late then: when that was beside the clones is shown, with the
+says so. A bare echo beside the clones, 50 times a second between two processes that do nothing else, shows what the machine itself costs a small request
+then. A virtual machine stands still while its host runs others, and each server on it is late then: when that was beside the clones is shown, with the
 percentiles of the small requests that it did not meet.`,
 		Example: `  packhorse bench neighbour http://127.0.0.1:8080/demo.git --clients 30 --duration 30s
   packhorse bench neighbour http://127.0.0.1:8080/demo.git --clients 30 --mbps 400
@@ -105,28 +103,28 @@ percentiles of the small requests that it did not meet.`,
 			return err
 		}
 		ctx := cmd.Context()
-		return interrupted(ctx, o.run(ctx, env, t, sibling(cmd, "load"), sibling(cmd, "standstills")))
+		o.clones, o.machine, o.echo = sibling(cmd, "load"), sibling(cmd, "standstills"), sibling(cmd, "echo")
+		return interrupted(ctx, o.run(ctx, env, t))
 	}
 	return cmd
 }
 
-// run takes the arguments of the process that makes clones, and of the one that watches the machine.
-func (o *neighbourOptions) run(ctx context.Context, env Env, t *target, clones, machine []string) error {
+func (o *neighbourOptions) run(ctx context.Context, env Env, t *target) error {
 	probe, job, err := o.prepare(ctx, env, t)
 	if err != nil {
 		return err
 	}
-	defer probe.close()
 	stop := progress(ctx, env.Stderr, func() string { return "measuring, alone" })
 	defer func() { stop() }()
-	alone, err := probe.run(ctx, o.duration/3)
+	probe.duration = o.duration / 3
+	alone, err := probe.run(ctx)
 	if err != nil {
 		return err
 	}
 	stop()
 
 	stop = progress(ctx, env.Stderr, func() string { return "measuring beside the clones" })
-	load, err := startLoad(ctx, job, clones)
+	load, err := startLoad(ctx, job, o.clones)
 	if err != nil {
 		return err
 	}
@@ -134,9 +132,14 @@ func (o *neighbourOptions) run(ctx context.Context, env Env, t *target, clones, 
 	if err := load.ready(ctx); err != nil {
 		return err
 	}
-	watch := watchStandstills(ctx, machine)
+	watch := watchStandstills(ctx, o.machine)
 	defer watch.kill()
-	loaded, err := probe.run(ctx, o.duration-o.duration/3)
+	bare := startEcho(ctx, o.echo)
+	defer bare.kill()
+	probe.duration = o.duration - o.duration/3
+	echoed := bare.measure(ctx, probe.duration)
+	loaded, err := probe.run(ctx)
+	echo := echoed()
 	if err != nil {
 		return err
 	}
@@ -150,10 +153,10 @@ func (o *neighbourOptions) run(ctx context.Context, env Env, t *target, clones, 
 	if err != nil {
 		return err
 	}
-	return o.report(env, t, alone, loaded, &result, still)
+	return o.report(env, t, alone, loaded, &result, echo, still)
 }
 
-func (o *neighbourOptions) report(env Env, t *target, alone, loaded *outcome, load *loadResult, still *standstillReport) error {
+func (o *neighbourOptions) report(env Env, t *target, alone, loaded *outcome, load *loadResult, echo *percentiles, still *standstillReport) error {
 	r := neighbourReport{
 		Alone:    alone.latency.summarize(),
 		Apdex:    loaded.latency.apdex(apdexSatisfied, loaded.failures.count()),
@@ -162,6 +165,7 @@ func (o *neighbourOptions) report(env Env, t *target, alone, loaded *outcome, lo
 		Requests: alone.requests + loaded.requests + load.Requests,
 		Errors:   alone.failures.count() + loaded.failures.count() + load.Errors,
 
+		Echo:       echo,
 		Standstill: still,
 	}
 	alone.failures.print(env.Stderr)
@@ -188,8 +192,9 @@ func (o *neighbourOptions) report(env Env, t *target, alone, loaded *outcome, lo
 			request = "RefService.Resolve at " + o.rpc.address
 		}
 		_, err = fmt.Fprintf(env.Stdout, "%s\n%s of %s at %d/s, %d and %d of them; %s\n  %-12s %v\n  %-12s %v\n  %-12s %.4f\n"+
-			"  %-12s %.1f MB/s, %d whole ones by %d clients\n  %-12s %v\n", t, request, o.ref, probeRate, alone.requests, loaded.requests, priority,
-			"alone", r.Alone, "loaded", r.Loaded, "apdex", r.Apdex, "clones", r.MBPerS, load.Requests, o.clients, "machine", r.Standstill)
+			"  %-12s %.1f MB/s, %d whole ones by %d clients\n  %-12s %v\n  %-12s %v\n", t, request, o.ref, probeRate, alone.requests, loaded.requests, priority,
+			"alone", r.Alone, "loaded", r.Loaded, "apdex", r.Apdex, "clones", r.MBPerS, load.Requests, o.clients,
+			"a bare echo", echoText(r.Echo), "machine", r.Standstill)
 	}
 	if r.Errors > 0 {
 		err = errors.Join(err, fmt.Errorf("%d requests failed", r.Errors))
@@ -198,29 +203,20 @@ func (o *neighbourOptions) report(env Env, t *target, alone, loaded *outcome, lo
 }
 
 // small makes the small request.
-func (o *neighbourOptions) small(ctx context.Context, t *target) (*probe, error) {
+func (o *neighbourOptions) small(ctx context.Context, t *target) (p *pings, err error) {
 	if o.rpc.address != "" {
-		c, err := o.rpc.prepareCalls(ctx, t, o.ref, o.timeout)
-		if err != nil {
-			return nil, err
-		}
-		c.rate, c.urgent = probeRate, true
-		return &probe{c.run, c.node.Close}, nil
+		p, err = o.rpc.prepareResolve(ctx, t, o.ref, o.timeout)
+	} else {
+		p, err = prepareRefs(ctx, t, o.ref, o.timeout)
 	}
-	p, err := prepareRefs(ctx, t, o.ref, o.timeout)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		p.conns, p.rate, p.urgent = probeConns, probeRate, true
 	}
-	p.conns, p.rate, p.urgent = probeConns, probeRate, true
-	run := func(ctx context.Context, duration time.Duration) (*outcome, error) {
-		p.duration = duration
-		return p.run(ctx)
-	}
-	return &probe{run, func() {}}, nil
+	return p, err
 }
 
 // prepare makes the small request and the job of the child process.
-func (o *neighbourOptions) prepare(ctx context.Context, env Env, t *target) (*probe, *loadJob, error) {
+func (o *neighbourOptions) prepare(ctx context.Context, env Env, t *target) (*pings, *loadJob, error) {
 	stop := progress(ctx, env.Stderr, func() string { return "preparing" })
 	defer stop()
 	refs, err := listRefs(ctx, t, o.timeout)

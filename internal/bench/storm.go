@@ -134,7 +134,7 @@ func (b *byteCount) Type() string   { return "size" }
 type storm struct {
 	*stormOptions
 	env   Env
-	small *probe
+	small *pings
 	hit   *replay
 	job   loadJob
 	args  []string // of the child
@@ -145,7 +145,6 @@ func (o *stormOptions) run(ctx context.Context, env Env, t *target, childArgs []
 	if err != nil {
 		return err
 	}
-	defer s.small.close()
 	r := stormReport{Clients: o.clients, Few: o.enough}
 	for _, phase := range []struct {
 		name string
@@ -187,7 +186,6 @@ func (o *stormOptions) prepare(ctx context.Context, env Env, t *target, childArg
 	job.Full = true
 	s := &storm{stormOptions: o, env: env, small: small, job: *job, args: childArgs}
 	if s.hit, _, err = prepareFetch(ctx, t, what{depth: o.depth}, o.timeout); err != nil {
-		small.close()
 		return nil, err
 	}
 	s.hit.clients, s.hit.rate, s.hit.timeout = hitClients, hitRate, o.timeout
@@ -287,7 +285,8 @@ func (s *storm) probe(ctx context.Context) (small, hit *outcome, err error) {
 		out, err := load.run(ctx, nil)
 		hits <- answer{out, err}
 	}()
-	small, err = s.small.run(ctx, round)
+	s.small.duration = round
+	small, err = s.small.run(ctx)
 	h := <-hits
 	return small, h.out, errors.Join(err, h.err)
 }

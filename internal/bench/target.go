@@ -22,6 +22,7 @@ type target struct {
 	scheme   string
 	host     string // as the Host header has it
 	addr     string // host:port to dial
+	socket   string // a Unix socket to dial instead
 	path     string // percent-encoded, without a slash at its end
 	auth     string // value of the Authorization header, or empty
 	tls      *tls.Config
@@ -85,7 +86,11 @@ func (t *target) loopback() bool {
 func (t *target) dial(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", t.addr)
+	network, address := "tcp", t.addr
+	if t.socket != "" {
+		network, address = "unix", t.socket
+	}
+	c, err := (&net.Dialer{}).DialContext(ctx, network, address)
 	if err != nil || t.tls == nil {
 		return c, err
 	}
@@ -166,4 +171,14 @@ func (t *target) get(tail string) []byte {
 		b = fmt.Appendf(b, "Authorization: %s\r\n", t.auth)
 	}
 	return append(b, "\r\n"...)
+}
+
+// call makes the bytes of one unary call by the Connect protocol.
+func (t *target) call(procedure string, message []byte) []byte {
+	b := fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: %s\r\nUser-Agent: %s\r\nConnect-Protocol-Version: 1\r\nContent-Type: application/proto\r\nContent-Length: %d\r\n",
+		procedure, t.host, userAgent, len(message))
+	if t.auth != "" {
+		b = fmt.Appendf(b, "Authorization: %s\r\n", t.auth)
+	}
+	return append(append(b, "\r\n"...), message...)
 }

@@ -1,0 +1,76 @@
+package bench
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+
+	"github.com/spf13/cobra"
+)
+
+// echoCommand is the process that answers, until its standard input is closed. It has a thread for each connection, blocked in read(2): nothing but the
+// kernel is between a request and its answer.
+func echoCommand(env Env) *cobra.Command {
+	return &cobra.Command{
+		Use:    "echo",
+		Short:  "Answer the bare echo of \"bench neighbour\"",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			in := bufio.NewReader(cmd.InOrStdin())
+			var job echoJob
+			line, err := in.ReadBytes('\n')
+			if err == nil {
+				err = json.Unmarshal(line, &job)
+			}
+			if err != nil {
+				return fmt.Errorf("reading the job: %w", err)
+			}
+			l, err := net.Listen("unix", job.Socket)
+			if err != nil {
+				return err
+			}
+			defer l.Close()
+			go func() {
+				for {
+					c, err := l.Accept()
+					if err != nil {
+						return
+					}
+					go echo(c.(*net.UnixConn))
+				}
+			}()
+			fmt.Fprintln(env.Stdout, loadReady)
+			_, err = io.Copy(io.Discard, in)
+			return err
+		},
+	}
+}
+
+// echo answers what comes on a connection.
+func echo(c *net.UnixConn) {
+	f, err := c.File() // its reads block
+	c.Close()
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	runtime.LockOSThread()
+	buf := make([]byte, 4<<10)
+	for n := 0; n < len(buf); {
+		read, err := f.Read(buf[n:])
+		if err != nil {
+			return
+		}
+		if n += read; bytes.HasSuffix(buf[:n], []byte("\r\n\r\n")) {
+			if _, err := io.WriteString(f, echoAnswer); err != nil {
+				return
+			}
+			n = 0
+		}
+	}
+}
