@@ -40,6 +40,14 @@ func newFramer(hold int) *framer {
 
 func (f *framer) release() { frameBuffers.Put(f.buf); f.buf = nil }
 
+// room is how much the next fill reads at the most.
+func (f *framer) room() int {
+	if f.n == pktline.MaxBandData {
+		return pktline.MaxBandData
+	}
+	return pktline.MaxBandData - f.n
+}
+
 // fill reads once. An error of errGit's means that this is no pack; all others are r's.
 func (f *framer) fill(r io.Reader) error {
 	if f.n == pktline.MaxBandData {

@@ -34,8 +34,12 @@ func TestFramer(t *testing.T) {
 			n := min(len(rest), rapid.SampledFrom([]int{1, 11, 19, 20, 21, 8192, pktline.MaxBandData, 1 << 20}).Draw(t, "piece"))
 			piece := bytes.NewReader(rest[:n])
 			for piece.Len() > 0 {
+				before, room, there := f.total, f.room(), piece.Len()
 				if err := f.fill(piece); err != nil {
 					t.Fatal(err)
+				}
+				if got := int(f.total - before); got != min(room, there) {
+					t.Fatalf("%d bytes of %d were read with room for %d", got, there, room)
 				}
 				if piece.Len() > 0 {
 					framed = append(framed, f.take(false)...)

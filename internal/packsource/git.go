@@ -60,15 +60,7 @@ type Git struct {
 type pauses struct {
 	flush  time.Duration // what was read is sent, though it fills no packet; progress is passed on
 	linger time.Duration // git has ended, yet somebody holds its output open: an error
-	gather time.Duration // let git fill the pipe
 }
-
-// Git writes in pieces of a few KiB. To be woken for each of them cost as much CPU as all the rest of a cold clone's copying, so a
-// read that gave less than gather is followed by a pause, once a pack has shown to be large.
-const (
-	gather      = 64 << 10
-	gatherAfter = 256 << 10
-)
 
 // NewGit makes the Source and its scratch directories; what an earlier run left there is removed.
 func NewGit(runner *process.Runner, o GitOptions) (*Git, error) {
@@ -89,7 +81,7 @@ func NewGit(runner *process.Runner, o GitOptions) (*Git, error) {
 		o.WindowMemory = 256 << 20
 	}
 	g := &Git{runner: runner, options: o, pauses: pauses{
-		flush: 100 * time.Millisecond, linger: 2 * time.Second, gather: 4 * time.Millisecond,
+		flush: 100 * time.Millisecond, linger: 2 * time.Second,
 	}}
 	for _, format := range []git.ObjectFormat{git.SHA1, git.SHA256} {
 		if err := makeGitDir(g.plainDir(format), format, nil); err != nil {
@@ -163,7 +155,7 @@ func (g *Git) Open(ctx context.Context, spec *Spec) (Pack, error) {
 		Env:          []string{"GIT_OBJECT_DIRECTORY=" + objects},
 		Stdin:        bytes.NewReader(revisions(spec)),
 		Stderr:       p.progress.add,
-		StdoutBuffer: 1 << 20,
+		StdoutBuffer: outputBuffer,
 	})
 	if err != nil {
 		p.cancel()
@@ -330,8 +322,9 @@ func (p *gitPack) copy(f *framer, out Output) error {
 	stdout := p.child.Stdout()
 	sent := time.Now()
 	told, spoke, after := sent, sent, out.KeepAliveAfter()
+	pauses := newGathering(stdout.Capacity())
 	for {
-		before := f.total
+		before, room := f.total, f.room()
 		idle, err := p.fill(f, stdout)
 		p.info.Objects = f.objects
 		if err == io.EOF {
@@ -362,8 +355,8 @@ func (p *gitPack) copy(f *framer, out Output) error {
 			}
 			spoke = now
 		}
-		if !idle && f.total-before < gather && f.total > gatherAfter {
-			time.Sleep(p.pauses.gather)
+		if read := f.total - before; !idle && f.total > gatherAfter {
+			time.Sleep(pauses.emptied(read, read < int64(room)))
 		}
 	}
 }

@@ -17,6 +17,7 @@ type Output struct {
 	file     *os.File     // does not block
 	deadline atomic.Int64 // ns since the epoch; 0: none
 	n        atomic.Int64 // bytes that were read
+	capacity int
 }
 
 // Pauses between two looks at an empty pipe. The first is for short commands; the last costs an idle command a hundred looks a second.
@@ -54,6 +55,9 @@ func (o *Output) SetReadDeadline(t time.Time) {
 	o.deadline.Store(t.UnixNano())
 }
 
+// Capacity is how many bytes the pipe holds, if Command.StdoutBuffer was given; 0: not known.
+func (o *Output) Capacity() int { return o.capacity }
+
 // Close closes the reader's end: the command is killed by SIGPIPE when it writes on.
 func (o *Output) Close() error { return o.file.Close() }
 
@@ -72,7 +76,7 @@ func makeOutput(size int) (*Output, *os.File, error) {
 		return nil, nil, os.NewSyscallError("setnonblock", err)
 	}
 	if size > 0 {
-		setPipeSize(fds[0], size)
+		o.capacity = setPipeSize(fds[0], size)
 	}
 	return o, child, nil
 }

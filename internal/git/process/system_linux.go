@@ -23,8 +23,14 @@ func pipe() (fds [2]int, err error) {
 	return fds, err
 }
 
-// setPipeSize makes a pipe larger, or leaves it when fs.pipe-max-size or fs.pipe-user-pages-soft say no.
-func setPipeSize(fd, n int) { unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, n) }
+// setPipeSize makes a pipe larger, or leaves it when fs.pipe-max-size or fs.pipe-user-pages-soft say no. It returns how many bytes fit then; 0: not known.
+func setPipeSize(fd, n int) int {
+	size, err := unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, n)
+	if err != nil {
+		size, _ = unix.FcntlInt(uintptr(fd), unix.F_GETPIPE_SZ, 0)
+	}
+	return max(size, 0)
+}
 
 // limitMemory bounds the memory that a process gets from now on, and those that it starts: private and writable, be it from the heap or mapped
 // (getrlimit(2), RLIMIT_DATA).

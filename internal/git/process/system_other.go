@@ -22,7 +22,7 @@ func pipe() (fds [2]int, err error) {
 	return fds, err
 }
 
-func setPipeSize(int, int) {}
+func setPipeSize(int, int) int { return 0 }
 
 // exitWatch has no portable form: the reaping itself waits, and a group that outlives its leader is killed only by a cancelled context.
 type exitWatch struct{}
