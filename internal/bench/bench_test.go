@@ -316,6 +316,10 @@ func TestNeighbourRPC(t *testing.T) {
 	if number(t, got, "errors") != 0 || number(t, got, "mb_per_s") <= 0 || number(t, got, "requests") < 30 || refs.answer.Load() < 30 {
 		t.Error(got)
 	}
+	if runtime.GOOS == "linux" && got["echo_ms"] == nil {
+		t.Error("no echo was measured")
+	}
+	unknown := got["standstill"] == nil
 	for _, more := range [][]string{nil, {"--rate", "50"}} {
 		args := append([]string{"refs", "http://nowhere.invalid/team/demo.git", "--prefix", "refs/heads/main", "--clients", "2", "--duration", "200ms",
 			"--rpc", "unix:" + socket, "--secret-file", secret}, more...)
@@ -334,6 +338,9 @@ func TestNeighbourRPC(t *testing.T) {
 		"--rpc", secure.Listener.Addr().String(), "--tls-ca", ca)...)
 	if number(t, got, "errors") != 0 || number(t, got, "requests") < 30 {
 		t.Error("TLS:", got)
+	}
+	if (got["standstill"] == nil) != unknown {
+		t.Errorf("by TLS standstills are %v, without it they were not: %v", got["standstill"], unknown)
 	}
 	refs.wrong.Store(1)
 	if _, _, err := bench(t, t.Context(), append(args, "--secret-file", secret)...); err == nil || !strings.Contains(err.Error(), "two answers differ") {

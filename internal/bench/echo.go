@@ -37,19 +37,27 @@ func startEcho(ctx context.Context, args []string) *bareEcho {
 	return &bareEcho{process, &pings{target: t, request: t.get("/"), conns: echoConns, rate: probeRate, timeout: time.Minute, urgent: true}}
 }
 
-// measure begins to ask, half a period after a generator that begins now, so that the two are not due together. wait is for the end of it; nil: not known.
-func (e *bareEcho) measure(ctx context.Context, duration time.Duration) (wait func() *percentiles) {
+// measure asks for a duration, half a period after another generator at the same rate: on few CPUs neither is to wait for the other. begun tells when that
+// one began. wait is for the end, or that of ctx; nil: not known.
+func (e *bareEcho) measure(ctx context.Context, duration time.Duration, begun <-chan time.Time) (wait func() *percentiles) {
 	if e == nil {
 		return func() *percentiles { return nil }
+	}
+	e.pings.duration = duration
+	e.pings.startAt = func() time.Time {
+		const period = time.Second / probeRate
+		select {
+		case at := <-begun:
+			late := max(time.Since(at), 0)
+			return at.Add(period/2 + (late/period+1)*period)
+		case <-ctx.Done():
+			return time.Now()
+		}
 	}
 	result := make(chan *percentiles, 1)
 	go func() {
 		defer close(result)
-		e.pings.duration = duration
-		if !sleep(ctx, time.Second/probeRate/2) {
-			return
-		}
-		if out, err := e.pings.run(ctx); err == nil && len(out.latency) > 0 {
+		if out, err := e.pings.run(ctx); err == nil && out.failures.count() == 0 && len(out.latency) > 0 {
 			figures := out.latency.summarize()
 			result <- &figures
 		}

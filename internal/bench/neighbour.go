@@ -137,8 +137,15 @@ func (o *neighbourOptions) run(ctx context.Context, env Env, t *target) error {
 	bare := startEcho(ctx, o.echo)
 	defer bare.kill()
 	probe.duration = o.duration - o.duration/3
-	echoed := bare.measure(ctx, probe.duration)
+	begun := make(chan time.Time, 1)
+	probe.startAt = func() time.Time { now := time.Now(); begun <- now; return now }
+	echoing, cancel := context.WithCancel(ctx)
+	defer cancel()
+	echoed := bare.measure(echoing, probe.duration, begun)
 	loaded, err := probe.run(ctx)
+	if err != nil {
+		cancel()
+	}
 	echo := echoed()
 	if err != nil {
 		return err
@@ -177,7 +184,7 @@ func (o *neighbourOptions) report(env Env, t *target, alone, loaded *outcome, lo
 		fmt.Fprintf(env.Stderr, "note: the repository's refs gave no more new shapes: the load ended early\n")
 	}
 	if !loaded.urgent {
-		fmt.Fprintf(env.Stderr, "note: no permission for nice %d (or TLS): the small requests wait for CPU as others do\n", urgentNice)
+		fmt.Fprintf(env.Stderr, "note: no permission for nice %d: the small requests wait for CPU as others do\n", urgentNice)
 	}
 	var err error
 	if o.json {

@@ -20,7 +20,17 @@ type pings struct {
 	rate     float64 // requests a second in all, due at fixed times (open loop); zero: each connection asks as soon as it can
 	duration time.Duration
 	timeout  time.Duration
-	urgent   bool // run the generator at a higher priority, where that is permitted
+	urgent   bool             // run the generator at a higher priority, where that is permitted
+	startAt  func() time.Time // when a run begins, asked once its connections are made; nil: then
+}
+
+// starting is when the run begins, by our clock and by the one that processes have in common.
+func (p *pings) starting() (start time.Time, began time.Duration) {
+	start = time.Now()
+	if p.startAt != nil {
+		start = p.startAt()
+	}
+	return start, monotonic() + time.Until(start)
 }
 
 // exchange is one connection's running request and what has come of its answer.
@@ -165,6 +175,7 @@ type pinger struct {
 	release  func() bool // ends the connection's tie to the context
 	x        exchange
 	samples  samples
+	timed    []answered
 	bytes    int64
 	failures *failures
 }
@@ -177,15 +188,23 @@ func (w *pinger) close() {
 	}
 }
 
+func (w *pinger) connect(ctx context.Context) error {
+	if w.c != nil {
+		return nil
+	}
+	c, err := w.target.dial(ctx)
+	if err != nil {
+		return err
+	}
+	w.c = c
+	w.release = context.AfterFunc(ctx, func() { c.Close() })
+	return nil
+}
+
 // once sends the request and waits for its whole answer; a zero time stands for now.
 func (w *pinger) once(ctx context.Context, due time.Time) error {
-	if w.c == nil {
-		c, err := w.target.dial(ctx)
-		if err != nil {
-			return err
-		}
-		w.c = c
-		w.release = context.AfterFunc(ctx, func() { c.Close() })
+	if err := w.connect(ctx); err != nil {
+		return err
 	}
 	c := w.c
 	now := time.Now()
@@ -225,44 +244,66 @@ func (w *pinger) once(ctx context.Context, due time.Time) error {
 	return w.verify(&w.x)
 }
 
-// runGoroutines is the portable generator: one goroutine for each connection.
+// runGoroutines is the portable generator: one goroutine for each connection. Where it is urgent, the whole process is: a goroutine runs on any of its threads.
 func (p *pings) runGoroutines(ctx context.Context) (*outcome, error) {
 	out := &outcome{failures: &failures{}}
-	start := time.Now()
-	schedule := &replayRun{replay: &replay{rate: p.rate, duration: p.duration}, start: start}
 	workers := make([]*pinger, p.conns)
-	var wg sync.WaitGroup
 	for i := range workers {
 		w := &pinger{pings: p, failures: out.failures}
 		workers[i] = w
-		wg.Go(func() {
-			defer w.close()
-			for {
-				due, ok := schedule.slot(ctx)
-				if !ok {
-					return
-				}
-				if err := w.once(ctx, due); err != nil {
-					if ctx.Err() != nil {
-						return
-					}
-					w.failures.add(err)
-					if _, whole := errors.AsType[*httpError](err); !whole {
-						w.close()
-						sleep(ctx, retryAfter)
-					}
-					continue
-				}
-				w.samples = append(w.samples, time.Since(w.x.due))
-			}
-		})
+		defer w.close()
+		if err := w.connect(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if p.urgent {
+		if out.urgent = processNice(urgentNice); out.urgent {
+			defer processNice(0)
+		}
+	}
+	var start time.Time
+	start, out.began = p.starting()
+	if !sleep(ctx, time.Until(start)) {
+		return nil, ctx.Err()
+	}
+	schedule := &replayRun{replay: &replay{rate: p.rate, duration: p.duration}, start: start}
+	var wg sync.WaitGroup
+	for _, w := range workers {
+		wg.Go(func() { w.work(ctx, schedule) })
 	}
 	wg.Wait()
 	out.elapsed = time.Since(start)
 	for _, w := range workers {
 		out.latency = append(out.latency, w.samples...)
+		out.timed = append(out.timed, w.timed...)
 		out.bytes += w.bytes
 	}
 	out.requests = len(out.latency)
 	return out, ctx.Err()
+}
+
+// work sends what is due.
+func (w *pinger) work(ctx context.Context, schedule *replayRun) {
+	for {
+		due, ok := schedule.slot(ctx)
+		if !ok {
+			return
+		}
+		if err := w.once(ctx, due); err != nil {
+			if ctx.Err() != nil {
+				return
+			}
+			w.failures.add(err)
+			if _, whole := errors.AsType[*httpError](err); !whole {
+				w.close()
+				sleep(ctx, retryAfter)
+			}
+			continue
+		}
+		took := time.Since(w.x.due)
+		w.samples = append(w.samples, took)
+		if w.rate > 0 {
+			w.timed = append(w.timed, answered{w.x.due.Sub(schedule.start), took})
+		}
+	}
 }

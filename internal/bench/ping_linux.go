@@ -74,7 +74,7 @@ func (l *pollLoop) run() error {
 		l.idle = append(l.idle, i)
 	}
 	l.out.latency = make(samples, 0, 64<<10)
-	l.start, l.out.began = time.Now(), monotonic()
+	l.start, l.out.began = l.starting()
 	for l.ctx.Err() == nil {
 		now := time.Now()
 		next, more := l.begin(now)

@@ -124,13 +124,13 @@ func (o *rpcOptions) target() (*target, error) {
 		}
 		t.tls = c
 	}
-	if options.Secret != nil {
+	if options.Secret != nil && options.Secret() != "" {
 		t.auth = "Bearer " + options.Secret()
 	}
 	return t, nil
 }
 
-// prepareResolve makes a small request of RefService.Resolve: what the Go client sends, by the generator that also sends ls-refs. Beside a load on the same
+// prepareResolve makes a small request of RefService.Resolve: the Go client's call, by the generator that also sends ls-refs. Beside a load on the same
 // CPUs the client's goroutines are late themselves: its p99 there was 18 ms where the same node answered this in 13.
 func (o *rpcOptions) prepareResolve(ctx context.Context, t *target, ref string, timeout time.Duration) (*pings, error) {
 	c, err := o.prepareCalls(ctx, t, ref, timeout) // what goes wrong, it says better

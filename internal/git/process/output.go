@@ -18,7 +18,12 @@ type Output struct {
 	deadline atomic.Int64 // ns since the epoch; 0: none
 	n        atomic.Int64 // bytes that were read
 	capacity int
+	raw      syscall.RawConn // of file; nil: a pipe that is looked at after pauses
 }
+
+// LargePipe is what a command hardly fills, in bytes, while its reader pauses: pauses are of a millisecond and more, whatever is asked for. Where a large pipe
+// was wanted and the system gave less (fs.pipe-user-pages-soft), Read is woken when something comes.
+const LargePipe = 256 << 10
 
 // Pauses between two looks at an empty pipe. The first is for short commands; the last costs an idle command a hundred looks a second.
 const (
@@ -36,6 +41,12 @@ func (o *Output) Read(b []byte) (int, error) {
 		if !errors.Is(err, syscall.EAGAIN) {
 			o.n.Add(int64(max(n, 0)))
 			return n, err
+		}
+		if o.raw != nil {
+			if err := awaitReadable(o.raw, longestPause); err != nil {
+				return 0, err
+			}
+			continue
 		}
 		time.Sleep(pause)
 	}
@@ -77,6 +88,14 @@ func makeOutput(size int) (*Output, *os.File, error) {
 	}
 	if size > 0 {
 		o.capacity = setPipeSize(fds[0], size)
+		if 0 < o.capacity && o.capacity < LargePipe {
+			o.raw, err = o.file.SyscallConn()
+		}
+	}
+	if err != nil {
+		o.Close()
+		child.Close()
+		return nil, nil, err
 	}
 	return o, child, nil
 }

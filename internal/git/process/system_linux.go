@@ -32,6 +32,13 @@ func setPipeSize(fd, n int) int {
 	return max(size, 0)
 }
 
+// awaitReadable waits until there is something to read, or the end of it, for a while at the most. It keeps a thread.
+func awaitReadable(c syscall.RawConn, limit time.Duration) error {
+	return c.Control(func(fd uintptr) {
+		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(limit.Milliseconds())) // what is wrong with it, read(2) says
+	})
+}
+
 // limitMemory bounds the memory that a process gets from now on, and those that it starts: private and writable, be it from the heap or mapped
 // (getrlimit(2), RLIMIT_DATA).
 func limitMemory(pid int, bytes int64) error {

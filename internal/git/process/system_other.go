@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 	"syscall"
+	"time"
 )
 
 func closeOnExec() {}
@@ -23,6 +24,8 @@ func pipe() (fds [2]int, err error) {
 }
 
 func setPipeSize(int, int) int { return 0 }
+
+func awaitReadable(syscall.RawConn, time.Duration) error { return errors.ErrUnsupported } // no capacity is known here: never called
 
 // exitWatch has no portable form: the reaping itself waits, and a group that outlives its leader is killed only by a cancelled context.
 type exitWatch struct{}
