@@ -10,8 +10,8 @@
 //
 // Two engines do the rest: replay (replay.go) moves bulk on one goroutine for each connection; pings (ping.go) sends small
 // requests, on Linux from one thread with its own poll loop, because the Go runtime's timers are a millisecond coarse and a
-// small request takes less. What goes by a node's control API (rpc.go) is sent by the
-// package that other programs use, except beside clones: pings sends it there, too.
+// small request takes less. What goes by a node's control API (rpc.go) is sent by the package that other programs use, but beside
+// clones by pings.
 //
 // Some benches start servers of their own: this program in other roles (child.go).
 //

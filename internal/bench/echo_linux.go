@@ -1,9 +1,7 @@
 package bench
 
 import (
-	"bufio"
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -21,14 +19,10 @@ func echoCommand(env Env) *cobra.Command {
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			in := bufio.NewReader(cmd.InOrStdin())
 			var job echoJob
-			line, err := in.ReadBytes('\n')
-			if err == nil {
-				err = json.Unmarshal(line, &job)
-			}
+			in, err := readJob(cmd, &job)
 			if err != nil {
-				return fmt.Errorf("reading the job: %w", err)
+				return err
 			}
 			l, err := net.Listen("unix", job.Socket)
 			if err != nil {

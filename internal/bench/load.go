@@ -83,14 +83,10 @@ func loadCommand(env Env) *cobra.Command {
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			yielding()
-			in := bufio.NewReader(cmd.InOrStdin())
-			line, err := in.ReadBytes('\n')
-			if err != nil {
-				return fmt.Errorf("reading the job: %w", err)
-			}
 			var job loadJob
-			if err := json.Unmarshal(line, &job); err != nil {
-				return fmt.Errorf("reading the job: %w", err)
+			in, err := readJob(cmd, &job)
+			if err != nil {
+				return err
 			}
 			stop := make(chan struct{})
 			go func() { // ends with the process at the latest: nothing stops a read from standard input
@@ -104,6 +100,19 @@ func loadCommand(env Env) *cobra.Command {
 			return json.NewEncoder(env.Stdout).Encode(result)
 		},
 	}
+}
+
+// readJob reads the line of JSON that startLoad has written. in is the rest of standard input: nothing, until it is closed.
+func readJob(cmd *cobra.Command, job any) (in io.Reader, err error) {
+	r := bufio.NewReader(cmd.InOrStdin())
+	line, err := r.ReadBytes('\n')
+	if err == nil {
+		err = json.Unmarshal(line, job)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the job: %w", err)
+	}
+	return r, nil
 }
 
 // run is the child's work.

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -33,8 +32,8 @@ func standstillCommand(env Env) *cobra.Command {
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			in := bufio.NewReader(cmd.InOrStdin())
-			if _, err := in.ReadBytes('\n'); err != nil { // a job that says nothing
+			in, err := readJob(cmd, new(any)) // one that says nothing
+			if err != nil {
 				return err
 			}
 			spans, err := standStills(func() error {
