@@ -45,7 +45,8 @@ every answer the status, the framing, the side-bands and the final flush are che
 
 What is measured:
 
-  --repo PATH       a Packhorse started for this run, on a copy of PATH (any repository on this machine)
+  --repo PATH       a Packhorse started for this run, on a copy of PATH (any repository on this machine); the run begins when it has
+                    made its first index for search
   URL --repo PATH   the server at URL, whose repository is PATH on this machine. PATH IS CHANGED: commits are pushed to its
                     default branch, and refs/pipelines/N are made
   URL               the server at URL as it is: nothing is pushed, the tip stays, and machines become stale at random
@@ -174,6 +175,11 @@ func (o *ciOptions) run(ctx context.Context, env Env) (err error) {
 		defer func() { err = errors.Join(err, server.stop()) }()
 		title = "a Packhorse of its own on a copy of " + filepath.Base(absolute(o.repo))
 		o.url, o.ops, o.serverPID, o.repo = server.url, server.ops, server.pid, server.repo
+		stop()
+		stop = progress(ctx, env.Stderr, func() string { return "waiting for the server's index" })
+		if err := server.awaitIndex(ctx); err != nil {
+			return err
+		}
 	}
 	t, err := parseTarget(o.url, o.common.insecure)
 	if err != nil {

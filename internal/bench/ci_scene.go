@@ -289,3 +289,23 @@ func startServer(ctx context.Context, dir, repo string, args []string, settings 
 	s.url, s.ops = a.HTTP+"/bench.git", a.Ops
 	return s, nil
 }
+
+// awaitIndex waits until the server has made its index for search, as a server that a fleet asks has: the first one costs more than all pushes that follow.
+func (s *ownServer) awaitIndex(ctx context.Context) error {
+	metrics := &scraper{url: s.ops + "/metrics", wanted: true}
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		c, err := metrics.read(ctx)
+		if err != nil || !c.searches || c.indexed+c.failed > 0 && c.unindexed <= c.failed {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-s.ended:
+			return errors.New("the server has ended while it made its index")
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}

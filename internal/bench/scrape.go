@@ -22,6 +22,9 @@ type serverCounters struct {
 
 	hit, miss, follow float64 // packs asked of the cache
 	packRuns          float64 // git pack-objects processes
+
+	searches                   bool    // it keeps an index
+	indexed, unindexed, failed float64 // repositories that have an index, or need none; that wait for their first; whose index could not be made
 }
 
 // defaultOps is where a Packhorse server on this machine shows its metrics unless it is told otherwise.
@@ -148,6 +151,15 @@ func (c *serverCounters) of(name, line string) *float64 {
 		if has(`subcommand="pack-objects"`) {
 			return &c.packRuns
 		}
+	case "packhorse_search_repositories":
+		switch {
+		case has(`state="waiting"`):
+			return &c.unindexed
+		case has(`state="failed"`): // they wait, too, or have an old one
+			return &c.failed
+		}
+		c.searches = true
+		return &c.indexed
 	}
 	return nil
 }

@@ -119,8 +119,12 @@ packhorse_served_bytes_total{path="c"} 5 1700000000
 packhorse_served_bytes_total_other 9
 go_memstats_alloc_bytes_total 1.5e+06
 packhorse_cache_written_bytes_total 7
+packhorse_search_repositories{state="behind"} 2
+packhorse_search_repositories{state="failed"} 1
+packhorse_search_repositories{state="fresh"} 3
+packhorse_search_repositories{state="waiting"} 4
 `))
-	if err != nil || *c != (serverCounters{alloc: 1.5e6, written: 7, served: 3e9 + 5}) {
+	if err != nil || *c != (serverCounters{alloc: 1.5e6, written: 7, served: 3e9 + 5, searches: true, indexed: 5, unindexed: 4, failed: 1}) {
 		t.Errorf("%+v, %v", c, err)
 	}
 	if _, err := parseMetrics(strings.NewReader("go_memstats_alloc_bytes_total 1\n")); err == nil {
