@@ -28,7 +28,8 @@ type ciOptions struct {
 	serverPID int
 	ops       string
 	push      string // how commits come to the repository: by its path, or over HTTP
-	cold      bool   // the server of our own makes no pack before it is asked for
+	noWarmup  bool   // the server of our own makes no pack before it is asked for
+	noSearch  bool   // it keeps no index for search
 	common    common
 
 	serve []string // arguments with which this program serves
@@ -73,7 +74,8 @@ What the report says (--json has the same under stable keys):
   first job         from the first byte of the connection of a pipeline's first job to the first byte of its pack, for the pipelines from
                     the second on. --push http pushes through the server of our own, which then makes popular packs beforehand
                     ([warmup]); --no-warmup turns that off
-  server CPU        of the process --server-pid and all below it (of a server of our own always)
+  server CPU        of the process --server-pid and all below it (of a server of our own always). Ours brings its index for search up to
+                    date after each push; a server that has no search is to be compared with --no-search
   cache             how packs were answered, by the server's own metrics (a Packhorse on this machine, or --ops); in the first
                     pipeline nearly every machine is behind by another number of commits, so "later" leaves it out
   distinct          the different requests among those that brought a pack, from the bench's own log of them: by their bytes, as a
@@ -111,7 +113,8 @@ func ciCommand(env Env) *cobra.Command {
 	f.IntVar(&o.serverPID, "server-pid", 0, "measure CPU and memory of this process and its descendants")
 	f.StringVar(&o.ops, "ops", "", "the server's metrics (default: http://127.0.0.1:9090/metrics if the server is on this machine)")
 	f.StringVar(&o.push, "push", "path", "how commits come to the repository of a server of our own: path or http")
-	f.BoolVar(&o.cold, "no-warmup", false, "have the server of our own make no pack before it is asked for")
+	f.BoolVar(&o.noWarmup, "no-warmup", false, "have the server of our own make no pack before it is asked for")
+	f.BoolVar(&o.noSearch, "no-search", false, "have the server of our own keep no index for search")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
 			o.url = args[0]
@@ -141,8 +144,8 @@ func (o *ciOptions) check() error {
 		return errors.New("--server-pid and --ops are for a server with a URL: the one that is started for the run is watched anyway")
 	case o.push != "path" && o.push != "http":
 		return fmt.Errorf("--push %.40q: path or http", o.push)
-	case o.url != "" && (o.push != "path" || o.cold):
-		return errors.New("--push and --no-warmup are for a server that is started for the run: give --repo PATH alone")
+	case o.url != "" && (o.push != "path" || o.noWarmup || o.noSearch):
+		return errors.New("--push, --no-warmup and --no-search are for a server that is started for the run: give --repo PATH alone")
 	case o.fresh != -1 && !(o.fresh >= 0 && o.fresh <= 1):
 		return fmt.Errorf("--fresh %v: a share is from 0 to 1", o.fresh)
 	case ciProfiles[o.profile] == nil:
@@ -164,11 +167,7 @@ func (o *ciOptions) run(ctx context.Context, env Env) (err error) {
 
 	title := ""
 	if o.url == "" {
-		settings := ""
-		if o.cold {
-			settings = "[warmup]\nenabled = false\n"
-		}
-		server, err := startServer(ctx, dir, o.repo, o.serve, settings)
+		server, err := startServer(ctx, dir, o.repo, o.serve, o.settings())
 		if err != nil {
 			return err
 		}
@@ -209,6 +208,18 @@ func (o *ciOptions) run(ctx context.Context, env Env) (err error) {
 		return err
 	}
 	return o.report(env, title, result, verified)
+}
+
+// settings is the configuration of the server of our own.
+func (o *ciOptions) settings() string {
+	var text string
+	if o.noWarmup {
+		text += "[warmup]\nenabled = false\n"
+	}
+	if o.noSearch {
+		text += "[search]\nenabled = false\n"
+	}
+	return text
 }
 
 // report writes what the fleet did, as was asked for; its error has the failures of jobs.

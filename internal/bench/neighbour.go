@@ -75,7 +75,10 @@ Clients are other machines in real life; here they may share the CPUs with the s
 at a lower priority (nice 5), and the small requests are sent at a higher one (nice -5) where that is permitted; the report
 says so. A bare echo beside the clones, 50 times a second between two processes that do nothing else, shows what the machine itself costs a small request
 then. A virtual machine stands still while its host runs others, and each server on it is late then: when that was beside the clones is shown, with the
-percentiles of the small requests that it did not meet.`,
+percentiles of the small requests that it did not meet.
+
+Linux may give each session an equal share of the CPUs, whatever the priorities (autogroup). With server and bench in two terminals, priorities do little and
+everyone waits longer: start them from one shell, or set kernel.sched_autogroup_enabled = 0 before the servers start.`,
 		Example: `  packhorse bench neighbour http://127.0.0.1:8080/demo.git --clients 30 --duration 30s
   packhorse bench neighbour http://127.0.0.1:8080/demo.git --clients 30 --mbps 400
   packhorse bench neighbour http://127.0.0.1:8080/demo.git --clients 8 --cold --json
@@ -185,6 +188,9 @@ func (o *neighbourOptions) report(env Env, t *target, alone, loaded *outcome, lo
 	}
 	if !loaded.urgent {
 		fmt.Fprintf(env.Stderr, "note: no permission for nice %d: the small requests wait for CPU as others do\n", urgentNice)
+	}
+	if t.loopback() && sessionsShare() {
+		fmt.Fprintf(env.Stderr, "note: sessions share the CPUs equally here (kernel.sched_autogroup_enabled): start the servers in this one, or turn that off before they start\n")
 	}
 	var err error
 	if o.json {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -34,6 +35,12 @@ func processNice(nice int) bool {
 		}
 	}
 	return all
+}
+
+// sessionsShare says whether the scheduler gives each session an equal share of the CPUs, whatever the priorities of its threads (sched(7), autogroup).
+func sessionsShare() bool {
+	on, err := os.ReadFile("/proc/sys/kernel/sched_autogroup_enabled")
+	return err == nil && strings.TrimSpace(string(on)) == "1"
 }
 
 // preciseSleep is sleep without the runtime's timers, which are a millisecond coarse. It notices the context's end when the time is over.

@@ -12,4 +12,6 @@ func yielding() {}
 
 func processNice(int) bool { return false }
 
+func sessionsShare() bool { return false }
+
 func preciseSleep(ctx context.Context, d time.Duration) bool { return sleep(ctx, d) }
