@@ -161,8 +161,7 @@ func (o *ciOptions) run(ctx context.Context, env Env) (err error) {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	phase := "preparing"
-	stop := progress(ctx, env.Stderr, func() string { return phase })
+	stop := progress(ctx, env.Stderr, func() string { return "preparing" })
 	defer func() { stop() }()
 
 	title := ""
@@ -174,10 +173,14 @@ func (o *ciOptions) run(ctx context.Context, env Env) (err error) {
 		defer func() { err = errors.Join(err, server.stop()) }()
 		title = "a Packhorse of its own on a copy of " + filepath.Base(absolute(o.repo))
 		o.url, o.ops, o.serverPID, o.repo = server.url, server.ops, server.pid, server.repo
-		stop()
-		stop = progress(ctx, env.Stderr, func() string { return "waiting for the server's index" })
-		if err := server.awaitIndex(ctx); err != nil {
-			return err
+		if !o.noSearch {
+			stop()
+			stop = progress(ctx, env.Stderr, func() string { return "waiting for the server's index" })
+			if err := server.awaitIndex(ctx); err != nil {
+				return err
+			}
+			stop()
+			stop = progress(ctx, env.Stderr, func() string { return "preparing" })
 		}
 	}
 	t, err := parseTarget(o.url, o.common.insecure)

@@ -290,22 +290,31 @@ func startServer(ctx context.Context, dir, repo string, args []string, settings 
 	return s, nil
 }
 
+// indexPatience is how long a first index may take.
+const indexPatience = 10 * time.Minute
+
 // awaitIndex waits until the server has made its index for search, as a server that a fleet asks has: the first one costs more than all pushes that follow.
 func (s *ownServer) awaitIndex(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, indexPatience, fmt.Errorf("the server made no index for search in %v: --no-search does without", indexPatience))
+	defer cancel()
 	metrics := &scraper{url: s.ops + "/metrics", wanted: true}
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
 	for {
 		c, err := metrics.read(ctx)
-		if err != nil || !c.searches || c.indexed+c.failed > 0 && c.unindexed <= c.failed {
-			return err
-		}
 		select {
-		case <-tick.C:
 		case <-s.ended:
-			return errors.New("the server has ended while it made its index")
-		case <-ctx.Done():
-			return ctx.Err()
+			return errors.New("the server has ended while it made its index" + s.lastWords())
+		default:
 		}
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err != nil:
+			return err
+		case c.failed > 0: // it would try again, and again, while the fleet is measured
+			return errors.New("the server cannot make its index for search: --no-search does without" + s.lastWords())
+		case !c.searches || c.indexed > 0 && c.unindexed == 0:
+			return nil
+		}
+		sleep(ctx, 100*time.Millisecond)
 	}
 }

@@ -418,8 +418,8 @@ func (o *matrixOptions) nodeConfig(c cell, storage table) []section {
 		{"git", table{{"queue", o.ample()}, {"wait", "1h"}}},
 		{"log", table{{"level", "warn"}, {"format", "json"}}},
 	}
-	if storage == nil {
-		return append(config, section{"http", table{{"address", "127.0.0.1:0"}, {"public_read", true}}})
+	if storage == nil { // without an index for search, which the others have not, either
+		return append(config, section{"search", table{{"enabled", false}}}, section{"http", table{{"address", "127.0.0.1:0"}, {"public_read", true}}})
 	}
 	return append(config, section{"storage", storage})
 }

@@ -190,7 +190,7 @@ func (o *neighbourOptions) report(env Env, t *target, alone, loaded *outcome, lo
 		fmt.Fprintf(env.Stderr, "note: no permission for nice %d: the small requests wait for CPU as others do\n", urgentNice)
 	}
 	if t.loopback() && sessionsShare() {
-		fmt.Fprintf(env.Stderr, "note: sessions share the CPUs equally here (kernel.sched_autogroup_enabled): start the servers in this one, or turn that off before they start\n")
+		fmt.Fprintf(env.Stderr, "note: the kernel shares the CPUs between sessions: these figures hold for servers that were started in this one (see --help)\n")
 	}
 	var err error
 	if o.json {

@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -37,10 +38,24 @@ func processNice(nice int) bool {
 	return all
 }
 
-// sessionsShare says whether the scheduler gives each session an equal share of the CPUs, whatever the priorities of its threads (sched(7), autogroup).
+// sessionsShare says whether the scheduler gives this session a share of the CPUs that is as large as another's, whatever the priorities of its threads (sched(7),
+// autogroup). In a control group for CPU time it does not.
 func sessionsShare() bool {
 	on, err := os.ReadFile("/proc/sys/kernel/sched_autogroup_enabled")
-	return err == nil && strings.TrimSpace(string(on)) == "1"
+	if err != nil || strings.TrimSpace(string(on)) != "1" {
+		return false
+	}
+	groups, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(groups)) { // cgroups(7): hierarchy:controllers:path
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(f) == 3 && f[2] != "/" && (f[1] == "" || slices.Contains(strings.Split(f[1], ","), "cpu")) {
+			return false
+		}
+	}
+	return true
 }
 
 // preciseSleep is sleep without the runtime's timers, which are a millisecond coarse. It notices the context's end when the time is over.

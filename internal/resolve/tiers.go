@@ -66,7 +66,8 @@ type flight struct {
 // batch is the flights of one call, which are looked up together.
 type batch struct {
 	flights []*flight
-	users   int // calls that wait for it
+	users   int   // calls that wait for it
+	until   int64 // when its time is over, which a node that hangs may not notice: what it answers then is too old for who asks later
 	cancel  context.CancelFunc
 	done    chan struct{}
 	err     error // why there is no result; after done
@@ -242,11 +243,11 @@ func (t *Tiers) board(questions []Question, missing []int, results []Result, sin
 		}
 		f := t.flights[q]
 		switch {
-		case f != nil && f.fence == f.repo.fence:
+		case f != nil && f.fence == f.repo.fence && t.now() < f.batch.until:
 			t.o.Metrics.shared.Inc()
 		default:
 			if led == nil {
-				led = &batch{done: make(chan struct{})}
+				led = &batch{until: t.now() + int64(fillLimit), done: make(chan struct{})}
 			}
 			r := t.repository(q.Repository)
 			r.flights++
@@ -348,6 +349,9 @@ func (t *Tiers) fill(ctx context.Context, flights []*flight) error {
 		at, began := t.now(), time.Now()
 		results, err := t.o.Node.Resolve(ctx, questions)
 		t.o.Metrics.nodeSeconds.Observe(time.Since(began).Seconds())
+		if err == nil && ctx.Err() != nil {
+			err = fault.Wrap(fault.KindOf(ctx.Err()), "the node answered too late", ctx.Err())
+		}
 		if err == nil && len(results) != len(questions) {
 			err = fault.New(fault.Internal, "%d revisions were asked for, and %d answered", len(questions), len(results))
 		}

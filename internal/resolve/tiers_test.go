@@ -296,6 +296,36 @@ func (n stuckNode) Resolve(ctx context.Context, _ []Question) ([]Result, error) 
 
 func (n stuckNode) Watch(ctx context.Context, _ []Known, _ func(Event) error) error { return ctx.Err() }
 
+// A node that hangs, whatever it is told of the time: who asks later does not wait for it, and what it answers in the end is for nobody.
+func TestHangingNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		node := newFakeNode("a")
+		node.mute = errors.New("no events")
+		hung, held := make(chan bool), true
+		node.hold(func([]Question) {
+			if held {
+				held = false
+				<-hung
+			}
+		})
+		tiers := newTiers(t, node)
+		first := make(chan error, 1)
+		go func() {
+			_, err := tiers.Resolve(t.Context(), []Question{{path("a"), "main"}})
+			first <- err
+		}()
+		synctest.Wait()
+		serial := node.move(path("a"))
+		time.Sleep(fillLimit)
+		wantSerial(t, tiers, "a", serial)
+		close(hung)
+		if err := <-first; !fault.Is(err, fault.Deadline) {
+			t.Errorf("the late answer: %v", err)
+		}
+		wantSerial(t, tiers, "a", serial)
+	})
+}
+
 // A page of results is one call of the node, and shows one state of each repository.
 func TestBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
