@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -132,6 +134,7 @@ func TestCIMisuse(t *testing.T) {
 		"for a server with a URL":    {"--repo", ".", "--server-pid", "1"},
 		"--push \"ssh\"":             {"--repo", ".", "--push", "ssh"},
 		"give --repo PATH alone":     {url, "--push", "http"},
+		"--no-search are for":        {url, "--no-search"},
 		"does not exist":             {"--repo", filepath.Join(t.TempDir(), "none")},
 		"HTTP status 404":            {url + "/none"},
 		"is not in --repo":           {demoURL(t), "--repo", empty.Dir},
@@ -144,6 +147,55 @@ func TestCIMisuse(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v\n%s", args, err, errs)
 		}
+	}
+}
+
+// TestAwaitIndex holds what is waited for to what a server shows of its index, first this, then that.
+func TestAwaitIndex(t *testing.T) {
+	t.Parallel()
+	repositories := func(fresh, waiting, failed int) string {
+		text := "packhorse_up 1\n"
+		for state, n := range map[string]int{"fresh": fresh, "waiting": waiting, "failed": failed} {
+			text += fmt.Sprintf("packhorse_search_repositories{state=%q} %d\n", state, n)
+		}
+		return text
+	}
+	for name, c := range map[string]struct {
+		pages []string // the last one stays; "": the server ends
+		want  string   // in the error; "": there is none
+	}{
+		"made":      {[]string{repositories(0, 0, 0), repositories(0, 1, 0), repositories(1, 0, 0)}, ""},
+		"no search": {[]string{"packhorse_up 1\n"}, ""},
+		"failed":    {[]string{repositories(0, 1, 0), repositories(0, 1, 1)}, "cannot make its index"},
+		"ended":     {[]string{repositories(0, 1, 0), ""}, "has ended"},
+		"never":     {[]string{repositories(0, 1, 0)}, context.DeadlineExceeded.Error()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := &ownServer{child: &child{ended: make(chan struct{})}}
+			var asked int // one request at a time
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				page := c.pages[min(asked, len(c.pages)-1)]
+				if asked++; page == "" {
+					close(s.ended)
+					w.WriteHeader(http.StatusBadGateway)
+					return
+				}
+				io.WriteString(w, page) //nolint:errcheck // who asked sees it
+			}))
+			defer server.Close()
+			s.ops = server.URL
+			limit := time.Minute
+			if name == "never" {
+				limit = 300 * time.Millisecond
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			err := s.awaitIndex(ctx)
+			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) || asked < len(c.pages) {
+				t.Errorf("after %d answers: %v", asked, err)
+			}
+		})
 	}
 }
 
