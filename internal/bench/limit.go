@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/packhorse-git/packhorse/internal/bulk"
 )
 
 func limitCommand(env Env) *cobra.Command {
@@ -70,6 +72,7 @@ func serveLimit(ctx context.Context, env Env, file, addr string, withTLS bool) e
 	if err != nil {
 		return err
 	}
+	l = bulk.Unpaced(l) // as our own server's is
 	scheme := "http"
 	if withTLS {
 		config, err := selfSigned(l.Addr())

@@ -16,6 +16,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/packhorse-git/packhorse/internal/bulk"
 )
 
 // The relay is the least that two processes can do: for each request a sender sends one file by sendfile(2), and the relay, in a
@@ -56,6 +58,7 @@ func acceptEach(l net.Listener, serve func(c *net.TCPConn) error) error {
 		open    = map[net.Conn]bool{}
 		serving sync.WaitGroup
 	)
+	l = bulk.Unpaced(l)
 	for {
 		c, err := l.Accept()
 		if err != nil {
@@ -85,7 +88,7 @@ func acceptEach(l net.Listener, serve func(c *net.TCPConn) error) error {
 
 // relayConn answers the requests of one client.
 func relayConn(client *net.TCPConn, sender string, length int64) error {
-	c, err := net.Dial("tcp", sender)
+	c, err := (&net.Dialer{Control: bulk.UnpacedDial}).Dial("tcp", sender)
 	if err != nil {
 		return err
 	}

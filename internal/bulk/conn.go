@@ -13,7 +13,7 @@ import (
 // Listen makes the connections of a listener for TCP or Unix sockets Conns that share a pump. A connection whose peer keeps us waiting for stall
 // while it takes less than leastProgress is cut off; 0 means never.
 func Listen(l net.Listener, pump *Pump, stall time.Duration) net.Listener {
-	return &listener{Listener: l, pump: pump, stall: stall}
+	return &listener{Listener: Unpaced(l), pump: pump, stall: stall}
 }
 
 type listener struct {

@@ -115,7 +115,7 @@ func newNode(o Options) (*Node, error) {
 		return nil, fault.Wrap(fault.Invalid, "the storage node's address is neither host:port nor unix:PATH", err)
 	}
 	n.reach = func(ctx context.Context) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, n.network, n.address)
+		return (&net.Dialer{Control: bulk.UnpacedDial}).DialContext(ctx, n.network, n.address)
 	}
 	n.link.Store(n.newLink())
 	n.state.Store(&state{reachable: true})
