@@ -50,6 +50,17 @@ func TestNetworkDown(t *testing.T) {
 	p.gatewayConfig = p.write("gateway.toml", fmt.Sprintf("%s\n[[node]]\nname = \"one\"\naddress = %q\nstall = \"1h\"\nsecret_file = %q\n", patient, p.node.listen, secret), 0o600)
 	p.startGateway()
 	p.clone("six")
+	inside := func(args ...string) string {
+		out, err := exec.Command("ip", append([]string{"netns", "exec", space}, args...)...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %v: %s", args, err, out)
+		}
+		return string(out)
+	}
+	control := strings.TrimSpace(inside("cat", "/proc/sys/net/ipv4/tcp_congestion_control"))
+	if sockets := inside("ss", "-Htin", "state", "established"); strings.Count(sockets, " "+control+" ") < strings.Count(sockets, theirs+":") {
+		t.Errorf("between machines not each connection has the system's congestion control, %s:\n%s", control, sockets)
+	}
 
 	during := p.stick("one")
 	children := childrenOf(p.node.cmd.Process.Pid)

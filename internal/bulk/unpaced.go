@@ -8,7 +8,7 @@ import (
 
 // Unpaced has a TCP listener's connections whose peers are on this machine do without a congestion control that paces what is sent, such as BBR, where that is the
 // system's: nothing on the way can be congested, and each few packets of gigabytes a second wait for a timer, whose interrupts hold up what else that CPU has to do.
-// docs/decisions/0002 has the figures. Connections to other machines have what the system or their route says. Listen calls it.
+// docs/decisions/0005 has the figures. Connections to other machines have what the system or their route says. Listen calls it.
 //
 // A connection that was paced once is paced for good, whatever it is told later. So those of the listener begin without, and are told otherwise before they send
 // anything if their peer is elsewhere.
