@@ -36,6 +36,7 @@ func TestNetworkDown(t *testing.T) {
 			t.Skipf("*** THE NETWORK IS NOT TAKEN DOWN: no network namespace can be had here (it takes root and iproute2): %v ***", err)
 		}
 	}
+	paced := exec.Command("ip", "netns", "exec", space, "sh", "-c", "echo bbr >/proc/sys/net/ipv4/tcp_congestion_control").Run() == nil
 	p := &pair{T: t, dir: t.TempDir(), base: map[*serverProcess]int{}, namespace: space}
 	origin := blobs(t)
 	for _, name := range []string{"one", "two", "three", "six"} {
@@ -57,9 +58,14 @@ func TestNetworkDown(t *testing.T) {
 		}
 		return string(out)
 	}
-	control := strings.TrimSpace(inside("cat", "/proc/sys/net/ipv4/tcp_congestion_control"))
-	if sockets := inside("ss", "-Htin", "state", "established"); strings.Count(sockets, " "+control+" ") < strings.Count(sockets, theirs+":") {
-		t.Errorf("between machines not each connection has the system's congestion control, %s:\n%s", control, sockets)
+	if _, err := exec.LookPath("ss"); err != nil || !paced {
+		t.Logf("*** THE CONGESTION CONTROL BETWEEN MACHINES IS NOT LOOKED AT: it takes BBR and ss ***")
+	} else {
+		eventually(t, "the connections between machines have the system's congestion control", func() bool {
+			sockets := inside("ss", "-Htin", "state", "established", "src", theirs, "dst", ours)
+			n := strings.Count(sockets, theirs+":")
+			return n > 0 && strings.Count(sockets, " bbr ") == n
+		})
 	}
 
 	during := p.stick("one")

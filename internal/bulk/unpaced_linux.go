@@ -9,14 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// plain is the congestion control that every kernel has and every process may choose. See tcp(7), tcp_allowed_congestion_control.
+// plain is the congestion control that every kernel has, and that every process may choose unless the administrator says otherwise. See tcp(7),
+// tcp_allowed_congestion_control.
 const plain = "reno"
 
 // paces tells whether a congestion control paces: each version of BBR does.
 func paces(control string) bool { return strings.HasPrefix(control, "bbr") }
 
-// unpace gives a socket the plain control, if it has one that paces and can get it again. It returns that one; "": all is as it was.
-func unpace(raw syscall.RawConn) (before string) {
+// replacePacing gives a socket the plain control, if it has one that paces and can get it again. It returns that one; "": all is as it was.
+func replacePacing(raw syscall.RawConn) (before string) {
 	_ = raw.Control(func(fd uintptr) {
 		control, err := unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION)
 		if err != nil || !paces(control) || !allowed(control) || setControl(fd, plain) != nil {
@@ -27,8 +28,8 @@ func unpace(raw syscall.RawConn) (before string) {
 	return before
 }
 
-// pace gives the connection a control, unless its route has chosen another one than the listener's.
-func pace(c *net.TCPConn, control string) {
+// restore gives a connection the control that its listener had, unless its route has chosen another one than the plain one, or one that is locked.
+func restore(c *net.TCPConn, control string) {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return

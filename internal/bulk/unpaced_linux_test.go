@@ -74,16 +74,27 @@ func TestUnpaced(t *testing.T) {
 		t.Errorf("a connection within this machine has %q, want %q", got, plain)
 	}
 
-	// One to another machine gets its own back, unless its route has chosen.
-	pace(accepted, pacing)
+}
+
+func TestUnpacedElsewhere(t *testing.T) {
+	t.Parallel()
+	l, ok := Unpaced(listenHaving(t, pacing)).(*unpaced)
+	if !ok {
+		t.Fatalf("a listener that has %q is left as it is", pacing)
+	}
+	l.within = func(local, remote net.Addr) bool { return false }
+	_, accepted := accept(t, l, nil)
 	if got := controlOf(t, accepted); got != pacing {
 		t.Errorf("a connection to elsewhere has %q, want %q", got, pacing)
 	}
-	if _, other := accept(t, listenHaving(t, "cubic"), nil); controlOf(t, other) == "cubic" {
-		pace(other, pacing)
-		if got := controlOf(t, other); got != "cubic" {
-			t.Errorf("a connection whose route has chosen has %q, want %q", got, "cubic")
-		}
+}
+
+func TestUnpacedRoute(t *testing.T) {
+	t.Parallel()
+	_, accepted := accept(t, listenHaving(t, "cubic"), nil)
+	restore(accepted, pacing)
+	if got := controlOf(t, accepted); got != "cubic" {
+		t.Errorf("a connection whose route has chosen has %q, want %q", got, "cubic")
 	}
 }
 

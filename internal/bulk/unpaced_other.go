@@ -7,6 +7,6 @@ import (
 	"syscall"
 )
 
-func unpace(syscall.RawConn) string { return "" }
+func replacePacing(syscall.RawConn) string { return "" }
 
-func pace(*net.TCPConn, string) {}
+func restore(*net.TCPConn, string) {}

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/packhorse-git/packhorse/internal/bulk"
 )
 
 // listeners are where a process listens; what it does not is nil.
@@ -82,7 +84,7 @@ func listen(address, flag string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w; stop what uses the address, or give another one with %s", err, flag)
 	}
-	return l, nil
+	return bulk.Unpaced(l), nil // before anybody connects who would be paced for good
 }
 
 // listenNode opens a node's port. A socket that nobody answers at is one that a killed process left, and is replaced.
