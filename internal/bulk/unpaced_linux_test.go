@@ -73,7 +73,6 @@ func TestUnpaced(t *testing.T) {
 	if got := controlOf(t, accepted); got != plain {
 		t.Errorf("a connection within this machine has %q, want %q", got, plain)
 	}
-
 }
 
 func TestUnpacedElsewhere(t *testing.T) {
