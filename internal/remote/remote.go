@@ -47,6 +47,7 @@ type Options struct {
 	// Channels counts what the side channels carry; nil stands for InBand.
 	Channels     *sidechannel.Metrics
 	ChannelIdle  time.Duration // how long a channel is kept for the next transfer; 0: sidechannel's default
+	NoFiles      bool          // by a Unix socket the node sends the bytes of packs, and not their files
 	ChannelStall time.Duration // how long the node may take or send nothing in a transfer; 0: sidechannel's default
 	Pump         *bulk.Pump
 	Metrics      *Metrics
@@ -183,7 +184,7 @@ func (n *Node) newLink() *link {
 	if !n.InBand && n.Channels != nil {
 		l.pool = sidechannel.NewPool(sidechannel.PoolOptions{
 			Dial: func(ctx context.Context) (net.Conn, error) { return n.dial(ctx, "http/1.1", l.certificate) }, Host: n.host,
-			Header: n.credentials, Pump: n.Pump, Idle: n.ChannelIdle, Stall: n.ChannelStall, Metrics: n.Channels, Log: n.Log,
+			Header: n.credentials, NoFiles: n.NoFiles, Pump: n.Pump, Idle: n.ChannelIdle, Stall: n.ChannelStall, Metrics: n.Channels, Log: n.Log,
 		})
 	}
 	client := &http.Client{Transport: t}

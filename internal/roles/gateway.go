@@ -144,7 +144,7 @@ func (n *remoteNodes) connect(c NodeConfig) (remoteNode, error) {
 		return remoteNode{}, err
 	}
 	options := remote.Options{
-		Name: c.Name, Address: c.Address, InBand: c.Transport == transportInBand, Metrics: n.metrics, Log: n.log,
+		Name: c.Name, Address: c.Address, InBand: c.Transport == transportInBand, NoFiles: !c.Files, Metrics: n.metrics, Log: n.log,
 		Channels: n.channels, ChannelIdle: c.ChannelIdle.Duration, ChannelStall: c.Stall.Duration, Pump: n.pump,
 	}
 	if trust.secret != nil {

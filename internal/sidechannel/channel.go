@@ -90,12 +90,8 @@ func (c *Channel) Abort() {
 // call it twice; nothing of the transfer may be used afterwards.
 func (c *Channel) Release() {
 	l := c.line
-	l.mu.Lock()
-	acknowledge := !c.released && !l.closed && c.getting == ended && c.sending == untouched
-	l.mu.Unlock()
-	if acknowledge {
-		_ = c.Send(0).End(nil)
-	}
+	c.acknowledge()
+	c.receiver.dropFile()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if c.released || l.closed {
@@ -113,6 +109,17 @@ func (c *Channel) Release() {
 		l.close(closeFailed, nil)
 	default:
 		l.close(closeUnfinished, nil)
+	}
+}
+
+// acknowledge ends our direction, if it carries nothing and the peer's has ended well.
+func (c *Channel) acknowledge() {
+	l := c.line
+	l.mu.Lock()
+	due := !c.released && !l.closed && c.getting == ended && c.sending == untouched
+	l.mu.Unlock()
+	if due {
+		_ = c.Send(0).End(nil)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
@@ -24,25 +25,32 @@ const (
 	maxRefusal     = 1 << 10          // bytes of a refusal's text
 )
 
-// dial connects to the node and asks for a channel: its connection, its name, and how long it may be idle. The connection is closed when the
-// context ends meanwhile.
-func (p *Pool) dial(ctx context.Context) (socket, string, time.Duration, error) {
+// opening is a channel that a node has opened.
+type opening struct {
+	socket
+	name  string
+	idle  time.Duration // how long it may be
+	files bool
+}
+
+// dial connects to the node and asks for a channel. The connection is closed when the context ends meanwhile.
+func (p *Pool) dial(ctx context.Context) (*opening, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeLimit)
 	defer cancel()
 	conn, err := p.o.Dial(ctx)
 	if err != nil {
-		return socket{}, "", 0, p.dialError(ctx, err)
+		return nil, p.dialError(ctx, err)
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	sock, name, idle, err := p.handshake(ctx, conn)
+	opened, err := p.handshake(ctx, conn)
 	if !stop() && err == nil {
 		err = context.Cause(ctx) // closed meanwhile
 	}
 	if err != nil {
 		conn.Close()
-		return socket{}, "", 0, p.dialError(ctx, err)
+		return nil, p.dialError(ctx, err)
 	}
-	return sock, name, idle, nil
+	return opened, nil
 }
 
 func (p *Pool) dialError(ctx context.Context, err error) error {
@@ -57,49 +65,53 @@ func (p *Pool) dialError(ctx context.Context, err error) error {
 }
 
 // handshake asks for a channel.
-func (p *Pool) handshake(ctx context.Context, conn net.Conn) (socket, string, time.Duration, error) {
+func (p *Pool) handshake(ctx context.Context, conn net.Conn) (*opening, error) {
 	if t, ok := conn.(*tls.Conn); ok {
 		if err := t.HandshakeContext(ctx); err != nil {
-			return socket{}, "", 0, err
+			return nil, err
 		}
 		if chosen := t.ConnectionState().NegotiatedProtocol; chosen != "http/1.1" && chosen != "" {
-			return socket{}, "", 0, fmt.Errorf("the node has chosen %q where http/1.1 is needed", chosen)
+			return nil, fmt.Errorf("the node has chosen %q where http/1.1 is needed", chosen)
 		}
 	}
-	if _, err := conn.Write(p.request()); err != nil {
-		return socket{}, "", 0, err
+	files := !p.o.NoFiles && bulk.CanHand(conn)
+	if _, err := conn.Write(p.request(files)); err != nil {
+		return nil, err
 	}
 	head, err := readHead(conn)
 	if err != nil {
-		return socket{}, "", 0, fmt.Errorf("read the answer to a request for a side channel: %w", err)
+		return nil, fmt.Errorf("read the answer to a request for a side channel: %w", err)
 	}
 	answer, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(head)), nil)
 	if err != nil {
-		return socket{}, "", 0, err
+		return nil, err
 	}
 	if answer.StatusCode != http.StatusSwitchingProtocols {
-		return socket{}, "", 0, refusal(head, conn)
+		return nil, refusal(head, conn)
 	}
 	name := answer.Header.Get(nameHeader)
 	if random, err := hex.DecodeString(name); !hasToken(answer.Header, "Upgrade", protocol) || err != nil || len(random) != nameLength/2 {
-		return socket{}, "", 0, errors.New("the node's answer opens something else than a side channel")
+		return nil, errors.New("the node's answer opens something else than a side channel")
 	}
 	idle := p.limits.idle
 	if theirs, err := strconv.ParseUint(answer.Header.Get(idleHeader), 10, 31); err == nil {
 		idle = min(idle, time.Duration(theirs)*time.Millisecond/2)
 	}
 	sock, err := newSocket(conn, &p.limits)
-	return sock, name, idle, err
+	return &opening{sock, name, idle, files && answer.Header.Get(fileHeader) == "1"}, err
 }
 
 // request is the request for a channel.
-func (p *Pool) request() []byte {
+func (p *Pool) request(files bool) []byte {
 	header := http.Header{}
 	if p.o.Header != nil {
 		header = p.o.Header().Clone()
 	}
 	header.Set("Connection", "Upgrade")
 	header.Set("Upgrade", protocol)
+	if files {
+		header.Set(fileHeader, "1")
+	}
 	host := p.o.Host
 	if host == "" {
 		host = "node"

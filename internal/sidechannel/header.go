@@ -14,6 +14,7 @@ import (
 // A header as the package's comment defines it.
 const (
 	headerSize = 24
+	offsetSize = 8 // bytes after a FILE
 	maxMessage = 1024
 	maxLength  = 1 << 44
 	unknown    = -1
@@ -24,6 +25,7 @@ type headerType byte
 const (
 	start headerType = 'S'
 	data  headerType = 'D'
+	file  headerType = 'F'
 	end   headerType = 'E'
 )
 
@@ -61,7 +63,7 @@ func parseHeader(b *[headerSize]byte) (header, error) {
 	switch h.kind {
 	case start:
 		ok = ok || h.length == unknown
-	case data:
+	case data, file:
 		ok = ok && h.length > 0
 	case end:
 		ok = ok && h.message <= maxMessage && (h.status != 0 || h.message == 0 && h.retry == 0)

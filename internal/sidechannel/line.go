@@ -49,9 +49,11 @@ type line struct {
 	idle   time.Duration
 	caller string // whom the node has authenticated; "" at the gateway
 	opener bool   // the gateway's end
+	files  bool   // the node hands files to the gateway
 
 	head []byte // bytes that came with the handshake; used by whoever reads
 	buf  [headerSize]byte
+	file *os.File // that came with the last header; used by whoever reads
 
 	resume chan struct{} // capacity 1: a transfer has ended, watch goes on
 	done   chan struct{} // closed with the line
@@ -83,6 +85,7 @@ func newLine(s socket, limits *limits, owner owner, name string, idle time.Durat
 func (l *line) watch() {
 	for {
 		h, err := l.readHeader()
+		l.dropFile() // none comes with a first header
 		if !l.arrived(h, err) {
 			return
 		}
@@ -95,15 +98,24 @@ func (l *line) watch() {
 }
 
 // readHeader reads a header and not a byte more. It waits for the first byte as long as need be; the others are due then.
-func (l *line) readHeader() (header, error) {
+func (l *line) readHeader() (h header, err error) {
 	n := copy(l.buf[:], l.head)
 	l.head = l.head[n:]
 	if n == 0 {
-		var err error
-		if n, err = l.Conn.Read(l.buf[:]); n == 0 && err != nil {
+		if l.files && l.opener {
+			n, l.file, err = l.kernel.Take(l.buf[:])
+		} else {
+			n, err = l.Conn.Read(l.buf[:])
+		}
+		if n == 0 && err != nil {
 			return header{}, err
 		}
 	}
+	defer func() {
+		if err != nil {
+			l.dropFile()
+		}
+	}()
 	if n < headerSize {
 		l.limitRead(l.limits.stall)
 		if _, err := io.ReadFull(l.Conn, l.buf[n:]); err != nil {
@@ -111,7 +123,18 @@ func (l *line) readHeader() (header, error) {
 		}
 		l.limitRead(0)
 	}
-	return parseHeader(&l.buf)
+	if h, err = parseHeader(&l.buf); err == nil && (h.kind == file) != (l.file != nil) {
+		return header{}, errHeader
+	}
+	return h, err
+}
+
+// dropFile closes the file that came with the last header.
+func (l *line) dropFile() {
+	if l.file != nil {
+		l.file.Close()
+		l.file = nil
+	}
 }
 
 // limitRead gives the peer d to send what is due; 0: no limit.
@@ -155,8 +178,8 @@ func (l *line) arrived(h header, err error) bool {
 		l.close(closeUnexpected, errors.New("bytes that nobody asked for"))
 	case h.transfer != l.next:
 		l.close(closeProtocol, fmt.Errorf("a header of transfer %d in transfer %d", h.transfer, l.next))
-	case h.kind == data:
-		l.close(closeProtocol, errors.New("DATA without a START"))
+	case h.kind == data || h.kind == file:
+		l.close(closeProtocol, errors.New("DATA or FILE without a START"))
 	case h.kind == end && h.length != 0:
 		l.close(closeProtocol, errors.New("END with a length, and no START"))
 	default:

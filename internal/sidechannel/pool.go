@@ -23,6 +23,7 @@ type PoolOptions struct {
 	Host    string             // of the request; "" for "node"
 	Header  func() http.Header // the credentials of a control call, as they are now; may be nil
 	Pump    *bulk.Pump
+	NoFiles bool          // the node is to hand over no files by a Unix socket, but their bytes
 	MaxIdle int           // channels that are kept for later
 	Idle    time.Duration // for how long, and no longer than half of what the node says
 	Stall   time.Duration // how long the node may take nothing, send nothing of what it announced, or not acknowledge
@@ -91,7 +92,7 @@ func (p *Pool) pop() *line {
 
 // open opens a channel.
 func (p *Pool) open(ctx context.Context) (*Channel, error) {
-	sock, name, idle, err := p.dial(ctx)
+	o, err := p.dial(ctx)
 	if err != nil {
 		result := "failed"
 		if fault.Is(err, fault.Exhausted) {
@@ -100,8 +101,8 @@ func (p *Pool) open(ctx context.Context) (*Channel, error) {
 		p.limits.metrics.opened.WithLabelValues(result).Inc()
 		return nil, err
 	}
-	l := newLine(sock, &p.limits, p, name, idle)
-	l.opener = true
+	l := newLine(o.socket, &p.limits, p, o.name, o.idle)
+	l.opener, l.files = true, o.files
 	p.mu.Lock()
 	closed := p.closed
 	if !closed {

@@ -20,6 +20,9 @@ type Receiver struct {
 	err    error // what comes next; io.EOF after the END
 	broke  error // of the channel or the peer
 	stream bulk.Stream
+
+	file    *os.File     // that the run is in; nil: it comes on the channel
+	section bulk.Section // of the file
 }
 
 // Length waits for the peer to begin, and tells how many bytes will come; -1: unknown.
@@ -70,12 +73,16 @@ func (r *Receiver) WriteTo(w io.Writer) (int64, error) {
 
 // run hands the rest of a run to w.
 func (r *Receiver) run(w io.Writer) (int64, error) {
+	if r.file != nil {
+		return r.runFile(w)
+	}
 	l := r.c.line
-	if l.kernel == nil || len(l.head) > 0 {
+	short := l.files && l.opener && r.left <= bufferSize // what goes before a file
+	if l.kernel == nil || len(l.head) > 0 || short {
 		buf := l.limits.buffers.get()
 		defer l.limits.buffers.put(buf)
 		n := r.left
-		if l.kernel != nil {
+		if l.kernel != nil && !short {
 			n = min(n, int64(len(l.head))) // what came with the handshake; the kernel does the rest
 		}
 		return io.CopyBuffer(w, &part{r, n}, buf[:])
@@ -124,6 +131,9 @@ func (p *part) Read(b []byte) (int, error) {
 func (r *Receiver) read(p []byte) (int, error) {
 	l := r.c.line
 	p = p[:min(int64(len(p)), r.left)]
+	if r.file != nil {
+		return r.readFile(p)
+	}
 	n := copy(p, l.head)
 	l.head = l.head[n:]
 	if n == 0 {
@@ -172,7 +182,7 @@ func (r *Receiver) begin() error {
 	if first.kind == end {
 		return r.end(first)
 	}
-	if r.length = first.length; r.length > 0 {
+	if r.length = first.length; r.length > 0 && !r.framed() {
 		r.left = r.length
 	}
 	return nil
@@ -215,14 +225,28 @@ func (r *Receiver) next() error {
 			return err
 		}
 		return r.err
-	case h.kind != data || r.length >= 0 || h.length > maxLength-r.got:
+	case h.kind == start || !r.framed() || h.length > r.room():
+		r.c.line.dropFile()
 		return r.wrong(fmt.Errorf("%c of %d bytes is out of place", h.kind, h.length))
+	case h.kind == file:
+		return r.takeFile(h.length)
 	}
 	r.left = h.length
 	return nil
 }
 
-// nextHeader waits for a header. If the length is known, it is the END, and due.
+// framed tells that bytes come in DATA and FILE.
+func (r *Receiver) framed() bool { return r.length < 0 || r.c.line.files && r.c.line.opener }
+
+// room is how many more bytes may come.
+func (r *Receiver) room() int64 {
+	if r.length >= 0 {
+		return r.length - r.got
+	}
+	return maxLength - r.got
+}
+
+// nextHeader waits for a header. If the length is known, it is due.
 func (r *Receiver) nextHeader() (header, error) {
 	l := r.c.line
 	l.mu.Lock()
@@ -247,7 +271,7 @@ func (r *Receiver) usable() error {
 
 // end takes in the peer's END.
 func (r *Receiver) end(h *header) error {
-	if h.length != r.got {
+	if h.length != r.got || h.status == 0 && r.length >= 0 && r.got != r.length {
 		return r.wrong(fmt.Errorf("END after %d bytes says %d", r.got, h.length))
 	}
 	if h.status == 0 {

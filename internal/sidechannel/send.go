@@ -1,6 +1,7 @@
 package sidechannel
 
 import (
+	"encoding/binary"
 	"errors"
 	"io"
 	"os"
@@ -76,7 +77,11 @@ func (s *Sender) ReadFrom(r io.Reader) (int64, error) {
 	var n int64
 	switch r := r.(type) {
 	case *bulk.Section:
-		n = r.N
+		if n = r.N; n >= leastHanded && l.files && !l.opener {
+			if err := s.hand(r); !errors.Is(err, errors.ErrUnsupported) {
+				return n - r.N, err
+			}
+		}
 	case *bulk.Stream:
 		n = r.N
 	}
@@ -104,6 +109,32 @@ func (s *Sender) ReadFrom(r io.Reader) (int64, error) {
 	return sent, nil
 }
 
+// leastHanded is from which length on a section's file is handed over, in bytes. To send less is cheaper than to open a file for it.
+const leastHanded = 256 << 10
+
+// hand hands the section's file to the peer. After errors.ErrUnsupported the section is as it was.
+func (s *Sender) hand(section *bulk.Section) error {
+	if err := s.admit(section.N); err != nil {
+		return err
+	}
+	if err := s.flush(0); err != nil {
+		return err
+	}
+	n := section.N
+	h := header{kind: file, transfer: s.c.transfer, length: n}
+	var b [headerSize + offsetSize]byte
+	err := s.c.line.kernel.Hand(binary.BigEndian.AppendUint64(h.append(b[:0]), uint64(section.Offset)), section)
+	switch {
+	case errors.Is(err, errors.ErrUnsupported):
+		return err
+	case err != nil:
+		return s.broken(err)
+	}
+	s.sent += n
+	s.c.line.limits.metrics.countSent(n, 0)
+	return nil
+}
+
 // copy sends what r has through user space.
 func (s *Sender) copy(r io.Reader) (int64, error) {
 	buf := s.c.line.limits.buffers.get()
@@ -111,8 +142,11 @@ func (s *Sender) copy(r io.Reader) (int64, error) {
 	return io.CopyBuffer(struct{ io.Writer }{s}, struct{ io.Reader }{r}, buf[:])
 }
 
-// begin makes room for n more bytes: it puts the START before the first, and in a direction of unknown length opens a DATA.
-func (s *Sender) begin(n int64) error {
+// framed tells that bytes go in DATA and FILE.
+func (s *Sender) framed() bool { return s.length < 0 || s.c.line.files && !s.c.line.opener }
+
+// admit says whether n more bytes may be sent. It puts the START before the first.
+func (s *Sender) admit(n int64) error {
 	if s.err != nil {
 		return s.err
 	}
@@ -129,7 +163,15 @@ func (s *Sender) begin(n int64) error {
 		h := header{kind: start, transfer: s.c.transfer, length: s.length}
 		s.pending = h.append(s.pending)
 	}
-	if s.length >= 0 || s.frame >= 0 {
+	return nil
+}
+
+// begin makes room for n more bytes, in a DATA where there has to be one.
+func (s *Sender) begin(n int64) error {
+	if err := s.admit(n); err != nil {
+		return err
+	}
+	if !s.framed() || s.frame >= 0 {
 		return nil
 	}
 	if len(s.pending)+headerSize > bufferSize {

@@ -100,7 +100,7 @@ func (s *Server) Upgrade(w http.ResponseWriter, r *http.Request, caller string) 
 		http.Error(w, fault.Message(err), http.StatusServiceUnavailable)
 		return
 	}
-	if err := s.open(w, caller); err != nil {
+	if err := s.open(w, caller, r.Header.Get(fileHeader) == "1"); err != nil {
 		s.mu.Lock()
 		s.leave(caller)
 		s.mu.Unlock()
@@ -135,7 +135,7 @@ func (s *Server) leave(caller string) {
 }
 
 // open takes the connection over. After an error there is no channel.
-func (s *Server) open(w http.ResponseWriter, caller string) error {
+func (s *Server) open(w http.ResponseWriter, caller string, files bool) error {
 	conn, rw, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		http.Error(w, "this connection cannot become a side channel", http.StatusInternalServerError)
@@ -153,6 +153,7 @@ func (s *Server) open(w http.ResponseWriter, caller string) error {
 	name := hex.EncodeToString(random[:])
 	l := newLine(sock, &s.limits, s, name, s.limits.idle)
 	l.caller, l.head, l.opening = caller, head, true
+	l.files = files && sock.kernel != nil && bulk.CanHand(sock.kernel)
 
 	s.mu.Lock()
 	if s.closed {
@@ -166,8 +167,12 @@ func (s *Server) open(w http.ResponseWriter, caller string) error {
 	s.limits.metrics.opened.WithLabelValues("ok").Inc()
 
 	// The peer may claim before this is done; the claim waits.
-	answer := fmt.Sprintf("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n%s: %s\r\n%s: %d\r\n\r\n",
+	answer := fmt.Sprintf("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n%s: %s\r\n%s: %d\r\n",
 		protocol, nameHeader, name, idleHeader, s.limits.idle.Milliseconds())
+	if l.files {
+		answer += fileHeader + ": 1\r\n"
+	}
+	answer += "\r\n"
 	limit := time.AfterFunc(handshakeLimit, func() { l.shut(closeStall, errors.New("the peer did not take the answer")) })
 	err = l.write([]byte(answer), s.limits.stall)
 	limit.Stop()

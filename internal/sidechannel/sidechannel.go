@@ -9,6 +9,7 @@
 //	Host: <name>
 //	Connection: Upgrade
 //	Upgrade: packhorse-channel/1
+//	Packhorse-Channel-Files: 1                (by a Unix socket, if the gateway takes files)
 //	<the credentials of a control call>
 //
 // The node answers with
@@ -18,6 +19,7 @@
 //	Upgrade: packhorse-channel/1
 //	Packhorse-Channel: <name: 128 random bits, 32 lower-case hexadecimal digits>
 //	Packhorse-Channel-Idle: <milliseconds after which the node closes the channel if it is not used>
+//	Packhorse-Channel-Files: 1                (if the gateway has sent it, and the node will hand it files)
 //
 // and from there on the connection is a channel. Any other status is a refusal with a sentence of text: 503 with Retry-After if the
 // node has too many channels or ends, 426 if the request asks for something else, and what the node says to wrong credentials.
@@ -32,7 +34,7 @@
 // big-endian, fields that a type does not use zero:
 //
 //	offset  size  field
-//	     0     1  type: 'S' START, 'D' DATA, 'E' END
+//	     0     1  type: 'S' START, 'D' DATA, 'F' FILE, 'E' END
 //	     1     1  status (END)
 //	     2     2  bytes of message that follow the header (END; at most 1024)
 //	     4     4  milliseconds to wait before the next try (END; 0: no advice)
@@ -46,6 +48,14 @@
 //	END    ends the direction. Its length is how many bytes the direction had. Status 0 says that they are all there is; any other is
 //	       the kind of failure (1 internal, 2 invalid, 3 not found, 4 denied, 5 exhausted, 6 unavailable, 7 corrupt, 8 cancelled,
 //	       9 deadline, 10 exists), with a message for whoever made the request.
+//
+// On a channel with files the node's direction has no raw bytes after START: of a known length, too, they come in DATA and FILE.
+//
+//	FILE   stands for as many bytes as its length says, at least 1, of a regular file. The file's descriptor comes with the header's first
+//	       byte (SCM_RIGHTS), and 8 bytes follow the header: where in the file the bytes begin.
+//
+// The gateway sends them to its client from the file. What it has been handed needs the node no more: if nothing but END can
+// follow, it acknowledges the direction before it sends the file.
 //
 // A direction that carries nothing is an END alone. The side that carries nothing, or nothing more, sends it only when it has read the
 // other direction to its end: so the END of a receiver acknowledges what it received.
@@ -81,6 +91,7 @@ const (
 	protocol   = "packhorse-channel/1"
 	nameHeader = "Packhorse-Channel"
 	idleHeader = "Packhorse-Channel-Idle"
+	fileHeader = "Packhorse-Channel-Files"
 	nameLength = 32
 )
 

@@ -1,0 +1,127 @@
+package bulk
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// CanHand tells whether files can be handed to a connection's peer: it is a Unix socket's, which is on this machine.
+func CanHand(c net.Conn) bool {
+	if b, ok := c.(*Conn); ok {
+		c = b.Socket
+	}
+	_, ok := c.(*net.UnixConn)
+	return ok
+}
+
+// Hand sends p and, with its first byte, the section's file, for a peer that reads the rest of the section there itself (see Take): the section
+// has no bytes left then. An error that is errors.ErrUnsupported says that nothing was sent, and that this file has to be copied: it is none that can
+// only be read, or too many are on their way.
+func (c *Conn) Hand(p []byte, s *Section) error {
+	source, err := s.File.SyscallConn()
+	if err != nil {
+		return err
+	}
+	cerr := source.Control(func(fd uintptr) { err = c.hand(p, int(fd)) })
+	if err = errors.Join(cerr, err); err == nil {
+		s.kernel += s.N
+		s.advance(s.N)
+	}
+	return err
+}
+
+func (c *Conn) hand(p []byte, file int) error {
+	flags, err := unix.FcntlInt(uintptr(file), unix.F_GETFL, 0)
+	if err != nil || flags&unix.O_ACCMODE != unix.O_RDONLY {
+		return fmt.Errorf("%w: a file that is not for reading alone", errors.ErrUnsupported)
+	}
+	if err := c.begin(); err != nil {
+		return err
+	}
+	rights, n := unix.UnixRights(file), 0
+	werr := c.raw.Write(func(fd uintptr) bool {
+		for {
+			n, err = unix.SendmsgN(int(fd), p, rights, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+			if err != unix.EINTR {
+				return err != unix.EAGAIN
+			}
+		}
+	})
+	c.end(int64(n))
+	switch {
+	case werr != nil:
+		return werr
+	case err == unix.ETOOMANYREFS:
+		return fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
+	case err != nil:
+		return os.NewSyscallError("sendmsg", err)
+	case n < len(p):
+		_, err = c.Write(p[n:])
+	}
+	return err
+}
+
+// Take reads what Hand sends: some bytes, and a file if one came with them. Who reads a file's bytes otherwise loses it.
+func (c *Conn) Take(p []byte) (n int, file *os.File, err error) {
+	var control [24]byte // has room for the one descriptor that there may be; the kernel closes what has no room
+	var length, flags int
+	rerr := c.raw.Read(func(fd uintptr) bool {
+		for {
+			n, length, flags, _, err = unix.Recvmsg(int(fd), p, control[:], unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+			if err != unix.EINTR {
+				return err != unix.EAGAIN
+			}
+		}
+	})
+	switch {
+	case rerr != nil:
+		return 0, nil, rerr
+	case err != nil:
+		return 0, nil, os.NewSyscallError("recvmsg", err)
+	case n == 0:
+		return 0, nil, io.EOF
+	case length == 0 && flags&unix.MSG_CTRUNC == 0:
+		return n, nil, nil
+	}
+	file, err = handed(control[:length])
+	if err == nil && flags&unix.MSG_CTRUNC != 0 {
+		if file != nil {
+			file.Close()
+		}
+		err = errors.New("a file that was handed over was lost: this process may have no more open files")
+	}
+	if err != nil {
+		return 0, nil, err
+	}
+	return n, file, nil
+}
+
+// handed is the one file that control messages carry.
+func handed(control []byte) (*os.File, error) {
+	messages, err := unix.ParseSocketControlMessage(control)
+	if err != nil {
+		return nil, err
+	}
+	var all []int
+	for i := range messages {
+		fds, err := unix.ParseUnixRights(&messages[i])
+		if err == nil {
+			all = append(all, fds...)
+		}
+	}
+	if len(all) == 1 {
+		return os.NewFile(uintptr(all[0]), "handed"), nil
+	}
+	for _, fd := range all {
+		_ = unix.Close(fd)
+	}
+	if len(all) == 0 {
+		return nil, nil
+	}
+	return nil, errors.New("several files at once")
+}

@@ -1,0 +1,18 @@
+//go:build !linux
+
+package bulk
+
+import (
+	"errors"
+	"net"
+	"os"
+)
+
+// CanHand tells whether files can be handed to a connection's peer. Here they cannot.
+func CanHand(net.Conn) bool { return false }
+
+// Hand is for connections of which CanHand is true.
+func (c *Conn) Hand([]byte, *Section) error { return errors.ErrUnsupported }
+
+// Take is for connections of which CanHand is true.
+func (c *Conn) Take([]byte) (int, *os.File, error) { return 0, nil, errors.ErrUnsupported }
