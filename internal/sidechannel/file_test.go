@@ -160,6 +160,7 @@ func TestWrongFiles(t *testing.T) {
 		"more than announced":    {file, 1<<20 + 1, 0, []*os.File{f}},
 		"one with DATA":          {data, 8, 0, []*os.File{f}},
 		"one with another START": {start, 8, 0, []*os.File{f}},
+		"another transfer's":     {file, 1 << 20, 0, []*os.File{f}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -167,6 +168,9 @@ func TestWrongFiles(t *testing.T) {
 			gateway, node := w.transfer()
 			begin := header{kind: start, transfer: 1, length: 1 << 20}
 			h := header{kind: wrong.kind, transfer: 1, length: wrong.n}
+			if name == "another transfer's" {
+				h.transfer = 2
+			}
 			b := binary.BigEndian.AppendUint64(h.append(nil), uint64(wrong.offset))
 			if err := node.line.write(begin.append(nil), time.Minute); err != nil {
 				t.Fatal(err)

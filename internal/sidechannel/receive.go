@@ -226,7 +226,6 @@ func (r *Receiver) next() error {
 		}
 		return r.err
 	case h.kind == start || !r.framed() || h.length > r.room():
-		r.c.line.dropFile()
 		return r.wrong(fmt.Errorf("%c of %d bytes is out of place", h.kind, h.length))
 	case h.kind == file:
 		return r.takeFile(h.length)
@@ -309,6 +308,7 @@ func (r *Receiver) broken(err error) error {
 func (r *Receiver) wrong(err error) error { return r.close(closeProtocol, err) }
 
 func (r *Receiver) close(why reason, err error) error {
+	r.c.line.dropFile()
 	r.broke = r.c.broken(why, err)
 	r.err = r.broke
 	return r.err
