@@ -17,6 +17,7 @@ type matrixOptions struct {
 	common
 	repos          []string
 	unix, tls, ssh bool
+	files          bool // by a Unix socket
 	profiles, html string
 
 	program []string // arguments of this program before a role's name
@@ -66,6 +67,7 @@ func matrixCommand(env Env) *cobra.Command {
 		Example: `  packhorse bench matrix --repo /srv/git/www.git --repo /srv/git/app.git --clients 30 --duration 60s --html matrix.html
   packhorse bench matrix --repo . --duration 10s --json
   packhorse bench matrix --repo demo.git --unix --profiles /tmp/profiles
+  packhorse bench matrix --repo demo.git --unix --files
   packhorse bench matrix --repo demo.git --tls
   packhorse bench matrix --repo demo.git --ssh --clients 8`,
 		Args: cobra.NoArgs,
@@ -76,6 +78,7 @@ func matrixCommand(env Env) *cobra.Command {
 	f.DurationVar(&o.duration, "duration", time.Minute, "how long new clones are begun, in each cell")
 	f.DurationVar(&o.timeout, "timeout", 5*time.Minute, "give up on a response that brings no byte for this long")
 	f.BoolVar(&o.unix, "unix", false, "gateway and node talk over a Unix socket instead of TCP")
+	f.BoolVar(&o.files, "files", false, "with --unix: the node hands the gateway the files of packs")
 	f.BoolVar(&o.tls, "tls", false, "gateway and node talk by TLS, with a certificate made for this run")
 	f.BoolVar(&o.ssh, "ssh", false, "clone over SSH, and compare with OpenSSH's sshd and git upload-pack")
 	f.StringVar(&o.profiles, "profiles", "", "keep profiles in this directory")
@@ -84,6 +87,9 @@ func matrixCommand(env Env) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if len(o.repos) == 0 {
 			return errors.New("which repository? give its path with --repo PATH")
+		}
+		if o.files && (!o.unix || o.tls) {
+			return errors.New("--files needs --unix, and no --tls: only by a Unix socket can files be handed over")
 		}
 		if err := o.check(); err != nil {
 			return err

@@ -311,7 +311,7 @@ func (o *matrixOptions) startTwo(ctx context.Context, c cell, l *lineup, dir str
 	if o.unix {
 		listen = "unix:" + filepath.Join(dir, "node.sock")
 	}
-	owned, known := table{{"listen", listen}, {"channels", max(4096, 2*o.clients)}}, table{{"name", "node"}, {"transport", c.transport}}
+	owned, known := table{{"listen", listen}, {"channels", max(4096, 2*o.clients)}}, table{{"name", "node"}, {"transport", c.transport}, {"files", o.files}}
 	if o.tls {
 		cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 		if err := writeSelfSigned(cert, key); err != nil {

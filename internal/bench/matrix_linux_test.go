@@ -97,6 +97,7 @@ func TestMatrixMisuse(t *testing.T) {
 		"no bare repository": {"--repo", t.TempDir()},
 		"given twice":        {"--repo", repo.Dir, "--repo", repo.Dir, "--repo", repo.Dir},
 		"--clients 0":        {"--repo", repo.Dir, "--clients", "0"},
+		"--files needs":      {"--repo", repo.Dir, "--files"},
 		"the server did not start; the end of its log: fake: the root is broken": {"--repo", filepath.Join(broken, "demo.git")},
 	} {
 		if _, _, err := bench(t, t.Context(), append([]string{"matrix"}, args...)...); err == nil || !strings.Contains(err.Error(), want) {

@@ -14,6 +14,7 @@ type matrixReport struct {
 	DurationS  float64        `json:"duration_s"`
 	CPUs       int            `json:"cpus"`
 	Socket     string         `json:"socket"` // between gateway and node: "tcp" or "unix"
+	Files      bool           `json:"files,omitempty"`
 	TLS        bool           `json:"tls"`
 	SSH        bool           `json:"ssh,omitempty"` // clients clone over SSH
 	Rows       []matrixRow    `json:"rows"`
@@ -67,7 +68,7 @@ type matrixRatios struct {
 }
 
 func (o *matrixOptions) report(results []*cellResult) *matrixReport {
-	r := &matrixReport{Clients: o.clients, DurationS: o.duration.Seconds(), CPUs: runtime.NumCPU(), Socket: "tcp", TLS: o.tls, SSH: o.ssh,
+	r := &matrixReport{Clients: o.clients, DurationS: o.duration.Seconds(), CPUs: runtime.NumCPU(), Socket: "tcp", Files: o.files, TLS: o.tls, SSH: o.ssh,
 		Rows: []matrixRow{}, References: []matrixRow{}, Ratios: []matrixRatios{}}
 	if o.unix {
 		r.Socket = "unix"
@@ -255,6 +256,9 @@ func orDash(format string, v *float64) string {
 // about says what the table is of.
 func (r *matrixReport) about() string {
 	way := map[string]string{"tcp": "TCP on the loopback", "unix": "a Unix socket"}[r.Socket]
+	if r.Files {
+		way += ", with files"
+	}
 	if r.TLS {
 		way = "TLS over " + way
 	}

@@ -54,8 +54,8 @@
 //	FILE   stands for as many bytes as its length says, at least 1, of a regular file. The file's descriptor comes with the header's first
 //	       byte (SCM_RIGHTS), and 8 bytes follow the header: where in the file the bytes begin.
 //
-// The gateway sends them to its client from the file. What it has been handed needs the node no more: if nothing but END can
-// follow, it acknowledges the direction before it sends the file.
+// The gateway sends them to its client from the file. If nothing but END can follow, it acknowledges the
+// direction before it sends the file; a pack has a flush after its file, and is acknowledged after it.
 //
 // A direction that carries nothing is an END alone. The side that carries nothing, or nothing more, sends it only when it has read the
 // other direction to its end: so the END of a receiver acknowledges what it received.
