@@ -19,20 +19,15 @@ func CanHand(c net.Conn) bool {
 	return ok
 }
 
-// Hand sends p and, with its first byte, the section's file, for a peer that reads the rest of the section there itself (see Take): the section
-// has no bytes left then. An error that is errors.ErrUnsupported says that nothing was sent, and that this file has to be copied: it is none that can
-// only be read, or too many are on their way.
-func (c *Conn) Hand(p []byte, s *Section) error {
-	source, err := s.File.SyscallConn()
+// Hand sends p and, with its first byte, an open file (see Take). An error that is errors.ErrUnsupported says that nothing was sent, and that this
+// file cannot be handed over: it is none that can only be read, or too many are on their way.
+func (c *Conn) Hand(p []byte, f *os.File) error {
+	source, err := f.SyscallConn()
 	if err != nil {
 		return err
 	}
 	cerr := source.Control(func(fd uintptr) { err = c.hand(p, int(fd)) })
-	if err = errors.Join(cerr, err); err == nil {
-		s.kernel += s.N
-		s.advance(s.N)
-	}
-	return err
+	return errors.Join(cerr, err)
 }
 
 func (c *Conn) hand(p []byte, file int) error {
@@ -66,6 +61,9 @@ func (c *Conn) hand(p []byte, file int) error {
 	return err
 }
 
+// ErrFileLost is Take's error where a file was sent and did not arrive.
+var ErrFileLost = errors.New("a file that was handed over did not arrive: this process has too few open files left, or may not have this one")
+
 // Take reads what Hand sends: some bytes, and a file if one came with them. Who reads a file's bytes otherwise loses it.
 func (c *Conn) Take(p []byte) (n int, file *os.File, err error) {
 	var control [24]byte // has room for the one descriptor that there may be; the kernel closes what has no room
@@ -93,7 +91,7 @@ func (c *Conn) Take(p []byte) (n int, file *os.File, err error) {
 		if file != nil {
 			file.Close()
 		}
-		err = errors.New("a file that was handed over was lost: this process may have no more open files")
+		err = ErrFileLost
 	}
 	if err != nil {
 		return 0, nil, err

@@ -1,20 +1,28 @@
 package bulk
 
 import (
+	"errors"
 	"io"
 	"os"
+	"sync/atomic"
 )
 
 // Section is a part of a file on its way to a connection. It reads at an offset of its own, so that many sections can share
-// one open file. Not safe for concurrent use.
+// one open file. Not safe for concurrent use, but for Gone.
 type Section struct {
 	File   *os.File
-	Offset int64 // where the next byte is
-	N      int64 // bytes left
+	Offset int64           // where the next byte is
+	N      int64           // bytes left
+	Done   <-chan struct{} // closed: nobody wants the rest; may be nil
 
 	kernel  int64
+	gone    atomic.Int64
 	counter Counter
+	err     error
 }
+
+// ErrDone is the error of a section that nobody wants any more.
+var ErrDone = errors.New("nobody wants the rest of the file")
 
 // Read copies through user space.
 func (s *Section) Read(p []byte) (int, error) {
@@ -24,6 +32,9 @@ func (s *Section) Read(p []byte) (int, error) {
 	if int64(len(p)) > s.N {
 		p = p[:s.N]
 	}
+	if s.done() {
+		return 0, ErrDone
+	}
 	n, err := s.File.ReadAt(p, s.Offset)
 	s.advance(int64(n))
 	if n > 0 {
@@ -32,12 +43,35 @@ func (s *Section) Read(p []byte) (int, error) {
 	if err == io.EOF {
 		err = io.ErrUnexpectedEOF // the file is shorter than the section
 	}
+	s.err = err
 	return 0, err
+}
+
+// Err is what its file failed with: nil says that if a copy failed, it was for the connection.
+func (s *Section) Err() error { return s.err }
+
+// Gone is how many of its bytes have gone. Anybody may ask.
+func (s *Section) Gone() int64 { return s.gone.Load() }
+
+// Elsewhere notes that n more bytes have gone, by the kernel, in the process that the file was handed to.
+func (s *Section) Elsewhere(n int64) {
+	s.kernel += n
+	s.advance(n)
+}
+
+func (s *Section) done() bool {
+	select {
+	case <-s.Done:
+		return true
+	default:
+		return false
+	}
 }
 
 func (s *Section) advance(n int64) {
 	s.Offset += n
 	s.N -= n
+	s.gone.Add(n)
 	if s.counter != nil {
 		s.counter.Sent(n)
 	}

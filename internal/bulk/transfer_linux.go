@@ -51,6 +51,7 @@ func (t *transfer) init(c *Conn) {
 func (t *transfer) send(s *Section) (int64, error) {
 	source, err := s.File.SyscallConn()
 	if err != nil {
+		s.err = err
 		return 0, err
 	}
 	t.section, t.done, t.noted, t.err = s, 0, 0, nil
@@ -118,8 +119,12 @@ func (t *transfer) sendfile(socket int) (int, error) {
 	if s.N <= 0 {
 		return 0, io.EOF
 	}
+	if s.done() {
+		return 0, ErrDone
+	}
 	n := int(min(s.N, pump.step()))
 	if err := t.warm(s.Offset, n); err != nil {
+		s.err = err
 		return 0, err
 	}
 	offset := s.Offset
@@ -127,9 +132,14 @@ func (t *transfer) sendfile(socket int) (int, error) {
 	n = min(n, int(pump.step())) // a small request may have come meanwhile
 	sent, err := unix.Sendfile(socket, t.source, &offset, n)
 	pump.give()
-	if err == nil {
+	switch {
+	case err == nil && sent == 0:
+		s.err = io.ErrUnexpectedEOF // the file is shorter than the section
+	case err == nil:
 		s.kernel += int64(sent)
 		s.advance(int64(sent))
+	case err == unix.EIO || err == unix.ESTALE: // no socket has these
+		s.err = err
 	}
 	return sent, err
 }

@@ -114,6 +114,7 @@ func (r *reply) out() *sidechannel.Sender {
 			length = -1
 		}
 		r.sender = r.channel.Send(length)
+		r.sender.HandFiles()
 	}
 	return r.sender
 }

@@ -14,6 +14,9 @@ type Channel struct {
 	getting  direction
 	due      bool // the peer has sent all
 	waiting  bool // for a header of the peer's
+
+	handed, taken int64 // bytes of the file that the peer is to send; of them, those that it has sent
+	refused       error // why it cannot
 }
 
 // direction is how far one direction of a transfer is.

@@ -37,9 +37,21 @@ type opening struct {
 func (p *Pool) dial(ctx context.Context) (*opening, error) {
 	ctx, cancel := context.WithTimeout(ctx, handshakeLimit)
 	defer cancel()
-	conn, err := p.o.Dial(ctx)
+	opened, err := p.dialOnce(ctx)
+	if errors.Is(err, bulk.ErrFileLost) {
+		p.hinder(err)
+		opened, err = p.dialOnce(ctx) // without files
+	}
 	if err != nil {
 		return nil, p.dialError(ctx, err)
+	}
+	return opened, nil
+}
+
+func (p *Pool) dialOnce(ctx context.Context) (*opening, error) {
+	conn, err := p.o.Dial(ctx)
+	if err != nil {
+		return nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	opened, err := p.handshake(ctx, conn)
@@ -48,7 +60,7 @@ func (p *Pool) dial(ctx context.Context) (*opening, error) {
 	}
 	if err != nil {
 		conn.Close()
-		return nil, p.dialError(ctx, err)
+		return nil, err
 	}
 	return opened, nil
 }
@@ -74,11 +86,15 @@ func (p *Pool) handshake(ctx context.Context, conn net.Conn) (*opening, error) {
 			return nil, fmt.Errorf("the node has chosen %q where http/1.1 is needed", chosen)
 		}
 	}
-	files := !p.o.NoFiles && bulk.CanHand(conn)
+	sock, err := newSocket(conn, &p.limits)
+	if err != nil {
+		return nil, err
+	}
+	files := p.takesFiles() && bulk.CanHand(conn)
 	if _, err := conn.Write(p.request(files)); err != nil {
 		return nil, err
 	}
-	head, err := readHead(conn)
+	head, proved, err := readHead(&sock, files)
 	if err != nil {
 		return nil, fmt.Errorf("read the answer to a request for a side channel: %w", err)
 	}
@@ -97,8 +113,11 @@ func (p *Pool) handshake(ctx context.Context, conn net.Conn) (*opening, error) {
 	if theirs, err := strconv.ParseUint(answer.Header.Get(idleHeader), 10, 31); err == nil {
 		idle = min(idle, time.Duration(theirs)*time.Millisecond/2)
 	}
-	sock, err := newSocket(conn, &p.limits)
-	return &opening{sock, name, idle, files && answer.Header.Get(fileHeader) == "1"}, err
+	files = files && answer.Header.Get(fileHeader) == "1"
+	if files && !proved {
+		return nil, fmt.Errorf("the node hands files over, but something stands between it and this gateway: %w", bulk.ErrFileLost)
+	}
+	return &opening{sock, name, idle, files}, nil
 }
 
 // request is the request for a channel.
@@ -123,19 +142,30 @@ func (p *Pool) request(files bool) []byte {
 	return b.Bytes()
 }
 
-// readHead reads the head of an answer and not a byte more: what follows it belongs to the channel.
-func readHead(r io.Reader) ([]byte, error) {
-	head := make([]byte, 0, 256)
+// readHead reads the head of an answer and not a byte more: what follows it belongs to the channel. It tells whether a file came with it, if one may.
+func readHead(s *socket, files bool) (head []byte, proved bool, err error) {
+	head = make([]byte, 0, 256)
+	if files {
+		n, f, err := s.kernel.Take(head[:1])
+		if f != nil {
+			proved = true
+			f.Close()
+		}
+		if err != nil {
+			return nil, false, unexpected(err)
+		}
+		head = head[:n]
+	}
 	for !bytes.HasSuffix(head, []byte("\r\n\r\n")) {
 		if len(head) == maxHead {
-			return nil, errors.New("its head is too long")
+			return nil, false, errors.New("its head is too long")
 		}
 		head = append(head, 0)
-		if _, err := io.ReadFull(r, head[len(head)-1:]); err != nil {
-			return nil, unexpected(err)
+		if _, err := io.ReadFull(s.Conn, head[len(head)-1:]); err != nil {
+			return nil, false, unexpected(err)
 		}
 	}
-	return head, nil
+	return head, proved, nil
 }
 
 // refusal is what an answer other than 101 says; its body is still to be read.

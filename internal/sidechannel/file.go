@@ -3,10 +3,133 @@ package sidechannel
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
+	"os"
+	"sync"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/fault"
 )
+
+// leastHanded is from which length on a section's file is handed over, in bytes. To send less is cheaper than to open a file for it.
+const leastHanded = 256 << 10
+
+// takenEvery is how often a gateway says how far it is with a file, if the time limit is not shorter still.
+const takenEvery = time.Second
+
+// HandFiles allows for files to be handed to the peer, where that was agreed on. It is for transfers whose other direction carries nothing.
+func (s *Sender) HandFiles() { s.files = s.c.line.files && !s.c.line.opener }
+
+// prove sends an answer, and with it a file to prove that files get to the gateway. After errors.ErrUnsupported nothing was sent.
+func (l *line) prove(answer string) error {
+	f, err := os.Open(os.DevNull)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
+	}
+	defer f.Close()
+	return l.kernel.Hand([]byte(answer), f)
+}
+
+// hand hands the section's file to the gateway, and waits until that has sent it. After errors.ErrUnsupported the section is as it was.
+func (s *Sender) hand(section *bulk.Section) error {
+	if err := s.admit(section.N); err != nil {
+		return err
+	}
+	if err := s.flush(0); err != nil {
+		return err
+	}
+	if !s.c.handing(section.N) {
+		return errors.ErrUnsupported
+	}
+	h := header{kind: file, transfer: s.c.transfer, length: section.N}
+	var b [headerSize + offsetSize]byte
+	err := s.c.line.kernel.Hand(binary.BigEndian.AppendUint64(h.append(b[:0]), uint64(section.Offset)), section.File)
+	switch {
+	case errors.Is(err, errors.ErrUnsupported):
+		s.c.handing(0)
+		return err
+	case err != nil:
+		return s.broken(err)
+	}
+	for section.N > 0 {
+		n, err := s.c.awaitTaken(section.Gone())
+		section.Elsewhere(n)
+		s.sent += n
+		s.c.line.limits.metrics.countSent(n, 0)
+		if err != nil {
+			return s.fail(closeFailed, err)
+		}
+	}
+	s.c.handing(0)
+	return nil
+}
+
+// handing notes that the peer is to send n bytes of a file; 0: none any more. It reports whether it may be: the peer's direction has not begun.
+func (c *Channel) handing(n int64) bool {
+	l := c.line
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c.handed, c.taken = n, 0
+	l.deadline = time.Time{}
+	switch {
+	case n == 0:
+		l.timer.Stop()
+	case l.first != nil || l.closed || l.running != c || c.released:
+		c.handed = 0
+		return false
+	default:
+		l.limit(l.limits.stall)
+	}
+	return true
+}
+
+// awaitTaken waits until the peer has sent more than before bytes of the file. It returns how many more.
+func (c *Channel) awaitTaken(before int64) (int64, error) {
+	l := c.line
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c.taken <= before && c.refused == nil && !l.closed && l.running == c {
+		changed := l.changed
+		l.mu.Unlock()
+		<-changed
+		l.mu.Lock()
+	}
+	switch n := c.taken - before; {
+	case c.refused != nil:
+		return n, c.refused
+	case l.running != c:
+		return 0, closeError(closeUnfinished, nil)
+	case l.closed && c.taken < c.handed:
+		return n, l.cause
+	default:
+		return n, nil
+	}
+}
+
+// fileTaken takes what the gateway says of the file that it was handed. It reports whether the line is still open.
+func (l *line) fileTaken(h header) bool {
+	message := make([]byte, h.message)
+	err := l.readFull(message)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := l.running
+	switch {
+	case l.closed:
+	case err != nil:
+		l.close(closeBroken, err)
+	case c == nil || h.transfer != l.next || c.handed == 0 || h.length < c.taken || h.length > c.handed:
+		l.close(closeProtocol, fmt.Errorf("TAKEN of %d bytes is out of place", h.length))
+	default:
+		if c.taken = h.length; h.status != 0 {
+			c.refused = h.fault(message)
+		}
+		l.limit(l.limits.stall)
+		l.notify()
+	}
+	return !l.closed
+}
 
 // takeFile takes the file that came with the last header, of n bytes.
 func (r *Receiver) takeFile(n int64) error {
@@ -23,34 +146,41 @@ func (r *Receiver) takeFile(n int64) error {
 		return r.wrong(err)
 	case !info.Mode().IsRegular() || at < 0 || at > maxLength || info.Size() < at+n:
 		return r.wrong(errors.New("a FILE without a regular file that has so many bytes"))
+	case !r.c.untouched():
+		return r.wrong(errors.New("a FILE while the gateway sends"))
 	}
-	r.section = bulk.Section{File: r.file, Offset: at, N: n}
+	r.section = bulk.Section{File: r.file, Offset: at, N: n, Done: l.done}
 	r.left = n
 	return nil
 }
 
-// runFile hands the rest of the file's run to w. The node need not wait for that: if it is all, its END is taken in before, and acknowledged.
+// untouched tells that our direction has not begun.
+func (c *Channel) untouched() bool {
+	c.line.mu.Lock()
+	defer c.line.mu.Unlock()
+	return c.sending == untouched
+}
+
+// runFile hands the rest of the file's run to w.
 func (r *Receiver) runFile(w io.Writer) (n int64, err error) {
 	defer r.dropFile()
-	left := r.left
-	r.left, r.got = 0, r.got+left
-	if r.length >= 0 && r.got == r.length {
-		if err := r.next(); err != nil && err != io.EOF { //nolint:errorlint // next gives it as it is
-			return 0, err
-		}
-		r.c.acknowledge()
-	}
+	p := r.tellProgress()
+	kernel := r.section.KernelBytes()
 	if to, ok := w.(io.ReaderFrom); ok {
 		n, err = to.ReadFrom(&r.section)
 	} else {
 		n, err = io.Copy(w, &r.section)
 	}
-	kernel := r.section.KernelBytes()
-	r.c.line.limits.metrics.countReceived(kernel, left-r.section.N-kernel)
-	if err == nil && r.section.N > 0 {
+	p.stop()
+	took := r.left - r.section.N
+	r.left -= took
+	r.got += took
+	kernel = r.section.KernelBytes() - kernel
+	r.c.line.limits.metrics.countReceived(kernel, took-kernel)
+	if err == nil && r.left > 0 {
 		err = io.ErrShortWrite
 	}
-	return n, err
+	return n, r.tell(err)
 }
 
 // readFile reads some of the file.
@@ -59,13 +189,75 @@ func (r *Receiver) readFile(p []byte) (int, error) {
 	r.left -= int64(n)
 	r.got += int64(n)
 	r.c.line.limits.metrics.countReceived(0, int64(n))
-	if r.left == 0 {
+	if err != nil || r.left == 0 {
+		err = r.tell(err)
 		r.dropFile()
 	}
-	if err != nil {
-		err = r.broken(err)
-	}
 	return n, err
+}
+
+// tell tells the node that all of the file was sent, or that it cannot be read. It returns what is to be told of err, which is the copy's.
+func (r *Receiver) tell(err error) error {
+	if lost := r.c.usable(); lost != nil {
+		r.err, r.broke = lost, lost
+		return lost
+	}
+	unread := r.section.Err()
+	if err != nil && unread == nil {
+		return err // the client's
+	}
+	var status error
+	if unread != nil {
+		status = fault.New(fault.Corrupt, "the gateway cannot read the file that it was handed: %v", unread)
+		r.c.line.hindered(status)
+	}
+	if err := r.sendTaken(status); err != nil {
+		return r.broken(err)
+	}
+	if unread != nil {
+		return r.broken(status)
+	}
+	return nil
+}
+
+// sendTaken sends the node how much of the file has gone.
+func (r *Receiver) sendTaken(status error) error {
+	l := r.c.line
+	return l.write(appendStatus(nil, taken, r.c.transfer, r.section.Gone(), status), l.limits.stall)
+}
+
+// progress tells the node from time to time how much of a file has gone.
+type progress struct {
+	mu    sync.Mutex
+	over  bool
+	timer *time.Timer
+}
+
+func (r *Receiver) tellProgress() *progress {
+	p := &progress{}
+	every := min(takenEvery, r.c.line.limits.stall/4)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.timer = time.AfterFunc(every, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.over {
+			return
+		}
+		if err := r.sendTaken(nil); err != nil {
+			_ = r.c.broken(closeBroken, err) // which ends the copy
+			return
+		}
+		p.timer.Reset(every)
+	})
+	return p
+}
+
+func (p *progress) stop() {
+	p.timer.Stop()
+	p.mu.Lock()
+	p.over = true
+	p.mu.Unlock()
 }
 
 // dropFile closes the file.

@@ -26,6 +26,7 @@ const (
 	start headerType = 'S'
 	data  headerType = 'D'
 	file  headerType = 'F'
+	taken headerType = 'T'
 	end   headerType = 'E'
 )
 
@@ -65,12 +66,12 @@ func parseHeader(b *[headerSize]byte) (header, error) {
 		ok = ok || h.length == unknown
 	case data, file:
 		ok = ok && h.length > 0
-	case end:
+	case taken, end:
 		ok = ok && h.message <= maxMessage && (h.status != 0 || h.message == 0 && h.retry == 0)
 	default:
 		ok = false
 	}
-	if h.kind != end && (h.status != 0 || h.message != 0 || h.retry != 0) {
+	if h.kind != end && h.kind != taken && (h.status != 0 || h.message != 0 || h.retry != 0) {
 		ok = false
 	}
 	if !ok || h.transfer == 0 {
@@ -85,9 +86,9 @@ var statuses = [...]fault.Kind{
 	6: fault.Unavailable, 7: fault.Corrupt, 8: fault.Cancelled, 9: fault.Deadline, 10: fault.Exists, 11: fault.Unauthenticated,
 }
 
-// appendEnd appends the END of a direction that had so many bytes.
-func appendEnd(b []byte, transfer uint64, length int64, err error) []byte {
-	h := header{kind: end, transfer: transfer, length: length}
+// appendStatus appends an END or TAKEN of so many bytes, and of an error with its message.
+func appendStatus(b []byte, kind headerType, transfer uint64, length int64, err error) []byte {
+	h := header{kind: kind, transfer: transfer, length: length}
 	if err == nil {
 		return h.append(b)
 	}
@@ -109,7 +110,7 @@ func appendEnd(b []byte, transfer uint64, length int64, err error) []byte {
 	return append(h.append(b), message...)
 }
 
-// fault is the failure that an END tells of.
+// fault is the failure that an END or TAKEN tells of.
 func (h *header) fault(message []byte) error {
 	kind := fault.Internal
 	if int(h.status) < len(statuses) {

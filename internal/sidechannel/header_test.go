@@ -56,7 +56,7 @@ func FuzzEnd(f *testing.F) {
 	f.Add(byte(200), "\x00\xff", int64(1)<<60)
 	f.Fuzz(func(t *testing.T, kind byte, text string, ms int64) {
 		sent := &fault.Error{Kind: fault.Kind(kind), Msg: text, RetryAfter: time.Duration(ms) * time.Millisecond, Err: errors.New("a secret")}
-		b := appendEnd(nil, 5, 77, sent)
+		b := appendStatus(nil, end, 5, 77, sent)
 		raw := [headerSize]byte(b[:headerSize])
 		h, err := parseHeader(&raw)
 		if err != nil || h.transfer != 5 || h.length != 77 || h.status == 0 || int(h.message) != len(b)-headerSize {

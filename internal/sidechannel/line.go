@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
@@ -55,6 +56,8 @@ type line struct {
 	buf  [headerSize]byte
 	file *os.File // that came with the last header; used by whoever reads
 
+	hindered func(error) // files do not get to the gateway; nil at the node
+
 	resume chan struct{} // capacity 1: a transfer has ended, watch goes on
 	done   chan struct{} // closed with the line
 
@@ -86,6 +89,12 @@ func (l *line) watch() {
 	for {
 		h, err := l.readHeader()
 		l.dropFile() // none comes with a first header
+		if err == nil && h.kind == taken && !l.opener {
+			if !l.fileTaken(h) {
+				return
+			}
+			continue
+		}
 		if !l.arrived(h, err) {
 			return
 		}
@@ -108,12 +117,13 @@ func (l *line) readHeader() (h header, err error) {
 			n, err = l.Conn.Read(l.buf[:])
 		}
 		if n == 0 && err != nil {
-			return header{}, err
+			return header{}, l.fileLost(err)
 		}
 	}
 	defer func() {
 		if err != nil {
 			l.dropFile()
+			err = l.fileLost(err)
 		}
 	}()
 	if n < headerSize {
@@ -123,10 +133,20 @@ func (l *line) readHeader() (h header, err error) {
 		}
 		l.limitRead(0)
 	}
-	if h, err = parseHeader(&l.buf); err == nil && (h.kind == file) != (l.file != nil) {
+	if h, err = parseHeader(&l.buf); err == nil && h.kind == file && l.file == nil {
+		return header{}, bulk.ErrFileLost
+	} else if err == nil && h.kind != file && l.file != nil {
 		return header{}, errHeader
 	}
 	return h, err
+}
+
+// fileLost has the pool know of an error that it is to know of. It returns the error.
+func (l *line) fileLost(err error) error {
+	if errors.Is(err, bulk.ErrFileLost) && l.hindered != nil {
+		l.hindered(err)
+	}
+	return err
 }
 
 // dropFile closes the file that came with the last header.
@@ -178,8 +198,10 @@ func (l *line) arrived(h header, err error) bool {
 		l.close(closeUnexpected, errors.New("bytes that nobody asked for"))
 	case h.transfer != l.next:
 		l.close(closeProtocol, fmt.Errorf("a header of transfer %d in transfer %d", h.transfer, l.next))
-	case h.kind == data || h.kind == file:
-		l.close(closeProtocol, errors.New("DATA or FILE without a START"))
+	case h.kind != start && h.kind != end:
+		l.close(closeProtocol, fmt.Errorf("%c without a START", h.kind))
+	case c != nil && c.handed > 0:
+		l.close(closeProtocol, fmt.Errorf("%c where TAKEN is due", h.kind))
 	case h.kind == end && h.length != 0:
 		l.close(closeProtocol, errors.New("END with a length, and no START"))
 	default:
@@ -244,7 +266,7 @@ func (l *line) expire() {
 	case time.Now().Before(l.deadline):
 		l.timer.Reset(time.Until(l.deadline))
 	case l.running != nil:
-		l.close(closeStall, errors.New("the peer did not acknowledge the transfer"))
+		l.close(closeStall, errors.New("the peer did not acknowledge the transfer, or does not say what becomes of a file"))
 	default:
 		l.close(closeIdle, nil)
 	}

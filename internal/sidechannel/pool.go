@@ -40,6 +40,7 @@ type Pool struct {
 	mu      sync.Mutex
 	closed  bool
 	retired bool
+	plain   time.Time // until then no files are asked for
 	lines   map[*line]bool
 	idle    []*line // the last used one last
 }
@@ -64,6 +65,9 @@ func NewPool(o PoolOptions) *Pool {
 func (p *Pool) Get(ctx context.Context) (*Channel, error) {
 	for l := p.pop(); l != nil; l = p.pop() {
 		l.mu.Lock()
+		if l.files && !p.takesFiles() {
+			l.close(closeSurplus, nil)
+		}
 		if !l.closed && l.running == nil && l.first == nil {
 			if err := l.peek(); err != nil {
 				l.close(closePeer, err)
@@ -102,7 +106,7 @@ func (p *Pool) open(ctx context.Context) (*Channel, error) {
 		return nil, err
 	}
 	l := newLine(o.socket, &p.limits, p, o.name, o.idle)
-	l.opener, l.files = true, o.files
+	l.opener, l.files, l.hindered = true, o.files, p.hinder
 	p.mu.Lock()
 	closed := p.closed
 	if !closed {
@@ -123,6 +127,23 @@ func (p *Pool) open(ctx context.Context) (*Channel, error) {
 		l.watch()
 	}()
 	return c, nil
+}
+
+// plainFor is for how long no files are asked for after one that did not arrive, or could not be read.
+const plainFor = 10 * time.Minute
+
+// hinder notes that files of the node's do not get here.
+func (p *Pool) hinder(err error) {
+	p.mu.Lock()
+	p.plain = time.Now().Add(plainFor)
+	p.mu.Unlock()
+	p.limits.log.Warn("a file that the node handed over cannot be used: for a time packs come as bytes", "for", plainFor, "err", err)
+}
+
+func (p *Pool) takesFiles() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !p.o.NoFiles && time.Now().After(p.plain)
 }
 
 var errPoolClosed = fault.New(fault.Unavailable, "this gateway ends")

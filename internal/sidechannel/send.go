@@ -1,7 +1,6 @@
 package sidechannel
 
 import (
-	"encoding/binary"
 	"errors"
 	"io"
 	"os"
@@ -33,6 +32,7 @@ type Sender struct {
 	sent   int64 // bytes accepted
 	begun  bool
 	ended  bool
+	files  bool // may be handed over
 	err    error
 
 	buffer   *[bufferSize]byte
@@ -77,7 +77,7 @@ func (s *Sender) ReadFrom(r io.Reader) (int64, error) {
 	var n int64
 	switch r := r.(type) {
 	case *bulk.Section:
-		if n = r.N; n >= leastHanded && l.files && !l.opener {
+		if n = r.N; n >= leastHanded && s.files {
 			if err := s.hand(r); !errors.Is(err, errors.ErrUnsupported) {
 				return n - r.N, err
 			}
@@ -107,32 +107,6 @@ func (s *Sender) ReadFrom(r io.Reader) (int64, error) {
 		return sent, s.broken(err)
 	}
 	return sent, nil
-}
-
-// leastHanded is from which length on a section's file is handed over, in bytes. To send less is cheaper than to open a file for it.
-const leastHanded = 256 << 10
-
-// hand hands the section's file to the peer. After errors.ErrUnsupported the section is as it was.
-func (s *Sender) hand(section *bulk.Section) error {
-	if err := s.admit(section.N); err != nil {
-		return err
-	}
-	if err := s.flush(0); err != nil {
-		return err
-	}
-	n := section.N
-	h := header{kind: file, transfer: s.c.transfer, length: n}
-	var b [headerSize + offsetSize]byte
-	err := s.c.line.kernel.Hand(binary.BigEndian.AppendUint64(h.append(b[:0]), uint64(section.Offset)), section)
-	switch {
-	case errors.Is(err, errors.ErrUnsupported):
-		return err
-	case err != nil:
-		return s.broken(err)
-	}
-	s.sent += n
-	s.c.line.limits.metrics.countSent(n, 0)
-	return nil
 }
 
 // copy sends what r has through user space.
@@ -251,7 +225,7 @@ func (s *Sender) End(status error) error {
 			return err
 		}
 	}
-	s.pending = appendEnd(s.pending, s.c.transfer, s.sent, status)
+	s.pending = appendStatus(s.pending, end, s.c.transfer, s.sent, status)
 	if err := s.flush(0); err != nil {
 		return err
 	}

@@ -169,12 +169,15 @@ func (s *Server) open(w http.ResponseWriter, caller string, files bool) error {
 	// The peer may claim before this is done; the claim waits.
 	answer := fmt.Sprintf("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n%s: %s\r\n%s: %d\r\n",
 		protocol, nameHeader, name, idleHeader, s.limits.idle.Milliseconds())
-	if l.files {
-		answer += fileHeader + ": 1\r\n"
-	}
-	answer += "\r\n"
 	limit := time.AfterFunc(handshakeLimit, func() { l.shut(closeStall, errors.New("the peer did not take the answer")) })
-	err = l.write([]byte(answer), s.limits.stall)
+	err = errors.ErrUnsupported
+	if l.files {
+		err = l.prove(answer + fileHeader + ": 1\r\n\r\n")
+	}
+	if errors.Is(err, errors.ErrUnsupported) {
+		l.files = false
+		err = l.write([]byte(answer+"\r\n"), s.limits.stall)
+	}
 	limit.Stop()
 	l.mu.Lock()
 	if l.opening = false; err != nil {

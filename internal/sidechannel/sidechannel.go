@@ -21,6 +21,9 @@
 //	Packhorse-Channel-Idle: <milliseconds after which the node closes the channel if it is not used>
 //	Packhorse-Channel-Files: 1                (if the gateway has sent it, and the node will hand it files)
 //
+// With this last line, a descriptor of /dev/null comes with the answer's first byte (SCM_RIGHTS). If none arrives, something stands between the two, and the
+// gateway closes the connection and asks again without files.
+//
 // and from there on the connection is a channel. Any other status is a refusal with a sentence of text: 503 with Retry-After if the
 // node has too many channels or ends, 426 if the request asks for something else, and what the node says to wrong credentials.
 // The name is a secret between the two, and is bound to the caller whose credentials came with the request.
@@ -34,9 +37,9 @@
 // big-endian, fields that a type does not use zero:
 //
 //	offset  size  field
-//	     0     1  type: 'S' START, 'D' DATA, 'F' FILE, 'E' END
-//	     1     1  status (END)
-//	     2     2  bytes of message that follow the header (END; at most 1024)
+//	     0     1  type: 'S' START, 'D' DATA, 'F' FILE, 'T' TAKEN, 'E' END
+//	     1     1  status (END, TAKEN)
+//	     2     2  bytes of message that follow the header (END, TAKEN; at most 1024)
 //	     4     4  milliseconds to wait before the next try (END; 0: no advice)
 //	     8     8  number of the transfer
 //	    16     8  length in bytes (see below; at most 2^44)
@@ -54,8 +57,9 @@
 //	FILE   stands for as many bytes as its length says, at least 1, of a regular file. The file's descriptor comes with the header's first
 //	       byte (SCM_RIGHTS), and 8 bytes follow the header: where in the file the bytes begin.
 //
-// The gateway sends them to its client from the file. If nothing but END can follow, it acknowledges the
-// direction before it sends the file; a pack has a flush after its file, and is acknowledged after it.
+//	TAKEN  is the gateway's answer to a FILE: how many of its bytes the client has. The gateway sends the bytes from the file, a TAKEN at least
+//	       each second meanwhile, and one with the FILE's length in the end; or one with a status, if the file cannot be read. The
+//	       node sends nothing before the last one. The gateway's direction carries nothing else.
 //
 // A direction that carries nothing is an END alone. The side that carries nothing, or nothing more, sends it only when it has read the
 // other direction to its end: so the END of a receiver acknowledges what it received.
