@@ -16,7 +16,7 @@ import (
 type matrixOptions struct {
 	common
 	repos          []string
-	unix, tls, ssh bool
+	tcp, tls, ssh  bool
 	files          bool // by a Unix socket
 	profiles, html string
 
@@ -35,7 +35,10 @@ With --ssh the clients clone over SSH, each clone by a process of OpenSSH's clie
 table, and its speed bounds that of few clients. What it is compared with is OpenSSH's sshd with git upload-pack, if this machine has it: started for
 this run as the user who runs it, once with AES-GCM and once with chacha20-poly1305, which OpenSSH's clients prefer.
 
-With --tls the bytes between gateway and node are encrypted, which takes them through user space in both processes; the one process and the
+Gateway and node talk over a Unix socket, as they do where they share a machine: the node hands the gateway the files of packs. --files=false has it send their
+bytes; --tcp has them go as between two machines.
+
+With --tls the bytes between gateway and node are encrypted, over TCP, which takes them through user space in both processes; the one process and the
 relay have no such way, and stay as they are.
 
 The clone is recorded once as git makes it. Git verifies its pack, and again the first answer in each cell where it is another pack. Of
@@ -66,8 +69,8 @@ func matrixCommand(env Env) *cobra.Command {
 		Long:  matrixHelp,
 		Example: `  packhorse bench matrix --repo /srv/git/www.git --repo /srv/git/app.git --clients 30 --duration 60s --html matrix.html
   packhorse bench matrix --repo . --duration 10s --json
-  packhorse bench matrix --repo demo.git --unix --profiles /tmp/profiles
-  packhorse bench matrix --repo demo.git --unix --files
+  packhorse bench matrix --repo demo.git --profiles /tmp/profiles
+  packhorse bench matrix --repo demo.git --tcp
   packhorse bench matrix --repo demo.git --tls
   packhorse bench matrix --repo demo.git --ssh --clients 8`,
 		Args: cobra.NoArgs,
@@ -77,8 +80,8 @@ func matrixCommand(env Env) *cobra.Command {
 	f.IntVar(&o.clients, "clients", 30, "clients that clone at the same time")
 	f.DurationVar(&o.duration, "duration", time.Minute, "how long new clones are begun, in each cell")
 	f.DurationVar(&o.timeout, "timeout", 5*time.Minute, "give up on a response that brings no byte for this long")
-	f.BoolVar(&o.unix, "unix", false, "gateway and node talk over a Unix socket instead of TCP")
-	f.BoolVar(&o.files, "files", false, "with --unix: the node hands the gateway the files of packs")
+	f.BoolVar(&o.tcp, "tcp", false, "gateway and node talk over TCP instead of a Unix socket")
+	f.BoolVar(&o.files, "files", true, "by a Unix socket: the node hands the gateway the files of packs")
 	f.BoolVar(&o.tls, "tls", false, "gateway and node talk by TLS, with a certificate made for this run")
 	f.BoolVar(&o.ssh, "ssh", false, "clone over SSH, and compare with OpenSSH's sshd and git upload-pack")
 	f.StringVar(&o.profiles, "profiles", "", "keep profiles in this directory")
@@ -88,9 +91,10 @@ func matrixCommand(env Env) *cobra.Command {
 		if len(o.repos) == 0 {
 			return errors.New("which repository? give its path with --repo PATH")
 		}
-		if o.files && (!o.unix || o.tls) {
-			return errors.New("--files needs --unix, and no --tls: only by a Unix socket can files be handed over")
+		if o.tcp = o.tcp || o.tls; o.tcp && cmd.Flags().Changed("files") {
+			return errors.New("--files is for Unix sockets: files cannot be handed over by TCP")
 		}
+		o.files = o.files && !o.tcp
 		if err := o.check(); err != nil {
 			return err
 		}

@@ -307,9 +307,9 @@ func (o *matrixOptions) start(ctx context.Context, c cell, dir string) (l *lineu
 
 // startTwo starts a node, and a gateway in front of it.
 func (o *matrixOptions) startTwo(ctx context.Context, c cell, l *lineup, dir string) error {
-	listen := "127.0.0.1:0"
-	if o.unix {
-		listen = "unix:" + filepath.Join(dir, "node.sock")
+	listen := "unix:" + filepath.Join(dir, "node.sock")
+	if o.tcp {
+		listen = "127.0.0.1:0"
 	}
 	owned, known := table{{"listen", listen}, {"channels", max(4096, 2*o.clients)}}, table{{"name", "node"}, {"transport", c.transport}, {"files", o.files}}
 	if o.tls {
@@ -324,7 +324,7 @@ func (o *matrixOptions) startTwo(ctx context.Context, c cell, l *lineup, dir str
 	if err != nil {
 		return err
 	}
-	if !o.unix {
+	if o.tcp {
 		listen = node.Listen
 	}
 	gateway, err := o.role(ctx, l, dir, "gateway", "gateway", append(gatewayConfig(append(known, table{{"address", listen}}...)), o.sshConfig(dir)...))

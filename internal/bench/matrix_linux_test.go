@@ -18,7 +18,7 @@ func TestMatrix(t *testing.T) {
 	_, repo := history(t, 3)
 	profiles, page := filepath.Join(t.TempDir(), "profiles"), filepath.Join(t.TempDir(), "page.html")
 	got := benchJSON(t, "clients duration_s cpus socket tls rows references ratios", "matrix", "--repo", repo.Dir, "--clients", "2", "--duration", "150ms",
-		"--profiles", profiles, "--html", page, "--unix")
+		"--profiles", profiles, "--html", page)
 	var cells []string
 	for _, v := range append(got["rows"].([]any), got["references"].([]any)...) {
 		r := v.(map[string]any)
@@ -97,7 +97,7 @@ func TestMatrixMisuse(t *testing.T) {
 		"no bare repository": {"--repo", t.TempDir()},
 		"given twice":        {"--repo", repo.Dir, "--repo", repo.Dir, "--repo", repo.Dir},
 		"--clients 0":        {"--repo", repo.Dir, "--clients", "0"},
-		"--files needs":      {"--repo", repo.Dir, "--files"},
+		"--files is for":     {"--repo", repo.Dir, "--tcp", "--files"},
 		"the server did not start; the end of its log: fake: the root is broken": {"--repo", filepath.Join(broken, "demo.git")},
 	} {
 		if _, _, err := bench(t, t.Context(), append([]string{"matrix"}, args...)...); err == nil || !strings.Contains(err.Error(), want) {

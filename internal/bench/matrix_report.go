@@ -68,10 +68,10 @@ type matrixRatios struct {
 }
 
 func (o *matrixOptions) report(results []*cellResult) *matrixReport {
-	r := &matrixReport{Clients: o.clients, DurationS: o.duration.Seconds(), CPUs: runtime.NumCPU(), Socket: "tcp", Files: o.files, TLS: o.tls, SSH: o.ssh,
+	r := &matrixReport{Clients: o.clients, DurationS: o.duration.Seconds(), CPUs: runtime.NumCPU(), Socket: "unix", Files: o.files, TLS: o.tls, SSH: o.ssh,
 		Rows: []matrixRow{}, References: []matrixRow{}, Ratios: []matrixRatios{}}
-	if o.unix {
-		r.Socket = "unix"
+	if o.tcp {
+		r.Socket = "tcp"
 	}
 	for _, c := range results {
 		row := newMatrixRow(c)
@@ -256,8 +256,8 @@ func orDash(format string, v *float64) string {
 // about says what the table is of.
 func (r *matrixReport) about() string {
 	way := map[string]string{"tcp": "TCP on the loopback", "unix": "a Unix socket"}[r.Socket]
-	if r.Files {
-		way += ", with files"
+	if r.Socket == "unix" && !r.Files {
+		way += ", without files"
 	}
 	if r.TLS {
 		way = "TLS over " + way

@@ -18,8 +18,8 @@ type NodeConfig struct {
 	// knows nothing else. It costs several times the CPU.
 	Transport string `toml:"transport"`
 
-	// By a Unix socket the node hands the gateway the files of packs, and the gateway sends them: that halves the CPU time of a clone. Not for a socket that is
-	// forwarded (ssh -L, socat), and the cache's limit then leaves out removed packs that clients still take. With false the packs' bytes come through the socket.
+	// By a Unix socket the node hands the gateway the files of packs, and the gateway sends them: that halves the CPU time of a clone. Each takes an open
+	// file of the gateway's. With false, by TCP, or where the socket is forwarded, the packs' bytes come through it.
 	Files bool `toml:"files"`
 
 	// How long a side channel to the node is kept for the next transfer, and no longer than half of the node's storage.channel_idle.
@@ -63,5 +63,5 @@ const (
 )
 
 func defaultNode() NodeConfig {
-	return NodeConfig{Weight: 1, Transport: transportChannel, ChannelIdle: Duration{10 * time.Second}, Stall: Duration{time.Minute}}
+	return NodeConfig{Weight: 1, Transport: transportChannel, Files: true, ChannelIdle: Duration{10 * time.Second}, Stall: Duration{time.Minute}}
 }

@@ -39,9 +39,9 @@ func TestLoadArrays(t *testing.T) {
 	}
 	idle, stall := Duration{10 * time.Second}, Duration{time.Minute}
 	want := []NodeConfig{
-		{Name: "a", Address: "127.0.0.1:9100", Weight: 1, Transport: "channel", ChannelIdle: idle, Stall: stall},
-		{Name: "b", Address: "unix:/run/other.sock", Weight: 3, Transport: "inband", ChannelIdle: idle, Stall: stall},
-		{Name: "c", Address: "[::1]:9", Weight: 1, Transport: "channel", ChannelIdle: idle, Stall: stall},
+		{Name: "a", Address: "127.0.0.1:9100", Weight: 1, Transport: "channel", Files: true, ChannelIdle: idle, Stall: stall},
+		{Name: "b", Address: "unix:/run/other.sock", Weight: 3, Transport: "inband", Files: true, ChannelIdle: idle, Stall: stall},
+		{Name: "c", Address: "[::1]:9", Weight: 1, Transport: "channel", Files: true, ChannelIdle: idle, Stall: stall},
 	}
 	if !reflect.DeepEqual(cfg.Node, want) {
 		t.Errorf("nodes %+v\nwant  %+v", cfg.Node, want)
