@@ -17,7 +17,7 @@ func TestMatrix(t *testing.T) {
 	t.Parallel()
 	_, repo := history(t, 3)
 	profiles, page := filepath.Join(t.TempDir(), "profiles"), filepath.Join(t.TempDir(), "page.html")
-	got := benchJSON(t, "clients duration_s cpus socket tls rows references ratios", "matrix", "--repo", repo.Dir, "--clients", "2", "--duration", "150ms",
+	got := benchJSON(t, "clients duration_s cpus socket files tls rows references ratios", "matrix", "--repo", repo.Dir, "--clients", "2", "--duration", "150ms",
 		"--profiles", profiles, "--html", page)
 	var cells []string
 	for _, v := range append(got["rows"].([]any), got["references"].([]any)...) {
@@ -73,7 +73,7 @@ func TestMatrixPrints(t *testing.T) {
 	_, repo := history(t, 2)
 	checkout := filepath.Join(t.TempDir(), "demo")
 	repo.Git("clone", "-q", repo.Dir, checkout)
-	out, errs, err := bench(t, t.Context(), "matrix", "--repo", repo.Dir, "--repo", filepath.Join(checkout, ".git"), "--clients", "1", "--duration", "1ms")
+	out, errs, err := bench(t, t.Context(), "matrix", "--repo", repo.Dir, "--repo", filepath.Join(checkout, ".git"), "--clients", "1", "--duration", "1ms", "--tcp")
 	if err != nil {
 		t.Fatal(err, errs)
 	}

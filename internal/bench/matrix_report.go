@@ -14,7 +14,7 @@ type matrixReport struct {
 	DurationS  float64        `json:"duration_s"`
 	CPUs       int            `json:"cpus"`
 	Socket     string         `json:"socket"` // between gateway and node: "tcp" or "unix"
-	Files      bool           `json:"files,omitempty"`
+	Files      bool           `json:"files"`  // handed over
 	TLS        bool           `json:"tls"`
 	SSH        bool           `json:"ssh,omitempty"` // clients clone over SSH
 	Rows       []matrixRow    `json:"rows"`
