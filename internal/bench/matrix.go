@@ -38,7 +38,7 @@ this run as the user who runs it, once with AES-GCM and once with chacha20-poly1
 Gateway and node talk over a Unix socket, as they do where they share a machine: the node hands the gateway the files of packs. --files=false has it send their
 bytes; --tcp has them go as between two machines.
 
-With --tls the bytes between gateway and node are encrypted, over TCP, which takes them through user space in both processes; the one process and the
+With --tls the bytes between gateway and node are encrypted, which takes them through user space in both processes; the one process and the
 relay have no such way, and stay as they are.
 
 The clone is recorded once as git makes it. Git verifies its pack, and again the first answer in each cell where it is another pack. Of
@@ -71,7 +71,7 @@ func matrixCommand(env Env) *cobra.Command {
   packhorse bench matrix --repo . --duration 10s --json
   packhorse bench matrix --repo demo.git --profiles /tmp/profiles
   packhorse bench matrix --repo demo.git --tcp
-  packhorse bench matrix --repo demo.git --tls
+  packhorse bench matrix --repo demo.git --tcp --tls
   packhorse bench matrix --repo demo.git --ssh --clients 8`,
 		Args: cobra.NoArgs,
 	}
@@ -91,10 +91,11 @@ func matrixCommand(env Env) *cobra.Command {
 		if len(o.repos) == 0 {
 			return errors.New("which repository? give its path with --repo PATH")
 		}
-		if o.tcp = o.tcp || o.tls; o.tcp && cmd.Flags().Changed("files") {
-			return errors.New("--files is for Unix sockets: files cannot be handed over by TCP")
+		bytes := o.tcp || o.tls
+		if bytes && o.files && cmd.Flags().Changed("files") {
+			return errors.New("--files is for Unix sockets without TLS: only there can files be handed over")
 		}
-		o.files = o.files && !o.tcp
+		o.files = o.files && !bytes
 		if err := o.check(); err != nil {
 			return err
 		}

@@ -256,7 +256,7 @@ func orDash(format string, v *float64) string {
 // about says what the table is of.
 func (r *matrixReport) about() string {
 	way := map[string]string{"tcp": "TCP on the loopback", "unix": "a Unix socket"}[r.Socket]
-	if r.Socket == "unix" && !r.Files {
+	if r.Socket == "unix" && !r.Files && !r.TLS {
 		way += ", without files"
 	}
 	if r.TLS {
