@@ -138,10 +138,20 @@ func (t *transfer) sendfile(socket int) (int, error) {
 	case err == nil:
 		s.kernel += int64(sent)
 		s.advance(int64(sent))
-	case err == unix.EIO || err == unix.ESTALE: // no socket has these
+	case !unsupported(err) && !ofSocket(err):
 		s.err = err
 	}
 	return sent, err
+}
+
+// ofSocket tells that an error of sendfile is one of the connection, or passes: the others are the file's.
+func ofSocket(err error) bool {
+	switch err {
+	case unix.EAGAIN, unix.EINTR, unix.EPIPE, unix.ECONNRESET, unix.ECONNABORTED, unix.ETIMEDOUT, unix.ENOTCONN, unix.EHOSTUNREACH, unix.ENETUNREACH,
+		unix.ENETDOWN, unix.EHOSTDOWN, unix.ENETRESET, unix.ENOBUFS, unix.ENOMEM, unix.EBADF, unix.EPROTO:
+		return true
+	}
+	return false
 }
 
 // writeSome writes some of the data.

@@ -30,6 +30,7 @@ type opening struct {
 	socket
 	name  string
 	idle  time.Duration // how long it may be
+	tell  time.Duration // how often the node wants to hear of a file
 	files bool
 }
 
@@ -113,11 +114,15 @@ func (p *Pool) handshake(ctx context.Context, conn net.Conn) (*opening, error) {
 	if theirs, err := strconv.ParseUint(answer.Header.Get(idleHeader), 10, 31); err == nil {
 		idle = min(idle, time.Duration(theirs)*time.Millisecond/2)
 	}
-	files = files && answer.Header.Get(fileHeader) == "1"
+	tell := takenEvery
+	if theirs, err := strconv.ParseUint(answer.Header.Get(stallHeader), 10, 31); err == nil {
+		tell = min(tell, max(time.Duration(theirs)*time.Millisecond/4, time.Millisecond))
+	}
+	files = files && answer.Header.Get(fileHeader) == fileVersion
 	if files && !proved {
 		return nil, fmt.Errorf("the node hands files over, but something stands between it and this gateway: %w", bulk.ErrFileLost)
 	}
-	return &opening{sock, name, idle, files}, nil
+	return &opening{sock, name, idle, tell, files}, nil
 }
 
 // request is the request for a channel.
@@ -129,7 +134,7 @@ func (p *Pool) request(files bool) []byte {
 	header.Set("Connection", "Upgrade")
 	header.Set("Upgrade", protocol)
 	if files {
-		header.Set(fileHeader, "1")
+		header.Set(fileHeader, fileVersion)
 	}
 	host := p.o.Host
 	if host == "" {

@@ -16,7 +16,7 @@ import (
 // leastHanded is from which length on a section's file is handed over, in bytes. To send less is cheaper than to open a file for it.
 const leastHanded = 256 << 10
 
-// takenEvery is how often a gateway says how far it is with a file, if the time limit is not shorter still.
+// takenEvery is how often a gateway says how far it is with a file, if a quarter of the node's time limit is not shorter still.
 const takenEvery = time.Second
 
 // HandFiles allows for files to be handed to the peer, where that was agreed on. It is for transfers whose other direction carries nothing.
@@ -53,8 +53,9 @@ func (s *Sender) hand(section *bulk.Section) error {
 	case err != nil:
 		return s.broken(err)
 	}
-	for section.N > 0 {
-		n, err := s.c.awaitTaken(section.Gone())
+	for gone := int64(0); section.N > 0; {
+		n, err := s.c.awaitTaken(gone)
+		gone += n
 		section.Elsewhere(n)
 		s.sent += n
 		s.c.line.limits.metrics.countSent(n, 0)
@@ -183,7 +184,7 @@ func (r *Receiver) runFile(w io.Writer) (n int64, err error) {
 	return n, r.tell(err)
 }
 
-// readFile reads some of the file.
+// readFile reads some of the file. The node hears nothing before all is read: who is slow uses WriteTo.
 func (r *Receiver) readFile(p []byte) (int, error) {
 	n, err := r.section.Read(p)
 	r.left -= int64(n)
@@ -211,7 +212,7 @@ func (r *Receiver) tell(err error) error {
 		status = fault.New(fault.Corrupt, "the gateway cannot read the file that it was handed: %v", unread)
 		r.c.line.hindered(status)
 	}
-	if err := r.sendTaken(status); err != nil {
+	if err := r.sendTaken(r.section.Gone(), status); err != nil {
 		return r.broken(err)
 	}
 	if unread != nil {
@@ -220,10 +221,10 @@ func (r *Receiver) tell(err error) error {
 	return nil
 }
 
-// sendTaken sends the node how much of the file has gone.
-func (r *Receiver) sendTaken(status error) error {
+// sendTaken tells the node that n bytes of the file have gone.
+func (r *Receiver) sendTaken(n int64, status error) error {
 	l := r.c.line
-	return l.write(appendStatus(nil, taken, r.c.transfer, r.section.Gone(), status), l.limits.stall)
+	return l.write(appendStatus(nil, taken, r.c.transfer, n, status), l.limits.stall)
 }
 
 // progress tells the node from time to time how much of a file has gone.
@@ -234,8 +235,8 @@ type progress struct {
 }
 
 func (r *Receiver) tellProgress() *progress {
-	p := &progress{}
-	every := min(takenEvery, r.c.line.limits.stall/4)
+	p, every := &progress{}, r.c.line.tell
+	almost := r.section.Gone() + r.left - 1 // all is for tell to say: what was read may not have been sent yet
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.timer = time.AfterFunc(every, func() {
@@ -244,8 +245,8 @@ func (r *Receiver) tellProgress() *progress {
 		if p.over {
 			return
 		}
-		if err := r.sendTaken(nil); err != nil {
-			_ = r.c.broken(closeBroken, err) // which ends the copy
+		if err := r.sendTaken(min(r.section.Gone(), almost), nil); err != nil {
+			_ = r.c.broken(closeBroken, err) // the copy ends with its next step
 			return
 		}
 		p.timer.Reset(every)

@@ -101,7 +101,9 @@ func TestSlowClientOfAFile(t *testing.T) {
 		sent <- s.End(nil)
 	}()
 	near, far := net.Pipe() // takes nothing until it is read
+	written := make(chan struct{})
 	go func() {
+		defer close(written)
 		_, err := gateway.Receive().WriteTo(struct{ io.Writer }{near})
 		if err != nil {
 			t.Error(err)
@@ -113,18 +115,33 @@ func TestSlowClientOfAFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, "the node to hear of the first half", func() bool { return counted.n.Load() >= size/2 })
-	time.Sleep(3 * stall)
-	select {
-	case err := <-sent:
-		t.Fatalf("the node did not wait: %v", err)
-	default:
+	waits := func() {
+		t.Helper()
+		time.Sleep(3 * stall)
+		select {
+		case err := <-sent:
+			t.Fatalf("the node did not wait: %v", err)
+		default:
+		}
 	}
-	rest, _ := io.ReadAll(far)
-	if err := <-sent; err != nil || !bytes.Equal(append(half, rest...), content) {
-		t.Errorf("the client received %d bytes: %v", len(half)+len(rest), err)
+	waits()
+	rest := make([]byte, size/2-1)
+	if _, err := io.ReadFull(far, rest); err != nil {
+		t.Fatal(err)
 	}
-	gateway.Release()
+	waits() // for the last byte, which the gateway has read and not sent
+	last, _ := io.ReadAll(far)
+	if err := <-sent; err != nil || !bytes.Equal(slices.Concat(half, rest, last), content) {
+		t.Errorf("the client received %d bytes: %v", len(half)+len(rest)+len(last), err)
+	}
+	<-written
 	node.Release()
+	gateway.Release()
+	if again, _ := w.transfer(); again.Name() != gateway.Name() {
+		t.Error("the channel was not used again")
+	} else {
+		again.Release()
+	}
 }
 
 // A gateway that takes a file and then says nothing is cut off.

@@ -56,7 +56,8 @@ type line struct {
 	buf  [headerSize]byte
 	file *os.File // that came with the last header; used by whoever reads
 
-	hindered func(error) // files do not get to the gateway; nil at the node
+	hindered func(error)   // files do not get to the gateway; nil at the node
+	tell     time.Duration // how often the gateway says how far it is with a file
 
 	resume chan struct{} // capacity 1: a transfer has ended, watch goes on
 	done   chan struct{} // closed with the line

@@ -41,6 +41,7 @@ type Pool struct {
 	closed  bool
 	retired bool
 	plain   time.Time // until then no files are asked for
+	pause   time.Duration
 	lines   map[*line]bool
 	idle    []*line // the last used one last
 }
@@ -106,7 +107,7 @@ func (p *Pool) open(ctx context.Context) (*Channel, error) {
 		return nil, err
 	}
 	l := newLine(o.socket, &p.limits, p, o.name, o.idle)
-	l.opener, l.files, l.hindered = true, o.files, p.hinder
+	l.opener, l.files, l.tell, l.hindered = true, o.files, o.tell, p.hinder
 	p.mu.Lock()
 	closed := p.closed
 	if !closed {
@@ -129,15 +130,26 @@ func (p *Pool) open(ctx context.Context) (*Channel, error) {
 	return c, nil
 }
 
-// plainFor is for how long no files are asked for after one that did not arrive, or could not be read.
-const plainFor = 10 * time.Minute
+// For how long no files are asked for after one that did not arrive, or could not be read: twice as long each time, as it may have cost a clone.
+const (
+	firstPause = 10 * time.Minute
+	maxPause   = 24 * time.Hour
+)
 
 // hinder notes that files of the node's do not get here.
 func (p *Pool) hinder(err error) {
 	p.mu.Lock()
-	p.plain = time.Now().Add(plainFor)
+	now := time.Now()
+	again := !now.Before(p.plain) // not one of many at once
+	if again {
+		p.pause = min(max(2*p.pause, firstPause), maxPause)
+		p.plain = now.Add(p.pause)
+	}
+	pause := p.pause
 	p.mu.Unlock()
-	p.limits.log.Warn("a file that the node handed over cannot be used: for a time packs come as bytes", "for", plainFor, "err", err)
+	if again {
+		p.limits.log.Warn("a file that the node handed over cannot be used: for a time packs come as bytes", "for", pause, "err", err)
+	}
 }
 
 func (p *Pool) takesFiles() bool {

@@ -100,7 +100,7 @@ func (s *Server) Upgrade(w http.ResponseWriter, r *http.Request, caller string) 
 		http.Error(w, fault.Message(err), http.StatusServiceUnavailable)
 		return
 	}
-	if err := s.open(w, caller, r.Header.Get(fileHeader) == "1"); err != nil {
+	if err := s.open(w, caller, r.Header.Get(fileHeader) == fileVersion); err != nil {
 		s.mu.Lock()
 		s.leave(caller)
 		s.mu.Unlock()
@@ -167,12 +167,12 @@ func (s *Server) open(w http.ResponseWriter, caller string, files bool) error {
 	s.limits.metrics.opened.WithLabelValues("ok").Inc()
 
 	// The peer may claim before this is done; the claim waits.
-	answer := fmt.Sprintf("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n%s: %s\r\n%s: %d\r\n",
-		protocol, nameHeader, name, idleHeader, s.limits.idle.Milliseconds())
+	answer := fmt.Sprintf("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n%s: %s\r\n%s: %d\r\n%s: %d\r\n",
+		protocol, nameHeader, name, idleHeader, s.limits.idle.Milliseconds(), stallHeader, s.limits.stall.Milliseconds())
 	limit := time.AfterFunc(handshakeLimit, func() { l.shut(closeStall, errors.New("the peer did not take the answer")) })
 	err = errors.ErrUnsupported
 	if l.files {
-		err = l.prove(answer + fileHeader + ": 1\r\n\r\n")
+		err = l.prove(answer + fileHeader + ": " + fileVersion + "\r\n\r\n")
 	}
 	if errors.Is(err, errors.ErrUnsupported) {
 		l.files = false

@@ -9,7 +9,7 @@
 //	Host: <name>
 //	Connection: Upgrade
 //	Upgrade: packhorse-channel/1
-//	Packhorse-Channel-Files: 1                (by a Unix socket, if the gateway takes files)
+//	Packhorse-Channel-Files: 2                (by a Unix socket, if the gateway takes files)
 //	<the credentials of a control call>
 //
 // The node answers with
@@ -19,7 +19,8 @@
 //	Upgrade: packhorse-channel/1
 //	Packhorse-Channel: <name: 128 random bits, 32 lower-case hexadecimal digits>
 //	Packhorse-Channel-Idle: <milliseconds after which the node closes the channel if it is not used>
-//	Packhorse-Channel-Files: 1                (if the gateway has sent it, and the node will hand it files)
+//	Packhorse-Channel-Stall: <milliseconds within which the node wants to hear of a file>
+//	Packhorse-Channel-Files: 2                (if the gateway has sent it, and the node will hand it files)
 //
 // With this last line, a descriptor of /dev/null comes with the answer's first byte (SCM_RIGHTS). If none arrives, something stands between the two, and the
 // gateway closes the connection and asks again without files.
@@ -40,7 +41,7 @@
 //	     0     1  type: 'S' START, 'D' DATA, 'F' FILE, 'T' TAKEN, 'E' END
 //	     1     1  status (END, TAKEN)
 //	     2     2  bytes of message that follow the header (END, TAKEN; at most 1024)
-//	     4     4  milliseconds to wait before the next try (END; 0: no advice)
+//	     4     4  milliseconds to wait before the next try (END, TAKEN; 0: no advice)
 //	     8     8  number of the transfer
 //	    16     8  length in bytes (see below; at most 2^44)
 //
@@ -57,8 +58,8 @@
 //	FILE   stands for as many bytes as its length says, at least 1, of a regular file. The file's descriptor comes with the header's first
 //	       byte (SCM_RIGHTS), and 8 bytes follow the header: where in the file the bytes begin.
 //
-//	TAKEN  is the gateway's answer to a FILE: how many of its bytes the client has. The gateway sends the bytes from the file, a TAKEN at least
-//	       each second meanwhile, and one with the FILE's length in the end; or one with a status, if the file cannot be read. The
+//	TAKEN  is the gateway's answer to a FILE: how many of its bytes have gone. The gateway sends the bytes from the file, a TAKEN at least
+//	       each second meanwhile, and one with the FILE's length when the client's connection has taken all; or one with a status, if the file cannot be read. The
 //	       node sends nothing before the last one. The gateway's direction carries nothing else.
 //
 // A direction that carries nothing is an END alone. The side that carries nothing, or nothing more, sends it only when it has read the
@@ -92,11 +93,13 @@ import (
 const Path = "/packhorse/channel"
 
 const (
-	protocol   = "packhorse-channel/1"
-	nameHeader = "Packhorse-Channel"
-	idleHeader = "Packhorse-Channel-Idle"
-	fileHeader = "Packhorse-Channel-Files"
-	nameLength = 32
+	protocol    = "packhorse-channel/1"
+	nameHeader  = "Packhorse-Channel"
+	idleHeader  = "Packhorse-Channel-Idle"
+	stallHeader = "Packhorse-Channel-Stall"
+	fileHeader  = "Packhorse-Channel-Files"
+	fileVersion = "2" // another one is that of somebody with whom no file is handed over
+	nameLength  = 32
 )
 
 // Defaults of the limits.
