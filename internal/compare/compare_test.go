@@ -157,6 +157,28 @@ func TestOneLogOfTwoPools(t *testing.T) {
 	}
 }
 
+// Pools may have long names that differ at their end only, such as those of Kubernetes.
+func TestPoolsOfLongNames(t *testing.T) {
+	t.Parallel()
+	common := strings.Repeat("production-eu-central-1-", 10)
+	old, fresh := common+"old", common+"new"
+	pool := func(name string) string { return `,"pool":"` + name + `"` }
+	log := append(nginxLines(1, 2000, pool(old), func(int) float64 { return 100 }), nginxLines(2, 2000, pool(fresh), func(int) float64 { return 300 })...)
+	log = append(log, nginxLines(3, 10, pool(strings.Repeat("x", maxPool+1)), func(int) float64 { return 1 })...)
+	o := options(write(t, "x.log", log), "")
+	o.Split = "pool"
+	for range 2 {
+		r := run(t, o)
+		if r.Rows[0].A.Compared != 2000 || r.Rows[0].B.Compared != 2000 || r.Inputs[0].Malformed[errPool.Error()] != 10 {
+			t.Errorf("%+v, malformed %v", r.Rows[0], r.Inputs[0].Malformed)
+		}
+		if want := map[bool]Verdict{true: Faster, false: Slower}[r.Sides[1].Name == fresh]; r.Rows[0].Cells[0].Verdict == want || len(o.Pools) > 0 && r.Sides[0].Name != old {
+			t.Errorf("%s against %s: %s", r.Sides[1].Name, r.Sides[0].Name, r.Rows[0].Cells[0].Verdict)
+		}
+		o.Pools = []string{old, fresh}
+	}
+}
+
 func TestErrorsTeach(t *testing.T) {
 	t.Parallel()
 	good := nginxLines(1, 100, "", func(int) float64 { return 1 })

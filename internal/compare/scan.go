@@ -145,11 +145,21 @@ func (p *parser) read(c chunk, b *batch) {
 	}
 }
 
-var errLine = errors.New("a line of more than 1 MiB")
+var (
+	errLine = errors.New("a line of more than 1 MiB")
+	errPool = errors.New("a value to split by of more than 1 KiB")
+)
+
+// maxPool is how long a value may be that tells the sides apart. It is kept whole: two that differ at their end are two.
+const maxPool = 1 << 10
 
 func (p *parser) record(line []byte, b *batch) error {
 	if err := p.parse(line); err != nil {
 		return err
+	}
+	pool := p.got[fieldPool]
+	if len(pool) > maxPool {
+		return errPool
 	}
 	from := len(b.names)
 	names, err := p.appendName(b.names)
@@ -157,8 +167,7 @@ func (p *parser) record(line []byte, b *batch) error {
 		return err
 	}
 	r := record{ns: p.ns, class: p.class, route: uint32(from), routeEnd: uint32(len(names))}
-	pool := p.got[fieldPool]
-	b.names = append(names, pool[:min(len(pool), maxSegment)]...)
+	b.names = append(names, pool...)
 	r.poolEnd = uint32(len(b.names))
 	b.records = append(b.records, r)
 	b.steps.add(p.ns, p.step)
