@@ -18,6 +18,7 @@ const (
 	coarseBuckets   = (coarseTo-coarseFrom)*coarsePerOctave + 2
 	nearBuckets     = 64  // about a quarter more and less than the median
 	blocksFrom      = 128 // requests of a route; fewer show no dispersion
+	leastBlocks     = 8   // that show some
 )
 
 type block struct {
@@ -49,6 +50,16 @@ func coarseOf(ns int64) int {
 		return coarseBuckets - 1
 	}
 	return 1 + (octave-coarseFrom)<<coarseBits + int(ns>>(octave-coarseBits))&(coarsePerOctave-1)
+}
+
+// spans is in how many blocks there are requests.
+func (s *sketch) spans() (n int) {
+	for _, b := range s.blocks {
+		if b != nil {
+			n++
+		}
+	}
+	return n
 }
 
 // edge is a duration that buckets begin with: it tells requests that are faster from others.
@@ -124,7 +135,7 @@ func dispersion(s *sketch, p float64) (effect float64, ok bool) {
 		counts, faster = append(counts, all), append(faster, fast)
 		below, n = below+fast, n+all
 	}
-	if len(counts) < 8 {
+	if len(counts) < leastBlocks {
 		return 1, false
 	}
 	share := below / n

@@ -114,7 +114,7 @@ func worthOfMixture(parts []*dist, weights []float64, ns, p float64) float64 {
 		alone := weights[i] * weights[i] * below * (1 - below) / n
 		independent += alone
 		e, ok := edge{}, false
-		if d.from != nil {
+		if d.from != nil && d.from.spans() >= leastBlocks {
 			e, ok = d.from.edgeFor(below)
 		}
 		if !ok {
@@ -130,8 +130,8 @@ func worthOfMixture(parts []*dist, weights []float64, ns, p float64) float64 {
 				allFast, total = allFast+fast[at], total+all[at]
 			}
 		}
-		for at := range off {
-			off[at] += weights[i] * (fast[at] - allFast/total*all[at]) / total
+		for at := range off { // blocks have those after the first blocksFrom, which tell how all n scatter
+			off[at] += weights[i] * (fast[at] - allFast/total*all[at]) / math.Sqrt(total*n)
 		}
 	}
 	variance := few

@@ -401,6 +401,30 @@ func TestTooFew(t *testing.T) {
 	}
 }
 
+// More requests are worth more in the same mix, also where blocks have the last few of them only.
+func TestMoreAreWorthMore(t *testing.T) {
+	t.Parallel()
+	const routes, runs = 4, 20
+	var before [2]float64
+	for _, each := range []int{127, 130, 135, 150, 200, 300} {
+		var worth [2]float64
+		for run := range runs {
+			r := rand.New(rand.NewPCG(uint64(run), 12))
+			row := tableOf(r, routes, routes*each, func(r *rand.Rand, _, _, _ int) int64 { return int64(5e6 * math.Exp(0.5*r.NormFloat64())) }).report(byPath, 0.95, 30).SameMix
+			for i := range worth {
+				worth[i] += float64(row.Cells[i].WorthA) / runs
+			}
+		}
+		for i := range worth {
+			if worth[i] < before[i] {
+				t.Errorf("%s: %d routes of %d requests are worth %.0f, and fewer were worth %.0f", percentiles[i].name, routes, each, worth[i], before[i])
+			}
+		}
+		t.Logf("%d: %.0f", each, worth)
+		before = worth
+	}
+}
+
 // Simpson's paradox: each route is faster, and all together are slower, because the slow one is asked for more.
 func TestMixIsShownApart(t *testing.T) {
 	t.Parallel()
