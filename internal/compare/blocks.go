@@ -120,6 +120,10 @@ func (s *sketch) edgeFor(p float64) (best edge, ok bool) {
 // dispersion tells how much wider the faster share p of requests scatters over the blocks of a log than that of independent ones would: the design
 // effect of a ratio estimator over clusters. 1 is independence, and the least that is returned; a sample of n requests is worth n/dispersion. ok is
 // false where there are too few requests or blocks to tell, or no scatter.
+//
+// Of independent requests chance makes it less or more than 1. Less would make intervals narrower than the requests alone do, and is not believed; more
+// is. So theirs are about 8 % too wide; with the blur (judge.go), another 2 to 7 % of samples of 1,500, those of 95 % have the truth in them in 96 to 98
+// of 100. To err this way costs a verdict here and there, and the other way makes one of nothing.
 func dispersion(s *sketch, p float64) (effect float64, ok bool) {
 	e, ok := s.edgeFor(p)
 	if !ok {
