@@ -41,9 +41,11 @@ func newOracle(s *schedSim) schedPolicy {
 // soon is a time in which nothing happens, in s: less is what rounding leaves.
 const soon = 1e-10
 
-// settle passes over parts that are done, and tells whether all are.
-func (j *schedJob) settle() bool {
-	for j.phase < len(j.parts) && j.parts[j.phase] < soon {
+// settle passes over parts that are done, and tells whether all are. Late in a simulation the clock's own steps are longer than soon: what they cannot
+// tell from now is done, too, or the time for it would never come.
+func (j *schedJob) settle(now float64) bool {
+	least := max(soon, 4*(math.Nextafter(now, math.Inf(1))-now))
+	for j.phase < len(j.parts) && j.parts[j.phase] < least {
 		j.parts[j.phase] = 0
 		j.phase++
 	}
@@ -51,7 +53,7 @@ func (j *schedJob) settle() bool {
 }
 
 func (p *oracle) arrive(s *schedSim, j *schedJob) {
-	if j.settle() {
+	if j.settle(s.now) {
 		s.answer(j)
 		return
 	}
@@ -70,7 +72,7 @@ func (p *oracle) wake(s *schedSim, what int) {
 	var ended []*schedJob
 	keep := p.in[:0]
 	for _, j := range p.in {
-		if j.settle() {
+		if j.settle(s.now) {
 			ended = append(ended, j)
 		} else {
 			keep = append(keep, j)

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -206,7 +207,7 @@ func TestSchedAnything(t *testing.T) {
 		o := schedOptions{
 			workers: rapid.IntRange(1, 9).Draw(t, "workers"), slots: rapid.IntRange(1, 5).Draw(t, "slots"), cpus: rapid.IntRange(1, 9).Draw(t, "cpus"),
 			gvl: rapid.Bool().Draw(t, "gvl"), arrivals: rapid.SampledFrom([]string{"open", "closed"}).Draw(t, "arrivals"),
-			load: fmt.Sprint(rapid.SampledFrom([]float64{0.01, 0.3, 0.9, 1, 1.7}).Draw(t, "load")), service: 100e6, delay: 5e6, requests: minSchedRequests,
+			load: fmt.Sprint(rapid.SampledFrom([]float64{0.01, 0.3, 0.9, 1, 1.7}).Draw(t, "load")), service: rapid.SampledFrom([]time.Duration{time.Microsecond, 100e6, time.Hour}).Draw(t, "service"), delay: 5e6, requests: minSchedRequests,
 			distribution: rapid.SampledFrom([]string{"fixed", "exponential", "lognormal"}).Draw(t, "distribution"),
 			cpu:          rapid.SampledFrom([]float64{0, 0.1, 0.5, 1}).Draw(t, "cpu"), seed: rapid.Uint64().Draw(t, "seed"),
 			policies: strings.Split(schedNamesList(), ","),
