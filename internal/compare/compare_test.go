@@ -246,6 +246,22 @@ func TestErrorsTeach(t *testing.T) {
 	}
 }
 
+func TestPeriod(t *testing.T) {
+	t.Parallel()
+	first := mustTime(t, "2025-11-24T16:00:00Z")
+	for last, want := range map[string]string{
+		"2025-11-24T18:51:40Z": "2025-11-24 16:00:00 to 18:51:40 Z",
+		"2025-11-25T10:51:40Z": "2025-11-24 16:00:00 to 2025-11-25 10:51:40 Z",
+		"2025-12-24T16:51:40Z": "2025-11-24 16:00:00 to 2025-12-24 16:51:40 Z",
+	} {
+		var text bytes.Buffer
+		r := Report{Inputs: []Input{{First: first, Last: mustTime(t, last)}}}
+		if err := r.WriteText(&text); err != nil || !strings.Contains(text.String(), ", "+want+"\n") {
+			t.Errorf("%v; no %q in:\n%s", err, want, text.String())
+		}
+	}
+}
+
 // endless makes lines with ever new paths, a block at a time.
 type endless struct {
 	made, lines, blocks int

@@ -5,6 +5,7 @@ import (
 	"io"
 	"math"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 )
@@ -134,7 +135,7 @@ func (r *Report) writeSides(b *strings.Builder) {
 	for _, in := range r.Inputs {
 		fmt.Fprintf(b, "   %s: %s lines of %s", clip(strings.Join(in.Files, " "), textWidth/2), thousands(in.Lines), in.Format)
 		if !in.First.IsZero() {
-			fmt.Fprintf(b, ", %s to %s", in.First.Format("2006-01-02 15:04:05"), in.Last.Format("15:04:05 Z07:00"))
+			fmt.Fprintf(b, ", %s", period(in.First, in.Last))
 		}
 		if n := in.malformed(); n > 0 {
 			fmt.Fprintf(b, ", %s malformed", thousands(n))
@@ -144,6 +145,15 @@ func (r *Report) writeSides(b *strings.Builder) {
 			fmt.Fprintf(b, "     line %d of %s, %s: %s\n", e.Line, clip(e.File, 30), e.Reason, clip(e.Text, 50))
 		}
 	}
+}
+
+// period writes from when to when a log is. The end's day is there if it is another one.
+func period(first, last time.Time) string {
+	end := "15:04:05 Z07:00"
+	if first.Format(time.DateOnly) != last.Format(time.DateOnly) {
+		end = "2006-01-02 " + end
+	}
+	return first.Format(time.DateTime) + " to " + last.Format(end)
 }
 
 // everyRow are the rows of the table: that of the same mix first.
