@@ -126,7 +126,7 @@ func (m *crowd) assigned(t *Ticket) {
 		return
 	}
 	all, _ := m.candidates(t)
-	had := float64(w.inFlight-1) / float64(w.inFlight)
+	had := m.load(w, w.inFlight-1)
 	for _, other := range all {
 		if other == w || m.down[other.Name()] || m.now < other.rests || other.used > 0 && other.inFlight >= other.used {
 			continue
@@ -134,10 +134,15 @@ func (m *crowd) assigned(t *Ticket) {
 		if w.inFlight > 1 && other.inFlight == 0 {
 			m.err = fmt.Sprintf("%s has %d in flight, and %s is idle", w.Name(), w.inFlight, other.Name())
 		}
-		if w.load*had > other.load*1.000001 {
+		if had > m.load(other, other.inFlight)*1.000001 {
 			m.err = fmt.Sprintf("%s is busier than %s", w.Name(), other.Name())
 		}
 	}
+}
+
+// load is how busy a worker is that has so many in flight: for its slots, its weight, and the share of them that it has while it starts.
+func (m *crowd) load(w *Worker, inFlight int) float64 {
+	return float64(inFlight) / float64(max(w.member.Slots, 1)) / float64(w.member.Weight) / w.share(m.now)
 }
 
 func (m *crowd) enter(w Work) *Ticket {
