@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -14,6 +15,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/packhorse-git/packhorse/internal/bench/page"
 )
 
 // schedOptions are the flags of `bench sched`.
@@ -336,20 +339,21 @@ func (o *schedOptions) cells() (cells []schedCell) {
 }
 
 func (o *schedOptions) run(ctx context.Context, env Env) error {
+	to, err := page.Open(o.html)
+	if err != nil {
+		return err
+	}
+	defer to.Close()
 	r, err := o.all(ctx, env)
 	if err != nil {
 		return err
 	}
-	if o.html != "" {
-		err = o.writeHTML(r)
-	}
-	if err != nil {
-		return err
-	}
 	if o.json {
-		return writeJSON(env.Stdout, r)
+		err = writeJSON(env.Stdout, r)
+	} else {
+		err = o.print(env.Stdout, r)
 	}
-	return o.print(env.Stdout, r)
+	return cmp.Or(err, o.writeHTML(to, r))
 }
 
 // all runs all simulations, several at a time: none knows of another.

@@ -6,11 +6,12 @@ import (
 	"html/template"
 	"io"
 	"math"
-	"os"
 	"slices"
 	"strconv"
 	"text/tabwriter"
 	"time"
+
+	"github.com/packhorse-git/packhorse/internal/bench/page"
 )
 
 var schedColumns = []string{"workers", "slots", "policy", "load", "mean", "p50", "p95", "p99", "saturation", "requests/s", "shared while idle"}
@@ -176,8 +177,11 @@ func (c *curve) cutAt(top float64) {
 }
 
 // writeHTML writes one page that needs nothing else.
-func (o *schedOptions) writeHTML(r *schedReport) error {
-	page := struct {
+func (o *schedOptions) writeHTML(to *page.File, r *schedReport) error {
+	if to == nil {
+		return nil
+	}
+	data := struct {
 		About    string
 		Table    pageTable
 		Policies []schedKind
@@ -185,12 +189,12 @@ func (o *schedOptions) writeHTML(r *schedReport) error {
 	}{About: r.about(), Table: pageTable{Head: schedColumns, Naming: schedNamed}}
 	for _, name := range r.policies() {
 		kind, _, _ := findPolicy(name)
-		if !slices.ContainsFunc(page.Policies, func(k schedKind) bool { return k.name == kind.name }) {
-			page.Policies = append(page.Policies, kind)
+		if !slices.ContainsFunc(data.Policies, func(k schedKind) bool { return k.name == kind.name }) {
+			data.Policies = append(data.Policies, kind)
 		}
 	}
 	for _, row := range r.Rows {
-		page.Table.Rows = append(page.Table.Rows, row.cells())
+		data.Table.Rows = append(data.Table.Rows, row.cells())
 	}
 	width := time.Duration(100 * o.loads[len(o.loads)-1] * float64(time.Second)) // time is what charts have below: a percent is a second
 	for _, shape := range r.shapes() {
@@ -198,14 +202,14 @@ func (o *schedOptions) writeHTML(r *schedReport) error {
 			r.chart(shape, "mean", func(r schedRow) float64 { return r.Mean }),
 			r.chart(shape, "p99", func(r schedRow) float64 { return r.P99 }),
 		} {
-			page.Charts = append(page.Charts, template.HTML(c.svg(width))) //nolint:gosec // made here of numbers and escaped text
+			data.Charts = append(data.Charts, template.HTML(c.svg(width))) //nolint:gosec // made here of numbers and escaped text
 		}
 	}
 	var b bytes.Buffer
-	if err := schedPage.Execute(&b, page); err != nil {
+	if err := schedPage.Execute(&b, data); err != nil {
 		return err
 	}
-	return os.WriteFile(o.html, b.Bytes(), 0o666)
+	return to.Write(b.Bytes())
 }
 
 var schedPage = template.Must(template.New("page").Funcs(template.FuncMap{

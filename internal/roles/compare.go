@@ -17,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/packhorse-git/packhorse/internal/bench/page"
 	"github.com/packhorse-git/packhorse/internal/compare"
 	"github.com/packhorse-git/packhorse/internal/observe"
 )
@@ -170,6 +171,11 @@ func parseWhen(text string, now time.Time) (time.Time, error) {
 
 // run compares, and writes what was found.
 func (c *comparison) run(cmd *cobra.Command) error {
+	to, err := page.Open(c.html)
+	if err != nil {
+		return err
+	}
+	defer to.Close()
 	ctx, stop := signal.NotifyContext(cmp.Or(cmd.Context(), context.Background()), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	o := &c.options
@@ -197,19 +203,22 @@ func (c *comparison) run(cmd *cobra.Command) error {
 		clear()
 		return errors.New("interrupted before all was read; nothing was compared")
 	}
-	if c.html != "" {
-		var page bytes.Buffer
-		if err := r.WriteHTML(&page, time.Now()); err != nil {
-			return err
-		}
-		if err := os.WriteFile(c.html, page.Bytes(), 0o666); err != nil {
-			return err
-		}
-	}
+	write := r.WriteText
 	if c.json {
-		return r.WriteJSON(cmd.OutOrStdout())
+		write = r.WriteJSON
 	}
-	return r.WriteText(cmd.OutOrStdout())
+	return cmp.Or(write(cmd.OutOrStdout()), writePage(to, r))
+}
+
+func writePage(to *page.File, r *compare.Report) error {
+	if to == nil {
+		return nil
+	}
+	var b bytes.Buffer
+	if err := r.WriteHTML(&b, time.Now()); err != nil {
+		return err
+	}
+	return to.Write(b.Bytes())
 }
 
 // progress shows how far it is, for people who wait.

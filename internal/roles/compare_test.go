@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -43,6 +45,20 @@ func TestCompareCommand(t *testing.T) {
 	}
 	if text, err := os.ReadFile(page); err != nil || !bytes.Contains(text, []byte(`class="cell slower"`)) {
 		t.Errorf("the page: %v\n%s", err, text)
+	}
+	if _, err := os.Stat("/dev/full"); err != nil {
+		t.Log("there is no /dev/full here")
+	} else if out, errs, code := main(a, b, "--html", "/dev/full"); code != exitFailed || !strings.Contains(out, "SLOWER") || !strings.Contains(errs, "no space") {
+		t.Errorf("a page that cannot be written: exit %d\n%s%s", code, out, errs)
+	}
+	if out, _, code := main(a, b+".gz", "--html", page+"2"); code != exitFailed || out != "" {
+		t.Errorf("a log that is not there: exit %d\n%s", code, out)
+	}
+	if _, err := os.Stat(page + "2"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a page is left of nothing: %v", err)
+	}
+	if _, errs, _ := main(a+".gz", b, "--html", "/nowhere/x.html"); !strings.Contains(errs, "/nowhere/x.html") {
+		t.Errorf("logs are read before it is known whether a page can be written: %s", errs)
 	}
 	var report struct {
 		Rows []struct {
