@@ -387,6 +387,11 @@ func TestHostilePaths(t *testing.T) {
 		t.Error("a path is code in the page")
 	}
 	wellFormed(t, page.String())
+	for name, out := range map[string]string{"text": text.String(), "page": page.String()} {
+		if !strings.Contains(out, "malformed: no JSON object (2)") {
+			t.Errorf("the %s does not say why lines are malformed:\n%s", name, out)
+		}
+	}
 	if !strings.Contains(text.String(), "2 malformed") || !strings.Contains(text.String(), `junk \u001b]0;title\u0007\x9b2J`) {
 		t.Errorf("malformed lines are not shown:\n%s", text.String())
 	}

@@ -118,7 +118,8 @@ Point at a cell for its interval. All {{.Judged}} intervals together hold {{of10
 {{end}}</table></div>
 <div class="wide"><table><caption>What was read</caption><tr><th scope="col">files</th><th scope="col">format</th><th class="n">lines</th><th class="n">malformed</th><th scope="col">from</th><th scope="col">to</th></tr>
 {{range .Inputs}}<tr><td><code>{{files .Files}}</code></td><td>{{.Format}}</td><td class="n">{{lines .Lines}}</td><td class="n">{{lines (bad .)}}</td>{{if .First.IsZero}}<td></td><td></td>{{else}}<td>{{day .First}}</td><td>{{day .Last}}</td>{{end}}</tr>
-{{range .Examples}}<tr><td colspan="6">line {{.Line}} of {{.File}}, {{.Reason}}: <code>{{.Text}}</code></td></tr>
+{{if .Malformed}}<tr><td colspan="6">malformed: {{.Reasons}}</td></tr>
+{{end}}{{range .Examples}}<tr><td colspan="6">line {{.Line}} of {{.File}}, {{.Reason}}: <code>{{.Text}}</code></td></tr>
 {{end}}{{end}}</table></div>
 </body></html>
 {{define "row"}}<tr><th scope="row">{{.Route}}</th><td class="n">{{n .A.Compared}}</td><td class="n">{{n .B.Compared}}</td>{{range $c := .Cells}}<td class="cell {{.Class}}" tabindex="0" style="{{.Strength}}">{{.Says}}<span class="card">{{range .Lines}}<span>{{.}}</span>{{end}}</span></td>{{end}}</tr>

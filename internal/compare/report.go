@@ -1,11 +1,14 @@
 package compare
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
 	"math"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -81,6 +84,17 @@ func (in *Input) malformed() (n int) {
 		n += k
 	}
 	return n
+}
+
+// Reasons tells why lines are malformed, the most frequent reason first.
+func (in *Input) Reasons() string {
+	var list []string
+	for _, reason := range slices.SortedFunc(maps.Keys(in.Malformed), func(a, b string) int {
+		return cmp.Or(cmp.Compare(in.Malformed[b], in.Malformed[a]), cmp.Compare(a, b))
+	}) {
+		list = append(list, fmt.Sprintf("%s (%s)", reason, thousands(in.Malformed[reason])))
+	}
+	return strings.Join(list, ", ")
 }
 
 // Change is a figure of all requests, and where its change is from: Change = Within + Mix.

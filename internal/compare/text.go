@@ -141,6 +141,9 @@ func (r *Report) writeSides(b *strings.Builder) {
 			fmt.Fprintf(b, ", %s malformed", thousands(n))
 		}
 		b.WriteString("\n")
+		if len(in.Malformed) > 0 {
+			fmt.Fprintf(b, "     malformed: %s\n", in.Reasons())
+		}
 		for _, e := range in.Examples {
 			fmt.Fprintf(b, "     line %d of %s, %s: %s\n", e.Line, clip(e.File, 30), e.Reason, clip(e.Text, 50))
 		}
