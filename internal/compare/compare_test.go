@@ -338,6 +338,9 @@ func TestMemoryIsBounded(t *testing.T) {
 	if n := r.Inputs[0].Malformed[errLine.Error()]; n != log.cut || n < 4 {
 		t.Errorf("%d lines too long: %v", n, r.Inputs[0].Malformed)
 	}
+	if !strings.Contains(strings.Join(r.Notes, "\n"), "There are more than 512 routes") {
+		t.Errorf("notes: %q", r.Notes)
+	}
 	sum := uint64(0)
 	for _, row := range r.Rows {
 		sum += row.A.Compared
@@ -412,6 +415,25 @@ func wellFormed(t *testing.T, page string) {
 			return
 		} else if err != nil {
 			t.Fatalf("the page: %v", err)
+		}
+	}
+}
+
+func TestRoomForRoutes(t *testing.T) {
+	t.Parallel()
+	for routes, want := range map[int]bool{maxRoutes: false, maxRoutes + 1: true} {
+		table := newTable([classes]bool{answered: true}, "", nil)
+		for i := range routes {
+			name := fmt.Appendf(nil, "GET /%d", i)
+			end := uint32(len(name))
+			if err := table.add(&batch{names: name, records: []record{{ns: 1e6, routeEnd: end, poolEnd: end}}, lines: 1}, i%2); err != nil {
+				t.Fatal(err)
+			}
+		}
+		table.sides[0].files, table.sides[1].files = []string{"a"}, []string{"b"}
+		notes := strings.Join(table.report(byPath, 0.95, 30).Notes, "\n") // which has rows for 30 only
+		if got := strings.Contains(notes, "when room was short"); got != want {
+			t.Errorf("%d routes: %q", routes, notes)
 		}
 	}
 }

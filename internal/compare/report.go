@@ -274,6 +274,9 @@ func (t *table) notes(r *Report, pairs []pair) []string {
 		}
 		note("%.0f %% of all requests are in \"other\"; %s.", 100*share(n, a.Requests+b.Requests), instead)
 	}
+	if t.folded {
+		note("There are more than %d routes: rows may lack requests that went into \"other\" when room was short; --route PATTERN folds paths.", maxRoutes)
+	}
 	if t.without > 0 {
 		note("%s requests have no %q, and are on neither side.", thousands(t.without), printable([]byte(t.split)))
 	}

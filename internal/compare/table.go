@@ -83,7 +83,7 @@ type table struct {
 	streams [2]stream
 	routes  map[string]*routeData
 	other   routeData
-	folded  bool // some route went into other for want of room
+	folded  bool // routes went into other for want of room, and may have come again
 	foreign int  // requests of other pools
 	without int  // requests without the field that tells sides apart
 	pool    pool
@@ -215,6 +215,7 @@ func (t *table) sideOf(pool []byte) (int, error) {
 func (t *table) meet(name string) *routeData {
 	if len(t.routes) >= maxRoutes {
 		t.prune(maxRoutes / 2)
+		t.folded = true
 	}
 	r := &routeData{name: name}
 	t.routes[name] = r
@@ -238,7 +239,6 @@ func (t *table) byTraffic() []*routeData {
 func (t *table) prune(keep int) {
 	all := t.byTraffic()
 	for _, r := range all[min(keep, len(all)):] {
-		t.folded = true
 		for side := range r.times {
 			t.other.counts[side].add(r.counts[side])
 			t.other.times[side].merge(&r.times[side], &t.pool)
