@@ -200,6 +200,12 @@ func TestErrorsTeach(t *testing.T) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
+	// After a whole gzip file: nothing that it could go on with, and the beginning of what could be another.
+	for more, want := range map[string]string{"junk\n": "something else follows", "\x00": "something else follows", "\x1f": "in the middle of what was comp", "\x1f\x8b\x08": "in the middle of what was comp"} {
+		if _, err := Run(t.Context(), options(write(t, "a.gz", append(packed(t, good, "gzip"), more...)), b)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("gzip and %q: %v, not %q", more, err, want)
+		}
+	}
 	var wide bytes.Buffer
 	w, err := zstd.NewWriter(&wide, zstd.WithWindowSize(2*maxWindow), zstd.WithEncoderConcurrency(1))
 	if err != nil {

@@ -126,7 +126,8 @@ func (s *source) unpack(packed *bufio.Reader) error {
 		if err != nil {
 			return err
 		}
-		text = z
+		z.Multistream(false)
+		text = &members{packed, z}
 	case isZstd(head):
 		z, err := zstd.NewReader(packed, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(maxWindow))
 		if err != nil {
@@ -141,6 +142,36 @@ func (s *source) unpack(packed *bufio.Reader) error {
 	}
 	s.text = bufio.NewReaderSize(text, sniffBytes)
 	return nil
+}
+
+// members reads the members of a gzip file, one after the other. gzip's reader does so itself, but takes a few bytes of something else after one for the
+// cut beginning of another.
+type members struct {
+	packed *bufio.Reader
+	member *gzip.Reader
+}
+
+func (m *members) Read(p []byte) (int, error) {
+	for {
+		n, err := m.member.Read(p)
+		if n > 0 || err != io.EOF { //nolint:errorlint // a file that was cut is another error, which wraps none
+			if err == io.EOF { //nolint:errorlint // likewise
+				err = nil
+			}
+			return n, err
+		}
+		head, err := m.packed.Peek(2)
+		switch {
+		case len(head) == 0:
+			return 0, err
+		case !bytes.HasPrefix([]byte{0x1f, 0x8b}, head):
+			return 0, gzip.ErrHeader
+		}
+		if err := m.member.Reset(m.packed); err != nil {
+			return 0, err
+		}
+		m.member.Multistream(false)
+	}
 }
 
 // isZstd tells a frame of zstd's, or one to be skipped, as pzstd begins with (RFC 8878, section 3.1).
