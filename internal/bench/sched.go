@@ -210,13 +210,17 @@ func (o *schedOptions) check() error {
 		return fmt.Errorf("--requests %d: from %d to %d", o.requests, minSchedRequests, maxSchedRequests)
 	}
 	o.closed = o.arrivals == "closed"
-	for i, name := range o.policies {
-		if _, _, ok := findPolicy(name); !ok {
+	seen := map[string]bool{}
+	for _, name := range o.policies {
+		kind, slots, ok := findPolicy(name)
+		if !ok {
 			return fmt.Errorf("--policies: there is no %.40q; there are %s", name, schedNames())
 		}
-		if slices.Contains(o.policies[:i], name) {
+		same := fmt.Sprint(kind.name, slots) // packhorse:01 is packhorse:1
+		if seen[same] {
 			return fmt.Errorf("--policies: %s is there twice", name)
 		}
+		seen[same] = true
 	}
 	if len(o.policies) == 0 {
 		return fmt.Errorf("--policies: give some of %s", schedNames())

@@ -329,6 +329,8 @@ func TestSchedRefuses(t *testing.T) {
 		"--requests 2000001":                      "from 100",
 		"--policies fastest":                      "there is no \"fastest\"; there are random, round-robin",
 		"--policies random,oracle,random":         "random is there twice",
+		"--policies packhorse:1,packhorse:01":     "packhorse:01 is there twice",
+		"--policies packhorse:2,packhorse:+2":     "packhorse:+2 is there twice",
 		"--policies packhorse:N":                  "there is no \"packhorse:N\"",
 		"--policies packhorse:0":                  "there is no \"packhorse:0\"",
 		"--policies random:1":                     "there is no \"random:1\"",
