@@ -209,6 +209,7 @@ func (o *schedOptions) check() error {
 	case o.requests < minSchedRequests || o.requests > maxSchedRequests:
 		return fmt.Errorf("--requests %d: from %d to %d", o.requests, minSchedRequests, maxSchedRequests)
 	}
+	o.cpu = math.Abs(o.cpu) // -0 is 0
 	o.closed = o.arrivals == "closed"
 	seen := map[string]bool{}
 	for _, name := range o.policies {

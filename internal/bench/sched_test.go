@@ -304,6 +304,9 @@ func TestSchedTables(t *testing.T) {
 	} else if out, _, err = bench(t, t.Context(), "sched", "--requests", "200", "--html", "/dev/full"); err == nil || strings.Count(out, " / ") < 7*7*10 {
 		t.Errorf("a page that cannot be written: %v\n%s", err, out)
 	}
+	if out, _, err = bench(t, t.Context(), "sched", "--workers", "1", "--slots", "1", "--load", "0.5", "--requests", "200", "--cpu", "-0"); err != nil || !strings.Contains(out, ", 0 % of it computing") {
+		t.Errorf("--cpu -0: %v\n%s", err, out)
+	}
 	if out, _, err = bench(t, t.Context(), "sched", "--workers", "1", "--slots", "1", "--load", "0.5", "--requests", "200"); err != nil || strings.Count(out, "\n") != 2+1+7 {
 		t.Errorf("%v\n%s", err, out)
 	}
