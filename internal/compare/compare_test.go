@@ -396,6 +396,9 @@ func TestHostilePaths(t *testing.T) {
 		t.Error("a path is code in the page")
 	}
 	wellFormed(t, page.String())
+	if tables := strings.Count(page.String(), "<table"); tables != 4 || strings.Count(page.String(), `<div class="wide`) != tables {
+		t.Error("a table is not in what scrolls where the screen is narrow")
+	}
 	for name, out := range map[string]string{"text": text.String(), "page": page.String()} {
 		if !strings.Contains(out, "malformed: no JSON object (2)") {
 			t.Errorf("the %s does not say why lines are malformed:\n%s", name, out)

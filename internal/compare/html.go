@@ -84,6 +84,8 @@ td.grey { color: var(--dim) } td.cell:focus { outline: 2px solid var(--fg) }
 td.cell .card { display: none; position: absolute; z-index: 1; top: 105%; right: 0; width: max-content; max-width: 24rem; text-align: left; padding: .5rem .7rem;
   color: var(--fg); background: var(--bg); border: 1px solid var(--line); border-radius: 6px; box-shadow: 0 3px 12px #0004; font-size: 13px }
 td.cell:hover .card, td.cell:focus .card { display: block } .card span { display: block }
+@media (min-width: 48rem) { .cards { overflow: visible } } /* else what scrolls would cut the cards */
+@media (max-width: 48rem) { .cards { padding-bottom: 8rem } td.cell .card { max-width: 16rem } table.grid th[scope=row] { min-width: 9rem } }
 .key span { display: inline-block; padding: 0 .6rem; border-radius: 4px; margin-right: .4rem; color: var(--fg) }
 .mix th { border-bottom: 2px solid var(--line) !important } code { overflow-wrap: anywhere } ul { padding-left: 1.2rem }
 `
@@ -111,8 +113,8 @@ var comparePage = template.Must(template.New("page").Funcs(template.FuncMap{
 {{end}}</ul>{{end}}
 <p class="key"><span class="cell slower" style="background:color-mix(in srgb, var(--slow) 70%, var(--bg))">slower</span><span style="background:color-mix(in srgb, var(--fast) 70%, var(--bg))">faster</span><span style="background:var(--grey)">no verdict</span>
 Point at a cell for its interval. All {{.Judged}} intervals together hold {{of100 .Confidence}} of the time, each {{of100 .Each}}.</p>
-<table class="grid"><tr><th scope="col">route</th><th class="n" scope="col">A</th><th class="n" scope="col">B</th><th scope="col">p50</th><th scope="col">p95</th><th scope="col">p99</th></tr>
-{{with .SameMix}}{{template "row" .}}{{end}}{{range .Rows}}{{template "row" .}}{{end}}</table>
+<div class="wide cards"><table class="grid"><tr><th scope="col">route</th><th class="n" scope="col">A</th><th class="n" scope="col">B</th><th scope="col">p50</th><th scope="col">p95</th><th scope="col">p99</th></tr>
+{{with .SameMix}}{{template "row" .}}{{end}}{{range .Rows}}{{template "row" .}}{{end}}</table></div>
 <div class="wide"><table><caption>All requests, as they came</caption><tr><th></th><th class="n">A</th><th class="n">B</th><th class="n">change</th><th class="n">= routes</th><th class="n">+ mix</th></tr>
 {{range .All}}<tr><th scope="row">{{.Of}}</th><td class="n">{{ms .A}}</td><td class="n">{{ms .B}}</td><td class="n">{{part .Change .A}}</td><td class="n">{{part .Within .A}}</td><td class="n">{{part .Mix .A}}</td></tr>
 {{end}}</table></div>
