@@ -97,7 +97,7 @@ type Proxy struct {
 	rings    sync.Pool    // of *[]byte
 	spooled  atomic.Int64 // bytes that went into files
 	upgrades atomic.Int64 // that were asked for, or are there
-	tunnels  tunnels
+	outlives outlives
 	callers  callers
 
 	complained atomic.Int64 // of files that cannot be written: ns since 1970; 0: never
@@ -206,12 +206,11 @@ func (p *Proxy) Close() {
 	p.stopped = true
 	p.setting.Unlock()
 	p.watching.Wait()
-	p.tunnels.close(func() {
-		for _, pool := range p.table.Load().pools {
-			for _, w := range pool.list() {
-				w.conns.close()
-			}
+	for _, pool := range p.table.Load().pools {
+		for _, w := range pool.list() {
+			w.conns.close()
 		}
-	})
+	}
+	p.outlives.close()
 	closeRoots(p.roots)
 }

@@ -28,20 +28,21 @@ import (
 type conns struct {
 	network, address string
 	host             string // for requests that have none
-	limit            int    // 0: none
 	connect, keep    time.Duration
+	workers          atomic.Int64 // that have them: one under another name or in another pool takes over those of the one before
 
 	lookup  func(path string) (disk.ID, error) // disk.Stat
 	looking atomic.Bool                        // a request is
 	seen    atomic.Pointer[look]               // the last one; nil: there was none
 
 	mu      sync.Mutex
+	limit   int // 0: none
 	closed  bool
 	retired bool           // none is kept any more
 	open    int            // in use, idle, or being opened
 	idle    []*conn        // the last used one last
 	waiting []chan handed  // for one of them, the first come first
-	all     map[*conn]bool // those that are open, and those that speak another protocol now
+	all     map[*conn]bool // those that are open
 	sweep   *time.Timer    // runs while there are idle ones
 }
 
@@ -77,6 +78,7 @@ var errClosed = errors.New("the proxy was closed")
 // newConns makes the connections to an address, as in WorkerOptions. None is opened.
 func newConns(address string, limit int, o *Options) (*conns, error) {
 	c := &conns{limit: limit, connect: o.ConnectTime, keep: o.KeepIdle, lookup: disk.Stat, all: map[*conn]bool{}}
+	c.workers.Store(1)
 	if path, ok := strings.CutPrefix(address, "unix:"); ok && path != "" {
 		c.network, c.address, c.host = "unix", path, "localhost"
 		return c, nil
@@ -198,7 +200,7 @@ func (c *conns) dial(ctx context.Context) (*conn, error) {
 func (c *conns) put(cn *conn) {
 	cn.used = true
 	c.mu.Lock()
-	if c.closed || c.retired || !c.all[cn] {
+	if c.closed || c.retired || !c.all[cn] || c.crowded() {
 		c.mu.Unlock()
 		c.drop(cn)
 		return
@@ -219,16 +221,14 @@ func (c *conns) put(cn *conn) {
 // drop closes a connection that was got.
 func (c *conns) drop(cn *conn) {
 	cn.Close()
-	c.release(cn, true)
+	c.release(cn)
 }
 
-// release takes a connection out of what counts: one that speaks another protocol now, and is dropped later; gone: or one that is closed.
-func (c *conns) release(cn *conn, gone bool) {
+// release takes a connection out of what counts: it is closed, or speaks another protocol now.
+func (c *conns) release(cn *conn) {
 	c.mu.Lock()
 	counted := c.all[cn]
-	if delete(c.all, cn); !gone && counted {
-		c.all[cn] = false
-	}
+	delete(c.all, cn)
 	c.mu.Unlock()
 	if counted {
 		c.vacate()
@@ -238,7 +238,10 @@ func (c *conns) release(cn *conn, gone bool) {
 // vacate gives a place back.
 func (c *conns) vacate() {
 	c.mu.Lock()
-	turn := c.next()
+	var turn chan handed
+	if !c.crowded() {
+		turn = c.next()
+	}
 	if turn == nil {
 		c.open--
 	}
@@ -272,7 +275,7 @@ func (c *conns) expire() {
 	}
 }
 
-// forget closes the first n idle connections. Callers hold mu, so nobody waits: there are idle ones.
+// forget closes the first n idle connections. Callers hold mu, and nobody waits if n is more than 0: there are idle ones.
 func (c *conns) forget(n int) {
 	for _, cn := range c.idle[:n] {
 		cn.Close()
@@ -282,8 +285,39 @@ func (c *conns) forget(n int) {
 	c.idle = slices.Delete(c.idle, 0, n)
 }
 
-// retire closes the connections that nobody uses, and the others when they are given back: from now on the worker's slots are another's.
+// crowded tells whether there are more than there may be, since a worker has fewer slots than before. Callers hold mu.
+func (c *conns) crowded() bool { return c.limit > 0 && c.open > c.limit }
+
+// resize changes how many there may be.
+func (c *conns) resize(limit int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.limit = limit
+	for limit <= 0 || c.open < limit {
+		turn := c.next()
+		if turn == nil {
+			break
+		}
+		c.open++
+		turn <- handed{} // it has room for one
+	}
+	if limit > 0 {
+		c.forget(min(max(c.open-limit, 0), len(c.idle)))
+	}
+}
+
+// leave tells that a worker has no more use for them.
+func (c *conns) leave() {
+	if c.workers.Add(-1) == 0 {
+		c.close()
+	}
+}
+
+// retire closes the connections that nobody uses, and the others when they are given back, unless another worker has them as well.
 func (c *conns) retire() {
+	if c.workers.Load() > 1 {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.retired = true

@@ -89,7 +89,7 @@ func TestConnectionPlaces(t *testing.T) {
 	wait(t, "all wait", waiting(10))
 	cancel()
 	others.Wait()
-	for _, back := range []func(*conn){c.put, c.drop, func(cn *conn) { c.release(cn, false); c.drop(cn) }} {
+	for _, back := range []func(*conn){c.put, c.drop, func(cn *conn) { c.release(cn); cn.Close() }} {
 		got := make(chan *conn)
 		go func() {
 			cn, err := c.get(t.Context(), false)

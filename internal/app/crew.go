@@ -197,7 +197,8 @@ func (p *Proxy) watch(ctx context.Context, w *worker) {
 func (p *Proxy) look(ctx context.Context, w *worker, pause time.Duration) {
 	if s := w.pool.checkSeat(ctx, w); s != nil {
 		defer s.Done(balance.OK)
-	} else if w.conns.full() { // with what it was given before: that it has no time says nothing
+	}
+	if w.conns.full() { // with what it was given before: that it has no time says nothing
 		return
 	}
 	for ctx.Err() == nil {

@@ -377,8 +377,9 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// A worker whose slots are changed has no more connections than the new ones: those that were kept for the old ones are closed.
-func TestReloadLeavesNoConnections(t *testing.T) {
+// A worker never has more connections than slots, whatever it is called, in whatever pool: another one at the same address has its connections, and is drained as
+// it was.
+func TestReloadKeepsConnections(t *testing.T) {
 	t.Parallel()
 	var gate sync.WaitGroup
 	gate.Add(2)
@@ -395,32 +396,60 @@ func TestReloadLeavesNoConnections(t *testing.T) {
 			_, _ = io.WriteString(c, ok("x"))
 		}
 	})
-	o := Options{Workers: []WorkerOptions{{Name: "w0", Address: w.address, Slots: 2}}, KeepIdle: time.Hour}
-	f := newFront(t, o)
-	answers := make(chan int, 2)
-	for _, path := range []string{"/hold", "/"} {
-		go func() {
-			status, _, _, _ := f.get(path)
-			answers <- status
-		}()
+	f := newFront(t, Options{Workers: []WorkerOptions{{Name: "w0", Address: w.address, Slots: 2}}, KeepIdle: time.Hour})
+	answers := make(chan int, 4)
+	ask := func(path string) {
+		status, _, _, err := f.get(path)
+		if err != nil {
+			t.Error(err)
+		}
+		answers <- status
 	}
+	go ask("/hold")
+	go ask("/")
 	if status := <-answers; status != 200 || w.open.Load() != 2 {
 		t.Fatalf("%d; %d connections", status, w.open.Load())
 	}
-	routing := f.table.Load().Routing
-	routing.Pools = []PoolOptions{{Name: "app", Share: 1, Workers: []WorkerOptions{{Name: "w0", Address: w.address, Slots: 3}}}}
-	if err := f.Set(routing); err != nil {
-		t.Fatal(err)
+	set := func(pool string, o WorkerOptions) {
+		t.Helper()
+		routing := f.table.Load().Routing
+		o.Address = w.address
+		routing.Pools = []PoolOptions{{Name: pool, Share: 1, Workers: []WorkerOptions{o}}}
+		if err := f.Set(routing); err != nil {
+			t.Fatal(err)
+		}
 	}
+	set("app", WorkerOptions{Name: "w0", Slots: 1})
 	wait(t, "the idle one is closed", func() bool { return w.open.Load() == 1 })
-	if status, _, _, err := f.get("/later"); err != nil || status != 200 {
-		t.Error(status, err)
+	for _, next := range []struct{ pool, name string }{{"app", "other"}, {"blue", "other"}, {"blue", "w0"}} {
+		set(next.pool, WorkerOptions{Name: next.name, Slots: 1})
+		go ask("/later")
+	}
+	cs := f.table.Load().pools[0].list()[0].conns
+	wait(t, "they wait for the one that is held", func() bool {
+		cs.mu.Lock()
+		defer cs.mu.Unlock()
+		return len(cs.waiting) > 0
+	})
+	if w.dials.Load() != 2 {
+		t.Errorf("%d connections were made", w.dials.Load())
 	}
 	hold <- true
-	if status := <-answers; status != 200 {
-		t.Error(status)
+	for range 4 {
+		if status := <-answers; status != 200 {
+			t.Error(status)
+		}
 	}
-	wait(t, "the old one is closed", func() bool { return w.open.Load() == 1 })
+	if n := w.open.Load(); n != 1 || w.most.Load() != 2 {
+		t.Errorf("%d connections are open, and %d were", n, w.most.Load())
+	}
+	if err := f.Drain("w0", true); err != nil {
+		t.Fatal(err)
+	}
+	set("green", WorkerOptions{Name: "w1", Slots: 3})
+	if states := f.Workers(); len(states) != 1 || states[0].Name != "w1" || !strings.HasPrefix(states[0].State, "drain") {
+		t.Errorf("%+v", states)
+	}
 }
 
 func TestFullQueue(t *testing.T) {

@@ -242,6 +242,78 @@ func TestClientGoesAway(t *testing.T) {
 	}
 }
 
+// A worker goes on with what its client does not wait for any more: it is busy until it is through with that, and no other request comes to it.
+func TestClientLeavesBusyWorker(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]string{
+		"it answers":                "HTTP/1.1 103 Early Hints\r\n\r\n" + ok("for nobody"),
+		"in chunks":                 "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nfor\r\n0\r\n\r\n",
+		"with a head":               "HTTP/1.1 204 No Content\r\n\r\n",
+		"until it closes":           "HTTP/1.1 200 OK\r\n\r\nfor nobody",
+		"with events, without end":  "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n",
+		"it speaks something else":  "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n",
+		"it answers what is none":   "what?\r\n\r\n",
+		"it closes without a word":  "",
+		"it is silent for too long": "silent",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			arrived, finish := make(chan bool, 1), make(chan bool)
+			defer close(finish)
+			w := serveRaw(t, func(n int, c net.Conn, in *bufio.Reader) {
+				for request(in) != "" {
+					if n > 1 {
+						_, _ = io.WriteString(c, ok("next"))
+						continue
+					}
+					arrived <- true
+					drain(c) // it is told that the client has left
+					<-finish
+					_, _ = io.WriteString(c, end)
+					if strings.Contains(end, "events") {
+						<-finish
+					}
+					return
+				}
+			})
+			silent, o := end == "silent", Options{Workers: one(w.address), HeaderTime: time.Hour}
+			if silent {
+				o.HeaderTime = time.Second
+			}
+			f := newFront(t, o)
+			c := f.dial()
+			_, _ = io.WriteString(c, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi")
+			<-arrived
+			c.Close()
+			if r := <-f.records; r.Status != statusGone || !r.Cut {
+				t.Errorf("%+v", r)
+			}
+			if s := f.Workers()[0]; s.InFlight != 1 && !silent {
+				t.Errorf("the worker is taken for %+v", s)
+			}
+			next := make(chan int)
+			go func() {
+				status, _, _, err := f.get("/")
+				if err != nil {
+					t.Error(err)
+				}
+				next <- status
+			}()
+			if !silent {
+				wait(t, "the next waits", func() bool { return f.table.Load().pools[0].scheduler.Queued() == 1 })
+				if n := w.dials.Load(); n != 1 {
+					t.Errorf("%d connections to a busy worker", n)
+				}
+				finish <- true
+			}
+			if status := <-next; status != 200 {
+				t.Error(status)
+			}
+			wait(t, "nothing is left", func() bool { return f.Workers()[0].InFlight == 0 })
+		})
+	}
+}
+
 // Ten thousand clients that wait and leave, leave nothing.
 func TestManyLeave(t *testing.T) {
 	t.Parallel()

@@ -159,7 +159,9 @@ func (e *exchange) try(s *seat) (again bool, err error) {
 		} else {
 			e.Service += c.took
 		}
-		s.Done(balance.Cut) // unless that was said
+		if c == nil || !c.left {
+			s.Done(balance.Cut) // unless that was said
+		}
 	}()
 	// Puma 5.6 answers a malformed request on a kept connection by 20 s of silence, in which the slot would be taken; on a new one it does so at once.
 	for fresh := e.odd; ; fresh = true {

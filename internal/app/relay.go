@@ -27,7 +27,8 @@ type call struct {
 	began   time.Time
 	took    time.Duration // until the worker was through with it
 	sender  chan struct{} // closed when the body was sent, where another goroutine does that; else nil
-	sent    error         // of the sender, once it has ended
+	sent    error         // what became of sending; of the sender, once it has ended
+	left    bool          // the client has; the worker is heard out
 	reached bool          // bytes of the request may have come to the worker
 	heard   bool          // bytes of an answer came
 
@@ -45,7 +46,7 @@ func (c *call) run() (err error) {
 	e, cn := c.e, c.cn
 	cn.watch.begin(c)
 	defer func() {
-		if !c.over {
+		if !c.over && (err == nil || !c.leave()) {
 			c.end(false, undecided)
 		}
 	}()
@@ -58,6 +59,9 @@ func (c *call) run() (err error) {
 		cn.until = time.Now().Add(late)
 	}
 	sent := c.send()
+	if c.sender == nil {
+		c.sent = sent
+	}
 	for range maxInform {
 		head, err := cn.readHead()
 		c.heard = c.heard || head != "" || cn.end > 0
@@ -149,7 +153,10 @@ func (c *call) limit(set func(time.Time) error, d time.Duration) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.interrupted {
+	switch {
+	case c.left: // it has one
+		return nil
+	case c.interrupted:
 		return errInterrupted
 	}
 	return set(t)
@@ -213,8 +220,9 @@ func (c *call) respond(a *answer) error {
 	if a.hasBody(e.r.Method) {
 		return c.body(a)
 	}
-	none := a.status == http.StatusNoContent || a.status == http.StatusNotModified
-	keep := !a.close && (!none || !a.chunked) && (a.status != http.StatusNoContent || a.length <= 0) // else something may follow all the same
+	// Else something may follow all the same, as it does where a worker answers HEAD as if it were GET.
+	none := a.status == http.StatusNoContent || a.status == http.StatusNotModified || e.r.Method == http.MethodHead
+	keep := !a.close && (!none || !a.chunked) && (a.status == http.StatusNotModified || a.length <= 0)
 	c.end(keep, balance.OK)
 	e.begin(a)
 	return nil

@@ -79,8 +79,9 @@ func (p *Proxy) Has(path string) bool {
 	return len(t.Also) > 0 && MatchAny(t.Also, path) && plain(path)
 }
 
-// Set puts a Routing in the place of the one that holds. A worker of the same pool, name and address keeps its connections and what is known of
-// it; one that is left out ends what it has. After an error everything is as it was.
+// Set puts a Routing in the place of the one that holds. A worker of the same pool, name and address keeps what is known of it; one that has another name, pool
+// or number of slots keeps its connections, so that it never has more than slots, and stays drained. One that is left out ends what it has. After an error
+// everything is as it was.
 func (p *Proxy) Set(r Routing) error {
 	p.setting.Lock()
 	defer p.setting.Unlock()
@@ -95,6 +96,13 @@ func (p *Proxy) Set(r Routing) error {
 	}
 	made, err := p.makeWorkers(r, before)
 	if err != nil {
+		for _, list := range made {
+			for _, w := range list {
+				if w.pool == nil {
+					w.release()
+				}
+			}
+		}
 		return err
 	}
 	next := &table{Routing: r}
@@ -116,8 +124,14 @@ func (p *Proxy) Set(r Routing) error {
 	return nil
 }
 
-// makeWorkers makes the workers of each pool that are not there yet; those that are have their place taken by nil.
+// makeWorkers gives the workers of each pool, and makes those that are not there yet. After an error it gives what it has made.
 func (p *Proxy) makeWorkers(r Routing, before map[string]*pool) (made [][]*worker, err error) {
+	named, at := map[string]*worker{}, map[string]*worker{}
+	for _, pool := range before {
+		for _, w := range pool.list() {
+			named[w.Name], at[w.Address] = w, w
+		}
+	}
 	for _, o := range r.Pools {
 		var list []*worker
 		for _, w := range o.Workers {
@@ -126,12 +140,17 @@ func (p *Proxy) makeWorkers(r Routing, before map[string]*pool) (made [][]*worke
 				list = append(list, old)
 				continue
 			}
-			c, err := newConns(w.Address, w.Slots, &p.Options)
-			if err != nil {
-				return nil, err
-			}
-			one := &worker{WorkerOptions: w, conns: c, due: make(chan struct{}, 1), handed: make(chan *balance.Seat, 1)}
+			one := &worker{WorkerOptions: w, due: make(chan struct{}, 1), handed: make(chan *balance.Seat, 1)}
 			one.users.Store(1)
+			if old := at[w.Address]; old != nil {
+				one.conns, one.drained = old.conns, old.isDrained()
+				one.conns.workers.Add(1)
+			} else if one.conns, err = newConns(w.Address, w.Slots, &p.Options); err != nil {
+				return append(made, list), err
+			}
+			if old := named[w.Name]; old != nil { // as it is meant to be, whatever its address
+				one.drained = old.isDrained()
+			}
 			list = append(list, one)
 		}
 		made = append(made, list)
@@ -157,6 +176,13 @@ func (p *pool) find(name string) *worker {
 	return p.byName[name]
 }
 
+// isDrained tells whether the operator has drained the worker.
+func (w *worker) isDrained() bool {
+	w.pool.mu.Lock()
+	defer w.pool.mu.Unlock()
+	return w.drained
+}
+
 // set gives the pool its workers.
 func (p *pool) set(o PoolOptions, workers []*worker, queue balance.Limits, proxy *Proxy) {
 	p.mu.Lock()
@@ -169,10 +195,9 @@ func (p *pool) set(o PoolOptions, workers []*worker, queue balance.Limits, proxy
 		p.byName[w.Name] = w
 		if before[w.Name] != w {
 			w.pool = p
+			w.conns.resize(w.Slots)
 			w.begin(p.checked, p.now())
-			if old := before[w.Name]; old != nil { // as it is meant to be, whatever its address
-				w.drained, w.idle = old.drained, p.now()
-			}
+			w.idle = p.now()
 		}
 		members[i] = w.describe(proxy.SlowStart)
 	}

@@ -47,25 +47,25 @@ func (c *call) switchProtocols(a *answer) error {
 	if e.upgrade == "" || !strings.EqualFold(a.upgrade, e.upgrade) || a.chunked || a.length > 0 {
 		return bad("it switched to a protocol that nobody asked for")
 	}
-	if !e.p.tunnels.begin() {
+	worker := c.cn
+	if !e.p.outlives.begin(worker) {
 		return errClosed
 	}
-	defer e.p.tunnels.running.Done()
+	defer e.p.outlives.end(worker)
 	client, buffered, err := http.NewResponseController(e.w).Hijack()
 	if err != nil {
 		return err
 	}
 	defer client.Close()
 	e.began, e.Status, e.Upgraded = true, a.status, true
-	worker := c.cn
 	worker.watch.end()
 	c.mu.Lock()
 	c.over = true // Proxy.Close and the tunnel itself end it from now on
 	c.mu.Unlock()
 	c.took = time.Since(c.began)
 	conns := c.s.worker.conns
-	conns.release(worker, false)
-	defer conns.drop(worker)
+	conns.release(worker)
+	defer worker.Close()
 	c.s.Done(balance.Cut)
 
 	head := []byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n")
@@ -89,32 +89,6 @@ func (c *call) switchProtocols(a *answer) error {
 		e.Err = fault.Wrap(fault.KindOf(err), "the connection ended", err)
 	}
 	return nil
-}
-
-// tunnels are those of a proxy.
-type tunnels struct {
-	mu      sync.Mutex
-	closed  bool
-	running sync.WaitGroup
-}
-
-// begin counts one, unless the proxy was closed.
-func (t *tunnels) begin() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if !t.closed {
-		t.running.Add(1)
-	}
-	return !t.closed
-}
-
-// close lets none begin any more, once end has ended those that there are.
-func (t *tunnels) close(end func()) {
-	t.mu.Lock()
-	t.closed = true
-	t.mu.Unlock()
-	end()
-	t.running.Wait()
 }
 
 const (

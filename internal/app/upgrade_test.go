@@ -96,6 +96,20 @@ func TestUpgrade(t *testing.T) {
 	if response.StatusCode != 101 {
 		t.Errorf("%+v", response)
 	}
+	// They go on, too, when their worker has other slots or another name, or is there no more.
+	routing := f.table.Load().Routing
+	for _, workers := range [][]WorkerOptions{{{Name: "w0", Address: w.address, Slots: 2}}, {{Name: "w1", Address: w.address}}, {{Name: "w1", Address: "http://127.0.0.1:1"}}} {
+		routing.Pools = []PoolOptions{{Name: "app", Share: 1, Workers: workers}}
+		if err := f.Set(routing); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := io.WriteString(c, "still there!"); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := bufio.NewReader(c).ReadString('!'); err != nil || !strings.HasSuffix(b, "still there!") {
+		t.Errorf("%q, %v", b, err)
+	}
 	f.Close() // ends them all
 	_, _ = io.Copy(io.Discard, c)
 }

@@ -107,7 +107,7 @@ func (w *worker) hold() bool {
 
 func (w *worker) release() {
 	if w.users.Add(-1) == 0 {
-		w.conns.close()
+		w.conns.leave()
 	}
 }
 
