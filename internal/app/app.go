@@ -49,7 +49,7 @@ type Options struct {
 
 	MaxBody    int64         // bytes of a request's body; 0: 1 GiB
 	BodyMemory int64         // bytes of one that are held in memory; 0: 64 KiB
-	ReadStall  time.Duration // how long a client may take for 64 KiB of a body; 0: 30 s
+	ReadStall  time.Duration // how long a client may send nothing in the middle of a body, and ten times that for 64 KiB of it; 0: 30 s
 	MaxMemory  int64         // bytes of all bodies in memory; what is beyond goes to files; 0: 256 MiB
 	Memory     int64         // bytes of an answer that are held in memory for a slow client; 0: 128 KiB; at least 64 KiB
 	MaxAnswer  int64         // bytes of an answer that are held for a slow client; then the worker waits for it; 0: 1 GiB
@@ -113,6 +113,7 @@ type Proxy struct {
 // Record tells what became of a request, for logs and metrics.
 type Record struct {
 	Status   int    // that was sent; 0: none; 499: the client went away before
+	Client   string // its address, if a trusted proxy stands between; empty: none does
 	Worker   string // that answered, or was the last to fail
 	Pool     string // that it belongs to, also if none of its workers could be had
 	Class    Class

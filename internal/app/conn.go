@@ -7,7 +7,9 @@ import (
 	"io"
 	"net"
 	"net/url"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -80,19 +82,27 @@ func newConns(address string, limit int, o *Options) (*conns, error) {
 	c := &conns{limit: limit, connect: o.ConnectTime, keep: o.KeepIdle, lookup: disk.Stat, all: map[*conn]bool{}}
 	c.workers.Store(1)
 	if path, ok := strings.CutPrefix(address, "unix:"); ok && path != "" {
-		c.network, c.address, c.host = "unix", path, "localhost"
+		c.network, c.address, c.host = "unix", filepath.Clean(path), "localhost"
 		return c, nil
 	}
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "http" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || strings.Trim(u.Path, "/") != "" {
 		return nil, fault.New(fault.Invalid, "%q is no address of an application worker: write unix:/run/app/w0.sock or http://127.0.0.1:3001", address)
 	}
-	port := u.Port()
-	if port == "" {
-		port = "80"
+	port := cmp.Or(u.Port(), "80")
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return nil, fault.New(fault.Invalid, "%q is no address of an application worker: its port has to be from 1 to 65535", address)
 	}
 	c.network, c.address, c.host = "tcp", net.JoinHostPort(u.Hostname(), port), u.Host
 	return c, nil
+}
+
+// String is the address, the same for all that mean it.
+func (c *conns) String() string {
+	if c.network == "unix" {
+		return "unix:" + c.address
+	}
+	return "http://" + strings.TrimSuffix(strings.ToLower(c.address), ":80")
 }
 
 // get gives an idle connection, or a new one; fresh: a new one in any case. It waits while there are as many as there may be.

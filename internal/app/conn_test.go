@@ -274,14 +274,16 @@ func TestLookThatHangs(t *testing.T) {
 func TestAddresses(t *testing.T) {
 	t.Parallel()
 	o := Options{}
-	for _, address := range []string{"", "unix:", "https://a", "http://", "http://a/b", "http://u@a", "http://a?b", "http://a#b", "a:80", "ftp://a"} {
+	for _, address := range []string{"", "unix:", "https://a", "http://", "http://a/b", "http://u@a", "http://a?b", "http://a#b", "a:80", "ftp://a", "http://a:0", "http://a:65536"} {
 		if _, err := newConns(address, 1, &o); err == nil {
 			t.Errorf("%q is taken", address)
 		}
 	}
-	for _, address := range []string{"unix:/a", "http://a", "http://a:1/", "http://[::1]:1"} {
-		if _, err := newConns(address, 1, &o); err != nil {
-			t.Error(err)
+	for address, want := range map[string]string{
+		"unix:/a": "unix:/a", "unix:/b/../a": "unix:/a", "http://a": "http://a", "http://A:80/": "http://a", "http://a:1/": "http://a:1", "http://[::1]:1": "http://[::1]:1",
+	} {
+		if c, err := newConns(address, 1, &o); err != nil || c.String() != want {
+			t.Errorf("%s is %v, %v", address, c, err)
 		}
 	}
 }

@@ -210,8 +210,10 @@ func (e *exchange) appendHead(b []byte, w *worker) []byte {
 	b = e.origin.appendTo(b, host)
 	b = append(b, "X-Request-Id: "...)
 	b = append(b, e.id...)
-	b = append(b, "\r\nX-Request-Start: t="...)
-	b = strconv.AppendInt(b, e.received.UnixMicro(), 10)
+	b = append(b, "\r\nX-Request-Start: t="...) // seconds, as nginx writes them: what reads the field knows that, and not all know other units
+	at := e.received.UnixMilli()
+	b = strconv.AppendInt(b, at/1000, 10)
+	b = append(b, '.', byte('0'+at/100%10), byte('0'+at/10%10), byte('0'+at%10))
 	b = append(b, "\r\n"...)
 	if w.Files && e.p.FileHeader != "" {
 		b = e.p.appendFiles(b)
@@ -252,7 +254,7 @@ type origin struct {
 	id      string // that a proxy gave it
 }
 
-// originOf asks the trusted proxies, and nobody else.
+// originOf asks the trusted proxies, and nobody else. Forwarded (RFC 7239) it does not read: most proxies set X-Forwarded-* and pass on what their client wrote there.
 func (o *Options) originOf(r *http.Request) origin {
 	peer, local := peerOf(r.RemoteAddr)
 	at := origin{client: peer, https: r.TLS != nil}
@@ -264,9 +266,6 @@ func (o *Options) originOf(r *http.Request) origin {
 		at.id = id
 	}
 	for_, proto, host := list(r.Header["X-Forwarded-For"]), list(r.Header["X-Forwarded-Proto"]), list(r.Header["X-Forwarded-Host"])
-	if forwarded := r.Header["Forwarded"]; len(forwarded) > 0 && len(for_) == 0 {
-		for_, proto, host = parseForwarded(forwarded)
-	}
 	hops := 1
 	for i := len(for_) - 1; i >= 0 && len(at.hops) < maxHops; i-- {
 		addr, ok := parseNode(for_[i])
@@ -335,48 +334,6 @@ func parseNode(s string) (netip.Addr, bool) {
 	}
 	a, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(s, "["), "]"))
 	return a.Unmap().WithZone(""), err == nil
-}
-
-// parseForwarded reads RFC 7239's header, as three lists with an entry for each element: an empty one where it says nothing.
-func parseForwarded(values []string) (for_, proto, host []string) {
-	for _, v := range values {
-		for _, element := range splitQuoted(v, ',') {
-			var f, p, h string
-			for _, pair := range splitQuoted(element, ';') {
-				name, value, _ := strings.Cut(textproto.TrimString(pair), "=")
-				if len(value) > 1 && value[0] == '"' && value[len(value)-1] == '"' {
-					value = value[1 : len(value)-1]
-				}
-				switch strings.ToLower(name) {
-				case "for":
-					f = value
-				case "proto":
-					p = value
-				case "host":
-					h = value
-				}
-			}
-			for_, proto, host = append(for_, f), append(proto, p), append(host, h)
-		}
-	}
-	return for_, proto, host
-}
-
-// splitQuoted splits at a separator that stands in no quoted string.
-func splitQuoted(s string, separator byte) (parts []string) {
-	begin, quoted := 0, false
-	for i := 0; i < len(s); i++ {
-		switch {
-		case quoted && s[i] == '\\':
-			i++
-		case s[i] == '"':
-			quoted = !quoted
-		case s[i] == separator && !quoted:
-			parts = append(parts, s[begin:i])
-			begin = i + 1
-		}
-	}
-	return append(parts, s[begin:])
 }
 
 // appendTo writes what is known as the fields that workers read.

@@ -46,7 +46,7 @@ func (s Sticky) key(a *ask) string {
 	case byHeader:
 		return a.header.Get(s.name)
 	case byCookie:
-		return cookie(a.header.Get("Cookie"), s.name)
+		return cookie(a.header["Cookie"], s.name)
 	case byClient:
 		if a.client.IsValid() {
 			return a.client.Unmap().WithZone("").String()
@@ -55,11 +55,13 @@ func (s Sticky) key(a *ask) string {
 	return ""
 }
 
-// cookie is the value of a cookie in a Cookie header (RFC 6265, section 4.2.1).
-func cookie(header, name string) string {
-	for pair := range strings.SplitSeq(header, ";") {
-		if n, value, ok := strings.Cut(strings.TrimLeft(pair, " \t"), "="); ok && n == name {
-			return strings.Trim(value, `"`)
+// cookie is the value of a cookie in Cookie fields (RFC 6265, section 4.2.1). By HTTP/2 there may be more than one (RFC 9113, section 8.2.3).
+func cookie(fields []string, name string) string {
+	for _, field := range fields {
+		for pair := range strings.SplitSeq(field, ";") {
+			if n, value, ok := strings.Cut(strings.TrimLeft(pair, " \t"), "="); ok && n == name {
+				return strings.Trim(value, `"`)
+			}
 		}
 	}
 	return ""

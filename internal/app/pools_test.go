@@ -141,7 +141,7 @@ func TestWaiting(t *testing.T) {
 
 func TestSticky(t *testing.T) {
 	t.Parallel()
-	a := ask{client: netip.MustParseAddr("::ffff:192.0.2.1"), header: http.Header{"Cookie": {"x=1; sid=\"abc\"; sidx=2"}, "X-User": {"u"}}}
+	a := ask{client: netip.MustParseAddr("::ffff:192.0.2.1"), header: http.Header{"Cookie": {"x=1", "sid=\"abc\"; sidx=2"}, "X-User": {"u"}}}
 	for text, want := range map[string]string{"": "", "cookie:sid": "abc", "cookie:no": "", "header:X-User": "u", "client": "192.0.2.1"} {
 		s, err := ParseSticky(text)
 		if got := s.key(&a); err != nil || got != want {

@@ -80,6 +80,9 @@ func (e *exchange) serve() {
 		return
 	}
 	e.origin = e.p.originOf(e.r)
+	if len(e.origin.hops) > 0 {
+		e.Client = e.origin.client.String()
+	}
 	e.identify()
 	if e.upgrade != "" {
 		if n := e.p.upgrades.Add(1); n > int64(e.p.MaxUpgrades) {

@@ -3,6 +3,7 @@ package app
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"net/http"
 	"net/netip"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -57,6 +59,9 @@ func TestForged(t *testing.T) {
 	if err != nil || strings.Contains(body, "evil") || strings.Contains(body, "6.6.6") || !strings.Contains(body, "Upgrade-Insecure-Requests") {
 		t.Errorf("%v: the worker saw %s", err, body)
 	}
+	if r := <-f.records; r.Client != "" || !regexp.MustCompile(`X-Request-Start: t=\d{10}\.\d{3}\r\n`).MatchString(body) {
+		t.Errorf("%+v: the worker saw %s", r, body)
+	}
 
 	trusting := newFront(t, Options{Workers: one(w.address), TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("10.0.0.0/8")}})
 	for _, test := range []struct {
@@ -69,13 +74,17 @@ func TestForged(t *testing.T) {
 		{[]string{"X-Forwarded-For: 6.6.6.6, nonsense, 10.1.1.1"}, []string{"X-Forwarded-For: 10.1.1.1, 127.0.0.1\r\n"}},
 		{[]string{"CF-Connecting-IP: 192.0.2.9", "X-Forwarded: for=6.6.6.6"}, []string{"Cf-Connecting-Ip: 192.0.2.9\r\n"}},
 		{[]string{"X-Forwarded-For: 2001:db8::1"}, []string{"Forwarded: for=\"[2001:db8::1]\";"}},
-		{[]string{`Forwarded: for=6.6.6.6, for="[2001:db8::1]:99";proto=https;host="x.example"`},
-			[]string{"X-Forwarded-For: 2001:db8::1, 127.0.0.1\r\n", "X-Forwarded-Proto: https\r\n", "X-Forwarded-Host: x.example\r\n"}},
+		{[]string{`Forwarded: for=6.6.6.6;proto=http;host="evil"`, "X-Forwarded-Proto: https", "X-Forwarded-Host: a.example"}, // which a proxy passed on
+			[]string{"X-Forwarded-For: 127.0.0.1\r\n", "X-Forwarded-Proto: https\r\n", "X-Forwarded-Host: a.example\r\n"}},
+		{[]string{`Forwarded: for=6.6.6.6;proto=https;host="evil"`}, []string{"X-Forwarded-For: 127.0.0.1\r\n", "X-Forwarded-Proto: http\r\n"}},
 		{[]string{"X-Forwarded-Host: a\"b", "X-Forwarded-Proto: gopher"}, []string{"X-Forwarded-Host: " + trusting.address + "\r\n", "X-Forwarded-Proto: http\r\n"}},
 	} {
 		_, _, body, err := trusting.get("/", test.sent...)
 		if err != nil || strings.Contains(body, "6.6.6.6") || strings.Contains(body, "evil") {
 			t.Errorf("%v: the worker saw %s", err, body)
+		}
+		if r := <-trusting.records; r.Client != "" && !strings.Contains(body, "X-Real-Ip: "+r.Client+"\r\n") || r.Client == "" && strings.HasPrefix(test.sent[0], "X-Forwarded-For") {
+			t.Errorf("the client is %s: the worker saw %s", r.Client, body)
 		}
 		for _, want := range test.want {
 			if !strings.Contains(body, want) {
@@ -283,6 +292,39 @@ func TestBytesBehindAnAnswer(t *testing.T) {
 				if status, _, body, err := f.get("/"); err != nil || status/100 != 2 || strings.Contains(body, "forged") {
 					t.Errorf("%d %q, %v", status, body, err)
 				}
+			}
+		})
+	}
+}
+
+// A client may be slow, as long as it is never silent for long.
+func TestSlowBody(t *testing.T) {
+	t.Parallel()
+	f := newFront(t, Options{Workers: one(serveRaw(t, echo).address), ReadStall: 500 * time.Millisecond})
+	for _, test := range []struct {
+		parts int
+		pause time.Duration
+		want  string
+	}{{20, 50 * time.Millisecond, " 200 "}, {2, time.Hour, " 408 "}, {1_000, 50 * time.Millisecond, " 408 "}} {
+		t.Run(fmt.Sprint(test.parts, test.pause), func(t *testing.T) {
+			t.Parallel()
+			c := f.dial()
+			defer c.Close()
+			fmt.Fprintf(c, "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: %d\r\n\r\n", test.parts)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			go func() {
+				for range test.parts {
+					_, _ = io.WriteString(c, "x")
+					select {
+					case <-ctx.Done():
+						return
+					case <-time.After(test.pause):
+					}
+				}
+			}()
+			if line, err := bufio.NewReader(c).ReadString('\n'); !strings.Contains(line, test.want) {
+				t.Errorf("%q, %v", line, err)
 			}
 		})
 	}

@@ -13,7 +13,8 @@ import (
 
 const (
 	firstBody = 4 << 10  // of a body that has no length: most are short
-	pace      = 64 << 10 // bytes of a body for which a client has Options.ReadStall
+	pace      = 64 << 10 // bytes of a body for which a client has slowest times Options.ReadStall, lest it sends one now and then
+	slowest   = 10
 	copySize  = 64 << 10 // of pooled buffers
 )
 
@@ -83,11 +84,23 @@ func (e *exchange) receiveAll() error {
 	e.reserve(e.r.ContentLength)
 	var scratch *[copySize]byte
 	defer func() { e.p.giveBuffer(scratch) }()
-	b, until := &e.body, int64(0) // how far the client has to come in time
+	b, stall := &e.body, e.p.ReadStall
+	var (
+		until       int64        // how far the client has to come by then
+		by, renewed time.Time    // by: then; renewed: when its time limit was set
+		grace       = stall / 16 // a limit that is a little late serves many reads
+	)
 	for {
+		now := time.Now()
 		if b.size >= until {
-			until = b.size + pace
-			if err := limit(time.Now().Add(e.p.ReadStall)); err != nil {
+			until, by = b.size+pace, now.Add(slowest*stall)
+		}
+		if now.Sub(renewed) >= grace {
+			end := now.Add(stall + grace)
+			if renewed = now; by.Before(end) {
+				end = by
+			}
+			if err := limit(end); err != nil {
 				return err
 			}
 		}

@@ -96,10 +96,14 @@ func plain(path string) bool {
 const (
 	routeSegments = 6
 	routeSegment  = 32 // bytes; longer ones are data
+	routeMethod   = 16 // bytes; longer ones are all one
 )
 
 // route is the name of all requests that are alike by method and path: their durations are estimated together. What looks like an ID becomes ":".
 func route(method, path string) string {
+	if len(method) > routeMethod {
+		method = ":"
+	}
 	var b strings.Builder
 	b.Grow(len(method) + 1 + min(len(path), 64))
 	b.WriteString(method)

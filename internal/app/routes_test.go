@@ -62,4 +62,7 @@ func TestRoute(t *testing.T) {
 			t.Errorf("%s is %s, not %s", path, got, want)
 		}
 	}
+	if got := route(strings.Repeat("X", 60_000), "/"); got != ":/" { // names are kept
+		t.Errorf("a long method is %.20s", got)
+	}
 }

@@ -39,6 +39,7 @@ func ParseWorker(text string) (WorkerOptions, error) {
 	if err != nil {
 		return w, err
 	}
+	w.Address = c.String()
 	const maxSocketPath = 103 // unix(7); some systems have less room than Linux
 	if c.network == "unix" && len(c.address) > maxSocketPath {
 		return w, fault.New(fault.Invalid, "%s is longer than the %d bytes that the path of a socket may have", c.address, maxSocketPath)

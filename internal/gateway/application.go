@@ -66,9 +66,10 @@ func readAs(text string) string {
 	return path.Clean("/" + strings.Join(segments, "/"))
 }
 
-// isGit tells the paths that git's clients ask for, those of the dumb protocol included (gitprotocol-http(5), gitrepository-layout(5)).
+// isGit tells the paths that git's clients ask for, those of the dumb protocol included (gitprotocol-http(5), gitrepository-layout(5)). HEAD is one only where
+// the repository is surely one: applications have pages of that name, and a client asks for info/refs before.
 func isGit(path string) bool {
-	for _, end := range [...]string{"/info/refs", "/git-upload-pack", "/git-receive-pack", "/HEAD", "/objects/info/packs", "/objects/info/alternates", "/objects/info/http-alternates"} {
+	for _, end := range [...]string{"/info/refs", "/git-upload-pack", "/git-receive-pack", ".git/HEAD", "/objects/info/packs", "/objects/info/alternates", "/objects/info/http-alternates"} {
 		if strings.HasSuffix(path, end) {
 			return true
 		}

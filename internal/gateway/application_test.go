@@ -43,7 +43,7 @@ func TestApplication(t *testing.T) {
 		"/": true, "/users/sign_in?x=1": true, "/team/app": true, "/team/app/-/refs/main/logs": true, "/team/app.git/info/lfs/objects/batch": true,
 		"/team/app/objects/list": true, "/-/profile": true, "/HEADlines": true, "/team/objects/ab/cd": true, "/.apis/x": true,
 		"/team/none/info/refs?service=git-upload-pack": false, "/team/none.git/info/refs": false, "/team/none/git-upload-pack": false,
-		"/team/none/git-receive-pack": false, "/team/none/HEAD": false, "/team/none/objects/info/packs": false,
+		"/team/none/git-receive-pack": false, "/team/none.git/HEAD": false, "/team/none/-/commits/HEAD": true, "/team/none/objects/info/packs": false,
 		"/team/none/objects/" + id[:2] + "/" + id[2:]: false, "/team/none/objects/pack/pack-" + id + ".idx": false,
 		"/-/": false, "/-/search": false, "/-/none": false, "/.api/none": false, "/-/api/v1/wait?repo=team/app": false, "/-": false,
 		"//-/metrics": false, "/./-/metrics": false, "/x/../-/metrics": false, "/%2e%2e/-/profile": false, "/-;a=b/metrics": false, "/x/..;/-/metrics": false,

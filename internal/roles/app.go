@@ -80,7 +80,7 @@ func (c *AppConfig) checkPools(bad func(format string, args ...any)) {
 		if p.Share < 0 || p.Share > 100 {
 			bad("app.pool %q: share is %d; it is a percentage, from 0 to 100", p.Name, p.Share)
 		}
-		if p.Slots < slotsOfApp || p.Slots > maxSlots {
+		if p.Slots != slotsAuto && p.Slots != slotsOfApp && (p.Slots < 1 || p.Slots > maxSlots) {
 			bad("app.pool %q: slots is %d; it has to be from 1 to %d, \"auto\" or \"app\"", p.Name, int(p.Slots), maxSlots)
 		}
 		shares += p.Share
@@ -273,13 +273,14 @@ func (c *AppConfig) options(cfg Config) (o app.Options, err error) {
 	return o, err
 }
 
-// reloaded copies from a configuration that was read again what is taken from it while the application is served.
-func (c *AppConfig) reloaded(next *AppConfig) {
+// reloaded copies from a configuration that was read again what is taken from it while the application is served; false: whether there is one at all takes a restart.
+func (c *AppConfig) reloaded(next *AppConfig) bool {
 	if !c.on() || !next.on() {
-		return // that takes a restart
+		return c.on() == next.on()
 	}
 	c.Workers, c.Pool, c.Slots, c.MaxSlots, c.Queue, c.Wait = next.Workers, next.Pool, next.Slots, next.MaxSlots, next.Queue, next.Wait
 	c.Fast, c.Slow, c.Reserve, c.Also, c.Sticky = next.Fast, next.Slow, next.Reserve, next.Also, next.Sticky
+	return true
 }
 
 // application is the proxy as a gateway sees it.
@@ -295,6 +296,9 @@ func (a application) Serve(ctx context.Context, w http.ResponseWriter, r *http.R
 	attrs := append(make([]slog.Attr, 0, 6), slog.String("class", string(record.Class)))
 	if record.Pool != "" {
 		attrs = append(attrs, slog.String("pool", record.Pool), milliseconds("queue_ms", record.Queue))
+	}
+	if record.Client != "" {
+		attrs = append(attrs, slog.String("forwarded_for", record.Client))
 	}
 	if record.Worker != "" {
 		attrs = append(attrs, slog.String("worker", record.Worker), slog.String("reason", string(record.Reason)), milliseconds("service_ms", record.Service))

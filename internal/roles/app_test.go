@@ -28,12 +28,14 @@ func TestAppMistakes(t *testing.T) {
 		one + "slots = \"many\"":                                                 `"many" is no number of slots; write one from 1, or "auto"`,
 		one + "slots = \"app\"":                                                  `app.slots is "app"`,
 		one + "reserve = -2":                                                     "app.reserve is -2",
+		one + "slots = 0":                                                        "app.slots is 0",
 		one + "slots = -3":                                                       "app.slots is -3",
 		"[app]\nworkers = [\"10.0.0.1:80\"]":                                     "write unix:/run/app/w0.sock or http://127.0.0.1:3001",
 		"[app]\nworkers = [\"https://a\"]":                                       "no address of an application worker",
 		"[app]\nworkers = [\"a b=unix:/run/a\"]":                                 `the name in "a b=unix:/run/a" is not of letters`,
 		"[app]\nworkers = [\"unix:/a/w0.sock\", \"unix:/b/w0.sock\"]":            `name one, as in "b=unix:/b/w0.sock"`,
 		"[app]\nworkers = [\"a=unix:/a/w0\", \"b=unix:/a/w0\"]":                  `unix:/a/w0 is the worker "a" and "b"`,
+		"[app]\nworkers = [\"a=http://A\", \"b=http://a:80/\"]":                  `http://a is the worker "a" and "b"`,
 		"[app]\nworkers = [\"unix:/" + strings.Repeat("x", 104) + "\"]":          "longer than the 103 bytes",
 		one + "fast = [\"readiness\"]":                                           `app.fast: the pattern "readiness" begins with neither "/" nor "*"`,
 		one + "also = [\"/x\"]":                                                  "app.also: \"/x\" begins with neither",
@@ -264,6 +266,8 @@ func TestAppReload(t *testing.T) {
 		{"[[app.pool]]\nname=\"x\"\nshare=60\nworkers=[\"unix:/w1\"]\n", "x/w1 y/w2 y/w3", "add up to 60"},
 		{"[app]\nworkers = [\"unix:/w4\"]\nmax_body = \"1MiB\"\n", "app/w4", "app.max_body"},
 		{"", "app/w4", "app.workers"},
+		{"[[app.pool]]\nname=\"x\"\nshare=100\nworkers=[\"unix:/w1\"]\n", "x/w1", "read the configuration again"},
+		{"", "x/w1", "keys=app.pool"},
 	} {
 		logged.Reset()
 		write(step.text)

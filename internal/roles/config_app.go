@@ -45,7 +45,7 @@ type AppConfig struct {
 	Sticky string `toml:"sticky"`
 
 	// Networks of proxies before this server, as in "10.0.0.0/8", whose X-Forwarded-For, X-Forwarded-Proto and X-Forwarded-Host are believed. Of anybody
-	// else they are removed.
+	// else they are removed, and so is everybody's Forwarded: many proxies pass on what their client wrote there.
 	TrustedProxies []string `toml:"trusted_proxies"`
 
 	// The path that tells whether a worker is ready, as in "/-/readiness": 2xx if it is. Empty: a worker that takes a connection is.
@@ -82,13 +82,14 @@ type AppConfig struct {
 	// How long a worker may take until its answer begins.
 	AnswerTimeout Duration `toml:"answer_timeout"`
 
-	// How long a worker or a client may pause in the middle of an answer.
+	// How long a worker may pause in the middle of an answer, or in taking a request. For clients it is http.write_stall.
 	Stall Duration `toml:"stall"`
 
 	// How long a connection to a worker is kept for the next request. It can keep a thread of the worker busy.
 	KeepIdle Duration `toml:"keep_idle"`
 
-	// The most bytes of a request's body. It is received before a worker is taken, to a file in STATE/app if it is long, and may pause for http.read_stall.
+	// The most bytes of a request's body. It is received before a worker is taken, to a file in STATE/app if it is long, and may pause for http.read_stall; each
+	// 64 KiB of it have ten times that.
 	MaxBody Size `toml:"max_body"`
 
 	// The most bytes of an answer that is held for a client which takes it slower than the worker gives it. Beyond it the worker waits.
@@ -134,7 +135,7 @@ type PoolConfig struct {
 func defaultApp() AppConfig {
 	return AppConfig{
 		Workers: []string{}, Fast: []string{}, Slow: []string{}, Also: []string{}, TrustedProxies: []string{}, SendFileRoots: []string{},
-		MaxSlots: 8, Queue: 1000, Wait: Duration{30 * time.Second}, Reserve: balance.AutoReserve,
+		Slots: slotsAuto, MaxSlots: 8, Queue: 1000, Wait: Duration{30 * time.Second}, Reserve: balance.AutoReserve,
 		HealthInterval: Duration{time.Second}, HealthTimeout: Duration{5 * time.Second}, HealthFailures: 3, HealthPasses: 2,
 		Drain: Duration{time.Minute}, Blackout: Duration{time.Second}, DrainShare: 0.34, SlowStart: Duration{10 * time.Second},
 		ConnectTimeout: Duration{5 * time.Second}, AnswerTimeout: Duration{time.Minute}, Stall: Duration{time.Minute}, KeepIdle: Duration{time.Second},
@@ -145,7 +146,9 @@ func defaultApp() AppConfig {
 func defaultPool() PoolConfig { return PoolConfig{Workers: []string{}, Slots: slotsOfApp} }
 
 func (c *AppConfig) checkNumbers(b bounds) {
-	b.number("app.slots", int(c.Slots), 0, maxSlots)
+	if c.Slots != slotsAuto && c.Slots != slotsOfApp {
+		b.number("app.slots", int(c.Slots), 1, maxSlots)
+	}
 	b.number("app.max_slots", c.MaxSlots, 1, maxSlots)
 	b.number("app.queue", c.Queue, 0, many)
 	if c.Reserve != balance.AutoReserve {

@@ -53,9 +53,12 @@ func (r *reloader) reload() {
 	if err := setLevel(r.level, cfg.Log.Level); err == nil {
 		r.running.Log.Level = cfg.Log.Level
 	}
-	r.running.App.reloaded(&cfg.App)
+	var waiting []string
+	if !r.running.App.reloaded(&cfg.App) && len(r.running.App.Pool) != len(cfg.App.Pool) {
+		waiting = append(waiting, "app.pool")
+	}
 	r.running.Node, r.running.Route, r.running.Auth.Rule = cfg.Node, cfg.Route, cfg.Auth.Rule
-	if waiting := changedKeys(&r.running, &cfg); len(waiting) > 0 {
+	if waiting = append(waiting, changedKeys(&r.running, &cfg)...); len(waiting) > 0 {
 		r.log.Warn("these changes of the configuration need a restart", "keys", strings.Join(waiting, " "))
 	}
 	r.log.Info("read the configuration again", "file", r.source.file, "nodes", len(cfg.Node), "routes", len(cfg.Route))

@@ -108,8 +108,8 @@ func (m FileMode) String() string { return fmt.Sprintf("%04o", uint32(m)) }
 type Slots int
 
 const (
-	slotsAuto  Slots = 0
-	slotsOfApp Slots = -1
+	slotsAuto  Slots = math.MinInt32 // no number that anybody writes
+	slotsOfApp Slots = math.MinInt32 + 1
 )
 
 // UnmarshalText reads a number from 1, or one of the words.
