@@ -175,12 +175,17 @@ func (s *served) look() {
 	}()
 }
 
-// peek waits until the client sends something, or ends its side. It takes nothing.
+// peek waits until the client ends its side, also behind a request that it has sent already, or where that cannot be told, until it sends something. It takes nothing.
 func (s *served) peek() (gone bool) {
 	var b [1]byte
 	err := s.conn.raw.Read(func(fd uintptr) bool {
 		n, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-		gone = n <= 0
+		if n > 0 {
+			ended, known := hasEnded(fd)
+			gone = ended
+			return ended || !known
+		}
+		gone = true
 		return err == nil || err != syscall.EAGAIN && err != syscall.EINTR
 	})
 	return err == nil && gone

@@ -1,0 +1,5 @@
+//go:build !linux
+
+package bulk
+
+func hasEnded(uintptr) (ended, known bool) { return false, false }
