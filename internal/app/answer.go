@@ -253,6 +253,13 @@ func mayTrail(name string) bool {
 	return !hopByHop(name) && !notFromWorkers(name) && !notFromClients(name) && !internal(name)
 }
 
+// ends tells of an answer without a body whether it surely is over, and its connection may be used again. A worker that answers HEAD as if it were GET sends one all
+// the same, and another 204 with a body.
+func (a *answer) ends(method string) bool {
+	none := method == http.MethodHead || a.status == http.StatusNoContent || a.status == http.StatusNotModified
+	return !a.close && (!none || !a.chunked) && (a.status == http.StatusNotModified || a.length <= 0)
+}
+
 // hasBody tells whether a body follows a head.
 func (a *answer) hasBody(method string) bool {
 	return method != http.MethodHead && a.status >= 200 && a.status != http.StatusNoContent && a.status != http.StatusNotModified && a.length != 0

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"net/url"
 	"path/filepath"
 	"slices"
@@ -82,18 +83,25 @@ func newConns(address string, limit int, o *Options) (*conns, error) {
 	c := &conns{limit: limit, connect: o.ConnectTime, keep: o.KeepIdle, lookup: disk.Stat, all: map[*conn]bool{}}
 	c.workers.Store(1)
 	if path, ok := strings.CutPrefix(address, "unix:"); ok && path != "" {
-		c.network, c.address, c.host = "unix", filepath.Clean(path), "localhost"
+		if !strings.HasPrefix(path, "@") && !strings.Contains(path, "..") { // others mean something else then
+			path = filepath.Clean(path)
+		}
+		c.network, c.address, c.host = "unix", path, "localhost"
 		return c, nil
 	}
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "http" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || strings.Trim(u.Path, "/") != "" {
 		return nil, fault.New(fault.Invalid, "%q is no address of an application worker: write unix:/run/app/w0.sock or http://127.0.0.1:3001", address)
 	}
-	port := cmp.Or(u.Port(), "80")
-	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+	port, err := strconv.ParseUint(cmp.Or(u.Port(), "80"), 10, 16)
+	if err != nil || port == 0 {
 		return nil, fault.New(fault.Invalid, "%q is no address of an application worker: its port has to be from 1 to 65535", address)
 	}
-	c.network, c.address, c.host = "tcp", net.JoinHostPort(u.Hostname(), port), u.Host
+	host := strings.ToLower(u.Hostname())
+	if a, err := netip.ParseAddr(u.Hostname()); err == nil {
+		host = a.String()
+	}
+	c.network, c.address, c.host = "tcp", net.JoinHostPort(host, strconv.FormatUint(port, 10)), u.Host
 	return c, nil
 }
 
@@ -102,7 +110,7 @@ func (c *conns) String() string {
 	if c.network == "unix" {
 		return "unix:" + c.address
 	}
-	return "http://" + strings.TrimSuffix(strings.ToLower(c.address), ":80")
+	return "http://" + strings.Replace(strings.TrimSuffix(c.address, ":80"), "%", "%25", 1) // of a zone (RFC 6874)
 }
 
 // get gives an idle connection, or a new one; fresh: a new one in any case. It waits while there are as many as there may be.
@@ -151,21 +159,30 @@ func (c *conn) good(socket disk.ID) bool {
 	return c.socket == socket && c.quiet.Quiet() == nil
 }
 
-// wait waits for what another gives back: a connection, or the place of one, which is no connection. Callers hold mu; it unlocks it.
+// errOccupied is the error of one who waited for a connection in vain: a worker of another name or in another pool has them all, still or by now.
+var errOccupied = errors.New("all its connections are in use")
+
+// wait waits for what another gives back: a connection, or the place of one, which is no connection; no longer than one may take to be opened. Callers hold
+// mu; it unlocks it.
 func (c *conns) wait(ctx context.Context) (*conn, error) {
 	turn := make(chan handed, 1)
 	c.waiting = append(c.waiting, turn)
 	c.mu.Unlock()
+	late := time.NewTimer(c.connect)
+	defer late.Stop()
+	err := errOccupied
 	select {
 	case got := <-turn:
 		return got.conn, nil
+	case <-late.C:
 	case <-ctx.Done():
+		err = ctx.Err()
 	}
 	c.mu.Lock()
 	if i := slices.Index(c.waiting, turn); i >= 0 {
 		c.waiting = slices.Delete(c.waiting, i, i+1)
 		c.mu.Unlock()
-		return nil, ctx.Err()
+		return nil, err
 	}
 	c.mu.Unlock()
 	if got := <-turn; got.conn != nil {
@@ -173,7 +190,7 @@ func (c *conns) wait(ctx context.Context) (*conn, error) {
 	} else {
 		c.vacate()
 	}
-	return nil, ctx.Err()
+	return nil, err
 }
 
 // dial opens a connection in a place that was taken for it.
@@ -293,6 +310,13 @@ func (c *conns) forget(n int) {
 		c.open--
 	}
 	c.idle = slices.Delete(c.idle, 0, n)
+}
+
+// inUse tells whether a request has one.
+func (c *conns) inUse() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.open > len(c.idle)
 }
 
 // crowded tells whether there are more than there may be, since a worker has fewer slots than before. Callers hold mu.

@@ -161,7 +161,7 @@ func (w *worker) check() {
 
 // gone tells whether a drained worker has nothing left, for so long that it may go. Callers hold mu.
 func (p *pool) mayGo(w *worker) bool {
-	return w.drained && w.running.Load() == 0 && p.now().Sub(w.idle) >= p.blackout
+	return w.drained && w.running.Load() == 0 && !w.conns.inUse() && p.now().Sub(w.idle) >= p.blackout
 }
 
 // watch asks a worker, again and again, until ctx ends.

@@ -452,6 +452,58 @@ func TestReloadKeepsConnections(t *testing.T) {
 	}
 }
 
+// What a worker still has from when it had another name counts: a request that finds no connection goes to another worker, and a drained one is not said to be
+// through.
+func TestReloadOfBusyWorkers(t *testing.T) {
+	t.Parallel()
+	finish := make(chan bool)
+	defer close(finish)
+	streams := func(_ int, c net.Conn, in *bufio.Reader) {
+		if request(in) != "" {
+			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n")
+			<-finish
+		}
+	}
+	a, b := serveRaw(t, streams), serveRaw(t, streams)
+	f := newFront(t, Options{Workers: []WorkerOptions{{Name: "a", Address: a.address, Slots: 2}}, ConnectTime: 100 * time.Millisecond})
+	stream := func() {
+		t.Helper()
+		c := f.dial()
+		t.Cleanup(func() { c.Close() })
+		_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+		if line, err := bufio.NewReader(c).ReadString('\n'); !strings.Contains(line, " 200 ") {
+			t.Fatalf("%q, %v", line, err)
+		}
+	}
+	stream()
+	stream()
+	routing := f.table.Load().Routing
+	routing.Pools = []PoolOptions{{Name: "app", Share: 1, Workers: []WorkerOptions{{Name: "a2", Address: a.address, Slots: 2}, {Name: "b", Address: b.address, Slots: 2}}}}
+	if err := f.Set(routing); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // each is free, as far as is known: one of them goes to a2 first
+		stream()
+	}
+	if a.open.Load() != 2 || b.open.Load() != 2 {
+		t.Errorf("%d and %d connections", a.open.Load(), b.open.Load())
+	}
+	if err := f.Drain("a2", true); err != nil {
+		t.Fatal(err)
+	}
+	routing.Pools = []PoolOptions{{Name: "app", Share: 1, Workers: []WorkerOptions{{Name: "a3", Address: a.address, Slots: 2}}}}
+	if err := f.Set(routing); err != nil {
+		t.Fatal(err)
+	}
+	if s := f.Workers()[0]; s.State != "draining" {
+		t.Errorf("%+v", s)
+	}
+	for range 4 {
+		finish <- true
+	}
+	wait(t, "it is through", func() bool { return f.Workers()[0].State == "drained" })
+}
+
 func TestFullQueue(t *testing.T) {
 	t.Parallel()
 	_, o := backs(t, 1)

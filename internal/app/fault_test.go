@@ -310,6 +310,9 @@ func TestClientLeavesBusyWorker(t *testing.T) {
 				t.Error(status)
 			}
 			wait(t, "nothing is left", func() bool { return f.Workers()[0].InFlight == 0 })
+			if s := f.Workers()[0]; (s.Failed > 0) != (silent || name == "it answers what is none") {
+				t.Errorf("%+v", s)
+			}
 		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/packhorse-git/packhorse/internal/balance"
 )
@@ -92,7 +93,7 @@ func (c *call) finish() {
 		c.s.worker.conns.drop(c.cn)
 		c.s.Done(how)
 	}()
-	_ = c.cn.SetDeadline(c.began.Add(c.e.p.HeaderTime)) // for all of the answer
+	_ = c.cn.SetDeadline(time.Now().Add(c.e.p.HeaderTime)) // for all of the answer
 	if half, ok := c.cn.Conn.(interface{ CloseWrite() error }); ok {
 		_ = half.CloseWrite()
 	}
@@ -124,13 +125,10 @@ func (c *call) hearOut() balance.Outcome {
 		for in := a.incoming(c); err == nil; {
 			_, err = in.read(buffer[:], true)
 		}
-		switch {
-		case err == io.EOF:
+		if err == io.EOF {
 			return balance.OK
-		case isTimeout(err):
-			return balance.Failed
 		}
-		return balance.Cut
+		return balance.Cut // where it has not failed, but takes longer than anybody waits here
 	}
 	return balance.Failed
 }

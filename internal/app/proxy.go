@@ -169,7 +169,10 @@ func (e *exchange) try(s *seat) (again bool, err error) {
 	// Puma 5.6 answers a malformed request on a kept connection by 20 s of silence, in which the slot would be taken; on a new one it does so at once.
 	for fresh := e.odd; ; fresh = true {
 		cn, err := s.worker.conns.get(e.ctx, fresh)
-		if err != nil {
+		if errors.Is(err, errOccupied) {
+			s.Done(balance.Cut)
+			return true, fault.Wrap(fault.Unavailable, "the application worker is busy with what it had before", err)
+		} else if err != nil {
 			if e.ctx.Err() == nil {
 				s.Done(balance.Failed)
 			}

@@ -330,6 +330,28 @@ func TestSlowBody(t *testing.T) {
 	}
 }
 
+// A worker that answers HEAD as if it were GET, late, does not answer the next request with that.
+func TestBodyBehindHead(t *testing.T) {
+	t.Parallel()
+	for name, field := range map[string]string{"plain": "X-A: b", "a file": "X-Sendfile: /none"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := serveRaw(t, say("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n"+field+"\r\n\r\n"))
+			workers := one(w.address)
+			workers[0].Files = true
+			f := newFront(t, Options{Workers: workers, FileHeader: "X-Sendfile", Files: []FileRoot{{Dir: t.TempDir()}}})
+			for n := range int32(3) {
+				if _, _, body, err := f.do(http.MethodHead, "/", nil); err != nil || body != "" {
+					t.Error(body, err)
+				}
+				if got := w.dials.Load(); got != n+1 {
+					t.Errorf("%d connections for %d requests", got, n+1)
+				}
+			}
+		})
+	}
+}
+
 // Bodies and answers of all kinds come through as they are.
 func TestBodies(t *testing.T) {
 	t.Parallel()

@@ -220,10 +220,7 @@ func (c *call) respond(a *answer) error {
 	if a.hasBody(e.r.Method) {
 		return c.body(a)
 	}
-	// Else something may follow all the same, as it does where a worker answers HEAD as if it were GET.
-	none := a.status == http.StatusNoContent || a.status == http.StatusNotModified || e.r.Method == http.MethodHead
-	keep := !a.close && (!none || !a.chunked) && (a.status == http.StatusNotModified || a.length <= 0)
-	c.end(keep, balance.OK)
+	c.end(a.ends(e.r.Method), balance.OK)
 	e.begin(a)
 	return nil
 }

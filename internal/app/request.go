@@ -93,7 +93,7 @@ func (e *exchange) receiveAll() error {
 	for {
 		now := time.Now()
 		if b.size >= until {
-			until, by = b.size+pace, now.Add(slowest*stall)
+			until, by, renewed = b.size+pace, now.Add(slowest*stall), time.Time{}
 		}
 		if now.Sub(renewed) >= grace {
 			end := now.Add(stall + grace)

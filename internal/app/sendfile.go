@@ -91,9 +91,11 @@ func (p *Proxy) appendFiles(b []byte) []byte {
 func (c *call) sendFile(a *answer) error {
 	e := c.e
 	in := a.incoming(c)
-	keep := !a.close
+	keep := false
 	if a.hasBody(e.r.Method) {
-		keep = keep && discard(in)
+		keep = !a.close && discard(in)
+	} else {
+		keep = a.ends(e.r.Method)
 	}
 	c.end(keep, balance.OK)
 	switch a.status {
