@@ -9,8 +9,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/balance"
 )
 
-// outlives are connections to workers that go on after what Proxy.Close would wait for: those that speak another protocol, whatever has become of their
-// worker, and those on which a worker still answers a client that has left.
+// outlives are the connections to workers that nothing else keeps account of, for Proxy.Close to end: those that speak another protocol, whatever has become of
+// their worker, and those on which a worker still answers a client that has left. Safe for concurrent use.
 type outlives struct {
 	mu      sync.Mutex
 	closed  bool
