@@ -106,7 +106,7 @@ type Proxy struct {
 	end      context.CancelFunc
 	watching sync.WaitGroup // checks of workers
 
-	setting sync.Mutex // held by Set and Close
+	setting sync.Mutex // held by Set, Close, and what changes a worker for good, which must not be one that is replaced meanwhile
 	stopped bool
 }
 

@@ -33,6 +33,7 @@ type conns struct {
 	host             string // for requests that have none
 	connect, keep    time.Duration
 	workers          atomic.Int64 // that have them: one under another name or in another pool takes over those of the one before
+	listed           atomic.Int64 // of these, those that are given requests: not what one of before still has to do
 
 	lookup  func(path string) (disk.ID, error) // disk.Stat
 	looking atomic.Bool                        // a request is
@@ -82,6 +83,7 @@ var errClosed = errors.New("the proxy was closed")
 func newConns(address string, limit int, o *Options) (*conns, error) {
 	c := &conns{limit: limit, connect: o.ConnectTime, keep: o.KeepIdle, lookup: disk.Stat, all: map[*conn]bool{}}
 	c.workers.Store(1)
+	c.listed.Store(1)
 	if path, ok := strings.CutPrefix(address, "unix:"); ok && path != "" {
 		if !strings.HasPrefix(path, "@") && !strings.Contains(path, "..") { // others mean something else then
 			path = filepath.Clean(path)
@@ -340,6 +342,13 @@ func (c *conns) resize(limit int) {
 	}
 }
 
+// share tells that one more worker has them.
+func (c *conns) share() *conns {
+	c.workers.Add(1)
+	c.listed.Add(1)
+	return c
+}
+
 // leave tells that a worker has no more use for them.
 func (c *conns) leave() {
 	if c.workers.Add(-1) == 0 {
@@ -347,9 +356,10 @@ func (c *conns) leave() {
 	}
 }
 
-// retire closes the connections that nobody uses, and the others when they are given back, unless another worker has them as well.
+// retire tells that a worker is given no more requests. If it was the last one, the connections that nobody uses are closed, and the others when they are given
+// back.
 func (c *conns) retire() {
-	if c.workers.Load() > 1 {
+	if c.listed.Add(-1) > 0 {
 		return
 	}
 	c.mu.Lock()

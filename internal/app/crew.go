@@ -262,6 +262,8 @@ func (p *pool) state(w *worker) State {
 // Drain keeps new requests from a worker; what it has goes on. Where too many would be out of service then it fails, as Exhausted, unless it is
 // forced. NotFound: there is no such worker.
 func (p *Proxy) Drain(name string, force bool) error {
+	p.setting.Lock()
+	defer p.setting.Unlock()
 	w, err := p.find(name)
 	if err != nil {
 		return err
@@ -271,6 +273,8 @@ func (p *Proxy) Drain(name string, force bool) error {
 
 // Undrain ends what Drain began: the worker is given requests once it is found to be ready.
 func (p *Proxy) Undrain(name string) error {
+	p.setting.Lock()
+	defer p.setting.Unlock()
 	w, err := p.find(name)
 	if err == nil {
 		w.pool.undrain(w)

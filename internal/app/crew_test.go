@@ -504,6 +504,52 @@ func TestReloadOfBusyWorkers(t *testing.T) {
 	wait(t, "it is through", func() bool { return f.Workers()[0].State == "drained" })
 }
 
+// A worker that is left out keeps no idle connection, though a request of when it had another name still runs at it.
+func TestReloadLeavesNoIdleConnection(t *testing.T) {
+	t.Parallel()
+	hold := make(chan bool)
+	finish := sync.OnceFunc(func() { close(hold) })
+	defer finish()
+	a := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
+		for r := request(in); r != ""; r = request(in) {
+			if strings.HasPrefix(r, "GET /hold") {
+				<-hold
+			}
+			_, _ = io.WriteString(c, ok("x"))
+		}
+	})
+	b := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {})
+	f := newFront(t, Options{Workers: []WorkerOptions{{Name: "a", Address: a.address, Slots: 2}}, KeepIdle: time.Hour})
+	set := func(name, address string) {
+		t.Helper()
+		routing := f.table.Load().Routing
+		routing.Pools = []PoolOptions{{Name: "app", Share: 1, Workers: []WorkerOptions{{Name: name, Address: address, Slots: 2}}}}
+		if err := f.Set(routing); err != nil {
+			t.Fatal(err)
+		}
+	}
+	held := make(chan int)
+	go func() {
+		status, _, _, err := f.get("/hold")
+		if err != nil {
+			t.Error(err)
+		}
+		held <- status
+	}()
+	wait(t, "it runs", func() bool { return a.open.Load() == 1 })
+	set("a2", a.address)
+	if status, _, _, err := f.get("/"); err != nil || status != 200 || a.open.Load() != 2 {
+		t.Fatalf("%d, %v; %d connections", status, err, a.open.Load())
+	}
+	set("b", b.address)
+	wait(t, "the idle one is closed", func() bool { return a.open.Load() == 1 })
+	finish()
+	if status := <-held; status != 200 {
+		t.Error(status)
+	}
+	wait(t, "and the other one", func() bool { return a.open.Load() == 0 })
+}
+
 func TestFullQueue(t *testing.T) {
 	t.Parallel()
 	_, o := backs(t, 1)

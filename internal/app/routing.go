@@ -100,6 +100,7 @@ func (p *Proxy) Set(r Routing) error {
 		for _, list := range made {
 			for _, w := range list {
 				if w.pool == nil {
+					w.conns.retire()
 					w.release()
 				}
 			}
@@ -144,8 +145,7 @@ func (p *Proxy) makeWorkers(r Routing, before map[string]*pool) (made [][]*worke
 			one := &worker{WorkerOptions: w, due: make(chan struct{}, 1), handed: make(chan *balance.Seat, 1)}
 			one.users.Store(1)
 			if old := at[w.Address]; old != nil {
-				one.conns, one.drained = old.conns, old.isDrained()
-				one.conns.workers.Add(1)
+				one.conns, one.drained = old.conns.share(), old.isDrained()
 			} else if one.conns, err = newConns(w.Address, w.Slots, &p.Options); err != nil {
 				return append(made, list), err
 			}
