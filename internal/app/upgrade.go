@@ -74,6 +74,7 @@ func (c *call) switchProtocols(a *answer) error {
 		head = appendField(head, f.name, f.value)
 	}
 	head = append(head, "\r\n"...)
+	announced := int64(len(head))
 	head = append(head, worker.buf[worker.at:worker.end]...)
 	early := make([]byte, buffered.Reader.Buffered())
 	if _, err := io.ReadFull(buffered.Reader, early); err != nil {
@@ -83,7 +84,7 @@ func (c *call) switchProtocols(a *answer) error {
 	t.heard.Store(time.Now().UnixNano())
 	var both sync.WaitGroup
 	both.Go(func() { e.In = t.copy(worker.Conn, client, early) })
-	e.Out = t.copy(client, worker.Conn, head) - int64(len(head))
+	e.Out = max(t.copy(client, worker.Conn, head)-announced, 0)
 	both.Wait()
 	if err, ok := t.err.Load().(error); ok {
 		e.Err = fault.Wrap(fault.KindOf(err), "the connection ended", err)

@@ -187,8 +187,38 @@ func TestUpgradeHalfClosed(t *testing.T) {
 	if b, err := io.ReadAll(in); err != nil || string(b) != "12345 bytes" {
 		t.Errorf("%q, %v", b, err)
 	}
-	if r := <-f.records; r.In != 12345 || r.Err != nil {
+	if r := <-f.records; r.In != 12345 || r.Out != int64(len("12345 bytes")) || r.Err != nil {
 		t.Errorf("%+v", r)
+	}
+}
+
+// What comes with the answer counts as sent, and of an answer that nobody receives nothing does.
+func TestUpgradeCounts(t *testing.T) {
+	t.Parallel()
+	w := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
+		for request(in) != "" {
+			time.Sleep(20 * time.Millisecond)
+			_, _ = io.WriteString(c, switched+"hello")
+		}
+	})
+	f := newFront(t, Options{Workers: one(w.address)})
+	c, in, _ := switchTo(t, f)
+	if _, err := io.ReadFull(in, make([]byte, 5)); err != nil {
+		t.Error(err)
+	}
+	c.Close()
+	if r := <-f.records; r.Out != 5 {
+		t.Errorf("%+v", r)
+	}
+	for range 10 {
+		c := f.dial()
+		_, _ = io.WriteString(c, wants)
+		_ = c.(*net.TCPConn).SetLinger(0)
+		time.Sleep(2 * time.Millisecond)
+		c.Close()
+		if r := <-f.records; r.Out < 0 || r.Out > 5 {
+			t.Errorf("%+v", r)
+		}
 	}
 }
 

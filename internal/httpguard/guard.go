@@ -147,6 +147,12 @@ func (c *conn) Read(p []byte) (int, error) {
 		return 0, c.refuse(c.pending)
 	}
 	n, err := 0, error(nil)
+	if len(p) == 1 && len(c.held) > 0 && !c.released && c.follower.state == between { // net/http looks after the client, who may leave behind what is held
+		if n, err = c.Conn.Read(p); n > 0 {
+			c.held = append(c.held, p[0])
+		}
+		return 0, err
+	}
 	if len(c.held) > 0 {
 		n = copy(p, c.held)
 	} else {

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -137,20 +138,49 @@ func TestNextRequestWaits(t *testing.T) {
 	}
 }
 
-// A client that goes away during an answer is noticed.
+// A client that goes away during an answer is noticed, also one that has asked for more with its request.
 func TestHangUpIsNoticed(t *testing.T) {
 	t.Parallel()
-	started, ended := make(chan struct{}), make(chan struct{})
-	f := newFront(t, func(_ http.ResponseWriter, r *http.Request) {
+	for _, more := range []string{"", "G", get + "\r\n"} {
+		started, ended := make(chan struct{}, 2), make(chan struct{}, 2)
+		f := newFront(t, func(_ http.ResponseWriter, r *http.Request) {
+			started <- struct{}{}
+			<-r.Context().Done()
+			ended <- struct{}{}
+		}, nil)
+		c, _ := f.dial()
+		_, _ = io.WriteString(c, get+"\r\n"+more)
+		<-started
+		c.Close()
+		<-ended
+	}
+}
+
+// What comes at once, and piece by piece meanwhile, is answered in its order.
+func TestPipelined(t *testing.T) {
+	t.Parallel()
+	started, release := make(chan struct{}), make(chan struct{})
+	f := newFront(t, func(w http.ResponseWriter, r *http.Request) {
 		started <- struct{}{}
-		<-r.Context().Done()
-		ended <- struct{}{}
+		<-release
+		_, _ = io.WriteString(w, r.URL.Path)
 	}, nil)
-	c, _ := f.dial()
-	_, _ = io.WriteString(c, get+"\r\n")
+	c, r := f.dial()
+	_, _ = io.WriteString(c, "GET /1 HTTP/1.1\r\nHost: a\r\n\r\nGET /2 HTTP/1.1\r\nHost: a\r\n\r\nGE")
 	<-started
-	c.Close()
-	<-ended
+	for _, b := range "T /3 HTTP/1.1\r\nHost: a\r\n\r\n" {
+		_, _ = io.WriteString(c, string(b))
+	}
+	release <- struct{}{}
+	for n := range 3 {
+		if n > 0 {
+			<-started
+			release <- struct{}{}
+		}
+		if status, text := f.answer(r, "GET"); status != http.StatusOK || text != fmt.Sprint("/", n+1) {
+			t.Errorf("%d: %d %q", n, status, text)
+		}
+	}
 }
 
 // A client that begins its next request and does not go on is cut off, as one of the first: it is not idle.
@@ -269,7 +299,7 @@ func TestReadsEndWithRequests(t *testing.T) {
 	t.Parallel()
 	one, two := requests["a body"], requests["trailers"]
 	stream := one + two + one + two
-	for _, length := range []int{1, 2, 10, 4096} {
+	for _, length := range []int{2, 3, 10, 4096} { // one is net/http's look after the client
 		for _, cut := range []int{1, 7, len(one), len(one) + 3, len(stream)} {
 			c := &conn{Conn: &script{parts: []string{stream[:cut], stream[cut:]}}, guard: New(Options{})}
 			var got []byte
