@@ -101,7 +101,7 @@ func newConns(address string, limit int, o *Options) (*conns, error) {
 	}
 	host := strings.ToLower(u.Hostname())
 	if a, err := netip.ParseAddr(u.Hostname()); err == nil {
-		host = a.String()
+		host = a.Unmap().String()
 	}
 	c.network, c.address, c.host = "tcp", net.JoinHostPort(host, strconv.FormatUint(port, 10)), u.Host
 	return c, nil

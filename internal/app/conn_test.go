@@ -281,7 +281,7 @@ func TestAddresses(t *testing.T) {
 	}
 	for address, want := range map[string]string{
 		"unix:/a": "unix:/a", "http://a": "http://a", "http://A:80/": "http://a", "http://a:1/": "http://a:1", "http://[::1]:1": "http://[::1]:1",
-		"http://[0:0:0:0:0:0:0:1]:080": "http://[::1]", "http://[fe80::1%25Eth0]:3000": "http://[fe80::1%25Eth0]:3000", "http://a:03001": "http://a:3001",
+		"http://[0:0:0:0:0:0:0:1]:080": "http://[::1]", "http://[fe80::1%25Eth0]:3000": "http://[fe80::1%25Eth0]:3000", "http://a:03001": "http://a:3001", "http://[::ffff:127.0.0.1]:3001": "http://127.0.0.1:3001",
 		"unix:@app//w0": "unix:@app//w0", "unix:/a/../b.sock": "unix:/a/../b.sock", "unix:/a//./b": "unix:/a/b",
 	} {
 		if c, err := newConns(address, 1, &o); err != nil || c.String() != want {

@@ -203,7 +203,7 @@ func (p *Proxy) look(ctx context.Context, w *worker, pause time.Duration) {
 	}
 	for ctx.Err() == nil {
 		r, why := p.Health.probe(ctx, w.conns)
-		if ctx.Err() != nil || !w.pool.heard(w, r, why, &p.Health) {
+		if ctx.Err() != nil || r == unknown || !w.pool.heard(w, r, why, &p.Health) {
 			return
 		}
 		select {

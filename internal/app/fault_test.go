@@ -442,3 +442,40 @@ func TestPanics(t *testing.T) {
 		t.Errorf("in what sends the body: %v", c.sent)
 	}
 }
+
+// A request that ends whoever reads it ends two workers, not all, also where they had connections and take no new one then.
+func TestDeadlyRequest(t *testing.T) {
+	t.Parallel()
+	const n = 6
+	var killed atomic.Int32
+	var workers []WorkerOptions
+	for i := range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := serveOn(t, l, "http://"+l.Addr().String(), func(_ int, c net.Conn, in *bufio.Reader) {
+			for r := request(in); r != ""; r = request(in) {
+				if strings.HasPrefix(r, "GET /kill") {
+					killed.Add(1)
+					l.Close()
+					return
+				}
+				_, _ = io.WriteString(c, ok("x"))
+			}
+		})
+		workers = append(workers, WorkerOptions{Name: fmt.Sprint("w", i), Address: w.address, Slots: 1})
+	}
+	f := newFront(t, Options{Workers: workers, KeepIdle: time.Hour})
+	for range n {
+		if status, _, _, err := f.get("/"); status != http.StatusOK {
+			t.Fatal(status, err)
+		}
+	}
+	if status, _, _, err := f.get("/kill"); status != http.StatusBadGateway && status != http.StatusServiceUnavailable {
+		t.Error(status, err)
+	}
+	if k := killed.Load(); k != maxSent {
+		t.Errorf("it ended %d of %d workers", k, n)
+	}
+}

@@ -25,9 +25,10 @@ type Health struct {
 type report int
 
 const (
-	passed report = iota
-	red           // it answered that it is not ready
-	dead          // there was no answer
+	passed  report = iota
+	red            // it answered that it is not ready
+	dead           // there was no answer
+	unknown        // it could not be asked, and that is not its fault
 )
 
 // standing is what is believed of a worker.
@@ -101,6 +102,9 @@ func (h *Health) probe(ctx context.Context, c *conns) (report, string) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	cn, err := c.get(ctx, true)
+	if exhausted(err) {
+		return unknown, ""
+	}
 	if err != nil {
 		return dead, "cannot connect: " + plainError(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/activity"
@@ -169,10 +170,17 @@ func (e *exchange) try(s *seat) (again bool, err error) {
 	// Puma 5.6 answers a malformed request on a kept connection by 20 s of silence, in which the slot would be taken; on a new one it does so at once.
 	for fresh := e.odd; ; fresh = true {
 		cn, err := s.worker.conns.get(e.ctx, fresh)
+		if err != nil && c != nil && c.reached {
+			e.sent++ // on the connection before: the worker may have died of it
+		}
 		if errors.Is(err, errOccupied) {
 			s.Done(balance.Cut)
 			return true, fault.Wrap(fault.Unavailable, "the application worker is busy with what it had before", err)
 		} else if err != nil {
+			if exhausted(err) {
+				s.Done(balance.Cut)
+				return false, fault.Wrap(fault.Unavailable, "the server has too many open files; try again", err)
+			}
 			if e.ctx.Err() == nil {
 				s.Done(balance.Failed)
 			}
@@ -211,12 +219,19 @@ func (c *call) explain(err error) error {
 	switch {
 	case errors.Is(err, errDisk):
 		return fault.Wrap(fault.Internal, "internal error; the server's log says more", err)
+	case c.e.p.running.Err() != nil:
+		return fault.Wrap(fault.Unavailable, "the server is being shut down, and waits for the application no longer; try again", err)
 	case isTimeout(err):
 		return fault.Wrap(fault.Deadline, "the application did not answer in time", err)
 	case c.heard:
 		return fault.Wrap(fault.Internal, "the application's answer was cut off, or is none", err)
 	}
 	return fault.Wrap(fault.Internal, "the application gave no answer", err)
+}
+
+// exhausted tells whether it is this process, or this machine, that has no more descriptors: that says nothing of a worker.
+func exhausted(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
 func isTimeout(err error) bool {

@@ -51,7 +51,7 @@ func (c *call) run() (err error) {
 		}
 	}()
 	// A deadline costs more than all that is allocated for a small request: one that is a little late serves many.
-	if left := cn.until.Sub(c.began); left < e.p.HeaderTime {
+	if left := time.Until(cn.until); left < e.p.HeaderTime {
 		late := e.p.HeaderTime + e.p.HeaderTime/16
 		if err := c.limit(cn.SetDeadline, late); err != nil {
 			return err
@@ -312,10 +312,18 @@ func (c *call) body(a *answer) error {
 func (e *exchange) write(p []byte) error {
 	n, err := e.w.Write(p)
 	e.Out += int64(n)
-	if err != nil {
-		return fault.Wrap(fault.Cancelled, "the client went away", err)
+	return lost(err)
+}
+
+// lost is what it means that the client is not sent anything; nil for nil.
+func lost(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case isTimeout(err):
+		return fault.Wrap(fault.Deadline, "the client took nothing of the answer for too long", err)
 	}
-	return nil
+	return fault.Wrap(fault.Cancelled, "the client went away", err)
 }
 
 // pass relays a long answer, or one whose length is not known, of which the first bytes have come: a goroutine takes it off the worker, and this one sends it.
@@ -326,8 +334,8 @@ func (c *call) pass(a *answer, in *incoming, first []byte) error {
 	e.begin(a)
 	fetched := make(chan struct{})
 	defer func() { // after a panic as well: nobody else may have the spool's memory before
+		c.interrupt() // before it is stopped: whoever finds that asks why
 		s.stop()
-		c.interrupt()
 		<-fetched
 		e.Spooled += s.spooled
 	}()
@@ -398,7 +406,7 @@ func (e *exchange) drain(s *spool) error {
 	for more := s.some(); ; {
 		if !more {
 			if err := control.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
-				return fault.Wrap(fault.Cancelled, "the client went away", err)
+				return lost(err)
 			}
 		}
 		p, err := s.next()

@@ -2,6 +2,7 @@ package app
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -38,7 +39,7 @@ func (e *exchange) receive() bool {
 		return true
 	}
 	if r.ContentLength > e.p.MaxBody {
-		e.refuse(http.StatusRequestEntityTooLarge, "the request's body is too long")
+		e.tooLong()
 		return false
 	}
 	e.body.there = true
@@ -47,12 +48,13 @@ func (e *exchange) receive() bool {
 	case err == nil:
 		return true
 	case errors.Is(err, errTooLong):
-		e.refuse(http.StatusRequestEntityTooLarge, "the request's body is too long")
+		e.tooLong()
 	case errors.Is(err, errFull), errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 		e.Err = fault.Wrap(fault.Exhausted, "too many long requests are here already", err)
 		e.w.Header().Set("Retry-After", "5")
 		e.refuse(http.StatusServiceUnavailable, "too many long requests are here already; try again")
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		e.p.complain("long bodies of requests are refused: they cannot be written to a file", err)
 		e.Err = fault.Wrap(fault.Exhausted, "the disk of "+e.p.Dir+" is full", err)
 		e.refuse(http.StatusInsufficientStorage, "the server's disk is full, and has no room for the request's body; try a shorter one, or later")
 	case errors.Is(err, os.ErrDeadlineExceeded):
@@ -68,6 +70,10 @@ func (e *exchange) receive() bool {
 		e.refuse(http.StatusBadRequest, "the request's body was cut off, or is damaged")
 	}
 	return false
+}
+
+func (e *exchange) tooLong() {
+	e.refuse(http.StatusRequestEntityTooLarge, fmt.Sprintf("the request's body is longer than the %d bytes that one may have", e.p.MaxBody))
 }
 
 var errTooLong = errors.New("the request's body is too long")

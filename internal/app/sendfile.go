@@ -48,7 +48,9 @@ func openRoots(o *Options) (roots []root, err error) {
 		}
 		dir := (*os.Root)(nil)
 		if err == nil {
-			dir, err = os.OpenRoot(f.Dir)
+			if dir, err = os.OpenRoot(f.Dir); err != nil {
+				err = fmt.Errorf("app.send_file_roots: %w", err)
+			}
 		}
 		if err != nil {
 			closeRoots(roots)

@@ -251,16 +251,16 @@ func (s *spool) spill(p []byte) bool {
 	s.mu.Unlock()
 	signal(s.more)
 	if err != nil && err != errFull { // that is Options.MaxDir's
-		s.p.complain(err)
+		s.p.complain("answers of application workers wait for their clients, and the workers with them: they cannot be written to a file", err)
 	}
 	return err == nil
 }
 
-// complain logs that files cannot be written, once a minute: no request fails of it, and clients that are slow keep workers.
-func (p *Proxy) complain(err error) {
+// complain logs that files cannot be written, and what of it, once a minute.
+func (p *Proxy) complain(what string, err error) {
 	last, now := p.complained.Load(), time.Now().UnixNano()
 	if (last == 0 || now-last >= int64(time.Minute)) && p.complained.CompareAndSwap(last, now) {
-		p.Log.Warn("answers of application workers wait for their clients, and the workers with them: they cannot be written to a file", "dir", p.Dir, "error", err)
+		p.Log.Warn(what, "dir", p.Dir, "error", err)
 	}
 }
 

@@ -11,7 +11,8 @@ import (
 // workers there is none, and such requests are answered with 404.
 type AppConfig struct {
 	// Addresses of the workers, each "unix:PATH" or "http://HOST:PORT", and "NAME=" before it if commands and metrics should call it otherwise than by the
-	// socket's name without ".sock", or HOST:PORT. SIGHUP reads them again, as all lists of this table and its pools.
+	// socket's name without ".sock", or HOST:PORT. SIGHUP reads them again, as the other lists of this table and its pools but for trusted_proxies
+	// and send_file_roots.
 	Workers []string `toml:"workers"`
 
 	// How many requests a worker is given at once: a number, at most the threads that it has, or "auto", which measures what sharing a worker gains. For work
