@@ -253,8 +253,8 @@ func mayTrail(name string) bool {
 	return !hopByHop(name) && !notFromWorkers(name) && !notFromClients(name) && !internal(name)
 }
 
-// ends tells of an answer without a body whether it surely is over, and its connection may be used again. A worker that answers HEAD as if it were GET sends one all
-// the same, and another 204 with a body.
+// ends tells of an answer without a body whether it is over, as far as its head says, and its connection may be used again. A worker that answers HEAD as if it were
+// GET sends one all the same, and another 204 with a body. One that says nothing of it in the head is believed: what comes late then would be taken for the next answer.
 func (a *answer) ends(method string) bool {
 	none := method == http.MethodHead || a.status == http.StatusNoContent || a.status == http.StatusNotModified
 	return !a.close && (!none || !a.chunked) && (a.status == http.StatusNotModified || a.length <= 0)

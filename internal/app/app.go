@@ -108,6 +108,7 @@ type Proxy struct {
 
 	setting sync.Mutex // held by Set, Close, and what changes a worker for good, which must not be one that is replaced meanwhile
 	stopped bool
+	known   map[string]*conns // by address, also those of workers that were left out and still have requests
 }
 
 // Record tells what became of a request, for logs and metrics.
@@ -207,10 +208,8 @@ func (p *Proxy) Close() {
 	p.stopped = true
 	p.setting.Unlock()
 	p.watching.Wait()
-	for _, pool := range p.table.Load().pools {
-		for _, w := range pool.list() {
-			w.conns.close()
-		}
+	for _, c := range p.known {
+		c.close()
 	}
 	p.outlives.close()
 	closeRoots(p.roots)

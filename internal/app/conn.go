@@ -35,6 +35,9 @@ type conns struct {
 	workers          atomic.Int64 // that have them: one under another name or in another pool takes over those of the one before
 	listed           atomic.Int64 // of these, those that are given requests: not what one of before still has to do
 
+	requests atomic.Int64 // that workers with them have, whatever their names
+	ended    atomic.Int64 // the last of them: ns since 1970
+
 	lookup  func(path string) (disk.ID, error) // disk.Stat
 	looking atomic.Bool                        // a request is
 	seen    atomic.Pointer[look]               // the last one; nil: there was none
@@ -115,8 +118,9 @@ func (c *conns) String() string {
 	return "http://" + strings.Replace(strings.TrimSuffix(c.address, ":80"), "%", "%25", 1) // of a zone (RFC 6874)
 }
 
-// get gives an idle connection, or a new one; fresh: a new one in any case. It waits while there are as many as there may be.
-func (c *conns) get(ctx context.Context, fresh bool) (*conn, error) {
+// get gives an idle connection, or a new one; fresh: a new one in any case. Where there are as many as there may be it fails with errOccupied, unless it is patient,
+// and waits.
+func (c *conns) get(ctx context.Context, fresh, patient bool) (*conn, error) {
 	there := c.there() // before the lock: a disk that hangs keeps one request waiting, and not the worker's others
 	c.mu.Lock()
 	for len(c.idle) > 0 && (!fresh || c.limit > 0 && c.open >= c.limit) {
@@ -139,6 +143,10 @@ func (c *conns) get(ctx context.Context, fresh bool) (*conn, error) {
 		c.open++
 		c.mu.Unlock()
 		return c.dial(ctx)
+	}
+	if !patient {
+		c.mu.Unlock()
+		return nil, errOccupied
 	}
 	cn, err := c.wait(ctx)
 	switch {
@@ -314,13 +322,6 @@ func (c *conns) forget(n int) {
 	c.idle = slices.Delete(c.idle, 0, n)
 }
 
-// inUse tells whether a request has one.
-func (c *conns) inUse() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.open > len(c.idle)
-}
-
 // crowded tells whether there are more than there may be, since a worker has fewer slots than before. Callers hold mu.
 func (c *conns) crowded() bool { return c.limit > 0 && c.open > c.limit }
 
@@ -342,11 +343,21 @@ func (c *conns) resize(limit int) {
 	}
 }
 
-// share tells that one more worker has them.
-func (c *conns) share() *conns {
-	c.workers.Add(1)
+// share tells that one more worker has them, unless none has them any more: they are closed.
+func (c *conns) share() bool {
+	for n := c.workers.Load(); ; n = c.workers.Load() {
+		if n == 0 {
+			return false
+		}
+		if c.workers.CompareAndSwap(n, n+1) {
+			break
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.listed.Add(1)
-	return c
+	c.retired = false
+	return true
 }
 
 // leave tells that a worker has no more use for them.
@@ -359,11 +370,11 @@ func (c *conns) leave() {
 // retire tells that a worker is given no more requests. If it was the last one, the connections that nobody uses are closed, and the others when they are given
 // back.
 func (c *conns) retire() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.listed.Add(-1) > 0 {
 		return
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.retired = true
 	c.forget(len(c.idle))
 }

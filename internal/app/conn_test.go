@@ -66,7 +66,7 @@ func TestConnectionPlaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.close()
-	first, err := c.get(t.Context(), false)
+	first, err := c.get(t.Context(), false, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func TestConnectionPlaces(t *testing.T) {
 	var others sync.WaitGroup
 	for range 10 {
 		others.Go(func() {
-			if _, err := c.get(ctx, false); !errors.Is(err, context.Canceled) {
+			if _, err := c.get(ctx, false, true); !errors.Is(err, context.Canceled) {
 				t.Error(err)
 			}
 		})
@@ -92,7 +92,7 @@ func TestConnectionPlaces(t *testing.T) {
 	for _, back := range []func(*conn){c.put, c.drop, func(cn *conn) { c.release(cn); cn.Close() }} {
 		got := make(chan *conn)
 		go func() {
-			cn, err := c.get(t.Context(), false)
+			cn, err := c.get(t.Context(), false, true)
 			if err != nil {
 				t.Error(err)
 			}
@@ -234,7 +234,7 @@ func TestLookThatHangs(t *testing.T) {
 	}
 	defer c.close()
 	get := func() *conn {
-		cn, err := c.get(t.Context(), false)
+		cn, err := c.get(t.Context(), false, true)
 		if err != nil {
 			t.Error(err)
 		}

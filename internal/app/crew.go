@@ -159,9 +159,13 @@ func (w *worker) check() {
 	}
 }
 
-// gone tells whether a drained worker has nothing left, for so long that it may go. Callers hold mu.
+// mayGo tells whether a drained worker has nothing left, under whatever name, for so long that it may go. Callers hold mu.
 func (p *pool) mayGo(w *worker) bool {
-	return w.drained && w.running.Load() == 0 && !w.conns.inUse() && p.now().Sub(w.idle) >= p.blackout
+	if !w.drained || w.conns.requests.Load() > 0 {
+		return false
+	}
+	now, ended := p.now(), time.Unix(0, w.conns.ended.Load())
+	return now.Sub(w.idle) >= p.blackout && now.Sub(ended) >= p.blackout
 }
 
 // watch asks a worker, again and again, until ctx ends.
@@ -239,7 +243,7 @@ func (p *Proxy) Workers() (list []State) {
 func (p *pool) state(w *worker) State {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := State{Name: w.Name, Pool: p.name, Address: w.Address, State: "up", Why: w.why, Since: w.changed, Given: w.serves(), InFlight: int(w.running.Load()),
+	s := State{Name: w.Name, Pool: p.name, Address: w.Address, State: "up", Why: w.why, Since: w.changed, Given: w.serves(), InFlight: int(w.conns.requests.Load()),
 		MaxSlots: w.Slots, Served: w.served.Load(), Failed: w.failed.Load()}
 	if w.member != nil {
 		s.Slots = p.scheduler.State(w.member).Used

@@ -465,7 +465,7 @@ func TestReloadOfBusyWorkers(t *testing.T) {
 		}
 	}
 	a, b := serveRaw(t, streams), serveRaw(t, streams)
-	f := newFront(t, Options{Workers: []WorkerOptions{{Name: "a", Address: a.address, Slots: 2}}, ConnectTime: 100 * time.Millisecond})
+	f := newFront(t, Options{Workers: []WorkerOptions{{Name: "a", Address: a.address, Slots: 2}}})
 	stream := func() {
 		t.Helper()
 		c := f.dial()
@@ -482,7 +482,7 @@ func TestReloadOfBusyWorkers(t *testing.T) {
 	if err := f.Set(routing); err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // each is free, as far as is known: one of them goes to a2 first
+	for range 2 {
 		stream()
 	}
 	if a.open.Load() != 2 || b.open.Load() != 2 {

@@ -154,13 +154,14 @@ func TestFullDiskForBodies(t *testing.T) {
 func TestFullDiskForAnswers(t *testing.T) {
 	t.Parallel()
 	w, content := serveLong(t)
+	other, _ := serveLong(t)
 	for _, path := range []string{"/long", "/chunks"} {
 		for _, leaves := range []bool{false, true} {
 			t.Run(fmt.Sprint(path[1:], ", leaves ", leaves), func(t *testing.T) {
 				t.Parallel()
 				dir := smallDisk(t, 2<<20)
 				var log logged
-				f := newFront(t, Options{Dir: dir, Workers: []WorkerOptions{{Name: "w0", Address: w.address, Slots: 1}, {Name: "w1", Address: w.address, Slots: 1}}, Log: log.logger()})
+				f := newFront(t, Options{Dir: dir, Workers: []WorkerOptions{{Name: "w0", Address: w.address, Slots: 1}, {Name: "w1", Address: other.address, Slots: 1}}, Log: log.logger()})
 				before := room(t, dir)
 				c := f.dial()
 				defer c.Close()

@@ -28,7 +28,7 @@ const (
 	passed  report = iota
 	red            // it answered that it is not ready
 	dead           // there was no answer
-	unknown        // it could not be asked, and that is not its fault
+	unknown        // it could not be asked, and that says nothing of it
 )
 
 // standing is what is believed of a worker.
@@ -101,8 +101,8 @@ func (h *Health) probe(ctx context.Context, c *conns) (report, string) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	cn, err := c.get(ctx, true)
-	if exhausted(err) {
+	cn, err := c.get(ctx, true, true)
+	if exhausted(err) || errors.Is(err, errOccupied) {
 		return unknown, ""
 	}
 	if err != nil {

@@ -14,26 +14,26 @@ import (
 type outlives struct {
 	mu      sync.Mutex
 	closed  bool
-	conns   map[*conn]struct{}
+	conns   map[io.Closer]struct{}
 	running sync.WaitGroup
 }
 
 // begin takes one in, unless the proxy was closed.
-func (o *outlives) begin(cn *conn) bool {
+func (o *outlives) begin(cn io.Closer) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.closed {
 		return false
 	}
 	if o.conns == nil {
-		o.conns = map[*conn]struct{}{}
+		o.conns = map[io.Closer]struct{}{}
 	}
 	o.conns[cn] = struct{}{}
 	o.running.Add(1)
 	return true
 }
 
-func (o *outlives) end(cn *conn) {
+func (o *outlives) end(cn io.Closer) {
 	o.mu.Lock()
 	delete(o.conns, cn)
 	o.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -37,6 +38,7 @@ type exchange struct {
 	first    call
 	by       *pool // that answers, or was the last to fail; nil: none was asked
 	sent     int   // workers that may have had the request
+	patient  bool  // all workers have what they had under another name: it waits for one of them
 }
 
 // Serve answers a request, unless ctx ends before, and tells what became of it. After Record.Cut the connection has to be cut, as by panic(http.ErrAbortHandler).
@@ -119,13 +121,19 @@ const (
 // answer has workers answer, one after the other, until one does or the request cannot be sent again.
 func (e *exchange) answer() {
 	a := ask{method: e.r.Method, path: e.r.URL.Path, header: e.r.Header, client: e.origin.client}
+	var occupied []*worker // of those tried: with what they had under another name, or in another pool
 	for {
 		s, err := e.p.take(e.ctx, a)
 		e.Pool = s.pool
 		e.Queue += s.waited
 		if err != nil {
+			wait := e.p.table.Load().Routing.Queue.Wait
 			if e.ctx.Err() != nil {
 				e.gone()
+			} else if len(occupied) > 0 && fault.Is(err, fault.Unavailable) && (wait <= 0 || time.Since(e.received) < wait) {
+				a.tried = slices.DeleteFunc(a.tried, func(w *worker) bool { return slices.Contains(occupied, w) })
+				occupied, e.patient = nil, true
+				continue
 			} else if len(a.tried) == 0 || !fault.Is(err, fault.Unavailable) {
 				e.fail(err)
 			} else {
@@ -145,6 +153,9 @@ func (e *exchange) answer() {
 		case e.ctx.Err() != nil:
 			e.gone()
 			return
+		case errors.Is(err, errOccupied):
+			e.Tries-- // it was not asked
+			occupied = append(occupied, s.worker)
 		case !again || e.Tries >= maxTries || e.sent >= maxSent:
 			e.fail(err)
 			return
@@ -169,7 +180,7 @@ func (e *exchange) try(s *seat) (again bool, err error) {
 	}()
 	// Puma 5.6 answers a malformed request on a kept connection by 20 s of silence, in which the slot would be taken; on a new one it does so at once.
 	for fresh := e.odd; ; fresh = true {
-		cn, err := s.worker.conns.get(e.ctx, fresh)
+		cn, err := s.worker.conns.get(e.ctx, fresh, e.patient)
 		if err != nil && c != nil && c.reached {
 			e.sent++ // on the connection before: the worker may have died of it
 		}

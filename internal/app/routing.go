@@ -118,6 +118,19 @@ func (p *Proxy) Set(r Routing) error {
 		next.pools = append(next.pools, pool)
 	}
 	p.table.Store(next)
+	if p.known == nil {
+		p.known = map[string]*conns{}
+	}
+	for address, c := range p.known {
+		if c.workers.Load() == 0 {
+			delete(p.known, address)
+		}
+	}
+	for _, list := range made {
+		for _, w := range list {
+			p.known[w.Address] = w.conns
+		}
+	}
 	for _, pool := range before { // it has no more requests
 		pool.leave()
 		pool.set(PoolOptions{}, nil, r.Queue, p)
@@ -144,10 +157,17 @@ func (p *Proxy) makeWorkers(r Routing, before map[string]*pool) (made [][]*worke
 			}
 			one := &worker{WorkerOptions: w, due: make(chan struct{}, 1), handed: make(chan *balance.Seat, 1)}
 			one.users.Store(1)
-			if old := at[w.Address]; old != nil {
-				one.conns, one.drained = old.conns.share(), old.isDrained()
+			one.begin(p.Health.Interval > 0, time.Now())
+			if c := p.known[w.Address]; c != nil && c.share() {
+				one.conns = c
 			} else if one.conns, err = newConns(w.Address, w.Slots, &p.Options); err != nil {
 				return append(made, list), err
+			}
+			if old := at[w.Address]; old != nil {
+				one.drained = old.isDrained()
+				old.pool.mu.Lock()
+				one.vitals, one.changed = old.vitals, old.changed
+				old.pool.mu.Unlock()
 			}
 			if old := named[w.Name]; old != nil { // as it is meant to be, whatever its address
 				one.drained = old.isDrained()
@@ -191,13 +211,13 @@ func (p *pool) set(o PoolOptions, workers []*worker, queue balance.Limits, proxy
 	before := p.byName
 	p.share.Store(int64(o.Share))
 	p.drainShare, p.workers, p.byName = proxy.DrainShare, workers, map[string]*worker{}
+	p.byAddress = map[string]*worker{}
 	members := make([]balance.Member, len(workers))
 	for i, w := range workers {
-		p.byName[w.Name] = w
+		p.byName[w.Name], p.byAddress[w.Address] = w, w
 		if before[w.Name] != w {
 			w.pool = p
 			w.conns.resize(w.Slots)
-			w.begin(p.checked, p.now())
 			w.idle = p.now()
 		}
 		members[i] = w.describe(proxy.SlowStart)

@@ -58,6 +58,10 @@ func (c *call) switchProtocols(a *answer) error {
 	}
 	defer client.Close()
 	e.began, e.Status, e.Upgraded = true, a.status, true
+	if !e.p.outlives.begin(client) { // a tunnel that waits for a client which reads nothing would not see its worker's end
+		return errClosed
+	}
+	defer e.p.outlives.end(client)
 	worker.watch.end()
 	c.mu.Lock()
 	c.over = true // Proxy.Close and the tunnel itself end it from now on

@@ -55,9 +55,8 @@ func (s *seat) done(how balance.Outcome, now time.Time) {
 		p.metrics.failures.WithLabelValues(w.Name).Inc()
 		w.check()
 	}
-	if w.running.Add(-1) == 0 {
-		p.idled(w)
-	}
+	w.conns.ended.Store(p.now().UnixNano())
+	w.conns.requests.Add(-1)
 	if w.wanted.CompareAndSwap(true, false) {
 		w.handed <- s.seat.Hand(how, aside)
 	} else {
@@ -79,7 +78,6 @@ type worker struct {
 	handed chan *balance.Seat // that it is given; nil: there is none, it has to look again
 
 	users          atomic.Int64 // requests that it has, and one for as long as it is in its pool
-	running        atomic.Int64 // requests that it has
 	served, failed atomic.Uint64
 	given          atomic.Bool // it is given requests
 	answers        atomic.Bool // it could be if no other is
@@ -115,7 +113,7 @@ var errNotReady = errors.New("it is not ready")
 
 // member describes the worker for a scheduler.
 func (w *worker) describe(slowStart time.Duration) balance.Member {
-	return balance.Member{Name: w.Name, Weight: w.Weight, Slots: w.Slots, Auto: w.Auto, SlowStart: slowStart, Usable: w.answers.Load, Ready: func() error {
+	return balance.Member{Name: w.Address, Weight: w.Weight, Slots: w.Slots, Auto: w.Auto, SlowStart: slowStart, Usable: w.answers.Load, Ready: func() error {
 		if w.given.Load() {
 			return nil
 		}
@@ -143,6 +141,7 @@ type pool struct {
 	drainShare float64
 	workers    []*worker // replaced, never changed
 	byName     map[string]*worker
+	byAddress  map[string]*worker // as the scheduler names them: what a process has counts for it, whatever it is called
 }
 
 func (p *pool) usable() bool { return p.could.Load() }
@@ -154,20 +153,11 @@ func (p *pool) list() []*worker {
 	return p.workers
 }
 
-// idled notes that a worker has nothing.
-func (p *pool) idled(w *worker) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if w.drained {
-		w.idle = p.now()
-	}
-}
-
 // worker is the one that a seat is of; nil if it is gone.
 func (p *pool) worker(s *balance.Seat) *worker {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	w := p.byName[s.Worker().Name()]
+	w := p.byAddress[s.Worker().Name()]
 	if w == nil || w.member != s.Worker() || !w.hold() {
 		return nil
 	}
@@ -184,7 +174,7 @@ func (p *Proxy) take(ctx context.Context, a ask) (*seat, error) {
 		work.Caller = p.callers.of(a.client, p.Caller)
 	}
 	for _, w := range a.tried {
-		work.Tried = append(work.Tried, w.Name)
+		work.Tried = append(work.Tried, w.Address)
 	}
 	running := activity.From(ctx)
 	running.At(activity.Queued)
@@ -214,7 +204,7 @@ func (p *Proxy) take(ctx context.Context, a ask) (*seat, error) {
 			continue
 		}
 		running.At(activity.Remote)
-		w.running.Add(1)
+		w.conns.requests.Add(1)
 		now := time.Now()
 		waited := now.Sub(began)
 		chosen.counts.assigned[s.Reason()].Inc()

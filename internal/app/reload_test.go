@@ -1,0 +1,408 @@
+package app
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/balance"
+)
+
+// A request that finds all workers busy with what they had under another name waits, as long as one may wait.
+func TestReloadRenamesBusy(t *testing.T) {
+	t.Parallel()
+	w := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
+		for r := request(in); r != ""; r = request(in) {
+			if strings.HasPrefix(r, "GET /long") {
+				time.Sleep(2500 * time.Millisecond)
+			}
+			_, _ = io.WriteString(c, ok("x"))
+		}
+	})
+	o := Options{Workers: one(w.address), ConnectTime: time.Second}
+	o.Routing.Queue = balance.Limits{Queue: 1000, Wait: 30 * time.Second}
+	f := newFront(t, o)
+	done := make(chan int)
+	go func() { s, _, _, _ := f.get("/long"); done <- s }()
+	wait(t, "runs", func() bool { return w.open.Load() == 1 })
+	routing := f.table.Load().Routing
+	routing.Pools = []PoolOptions{{Name: "app", Share: 1, Workers: []WorkerOptions{{Name: "w0b", Address: w.address, Slots: 1}}}}
+	if err := f.Set(routing); err != nil {
+		t.Fatal(err)
+	}
+	if status, _, body, err := f.get("/"); status != 200 {
+		t.Errorf("after a reload: %d %q %v", status, body, err)
+	}
+	if s := <-done; s != 200 {
+		t.Error(s)
+	}
+}
+
+// A request does not wait at a worker that is busy under another name while another one is idle.
+func TestReloadUsesFree(t *testing.T) {
+	t.Parallel()
+	hold := make(chan bool)
+	defer close(hold)
+	serve := func(_ int, c net.Conn, in *bufio.Reader) {
+		for r := request(in); r != ""; r = request(in) {
+			if strings.HasPrefix(r, "GET /hold") {
+				<-hold
+			}
+			_, _ = io.WriteString(c, ok("x"))
+		}
+	}
+	a, b := serveRaw(t, serve), serveRaw(t, serve)
+	f := newFront(t, Options{Workers: []WorkerOptions{{Name: "a", Address: a.address, Slots: 1}}, ConnectTime: 4 * time.Second})
+	go func() { _, _, _, _ = f.get("/hold") }()
+	wait(t, "runs", func() bool { return a.open.Load() == 1 })
+	routing := f.table.Load().Routing
+	routing.Pools = []PoolOptions{{Name: "app", Share: 1, Workers: []WorkerOptions{{Name: "a2", Address: a.address, Slots: 1}, {Name: "b", Address: b.address, Slots: 1}}}}
+	if err := f.Set(routing); err != nil {
+		t.Fatal(err)
+	}
+	slow := 0
+	for range 6 {
+		began := time.Now()
+		if status, _, _, err := f.get("/"); status != 200 {
+			t.Error(status, err)
+		}
+		if time.Since(began) > 2*time.Second {
+			slow++
+		}
+	}
+	if slow > 0 {
+		t.Errorf("%d of 6 requests waited at a busy worker while b was idle", slow)
+	}
+}
+
+// The same of a worker that goes to another pool, with checks.
+func TestReloadMovesBusy(t *testing.T) {
+	t.Parallel()
+	w := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
+		for r := request(in); r != ""; r = request(in) {
+			if strings.HasPrefix(r, "GET /long") {
+				time.Sleep(2500 * time.Millisecond)
+			}
+			_, _ = io.WriteString(c, ok("x"))
+		}
+	})
+	o := Options{Workers: one(w.address), ConnectTime: time.Second, Health: Health{Path: "/h", Interval: 50 * time.Millisecond}}
+	o.Routing.Queue = balance.Limits{Queue: 1000, Wait: 30 * time.Second}
+	f := newFront(t, o)
+	wait(t, "up", func() bool { return f.Workers()[0].State == "up" })
+	done := make(chan int)
+	go func() { s, _, _, _ := f.get("/long"); done <- s }()
+	time.Sleep(100 * time.Millisecond)
+	routing := f.table.Load().Routing
+	routing.Pools = []PoolOptions{{Name: "x", Share: 1, Workers: []WorkerOptions{{Name: "w0", Address: w.address, Slots: 1}}}}
+	if err := f.Set(routing); err != nil {
+		t.Fatal(err)
+	}
+	if status, _, body, err := f.get("/"); status != 200 {
+		t.Errorf("after a reload: %d %q %v", status, body, err)
+	}
+	if s := <-done; s != 200 {
+		t.Error(s)
+	}
+}
+
+// A request goes to the worker that has a slot free, whatever name the other one had.
+func TestReloadUsesFreeSlot(t *testing.T) {
+	t.Parallel()
+	hold := make(chan bool)
+	defer close(hold)
+	var holding atomic.Int32
+	serve := func(_ int, c net.Conn, in *bufio.Reader) {
+		for r := request(in); r != ""; r = request(in) {
+			if strings.HasPrefix(r, "GET /hold") {
+				holding.Add(1)
+				<-hold
+			}
+			_, _ = io.WriteString(c, ok("x"))
+		}
+	}
+	a, b := serveRaw(t, serve), serveRaw(t, serve)
+	f := newFront(t, Options{Workers: []WorkerOptions{{Name: "a", Address: a.address, Slots: 2}}, ConnectTime: 4 * time.Second, Health: Health{Path: "/h", Interval: 50 * time.Millisecond}})
+	up := func() bool {
+		for _, w := range f.Workers() {
+			if w.State != "up" {
+				return false
+			}
+		}
+		return true
+	}
+	wait(t, "up", up)
+	held := func(n int32) {
+		go func() { _, _, _, _ = f.get("/hold") }()
+		wait(t, "runs", func() bool { return holding.Load() == n })
+	}
+	held(1)
+	routing := f.table.Load().Routing
+	routing.Pools = []PoolOptions{{Name: "app", Share: 1, Workers: []WorkerOptions{{Name: "a2", Address: a.address, Slots: 2}, {Name: "b", Address: b.address, Slots: 2}}}}
+	if err := f.Set(routing); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, "up", up)
+	held(2)
+	held(3) // one on each, of three places that there are one is left, at b
+	slow := 0
+	for range 6 {
+		began := time.Now()
+		if status, _, _, err := f.get("/"); status != 200 {
+			t.Error(status, err)
+		}
+		if time.Since(began) > 2*time.Second {
+			slow++
+		}
+	}
+	t.Log(f.Workers())
+	if slow > 0 {
+		t.Errorf("%d of 6 requests waited at a full worker while b had a free slot", slow)
+	}
+}
+
+// Close ends upgraded connections whose clients read nothing.
+func TestCloseTunnel(t *testing.T) {
+	t.Parallel()
+	full := make(chan bool)
+	w := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
+		request(in)
+		_, _ = io.WriteString(c, switched)
+		b := make([]byte, 1<<16)
+		for {
+			_ = c.SetWriteDeadline(time.Now().Add(time.Second))
+			if _, err := c.Write(b); err != nil {
+				close(full)
+				_ = c.SetDeadline(time.Time{})
+				_, _ = c.Read(b)
+				return
+			}
+		}
+	})
+	f := newFront(t, Options{Workers: one(w.address), UpgradeIdle: 20 * time.Second})
+	c := f.dial()
+	defer c.Close()
+	_, _ = io.WriteString(c, wants)
+	<-full
+	began := time.Now()
+	f.Proxy.Close()
+	if d := time.Since(began); d > time.Second {
+		t.Errorf("Close took %v", d)
+	}
+}
+
+// A drained worker that has no requests is drained, also while a check of it gets no answer.
+func TestDrainedWhileChecked(t *testing.T) {
+	t.Parallel()
+	var hang atomic.Bool
+	end := make(chan bool)
+	defer close(end)
+	w := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
+		for r := request(in); r != ""; r = request(in) {
+			if hang.Load() {
+				<-end
+			}
+			_, _ = io.WriteString(c, ok("x"))
+		}
+	})
+	f := newFront(t, Options{Workers: one(w.address), Health: Health{Path: "/h", Interval: 100 * time.Millisecond, Timeout: 500 * time.Millisecond, Failures: 1 << 20}})
+	wait(t, "up", func() bool { return f.Workers()[0].State == "up" })
+	hang.Store(true)
+	if err := f.Drain("w0", true); err != nil {
+		t.Fatal(err)
+	}
+	no := 0
+	const n = 300
+	for range n {
+		time.Sleep(10 * time.Millisecond)
+		if f.Workers()[0].State != "drained" {
+			no++
+		}
+	}
+	if no > n/20 {
+		t.Errorf("in %d of %d looks a drained worker without requests is said to have some", no, n)
+	}
+}
+
+// A worker that has another number of slots now is the same process: it does not begin anew.
+func TestReloadSlots(t *testing.T) {
+	t.Parallel()
+	w := serveRaw(t, echo)
+	workers := []WorkerOptions{{Name: "w0", Address: w.address, Slots: 10}}
+	f := newFront(t, Options{Workers: workers, SlowStart: 10 * time.Second, Health: Health{Path: "/h", Interval: 50 * time.Millisecond}})
+	wait(t, "up", func() bool { return f.Workers()[0].State == "up" })
+	before := f.Workers()[0].Slots
+	routing := f.table.Load().Routing
+	routing.Pools = []PoolOptions{{Name: "app", Share: 1, Workers: []WorkerOptions{{Name: "w0", Address: w.address, Slots: 12}}}}
+	if err := f.Set(routing); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, "up", func() bool { return f.Workers()[0].State == "up" })
+	if after := f.Workers()[0].Slots; after < before {
+		t.Errorf("from 10 slots to 12: %d, then %d", before, after)
+	}
+}
+
+// Close ends what runs at a worker that was left out.
+func TestCloseLeftOut(t *testing.T) {
+	t.Parallel()
+	hold := make(chan bool)
+	a := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
+		for r := request(in); r != ""; r = request(in) {
+			select {
+			case <-hold:
+			case <-time.After(5 * time.Second):
+			}
+			_, _ = io.WriteString(c, ok("x"))
+		}
+	})
+	defer close(hold)
+	b := serveRaw(t, echo)
+	f := newFront(t, Options{Workers: one(a.address)})
+	done := make(chan int)
+	go func() { s, _, _, _ := f.get("/"); done <- s }()
+	wait(t, "runs", func() bool { return a.open.Load() == 1 })
+	routing := f.table.Load().Routing
+	routing.Pools = []PoolOptions{{Name: "app", Share: 1, Workers: []WorkerOptions{{Name: "b", Address: b.address, Slots: 1}}}}
+	if err := f.Set(routing); err != nil {
+		t.Fatal(err)
+	}
+	f.Proxy.Close()
+	select {
+	case s := <-done:
+		t.Log(s)
+	case <-time.After(2 * time.Second):
+		t.Error("it runs on after Close")
+		<-done
+	}
+}
+
+// The blackout counts from when the last request ends, also one of before a reload.
+func TestReloadBlackout(t *testing.T) {
+	t.Parallel()
+	hold := make(chan bool)
+	w := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
+		for r := request(in); r != ""; r = request(in) {
+			<-hold
+			_, _ = io.WriteString(c, ok("x"))
+		}
+	})
+	f := newFront(t, Options{Workers: one(w.address), Blackout: 500 * time.Millisecond})
+	done := make(chan int)
+	go func() { s, _, _, _ := f.get("/long"); done <- s }()
+	wait(t, "runs", func() bool { return w.open.Load() == 1 })
+	if err := f.Drain("w0", true); err != nil {
+		t.Fatal(err)
+	}
+	routing := f.table.Load().Routing
+	routing.Pools = []PoolOptions{{Name: "app", Share: 1, Workers: []WorkerOptions{{Name: "w0", Address: w.address, Slots: 2}}}}
+	if err := f.Set(routing); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(600 * time.Millisecond)
+	if s := f.Workers()[0].State; s != "draining" {
+		t.Error(s)
+	}
+	hold <- true
+	<-done
+	began := time.Now()
+	wait(t, "drained", func() bool { return f.Workers()[0].State == "drained" })
+	if d := time.Since(began); d < 400*time.Millisecond {
+		t.Errorf("a blackout of %v", d)
+	}
+}
+
+// A worker that is left out and comes again has no more connections than slots, with those of before.
+func TestReloadOutAndIn(t *testing.T) {
+	t.Parallel()
+	hold := make(chan bool)
+	defer close(hold)
+	w := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
+		for r := request(in); r != ""; r = request(in) {
+			if strings.HasPrefix(r, "GET /hold") {
+				<-hold
+			}
+			_, _ = io.WriteString(c, ok("x"))
+		}
+	})
+	b := serveRaw(t, echo)
+	f := newFront(t, Options{Workers: one(w.address)})
+	go func() { _, _, _, _ = f.get("/hold") }()
+	wait(t, "runs", func() bool { return w.open.Load() == 1 })
+	set := func(l ...WorkerOptions) {
+		routing := f.table.Load().Routing
+		routing.Pools = []PoolOptions{{Name: "app", Share: 1, Workers: l}}
+		if err := f.Set(routing); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(WorkerOptions{Name: "b", Address: b.address})
+	set(WorkerOptions{Name: "w0", Address: w.address}, WorkerOptions{Name: "b", Address: b.address})
+	for range 4 {
+		_, _, _, _ = f.get("/")
+	}
+	if n := w.most.Load(); n > 1 {
+		t.Errorf("a worker of one slot has %d connections", n)
+	}
+}
+
+// A request that waited for its connection has all of the time for its answer.
+func TestTimeAfterWait(t *testing.T) {
+	t.Parallel()
+	w := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
+		for r := request(in); r != ""; r = request(in) {
+			d := time.Duration(0)
+			if strings.HasPrefix(r, "GET /a") {
+				d = 1500 * time.Millisecond
+			} else if strings.HasPrefix(r, "GET /b") {
+				d = 800 * time.Millisecond
+			}
+			time.Sleep(d)
+			_, _ = io.WriteString(c, ok("x"))
+		}
+	})
+	f := newFront(t, Options{Workers: one(w.address), HeaderTime: 2 * time.Second, ConnectTime: 5 * time.Second})
+	go func() { _, _, _, _ = f.get("/a") }()
+	wait(t, "runs", func() bool { return w.open.Load() == 1 })
+	routing := f.table.Load().Routing
+	routing.Pools = []PoolOptions{{Name: "app", Share: 1, Workers: []WorkerOptions{{Name: "w0b", Address: w.address, Slots: 1}}}}
+	if err := f.Set(routing); err != nil {
+		t.Fatal(err)
+	}
+	if status, _, body, err := f.get("/b"); status != 200 {
+		t.Errorf("%d %q %v: the worker took 0.8 s of 2 s", status, body, err)
+	}
+}
+
+// The worker of a name is another process now: what the one before still has takes none of its slots.
+func TestReloadOtherAddress(t *testing.T) {
+	t.Parallel()
+	hold := make(chan bool)
+	defer close(hold)
+	serve := func(_ int, c net.Conn, in *bufio.Reader) {
+		for r := request(in); r != ""; r = request(in) {
+			if strings.HasPrefix(r, "GET /hold") {
+				<-hold
+			}
+			_, _ = io.WriteString(c, ok("x"))
+		}
+	}
+	a, b := serveRaw(t, serve), serveRaw(t, serve)
+	o := Options{Workers: one(a.address)}
+	o.Routing.Queue = balance.Limits{Queue: 1000, Wait: time.Second}
+	f := newFront(t, o)
+	go func() { _, _, _, _ = f.get("/hold") }()
+	wait(t, "runs", func() bool { return a.open.Load() == 1 })
+	routing := f.table.Load().Routing
+	routing.Pools = []PoolOptions{{Name: "app", Share: 1, Workers: []WorkerOptions{{Name: "w0", Address: b.address, Slots: 1}}}}
+	if err := f.Set(routing); err != nil {
+		t.Fatal(err)
+	}
+	if status, _, body, err := f.get("/"); status != 200 {
+		t.Errorf("%d %q %v; %d connections to the new one", status, body, err, b.open.Load())
+	}
+}
