@@ -479,3 +479,18 @@ func TestDeadlyRequest(t *testing.T) {
 		t.Errorf("it ended %d of %d workers", k, n)
 	}
 }
+
+// A request that another worker answers has succeeded.
+func TestSecondWorkerSucceeds(t *testing.T) {
+	t.Parallel()
+	good := serveRaw(t, echo)
+	for range 4 { // whichever is asked first
+		f := newFront(t, Options{Workers: []WorkerOptions{{Name: "gone", Address: "unix:" + t.TempDir() + "/none", Slots: 1}, {Name: "good", Address: good.address, Slots: 1}}})
+		if status, _, _, err := f.get("/"); status != http.StatusOK {
+			t.Error(status, err)
+		}
+		if r := <-f.records; r.Worker != "good" || r.Err != nil {
+			t.Errorf("%+v", r)
+		}
+	}
+}

@@ -122,6 +122,7 @@ const (
 func (e *exchange) answer() {
 	a := ask{method: e.r.Method, path: e.r.URL.Path, header: e.r.Header, client: e.origin.client}
 	var occupied []*worker // of those tried: with what they had under another name, or in another pool
+	var last error         // of a worker
 	for {
 		s, err := e.p.take(e.ctx, a)
 		e.Pool = s.pool
@@ -137,7 +138,7 @@ func (e *exchange) answer() {
 			} else if len(a.tried) == 0 || !fault.Is(err, fault.Unavailable) {
 				e.fail(err)
 			} else {
-				e.fail(e.Err) // the last worker's
+				e.fail(last)
 			}
 			return
 		}
@@ -160,7 +161,7 @@ func (e *exchange) answer() {
 			e.fail(err)
 			return
 		}
-		e.Err = err
+		last = err
 		a.tried = append(a.tried, s.worker)
 	}
 }
