@@ -12,28 +12,41 @@ import (
 	"github.com/packhorse-git/packhorse/internal/balance"
 )
 
-// A request that finds all workers busy with what they had under another name waits, as long as one may wait.
-func TestReloadRenamesBusy(t *testing.T) {
-	t.Parallel()
-	w := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
-		for r := request(in); r != ""; r = request(in) {
-			if strings.HasPrefix(r, "GET /long") {
-				time.Sleep(2500 * time.Millisecond)
-			}
-			_, _ = io.WriteString(c, ok("x"))
-		}
-	})
-	o := Options{Workers: one(w.address), ConnectTime: time.Second}
-	o.Routing.Queue = balance.Limits{Queue: 1000, Wait: 30 * time.Second}
-	f := newFront(t, o)
-	done := make(chan int)
-	go func() { s, _, _, _ := f.get("/long"); done <- s }()
-	wait(t, "runs", func() bool { return w.open.Load() == 1 })
+// reload gives the proxy one pool.
+func reload(t *testing.T, f *front, pool string, workers ...WorkerOptions) {
+	t.Helper()
 	routing := f.table.Load().Routing
-	routing.Pools = []PoolOptions{{Name: "app", Share: 1, Workers: []WorkerOptions{{Name: "w0b", Address: w.address, Slots: 1}}}}
+	routing.Pools = []PoolOptions{{Name: pool, Share: 1, Workers: workers}}
 	if err := f.Set(routing); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// holds is a worker that answers /hold when it is let go.
+func holds(hold chan bool) func(int, net.Conn, *bufio.Reader) {
+	return func(_ int, c net.Conn, in *bufio.Reader) {
+		for r := request(in); r != ""; r = request(in) {
+			if strings.HasPrefix(r, "GET /hold") {
+				<-hold
+			}
+			_, _ = io.WriteString(c, ok("x"))
+		}
+	}
+}
+
+// A request that finds all workers busy with what they had under another name waits, as long as one may wait.
+func TestReloadRenamesBusy(t *testing.T) {
+	t.Parallel()
+	hold := make(chan bool)
+	w := serveRaw(t, holds(hold))
+	o := Options{Workers: one(w.address), ConnectTime: 500 * time.Millisecond}
+	o.Routing.Queue = balance.Limits{Queue: 1000, Wait: 30 * time.Second}
+	f := newFront(t, o)
+	done := make(chan int)
+	go func() { s, _, _, _ := f.get("/hold"); done <- s }()
+	wait(t, "runs", func() bool { return w.open.Load() == 1 })
+	reload(t, f, "app", WorkerOptions{Name: "w0b", Address: w.address, Slots: 1})
+	time.AfterFunc(1500*time.Millisecond, func() { close(hold) }) // longer than for a connection
 	if status, _, body, err := f.get("/"); status != 200 {
 		t.Errorf("after a reload: %d %q %v", status, body, err)
 	}
@@ -47,23 +60,11 @@ func TestReloadUsesFree(t *testing.T) {
 	t.Parallel()
 	hold := make(chan bool)
 	defer close(hold)
-	serve := func(_ int, c net.Conn, in *bufio.Reader) {
-		for r := request(in); r != ""; r = request(in) {
-			if strings.HasPrefix(r, "GET /hold") {
-				<-hold
-			}
-			_, _ = io.WriteString(c, ok("x"))
-		}
-	}
-	a, b := serveRaw(t, serve), serveRaw(t, serve)
+	a, b := serveRaw(t, holds(hold)), serveRaw(t, holds(hold))
 	f := newFront(t, Options{Workers: []WorkerOptions{{Name: "a", Address: a.address, Slots: 1}}, ConnectTime: 4 * time.Second})
 	go func() { _, _, _, _ = f.get("/hold") }()
 	wait(t, "runs", func() bool { return a.open.Load() == 1 })
-	routing := f.table.Load().Routing
-	routing.Pools = []PoolOptions{{Name: "app", Share: 1, Workers: []WorkerOptions{{Name: "a2", Address: a.address, Slots: 1}, {Name: "b", Address: b.address, Slots: 1}}}}
-	if err := f.Set(routing); err != nil {
-		t.Fatal(err)
-	}
+	reload(t, f, "app", WorkerOptions{Name: "a2", Address: a.address, Slots: 1}, WorkerOptions{Name: "b", Address: b.address, Slots: 1})
 	slow := 0
 	for range 6 {
 		began := time.Now()
@@ -82,26 +83,17 @@ func TestReloadUsesFree(t *testing.T) {
 // The same of a worker that goes to another pool, with checks.
 func TestReloadMovesBusy(t *testing.T) {
 	t.Parallel()
-	w := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
-		for r := request(in); r != ""; r = request(in) {
-			if strings.HasPrefix(r, "GET /long") {
-				time.Sleep(2500 * time.Millisecond)
-			}
-			_, _ = io.WriteString(c, ok("x"))
-		}
-	})
-	o := Options{Workers: one(w.address), ConnectTime: time.Second, Health: Health{Path: "/h", Interval: 50 * time.Millisecond}}
+	hold := make(chan bool)
+	w := serveRaw(t, holds(hold))
+	o := Options{Workers: one(w.address), ConnectTime: 500 * time.Millisecond, Health: Health{Path: "/h", Interval: 50 * time.Millisecond}}
 	o.Routing.Queue = balance.Limits{Queue: 1000, Wait: 30 * time.Second}
 	f := newFront(t, o)
 	wait(t, "up", func() bool { return f.Workers()[0].State == "up" })
 	done := make(chan int)
-	go func() { s, _, _, _ := f.get("/long"); done <- s }()
-	time.Sleep(100 * time.Millisecond)
-	routing := f.table.Load().Routing
-	routing.Pools = []PoolOptions{{Name: "x", Share: 1, Workers: []WorkerOptions{{Name: "w0", Address: w.address, Slots: 1}}}}
-	if err := f.Set(routing); err != nil {
-		t.Fatal(err)
-	}
+	go func() { s, _, _, _ := f.get("/hold"); done <- s }()
+	wait(t, "runs", func() bool { return f.Workers()[0].InFlight == 1 })
+	reload(t, f, "x", WorkerOptions{Name: "w0", Address: w.address, Slots: 1})
+	time.AfterFunc(1500*time.Millisecond, func() { close(hold) }) // longer than for a connection
 	if status, _, body, err := f.get("/"); status != 200 {
 		t.Errorf("after a reload: %d %q %v", status, body, err)
 	}
@@ -141,11 +133,7 @@ func TestReloadUsesFreeSlot(t *testing.T) {
 		wait(t, "runs", func() bool { return holding.Load() == n })
 	}
 	held(1)
-	routing := f.table.Load().Routing
-	routing.Pools = []PoolOptions{{Name: "app", Share: 1, Workers: []WorkerOptions{{Name: "a2", Address: a.address, Slots: 2}, {Name: "b", Address: b.address, Slots: 2}}}}
-	if err := f.Set(routing); err != nil {
-		t.Fatal(err)
-	}
+	reload(t, f, "app", WorkerOptions{Name: "a2", Address: a.address, Slots: 2}, WorkerOptions{Name: "b", Address: b.address, Slots: 2})
 	wait(t, "up", up)
 	held(2)
 	held(3) // one on each, of three places that there are one is left, at b
@@ -236,11 +224,7 @@ func TestReloadSlots(t *testing.T) {
 	f := newFront(t, Options{Workers: workers, SlowStart: 10 * time.Second, Health: Health{Path: "/h", Interval: 50 * time.Millisecond}})
 	wait(t, "up", func() bool { return f.Workers()[0].State == "up" })
 	before := f.Workers()[0].Slots
-	routing := f.table.Load().Routing
-	routing.Pools = []PoolOptions{{Name: "app", Share: 1, Workers: []WorkerOptions{{Name: "w0", Address: w.address, Slots: 12}}}}
-	if err := f.Set(routing); err != nil {
-		t.Fatal(err)
-	}
+	reload(t, f, "app", WorkerOptions{Name: "w0", Address: w.address, Slots: 12})
 	wait(t, "up", func() bool { return f.Workers()[0].State == "up" })
 	if after := f.Workers()[0].Slots; after < before {
 		t.Errorf("from 10 slots to 12: %d, then %d", before, after)
@@ -266,11 +250,7 @@ func TestCloseLeftOut(t *testing.T) {
 	done := make(chan int)
 	go func() { s, _, _, _ := f.get("/"); done <- s }()
 	wait(t, "runs", func() bool { return a.open.Load() == 1 })
-	routing := f.table.Load().Routing
-	routing.Pools = []PoolOptions{{Name: "app", Share: 1, Workers: []WorkerOptions{{Name: "b", Address: b.address, Slots: 1}}}}
-	if err := f.Set(routing); err != nil {
-		t.Fatal(err)
-	}
+	reload(t, f, "app", WorkerOptions{Name: "b", Address: b.address, Slots: 1})
 	f.Proxy.Close()
 	select {
 	case s := <-done:
@@ -298,11 +278,7 @@ func TestReloadBlackout(t *testing.T) {
 	if err := f.Drain("w0", true); err != nil {
 		t.Fatal(err)
 	}
-	routing := f.table.Load().Routing
-	routing.Pools = []PoolOptions{{Name: "app", Share: 1, Workers: []WorkerOptions{{Name: "w0", Address: w.address, Slots: 2}}}}
-	if err := f.Set(routing); err != nil {
-		t.Fatal(err)
-	}
+	reload(t, f, "app", WorkerOptions{Name: "w0", Address: w.address, Slots: 2})
 	time.Sleep(600 * time.Millisecond)
 	if s := f.Workers()[0].State; s != "draining" {
 		t.Error(s)
@@ -321,27 +297,13 @@ func TestReloadOutAndIn(t *testing.T) {
 	t.Parallel()
 	hold := make(chan bool)
 	defer close(hold)
-	w := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
-		for r := request(in); r != ""; r = request(in) {
-			if strings.HasPrefix(r, "GET /hold") {
-				<-hold
-			}
-			_, _ = io.WriteString(c, ok("x"))
-		}
-	})
+	w := serveRaw(t, holds(hold))
 	b := serveRaw(t, echo)
 	f := newFront(t, Options{Workers: one(w.address)})
 	go func() { _, _, _, _ = f.get("/hold") }()
 	wait(t, "runs", func() bool { return w.open.Load() == 1 })
-	set := func(l ...WorkerOptions) {
-		routing := f.table.Load().Routing
-		routing.Pools = []PoolOptions{{Name: "app", Share: 1, Workers: l}}
-		if err := f.Set(routing); err != nil {
-			t.Fatal(err)
-		}
-	}
-	set(WorkerOptions{Name: "b", Address: b.address})
-	set(WorkerOptions{Name: "w0", Address: w.address}, WorkerOptions{Name: "b", Address: b.address})
+	reload(t, f, "app", WorkerOptions{Name: "b", Address: b.address})
+	reload(t, f, "app", WorkerOptions{Name: "w0", Address: w.address}, WorkerOptions{Name: "b", Address: b.address})
 	for range 4 {
 		_, _, _, _ = f.get("/")
 	}
@@ -368,11 +330,7 @@ func TestTimeAfterWait(t *testing.T) {
 	f := newFront(t, Options{Workers: one(w.address), HeaderTime: 2 * time.Second, ConnectTime: 5 * time.Second})
 	go func() { _, _, _, _ = f.get("/a") }()
 	wait(t, "runs", func() bool { return w.open.Load() == 1 })
-	routing := f.table.Load().Routing
-	routing.Pools = []PoolOptions{{Name: "app", Share: 1, Workers: []WorkerOptions{{Name: "w0b", Address: w.address, Slots: 1}}}}
-	if err := f.Set(routing); err != nil {
-		t.Fatal(err)
-	}
+	reload(t, f, "x", WorkerOptions{Name: "w0b", Address: w.address, Slots: 1})
 	if status, _, body, err := f.get("/b"); status != 200 {
 		t.Errorf("%d %q %v: the worker took 0.8 s of 2 s", status, body, err)
 	}
@@ -383,25 +341,13 @@ func TestReloadOtherAddress(t *testing.T) {
 	t.Parallel()
 	hold := make(chan bool)
 	defer close(hold)
-	serve := func(_ int, c net.Conn, in *bufio.Reader) {
-		for r := request(in); r != ""; r = request(in) {
-			if strings.HasPrefix(r, "GET /hold") {
-				<-hold
-			}
-			_, _ = io.WriteString(c, ok("x"))
-		}
-	}
-	a, b := serveRaw(t, serve), serveRaw(t, serve)
+	a, b := serveRaw(t, holds(hold)), serveRaw(t, holds(hold))
 	o := Options{Workers: one(a.address)}
 	o.Routing.Queue = balance.Limits{Queue: 1000, Wait: time.Second}
 	f := newFront(t, o)
 	go func() { _, _, _, _ = f.get("/hold") }()
 	wait(t, "runs", func() bool { return a.open.Load() == 1 })
-	routing := f.table.Load().Routing
-	routing.Pools = []PoolOptions{{Name: "app", Share: 1, Workers: []WorkerOptions{{Name: "w0", Address: b.address, Slots: 1}}}}
-	if err := f.Set(routing); err != nil {
-		t.Fatal(err)
-	}
+	reload(t, f, "app", WorkerOptions{Name: "w0", Address: b.address, Slots: 1})
 	if status, _, body, err := f.get("/"); status != 200 {
 		t.Errorf("%d %q %v; %d connections to the new one", status, body, err, b.open.Load())
 	}
