@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -351,4 +352,169 @@ func TestReloadOtherAddress(t *testing.T) {
 	if status, _, body, err := f.get("/"); status != 200 {
 		t.Errorf("%d %q %v; %d connections to the new one", status, body, err, b.open.Load())
 	}
+}
+
+// A worker never has more connections than slots, whatever it is called, in whatever pool: another one at the same address has its connections, and is drained as
+// it was.
+func TestReloadKeepsConnections(t *testing.T) {
+	t.Parallel()
+	var gate sync.WaitGroup
+	gate.Add(2)
+	hold := make(chan bool)
+	w := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
+		for r := request(in); r != ""; r = request(in) {
+			if !strings.HasPrefix(r, "GET /later") {
+				gate.Done()
+				gate.Wait() // both are there at the same time
+			}
+			if strings.HasPrefix(r, "GET /hold") {
+				<-hold
+			}
+			_, _ = io.WriteString(c, ok("x"))
+		}
+	})
+	f := newFront(t, Options{Workers: []WorkerOptions{{Name: "w0", Address: w.address, Slots: 2}}, KeepIdle: time.Hour})
+	answers := make(chan int, 4)
+	ask := func(path string) {
+		status, _, _, err := f.get(path)
+		if err != nil {
+			t.Error(err)
+		}
+		answers <- status
+	}
+	go ask("/hold")
+	go ask("/")
+	if status := <-answers; status != 200 || w.open.Load() != 2 {
+		t.Fatalf("%d; %d connections", status, w.open.Load())
+	}
+	set := func(pool string, o WorkerOptions) {
+		t.Helper()
+		routing := f.table.Load().Routing
+		o.Address = w.address
+		routing.Pools = []PoolOptions{{Name: pool, Share: 1, Workers: []WorkerOptions{o}}}
+		if err := f.Set(routing); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set("app", WorkerOptions{Name: "w0", Slots: 1})
+	wait(t, "the idle one is closed", func() bool { return w.open.Load() == 1 })
+	for _, next := range []struct{ pool, name string }{{"app", "other"}, {"blue", "other"}, {"blue", "w0"}} {
+		set(next.pool, WorkerOptions{Name: next.name, Slots: 1})
+		go ask("/later")
+	}
+	cs := f.table.Load().pools[0].list()[0].conns
+	wait(t, "they wait for the one that is held", func() bool {
+		cs.mu.Lock()
+		defer cs.mu.Unlock()
+		return len(cs.waiting) > 0
+	})
+	if w.dials.Load() != 2 {
+		t.Errorf("%d connections were made", w.dials.Load())
+	}
+	hold <- true
+	for range 4 {
+		if status := <-answers; status != 200 {
+			t.Error(status)
+		}
+	}
+	if n := w.open.Load(); n != 1 || w.most.Load() != 2 {
+		t.Errorf("%d connections are open, and %d were", n, w.most.Load())
+	}
+	if err := f.Drain("w0", true); err != nil {
+		t.Fatal(err)
+	}
+	set("green", WorkerOptions{Name: "w1", Slots: 3})
+	if states := f.Workers(); len(states) != 1 || states[0].Name != "w1" || !strings.HasPrefix(states[0].State, "drain") {
+		t.Errorf("%+v", states)
+	}
+}
+
+// What a worker still has from when it had another name counts: a request that finds no connection goes to another worker, and a drained one is not said to be
+// through.
+func TestReloadOfBusyWorkers(t *testing.T) {
+	t.Parallel()
+	finish := make(chan bool)
+	defer close(finish)
+	streams := func(_ int, c net.Conn, in *bufio.Reader) {
+		if request(in) != "" {
+			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n")
+			<-finish
+		}
+	}
+	a, b := serveRaw(t, streams), serveRaw(t, streams)
+	f := newFront(t, Options{Workers: []WorkerOptions{{Name: "a", Address: a.address, Slots: 2}}})
+	stream := func() {
+		t.Helper()
+		c := f.dial()
+		t.Cleanup(func() { c.Close() })
+		_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+		if line, err := bufio.NewReader(c).ReadString('\n'); !strings.Contains(line, " 200 ") {
+			t.Fatalf("%q, %v", line, err)
+		}
+	}
+	stream()
+	stream()
+	routing := f.table.Load().Routing
+	routing.Pools = []PoolOptions{{Name: "app", Share: 1, Workers: []WorkerOptions{{Name: "a2", Address: a.address, Slots: 2}, {Name: "b", Address: b.address, Slots: 2}}}}
+	if err := f.Set(routing); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		stream()
+	}
+	if a.open.Load() != 2 || b.open.Load() != 2 {
+		t.Errorf("%d and %d connections", a.open.Load(), b.open.Load())
+	}
+	if err := f.Drain("a2", true); err != nil {
+		t.Fatal(err)
+	}
+	routing.Pools = []PoolOptions{{Name: "app", Share: 1, Workers: []WorkerOptions{{Name: "a3", Address: a.address, Slots: 2}}}}
+	if err := f.Set(routing); err != nil {
+		t.Fatal(err)
+	}
+	if s := f.Workers()[0]; s.State != "draining" {
+		t.Errorf("%+v", s)
+	}
+	for range 4 {
+		finish <- true
+	}
+	wait(t, "it is through", func() bool { return f.Workers()[0].State == "drained" })
+}
+
+// A worker that is left out keeps no idle connection, though a request of when it had another name still runs at it.
+func TestReloadLeavesNoIdleConnection(t *testing.T) {
+	t.Parallel()
+	hold := make(chan bool)
+	finish := sync.OnceFunc(func() { close(hold) })
+	defer finish()
+	a := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {
+		for r := request(in); r != ""; r = request(in) {
+			if strings.HasPrefix(r, "GET /hold") {
+				<-hold
+			}
+			_, _ = io.WriteString(c, ok("x"))
+		}
+	})
+	b := serveRaw(t, func(_ int, c net.Conn, in *bufio.Reader) {})
+	f := newFront(t, Options{Workers: []WorkerOptions{{Name: "a", Address: a.address, Slots: 2}}, KeepIdle: time.Hour})
+	held := make(chan int)
+	go func() {
+		status, _, _, err := f.get("/hold")
+		if err != nil {
+			t.Error(err)
+		}
+		held <- status
+	}()
+	wait(t, "it runs", func() bool { return a.open.Load() == 1 })
+	reload(t, f, "app", WorkerOptions{Name: "a2", Address: a.address, Slots: 2})
+	if status, _, _, err := f.get("/"); err != nil || status != 200 || a.open.Load() != 2 {
+		t.Fatalf("%d, %v; %d connections", status, err, a.open.Load())
+	}
+	reload(t, f, "app", WorkerOptions{Name: "b", Address: b.address, Slots: 2})
+	wait(t, "the idle one is closed", func() bool { return a.open.Load() == 1 })
+	finish()
+	if status := <-held; status != 200 {
+		t.Error(status)
+	}
+	wait(t, "and the other one", func() bool { return a.open.Load() == 0 })
 }

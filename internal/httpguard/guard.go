@@ -11,7 +11,8 @@
 //
 // A Read never goes past the end of a request. So a Read that begins in a head comes from net/http itself, which has then written all that it has to
 // say of the requests before, and the refusal is written there and then. The one exception is the byte by which net/http finds out during
-// an answer that a client went away: it is handed on as it is, and judged by the next Read. A chunk that comes while the handler runs is different: a bad
+// an answer that a client went away: it is handed on as it is, and judged by the next Read; where more is held
+// already it is kept behind that. A chunk that comes while the handler runs is different: a bad
 // one ends the body with an error and the request's context, as if the client had gone, and the handler tells the client (RefusedIn).
 package httpguard
 
