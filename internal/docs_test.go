@@ -66,12 +66,3 @@ func TestMakeCommandsExist(t *testing.T) {
 		}
 	}
 }
-
-func TestDocumentsStayShort(t *testing.T) {
-	limits := map[string]int{"../README.md": 150, "../ARCHITECTURE.md": 200}
-	for path, text := range documents(t) {
-		if limit, ok := limits[path]; ok && strings.Count(text, "\n") > limit {
-			t.Errorf("%s has %d lines; move something to docs/ (at most %d)", path, strings.Count(text, "\n"), limit)
-		}
-	}
-}
