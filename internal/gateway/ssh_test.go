@@ -253,6 +253,21 @@ func TestSSHCutsSessionsIntoRequests(t *testing.T) {
 	}
 }
 
+// TestSSHVersions: the node hears which version a pusher asks for, and answers version 2 in version 0, as git does.
+func TestSSHVersions(t *testing.T) {
+	t.Parallel()
+	s := serveSSH(t, func(o *gateway.SSHOptions) { o.Auth = writers{} }, counting())
+	client := s.mustDial(nil)
+	for asked, want := range map[string]string{
+		"": "v0", "version=0": "v0", "version=1": "v1", "version=2": "v2", "version=2:version=1": "v2", "x:version=2": "v2", "version=3": "v0",
+	} {
+		out, _, status := run(t, client, asked, "git-receive-pack 'app'", "0000")
+		if !strings.HasPrefix(out, "git-receive-pack "+want) || status != 0 {
+			t.Errorf("GIT_PROTOCOL=%s: %q, status %d; want %s", asked, out, status, want)
+		}
+	}
+}
+
 func TestSSHWhoIsKnown(t *testing.T) {
 	t.Parallel()
 	s := serveSSH(t, nil, brackets(""))

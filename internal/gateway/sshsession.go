@@ -201,9 +201,6 @@ func (s *sshSession) serveGit() int {
 		}
 	}()
 	session := protocol.Session{Service: s.service(), Version: protocol.ParseVersion(s.environment)}
-	if session.Service == protocol.ReceivePack {
-		session.Version = min(session.Version, protocol.V1) // there is no version 2 of pushes, as for git
-	}
 	if !s.advertise(session) {
 		return 1
 	}
