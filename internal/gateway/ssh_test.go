@@ -253,6 +253,31 @@ func TestSSHCutsSessionsIntoRequests(t *testing.T) {
 	}
 }
 
+// TestSSHExitStatus: a client that closes the session at the end of its output has heard the exit status.
+func TestSSHExitStatus(t *testing.T) {
+	t.Parallel()
+	client := serveSSH(t, nil, brackets("")).mustDial(nil)
+	for range 100 {
+		channel, requests, err := client.OpenChannel("session", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ok, err := channel.SendRequest("exec", true, ssh.Marshal(struct{ Command string }{"git-upload-pack 'app'"})); err != nil || !ok {
+			t.Fatalf("%v, %v", ok, err)
+		}
+		if err := channel.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, channel); err != nil {
+			t.Fatal(err)
+		}
+		channel.Close()
+		if r := <-requests; r == nil || r.Type != "exit-status" {
+			t.Fatalf("%v instead of the exit status", r)
+		}
+	}
+}
+
 // TestSSHVersions: the node hears which version a pusher asks for, and answers version 2 in version 0, as git does.
 func TestSSHVersions(t *testing.T) {
 	t.Parallel()

@@ -114,10 +114,7 @@ func (s *sshSession) execute(shell bool, command string) {
 			s.Log.Error("panic in an SSH session", "panic", cause, "stack", string(debug.Stack()))
 			status = 1
 		}
-		s.writing.Reset(s.WriteStall) // for the client to take the end
-		_ = s.channel.CloseWrite()
-		_, _ = s.channel.SendRequest("exit-status", false, ssh.Marshal(struct{ Status uint32 }{uint32(status)}))
-		s.channel.Close()
+		s.finish(status)
 	}()
 	if shell {
 		s.Watch.sessions.WithLabelValues("greeting").Inc()
@@ -142,6 +139,15 @@ func (s *sshSession) execute(shell bool, command string) {
 		return
 	}
 	_, _ = s.channel.Write(protocol.AppendError(nil, fault.Message(err)))
+}
+
+// finish tells the client the exit status, and ends the session. The status goes before the end of the output: a client whose input has ended closes the
+// session as soon as it sees that end, as OpenSSH's connection sharing does, and nothing can be sent to it after that.
+func (s *sshSession) finish(status int) {
+	s.writing.Reset(s.WriteStall) // for the client to take the end
+	_, _ = s.channel.SendRequest("exit-status", false, ssh.Marshal(struct{ Status uint32 }{uint32(status)}))
+	_ = s.channel.CloseWrite()
+	s.channel.Close()
 }
 
 func (s *sshSession) service() protocol.Service { return s.command.service }

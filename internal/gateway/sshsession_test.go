@@ -2,6 +2,8 @@ package gateway
 
 import (
 	"bufio"
+	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -16,6 +18,31 @@ import (
 type takes struct{ ssh.Channel }
 
 func (takes) Write(p []byte) (int, error) { return len(p), nil }
+
+// messages is a channel that notes what it is to send.
+type messages struct {
+	ssh.Channel
+	sent []string
+}
+
+func (m *messages) SendRequest(name string, _ bool, payload []byte) (bool, error) {
+	m.sent = append(m.sent, fmt.Sprintf("%s %x", name, payload))
+	return true, nil
+}
+func (m *messages) CloseWrite() error { m.sent = append(m.sent, "EOF"); return nil }
+func (m *messages) Close() error      { m.sent = append(m.sent, "close"); return nil }
+
+// TestSSHExitStatusBeforeEOF: nothing can be sent to a client that closes the session at the end of its output.
+func TestSSHExitStatusBeforeEOF(t *testing.T) {
+	t.Parallel()
+	m := &messages{}
+	s := &sshSession{sshClient: &sshClient{SSH: &SSH{SSHOptions: SSHOptions{WriteStall: time.Hour}}}, channel: m, writing: time.AfterFunc(time.Hour, func() {})}
+	defer s.writing.Stop()
+	s.finish(7)
+	if want := []string{"exit-status 00000007", "EOF", "close"}; !slices.Equal(m.sent, want) {
+		t.Errorf("%q, want %q", m.sent, want)
+	}
+}
 
 // TestSSHSilenceDuringAnswers: a client that has said all may be silent for as long as its answer takes, and nobody else.
 func TestSSHSilenceDuringAnswers(t *testing.T) {
