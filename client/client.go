@@ -41,6 +41,8 @@ type Options struct {
 	Secret func() string
 	// TLS is how to make connections secure: roots, the client's certificate. Nil: the system's roots, and no certificate.
 	TLS *tls.Config
+	// Dial makes the connections to the node; nil: they are made to its address.
+	Dial func(ctx context.Context) (net.Conn, error)
 }
 
 // Client is a connection to one node, made when it is needed and again when it breaks. Safe for concurrent use.
@@ -84,6 +86,9 @@ func New(address string, o Options) (*Client, error) {
 	}
 	dialer := &net.Dialer{Timeout: dialTimeout}
 	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
+		if o.Dial != nil {
+			return o.Dial(ctx)
+		}
 		if socket != "" {
 			network, address = "unix", socket
 		}

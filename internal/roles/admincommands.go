@@ -21,35 +21,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// adminClient asks a running gateway over its admin socket.
-type adminClient struct {
-	env           Env
-	state, config string
-}
+// adminClient asks a running gateway, or serve, over its admin socket.
+type adminClient struct{ target }
 
 func (c *adminClient) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&c.state, "state", "", "the gateway's state directory, `DIR` (default ~/.local/state/packhorse/gateway)")
-	flags.StringVar(&c.config, "config", "", "find the state directory in the gateway's configuration `FILE`")
+	c.target.addFlags(flags, "the state directory, `DIR` (default ~/.local/state/packhorse/gateway, or of the server on the root)")
 }
 
-// socket is the path of the admin socket.
+// socket is the path of the admin socket. A configuration file with a root may be for serve or for a gateway: the gateway's is
+// taken if there is one.
 func (c *adminClient) socket() (string, error) {
-	cfg := DefaultConfig()
-	if c.config != "" {
-		if err := loadFile(c.config, &cfg, origins{}); err != nil {
-			return "", usage(err)
+	if c.root == "" && c.state == "" {
+		gateway := defaultState(roleGateway, "", c.env)
+		if _, err := os.Stat(adminSocket(gateway)); gateway != "" && err == nil {
+			cfg := DefaultConfig()
+			if c.config != "" {
+				if err := loadFile(c.config, &cfg, origins{}); err != nil {
+					return "", usage(err)
+				}
+			}
+			if cfg.State == "" {
+				return filepath.Abs(adminSocket(gateway))
+			}
 		}
 	}
-	state := cmp.Or(c.state, cfg.State, defaultState(roleGateway, "", c.env))
-	if c.state == "" && cfg.State == "" && cfg.Root != "" { // of serve, unless a gateway runs where one would
-		if _, err := os.Stat(adminSocket(state)); state == "" || err != nil {
-			state = defaultState(roleServe, cfg.Root, c.env)
-		}
-	}
-	if state == "" {
-		return "", usage(errors.New("there is no home directory; name the gateway's state directory with --state DIR"))
-	}
-	return filepath.Abs(adminSocket(state))
+	state, err := c.stateDir(roleGateway)
+	return adminSocket(state), err
 }
 
 // do asks for one thing and reads the answer into v.
@@ -101,7 +98,7 @@ type notNow struct{ why string }
 func (e *notNow) Error() string { return e.why }
 
 func nodesCommand(env Env) *cobra.Command {
-	client := &adminClient{env: env}
+	client := &adminClient{target{env: env}}
 	cmd := &cobra.Command{
 		Use:   "nodes",
 		Short: "Show how a gateway's storage nodes are",
@@ -176,7 +173,7 @@ func undrainCommand(env Env) *cobra.Command {
 }
 
 func drainingCommand(env Env, verb, about, short, long string) *cobra.Command {
-	client := &adminClient{env: env}
+	client := &adminClient{target{env: env}}
 	cmd := &cobra.Command{
 		Use:   verb,
 		Short: about,

@@ -15,7 +15,7 @@ import (
 )
 
 func workersCommand(env Env) *cobra.Command {
-	client := &adminClient{env: env}
+	client := &adminClient{target{env: env}}
 	cmd := &cobra.Command{
 		Use:   "workers",
 		Short: "Show how the application's workers are",
@@ -23,7 +23,7 @@ func workersCommand(env Env) *cobra.Command {
 not ready, down, draining or drained; how many requests it has now, how many it is given at once, how many it has answered, and how many it failed.`,
 		Example: `  packhorse workers
   packhorse workers --json --config /etc/packhorse.toml
-  packhorse workers --state /srv/git/.packhorse          # of serve`,
+  packhorse workers --root /srv/git                      # of serve`,
 		Args: noArgs,
 	}
 	listing(cmd, client, "/workers", writeWorkers)

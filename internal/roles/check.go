@@ -189,10 +189,8 @@ func (c *Config) checkDisk(role role) error {
 
 // checkRepositoriesDisk is checkDisk for what serves repositories.
 func (c *Config) checkRepositoriesDisk(add func(key string, err error), quiet *slog.Logger) {
-	if info, err := os.Stat(c.Root); err != nil {
-		add("root", fmt.Errorf("%w; make the directory, or name the one that holds your bare repositories", err))
-	} else if !info.IsDir() {
-		add("root", fmt.Errorf("%s is not a directory; name the directory above your bare repositories", c.Root))
+	if err := checkRoot(c.Root); err != nil {
+		add("root", err)
 	}
 	if _, err := exec.LookPath(c.Git.Program); err != nil {
 		add("git.program", fmt.Errorf("%w; install git, or name the program with --git", err))

@@ -15,7 +15,7 @@ type Config struct {
 
 	// Where a process keeps what is its own: a lock, the pack cache, the admin socket. One process at a time uses it. Empty means
 	// ROOT/.packhorse; for a gateway or a search process, which have no root, packhorse/gateway or packhorse/search
-	// below $XDG_STATE_HOME or ~/.local/state.
+	// below $XDG_STATE_HOME or ~/.local/state. A server notes another directory in ROOT/.packhorse/state.json, where commands find it.
 	State string `toml:"state"`
 
 	HTTP     HTTPConfig      `toml:"http"`

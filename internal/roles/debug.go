@@ -2,7 +2,6 @@ package roles
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -36,7 +35,7 @@ func debugCommand(env Env) *cobra.Command {
 }
 
 func debugDump(env Env) *cobra.Command {
-	d := &dumper{env: env}
+	d := &dumper{target: target{env: env}}
 	cmd := &cobra.Command{
 		Use: "dump", Short: "Have a server write down its stacks, profiles and processes",
 		Long: `Dump has a running server write a dump: the stacks of its goroutines, profiles, the last seconds of its execution trace, and the tree of its
@@ -64,9 +63,7 @@ signal, SIGUSR1; and if that does not help, what the system tells of the process
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&d.state, "state", "", "the server's state directory, `DIR`")
-	flags.StringVar(&d.root, "root", "", "the server's repositories; its state directory is `DIR`/.packhorse")
-	flags.StringVar(&d.config, "config", "", "find the state directory in the server's configuration `FILE`")
+	d.addFlags(flags, "the server's state directory, `DIR` (default of the server on the root)")
 	flags.StringVar(&d.ops, "ops", "", "ask on the private listener at `HOST:PORT`")
 	flags.BoolVar(&d.json, "json", false, "print JSON")
 	flags.DurationVar(&d.patience, "patience", time.Minute, "how long to wait for an answer, and then for the signal's effect (`DURATION`)")
@@ -75,10 +72,10 @@ signal, SIGUSR1; and if that does not help, what the system tells of the process
 
 // dumper gets a dump of a server in one of several ways.
 type dumper struct {
-	env                      Env
-	state, root, config, ops string
-	json                     bool
-	patience                 time.Duration
+	target
+	ops      string
+	json     bool
+	patience time.Duration
 }
 
 func (d *dumper) dump(cmd *cobra.Command) (watchdog.Dump, error) {
@@ -96,7 +93,10 @@ func (d *dumper) dump(cmd *cobra.Command) (watchdog.Dump, error) {
 		}
 		return dump, err
 	}
-	state, err := d.stateDir()
+	if d.state+d.root+d.config == "" {
+		return watchdog.Dump{}, usage(errors.New("which server? name its state directory with --state DIR, its repositories with --root DIR, or its private listener with --ops HOST:PORT"))
+	}
+	state, err := d.stateDir(roleGateway)
 	if err != nil {
 		return watchdog.Dump{}, err
 	}
@@ -120,25 +120,6 @@ func (d *dumper) dump(cmd *cobra.Command) (watchdog.Dump, error) {
 	err = errors.Join(watchdog.WriteProcesses(cmd.OutOrStdout(), server.PID), watchdog.WriteCommands(cmd.OutOrStdout(), server.PID, auth.Redact))
 	return watchdog.Dump{}, errors.Join(fmt.Errorf("process %d runs no goroutine, or cannot write: kill -ABRT %d has it print its stacks to standard error, and end",
 		server.PID, server.PID), err)
-}
-
-// stateDir is the state directory of the server that is meant.
-func (d *dumper) stateDir() (string, error) {
-	cfg := DefaultConfig()
-	if d.config != "" {
-		if err := loadFile(d.config, &cfg, origins{}); err != nil {
-			return "", usage(err)
-		}
-	}
-	state, role := cmp.Or(d.state, cfg.State), roleServe
-	root := cmp.Or(d.root, cfg.Root)
-	if d.config != "" && root == "" {
-		role = roleGateway
-	}
-	if state = cmp.Or(state, defaultState(role, root, d.env)); state == "" {
-		return "", usage(errors.New("which server? Name its state directory with --state DIR, its repositories with --root DIR, or its private listener with --ops HOST:PORT"))
-	}
-	return filepath.Abs(state)
 }
 
 // runningIn tells which process has a state directory.

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"runtime"
 	"runtime/debug"
 	"sync/atomic"
@@ -145,6 +144,11 @@ func run(ctx context.Context, src *source, cfg Config) (err error) {
 		return err
 	}
 	defer listeners.close()
+	if src.role.flags()&repositories != 0 {
+		if err := noteState(cfg.Root, cfg.State); err != nil {
+			log.Warn("cannot note the state directory below the root: commands need --state", "error", err)
+		}
+	}
 	reg := observe.NewRegistry(versionOf(env).Version)
 	srv, err := build(src.role, cfg, log, reg, versionOf(env).Version, env.Program)
 	if err != nil {
@@ -280,12 +284,4 @@ func drain(ctx context.Context, cfg Config, log *slog.Logger, srv *server) error
 		return nil
 	}
 	return err
-}
-
-// mkdirState makes the state directory for this user only: its cache holds the content of repositories.
-func mkdirState(dir string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("make the state directory: %w; name a directory that can be written with --state", err)
-	}
-	return nil
 }

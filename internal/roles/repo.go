@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
@@ -47,16 +49,26 @@ its state directory; if none runs, the command does the work itself. With --node
 // repoCall is what a command does with the node and its arguments.
 type repoCall func(ctx context.Context, cmd *cobra.Command, node *client.Client, args []string) error
 
+// Whether a command changes repositories.
+const (
+	reads   = false
+	changes = true
+)
+
 // onRepository completes a command that asks a node. Its first argument, if it takes a PATH, is completed.
-func onRepository(env Env, cmd *cobra.Command, call repoCall) *cobra.Command {
-	to := &nodeFinder{env: env}
+func onRepository(env Env, cmd *cobra.Command, changes bool, call repoCall) *cobra.Command {
+	to := &nodeFinder{target: target{env: env}}
 	to.addFlags(cmd.Flags(), true)
+	with := to.read
+	if changes {
+		with = to.change
+	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return to.with(cmd.Context(), func(node *client.Client) error { return answerOf(call(cmd.Context(), cmd, node, args)) })
+		return with(cmd.Context(), func(node *client.Client) error { return answerOf(call(cmd.Context(), cmd, node, args)) })
 	}
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, begun string) (names []string, _ cobra.ShellCompDirective) {
 		if len(args) == 0 {
-			_ = to.with(cmd.Context(), func(node *client.Client) error {
+			_ = to.read(cmd.Context(), func(node *client.Client) error {
 				page, err := node.Repositories().List(cmd.Context(), connect.NewRequest(&packhorsev1.ListRequest{Prefix: begun}))
 				if err == nil {
 					names = page.Msg.GetRepositories()
@@ -111,7 +123,7 @@ whole or not at all.`,
 	request := &packhorsev1.CreateRequest{}
 	cmd.Flags().StringVar(&request.DefaultBranch, "default-branch", "main", "the `BRANCH` that HEAD names")
 	cmd.Flags().StringVar(&request.ObjectFormat, "object-format", "sha1", "`FORMAT`: sha1 or sha256")
-	onRepository(env, cmd, func(ctx context.Context, cmd *cobra.Command, node *client.Client, args []string) error {
+	onRepository(env, cmd, changes, func(ctx context.Context, cmd *cobra.Command, node *client.Client, args []string) error {
 		request.Repository = args[0]
 		made, err := node.Repositories().Create(ctx, connect.NewRequest(request))
 		if err != nil {
@@ -140,7 +152,7 @@ func repoList(env Env) *cobra.Command {
 		},
 	}
 	asJSON := jsonFlag(cmd)
-	return onRepository(env, cmd, func(ctx context.Context, cmd *cobra.Command, node *client.Client, args []string) error {
+	return onRepository(env, cmd, reads, func(ctx context.Context, cmd *cobra.Command, node *client.Client, args []string) error {
 		request := &packhorsev1.ListRequest{PageSize: storage.MaxPage}
 		if len(args) > 0 {
 			request.Prefix = args[0]
@@ -172,7 +184,7 @@ func repoInfo(env Env) *cobra.Command {
 		Args:    exactArgs(1, "one PATH"),
 	}
 	asJSON := jsonFlag(cmd)
-	return onRepository(env, cmd, func(ctx context.Context, cmd *cobra.Command, node *client.Client, args []string) error {
+	return onRepository(env, cmd, reads, func(ctx context.Context, cmd *cobra.Command, node *client.Client, args []string) error {
 		found, err := node.Repositories().Get(ctx, connect.NewRequest(&packhorsev1.GetRequest{Repository: args[0]}))
 		if err != nil {
 			return err
@@ -247,7 +259,7 @@ on meanwhile, and no object is removed. A server does so by itself after pushes 
 		Args:    exactArgs(1, "one PATH"),
 	}
 	asJSON := jsonFlag(cmd)
-	return onRepository(env, cmd, func(ctx context.Context, cmd *cobra.Command, node *client.Client, args []string) error {
+	return onRepository(env, cmd, changes, func(ctx context.Context, cmd *cobra.Command, node *client.Client, args []string) error {
 		done, err := node.Repositories().Maintain(ctx, connect.NewRequest(&packhorsev1.MaintainRequest{Repository: args[0]}))
 		if err != nil {
 			return err
@@ -271,7 +283,7 @@ others need: with linked worktrees, or with extensions.preciousObjects.`,
 		Args:    exactArgs(1, "one PATH"),
 	}
 	yes := cmd.Flags().Bool("yes", false, "do not ask")
-	return onRepository(env, cmd, func(ctx context.Context, cmd *cobra.Command, node *client.Client, args []string) error {
+	return onRepository(env, cmd, changes, func(ctx context.Context, cmd *cobra.Command, node *client.Client, args []string) error {
 		found, err := node.Repositories().Get(ctx, connect.NewRequest(&packhorsev1.GetRequest{Repository: args[0]}))
 		if err != nil && !*yes { // one that cannot be described may be removed all the same
 			return err
@@ -297,7 +309,7 @@ others need: with linked worktrees, or with extensions.preciousObjects.`,
 }
 
 func repoImport(env Env) *cobra.Command {
-	to := &nodeFinder{env: env}
+	to := &nodeFinder{target: target{env: env}}
 	cmd := &cobra.Command{
 		Use: "import PATH SOURCE", Short: "Make a repository of one that is elsewhere",
 		Long: `Import copies all refs and objects of SOURCE, the path of a repository or of a bundle, or a URL (https://, http://, ssh://), to a new bare
@@ -322,11 +334,15 @@ are refused. For repositories that ask for a password, clone them with git clone
 		if err != nil {
 			return usage(err)
 		}
+		source := sourceOf(args[1])
 		node, closeAll, err := to.importer(slog.New(slog.DiscardHandler))
 		if err != nil {
 			return err
 		}
-		from := storage.Import{Source: sourceOf(args[1]), Check: !*unchecked, Environ: sshEnviron(env)}
+		if err := readable(source); err != nil {
+			return errors.Join(err, closeAll())
+		}
+		from := storage.Import{Source: source, Check: !*unchecked, Environ: sshEnviron(env)}
 		if errs := cmd.ErrOrStderr(); observe.IsTerminal(errs) {
 			from.Progress = func(text []byte) { _, _ = errs.Write(text) }
 		}
@@ -361,6 +377,14 @@ func sourceOf(source string) string {
 		return source
 	}
 	return abs
+}
+
+// readable reports a file that the user of the repositories, whom a command of root's acts as, may not read.
+func readable(source string) error {
+	if !filepath.IsAbs(source) || !errors.Is(unix.Access(source, unix.R_OK), fs.ErrPermission) {
+		return nil
+	}
+	return fmt.Errorf("%s may not be read by %s, who owns the repositories; copy it to where it may", source, owner{os.Geteuid(), os.Getegid()}.name())
 }
 
 // sshEnviron is what ssh needs of the environment. It asks nothing: nobody could answer.

@@ -16,15 +16,21 @@ import (
 // startServe runs a server until the test ends. It answers when this returns.
 func startServe(t *testing.T, args ...string) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	var log bytes.Buffer
-	done := make(chan int, 1)
 	state := ""
 	for i, a := range args {
 		if a == "--root" {
 			state = filepath.Join(args[i+1], ".packhorse")
 		}
 	}
+	startServeIn(t, state, args...)
+}
+
+// startServeIn is startServe with another state directory than that below the root.
+func startServeIn(t *testing.T, state string, args ...string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var log bytes.Buffer
+	done := make(chan int, 1)
 	go func() {
 		done <- Main(ctx, Env{Args: append([]string{"serve", "--http", "127.0.0.1:0", "--ops", "", "--shutdown-grace", "1s"}, args...), Stdout: &log, Stderr: &log})
 	}()
@@ -107,7 +113,7 @@ func TestRepoWithoutASocket(t *testing.T) {
 	if err := os.MkdirAll(root, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	code, _, errs := runMain("repo", "list", "--root", root)
+	code, _, errs := runMain("repo", "create", "app", "--root", root)
 	if code != exitFailed || !strings.Contains(errs, "--state") {
 		t.Errorf("%d %s", code, errs)
 	}

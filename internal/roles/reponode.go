@@ -1,17 +1,18 @@
 package roles
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/client"
 	"github.com/packhorse-git/packhorse/internal/git/process"
@@ -21,15 +22,12 @@ import (
 
 // nodeFinder finds the node that a repo command asks.
 type nodeFinder struct {
-	env                 Env
-	config, root, state string
-	node                NodeConfig // --node; its address is empty without one
+	target
+	node NodeConfig // --node; its address is empty without one
 }
 
 func (f *nodeFinder) addFlags(flags *pflag.FlagSet, elsewhere bool) {
-	flags.StringVar(&f.config, "config", "", "find the root and the state directory in the configuration `FILE`")
-	flags.StringVar(&f.root, "root", "", "the repositories are below `DIR`")
-	flags.StringVar(&f.state, "state", "", "state directory of the server on them, `DIR` (default ROOT/.packhorse)")
+	f.target.addFlags(flags, "the server's state directory, `DIR` (default what the last server on the root used)")
 	if !elsewhere {
 		return
 	}
@@ -42,26 +40,28 @@ func (f *nodeFinder) addFlags(flags *pflag.FlagSet, elsewhere bool) {
 }
 
 // load is the configuration of the repositories on this machine.
-func (f *nodeFinder) load() (Config, error) {
-	cfg := DefaultConfig()
-	if f.config != "" {
-		if err := loadFile(f.config, &cfg, origins{}); err != nil {
-			return cfg, usage(err)
-		}
+func (f *nodeFinder) load() (Config, error) { return f.server(", or a node with --node ADDRESS") }
+
+// read calls do with a client of the node, for calls that change nothing. It creates nothing: where no server answers, the
+// command looks at the repositories itself, without a state directory.
+func (f *nodeFinder) read(ctx context.Context, do func(*client.Client) error) error {
+	if f.node.Address != "" {
+		return f.withElsewhere(do)
 	}
-	cfg.Root, cfg.State = cmp.Or(f.root, cfg.Root), cmp.Or(f.state, cfg.State)
-	cfg.complete(roleServe, f.env)
-	if cfg.Root == "" {
-		return cfg, usage(errors.New("which repositories? name the directory that holds them with --root DIR or --config FILE, or a node with --node ADDRESS"))
+	cfg, err := f.load()
+	if err != nil {
+		return err
 	}
-	if info, err := os.Stat(cfg.Root); err != nil || !info.IsDir() {
-		return cfg, usage(fmt.Errorf("the root %s is no directory", cfg.Root))
+	socket := adminSocket(cfg.State)
+	if conn, err := net.DialTimeout("unix", socket, adminTimeout); err == nil {
+		conn.Close()
+		return withClient("unix:"+socket, client.Options{}, do)
 	}
-	return cfg, nil
+	return f.withReader(ctx, cfg, do)
 }
 
-// with calls do with a client of the node.
-func (f *nodeFinder) with(ctx context.Context, do func(*client.Client) error) error {
+// change is read for calls that change repositories: only one process at a time does, the one that has the state directory.
+func (f *nodeFinder) change(ctx context.Context, do func(*client.Client) error) error {
 	if f.node.Address != "" {
 		return f.withElsewhere(do)
 	}
@@ -72,6 +72,9 @@ func (f *nodeFinder) with(ctx context.Context, do func(*client.Client) error) er
 	socket := adminSocket(cfg.State)
 	if err := checkSocketPath(socket); err != nil {
 		return fmt.Errorf("%w; name a shorter directory with --state, here and for the server", err)
+	}
+	if err := f.actAsOwner(&cfg); err != nil {
+		return err
 	}
 	for patience := time.Now().Add(commandPatience); ; {
 		state, err := openState(cfg.State)
@@ -92,6 +95,26 @@ func (f *nodeFinder) with(ctx context.Context, do func(*client.Client) error) er
 		}
 		time.Sleep(commandPause)
 	}
+}
+
+// actAsOwner has a command of root's run as the owner of the state directory or, before there is one, of the root: what it
+// makes, and what git makes for it, is the server's then.
+func (f *nodeFinder) actAsOwner(cfg *Config) error {
+	whose := cfg.State
+	if _, err := os.Stat(whose); err != nil {
+		whose = cfg.Root
+	}
+	owner, err := ownerOf(whose)
+	if err != nil || !owner.other() || f.env.Become == nil {
+		return err
+	}
+	if err := f.env.Become(owner); err != nil {
+		return err
+	}
+	if unix.Access(f.env.Program, unix.X_OK) != nil { // as below /root: git runs without a reaper then
+		f.env.Program = ""
+	}
+	return nil
 }
 
 // A state directory can be taken for a moment by a process that does not answer yet, or any more: another command, a server at its start.
@@ -142,15 +165,47 @@ func (f *nodeFinder) withOwn(ctx context.Context, cfg Config, do func(*client.Cl
 	return errors.Join(err, s.local.shutdown(limit), <-served, s.close())
 }
 
+// withReader runs a node on the repositories for as long as the command takes. It creates nothing, not even a socket.
+func (f *nodeFinder) withReader(ctx context.Context, cfg Config, do func(*client.Client) error) error {
+	cfg.Ops.Tree, cfg.Ops.Activity, cfg.Tracing.Endpoint = false, false, ""
+	log, reg := slog.New(slog.DiscardHandler), prometheus.NewRegistry()
+	lanes, err := newLanes(roleStorage, cfg, log, reg, versionOf(f.env).Version)
+	if err != nil {
+		return err
+	}
+	node, closeNode, err := f.nodeOf(cfg, log, storage.Options{ReadOnly: true}, map[process.Class]process.Limits{repo.ClassRefs: refsLimits()})
+	if err != nil {
+		return err
+	}
+	s := &server{node: node, ready: node.Ready}
+	s.addLocal(cfg, log, lanes)
+	l := newPairs()
+	served := make(chan error, 1)
+	go func() { served <- s.local.serve(l) }()
+	err = withClient("http://localhost:1", client.Options{Dial: l.dial}, do)
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeLimit)
+	defer cancel()
+	return errors.Join(err, s.local.shutdown(limit), <-served, closeNode())
+}
+
 // importer is a node for one import, beside the server if one runs: what it brings in appears below the root at once, and no lock is needed.
 func (f *nodeFinder) importer(log *slog.Logger) (node *storage.Node, closeAll func() error, err error) {
 	cfg, err := f.load()
 	if err != nil {
 		return nil, nil, err
 	}
-	runner, err := process.New(process.Options{Git: cfg.Git.Program, Log: log, Reaper: cfg.reaper(f.env.Program), Classes: map[process.Class]process.Limits{
+	if err := f.actAsOwner(&cfg); err != nil {
+		return nil, nil, err
+	}
+	return f.nodeOf(cfg, log, storage.Options{}, map[process.Class]process.Limits{
 		storage.ClassUpstream: upstreamLimits(), storage.ClassManage: manageLimits(), repo.ClassRefs: refsLimits(),
-	}})
+	})
+}
+
+// nodeOf is a node on the repositories that sends and takes no packs.
+func (f *nodeFinder) nodeOf(cfg Config, log *slog.Logger, o storage.Options, classes map[process.Class]process.Limits) (
+	node *storage.Node, closeAll func() error, err error) {
+	runner, err := process.New(process.Options{Git: cfg.Git.Program, Log: log, Reaper: cfg.reaper(f.env.Program), Classes: classes})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -159,11 +214,67 @@ func (f *nodeFinder) importer(log *slog.Logger) (node *storage.Node, closeAll fu
 		defer cancel()
 		return runner.Close(limit)
 	}
-	node, err = storage.New(nil, storage.Options{
-		Root: cfg.Root, Hidden: []string{cfg.State, cfg.Cache.Dir}, Policy: cfg.Fetch.policy(), Log: log, Runner: runner, Tables: repo.NewTables(runner),
-	})
-	if err != nil {
+	o.Root, o.Hidden, o.Policy, o.Log, o.Runner = cfg.Root, []string{cfg.State, cfg.Cache.Dir}, cfg.Fetch.policy(), log, runner
+	o.Tables = repo.NewTables(runner)
+	if node, err = storage.New(nil, o); err != nil {
 		return nil, nil, errors.Join(err, closeRunner())
 	}
 	return node, func() error { return errors.Join(closeRunner(), node.Close()) }, nil
 }
+
+// pairs is a listener within the process: each connection is a pair of sockets.
+type pairs struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newPairs() *pairs { return &pairs{conns: make(chan net.Conn), closed: make(chan struct{})} }
+
+func (p *pairs) dial(ctx context.Context) (net.Conn, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socketpair", err)
+	}
+	var ends [2]net.Conn
+	for i, fd := range fds {
+		unix.CloseOnExec(fd)
+		file := os.NewFile(uintptr(fd), "pair")
+		conn, failed := net.FileConn(file)
+		file.Close()
+		ends[i], err = conn, errors.Join(err, failed)
+	}
+	if err == nil {
+		select {
+		case p.conns <- ends[0]:
+			return ends[1], nil
+		case <-p.closed:
+			err = net.ErrClosed
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	}
+	for _, end := range ends {
+		if end != nil {
+			end.Close()
+		}
+	}
+	return nil, err
+}
+
+// Accept, Close and Addr make it a net.Listener.
+func (p *pairs) Accept() (net.Conn, error) {
+	select {
+	case conn := <-p.conns:
+		return conn, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pairs) Close() error {
+	p.once.Do(func() { close(p.closed) })
+	return nil
+}
+
+func (p *pairs) Addr() net.Addr { return &net.UnixAddr{Net: "unix"} }

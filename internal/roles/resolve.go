@@ -43,7 +43,7 @@ Asked is the server on the repositories below --root, over the socket in its sta
 		},
 	}
 	var server, tokenFile string
-	to := &nodeFinder{env: env}
+	to := &nodeFinder{target: target{env: env}}
 	to.addFlags(cmd.Flags(), true)
 	cmd.Flags().StringVar(&server, "url", "", "ask the server at `URL`, as in https://git.example")
 	cmd.Flags().StringVar(&tokenFile, "token-file", "", "`FILE` with the token to show the server at --url")
@@ -58,7 +58,7 @@ Asked is the server on the repositories below --root, over the socket in its sta
 		if server != "" {
 			all, err = resolveByURL(cmd.Context(), server, tokenFile, args[0], revisions)
 		} else {
-			err = to.with(cmd.Context(), func(node *client.Client) error {
+			err = to.read(cmd.Context(), func(node *client.Client) error {
 				all, err = resolveAt(cmd.Context(), node, args[0], revisions)
 				return answerOf(err)
 			})

@@ -38,6 +38,10 @@ type Env struct {
 	// Quits is the same for SIGQUIT, at which a server writes a dump, and for SIGUSR1, by which "packhorse debug dump" asks for one. Once stop is called
 	// SIGQUIT has its default effect again, and SIGUSR1 none.
 	Quits func() (signals <-chan os.Signal, stop func())
+
+	// Become has the process run as another user from now on, for commands that root runs on files of a server's user; nil: they
+	// are run as root.
+	Become func(owner) error
 }
 
 // OSEnv is the environment of the running process.
@@ -46,7 +50,7 @@ func OSEnv(version string) Env {
 	if err != nil {
 		program = ""
 	}
-	return Env{os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Environ(), version, program, hangups, quits}
+	return Env{os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Environ(), version, program, hangups, quits, owner.become}
 }
 
 func hangups() (<-chan os.Signal, func()) { return signals(syscall.SIGHUP) }

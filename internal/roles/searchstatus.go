@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"path/filepath"
 	"text/tabwriter"
 	"time"
 
@@ -24,31 +23,6 @@ import (
 // statusEvery is how often a command that waits for an index asks how far it is.
 const statusEvery = 500 * time.Millisecond
 
-// indexFinder finds the server whose index a command asks about.
-type indexFinder struct {
-	env                 Env
-	config, root, state string
-}
-
-// socket is the path of its admin socket.
-func (f *indexFinder) socket() (string, error) {
-	cfg := DefaultConfig()
-	if f.config != "" {
-		if err := loadFile(f.config, &cfg, origins{}); err != nil {
-			return "", usage(err)
-		}
-	}
-	role, root := roleSearch, cmp.Or(f.root, cfg.Root)
-	if root != "" {
-		role = roleServe
-	}
-	state := cmp.Or(f.state, cfg.State, defaultState(role, root, f.env))
-	if state == "" {
-		return "", usage(errors.New("there is no home directory; name the server's state directory with --state DIR"))
-	}
-	return filepath.Abs(adminSocket(state))
-}
-
 func searchStatusCommand(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
@@ -61,17 +35,16 @@ terminal how it goes.`,
   packhorse search status --config /etc/packhorse.toml --json`,
 		Args: noArgs,
 	}
-	f := &indexFinder{env: env}
-	cmd.Flags().StringVar(&f.state, "state", "", "the server's state directory, `DIR` (default ~/.local/state/packhorse/search, or ROOT/.packhorse)")
-	cmd.Flags().StringVar(&f.root, "root", "", "ask the server on the repositories below `DIR`")
-	cmd.Flags().StringVar(&f.config, "config", "", "find the state directory in the server's configuration `FILE`")
+	server := &target{env: env}
+	server.addFlags(cmd.Flags(), "the server's state directory, `DIR` (default ~/.local/state/packhorse/search, or of the server on the root)")
 	wait := cmd.Flags().Bool("wait", false, "wait until every repository has an index")
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		socket, err := f.socket()
+		state, err := server.stateDir(roleSearch)
 		if err != nil {
 			return err
 		}
+		socket := adminSocket(state)
 		conn, err := net.DialTimeout("unix", socket, adminTimeout)
 		if err != nil {
 			return fmt.Errorf("no server answers at %s (%w); is it running, and with this state directory? Name it with --state DIR, --root DIR or --config FILE",

@@ -55,7 +55,7 @@ func (e *stateTaken) Error() string {
 
 // openState takes the state directory, making it if need be. If another process has it, the error names that process.
 func openState(dir string) (*state, error) {
-	if err := mkdirState(dir); err != nil {
+	if err := (owner{os.Geteuid(), os.Getegid()}).mkdirState(dir); err != nil {
 		return nil, err
 	}
 	f, err := os.OpenFile(filepath.Join(dir, "serve.json"), os.O_RDWR|os.O_CREATE, 0o600)

@@ -1,11 +1,11 @@
 package roles
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -13,34 +13,18 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/packhorse-git/packhorse/internal/auth"
 )
 
 // tokenPlace finds the file with the tokens of a server, which need not run.
-type tokenPlace struct {
-	env                 Env
-	state, config, root string
-}
+type tokenPlace struct{ target }
 
-func (p *tokenPlace) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&p.root, "root", "", "the server's root `DIR`; its state is in DIR/.packhorse")
-	flags.StringVar(&p.state, "state", "", "the server's state directory, `DIR`")
-	flags.StringVar(&p.config, "config", "", "find them in the server's configuration `FILE`")
-}
-
-// file names the tokens of serve where a root is known, of a gateway otherwise.
-func (p *tokenPlace) file() (f auth.TokenFile, err error) {
-	cfg := DefaultConfig()
-	if p.config != "" {
-		if err := loadFile(p.config, &cfg, origins{}); err != nil {
-			return f, usage(err)
-		}
-	}
-	cfg.Root, cfg.State = cmp.Or(p.root, cfg.Root), cmp.Or(p.state, cfg.State)
-	if p.root != "" && p.state == "" {
-		cfg.State = ""
+// file names the tokens of serve where a root is known, of a gateway otherwise. It creates nothing.
+func (p *tokenPlace) file() (auth.TokenFile, Config, error) {
+	cfg, err := p.load()
+	if err != nil {
+		return auth.TokenFile{}, cfg, err
 	}
 	role := roleServe
 	if cfg.Root == "" {
@@ -48,13 +32,28 @@ func (p *tokenPlace) file() (f auth.TokenFile, err error) {
 	}
 	cfg.complete(role, p.env)
 	if cfg.Auth.Tokens == "" {
-		return f, usage(errors.New("whose tokens? name the server's --root DIR, --state DIR or --config FILE"))
+		err = usage(errors.New("whose tokens? name the server's --root DIR, --state DIR or --config FILE"))
 	}
-	return auth.NewTokenFile(cfg.Auth.Tokens), mkdirState(filepath.Dir(cfg.Auth.Tokens))
+	return auth.NewTokenFile(cfg.Auth.Tokens), cfg, err
+}
+
+// prepared is file, and makes the directory that the file is in. A new one belongs to the owner of the root.
+func (p *tokenPlace) prepared() (auth.TokenFile, error) {
+	file, cfg, err := p.file()
+	if err != nil {
+		return file, err
+	}
+	owner := owner{os.Geteuid(), os.Getegid()}
+	if cfg.Root != "" {
+		if owner, err = ownerOf(cfg.Root); err != nil {
+			return file, err
+		}
+	}
+	return file, owner.mkdirState(filepath.Dir(cfg.Auth.Tokens))
 }
 
 func tokenCommand(env Env) *cobra.Command {
-	place := &tokenPlace{env: env}
+	place := &tokenPlace{target{env: env}}
 	cmd := &cobra.Command{
 		Use:   "token",
 		Short: "Make, list and revoke the tokens by which callers are known",
@@ -67,7 +66,7 @@ name. What is made or revoked holds from the server's next request on; it need n
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	place.addFlags(cmd.PersistentFlags())
+	place.addFlags(cmd.PersistentFlags(), "the server's state directory, `DIR` (default what the server on the root uses)")
 	cmd.AddCommand(tokenCreateCommand(place), tokenListCommand(place), tokenRevokeCommand(place))
 	return cmd
 }
@@ -94,7 +93,7 @@ another and revoke the first. What NAME may do is for the [[auth.rule]] tables t
 			if err != nil {
 				return usage(fmt.Errorf("--expires: %w", err))
 			}
-			file, err := place.file()
+			file, err := place.prepared()
 			if err != nil {
 				return err
 			}
@@ -180,7 +179,7 @@ func tokenListCommand(place *tokenPlace) *cobra.Command {
 		Example: "  packhorse token list --root /srv/git\n  packhorse token list --json --config /etc/packhorse.toml",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			file, err := place.file()
+			file, _, err := place.file()
 			if err != nil {
 				return err
 			}
@@ -229,7 +228,7 @@ func tokenRevokeCommand(place *tokenPlace) *cobra.Command {
 		Example: "  packhorse token revoke ci/2 --root /srv/git\n  packhorse token revoke alice --root /srv/git",
 		Args:    exactArgs(1, "one TOKEN or NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			file, err := place.file()
+			file, _, err := place.file()
 			if err != nil {
 				return err
 			}

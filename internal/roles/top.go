@@ -30,13 +30,14 @@ const (
 
 // topAsker asks a running process what it does.
 type topAsker struct {
-	ops, state, config string
-	most               int
-	client             http.Client
+	target
+	ops    string
+	most   int
+	client http.Client
 }
 
 func topCommand(env Env) *cobra.Command {
-	asker := &topAsker{client: http.Client{Timeout: topPatience, Transport: &http.Transport{}}}
+	asker := &topAsker{target: target{env: env}, client: http.Client{Timeout: topPatience, Transport: &http.Transport{}}}
 	var asJSON, once bool
 	interval, sort := time.Second, string(top.ByAge)
 	cmd := &cobra.Command{
@@ -62,9 +63,8 @@ private listener (--ops). Where standard output is no terminal, it writes one fr
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&asker.ops, "ops", "", "the process's private listener, `HOST:PORT` (default 127.0.0.1:9090, or what --state or --config says)")
-	flags.StringVar(&asker.state, "state", "", "ask the process that has the state directory `DIR`")
-	flags.StringVar(&asker.config, "config", "", "find the listener or the state directory in the configuration `FILE`")
+	flags.StringVar(&asker.ops, "ops", "", "the process's private listener, `HOST:PORT` (default 127.0.0.1:9090, or what --root, --state or --config says)")
+	asker.addFlags(flags, "ask the process that has the state directory `DIR`")
 	flags.BoolVar(&asJSON, "json", false, "write what the process says, once")
 	flags.BoolVar(&once, "once", false, "write one frame as text")
 	flags.DurationVar(&interval, "interval", interval, "`TIME` between two frames")
@@ -121,16 +121,14 @@ func decodeTop(text []byte) (*top.State, error) {
 func (a *topAsker) address() (string, error) {
 	ops := a.ops
 	if ops == "" {
-		cfg := DefaultConfig()
-		if a.config != "" {
-			if err := loadFile(a.config, &cfg, origins{}); err != nil {
-				return "", usage(err)
-			}
+		cfg, err := a.load()
+		if err != nil {
+			return "", err
 		}
 		ops = cfg.Ops.Address
-		if state := cmp.Or(a.state, cfg.State); state != "" {
-			running, err := runningIn(state)
-			if err != nil && a.state != "" {
+		if cfg.State != "" {
+			running, err := runningIn(cfg.State)
+			if err != nil && (a.state != "" || a.root != "") {
 				return "", err
 			}
 			if ops = cmp.Or(running.Ops, ops); running.Ops == "" && err == nil {

@@ -42,6 +42,9 @@ type Options struct {
 	Hidden []string // directories below it that hold none, as the state directory
 	Open   int      // handles kept open; 0: 1,000
 
+	// ReadOnly leaves what earlier nodes left below the root where it is. The caller changes nothing by the node.
+	ReadOnly bool
+
 	Policy *repo.Policy // what holds where a repository's config says nothing; nil: repo.DefaultPolicy
 	Log    *slog.Logger // nil: none
 
@@ -160,7 +163,9 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 	if o.Upkeep != nil && o.Runner != nil {
 		n.upkeep = newUpkeep(n, *o.Upkeep)
 	}
-	n.sweepAll()
+	if !o.ReadOnly {
+		n.sweepAll()
+	}
 	return n, nil
 }
 

@@ -1,0 +1,99 @@
+package roles
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// owner is whose files a command makes. A command that root runs for a server of another user makes files that the server can
+// read and remove.
+type owner struct{ uid, gid int }
+
+// ownerOf is the owner of a file.
+func ownerOf(path string) (owner, error) {
+	var s unix.Stat_t
+	if err := unix.Stat(path, &s); err != nil {
+		return owner{}, &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	return owner{int(s.Uid), int(s.Gid)}, nil
+}
+
+// other reports whether this process is root's and the owner is somebody else.
+func (o owner) other() bool { return os.Geteuid() == 0 && o.uid != 0 }
+
+// own gives a new file to the owner, if this process may do so.
+func (o owner) own(path string) error {
+	if !o.other() {
+		return nil
+	}
+	return os.Lchown(path, o.uid, o.gid)
+}
+
+// mkdirAll is os.MkdirAll with mode 0700 and this owner for each new directory.
+func (o owner) mkdirAll(dir string) error {
+	err := os.Mkdir(dir, 0o700)
+	if errors.Is(err, fs.ErrNotExist) && filepath.Dir(dir) != dir {
+		if err := o.mkdirAll(filepath.Dir(dir)); err != nil {
+			return err
+		}
+		err = os.Mkdir(dir, 0o700)
+	}
+	switch {
+	case err == nil:
+		return o.own(dir)
+	case errors.Is(err, fs.ErrExist):
+		if info, failed := os.Stat(dir); failed == nil && info.IsDir() {
+			return nil
+		}
+	}
+	return err
+}
+
+// mkdirState makes a state directory for its owner only: its cache holds the content of repositories.
+func (o owner) mkdirState(dir string) error {
+	if err := o.mkdirAll(dir); err != nil {
+		return fmt.Errorf("make the state directory: %w; name a directory that can be written with --state", err)
+	}
+	return nil
+}
+
+// name is the owner for a message.
+func (o owner) name() string {
+	if u, err := user.LookupId(strconv.Itoa(o.uid)); err == nil {
+		return u.Username
+	}
+	return fmt.Sprintf("user %d", o.uid)
+}
+
+// become has the process run as the owner from now on, with the owner's groups. Only root can.
+func (o owner) become() error {
+	groups, gid := []int{}, o.gid
+	if u, err := user.LookupId(strconv.Itoa(o.uid)); err == nil {
+		gid, _ = strconv.Atoi(u.Gid)
+		ids, _ := u.GroupIds() // a user without more groups has those of the passwd file
+		for _, id := range ids {
+			if n, err := strconv.Atoi(id); err == nil {
+				groups = append(groups, n)
+			}
+		}
+	}
+	err := syscall.Setgroups(groups)
+	if err == nil {
+		err = syscall.Setgid(gid)
+	}
+	if err == nil {
+		err = syscall.Setuid(o.uid)
+	}
+	if err != nil {
+		return fmt.Errorf("run as %s, who owns the repositories: %w", o.name(), err)
+	}
+	return nil
+}

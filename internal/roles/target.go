@@ -1,0 +1,185 @@
+package roles
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+)
+
+// target is the server that a command is about: --root, --state and --config, as the server itself was given them. The flags
+// override the file.
+type target struct {
+	env                 Env
+	root, state, config string
+}
+
+// addFlags defines --root, --state and --config. The usage text of --state says the default.
+func (t *target) addFlags(flags *pflag.FlagSet, stateUsage string) {
+	flags.StringVar(&t.root, "root", "", "the server's root `DIR`, which holds the repositories")
+	flags.StringVar(&t.state, "state", "", stateUsage)
+	flags.StringVar(&t.config, "config", "", "read the server's root and state directory from its configuration `FILE`")
+}
+
+// load reads the target's configuration and creates nothing. A root that is given has to exist. Without a state directory in
+// the flags or the file, it is the one that the last server on the root noted there, or ROOT/.packhorse.
+func (t *target) load() (Config, error) {
+	cfg := DefaultConfig()
+	if t.config != "" {
+		if err := loadFile(t.config, &cfg, origins{}); err != nil {
+			return cfg, usage(err)
+		}
+	}
+	cfg.Root, cfg.State = cmp.Or(t.root, cfg.Root), cmp.Or(t.state, cfg.State)
+	if cfg.Root == "" || t.root == "" && cfg.State != "" { // a file for all roles may name a root of another machine
+		return cfg, nil
+	}
+	if err := checkRoot(cfg.Root); err != nil || cfg.State != "" {
+		return cfg, usage(err)
+	}
+	noted, err := notedState(cfg.Root)
+	cfg.State = cmp.Or(noted, defaultState(roleServe, cfg.Root, t.env))
+	return cfg, usage(err)
+}
+
+// server is load for commands about "packhorse serve" or a storage node, which have a root; ask completes the question
+// "which repositories?" with the ways to answer it.
+func (t *target) server(ask string) (Config, error) {
+	cfg, err := t.load()
+	switch {
+	case err != nil:
+	case cfg.Root == "":
+		err = usage(errors.New("which repositories? name the directory that holds them with --root DIR or --config FILE" + ask))
+	default:
+		err = usage(checkRoot(cfg.Root))
+	}
+	cfg.complete(roleServe, t.env)
+	return cfg, err
+}
+
+// stateDir is the absolute path of the state directory of a server with the role, or of "packhorse serve" if the target has a
+// root.
+func (t *target) stateDir(role role) (string, error) {
+	cfg, err := t.load()
+	if err != nil {
+		return "", err
+	}
+	state := cmp.Or(cfg.State, defaultState(role, "", t.env))
+	if state == "" {
+		return "", usage(errors.New("which server? name its state directory with --state DIR, or its repositories with --root DIR"))
+	}
+	return filepath.Abs(state)
+}
+
+// checkRoot reports a root that is missing or not a directory.
+func checkRoot(root string) error {
+	info, err := os.Stat(root)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("the root %s does not exist; make the directory, or name the one that holds your bare repositories", root)
+	case err != nil:
+		return fmt.Errorf("the root: %w", err)
+	case !info.IsDir():
+		return fmt.Errorf("the root %s is not a directory; name the directory above your bare repositories", root)
+	}
+	return nil
+}
+
+// stateNote is the content of ROOT/.packhorse/state.json, by which commands find the state directory of a server that has
+// --state. It stays when the server ends, since its tokens stay, too, and the next server on the root replaces it.
+type stateNote struct {
+	State string `json:"state"` // an absolute path
+}
+
+// maxStateNote is more than the bytes of the longest note.
+const maxStateNote = 16 << 10
+
+func stateNoteFile(root string) string { return filepath.Join(root, ".packhorse", "state.json") }
+
+// noteState writes into the root where its server keeps its state, or removes the note if that is the default place. What it
+// creates belongs to the owner of the root.
+func noteState(root, state string) error {
+	file := stateNoteFile(root)
+	if sameFile(state, filepath.Dir(file)) {
+		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	owner, err := ownerOf(root)
+	if err != nil {
+		return err
+	}
+	if err := owner.mkdirAll(filepath.Dir(file)); err != nil {
+		return err
+	}
+	text, err := json.Marshal(stateNote{state})
+	if err != nil {
+		return err
+	}
+	temp, err := os.CreateTemp(filepath.Dir(file), "state.json.*")
+	if err != nil {
+		return err
+	}
+	_, err = temp.Write(append(text, '\n'))
+	err = errors.Join(err, temp.Chmod(0o644), owner.own(temp.Name()), temp.Close())
+	if err == nil {
+		err = os.Rename(temp.Name(), file)
+	}
+	if err != nil {
+		os.Remove(temp.Name())
+	}
+	return err
+}
+
+// notedState reads the note in a root; "" if there is none. The command may run as root, so it believes only a regular file of
+// the root's owner, of its own user or of root.
+func notedState(root string) (string, error) {
+	file := stateNoteFile(root)
+	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, fs.ErrPermission) {
+		return "", nil // one that this user may not read is of a server that this user may not administer
+	}
+	if err != nil {
+		return "", fmt.Errorf("find the state directory: %w; name it with --state DIR", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return "", fmt.Errorf("find the state directory: %w", err)
+	}
+	owner, err := ownerOf(root)
+	if err != nil {
+		return "", err
+	}
+	by := int(info.Sys().(*syscall.Stat_t).Uid)
+	if !info.Mode().IsRegular() || info.Mode().Perm()&0o022 != 0 || by != owner.uid && by != 0 && by != os.Geteuid() {
+		return "", fmt.Errorf("%s: others than the owner of the root may have written it; remove it, or name the state directory with --state DIR", file)
+	}
+	var note stateNote
+	if err := json.NewDecoder(io.LimitReader(f, maxStateNote)).Decode(&note); err != nil || !filepath.IsAbs(note.State) {
+		return "", fmt.Errorf("%s does not name a state directory; remove it, or name the state directory with --state DIR", file)
+	}
+	if _, err := os.Stat(note.State); errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("the last server on %s had its state in %s, which does not exist here; name it with --state DIR, or remove %s", root, note.State, file)
+	}
+	return note.State, nil
+}
+
+// sameFile reports whether two paths lead to the same file, or are the same if there is none.
+func sameFile(a, b string) bool {
+	if a == b {
+		return true
+	}
+	left, err := os.Stat(a)
+	right, errOfB := os.Stat(b)
+	return err == nil && errOfB == nil && os.SameFile(left, right)
+}
