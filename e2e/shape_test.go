@@ -72,6 +72,15 @@ func (s *story) start(ts *testscript.TestScript, args []string, defaults map[str
 			all = append(all, flag, value)
 		}
 	}
+	if given("--ssh") {
+		state := filepath.Join(ts.Getenv("REPOS"), ".packhorse")
+		if i := slices.Index(args, "--state"); i >= 0 {
+			state = ts.MkAbs(args[i+1])
+		} else if defaults["--state"] != "" {
+			state = defaults["--state"]
+		}
+		shareHostKey(ts, state)
+	}
 	env := []string{"GORACE=" + ts.Getenv("GORACE")}
 	for _, name := range []string{"PATH", "HOME", "TMPDIR"} {
 		env = append(env, name+"="+ts.Getenv(name))

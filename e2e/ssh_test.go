@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -51,6 +52,32 @@ func TestFetchOverSSH(t *testing.T) {
 			runStoriesIn(t, shape{between: "unix", ssh: true}, "", templates, protocol, "testdata/fetch/incremental.txtar")
 		})
 	}
+}
+
+// rsaHostKey makes an RSA host key once for all servers: the search for its primes takes each of them a second, many with the race detector.
+var rsaHostKey = sync.OnceValues(func() ([]byte, error) {
+	dir, err := os.MkdirTemp("", "packhorse-host-key-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	file := filepath.Join(dir, "key")
+	if out, err := exec.Command("ssh-keygen", "-q", "-t", "rsa", "-b", "2048", "-N", "", "-f", file).CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("%w\n%s", err, out)
+	}
+	return os.ReadFile(file)
+})
+
+// shareHostKey gives a server that has none yet the RSA host key of all; it makes its other ones itself.
+func shareHostKey(ts *testscript.TestScript, state string) {
+	file := filepath.Join(state, "ssh", "ssh_host_rsa_key")
+	if _, err := os.Stat(file); err == nil {
+		return
+	}
+	key, err := rsaHostKey()
+	ts.Check(err)
+	ts.Check(os.MkdirAll(filepath.Dir(file), 0o700))
+	ts.Check(os.WriteFile(file, key, 0o600))
 }
 
 // overSSH makes a user, and gives the flags with which serve lets it in.

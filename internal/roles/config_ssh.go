@@ -11,8 +11,9 @@ type SSHConfig struct {
 	// Host and port of the SSH listener; empty: there is none. Port 0 picks a free port, which is printed at the start.
 	Address string `toml:"address"`
 
-	// Directory of the host keys, files as of ssh-keygen that nobody else can read: ssh_host_ed25519_key, ssh_host_ecdsa_key and
-	// ssh_host_rsa_key, those that there are. If there is none, the first is made. Empty means STATE/ssh.
+	// HostKeys is the directory of the host keys: ssh_host_ed25519_key, ssh_host_ecdsa_key and ssh_host_rsa_key, files of ssh-keygen that nobody else can
+	// read. If it has none of them, all are made; if it has one, it is left alone, and clients get the kinds that are there. Empty means STATE/ssh, where
+	// those that are missing are made at each start.
 	HostKeys string `toml:"host_keys"`
 
 	// Public keys of users: a directory with a file for each user, called as the user, or one file, where the comment at the end of each line is the

@@ -85,12 +85,13 @@ type metric struct {
 func registered(t *testing.T) []metric {
 	t.Helper()
 	var collectors []prometheus.Collector
+	hostKeys := t.TempDir() // of all: to make an RSA key takes time
 	for _, role := range []role{roleServe, roleStorage, roleGateway, roleSearch} {
 		cfg := DefaultConfig()
 		cfg.Root = t.TempDir()
 		cfg.State = t.TempDir()
 		cfg.Storage.Listen = "127.0.0.1:0"
-		cfg.SSH.Address, cfg.SSH.Anonymous = "127.0.0.1:0", true
+		cfg.SSH.Address, cfg.SSH.Anonymous, cfg.SSH.HostKeys = "127.0.0.1:0", true, hostKeys
 		cfg.Node = []NodeConfig{{Name: "a", Address: "127.0.0.1:1", Weight: 1, Transport: transportChannel}}
 		cfg.Tracing.Endpoint = "http://127.0.0.1:1"
 		cfg.complete(role, Env{})

@@ -17,12 +17,12 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway"
 )
 
-// hostKeyDir is where the host keys lie.
-func (c *Config) hostKeyDir() string {
+// loadHostKeys reads the host keys. In a directory that the configuration names, the kinds that are there are a choice; the state directory gets all.
+func (c *Config) loadHostKeys(log *slog.Logger) ([]ssh.Signer, error) {
 	if c.SSH.HostKeys != "" {
-		return c.SSH.HostKeys
+		return gateway.LoadHostKeys(c.SSH.HostKeys, false, log)
 	}
-	return filepath.Join(c.State, "ssh")
+	return gateway.LoadHostKeys(filepath.Join(c.State, "ssh"), true, log)
 }
 
 // sshKeys knows users by the files that the configuration names, and by the auth hook.
@@ -62,7 +62,7 @@ func newSSH(cfg Config, log *slog.Logger, reg prometheus.Registerer, o *gateway.
 	if cfg.SSH.Address == "" {
 		return nil, nil
 	}
-	hostKeys, err := gateway.LoadHostKeys(cfg.hostKeyDir())
+	hostKeys, err := cfg.loadHostKeys(log)
 	if err != nil {
 		return nil, err
 	}
