@@ -29,13 +29,13 @@ type Keys interface {
 // SSHOptions says how the gateway serves over SSH.
 type SSHOptions struct {
 	*Options
-	HostKeys  []ssh.Signer
-	Keys      Keys // nil: there are none
-	Anonymous bool // without a key one may come in as "anonymous", or by any name if there are no Keys
-	Ciphers   []string
-	Agent     string // the server's banner after "SSH-2.0-"
-	Limits    SSHLimits
-	Watch     *SSHMetrics
+	HostKeys   []ssh.Signer
+	Keys       Keys // nil: there are none
+	Anonymous  bool // without a key one may come in as "anonymous", or by any name if there are no Keys
+	Algorithms SSHAlgorithms
+	Agent      string // the server's banner after "SSH-2.0-"
+	Limits     SSHLimits
+	Watch      *SSHMetrics
 
 	LoginGrace time.Duration // for a login
 	AuthTries  int           // keys that a client may try
@@ -63,37 +63,13 @@ type SSH struct {
 	all      sync.WaitGroup // connections
 }
 
-// Ciphers that clients may use: AES in Galois/Counter Mode, which CPUs have instructions for. OpenSSH prefers ChaCha20, at ten times the cost.
-var sshCiphers = []string{ssh.CipherAES128GCM, ssh.CipherAES256GCM}
-
-// DefaultSSHCiphers are those that are offered unless others are named; SupportedSSHCiphers are all that can be.
-func DefaultSSHCiphers() []string   { return append([]string(nil), sshCiphers...) }
-func SupportedSSHCiphers() []string { return ssh.SupportedAlgorithms().Ciphers }
-
-// keyExchanges are what keys are agreed on by, the preferred one first.
-var keyExchanges = []string{
-	ssh.KeyExchangeMLKEM768X25519, ssh.KeyExchangeCurve25519, ssh.KeyExchangeECDHP256, ssh.KeyExchangeECDHP384, ssh.KeyExchangeECDHP521,
-	ssh.KeyExchangeDH16SHA512,
-}
-
-// userKeys are the kinds of signature by which clients prove who they are.
-var userKeys = []string{
-	ssh.KeyAlgoED25519, ssh.KeyAlgoSKED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521, ssh.KeyAlgoSKECDSA256,
-	ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256,
-}
-
-// messageCodes are for where a cipher has no authentication of its own.
-var messageCodes = []string{ssh.HMACSHA256ETM, ssh.HMACSHA512ETM}
-
 // NewSSH makes the server.
 func NewSSH(o SSHOptions) (*SSH, error) {
-	if len(o.Ciphers) == 0 {
-		o.Ciphers = sshCiphers
-	}
+	o.Algorithms = o.Algorithms.WithDefaults()
 	s := &SSH{SSHOptions: o, gate: newSSHGate(o.Limits), listener: map[net.Listener]struct{}{}, clients: map[*sshClient]struct{}{}}
 	s.Watch.gate = s.gate
 	s.config = ssh.ServerConfig{
-		Config: ssh.Config{KeyExchanges: keyExchanges, Ciphers: o.Ciphers, MACs: messageCodes},
+		Config: ssh.Config{KeyExchanges: o.Algorithms.KeyExchanges, Ciphers: o.Algorithms.Ciphers, MACs: o.Algorithms.MACs},
 
 		PublicKeyAuthAlgorithms: userKeys, MaxAuthTries: o.AuthTries, ServerVersion: "SSH-2.0-" + o.Agent,
 	}

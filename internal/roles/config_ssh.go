@@ -30,8 +30,16 @@ type SSHConfig struct {
 	// Lets clients in without a key, who log in as "anonymous", or by any name if there are no keys.
 	Anonymous bool `toml:"anonymous"`
 
-	// Ciphers that clients may use. Others than AES-GCM cost several times the CPU.
+	// KeyExchanges are the key exchange algorithms that clients may use.
+	KeyExchanges []string `toml:"key_exchanges"`
+
+	// Ciphers are the ciphers that clients may use. Others than AES-GCM cost several times the CPU. Older clients need aes256-ctr or aes128-ctr.
 	Ciphers []string `toml:"ciphers"`
+
+	// MACs are the message authentication codes that clients may use with ciphers that need one, such as aes256-ctr. Empty means
+	// hmac-sha2-256-etm@openssh.com and hmac-sha2-512-etm@openssh.com; if ssh.ciphers has such a cipher, hmac-sha2-256 and hmac-sha2-512 as well, since
+	// clients that need it often have no others.
+	MACs []string `toml:"macs"`
 
 	// How long a client may take to log in.
 	LoginGrace Duration `toml:"login_grace"`
@@ -65,8 +73,11 @@ type SSHConfig struct {
 }
 
 func defaultSSH() SSHConfig {
+	algorithms := gateway.DefaultSSHAlgorithms()
 	return SSHConfig{
-		Ciphers:            gateway.DefaultSSHCiphers(),
+		KeyExchanges:       algorithms.KeyExchanges,
+		Ciphers:            algorithms.Ciphers,
+		MACs:               []string{},
 		LoginGrace:         Duration{30 * time.Second},
 		AuthTries:          6,
 		KeepAlive:          Duration{30 * time.Second},

@@ -155,6 +155,27 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+func TestCheckSSHAlgorithms(t *testing.T) {
+	t.Parallel()
+	const listens = "[ssh]\naddress = \"127.0.0.1:0\"\nanonymous = true\n"
+	for text, want := range map[string]string{
+		`ciphers = ["aes128-gcm@openssh.com", "aes256-ctr"]`:          "",
+		`macs = ["hmac-sha2-256"]`:                                    "",
+		`key_exchanges = ["diffie-hellman-group14-sha256"]`:           "",
+		`ciphers = ["aes128-cbc"]`:                                    `ssh.ciphers: unknown algorithm "aes128-cbc": known ones are aes128-gcm`,
+		`macs = ["hmac-md5"]`:                                         `ssh.macs: unknown algorithm "hmac-md5": known ones are hmac-sha2-256-etm`,
+		`key_exchanges = ["curve25519-sha256", "curve25519-sha256 "]`: `ssh.key_exchanges: unknown algorithm "curve25519-sha256 "`,
+	} {
+		cfg, _, err := loadText(t, listens+text)
+		if err == nil {
+			err = cfg.check()
+		}
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}
+
 // What config show prints is a configuration file that gives the same values.
 func TestShowIsAConfiguration(t *testing.T) {
 	t.Parallel()

@@ -45,6 +45,11 @@ func (k sshKeys) Key(ctx context.Context, login string, key ssh.PublicKey, from 
 // knowsKeys tells whether files say whose keys are whose.
 func (c *SSHConfig) knowsKeys() bool { return c.AuthorizedKeys != "" || c.TrustedUserCA != "" }
 
+// algorithms are those that clients may use.
+func (c *SSHConfig) algorithms() gateway.SSHAlgorithms {
+	return gateway.SSHAlgorithms{KeyExchanges: c.KeyExchanges, Ciphers: c.Ciphers, MACs: c.MACs}
+}
+
 // loadKeys reads the files of keys; nil if the configuration names none.
 func (c *SSHConfig) loadKeys(log *slog.Logger) (*auth.Keys, error) {
 	if !c.knowsKeys() && c.RevokedKeys == "" {
@@ -77,7 +82,7 @@ func newSSH(cfg Config, log *slog.Logger, reg prometheus.Registerer, o *gateway.
 	metrics := gateway.NewSSHMetrics()
 	register(reg, metrics)
 	server, err := gateway.NewSSH(gateway.SSHOptions{
-		Options: o, HostKeys: hostKeys, Keys: keys, Anonymous: cfg.SSH.Anonymous, Ciphers: cfg.SSH.Ciphers,
+		Options: o, HostKeys: hostKeys, Keys: keys, Anonymous: cfg.SSH.Anonymous, Algorithms: cfg.SSH.algorithms(),
 		Agent: "Packhorse", Watch: metrics,
 		Limits: gateway.SSHLimits{
 			Connections: cfg.SSH.Connections, AddressConnections: cfg.SSH.AddressConnections, Logins: cfg.SSH.Logins,
@@ -127,10 +132,17 @@ func (c *Config) checkSSH(bad func(format string, args ...any)) {
 		bad("ssh.address %q can be reached by other machines, and with ssh.anonymous everybody who reaches it could read every repository: "+
 			"add --public-read (http.public_read = true) if that is meant", s.Address)
 	}
-	known := gateway.SupportedSSHCiphers()
-	for _, cipher := range s.Ciphers {
-		if !slices.Contains(known, cipher) {
-			bad("ssh.ciphers: %.40q is not known; there are %s", cipher, strings.Join(known, ", "))
+	known := gateway.SupportedSSHAlgorithms()
+	for _, list := range []struct {
+		key          string
+		named, known []string
+	}{
+		{"ssh.key_exchanges", s.KeyExchanges, known.KeyExchanges}, {"ssh.ciphers", s.Ciphers, known.Ciphers}, {"ssh.macs", s.MACs, known.MACs},
+	} {
+		for _, name := range list.named {
+			if !slices.Contains(list.known, name) {
+				bad("%s: unknown algorithm %.40q: known ones are %s", list.key, name, strings.Join(list.known, ", "))
+			}
 		}
 	}
 	for _, n := range []struct {

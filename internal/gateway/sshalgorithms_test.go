@@ -1,0 +1,58 @@
+package gateway_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/packhorse-git/packhorse/internal/gateway"
+)
+
+// TestSSHAlgorithms: clients come in with what is configured, and with nothing else.
+func TestSSHAlgorithms(t *testing.T) {
+	t.Parallel()
+	const ctr, plain, etm = ssh.CipherAES256CTR, ssh.HMACSHA256, ssh.HMACSHA256ETM
+	counter := []string{ssh.CipherAES128GCM, ctr}
+	for name, c := range map[string]struct {
+		server  gateway.SSHAlgorithms
+		client  ssh.Config
+		refused string
+	}{
+		"default":                        {},
+		"default, counter mode":          {client: ssh.Config{Ciphers: []string{ctr}}, refused: "client to server cipher"},
+		"default, SHA-1":                 {client: ssh.Config{KeyExchanges: []string{ssh.InsecureKeyExchangeDH14SHA1}}, refused: "key exchange"},
+		"counter mode":                   {gateway.SSHAlgorithms{Ciphers: counter}, ssh.Config{Ciphers: []string{ctr}, MACs: []string{etm}}, ""},
+		"counter mode, plain MAC":        {gateway.SSHAlgorithms{Ciphers: counter}, ssh.Config{Ciphers: []string{ctr}, MACs: []string{plain}}, ""},
+		"counter mode, MAC of SHA-1":     {gateway.SSHAlgorithms{Ciphers: counter}, ssh.Config{Ciphers: []string{ctr}, MACs: []string{ssh.HMACSHA1}}, "client to server MAC"},
+		"counter mode, not this MAC":     {gateway.SSHAlgorithms{Ciphers: counter, MACs: []string{etm}}, ssh.Config{Ciphers: []string{ctr}, MACs: []string{plain}}, "client to server MAC"},
+		"counter mode, MAC is no matter": {gateway.SSHAlgorithms{Ciphers: counter, MACs: []string{etm}}, ssh.Config{MACs: []string{plain}}, ""},
+		"key exchange":                   {gateway.SSHAlgorithms{KeyExchanges: []string{ssh.KeyExchangeDH14SHA256}}, ssh.Config{KeyExchanges: []string{ssh.KeyExchangeDH14SHA256}}, ""},
+		"not this key exchange":          {gateway.SSHAlgorithms{KeyExchanges: []string{ssh.KeyExchangeDH14SHA256}}, ssh.Config{KeyExchanges: []string{ssh.KeyExchangeECDHP256}}, "key exchange"},
+	} {
+		s := serveSSH(t, func(o *gateway.SSHOptions) { o.Algorithms = c.server }, brackets(""))
+		_, err := s.dial(func(config *ssh.ClientConfig) { config.Config = c.client })
+		refusal, _ := errors.AsType[*ssh.AlgorithmNegotiationError](err)
+		switch {
+		case c.refused == "" && err != nil:
+			t.Errorf("%s: %v", name, err)
+		case c.refused != "" && (refusal == nil || refusal.What != c.refused):
+			t.Errorf("%s: %v; want no common %s", name, err, c.refused)
+		}
+	}
+}
+
+// TestSSHMACs: the plain ones are not offered where no cipher needs them.
+func TestSSHMACs(t *testing.T) {
+	t.Parallel()
+	etm := []string{ssh.HMACSHA256ETM, ssh.HMACSHA512ETM}
+	for _, c := range []struct{ ciphers, want []string }{
+		{nil, etm}, {[]string{ssh.CipherAES256GCM, ssh.CipherChaCha20Poly1305}, etm},
+		{[]string{ssh.CipherAES128CTR}, slices.Concat(etm, []string{ssh.HMACSHA256, ssh.HMACSHA512})},
+	} {
+		if got := (gateway.SSHAlgorithms{Ciphers: c.ciphers}).WithDefaults().MACs; !slices.Equal(got, c.want) {
+			t.Errorf("%q: %q, want %q", c.ciphers, got, c.want)
+		}
+	}
+}
