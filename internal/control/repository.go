@@ -78,7 +78,7 @@ func (s *repositories) List(ctx context.Context, r *connect.Request[packhorsev1.
 func (s *repositories) Delete(ctx context.Context, r *connect.Request[packhorsev1.DeleteRequest]) (*connect.Response[packhorsev1.DeleteResponse], error) {
 	path, err := parsePath(r.Msg.GetRepository())
 	if err == nil {
-		err = s.Node.Delete(ctx, path, r.Msg.GetIncarnation())
+		err = s.Node.Delete(ctx, path, storage.Removal{Incarnation: r.Msg.GetIncarnation(), Force: r.Msg.GetForce()})
 	}
 	if err != nil {
 		return nil, err

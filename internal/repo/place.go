@@ -69,6 +69,23 @@ func locate(path string, o Options) (*place, error) {
 	return p, err
 }
 
+// Ways tells where the parts of the repository at path are, a git directory or a ".git" file: the directories that its files name on the
+// way, and its object directory last. The paths are as the files name them and may pass through symbolic links. NotFound means that one of
+// the directories does not exist.
+func Ways(path string) ([]string, error) {
+	p, err := locate(path, Options{})
+	if err != nil {
+		return nil, err
+	}
+	var ways []string
+	for _, way := range []string{p.pointed, p.commonFrom} {
+		if way != "" {
+			ways = append(ways, way)
+		}
+	}
+	return append(ways, filepath.Join(p.commonDir, "objects")), nil
+}
+
 // follow reads the ".git" file at path.
 func (p *place) follow(path string, o Options) error {
 	p.pointer = new(watched)

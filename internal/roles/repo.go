@@ -278,18 +278,20 @@ func repoRemove(env Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "remove PATH", Short: "Remove a repository",
 		Long: `Remove deletes a bare repository with all that is in it, for good. It asks first; --yes says so beforehand. Refused are repositories that
-others need: with linked worktrees, or with extensions.preciousObjects.`,
+others need: with linked worktrees, with extensions.preciousObjects, and those whose objects other repositories below the root borrow
+(objects/info/alternates). Only the last can be forced.`,
 		Example: "  packhorse repo remove team/old --yes --root /srv/git",
 		Args:    exactArgs(1, "one PATH"),
 	}
 	yes := cmd.Flags().Bool("yes", false, "do not ask")
+	force := cmd.Flags().Bool("force", false, "remove it though other repositories borrow its objects, which damages them")
 	return onRepository(env, cmd, changes, func(ctx context.Context, cmd *cobra.Command, node *client.Client, args []string) error {
 		found, err := node.Repositories().Get(ctx, connect.NewRequest(&packhorsev1.GetRequest{Repository: args[0]}))
 		if err != nil && !*yes { // one that cannot be described may be removed all the same
 			return err
 		}
 		r := found
-		request := &packhorsev1.DeleteRequest{Repository: args[0]}
+		request := &packhorsev1.DeleteRequest{Repository: args[0], Force: *force}
 		if err == nil {
 			request.Incarnation = r.Msg.GetRepository().GetVersion().GetIncarnation()
 		}

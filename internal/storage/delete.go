@@ -16,31 +16,43 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// Delete removes a bare repository, if it still is of this incarnation ("": whichever). Its path is free when this returns; its files go in
-// the background, and if the node ends before that, after its next start. Who fetches from it meanwhile may get an error.
+// Removal says which repository Delete removes.
+type Removal struct {
+	Incarnation string // only if it still is this one; "": whichever
+	Force       bool   // though other repositories borrow its objects
+}
+
+// Delete removes a bare repository. Its path is free when this returns; its files go in the background, and if the node ends before that,
+// after its next start. Who fetches from it meanwhile may get an error.
 //
-// Refused (Denied) is what others need or what is more than a bare repository: one with linked worktrees, with extensions.preciousObjects,
-// a ".git" directory with the work tree around it, or a link. Who borrows the objects by objects/info/alternates cannot be seen from here.
-// Other errors: NotFound, also for another incarnation; Exhausted while it is maintained.
-func (n *Node) Delete(ctx context.Context, path git.RepoPath, incarnation string) (err error) {
+// Refused (Denied) is what others need or what is more than a bare repository: one that other repositories below the root borrow from,
+// unless forced; one with linked worktrees, with extensions.preciousObjects, a ".git" directory with the work tree around it, or a link.
+// Other errors: NotFound, also for another incarnation; Exhausted while it is maintained; Unavailable if the search for borrowers cannot be
+// finished.
+func (n *Node) Delete(ctx context.Context, path git.RepoPath, r Removal) (err error) {
 	defer func() { n.metrics.changed.WithLabelValues("delete", result(err)).Inc() }()
+	if !r.Force {
+		h, err := n.removable(path, r)
+		if err != nil {
+			return err
+		}
+		dir := h.dir
+		n.release(h)
+		if err := n.checkBorrowers(ctx, dir); err != nil { // not while making is held: it may take long
+			return err
+		}
+	}
 	select {
 	case n.making <- struct{}{}:
 		defer func() { <-n.making }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	h, err := n.acquire(path)
+	h, err := n.removable(path, r)
 	if err != nil {
 		return err
 	}
 	defer n.release(h)
-	if incarnation != "" && h.incarnation() != incarnation {
-		return fault.New(fault.NotFound, "there is another repository now, of another incarnation")
-	}
-	if err := deletable(h); err != nil {
-		return err
-	}
 	done, err := n.claim(h.Common)
 	if err != nil {
 		return err
@@ -58,6 +70,24 @@ func (n *Node) Delete(ctx context.Context, path git.RepoPath, incarnation string
 		return fault.Wrap(fault.Unavailable, "the repository is deleted, but may be there again if the machine fails now", err)
 	}
 	return nil
+}
+
+// removable is the repository at a path if it may be removed, borrowers aside. The caller releases it.
+func (n *Node) removable(path git.RepoPath, r Removal) (*handle, error) {
+	h, err := n.acquire(path)
+	if err != nil {
+		return nil, err
+	}
+	if r.Incarnation != "" && h.incarnation() != r.Incarnation {
+		err = fault.New(fault.NotFound, "there is another repository now, of another incarnation")
+	} else {
+		err = deletable(h)
+	}
+	if err != nil {
+		n.release(h)
+		return nil, err
+	}
+	return h, nil
 }
 
 // deletable tells what a repository's directory is needed for besides.

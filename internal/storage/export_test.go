@@ -61,3 +61,6 @@ func (n *Node) Rounds(number int, fn func(i int)) {
 	defer n.hub.running.Done()
 	n.hub.each(n.hub.ctx, all, func(w *watched) { fn(at[w]) })
 }
+
+// LimitBorrowers bounds the directory entries that a search for borrowers looks at.
+func (n *Node) LimitBorrowers(entries int) { n.borrowerEntries = entries }

@@ -209,7 +209,7 @@ func TestMaintainOneAtATime(t *testing.T) {
 	if _, err := r.Maintain(ctx, r.path("app")); fault.KindOf(err) != fault.Cancelled {
 		t.Errorf("after its caller has gone: %v", err)
 	}
-	r.do(r.Delete(t.Context(), r.path("app"), ""))
+	r.do(r.Delete(t.Context(), r.path("app"), storage.Removal{}))
 }
 
 // TestClonesBesideMaintenance fetches while the repository grows and is maintained all the time. Every fetch gets a whole pack.

@@ -224,13 +224,13 @@ func TestDelete(t *testing.T) {
 	r.serves("app", id)
 	d, err := r.Describe(t.Context(), r.path("app"))
 	r.do(err)
-	if err := r.Delete(t.Context(), r.path("app"), "other"); !fault.Is(err, fault.NotFound) {
+	if err := r.Delete(t.Context(), r.path("app"), storage.Removal{Incarnation: "other"}); !fault.Is(err, fault.NotFound) {
 		t.Errorf("of another incarnation: %v", err)
 	}
 	r.serves("app", id)
-	r.do(r.Delete(t.Context(), r.path("app"), d.Version.Incarnation))
+	r.do(r.Delete(t.Context(), r.path("app"), storage.Removal{Incarnation: d.Version.Incarnation}))
 	r.refuses("app", fault.NotFound, "")
-	if err := r.Delete(t.Context(), r.path("app"), ""); !fault.Is(err, fault.NotFound) {
+	if err := r.Delete(t.Context(), r.path("app"), storage.Removal{}); !fault.Is(err, fault.NotFound) {
 		t.Errorf("again: %v", err)
 	}
 	r.do(r.create("app"))
@@ -248,7 +248,7 @@ func TestDelete(t *testing.T) {
 	shared.Git("worktree", "add", "-q", filepath.Join(r.dir, "linked"), "main")
 	r.do(os.Symlink("app.git", filepath.Join(r.dir, "alias.git")))
 	for _, name := range []string{"work", "precious", "shared", "linked", "alias"} {
-		if err := r.Delete(t.Context(), r.path(name), ""); !fault.Is(err, fault.Denied) {
+		if err := r.Delete(t.Context(), r.path(name), storage.Removal{}); !fault.Is(err, fault.Denied) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -312,7 +312,7 @@ func TestDeleteBesideReaders(t *testing.T) {
 		r.do(os.MkdirAll(filepath.Dir(staged), 0o700))
 		r.do(os.CopyFS(staged, os.DirFS(texts[i%2])))
 		r.do(os.Rename(staged, filepath.Join(r.dir, "app.git")))
-		r.do(r.Delete(context.Background(), r.path("app"), ""))
+		r.do(r.Delete(context.Background(), r.path("app"), storage.Removal{}))
 	}
 	stop.Store(true)
 	wg.Wait()

@@ -120,7 +120,7 @@ func TestChangesThatAreNotOnDisk(t *testing.T) {
 	if e := w.next(); e.Gone || !e.Reset {
 		t.Errorf("made: %+v", e)
 	}
-	if err := r.Delete(t.Context(), r.path("app"), ""); !errors.Is(err, bad) ||
+	if err := r.Delete(t.Context(), r.path("app"), storage.Removal{}); !errors.Is(err, bad) ||
 		fault.Message(err) != "the repository is deleted, but may be there again if the machine fails now" {
 		t.Errorf("delete: %v", err)
 	}

@@ -24,6 +24,9 @@ func (n *Node) ReceivePack(ctx context.Context, path git.RepoPath, session proto
 		return protocol.Outcome{}, err
 	}
 	defer n.release(h)
+	if missing := h.Objects.MissingAlternate(); missing != nil { // git refuses the push if it needs what is missing
+		n.log.Error("a push to a damaged repository", "repo", path.String(), "err", missing)
+	}
 	ctx, span := activity.Trace(ctx, "receive-pack")
 	defer func() { traceOutcome(span, &outcome, err) }()
 	target := receivepack.Target{Repo: h.Repo, Path: path, Changed: func(ctx context.Context, _ []receivepack.Update) { n.pushed(ctx, h, path) }}

@@ -89,6 +89,9 @@ type Node struct {
 	making    chan struct{}   // holds one token while a repository is put into place or taken from it
 	elsewhere map[string]bool // own directories outside the root's; guarded by making
 
+	searching       chan struct{} // holds one token while borrowers are searched for; taken before making
+	borrowerEntries int           // maxBorrowerEntries; fewer in tests
+
 	mu          sync.Mutex
 	handles     map[git.RepoPath]*handle
 	pinned      int    // handles that a watch keeps; they do not count as open
@@ -128,7 +131,7 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 		return nil, err
 	}
 	n := &Node{root: root, server: server, pushes: o.Pushes, open: o.Open, log: o.Log, epoch: o.Epoch, runner: o.Runner, metrics: o.Metrics,
-		sync: syncDir, making: make(chan struct{}, 1), elsewhere: make(map[string]bool), handles: make(map[git.RepoPath]*handle), opened: make(map[string]*opened),
+		sync: syncDir, making: make(chan struct{}, 1), searching: make(chan struct{}, 1), borrowerEntries: maxBorrowerEntries, elsewhere: make(map[string]bool), handles: make(map[git.RepoPath]*handle), opened: make(map[string]*opened),
 		maintaining: make(map[string]bool), lookups: lookup.New(o.Lookups),
 		options: repo.Options{Root: root, Tables: o.Tables, Policy: o.Policy, RefsMetrics: o.RefsMetrics, GraphMetrics: o.GraphMetrics}}
 	if n.open == 0 {

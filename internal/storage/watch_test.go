@@ -152,7 +152,7 @@ func TestWatchComesAndGoes(t *testing.T) {
 	if e := w.next(); !e.Reset || e.Version.Generation < made.Version.Generation || e.Version.Incarnation != made.Version.Incarnation {
 		t.Errorf("moved back: %+v after %+v", e, made)
 	}
-	r.do(r.Delete(t.Context(), r.path("app"), ""))
+	r.do(r.Delete(t.Context(), r.path("app"), storage.Removal{}))
 	if e := w.next(); !e.Gone {
 		t.Errorf("deleted: %+v", e)
 	}

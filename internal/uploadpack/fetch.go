@@ -1,6 +1,7 @@
 package uploadpack
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -81,7 +82,7 @@ func (f *fetch) findWants(ctx context.Context) error {
 	}
 	err = f.has(ctx, f.wants, func(id git.ObjectID, ok bool) error {
 		if !ok {
-			return notOurs(id)
+			return cmp.Or(f.repo.Objects.MissingAlternate(), notOurs(id))
 		}
 		return nil
 	})

@@ -2,6 +2,7 @@ package uploadpack
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -31,7 +32,7 @@ func (f *fetch) send(ctx context.Context, spec *packsource.Spec, sections []byte
 	}
 	pack, err := f.source.Open(ctx, spec.For(f.caller))
 	if err != nil {
-		return out.fail(err)
+		return out.fail(f.whyNoPack(err))
 	}
 	defer pack.Close()
 	if size := pack.Size(); size >= 0 && form.sideband == protocol.Sideband64k && sections != nil {
@@ -46,7 +47,7 @@ func (f *fetch) send(ctx context.Context, spec *packsource.Spec, sections []byte
 	if err == nil {
 		err = out.finish()
 	} else if out.err == nil {
-		err = out.fail(err)
+		err = out.fail(f.whyNoPack(err))
 	} else {
 		err = &protocol.BrokenReply{Err: out.err}
 	}
@@ -55,6 +56,17 @@ func (f *fetch) send(ctx context.Context, spec *packsource.Spec, sections []byte
 	o.Pack, o.Objects, o.Bytes, o.Wait = string(info.Result), info.Objects, info.Bytes, info.Wait
 	o.ChildCPU, o.ChildMaxRSS = info.Child.User+info.Child.System, info.Child.MaxRSS
 	o.FirstByte, o.Copy = out.firstByte, time.Since(begun)
+	return err
+}
+
+// whyNoPack is the error of git's that a pack could not be made of, or what is known to be wrong with the repository.
+func (f *fetch) whyNoPack(err error) error {
+	if fault.KindOf(err) == fault.Internal {
+		_ = f.repo.Objects.Refresh() // what was seen before may be older than the failure; it fails for reasons of its own
+		if missing := f.repo.Objects.MissingAlternate(); missing != nil {
+			return fault.Wrap(fault.Corrupt, fault.Message(missing), errors.Join(errors.Unwrap(missing), err))
+		}
+	}
 	return err
 }
 

@@ -357,7 +357,9 @@ func (g *Graph) Commit(id git.ObjectID) (Commit, error) {
 func (g *Graph) exists(id git.ObjectID) error {
 	ok, err := g.objects.Has(id)
 	if err == nil && !ok {
-		err = fault.New(fault.NotFound, "no object %s", id)
+		if _, _, err = g.objects.Header(id); err == nil || fault.Is(err, fault.NotFound) { // or it says why it cannot be there
+			err = fault.New(fault.NotFound, "no object %s", id)
+		}
 	}
 	return err
 }

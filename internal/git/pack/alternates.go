@@ -94,6 +94,19 @@ func readAlternates(path string) ([]string, error) {
 	return parseAlternates(b), nil
 }
 
+// Alternates returns the absolute paths that objects/info/alternates of an object directory names, as they are written there: they may
+// pass through symbolic links and lead anywhere, or nowhere. It returns none if there is no such file. The directory's path has to be free
+// of symbolic links, because relative entries start there.
+func Alternates(objectsDir string) ([]string, error) {
+	entries, err := readAlternates(filepath.Join(objectsDir, "info", "alternates"))
+	for i, entry := range entries {
+		if !filepath.IsAbs(entry) {
+			entries[i] = objectsDir + "/" + entry // not cleaned: ".." after a link is the parent of the link's target
+		}
+	}
+	return entries, err
+}
+
 // errNoAlternate means that an alternate names no directory.
 type errNoAlternate struct{ path string }
 

@@ -67,6 +67,9 @@ func (s *Store) readError(id git.ObjectID, err error) error {
 	case err == nil:
 		return nil
 	case err == errAbsent:
+		if err := s.MissingAlternate(); err != nil {
+			return err
+		}
 		if faults := s.Damaged(); len(faults) > 0 {
 			return fault.Wrap(fault.NotFound, "object "+id.String()+" not found, but some packs cannot be read", faults[0])
 		}
@@ -83,6 +86,17 @@ func (s *Store) readError(id git.ObjectID, err error) error {
 
 // Damaged lists what the last scan had to pass over: indexes that cannot be read, alternates that do not exist.
 func (s *Store) Damaged() []error { return s.snap.Load().faults }
+
+// MissingAlternate returns an error of kind Corrupt if the last scan did not find an object directory that objects/info/alternates names:
+// an object that is not found may have been there. The path is in the cause only. Without such a directory it returns nil.
+func (s *Store) MissingAlternate() error {
+	snap := s.snap.Load()
+	if len(snap.absent) == 0 {
+		return nil
+	}
+	return fault.Wrap(fault.Corrupt, "repository is damaged: an object directory that its alternates (objects/info/alternates) name is missing",
+		errNoAlternate{snap.absent[0]})
+}
 
 // HasAlternates reports whether objects of other repositories may be visible: through alternates, or because the object
 // directory is a link to another one.

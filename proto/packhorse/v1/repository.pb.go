@@ -550,7 +550,9 @@ type DeleteRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
 	// If set, the repository is only deleted if it still is this one.
-	Incarnation   string `protobuf:"bytes,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Incarnation string `protobuf:"bytes,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// Remove it though other repositories borrow its objects; these are damaged then.
+	Force         bool `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -597,6 +599,13 @@ func (x *DeleteRequest) GetIncarnation() string {
 		return x.Incarnation
 	}
 	return ""
+}
+
+func (x *DeleteRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
 }
 
 type DeleteResponse struct {
@@ -793,12 +802,13 @@ const file_packhorse_v1_repository_proto_rawDesc = "" +
 	"page_token\x18\x03 \x01(\tR\tpageToken\"Z\n" +
 	"\fListResponse\x12\"\n" +
 	"\frepositories\x18\x01 \x03(\tR\frepositories\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"Q\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"g\n" +
 	"\rDeleteRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
 	"repository\x12 \n" +
-	"\vincarnation\x18\x02 \x01(\tR\vincarnation\"\x10\n" +
+	"\vincarnation\x18\x02 \x01(\tR\vincarnation\x12\x14\n" +
+	"\x05force\x18\x03 \x01(\bR\x05force\"\x10\n" +
 	"\x0eDeleteResponse\"1\n" +
 	"\x0fMaintainRequest\x12\x1e\n" +
 	"\n" +

@@ -57,8 +57,8 @@ type RepositoryServiceClient interface {
 	// List lists repositories in the order of their paths, compared component by component. Paths that are not UTF-8 are left out.
 	List(context.Context, *connect.Request[v1.ListRequest]) (*connect.Response[v1.ListResponse], error)
 	// Delete removes a bare repository. Its path is free at once; what still reads it may get an error, never a mix of two repositories.
-	// Refused where others need it: linked worktrees, and extensions.preciousObjects, which a repository should have whose objects others
-	// borrow (objects/info/alternates), because that cannot be seen from here.
+	// PERMISSION_DENIED where others need it: linked worktrees, extensions.preciousObjects, and other repositories of the node that borrow its
+	// objects (objects/info/alternates), which force overrides. UNAVAILABLE if the search for those cannot be finished.
 	Delete(context.Context, *connect.Request[v1.DeleteRequest]) (*connect.Response[v1.DeleteResponse], error)
 	// Maintain repacks a repository, writes its commit-graph and packs its refs, without stopping its readers. It removes no object, so those
 	// who borrow them lose none. It returns when that is done.
@@ -154,8 +154,8 @@ type RepositoryServiceHandler interface {
 	// List lists repositories in the order of their paths, compared component by component. Paths that are not UTF-8 are left out.
 	List(context.Context, *connect.Request[v1.ListRequest]) (*connect.Response[v1.ListResponse], error)
 	// Delete removes a bare repository. Its path is free at once; what still reads it may get an error, never a mix of two repositories.
-	// Refused where others need it: linked worktrees, and extensions.preciousObjects, which a repository should have whose objects others
-	// borrow (objects/info/alternates), because that cannot be seen from here.
+	// PERMISSION_DENIED where others need it: linked worktrees, extensions.preciousObjects, and other repositories of the node that borrow its
+	// objects (objects/info/alternates), which force overrides. UNAVAILABLE if the search for those cannot be finished.
 	Delete(context.Context, *connect.Request[v1.DeleteRequest]) (*connect.Response[v1.DeleteResponse], error)
 	// Maintain repacks a repository, writes its commit-graph and packs its refs, without stopping its readers. It removes no object, so those
 	// who borrow them lose none. It returns when that is done.

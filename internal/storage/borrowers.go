@@ -1,0 +1,216 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
+	"github.com/packhorse-git/packhorse/internal/repo"
+)
+
+const (
+	// maxBorrowerEntries is how many directory entries a search for borrowers looks at before it gives up.
+	maxBorrowerEntries = 10_000_000
+	// maxNamed is how many borrowers an error names.
+	maxNamed = 3
+	// maxLinks is how many symbolic links a path may pass through, as for Linux.
+	maxLinks = 40
+)
+
+// checkBorrowers refuses (Denied) to remove the repository in dir, a path without symbolic links, if another repository below the root
+// needs it: because objects/info/alternates of that one, or of one that it borrows from, leads into dir, or because its ".git" file, its
+// commondir file or a link in place of its object directory does. If the search cannot be finished, it is refused as well (Unavailable).
+// Nothing is remembered of a search: each reads every directory below the root except the insides of repositories. Searches run one at a time.
+func (n *Node) checkBorrowers(ctx context.Context, dir string) error {
+	select {
+	case n.searching <- struct{}{}:
+		defer func() { <-n.searching }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	s := borrowerSearch{node: n, ctx: ctx, lender: dir, left: n.borrowerEntries, known: make(map[string]bool)}
+	if err := s.dir(n.root, false); err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return fault.Wrap(fault.Unavailable, "cannot tell whether other repositories borrow its objects; force removes it all the same", err)
+	}
+	if len(s.found) == 0 {
+		return nil
+	}
+	names := strings.Join(s.found[:min(len(s.found), maxNamed)], ", ")
+	if more := len(s.found) - maxNamed; more > 0 {
+		names += fmt.Sprintf(" and %d more", more)
+	}
+	return fault.New(fault.Denied, "other repositories borrow its objects and would be damaged: %s; repack those first (git repack -a -d, then "+
+		"remove objects/info/alternates), or force it", names)
+}
+
+// borrowerSearch is one search for the repositories that need another one.
+type borrowerSearch struct {
+	node   *Node
+	ctx    context.Context
+	lender string
+	left   int             // entries that may still be looked at
+	known  map[string]bool // by object directory: whether it needs the lender
+	found  []string        // paths below the root
+}
+
+// dir searches a directory and those below it. Links are not followed: what they lead to below the root is found in its own place. In a
+// work tree, only files with the name ".git" are taken for repositories.
+func (s *borrowerSearch) dir(dir string, worktree bool) error {
+	if err := s.ctx.Err(); err != nil {
+		return err
+	}
+	if dir == s.lender {
+		return nil
+	}
+	is, err := repo.LooksLikeGitDir(dir)
+	if err != nil {
+		return err
+	}
+	if is {
+		if err := s.repository(dir); err != nil {
+			return err
+		}
+		dir = filepath.Join(dir, "modules") // of submodules, whose work trees may not be checked out
+	}
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if s.left -= len(entries); s.left < 0 {
+		return fmt.Errorf("more than %d directory entries below the root", s.node.borrowerEntries)
+	}
+	for _, e := range entries {
+		worktree = worktree || e.Name() == ".git"
+	}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		switch {
+		case e.IsDir():
+			if e.Name() != ownDir && s.node.options.Allows(path) {
+				err = s.dir(path, worktree)
+			}
+		case e.Type().IsRegular() && (e.Name() == ".git" || !worktree) && repo.IsGitFile(path):
+			err = s.repository(path)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// repository looks at the repository at path: a git directory or a file that names one.
+func (s *borrowerSearch) repository(path string) error {
+	ways, err := repo.Ways(path)
+	if fault.Is(err, fault.NotFound) { // it leads nowhere already
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	objects := ways[len(ways)-1]
+	needs := false
+	for _, way := range append(ways, objects+"/pack", objects+"/info/alternates") {
+		through, err := leadsThrough(way, s.lender)
+		if err != nil {
+			return err
+		}
+		needs = needs || through
+	}
+	if !needs {
+		if needs, err = s.borrows(objects); err != nil {
+			return err
+		}
+	}
+	if needs {
+		below, err := filepath.Rel(s.node.root, path)
+		if err != nil {
+			return err
+		}
+		s.found = append(s.found, below)
+	}
+	return nil
+}
+
+// borrows reports whether the alternates of an object directory, and theirs in turn, lead into the lender.
+func (s *borrowerSearch) borrows(objects string) (bool, error) {
+	real, err := filepath.EvalSymlinks(objects)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.ENAMETOOLONG) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if needs, ok := s.known[real]; ok {
+		return needs, nil
+	}
+	s.known[real] = false // alternates may lead in a circle
+	paths, err := pack.Alternates(real)
+	if err != nil {
+		return false, err
+	}
+	for _, path := range paths {
+		needs, err := leadsThrough(path, s.lender)
+		if err == nil && !needs {
+			needs, err = s.borrows(path)
+		}
+		if err != nil {
+			return false, err
+		}
+		if needs {
+			s.known[real] = true
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// leadsThrough reports whether an absolute path leads into dir, as the system follows it: at its end, or by a link on the way. Dir has to be
+// free of symbolic links. A path that leads nowhere is followed as far as it goes.
+func leadsThrough(path, dir string) (bool, error) {
+	at, rest := "/", path
+	for links := 0; rest != ""; {
+		var name string
+		name, rest, _ = strings.Cut(strings.TrimLeft(rest, "/"), "/")
+		if name == ".." {
+			at = filepath.Dir(at)
+			continue
+		}
+		next := filepath.Join(at, name)
+		if disk.Below(dir, next) {
+			return true, nil
+		}
+		target, err := os.Readlink(next)
+		switch {
+		case err == nil:
+			if links++; links > maxLinks {
+				return false, nil
+			}
+			if filepath.IsAbs(target) {
+				at = "/"
+			}
+			rest = target + "/" + rest
+			continue
+		case errors.Is(err, syscall.EINVAL): // no link
+		case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ENAMETOOLONG):
+		default:
+			return false, err
+		}
+		at = next
+	}
+	return false, nil
+}
