@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
 	"sync"
@@ -51,10 +50,11 @@ const AnonymousLogin = "anonymous"
 // SSH serves git's services over SSH, and nothing else: no shell, no program, no forwarding, no terminal.
 type SSH struct {
 	SSHOptions
-	config ssh.ServerConfig
-	keys   []ssh.MultiAlgorithmSigner
-	gate   *sshGate
-	unread atomic.Int64 // bytes, see backlog
+	config   ssh.ServerConfig
+	keys     []ssh.MultiAlgorithmSigner
+	gate     *sshGate
+	failures *failureLimit
+	unread   atomic.Int64 // bytes, see backlog
 
 	mu       sync.Mutex
 	ending   bool
@@ -66,7 +66,7 @@ type SSH struct {
 // NewSSH makes the server.
 func NewSSH(o SSHOptions) (*SSH, error) {
 	o.Algorithms = o.Algorithms.WithDefaults()
-	s := &SSH{SSHOptions: o, gate: newSSHGate(o.Limits), listener: map[net.Listener]struct{}{}, clients: map[*sshClient]struct{}{}}
+	s := &SSH{SSHOptions: o, gate: newSSHGate(o.Limits), failures: newFailureLimit(), listener: map[net.Listener]struct{}{}, clients: map[*sshClient]struct{}{}}
 	s.Watch.gate = s.gate
 	s.config = ssh.ServerConfig{
 		Config: ssh.Config{KeyExchanges: o.Algorithms.KeyExchanges, Ciphers: o.Algorithms.Ciphers, MACs: o.Algorithms.MACs},
@@ -314,30 +314,6 @@ func (c *sshClient) none(meta ssh.ConnMetadata) (*ssh.Permissions, error) {
 		return nil, fault.New(fault.Unauthenticated, "a key is needed")
 	}
 	return &ssh.Permissions{}, nil
-}
-
-// failed counts and logs a connection that did not get as far as a session.
-func (c *sshClient) failed(err error) {
-	what := "handshake"
-	_, refused := errors.AsType[*ssh.ServerAuthError](err)
-	switch {
-	case c.wire.silent: // somebody looked whether we are there, as our own watchdog does
-		c.Watch.connections.WithLabelValues("silent").Inc()
-		return
-	case c.wire.bad:
-		what = "banner"
-	case c.timedOut.Load():
-		what = "timeout"
-	case refused:
-		what = "auth"
-	}
-	c.Watch.connections.WithLabelValues(what).Inc()
-	level := slog.LevelDebug
-	if refused {
-		level = slog.LevelInfo
-	}
-	c.Log.LogAttrs(c.ctx, level, "an SSH login failed", slog.String("client", c.wire.RemoteAddr().String()), slog.String("reason", what),
-		slog.String("error", auth.Redact(clip(err.Error()))))
 }
 
 // serve answers on a connection until it ends.

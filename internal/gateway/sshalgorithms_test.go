@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/crypto/ssh"
@@ -40,6 +41,34 @@ func TestSSHAlgorithms(t *testing.T) {
 		case c.refused != "" && (refusal == nil || refusal.What != c.refused):
 			t.Errorf("%s: %v; want no common %s", name, err, c.refused)
 		}
+	}
+}
+
+// TestSSHFailedHandshakeIsLogged: an administrator sees what the client offered, and counts it; of many failures the log has some.
+func TestSSHFailedHandshakeIsLogged(t *testing.T) {
+	t.Parallel()
+	s := serveSSH(t, nil, brackets(""))
+	const times = 30
+	for range times {
+		if _, err := s.dial(func(c *ssh.ClientConfig) {
+			c.ClientVersion, c.Ciphers = "SSH-2.0-Old_1.0", []string{ssh.CipherAES128CTR, ssh.CipherAES256CTR}
+		}); err == nil {
+			t.Fatal("it came in")
+		}
+	}
+	if !eventually(func() bool { return s.value("packhorse_ssh_handshake_failures_total{reason=cipher}") == times }) {
+		t.Error("they are not counted")
+	}
+	text := s.log.String()
+	for _, want := range []string{
+		"level=INFO", "SSH-2.0-Old_1.0", "offered=aes128-ctr,aes256-ctr", `error="no common algorithm for client to server cipher"`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the log has no %s: %.1000s", want, text)
+		}
+	}
+	if n := strings.Count(text, "no common algorithm"); n < 1 || n > times/2 {
+		t.Errorf("%d of %d failures are logged", n, times)
 	}
 }
 

@@ -5,6 +5,7 @@ import "github.com/prometheus/client_golang/prometheus"
 // SSHMetrics counts what happens on SSH connections; what is asked on them counts with all other requests.
 type SSHMetrics struct {
 	connections *prometheus.CounterVec
+	failures    *prometheus.CounterVec
 	auth        *prometheus.CounterVec
 	sessions    *prometheus.CounterVec
 	exchanges   prometheus.Counter
@@ -25,6 +26,11 @@ func NewSSHMetrics() *SSHMetrics {
 				"rate), what went wrong before the login was over (banner, auth, timeout, handshake), or silent: hung up without a word, as who looks whether " +
 				"the server is there, the watchdog too.",
 		}, []string{"result"}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_ssh_handshake_failures_total",
+			Help: "SSH handshakes that failed, by reason: no algorithm in common with the client (key_exchange, host_key, cipher, mac, compression), " +
+				"closed by the client, or protocol: an invalid message.",
+		}, []string{"reason"}),
 		auth: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_ssh_auth_total", Help: "Proofs of who an SSH client is, by method and result (ok, refused).",
 		}, []string{"method", "result"}),
@@ -59,5 +65,5 @@ func NewSSHMetrics() *SSHMetrics {
 
 // Collectors lists the metrics for registration.
 func (m *SSHMetrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.connections, m.auth, m.sessions, m.exchanges, m.throttled, m.open, m.logins, m.running}
+	return []prometheus.Collector{m.connections, m.failures, m.auth, m.sessions, m.exchanges, m.throttled, m.open, m.logins, m.running}
 }

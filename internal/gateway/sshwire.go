@@ -25,6 +25,7 @@ type sshWire struct {
 	head    []byte // of the banner and what came with it: read, and not handed out yet
 	greeted bool   // the banner was read
 	bad     bool   // it was none
+	version string // the banner, without its end
 	silent  bool   // nothing came before the other side hung up
 	bytes   atomic.Int64
 
@@ -67,7 +68,7 @@ func (w *sshWire) banner() error {
 			return errBanner
 		}
 		if end >= 0 {
-			w.head, w.greeted = buf[:n], true
+			w.head, w.greeted, w.version = buf[:n], true, string(bytes.TrimSuffix(line, []byte("\r")))
 			return nil
 		}
 		if err != nil {
