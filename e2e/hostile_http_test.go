@@ -274,6 +274,20 @@ func TestHostilePace(t *testing.T) {
 		eventually(t, "who reads no answers is cut off", func() bool { return v.sockets() <= idle })
 		v.took("who reads no answers", 200<<20)
 	})
+	t.Run("more half-sent requests than connections", func(t *testing.T) {
+		t.Parallel()
+		v := attack(t, "[http]\nconnections = 20\naddress_connections = 20\n", nil)
+		for range 50 {
+			conn := v.connect()
+			defer conn.Close()
+			io.WriteString(conn, fetchHead("good", "half", "Content-Length: 60000")+string(lsAll))
+		}
+		v.serves("good")
+		if n := v.metric(`packhorse_connections_closed_total{listener="http",reason="connections"}`); n < 30 {
+			t.Errorf("%v connections were closed for others, want 30 or more", n)
+		}
+		v.unharmed(200 << 20)
+	})
 	t.Run("many idle connections", func(t *testing.T) {
 		t.Parallel()
 		v := attack(t, "", nil)

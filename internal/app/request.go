@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/connlimit"
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
@@ -43,7 +44,10 @@ func (e *exchange) receive() bool {
 		return false
 	}
 	e.body.there = true
+	conn := connlimit.From(r.Context())
+	conn.Receiving()
 	err := e.receiveAll()
+	conn.Running()
 	switch {
 	case err == nil:
 		return true

@@ -13,6 +13,7 @@ import (
 	"github.com/klauspost/compress/gzip"
 
 	"github.com/packhorse-git/packhorse/internal/admit"
+	"github.com/packhorse-git/packhorse/internal/connlimit"
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
@@ -58,6 +59,9 @@ func (e *exchange) limitBody() {
 // body receives the beginning of the request's body, in almost all cases all of it.
 func (e *exchange) body() (*body, error) {
 	b := &body{memory: e.Memory}
+	conn := connlimit.From(e.r.Context())
+	conn.Receiving()
+	defer conn.Running()
 	err := b.receive(&patient{
 		r: e.r.Body, limit: http.NewResponseController(e.w).SetReadDeadline, stall: e.ReadStall,
 		end: time.Now().Add(maxStalls * e.ReadStall),

@@ -14,6 +14,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/connlimit"
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
@@ -123,10 +124,12 @@ func temporary(err error) bool {
 // accept lets a connection in, or refuses it without a goroutine for it.
 func (s *SSH) accept(conn net.Conn) {
 	c := &sshClient{
-		SSH: s, wire: &sshWire{Conn: conn, backlog: backlog{all: &s.unread}}, address: addressOf(conn),
+		SSH: s, wire: &sshWire{Conn: conn, backlog: backlog{all: &s.unread}}, counted: connlimit.Of(conn), address: addressOf(conn),
 		sessions: map[*sshSession]struct{}{}, left: make(chan struct{}, 1),
 	}
-	c.source = sourceOf(c.address)
+	if s.Limits.Exempt == nil || !s.Limits.Exempt(c.address) {
+		c.source = connlimit.Network(c.address)
+	}
 	if why := s.gate.enter(c.source); why != "" {
 		s.Watch.connections.WithLabelValues(why).Inc()
 		s.Log.Debug("an SSH connection was refused", "client", conn.RemoteAddr().String(), "reason", why)
@@ -183,8 +186,9 @@ func (s *SSH) Shutdown(ctx context.Context) error {
 type sshClient struct {
 	*SSH
 	wire    *sshWire
+	counted *connlimit.Conn // nil: the connection is not
 	address netip.Addr
-	source  netip.Prefix
+	source  netip.Prefix    // zero: without limits of its own
 	ctx     context.Context // ends with the connection
 	cancel  context.CancelFunc
 
@@ -195,6 +199,7 @@ type sshClient struct {
 	in       bool // has logged in
 	mu       sync.Mutex
 	sessions map[*sshSession]struct{} // that are not over
+	commands int                      // that run
 	idle     *time.Timer
 	left     chan struct{}  // has room for one word that a session is over
 	running  sync.WaitGroup // sessions

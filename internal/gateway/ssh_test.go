@@ -96,7 +96,7 @@ func serveSSH(t *testing.T, change func(*gateway.SSHOptions), nodes ...gateway.N
 			Log: slog.New(slog.NewTextHandler(s.log, nil)), MaxBody: 1 << 20, ReadStall: time.Minute,
 		},
 		HostKeys: []ssh.Signer{newKey(t)}, Keys: s.keys, Agent: "test", Watch: own,
-		Limits:     gateway.SSHLimits{Connections: 100, AddressConnections: 100, Logins: 100, AddressLogins: 100},
+		Limits:     gateway.SSHLimits{Logins: 100, AddressLogins: 100},
 		LoginGrace: time.Minute, AuthTries: 6, KeepAlive: time.Minute, Idle: time.Minute, WriteStall: time.Minute, Sessions: 3,
 	}
 	if change != nil {

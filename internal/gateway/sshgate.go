@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// SSHLimits bound connections before anything is known of who makes them. Addresses count as networks: one address of IPv4, 64 bits of IPv6.
+// SSHLimits bound connections before anything is known of who makes them; package connlimit bounds all of them. Addresses count as networks: one
+// address of IPv4, 64 bits of IPv6.
 type SSHLimits struct {
-	Connections        int     // in all
-	AddressConnections int     // from one address
-	Logins             int     // that have not logged in, in all; from half of it on some are refused at random, more and more
-	AddressLogins      int     // that have not logged in, from one address
-	AddressRate        float64 // new ones each second from one address, on average; 0: no limit
+	Logins        int                   // that have not logged in, in all; from half of it on some are refused at random, more and more
+	AddressLogins int                   // that have not logged in, from one address
+	AddressRate   float64               // new ones each second from one address, on average; 0: no limit
+	Exempt        func(netip.Addr) bool // reports addresses without limits of their own, as those of proxies; nil: none
 }
 
 // rateBurst is how many seconds' worth of connections may come at once.
@@ -45,8 +45,6 @@ type sshSource struct {
 
 // Why a connection is refused; metric labels.
 const (
-	gateFull        = "connections"
-	gateAddress     = "address_connections"
 	gateLogins      = "logins"
 	gateEarly       = "early_drop"
 	gateAddressOpen = "address_logins"
@@ -55,17 +53,6 @@ const (
 
 func newSSHGate(l SSHLimits) *sshGate {
 	return &sshGate{limits: l, now: time.Now, roll: rand.Float64, sources: map[netip.Prefix]*sshSource{}}
-}
-
-// sourceOf is what an address counts as.
-func sourceOf(a netip.Addr) netip.Prefix {
-	a = a.Unmap().WithZone("")
-	bits := a.BitLen()
-	if a.Is6() {
-		bits = 64
-	}
-	p, _ := a.Prefix(bits)
-	return p
 }
 
 // addressOf is the IP address of a connection's peer; the zero value if it has none.
@@ -77,7 +64,7 @@ func addressOf(c net.Conn) netip.Addr {
 	return a.AddrPort().Addr().Unmap()
 }
 
-// enter lets a connection in that has not logged in yet, or says why not.
+// enter lets a connection in that has not logged in yet, or says why not. The zero source has no limits of its own.
 func (g *sshGate) enter(source netip.Prefix) (refused string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -90,7 +77,7 @@ func (g *sshGate) enter(source netip.Prefix) (refused string) {
 		s = &sshSource{tokens: g.limits.AddressRate * rateBurst, at: now}
 		g.sources[source] = s
 	}
-	if rate := g.limits.AddressRate; rate > 0 {
+	if rate := g.limits.AddressRate; rate > 0 && source.IsValid() {
 		s.tokens = min(rate*rateBurst, s.tokens+now.Sub(s.at).Seconds()*rate)
 		s.at = now
 		if s.tokens < 1 {
@@ -99,11 +86,7 @@ func (g *sshGate) enter(source netip.Prefix) (refused string) {
 	}
 	half := g.limits.Logins / 2
 	switch {
-	case g.open >= g.limits.Connections:
-		return gateFull
-	case s.open >= g.limits.AddressConnections:
-		return gateAddress
-	case s.logins >= g.limits.AddressLogins:
+	case s.logins >= g.limits.AddressLogins && source.IsValid():
 		return gateAddressOpen
 	case g.logins >= g.limits.Logins:
 		return gateLogins

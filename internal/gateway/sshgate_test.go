@@ -4,15 +4,17 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+
+	"github.com/packhorse-git/packhorse/internal/connlimit"
 )
 
 func TestSSHGate(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)
-	g := newSSHGate(SSHLimits{Connections: 20, AddressConnections: 6, Logins: 8, AddressLogins: 3, AddressRate: 1})
+	g := newSSHGate(SSHLimits{Logins: 8, AddressLogins: 3, AddressRate: 1})
 	roll := 1.0
 	g.now, g.roll = func() time.Time { return now }, func() float64 { return roll }
-	source := func(s string) netip.Prefix { return sourceOf(netip.MustParseAddr(s)) }
+	source := func(s string) netip.Prefix { return connlimit.Network(netip.MustParseAddr(s)) }
 	want := func(from, why string) {
 		t.Helper()
 		if got := g.enter(source(from)); got != why {
@@ -43,7 +45,6 @@ func TestSSHGate(t *testing.T) {
 		want("192.0.2.1", "")
 		g.in(source("192.0.2.1"))
 	}
-	want("192.0.2.1", gateAddress)
 	for range 6 {
 		g.leave(source("192.0.2.1"), true)
 	}
@@ -93,7 +94,7 @@ func TestRekeyLimit(t *testing.T) {
 // TestSSHGateForgets: who comes from ever new addresses takes no more memory than ten seconds of them.
 func TestSSHGateForgets(t *testing.T) {
 	t.Parallel()
-	g, now := newSSHGate(SSHLimits{Connections: 10, AddressConnections: 10, Logins: 10, AddressLogins: 10}), time.Unix(1000, 0)
+	g, now := newSSHGate(SSHLimits{Logins: 10, AddressLogins: 10}), time.Unix(1000, 0)
 	g.now = func() time.Time { return now }
 	most := 0
 	for i := range 20 * manySources {

@@ -78,6 +78,18 @@ func (c *sshClient) leave(s *sshSession) {
 	c.idle.Reset(c.Idle)
 }
 
+// commandRuns counts the commands that run: a connection with one is not closed for another.
+func (c *sshClient) commandRuns(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch c.commands += n; {
+	case c.commands == 0:
+		c.counted.Idle()
+	case n > 0:
+		c.counted.Running()
+	}
+}
+
 // endIfIdle ends a connection that nobody uses.
 func (c *sshClient) endIfIdle() {
 	c.mu.Lock()

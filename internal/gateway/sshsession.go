@@ -108,6 +108,8 @@ func (s *sshSession) run(requests <-chan *ssh.Request) {
 
 // execute does what a session is for, and ends it.
 func (s *sshSession) execute(shell bool, command string) {
+	s.commandRuns(1)
+	defer s.commandRuns(-1)
 	status := 1
 	defer func() {
 		if cause := recover(); cause != nil {

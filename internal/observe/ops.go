@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -31,6 +32,7 @@ type OpsOptions struct {
 	Metrics  *OpsMetrics             // of the listener itself; may be nil
 	More     map[string]http.Handler // by path or pattern of http.ServeMux
 	Ready    func() error            // nil: send requests here; an error says why not. Called concurrently
+	Notes    func() []string         // lines for the answer of /readyz, though it is ready; nil: none. Called concurrently
 }
 
 const (
@@ -109,7 +111,11 @@ func opsHandler(o OpsOptions) http.Handler {
 			answer(w, http.StatusServiceUnavailable, err.Error())
 			return
 		}
-		answer(w, http.StatusOK, "ok")
+		lines := []string{"ok"}
+		if o.Notes != nil {
+			lines = append(lines, o.Notes()...)
+		}
+		answer(w, http.StatusOK, strings.Join(lines, "\n"))
 	})
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)

@@ -18,6 +18,15 @@ type HTTPConfig struct {
 	// File with the private key of tls_cert (PEM).
 	TLSKey string `toml:"tls_key"`
 
+	// Connections is the maximum number of connections. At the limit the connection that has been idle for the longest time is closed for a new
+	// one; if all have a running request, the new one is refused. 0 means automatic: up to half of the file descriptors that the process
+	// may open (RLIMIT_NOFILE), and 32768 at most. Default 0.
+	Connections int `toml:"connections"`
+
+	// AddressConnections is the maximum number of connections from one address (IPv6: from one network of 64 bits). It closes and refuses as
+	// connections does, among those of the address. 0 means automatic: a quarter of connections. Default 0.
+	AddressConnections int `toml:"address_connections"`
+
 	// How long a client may take to send a request's headers, and to finish a TLS handshake.
 	HeaderTimeout Duration `toml:"header_timeout"`
 
@@ -54,6 +63,8 @@ func defaultHTTP() HTTPConfig {
 }
 
 func (c *HTTPConfig) checkNumbers(b bounds) {
+	b.number("http.connections", c.Connections, 0, many)
+	b.number("http.address_connections", c.AddressConnections, 0, many)
 	b.size("http.max_header", c.MaxHeader, 4<<10)
 	b.size("http.max_body", c.MaxBody, 64<<10)
 	b.time("http.header_timeout", c.HeaderTimeout)

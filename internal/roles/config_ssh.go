@@ -56,16 +56,20 @@ type SSHConfig struct {
 	// The most sessions at once on one connection.
 	Sessions int `toml:"sessions"`
 
-	// The most connections.
+	// Connections is the maximum number of connections. At the limit the connection that has been idle for the longest time is closed for a new
+	// one; if all have a running command, the new one is refused. 0 means automatic: an eighth of the file descriptors that the process
+	// may open (RLIMIT_NOFILE), and 4096 at most. Default 0.
 	Connections int `toml:"connections"`
 
-	// The most connections from one address (of IPv6: from one network of 64 bits).
+	// AddressConnections is the maximum number of connections from one address (IPv6: from one network of 64 bits). 0 means automatic: a quarter of
+	// connections. Default 0.
 	AddressConnections int `toml:"address_connections"`
 
-	// The most connections that have not logged in yet. When there are half as many, some new ones are refused at random, and more and more.
+	// Logins is the maximum number of connections that have not logged in yet. From half of it on some new ones are refused at random, and more and
+	// more. 0 means automatic: half of connections, and 256 at most. Default 0.
 	Logins int `toml:"logins"`
 
-	// The most connections from one address that have not logged in yet.
+	// AddressLogins is the maximum number of connections from one address that have not logged in yet. 0 means automatic: half of logins. Default 0.
 	AddressLogins int `toml:"address_logins"`
 
 	// The most new connections each second from one address, on average over ten seconds. 0 means without a limit.
@@ -75,18 +79,14 @@ type SSHConfig struct {
 func defaultSSH() SSHConfig {
 	algorithms := gateway.DefaultSSHAlgorithms()
 	return SSHConfig{
-		KeyExchanges:       algorithms.KeyExchanges,
-		Ciphers:            algorithms.Ciphers,
-		MACs:               []string{},
-		LoginGrace:         Duration{30 * time.Second},
-		AuthTries:          6,
-		KeepAlive:          Duration{30 * time.Second},
-		IdleTimeout:        Duration{2 * time.Minute},
-		Sessions:           10,
-		Connections:        4096,
-		AddressConnections: 1024,
-		Logins:             256,
-		AddressLogins:      128,
-		AddressRate:        50,
+		KeyExchanges: algorithms.KeyExchanges,
+		Ciphers:      algorithms.Ciphers,
+		MACs:         []string{},
+		LoginGrace:   Duration{30 * time.Second},
+		AuthTries:    6,
+		KeepAlive:    Duration{30 * time.Second},
+		IdleTimeout:  Duration{2 * time.Minute},
+		Sessions:     10,
+		AddressRate:  50,
 	}
 }

@@ -82,7 +82,7 @@ func serveGuarded(t *testing.T, secure bool, answer string) *guarded {
 	if err := s.addApp(cfg, log, g.reg, &l, handler); err != nil {
 		t.Fatal(err)
 	}
-	front, err := newFront(cfg, log, g.reg, handler)
+	front, err := newFront(cfg, log, g.reg, handler, newLimiters(cfg, log, g.reg, nil).http)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,6 +56,8 @@ type server struct {
 
 	// ready tells whether requests can be answered.
 	ready func() error
+	// notes, unless nil, are lines about what an operator should know though requests can be answered.
+	notes func() []string
 	// drain, unless nil, tells others that no more requests should come; those that do are answered.
 	drain func()
 	// reload, unless nil, takes the nodes, routes and rules of a configuration that was read again. After an error everything is as it was.
@@ -225,7 +227,7 @@ func watch(l listeners, srv *server, log *slog.Logger, reg *prometheus.Registry,
 	shown := srv.shown
 	shown.Role, shown.Version, shown.Board, shown.Redact, shown.Log = string(role), version, srv.board, auth.Redact, log
 	more := map[string]http.Handler{dumpPath: srv.dumps.handler(opsAgain), "GET " + top.Path: top.New(shown)}
-	w.ops = observe.NewOps(observe.OpsOptions{Log: log, Registry: reg, Metrics: srv.private, More: more, Ready: func() error {
+	w.ops = observe.NewOps(observe.OpsOptions{Log: log, Registry: reg, Metrics: srv.private, More: more, Notes: srv.notes, Ready: func() error {
 		if w.draining.Load() {
 			return errors.New("draining: the process is about to end")
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/connlimit"
 	"github.com/packhorse-git/packhorse/internal/credential"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/git/cgroup"
@@ -293,10 +294,12 @@ func (s *server) addGateway(cfg Config, log *slog.Logger, reg prometheus.Registe
 	if err := s.addApp(cfg, log, reg, &lanes, handler); err != nil {
 		return err
 	}
-	if s.public, err = newFront(cfg, log, reg, handler); err != nil {
+	limit := newLimiters(cfg, log, reg, nil)
+	s.notes = limit.notes
+	if s.public, err = newFront(cfg, log, reg, handler, limit.http); err != nil {
 		return err
 	}
-	s.ssh, err = newSSH(cfg, log, reg, &handler.Options, callers)
+	s.ssh, err = newSSH(cfg, log, reg, &handler.Options, callers, limit)
 	return err
 }
 
@@ -388,8 +391,9 @@ func register(reg prometheus.Registerer, all ...collected) {
 	}
 }
 
-// newFront is the HTTP server around a handler. Nothing may stand between it and the handler's own connections but TLS and a guard.
-func newFront(cfg Config, log *slog.Logger, reg prometheus.Registerer, handler *gateway.HTTP) (*port, error) {
+// newFront is the HTTP server around a handler. Nothing may stand between it and the handler's own connections but TLS and a guard; what stands below
+// them has to be a bulk.Socket.
+func newFront(cfg Config, log *slog.Logger, reg prometheus.Registerer, handler *gateway.HTTP, limit *connlimit.Limiter) (*port, error) {
 	errorLog := newHTTPLog(log)
 	register(reg, errorLog)
 	h := &http.Server{
@@ -401,12 +405,19 @@ func newFront(cfg Config, log *slog.Logger, reg prometheus.Registerer, handler *
 	}
 	guard := httpguard.New(httpguard.Options{Refused: handler.Refused, TLSLimit: cfg.HTTP.HeaderTimeout.Duration, Log: h.ErrorLog})
 	register(reg, guard)
-	h.ConnContext = func(ctx context.Context, c net.Conn) context.Context { return guard.Context(bulk.Serve(ctx, c), c) }
-	h.ConnState = guard.State
+	h.ConnContext = func(ctx context.Context, c net.Conn) context.Context {
+		return connlimit.Context(guard.Context(bulk.Serve(ctx, c), c), c)
+	}
+	h.ConnState = func(c net.Conn, state http.ConnState) {
+		guard.State(c, state)
+		limit.State(c, state)
+	}
 	h.RegisterOnShutdown(handler.EndWaits)
 	h.Protocols = new(http.Protocols)
 	h.Protocols.SetHTTP1(true)
-	wrap := func(l net.Listener) net.Listener { return handler.Listen(l, cfg.HTTP.WriteStall.Duration) }
+	wrap := func(l net.Listener) net.Listener {
+		return handler.Listen(limit.ByAddress(limit.Listen(l)), cfg.HTTP.WriteStall.Duration)
+	}
 	if cfg.HTTP.TLSCert != "" {
 		certificate, err := credential.LoadCertificate(cfg.HTTP.TLSCert, cfg.HTTP.TLSKey, log)
 		if err != nil {

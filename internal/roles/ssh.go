@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -63,7 +64,7 @@ func (c *SSHConfig) loadKeys(log *slog.Logger) (*auth.Keys, error) {
 }
 
 // newSSH is the SSH server beside a gateway's HTTP; nil without ssh.address.
-func newSSH(cfg Config, log *slog.Logger, reg prometheus.Registerer, o *gateway.Options, callers *auth.Auth) (*sshFront, error) {
+func newSSH(cfg Config, log *slog.Logger, reg prometheus.Registerer, o *gateway.Options, callers *auth.Auth, limit limiters) (*sshFront, error) {
 	if cfg.SSH.Address == "" {
 		return nil, nil
 	}
@@ -85,8 +86,8 @@ func newSSH(cfg Config, log *slog.Logger, reg prometheus.Registerer, o *gateway.
 		Options: o, HostKeys: hostKeys, Keys: keys, Anonymous: cfg.SSH.Anonymous, Algorithms: cfg.SSH.algorithms(),
 		Agent: "Packhorse", Watch: metrics,
 		Limits: gateway.SSHLimits{
-			Connections: cfg.SSH.Connections, AddressConnections: cfg.SSH.AddressConnections, Logins: cfg.SSH.Logins,
-			AddressLogins: cfg.SSH.AddressLogins, AddressRate: float64(cfg.SSH.AddressRate),
+			Logins: limit.limits.sshLogins, AddressLogins: limit.limits.addressLogins, AddressRate: float64(cfg.SSH.AddressRate),
+			Exempt: limit.ssh.Exempt,
 		},
 		LoginGrace: cfg.SSH.LoginGrace.Duration, AuthTries: cfg.SSH.AuthTries, KeepAlive: cfg.SSH.KeepAlive.Duration, Idle: cfg.SSH.IdleTimeout.Duration,
 		WriteStall: cfg.HTTP.WriteStall.Duration, Sessions: cfg.SSH.Sessions,
@@ -94,7 +95,8 @@ func newSSH(cfg Config, log *slog.Logger, reg prometheus.Registerer, o *gateway.
 	if err != nil {
 		return nil, err
 	}
-	f := &sshFront{port: port{serve: server.Serve, shutdown: server.Shutdown}}
+	serve := func(l net.Listener) error { return server.Serve(limit.ssh.ByAddress(limit.ssh.Listen(l))) }
+	f := &sshFront{port: port{serve: serve, shutdown: server.Shutdown}}
 	for _, key := range hostKeys {
 		kind := strings.TrimPrefix(key.PublicKey().Type(), "ssh-")
 		f.fingerprints = append(f.fingerprints, kind+" "+ssh.FingerprintSHA256(key.PublicKey()))
@@ -150,8 +152,8 @@ func (c *Config) checkSSH(bad func(format string, args ...any)) {
 		value int
 		least int
 	}{
-		{"ssh.auth_tries", s.AuthTries, 1}, {"ssh.sessions", s.Sessions, 1}, {"ssh.connections", s.Connections, 1},
-		{"ssh.address_connections", s.AddressConnections, 1}, {"ssh.logins", s.Logins, 2}, {"ssh.address_logins", s.AddressLogins, 1},
+		{"ssh.auth_tries", s.AuthTries, 1}, {"ssh.sessions", s.Sessions, 1}, {"ssh.connections", s.Connections, 0},
+		{"ssh.address_connections", s.AddressConnections, 0}, {"ssh.logins", s.Logins, 0}, {"ssh.address_logins", s.AddressLogins, 0},
 		{"ssh.address_rate", s.AddressRate, 0},
 	} {
 		if n.value < n.least || n.value > 1<<20 {
