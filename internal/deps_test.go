@@ -36,7 +36,7 @@ const allowedImports = `
 	git, balance, activity, git/reaper, git/cgroup < git/process;
 	git, balance, activity < admit;
 	git/refs, git/graph, git/process, git/pktline < repo;
-	git, git/process, git/pktline, bulk < packsource;
+	git, git/pack, git/process, git/pktline, bulk < packsource;
 	packsource < packcache;
 	git/protocol, repo, packsource < uploadpack;
 	repo, admit < lookup;

@@ -16,6 +16,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 )
 
@@ -43,7 +44,17 @@ type GitOptions struct {
 	// Machine is how many bytes of memory there are for everything: without a limit a half is for the processes of all slots together, as far as their
 	// buffers are bounded. 0: unknown.
 	Machine int64
+
+	// Verifier compares the packs of a repository with their checksums while a pack is made from them, which git does not
+	// do. Nil: nothing is verified.
+	Verifier *pack.Verifier
+	// Damaged, unless nil, is called when the packs from which a pack was made turn out to be damaged: before the end of
+	// Send, or later where reading them takes longer than verifyPatience.
+	Damaged func(Repository)
 }
+
+// verifyPatience is how long the end of a pack waits for the verification of its repository.
+const verifyPatience = time.Second
 
 // Git is the Source that runs `git pack-objects`, as git's own upload-pack does, with one difference: it does not run in the
 // served repository. Its git directory is an empty one of ours, and only the object directory is the repository's
@@ -143,7 +154,7 @@ func (g *Git) Open(ctx context.Context, spec *Spec) (Pack, error) {
 		}
 		dir = temporary
 	}
-	p := &gitPack{pauses: g.pauses, trailer: spec.Repo.Format.Size(), temporary: temporary}
+	p := &gitPack{pauses: g.pauses, verification: g.verify(spec.Repo), trailer: spec.Repo.Format.Size(), temporary: temporary}
 	ctx, p.cancel = context.WithCancel(ctx)
 	p.abandoned = ctx.Err
 	child, err := g.runner.Start(ctx, process.Command{
@@ -164,6 +175,18 @@ func (g *Git) Open(ctx context.Context, spec *Spec) (Pack, error) {
 	}
 	p.child = child
 	return p, nil
+}
+
+// verify starts the verification of a repository's packs; nil if there is none.
+func (g *Git) verify(r Repository) *pack.Verification {
+	if g.options.Verifier == nil {
+		return nil
+	}
+	return g.options.Verifier.Begin(r.Objects, r.Format, func(*pack.Damage) {
+		if g.options.Damaged != nil {
+			g.options.Damaged(r)
+		}
+	})
 }
 
 // gitBigFile is core.bigFileThreshold as git has it: from there on no file is in memory as a whole.
@@ -258,15 +281,16 @@ func revisions(spec *Spec) []byte {
 
 // gitPack is one run of pack-objects.
 type gitPack struct {
-	child     *process.Process
-	cancel    context.CancelFunc
-	abandoned func() error // the error of Open's context
-	pauses    pauses
-	trailer   int    // length of the checksum that ends the pack
-	temporary string // scratch git directory of this run; "" for none
-	progress  progressText
-	info      Info
-	ended     bool // Wait was called
+	child        *process.Process
+	verification *pack.Verification // of the repository's packs; nil: none, or reported
+	cancel       context.CancelFunc
+	abandoned    func() error // the error of Open's context
+	pauses       pauses
+	trailer      int    // length of the checksum that ends the pack
+	temporary    string // scratch git directory of this run; "" for none
+	progress     progressText
+	info         Info
+	ended        bool // Wait was called
 }
 
 // Size is unknown: git tells it at the end only.
@@ -306,7 +330,49 @@ func (p *gitPack) Send(ctx context.Context, out Output) error {
 	if err := p.tell(out); err != nil {
 		return err
 	}
+	if err := p.warn(ctx, out); err != nil {
+		return err
+	}
 	return p.write(out, f.last()) // kept back until git had ended well
+}
+
+// warn waits for the verification and tells the client if the repository's packs are damaged.
+func (p *gitPack) warn(ctx context.Context, out Output) error {
+	if p.verification == nil {
+		return nil
+	}
+	patience := time.NewTimer(verifyPatience)
+	defer patience.Stop()
+	select {
+	case <-p.verification.Done():
+	case <-patience.C:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return p.warnIfKnown(out)
+}
+
+// warnIfKnown tells the client, once, that the repository's packs are damaged. The damaged object need not be in the pack,
+// so it is sent all the same: clients check every object that they receive.
+func (p *gitPack) warnIfKnown(out Output) error {
+	if p.verification == nil {
+		return nil
+	}
+	select {
+	case <-p.verification.Done():
+	default:
+		return nil
+	}
+	damage := p.verification.Damage()
+	p.verification = nil
+	if damage == nil {
+		return nil
+	}
+	what := "a pack"
+	if !damage.Object.IsZero() {
+		what = "object " + damage.Object.String()
+	}
+	return out.Progress(fmt.Appendf(nil, "warning: %s of this repository is damaged on the server; tell its administrator\n", what))
 }
 
 // errGit marks an error of git's output.
@@ -333,6 +399,9 @@ func (p *gitPack) copy(f *framer, out Output) error {
 			}
 			return err
 		} else if err != nil {
+			return err
+		}
+		if err := p.warnIfKnown(out); err != nil {
 			return err
 		}
 		now := time.Now()

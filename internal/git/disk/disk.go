@@ -60,6 +60,15 @@ func Of(st *unix.Stat_t) ID {
 	return ID{Dev: uint64(st.Dev), Ino: st.Ino, Size: st.Size, Mtime: st.Mtim.Nano(), Ctime: st.Ctim.Nano()}
 }
 
+// OfFile is the ID of an open file.
+func OfFile(f *os.File) (ID, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return ID{}, &fs.PathError{Op: "fstat", Path: f.Name(), Err: err}
+	}
+	return Of(&st), nil
+}
+
 // Stat follows symbolic links. A path at which nothing is is no error but the zero ID.
 func Stat(path string) (ID, error) {
 	var st unix.Stat_t

@@ -15,7 +15,8 @@
 // Formats: gitformat-pack(5) (packs version 2 and 3, indexes version 1 and 2, multi-pack-index version 1),
 // gitformat-chunk(5), gitrepository-layout(5) (loose objects, alternates).
 //
-// Caveats. Checksums of whole packs and indexes are not verified: a flipped bit in an index can hide an object.
+// Caveats. A Store does not verify the checksums of whole packs and indexes: a flipped bit in an index can hide an
+// object. A Verifier does.
 // Incremental multi-pack-indexes are passed over in favour of each pack's own index. Replace refs and grafts are not
 // applied. On a file system whose clock lags behind ours (NFS), two changes in one of its ticks can hide the second
 // until the next change. A store keeps at most 64 packs open and 4 MiB of delta bases.

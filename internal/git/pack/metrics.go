@@ -1,0 +1,21 @@
+package pack
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// VerifyMetrics counts what a Verifier finds. Safe for concurrent use.
+type VerifyMetrics struct{ verified *prometheus.CounterVec }
+
+// NewVerifyMetrics makes the metrics; the caller registers Collectors.
+func NewVerifyMetrics() *VerifyMetrics {
+	m := &VerifyMetrics{prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_packs_verified_total",
+		Help: "Packs compared with their checksums, by result: ok, damaged, or failed if they could not be read."}, []string{"result"})}
+	for _, result := range []string{"ok", "damaged", "failed"} {
+		m.verified.WithLabelValues(result)
+	}
+	return m
+}
+
+// Collectors lists all metrics for registration.
+func (m *VerifyMetrics) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.verified}
+}

@@ -1,0 +1,404 @@
+package pack
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
+)
+
+const (
+	verifyBlock = 1 << 20   // bytes read at a time
+	verifyBurst = 256 << 20 // bytes after which a verification rests as long as it reads
+	maxVerdicts = 1 << 16   // packs whose verdict is remembered
+)
+
+// Verifier finds damaged packs. It compares each pack and each index with the checksum that the file ends in
+// (gitformat-pack(5)), once for each state of the files. `git pack-objects` copies most objects without a look at any
+// checksum, so nothing else notices damage before a client does. Safe for concurrent use.
+type Verifier struct {
+	log     *slog.Logger
+	metrics *VerifyMetrics
+	reading chan struct{} // one pack is read at a time
+	ctx     context.Context
+	stop    context.CancelFunc
+	running sync.WaitGroup
+
+	mu     sync.Mutex
+	closed bool
+	known  map[string]*verdict // by the pack's path
+}
+
+// verdict says whether a pack and its index, as they were, are whole.
+type verdict struct {
+	pack, index disk.ID
+	done        chan struct{}
+	damage      *Damage // valid once done is closed; nil: none
+	gaveUp      bool    // likewise: they could not be read, or the Verifier was closed
+}
+
+// NewVerifier makes a Verifier; the caller closes it.
+func NewVerifier(log *slog.Logger, metrics *VerifyMetrics) *Verifier {
+	v := &Verifier{log: log, metrics: metrics, reading: make(chan struct{}, 1), known: make(map[string]*verdict)}
+	v.ctx, v.stop = context.WithCancel(context.Background())
+	return v
+}
+
+// Close ends all verifications and waits for them.
+func (v *Verifier) Close() error {
+	v.mu.Lock()
+	v.closed = true
+	v.mu.Unlock()
+	v.stop()
+	v.running.Wait()
+	return nil
+}
+
+// Forget has every pack read again before its verdict is used next.
+func (v *Verifier) Forget() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	maps.DeleteFunc(v.known, func(_ string, known *verdict) bool {
+		select {
+		case <-known.done:
+			return true
+		default:
+			return false
+		}
+	})
+}
+
+// Damage is the error of a pack that is not what git wrote.
+type Damage struct {
+	Path   string       // of the pack or index
+	Object git.ObjectID // the first damaged object; zero if it is not known
+}
+
+func (d *Damage) Error() string {
+	if d.Object.IsZero() {
+		return fmt.Sprintf("%s: damaged: its checksum is wrong", d.Path)
+	}
+	return fmt.Sprintf("%s: damaged: object %s has a wrong checksum", d.Path, d.Object)
+}
+
+// Verification is one look at the packs of a repository.
+type Verification struct {
+	done   chan struct{}
+	damage *Damage
+}
+
+// Done is closed when the result is known.
+func (x *Verification) Done() <-chan struct{} { return x.done }
+
+// Damage is the first damage found, nil if there is none or if the packs could not be read. It is valid once Done is closed.
+func (x *Verification) Damage() *Damage { return x.damage }
+
+// Begin starts a verification of the packs in an object directory and its alternates and returns at once. Packs whose
+// files have not changed since they were read are not read again. If damage is found, damaged is called once.
+func (v *Verifier) Begin(objectsDir string, format git.ObjectFormat, damaged func(*Damage)) *Verification {
+	x := &Verification{done: make(chan struct{})}
+	packs, err := packsBelow(objectsDir)
+	if err != nil {
+		v.log.Warn("cannot list the packs to verify", "directory", objectsDir, "error", err)
+	}
+	var all []*verdict
+	for _, path := range packs {
+		if known := v.verdictOf(path, format); known != nil {
+			all = append(all, known)
+		}
+	}
+	end := func() {
+		for _, known := range all {
+			<-known.done
+			if known.damage != nil && x.damage == nil {
+				x.damage = known.damage
+			}
+		}
+		if x.damage != nil {
+			damaged(x.damage)
+		}
+		close(x.done)
+	}
+	if !slices.ContainsFunc(all, func(known *verdict) bool { return !known.isDone() }) {
+		end()
+		return x
+	}
+	if !v.begin(end) {
+		close(x.done)
+	}
+	return x
+}
+
+func (d *verdict) isDone() bool {
+	select {
+	case <-d.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// begin runs do until it ends, unless the Verifier is closed. Close waits for it.
+func (v *Verifier) begin(do func()) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.closed {
+		return false
+	}
+	v.running.Go(do)
+	return true
+}
+
+// verdictOf is the verdict on a pack as it is now; it starts to read the pack if there is none. It is nil if the pack is gone.
+func (v *Verifier) verdictOf(path string, format git.ObjectFormat) *verdict {
+	packID, err := disk.Stat(path)
+	indexID, indexErr := disk.Stat(indexOf(path))
+	if err != nil || indexErr != nil || packID == (disk.ID{}) || indexID == (disk.ID{}) {
+		return nil // replaced meanwhile, or not yet complete: git does not use it either
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if known := v.known[path]; known != nil && known.pack == packID && known.index == indexID && !(known.isDone() && known.gaveUp) {
+		return known
+	}
+	if v.closed {
+		return nil
+	}
+	if len(v.known) >= maxVerdicts {
+		clear(v.known)
+	}
+	made := &verdict{pack: packID, index: indexID, done: make(chan struct{})}
+	v.known[path] = made
+	v.running.Go(func() { v.judge(path, format, made) })
+	return made
+}
+
+func indexOf(pack string) string { return strings.TrimSuffix(pack, ".pack") + ".idx" }
+
+// judge reads a pack and its index.
+func (v *Verifier) judge(path string, format git.ObjectFormat, d *verdict) {
+	defer close(d.done)
+	select {
+	case v.reading <- struct{}{}:
+		defer func() { <-v.reading }()
+	case <-v.ctx.Done():
+		d.gaveUp = true
+		return
+	}
+	err := v.verify(path, format)
+	damage, bad := errors.AsType[*Damage](err)
+	if packID, e := disk.Stat(path); e != nil || packID != d.pack { // written to, or replaced, meanwhile
+		d.gaveUp = true
+		return
+	}
+	switch {
+	case err == nil:
+		v.metrics.verified.WithLabelValues("ok").Inc()
+	case bad:
+		d.damage = damage
+		v.metrics.verified.WithLabelValues("damaged").Inc()
+		v.log.Error("damaged pack", "path", damage.Path, "object", objectText(damage.Object),
+			"action", "restore the file, or run git fsck in the repository")
+	default:
+		d.gaveUp = true
+		if v.ctx.Err() == nil {
+			v.metrics.verified.WithLabelValues("failed").Inc()
+			v.log.Warn("cannot verify a pack", "path", path, "error", err)
+		}
+	}
+}
+
+func objectText(id git.ObjectID) string {
+	if id.IsZero() {
+		return ""
+	}
+	return id.String()
+}
+
+// verify reads a pack and its index. The error is a *Damage if their checksums do not hold.
+func (v *Verifier) verify(path string, format git.ObjectFormat) error {
+	index, err := v.sums(indexOf(path), format)
+	if err != nil {
+		return err
+	}
+	pack, err := v.sums(path, format)
+	if err != nil {
+		return err
+	}
+	hash := format.Size()
+	switch {
+	case !index.whole || len(index.tail) < 2*hash:
+		return &Damage{Path: indexOf(path)}
+	case pack.whole && bytes.Equal(index.tail[:hash], pack.tail[len(pack.tail)-hash:]):
+		return nil
+	}
+	return v.locate(path, format)
+}
+
+// trailer is what a file ends in.
+type trailer struct {
+	whole bool   // the last checksum is that of all bytes before it
+	tail  []byte // the last two checksums, or less if the file is shorter
+}
+
+// sums reads a file and compares it with its last bytes.
+func (v *Verifier) sums(path string, format git.ObjectFormat) (trailer, error) {
+	f, err := disk.Open(path)
+	if err != nil {
+		return trailer{}, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return trailer{}, err
+	}
+	hash := int64(format.Size())
+	if info.Size() < 2*hash {
+		return trailer{}, &Damage{Path: path}
+	}
+	h := format.New()
+	if err := v.pass(h, f, 0, info.Size()-hash); err != nil {
+		return trailer{}, err
+	}
+	tail := make([]byte, 2*hash)
+	if _, err := f.ReadAt(tail, info.Size()-2*hash); err != nil {
+		return trailer{}, err
+	}
+	return trailer{bytes.Equal(h.Sum(nil), tail[hash:]), tail}, nil
+}
+
+// pass writes a part of a file to w. After verifyBurst bytes it rests as long as it reads.
+func (v *Verifier) pass(w io.Writer, f *os.File, from, end int64) error {
+	block := make([]byte, min(verifyBlock, end-from))
+	for at := from; at < end; {
+		start := time.Now()
+		n, err := f.ReadAt(block[:min(int64(len(block)), end-at)], at)
+		w.Write(block[:n])
+		at += int64(n)
+		if err == io.EOF && at < end {
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil && at < end {
+			return err
+		}
+		if at-from > verifyBurst {
+			time.Sleep(time.Since(start))
+		}
+		if err := v.ctx.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// locate finds the first object of a damaged pack whose CRC-32 is not the one in the index.
+func (v *Verifier) locate(path string, format git.ObjectFormat) error {
+	damage := &Damage{Path: path}
+	b, err := os.ReadFile(indexOf(path))
+	if err != nil {
+		return err
+	}
+	l, err := parseIdx(b, format)
+	if err != nil {
+		return &Damage{Path: indexOf(path)}
+	}
+	f, err := disk.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || l.version == 1 { // which has no CRC-32
+		return cmp.Or(err, error(damage))
+	}
+	type object struct {
+		offset   int64
+		position int
+	}
+	objects := make([]object, l.count)
+	for i := range objects {
+		offset, err := l.offset(b, i)
+		if err != nil {
+			return &Damage{Path: indexOf(path)}
+		}
+		objects[i] = object{offset, i}
+	}
+	slices.SortFunc(objects, func(a, b object) int { return cmp.Compare(a.offset, b.offset) })
+	end := info.Size() - int64(format.Size())
+	for i, o := range objects {
+		next := end
+		if i+1 < len(objects) {
+			next = objects[i+1].offset
+		}
+		sum := crc32.NewIEEE()
+		if o.offset < next && next <= end {
+			err = v.pass(sum, f, o.offset, next)
+		}
+		if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+			return err
+		}
+		if want := binary.BigEndian.Uint32(b[l.off32-4*l.count+4*o.position:]); sum.Sum32() != want {
+			at := l.ids + o.position*l.stride
+			damage.Object = git.RawObjectID(b[at : at+l.hash])
+			break
+		}
+	}
+	return damage
+}
+
+// packsBelow lists the packs of an object directory and of its alternates. Alternates that are missing are passed over, as
+// git does.
+func packsBelow(objectsDir string) ([]string, error) {
+	var packs []string
+	seen := make(map[string]bool)
+	var add func(dir string, depth int) error
+	add = func(dir string, depth int) error {
+		if seen[dir] || len(seen) == maxAlternates || depth > maxAlternateDepth+1 {
+			return nil
+		}
+		seen[dir] = true
+		entries, err := os.ReadDir(filepath.Join(dir, "pack"))
+		if err != nil && !isAbsent(err) {
+			return err
+		}
+		for _, e := range entries {
+			if strings.HasPrefix(e.Name(), "pack-") && strings.HasSuffix(e.Name(), ".pack") {
+				packs = append(packs, filepath.Join(dir, "pack", e.Name()))
+			}
+		}
+		alternates, err := readAlternates(filepath.Join(dir, "info", "alternates"))
+		if err != nil {
+			return err
+		}
+		for _, entry := range alternates {
+			if alternate, err := new(Store).resolveAlternate(dir, entry); err == nil {
+				if err := add(alternate, depth+1); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	dir, err := realPath(objectsDir)
+	if err != nil {
+		return nil, fault.Wrap(fault.NotFound, "the repository has no object directory", err)
+	}
+	err = add(dir, 0)
+	return packs, err
+}

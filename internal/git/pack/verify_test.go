@@ -1,0 +1,107 @@
+package pack
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/gittest"
+)
+
+func flipByte(t *testing.T, path string, at int64) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at < 0 {
+		at += int64(len(b))
+	}
+	b[at] ^= 0x41
+	if err := os.WriteFile(path+".new", b, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestVerifier damages a pack in several places. The verdict is remembered until the file changes, also through alternates.
+func TestVerifier(t *testing.T) {
+	t.Parallel()
+	for _, format := range []git.ObjectFormat{git.SHA1, git.SHA256} {
+		t.Run(format.String(), func(t *testing.T) {
+			t.Parallel()
+			r := gittest.Init(t, "--object-format="+format.String())
+			id := r.Commit("one")
+			r.Git("update-ref", "refs/heads/main", id.String())
+			r.Git("repack", "-adq")
+			objects := filepath.Join(r.Dir, "objects")
+			borrower := t.TempDir()
+			if err := os.MkdirAll(borrower+"/info", 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(borrower+"/info/alternates", []byte("missing\n"+objects+"\n"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			metrics := NewVerifyMetrics()
+			v := NewVerifier(slog.New(slog.DiscardHandler), metrics)
+			defer v.Close()
+			verify := func() *Damage {
+				var told *Damage
+				x := v.Begin(borrower, format, func(d *Damage) { told = d })
+				<-x.Done()
+				if told != x.Damage() {
+					t.Errorf("told %v, found %v", told, x.Damage())
+				}
+				return x.Damage()
+			}
+			if d := verify(); d != nil {
+				t.Fatal(d)
+			}
+			path := glob(t, objects+"/pack/*.pack")
+			whole, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for name, test := range map[string]struct {
+				path   string
+				at     int64
+				object bool
+			}{
+				"object": {path, 14, true}, "checksum": {path, -1, false}, "index": {indexOf(path), -70, false}, "index's checksum": {indexOf(path), -1, false},
+			} {
+				flipByte(t, test.path, test.at)
+				d := verify()
+				if d == nil || d.Path != test.path || d.Object.IsZero() == test.object {
+					t.Errorf("%s: %v", name, d)
+				}
+				flipByte(t, test.path, test.at)
+				if d := verify(); d != nil {
+					t.Errorf("%s, put back: %v", name, d)
+				}
+			}
+			if err := os.WriteFile(path, whole[:len(whole)/2], 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if d := verify(); d == nil {
+				t.Error("a pack that was cut is not damaged")
+			}
+			read := func() float64 {
+				return testutil.ToFloat64(metrics.verified.WithLabelValues("ok")) + testutil.ToFloat64(metrics.verified.WithLabelValues("damaged"))
+			}
+			before := read()
+			if d := verify(); d == nil || read() != before {
+				t.Errorf("%v; read again: %v", d, read() != before)
+			}
+			v.Forget()
+			if d := verify(); d == nil || read() != before+1 {
+				t.Errorf("forgotten: %v; read again: %v", d, read() != before)
+			}
+		})
+	}
+}
