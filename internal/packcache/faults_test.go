@@ -225,11 +225,11 @@ func TestDamageFoundWhileSending(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if _, err := f.WriteAt([]byte("zzzz"), 10*65520); err != nil {
-		t.Fatal(err)
-	}
 	p, err := c.Open(t.Context(), spec("a"))
 	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt([]byte("zzzz"), 10*65520); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Send(t.Context(), &output{}); err == nil {

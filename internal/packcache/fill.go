@@ -12,6 +12,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
@@ -46,6 +47,7 @@ type fill struct {
 	// Guarded by Cache.mu.
 	reserved int64  // bytes of Cache.filling
 	kept     bool   // asked for more than once: the entry skips probation
+	discard  bool   // the repository's entries were dropped: no entry is made of it
 	entry    *entry // once the pack is complete and stored
 	zombie   int64  // bytes of index.zombies
 	quits    int    // how often the last reader left
@@ -156,6 +158,9 @@ func (f *fill) run() {
 		err = fault.New(fault.Internal, "the pack is empty")
 	}
 	if err != nil {
+		if fault.Is(err, fault.Corrupt) {
+			f.c.Drop(f.spec.Repo.Incarnation, Damaged)
+		}
 		f.fail(f.cause(err), pack.Info())
 		return
 	}
@@ -230,7 +235,7 @@ func (f *fill) complete(info packsource.Info) {
 	f.mu.Lock()
 	// A fill that was given up a moment ago may have a successor: that one makes the entry. One that is registered here
 	// stays so until it settles, because nobody gives up a complete one.
-	keep := !f.degraded && c.fills[f.key] == f
+	keep := !f.degraded && !f.discard && c.fills[f.key] == f
 	f.state, f.info = complete, info
 	f.wakeLocked()
 	f.mu.Unlock()
@@ -243,8 +248,11 @@ func (f *fill) complete(info packsource.Info) {
 		f.settle(nil)
 		return
 	}
-	e := &entry{key: f.key, size: f.stored, objects: info.Objects}
-	err := c.persist(f, &sidecar{key: f.key, length: f.stored, objects: info.Objects, crc: f.crc})
+	e := &entry{key: f.key, size: f.stored, objects: info.Objects, repo: f.spec.Repo.Incarnation}
+	err := c.persist(f, &sidecar{key: f.key, repository: e.repo, length: f.stored, objects: info.Objects, crc: f.crc})
+	if err == nil {
+		e.file, err = disk.OfFile(f.file)
+	}
 	f.temp = "" // renamed or removed
 	if err != nil {
 		c.log.Warn("cannot keep a pack in the pack cache", "err", err)
@@ -290,6 +298,10 @@ func (f *fill) settle(e *entry) {
 	f.settled = true
 	if f.grace != nil {
 		f.grace.Stop()
+	}
+	if e != nil && f.discard { // dropped since complete looked
+		out = c.dropLocked([]*entry{e}, evictDropped, nil)
+		e = nil
 	}
 	if e != nil {
 		c.filling -= f.reserved

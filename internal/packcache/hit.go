@@ -9,6 +9,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
@@ -26,10 +27,16 @@ type hit struct {
 
 // openHit opens the entry's file and reads its ends, so that a file that was cut or cannot be read is found before
 // anything is promised to a client. The caller has acquired e; the hit's Close releases it.
-func (c *Cache) openHit(ctx context.Context, e *entry, objects uint32) (*hit, error) {
+//
+// The file must still have the identity want; errChanged says that it has another.
+func (c *Cache) openHit(ctx context.Context, e *entry, objects uint32, want disk.ID) (*hit, error) {
 	f, err := c.sys.open(c.path(e.key, dataExt))
 	if err != nil {
 		return nil, err
+	}
+	if now, err := disk.OfFile(f); err != nil || now != want {
+		f.Close()
+		return nil, cmp.Or(err, errChanged)
 	}
 	buf := c.buffers.get()
 	defer c.buffers.put(buf)
@@ -51,6 +58,9 @@ func (c *Cache) openHit(ctx context.Context, e *entry, objects uint32) (*hit, er
 	}
 	return &hit{c: c, ctx: ctx, e: e, file: f, section: bulk.Section{File: f, N: e.size}, objects: objects}, nil
 }
+
+// errChanged means that an entry's data file is not as the cache left it.
+var errChanged = errors.New("the pack cache entry was written to by another program")
 
 func (h *hit) Size() int64 { return h.e.size }
 

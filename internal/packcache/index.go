@@ -3,6 +3,7 @@ package packcache
 import (
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
@@ -13,6 +14,8 @@ type entry struct {
 	cost int64 // of both files, in whole blocks
 
 	objects uint32    // from the sidecar; 0 until the entry is trusted
+	file    disk.ID   // of the data file when the entry was trusted; zero before
+	repo    string    // packsource.Repository.Incarnation; "" until the entry is trusted
 	used    time.Time // young: when it was complete; else the last time that a reader came or went
 	refs    int       // readers, and a check that runs
 	gone    bool      // removed from the index; its last reader gives back the cost

@@ -29,6 +29,8 @@ const (
 	evictIdle      = "idle"      // nobody asked for MaxIdle
 	evictProbation = "probation" // nobody asked twice
 	evictCorrupt   = "corrupt"   // could not be read, or not trusted
+	evictDropped   = "dropped"   // Drop and DropAll
+	evictDamaged   = "damaged"   // its repository is damaged
 )
 
 // NewMetrics makes the metrics; the caller registers Collectors.
@@ -46,7 +48,7 @@ func NewMetrics() *Metrics {
 		requests:  vec("requests_total", "Packs asked for: found complete, to be made, or being made for another reader.", "result"),
 		evictions: vec("evictions_total", "Entries removed.", "reason"),
 		degraded:  vec("degraded_total", "Packs that were streamed without being kept.", "cause"),
-		verified:  vec("verify_total", "Entries of an earlier run read whole before their first use.", "result"),
+		verified:  vec("verify_total", "Entries of an earlier run, or written to by another program, that were compared with their checksums.", "result"),
 		bytes:     gauge("bytes", "Bytes on disk in whole blocks: entries, fills, and removed files that are still read."),
 		entries:   gauge("entries", "Complete entries."),
 		fills:     gauge("fills_in_flight", "Packs being made."),
@@ -57,7 +59,7 @@ func NewMetrics() *Metrics {
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "packhorse_cache_fill_seconds",
 			Help: "Time to make a pack, from the request to its last byte.", Buckets: prometheus.ExponentialBuckets(0.001, 4, 10)}),
 	}
-	for _, r := range []string{evictSize, evictSpace, evictIdle, evictProbation, evictCorrupt} {
+	for _, r := range []string{evictSize, evictSpace, evictIdle, evictProbation, evictCorrupt, evictDropped, evictDamaged} {
 		m.evictions.WithLabelValues(r)
 	}
 	m.hit, m.miss, m.follow = m.requests.WithLabelValues("hit"), m.requests.WithLabelValues("miss"), m.requests.WithLabelValues("follow")

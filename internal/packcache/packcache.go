@@ -33,18 +33,24 @@
 //	ab/KEY.meta    its sidecar
 //
 // where KEY is the packsource.Key in 64 lower-case hexadecimal digits and ab its first two. Directories have mode 0700, files
-// 0600. The sidecar is text, six lines ending in newlines:
+// 0600. The sidecar is text, seven lines ending in newlines:
 //
-//	packhorse cache entry 1
+//	packhorse cache entry 2
 //	key KEY
+//	repository "NAME"      packsource.Repository.Incarnation, quoted as in Go
 //	length BYTES           of the data file, decimal
 //	objects COUNT          in the pack, decimal; 0 if not known
 //	crc32c CHECKSUM        CRC-32C of the data file, 8 hexadecimal digits
 //	sum CHECKSUM           CRC-32C of the lines before this one, 8 hexadecimal digits
 //
 // It is written before the data file gets its name by rename. Nothing is synced: an entry that was there when the process
-// began is read whole and compared with its sidecar before its first use. A data file or a sidecar without the other is
-// removed at start.
+// began is read whole and compared with its sidecar before its first use. So is an entry whose data file was written to by
+// somebody else, which its size and times show. A data file or a sidecar without the other is removed at start.
+//
+// # Damaged repositories
+//
+// A pack made from a damaged repository is as damaged as its source. Drop removes a repository's entries when that is
+// found out; what is being made is not kept.
 package packcache
 
 import (
@@ -237,12 +243,18 @@ func (c *Cache) Open(ctx context.Context, spec *packsource.Spec) (packsource.Pac
 			}
 		}
 		c.index.acquire(e, c.now())
-		objects := e.objects
+		objects, file := e.objects, e.file
 		c.mu.Unlock()
-		p, err := c.openHit(ctx, e, objects)
+		p, err := c.openHit(ctx, e, objects, file)
 		if err == nil {
 			c.m.hit.Inc()
 			return p, nil
+		}
+		if errors.Is(err, errChanged) {
+			c.log.Warn("a pack cache entry was written to by another program", "key", e.key)
+			c.distrust(e)
+			c.release(e)
+			continue
 		}
 		if isBusy(err) {
 			c.release(e)

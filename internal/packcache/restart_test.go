@@ -259,7 +259,7 @@ func TestDefaults(t *testing.T) {
 }
 
 func FuzzParseSidecar(f *testing.F) {
-	good := (&sidecar{key: spec("a").Key(), length: 12345, objects: 42, crc: 0xdeadbeef}).encode()
+	good := (&sidecar{key: spec("a").Key(), repository: "8:1:\"17\"", length: 12345, objects: 42, crc: 0xdeadbeef}).encode()
 	f.Add(good)
 	f.Add((&sidecar{}).encode())
 	f.Add(bytes.Replace(good, []byte("12345"), []byte("+12345"), 1))

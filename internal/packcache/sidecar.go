@@ -14,15 +14,16 @@ import (
 
 // sidecar is what is needed to trust a data file again after a restart. The package comment describes its format.
 type sidecar struct {
-	key     packsource.Key
-	length  int64
-	objects uint32
-	crc     uint32 // CRC-32C of the data file
+	key        packsource.Key
+	repository string // packsource.Repository.Incarnation
+	length     int64
+	objects    uint32
+	crc        uint32 // CRC-32C of the data file
 }
 
 const (
-	sidecarVersion = "packhorse cache entry 1"
-	maxSidecar     = 512 // bytes; more is no sidecar
+	sidecarVersion = "packhorse cache entry 2"
+	maxSidecar     = 1024 // bytes; more is not a sidecar
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -30,14 +31,15 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 var errSidecar = errors.New("not a sidecar of this format")
 
 func (s *sidecar) encode() []byte {
-	b := fmt.Appendf(nil, "%s\nkey %v\nlength %d\nobjects %d\ncrc32c %08x\n", sidecarVersion, s.key, s.length, s.objects, s.crc)
+	b := fmt.Appendf(nil, "%s\nkey %v\nrepository %q\nlength %d\nobjects %d\ncrc32c %08x\n",
+		sidecarVersion, s.key, s.repository, s.length, s.objects, s.crc)
 	return fmt.Appendf(b, "sum %08x\n", crc32.Checksum(b, castagnoli))
 }
 
 // parseSidecar accepts exactly what encode writes.
 func parseSidecar(b []byte) (s sidecar, err error) {
 	lines := strings.Split(string(b), "\n")
-	if len(b) > maxSidecar || len(lines) != 7 || lines[0] != sidecarVersion {
+	if len(b) > maxSidecar || len(lines) != 8 || lines[0] != sidecarVersion {
 		return s, errSidecar
 	}
 	value := func(line int, name string) string {
@@ -58,11 +60,16 @@ func parseSidecar(b []byte) (s sidecar, err error) {
 	if !ok {
 		err = errSidecar
 	}
+	repository, e := strconv.Unquote(value(2, "repository"))
+	if e != nil {
+		err = errSidecar
+	}
 	s = sidecar{
-		key:     key,
-		length:  int64(number(value(2, "length"), 10, math.MaxInt64)),
-		objects: uint32(number(value(3, "objects"), 10, math.MaxUint32)),
-		crc:     uint32(number(value(4, "crc32c"), 16, math.MaxUint32)),
+		key:        key,
+		repository: repository,
+		length:     int64(number(value(3, "length"), 10, math.MaxInt64)),
+		objects:    uint32(number(value(4, "objects"), 10, math.MaxUint32)),
+		crc:        uint32(number(value(5, "crc32c"), 16, math.MaxUint32)),
 	}
 	if err == nil && !bytes.Equal(s.encode(), b) {
 		err = errSidecar // the sum is wrong, or a number is written in another way

@@ -9,9 +9,10 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
 
-// check is the verification of one entry of an earlier run, shared by all who want the entry.
+// check is the verification of one entry of an earlier run, or of one that was written to since, shared by all who want the entry.
 type check struct {
 	started bool // guarded by Cache.mu
 	done    chan struct{}
@@ -33,11 +34,12 @@ func (c *Cache) checkLocked(e *entry) *check {
 // verify reads e whole, as one of a few at a time, and trusts or drops it.
 func (c *Cache) verify(e *entry, ch *check) {
 	defer close(ch.done)
-	var objects uint32
+	var found sidecar
+	var file disk.ID
 	err := context.Cause(c.ctx)
 	select {
 	case c.verifying <- struct{}{}:
-		objects, err = c.read(e)
+		found, file, err = c.read(e)
 		<-c.verifying
 	case <-c.ctx.Done():
 	}
@@ -45,7 +47,7 @@ func (c *Cache) verify(e *entry, ch *check) {
 	var out []removed
 	switch {
 	case err == nil:
-		e.objects, e.check = objects, nil
+		e.objects, e.repo, e.file, e.check = found.objects, found.repository, file, nil
 		c.m.verified.WithLabelValues("ok").Inc()
 	case isBusy(err):
 		ch.busy = err
@@ -63,12 +65,12 @@ func (c *Cache) verify(e *entry, ch *check) {
 	c.mu.Unlock()
 	c.unlink(out)
 	if len(out) > 0 {
-		c.log.Warn("a pack cache entry of an earlier run is damaged; the pack is made anew", "key", e.key, "err", err)
+		c.log.Warn("damaged pack cache entry removed; the pack is made again", "key", e.key, "err", err)
 	}
 }
 
-// read compares the data file of e with its sidecar.
-func (c *Cache) read(e *entry) (objects uint32, err error) {
+// read compares the data file of e with its sidecar, and returns the file's identity.
+func (c *Cache) read(e *entry) (s sidecar, id disk.ID, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			c.log.Error("panic while a pack cache entry was verified", "key", e.key, "panic", v, "stack", string(debug.Stack()))
@@ -78,20 +80,23 @@ func (c *Cache) read(e *entry) (objects uint32, err error) {
 	start := time.Now()
 	b, err := c.readAtMost(c.path(e.key, metaExt), maxSidecar+1)
 	if err != nil {
-		return 0, err
+		return s, id, err
 	}
-	s, err := parseSidecar(b)
+	s, err = parseSidecar(b)
 	if err != nil {
-		return 0, err
+		return s, id, err
 	}
 	if s.key != e.key || s.length != e.size {
-		return 0, fmt.Errorf("the sidecar is of another pack: key %v, length %d; the data file has %d", s.key, s.length, e.size)
+		return s, id, fmt.Errorf("the sidecar is of another pack: key %v, length %d; the data file has %d", s.key, s.length, e.size)
 	}
 	f, err := c.sys.open(c.path(e.key, dataExt))
 	if err != nil {
-		return 0, err
+		return s, id, err
 	}
 	defer f.Close()
+	if id, err = disk.OfFile(f); err != nil {
+		return s, id, err
+	}
 	buf := c.buffers.get()
 	defer c.buffers.put(buf)
 	var sum uint32
@@ -104,17 +109,17 @@ func (c *Cache) read(e *entry) (objects uint32, err error) {
 			break
 		}
 		if err != nil {
-			return 0, err
+			return s, id, err
 		}
 	}
 	if err := context.Cause(c.ctx); err != nil {
-		return 0, err
+		return s, id, err
 	}
 	if length != s.length || sum != s.crc {
-		return 0, fmt.Errorf("length %d and CRC-32C %08x, not %d and %08x", length, sum, s.length, s.crc)
+		return s, id, fmt.Errorf("length %d and CRC-32C %08x, not %d and %08x", length, sum, s.length, s.crc)
 	}
 	c.log.Debug("verified a pack cache entry", "key", e.key, "bytes", length, "took", time.Since(start))
-	return s.objects, nil
+	return s, id, nil
 }
 
 func (c *Cache) readAtMost(path string, n int64) ([]byte, error) {

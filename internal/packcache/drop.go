@@ -1,0 +1,82 @@
+package packcache
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/packhorse-git/packhorse/internal/packsource"
+)
+
+// Cause says why entries are dropped.
+type Cause string
+
+const (
+	Requested Cause = evictDropped // by an administrator
+	Damaged   Cause = evictDamaged // the repository is damaged
+)
+
+// Dropped is what Drop and DropAll removed.
+type Dropped struct {
+	Entries int
+	Bytes   int64 // of the packs, as they are sent
+}
+
+// Drop removes all packs of a repository, which is named by its Incarnation. Readers of an entry read on. What is being
+// made for the repository goes on for its present readers and is not kept.
+func (c *Cache) Drop(repository string, why Cause) Dropped {
+	c.learnRepositories()
+	return c.drops(func(repo string) bool { return repo == repository }, why)
+}
+
+// DropAll removes all packs, as Drop does.
+func (c *Cache) DropAll() Dropped { return c.drops(func(string) bool { return true }, Requested) }
+
+func (c *Cache) drops(match func(repository string) bool, why Cause) (d Dropped) {
+	c.mu.Lock()
+	for _, f := range c.fills {
+		if match(f.spec.Repo.Incarnation) {
+			f.discard = true
+		}
+	}
+	var gone []*entry
+	for _, e := range slices.Collect(maps.Values(c.index.entries)) {
+		if match(e.repo) {
+			c.index.remove(e)
+			gone = append(gone, e)
+			d.Bytes += e.size
+		}
+	}
+	d.Entries = len(gone)
+	out := c.dropLocked(gone, string(why), nil)
+	c.mu.Unlock()
+	c.unlink(out)
+	return d
+}
+
+// learnRepositories reads from the sidecars of unverified entries whose they are. A sidecar that cannot be read is left
+// for the verification.
+func (c *Cache) learnRepositories() {
+	c.mu.Lock()
+	var unknown []packsource.Key
+	for k, e := range c.index.entries {
+		if e.repo == "" {
+			unknown = append(unknown, k)
+		}
+	}
+	c.mu.Unlock()
+	for _, k := range unknown {
+		b, err := c.readAtMost(c.path(k, metaExt), maxSidecar+1)
+		if err != nil {
+			continue
+		}
+		s, err := parseSidecar(b)
+		if err != nil || s.key != k {
+			continue
+		}
+		c.mu.Lock()
+		if e := c.index.entries[k]; e != nil && e.repo == "" {
+			e.repo = s.repository
+		}
+		c.mu.Unlock()
+	}
+}
