@@ -99,6 +99,26 @@ func (s *repositories) Maintain(ctx context.Context, r *connect.Request[packhors
 	return connect.NewResponse(&packhorsev1.MaintainResponse{Before: counts(m.Before), After: counts(m.After), Took: durationpb.New(m.Took)}), nil
 }
 
+func (s *repositories) DropPacks(ctx context.Context, r *connect.Request[packhorsev1.DropPacksRequest]) (
+	*connect.Response[packhorsev1.DropPacksResponse], error) {
+	if r.Msg.GetAll() == (r.Msg.GetRepository() != "") {
+		return nil, fault.New(fault.Invalid, "name a repository, or set all")
+	}
+	var path *git.RepoPath
+	if !r.Msg.GetAll() {
+		parsed, err := parsePath(r.Msg.GetRepository())
+		if err != nil {
+			return nil, err
+		}
+		path = &parsed
+	}
+	dropped, err := s.Node.DropPacks(path)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&packhorsev1.DropPacksResponse{Packs: int64(dropped.Entries), Bytes: dropped.Bytes}), nil
+}
+
 // parsePath reads the name of a repository as a caller gives it.
 func parsePath(name string) (git.RepoPath, error) {
 	path, err := git.ParseRepoPath(name)

@@ -137,6 +137,14 @@ func TestRepositoryService(t *testing.T) {
 	if err != nil || maintained.Msg.GetAfter().GetPacks() != 1 || maintained.Msg.GetBefore().GetLoose() != 3 || maintained.Msg.GetTook().AsDuration() <= 0 {
 		t.Errorf("%v, %v", maintained, err)
 	}
+	for request, code := range map[*packhorsev1.DropPacksRequest]connect.Code{
+		{}:                                  connect.CodeInvalidArgument,
+		{All: true, Repository: "team/app"}: connect.CodeInvalidArgument,
+		{All: true}:                         connect.CodeInvalidArgument, // there is no cache
+	} {
+		_, err := p.repositories.DropPacks(ctx, connect.NewRequest(request))
+		p.code(err, code)
+	}
 	_, err = p.repositories.Delete(ctx, connect.NewRequest(&packhorsev1.DeleteRequest{Repository: "team/app", Incarnation: "other"}))
 	p.code(err, connect.CodeNotFound)
 	_, err = p.repositories.Delete(ctx, connect.NewRequest(&packhorsev1.DeleteRequest{Repository: "team/app", Incarnation: made.GetVersion().GetIncarnation()}))

@@ -47,6 +47,10 @@ type FetchConfig struct {
 
 	// Whether a client of version 2 may ask for the size of objects, where it may fetch every one. Git's transfer.advertiseObjectInfo.
 	ObjectInfo bool `toml:"object_info"`
+
+	// VerifyPacks compares the packs of a repository with their checksums while a pack is made from them, once for each state of the files
+	// (docs/cache.md). Git does not. Without it damage is noticed by clients alone, and damaged packs stay in the cache.
+	VerifyPacks bool `toml:"verify_packs"`
 }
 
 func defaultFetch() FetchConfig {
@@ -56,6 +60,8 @@ func defaultFetch() FetchConfig {
 		MaxWants:   1_000_000,
 		MaxHaves:   1_000_000,
 		MaxShallow: 100_000,
+
+		VerifyPacks: true,
 
 		AllowFilter:    policy.Filter,
 		AllowRefInWant: policy.RefInWant,

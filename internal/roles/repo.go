@@ -57,7 +57,11 @@ const (
 
 // onRepository completes a command that asks a node. Its first argument, if it takes a PATH, is completed.
 func onRepository(env Env, cmd *cobra.Command, changes bool, call repoCall) *cobra.Command {
-	to := &nodeFinder{target: target{env: env}}
+	return onNode(&nodeFinder{target: target{env: env}}, cmd, changes, call)
+}
+
+// onNode is onRepository for a finder of the command's own.
+func onNode(to *nodeFinder, cmd *cobra.Command, changes bool, call repoCall) *cobra.Command {
 	to.addFlags(cmd.Flags(), true)
 	with := to.read
 	if changes {

@@ -23,7 +23,8 @@ import (
 // nodeFinder finds the node that a repo command asks.
 type nodeFinder struct {
 	target
-	node NodeConfig // --node; its address is empty without one
+	node  NodeConfig // --node; its address is empty without one
+	cache bool       // the command works on the pack cache
 }
 
 func (f *nodeFinder) addFlags(flags *pflag.FlagSet, elsewhere bool) {
@@ -143,7 +144,8 @@ func withClient(address string, o client.Options, do func(*client.Client) error)
 // withOwn runs a node on the repositories for as long as the command takes. It answers where a server would, so that the command, and another
 // one that comes meanwhile, find it.
 func (f *nodeFinder) withOwn(ctx context.Context, cfg Config, do func(*client.Client) error) (err error) {
-	cfg.Cache.Enabled, cfg.Maintenance.Enabled, cfg.Warmup.Enabled, cfg.Cgroup.Enabled, cfg.Storage.Listen, cfg.Ops.Address = false, false, false, false, "", ""
+	cfg.Maintenance.Enabled, cfg.Warmup.Enabled, cfg.Cgroup.Enabled, cfg.Storage.Listen, cfg.Ops.Address = false, false, false, "", ""
+	cfg.Cache.Enabled = cfg.Cache.Enabled && f.cache
 	log, reg := slog.New(slog.DiscardHandler), prometheus.NewRegistry()
 	s, err := newStorage(cfg, log, reg, versionOf(f.env).Version, f.env.Program)
 	if err != nil {

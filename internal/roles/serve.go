@@ -24,6 +24,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/git/cgroup"
 	"github.com/packhorse-git/packhorse/internal/git/graph"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/git/reaper"
@@ -173,8 +174,17 @@ func closeBelow(closeCache func() error, closeRunner func(context.Context) error
 	}
 }
 
-// newSource stacks what packs come from: cache over git. The cache is nil if it is turned off.
-func newSource(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, program string) (*process.Runner, packsource.Source, *packcache.Cache, error) {
+// packSources is what packs come from, from the top down.
+type packSources struct {
+	packsource.Source // the cache, or git if the cache is turned off
+
+	cache    *packcache.Cache // nil: turned off
+	verifier *pack.Verifier   // nil: turned off
+	runner   *process.Runner
+}
+
+// newSource stacks what packs come from: cache over git.
+func newSource(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, program string) (*packSources, error) {
 	processes, packs, groups := process.NewMetrics(), packcache.NewMetrics(), cgroup.NewMetrics()
 	register(reg, processes, packs, groups)
 	cgroups := cfg.Cgroup.open(log, groups)
@@ -183,37 +193,65 @@ func newSource(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes la
 		Cgroups: cgroups, Groups: commandGroups,
 	})
 	if err != nil {
-		return nil, nil, nil, errors.Join(err, cgroups.Close())
+		return nil, errors.Join(err, cgroups.Close())
 	}
 	lanes.metrics.Queue("cold", runner.Queue(packsource.ClassPack))
 	lanes.metrics.Queue("push", runner.Queue(receivepack.ClassReceive))
 	lanes.metrics.Queue("maintenance", runner.Queue(storage.ClassMaintain))
 	lanes.metrics.Queue("grep", runner.Queue(storage.ClassGrep))
-	source, cache, err := newCache(cfg, log, runner, packs)
-	if err != nil {
-		limit, cancel := context.WithTimeout(context.Background(), closeLimit)
-		defer cancel()
-		return nil, nil, nil, errors.Join(err, runner.Close(limit))
+	s := &packSources{runner: runner}
+	if cfg.Fetch.VerifyPacks {
+		metrics := pack.NewVerifyMetrics()
+		register(reg, metrics)
+		s.verifier = pack.NewVerifier(log, metrics)
 	}
-	return runner, source, cache, nil
+	if err := s.stack(cfg, log, packs); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
 }
 
-// newCache stacks the cache, if there is to be one, over what makes packs.
-func newCache(cfg Config, log *slog.Logger, runner *process.Runner, packs *packcache.Metrics) (packsource.Source, *packcache.Cache, error) {
-	fromGit, err := packsource.NewGit(runner, packsource.GitOptions{
+// stack puts git over the runner, and the cache, if there is to be one, over git.
+func (s *packSources) stack(cfg Config, log *slog.Logger, packs *packcache.Metrics) error {
+	fromGit, err := packsource.NewGit(s.runner, packsource.GitOptions{
 		Scratch: filepath.Join(cfg.State, "scratch"), Threads: cfg.Git.threads(), Window: cfg.Git.Window,
 		ShallowWindow: cfg.Git.ShallowWindow, SnapshotWindow: cfg.Git.SnapshotWindow,
 		ShallowCompression: cfg.Git.ShallowCompression, WindowMemory: int64(cfg.Git.WindowMemory), Memory: cfg.memoryShares().git, Machine: admit.Memory(),
+		Verifier: s.verifier, Damaged: func(r packsource.Repository) {
+			if s.cache != nil {
+				s.cache.Drop(r.Incarnation, packcache.Damaged)
+			}
+		},
 	})
-	if err != nil || !cfg.Cache.Enabled {
-		return fromGit, nil, err
+	if err != nil {
+		return err
 	}
-	cache, err := packcache.Open(fromGit, packcache.Options{
+	s.Source = fromGit
+	if !cfg.Cache.Enabled {
+		return nil
+	}
+	s.cache, err = packcache.Open(fromGit, packcache.Options{
 		Dir: cfg.Cache.Dir, MaxBytes: int64(cfg.Cache.MaxBytes), MaxIdle: cfg.Cache.MaxIdle.Duration,
 		Probation: orNever(cfg.Cache.Probation.Duration), MinFree: int64(cfg.Cache.MinFree), Grace: orNever(cfg.Cache.Grace.Duration),
 		Metrics: packs, Log: log,
 	})
-	return cache, cache, err
+	if err == nil {
+		s.Source = s.cache
+	}
+	return err
+}
+
+// close ends the cache's fills and their git processes, then the verifications.
+func (s *packSources) close() error {
+	closeCache := func() error { return nil }
+	if s.cache != nil {
+		closeCache = s.cache.Close
+	}
+	err := closeBelow(closeCache, s.runner.Close, closePatience, closeLimit)
+	if s.verifier != nil {
+		err = errors.Join(err, s.verifier.Close())
+	}
+	return err
 }
 
 // orNever turns a zero, which says "none" in the configuration, into what says it in packcache.Options.
@@ -224,15 +262,15 @@ func orNever(d time.Duration) time.Duration {
 	return d
 }
 
-func newNode(cfg Config, log *slog.Logger, reg prometheus.Registerer, source packsource.Source, runner *process.Runner, hooks *webhook.Hooks, version string) (
-	*storage.Node, error) {
+func newNode(cfg Config, log *slog.Logger, reg prometheus.Registerer, packs *packSources, hooks *webhook.Hooks, version string) (*storage.Node, error) {
+	runner := packs.runner
 	refMetrics, graphMetrics, lookups, metrics := refs.NewMetrics(), graph.NewMetrics(), lookup.NewMetrics(), storage.NewMetrics()
 	register(reg, refMetrics, graphMetrics, lookups, metrics)
 	epoch, err := storage.NextEpoch(cfg.State)
 	if err != nil {
 		return nil, err
 	}
-	sessions := uploadpack.New(source, uploadpack.Options{
+	sessions := uploadpack.New(packs, uploadpack.Options{
 		Agent: "packhorse/" + version, Wants: uploadpack.Wants(cfg.Fetch.Wants), Warmup: newWarmup(cfg.Warmup, reg, runner),
 		Limits: protocol.Limits{Wants: cfg.Fetch.MaxWants, Haves: cfg.Fetch.MaxHaves, Shallow: cfg.Fetch.MaxShallow, DeepenNot: cfg.Fetch.MaxShallow},
 	})
@@ -241,7 +279,7 @@ func newNode(cfg Config, log *slog.Logger, reg prometheus.Registerer, source pac
 		return nil, err
 	}
 	return storage.New(sessions, storage.Options{
-		Root: cfg.Root, Hidden: []string{cfg.State, cfg.Cache.Dir}, Policy: cfg.Fetch.policy(), Log: log, Pushes: pushes,
+		Root: cfg.Root, Hidden: []string{cfg.State, cfg.Cache.Dir}, Policy: cfg.Fetch.policy(), Log: log, Pushes: pushes, Packs: packs.cache, Verifier: packs.verifier,
 		Epoch: epoch, Runner: runner, Upkeep: cfg.Maintenance.upkeep(), Metrics: metrics, Tables: repo.NewTables(runner), RefsMetrics: refMetrics, GraphMetrics: graphMetrics,
 		Lookups: lookup.Options{Metrics: lookups, Memory: admit.NewBudget("objects", atMost(lookup.DefaultMemory, cfg.memoryShares().server/4))},
 	})

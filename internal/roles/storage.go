@@ -50,17 +50,11 @@ func newStorage(cfg Config, log *slog.Logger, reg prometheus.Registerer, version
 
 // newNodeServer wires a node bottom up, and its port if it has one.
 func newNodeServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, version, program string) (*server, error) {
-	runner, source, cache, err := newSource(cfg, log, reg, lanes, program)
+	packs, err := newSource(cfg, log, reg, lanes, program)
 	if err != nil {
 		return nil, err
 	}
-	closeSource := func() error {
-		closeCache := func() error { return nil }
-		if cache != nil {
-			closeCache = cache.Close
-		}
-		return closeBelow(closeCache, runner.Close, closePatience, closeLimit)
-	}
+	runner, cache, closeSource := packs.runner, packs.cache, packs.close
 	if cfg.Lanes.Adaptive {
 		pressure := admit.NewPressure(runner.Contention, runner.Queue(packsource.ClassPack), runner.Queue(receivepack.ClassReceive))
 		register(reg, pressure)
@@ -74,7 +68,7 @@ func newNodeServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, lane
 	if err != nil {
 		return nil, errors.Join(err, closeSource())
 	}
-	node, err := newNode(cfg, log, reg, source, runner, hooks, version)
+	node, err := newNode(cfg, log, reg, packs, hooks, version)
 	if err != nil {
 		return nil, errors.Join(err, closeSource())
 	}

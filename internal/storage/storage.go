@@ -26,11 +26,13 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 	"github.com/packhorse-git/packhorse/internal/git/graph"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/lookup"
+	"github.com/packhorse-git/packhorse/internal/packcache"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 	"github.com/packhorse-git/packhorse/internal/repo"
 	"github.com/packhorse-git/packhorse/internal/uploadpack"
@@ -60,6 +62,9 @@ type Options struct {
 
 	Pushes *receivepack.Server // nil: none are taken
 
+	Packs    *packcache.Cache // which DropPacks drops from; nil: there is none
+	Verifier *pack.Verifier   // forgets its verdicts when packs are dropped; nil: there is none
+
 	Tables       *repo.Tables // lists refs in reftables; nil: repositories that have them are refused
 	RefsMetrics  *refs.Metrics
 	GraphMetrics *graph.Metrics
@@ -68,23 +73,25 @@ type Options struct {
 
 // Node owns the repositories below a root. Safe for concurrent use.
 type Node struct {
-	root    string // without symbolic links
-	open    int
-	log     *slog.Logger
-	options repo.Options
-	server  *uploadpack.Server
-	pushes  *receivepack.Server
-	lookups *lookup.Reader
-	epoch   uint64
-	runner  *process.Runner
-	metrics *Metrics
-	hub     *hub
-	told    atomic.Pointer[func(git.RepoPath)]
-	walks   *balance.Slots // of those who wait
-	upkeep  *upkeep        // nil: none
-	warmer  *warmer        // nil: none
-	trash   *trash
-	sync    func(dir string) error // syncDir; another one in tests
+	root     string // without symbolic links
+	open     int
+	log      *slog.Logger
+	options  repo.Options
+	server   *uploadpack.Server
+	pushes   *receivepack.Server
+	packs    *packcache.Cache // nil: none
+	verifier *pack.Verifier   // nil: none
+	lookups  *lookup.Reader
+	epoch    uint64
+	runner   *process.Runner
+	metrics  *Metrics
+	hub      *hub
+	told     atomic.Pointer[func(git.RepoPath)]
+	walks    *balance.Slots // of those who wait
+	upkeep   *upkeep        // nil: none
+	warmer   *warmer        // nil: none
+	trash    *trash
+	sync     func(dir string) error // syncDir; another one in tests
 
 	making    chan struct{}   // holds one token while a repository is put into place or taken from it
 	elsewhere map[string]bool // own directories outside the root's; guarded by making
@@ -130,7 +137,7 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 	if root, err = filepath.Abs(root); err != nil {
 		return nil, err
 	}
-	n := &Node{root: root, server: server, pushes: o.Pushes, open: o.Open, log: o.Log, epoch: o.Epoch, runner: o.Runner, metrics: o.Metrics,
+	n := &Node{root: root, server: server, pushes: o.Pushes, packs: o.Packs, verifier: o.Verifier, open: o.Open, log: o.Log, epoch: o.Epoch, runner: o.Runner, metrics: o.Metrics,
 		sync: syncDir, making: make(chan struct{}, 1), searching: make(chan struct{}, 1), borrowerEntries: maxBorrowerEntries, elsewhere: make(map[string]bool), handles: make(map[git.RepoPath]*handle), opened: make(map[string]*opened),
 		maintaining: make(map[string]bool), lookups: lookup.New(o.Lookups),
 		options: repo.Options{Root: root, Tables: o.Tables, Policy: o.Policy, RefsMetrics: o.RefsMetrics, GraphMetrics: o.GraphMetrics}}

@@ -748,6 +748,113 @@ func (x *MaintainResponse) GetTook() *durationpb.Duration {
 	return nil
 }
 
+type DropPacksRequest struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
+	// All repositories.
+	All           bool `protobuf:"varint,2,opt,name=all,proto3" json:"all,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropPacksRequest) Reset() {
+	*x = DropPacksRequest{}
+	mi := &file_packhorse_v1_repository_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropPacksRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropPacksRequest) ProtoMessage() {}
+
+func (x *DropPacksRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_repository_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropPacksRequest.ProtoReflect.Descriptor instead.
+func (*DropPacksRequest) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *DropPacksRequest) GetRepository() string {
+	if x != nil {
+		return x.Repository
+	}
+	return ""
+}
+
+func (x *DropPacksRequest) GetAll() bool {
+	if x != nil {
+		return x.All
+	}
+	return false
+}
+
+type DropPacksResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many packs were removed.
+	Packs int64 `protobuf:"varint,1,opt,name=packs,proto3" json:"packs,omitempty"`
+	// Their size in bytes.
+	Bytes         int64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropPacksResponse) Reset() {
+	*x = DropPacksResponse{}
+	mi := &file_packhorse_v1_repository_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropPacksResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropPacksResponse) ProtoMessage() {}
+
+func (x *DropPacksResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_repository_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropPacksResponse.ProtoReflect.Descriptor instead.
+func (*DropPacksResponse) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_repository_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *DropPacksResponse) GetPacks() int64 {
+	if x != nil {
+		return x.Packs
+	}
+	return 0
+}
+
+func (x *DropPacksResponse) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
 var File_packhorse_v1_repository_proto protoreflect.FileDescriptor
 
 const file_packhorse_v1_repository_proto_rawDesc = "" +
@@ -817,13 +924,22 @@ const file_packhorse_v1_repository_proto_rawDesc = "" +
 	"\x10MaintainResponse\x12-\n" +
 	"\x06before\x18\x01 \x01(\v2\x15.packhorse.v1.ObjectsR\x06before\x12+\n" +
 	"\x05after\x18\x02 \x01(\v2\x15.packhorse.v1.ObjectsR\x05after\x12-\n" +
-	"\x04took\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x04took2\xed\x02\n" +
+	"\x04took\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x04took\"D\n" +
+	"\x10DropPacksRequest\x12\x1e\n" +
+	"\n" +
+	"repository\x18\x01 \x01(\tR\n" +
+	"repository\x12\x10\n" +
+	"\x03all\x18\x02 \x01(\bR\x03all\"?\n" +
+	"\x11DropPacksResponse\x12\x14\n" +
+	"\x05packs\x18\x01 \x01(\x03R\x05packs\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes2\xbb\x03\n" +
 	"\x11RepositoryService\x12C\n" +
 	"\x06Create\x12\x1b.packhorse.v1.CreateRequest\x1a\x1c.packhorse.v1.CreateResponse\x12?\n" +
 	"\x03Get\x12\x18.packhorse.v1.GetRequest\x1a\x19.packhorse.v1.GetResponse\"\x03\x90\x02\x01\x12B\n" +
 	"\x04List\x12\x19.packhorse.v1.ListRequest\x1a\x1a.packhorse.v1.ListResponse\"\x03\x90\x02\x01\x12C\n" +
 	"\x06Delete\x12\x1b.packhorse.v1.DeleteRequest\x1a\x1c.packhorse.v1.DeleteResponse\x12I\n" +
-	"\bMaintain\x12\x1d.packhorse.v1.MaintainRequest\x1a\x1e.packhorse.v1.MaintainResponseBCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
+	"\bMaintain\x12\x1d.packhorse.v1.MaintainRequest\x1a\x1e.packhorse.v1.MaintainResponse\x12L\n" +
+	"\tDropPacks\x12\x1e.packhorse.v1.DropPacksRequest\x1a\x1f.packhorse.v1.DropPacksResponseBCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
 
 var (
 	file_packhorse_v1_repository_proto_rawDescOnce sync.Once
@@ -837,7 +953,7 @@ func file_packhorse_v1_repository_proto_rawDescGZIP() []byte {
 	return file_packhorse_v1_repository_proto_rawDescData
 }
 
-var file_packhorse_v1_repository_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_packhorse_v1_repository_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_packhorse_v1_repository_proto_goTypes = []any{
 	(*Repository)(nil),          // 0: packhorse.v1.Repository
 	(*Objects)(nil),             // 1: packhorse.v1.Objects
@@ -851,31 +967,35 @@ var file_packhorse_v1_repository_proto_goTypes = []any{
 	(*DeleteResponse)(nil),      // 9: packhorse.v1.DeleteResponse
 	(*MaintainRequest)(nil),     // 10: packhorse.v1.MaintainRequest
 	(*MaintainResponse)(nil),    // 11: packhorse.v1.MaintainResponse
-	nil,                         // 12: packhorse.v1.Repository.ConfigEntry
-	(*Version)(nil),             // 13: packhorse.v1.Version
-	(*durationpb.Duration)(nil), // 14: google.protobuf.Duration
+	(*DropPacksRequest)(nil),    // 12: packhorse.v1.DropPacksRequest
+	(*DropPacksResponse)(nil),   // 13: packhorse.v1.DropPacksResponse
+	nil,                         // 14: packhorse.v1.Repository.ConfigEntry
+	(*Version)(nil),             // 15: packhorse.v1.Version
+	(*durationpb.Duration)(nil), // 16: google.protobuf.Duration
 }
 var file_packhorse_v1_repository_proto_depIdxs = []int32{
-	13, // 0: packhorse.v1.Repository.version:type_name -> packhorse.v1.Version
+	15, // 0: packhorse.v1.Repository.version:type_name -> packhorse.v1.Version
 	1,  // 1: packhorse.v1.Repository.objects:type_name -> packhorse.v1.Objects
-	12, // 2: packhorse.v1.Repository.config:type_name -> packhorse.v1.Repository.ConfigEntry
+	14, // 2: packhorse.v1.Repository.config:type_name -> packhorse.v1.Repository.ConfigEntry
 	0,  // 3: packhorse.v1.CreateResponse.repository:type_name -> packhorse.v1.Repository
 	0,  // 4: packhorse.v1.GetResponse.repository:type_name -> packhorse.v1.Repository
 	1,  // 5: packhorse.v1.MaintainResponse.before:type_name -> packhorse.v1.Objects
 	1,  // 6: packhorse.v1.MaintainResponse.after:type_name -> packhorse.v1.Objects
-	14, // 7: packhorse.v1.MaintainResponse.took:type_name -> google.protobuf.Duration
+	16, // 7: packhorse.v1.MaintainResponse.took:type_name -> google.protobuf.Duration
 	2,  // 8: packhorse.v1.RepositoryService.Create:input_type -> packhorse.v1.CreateRequest
 	4,  // 9: packhorse.v1.RepositoryService.Get:input_type -> packhorse.v1.GetRequest
 	6,  // 10: packhorse.v1.RepositoryService.List:input_type -> packhorse.v1.ListRequest
 	8,  // 11: packhorse.v1.RepositoryService.Delete:input_type -> packhorse.v1.DeleteRequest
 	10, // 12: packhorse.v1.RepositoryService.Maintain:input_type -> packhorse.v1.MaintainRequest
-	3,  // 13: packhorse.v1.RepositoryService.Create:output_type -> packhorse.v1.CreateResponse
-	5,  // 14: packhorse.v1.RepositoryService.Get:output_type -> packhorse.v1.GetResponse
-	7,  // 15: packhorse.v1.RepositoryService.List:output_type -> packhorse.v1.ListResponse
-	9,  // 16: packhorse.v1.RepositoryService.Delete:output_type -> packhorse.v1.DeleteResponse
-	11, // 17: packhorse.v1.RepositoryService.Maintain:output_type -> packhorse.v1.MaintainResponse
-	13, // [13:18] is the sub-list for method output_type
-	8,  // [8:13] is the sub-list for method input_type
+	12, // 13: packhorse.v1.RepositoryService.DropPacks:input_type -> packhorse.v1.DropPacksRequest
+	3,  // 14: packhorse.v1.RepositoryService.Create:output_type -> packhorse.v1.CreateResponse
+	5,  // 15: packhorse.v1.RepositoryService.Get:output_type -> packhorse.v1.GetResponse
+	7,  // 16: packhorse.v1.RepositoryService.List:output_type -> packhorse.v1.ListResponse
+	9,  // 17: packhorse.v1.RepositoryService.Delete:output_type -> packhorse.v1.DeleteResponse
+	11, // 18: packhorse.v1.RepositoryService.Maintain:output_type -> packhorse.v1.MaintainResponse
+	13, // 19: packhorse.v1.RepositoryService.DropPacks:output_type -> packhorse.v1.DropPacksResponse
+	14, // [14:20] is the sub-list for method output_type
+	8,  // [8:14] is the sub-list for method input_type
 	8,  // [8:8] is the sub-list for extension type_name
 	8,  // [8:8] is the sub-list for extension extendee
 	0,  // [0:8] is the sub-list for field type_name
@@ -893,7 +1013,7 @@ func file_packhorse_v1_repository_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_packhorse_v1_repository_proto_rawDesc), len(file_packhorse_v1_repository_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

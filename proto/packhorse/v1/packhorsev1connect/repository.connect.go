@@ -46,6 +46,9 @@ const (
 	// RepositoryServiceMaintainProcedure is the fully-qualified name of the RepositoryService's
 	// Maintain RPC.
 	RepositoryServiceMaintainProcedure = "/packhorse.v1.RepositoryService/Maintain"
+	// RepositoryServiceDropPacksProcedure is the fully-qualified name of the RepositoryService's
+	// DropPacks RPC.
+	RepositoryServiceDropPacksProcedure = "/packhorse.v1.RepositoryService/DropPacks"
 )
 
 // RepositoryServiceClient is a client for the packhorse.v1.RepositoryService service.
@@ -63,6 +66,9 @@ type RepositoryServiceClient interface {
 	// Maintain repacks a repository, writes its commit-graph and packs its refs, without stopping its readers. It removes no object, so those
 	// who borrow them lose none. It returns when that is done.
 	Maintain(context.Context, *connect.Request[v1.MaintainRequest]) (*connect.Response[v1.MaintainResponse], error)
+	// DropPacks removes packs from the node's pack cache, those of one repository or all. Transfers that run are not affected. No fetch gets
+	// another answer: the next one has its pack made again. INVALID_ARGUMENT unless exactly one of the two is named.
+	DropPacks(context.Context, *connect.Request[v1.DropPacksRequest]) (*connect.Response[v1.DropPacksResponse], error)
 }
 
 // NewRepositoryServiceClient constructs a client for the packhorse.v1.RepositoryService service. By
@@ -108,16 +114,23 @@ func NewRepositoryServiceClient(httpClient connect.HTTPClient, baseURL string, o
 			connect.WithSchema(repositoryServiceMethods.ByName("Maintain")),
 			connect.WithClientOptions(opts...),
 		),
+		dropPacks: connect.NewClient[v1.DropPacksRequest, v1.DropPacksResponse](
+			httpClient,
+			baseURL+RepositoryServiceDropPacksProcedure,
+			connect.WithSchema(repositoryServiceMethods.ByName("DropPacks")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // repositoryServiceClient implements RepositoryServiceClient.
 type repositoryServiceClient struct {
-	create   *connect.Client[v1.CreateRequest, v1.CreateResponse]
-	get      *connect.Client[v1.GetRequest, v1.GetResponse]
-	list     *connect.Client[v1.ListRequest, v1.ListResponse]
-	delete   *connect.Client[v1.DeleteRequest, v1.DeleteResponse]
-	maintain *connect.Client[v1.MaintainRequest, v1.MaintainResponse]
+	create    *connect.Client[v1.CreateRequest, v1.CreateResponse]
+	get       *connect.Client[v1.GetRequest, v1.GetResponse]
+	list      *connect.Client[v1.ListRequest, v1.ListResponse]
+	delete    *connect.Client[v1.DeleteRequest, v1.DeleteResponse]
+	maintain  *connect.Client[v1.MaintainRequest, v1.MaintainResponse]
+	dropPacks *connect.Client[v1.DropPacksRequest, v1.DropPacksResponse]
 }
 
 // Create calls packhorse.v1.RepositoryService.Create.
@@ -145,6 +158,11 @@ func (c *repositoryServiceClient) Maintain(ctx context.Context, req *connect.Req
 	return c.maintain.CallUnary(ctx, req)
 }
 
+// DropPacks calls packhorse.v1.RepositoryService.DropPacks.
+func (c *repositoryServiceClient) DropPacks(ctx context.Context, req *connect.Request[v1.DropPacksRequest]) (*connect.Response[v1.DropPacksResponse], error) {
+	return c.dropPacks.CallUnary(ctx, req)
+}
+
 // RepositoryServiceHandler is an implementation of the packhorse.v1.RepositoryService service.
 type RepositoryServiceHandler interface {
 	// Create makes an empty bare repository. ALREADY_EXISTS if something has the path, or a path below or above it is a repository.
@@ -160,6 +178,9 @@ type RepositoryServiceHandler interface {
 	// Maintain repacks a repository, writes its commit-graph and packs its refs, without stopping its readers. It removes no object, so those
 	// who borrow them lose none. It returns when that is done.
 	Maintain(context.Context, *connect.Request[v1.MaintainRequest]) (*connect.Response[v1.MaintainResponse], error)
+	// DropPacks removes packs from the node's pack cache, those of one repository or all. Transfers that run are not affected. No fetch gets
+	// another answer: the next one has its pack made again. INVALID_ARGUMENT unless exactly one of the two is named.
+	DropPacks(context.Context, *connect.Request[v1.DropPacksRequest]) (*connect.Response[v1.DropPacksResponse], error)
 }
 
 // NewRepositoryServiceHandler builds an HTTP handler from the service implementation. It returns
@@ -201,6 +222,12 @@ func NewRepositoryServiceHandler(svc RepositoryServiceHandler, opts ...connect.H
 		connect.WithSchema(repositoryServiceMethods.ByName("Maintain")),
 		connect.WithHandlerOptions(opts...),
 	)
+	repositoryServiceDropPacksHandler := connect.NewUnaryHandler(
+		RepositoryServiceDropPacksProcedure,
+		svc.DropPacks,
+		connect.WithSchema(repositoryServiceMethods.ByName("DropPacks")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/packhorse.v1.RepositoryService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case RepositoryServiceCreateProcedure:
@@ -213,6 +240,8 @@ func NewRepositoryServiceHandler(svc RepositoryServiceHandler, opts ...connect.H
 			repositoryServiceDeleteHandler.ServeHTTP(w, r)
 		case RepositoryServiceMaintainProcedure:
 			repositoryServiceMaintainHandler.ServeHTTP(w, r)
+		case RepositoryServiceDropPacksProcedure:
+			repositoryServiceDropPacksHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -240,4 +269,8 @@ func (UnimplementedRepositoryServiceHandler) Delete(context.Context, *connect.Re
 
 func (UnimplementedRepositoryServiceHandler) Maintain(context.Context, *connect.Request[v1.MaintainRequest]) (*connect.Response[v1.MaintainResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.RepositoryService.Maintain is not implemented"))
+}
+
+func (UnimplementedRepositoryServiceHandler) DropPacks(context.Context, *connect.Request[v1.DropPacksRequest]) (*connect.Response[v1.DropPacksResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.RepositoryService.DropPacks is not implemented"))
 }
