@@ -4,11 +4,10 @@
 // A lane is a bound on how many requests of one kind are served at the same time. A request that finds its lane full is refused
 // at once, with advice when to come back. Who was let in has a seat, and moves with it when the request turns out to be of another
 // kind. What is worth waiting for, such as a pack that has to be made, queues besides for the slots of the processes that do it (package
-// balance). A budget bounds what all requests together hold, where one may be a thousand times
-// as large as another.
+// balance). A budget bounds what all requests together hold, where one may be a thousand times as large as another.
 //
-// A caller may take no more places of a lane than it leaves free: alone it gets half of them, two that want all get a third each, and there
-// is always room for one who has none. All anonymous callers together have a part of a lane, and leave the rest to those who are known.
+// A caller may take no more places of a lane, or of a budget, than it leaves free: alone it gets half of them, two that want all get a third each, and there
+// is always room for one who has none. All anonymous callers together have a part of each, and leave the rest to those who are known.
 package admit
 
 import (

@@ -1,33 +1,148 @@
 package admit
 
 import (
-	"sync/atomic"
+	"math"
+	"sync"
 
+	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// Budget bounds how much of something, as bytes of memory, all requests together may hold. Like a Lane it refuses at once what
-// does not fit. Safe for concurrent use.
+// Budget bounds how much of something, as bytes of memory, all requests together may hold. Like a Lane it refuses at once what does not fit,
+// and shares what there is among callers in the same way: a caller may hold no more than it leaves free, so that one alone has half of the
+// budget, and there is always room for one who holds nothing. All anonymous callers together have a part of it. Safe for concurrent use.
 type Budget struct {
-	name    string
-	limit   int64
-	used    atomic.Int64
-	refused atomic.Int64
+	name      string
+	limit     int64
+	anonymous int64 // of the limit, how much for all anonymous callers together, while known says so
+	known     func() bool
+
+	mu              sync.Mutex
+	used, strangers int64 // strangers: of used, what anonymous callers hold
+	callers         map[balance.Caller]int64
+	refused         int64
 }
 
-// NewBudget makes a budget of limit.
-func NewBudget(name string, limit int64) *Budget { return &Budget{name: name, limit: limit} }
+// NewBudget makes a budget of limit. The name is that of what holds it, in the plural.
+func NewBudget(name string, limit int64) *Budget {
+	return &Budget{name: name, limit: limit, anonymous: math.MaxInt64, callers: map[balance.Caller]int64{}}
+}
 
-// Take takes n, or nothing and gives an error of kind Exhausted. Whoever took gives back.
-func (b *Budget) Take(n int64) error {
-	for used := b.used.Load(); n <= b.limit-used; used = b.used.Load() {
-		if b.used.CompareAndSwap(used, used+n) {
-			return nil
+// Anonymous leaves anonymous callers together a part of the budget, from 0 to 1, as long as known says that callers can be known at all.
+// Called before the first Take. known is called by any goroutine, and takes nothing from the budget.
+func (b *Budget) Anonymous(part float64, known func() bool) {
+	b.anonymous, b.known = int64(part*float64(b.limit)), known
+}
+
+// most is how much one caller can have at all.
+func (b *Budget) most(c balance.Caller) int64 {
+	most := b.limit
+	if c != "" {
+		most /= 2
+	}
+	if c.Anonymous() && b.anonymous < most && b.known() {
+		most = b.anonymous
+	}
+	return most
+}
+
+// Take takes n for a caller, or nothing and gives an error of kind Exhausted. Whoever took gives back. The caller "" is nobody in particular
+// and has no share: it may take all that is left.
+func (b *Budget) Take(c balance.Caller, n int64) error {
+	stranger := c.Anonymous()
+	known := stranger && b.known != nil && b.known()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	free := b.limit - b.used - n
+	switch {
+	case known && b.strangers+n > b.anonymous:
+		b.refused++
+		return fault.Share(retryAfter, "too many large %s of anonymous callers at the same time; try again, or sign in", b.name)
+	case free < 0:
+		b.refused++
+		return fault.Retry(fault.Exhausted, retryAfter, "too many large %s at the same time; try again", b.name)
+	case c != "" && b.callers[c]+n > free:
+		b.refused++
+		return fault.Share(retryAfter, "too many large %s of yours at the same time; try again", b.name)
+	}
+	b.used += n
+	if c != "" {
+		b.callers[c] += n
+	}
+	if stranger {
+		b.strangers += n
+	}
+	return nil
+}
+
+// Give gives n back that was taken for a caller.
+func (b *Budget) Give(c balance.Caller, n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.used -= n
+	if c != "" {
+		if b.callers[c] -= n; b.callers[c] == 0 {
+			delete(b.callers, c)
 		}
 	}
-	b.refused.Add(1)
-	return fault.Retry(fault.Exhausted, retryAfter, "too many large %s at the same time; try again", b.name)
+	if c.Anonymous() {
+		b.strangers -= n
+	}
 }
 
-// Give gives n back.
-func (b *Budget) Give(n int64) { b.used.Add(-n) }
+// state is how much is used now, and how often something was refused.
+func (b *Budget) state() (used, refused int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.used, b.refused
+}
+
+// Holding is what one request holds of a budget. Not safe for concurrent use. The zero Holding is of no budget, and may grow without a bound.
+type Holding struct {
+	budget *Budget
+	caller balance.Caller
+	free   int64 // how much is not counted
+	size   int64 // with what is not counted
+}
+
+// Hold begins a request of a caller, which holds nothing yet. The first free bytes are not counted.
+func (b *Budget) Hold(c balance.Caller, free int64) Holding {
+	return Holding{budget: b, caller: c, free: free}
+}
+
+// Size is how much is held, with what is not counted.
+func (h *Holding) Size() int64 { return h.size }
+
+// Grow holds n more, or nothing more and gives an error: of kind Exhausted, or of kind Invalid if one caller can never have so much.
+func (h *Holding) Grow(n int64) error {
+	if h.budget == nil {
+		return nil
+	}
+	if counted := h.counted(h.size + n); counted > 0 {
+		if counted > h.budget.most(h.caller) {
+			return fault.New(fault.Invalid, "the request takes more memory than the %d bytes that one caller may have; ask for less at a time",
+				h.budget.most(h.caller))
+		}
+		if err := h.budget.Take(h.caller, counted-h.counted(h.size)); err != nil {
+			return err
+		}
+	}
+	h.size += n
+	return nil
+}
+
+// Shrink gives back all but size.
+func (h *Holding) Shrink(size int64) {
+	if less := h.counted(h.size) - h.counted(size); less > 0 {
+		h.budget.Give(h.caller, less)
+	}
+	h.size = min(h.size, size)
+}
+
+// counted is how much of a size counts against the budget.
+func (h *Holding) counted(size int64) int64 {
+	if h.budget == nil {
+		return 0
+	}
+	return max(0, size-h.free)
+}

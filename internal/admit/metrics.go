@@ -153,10 +153,10 @@ func (t teller) gauge(d *prometheus.Desc, n int64) {
 func (b *Budget) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "packhorse_request_memory_bytes", Help: "Bytes of large requests in memory now, as counted against lanes.request_bytes.",
-		}, func() float64 { return float64(b.used.Load()) }),
+			Name: "packhorse_request_memory_bytes", Help: "Memory in bytes that large requests take now, as counted against lanes.request_bytes.",
+		}, func() float64 { used, _ := b.state(); return float64(used) }),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name: "packhorse_request_memory_refused_total", Help: "Requests refused because large ones held lanes.request_bytes.",
-		}, func() float64 { return float64(b.refused.Load()) }),
+		}, func() float64 { _, refused := b.state(); return float64(refused) }),
 	}
 }

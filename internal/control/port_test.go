@@ -396,7 +396,7 @@ func TestRequestsWithoutAnEnd(t *testing.T) {
 // All large requests together have their share of memory.
 func TestLargeRequestsShareMemory(t *testing.T) {
 	t.Parallel()
-	memory := admit.NewBudget("requests", 150<<10)
+	memory := admit.NewBudget("requests", 400<<10)
 	_, address := realPort(t, "tcp", Options{Memory: memory})
 	first := uploadPack(t, address, &packhorsev1.RequestData{Data: make([]byte, 200<<10)})
 	registry := prometheus.NewRegistry()

@@ -96,6 +96,14 @@ func (r *reply) Bulk(cold bool) error {
 	return fault.New(fault.Invalid, "this node does not know the road that the caller named")
 }
 
+// Hold counts memory that the session takes.
+func (r *reply) Hold(n int64) error {
+	if r.request == nil {
+		return nil
+	}
+	return r.request.memory.Grow(n)
+}
+
 // ofRoad is the error of a claim as the call's: it is one between gateway and node, and says nothing of the repository.
 func ofRoad(err error) error {
 	if fault.Is(err, fault.Cancelled) || fault.Is(err, fault.Deadline) {

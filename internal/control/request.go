@@ -13,20 +13,21 @@ import (
 // maxRequestData bounds the data of one message, in bytes.
 const maxRequestData = 1 << 20
 
-// How much of a request is in memory in any case, and how much is received before it enters its lane, so that slow callers do not fill it.
 const (
-	freeData  = 64 << 10
+	// freeMemory is how many bytes of memory every request may have: for itself, and for what a session makes of it. What goes beyond it counts
+	// against the budget that all requests share.
+	freeMemory = 64 << 10
+	// aheadData is how much of a request is received before it enters its lane, so that slow callers do not fill it.
 	aheadData = 256 << 10
 )
 
 // request reads what a Git client sent out of the messages of a call.
 type request struct {
 	receive  func() (*packhorsev1.RequestData, *packhorsev1.Road, error)
-	stateful bool          // it goes on while it is answered
-	limit    int64         // bytes in all
-	memory   *admit.Budget // for what is beyond freeData; nil where no data may come
-	held     int64         // bytes of the budget
-	skipped  bool          // nobody keeps what comes now
+	stateful bool  // it goes on while it is answered
+	limit    int64 // bytes in all
+	memory   *admit.Holding
+	part     int64 // bytes of the longest part so far, which are counted
 	data     []byte
 	taken    int64 // bytes received
 	last     bool  // nothing follows
@@ -43,9 +44,9 @@ func (r *request) take(part *packhorsev1.RequestData) error {
 		r.err = fault.New(fault.Invalid, "a part of the request is longer than %d bytes", maxRequestData)
 	case r.taken > r.limit:
 		r.err = fault.New(fault.Invalid, "the request's body is longer than %d bytes", r.limit)
-	case !r.skipped && r.taken-freeData > r.held:
-		if r.err = r.memory.Take(r.taken - freeData - r.held); r.err == nil {
-			r.held = r.taken - freeData
+	case int64(len(r.data)) > r.part:
+		if r.err = r.memory.Grow(int64(len(r.data)) - r.part); r.err == nil {
+			r.part = int64(len(r.data))
 		}
 	}
 	return r.err
@@ -67,18 +68,14 @@ func (r *request) ahead() error {
 		if ahead == nil && r.last { // one message
 			return nil
 		}
+		if err := r.memory.Grow(int64(len(r.data))); err != nil {
+			r.err = err
+			return err
+		}
 		ahead, r.data = append(ahead, r.data...), nil
 	}
 	r.data = ahead
 	return nil
-}
-
-// close gives the memory back.
-func (r *request) close() {
-	if r.held > 0 {
-		r.memory.Give(r.held)
-		r.held = 0
-	}
 }
 
 // fill waits for bytes; io.EOF says that there are no more.
@@ -119,7 +116,6 @@ func (r *request) end() error {
 	if r.stateful {
 		return nil
 	}
-	r.skipped = true
 	for {
 		if err := r.fill(); errors.Is(err, io.EOF) && r.err == nil {
 			return nil

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -34,7 +35,7 @@ type Options struct {
 	Index Index         // answers searches; nil: none
 	Pump  *bulk.Pump
 	Lanes admit.Lanes
-	// Memory is for bytes of Git clients' requests, beyond the first 64 KiB of each. Nil: 256 MiB.
+	// Memory is for what Git clients' requests take, beyond the first 64 KiB of each. Nil: 512 MiB.
 	Memory *admit.Budget
 	// Channels is this end of the side channels, which the port opens. Nil: long answers go inside the calls.
 	Channels *sidechannel.Server
@@ -54,7 +55,7 @@ type Options struct {
 
 const (
 	defaultMaxRequest = 64 << 20
-	defaultMemory     = 256 << 20
+	defaultMemory     = 512 << 20
 	defaultRoadWait   = 10 * time.Second
 	defaultStall      = time.Minute
 )
@@ -74,6 +75,8 @@ type Server struct {
 	doors      chan struct{} // places of callers that were refused and have to wait for their answer
 	strangers  *strangers
 	complaints *complaints
+
+	callersKnown atomic.Bool // a gateway has told callers from one another
 
 	ending context.Context // ends when the port is shut down: streams without an end of their own, watches, end with it
 	end    context.CancelFunc
@@ -113,6 +116,9 @@ var services = []string{
 
 // Slots is where heavy look-ups wait.
 func (s *Server) Slots() *balance.Slots { return s.slots }
+
+// CallersKnown reports whether a gateway has told callers from one another.
+func (s *Server) CallersKnown() bool { return s.callersKnown.Load() }
 
 // register lists the services of the port.
 func (s *Server) register() {

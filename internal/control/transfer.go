@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/packhorse-git/packhorse/internal/activity"
+	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
@@ -43,7 +44,7 @@ func (t *transfers) Advertise(ctx context.Context, stream *connect.BidiStream[pa
 	if err := served(start.GetSession(), protocol.UploadPack, protocol.ReceivePack); err != nil {
 		return err
 	}
-	request := &request{last: true, receive: func() (*packhorsev1.RequestData, *packhorsev1.Road, error) {
+	request := &request{last: true, memory: new(admit.Holding), receive: func() (*packhorsev1.RequestData, *packhorsev1.Road, error) {
 		m, err := stream.Receive()
 		return nil, m.GetRoad(), err
 	}}
@@ -79,11 +80,12 @@ func (t *transfers) UploadPack(ctx context.Context, stream *connect.BidiStream[p
 	if err := served(start.GetSession(), protocol.UploadPack); err != nil {
 		return err
 	}
-	request := &request{stateful: start.GetSession().GetStateful(), limit: t.MaxRequest, memory: t.Memory, receive: func() (*packhorsev1.RequestData, *packhorsev1.Road, error) {
+	memory := t.hold(start.GetSession())
+	defer memory.Shrink(0)
+	request := &request{stateful: start.GetSession().GetStateful(), limit: t.MaxRequest, memory: &memory, receive: func() (*packhorsev1.RequestData, *packhorsev1.Road, error) {
 		m, err := stream.Receive()
 		return m.GetData(), m.GetRoad(), err
 	}}
-	defer request.close()
 	if err := request.take(start.GetData()); err != nil {
 		return err
 	}
@@ -95,6 +97,14 @@ func (t *transfers) UploadPack(ctx context.Context, stream *connect.BidiStream[p
 		func(ctx context.Context, x *exchange) (protocol.Outcome, error) {
 			return t.Node.UploadPack(ctx, x.repo, x.session, request, x.reply)
 		})
+}
+
+// hold begins to count the memory that a session's request takes.
+func (t *transfers) hold(session *packhorsev1.Session) admit.Holding {
+	if session.GetReachable() && !t.callersKnown.Load() {
+		t.callersKnown.Store(true)
+	}
+	return t.Memory.Hold(balance.Caller(session.GetCaller()), freeMemory)
 }
 
 // How long a request and an answer may be that travel in one message each, in bytes.
@@ -119,7 +129,9 @@ func (t *transfers) Short(ctx context.Context, r *connect.Request[packhorsev1.Sh
 	if err := served(r.Msg.GetSession(), services...); err != nil {
 		return nil, err
 	}
-	request := &request{data: data, last: true, short: true}
+	memory := t.hold(r.Msg.GetSession())
+	defer memory.Shrink(0)
+	request := &request{data: data, last: true, short: true, memory: &memory}
 	answer := &packhorsev1.ShortResponse{}
 	send := func(a *packhorsev1.Answer) error {
 		if end := a.GetEnd(); end != nil {

@@ -17,10 +17,13 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// readFirst is how much of a body every request may have. Almost all bodies are shorter: they are received whole at once, and from
-// then on the connection is watched for a client that goes away. The lanes bound how many there are. What goes beyond it counts
-// against the budget that all requests share.
+// readFirst is how much of a body is received at once, in bytes. Almost all bodies are shorter, and from then on the connection is watched for a
+// client that goes away.
 const readFirst = 64 << 10
+
+// freeMemory is how many bytes of memory every request may have: for its body, and for what a session makes of it. The lanes bound how many
+// requests there are. What goes beyond it counts against the budget that all requests share.
+const freeMemory = readFirst
 
 // readAhead is how many buffers of readFirst bytes are received before the request enters its lane, so that slow senders do not
 // fill it.
@@ -35,18 +38,16 @@ var (
 // takes to send it.
 type body struct {
 	unpacked
-	memory  *admit.Budget
-	held    int64 // bytes of the budget
-	ahead   []*[readFirst]byte
-	last    int      // bytes in the last of them; the others are full
-	counted int64    // bytes of the budget for them
-	rest    *patient // what comes after them; nil if that is all
-	gzip    *gzip.Reader
-	ended   bool
-	broken  error // what was wrong with the end of it
+	memory admit.Holding
+	ahead  []*[readFirst]byte
+	last   int      // bytes in the last of them; the others are full
+	rest   *patient // what comes after them; nil if that is all
+	gzip   *gzip.Reader
+	ended  bool
+	broken error // what was wrong with the end of it
 }
 
-// maxStalls bounds the time for a whole body: a client that sends single bytes just in time is cut off too.
+// maxStalls bounds the time for a whole body.
 const maxStalls = 10
 
 // limitBody bounds the wait for a body that is not read to its end: before it sends an answer, net/http reads what is left.
@@ -58,12 +59,12 @@ func (e *exchange) limitBody() {
 
 // body receives the beginning of the request's body, in almost all cases all of it.
 func (e *exchange) body() (*body, error) {
-	b := &body{memory: e.Memory}
+	b := &body{memory: e.Memory.Hold(e.caller(), freeMemory)}
 	conn := connlimit.From(e.r.Context())
 	conn.Receiving()
 	defer conn.Running()
 	err := b.receive(&patient{
-		r: e.r.Body, limit: http.NewResponseController(e.w).SetReadDeadline, stall: e.ReadStall,
+		r: e.r.Body, limit: http.NewResponseController(e.w).SetReadDeadline, stall: e.ReadStall, step: readFirst,
 		end: time.Now().Add(maxStalls * e.ReadStall),
 	})
 	if err != nil {
@@ -96,7 +97,7 @@ func (b *body) begin() error {
 		raw = b.gzip
 	}
 	limit := b.unpacked.limit
-	b.unpacked = unpacked{r: raw, left: limit, limit: limit, free: readFirst, take: b.take}
+	b.unpacked = unpacked{r: raw, left: limit, limit: limit}
 	return nil
 }
 
@@ -128,8 +129,7 @@ func (b *body) rewind() bool {
 	if b.rest != nil && b.rest.used {
 		return false
 	}
-	b.memory.Give(b.held - b.counted) // the session that held it has ended
-	b.held = b.counted
+	b.memory.Shrink(b.received()) // the session that held the rest has ended
 	b.ended = false
 	return b.begin() == nil
 }
@@ -138,10 +138,9 @@ func (b *body) rewind() bool {
 func (b *body) receive(in *patient) error {
 	for len(b.ahead) < readAhead {
 		if len(b.ahead) > 0 {
-			if err := b.take(readFirst); err != nil {
+			if err := b.memory.Grow(readFirst); err != nil {
 				return err
 			}
-			b.counted = b.held
 		}
 		buf := firstBuffers.Get().(*[readFirst]byte)
 		b.ahead = append(b.ahead, buf)
@@ -149,7 +148,9 @@ func (b *body) receive(in *patient) error {
 		for m := 0; n < readFirst && err == nil; n += m { // not io.ReadFull: it hides a body that was cut off
 			m, err = in.Read(buf[n:])
 		}
-		b.last = n
+		if b.last = n; len(b.ahead) == 1 {
+			_ = b.memory.Grow(int64(n)) // which is free
+		}
 		if err == io.EOF {
 			return nil
 		} else if err != nil {
@@ -160,13 +161,12 @@ func (b *body) receive(in *patient) error {
 	return nil
 }
 
-// take counts n bytes against the budget until Close.
-func (b *body) take(n int64) error {
-	if err := b.memory.Take(n); err != nil {
-		return err
+// received is how many bytes are counted for what was received.
+func (b *body) received() int64 {
+	if len(b.ahead) == 1 {
+		return int64(b.last)
 	}
-	b.held += n
-	return nil
+	return int64(len(b.ahead)) * readFirst
 }
 
 // end reads to the end of the body. What stands after the request is of no interest, but it has to be whole.
@@ -175,7 +175,6 @@ func (b *body) end() error {
 		return b.broken
 	}
 	b.ended = true
-	b.unpacked.take = func(int64) error { return nil } // nobody keeps what comes now
 	if _, err := io.Copy(io.Discard, &b.unpacked); err != nil {
 		b.broken = err
 		if _, told := errors.AsType[*fault.Error](err); !told {
@@ -195,17 +194,20 @@ func (b *body) Close() {
 		firstBuffers.Put(buf)
 	}
 	b.ahead, b.unpacked = nil, unpacked{}
-	b.memory.Give(b.held)
-	b.held = 0
+	b.memory.Shrink(0)
 }
 
 // patient reads from a client with a time limit for each step and one for all.
 type patient struct {
 	r     io.Reader
 	limit func(time.Time) error // ends what waits at that time; the zero time: never
-	stall time.Duration
+	stall time.Duration         // for each step
+	step  int                   // bytes of a step, which may come one by one; 0: any number is one
 	end   time.Time
 	used  bool // was read from
+
+	left     int           // bytes of the step that are still to come
+	patience time.Duration // for how long they may be waited for
 
 	interrupted atomic.Bool
 }
@@ -215,8 +217,12 @@ var errInterrupted = errors.New("the rest of the request is not waited for")
 
 func (p *patient) Read(b []byte) (int, error) {
 	p.used = true
+	begun := time.Now()
 	if p.stall > 0 {
-		deadline := time.Now().Add(p.stall)
+		if p.left <= 0 {
+			p.left, p.patience = p.step, p.stall
+		}
+		deadline := begun.Add(p.patience)
 		if p.end.Before(deadline) {
 			deadline = p.end
 		}
@@ -226,6 +232,8 @@ func (p *patient) Read(b []byte) (int, error) {
 		return 0, errInterrupted
 	}
 	n, err := p.r.Read(b)
+	p.left -= n
+	p.patience -= time.Since(begun)
 	if err == io.EOF && p.stall > 0 {
 		// The connection is watched during the answer, without a limit. After any other error the limit stays: net/http would
 		// wait for the rest of the body before it sends an answer.
@@ -242,20 +250,14 @@ func (b *body) Interrupt() {
 	}
 }
 
-// unpacked is what a session reads of a body. It is an error, not an end, beyond its limit or that of the memory.
+// unpacked is what a session reads of a body. It is an error, not an end, beyond its limit.
 type unpacked struct {
 	r           io.Reader
-	left, limit int64 // left is negative once there was too much
-	free        int64 // bytes that are not counted
-	take        func(n int64) error
-	full        error       // of take
+	left, limit int64       // left is negative once there was too much
 	failed      atomic.Bool // there was an error
 }
 
 func (u *unpacked) Read(p []byte) (int, error) {
-	if u.full != nil {
-		return 0, u.full
-	}
 	n, err := 0, error(nil)
 	if u.left >= 0 {
 		n, err = u.r.Read(p[:min(int64(len(p)), u.left+1)])
@@ -267,13 +269,6 @@ func (u *unpacked) Read(p []byte) (int, error) {
 	if u.left < 0 {
 		u.failed.Store(true)
 		return max(0, n-1), fault.New(fault.Invalid, "the request's body is longer than %d bytes", u.limit)
-	}
-	if u.free -= int64(n); u.free < 0 {
-		if u.full = u.take(-u.free); u.full != nil {
-			u.failed.Store(true)
-			return 0, u.full
-		}
-		u.free = 0
 	}
 	return n, err
 }

@@ -102,7 +102,7 @@ func hostOf(address string) string {
 // pushBody is the body of a push: it streams, is never held, and may take long as a whole, as long as it comes.
 func (e *exchange) pushBody() (*body, error) {
 	limit := e.pushLimit()
-	b := &body{memory: e.Memory}
+	b := &body{}
 	b.rest = &patient{r: e.r.Body, limit: http.NewResponseController(e.w).SetReadDeadline, stall: e.ReadStall, end: time.Now().Add(e.pushTime())}
 	raw := io.Reader(b.rest)
 	switch encoding := strings.ToLower(e.r.Header.Get("Content-Encoding")); encoding {
@@ -117,7 +117,7 @@ func (e *exchange) pushBody() (*body, error) {
 	default:
 		return nil, fault.New(fault.Invalid, "unknown content encoding %.40q; gzip is understood", encoding)
 	}
-	b.unpacked = unpacked{r: raw, left: limit, limit: limit, free: math.MaxInt64}
+	b.unpacked = unpacked{r: raw, left: limit, limit: limit}
 	return b, nil
 }
 

@@ -89,6 +89,15 @@ func (r *reply) Flush() error {
 	return r.control.Flush()
 }
 
+// Hold counts memory that the session takes.
+func (r *reply) Hold(n int64) error {
+	err := r.body.memory.Grow(n)
+	if err != nil {
+		r.refused = err
+	}
+	return err
+}
+
 // started tells whether the header is sent.
 func (r *reply) started() bool { return r.begun }
 

@@ -248,9 +248,13 @@ type connection struct {
 	r *bufio.Reader
 }
 
-func (s *server) dial() *connection {
+func (s *server) dial() *connection { return s.dialFrom("127.0.0.1") }
+
+// dialFrom connects from an address of this machine's, of which Linux has all of 127.0.0.0/8.
+func (s *server) dialFrom(address string) *connection {
 	s.t.Helper()
-	c, err := net.Dial("tcp", s.addr)
+	from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
+	c, err := from.Dial("tcp", s.addr)
 	if err != nil {
 		s.t.Fatal(err)
 	}

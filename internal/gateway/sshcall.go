@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"math"
 	"runtime/debug"
 	"time"
 
@@ -110,8 +109,10 @@ func (c *sshCall) done() {
 
 // wholeBody receives a request that ends by itself, in almost all cases all of it.
 func (c *sshCall) wholeBody(from io.Reader) (*body, error) {
-	b := &body{memory: c.Memory}
-	err := b.receive(c.patient(from))
+	b := &body{memory: c.Memory.Hold(c.caller(), freeMemory)}
+	in := c.patient(from)
+	in.step = readFirst
+	err := b.receive(in)
 	if err == nil {
 		b.unpacked.limit = c.MaxBody
 		err = b.begin()
@@ -125,18 +126,18 @@ func (c *sshCall) wholeBody(from io.Reader) (*body, error) {
 
 // streamBody is a request of a session with state: it ends when the node has heard enough.
 func (c *sshCall) streamBody() *body {
-	b := &body{memory: c.Memory, ended: true}
+	b := &body{ended: true}
 	b.rest = c.patient(c.s.input)
-	b.unpacked = unpacked{r: b.rest, left: c.MaxBody, limit: c.MaxBody, free: math.MaxInt64} // nobody holds it
+	b.unpacked = unpacked{r: b.rest, left: c.MaxBody, limit: c.MaxBody}
 	return b
 }
 
 // pushBody is a push's request. It may pause for longer than others: the client works out what to send.
 func (c *sshCall) pushBody() *body {
-	b := &body{memory: c.Memory, ended: true}
+	b := &body{ended: true}
 	b.rest = &patient{r: c.s.input, limit: c.s.limit, stall: maxStalls * c.ReadStall, end: time.Now().Add(c.pushTime())}
 	limit := c.pushLimit()
-	b.unpacked = unpacked{r: b.rest, left: limit, limit: limit, free: math.MaxInt64}
+	b.unpacked = unpacked{r: b.rest, left: limit, limit: limit}
 	return b
 }
 

@@ -121,6 +121,15 @@ func (r *sshReply) ReadFrom(src io.Reader) (int64, error) {
 // Flush does nothing: what is written is sent.
 func (r *sshReply) Flush() error { return r.begin() }
 
+// Hold counts memory that the session takes.
+func (r *sshReply) Hold(n int64) error {
+	err := r.body.memory.Grow(n)
+	if err != nil {
+		r.refused = err
+	}
+	return err
+}
+
 // started tells whether anything was sent.
 func (r *sshReply) started() bool { return r.begun }
 

@@ -296,6 +296,7 @@ func (s *sshSession) request(session protocol.Session, own io.Reader) bool {
 		body, err = c.wholeBody(own)
 	} else {
 		body = c.streamBody()
+		body.memory = c.Memory.Hold(c.caller(), freeMemory)
 	}
 	if err != nil {
 		c.fail(err)
@@ -303,6 +304,8 @@ func (s *sshSession) request(session protocol.Session, own io.Reader) bool {
 	}
 	if own != nil {
 		defer body.Close()
+	} else { // a node may still read it
+		defer body.memory.Shrink(0)
 	}
 	if !c.enter(c.Lanes.Small, body) {
 		return false

@@ -101,7 +101,7 @@ func (c *call) hold(n int64) error {
 		return fault.New(fault.Invalid, "the objects to be read together have more than %d bytes", int64(maxHeld))
 	}
 	if more := c.held + n - small - c.taken; more > 0 {
-		if err := c.budget.Take(more); err != nil {
+		if err := c.budget.Take("", more); err != nil {
 			c.metrics.refused.Inc()
 			return err
 		}
@@ -116,7 +116,7 @@ func (c *call) hold(n int64) error {
 func (c *call) drop(n int64) {
 	c.held -= n
 	if less := c.taken - max(0, c.held-small); less > 0 {
-		c.budget.Give(less)
+		c.budget.Give("", less)
 		c.metrics.memory.Sub(float64(less))
 		c.taken -= less
 	}

@@ -186,7 +186,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 	c.end()
 	other.end()
-	if err := budget.Take(100 << 20); err != nil || c.held != 0 || c.taken != 0 {
+	if err := budget.Take("", 100<<20); err != nil || c.held != 0 || c.taken != 0 {
 		t.Errorf("not all was given back: %v", err)
 	}
 }

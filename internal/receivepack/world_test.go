@@ -176,7 +176,9 @@ type recorder struct {
 
 func (r *recorder) Length(int64)    {}
 func (r *recorder) Bulk(bool) error { return nil }
-func (r *recorder) Flush() error    { return nil }
+
+func (*recorder) Hold(int64) error { return nil }
+func (r *recorder) Flush() error   { return nil }
 
 func (r *recorder) Write(p []byte) (int, error) {
 	if r.written == 0 && r.body != nil {

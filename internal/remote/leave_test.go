@@ -61,7 +61,9 @@ type noReply struct{ io.Writer }
 
 func (noReply) Length(int64)    {}
 func (noReply) Bulk(bool) error { return nil }
-func (noReply) Flush() error    { return nil }
+
+func (noReply) Hold(int64) error { return nil }
+func (noReply) Flush() error     { return nil }
 
 // Whoever goes away ends a call without reading its answer beside the one who does.
 func TestLeavingReadsNothing(t *testing.T) {

@@ -103,7 +103,9 @@ type connReply struct{ net.Conn }
 
 func (connReply) Length(int64)    {}
 func (connReply) Bulk(bool) error { return nil }
-func (connReply) Flush() error    { return nil }
+
+func (connReply) Hold(int64) error { return nil }
+func (connReply) Flush() error     { return nil }
 
 // git runs git with the front in the place of ssh; dir is where, or "".
 func (f *front) git(dir string, args ...string) (string, error) {

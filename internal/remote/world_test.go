@@ -355,6 +355,8 @@ type answer struct {
 }
 
 func (a *answer) Length(n int64) { a.length = n }
+func (*answer) Hold(int64) error { return nil }
+
 func (a *answer) Bulk(cold bool) error {
 	a.bulk++
 	a.cold = cold
@@ -379,8 +381,10 @@ func (a *answer) Write(p []byte) (int, error) {
 // discard is a reply that keeps nothing.
 type discard struct{ n int64 }
 
-func (*discard) Length(int64)                  {}
-func (*discard) Bulk(bool) error               { return nil }
+func (*discard) Length(int64)    {}
+func (*discard) Bulk(bool) error { return nil }
+
+func (*discard) Hold(int64) error              { return nil }
 func (*discard) Flush() error                  { return nil }
 func (d *discard) Write(p []byte) (int, error) { d.n += int64(len(p)); return len(p), nil }
 

@@ -33,7 +33,8 @@ type HTTPConfig struct {
 	// How long a connection may stay open without a request.
 	IdleTimeout Duration `toml:"idle_timeout"`
 
-	// How long a client may send nothing in the middle of a request's body.
+	// ReadStall is how long a client may take to send the next 64 KiB of a request's body, or its end. The whole body may take ten times that. A
+	// push may be silent for that long, and the body of a request for the application ends as docs/app.md says.
 	ReadStall Duration `toml:"read_stall"`
 
 	// How long a client may keep an answer waiting before its connection is cut: each time, it has to take 64 KiB, or what is left.

@@ -35,8 +35,10 @@ type LanesConfig struct {
 	// Whether fewer packs are made, and pushes taken, at the same time while the machine is short of memory or late for small requests.
 	Adaptive bool `toml:"adaptive"`
 
-	// The most bytes of requests' bodies, counted after gzip was undone, that all requests together may hold. The first 64 KiB of
-	// each are not counted; a fetch holds its own until its pack is sent. What finds no room is refused with 429 and Retry-After.
+	// RequestBytes is the memory that all Git requests together may take, in bytes: what is received of their bodies, what is read from them, and
+	// the lists that are made to answer them. The first 64 KiB of each request are not counted. A fetch holds its memory until its pack is sent. One caller
+	// may hold as much as it leaves free, which is half if it is alone, and anonymous callers together have the part that anonymous says. What finds
+	// no room is refused with 429 and Retry-After. Until memory is collected, the process may take as much again.
 	RequestBytes Size `toml:"request_bytes"`
 }
 
@@ -51,7 +53,7 @@ func defaultLanes() LanesConfig {
 		Fair:         true,
 		Anonymous:    0.5,
 		Adaptive:     true,
-		RequestBytes: 256 << 20,
+		RequestBytes: 512 << 20,
 	}
 }
 

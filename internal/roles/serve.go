@@ -372,8 +372,8 @@ type lanes struct {
 func newLanes(role role, cfg Config, log *slog.Logger, reg prometheus.Registerer, version string) (lanes, error) {
 	l := lanes{
 		pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: admit.NewLanes(admit.Sizes{Small: cfg.Lanes.Small, Hit: cfg.Lanes.Hit, Cold: cfg.Lanes.Cold, Push: cfg.Lanes.Push, Pages: cfg.Lanes.Pages}),
-		// Parsed, a request takes up to six times its bytes.
-		memory: admit.NewBudget("requests", atMost(int64(cfg.Lanes.RequestBytes), cfg.memoryShares().server/12)),
+		// What requests took stays in memory until it is collected, and may be as much again.
+		memory: admit.NewBudget("requests", atMost(int64(cfg.Lanes.RequestBytes), cfg.memoryShares().server/4)),
 		sli:    cfg.SLI.set(),
 	}
 	if cfg.Ops.Activity {
@@ -418,6 +418,7 @@ func (l *lanes) leaveRoom(part float64, known func() bool) {
 	for _, lane := range l.All() {
 		lane.Anonymous(part, known)
 	}
+	l.memory.Anonymous(part, known)
 }
 
 // collected is a package's metrics.

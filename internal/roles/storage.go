@@ -114,6 +114,7 @@ func (s *server) addControl(cfg Config, log *slog.Logger, reg prometheus.Registe
 		Node: s.node, Channels: channels, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory, Trust: trust.control(), Metrics: metrics, Log: log,
 		Board: lanes.board, SLI: lanes.sli, Tracer: lanes.tracer, Lookups: cfg.Lanes.Search, MaxRequest: int64(cfg.HTTP.MaxBody), Stall: cfg.Storage.Stall.Duration,
 	})
+	lanes.memory.Anonymous(cfg.Lanes.Anonymous, handler.CallersKnown)
 	lanes.metrics.Queue("search", handler.Slots())
 	s.drain = handler.Drain
 	s.control = newPort(handler.HTTPServer(), func(l net.Listener) net.Listener {

@@ -43,7 +43,9 @@ type answer struct{ bytes.Buffer }
 
 func (*answer) Length(int64)    {}
 func (*answer) Bulk(bool) error { return nil }
-func (*answer) Flush() error    { return nil }
+
+func (*answer) Hold(int64) error { return nil }
+func (*answer) Flush() error     { return nil }
 
 var version2 = protocol.Session{Version: protocol.V2, Stateless: true}
 

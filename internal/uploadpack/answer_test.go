@@ -20,11 +20,18 @@ type recorder struct {
 	length int64 // announced; -1: not
 	bulk   int
 	cold   bool // as Bulk was told last
+	held   int64
 }
 
 func newRecorder() *recorder { return &recorder{length: -1} }
 
 func (r *recorder) Length(n int64) { r.length = n }
+
+func (r *recorder) Hold(n int64) error {
+	r.held += n
+	return nil
+}
+
 func (r *recorder) Bulk(cold bool) error {
 	r.bulk++
 	r.cold = cold

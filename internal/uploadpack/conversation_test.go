@@ -18,7 +18,7 @@ func TestChecksAreBounded(t *testing.T) {
 	orphan := g.Commit("reaches nothing")
 	r := openRepo(t, g.Dir)
 	c := &conversation{
-		fetch: &fetch{Server: New(keySource{}, Options{}), repo: r, outcome: &protocol.Outcome{}},
+		fetch: &fetch{Server: New(keySource{}, Options{}), repo: r, outcome: &protocol.Outcome{}, hold: newRecorder().Hold},
 		needs: &protocol.Needs{Acks: protocol.MultiAckDetailed}, session: olderSessions[0], lookups: r.Objects.Lookups(),
 		reach: []git.ObjectID{orphan}, known: make(map[git.ObjectID]struct{}), implied: graph.Commits{}, budget: budget,
 	}

@@ -26,6 +26,7 @@ type fetch struct {
 	question question
 	outcome  *protocol.Outcome
 	start    time.Time
+	hold     func(n int64) error // see protocol.Reply
 	snapshot *refs.Snapshot
 
 	wants  []git.ObjectID // sorted: want lines and what the want-refs point at
@@ -41,6 +42,14 @@ type fetch struct {
 
 	tagsMissing bool // some tags are missing or damaged, so that it is not known whether they should come along
 }
+
+// How many bytes of memory the answer to a line takes, beside the parsed line: copies of its ID in lists that are sorted, reduced and walked,
+// and lines about it. TestHeldIsWhatIsAllocated holds them to what is taken.
+const (
+	wantCost   = 128
+	commonCost = 512 // of a have that exists here
+	knownCost  = 288 // of a shallow line's commit that exists here
+)
 
 // begin looks at what a client asks for. All of it has to exist, and to be allowed by the rule.
 func (f *fetch) begin(ctx context.Context, rule func(context.Context) error) (err error) {
@@ -66,6 +75,9 @@ func (f *fetch) begin(ctx context.Context, rule func(context.Context) error) (er
 // findWants resolves want-refs and sees to it that everything wanted exists.
 func (f *fetch) findWants(ctx context.Context) error {
 	f.wants = f.request.Wants
+	if err := f.hold(int64(len(f.wants)+len(f.request.WantRefs)) * wantCost); err != nil {
+		return err
+	}
 	if n := len(f.request.WantRefs); n > 0 {
 		f.wants, f.wanted = slices.Grow(f.wants, n), slices.Grow(f.wanted, n)
 	}
@@ -138,6 +150,9 @@ func (f *fetch) shallows() error {
 		case err != nil:
 			return err
 		default:
+			if err := f.hold(knownCost); err != nil {
+				return err
+			}
 			f.clientShallow[id] = struct{}{}
 		}
 	}

@@ -197,8 +197,10 @@ func TestReframingAllocatesNothing(t *testing.T) {
 // discard is a reply to nobody.
 type discard struct{}
 
-func (discard) Length(int64)                {}
-func (discard) Bulk(bool) error             { return nil }
+func (discard) Length(int64)    {}
+func (discard) Bulk(bool) error { return nil }
+
+func (discard) Hold(int64) error            { return nil }
 func (discard) Flush() error                { return nil }
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
 

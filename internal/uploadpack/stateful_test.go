@@ -38,6 +38,8 @@ type stream struct{ *bufio.Writer }
 func (s stream) Length(int64)    { panic("a session with state has announced a length") }
 func (s stream) Bulk(bool) error { return nil }
 
+func (stream) Hold(int64) error { return nil }
+
 // uploadPack serves one session with state.
 func uploadPack(dir, scratch string) error {
 	ctx := context.Background()

@@ -98,12 +98,14 @@ func (s *Server) Serve(ctx context.Context, r *repo.Repo, session protocol.Sessi
 		return outcome, err
 	}
 	outcome := protocol.Outcome{}
-	f := &fetch{Server: s, repo: r, session: session, caller: caller, question: question, outcome: &outcome, start: start}
+	f := &fetch{Server: s, repo: r, session: session, caller: caller, question: question, outcome: &outcome, start: start, hold: reply.Hold}
+	limits := s.options.Limits
+	limits.Hold = reply.Hold
 	if session.Version != protocol.V2 {
-		err := f.serveV0(ctx, session, request, reply) // fills the outcome
+		err := f.serveV0(ctx, session, request, limits, reply) // fills the outcome
 		return outcome, err
 	}
-	req, err := protocol.ReadRequest(request, r.Format, s.offer(r, session), s.options.Limits)
+	req, err := protocol.ReadRequest(request, r.Format, s.offer(r, session), limits)
 	outcome.Parse = time.Since(start)
 	if err != nil {
 		return outcome, err

@@ -44,8 +44,8 @@ type conversation struct {
 
 // serveV0 answers in versions 0 and 1. Without state the answer is sent when all of it is known; otherwise what is to be said is said
 // whenever the client waits for it.
-func (f *fetch) serveV0(ctx context.Context, session protocol.Session, request *pktline.Reader, reply protocol.Reply) error {
-	needs, err := protocol.ReadNeeds(request, f.repo.Format, f.offer(f.repo, f.session), f.options.Limits)
+func (f *fetch) serveV0(ctx context.Context, session protocol.Session, request *pktline.Reader, limits protocol.Limits, reply protocol.Reply) error {
+	needs, err := protocol.ReadNeeds(request, f.repo.Format, f.offer(f.repo, f.session), limits)
 	f.outcome.Parse = time.Since(f.start)
 	if err != nil {
 		return err
@@ -60,7 +60,7 @@ func (f *fetch) serveV0(ctx context.Context, session protocol.Session, request *
 	defer func() { pooled.buf = f.lines.Buf; putScratch(pooled) }()
 	c := &conversation{
 		fetch: f, session: session, needs: needs, reply: reply,
-		haves: protocol.NewHaveReader(request, f.repo.Format, f.options.Limits), lookups: f.repo.Objects.Lookups(),
+		haves: protocol.NewHaveReader(request, f.repo.Format, limits), lookups: f.repo.Objects.Lookups(),
 		budget: exactWork,
 	}
 	negotiated := time.Now()
@@ -185,6 +185,9 @@ func (c *conversation) have(ctx context.Context, id git.ObjectID) error {
 func (c *conversation) commonHave(id git.ObjectID) error {
 	c.got, c.last = true, id
 	if _, repeat := c.known[id]; !repeat {
+		if err := c.hold(commonCost); err != nil {
+			return err
+		}
 		c.known[id] = struct{}{}
 		c.common = append(c.common, id)
 	}

@@ -73,7 +73,9 @@ func (f *fetch) negotiate(ctx context.Context) (send bool, err error) {
 		f.shallowSection()
 	}
 	if len(f.wanted) > 0 {
-		f.wantedRefsSection()
+		if err := f.wantedRefsSection(); err != nil {
+			return false, err
+		}
 	}
 	f.lines.Text("packfile")
 	return true, nil
@@ -82,10 +84,11 @@ func (f *fetch) negotiate(ctx context.Context) (send bool, err error) {
 // acknowledge finds the common haves; ready means that they suffice to make a pack.
 func (f *fetch) acknowledge(ctx context.Context) (ready bool, err error) {
 	err = f.has(ctx, f.request.Haves, func(id git.ObjectID, ok bool) error {
-		if ok {
-			f.common = append(f.common, id)
+		if !ok {
+			return nil
 		}
-		return nil
+		f.common = append(f.common, id)
+		return f.hold(commonCost)
 	})
 	if err != nil || f.request.Done || f.request.WaitForDone || len(f.common) == 0 {
 		return false, err
@@ -118,14 +121,19 @@ func (f *fetch) shallowSection() {
 	f.lines.Delim()
 }
 
-// wantedRefLine is about how long a line of the wanted-refs section is.
-const wantedRefLine = 128
-
-func (f *fetch) wantedRefsSection() {
-	f.lines.Buf = slices.Grow(f.lines.Buf, len(f.wanted)*wantedRefLine)
+func (f *fetch) wantedRefsSection() error {
+	size := 0
+	for _, name := range f.request.WantRefs {
+		size += len("0000 \n") + f.repo.Format.HexSize() + len(name)
+	}
+	if err := f.hold(int64(size)); err != nil {
+		return err
+	}
+	f.lines.Buf = slices.Grow(f.lines.Buf, size)
 	f.lines.Text("wanted-refs")
 	for i, id := range f.wanted {
 		f.lines.WantedRef(id, f.request.WantRefs[i])
 	}
 	f.lines.Delim()
+	return nil
 }

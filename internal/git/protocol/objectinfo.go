@@ -28,7 +28,10 @@ func (p *parser) objectInfoArgument(line []byte) error {
 		return tooMany("oid", p.limits.Objects)
 	}
 	id, err := p.objectID(text, "oid")
-	o.Objects = append(double(o.Objects), id)
+	if err == nil && len(o.Objects) == cap(o.Objects) {
+		o.Objects, err = grow(p, o.Objects)
+	}
+	o.Objects = append(o.Objects, id)
 	return err
 }
 

@@ -26,6 +26,9 @@ type Limits struct {
 	FilterDepth   int // nesting of combine: filters: 8
 	FilterMembers int // simple filters in one specification: 64
 	Objects       int // oid lines of object-info: 10,000, as many as git sends
+
+	// Hold is told of the bytes of memory that the parsed request takes, before it takes them. Its error ends the parsing. Nil: nobody counts.
+	Hold func(n int64) error
 }
 
 func (l Limits) withDefaults() Limits {
@@ -144,13 +147,14 @@ type parser struct {
 	format git.ObjectFormat
 	offer  Offer
 	req    *Request
-	seen   map[git.ObjectID]struct{} // haves
-	refs   []git.RefName             // want-refs; pooled
-	named  map[git.RefName]struct{}  // those, once there are many
+	haves  places                   // of f.Haves
+	refs   []git.RefName            // want-refs; pooled
+	named  map[git.RefName]struct{} // those, once there are many
+	owed   int64                    // bytes of memory that limits.Hold was not told of yet
 
-	wants, wantRefs, haves, shallow int  // lines so far
-	prefixBytes                     int  // length of the prefixes so far
-	allRefs                         bool // the prefixes are not heeded
+	wants, wantRefs, haveLines, shallow int  // lines so far
+	prefixBytes                         int  // length of the prefixes so far
+	allRefs                             bool // the prefixes are not heeded
 }
 
 // next returns the next packet as text. The end of the stream inside a request is the client's error.
@@ -248,6 +252,21 @@ func (p *parser) lines(arguments bool, argument func(line []byte) error) error {
 	}
 }
 
+// holdStep is how many bytes of small things are counted together.
+const holdStep = 4 << 10
+
+// hold counts memory that the request takes from here on.
+func (p *parser) hold(n int64) error {
+	if p.limits.Hold == nil {
+		return nil
+	}
+	if p.owed += n; p.owed < holdStep {
+		return nil
+	}
+	n, p.owed = p.owed, 0
+	return p.limits.Hold(n)
+}
+
 func (p *parser) lsRefsArgument(line []byte) error {
 	l := p.req.LsRefs
 	switch string(line) {
@@ -262,19 +281,20 @@ func (p *parser) lsRefsArgument(line []byte) error {
 		if !ok {
 			return unexpected(line)
 		}
-		p.prefix(l, prefix)
+		return p.prefix(l, prefix)
 	}
 	return nil
 }
 
 // prefix keeps a prefix, or drops them all: there are so many, or such long ones, that no client means them.
-func (p *parser) prefix(l *LsRefs, prefix []byte) {
+func (p *parser) prefix(l *LsRefs, prefix []byte) error {
 	p.prefixBytes += len(prefix)
 	if p.allRefs || len(l.Prefixes) >= maxPrefixes || p.prefixBytes > maxPrefixBytes || len(prefix) > git.MaxRefName {
 		p.allRefs, l.Prefixes = true, nil
-		return
+		return nil
 	}
 	l.Prefixes = append(l.Prefixes, string(prefix))
+	return p.hold(nameCost + int64(len(prefix)))
 }
 
 func unexpected(line []byte) error { return invalid("unexpected line: %.100q", line) }

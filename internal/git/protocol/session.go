@@ -20,6 +20,9 @@ type Reply interface {
 	Bulk(cold bool) error
 	// Flush sends what is buffered.
 	Flush() error
+	// Hold counts n more bytes of memory that the session takes for its request, until the session ends. Sessions count what grows with
+	// the request's length. An error is a refusal, and ends the session.
+	Hold(n int64) error
 }
 
 // BrokenReply is an error of the connection to the client: there is nobody to tell it to.

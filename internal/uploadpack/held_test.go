@@ -1,0 +1,92 @@
+package uploadpack
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/gittest"
+)
+
+// TestHeldIsWhatIsAllocated: whatever a long request is of, the memory that it is counted for is at least half of all that its session allocates,
+// from the request's first byte to the pack. Lists that grow leave as much behind as they hold in the end.
+func TestHeldIsWhatIsAllocated(t *testing.T) { // alone: it measures what is allocated
+	const n = 2000
+	g := gittest.Init(t)
+	var history strings.Builder
+	for i := range n {
+		fmt.Fprintf(&history, "commit refs/heads/main\ncommitter A <a@b> %d +0000\ndata 0\n", 1700000000+i)
+	}
+	gittest.Run(t, g.Dir, history.String(), "fast-import", "--quiet")
+	ids := strings.Fields(g.Git("rev-list", "--all"))
+	names, packed := make([]string, n), ""
+	for i, id := range ids {
+		names[i] = fmt.Sprintf("refs/heads/branch-%04d", i)
+		packed += id + " " + names[i] + "\n"
+	}
+	if err := os.WriteFile(filepath.Join(g.Dir, "packed-refs"), []byte(packed), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	r := openRepo(t, g.Dir)
+	list := func(key string, values []string) (lines []string) {
+		for _, v := range values {
+			lines = append(lines, key+" "+v)
+		}
+		return append(lines, "done")
+	}
+	for _, version := range []protocol.Session{version2, {Version: protocol.V0, Stateless: true}} {
+		for _, test := range []struct {
+			name  string
+			lines []string
+		}{
+			{"wants", list("want", ids)},
+			{"haves", append([]string{"want " + ids[0]}, list("have", ids)...)},
+			{"want-refs", list("want-ref", names)},
+			{"shallows", append([]string{"want " + ids[0]}, list("shallow", ids)...)},
+		} {
+			request := fetchOf(nil, test.lines...)
+			if version.Version == protocol.V0 {
+				if test.name == "want-refs" {
+					continue
+				}
+				request = needsOf(test.lines)
+			}
+			serve := func() *recorder {
+				server, reply := New(keySource{}, Options{}), newRecorder()
+				if _, err := server.Serve(t.Context(), r, version, pktline.NewReader(bytes.NewReader(request)), reply); err != nil {
+					t.Fatal(err)
+				}
+				return reply
+			}
+			serve()
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			reply := serve()
+			runtime.ReadMemStats(&after)
+			allocated := int64(after.TotalAlloc - before.TotalAlloc)
+			const slack = 300 << 10 // what any session takes
+			if allocated > 2*reply.held+slack || reply.held > 2*allocated {
+				t.Errorf("version %v, each of %d %s: %d bytes were allocated, and %d were counted", version.Version, n, test.name, allocated/n, reply.held/n)
+			}
+		}
+	}
+}
+
+// needsOf is a request of version 0.
+func needsOf(lines []string) []byte {
+	var b []byte
+	flushed := false
+	for _, line := range lines {
+		if !flushed && (strings.HasPrefix(line, "have") || line == "done") {
+			b, flushed = pktline.AppendFlush(b), true
+		}
+		b = pktline.AppendLine(b, line)
+	}
+	return b
+}
