@@ -33,11 +33,13 @@ build: ## Build bin/packhorse, one static binary
 
 serve: build ## Build, and serve ROOT (./repos with a demo repository unless given)
 	@if [ "$(ROOT)" = repos ]; then .ci/demo repos/demo.git; fi
-	@if [ ! -s "$(ROOT)/.packhorse/tokens" ]; then \
+	@if [ "$(ROOT)" = repos ]; then \
+		echo 'To push, make a token (./$(BINARY) token create NAME --scope write --root repos). Everybody may read the demo (--public-read).'; \
+	elif [ ! -s "$(ROOT)/.packhorse/tokens" ]; then \
 		echo 'To push, make a token; from then on reading needs one, too, unless ARGS=--public-read:'; \
 		echo '  ./$(BINARY) token create NAME --scope write --root $(ROOT)'; \
 	fi
-	@exec ./$(BINARY) serve --root "$(ROOT)" --http "$(HTTP)" --ops "$(OPS)" $(ARGS)
+	@exec ./$(BINARY) serve --root "$(ROOT)" --http "$(HTTP)" --ops "$(OPS)" $(if $(filter repos,$(ROOT)),--public-read) $(ARGS)
 
 test: ## Install what the tests need, check, and run all tests
 	@.ci/packages

@@ -34,29 +34,37 @@ func ParseLevel(level string) (slog.Level, error) {
 	return l, nil
 }
 
-// NewLogger makes the process's log. The level may change while it runs; the format is "text", "json", or "auto": text on a
-// terminal, JSON elsewhere. All text goes through redact, which takes out what no log may show.
-func NewLogger(w io.Writer, level slog.Leveler, format string, redact func(string) string) (*slog.Logger, error) {
-	opts := &slog.HandlerOptions{Level: level}
-	if format == "auto" {
-		format = "json"
-		if IsTerminal(w) {
-			format = "text"
-		}
+// LogFormat is the format that "auto" stands for on w, "terminal" or "json"; another format is returned as it is.
+func LogFormat(format string, w io.Writer) string {
+	switch {
+	case format != "auto":
+		return format
+	case IsTerminal(w):
+		return "terminal"
 	}
-	switch format {
+	return "json"
+}
+
+// NewLogger makes the process's log. The level may change while it runs. The format is "json", "text" (key=value),
+// "terminal" (short lines for people) or "auto": terminal on a terminal, JSON elsewhere; color is for terminal alone. All text goes
+// through redact, which takes out what no log may show.
+func NewLogger(w io.Writer, level slog.Leveler, format string, color bool, redact func(string) string) (*slog.Logger, error) {
+	opts := &slog.HandlerOptions{Level: level}
+	switch LogFormat(format, w) {
+	case "terminal":
+		return slog.New(&terminal{to: lines{to: w, redact: redact}, level: level, color: color}), nil
 	case "json":
 		return slog.New(slog.NewJSONHandler(lines{to: w, redact: redact, escape: true}, opts)), nil
 	case "text":
 		return slog.New(slog.NewTextHandler(lines{to: w, redact: redact}, opts)), nil
 	}
-	return nil, fmt.Errorf("log format %q: use text, json or auto", format)
+	return nil, fmt.Errorf("log format %q: use auto, terminal, text or json", format)
 }
 
 // lines writes lines of the log, redacted as a whole: that costs less than each value by itself, and misses none.
 //
 // In lines of JSON all that is no visible character is escaped. JSON allows it as it is, beyond ASCII, and slog leaves it: U+009B begins a terminal's
-// commands as ESC [ does, and U+202E turns around what follows it. Clients choose what repositories and agents are called. Text is quoted by slog.
+// commands as ESC [ does, and U+202E turns around what follows it. Clients choose what repositories and agents are called. The other formats quote it.
 type lines struct {
 	to     io.Writer
 	redact func(string) string // keeps nothing of what it is given

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 	"unicode"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -149,7 +150,7 @@ func TestLogger(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		log, err := NewLogger(&out, level, test.format, strings.ToLower)
+		log, err := NewLogger(&out, level, test.format, false, strings.ToLower)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -162,7 +163,7 @@ func TestLogger(t *testing.T) {
 	if _, err := ParseLevel("loud"); err == nil {
 		t.Error("loud accepted")
 	}
-	if _, err := NewLogger(io.Discard, slog.LevelInfo, "xml", strings.ToLower); err == nil {
+	if _, err := NewLogger(io.Discard, slog.LevelInfo, "xml", false, strings.ToLower); err == nil {
 		t.Error("xml accepted")
 	}
 }
@@ -171,7 +172,7 @@ func TestLogger(t *testing.T) {
 func TestLogIsRedacted(t *testing.T) {
 	for _, format := range []string{"json", "text"} {
 		var out bytes.Buffer
-		log, err := NewLogger(&out, slog.LevelInfo, format, func(s string) string { return strings.ReplaceAll(s, "secret", "*") })
+		log, err := NewLogger(&out, slog.LevelInfo, format, false, func(s string) string { return strings.ReplaceAll(s, "secret", "*") })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -190,7 +191,7 @@ func TestLogHidesNothing(t *testing.T) {
 	const name = "a\x1b[2J\u009b31m\u007f\u202e\u2066\ufeff\u2028\U000e0041\n\"} ä 日本 🐎"
 	for _, format := range []string{"json", "text"} {
 		var out bytes.Buffer
-		log, err := NewLogger(&out, slog.LevelInfo, format, func(s string) string { return s })
+		log, err := NewLogger(&out, slog.LevelInfo, format, false, func(s string) string { return s })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -210,6 +211,64 @@ func TestLogHidesNothing(t *testing.T) {
 			if !strings.Contains(line, "ä 日本 🐎") {
 				t.Error(line)
 			}
+		}
+	}
+}
+
+func TestTerminalLines(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 5, 4, 13, 14, 15, 0, time.Local)
+	log := func(color bool, level slog.Level, message string, attrs ...any) string {
+		var out bytes.Buffer
+		redact := func(s string) string { return strings.ReplaceAll(s, "secret", "*") }
+		logger, err := NewLogger(&out, slog.LevelInfo, "terminal", color, redact)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := slog.NewRecord(at, level, message, 0)
+		r.Add(attrs...)
+		if err := logger.With("with", 1).WithGroup("g").Handler().Handle(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		return out.String()
+	}
+	for _, test := range []struct{ got, want string }{
+		{log(false, slog.LevelInfo, "hello", "a", "b c", "d", 2*time.Second), "13:14:15 INFO  hello with=1 g.a=\"b c\" g.d=2s\n"},
+		{log(true, slog.LevelWarn, "hello"), "13:14:15 \x1b[33mWARN \x1b[0m hello with=1\n"},
+		{log(true, slog.LevelError, "hello"), "13:14:15 \x1b[31;1mERROR\x1b[0m hello with=1\n"},
+		{log(false, slog.LevelInfo, "a\x1b[2Jb\n", "k\u009b", "x\u202ey"), "13:14:15 INFO  a\\x1b[2Jb\\n with=1 g.k\\u009b=\"x\\u202ey\"\n"},
+		{log(false, slog.LevelInfo, "token", "is", "secret"), "13:14:15 INFO  token with=1 g.is=*\n"},
+	} {
+		if test.got != test.want {
+			t.Errorf("%q\nwant\n%q", test.got, test.want)
+		}
+	}
+}
+
+// A request is one short line.
+func TestTerminalRequests(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		want  string
+		attrs []any
+	}{
+		{" fetch team/app 200 12.3ms 1.5MiB pack=hit user=alice\n", []any{"request", "AB", "operation", "fetch", "result", "ok", "repository", "team/app", "ms", 12.345,
+			"transport", "http", "status", 200, "client", "127.0.0.1:1", "user", "alice", "pack", "hit", "bytes", 3 << 19}},
+		{" page GET /-/search denied 401 1ms 20B error=\"authentication required\"\n", []any{"operation", "page", "result", "denied", "repository", "", "ms", 1.0, "status", 401,
+			"method", "GET", "path", "/-/search", "bytes", 20, "error", "authentication required"}},
+	} {
+		var out bytes.Buffer
+		log, err := NewLogger(&out, slog.LevelInfo, "terminal", false, func(s string) string { return s })
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := slog.NewRecord(time.Now(), slog.LevelInfo, "request", 0)
+		r.AddAttrs(slog.Group("", test.attrs...))
+		if err := log.Handler().Handle(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		if _, got, _ := strings.Cut(out.String(), "INFO "); got != test.want {
+			t.Errorf("%q, want %q", got, test.want)
 		}
 	}
 }

@@ -50,7 +50,7 @@ func BenchmarkApplication(b *testing.B) {
 	})
 	for _, level := range []slog.Level{slog.LevelWarn, slog.LevelInfo} {
 		b.Run("log="+level.String(), func(b *testing.B) {
-			log, err := observe.NewLogger(io.Discard, level, "json", auth.Redact)
+			log, err := observe.NewLogger(io.Discard, level, "json", false, auth.Redact)
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -70,7 +70,7 @@ func (s started) announce(w io.Writer, log *slog.Logger, cfg Config) {
 			clone = "git clone " + s.HTTP + "/" + example
 		}
 	}
-	if cfg.Log.Format == "json" || cfg.Log.Format == "auto" && !observe.IsTerminal(w) {
+	if observe.LogFormat(cfg.Log.Format, w) == "json" {
 		s.record(log, clone, cfg)
 		return
 	}
@@ -90,12 +90,15 @@ func (s started) announce(w io.Writer, log *slog.Logger, cfg Config) {
 			line("node", n.Name+" at "+n.Address)
 		}
 	default:
-		line("serving", s.Root)
-		line("at", s.HTTP)
 		if clone == "" {
 			clone = fmt.Sprintf("git clone --bare <any repository> %s, then git clone %s/demo", filepath.Join(s.Root, "demo.git"), s.HTTP)
 		}
 		line("try", clone)
+		if !cfg.HTTP.PublicRead && cfg.Auth.knowsCallers() {
+			line("", "git asks for a token as the password, with any user name: packhorse token create NAME --root "+s.Root)
+		}
+		line("serving", s.Root)
+		line("at", s.HTTP)
 		if s.Listen != "" {
 			line("control", s.Listen)
 		}

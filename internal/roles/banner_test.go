@@ -60,11 +60,33 @@ func TestAnnounce(t *testing.T) {
 		t.Errorf("without a repository: %s", got)
 	}
 	makeRepository(t, filepath.Join(cfg.Root, "team/app.git"))
-	want := "    try  git clone http://127.0.0.1:8080/team/app\nmetrics  http://127.0.0.1:9090/metrics\n"
-	if got := announced("text"); !strings.HasSuffix(got, want) {
+	want := "    try  git clone http://127.0.0.1:8080/team/app\nserving  " + cfg.Root + "\n     at  http://127.0.0.1:8080\nmetrics  http://127.0.0.1:9090/metrics\n"
+	if got := announced("text"); got != want {
 		t.Errorf("for people: %s\nwant: %s", got, want)
 	}
 	if got := announced("auto"); !strings.Contains(got, `"clone":"git clone http://127.0.0.1:8080/team/app"`) || strings.Count(got, "\n") != 1 {
 		t.Errorf("for machines: %s", got)
+	}
+}
+
+// What a start logs comes after the banner, if it is for people.
+func TestHeldLog(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	h := &heldLog{to: &out}
+	h.hold()
+	h.Write([]byte("early\n"))
+	if out.Len() > 0 {
+		t.Errorf("written at once: %q", out.String())
+	}
+	out.WriteString("banner\n")
+	for range 2 {
+		if err := h.release(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.Write([]byte("late\n"))
+	if got := out.String(); got != "banner\nearly\nlate\n" {
+		t.Errorf("%q", got)
 	}
 }

@@ -63,7 +63,7 @@ func (c *Config) checkChoices(bad func(format string, args ...any)) {
 	oneOf("fetch.wants", c.Fetch.Wants, "auto", "any", "reachable", "tip")
 	oneOf("fetch.unborn", c.Fetch.Unborn, string(repo.UnbornAdvertise), string(repo.UnbornAllow), string(repo.UnbornIgnore))
 	oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
-	oneOf("log.format", c.Log.Format, "auto", "text", "json")
+	oneOf("log.format", c.Log.Format, "auto", "terminal", "text", "json")
 	oneOf("tracing.protocol", c.Tracing.Protocol, otlpHTTP, otlpGRPC)
 }
 

@@ -77,7 +77,8 @@ type LogConfig struct {
 	// The least severe level that is written: "debug", "info", "warn" or "error".
 	Level string `toml:"level"`
 
-	// "text", "json", or "auto": text on a terminal, JSON elsewhere.
+	// "json", "text" (key=value), "terminal" (short lines for people, colored unless NO_COLOR is set or TERM is "dumb"), or "auto": terminal
+	// on a terminal, JSON elsewhere.
 	Format string `toml:"format"`
 }
 

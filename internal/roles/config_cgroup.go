@@ -13,7 +13,8 @@ import (
 )
 
 // CgroupConfig is about control groups (cgroup v2) for the server and its git commands, by class (docs/processes.md). They need a cgroup that was
-// delegated: Delegate=yes in a systemd unit. Without one, or without a controller, the log says so once, and rlimits and niceness stand in.
+// delegated: Delegate=yes in a systemd unit. Without one, or without a controller, rlimits and niceness stand in.
+// The log then has a warning if path or a limit is set, and says so at the level debug if not.
 type CgroupConfig struct {
 	// Whether there are groups where there can be.
 	Enabled bool `toml:"enabled"`
@@ -86,15 +87,14 @@ func (c *CgroupConfig) open(log *slog.Logger, metrics *cgroup.Metrics) *cgroup.T
 	if !c.Enabled {
 		return nil
 	}
-	groups := make(map[string]cgroup.Limits)
-	wanted := c.Path != ""
+	groups, wanted := make(map[string]cgroup.Limits), c.Path != "" // the administrator asks for them
 	for name, l := range c.groups() {
 		groups[name] = cgroup.Limits{MemoryHigh: int64(l.MemoryHigh), MemoryMax: int64(l.MemoryMax), CPUWeight: l.CPUWeight}
 		wanted = wanted || l.MemoryHigh != 0 || l.MemoryMax != 0
 	}
-	tree, err := cgroup.Open(cgroup.Options{Path: c.Path, Groups: groups, Metrics: metrics, Log: log})
+	tree, err := cgroup.Open(cgroup.Options{Path: c.Path, Groups: groups, Metrics: metrics, Log: log, Wanted: wanted})
 	if err != nil {
-		level := slog.LevelInfo
+		level := slog.LevelDebug
 		if wanted {
 			level = slog.LevelWarn
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -132,7 +133,9 @@ func run(ctx context.Context, src *source, cfg Config) (err error) {
 		defer debug.SetMemoryLimit(debug.SetMemoryLimit(share + heapFloor))
 	}
 	env := src.env
-	log, level, err := newLog(env, cfg.Log)
+	held := &heldLog{to: env.Stderr}
+	defer held.release()
+	log, level, err := newLog(env, cfg.Log, held)
 	if err != nil {
 		return usage(err)
 	}
@@ -152,6 +155,9 @@ func run(ctx context.Context, src *source, cfg Config) (err error) {
 		}
 	}
 	reg := observe.NewRegistry(versionOf(env).Version)
+	if observe.LogFormat(cfg.Log.Format, env.Stderr) != "json" {
+		held.hold()
+	}
 	srv, err := build(src.role, cfg, log, reg, versionOf(env).Version, env.Program)
 	if err != nil {
 		return err
@@ -170,6 +176,7 @@ func run(ctx context.Context, src *source, cfg Config) (err error) {
 		log.Warn("cannot write the addresses to the state directory", "error", err)
 	}
 	start.announce(env.Stderr, log, cfg)
+	held.release()
 
 	running, stop := context.WithCancel(ctx)
 	defer stop()
@@ -187,13 +194,13 @@ func run(ctx context.Context, src *source, cfg Config) (err error) {
 	return err
 }
 
-// newLog makes the log, and what changes its level.
-func newLog(env Env, cfg LogConfig) (*slog.Logger, *slog.LevelVar, error) {
+// newLog makes the log, which is written to w, and what changes its level.
+func newLog(env Env, cfg LogConfig, w io.Writer) (*slog.Logger, *slog.LevelVar, error) {
 	level := new(slog.LevelVar)
 	if err := setLevel(level, cfg.Level); err != nil {
 		return nil, nil, err
 	}
-	log, err := observe.NewLogger(env.Stderr, level, cfg.Format, auth.Redact)
+	log, err := observe.NewLogger(w, level, observe.LogFormat(cfg.Format, env.Stderr), observe.Colored(env.Stderr, env.Getenv), auth.Redact)
 	return log, level, err
 }
 

@@ -190,7 +190,7 @@ var configFlags = []struct {
 	{"git-slots", "git.slots", repositories, "how many git processes may make packs at once; 0: one for each CPU"},
 	{"wants", "fetch.wants", repositories, "what may be asked for by object ID: `auto|any|reachable|tip`"},
 	{"log-level", "log.level", everywhere, "`LEVEL`: debug, info, warn or error"},
-	{"log-format", "log.format", everywhere, "`FORMAT`: text, json, or auto (text on a terminal)"},
+	{"log-format", "log.format", everywhere, "`FORMAT`: terminal, text, json, or auto (terminal on a terminal, else json)"},
 }
 
 // source tells what the configuration is read from: a file, and flags over it. It can be read again.

@@ -24,5 +24,9 @@ func (c *Config) reaper(program string) []string {
 	if !c.Git.Reaper || program == "" {
 		return nil
 	}
-	return []string{program, reaper.Name, c.Log.Format}
+	format := c.Log.Format
+	if format == "terminal" { // its few lines are as text
+		format = "text"
+	}
+	return []string{program, reaper.Name, format}
 }

@@ -12,12 +12,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/packhorse-git/packhorse/internal/bench"
 )
@@ -102,7 +105,13 @@ func Main(ctx context.Context, env Env) int {
 	if err == nil {
 		return exitOK
 	}
-	for line := range strings.Lines(err.Error()) {
+	text := err.Error()
+	if _, ok := errors.AsType[usageError](err); ok && !strings.Contains(text, "did you mean") {
+		if meant := meantCommand(cmd); meant != "" {
+			text += fmt.Sprintf("\ndid you mean %q?", meant)
+		}
+	}
+	for line := range strings.Lines(text) {
 		fmt.Fprintf(env.Stderr, "packhorse: %s\n", strings.TrimSuffix(line, "\n"))
 	}
 	if _, ok := errors.AsType[usageError](err); ok {
@@ -128,8 +137,7 @@ than copying a file.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
-	root.SuggestionsMinimumDistance = 2
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(flagError(cmd, err)) })
 	root.SetVersionTemplate(versionOf(env).line())
 	root.AddCommand(serveCommand(env), storageCommand(env), gatewayCommand(env), searchCommand(env), nodesCommand(env), workersCommand(env), drainCommand(env), undrainCommand(env),
 		repoCommand(env), cacheCommand(env), resolveCommand(env), topCommand(env), tokenCommand(env), configCommand(env), compareCommand(env), debugCommand(env), versionCommand(env), searchWorkerCommand(env), reaperCommand(),
@@ -151,8 +159,10 @@ func knownCommand(root *cobra.Command, args []string) error {
 	return noCommand(cmd, rest[0])
 }
 
-// wrongArgumentsAreUsage marks what a command says of its arguments, so that the exit code is the same everywhere.
+// wrongArgumentsAreUsage marks what a command says of its arguments, so that the exit code is the same everywhere, and has it
+// suggest subcommands.
 func wrongArgumentsAreUsage(cmd *cobra.Command) {
+	cmd.SuggestionsMinimumDistance = 2
 	if validate := cmd.Args; validate != nil {
 		cmd.Args = func(cmd *cobra.Command, args []string) error { return usage(validate(cmd, args)) }
 	}
@@ -178,6 +188,71 @@ func noCommand(cmd *cobra.Command, name string) error {
 		msg += fmt.Sprintf("; did you mean %q?", near[0])
 	}
 	return errors.New(msg)
+}
+
+// flagError adds to the error of an unknown flag the one of the command that it most resembles.
+func flagError(cmd *cobra.Command, err error) error {
+	unknown, ok := errors.AsType[*pflag.NotExistError](err)
+	if !ok {
+		return err
+	}
+	name := unknown.GetSpecifiedName()
+	if group := unknown.GetSpecifiedShortnames(); group != "" { // "-root"
+		name = group
+	}
+	nearest, best := "", len(name)/2+1
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if d := editDistance(name, f.Name); !f.Hidden && d < best {
+			nearest, best = f.Name, d
+		}
+	})
+	if nearest == "" {
+		return err
+	}
+	return fmt.Errorf("%w; did you mean --%s?", err, nearest)
+}
+
+// meantCommand is the command line that a wrong one was perhaps meant to be: with a flag in front of an argument that looks like the
+// flag's value. It is "" if no argument does.
+func meantCommand(cmd *cobra.Command) string {
+	parts, found := []string{cmd.CommandPath()}, false
+	var behind []string
+	for _, arg := range cmd.Flags().Args() {
+		if flag := flagOf(cmd, arg); flag != "" && !found {
+			found = true
+			behind = append(behind, "--"+flag, arg)
+			continue
+		}
+		parts = append(parts, arg)
+	}
+	if !found {
+		return ""
+	}
+	cmd.Flags().Visit(func(f *pflag.Flag) { behind = append(behind, "--"+f.Name+"="+f.Value.String()) })
+	return strings.Join(append(parts, behind...), " ")
+}
+
+// flagOf is the flag of a command that an argument looks like the value of, and that is not given.
+func flagOf(cmd *cobra.Command, arg string) string {
+	info, err := os.Stat(arg)
+	isDir := err == nil && info.IsDir()
+	_, _, errOfAddress := net.SplitHostPort(arg)
+	name, address, isNode := strings.Cut(arg, "=")
+	for _, f := range []struct {
+		name  string
+		looks bool
+	}{
+		{"config", strings.HasSuffix(arg, ".toml")},
+		{"node", isNode && name != "" && strings.Contains(address, ":")},
+		{"http", errOfAddress == nil},
+		{"ops", errOfAddress == nil},
+		{"root", isDir || filepath.IsAbs(arg)},
+	} {
+		if flag := cmd.Flags().Lookup(f.name); f.looks && flag != nil && !flag.Changed {
+			return f.name
+		}
+	}
+	return ""
 }
 
 func exactArgs(n int, what string) cobra.PositionalArgs {

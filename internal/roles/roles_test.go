@@ -31,3 +31,30 @@ func TestHelp(t *testing.T) {
 		}
 	}
 }
+
+func TestSuggestions(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, test := range []struct {
+		args []string
+		want string // of standard error
+	}{
+		{[]string{"serve", dir}, `did you mean "packhorse serve --root ` + dir + `"?`},
+		{[]string{"serve", dir, "--http", "127.0.0.1:1"}, `did you mean "packhorse serve --root ` + dir + ` --http=127.0.0.1:1"?`},
+		{[]string{"serve", "/no/such.toml"}, `did you mean "packhorse serve --config /no/such.toml"?`},
+		{[]string{"gateway", "a=127.0.0.1:9100"}, `did you mean "packhorse gateway --node a=127.0.0.1:9100"?`},
+		{[]string{"repo", "list", dir}, `did you mean "packhorse repo list --root ` + dir + `"?`},
+		{[]string{"repo", "info", "app", dir}, `did you mean "packhorse repo info app --root ` + dir + `"?`},
+		{[]string{"token", "create", "me", dir}, `did you mean "packhorse token create me --root ` + dir + `"?`},
+		{[]string{"serve", "--rot", "x"}, "unknown flag: --rot; did you mean --root?"},
+		{[]string{"serve", "-root", "x"}, "did you mean --root?"},
+		{[]string{"token", "create", "me", "--expire", "9d"}, "did you mean --expires?"},
+		{[]string{"repo", "lsit"}, `packhorse repo has no command "lsit"; did you mean "list"?`},
+		{[]string{"serve", "--entirely-different"}, "unknown flag: --entirely-different\n"},
+	} {
+		code, _, errs := runMain(test.args...)
+		if code != exitUsage || !strings.Contains(errs, test.want) {
+			t.Errorf("packhorse %q exits with %d: %s; want %s", test.args, code, errs, test.want)
+		}
+	}
+}

@@ -38,18 +38,18 @@ func (p *tokenPlace) file() (auth.TokenFile, Config, error) {
 }
 
 // prepared is file, and makes the directory that the file is in. A new one belongs to the owner of the root.
-func (p *tokenPlace) prepared() (auth.TokenFile, error) {
+func (p *tokenPlace) prepared() (auth.TokenFile, Config, error) {
 	file, cfg, err := p.file()
 	if err != nil {
-		return file, err
+		return file, cfg, err
 	}
 	owner := owner{os.Geteuid(), os.Getegid()}
 	if cfg.Root != "" {
 		if owner, err = ownerOf(cfg.Root); err != nil {
-			return file, err
+			return file, cfg, err
 		}
 	}
-	return file, owner.mkdirState(filepath.Dir(cfg.Auth.Tokens))
+	return file, cfg, owner.mkdirState(filepath.Dir(cfg.Auth.Tokens))
 }
 
 func tokenCommand(env Env) *cobra.Command {
@@ -93,7 +93,7 @@ another and revoke the first. What NAME may do is for the [[auth.rule]] tables t
 			if err != nil {
 				return usage(fmt.Errorf("--expires: %w", err))
 			}
-			file, err := place.prepared()
+			file, cfg, err := place.prepared()
 			if err != nil {
 				return err
 			}
@@ -109,6 +109,9 @@ another and revoke the first. What NAME may do is for the [[auth.rule]] tables t
 			}
 			fmt.Fprintf(cmd.ErrOrStderr(), "%s: may %s %s, %s. It is shown this once; git asks for it as the password, with any user name.\n",
 				made.ID, made.Scope, strings.Join(orAll(made.Repositories), " "), expiryText(made))
+			if made.ID == made.Name+"/1" && !cfg.HTTP.PublicRead && len(cfg.Auth.Rule) == 0 && cfg.Auth.Hook.URL == "" {
+				fmt.Fprintln(cmd.ErrOrStderr(), "This is the server's first token: from now on reading needs one, too, unless the server has --public-read (http.public_read = true).")
+			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), token)
 			return err
 		},

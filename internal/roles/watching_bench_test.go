@@ -54,7 +54,7 @@ func BenchmarkWatching(b *testing.B) {
 		o := gateway.Options{Log: slog.New(slog.DiscardHandler)}
 		if watched {
 			name = "on"
-			log, err := observe.NewLogger(io.Discard, slog.LevelInfo, "json", auth.Redact)
+			log, err := observe.NewLogger(io.Discard, slog.LevelInfo, "json", false, auth.Redact)
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -13,6 +13,7 @@ package cgroup
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -43,6 +44,7 @@ type Options struct {
 	Groups  map[string]Limits // Server among them
 	Metrics *Metrics          // may be nil
 	Log     *slog.Logger
+	Wanted  bool // missing controllers are worth a warning: the administrator has set limits
 
 	proc  string             // for tests: another /proc/self
 	mkdir func(string) error // for tests: of a hierarchy that the kernel does not fill
@@ -122,7 +124,11 @@ func (t *Tree) make(o Options, parent string) error {
 		t.open[name] = f
 	}
 	if len(missing) > 0 {
-		o.Log.Warn("cgroups have no limits: rlimits and niceness stand in", "cgroup", t.dir, "error", errors.Join(missing...))
+		level := slog.LevelDebug
+		if o.Wanted {
+			level = slog.LevelWarn
+		}
+		o.Log.Log(context.Background(), level, "cgroups have no limits: rlimits and niceness stand in", "cgroup", t.dir, "error", errors.Join(missing...))
 	}
 	return nil
 }
