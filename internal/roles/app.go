@@ -28,25 +28,28 @@ const (
 )
 
 // check finds what is wrong with the application's workers, and what is said of its requests.
-func (c *AppConfig) check(bad func(format string, args ...any)) {
+func (c *AppConfig) check(f *findings) {
+	bad := f.bad
 	if len(c.Workers) > 0 && len(c.Pool) > 0 {
-		bad("the application's workers stand in app.workers and in [[app.pool]] tables; move those of app.workers into a pool")
+		f.at("app.workers")("the application's workers stand in app.workers and in [[app.pool]] tables; move those of app.workers into a pool")
 		return
 	}
 	if c.Slots == slotsOfApp {
 		bad("app.slots is \"app\", which is for the slots of an [[app.pool]]; write a number or \"auto\"")
 	}
-	c.checkPools(bad)
+	before := len(f.all)
+	c.checkPools(f)
 	if c.SendFile != "" && c.SendFile != sendByName && c.SendFile != sendByRedirect {
 		bad("app.send_file is %q; it has to be %q or %q", c.SendFile, sendByName, sendByRedirect)
 	}
-	_, err := c.routing()
-	_, errOfProxies := c.proxies()
-	_, errOfFiles := c.files()
-	for _, err := range []error{err, errOfProxies, errOfFiles} {
-		if err != nil {
-			bad("%w", err)
-		}
+	if _, err := c.routing(); err != nil && len(f.all) == before { // pools are a part of it
+		f.at("app")("%w", err)
+	}
+	if _, err := c.proxies(); err != nil {
+		f.at("app.trusted_proxies")("%w", err)
+	}
+	if _, err := c.files(); err != nil {
+		f.at("app.send_file_roots")("%w", err)
 	}
 	for _, p := range c.Also {
 		if !strings.HasPrefix(p, "/-/") && !strings.HasPrefix(p, "/.api/") {
@@ -61,50 +64,54 @@ func (c *AppConfig) check(bad func(format string, args ...any)) {
 	}
 }
 
-func (c *AppConfig) checkPools(bad func(format string, args ...any)) {
+func (c *AppConfig) checkPools(f *findings) {
 	if len(c.Pool) > maxPools {
-		bad("there are %d pools; an application has at most %d", len(c.Pool), maxPools)
+		f.at("app.pool")("there are %d pools; an application has at most %d", len(c.Pool), maxPools)
 	}
 	names, workers, addresses, all, shares := map[string]bool{}, map[string]string{}, map[string]string{}, 0, 0
-	for _, p := range c.allPools() {
+	for i, p := range c.allPools() {
+		table := "app"
+		if len(c.Pool) > 0 {
+			table = fmt.Sprintf("app.pool[%d]", i)
+		}
 		if !nodeName.MatchString(p.Name) {
-			bad("app.pool %q needs a name of letters, digits, \".\", \"_\" and \"-\"", p.Name)
+			f.at(table+".name")("app.pool %q needs a name of letters, digits, \".\", \"_\" and \"-\"", p.Name)
 		}
 		if names[p.Name] {
-			bad("there are two pools %q; put all their workers in one", p.Name)
+			f.at(table+".name")("there are two pools %q; put all their workers in one", p.Name)
 		}
 		names[p.Name] = true
 		if len(p.Workers) == 0 {
-			bad("app.pool %q has no workers; name them with workers = [\"unix:/run/app/w0.sock\"], or leave the pool out", p.Name)
+			f.at(table+".workers")("app.pool %q has no workers; name them with workers = [\"unix:/run/app/w0.sock\"], or leave the pool out", p.Name)
 		}
 		if p.Share < 0 || p.Share > 100 {
-			bad("app.pool %q: share is %d; it is a percentage, from 0 to 100", p.Name, p.Share)
+			f.at(table+".share")("app.pool %q: share is %d; it is a percentage, from 0 to 100", p.Name, p.Share)
 		}
 		if p.Slots != slotsAuto && p.Slots != slotsOfApp && (p.Slots < 1 || p.Slots > maxSlots) {
-			bad("app.pool %q: slots is %d; it has to be from 1 to %d, \"auto\" or \"app\"", p.Name, int(p.Slots), maxSlots)
+			f.at(table+".slots")("app.pool %q: slots is %d; it has to be from 1 to %d, \"auto\" or \"app\"", p.Name, int(p.Slots), maxSlots)
 		}
 		shares += p.Share
 		for _, text := range p.Workers {
 			all++
 			w, err := app.ParseWorker(text)
 			if err != nil {
-				bad("app.pool %q: %w", p.Name, err)
+				f.at(table+".workers")("app.pool %q: %w", p.Name, err)
 				continue
 			}
 			if other, taken := workers[w.Name]; taken {
-				bad("two workers of the application would be called %q, %s and %s; name one, as in \"b=%s\"", w.Name, other, w.Address, w.Address)
+				f.at(table+".workers")("two workers of the application would be called %q, %s and %s; name one, as in \"b=%s\"", w.Name, other, w.Address, w.Address)
 			}
 			if other, taken := addresses[w.Address]; taken {
-				bad("%s is the worker %q and %q; it would be given more requests than it has slots", w.Address, other, w.Name)
+				f.at(table+".workers")("%s is the worker %q and %q; it would be given more requests than it has slots", w.Address, other, w.Name)
 			}
 			workers[w.Name], addresses[w.Address] = w.Address, w.Name
 		}
 	}
 	if all > maxWorkers {
-		bad("the application has %d workers; there may be %d", all, maxWorkers)
+		f.at("app.workers")("the application has %d workers; there may be %d", all, maxWorkers)
 	}
 	if len(c.Pool) > 0 && shares != 100 {
-		bad("the shares of the application's pools add up to %d; they are percentages, and have to add up to 100", shares)
+		f.at("app.pool[0].share")("the shares of the application's pools add up to %d; they are percentages, and have to add up to 100", shares)
 	}
 }
 

@@ -25,6 +25,27 @@ func (c *AuthConfig) rules() ([]auth.Rule, error) {
 	return all, nil
 }
 
+// check finds what is wrong with a rule: each of its words by itself, and if none is, all together.
+func (r *RuleConfig) check(i int, f *findings) {
+	wrong := false
+	look := func(key string, who, repositories []string, may string) {
+		if _, err := auth.ParseRule(who, repositories, may); err != nil {
+			wrong = true
+			f.at(fmt.Sprintf("auth.rule[%d]%s", i, key))("auth.rule %d: %w", i+1, err)
+		}
+	}
+	for _, who := range r.Who {
+		look(".who", []string{who}, []string{"**"}, "none")
+	}
+	for _, pattern := range r.Repositories {
+		look(".repositories", []string{"*"}, []string{pattern}, "none")
+	}
+	look(".may", []string{"*"}, []string{"**"}, r.May)
+	if !wrong {
+		look("", r.Who, r.Repositories, r.May)
+	}
+}
+
 // knowsCallers tells whether the configuration or the machine has what callers can be told from one another by.
 func (c *AuthConfig) knowsCallers() bool {
 	if len(c.Rule) > 0 || c.Hook.URL != "" {
@@ -35,9 +56,10 @@ func (c *AuthConfig) knowsCallers() bool {
 }
 
 // checkAuth finds what cannot be right about who may do what.
-func (c *Config) checkAuth(bad func(format string, args ...any)) {
-	if _, err := c.Auth.rules(); err != nil {
-		bad("%w", err)
+func (c *Config) checkAuth(f *findings) {
+	bad := f.bad
+	for i := range c.Auth.Rule {
+		c.Auth.Rule[i].check(i, f)
 	}
 	h := &c.Auth.Hook
 	if h.URL == "" {

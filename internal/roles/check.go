@@ -14,25 +14,30 @@ import (
 
 // check finds the values that cannot be right by themselves or together. Every message says what to do.
 func (c *Config) check() error {
-	var all []error
-	bad := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }
-	c.checkListeners(bad)
-	c.checkAuth(bad)
-	c.checkSSH(bad)
-	c.checkStorage(bad)
-	c.checkNodes(bad)
-	c.App.check(bad)
-	c.checkSearch(bad)
-	c.checkWebhooks(bad)
-	c.checkChoices(bad)
-	c.checkNumbers(bounds{bad})
-	c.checkMemory(bad)
-	c.Tracing.check(bad)
-	return errors.Join(all...)
+	f := &findings{}
+	c.checkValues(f)
+	return f.err()
+}
+
+// checkValues is check for a configuration whose places in files are known.
+func (c *Config) checkValues(f *findings) {
+	c.checkListeners(f)
+	c.checkAuth(f)
+	c.checkSSH(f)
+	c.checkStorage(f.bad)
+	c.checkNodes(f)
+	c.App.check(f)
+	c.checkSearch(f.bad)
+	c.checkWebhooks(f)
+	c.checkChoices(f.bad)
+	c.checkNumbers(bounds{f.bad})
+	c.checkMemory(f.bad)
+	c.Tracing.check(f.bad)
 }
 
 // checkListeners finds addresses that would let in more than is meant.
-func (c *Config) checkListeners(bad func(format string, args ...any)) {
+func (c *Config) checkListeners(f *findings) {
+	bad := f.bad
 	if _, err := splitAddress(c.HTTP.Address); err != nil {
 		bad("http.address: %w", err)
 	}
@@ -45,7 +50,7 @@ func (c *Config) checkListeners(bad func(format string, args ...any)) {
 		}
 	}
 	if (c.HTTP.TLSCert == "") != (c.HTTP.TLSKey == "") {
-		bad("TLS needs both --tls-cert and --tls-key (http.tls_cert, http.tls_key)")
+		f.at("http.tls_cert")("TLS needs both --tls-cert and --tls-key (http.tls_cert, http.tls_key)")
 	}
 }
 
@@ -139,75 +144,73 @@ func (c *Config) checkRole(role role) error {
 }
 
 // checkDisk finds what the machine lacks for these values in this role.
-func (c *Config) checkDisk(role role) error {
-	var all []error
-	add := func(key string, err error) {
-		if err != nil {
-			all = append(all, fmt.Errorf("%s: %w", key, err))
-		}
-	}
+func (c *Config) checkDisk(role role, f *findings) {
 	quiet := slog.New(slog.DiscardHandler)
-	if role.flags()&public != 0 && c.HTTP.TLSCert != "" {
-		_, err := credential.LoadCertificate(c.HTTP.TLSCert, c.HTTP.TLSKey, quiet)
-		add("http.tls_cert and http.tls_key", err)
-	}
 	if role.flags()&public != 0 {
+		if c.HTTP.TLSCert != "" {
+			_, err := credential.LoadCertificate(c.HTTP.TLSCert, c.HTTP.TLSKey, quiet)
+			f.add("http.tls_cert", err)
+		}
 		if err := c.checkOpen(); err != nil {
-			all = append(all, err)
+			f.bad("%w", err)
 		}
 		if c.Auth.Hook.SecretFile != "" {
 			_, err := credential.LoadSecret(c.Auth.Hook.SecretFile, quiet)
-			add("auth.hook.secret_file", err)
+			f.add("auth.hook.secret_file", err)
 		}
-		all = append(all, c.checkSSHDisk(quiet))
+		if c.SSH.Address != "" {
+			_, err := c.SSH.loadKeys(quiet)
+			f.add("ssh", err)
+		}
 	}
 	if role.flags()&repositories != 0 {
-		c.checkRepositoriesDisk(add, quiet)
+		c.checkRepositoriesDisk(f, quiet)
 	}
 	if role == roleGateway {
 		if file := c.Resolver.RedisPasswordFile; file != "" {
 			_, err := credential.LoadSecret(file, quiet)
-			add("resolver.redis_password_file", err)
+			f.add("resolver.redis_password_file", err)
 		}
 		if file := c.Resolver.RedisSecretFile; file != "" {
 			_, err := credential.LoadSecret(file, quiet)
-			add("resolver.redis_secret_file", err)
+			f.add("resolver.redis_secret_file", err)
 		}
 	}
 	if role == roleGateway && c.Search.Address != "" || role == roleSearch {
 		_, err := c.Search.trust(role, quiet)
-		add("search", err)
+		f.add("search", err)
 	}
 	if role.flags()&asking != 0 {
 		for i := range c.Node {
-			_, err := c.Node[i].trust(quiet)
-			add(fmt.Sprintf("node %q", c.Node[i].Name), err)
+			if _, err := c.Node[i].trust(quiet); err != nil {
+				f.at(fmt.Sprintf("node[%d]", i))("node %q: %w", c.Node[i].Name, err)
+			}
 		}
 	}
-	return errors.Join(all...)
 }
 
 // checkRepositoriesDisk is checkDisk for what serves repositories.
-func (c *Config) checkRepositoriesDisk(add func(key string, err error), quiet *slog.Logger) {
+func (c *Config) checkRepositoriesDisk(f *findings, quiet *slog.Logger) {
 	if err := checkRoot(c.Root); err != nil {
-		add("root", err)
+		f.at("root")("%w", err)
 	}
 	if _, err := exec.LookPath(c.Git.Program); err != nil {
-		add("git.program", fmt.Errorf("%w; install git, or name the program with --git", err))
+		f.add("git.program", fmt.Errorf("%w; install git, or name the program with --git", err))
 	}
 	if c.Push.HooksDir != "" {
 		_, err := os.ReadDir(c.Push.HooksDir)
-		add("push.hooks_dir", err)
+		f.add("push.hooks_dir", err)
 	}
 	for i := range c.Webhook {
 		if file := c.Webhook[i].SecretFile; file != "" {
-			_, err := credential.LoadSecret(file, quiet)
-			add(fmt.Sprintf("webhook %q", c.Webhook[i].Name), err)
+			if _, err := credential.LoadSecret(file, quiet); err != nil {
+				f.at(fmt.Sprintf("webhook[%d].secret_file", i))("webhook %q: %w", c.Webhook[i].Name, err)
+			}
 		}
 	}
 	if c.Storage.Listen != "" {
 		_, err := c.Storage.trust(quiet)
-		add("storage", err)
+		f.add("storage", err)
 	}
 }
 

@@ -246,13 +246,15 @@ func FuzzLoad(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		cfg := DefaultConfig()
-		if err := decode(text, &cfg); err != nil {
-			if msg := inFile("FILE", text, err).Error(); !strings.HasPrefix(msg, "FILE:") {
-				t.Errorf("mistake without a place: %s", msg)
+		if err := parseConfig("FILE", text, &cfg, origins{}); err != nil {
+			for line := range strings.Lines(err.Error()) {
+				if !strings.HasPrefix(line, "FILE:") {
+					t.Errorf("mistake without a place: %s", err)
+				}
+				break // a message may have several lines
 			}
 			return
 		}
-		setElementDefaults(&cfg, places(text))
 		for key, p := range places(text) {
 			if line := p.line; line < 1 || line > bytes.Count(text, []byte("\n"))+1 {
 				t.Errorf("%q stands on line %d", key, line)

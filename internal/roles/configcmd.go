@@ -20,40 +20,62 @@ func configCommand(env Env) *cobra.Command {
 }
 
 func configCheckCommand(env Env) *cobra.Command {
-	var valuesOnly bool
+	var valuesOnly, connect, asJSON bool
 	role := roleServe
 	cmd := &cobra.Command{
 		Use:   "check FILE",
-		Short: "Tell whether a server would start with this file",
-		Long: `Check reads a configuration file as serve does, or the role that --role names, and reports every mistake with its line. It exits 0
-if the server would start with it and 2 if not. A file without "root" is fine: --root can name it.`,
+		Short: "Report every mistake in a configuration file",
+		Long: `Check reads a configuration file as serve does, or the role that --role names, and reports every mistake with its line: unknown
+keys, values that cannot be right, files that are missing. It exits 0 if the server would start with the file and 2 if not. A file without "root" is fine:
+--root can name it.
+
+Warnings are about what the server would start with and is probably not meant: TLS certificates that have expired or will within two weeks, webhooks
+that cannot be delivered since their host has no address or a private one, and patterns of repositories that match none. Only names are looked up;
+with --connect webhooks' hosts are connected to.`,
 		Example: `  packhorse config check /etc/packhorse.toml
   packhorse config check --role gateway /etc/packhorse.toml
+  packhorse config check --json /etc/packhorse.toml
   packhorse config check --values-only packhorse.toml   # for another machine: look at no directory, certificate or program`,
 		Args: exactArgs(1, "one FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			src := source{role: role, env: env, file: args[0], flags: cmd.Flags()}
-			cfg, _, err := src.load()
-			if err == nil {
-				err = cfg.check()
+			src := &source{role: role, env: env, file: args[0], flags: cmd.Flags(), anyRoot: true}
+			cfg, f := src.inspect(!valuesOnly)
+			if !valuesOnly && !f.fatal() {
+				cfg.warnings(cmd.Context(), role, connect, f)
 			}
-			if cfg.Root == "" {
-				cfg.Root = "."
+			f.sort()
+			err := usage(f.err())
+			if asJSON {
+				list := append([]*mistake{}, f.all...)
+				if failed := encodeJSON(cmd.OutOrStdout(), struct {
+					Good     bool       `json:"good"`
+					Findings []*mistake `json:"findings"`
+				}{err == nil, list}); failed != nil {
+					return failed
+				}
+				return err
 			}
-			if err == nil {
-				err = cfg.checkRole(role)
+			warnings := 0
+			for _, m := range f.all {
+				if m.Warning {
+					warnings++
+					fmt.Fprintf(cmd.ErrOrStderr(), "packhorse: %s\n", m)
+				}
 			}
-			if err == nil && !valuesOnly {
-				err = cfg.checkDisk(role)
+			switch {
+			case err != nil:
+				return err
+			case warnings > 0:
+				fmt.Fprintf(cmd.OutOrStdout(), "%s: good, with warnings: %d\n", args[0], warnings)
+			default:
+				fmt.Fprintf(cmd.OutOrStdout(), "%s: good\n", args[0])
 			}
-			if err != nil {
-				return usage(err)
-			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: good\n", args[0])
 			return nil
 		},
 	}
 	cmd.Flags().BoolVar(&valuesOnly, "values-only", false, "look at the values only, not at what this machine has")
+	cmd.Flags().BoolVar(&connect, "connect", false, "connect to the hosts of webhooks")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().Var(&role, "role", "the `ROLE` that is to start: serve, storage, gateway or search")
 	return cmd
 }

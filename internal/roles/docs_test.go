@@ -114,7 +114,8 @@ const configIntroduction = `# Configuration
 <!-- Written by "make docs" from the comments in internal/roles/config*.go. -->
 
 One TOML file, named with ` + "`--config FILE`" + `; flags go over it, and what neither says has its default. A key that does not exist is an
-error. ` + "`packhorse config check FILE`" + ` tells whether a server would start with a file; ` + "`packhorse config show`" + ` prints the values
+error. ` + "`packhorse config check FILE`" + ` reports every mistake in a file with its line, and warns of certificates that expire, webhooks that cannot be
+delivered and patterns that match no repository (` + "`--json`" + ` for programs). A server that does not start says the same. ` + "`packhorse config show`" + ` prints the values
 that hold and where each came from, as a file to start from. One file does for all roles: each takes what concerns it.
 
 SIGHUP makes a running server read the file again. Nodes, routes, rules, the application's workers, pools and patterns, and the log's level change at once; the log names what needs a restart, and a

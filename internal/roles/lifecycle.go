@@ -109,7 +109,7 @@ func build(role role, cfg Config, log *slog.Logger, reg prometheus.Registerer, v
 	}
 	if err == nil {
 		s.watching, s.private = watchdog.NewMetrics(), observe.NewOpsMetrics()
-		register(reg, s.watching, s.private)
+		register(reg, s.watching, s.private, newCertificateMetric(&cfg, role))
 	}
 	if err == nil && s.tracing != nil { // what ends tells of it
 		below := s.close

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"os"
 	"reflect"
 	"regexp"
@@ -202,6 +203,7 @@ type source struct {
 	defined role   // whose flags these are
 	values  Config // where the flags are parsed to
 	noCache bool
+	anyRoot bool // a file without a root is fine: --root will name it
 	nodes   nodeFlags
 }
 
@@ -234,17 +236,14 @@ func addConfigFlags(flags *pflag.FlagSet, role role, env Env) *source {
 // origins tells for each key where its value came from: "default", "FILE:LINE" or "--FLAG".
 type origins map[string]string
 
-// load reads the configuration: defaults, then the file, then flags.
-func (s *source) load() (Config, origins, error) {
-	cfg := DefaultConfig()
-	from := origins{}
+// load reads the configuration: defaults, then the file, then flags. The error has all that is wrong with the file, as mistakes.
+func (s *source) load() (cfg Config, from origins, wrong error) {
+	cfg, from = DefaultConfig(), origins{}
 	for _, f := range settings(&cfg) {
 		from[f.Key] = "default"
 	}
 	if s.file != "" {
-		if err := loadFile(s.file, &cfg, from); err != nil {
-			return cfg, from, err
-		}
+		wrong = loadFile(s.file, &cfg, from)
 	}
 	given := map[string]setting{}
 	for _, f := range settings(&s.values) {
@@ -266,41 +265,111 @@ func (s *source) load() (Config, origins, error) {
 	}
 	s.nodes.addTo(&cfg, from)
 	cfg.complete(s.role, s.env)
-	return cfg, from, nil
+	return cfg, from, wrong
 }
 
 // maxConfigFile bounds a configuration file in bytes.
 const maxConfigFile = 1 << 20
 
+// loadFile reads a configuration file over cfg; see parseConfig.
 func loadFile(file string, cfg *Config, from origins) error {
 	f, err := os.Open(file)
 	if err != nil {
-		return fmt.Errorf("read the configuration: %w", err)
+		return &mistake{Text: "read the configuration: " + err.Error(), fatal: true}
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxConfigFile+1))
 	if err != nil {
-		return fmt.Errorf("read the configuration: %w", err)
+		return &mistake{Text: "read the configuration: " + err.Error(), fatal: true}
 	}
 	if len(text) > maxConfigFile {
-		return fmt.Errorf("%s: a configuration file has at most %s", file, Size(maxConfigFile))
+		return &mistake{File: file, Text: fmt.Sprintf("a configuration file has at most %s", Size(maxConfigFile)), fatal: true}
 	}
-	if err := decode(text, cfg); err != nil {
-		return inFile(file, text, err)
-	}
+	return parseConfig(file, text, cfg, from)
+}
+
+// parseConfig reads a configuration file's text into cfg. The error has every mistake; what they are about keeps its default.
+func parseConfig(file string, text []byte, cfg *Config, from origins) error {
+	f := &findings{}
+	text = f.decode(file, text, cfg)
 	at := places(text)
-	if err := singleTables(file, cfg, at); err != nil {
-		return err
+	if err := singleTables(file, cfg, at); err != nil && !f.fatal() {
+		f.take(err)
 	}
 	setElementDefaults(cfg, at)
 	for _, s := range settings(cfg) {
-		if p, given := at[s.Key]; given {
-			from[s.Key] = fmt.Sprintf("%s:%d", file, p.line)
-		} else {
-			from[s.Key] = "default"
+		from[s.Key] = "default"
+	}
+	for key, p := range at {
+		from[key] = fmt.Sprintf("%s:%d", file, p.line)
+	}
+	return f.err()
+}
+
+// maxMistakes bounds the mistakes that are looked for in the text of a file.
+const maxMistakes = 100
+
+// decode reads the text, and takes out what cannot be read, until the rest can be. It returns the text that was read.
+func (f *findings) decode(file string, text []byte, cfg *Config) []byte {
+	begin, strict := *cfg, true
+	syntax := parses(text)
+	for range maxMistakes {
+		*cfg = begin
+		decoder := toml.NewDecoder(bytes.NewReader(text))
+		if strict {
+			decoder.DisallowUnknownFields()
+		}
+		err := decoder.Decode(cfg)
+		if err == nil {
+			break
+		}
+		found := inFile(file, text, err)
+		for _, m := range found {
+			m.fatal = syntax != nil
+			f.all = append(f.all, m)
+		}
+		if _, unknown := errors.AsType[*toml.StrictMissingError](err); unknown {
+			strict = false
+			continue
+		}
+		rest := without(text, found[0].Line)
+		if syntax != nil || rest == nil || parses(rest) != nil {
+			found[0].fatal = true
+			break
+		}
+		text = rest
+	}
+	return text
+}
+
+// parses is the error of the syntax of a document.
+func parses(text []byte) error {
+	var p unstable.Parser
+	p.Reset(text)
+	for p.NextExpression() {
+	}
+	return p.Error()
+}
+
+// without is a document without the key that is on a line or, if it has several lines, begins before it; nil if there is none.
+func without(text []byte, line int) []byte {
+	first, end, table := 0, math.MaxInt, false
+	for _, p := range places(text) {
+		switch {
+		case p.line > line:
+			end = min(end, p.line)
+		case p.line >= first:
+			first, table = p.line, p.table
 		}
 	}
-	return nil
+	if first == 0 || table {
+		return nil
+	}
+	lines := bytes.SplitAfter(text, []byte("\n"))
+	for i := first - 1; i < min(end-1, len(lines)); i++ {
+		lines[i] = []byte("\n")
+	}
+	return bytes.Join(lines, nil)
 }
 
 // singleTables finds [node] where [[node]] is meant: the decoder takes it for one of them.
@@ -316,7 +385,7 @@ func singleTables(file string, cfg *Config, given map[string]place) error {
 	if line == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s:%d: there may be several %ss; write [[%s]]", file, line, name, name)
+	return &mistake{File: file, Line: line, Key: name, Text: fmt.Sprintf("there may be several %ss; write [[%s]]", name, name), fatal: true}
 }
 
 // setElementDefaults sets what the tables of arrays do not say; the decoder leaves it zero.
@@ -334,31 +403,24 @@ func setElementDefaults(cfg *Config, given map[string]place) {
 	})
 }
 
-func decode(text []byte, cfg *Config) error {
-	return toml.NewDecoder(bytes.NewReader(text)).DisallowUnknownFields().Decode(cfg)
-}
-
-// inFile says where in the file each mistake is, one line each, and for unknown keys which key could have been meant.
-func inFile(file string, text []byte, err error) error {
-	var unknown *toml.StrictMissingError
-	if errors.As(err, &unknown) {
-		var all []error
+// inFile says where in the file each mistake is, and for unknown keys which key could have been meant.
+func inFile(file string, text []byte, err error) (all []*mistake) {
+	if unknown, ok := errors.AsType[*toml.StrictMissingError](err); ok {
 		for i := range unknown.Errors {
 			e := &unknown.Errors[i]
 			line, _ := e.Position()
 			key := strings.Join(e.Key(), ".")
-			all = append(all, fmt.Errorf("%s:%d: unknown key %.100q; %s", file, line, key, suggest(key)))
+			all = append(all, &mistake{File: file, Line: line, Key: key, Text: fmt.Sprintf("unknown key %.100q; %s", key, suggest(key))})
 		}
-		return errors.Join(all...)
+		return all
 	}
-	var bad *toml.DecodeError
-	if errors.As(err, &bad) {
+	if bad, ok := errors.AsType[*toml.DecodeError](err); ok {
 		line, column := bad.Position()
-		msg := strings.TrimPrefix(bad.Error(), "toml: ")
-		if key := strings.Join(bad.Key(), "."); key != "" {
+		msg, key := strings.TrimPrefix(bad.Error(), "toml: "), strings.Join(bad.Key(), ".")
+		if key != "" {
 			msg = key + ": " + msg
 		}
-		return fmt.Errorf("%s:%d:%d: %s", file, line, column, msg)
+		return []*mistake{{File: file, Line: line, Column: column, Key: key, Text: msg}}
 	}
 	// The decoder does not say where a bare number stood that should have been a string.
 	known := map[string]setting{}
@@ -372,10 +434,10 @@ func inFile(file string, text []byte, err error) error {
 			continue
 		}
 		if err := s.Set(at[key].value); err != nil {
-			return fmt.Errorf("%s:%d: %s: %w", file, at[key].line, s.Key, err)
+			return []*mistake{{File: file, Line: at[key].line, Key: key, Text: fmt.Sprintf("%s: %s", s.Key, err)}}
 		}
 	}
-	return fmt.Errorf("%s: %w", file, err)
+	return []*mistake{{File: file, Text: err.Error()}}
 }
 
 // suggest names the key that an unknown one most resembles, or where to look.
@@ -432,6 +494,7 @@ func editDistance(a, b string) int {
 type place struct {
 	line  int
 	value string
+	table bool // it is the header of a table
 }
 
 // places finds the keys of a valid document.
@@ -445,12 +508,16 @@ func places(text []byte) map[string]place {
 		e := p.Expression()
 		switch e.Kind {
 		case unstable.Table:
-			table, _ = keyOf(&p, e.Key())
+			var line int
+			table, line = keyOf(&p, e.Key())
+			found[strings.Join(table, ".")] = place{line: line, table: true}
 		case unstable.ArrayTable:
-			table, _ = keyOf(&p, e.Key())
+			var line int
+			table, line = keyOf(&p, e.Key())
 			name := strings.Join(table, ".")
 			table = []string{fmt.Sprintf("%s[%d]", name, tables[name])}
 			tables[name]++
+			found[table[0]] = place{line: line, table: true}
 		case unstable.KeyValue:
 			addPlaces(&p, e, table, found)
 		}
@@ -478,7 +545,7 @@ func addPlaces(p *unstable.Parser, e *unstable.Node, table []string, found map[s
 			}
 		}
 	}
-	found[strings.Join(key, ".")] = place{line, string(v.Data)}
+	found[strings.Join(key, ".")] = place{line: line, value: string(v.Data)}
 }
 
 func keyOf(p *unstable.Parser, it unstable.Iterator) (parts []string, line int) {

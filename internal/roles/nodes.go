@@ -101,72 +101,72 @@ func (c *Config) checkStorage(bad func(format string, args ...any)) {
 }
 
 // checkNodes finds what is wrong with nodes and routes.
-func (c *Config) checkNodes(bad func(format string, args ...any)) {
+func (c *Config) checkNodes(f *findings) {
 	if len(c.Node) > maxNodes {
-		bad("there are %d nodes; a gateway has at most %d", len(c.Node), maxNodes)
+		f.at("node")("there are %d nodes; a gateway has at most %d", len(c.Node), maxNodes)
 	}
 	known := map[string]bool{}
 	for i := range c.Node {
-		n := &c.Node[i]
+		n, table := &c.Node[i], fmt.Sprintf("node[%d]", i)
 		if !nodeName.MatchString(n.Name) {
-			bad("node %q needs a name of letters, digits, \".\", \"_\" and \"-\"", n.Name)
+			f.at(table+".name")("node %q needs a name of letters, digits, \".\", \"_\" and \"-\"", n.Name)
 			continue
 		}
 		if known[n.Name] {
-			bad("there are two nodes %q", n.Name)
+			f.at(table+".name")("there are two nodes %q", n.Name)
 		}
 		known[n.Name] = true
-		n.check(bad)
+		n.check(table, f)
 	}
 	prefixes := map[string]bool{}
 	for i := range c.Route {
-		r := &c.Route[i]
+		r, table := &c.Route[i], fmt.Sprintf("route[%d]", i)
 		prefix, err := r.prefix()
 		if err != nil {
-			bad("route %q: %w", r.Prefix, err)
+			f.at(table+".prefix")("route %q: %w", r.Prefix, err)
 		} else if prefixes[prefix] {
-			bad("there are two routes for %q; name all its nodes in one", cmp.Or(prefix, "/"))
+			f.at(table+".prefix")("there are two routes for %q; name all its nodes in one", cmp.Or(prefix, "/"))
 		}
 		prefixes[prefix] = true
 		if len(r.Nodes) == 0 {
-			bad("route %q leads to no node; name them with nodes = [\"NAME\"]", r.Prefix)
+			f.at(table+".nodes")("route %q leads to no node; name them with nodes = [\"NAME\"]", r.Prefix)
 		}
 		for j, name := range r.Nodes {
 			if !known[name] {
-				bad("route %q leads to the node %q, which there is not", r.Prefix, name)
+				f.at(table+".nodes")("route %q leads to the node %q, which there is not", r.Prefix, name)
 			}
 			if slices.Contains(r.Nodes[:j], name) {
-				bad("route %q names the node %q twice", r.Prefix, name)
+				f.at(table+".nodes")("route %q names the node %q twice", r.Prefix, name)
 			}
 		}
 	}
 }
 
-func (n *NodeConfig) check(bad func(format string, args ...any)) {
+func (n *NodeConfig) check(table string, f *findings) {
 	local, err := splitNodeAddress(n.Address)
 	if err != nil {
-		bad("node %q: address: %w", n.Name, err)
+		f.at(table+".address")("node %q: address: %w", n.Name, err)
 	} else if !local && n.SecretFile == "" && n.TLSCA == "" {
-		bad("node %q is on another machine (%s) and nothing proves who is who: set its tls_ca (and tls_cert and tls_key) or its "+
+		f.at(table+".address")("node %q is on another machine (%s) and nothing proves who is who: set its tls_ca (and tls_cert and tls_key) or its "+
 			"secret_file in a [[node]] table", n.Name, n.Address)
 	}
 	if n.Weight < 1 || n.Weight > maxWeight {
-		bad("node %q: weight is %d; it has to be from 1 to %d", n.Name, n.Weight, maxWeight)
+		f.at(table+".weight")("node %q: weight is %d; it has to be from 1 to %d", n.Name, n.Weight, maxWeight)
 	}
 	if n.Transport != transportChannel && n.Transport != transportInBand {
-		bad("node %q: transport is %q; it has to be %q or %q", n.Name, n.Transport, transportChannel, transportInBand)
+		f.at(table+".transport")("node %q: transport is %q; it has to be %q or %q", n.Name, n.Transport, transportChannel, transportInBand)
 	}
 	if n.ChannelIdle.Duration <= 0 || n.Stall.Duration <= 0 {
-		bad("node %q: channel_idle is %s and stall is %s; both have to be more than 0s", n.Name, n.ChannelIdle, n.Stall)
+		f.at(table+".channel_idle")("node %q: channel_idle is %s and stall is %s; both have to be more than 0s", n.Name, n.ChannelIdle, n.Stall)
 	}
 	if (n.TLSCert == "") != (n.TLSKey == "") {
-		bad("node %q: tls_cert and tls_key need each other", n.Name)
+		f.at(table+".tls_cert")("node %q: tls_cert and tls_key need each other", n.Name)
 	}
 	if n.TLSCA != "" && n.ServerName == "" && strings.HasPrefix(n.Address, unixPrefix) {
-		bad("node %q: a socket has no name to look for in the node's certificate: set server_name, or leave tls_ca out", n.Name)
+		f.at(table+".tls_ca")("node %q: a socket has no name to look for in the node's certificate: set server_name, or leave tls_ca out", n.Name)
 	}
 	if n.TLSCA == "" && (n.TLSCert != "" || n.ServerName != "") {
-		bad("node %q: tls_cert and server_name need tls_ca, which turns TLS on", n.Name)
+		f.at(table+".tls_cert")("node %q: tls_cert and server_name need tls_ca, which turns TLS on", n.Name)
 	}
 }
 

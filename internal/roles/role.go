@@ -61,15 +61,25 @@ func roleCommand(role role, env Env, cmd *cobra.Command) *cobra.Command {
 
 // loadChecked reads the configuration and finds what the role could not run with.
 func (s *source) loadChecked() (Config, error) {
-	cfg, _, err := s.load()
-	if err != nil {
-		return cfg, err
+	cfg, f := s.inspect(true)
+	return cfg, f.err()
+}
+
+// inspect reads the configuration and finds all that the role could not run with; with machine also what this machine lacks.
+func (s *source) inspect(machine bool) (Config, *findings) {
+	cfg, from, err := s.load()
+	f := &findings{from: from}
+	f.take(err)
+	if f.fatal() {
+		return cfg, f
 	}
-	if err := cfg.checkRole(s.role); err != nil {
-		return cfg, err
+	if s.anyRoot && cfg.Root == "" {
+		cfg.Root = "."
 	}
-	if err := cfg.check(); err != nil {
-		return cfg, err
+	f.take(cfg.checkRole(s.role))
+	cfg.checkValues(f)
+	if machine && (cfg.Root != "" || s.role.flags()&repositories == 0) {
+		cfg.checkDisk(s.role, f)
 	}
-	return cfg, cfg.checkDisk(s.role)
+	return cfg, f
 }

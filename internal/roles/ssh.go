@@ -2,7 +2,6 @@ package roles
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -118,7 +117,8 @@ func (f *sshFront) portOrNil() *port {
 }
 
 // checkSSH finds what could not work, or would let in more than is meant.
-func (c *Config) checkSSH(bad func(format string, args ...any)) {
+func (c *Config) checkSSH(f *findings) {
+	bad := f.bad
 	s := &c.SSH
 	if s.Address == "" {
 		return
@@ -128,7 +128,7 @@ func (c *Config) checkSSH(bad func(format string, args ...any)) {
 	case err != nil:
 		bad("ssh.address: %w", err)
 	case !s.knowsKeys() && c.Auth.Hook.URL == "" && !s.Anonymous:
-		bad("who may come in by SSH? name a file or a directory of public keys with --ssh-keys (ssh.authorized_keys), or who signs users' certificates " +
+		f.at("ssh.address")("who may come in by SSH? name a file or a directory of public keys with --ssh-keys (ssh.authorized_keys), or who signs users' certificates " +
 			"with ssh.trusted_user_ca, or have an auth hook (auth.hook.url); ssh.anonymous = true lets everybody in to read")
 	case s.Anonymous && !isLoopback(host) && !c.HTTP.PublicRead:
 		bad("ssh.address %q can be reached by other machines, and with ssh.anonymous everybody who reaches it could read every repository: "+
@@ -163,16 +163,4 @@ func (c *Config) checkSSH(bad func(format string, args ...any)) {
 	if s.LoginGrace.Duration <= 0 || s.IdleTimeout.Duration <= 0 || s.KeepAlive.Duration < 0 {
 		bad("ssh.login_grace and ssh.idle_timeout have to be more than 0s, and ssh.keep_alive not less")
 	}
-}
-
-// checkSSHDisk finds files of keys that cannot be read.
-func (c *Config) checkSSHDisk(quiet *slog.Logger) error {
-	if c.SSH.Address == "" {
-		return nil
-	}
-	_, err := c.SSH.loadKeys(quiet)
-	if err != nil {
-		return errors.Join(fmt.Errorf("ssh: %w", err))
-	}
-	return nil
 }

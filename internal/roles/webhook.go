@@ -26,34 +26,35 @@ const (
 )
 
 // checkWebhooks finds tables that cannot be right.
-func (c *Config) checkWebhooks(bad func(format string, args ...any)) {
+func (c *Config) checkWebhooks(f *findings) {
 	names := map[string]bool{}
 	if len(c.Webhook) > maxTargets {
-		bad("there are %d webhooks; there may be %d", len(c.Webhook), maxTargets)
+		f.at("webhook")("there are %d webhooks; there may be %d", len(c.Webhook), maxTargets)
 	}
 	for i := range c.Webhook {
 		w := &c.Webhook[i]
 		key := fmt.Sprintf("webhook %q", w.Name)
+		at := func(name string) func(string, ...any) { return f.at(fmt.Sprintf("webhook[%d].%s", i, name)) }
 		if err := webhook.CheckName(w.Name); err != nil {
-			bad("%s: name: %w", key, err)
+			at("name")("%s: name: %w", key, err)
 		} else if names[w.Name] {
-			bad("%s: there are two of that name", key)
+			at("name")("%s: there are two of that name", key)
 		}
 		names[w.Name] = true
 		if _, err := webhook.ParseURL(w.URL); err != nil {
-			bad("%s: %w", key, err)
+			at("url")("%s: %w", key, err)
 		}
 		if len(w.Events) == 0 || slices.ContainsFunc(w.Events, func(e string) bool { return e != eventPre && e != eventPost }) {
-			bad("%s: events is %q; it has to have %q, %q or both", key, w.Events, eventPre, eventPost)
+			at("events")("%s: events is %q; it has to have %q, %q or both", key, w.Events, eventPre, eventPost)
 		}
 		if _, err := auth.ParsePatterns(w.Repositories); err != nil {
-			bad("%s: repositories: %w", key, err)
+			at("repositories")("%s: repositories: %w", key, err)
 		}
 		if w.OnFailure != failClosed && w.OnFailure != failOpen {
-			bad("%s: on_failure is %q; it has to be %q or %q", key, w.OnFailure, failClosed, failOpen)
+			at("on_failure")("%s: on_failure is %q; it has to be %q or %q", key, w.OnFailure, failClosed, failOpen)
 		}
 		if w.Timeout.Duration <= 0 || w.GiveUp.Duration <= 0 {
-			bad("%s: timeout and give_up have to be more than 0s", key)
+			at("timeout")("%s: timeout and give_up have to be more than 0s", key)
 		}
 	}
 }

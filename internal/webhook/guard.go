@@ -32,7 +32,7 @@ var errPrivate = errors.New("its address is one of a private network or of this 
 // checkAddress refuses addresses that lead into networks which are not everybody's.
 func checkAddress(address string) error {
 	a, err := netip.ParseAddrPort(address)
-	if err != nil || !isPublic(a.Addr()) {
+	if err != nil || !IsPublic(a.Addr()) {
 		return errPrivate
 	}
 	return nil
@@ -49,7 +49,8 @@ var notPublic = []netip.Prefix{
 	netip.MustParsePrefix("3fff::/20"), netip.MustParsePrefix("5f00::/16"),
 }
 
-func isPublic(a netip.Addr) bool {
+// IsPublic reports whether an address is none of a private network or of this machine.
+func IsPublic(a netip.Addr) bool {
 	a = a.Unmap().WithZone("")
 	if !a.IsGlobalUnicast() || a.IsPrivate() {
 		return false

@@ -656,7 +656,7 @@ func TestGuard(t *testing.T) {
 		"::ffff:10.0.0.1": false, "::ffff:169.254.169.254": false, "64:ff9b::a00:1": false, "2002:a00:1::": false, "::10.0.0.1": false, "ff02::1": false,
 		"2001:0:1::1": false, "2001:db8::1": false, "fec0::1": false, "::ffff:0:7f00:1": false, "3fff::1": false, "5f00::1": false,
 	} {
-		if got := isPublic(netip.MustParseAddr(address)); got != public {
+		if got := IsPublic(netip.MustParseAddr(address)); got != public {
 			t.Errorf("%s: public is %v", address, got)
 		}
 	}

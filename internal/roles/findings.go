@@ -1,0 +1,151 @@
+package roles
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// mistake is something wrong with a configuration, or, as a warning, something that is probably not meant.
+type mistake struct {
+	Warning bool   `json:"warning"`
+	File    string `json:"file,omitempty"` // "": it is not of a file
+	Line    int    `json:"line,omitempty"`
+	Column  int    `json:"column,omitempty"` // 0: the whole line
+	Key     string `json:"key,omitempty"`
+	Text    string `json:"message"`
+
+	fatal bool // what stands behind it in the file is not known
+}
+
+func (m *mistake) Error() string {
+	text := m.Text
+	if m.Warning {
+		text = "warning: " + text
+	}
+	switch {
+	case m.File == "":
+		return text
+	case m.Line == 0:
+		return m.File + ": " + text
+	case m.Column == 0:
+		return fmt.Sprintf("%s:%d: %s", m.File, m.Line, text)
+	}
+	return fmt.Sprintf("%s:%d:%d: %s", m.File, m.Line, m.Column, text)
+}
+
+// findings collects what is wrong with a configuration. Its messages begin with the key that they are about, or name it with at.
+type findings struct {
+	from origins // where the keys stand; nil: nowhere
+	all  []*mistake
+}
+
+// bad adds a mistake. The message begins with its key.
+func (f *findings) bad(format string, args ...any) {
+	text := fmt.Errorf(format, args...).Error()
+	f.place(&mistake{Key: leadingKey.FindString(text), Text: text})
+}
+
+// leadingKey is a dotted key at the beginning of a message.
+var leadingKey = regexp.MustCompile(`^[a-z_]+(\.[a-z_]+)*`)
+
+// at is bad for mistakes of a key or a table, whatever their message begins with.
+func (f *findings) at(key string) func(format string, args ...any) {
+	return func(format string, args ...any) {
+		f.place(&mistake{Key: key, Text: fmt.Errorf(format, args...).Error()})
+	}
+}
+
+// add adds an error about a key, unless it is nil.
+func (f *findings) add(key string, err error) {
+	if err != nil {
+		f.at(key)("%s: %w", plainKey(key), err)
+	}
+}
+
+// warn adds a warning about a key.
+func (f *findings) warn(key, format string, args ...any) {
+	f.place(&mistake{Warning: true, Key: key, Text: fmt.Sprintf(format, args...)})
+}
+
+// take adds mistakes that were found elsewhere, and other errors.
+func (f *findings) take(err error) {
+	var one *mistake
+	switch e := err.(type) {
+	case nil:
+		return
+	case *mistake:
+		one = e
+	case interface{ Unwrap() []error }:
+		for _, each := range e.Unwrap() {
+			f.take(each)
+		}
+		return
+	default:
+		one = &mistake{Text: err.Error()}
+	}
+	f.all = append(f.all, one)
+}
+
+// place adds a mistake with the line of its key, or of the table where the key is missing.
+func (f *findings) place(m *mistake) {
+	for key := m.Key; key != ""; key = above(key) {
+		file, line, ok := cutLast(f.from[key], ":")
+		if n, err := strconv.Atoi(line); ok && err == nil {
+			m.File, m.Line = file, n
+			break
+		}
+		if strings.HasPrefix(f.from[key], "--") {
+			break
+		}
+	}
+	f.all = append(f.all, m)
+}
+
+// above is the table that a key is in, or the array of a table; "" if there is none.
+func above(key string) string {
+	if strings.HasSuffix(key, "]") {
+		return key[:strings.LastIndexByte(key, '[')]
+	}
+	return key[:max(strings.LastIndexByte(key, '.'), 0)]
+}
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	i := strings.LastIndex(s, sep)
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+len(sep):], true
+}
+
+// err is all mistakes without the warnings, a line each; nil if there are none.
+func (f *findings) err() error {
+	var all []error
+	for _, m := range f.all {
+		if !m.Warning {
+			all = append(all, m)
+		}
+	}
+	return errors.Join(all...)
+}
+
+// sort puts the findings into the order of their lines; those without a line are last.
+func (f *findings) sort() {
+	slices.SortStableFunc(f.all, func(a, b *mistake) int {
+		return cmp.Or(cmp.Compare(uint(a.Line-1), uint(b.Line-1)), cmp.Compare(a.Column, b.Column))
+	})
+}
+
+// fatal reports whether the configuration is not known whole.
+func (f *findings) fatal() bool {
+	for _, m := range f.all {
+		if m.fatal {
+			return true
+		}
+	}
+	return false
+}

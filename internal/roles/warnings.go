@@ -1,0 +1,155 @@
+package roles
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/storage"
+	"github.com/packhorse-git/packhorse/internal/webhook"
+)
+
+const (
+	lookupTimeout   = 3 * time.Second // of a name, and of a connection
+	maxPatternsSeen = 100_000         // repositories that patterns are compared with
+)
+
+// warnings finds what a server would start with and is probably not meant. It looks up names, and connects only if told to.
+func (c *Config) warnings(ctx context.Context, role role, connect bool, f *findings) {
+	for _, cert := range c.certificates(role) {
+		if leaf, err := readLeaf(cert.file); err == nil { // what cannot be read is an error already
+			if text := validity(leaf, time.Now()); text != "" {
+				f.warn(cert.key, "%s: %s: %s", plainKey(cert.key), cert.file, text)
+			}
+		}
+	}
+	if role.flags()&repositories != 0 {
+		for i := range c.Webhook {
+			w := &c.Webhook[i]
+			if u, err := webhook.ParseURL(w.URL); err == nil {
+				if err := deliverable(ctx, u, w.AllowPrivate, connect); err != nil {
+					f.warn(fmt.Sprintf("webhook[%d].url", i), "webhook %q cannot be delivered: %s", w.Name, err)
+				}
+			}
+		}
+	}
+	if u, err := url.Parse(c.Auth.Hook.URL); role.flags()&public != 0 && err == nil && u.Hostname() != "" {
+		if err := deliverable(ctx, u, true, connect); err != nil {
+			f.warn("auth.hook.url", "auth.hook.url: the hook cannot be asked: %s", err)
+		}
+	}
+	if role.flags()&repositories != 0 && c.Root != "." { // whose root is not said in the file
+		c.warnOfPatterns(ctx, f)
+	}
+}
+
+// deliverable reports why requests to a URL cannot arrive.
+func deliverable(ctx context.Context, u *url.URL, private, connect bool) error {
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	addresses, err := net.DefaultResolver.LookupNetIP(ctx, "ip", u.Hostname())
+	if err != nil {
+		return fmt.Errorf("the host %s has no address (%w)", u.Hostname(), err)
+	}
+	if !private && !slices.ContainsFunc(addresses, webhook.IsPublic) {
+		return errors.New("its host has an address of a private network or of this machine alone; set allow_private = true if that is meant")
+	}
+	if !connect {
+		return nil
+	}
+	port := u.Port()
+	if port == "" {
+		port = u.Scheme
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(u.Hostname(), port))
+	if err == nil {
+		conn.Close()
+	}
+	return err
+}
+
+// warnOfPatterns finds patterns of rules and webhooks that match no repository below the root.
+func (c *Config) warnOfPatterns(ctx context.Context, f *findings) {
+	type unmatched struct {
+		key, text string
+		pattern   auth.Pattern
+	}
+	var left []unmatched
+	add := func(key string, patterns []string) {
+		for _, text := range patterns {
+			if p, err := auth.ParsePattern(text); err == nil && text != "**" {
+				left = append(left, unmatched{key, text, p})
+			}
+		}
+	}
+	for i, r := range c.Auth.Rule {
+		add(fmt.Sprintf("auth.rule[%d].repositories", i), r.Repositories)
+	}
+	for i, w := range c.Webhook {
+		add(fmt.Sprintf("webhook[%d].repositories", i), w.Repositories)
+	}
+	if len(left) == 0 {
+		return
+	}
+	seen := 0
+	for path, err := range c.repositoriesBelow(ctx) {
+		if seen++; err != nil || seen > maxPatternsSeen {
+			return // not all is known
+		}
+		left = slices.DeleteFunc(left, func(u unmatched) bool { return u.pattern.Covers(path) })
+		if len(left) == 0 {
+			return
+		}
+	}
+	for _, u := range left {
+		f.warn(u.key, "%s: %q matches no repository below %s", plainKey(u.key), u.text, c.Root)
+	}
+}
+
+// repositoriesBelow lists the repositories below the root, as a server would. It changes nothing.
+func (c *Config) repositoriesBelow(ctx context.Context) func(func(git.RepoPath, error) bool) {
+	return func(yield func(git.RepoPath, error) bool) {
+		node, err := storage.New(nil, storage.Options{Root: c.Root, Hidden: c.hidden(), ReadOnly: true, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			yield(git.RepoPath{}, err)
+			return
+		}
+		defer node.Close()
+		for query := (storage.ListQuery{Limit: storage.MaxPage}); ; {
+			page, err := node.List(ctx, query)
+			if err != nil {
+				yield(git.RepoPath{}, err)
+				return
+			}
+			for _, text := range page.Paths {
+				path, err := git.ParseRepoPath(strings.TrimSuffix(strings.TrimSuffix(text, "/.git"), ".git"))
+				if !yield(path, fault.Wrap(fault.Invalid, "a repository's path", err)) {
+					return
+				}
+			}
+			if page.Next == "" {
+				return
+			}
+			query.After = page.Next
+		}
+	}
+}
+
+// hidden are the directories below the root that hold no repositories.
+func (c *Config) hidden() (dirs []string) {
+	for _, dir := range []string{c.State, c.Cache.Dir} {
+		if dir != "" {
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs
+}
