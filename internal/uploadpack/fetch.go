@@ -170,10 +170,7 @@ func (f *fetch) deepen(ctx context.Context) (err error) {
 	case req.Depth == protocol.InfiniteDepth && len(f.serverShallow) == 0:
 		f.boundary.Unshallow = f.clientShallow.IDs()
 	case req.Depth > 0 && req.DeepenRelative:
-		var tips []git.ObjectID
-		if tips, err = f.visibleTips(); err == nil {
-			f.boundary, err = g.DepthRelative(ctx, f.wants, req.Depth, f.serverShallow, f.clientShallow, tips)
-		}
+		f.boundary, err = g.DepthRelative(ctx, f.wants, req.Depth, f.serverShallow, f.clientShallow)
 	case req.Depth > 0:
 		f.boundary, err = g.Depth(ctx, f.wants, req.Depth, f.serverShallow, f.clientShallow)
 	case req.Deepens():

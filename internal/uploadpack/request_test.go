@@ -17,6 +17,7 @@ type testRequest struct {
 	haves   bool
 	filter  bool
 	unlike  bool // a shallow server answers this better than git
+	beyond  bool // deepen-relative, of which git before 2.54 has another understanding (docs/protocol.md)
 }
 
 func (q *testRequest) add(format string, args ...any) {
@@ -161,7 +162,7 @@ func (q *testRequest) deepening(rnd *rand.Rand, s *testServer) {
 	case p < 35:
 		q.add("deepen %d", 1+rnd.IntN(6))
 		if chance(rnd, 40) {
-			q.unlike = true
+			q.unlike, q.beyond = true, true
 			q.add("deepen-relative")
 		}
 	case p < 45:

@@ -24,9 +24,11 @@ type Boundary struct {
 
 // Marks of the shallow walks.
 const (
-	depthSeen  uint8 = 1 << 0
-	depthEnd   uint8 = 1 << 1 // at the boundary
-	depthInner uint8 = 1 << 2 // its parents are within
+	depthSeen   uint8 = 1 << 0
+	depthEnd    uint8 = 1 << 1 // at the boundary
+	depthInner  uint8 = 1 << 2 // its parents are within
+	depthClient uint8 = 1 << 3 // of the client's boundary
+	depthBelow  uint8 = 1 << 4 // reached from the client's boundary
 )
 
 // Depth answers "deepen": history ends depth commits down from the wants, which are 1 down, whichever way is the shortest. As
@@ -38,48 +40,47 @@ const (
 // Infinite with the client's shallow commits put into serverShallow too.
 func (g *Graph) Depth(ctx context.Context, wants []git.ObjectID, depth int, serverShallow, clientShallow Commits) (
 	Boundary, error) {
-	return g.deepen(ctx, depth, serverShallow, clientShallow, func(w *walk) ([]uint32, int, error) {
-		starts, err := w.peelCommits(wants, false)
-		return starts, depth, err
-	})
-}
-
-// DepthRelative answers "deepen" with "deepen-relative": depth more commits below those of the client's shallow commits that
-// the tips reach. As git does, it looks at the tips, which are the refs that this client may see, and not at the wants; and
-// searches by date as `git rev-list` does, so that wrong clocks make it overlook the same commits. Tips that are missing
-// are passed over.
-func (g *Graph) DepthRelative(ctx context.Context, wants []git.ObjectID, depth int, serverShallow, clientShallow Commits,
-	tips []git.ObjectID) (Boundary, error) {
-	return g.deepen(ctx, depth, serverShallow, clientShallow, func(w *walk) ([]uint32, int, error) {
-		starts, err := w.reachedShallow(tips, clientShallow)
-		if depth != Infinite {
-			depth++ // the starts are there already
-		}
-		return starts, depth, err
-	})
-}
-
-// deepen is what Depth and DepthRelative share. starts gives the commits to count from and the depth, 1 for them.
-func (g *Graph) deepen(ctx context.Context, depth int, serverShallow, clientShallow Commits,
-	starts func(w *walk) ([]uint32, int, error)) (Boundary, error) {
-	if depth <= 0 {
-		return Boundary{}, fault.New(fault.Invalid, "cannot deepen to %d commits", depth)
-	}
 	if depth >= Infinite && len(serverShallow) == 0 {
 		return g.unshallowAll(clientShallow)
 	}
-	var b Boundary
-	err := g.run(ctx, serverShallow, func(w *walk) error {
-		b = Boundary{}
-		nodes, depth, err := starts(w)
+	return g.boundaryOf(ctx, depth, serverShallow, clientShallow, func(w *walk) ([]uint32, error) {
+		starts, err := w.peelCommits(wants, false)
+		if err != nil {
+			return nil, err
+		}
+		return w.descend(starts, depth)
+	})
+}
+
+// DepthRelative answers "deepen" with "deepen-relative": depth more commits below each of the client's shallow commits that the wants reach,
+// as the client sees history. Where the wants reach down without one on the way, history ends on the level of the farthest of them, and depth
+// below. Without any the client is not shallow there, and nothing changes. For a client whose boundary is on one level that is what git does
+// since 2.54; where it is on several levels, git counts from the nearest, and has the client forget history that it has.
+func (g *Graph) DepthRelative(ctx context.Context, wants []git.ObjectID, depth int, serverShallow, clientShallow Commits) (Boundary, error) {
+	if depth >= Infinite {
+		return g.Depth(ctx, wants, depth, serverShallow, clientShallow)
+	}
+	return g.boundaryOf(ctx, depth, serverShallow, clientShallow, func(w *walk) ([]uint32, error) {
+		tips, err := w.peelCommits(wants, false)
+		if err != nil {
+			return nil, err
+		}
+		return w.descendRelative(tips, depth, clientShallow)
+	})
+}
+
+// boundaryOf is what Depth and DepthRelative share: ends walks, and returns the commits where history ends.
+func (g *Graph) boundaryOf(ctx context.Context, depth int, serverShallow, clientShallow Commits, ends func(w *walk) ([]uint32, error)) (
+	b Boundary, err error) {
+	if depth <= 0 {
+		return Boundary{}, fault.New(fault.Invalid, "cannot deepen to %d commits", depth)
+	}
+	err = g.run(ctx, serverShallow, func(w *walk) error {
+		found, err := ends(w)
 		if err != nil {
 			return err
 		}
-		ends, err := w.descend(nodes, depth)
-		if err != nil {
-			return err
-		}
-		b = w.boundary(ends, clientShallow)
+		b = w.boundary(found, clientShallow)
 		return nil
 	})
 	return b, err
@@ -133,6 +134,105 @@ func (w *walk) descend(level []uint32, depth int) (ends []uint32, err error) {
 	return ends, nil
 }
 
+// descendRelative returns the commits where history ends: depth below each of the client's boundary commits that the tips reach, and on the
+// other ways down depth below the level of the farthest of those.
+func (w *walk) descendRelative(tips []uint32, depth int, clientShallow Commits) ([]uint32, error) {
+	if err := w.markAll(clientShallow, depthClient); err != nil {
+		return nil, err
+	}
+	// The levels below the tips, down to the client's boundary.
+	var above, starts []uint32
+	var levels []int // where in above each level begins
+	deepest := 0
+	level := slices.Clone(tips)
+	for _, n := range level {
+		w.mark(n, depthSeen)
+	}
+	for d := 1; len(level) > 0; d++ {
+		levels = append(levels, len(above))
+		var next []uint32
+		for _, n := range level {
+			if err := w.step(); err != nil {
+				return nil, err
+			}
+			if w.has(n, depthClient) {
+				starts, deepest = append(starts, n), d
+				continue
+			}
+			above = append(above, n)
+			if w.has(n, grafted) {
+				continue
+			}
+			parents, err := w.parents(n)
+			if err != nil {
+				return nil, err
+			}
+			for _, p := range parents {
+				if w.visit(p, depthSeen) {
+					next = append(next, p)
+				}
+			}
+		}
+		level = next
+	}
+	if len(starts) == 0 {
+		return nil, nil
+	}
+	last := deepest + depth // the level on which history ends
+	var ends []uint32
+	for i, begin := range levels {
+		if i+1 > last {
+			break
+		}
+		end := len(above)
+		if i+1 < len(levels) {
+			end = levels[i+1]
+		}
+		for _, n := range above[begin:end] {
+			if i+1 == last || w.has(n, grafted) {
+				w.mark(n, depthEnd)
+				ends = append(ends, n)
+			} else {
+				w.mark(n, depthInner)
+			}
+		}
+	}
+	below, err := w.descendBelow(starts, depth)
+	return slices.DeleteFunc(append(ends, below...), func(n uint32) bool { return w.has(n, depthInner) }), err
+}
+
+// descendBelow marks depth levels of commits from starts on as inner, and returns those of the next level and where history ends before.
+func (w *walk) descendBelow(starts []uint32, depth int) (ends []uint32, err error) {
+	level := starts
+	for d := 0; len(level) > 0; d++ {
+		var next []uint32
+		for _, n := range level {
+			if err := w.step(); err != nil {
+				return nil, err
+			}
+			if d == depth || w.has(n, grafted) {
+				if !w.has(n, depthInner) && !w.has(n, depthEnd) {
+					w.mark(n, depthEnd)
+					ends = append(ends, n)
+				}
+				continue
+			}
+			w.mark(n, depthInner)
+			parents, err := w.parents(n)
+			if err != nil {
+				return nil, err
+			}
+			for _, p := range parents {
+				if !w.has(p, depthInner) && w.visit(p, depthBelow) {
+					next = append(next, p)
+				}
+			}
+		}
+		level = next
+	}
+	return ends, nil
+}
+
 // boundary compares what a walk marked with what the client has.
 func (w *walk) boundary(ends []uint32, clientShallow Commits) Boundary {
 	var b Boundary
@@ -148,45 +248,4 @@ func (w *walk) boundary(ends []uint32, clientShallow Commits) Boundary {
 	}
 	b.Shallow, b.Unshallow = sorted(b.Shallow), sorted(b.Unshallow)
 	return b
-}
-
-// reachedShallow gives those of the client's shallow commits that the tips reach, as git's search by date sees it.
-func (w *walk) reachedShallow(tips []git.ObjectID, clientShallow Commits) ([]uint32, error) {
-	visible := NewCommits(tips...)
-	var nodes []uint32
-	var ask []git.ObjectID
-	for _, id := range clientShallow.IDs() {
-		n, ok, err := w.commit(id)
-		if fault.Is(err, fault.NotFound) {
-			continue // git passes over a shallow commit that it does not have
-		}
-		if err != nil {
-			return nil, err
-		}
-		if !ok {
-			return nil, fault.New(fault.Invalid, "shallow object %s is not a commit", id)
-		}
-		nodes = append(nodes, n)
-		if !visible.Has(id) {
-			ask = append(ask, id)
-		}
-	}
-	s := selection{w: w, date: math.MaxInt64}
-	if len(ask) > 0 {
-		if err := s.start(ask, tips, true); err != nil {
-			return nil, err
-		}
-		if err := s.run(); err != nil {
-			return nil, err
-		}
-	}
-	unreached := make(map[uint32]bool, len(s.in))
-	for _, n := range s.in {
-		unreached[n] = !w.has(n, sinceOut)
-	}
-	for _, n := range w.touched {
-		w.unmark(n, ^grafted)
-	}
-	w.queue.items = w.queue.items[:0]
-	return slices.DeleteFunc(nodes, func(n uint32) bool { return unreached[n] && !visible.Has(w.id(n)) }), nil
 }

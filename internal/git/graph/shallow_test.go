@@ -170,14 +170,18 @@ func checkDepth(t *testing.T, f fixture) {
 	}
 }
 
+// checkDepthRelative has clients that have cloned with a depth: what they get then is what git gives for the sum of both.
 func checkDepthRelative(t *testing.T, f fixture) {
 	for range 8 {
-		wants, client := f.some(f.rnd, 3), f.someCommits(f.rnd, 5)
-		depth := 1 + f.rnd.IntN(5)
-		lines := append(named("shallow", client.IDs()), named("want", wants)...)
-		lines = append(lines, fmt.Sprint("deepen ", depth), "deepen-relative")
+		wants, depth, more := f.some(f.rnd, 3), 1+f.rnd.IntN(4), 1+f.rnd.IntN(5)
+		before, _ := askShallow(t, f.Repo, append(named("want", wants), fmt.Sprint("deepen ", depth)))
+		if len(before.Shallow) == 0 {
+			continue
+		}
+		client := NewCommits(before.Shallow...)
+		lines := append(append(named("shallow", client.IDs()), named("want", wants)...), fmt.Sprint("deepen ", depth+more))
 		want, _ := askShallow(t, f.Repo, lines)
-		got, err := f.g.DepthRelative(context.Background(), wants, depth, f.server, client, f.tips)
+		got, err := f.g.DepthRelative(context.Background(), wants, more, f.server, client)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -185,27 +189,51 @@ func checkDepthRelative(t *testing.T, f fixture) {
 	}
 }
 
-// TestDepthRelativeHidden has client commits that no visible ref reaches.
-func TestDepthRelativeHidden(t *testing.T) {
+// TestDepthRelative has boundaries that no one depth makes. History is a - b - c - d - e - f, with g - h - i on b, and m merges f and i.
+func TestDepthRelative(t *testing.T) {
 	t.Parallel()
 	r := gittest.Init(t)
-	a := r.Commit("a")
-	b := r.Commit("b", a)
-	c := r.Commit("c", b)
-	x := r.Commit("x", a)
-	r.Git("update-ref", "refs/heads/main", c.String())
-	r.Git("update-ref", "refs/secret/x", x.String())
-	r.Git("config", "uploadpack.hideRefs", "refs/secret")
-	lines := append(named("shallow", []git.ObjectID{b, x}), "want "+c.String(), "deepen 1", "deepen-relative")
-	want, _ := askShallow(t, r, lines)
-	g := openGraph(t, r, Options{})
-	got, err := g.DepthRelative(t.Context(), []git.ObjectID{c}, 1, nil, NewCommits(b, x), []git.ObjectID{c})
-	if err != nil {
-		t.Fatal(err)
+	ids := map[rune]git.ObjectID{}
+	for _, c := range []string{"a", "ba", "cb", "dc", "ed", "fe", "gb", "hg", "ih", "mfi"} {
+		var parents []git.ObjectID
+		for _, p := range c[1:] {
+			parents = append(parents, ids[p])
+		}
+		ids[rune(c[0])] = r.Commit(c, parents...)
 	}
-	compare(t, lines, got, want)
-	if len(want.Unshallow) != 1 {
-		t.Errorf("git unshallows %v; the test wants to show one of two", want.Unshallow)
+	r.Git("update-ref", "refs/heads/main", ids['m'].String())
+	g := openGraph(t, r, Options{})
+	list := func(names string) (list []git.ObjectID) {
+		for _, n := range names {
+			list = append(list, ids[n])
+		}
+		return sorted(list)
+	}
+	for _, test := range []struct {
+		wants, client  string
+		depth          int
+		shallow, opens string
+	}{
+		{"m", "dg", 1, "cb", "dg"}, // each gets one more
+		{"m", "dg", 2, "a", "dg"},  // d opens c and b, where the ways meet; b is opened by g
+		{"m", "fi", 1, "eh", "fi"},
+		{"m", "fg", 1, "eb", "fg"}, // of the near one no more, of the far one nothing is forgotten
+		{"m", "cg", 1, "b", "cg"},  // the same one below both
+		{"m", "c", 1, "a", "c"},    // b is known from the other side, and ends no history
+		{"f", "", 1, "", ""},       // not shallow at all
+		{"f", "i", 1, "", ""},      // not shallow here
+		{"mi", "fg", 3, "c", "fg"}, // the far one reaches the root
+		{"m", "fi", 100, "", "fi"}, // all
+		{"i", "ia", 2, "g", "i"},   // a is behind the boundary, and stays
+		{"i", "ib", 3, "", "i"},    // b is where it ends now
+		{"i", "ib", 4, "a", "ib"},  // and is opened itself
+		{"f", "f", Infinite, "", "f"},
+	} {
+		got, err := g.DepthRelative(t.Context(), list(test.wants), test.depth, nil, NewCommits(list(test.client)...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		compare(t, []string{fmt.Sprintf("%+v", test)}, got, Boundary{Shallow: list(test.shallow), Unshallow: list(test.opens)})
 	}
 }
 

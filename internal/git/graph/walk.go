@@ -99,11 +99,14 @@ func (w *walk) visit(n uint32, bits uint8) bool {
 	return true
 }
 
-// graft marks the shallow commits. Those that the repository does not have cannot be met and are left out, so that no
+// graft has the shallow commits treated as having no parents.
+func (w *walk) graft(shallow Commits) error { return w.markAll(shallow, grafted) }
+
+// markAll marks commits. Those that the repository does not have cannot be met and are left out, so that no
 // client fills the table with inventions.
-func (w *walk) graft(shallow Commits) error {
+func (w *walk) markAll(commits Commits, bits uint8) error {
 	lookups, looked := w.g.objects.Lookups(), 0
-	for id := range shallow {
+	for id := range commits {
 		if looked++; looked%checkEvery == 0 {
 			if err := w.ctx.Err(); err != nil {
 				return err
@@ -120,7 +123,7 @@ func (w *walk) graft(shallow Commits) error {
 			}
 			n = w.v.table.intern(id.Raw())
 		}
-		w.mark(n, grafted)
+		w.mark(n, bits)
 	}
 	return nil
 }
