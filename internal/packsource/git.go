@@ -265,9 +265,12 @@ func (g *Git) window(spec *Spec) int {
 
 // revisions is what pack-objects reads: grafts, what to reach, what to leave out.
 func revisions(spec *Spec) []byte {
-	b := make([]byte, 0, (len(spec.Shallow)+len(spec.Wants)+len(spec.Haves)+1)*(spec.Repo.Format.HexSize()+12))
+	b := make([]byte, 0, (len(spec.Shallow)+len(spec.First)+len(spec.Wants)+len(spec.Haves)+1)*(spec.Repo.Format.HexSize()+12))
 	for _, id := range spec.Shallow {
 		b = append(id.AppendHex(append(b, "--shallow "...)), '\n')
+	}
+	for _, id := range spec.First {
+		b = append(id.AppendHex(b), '\n')
 	}
 	for _, id := range spec.Wants {
 		b = append(id.AppendHex(b), '\n')

@@ -22,10 +22,11 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 )
 
-// Spec says which pack to make. All lists are sorted by ID and without repeats.
+// Spec says which pack to make. All lists but First are sorted by ID and without repeats.
 type Spec struct {
 	Repo    Repository
 	Wants   []git.ObjectID // what the pack has to reach
+	First   []git.ObjectID // with a filter: the trees and blobs among what Wants name, which are in the pack whatever the filter, in git's order
 	Haves   []git.ObjectID // what it leaves out, with all they reach: common haves reduced to the maximal ones
 	Shallow []git.ObjectID // commits to be treated as having no parents: the client's, new and server's own boundary
 	Filter  string         // canonical filter specification with all names resolved to object IDs; "" for none
@@ -93,6 +94,9 @@ func (s *Spec) Key() Key {
 	writeIDs(h, s.Wants)
 	writeIDs(h, s.Haves)
 	writeIDs(h, s.Shallow)
+	if len(s.First) > 0 { // it follows from the wants, but older packs were made without it
+		writeIDs(h, s.First)
+	}
 	writeLength(h, len(s.Tags))
 	for i := range s.Tags {
 		h.Write(s.Tags[i].ID.Raw())

@@ -112,7 +112,7 @@ func (f *fetch) behindUnshallow() (parents []git.ObjectID, err error) {
 	return parents, nil
 }
 
-// filter resolves the names in a filter to object IDs.
+// filter resolves the names in a filter to object IDs, and sees to it that what the client wants by name passes.
 func (f *fetch) filter(ctx context.Context, spec *packsource.Spec) error {
 	if f.request.Filter == nil {
 		return nil
@@ -122,7 +122,9 @@ func (f *fetch) filter(ctx context.Context, spec *packsource.Spec) error {
 		return err
 	}
 	spec.Filter = f.request.Filter.String()
-	return nil
+	var err error
+	spec.First, err = f.first(ctx, spec.Wants, spec.Filter)
+	return err
 }
 
 // sparseBlob resolves what names the blob of a sparse filter: an object ID, or REVISION:PATH. Where not every object may be wanted, an

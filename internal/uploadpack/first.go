@@ -1,0 +1,98 @@
+package uploadpack
+
+import (
+	"context"
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pack"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+)
+
+// maxOrdered is how many trees are read to tell which of the wanted trees lie inside others. Wanted trees beyond are in no order.
+const maxOrdered = 10_000
+
+// first lists the blobs and trees that the client wants by ID or by a tag, in the order in which git has to meet them. A filter is no
+// business of theirs (git-rev-list(1), "--filter-provided-objects"), but git forgets so once it has met the object inside a tree: with the
+// tree first, the blob is left out. Thus blobs come before trees, and trees before those that they lie in. It is nil without a filter, and
+// if all wants lead to commits, which git meets before it looks into trees.
+func (f *fetch) first(ctx context.Context, wants []git.ObjectID, filter string) ([]git.ObjectID, error) {
+	if filter == "" {
+		return nil, nil
+	}
+	var blobs, trees []git.ObjectID
+	for _, id := range wants {
+		peeled, typ, err := f.repo.Graph.Peel(id)
+		switch {
+		case fault.Is(err, fault.NotFound): // a tag of something that is missing, which git reports
+		case err != nil:
+			return nil, err
+		case typ == git.Blob:
+			blobs = append(blobs, peeled)
+		case typ == git.Tree:
+			trees = append(trees, peeled)
+		}
+	}
+	trees = protocol.SortIDs(trees)
+	if len(trees) > 1 && omitsTrees(filter) {
+		var err error
+		if trees, err = f.innerFirst(ctx, trees); err != nil {
+			return nil, err
+		}
+	}
+	return append(protocol.SortIDs(blobs), trees...), nil
+}
+
+// omitsTrees reports whether a canonical filter may leave out trees.
+func omitsTrees(filter string) bool {
+	return !strings.HasPrefix(filter, "blob:") && !strings.HasPrefix(filter, "sparse:")
+}
+
+// innerFirst orders sorted trees so that none comes behind one that it lies in.
+func (f *fetch) innerFirst(ctx context.Context, trees []git.ObjectID) ([]git.ObjectID, error) {
+	wanted := make(map[git.ObjectID]bool, len(trees))
+	for _, id := range trees {
+		wanted[id] = true
+	}
+	var ordered []git.ObjectID
+	seen := make(map[git.ObjectID]bool)
+	var visit func(id git.ObjectID) error
+	visit = func(id git.ObjectID) error {
+		if seen[id] || len(seen) >= maxOrdered || len(ordered) == len(trees) {
+			return nil
+		}
+		seen[id] = true
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		typ, data, err := f.repo.Objects.Read(id, 0)
+		if err == nil && typ == git.Tree {
+			err = pack.Entries(data, f.repo.Format, func(mode uint32, _ []byte, id git.ObjectID) error {
+				if mode == pack.ModeTree {
+					return visit(id)
+				}
+				return nil
+			})
+		}
+		if err != nil && !fault.Is(err, fault.NotFound) { // not found: the repository is a partial clone
+			return err
+		}
+		if wanted[id] {
+			ordered = append(ordered, id)
+			delete(wanted, id)
+		}
+		return nil
+	}
+	for _, id := range trees {
+		if err := visit(id); err != nil {
+			return nil, err
+		}
+	}
+	for _, id := range trees {
+		if wanted[id] {
+			ordered = append(ordered, id)
+		}
+	}
+	return ordered, nil
+}
