@@ -40,7 +40,7 @@ func (c Capabilities) Append(b []byte) []byte {
 		b = pktline.AppendLine(b, "session-id="+c.SessionID)
 	}
 	if c.Offer.ObjectInfo {
-		b = pktline.AppendLine(b, string(CommandObjectInfo))
+		b = pktline.AppendLine(b, string(CommandObjectInfo)+"=size")
 	}
 	if c.Offer.BundleURI {
 		b = pktline.AppendLine(b, string(CommandBundleURI))
