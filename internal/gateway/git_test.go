@@ -16,7 +16,7 @@ func TestWhatGitPrints(t *testing.T) {
 	capabilities := func(protocol.Session) ([]byte, error) {
 		return protocol.Capabilities{Agent: "test", Format: git.SHA1}.Append(nil), nil
 	}
-	ok := serve(t, &node{advertise: capabilities, serve: failing(fault.New(fault.Denied, "this one is not for you")).serve}, options{})
+	ok := serve(t, &node{advertise: capabilities, serve: failing(fault.New(fault.Invalid, "this one is not for you")).serve}, options{})
 	down := serve(t, failing(fault.New(fault.Unavailable, "the disk is gone")), options{})
 	for name, test := range map[string]struct {
 		args []string

@@ -324,7 +324,7 @@ func (e *exchange) finish() {
 	e.abort = true
 }
 
-// fail renders an error that comes before the answer began.
+// fail renders an error that comes before the answer began: a status, or an ERR packet for what is wrong with a request that was understood.
 func (e *exchange) fail(err error) {
 	e.err = err
 	kind := fault.KindOf(err)
@@ -336,8 +336,7 @@ func (e *exchange) fail(err error) {
 	}
 	session := e.op != opAdvertise && e.op != opPush && e.op != opWait && e.op != opResolve && e.op != opSearch && e.op != opPage && e.op != opOther
 	inside := e.outcome.Command != "" // the request was understood
-	if session && (kind == fault.Invalid || kind == fault.Denied ||
-		inside && (kind == fault.NotFound || kind == fault.Corrupt || kind == fault.Internal)) {
+	if session && (kind == fault.Invalid || inside && (kind == fault.Denied || kind == fault.NotFound || kind == fault.Corrupt || kind == fault.Internal)) {
 		e.tell(err)
 		return
 	}

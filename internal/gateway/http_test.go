@@ -109,7 +109,7 @@ func TestErrorsAreRenderedByTheirKind(t *testing.T) {
 		fault.Internal:    {500, 500, false},
 		fault.Invalid:     {400, 200, false},
 		fault.NotFound:    {404, 404, false},
-		fault.Denied:      {403, 200, false},
+		fault.Denied:      {403, 403, false},
 		fault.Exhausted:   {429, 429, true},
 		fault.Unavailable: {503, 503, true},
 		fault.Corrupt:     {500, 500, false},
