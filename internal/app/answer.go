@@ -6,6 +6,8 @@ import (
 	"net/textproto"
 	"slices"
 	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
 // answer is the head of a worker's answer.
@@ -29,6 +31,9 @@ func bad(what string) error {
 	return errors.New("the answer of the application worker is none: " + what)
 }
 
+// errLongHeader is the error of an answer whose header is longer than maxHeader.
+var errLongHeader = fault.New(fault.Internal, "the response header of the application is longer than %d bytes", maxHeader)
+
 // heading is an answer's head while it is read.
 type heading struct {
 	answer
@@ -51,15 +56,12 @@ func parseAnswer(head string, fileHeader string, into []field) (answer, error) {
 	if err != nil {
 		return h.answer, err
 	}
-	for n := 0; ; n++ {
+	for {
 		if line, rest, ok = cutLine(rest); !ok {
 			return h.answer, bad("its header has no end")
 		}
 		if line == "" {
 			break
-		}
-		if n >= maxFields {
-			return h.answer, bad("too many header fields")
 		}
 		if err := h.field(line, old); err != nil {
 			return h.answer, err

@@ -432,7 +432,7 @@ func (c *conn) fill() error {
 	case len(c.buf) < maxHeader:
 		c.buf = append(c.buf, make([]byte, maxHeader-len(c.buf))...)
 	default:
-		return bad("its header is too long")
+		return errLongHeader
 	}
 	n, err := c.Conn.Read(c.buf[c.end:])
 	c.end += n

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	maxFields = 200      // of a header, of requests and of answers
+	maxFields = 200      // of a request's header, and of an answer's trailer; an answer's header has as many as fit into maxHeader
 	maxHeader = 64 << 10 // bytes of an answer's header; net/http bounds those of requests
 	maxHops   = 20       // trusted proxies that a request has come by
 

@@ -225,7 +225,7 @@ func (c *conn) readHead() (string, error) {
 			seen = line
 		}
 		if seen = c.end - c.at; seen >= maxHeader {
-			return "", bad("its header is too long")
+			return "", errLongHeader
 		}
 		if err := c.fill(); err != nil {
 			return "", err
