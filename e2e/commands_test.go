@@ -31,6 +31,7 @@ var commands = map[string]func(ts *testscript.TestScript, neg bool, args []strin
 	"repo":      cmdRepo,
 	"id":        cmdID,
 	"metric":    cmdMetric,
+	"readiness": cmdReadiness,
 	"sameclone": cmdSameClone,
 	"request":   cmdRequest,
 	"pkt":       cmdPkt,

@@ -32,13 +32,13 @@ func TestGatewaysShareRedis(t *testing.T) {
 	p.node = p.start("storage", "--root", filepath.Join(p.dir, "repos"), "--state", filepath.Join(p.dir, "node"), "--listen", "127.0.0.1:0")
 	config := p.write("gateway.toml", fmt.Sprintf("[auth]\ntokens = %q\n[http]\npublic_read = true\n[resolver]\nredis = %q\nredis_timeout = \"30s\"\n",
 		filepath.Join(p.dir, "tokens"), "unix://"+socket), 0o600)
-	gateways := make([]*serverProcess, 2)
-	for i := range gateways {
-		gateways[i] = p.start("gateway", "--config", config, "--state", filepath.Join(p.dir, fmt.Sprint("gateway", i)), "--http", "127.0.0.1:0", "--node", "node="+p.node.listen)
-	}
 	out, err := exec.Command(filepath.Join(binDir, "packhorse"), "token", "create", "ci", "--scope", "write", "--config", config).Output()
 	if err != nil {
 		t.Fatal(err)
+	}
+	gateways := make([]*serverProcess, 2)
+	for i := range gateways {
+		gateways[i] = p.start("gateway", "--config", config, "--state", filepath.Join(p.dir, fmt.Sprint("gateway", i)), "--http", "127.0.0.1:0", "--node", "node="+p.node.listen)
 	}
 	u, err := url.Parse(gateways[0].http + "/app")
 	if err != nil {

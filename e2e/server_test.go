@@ -5,13 +5,16 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -245,6 +248,27 @@ func cmdTerminate(ts *testscript.TestScript, neg bool, args []string) {
 		delete(s.nodes, name)
 	}
 	ts.Check(os.WriteFile(ts.MkAbs("serve.log"), log(), 0o644))
+}
+
+// cmdReadiness waits until /readyz answers with a status and a text that matches: readiness STATUS REGEXP.
+func cmdReadiness(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: readiness STATUS REGEXP")
+	}
+	want := regexp.MustCompile(args[1])
+	for deadline := time.Now().Add(metricPatience); ; time.Sleep(20 * time.Millisecond) {
+		resp, err := http.Get(ts.Getenv("OPS") + "/readyz")
+		ts.Check(err)
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		ts.Check(err)
+		if strconv.Itoa(resp.StatusCode) == args[0] && want.Match(body) {
+			return
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("readyz says %s, %s", resp.Status, body)
+		}
+	}
 }
 
 // checkDraining waits until readiness is red and the public listener is closed.

@@ -25,16 +25,19 @@ type Options struct {
 	Keys                     bool // callers are known by SSH keys, too
 	Guesses                  int  // wrong credentials before answers come later and later; 0: no end of them
 	Metrics                  *Metrics
+	Sources                  *Sources // what this Auth uses is added; nil: a list of its own
 	Log                      *slog.Logger
 	Now                      func() time.Time // nil: time.Now
 }
 
 // Auth knows callers and what they may do. Safe for concurrent use.
 type Auth struct {
-	o       Options
-	tokens  *tokens
-	rules   atomic.Pointer[[]Rule]
-	lockout *lockout
+	o          Options
+	tokens     *tokens
+	rules      atomic.Pointer[[]Rule]
+	ruled      *source
+	configured atomic.Bool // see Configured
+	lockout    *lockout
 
 	stop    context.CancelFunc
 	running sync.WaitGroup
@@ -45,9 +48,19 @@ func New(o Options) *Auth {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.Sources == nil {
+		o.Sources = NewSources(o.Metrics, o.Log)
+	}
 	ctx, stop := context.WithCancel(context.Background())
-	a := &Auth{o: o, tokens: newTokens(o.Tokens, o.Log, o.Now), lockout: newLockout(o.Guesses, o.Now), stop: stop}
+	a := &Auth{o: o, tokens: newTokens(o.Tokens, o.Sources, o.Now), lockout: newLockout(o.Guesses, o.Now), stop: stop}
+	a.ruled = o.Sources.add(SourceRules, nil)
+	if o.Hook != nil {
+		o.Hook.source = o.Sources.add(SourceHook, o.Hook.look)
+		o.Hook.source.soft = o.Hook.o.Stale
+	}
 	a.SetRules(o.Rules)
+	a.tokens.some() // what is there now is missed when it is gone
+	a.Configured()
 	a.running.Go(func() { a.writeUsed(ctx) })
 	return a
 }
@@ -61,6 +74,9 @@ func (a *Auth) Close() error {
 	}
 	return nil
 }
+
+// Sources returns the list of what this Auth uses, to which Keys add their files.
+func (a *Auth) Sources() *Sources { return a.o.Sources }
 
 // usedEvery is how often it is written down when tokens were last used.
 const usedEvery = time.Minute
@@ -80,16 +96,34 @@ func (a *Auth) writeUsed(ctx context.Context) {
 	}
 }
 
-// SetRules puts other rules in the place of those that hold.
+// CheckRules refuses rules that must not take the place of those in force: none, where there were some. Without rules
+// every known caller may do what its credential is for, which may be more than before, and a configuration file that
+// lost its rules is damaged more often than it is meant.
+func (a *Auth) CheckRules(rules []Rule) error {
+	if len(rules) > 0 || len(*a.rules.Load()) == 0 {
+		return nil
+	}
+	err := fault.New(fault.Invalid, "the configuration has no [[auth.rule]] tables any more: the rules that were read before stay in force; restart the "+
+		"server if it is to run without rules")
+	a.ruled.report(err)
+	return err
+}
+
+// SetRules puts rules that CheckRules accepts in the place of those in force.
 func (a *Auth) SetRules(rules []Rule) {
 	rules = slices.Clone(rules)
 	a.rules.Store(&rules)
+	a.ruled.report(nil)
 }
 
-// Configured tells whether callers can be told from one another: there are rules, a hook, SSH keys, or tokens. Where it is false, and nowhere else,
-// everybody may read everything.
+// Configured reports whether callers can be told from one another: there are or were rules, a hook, SSH keys, or
+// tokens. Where it is false, and nowhere else, everybody may read everything. Once true it stays true as long as the
+// process lives: that something is lost opens nothing.
 func (a *Auth) Configured() bool {
-	return len(*a.rules.Load()) > 0 || a.o.Hook != nil || a.o.Keys || a.tokens.some()
+	if !a.configured.Load() && (len(*a.rules.Load()) > 0 || a.o.Hook != nil || a.o.Keys || a.tokens.some()) {
+		a.configured.Store(true)
+	}
+	return a.configured.Load()
 }
 
 // HTTP tells who sends a request, from its Authorization header; without one the caller is anonymous. The user name of Basic does not count

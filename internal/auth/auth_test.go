@@ -173,7 +173,7 @@ func TestTokenFileThatCannotBeRead(t *testing.T) {
 			t.Errorf("%s: anonymous: %v", name, err)
 		}
 	}
-	if !strings.Contains(w.log.String(), "cannot read the tokens") || strings.Contains(w.log.String(), token) {
+	if !strings.Contains(w.log.String(), "an identity source failed") || strings.Contains(w.log.String(), token) {
 		t.Error(w.log.String())
 	}
 }

@@ -3,6 +3,8 @@ package auth
 import (
 	"bytes"
 	"crypto/rsa"
+	"crypto/sha256"
+	"encoding/base64"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -34,7 +36,17 @@ func (r *keyring) certificate(login string, cert *ssh.Certificate, from netip.Ad
 	if r.revoked.certificate(cert) {
 		return fail("the certificate is revoked")
 	}
-	lines := r.authorities[string(cert.SignatureKey.Marshal())]
+	if r.authority.err != nil {
+		return id, false, unreadableKeys(r.authority.err)
+	}
+	wire := string(cert.SignatureKey.Marshal())
+	lines := r.authority.authorities[wire]
+	if len(lines) == 0 && r.authorized.err != nil {
+		return id, false, unreadableKeys(r.authorized.err)
+	}
+	if len(lines) == 0 {
+		lines = r.authorized.authorities[wire]
+	}
 	if len(lines) == 0 {
 		return fail("the certificate is signed by somebody who is not trusted")
 	}
@@ -98,6 +110,7 @@ type revocations struct {
 	keys    map[string]bool // by fingerprint
 	serials [][2]uint64     // from, to
 	ids     map[string]bool
+	bytes   int // of the file
 }
 
 func readRevoked(path string) (*revocations, error) {
@@ -112,6 +125,7 @@ func readRevoked(path string) (*revocations, error) {
 	if bytes.HasPrefix(text, []byte("SSHKRL")) {
 		return nil, fault.New(fault.Invalid, "%s is a binary list (KRL); write the keys, or their fingerprints, as lines of text", path)
 	}
+	r.bytes = len(text)
 	for number, line := range keyLines(text) {
 		if err := r.add(line); err != nil {
 			return nil, fmt.Errorf("%s:%d: %w", path, number, err)
@@ -126,6 +140,9 @@ func (r *revocations) add(line string) error {
 	switch strings.ToLower(word) {
 	case "sha256":
 		value, _, _ = strings.Cut(strings.TrimPrefix(value, "SHA256:"), " ")
+		if sum, err := base64.RawStdEncoding.DecodeString(value); err != nil || len(sum) != sha256.Size {
+			return fault.New(fault.Invalid, "%.80q is no SHA256 fingerprint", value)
+		}
 		r.keys["SHA256:"+value] = true
 		return nil
 	case "id":

@@ -68,6 +68,11 @@ type Hook struct {
 
 	failures int       // without a success in between
 	rests    time.Time // until then it is not asked
+
+	source *source // nil until an Auth has the hook
+	life   context.Context
+	stop   context.CancelFunc // ends life
+	trials sync.WaitGroup     // of look
 }
 
 // hookShare is what callers of one network may have of the questions on their way: whoever guesses much keeps nobody else from the hook.
@@ -137,6 +142,7 @@ func NewHook(o HookOptions) *Hook {
 	h := &Hook{o: o, answers: map[string]*list.Element{}, shares: map[string]*hookShare{}, room: make(chan struct{}, maxHookAsking),
 		views: map[string]*list.Element{}, crowd: make(chan struct{}, maxAllAsking), patience: readableTime}
 	rand.Read(h.key[:]) // never fails
+	h.life, h.stop = context.WithCancel(context.Background())
 	h.client = &http.Client{
 		Timeout: o.Timeout,
 		Transport: &http.Transport{
@@ -148,7 +154,29 @@ func NewHook(o HookOptions) *Hook {
 	return h
 }
 
-func (h *Hook) close() { h.client.CloseIdleConnections() }
+func (h *Hook) close() {
+	h.stop()
+	h.trials.Wait()
+	h.client.CloseIdleConnections()
+}
+
+// trial is a question that every hook can answer, whatever its answer is. It is asked while a hook fails and nobody
+// else asks, as behind a load balancer that sends no requests to a server that is not ready.
+var trial = question{Question: authorize, Repository: ".packhorse/ready", Operation: Read.String(), Client: "127.0.0.1"}
+
+// look has a hook that fails asked again, once it has rested. It does not wait for the answer.
+func (h *Hook) look() {
+	h.mu.Lock()
+	fails := h.failures >= failuresToRest && h.life.Err() == nil
+	h.mu.Unlock()
+	if !fails || !h.begin() {
+		return
+	}
+	h.trials.Go(func() {
+		_, err := h.post(trial)
+		h.end(err)
+	})
+}
 
 // hash is what a question is remembered by.
 func (h *Hook) hash(q question) string {
@@ -376,28 +404,30 @@ func (h *Hook) begin() bool {
 	return true
 }
 
+// end counts a failure, or ends a row of them.
 func (h *Hook) end(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err == nil {
-		if h.failures >= failuresToRest {
-			h.o.Log.Info("the auth hook answers again")
-		}
 		h.failures = 0
+		h.source.report(nil)
 		return
 	}
 	h.failures++
+	switch {
+	case h.failures < failuresToRest:
+		h.o.Log.Warn("the auth hook failed", "error", err, "failures", h.failures)
+	case h.failures == failuresToRest:
+		h.source.report(fmt.Errorf("the auth hook failed %d times in a row: %w", h.failures, err))
+	}
 	if h.failures >= failuresToRest {
 		h.rests = h.o.Now().Add(restAfterFailed)
-	}
-	if h.failures <= failuresToRest {
-		h.o.Log.Error("the auth hook failed", "error", err, "failures", h.failures)
 	}
 }
 
 // post asks the hook itself.
 func (h *Hook) post(q question) (*answer, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), h.o.Timeout) // of all who wait for the answer, and of none of them
+	ctx, cancel := context.WithTimeout(h.life, h.o.Timeout) // of all who wait for the answer, and of none of them
 	defer cancel()
 	text, err := json.Marshal(q)
 	if err != nil {

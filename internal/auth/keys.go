@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -8,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -22,32 +24,76 @@ type KeyOptions struct {
 	// Authorized is a file in the format of authorized_keys (sshd(8), "AUTHORIZED_KEYS FILE FORMAT"), where a line's comment is the name of its
 	// user, or a directory with such a file for each user, who is called as the file is.
 	Authorized string
-	Authority  string // file with the public keys of those who sign users' certificates
-	Revoked    string // file with what is no longer good; see revocations
+	Authority  string   // file with the public keys of those who sign users' certificates
+	Revoked    string   // file with what is no longer good; see revocations
+	Sources    *Sources // the files are added; nil: to none
 	Log        *slog.Logger
 	Now        func() time.Time // nil: time.Now
 }
 
 // Keys says whose an SSH key or certificate is. Its files are looked at again when it is asked, once a second at the most. Safe for concurrent use.
 //
-// A file of authorized keys that cannot be read any more leaves what it said before; what is revoked meanwhile is revoked. Without the file of
-// revoked keys no key is good.
+// While a file is gone, cannot be read, or is empty where it was not before, nobody about whom it decides comes in
+// (Unavailable): who knows which keys were taken out of it. Without the file of revoked keys that is everybody. Who
+// means that nobody is left leaves a comment in the file.
 type Keys struct {
-	o KeyOptions
+	o                              KeyOptions
+	authorized, authority, revoked *source // nil: not configured
 
-	mu      sync.Mutex
-	checked time.Time
-	state   string // of the files when they were read; "" to read them again
-	ring    *keyring
-	broken  string // what was wrong with the files, as the log knows it
+	mu         sync.Mutex
+	checked    time.Time
+	state      string // of the files when they were read; "" to read them again
+	ring       *keyring
+	complaints []complaint // as the log has them
 }
 
-// keyring is what the files say. Immutable.
+// complaint is about a file of several, or a line of one, that is not used.
+type complaint struct {
+	file  string
+	line  int // from 1; 0: the file
+	error string
+}
+
+// keyring is what the files say. Immutable. What a file said before it failed stays, to know about whom it decides; no
+// key is good by it.
 type keyring struct {
+	authorized keyList
+	authority  keyList
+	revoked    *revocations
+	revokedErr error
+}
+
+// keyList is what one file, or a directory of them, says.
+type keyList struct {
 	users       map[string][]grantee // by the key as it goes over the wire
 	authorities map[string][]grantee // keys that sign certificates; a grantee without a name: for everybody
-	revoked     *revocations
+	bytes       int                  // of text
+	lines, bad  int                  // that can be used; that cannot
+	err         error                // why it cannot be used
 }
+
+func newKeyList() keyList {
+	return keyList{users: map[string][]grantee{}, authorities: map[string][]grantee{}}
+}
+
+// after returns the list if it can come after another one, and that one with an error otherwise.
+func (l keyList) after(before keyList, err error) keyList {
+	switch {
+	case err != nil:
+	case l.bytes == 0 && before.bytes > 0:
+		err = errEmptied
+	case l.lines == 0 && l.bad > 0 && before.lines > 0:
+		err = errors.New("no line can be used any more")
+	default:
+		return l
+	}
+	before.err = err
+	return before
+}
+
+// errEmptied is what is wrong with a file without a byte, as a write that was cut short or a mount that is gone leaves
+// behind.
+var errEmptied = errors.New("it is empty, and was not before; leave a comment in it if nobody is meant")
 
 // grantee is one line: who may come in with its key.
 type grantee struct {
@@ -77,21 +123,38 @@ func LoadKeys(o KeyOptions) (*Keys, error) {
 	}
 	k := &Keys{o: o}
 	k.state, _ = k.look()
-	ring, err := k.load()
-	if err != nil {
+	k.ring = k.load(&keyring{})
+	if err := errors.Join(k.ring.authorized.err, k.ring.authority.err, k.ring.revokedErr); err != nil {
 		return nil, err
 	}
-	k.ring, k.checked = ring, o.Now()
+	k.checked = o.Now()
+	if o.Sources == nil {
+		return k, nil
+	}
+	look := func() { k.current(k.o.Now()) }
+	for _, file := range []struct {
+		path, name string
+		source     **source
+	}{
+		{o.Authorized, SourceAuthorizedKeys, &k.authorized},
+		{o.Authority, SourceUserCA, &k.authority},
+		{o.Revoked, SourceRevokedKeys, &k.revoked},
+	} {
+		if file.path != "" {
+			*file.source = o.Sources.add(file.name, look)
+		}
+	}
 	return k, nil
 }
 
-// Key tells who has a key or certificate, for a login name that may say which of several it is. It proves nothing: whoever calls has to have seen a
-// signature. noTouch says that a security key need not have been touched. The error is of kind Unauthenticated.
+// Key tells who has a key or certificate, for a login name that may say which of several it is. It proves nothing:
+// whoever calls has to have seen a signature. noTouch says that a security key need not have been touched. The error is
+// of kind Unauthenticated, or Unavailable while a file fails that decides about the key.
 func (k *Keys) Key(login string, key ssh.PublicKey, from netip.Addr) (id Identity, noTouch bool, err error) {
 	now := k.o.Now()
 	ring := k.current(now)
-	if ring.revoked == nil {
-		return id, false, unknownKey("the list of revoked keys cannot be read")
+	if ring.revokedErr != nil {
+		return id, false, unreadableKeys(ring.revokedErr)
 	}
 	if err := checkStrength(key); err != nil {
 		return id, false, err
@@ -102,17 +165,30 @@ func (k *Keys) Key(login string, key ssh.PublicKey, from netip.Addr) (id Identit
 	if ring.revoked.key(key) {
 		return id, false, unknownKey("the key is revoked")
 	}
-	g, err := choose(ring.users[string(key.Marshal())], login, from, now)
+	if err := ring.authorized.err; err != nil {
+		return id, false, unreadableKeys(err)
+	}
+	g, err := choose(ring.authorized.users[string(key.Marshal())], login, from, now)
 	if err != nil {
 		return id, false, err
 	}
 	return Identity{Name: g.name, By: "key", Credential: ssh.FingerprintSHA256(key), Address: from.String()}, g.noTouch, nil
 }
 
-// Revoked tells whether a key is no longer good, whoever knows it.
-func (k *Keys) Revoked(key ssh.PublicKey) bool {
-	revoked := k.current(k.o.Now()).revoked
-	return revoked == nil || revoked.key(key)
+// Final reports whether nobody else may be asked about a key that Key refuses: it is revoked, or a file that fails
+// decides about it.
+func (k *Keys) Final(key ssh.PublicKey) bool {
+	ring := k.current(k.o.Now())
+	if ring.revokedErr != nil || ring.revoked.key(key) {
+		return true
+	}
+	_, listed := ring.authorized.users[string(key.Marshal())]
+	return listed && ring.authorized.err != nil
+}
+
+// unreadableKeys is the error for callers about whom a file that fails decides.
+func unreadableKeys(err error) error {
+	return unavailable("the server cannot read its list of keys just now; try again later", err)
 }
 
 func unknownKey(format string, args ...any) error {
@@ -173,25 +249,16 @@ func (k *Keys) current(now time.Time) *keyring {
 	if state == k.state && k.state != "" {
 		return k.ring
 	}
-	ring, err := k.load()
-	if err != nil {
-		if err.Error() != k.broken {
-			k.broken = err.Error()
-			k.o.Log.Error("the files of SSH keys cannot be read; what they said before holds", "error", err)
-		}
-		ring = k.ring
-		if k.o.Revoked != "" {
-			revoked, _ := readRevoked(k.o.Revoked) // nil if that is what is wrong: nobody comes in
-			ring = &keyring{users: k.ring.users, authorities: k.ring.authorities, revoked: revoked}
-		}
-		k.ring, k.state = ring, ""
-		return ring
+	ring := k.load(k.ring)
+	k.authorized.report(ring.authorized.err)
+	k.authority.report(ring.authority.err)
+	k.revoked.report(ring.revokedErr)
+	failed := ring.authorized.err != nil || ring.authority.err != nil || ring.revokedErr != nil
+	if k.state != "" && !failed {
+		k.o.Log.Info("the files of SSH keys were read again", "lines", ring.authorized.lines, "authorities", ring.authority.lines)
 	}
-	if k.state != "" || k.broken != "" {
-		k.o.Log.Info("the files of SSH keys were read again", "keys", len(ring.users), "authorities", len(ring.authorities))
-	}
-	k.ring, k.state, k.broken = ring, state, ""
-	if young {
+	k.ring, k.state = ring, state
+	if young || failed {
 		k.state = ""
 	}
 	return ring
@@ -230,85 +297,119 @@ func (k *Keys) look() (state string, young bool) {
 	return b.String(), young
 }
 
-// load reads all files.
-func (k *Keys) load() (*keyring, error) {
-	r := &keyring{users: map[string][]grantee{}, authorities: map[string][]grantee{}}
-	var err error
-	if r.revoked, err = readRevoked(k.o.Revoked); err != nil {
-		return nil, err
+// load reads all files. Of those that fail what they said before is kept, with the error.
+func (k *Keys) load(before *keyring) *keyring {
+	var complaints []complaint
+	authorized, err := k.readAuthorized(&complaints)
+	if err != nil {
+		err = fmt.Errorf("the authorized keys: %w", err)
 	}
-	if k.o.Authority != "" {
-		text, err := readKeyFile(k.o.Authority)
-		if err != nil {
-			return nil, fmt.Errorf("the certificate authorities: %w", err)
-		}
-		for line, text := range keyLines(text) {
-			key, _, options, _, err := ssh.ParseAuthorizedKey([]byte(text))
-			if err == nil && len(options) > 0 {
-				err = fault.New(fault.Invalid, "options have no meaning here")
-			}
-			if err != nil {
-				return nil, fmt.Errorf("%s:%d: %w", k.o.Authority, line, err)
-			}
-			wire := string(key.Marshal())
-			r.authorities[wire] = append(r.authorities[wire], grantee{})
+	r := &keyring{authorized: authorized.after(before.authorized, err)}
+	authority, err := k.readAuthority()
+	if err != nil {
+		err = fmt.Errorf("the certificate authorities: %w", err)
+	}
+	r.authority = authority.after(before.authority, err)
+	r.revoked, r.revokedErr = readRevoked(k.o.Revoked)
+	if r.revokedErr == nil && before.revoked != nil && r.revoked.bytes == 0 && before.revoked.bytes > 0 {
+		r.revokedErr = fmt.Errorf("the revoked keys in %s: %w", k.o.Revoked, errEmptied)
+	}
+	if r.revokedErr != nil {
+		r.revoked = before.revoked
+	}
+	if !slices.Equal(complaints, k.complaints) {
+		for _, c := range complaints {
+			k.o.Log.Warn("a part of the authorized keys is not used", "file", c.file, "line", c.line, "error", c.error)
 		}
 	}
-	return r, k.loadAuthorized(r)
+	k.complaints = complaints
+	return r
 }
 
-func (k *Keys) loadAuthorized(r *keyring) error {
+// readAuthority reads the keys that sign everybody's certificates.
+func (k *Keys) readAuthority() (keyList, error) {
+	l := newKeyList()
+	if k.o.Authority == "" {
+		return l, nil
+	}
+	text, err := readKeyFile(k.o.Authority)
+	if err != nil {
+		return l, err
+	}
+	l.bytes = len(text)
+	for line, text := range keyLines(text) {
+		key, _, options, _, err := ssh.ParseAuthorizedKey([]byte(text))
+		if err == nil && len(options) > 0 {
+			err = fault.New(fault.Invalid, "options have no meaning here")
+		}
+		if err != nil {
+			return l, fmt.Errorf("%s:%d: %w", k.o.Authority, line, err)
+		}
+		wire := string(key.Marshal())
+		l.authorities[wire] = append(l.authorities[wire], grantee{})
+		l.lines++
+	}
+	return l, nil
+}
+
+// readAuthorized reads the file, or the files of the directory, of users' keys. What cannot be used is skipped, with a
+// complaint.
+func (k *Keys) readAuthorized(complaints *[]complaint) (keyList, error) {
+	l := newKeyList()
 	if k.o.Authorized == "" {
-		return nil
+		return l, nil
 	}
 	info, err := os.Stat(k.o.Authorized)
 	if err != nil {
-		return fmt.Errorf("the authorized keys: %w", err)
+		return l, err
 	}
 	if !info.IsDir() {
-		return k.loadUser(r, k.o.Authorized, "")
+		return l, l.readUser(k.o.Authorized, "", complaints)
 	}
 	entries, err := os.ReadDir(k.o.Authorized)
 	if err != nil {
-		return fmt.Errorf("the authorized keys: %w", err)
+		return l, err
 	}
 	if len(entries) > maxKeyFiles {
-		return fault.New(fault.Invalid, "%s has more than %d files", k.o.Authorized, maxKeyFiles)
+		return l, fault.New(fault.Invalid, "%s has more than %d files", k.o.Authorized, maxKeyFiles)
 	}
 	for _, e := range entries {
 		name, path := e.Name(), filepath.Join(k.o.Authorized, e.Name())
 		if strings.HasPrefix(name, ".") || strings.HasSuffix(name, "~") {
 			continue
 		}
-		if err := CheckName(name); err != nil {
-			k.o.Log.Warn("a file of authorized keys is not named as a user can be called; it is not used", "file", path, "error", err)
-			continue
+		err := CheckName(name)
+		if err == nil {
+			err = l.readUser(path, name, complaints)
 		}
-		if err := k.loadUser(r, path, name); err != nil {
-			k.o.Log.Warn("a file of authorized keys is not used", "file", path, "error", err)
+		if err != nil {
+			*complaints = append(*complaints, complaint{file: path, error: err.Error()})
 		}
 	}
-	return nil
+	return l, nil
 }
 
-// loadUser reads one file; without a name each line's comment is it.
-func (k *Keys) loadUser(r *keyring, path, name string) error {
+// readUser adds one file; without a name each line's comment is it.
+func (l *keyList) readUser(path, name string, complaints *[]complaint) error {
 	text, err := readKeyFile(path)
 	if err != nil {
-		return fmt.Errorf("the authorized keys: %w", err)
+		return err
 	}
+	l.bytes += len(text)
 	for number, line := range keyLines(text) {
-		l, err := parseAuthorized(line, name)
+		a, err := parseAuthorized(line, name)
 		if err != nil {
-			k.o.Log.Warn("a line of authorized keys is not used", "file", path, "line", number, "error", err)
+			*complaints = append(*complaints, complaint{path, number, err.Error()})
+			l.bad++
 			continue
 		}
-		to := r.users
-		if l.authority {
-			to = r.authorities
+		to := l.users
+		if a.authority {
+			to = l.authorities
 		}
-		wire := string(l.key.Marshal())
-		to[wire] = append(to[wire], l.grantee)
+		wire := string(a.key.Marshal())
+		to[wire] = append(to[wire], a.grantee)
+		l.lines++
 	}
 	return nil
 }

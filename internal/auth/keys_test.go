@@ -35,11 +35,12 @@ func line(key ssh.Signer) string {
 
 // keyWorld are files of keys in a directory, and a clock.
 type keyWorld struct {
-	t    *testing.T
-	dir  string
-	now  time.Time
-	log  bytes.Buffer
-	keys *Keys
+	t       *testing.T
+	dir     string
+	now     time.Time
+	log     bytes.Buffer
+	keys    *Keys
+	sources *Sources
 }
 
 var someAddress = netip.MustParseAddr("192.0.2.1")
@@ -67,7 +68,7 @@ func (w *keyWorld) load() *keyWorld {
 	w.t.Helper()
 	var err error
 	w.keys, err = LoadKeys(KeyOptions{
-		Authorized: filepath.Join(w.dir, "keys"), Authority: filepath.Join(w.dir, "ca"), Revoked: filepath.Join(w.dir, "revoked"),
+		Authorized: filepath.Join(w.dir, "keys"), Authority: filepath.Join(w.dir, "ca"), Revoked: filepath.Join(w.dir, "revoked"), Sources: w.sources,
 		Log: slog.New(slog.NewTextHandler(&w.log, nil)), Now: func() time.Time { return w.now },
 	})
 	if err != nil {
@@ -125,7 +126,7 @@ func TestKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.now = w.now.Add(keyInterval)
-	w.is("alice", shared.PublicKey(), someAddress, "", "cannot be read")
+	w.is("alice", shared.PublicKey(), someAddress, "", "cannot read its list of keys")
 	w.write("revoked")
 	w.is("alice", shared.PublicKey(), someAddress, "alice", "")
 }
@@ -251,7 +252,7 @@ func TestRevokedWhileOthersAreBroken(t *testing.T) {
 	w.is("git", alice.PublicKey(), someAddress, "", "revoked")
 	w.is("git", bob.PublicKey(), someAddress, "bob", "")
 	w.write("revoked", "garbage")
-	w.is("git", bob.PublicKey(), someAddress, "", "cannot be read")
+	w.is("git", bob.PublicKey(), someAddress, "", "cannot read its list of keys")
 	w.write("revoked", "")
 	w.is("git", alice.PublicKey(), someAddress, "alice", "")
 }

@@ -8,12 +8,14 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// Metrics counts credentials, decisions, and questions to the hook. No label has a name that a caller chose.
+// Metrics counts credentials, decisions, and questions to the hook, and says which identity sources fail. No label has
+// a name that a caller chose.
 type Metrics struct {
 	credentials *prometheus.CounterVec
 	decisions   *prometheus.CounterVec
 	asked       *prometheus.CounterVec
 	hookSeconds prometheus.Histogram
+	sources     *prometheus.GaugeVec
 }
 
 // NewMetrics makes the metrics.
@@ -35,12 +37,16 @@ func NewMetrics() *Metrics {
 			Name: "packhorse_auth_hook_seconds", Help: "Time until the auth hook answered, or failed.",
 			Buckets: []float64{.001, .003, .01, .03, .1, .3, 1, 3, 10},
 		}),
+		sources: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "packhorse_auth_source_failed",
+			Help: "1 while an identity source (tokens, rules, hook, authorized_keys, trusted_user_ca, revoked_keys) cannot be used, else 0.",
+		}, []string{"source"}),
 	}
 }
 
 // Collectors lists the metrics for registration.
 func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.credentials, m.decisions, m.asked, m.hookSeconds}
+	return []prometheus.Collector{m.credentials, m.decisions, m.asked, m.hookSeconds, m.sources}
 }
 
 func result(err error) string {

@@ -27,6 +27,28 @@ type TokenFile struct{ path string }
 // NewTokenFile names the file; it need not exist.
 func NewTokenFile(path string) TokenFile { return TokenFile{path} }
 
+// Check reports what is wrong with the file at a server's start: it cannot be read, is damaged, or does not exist where
+// it has to, or did once.
+func (f TokenFile) Check(required bool) error {
+	table, info, err := f.read()
+	if err != nil {
+		return err
+	}
+	if _, err := (&tokens{file: f}).open(table, true); err != nil {
+		return fmt.Errorf("read the tokens in %s: %w", f.path, err)
+	}
+	if info != nil {
+		return nil
+	}
+	if required {
+		return fmt.Errorf("the file of tokens %s does not exist; make the first token with \"packhorse token create NAME\"", f.path)
+	}
+	if _, err := os.Stat(f.usedPath()); err == nil {
+		return fmt.Errorf("the file of tokens %s is gone, and there was one: put it back, or remove %s as well to begin without tokens", f.path, f.usedPath())
+	}
+	return nil
+}
+
 // Token is what is known of a token. The token itself is told once, by Create.
 type Token struct {
 	ID           string    `json:"id"`   // NAME/NUMBER, never used again

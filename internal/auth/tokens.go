@@ -4,8 +4,8 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
+	"fmt"
 	"io/fs"
-	"log/slog"
 	"maps"
 	"os"
 	"slices"
@@ -17,19 +17,21 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// tokens are the tokens of now: they follow their file. It is looked at for every token that comes (one system call), so that one which was
-// revoked is refused from the next request on. A file that cannot be read allows nobody: who knows what was revoked in it. Safe for concurrent
-// use.
+// tokens are the tokens of now: they follow their file. It is looked at for every token that comes (one system call),
+// so that one which was revoked is refused from the next request on. A file that is gone, cannot be read, or is older
+// than the one before it allows nobody: who knows what was revoked in it. The command that revokes the last token
+// leaves a file that says so. Safe for concurrent use.
 type tokens struct {
-	file TokenFile
-	log  *slog.Logger
-	now  func() time.Time
+	file   TokenFile
+	source *source
+	now    func() time.Time
 
 	mu     sync.Mutex
 	byHash map[[sha256.Size]byte]*token
 	seen   fs.FileInfo // of the file when it was read; nil: there was none, or it could not be read
 	fresh  bool        // it was changed so shortly before it was read that the next change may look the same
-	made   bool        // there was a token once
+	there  bool        // there was a file once
+	last   int         // the highest number of a token that the file has named
 	err    error       // of the last attempt to read it
 	tried  time.Time   // when that was
 
@@ -48,14 +50,18 @@ type token struct {
 // retryEvery is how soon a file that could not be read is read again.
 const retryEvery = time.Second
 
+// sourceRetry is when callers are told to come back while an identity source fails.
+const sourceRetry = 5 * time.Second
+
 // settles is how old a change has to be for the clock of a file system to tell it from the next.
 const settles = 50 * time.Millisecond
 
-func newTokens(file TokenFile, log *slog.Logger, now func() time.Time) *tokens {
-	t := &tokens{file: file, log: log, now: now, written: readUsed(file.usedPath())}
+func newTokens(file TokenFile, sources *Sources, now func() time.Time) *tokens {
+	t := &tokens{file: file, now: now, written: readUsed(file.usedPath())}
 	if t.written == nil {
 		t.written = map[string]int64{}
 	}
+	t.source = sources.add(SourceTokens, func() { t.some() })
 	return t
 }
 
@@ -70,7 +76,7 @@ func (t *tokens) find(text string) (Identity, error) {
 	found, err := t.byHash[hash], t.err
 	t.mu.Unlock()
 	if err != nil {
-		return Identity{}, fault.Wrap(fault.Unavailable, "the server cannot read its tokens; its log says more", err)
+		return Identity{}, unavailable("the server cannot read its tokens just now; try again later", err)
 	}
 	// To find it by its hash takes a time that depends on the hash alone, from which nobody learns a token.
 	if found == nil || subtle.ConstantTimeCompare(found.hash[:], hash[:]) != 1 {
@@ -86,16 +92,22 @@ func (t *tokens) find(text string) (Identity, error) {
 	return found.id, nil
 }
 
+// unavailable is the error for callers about whom a source that fails would have decided.
+func unavailable(msg string, err error) error {
+	return &fault.Error{Kind: fault.Unavailable, Msg: msg, RetryAfter: sourceRetry, Err: err}
+}
+
 func wrongToken() error {
 	return fault.New(fault.Unauthenticated, "wrong token, or one that was revoked")
 }
 
-// some tells whether there are tokens or were any: that the last one was revoked opens nothing. Yes if nobody knows.
+// some reports whether there are tokens or were any: that the last one was revoked opens nothing. It is true if nobody
+// knows.
 func (t *tokens) some() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.follow()
-	return t.made || len(t.byHash) > 0 || t.err != nil
+	return t.last > 0 || len(t.byHash) > 0 || t.err != nil
 }
 
 // follow reads the file again if it changed. t.mu is held.
@@ -111,15 +123,16 @@ func (t *tokens) follow() {
 		return
 	}
 	table, seen, err := t.file.read()
-	next := map[[sha256.Size]byte]*token{}
+	next := t.byHash
 	if err == nil {
-		next, err = t.open(table)
+		next, err = t.open(table, seen != nil)
 	}
-	if err != nil && (t.err == nil || t.err.Error() != err.Error()) {
-		t.log.Error("cannot read the tokens: callers with a token are refused until it works", "error", err)
+	if err == nil {
+		t.byHash, t.last, t.there = next, table.Last, t.there || seen != nil
 	}
-	t.byHash, t.made, t.seen, t.err, t.tried = next, table.Last > 0, seen, err, time.Now()
+	t.seen, t.err, t.tried = seen, err, time.Now()
 	t.fresh = seen != nil && time.Since(seen.ModTime()) < settles
+	t.source.report(err)
 }
 
 func sameFile(a, b fs.FileInfo) bool {
@@ -129,8 +142,15 @@ func sameFile(a, b fs.FileInfo) bool {
 	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime()) && a.Mode() == b.Mode()
 }
 
-// open makes a file's content ready for use. t.mu is held.
-func (t *tokens) open(table tokenTable) (map[[sha256.Size]byte]*token, error) {
+// open makes a file's content ready for use, unless it is not what came after the content before. t.mu is held.
+func (t *tokens) open(table tokenTable, exists bool) (map[[sha256.Size]byte]*token, error) {
+	switch {
+	case !exists && t.there:
+		return nil, fmt.Errorf("the file of tokens %s is gone; put it back", t.file.path)
+	case table.Last < t.last:
+		return nil, fmt.Errorf("the file of tokens %s is older than the one before it (its latest token is number %d, and was %d): tokens that were revoked "+
+			"since may be in it; put back the later one, or restart the server to accept it", t.file.path, table.Last, t.last)
+	}
 	next := make(map[[sha256.Size]byte]*token, len(table.Tokens))
 	for _, from := range table.Tokens {
 		one := &token{expires: from.Expires}
@@ -163,6 +183,10 @@ func (t *tokens) writeUsed() error {
 	defer t.usedMu.Unlock()
 	changed, now := false, map[string]int64{}
 	t.mu.Lock()
+	if t.err != nil { // its directory may be another one
+		t.mu.Unlock()
+		return nil
+	}
 	for _, one := range t.byHash {
 		at := max(one.used.Load(), t.written[one.id.Credential])
 		if at > 0 {

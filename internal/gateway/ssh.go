@@ -196,6 +196,7 @@ type sshClient struct {
 	who   proved
 	agent string
 
+	excused  bool // the client was told that its key is not to blame
 	in       bool // has logged in
 	mu       sync.Mutex
 	sessions map[*sshSession]struct{} // that are not over
@@ -295,7 +296,7 @@ func result(err error) string {
 func (c *sshClient) offered(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
 	_, noTouch, err := c.Keys.Key(c.ctx, meta.User(), key, c.address)
 	if err != nil {
-		return nil, err
+		return nil, c.excuse(err)
 	}
 	p := &ssh.Permissions{}
 	if noTouch {
@@ -308,9 +309,19 @@ func (c *sshClient) offered(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Perm
 func (c *sshClient) verified(meta ssh.ConnMetadata, key ssh.PublicKey, p *ssh.Permissions, _ string) (*ssh.Permissions, error) {
 	id, _, err := c.Keys.Key(c.ctx, meta.User(), key, c.address)
 	if err != nil {
-		return nil, err
+		return nil, c.excuse(err)
 	}
 	return &ssh.Permissions{Extensions: p.Extensions, ExtraData: map[any]any{provedKey{}: proved{id, key}}}, nil
+}
+
+// excuse has the client shown why a key is refused if the key is not to blame (RFC 4252, section 5.4), once on a
+// connection: all that a refusal says by itself is that the key is not good.
+func (c *sshClient) excuse(err error) error {
+	if kind := fault.KindOf(err); c.excused || kind != fault.Unavailable && kind != fault.Exhausted {
+		return err
+	}
+	c.excused = true
+	return &ssh.BannerError{Err: err, Message: "packhorse: " + fault.Message(err) + "\r\n"}
 }
 
 // none lets in who needs no key.

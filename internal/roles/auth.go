@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/url"
 	"os"
+	"path/filepath"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -86,6 +87,16 @@ func (c *Config) checkOpen() error {
 	return fmt.Errorf("http.address %q can be reached by other machines, and nobody has to say who they are, so everybody could read every repository: "+
 		"add --public-read (http.public_read = true) if that is meant, make a token (packhorse token create NAME) or write [[auth.rule]] tables if not, "+
 		"or listen on 127.0.0.1", c.HTTP.Address)
+}
+
+// checkTokens refuses a file of tokens that cannot be read, or is not there where it was named or had been: without
+// it everybody might be let in.
+func (c *Config) checkTokens() error {
+	if c.Auth.Tokens == "" {
+		return nil
+	}
+	named := c.Auth.Tokens != filepath.Join(c.State, "tokens")
+	return auth.NewTokenFile(c.Auth.Tokens).Check(named)
 }
 
 // newAuth makes what knows callers. Its close is called once, last.

@@ -159,9 +159,10 @@ func (c *Config) checkDisk(role role, f *findings) {
 			f.add("auth.hook.secret_file", err)
 		}
 		if c.SSH.Address != "" {
-			_, err := c.SSH.loadKeys(quiet)
+			_, err := c.SSH.loadKeys(nil, quiet)
 			f.add("ssh", err)
 		}
+		f.add("auth.tokens", c.checkTokens())
 	}
 	if role.flags()&repositories != 0 {
 		c.checkRepositoriesDisk(f, quiet)

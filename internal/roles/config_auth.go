@@ -4,7 +4,8 @@ import "time"
 
 // AuthConfig says who may do what; docs/auth.md tells how it fits together. A gateway and serve know callers; a storage node trusts its gateways.
 type AuthConfig struct {
-	// File with the hashes of the tokens that "packhorse token" makes and revokes; a server follows it. Empty means STATE/tokens.
+	// File with the hashes of the tokens that "packhorse token" makes and revokes; a server follows it. Empty means
+	// STATE/tokens. Another file has to exist when the server starts.
 	Tokens string `toml:"tokens"`
 
 	// How many wrong credentials from one address, or from as many addresses for one user name, are answered at once. After them each one more is answered later, with
@@ -15,9 +16,10 @@ type AuthConfig struct {
 	Hook HookConfig   `toml:"hook"`
 }
 
-// RuleConfig says what some callers may do with some repositories; each has a table of its own. The first that is for a caller and a repository
-// decides; where none is, the hook does; without a hook nothing is allowed. Without any rule and hook, whoever has a token may do what the token is for.
-// SIGHUP reads them again.
+// RuleConfig says what some callers may do with some repositories; each has a table of its own. The first that is for a
+// caller and a repository decides; where none is, the hook does; without a hook nothing is allowed. Without any rule
+// and hook, whoever has a token may do what the token is for. SIGHUP reads them again, and does not take a
+// configuration that has lost all of them.
 type RuleConfig struct {
 	// Who: "anonymous" for callers who say nothing of themselves, "*" for those who are known, a name ("alice"), or a name with how it was proved:
 	// "token:ci", "key:alice", "certificate:alice", "hook:alice".

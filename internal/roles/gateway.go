@@ -13,6 +13,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/observe"
 	"github.com/packhorse-git/packhorse/internal/remote"
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
 )
@@ -51,7 +52,7 @@ func newRemoteGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer, v
 	if err != nil {
 		return nil, errors.Join(err, n.close())
 	}
-	s := &server{tracing: lanes.tracing, ready: n.ready, reload: n.take, admin: newAdmin(router), close: n.close}
+	s := &server{tracing: lanes.tracing, checks: []observe.Check{{Name: "nodes", Look: n.ready}}, reload: n.take, admin: newAdmin(router), close: n.close}
 	if tiers != nil {
 		s.close = func() error { return errors.Join(tiers.Close(), n.close()) }
 		s.reload = func(cfg Config) error {

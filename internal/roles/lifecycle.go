@@ -55,8 +55,9 @@ type server struct {
 
 	elsewhere *elsewhere.Index // which the search process has that a gateway asks; nil: none
 
-	// ready tells whether requests can be answered.
-	ready func() error
+	// checks are what has to hold for requests to be answered.
+	checks []observe.Check
+	ready  *observe.Readiness // of checks
 	// notes, unless nil, are lines about what an operator should know though requests can be answered.
 	notes func() []string
 	// drain, unless nil, tells others that no more requests should come; those that do are answered.
@@ -108,8 +109,8 @@ func build(role role, cfg Config, log *slog.Logger, reg prometheus.Registerer, v
 		s, err = newServe(cfg, log, reg, version, program)
 	}
 	if err == nil {
-		s.watching, s.private = watchdog.NewMetrics(), observe.NewOpsMetrics()
-		register(reg, s.watching, s.private, newCertificateMetric(&cfg, role))
+		s.watching, s.private, s.ready = watchdog.NewMetrics(), observe.NewOpsMetrics(), observe.NewReadiness(log, s.checks...)
+		register(reg, s.watching, s.private, s.ready, newCertificateMetric(&cfg, role))
 	}
 	if err == nil && s.tracing != nil { // what ends tells of it
 		below := s.close
@@ -188,6 +189,7 @@ func run(ctx context.Context, src *source, cfg Config) (err error) {
 	err = errors.Join(err, serving.Wait(), srv.close())
 	endWatchdog()
 	err = errors.Join(err, watched.close(context.WithoutCancel(ctx)))
+	srv.ready.Close()
 	if err == nil {
 		log.Info("stopped")
 	}
@@ -238,7 +240,7 @@ func watch(l listeners, srv *server, log *slog.Logger, reg *prometheus.Registry,
 		if w.draining.Load() {
 			return errors.New("draining: the process is about to end")
 		}
-		return srv.ready()
+		return srv.ready.Err()
 	}})
 	if l.private != nil {
 		if host, _ := splitAddress(l.private.Addr().String()); !isLoopback(host) {

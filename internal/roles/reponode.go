@@ -179,7 +179,7 @@ func (f *nodeFinder) withReader(ctx context.Context, cfg Config, do func(*client
 	if err != nil {
 		return err
 	}
-	s := &server{node: node, ready: node.Ready}
+	s := &server{node: node}
 	s.addLocal(cfg, log, lanes)
 	l := newPairs()
 	served := make(chan error, 1)

@@ -15,6 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/control"
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/observe"
 	"github.com/packhorse-git/packhorse/internal/search/elsewhere"
 	"github.com/packhorse-git/packhorse/internal/search/nodes"
 	"github.com/packhorse-git/packhorse/internal/top"
@@ -56,7 +57,7 @@ func newSearchServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, ve
 	}
 	s := &server{board: lanes.board, tracing: lanes.tracing, shown: top.Sources{Lanes: lanes.metrics}, reload: n.take, close: n.close}
 	s.addSearch(cfg, log, reg, lanes, program, n.source)
-	s.ready = s.searching
+	s.checks = []observe.Check{{Name: "search", Look: s.searching}}
 	s.addLocal(cfg, log, lanes)
 	trust, err := cfg.Search.trust(roleSearch, log)
 	if err != nil {
@@ -65,7 +66,7 @@ func newSearchServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, ve
 	metrics := control.NewMetrics()
 	register(reg, metrics)
 	handler := control.New(control.Options{
-		Index: s.search, Ready: s.ready, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory, Trust: trust.control(), Metrics: metrics, Log: log,
+		Index: s.search, Ready: s.searching, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory, Trust: trust.control(), Metrics: metrics, Log: log,
 		Board: lanes.board, SLI: lanes.sli, Tracer: lanes.tracer, Stall: cfg.Storage.Stall.Duration,
 	})
 	s.drain = handler.Drain

@@ -316,6 +316,9 @@ func (s *server) addGateway(cfg Config, log *slog.Logger, reg prometheus.Registe
 	takeBelow := s.reload
 	s.reload = func(cfg Config) error {
 		rules, err := cfg.Auth.rules()
+		if err == nil {
+			err = callers.CheckRules(rules)
+		}
 		if err == nil && takeBelow != nil {
 			err = takeBelow(cfg)
 		}
@@ -337,8 +340,11 @@ func (s *server) addGateway(cfg Config, log *slog.Logger, reg prometheus.Registe
 	if s.public, err = newFront(cfg, log, reg, handler, limit.http); err != nil {
 		return err
 	}
-	s.ssh, err = newSSH(cfg, log, reg, &handler.Options, callers, limit)
-	return err
+	if s.ssh, err = newSSH(cfg, log, reg, &handler.Options, callers, limit); err != nil {
+		return err
+	}
+	s.addSourceChecks(callers.Sources())
+	return nil
 }
 
 func newGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, router *gateway.Router, tiers *resolve.Tiers,

@@ -34,7 +34,7 @@ type sshKeys struct {
 func (k sshKeys) Key(ctx context.Context, login string, key ssh.PublicKey, from netip.Addr) (id auth.Identity, noTouch bool, err error) {
 	if k.files != nil {
 		id, noTouch, err = k.files.Key(login, key, from)
-		if err == nil || !k.hook.AsksAboutKeys() || k.files.Revoked(key) {
+		if err == nil || !k.hook.AsksAboutKeys() || k.files.Final(key) {
 			return id, noTouch, err
 		}
 	}
@@ -50,12 +50,12 @@ func (c *SSHConfig) algorithms() gateway.SSHAlgorithms {
 	return gateway.SSHAlgorithms{KeyExchanges: c.KeyExchanges, Ciphers: c.Ciphers, MACs: c.MACs}
 }
 
-// loadKeys reads the files of keys; nil if the configuration names none.
-func (c *SSHConfig) loadKeys(log *slog.Logger) (*auth.Keys, error) {
+// loadKeys reads the files of keys, and adds them to the sources; nil if the configuration names none.
+func (c *SSHConfig) loadKeys(sources *auth.Sources, log *slog.Logger) (*auth.Keys, error) {
 	if !c.knowsKeys() && c.RevokedKeys == "" {
 		return nil, nil
 	}
-	keys, err := auth.LoadKeys(auth.KeyOptions{Authorized: c.AuthorizedKeys, Authority: c.TrustedUserCA, Revoked: c.RevokedKeys, Log: log})
+	keys, err := auth.LoadKeys(auth.KeyOptions{Authorized: c.AuthorizedKeys, Authority: c.TrustedUserCA, Revoked: c.RevokedKeys, Sources: sources, Log: log})
 	if err != nil {
 		return nil, fmt.Errorf("read the SSH keys of users: %w", err)
 	}
@@ -71,7 +71,7 @@ func newSSH(cfg Config, log *slog.Logger, reg prometheus.Registerer, o *gateway.
 	if err != nil {
 		return nil, err
 	}
-	files, err := cfg.SSH.loadKeys(log)
+	files, err := cfg.SSH.loadKeys(callers.Sources(), log)
 	if err != nil {
 		return nil, err
 	}

@@ -40,7 +40,7 @@ func newStorage(cfg Config, log *slog.Logger, reg prometheus.Registerer, version
 	if err != nil {
 		return nil, err
 	}
-	lanes.leaveRoom(cfg.Lanes.Anonymous, cfg.Auth.knowsCallers) // by rules and hook, if it has the same file as its gateways
+	lanes.leaveRoom(cfg.Lanes.Anonymous, sticky(cfg.Auth.knowsCallers)) // by rules and hook, if it has the same file as its gateways
 	s, err := newNodeServer(cfg, log, reg, lanes, version, program)
 	if err == nil {
 		s.addLocal(cfg, log, lanes)
@@ -72,10 +72,13 @@ func newNodeServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, lane
 	if err != nil {
 		return nil, errors.Join(err, closeSource())
 	}
-	s := &server{node: node, git: runner, board: lanes.board, tracing: lanes.tracing, ready: node.Ready, close: func() error {
+	s := &server{node: node, git: runner, board: lanes.board, tracing: lanes.tracing, close: func() error {
 		node.Rest()
 		return errors.Join(closeSource(), node.Close())
 	}}
+	if err := s.addNodeChecks(cfg); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
 	s.shown = top.Sources{Runner: runner, Lanes: lanes.metrics}
 	if cache != nil {
 		s.shown.Cache = cache.Stats
@@ -130,11 +133,11 @@ func (s *server) addControl(cfg Config, log *slog.Logger, reg prometheus.Registe
 // addLocal gives a node, and an index, the control API on the admin socket: who may connect may administer.
 func (s *server) addLocal(cfg Config, log *slog.Logger, lanes lanes) {
 	o := control.Options{
-		Node: s.node, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory, Metrics: control.NewMetrics(), Log: log, Ready: s.ready,
+		Node: s.node, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory, Metrics: control.NewMetrics(), Log: log,
 		Board: lanes.board, Lookups: cfg.Lanes.Search, MaxRequest: int64(cfg.HTTP.MaxBody), Stall: cfg.Storage.Stall.Duration,
 	}
 	if s.search != nil {
-		o.Index = s.search
+		o.Index, o.Ready = s.search, s.searching
 	}
 	local := control.New(o).HTTPServer()
 	local.Handler = s.dumps.within(s.workers(local.Handler))

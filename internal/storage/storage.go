@@ -73,7 +73,8 @@ type Options struct {
 
 // Node owns the repositories below a root. Safe for concurrent use.
 type Node struct {
-	root     string // without symbolic links
+	root     string      // without symbolic links
+	start    os.FileInfo // of the root, when the node was made
 	open     int
 	log      *slog.Logger
 	options  repo.Options
@@ -137,7 +138,11 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 	if root, err = filepath.Abs(root); err != nil {
 		return nil, err
 	}
-	n := &Node{root: root, server: server, pushes: o.Pushes, packs: o.Packs, verifier: o.Verifier, open: o.Open, log: o.Log, epoch: o.Epoch, runner: o.Runner, metrics: o.Metrics,
+	start, err := os.Stat(root)
+	if err != nil {
+		return nil, fault.Wrap(fault.Invalid, "cannot find the root directory", err)
+	}
+	n := &Node{root: root, start: start, server: server, pushes: o.Pushes, packs: o.Packs, verifier: o.Verifier, open: o.Open, log: o.Log, epoch: o.Epoch, runner: o.Runner, metrics: o.Metrics,
 		sync: syncDir, making: make(chan struct{}, 1), searching: make(chan struct{}, 1), borrowerEntries: maxBorrowerEntries, elsewhere: make(map[string]bool), handles: make(map[git.RepoPath]*handle), opened: make(map[string]*opened),
 		maintaining: make(map[string]bool), lookups: lookup.New(o.Lookups),
 		options: repo.Options{Root: root, Tables: o.Tables, Policy: o.Policy, RefsMetrics: o.RefsMetrics, GraphMetrics: o.GraphMetrics}}
@@ -496,7 +501,8 @@ func (n *Node) Close() error {
 	return nil
 }
 
-// Ready tells whether the root can be read.
+// Ready returns why repositories cannot be read: the root is gone or unreadable, or its file system is not mounted any
+// more; nil if they can.
 func (n *Node) Ready() error {
 	info, err := os.Stat(n.root)
 	switch {
@@ -506,6 +512,18 @@ func (n *Node) Ready() error {
 		return fault.Wrap(fault.Unavailable, "cannot read the root directory", err)
 	case !info.IsDir():
 		return fault.New(fault.Unavailable, "the root is no directory")
+	}
+	dir, err := os.Open(n.root)
+	if err != nil {
+		return fault.Wrap(fault.Unavailable, "cannot read the root directory", err)
+	}
+	defer dir.Close()
+	_, err = dir.Readdirnames(1)
+	switch {
+	case err == io.EOF && !os.SameFile(info, n.start):
+		return fault.New(fault.Unavailable, "the root directory is empty, and another one than at the start: is its file system mounted?")
+	case err != nil && err != io.EOF:
+		return fault.Wrap(fault.Unavailable, "cannot read the root directory", err)
 	}
 	return nil
 }

@@ -1,0 +1,319 @@
+package auth
+
+import (
+	"context"
+	"crypto/rand"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"golang.org/x/crypto/ssh"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+// failed is what the gauge says of a source.
+func failed(m *Metrics, name string) bool {
+	return testutil.ToFloat64(m.sources.WithLabelValues(name)) == 1
+}
+
+// checkSource runs the readiness check of a source.
+func checkSource(s *Sources, name string) error {
+	for _, one := range s.List() {
+		if one.Name == name {
+			return one.Check()
+		}
+	}
+	return os.ErrNotExist
+}
+
+// TestTokenFileThatIsLost: whatever becomes of the file, nobody is let in who was not before, and a right token is not
+// called wrong.
+func TestTokenFileThatIsLost(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Options{OpenUntilKnown: true})
+	anonymous := func() string {
+		return says(w.May(context.Background(), Identity{}, repoPath(t, "a"), Read))
+	}
+	if got := anonymous(); got != "ok" {
+		t.Fatalf("before there is a token: %s", got)
+	}
+	w.token("gone", Read)
+	token := w.token("ci", Read)
+	older, err := os.ReadFile(w.file.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.file.Revoke("gone"); err != nil {
+		t.Fatal(err)
+	}
+	w.token("later", Read)
+	good, err := os.ReadFile(w.file.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.who("Bearer " + token); err != nil {
+		t.Fatal(err)
+	}
+	again := func() { // what was found broken is looked at again after a second
+		w.tokens.mu.Lock()
+		w.tokens.tried = time.Time{}
+		w.tokens.mu.Unlock()
+	}
+	put := func(text []byte) func() {
+		return func() {
+			if err := replaceFile(w.file.path, text, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for name, lose := range map[string]func(){
+		"gone":         func() { os.Remove(w.file.path) },
+		"a directory":  func() { os.Remove(w.file.path); os.Mkdir(w.file.path, 0o700) },
+		"its own gone": func() { os.Rename(filepath.Dir(w.file.path), filepath.Dir(w.file.path)+".away") },
+		"empty":        put(nil),
+		"half of it":   put(good[:len(good)/2]),
+		"older":        put(older),
+		"another":      put([]byte(`{"version": 1, "last": 0, "tokens": []}`)),
+	} {
+		w.log.Reset()
+		lose()
+		for range 3 {
+			again()
+			if _, err := w.who("Bearer " + token); !fault.Is(err, fault.Unavailable) || fault.RetryAfter(err) <= 0 {
+				t.Errorf("%s: a right token: %v", name, err)
+			}
+			if got := anonymous(); got != "unauthenticated" || !w.Configured() {
+				t.Errorf("%s: anonymous: %s", name, got)
+			}
+		}
+		if err := checkSource(w.Sources(), SourceTokens); err == nil || !failed(w.o.Metrics, SourceTokens) {
+			t.Errorf("%s: the source is said to work", name)
+		}
+		if text := w.log.String(); strings.Count(text, "level=ERROR") != 1 {
+			t.Errorf("%s: not logged once:\n%s", name, text)
+		}
+		os.Rename(filepath.Dir(w.file.path)+".away", filepath.Dir(w.file.path))
+		if info, err := os.Stat(w.file.path); err == nil && info.IsDir() {
+			os.Remove(w.file.path)
+		}
+		put(good)()
+		again()
+		if _, err := w.who("Bearer " + token); err != nil {
+			t.Errorf("once it is back after %s: %v", name, err)
+		}
+		if err := checkSource(w.Sources(), SourceTokens); err != nil || failed(w.o.Metrics, SourceTokens) {
+			t.Errorf("once it is back after %s: %v", name, err)
+		}
+	}
+	// That the last token is revoked is no failure.
+	for _, name := range []string{"ci", "later"} {
+		if _, err := w.file.Revoke(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := w.who("Bearer " + token); !fault.Is(err, fault.Unauthenticated) {
+		t.Error(err)
+	}
+	if err := checkSource(w.Sources(), SourceTokens); err != nil {
+		t.Errorf("all are revoked: %v", err)
+	}
+	if got := anonymous(); got != "unauthenticated" {
+		t.Errorf("all are revoked: anonymous: %s", got)
+	}
+}
+
+func TestTokenFileAtTheStart(t *testing.T) {
+	t.Parallel()
+	f := NewTokenFile(filepath.Join(t.TempDir(), "tokens"))
+	if err := f.Check(false); err != nil {
+		t.Errorf("none yet: %v", err)
+	}
+	if err := f.Check(true); err == nil || !strings.Contains(err.Error(), "packhorse token create") {
+		t.Errorf("a file that is named and does not exist: %v", err)
+	}
+	if _, _, err := f.Create(TokenRequest{Name: "ci"}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Check(true); err != nil {
+		t.Error(err)
+	}
+	for _, text := range []string{"", "{", `{"version": 1, "last": 1, "tokens": [{"id": "x/1"}]}`} {
+		if err := os.WriteFile(f.path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Check(false); err == nil {
+			t.Errorf("%q is taken", text)
+		}
+	}
+	if err := os.Rename(f.path, f.usedPath()); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Check(false); err == nil || !strings.Contains(err.Error(), "is gone") {
+		t.Errorf("there was a file once: %v", err)
+	}
+}
+
+// TestRulesThatVanish: a configuration that lost its rules gives nobody what their token alone would.
+func TestRulesThatVanish(t *testing.T) {
+	t.Parallel()
+	table := rules(t, "ci team/** read")
+	w := newWorld(t, Options{Rules: table, OpenUntilKnown: true})
+	ci := Identity{Name: "ci", By: ByToken, Grant: &Grant{Operation: Admin}}
+	if err := w.CheckRules(nil); !fault.Is(err, fault.Invalid) || !failed(w.o.Metrics, SourceRules) || checkSource(w.Sources(), SourceRules) == nil {
+		t.Errorf("%v", err)
+	}
+	for repo, want := range map[string]string{"team/a": "denied", "other": "not_found"} {
+		if err := w.May(context.Background(), ci, repoPath(t, repo), Write); says(err) != want {
+			t.Errorf("%s: %v, want %s", repo, err, want)
+		}
+	}
+	if err := w.CheckRules(table); err != nil {
+		t.Error(err)
+	}
+	w.SetRules(table)
+	if failed(w.o.Metrics, SourceRules) || checkSource(w.Sources(), SourceRules) != nil {
+		t.Error("rules that are back are said to fail")
+	}
+	none := newWorld(t, Options{})
+	if err := none.CheckRules(nil); err != nil {
+		t.Errorf("there never were any: %v", err)
+	}
+}
+
+// TestHookThatFails: it is a source that fails, and is asked again without a request of a client.
+func TestHookThatFails(t *testing.T) {
+	t.Parallel()
+	w, app := newHookWorld(t, Options{}, HookOptions{}, fails)
+	ask := func(repo string) error {
+		return w.May(context.Background(), Identity{}, repoPath(t, repo), Read)
+	}
+	for i := range failuresToRest {
+		if failed(w.o.Metrics, SourceHook) || checkSource(w.Sources(), SourceHook) != nil {
+			t.Fatalf("after %d failures", i)
+		}
+		if err := ask("a"); !fault.Is(err, fault.Unavailable) {
+			t.Error(err)
+		}
+	}
+	if checkSource(w.Sources(), SourceHook) == nil || !failed(w.o.Metrics, SourceHook) {
+		t.Error("it is said to work")
+	}
+	app.answers(func(w http.ResponseWriter, q question) {
+		if q.Question != authorize || q.Repository == "" || q.Operation != "read" || q.Client == "" {
+			t.Errorf("%+v", q)
+		}
+		io.WriteString(w, `{"allow": false}`)
+	})
+	before := app.questions()
+	checkSource(w.Sources(), SourceHook)
+	w.o.Hook.trials.Wait()
+	if app.questions() != before {
+		t.Error("it is asked while it rests")
+	}
+	w.clock = w.clock.Add(restAfterFailed)
+	checkSource(w.Sources(), SourceHook)
+	w.o.Hook.trials.Wait()
+	if err := checkSource(w.Sources(), SourceHook); err != nil || failed(w.o.Metrics, SourceHook) || app.questions() != before+1 {
+		t.Errorf("%v, asked %d times", err, app.questions()-before)
+	}
+}
+
+// TestKeyFilesThatAreLost: no key comes in by a file that is lost, nor by another one because of it; and none is called
+// unknown.
+func TestKeyFilesThatAreLost(t *testing.T) {
+	t.Parallel()
+	alice, bob, ca := newSSHKey(t), newSSHKey(t), newSSHKey(t)
+	w := newKeyWorld(t)
+	w.write("keys/alice", line(alice))
+	w.write("keys/carol", "cert-authority "+line(bob))
+	w.write("ca", line(ca))
+	w.write("revoked", "# nobody yet", ssh.FingerprintSHA256(newSSHKey(t).PublicKey()))
+	metrics := NewMetrics()
+	sources := NewSources(metrics, slog.New(slog.NewTextHandler(&w.log, nil)))
+	w.sources = sources
+	w.load()
+	sign := func(by ssh.Signer, name string) ssh.PublicKey {
+		c := &ssh.Certificate{Key: alice.PublicKey(), CertType: ssh.UserCert, ValidPrincipals: []string{name}, ValidBefore: ssh.CertTimeInfinity}
+		if err := c.SignCert(rand.Reader, by); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	callers := map[string]ssh.PublicKey{"alice": alice.PublicKey(), "dave": sign(ca, "dave"), "carol": sign(bob, "carol")}
+	check := func(step string, in ...string) {
+		t.Helper()
+		w.now = w.now.Add(keyInterval)
+		for name, key := range callers {
+			id, _, err := w.keys.Key("git", key, someAddress)
+			want := strings.Contains(" "+strings.Join(in, " ")+" ", " "+name+" ")
+			if want && (err != nil || id.Name != name) || !want && !fault.Is(err, fault.Unavailable) {
+				t.Errorf("%s: %s: %q, %v", step, name, id.Name, err)
+			}
+		}
+	}
+	path := func(name string) string { return filepath.Join(w.dir, name) }
+	move := func(from, to string) func() {
+		return func() {
+			if err := os.Rename(path(from), path(to)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	empty := func(name string) func() {
+		return func() {
+			if err := os.WriteFile(path(name), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, step := range []struct {
+		name, source string
+		lose, back   func()
+		in           []string // who still comes in
+	}{
+		{"no directory", SourceAuthorizedKeys, move("keys", "away"), move("away", "keys"), []string{"dave"}},
+		{"an empty directory", SourceAuthorizedKeys, func() { move("keys", "away")(); os.Mkdir(path("keys"), 0o700); w.write("keys/.hidden", "x") },
+			func() { os.RemoveAll(path("keys")); move("away", "keys")() }, []string{"dave"}},
+		{"garbage", SourceAuthorizedKeys, func() { w.write("keys/alice", "garbage"); w.write("keys/carol", "garbage") },
+			func() { w.write("keys/alice", line(alice)); w.write("keys/carol", "cert-authority "+line(bob)) }, []string{"dave"}},
+		{"no authorities", SourceUserCA, move("ca", "away"), move("away", "ca"), []string{"alice"}},
+		{"empty authorities", SourceUserCA, empty("ca"), func() { w.write("ca", line(ca)) }, []string{"alice"}},
+		{"no list of revoked keys", SourceRevokedKeys, move("revoked", "away"), move("away", "revoked"), nil},
+		{"an empty list of revoked keys", SourceRevokedKeys, empty("revoked"), func() { w.write("revoked", "# nobody") }, nil},
+		{"half a fingerprint", SourceRevokedKeys, func() { w.write("revoked", ssh.FingerprintSHA256(bob.PublicKey())[:30]) }, func() { w.write("revoked", "# nobody") }, nil},
+	} {
+		check("before "+step.name, "alice", "carol", "dave")
+		w.log.Reset()
+		step.lose()
+		for range 3 {
+			check(step.name, step.in...)
+		}
+		if !failed(metrics, step.source) || checkSource(sources, step.source) == nil {
+			t.Errorf("%s: the source is said to work", step.name)
+		}
+		if text := w.log.String(); strings.Count(text, "an identity source failed") != 1 || strings.Count(text, "is not used") > 2 {
+			t.Errorf("%s: not logged once:\n%s", step.name, text)
+		}
+		// Whom a file that fails decides about nobody else is asked about.
+		if _, ok := callers["alice"]; ok && w.keys.Final(alice.PublicKey()) != (step.source != SourceUserCA) {
+			t.Errorf("%s: Final", step.name)
+		}
+		step.back()
+		check("after "+step.name, "alice", "carol", "dave")
+		if failed(metrics, step.source) {
+			t.Errorf("after %s: the source is said to fail", step.name)
+		}
+	}
+	// Who means that nobody is left says so with a comment.
+	os.Remove(path("keys/carol"))
+	w.write("keys/alice", "# left")
+	w.now = w.now.Add(keyInterval)
+	w.is("git", alice.PublicKey(), someAddress, "", "not known")
+}

@@ -1,0 +1,98 @@
+package roles
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestStateCheck(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "state")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	c, err := newStateCheck(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	says := func(want string) {
+		t.Helper()
+		err := c.look()
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	free := room{1 << 40, -1}
+	c.room = func(string) (room, error) { return free, nil }
+	says("")
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Errorf("a probe leaves %v, %v", left, err)
+	}
+	free = room{leastRoom - 1, 1 << 20}
+	says("is full: it has 16383 KiB free")
+	free = room{1 << 40, 0}
+	says("room for 0 more files")
+	free = room{1 << 40, 1 << 20}
+	says("")
+	// What statfs(2) does not know: a quota, or a file system that turned read-only.
+	if err := os.Mkdir(filepath.Join(dir, probeFile), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	says("") // within probeEvery
+	c.probed = c.probed.Add(-probeEvery)
+	says("cannot be written to")
+	if err := os.RemoveAll(filepath.Join(dir, probeFile)); err != nil {
+		t.Fatal(err)
+	}
+	says("")
+	if err := os.Rename(dir, dir+".away"); err != nil {
+		t.Fatal(err)
+	}
+	says("cannot be used")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	says("another one than at the start")
+	if real, err := roomOf(t.TempDir()); err != nil || real.bytes <= 0 {
+		t.Errorf("%+v, %v", real, err)
+	}
+}
+
+func TestRootCheck(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "root")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	look := pushCheck(dir)
+	if look == nil {
+		t.Fatal("a directory of one's own cannot be written to")
+	}
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := look(); err != nil {
+		t.Errorf("that the root is gone is for another check: %v", err)
+	}
+	if pushCheck(dir) != nil {
+		t.Error("a root that never could be written to is checked")
+	}
+}
+
+// TestTokensThatAreNamed: a file of tokens that is named and does not exist keeps the server from starting; the one in
+// the state directory comes later.
+func TestTokensThatAreNamed(t *testing.T) {
+	t.Parallel()
+	cfg := DefaultConfig()
+	cfg.State = t.TempDir()
+	cfg.complete(roleGateway, Env{})
+	if err := cfg.checkTokens(); err != nil {
+		t.Error(err)
+	}
+	cfg.Auth.Tokens = filepath.Join(t.TempDir(), "tokens")
+	if err := cfg.checkTokens(); err == nil || !strings.Contains(err.Error(), "does not exist") {
+		t.Errorf("%v", err)
+	}
+}
