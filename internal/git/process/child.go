@@ -79,7 +79,10 @@ func (p *Process) pipes() (child []*os.File, err error) {
 	if p.stdout, child[1], err = makeOutput(p.command.StdoutBuffer); err != nil {
 		return child, err
 	}
-	p.stderr, child[2], err = os.Pipe()
+	if p.stderr, child[2], err = os.Pipe(); err == nil && p.command.StdoutToStderr {
+		child[1].Close()
+		child[1] = child[2]
+	}
 	return child, err
 }
 

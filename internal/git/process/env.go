@@ -1,8 +1,10 @@
 package process
 
 import (
-	"fmt"
+	"cmp"
+	"maps"
 	"os"
+	"strconv"
 	"strings"
 )
 
@@ -30,18 +32,30 @@ var overrides = [...][2]string{
 	{"maintenance.auto", "false"},
 }
 
-// environment is all that a command's environment has, unless Command.Env adds to it. See git(1), "Environment variables".
+// environment is the whole environment of a git command, unless Command.Env and Command.Config add to it. See git(1), "Environment variables".
 func environment(tempDir string) map[string]string {
-	path := os.Getenv("PATH")
-	if path == "" {
-		path = "/usr/local/bin:/usr/bin:/bin"
-	}
+	env := programEnvironment(tempDir)
+	maps.Copy(env, map[string]string{
+		"HOME": "/nonexistent",
+
+		"GIT_ASKPASS":            "false",
+		"GIT_SSH":                "false",
+		"GIT_SSH_COMMAND":        "false",
+		"GIT_ALLOW_PROTOCOL":     "none", // wins over every protocol.*.allow; no transport has this name
+		"GIT_PROTOCOL_FROM_USER": "0",
+	})
+	addConfig(env, overrides[:])
+	return env
+}
+
+// programEnvironment is the same for a program of the operator's, as a hook: what git does in there is the operator's choice.
+func programEnvironment(tempDir string) map[string]string {
 	if tempDir == "" {
 		tempDir = os.TempDir()
 	}
-	env := map[string]string{
-		"PATH":   path,
-		"HOME":   "/nonexistent",
+	return map[string]string{
+		"PATH":   cmp.Or(os.Getenv("PATH"), "/usr/local/bin:/usr/bin:/bin"),
+		"HOME":   cmp.Or(os.Getenv("HOME"), "/nonexistent"),
 		"TMPDIR": tempDir,
 		"LC_ALL": "C",
 		"TZ":     "UTC",
@@ -51,26 +65,37 @@ func environment(tempDir string) map[string]string {
 		"GIT_CONFIG_NOSYSTEM":    "1",
 		"GIT_ATTR_NOSYSTEM":      "1",
 		"GIT_TERMINAL_PROMPT":    "0",
-		"GIT_ASKPASS":            "false",
 		"SSH_ASKPASS":            "false",
-		"GIT_SSH":                "false",
-		"GIT_SSH_COMMAND":        "false",
 		"GIT_EDITOR":             "false",
 		"GIT_PAGER":              "cat",
-		"GIT_ALLOW_PROTOCOL":     "none", // wins over every protocol.*.allow; no transport has this name
-		"GIT_PROTOCOL_FROM_USER": "0",
 		"GIT_NO_LAZY_FETCH":      "1",
 		"GIT_NO_REPLACE_OBJECTS": "1",
 		"GIT_OPTIONAL_LOCKS":     "0",
 		"GIT_ADVICE":             "0",
+	}
+}
 
-		"GIT_CONFIG_COUNT": fmt.Sprint(len(overrides)),
+// addConfig adds configuration that wins over a repository's own to an environment. What comes later wins.
+func addConfig(env map[string]string, config [][2]string) {
+	n, _ := strconv.Atoi(env["GIT_CONFIG_COUNT"])
+	for _, c := range config {
+		env["GIT_CONFIG_KEY_"+strconv.Itoa(n)], env["GIT_CONFIG_VALUE_"+strconv.Itoa(n)] = c[0], c[1]
+		n++
 	}
-	for i, o := range overrides {
-		env[fmt.Sprintf("GIT_CONFIG_KEY_%d", i)] = o[0]
-		env[fmt.Sprintf("GIT_CONFIG_VALUE_%d", i)] = o[1]
+	env["GIT_CONFIG_COUNT"] = strconv.Itoa(n)
+}
+
+// Environment is the whole environment that a command is started with.
+func (r *Runner) Environment(c Command) []string {
+	env := r.env
+	if c.Program != "" {
+		env = r.programEnv
 	}
-	return env
+	if len(c.Config) > 0 {
+		env = maps.Clone(env)
+		addConfig(env, c.Config)
+	}
+	return withEnv(env, c.Env)
 }
 
 // withEnv is base with KEY=VALUE pairs added or put in its entries' place.

@@ -76,7 +76,7 @@ type Options struct {
 // Runner starts commands. It is safe for concurrent use.
 type Runner struct {
 	git     string
-	env     map[string]string
+	env     map[string]string // of git
 	classes map[Class]class
 	metrics *Metrics
 	log     *slog.Logger
@@ -85,6 +85,8 @@ type Runner struct {
 	reaper  *reaper.Keeper // nil: none
 	account func(*os.ProcessState)
 	starts  starts
+
+	programEnv map[string]string // of other programs
 
 	stopping context.Context // ends when Close is called, for those in a queue
 	stop     context.CancelFunc
@@ -125,14 +127,14 @@ func New(o Options) (*Runner, error) {
 	}
 	closeOnExec()
 	r := &Runner{
-		git: path, env: environment(o.TempDir), metrics: o.Metrics, log: o.Log, account: o.Account,
+		git: path, env: environment(o.TempDir), programEnv: programEnvironment(o.TempDir), metrics: o.Metrics, log: o.Log, account: o.Account,
 		cgroups: o.Cgroups, groups: o.Groups,
 		classes: make(map[Class]class, len(o.Classes)),
 		starter: newStarter(o.Metrics), looks: make(chan struct{}, manyLooks), running: make(map[*Process]struct{}), ended: make(chan struct{}),
 	}
 	r.reaper = reaper.Keep(reaper.Options{Command: o.Reaper, Cgroups: o.Cgroups.Directories(), Metrics: o.Metrics.reaper, Log: o.Log})
 	if mark, value, ok := strings.Cut(r.reaper.Env(), "="); ok {
-		r.env[mark] = value
+		r.env[mark], r.programEnv[mark] = value, value
 	}
 	r.stopping, r.stop = context.WithCancel(context.Background())
 	for name, l := range o.Classes {
@@ -146,16 +148,21 @@ func New(o Options) (*Runner, error) {
 // Command is one run of git.
 type Command struct {
 	Class      Class
-	Subcommand string    // "pack-objects": the metrics' label, so never anything a client sent
-	Program    string    // path of another program than git, of the operator's; Subcommand then says what it is. "": git
-	Args       []string  // all that follows "git"; nothing from a user before "--end-of-options"
-	Env        []string  // KEY=VALUE, added to the environment or put in place of what it has
-	Dir        string    // working directory; "" is /
-	Stdin      io.Reader // nil is empty; when a Read of it fails, the command is killed
+	Subcommand string   // "pack-objects": the metrics' label, so never anything a client sent
+	Program    string   // path of another program than git, of the operator's; Subcommand then says what it is. "": git
+	Args       []string // all that follows "git"; nothing from a user before "--end-of-options"
+	Env        []string // KEY=VALUE, added to the environment or put in place of what it has
+	// Config is configuration for git, and for git within a Program, that wins over a repository's own: keys and values. For git it is
+	// added to the server's own, which keeps repositories from running programs.
+	Config [][2]string
+	Dir    string    // working directory; "" is /
+	Stdin  io.Reader // nil is empty; when a Read of it fails, the command is killed
 	// Stderr gets standard error as it comes, from one goroutine. It must not block, nor keep the slice.
-	Stderr       func([]byte)
-	StdoutBuffer int        // size of the pipe that Stdout reads, where the system allows it; 0 is the system's default
-	Files        []*os.File // the command's descriptors from 3 on; the caller closes them
+	Stderr func([]byte)
+	// StdoutToStderr gives the command one pipe for both outputs, so that what it writes comes in order. Process.Stdout is then empty.
+	StdoutToStderr bool
+	StdoutBuffer   int        // size of the pipe that Stdout reads, where the system allows it; 0 is the system's default
+	Files          []*os.File // the command's descriptors from 3 on; the caller closes them
 	// Grace is for commands that write into a repository: who kills one asks it to end first (SIGTERM), so that git removes its locks and
 	// temporary files, and kills what is left after that time. 0: at once.
 	Grace time.Duration
@@ -344,7 +351,7 @@ func (r *Runner) spawn(p *Process) error {
 			program, name = p.command.Program, p.command.Program
 		}
 		p.process, err = r.startIn(r.groups[p.command.Class], program, append([]string{name}, p.command.Args...), &os.ProcAttr{
-			Dir: cmp.Or(p.command.Dir, "/"), Env: withEnv(r.env, p.command.Env), Files: slices.Concat(files, p.command.Files), Sys: p.exit.attributes(),
+			Dir: cmp.Or(p.command.Dir, "/"), Env: r.Environment(p.command), Files: slices.Concat(files, p.command.Files), Sys: p.exit.attributes(),
 		})
 	}
 	if err != nil {
