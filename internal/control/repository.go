@@ -133,6 +133,10 @@ func description(d storage.Description) *packhorsev1.Repository {
 	r := &packhorsev1.Repository{
 		Path: printable(d.Path), ObjectFormat: d.Format.String(), Head: printable(string(d.Head.Target)), HeadOid: oid(d.Head.ID), Version: version(d.Version),
 		Size: d.Size, Refs: d.Refs, Objects: counts(d.Objects), Config: make(map[string]string, len(d.Config)),
+		RepositoryHooks: string(d.RepositoryHooks),
+	}
+	for _, hook := range d.Hooks {
+		r.Hooks = append(r.Hooks, printable(hook))
 	}
 	for key, value := range d.Config {
 		r.Config[printable(key)] = printable(value)

@@ -30,6 +30,9 @@ func (s *Server) Advertise(ctx context.Context, r *repo.Repo, session protocol.S
 	if err != nil {
 		return outcome, err
 	}
+	if _, err := s.ownHooks(r); err != nil {
+		return outcome, err
+	}
 	snapshot, err := r.Refs.Snapshot(ctx)
 	if err != nil {
 		return outcome, err

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -102,8 +103,15 @@ func (w *sweeper) undone(ctx context.Context, e *entry) (string, error) {
 // git runs a command of git in a repository.
 func (w *sweeper) git(ctx context.Context, n note, subcommand, input string, args ...string) (string, error) {
 	args = append([]string{"-c", "safe.directory=*", "-c", "core.fsync=reference", "--git-dir=" + n.Dir, subcommand}, args...)
+	var off [][2]string
+	for _, quoted := range n.Off {
+		if key, err := strconv.Unquote(quoted); err == nil {
+			off = append(off, [2]string{key, "false"})
+		}
+	}
 	child, err := w.runner.Start(ctx, process.Command{
-		Class: ClassReceive, Subcommand: subcommand, Args: args, Stdin: strings.NewReader(input), Grace: grace, Repository: n.Common,
+		Class: ClassReceive, Subcommand: subcommand, Args: args, Env: n.Identity, Config: off, Stdin: strings.NewReader(input), Grace: grace,
+		Repository: n.Common,
 	})
 	if err != nil {
 		return "", err

@@ -11,8 +11,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,32 +20,43 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
-// ClassHook is the class of the administrator's hooks. Each runs within a push: as many as ClassReceive has slots never wait.
+// ClassHook is the class of hooks. Each runs within a push: as many as ClassReceive has slots never wait.
 const ClassHook process.Class = "hook"
 
+// RepositoryHooks says what becomes of the hooks that a repository has itself.
+type RepositoryHooks string
+
+// A repository's configuration and files run programs of its choice only with RunHooks.
 const (
-	preReceive  = "pre-receive"
-	update      = "update"
-	postReceive = "post-receive"
-
-	// maxSaid bounds what the hooks of one push may tell the client, in bytes; more is dropped. maxSaidLine bounds a line of it.
-	maxSaid     = 64 << 10
-	maxSaidLine = 1 << 10
-
-	// hookLinger is how long the output of a hook that has ended is still read.
-	hookLinger = time.Second
+	RefuseHooks RepositoryHooks = "refuse" // a repository that has some takes no pushes; the default
+	RunHooks    RepositoryHooks = "run"    // they are run after the administrator's
+	IgnoreHooks RepositoryHooks = "ignore" // they are not run
 )
 
-// A decision is made while git waits in a hook, with the new objects in quarantine. The hook that git runs is a script of ours. It knows
-// nothing and can do nothing but ask the server that started git, on two pipes that it inherits: 4 to the server, 3 from it. When the server dies
-// the pipes end, and the script refuses. The server asks the Decider and runs the administrator's hooks itself, with limits of their own.
-//
-// The script writes one line with its name and arguments, for pre-receive also its input and a line with a dot. It reads lines to show to the
-// client, which begin with ">", and then "yes"; anything else, and the end, is a no.
 const (
-	scriptEnd = `
+	// maxSaid bounds what the hooks of one push may tell the client, in bytes; more is dropped. maxSaidLine bounds a
+	// line of it.
+	maxSaid     = 64 << 10
+	maxSaidLine = 1 << 10
+)
+
+// A decision is made while git waits in a hook, with the new objects in quarantine. The hook that git runs is a script
+// of ours. It knows nothing and can do nothing but ask the server that started git, on two pipes that it inherits: 4 to
+// the server, 3 from it. When the server dies the pipes end, and the script refuses. The server asks the Decider and
+// runs the hooks itself, with limits of their own.
+//
+// The script writes one line with its event and arguments; pre-receive and reference-transaction also write their input
+// and a line with a dot. It reads lines to show to the client, which begin with ">", and then "yes"; anything else, and
+// the end, is a no.
+//
+// A proc-receive hook talks with git on its standard input and output. So the script runs it itself, with the
+// environment and the command that it reads by lines, which begin with "=" and "!", and tells the server of its end.
+const (
+	scriptStart = "#!/bin/sh\n# Made at the start of the server; asks it.\n"
+	scriptEnd   = `
 while IFS= read -r line <&3; do
 	case $line in
 	'>'*) printf '%s\n' "${line#?}" >&2 ;;
@@ -55,51 +66,154 @@ while IFS= read -r line <&3; do
 done
 exit 1
 `
-	preReceiveScript = "#!/bin/sh\n# Made at the start of the server; asks it.\n" +
-		`{ printf 'pre-receive %s\n' "$GIT_QUARANTINE_PATH" && cat && printf '.\n'; } >&4 || exit 1` + scriptEnd
-	updateScript = "#!/bin/sh\n# Made at the start of the server; asks it.\n" +
-		`printf 'update %s %s %s\n' "$1" "$2" "$3" >&4 || exit 1` + scriptEnd
+	procReceiveScript = scriptStart + `printf 'proc-receive\n' >&4 || exit 1
+set --
+while IFS= read -r line <&3; do
+	case $line in
+	'='*) set -- "$@" "${line#?}" ;;
+	'!'*)
+		env -i "$@" /bin/sh -c "${line#?}" 3<&- 4>&- 5<&-
+		status=$?
+		printf 'proc-receive %s\n' "$status" >&4
+		exit "$status"
+		;;
+	*) exit 1 ;;
+	esac
+done
+exit 1
+`
 )
 
-// Scripts are in directories by what has to be asked: git runs every hook that it finds.
-const (
-	scriptsOnce = "once" // pre-receive alone
-	scriptsEach = "each" // update as well
-)
+// scripts are the hooks that git runs, by event.
+func scripts() map[repo.HookEvent]string {
+	return map[repo.HookEvent]string{
+		repo.PreReceive: scriptStart +
+			`{ printf 'pre-receive %s\n' "$GIT_QUARANTINE_PATH" && cat && printf '.\n'; } >&4 || exit 1` + scriptEnd,
+		repo.Update: scriptStart + `printf 'update %s %s %s\n' "$1" "$2" "$3" >&4 || exit 1` + scriptEnd,
+		repo.ReferenceTransaction: scriptStart +
+			`{ printf 'reference-transaction %s\n' "$1" && cat && printf '.\n'; } >&4 || exit 1` + scriptEnd,
+		repo.PushToCheckout: scriptStart +
+			`printf 'push-to-checkout %s %s\n' "$1" "$GIT_WORK_TREE" >&4 || exit 1` + scriptEnd,
+		repo.ProcReceive: procReceiveScript,
+	}
+}
+
+// scriptDir is a directory of scripts, by what has to be asked: git runs every hook that it finds.
+type scriptDir struct {
+	name   string
+	events []repo.HookEvent
+}
+
+const scriptsOnce = "once" // the least
+
+// scriptDirs are the directories, from the one with the fewest events on. Each has pre-receive: that it was asked is
+// checked.
+func scriptDirs() []scriptDir {
+	return []scriptDir{
+		{scriptsOnce, []repo.HookEvent{repo.PreReceive}},
+		{"each", []repo.HookEvent{repo.PreReceive, repo.Update}},
+		{"all", []repo.HookEvent{
+			repo.PreReceive, repo.Update, repo.ReferenceTransaction, repo.PushToCheckout, repo.ProcReceive,
+		}},
+	}
+}
 
 // writeScripts makes the scripts in a directory of ours.
 func writeScripts(dir string) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return err
 	}
-	for name, text := range map[string]string{
-		scriptsOnce + "/" + preReceive: preReceiveScript, scriptsEach + "/" + preReceive: preReceiveScript, scriptsEach + "/" + update: updateScript,
-	} {
-		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+	texts := scripts()
+	for _, d := range scriptDirs() {
+		if err := os.MkdirAll(filepath.Join(dir, d.name), 0o700); err != nil {
 			return err
 		}
-		if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
-			return err
+		for _, event := range d.events {
+			if err := os.WriteFile(filepath.Join(dir, d.name, string(event)), []byte(texts[event]), 0o700); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-// asking is what one push needs of hooks.
-type asking struct {
-	scripts string // core.hooksPath; "": nobody is to be asked while git runs
-	files   []*os.File
-	ask     *os.File // what git's hooks write
-	answer  *os.File // what they read
+// program is one hook that is run for an event.
+type program struct {
+	event repo.HookEvent
+	owner string   // for messages: "the server's", "the repository's"
+	path  string   // of the program
+	args  []string // before those of the hook
 }
 
-// hook is the path of one of the administrator's hooks, "" if there is none. One that cannot be run is an error: it was meant to say no.
-func (s *Server) hook(name string) (string, error) {
+// programs are the hooks of a push by event, in the order in which they are run.
+type programs map[repo.HookEvent][]program
+
+// programs finds the hooks of a push to a repository: the administrator's, and after them the repository's own if they
+// are run. Errors: Denied if the repository has hooks and they are neither run nor ignored, Unavailable if one of the
+// administrator's cannot be run.
+func (s *Server) programs(r *repo.Repo) (programs, error) {
+	all := make(programs)
+	for _, event := range []repo.HookEvent{
+		repo.PreReceive, repo.Update, repo.ReferenceTransaction, repo.PostReceive, repo.PostUpdate,
+	} {
+		path, err := s.hook(event)
+		if err != nil {
+			return nil, err
+		}
+		if path != "" {
+			all[event] = append(all[event], program{event: event, owner: "the server's", path: path})
+		}
+	}
+	own, err := s.ownHooks(r)
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range own {
+		p := program{event: h.Event, owner: "the repository's", path: h.File}
+		if h.File == "" { // as git runs them: the arguments of the hook follow
+			p.path, p.args = "/bin/sh", []string{"-c", h.Command + ` "$@"`, h.Command}
+		}
+		all[h.Event] = append(all[h.Event], p)
+	}
+	return all, nil
+}
+
+// ownHooks are the repository's own hooks that are to be run. Where some are that are neither to be run nor ignored,
+// the error is Denied.
+func (s *Server) ownHooks(r *repo.Repo) ([]repo.Hook, error) {
+	if s.options.RepositoryHooks == IgnoreHooks {
+		return nil, nil
+	}
+	hooks, err := r.Hooks()
+	if err != nil || len(hooks) == 0 || s.options.RepositoryHooks == RunHooks {
+		return hooks, err
+	}
+	return nil, fault.New(fault.Denied,
+		"pushes to this repository are refused, because it has a hook that this server does not run: %s; "+
+			`its administrator can set push.repository_hooks to "run" or "ignore", or remove the hook`, hookNames(hooks))
+}
+
+// hookNames names some hooks for people.
+func hookNames(hooks []repo.Hook) string {
+	const most = 3
+	var names []string
+	for _, h := range hooks[:min(len(hooks), most)] {
+		names = append(names, fmt.Sprintf("%.80s", h.Name))
+	}
+	text := strings.Join(names, ", ")
+	if more := len(hooks) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// hook is the path of one of the administrator's hooks, "" if there is none. One that cannot be run is an error: it was
+// meant to say no.
+func (s *Server) hook(event repo.HookEvent) (string, error) {
 	if s.options.Hooks == "" {
 		return "", nil
 	}
-	path := filepath.Join(s.options.Hooks, name)
+	path := filepath.Join(s.options.Hooks, string(event))
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -110,51 +224,78 @@ func (s *Server) hook(name string) (string, error) {
 		err = unix.Access(path, unix.X_OK)
 	}
 	if err != nil {
-		return "", fault.Wrap(fault.Unavailable, "the server's "+name+" hook cannot be run, so that no push is taken", err)
+		return "", fault.Wrap(fault.Unavailable,
+			"the server's "+string(event)+" hook cannot be run, so that no push is taken", err)
 	}
 	return path, nil
 }
 
-// asking finds out who is to be asked, and makes the pipes. We ask ourselves where the repository borrows objects, and note if we can when an
-// atomic push was agreed to.
-func (s *Server) asking(borrows, atomic bool) (*asking, error) {
-	before, err := s.hook(preReceive)
-	if err != nil {
-		return nil, err
-	}
-	each, err := s.hook(update)
-	if err != nil {
-		return nil, err
-	}
+// asking is what one push needs of hooks.
+type asking struct {
+	scripts string // core.hooksPath; "": nobody is to be asked while git runs
+	events  []repo.HookEvent
+	files   []*os.File
+	ask     *os.File // what git's hooks write
+	answer  *os.File // what they read
+}
+
+// asking finds out who is to be asked, and makes the pipes. We ask ourselves where the repository borrows objects, and
+// note if we can when an atomic push was agreed to.
+func (p *pushing) asking() (*asking, error) {
 	a := &asking{}
+	wanted := func(d scriptDir) bool {
+		for event := range p.programs {
+			switch event {
+			case repo.PostReceive, repo.PostUpdate, repo.PreAutoGC: // git is not asked to run these
+			default:
+				if !slices.Contains(d.events, event) {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	dirs := scriptDirs()
+	for len(dirs) > 1 && wanted(dirs[0]) {
+		dirs = dirs[1:]
+	}
+	least := filepath.Join(p.options.Scripts, scriptsOnce, string(repo.PreReceive))
 	switch {
-	case each != "":
-		a.scripts = filepath.Join(s.options.Scripts, scriptsEach)
-	case before != "" || s.options.Decider != nil || borrows:
-		a.scripts = filepath.Join(s.options.Scripts, scriptsOnce)
-	case atomic && s.options.Scripts != "" && unix.Access(filepath.Join(s.options.Scripts, scriptsOnce, preReceive), unix.X_OK) == nil:
-		a.scripts = filepath.Join(s.options.Scripts, scriptsOnce)
+	case len(dirs) < len(scriptDirs()), len(p.programs[repo.PreReceive]) > 0:
+	case p.options.Decider != nil, p.target.borrows():
+	case p.all() && p.options.Scripts != "" && unix.Access(least, unix.X_OK) == nil:
 	default:
 		return a, nil
 	}
-	if s.options.Scripts == "" {
-		return nil, fault.New(fault.Unavailable, "the server has no directory for scripts, so that nothing can be pushed to repositories with alternates")
+	if p.options.Scripts == "" {
+		return nil, fault.New(fault.Unavailable,
+			"the server has no directory for scripts, so that nothing can be pushed to repositories with alternates or hooks")
 	}
-	if err := unix.Access(filepath.Join(a.scripts, preReceive), unix.X_OK); err != nil { // git would go on without it
-		return nil, fault.Wrap(fault.Unavailable, "the server cannot run hooks from its state directory, so that no push is taken", err)
+	a.scripts, a.events = filepath.Join(p.options.Scripts, dirs[0].name), dirs[0].events
+	for _, event := range a.events {
+		// Git would go on without it.
+		if err := unix.Access(filepath.Join(a.scripts, string(event)), unix.X_OK); err != nil {
+			return nil, fault.Wrap(fault.Unavailable,
+				"the server cannot run hooks from its state directory, so that no push is taken", err)
+		}
 	}
+	return a, a.pipes()
+}
+
+// pipes makes the pipes between git's hooks and the server.
+func (a *asking) pipes() error {
 	theirs3, answer, err := os.Pipe()
 	if err != nil {
-		return nil, fault.Wrap(fault.Unavailable, "cannot make a pipe", err)
+		return fault.Wrap(fault.Unavailable, "cannot make a pipe", err)
 	}
 	ask, theirs4, err := os.Pipe()
 	if err != nil {
 		theirs3.Close()
 		answer.Close()
-		return nil, fault.Wrap(fault.Unavailable, "cannot make a pipe", err)
+		return fault.Wrap(fault.Unavailable, "cannot make a pipe", err)
 	}
 	a.files, a.ask, a.answer = []*os.File{theirs3, theirs4}, ask, answer
-	return a, nil
+	return nil
 }
 
 // started lets go of git's ends of the pipes.
@@ -173,15 +314,25 @@ func (a *asking) close() {
 	}
 }
 
-// answerHooks answers what git's hooks ask, until git and they have ended.
-func (p *pushing) answerHooks(ctx context.Context, a *asking) {
+// answerHooks answers what git's hooks ask, until git and they have ended. Stop ends git.
+func (p *pushing) answerHooks(ctx context.Context, a *asking, stop func()) {
 	in := bufio.NewReader(a.ask)
 	for {
 		line, err := readLine(in, nil)
 		if err != nil {
 			return
 		}
-		said := &speech{say: func(text string) error { _, err := io.WriteString(a.answer, ">"+text+"\n"); return err }, left: maxSaid - p.said}
+		if string(line) == string(repo.ProcReceive) {
+			if !p.answerProcReceive(ctx, in, a.answer, stop) {
+				return
+			}
+			continue
+		}
+		say := func(text string) error { _, err := io.WriteString(a.answer, ">"+text+"\n"); return err }
+		if strings.HasPrefix(string(line), string(repo.ReferenceTransaction)) { // git would not pass it on
+			say = func(text string) error { p.unsaid = append(p.unsaid, text+"\n"...); return nil }
+		}
+		said := &speech{say: say, left: maxSaid - p.said}
 		err = p.decide(ctx, string(line), in, said)
 		said.end()
 		p.said = maxSaid - said.left
@@ -194,6 +345,42 @@ func (p *pushing) answerHooks(ctx context.Context, a *asking) {
 		}
 	}
 }
+
+// answerProcReceive has the script run the repository's proc-receive hook, and waits for its end. It reports whether it
+// came: one that takes too long ends the push.
+func (p *pushing) answerProcReceive(ctx context.Context, in *bufio.Reader, answer io.Writer, stop func()) bool {
+	hooks := p.programs[repo.ProcReceive]
+	env, err := p.hookEnvironment(ctx, hookRun{})
+	if err != nil || len(hooks) == 0 {
+		_, err = io.WriteString(answer, "no\n")
+		return err == nil
+	}
+	var text strings.Builder
+	command := process.Command{Program: hooks[0].path, Env: env, Config: p.hookConfig}
+	for _, setting := range p.options.Runner.Environment(command) {
+		fmt.Fprintf(&text, "=%s\n", strings.ReplaceAll(setting, "\n", " "))
+	}
+	run := shellQuote(hooks[0].path)
+	if len(hooks[0].args) > 0 { // sh -c COMMAND
+		run = hooks[0].args[1]
+	}
+	fmt.Fprintf(&text, "!%s\n", strings.ReplaceAll(run, "\n", " "))
+	if _, err := io.WriteString(answer, text.String()); err != nil {
+		return false
+	}
+	if p.options.HookTime > 0 {
+		defer time.AfterFunc(p.options.HookTime, func() {
+			p.log.LogAttrs(ctx, slog.LevelInfo, "a hook failed", slog.String("hook", string(repo.ProcReceive)),
+				slog.String("repository", p.push.Repo.String()), slog.String("error", "it took too long"))
+			stop()
+		}).Stop()
+	}
+	_, err = readLine(in, nil)
+	return err == nil
+}
+
+// shellQuote writes a text as one word of the shell.
+func shellQuote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
 
 // maxHookLine is a line of git's hooks: two IDs and a name, or a path.
 const maxHookLine = 2*64 + git.MaxRefName + 4<<10
@@ -217,8 +404,8 @@ func readLine(in *bufio.Reader, line []byte) ([]byte, error) {
 // decide answers one question. What refuses it is told to the client.
 func (p *pushing) decide(ctx context.Context, line string, in *bufio.Reader, said *speech) error {
 	name, rest, _ := strings.Cut(line, " ")
-	switch name {
-	case preReceive:
+	switch event := repo.HookEvent(name); event {
+	case repo.PreReceive:
 		updates, input, err := p.readUpdates(in)
 		if err == nil {
 			err = p.beforeAll(ctx, rest, updates, input, said)
@@ -227,30 +414,38 @@ func (p *pushing) decide(ctx context.Context, line string, in *bufio.Reader, sai
 			err = p.agreed(updates)
 		}
 		return err
-	case update:
-		if err := p.beforeOne(ctx, rest, said); err != nil {
+	case repo.Update:
+		args := strings.Split(rest, " ")
+		if len(args) != 3 {
+			return fault.New(fault.Internal, "git asks whether to update %.80q, which is no ref with two values", rest)
+		}
+		if err := p.runHooks(ctx, hookRun{event: event, args: args}, said); err != nil {
 			return err
 		}
 		p.each--
 		return p.ready()
+	case repo.ReferenceTransaction:
+		input, err := p.readInput(in)
+		if err != nil {
+			return err
+		}
+		if err := p.runHooks(ctx, hookRun{event: event, args: []string{rest}, input: input}, said); err != nil {
+			p.aborted = true
+			return err
+		}
+		return nil
+	case repo.PushToCheckout:
+		id, tree, _ := strings.Cut(rest, " ")
+		if !filepath.IsAbs(tree) || len(p.programs[event]) == 0 {
+			return fault.New(fault.Internal, "git asks to check out into %.80q", tree)
+		}
+		return p.runHooks(ctx, hookRun{event: event, args: []string{id}, worktree: tree}, said)
 	}
 	return fault.New(fault.Internal, "the hook %.40q asks, which is not known", name)
 }
 
-// beforeOne runs the administrator's hook for one ref.
-func (p *pushing) beforeOne(ctx context.Context, rest string, said *speech) error {
-	path, err := p.hook(update)
-	if err != nil || path == "" {
-		return err
-	}
-	args := strings.Split(rest, " ")
-	if len(args) != 3 {
-		return fault.New(fault.Internal, "git asks whether to update %.80q, which is no ref with two values", rest)
-	}
-	return p.runHook(ctx, hookRun{name: update, path: path, args: args}, said)
-}
-
-// agreed is called when all has been agreed to as a whole. If git has refused a part of it, it is not to be completed should git die.
+// agreed is called when all has been agreed to as a whole. If git has refused a part of it, it is not to be completed
+// should git die.
 func (p *pushing) agreed(updates []Update) error {
 	p.each = -1
 	if p.entry == nil || len(p.entry.note.Olds) == 0 || len(updates) != len(p.request.commands) {
@@ -274,26 +469,18 @@ func (p *pushing) ready() error {
 	return nil
 }
 
-// readUpdates reads the updates that are still to be made: git leaves away what it has refused itself. There is input for the administrator's hook only
-// where that is.
+// readUpdates reads the updates that are still to be made: git leaves away what it has refused itself. There is input
+// for hooks only where they are.
 func (p *pushing) readUpdates(in *bufio.Reader) (updates []Update, input []byte, err error) {
 	updates = make([]Update, 0, len(p.request.commands))
-	hook, err := p.hook(preReceive)
-	hooked := err != nil || hook != ""
+	hooked := len(p.programs[repo.PreReceive]) > 0
 	if hooked {
 		input = make([]byte, 0, len(p.request.head))
 	}
-	var line []byte
-	for {
-		if line, err = readLine(in, line[:0]); err != nil {
-			return nil, nil, err
-		}
-		if string(line) == "." {
-			return updates, input, nil
-		}
+	err = p.readInputLines(in, func(line []byte) error {
 		c, err := parseCommand(line, p.target.Format)
 		if err != nil {
-			return nil, nil, err
+			return err
 		}
 		if u, ok := c.update(); ok {
 			updates = append(updates, u)
@@ -301,10 +488,41 @@ func (p *pushing) readUpdates(in *bufio.Reader) (updates []Update, input []byte,
 		if hooked {
 			input = append(append(input, line...), '\n')
 		}
+		return nil
+	})
+	return updates, input, err
+}
+
+// readInput reads the input of a hook.
+func (p *pushing) readInput(in *bufio.Reader) (input []byte, err error) {
+	err = p.readInputLines(in, func(line []byte) error {
+		if len(input) > 2*maxHead {
+			return errors.New("the input of a hook is too long")
+		}
+		input = append(append(input, line...), '\n')
+		return nil
+	})
+	return input, err
+}
+
+// readInputLines calls take with each line of the input of a hook. The line is good until the next call.
+func (p *pushing) readInputLines(in *bufio.Reader, take func(line []byte) error) error {
+	var line []byte
+	for {
+		var err error
+		if line, err = readLine(in, line[:0]); err != nil {
+			return err
+		}
+		if string(line) == "." {
+			return nil
+		}
+		if err := take(line); err != nil {
+			return err
+		}
 	}
 }
 
-// beforeAll asks the Decider, and then the administrator's hook.
+// beforeAll asks the Decider, and then the hooks.
 func (p *pushing) beforeAll(ctx context.Context, quarantine string, updates []Update, input []byte, said *speech) error {
 	p.decided = true
 	if p.target.borrows() {
@@ -322,90 +540,63 @@ func (p *pushing) beforeAll(ctx context.Context, quarantine string, updates []Up
 			return err
 		}
 	}
-	path, err := p.hook(preReceive)
-	if err != nil || path == "" {
-		return err
-	}
-	return p.runHook(ctx, hookRun{name: preReceive, path: path, input: input, quarantine: quarantine}, said)
+	return p.runHooks(ctx, hookRun{event: repo.PreReceive, input: input, quarantine: quarantine}, said)
 }
 
-// hookRun is one run of one of the administrator's hooks (githooks(5)).
+// hookRun is one event at which hooks are run (githooks(5)).
 type hookRun struct {
-	name, path string
+	event      repo.HookEvent
 	args       []string
 	input      []byte
 	quarantine string // where the new objects are; "": in the repository
+	worktree   string // that push-to-checkout is about
 }
 
-// runHook runs a hook and passes on what it says. Its environment is made from scratch, like that of git.
-func (p *pushing) runHook(ctx context.Context, h hookRun, said *speech) error {
+// runHooks runs the hooks of an event until one fails, and passes on what they say.
+func (p *pushing) runHooks(ctx context.Context, h hookRun, said *speech) error {
+	for _, hook := range p.programs[h.event] {
+		if err := p.runHook(ctx, hook, h, said); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *pushing) runHook(ctx context.Context, hook program, h hookRun, said *speech) error {
 	if p.options.HookTime > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, p.options.HookTime)
 		defer cancel()
 	}
-	child, err := p.options.Runner.Start(ctx, process.Command{
-		Class: ClassHook, Subcommand: h.name, Program: h.path, Args: h.args, Env: p.hookEnvironment(h), Dir: p.target.Dir,
-		Caller: p.caller, Repository: p.target.Common, Stdin: bytes.NewReader(h.input), Stderr: said.text,
-	})
+	env, err := p.hookEnvironment(ctx, h)
 	if err == nil {
-		go func() { // what it left in another session may hold its output open for as long as it lives
-			<-child.Done()
-			child.Stdout().SetReadDeadline(time.Now().Add(hookLinger))
-		}()
-		buf := make([]byte, 4<<10)
-		for err == nil {
-			var n int
-			n, err = child.Stdout().Read(buf)
-			said.text(buf[:n])
+		var child *process.Process
+		child, err = p.options.Runner.Start(ctx, process.Command{
+			Class: ClassHook, Subcommand: string(h.event), Program: hook.path, Args: slices.Concat(hook.args, h.args),
+			Env: env, Config: p.hookConfig, Dir: p.target.Dir, Caller: p.caller, Repository: p.target.Common,
+			Stdin: bytes.NewReader(h.input), Stderr: said.text, StdoutToStderr: true,
+		})
+		if err == nil {
+			_, err = child.Wait()
 		}
-		if err != io.EOF {
-			child.Kill()
-		}
-		_, err = child.Wait()
 	}
 	if err == nil {
 		return nil
 	}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		said.text(fmt.Appendf(nil, "\nthe server's %s hook took longer than %v\n", h.name, p.options.HookTime))
+		said.text(fmt.Appendf(nil, "\n%s %s hook took longer than %v\n", hook.owner, h.event, p.options.HookTime))
 	}
-	p.log.LogAttrs(ctx, slog.LevelInfo, "a hook failed", slog.String("hook", h.name), slog.String("repository", p.push.Repo.String()), slog.Any("error", err))
+	p.log.LogAttrs(ctx, slog.LevelInfo, "a hook failed", slog.String("hook", string(h.event)),
+		slog.String("program", hook.path), slog.String("repository", p.push.Repo.String()), slog.Any("error", err))
 	return err
 }
 
-func (p *pushing) hookEnvironment(h hookRun) []string {
-	env := []string{
-		"GIT_DIR=.",
-		"PACKHORSE_USER=" + p.push.Pusher.Name, "PACKHORSE_ADDRESS=" + p.push.Pusher.Address,
-		"PACKHORSE_REPOSITORY=" + p.push.Repo.String(), "PACKHORSE_PUSH=" + p.push.ID,
-		// What a hook of the administrator's wants to reach, it may.
-		"GIT_ALLOW_PROTOCOL=file:git:http:https:ssh", "GIT_SSH=ssh", "GIT_SSH_COMMAND=ssh",
-	}
-	if len(p.push.Options) > 0 {
-		env = append(env, fmt.Sprintf("GIT_PUSH_OPTION_COUNT=%d", len(p.push.Options)))
-	}
-	for i, option := range p.push.Options {
-		env = append(env, fmt.Sprintf("GIT_PUSH_OPTION_%d=%s", i, option))
-	}
-	if h.quarantine != "" {
-		env = append(env, "GIT_QUARANTINE_PATH="+h.quarantine, "GIT_OBJECT_DIRECTORY="+h.quarantine,
-			"GIT_ALTERNATE_OBJECT_DIRECTORIES="+quotePath(filepath.Join(p.target.Common, "objects")))
-	}
-	return env
-}
-
-// quotePath writes a path as an element of a list of paths (git(1), GIT_ALTERNATE_OBJECT_DIRECTORIES).
-func quotePath(path string) string {
-	if !strings.Contains(path, ":") && !strings.HasPrefix(path, `"`) {
-		return path
-	}
-	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(path) + `"`
-}
-
-// after runs the administrator's post-receive hook, when the refs are changed. Whether it succeeds changes nothing, nor does a client that goes
-// away, but for how long a hook may then run that has no limit.
+// after runs the hooks that are told what was changed. Whether they succeed changes nothing, nor does a client that
+// goes away, but for how long a hook may then run that has no limit.
 func (p *pushing) after(client context.Context, done []Update) {
+	if len(p.programs[repo.PostReceive]) == 0 && len(p.programs[repo.PostUpdate]) == 0 {
+		return
+	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(client))
 	defer cancel()
 	defer context.AfterFunc(client, func() {
@@ -413,57 +604,17 @@ func (p *pushing) after(client context.Context, done []Update) {
 			time.AfterFunc(settleLimit, cancel)
 		}
 	})()
-	path, err := p.hook(postReceive)
-	if err != nil || path == "" {
-		return
-	}
 	var input []byte
+	var names []string
 	for _, u := range done {
 		input = fmt.Appendf(input, "%s %s %s\n", u.Old, u.New, u.Ref)
+		names = append(names, string(u.Ref))
 	}
 	said := &speech{say: func(text string) error { return p.out.say(text + "\n") }, left: maxSaid - p.said}
-	_ = p.runHook(ctx, hookRun{name: postReceive, path: path, input: input}, said)
+	for _, h := range []hookRun{{event: repo.PostReceive, input: input}, {event: repo.PostUpdate, args: names}} {
+		for _, hook := range p.programs[h.event] {
+			_ = p.runHook(ctx, hook, h, said)
+		}
+	}
 	said.end()
-}
-
-// speech passes on what hooks say, by lines, within bounds, and without what a terminal could take for a command. Safe for concurrent use.
-type speech struct {
-	say func(line string) error
-
-	mu   sync.Mutex
-	left int // bytes that may still be said
-	line []byte
-}
-
-func (s *speech) text(b []byte) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, c := range b {
-		switch {
-		case s.left <= 0:
-			return
-		case c == '\n':
-			s.flush()
-			continue
-		case c < ' ' && c != '\t' || c == 0x7f:
-			c = ' '
-		}
-		s.left--
-		if s.line = append(s.line, c); len(s.line) == maxSaidLine || s.left == 0 {
-			s.flush()
-		}
-	}
-}
-
-func (s *speech) flush() {
-	if len(s.line) > 0 && s.say(string(s.line)) != nil {
-		s.left = 0
-	}
-	s.line = s.line[:0]
-}
-
-func (s *speech) end() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.flush()
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
 // hooks makes a directory with hooks of the administrator's; the values are shell.
@@ -36,7 +37,7 @@ func (d decider) Decide(ctx context.Context, p *Push) error { return d(ctx, p) }
 func TestHooksSeeAndSay(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "log")
-	w := newWorld(t, Options{Hooks: hooks(t, map[string]string{
+	w := newWorld(t, Options{RepositoryHooks: IgnoreHooks, Hooks: hooks(t, map[string]string{
 		"pre-receive": `read old new ref; echo "pre $old $new $ref" >>` + log + `; env | sort | grep -E '^(PACKHORSE_(USER|REPO|ADD)|GIT_PUSH|GIT_DIR)' >>` + log + `
 git cat-file -e "$new" && git rev-parse --verify -q "$ref" >/dev/null || echo "not there yet" >>` + log + `
 test -n "$GIT_QUARANTINE_PATH" && test -d "$GIT_QUARANTINE_PATH" && printf 'looks \033[31mgood\n'`,
@@ -47,7 +48,7 @@ test -n "$GIT_QUARANTINE_PATH" && test -d "$GIT_QUARANTINE_PATH" && printf 'look
 	c := w.clone()
 	id := c.ID("main").String()
 	out, err := w.push(c, "-o", "a=1", "-o", "$(id); `x`", "main", "main:refs/heads/bad")
-	if err == nil || !strings.Contains(out, "looks  [31mgood") || !strings.Contains(out, "remote: no refs/heads/bad") ||
+	if err == nil || !strings.Contains(out, "looks \x1b[31mgood") || !strings.Contains(out, "remote: no refs/heads/bad") ||
 		!strings.Contains(out, "hook declined") || !strings.Contains(out, "welcome") {
 		t.Errorf("git says %v\n%s", err, out)
 	}
@@ -155,7 +156,7 @@ func TestScriptsThatCannotBeRun(t *testing.T) {
 	c := w.clone()
 	w.mustPush(c, "main")
 	for _, damage := range []func(path string) error{func(path string) error { return os.Chmod(path, 0o600) }, os.Remove} {
-		if err := damage(filepath.Join(w.server.options.Scripts, scriptsOnce, preReceive)); err != nil {
+		if err := damage(filepath.Join(w.server.options.Scripts, scriptsOnce, string(repo.PreReceive))); err != nil {
 			t.Fatal(err)
 		}
 		if out, err := w.push(c, "main:refs/heads/other"); err == nil {
@@ -168,7 +169,7 @@ func TestScriptsThatCannotBeRun(t *testing.T) {
 func TestScriptsWithoutServer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Options{Decider: decider(func(context.Context, *Push) error { return nil })})
-	w.Git("config", "core.hooksPath", filepath.Join(w.server.options.Scripts, scriptsEach))
+	w.Git("config", "core.hooksPath", filepath.Join(w.server.options.Scripts, "each"))
 	if out, err := w.clone().Try("push", w.Dir, "main"); err == nil {
 		t.Errorf("a push was taken: %s", out)
 	}

@@ -45,6 +45,9 @@ type note struct {
 	Refs        byName `json:",omitempty"` // what may be locked, and what each is set to; "": deleted
 	Olds        byName `json:",omitempty"` // of an atomic push: what each ref was before; "": not there
 	Head        bool   // HEAD leads to one of them: git locks it as well
+
+	Identity []string `json:",omitempty"` // of an atomic push: who pushes, as environment
+	Off      []string `json:",omitempty"` // likewise: keys of the configuration that keep hooks from being run, quoted
 }
 
 // byName says something of refs. Their names are quoted in JSON, which has no place for bytes that are no UTF-8.
@@ -372,24 +375,10 @@ func same(path string, was fs.FileInfo) bool {
 }
 
 // keeps lists the files that keep a pack of the push from being packed anew. There may be more as long as a process lives that one names: it may be
-// another's, or be dead and not buried yet. Of processes of another machine nothing is known.
+// another's, or be dead and not buried yet.
 func (e *entry) keeps() (list []string, more bool) {
-	here, err := os.Hostname()
-	if err != nil {
-		here = "localhost" // as git writes then
-	}
-	files, _ := filepath.Glob(filepath.Join(escapeGlob(e.note.Common), "objects/pack/pack-*.keep"))
-	for _, path := range files {
-		info, err := os.Lstat(path)
-		if err != nil || !info.Mode().IsRegular() || !e.within(info) || info.Size() > 1<<10 {
-			continue
-		}
-		text, err := os.ReadFile(path)
-		pid, host := 0, ""
-		if _, scan := fmt.Sscanf(string(text), "receive-pack %d on %s", &pid, &host); err != nil || scan != nil || pid <= 0 || host != here {
-			continue
-		}
-		if errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+	for path, pid := range keepFiles(e.note.Common, e.within) {
+		if dead(pid) {
 			list = append(list, path)
 		} else {
 			more = true
@@ -397,6 +386,42 @@ func (e *entry) keeps() (list []string, more bool) {
 	}
 	return list, more
 }
+
+// keepFiles lists the files that keep packs from being packed anew, made by git receive-pack on this machine, with its process ID. Of processes
+// of another machine nothing is known. What the administrator made says nothing, or something else.
+func keepFiles(common string, within func(fs.FileInfo) bool) map[string]int {
+	here, err := os.Hostname()
+	if err != nil {
+		here = "localhost" // as git writes then
+	}
+	dir := filepath.Join(common, "objects/pack")
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil
+	}
+	defer d.Close()
+	names, _ := d.Readdirnames(-1)
+	found := make(map[string]int)
+	for _, name := range names {
+		if !strings.HasPrefix(name, "pack-") || !strings.HasSuffix(name, ".keep") {
+			continue
+		}
+		path := filepath.Join(dir, name)
+		info, err := os.Lstat(path)
+		if err != nil || !info.Mode().IsRegular() || !within(info) || info.Size() > 1<<10 {
+			continue
+		}
+		text, err := os.ReadFile(path)
+		pid, host := 0, ""
+		if _, scan := fmt.Sscanf(string(text), "receive-pack %d on %s", &pid, &host); err == nil && scan == nil && pid > 0 && host == here {
+			found[path] = pid
+		}
+	}
+	return found
+}
+
+// dead tells whether no process has a number.
+func dead(pid int) bool { return errors.Is(unix.Kill(pid, 0), unix.ESRCH) }
 
 // quarantines lists the directories of new objects that the push may have left: nothing in them was changed after its end, nor for
 // the time given. Git names them so since 2.35, and before.

@@ -33,7 +33,7 @@ func NewMetrics() *Metrics {
 		bytes: prometheus.NewCounter(prometheus.CounterOpts{Name: "packhorse_push_bytes_total", Help: "Bytes that git was given of pushes."}),
 		swept: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_push_swept_total",
-			Help: "What was cleared away after pushes that died: lock, keep (of a pack), quarantine, push (an atomic one, completed), note (set aside).",
+			Help: "What was cleared away after pushes that died: lock, keep (of a pack; also after others), quarantine, push (an atomic one, completed), note (set aside).",
 		}, []string{"what"}),
 	}
 }

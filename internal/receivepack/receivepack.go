@@ -1,6 +1,7 @@
 package receivepack
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -32,10 +33,12 @@ type Options struct {
 	MaxOptions  int   // push options; 0: none may be sent
 	SessionID   bool  // where a repository says nothing: whether sessions have IDs
 
-	Hooks    string        // the administrator's directory of hooks; "": there are none
-	HookTime time.Duration // how long one of them may run; 0: as long as the push
-	Scripts  string        // a directory of ours alone for what git runs to ask for decisions; "": neither Hooks nor a Decider can be, nor pushes to repositories with alternates
-	Journal  string        // a directory of ours alone, which says after a crash what pushes have left; "": nothing is removed after them
+	Hooks           string          // the administrator's directory of hooks; "": there are none
+	HooksConfig     string          // the global git configuration of hooks, an absolute path; "": none
+	HookTime        time.Duration   // how long a hook may run; 0: as long as the push
+	RepositoryHooks RepositoryHooks // "": RefuseHooks
+	Scripts         string          // a directory of ours alone for what git runs to ask for decisions; "": neither Hooks nor a Decider can be, nor pushes to repositories with alternates
+	Journal         string          // a directory of ours alone, which says after a crash what pushes have left; "": nothing is removed after them
 
 	Decider  Decider  // nil: nobody else is asked
 	Recorder Recorder // nil: nothing is recorded
@@ -73,7 +76,7 @@ func New(o Options) (*Server, error) {
 		if err := writeScripts(o.Scripts); err != nil {
 			return nil, fmt.Errorf("write the scripts that git runs as hooks: %w", err)
 		}
-	} else if o.Hooks != "" || o.Decider != nil {
+	} else if o.Hooks != "" || o.Decider != nil || o.RepositoryHooks == RunHooks {
 		return nil, errors.New("hooks and deciders need a directory for scripts")
 	}
 	if o.Journal != "" {
@@ -117,6 +120,25 @@ func (s *Server) Close() {
 	}
 }
 
+// RepositoryHooks says what becomes of the hooks that repositories have themselves.
+func (s *Server) RepositoryHooks() RepositoryHooks {
+	return cmp.Or(s.options.RepositoryHooks, RefuseHooks)
+}
+
+// BeforeMaintenance runs the repository's own pre-auto-gc hooks, if hooks of repositories are run at all. Git receive-pack does so before
+// it maintains a repository after a push, which is left to the caller here. An error says that the repository is not to be maintained now.
+func (s *Server) BeforeMaintenance(ctx context.Context, r *repo.Repo, path git.RepoPath) error {
+	if s.options.RepositoryHooks != RunHooks {
+		return nil
+	}
+	programs, err := s.programs(r)
+	if err != nil {
+		return err
+	}
+	p := &pushing{Server: s, target: Target{Repo: r, Path: path}, programs: programs, push: &Push{ID: rand.Text(), Repo: path}}
+	return p.runHooks(ctx, hookRun{event: repo.PreAutoGC}, &speech{})
+}
+
 // Target is a repository that is pushed to.
 type Target struct {
 	*repo.Repo
@@ -156,12 +178,22 @@ func (s *Server) Serve(ctx context.Context, t Target, session protocol.Session, 
 	}
 	outcome.Command, outcome.Agent, outcome.Session = protocol.CommandPush, asked.agent, asked.session
 	outcome.Refs = len(asked.commands)
+	programs, err := s.programs(t.Repo)
+	if err != nil {
+		return outcome, err
+	}
+	transport := "ssh"
+	if session.Stateless {
+		transport = "http"
+	}
 	p := &pushing{
 		Server: s, target: t, policy: policy, request: asked, outcome: &outcome,
 		caller: balance.Caller(session.Caller),
 		push:   &Push{ID: rand.Text(), Repo: t.Path, Pusher: pusher, Options: asked.options, Updates: asked.updates(), Trace: activity.TraceParent(ctx)},
 		out:    output{reply: reply, sideband: asked.sideband, report: asked.report, hidden: t.Common + "/"},
 	}
+	p.programs = programs
+	p.committer[0], p.committer[1] = committer(pusher, transport)
 	request, p.pack = in.rest(asked)
 	err = p.serve(ctx, request, session.Stateless)
 	return outcome, err

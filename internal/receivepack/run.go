@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
@@ -46,9 +45,15 @@ type pushing struct {
 	asks     bool           // hooks are to be asked while git runs
 	asksEach bool           // and one more time for each ref
 	decided  bool           // and were
+	aborted  bool           // a reference-transaction hook has failed: git may die of that
 	entry    *entry         // in the journal; nil: there is none
 	each     int            // updates that git has still to ask about; used by those who answer it
 	said     int            // bytes that hooks have told the client
+	unsaid   []byte         // of that, what is told it when git has ended
+
+	programs   programs
+	committer  [2]string   // the pusher's name and e-mail address, for git
+	hookConfig [][2]string // for git within hooks; nil until it is needed
 }
 
 // serve runs git receive-pack and sends its report once what it did is on disk and everybody knows of it.
@@ -91,7 +96,7 @@ func (p *pushing) settle(ctx context.Context, record Record, failed error) ([]Up
 	if err == nil && len(done) > 0 {
 		err = p.persist(ctx, done)
 	}
-	refused := len(p.request.commands) - len(done)
+	refused := max(len(p.request.commands)-len(done), 0)
 	done = p.real(done)
 	if record != nil && known { // else it stays open, for the next start
 		if ended := record.End(done); ended != nil && err == nil {
@@ -117,7 +122,7 @@ func (p *pushing) run(ctx context.Context, request io.Reader, stateless bool) (p
 	if p.dir, err = os.Stat(p.target.Common); err != nil {
 		return process.Usage{}, errGone(err)
 	}
-	hooks, err := p.asking(p.target.borrows(), p.all())
+	hooks, err := p.asking()
 	if err != nil {
 		return process.Usage{}, err
 	}
@@ -130,7 +135,7 @@ func (p *pushing) run(ctx context.Context, request io.Reader, stateless bool) (p
 	f := newFeed(request)
 	child, err := p.options.Runner.Start(ctx, process.Command{
 		Class: ClassReceive, Subcommand: "receive-pack", Args: p.arguments(hooks.scripts), Env: p.environment(), Stdin: f.out,
-		Files: slices.Concat(hooks.files, e.files()), Grace: grace, Caller: p.caller, Repository: p.target.Common,
+		Config: p.target.HooksOff(), Files: slices.Concat(hooks.files, e.files()), Grace: grace, Caller: p.caller, Repository: p.target.Common,
 	})
 	hooks.started()
 	if err != nil {
@@ -151,6 +156,9 @@ func (p *pushing) run(ctx context.Context, request io.Reader, stateless bool) (p
 		<-f.done // a client that sends on is heard out, for as long as it may take for that
 	}
 	p.metrics.bytes.Add(float64(f.n.Load()))
+	if p.request.sideband {
+		err = cmp.Or(err, p.out.pieces(p.unsaid))
+	}
 	return usage, p.result(f, exit, err)
 }
 
@@ -158,8 +166,8 @@ func (p *pushing) run(ctx context.Context, request io.Reader, stateless bool) (p
 func (p *pushing) attend(ctx context.Context, cancel func(), child *process.Process, f *feed, hooks *asking) (_ process.Usage, exit, err error) {
 	var answering sync.WaitGroup
 	if p.asks = hooks.scripts != ""; p.asks {
-		p.asksEach = filepath.Base(hooks.scripts) == scriptsEach
-		answering.Go(func() { p.answerHooks(ctx, hooks) })
+		p.asksEach = slices.Contains(hooks.events, repo.Update)
+		answering.Go(func() { p.answerHooks(ctx, hooks, child.Kill) })
 	}
 	if err = p.out.copy(child.Stdout()); err != nil {
 		child.Kill()
@@ -180,13 +188,16 @@ func (p *pushing) result(f *feed, exit, err error) error {
 	if err := f.failed(); err != nil { // which says more than that git was ended
 		return err
 	}
+	if p.aborted {
+		return fault.Wrap(fault.Denied, "the reference-transaction hook refused the push", exit)
+	}
 	p.log.Info("git failed to take a push", "repository", p.push.Repo.String(), "error", exit)
 	return exitError(exit)
 }
 
-// all tells whether the push is one of several refs of which all are to change or none.
+// all tells whether the push is one of several refs of which all are to change or none. What a proc-receive hook does instead nobody knows.
 func (p *pushing) all() bool {
-	return p.sweeper != nil && p.request.atomic && p.policy.Atomic && len(p.push.Updates) > 1
+	return len(p.programs[repo.ProcReceive]) == 0 && p.sweeper != nil && p.request.atomic && p.policy.Atomic && len(p.push.Updates) > 1
 }
 
 // journal notes that git is about to run, when nothing is in its way that a push before it has left.
@@ -198,6 +209,10 @@ func (p *pushing) journal(ctx context.Context, before *refs.Snapshot) (*entry, e
 	n, err := newNote(p.target.Dir, p.target.Common, updates, before)
 	if err == nil && p.all() {
 		err = n.atomic(updates, before)
+		n.Identity = p.identity()
+		for _, c := range p.target.HooksOff() {
+			n.Off = append(n.Off, strconv.QuoteToASCII(c[0]))
+		}
 	}
 	if err != nil {
 		return nil, err
@@ -254,7 +269,7 @@ func (p *pushing) arguments(hooks string) []string {
 	if hooks != "" {
 		set("core.hooksPath", hooks)
 	}
-	if p.policy.UpdateCurrent {
+	if p.policy.UpdateCurrent && len(p.programs[repo.PushToCheckout]) == 0 {
 		set("receive.denyCurrentBranch", "refuse")
 	}
 	return append(args, "receive-pack", "--stateless-rpc", p.target.Dir)
@@ -262,10 +277,11 @@ func (p *pushing) arguments(hooks string) []string {
 
 // environment is added to what every command has. A pack of some KB can claim objects of many GB: git gives up where it would ask for more.
 func (p *pushing) environment() []string {
-	if p.options.MaxMemory == 0 {
-		return p.env
+	env := slices.Concat(p.env, p.identity()) // for reflogs
+	if p.options.MaxMemory > 0 {
+		env = append(env, "GIT_ALLOC_LIMIT="+strconv.FormatInt(p.options.MaxMemory, 10))
 	}
-	return append(slices.Clone(p.env), "GIT_ALLOC_LIMIT="+strconv.FormatInt(p.options.MaxMemory, 10))
+	return env
 }
 
 func (p *pushing) maxSize() int64 {
@@ -345,8 +361,8 @@ func (p *pushing) done(ctx context.Context, failed error) ([]Update, error) {
 	if failed == nil && whole {
 		done := make([]Update, 0, len(asked))
 		for _, u := range asked {
-			if told[string(u.Ref)] {
-				done = append(done, u)
+			for _, r := range told[string(u.Ref)] {
+				done = append(done, r.of(u, p.target.Format))
 			}
 		}
 		return done, nil

@@ -23,8 +23,8 @@ type PushPolicy struct {
 // Hides tells whether a ref is hidden from those who push.
 func (p *PushPolicy) Hides(name git.RefName) bool { return p.hidden.hides(name) }
 
-// PushPolicy tells what the config says about pushes. Errors: Denied if it turns them off, or has hooks of its own, which git would run;
-// Corrupt for a value that git would not take either.
+// PushPolicy tells what the config says about pushes. Errors: Denied if it turns them off, Corrupt for a value that git would not take
+// either.
 func (r *Repo) PushPolicy() (*PushPolicy, error) {
 	p := &PushPolicy{Atomic: true, OffsetDeltas: true}
 	allowed := true
@@ -49,9 +49,6 @@ func (r *Repo) PushPolicy() (*PushPolicy, error) {
 			p.MaxSize = int64(min(n, 1<<62))
 		case "receive.denycurrentbranch":
 			p.UpdateCurrent = strings.EqualFold(v.value, "updateInstead")
-		}
-		if err == nil && strings.HasPrefix(v.key, "hook.") {
-			err = fault.New(fault.Denied, "the repository's config has hooks (%.80s); pushes to it are refused", v.key)
 		}
 		if err != nil {
 			return nil, err

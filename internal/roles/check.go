@@ -9,6 +9,7 @@ import (
 	"os/exec"
 
 	"github.com/packhorse-git/packhorse/internal/credential"
+	"github.com/packhorse-git/packhorse/internal/receivepack"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
@@ -65,6 +66,7 @@ func (c *Config) checkChoices(bad func(format string, args ...any)) {
 		bad("%s is %q; it has to be one of %q", key, value, allowed)
 	}
 	oneOf("auth.hook.fail", c.Auth.Hook.Fail, failClosed, failStale)
+	oneOf("push.repository_hooks", c.Push.RepositoryHooks, string(receivepack.RefuseHooks), string(receivepack.RunHooks), string(receivepack.IgnoreHooks))
 	oneOf("fetch.wants", c.Fetch.Wants, "auto", "any", "reachable", "tip")
 	oneOf("fetch.unborn", c.Fetch.Unborn, string(repo.UnbornAdvertise), string(repo.UnbornAllow), string(repo.UnbornIgnore))
 	oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
@@ -201,6 +203,13 @@ func (c *Config) checkRepositoriesDisk(f *findings, quiet *slog.Logger) {
 	if c.Push.HooksDir != "" {
 		_, err := os.ReadDir(c.Push.HooksDir)
 		f.add("push.hooks_dir", err)
+	}
+	if c.Push.HooksGitConfig != "" {
+		file, err := os.Open(c.Push.HooksGitConfig)
+		if err == nil {
+			err = file.Close()
+		}
+		f.add("push.hooks_git_config", err)
 	}
 	for i := range c.Webhook {
 		if file := c.Webhook[i].SecretFile; file != "" {

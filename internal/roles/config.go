@@ -161,7 +161,7 @@ func (c *Config) complete(role role, env Env) {
 	paths := []*string{&c.Root, &c.State, &c.Cache.Dir, &c.Index.Dir, &c.HTTP.TLSCert, &c.HTTP.TLSKey, &c.Cgroup.Path,
 		&c.SSH.HostKeys, &c.SSH.AuthorizedKeys, &c.SSH.TrustedUserCA, &c.SSH.RevokedKeys,
 		&c.Auth.Tokens, &c.Auth.Hook.SecretFile, &c.Storage.SecretFile, &c.Storage.TLSCert, &c.Storage.TLSKey, &c.Storage.ClientCA,
-		&c.Push.HooksDir, &c.Search.SecretFile, &c.Search.TLSCert, &c.Search.TLSKey, &c.Search.ClientCA, &c.Search.TLSCA,
+		&c.Push.HooksDir, &c.Push.HooksGitConfig, &c.Search.SecretFile, &c.Search.TLSCert, &c.Search.TLSKey, &c.Search.ClientCA, &c.Search.TLSCA,
 		&c.Resolver.RedisCA, &c.Resolver.RedisPasswordFile, &c.Resolver.RedisSecretFile,
 		&c.Watchdog.Dir}
 	for i := range c.Webhook {

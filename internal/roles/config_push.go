@@ -3,6 +3,8 @@ package roles
 import (
 	"runtime"
 	"time"
+
+	"github.com/packhorse-git/packhorse/internal/receivepack"
 )
 
 // PushConfig says how pushes are taken. Each needs a caller who may write.
@@ -35,11 +37,21 @@ type PushConfig struct {
 	// How long one push may take before it is given up.
 	TimeLimit Duration `toml:"time_limit"`
 
-	// A directory with hooks of the administrator's: pre-receive, update and post-receive, as far as they are there (docs/push.md). Empty: none.
+	// HooksDir is a directory with the administrator's hooks for all repositories: pre-receive, update, reference-transaction, post-receive and
+	// post-update, as far as they are there (docs/push.md). Empty means none.
 	HooksDir string `toml:"hooks_dir"`
 
-	// How long one hook may run. Then it is killed: it has refused, if it could.
+	// HooksGitConfig is a file with git configuration for git within hooks, as a global configuration is (GIT_CONFIG_GLOBAL): signature
+	// verification, credential helpers. Programs that it names win over those that a repository's configuration names. Empty means none.
+	HooksGitConfig string `toml:"hooks_git_config"`
+
+	// HookTimeLimit is the longest time that one hook may run. After it the hook is killed, and has refused, if it could.
 	HookTimeLimit Duration `toml:"hook_time_limit"`
+
+	// RepositoryHooks says what becomes of hooks that a repository has itself, as executable files in its hooks directory or as hook.* in its
+	// configuration: "refuse" rejects pushes to such a repository, "run" runs them after the administrator's, "ignore" does not run them.
+	// "run" lets whoever can write to a repository's directory run programs as the server's user.
+	RepositoryHooks string `toml:"repository_hooks"`
 }
 
 func defaultPush() PushConfig {
@@ -53,6 +65,8 @@ func defaultPush() PushConfig {
 		Wait:          Duration{time.Minute},
 		TimeLimit:     Duration{time.Hour},
 		HookTimeLimit: Duration{time.Minute},
+
+		RepositoryHooks: string(receivepack.RefuseHooks),
 	}
 }
 

@@ -21,6 +21,14 @@ func (c *PushConfig) hookLimits(nice int) process.Limits {
 	return process.Limits{Slots: 2 * c.slots(), Queue: c.Queue, Nice: nice, PerRepository: -1}
 }
 
+// repositoryHooks is what becomes of repositories' own hooks; "": no pushes are taken.
+func (c *PushConfig) repositoryHooks() receivepack.RepositoryHooks {
+	if !c.Enabled {
+		return ""
+	}
+	return receivepack.RepositoryHooks(c.RepositoryHooks)
+}
+
 // newPushes makes what takes pushes; nil if none are taken.
 func newPushes(cfg Config, log *slog.Logger, reg prometheus.Registerer, runner *process.Runner, hooks *webhook.Hooks, version string) (*receivepack.Server, error) {
 	if !cfg.Push.Enabled {
@@ -31,6 +39,7 @@ func newPushes(cfg Config, log *slog.Logger, reg prometheus.Registerer, runner *
 	o := receivepack.Options{
 		Runner: runner, Agent: "packhorse/" + version, MaxSize: int64(cfg.Push.MaxSize), MaxMemory: int64(cfg.Push.MaxMemory), MaxCommands: cfg.Push.MaxCommands,
 		MaxOptions: cfg.Push.MaxOptions, SessionID: cfg.Fetch.SessionID, Hooks: cfg.Push.HooksDir, HookTime: cfg.Push.HookTimeLimit.Duration,
+		HooksConfig: cfg.Push.HooksGitConfig, RepositoryHooks: cfg.Push.repositoryHooks(),
 		Scripts: filepath.Join(cfg.State, "hooks"), Journal: filepath.Join(cfg.State, "pushes"), Metrics: metrics, Log: log,
 	}
 	if hooks != nil && hooks.Asks() {

@@ -229,6 +229,13 @@ func writeInfo(w io.Writer, r *packhorsev1.Repository) error {
 	}
 	slices.Sort(has)
 	line("has", "%s", strings.Join(has, ", "))
+	if hooks := r.GetHooks(); len(hooks) > 0 {
+		become := map[string]string{"refuse": "pushes are refused", "run": "run on pushes", "ignore": "not run"}[r.GetRepositoryHooks()]
+		if become == "" {
+			become = "no pushes are taken"
+		}
+		line("hooks", "%s (%s)", strings.Join(hooks, ", "), become)
+	}
 	keys := make([]string, 0, len(r.GetConfig()))
 	for key := range r.GetConfig() {
 		keys = append(keys, key)

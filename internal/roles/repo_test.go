@@ -91,6 +91,13 @@ func TestRepoCommands(t *testing.T) {
 			repo(`"team/tool.git"`, 0, "list", "team/t", "--json")
 			repo("bitmap, commit-graph, multi-pack-index", 0, "info", "team/tool")
 			repo(`"headOid": "`, 0, "info", "team/tool", "--json")
+			if err := os.MkdirAll(root+"/team/tool.git/hooks", 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(root+"/team/tool.git/hooks/update", nil, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			repo("hooks/update (pushes are refused)", 0, "info", "team/tool")
 			repo("team/tool: 1 packs and 0 loose objects", 0, "maintain", "team/tool")
 			repo("nothing was removed", exitFailed, "remove", "team/two")
 			repo("removed team/two\n", 0, "remove", "team/two", "--yes")

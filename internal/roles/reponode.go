@@ -175,7 +175,7 @@ func (f *nodeFinder) withReader(ctx context.Context, cfg Config, do func(*client
 	if err != nil {
 		return err
 	}
-	node, closeNode, err := f.nodeOf(cfg, log, storage.Options{ReadOnly: true}, map[process.Class]process.Limits{repo.ClassRefs: refsLimits()})
+	node, closeNode, err := f.nodeOf(cfg, log, storage.Options{ReadOnly: true, RepositoryHooks: cfg.Push.repositoryHooks()}, map[process.Class]process.Limits{repo.ClassRefs: refsLimits()})
 	if err != nil {
 		return err
 	}

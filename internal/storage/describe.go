@@ -11,6 +11,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/receivepack"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
@@ -23,7 +24,10 @@ type Description struct {
 	Size    int64 // bytes of its files; -1: they are too many to count
 	Refs    int64 // visible ones, without HEAD
 	Objects pack.Counts
+	Hooks   []string          // its own hooks that git would run on a push, by name (repo.Hook)
 	Config  map[string]string // what its own configuration says of how it is served; several values of a key are lines
+
+	RepositoryHooks receivepack.RepositoryHooks // what becomes of Hooks on a push; "": no pushes are taken
 }
 
 // maxFiles is how many files of a repository are looked at for its size.
@@ -45,7 +49,14 @@ func (n *Node) Describe(ctx context.Context, path git.RepoPath) (Description, er
 	if err != nil {
 		return Description{}, err
 	}
-	d := Description{Path: below, Format: h.Format, Head: snap.Head(), Version: version, Config: servedConfig(h.Config())}
+	d := Description{Path: below, Format: h.Format, Head: snap.Head(), Version: version, Config: servedConfig(h.Config()), RepositoryHooks: n.hooks}
+	if hooks, err := h.Hooks(); err != nil {
+		d.Hooks = []string{fault.Message(err)}
+	} else {
+		for _, hook := range hooks {
+			d.Hooks = append(d.Hooks, hook.Name)
+		}
+	}
 	err = snap.Each("", func(refs.Ref) error {
 		if d.Refs++; d.Refs%MaxBatch == 0 {
 			return ctx.Err()

@@ -51,7 +51,7 @@ const (
 // What takes the place of files that are removed is on disk before that, refs included.
 //
 // The repository's configuration can make git run no program: see package process. Errors: Exhausted while it is maintained or deleted
-// already; Denied if its configuration has hooks; those of opening it and of git.
+// already; those of opening it and of git.
 func (n *Node) Maintain(ctx context.Context, path git.RepoPath) (Maintained, error) {
 	if n.runner == nil {
 		return Maintained{}, fault.New(fault.Unavailable, "this node maintains no repositories")
@@ -121,9 +121,6 @@ func maintenance(h *handle, refs bool) ([]step, error) {
 	config := h.Config()
 	tables, partial := false, false
 	for key, value := range config.All() {
-		if strings.HasPrefix(key, "hook.") {
-			return nil, fault.New(fault.Denied, "the repository's config has hooks (%.80s); it is for its operator to maintain", key)
-		}
 		tables = tables || key == "extensions.refstorage" && value == "reftable"
 		partial = partial || key == "extensions.partialclone"
 	}
@@ -243,7 +240,7 @@ func (n *Node) runStep(ctx context.Context, h *handle, args []string, env ...str
 	}
 	err := n.git(ctx, process.Command{
 		Class: ClassMaintain, Subcommand: args[0], Args: append(append(all, "--git-dir="+h.Common), args...), Env: env, Grace: maintainGrace,
-		Repository: h.Common,
+		Config: h.HooksOff(), Repository: h.Common,
 	})
 	if err != nil && !fault.Is(err, fault.Internal) { // it was told to end
 		n.unlock(h, start.Add(-time.Second), time.Now())

@@ -94,8 +94,9 @@ func TestMaintain(t *testing.T) {
 		t.Error("an abandoned pack is still there")
 	}
 	r.serves("app", repo.ID("main"))
-	repo.Git("config", "hook.x.command", program)
-	if _, err := r.Maintain(t.Context(), r.path("app")); !fault.Is(err, fault.Denied) {
+	repo.Git("config", "hook.x.command", program) // which git runs of itself, but for what we tell it
+	repo.Git("config", "hook.x.event", "reference-transaction")
+	if _, err := r.Maintain(t.Context(), r.path("app")); err != nil {
 		t.Errorf("with hooks in its configuration: %v", err)
 	}
 }

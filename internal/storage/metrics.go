@@ -63,7 +63,7 @@ func NewMetrics() *Metrics {
 		}, []string{"result"}),
 		checks: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_maintenance_checks_total",
-			Help: "Repositories looked at after changes of their refs, by outcome: not_due, due (maintained), paused (it failed lately), failed, dropped (too many waited).",
+			Help: "Repositories looked at after changes of their refs, by outcome: not_due, due (maintained), paused (it failed or was declined lately), declined (by a pre-auto-gc hook), failed, dropped (too many waited).",
 		}, []string{"outcome"}),
 		pending: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "packhorse_maintenance_pending", Help: "Repositories whose refs changed, and that are to be looked at.",

@@ -101,6 +101,7 @@ func TestPushesTurnedOff(t *testing.T) {
 	r := newPushed(t)
 	repo := r.repo("app.git", "one")
 	id := repo.ID("main")
+	repo.Git("config", "hook.x.event", "update")
 	for _, config := range []string{"http.receivepack false", "hook.x.command true"} {
 		key, value, _ := strings.Cut(config, " ")
 		repo.Git("config", key, value)

@@ -61,6 +61,8 @@ type Options struct {
 	Look     time.Duration // how often each of them is looked at; 0: one second
 
 	Pushes *receivepack.Server // nil: none are taken
+	// RepositoryHooks is what Describe says becomes of hooks on pushes, where Pushes is nil because others take them; "": no pushes are taken.
+	RepositoryHooks receivepack.RepositoryHooks
 
 	Packs    *packcache.Cache // which DropPacks drops from; nil: there is none
 	Verifier *pack.Verifier   // forgets its verdicts when packs are dropped; nil: there is none
@@ -93,6 +95,11 @@ type Node struct {
 	warmer   *warmer        // nil: none
 	trash    *trash
 	sync     func(dir string) error // syncDir; another one in tests
+
+	hooks         receivepack.RepositoryHooks // what becomes of repositories' own on a push; "": no pushes are taken
+	background    context.Context             // of scanning
+	endBackground context.CancelFunc
+	scanning      sync.WaitGroup
 
 	making    chan struct{}   // holds one token while a repository is put into place or taken from it
 	elsewhere map[string]bool // own directories outside the root's; guarded by making
@@ -164,7 +171,8 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 	if n.metrics == nil {
 		n.metrics = NewMetrics()
 	}
-	if n.pushes != nil {
+	if n.hooks = o.RepositoryHooks; n.pushes != nil {
+		n.hooks = n.pushes.RepositoryHooks()
 		if err := n.pushes.Start(n.claim); err != nil {
 			return nil, fault.Wrap(fault.Unavailable, "cannot read what pushes have left", err)
 		}
@@ -181,6 +189,7 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 	if !o.ReadOnly {
 		n.sweepAll()
 	}
+	n.startTellHooks()
 	return n, nil
 }
 
@@ -474,6 +483,8 @@ func (n *Node) inside(dir string) (string, error) {
 // Rest ends what the node does unasked, with its git commands. Called once what changes repositories has ended, before the Runner and the
 // source of packs are closed.
 func (n *Node) Rest() {
+	n.endBackground()
+	n.scanning.Wait()
 	if n.warmer != nil {
 		n.warmer.close()
 	}

@@ -180,6 +180,12 @@ func (u *upkeep) check(path git.RepoPath) (outcome string, err error) {
 	if now.Loose-left.loose < int64(u.Loose) && now.Packs-left.packs < int64(u.Packs) && !refs {
 		return "not_due", nil
 	}
+	if n.pushes != nil {
+		if err := n.pushes.BeforeMaintenance(u.ctx, h.Repo, path); err != nil {
+			u.leave(h.Common, pack.Counts{Packs: left.packs, Loose: left.loose}, time.Now().Add(u.Pause))
+			return "declined", nil
+		}
+	}
 	m, err := n.maintainHandle(u.ctx, h, path, refs)
 	if err == nil {
 		u.leave(h.Common, m.After, time.Time{})

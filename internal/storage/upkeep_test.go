@@ -112,7 +112,7 @@ func TestUpkeepPauses(t *testing.T) {
 	t.Parallel()
 	r, m := newUpkept(t, storage.Upkeep{Packs: 1, Loose: 1, Quiet: time.Millisecond})
 	repo := r.repo("app.git", "x")
-	repo.Git("config", "hook.x.command", "/bin/false")
+	repo.Git("config", "core.compression", "99")
 	r.RefsChanged(r.path("app"))
 	until(t, "a failure", func() bool { return checks(t, m)["failed"] == 1 })
 	r.RefsChanged(r.path("app"))

@@ -41,9 +41,13 @@ type Repository struct {
 	// The configuration as far as it says how the repository is served: keys of core.repositoryformatversion, extensions.*, uploadpack.*,
 	// uploadpackfilter.*, lsrefs.*, transfer.*, receive.*, http.uploadpack, http.receivepack; names in lower case but for subsections. A key
 	// with several values has them on lines of their own. receive.certNonceSeed, a secret, is not told.
-	Config        map[string]string `protobuf:"bytes,9,rep,name=config,proto3" json:"config,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Config map[string]string `protobuf:"bytes,9,rep,name=config,proto3" json:"config,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Hooks of the repository's own that git would run on a push: "hooks/pre-receive", "core.hooksPath: update", "hook.lint.command".
+	Hooks []string `protobuf:"bytes,10,rep,name=hooks,proto3" json:"hooks,omitempty"`
+	// What becomes of them, as push.repository_hooks says: "refuse", "run" or "ignore". Empty: the node takes no pushes.
+	RepositoryHooks string `protobuf:"bytes,11,opt,name=repository_hooks,json=repositoryHooks,proto3" json:"repository_hooks,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Repository) Reset() {
@@ -137,6 +141,20 @@ func (x *Repository) GetConfig() map[string]string {
 		return x.Config
 	}
 	return nil
+}
+
+func (x *Repository) GetHooks() []string {
+	if x != nil {
+		return x.Hooks
+	}
+	return nil
+}
+
+func (x *Repository) GetRepositoryHooks() string {
+	if x != nil {
+		return x.RepositoryHooks
+	}
+	return ""
 }
 
 // Objects counts what git-count-objects(1) does.
@@ -859,7 +877,7 @@ var File_packhorse_v1_repository_proto protoreflect.FileDescriptor
 
 const file_packhorse_v1_repository_proto_rawDesc = "" +
 	"\n" +
-	"\x1dpackhorse/v1/repository.proto\x12\fpackhorse.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1apackhorse/v1/version.proto\"\xf7\x02\n" +
+	"\x1dpackhorse/v1/repository.proto\x12\fpackhorse.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1apackhorse/v1/version.proto\"\xb8\x03\n" +
 	"\n" +
 	"Repository\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12#\n" +
@@ -870,7 +888,10 @@ const file_packhorse_v1_repository_proto_rawDesc = "" +
 	"\x04size\x18\x06 \x01(\x03R\x04size\x12\x12\n" +
 	"\x04refs\x18\a \x01(\x03R\x04refs\x12/\n" +
 	"\aobjects\x18\b \x01(\v2\x15.packhorse.v1.ObjectsR\aobjects\x12<\n" +
-	"\x06config\x18\t \x03(\v2$.packhorse.v1.Repository.ConfigEntryR\x06config\x1a9\n" +
+	"\x06config\x18\t \x03(\v2$.packhorse.v1.Repository.ConfigEntryR\x06config\x12\x14\n" +
+	"\x05hooks\x18\n" +
+	" \x03(\tR\x05hooks\x12)\n" +
+	"\x10repository_hooks\x18\v \x01(\tR\x0frepositoryHooks\x1a9\n" +
 	"\vConfigEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd1\x01\n" +

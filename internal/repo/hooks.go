@@ -1,0 +1,190 @@
+package repo
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+// HookEvent is an event at which git runs hooks, by its name in githooks(5).
+type HookEvent string
+
+// The events of a push, in the order in which git receive-pack reaches them.
+const (
+	PreReceive           HookEvent = "pre-receive"
+	ProcReceive          HookEvent = "proc-receive"
+	Update               HookEvent = "update"
+	PushToCheckout       HookEvent = "push-to-checkout"
+	ReferenceTransaction HookEvent = "reference-transaction"
+	PostReceive          HookEvent = "post-receive"
+	PostUpdate           HookEvent = "post-update"
+	PreAutoGC            HookEvent = "pre-auto-gc"
+)
+
+// Hook is a program that a repository wants to be run at an event: a file, or a command of its configuration.
+type Hook struct {
+	Event   HookEvent
+	File    string // absolute path; "" if Command is set
+	Command string // for sh -c
+	Name    string // how messages call it, without the path of the repository: "hooks/update", "hook.lint.command"
+}
+
+// Hooks lists the repository's own hooks that git receive-pack would run on a push, in the order in which it would run
+// them. Files that are not executable, as the samples of git init, are not hooks. It costs one system call for each
+// event. Errors: Denied for a core.hooksPath that cannot be resolved, Corrupt for a configuration that git would not
+// take, Unavailable if the disk fails.
+func (r *Repo) Hooks() ([]Hook, error) {
+	events, err := r.pushEvents()
+	if err != nil {
+		return nil, err
+	}
+	dir, name, err := r.hooksDir()
+	if err != nil {
+		return nil, err
+	}
+	configured, err := r.configuredHooks()
+	if err != nil {
+		return nil, err
+	}
+	var hooks []Hook
+	for _, event := range events {
+		for _, h := range configured {
+			if h.Event == event {
+				hooks = append(hooks, h)
+			}
+		}
+		path := filepath.Join(dir, string(event))
+		if err := unix.Access(path, unix.X_OK); err == nil { // as git asks
+			hooks = append(hooks, Hook{Event: event, File: path, Name: name + string(event)})
+		} else if err := CannotTell(err); err != nil {
+			return nil, fault.Wrap(fault.Unavailable, "cannot look for hooks of the repository", err)
+		}
+	}
+	return hooks, nil
+}
+
+// PushHooks is Repo.Hooks for the repository at path, which is not opened otherwise. Errors also as of Open.
+func PushHooks(path string, o Options) ([]Hook, error) {
+	where, err := locate(path, o)
+	if err != nil {
+		return nil, err
+	}
+	r := &Repo{Dir: where.gitDir, Common: where.commonDir, options: o, where: where}
+	if err := r.configure(); err != nil {
+		return nil, err
+	}
+	return r.Hooks()
+}
+
+// pushEvents are the events that a push to the repository can reach. What the configuration turns off is not among
+// them: proc-receive without receive.procReceiveRefs, push-to-checkout without receive.denyCurrentBranch =
+// updateInstead, pre-auto-gc without receive.autogc.
+func (r *Repo) pushEvents() ([]HookEvent, error) {
+	events := []HookEvent{PreReceive}
+	if refs, ok := r.settings.Get("receive.procreceiverefs"); ok && refs != "" {
+		events = append(events, ProcReceive)
+	}
+	events = append(events, Update)
+	if value, _ := r.settings.Get("receive.denycurrentbranch"); strings.EqualFold(value, "updateInstead") {
+		events = append(events, PushToCheckout)
+	}
+	events = append(events, ReferenceTransaction, PostReceive, PostUpdate)
+	autoGC, err := r.settings.Bool("receive.autogc", true)
+	if err != nil {
+		return nil, err
+	}
+	if autoGC {
+		events = append(events, PreAutoGC)
+	}
+	return events, nil
+}
+
+// hooksDir is the directory of the repository's hooks, and what stands before a hook's name in messages (git-config(1),
+// core.hooksPath).
+func (r *Repo) hooksDir() (dir, name string, err error) {
+	const key = "core.hookspath"
+	value, ok := r.settings.Get(key)
+	if !ok {
+		return filepath.Join(r.Common, "hooks"), "hooks/", nil
+	}
+	switch rest, home := strings.CutPrefix(value, "~/"); {
+	case home:
+		dir, err := os.UserHomeDir()
+		if err != nil {
+			return "", "", fault.Wrap(fault.Denied, "the repository's core.hooksPath begins with ~/, and the server has no home directory", err)
+		}
+		value = filepath.Join(dir, rest)
+	case strings.HasPrefix(value, "~") || strings.HasPrefix(value, "%("):
+		return "", "", fault.New(fault.Denied, "the repository's core.hooksPath (%.80q) cannot be resolved: use a path without ~USER and %%(prefix)", value)
+	case value == "":
+		value = "/" // so git puts it together
+	}
+	return relativeTo(r.Dir, value), "core.hooksPath: ", nil
+}
+
+// configuredHooks are the commands that the configuration names for events (git-hook(1)), in its order.
+func (r *Repo) configuredHooks() ([]Hook, error) {
+	var hooks []Hook
+	commands, disabled := make(map[string]string), make(map[string]bool)
+	for _, v := range r.settings.variables {
+		name, key, ok := hookKey(v.key)
+		if !ok {
+			continue
+		}
+		switch key {
+		case "command":
+			commands[name] = v.value
+		case "enabled":
+			on := true
+			if err := v.readBool(&on); err != nil {
+				return nil, err
+			}
+			disabled[name] = !on
+		case "event": // the last mention says where in the order
+			full := "hook." + name + ".command"
+			hooks = slices.DeleteFunc(hooks, func(h Hook) bool { return h.Name == full && (v.value == "" || h.Event == HookEvent(v.value)) })
+			if v.value != "" {
+				hooks = append(hooks, Hook{Event: HookEvent(v.value), Name: full})
+			}
+		}
+	}
+	running := hooks[:0]
+	for _, h := range hooks {
+		name, _, _ := hookKey(h.Name)
+		command, ok := commands[name]
+		if ok && !disabled[name] && !disabled[string(h.Event)] {
+			h.Command = command
+			running = append(running, h)
+		}
+	}
+	return running, nil
+}
+
+// hookKey splits hook.NAME.KEY.
+func hookKey(full string) (name, key string, ok bool) {
+	rest, ok := strings.CutPrefix(full, "hook.")
+	dot := strings.LastIndexByte(rest, '.')
+	if !ok || dot < 0 {
+		return "", "", false
+	}
+	return rest[:dot], rest[dot+1:], true
+}
+
+// HooksOff is configuration that keeps git from running the commands that the repository's configuration names for
+// events: core.hooksPath is not about them. Nil if there are none.
+func (r *Repo) HooksOff() [][2]string {
+	var off [][2]string
+	seen := make(map[string]bool)
+	for _, v := range r.settings.variables {
+		if name, _, ok := hookKey(v.key); ok && !seen[name] {
+			seen[name] = true
+			off = append(off, [2]string{"hook." + name + ".enabled", "false"})
+		}
+	}
+	return off
+}
