@@ -50,6 +50,26 @@ func (p *pushing) persist(ctx context.Context, done []Update) error {
 	return nil
 }
 
+// unkeep removes the file that keeps the push's pack from being packed anew. Git removes it itself but for some versions after 2.55, which look
+// for it in the quarantine. It would stay for ever, and refuse the same pack when that is pushed once more.
+func (p *pushing) unkeep(pid int) {
+	if !p.request.pushes() {
+		return
+	}
+	within := func(info fs.FileInfo) bool { return !info.ModTime().Before(p.began.Add(-slack)) }
+	for path, by := range keepFiles(p.target.Common, within) {
+		if by != pid && !dead(by) {
+			continue // another push
+		}
+		if err := os.Remove(path); err == nil {
+			p.metrics.swept.WithLabelValues("keep").Inc()
+			p.log.Debug("removed the keep file of a push", "path", path)
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			p.log.Warn("cannot remove what a push has left", "what", "keep", "path", path, "err", err)
+		}
+	}
+}
+
 // names are those of the refs that were changed, and of those that they lead to.
 func (p *pushing) names(done []Update) []git.RefName {
 	var names []git.RefName

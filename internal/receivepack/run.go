@@ -42,6 +42,7 @@ type pushing struct {
 	before   *refs.Snapshot // nil until git is about to run
 	pack     *packStart     // what follows the request's head
 	dir      fs.FileInfo    // the repository's common directory then
+	began    time.Time      // then
 	asks     bool           // hooks are to be asked while git runs
 	asksEach bool           // and one more time for each ref
 	decided  bool           // and were
@@ -133,6 +134,7 @@ func (p *pushing) run(ctx context.Context, request io.Reader, stateless bool) (p
 	}
 	p.entry = e
 	f := newFeed(request)
+	p.began = time.Now()
 	child, err := p.options.Runner.Start(ctx, process.Command{
 		Class: ClassReceive, Subcommand: "receive-pack", Args: p.arguments(hooks.scripts), Env: p.environment(), Stdin: f.out,
 		Config: p.target.HooksOff(), Files: slices.Concat(hooks.files, e.files()), Grace: grace, Caller: p.caller, Repository: p.target.Common,
@@ -151,6 +153,7 @@ func (p *pushing) run(ctx context.Context, request io.Reader, stateless bool) (p
 		p.out.after = f.done // nothing may be written while the request is being read
 	}
 	usage, exit, err := p.attend(ctx, cancel, child, f, hooks)
+	p.unkeep(child.Pid())
 	p.settled(ctx, e, exit == nil)
 	if stateless {
 		<-f.done // a client that sends on is heard out, for as long as it may take for that
