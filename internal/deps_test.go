@@ -43,15 +43,15 @@ const allowedImports = `
 	git/protocol, repo < receivepack;
 	receivepack < webhook;
 	uploadpack, receivepack, packcache, lookup, resolve < storage;
-	bulk < direct, connlimit;
-	balance, connlimit, activity, git/disk < app;
+	bulk < direct, connlimit, origin;
+	balance, connlimit, origin, activity, git/disk < app;
 	bulk, fault < sidechannel;
 	storage, search, sidechannel, browser, observe/sli, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < control;
 	direct, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < client;
 	search < web, web/api;
 	search, client, activity, fault/faultrpc < search/nodes, search/elsewhere;
 	git/protocol, activity, resolve, sidechannel, direct, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < remote;
-	git/protocol, auth, admit, connlimit, httpguard, resolve, observe/sli < gateway;
+	git/protocol, auth, admit, connlimit, origin, httpguard, resolve, observe/sli < gateway;
 	git, git/pktline < bench/fleet;
 	bench/fleet, bench/page, client, git/process < bench;
 	bench/page < compare;
@@ -100,6 +100,7 @@ var rooms = map[string][]string{
 	"google.golang.org/grpc/...":                                {}, // tests: another client of the control API
 	"golang.org/x/crypto/ssh":                                   {"gateway", "auth", "roles"},
 	"github.com/tsenart/vegeta/...":                             {"bench"},
+	"github.com/pires/go-proxyproto":                            {"origin"},
 	"github.com/redis/...":                                      {"resolve", "bench"},
 	"github.com/failsafe-go/...":                                {"resolve"},
 	"github.com/alecthomas/chroma/...":                          {"web"},

@@ -27,6 +27,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/balance"
+	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
 // Options says which workers there are, and what requests and answers may take. Zero limits mean their defaults.
@@ -55,10 +56,6 @@ type Options struct {
 	MaxAnswer  int64         // bytes of an answer that are held for a slow client; then the worker waits for it; 0: 1 GiB
 	Dir        string        // where what is beyond memory goes; empty: nowhere
 	MaxDir     int64         // bytes there, of all requests; 0: 8 GiB
-
-	// TrustedProxies are whose word is taken for who the client is, by which protocol and for which host it asked.
-	TrustedProxies []netip.Prefix
-	TrustUnix      bool // and so is that of whoever comes by a Unix socket
 
 	// Files are what workers may have sent, by the header FileHeader: X-Sendfile or X-Accel-Redirect; empty: none.
 	FileHeader string
@@ -114,7 +111,6 @@ type Proxy struct {
 // Record tells what became of a request, for logs and metrics.
 type Record struct {
 	Status   int    // that was sent; 0: none; 499: the client went away before
-	Client   string // its address, if a trusted proxy stands between; empty: none does
 	Worker   string // that answered, or was the last to fail
 	Pool     string // that it belongs to, also if none of its workers could be had
 	Class    Class
@@ -196,7 +192,7 @@ const second = time.Second
 
 // ServeHTTP answers a request, and cuts the connection of an answer that is not whole.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if p.Serve(r.Context(), w, r).Cut {
+	if p.Serve(r.Context(), w, r, origin.Proxies(nil).Of(r)).Cut {
 		panic(http.ErrAbortHandler)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
 func reverseProxy(address string) *httputil.ReverseProxy {
@@ -344,7 +345,7 @@ func TestManyLeave(t *testing.T) {
 	for range 10_000 {
 		clients.Go(func() {
 			r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/", strings.NewReader(strings.Repeat("x", 10_000)))
-			if record := f.Serve(r.Context(), httptest.NewRecorder(), r); record.Status != statusGone || record.Tries != 0 {
+			if record := f.Serve(r.Context(), httptest.NewRecorder(), r, origin.Origin{}); record.Status != statusGone || record.Tries != 0 {
 				t.Errorf("%+v", record)
 			}
 		})
@@ -420,7 +421,7 @@ func TestPanics(t *testing.T) {
 	})
 	f := newFront(t, Options{Workers: one(w.address), HeaderTime: time.Hour, IdleTime: time.Hour})
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
-	if record := f.Serve(t.Context(), panics{httptest.NewRecorder()}, r); !record.Cut || !fault.Is(record.Err, fault.Internal) {
+	if record := f.Serve(t.Context(), panics{httptest.NewRecorder()}, r, origin.Origin{}); !record.Cut || !fault.Is(record.Err, fault.Internal) {
 		t.Errorf("in what sends the answer: %+v", record)
 	}
 	wait(t, "the connection is closed", func() bool { return w.open.Load() == 0 })

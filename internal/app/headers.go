@@ -7,13 +7,12 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
+	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
 const (
 	maxFields = 200      // of a request's header, and of an answer's trailer; an answer's header has as many as fit into maxHeader
 	maxHeader = 64 << 10 // bytes of an answer's header; net/http bounds those of requests
-	maxHops   = 20       // trusted proxies that a request has come by
 
 	// Of requests that no worker takes for malformed: Puma has 20, 8 KiB once three bytes stand for one, and 256.
 	plainVerb   = 20
@@ -38,7 +37,7 @@ func (e *exchange) check() *refusal {
 		return bad("the request's target is none that is served here")
 	case r.URL.Path == "*" && r.Method != http.MethodOptions || r.URL.Path != "*" && r.URL.Path != "" && r.URL.Path[0] != '/':
 		return bad("the request's target is no path")
-	case !validHost(r.Host):
+	case !origin.ValidHost(r.Host):
 		return bad("bad Host")
 	}
 	n := 0
@@ -64,18 +63,6 @@ func plainMethod(method string) bool {
 		}
 	}
 	return len(method) <= plainVerb
-}
-
-// validHost tells whether a host and its port can stand in a header, a URL or a quoted string as they are.
-func validHost(host string) bool {
-	for _, c := range []byte(host) {
-		switch {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', strings.IndexByte(".-_:[]%~", c) >= 0:
-		default:
-			return false
-		}
-	}
-	return len(host) <= 300
 }
 
 // appendTarget writes a request's target in origin form.
@@ -200,14 +187,14 @@ func (e *exchange) appendHead(b []byte, w *worker) []byte {
 	b = appendField(b, "Host", host)
 	connection := named(r.Header)
 	for name, values := range r.Header {
-		if !crosses(name, connection) || !e.origin.trusted && ofProxies(name) {
+		if !crosses(name, connection) || !e.from.Trusted && ofProxies(name) {
 			continue
 		}
 		for _, v := range values {
 			b = appendField(b, name, v)
 		}
 	}
-	b = e.origin.appendTo(b, host)
+	b = appendOrigin(b, &e.from, host)
 	b = append(b, "X-Request-Id: "...)
 	b = append(b, e.id...)
 	b = append(b, "\r\nX-Request-Start: t="...) // seconds, as nginx writes them: what reads the field knows that, and not all know other units
@@ -244,127 +231,35 @@ func hasToken(values []string, token string) bool {
 	return false
 }
 
-// origin is where a request came from, as far as that can be believed.
-type origin struct {
-	client  netip.Addr   // invalid: unknown, on a Unix socket
-	hops    []netip.Addr // trusted proxies that it came by, the one next to us last
-	trusted bool         // what the neighbour says is believed
-	https   bool
-	host    string // empty: that of the request
-	id      string // that a proxy gave it
-}
-
-// originOf asks the trusted proxies, and nobody else. Forwarded (RFC 7239) it does not read: most proxies set X-Forwarded-* and pass on what their client wrote there.
-func (o *Options) originOf(r *http.Request) origin {
-	peer, local := peerOf(r.RemoteAddr)
-	at := origin{client: peer, https: r.TLS != nil}
-	if local && !o.TrustUnix || !local && !o.trusts(peer) {
-		return at
-	}
-	at.trusted = true
-	if id := r.Header.Get("X-Request-Id"); activity.IsID(id) {
-		at.id = id
-	}
-	for_, proto, host := list(r.Header["X-Forwarded-For"]), list(r.Header["X-Forwarded-Proto"]), list(r.Header["X-Forwarded-Host"])
-	hops := 1
-	for i := len(for_) - 1; i >= 0 && len(at.hops) < maxHops; i-- {
-		addr, ok := parseNode(for_[i])
-		if !ok {
-			break // what stands before cannot be understood either
-		}
-		if at.client.IsValid() {
-			at.hops = append(at.hops, at.client)
-		}
-		at.client = addr
-		if !o.trusts(addr) {
-			break
-		}
-		hops++
-	}
-	for i, j := 0, len(at.hops)-1; i < j; i, j = i+1, j-1 {
-		at.hops[i], at.hops[j] = at.hops[j], at.hops[i]
-	}
-	// Each proxy adds one, or replaces all: what stands before those of the trusted ones was the client's.
-	if n := len(proto); n > 0 {
-		switch p := proto[max(0, n-hops)]; {
-		case strings.EqualFold(p, "https"):
-			at.https = true
-		case strings.EqualFold(p, "http"):
-			at.https = false
-		}
-	}
-	if n := len(host); n > 0 && validHost(host[max(0, n-hops)]) {
-		at.host = host[max(0, n-hops)]
-	}
-	return at
-}
-
-func (o *Options) trusts(a netip.Addr) bool {
-	for _, p := range o.TrustedProxies {
-		if p.Contains(a) {
-			return true
-		}
-	}
-	return false
-}
-
-// peerOf is the address in a request's RemoteAddr; local: it came by a Unix socket.
-func peerOf(remote string) (addr netip.Addr, local bool) {
-	at, err := netip.ParseAddrPort(remote)
-	if err != nil {
-		return netip.Addr{}, true
-	}
-	return at.Addr().Unmap().WithZone(""), false
-}
-
-// list splits a header's comma-separated values.
-func list(values []string) (all []string) {
-	for _, v := range values {
-		for s := range strings.SplitSeq(v, ",") {
-			all = append(all, textproto.TrimString(s))
-		}
-	}
-	return all
-}
-
-// parseNode reads an address with or without a port.
-func parseNode(s string) (netip.Addr, bool) {
-	if at, err := netip.ParseAddrPort(s); err == nil {
-		return at.Addr().Unmap().WithZone(""), true
-	}
-	a, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(s, "["), "]"))
-	return a.Unmap().WithZone(""), err == nil
-}
-
-// appendTo writes what is known as the fields that workers read.
-func (o *origin) appendTo(b []byte, host string) []byte {
-	if o.host != "" {
-		host = o.host
+// appendOrigin writes where a request came from as the fields that workers read.
+func appendOrigin(b []byte, o *origin.Origin, host string) []byte {
+	if o.Host != "" {
+		host = o.Host
 	}
 	proto := "http"
-	if o.https {
+	if o.HTTPS {
 		proto = "https"
 	}
-	if o.client.IsValid() {
+	if o.Client.IsValid() {
 		b = append(b, "X-Forwarded-For: "...)
-		b = o.client.AppendTo(b)
-		for _, hop := range o.hops {
+		b = o.Client.AppendTo(b)
+		for _, hop := range o.Hops {
 			b = append(b, ", "...)
 			b = hop.AppendTo(b)
 		}
 		b = append(b, "\r\nX-Real-Ip: "...)
-		b = o.client.AppendTo(b)
+		b = o.Client.AppendTo(b)
 		b = append(b, "\r\n"...)
 	}
 	b = appendField(b, "X-Forwarded-Proto", proto)
 	b = appendField(b, "X-Forwarded-Host", host)
 	b = append(b, "Forwarded: "...)
-	b = appendNode(b, o.client)
+	b = appendNode(b, o.Client)
 	b = append(b, ";host=\""...)
 	b = append(b, host...)
 	b = append(b, "\";proto="...)
 	b = append(b, proto...)
-	for _, hop := range o.hops {
+	for _, hop := range o.Hops {
 		b = append(b, ", "...)
 		b = appendNode(b, hop)
 	}

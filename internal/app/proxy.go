@@ -18,6 +18,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
 // exchange is one request and its answer.
@@ -27,7 +28,7 @@ type exchange struct {
 	ctx      context.Context
 	w        http.ResponseWriter
 	r        *http.Request
-	origin   origin
+	from     origin.Origin
 	id       string
 	upgrade  string // the protocol that the client wants to switch to
 	odd      bool   // workers may take the request for malformed
@@ -41,9 +42,9 @@ type exchange struct {
 	patient  bool  // all workers have what they had under another name: it waits for one of them
 }
 
-// Serve answers a request, unless ctx ends before, and tells what became of it. After Record.Cut the connection has to be cut, as by panic(http.ErrAbortHandler).
-func (p *Proxy) Serve(ctx context.Context, w http.ResponseWriter, r *http.Request) (record Record) {
-	e := &exchange{p: p, ctx: ctx, w: w, r: r}
+// Serve answers a request from a client, unless ctx ends before, and tells what became of it. After Record.Cut the connection has to be cut, as by panic(http.ErrAbortHandler).
+func (p *Proxy) Serve(ctx context.Context, w http.ResponseWriter, r *http.Request, from origin.Origin) (record Record) {
+	e := &exchange{p: p, ctx: ctx, w: w, r: r, from: from}
 	defer func() {
 		e.body.close(p)
 		if cause := recover(); cause != nil {
@@ -82,10 +83,6 @@ func (e *exchange) serve() {
 		e.refuse(bad.status, bad.text)
 		return
 	}
-	e.origin = e.p.originOf(e.r)
-	if len(e.origin.hops) > 0 {
-		e.Client = e.origin.client.String()
-	}
 	e.identify()
 	if e.upgrade != "" {
 		if n := e.p.upgrades.Add(1); n > int64(e.p.MaxUpgrades) {
@@ -104,7 +101,7 @@ func (e *exchange) serve() {
 
 // identify finds the ID under which workers know the request.
 func (e *exchange) identify() {
-	if e.id = e.origin.id; e.id == "" {
+	if e.id = e.from.ID; !activity.IsID(e.id) {
 		e.id = activity.From(e.ctx).ID()
 	}
 	if e.id == "" {
@@ -120,7 +117,7 @@ const (
 
 // answer has workers answer, one after the other, until one does or the request cannot be sent again.
 func (e *exchange) answer() {
-	a := ask{method: e.r.Method, path: e.r.URL.Path, header: e.r.Header, client: e.origin.client}
+	a := ask{method: e.r.Method, path: e.r.URL.Path, header: e.r.Header, client: e.from.Client}
 	var occupied []*worker // of those tried: with what they had under another name, or in another pool
 	var last error         // of a worker
 	for {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
 // checkUpgrade finds the protocol that a client wants to switch to (RFC 9110, section 7.8). HTTP/2 it may ask for, and is not given: the worker
@@ -19,7 +20,7 @@ import (
 func (e *exchange) checkUpgrade() *refusal {
 	r := e.r
 	bad := func(text string) *refusal { return &refusal{http.StatusBadRequest, text} }
-	wanted := list(r.Header["Upgrade"])
+	wanted := origin.List(r.Header["Upgrade"])
 	if !r.ProtoAtLeast(1, 1) || e.p.MaxUpgrades < 0 || len(wanted) == 1 && strings.EqualFold(wanted[0], "h2c") {
 		return nil // it goes no further than here
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
 // asProcess in the environment makes this program something else than tests: a process that they start.
@@ -40,6 +41,7 @@ const patience = 5 * time.Minute
 // front is a server with a proxy in it.
 type front struct {
 	*Proxy
+	trusted origin.Proxies
 	t       *testing.T
 	address string
 	records chan Record
@@ -65,7 +67,7 @@ func newFrontWith(t *testing.T, o Options, start func(*httptest.Server)) *front 
 	}
 	f := &front{Proxy: p, t: t, records: make(chan Record, 1000)}
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		record := p.Serve(r.Context(), wrapped{w}, r)
+		record := p.Serve(r.Context(), wrapped{w}, r, f.trusted.Of(r))
 		select {
 		case f.records <- record:
 		default:

@@ -14,6 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/httpguard"
 	"github.com/packhorse-git/packhorse/internal/observe/sli"
+	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
 // Application answers what is neither Git's nor the gateway's own. Who calls, what he may do, and what may come from pages of others is its own
@@ -21,8 +22,8 @@ import (
 type Application interface {
 	// Has tells whether a path below /-/ or /.api/ is the application's all the same.
 	Has(path string) bool
-	// Serve answers a request, for which the context is, and not that of r.
-	Serve(ctx context.Context, w http.ResponseWriter, r *http.Request) Served
+	// Serve answers a request, for which the context is, and not that of r. from is where the request came from.
+	Serve(ctx context.Context, w http.ResponseWriter, r *http.Request, from origin.Origin) Served
 }
 
 // Served is what became of a request.
@@ -96,7 +97,7 @@ func (e *exchange) application() {
 	e.know()
 	a := &e.app
 	a.writer = appWriter{ResponseWriter: e.w, e: e}
-	a.served = e.Application.Serve(e.ctx, &a.writer, e.r)
+	a.served = e.Application.Serve(e.ctx, &a.writer, e.r, e.from)
 	e.served, e.err, e.abort, e.status = &a.served, a.served.Err, a.served.Cut, a.served.Status
 	e.sent(int(a.served.Bytes))
 	if bad := httpguard.RefusedIn(e.r.Context()); bad != nil && !a.writer.began && a.served.Bytes == 0 {

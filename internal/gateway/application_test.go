@@ -10,6 +10,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
 // application says that it answered, and what it was asked for.
@@ -19,7 +20,7 @@ func (application) Has(path string) bool {
 	return path == "/-/profile" || strings.HasPrefix(path, "/-/api/")
 }
 
-func (application) Serve(_ context.Context, w http.ResponseWriter, r *http.Request) gateway.Served {
+func (application) Serve(_ context.Context, w http.ResponseWriter, r *http.Request, _ origin.Origin) gateway.Served {
 	served := gateway.Served{Status: 200, Attrs: []slog.Attr{slog.String("pool", "blue"), slog.String("worker", "w0")}}
 	if r.URL.Path == "/half" {
 		w.Header().Set("Content-Length", "100")

@@ -5,12 +5,14 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strings"
 	"time"
@@ -26,6 +28,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/httpguard"
 	"github.com/packhorse-git/packhorse/internal/observe/sli"
+	"github.com/packhorse-git/packhorse/internal/origin"
 	"github.com/packhorse-git/packhorse/internal/resolve"
 )
 
@@ -45,7 +48,8 @@ type Node interface {
 // Options says how the gateway serves.
 type Options struct {
 	Router  *Router
-	Auth    Auth // nil: everybody may read, and nobody push
+	Auth    Auth           // nil: everybody may read, and nobody push
+	Proxies origin.Proxies // whose word is taken for who the client is
 	Pump    *bulk.Pump
 	Lanes   admit.Lanes
 	Memory  *admit.Budget // bytes of requests that are longer than readFirst
@@ -91,9 +95,10 @@ const (
 func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, running := h.Board.Begin(r.Context(), string(opOther), "")
 	defer running.End()
+	e := &exchange{call: call{Options: &h.Options, running: running, start: time.Now(), op: opOther}, waiters: h.waiters, w: w, r: r}
+	e.findOrigin()
 	running.Is("", "", hostOf(r.RemoteAddr))
-	ctx, span := h.Tracer.FromAnybody(ctx, r.Header)
-	e := &exchange{call: call{Options: &h.Options, ctx: ctx, running: running, span: span, start: time.Now(), op: opOther}, waiters: h.waiters, w: w, r: r}
+	e.ctx, e.span = h.Tracer.FromAnybody(ctx, r.Header)
 	defer e.done()
 	e.limitBody()
 	e.serve()
@@ -104,7 +109,9 @@ type exchange struct {
 	call
 	waiters *waiters
 	w       http.ResponseWriter
-	r       *http.Request
+	r       *http.Request // its RemoteAddr is the client's
+	from    origin.Origin
+	peer    string // the address of the proxy that the request came by; "": none
 
 	who   balance.Caller // see caller; "": was not asked for
 	whoIs string         // the name that who is of
@@ -118,6 +125,16 @@ type exchange struct {
 	status int  // 0 until the header is sent
 	abort  bool // what was sent must not look like a whole answer
 }
+
+// findOrigin finds out who the client is, and has everything that looks at the request's RemoteAddr see the client, and not the proxy.
+func (e *exchange) findOrigin() {
+	if e.from = e.Proxies.Of(e.r); len(e.from.Hops) > 0 {
+		e.peer, e.r.RemoteAddr = e.r.RemoteAddr, netip.AddrPortFrom(e.from.Client, 0).String()
+	}
+}
+
+// client is the client's address, for logs: with its port where that is known.
+func (e *exchange) client() string { return strings.TrimSuffix(e.r.RemoteAddr, ":0") }
 
 // dumbPaths are what a client of the dumb protocol asks for below a repository.
 var dumbPaths = []string{"/HEAD", "/objects/", "/info/", "/refs/"}
@@ -170,10 +187,10 @@ func (e *exchange) serve() {
 // url is an example of how this server is reached, for messages.
 func (e *exchange) url(path string) string {
 	scheme := "http"
-	if e.r.TLS != nil {
+	if e.from.HTTPS {
 		scheme = "https"
 	}
-	return (&url.URL{Scheme: scheme, Host: e.r.Host, Path: "/" + path}).String()
+	return (&url.URL{Scheme: scheme, Host: cmp.Or(e.from.Host, e.r.Host), Path: "/" + path}).String()
 }
 
 // method refuses other methods than the one that the resource has.

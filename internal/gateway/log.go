@@ -72,10 +72,13 @@ func (e *exchange) attributesOfHTTP(a []slog.Attr) []slog.Attr {
 	a = append(a,
 		slog.String("transport", "http"),
 		slog.Int("status", e.status),
-		slog.String("client", e.r.RemoteAddr),
+		slog.String("client", e.client()),
 		slog.String("protocol", e.protocol()),
 		slog.String("agent", auth.Redact(clip(cmp.Or(e.outcome.Agent, e.r.UserAgent())))),
 	)
+	if e.peer != "" {
+		a = append(a, slog.String("proxy", e.peer))
+	}
 	if e.op == opOther || e.op == opPage || e.op == opSearch || e.op == opApp {
 		a = append(a, slog.String("method", clip(e.r.Method)), slog.String("path", auth.Redact(clip(e.r.URL.Path))))
 	}

@@ -25,6 +25,8 @@ func (c *sshClient) failed(err error) {
 	case c.wire.silent: // somebody looked whether we are there, as our own watchdog does
 		c.Watch.connections.WithLabelValues("silent").Inc()
 		return
+	case errors.Is(err, errProxyHeader):
+		what = "proxy_header"
 	case c.wire.bad:
 		what = "banner"
 	case c.timedOut.Load():

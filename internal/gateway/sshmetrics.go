@@ -23,7 +23,7 @@ func NewSSHMetrics() *SSHMetrics {
 		connections: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_ssh_connections_total",
 			Help: "SSH connections by how they began: ok, what kept them out (logins, address_logins, early_drop, rate), " +
-				"what went wrong before the login was over (banner, auth, timeout, handshake), or silent: hung up without a word, as who looks whether " +
+				"what went wrong before the login was over (banner, proxy_header, auth, timeout, handshake), or silent: hung up without a word, as who looks whether " +
 				"the server is there, the watchdog too.",
 		}, []string{"result"}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/crypto/ssh"
+
+	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
 // maxBanner is how long a client's first line may be, its end included (RFC 4253, section 4.2).
@@ -17,6 +19,9 @@ const maxBanner = 255
 
 // errBanner says that the other side does not speak SSH.
 var errBanner = errors.New("the first line is no SSH version 2 banner")
+
+// errProxyHeader says that the other side is a proxy that may not say who the client is.
+var errProxyHeader = errors.New("a PROXY protocol header from an address that may not send one: name the proxy in trusted_proxies, and set ssh.proxy_protocol = true")
 
 // sshWire is a connection below SSH. It looks at the client's banner before the library does, which would read a thousand lines byte by byte
 // before it gave up, and counts bytes.
@@ -64,7 +69,10 @@ func (w *sshWire) banner() error {
 			line = buf[:end]
 		}
 		if !couldBeBanner(line, end >= 0) || end < 0 && n == len(buf) {
-			w.bad = true
+			if w.bad = true; origin.IsHeader(buf[:n]) {
+				_, _ = w.Conn.Write([]byte(errProxyHeader.Error() + "\r\n"))
+				return errProxyHeader
+			}
 			return errBanner
 		}
 		if end >= 0 {

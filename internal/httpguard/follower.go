@@ -57,6 +57,8 @@ const (
 	isHEAD
 	isOPTIONS
 	isCONNECT
+	isPROXY // the first word of a PROXY protocol header, version 1
+	isPRI   // of the HTTP/2 connection preface (RFC 9113, section 3.4)
 )
 
 type field uint8
@@ -182,6 +184,9 @@ func (f *follower) step(c byte) *Refusal {
 			f.state = blankLF
 			return nil
 		}
+		if c == 0 && f.blank == maxBlank { // as a PROXY protocol header begins, version 2
+			return proxyHeader
+		}
 		f.state, f.n, f.head = inMethod, 0, head{}
 		return f.methodByte(c)
 	case blankLF:
@@ -269,6 +274,10 @@ func (f *follower) methodByte(c byte) *Refusal {
 		f.method = isOPTIONS
 	case "CONNECT":
 		f.method = isCONNECT
+	case "PROXY":
+		f.method = isPROXY
+	case "PRI":
+		f.method = isPRI
 	}
 	f.state = targetStart
 	return nil
@@ -278,6 +287,10 @@ func (f *follower) beginTarget(c byte) *Refusal {
 	switch {
 	case f.method == isCONNECT:
 		return badTarget
+	case f.method == isPROXY && c != '/':
+		return proxyHeader
+	case f.method == isPRI && c == '*':
+		return http2
 	case c == '/':
 		f.state = inTarget
 		return nil

@@ -100,7 +100,8 @@ var shapes = map[string]struct {
 	"HTTP/0.9":                   {"GET /a\r\n", badLine},
 	"HTTP/1.2":                   {"GET /a HTTP/1.2\r\nHost: a\r\n\r\n", badVersion},
 	"HTTP/2.0":                   {"GET /a HTTP/2.0\r\nHost: a\r\n\r\n", badVersion},
-	"HTTP/2, as it begins":       {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", badTarget},
+	"HTTP/2, as it begins":       {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", http2},
+	"PROXY protocol":             {"PROXY TCP4 192.0.2.7 192.0.2.8 5555 80\r\n", proxyHeader},
 	"http/1.1":                   {"GET /a http/1.1\r\nHost: a\r\n\r\n", badLine},
 	"HTTP/1.10":                  {"GET /a HTTP/1.10\r\nHost: a\r\n\r\n", badLine},
 	"TLS":                        {"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1\x03\x03", badLine},
@@ -341,4 +342,12 @@ func FuzzFollower(f *testing.F) {
 		f.Add([]byte(get+"\r\n"+shape.request), uint64(2))
 	}
 	f.Fuzz(compare)
+}
+
+// TestProxyVersion2: a PROXY protocol header of version 2 begins a connection with two empty lines, so that HTTP does not understand it.
+func TestProxyVersion2(t *testing.T) {
+	t.Parallel()
+	if _, bad := new(follower).follow([]byte("\r\n\r\n\x00\r\nQUIT\n\x21\x11")); bad != proxyHeader {
+		t.Errorf("it is refused for %v", bad)
+	}
 }

@@ -26,6 +26,8 @@ func refusal(reason string, status int, text string) *Refusal {
 // The refusals. Texts say what would have been right.
 var (
 	badLine     = refusal("request_line", http.StatusBadRequest, "this is no request of HTTP/1.1")
+	proxyHeader = refusal("proxy_header", http.StatusBadRequest, "a PROXY protocol header from an address that may not send one: name the proxy in trusted_proxies, and set http.proxy_protocol = true")
+	http2       = refusal("http2", http.StatusHTTPVersionNotSupported, "HTTP/2 is not served here: send requests of HTTP/1.1")
 	badVersion  = refusal("version", http.StatusHTTPVersionNotSupported, "requests are of HTTP/1.1 or HTTP/1.0 here")
 	badTarget   = refusal("target", http.StatusBadRequest, "the target of a request begins with a slash here: this server is no proxy")
 	badHost     = refusal("host", http.StatusBadRequest, "a request has one Host header, which is not empty")
@@ -41,4 +43,4 @@ var (
 )
 
 // refusals are all of them.
-var refusals = [...]*Refusal{badLine, badVersion, badTarget, badHost, badEnd, control, folded, badName, badLength, badEncoding, twoLengths, badChunk, badTrailer}
+var refusals = [...]*Refusal{badLine, proxyHeader, http2, badVersion, badTarget, badHost, badEnd, control, folded, badName, badLength, badEncoding, twoLengths, badChunk, badTrailer}

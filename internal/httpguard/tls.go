@@ -34,9 +34,21 @@ func (c *secure) handshake() error {
 		}
 	}
 	err := c.tls.Handshake()
-	if record, ok := errors.AsType[tls.RecordHeaderError](err); ok && record.Conn != nil && isPlain(record.RecordHeader) {
-		const text = "this port speaks HTTPS: write https:// in the address\n"
-		fmt.Fprintf(record.Conn, "HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\n\r\n%s", len(text), text)
+	if record, ok := errors.AsType[tls.RecordHeaderError](err); ok && record.Conn != nil {
+		text := ""
+		switch begin := string(record.RecordHeader[:]); {
+		case isPlain(record.RecordHeader):
+			text = "this port speaks HTTPS: write https:// in the address\n"
+		case begin == "PROXY" || begin == "\r\n\r\n\x00":
+			text, err = proxyHeader.Error()+"\n", proxyHeader
+			c.guard.count(proxyHeader)
+			if c.guard.Refused != nil {
+				c.guard.Refused(c.RemoteAddr(), proxyHeader)
+			}
+		}
+		if text != "" {
+			fmt.Fprintf(record.Conn, "HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\n\r\n%s", len(text), text)
+		}
 	}
 	if err != nil {
 		return err

@@ -16,6 +16,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/observe/sli"
+	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
 // on tells whether there is an application.
@@ -44,9 +45,6 @@ func (c *AppConfig) check(f *findings) {
 	}
 	if _, err := c.routing(); err != nil && len(f.all) == before { // pools are a part of it
 		f.at("app")("%w", err)
-	}
-	if _, err := c.proxies(); err != nil {
-		f.at("app.trusted_proxies")("%w", err)
 	}
 	if _, err := c.files(); err != nil {
 		f.at("app.send_file_roots")("%w", err)
@@ -167,18 +165,6 @@ func (c *AppConfig) routing() (o app.Routing, err error) {
 	return o, nil
 }
 
-// proxies are the networks of trusted_proxies.
-func (c *AppConfig) proxies() (list []netip.Prefix, err error) {
-	for _, text := range c.TrustedProxies {
-		network, err := parseNetwork(text)
-		if err != nil {
-			return nil, fmt.Errorf("app.trusted_proxies: %w", err)
-		}
-		list = append(list, network)
-	}
-	return list, nil
-}
-
 // files are the directories of send_file_roots.
 func (c *AppConfig) files() (list []app.FileRoot, err error) {
 	for _, text := range c.SendFileRoots {
@@ -203,18 +189,6 @@ const (
 	sendByName     = "X-Sendfile"
 	sendByRedirect = "X-Accel-Redirect"
 )
-
-// parseNetwork reads a network, or an address as a network of one.
-func parseNetwork(text string) (netip.Prefix, error) {
-	if p, err := netip.ParsePrefix(text); err == nil {
-		return p.Masked(), nil
-	}
-	a, err := netip.ParseAddr(text)
-	if err != nil || a.Zone() != "" {
-		return netip.Prefix{}, fmt.Errorf("%q is no network; write one as in \"10.0.0.0/8\", or an address", text)
-	}
-	return netip.PrefixFrom(a, a.BitLen()), nil
-}
 
 // addApp gives a gateway the application that the configuration has, if it has one.
 func (s *server) addApp(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes *lanes, handler *gateway.HTTP) error {
@@ -272,9 +246,6 @@ func (c *AppConfig) options(cfg Config) (o app.Options, err error) {
 		o.MaxUpgrades = -1
 	}
 	if o.Routing, err = c.routing(); err == nil {
-		o.TrustedProxies, err = c.proxies()
-	}
-	if err == nil {
 		o.Files, err = c.files()
 	}
 	return o, err
@@ -294,8 +265,8 @@ func (c *AppConfig) reloaded(next *AppConfig) bool {
 type application struct{ *app.Proxy }
 
 // Serve answers a request.
-func (a application) Serve(ctx context.Context, w http.ResponseWriter, r *http.Request) gateway.Served {
-	record := a.Proxy.Serve(ctx, w, r)
+func (a application) Serve(ctx context.Context, w http.ResponseWriter, r *http.Request, from origin.Origin) gateway.Served {
+	record := a.Proxy.Serve(ctx, w, r, from)
 	served := gateway.Served{Status: record.Status, Bytes: record.Out, Err: record.Err, Cut: record.Cut, Took: record.Queue + record.Service}
 	if record.Class != app.Slow && !record.Upgraded {
 		served.Class = sli.App
@@ -303,9 +274,6 @@ func (a application) Serve(ctx context.Context, w http.ResponseWriter, r *http.R
 	attrs := append(make([]slog.Attr, 0, 6), slog.String("class", string(record.Class)))
 	if record.Pool != "" {
 		attrs = append(attrs, slog.String("pool", record.Pool), milliseconds("queue_ms", record.Queue))
-	}
-	if record.Client != "" {
-		attrs = append(attrs, slog.String("forwarded_for", record.Client))
 	}
 	if record.Worker != "" {
 		attrs = append(attrs, slog.String("worker", record.Worker), slog.String("reason", string(record.Reason)), milliseconds("service_ms", record.Service))

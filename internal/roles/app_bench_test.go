@@ -67,7 +67,7 @@ func BenchmarkApplication(b *testing.B) {
 				b.Fatal(err)
 			}
 			defer s.close()
-			front, err := newFront(cfg, log, reg, h, newLimiters(cfg, log, reg, nil).http)
+			front, err := newFront(cfg, log, reg, h, must(newDoors(cfg, log, reg)))
 			if err != nil {
 				b.Fatal(err)
 			}

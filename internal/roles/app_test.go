@@ -25,6 +25,9 @@ func TestAppMistakes(t *testing.T) {
 	t.Parallel()
 	const one = "[app]\nworkers = [\"unix:/run/w0.sock\"]\n"
 	for text, want := range map[string]string{
+		"trusted_proxies = [\"10.0.0.0/64\"]":                                    `trusted_proxies: "10.0.0.0/64" is no network`,
+		"[http]\nproxy_protocol = true":                                          "http.proxy_protocol is on, and trusted_proxies is empty",
+		"[ssh]\nproxy_protocol = true":                                           "ssh.proxy_protocol is on, and trusted_proxies is empty",
 		one + "slots = \"many\"":                                                 `"many" is no number of slots; write one from 1, or "auto"`,
 		one + "slots = \"app\"":                                                  `app.slots is "app"`,
 		one + "reserve = -2":                                                     "app.reserve is -2",
@@ -40,7 +43,6 @@ func TestAppMistakes(t *testing.T) {
 		one + "fast = [\"readiness\"]":                                           `app.fast: the pattern "readiness" begins with neither "/" nor "*"`,
 		one + "also = [\"/x\"]":                                                  "app.also: \"/x\" begins with neither",
 		one + "sticky = \"cookie\"":                                              `app.sticky: "cookie" keeps no client in its pool: write "cookie:NAME"`,
-		one + "trusted_proxies = [\"10.0.0.0/64\"]":                              `app.trusted_proxies: "10.0.0.0/64" is no network`,
 		one + "health = \"ready\"":                                               "it has to be a path",
 		one + "drain_share = 2.0":                                                "app.drain_share is 2",
 		one + "send_file = \"X-Sendfile\"":                                       "need each other",

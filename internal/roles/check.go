@@ -23,6 +23,7 @@ func (c *Config) check() error {
 // checkValues is check for a configuration whose places in files are known.
 func (c *Config) checkValues(f *findings) {
 	c.checkListeners(f)
+	c.checkProxies(f)
 	c.checkAuth(f)
 	c.checkSSH(f)
 	c.checkStorage(f.bad)

@@ -18,6 +18,11 @@ type Config struct {
 	// below $XDG_STATE_HOME or ~/.local/state. A server notes another directory in ROOT/.packhorse/state.json, where commands find it.
 	State string `toml:"state"`
 
+	// TrustedProxies are the networks of proxies in front of this server, as in "10.0.0.0/8". Their X-Forwarded-For, X-Forwarded-Proto and
+	// X-Forwarded-Host are believed, and with http.proxy_protocol and ssh.proxy_protocol their PROXY headers: limits, rules and the log
+	// then see the client. Of anybody else they are not, and nobody's Forwarded is: many proxies pass on what their client wrote there. Default [].
+	TrustedProxies []string `toml:"trusted_proxies"`
+
 	HTTP     HTTPConfig      `toml:"http"`
 	SSH      SSHConfig       `toml:"ssh"`
 	App      AppConfig       `toml:"app"`
@@ -85,6 +90,8 @@ type LogConfig struct {
 // DefaultConfig is what holds where nothing was said.
 func DefaultConfig() Config {
 	return Config{
+		TrustedProxies: []string{},
+
 		HTTP:     defaultHTTP(),
 		SSH:      defaultSSH(),
 		App:      defaultApp(),

@@ -11,8 +11,7 @@ import (
 // workers there is none, and such requests are answered with 404.
 type AppConfig struct {
 	// Addresses of the workers, each "unix:PATH" or "http://HOST:PORT", and "NAME=" before it if commands and metrics should call it otherwise than by the
-	// socket's name without ".sock", or HOST:PORT. SIGHUP reads them again, as the other lists of this table and its pools but for trusted_proxies
-	// and send_file_roots.
+	// socket's name without ".sock", or HOST:PORT. SIGHUP reads them again, as the other lists of this table and its pools but for send_file_roots.
 	Workers []string `toml:"workers"`
 
 	// How many requests a worker is given at once: a number, at most the threads that it has, or "auto", which measures what sharing a worker gains. For work
@@ -44,10 +43,6 @@ type AppConfig struct {
 	// What keeps a client in its pool where there are several: "cookie:NAME", "header:NAME" or "client", which is its address. Empty, and a request without
 	// the key: nothing does.
 	Sticky string `toml:"sticky"`
-
-	// Networks of proxies before this server, as in "10.0.0.0/8", whose X-Forwarded-For, X-Forwarded-Proto and X-Forwarded-Host are believed. Of anybody
-	// else they are removed, and so is everybody's Forwarded: many proxies pass on what their client wrote there.
-	TrustedProxies []string `toml:"trusted_proxies"`
 
 	// The path that tells whether a worker is ready, as in "/-/readiness": 2xx if it is. Empty: a worker that takes a connection is.
 	Health string `toml:"health"`
@@ -135,7 +130,7 @@ type PoolConfig struct {
 
 func defaultApp() AppConfig {
 	return AppConfig{
-		Workers: []string{}, Fast: []string{}, Slow: []string{}, Also: []string{}, TrustedProxies: []string{}, SendFileRoots: []string{},
+		Workers: []string{}, Fast: []string{}, Slow: []string{}, Also: []string{}, SendFileRoots: []string{},
 		Slots: slotsAuto, MaxSlots: 8, Queue: 1000, Wait: Duration{30 * time.Second}, Reserve: balance.AutoReserve,
 		HealthInterval: Duration{time.Second}, HealthTimeout: Duration{5 * time.Second}, HealthFailures: 3, HealthPasses: 2,
 		Drain: Duration{time.Minute}, Blackout: Duration{time.Second}, DrainShare: 0.34, SlowStart: Duration{10 * time.Second},

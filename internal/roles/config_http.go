@@ -18,6 +18,10 @@ type HTTPConfig struct {
 	// File with the private key of tls_cert (PEM).
 	TLSKey string `toml:"tls_key"`
 
+	// ProxyProtocol has each connection from trusted_proxies begin with a header of the PROXY protocol (version 1 or 2), which says who the client is;
+	// without one it is refused. A header from anybody else is refused. Default false.
+	ProxyProtocol bool `toml:"proxy_protocol"`
+
 	// Connections is the maximum number of connections. At the limit the connection that has been idle for the longest time is closed for a new
 	// one; if all have a running request, the new one is refused. 0 means automatic: up to half of the file descriptors that the process
 	// may open (RLIMIT_NOFILE), and 32768 at most. Default 0.

@@ -24,8 +24,8 @@ type LanesConfig struct {
 	// Repositories that are repacked at the same time. Others wait for their turn.
 	Maintenance int `toml:"maintenance"`
 
-	// Whether callers, by name or network, share lanes fairly. Otherwise it is first come, first served, which is right behind a proxy that all
-	// clients come through, unless they have names.
+	// Whether callers, by name or network, share lanes fairly. Otherwise it is first come, first served, which is right behind a proxy that does
+	// not say who its clients are (trusted_proxies), unless they have names.
 	Fair bool `toml:"fair"`
 
 	// The part of each lane for anonymous callers together, from 0 to 1, where callers can be known and lanes are fair: how much of small, hit, cold and push

@@ -3,9 +3,7 @@ package roles
 import (
 	"fmt"
 	"log/slog"
-	"net/netip"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/internal/connlimit"
@@ -94,37 +92,9 @@ func (l connectionLimits) tell(log *slog.Logger) {
 const tooManyConnections = "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\nCache-Control: no-store\r\n" +
 	"Content-Type: text/plain; charset=utf-8\r\nContent-Length: 33\r\n\r\ntoo many connections; try again\r\n"
 
-// limiters are those of the listeners that clients reach.
-type limiters struct {
-	limits    connectionLimits
-	http, ssh *connlimit.Limiter // ssh is nil without a listener
-}
-
-// newLimiters makes them. exempt reports the addresses of proxies, whose connections are those of many clients; nil: there are none.
-func newLimiters(cfg Config, log *slog.Logger, reg prometheus.Registerer, exempt func(netip.Addr) bool) limiters {
-	metrics := connlimit.NewMetrics()
-	register(reg, metrics)
-	l := limiters{limits: cfg.connectionLimits(descriptors())}
-	l.limits.tell(log)
-	answer := []byte(tooManyConnections)
-	if cfg.HTTP.TLSCert != "" {
-		answer = nil // it could not be read
-	}
-	l.http = connlimit.New(connlimit.Options{
-		Name: "http", Connections: l.limits.http, PerAddress: l.limits.httpAddress, Exempt: exempt, Answer: answer, Metrics: metrics, Log: log,
-	})
-	if cfg.SSH.Address != "" {
-		l.ssh = connlimit.New(connlimit.Options{
-			Name: "ssh", Connections: l.limits.ssh, PerAddress: l.limits.sshAddress, Exempt: exempt, Metrics: metrics, Log: log,
-			Answer: []byte("too many connections; try again\r\n"),
-		})
-	}
-	return l
-}
-
 // notes are the lines about refused connections for the answer of /readyz.
-func (l limiters) notes() (lines []string) {
-	for _, one := range []*connlimit.Limiter{l.http, l.ssh} {
+func (d doors) notes() (lines []string) {
+	for _, one := range []*connlimit.Limiter{d.http, d.ssh} {
 		if one == nil {
 			continue
 		}

@@ -59,7 +59,7 @@ func TestTooManyConnections(t *testing.T) {
 	t.Parallel()
 	cfg := DefaultConfig()
 	cfg.HTTP.Connections = 1
-	limit := newLimiters(cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), nil)
+	limit := must(newDoors(cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry()))
 	begun, finish := make(chan struct{}), make(chan struct{})
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		close(begun)
@@ -93,4 +93,12 @@ func TestTooManyConnections(t *testing.T) {
 	if notes := limit.notes(); len(notes) != 1 || !strings.Contains(notes[0], "the http listener refused 1 connections") {
 		t.Errorf("notes: %q", notes)
 	}
+}
+
+// must is for what has no error in a test.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }

@@ -82,7 +82,7 @@ func serveGuarded(t *testing.T, secure bool, answer string) *guarded {
 	if err := s.addApp(cfg, log, g.reg, &l, handler); err != nil {
 		t.Fatal(err)
 	}
-	front, err := newFront(cfg, log, g.reg, handler, newLimiters(cfg, log, g.reg, nil).http)
+	front, err := newFront(cfg, log, g.reg, handler, must(newDoors(cfg, log, g.reg)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -354,7 +354,7 @@ func TestGuardedTLS(t *testing.T) {
 	if state.NegotiatedProtocol != "" && state.NegotiatedProtocol != "http/1.1" {
 		t.Errorf("%+v", state)
 	}
-	for begin, want := range map[string]string{"GET / HTTP/1.1\r\nHost: a\r\n\r\n": "this port speaks HTTPS", "SSH-2.0-x\r\n\r\n\r\n\r\n": ""} {
+	for begin, want := range map[string]string{"GET / HTTP/1.1\r\nHost: a\r\n\r\n": "this port speaks HTTPS", "PROXY TCP4 192.0.2.7 192.0.2.8 1 2\r\n": "a PROXY protocol header", "SSH-2.0-x\r\n\r\n\r\n\r\n": ""} {
 		c, err := net.Dial("tcp", g.address)
 		if err != nil {
 			t.Fatal(err)

@@ -327,20 +327,23 @@ func (s *server) addGateway(cfg Config, log *slog.Logger, reg prometheus.Registe
 		}
 		return err
 	}
+	doors, err := newDoors(cfg, log, reg)
+	if err != nil {
+		return err
+	}
+	s.notes = doors.notes
 	handler := newGateway(cfg, log, reg, lanes, router, tiers, callers)
-	handler.Pages = s.pages
+	handler.Pages, handler.Proxies = s.pages, doors.proxies
 	if err := s.addPages(cfg, reg, router, handler); err != nil {
 		return err
 	}
 	if err := s.addApp(cfg, log, reg, &lanes, handler); err != nil {
 		return err
 	}
-	limit := newLimiters(cfg, log, reg, nil)
-	s.notes = limit.notes
-	if s.public, err = newFront(cfg, log, reg, handler, limit.http); err != nil {
+	if s.public, err = newFront(cfg, log, reg, handler, doors); err != nil {
 		return err
 	}
-	if s.ssh, err = newSSH(cfg, log, reg, &handler.Options, callers, limit); err != nil {
+	if s.ssh, err = newSSH(cfg, log, reg, &handler.Options, callers, doors); err != nil {
 		return err
 	}
 	s.addSourceChecks(callers.Sources())
@@ -438,7 +441,7 @@ func register(reg prometheus.Registerer, all ...collected) {
 
 // newFront is the HTTP server around a handler. Nothing may stand between it and the handler's own connections but TLS and a guard; what stands below
 // them has to be a bulk.Socket.
-func newFront(cfg Config, log *slog.Logger, reg prometheus.Registerer, handler *gateway.HTTP, limit *connlimit.Limiter) (*port, error) {
+func newFront(cfg Config, log *slog.Logger, reg prometheus.Registerer, handler *gateway.HTTP, doors doors) (*port, error) {
 	errorLog := newHTTPLog(log)
 	register(reg, errorLog)
 	h := &http.Server{
@@ -455,13 +458,13 @@ func newFront(cfg Config, log *slog.Logger, reg prometheus.Registerer, handler *
 	}
 	h.ConnState = func(c net.Conn, state http.ConnState) {
 		guard.State(c, state)
-		limit.State(c, state)
+		doors.http.State(c, state)
 	}
 	h.RegisterOnShutdown(handler.EndWaits)
 	h.Protocols = new(http.Protocols)
 	h.Protocols.SetHTTP1(true)
 	wrap := func(l net.Listener) net.Listener {
-		return handler.Listen(limit.ByAddress(limit.Listen(l)), cfg.HTTP.WriteStall.Duration)
+		return handler.Listen(doors.listenHTTP(l, cfg.HTTP), cfg.HTTP.WriteStall.Duration)
 	}
 	if cfg.HTTP.TLSCert != "" {
 		certificate, err := credential.LoadCertificate(cfg.HTTP.TLSCert, cfg.HTTP.TLSKey, log)

@@ -63,7 +63,7 @@ func (c *SSHConfig) loadKeys(sources *auth.Sources, log *slog.Logger) (*auth.Key
 }
 
 // newSSH is the SSH server beside a gateway's HTTP; nil without ssh.address.
-func newSSH(cfg Config, log *slog.Logger, reg prometheus.Registerer, o *gateway.Options, callers *auth.Auth, limit limiters) (*sshFront, error) {
+func newSSH(cfg Config, log *slog.Logger, reg prometheus.Registerer, o *gateway.Options, callers *auth.Auth, doors doors) (*sshFront, error) {
 	if cfg.SSH.Address == "" {
 		return nil, nil
 	}
@@ -85,8 +85,8 @@ func newSSH(cfg Config, log *slog.Logger, reg prometheus.Registerer, o *gateway.
 		Options: o, HostKeys: hostKeys, Keys: keys, Anonymous: cfg.SSH.Anonymous, Algorithms: cfg.SSH.algorithms(),
 		Agent: "Packhorse", Watch: metrics,
 		Limits: gateway.SSHLimits{
-			Logins: limit.limits.sshLogins, AddressLogins: limit.limits.addressLogins, AddressRate: float64(cfg.SSH.AddressRate),
-			Exempt: limit.ssh.Exempt,
+			Logins: doors.limits.sshLogins, AddressLogins: doors.limits.addressLogins, AddressRate: float64(cfg.SSH.AddressRate),
+			Exempt: doors.ssh.Exempt,
 		},
 		LoginGrace: cfg.SSH.LoginGrace.Duration, AuthTries: cfg.SSH.AuthTries, KeepAlive: cfg.SSH.KeepAlive.Duration, Idle: cfg.SSH.IdleTimeout.Duration,
 		WriteStall: cfg.HTTP.WriteStall.Duration, Sessions: cfg.SSH.Sessions,
@@ -94,7 +94,7 @@ func newSSH(cfg Config, log *slog.Logger, reg prometheus.Registerer, o *gateway.
 	if err != nil {
 		return nil, err
 	}
-	serve := func(l net.Listener) error { return server.Serve(limit.ssh.ByAddress(limit.ssh.Listen(l))) }
+	serve := func(l net.Listener) error { return server.Serve(doors.listenSSH(l, cfg.SSH)) }
 	f := &sshFront{port: port{serve: serve, shutdown: server.Shutdown}}
 	for _, key := range hostKeys {
 		kind := strings.TrimPrefix(key.PublicKey().Type(), "ssh-")

@@ -1,0 +1,105 @@
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// proxyHeader is what a load balancer says of a client in the PROXY protocol.
+const proxyHeader = "PROXY TCP4 192.0.2.7 192.0.2.8 5555 80\r\n"
+
+const sshToo = "[ssh]\naddress = \"127.0.0.1:0\"\nanonymous = true\n"
+
+// sshBanner sends what a client of SSH begins with, and gives the lines that come back.
+func (v *victim) sshBanner(begin string) string {
+	v.t.Helper()
+	at := regexp.MustCompile(`ssh://(127\.0\.0\.1:\d+)`).FindStringSubmatch(v.logged())
+	if at == nil {
+		v.t.Fatal("the log does not name the SSH listener")
+	}
+	c, err := net.Dial("tcp", at[1])
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+	io.WriteString(c, begin+"SSH-2.0-test\r\nnonsense that ends it\r\n\r\n\r\n\r\n\r\n")
+	got, _ := io.ReadAll(c)
+	return string(got)
+}
+
+// TestProxyProtocol: behind a load balancer that says who the client is, HTTP and SSH see the client, and packs still go by the kernel.
+func TestProxyProtocol(t *testing.T) {
+	t.Parallel()
+	v := attack(t, "trusted_proxies = [\"127.0.0.0/8\"]\n[http]\nproxy_protocol = true\n"+sshToo+"proxy_protocol = true\n", func(root string) {
+		if err := os.CopyFS(filepath.Join(root, "blobs.git"), os.DirFS(blobs(t).Dir)); err != nil {
+			t.Fatal(err)
+		}
+	})
+	body := fetching("want "+v.idOf("blobs", "main"), "done")
+	for range 2 { // made, and from the cache
+		request := proxyHeader + fetchHead("blobs", "balanced", fmt.Sprintf("Content-Length: %d", len(body)), "X-Forwarded-For: 6.6.6.6") + string(body)
+		if a := v.send(strings.NewReader(request)); a.status != 200 {
+			t.Fatalf("a fetch behind a load balancer: %d %v %.200q", a.status, a.err, a.body)
+		}
+	}
+	if n := v.metric(`packhorse_copy_bytes_total{path="kernel"}`); n < 2<<20 {
+		t.Errorf("%v bytes went by the kernel", n)
+	}
+	if log := v.logged(); strings.Count(log, `"client":"192.0.2.7:5555"`) != 2 || strings.Contains(log, "6.6.6.6") {
+		t.Errorf("the log does not name the client:\n%s", tail(log, 2000))
+	}
+	if a := v.send(strings.NewReader("GET /good/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\n\r\n")); a.status != 400 ||
+		!strings.Contains(a.body, "has to begin with a header of the PROXY protocol") {
+		t.Errorf("without a header: %d %v %q", a.status, a.err, a.body)
+	}
+	if got := v.sshBanner(proxyHeader); !strings.HasPrefix(got, "SSH-2.0-") {
+		t.Errorf("SSH behind a load balancer: %q", got)
+	}
+	eventually(t, "SSH sees the client", func() bool {
+		return regexp.MustCompile(`an SSH login failed","client":"192\.0\.2\.7:5555"`).MatchString(v.logged())
+	})
+	if got := v.sshBanner(""); !strings.HasPrefix(got, "a connection from a trusted proxy has to begin") {
+		t.Errorf("SSH without a header: %q", got)
+	}
+}
+
+// TestForwardedFor: requests of git's count for the client that a trusted proxy names: in the log, and where guesses are counted.
+func TestForwardedFor(t *testing.T) {
+	t.Parallel()
+	v := attack(t, "trusted_proxies = [\"127.0.0.0/8\"]\n[auth]\nguesses = 2\n"+sshToo, nil)
+	ask := func(client string) int {
+		return v.get("/good/info/refs?service=git-upload-pack", "guesser", "Authorization: Bearer phk_wrong", "X-Forwarded-For: 6.6.6.6, "+client).status
+	}
+	for i, want := range []int{401, 401, 429} {
+		if got := ask("192.0.2.7"); got != want {
+			t.Errorf("guess %d: %d, want %d", i, got, want)
+		}
+	}
+	if got := ask("192.0.2.8"); got != 401 {
+		t.Errorf("another client behind the same proxy: %d, want 401", got)
+	}
+	if log := v.logged(); !regexp.MustCompile(`"client":"192\.0\.2\.7",.*"proxy":"127\.0\.0\.1:\d+"`).MatchString(log) || strings.Contains(log, "6.6.6.6") {
+		t.Errorf("the log does not name client and proxy:\n%s", tail(log, 2000))
+	}
+	// Without proxy_protocol a header is refused, and the reason told, on either port.
+	const why = "a PROXY protocol header from an address that may not send one"
+	conn := v.connect()
+	defer conn.Close()
+	io.WriteString(conn, proxyHeader+"GET /good/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\n\r\n")
+	if a := readAnswer(bufio.NewReader(conn)); a.status != 400 || !strings.Contains(a.body, why) {
+		t.Errorf("a header that is not expected: %d %v %q", a.status, a.err, a.body)
+	}
+	if got := v.sshBanner(proxyHeader); !strings.Contains(got, why) {
+		t.Errorf("SSH with a header that is not expected: %q", got)
+	}
+	eventually(t, "the log has the reason for both", func() bool { return strings.Count(v.logged(), why) >= 2 })
+}

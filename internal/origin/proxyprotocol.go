@@ -1,0 +1,221 @@
+package origin
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/pires/go-proxyproto"
+
+	"github.com/packhorse-git/packhorse/internal/bulk"
+)
+
+// ProxyProtocol reads the headers of the PROXY protocol, versions 1 and 2, that trusted proxies send at the beginning of each connection
+// (https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt). Their connections have to begin with one: whether there is one is never
+// guessed, or a client could send its own. A connection from anybody else is passed on as it is.
+type ProxyProtocol struct {
+	Proxies  Proxies
+	Timeout  time.Duration           // for the header; 0: 5 s
+	Answer   func(bad string) []byte // what a proxy without a good header is told; nil: nothing
+	Warnings *Warnings
+}
+
+const (
+	defaultTimeout = 5 * time.Second
+	headerBuffer   = 536 // bytes that are read at once: the longest header that a sender may take for granted (section 2)
+)
+
+// IsHeader reports whether what a client sent first begins as a header of the PROXY protocol.
+func IsHeader(p []byte) bool {
+	return bytes.HasPrefix(p, []byte("PROXY ")) || bytes.HasPrefix(p, proxyproto.SIGV2)
+}
+
+// errNoHeader is the error of a connection without a header.
+var errNoHeader = errors.New("a connection from a trusted proxy has to begin with a header of the PROXY protocol; have the proxy send one (send-proxy, " +
+	"send-proxy-v2), or turn proxy_protocol off here")
+
+// Listen returns a listener whose connections have the client's address for their RemoteAddr. Accept returns them once their header was read.
+func (p *ProxyProtocol) Listen(from net.Listener) net.Listener {
+	l := &proxyListener{Listener: from, protocol: p, accepted: make(chan accepted), closed: make(chan struct{}), pending: map[net.Conn]struct{}{}}
+	l.running.Go(l.run)
+	return l
+}
+
+type accepted struct {
+	conn net.Conn
+	err  error
+}
+
+// proxyListener reads each header in a goroutine of its own, so that none waits for another.
+type proxyListener struct {
+	net.Listener
+	protocol *ProxyProtocol
+	accepted chan accepted
+	closed   chan struct{}
+	running  sync.WaitGroup
+
+	mu      sync.Mutex
+	ended   bool
+	pending map[net.Conn]struct{} // connections whose header is being read
+}
+
+func (l *proxyListener) Accept() (net.Conn, error) {
+	select {
+	case a := <-l.accepted:
+		return a.conn, a.err
+	case <-l.closed:
+		return nil, &net.OpError{Op: "accept", Net: l.Addr().Network(), Addr: l.Addr(), Err: net.ErrClosed}
+	}
+}
+
+// Close also closes the connections whose header is being read.
+func (l *proxyListener) Close() error {
+	l.mu.Lock()
+	if l.ended {
+		l.mu.Unlock()
+		return net.ErrClosed
+	}
+	l.ended = true
+	close(l.closed)
+	for c := range l.pending {
+		c.Close()
+	}
+	l.mu.Unlock()
+	err := l.Listener.Close()
+	l.running.Wait()
+	return err
+}
+
+// run accepts until the listener is closed. After an error it goes on once somebody has got that from Accept, and waited as long as that takes.
+func (l *proxyListener) run() {
+	for {
+		c, err := l.Listener.Accept()
+		socket, ok := c.(bulk.Socket)
+		if err == nil && ok && l.protocol.Proxies.Contain(addressOf(c.RemoteAddr())) {
+			if l.begin(c) {
+				l.running.Go(func() { l.read(socket) })
+			}
+			continue
+		}
+		if !l.deliver(accepted{c, err}) || errors.Is(err, net.ErrClosed) {
+			return
+		}
+	}
+}
+
+// deliver gives Accept a connection or an error. It reports false if the listener is closed.
+func (l *proxyListener) deliver(a accepted) bool {
+	select {
+	case l.accepted <- a:
+		return true
+	case <-l.closed:
+		if a.conn != nil {
+			a.conn.Close()
+		}
+		return false
+	}
+}
+
+// begin notes a connection whose header is about to be read. It reports false, and closes it, if the listener is closed.
+func (l *proxyListener) begin(c net.Conn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended {
+		c.Close()
+		return false
+	}
+	l.pending[c] = struct{}{}
+	return true
+}
+
+// read reads a header and delivers the connection.
+func (l *proxyListener) read(c bulk.Socket) {
+	conn, err := l.protocol.read(c)
+	l.mu.Lock()
+	delete(l.pending, c)
+	l.mu.Unlock()
+	switch {
+	case err == nil:
+		l.deliver(accepted{conn, nil})
+		return
+	case err != io.EOF: // at once: somebody looks whether the port answers
+		l.protocol.Warnings.Warn("connection refused: no good PROXY protocol header", "proxy", c.RemoteAddr().String(), "error", err.Error())
+		if l.protocol.Answer != nil {
+			_ = c.SetWriteDeadline(time.Now().Add(time.Second))
+			_, _ = c.Write(l.protocol.Answer(err.Error()))
+			_ = c.CloseWrite()
+		}
+	}
+	c.Close()
+}
+
+// read reads the header of a connection; io.EOF if nothing came.
+func (p *ProxyProtocol) read(c bulk.Socket) (net.Conn, error) {
+	limit := p.Timeout
+	if limit <= 0 {
+		limit = defaultTimeout
+	}
+	if err := c.SetReadDeadline(time.Now().Add(limit)); err != nil {
+		return nil, err
+	}
+	in := bufio.NewReaderSize(c, headerBuffer)
+	if _, err := in.Peek(1); err != nil {
+		return nil, err
+	}
+	header, err := proxyproto.Read(in)
+	switch {
+	case errors.Is(err, proxyproto.ErrNoProxyProtocol):
+		return nil, errNoHeader
+	case err != nil:
+		return nil, err
+	}
+	if err := c.SetReadDeadline(time.Time{}); err != nil {
+		return nil, err
+	}
+	conn := &proxied{Socket: c, client: c.RemoteAddr()}
+	if source, _, ok := header.TCPAddrs(); ok && header.Command.IsProxy() { // else it is the proxy's own, as a health check
+		conn.client = source
+	}
+	if n := in.Buffered(); n > 0 {
+		conn.ahead, _ = in.Peek(n)
+	}
+	return conn, nil
+}
+
+// proxied is a connection that came by a proxy. It stays a socket of the kernel: what is sent does not pass through user space.
+type proxied struct {
+	bulk.Socket
+	client net.Addr
+	ahead  []byte // what was read with the header
+}
+
+// RemoteAddr is the client's address, as the proxy said.
+func (c *proxied) RemoteAddr() net.Addr { return c.client }
+
+// NetConn is the connection below.
+func (c *proxied) NetConn() net.Conn { return c.Socket }
+
+// Read reads what the client sent.
+func (c *proxied) Read(p []byte) (int, error) {
+	if len(c.ahead) == 0 {
+		return c.Socket.Read(p)
+	}
+	n := copy(p, c.ahead)
+	if c.ahead = c.ahead[n:]; len(c.ahead) == 0 {
+		c.ahead = nil
+	}
+	return n, nil
+}
+
+func addressOf(a net.Addr) netip.Addr {
+	t, ok := a.(*net.TCPAddr)
+	if !ok {
+		return netip.Addr{}
+	}
+	return t.AddrPort().Addr().Unmap().WithZone("")
+}
