@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/activity"
+	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/httpguard"
 	"github.com/packhorse-git/packhorse/internal/observe/sli"
 	"github.com/packhorse-git/packhorse/internal/origin"
@@ -105,6 +106,20 @@ func (e *exchange) application() {
 		e.malformed(bad)
 		a.served.Status, a.served.Err = e.status, e.err
 	}
+	if e.err == nil && e.status >= http.StatusInternalServerError {
+		e.err = fault.New(kindOfApplication(e.status), "the application answered with status %d", e.status)
+	}
+}
+
+// kindOfApplication is the kind of error that an application's status tells of.
+func kindOfApplication(status int) fault.Kind {
+	switch status {
+	case http.StatusServiceUnavailable:
+		return fault.Unavailable
+	case http.StatusGatewayTimeout:
+		return fault.Deadline
+	}
+	return fault.Internal
 }
 
 // appWriter is what the application's answer is written to.

@@ -24,6 +24,8 @@ type Visitor struct {
 	read  func([]git.RepoPath) (may []bool, whole bool)
 	asked bool // read is set
 	notes []slog.Attr
+
+	failed error // that the answer tells of
 }
 
 // Name is the visitor's; empty: nobody knows who it is.
@@ -49,6 +51,9 @@ func (v *Visitor) May(ctx context.Context, repo git.RepoPath) error {
 
 // Note adds to the request's line in the log.
 func (v *Visitor) Note(attrs ...slog.Attr) { v.notes = append(v.notes, attrs...) }
+
+// Failed notes an error that the answer, whole as it is, tells the client. The request counts as failed.
+func (v *Visitor) Failed(err error) { v.failed = err }
 
 const (
 	searchPath = "/-/api/v1/search"
@@ -115,6 +120,9 @@ func (e *exchange) page(path string) {
 	err = e.Pages(&pageWriter{e}, r, e.visitor)
 	switch {
 	case err == nil:
+		if e.err == nil {
+			e.err = e.visitor.failed
+		}
 	case e.status != 0:
 		e.err, e.abort = err, true
 	default:

@@ -93,6 +93,9 @@ func (e *exchange) resolve() {
 	all := ResolvedAll{Results: make([]Resolved, len(questions))}
 	for i, q := range questions {
 		all.Results[i] = answerTo(q, results[i])
+		if e.err == nil && isServerFault(results[i].Err) { // the answer tells of it, and is whole
+			e.err = results[i].Err
+		}
 	}
 	if !single {
 		e.json(http.StatusOK, all)
@@ -104,6 +107,15 @@ func (e *exchange) resolve() {
 		status = e.advise(err)
 	}
 	e.json(status, all.Results[0])
+}
+
+// isServerFault reports whether an error is one that the caller cannot do anything about.
+func isServerFault(err error) bool {
+	switch fault.KindOf(err) {
+	case fault.Internal, fault.Corrupt, fault.Unavailable, fault.Exhausted, fault.Deadline:
+		return err != nil
+	}
+	return false
 }
 
 // needLogin is the error of a request of which no part can be answered before the caller says who it is.

@@ -120,6 +120,8 @@ type Visitor interface {
 	Reader() Readable // nil: all
 	// Note adds to the request's line in the log.
 	Note(attrs ...slog.Attr)
+	// Failed notes an error that the answer, whole as it is, tells the client. The request counts as failed.
+	Failed(err error)
 }
 
 // Source is where repositories and their content come from: the node in this process, or nodes elsewhere. Safe for concurrent use.

@@ -35,7 +35,7 @@ const (
 // not at all, and on disk when this returns without an error. Errors: Exists if the path, one above or one below is taken; Invalid for a path or a branch
 // that a repository should not have; Denied where no repository may be; those of git.
 func (n *Node) Create(ctx context.Context, path git.RepoPath, want NewRepository) (d Description, err error) {
-	defer func() { n.metrics.changed.WithLabelValues("create", result(err)).Inc() }()
+	defer func() { n.changedRepository("create", path, err) }()
 	if n.runner == nil {
 		return d, fault.New(fault.Unavailable, "this node makes no repositories")
 	}
@@ -53,7 +53,6 @@ func (n *Node) Create(ctx context.Context, path git.RepoPath, want NewRepository
 	if !made {
 		return d, err
 	}
-	n.log.Info("created a repository", "repo", name.String())
 	n.RefsChanged(path)
 	if err != nil {
 		return d, err

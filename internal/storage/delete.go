@@ -30,7 +30,7 @@ type Removal struct {
 // Other errors: NotFound, also for another incarnation; Exhausted while it is maintained; Unavailable if the search for borrowers cannot be
 // finished.
 func (n *Node) Delete(ctx context.Context, path git.RepoPath, r Removal) (err error) {
-	defer func() { n.metrics.changed.WithLabelValues("delete", result(err)).Inc() }()
+	defer func() { n.changedRepository("delete", path, err) }()
 	if !r.Force {
 		h, err := n.removable(path, r)
 		if err != nil {
@@ -63,7 +63,6 @@ func (n *Node) Delete(ctx context.Context, path git.RepoPath, r Removal) (err er
 		return cannotMake(err)
 	}
 	n.forget(h.dir)
-	n.log.Info("deleted a repository", "repo", path.String())
 	n.trash.sweep(own)
 	n.RefsChanged(path)
 	if err := n.sync(filepath.Dir(h.dir)); err != nil {
@@ -194,7 +193,7 @@ func (t *trash) run() {
 		t.queue = t.queue[1:]
 		t.mu.Unlock()
 		if err := t.empty(own); err != nil {
-			t.log.Warn("cannot remove deleted repositories; the next deletion or start tries again", "dir", own, "err", err)
+			t.log.Warn("cannot remove deleted repositories; the next deletion or start tries again", "dir", own, "error", err)
 		}
 	}
 }

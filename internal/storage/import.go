@@ -61,7 +61,7 @@ func (i Import) transports() (string, error) {
 // Import makes a repository of what another one has: all its refs, and HEAD. It is there whole or not at all, and on disk when this returns
 // without an error, with nothing of the other's configuration. The errors are those of Create, and Corrupt if it was refused for its objects.
 func (n *Node) Import(ctx context.Context, path git.RepoPath, from Import) (d Description, err error) {
-	defer func() { n.metrics.changed.WithLabelValues("import", result(err)).Inc() }()
+	defer func() { n.changedRepository("import", path, err) }()
 	if n.runner == nil {
 		return d, fault.New(fault.Unavailable, "this node makes no repositories")
 	}
@@ -80,7 +80,6 @@ func (n *Node) Import(ctx context.Context, path git.RepoPath, from Import) (d De
 	if !made {
 		return d, err
 	}
-	n.log.Info("imported a repository", "repo", name.String())
 	n.RefsChanged(path)
 	if err != nil {
 		return d, err

@@ -88,10 +88,12 @@ func (n *Node) maintainHandle(ctx context.Context, h *handle, path git.RepoPath,
 			return m, err
 		}
 	}
-	m.After, err = h.Objects.Count(ctx)
-	n.log.Info("maintained a repository", "repo", path.String(), "packs_before", m.Before.Packs, "loose_before", m.Before.Loose,
+	if m.After, err = h.Objects.Count(ctx); err != nil {
+		return m, err
+	}
+	n.log.Info("maintained a repository", "repository", path.String(), "packs_before", m.Before.Packs, "loose_before", m.Before.Loose,
 		"packs", m.After.Packs, "seconds", time.Since(start).Seconds())
-	return m, err
+	return m, nil
 }
 
 // claim keeps a repository from being maintained twice at a time, and from being deleted meanwhile.
@@ -171,7 +173,7 @@ func (n *Node) maintain(ctx context.Context, h *handle, s step) error {
 	}
 	err := n.runFirst(ctx, h, s)
 	if fault.Is(err, fault.Internal) && s.otherwise != nil {
-		n.log.Info("cannot maintain a repository as well as could be", "dir", h.Common, "err", err)
+		n.log.Info("cannot maintain a repository as well as could be", "dir", h.Common, "error", err)
 		err = n.runStep(ctx, h, s.otherwise)
 	}
 	return err

@@ -1,9 +1,13 @@
 package storage
 
 import (
+	"context"
+	"log/slog"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
 )
 
 // Metrics counts what a node does beside fetches.
@@ -91,4 +95,21 @@ func result(err error) string {
 		return "ok"
 	}
 	return fault.KindOf(err).String()
+}
+
+// changedRepository counts and logs that a repository was created, imported or deleted, or was not.
+func (n *Node) changedRepository(change string, path git.RepoPath, err error) {
+	n.metrics.changed.WithLabelValues(change, result(err)).Inc()
+	if err == nil {
+		n.log.Info("changed a repository", "change", change, "repository", path.String())
+		return
+	}
+	level := slog.LevelInfo // the caller's mistake
+	switch fault.KindOf(err) {
+	case fault.Internal, fault.Corrupt, fault.Unavailable:
+		level = slog.LevelError
+	case fault.Exhausted, fault.Deadline, fault.Cancelled:
+		level = slog.LevelWarn
+	}
+	n.log.Log(context.Background(), level, "cannot change a repository", "change", change, "repository", path.String(), "result", result(err), "error", err)
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"html/template"
-	"log/slog"
 	"net/http"
 	"strconv"
 	"strings"
@@ -142,6 +141,6 @@ func (p *Pages) apologise(w http.ResponseWriter, r *http.Request, v Visitor, err
 		return err
 	}
 	a.Title = a.Heading + " - Packhorse"
-	v.Note(slog.String("message", a.Message))
+	v.Failed(err)
 	return p.render(w, r, status, "error", a)
 }

@@ -131,8 +131,9 @@ func (l list) Repositories(_ context.Context, each func(git.RepoPath) error) err
 
 // visitor may read what begins with team/.
 type visitor struct {
-	name  string
-	notes []slog.Attr
+	name   string
+	notes  []slog.Attr
+	failed error
 }
 
 func (v *visitor) Name() string { return v.name }
@@ -142,6 +143,7 @@ func (v *visitor) Reader() search.Readable {
 }
 
 func (v *visitor) Note(attrs ...slog.Attr) { v.notes = append(v.notes, attrs...) }
+func (v *visitor) Failed(err error)        { v.failed = err }
 
 // server answers as a gateway has it.
 func server(t testing.TB) (*httptest.Server, *searcher) {

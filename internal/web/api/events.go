@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"net/url"
@@ -48,7 +49,8 @@ func (a *API) stream(w http.ResponseWriter, r *http.Request, v search.Visitor) e
 
 // events answers by server-sent events: matches, progress, filters, alert, error, and done at the end.
 func (a *API) events(w http.ResponseWriter, r *http.Request, v search.Visitor, q asked, api string, format wire.Format) (err error) {
-	defer func() { a.Metrics.count(api, err) }()
+	var failed error // that the events tell of
+	defer func() { a.Metrics.count(api, cmp.Or(err, failed)) }()
 	request, err := a.request(q, v, format)
 	header(w.Header(), eventStream)
 	w.Header().Set("Cache-Control", "no-cache")
@@ -67,8 +69,9 @@ func (a *API) events(w http.ResponseWriter, r *http.Request, v search.Visitor, q
 	if r.Context().Err() != nil {
 		return r.Context().Err()
 	}
-	if failed := err; failed != nil {
+	if failed = err; failed != nil {
 		err, e.stranger = nil, false
+		v.Failed(failed)
 		if !e.own {
 			if fault.Is(failed, fault.Invalid) {
 				e.send("alert", newAlert(q.text, failed))

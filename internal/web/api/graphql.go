@@ -2,12 +2,12 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	_ "embed"
 	"encoding/json"
 	"errors"
 	"io"
-	"log/slog"
 	"net/http"
 	"slices"
 	"sync"
@@ -59,7 +59,8 @@ type graphQLRequest struct {
 
 // serveGraphQL answers POST /.api/graphql. What is wrong with a request is in the answer's errors.
 func (a *API) serveGraphQL(w http.ResponseWriter, r *http.Request, v search.Visitor) (err error) {
-	defer func() { a.Metrics.count("graphql", err) }()
+	var failed error // that the answer tells of
+	defer func() { a.Metrics.count("graphql", cmp.Or(err, failed)) }()
 	if r.Method != http.MethodPost {
 		return methods(w, "POST")
 	}
@@ -83,8 +84,11 @@ func (a *API) serveGraphQL(w http.ResponseWriter, r *http.Request, v search.Visi
 	if caller.failed != nil && fault.Is(caller.failed, fault.Exhausted) { // the status is what says that it is worth trying again
 		return caller.failed
 	}
-	if caller.failed != nil {
-		v.Note(slog.String("failed", caller.failed.Error()))
+	if failed = caller.failed; failed != nil {
+		v.Failed(failed)
+	} else if len(response.Errors) > 0 {
+		failed = fault.New(fault.Invalid, "the query was refused: %s", response.Errors[0].Message)
+		v.Failed(failed)
 	}
 	header(w.Header(), queryResponse)
 	if len(response.Errors) > 0 || len(response.Data) == 0 {
