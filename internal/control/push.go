@@ -35,6 +35,7 @@ func (t *transfers) ReceivePack(ctx context.Context, stream *connect.BidiStream[
 	send := func(a *packhorsev1.Answer) error { return stream.Send(&packhorsev1.ReceivePackResponse{Answer: a}) }
 	return t.exchange(ctx, "receive_pack", stream.RequestHeader().Get(callerHeader), start.GetRepository(), start.GetSession(), nil, send,
 		func(ctx context.Context, x *exchange) (protocol.Outcome, error) {
+			x.updates = start.GetUpdates()
 			if err := x.reply.seat.Move(t.Lanes.Push); err != nil {
 				return protocol.Outcome{}, err
 			}

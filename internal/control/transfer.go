@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -186,6 +187,7 @@ type exchange struct {
 	session   protocol.Session
 	reply     *reply
 	outcome   protocol.Outcome
+	updates   bool // the caller takes the results of a push's refs; false in the end: it did not, and they belong into our log
 }
 
 // exchange runs a transfer in its lane. The error that it returns ends the call.
@@ -242,7 +244,9 @@ func (x *exchange) finish(err error) (answer, cause error) {
 	}
 	outcome := outcomeMessage(x.outcome)
 	outcome.Git = usageMessage(activity.From(x.reply.ctx).Git())
-	if _, broken := errors.AsType[*protocol.BrokenReply](err); broken || err != nil && !x.reply.begun {
+	_, broken := errors.AsType[*protocol.BrokenReply](err)
+	x.updates = x.updates && !broken && x.sendUpdates() == nil
+	if broken || err != nil && !x.reply.begun {
 		return faultrpc.Error(err, outcome), err
 	}
 	end := &packhorsev1.End{Outcome: outcome, Fault: faultrpc.Message(err), Told: told}
@@ -250,6 +254,33 @@ func (x *exchange) finish(err error) (answer, cause error) {
 		return failed, failed
 	}
 	return nil, err
+}
+
+// maxUpdatesPart bounds the bytes of the names and reasons in one message of updates, and their number.
+const maxUpdatesPart = 64 << 10
+
+// sendUpdates tells the caller what became of each ref of a push.
+func (x *exchange) sendUpdates() error {
+	part, size := &packhorsev1.RefUpdates{}, 0
+	flush := func() error {
+		if len(part.Updates) == 0 {
+			return nil
+		}
+		err := x.reply.deliver(&packhorsev1.Answer{Part: &packhorsev1.Answer_Updates{Updates: part}})
+		part, size = &packhorsev1.RefUpdates{}, 0
+		return err
+	}
+	for _, u := range x.outcome.Updates {
+		part.Updates = append(part.Updates, &packhorsev1.RefUpdate{Ref: strings.ToValidUTF8(u.Ref, "?"), OldId: u.Old.Raw(), NewId: u.New.Raw(),
+			Result: strings.ToValidUTF8(u.Result, "?")})
+		if size += len(u.Ref) + len(u.Result) + 2*len(u.Old.Raw()); size < maxUpdatesPart {
+			continue
+		}
+		if err := flush(); err != nil {
+			return err
+		}
+	}
+	return flush()
 }
 
 // log writes the transfer's line.
@@ -267,6 +298,10 @@ func (x *exchange) log(ctx context.Context, took time.Duration, err error) {
 			level = slog.LevelError
 		case fault.Unavailable:
 			level = slog.LevelWarn
+		default:
+			if x.outcome.Command == protocol.CommandPush {
+				level = slog.LevelWarn
+			}
 		}
 	}
 	if !x.Log.Enabled(ctx, level) {
@@ -291,10 +326,21 @@ func (x *exchange) log(ctx context.Context, took time.Duration, err error) {
 	} else if o.Pack != "" {
 		a = append(a, milliseconds("git_cpu_ms", o.ChildCPU))
 	}
+	ours := o.Updates
+	if x.updates {
+		ours = nil
+	}
+	if len(ours) > 0 {
+		a = append(a, protocol.UpdateAttrs(ours)...)
+	}
 	if err != nil {
+		if o.Reason != "" {
+			a = append(a, slog.String("reason", o.Reason))
+		}
 		a = append(a, slog.String("error", clip(err.Error())))
 	}
 	x.Log.LogAttrs(ctx, level, "transfer", a...)
+	protocol.LogUpdates(ctx, x.Log, level, ours, slog.String("request", activity.From(ctx).ID()), slog.String("repository", x.repo.String()))
 }
 
 // outcomeMessage is how an outcome travels.
@@ -304,7 +350,7 @@ func outcomeMessage(o protocol.Outcome) *packhorsev1.Outcome {
 		Refs: uint32(o.Refs), Wants: uint32(o.Wants), Haves: uint32(o.Haves), Common: uint32(o.Common),
 		Pack: o.Pack, Key: o.Key, Objects: o.Objects, Bytes: o.Bytes,
 		Parse: duration(o.Parse), Negotiate: duration(o.Negotiate), Wait: duration(o.Wait), FirstByte: duration(o.FirstByte), Copy: duration(o.Copy),
-		ChildCpu: duration(o.ChildCPU), ChildMaxRss: o.ChildMaxRSS,
+		ChildCpu: duration(o.ChildCPU), ChildMaxRss: o.ChildMaxRSS, Reason: o.Reason,
 	}
 }
 

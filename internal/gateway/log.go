@@ -137,7 +137,13 @@ func (c *call) attributes(a []slog.Attr) []slog.Attr {
 	if c.bytes.Kernel > 0 || o.Pack != "" {
 		a = append(a, slog.Int64("kernel_bytes", c.bytes.Kernel))
 	}
+	if len(o.Updates) > 0 {
+		a = append(a, protocol.UpdateAttrs(o.Updates)...)
+	}
 	if c.err != nil {
+		if o.Reason != "" {
+			a = append(a, slog.String("reason", o.Reason))
+		}
 		a = append(a, slog.String("error", auth.Redact(clipError(c.err.Error()))))
 	}
 	return a

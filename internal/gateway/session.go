@@ -146,17 +146,36 @@ func (c *call) told() bool {
 	return (c.op == opSearch || c.op == opPage) && errors.Unwrap(c.err) == nil
 }
 
-// log writes the request's line, with what its transport adds by more.
-func (c *call) log(result string, took time.Duration, more func([]slog.Attr) []slog.Attr) {
-	level := slog.LevelInfo
-	switch result {
-	case fault.Internal.String(), fault.Corrupt.String():
-		level = slog.LevelError
-	case fault.Unavailable.String(): // it passes, as the end of the process does
-		if !c.told() {
-			level = slog.LevelWarn
-		}
+// level is that of the request's line. A push that failed is worth a warning, whoever is to blame: somebody's work is not on the server.
+func (c *call) level(result string) slog.Level {
+	push := c.op == opPush
+	if c.served != nil && c.served.Err == nil && c.err != nil { // the application's error, which is in its own log
+		return slog.LevelWarn
 	}
+	switch result {
+	case "ok":
+		return slog.LevelInfo
+	case fault.Internal.String(), fault.Corrupt.String():
+		return slog.LevelError
+	case fault.Unavailable.String(): // it passes, as the end of the process does
+		switch {
+		case push && c.outcome.Reason != "": // a full disk does not
+			return slog.LevelError
+		case !c.told():
+			return slog.LevelWarn
+		}
+	case fault.Unauthenticated.String(): // a step of HTTP's authentication
+		return slog.LevelInfo
+	}
+	if push {
+		return slog.LevelWarn
+	}
+	return slog.LevelInfo
+}
+
+// log writes the request's line, with what its transport adds by more, and the lines that list what a push did.
+func (c *call) log(result string, took time.Duration, more func([]slog.Attr) []slog.Attr) {
+	level := c.level(result)
 	if !c.Log.Enabled(c.ctx, level) {
 		return
 	}
@@ -178,6 +197,8 @@ func (c *call) log(result string, took time.Duration, more func([]slog.Attr) []s
 	r := slog.NewRecord(time.Now(), level, "request", 0)
 	r.AddAttrs(slog.Attr{Value: slog.GroupValue(a...)}) // a group without a name is as if its attributes stood there, and copies none of them
 	_ = c.Log.Handler().Handle(c.ctx, r)
+	protocol.LogUpdates(c.ctx, c.Log, level, c.outcome.Updates,
+		slog.String("request", c.running.ID()), slog.String("repository", auth.Redact(c.repo.String())), slog.String("user", c.id.Name))
 	clear(a)
 	*kept = a
 	attributeLists.Put(kept)

@@ -337,7 +337,7 @@ func (s *sshSession) receivePack(session protocol.Session) int {
 		return n.ReceivePack(c.ctx, c.repo, session, pusher, body, c.announce(c.reply))
 	})
 	_ = s.limit(time.Time{})
-	if !c.finish() {
+	if !c.finish() && !c.outcome.Reported() {
 		return 1
 	}
 	return 0

@@ -100,7 +100,7 @@ func (p *pushing) checkBorrowed(ctx context.Context, quarantine string, updates 
 	case ctx.Err() != nil:
 		err = cmp.Or(context.Cause(ctx), err)
 	}
-	p.log.Warn("cannot tell what a push borrows", "repo", p.push.Repo.String(), "err", err)
+	p.log.Warn("cannot tell what a push borrows", "repository", p.push.Repo.String(), "error", err)
 	return fault.Wrap(fault.Unavailable, "the server cannot tell whether all of the push is in it or in this repository's history", err)
 }
 

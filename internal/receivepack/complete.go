@@ -57,7 +57,7 @@ func (w *sweeper) complete(e *entry) error {
 		}
 	}
 	if err != nil {
-		w.log.Warn("an atomic push may have been done by half", "dir", e.note.Common, "err", err)
+		w.log.Warn("an atomic push may have been done by half", "dir", e.note.Common, "error", err)
 	}
 	return err
 }

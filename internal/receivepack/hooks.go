@@ -338,7 +338,7 @@ func (p *pushing) answerHooks(ctx context.Context, a *asking, stop func()) {
 		p.said = maxSaid - said.left
 		verdict := "yes\n"
 		if err != nil {
-			verdict = "no\n"
+			verdict, p.declined = "no\n", err
 		}
 		if _, err := io.WriteString(a.answer, verdict); err != nil {
 			return

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 )
@@ -30,6 +29,7 @@ type output struct {
 	kept     []byte          // the report: packets, without a band
 	begun    bool            // something was written
 	hidden   string          // what no text of git's shows: the path of the repository and a slash
+	heard    io.Writer       // unless nil, gets that text too
 	tail     []byte          // of such text: the begin of that, if it comes
 }
 
@@ -89,6 +89,9 @@ func (o *output) text(b []byte) error {
 
 // pieces sends text in packets.
 func (o *output) pieces(b []byte) error {
+	if o.heard != nil {
+		_, _ = o.heard.Write(b)
+	}
 	for piece := range slices.Chunk(b, readSize/2) {
 		if err := o.pass(append([]byte{byte(pktline.BandProgress)}, piece...)); err != nil {
 			return err
@@ -181,60 +184,4 @@ func (o *output) fail(err error) error {
 		return broken
 	}
 	return &protocol.ToldClient{Err: err}
-}
-
-// result is what a report says of a ref that was changed: a proc-receive hook may have changed another one, or from or to something else.
-type result struct{ ref, old, new string } // "": as was asked
-
-// of is what became of an update that was asked for.
-func (r result) of(u Update, format git.ObjectFormat) Update {
-	if ref, err := git.ParseRefName(r.ref); err == nil {
-		u.Ref = ref
-	}
-	if id, err := git.ParseObjectID(r.old); err == nil && id.Format() == format {
-		u.Old = id
-	}
-	if id, err := git.ParseObjectID(r.new); err == nil && id.Format() == format {
-		u.New = id
-	}
-	return u
-}
-
-// results reads the report (gitprotocol-pack(5), "Report Status"): by ref that was asked for, what was changed. It is whole if it ends
-// with a flush packet.
-func (o *output) results() (changed map[string][]result, whole bool) {
-	changed = make(map[string][]result)
-	packets := pktline.NewReader(bytes.NewReader(o.kept))
-	last := "" // that options are about
-	for {
-		kind, line, err := packets.Line()
-		if err != nil {
-			return changed, false
-		}
-		if kind != pktline.Data {
-			return changed, true
-		}
-		word, rest, _ := strings.Cut(string(line), " ")
-		switch word {
-		case "ok":
-			last = rest
-			changed[last] = append(changed[last], result{})
-		case "option":
-			of := changed[last]
-			if len(of) == 0 {
-				continue
-			}
-			r := &of[len(of)-1]
-			switch name, value, _ := strings.Cut(rest, " "); name {
-			case "refname":
-				r.ref = value
-			case "old-oid":
-				r.old = value
-			case "new-oid":
-				r.new = value
-			}
-		default:
-			last = ""
-		}
-	}
 }

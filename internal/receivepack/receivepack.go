@@ -33,6 +33,8 @@ type Options struct {
 	MaxOptions  int   // push options; 0: none may be sent
 	SessionID   bool  // where a repository says nothing: whether sessions have IDs
 
+	Fsck map[string]string // severities ("error", "warn", "ignore") of git's checks of objects, by their names; see ValidateFsck
+
 	Hooks           string          // the administrator's directory of hooks; "": there are none
 	HooksConfig     string          // the global git configuration of hooks, an absolute path; "": none
 	HookTime        time.Duration   // how long a hook may run; 0: as long as the push
@@ -155,7 +157,12 @@ type Target struct {
 func (s *Server) Serve(ctx context.Context, t Target, session protocol.Session, pusher protocol.Pusher, request io.Reader, reply protocol.Reply) (
 	outcome protocol.Outcome, err error) {
 	start := time.Now()
-	defer func() { s.metrics.done(err, time.Since(start)) }()
+	defer func() {
+		if err != nil && outcome.Reason == "" {
+			outcome.Reason = reasonOf(ctx, err)
+		}
+		s.metrics.done(err, outcome.Reason, time.Since(start))
+	}()
 	if s.options.Runner == nil {
 		return outcome, errOff()
 	}
@@ -195,7 +202,11 @@ func (s *Server) Serve(ctx context.Context, t Target, session protocol.Session, 
 	p.programs = programs
 	p.committer[0], p.committer[1] = committer(pusher, transport)
 	request, p.pack = in.rest(asked)
+	p.out.heard = &p.complaints
 	err = p.serve(ctx, request, session.Stateless)
+	if outcome.Updates == nil { // git was not asked
+		p.account(nil, true)
+	}
 	return outcome, err
 }
 

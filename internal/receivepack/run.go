@@ -55,6 +55,10 @@ type pushing struct {
 	programs   programs
 	committer  [2]string   // the pusher's name and e-mail address, for git
 	hookConfig [][2]string // for git within hooks; nil until it is needed
+
+	declined   error      // why a hook's question was answered with no; once git has ended
+	complaints complaints // of git
+	report     report     // git's, once it has ended
 }
 
 // serve runs git receive-pack and sends its report once what it did is on disk and everybody knows of it.
@@ -81,7 +85,15 @@ func (p *pushing) serve(ctx context.Context, request io.Reader, stateless bool) 
 	if err != nil {
 		return p.out.fail(err)
 	}
-	return p.out.finish()
+	reason, refused := p.refusal()
+	if err := p.explain(reason); err != nil {
+		return err
+	}
+	if err := p.out.finish(); err != nil || refused == nil {
+		return err
+	}
+	p.outcome.Reason = reason
+	return &protocol.ToldClient{Err: refused}
 }
 
 // settleLimit bounds what is done after git has ended.
@@ -91,6 +103,7 @@ const settleLimit = time.Minute
 func (p *pushing) settle(ctx context.Context, record Record, failed error) ([]Update, error) {
 	done, err := p.done(ctx, failed)
 	known := err == nil
+	p.account(done, known)
 	if len(done) > 0 && p.asks && !p.decided { // it cannot be; should it be, it must not go unnoticed
 		p.log.LogAttrs(ctx, slog.LevelError, "git changed refs and asked no hook", slog.String("repository", p.push.Repo.String()))
 	}
@@ -137,7 +150,8 @@ func (p *pushing) run(ctx context.Context, request io.Reader, stateless bool) (p
 	p.began = time.Now()
 	child, err := p.options.Runner.Start(ctx, process.Command{
 		Class: ClassReceive, Subcommand: "receive-pack", Args: p.arguments(hooks.scripts), Env: p.environment(), Stdin: f.out,
-		Config: p.target.HooksOff(), Files: slices.Concat(hooks.files, e.files()), Grace: grace, Caller: p.caller, Repository: p.target.Common,
+		Config: p.target.HooksOff(), Stderr: func(b []byte) { _, _ = p.complaints.Write(b) }, Files: slices.Concat(hooks.files, e.files()), Grace: grace,
+		Caller: p.caller, Repository: p.target.Common,
 	})
 	hooks.started()
 	if err != nil {
@@ -192,9 +206,9 @@ func (p *pushing) result(f *feed, exit, err error) error {
 		return err
 	}
 	if p.aborted {
+		p.outcome.Reason = reasonHook
 		return fault.Wrap(fault.Denied, "the reference-transaction hook refused the push", exit)
 	}
-	p.log.Info("git failed to take a push", "repository", p.push.Repo.String(), "error", exit)
 	return exitError(exit)
 }
 
@@ -254,16 +268,15 @@ func exitError(err error) error {
 //
 // What git keeps of a push is on disk before a ref names it, and the ref is before the report: core.fsync. A pack is kept as it is, and never
 // unpacked into loose objects (receive.unpackLimit): two files to sync instead of up to a hundred in as many directories, of which git
-// syncs none; maintenance packs many small packs into one. What comes is checked whatever the repository says (receive.fsckObjects), and
-// a working tree is never written to: its filters are programs.
+// syncs none; maintenance packs many small packs into one. What comes is checked unless the repository turns that off, and a working tree is never
+// written to: its filters are programs.
 func (p *pushing) arguments(hooks string) []string {
 	var args []string
 	set := func(key, value string) { args = append(args, "-c", key+"="+value) }
 	set("safe.directory", "*") // whose repositories these are is the operator's business
 	set("core.fsync", "objects,derived-metadata,reference")
 	set("core.fsyncMethod", "fsync")
-	set("receive.fsckObjects", "true")
-	set("transfer.fsckObjects", "true")
+	p.fsckArguments(set)
 	set("receive.unpackLimit", "1")
 	set("transfer.unpackLimit", "1") // git before 2.43 takes this one's word
 	set("receive.autogc", "false")
@@ -360,11 +373,11 @@ func (p *pushing) done(ctx context.Context, failed error) ([]Update, error) {
 		return nil, errGone(err)
 	}
 	asked := p.push.Updates
-	told, whole := p.out.results()
-	if failed == nil && whole {
+	p.report = readReport(p.out.kept)
+	if failed == nil && p.report.whole {
 		done := make([]Update, 0, len(asked))
 		for _, u := range asked {
-			for _, r := range told[string(u.Ref)] {
+			for _, r := range p.report.changed[string(u.Ref)] {
 				done = append(done, r.of(u, p.target.Format))
 			}
 		}

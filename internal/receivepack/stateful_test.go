@@ -28,7 +28,7 @@ func TestStreamThatDoesNotEnd(t *testing.T) {
 		result := make(chan error, 1)
 		go func() {
 			_, err := w.server.Serve(context.Background(), w.target(), protocol.Session{Service: protocol.ReceivePack}, tester, out, &reply)
-			result <- err
+			result <- untold(err)
 		}()
 		if _, err := io.WriteString(in, test.request); err != nil {
 			t.Fatal(err)

@@ -114,7 +114,7 @@ func (w *sweeper) aside(path string, why error) {
 		}
 	}
 	w.metrics.swept.WithLabelValues("note").Inc()
-	w.log.Warn("a file that says what a push may have left cannot be read and is set aside", "path", path, "dir", dir, "reason", why, "err", err)
+	w.log.Warn("a file that says what a push may have left cannot be read and is set aside", "path", path, "dir", dir, "reason", why, "error", err)
 }
 
 func (w *sweeper) close() {
@@ -432,7 +432,7 @@ func (w *sweeper) others(e *entry) bool {
 // removed says what became of a file that was to be removed, and whether it is gone. what: "lock", "keep", "quarantine".
 func (w *sweeper) removed(what, path string, err error) bool {
 	if err != nil && !os.IsNotExist(err) {
-		w.log.Warn("cannot remove what a push has left", "what", what, "path", path, "err", err)
+		w.log.Warn("cannot remove what a push has left", "what", what, "path", path, "error", err)
 		return false
 	}
 	w.metrics.swept.WithLabelValues(what).Inc()

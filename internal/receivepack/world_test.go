@@ -3,6 +3,7 @@ package receivepack
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -39,6 +40,8 @@ type world struct {
 	mu   sync.Mutex
 	done []Update // as Changed was told
 	errs []error  // of Serve
+
+	outcomes []protocol.Outcome // of Serve
 
 	begun             []*Push // as a Recorder was told
 	ended             [][]Update
@@ -154,11 +157,15 @@ func (w *world) serve(rw http.ResponseWriter, r *http.Request) {
 	} else {
 		rw.Header().Set("Content-Type", "application/x-git-receive-pack-result")
 		out.body = r.Body
-		_, err = w.server.Serve(r.Context(), w.target(), session, tester, r.Body, out)
+		var outcome protocol.Outcome
+		outcome, err = w.server.Serve(r.Context(), w.target(), session, tester, r.Body, out)
+		w.mu.Lock()
+		w.outcomes = append(w.outcomes, outcome)
+		w.mu.Unlock()
 	}
 	if err != nil {
 		w.failed(err)
-		if out.written == 0 {
+		if _, told := errors.AsType[*protocol.ToldClient](err); out.written == 0 && !told {
 			http.Error(rw, fault.Message(err), http.StatusServiceUnavailable)
 		}
 	}

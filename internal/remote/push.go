@@ -29,6 +29,7 @@ func (n *Node) ReceivePack(ctx context.Context, repo git.RepoPath, session proto
 		n.introduce(ctx, stream.RequestHeader())
 		err = stream.Send(&packhorsev1.ReceivePackRequest{Part: &packhorsev1.ReceivePackRequest_Start{Start: &packhorsev1.ReceivePackStart{
 			Repository: repo.String(), Session: sessionMessage(session), Pusher: &packhorsev1.Pusher{Name: pusher.Name, Address: pusher.Address},
+			Updates: true,
 		}}})
 		return stream, func(r *packhorsev1.Road) any {
 			return &packhorsev1.ReceivePackRequest{Part: &packhorsev1.ReceivePackRequest_Road{Road: r}}

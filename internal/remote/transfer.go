@@ -199,7 +199,15 @@ func (n *Node) transfer(caller context.Context, reply protocol.Reply, up *upload
 	if !up.push {
 		up.start()
 	}
-	err = up.end(r.run())
+	err = r.run()
+	if _, told := errors.AsType[*protocol.ToldClient](err); told { // the answer is whole
+		if failed := up.end(nil); failed != nil {
+			err = failed
+		}
+	} else {
+		err = up.end(err)
+	}
+	r.outcome.Updates = r.updates
 	return r.outcome, err
 }
 
@@ -232,6 +240,7 @@ type relay struct {
 	reply   protocol.Reply
 	part    *part
 	outcome protocol.Outcome
+	updates []protocol.RefUpdate // of a push, as far as they have come
 
 	length    int64
 	hasLength bool
@@ -275,6 +284,8 @@ func (r *relay) run() error {
 			if end, err = r.nameRoad(p.Bulk.GetCold()); end != nil {
 				return r.end(end)
 			}
+		case *packhorsev1.Answer_Updates:
+			err = r.takeUpdates(p.Updates)
 		case *packhorsev1.Answer_End:
 			return r.end(p.End)
 		default:
@@ -284,6 +295,32 @@ func (r *relay) run() error {
 			return err
 		}
 	}
+}
+
+// maxUpdates bounds how many refs a node may report on: more than a node's push.max_commands can be in a request of the longest list.
+const maxUpdates = 1 << 20
+
+// takeUpdates keeps what became of a push's refs.
+func (r *relay) takeUpdates(m *packhorsev1.RefUpdates) error {
+	if len(r.updates)+len(m.GetUpdates()) > maxUpdates || r.up == nil || !r.up.push {
+		return r.cut(errors.New("more updates of refs than may be"))
+	}
+	for _, u := range m.GetUpdates() {
+		before, ok := objectID(u.GetOldId())
+		after, fine := objectID(u.GetNewId())
+		if !ok || !fine || len(u.GetRef()) > 64<<10 || len(u.GetResult()) > 1<<10 {
+			return r.cut(errors.New("an update of a ref that makes no sense"))
+		}
+		r.updates = append(r.updates, protocol.RefUpdate{Ref: u.GetRef(), Old: before, New: after, Result: u.GetResult()})
+	}
+	return nil
+}
+
+func objectID(raw []byte) (git.ObjectID, bool) {
+	if len(raw) != git.SHA1.Size() && len(raw) != git.SHA256.Size() {
+		return git.ObjectID{}, false
+	}
+	return git.RawObjectID(raw), true
 }
 
 // receive waits for the next part.
@@ -372,18 +409,24 @@ func (r *relay) said(end *packhorsev1.End) error {
 
 // end takes the last part.
 func (r *relay) end(end *packhorsev1.End) error {
-	if err := r.said(end); err != nil {
-		return err
-	}
-	if r.hasLength && r.sent != r.length {
+	said := r.said(end)
+	if said != nil {
+		if _, told := errors.AsType[*protocol.ToldClient](said); !told {
+			return said
+		}
+	} else if r.hasLength && r.sent != r.length {
 		return r.cut(errors.New("an answer that is not as long as was announced"))
+	} else {
+		r.begin()
 	}
-	r.begin()
 	if err := r.receive(); !errors.Is(err, io.EOF) && r.ctx.Err() == nil {
 		return r.cut(errors.New("more after the end of the answer"))
 	}
-	return nil
+	return said
 }
+
+// word is a short text from a node as a log may show it.
+func word(s string) string { return s[:min(len(s), 40)] }
 
 // outcomeOf is what a node says of a session, once. What git used for it there counts for the request that the context belongs to.
 func outcomeOf(ctx context.Context, o *packhorsev1.Outcome) protocol.Outcome {
@@ -399,6 +442,6 @@ func outcomeOf(ctx context.Context, o *packhorsev1.Outcome) protocol.Outcome {
 		Pack: o.GetPack(), Key: o.GetKey(), Objects: o.GetObjects(), Bytes: o.GetBytes(),
 		Parse: o.GetParse().AsDuration(), Negotiate: o.GetNegotiate().AsDuration(), Wait: o.GetWait().AsDuration(),
 		FirstByte: o.GetFirstByte().AsDuration(), Copy: o.GetCopy().AsDuration(),
-		ChildCPU: o.GetChildCpu().AsDuration(), ChildMaxRSS: o.GetChildMaxRss(),
+		ChildCPU: o.GetChildCpu().AsDuration(), ChildMaxRSS: o.GetChildMaxRss(), Reason: word(o.GetReason()),
 	}
 }

@@ -17,6 +17,9 @@ type PushPolicy struct {
 	MaxSize       int64 // receive.maxInputSize, bytes; 0: no limit
 	UpdateCurrent bool  // receive.denyCurrentBranch is updateInstead: a push would write into a working tree
 
+	NoFsck  bool            // receive.fsckObjects, or without it transfer.fsckObjects, is false
+	OwnFsck map[string]bool // the checks, in lower case, whose severity receive.fsck.* sets
+
 	hidden hideRules
 }
 
@@ -27,7 +30,7 @@ func (p *PushPolicy) Hides(name git.RefName) bool { return p.hidden.hides(name) 
 // either.
 func (r *Repo) PushPolicy() (*PushPolicy, error) {
 	p := &PushPolicy{Atomic: true, OffsetDeltas: true}
-	allowed := true
+	allowed, checks, transferChecks := true, (*bool)(nil), true
 	for _, v := range r.settings.variables {
 		var err error
 		switch v.key {
@@ -47,8 +50,19 @@ func (r *Repo) PushPolicy() (*PushPolicy, error) {
 			var n uint64
 			n, err = v.unsigned()
 			p.MaxSize = int64(min(n, 1<<62))
+		case "receive.fsckobjects":
+			checks = new(bool)
+			err = v.readBool(checks)
+		case "transfer.fsckobjects":
+			err = v.readBool(&transferChecks)
 		case "receive.denycurrentbranch":
 			p.UpdateCurrent = strings.EqualFold(v.value, "updateInstead")
+		}
+		if check, ok := strings.CutPrefix(v.key, "receive.fsck."); ok && check != "skiplist" {
+			if p.OwnFsck == nil {
+				p.OwnFsck = make(map[string]bool)
+			}
+			p.OwnFsck[check] = true
 		}
 		if err != nil {
 			return nil, err
@@ -57,6 +71,10 @@ func (r *Repo) PushPolicy() (*PushPolicy, error) {
 	if !allowed {
 		return nil, fault.New(fault.Denied, "pushing to this repository is turned off (http.receivepack)")
 	}
+	if checks == nil {
+		checks = &transferChecks
+	}
+	p.NoFsck = !*checks
 	var err error
 	p.hidden, err = hiddenRefs(r.settings, hidePush)
 	return p, err

@@ -19,6 +19,11 @@ type PushConfig struct {
 	// cannot be larger; what a few KB claim to be many GB is refused.
 	MaxMemory Size `toml:"max_memory"`
 
+	// The severities of git's checks of pushed objects (git-fsck(1), "FSCK MESSAGES"), by name: "error" refuses the push, "warn" tells the client,
+	// "ignore" says nothing. A table [push.fsck] sets single checks and leaves the other defaults. Checks without a severity are errors. The
+	// receive.fsck.* of a repository go over it (docs/push.md).
+	Fsck fsckSeverities `toml:"fsck"`
+
 	// The most refs that one push may change.
 	MaxCommands int `toml:"max_commands"`
 
@@ -59,6 +64,7 @@ func defaultPush() PushConfig {
 		Enabled:       true,
 		MaxSize:       4 << 30,
 		MaxMemory:     1 << 30,
+		Fsck:          receivepack.DefaultFsck(),
 		MaxCommands:   100_000,
 		MaxOptions:    100,
 		Queue:         256,
@@ -73,6 +79,9 @@ func defaultPush() PushConfig {
 func (c *PushConfig) checkNumbers(b bounds) {
 	b.size("push.max_size", c.MaxSize, 0)
 	b.size("push.max_memory", c.MaxMemory, 0)
+	if err := receivepack.ValidateFsck(c.Fsck); err != nil {
+		b.bad("push.fsck: %w", err)
+	}
 	b.number("push.max_commands", c.MaxCommands, 1, many)
 	b.number("push.max_options", c.MaxOptions, 0, 10_000)
 	b.number("push.slots", c.Slots, 0, 1024)

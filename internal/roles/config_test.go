@@ -281,3 +281,32 @@ func TestFetchPolicy(t *testing.T) {
 		t.Errorf("a bad fetch.unborn: %v", err)
 	}
 }
+
+// A table of checks changes those that it names; what is shown can be read again.
+func TestPushFsck(t *testing.T) {
+	t.Parallel()
+	cfg, from, err := loadText(t, "[push.fsck]\nmissingEmail = \"warn\"\nbadTimezone = \"error\"\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `{ badTimezone = "error", missingEmail = "warn", missingSpaceBeforeDate = "ignore", zeroPaddedFilemode = "ignore" }`
+	if got := cfg.Push.Fsck.TOML(); got != want || from["push.fsck"] != "FILE:2" || cfg.check() != nil {
+		t.Errorf("%s from %s: %v", got, from["push.fsck"], cfg.check())
+	}
+	again, _, err := loadText(t, "[push]\nfsck = "+want+"\n")
+	if err != nil || again.Push.Fsck.TOML() != want {
+		t.Errorf("what was shown is read as %s: %v", again.Push.Fsck.TOML(), err)
+	}
+	for text, want := range map[string]string{
+		"[push.fsck]\nbadZone = \"warn\"\n": `push.fsck: git has no check of objects "badZone"`,
+		"[push.fsck]\nbadName = 3\n":        "FILE:2",
+	} {
+		cfg, _, err := loadText(t, text)
+		if err == nil {
+			err = cfg.check()
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}

@@ -106,6 +106,9 @@ func (s setting) TOML() string {
 		}
 		return "[" + strings.Join(quoted, ", ") + "]"
 	}
+	if table, ok := s.Value.Interface().(fsckSeverities); ok {
+		return table.TOML()
+	}
 	if _, ok := s.Value.Interface().(encoding.TextMarshaler); ok || s.Value.Kind() == reflect.String {
 		return strconv.Quote(s.String())
 	}
@@ -128,6 +131,8 @@ func (s setting) Set(text string) error {
 		s.Value.SetBool(b)
 	case reflect.Slice:
 		return errors.New("this is no list")
+	case reflect.Map:
+		return errors.New("this is no table")
 	default:
 		n, err := strconv.Atoi(text)
 		if err != nil {
@@ -303,6 +308,11 @@ func parseConfig(file string, text []byte, cfg *Config, from origins) error {
 	for key, p := range at {
 		from[key] = fmt.Sprintf("%s:%d", file, p.line)
 	}
+	for _, s := range settings(cfg) {
+		if p, given := placeOf(s, at); given && s.Value.Kind() == reflect.Map {
+			from[s.Key] = fmt.Sprintf("%s:%d", file, p.line)
+		}
+	}
 	return f.err()
 }
 
@@ -372,6 +382,16 @@ func without(text []byte, line int) []byte {
 	return bytes.Join(lines, nil)
 }
 
+// placeOf tells where the first key of a table with free keys is.
+func placeOf(s setting, at map[string]place) (first place, given bool) {
+	for key, p := range at {
+		if (key == s.Key || strings.HasPrefix(key, s.Key+".")) && (!given || p.line < first.line) {
+			first, given = p, true
+		}
+	}
+	return first, given
+}
+
 // singleTables finds [node] where [[node]] is meant: the decoder takes it for one of them.
 func singleTables(file string, cfg *Config, given map[string]place) error {
 	line, name := 0, ""
@@ -430,7 +450,7 @@ func inFile(file string, text []byte, err error) (all []*mistake) {
 	at := places(text)
 	for _, key := range slices.SortedFunc(maps.Keys(at), func(a, b string) int { return cmp.Compare(at[a].line, at[b].line) }) {
 		s, ok := known[plainKey(key)]
-		if !ok || s.Value.Kind() == reflect.Slice {
+		if !ok || s.Value.Kind() == reflect.Slice || s.Value.Kind() == reflect.Map {
 			continue
 		}
 		if err := s.Set(at[key].value); err != nil {

@@ -37,7 +37,7 @@ func newPushes(cfg Config, log *slog.Logger, reg prometheus.Registerer, runner *
 	metrics := receivepack.NewMetrics()
 	register(reg, metrics)
 	o := receivepack.Options{
-		Runner: runner, Agent: "packhorse/" + version, MaxSize: int64(cfg.Push.MaxSize), MaxMemory: int64(cfg.Push.MaxMemory), MaxCommands: cfg.Push.MaxCommands,
+		Runner: runner, Agent: "packhorse/" + version, MaxSize: int64(cfg.Push.MaxSize), MaxMemory: int64(cfg.Push.MaxMemory), MaxCommands: cfg.Push.MaxCommands, Fsck: cfg.Push.Fsck,
 		MaxOptions: cfg.Push.MaxOptions, SessionID: cfg.Fetch.SessionID, Hooks: cfg.Push.HooksDir, HookTime: cfg.Push.HookTimeLimit.Duration,
 		HooksConfig: cfg.Push.HooksGitConfig, RepositoryHooks: cfg.Push.repositoryHooks(),
 		Scripts: filepath.Join(cfg.State, "hooks"), Journal: filepath.Join(cfg.State, "pushes"), Metrics: metrics, Log: log,

@@ -3,7 +3,9 @@ package roles
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -168,4 +170,16 @@ func (r Reserve) String() string {
 		return "auto"
 	}
 	return strconv.Itoa(int(r))
+}
+
+// fsckSeverities are severities of git's checks of objects, by their names.
+type fsckSeverities map[string]string
+
+// TOML is the table in one line.
+func (f fsckSeverities) TOML() string {
+	pairs := make([]string, 0, len(f))
+	for _, check := range slices.Sorted(maps.Keys(f)) {
+		pairs = append(pairs, check+" = "+strconv.Quote(f[check]))
+	}
+	return "{ " + strings.Join(pairs, ", ") + " }"
 }

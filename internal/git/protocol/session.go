@@ -63,4 +63,7 @@ type Outcome struct {
 
 	ChildCPU    time.Duration // CPU time of the git process that this request started
 	ChildMaxRSS int64         // bytes
+
+	Reason  string      // why a push failed, as a word for logs and metrics; "" if it did not
+	Updates []RefUpdate // what a push asked for and what became of it, in the client's order
 }

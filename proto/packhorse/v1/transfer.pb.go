@@ -777,9 +777,11 @@ func (*ReceivePackRequest_Road) isReceivePackRequest_Part() {}
 type ReceivePackStart struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The repository's path below the node's root.
-	Repository    string   `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
-	Session       *Session `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
-	Pusher        *Pusher  `protobuf:"bytes,3,opt,name=pusher,proto3" json:"pusher,omitempty"`
+	Repository string   `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
+	Session    *Session `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
+	Pusher     *Pusher  `protobuf:"bytes,3,opt,name=pusher,proto3" json:"pusher,omitempty"`
+	// The caller takes Answer.updates and logs them. Otherwise the node does.
+	Updates       bool `protobuf:"varint,4,opt,name=updates,proto3" json:"updates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -833,6 +835,13 @@ func (x *ReceivePackStart) GetPusher() *Pusher {
 		return x.Pusher
 	}
 	return nil
+}
+
+func (x *ReceivePackStart) GetUpdates() bool {
+	if x != nil {
+		return x.Updates
+	}
+	return false
 }
 
 // Pusher is who pushes, as hooks and logs are told.
@@ -1119,6 +1128,7 @@ type Answer struct {
 	//	*Answer_Data
 	//	*Answer_Bulk
 	//	*Answer_End
+	//	*Answer_Updates
 	Part          isAnswer_Part `protobuf_oneof:"part"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1197,6 +1207,15 @@ func (x *Answer) GetEnd() *End {
 	return nil
 }
 
+func (x *Answer) GetUpdates() *RefUpdates {
+	if x != nil {
+		if x, ok := x.Part.(*Answer_Updates); ok {
+			return x.Updates
+		}
+	}
+	return nil
+}
+
 type isAnswer_Part interface {
 	isAnswer_Part()
 }
@@ -1222,6 +1241,12 @@ type Answer_End struct {
 	End *End `protobuf:"bytes,4,opt,name=end,proto3,oneof"`
 }
 
+type Answer_Updates struct {
+	// Results of refs that a push named, if ReceivePackStart.updates is set: after all data, in as many parts as are needed. They also come before
+	// a failure that is the call's own status.
+	Updates *RefUpdates `protobuf:"bytes,5,opt,name=updates,proto3,oneof"`
+}
+
 func (*Answer_Length) isAnswer_Part() {}
 
 func (*Answer_Data) isAnswer_Part() {}
@@ -1229,6 +1254,125 @@ func (*Answer_Data) isAnswer_Part() {}
 func (*Answer_Bulk) isAnswer_Part() {}
 
 func (*Answer_End) isAnswer_Part() {}
+
+func (*Answer_Updates) isAnswer_Part() {}
+
+// RefUpdates are results of refs that a push named, in the order of the client's request.
+type RefUpdates struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Updates       []*RefUpdate           `protobuf:"bytes,1,rep,name=updates,proto3" json:"updates,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RefUpdates) Reset() {
+	*x = RefUpdates{}
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RefUpdates) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RefUpdates) ProtoMessage() {}
+
+func (x *RefUpdates) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RefUpdates.ProtoReflect.Descriptor instead.
+func (*RefUpdates) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *RefUpdates) GetUpdates() []*RefUpdate {
+	if x != nil {
+		return x.Updates
+	}
+	return nil
+}
+
+// RefUpdate is the result of one ref that a push named.
+type RefUpdate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name as the client sent it, which may not be a valid one.
+	Ref string `protobuf:"bytes,1,opt,name=ref,proto3" json:"ref,omitempty"`
+	// Object IDs as bytes: 20 of SHA-1, 32 of SHA-256. Zeros: the ref does not exist.
+	OldId []byte `protobuf:"bytes,2,opt,name=old_id,json=oldId,proto3" json:"old_id,omitempty"`
+	NewId []byte `protobuf:"bytes,3,opt,name=new_id,json=newId,proto3" json:"new_id,omitempty"`
+	// "ok", the reason why the ref was not changed, or "unknown".
+	Result        string `protobuf:"bytes,4,opt,name=result,proto3" json:"result,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RefUpdate) Reset() {
+	*x = RefUpdate{}
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RefUpdate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RefUpdate) ProtoMessage() {}
+
+func (x *RefUpdate) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RefUpdate.ProtoReflect.Descriptor instead.
+func (*RefUpdate) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *RefUpdate) GetRef() string {
+	if x != nil {
+		return x.Ref
+	}
+	return ""
+}
+
+func (x *RefUpdate) GetOldId() []byte {
+	if x != nil {
+		return x.OldId
+	}
+	return nil
+}
+
+func (x *RefUpdate) GetNewId() []byte {
+	if x != nil {
+		return x.NewId
+	}
+	return nil
+}
+
+func (x *RefUpdate) GetResult() string {
+	if x != nil {
+		return x.Result
+	}
+	return ""
+}
 
 type Bulk struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1240,7 +1384,7 @@ type Bulk struct {
 
 func (x *Bulk) Reset() {
 	*x = Bulk{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[18]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1252,7 +1396,7 @@ func (x *Bulk) String() string {
 func (*Bulk) ProtoMessage() {}
 
 func (x *Bulk) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[18]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1265,7 +1409,7 @@ func (x *Bulk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bulk.ProtoReflect.Descriptor instead.
 func (*Bulk) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{18}
+	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Bulk) GetCold() bool {
@@ -1289,7 +1433,7 @@ type End struct {
 
 func (x *End) Reset() {
 	*x = End{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[19]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1301,7 +1445,7 @@ func (x *End) String() string {
 func (*End) ProtoMessage() {}
 
 func (x *End) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[19]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1314,7 +1458,7 @@ func (x *End) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use End.ProtoReflect.Descriptor instead.
 func (*End) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{19}
+	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *End) GetOutcome() *Outcome {
@@ -1367,14 +1511,16 @@ type Outcome struct {
 	ChildCpu    *durationpb.Duration `protobuf:"bytes,17,opt,name=child_cpu,json=childCpu,proto3" json:"child_cpu,omitempty"`
 	ChildMaxRss int64                `protobuf:"varint,18,opt,name=child_max_rss,json=childMaxRss,proto3" json:"child_max_rss,omitempty"`
 	// What all git commands that ran for this request used; absent if there were none.
-	Git           *GitUsage `protobuf:"bytes,19,opt,name=git,proto3" json:"git,omitempty"`
+	Git *GitUsage `protobuf:"bytes,19,opt,name=git,proto3" json:"git,omitempty"`
+	// Why a push failed, as a word for logs and metrics: "hook", "fsck", "disk_full" and so on; empty if it did not.
+	Reason        string `protobuf:"bytes,20,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Outcome) Reset() {
 	*x = Outcome{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[20]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1386,7 +1532,7 @@ func (x *Outcome) String() string {
 func (*Outcome) ProtoMessage() {}
 
 func (x *Outcome) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[20]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1399,7 +1545,7 @@ func (x *Outcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Outcome.ProtoReflect.Descriptor instead.
 func (*Outcome) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{20}
+	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Outcome) GetCommand() string {
@@ -1535,6 +1681,13 @@ func (x *Outcome) GetGit() *GitUsage {
 	return nil
 }
 
+func (x *Outcome) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // What git commands used that have ended.
 type GitUsage struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -1555,7 +1708,7 @@ type GitUsage struct {
 
 func (x *GitUsage) Reset() {
 	*x = GitUsage{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[21]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1567,7 +1720,7 @@ func (x *GitUsage) String() string {
 func (*GitUsage) ProtoMessage() {}
 
 func (x *GitUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[21]
+	mi := &file_packhorse_v1_transfer_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1580,7 +1733,7 @@ func (x *GitUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GitUsage.ProtoReflect.Descriptor instead.
 func (*GitUsage) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{21}
+	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GitUsage) GetCommands() uint32 {
@@ -1685,13 +1838,14 @@ const file_packhorse_v1_transfer_proto_rawDesc = "" +
 	"\x05start\x18\x01 \x01(\v2\x1e.packhorse.v1.ReceivePackStartH\x00R\x05start\x12/\n" +
 	"\x04data\x18\x02 \x01(\v2\x19.packhorse.v1.RequestDataH\x00R\x04data\x12(\n" +
 	"\x04road\x18\x03 \x01(\v2\x12.packhorse.v1.RoadH\x00R\x04roadB\x06\n" +
-	"\x04part\"\x91\x01\n" +
+	"\x04part\"\xab\x01\n" +
 	"\x10ReceivePackStart\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
 	"repository\x12/\n" +
 	"\asession\x18\x02 \x01(\v2\x15.packhorse.v1.SessionR\asession\x12,\n" +
-	"\x06pusher\x18\x03 \x01(\v2\x14.packhorse.v1.PusherR\x06pusher\"6\n" +
+	"\x06pusher\x18\x03 \x01(\v2\x14.packhorse.v1.PusherR\x06pusher\x12\x18\n" +
+	"\aupdates\x18\x04 \x01(\bR\aupdates\"6\n" +
 	"\x06Pusher\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\"C\n" +
@@ -1704,19 +1858,28 @@ const file_packhorse_v1_transfer_proto_rawDesc = "" +
 	"\aChannel\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\btransfer\x18\x02 \x01(\x04R\btransfer\"\b\n" +
-	"\x06InBand\"\x91\x01\n" +
+	"\x06InBand\"\xc7\x01\n" +
 	"\x06Answer\x12\x18\n" +
 	"\x06length\x18\x01 \x01(\x04H\x00R\x06length\x12\x14\n" +
 	"\x04data\x18\x02 \x01(\fH\x00R\x04data\x12(\n" +
 	"\x04bulk\x18\x03 \x01(\v2\x12.packhorse.v1.BulkH\x00R\x04bulk\x12%\n" +
-	"\x03end\x18\x04 \x01(\v2\x11.packhorse.v1.EndH\x00R\x03endB\x06\n" +
-	"\x04part\"\x1a\n" +
+	"\x03end\x18\x04 \x01(\v2\x11.packhorse.v1.EndH\x00R\x03end\x124\n" +
+	"\aupdates\x18\x05 \x01(\v2\x18.packhorse.v1.RefUpdatesH\x00R\aupdatesB\x06\n" +
+	"\x04part\"?\n" +
+	"\n" +
+	"RefUpdates\x121\n" +
+	"\aupdates\x18\x01 \x03(\v2\x17.packhorse.v1.RefUpdateR\aupdates\"c\n" +
+	"\tRefUpdate\x12\x10\n" +
+	"\x03ref\x18\x01 \x01(\tR\x03ref\x12\x15\n" +
+	"\x06old_id\x18\x02 \x01(\fR\x05oldId\x12\x15\n" +
+	"\x06new_id\x18\x03 \x01(\fR\x05newId\x12\x16\n" +
+	"\x06result\x18\x04 \x01(\tR\x06result\"\x1a\n" +
 	"\x04Bulk\x12\x12\n" +
 	"\x04cold\x18\x01 \x01(\bR\x04cold\"u\n" +
 	"\x03End\x12/\n" +
 	"\aoutcome\x18\x01 \x01(\v2\x15.packhorse.v1.OutcomeR\aoutcome\x12)\n" +
 	"\x05fault\x18\x02 \x01(\v2\x13.packhorse.v1.FaultR\x05fault\x12\x12\n" +
-	"\x04told\x18\x03 \x01(\bR\x04told\"\x8e\x05\n" +
+	"\x04told\x18\x03 \x01(\bR\x04told\"\xa6\x05\n" +
 	"\aOutcome\x12\x18\n" +
 	"\acommand\x18\x01 \x01(\tR\acommand\x12\x14\n" +
 	"\x05agent\x18\x02 \x01(\tR\x05agent\x12\x1d\n" +
@@ -1739,7 +1902,8 @@ const file_packhorse_v1_transfer_proto_rawDesc = "" +
 	"\x04copy\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\x04copy\x126\n" +
 	"\tchild_cpu\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\bchildCpu\x12\"\n" +
 	"\rchild_max_rss\x18\x12 \x01(\x03R\vchildMaxRss\x12(\n" +
-	"\x03git\x18\x13 \x01(\v2\x16.packhorse.v1.GitUsageR\x03git\"\x8a\x02\n" +
+	"\x03git\x18\x13 \x01(\v2\x16.packhorse.v1.GitUsageR\x03git\x12\x16\n" +
+	"\x06reason\x18\x14 \x01(\tR\x06reason\"\x8a\x02\n" +
 	"\bGitUsage\x12\x1a\n" +
 	"\bcommands\x18\x01 \x01(\rR\bcommands\x12-\n" +
 	"\x04user\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04user\x121\n" +
@@ -1767,7 +1931,7 @@ func file_packhorse_v1_transfer_proto_rawDescGZIP() []byte {
 	return file_packhorse_v1_transfer_proto_rawDescData
 }
 
-var file_packhorse_v1_transfer_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_packhorse_v1_transfer_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_packhorse_v1_transfer_proto_goTypes = []any{
 	(*Session)(nil),             // 0: packhorse.v1.Session
 	(*AdvertiseRequest)(nil),    // 1: packhorse.v1.AdvertiseRequest
@@ -1787,12 +1951,14 @@ var file_packhorse_v1_transfer_proto_goTypes = []any{
 	(*Channel)(nil),             // 15: packhorse.v1.Channel
 	(*InBand)(nil),              // 16: packhorse.v1.InBand
 	(*Answer)(nil),              // 17: packhorse.v1.Answer
-	(*Bulk)(nil),                // 18: packhorse.v1.Bulk
-	(*End)(nil),                 // 19: packhorse.v1.End
-	(*Outcome)(nil),             // 20: packhorse.v1.Outcome
-	(*GitUsage)(nil),            // 21: packhorse.v1.GitUsage
-	(*Fault)(nil),               // 22: packhorse.v1.Fault
-	(*durationpb.Duration)(nil), // 23: google.protobuf.Duration
+	(*RefUpdates)(nil),          // 18: packhorse.v1.RefUpdates
+	(*RefUpdate)(nil),           // 19: packhorse.v1.RefUpdate
+	(*Bulk)(nil),                // 20: packhorse.v1.Bulk
+	(*End)(nil),                 // 21: packhorse.v1.End
+	(*Outcome)(nil),             // 22: packhorse.v1.Outcome
+	(*GitUsage)(nil),            // 23: packhorse.v1.GitUsage
+	(*Fault)(nil),               // 24: packhorse.v1.Fault
+	(*durationpb.Duration)(nil), // 25: google.protobuf.Duration
 }
 var file_packhorse_v1_transfer_proto_depIdxs = []int32{
 	2,  // 0: packhorse.v1.AdvertiseRequest.start:type_name -> packhorse.v1.AdvertiseStart
@@ -1806,7 +1972,7 @@ var file_packhorse_v1_transfer_proto_depIdxs = []int32{
 	6,  // 8: packhorse.v1.UploadPackStart.data:type_name -> packhorse.v1.RequestData
 	17, // 9: packhorse.v1.UploadPackResponse.answer:type_name -> packhorse.v1.Answer
 	0,  // 10: packhorse.v1.ShortRequest.session:type_name -> packhorse.v1.Session
-	19, // 11: packhorse.v1.ShortResponse.end:type_name -> packhorse.v1.End
+	21, // 11: packhorse.v1.ShortResponse.end:type_name -> packhorse.v1.End
 	11, // 12: packhorse.v1.ReceivePackRequest.start:type_name -> packhorse.v1.ReceivePackStart
 	6,  // 13: packhorse.v1.ReceivePackRequest.data:type_name -> packhorse.v1.RequestData
 	14, // 14: packhorse.v1.ReceivePackRequest.road:type_name -> packhorse.v1.Road
@@ -1815,33 +1981,35 @@ var file_packhorse_v1_transfer_proto_depIdxs = []int32{
 	17, // 17: packhorse.v1.ReceivePackResponse.answer:type_name -> packhorse.v1.Answer
 	15, // 18: packhorse.v1.Road.channel:type_name -> packhorse.v1.Channel
 	16, // 19: packhorse.v1.Road.in_band:type_name -> packhorse.v1.InBand
-	18, // 20: packhorse.v1.Answer.bulk:type_name -> packhorse.v1.Bulk
-	19, // 21: packhorse.v1.Answer.end:type_name -> packhorse.v1.End
-	20, // 22: packhorse.v1.End.outcome:type_name -> packhorse.v1.Outcome
-	22, // 23: packhorse.v1.End.fault:type_name -> packhorse.v1.Fault
-	23, // 24: packhorse.v1.Outcome.parse:type_name -> google.protobuf.Duration
-	23, // 25: packhorse.v1.Outcome.negotiate:type_name -> google.protobuf.Duration
-	23, // 26: packhorse.v1.Outcome.wait:type_name -> google.protobuf.Duration
-	23, // 27: packhorse.v1.Outcome.first_byte:type_name -> google.protobuf.Duration
-	23, // 28: packhorse.v1.Outcome.copy:type_name -> google.protobuf.Duration
-	23, // 29: packhorse.v1.Outcome.child_cpu:type_name -> google.protobuf.Duration
-	21, // 30: packhorse.v1.Outcome.git:type_name -> packhorse.v1.GitUsage
-	23, // 31: packhorse.v1.GitUsage.user:type_name -> google.protobuf.Duration
-	23, // 32: packhorse.v1.GitUsage.system:type_name -> google.protobuf.Duration
-	23, // 33: packhorse.v1.GitUsage.queue:type_name -> google.protobuf.Duration
-	1,  // 34: packhorse.v1.TransferService.Advertise:input_type -> packhorse.v1.AdvertiseRequest
-	4,  // 35: packhorse.v1.TransferService.UploadPack:input_type -> packhorse.v1.UploadPackRequest
-	8,  // 36: packhorse.v1.TransferService.Short:input_type -> packhorse.v1.ShortRequest
-	10, // 37: packhorse.v1.TransferService.ReceivePack:input_type -> packhorse.v1.ReceivePackRequest
-	3,  // 38: packhorse.v1.TransferService.Advertise:output_type -> packhorse.v1.AdvertiseResponse
-	7,  // 39: packhorse.v1.TransferService.UploadPack:output_type -> packhorse.v1.UploadPackResponse
-	9,  // 40: packhorse.v1.TransferService.Short:output_type -> packhorse.v1.ShortResponse
-	13, // 41: packhorse.v1.TransferService.ReceivePack:output_type -> packhorse.v1.ReceivePackResponse
-	38, // [38:42] is the sub-list for method output_type
-	34, // [34:38] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	20, // 20: packhorse.v1.Answer.bulk:type_name -> packhorse.v1.Bulk
+	21, // 21: packhorse.v1.Answer.end:type_name -> packhorse.v1.End
+	18, // 22: packhorse.v1.Answer.updates:type_name -> packhorse.v1.RefUpdates
+	19, // 23: packhorse.v1.RefUpdates.updates:type_name -> packhorse.v1.RefUpdate
+	22, // 24: packhorse.v1.End.outcome:type_name -> packhorse.v1.Outcome
+	24, // 25: packhorse.v1.End.fault:type_name -> packhorse.v1.Fault
+	25, // 26: packhorse.v1.Outcome.parse:type_name -> google.protobuf.Duration
+	25, // 27: packhorse.v1.Outcome.negotiate:type_name -> google.protobuf.Duration
+	25, // 28: packhorse.v1.Outcome.wait:type_name -> google.protobuf.Duration
+	25, // 29: packhorse.v1.Outcome.first_byte:type_name -> google.protobuf.Duration
+	25, // 30: packhorse.v1.Outcome.copy:type_name -> google.protobuf.Duration
+	25, // 31: packhorse.v1.Outcome.child_cpu:type_name -> google.protobuf.Duration
+	23, // 32: packhorse.v1.Outcome.git:type_name -> packhorse.v1.GitUsage
+	25, // 33: packhorse.v1.GitUsage.user:type_name -> google.protobuf.Duration
+	25, // 34: packhorse.v1.GitUsage.system:type_name -> google.protobuf.Duration
+	25, // 35: packhorse.v1.GitUsage.queue:type_name -> google.protobuf.Duration
+	1,  // 36: packhorse.v1.TransferService.Advertise:input_type -> packhorse.v1.AdvertiseRequest
+	4,  // 37: packhorse.v1.TransferService.UploadPack:input_type -> packhorse.v1.UploadPackRequest
+	8,  // 38: packhorse.v1.TransferService.Short:input_type -> packhorse.v1.ShortRequest
+	10, // 39: packhorse.v1.TransferService.ReceivePack:input_type -> packhorse.v1.ReceivePackRequest
+	3,  // 40: packhorse.v1.TransferService.Advertise:output_type -> packhorse.v1.AdvertiseResponse
+	7,  // 41: packhorse.v1.TransferService.UploadPack:output_type -> packhorse.v1.UploadPackResponse
+	9,  // 42: packhorse.v1.TransferService.Short:output_type -> packhorse.v1.ShortResponse
+	13, // 43: packhorse.v1.TransferService.ReceivePack:output_type -> packhorse.v1.ReceivePackResponse
+	40, // [40:44] is the sub-list for method output_type
+	36, // [36:40] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_packhorse_v1_transfer_proto_init() }
@@ -1874,6 +2042,7 @@ func file_packhorse_v1_transfer_proto_init() {
 		(*Answer_Data)(nil),
 		(*Answer_Bulk)(nil),
 		(*Answer_End)(nil),
+		(*Answer_Updates)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1881,7 +2050,7 @@ func file_packhorse_v1_transfer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_packhorse_v1_transfer_proto_rawDesc), len(file_packhorse_v1_transfer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   22,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
