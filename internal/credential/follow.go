@@ -50,9 +50,9 @@ func (f *followed[T]) get() T {
 		f.looked = now
 		if f.changed() {
 			if err := f.reload(); err != nil {
-				f.log.Error("cannot load the changed "+f.what+"; the last good one stays in use", "error", err)
+				f.log.Error("cannot load a changed credential; the last good one stays in use", "what", f.what, "error", err)
 			} else {
-				f.log.Info("loaded the changed "+f.what, f.about(f.current)...)
+				f.log.Info("loaded a changed credential", append([]any{"what", f.what}, f.about(f.current)...)...)
 			}
 		}
 	}

@@ -167,7 +167,7 @@ func (c *Cache) unlink(rs []removed) {
 	for _, r := range rs {
 		for _, ext := range [...]string{dataExt, metaExt} {
 			if err := os.Remove(c.path(r.e.key, ext)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				c.log.Warn("cannot remove a pack cache file", "err", err)
+				c.log.Warn("cannot remove a pack cache file", "error", err)
 			}
 		}
 		c.mu.Lock()

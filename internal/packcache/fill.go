@@ -255,7 +255,7 @@ func (f *fill) complete(info packsource.Info) {
 	}
 	f.temp = "" // renamed or removed
 	if err != nil {
-		c.log.Warn("cannot keep a pack in the pack cache", "err", err)
+		c.log.Warn("cannot keep a pack in the pack cache", "error", err)
 		c.m.degraded.WithLabelValues(causeOf(err)).Inc()
 		c.m.cancelled.Add(float64(f.stored))
 		e = nil
@@ -327,7 +327,7 @@ func (f *fill) removeTemp() {
 		return
 	}
 	if err := os.Remove(f.temp); err != nil {
-		f.c.log.Warn("cannot remove a pack cache file", "err", err)
+		f.c.log.Warn("cannot remove a pack cache file", "error", err)
 	}
 	f.temp = ""
 }

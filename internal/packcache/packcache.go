@@ -260,7 +260,7 @@ func (c *Cache) Open(ctx context.Context, spec *packsource.Spec) (packsource.Pac
 			c.release(e)
 			return c.pass(ctx, spec, err)
 		}
-		c.log.Warn("cannot read a pack cache entry; the pack is made anew", "err", err)
+		c.log.Warn("cannot read a pack cache entry; the pack is made anew", "error", err)
 		c.drop(e)
 	}
 }
@@ -390,7 +390,7 @@ func (c *Cache) Close() error {
 		errs = append(errs, os.Chtimes(c.path(k, dataExt), t, t))
 	}
 	if err := errors.Join(errs...); err != nil {
-		c.log.Debug("cannot note when pack cache entries were used", "err", err)
+		c.log.Debug("cannot note when pack cache entries were used", "error", err)
 	}
 	return c.lock.Close()
 }

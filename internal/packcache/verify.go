@@ -65,7 +65,7 @@ func (c *Cache) verify(e *entry, ch *check) {
 	c.mu.Unlock()
 	c.unlink(out)
 	if len(out) > 0 {
-		c.log.Warn("damaged pack cache entry removed; the pack is made again", "key", e.key, "err", err)
+		c.log.Warn("damaged pack cache entry removed; the pack is made again", "key", e.key, "error", err)
 	}
 }
 

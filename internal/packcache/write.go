@@ -75,7 +75,7 @@ func (f *fill) store(p []byte) error {
 // degrade goes on without writing. Nobody joins from here on: what went through the window is gone.
 func (f *fill) degrade(err error) {
 	c := f.c
-	c.log.Warn("a pack is streamed without being kept", "err", err, "written", f.stored)
+	c.log.Warn("a pack is streamed without being kept", "error", err, "written", f.stored)
 	c.m.degraded.WithLabelValues(causeOf(err)).Inc()
 	c.m.cancelled.Add(float64(f.stored))
 	f.removeTemp()

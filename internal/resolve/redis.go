@@ -245,7 +245,7 @@ func (r *Redis) failed(what string, err error) {
 	}
 	r.breaker.RecordError(err)
 	r.o.Metrics.bypassed.Set(1)
-	r.o.Log.Warn("Redis failed and is bypassed until it answers again", "what", what, "err", err)
+	r.o.Log.Warn("Redis failed and is bypassed until it answers again", "what", what, "error", err)
 }
 
 // probe looks for a Redis that is bypassed.
@@ -334,7 +334,7 @@ func (r *Redis) refused(err error) (until time.Time) {
 		return until
 	}
 	r.o.Metrics.failures.WithLabelValues("write").Inc()
-	r.o.Log.Warn("Redis takes no values", "err", err, "again", writePause)
+	r.o.Log.Warn("Redis takes no values", "error", err, "again", writePause)
 	return time.Now().Add(writePause)
 }
 

@@ -223,9 +223,9 @@ func (t *Tiers) ended(s *stream, err error) {
 	switch {
 	case full && g.full: // it was said
 	case full:
-		t.o.Log.Warn("a node watches no more repositories: what is remembered of some holds for its TTL", "repositories", len(s.repos), "err", err, "retry", wait)
+		t.o.Log.Warn("a node watches no more repositories: what is remembered of some holds for its TTL", "repositories", len(s.repos), "error", err, "retry", wait)
 	default:
-		t.o.Log.Warn("events about refs broke off: what is remembered holds for its TTL", "repositories", len(s.repos), "err", err, "retry", wait)
+		t.o.Log.Warn("events about refs broke off: what is remembered holds for its TTL", "repositories", len(s.repos), "error", err, "retry", wait)
 	}
 	g.full = full
 	for _, r := range s.repos {

@@ -40,7 +40,7 @@ func (h *httpLog) logger() *log.Logger { return log.New(h, "", 0) }
 func (h *httpLog) Write(line []byte) (int, error) {
 	text := string(bytes.TrimSpace(line))
 	if !bytes.HasPrefix(line, []byte("http: Accept error")) {
-		h.log.Debug(text)
+		h.log.Debug("an HTTP connection failed", "error", text)
 		return len(line), nil
 	}
 	h.failed.Inc()

@@ -286,7 +286,7 @@ func (e *Engine) look(r *repository) {
 		wait := backoff(&r.unseen)
 		e.enqueue(r, laneLook, r.seen.Add(wait))
 		e.mu.Unlock()
-		e.log.Log(e.ctx, level, "a repository to index could not be looked at", "repository", r.path.String(), "error", err, "again in", wait.String())
+		e.log.Log(e.ctx, level, "a repository to index could not be looked at", "repository", r.path.String(), "error", err, "in", wait.String())
 		return
 	}
 	if r.unseen > 0 {
@@ -464,5 +464,5 @@ func (e *Engine) failed(r *repository, err error, took time.Duration) {
 	wait := max(backoff(&r.failed), took.Round(time.Second))
 	r.again = time.Now().Add(wait)
 	e.enqueue(r, laneSlow, r.again)
-	e.log.Warn("a repository could not be indexed", "repository", r.path.String(), "error", err, "again in", wait.String())
+	e.log.Warn("a repository could not be indexed", "repository", r.path.String(), "error", err, "in", wait.String())
 }

@@ -292,7 +292,7 @@ func (l *line) close(why reason, cause error) {
 	if why == closeProtocol || why == closeUnexpected {
 		level = slog.LevelWarn
 	}
-	l.limits.log.Log(context.Background(), level, "side channel closed", "reason", string(why), "transfer", l.next, "caller", l.caller, "err", cause)
+	l.limits.log.Log(context.Background(), level, "side channel closed", "reason", string(why), "transfer", l.next, "caller", l.caller, "error", cause)
 	l.timer.Stop()
 	close(l.done)
 	l.notify()

@@ -148,7 +148,7 @@ func (p *Pool) hinder(err error) {
 	pause := p.pause
 	p.mu.Unlock()
 	if again {
-		p.limits.log.Warn("a file that the node handed over cannot be used: for a time packs come as bytes", "for", pause, "err", err)
+		p.limits.log.Warn("a file that the node handed over cannot be used: for a time packs come as bytes", "for", pause, "error", err)
 	}
 }
 

@@ -105,7 +105,7 @@ func (s *Server) Upgrade(w http.ResponseWriter, r *http.Request, caller string) 
 		s.leave(caller)
 		s.mu.Unlock()
 		s.limits.metrics.opened.WithLabelValues("failed").Inc()
-		s.limits.log.Warn("cannot open a side channel", "caller", caller, "err", err)
+		s.limits.log.Warn("cannot open a side channel", "caller", caller, "error", err)
 	}
 }
 

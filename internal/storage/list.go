@@ -131,7 +131,7 @@ func (l *lister) names(dir, below string) ([]string, error) {
 		return nil, fault.Wrap(fault.Unavailable, "cannot read the root directory", err)
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		l.node.log.Debug("a directory is left out of a list", "dir", dir, "err", err)
+		l.node.log.Debug("a directory is left out of a list", "dir", dir, "error", err)
 	}
 	return nil, nil
 }

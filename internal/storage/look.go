@@ -71,7 +71,7 @@ func (h *hub) update(ctx context.Context, w *watched) {
 	switch kind := fault.KindOf(err); {
 	case err != nil && kind != fault.NotFound && kind != fault.Denied:
 		if ctx.Err() == nil {
-			h.node.log.Debug("cannot look at a watched repository", "repo", w.path.String(), "err", err)
+			h.node.log.Debug("cannot look at a watched repository", "repository", w.path.String(), "error", err)
 		}
 		return
 	case err != nil:

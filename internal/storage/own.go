@@ -58,7 +58,7 @@ func (n *Node) sweepAll() {
 	n.trash.sweep(home)
 	list, err := os.ReadFile(filepath.Join(home, elsewhereFile))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		n.log.Warn("cannot read where deleted repositories may be left", "err", err)
+		n.log.Warn("cannot read where deleted repositories may be left", "error", err)
 	}
 	for below := range strings.SplitSeq(string(list), "\x00") {
 		own := filepath.Join(n.root, below)

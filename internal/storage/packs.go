@@ -27,6 +27,6 @@ func (n *Node) DropPacks(path *git.RepoPath) (packcache.Dropped, error) {
 	}
 	defer n.release(h)
 	dropped := n.packs.Drop(h.Incarnation, packcache.Requested)
-	n.log.Info("dropped cached packs", "repo", path.String(), "packs", dropped.Entries, "bytes", dropped.Bytes)
+	n.log.Info("dropped cached packs", "repository", path.String(), "packs", dropped.Entries, "bytes", dropped.Bytes)
 	return dropped, nil
 }

@@ -25,7 +25,7 @@ func (n *Node) ReceivePack(ctx context.Context, path git.RepoPath, session proto
 	}
 	defer n.release(h)
 	if missing := h.Objects.MissingAlternate(); missing != nil { // git refuses the push if it needs what is missing
-		n.log.Error("a push to a damaged repository", "repo", path.String(), "err", missing)
+		n.log.Error("a push to a damaged repository", "repository", path.String(), "error", missing)
 	}
 	ctx, span := activity.Trace(ctx, "receive-pack")
 	defer func() { traceOutcome(span, &outcome, err) }()
@@ -76,10 +76,10 @@ const tellLimit = 5 * time.Second
 // pushed makes known what a push did, before its client is told: the snapshot of refs is of now, and watches are told.
 func (n *Node) pushed(ctx context.Context, h *handle, path git.RepoPath) {
 	if err := h.Refresh(); err != nil {
-		n.log.Warn("cannot look at a repository after a push", "repo", path.String(), "err", err)
+		n.log.Warn("cannot look at a repository after a push", "repository", path.String(), "error", err)
 	}
 	if _, err := h.Refs.Snapshot(ctx); err != nil {
-		n.log.Warn("cannot read a repository's refs after a push", "repo", path.String(), "err", err)
+		n.log.Warn("cannot read a repository's refs after a push", "repository", path.String(), "error", err)
 	}
 	soon, cancel := context.WithTimeout(ctx, tellLimit)
 	defer cancel()

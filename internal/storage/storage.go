@@ -298,7 +298,7 @@ func (n *Node) openDir(dir string) (*opened, error) {
 		return nil, err
 	}
 	if err := r.Policy().Bundles.Err; err != nil {
-		n.log.Warn("a repository's bundles are not offered to clients", "dir", dir, "err", err)
+		n.log.Warn("a repository's bundles are not offered to clients", "dir", dir, "error", err)
 	}
 	fresh := &opened{Repo: r, dir: dir, users: 1}
 	n.mu.Lock()

@@ -157,7 +157,7 @@ func (u *upkeep) look(path git.RepoPath) {
 	case fault.Is(err, fault.Exhausted): // it is maintained now; another look follows, as if its refs had changed
 		u.changed(path)
 	default:
-		u.node.log.Warn("cannot maintain a repository", "repo", path.String(), "err", err)
+		u.node.log.Warn("cannot maintain a repository", "repository", path.String(), "error", err)
 	}
 }
 
