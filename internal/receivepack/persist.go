@@ -65,7 +65,7 @@ func (p *pushing) unkeep(pid int) {
 			p.metrics.swept.WithLabelValues("keep").Inc()
 			p.log.Debug("removed the keep file of a push", "path", path)
 		} else if !errors.Is(err, fs.ErrNotExist) {
-			p.log.Warn("cannot remove what a push has left", "what", "keep", "path", path, "err", err)
+			p.log.Warn("cannot remove what a push has left", "what", "keep", "path", path, "error", err)
 		}
 	}
 }
