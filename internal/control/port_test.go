@@ -481,3 +481,25 @@ func TestGRPCWeb(t *testing.T) {
 		t.Errorf("%v, %v", list.Msg(), list.Err())
 	}
 }
+
+// While the node drains, answers of HTTP/1.1 end their connection; those of HTTP/2 go on.
+func TestDrainingEndsConnections(t *testing.T) {
+	t.Parallel()
+	s, address := realPort(t, "tcp", Options{})
+	ask := func() *http.Response {
+		t.Helper()
+		response, err := http.Post("http://"+address+"/packhorse.v1.RefService/Resolve", "application/json", strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		return response
+	}
+	if ask().Close {
+		t.Error("a connection ends before the drain")
+	}
+	s.Drain()
+	if !ask().Close {
+		t.Error("a connection goes on during the drain")
+	}
+}

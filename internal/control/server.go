@@ -76,6 +76,7 @@ type Server struct {
 	strangers  *strangers
 	complaints *complaints
 
+	draining     atomic.Bool // see Drain
 	callersKnown atomic.Bool // a gateway has told callers from one another
 
 	ending context.Context // ends when the port is shut down: streams without an end of their own, watches, end with it
@@ -148,6 +149,9 @@ func (s *Server) register() {
 
 // ServeHTTP answers callers that are trusted.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if s.draining.Load() && r.ProtoMajor == 1 { // in HTTP/2 a connection is ended by the shutdown, after the calls on it
+		w.Header().Set("Connection", "close")
+	}
 	caller, err := s.Trust.identify(r)
 	if err != nil {
 		s.refuse(w, r, err)
@@ -236,8 +240,11 @@ func (s *Server) HTTPServer() *http.Server {
 	return h
 }
 
-// Drain makes the health service say that no more calls should come. They are answered as before.
-func (s *Server) Drain() { s.health.drain() }
+// Drain makes the health service say that no more calls should come. They are answered as before, and those of HTTP/1.1 end their connection.
+func (s *Server) Drain() {
+	s.draining.Store(true)
+	s.health.drain()
+}
 
 // A connection that is silent for pingAfter is asked for a sign of life, and closed if none comes within pingTimeout: the calls of a
 // gateway that was stopped or cut off end.

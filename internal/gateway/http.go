@@ -15,6 +15,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/activity"
@@ -75,11 +76,15 @@ type Options struct {
 // HTTP is the handler for smart HTTP.
 type HTTP struct {
 	Options
-	waiters *waiters
+	waiters  *waiters
+	draining atomic.Bool
 }
 
 // NewHTTP makes the handler.
-func NewHTTP(o Options) *HTTP { return &HTTP{o, newWaiters()} }
+func NewHTTP(o Options) *HTTP { return &HTTP{Options: o, waiters: newWaiters()} }
+
+// Drain tells clients with each answer from now on that their connection ends after it, so that they send their next request elsewhere.
+func (h *HTTP) Drain() { h.draining.Store(true) }
 
 // Listen makes a TCP listener's connections ones that can be copied to by the kernel; whatever wraps them turns that off.
 func (h *HTTP) Listen(l net.Listener, writeStall time.Duration) net.Listener {
@@ -95,7 +100,7 @@ const (
 func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx, running := h.Board.Begin(r.Context(), string(opOther), "")
 	defer running.End()
-	e := &exchange{call: call{Options: &h.Options, running: running, start: time.Now(), op: opOther}, waiters: h.waiters, w: w, r: r}
+	e := &exchange{call: call{Options: &h.Options, running: running, start: time.Now(), op: opOther}, waiters: h.waiters, draining: &h.draining, w: w, r: r}
 	e.findOrigin()
 	running.Is("", "", hostOf(r.RemoteAddr))
 	e.ctx, e.span = h.Tracer.FromAnybody(ctx, r.Header)
@@ -107,11 +112,12 @@ func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // exchange is one request and its answer.
 type exchange struct {
 	call
-	waiters *waiters
-	w       http.ResponseWriter
-	r       *http.Request // its RemoteAddr is the client's
-	from    origin.Origin
-	peer    string // the address of the proxy that the request came by; "": none
+	waiters  *waiters
+	draining *atomic.Bool // see HTTP.Drain
+	w        http.ResponseWriter
+	r        *http.Request // its RemoteAddr is the client's
+	from     origin.Origin
+	peer     string // the address of the proxy that the request came by; "": none
 
 	who   balance.Caller // see caller; "": was not asked for
 	whoIs string         // the name that who is of
@@ -139,7 +145,15 @@ func (e *exchange) client() string { return strings.TrimSuffix(e.r.RemoteAddr, "
 // dumbPaths are what a client of the dumb protocol asks for below a repository.
 var dumbPaths = []string{"/HEAD", "/objects/", "/info/", "/refs/"}
 
+// closeIfDraining has the connection closed after the answer while the server drains.
+func (e *exchange) closeIfDraining() {
+	if e.draining.Load() {
+		e.w.Header().Set("Connection", "close")
+	}
+}
+
 func (e *exchange) serve() {
+	e.closeIfDraining() // answers of the application do not begin here
 	header := e.w.Header()
 	if !e.r.ProtoAtLeast(1, 1) || len(e.r.TransferEncoding) > 0 {
 		// What two servers could understand in two ways is refused (httpguard). Of what is left, chunks and HTTP/1.0 are what proxies have
@@ -449,6 +463,7 @@ func (e *exchange) write(p []byte) {
 
 func (e *exchange) begin(status int) {
 	e.status = status
+	e.closeIfDraining()
 	e.running.At(activity.Sending)
 	e.w.WriteHeader(status)
 }

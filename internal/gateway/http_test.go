@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -313,6 +314,48 @@ func TestLogLines(t *testing.T) {
 	for _, want := range []string{"operation=info_refs", "result=ok", "status=200", "repository=repo", "client=127.0.0.1:", `protocol="HTTP/1.1 v2"`, "ms=", "bytes="} {
 		if !strings.Contains(lines[1], want) {
 			t.Errorf("the line lacks %s: %s", want, lines[1])
+		}
+	}
+}
+
+// While the server drains, each answer ends its connection, also one that was asked for before.
+func TestDrainingEndsConnections(t *testing.T) {
+	t.Parallel()
+	working, release := make(chan struct{}), make(chan struct{})
+	s := serve(t, &node{advertise: advertise, serve: func(_ context.Context, _ io.Reader, reply protocol.Reply) (protocol.Outcome, error) {
+		close(working)
+		<-release
+		_, err := reply.Write([]byte("0000"))
+		return protocol.Outcome{Command: protocol.CommandFetch}, err
+	}}, options{application: application{}})
+	const (
+		advertised = "GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\n\r\n"
+		page       = "GET /page HTTP/1.1\r\nHost: h\r\n\r\n"
+		none       = "GET /repo/objects/info/packs HTTP/1.1\r\nHost: h\r\n\r\n"
+	)
+	kept := s.dial()
+	for _, request := range []string{advertised, page, none} {
+		kept.send(request)
+		if response, body, err := kept.answer(); err != nil || response.Close {
+			t.Errorf("%q ended the connection before the drain: %q, %v", request, body, err)
+		}
+	}
+	before := s.dial()
+	before.send(post(fmt.Sprint("Content-Length: ", len(lsRefs))) + lsRefs)
+	<-working
+	s.handler.Drain()
+	close(release)
+	if response, body, err := before.answer(); err != nil || body != "0000" || !response.Close {
+		t.Errorf("what ran when the drain began: close %v, %q, %v", response.Close, body, err)
+	}
+	for i, request := range []string{advertised, page, none} {
+		c := s.dial()
+		if i == 0 {
+			c = kept
+		}
+		c.send(request)
+		if response, body, err := c.answer(); err != nil || !response.Close {
+			t.Errorf("%q does not end the connection: %q, %v", request, body, err)
 		}
 	}
 }

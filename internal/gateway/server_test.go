@@ -63,6 +63,7 @@ func (n *node) ReceivePack(ctx context.Context, repo git.RepoPath, s protocol.Se
 type server struct {
 	t       *testing.T
 	addr    string
+	handler *gateway.HTTP
 	router  *gateway.Router
 	pump    *bulk.Pump
 	metrics *prometheus.Registry
@@ -149,6 +150,7 @@ func serveRoutes(t *testing.T, routes []gateway.Route, o options) *server {
 		Log: slog.New(slog.NewTextHandler(s.log, nil)), MaxBody: o.maxBody, ReadStall: o.readStall,
 		Auth: o.auth, MaxPush: o.maxPush, Pages: o.pages, Resolver: o.resolver, Application: o.application,
 	})
+	s.handler = handler
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

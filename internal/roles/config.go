@@ -70,7 +70,8 @@ type OpsConfig struct {
 
 // ShutdownConfig says how the process ends.
 type ShutdownConfig struct {
-	// How long to go on accepting requests after readiness turned red, so that load balancers notice first.
+	// Delay is how long to go on accepting requests after readiness turned red, so that load balancers notice first. Answers say Connection: close
+	// meanwhile.
 	Delay Duration `toml:"delay"`
 
 	// How long running requests may take to end before they are cut off.

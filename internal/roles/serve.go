@@ -334,6 +334,13 @@ func (s *server) addGateway(cfg Config, log *slog.Logger, reg prometheus.Registe
 	s.notes = doors.notes
 	handler := newGateway(cfg, log, reg, lanes, router, tiers, callers)
 	handler.Pages, handler.Proxies = s.pages, doors.proxies
+	drainBelow := s.drain
+	s.drain = func() {
+		handler.Drain()
+		if drainBelow != nil {
+			drainBelow()
+		}
+	}
 	if err := s.addPages(cfg, reg, router, handler); err != nil {
 		return err
 	}
