@@ -7,7 +7,7 @@
 // is let through has one meaning (RFC 9112), without the leniency that it allows to recipients.
 //
 // The follower copies nothing and knows of a body how long it is alone; what is written passes it by. A connection that is hijacked is followed no
-// further. HTTP/2 is not understood, and refused.
+// further. HTTP/2 is not understood, and refused (docs/decisions/0007-http1-alone.md).
 //
 // A Read never goes past the end of a request. So a Read that begins in a head comes from net/http itself, which has then written all that it has to
 // say of the requests before, and the refusal is written there and then. The one exception is the byte by which net/http finds out during

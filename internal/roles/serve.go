@@ -469,7 +469,7 @@ func newFront(cfg Config, log *slog.Logger, reg prometheus.Registerer, handler *
 	}
 	h.RegisterOnShutdown(handler.EndWaits)
 	h.Protocols = new(http.Protocols)
-	h.Protocols.SetHTTP1(true)
+	h.Protocols.SetHTTP1(true) // alone: docs/decisions/0007-http1-alone.md
 	wrap := func(l net.Listener) net.Listener {
 		return handler.Listen(doors.listenHTTP(l, cfg.HTTP), cfg.HTTP.WriteStall.Duration)
 	}
