@@ -31,7 +31,7 @@ type Hook struct {
 	Event   HookEvent
 	File    string // absolute path; "" if Command is set
 	Command string // for sh -c
-	Name    string // how messages call it, without the path of the repository: "hooks/update", "hook.lint.command"
+	Name    string // how messages call it, without the path of the repository: "hooks/update", "hook.lint.command: update"
 }
 
 // Hooks lists the repository's own hooks that git receive-pack would run on a push, in the order in which it would run
@@ -146,19 +146,19 @@ func (r *Repo) configuredHooks() ([]Hook, error) {
 			}
 			disabled[name] = !on
 		case "event": // the last mention says where in the order
-			full := "hook." + name + ".command"
-			hooks = slices.DeleteFunc(hooks, func(h Hook) bool { return h.Name == full && (v.value == "" || h.Event == HookEvent(v.value)) })
+			hooks = slices.DeleteFunc(hooks, func(h Hook) bool {
+				return h.Name == name && (v.value == "" || h.Event == HookEvent(v.value))
+			})
 			if v.value != "" {
-				hooks = append(hooks, Hook{Event: HookEvent(v.value), Name: full})
+				hooks = append(hooks, Hook{Event: HookEvent(v.value), Name: name})
 			}
 		}
 	}
 	running := hooks[:0]
 	for _, h := range hooks {
-		name, _, _ := hookKey(h.Name)
-		command, ok := commands[name]
-		if ok && !disabled[name] && !disabled[string(h.Event)] {
-			h.Command = command
+		command, ok := commands[h.Name]
+		if ok && !disabled[h.Name] && !disabled[string(h.Event)] {
+			h.Command, h.Name = command, "hook."+h.Name+".command: "+string(h.Event)
 			running = append(running, h)
 		}
 	}

@@ -67,8 +67,8 @@ func TestHooksOfTheConfiguration(t *testing.T) {
 	}
 	executable(t, r.Dir+"/hooks/update")
 	want := []string{
-		"pre-receive hook.dot.ted=.command = y", "update hook.b.command = second", "update hook.a.command = changed", "update hooks/update",
-		"post-receive hook.reset.command = x", "post-update hook.A.command = other case",
+		"pre-receive hook.dot.ted=.command: pre-receive = y", "update hook.b.command: update = second", "update hook.a.command: update = changed", "update hooks/update",
+		"post-receive hook.reset.command: post-receive = x", "post-update hook.A.command: post-update = other case",
 	}
 	if got := pushHooks(t, r.Dir); !slices.Equal(got, want) {
 		t.Errorf("found\n%q, want\n%q", got, want)

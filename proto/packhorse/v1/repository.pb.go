@@ -42,7 +42,8 @@ type Repository struct {
 	// uploadpackfilter.*, lsrefs.*, transfer.*, receive.*, http.uploadpack, http.receivepack; names in lower case but for subsections. A key
 	// with several values has them on lines of their own. receive.certNonceSeed, a secret, is not told.
 	Config map[string]string `protobuf:"bytes,9,rep,name=config,proto3" json:"config,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Hooks of the repository's own that git would run on a push: "hooks/pre-receive", "core.hooksPath: update", "hook.lint.command".
+	// Hooks of the repository's own that git would run on a push: "hooks/pre-receive", "core.hooksPath: update",
+	// "hook.lint.command: update".
 	Hooks []string `protobuf:"bytes,10,rep,name=hooks,proto3" json:"hooks,omitempty"`
 	// What becomes of them, as push.repository_hooks says: "refuse", "run" or "ignore". Empty: the node takes no pushes.
 	RepositoryHooks string `protobuf:"bytes,11,opt,name=repository_hooks,json=repositoryHooks,proto3" json:"repository_hooks,omitempty"`
