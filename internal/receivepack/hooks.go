@@ -230,6 +230,15 @@ func (s *Server) hook(event repo.HookEvent) (string, error) {
 	return path, nil
 }
 
+// tellUnused tells the log of hooks in the administrator's directory that are run in repositories' own alone.
+func (s *Server) tellUnused() {
+	for _, event := range []repo.HookEvent{repo.ProcReceive, repo.PushToCheckout, repo.PreAutoGC} {
+		if path, err := s.hook(event); err == nil && path != "" {
+			s.log.Warn("a hook of the hooks directory is not run", "hook", string(event), "path", path)
+		}
+	}
+}
+
 // asking is what one push needs of hooks.
 type asking struct {
 	scripts string // core.hooksPath; "": nobody is to be asked while git runs

@@ -81,6 +81,7 @@ func New(o Options) (*Server, error) {
 	} else if o.Hooks != "" || o.Decider != nil || o.RepositoryHooks == RunHooks {
 		return nil, errors.New("hooks and deciders need a directory for scripts")
 	}
+	s.tellUnused()
 	if o.Journal != "" {
 		s.sweeper = newSweeper(o.Journal, o.Runner, s.log, s.metrics)
 	}
