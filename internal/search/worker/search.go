@@ -272,10 +272,11 @@ func (s *searcher) search(ctx context.Context, r asked, a *answer) error {
 		o.ShardRepoMaxMatchCount, o.MaxDocDisplayCount, o.ShardMaxMatchCount, o.TotalMaxMatchCount = 1, 0, manyMore*enough, manyMore*enough
 	}
 	began := time.Now()
+	a.enough = o.TotalMaxMatchCount
 	err = find(ctx, p.query, &o, a)
-	if a.hold && err == nil && a.skipped && len(a.held) < r.Limit {
+	if a.hold && err == nil && (a.skipped && len(a.held) < r.Limit || a.stopped() && len(a.held) == r.Limit) {
 		o.ShardMaxMatchCount, o.TotalMaxMatchCount, o.MaxWallTime = manyMore*enough, manyMore*enough, max(timeout-time.Since(began), time.Millisecond)
-		a.held, a.skipped = nil, false
+		a.held, a.skipped, a.found, a.enough = nil, false, 0, o.TotalMaxMatchCount
 		err = find(ctx, p.query, &o, a)
 	}
 	a.render(a.held)
@@ -307,7 +308,9 @@ type answer struct {
 
 	hold             bool              // results wait until the search is over
 	held             []zoekt.FileMatch // these
-	skipped          bool              // not everything was searched, because there was enough
+	skipped          bool              // not everything was searched, or may have been, because there was enough
+	found            int               // matches that zoekt counted
+	enough           int               // of them: zoekt begins no more shards then, and counts none of these as skipped
 	file             wire.File
 	elements         []byte        // that wait to be sent
 	results, matches int           // in them
@@ -320,7 +323,7 @@ func (a *answer) reset(r asked, cancel context.CancelFunc) {
 	a.cancel, a.format, a.limit = cancel, wire.Format(r.Format), r.Limit
 	a.elements, a.results, a.matches = a.elements[:0], 0, 0
 	a.end = link.End{Repositories: a.end.Repositories[:0]}
-	a.hold, a.held, a.skipped, a.sending = false, nil, false, 0
+	a.hold, a.held, a.skipped, a.found, a.enough, a.sending = false, nil, false, 0, 0, 0
 	a.seen = make(map[uint32]bool)
 }
 
@@ -330,13 +333,17 @@ func (a *answer) Send(r *zoekt.SearchResult) {
 		a.end.Crashed = true
 	}
 	// Of a repository that has a result nothing more is looked at.
-	a.skipped = a.skipped || r.FilesSkipped > 0 && !a.plan.repository || r.ShardsSkipped > 0
+	a.found += r.MatchCount
+	a.skipped = a.skipped || r.FilesSkipped > 0 && !a.plan.repository || r.ShardsSkipped > 0 || a.stopped()
 	if a.hold {
 		a.held = append(a.held, r.Files...)
 	} else {
 		a.render(r.Files)
 	}
 }
+
+// stopped reports whether zoekt may have left out shards without counting them.
+func (a *answer) stopped() bool { return a.found > a.enough }
 
 // render sends results, up to the limit.
 func (a *answer) render(files []zoekt.FileMatch) {
