@@ -162,8 +162,9 @@ func (p *parser) repo(v token) *Node {
 	if strings.ContainsAny(right.text, `$|()[]*+?\`) { // of a regular expression for the name
 		return whole
 	}
-	branch := &Node{Field: Branch, Pattern: strings.TrimPrefix(right.text, "refs/heads/"), Exact: true, At: right.at}
-	return &Node{Op: Or, Kids: []*Node{whole, {Op: And, Kids: []*Node{p.repoPattern(left), branch}}}}
+	named := p.repoPattern(left)
+	branch := &Node{Field: Branch, Pattern: strings.TrimPrefix(right.text, "refs/heads/"), Exact: true, At: right.at, Of: named}
+	return &Node{Op: Or, Kids: []*Node{whole, {Op: And, Kids: []*Node{named, branch}}}}
 }
 
 func (p *parser) repoPattern(v token) *Node {
@@ -220,6 +221,9 @@ func (p *parser) word(v token, field Field) *Node {
 		return p.pattern(v, field, true)
 	case v.quoted:
 		return p.pattern(v, field, false)
+	}
+	if name, ok := likeFilter(v.text); ok && field == Any && len(p.q.Unknown) < maxUnknown {
+		p.q.Unknown = append(p.q.Unknown, name)
 	}
 	p.later = append(p.later, &Node{Field: field, Pattern: v.text, At: v.at}) // what kind of words these are may be said behind it
 	return p.later[len(p.later)-1]
@@ -306,7 +310,7 @@ func (p *parser) decide() {
 	}
 	only := p.q.Root != nil
 	p.q.Root.Atoms(func(n *Node) { only = only && (n.Field == Repo || n.Field == Branch) })
-	if only || slices.Contains(p.types, "repo") {
+	if _, said := p.given["select"]; only && !said && len(p.types) == 0 || slices.Contains(p.types, "repo") {
 		p.q.Select = Repositories
 	}
 }

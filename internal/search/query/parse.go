@@ -2,6 +2,7 @@ package query
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -158,7 +159,11 @@ func (p *parser) or() *Node {
 		}
 		kids = append(kids, kid)
 	}
-	return join(Or, kids)
+	if len(kids) < 2 {
+		return join(Or, kids)
+	}
+	filters, kids := scope(kids)
+	return join(And, append(slices.Clone(filters), join(Or, kids)))
 }
 
 // and reads what has to hold together.

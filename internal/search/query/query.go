@@ -18,6 +18,7 @@ type Query struct {
 	Count   int    // results that are asked for; 0: the query does not say; All
 	Timeout time.Duration
 	Select  Select
+	Unknown []string // words that look like a filter which there is not, as they stand in the text
 }
 
 // All is the Count of count:all.
@@ -68,6 +69,7 @@ type Node struct {
 	Case    bool     // upper and lower case differ
 	Names   []string // Repo: in place of the pattern, the paths of which it has to be one
 	At      int      // the byte of the text that it begins with
+	Of      *Node    // Branch, in repo:RE@BRANCH: the atom of the repository
 }
 
 // Error says what is wrong with a query, and where. It is a fault of kind Invalid.

@@ -52,6 +52,15 @@ func TestParse(t *testing.T) {
 		"foo OR bar AND NOT x":         "or(foo and(bar not(x)))",
 		"(foo or bar) -baz":            "and(or(foo bar) not(baz))",
 		"not not foo":                  "not(not(foo))",
+		"repo:x a or b":                "and(repo:/x/ or(a b))",
+		"repo:x lang:go a b or c":      "and(repo:/x/ lang:go or(and(a b) c))",
+		"a or b or c file:x":           "and(file:/x/ or(a b c))",
+		"repo:x -file:y a or b lang:c": "and(repo:/x/ not(file:/y/) lang:c or(a b))",
+		"(repo:x a or b) c":            "and(and(repo:/x/ or(a b)) c)",
+		"repo:x a or repo:y b":         "or(and(repo:/x/ a) and(repo:/y/ b))",
+		"repo:x or repo:y":             "or(repo:/x/ repo:/y/)",
+		"repo:x a or b repo:y or c":    "or(and(repo:/x/ a) and(b repo:/y/) c)",
+		"(repo:x a) or b":              "and(repo:/x/ or(a b))",
 		"-(a b)":                       "not(and(a b))",
 		"((a))":                        "a",
 		"order":                        "order",
@@ -286,4 +295,33 @@ func TestKindTravels(t *testing.T) {
 			t.Fatalf("%q as %s: %v, %s; again %v", text, kind, err, show(q.Root), again)
 		}
 	})
+}
+
+// TestUnknown finds words that look like filters which there are not, and none in code.
+func TestUnknown(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"author:me x": "author", "fiel:x y": "fiel", "repos:x y": "repos", "lnag:go y": "lnag", "-before:yesterday x": "before",
+		"std::string": "", "http://example.org": "", "key:value": "", `"author:me"`: "", "content:author:me": "", "default: x": "", "repo:x file:y lang:go z": "",
+	} {
+		q, err := Parse(text)
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		if got := strings.Join(q.Unknown, " "); got != want {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
+}
+
+// TestSelectOfFilters: filters alone give repositories, unless the query says otherwise.
+func TestSelectOfFilters(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]Select{"repo:x": Repositories, "repo:x select:file": Files, "repo:x type:file": Matches, "repo:x a": Matches, "repo:x a type:repo": Repositories} {
+		q, err := Parse(text)
+		if err != nil || q.Select != want {
+			t.Errorf("%s: %v, %v; want %q", text, q, err, want)
+		}
+	}
 }

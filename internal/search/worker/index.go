@@ -109,6 +109,7 @@ func runJob(job link.Job, in link.Reader, tags *symbols, report *link.Report) er
 	if err != nil {
 		return err
 	}
+	var checker zoekt.DocChecker
 	for {
 		kind, payload, err := in.Frame(nil) // documents are kept until their shard is written
 		if err != nil {
@@ -121,11 +122,18 @@ func runJob(job link.Job, in link.Reader, tags *symbols, report *link.Report) er
 				return errors.Join(errInput, err)
 			}
 			doc := document(job, d)
+			if err := checker.Check(doc.Content, o.TrigramMax, false); doc.SkipReason == "" && len(doc.Content) >= leastContent && err != nil {
+				doc.SkipReason, doc.Content = err.Error(), nil
+				doc.Language = "binary" // as zoekt has it
+			}
 			tags.add(&doc)
 			if err := b.Add(doc); err != nil {
 				return err
 			}
 			report.Documents++
+			if doc.SkipReason != "" {
+				report.NamesOnly++
+			}
 			report.Bytes += int64(len(d.Content))
 		case link.KindGone:
 			b.MarkFileAsChangedOrRemoved(string(payload))
@@ -156,6 +164,9 @@ func runJob(job link.Job, in link.Reader, tags *symbols, report *link.Report) er
 		}
 	}
 }
+
+// leastContent is how many bytes a file has to have for zoekt to search them. What a shorter one has is hardly ever missed.
+const leastContent = 3
 
 func document(job link.Job, d link.Document) zoekt.Document {
 	to := zoekt.Document{Name: string(d.Path), Content: d.Content}

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sourcegraph/zoekt"
@@ -34,6 +35,14 @@ type symbols struct {
 	in      io.WriteCloser
 	out     *bufio.Reader
 	failed  int
+}
+
+// dataFormats are extensions of files whose keys ctags takes for symbols. They define nothing: as symbols they would come
+// before the definitions of the same names.
+var dataFormats = map[string]bool{
+	".json": true, ".json5": true, ".jsonc": true, ".jsonl": true, ".ndjson": true, ".geojson": true, ".webmanifest": true, ".har": true, ".ipynb": true,
+	".yaml": true, ".yml": true, ".toml": true, ".ini": true, ".cfg": true, ".conf": true, ".properties": true, ".xml": true, ".svg": true, ".plist": true, ".csv": true,
+	".lock": true, ".po": true,
 }
 
 func newSymbols(program string) *symbols { return &symbols{program: program, mode: "sandbox"} }
@@ -65,6 +74,9 @@ type tag struct {
 func (s *symbols) add(doc *zoekt.Document) {
 	doc.Symbols = []zoekt.DocumentSection{}
 	if s.program == "" || s.failed >= ctagsFailures || len(doc.Content) == 0 || len(doc.Content) > ctagsSize || bytes.IndexByte(doc.Content, 0) >= 0 {
+		return
+	}
+	if dataFormats[strings.ToLower(path.Ext(doc.Name))] {
 		return
 	}
 	tags, err := s.tags(path.Base(doc.Name), doc.Content)

@@ -32,6 +32,8 @@ func TestSymbols(t *testing.T) {
 		{"b\n\xff.py", "class A:\n  def f(self): pass\n\xff\xfe\n", "A f"},
 		{"empty.go", "", ""},
 		{"binary.go", "package main\x00", ""},
+		{"data.json", `{"Hello": {"main": 1}}`, ""},
+		{"data.YAML", "Hello:\n  main: 1\n", ""},
 		{"long.c", "int " + strings.Repeat("a", 400_000) + ";\nint b;\n", "b"},
 	} {
 		doc := zoekt.Document{Name: "some/where/" + test.name, Content: []byte(test.content)}

@@ -51,6 +51,28 @@ func translateNode(n *query.Node) (zoekt.Q, error) {
 	return &zoekt.Not{Child: kids[0]}, nil
 }
 
+// aliases are names of languages that go-enry does not know as such, and extensions of more than one language.
+var aliases = map[string]string{
+	"c": "C", "h": "C", "hpp": "C++", "cs": "C#", "d": "D", "docker": "Dockerfile", "fs": "F#", "kt": "Kotlin", "kts": "Kotlin", "m": "Objective-C", "md": "Markdown", "pl": "Perl", "php": "PHP",
+	"ps1": "PowerShell", "py": "Python", "r": "R", "rs": "Rust", "sql": "SQL", "tf": "HCL", "ts": "TypeScript", "v": "V", "vb": "Visual Basic .NET", "yml": "YAML",
+	"javascript react": "JavaScript", "jsx": "JavaScript", "typescript react": "TSX", "protobuf": "Protocol Buffer", "objectivec": "Objective-C", "objc": "Objective-C",
+}
+
+// language finds the language that a name means: its own, in any case, an alias, or an extension that one language alone has.
+func language(name string) (string, bool) {
+	name = strings.ToLower(strings.TrimPrefix(name, "."))
+	if found, ok := aliases[name]; ok {
+		return found, true
+	}
+	if found, ok := enry.GetLanguageByAlias(name); ok {
+		return found, true
+	}
+	if all := enry.GetLanguagesByExtension("x."+name, nil, nil); len(all) == 1 {
+		return all[0], true
+	}
+	return "", false
+}
+
 func translateAtom(n *query.Node) (zoekt.Q, error) {
 	switch n.Field {
 	case query.Content:
@@ -68,9 +90,9 @@ func translateAtom(n *query.Node) (zoekt.Q, error) {
 	case query.Branch:
 		return &zoekt.Branch{Pattern: n.Pattern, Exact: n.Exact}, nil
 	case query.Language:
-		name, ok := enry.GetLanguageByAlias(n.Pattern)
+		name, ok := language(n.Pattern)
 		if !ok {
-			return nil, fault.New(fault.Invalid, "lang:%.40s: no language is known by that name", n.Pattern)
+			return nil, fault.New(fault.Invalid, "lang:%.40s: no language is known by that name; file: finds files by their extension, as in file:\\.xyz$", n.Pattern)
 		}
 		return &zoekt.Language{Language: name}, nil
 	}

@@ -55,3 +55,16 @@ func TestTranslate(t *testing.T) {
 		}
 	}
 }
+
+func TestLanguage(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]string{
+		"Go": "Go", "golang": "Go", "py": "Python", "python3": "Python", "js": "JavaScript", "ts": "TypeScript", "tsx": "TSX", "cpp": "C++", "c++": "C++", "C#": "C#", "csharp": "C#",
+		"cs": "C#", "rs": "Rust", "rb": "Ruby", "sh": "Shell", "bash": "Shell", "kt": "Kotlin", "h": "C", ".py": "Python", "yml": "YAML", "md": "Markdown", "proto": "Protocol Buffer",
+		"protobuf": "Protocol Buffer", "docker": "Dockerfile", "make": "Makefile", "java": "Java", "klingon": "",
+	} {
+		if got, _ := language(name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}
