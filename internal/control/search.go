@@ -30,6 +30,8 @@ type Index interface {
 	Searched() []git.RepoPath
 	// Status tells how far it is; may tells which repositories may be named, nil: all.
 	Status(may search.Readable) search.Status
+	// Refresh has it list the repositories.
+	Refresh(ctx context.Context) error
 }
 
 // searches serves SearchService.
@@ -105,6 +107,9 @@ func (s searchStream) Progress(p search.Summary) error {
 			Branch: strings.ToValidUTF8(f.Branch, "\ufffd"), Error: strings.ToValidUTF8(f.Error, "\ufffd"),
 		})
 	}
+	for _, n := range p.Notices {
+		m.Notices = append(m.Notices, &packhorsev1.SearchNotice{Reason: n.Reason, Message: strings.ToValidUTF8(n.Message, "\ufffd")})
+	}
 	return s.Send(&packhorsev1.SearchResponse{Part: &packhorsev1.SearchResponse_Summary{Summary: m}})
 }
 
@@ -129,11 +134,16 @@ func (s searches) Searched(_ context.Context, request *connect.Request[packhorse
 	return connect.NewResponse(answer), nil
 }
 
-func (s searches) Status(_ context.Context, request *connect.Request[packhorsev1.StatusRequest]) (*connect.Response[packhorsev1.StatusResponse], error) {
+func (s searches) Status(ctx context.Context, request *connect.Request[packhorsev1.StatusRequest]) (*connect.Response[packhorsev1.StatusResponse], error) {
 	var may search.Readable
 	if m := request.Msg; m.GetLimited() {
 		var err error
 		if may, err = s.catalogues.readable(m.GetState(), m.GetReadable()); err != nil {
+			return nil, err
+		}
+	}
+	if request.Msg.GetRefresh() {
+		if err := s.Index.Refresh(ctx); err != nil {
 			return nil, err
 		}
 	}

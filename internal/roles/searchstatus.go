@@ -28,7 +28,7 @@ func searchStatusCommand(env Env) *cobra.Command {
 		Use:   "status",
 		Short: "Show how far an index is",
 		Long: `Status asks a running search process, or with --root a "packhorse serve", over the admin socket in its state directory, how far its index is: how
-many repositories are indexed, what is being indexed, and what failed. With --wait it waits until every repository has an index, and shows on a
+many repositories are indexed, what is being indexed, and what failed. With --wait it waits until every repository that there is now has an index, and shows on a
 terminal how it goes.`,
 		Example: `  packhorse search status
   packhorse search status --root /srv/git --wait
@@ -52,7 +52,7 @@ terminal how it goes.`,
 		}
 		conn.Close()
 		return withClient("unix:"+socket, client.Options{}, func(c *client.Client) error {
-			status, err := searchStatus(cmd.Context(), c)
+			status, err := searchStatus(cmd.Context(), c, *wait)
 			if err == nil && *wait {
 				status, err = waitForIndex(cmd.Context(), c, status, cmd.ErrOrStderr())
 			}
@@ -68,11 +68,11 @@ terminal how it goes.`,
 	return cmd
 }
 
-// searchStatus asks for the status of a server's index.
-func searchStatus(ctx context.Context, c *client.Client) (status search.Status, err error) {
+// searchStatus asks for the status of a server's index; with refresh, after it has listed the repositories.
+func searchStatus(ctx context.Context, c *client.Client, refresh bool) (status search.Status, err error) {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
-	answer, err := c.Searches().Status(ctx, connect.NewRequest(&packhorsev1.StatusRequest{}))
+	answer, err := c.Searches().Status(ctx, connect.NewRequest(&packhorsev1.StatusRequest{Refresh: refresh}))
 	switch {
 	case connect.CodeOf(err) == connect.CodeUnimplemented:
 		return status, errors.New("this server has no index: it is a storage node or a gateway, or search.enabled is false in its configuration")
@@ -98,7 +98,7 @@ func waitForIndex(ctx context.Context, c *client.Client, status search.Status, w
 		case <-time.After(statusEvery):
 		}
 		var err error
-		if status, err = searchStatus(ctx, c); err != nil {
+		if status, err = searchStatus(ctx, c, false); err != nil {
 			return status, err
 		}
 	}

@@ -37,6 +37,7 @@ type entry struct {
 	Repository  string `json:"repository,omitempty"`
 	Incarnation string `json:"incarnation,omitempty"`
 	Seal        string `json:"seal,omitempty"` // of its shards; see sealOf
+	NamesOnly   int    `json:"names_only,omitempty"`
 	Gone        bool   `json:"gone,omitempty"`
 	Next        uint32 `json:"next,omitempty"`
 }
@@ -160,14 +161,14 @@ func (c *catalogue) add(path git.RepoPath, incarnation string) (uint32, error) {
 }
 
 // seal says what a repository's shards are like.
-func (c *catalogue) seal(id uint32, seal string) error {
+func (c *catalogue) seal(id uint32, seal string, namesOnly int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e, there := c.known[id]
 	if !there || e.Seal == seal {
 		return nil // gone meanwhile
 	}
-	e.Seal = seal
+	e.Seal, e.NamesOnly = seal, namesOnly
 	if err := c.write(e); err != nil {
 		return err
 	}

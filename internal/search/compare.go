@@ -82,7 +82,7 @@ func (e *Engine) sealOf(shards []string) (string, error) {
 
 // secure sees that a repository's shards are on the disk, and notes in the catalogue what they are like. Where that fails, or power does before, the
 // repository is indexed anew at the next start.
-func (e *Engine) secure(id uint32, shards []string) error {
+func (e *Engine) secure(id uint32, shards []string, namesOnly int) error {
 	seal, err := e.sealOf(shards)
 	if err != nil {
 		return err
@@ -97,5 +97,5 @@ func (e *Engine) secure(id uint32, shards []string) error {
 	if err := syncFile(e.shards()); err != nil {
 		return err
 	}
-	return e.catalogue.seal(id, seal)
+	return e.catalogue.seal(id, seal, namesOnly)
 }

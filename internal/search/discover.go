@@ -131,12 +131,7 @@ func (e *Engine) lookInstead(ctx context.Context, paths []git.RepoPath, d time.D
 	for end := time.Now().Add(d); ; {
 		e.mu.Lock()
 		for _, path := range paths {
-			r := e.repos[path]
-			if r == nil {
-				r = &repository{path: path, lag: -1}
-				e.repos[path] = r
-			}
-			e.enqueue(r, laneLook, time.Now())
+			e.expect(path)
 		}
 		e.mu.Unlock()
 		rest := time.Until(end)
@@ -147,6 +142,36 @@ func (e *Engine) lookInstead(ctx context.Context, paths []git.RepoPath, d time.D
 			return true
 		}
 	}
+}
+
+// expect has a repository looked at that may be new. The caller holds e.mu.
+func (e *Engine) expect(path git.RepoPath) {
+	r := e.repos[path]
+	if r == nil {
+		r = &repository{path: path, lag: -1}
+		e.repos[path] = r
+	}
+	e.enqueue(r, laneLook, time.Now())
+}
+
+// Refresh lists the repositories, so that Status knows of those that were just made.
+func (e *Engine) Refresh(ctx context.Context) error {
+	var paths []git.RepoPath
+	err := e.o.Source.Repositories(ctx, func(path git.RepoPath) error {
+		paths = append(paths, path)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, path := range paths {
+		if e.repos[path] == nil {
+			e.expect(path)
+		}
+	}
+	return nil
 }
 
 // countUnwatched counts repositories that the source does not watch for us, and says when there are some, and when there are none any more.

@@ -81,26 +81,27 @@ type repository struct {
 	seal        string // at the start: what its shards are to be like
 	version     git.Version
 
-	indexed []link.Branch // that its shards hold
-	shards  int
-	size    int64            // of its shards, in bytes
-	jobs    int              // that were begun for it
-	deltas  int              // times that changes were put on top
-	current []Head           // where branches are
-	looked  bool             // current is known
-	looking bool             // and is being found out
-	lag     int              // commits that the first branch has and its index has not; -1: not counted
-	changed time.Time        // first change that is not in the index; zero: none
-	due     [lanes]time.Time // when its turn is in each lane; zero: it does not wait there
-	seen    time.Time        // when it was looked at last
-	unseen  int              // times in a row that it could not be looked at
-	failed  int              // times in a row that it could not be indexed
-	again   time.Time        // when that may be tried again
-	err     string           // the last time
-	big     bool             // more than the fast lane is for
-	died    bool             // the process did, the last time
-	plain   bool             // without symbols: with them the process that indexes died
-	rebuild bool             // its shards cannot be built upon, or have no symbols
+	indexed   []link.Branch // that its shards hold
+	shards    int
+	size      int64            // of its shards, in bytes
+	jobs      int              // that were begun for it
+	namesOnly int              // files that are found by their names only; one that changed since the last full index may count again
+	deltas    int              // times that changes were put on top
+	current   []Head           // where branches are
+	looked    bool             // current is known
+	looking   bool             // and is being found out
+	lag       int              // commits that the first branch has and its index has not; -1: not counted
+	changed   time.Time        // first change that is not in the index; zero: none
+	due       [lanes]time.Time // when its turn is in each lane; zero: it does not wait there
+	seen      time.Time        // when it was looked at last
+	unseen    int              // times in a row that it could not be looked at
+	failed    int              // times in a row that it could not be indexed
+	again     time.Time        // when that may be tried again
+	err       string           // the last time
+	big       bool             // more than the fast lane is for
+	died      bool             // the process did, the last time
+	plain     bool             // without symbols: with them the process that indexes died
+	rebuild   bool             // its shards cannot be built upon, or have no symbols
 }
 
 // New makes an engine and starts it. What is wrong with its directory does not fail: the engine tries again and says so.
@@ -208,7 +209,7 @@ func (e *Engine) open() error {
 			if old := e.repos[path]; old != nil {
 				delete(e.byID, old.id)
 			}
-			r := &repository{id: id, path: path, incarnation: k.Incarnation, seal: k.Seal}
+			r := &repository{id: id, path: path, incarnation: k.Incarnation, seal: k.Seal, namesOnly: k.NamesOnly}
 			e.repos[path], e.byID[id] = r, r
 		}
 		e.mu.Unlock()

@@ -46,7 +46,7 @@ func (e *Engine) index(r *repository, l lane) {
 		}
 	}
 	if e.settle(ctx, r, task, run, report, err) {
-		if err := e.secure(task.ID, report.Shards); err != nil {
+		if err := e.secure(task.ID, report.Shards, e.namesOnly(r)); err != nil {
 			e.log.Warn("it is not certain that a part of the search index is on the disk: it is made anew at the next start", "repository", r.path.String(), "error", err)
 		}
 	}
@@ -145,8 +145,9 @@ func (e *Engine) settle(ctx context.Context, r *repository, task link.Job, run *
 		r.indexed, r.shards, r.size, r.failed, r.died, r.err = task.Branches, len(report.Shards), report.Size, 0, false, ""
 		if task.Delta {
 			r.deltas++
+			r.namesOnly += report.NamesOnly
 		} else {
-			r.deltas, r.rebuild = 0, false
+			r.deltas, r.rebuild, r.namesOnly = 0, false, report.NamesOnly
 		}
 		r.changed = time.Time{}
 		e.metrics.documents.Add(float64(report.Documents))

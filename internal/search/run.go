@@ -79,7 +79,7 @@ func (e *Engine) search(ctx context.Context, request Request, sink Sink, began t
 	if end.Crashed {
 		e.log.Warn("a part of the index could not be searched", "query", request.Query.Text)
 	}
-	s.Limited, s.TimedOut = end.Limited, end.TimedOut || !whole
+	s.Limited, s.TimedOut = end.Limited || end.Crashed, end.TimedOut || !whole
 	s.Repositories, s.Searched = e.freshness(ctx, end.Repositories), e.indexed(set, ask.Limited)
 	if len(bares) > 0 {
 		g, loaded := newGrepping(request.Query), e.paths(end.Repositories) // meanwhile
@@ -90,6 +90,7 @@ func (e *Engine) search(ctx context.Context, request Request, sink Sink, began t
 			return s, err
 		}
 	}
+	s.Notices = e.notices(ctx, request)
 	s.Done, s.Elapsed = true, time.Since(began)
 	return s, nil
 }

@@ -64,6 +64,13 @@ type Summary struct {
 	Searched     int           // repositories
 	Unindexed    []string      // repositories that were searched without an index
 	Missing      []string      // repositories that were not searched: without an index, and more than may be searched without
+	Notices      []Notice      // what the query asked for that was not searched; at the end of a search only
+}
+
+// Notice says what of a query was not searched, and why.
+type Notice struct {
+	Reason  string `json:"reason"` // "branch", "filter" or "files"
+	Message string `json:"message"`
 }
 
 // Freshness says what of a repository was searched.

@@ -246,6 +246,9 @@ func (f *found) end(s search.Summary) {
 	if s.TimedOut {
 		f.Notes = append(f.Notes, "The search was ended by its time limit: there may be more to find. timeout:20s gives it longer.")
 	}
+	for _, n := range s.Notices {
+		f.Notes = append(f.Notes, n.Message)
+	}
 	if n := len(s.Unindexed); n > 0 {
 		f.Notes = append(f.Notes, "Searched without an index, for there is none yet: "+names(s.Unindexed)+".")
 	}

@@ -149,6 +149,9 @@ func summaryOf(m *packhorsev1.SearchSummary) search.Summary {
 			Repository: f.GetRepository(), Indexed: f.GetIndexed(), Current: f.GetCurrent(), Lag: int(f.GetLag()), Branch: f.GetBranch(), Error: f.GetError(),
 		})
 	}
+	for _, n := range m.GetNotices() {
+		s.Notices = append(s.Notices, search.Notice{Reason: n.GetReason(), Message: n.GetMessage()})
+	}
 	return s
 }
 

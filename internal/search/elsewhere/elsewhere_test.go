@@ -70,6 +70,8 @@ func mayRead(readable search.Readable, path git.RepoPath) bool {
 	return may[0]
 }
 
+func (x *index) Refresh(context.Context) error { return nil }
+
 func (x *index) Status(may search.Readable) search.Status {
 	n := 0
 	for _, path := range x.paths {

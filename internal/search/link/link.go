@@ -100,6 +100,7 @@ type Report struct {
 	Rebuild   bool   `json:"rebuild,omitempty"` // the shards there are cannot be built upon
 	Full      bool   `json:"full,omitempty"`    // no room on the disk, or it cannot be written to
 	Documents int    `json:"documents"`
+	NamesOnly int    `json:"names_only"` // of them, found by their names only: too large, binary, or in an encoding that is not text to zoekt
 	Bytes     int64  `json:"bytes"`
 	Size      int64  `json:"size"` // of the shards, in bytes
 

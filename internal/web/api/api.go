@@ -278,12 +278,14 @@ type Summary struct {
 	Repositories []search.Freshness `json:"repositories"` // those with results, and how fresh their indexes are
 	Unindexed    []string           `json:"unindexed"`
 	Missing      []string           `json:"missing"`
+	Notices      []search.Notice    `json:"notices"` // what the query asked for that was not searched
 }
 
 func newSummary(s search.Summary) Summary {
 	return Summary{
 		Results: s.Results, Matches: s.Matches, Limited: s.Limited, TimedOut: s.TimedOut, Elapsed: float64(s.Elapsed.Microseconds()) / 1000, Searched: s.Searched,
 		Repositories: append([]search.Freshness{}, s.Repositories...), Unindexed: append([]string{}, s.Unindexed...), Missing: append([]string{}, s.Missing...),
+		Notices: append([]search.Notice{}, s.Notices...),
 	}
 }
 

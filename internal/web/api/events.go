@@ -81,6 +81,9 @@ func (a *API) events(w http.ResponseWriter, r *http.Request, v search.Visitor, q
 			e.send("error", newFailure(failed))
 		}
 	} else if !e.own {
+		if alert, ok := noticeAlert(summary.Notices); ok {
+			e.send("alert", alert)
+		}
 		if filters := e.filters(summary); len(filters) > 0 {
 			e.send("filters", filters)
 		}
@@ -89,6 +92,17 @@ func (a *API) events(w http.ResponseWriter, r *http.Request, v search.Visitor, q
 	_ = e.Progress(summary)
 	e.write("done", []byte("{}"))
 	return e.broken
+}
+
+// noticeAlert shows what of a query was not searched for; files without their content are no reason for an alert.
+func noticeAlert(notices []search.Notice) (wire.Alert, bool) {
+	var messages []string
+	for _, n := range notices {
+		if n.Reason != "files" {
+			messages = append(messages, n.Message)
+		}
+	}
+	return wire.Alert{Title: "Not all of the query was searched for", Description: strings.Join(messages, " "), ProposedQueries: []wire.ProposedQuery{}}, len(messages) > 0
 }
 
 // newAlert says what is wrong with a query.
@@ -255,6 +269,13 @@ func quoteMeta(name string) string {
 	return b.String()
 }
 
+// What Sourcegraph's clients are told of notices.
+var (
+	noticeReasons    = map[string]string{"branch": "branch-unindexed", "filter": "unknown-filter", "files": "document-match-limit"}
+	noticeTitles     = map[string]string{"branch": "branch not searched", "filter": "not a filter", "files": "files not searched"}
+	noticeSeverities = map[string]string{"branch": "warn", "filter": "warn", "files": "info"}
+)
+
 // newProgress says how far a search is, and what it left out.
 func newProgress(s search.Summary) wire.Progress {
 	p := wire.Progress{
@@ -274,6 +295,9 @@ func newProgress(s search.Summary) wire.Progress {
 	}
 	if n := len(s.Unindexed); n > 0 {
 		skip("repository-unindexed", counted(n, "repository", "repositories")+" searched without an index", "There is no index yet of "+listed(s.Unindexed)+".", "info")
+	}
+	for _, n := range s.Notices {
+		skip(noticeReasons[n.Reason], noticeTitles[n.Reason], n.Message, noticeSeverities[n.Reason])
 	}
 	var late []string
 	for _, r := range s.Repositories {

@@ -340,8 +340,10 @@ type SearchSummary struct {
 	Unindexed []string `protobuf:"bytes,9,rep,name=unindexed,proto3" json:"unindexed,omitempty"`
 	Missing   []string `protobuf:"bytes,10,rep,name=missing,proto3" json:"missing,omitempty"`
 	// Of elapsed, at the end: the time of the process that searches itself; and that of asking it and having its results.
-	Index         *durationpb.Duration `protobuf:"bytes,11,opt,name=index,proto3" json:"index,omitempty"`
-	Link          *durationpb.Duration `protobuf:"bytes,12,opt,name=link,proto3" json:"link,omitempty"`
+	Index *durationpb.Duration `protobuf:"bytes,11,opt,name=index,proto3" json:"index,omitempty"`
+	Link  *durationpb.Duration `protobuf:"bytes,12,opt,name=link,proto3" json:"link,omitempty"`
+	// What the query asked for that was not searched. At the end only.
+	Notices       []*SearchNotice `protobuf:"bytes,13,rep,name=notices,proto3" json:"notices,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -460,6 +462,67 @@ func (x *SearchSummary) GetLink() *durationpb.Duration {
 	return nil
 }
 
+func (x *SearchSummary) GetNotices() []*SearchNotice {
+	if x != nil {
+		return x.Notices
+	}
+	return nil
+}
+
+type SearchNotice struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "branch", "filter" or "files".
+	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	// For people.
+	Message       string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SearchNotice) Reset() {
+	*x = SearchNotice{}
+	mi := &file_packhorse_v1_search_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SearchNotice) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SearchNotice) ProtoMessage() {}
+
+func (x *SearchNotice) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_v1_search_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SearchNotice.ProtoReflect.Descriptor instead.
+func (*SearchNotice) Descriptor() ([]byte, []int) {
+	return file_packhorse_v1_search_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *SearchNotice) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *SearchNotice) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 type SearchFreshness struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
@@ -478,7 +541,7 @@ type SearchFreshness struct {
 
 func (x *SearchFreshness) Reset() {
 	*x = SearchFreshness{}
-	mi := &file_packhorse_v1_search_proto_msgTypes[4]
+	mi := &file_packhorse_v1_search_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -490,7 +553,7 @@ func (x *SearchFreshness) String() string {
 func (*SearchFreshness) ProtoMessage() {}
 
 func (x *SearchFreshness) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_search_proto_msgTypes[4]
+	mi := &file_packhorse_v1_search_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -503,7 +566,7 @@ func (x *SearchFreshness) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchFreshness.ProtoReflect.Descriptor instead.
 func (*SearchFreshness) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_search_proto_rawDescGZIP(), []int{4}
+	return file_packhorse_v1_search_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *SearchFreshness) GetRepository() string {
@@ -558,7 +621,7 @@ type SearchedRequest struct {
 
 func (x *SearchedRequest) Reset() {
 	*x = SearchedRequest{}
-	mi := &file_packhorse_v1_search_proto_msgTypes[5]
+	mi := &file_packhorse_v1_search_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -570,7 +633,7 @@ func (x *SearchedRequest) String() string {
 func (*SearchedRequest) ProtoMessage() {}
 
 func (x *SearchedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_search_proto_msgTypes[5]
+	mi := &file_packhorse_v1_search_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -583,7 +646,7 @@ func (x *SearchedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchedRequest.ProtoReflect.Descriptor instead.
 func (*SearchedRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_search_proto_rawDescGZIP(), []int{5}
+	return file_packhorse_v1_search_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *SearchedRequest) GetState() string {
@@ -606,7 +669,7 @@ type SearchedResponse struct {
 
 func (x *SearchedResponse) Reset() {
 	*x = SearchedResponse{}
-	mi := &file_packhorse_v1_search_proto_msgTypes[6]
+	mi := &file_packhorse_v1_search_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -618,7 +681,7 @@ func (x *SearchedResponse) String() string {
 func (*SearchedResponse) ProtoMessage() {}
 
 func (x *SearchedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_search_proto_msgTypes[6]
+	mi := &file_packhorse_v1_search_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -631,7 +694,7 @@ func (x *SearchedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchedResponse.ProtoReflect.Descriptor instead.
 func (*SearchedResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_search_proto_rawDescGZIP(), []int{6}
+	return file_packhorse_v1_search_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *SearchedResponse) GetRepositories() []string {
@@ -658,16 +721,18 @@ func (x *SearchedResponse) GetSame() bool {
 type StatusRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Tell of some repositories only: of those of a list that Searched gave, by its state, whose bits are set, as in SearchRequest.
-	Limited       bool   `protobuf:"varint,1,opt,name=limited,proto3" json:"limited,omitempty"`
-	State         string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
-	Readable      []byte `protobuf:"bytes,3,opt,name=readable,proto3" json:"readable,omitempty"`
+	Limited  bool   `protobuf:"varint,1,opt,name=limited,proto3" json:"limited,omitempty"`
+	State    string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	Readable []byte `protobuf:"bytes,3,opt,name=readable,proto3" json:"readable,omitempty"`
+	// List the repositories first, so that the answer knows of those that were just made.
+	Refresh       bool `protobuf:"varint,4,opt,name=refresh,proto3" json:"refresh,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_packhorse_v1_search_proto_msgTypes[7]
+	mi := &file_packhorse_v1_search_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -679,7 +744,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_search_proto_msgTypes[7]
+	mi := &file_packhorse_v1_search_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -692,7 +757,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_search_proto_rawDescGZIP(), []int{7}
+	return file_packhorse_v1_search_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *StatusRequest) GetLimited() bool {
@@ -716,6 +781,13 @@ func (x *StatusRequest) GetReadable() []byte {
 	return nil
 }
 
+func (x *StatusRequest) GetRefresh() bool {
+	if x != nil {
+		return x.Refresh
+	}
+	return false
+}
+
 type StatusResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As GET /-/api/v1/search/status gives it to who may read these repositories.
@@ -726,7 +798,7 @@ type StatusResponse struct {
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_packhorse_v1_search_proto_msgTypes[8]
+	mi := &file_packhorse_v1_search_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -738,7 +810,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_search_proto_msgTypes[8]
+	mi := &file_packhorse_v1_search_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -751,7 +823,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_search_proto_rawDescGZIP(), []int{8}
+	return file_packhorse_v1_search_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *StatusResponse) GetJson() []byte {
@@ -781,7 +853,7 @@ const file_packhorse_v1_search_proto_rawDesc = "" +
 	"\rSearchMatches\x12\x12\n" +
 	"\x04json\x18\x01 \x01(\fR\x04json\x12\x18\n" +
 	"\aresults\x18\x02 \x01(\x05R\aresults\x12\x18\n" +
-	"\amatches\x18\x03 \x01(\x05R\amatches\"\xba\x03\n" +
+	"\amatches\x18\x03 \x01(\x05R\amatches\"\xf0\x03\n" +
 	"\rSearchSummary\x12\x12\n" +
 	"\x04done\x18\x01 \x01(\bR\x04done\x12\x18\n" +
 	"\aresults\x18\x02 \x01(\x05R\aresults\x12\x18\n" +
@@ -795,7 +867,11 @@ const file_packhorse_v1_search_proto_rawDesc = "" +
 	"\amissing\x18\n" +
 	" \x03(\tR\amissing\x12/\n" +
 	"\x05index\x18\v \x01(\v2\x19.google.protobuf.DurationR\x05index\x12-\n" +
-	"\x04link\x18\f \x01(\v2\x19.google.protobuf.DurationR\x04link\"\xa5\x01\n" +
+	"\x04link\x18\f \x01(\v2\x19.google.protobuf.DurationR\x04link\x124\n" +
+	"\anotices\x18\r \x03(\v2\x1a.packhorse.v1.SearchNoticeR\anotices\"@\n" +
+	"\fSearchNotice\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x18\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"\xa5\x01\n" +
 	"\x0fSearchFreshness\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
@@ -810,11 +886,12 @@ const file_packhorse_v1_search_proto_rawDesc = "" +
 	"\x10SearchedResponse\x12\"\n" +
 	"\frepositories\x18\x01 \x03(\tR\frepositories\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x12\n" +
-	"\x04same\x18\x03 \x01(\bR\x04same\"[\n" +
+	"\x04same\x18\x03 \x01(\bR\x04same\"u\n" +
 	"\rStatusRequest\x12\x18\n" +
 	"\alimited\x18\x01 \x01(\bR\alimited\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12\x1a\n" +
-	"\breadable\x18\x03 \x01(\fR\breadable\"$\n" +
+	"\breadable\x18\x03 \x01(\fR\breadable\x12\x18\n" +
+	"\arefresh\x18\x04 \x01(\bR\arefresh\"$\n" +
 	"\x0eStatusResponse\x12\x12\n" +
 	"\x04json\x18\x01 \x01(\fR\x04json*\xa3\x01\n" +
 	"\fSearchFormat\x12\x1d\n" +
@@ -841,40 +918,42 @@ func file_packhorse_v1_search_proto_rawDescGZIP() []byte {
 }
 
 var file_packhorse_v1_search_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_packhorse_v1_search_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_packhorse_v1_search_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_packhorse_v1_search_proto_goTypes = []any{
 	(SearchFormat)(0),           // 0: packhorse.v1.SearchFormat
 	(*SearchRequest)(nil),       // 1: packhorse.v1.SearchRequest
 	(*SearchResponse)(nil),      // 2: packhorse.v1.SearchResponse
 	(*SearchMatches)(nil),       // 3: packhorse.v1.SearchMatches
 	(*SearchSummary)(nil),       // 4: packhorse.v1.SearchSummary
-	(*SearchFreshness)(nil),     // 5: packhorse.v1.SearchFreshness
-	(*SearchedRequest)(nil),     // 6: packhorse.v1.SearchedRequest
-	(*SearchedResponse)(nil),    // 7: packhorse.v1.SearchedResponse
-	(*StatusRequest)(nil),       // 8: packhorse.v1.StatusRequest
-	(*StatusResponse)(nil),      // 9: packhorse.v1.StatusResponse
-	(*durationpb.Duration)(nil), // 10: google.protobuf.Duration
+	(*SearchNotice)(nil),        // 5: packhorse.v1.SearchNotice
+	(*SearchFreshness)(nil),     // 6: packhorse.v1.SearchFreshness
+	(*SearchedRequest)(nil),     // 7: packhorse.v1.SearchedRequest
+	(*SearchedResponse)(nil),    // 8: packhorse.v1.SearchedResponse
+	(*StatusRequest)(nil),       // 9: packhorse.v1.StatusRequest
+	(*StatusResponse)(nil),      // 10: packhorse.v1.StatusResponse
+	(*durationpb.Duration)(nil), // 11: google.protobuf.Duration
 }
 var file_packhorse_v1_search_proto_depIdxs = []int32{
 	0,  // 0: packhorse.v1.SearchRequest.format:type_name -> packhorse.v1.SearchFormat
-	10, // 1: packhorse.v1.SearchRequest.timeout:type_name -> google.protobuf.Duration
+	11, // 1: packhorse.v1.SearchRequest.timeout:type_name -> google.protobuf.Duration
 	3,  // 2: packhorse.v1.SearchResponse.matches:type_name -> packhorse.v1.SearchMatches
 	4,  // 3: packhorse.v1.SearchResponse.summary:type_name -> packhorse.v1.SearchSummary
-	10, // 4: packhorse.v1.SearchSummary.elapsed:type_name -> google.protobuf.Duration
-	5,  // 5: packhorse.v1.SearchSummary.repositories:type_name -> packhorse.v1.SearchFreshness
-	10, // 6: packhorse.v1.SearchSummary.index:type_name -> google.protobuf.Duration
-	10, // 7: packhorse.v1.SearchSummary.link:type_name -> google.protobuf.Duration
-	1,  // 8: packhorse.v1.SearchService.Search:input_type -> packhorse.v1.SearchRequest
-	6,  // 9: packhorse.v1.SearchService.Searched:input_type -> packhorse.v1.SearchedRequest
-	8,  // 10: packhorse.v1.SearchService.Status:input_type -> packhorse.v1.StatusRequest
-	2,  // 11: packhorse.v1.SearchService.Search:output_type -> packhorse.v1.SearchResponse
-	7,  // 12: packhorse.v1.SearchService.Searched:output_type -> packhorse.v1.SearchedResponse
-	9,  // 13: packhorse.v1.SearchService.Status:output_type -> packhorse.v1.StatusResponse
-	11, // [11:14] is the sub-list for method output_type
-	8,  // [8:11] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	11, // 4: packhorse.v1.SearchSummary.elapsed:type_name -> google.protobuf.Duration
+	6,  // 5: packhorse.v1.SearchSummary.repositories:type_name -> packhorse.v1.SearchFreshness
+	11, // 6: packhorse.v1.SearchSummary.index:type_name -> google.protobuf.Duration
+	11, // 7: packhorse.v1.SearchSummary.link:type_name -> google.protobuf.Duration
+	5,  // 8: packhorse.v1.SearchSummary.notices:type_name -> packhorse.v1.SearchNotice
+	1,  // 9: packhorse.v1.SearchService.Search:input_type -> packhorse.v1.SearchRequest
+	7,  // 10: packhorse.v1.SearchService.Searched:input_type -> packhorse.v1.SearchedRequest
+	9,  // 11: packhorse.v1.SearchService.Status:input_type -> packhorse.v1.StatusRequest
+	2,  // 12: packhorse.v1.SearchService.Search:output_type -> packhorse.v1.SearchResponse
+	8,  // 13: packhorse.v1.SearchService.Searched:output_type -> packhorse.v1.SearchedResponse
+	10, // 14: packhorse.v1.SearchService.Status:output_type -> packhorse.v1.StatusResponse
+	12, // [12:15] is the sub-list for method output_type
+	9,  // [9:12] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_packhorse_v1_search_proto_init() }
@@ -892,7 +971,7 @@ func file_packhorse_v1_search_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_packhorse_v1_search_proto_rawDesc), len(file_packhorse_v1_search_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   9,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

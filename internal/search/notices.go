@@ -1,0 +1,167 @@
+package search
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/search/query"
+	"github.com/packhorse-git/packhorse/internal/search/wire"
+)
+
+const (
+	// maxBranchLooks is how many repositories without an index of a branch are asked whether they have it.
+	maxBranchLooks = 20
+	// maxCounted is how many repositories a count of files that are not searched looks at.
+	maxCounted = 2000
+)
+
+// scoped is a repository that a query is about.
+type scoped struct {
+	path      git.RepoPath
+	branches  []string // that are indexed; short names
+	namesOnly int
+}
+
+// notices says what of the query was not searched: filters that there are not, branches, files without their content.
+func (e *Engine) notices(ctx context.Context, request Request) []Notice {
+	q := request.Query
+	var list []Notice
+	for _, name := range q.Unknown {
+		list = append(list, Notice{"filter", fmt.Sprintf("%s: is not a filter here; it was searched for as text. To search for text without this notice, put it in quotes.", name)})
+	}
+	var branches []*query.Node
+	var content bool
+	positive(q.Root, func(n *query.Node) {
+		switch {
+		case n.Field == query.Branch && n.Pattern != string(git.HEAD):
+			branches = append(branches, n)
+		case n.Field == query.Any || n.Field == query.Content:
+			content = true
+		}
+	})
+	if len(branches) == 0 && !content {
+		return list
+	}
+	repositories := e.scoped(newGrepping(q).repos, request.May, len(branches) > 0)
+	ctx, cancel := context.WithTimeout(ctx, askedTime)
+	defer cancel()
+	for _, n := range branches {
+		if message := e.branchNotice(ctx, n, repositories); message != "" {
+			list = append(list, Notice{"branch", message})
+		}
+	}
+	total := 0
+	for _, r := range repositories {
+		total += r.namesOnly
+	}
+	if content && len(branches) == 0 && total > 0 {
+		list = append(list, Notice{"files", fmt.Sprintf("Of about %d %s the names were searched and not the content: larger than %d KiB (index.max_file), binary, or in an encoding such as UTF-16.",
+			total, plural(total, "file", "files"), e.o.MaxFile>>10)})
+	}
+	return list
+}
+
+// positive calls each for every atom that is not negated.
+func positive(n *query.Node, each func(*query.Node)) {
+	switch {
+	case n == nil || n.Op == query.Not:
+	case n.Op == query.Atom:
+		each(n)
+	default:
+		for _, kid := range n.Kids {
+			positive(kid, each)
+		}
+	}
+}
+
+// scoped lists the indexed repositories that the caller may read and that the query's conditions are about, in the order of
+// their paths; unless all, those that have files without content.
+func (e *Engine) scoped(conditions []condition, may Readable, all bool) []scoped {
+	e.mu.Lock()
+	var list []scoped
+	for path, r := range e.repos {
+		if len(r.indexed) == 0 || !all && r.namesOnly == 0 {
+			continue
+		}
+		s := scoped{path: path, namesOnly: r.namesOnly}
+		for _, b := range r.indexed {
+			s.branches = append(s.branches, b.Name)
+		}
+		list = append(list, s)
+	}
+	e.mu.Unlock()
+	if may == nil && !all && len(list) > maxCounted {
+		list = list[:maxCounted]
+	}
+	list = slices.DeleteFunc(list, func(s scoped) bool { return !holdsAll(conditions, wire.Name(s.path.String())) })
+	if may != nil {
+		paths := make([]git.RepoPath, len(list))
+		for i := range list {
+			paths[i] = list[i].path
+		}
+		readable, _ := may(paths)
+		kept := list[:0]
+		for i, s := range list {
+			if readable[i] {
+				kept = append(kept, s)
+			}
+		}
+		list = kept
+	}
+	slices.SortFunc(list, func(a, b scoped) int { return strings.Compare(a.path.String(), b.path.String()) })
+	return list
+}
+
+// branchNotice says that a branch is not searched where there is one of that name, or that there is none. It is empty if the
+// branch is indexed wherever it was looked for.
+func (e *Engine) branchNotice(ctx context.Context, n *query.Node, repositories []scoped) string {
+	var of []condition
+	if n.Of != nil {
+		var g grepping
+		g.take(n.Of, false)
+		of = g.repos
+	}
+	var exists []string
+	indexed, asked, more := 0, 0, false
+	for _, r := range repositories {
+		switch {
+		case !holdsAll(of, wire.Name(r.path.String())):
+		case slices.ContainsFunc(r.branches, func(name string) bool { return name == n.Pattern || !n.Exact && strings.Contains(name, n.Pattern) }):
+			indexed++
+		case asked == maxBranchLooks || ctx.Err() != nil:
+			more = true
+		default:
+			asked++
+			heads, _, err := e.o.Source.Heads(ctx, r.path, []string{"refs/heads/" + n.Pattern, "refs/tags/" + n.Pattern})
+			if err == nil && slices.ContainsFunc(heads, func(h Head) bool { return h.Err == nil }) {
+				exists = append(exists, wire.Name(r.path.String()))
+			}
+		}
+	}
+	switch {
+	case len(exists) > 0:
+		return fmt.Sprintf("The branch or tag %q of %s is not indexed, and was not searched. Searches see what HEAD names, and what index.branches lists.", n.Pattern, strings.Join(exists, ", "))
+	case indexed == 0 && more:
+		return fmt.Sprintf("No repository has the branch %q in its index; of the first %d that were looked at, none has such a branch or tag.", n.Pattern, asked)
+	case indexed == 0:
+		return fmt.Sprintf("No repository that was searched has a branch or tag %q.", n.Pattern)
+	}
+	return ""
+}
+
+// namesOnly is how many files of a repository are found by their names only.
+func (e *Engine) namesOnly(r *repository) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return r.namesOnly
+}
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
+}
