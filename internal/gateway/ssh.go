@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,12 +39,13 @@ type SSHOptions struct {
 	Limits     SSHLimits
 	Watch      *SSHMetrics
 
-	LoginGrace time.Duration // for a login
-	AuthTries  int           // keys that a client may try
-	KeepAlive  time.Duration // between questions whether the client is still there; after three without an answer it is not
-	Idle       time.Duration // a connection may stay without a session, a session without a request
-	WriteStall time.Duration // a client may keep an answer waiting
-	Sessions   int           // at once on one connection
+	LoginGrace  time.Duration // for a login
+	AuthTries   int           // keys that a client may try
+	KeepAlive   time.Duration // between questions whether the client is still there; after three without an answer it is not
+	Idle        time.Duration // a connection may stay without a session, a session without a command
+	SessionIdle time.Duration // a client may be silent between the requests of a command
+	WriteStall  time.Duration // a client may keep an answer waiting
+	Sessions    int           // at once on one connection
 }
 
 // AnonymousLogin is the name by which one logs in without a key.
@@ -154,7 +157,8 @@ func (s *SSH) isEnding() bool {
 	return s.ending
 }
 
-// Shutdown stops accepting, ends connections without a session, and waits for the others; those that are there when ctx ends are cut.
+// Shutdown stops accepting, ends connections without a session, and waits for the others. When ctx ends, the clients of those
+// that are left are told, and cut off two seconds later at the latest.
 func (s *SSH) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.ending = true
@@ -173,12 +177,22 @@ func (s *SSH) Shutdown(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	s.mu.Lock()
-	for c := range s.clients {
+	clients := slices.Collect(maps.Keys(s.clients))
+	s.mu.Unlock()
+	var cutting sync.WaitGroup
+	for _, c := range clients {
+		cutting.Go(func() { c.cutAll(cutShutdown) })
+	}
+	select {
+	case <-done:
+	case <-time.After(2 * tellPatience): // for clients to hear it, and to agree
+	}
+	for _, c := range clients {
 		c.cancel()
 		c.wire.Close()
 	}
-	s.mu.Unlock()
 	<-done
+	cutting.Wait()
 	return ctx.Err()
 }
 

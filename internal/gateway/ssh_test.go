@@ -97,7 +97,7 @@ func serveSSH(t *testing.T, change func(*gateway.SSHOptions), nodes ...gateway.N
 		},
 		HostKeys: []ssh.Signer{newKey(t)}, Keys: s.keys, Agent: "test", Watch: own,
 		Limits:     gateway.SSHLimits{Logins: 100, AddressLogins: 100},
-		LoginGrace: time.Minute, AuthTries: 6, KeepAlive: time.Minute, Idle: time.Minute, WriteStall: time.Minute, Sessions: 3,
+		LoginGrace: time.Minute, AuthTries: 6, KeepAlive: time.Minute, Idle: time.Minute, SessionIdle: time.Minute, WriteStall: time.Minute, Sessions: 3,
 	}
 	if change != nil {
 		change(&o)
@@ -547,7 +547,7 @@ func TestSSHClientsThatStall(t *testing.T) {
 		},
 	}
 	s := serveSSH(t, func(o *gateway.SSHOptions) {
-		o.WriteStall, o.ReadStall, o.Idle = 300*time.Millisecond, 300*time.Millisecond, 500*time.Millisecond
+		o.WriteStall, o.ReadStall, o.SessionIdle = 300*time.Millisecond, 300*time.Millisecond, 500*time.Millisecond
 	}, n)
 	for _, input := range []string{lines("command=fetch", "flush"), lines("command=fetch"), ""} {
 		if err := s.begin(input); err != nil {

@@ -8,6 +8,7 @@ type SSHMetrics struct {
 	failures    *prometheus.CounterVec
 	auth        *prometheus.CounterVec
 	sessions    *prometheus.CounterVec
+	cut         *prometheus.CounterVec
 	exchanges   prometheus.Counter
 	throttled   prometheus.Counter
 	open        prometheus.GaugeFunc
@@ -38,6 +39,11 @@ func NewSSHMetrics() *SSHMetrics {
 			Name: "packhorse_ssh_sessions_total",
 			Help: "Sessions on SSH connections, by what was asked for: upload_pack, receive_pack, greeting, refused (another command), none.",
 		}, []string{"command"}),
+		cut: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_ssh_sessions_cut_total",
+			Help: "SSH sessions that the server ended before their command, by reason: no_command, idle (silent between requests), read_stall, write_stall, " +
+				"interrupted (the storage node was lost), shutdown.",
+		}, []string{"reason"}),
 		exchanges: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "packhorse_ssh_key_exchanges_total", Help: "SSH key exchanges, the first ones of connections included.",
 		}),
@@ -65,5 +71,5 @@ func NewSSHMetrics() *SSHMetrics {
 
 // Collectors lists the metrics for registration.
 func (m *SSHMetrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.connections, m.failures, m.auth, m.sessions, m.exchanges, m.throttled, m.open, m.logins, m.running}
+	return []prometheus.Collector{m.connections, m.failures, m.auth, m.sessions, m.cut, m.exchanges, m.throttled, m.open, m.logins, m.running}
 }

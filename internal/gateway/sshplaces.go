@@ -31,7 +31,9 @@ func (c *sshClient) open(one ssh.NewChannel) {
 		c.leave(s)
 		return
 	}
+	c.mu.Lock()
 	s.channel = channel
+	c.mu.Unlock()
 	c.Watch.running.Inc()
 	c.running.Go(func() {
 		defer c.leave(s)

@@ -20,6 +20,7 @@ import (
 type sshSession struct {
 	*sshClient
 	channel ssh.Channel
+	begun   time.Time
 	ctx     context.Context // ends with the session, as the client sees it
 	cancel  context.CancelFunc
 
@@ -28,9 +29,12 @@ type sshSession struct {
 	input       *bufio.Reader
 	streamed    bool // a node may still wait for more of what the client says, though its answer has ended
 
-	// What end the session when the client lets it wait.
+	// What end the session when the client lets it wait, and why the first of them does: an sshCut.
 	reading, writing *time.Timer
+	readingFor       atomic.Value
+	isCut            atomic.Bool
 	ended            atomic.Bool
+	stderr           sync.Mutex // one message at a time, and none after the end of the output
 
 	// Whether the client has closed it, and who wants to know: see isClosed.
 	closed chan struct{}
@@ -39,7 +43,7 @@ type sshSession struct {
 }
 
 func newSSHSession(c *sshClient) *sshSession {
-	s := &sshSession{sshClient: c, closed: make(chan struct{}), asked: make(chan chan<- struct{})}
+	s := &sshSession{sshClient: c, begun: time.Now(), closed: make(chan struct{}), asked: make(chan chan<- struct{})}
 	s.ctx, s.cancel = context.WithCancel(c.ctx)
 	return s
 }
@@ -47,25 +51,14 @@ func newSSHSession(c *sshClient) *sshSession {
 // never is longer than anything takes.
 const never = 1 << 62
 
-// cutPatience is how long a client has to agree that a session is over, before the connection with all of its sessions is.
-const cutPatience = 5 * time.Second
-
-// cut ends a session whose client does not go on. What waits for it ends when the client agrees.
-func (s *sshSession) cut() {
-	time.AfterFunc(cutPatience, func() {
-		if !s.ended.Load() {
-			s.wire.Close()
-		}
-	})
-	s.channel.Close()
-}
-
 // maxEnvironment bounds what a client says in GIT_PROTOCOL, in bytes.
 const maxEnvironment = 1024
 
 // run answers the client's requests about the session, until it has a command, and runs that.
 func (s *sshSession) run(requests <-chan *ssh.Request) {
-	s.reading, s.writing = time.AfterFunc(s.Idle, s.cut), time.AfterFunc(never, s.cut)
+	s.readingFor.Store(cutNoCommand)
+	s.reading = time.AfterFunc(s.Idle, func() { s.cut(s.readingFor.Load().(sshCut)) })
+	s.writing = time.AfterFunc(never, func() { s.cut(cutWriteStall) })
 	defer func() {
 		s.cancel()
 		s.ended.Store(true)
@@ -108,6 +101,7 @@ func (s *sshSession) run(requests <-chan *ssh.Request) {
 
 // execute does what a session is for, and ends it.
 func (s *sshSession) execute(shell bool, command string) {
+	s.reading.Stop()
 	s.commandRuns(1)
 	defer s.commandRuns(-1)
 	status := 1
@@ -143,13 +137,20 @@ func (s *sshSession) execute(shell bool, command string) {
 	_, _ = s.channel.Write(protocol.AppendError(nil, fault.Message(err)))
 }
 
-// finish tells the client the exit status, and ends the session. The status goes before the end of the output: a client whose input has ended closes the
-// session as soon as it sees that end, as OpenSSH's connection sharing does, and nothing can be sent to it after that.
+// finish tells the client the exit status, and ends the session. The status goes before the end of the output: a client whose
+// input has ended closes the session as soon as it sees that end, as OpenSSH's connection sharing does, and nothing can be sent
+// to it after that.
 func (s *sshSession) finish(status int) {
 	s.writing.Reset(s.WriteStall) // for the client to take the end
-	_, _ = s.channel.SendRequest("exit-status", false, ssh.Marshal(struct{ Status uint32 }{uint32(status)}))
+	s.exitStatus(status)
+	s.stderr.Lock()
 	_ = s.channel.CloseWrite()
+	s.stderr.Unlock()
 	s.channel.Close()
+}
+
+func (s *sshSession) exitStatus(status int) {
+	_, _ = s.channel.SendRequest("exit-status", false, ssh.Marshal(struct{ Status uint32 }{uint32(status)}))
 }
 
 func (s *sshSession) service() protocol.Service { return s.command.service }
@@ -164,16 +165,31 @@ func (s *sshSession) greet() {
 }
 
 // say writes a line that is shown to the user.
-func (s *sshSession) say(text string) { _, _ = io.WriteString(s.channel.Stderr(), text+"\r\n") }
+func (s *sshSession) say(text string) {
+	s.stderr.Lock()
+	defer s.stderr.Unlock()
+	_, _ = io.WriteString(s.channel.Stderr(), text+"\r\n")
+}
 
-// limit sets the time until when the client has to have sent something; the zero time: it need not.
+// limit sets the time until when the client has to have sent more of a request; the zero time: it need not. A time before the
+// session began ends it.
 func (s *sshSession) limit(t time.Time) error {
+	why := cutReadStall
+	if t.Before(s.begun) {
+		why = cutInterrupted
+	}
+	s.wait(t, why)
+	return nil
+}
+
+// wait sets the time until when the client has to have sent something, and why the session ends if it has not.
+func (s *sshSession) wait(t time.Time, why sshCut) {
 	if t.IsZero() {
 		s.reading.Stop()
-	} else {
-		s.reading.Reset(time.Until(t))
+		return
 	}
-	return nil
+	s.readingFor.Store(why)
+	s.reading.Reset(time.Until(t))
 }
 
 // Read reads what the client sends.
@@ -229,9 +245,10 @@ func (s *sshSession) begin(op operation) *sshCall {
 	return &sshCall{s: s, call: call{Options: s.Options, ctx: ctx, running: running, span: span, start: time.Now(), op: op, repo: s.command.repo}}
 }
 
-// more waits for the client to say something; false if it has nothing more to ask.
+// more waits for the client to say something; false if it has nothing more to ask. A client that is there may take its time:
+// it runs its user's pre-push hook, or indexes what it has received. The connection's keep-alives find one that is not.
 func (s *sshSession) more() bool {
-	_ = s.limit(time.Now().Add(s.Idle))
+	s.wait(time.Now().Add(s.SessionIdle), cutIdle)
 	head, err := s.input.Peek(4)
 	_ = s.limit(time.Time{})
 	return err == nil && string(head) != "0000" || len(head) > 0 && err != nil

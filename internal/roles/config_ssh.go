@@ -11,9 +11,9 @@ type SSHConfig struct {
 	// Host and port of the SSH listener; empty: there is none. Port 0 picks a free port, which is printed at the start.
 	Address string `toml:"address"`
 
-	// HostKeys is the directory of the host keys: ssh_host_ed25519_key, ssh_host_ecdsa_key and ssh_host_rsa_key, files of ssh-keygen that nobody else can
-	// read. If it has none of them, all are made; if it has one, it is left alone, and clients get the kinds that are there. Empty means STATE/ssh, where
-	// those that are missing are made at each start.
+	// HostKeys is the directory of the host keys: ssh_host_ed25519_key, ssh_host_ecdsa_key and ssh_host_rsa_key, files of
+	// ssh-keygen that nobody else can read. If it has none of them, all are made; if it has one, it is left alone, and clients
+	// get the kinds that are there. Empty means STATE/ssh, where those that are missing are made at each start.
 	HostKeys string `toml:"host_keys"`
 
 	// Public keys of users: a directory with a file for each user, called as the user, or one file, where the comment at the end of each line is the
@@ -33,12 +33,13 @@ type SSHConfig struct {
 	// KeyExchanges are the key exchange algorithms that clients may use.
 	KeyExchanges []string `toml:"key_exchanges"`
 
-	// Ciphers are the ciphers that clients may use. Others than AES-GCM cost several times the CPU. Older clients need aes256-ctr or aes128-ctr.
+	// Ciphers are the ciphers that clients may use. Others than AES-GCM cost several times the CPU. Older clients need
+	// aes256-ctr or aes128-ctr.
 	Ciphers []string `toml:"ciphers"`
 
 	// MACs are the message authentication codes that clients may use with ciphers that need one, such as aes256-ctr. Empty means
-	// hmac-sha2-256-etm@openssh.com and hmac-sha2-512-etm@openssh.com; if ssh.ciphers has such a cipher, hmac-sha2-256 and hmac-sha2-512 as well, since
-	// clients that need it often have no others.
+	// hmac-sha2-256-etm@openssh.com and hmac-sha2-512-etm@openssh.com; if ssh.ciphers has such a cipher, hmac-sha2-256 and
+	// hmac-sha2-512 as well, since clients that need it often have no others. Default empty.
 	MACs []string `toml:"macs"`
 
 	// How long a client may take to log in.
@@ -47,11 +48,17 @@ type SSHConfig struct {
 	// How many keys a client may try.
 	AuthTries int `toml:"auth_tries"`
 
-	// How often a client is asked whether it is there; its connection ends if it does not answer for three times as long. 0 means never.
+	// KeepAlive is how often a client is asked whether it is there; its connection ends if it does not answer for three times
+	// as long. 0 means never: dead clients are then found by ssh.session_idle_timeout alone. Default 30s.
 	KeepAlive Duration `toml:"keep_alive"`
 
-	// How long a connection may stay open without a session, and a session without a request.
+	// IdleTimeout is how long a connection may stay open without a session, and a session without a command.
+	// Default 2m.
 	IdleTimeout Duration `toml:"idle_timeout"`
+
+	// SessionIdleTimeout is how long a client may be silent between the requests of a session, while it runs a pre-push hook or
+	// indexes a pack. Clients that are not there any more are found earlier, by ssh.keep_alive. Default 12h.
+	SessionIdleTimeout Duration `toml:"session_idle_timeout"`
 
 	// The most sessions at once on one connection.
 	Sessions int `toml:"sessions"`
@@ -83,14 +90,15 @@ type SSHConfig struct {
 func defaultSSH() SSHConfig {
 	algorithms := gateway.DefaultSSHAlgorithms()
 	return SSHConfig{
-		KeyExchanges: algorithms.KeyExchanges,
-		Ciphers:      algorithms.Ciphers,
-		MACs:         []string{},
-		LoginGrace:   Duration{30 * time.Second},
-		AuthTries:    6,
-		KeepAlive:    Duration{30 * time.Second},
-		IdleTimeout:  Duration{2 * time.Minute},
-		Sessions:     10,
-		AddressRate:  50,
+		KeyExchanges:       algorithms.KeyExchanges,
+		Ciphers:            algorithms.Ciphers,
+		MACs:               []string{},
+		LoginGrace:         Duration{30 * time.Second},
+		AuthTries:          6,
+		KeepAlive:          Duration{30 * time.Second},
+		IdleTimeout:        Duration{2 * time.Minute},
+		SessionIdleTimeout: Duration{12 * time.Hour},
+		Sessions:           10,
+		AddressRate:        50,
 	}
 }

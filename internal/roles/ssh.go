@@ -89,7 +89,8 @@ func newSSH(cfg Config, log *slog.Logger, reg prometheus.Registerer, o *gateway.
 			Exempt: doors.ssh.Exempt,
 		},
 		LoginGrace: cfg.SSH.LoginGrace.Duration, AuthTries: cfg.SSH.AuthTries, KeepAlive: cfg.SSH.KeepAlive.Duration, Idle: cfg.SSH.IdleTimeout.Duration,
-		WriteStall: cfg.HTTP.WriteStall.Duration, Sessions: cfg.SSH.Sessions,
+		SessionIdle: cfg.SSH.SessionIdleTimeout.Duration,
+		WriteStall:  cfg.HTTP.WriteStall.Duration, Sessions: cfg.SSH.Sessions,
 	})
 	if err != nil {
 		return nil, err
@@ -160,7 +161,7 @@ func (c *Config) checkSSH(f *findings) {
 			bad("%s is %d; it has to be from %d to %d", n.key, n.value, n.least, 1<<20)
 		}
 	}
-	if s.LoginGrace.Duration <= 0 || s.IdleTimeout.Duration <= 0 || s.KeepAlive.Duration < 0 {
-		bad("ssh.login_grace and ssh.idle_timeout have to be more than 0s, and ssh.keep_alive not less")
+	if s.LoginGrace.Duration <= 0 || s.IdleTimeout.Duration <= 0 || s.SessionIdleTimeout.Duration <= 0 || s.KeepAlive.Duration < 0 {
+		bad("ssh.login_grace, ssh.idle_timeout and ssh.session_idle_timeout have to be more than 0s, and ssh.keep_alive not less")
 	}
 }
