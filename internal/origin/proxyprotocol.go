@@ -19,10 +19,10 @@ import (
 // (https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt). Their connections have to begin with one: whether there is one is never
 // guessed, or a client could send its own. A connection from anybody else is passed on as it is.
 type ProxyProtocol struct {
-	Proxies  Proxies
-	Timeout  time.Duration           // for the header; 0: 5 s
-	Answer   func(bad string) []byte // what a proxy without a good header is told; nil: nothing
-	Warnings *Warnings
+	Proxies Proxies
+	Timeout time.Duration           // for the header; 0: 5 s
+	Answer  func(bad string) []byte // what a proxy without a good header is told; nil: nothing
+	Log     *Warnings
 }
 
 const (
@@ -144,7 +144,7 @@ func (l *proxyListener) read(c bulk.Socket) {
 		l.deliver(accepted{conn, nil})
 		return
 	case err != io.EOF: // at once: somebody looks whether the port answers
-		l.protocol.Warnings.Warn("connection refused: no good PROXY protocol header", "proxy", c.RemoteAddr().String(), "error", err.Error())
+		l.protocol.Log.Warn("connection refused: no good PROXY protocol header", "proxy", c.RemoteAddr().String(), "error", err.Error())
 		if l.protocol.Answer != nil {
 			_ = c.SetWriteDeadline(time.Now().Add(time.Second))
 			_, _ = c.Write(l.protocol.Answer(err.Error()))

@@ -103,7 +103,7 @@ func (d doors) proxied(l net.Listener, on bool, answer func(string) []byte) net.
 	if !on {
 		return l
 	}
-	p := &origin.ProxyProtocol{Proxies: d.proxies, Answer: answer, Warnings: d.warnings}
+	p := &origin.ProxyProtocol{Proxies: d.proxies, Answer: answer, Log: d.warnings}
 	return p.Listen(l)
 }
 
