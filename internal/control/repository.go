@@ -86,6 +86,23 @@ func (s *repositories) Delete(ctx context.Context, r *connect.Request[packhorsev
 	return connect.NewResponse(&packhorsev1.DeleteResponse{}), nil
 }
 
+func (s *repositories) SetHead(ctx context.Context, r *connect.Request[packhorsev1.SetHeadRequest]) (
+	*connect.Response[packhorsev1.SetHeadResponse], error) {
+	path, err := parsePath(r.Msg.GetRepository())
+	if err != nil {
+		return nil, err
+	}
+	branch, err := git.ParseRefName(r.Msg.GetBranch())
+	if err != nil {
+		return nil, fault.Wrap(fault.Invalid, "the branch has to be the full name of one, such as refs/heads/main", err)
+	}
+	exists, err := s.Node.SetHead(ctx, path, branch)
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&packhorsev1.SetHeadResponse{Exists: exists}), nil
+}
+
 func (s *repositories) Maintain(ctx context.Context, r *connect.Request[packhorsev1.MaintainRequest]) (
 	*connect.Response[packhorsev1.MaintainResponse], error) {
 	path, err := parsePath(r.Msg.GetRepository())

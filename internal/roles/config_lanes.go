@@ -17,7 +17,7 @@ type LanesConfig struct {
 	// Searches of code, and pages for browsers.
 	Pages int `toml:"pages"`
 
-	// Look-ups of the control API whose work grows with the repository, or that write: RepositoryService's Get, List, Create and Delete,
+	// Look-ups of the control API whose work grows with the repository, or that write: RepositoryService's Get, List, Create, Delete and SetHead,
 	// ObjectService's Log, DiffStat, Files and Behind. Others wait for their turn. 0 means two for each CPU.
 	Search int `toml:"search"`
 

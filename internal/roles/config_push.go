@@ -12,6 +12,10 @@ type PushConfig struct {
 	// Whether pushes are taken at all.
 	Enabled bool `toml:"enabled"`
 
+	// Whether the first push to an empty repository sets its HEAD, where HEAD names a branch that is not among those pushed: to main, else master, else
+	// the first branch pushed. Without it, clones of a repository whose HEAD names another branch check out nothing.
+	SetHead bool `toml:"set_head"`
+
 	// The most bytes of a push's pack. 0 means without a limit. A repository's own receive.maxInputSize holds if it is less.
 	MaxSize Size `toml:"max_size"`
 
@@ -62,6 +66,7 @@ type PushConfig struct {
 func defaultPush() PushConfig {
 	return PushConfig{
 		Enabled:       true,
+		SetHead:       true,
 		MaxSize:       4 << 30,
 		MaxMemory:     1 << 30,
 		Fsck:          receivepack.DefaultFsck(),

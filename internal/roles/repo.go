@@ -42,7 +42,7 @@ its state directory; if none runs, the command does the work itself. With --node
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(repoCreate(env), repoImport(env), repoList(env), repoInfo(env), repoMaintain(env), repoRemove(env))
+	cmd.AddCommand(repoCreate(env), repoImport(env), repoList(env), repoInfo(env), repoSetHead(env), repoMaintain(env), repoRemove(env))
 	return cmd
 }
 
@@ -259,6 +259,31 @@ func bytesOf(n int64) string {
 		prefix++
 	}
 	return fmt.Sprintf("%.1f %ciB", value, "KMGT"[prefix])
+}
+
+func repoSetHead(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "set-head PATH BRANCH", Short: "Set the default branch of a repository",
+		Long: `Set-head has HEAD of a repository name BRANCH: clones check it out, and searches look at it. The branch need not exist yet; if it does not, the
+command says so. The change is on disk when the command ends.`,
+		Example: "  packhorse repo set-head team/app trunk --root /srv/git",
+		Args:    exactArgs(2, "a PATH and a BRANCH"),
+	}
+	return onRepository(env, cmd, changes, func(ctx context.Context, cmd *cobra.Command, node *client.Client, args []string) error {
+		branch := args[1]
+		if !strings.HasPrefix(branch, "refs/") {
+			branch = "refs/heads/" + branch
+		}
+		set, err := node.Repositories().SetHead(ctx, connect.NewRequest(&packhorsev1.SetHeadRequest{Repository: args[0], Branch: branch}))
+		if err != nil {
+			return err
+		}
+		if !set.Msg.GetExists() {
+			fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s does not exist in %s yet; until it does, clones check out nothing\n", branch, args[0])
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "HEAD of %s is %s\n", args[0], branch)
+		return err
+	})
 }
 
 func repoMaintain(env Env) *cobra.Command {

@@ -279,7 +279,7 @@ func newNode(cfg Config, log *slog.Logger, reg prometheus.Registerer, packs *pac
 		return nil, err
 	}
 	return storage.New(sessions, storage.Options{
-		Root: cfg.Root, Hidden: []string{cfg.State, cfg.Cache.Dir}, Policy: cfg.Fetch.policy(), Log: log, Pushes: pushes, Packs: packs.cache, Verifier: packs.verifier,
+		Root: cfg.Root, Hidden: []string{cfg.State, cfg.Cache.Dir}, Policy: cfg.Fetch.policy(), Log: log, Pushes: pushes, SetHead: cfg.Push.SetHead, Packs: packs.cache, Verifier: packs.verifier,
 		Epoch: epoch, Runner: runner, Upkeep: cfg.Maintenance.upkeep(), Metrics: metrics, Tables: repo.NewTables(runner), RefsMetrics: refMetrics, GraphMetrics: graphMetrics,
 		Lookups: lookup.Options{Metrics: lookups, Memory: admit.NewBudget("objects", atMost(lookup.DefaultMemory, cfg.memoryShares().server/4))},
 	})

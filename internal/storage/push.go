@@ -29,7 +29,22 @@ func (n *Node) ReceivePack(ctx context.Context, path git.RepoPath, session proto
 	}
 	ctx, span := activity.Trace(ctx, "receive-pack")
 	defer func() { traceOutcome(span, &outcome, err) }()
-	target := receivepack.Target{Repo: h.Repo, Path: path, Changed: func(ctx context.Context, _ []receivepack.Update) { n.pushed(ctx, h, path) }}
+	first := false
+	if n.setHead {
+		snap, err := h.Refs.Snapshot(ctx)
+		if err != nil {
+			return protocol.Outcome{}, err
+		}
+		if first, err = isEmpty(snap); err != nil {
+			return protocol.Outcome{}, err
+		}
+	}
+	target := receivepack.Target{Repo: h.Repo, Path: path, Changed: func(ctx context.Context, done []receivepack.Update) {
+		if first {
+			n.adoptHead(ctx, h, path, done)
+		}
+		n.pushed(ctx, h, path)
+	}}
 	return n.pushes.Serve(ctx, target, session, pusher, request, reply)
 }
 

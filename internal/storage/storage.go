@@ -60,7 +60,8 @@ type Options struct {
 	Watched  int           // repositories watched at the same time; 0: 10,000
 	Look     time.Duration // how often each of them is looked at; 0: one second
 
-	Pushes *receivepack.Server // nil: none are taken
+	Pushes  *receivepack.Server // nil: none are taken
+	SetHead bool                // the first push to an empty repository has an unborn HEAD name a branch that was pushed
 	// RepositoryHooks is what Describe says becomes of hooks on pushes, where Pushes is nil because others take them; "": no pushes are taken.
 	RepositoryHooks receivepack.RepositoryHooks
 
@@ -82,6 +83,7 @@ type Node struct {
 	options  repo.Options
 	server   *uploadpack.Server
 	pushes   *receivepack.Server
+	setHead  bool
 	packs    *packcache.Cache // nil: none
 	verifier *pack.Verifier   // nil: none
 	lookups  *lookup.Reader
@@ -123,7 +125,8 @@ type opened struct {
 	opening uint64 // of Node.openings: a later one has the greater number
 	users   int    // handles; guarded by Node.mu
 
-	last atomic.Pointer[refs.Snapshot] // the latest that is known to be of this repository
+	last     atomic.Pointer[refs.Snapshot] // the latest that is known to be of this repository
+	dangling atomic.Int64                  // when the log was told of a HEAD that names no branch, in nanoseconds since 1970; 0: never
 }
 
 // handle is an open repository by one of its paths, and who uses it.
@@ -149,7 +152,7 @@ func New(server *uploadpack.Server, o Options) (*Node, error) {
 	if err != nil {
 		return nil, fault.Wrap(fault.Invalid, "cannot find the root directory", err)
 	}
-	n := &Node{root: root, start: start, server: server, pushes: o.Pushes, packs: o.Packs, verifier: o.Verifier, open: o.Open, log: o.Log, epoch: o.Epoch, runner: o.Runner, metrics: o.Metrics,
+	n := &Node{root: root, start: start, server: server, pushes: o.Pushes, setHead: o.SetHead, packs: o.Packs, verifier: o.Verifier, open: o.Open, log: o.Log, epoch: o.Epoch, runner: o.Runner, metrics: o.Metrics,
 		sync: syncDir, making: make(chan struct{}, 1), searching: make(chan struct{}, 1), borrowerEntries: maxBorrowerEntries, elsewhere: make(map[string]bool), handles: make(map[git.RepoPath]*handle), opened: make(map[string]*opened),
 		maintaining: make(map[string]bool), lookups: lookup.New(o.Lookups),
 		options: repo.Options{Root: root, Tables: o.Tables, Policy: o.Policy, RefsMetrics: o.RefsMetrics, GraphMetrics: o.GraphMetrics}}
@@ -217,7 +220,11 @@ func (n *Node) Advertise(ctx context.Context, path git.RepoPath, session protoco
 	if session.Service == protocol.ReceivePack {
 		return n.advertisePush(ctx, h, session, reply)
 	}
-	return n.server.Advertise(ctx, h.Repo, session, rand.Text(), reply)
+	outcome, err := n.server.Advertise(ctx, h.Repo, session, rand.Text(), reply)
+	if outcome.Dangling {
+		n.noteDangling(h, path)
+	}
+	return outcome, err
 }
 
 // packetReaders keeps the buffers that requests are read into.
@@ -239,7 +246,11 @@ func (n *Node) UploadPack(ctx context.Context, path git.RepoPath, session protoc
 		packets.Reset(nil)
 		packetReaders.Put(packets)
 	}()
-	return n.server.Serve(ctx, h.Repo, session, packets, reply)
+	outcome, err = n.server.Serve(ctx, h.Repo, session, packets, reply)
+	if outcome.Dangling {
+		n.noteDangling(h, path)
+	}
+	return outcome, err
 }
 
 // acquire opens a repository or finds it open. The caller releases it.

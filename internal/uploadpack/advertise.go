@@ -41,6 +41,9 @@ func (s *Server) Advertise(ctx context.Context, r *repo.Repo, session protocol.S
 	if !head.ID.IsZero() {
 		a.features.Head = head.Target
 	}
+	if outcome.Dangling, err = isDangling(snapshot); err != nil {
+		return outcome, err
+	}
 	if session.Version == protocol.V1 {
 		a.buf = pktline.AppendLine(a.buf, "version 1")
 	}

@@ -143,12 +143,27 @@ func (s *Server) lsRefs(ctx context.Context, r *repo.Repo, req *protocol.LsRefs,
 	if err := l.head(snapshot); err != nil {
 		return err
 	}
+	if outcome.Dangling, err = isDangling(snapshot); err != nil {
+		return err
+	}
 	for _, prefix := range disjoint(req.Prefixes) {
 		if err := snapshot.Each(prefix, l.ref); err != nil {
 			return err
 		}
 	}
 	return l.finish()
+}
+
+// isDangling reports whether HEAD names a branch that does not exist where others do: a clone checks out nothing.
+func isDangling(snapshot *refs.Snapshot) (dangling bool, err error) {
+	if head := snapshot.Head(); head.Target == "" || !head.ID.IsZero() {
+		return false, nil
+	}
+	err = snapshot.Each("refs/heads/", func(refs.Ref) error {
+		dangling = true
+		return refs.ErrStop
+	})
+	return dangling, err
 }
 
 // refLister makes an ls-refs answer.

@@ -46,17 +46,18 @@ func (e *StaleRoad) Unwrap() error { return e.Err }
 
 // Outcome tells what a session did, for the log and the metrics.
 type Outcome struct {
-	Command Command // "" if the request was none
-	Agent   string  // the client's name for itself, fit for a log
-	Session string  // the client's session ID, fit for a log; "" for none
-	Refs    int     // refs listed
-	Wants   int
-	Haves   int
-	Common  int    // haves that exist here
-	Pack    string // where the pack came from: hit, miss, follow, uncached; "" if none was sent
-	Key     string // the pack's key
-	Objects uint32 // objects in the pack
-	Bytes   int64  // bytes of the pack, framed
+	Command  Command // "" if the request was none
+	Agent    string  // the client's name for itself, fit for a log
+	Session  string  // the client's session ID, fit for a log; "" for none
+	Refs     int     // refs listed
+	Dangling bool    // HEAD names a branch that does not exist, and there are others; of a node in this process alone
+	Wants    int
+	Haves    int
+	Common   int    // haves that exist here
+	Pack     string // where the pack came from: hit, miss, follow, uncached; "" if none was sent
+	Key      string // the pack's key
+	Objects  uint32 // objects in the pack
+	Bytes    int64  // bytes of the pack, framed
 
 	// Stages of the session.
 	Parse, Negotiate, Wait, FirstByte, Copy time.Duration

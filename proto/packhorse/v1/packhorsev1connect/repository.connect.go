@@ -43,6 +43,9 @@ const (
 	// RepositoryServiceDeleteProcedure is the fully-qualified name of the RepositoryService's Delete
 	// RPC.
 	RepositoryServiceDeleteProcedure = "/packhorse.v1.RepositoryService/Delete"
+	// RepositoryServiceSetHeadProcedure is the fully-qualified name of the RepositoryService's SetHead
+	// RPC.
+	RepositoryServiceSetHeadProcedure = "/packhorse.v1.RepositoryService/SetHead"
 	// RepositoryServiceMaintainProcedure is the fully-qualified name of the RepositoryService's
 	// Maintain RPC.
 	RepositoryServiceMaintainProcedure = "/packhorse.v1.RepositoryService/Maintain"
@@ -63,6 +66,8 @@ type RepositoryServiceClient interface {
 	// PERMISSION_DENIED where others need it: linked worktrees, extensions.preciousObjects, and other repositories of the node that borrow its
 	// objects (objects/info/alternates), which force overrides. UNAVAILABLE if the search for those cannot be finished.
 	Delete(context.Context, *connect.Request[v1.DeleteRequest]) (*connect.Response[v1.DeleteResponse], error)
+	// SetHead has HEAD name a branch: clones check it out, and searches look at it. It is on disk when this returns.
+	SetHead(context.Context, *connect.Request[v1.SetHeadRequest]) (*connect.Response[v1.SetHeadResponse], error)
 	// Maintain repacks a repository, writes its commit-graph and packs its refs, without stopping its readers. It removes no object, so those
 	// who borrow them lose none. It returns when that is done.
 	Maintain(context.Context, *connect.Request[v1.MaintainRequest]) (*connect.Response[v1.MaintainResponse], error)
@@ -108,6 +113,12 @@ func NewRepositoryServiceClient(httpClient connect.HTTPClient, baseURL string, o
 			connect.WithSchema(repositoryServiceMethods.ByName("Delete")),
 			connect.WithClientOptions(opts...),
 		),
+		setHead: connect.NewClient[v1.SetHeadRequest, v1.SetHeadResponse](
+			httpClient,
+			baseURL+RepositoryServiceSetHeadProcedure,
+			connect.WithSchema(repositoryServiceMethods.ByName("SetHead")),
+			connect.WithClientOptions(opts...),
+		),
 		maintain: connect.NewClient[v1.MaintainRequest, v1.MaintainResponse](
 			httpClient,
 			baseURL+RepositoryServiceMaintainProcedure,
@@ -129,6 +140,7 @@ type repositoryServiceClient struct {
 	get       *connect.Client[v1.GetRequest, v1.GetResponse]
 	list      *connect.Client[v1.ListRequest, v1.ListResponse]
 	delete    *connect.Client[v1.DeleteRequest, v1.DeleteResponse]
+	setHead   *connect.Client[v1.SetHeadRequest, v1.SetHeadResponse]
 	maintain  *connect.Client[v1.MaintainRequest, v1.MaintainResponse]
 	dropPacks *connect.Client[v1.DropPacksRequest, v1.DropPacksResponse]
 }
@@ -153,6 +165,11 @@ func (c *repositoryServiceClient) Delete(ctx context.Context, req *connect.Reque
 	return c.delete.CallUnary(ctx, req)
 }
 
+// SetHead calls packhorse.v1.RepositoryService.SetHead.
+func (c *repositoryServiceClient) SetHead(ctx context.Context, req *connect.Request[v1.SetHeadRequest]) (*connect.Response[v1.SetHeadResponse], error) {
+	return c.setHead.CallUnary(ctx, req)
+}
+
 // Maintain calls packhorse.v1.RepositoryService.Maintain.
 func (c *repositoryServiceClient) Maintain(ctx context.Context, req *connect.Request[v1.MaintainRequest]) (*connect.Response[v1.MaintainResponse], error) {
 	return c.maintain.CallUnary(ctx, req)
@@ -175,6 +192,8 @@ type RepositoryServiceHandler interface {
 	// PERMISSION_DENIED where others need it: linked worktrees, extensions.preciousObjects, and other repositories of the node that borrow its
 	// objects (objects/info/alternates), which force overrides. UNAVAILABLE if the search for those cannot be finished.
 	Delete(context.Context, *connect.Request[v1.DeleteRequest]) (*connect.Response[v1.DeleteResponse], error)
+	// SetHead has HEAD name a branch: clones check it out, and searches look at it. It is on disk when this returns.
+	SetHead(context.Context, *connect.Request[v1.SetHeadRequest]) (*connect.Response[v1.SetHeadResponse], error)
 	// Maintain repacks a repository, writes its commit-graph and packs its refs, without stopping its readers. It removes no object, so those
 	// who borrow them lose none. It returns when that is done.
 	Maintain(context.Context, *connect.Request[v1.MaintainRequest]) (*connect.Response[v1.MaintainResponse], error)
@@ -216,6 +235,12 @@ func NewRepositoryServiceHandler(svc RepositoryServiceHandler, opts ...connect.H
 		connect.WithSchema(repositoryServiceMethods.ByName("Delete")),
 		connect.WithHandlerOptions(opts...),
 	)
+	repositoryServiceSetHeadHandler := connect.NewUnaryHandler(
+		RepositoryServiceSetHeadProcedure,
+		svc.SetHead,
+		connect.WithSchema(repositoryServiceMethods.ByName("SetHead")),
+		connect.WithHandlerOptions(opts...),
+	)
 	repositoryServiceMaintainHandler := connect.NewUnaryHandler(
 		RepositoryServiceMaintainProcedure,
 		svc.Maintain,
@@ -238,6 +263,8 @@ func NewRepositoryServiceHandler(svc RepositoryServiceHandler, opts ...connect.H
 			repositoryServiceListHandler.ServeHTTP(w, r)
 		case RepositoryServiceDeleteProcedure:
 			repositoryServiceDeleteHandler.ServeHTTP(w, r)
+		case RepositoryServiceSetHeadProcedure:
+			repositoryServiceSetHeadHandler.ServeHTTP(w, r)
 		case RepositoryServiceMaintainProcedure:
 			repositoryServiceMaintainHandler.ServeHTTP(w, r)
 		case RepositoryServiceDropPacksProcedure:
@@ -265,6 +292,10 @@ func (UnimplementedRepositoryServiceHandler) List(context.Context, *connect.Requ
 
 func (UnimplementedRepositoryServiceHandler) Delete(context.Context, *connect.Request[v1.DeleteRequest]) (*connect.Response[v1.DeleteResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.RepositoryService.Delete is not implemented"))
+}
+
+func (UnimplementedRepositoryServiceHandler) SetHead(context.Context, *connect.Request[v1.SetHeadRequest]) (*connect.Response[v1.SetHeadResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.RepositoryService.SetHead is not implemented"))
 }
 
 func (UnimplementedRepositoryServiceHandler) Maintain(context.Context, *connect.Request[v1.MaintainRequest]) (*connect.Response[v1.MaintainResponse], error) {

@@ -1,0 +1,192 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/receivepack"
+)
+
+const (
+	branchPrefix = "refs/heads/"
+	// headPatience is how long a lock of HEAD is waited for: pushes to its branch hold one.
+	headPatience = 2 * time.Second
+	headRetry    = 10 * time.Millisecond
+	// danglingEvery is how often the log is told of one repository whose HEAD names no branch.
+	danglingEvery = time.Hour
+)
+
+// SetHead has HEAD name a branch, by its full name, and tells whether that branch exists: if not, HEAD is unborn. It is on disk when this
+// returns without an error, and later requests see it. Errors: Invalid for a name that is not a branch's, Exhausted while HEAD is locked, and
+// those of opening and of writing to the repository.
+func (n *Node) SetHead(ctx context.Context, path git.RepoPath, branch git.RefName) (exists bool, err error) {
+	defer func() { n.metrics.changed.WithLabelValues("set_head", result(err)).Inc() }()
+	if !strings.HasPrefix(string(branch), branchPrefix) {
+		return false, fault.New(fault.Invalid, "HEAD names a branch, refs/heads/NAME, and not %.200q", branch)
+	}
+	h, err := n.acquire(path)
+	if err != nil {
+		return false, err
+	}
+	defer n.release(h)
+	if _, err := n.writeHead(ctx, h, branch, func() (bool, error) { return true, nil }); err != nil {
+		return false, err
+	}
+	n.log.Info("set HEAD of a repository", "repo", path.String(), "branch", string(branch))
+	n.RefsChanged(path)
+	snap, err := h.Refs.Snapshot(ctx)
+	if err != nil {
+		return false, err
+	}
+	_, exists, err = snap.Unhidden().Lookup(branch)
+	return exists, err
+}
+
+// writeHead has HEAD name a branch if check, which is asked while HEAD is locked as git locks it, allows that. For reftables, whose
+// lock is git's alone, it is asked before git runs.
+func (n *Node) writeHead(ctx context.Context, h *handle, branch git.RefName, check func() (bool, error)) (done bool, err error) {
+	if format, _ := h.Config().Get("extensions.refstorage"); format == "reftable" {
+		if done, err := check(); !done || err != nil {
+			return false, err
+		}
+		return true, n.writeHeadByGit(ctx, h, branch)
+	}
+	path := filepath.Join(h.Dir, string(git.HEAD))
+	lock, err := lockHead(ctx, path+".lock")
+	if err != nil {
+		return false, err
+	}
+	defer func() {
+		if !done {
+			err = errors.Join(err, os.Remove(lock.Name()))
+		}
+	}()
+	defer lock.Close()
+	if allowed, err := check(); !allowed || err != nil {
+		return false, err
+	}
+	_, err = lock.WriteString("ref: " + string(branch) + "\n")
+	if info, statErr := os.Lstat(path); statErr == nil && info.Mode().IsRegular() {
+		err = errors.Join(err, lock.Chmod(info.Mode().Perm()))
+	}
+	if err := errors.Join(err, lock.Sync()); err != nil {
+		return false, cannotMake(err)
+	}
+	if err := os.Rename(lock.Name(), path); err != nil {
+		return false, cannotMake(err)
+	}
+	if err := n.sync(h.Dir); err != nil {
+		return true, fault.Wrap(fault.Unavailable, "HEAD is changed, but may be as it was if the machine fails now", err)
+	}
+	return true, nil
+}
+
+// lockHead makes the lock file of HEAD, and waits a little for one that is there.
+func lockHead(ctx context.Context, path string) (*os.File, error) {
+	for deadline := time.Now().Add(headPatience); ; {
+		lock, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+		switch {
+		case err == nil:
+			return lock, nil
+		case !errors.Is(err, fs.ErrExist):
+			return nil, cannotMake(err)
+		case time.Now().After(deadline):
+			return nil, fault.Retry(fault.Exhausted, headPatience, "HEAD of the repository is locked; if no push runs, remove HEAD.lock in its directory")
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(headRetry):
+		}
+	}
+}
+
+// writeHeadByGit has git write HEAD into reftables, and sees to it that it is on disk.
+func (n *Node) writeHeadByGit(ctx context.Context, h *handle, branch git.RefName) error {
+	if n.runner == nil {
+		return fault.New(fault.Unavailable, "this node changes no repositories")
+	}
+	for key := range h.Config().All() {
+		if strings.HasPrefix(key, "hook.") {
+			return fault.New(fault.Denied, "the repository's config has hooks (%.80s); its HEAD is for its operator to set", key)
+		}
+	}
+	err := n.git(ctx, process.Command{Class: ClassManage, Subcommand: "symbolic-ref", Repository: h.Common, Args: []string{
+		"-c", "safe.directory=*", "-c", "core.hooksPath=" + os.DevNull, "-c", "core.fsync=reference", "--git-dir=" + h.Dir,
+		"symbolic-ref", string(git.HEAD), string(branch),
+	}})
+	if err != nil {
+		return whyFailed(h.Common, err)
+	}
+	return syncTree(filepath.Join(h.Common, "reftable"))
+}
+
+// isUnborn reports whether HEAD names a branch that does not exist; hidden refs count.
+func isUnborn(snap *refs.Snapshot) bool {
+	head := snap.Unhidden().Head()
+	return head.Target != "" && head.ID.IsZero()
+}
+
+// isEmpty reports whether HEAD is unborn and there is no branch at all.
+func isEmpty(snap *refs.Snapshot) (bool, error) {
+	if !isUnborn(snap) {
+		return false, nil
+	}
+	empty := true
+	err := snap.Unhidden().Each(branchPrefix, func(refs.Ref) error {
+		empty = false
+		return refs.ErrStop
+	})
+	return empty, err
+}
+
+// adoptHead has the unborn HEAD of a repository that was empty before a push name one of the branches that it has made: none if HEAD's is among
+// them, else main, master, or the first. Of several first pushes one does so.
+func (n *Node) adoptHead(ctx context.Context, h *handle, path git.RepoPath, updates []receivepack.Update) {
+	var made []git.RefName
+	for _, u := range updates {
+		if strings.HasPrefix(string(u.Ref), branchPrefix) && !u.New.IsZero() {
+			made = append(made, u.Ref)
+		}
+	}
+	if len(made) == 0 {
+		return
+	}
+	branch := made[0]
+	for _, usual := range []git.RefName{branchPrefix + "master", branchPrefix + "main"} {
+		if slices.Contains(made, usual) {
+			branch = usual
+		}
+	}
+	done, err := n.writeHead(ctx, h, branch, func() (bool, error) {
+		snap, err := h.Refs.Snapshot(ctx)
+		return err == nil && isUnborn(snap), err
+	})
+	switch {
+	case err != nil:
+		n.log.Warn("cannot set HEAD of a repository after its first push", "repo", path.String(), "branch", string(branch), "err", err)
+	case done:
+		n.log.Info("set HEAD of a repository after its first push", "repo", path.String(), "branch", string(branch))
+	}
+}
+
+// noteDangling tells the log that clones of a repository check out nothing, though it has branches. Once an hour for each repository.
+func (n *Node) noteDangling(h *handle, path git.RepoPath) {
+	now := time.Now().UnixNano()
+	last := h.dangling.Load()
+	if last != 0 && time.Duration(now-last) < danglingEvery || !h.dangling.CompareAndSwap(last, now) {
+		return
+	}
+	n.log.Warn("HEAD of a repository names a branch that does not exist, so clones check out nothing; packhorse repo set-head changes that",
+		"repo", path.String())
+}
