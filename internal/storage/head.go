@@ -42,7 +42,7 @@ func (n *Node) SetHead(ctx context.Context, path git.RepoPath, branch git.RefNam
 	if _, err := n.writeHead(ctx, h, branch, func() (bool, error) { return true, nil }); err != nil {
 		return false, err
 	}
-	n.log.Info("set HEAD of a repository", "repo", path.String(), "branch", string(branch))
+	n.log.Info("set HEAD of a repository", "repository", path.String(), "branch", string(branch))
 	n.RefsChanged(path)
 	snap, err := h.Refs.Snapshot(ctx)
 	if err != nil {
@@ -174,9 +174,9 @@ func (n *Node) adoptHead(ctx context.Context, h *handle, path git.RepoPath, upda
 	})
 	switch {
 	case err != nil:
-		n.log.Warn("cannot set HEAD of a repository after its first push", "repo", path.String(), "branch", string(branch), "err", err)
+		n.log.Warn("cannot set HEAD of a repository after its first push", "repository", path.String(), "branch", string(branch), "error", err)
 	case done:
-		n.log.Info("set HEAD of a repository after its first push", "repo", path.String(), "branch", string(branch))
+		n.log.Info("set HEAD of a repository after its first push", "repository", path.String(), "branch", string(branch))
 	}
 }
 
@@ -188,5 +188,5 @@ func (n *Node) noteDangling(h *handle, path git.RepoPath) {
 		return
 	}
 	n.log.Warn("HEAD of a repository names a branch that does not exist, so clones check out nothing; packhorse repo set-head changes that",
-		"repo", path.String())
+		"repository", path.String())
 }
