@@ -40,6 +40,7 @@ const allowedImports = `
 	packsource < packcache;
 	git/protocol, repo, packsource < uploadpack;
 	repo, admit < lookup;
+	repo < doctor;
 	git/protocol, repo < receivepack;
 	receivepack < webhook;
 	uploadpack, receivepack, packcache, lookup, resolve < storage;
@@ -57,7 +58,7 @@ const allowedImports = `
 	bench/page < compare;
 	admit, packcache < top;
 	top < top/screen;
-	control, remote, gateway, credential, observe, observe/tree, observe/tracing, observe/watchdog, bench, webhook, search/nodes, search/elsewhere, search/worker, web, web/api, top, top/screen, app, compare < roles;
+	control, remote, gateway, credential, observe, observe/tree, observe/tracing, observe/watchdog, bench, webhook, search/nodes, search/elsewhere, search/worker, web, web/api, top, top/screen, app, compare, doctor < roles;
 	roles < cmd/packhorse;
 
 	# Tests only: any test may import gittest, tests of a packsource.Source sourcetest, and nothing else may.

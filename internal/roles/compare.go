@@ -241,3 +241,6 @@ func visible(r rune) rune {
 	}
 	return r
 }
+
+// visibleText is a text in which no character moves the cursor.
+func visibleText(text string) string { return strings.Map(visible, text) }

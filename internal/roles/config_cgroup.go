@@ -82,15 +82,24 @@ func (c *CgroupConfig) groups() map[string]CgroupLimits {
 	}
 }
 
+// wanted reports whether the administrator asks for limits.
+func (c *CgroupConfig) wanted() bool {
+	for _, l := range c.groups() {
+		if l.MemoryHigh != 0 || l.MemoryMax != 0 {
+			return true
+		}
+	}
+	return c.Path != ""
+}
+
 // open makes the groups. There are none, and nil, where there can be none.
 func (c *CgroupConfig) open(log *slog.Logger, metrics *cgroup.Metrics) *cgroup.Tree {
 	if !c.Enabled {
 		return nil
 	}
-	groups, wanted := make(map[string]cgroup.Limits), c.Path != "" // the administrator asks for them
+	groups, wanted := make(map[string]cgroup.Limits), c.wanted()
 	for name, l := range c.groups() {
 		groups[name] = cgroup.Limits{MemoryHigh: int64(l.MemoryHigh), MemoryMax: int64(l.MemoryMax), CPUWeight: l.CPUWeight}
-		wanted = wanted || l.MemoryHigh != 0 || l.MemoryMax != 0
 	}
 	tree, err := cgroup.Open(cgroup.Options{Path: c.Path, Groups: groups, Metrics: metrics, Log: log, Wanted: wanted})
 	if err != nil {

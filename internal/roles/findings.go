@@ -38,6 +38,9 @@ func (m *mistake) Error() string {
 	return fmt.Sprintf("%s:%d:%d: %s", m.File, m.Line, m.Column, text)
 }
 
+// isOfCertificate reports whether it is about the time of a certificate.
+func (m *mistake) isOfCertificate() bool { return m.Warning && strings.HasSuffix(m.Key, "tls_cert") }
+
 // findings collects what is wrong with a configuration. Its messages begin with the key that they are about, or name it with at.
 type findings struct {
 	from origins // where the keys stand; nil: nowhere

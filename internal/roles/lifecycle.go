@@ -19,6 +19,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/app"
 	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/doctor"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/observe"
@@ -140,6 +141,11 @@ func run(ctx context.Context, src *source, cfg Config) (err error) {
 	if err != nil {
 		return usage(err)
 	}
+	if src.role.flags()&repositories != 0 {
+		if err := checkGit(ctx, cfg.Git.Program, log); err != nil {
+			return usage(err)
+		}
+	}
 	state, err := openState(cfg.State)
 	if err != nil {
 		return err
@@ -194,6 +200,17 @@ func run(ctx context.Context, src *source, cfg Config) (err error) {
 		log.Info("stopped")
 	}
 	return err
+}
+
+// checkGit refuses a git program that is too old. One that does not tell its version may be new enough.
+func checkGit(ctx context.Context, program string, log *slog.Logger) error {
+	v, text, err := process.VersionOf(ctx, program)
+	if err != nil {
+		log.Warn("cannot find out the version of git", "error", err)
+		return nil
+	}
+	log.Debug("found git", "program", program, "version", text)
+	return doctor.TooOld(program, v)
 }
 
 // newLog makes the log, which is written to w, and what changes its level.

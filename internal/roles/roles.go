@@ -140,7 +140,7 @@ than copying a file.`,
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(flagError(cmd, err)) })
 	root.SetVersionTemplate(versionOf(env).line())
 	root.AddCommand(serveCommand(env), storageCommand(env), gatewayCommand(env), searchCommand(env), nodesCommand(env), workersCommand(env), drainCommand(env), undrainCommand(env),
-		repoCommand(env), cacheCommand(env), resolveCommand(env), topCommand(env), tokenCommand(env), configCommand(env), compareCommand(env), debugCommand(env), versionCommand(env), searchWorkerCommand(env), reaperCommand(),
+		repoCommand(env), cacheCommand(env), resolveCommand(env), topCommand(env), doctorCommand(env), tokenCommand(env), configCommand(env), compareCommand(env), debugCommand(env), versionCommand(env), searchWorkerCommand(env), reaperCommand(),
 		bench.Command(bench.Env{Stdout: env.Stdout, Stderr: env.Stderr}))
 	root.InitDefaultHelpCmd()
 	if help, _, err := root.Find([]string{"help"}); err == nil {

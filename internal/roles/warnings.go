@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"net"
 	"net/url"
@@ -12,7 +13,6 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/auth"
-	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/storage"
 	"github.com/packhorse-git/packhorse/internal/webhook"
@@ -101,8 +101,9 @@ func (c *Config) warnOfPatterns(ctx context.Context, f *findings) {
 		return
 	}
 	seen := 0
-	for path, err := range c.repositoriesBelow(ctx) {
-		if seen++; err != nil || seen > maxPatternsSeen {
+	for found, err := range c.repositoriesBelow(ctx) {
+		path, wrong := git.ParseRepoPath(strings.TrimSuffix(strings.TrimSuffix(found, "/.git"), ".git"))
+		if seen++; err != nil || wrong != nil || seen > maxPatternsSeen {
 			return // not all is known
 		}
 		left = slices.DeleteFunc(left, func(u unmatched) bool { return u.pattern.Covers(path) })
@@ -115,24 +116,23 @@ func (c *Config) warnOfPatterns(ctx context.Context, f *findings) {
 	}
 }
 
-// repositoriesBelow lists the repositories below the root, as a server would. It changes nothing.
-func (c *Config) repositoriesBelow(ctx context.Context) func(func(git.RepoPath, error) bool) {
-	return func(yield func(git.RepoPath, error) bool) {
+// repositoriesBelow lists the repositories below the root by their paths on disk, as a server would. It changes nothing.
+func (c *Config) repositoriesBelow(ctx context.Context) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
 		node, err := storage.New(nil, storage.Options{Root: c.Root, Hidden: c.hidden(), ReadOnly: true, Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
-			yield(git.RepoPath{}, err)
+			yield("", err)
 			return
 		}
 		defer node.Close()
 		for query := (storage.ListQuery{Limit: storage.MaxPage}); ; {
 			page, err := node.List(ctx, query)
 			if err != nil {
-				yield(git.RepoPath{}, err)
+				yield("", err)
 				return
 			}
-			for _, text := range page.Paths {
-				path, err := git.ParseRepoPath(strings.TrimSuffix(strings.TrimSuffix(text, "/.git"), ".git"))
-				if !yield(path, fault.Wrap(fault.Invalid, "a repository's path", err)) {
+			for _, path := range page.Paths {
+				if !yield(path, nil) {
 					return
 				}
 			}

@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // parent is the directory below which the groups are made.
@@ -32,6 +36,32 @@ func (o *Options) parent() (string, error) {
 		return "", fmt.Errorf("the cgroup %s was not delegated to this process (in a systemd unit: Delegate=yes); cgroup.path can name one", own)
 	}
 	return own, nil
+}
+
+// Usable says whether Open could make groups for a process, whose directory in /proc is proc, below a path or, without one, below the process's
+// own cgroup. It makes and changes nothing. Missing is why limits of some kind would not hold; err why there can be no groups.
+func Usable(proc, path string) (dir string, missing []error, err error) {
+	o := Options{Path: path, proc: proc, mkdir: func(string) error { return nil }}
+	if dir, err = o.parent(); err != nil {
+		return "", nil, err
+	}
+	made := dir
+	if _, err := os.Stat(made); errors.Is(err, fs.ErrNotExist) { // cgroup.path, which Open makes
+		made = filepath.Dir(made)
+	}
+	if err := unix.Access(made, unix.W_OK); err != nil {
+		return dir, nil, fmt.Errorf("no cgroup can be made in %s: %w", made, err)
+	}
+	have, err := os.ReadFile(filepath.Join(made, "cgroup.controllers"))
+	if err != nil {
+		return dir, nil, err
+	}
+	for _, c := range wanted {
+		if !slices.Contains(strings.Fields(string(have)), c) {
+			missing = append(missing, fmt.Errorf("%s does not have the controller %q", made, c))
+		}
+	}
+	return dir, missing, nil
 }
 
 func isCgroup(dir string) error {

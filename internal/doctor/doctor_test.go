@@ -1,0 +1,270 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/repo"
+)
+
+// somebody has the rights that everybody has on the files of the test.
+const somebody = 54321
+
+// repository makes one at root/app.git with a branch main.
+func repository(t *testing.T) (root string, r *gittest.Repo) {
+	t.Helper()
+	root = t.TempDir()
+	r = gittest.InitAt(t, filepath.Join(root, "app.git"))
+	r.Git("update-ref", "refs/heads/main", r.Commit("x").String())
+	return root, r
+}
+
+func examined(t *testing.T, o RepositoryOptions) []Finding {
+	t.Helper()
+	var r Report
+	o.Open.Root = o.Root
+	n, err := Repositories(t.Context(), func(yield func(string, error) bool) { yield("app.git", nil) }, o, &r)
+	if err != nil || n != 1 {
+		t.Fatalf("examined %d: %v", n, err)
+	}
+	r.Sort()
+	return r.Findings
+}
+
+// TestPlantedFaults plants one fault after another into a healthy repository: it is found, and nothing else.
+func TestPlantedFaults(t *testing.T) {
+	t.Parallel()
+	write := func(path, text string, mode os.FileMode) error {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, []byte(text), mode); err != nil {
+			return err
+		}
+		return os.Chmod(path, mode)
+	}
+	appendTo := func(path, text string) error {
+		before, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(path, append(before, text...), 0o644)
+	}
+	for _, test := range []struct {
+		name  string
+		kind  string // of the finding; "" for none
+		text  string // a part of its text, or advice
+		plant func(r *gittest.Repo) error
+		user  int // of the server; 0: root, who may do all
+		hooks Hooks
+	}{
+		{name: "healthy"},
+		{name: "include", kind: "config-include", text: "includes another file", plant: func(r *gittest.Repo) error {
+			return appendTo(r.Dir+"/config", "[include]\n\tpath = more\n")
+		}},
+		{name: "conditional include", kind: "config-include", text: "includeIf", plant: func(r *gittest.Repo) error {
+			return appendTo(r.Dir+"/config", "[includeIf \"gitdir:/x\"]\n\tpath = more\n")
+		}},
+		{name: "turned off", kind: "turned-off", text: "http.uploadpack", plant: func(r *gittest.Repo) error {
+			return appendTo(r.Dir+"/config", "[http]\n\tuploadpack = false\n")
+		}},
+		{name: "unborn HEAD", kind: "unborn-head", text: "symbolic-ref HEAD refs/heads/main", plant: func(r *gittest.Repo) error {
+			return os.WriteFile(r.Dir+"/HEAD", []byte("ref: refs/heads/gone\n"), 0o644)
+		}},
+		{name: "unborn HEAD, no branch", plant: func(r *gittest.Repo) error {
+			r.Git("update-ref", "-d", "refs/heads/main")
+			return nil
+		}},
+		{name: "missing lender", kind: "missing-lender", text: "/no/such/objects, which is missing", plant: func(r *gittest.Repo) error {
+			return write(r.Dir+"/objects/info/alternates", "/no/such/objects\n", 0o644)
+		}},
+		{name: "lender outside", kind: "lender-outside", text: "not below the root", plant: func(r *gittest.Repo) error {
+			return write(r.Dir+"/objects/info/alternates", t.TempDir()+"\n", 0o644)
+		}},
+		{name: "hook", kind: "hook-refuses-pushes", text: "hooks/pre-receive, hooks/update", plant: func(r *gittest.Repo) error {
+			if err := write(r.Dir+"/hooks/pre-receive", "#!/bin/sh\n", 0o755); err != nil {
+				return err
+			}
+			return write(r.Dir+"/hooks/update", "#!/bin/sh\n", 0o755)
+		}},
+		{name: "hook that is ignored", kind: "hook-not-run", text: "hooks/update", hooks: HooksIgnored, plant: func(r *gittest.Repo) error {
+			return write(r.Dir+"/hooks/update", "#!/bin/sh\n", 0o755)
+		}},
+		{name: "hook that runs", hooks: HooksRun, plant: func(r *gittest.Repo) error { return write(r.Dir+"/hooks/update", "#!/bin/sh\n", 0o755) }},
+		{name: "sample of a hook", plant: func(r *gittest.Repo) error { return write(r.Dir+"/hooks/update.sample", "#!/bin/sh\n", 0o755) }},
+		{name: "hook that is not executable", kind: "hook-not-executable", text: "chmod a+rx", plant: func(r *gittest.Repo) error {
+			return write(r.Dir+"/hooks/update", "#!/bin/sh\n", 0o644)
+		}},
+		{name: "core.hooksPath", kind: "hook-refuses-pushes", text: "post-receive", plant: func(r *gittest.Repo) error {
+			if err := appendTo(r.Dir+"/config", "[core]\n\thooksPath = mine\n"); err != nil {
+				return err
+			}
+			return write(r.Dir+"/mine/post-receive", "#!/bin/sh\n", 0o755)
+		}},
+		{name: "another owner", kind: "not-writable", text: "pushes and maintenance fail", user: somebody, plant: func(r *gittest.Repo) error {
+			return filepath.WalkDir(r.Dir, func(path string, e os.DirEntry, err error) error {
+				if err == nil && e.IsDir() {
+					err = os.Chmod(path, 0o755)
+				} else if err == nil {
+					err = os.Chmod(path, 0o644)
+				}
+				return err
+			})
+		}},
+		{name: "world-writable", kind: "world-writable", text: "objects", plant: func(r *gittest.Repo) error { return os.Chmod(r.Dir+"/objects", 0o777) }},
+		{name: "future", kind: "future", text: "changed in the future", plant: func(r *gittest.Repo) error {
+			later := time.Now().Add(time.Hour)
+			return os.Chtimes(r.Dir+"/HEAD", later, later)
+		}},
+		{name: "no HEAD", kind: "refused", text: "git fsck", plant: func(r *gittest.Repo) error {
+			return appendTo(r.Dir+"/config", "[core]\n\trepositoryformatversion = 7\n")
+		}},
+		{name: "no bitmap", kind: "no-bitmap", text: "no bitmap and no commit-graph", plant: func(r *gittest.Repo) error {
+			r.Git("repack", "-adq", "--no-write-bitmap-index")
+			return nil
+		}},
+		{name: "bitmap", plant: func(r *gittest.Repo) error {
+			r.Git("repack", "-adbq")
+			r.Git("commit-graph", "write", "--reachable")
+			return nil
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			root, r := repository(t)
+			if test.plant != nil {
+				if err := test.plant(r); err != nil {
+					t.Fatal(err)
+				}
+			}
+			found := examined(t, RepositoryOptions{Root: root, User: User{UID: test.user, Name: "git"}, Objects: 2, Hooks: cmp.Or(test.hooks, HooksRefuse)})
+			switch {
+			case test.kind == "" && len(found) == 0:
+			case len(found) != 1 || found[0].Kind != test.kind || !strings.Contains(found[0].Text+found[0].Advice, test.text) || found[0].Subject != "app.git" || found[0].Advice == "":
+				t.Errorf("found %+v, want %s with %q", found, test.kind, test.text)
+			}
+		})
+	}
+}
+
+// Files that others own and keep to themselves are told once, with how many there are.
+func TestUnreadable(t *testing.T) {
+	t.Parallel()
+	root, r := repository(t)
+	for _, path := range []string{"HEAD", "config", "objects"} {
+		if err := os.Chmod(filepath.Join(r.Dir, path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kinds := map[string]string{}
+	for _, f := range examined(t, RepositoryOptions{Root: root, User: User{UID: somebody, Name: "git"}}) {
+		kinds[f.Kind] = f.Text
+	}
+	if !strings.Contains(kinds["not-readable"], "HEAD and 2 more") {
+		t.Errorf("%q", kinds)
+	}
+}
+
+func TestManyRepositories(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	var r Report
+	shown := make(chan int, 1000)
+	n, err := Repositories(t.Context(), func(yield func(string, error) bool) {
+		for i := range 500 {
+			if !yield(fmt.Sprintf("%d.git", i), nil) {
+				return
+			}
+		}
+		yield("", os.ErrPermission)
+	}, RepositoryOptions{Root: root, Open: repo.Options{Root: root}, Progress: func(n int) { shown <- n }}, &r)
+	if n != 500 || err == nil || len(shown) != 500 {
+		t.Errorf("%d examined (%v), %d shown", n, err, len(shown))
+	}
+}
+
+func TestGit(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ says, kind, severity string }{
+		{"git version 2.39.5", "git-feature", "hint"},
+		{"git version 2.47.3", "", ""},
+		{"git version 2.50.1 (Apple Git-155)", "", ""},
+		{"git version 3.0.GIT", "", ""},
+		{"git version 2.35.8", "git-too-old", "problem"},
+		{"hello", "git-missing", "problem"},
+	} {
+		program := filepath.Join(t.TempDir(), "git")
+		if err := os.WriteFile(program, []byte("#!/bin/sh\necho '"+test.says+"'\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		var r Report
+		Git(t.Context(), program, &r)
+		var kind, severity string
+		if len(r.Findings) > 0 {
+			kind, severity = r.Findings[0].Kind, string(r.Findings[0].Severity)
+		}
+		if len(r.Findings) > 1 || kind != test.kind || severity != test.severity {
+			t.Errorf("%q: %+v, want %s", test.says, r.Findings, test.kind)
+		}
+	}
+	var r Report
+	Git(t.Context(), "/no/such/git", &r)
+	if r.Problems() != 1 {
+		t.Errorf("without git: %+v", r.Findings)
+	}
+}
+
+func TestDiskFaults(t *testing.T) {
+	t.Parallel()
+	const gib = 1 << 30
+	for _, test := range []struct {
+		free, size, inodesFree, inodes uint64
+		want                           []string
+	}{
+		{100 * gib, 200 * gib, 1e6, 2e6, nil},
+		{100 * gib, 200 * gib, 0, 0, nil}, // without inodes, as btrfs
+		{gib / 2, 200 * gib, 1e6, 2e6, []string{"space"}},
+		{3 * gib, 200 * gib, 1e6, 2e6, []string{"space"}},
+		{100 * gib, 200 * gib, 100, 2e6, []string{"inodes"}},
+	} {
+		var got []string
+		for _, f := range diskFaults("root", test.free, test.size, test.inodesFree, test.inodes) {
+			got = append(got, f.Kind)
+		}
+		if !slices.Equal(got, test.want) {
+			t.Errorf("%+v: %q", test, got)
+		}
+	}
+}
+
+// What depends on the machine says something, and finds a clock that is right.
+func TestMachine(t *testing.T) {
+	t.Parallel()
+	var r Report
+	Limits(0, &r)
+	Limits(os.Getpid(), &r)
+	Clock(t.TempDir(), &r)
+	Disk(map[string]string{"root": t.TempDir(), "state": "/no/such/dir"}, &r)
+	Cgroups(0, "", true, false, &r)
+	Cgroups(0, "/no/such/cgroup", true, true, &r)
+	for _, group := range []string{GroupLimits, GroupDisk, GroupCgroups} {
+		if r.Facts[group] == "" {
+			t.Errorf("nothing about %s", group)
+		}
+	}
+	for _, f := range r.Findings {
+		if f.Kind == "skew" || f.Text == "" || f.Advice == "" {
+			t.Errorf("%+v", f)
+		}
+	}
+	if !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Kind == "cgroup" && f.Severity == Problem }) {
+		t.Errorf("a cgroup.path that is missing: %+v", r.Findings)
+	}
+}
