@@ -54,7 +54,8 @@ func TestFetchOverSSH(t *testing.T) {
 	}
 }
 
-// rsaHostKey makes an RSA host key once for all servers: the search for its primes takes each of them a second, many with the race detector.
+// rsaHostKey makes an RSA host key once for all servers: the search for its primes takes each of them a second, many
+// with the race detector.
 var rsaHostKey = sync.OnceValues(func() ([]byte, error) {
 	dir, err := os.MkdirTemp("", "packhorse-host-key-")
 	if err != nil {
@@ -86,7 +87,8 @@ func (s *story) overSSH(ts *testscript.TestScript) []string {
 	return []string{"--ssh", "127.0.0.1:0", "--ssh-keys", ts.MkAbs("keys")}
 }
 
-// cmdSSHUsers makes key pairs: sshusers NAME... The private keys are users/NAME, the public ones keys/NAME, for --ssh-keys.
+// cmdSSHUsers makes key pairs: sshusers NAME... The private keys are users/NAME, the public ones keys/NAME, for
+// --ssh-keys.
 func cmdSSHUsers(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) == 0 {
 		ts.Fatalf("usage: sshusers NAME...")
@@ -107,7 +109,8 @@ func cmdSSHUsers(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// setSSH lets ssh and git reach a server that listens for them: host NAME is the server, for the user with the key users/NAME.
+// setSSH lets ssh and git reach a server that listens for them: host NAME is the server, for the user with the key
+// users/NAME.
 func (s *story) setSSH(ts *testscript.TestScript) {
 	if s.running == nil || s.running.ssh == "" {
 		return

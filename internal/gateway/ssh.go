@@ -70,11 +70,15 @@ type SSH struct {
 // NewSSH makes the server.
 func NewSSH(o SSHOptions) (*SSH, error) {
 	o.Algorithms = o.Algorithms.WithDefaults()
-	s := &SSH{SSHOptions: o, gate: newSSHGate(o.Limits), failures: newFailureLimit(), listener: map[net.Listener]struct{}{}, clients: map[*sshClient]struct{}{}}
+	s := &SSH{
+		SSHOptions: o, gate: newSSHGate(o.Limits), failures: newFailureLimit(),
+		listener: map[net.Listener]struct{}{}, clients: map[*sshClient]struct{}{},
+	}
 	s.Watch.gate = s.gate
 	s.config = ssh.ServerConfig{
-		Config: ssh.Config{KeyExchanges: o.Algorithms.KeyExchanges, Ciphers: o.Algorithms.Ciphers, MACs: o.Algorithms.MACs},
-
+		Config: ssh.Config{
+			KeyExchanges: o.Algorithms.KeyExchanges, Ciphers: o.Algorithms.Ciphers, MACs: o.Algorithms.MACs,
+		},
 		PublicKeyAuthAlgorithms: userKeys, MaxAuthTries: o.AuthTries, ServerVersion: "SSH-2.0-" + o.Agent,
 	}
 	for _, key := range o.HostKeys {

@@ -6,7 +6,8 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// SSHAlgorithms are the names of the algorithms that clients may use (RFC 4253, section 7.1). An empty list stands for the default.
+// SSHAlgorithms are the names of the algorithms that clients may use (RFC 4253, section 7.1). An empty list stands for
+// the default.
 type SSHAlgorithms struct {
 	KeyExchanges []string
 	Ciphers      []string
@@ -14,13 +15,14 @@ type SSHAlgorithms struct {
 	MACs []string
 }
 
-// DefaultSSHAlgorithms are offered unless others are named. Ciphers are AES in Galois/Counter Mode, for which CPUs have instructions; OpenSSH prefers
-// ChaCha20-Poly1305, at ten times the cost. MACs depends on the ciphers: see WithDefaults.
+// DefaultSSHAlgorithms are offered unless others are named. Ciphers are AES in Galois/Counter Mode, for which CPUs have
+// instructions; OpenSSH prefers ChaCha20-Poly1305, at ten times the cost. MACs depends on the ciphers: see
+// WithDefaults.
 func DefaultSSHAlgorithms() SSHAlgorithms {
 	return SSHAlgorithms{
 		KeyExchanges: []string{
-			ssh.KeyExchangeMLKEM768X25519, ssh.KeyExchangeCurve25519, ssh.KeyExchangeECDHP256, ssh.KeyExchangeECDHP384, ssh.KeyExchangeECDHP521,
-			ssh.KeyExchangeDH16SHA512,
+			ssh.KeyExchangeMLKEM768X25519, ssh.KeyExchangeCurve25519, ssh.KeyExchangeECDHP256, ssh.KeyExchangeECDHP384,
+			ssh.KeyExchangeECDHP521, ssh.KeyExchangeDH16SHA512,
 		},
 		Ciphers: []string{ssh.CipherAES128GCM, ssh.CipherAES256GCM},
 	}
@@ -35,8 +37,8 @@ func SupportedSSHAlgorithms() SSHAlgorithms {
 // authenticated are the ciphers that need no MAC.
 var authenticated = []string{ssh.CipherAES128GCM, ssh.CipherAES256GCM, ssh.CipherChaCha20Poly1305}
 
-// WithDefaults is a with the defaults for its empty lists. Clients too old for the default ciphers are too old for encrypt-then-MAC as well: a cipher
-// in counter mode adds the plain HMACs, after the better ones.
+// WithDefaults is a with the defaults for its empty lists. Clients too old for the default ciphers are too old for
+// encrypt-then-MAC as well: a cipher in counter mode adds the plain HMACs, after the better ones.
 func (a SSHAlgorithms) WithDefaults() SSHAlgorithms {
 	def := DefaultSSHAlgorithms()
 	if len(a.KeyExchanges) == 0 {
@@ -56,6 +58,6 @@ func (a SSHAlgorithms) WithDefaults() SSHAlgorithms {
 
 // userKeys are the kinds of signature by which clients prove who they are.
 var userKeys = []string{
-	ssh.KeyAlgoED25519, ssh.KeyAlgoSKED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521, ssh.KeyAlgoSKECDSA256,
-	ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256,
+	ssh.KeyAlgoED25519, ssh.KeyAlgoSKED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521,
+	ssh.KeyAlgoSKECDSA256, ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256,
 }

@@ -15,22 +15,32 @@ import (
 func TestSSHAlgorithms(t *testing.T) {
 	t.Parallel()
 	const ctr, plain, etm = ssh.CipherAES256CTR, ssh.HMACSHA256, ssh.HMACSHA256ETM
-	counter := []string{ssh.CipherAES128GCM, ctr}
+	counter := func(macs ...string) gateway.SSHAlgorithms {
+		return gateway.SSHAlgorithms{Ciphers: []string{ssh.CipherAES128GCM, ctr}, MACs: macs}
+	}
+	client := func(cipher string, macs ...string) ssh.Config {
+		return ssh.Config{Ciphers: []string{cipher}, MACs: macs}
+	}
+	group14 := gateway.SSHAlgorithms{KeyExchanges: []string{ssh.KeyExchangeDH14SHA256}}
 	for name, c := range map[string]struct {
 		server  gateway.SSHAlgorithms
 		client  ssh.Config
 		refused string
 	}{
-		"default":                        {},
-		"default, counter mode":          {client: ssh.Config{Ciphers: []string{ctr}}, refused: "client to server cipher"},
-		"default, SHA-1":                 {client: ssh.Config{KeyExchanges: []string{ssh.InsecureKeyExchangeDH14SHA1}}, refused: "key exchange"},
-		"counter mode":                   {gateway.SSHAlgorithms{Ciphers: counter}, ssh.Config{Ciphers: []string{ctr}, MACs: []string{etm}}, ""},
-		"counter mode, plain MAC":        {gateway.SSHAlgorithms{Ciphers: counter}, ssh.Config{Ciphers: []string{ctr}, MACs: []string{plain}}, ""},
-		"counter mode, MAC of SHA-1":     {gateway.SSHAlgorithms{Ciphers: counter}, ssh.Config{Ciphers: []string{ctr}, MACs: []string{ssh.HMACSHA1}}, "client to server MAC"},
-		"counter mode, not this MAC":     {gateway.SSHAlgorithms{Ciphers: counter, MACs: []string{etm}}, ssh.Config{Ciphers: []string{ctr}, MACs: []string{plain}}, "client to server MAC"},
-		"counter mode, MAC is no matter": {gateway.SSHAlgorithms{Ciphers: counter, MACs: []string{etm}}, ssh.Config{MACs: []string{plain}}, ""},
-		"key exchange":                   {gateway.SSHAlgorithms{KeyExchanges: []string{ssh.KeyExchangeDH14SHA256}}, ssh.Config{KeyExchanges: []string{ssh.KeyExchangeDH14SHA256}}, ""},
-		"not this key exchange":          {gateway.SSHAlgorithms{KeyExchanges: []string{ssh.KeyExchangeDH14SHA256}}, ssh.Config{KeyExchanges: []string{ssh.KeyExchangeECDHP256}}, "key exchange"},
+		"default":               {},
+		"default, counter mode": {client: client(ctr), refused: "client to server cipher"},
+		"default, SHA-1": {
+			client: ssh.Config{KeyExchanges: []string{ssh.InsecureKeyExchangeDH14SHA1}}, refused: "key exchange",
+		},
+		"counter mode":                   {server: counter(), client: client(ctr, etm)},
+		"counter mode, plain MAC":        {server: counter(), client: client(ctr, plain)},
+		"counter mode, MAC of SHA-1":     {server: counter(), client: client(ctr, ssh.HMACSHA1), refused: "client to server MAC"},
+		"counter mode, not this MAC":     {server: counter(etm), client: client(ctr, plain), refused: "client to server MAC"},
+		"counter mode, MAC is no matter": {server: counter(etm), client: client(ssh.CipherAES128GCM, plain)},
+		"key exchange":                   {server: group14, client: ssh.Config{KeyExchanges: group14.KeyExchanges}},
+		"not this key exchange": {
+			server: group14, client: ssh.Config{KeyExchanges: []string{ssh.KeyExchangeECDHP256}}, refused: "key exchange",
+		},
 	} {
 		s := serveSSH(t, func(o *gateway.SSHOptions) { o.Algorithms = c.server }, brackets(""))
 		_, err := s.dial(func(config *ssh.ClientConfig) { config.Config = c.client })
@@ -44,7 +54,8 @@ func TestSSHAlgorithms(t *testing.T) {
 	}
 }
 
-// TestSSHFailedHandshakeIsLogged: an administrator sees what the client offered, and counts it; of many failures the log has some.
+// TestSSHFailedHandshakeIsLogged: an administrator sees what the client offered, and counts it; of many failures the
+// log has some.
 func TestSSHFailedHandshakeIsLogged(t *testing.T) {
 	t.Parallel()
 	s := serveSSH(t, nil, brackets(""))
@@ -61,7 +72,8 @@ func TestSSHFailedHandshakeIsLogged(t *testing.T) {
 	}
 	text := s.log.String()
 	for _, want := range []string{
-		"level=INFO", "SSH-2.0-Old_1.0", "offered=aes128-ctr,aes256-ctr", `error="no common algorithm for client to server cipher"`,
+		"level=INFO", "SSH-2.0-Old_1.0", "offered=aes128-ctr,aes256-ctr",
+		`error="no common algorithm for client to server cipher"`,
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the log has no %s: %.1000s", want, text)

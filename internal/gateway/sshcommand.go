@@ -31,9 +31,9 @@ var notServed = map[string]string{
 	"rsync":                "files are not copied here",
 }
 
-// parseSSHCommand reads a command: a service and one path, in words quoted as for a shell. Git writes the path in single
-// quotes (sq_quote_buf in its quote.c), some clients in double quotes or none. There is no shell: what would have one do
-// more than take a quote away is refused.
+// parseSSHCommand reads a command: a service and one path, in words quoted as for a shell. Git writes the path in
+// single quotes (sq_quote_buf in its quote.c), some clients in double quotes or none. There is no shell: what would
+// have one do more than take a quote away is refused.
 func parseSSHCommand(s string) (c sshCommand, err error) {
 	if len(s) > maxSSHCommand {
 		return c, fault.New(fault.Invalid, "the command is longer than %d bytes", maxSSHCommand)
@@ -80,13 +80,13 @@ func (c sshCommand) String() string {
 	return string(c.service) + " '" + r.Replace(c.repo.String()) + "'"
 }
 
-// plainBytes are those beside letters and digits that need no quotes. To some shell, somewhere in a word, the others mean
-// something else.
+// plainBytes are those beside letters and digits that need no quotes. To some shell, somewhere in a word, the others
+// mean something else.
 const plainBytes = "-_./:@%+,"
 
-// shellWords splits a command into words as sh(1) does (POSIX, Shell Command Language, 2.2 Quoting). It fails where a shell
-// would do anything else: an expansion, a pattern, a second command, a redirection, a comment. It returns the words before
-// that place as well.
+// shellWords splits a command into words as sh(1) does (POSIX, Shell Command Language, 2.2 Quoting). It fails where a
+// shell would do anything else: an expansion, a pattern, a second command, a redirection, a comment. It returns the
+// words before that place as well.
 func shellWords(s string) (words []string, err error) {
 	for {
 		if s = strings.TrimLeft(s, " \t"); s == "" {

@@ -37,14 +37,15 @@ func (w sshCut) text(o *SSHOptions) string {
 }
 
 const (
-	// cutPatience is how long a client has to agree that a session is over, before the connection with all of its sessions is.
+	// cutPatience is how long a client has to agree that a session is over, before the connection with all of its
+	// sessions is.
 	cutPatience = 5 * time.Second
 	// tellPatience is how long a client that reads nothing holds up its end.
 	tellPatience = time.Second
 )
 
-// cut ends a session whose client does not go on, and tells its user why. What waits for the client ends when the client
-// agrees that the session is over. It returns after tellPatience at the latest.
+// cut ends a session whose client does not go on, and tells its user why. What waits for the client ends when the
+// client agrees that the session is over. It returns after tellPatience at the latest.
 func (s *sshSession) cut(why sshCut) {
 	if s.isCut.Swap(true) {
 		return

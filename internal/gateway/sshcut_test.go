@@ -48,7 +48,8 @@ func (s *sshServer) start(command string) *running {
 	return r
 }
 
-// TestSSHSilentBetweenRequests: a client that runs a hook, or indexes a pack, may be silent for longer than a connection may be idle.
+// TestSSHSilentBetweenRequests: a client that runs a hook, or indexes a pack, may be silent for longer than a
+// connection may be idle.
 func TestSSHSilentBetweenRequests(t *testing.T) {
 	t.Parallel()
 	const idle = 50 * time.Millisecond

@@ -16,8 +16,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/auth"
 )
 
-// failed counts and logs a connection that did not get as far as a session. Refused logins are all logged, for programs that watch for them; of other
-// failures, which cost a scanner nothing, as many as the limit allows.
+// failed counts and logs a connection that did not get as far as a session. Refused logins are all logged, for programs
+// that watch for them; of other failures, which cost a scanner nothing, as many as the limit allows.
 func (c *sshClient) failed(err error) {
 	what, suppressed := "handshake", 0
 	refusal, refused := errors.AsType[*ssh.ServerAuthError](err)
@@ -43,7 +43,10 @@ func (c *sshClient) failed(err error) {
 			return
 		}
 	}
-	a := []slog.Attr{slog.String("client", c.wire.RemoteAddr().String()), slog.String("reason", what), slog.String("agent", logged(c.wire.version))}
+	a := []slog.Attr{
+		slog.String("client", c.wire.RemoteAddr().String()), slog.String("reason", what),
+		slog.String("agent", logged(c.wire.version)),
+	}
 	text := err.Error()
 	if n, ok := errors.AsType[*ssh.AlgorithmNegotiationError](err); ok {
 		text = "no common algorithm for " + n.What
@@ -56,11 +59,13 @@ func (c *sshClient) failed(err error) {
 	c.Log.LogAttrs(c.ctx, slog.LevelInfo, "an SSH login failed", a...)
 }
 
-// handshakeFailure is why a handshake failed, as a metric label: what client and server have no algorithm in common for, or "closed", or "protocol".
+// handshakeFailure is why a handshake failed, as a metric label: what client and server have no algorithm in common
+// for, or "closed", or "protocol".
 func handshakeFailure(err error) string {
 	if n, ok := errors.AsType[*ssh.AlgorithmNegotiationError](err); ok {
 		for _, of := range []struct{ what, label string }{
-			{"key exchange", "key_exchange"}, {"host key", "host_key"}, {"cipher", "cipher"}, {"MAC", "mac"}, {"compression", "compression"},
+			{"key exchange", "key_exchange"}, {"host key", "host_key"}, {"cipher", "cipher"}, {"MAC", "mac"},
+			{"compression", "compression"},
 		} {
 			if strings.HasSuffix(n.What, of.what) {
 				return of.label
@@ -72,7 +77,7 @@ func handshakeFailure(err error) string {
 			return "closed"
 		}
 	}
-	if strings.HasPrefix(err.Error(), "ssh: disconnect") { // the client's message; its type has no name outside of the library
+	if strings.HasPrefix(err.Error(), "ssh: disconnect") { // the client's message; the library does not export its type
 		return "closed"
 	}
 	return "protocol"
@@ -92,7 +97,8 @@ func logged(s string) string {
 	}, s))
 }
 
-// Failures that are logged: of one address failureBurst at once and then one each failurePause, of all together eight times as many.
+// Failures that are logged: of one address failureBurst at once and then one each failurePause, of all together eight
+// times as many.
 const (
 	failureBurst = 8
 	failurePause = 15 * time.Second

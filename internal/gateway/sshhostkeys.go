@@ -19,7 +19,8 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// hostKeyKinds are the host keys that there may be, in files named as by ssh-keygen(1) -A. Clients choose; some know one kind alone.
+// hostKeyKinds are the host keys that there may be, in files named as by ssh-keygen(1) -A. Clients choose; some know
+// one kind alone.
 var hostKeyKinds = []struct {
 	file     string
 	generate func() (crypto.PrivateKey, error)
@@ -29,14 +30,16 @@ var hostKeyKinds = []struct {
 		return key, err
 	}},
 	{"ssh_host_ecdsa_key", func() (crypto.PrivateKey, error) { return ecdsa.GenerateKey(elliptic.P256(), rand.Reader) }},
-	{"ssh_host_rsa_key", func() (crypto.PrivateKey, error) { return rsa.GenerateKey(rand.Reader, rsaBits) }}, // takes about a second
+	// This one takes about a second.
+	{"ssh_host_rsa_key", func() (crypto.PrivateKey, error) { return rsa.GenerateKey(rand.Reader, rsaBits) }},
 }
 
 // rsaBits is what ssh-keygen(1) takes.
 const rsaBits = 3072
 
-// LoadHostKeys reads the host keys in a directory: files as ssh-keygen(1) writes them, without a passphrase, that nobody else can read. It makes all
-// kinds where there is none. With add it makes the kinds that are missing, too, and only warns where it cannot; it changes no key that is there.
+// LoadHostKeys reads the host keys in a directory: files as ssh-keygen(1) writes them, without a passphrase, that
+// nobody else can read. It makes all kinds where there is none. With add it makes the kinds that are missing, too, and
+// only warns where it cannot; it changes no key that is there.
 func LoadHostKeys(dir string, add bool, log *slog.Logger) (keys []ssh.Signer, err error) {
 	if err := makeHostKeyDir(dir); err != nil {
 		return nil, fmt.Errorf("make the directory for SSH host keys: %w", err)
@@ -60,7 +63,8 @@ func LoadHostKeys(dir string, add bool, log *slog.Logger) (keys []ssh.Signer, er
 			case none:
 				return nil, fmt.Errorf("make an SSH host key: %w", err)
 			default:
-				log.Warn("cannot create an SSH host key; clients that need this kind cannot connect", "file", kind.file, "error", err)
+				log.Warn("cannot create an SSH host key; clients that need this kind cannot connect",
+					"file", kind.file, "error", err)
 			}
 		}
 		if found[i] != nil {
@@ -116,7 +120,8 @@ func parseHostKey(text []byte) (ssh.Signer, error) {
 	return ssh.NewSignerWithAlgorithms(signer, []string{ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256}) // not with SHA-1
 }
 
-// makeHostKey makes a new key and its files, durably: a machine that goes down after the first client has seen the key comes back with it.
+// makeHostKey makes a new key and its files, durably: a machine that goes down after the first client has seen the key
+// comes back with it.
 func makeHostKey(path string, generate func() (crypto.PrivateKey, error)) (ssh.Signer, error) {
 	private, err := generate()
 	if err != nil {

@@ -36,7 +36,10 @@ func (m *messages) Close() error      { m.sent = append(m.sent, "close"); return
 func TestSSHExitStatusBeforeEOF(t *testing.T) {
 	t.Parallel()
 	m := &messages{}
-	s := &sshSession{sshClient: &sshClient{SSH: &SSH{SSHOptions: SSHOptions{WriteStall: time.Hour}}}, channel: m, writing: time.AfterFunc(time.Hour, func() {})}
+	s := &sshSession{
+		sshClient: &sshClient{SSH: &SSH{SSHOptions: SSHOptions{WriteStall: time.Hour}}}, channel: m,
+		writing: time.AfterFunc(time.Hour, func() {}),
+	}
 	defer s.writing.Stop()
 	s.finish(7)
 	if want := []string{"exit-status 00000007", "EOF", "close"}; !slices.Equal(m.sent, want) {

@@ -17,7 +17,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway"
 )
 
-// loadHostKeys reads the host keys. In a directory that the configuration names, the kinds that are there are a choice; the state directory gets all.
+// loadHostKeys reads the host keys. In a directory that the configuration names, the kinds that are there are a choice; the state
+// directory gets all.
 func (c *Config) loadHostKeys(log *slog.Logger) ([]ssh.Signer, error) {
 	if c.SSH.HostKeys != "" {
 		return gateway.LoadHostKeys(c.SSH.HostKeys, false, log)
@@ -140,7 +141,9 @@ func (c *Config) checkSSH(f *findings) {
 		key          string
 		named, known []string
 	}{
-		{"ssh.key_exchanges", s.KeyExchanges, known.KeyExchanges}, {"ssh.ciphers", s.Ciphers, known.Ciphers}, {"ssh.macs", s.MACs, known.MACs},
+		{"ssh.key_exchanges", s.KeyExchanges, known.KeyExchanges},
+		{"ssh.ciphers", s.Ciphers, known.Ciphers},
+		{"ssh.macs", s.MACs, known.MACs},
 	} {
 		for _, name := range list.named {
 			if !slices.Contains(list.known, name) {
