@@ -6,11 +6,15 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
 // proxyHeader is what a load balancer says of a client in the PROXY protocol.
@@ -102,4 +106,35 @@ func TestForwardedFor(t *testing.T) {
 		t.Errorf("SSH with a header that is not expected: %q", got)
 	}
 	eventually(t, "the log has the reason for both", func() bool { return strings.Count(v.logged(), why) >= 2 })
+}
+
+// TestDescriptorLimits: at startup the soft limit of descriptors is raised to the hard one, and the limits of connections follow it.
+func TestDescriptorLimits(t *testing.T) {
+	t.Parallel()
+	limits := func(ulimit string) (http float64, log string) {
+		t.Helper()
+		dir := t.TempDir()
+		args := []string{
+			"-c", ulimit + ` && exec "$0" "$@"`, filepath.Join(binDir, "packhorse"),
+			"serve", "--root", dir, "--http", "127.0.0.1:0", "--ops", "127.0.0.1:0", "--log-format", "json",
+		}
+		p, err := startProcess("serve", exec.Command("sh", args...), dir, append(gittest.Env(), "GORACE=atexit_sleep_ms=0"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		v := &victim{serverProcess: p, t: t}
+		http = v.metric(`packhorse_connections_limit{listener="http"}`)
+		_ = p.cmd.Process.Signal(syscall.SIGTERM)
+		if err := p.wait(); err != nil {
+			t.Errorf("the server ended with %v", err)
+		}
+		return http, p.logged()
+	}
+	const few = "the process may open few files"
+	if n, log := limits("ulimit -Sn 300 && ulimit -Hn 8000"); n < 3900 || n > 4000 || strings.Contains(log, few) {
+		t.Errorf("with a hard limit of 8,000 descriptors: %v connections\n%s", n, log)
+	}
+	if n, log := limits("ulimit -n 300"); n != 150 || !strings.Contains(log, few) {
+		t.Errorf("with 300 descriptors: %v connections, and the log:\n%s", n, log)
+	}
 }
