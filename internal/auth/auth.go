@@ -126,12 +126,14 @@ func (a *Auth) Configured() bool {
 	return a.configured.Load()
 }
 
-// HTTP tells who sends a request, from its Authorization header; without one the caller is anonymous. The user name of Basic does not count
-// where the password is a token. Errors: Unauthenticated, Exhausted for too many guesses, Unavailable, Invalid for several headers.
+// HTTP tells who sends a request, from its Authorization header; without one, or with an empty password, the caller is
+// anonymous. The user name of Basic does not count where the password is a token; a token may also be the user name,
+// whatever the password is. Errors: Unauthenticated, Exhausted for too many guesses, Unavailable, Invalid for several
+// headers.
 func (a *Auth) HTTP(r *http.Request) (Identity, error) {
 	address := addressOf(r.RemoteAddr)
 	c, given, err := fromHeader(r.Header)
-	if err == nil && !given {
+	if err == nil && (!given || c.secret == "") { // curl sends a user name of the URL with an empty password first
 		return Identity{Address: address}, nil
 	}
 	id := Identity{}
@@ -153,28 +155,36 @@ func (a *Auth) check(ctx context.Context, c credential, address string) (Identit
 	if strings.HasPrefix(c.secret, tokenPrefix) || a.o.Hook == nil {
 		// A right token is never locked out: nobody finds one by guessing, and others behind the same address may have a wrong one.
 		id, err := a.tokens.find(c.secret)
-		if fault.Is(err, fault.Unauthenticated) {
-			err = a.lockout.wrong(address, "", "", err)
+		switch {
+		case err == nil:
+			a.lockout.right(address, "", "", id.Name)
+		case err == errExpired: // it was right once, and no guess
+		case fault.Is(err, fault.Unauthenticated):
+			err = a.lockout.wrong(address, "", a.lockout.proof("", c.secret), err)
 		}
 		return id, err
 	}
-	return a.askWho(ctx, question{Credential: &offered{Type: c.scheme, User: c.user, Secret: c.secret}}, c.user, address)
+	return a.askWho(ctx, question{Credential: &offered{Type: c.scheme, User: c.user, Secret: c.secret}}, c, address)
 }
 
 // askWho asks the hook whom a credential proves.
-func (a *Auth) askWho(ctx context.Context, q question, user, address string) (Identity, error) {
+func (a *Auth) askWho(ctx context.Context, q question, c credential, address string) (Identity, error) {
 	q.Question, q.Client = identify, address
-	proof := a.o.Hook.hash(q)
-	locked := func() error { return a.lockout.locked(address, user, proof) }
+	proof := a.lockout.proof(c.user, c.secret)
+	locked := func() error { return a.lockout.locked(address, c.user, proof) }
 	if err := locked(); err != nil { // also where the answer is remembered: that would be a way to guess as well
 		return Identity{}, err
 	}
 	id, err := a.o.Hook.askWho(ctx, q, locked) // and again when its turn comes: many guesses at the same time are no way either
 	switch {
 	case err == nil:
-		a.lockout.right(address, proof)
+		own := c.user
+		if own != id.Name { // applications take their own tokens with any user name: that says nothing of who has the name
+			own = ""
+		}
+		a.lockout.right(address, own, proof, id.Name)
 	case fault.Is(err, fault.Unauthenticated):
-		err = a.lockout.wrong(address, user, proof, err)
+		err = a.lockout.wrong(address, c.user, proof, err)
 	}
 	return id, err
 }

@@ -76,6 +76,7 @@ func TestTokens(t *testing.T) {
 	}
 	for name, header := range map[string]string{
 		"basic": basic("whoever", token), "basic, no user": basic("", token), "bearer": "Bearer " + token, "token": "token " + token, "case": "bEARER  " + token + " ",
+		"as the user": basic(token, ""), "as the user, with a password": basic(token, "x-oauth-basic"),
 	} {
 		id, err := w.who(header)
 		if err != nil || id.Name != "ci" || id.By != ByToken || id.Credential != "ci/1" || id.Address != "192.0.2.1" {
@@ -227,7 +228,8 @@ func TestHeaders(t *testing.T) {
 		"half":            {"Bearer " + token[:20]},
 		"upper case":      {"Bearer " + strings.ToUpper(token)},
 		"more":            {"Bearer " + token + "a"},
-		"as the user":     {basic(token, "")},
+		"as the user":     {basic(wrong, "x-oauth-basic")},
+		"both":            {basic(token, wrong)},
 		"no base64":       {"Basic !!!" + token},
 		"URL base64":      {"Basic " + base64.URLEncoding.EncodeToString([]byte("\xff\xfe:x"))},
 		"no colon":        {"Basic " + base64.StdEncoding.EncodeToString([]byte(token))},

@@ -44,6 +44,9 @@ func fromHeader(h http.Header) (c credential, ok bool, err error) {
 			return c, false, fault.New(fault.Unauthenticated, "bad Authorization header: no user name and password, or control characters in them")
 		}
 		c.user, c.secret = user, secret
+		if isToken(user) && !strings.HasPrefix(secret, tokenPrefix) { // as CI systems write it: https://TOKEN@host, TOKEN:x-oauth-basic@host
+			c.user, c.secret = "", user
+		}
 	case "bearer", "token": // Sourcegraph's programs say token
 		c.scheme = "bearer"
 		if rest == "" || strings.ContainsAny(rest, " \t") || hasControls(rest) {

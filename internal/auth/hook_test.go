@@ -96,7 +96,7 @@ func newHookWorld(t *testing.T, o Options, h HookOptions, answer func(w http.Res
 	o.Hook.patience = time.Minute
 	*w = *newWorld(t, o)
 	w.Auth.o.Now = h.Now
-	w.lockout.now = h.Now
+	w.lockout.now, w.tokens.now = h.Now, h.Now
 	return w, a
 }
 

@@ -2,6 +2,9 @@ package auth
 
 import (
 	"container/list"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
 	"net/netip"
 	"sync"
 	"time"
@@ -9,21 +12,30 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// lockout makes guessing slow. Wrong credentials are counted for each address (of IPv6 for each /64), and for each user name once for each address:
-// one address locks out nobody but itself, whichever names it guesses at. After the first few each one more locks for twice as long. What was right from an address before is not locked there: neither others that guess at the same name
-// nor those behind the same address, as one machine of a fleet that has a wrong password, lock it out. Tables are bounded; what was counted
-// longest ago goes first. Safe for concurrent use.
+// lockout makes guessing slow. Wrong credentials are counted for each address (of IPv6 for each /64), and for each user
+// name once for each address: one address locks out nobody but itself, whichever names it guesses at. After the first
+// few each one more locks for twice as long.
+//
+// What teaches a guesser nothing does not count: the same wrong credential again, as of a machine with a stale
+// password, and what was right from an address before, which is not locked there. A login that succeeds forgives what
+// was wrong at its address before, as of programs that try several credentials. Each name forgives as many as are free,
+// and all names together forgivenAtOnce times as many, within forgetWrong: whoever has one right credential and guesses
+// at others gets about twice as many guesses as without it.
+//
+// Tables are bounded; what was counted longest ago goes first. Safe for concurrent use.
 type lockout struct {
 	free int // wrong ones before it begins; 0: it never does
 	now  func() time.Time
+	key  [32]byte // of proofs; made anew by each process
 
 	mu     sync.Mutex
 	counts map[guesser]*list.Element // of *count
 	oldest list.List
 }
 
-// guesser is who is counted: an address or a user name; or an address that has guessed at a user name; or an address and a proof, the keyed hash of a credential that was right from there.
-type guesser struct{ address, user, proof string }
+// guesser is who is counted: an address or a user name; or an address that has guessed at a user name; or an address
+// and a proof, the keyed hash of a credential that was tried from there; or an address and who forgives there.
+type guesser struct{ address, user, proof, forgiver string }
 
 type count struct {
 	who   guesser
@@ -31,6 +43,9 @@ type count struct {
 	wrong int
 	last  time.Time
 	until time.Time // locked
+
+	forgiven int // of an address, or of who forgives there, since then
+	since    time.Time
 }
 
 const (
@@ -40,10 +55,24 @@ const (
 	forgetWrong  = 10 * time.Minute // after the last
 	forgetRight  = 24 * time.Hour
 	maxGuessName = 256 // bytes of a user name that count
+
+	forgivenAtOnce = 10
 )
 
 func newLockout(free int, now func() time.Time) *lockout {
-	return &lockout{free: free, now: now, counts: map[guesser]*list.Element{}}
+	l := &lockout{free: free, now: now, counts: map[guesser]*list.Element{}}
+	rand.Read(l.key[:]) // never fails
+	return l
+}
+
+// proof is what a credential is remembered by.
+func (l *lockout) proof(user, secret string) string {
+	if l.free == 0 {
+		return ""
+	}
+	m := hmac.New(sha256.New, l.key[:])
+	m.Write([]byte(user + "\x00" + secret)) // neither has a control character in it
+	return string(m.Sum(nil))
 }
 
 // network is what an address is counted by: its holder has the rest.
@@ -101,18 +130,21 @@ func (l *lockout) remove(e *list.Element) {
 	delete(l.counts, e.Value.(*count).who)
 }
 
-// locked fails with Exhausted while no more guesses are taken. A proof that was right before is no guess.
+// locked fails with Exhausted while no more guesses are taken. A proof that was tried before is no guess.
 func (l *lockout) locked(address, user, proof string) error {
 	if l.free == 0 {
 		return nil
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if proof != "" {
-		if c := l.get(guesser{address: network(address), proof: proof}, false); c != nil && c.right {
-			return nil
-		}
+	if proof != "" && l.get(guesser{address: network(address), proof: proof}, false) != nil {
+		return nil
 	}
+	return l.wait(address, user)
+}
+
+// wait fails while an address or user name is locked. l.mu is held.
+func (l *lockout) wait(address, user string) error {
 	wait := time.Duration(0)
 	for _, who := range guessers(address, user) {
 		if c := l.get(who, false); c != nil {
@@ -136,15 +168,23 @@ func (l *lockout) wrong(address, user, proof string, err error) error {
 		return err
 	}
 	l.mu.Lock()
-	if e := l.counts[guesser{address: network(address), proof: proof}]; proof != "" && e != nil {
-		l.remove(e) // it is right no more
+	defer l.mu.Unlock()
+	tried := guesser{address: network(address), proof: proof}
+	if proof != "" {
+		if c := l.get(tried, false); c != nil && !c.right {
+			l.get(tried, true)
+			return err
+		}
+		if e := l.counts[tried]; e != nil {
+			l.remove(e) // it is right no more
+		}
 	}
-	l.mu.Unlock()
-	if locked := l.locked(address, user, ""); locked != nil {
+	if locked := l.wait(address, user); locked != nil {
 		return locked
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	if proof != "" {
+		l.get(tried, true)
+	}
 	for _, who := range guessers(address, user) {
 		if pair := (guesser{address: network(address), user: who.user}); who.user != "" {
 			known := l.get(pair, false) != nil
@@ -161,12 +201,53 @@ func (l *lockout) wrong(address, user, proof string, err error) error {
 	return err
 }
 
-// right notes that a credential was right.
-func (l *lockout) right(address, proof string) {
+// right notes that a credential was right by which a caller is known by a name. User is that name if it was offered
+// with the credential and had to fit, else ""; proof is "" for credentials that are never locked out.
+func (l *lockout) right(address, user, proof, name string) {
 	if l.free == 0 {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.get(guesser{address: network(address), proof: proof}, true).right = true
+	if proof != "" {
+		l.get(guesser{address: network(address), proof: proof}, true).right = true
+	}
+	if len(l.counts) == 0 {
+		return
+	}
+	l.forgive(network(address), name)
+	if e := l.counts[guesser{address: network(address), user: user[:min(len(user), maxGuessName)]}]; user != "" && e != nil {
+		l.remove(e) // whoever knows the password does not guess at it
+		if c := l.get(guessers(address, user)[1], false); c != nil {
+			l.uncount(c, 1)
+		}
+	}
+}
+
+// forgive takes back what an address is held to be guilty of, as far as somebody who is known may. l.mu is held.
+func (l *lockout) forgive(address, name string) {
+	at := l.get(guesser{address: address}, false)
+	if at == nil || at.wrong == 0 {
+		return
+	}
+	by := l.get(guesser{address: address, forgiver: name}, true)
+	n := min(at.wrong, by.mayForgive(l.free, l.now()), at.mayForgive(forgivenAtOnce*l.free, l.now()))
+	by.forgiven += n
+	at.forgiven += n
+	l.uncount(at, n)
+}
+
+// mayForgive is how many more may be forgiven now, of a number within forgetWrong.
+func (c *count) mayForgive(most int, now time.Time) int {
+	if now.Sub(c.since) >= forgetWrong {
+		c.since, c.forgiven = now, 0
+	}
+	return most - c.forgiven
+}
+
+// uncount takes wrong credentials back, and with them a lock that they are needed for. l.mu is held.
+func (l *lockout) uncount(c *count, n int) {
+	if c.wrong = max(0, c.wrong-n); n > 0 && c.wrong < l.free {
+		c.until = time.Time{}
+	}
 }

@@ -29,9 +29,6 @@ func TestLockoutOfTokens(t *testing.T) {
 		if !fault.Is(err, fault.Exhausted) || fault.RetryAfter(err) != want {
 			t.Fatalf("%d: %v after %v, want %v", i, err, fault.RetryAfter(err), want)
 		}
-		if _, err := w.from("192.0.2.1", "Bearer "+token); err != nil {
-			t.Fatalf("%d: a right token from there: %v", i, err)
-		}
 		if err := wrong("192.0.2.2"); i == 0 && !fault.Is(err, fault.Unauthenticated) {
 			t.Fatalf("%d: from elsewhere: %v", i, err)
 		}
@@ -40,6 +37,9 @@ func TestLockoutOfTokens(t *testing.T) {
 			t.Fatalf("%d: once it is over: %v", i, err)
 		}
 		want = min(2*want, longestLock)
+	}
+	if _, err := w.from("192.0.2.1", "Bearer "+token); err != nil {
+		t.Fatalf("a right token from there: %v", err)
 	}
 	w.clock = w.clock.Add(forgetWrong)
 	if err := wrong("192.0.2.1"); !fault.Is(err, fault.Unauthenticated) {
@@ -107,7 +107,10 @@ func TestLockoutOfPasswords(t *testing.T) {
 	}
 	w.clock = w.clock.Add(time.Millisecond)
 	before := app.questions()
-	if err := login("198.51.100.1", "right"); !fault.Is(err, fault.Exhausted) || app.questions() != before {
+	if err := login("198.51.100.1", "right"); !fault.Is(err, fault.Unauthenticated) || app.questions() != before {
+		t.Errorf("the same again, which is no guess: %v, asked %d times", err, app.questions()-before)
+	}
+	if err := login("198.51.100.1", "something else"); !fault.Is(err, fault.Exhausted) || app.questions() != before {
 		t.Errorf("%v, asked %d times", err, app.questions()-before)
 	}
 }
@@ -162,5 +165,93 @@ func TestLockoutOfNames(t *testing.T) {
 	}
 	if id, err := w.from("198.51.100.1", basic("alice", "right")); err != nil || id.Name != "alice" {
 		t.Errorf("%+v, %v", id, err)
+	}
+}
+
+// TestEmptyPasswords: curl sends the user name of a URL with an empty password first. That is no attempt to log in.
+func TestEmptyPasswords(t *testing.T) {
+	t.Parallel()
+	w, app := newHookWorld(t, Options{Guesses: 3}, HookOptions{}, decides)
+	for range 100 {
+		for _, header := range []string{basic("alice", ""), basic("", "")} {
+			if id, err := w.who(header); err != nil || !id.Anonymous() {
+				t.Fatalf("%+v, %v", id, err)
+			}
+		}
+	}
+	if n := app.questions(); n != 0 {
+		t.Errorf("the hook is asked %d times about no password", n)
+	}
+	if id, err := w.who(basic("alice", "right")); err != nil || id.Name != "alice" {
+		t.Errorf("%+v, %v", id, err)
+	}
+}
+
+// TestFailuresBeforeASuccess: programs that try what they have one after the other, and machines with a stale password
+// beside others, lock nobody out.
+func TestFailuresBeforeASuccess(t *testing.T) {
+	t.Parallel()
+	w, _ := newHookWorld(t, Options{Guesses: 3}, HookOptions{TTL: time.Second}, decides)
+	token, stale := w.token("ci", Read), "Bearer "+newToken()
+	expired, _, err := w.file.Create(TokenRequest{Name: "old", Expires: w.clock.Add(time.Minute)}, w.clock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.clock = w.clock.Add(time.Minute)
+	for i := range 200 {
+		for name, wrong := range map[string]string{"stale": stale, "password": basic("alice", "stale"), "expired": "Bearer " + expired} {
+			if _, err := w.who(wrong); !fault.Is(err, fault.Unauthenticated) {
+				t.Fatalf("%d: %s: %v", i, name, err)
+			}
+		}
+		for _, right := range []string{"Bearer " + token, basic("alice", "right")} {
+			if _, err := w.who(right); err != nil {
+				t.Fatalf("%d: %v", i, err)
+			}
+		}
+		w.clock = w.clock.Add(10 * time.Second)
+	}
+	// Some programs with a wrong credential each, of which each succeeds then with one of its own.
+	w.clock = w.clock.Add(forgetWrong)
+	for i := range 12 {
+		if _, err := w.who("Bearer " + newToken()); !fault.Is(err, fault.Unauthenticated) {
+			t.Fatalf("%d: %v", i, err)
+		}
+		if _, err := w.who("Bearer " + w.token(fmt.Sprint("job", i), Read)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestGuessesBetweenSuccesses: one right credential is no licence to guess at others.
+func TestGuessesBetweenSuccesses(t *testing.T) {
+	t.Parallel()
+	w, app := newHookWorld(t, Options{Guesses: 10}, HookOptions{}, decides)
+	token, start := w.token("mallory", Read), w.clock
+	for guess := 0; w.clock.Sub(start) < forgetWrong; guess++ {
+		w.who(basic("alice", fmt.Sprint("guess", guess)))
+		if _, err := w.who("Bearer " + token); err != nil {
+			t.Fatal(err)
+		}
+		w.clock = w.clock.Add(100 * time.Millisecond)
+	}
+	// 10 are free, 10 are forgiven, and then one each minute at most after the first.
+	if n := app.questions(); n > 10+10+6+int(forgetWrong/longestLock) {
+		t.Errorf("%d guesses in %s", n, forgetWrong)
+	}
+	// Nor are many of them.
+	w.clock, start = w.clock.Add(2*forgetWrong), w.clock.Add(2*forgetWrong)
+	tokens := make([]string, 100)
+	for i := range tokens {
+		tokens[i] = w.token(fmt.Sprint("mallory", i), Read)
+	}
+	before := app.questions()
+	for guess := 0; w.clock.Sub(start) < forgetWrong; guess++ {
+		w.who(basic("alice", fmt.Sprint("another guess", guess)))
+		w.who("Bearer " + tokens[guess%len(tokens)])
+		w.clock = w.clock.Add(100 * time.Millisecond)
+	}
+	if n := app.questions() - before; n > 10+forgivenAtOnce*10+6+int(forgetWrong/longestLock) {
+		t.Errorf("%d guesses in %s with many right tokens", n, forgetWrong)
 	}
 }

@@ -84,7 +84,7 @@ func (t *tokens) find(text string) (Identity, error) {
 	}
 	now := t.now()
 	if !found.expires.IsZero() && !now.Before(found.expires) {
-		return Identity{}, fault.New(fault.Unauthenticated, "this token has expired")
+		return Identity{}, errExpired
 	}
 	if unix := now.Unix(); found.used.Load() != unix {
 		found.used.Store(unix)
@@ -96,6 +96,9 @@ func (t *tokens) find(text string) (Identity, error) {
 func unavailable(msg string, err error) error {
 	return &fault.Error{Kind: fault.Unavailable, Msg: msg, RetryAfter: sourceRetry, Err: err}
 }
+
+// errExpired is the error for a token that was right once.
+var errExpired = fault.New(fault.Unauthenticated, "this token has expired")
 
 func wrongToken() error {
 	return fault.New(fault.Unauthenticated, "wrong token, or one that was revoked")

@@ -8,8 +8,10 @@ type AuthConfig struct {
 	// STATE/tokens. Another file has to exist when the server starts.
 	Tokens string `toml:"tokens"`
 
-	// How many wrong credentials from one address, or from as many addresses for one user name, are answered at once. After them each one more is answered later, with
-	// 429 and Retry-After, up to a minute. Right tokens are never held up. 0: no limit.
+	// How many wrong credentials from one address, or from as many addresses for one user name, are answered at once.
+	// After them each one more is answered later, with 429 and Retry-After, up to a minute. Right tokens are never held
+	// up; empty passwords, the same wrong credential again, and those that a right one follows do not count. 0: no
+	// limit.
 	Guesses int `toml:"guesses"`
 
 	Rule []RuleConfig `toml:"rule"`
