@@ -147,6 +147,9 @@ func condition(name string) (bool, error) {
 	switch name {
 	case "procfs": // /proc tells about processes
 		return runtime.GOOS == "linux", nil
+	case "gitlfs": // git-lfs is installed
+		_, err := exec.LookPath("git-lfs")
+		return err == nil, nil
 	case "newergit": // $NEWER_GIT is a git that knows reftables
 		return os.Getenv(newerGit) != "", nil
 	}

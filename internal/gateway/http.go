@@ -128,6 +128,7 @@ type exchange struct {
 		writer appWriter
 		served Served
 	}
+	isLFS  bool // errors are documents of Git LFS
 	status int  // 0 until the header is sent
 	abort  bool // what was sent must not look like a whole answer
 }
@@ -188,6 +189,10 @@ func (e *exchange) serve() {
 	case strings.HasSuffix(path, "/git-receive-pack"):
 		e.receivePack(strings.TrimSuffix(path, "/git-receive-pack"))
 	default:
+		if repo, ok := lfsRepository(path); ok {
+			e.noLFS(repo)
+			return
+		}
 		for _, dumb := range dumbPaths {
 			if strings.Contains(path, dumb) || strings.HasSuffix(path, dumb) {
 				e.refuse(http.StatusForbidden, "the dumb HTTP protocol is not served; use a git client that speaks smart HTTP")
@@ -438,6 +443,10 @@ func (e *exchange) refuse(status int, message string) {
 func (e *exchange) text(status int, message string) {
 	if e.op == opSearch && e.wantsEvents() {
 		e.failEvents(status, message)
+		return
+	}
+	if e.isLFS {
+		e.lfsError(status, message)
 		return
 	}
 	e.w.Header().Set("Content-Type", "text/plain; charset=utf-8")
