@@ -112,6 +112,7 @@ func (e *exchange) wait() {
 	if !e.repository(query.Get("repo")) || !e.may(auth.Read) {
 		return
 	}
+	e.keepPrivate()
 	leave, err := e.waiters.enter(e.caller())
 	if err != nil {
 		e.fail(err)

@@ -25,13 +25,27 @@ type Auth interface {
 	Reader(ctx context.Context, id auth.Identity) func([]git.RepoPath) (may []bool, whole bool)
 }
 
+// identify finds out who calls.
+func (e *exchange) identify() (err error) {
+	if e.Auth == nil {
+		return nil
+	}
+	e.w.Header().Add("Vary", "Authorization")
+	e.id, err = e.Auth.HTTP(e.r)
+	return err
+}
+
+// keepPrivate keeps caches and browsers from storing an answer that is made for a caller who is known (RFC 9111, sections 3.5 and 5.2.2). Git's
+// own answers go without: they say no-cache, as git's do, and no browser asks for them.
+func (e *exchange) keepPrivate() {
+	if !e.id.Anonymous() {
+		e.w.Header().Set("Cache-Control", "private, no-store")
+	}
+}
+
 // may finds out who calls and whether they may do it; if not, it answers.
 func (e *exchange) may(op auth.Operation) bool {
-	err := error(nil)
-	if e.Auth != nil {
-		e.w.Header().Add("Vary", "Authorization")
-		e.id, err = e.Auth.HTTP(e.r)
-	}
+	err := e.identify()
 	if err == nil {
 		err = e.allow(op)
 	}

@@ -88,14 +88,11 @@ func (e *exchange) page(path string) {
 	if path == searchPath || strings.HasPrefix(path, searchPath+"/") || strings.HasPrefix(path, foreignAPI) {
 		e.op = opSearch
 	}
-	if e.Auth != nil {
-		e.w.Header().Add("Vary", "Authorization")
-		var err error
-		if e.id, err = e.Auth.HTTP(e.r); err != nil {
-			e.fail(err)
-			return
-		}
+	if err := e.identify(); err != nil {
+		e.fail(err)
+		return
 	}
+	e.keepPrivate()
 	body, err := e.body() // before the lane: clients that send slowly must not fill it
 	if err != nil {
 		e.fail(err)

@@ -62,9 +62,8 @@ type ResolvedAll struct {
 func (e *exchange) resolve() {
 	e.op = opResolve
 	questions, single, err := e.questions()
-	if err == nil && e.Auth != nil {
-		e.w.Header().Add("Vary", "Authorization")
-		e.id, err = e.Auth.HTTP(e.r)
+	if err == nil {
+		err = e.identify()
 	}
 	if err != nil {
 		if e.status == 0 {
@@ -72,6 +71,7 @@ func (e *exchange) resolve() {
 		}
 		return
 	}
+	e.keepPrivate()
 	seat, err := e.Lanes.Small.Enter(e.caller())
 	if err != nil {
 		e.fail(err)

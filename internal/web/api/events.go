@@ -53,7 +53,9 @@ func (a *API) events(w http.ResponseWriter, r *http.Request, v search.Visitor, q
 	defer func() { a.Metrics.count(api, cmp.Or(err, failed)) }()
 	request, err := a.request(q, v, format)
 	header(w.Header(), eventStream)
-	w.Header().Set("Cache-Control", "no-cache")
+	if w.Header().Get("Cache-Control") == "" { // the gateway knows better for whom it is
+		w.Header().Set("Cache-Control", "no-cache")
+	}
 	w.Header().Set("X-Accel-Buffering", "no") // nginx would wait for more
 	e := &events{w: w, control: http.NewResponseController(w), own: format == wire.APIEvents, stranger: v.Name() == "" && v.Reader() != nil, began: time.Now(), counts: map[string]int{}}
 	summary := search.Summary{}
