@@ -20,7 +20,7 @@ func TestPush(t *testing.T) {
 	templates := makeTemplates(t)
 	t.Run("gateway", func(t *testing.T) {
 		t.Parallel()
-		runStoriesIn(t, shape{between: "unix"}, "", templates, "2", "testdata/push/http.txtar")
+		runStoriesIn(t, shape{between: "unix"}, "", templates, "2", "testdata/push/http.txtar", "testdata/push/told.txtar")
 	})
 }
 

@@ -381,11 +381,6 @@ func (p *gitPack) warnIfKnown(out Output) error {
 // errGit marks an error of git's output.
 var errGit = errors.New("git pack-objects gave no pack")
 
-// packError keeps the kind of err, and of its text only what a client may see.
-func packError(err error) error {
-	return &fault.Error{Kind: fault.KindOf(err), Msg: "the pack could not be made", RetryAfter: fault.RetryAfter(err), Share: fault.IsShare(err), Err: err}
-}
-
 // copy sends git's output but for its last bytes. Its errors are out's, or errGit.
 func (p *gitPack) copy(f *framer, out Output) error {
 	stdout := p.child.Stdout()

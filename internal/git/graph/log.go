@@ -140,7 +140,7 @@ func (w *walk) tree(n uint32) (git.ObjectID, error) {
 	}
 	c, err := pack.ParseCommit(data, w.g.format)
 	if err != nil {
-		return git.ObjectID{}, fault.Wrap(fault.Corrupt, "parsing commit "+id.String(), err)
+		return git.ObjectID{}, fault.Wrap(fault.Corrupt, "commit "+id.String()+" is damaged", err)
 	}
 	return c.Tree, nil
 }

@@ -243,7 +243,7 @@ func (w *walk) read(id git.ObjectID) (git.ObjectType, []byte, error) {
 func (w *walk) remember(n uint32, id git.ObjectID, data []byte) error {
 	c, err := pack.ParseCommit(data, w.g.format)
 	if err != nil {
-		return fault.Wrap(fault.Corrupt, "parsing commit "+id.String(), err)
+		return fault.Wrap(fault.Corrupt, "commit "+id.String()+" is damaged", err)
 	}
 	w.g.metrics.parsed.Inc()
 	parents := make([]uint32, 0, 2)
@@ -290,7 +290,7 @@ func (w *walk) look(id git.ObjectID) (object, hop, error) {
 		return o, h, w.remember(o.node, id, data)
 	case git.Tag:
 		if h.target, h.of, err = pack.ParseTag(data, w.g.format); err != nil {
-			return o, h, fault.Wrap(fault.Corrupt, "parsing tag "+id.String(), err)
+			return o, h, fault.Wrap(fault.Corrupt, "tag "+id.String()+" is damaged", err)
 		}
 	}
 	w.g.hops.put(id, h)

@@ -1,0 +1,51 @@
+package packsource
+
+import (
+	"regexp"
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+// packError keeps the kind of err, and of its text only what a client may see. If git names an object that it could not read, the error says
+// which one, and is Corrupt: another copy of the repository may have it.
+func packError(err error) error {
+	e := &fault.Error{
+		Kind: fault.KindOf(err), Msg: "the pack could not be made", RetryAfter: fault.RetryAfter(err), Share: fault.IsShare(err), Err: err,
+	}
+	if e.Kind != fault.Internal {
+		return e
+	}
+	if id, state := unreadable(err.Error()); id != "" {
+		e.Kind = fault.Corrupt
+		e.Msg += ": object " + id + " is " + state + " in the repository on the server; tell its administrator"
+	}
+	return e
+}
+
+var (
+	// objectName is an object ID in git's messages: as it is, or as the path of a loose object.
+	objectName = regexp.MustCompile(`(?:^|[^0-9a-f])([0-9a-f]{2}/(?:[0-9a-f]{62}|[0-9a-f]{38})|[0-9a-f]{64}|[0-9a-f]{40})(?:[^0-9a-f]|$)`)
+	// states are what is wrong with an object, by words of git's messages; the first that is found says most.
+	states = []struct {
+		name  string
+		words *regexp.Regexp
+	}{
+		{"corrupt", regexp.MustCompile(`corrupt|is empty|inflate|mismatch|unable to unpack|unable to parse|garbage at end`)},
+		{"missing", regexp.MustCompile(`missing`)},
+		{"missing or corrupt", regexp.MustCompile(`(?i)bad (?:tree )?object|(?:unable|failed) to (?:read|get|load|find)|(?:could not|cannot be) (?:read|get)`)},
+	}
+)
+
+// unreadable finds the object that git's messages, which are separated by "; ", say cannot be read; "": none.
+func unreadable(messages string) (id, state string) {
+	for _, s := range states {
+		for message := range strings.SplitSeq(messages, "; ") {
+			m := objectName.FindStringSubmatch(message)
+			if m != nil && !strings.Contains(message, "pack-"+m[1]) && s.words.MatchString(message) {
+				return strings.ReplaceAll(m[1], "/", ""), s.name
+			}
+		}
+	}
+	return "", ""
+}
