@@ -144,6 +144,9 @@ func compareNames(t *testing.T, what, page string, inSource map[string]string) {
 	t.Helper()
 	described := map[string]bool{}
 	for _, m := range tableRow.FindAllStringSubmatch(page, -1) {
+		if described[m[1]] {
+			t.Errorf("docs/logs.md describes the %s %q twice", what, m[1])
+		}
 		described[m[1]] = true
 		if _, ok := inSource[m[1]]; !ok {
 			t.Errorf("docs/logs.md describes the %s %q, which nothing logs", what, m[1])
