@@ -101,6 +101,7 @@ var rooms = map[string][]string{
 	"google.golang.org/grpc/...":                                {}, // tests: another client of the control API
 	"golang.org/x/crypto/ssh":                                   {"gateway", "auth", "roles"},
 	"github.com/tsenart/vegeta/...":                             {"bench"},
+	"github.com/coreos/go-systemd/...":                          {"roles"},
 	"github.com/pires/go-proxyproto":                            {"origin"},
 	"github.com/redis/...":                                      {"resolve", "bench"},
 	"github.com/failsafe-go/...":                                {"resolve"},

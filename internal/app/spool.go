@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -95,7 +96,7 @@ func (f *file) append(p []byte) error {
 			return fmt.Errorf("%w: %w", errDisk, err)
 		}
 		f.f = made
-		if err := os.Remove(made.Name()); err != nil {
+		if err := os.Remove(made.Name()); err != nil && !errors.Is(err, fs.ErrNotExist) { // the next process may have swept it
 			return fmt.Errorf("%w: %w", errDisk, err)
 		}
 	}

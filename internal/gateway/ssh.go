@@ -61,8 +61,10 @@ type SSH struct {
 	unread   atomic.Int64 // bytes, see backlog
 
 	mu       sync.Mutex
-	ending   bool
+	closing  bool // nothing more is to be accepted
+	ending   bool // nothing more is accepted
 	listener map[net.Listener]struct{}
+	serving  sync.WaitGroup // calls of Serve
 	clients  map[*sshClient]struct{}
 	all      sync.WaitGroup // connections
 }
@@ -98,11 +100,13 @@ func NewSSH(o SSHOptions) (*SSH, error) {
 func (s *SSH) Serve(l net.Listener) error {
 	l = bulk.Listen(l, s.Pump, s.WriteStall)
 	s.mu.Lock()
-	if s.ending {
+	if s.closing {
 		s.mu.Unlock()
 		return l.Close()
 	}
 	s.listener[l] = struct{}{}
+	s.serving.Add(1)
+	defer s.serving.Done()
 	s.mu.Unlock()
 	for pause := time.Duration(0); ; {
 		conn, err := l.Accept()
@@ -161,16 +165,28 @@ func (s *SSH) isEnding() bool {
 	return s.ending
 }
 
-// Shutdown stops accepting, ends connections without a session, and waits for the others. When ctx ends, the clients of those
-// that are left are told, and cut off two seconds later at the latest.
+// freshPatience is how long a connection that was accepted has to begin its first session once no more are accepted.
+const freshPatience = 5 * time.Second
+
+// Shutdown stops accepting, ends connections without a session, and waits for the others. A connection that has had no session yet
+// has freshPatience for one. When ctx ends, the clients of those that are left are told, and cut off two seconds later at the
+// latest.
 func (s *SSH) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
-	s.ending = true
+	s.closing = true
 	for l := range s.listener {
 		l.Close()
 	}
+	s.mu.Unlock()
+	s.serving.Wait() // what was accepted is among the clients
+	s.mu.Lock()
+	s.ending = true
 	for c := range s.clients {
-		c.endIfIdle()
+		if c.wasUsed() {
+			c.endIfIdle()
+		} else {
+			time.AfterFunc(freshPatience, c.endIfIdle)
+		}
 	}
 	s.mu.Unlock()
 	done := make(chan struct{})
@@ -218,6 +234,7 @@ type sshClient struct {
 	in       bool // has logged in
 	mu       sync.Mutex
 	sessions map[*sshSession]struct{} // that are not over
+	used     bool                     // there was a session
 	commands int                      // that run
 	idle     *time.Timer
 	left     chan struct{}  // has room for one word that a session is over

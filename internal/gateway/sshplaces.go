@@ -22,7 +22,7 @@ func (c *sshClient) open(one ssh.NewChannel) {
 	}
 	s := newSSHSession(c)
 	c.mu.Lock()
-	c.sessions[s] = struct{}{}
+	c.sessions[s], c.used = struct{}{}, true
 	c.wire.sessions.Add(1)
 	c.idle.Stop()
 	c.mu.Unlock()
@@ -90,6 +90,13 @@ func (c *sshClient) commandRuns(n int) {
 	case n > 0:
 		c.counted.Running()
 	}
+}
+
+// wasUsed reports whether the connection has had a session.
+func (c *sshClient) wasUsed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.used
 }
 
 // endIfIdle ends a connection that nobody uses.

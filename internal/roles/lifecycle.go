@@ -79,24 +79,6 @@ type port struct {
 	shutdown func(ctx context.Context) error
 }
 
-// newPort is an HTTP server on a listener that is wrapped.
-func newPort(h *http.Server, wrap func(net.Listener) net.Listener) *port {
-	return &port{
-		serve: func(l net.Listener) error {
-			if err := h.Serve(wrap(l)); !errors.Is(err, http.ErrServerClosed) {
-				return fmt.Errorf("serve HTTP: %w", err)
-			}
-			return nil
-		},
-		shutdown: func(ctx context.Context) error {
-			if err := h.Shutdown(ctx); err != nil {
-				return errors.Join(err, h.Close())
-			}
-			return nil
-		},
-	}
-}
-
 // build wires a role's parts.
 func build(role role, cfg Config, log *slog.Logger, reg prometheus.Registerer, version, program string) (s *server, err error) {
 	switch role {
@@ -146,12 +128,18 @@ func run(ctx context.Context, src *source, cfg Config) (err error) {
 			return usage(err)
 		}
 	}
-	state, err := openState(cfg.State)
+	inherited, err := inherit(env.Sockets)
 	if err != nil {
+		return usage(err)
+	}
+	early := src.role == roleGateway && inherited[httpSocket] != nil
+	state, err := takeState(ctx, cfg, log)
+	if err != nil {
+		inherited.close()
 		return err
 	}
 	defer func() { err = errors.Join(err, state.close()) }()
-	listeners, err := openListeners(src.role, cfg)
+	listeners, err := openListeners(src.role, cfg, inherited)
 	if err != nil {
 		return err
 	}
@@ -191,7 +179,19 @@ func run(ctx context.Context, src *source, cfg Config) (err error) {
 	r := &reloader{source: src, running: cfg, level: level, log: log, take: srv.reload}
 	r.untilDone(running)
 	watched.draining.Store(true)
-	err = drain(ctx, cfg, log, srv)
+	start.Leaving = true
+	if err := state.write(start); err != nil {
+		log.Warn("cannot write to the state directory that this process leaves it", "error", err)
+	}
+	err = drain(ctx, cfg, log, srv, func() error {
+		if !early {
+			return nil
+		}
+		// A gateway keeps nothing in its state directory that the next process could not share with the requests that still run. It needs the two
+		// addresses that only one process can have.
+		_ = serving.Wait() // nothing is accepted any more
+		return errors.Join(watched.close(context.WithoutCancel(ctx)), state.close())
+	})
 	err = errors.Join(err, serving.Wait(), srv.close())
 	endWatchdog()
 	err = errors.Join(err, watched.close(context.WithoutCancel(ctx)))
@@ -246,6 +246,7 @@ type watching struct {
 	ops      *observe.Ops
 	admin    *http.Server
 	serving  errgroup.Group
+	closed   bool
 }
 
 func watch(l listeners, srv *server, log *slog.Logger, reg *prometheus.Registry, role role, version string) *watching {
@@ -277,7 +278,12 @@ func watch(l listeners, srv *server, log *slog.Logger, reg *prometheus.Registry,
 	return w
 }
 
+// close ends both. It may be called again, and does nothing then.
 func (w *watching) close(ctx context.Context) error {
+	if w.closed {
+		return nil
+	}
+	w.closed = true
 	ctx, cancel := context.WithTimeout(ctx, opsLinger)
 	defer cancel()
 	if err := w.admin.Shutdown(ctx); err != nil {
@@ -286,8 +292,8 @@ func (w *watching) close(ctx context.Context) error {
 	return errors.Join(w.ops.Close(ctx), w.serving.Wait())
 }
 
-// drain ends the listeners. That requests had to be cut off is worth a warning, not a failure: the limit is there to be used.
-func drain(ctx context.Context, cfg Config, log *slog.Logger, srv *server) error {
+// drain ends the listeners. It calls stopping once they are being closed, while requests still run. That requests had to be cut off is worth a warning, not a failure: the limit is there to be used.
+func drain(ctx context.Context, cfg Config, log *slog.Logger, srv *server, stopping func() error) error {
 	free := context.WithoutCancel(ctx)
 	if srv.drain != nil {
 		srv.drain()
@@ -306,10 +312,11 @@ func drain(ctx context.Context, cfg Config, log *slog.Logger, srv *server) error
 			ports.Go(func() error { return p.shutdown(limit) })
 		}
 	}
+	failed := stopping()
 	err := ports.Wait()
 	if errors.Is(err, context.DeadlineExceeded) {
 		log.Warn("requests still ran after shutdown.grace and were cut off", "grace", cfg.Shutdown.Grace.String())
-		return nil
+		return failed
 	}
-	return err
+	return errors.Join(err, failed)
 }

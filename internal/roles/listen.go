@@ -27,37 +27,47 @@ type listeners struct {
 	admin   net.Listener // drain and the like; of a node the control API
 }
 
-// openListeners opens what the role has. On an error nothing stays open.
-func openListeners(role role, cfg Config) (l listeners, err error) {
+// openListeners opens what the role has, or takes it from the inherited sockets. On an error nothing stays open.
+func openListeners(role role, cfg Config, inherited sockets) (l listeners, err error) {
 	defer func() {
 		if err != nil {
 			l.close()
+			inherited.close()
 		}
 	}()
+	tcp := func(name, address, flag string) (net.Listener, error) {
+		return inherited.listen(name, func() (net.Listener, error) { return listen(address, flag) })
+	}
+	node := func(address string, mode FileMode) (net.Listener, error) {
+		return inherited.listen(nodeSocket, func() (net.Listener, error) { return listenNode(address, os.FileMode(mode)) })
+	}
 	if role.flags()&public != 0 {
-		if l.public, err = listen(cfg.HTTP.Address, "--http"); err != nil {
+		if l.public, err = tcp(httpSocket, cfg.HTTP.Address, "--http"); err != nil {
 			return l, err
 		}
 		if cfg.SSH.Address != "" {
-			if l.ssh, err = listen(cfg.SSH.Address, "--ssh"); err != nil {
+			if l.ssh, err = tcp(sshSocket, cfg.SSH.Address, "--ssh"); err != nil {
 				return l, err
 			}
 		}
 	}
 	if role.flags()&repositories != 0 && cfg.Storage.Listen != "" {
-		if l.node, err = listenNode(cfg.Storage.Listen, os.FileMode(cfg.Storage.SocketMode)); err != nil {
+		if l.node, err = node(cfg.Storage.Listen, cfg.Storage.SocketMode); err != nil {
 			return l, err
 		}
 	}
 	if role == roleSearch {
-		if l.node, err = listenNode(cfg.Search.Listen, os.FileMode(cfg.Search.SocketMode)); err != nil {
+		if l.node, err = node(cfg.Search.Listen, cfg.Search.SocketMode); err != nil {
 			return l, err
 		}
 	}
 	if cfg.Ops.Address != "" {
-		if l.private, err = listen(cfg.Ops.Address, "--ops"); err != nil {
+		if l.private, err = tcp(opsSocket, cfg.Ops.Address, "--ops"); err != nil {
 			return l, err
 		}
+	}
+	if err = inherited.unused(role); err != nil {
+		return l, err
 	}
 	// Whoever holds the state directory is alone: what lies there is of a process that was killed.
 	if err = os.Remove(adminSocket(cfg.State)); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -42,6 +42,9 @@ type Env struct {
 	// SIGQUIT has its default effect again, and SIGUSR1 none.
 	Quits func() (signals <-chan os.Signal, stop func())
 
+	// Sockets are listening sockets that the service manager opened for this process, by the names of sockets.go. Whoever runs a server closes them.
+	Sockets []*os.File
+
 	// Become has the process run as another user from now on, for commands that root runs on files of a server's user; nil: they
 	// are run as root.
 	Become func(owner) error
@@ -53,7 +56,8 @@ func OSEnv(version string) Env {
 	if err != nil {
 		program = ""
 	}
-	return Env{os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Environ(), version, program, hangups, quits, owner.become}
+	files := inheritedFiles() // before Environ: commands that this process starts have no part in them
+	return Env{os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Environ(), version, program, hangups, quits, files, owner.become}
 }
 
 func hangups() (<-chan os.Signal, func()) { return signals(syscall.SIGHUP) }

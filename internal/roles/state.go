@@ -1,12 +1,15 @@
 package roles
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -28,6 +31,9 @@ type started struct {
 	Admin  string `json:"admin,omitempty"`  // path of the admin socket
 	Dumps  string `json:"dumps,omitempty"`  // directory of the watchdog's dumps; without it SIGQUIT ends the process
 
+	// Leaving says that the process ends, and that its state directory will be free after it has finished its requests.
+	Leaving bool `json:"leaving,omitempty"`
+
 	DumpSignal int `json:"dump_signal,omitempty"` // asks for a dump; 0: SIGQUIT does, of which a second one ends the process
 
 	HostKeys []string `json:"host_keys,omitempty"` // fingerprints of the SSH host keys, each after its kind
@@ -47,7 +53,10 @@ func (s started) who() string {
 }
 
 // stateTaken is that another process has the state directory.
-type stateTaken struct{ dir, who string }
+type stateTaken struct {
+	dir, who string
+	leaving  bool // it is about to end, or nothing is known of it: it is on its way in or out
+}
 
 func (e *stateTaken) Error() string {
 	return fmt.Sprintf("the state directory %s is in use by %s; stop it, or give this one a directory of its own with --state", e.dir, e.who)
@@ -70,7 +79,7 @@ func openState(dir string) (*state, error) {
 		if json.NewDecoder(io.LimitReader(f, 4096)).Decode(&other) == nil && other.PID != 0 {
 			who = other.who()
 		}
-		return nil, &stateTaken{dir, who}
+		return nil, &stateTaken{dir, who, other.Leaving || other.PID == 0}
 	}
 	if err != nil {
 		f.Close()
@@ -92,7 +101,35 @@ func (s *state) write(st started) error {
 	return err
 }
 
-// close empties the file and lets go of the directory.
+// close empties the file and lets go of the directory. It may be called again, and does nothing then.
 func (s *state) close() error {
-	return errors.Join(s.file.Truncate(0), s.file.Close())
+	if s.file == nil {
+		return nil
+	}
+	file := s.file
+	s.file = nil
+	return errors.Join(file.Truncate(0), file.Close())
+}
+
+// statePause is how long to wait before the next look at a state directory that a process is about to leave.
+const statePause = 20 * time.Millisecond
+
+// takeState is openState that waits for a process that is about to end, for as long as its end may take.
+func takeState(ctx context.Context, cfg Config, log *slog.Logger) (*state, error) {
+	patience := time.Now().Add(cfg.Shutdown.Delay.Duration + cfg.Shutdown.Grace.Duration + 2*closeLimit)
+	for told := false; ; told = true {
+		s, err := openState(cfg.State)
+		taken, ok := errors.AsType[*stateTaken](err)
+		if !ok || !taken.leaving || time.Now().After(patience) {
+			return s, err
+		}
+		if !told {
+			log.Info("waiting for the state directory", "dir", cfg.State, "holder", taken.who)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(statePause):
+		}
+	}
 }

@@ -1,0 +1,86 @@
+package roles
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/coreos/go-systemd/v22/activation"
+
+	"github.com/packhorse-git/packhorse/internal/bulk"
+)
+
+// Names of sockets that a service manager opens for the process (sd_listen_fds(3), FileDescriptorName= in systemd.socket(5)).
+const (
+	httpSocket = "http"
+	sshSocket  = "ssh"
+	nodeSocket = "node"
+	opsSocket  = "ops"
+)
+
+// sockets are the listening sockets that the process has from its service manager and has not taken yet, by name. They stay open there when this
+// process closes its own, so that the kernel goes on queueing connections for the next process.
+type sockets map[string]net.Listener
+
+// inheritedFiles are the files of LISTEN_FDS, if they are for this process. It removes the variables.
+func inheritedFiles() []*os.File { return activation.Files(true) }
+
+// inherit makes listeners of inherited files, and closes the files.
+func inherit(files []*os.File) (s sockets, err error) {
+	s = sockets{}
+	for _, f := range files {
+		if err == nil {
+			err = s.add(f)
+		}
+		f.Close()
+	}
+	if err != nil {
+		s.close()
+	}
+	return s, err
+}
+
+func (s sockets) add(f *os.File) error {
+	name := f.Name()
+	if names := []string{httpSocket, sshSocket, nodeSocket, opsSocket}; !slices.Contains(names, name) {
+		return fmt.Errorf("inherited socket %q: unknown name; set FileDescriptorName= of the socket unit to one of %s", name, strings.Join(names, ", "))
+	}
+	if s[name] != nil {
+		return fmt.Errorf("inherited socket %q: there are two of this name; a socket unit has one ListenStream=", name)
+	}
+	l, err := net.FileListener(f)
+	if err != nil {
+		return fmt.Errorf("inherited socket %q: not a listening stream socket: %w", name, err)
+	}
+	if _, ok := l.(*net.TCPListener); ok {
+		l = bulk.Unpaced(l)
+	}
+	s[name] = l
+	return nil
+}
+
+// listen gives the inherited socket of a name, or opens one.
+func (s sockets) listen(name string, open func() (net.Listener, error)) (net.Listener, error) {
+	if l := s[name]; l != nil {
+		delete(s, name)
+		return l, nil
+	}
+	return open()
+}
+
+// unused is an error if a socket was not taken: its clients would wait for ever.
+func (s sockets) unused(role role) error {
+	for _, name := range slices.Sorted(maps.Keys(s)) {
+		return fmt.Errorf("inherited socket %q: packhorse %s does not listen there; set the address in the configuration, or remove the socket unit", name, role)
+	}
+	return nil
+}
+
+func (s sockets) close() {
+	for _, l := range s {
+		l.Close()
+	}
+}

@@ -1,0 +1,210 @@
+package roles
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestInherit(t *testing.T) {
+	t.Parallel()
+	file := func(name string) *os.File {
+		t.Helper()
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		f, err := l.(*net.TCPListener).File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		other, err := dupAs(f, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return other
+	}
+	plain, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plain.Close()
+	noSocket, err := dupAs(plain, "http")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for says, files := range map[string][]*os.File{
+		`"packhorse.socket": unknown name; set FileDescriptorName=`: {file("http"), file("packhorse.socket")},
+		`"http": there are two of this name`:                        {file("http"), file("http")},
+		`"http": not a listening stream socket`:                     {noSocket},
+	} {
+		if _, err := inherit(files); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v, want %s", err, says)
+		}
+	}
+	s, err := inherit([]*os.File{file("http"), file("ssh")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := DefaultConfig()
+	cfg.State, cfg.Ops.Address = t.TempDir(), ""
+	if _, err := openListeners(roleGateway, cfg, s); err == nil || !strings.Contains(err.Error(), `"ssh": packhorse gateway does not listen there`) {
+		t.Errorf("a socket that nobody asked for: %v", err)
+	}
+	if s, err = inherit([]*os.File{file("http")}); err != nil {
+		t.Fatal(err)
+	}
+	want := s[httpSocket].Addr().String()
+	l, err := openListeners(roleGateway, cfg, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.close()
+	if got := l.public.Addr().String(); got != want {
+		t.Errorf("listening at %s instead of the inherited %s", got, want)
+	}
+}
+
+// TestStateIsWaitedFor: a process that leaves its state directory is waited for, another one is not.
+func TestStateIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	cfg := DefaultConfig()
+	cfg.State = t.TempDir()
+	log := slog.New(slog.DiscardHandler)
+	old, err := openState(cfg.State)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := old.write(started{PID: 1, Role: roleServe}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := takeState(t.Context(), cfg, log); err == nil {
+		t.Fatal("two processes have the directory")
+	}
+	if err := old.write(started{PID: 1, Role: roleServe, Leaving: true}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := takeState(ctx, cfg, log); err == nil {
+		t.Fatal("two processes have the directory")
+	}
+	taken := make(chan error, 1)
+	go func() {
+		s, err := takeState(t.Context(), cfg, log)
+		if err == nil {
+			err = s.close()
+		}
+		taken <- err
+	}()
+	select {
+	case err := <-taken:
+		t.Errorf("the directory was taken while another process has it: %v", err)
+	case <-time.After(2 * statePause):
+	}
+	if err := errors.Join(old.close(), old.close()); err != nil {
+		t.Error(err)
+	}
+	if err := <-taken; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAcceptedConnectionsAreServed: who has connected before the end gets an answer, though the request comes after it began.
+func TestAcceptedConnectionsAreServed(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	accepted := make(chan struct{}, 1)
+	h := &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") }),
+		ConnState: func(_ net.Conn, s http.ConnState) {
+			if s == http.StateNew {
+				accepted <- struct{}{}
+			}
+		},
+	}
+	closed := make(chan struct{})
+	p := newPort(h, func(l net.Listener) net.Listener { return tellClose{l, closed} })
+	served, ended := make(chan error, 1), make(chan error, 1)
+	go func() { served <- p.serve(l) }()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	<-accepted
+	go func() { ended <- p.shutdown(t.Context()) }()
+	<-closed
+	fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+	if response, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || response.StatusCode != http.StatusOK {
+		t.Errorf("%v, %v", response, err)
+	}
+	if err := errors.Join(<-ended, <-served); err != nil {
+		t.Error(err)
+	}
+}
+
+// tellClose tells when Accept has ended.
+type tellClose struct {
+	net.Listener
+	closed chan struct{}
+}
+
+func (l tellClose) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		close(l.closed)
+	}
+	return c, err
+}
+
+// TestSocketUnits: the examples of socket units have the names that a gateway knows, belong to its unit, and listen where its example does.
+func TestSocketUnits(t *testing.T) {
+	t.Parallel()
+	cfg := exampleConfig(t, roleGateway)
+	for name, address := range map[string]string{httpSocket: cfg.HTTP.Address, sshSocket: cfg.SSH.Address, opsSocket: cfg.Ops.Address} {
+		text, err := os.ReadFile("../../examples/systemd/packhorse-gateway-" + name + ".socket")
+		if err != nil {
+			t.Fatal(err)
+		}
+		value := func(key string) string {
+			all := regexp.MustCompile(`(?m)^`+key+`=(.*)$`).FindAllSubmatch(text, -1)
+			if len(all) != 1 {
+				t.Errorf("%s: %d lines %s=", name, len(all), key)
+				return ""
+			}
+			return string(all[0][1])
+		}
+		if got := value("FileDescriptorName"); got != name {
+			t.Errorf("%s: FileDescriptorName=%s", name, got)
+		}
+		if got := value("Service"); got != "packhorse-gateway.service" {
+			t.Errorf("%s: Service=%s", name, got)
+		}
+		if got := value("ListenStream"); address != "" && got != address {
+			t.Errorf("%s: ListenStream=%s instead of %s", name, got, address)
+		}
+	}
+}
+
+// dupAs is another descriptor of a file, under another name, as a service manager passes it.
+func dupAs(f *os.File, name string) (*os.File, error) {
+	fd, err := unix.Dup(int(f.Fd()))
+	return os.NewFile(uintptr(fd), name), err
+}
