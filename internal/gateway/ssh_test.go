@@ -22,6 +22,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/connlimit"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
@@ -112,7 +113,10 @@ func serveSSH(t *testing.T, change func(*gateway.SSHOptions), nodes ...gateway.N
 	}
 	s.addr = l.Addr().String()
 	served := make(chan error, 1)
-	go func() { served <- s.ssh.Serve(l) }()
+	counts := connlimit.NewMetrics()
+	s.metrics.MustRegister(counts.Collectors()...)
+	limit := connlimit.New(connlimit.Options{Name: "ssh", Connections: 1000, PerAddress: 1000, Metrics: counts, Log: o.Log})
+	go func() { served <- s.ssh.Serve(limit.ByAddress(limit.Listen(l))) }()
 	t.Cleanup(func() {
 		limit, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
@@ -251,6 +255,46 @@ func TestSSHCutsSessionsIntoRequests(t *testing.T) {
 	if !strings.Contains(s.log.String(), "transport=ssh") || !strings.Contains(s.log.String(), "user=alice") {
 		t.Error("the log does not say who came which way")
 	}
+}
+
+// TestSSHRunning: a connection with a running command is not idle, and so not closed for another; one without is.
+func TestSSHRunning(t *testing.T) {
+	t.Parallel()
+	s := serveSSH(t, nil, brackets("a"))
+	client := s.mustDial(nil)
+	want := func(running, idle float64) {
+		t.Helper()
+		is := func() bool {
+			return s.value("packhorse_connections{listener=ssh,state=running}") == running && s.value("packhorse_connections{listener=ssh,state=idle}") == idle
+		}
+		if !eventually(is) {
+			t.Errorf("not %v running and %v idle", running, idle)
+		}
+	}
+	want(0, 1)
+	var inputs []io.Closer
+	for range 2 {
+		session, err := client.NewSession()
+		if err != nil {
+			t.Fatal(err)
+		}
+		input, err := session.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := session.Start("git-upload-pack 'app'"); err != nil {
+			t.Fatal(err)
+		}
+		inputs = append(inputs, input)
+		want(1, 0)
+	}
+	inputs[0].Close()
+	if !eventually(func() bool { return s.value("packhorse_ssh_sessions") == 1 }) {
+		t.Error("a session does not end with its input")
+	}
+	want(1, 0)
+	inputs[1].Close()
+	want(0, 1)
 }
 
 // TestSSHExitStatus: a client that closes the session at the end of its output has heard the exit status.
