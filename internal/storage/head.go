@@ -30,7 +30,7 @@ const (
 // returns without an error, and later requests see it. Errors: Invalid for a name that is not a branch's, Exhausted while HEAD is locked, and
 // those of opening and of writing to the repository.
 func (n *Node) SetHead(ctx context.Context, path git.RepoPath, branch git.RefName) (exists bool, err error) {
-	defer func() { n.metrics.changed.WithLabelValues("set_head", result(err)).Inc() }()
+	defer func() { n.changedRepository("set_head", path, err, "branch", string(branch)) }()
 	if !strings.HasPrefix(string(branch), branchPrefix) {
 		return false, fault.New(fault.Invalid, "HEAD names a branch, refs/heads/NAME, and not %.200q", branch)
 	}
@@ -42,7 +42,6 @@ func (n *Node) SetHead(ctx context.Context, path git.RepoPath, branch git.RefNam
 	if _, err := n.writeHead(ctx, h, branch, func() (bool, error) { return true, nil }); err != nil {
 		return false, err
 	}
-	n.log.Info("set HEAD of a repository", "repository", path.String(), "branch", string(branch))
 	n.RefsChanged(path)
 	snap, err := h.Refs.Snapshot(ctx)
 	if err != nil {
@@ -172,11 +171,8 @@ func (n *Node) adoptHead(ctx context.Context, h *handle, path git.RepoPath, upda
 		snap, err := h.Refs.Snapshot(ctx)
 		return err == nil && isUnborn(snap), err
 	})
-	switch {
-	case err != nil:
-		n.log.Warn("cannot set HEAD of a repository after its first push", "repository", path.String(), "branch", string(branch), "error", err)
-	case done:
-		n.log.Info("set HEAD of a repository after its first push", "repository", path.String(), "branch", string(branch))
+	if done || err != nil {
+		n.changedRepository("set_head", path, err, "branch", string(branch))
 	}
 }
 
@@ -187,6 +183,5 @@ func (n *Node) noteDangling(h *handle, path git.RepoPath) {
 	if last != 0 && time.Duration(now-last) < danglingEvery || !h.dangling.CompareAndSwap(last, now) {
 		return
 	}
-	n.log.Warn("HEAD of a repository names a branch that does not exist, so clones check out nothing; packhorse repo set-head changes that",
-		"repository", path.String())
+	n.log.Warn("HEAD of a repository names a branch that does not exist", "repository", path.String())
 }

@@ -175,7 +175,7 @@ func TestDanglingHeadIsLogged(t *testing.T) {
 			r.do(err)
 		}
 	}
-	if strings.Count(out.String(), "names a branch that does not exist") != 1 || !strings.Contains(out.String(), "repo=app") {
+	if strings.Count(out.String(), "names a branch that does not exist") != 1 || !strings.Contains(out.String(), "repository=app") {
 		t.Errorf("%s", out.String())
 	}
 }

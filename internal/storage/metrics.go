@@ -59,7 +59,7 @@ func NewMetrics() *Metrics {
 			Name: "packhorse_watch_looks_hanging", Help: "Looks at watched repositories that take longer than a second; rounds go on without them.",
 		}),
 		changed: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "packhorse_repositories_changed_total", Help: "Repositories created, imported and deleted, by result.",
+			Name: "packhorse_repositories_changed_total", Help: "Repositories created, imported and deleted, and their HEAD set, by result.",
 		}, []string{"change", "result"}),
 		maintain: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "packhorse_maintenance_seconds", Help: "Time to maintain a repository, by result.",
@@ -97,11 +97,13 @@ func result(err error) string {
 	return fault.KindOf(err).String()
 }
 
-// changedRepository counts and logs that a repository was created, imported or deleted, or was not.
-func (n *Node) changedRepository(change string, path git.RepoPath, err error) {
+// changedRepository counts and logs that a repository was created, imported or deleted, or its HEAD set, or that it was not. More are
+// fields of the log.
+func (n *Node) changedRepository(change string, path git.RepoPath, err error, more ...any) {
+	log := n.log.With(more...)
 	n.metrics.changed.WithLabelValues(change, result(err)).Inc()
 	if err == nil {
-		n.log.Info("changed a repository", "change", change, "repository", path.String())
+		log.Info("changed a repository", "change", change, "repository", path.String())
 		return
 	}
 	level := slog.LevelInfo // the caller's mistake
@@ -111,5 +113,5 @@ func (n *Node) changedRepository(change string, path git.RepoPath, err error) {
 	case fault.Exhausted, fault.Deadline, fault.Cancelled:
 		level = slog.LevelWarn
 	}
-	n.log.Log(context.Background(), level, "cannot change a repository", "change", change, "repository", path.String(), "result", result(err), "error", err)
+	log.Log(context.Background(), level, "cannot change a repository", "change", change, "repository", path.String(), "result", result(err), "error", err)
 }
