@@ -377,6 +377,16 @@ func TestReady(t *testing.T) {
 	if _, err := storage.New(nil, storage.Options{Root: r.dir}); !fault.Is(err, fault.Invalid) {
 		t.Errorf("a node without a root: %v", err)
 	}
+	other := r.dir + ".other" // made while the first one is there, so that it is not the same
+	first := newRoot(t, storage.Options{})
+	r.do(os.MkdirAll(other, 0o755))
+	r.do(os.RemoveAll(first.dir))
+	r.do(os.Rename(other, first.dir))
+	if err := first.Ready(); !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "mounted") {
+		t.Errorf("with the empty directory that its file system was mounted on: %v", err)
+	}
+	r.do(os.Mkdir(filepath.Join(first.dir, "app.git"), 0o755))
+	r.do(first.Ready())
 }
 
 var _ io.ReaderFrom = (*answer)(nil)
