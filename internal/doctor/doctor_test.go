@@ -75,7 +75,7 @@ func TestPlantedFaults(t *testing.T) {
 		{name: "turned off", kind: "turned-off", text: "http.uploadpack", plant: func(r *gittest.Repo) error {
 			return appendTo(r.Dir+"/config", "[http]\n\tuploadpack = false\n")
 		}},
-		{name: "unborn HEAD", kind: "unborn-head", text: "symbolic-ref HEAD refs/heads/main", plant: func(r *gittest.Repo) error {
+		{name: "unborn HEAD", kind: "unborn-head", text: "packhorse repo set-head app main --root ", plant: func(r *gittest.Repo) error {
 			return os.WriteFile(r.Dir+"/HEAD", []byte("ref: refs/heads/gone\n"), 0o644)
 		}},
 		{name: "unborn HEAD, no branch", plant: func(r *gittest.Repo) error {

@@ -137,6 +137,11 @@ func (x *examination) add(severity Severity, kind, text, advice string) {
 	x.report.Add(Finding{Group: GroupRepositories, Severity: severity, Kind: kind, Subject: x.path, Text: text, Advice: advice})
 }
 
+// served is the path by which clients know the repository.
+func (x *examination) served() string {
+	return strings.TrimSuffix(strings.TrimSuffix(x.path, "/.git"), ".git")
+}
+
 // refused says why requests to the repository are.
 func (x *examination) refused(err error) {
 	text := fault.Message(err)
@@ -173,7 +178,7 @@ func (x *examination) head(ctx context.Context, r *repo.Repo) {
 		return
 	}
 	x.add(Problem, "unborn-head", fmt.Sprintf("HEAD names %s, which does not exist, and there are other branches (%s): clones check out nothing", head.Target, strings.Join(branches, ", ")),
-		fmt.Sprintf("git -C %s symbolic-ref HEAD refs/heads/%s", x.dir, branches[0]))
+		fmt.Sprintf("packhorse repo set-head %s %s --root %s", x.served(), branches[0], x.Root))
 }
 
 // alternates finds lenders that are missing, and reports whether there are any.
@@ -217,7 +222,7 @@ func (x *examination) objects(ctx context.Context, r *repo.Repo) {
 		}
 		return
 	}
-	maintain := fmt.Sprintf("packhorse repo maintain %s --root %s", strings.TrimSuffix(strings.TrimSuffix(x.path, "/.git"), ".git"), x.Root)
+	maintain := fmt.Sprintf("packhorse repo maintain %s --root %s", x.served(), x.Root)
 	lacks, many := []string{}, cmp.Or(x.Objects, manyObjects)
 	if c.Packed >= many && !c.Bitmap && !r.Objects.HasAlternates() {
 		lacks = append(lacks, "bitmap")

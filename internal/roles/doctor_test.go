@@ -62,7 +62,7 @@ func TestDoctor(t *testing.T) {
 	}
 	code, out, errs := runMain("doctor", root)
 	want := "  problem  team/app.git: HEAD names refs/heads/gone, which does not exist"
-	if code != exitFailed || !strings.Contains(out, want) || !strings.Contains(out, "-> git -C "+root) || !strings.Contains(errs, "there are problems") ||
+	if code != exitFailed || !strings.Contains(out, want) || !strings.Contains(out, "-> packhorse repo set-head team/app main --root "+root) || !strings.Contains(errs, "there are problems") ||
 		!strings.Contains(out, "which serves "+root) {
 		t.Errorf("exit code %d: %s%s", code, out, errs)
 	}
