@@ -76,7 +76,8 @@ func (f *fake) mkdir(dir string) error {
 
 func (f *fake) options(log *bytes.Buffer) Options {
 	return Options{
-		Path: f.dir, mkdir: f.mkdir, proc: f.proc, Log: slog.New(slog.NewTextHandler(log, nil)),
+		Wanted: true,
+		Path:   f.dir, mkdir: f.mkdir, proc: f.proc, Log: slog.New(slog.NewTextHandler(log, nil)),
 		Groups: map[string]Limits{Server: {CPUWeight: 300}, "pack": {MemoryHigh: 1 << 30, MemoryMax: 2 << 30, CPUWeight: 100}, "other": {}},
 	}
 }

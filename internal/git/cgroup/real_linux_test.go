@@ -46,7 +46,7 @@ func TestReal(t *testing.T) {
 		}
 	}
 	var log bytes.Buffer
-	tree, err := Open(Options{Path: path, Groups: map[string]Limits{Server: {CPUWeight: 300}, "pack": {MemoryMax: 1 << 30}}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	tree, err := Open(Options{Wanted: true, Path: path, Groups: map[string]Limits{Server: {CPUWeight: 300}, "pack": {MemoryMax: 1 << 30}}, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	if err != nil {
 		t.Skipf("this process may not be moved: %v", err)
 	}
