@@ -290,7 +290,7 @@ func TestPushFsck(t *testing.T) {
 		t.Fatal(err)
 	}
 	const want = `{ badTimezone = "error", missingEmail = "warn", missingSpaceBeforeDate = "ignore", zeroPaddedFilemode = "ignore" }`
-	if got := cfg.Push.Fsck.TOML(); got != want || from["push.fsck"] != "FILE:2" || cfg.check() != nil {
+	if got := cfg.Push.Fsck.TOML(); got != want || from["push.fsck"] != "FILE:1" || cfg.check() != nil {
 		t.Errorf("%s from %s: %v", got, from["push.fsck"], cfg.check())
 	}
 	again, _, err := loadText(t, "[push]\nfsck = "+want+"\n")
