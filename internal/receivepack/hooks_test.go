@@ -132,7 +132,7 @@ func TestDecisionsFailClosed(t *testing.T) {
 				t.Fatal(err)
 			}
 			return Options{Hooks: dir}
-		}, "503"},
+		}, "pre-receive hook cannot be run"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

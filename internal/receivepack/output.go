@@ -167,9 +167,11 @@ func (o *output) finish() error {
 	return o.write(b)
 }
 
-// fail tells the client why there is no report, if the answer has begun and has a place for it.
+// fail tells the client why there is no report, if the answer has a place for it. Before the answer has begun, the transport tells it instead
+// that it may try again later: git shows no more than the number of a status, but other clients act on it.
 func (o *output) fail(err error) error {
-	if _, broken := errors.AsType[*protocol.BrokenReply](err); broken || !o.begun || !o.sideband {
+	later := fault.RetryAfter(err) > 0 || fault.Is(err, fault.Exhausted) || fault.Is(err, fault.Cancelled)
+	if _, broken := errors.AsType[*protocol.BrokenReply](err); broken || !o.sideband || !o.begun && later {
 		return err
 	}
 	message := strings.Map(func(r rune) rune {

@@ -186,10 +186,6 @@ func (s *Server) Serve(ctx context.Context, t Target, session protocol.Session, 
 	}
 	outcome.Command, outcome.Agent, outcome.Session = protocol.CommandPush, asked.agent, asked.session
 	outcome.Refs = len(asked.commands)
-	programs, err := s.programs(t.Repo)
-	if err != nil {
-		return outcome, err
-	}
 	transport := "ssh"
 	if session.Stateless {
 		transport = "http"
@@ -200,7 +196,10 @@ func (s *Server) Serve(ctx context.Context, t Target, session protocol.Session, 
 		push:   &Push{ID: rand.Text(), Repo: t.Path, Pusher: pusher, Options: asked.options, Updates: asked.updates(), Trace: activity.TraceParent(ctx)},
 		out:    output{reply: reply, sideband: asked.sideband, report: asked.report, hidden: t.Common + "/"},
 	}
-	p.programs = programs
+	if p.programs, err = s.programs(t.Repo); err != nil {
+		p.account(nil, true)
+		return outcome, p.out.fail(err)
+	}
 	p.committer[0], p.committer[1] = committer(pusher, transport)
 	request, p.pack = in.rest(asked)
 	p.out.heard = &p.complaints
