@@ -39,6 +39,7 @@ const driverLimit = 5 * time.Minute
 //	fetch DIR                what is new in a clone's origin, with the tags of what comes
 //	tags DIR                 all tags of origin
 //	deepen DIR DEPTH         main to that depth
+//	push DIR URL BRANCH      a branch; over SSH with the key in the file $KEY or as the ssh program and ~/.ssh/config say
 type client struct {
 	name     string
 	program  string
@@ -55,20 +56,23 @@ type operation struct {
 	repo  string
 	steps []string
 	refs  []string // compared, with all that they reach
+	push  string   // it is a push over "HTTP" or "SSH", which has no steps
 }
 
 var operations = []operation{
-	{"ls-remote", "random", []string{"ls-remote URL"}, nil},
-	{"clone", "random", []string{"clone URL DIR"}, []string{"refs/remotes", "refs/tags"}},
-	{"fetch", "random", []string{"clone URL DIR", "GROW", "fetch DIR"}, []string{"refs/remotes", "refs/tags"}},
-	{"shallow", "random", []string{"shallow URL DIR 3"}, []string{"refs/remotes"}},
-	{"deepen", "random", []string{"shallow URL DIR 3", "deepen DIR 7"}, []string{"refs/remotes"}},
-	{"partial", "random", []string{"partial URL DIR"}, []string{"refs/remotes", "refs/tags"}},
-	{"one branch", "random", []string{"branch URL DIR release/1.0"}, []string{"refs/remotes", "refs/tags"}},
-	{"tags", "linear", []string{"branch URL DIR main", "tags DIR"}, []string{"refs/tags"}},
-	{"empty", "empty", []string{"ls-remote URL", "clone URL DIR"}, []string{"refs/remotes", "refs/tags"}},
-	{"2,000 refs", "refs", []string{"ls-remote URL", "clone URL DIR"}, []string{"refs/remotes", "refs/tags"}},
-	{"SHA-256", "sha256", []string{"ls-remote URL", "clone URL DIR"}, []string{"refs/remotes", "refs/tags"}},
+	{"ls-remote", "random", []string{"ls-remote URL"}, nil, ""},
+	{"clone", "random", []string{"clone URL DIR"}, []string{"refs/remotes", "refs/tags"}, ""},
+	{"fetch", "random", []string{"clone URL DIR", "GROW", "fetch DIR"}, []string{"refs/remotes", "refs/tags"}, ""},
+	{"shallow", "random", []string{"shallow URL DIR 3"}, []string{"refs/remotes"}, ""},
+	{"deepen", "random", []string{"shallow URL DIR 3", "deepen DIR 7"}, []string{"refs/remotes"}, ""},
+	{"partial", "random", []string{"partial URL DIR"}, []string{"refs/remotes", "refs/tags"}, ""},
+	{"one branch", "random", []string{"branch URL DIR release/1.0"}, []string{"refs/remotes", "refs/tags"}, ""},
+	{"tags", "linear", []string{"branch URL DIR main", "tags DIR"}, []string{"refs/tags"}, ""},
+	{"empty", "empty", []string{"ls-remote URL", "clone URL DIR"}, []string{"refs/remotes", "refs/tags"}, ""},
+	{"2,000 refs", "refs", []string{"ls-remote URL", "clone URL DIR"}, []string{"refs/remotes", "refs/tags"}, ""},
+	{"SHA-256", "sha256", []string{"ls-remote URL", "clone URL DIR"}, []string{"refs/remotes", "refs/tags"}, ""},
+	{name: "push", repo: "random", push: "HTTP"},
+	{name: "push by SSH", repo: "random", push: "SSH"},
 }
 
 // clients are those that the matrix knows. Their limits are what they cannot do with any server: the reason by operation, held to
@@ -85,6 +89,7 @@ func clients(installed string) []*client {
 	if installed == "" {
 		return list
 	}
+	list = append(list, &client{name: "git, with git-lfs", program: bin("git-lfs"), env: []string{"PROTOCOL=2"}, protocol: "2", ssh: true})
 	list = append(list, gits("git, newer Debian", bin("git-newer"), "2", "0")...)
 	old := gits("git, Debian 11", bin("git-bullseye"), "2", "0")
 	old[1].limits = map[string]string{"SHA-256": "in protocol 0 it knows SHA-1 alone"}
@@ -114,7 +119,7 @@ func clients(installed string) []*client {
 			"partial": noFilter + " in protocol 0",
 			"empty":   wantsHEAD,
 		}},
-		&client{name: "dulwich, older", program: bin("dulwich-old"), protocol: "0", limits: map[string]string{
+		&client{name: "dulwich, older", program: bin("dulwich-old"), protocol: "0", ssh: true, limits: map[string]string{
 			"partial": noFilter,
 			"empty":   wantsHEAD,
 			"SHA-256": sha1Alone,
@@ -136,8 +141,9 @@ func clients(installed string) []*client {
 			"SHA-256": sha1Alone,
 		}},
 		&client{name: "isomorphic-git", program: bin("isomorphic-git"), protocol: "0, 2", limits: map[string]string{
-			"partial": noFilter,
-			"SHA-256": sha1Alone,
+			"partial":     noFilter,
+			"SHA-256":     sha1Alone,
+			"push by SSH": "it speaks HTTP alone",
 		}},
 	)
 }
@@ -145,7 +151,7 @@ func clients(installed string) []*client {
 // TestClients runs each operation with each client against Packhorse and compares what came of it with what git makes by file path.
 // PACKHORSE_CLIENTS names the directory that .ci/clients filled; without it there is git alone.
 func TestClients(t *testing.T) {
-	m := newMatrix(t)
+	m, pushes := newMatrix(t), newPrivateMatrix(t)
 	var mu sync.Mutex
 	cells := map[*client]map[string]string{}
 	var ran []*client
@@ -165,7 +171,12 @@ func TestClients(t *testing.T) {
 			for _, op := range operations {
 				t.Run(fmt.Sprintf("%s/%s/%s", c.name, c.protocol, op.name), func(t *testing.T) {
 					t.Parallel()
-					cell := m.cell(t, c, op)
+					var cell string
+					if op.push != "" {
+						cell = pushes.push(t, c, op)
+					} else {
+						cell = m.cell(t, c, op)
+					}
 					mu.Lock()
 					defer mu.Unlock()
 					cells[c][op.name] = cell

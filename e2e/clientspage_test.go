@@ -23,6 +23,8 @@ are those of the run that wrote this page. "make clients" installs the clients a
 const clientsLegend = `
 - **fetch**: commits, a merge, a branch and two tags are new. **shallow**: depth 3; **deepen**: from there to 7. **partial**: blob:none.
   **tags**: all of them into a clone of one branch. **2,000 refs** and **SHA-256**: listing and cloning such repositories.
+- **push**: main moves by commits with a merge, and a branch is new; over HTTP with a token, by SSH with a key. With git-lfs installed, its
+  hook before a push finds that there is no LFS here.
 - Each client also clones a repository that not everybody may read, with a token as the password of its URL, and where it runs ssh (git,
   dulwich) with a key; with wrong ones it fails.
 - "no" is what the client cannot do with any server; that it fails with git http-backend, too, is part of the run:

@@ -27,7 +27,7 @@ func TestClientsWithCredentials(t *testing.T) {
 				if how == "key" && !c.ssh {
 					continue
 				}
-				op := operation{"clone", "random", []string{"ls-remote URL", "clone URL DIR"}, []string{"refs/remotes", "refs/tags"}}
+				op := operation{"clone", "random", []string{"ls-remote URL", "clone URL DIR"}, []string{"refs/remotes", "refs/tags"}, ""}
 				if err := m.attempt(t, c, op, server, how); err != nil {
 					t.Errorf("with a %s: %v", how, err)
 				}
@@ -48,6 +48,7 @@ func TestClientsWithCredentials(t *testing.T) {
 type privateMatrix struct {
 	*matrix
 	private, wrong map[string]string // URLs, by what is in them
+	ssh            string            // URL for clients that do not run the ssh program; "": there is no ssh
 }
 
 func newPrivateMatrix(t *testing.T) *privateMatrix {
@@ -56,7 +57,7 @@ func newPrivateMatrix(t *testing.T) *privateMatrix {
 		t.Fatal(err)
 	}
 	state := filepath.Join(m.work, "state")
-	create := exec.Command(filepath.Join(binDir, "packhorse"), "token", "create", "ci", "--state", state)
+	create := exec.Command(filepath.Join(binDir, "packhorse"), "token", "create", "ci", "--scope", "write", "--state", state)
 	create.Env = gittest.Env()
 	token, err := create.Output()
 	if err != nil {
@@ -66,7 +67,7 @@ func newPrivateMatrix(t *testing.T) *privateMatrix {
 	ssh, noSSH := exec.LookPath("ssh")
 	if noSSH == nil {
 		for _, name := range []string{"ci", "stranger"} {
-			keygen := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", filepath.Join(m.work, name))
+			keygen := exec.Command("ssh-keygen", "-q", "-t", "ecdsa", "-m", "PEM", "-N", "", "-C", name, "-f", filepath.Join(m.work, name))
 			if out, err := keygen.CombinedOutput(); err != nil {
 				t.Fatalf("%v\n%s", err, out)
 			}
@@ -116,6 +117,16 @@ func newPrivateMatrix(t *testing.T) *privateMatrix {
 	if err := os.WriteFile(filepath.Join(m.programs, "ssh"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
+	// For JGit, which knows neither %n nor BatchMode. It puts another file in the place of the one with known hosts, so that
+	// must not be /dev/null.
+	if err := os.Mkdir(filepath.Join(m.work, ".ssh"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	text = fmt.Sprintf("Host *\n\tIdentityFile %s/ci\n\tIdentitiesOnly yes\n\tStrictHostKeyChecking no\n\tUserKnownHostsFile %s/known\n", m.work, m.work)
+	if err := os.WriteFile(filepath.Join(m.work, ".ssh", "config"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.ssh = fmt.Sprintf("ssh://git@%s:%s", u.Hostname(), u.Port())
 	m.private["key"], m.wrong["key"] = "ssh://git@ci", "ssh://git@stranger"
 	return m
 }

@@ -72,6 +72,9 @@ def main(op, *args):
         single(args[0], args[1], args[2])
     elif op == "tags":
         update(args[0], wanted=lambda name: name.startswith(b"refs/tags/"))
+    elif op == "push":
+        ref = b"refs/heads/" + args[2].encode()
+        porcelain.push(args[0], args[1], [ref + b":" + ref], outstream=io.BytesIO(), errstream=sys.stderr.buffer)
     else:
         sys.exit(2)
 

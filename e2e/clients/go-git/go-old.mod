@@ -2,7 +2,10 @@ module github.com/packhorse-git/packhorse/e2e/clients/go-git
 
 go 1.26.0
 
-require github.com/go-git/go-git/v5 v5.4.2
+require (
+	github.com/go-git/go-git/v5 v5.4.2
+	golang.org/x/crypto v0.0.0-20210421170649-83a5a9bb288b
+)
 
 require (
 	github.com/Microsoft/go-winio v0.4.16 // indirect
@@ -17,7 +20,6 @@ require (
 	github.com/mitchellh/go-homedir v1.1.0 // indirect
 	github.com/sergi/go-diff v1.1.0 // indirect
 	github.com/xanzy/ssh-agent v0.3.0 // indirect
-	golang.org/x/crypto v0.0.0-20210421170649-83a5a9bb288b // indirect
 	golang.org/x/net v0.0.0-20210326060303-6b1517762897 // indirect
 	golang.org/x/sys v0.0.0-20210502180810-71e4cd670f79 // indirect
 	gopkg.in/warnings.v0 v0.1.2 // indirect

@@ -2,7 +2,10 @@ module github.com/packhorse-git/packhorse/e2e/clients/go-git
 
 go 1.26.0
 
-require github.com/go-git/go-git/v5 v5.19.3
+require (
+	github.com/go-git/go-git/v5 v5.19.3
+	golang.org/x/crypto v0.56.0
+)
 
 require (
 	dario.cat/mergo v1.0.0 // indirect
@@ -20,7 +23,6 @@ require (
 	github.com/sergi/go-diff v1.3.2-0.20230802210424-5b0b94c5c0d3 // indirect
 	github.com/skeema/knownhosts v1.3.1 // indirect
 	github.com/xanzy/ssh-agent v0.3.3 // indirect
-	golang.org/x/crypto v0.56.0 // indirect
 	golang.org/x/net v0.57.0 // indirect
 	golang.org/x/sys v0.47.0 // indirect
 	gopkg.in/warnings.v0 v0.1.2 // indirect

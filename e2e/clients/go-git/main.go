@@ -7,11 +7,14 @@ import (
 	"os"
 	"runtime/debug"
 	"strconv"
+	"strings"
 
 	"github.com/go-git/go-git/v5"
 	"github.com/go-git/go-git/v5/config"
 	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/transport/ssh"
 	"github.com/go-git/go-git/v5/storage/memory"
+	crypto "golang.org/x/crypto/ssh"
 )
 
 func main() {
@@ -53,6 +56,8 @@ func run(op string, args []string) error {
 			return err
 		}
 		return fetch(args[0], &git.FetchOptions{Tags: git.NoTags, Depth: depth})
+	case "push":
+		return push(args[0], args[1], args[2])
 	}
 	return fmt.Errorf("go-git has nothing for %s", op)
 }
@@ -87,6 +92,25 @@ func single(args []string, branch string, depth int) error {
 	return clone(args[1], &git.CloneOptions{
 		URL: args[0], Tags: git.NoTags, SingleBranch: true, ReferenceName: plumbing.NewBranchReferenceName(branch), Depth: depth,
 	})
+}
+
+// push sends a branch; over SSH with the key in the file $KEY, to any host.
+func push(dir, url, branch string) error {
+	repo, err := git.PlainOpen(dir)
+	if err != nil {
+		return err
+	}
+	ref := "refs/heads/" + branch
+	options := &git.PushOptions{RemoteName: "origin", RefSpecs: []config.RefSpec{config.RefSpec(ref + ":" + ref)}}
+	if strings.HasPrefix(url, "ssh://") {
+		keys, err := ssh.NewPublicKeysFromFile("git", os.Getenv("KEY"), "")
+		if err != nil {
+			return err
+		}
+		keys.HostKeyCallback = crypto.InsecureIgnoreHostKey()
+		options.Auth = keys
+	}
+	return git.NewRemote(repo.Storer, &config.RemoteConfig{Name: "origin", URLs: []string{url}}).Push(options)
 }
 
 func fetch(dir string, options *git.FetchOptions) error {

@@ -18,6 +18,10 @@ const operations = {
   shallow: () => clone({ ref: 'main', singleBranch: true, depth: Number(args[2]), noTags: true }),
   deepen: () => fetch({ ref: 'main', singleBranch: true, depth: Number(args[1]), tags: false }),
   branch: () => clone({ ref: args[2], singleBranch: true, noTags: true }),
+  push: async () => {
+    const result = await git.push({ ...common, dir: args[0], url: args[1], ref: args[2], remoteRef: 'refs/heads/' + args[2] })
+    if (!result.ok || Object.values(result.refs).some(ref => !ref.ok)) throw new Error(JSON.stringify(result))
+  },
   tags: () => fetch({ tags: true }),
 }
 

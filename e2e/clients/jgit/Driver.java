@@ -8,7 +8,9 @@ import org.eclipse.jgit.api.Git;
 import org.eclipse.jgit.lib.NullProgressMonitor;
 import org.eclipse.jgit.lib.Ref;
 import org.eclipse.jgit.transport.FilterSpec;
+import org.eclipse.jgit.transport.PushResult;
 import org.eclipse.jgit.transport.RefSpec;
+import org.eclipse.jgit.transport.RemoteRefUpdate;
 import org.eclipse.jgit.transport.TagOpt;
 import org.eclipse.jgit.transport.Transport;
 import org.eclipse.jgit.util.FileUtils;
@@ -47,6 +49,20 @@ public class Driver {
       case "tags" -> {
         try (Git git = Git.open(new File(args[1]))) {
           git.fetch().setRecurseSubmodules(NO).setTagOpt(TagOpt.FETCH_TAGS).call();
+        }
+      }
+      case "push" -> {
+        // Over SSH its settings are in ~/.ssh/config.
+        try (Git git = Git.open(new File(args[1]))) {
+          String ref = "refs/heads/" + args[3];
+          for (PushResult result : git.push().setRemote(args[2]).setRefSpecs(new RefSpec(ref + ":" + ref)).call()) {
+            for (RemoteRefUpdate update : result.getRemoteUpdates()) {
+              if (update.getStatus() != RemoteRefUpdate.Status.OK) {
+                System.err.println(update + " " + result.getMessages());
+                System.exit(1);
+              }
+            }
+          }
         }
       }
       case "partial" -> partial(args);
