@@ -415,7 +415,7 @@ func (l *keyList) readUser(path, name string, complaints *[]complaint) error {
 }
 
 func readKeyFile(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	f, err := openNow(path)
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/crypto/ssh"
+	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
@@ -76,6 +77,7 @@ func TestTokenFileThatIsLost(t *testing.T) {
 	for name, lose := range map[string]func(){
 		"gone":         func() { os.Remove(w.file.path) },
 		"a directory":  func() { os.Remove(w.file.path); os.Mkdir(w.file.path, 0o700) },
+		"a named pipe": func() { os.Remove(w.file.path); unix.Mkfifo(w.file.path, 0o600) }, // of which an open waits for a writer
 		"its own gone": func() { os.Rename(filepath.Dir(w.file.path), filepath.Dir(w.file.path)+".away") },
 		"empty":        put(nil),
 		"half of it":   put(good[:len(good)/2]),
@@ -287,6 +289,8 @@ func TestKeyFilesThatAreLost(t *testing.T) {
 		{"empty authorities", SourceUserCA, empty("ca"), func() { w.write("ca", line(ca)) }, []string{"alice"}},
 		{"no list of revoked keys", SourceRevokedKeys, move("revoked", "away"), move("away", "revoked"), nil},
 		{"an empty list of revoked keys", SourceRevokedKeys, empty("revoked"), func() { w.write("revoked", "# nobody") }, nil},
+		{"a named pipe", SourceRevokedKeys, func() { os.Remove(path("revoked")); unix.Mkfifo(path("revoked"), 0o600) },
+			func() { os.Remove(path("revoked")); w.write("revoked", "# nobody") }, nil},
 		{"half a fingerprint", SourceRevokedKeys, func() { w.write("revoked", ssh.FingerprintSHA256(bob.PublicKey())[:30]) }, func() { w.write("revoked", "# nobody") }, nil},
 	} {
 		check("before "+step.name, "alice", "carol", "dave")

@@ -145,9 +145,13 @@ func (f TokenFile) List() ([]Token, error) {
 	return t.Tokens, nil
 }
 
+// openNow is os.Open that does not wait: a named pipe in the place of a file would hold up all callers, also after it is
+// gone.
+func openNow(path string) (*os.File, error) { return os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) }
+
 // read gives the file's content, and what the file was; of one that does not exist, nothing.
 func (f TokenFile) read() (t tokenTable, info fs.FileInfo, err error) {
-	file, err := os.Open(f.path)
+	file, err := openNow(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return tokenTable{Version: 1}, nil, nil
 	}
@@ -158,7 +162,10 @@ func (f TokenFile) read() (t tokenTable, info fs.FileInfo, err error) {
 	if info, err = file.Stat(); err != nil {
 		return t, nil, fmt.Errorf("read the tokens: %w", err)
 	}
-	if mode := info.Mode(); !mode.IsRegular() || mode.Perm()&0o022 != 0 {
+	if !info.Mode().IsRegular() {
+		return t, nil, fmt.Errorf("read the tokens: %s is not a regular file; put the file of tokens back", f.path)
+	}
+	if mode := info.Mode(); mode.Perm()&0o022 != 0 {
 		return t, nil, fmt.Errorf("read the tokens: others may write %s (mode %04o); run chmod 600 on it, and look at what is in it", f.path, mode.Perm())
 	}
 	text, err := io.ReadAll(io.LimitReader(file, maxTokenFile+1))
@@ -254,7 +261,7 @@ func replaceFile(path string, text []byte, durable bool) (err error) {
 func (f TokenFile) usedPath() string { return f.path + ".used" }
 
 func readUsed(path string) map[string]int64 {
-	file, err := os.Open(path)
+	file, err := openNow(path)
 	if err != nil {
 		return nil
 	}
