@@ -10,8 +10,11 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 )
 
-// maxOrdered is how many trees are read to tell which of the wanted trees lie inside others. Wanted trees beyond are in no order.
-const maxOrdered = 10_000
+// Bounds of what is read to tell which of the wanted trees lie inside others. Wanted trees beyond are in no order.
+const (
+	maxOrdered      = 10_000   // trees
+	maxOrderedBytes = 32 << 20 // of trees in all; those of a chain are in memory at the same time
+)
 
 // first lists the blobs and trees that the client wants by ID or by a tag, in the order in which git has to meet them. A filter is no
 // business of theirs (git-rev-list(1), "--filter-provided-objects"), but git forgets so once it has met the object inside a tree: with the
@@ -57,16 +60,21 @@ func (f *fetch) innerFirst(ctx context.Context, trees []git.ObjectID) ([]git.Obj
 	}
 	var ordered []git.ObjectID
 	seen := make(map[git.ObjectID]bool)
+	left := int64(maxOrderedBytes)
 	var visit func(id git.ObjectID) error
 	visit = func(id git.ObjectID) error {
-		if seen[id] || len(seen) >= maxOrdered || len(ordered) == len(trees) {
+		if seen[id] || len(seen) >= maxOrdered || left <= 0 || len(ordered) == len(trees) {
 			return nil
 		}
 		seen[id] = true
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		typ, data, err := f.repo.Objects.Read(id, 0)
+		typ, data, err := f.repo.Objects.Read(id, left)
+		if left -= int64(len(data)); fault.Is(err, fault.Invalid) { // it is longer than that
+			left = 0
+			return nil
+		}
 		if err == nil && typ == git.Tree {
 			err = pack.Entries(data, f.repo.Format, func(mode uint32, _ []byte, id git.ObjectID) error {
 				if mode == pack.ModeTree {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -86,5 +87,29 @@ func TestFirstIsCanonical(t *testing.T) {
 	}
 	if plain := specOf(t, r, a, b, c, "done"); plain.First != nil {
 		t.Errorf("without a filter: %v", plain.First)
+	}
+}
+
+// TestOrderIsBounded wants the ends of a chain of huge trees, which are not all held in memory to find their order.
+func TestOrderIsBounded(t *testing.T) {
+	t.Parallel()
+	g := gittest.Init(t)
+	blob := git.MustParseObjectID(g.GitIn("content", "hash-object", "-w", "--stdin"))
+	tree := func(entries string) git.ObjectID {
+		return git.MustParseObjectID(g.GitIn(entries, "hash-object", "-w", "-t", "tree", "--literally", "--stdin"))
+	}
+	inner := tree("100644 file\x00" + string(blob.Raw()))
+	name := strings.Repeat("x", 4<<20)
+	outer := inner
+	for range maxOrderedBytes/len(name) + 1 {
+		outer = tree("40000 dir\x00" + string(outer.Raw()) + "100644 " + name + "\x00" + string(blob.Raw()))
+	}
+	for i := 0; outer.Compare(inner) > 0; i++ {
+		outer = tree(fmt.Sprintf("40000 dir%d\x00%s", i, outer.Raw()))
+	}
+	want := []git.ObjectID{outer, inner}
+	spec := specOf(t, openRepo(t, g.Dir), "want "+outer.String(), "want "+inner.String(), "filter tree:0", "done")
+	if !slices.Equal(spec.First, want) {
+		t.Errorf("%v, want %v as sorted", spec.First, want)
 	}
 }
