@@ -176,10 +176,9 @@ func closeBelow(closeCache func() error, closeRunner func(context.Context) error
 
 // packSources is what packs come from, from the top down.
 type packSources struct {
-	packsource.Source // the cache, or git if the cache is turned off
-
-	cache    *packcache.Cache // nil: turned off
-	verifier *pack.Verifier   // nil: turned off
+	source   packsource.Source // the cache, or git if the cache is turned off; not embedded, which would hide its further methods
+	cache    *packcache.Cache  // nil: turned off
+	verifier *pack.Verifier    // nil: turned off
 	runner   *process.Runner
 }
 
@@ -226,7 +225,7 @@ func (s *packSources) stack(cfg Config, log *slog.Logger, packs *packcache.Metri
 	if err != nil {
 		return err
 	}
-	s.Source = fromGit
+	s.source = fromGit
 	if !cfg.Cache.Enabled {
 		return nil
 	}
@@ -236,7 +235,7 @@ func (s *packSources) stack(cfg Config, log *slog.Logger, packs *packcache.Metri
 		Metrics: packs, Log: log,
 	})
 	if err == nil {
-		s.Source = s.cache
+		s.source = s.cache
 	}
 	return err
 }
@@ -270,7 +269,7 @@ func newNode(cfg Config, log *slog.Logger, reg prometheus.Registerer, packs *pac
 	if err != nil {
 		return nil, err
 	}
-	sessions := uploadpack.New(packs, uploadpack.Options{
+	sessions := uploadpack.New(packs.source, uploadpack.Options{
 		Agent: "packhorse/" + version, Wants: uploadpack.Wants(cfg.Fetch.Wants), Warmup: newWarmup(cfg.Warmup, reg, runner),
 		Limits: protocol.Limits{Wants: cfg.Fetch.MaxWants, Haves: cfg.Fetch.MaxHaves, Shallow: cfg.Fetch.MaxShallow, DeepenNot: cfg.Fetch.MaxShallow},
 	})
