@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -67,5 +68,36 @@ func TestHandshakeFailures(t *testing.T) {
 	}
 	if got := logged("a\x1b[2Jb\nc\xff" + strings.Repeat("x", 1<<20)); !strings.HasPrefix(got, "a?[2Jb?c?x") || len(got) > maxLoggedClient {
 		t.Errorf("%d bytes: %.40q", len(got), got)
+	}
+}
+
+// TestProxyHeaderRefusal: an SSH client shows its user why a header in front of its connection is refused.
+func TestProxyHeaderRefusal(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	client, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	server, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	_ = client.SetDeadline(time.Now().Add(10 * time.Second))
+	io.WriteString(client, "PROXY TCP4 192.0.2.7 192.0.2.8 5555 22\r\n")
+	io.WriteString(server, "SSH-2.0-test\r\n")
+	wire := &sshWire{Conn: server}
+	if _, err := wire.Read(make([]byte, 100)); !errors.Is(err, errProxyHeader) {
+		t.Errorf("the server reads a header with %v", err)
+	}
+	_, _, _, err = ssh.NewClientConn(client, "test", &ssh.ClientConfig{HostKeyCallback: ssh.InsecureIgnoreHostKey()})
+	if err == nil || !strings.Contains(err.Error(), errProxyHeader.Error()) || !strings.Contains(err.Error(), "disconnect, reason 2") {
+		t.Errorf("the client says %v", err)
 	}
 }

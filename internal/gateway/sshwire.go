@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -70,7 +71,7 @@ func (w *sshWire) banner() error {
 		}
 		if !couldBeBanner(line, end >= 0) || end < 0 && n == len(buf) {
 			if w.bad = true; origin.IsHeader(buf[:n]) {
-				_, _ = w.Conn.Write([]byte(errProxyHeader.Error() + "\r\n"))
+				_, _ = w.Conn.Write(disconnectPacket(errProxyHeader.Error()))
 				return errProxyHeader
 			}
 			return errBanner
@@ -86,6 +87,26 @@ func (w *sshWire) banner() error {
 			return err
 		}
 	}
+}
+
+// disconnectPacket is an unencrypted SSH_MSG_DISCONNECT (RFC 4253, sections 6 and 11.1). Clients show its text to their users when it
+// comes after the server's banner and before keys were exchanged.
+func disconnectPacket(text string) []byte {
+	const protocolError = 2
+	payload := ssh.Marshal(&struct {
+		Reason   uint32 `sshtype:"1"`
+		Text     string
+		Language string
+	}{Reason: protocolError, Text: text})
+	const block = 8
+	padding := block - (4+1+len(payload))%block
+	if padding < 4 {
+		padding += block
+	}
+	packet := binary.BigEndian.AppendUint32(nil, uint32(1+len(payload)+padding))
+	packet = append(packet, byte(padding))
+	packet = append(packet, payload...)
+	return append(packet, make([]byte, padding)...)
 }
 
 // couldBeBanner tells whether a line is a banner, or if it is not whole, may become one.

@@ -129,6 +129,15 @@ func TestOpsServesUntilClosed(t *testing.T) {
 			t.Errorf("a request for %s: %d, want %d", host, resp.StatusCode, status)
 		}
 	}
+	check, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer check.Close()
+	io.WriteString(check, "GET /healthz HTTP/1.0\r\n\r\n") // as HAProxy's option httpchk sends it
+	if got, _ := io.ReadAll(check); !strings.HasPrefix(string(got), "HTTP/1.0 200 ") {
+		t.Errorf("a health check without Host: %q", got)
+	}
 	if err := ops.Close(context.Background()); err != nil {
 		t.Error(err)
 	}

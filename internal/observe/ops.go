@@ -151,10 +151,10 @@ type plainWriter struct {
 func (p plainWriter) Header() http.Header { return p.header }
 func (p plainWriter) WriteHeader(int)     {}
 
-// localOnly keeps web pages away.
+// localOnly keeps web pages away. A request of HTTP/1.0 without Host is no browser's: HAProxy's health checks are such.
 func localOnly(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !browser.Local(r) {
+		if r.Host != "" && !browser.Local(r) {
 			answer(w, http.StatusForbidden, "this listener is for the machine itself: use a loopback address or localhost in the URL")
 			return
 		}
