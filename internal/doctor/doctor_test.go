@@ -78,6 +78,11 @@ func TestPlantedFaults(t *testing.T) {
 		{name: "unborn HEAD", kind: "unborn-head", text: "packhorse repo set-head app main --root ", plant: func(r *gittest.Repo) error {
 			return os.WriteFile(r.Dir+"/HEAD", []byte("ref: refs/heads/gone\n"), 0o644)
 		}},
+		{name: "unborn HEAD, a branch that a shell would run", kind: "unborn-head", text: "packhorse repo set-head app 'a;b$(c)' --root ", plant: func(r *gittest.Repo) error {
+			r.Git("update-ref", "refs/heads/a;b$(c)", "refs/heads/main")
+			r.Git("update-ref", "-d", "refs/heads/main")
+			return os.WriteFile(r.Dir+"/HEAD", []byte("ref: refs/heads/gone\n"), 0o644)
+		}},
 		{name: "unborn HEAD, no branch", plant: func(r *gittest.Repo) error {
 			r.Git("update-ref", "-d", "refs/heads/main")
 			return nil
@@ -266,5 +271,26 @@ func TestMachine(t *testing.T) {
 	}
 	if !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Kind == "cgroup" && f.Severity == Problem }) {
 		t.Errorf("a cgroup.path that is missing: %+v", r.Findings)
+	}
+}
+
+// TestAdvice: commands that advice tells can be pasted into a shell, whatever clients have named their branches.
+func TestAdvice(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"team/app.git": "team/app.git", "": "''", "a b": "'a b'", "it's": `'it'\''s'`, "~x": "'~x'", "a;b": "'a;b'", "{a,b}": "'{a,b}'", "x*": "'x*'",
+	} {
+		if got := shellWord(text); got != want {
+			t.Errorf("%q is the word %s, want %s", text, got, want)
+		}
+	}
+	if got := branchArgument("-x"); got != "refs/heads/-x" {
+		t.Errorf("a branch like an option is named as %s", got)
+	}
+	for login, want := range map[string]string{"git": "chown -R git '/srv/a b'", "": "chown -R 54321 '/srv/a b'"} {
+		u := User{UID: somebody, Name: "user 54321", Login: login}
+		if got := u.Chown("/srv/a b"); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,6 +28,12 @@ type User struct {
 	UID    int
 	Groups []int
 	Name   string // for messages
+	Login  string // "": it has none, as in a container
+}
+
+// Chown is the command that gives the user a file, or a directory with all in it.
+func (u *User) Chown(path string) string {
+	return fmt.Sprintf("chown -R %s %s", shellWord(cmp.Or(u.Login, strconv.Itoa(u.UID))), shellWord(path))
 }
 
 // Bits of permissions.
@@ -108,6 +115,26 @@ func Repositories(ctx context.Context, paths func(func(string, error) bool), o R
 	return int(done.Load()), failed
 }
 
+// plainShell are the characters that mean themselves to every shell, anywhere in a word.
+const plainShell = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:@%+,"
+
+// shellWord is a word of a command that advice tells, in quotes if need be. Clients choose the names of branches and, with the control API, of
+// repositories: "a;reboot" is one.
+func shellWord(s string) string {
+	if s != "" && strings.Trim(s, plainShell) == "" {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+// branchArgument names a branch for a command: one that begins with "-" would be an option.
+func branchArgument(branch string) string {
+	if strings.HasPrefix(branch, "-") {
+		return "refs/heads/" + branch
+	}
+	return branch
+}
+
 // examination is that of one repository.
 type examination struct {
 	*RepositoryOptions
@@ -148,11 +175,11 @@ func (x *examination) refused(err error) {
 	switch {
 	case strings.Contains(text, "includes another file"):
 		x.add(Problem, "config-include", "its config includes another file, and requests are refused, since that might hide refs",
-			"copy the settings into "+filepath.Join(x.dir, "config")+", and remove include.path and includeIf.*.path")
+			"copy the settings into "+shellWord(filepath.Join(x.dir, "config"))+", and remove include.path and includeIf.*.path")
 	case strings.Contains(text, "http.uploadpack"):
 		x.add(Hint, "turned-off", text, "remove http.uploadpack from its config if it is to be served")
 	default:
-		x.add(Problem, "refused", "requests are refused: "+err.Error(), "mend it, or restore it from a backup; run git fsck in "+x.dir)
+		x.add(Problem, "refused", "requests are refused: "+err.Error(), "mend it, or restore it from a backup; run git fsck in "+shellWord(x.dir))
 	}
 }
 
@@ -178,7 +205,7 @@ func (x *examination) head(ctx context.Context, r *repo.Repo) {
 		return
 	}
 	x.add(Problem, "unborn-head", fmt.Sprintf("HEAD names %s, which does not exist, and there are other branches (%s): clones check out nothing", head.Target, strings.Join(branches, ", ")),
-		fmt.Sprintf("packhorse repo set-head %s %s --root %s", x.served(), branches[0], x.Root))
+		fmt.Sprintf("packhorse repo set-head %s %s --root %s", shellWord(x.served()), shellWord(branchArgument(branches[0])), shellWord(x.Root)))
 }
 
 // alternates finds lenders that are missing, and reports whether there are any.
@@ -189,14 +216,14 @@ func (x *examination) alternates(objects string) (faults bool) {
 	}
 	lenders, err := pack.Alternates(real)
 	if err != nil {
-		x.add(Problem, "alternates", "cannot read objects/info/alternates: "+err.Error(), "look at "+filepath.Join(objects, "info/alternates"))
+		x.add(Problem, "alternates", "cannot read objects/info/alternates: "+err.Error(), "look at "+shellWord(filepath.Join(objects, "info/alternates")))
 		return true
 	}
 	for _, lender := range lenders {
 		if _, err := os.Stat(lender); err != nil {
 			faults = true
 			x.add(Problem, "missing-lender", fmt.Sprintf("it borrows objects from %s, which is missing (%s)", lender, errno(err)),
-				"restore the lender, or correct "+filepath.Join(objects, "info/alternates"))
+				"restore the lender, or correct "+shellWord(filepath.Join(objects, "info/alternates")))
 		} else if to, err := filepath.EvalSymlinks(lender); err == nil && !x.Open.Allows(to) {
 			faults = true
 			x.add(Problem, "lender-outside", fmt.Sprintf("it borrows objects from %s, which is not below the root, and requests are refused", lender),
@@ -222,7 +249,7 @@ func (x *examination) objects(ctx context.Context, r *repo.Repo) {
 		}
 		return
 	}
-	maintain := fmt.Sprintf("packhorse repo maintain %s --root %s", x.served(), x.Root)
+	maintain := fmt.Sprintf("packhorse repo maintain %s --root %s", shellWord(x.served()), shellWord(x.Root))
 	lacks, many := []string{}, cmp.Or(x.Objects, manyObjects)
 	if c.Packed >= many && !c.Bitmap && !r.Objects.HasAlternates() {
 		lacks = append(lacks, "bitmap")
@@ -265,12 +292,12 @@ func (x *examination) hooks() {
 		x.add(Problem, "hook-refuses-pushes", "pushes are refused, because the server does not run the repository's own hooks: "+names,
 			`remove them, move them to the directory that push.hooks_dir names, or set push.repository_hooks to "run" or "ignore" (docs/push.md)`)
 	case len(denied) > 0:
-		x.add(Problem, "hook-not-executable", fmt.Sprintf("hooks that %s may not execute do not run: %s", x.User.Name, strings.Join(denied, ", ")), "chmod a+rx "+denied[0])
+		x.add(Problem, "hook-not-executable", fmt.Sprintf("hooks that %s may not execute do not run: %s", x.User.Name, strings.Join(denied, ", ")), "chmod a+rx "+shellWord(denied[0]))
 	}
 	for _, event := range pushHooks {
 		path := filepath.Join(x.dir, "hooks", string(event))
 		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 == 0 {
-			x.add(Problem, "hook-not-executable", path+" is not executable, and does not run", "chmod a+rx "+path+", or remove it")
+			x.add(Problem, "hook-not-executable", path+" is not executable, and does not run", "chmod a+rx "+shellWord(path)+", or remove it")
 		}
 	}
 }
@@ -335,7 +362,7 @@ func (x *examination) rights() {
 		}
 		return fmt.Sprintf("%s and %d more", f.first, f.count-1)
 	}
-	chown := fmt.Sprintf("chown -R %s %s", x.User.Name, x.dir)
+	chown := x.User.Chown(x.dir)
 	if faults["unreadable"] != nil {
 		x.add(Problem, "not-readable", fmt.Sprintf("%s may not read %s: fetches fail", x.User.Name, more("unreadable")), chown+", and chmod -R u+rX")
 	}
@@ -343,7 +370,7 @@ func (x *examination) rights() {
 		x.add(Problem, "not-writable", fmt.Sprintf("%s may not write %s: pushes and maintenance fail", x.User.Name, more("unwritable")), chown+", and chmod -R u+rwX")
 	}
 	if faults["world-writable"] != nil {
-		x.add(Problem, "world-writable", fmt.Sprintf("everybody on this machine may write %s", more("world-writable")), "chmod -R o-w "+x.dir)
+		x.add(Problem, "world-writable", fmt.Sprintf("everybody on this machine may write %s", more("world-writable")), "chmod -R o-w "+shellWord(x.dir))
 	}
 	if faults["future"] != nil {
 		x.add(Problem, "future", fmt.Sprintf("%s was changed in the future, as its time says", more("future")), "correct the clocks of this machine and of the file server")

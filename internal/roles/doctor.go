@@ -165,6 +165,7 @@ func userOf(cfg *Config) doctor.User {
 	}
 	u := doctor.User{UID: o.uid, Groups: []int{o.gid}, Name: o.name()}
 	if known, err := user.LookupId(strconv.Itoa(o.uid)); err == nil {
+		u.Login = known.Username
 		ids, _ := known.GroupIds()
 		for _, id := range append(ids, known.Gid) {
 			if n, err := strconv.Atoi(id); err == nil {
@@ -194,7 +195,7 @@ func examineState(cfg *Config, u doctor.User, r *doctor.Report) {
 		}
 		if u.UID != 0 && found.uid != u.UID {
 			r.Add(doctor.Finding{Group: doctor.GroupServer, Severity: doctor.Problem, Kind: "state-owner", Subject: path, Text: fmt.Sprintf("it belongs to %s, and the server runs as %s", found.name(), u.Name),
-				Advice: fmt.Sprintf("chown -R %s %s", u.Name, path)})
+				Advice: u.Chown(path)})
 		}
 		if secret := e.Name() == "tokens" || e.Name() == "ssh"; secret && info.Mode().Perm()&0o077 != 0 {
 			r.Add(doctor.Finding{Group: doctor.GroupServer, Severity: doctor.Problem, Kind: "state-mode", Subject: path, Text: fmt.Sprintf("others may use it (mode %04o)", info.Mode().Perm()),
