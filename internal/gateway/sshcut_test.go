@@ -52,11 +52,11 @@ func (s *sshServer) start(command string) *running {
 // connection may be idle.
 func TestSSHSilentBetweenRequests(t *testing.T) {
 	t.Parallel()
-	const idle = 50 * time.Millisecond
+	const idle = 500 * time.Millisecond // for this client, too, between its login and its command
 	s := serveSSH(t, func(o *gateway.SSHOptions) { o.Idle, o.Auth = idle, writers{} }, counting())
-	for _, command := range []string{"git-receive-pack 'app'", "git-upload-pack 'app'"} {
-		r := s.start(command)
-		time.Sleep(4 * idle) // is what it is about
+	push, fetch := s.start("git-receive-pack 'app'"), s.start("git-upload-pack 'app'")
+	time.Sleep(idle + idle/2) // is what it is about
+	for command, r := range map[string]*running{"push": push, "fetch": fetch} {
 		if _, err := io.WriteString(r.in, "0000"); err != nil {
 			t.Errorf("%s: %v", command, err)
 		}

@@ -151,7 +151,7 @@ func TestProxyProtocol(t *testing.T) {
 // TestBadHeaders: a trusted proxy that sends no good header is told so, and nobody waits for it.
 func TestBadHeaders(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, ProxyProtocol{Timeout: 50 * time.Millisecond})
+	w := newWorld(t, ProxyProtocol{Timeout: 300 * time.Millisecond}) // of which the good ones need some on a busy machine
 	silent, half := w.send(""), w.send("PROXY TCP4 192")
 	for _, c := range []struct {
 		conn net.Conn
