@@ -247,6 +247,7 @@ func TestRefusedAtOnce(t *testing.T) {
 	for name, request := range map[string]string{
 		"newline in a name":  commands(reports, none+" "+id+" refs/heads/a\nok refs/heads/b"),
 		"carriage return":    commands(reports, none+" "+id+" refs/heads/a\rb"),
+		"space":              commands(reports, none+" "+id+" refs/heads/a funny refname"),
 		"5 KB name":          commands(reports, none+" "+id+" refs/heads/"+strings.Repeat("n", 5000)),
 		"no name":            commands(reports, none+" "+id+" "),
 		"no ID":              commands(reports, "main"),

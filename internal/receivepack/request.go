@@ -270,7 +270,7 @@ func parseCommand[T string | []byte](text T, format git.ObjectFormat) (c command
 	if len(c.name) > git.MaxRefName {
 		return c, fault.New(fault.Invalid, "the name of a ref is longer than %d bytes", git.MaxRefName)
 	}
-	if i := strings.IndexFunc(c.name, func(r rune) bool { return r < ' ' || r == 0x7f }); i >= 0 {
+	if i := strings.IndexFunc(c.name, func(r rune) bool { return r <= ' ' || r == 0x7f }); i >= 0 {
 		return c, fault.New(fault.Invalid, "%.80q cannot be the name of a ref", c.name)
 	}
 	return c, nil
