@@ -84,14 +84,14 @@ func TestPathsAreNotTold(t *testing.T) {
 	if err != nil || strings.Contains(out, w.Dir) || !strings.Contains(out, "refs/heads/held.lock") {
 		t.Errorf("%v\n%s", err, out)
 	}
-	text := "no '/srv/git/a.git/./x' /srv/git/a.gi /srv/git/a.git/\n"
+	text := "no '/srv/git/a.git/./x' /srv/git/a.gi /srv/git/a.git/ /srv/git/lender.git/objects\n"
 	for size := range len(text) {
 		var stdout []byte
 		for piece := range slices.Chunk([]byte(text), size+1) {
 			stdout = pktline.AppendBand(stdout, pktline.BandProgress, piece)
 		}
 		reply := &recorder{}
-		o := output{reply: reply, sideband: true, hidden: "/srv/git/a.git/"}
+		o := output{reply: reply, sideband: true, hidden: []string{"/srv/git/a.git/", "/srv/git/lender.git/"}}
 		if err := o.copy(bytes.NewReader(stdout)); err != nil {
 			t.Fatal(err)
 		}
@@ -103,8 +103,28 @@ func TestPathsAreNotTold(t *testing.T) {
 			}
 			told = append(told, data[1:]...)
 		}
-		if want := "no './x' /srv/git/a.gi \n"; string(told) != want {
+		if want := "no './x' /srv/git/a.gi  objects\n"; string(told) != want {
 			t.Errorf("in pieces of %d bytes: %q, want %q", size+1, told, want)
+		}
+	}
+}
+
+// Nor where the repositories are that it borrows from, of which git complains when they are gone.
+func TestPathsOfLendersAreNotTold(t *testing.T) {
+	t.Parallel()
+	home := t.TempDir()
+	for _, lender := range []string{home + "/gone.git/objects", home + "/x/../gone.git/objects"} {
+		r := gittest.Init(t)
+		if err := os.WriteFile(filepath.Join(r.Dir, "objects/info/alternates"), []byte(lender+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		w := worldAt(t, Options{}, r)
+		client := gittest.Init(t)
+		id := client.Commit("one")
+		client.Git("update-ref", "refs/heads/main", id.String())
+		out, err := w.post(commands(reports, zeros(id)+" "+id.String()+" refs/heads/main") + packOf(t, client))
+		if untold(err) != nil || strings.Contains(out, home) || !strings.Contains(out, "alternate object path: ") {
+			t.Errorf("%v\n%s", err, out)
 		}
 	}
 }

@@ -28,9 +28,9 @@ type output struct {
 	waiting  []byte          // packets until then
 	kept     []byte          // the report: packets, without a band
 	begun    bool            // something was written
-	hidden   string          // what no text of git's shows: the path of the repository and a slash
+	hidden   []string        // what no text of git's shows: the paths of the repository and of those that it borrows from, each with a slash
 	heard    io.Writer       // unless nil, gets that text too
-	tail     []byte          // of such text: the begin of that, if it comes
+	tail     []byte          // of such text: the begin of one of these, if it comes
 }
 
 // copy reads git's output to its end.
@@ -73,18 +73,25 @@ func (o *output) packet(data []byte) error {
 	return nil
 }
 
-// text sends text for people, but for where the repository is: git names its files by their whole paths, and cuts its text anywhere.
+// text sends text for people, but for where repositories are: git names its files by their whole paths, and cuts its text anywhere.
 func (o *output) text(b []byte) error {
-	if o.hidden == "" {
+	if len(o.hidden) == 0 {
 		return o.pieces(b)
 	}
-	b = bytes.ReplaceAll(append(o.tail, b...), []byte(o.hidden), nil)
-	n := min(len(b), len(o.hidden)-1)
-	for !strings.HasPrefix(o.hidden, string(b[len(b)-n:])) {
-		n--
+	b = append(o.tail, b...)
+	for _, path := range o.hidden {
+		b = bytes.ReplaceAll(b, []byte(path), nil)
 	}
-	o.tail = bytes.Clone(b[len(b)-n:])
-	return o.pieces(b[:len(b)-n])
+	keep := 0
+	for _, path := range o.hidden {
+		n := min(len(b), len(path)-1)
+		for !strings.HasPrefix(path, string(b[len(b)-n:])) {
+			n--
+		}
+		keep = max(keep, n)
+	}
+	o.tail = bytes.Clone(b[len(b)-keep:])
+	return o.pieces(b[:len(b)-keep])
 }
 
 // pieces sends text in packets.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/activity"
@@ -150,6 +151,18 @@ type Target struct {
 	Changed func(ctx context.Context, done []Update)
 }
 
+// hidden lists the paths that no client sees: of the repository, and of those that it borrows objects from.
+func (t Target) hidden() []string {
+	paths := []string{t.Common + "/"}
+	for _, path := range t.Objects.AlternatePaths() {
+		if lender, ok := strings.CutSuffix(path, "/objects"); ok && lender != "" {
+			path = lender + "/"
+		}
+		paths = append(paths, path)
+	}
+	return paths
+}
+
 // Serve takes one push: all that a client says after the advertisement. An error that comes before anything was written can be rendered as
 // the transport likes; after a protocol.ToldClient the client knows; after any other error what was sent is no whole answer.
 //
@@ -194,7 +207,7 @@ func (s *Server) Serve(ctx context.Context, t Target, session protocol.Session, 
 		Server: s, target: t, policy: policy, request: asked, outcome: &outcome,
 		caller: balance.Caller(session.Caller),
 		push:   &Push{ID: rand.Text(), Repo: t.Path, Pusher: pusher, Options: asked.options, Updates: asked.updates(), Trace: activity.TraceParent(ctx)},
-		out:    output{reply: reply, sideband: asked.sideband, report: asked.report, hidden: t.Common + "/"},
+		out:    output{reply: reply, sideband: asked.sideband, report: asked.report, hidden: t.hidden()},
 	}
 	if p.programs, err = s.programs(t.Repo); err != nil {
 		p.account(nil, true)

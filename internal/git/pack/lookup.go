@@ -2,6 +2,8 @@ package pack
 
 import (
 	"errors"
+	"path/filepath"
+	"slices"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -113,6 +115,22 @@ func (s *Store) Dirs() []string {
 		dirs[i] = d.path
 	}
 	return dirs
+}
+
+// AlternatePaths lists the paths by which git may name other object directories in its messages: of all that alternates lead to, also if they
+// are missing, both as alternates name them and cleaned. It returns none if there are no alternates.
+func (s *Store) AlternatePaths() []string {
+	snap := s.snap.Load()
+	if len(snap.dirs) == 1 && len(snap.absent) == 0 {
+		return nil
+	}
+	paths, _ := Alternates(s.dir) // what cannot be read, git cannot name
+	paths = append(append(paths, s.Dirs()[1:]...), snap.absent...)
+	for _, path := range paths {
+		paths = append(paths, filepath.Clean(path))
+	}
+	slices.Sort(paths)
+	return slices.Compact(paths)
 }
 
 // Close closes the pack descriptors. Reads in flight finish; a store that is read later still works, but keeps nothing
