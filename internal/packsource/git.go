@@ -53,8 +53,11 @@ type GitOptions struct {
 	Damaged func(Repository)
 }
 
-// verifyPatience is how long the end of a pack waits for the verification of its repository.
-const verifyPatience = time.Second
+// The end of a pack waits for the verification of its repository for as long as the pack took until then, within these bounds.
+const (
+	leastVerifyPatience = 100 * time.Millisecond
+	verifyPatience      = time.Second
+)
 
 // Git is the Source that runs `git pack-objects`, as git's own upload-pack does, with one difference: it does not run in the
 // served repository. Its git directory is an empty one of ours, and only the object directory is the repository's
@@ -154,7 +157,7 @@ func (g *Git) Open(ctx context.Context, spec *Spec) (Pack, error) {
 		}
 		dir = temporary
 	}
-	p := &gitPack{pauses: g.pauses, verification: g.verify(spec.Repo), trailer: spec.Repo.Format.Size(), temporary: temporary}
+	p := &gitPack{pauses: g.pauses, opened: time.Now(), verification: g.verify(spec.Repo), trailer: spec.Repo.Format.Size(), temporary: temporary}
 	ctx, p.cancel = context.WithCancel(ctx)
 	p.abandoned = ctx.Err
 	child, err := g.runner.Start(ctx, process.Command{
@@ -286,6 +289,7 @@ func revisions(spec *Spec) []byte {
 type gitPack struct {
 	child        *process.Process
 	verification *pack.Verification // of the repository's packs; nil: none, or reported
+	opened       time.Time
 	cancel       context.CancelFunc
 	abandoned    func() error // the error of Open's context
 	pauses       pauses
@@ -344,7 +348,7 @@ func (p *gitPack) warn(ctx context.Context, out Output) error {
 	if p.verification == nil {
 		return nil
 	}
-	patience := time.NewTimer(verifyPatience)
+	patience := time.NewTimer(min(verifyPatience, max(leastVerifyPatience, time.Since(p.opened))))
 	defer patience.Stop()
 	select {
 	case <-p.verification.Done():

@@ -35,7 +35,8 @@ const (
 type Verifier struct {
 	log     *slog.Logger
 	metrics *VerifyMetrics
-	reading chan struct{} // one pack is read at a time
+	small   chan struct{} // held while a pack of up to verifyBurst bytes is read
+	large   chan struct{} // held while a larger one is read, which may take minutes
 	ctx     context.Context
 	stop    context.CancelFunc
 	running sync.WaitGroup
@@ -55,7 +56,7 @@ type verdict struct {
 
 // NewVerifier makes a Verifier; the caller closes it.
 func NewVerifier(log *slog.Logger, metrics *VerifyMetrics) *Verifier {
-	v := &Verifier{log: log, metrics: metrics, reading: make(chan struct{}, 1), known: make(map[string]*verdict)}
+	v := &Verifier{log: log, metrics: metrics, small: make(chan struct{}, 1), large: make(chan struct{}, 1), known: make(map[string]*verdict)}
 	v.ctx, v.stop = context.WithCancel(context.Background())
 	return v
 }
@@ -154,6 +155,13 @@ func (d *verdict) isDone() bool {
 	}
 }
 
+// isOf reports whether the pack and its index are still as they were.
+func (d *verdict) isOf(path string) bool {
+	packID, err := disk.Stat(path)
+	indexID, indexErr := disk.Stat(indexOf(path))
+	return err == nil && indexErr == nil && packID == d.pack && indexID == d.index
+}
+
 // begin runs do until it ends, unless the Verifier is closed. Close waits for it.
 func (v *Verifier) begin(do func()) bool {
 	v.mu.Lock()
@@ -194,16 +202,20 @@ func indexOf(pack string) string { return strings.TrimSuffix(pack, ".pack") + ".
 // judge reads a pack and its index.
 func (v *Verifier) judge(path string, format git.ObjectFormat, d *verdict) {
 	defer close(d.done)
+	reading := v.small
+	if d.pack.Size > verifyBurst {
+		reading = v.large
+	}
 	select {
-	case v.reading <- struct{}{}:
-		defer func() { <-v.reading }()
+	case reading <- struct{}{}:
+		defer func() { <-reading }()
 	case <-v.ctx.Done():
 		d.gaveUp = true
 		return
 	}
 	err := v.verify(path, format)
 	damage, bad := errors.AsType[*Damage](err)
-	if packID, e := disk.Stat(path); e != nil || packID != d.pack { // written to, or replaced, meanwhile
+	if !d.isOf(path) { // one of the files was written to, or replaced, meanwhile
 		d.gaveUp = true
 		return
 	}

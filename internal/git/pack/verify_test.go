@@ -105,3 +105,41 @@ func TestVerifier(t *testing.T) {
 		})
 	}
 }
+
+// TestVerifierReplaced has a pack's index replaced between the looks at both files, as `git repack` does: that is not damage. And a large
+// pack that is being read does not hold up small ones.
+func TestVerifierReplaced(t *testing.T) {
+	t.Parallel()
+	r := gittest.Init(t)
+	r.Git("update-ref", "refs/heads/main", r.Commit("one").String())
+	r.Git("repack", "-adq")
+	objects := filepath.Join(r.Dir, "objects")
+	path := glob(t, objects+"/pack/*.pack")
+	v := NewVerifier(slog.New(slog.DiscardHandler), NewVerifyMetrics())
+	defer v.Close()
+	v.large <- struct{}{} // as while one is read
+	v.small <- struct{}{}
+	flipByte(t, indexOf(path), -70)
+	x := v.Begin(objects, git.SHA1, func(d *Damage) { t.Errorf("told of %v", d) })
+	moved := indexOf(path) + ".moved"
+	if err := os.Rename(indexOf(path), moved); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(moved)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(indexOf(path), b, 0o644); err != nil { // as damaged, but another file
+		t.Fatal(err)
+	}
+	<-v.small
+	<-x.Done()
+	if d := x.Damage(); d != nil {
+		t.Error(d)
+	}
+	y := v.Begin(objects, git.SHA1, func(*Damage) {})
+	<-y.Done()
+	if y.Damage() == nil {
+		t.Error("the index is damaged, and stays as it is: that is not found")
+	}
+}
