@@ -1,6 +1,7 @@
 package roles
 
 import (
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -16,23 +17,24 @@ const expiresSoon = 14 * 24 * time.Hour
 
 // certificateFile is a TLS certificate that the configuration names.
 type certificateFile struct {
-	key  string // of the configuration
-	what string // the metric's label
-	file string
+	key     string // of the configuration
+	what    string // the metric's label
+	file    string // of the certificate and its chain
+	private string // file of its private key
 }
 
 // certificates are the TLS certificates that a role shows to others.
 func (c *Config) certificates(role role) (list []certificateFile) {
-	add := func(on bool, key, what, file string) {
+	add := func(on bool, key, what, file, private string) {
 		if on && file != "" {
-			list = append(list, certificateFile{key, what, file})
+			list = append(list, certificateFile{key, what, file, private})
 		}
 	}
-	add(role.flags()&public != 0, "http.tls_cert", "http", c.HTTP.TLSCert)
-	add(role.flags()&repositories != 0 && c.Storage.Listen != "", "storage.tls_cert", "node", c.Storage.TLSCert)
-	add(role == roleSearch || role == roleGateway && c.Search.Address != "", "search.tls_cert", "search", c.Search.TLSCert)
+	add(role.flags()&public != 0, "http.tls_cert", "http", c.HTTP.TLSCert, c.HTTP.TLSKey)
+	add(role.flags()&repositories != 0 && c.Storage.Listen != "", "storage.tls_cert", "node", c.Storage.TLSCert, c.Storage.TLSKey)
+	add(role == roleSearch || role == roleGateway && c.Search.Address != "", "search.tls_cert", "search", c.Search.TLSCert, c.Search.TLSKey)
 	for i := range c.Node {
-		add(role.flags()&asking != 0, fmt.Sprintf("node[%d].tls_cert", i), "to_node_"+c.Node[i].Name, c.Node[i].TLSCert)
+		add(role.flags()&asking != 0, fmt.Sprintf("node[%d].tls_cert", i), "to_node_"+c.Node[i].Name, c.Node[i].TLSCert, c.Node[i].TLSKey)
 	}
 	return list
 }
@@ -65,27 +67,38 @@ func validity(c *x509.Certificate, now time.Time) string {
 	return ""
 }
 
-// certificateMetric is when the TLS certificates of a process expire. It reads the files at each scrape, since they may be replaced at any time.
+// certificateMetric is when the TLS certificates of a process expire, and whether they can be loaded. It reads the files at each scrape, since they
+// may be replaced at any time.
 type certificateMetric struct {
-	files  []certificateFile
-	expiry *prometheus.Desc
+	files          []certificateFile
+	expiry, failed *prometheus.Desc
 }
 
 func newCertificateMetric(cfg *Config, role role) *certificateMetric {
-	return &certificateMetric{cfg.certificates(role), prometheus.NewDesc("packhorse_certificate_expiry_timestamp_seconds",
-		"When the TLS certificate of a listener (http, node, search), or the one shown to a node (to_node_NAME), expires, in seconds since 1970.",
-		[]string{"certificate"}, nil)}
+	label := []string{"certificate"}
+	return &certificateMetric{
+		files: cfg.certificates(role),
+		expiry: prometheus.NewDesc("packhorse_certificate_expiry_timestamp_seconds",
+			"When the TLS certificate of a listener (http, node, search), or the one shown to a node (to_node_NAME), expires, in seconds since 1970.", label, nil),
+		failed: prometheus.NewDesc("packhorse_certificate_failed",
+			"1 while a TLS certificate cannot be loaded with its key, and the one that was loaded before is in use; else 0.", label, nil),
+	}
 }
 
 // Collectors, Describe and Collect make it a metric.
 func (m *certificateMetric) Collectors() []prometheus.Collector { return []prometheus.Collector{m} }
 
-func (m *certificateMetric) Describe(to chan<- *prometheus.Desc) { to <- m.expiry }
+func (m *certificateMetric) Describe(to chan<- *prometheus.Desc) { to <- m.expiry; to <- m.failed }
 
 func (m *certificateMetric) Collect(to chan<- prometheus.Metric) {
 	for _, c := range m.files {
 		if leaf, err := readLeaf(c.file); err == nil {
 			to <- prometheus.MustNewConstMetric(m.expiry, prometheus.GaugeValue, float64(leaf.NotAfter.Unix()), c.what)
 		}
+		failed := 0.0
+		if _, err := tls.LoadX509KeyPair(c.file, c.private); err != nil { // the log says why, once
+			failed = 1
+		}
+		to <- prometheus.MustNewConstMetric(m.failed, prometheus.GaugeValue, failed, c.what)
 	}
 }

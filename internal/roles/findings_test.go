@@ -187,6 +187,20 @@ func TestCertificateMetric(t *testing.T) {
 	if got != float64(leaf.NotAfter.Unix()) {
 		t.Errorf("%v, want %v", got, leaf.NotAfter)
 	}
+	failed := func() float64 {
+		return gathered(t, newCertificateMetric(&cfg, roleServe), "packhorse_certificate_failed")
+	}
+	if failed() != 0 {
+		t.Error("a good certificate is said to fail")
+	}
+	_, cfg.HTTP.TLSKey = makeCertificate(t, t.TempDir(), time.Hour)
+	if failed() != 1 {
+		t.Error("a certificate with another one's key is said to be good")
+	}
+	cfg.HTTP.TLSCert = filepath.Join(t.TempDir(), "gone")
+	if failed() != 1 {
+		t.Error("a certificate that is gone is said to be good")
+	}
 }
 
 // gathered is the value of a metric with one series.
