@@ -40,7 +40,7 @@ func TestHostileMethods(t *testing.T) {
 		"long-method":       {strings.Repeat("A", 10_000) + " " + discovery + head + "long-method\r\n\r\n", 405, true},
 		"HTTP/1.0":          {"GET " + discovery + " HTTP/1.0\r\nUser-Agent: HTTP/1.0\r\nGit-Protocol: version=2\r\n\r\n", 200, true},
 		"HTTP/0.9":          {"GET " + discovery + "\r\n\r\n", 400, false},
-		"HTTP/2.0":          {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00", 400, false},
+		"HTTP/2.0":          {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00", 505, false},
 		"HTTP/9.9":          {"GET " + discovery + " HTTP/9.9\r\nHost: h\r\n\r\n", 505, false},
 		"h2c":               {"GET " + discovery + head + "h2c\r\nGit-Protocol: version=2\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n", 200, true},
 		"websocket":         {"GET " + discovery + head + "websocket\r\nGit-Protocol: version=2\r\nUpgrade: websocket\r\nSec-WebSocket-Key: x\r\n\r\n", 200, true},

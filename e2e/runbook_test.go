@@ -70,7 +70,9 @@ func runbookCommands(text string) (commands []string) {
 			continue
 		}
 		for line := range strings.Lines(strings.TrimPrefix(part, "sh\n")) {
-			commands = append(commands, strings.TrimSpace(line))
+			if line = strings.TrimSpace(line); line != "" {
+				commands = append(commands, line)
+			}
 		}
 	}
 	return commands

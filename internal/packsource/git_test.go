@@ -89,7 +89,7 @@ func TestGitRunsNoProgram(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := p.Send(t.Context(), new(sourcetest.Output)); !fault.Is(err, fault.Internal) {
+		if err := p.Send(t.Context(), new(sourcetest.Output)); !fault.Is(err, fault.Corrupt) {
 			t.Errorf("an object that is not there: %v", err)
 		}
 		p.Close()

@@ -90,8 +90,5 @@ func TestRefresh(t *testing.T) {
 	if status := e.Status(nil); status.Repositories != 2 || status.Complete {
 		t.Errorf("%+v", status)
 	}
-	await(t, e, "needle", has(2))
-	if status := e.Status(nil); !status.Complete {
-		t.Errorf("%+v", status)
-	}
+	await(t, e, "needle", func(f *found) bool { return has(2)(f) && e.Status(nil).Complete })
 }
