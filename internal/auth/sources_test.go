@@ -160,6 +160,12 @@ func TestTokenFileAtTheStart(t *testing.T) {
 	if err := f.Check(false); err == nil || !strings.Contains(err.Error(), "is gone") {
 		t.Errorf("there was a file once: %v", err)
 	}
+	if _, _, err := f.Create(TokenRequest{Name: "x", Scope: Read}, time.Now()); err == nil || !strings.Contains(err.Error(), "is gone") {
+		t.Errorf("a token in place of a lost file: %v", err)
+	}
+	if all, err := f.List(); err == nil || !strings.Contains(err.Error(), "is gone") {
+		t.Errorf("a lost file lists %v, %v", all, err)
+	}
 }
 
 // TestRulesThatVanish: a configuration that lost its rules gives nobody what their token alone would.

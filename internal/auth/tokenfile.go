@@ -43,6 +43,14 @@ func (f TokenFile) Check(required bool) error {
 	if required {
 		return fmt.Errorf("the file of tokens %s does not exist; make the first token with \"packhorse token create NAME\"", f.path)
 	}
+	return f.CheckLost()
+}
+
+// CheckLost reports that there is no file although there was one: its tokens were used.
+func (f TokenFile) CheckLost() error {
+	if _, err := os.Stat(f.path); !errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if _, err := os.Stat(f.usedPath()); err == nil {
 		return fmt.Errorf("the file of tokens %s is gone, and there was one: put it back, or remove %s as well to begin without tokens", f.path, f.usedPath())
 	}
@@ -130,7 +138,11 @@ func (f TokenFile) Revoke(which string) (gone []Token, err error) {
 }
 
 // List gives all tokens by name, with their last use as far as the server has written it down.
+// It fails if the file is lost.
 func (f TokenFile) List() ([]Token, error) {
+	if err := f.CheckLost(); err != nil {
+		return nil, err
+	}
 	t, _, err := f.read()
 	if err != nil {
 		return nil, err
@@ -185,7 +197,7 @@ func (f TokenFile) read() (t tokenTable, info fs.FileInfo, err error) {
 }
 
 // change replaces the file by one whose content do has changed. Before it returns the new one is on disk, so that a token which was revoked
-// stays revoked.
+// stays revoked. A file that is lost is not begun anew: the server would refuse all tokens but the new one for good, and git forget them.
 func (f TokenFile) change(do func(*tokenTable) error) error {
 	lock, err := os.Open(filepath.Dir(f.path))
 	if err != nil {
@@ -194,6 +206,9 @@ func (f TokenFile) change(do func(*tokenTable) error) error {
 	defer lock.Close()
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return fmt.Errorf("lock the tokens: %w", err)
+	}
+	if err := f.CheckLost(); err != nil {
+		return err
 	}
 	t, _, err := f.read()
 	if err != nil {
