@@ -331,7 +331,7 @@ func result(err error) string {
 func (c *sshClient) offered(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
 	_, noTouch, err := c.Keys.Key(c.ctx, meta.User(), key, c.address)
 	if err != nil {
-		return nil, c.excuse(err)
+		return nil, c.excuse(key, err)
 	}
 	p := &ssh.Permissions{}
 	if noTouch {
@@ -344,16 +344,16 @@ func (c *sshClient) offered(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Perm
 func (c *sshClient) verified(meta ssh.ConnMetadata, key ssh.PublicKey, p *ssh.Permissions, _ string) (*ssh.Permissions, error) {
 	id, _, err := c.Keys.Key(c.ctx, meta.User(), key, c.address)
 	if err != nil {
-		return nil, c.excuse(err)
+		return nil, c.excuse(key, err)
 	}
 	return &ssh.Permissions{Extensions: p.Extensions, ExtraData: map[any]any{provedKey{}: proved{id, key}}}, nil
 }
 
 // excuse has the client shown why a key is refused if the key is not to blame (RFC 4252, section 5.4), once on a
-// connection: all that a refusal says by itself is that the key is not good.
-func (c *sshClient) excuse(err error) error {
+// connection: all that a refusal says by itself is that the key is not good. The log names the key.
+func (c *sshClient) excuse(key ssh.PublicKey, err error) error {
 	if kind := fault.KindOf(err); c.excused || kind != fault.Unavailable && kind != fault.Exhausted {
-		return err
+		return fmt.Errorf("%w (%s)", err, ssh.FingerprintSHA256(key))
 	}
 	c.excused = true
 	return &ssh.BannerError{Err: err, Message: "packhorse: " + fault.Message(err) + "\r\n"}

@@ -32,7 +32,7 @@ func (c *sshClient) failed(err error) {
 	case c.timedOut.Load():
 		what = "timeout"
 	case refused:
-		what, err = "auth", refusal
+		what, err = "auth", refusalOf(refusal)
 	default:
 		c.Watch.failures.WithLabelValues(handshakeFailure(err)).Inc()
 	}
@@ -57,6 +57,20 @@ func (c *sshClient) failed(err error) {
 		a = append(a, slog.Int("suppressed", suppressed))
 	}
 	c.Log.LogAttrs(c.ctx, slog.LevelInfo, "an SSH login failed", a...)
+}
+
+// refusalOf says for each key that was offered why it was refused.
+func refusalOf(refusal *ssh.ServerAuthError) error {
+	var all []string
+	for _, err := range refusal.Errors {
+		if !errors.Is(err, ssh.ErrNoAuth) { // the question which methods there are
+			all = append(all, err.Error())
+		}
+	}
+	if len(all) == 0 {
+		return errors.New("no key was offered")
+	}
+	return errors.New(strings.Join(all, "; "))
 }
 
 // handshakeFailure is why a handshake failed, as a metric label: what client and server have no algorithm in common

@@ -101,3 +101,15 @@ func TestProxyHeaderRefusal(t *testing.T) {
 		t.Errorf("the client says %v", err)
 	}
 }
+
+func TestRefusalOfKeys(t *testing.T) {
+	t.Parallel()
+	for want, errs := range map[string][]error{
+		"no key was offered":                       {ssh.ErrNoAuth},
+		"the key is not known (a); it expired (b)": {ssh.ErrNoAuth, errors.New("the key is not known (a)"), errors.New("it expired (b)")},
+	} {
+		if got := refusalOf(&ssh.ServerAuthError{Errors: errs}).Error(); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
