@@ -73,8 +73,12 @@ func (r *Report) Fact(group, text string) {
 // Sort puts the findings into the order of groups, problems first, and of subjects.
 func (r *Report) Sort() {
 	slices.SortStableFunc(r.Findings, func(a, b Finding) int {
-		return cmp.Or(cmp.Compare(slices.Index(Groups, a.Group), slices.Index(Groups, b.Group)), -cmp.Compare(a.Severity, b.Severity),
-			cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Subject, b.Subject))
+		byKind := cmp.Or(cmp.Compare(slices.Index(Groups, a.Group), slices.Index(Groups, b.Group)), -cmp.Compare(a.Severity, b.Severity),
+			cmp.Compare(a.Kind, b.Kind))
+		if a.Group == GroupConfiguration { // they come in the order of the file's lines
+			return byKind
+		}
+		return cmp.Or(byKind, cmp.Compare(a.Subject, b.Subject))
 	})
 }
 

@@ -27,20 +27,20 @@ var fsckChecks = strings.Fields(`
 // fatalChecks are those of them that git lets nobody relax.
 var fatalChecks = []string{"nulInHeader", "unterminatedHeader"}
 
-// ValidateFsck checks the names and severities of Options.Fsck.
-func ValidateFsck(severities map[string]string) error {
+// ValidateFsck finds the names and severities of Options.Fsck that are wrong, in the order of the names.
+func ValidateFsck(severities map[string]string) (wrong []error) {
 	for _, check := range slices.Sorted(maps.Keys(severities)) {
 		severity := severities[check]
 		switch {
 		case !slices.Contains(fsckChecks, check):
-			return fmt.Errorf("git has no check of objects %.60q%s; git-fsck(1) lists them", check, didYouMean(check))
+			wrong = append(wrong, fmt.Errorf("git has no check of objects %.60q%s; git-fsck(1) lists them", check, didYouMean(check)))
 		case severity != "error" && severity != "warn" && severity != "ignore":
-			return fmt.Errorf("the severity of %s is %.60q; it has to be error, warn or ignore", check, severity)
+			wrong = append(wrong, fmt.Errorf("the severity of %s is %.60q; it has to be error, warn or ignore", check, severity))
 		case severity != "error" && slices.Contains(fatalChecks, check):
-			return fmt.Errorf("the check %s cannot be relaxed: git takes its failure for an error always", check)
+			wrong = append(wrong, fmt.Errorf("the check %s cannot be relaxed: git takes its failure for an error always", check))
 		}
 	}
-	return nil
+	return wrong
 }
 
 func didYouMean(check string) string {

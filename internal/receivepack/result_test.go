@@ -234,9 +234,12 @@ func TestFsckChecks(t *testing.T) {
 		"nulInHeader=warn": "cannot be relaxed", "nulInHeader=error": "",
 	} {
 		check, severity, _ := strings.Cut(text, "=")
-		err := ValidateFsck(map[string]string{check: severity})
-		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", text, err)
+		wrong := ValidateFsck(map[string]string{check: severity})
+		if (len(wrong) == 0) != (want == "") || len(wrong) > 0 && !strings.Contains(wrong[0].Error(), want) {
+			t.Errorf("%s: %v", text, wrong)
 		}
+	}
+	if wrong := ValidateFsck(map[string]string{"badname": "warn", "badTimezone": "off", "badDate": "warn"}); len(wrong) != 2 {
+		t.Errorf("of two mistakes: %v", wrong)
 	}
 }

@@ -84,7 +84,7 @@ func defaultPush() PushConfig {
 func (c *PushConfig) checkNumbers(b bounds) {
 	b.size("push.max_size", c.MaxSize, 0)
 	b.size("push.max_memory", c.MaxMemory, 0)
-	if err := receivepack.ValidateFsck(c.Fsck); err != nil {
+	for _, err := range receivepack.ValidateFsck(c.Fsck) {
 		b.bad("push.fsck: %w", err)
 	}
 	b.number("push.max_commands", c.MaxCommands, 1, many)

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/doctor"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/observe"
@@ -83,6 +84,7 @@ type examiner struct{ target }
 
 func (d *examiner) examine(ctx context.Context, progress io.Writer) (*doctor.Report, error) {
 	r := &doctor.Report{}
+	running := d.useConfigOfServer(r)
 	cfg, err := d.load()
 	var wrong *mistake
 	switch {
@@ -96,11 +98,13 @@ func (d *examiner) examine(ctx context.Context, progress io.Writer) (*doctor.Rep
 		role = roleGateway
 	}
 	cfg.complete(role, d.env)
-	if d.config != "" {
-		d.examineConfig(ctx, role, r)
+	if running.PID == 0 {
+		running, _ = runningIn(cfg.State)
 	}
-	running, err := runningIn(cfg.State)
-	if err == nil {
+	if d.config != "" {
+		d.examineConfig(ctx, cmp.Or(running.Role, role), r)
+	}
+	if running.PID != 0 {
 		r.Fact(doctor.GroupServer, running.who())
 	} else {
 		r.Fact(doctor.GroupServer, "none runs with the state directory "+cfg.State)
@@ -127,6 +131,33 @@ func (d *examiner) examine(ctx context.Context, progress io.Writer) (*doctor.Rep
 	}
 	r.Sort()
 	return r, nil
+}
+
+// useConfigOfServer has the running server's configuration file examined, unless --config names one. It returns the zero value if none runs.
+func (d *examiner) useConfigOfServer(r *doctor.Report) started {
+	if d.config != "" {
+		return started{}
+	}
+	cfg, err := d.load()
+	if err != nil {
+		return started{}
+	}
+	running, err := runningIn(cfg.State)
+	switch {
+	case err != nil:
+		r.Fact(doctor.GroupConfiguration, "none was named, so defaults are assumed; name one with --config FILE")
+		return started{}
+	case running.Config == "":
+		return running
+	}
+	file, err := os.Open(running.Config)
+	if err != nil {
+		r.Fact(doctor.GroupConfiguration, fmt.Sprintf("the server's file cannot be read, so defaults are assumed: %v", err))
+		return running
+	}
+	file.Close()
+	d.config, d.root, d.state = running.Config, cfg.Root, cfg.State
+	return running
 }
 
 // examineConfig reports what config check does.
@@ -186,6 +217,12 @@ func examineState(cfg *Config, u doctor.User, r *doctor.Report) {
 		r.Fact(doctor.GroupServer, "its state directory cannot be read by this user")
 		return
 	}
+	if euid := os.Geteuid(); cfg.Auth.Tokens != "" && (euid == 0 || euid == u.UID) {
+		if err := auth.NewTokenFile(cfg.Auth.Tokens).Check(false); err != nil {
+			r.Add(doctor.Finding{Group: doctor.GroupServer, Severity: doctor.Problem, Kind: "tokens", Subject: cfg.Auth.Tokens, Text: err.Error(),
+				Advice: "put the file back from a backup before the server is restarted (docs/runbook.md)"})
+		}
+	}
 	for _, e := range entries {
 		path := cfg.State + "/" + e.Name()
 		found, err := ownerOf(path)
@@ -236,7 +273,7 @@ func (d *examiner) examineRepositories(ctx context.Context, cfg *Config, u docto
 	r.Fact(doctor.GroupRepositories, fmt.Sprintf("%d below %s", n, cfg.Root))
 	if err != nil && ctx.Err() == nil {
 		r.Add(doctor.Finding{Group: doctor.GroupRepositories, Severity: doctor.Problem, Kind: "list", Subject: cfg.Root, Text: "cannot list all repositories: " + err.Error(),
-			Advice: "run doctor as root or as " + u.Name})
+			Advice: "look at the error; if rights are missing, run doctor as root or as the server's user"})
 		err = nil
 	}
 	return err

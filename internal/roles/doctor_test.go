@@ -56,6 +56,16 @@ func TestDoctor(t *testing.T) {
 			t.Errorf("doctor changed\n%q\nto\n%q", before, after)
 		}
 	}
+	used := filepath.Join(root, ".packhorse", "tokens.used")
+	if err := os.WriteFile(used, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, kinds := doctored(t, root); !slices.Equal(kinds, []string{"tokens"}) {
+		t.Errorf("the tokens are lost: %q", kinds)
+	}
+	if err := os.Remove(used); err != nil {
+		t.Fatal(err)
+	}
 	r.Git("symbolic-ref", "HEAD", "refs/heads/gone")
 	if code, kinds := doctored(t, "--root", root); code != exitFailed || !slices.Equal(kinds, []string{"unborn-head"}) {
 		t.Errorf("exit code %d: %q", code, kinds)
@@ -90,6 +100,36 @@ func TestDoctorOfAConfiguration(t *testing.T) {
 	code, kinds := doctored(t, "--config", file)
 	if want := []string{"configuration", "configuration", "state-mode", "certificate"}; code != exitFailed || !slices.Equal(kinds, want) {
 		t.Errorf("exit code %d: %q, want %q", code, kinds, want)
+	}
+}
+
+// TestDoctorOfARunningServer: doctor examines the configuration that the server was started with.
+func TestDoctorOfARunningServer(t *testing.T) {
+	t.Parallel()
+	root := socketDir(t)
+	r := gittest.InitAt(t, filepath.Join(root, "app.git"))
+	if err := os.MkdirAll(filepath.Join(r.Dir, "hooks"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(r.Dir, "hooks", "update"), []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, kinds := doctored(t, root); !slices.Equal(kinds, []string{"hook-refuses-pushes"}) {
+		t.Errorf("without a server defaults are assumed: %q", kinds)
+	}
+	file := filepath.Join(t.TempDir(), "packhorse.toml")
+	if err := os.WriteFile(file, []byte("[push]\nrepository_hooks = \"run\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	startServe(t, "--root", root, "--config", file)
+	if code, kinds := doctored(t, root); code != 0 || len(kinds) > 0 {
+		t.Errorf("hooks are run: %d %q", code, kinds)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if _, kinds := doctored(t, root); !slices.Equal(kinds, []string{"hook-refuses-pushes"}) {
+		t.Errorf("with a file that is gone defaults are assumed: %q", kinds)
 	}
 }
 

@@ -127,6 +127,7 @@ func cutLast(s, sep string) (before, after string, found bool) {
 
 // err is all mistakes without the warnings, a line each; nil if there are none.
 func (f *findings) err() error {
+	f.sort()
 	var all []error
 	for _, m := range f.all {
 		if !m.Warning {

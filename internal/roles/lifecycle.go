@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"sync/atomic"
@@ -161,6 +162,9 @@ func run(ctx context.Context, src *source, cfg Config) (err error) {
 	watched := watch(listeners, srv, log, reg, src.role, versionOf(env).Version)
 	endWatchdog := srv.startWatchdog(src, cfg, listeners, log, reg)
 	start := startOf(src.role, cfg, listeners)
+	if src.file != "" {
+		start.Config, _ = filepath.Abs(src.file)
+	}
 	if cfg.Watchdog.Enabled && env.Quits != nil {
 		start.DumpSignal = int(dumpSignal)
 	}

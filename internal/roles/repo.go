@@ -2,6 +2,7 @@ package roles
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -228,7 +229,7 @@ func writeInfo(w io.Writer, r *packhorsev1.Repository) error {
 		}
 	}
 	slices.Sort(has)
-	line("has", "%s", strings.Join(has, ", "))
+	line("has", "%s", cmp.Or(strings.Join(has, ", "), "no multi-pack-index, bitmap or commit-graph"))
 	if hooks := r.GetHooks(); len(hooks) > 0 {
 		become := map[string]string{"refuse": "pushes are refused", "run": "run on pushes", "ignore": "not run"}[r.GetRepositoryHooks()]
 		if become == "" {

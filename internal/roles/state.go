@@ -24,6 +24,7 @@ type started struct {
 	PID    int    `json:"pid"`
 	Role   role   `json:"role"`
 	Root   string `json:"root,omitempty"`
+	Config string `json:"config,omitempty"` // absolute path of the configuration file, if there is one
 	HTTP   string `json:"http,omitempty"`   // URL of the public listener
 	SSH    string `json:"ssh,omitempty"`    // URL of the SSH listener
 	Listen string `json:"listen,omitempty"` // the node's port: HOST:PORT or unix:PATH

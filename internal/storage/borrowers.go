@@ -51,7 +51,7 @@ func (n *Node) checkBorrowers(ctx context.Context, dir string) error {
 		names += fmt.Sprintf(" and %d more", more)
 	}
 	return fault.New(fault.Denied, "other repositories borrow its objects and would be damaged: %s; repack those first (git repack -a -d, then "+
-		"remove objects/info/alternates), or force it", names)
+		"remove objects/info/alternates), or use force (packhorse repo remove --force)", names)
 }
 
 // borrowerSearch is one search for the repositories that need another one.
