@@ -133,6 +133,13 @@ func run(ctx context.Context, src *source, cfg Config) (err error) {
 	if err != nil {
 		return usage(err)
 	}
+	read := cfg // what a configuration that is read again is compared with
+	if len(inherited) > 0 {
+		if cfg, err = inherited.addressed(cfg, src.role); err != nil {
+			inherited.close()
+			return usage(err)
+		}
+	}
 	early := src.role == roleGateway && inherited[httpSocket] != nil
 	state, err := takeState(ctx, cfg, log)
 	if err != nil {
@@ -180,7 +187,7 @@ func run(ctx context.Context, src *source, cfg Config) (err error) {
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	serving := srv.serve(listeners, stop)
-	r := &reloader{source: src, running: cfg, level: level, log: log, take: srv.reload}
+	r := &reloader{source: src, running: read, level: level, log: log, take: srv.reload}
 	r.untilDone(running)
 	watched.draining.Store(true)
 	start.Leaving = true

@@ -1,6 +1,7 @@
 package roles
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -60,6 +61,35 @@ func (s sockets) add(f *os.File) error {
 	}
 	s[name] = l
 	return nil
+}
+
+// addressed returns a configuration whose listeners have the addresses of the inherited sockets. An error says what such
+// an address would let in that is not meant: other machines may reach the socket, though they do not reach the address of
+// the configuration. Unix sockets change nothing.
+func (s sockets) addressed(cfg Config, role role) (Config, error) {
+	for name, addresses := range map[string][]*string{
+		httpSocket: {&cfg.HTTP.Address}, sshSocket: {&cfg.SSH.Address}, opsSocket: {&cfg.Ops.Address},
+		nodeSocket: {&cfg.Storage.Listen, &cfg.Search.Listen},
+	} {
+		l := s[name]
+		if l == nil {
+			continue
+		}
+		at, ok := l.Addr().(*net.TCPAddr)
+		for _, address := range addresses {
+			if ok && *address != "" {
+				*address = at.String()
+			}
+		}
+	}
+	err := cfg.check()
+	if role.flags()&public != 0 {
+		err = errors.Join(err, cfg.checkOpen())
+	}
+	if err != nil {
+		return cfg, fmt.Errorf("with the addresses of the inherited sockets: %w", err)
+	}
+	return cfg, nil
 }
 
 // listen gives the inherited socket of a name, or opens one.

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"regexp"
 	"strings"
@@ -75,6 +76,56 @@ func TestInherit(t *testing.T) {
 	defer l.close()
 	if got := l.public.Addr().String(); got != want {
 		t.Errorf("listening at %s instead of the inherited %s", got, want)
+	}
+}
+
+// at is a listener at an address that nobody listens at.
+type at struct {
+	net.Listener
+	address string
+}
+
+func (l at) Addr() net.Addr { return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(l.address)) }
+
+// TestInheritedAddresses: what is refused for the address of a configuration is refused for that of a socket, too.
+func TestInheritedAddresses(t *testing.T) {
+	t.Parallel()
+	const reads, deletes = "could read every repository", "could read and delete every repository"
+	as := func(*Config) {}
+	for name, test := range map[string]struct {
+		role    role
+		socket  string
+		address string
+		change  func(*Config)
+		says    string // "": it is taken
+	}{
+		"everybody may read": {roleServe, httpSocket, "192.0.2.1:80", as, reads},
+		"all addresses":      {roleServe, httpSocket, "[::]:80", as, reads},
+		"public":             {roleServe, httpSocket, "192.0.2.1:80", func(c *Config) { c.HTTP.PublicRead = true }, ""},
+		"loopback":           {roleServe, httpSocket, "127.0.0.1:80", as, ""},
+		"profiles":           {roleGateway, opsSocket, "192.0.2.1:90", as, "serves profiles to whoever reaches it"},
+		"anonymous SSH": {roleServe, sshSocket, "192.0.2.1:22", func(c *Config) {
+			c.SSH.Address, c.SSH.Anonymous = "127.0.0.1:22", true
+		}, reads},
+		"a node": {roleStorage, nodeSocket, "192.0.2.1:91", func(c *Config) { c.Storage.Listen = "unix:/node.sock" }, deletes},
+		"a node with a secret": {roleStorage, nodeSocket, "192.0.2.1:91", func(c *Config) {
+			c.Storage.Listen, c.Storage.SecretFile = "127.0.0.1:91", "/secret"
+		}, ""},
+		"a search process": {roleSearch, nodeSocket, "192.0.2.1:92", func(c *Config) {
+			c.Search.Listen = "127.0.0.1:92"
+		}, reads},
+	} {
+		cfg := DefaultConfig()
+		cfg.State = t.TempDir()
+		test.change(&cfg)
+		before := cfg.HTTP.Address
+		got, err := sockets{test.socket: at{address: test.address}}.addressed(cfg, test.role)
+		if test.says == "" && err != nil || test.says != "" && (err == nil || !strings.Contains(err.Error(), test.says)) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if test.socket == httpSocket && got.HTTP.Address != test.address || cfg.HTTP.Address != before {
+			t.Errorf("%s: http.address is %s, and was %s", name, got.HTTP.Address, cfg.HTTP.Address)
+		}
 	}
 }
 
