@@ -87,12 +87,12 @@ func TestSessionsWithState(t *testing.T) {
 			command := fmt.Sprintf("GORACE=atexit_sleep_ms=0 %s=%s '%s'", serveVariable, filepath.Join(dir, "scratch"), binary)
 			// Each step is done with us and with git in two repositories, which then have to be the same.
 			ours, theirs := gittest.InitAt(t, filepath.Join(dir, "ours.git")), gittest.InitAt(t, filepath.Join(dir, "theirs.git"))
-			step := func(from string, args ...string) {
+			both := func(from string, args, theirArgs []string) {
 				t.Helper()
-				common := append([]string{"-c", "protocol.version=" + version, "fetch", "-q", "--force", "--update-shallow"}, args...)
+				common := []string{"-c", "protocol.version=" + version, "fetch", "-q", "--force", "--update-shallow"}
 				from = "file://" + from
-				theirs.Git(slices.Concat(common, []string{from, "refs/*:refs/*"})...)
-				ours.Git(slices.Concat(common, []string{"--upload-pack", command, from, "refs/*:refs/*"})...)
+				theirs.Git(slices.Concat(common, theirArgs, []string{from, "refs/*:refs/*"})...)
+				ours.Git(slices.Concat(common, args, []string{"--upload-pack", command, from, "refs/*:refs/*"})...)
 				if a, b := ours.Git("for-each-ref"), theirs.Git("for-each-ref"); a != b {
 					t.Errorf("after fetch %q: refs\n%s\ngit\n%s", args, a, b)
 				}
@@ -101,8 +101,12 @@ func TestSessionsWithState(t *testing.T) {
 				}
 				ours.Git("fsck", "--no-dangling")
 			}
+			step := func(from string, args ...string) {
+				t.Helper()
+				both(from, args, args)
+			}
 			step(s.Dir, "--depth=2")
-			step(s.Dir, "--deepen=1")
+			both(s.Dir, []string{"--deepen=1"}, []string{"--depth=3"}) // git before 2.54 cuts off history past a merge
 			step(s.Dir, "--shallow-since=1600010000")
 			step(s.Dir, "--unshallow")
 			step(s.Dir)
