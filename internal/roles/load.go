@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"math"
 	"os"
@@ -19,6 +20,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 	"github.com/pelletier/go-toml/v2/unstable"
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 )
 
 // setting is one key of the configuration: its dotted name and its field in a Config.
@@ -276,9 +278,10 @@ func (s *source) load() (cfg Config, from origins, wrong error) {
 // maxConfigFile bounds a configuration file in bytes.
 const maxConfigFile = 1 << 20
 
-// loadFile reads a configuration file over cfg; see parseConfig.
+// loadFile reads a configuration file over cfg; see parseConfig. It does not wait for somebody to open a named pipe: a
+// process that does so at a SIGHUP could not be ended.
 func loadFile(file string, cfg *Config, from origins) error {
-	f, err := os.Open(file)
+	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return &mistake{Text: "read the configuration: " + err.Error(), fatal: true}
 	}
@@ -286,6 +289,9 @@ func loadFile(file string, cfg *Config, from origins) error {
 	text, err := io.ReadAll(io.LimitReader(f, maxConfigFile+1))
 	if err != nil {
 		return &mistake{Text: "read the configuration: " + err.Error(), fatal: true}
+	}
+	if info, err := f.Stat(); len(text) == 0 && err == nil && info.Mode()&fs.ModeNamedPipe != 0 {
+		return &mistake{Text: fmt.Sprintf("read the configuration: %s is a pipe that nobody writes to", file), fatal: true}
 	}
 	if len(text) > maxConfigFile {
 		return &mistake{File: file, Text: fmt.Sprintf("a configuration file has at most %s", Size(maxConfigFile)), fatal: true}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 )
 
 func TestReload(t *testing.T) {
@@ -51,6 +52,15 @@ func TestReload(t *testing.T) {
 	write(a + "[[node]]\nname = \"b\"\naddress = \"127.0.0.1:2\"\n[log]\nlevel = \"debug\"\n")
 	if got := reload(); len(taken) != 2 || level.Level() != slog.LevelDebug || !strings.Contains(got, "nodes=2") || strings.Contains(got, "restart") {
 		t.Errorf("a new node: %v, %s\n%s", taken, level, got)
+	}
+	if err := errors.Join(os.Remove(file), unix.Mkfifo(file, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if got := reload(); len(taken) != 2 || !strings.Contains(got, "a pipe that nobody writes to") {
+		t.Errorf("a named pipe: %v\n%s", taken, got)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
 	}
 	write(a + "[http]\naddress = \"127.0.0.1:1\"\nmax_body = \"1MiB\"\n[ops]\naddress = \"\"\n")
 	for range 2 { // it is said again as long as it is so; the flag stands above the file
