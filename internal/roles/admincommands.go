@@ -124,9 +124,7 @@ func listing[T any](cmd *cobra.Command, client *adminClient, path string, table 
 		if !*asJSON {
 			return table(cmd.OutOrStdout(), list)
 		}
-		encoder := json.NewEncoder(cmd.OutOrStdout())
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(list)
+		return encodeJSON(cmd.OutOrStdout(), list)
 	}
 }
 

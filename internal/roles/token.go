@@ -1,7 +1,6 @@
 package roles
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -102,7 +101,7 @@ another and revoke the first. What NAME may do is for the [[auth.rule]] tables t
 				return err
 			}
 			if asJSON {
-				return writeJSON(cmd.OutOrStdout(), struct {
+				return encodeJSON(cmd.OutOrStdout(), struct {
 					Token string `json:"token"`
 					tokenJSON
 				}{token, jsonOf(made)})
@@ -167,12 +166,6 @@ func jsonOf(t auth.Token) tokenJSON {
 	return tokenJSON{t.ID, t.Name, t.Scope, t.Repositories, t.Created, t.Expires, t.Used}
 }
 
-func writeJSON(w io.Writer, v any) error {
-	encoder := json.NewEncoder(w)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(v)
-}
-
 func tokenListCommand(place *tokenPlace) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -195,7 +188,7 @@ func tokenListCommand(place *tokenPlace) *cobra.Command {
 				for _, t := range all {
 					list = append(list, jsonOf(t))
 				}
-				return writeJSON(cmd.OutOrStdout(), list)
+				return encodeJSON(cmd.OutOrStdout(), list)
 			}
 			return writeTokens(cmd.OutOrStdout(), all, time.Now())
 		},
