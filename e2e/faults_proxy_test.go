@@ -138,18 +138,6 @@ func (p *faultProxy) strike(f fate, kinds ...between) {
 	})
 }
 
-// count is how many connections of a kind are open.
-func (p *faultProxy) count(kind between) (n int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for c := range p.open {
-		if c.kind == kind && c.fate == passes {
-			n++
-		}
-	}
-	return n
-}
-
 // decide brings a fate over a connection. With p.mu held.
 func (p *faultProxy) decide(c *crossing, f fate) {
 	if c.fate != passes || f == passes {

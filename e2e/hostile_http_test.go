@@ -322,11 +322,6 @@ func (trickle) Read(p []byte) (int, error) {
 	return 1, nil
 }
 
-// repeated gives a text again and again.
-type repeated string
-
-func (r repeated) Read(p []byte) (int, error) { return copy(p, r), nil }
-
 // descriptors counts the server's open files.
 func (v *victim) descriptors() int {
 	names, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", v.cmd.Process.Pid))

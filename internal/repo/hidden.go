@@ -22,8 +22,6 @@ const (
 	hidePush  = "receive"
 )
 
-func isHideKey(key string) bool { return key == "transfer.hiderefs" || key == hideFetch+".hiderefs" }
-
 // hiddenRefs reads the rules of both keys, which count as one list. "^" says that a name is meant before namespaces are taken off;
 // as none are served, it means nothing more.
 func hiddenRefs(c Config, section string) (hideRules, error) {

@@ -102,18 +102,6 @@ func (t *table) victim(over func(*entry) bool) *entry {
 	}
 }
 
-// remove takes an entry out.
-func (t *table) remove(e *entry) {
-	t.unlink(e)
-	last := t.ring[len(t.ring)-1]
-	t.ring[e.place], last.place = last, e.place
-	t.ring[len(t.ring)-1] = nil
-	t.ring = t.ring[:len(t.ring)-1]
-	if t.hand >= len(t.ring) {
-		t.hand = 0
-	}
-}
-
 // unlink takes an entry out of its bucket.
 func (t *table) unlink(e *entry) {
 	if e.result.Err != nil {

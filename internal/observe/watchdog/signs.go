@@ -1,7 +1,6 @@
 package watchdog
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"runtime"
@@ -230,12 +229,4 @@ func (l *ruler) waitsForLock(r *runtime.StackRecord) bool {
 		}
 	}
 	return false
-}
-
-// longest is the probe that has not been answered for longest.
-func (r *reading) longest() probing {
-	if len(r.probes) == 0 {
-		return probing{}
-	}
-	return slices.MaxFunc(r.probes, func(a, b probing) int { return cmp.Compare(a.d, b.d) })
 }
