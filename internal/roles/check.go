@@ -186,9 +186,8 @@ func (c *Config) checkDisk(role role, f *findings) {
 	}
 	if role.flags()&asking != 0 {
 		for i := range c.Node {
-			if _, err := c.Node[i].trust(quiet); err != nil {
-				f.at(fmt.Sprintf("node[%d]", i))("node %q: %w", c.Node[i].Name, err)
-			}
+			_, err := c.Node[i].trust(quiet)
+			f.addAbout(fmt.Sprintf("node[%d]", i), fmt.Sprintf("node %q", c.Node[i].Name), err)
 		}
 	}
 }

@@ -63,10 +63,19 @@ func (f *findings) at(key string) func(format string, args ...any) {
 	}
 }
 
-// add adds an error about a key, unless it is nil.
-func (f *findings) add(key string, err error) {
-	if err != nil {
-		f.at(key)("%s: %w", plainKey(key), err)
+// add adds an error about a key, unless it is nil; of joined ones each.
+func (f *findings) add(key string, err error) { f.addAbout(key, plainKey(key), err) }
+
+// addAbout is add with other words for the key.
+func (f *findings) addAbout(key, about string, err error) {
+	switch e := err.(type) {
+	case nil:
+	case interface{ Unwrap() []error }:
+		for _, each := range e.Unwrap() {
+			f.addAbout(key, about, each)
+		}
+	default:
+		f.at(key)("%s: %w", about, err)
 	}
 }
 

@@ -220,3 +220,21 @@ func gathered(t *testing.T, c prometheus.Collector, name string) float64 {
 	t.Fatalf("no metric %s", name)
 	return 0
 }
+
+// TestCheckOfSeveralFiles: of the files that one table names each that is missing is reported.
+func TestCheckOfSeveralFiles(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "packhorse.toml")
+	text := fmt.Sprintf("root = %q\n[storage]\nlisten = \"127.0.0.1:9100\"\ntls_cert = \"/nope/cert\"\ntls_key = \"/nope/key\"\n"+
+		"client_ca = \"/nope/ca\"\nsecret_file = \"/nope/secret\"\n[push.fsck]\nbadZone = \"warn\"\nbadDate = \"off\"\n", dir)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, _, errs := runMain("config", "check", "--role", "storage", file)
+	for _, want := range []string{"/nope/cert", "/nope/ca", "/nope/secret", "badZone", "badDate"} {
+		if !strings.Contains(errs, want) {
+			t.Errorf("no line about %s:\n%s", want, errs)
+		}
+	}
+}

@@ -151,21 +151,19 @@ type trust struct {
 	authorities *credential.Authorities // of the other side's certificates
 }
 
+// loadTrust reads the files that have a name. Its error joins those of all files.
 func loadTrust(secretFile, certFile, keyFile, caFile string, log *slog.Logger) (t trust, err error) {
+	var errOfSecret, errOfCert, errOfCA error
 	if secretFile != "" {
-		if t.secret, err = credential.LoadSecret(secretFile, log); err != nil {
-			return t, err
-		}
+		t.secret, errOfSecret = credential.LoadSecret(secretFile, log)
 	}
 	if certFile != "" {
-		if t.certificate, err = credential.LoadCertificate(certFile, keyFile, log); err != nil {
-			return t, err
-		}
+		t.certificate, errOfCert = credential.LoadCertificate(certFile, keyFile, log)
 	}
 	if caFile != "" {
-		t.authorities, err = credential.LoadAuthorities(caFile, log)
+		t.authorities, errOfCA = credential.LoadAuthorities(caFile, log)
 	}
-	return t, err
+	return t, errors.Join(errOfSecret, errOfCert, errOfCA)
 }
 
 func (s *StorageConfig) trust(log *slog.Logger) (trust, error) {
