@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/doctor"
@@ -150,13 +151,16 @@ func (d *examiner) useConfigOfServer(r *doctor.Report) started {
 	case running.Config == "":
 		return running
 	}
-	file, err := os.Open(running.Config)
+	file, err := trustedFile(running.Config)
+	if err == nil {
+		err = unix.Access(file, unix.R_OK)
+	}
 	if err != nil {
-		r.Fact(doctor.GroupConfiguration, fmt.Sprintf("the server's file cannot be read, so defaults are assumed: %v", err))
+		r.Fact(doctor.GroupConfiguration, fmt.Sprintf("the server's file %s is not read, so defaults are assumed; name it with --config FILE if that is meant: %v",
+			running.Config, err))
 		return running
 	}
-	file.Close()
-	d.config, d.root, d.state = running.Config, cfg.Root, cfg.State
+	d.config, d.root, d.state = file, cfg.Root, cfg.State
 	return running
 }
 

@@ -2,6 +2,7 @@ package roles
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -125,6 +126,12 @@ func TestDoctorOfARunningServer(t *testing.T) {
 	if code, kinds := doctored(t, root); code != 0 || len(kinds) > 0 {
 		t.Errorf("hooks are run: %d %q", code, kinds)
 	}
+	if err := os.Chmod(file, 0o602); err != nil {
+		t.Fatal(err)
+	}
+	if _, kinds := doctored(t, root); !slices.Equal(kinds, []string{"hook-refuses-pushes"}) {
+		t.Errorf("with a file that others may write defaults are assumed: %q", kinds)
+	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
@@ -148,4 +155,49 @@ func TestOldGit(t *testing.T) {
 	if left, err := os.ReadDir(root); err != nil || len(left) > 0 {
 		t.Errorf("it made %v (%v)", left, err)
 	}
+}
+
+func TestTrustedFile(t *testing.T) {
+	t.Parallel()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, link := filepath.Join(dir, "below", "file"), filepath.Join(dir, "link")
+	err = errors.Join(os.Mkdir(filepath.Dir(file), 0o700), os.WriteFile(file, nil, 0o600), os.Symlink("below/file", link))
+	if err != nil {
+		t.Fatal(err)
+	}
+	is := func(what string, want bool) {
+		t.Helper()
+		if got, err := trustedFile(link); (err == nil) != want || want && got != file {
+			t.Errorf("%s: %q, %v", what, got, err)
+		}
+	}
+	is("at first", true)
+	for path, mode := range map[string]os.FileMode{file: 0o602, filepath.Dir(file): 0o702} {
+		before, err := os.Stat(path)
+		if err := errors.Join(err, os.Chmod(path, mode)); err != nil {
+			t.Fatal(err)
+		}
+		is(fmt.Sprintf("%s with mode %o", path, mode), false)
+		if err := os.Chmod(path, before.Mode()); err != nil {
+			t.Fatal(err)
+		}
+		if os.Geteuid() != 0 {
+			continue
+		}
+		if err := os.Chown(path, 12345, -1); err != nil {
+			t.Fatal(err)
+		}
+		is(path+" of another user", false)
+		if err := os.Chown(path, 0, -1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	is("in the end", true)
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	is("gone", false)
 }

@@ -65,6 +65,34 @@ func (o owner) mkdirState(dir string) error {
 	return nil
 }
 
+// trustedFile returns where a path leads, without symbolic links, if nobody but root and this process's user can change
+// the file there or put another one in its place. A command of root must not believe what a server's user may write: a
+// configuration names programs.
+func trustedFile(path string) (string, error) {
+	file, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return "", err
+	}
+	me, others := os.Geteuid(), fs.FileMode(0o022)
+	if me != 0 {
+		others = 0o002 // many users have a group of their own, and give it all rights
+	}
+	for at := file; ; at = filepath.Dir(at) {
+		info, err := os.Lstat(at)
+		if err != nil {
+			return "", err
+		}
+		uid := int(info.Sys().(*syscall.Stat_t).Uid)
+		open := info.Mode()&others != 0 && (at == file || info.Mode()&fs.ModeSticky == 0)
+		if uid != 0 && uid != me || open {
+			return "", fmt.Errorf("%s: others than root and this user may write it", at)
+		}
+		if filepath.Dir(at) == at {
+			return file, nil
+		}
+	}
+}
+
 // name is the owner for a message.
 func (o owner) name() string {
 	if u, err := user.LookupId(strconv.Itoa(o.uid)); err == nil {
