@@ -101,11 +101,7 @@ func (f *nodeFinder) change(ctx context.Context, do func(*client.Client) error) 
 // actAsOwner has a command of root's run as the owner of the state directory or, before there is one, of the root: what it
 // makes, and what git makes for it, is the server's then.
 func (f *nodeFinder) actAsOwner(cfg *Config) error {
-	whose := cfg.State
-	if _, err := os.Stat(whose); err != nil {
-		whose = cfg.Root
-	}
-	owner, err := ownerOf(whose)
+	owner, err := f.stateOwner(cfg)
 	if err != nil || !owner.other() || f.env.Become == nil {
 		return err
 	}

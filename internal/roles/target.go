@@ -20,6 +20,9 @@ import (
 type target struct {
 	env                 Env
 	root, state, config string
+
+	named bool   // the flags or the file name the state directory
+	noter *owner // who noted the state directory in the root; nil: nobody, or root
 }
 
 // addFlags defines --root, --state and --config. The usage text of --state says the default.
@@ -39,13 +42,17 @@ func (t *target) load() (Config, error) {
 		}
 	}
 	cfg.Root, cfg.State = cmp.Or(t.root, cfg.Root), cmp.Or(t.state, cfg.State)
+	t.named = cfg.State != ""
 	if cfg.Root == "" || t.root == "" && cfg.State != "" { // a file for all roles may name a root of another machine
 		return cfg, nil
 	}
 	if err := checkRoot(cfg.Root); err != nil || cfg.State != "" {
 		return cfg, usage(err)
 	}
-	noted, err := notedState(cfg.Root)
+	noted, by, err := notedState(cfg.Root)
+	if by.uid != 0 {
+		t.noter = &by
+	}
 	cfg.State = cmp.Or(noted, defaultState(roleServe, cfg.Root, t.env))
 	return cfg, usage(err)
 }
@@ -79,6 +86,18 @@ func (t *target) stateDir(role role) (string, error) {
 	return filepath.Abs(state)
 }
 
+// stateOwner is the owner of the state directory or, before there is one, of the root. Where a note or a link in the root says which directory it
+// is, that is who wrote it: whoever may write to the root does not have root's commands run as root by naming a directory of root's.
+func (t *target) stateOwner(cfg *Config) (owner, error) {
+	if t.noter != nil {
+		return *t.noter, nil
+	}
+	if info, err := os.Lstat(cfg.State); err == nil && (t.named || info.IsDir()) {
+		return ownerOf(cfg.State)
+	}
+	return ownerOf(cfg.Root)
+}
+
 // checkRoot reports a root that is missing or not a directory.
 func checkRoot(root string) error {
 	info, err := os.Stat(root)
@@ -105,7 +124,7 @@ const maxStateNote = 16 << 10
 func stateNoteFile(root string) string { return filepath.Join(root, ".packhorse", "state.json") }
 
 // noteState writes into the root where its server keeps its state, or removes the note if that is the default place. What it
-// creates belongs to the owner of the root.
+// creates belongs to the owner of the root, but a note of a state directory of root's to root.
 func noteState(root, state string) error {
 	file := stateNoteFile(root)
 	if sameFile(state, filepath.Dir(file)) {
@@ -129,6 +148,9 @@ func noteState(root, state string) error {
 	if err != nil {
 		return err
 	}
+	if of, failed := ownerOf(state); failed == nil && of.uid == 0 {
+		owner = of
+	}
 	_, err = temp.Write(append(text, '\n'))
 	err = errors.Join(err, temp.Chmod(0o644), owner.own(temp.Name()), temp.Close())
 	if err == nil {
@@ -140,38 +162,39 @@ func noteState(root, state string) error {
 	return err
 }
 
-// notedState reads the note in a root; "" if there is none. The command may run as root, so it believes only a regular file of
-// the root's owner, of its own user or of root.
-func notedState(root string) (string, error) {
+// notedState reads the note in a root, and who wrote it; "" if there is none. The command may run as root, so it believes only a
+// regular file of the root's owner, of its own user or of root.
+func notedState(root string) (state string, by owner, err error) {
 	file := stateNoteFile(root)
 	f, err := os.OpenFile(file, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, fs.ErrPermission) {
-		return "", nil // one that this user may not read is of a server that this user may not administer
+		return "", by, nil // one that this user may not read is of a server that this user may not administer
 	}
 	if err != nil {
-		return "", fmt.Errorf("find the state directory: %w; name it with --state DIR", err)
+		return "", by, fmt.Errorf("find the state directory: %w; name it with --state DIR", err)
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return "", fmt.Errorf("find the state directory: %w", err)
+		return "", by, fmt.Errorf("find the state directory: %w", err)
 	}
-	owner, err := ownerOf(root)
+	ofRoot, err := ownerOf(root)
 	if err != nil {
-		return "", err
+		return "", by, err
 	}
-	by := int(info.Sys().(*syscall.Stat_t).Uid)
-	if !info.Mode().IsRegular() || info.Mode().Perm()&0o022 != 0 || by != owner.uid && by != 0 && by != os.Geteuid() {
-		return "", fmt.Errorf("%s: others than the owner of the root may have written it; remove it, or name the state directory with --state DIR", file)
+	writer := info.Sys().(*syscall.Stat_t)
+	by = owner{int(writer.Uid), int(writer.Gid)}
+	if !info.Mode().IsRegular() || info.Mode().Perm()&0o022 != 0 || by.uid != ofRoot.uid && by.uid != 0 && by.uid != os.Geteuid() {
+		return "", by, fmt.Errorf("%s: others than the owner of the root may have written it; remove it, or name the state directory with --state DIR", file)
 	}
 	var note stateNote
 	if err := json.NewDecoder(io.LimitReader(f, maxStateNote)).Decode(&note); err != nil || !filepath.IsAbs(note.State) {
-		return "", fmt.Errorf("%s does not name a state directory; remove it, or name the state directory with --state DIR", file)
+		return "", by, fmt.Errorf("%s does not name a state directory; remove it, or name the state directory with --state DIR", file)
 	}
 	if _, err := os.Stat(note.State); errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("the last server on %s had its state in %s, which does not exist here; name it with --state DIR, or remove %s", root, note.State, file)
+		return "", by, fmt.Errorf("the last server on %s had its state in %s, which does not exist here; name it with --state DIR, or remove %s", root, note.State, file)
 	}
-	return note.State, nil
+	return note.State, by, nil
 }
 
 // sameFile reports whether two paths lead to the same file, or are the same if there is none.

@@ -110,7 +110,7 @@ func TestStateNote(t *testing.T) {
 	file := filepath.Join(root, ".packhorse", "state.json")
 	found := func(want, wantErr string) {
 		t.Helper()
-		got, err := notedState(root)
+		got, _, err := notedState(root)
 		if got != want || (wantErr == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), wantErr) {
 			t.Errorf("the note says %q (%v), want %q (%s)", got, err, want, wantErr)
 		}
@@ -158,4 +158,54 @@ func TestStateNote(t *testing.T) {
 		t.Fatal(err)
 	}
 	found("", "name it with --state DIR")
+}
+
+// TestStateOwner: who owns a root does not have commands of root's run as root.
+func TestStateOwner(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give files away")
+	}
+	const somebody = 54321
+	root, ofRoot, own := t.TempDir(), t.TempDir(), t.TempDir()
+	for _, dir := range []string{root, own} {
+		if err := os.Chown(dir, somebody, somebody); err != nil {
+			t.Fatal(err)
+		}
+	}
+	is := func(what string, want int, of target) {
+		t.Helper()
+		of.root = root
+		cfg, err := of.load()
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if got, err := of.stateOwner(&cfg); err != nil || got.uid != want {
+			t.Errorf("%s: commands run as %d (%v), want %d", what, got.uid, err, want)
+		}
+	}
+	note := func(state string) {
+		t.Helper()
+		if err := noteState(root, state); err != nil {
+			t.Fatal(err)
+		}
+	}
+	is("no state directory", somebody, target{})
+	is("a state directory that is named", 0, target{state: ofRoot})
+	note(own)
+	is("a note", somebody, target{})
+	note(ofRoot)
+	is("a note of root's", 0, target{})
+	if err := os.Chown(stateNoteFile(root), somebody, somebody); err != nil {
+		t.Fatal(err)
+	}
+	is("somebody's note of a directory of root's", somebody, target{})
+	is("the same, and a state directory that is named", 0, target{state: ofRoot})
+	if err := os.RemoveAll(filepath.Join(root, ".packhorse")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(ofRoot, filepath.Join(root, ".packhorse")); err != nil {
+		t.Fatal(err)
+	}
+	is("a link to a directory of root's", somebody, target{})
 }
