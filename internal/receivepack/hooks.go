@@ -221,7 +221,9 @@ func (s *Server) hook(event repo.HookEvent) (string, error) {
 	case err == nil && !info.Mode().IsRegular():
 		err = errors.New(path + " is no file")
 	case err == nil:
-		err = unix.Access(path, unix.X_OK)
+		if err = unix.Access(path, unix.X_OK); err != nil {
+			err = &fs.PathError{Op: "execute", Path: path, Err: err}
+		}
 	}
 	if err != nil {
 		return "", fault.Wrap(fault.Unavailable,
