@@ -55,7 +55,7 @@ type GitOptions struct {
 
 // The end of a pack waits for the verification of its repository for as long as the pack took until then, within these bounds.
 const (
-	leastVerifyPatience = 100 * time.Millisecond
+	leastVerifyPatience = 200 * time.Millisecond
 	verifyPatience      = time.Second
 )
 
