@@ -88,7 +88,7 @@ func (s *source) report(err error) {
 		s.log.Info("an identity source works again", "source", s.name)
 	case err != nil && (s.err == nil || s.err.Error() != err.Error()):
 		s.failed.Set(1)
-		s.log.Error("an identity source failed: callers about whom it decides are refused until it works again", "source", s.name, "error", err)
+		s.log.Error("an identity source failed", "source", s.name, "error", err)
 	}
 	s.err = err
 }
