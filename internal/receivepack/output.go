@@ -17,6 +17,8 @@ const (
 	maxReport = 2 * maxHead
 	// maxWaiting bounds what git says to people while the client still sends; more is dropped.
 	maxWaiting = 256 << 10
+	// maxFailure bounds in bytes what a client is told of why there is no report.
+	maxFailure = 1000
 )
 
 // output passes on what git says, but keeps its report back.
@@ -181,13 +183,8 @@ func (o *output) fail(err error) error {
 	if _, broken := errors.AsType[*protocol.BrokenReply](err); broken || !o.sideband || !o.begun && later {
 		return err
 	}
-	message := strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, fault.Message(err))
-	b := pktline.AppendBand(o.waiting, pktline.BandError, message[:min(len(message), 1000)]+"\n")
+	message := clean(fault.Message(err), maxFailure)
+	b := pktline.AppendBand(o.waiting, pktline.BandError, message+"\n")
 	o.waiting = nil
 	if broken := o.write(b); broken != nil {
 		return broken
