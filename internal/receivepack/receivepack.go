@@ -117,6 +117,19 @@ func (s *Server) Complete(ctx context.Context) (left []string) {
 	return s.sweeper.settle(ctx, func(e *entry) bool { return len(e.note.Olds) > 0 })
 }
 
+// NoteHead notes that HEAD of a repository is about to be locked: if this process is killed before released is called, the next
+// one removes the lock, which would keep pushes from the branch that HEAD names. The error is Unavailable if that cannot be noted.
+func (s *Server) NoteHead(dir, common string) (released func(), err error) {
+	if s.sweeper == nil {
+		return func() {}, nil
+	}
+	e, err := s.sweeper.start(note{Dir: dir, Common: common, Start: time.Now().UnixNano(), Head: true}, rand.Text())
+	if err != nil {
+		return nil, err
+	}
+	return func() { s.sweeper.end(e, true) }, nil
+}
+
 // Close ends what runs in the background. No push may be running.
 func (s *Server) Close() {
 	if s.sweeper != nil {

@@ -303,3 +303,32 @@ func TestHolders(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A server that is killed while it sets HEAD leaves a lock of HEAD. The next one removes it.
+func TestHeadLockOfKilledServer(t *testing.T) {
+	t.Parallel()
+	w, journal := newWorld(t, Options{}), t.TempDir()
+	killed := &Server{sweeper: startOver(t, journal, func(*sweeper) {})}
+	released, err := killed.NoteHead(w.Dir, w.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock := filepath.Join(w.Dir, headLock)
+	if err := os.WriteFile(lock, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for e := range killed.sweeper.running {
+		e.file.Close()
+	}
+	next := startOver(t, journal, func(*sweeper) {})
+	for _, e := range next.earlier {
+		<-e.unlocked
+	}
+	if _, err := os.Lstat(lock); !os.IsNotExist(err) || len(next.earlier) != 1 {
+		t.Errorf("%d notes; the lock: %v", len(next.earlier), err)
+	}
+	released()
+	if notes, err := os.ReadDir(journal); err != nil || len(notes) > 0 {
+		t.Errorf("left in the journal: %v, %v", notes, err)
+	}
+}

@@ -60,6 +60,13 @@ func (n *Node) writeHead(ctx context.Context, h *handle, branch git.RefName, che
 		}
 		return true, n.writeHeadByGit(ctx, h, branch)
 	}
+	if n.pushes != nil {
+		released, err := n.pushes.NoteHead(h.Dir, h.Common)
+		if err != nil {
+			return false, err
+		}
+		defer released()
+	}
 	path := filepath.Join(h.Dir, string(git.HEAD))
 	lock, err := lockHead(ctx, path+".lock")
 	if err != nil {
