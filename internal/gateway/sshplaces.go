@@ -60,24 +60,22 @@ func (c *sshClient) room() bool {
 
 // leave ends a session.
 func (c *sshClient) leave(s *sshSession) {
-	ending := c.isEnding()
 	c.wire.sessions.Add(-1)
 	c.wire.backlog.ended()
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	delete(c.sessions, s)
 	select {
 	case c.left <- struct{}{}:
 	default:
 	}
-	if len(c.sessions) > 0 {
-		return
+	last := len(c.sessions) == 0
+	if last {
+		c.idle.Reset(c.Idle)
 	}
-	if ending {
-		c.wire.Close()
-		return
+	c.mu.Unlock()
+	if last && c.isEnding() { // asked after the session has left: a Shutdown that comes now sees an idle connection
+		c.endIfIdle()
 	}
-	c.idle.Reset(c.Idle)
 }
 
 // commandRuns counts the commands that run: a connection with one is not closed for another.
