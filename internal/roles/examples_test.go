@@ -42,7 +42,7 @@ func TestExampleConfigs(t *testing.T) {
 // The units start the examples, let them write what they write, and wait for as long as they take to end.
 func TestExampleUnits(t *testing.T) {
 	t.Parallel()
-	for _, r := range []role{roleStorage, roleGateway, roleSearch} {
+	for _, r := range []role{roleServe, roleStorage, roleGateway, roleSearch} {
 		cfg := exampleConfig(t, r)
 		text, err := os.ReadFile("../../examples/systemd/packhorse-" + string(r) + ".service")
 		if err != nil {
@@ -61,10 +61,11 @@ func TestExampleUnits(t *testing.T) {
 		if state := "/var/lib/" + value("StateDirectory"); state != cfg.State {
 			t.Errorf("%s: the unit's state is %s, the configuration's %s", r, state, cfg.State)
 		}
-		if r == roleStorage && (value("ReadWritePaths") != cfg.Root || value("RequiresMountsFor") != cfg.Root) {
+		owns := r.flags()&repositories != 0
+		if owns && (value("ReadWritePaths") != cfg.Root || value("RequiresMountsFor") != cfg.Root) {
 			t.Errorf("the unit does not know the root %s", cfg.Root)
 		}
-		if r == roleStorage && strings.Contains(string(text), "\nRestrictSUIDSGID=") {
+		if owns && strings.Contains(string(text), "\nRestrictSUIDSGID=") {
 			t.Error("the unit denies git the group's bit on directories of repositories that a group shares")
 		}
 		stop, err := time.ParseDuration(value("TimeoutStopSec"))
