@@ -297,6 +297,35 @@ func TestSSHRunning(t *testing.T) {
 	want(0, 1)
 }
 
+// TestSSHSilentIsIdle: a client that lets its command wait for long counts as idle.
+func TestSSHSilentIsIdle(t *testing.T) {
+	t.Parallel()
+	s := serveSSH(t, func(o *gateway.SSHOptions) { o.Idle = time.Second }, brackets("a"))
+	session, err := s.mustDial(nil).NewSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	input, err := session.StdinPipe()
+	if err == nil {
+		err = session.Start("git-upload-pack 'app'")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	idle := func() bool { return s.value("packhorse_connections{listener=ssh,state=idle}") == 1 }
+	running := func() bool { return s.value("packhorse_connections{listener=ssh,state=running}") == 1 }
+	if !eventually(running) || !eventually(idle) || s.value("packhorse_ssh_sessions") != 1 {
+		t.Error("a session that waits for its client does not begin to run, or runs on, or ends")
+	}
+	input.Close()
+	if err := session.Wait(); err != nil {
+		t.Error(err)
+	}
+	if !idle() || running() {
+		t.Error("the connection is not idle in the end")
+	}
+}
+
 // TestSSHExitStatus: a client that closes the session at the end of its output has heard the exit status.
 func TestSSHExitStatus(t *testing.T) {
 	t.Parallel()

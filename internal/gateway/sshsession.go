@@ -246,10 +246,16 @@ func (s *sshSession) begin(op operation) *sshCall {
 }
 
 // more waits for the client to say something; false if it has nothing more to ask. A client that is there may take its time:
-// it runs its user's pre-push hook, or indexes what it has received. The connection's keep-alives find one that is not.
+// it runs its user's pre-push hook, or indexes what it has received. The connection's keep-alives find one that is not. Once
+// it has been silent for as long as a connection without a session may be, its command counts as none that runs: clients
+// that only wait cannot keep all others out.
 func (s *sshSession) more() bool {
 	s.wait(time.Now().Add(s.SessionIdle), cutIdle)
+	silent := time.AfterFunc(s.Idle, func() { s.commandRuns(-1) })
 	head, err := s.input.Peek(4)
+	if !silent.Stop() {
+		s.commandRuns(1)
+	}
 	_ = s.limit(time.Time{})
 	return err == nil && string(head) != "0000" || len(head) > 0 && err != nil
 }

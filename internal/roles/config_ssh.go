@@ -68,7 +68,8 @@ type SSHConfig struct {
 	ProxyProtocol bool `toml:"proxy_protocol"`
 
 	// Connections is the maximum number of connections. At the limit the connection that has been idle for the longest time is closed for a new
-	// one; if all have a running command, the new one is refused. 0 means automatic: an eighth of the file descriptors that the process
+	// one; if all have a running command, the new one is refused. A command that has waited for its client for ssh.idle_timeout is not
+	// counted as running. 0 means automatic: an eighth of the file descriptors that the process
 	// may open (RLIMIT_NOFILE), and 4096 at most. Default 0.
 	Connections int `toml:"connections"`
 
