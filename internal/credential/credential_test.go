@@ -2,12 +2,15 @@ package credential
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestSecret(t *testing.T) {
@@ -95,5 +98,45 @@ func TestSecretAndAuthoritiesFollowTheirFiles(t *testing.T) {
 	}
 	if _, err := LoadAuthorities(filepath.Join(dir, "none"), log); err == nil {
 		t.Error("loaded a file that is not there")
+	}
+}
+
+// TestPipesAreNotWaitedFor: who puts a named pipe in the place of a file holds up nobody who uses it.
+func TestPipesAreNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "secret")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("the-very-first-secret")
+	var logged bytes.Buffer
+	s, err := LoadSecret(file, slog.New(slog.NewTextHandler(&logged, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	s.now = func() time.Time { return now }
+	if err := errors.Join(os.Remove(file), unix.Mkfifo(file, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		now = now.Add(checkEvery)
+		if got := s.Get(); got != "the-very-first-secret" {
+			t.Errorf("with a pipe: %q", got)
+		}
+	}
+	if got := logged.String(); strings.Count(got, "is a named pipe now") != 1 {
+		t.Errorf("not logged once: %s", got)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	write("the-second-secret-of-all")
+	now = now.Add(checkEvery)
+	if got := s.Get(); got != "the-second-secret-of-all" {
+		t.Errorf("with a file again: %q", got)
 	}
 }

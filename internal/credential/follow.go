@@ -4,6 +4,7 @@
 package credential
 
 import (
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -79,11 +80,19 @@ func (f *followed[T]) changed() bool {
 }
 
 // reload remembers what it looked at even if it fails, so that the same bad files are not tried again and again. The files are
-// looked at before they are read: a change in between is seen the next time.
+// looked at before they are read: a change in between is seen the next time. A named pipe is read at the start alone: later
+// everybody who uses the value would wait for its writer.
 func (f *followed[T]) reload() error {
 	f.seen = make([]fs.FileInfo, len(f.files))
+	pipe := ""
 	for i, name := range f.files {
 		f.seen[i], _ = os.Stat(name) // the error shows in reading
+		if f.seen[i] != nil && f.seen[i].Mode()&fs.ModeNamedPipe != 0 {
+			pipe = name
+		}
+	}
+	if pipe != "" && !f.looked.IsZero() {
+		return fmt.Errorf("%s is a named pipe now; put the file back", pipe)
 	}
 	value, err := f.load()
 	if err == nil {
