@@ -29,12 +29,25 @@ func ownerOf(path string) (owner, error) {
 // other reports whether this process is root's and the owner is somebody else.
 func (o owner) other() bool { return os.Geteuid() == 0 && o.uid != 0 }
 
-// own gives a new file to the owner, if this process may do so.
+// own gives a new file or directory to the owner, if this process may do so. Somebody else may have write access to the
+// directory that it is in, and put something else in its place: what has a second name there is not given away.
 func (o owner) own(path string) error {
 	if !o.other() {
 		return nil
 	}
-	return os.Lchown(path, o.uid, o.gid)
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err == nil && !info.IsDir() && info.Sys().(*syscall.Stat_t).Nlink != 1 {
+		err = &fs.PathError{Op: "chown", Path: path, Err: errors.New("it is not the file that was made")}
+	}
+	if err != nil {
+		return err
+	}
+	return f.Chown(o.uid, o.gid)
 }
 
 // mkdirAll is os.MkdirAll with mode 0700 and this owner for each new directory.
