@@ -137,10 +137,12 @@ func (r *request) road() (*packhorsev1.Road, error) {
 			data, road, err = r.receive()
 		}
 	}
-	if err != nil && !errors.Is(err, io.EOF) {
+	switch {
+	case errors.Is(err, io.EOF): // so do gateways whose lane is full
+		return nil, fault.New(fault.Cancelled, "the caller ended the call and named no road for the answer")
+	case err != nil:
 		return nil, err
-	}
-	if err != nil || data != nil || road == nil {
+	case data != nil || road == nil:
 		return nil, fault.New(fault.Invalid, "the caller named no road for the answer")
 	}
 	return road, nil

@@ -3,6 +3,7 @@ package uploadpack
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -68,13 +69,16 @@ func TestHeldIsWhatIsAllocated(t *testing.T) { // alone: it measures what is all
 				}
 				return reply
 			}
-			serve()
-			var before, after runtime.MemStats
-			runtime.ReadMemStats(&before)
-			reply := serve()
-			runtime.ReadMemStats(&after)
-			allocated := int64(after.TotalAlloc - before.TotalAlloc)
-			const slack = 300 << 10 // what any session takes
+			// The least of several sessions: what else runs in the process, and pools that were emptied, only add to it.
+			allocated, reply := int64(math.MaxInt64), serve()
+			for range 3 {
+				var before, after runtime.MemStats
+				runtime.ReadMemStats(&before)
+				reply = serve()
+				runtime.ReadMemStats(&after)
+				allocated = min(allocated, int64(after.TotalAlloc-before.TotalAlloc))
+			}
+			const slack = 512 << 10 // what any session takes, and the race detector
 			if allocated > 2*reply.held+slack || reply.held > 2*allocated {
 				t.Errorf("version %v, each of %d %s: %d bytes were allocated, and %d were counted", version.Version, n, test.name, allocated/n, reply.held/n)
 			}
