@@ -78,7 +78,8 @@ func positive(n *query.Node, each func(*query.Node)) {
 }
 
 // scoped lists the indexed repositories that the caller may read and that the query's conditions are about, in the order of
-// their paths; unless all, those that have files without content.
+// their paths. Unless all, it looks at those alone that have files without content, at maxCounted of them at most, and leaves
+// out their branches: most searches ask for nothing else.
 func (e *Engine) scoped(conditions []condition, may Readable, all bool) []scoped {
 	e.mu.Lock()
 	var list []scoped
@@ -87,15 +88,16 @@ func (e *Engine) scoped(conditions []condition, may Readable, all bool) []scoped
 			continue
 		}
 		s := scoped{path: path, namesOnly: r.namesOnly}
-		for _, b := range r.indexed {
-			s.branches = append(s.branches, b.Name)
+		if all {
+			for _, b := range r.indexed {
+				s.branches = append(s.branches, b.Name)
+			}
+		} else if len(list) == maxCounted {
+			break
 		}
 		list = append(list, s)
 	}
 	e.mu.Unlock()
-	if may == nil && !all && len(list) > maxCounted {
-		list = list[:maxCounted]
-	}
 	list = slices.DeleteFunc(list, func(s scoped) bool { return !holdsAll(conditions, wire.Name(s.path.String())) })
 	if may != nil {
 		paths := make([]git.RepoPath, len(list))
