@@ -75,14 +75,7 @@ func (v *Verifier) Close() error {
 func (v *Verifier) Forget() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	maps.DeleteFunc(v.known, func(_ string, known *verdict) bool {
-		select {
-		case <-known.done:
-			return true
-		default:
-			return false
-		}
-	})
+	maps.DeleteFunc(v.known, func(_ string, known *verdict) bool { return known.isDone() })
 }
 
 // Damage is the error of a pack that is not what git wrote.
