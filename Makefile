@@ -62,7 +62,7 @@ clients: ## Install other git clients below CLIENTDIR (bin/clients), and run the
 	@.ci/clients $(CLIENTDIR)
 	PACKHORSE_CLIENTS=$(abspath $(CLIENTDIR)) go test -count=1 -timeout 15m ./e2e -run '^TestClients'
 
-clients-doc: ## Write docs/clients.md anew from a run with all clients
+clients-doc: ## Write docs/reference/clients.md anew from a run with all clients
 	@.ci/clients $(CLIENTDIR)
 	PACKHORSE_CLIENTS=$(abspath $(CLIENTDIR)) go test -count=1 -timeout 15m ./e2e -run '^TestClients$$' -update
 
@@ -93,7 +93,7 @@ soak-push: ## Check pushes that race, with kills in between, for an order that e
 	PACKHORSE_PUSHES=$(PUSHES) go test -count=1 -timeout 12h ./internal/receivepack -run '^TestRegister$$'
 	PACKHORSE_PUSH_TIME=$(SOAK) PACKHORSE_SEED=$(SEED) go test -count=1 -timeout 12h ./e2e -run '^TestRegister$$' -v
 
-docs: ## Write the generated pages anew (docs/config.md)
+docs: ## Write the generated pages anew (docs/reference/config.md)
 	go test ./internal/roles -run '^TestDocs' -update
 
 bench: build ## Clone URL with CLIENTS for DURATION from a running server

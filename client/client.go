@@ -12,7 +12,7 @@
 // Calls end when their context does: give each a deadline. A call that is not made by a method of this package is not repeated after a
 // failure; whoever repeats one heeds RetryAfter.
 //
-// docs/api.md shows the same with curl. What is in this package, and in version 1 of the definitions, stays: things are added, never
+// docs/reference/api.md shows the same with curl. What is in this package, and in version 1 of the definitions, stays: things are added, never
 // changed or removed.
 package client
 

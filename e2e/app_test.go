@@ -95,7 +95,7 @@ func keepWorker(t *testing.T, socket string) {
 	})
 }
 
-// TestApplication restarts three workers as docs/app.md has it, while clients ask all the time: no request fails.
+// TestApplication restarts three workers as docs/how-to/app.md has it, while clients ask all the time: no request fails.
 func TestApplication(t *testing.T) {
 	t.Parallel()
 	home, err := os.MkdirTemp("", "ph") // sockets have short paths
@@ -146,13 +146,13 @@ func TestApplication(t *testing.T) {
 	before := pids()
 
 	end := keepAsking(p.http + "/page")
-	page, err := os.ReadFile("../docs/app.md")
+	page, err := os.ReadFile("../docs/how-to/app.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	script := regexp.MustCompile("(?s)```sh\n(.*?)```").FindSubmatch(page)
 	if script == nil {
-		t.Fatal("docs/app.md has no script")
+		t.Fatal("docs/how-to/app.md has no script")
 	}
 	out := run(string(script[1]))
 	answered, failure := end()

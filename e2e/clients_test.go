@@ -23,7 +23,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-var update = flag.Bool("update", false, "write docs/clients.md from this run")
+var update = flag.Bool("update", false, "write docs/reference/clients.md from this run")
 
 // driverLimit ends a client that hangs.
 const driverLimit = 5 * time.Minute

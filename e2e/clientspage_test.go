@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-const clientsPage = "../docs/clients.md"
+const clientsPage = "../docs/reference/clients.md"
 
 const clientsIntro = `# Clients
 
@@ -83,7 +83,7 @@ func marks(cells map[string]string) string {
 	return out.String()
 }
 
-// checkPage holds docs/clients.md to the run, whatever the clients' versions; with -update it writes it.
+// checkPage holds docs/reference/clients.md to the run, whatever the clients' versions; with -update it writes it.
 func checkPage(t *testing.T, ran []*client, cells map[*client]map[string]string) {
 	if *update {
 		if err := os.WriteFile(clientsPage, []byte(page(ran, cells)), 0o644); err != nil {
@@ -96,7 +96,7 @@ func checkPage(t *testing.T, ran []*client, cells map[*client]map[string]string)
 		t.Fatal(err)
 	}
 	if !strings.HasPrefix(string(text), clientsIntro) || !strings.Contains(string(text), clientsLegend) {
-		t.Errorf("docs/clients.md is not what the test writes; run make clients-doc")
+		t.Errorf("docs/reference/clients.md is not what the test writes; run make clients-doc")
 	}
 	rows := map[string]string{} // marks by client and protocol
 	for line := range strings.Lines(string(text)) {
@@ -106,12 +106,12 @@ func checkPage(t *testing.T, ran []*client, cells map[*client]map[string]string)
 	}
 	for _, c := range ran {
 		if got, want := rows[c.name+"/"+c.protocol], marks(cells[c]); got != want {
-			t.Errorf("docs/clients.md says of %s in protocol %s:%q\nand the run says:%q\nrun make clients-doc", c.name, c.protocol, got, want)
+			t.Errorf("docs/reference/clients.md says of %s in protocol %s:%q\nand the run says:%q\nrun make clients-doc", c.name, c.protocol, got, want)
 		}
 	}
 	for _, line := range reasons(ran, cells) {
 		if !strings.Contains(string(text), line) {
-			t.Errorf("docs/clients.md does not say: %srun make clients-doc", strings.TrimLeft(line, " "))
+			t.Errorf("docs/reference/clients.md does not say: %srun make clients-doc", strings.TrimLeft(line, " "))
 		}
 	}
 }

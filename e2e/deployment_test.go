@@ -13,20 +13,20 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// TestDeploymentPage makes certificates and a secret by the recipe of docs/deployment.md, and clones through a gateway and a node that trust
+// TestDeploymentPage makes certificates and a secret by the recipe of docs/how-to/deployment.md, and clones through a gateway and a node that trust
 // each other by them, and by nothing less.
 func TestDeploymentPage(t *testing.T) {
 	t.Parallel()
 	if out, err := exec.Command("openssl", "version").Output(); err != nil || !bytes.HasPrefix(out, []byte("OpenSSL 3")) {
-		t.Skipf("*** there is no OpenSSL 3 here: the recipe of docs/deployment.md is NOT tested *** (%s, %v)", out, err)
+		t.Skipf("*** there is no OpenSSL 3 here: the recipe of docs/how-to/deployment.md is NOT tested *** (%s, %v)", out, err)
 	}
-	page, err := os.ReadFile("../docs/deployment.md")
+	page, err := os.ReadFile("../docs/how-to/deployment.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	recipe := regexp.MustCompile("(?s)```sh\n(openssl req.*?)```").FindSubmatch(page)
 	if recipe == nil {
-		t.Fatal("docs/deployment.md has no recipe")
+		t.Fatal("docs/how-to/deployment.md has no recipe")
 	}
 	dir := t.TempDir()
 	sh := exec.Command("sh", "-euc", string(recipe[1]))

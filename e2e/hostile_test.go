@@ -21,7 +21,7 @@ import (
 )
 
 // The tests in hostile*_test.go hold the built binary to its limits over a socket: what it answers to input that nobody means well
-// with, what memory that takes, what the log says, and that it goes on serving. docs/limits.md has the limits.
+// with, what memory that takes, what the log says, and that it goes on serving. docs/reference/limits.md has the limits.
 
 // hostileLimit is how long anything may take that must happen, on the slowest of machines.
 const hostileLimit = 2 * time.Minute

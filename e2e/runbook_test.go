@@ -13,10 +13,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
-// TestRunbook runs every command of docs/runbook.md on a server, and finds every graph that it names.
+// TestRunbook runs every command of docs/how-to/runbook.md on a server, and finds every graph that it names.
 func TestRunbook(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../docs/runbook.md")
+	text, err := os.ReadFile("../docs/how-to/runbook.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -122,15 +122,15 @@ func literal(e ast.Expr) (string, bool) {
 // tableRow is a row of a table whose first cell is code.
 var tableRow = regexp.MustCompile("(?m)^\\| `([^`]+)` \\|")
 
-// docs/logs.md describes every message and every field that a server logs, and no others.
+// docs/reference/logs.md describes every message and every field that a server logs, and no others.
 func TestDocsLogs(t *testing.T) {
-	page, err := os.ReadFile("../docs/logs.md")
+	page, err := os.ReadFile("../docs/reference/logs.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	upTo, ofFields, ok := strings.Cut(string(page), "\n## Fields")
 	if !ok {
-		t.Fatal("docs/logs.md has no part about fields")
+		t.Fatal("docs/reference/logs.md has no part about fields")
 	}
 	messages, fields := logged(t)
 	for _, field := range listedFields {
@@ -145,11 +145,11 @@ func compareNames(t *testing.T, what, page string, inSource map[string]string) {
 	described := map[string]bool{}
 	for _, m := range tableRow.FindAllStringSubmatch(page, -1) {
 		if described[m[1]] {
-			t.Errorf("docs/logs.md describes the %s %q twice", what, m[1])
+			t.Errorf("docs/reference/logs.md describes the %s %q twice", what, m[1])
 		}
 		described[m[1]] = true
 		if _, ok := inSource[m[1]]; !ok {
-			t.Errorf("docs/logs.md describes the %s %q, which nothing logs", what, m[1])
+			t.Errorf("docs/reference/logs.md describes the %s %q, which nothing logs", what, m[1])
 		}
 	}
 	missing := []string{}
@@ -160,6 +160,6 @@ func compareNames(t *testing.T, what, page string, inSource map[string]string) {
 	}
 	slices.SortFunc(missing, cmp.Compare[string])
 	for _, m := range missing {
-		t.Errorf("docs/logs.md does not describe the %s at %s", what, m)
+		t.Errorf("docs/reference/logs.md does not describe the %s at %s", what, m)
 	}
 }

@@ -44,7 +44,7 @@ type HookOptions struct {
 	Now     func() time.Time // nil: time.Now
 }
 
-// Hook asks an application who callers are and what they may do, with a POST of JSON for each question (docs/auth.md has both). Answers, also
+// Hook asks an application who callers are and what they may do, with a POST of JSON for each question (docs/how-to/auth.md has both). Answers, also
 // those that refuse, are remembered for a time; equal questions at the same time are asked once. They are remembered by a keyed hash: what
 // a caller offered is not kept. When the hook fails several times it is left alone for a while; then one question tries it. Nobody waits longer
 // than twice the timeout: for a turn, of which callers of one network have half, and for the answer. Redirects are not followed, and no proxy of the environment is used. Safe for concurrent use.

@@ -246,7 +246,7 @@ func half(r route) route {
 	return r
 }
 
-// TestAuto: by measurement, as many slots are used as is best for the work, or nearly. Figures like these stand in docs/scheduling.md.
+// TestAuto: by measurement, as many slots are used as is best for the work, or nearly. Figures like these stand in docs/explanation/scheduling.md.
 func TestAuto(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

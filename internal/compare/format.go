@@ -8,7 +8,7 @@ import (
 // Format is how a log's lines are written.
 type Format string
 
-// The formats. See docs/compare.md for the keys that are read.
+// The formats. See docs/how-to/compare.md for the keys that are read.
 const (
 	Packhorse Format = "packhorse" // our log, as JSON
 	Nginx     Format = "nginx"     // a log_format of JSON, with nginx's variables as keys

@@ -195,10 +195,10 @@ func Cgroups(pid int, path string, enabled, wanted bool, r *Report) {
 	case err != nil:
 		r.Fact(GroupCgroups, "no setting of cgroup.* can be used by a process like this one")
 		r.Add(Finding{Group: GroupCgroups, Severity: severity, Kind: "cgroup", Text: "no limits of cgroup.* hold: " + err.Error(),
-			Advice: "Delegate=cpu memory in the unit of systemd, or set cgroup.path (docs/processes.md); without, rlimits and niceness stand in"})
+			Advice: "Delegate=cpu memory in the unit of systemd, or set cgroup.path (docs/explanation/processes.md); without, rlimits and niceness stand in"})
 	case len(missing) > 0:
 		r.Fact(GroupCgroups, dir)
-		r.Add(Finding{Group: GroupCgroups, Severity: severity, Kind: "cgroup-controller", Subject: dir, Text: errors.Join(missing...).Error(), Advice: "Delegate=cpu memory in the unit of systemd (docs/processes.md)"})
+		r.Add(Finding{Group: GroupCgroups, Severity: severity, Kind: "cgroup-controller", Subject: dir, Text: errors.Join(missing...).Error(), Advice: "Delegate=cpu memory in the unit of systemd (docs/explanation/processes.md)"})
 	default:
 		r.Fact(GroupCgroups, dir+": cgroup.*.memory_high, memory_max and cpu_weight can be used")
 	}

@@ -13,7 +13,7 @@ import (
 const (
 	lfsPath          = "/info/lfs/"
 	lfsType          = "application/vnd.git-lfs+json"
-	lfsDocumentation = "https://github.com/packhorse-git/packhorse/blob/main/docs/protocol.md#git-lfs"
+	lfsDocumentation = "https://github.com/packhorse-git/packhorse/blob/main/docs/reference/protocol.md#git-lfs"
 )
 
 // lfsRepository returns the path of the repository that a request of Git LFS's API is for.

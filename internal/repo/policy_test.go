@@ -183,7 +183,7 @@ func TestBundles(t *testing.T) {
 // Every key that is read has its line in the page about them.
 func TestKeysAreDocumented(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/protocol.md")
+	page, err := os.ReadFile("../../docs/reference/protocol.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +191,7 @@ func TestKeysAreDocumented(t *testing.T) {
 		"uploadpack.hiderefs", "http.uploadpack"}
 	for _, key := range slices.AppendSeq(slices.AppendSeq(keys, maps.Keys(policyKeys())), maps.Keys(wantKeys())) {
 		if !regexp.MustCompile("(?im)^\\|[^|]*`" + regexp.QuoteMeta(key) + "`").Match(page) {
-			t.Errorf("docs/protocol.md has no line for %s", key)
+			t.Errorf("docs/reference/protocol.md has no line for %s", key)
 		}
 	}
 }

@@ -45,7 +45,7 @@ and p99 with the size of both samples and a confidence interval, and a verdict o
 only another mix of routes is shown apart. Requests that were refused, failed or given up are counted, and not mixed in.
 
 Logs are ours or GitLab Workhorse's as JSON, nginx's with a log_format of JSON, or Common Log Format with a duration at the end; plain, gzip or zstd; a
-file, a quoted pattern for a rotated set, or - for standard input. docs/compare.md has the keys and the method.`,
+file, a quoted pattern for a rotated set, or - for standard input. docs/how-to/compare.md has the keys and the method.`,
 		Example: `  packhorse compare old.log new.log
   packhorse compare 'old/access.log*' 'new/access.log*' --html report.html
   packhorse compare access.log --split pool

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Config is everything that can be set, in the order in which docs/config.md shows it. The comments on the fields are
+// Config is everything that can be set, in the order in which docs/reference/config.md shows it. The comments on the fields are
 // that page: `go test ./internal/roles -run Docs -update` writes it. Tables with much in them have files of their own, config_*.go, with their defaults
 // and bounds.
 type Config struct {
@@ -60,7 +60,7 @@ type OpsConfig struct {
 	// Accepts an address for the private listener that other machines can reach. Say so only if the network is trusted.
 	Expose bool `toml:"expose"`
 
-	// Whether each scrape looks at all processes that the server has started, for the metrics packhorse_tree_* (docs/observability.md). Needs Linux.
+	// Whether each scrape looks at all processes that the server has started, for the metrics packhorse_tree_* (docs/explanation/observability.md). Needs Linux.
 	Tree bool `toml:"tree"`
 
 	// Keeps a list of the requests that run, and counts who was heavy in the last minutes, for /debug/top, packhorse top, the IDs in log lines and the totals

@@ -7,7 +7,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/balance"
 )
 
-// AppConfig is the application behind a gateway or serve: requests that are not Git and not below /-/ or /.api/ go to its workers (docs/app.md). Without
+// AppConfig is the application behind a gateway or serve: requests that are not Git and not below /-/ or /.api/ go to its workers (docs/how-to/app.md). Without
 // workers there is none, and such requests are answered with 404.
 type AppConfig struct {
 	// Addresses of the workers, each "unix:PATH" or "http://HOST:PORT", and "NAME=" before it if commands and metrics should call it otherwise than by the

@@ -2,7 +2,7 @@ package roles
 
 import "time"
 
-// AuthConfig says who may do what; docs/auth.md tells how it fits together. A gateway and serve know callers; a storage node trusts its gateways.
+// AuthConfig says who may do what; docs/how-to/auth.md tells how it fits together. A gateway and serve know callers; a storage node trusts its gateways.
 type AuthConfig struct {
 	// File with the hashes of the tokens that "packhorse token" makes and revokes; a server follows it. Empty means
 	// STATE/tokens. Another file has to exist when the server starts.
@@ -55,7 +55,7 @@ type HookConfig struct {
 	// The most answers that are remembered; and 20 times as many about which repositories callers may read who search.
 	CacheSize int `toml:"cache_size"`
 
-	// Whether it understands the question which of many repositories somebody may read, as searches ask ("readable", docs/auth.md). If not, each
+	// Whether it understands the question which of many repositories somebody may read, as searches ask ("readable", docs/how-to/auth.md). If not, each
 	// repository is a question.
 	Many bool `toml:"many"`
 

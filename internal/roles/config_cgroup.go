@@ -12,7 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
-// CgroupConfig is about control groups (cgroup v2) for the server and its git commands, by class (docs/processes.md). They need a cgroup that was
+// CgroupConfig is about control groups (cgroup v2) for the server and its git commands, by class (docs/explanation/processes.md). They need a cgroup that was
 // delegated: Delegate=yes in a systemd unit. Without one, or without a controller, rlimits and niceness stand in.
 // The log then has a warning if path or a limit is set, and says so at the level debug if not.
 type CgroupConfig struct {

@@ -3,10 +3,10 @@ package roles
 import "github.com/packhorse-git/packhorse/internal/repo"
 
 // FetchConfig says what one fetch may ask for. Where a key below names one of git's, a repository's own config goes over it
-// (docs/protocol.md).
+// (docs/reference/protocol.md).
 type FetchConfig struct {
 	// Which objects a client may ask for by ID. "any": every object that exists. "reachable": what visible refs reach.
-	// "tip": what visible refs point at. "auto": "reachable" as soon as callers are told from one another (docs/auth.md), which a gateway tells the
+	// "tip": what visible refs point at. "auto": "reachable" as soon as callers are told from one another (docs/how-to/auth.md), which a gateway tells the
 	// node, "any" elsewhere. In a repository with alternates or hidden refs "any" counts as "reachable", unless its own config says
 	// uploadpack.allowAnySHA1InWant.
 	Wants string `toml:"wants"`
@@ -49,7 +49,7 @@ type FetchConfig struct {
 	ObjectInfo bool `toml:"object_info"`
 
 	// VerifyPacks compares the packs of a repository with their checksums while a pack is made from them, once for each state of the files
-	// (docs/cache.md). Git does not. Without it damage is noticed by clients alone, and damaged packs stay in the cache.
+	// (docs/explanation/cache.md). Git does not. Without it damage is noticed by clients alone, and damaged packs stay in the cache.
 	VerifyPacks bool `toml:"verify_packs"`
 }
 

@@ -33,7 +33,7 @@ type GitConfig struct {
 	// Niceness of the git processes, 0 to 19: with 10, answers from the cache and small requests go first.
 	Nice int `toml:"nice"`
 
-	// Whether a second, small process ends what git commands have left if this one is killed (docs/processes.md). Needs Linux.
+	// Whether a second, small process ends what git commands have left if this one is killed (docs/explanation/processes.md). Needs Linux.
 	Reaper bool `toml:"reaper"`
 
 	// Threads of each git process. 0 divides the CPUs, or what a control group's quota leaves of them, by the slots.

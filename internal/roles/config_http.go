@@ -8,7 +8,7 @@ type HTTPConfig struct {
 	Address string `toml:"address"`
 
 	// Lets everybody who reaches the listener read every repository that no [[auth.rule]] is about. Without it, and without tokens, rules or a
-	// hook (docs/auth.md), only a loopback address is accepted; there everybody may read as long as there are none of these.
+	// hook (docs/how-to/auth.md), only a loopback address is accepted; there everybody may read as long as there are none of these.
 	PublicRead bool `toml:"public_read"`
 
 	// File with the TLS certificate and its chain (PEM). With it and tls_key the listener speaks TLS only. Both files are read again
@@ -38,7 +38,7 @@ type HTTPConfig struct {
 	IdleTimeout Duration `toml:"idle_timeout"`
 
 	// ReadStall is how long a client may take to send the next 64 KiB of a request's body, or its end. The whole body may take ten times that. A
-	// push may be silent for that long, and the body of a request for the application ends as docs/app.md says.
+	// push may be silent for that long, and the body of a request for the application ends as docs/how-to/app.md says.
 	ReadStall Duration `toml:"read_stall"`
 
 	// How long a client may keep an answer waiting before its connection is cut: each time, it has to take 64 KiB, or what is left.
@@ -50,7 +50,7 @@ type HTTPConfig struct {
 	// The most bytes of a request's body, counted after gzip was undone.
 	MaxBody Size `toml:"max_body"`
 
-	// Whether there are pages for browsers: /-/search, and the files that it links to (docs/pages.md). They show what may be cloned.
+	// Whether there are pages for browsers: /-/search, and the files that it links to (docs/reference/pages.md). They show what may be cloned.
 	Pages bool `toml:"pages"`
 }
 

@@ -1,6 +1,6 @@
 package roles
 
-// LanesConfig bounds how much runs at the same time (docs/lanes.md). What finds its lane full is refused with 429 and Retry-After.
+// LanesConfig bounds how much runs at the same time (docs/explanation/lanes.md). What finds its lane full is refused with 429 and Retry-After.
 type LanesConfig struct {
 	// Small requests: ref advertisements, ls-refs, negotiation.
 	Small int `toml:"small"`

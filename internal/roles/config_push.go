@@ -25,7 +25,7 @@ type PushConfig struct {
 
 	// The severities of git's checks of pushed objects (git-fsck(1), "FSCK MESSAGES"), by name: "error" refuses the push, "warn" tells the client,
 	// "ignore" says nothing. A table [push.fsck] sets single checks and leaves the other defaults. Checks without a severity are errors. The
-	// receive.fsck.* of a repository go over it (docs/push.md).
+	// receive.fsck.* of a repository go over it (docs/how-to/push.md).
 	Fsck fsckSeverities `toml:"fsck"`
 
 	// The most refs that one push may change.
@@ -47,7 +47,7 @@ type PushConfig struct {
 	TimeLimit Duration `toml:"time_limit"`
 
 	// HooksDir is a directory with the administrator's hooks for all repositories: pre-receive, update, reference-transaction, post-receive and
-	// post-update, as far as they are there (docs/push.md). Empty means none.
+	// post-update, as far as they are there (docs/how-to/push.md). Empty means none.
 	HooksDir string `toml:"hooks_dir"`
 
 	// HooksGitConfig is a file with git configuration for git within hooks, as a global configuration is (GIT_CONFIG_GLOBAL): signature

@@ -9,7 +9,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/resolve"
 )
 
-// ResolverConfig is what a gateway remembers of its nodes' revisions (docs/resolver.md). In serve the node is in the same process, and is asked itself.
+// ResolverConfig is what a gateway remembers of its nodes' revisions (docs/explanation/resolver.md). In serve the node is in the same process, and is asked itself.
 type ResolverConfig struct {
 	// How many answers a gateway remembers in memory, about 500 bytes each. 0: none, each question goes to a node.
 	Entries int `toml:"entries"`

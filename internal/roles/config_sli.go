@@ -6,7 +6,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/observe/sli"
 )
 
-// SLIConfig says what is fast enough, by class of request (docs/observability.md). What takes up to four times as long is still tolerable. "0s" has a class not judged.
+// SLIConfig says what is fast enough, by class of request (docs/explanation/observability.md). What takes up to four times as long is still tolerable. "0s" has a class not judged.
 type SLIConfig struct {
 	// Judges requests, for the metrics packhorse_sli_*.
 	Enabled bool `toml:"enabled"`

@@ -6,7 +6,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway"
 )
 
-// SSHConfig is the SSH listener. docs/ssh.md says more.
+// SSHConfig is the SSH listener. docs/how-to/ssh.md says more.
 type SSHConfig struct {
 	// Host and port of the SSH listener; empty: there is none. Port 0 picks a free port, which is printed at the start.
 	Address string `toml:"address"`

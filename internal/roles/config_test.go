@@ -97,7 +97,7 @@ func TestLoadMistakes(t *testing.T) {
 		{"[cache]\nmax_byte = 1", `FILE:2: unknown key "cache.max_byte"; did you mean "cache.max_bytes"?`},
 		{"[http]\nadress = \"x\"\n[log]\nlvel = \"x\"", "FILE:2: unknown key \"http.adress\"; did you mean \"http.address\"?\nFILE:4: unknown key \"log.lvel\"; did you mean \"log.level\"?"},
 		{"max_wants = 3", `FILE:1: unknown key "max_wants"; did you mean "fetch.max_wants"?`},
-		{"entirely_different = 3", `FILE:1: unknown key "entirely_different"; docs/config.md and "packhorse config show" list the keys`},
+		{"entirely_different = 3", `FILE:1: unknown key "entirely_different"; docs/reference/config.md and "packhorse config show" list the keys`},
 		{"\n[chace]\nenabled = true", `FILE:2: unknown key "chace"; did you mean "cache"?`},
 		{"[shutdown]\ngrace = 30", `FILE:2: shutdown.grace: "30" is not a duration; write a number and a unit`},
 		{"[shutdown]\ngrace = \"30\"", `FILE:2:9: shutdown.grace: "30" is not a duration; write a number and a unit`},

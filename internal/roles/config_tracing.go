@@ -7,7 +7,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/observe/tracing"
 )
 
-// TracingConfig is about OpenTelemetry traces (docs/observability.md): which requests are traced, and where their spans go.
+// TracingConfig is about OpenTelemetry traces (docs/explanation/observability.md): which requests are traced, and where their spans go.
 type TracingConfig struct {
 	// URL of the collector, which takes OTLP: "http://127.0.0.1:4318", or 4317 where it is gRPC. https is verified with the system's authorities. Empty means that nothing is traced.
 	Endpoint string `toml:"endpoint"`

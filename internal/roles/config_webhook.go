@@ -2,7 +2,7 @@ package roles
 
 import "time"
 
-// WebhookConfig is somebody whom a node asks or tells about pushes by HTTP (docs/webhooks.md); each has a table of its own.
+// WebhookConfig is somebody whom a node asks or tells about pushes by HTTP (docs/how-to/webhooks.md); each has a table of its own.
 type WebhookConfig struct {
 	// What directories, logs and metrics call it: letters, digits, ".", "_" and "-".
 	Name string `toml:"name"`

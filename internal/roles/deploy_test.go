@@ -106,7 +106,7 @@ func TestAlerts(t *testing.T) {
 	rules := readText(t, filepath.Join(prometheusDir, "packhorse.rules.yml"))
 	tests := readText(t, filepath.Join(prometheusDir, "packhorse.test.yml"))
 	headings := map[string]bool{}
-	for _, m := range regexp.MustCompile(`(?m)^## (.*)$`).FindAllStringSubmatch(readText(t, "../../docs/runbook.md"), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^## (.*)$`).FindAllStringSubmatch(readText(t, "../../docs/how-to/runbook.md"), -1) {
 		headings[strings.ReplaceAll(strings.ToLower(m[1]), " ", "-")] = true
 	}
 	known := newVocabulary(t)
@@ -121,14 +121,14 @@ func TestAlerts(t *testing.T) {
 		for _, complaint := range known.complaints(expr) {
 			t.Errorf("%s: %s in %s", name, complaint, expr)
 		}
-		for _, want := range []string{"severity: ", "summary: ", "description: ", "runbook: docs/runbook.md#"} {
+		for _, want := range []string{"severity: ", "summary: ", "description: ", "runbook: docs/how-to/runbook.md#"} {
 			if !strings.Contains(rest, want) {
 				t.Errorf("%s has no %s", name, want)
 			}
 		}
-		_, anchor, _ := strings.Cut(rest, "docs/runbook.md#")
+		_, anchor, _ := strings.Cut(rest, "docs/how-to/runbook.md#")
 		if anchor, _, _ = strings.Cut(anchor, "\n"); !headings[anchor] {
-			t.Errorf("%s: docs/runbook.md has no heading for #%s", name, anchor)
+			t.Errorf("%s: docs/how-to/runbook.md has no heading for #%s", name, anchor)
 		}
 		if fires, quiet := strings.Count(tests, "alertname: "+name+"\n"), strings.Count(tests, "exp_alerts: []"); fires < 2 || quiet < len(alerts) {
 			t.Errorf("%s has %d tests; want one in which it fires, and one in which it does not", name, fires)

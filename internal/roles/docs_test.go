@@ -16,9 +16,9 @@ import (
 
 var update = flag.Bool("update", false, "write the generated documentation anew")
 
-// TestDocsConfig holds docs/config.md to the comments on Config's fields.
+// TestDocsConfig holds docs/reference/config.md to the comments on Config's fields.
 func TestDocsConfig(t *testing.T) {
-	const page = "../../docs/config.md"
+	const page = "../../docs/reference/config.md"
 	want := configPage(t)
 	if *update {
 		if err := os.MkdirAll(filepath.Dir(page), 0o755); err != nil {
@@ -30,7 +30,7 @@ func TestDocsConfig(t *testing.T) {
 		return
 	}
 	if got, err := os.ReadFile(page); err != nil || string(got) != want {
-		t.Errorf("docs/config.md is not what the comments in config*.go say (%v); run \"make docs\"", err)
+		t.Errorf("docs/reference/config.md is not what the comments in config*.go say (%v); run \"make docs\"", err)
 	}
 }
 

@@ -224,7 +224,7 @@ func examineState(cfg *Config, u doctor.User, r *doctor.Report) {
 	if euid := os.Geteuid(); cfg.Auth.Tokens != "" && (euid == 0 || euid == u.UID) {
 		if err := auth.NewTokenFile(cfg.Auth.Tokens).Check(false); err != nil {
 			r.Add(doctor.Finding{Group: doctor.GroupServer, Severity: doctor.Problem, Kind: "tokens", Subject: cfg.Auth.Tokens, Text: err.Error(),
-				Advice: "put the file back from a backup before the server is restarted (docs/runbook.md)"})
+				Advice: "put the file back from a backup before the server is restarted (docs/how-to/runbook.md)"})
 		}
 	}
 	for _, e := range entries {

@@ -105,7 +105,7 @@ func build(role role, cfg Config, log *slog.Logger, reg prometheus.Registerer, v
 
 // heapFloor is bytes that are reserved and never touched, so that they cost no memory, only make the garbage collector wait until there is
 // as much garbage more: each collection empties the pools of buffers, too. What a role keeps on the heap is 20 to 40 MiB. Without a floor a storage node under load
-// gave 3 to 5 % of its CPU time to collections; with a larger one a server grows beyond 100 MB under 30 clients (docs/benchmarks.md).
+// gave 3 to 5 % of its CPU time to collections; with a larger one a server grows beyond 100 MB under 30 clients (docs/reference/benchmarks.md).
 const heapFloor = 16 << 20
 
 // run starts a role's parts bottom up, waits for ctx to end or a part to fail, and stops them top down: readiness turns red,

@@ -23,10 +23,10 @@ var noLimits = map[string]bool{
 	"app.slots": true, "app.pool.slots": true, "app.pool.share": true, "app.health_failures": true, "app.health_passes": true, "app.slow_start": true,
 }
 
-// TestDocsLimits holds docs/limits.md to the code: every limit of the configuration is there with its default, or in a table of the same form on
-// the page of what it belongs to, and every error that docs/limits.md promises exists.
+// TestDocsLimits holds docs/reference/limits.md to the code: every limit of the configuration is there with its default, or in a table of the same form on
+// the page of what it belongs to, and every error that docs/reference/limits.md promises exists.
 func TestDocsLimits(t *testing.T) {
-	text, err := os.ReadFile("../../docs/limits.md")
+	text, err := os.ReadFile("../../docs/reference/limits.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +34,7 @@ func TestDocsLimits(t *testing.T) {
 	key := regexp.MustCompile("^`([a-z_]+(?:\\.[a-z_]+)+)`$")
 	says := regexp.MustCompile(`"([^"]+)"`)
 	var errors []string
-	pages, err := filepath.Glob("../../docs/*.md")
+	pages, err := filepath.Glob("../../docs/*/*.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,21 +65,21 @@ func TestDocsLimits(t *testing.T) {
 		known[s.Key] = true
 		_, isText := s.Value.Addr().Interface().(encoding.TextUnmarshaler)
 		if !isText && s.Value.Kind() != reflect.Int || noLimits[s.Key] || strings.HasPrefix(s.Key, "sli.") || s.Key == "tracing.callers" ||
-			strings.HasPrefix(s.Key, "cgroup.") { // docs/processes.md has these
+			strings.HasPrefix(s.Key, "cgroup.") { // docs/explanation/processes.md has these
 			continue
 		}
 		value, there := rows[s.Key]
 		if !there {
-			t.Errorf("docs/limits.md and the pages beside it do not tell of %s", s.Key)
+			t.Errorf("docs/reference/limits.md and the pages beside it do not tell of %s", s.Key)
 			continue
 		}
 		if want := fmt.Sprint(s.Value.Interface()); !s.Value.IsZero() && value != want {
-			t.Errorf("docs/limits.md says that %s is %s by default; it is %s", s.Key, value, want)
+			t.Errorf("docs/reference/limits.md says that %s is %s by default; it is %s", s.Key, value, want)
 		}
 	}
 	for key := range rows {
 		if !known[key] {
-			t.Errorf("docs/limits.md tells of %s, which is no key", key)
+			t.Errorf("docs/reference/limits.md tells of %s, which is no key", key)
 		}
 	}
 	texts := literals(t)
@@ -87,11 +87,11 @@ func TestDocsLimits(t *testing.T) {
 		// What stands for a number is a verb in the code; and what is promised may be a part of a longer text.
 		words := regexp.MustCompile(strings.ReplaceAll(regexp.QuoteMeta(want), "N", "%[ds]"))
 		if !slices.ContainsFunc(texts, func(l literal) bool { return l.pattern.MatchString(want) || words.MatchString(l.text) }) {
-			t.Errorf("docs/limits.md promises the error %q, which nothing in the code says", want)
+			t.Errorf("docs/reference/limits.md promises the error %q, which nothing in the code says", want)
 		}
 	}
 	if len(errors) < 20 {
-		t.Errorf("only %d errors found in docs/limits.md", len(errors))
+		t.Errorf("only %d errors found in docs/reference/limits.md", len(errors))
 	}
 }
 

@@ -468,7 +468,7 @@ func inFile(file string, text []byte, err error) (all []*mistake) {
 
 // suggest names the key that an unknown one most resembles, or where to look.
 func suggest(key string) string {
-	const where = "docs/config.md and \"packhorse config show\" list the keys"
+	const where = "docs/reference/config.md and \"packhorse config show\" list the keys"
 	if len(key) > 100 {
 		return where
 	}

@@ -30,9 +30,9 @@ func (r *recorder) Register(c prometheus.Collector) error {
 
 var descriptor = regexp.MustCompile(`^Desc\{fqName: "([^"]*)", help: "(.*?)", (?:unit: "[^"]*", )?constLabels: \{(.*?)\}, variableLabels: \{(.*?)\}`)
 
-// TestDocsMetrics holds docs/metrics.md to the metrics that serve registers.
+// TestDocsMetrics holds docs/reference/metrics.md to the metrics that serve registers.
 func TestDocsMetrics(t *testing.T) {
-	const page = "../../docs/metrics.md"
+	const page = "../../docs/reference/metrics.md"
 	want := metricsPage(t)
 	if *update {
 		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
@@ -41,7 +41,7 @@ func TestDocsMetrics(t *testing.T) {
 		return
 	}
 	if got, err := os.ReadFile(page); err != nil || string(got) != want {
-		t.Errorf("docs/metrics.md is not what the metrics say of themselves (%v); run \"make docs\"", err)
+		t.Errorf("docs/reference/metrics.md is not what the metrics say of themselves (%v); run \"make docs\"", err)
 	}
 }
 

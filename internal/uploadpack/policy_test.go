@@ -327,7 +327,7 @@ func TestAnswersEndWithTheirPolicy(t *testing.T) {
 // Whatever can be advertised stands in the page about it.
 func TestCapabilitiesAreDocumented(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/protocol.md")
+	page, err := os.ReadFile("../../docs/reference/protocol.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -356,7 +356,7 @@ func TestCapabilitiesAreDocumented(t *testing.T) {
 	}
 	for name := range names {
 		if !regexp.MustCompile("(?m)^\\|[^|]*[`=]" + regexp.QuoteMeta(name) + "[`=]").Match(page) {
-			t.Errorf("docs/protocol.md has no line for %s", name)
+			t.Errorf("docs/reference/protocol.md has no line for %s", name)
 		}
 	}
 }

@@ -17,7 +17,7 @@ type testRequest struct {
 	haves   bool
 	filter  bool
 	unlike  bool // a shallow server answers this better than git
-	beyond  bool // deepen-relative, of which git before 2.54 has another understanding (docs/protocol.md)
+	beyond  bool // deepen-relative, of which git before 2.54 has another understanding (docs/reference/protocol.md)
 }
 
 func (q *testRequest) add(format string, args ...any) {

@@ -19,7 +19,7 @@ func newMetrics(t *Tree) *metrics {
 	}
 	return &metrics{
 		tree:      t,
-		processes: desc("processes", "Processes that run now: the server's own, git's with hooks and what they started, and those of searches; see docs/observability.md.", "part"),
+		processes: desc("processes", "Processes that run now: the server's own, git's with hooks and what they started, and those of searches; see docs/explanation/observability.md.", "part"),
 		cpu:       desc("cpu_seconds_total", "CPU time of processes that run and of those that have ended.", "part", "mode"),
 		memory: desc("memory_bytes", "Memory of the processes that run now: anonymous, and file (mapped or shared; what several map counts once for each).",
 			"part", "kind"),

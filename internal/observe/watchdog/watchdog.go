@@ -8,7 +8,7 @@
 // It has to work when nothing else does. So it shares no lock with anything it watches; what it writes is put together in memory first; each
 // part has a time limit and is given up when it is over; files are written by goroutines that may hang in a disk, and then another directory is
 // tried; and it logs last, from a goroutine of its own. What it cannot survive is a runtime that runs no goroutine at all, as with
-// a thread that waits in a page fault while the collector stops the world: docs/watchdog.md says what helps then.
+// a thread that waits in a page fault while the collector stops the world: docs/explanation/watchdog.md says what helps then.
 //
 // Dumps are bounded in number and bytes, leave a part of the disk free, and come at intervals that grow while a sign lasts.
 package watchdog

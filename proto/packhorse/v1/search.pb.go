@@ -84,7 +84,7 @@ func (SearchFormat) EnumDescriptor() ([]byte, []int) {
 
 type SearchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In the query language (docs/search.md).
+	// In the query language (docs/how-to/search.md).
 	Query string `protobuf:"bytes,1,opt,name=query,proto3" json:"query,omitempty"`
 	// How results are written.
 	Format SearchFormat `protobuf:"varint,2,opt,name=format,proto3,enum=packhorse.v1.SearchFormat" json:"format,omitempty"`
