@@ -29,7 +29,7 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/packhorse-git/packhorse/internal/direct"
+	"github.com/packhorse-git/packhorse/internal/unaryhttp"
 	healthv1 "github.com/packhorse-git/packhorse/proto/packhorse/health/v1"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
@@ -48,7 +48,7 @@ type Options struct {
 // Client is a connection to one node, made when it is needed and again when it breaks. Safe for concurrent use.
 type Client struct {
 	transport *http.Transport
-	short     *direct.Client
+	short     *unaryhttp.Client
 
 	repositories packhorsev1connect.RepositoryServiceClient
 	refs         packhorsev1connect.RefServiceClient
@@ -113,7 +113,7 @@ func New(address string, o Options) (*Client, error) {
 	}
 	doer := caller(transport)
 	limit := connect.WithReadMaxBytes(maxMessage)
-	short := &direct.Client{Dial: dialShort(dial, base, o.TLS), Limit: lookupLimit, Silence: lookupQuiet}
+	short := &unaryhttp.Client{Dial: dialShort(dial, base, o.TLS), Limit: lookupLimit, Silence: lookupQuiet}
 	return &Client{
 		transport:    transport,
 		short:        short,

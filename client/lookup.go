@@ -15,7 +15,7 @@ import (
 )
 
 // lookups sends the calls that programs wait for, and that are answered from memory, on the shortest way: connections of HTTP/1.1 of their own
-// (package direct). Others share one of HTTP/2, and so do these where something between here and the node speaks nothing else.
+// (package unaryhttp). Others share one of HTTP/2, and so do these where something between here and the node speaks nothing else.
 type lookups struct {
 	packhorsev1connect.RefServiceClient
 	short   packhorsev1connect.RefServiceClient

@@ -21,20 +21,20 @@ const module = "github.com/packhorse-git/packhorse/"
 // internal/, except for cmd. Every package that fails the test for good reason gets its line changed here and in
 // ARCHITECTURE.md, in the same commit.
 const allowedImports = `
-	NONE < fault, git, git/pktline, bulk, browser, credential, activity, git/reaper, git/cgroup, observe/sli, observe/tree, observe/tracing, observe/watchdog, proto/packhorse/v1, proto/packhorse/health/v1, search/wire, search/link, bench/page;
+	NONE < fault, git, git/pktline, bulk, browser, credfile, inflight, git/reaper, git/cgroup, observe/sli, observe/proctree, observe/tracing, observe/watchdog, proto/packhorse/v1, proto/packhorse/health/v1, search/schema, search/ipc, bench/page;
 	browser < observe;
 	proto/packhorse/v1 < proto/packhorse/v1/packhorsev1connect;
 	fault, proto/packhorse/v1 < fault/faultrpc;
 	fault < git/disk, balance, search/query, httpguard;
 	git/disk < git/mmap;
 	git, git/pktline, fault < git/protocol;
-	git, fault, activity < auth, resolve;
-	search/query, search/wire, search/link < search/worker;
-	git, search/query, search/wire, search/link < search;
+	git, fault, inflight < auth, resolve;
+	search/query, search/schema, search/ipc < search/worker;
+	git, search/query, search/schema, search/ipc < search;
 	git, git/mmap < git/pack, git/refs;
 	git/pack < git/graph;
-	git, balance, activity, git/reaper, git/cgroup < git/process;
-	git, balance, activity < admit;
+	git, balance, inflight, git/reaper, git/cgroup < git/process;
+	git, balance, inflight < admit;
 	git/refs, git/graph, git/process, git/pktline < repo;
 	git, git/pack, git/process, git/pktline, bulk < packsource;
 	packsource < packcache;
@@ -44,21 +44,21 @@ const allowedImports = `
 	git/protocol, repo < receivepack;
 	receivepack < webhook;
 	uploadpack, receivepack, packcache, lookup, resolve < storage;
-	bulk < direct, connlimit, origin;
-	balance, connlimit, origin, activity, git/disk < app;
+	bulk < unaryhttp, connlimit, origin;
+	balance, connlimit, origin, inflight, git/disk < app;
 	bulk, fault < sidechannel;
 	storage, search, sidechannel, browser, observe/sli, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < control;
-	direct, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < client;
+	unaryhttp, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < client;
 	search < web, web/api;
-	search, client, activity, fault/faultrpc < search/nodes, search/elsewhere;
-	git/protocol, activity, resolve, sidechannel, direct, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < remote;
+	search, client, inflight, fault/faultrpc < search/remote;
+	git/protocol, inflight, resolve, sidechannel, unaryhttp, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < remote;
 	git/protocol, auth, admit, connlimit, origin, httpguard, resolve, observe/sli < gateway;
 	git, git/pktline < bench/fleet;
 	bench/fleet, bench/page, client, git/process < bench;
 	bench/page < compare;
 	admit, packcache < top;
-	top < top/screen;
-	control, remote, gateway, credential, observe, observe/tree, observe/tracing, observe/watchdog, bench, webhook, search/nodes, search/elsewhere, search/worker, web, web/api, top, top/screen, app, compare, doctor < roles;
+	top < top/tui;
+	control, remote, gateway, credfile, observe, observe/proctree, observe/tracing, observe/watchdog, bench, webhook, search/remote, search/worker, web, web/api, top, top/tui, app, compare, doctor < roles;
 	roles < cmd/packhorse;
 
 	# Tests only: any test may import gittest, tests of a packsource.Source sourcetest, and nothing else may.
@@ -68,12 +68,12 @@ const allowedImports = `
 
 // testsMayImport adds to the table for tests: what a package is given by others, put together as in the real thing.
 var testsMayImport = map[string][]string{
-	"client":           {"fault", "fault/faultrpc", "roles"},
-	"observe/tracing":  {"activity"},
-	"search/elsewhere": {"admit", "bulk", "control"},
-	"uploadpack":       {"packcache"},
-	"remote":           {"admit", "auth", "balance", "control", "gateway", "git/process", "packcache", "packsource", "receivepack", "storage", "uploadpack"},
-	"search":           {"search/worker"},
+	"client":          {"fault", "fault/faultrpc", "roles"},
+	"observe/tracing": {"inflight"},
+	"search/remote":   {"admit", "bulk", "control"},
+	"uploadpack":      {"packcache"},
+	"remote":          {"admit", "auth", "balance", "control", "gateway", "git/process", "packcache", "packsource", "receivepack", "storage", "uploadpack"},
+	"search":          {"search/worker"},
 }
 
 // forbidden edges hold whatever the table allows.
@@ -89,7 +89,7 @@ const forbidden = `
 // rooms are dependencies that stay where they are used: nothing else imports them. A name ending in "/..." covers what lies
 // below it.
 var rooms = map[string][]string{
-	"connectrpc.com/...":                                        {"proto/packhorse/v1/packhorsev1connect", "fault/faultrpc", "control", "remote", "client", "search/nodes", "search/elsewhere", "bench", "roles"},
+	"connectrpc.com/...":                                        {"proto/packhorse/v1/packhorsev1connect", "fault/faultrpc", "control", "remote", "client", "search/remote", "bench", "roles"},
 	"github.com/spf13/...":                                      {"roles", "bench"},
 	"github.com/pelletier/go-toml/...":                          {"roles"},
 	"github.com/rogpeppe/go-internal/...":                       {},
@@ -106,8 +106,8 @@ var rooms = map[string][]string{
 	"github.com/redis/...":                                      {"resolve", "bench"},
 	"github.com/failsafe-go/...":                                {"resolve"},
 	"github.com/alecthomas/chroma/...":                          {"web"},
-	"charm.land/...":                                            {"top/screen"},
-	"github.com/charmbracelet/...":                              {"top/screen"},
+	"charm.land/...":                                            {"top/tui"},
+	"github.com/charmbracelet/...":                              {"top/tui"},
 	"github.com/creack/...":                                     {}, // tests: a terminal
 	"github.com/chromedp/...":                                   {}, // tests: a browser
 	"golang.org/x/term":                                         {"observe", "bench"},

@@ -27,7 +27,7 @@ import (
 // a short time, and used before one is opened, but for checks, second tries and what a worker may take for malformed: these are new, and close an idle one
 // where there would be too many.
 //
-// They are not those of package direct, which opens as many as there are calls, and whose calls may be sent twice. Safe for concurrent use.
+// They are not those of package unaryhttp, which opens as many as there are calls, and whose calls may be sent twice. Safe for concurrent use.
 type conns struct {
 	network, address string
 	host             string // for requests that have none

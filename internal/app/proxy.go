@@ -14,10 +14,10 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
@@ -101,8 +101,8 @@ func (e *exchange) serve() {
 
 // identify finds the ID under which workers know the request.
 func (e *exchange) identify() {
-	if e.id = e.from.ID; !activity.IsID(e.id) {
-		e.id = activity.From(e.ctx).ID()
+	if e.id = e.from.ID; !inflight.IsID(e.id) {
+		e.id = inflight.From(e.ctx).ID()
 	}
 	if e.id == "" {
 		e.id = strconv.FormatUint(rand.Uint64(), 36)

@@ -10,9 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 )
 
 // call is a request on a connection to a worker.
@@ -238,7 +238,7 @@ func (e *exchange) begin(a *answer) {
 	if a.chunked && len(a.trailer) > 0 {
 		header["Trailer"] = a.trailer
 	}
-	activity.From(e.ctx).At(activity.Sending)
+	inflight.From(e.ctx).At(inflight.Sending)
 	e.Status, e.began = a.status, true
 	e.w.WriteHeader(a.status)
 }

@@ -11,9 +11,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 )
 
 // ask is what the choice of a worker depends on.
@@ -176,8 +176,8 @@ func (p *Proxy) take(ctx context.Context, a ask) (*seat, error) {
 	for _, w := range a.tried {
 		work.Tried = append(work.Tried, w.Address)
 	}
-	running := activity.From(ctx)
-	running.At(activity.Queued)
+	running := inflight.From(ctx)
+	running.At(inflight.Queued)
 	began := time.Now()
 	for {
 		var chosen *pool
@@ -203,7 +203,7 @@ func (p *Proxy) take(ctx context.Context, a ask) (*seat, error) {
 			s.Done(balance.Cut)
 			continue
 		}
-		running.At(activity.Remote)
+		running.At(inflight.Remote)
 		w.conns.requests.Add(1)
 		now := time.Now()
 		waited := now.Sub(began)

@@ -22,9 +22,9 @@ import (
 
 	"golang.org/x/sync/singleflight"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 )
 
 // HookOptions says how an application is asked.
@@ -288,9 +288,9 @@ func (h *Hook) ask(ctx context.Context, q question, still func() error) (*answer
 		h.o.Metrics.question("remembered")
 		return a, nil
 	}
-	ctx, span := activity.Trace(ctx, "auth hook")
+	ctx, span := inflight.Trace(ctx, "auth hook")
 	defer span.End("")
-	q.trace = activity.TraceParent(ctx)
+	q.trace = inflight.TraceParent(ctx)
 	done := h.flight.DoChan(hash, func() (any, error) {
 		a, err := h.once(q, still)
 		if err != nil {

@@ -14,10 +14,10 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/observe/sli"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
@@ -31,7 +31,7 @@ func (c *calls) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, request connect.AnyRequest) (response connect.AnyResponse, err error) {
 		err = c.around(ctx, request.Spec(), request.Header(), func() http.Header { return response.Header() }, func(ctx context.Context) error {
 			if named, ok := request.Any().(interface{ GetRepository() string }); ok {
-				activity.From(ctx).Is("", named.GetRepository(), "")
+				inflight.From(ctx).Is("", named.GetRepository(), "")
 			}
 			place, err := c.placeOf(ctx, request.Spec().Procedure, request.Header().Get(callerHeader))
 			if err != nil {
@@ -84,11 +84,11 @@ var unlisted = []string{
 func (c *calls) around(ctx context.Context, spec connect.Spec, header http.Header, end func() http.Header, call func(context.Context) error) (answer error) {
 	start := time.Now()
 	if !slices.Contains(unlisted, spec.Procedure) {
-		var running *activity.Request
-		ctx, running = c.Board.Begin(ctx, spec.Procedure[strings.LastIndexByte(spec.Procedure, '.')+1:], header.Get(activity.Header))
+		var running *inflight.Request
+		ctx, running = c.Board.Begin(ctx, spec.Procedure[strings.LastIndexByte(spec.Procedure, '.')+1:], header.Get(inflight.Header))
 		defer running.End()
-		running.Is("", "", cmp.Or(header.Get(activity.CallerHeader), header.Get(callerHeader)))
-		running.At(activity.Working)
+		running.Is("", "", cmp.Or(header.Get(inflight.CallerHeader), header.Get(callerHeader)))
+		running.At(inflight.Working)
 	}
 	ctx, span := c.Tracer.FromGateway(ctx, header)
 	err := c.caught(spec, func() error { return call(ctx) })
@@ -117,14 +117,14 @@ func (c *calls) around(ctx context.Context, spec connect.Spec, header http.Heade
 
 // tellUsage tells the caller what git used for the call. Git's sessions tell it in their outcome.
 func tellUsage(ctx context.Context, spec connect.Spec, answer error, end func() http.Header) {
-	used := activity.From(ctx).Git().Header()
+	used := inflight.From(ctx).Git().Header()
 	if used == "" || isTransfer(spec) {
 		return
 	}
 	if failure, ok := errors.AsType[*connect.Error](answer); ok {
-		failure.Meta().Set(activity.UsageHeader, used)
+		failure.Meta().Set(inflight.UsageHeader, used)
 	} else if answer == nil {
-		end().Set(activity.UsageHeader, used)
+		end().Set(inflight.UsageHeader, used)
 	}
 }
 
@@ -187,7 +187,7 @@ func (c *calls) log(ctx context.Context, spec connect.Spec, header http.Header, 
 		return
 	}
 	var attributes []slog.Attr
-	if id := activity.From(ctx).ID(); id != "" {
+	if id := inflight.From(ctx).ID(); id != "" {
 		attributes = append(attributes, slog.String("request", id))
 	}
 	attributes = append(attributes,
@@ -202,7 +202,7 @@ func (c *calls) log(ctx context.Context, spec connect.Spec, header http.Header, 
 
 // attributesOfGit are the totals of the git commands that ran for a call.
 func attributesOfGit(ctx context.Context) []slog.Attr {
-	u := activity.From(ctx).Git()
+	u := inflight.From(ctx).Git()
 	if u.Commands == 0 {
 		return nil
 	}

@@ -5,8 +5,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/balance"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 )
 
 // Metrics counts calls and bytes of a node's port.
@@ -15,7 +15,7 @@ type Metrics struct {
 	seconds *prometheus.HistogramVec
 	refused *prometheus.CounterVec
 	panics  prometheus.Counter
-	links   activity.Links
+	links   inflight.Links
 
 	slots    atomic.Pointer[balance.Slots] // of heavy look-ups
 	slotWait prometheus.Histogram

@@ -6,11 +6,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
@@ -26,7 +26,7 @@ var dataBuffers = sync.Pool{New: func() any { return new([maxData]byte) }}
 type reply struct {
 	*Server
 	ctx     context.Context
-	running *activity.Request
+	running *inflight.Request
 	seat    *admit.Seat
 	caller  string
 	request *request     // nil: of a push, whose answer goes on the call
@@ -46,7 +46,7 @@ type reply struct {
 }
 
 func newReply(ctx context.Context, x *exchange, seat *admit.Seat, request *request, send func(*packhorsev1.Answer) error) *reply {
-	r := &reply{Server: x.Server, ctx: ctx, running: activity.From(ctx), seat: seat, caller: x.caller, request: request, state: !x.session.Stateless, send: send}
+	r := &reply{Server: x.Server, ctx: ctx, running: inflight.From(ctx), seat: seat, caller: x.caller, request: request, state: !x.session.Stateless, send: send}
 	if r.whole = request.end; request == nil {
 		r.whole = func() error { return nil }
 	}
@@ -74,7 +74,7 @@ func (r *reply) Bulk(cold bool) error {
 	if err := r.seat.Move(r.Lanes.Long(cold)); err != nil {
 		return err
 	}
-	r.running.At(activity.Packing)
+	r.running.At(inflight.Packing)
 	if r.state {
 		if err := r.flush(); err != nil {
 			return err
@@ -116,7 +116,7 @@ func ofRoad(err error) error {
 func (r *reply) out() *sidechannel.Sender {
 	if r.sender == nil {
 		r.begun = true
-		r.running.At(activity.Sending)
+		r.running.At(inflight.Sending)
 		length, announced := r.bytes.Announced()
 		if !announced {
 			length = -1
@@ -229,7 +229,7 @@ func (r *reply) begin() error {
 		return err
 	}
 	r.begun = true
-	r.running.At(activity.Sending)
+	r.running.At(inflight.Sending)
 	length, announced := r.bytes.Announced()
 	if !announced {
 		return nil

@@ -13,13 +13,13 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/storage"
 	"github.com/packhorse-git/packhorse/internal/uploadpack"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
@@ -55,7 +55,7 @@ func newPort(t *testing.T) *port {
 	t.Cleanup(func() { node.Close() })
 	p.server = New(Options{
 		Node: node, Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: p.lanes, Metrics: NewMetrics(), Log: slog.New(slog.DiscardHandler),
-		Board: activity.NewBoard(),
+		Board: inflight.NewBoard(),
 	})
 	server := httptest.NewUnstartedServer(p.server)
 	server.Config.Protocols = new(http.Protocols)
@@ -97,8 +97,8 @@ func (p *port) create(name string) *packhorsev1.Repository {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	if !strings.HasPrefix(r.Header().Get(activity.UsageHeader), "1 ") {
-		p.t.Errorf("the caller is not told what git has used: %q", r.Header().Get(activity.UsageHeader))
+	if !strings.HasPrefix(r.Header().Get(inflight.UsageHeader), "1 ") {
+		p.t.Errorf("the caller is not told what git has used: %q", r.Header().Get(inflight.UsageHeader))
 	}
 	return r.Msg.GetRepository()
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/search"
 	"github.com/packhorse-git/packhorse/internal/search/query"
-	"github.com/packhorse-git/packhorse/internal/search/wire"
+	"github.com/packhorse-git/packhorse/internal/search/schema"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
@@ -40,10 +40,10 @@ type searches struct{ *Server }
 var _ packhorsev1connect.SearchServiceHandler = searches{}
 
 // formats are the API's names of how results are written.
-var formats = map[packhorsev1.SearchFormat]wire.Format{
-	packhorsev1.SearchFormat_SEARCH_FORMAT_UNSPECIFIED: wire.API, packhorsev1.SearchFormat_SEARCH_FORMAT_STREAM_LINES: wire.StreamLines,
-	packhorsev1.SearchFormat_SEARCH_FORMAT_STREAM_CHUNKS: wire.StreamChunks, packhorsev1.SearchFormat_SEARCH_FORMAT_GRAPHQL: wire.GraphQL,
-	packhorsev1.SearchFormat_SEARCH_FORMAT_EVENTS: wire.APIEvents,
+var formats = map[packhorsev1.SearchFormat]schema.Format{
+	packhorsev1.SearchFormat_SEARCH_FORMAT_UNSPECIFIED: schema.API, packhorsev1.SearchFormat_SEARCH_FORMAT_STREAM_LINES: schema.StreamLines,
+	packhorsev1.SearchFormat_SEARCH_FORMAT_STREAM_CHUNKS: schema.StreamChunks, packhorsev1.SearchFormat_SEARCH_FORMAT_GRAPHQL: schema.GraphQL,
+	packhorsev1.SearchFormat_SEARCH_FORMAT_EVENTS: schema.APIEvents,
 }
 
 func (s searches) Search(ctx context.Context, request *connect.Request[packhorsev1.SearchRequest], stream *connect.ServerStream[packhorsev1.SearchResponse]) error {

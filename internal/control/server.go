@@ -19,10 +19,10 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/observe/sli"
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
 	"github.com/packhorse-git/packhorse/internal/storage"
@@ -44,8 +44,8 @@ type Options struct {
 	Metrics  *Metrics
 	SLI      *sli.Set // nil: nothing is judged
 	Log      *slog.Logger
-	Board    *activity.Board  // of calls that run; nil: nobody looks
-	Tracer   *activity.Tracer // nil: nothing is traced
+	Board    *inflight.Board  // of calls that run; nil: nobody looks
+	Tracer   *inflight.Tracer // nil: nothing is traced
 	Ready    func() error     // of an Index without a Node: why it cannot be searched
 
 	MaxRequest int64         // bytes of the request of a Git client; 0: 64 MiB

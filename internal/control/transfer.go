@@ -13,13 +13,13 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
@@ -204,7 +204,7 @@ func (s *Server) exchange(ctx context.Context, operation, caller, path string, s
 	if err := checkCaller(session.GetCaller()); err != nil {
 		return err
 	}
-	running := activity.From(ctx)
+	running := inflight.From(ctx)
 	running.Is(operation, x.repo.String(), running.Caller())
 	x.session = protocol.Session{
 		Service: protocol.Service(session.GetService()), Version: protocol.Version(session.GetVersion()), Stateless: !session.GetStateful(),
@@ -243,7 +243,7 @@ func (x *exchange) finish(err error) (answer, cause error) {
 		}
 	}
 	outcome := outcomeMessage(x.outcome)
-	outcome.Git = usageMessage(activity.From(x.reply.ctx).Git())
+	outcome.Git = usageMessage(inflight.From(x.reply.ctx).Git())
 	_, broken := errors.AsType[*protocol.BrokenReply](err)
 	x.updates = x.updates && !broken && x.sendUpdates() == nil
 	if broken || err != nil && !x.reply.begun {
@@ -309,7 +309,7 @@ func (x *exchange) log(ctx context.Context, took time.Duration, err error) {
 	}
 	o := &x.outcome
 	var a []slog.Attr
-	if id := activity.From(ctx).ID(); id != "" {
+	if id := inflight.From(ctx).ID(); id != "" {
 		a = append(a, slog.String("request", id))
 	}
 	a = append(a,
@@ -340,7 +340,7 @@ func (x *exchange) log(ctx context.Context, took time.Duration, err error) {
 		a = append(a, slog.String("error", clip(err.Error())))
 	}
 	x.Log.LogAttrs(ctx, level, "transfer", a...)
-	protocol.LogUpdates(ctx, x.Log, level, ours, slog.String("request", activity.From(ctx).ID()), slog.String("repository", x.repo.String()))
+	protocol.LogUpdates(ctx, x.Log, level, ours, slog.String("request", inflight.From(ctx).ID()), slog.String("repository", x.repo.String()))
 }
 
 // outcomeMessage is how an outcome travels.
@@ -355,7 +355,7 @@ func outcomeMessage(o protocol.Outcome) *packhorsev1.Outcome {
 }
 
 // usageMessage is how what git used travels; nil for nothing.
-func usageMessage(u activity.Usage) *packhorsev1.GitUsage {
+func usageMessage(u inflight.Usage) *packhorsev1.GitUsage {
 	if u.Commands == 0 {
 		return nil
 	}

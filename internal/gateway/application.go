@@ -11,9 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/httpguard"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/observe/sli"
 	"github.com/packhorse-git/packhorse/internal/origin"
 )
@@ -132,7 +132,7 @@ type appWriter struct {
 // WriteHeader notes that the answer begins.
 func (w *appWriter) WriteHeader(status int) {
 	w.began = w.began || status >= http.StatusOK
-	w.e.running.At(activity.Sending)
+	w.e.running.At(inflight.Sending)
 	w.ResponseWriter.WriteHeader(status)
 }
 
@@ -142,7 +142,7 @@ func (w *appWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if !ok {
 		return nil, nil, errors.ErrUnsupported
 	}
-	w.e.running.At(activity.Sending)
+	w.e.running.At(inflight.Sending)
 	return h.Hijack()
 }
 

@@ -18,7 +18,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/balance"
@@ -28,6 +27,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/httpguard"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/observe/sli"
 	"github.com/packhorse-git/packhorse/internal/origin"
 	"github.com/packhorse-git/packhorse/internal/resolve"
@@ -57,8 +57,8 @@ type Options struct {
 	Metrics *Metrics
 	SLI     *sli.Set // nil: nothing is judged
 	Log     *slog.Logger
-	Board   *activity.Board  // of requests that run; nil: nobody looks
-	Tracer  *activity.Tracer // nil: nothing is traced
+	Board   *inflight.Board  // of requests that run; nil: nobody looks
+	Tracer  *inflight.Tracer // nil: nothing is traced
 	Pages   Pages            // nil: none
 	// Application answers what is left over; nil: there is none, and that is not found.
 	Application Application
@@ -473,6 +473,6 @@ func (e *exchange) write(p []byte) {
 func (e *exchange) begin(status int) {
 	e.status = status
 	e.closeIfDraining()
-	e.running.At(activity.Sending)
+	e.running.At(inflight.Sending)
 	e.w.WriteHeader(status)
 }

@@ -6,9 +6,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/observe/sli"
 )
 
@@ -18,7 +18,7 @@ type Metrics struct {
 	seconds  *prometheus.HistogramVec
 	stages   *prometheus.HistogramVec
 	served   prometheus.Counter
-	links    activity.Links
+	links    inflight.Links
 }
 
 var latencyBuckets = []float64{.0001, .0003, .001, .003, .01, .03, .1, .3, 1, 3, 10, 30, 100}

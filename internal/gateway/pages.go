@@ -8,9 +8,9 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 )
 
 // Pages answers requests for what is below /-/ and /.api/ and is none of the gateway's own: searches, pages for browsers; and "/", if a browser
@@ -106,7 +106,7 @@ func (e *exchange) page(path string) {
 	}
 	defer seat.Leave()
 	e.know()
-	e.running.At(activity.Working)
+	e.running.At(inflight.Working)
 	r := e.r.WithContext(e.ctx)
 	r.Body, r.ContentLength = io.NopCloser(body), -1
 	if r.Header.Get("Content-Encoding") != "" {

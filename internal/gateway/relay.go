@@ -5,10 +5,10 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 )
 
 // maxTries is how many nodes are asked for one answer: a request that breaks a node must not break them all.
@@ -67,7 +67,7 @@ func (c *call) relay(a answer, ask func(Node) (protocol.Outcome, error)) {
 func (c *call) try(m *visit, a answer, ask func(Node) (protocol.Outcome, error)) (again bool) {
 	v := verdict{failed: true, rests: true} // of a panic
 	defer func() { c.Router.done(m, v) }()
-	c.running.At(activity.Working)
+	c.running.At(inflight.Working)
 	defer c.traced(m.Name)()
 	c.outcome, c.err = ask(c.asked(m.Node))
 	if broken, ok := errors.AsType[*protocol.BrokenReply](c.err); ok && !a.started() {
@@ -91,7 +91,7 @@ func (c *call) try(m *visit, a answer, ask func(Node) (protocol.Outcome, error))
 // traced makes what a node does a part of the request's trace, until it is called.
 func (c *call) traced(node string) func() {
 	whole := c.ctx
-	ctx, span := activity.Trace(whole, "node")
+	ctx, span := inflight.Trace(whole, "node")
 	if span == nil {
 		return func() {}
 	}

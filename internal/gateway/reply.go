@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/admit"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 )
 
 // reply carries a session's answer into an HTTP response. It counts bytes by the way they took, and keeps the request in the
@@ -42,7 +42,7 @@ func (r *reply) Bulk(cold bool) error {
 	if err == nil {
 		err = r.seat.Move(r.e.Lanes.Long(cold))
 	}
-	r.e.running.At(activity.Packing)
+	r.e.running.At(inflight.Packing)
 	r.refused = err
 	return err
 }

@@ -10,10 +10,10 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/resolve"
 )
 
@@ -80,7 +80,7 @@ func (e *exchange) resolve() {
 	seat.Stay()
 	defer seat.Leave()
 	e.know()
-	e.running.At(activity.Working)
+	e.running.At(inflight.Working)
 	results, err := e.answers(questions)
 	if err != nil {
 		e.fail(err)

@@ -8,12 +8,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 )
 
 // operation is what a request asks for; it is a metric label.
@@ -51,8 +51,8 @@ func opOf(command protocol.Command) operation {
 type call struct {
 	*Options
 	ctx     context.Context // ends when the client goes away
-	running *activity.Request
-	span    *activity.Span // nil: it is not traced
+	running *inflight.Request
+	span    *inflight.Span // nil: it is not traced
 	start   time.Time
 
 	op        operation
@@ -185,7 +185,7 @@ func (c *call) log(result string, took time.Duration, more func([]slog.Attr) []s
 		a = append(a, slog.String("request", id))
 	}
 	if c.span != nil {
-		if id := activity.TraceID(c.ctx); id != "" {
+		if id := inflight.TraceID(c.ctx); id != "" {
 			a = append(a, slog.String("trace", id))
 		}
 	}

@@ -6,9 +6,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/observe/sli"
 )
 
@@ -76,7 +76,7 @@ func TestRequestsAreJudged(t *testing.T) {
 // TestRequestsAreLinked: the histogram of requests leads to one of them.
 func TestRequestsAreLinked(t *testing.T) {
 	t.Parallel()
-	ctx, running := activity.NewBoard().Begin(t.Context(), "fetch", "the-request")
+	ctx, running := inflight.NewBoard().Begin(t.Context(), "fetch", "the-request")
 	defer running.End()
 	m := NewMetrics()
 	m.countRequest(ctx, opFetch, "ok", time.Second)

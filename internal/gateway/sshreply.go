@@ -5,9 +5,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 )
 
 // sshReply carries an answer into a session's channel. Like an HTTP reply it keeps the request in the lane where it belongs.
@@ -34,7 +34,7 @@ func (r *sshReply) Bulk(cold bool) error {
 	if err == nil {
 		err = r.seat.Move(r.c.Lanes.Long(cold))
 	}
-	r.c.running.At(activity.Packing)
+	r.c.running.At(inflight.Packing)
 	r.long, r.refused = true, err
 	r.hush()
 	return err
@@ -67,7 +67,7 @@ func (r *sshReply) begin() error {
 		return err
 	}
 	r.begun = true
-	r.c.running.At(activity.Sending)
+	r.c.running.At(inflight.Sending)
 	return nil
 }
 

@@ -10,9 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/disk"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
@@ -106,7 +106,7 @@ func (c *Cache) beginLocked(ctx context.Context, key packsource.Key, spec *packs
 			readers: make(map[*follower]struct{}),
 			kept:    c.index.ghosts.has(key),
 		}
-		f.ctx, f.cancel = context.WithCancel(activity.GoOn(ctx, c.ctx)) // what git costs counts for who came first
+		f.ctx, f.cancel = context.WithCancel(inflight.GoOn(ctx, c.ctx)) // what git costs counts for who came first
 		c.fills[key] = f
 		c.m.fills.Inc()
 		r.result = packsource.Miss

@@ -12,11 +12,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
@@ -219,7 +219,7 @@ func (s *Server) Serve(ctx context.Context, t Target, session protocol.Session, 
 	p := &pushing{
 		Server: s, target: t, policy: policy, request: asked, outcome: &outcome,
 		caller: balance.Caller(session.Caller),
-		push:   &Push{ID: rand.Text(), Repo: t.Path, Pusher: pusher, Options: asked.options, Updates: asked.updates(), Trace: activity.TraceParent(ctx)},
+		push:   &Push{ID: rand.Text(), Repo: t.Path, Pusher: pusher, Options: asked.options, Updates: asked.updates(), Trace: inflight.TraceParent(ctx)},
 		out:    output{reply: reply, sideband: asked.sideband, report: asked.report, hidden: t.hidden()},
 	}
 	if p.programs, err = s.programs(t.Repo); err != nil {

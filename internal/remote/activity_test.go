@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
@@ -37,11 +37,11 @@ func TestOneRequestInTwoProcesses(t *testing.T) {
 				done <- err
 			}()
 			<-sent
-			var at, there []activity.Snapshot
+			var at, there []inflight.Snapshot
 			if !eventually(func() bool {
 				at, _ = w.boards.gateway.Requests(10)
 				there, _ = w.boards.node.Requests(10)
-				return len(at) == 1 && len(there) == 1 && there[0].Stage == activity.Sending
+				return len(at) == 1 && len(there) == 1 && there[0].Stage == inflight.Sending
 			}) {
 				t.Fatalf("%+v, %+v", at, there)
 			}
@@ -130,7 +130,7 @@ func TestHostileRequestIDs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, options{})
 	w.repo("app.git", 100)
-	board := activity.NewBoard()
+	board := inflight.NewBoard()
 	ctx, r := board.Begin(t.Context(), "fetch", "mine")
 	defer r.End()
 	r.Is("", "", "caller\r\nX: y")

@@ -26,11 +26,11 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/bulk"
-	"github.com/packhorse-git/packhorse/internal/direct"
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
+	"github.com/packhorse-git/packhorse/internal/unaryhttp"
 	healthv1 "github.com/packhorse-git/packhorse/proto/packhorse/health/v1"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
@@ -154,7 +154,7 @@ type link struct {
 	transfers   packhorsev1connect.TransferServiceClient
 	refs        packhorsev1connect.RefServiceClient
 	objects     packhorsev1connect.ObjectServiceClient
-	direct      *direct.Client // for short sessions: connections of their own, as many as are under way
+	direct      *unaryhttp.Client // for short sessions: connections of their own, as many as are under way
 	shorts      packhorsev1connect.TransferServiceClient
 	health      *connect.Client[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse]
 	since       time.Time // when it was retired
@@ -193,7 +193,7 @@ func (n *Node) newLink() *link {
 		connect.WithAcceptCompression("gzip", nil, nil), connect.WithInterceptors(connect.UnaryInterceptorFunc(takeUsage)),
 	)
 	l.transport = t
-	l.direct = &direct.Client{Limit: shortLimit, Silence: shortSilence, Dial: func(ctx context.Context) (net.Conn, error) { return n.dial(ctx, "http/1.1", l.certificate) }}
+	l.direct = &unaryhttp.Client{Limit: shortLimit, Silence: shortSilence, Dial: func(ctx context.Context) (net.Conn, error) { return n.dial(ctx, "http/1.1", l.certificate) }}
 	l.shorts = packhorsev1connect.NewTransferServiceClient(l.direct, base,
 		connect.WithReadMaxBytes(maxAnswer), connect.WithAcceptCompression("gzip", nil, nil))
 	l.transfers = packhorsev1connect.NewTransferServiceClient(client, base, options)
@@ -305,8 +305,8 @@ func (n *Node) authorize(h http.Header) {
 // introduce adds what the node demands to a call, and which request it is for.
 func (n *Node) introduce(ctx context.Context, h http.Header) {
 	n.authorize(h)
-	activity.From(ctx).Leave(h.Set)
-	activity.LeaveTrace(ctx, h)
+	inflight.From(ctx).Leave(h.Set)
+	inflight.LeaveTrace(ctx, h)
 }
 
 // credentials are what a side channel is opened with.

@@ -13,11 +13,11 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/remote"
 	"github.com/packhorse-git/packhorse/internal/resolve"
 	"github.com/packhorse-git/packhorse/internal/storage"
@@ -139,27 +139,27 @@ func nodeOf(t *testing.T, revisions packhorsev1connect.RefServiceHandler) *remot
 // spender answers revisions, and fails waits, for which git has run.
 type spender struct {
 	packhorsev1connect.UnimplementedRefServiceHandler
-	used activity.Usage
+	used inflight.Usage
 }
 
 func (s *spender) ResolveRevisions(context.Context, *connect.Request[packhorsev1.ResolveRevisionsRequest]) (*connect.Response[packhorsev1.ResolveRevisionsResponse], error) {
 	answer := connect.NewResponse(&packhorsev1.ResolveRevisionsResponse{})
-	answer.Header().Set(activity.UsageHeader, s.used.Header())
+	answer.Header().Set(inflight.UsageHeader, s.used.Header())
 	return answer, nil
 }
 
 func (s *spender) Wait(context.Context, *connect.Request[packhorsev1.WaitRequest]) (*connect.Response[packhorsev1.WaitResponse], error) {
 	err := connect.NewError(connect.CodeDeadlineExceeded, errors.New("not yet"))
-	err.Meta().Set(activity.UsageHeader, s.used.Header())
+	err.Meta().Set(inflight.UsageHeader, s.used.Header())
 	return nil, err
 }
 
 // What git has used on a node for a look-up counts for the request here, whatever came of it.
 func TestUsageOfLookups(t *testing.T) {
 	t.Parallel()
-	used := activity.Usage{Commands: 1, User: 2 * time.Millisecond, System: time.Millisecond, MaxRSS: 1 << 20, In: 3, Out: 4}
+	used := inflight.Usage{Commands: 1, User: 2 * time.Millisecond, System: time.Millisecond, MaxRSS: 1 << 20, In: 3, Out: 4}
 	n := nodeOf(t, &spender{used: used})
-	board := activity.NewBoard()
+	board := inflight.NewBoard()
 	for name, ask := range map[string]func(context.Context) error{
 		"resolve": func(ctx context.Context) error { _, err := n.Resolve(ctx, nil); return err },
 		"wait": func(ctx context.Context) error {

@@ -10,11 +10,11 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
@@ -431,7 +431,7 @@ func word(s string) string { return s[:min(len(s), 40)] }
 // outcomeOf is what a node says of a session, once. What git used for it there counts for the request that the context belongs to.
 func outcomeOf(ctx context.Context, o *packhorsev1.Outcome) protocol.Outcome {
 	if u := o.GetGit(); u != nil {
-		activity.From(ctx).Used(activity.Usage{
+		inflight.From(ctx).Used(inflight.Usage{
 			Commands: int(u.GetCommands()), User: u.GetUser().AsDuration(), System: u.GetSystem().AsDuration(), Queue: u.GetQueue().AsDuration(),
 			MaxRSS: u.GetMaxRss(), In: u.GetBytesIn(), Out: u.GetBytesOut(),
 		})

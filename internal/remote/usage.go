@@ -6,7 +6,7 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 )
 
 // takeUsage counts what git used on the node for the request that a call belongs to. Sessions tell it in their outcome.
@@ -14,9 +14,9 @@ func takeUsage(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, request connect.AnyRequest) (connect.AnyResponse, error) {
 		response, err := next(ctx, request)
 		if err == nil {
-			activity.From(ctx).Told(response.Header().Get(activity.UsageHeader))
+			inflight.From(ctx).Told(response.Header().Get(inflight.UsageHeader))
 		} else if answer, ok := errors.AsType[*connect.Error](err); ok {
-			activity.From(ctx).Told(answer.Meta().Get(activity.UsageHeader))
+			inflight.From(ctx).Told(answer.Meta().Get(inflight.UsageHeader))
 		}
 		return response, err
 	}

@@ -21,7 +21,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/bulk"
@@ -30,6 +29,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/packcache"
 	"github.com/packhorse-git/packhorse/internal/packsource"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
@@ -96,7 +96,7 @@ type world struct {
 	log     *lockedBuffer
 	metrics *prometheus.Registry
 	pump    *bulk.Pump
-	boards  struct{ node, gateway *activity.Board }
+	boards  struct{ node, gateway *inflight.Board }
 
 	channels *sidechannel.Server
 	port     *http.Server
@@ -106,7 +106,7 @@ type world struct {
 func newWorld(t testing.TB, o options) *world {
 	t.Helper()
 	w := &world{t: t, options: o, root: t.TempDir(), log: &lockedBuffer{}, metrics: prometheus.NewRegistry(), pump: bulk.NewPump(bulk.PumpOptions{})}
-	w.boards.node, w.boards.gateway = activity.NewBoard(), activity.NewBoard()
+	w.boards.node, w.boards.gateway = inflight.NewBoard(), inflight.NewBoard()
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the log:\n%s", w.log)

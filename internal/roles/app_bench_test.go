@@ -12,11 +12,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/observe"
 )
 
@@ -59,7 +59,7 @@ func BenchmarkApplication(b *testing.B) {
 			cfg.App.Workers, cfg.App.Slots, cfg.App.Health = []string{"unix:" + socket}, Slots(8), ""
 			h := gateway.NewHTTP(gateway.Options{
 				Router: gateway.NewRouter(), Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: admit.NewLanes(admit.Sizes{Small: 10, Hit: 10, Cold: 10}),
-				Memory: admit.NewBudget("requests", 1<<30), Metrics: gateway.NewMetrics(), MaxBody: 1 << 20, Log: log, Board: activity.NewBoard(), SLI: cfg.SLI.set(),
+				Memory: admit.NewBudget("requests", 1<<30), Metrics: gateway.NewMetrics(), MaxBody: 1 << 20, Log: log, Board: inflight.NewBoard(), SLI: cfg.SLI.set(),
 			})
 			reg := prometheus.NewRegistry()
 			s := server{close: func() error { return nil }}

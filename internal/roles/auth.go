@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/packhorse-git/packhorse/internal/auth"
-	"github.com/packhorse-git/packhorse/internal/credential"
+	"github.com/packhorse-git/packhorse/internal/credfile"
 )
 
 // rules reads the [[auth.rule]] tables.
@@ -120,7 +120,7 @@ func newAuth(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*auth.Aut
 			PerAddress: h.PerAddress, Many: h.Many, Metrics: metrics, Log: log,
 		}
 		if h.SecretFile != "" {
-			secret, err := credential.LoadSecret(h.SecretFile, log)
+			secret, err := credfile.LoadSecret(h.SecretFile, log)
 			if err != nil {
 				return nil, err
 			}

@@ -8,7 +8,7 @@ import (
 	"os"
 	"os/exec"
 
-	"github.com/packhorse-git/packhorse/internal/credential"
+	"github.com/packhorse-git/packhorse/internal/credfile"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
@@ -151,14 +151,14 @@ func (c *Config) checkDisk(role role, f *findings) {
 	quiet := slog.New(slog.DiscardHandler)
 	if role.flags()&public != 0 {
 		if c.HTTP.TLSCert != "" {
-			_, err := credential.LoadCertificate(c.HTTP.TLSCert, c.HTTP.TLSKey, quiet)
+			_, err := credfile.LoadCertificate(c.HTTP.TLSCert, c.HTTP.TLSKey, quiet)
 			f.add("http.tls_cert", err)
 		}
 		if err := c.checkOpen(); err != nil {
 			f.bad("%w", err)
 		}
 		if c.Auth.Hook.SecretFile != "" {
-			_, err := credential.LoadSecret(c.Auth.Hook.SecretFile, quiet)
+			_, err := credfile.LoadSecret(c.Auth.Hook.SecretFile, quiet)
 			f.add("auth.hook.secret_file", err)
 		}
 		if c.SSH.Address != "" {
@@ -172,11 +172,11 @@ func (c *Config) checkDisk(role role, f *findings) {
 	}
 	if role == roleGateway {
 		if file := c.Resolver.RedisPasswordFile; file != "" {
-			_, err := credential.LoadSecret(file, quiet)
+			_, err := credfile.LoadSecret(file, quiet)
 			f.add("resolver.redis_password_file", err)
 		}
 		if file := c.Resolver.RedisSecretFile; file != "" {
-			_, err := credential.LoadSecret(file, quiet)
+			_, err := credfile.LoadSecret(file, quiet)
 			f.add("resolver.redis_secret_file", err)
 		}
 	}
@@ -213,7 +213,7 @@ func (c *Config) checkRepositoriesDisk(f *findings, quiet *slog.Logger) {
 	}
 	for i := range c.Webhook {
 		if file := c.Webhook[i].SecretFile; file != "" {
-			if _, err := credential.LoadSecret(file, quiet); err != nil {
+			if _, err := credfile.LoadSecret(file, quiet); err != nil {
 				f.at(fmt.Sprintf("webhook[%d].secret_file", i))("webhook %q: %w", c.Webhook[i].Name, err)
 			}
 		}

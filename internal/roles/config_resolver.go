@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/credential"
+	"github.com/packhorse-git/packhorse/internal/credfile"
 	"github.com/packhorse-git/packhorse/internal/resolve"
 )
 
@@ -75,21 +75,21 @@ func (c *ResolverConfig) redis(metrics *resolve.Metrics, log *slog.Logger) (*res
 	}
 	o := resolve.RedisOptions{URL: c.Redis, Timeout: c.RedisTimeout.Duration, TTL: c.TTL.Duration, Metrics: metrics, Log: log}
 	if c.RedisCA != "" {
-		authorities, err := credential.LoadAuthorities(c.RedisCA, log)
+		authorities, err := credfile.LoadAuthorities(c.RedisCA, log)
 		if err != nil {
 			return nil, err
 		}
 		o.Authorities = authorities.Pool()
 	}
 	if c.RedisPasswordFile != "" {
-		password, err := credential.LoadSecret(c.RedisPasswordFile, log)
+		password, err := credfile.LoadSecret(c.RedisPasswordFile, log)
 		if err != nil {
 			return nil, err
 		}
 		o.Password = password.Get
 	}
 	if c.RedisSecretFile != "" {
-		secret, err := credential.LoadSecret(c.RedisSecretFile, log)
+		secret, err := credfile.LoadSecret(c.RedisSecretFile, log)
 		if err != nil {
 			return nil, err
 		}

@@ -3,7 +3,7 @@ package roles
 import (
 	"log/slog"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/observe/tracing"
 )
 
@@ -44,7 +44,7 @@ func (c *TracingConfig) check(bad func(format string, args ...any)) {
 }
 
 // tracer makes what traces; nil if nothing does.
-func (c *TracingConfig) tracer(role role, log *slog.Logger, version string) (*tracing.Exporter, *activity.Tracer, error) {
+func (c *TracingConfig) tracer(role role, log *slog.Logger, version string) (*tracing.Exporter, *inflight.Tracer, error) {
 	if c.Endpoint == "" {
 		return nil, nil, nil
 	}
@@ -52,5 +52,5 @@ func (c *TracingConfig) tracer(role role, log *slog.Logger, version string) (*tr
 	if err != nil {
 		return nil, nil, err
 	}
-	return e, activity.NewTracer(e.Tracer(), c.Ratio, c.Callers), nil
+	return e, inflight.NewTracer(e.Tracer(), c.Ratio, c.Callers), nil
 }

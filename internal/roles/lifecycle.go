@@ -17,17 +17,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/app"
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/doctor"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/observe"
 	"github.com/packhorse-git/packhorse/internal/observe/tracing"
 	"github.com/packhorse-git/packhorse/internal/observe/watchdog"
 	"github.com/packhorse-git/packhorse/internal/search"
-	"github.com/packhorse-git/packhorse/internal/search/elsewhere"
+	searchremote "github.com/packhorse-git/packhorse/internal/search/remote"
 	"github.com/packhorse-git/packhorse/internal/storage"
 	"github.com/packhorse-git/packhorse/internal/top"
 )
@@ -46,7 +46,7 @@ type server struct {
 	pages    gateway.Pages  // of public; nil: none
 	app      *app.Proxy     // for what is left over of the requests to public; nil: none
 	appDrain time.Duration
-	board    *activity.Board // of requests that run; nil: nobody looks
+	board    *inflight.Board // of requests that run; nil: nobody looks
 	shown    top.Sources     // what it does, as far as its parts tell
 	git      *process.Runner // nil: none runs here
 
@@ -55,7 +55,7 @@ type server struct {
 	private  *observe.OpsMetrics
 	dumps    dumps
 
-	elsewhere *elsewhere.Index // which the search process has that a gateway asks; nil: none
+	elsewhere *searchremote.Index // which the search process has that a gateway asks; nil: none
 
 	// checks are what has to hold for requests to be answered.
 	checks []observe.Check

@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/packhorse-git/packhorse/client"
-	"github.com/packhorse-git/packhorse/internal/credential"
+	"github.com/packhorse-git/packhorse/internal/credfile"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
 	"github.com/packhorse-git/packhorse/internal/gateway"
@@ -153,7 +153,7 @@ func resolveByURL(ctx context.Context, server, tokenFile, repository string, rev
 	}
 	request.Header.Set("Content-Type", "application/json")
 	if tokenFile != "" {
-		token, err := credential.LoadSecret(tokenFile, slog.New(slog.DiscardHandler))
+		token, err := credfile.LoadSecret(tokenFile, slog.New(slog.DiscardHandler))
 		if err != nil {
 			return all, usage(err)
 		}

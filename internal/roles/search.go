@@ -16,8 +16,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/control"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/observe"
-	"github.com/packhorse-git/packhorse/internal/search/elsewhere"
-	"github.com/packhorse-git/packhorse/internal/search/nodes"
+	searchremote "github.com/packhorse-git/packhorse/internal/search/remote"
 	"github.com/packhorse-git/packhorse/internal/top"
 	"github.com/packhorse-git/packhorse/internal/web/api"
 )
@@ -47,7 +46,7 @@ func newSearchServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, ve
 	if program == "" {
 		return nil, errors.New("this program does not know where its file is, and cannot start the processes that index and search")
 	}
-	n := &searchNodes{source: nodes.New(nil), log: log}
+	n := &searchNodes{source: searchremote.NewSource(nil), log: log}
 	if err := n.take(cfg); err != nil {
 		return nil, err
 	}
@@ -102,7 +101,7 @@ func (s *server) askElsewhere(cfg Config, log *slog.Logger, reg prometheus.Regis
 		c.Close()
 		return below()
 	}
-	index := elsewhere.New(c)
+	index := searchremote.NewIndex(c)
 	s.elsewhere = index
 	s.pages, err = newPages(reg, api.APIOptions{Version: version, Searcher: index, Repositories: index, Status: index.Status})
 	return err
@@ -110,7 +109,7 @@ func (s *server) askElsewhere(cfg Config, log *slog.Logger, reg prometheus.Regis
 
 // searchNodes are the nodes that a search process has connections to. They follow the configuration.
 type searchNodes struct {
-	source *nodes.Source
+	source *searchremote.Source
 	log    *slog.Logger
 
 	mu   sync.Mutex
@@ -120,7 +119,7 @@ type searchNodes struct {
 // searchedNode is a node and what it was made from.
 type searchedNode struct {
 	config NodeConfig
-	node   nodes.Node
+	node   searchremote.Node
 }
 
 // take puts the nodes and routes of a configuration in the place of those that there are. A node whose table did not change keeps its connections.
@@ -129,7 +128,7 @@ func (n *searchNodes) take(cfg Config) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	next := make(map[string]searchedNode, len(cfg.Node))
-	var all nodes.Route
+	var all searchremote.Route
 	for _, c := range cfg.Node {
 		known, ok := n.open[c.Name]
 		if !ok || known.config != c {
@@ -141,23 +140,23 @@ func (n *searchNodes) take(cfg Config) error {
 			if err != nil {
 				return err
 			}
-			known = searchedNode{c, nodes.Node{Name: c.Name, Client: asked}}
+			known = searchedNode{c, searchremote.Node{Name: c.Name, Client: asked}}
 			n.log.Info("asking a storage node", "node", c.Name, "address", c.Address)
 		}
 		next[c.Name] = known
 		all.Nodes = append(all.Nodes, known.node)
 	}
-	var routes []nodes.Route
+	var routes []searchremote.Route
 	for _, r := range cfg.Route {
 		prefix, _ := r.prefix() // was checked
-		route := nodes.Route{Prefix: prefix}
+		route := searchremote.Route{Prefix: prefix}
 		for _, name := range r.Nodes {
 			route.Nodes = append(route.Nodes, next[name].node)
 		}
 		routes = append(routes, route)
 	}
 	if len(routes) == 0 {
-		routes = []nodes.Route{all}
+		routes = []searchremote.Route{all}
 	}
 	n.source.Set(routes)
 	for name, old := range n.open {

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/client"
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/control"
@@ -22,8 +21,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/search"
-	"github.com/packhorse-git/packhorse/internal/search/nodes"
+	searchremote "github.com/packhorse-git/packhorse/internal/search/remote"
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
@@ -91,14 +91,14 @@ func (w *sourceWorld) commit(r *gittest.Repo, branch string, files map[string]st
 var sources = map[string]func(*sourceWorld) search.Source{
 	"in process": func(w *sourceWorld) search.Source { return searchNode{w.node, admit.NewLane("cold", 10)} },
 	"elsewhere": func(w *sourceWorld) search.Source {
-		return nodes.New([]nodes.Route{{Nodes: []nodes.Node{{Client: w.client(w.listen())}}}})
+		return searchremote.NewSource([]searchremote.Route{{Nodes: []searchremote.Node{{Client: w.client(w.listen())}}}})
 	},
 	"at the second node": func(w *sourceWorld) search.Source {
-		return nodes.New([]nodes.Route{{Nodes: []nodes.Node{{Name: "away", Client: w.client("127.0.0.1:1")}, {Name: "here", Client: w.client(w.listen())}}}})
+		return searchremote.NewSource([]searchremote.Route{{Nodes: []searchremote.Node{{Name: "away", Client: w.client("127.0.0.1:1")}, {Name: "here", Client: w.client(w.listen())}}}})
 	},
 	"by routes": func(w *sourceWorld) search.Source {
-		away, here := nodes.Node{Client: w.client("127.0.0.1:1")}, nodes.Node{Client: w.client(w.listen())}
-		return nodes.New([]nodes.Route{{Prefix: "team/a", Nodes: []nodes.Node{here, away}}, {Prefix: "", Nodes: []nodes.Node{here}}, {Prefix: "tea", Nodes: []nodes.Node{here}}})
+		away, here := searchremote.Node{Client: w.client("127.0.0.1:1")}, searchremote.Node{Client: w.client(w.listen())}
+		return searchremote.NewSource([]searchremote.Route{{Prefix: "team/a", Nodes: []searchremote.Node{here, away}}, {Prefix: "", Nodes: []searchremote.Node{here}}, {Prefix: "tea", Nodes: []searchremote.Node{here}}})
 	},
 }
 
@@ -106,7 +106,7 @@ var sources = map[string]func(*sourceWorld) search.Source{
 func (w *sourceWorld) listen() string {
 	handler := control.New(control.Options{
 		Node: w.node, Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: admit.NewLanes(admit.Sizes{Small: 10, Hit: 10, Cold: 10}), Metrics: control.NewMetrics(),
-		Log: slog.New(slog.DiscardHandler), Board: activity.NewBoard(),
+		Log: slog.New(slog.DiscardHandler), Board: inflight.NewBoard(),
 	})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	w.do(err)
@@ -162,8 +162,8 @@ func TestSearchSourceFollowsRoutes(t *testing.T) {
 	one, two := newSourceWorld(t), newSourceWorld(t)
 	gittest.InitAt(t, filepath.Join(one.dir, "one.git"))
 	gittest.InitAt(t, filepath.Join(two.dir, "two.git"))
-	a, b := nodes.Node{Name: "a", Client: one.client(one.listen())}, nodes.Node{Name: "b", Client: two.client(two.listen())}
-	s := nodes.New([]nodes.Route{{Prefix: "one", Nodes: []nodes.Node{a}}})
+	a, b := searchremote.Node{Name: "a", Client: one.client(one.listen())}, searchremote.Node{Name: "b", Client: two.client(two.listen())}
+	s := searchremote.NewSource([]searchremote.Route{{Prefix: "one", Nodes: []searchremote.Node{a}}})
 	type event struct {
 		path string
 		gone bool
@@ -189,7 +189,7 @@ func TestSearchSourceFollowsRoutes(t *testing.T) {
 		}
 	}
 	await(event{"one.git", false}, event{"two.git", true})
-	s.Set([]nodes.Route{{Prefix: "two", Nodes: []nodes.Node{b}}})
+	s.Set([]searchremote.Route{{Prefix: "two", Nodes: []searchremote.Node{b}}})
 	await(event{"one.git", true}, event{"two.git", false})
 	var all []string
 	one.do(s.Repositories(ctx, func(p git.RepoPath) error { all = append(all, p.String()); return nil }))
@@ -282,7 +282,7 @@ func (w *sourceWorld) testSource(s search.Source, a *gittest.Repo, first, second
 	if err := grep(search.Grep{Pattern: "(", Regexp: true, Limit: 2}); !fault.Is(err, fault.Invalid) {
 		t.Errorf("no pattern: %v", err)
 	}
-	board := activity.NewBoard()
+	board := inflight.NewBoard()
 	for pattern, want := range map[string]search.Grep{"found": {Pattern: "needle", Limit: 10}, "not found": {Pattern: "haystack", Limit: 10}, "refused": {Pattern: "(", Regexp: true, Limit: 2}} {
 		mine, request := board.Begin(ctx, "search", "")
 		_ = s.Grep(mine, path, second, want, func(search.Hit) error { return nil })

@@ -16,11 +16,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/connlimit"
-	"github.com/packhorse-git/packhorse/internal/credential"
+	"github.com/packhorse-git/packhorse/internal/credfile"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/git/cgroup"
 	"github.com/packhorse-git/packhorse/internal/git/graph"
@@ -30,10 +29,11 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/reaper"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/httpguard"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/lookup"
+	"github.com/packhorse-git/packhorse/internal/observe/proctree"
 	"github.com/packhorse-git/packhorse/internal/observe/sli"
 	"github.com/packhorse-git/packhorse/internal/observe/tracing"
-	"github.com/packhorse-git/packhorse/internal/observe/tree"
 	"github.com/packhorse-git/packhorse/internal/packcache"
 	"github.com/packhorse-git/packhorse/internal/packsource"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
@@ -188,7 +188,7 @@ func newSource(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes la
 	register(reg, processes, packs, groups)
 	cgroups := cfg.Cgroup.open(log, groups)
 	runner, err := process.New(process.Options{
-		Git: cfg.Git.Program, Metrics: processes, Log: log, Reaper: cfg.reaper(program), Account: lanes.account(tree.Git), Classes: cfg.gitClasses(),
+		Git: cfg.Git.Program, Metrics: processes, Log: log, Reaper: cfg.reaper(program), Account: lanes.account(proctree.Git), Classes: cfg.gitClasses(),
 		Cgroups: cgroups, Groups: commandGroups,
 	})
 	if err != nil {
@@ -377,11 +377,11 @@ type lanes struct {
 	admit.Lanes
 	memory  *admit.Budget // of large requests
 	metrics *admit.Metrics
-	board   *activity.Board // nil: nobody looks
+	board   *inflight.Board // nil: nobody looks
 	sli     *sli.Set
-	tree    *tree.Tree        // nil: it is not measured
+	tree    *proctree.Tree    // nil: it is not measured
 	tracing *tracing.Exporter // nil: nothing is traced, and tracer is
-	tracer  *activity.Tracer
+	tracer  *inflight.Tracer
 }
 
 func newLanes(role role, cfg Config, log *slog.Logger, reg prometheus.Registerer, version string) (lanes, error) {
@@ -392,7 +392,7 @@ func newLanes(role role, cfg Config, log *slog.Logger, reg prometheus.Registerer
 		sli:    cfg.SLI.set(),
 	}
 	if cfg.Ops.Activity {
-		l.board = activity.NewBoard()
+		l.board = inflight.NewBoard()
 		register(reg, l.board)
 	}
 	l.metrics = admit.NewMetrics(l.Lanes)
@@ -403,7 +403,7 @@ func newLanes(role role, cfg Config, log *slog.Logger, reg prometheus.Registerer
 		register(reg, l.sli)
 	}
 	if cfg.Ops.Tree {
-		l.tree = tree.New(tree.Options{Workers: map[string]string{searchWorker: searches, reaper.Name: "reaper"}, Log: log})
+		l.tree = proctree.New(proctree.Options{Workers: map[string]string{searchWorker: searches, reaper.Name: "reaper"}, Log: log})
 		register(reg, l.tree)
 	}
 	var err error
@@ -473,7 +473,7 @@ func newFront(cfg Config, log *slog.Logger, reg prometheus.Registerer, handler *
 		return handler.Listen(doors.listenHTTP(l, cfg.HTTP), cfg.HTTP.WriteStall.Duration)
 	}
 	if cfg.HTTP.TLSCert != "" {
-		certificate, err := credential.LoadCertificate(cfg.HTTP.TLSCert, cfg.HTTP.TLSKey, log)
+		certificate, err := credfile.LoadCertificate(cfg.HTTP.TLSCert, cfg.HTTP.TLSKey, log)
 		if err != nil {
 			return nil, err
 		}

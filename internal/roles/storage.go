@@ -12,7 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/control"
-	"github.com/packhorse-git/packhorse/internal/credential"
+	"github.com/packhorse-git/packhorse/internal/credfile"
 	"github.com/packhorse-git/packhorse/internal/packsource"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
@@ -146,22 +146,22 @@ func (s *server) addLocal(cfg Config, log *slog.Logger, lanes lanes) {
 
 // trust is what proves who is who between a gateway and a node, at either end; what was not configured is nil.
 type trust struct {
-	secret      *credential.Secret
-	certificate *credential.Certificate
-	authorities *credential.Authorities // of the other side's certificates
+	secret      *credfile.Secret
+	certificate *credfile.Certificate
+	authorities *credfile.Authorities // of the other side's certificates
 }
 
 // loadTrust reads the files that have a name. Its error joins those of all files.
 func loadTrust(secretFile, certFile, keyFile, caFile string, log *slog.Logger) (t trust, err error) {
 	var errOfSecret, errOfCert, errOfCA error
 	if secretFile != "" {
-		t.secret, errOfSecret = credential.LoadSecret(secretFile, log)
+		t.secret, errOfSecret = credfile.LoadSecret(secretFile, log)
 	}
 	if certFile != "" {
-		t.certificate, errOfCert = credential.LoadCertificate(certFile, keyFile, log)
+		t.certificate, errOfCert = credfile.LoadCertificate(certFile, keyFile, log)
 	}
 	if caFile != "" {
-		t.authorities, errOfCA = credential.LoadAuthorities(caFile, log)
+		t.authorities, errOfCA = credfile.LoadAuthorities(caFile, log)
 	}
 	return t, errors.Join(errOfSecret, errOfCert, errOfCA)
 }

@@ -18,7 +18,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/observe"
 	"github.com/packhorse-git/packhorse/internal/top"
-	"github.com/packhorse-git/packhorse/internal/top/screen"
+	"github.com/packhorse-git/packhorse/internal/top/tui"
 )
 
 // topLimits: how long an answer may take, and be, in bytes.
@@ -94,10 +94,10 @@ func (a *topAsker) show(ctx context.Context, env Env, asJSON, once bool, interva
 	from := strings.TrimPrefix(address, "http://")
 	in, isFile := env.Stdin.(*os.File)
 	if once || !isFile || !observe.IsTerminal(in) || !observe.IsTerminal(env.Stdout) || env.Getenv("TERM") == "dumb" {
-		_, err := fmt.Fprintln(env.Stdout, screen.Frame(first, nil, screen.View{Width: 120, Sort: by, From: from}))
+		_, err := fmt.Fprintln(env.Stdout, tui.Frame(first, nil, tui.View{Width: 120, Sort: by, From: from}))
 		return err
 	}
-	return screen.Run(ctx, first, screen.Options{
+	return tui.Run(ctx, first, tui.Options{
 		In: in, Out: env.Stdout, Environ: env.Environ, From: from, Sort: by, Interval: interval,
 		Source: func(ctx context.Context) (*top.State, error) {
 			text, err := a.ask(ctx, address)

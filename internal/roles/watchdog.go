@@ -15,10 +15,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/browser"
 	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/observe"
 	"github.com/packhorse-git/packhorse/internal/observe/watchdog"
 )
@@ -87,7 +87,7 @@ func probesOf(role role, cfg Config, l listeners) (all []watchdog.Probe) {
 const manyRequests = 10_000
 
 // writeRequests lists the requests that run, the oldest first, for a dump.
-func writeRequests(to io.Writer, board *activity.Board) error {
+func writeRequests(to io.Writer, board *inflight.Board) error {
 	all, running := board.Requests(manyRequests)
 	if _, err := fmt.Fprintf(to, "%d requests run\n", running); err != nil {
 		return err

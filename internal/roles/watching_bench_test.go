@@ -9,13 +9,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/observe"
 )
 
@@ -59,7 +59,7 @@ func BenchmarkWatching(b *testing.B) {
 				b.Fatal(err)
 			}
 			cfg := DefaultConfig()
-			o.Log, o.Board, o.SLI = log, activity.NewBoard(), cfg.SLI.set()
+			o.Log, o.Board, o.SLI = log, inflight.NewBoard(), cfg.SLI.set()
 		}
 		b.Run(name, func(b *testing.B) {
 			o.Router = gateway.NewRouter()

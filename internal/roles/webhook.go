@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/packhorse-git/packhorse/internal/auth"
-	"github.com/packhorse-git/packhorse/internal/credential"
+	"github.com/packhorse-git/packhorse/internal/credfile"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/storage"
 	"github.com/packhorse-git/packhorse/internal/webhook"
@@ -81,7 +81,7 @@ func newWebhooks(cfg Config, log *slog.Logger, reg prometheus.Registerer, versio
 			}
 		}
 		if w.SecretFile != "" {
-			secret, err := credential.LoadSecret(w.SecretFile, log)
+			secret, err := credfile.LoadSecret(w.SecretFile, log)
 			if err != nil {
 				return nil, err
 			}

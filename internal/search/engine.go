@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/search/link"
+	"github.com/packhorse-git/packhorse/internal/search/ipc"
 )
 
 // Options say what an engine indexes and searches, and with what.
@@ -81,7 +81,7 @@ type repository struct {
 	seal        string // at the start: what its shards are to be like
 	version     git.Version
 
-	indexed   []link.Branch // that its shards hold
+	indexed   []ipc.Branch // that its shards hold
 	shards    int
 	size      int64            // of its shards, in bytes
 	jobs      int              // that were begun for it
@@ -224,7 +224,7 @@ func (e *Engine) takeStock() error {
 	if err != nil {
 		return err
 	}
-	groups := map[string][]link.Shard{}
+	groups := map[string][]ipc.Shard{}
 	for _, s := range shards {
 		groups[shardGroup(s.File)] = append(groups[shardGroup(s.File)], s)
 	}
@@ -263,7 +263,7 @@ func (e *Engine) takeStock() error {
 	return nil
 }
 
-func names(group []link.Shard) []string {
+func names(group []ipc.Shard) []string {
 	list := make([]string, len(group))
 	for i, s := range group {
 		list[i] = s.File
@@ -283,7 +283,7 @@ func shardGroup(file string) string {
 const shardSuffix = "00000.zoekt"
 
 // unsound tells what is wrong with the shards of one repository, in the order of their names.
-func unsound(group []link.Shard) string {
+func unsound(group []ipc.Shard) string {
 	for i, s := range group {
 		switch {
 		case s.Error != "":
@@ -297,7 +297,7 @@ func unsound(group []link.Shard) string {
 	return ""
 }
 
-func builds(group []link.Shard) int {
+func builds(group []ipc.Shard) int {
 	ids := map[string]bool{}
 	for _, s := range group {
 		ids[s.Build] = true
@@ -305,7 +305,7 @@ func builds(group []link.Shard) int {
 	return len(ids)
 }
 
-func sameBranches(a, b []link.Branch) bool {
+func sameBranches(a, b []ipc.Branch) bool {
 	if len(a) != len(b) {
 		return false
 	}

@@ -10,14 +10,14 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/search/link"
+	"github.com/packhorse-git/packhorse/internal/search/ipc"
 )
 
 // indexing is one process that does one job after the other.
 type indexing struct {
 	child *child
-	w     link.Writer
-	out   link.Reader
+	w     ipc.Writer
+	out   ipc.Reader
 	jobs  int   // that it has done
 	bytes int64 // of content in them
 }
@@ -34,7 +34,7 @@ const (
 )
 
 // hire has a process take a job: the one that waits for work in a lane, or a new one. The error says why none did.
-func (e *Engine) hire(ctx context.Context, l lane, job link.Job) (*indexing, error) {
+func (e *Engine) hire(ctx context.Context, l lane, job ipc.Job) (*indexing, error) {
 	if x := e.spare[l]; x != nil {
 		e.spare[l] = nil
 		err := x.take(ctx, job)
@@ -52,7 +52,7 @@ func (e *Engine) hire(ctx context.Context, l lane, job link.Job) (*indexing, err
 	if err != nil {
 		return nil, fault.Wrap(fault.Unavailable, "cannot index", err)
 	}
-	x := &indexing{child: c, w: link.NewWriter(c.stdin, 256<<10), out: link.NewReader(c.stdout, 64<<10)}
+	x := &indexing{child: c, w: ipc.NewWriter(c.stdin, 256<<10), out: ipc.NewReader(c.stdout, 64<<10)}
 	if err := x.take(ctx, job); err != nil {
 		if x.end(true); ctx.Err() != nil {
 			return nil, abandoned(ctx)
@@ -63,13 +63,13 @@ func (e *Engine) hire(ctx context.Context, l lane, job link.Job) (*indexing, err
 }
 
 // take gives the process a job, and waits until it has it.
-func (x *indexing) take(ctx context.Context, job link.Job) error {
+func (x *indexing) take(ctx context.Context, job ipc.Job) error {
 	defer context.AfterFunc(ctx, x.child.kill)()
-	if err := errors.Join(x.w.JSON(link.KindJob, job), x.w.Flush()); err != nil {
+	if err := errors.Join(x.w.JSON(ipc.KindJob, job), x.w.Flush()); err != nil {
 		return err
 	}
 	kind, _, err := x.out.Frame(nil)
-	if err == nil && kind != link.KindTaken {
+	if err == nil && kind != ipc.KindTaken {
 		err = fmt.Errorf("frame %q where a job is to be taken", kind)
 	}
 	return err
@@ -88,7 +88,7 @@ func (e *Engine) retire(l lane) {
 }
 
 // more counts a job that was reported on, and tells whether the process can do another one.
-func (x *indexing) more(r *link.Report) bool {
+func (x *indexing) more(r *ipc.Report) bool {
 	x.jobs++
 	x.bytes += r.Bytes
 	return !r.Failed() && x.jobs < mostJobs && x.bytes < mostBytes
@@ -105,14 +105,14 @@ func (x *indexing) end(kill bool) {
 }
 
 // report reads what became of the job; each takes the frames before it.
-func (x *indexing) report(each func(link.Kind, []byte) error) (r link.Report, err error) {
+func (x *indexing) report(each func(ipc.Kind, []byte) error) (r ipc.Report, err error) {
 	var buf []byte
 	for {
-		var kind link.Kind
+		var kind ipc.Kind
 		if kind, buf, err = x.out.Frame(buf); err != nil {
 			return r, err
 		}
-		if kind == link.KindReport {
+		if kind == ipc.KindReport {
 			return r, json.Unmarshal(buf, &r)
 		}
 		if err := each(kind, buf); err != nil {
@@ -130,15 +130,15 @@ func (x *indexing) crash(err error) error {
 }
 
 // feeder writes what belongs to a job.
-type feeder func(context.Context, link.Writer) error
+type feeder func(context.Context, ipc.Writer) error
 
 // do has a process do a job, in a lane; each takes what it says before its report.
-func (e *Engine) do(ctx context.Context, l lane, job link.Job, feed feeder, each func(link.Kind, []byte) error) (link.Report, error) {
+func (e *Engine) do(ctx context.Context, l lane, job ipc.Job, feed feeder, each func(ipc.Kind, []byte) error) (ipc.Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, jobTime)
 	defer cancel()
 	x, err := e.hire(ctx, l, job)
 	if err != nil {
-		return link.Report{}, err
+		return ipc.Report{}, err
 	}
 	stop := context.AfterFunc(ctx, x.child.kill)
 	defer stop()
@@ -151,7 +151,7 @@ func (e *Engine) do(ctx context.Context, l lane, job link.Job, feed feeder, each
 	}
 	if err != nil && !isBrokenPipe(err) { // of the source: the process must not take what came for all
 		x.end(true)
-		return link.Report{}, err
+		return ipc.Report{}, err
 	}
 	report, err := x.report(each)
 	if stop() && err == nil && l != laneNone && x.more(&report) {
@@ -174,10 +174,10 @@ func isBrokenPipe(err error) bool {
 }
 
 // inspect lists the shards in the index. Broken ones have an error.
-func (e *Engine) inspect(ctx context.Context) (list []link.Shard, err error) {
-	report, err := e.do(ctx, laneNone, link.Job{Dir: e.shards(), Inspect: true}, nil, func(kind link.Kind, b []byte) error {
-		var s link.Shard
-		if kind != link.KindShard {
+func (e *Engine) inspect(ctx context.Context) (list []ipc.Shard, err error) {
+	report, err := e.do(ctx, laneNone, ipc.Job{Dir: e.shards(), Inspect: true}, nil, func(kind ipc.Kind, b []byte) error {
+		var s ipc.Shard
+		if kind != ipc.KindShard {
 			return fmt.Errorf("frame %q", kind)
 		}
 		if err := json.Unmarshal(b, &s); err != nil {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/search/link"
+	"github.com/packhorse-git/packhorse/internal/search/ipc"
 )
 
 // job is one that runs.
@@ -53,7 +53,7 @@ func (e *Engine) index(r *repository, l lane) {
 }
 
 // prepare makes a job for a repository; none, if it has become pointless.
-func (e *Engine) prepare(r *repository, l lane, cancel context.CancelFunc) (task link.Job, feed feeder, run *job) {
+func (e *Engine) prepare(r *repository, l lane, cancel context.CancelFunc) (task ipc.Job, feed feeder, run *job) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	want := branches(r.current)
@@ -79,7 +79,7 @@ func (e *Engine) prepare(r *repository, l lane, cancel context.CancelFunc) (task
 		e.byID[id] = r
 	}
 	run = &job{kind: kindFull, began: time.Now(), cancel: cancel}
-	task = link.Job{
+	task = ipc.Job{
 		Dir: e.shards(), ID: r.id, Repository: r.path.String(), Branches: want,
 		MaxFile: int(e.o.MaxFile), ShardSize: int(e.o.ShardSize), Ctags: e.o.Ctags, First: r.shards == 0 && len(r.indexed) == 0,
 	}
@@ -113,7 +113,7 @@ func (e *Engine) prepare(r *repository, l lane, cancel context.CancelFunc) (task
 }
 
 // settle notes what became of a job, and tells whether the repository has a new index.
-func (e *Engine) settle(ctx context.Context, r *repository, task link.Job, run *job, report link.Report, err error) bool {
+func (e *Engine) settle(ctx context.Context, r *repository, task ipc.Job, run *job, report ipc.Report, err error) bool {
 	took := time.Since(run.began)
 	e.mu.Lock()
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/search"
-	"github.com/packhorse-git/packhorse/internal/search/wire"
+	"github.com/packhorse-git/packhorse/internal/search/schema"
 )
 
 // A search is limited if it has more results than it was to give, and only then, from an index or without.
@@ -60,7 +60,7 @@ func TestLimited(t *testing.T) {
 				}
 				// A stream may give fewer where files have many matches: it begins no more shards once it has some, and cannot
 				// know then whether there were any.
-				f, err = ask(t, e, test.query, func(r *search.Request) { r.Limit, r.Format = test.limit, wire.StreamLines })
+				f, err = ask(t, e, test.query, func(r *search.Request) { r.Limit, r.Format = test.limit, schema.StreamLines })
 				more, known := test.limited || f.Results < test.results, s != indexed || 300*test.results <= 100*test.limit
 				if err != nil || f.Results > test.results || f.Limited != more && (known || more) {
 					t.Errorf("%s, a stream up to %d: %d results, limited: %t, %v", test.query, test.limit, f.Results, f.Limited, err)

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/search/link"
+	"github.com/packhorse-git/packhorse/internal/search/ipc"
 )
 
 // The process that searches watches the directory of shards and loads new ones, a moment after they are there: more than a moment on a machine with much
@@ -69,7 +69,7 @@ func (e *Engine) awaitLoads() {
 
 // checkLoads asks the process that searches what it has loaded of what is missing, and tells whether any of it is missing still.
 func (e *Engine) checkLoads() bool {
-	var set link.Set
+	var set ipc.Set
 	e.mu.Lock()
 	for r := range e.unloaded {
 		if len(r.indexed) == 0 || e.repos[r.path] != r {
@@ -84,7 +84,7 @@ func (e *Engine) checkLoads() bool {
 	}
 	ctx, cancel := context.WithTimeout(e.ctx, loadTimeout*time.Millisecond)
 	defer cancel()
-	end, err := e.searching.ask(ctx, link.Request{Loaded: true, Limited: true, Timeout: loadTimeout}, set, func(Batch) error { return nil })
+	end, err := e.searching.ask(ctx, ipc.Request{Loaded: true, Limited: true, Timeout: loadTimeout}, set, func(Batch) error { return nil })
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if err == nil {

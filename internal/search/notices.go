@@ -8,7 +8,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/search/query"
-	"github.com/packhorse-git/packhorse/internal/search/wire"
+	"github.com/packhorse-git/packhorse/internal/search/schema"
 )
 
 const (
@@ -98,7 +98,7 @@ func (e *Engine) scoped(conditions []condition, may Readable, all bool) []scoped
 		list = append(list, s)
 	}
 	e.mu.Unlock()
-	list = slices.DeleteFunc(list, func(s scoped) bool { return !holdsAll(conditions, wire.Name(s.path.String())) })
+	list = slices.DeleteFunc(list, func(s scoped) bool { return !holdsAll(conditions, schema.Name(s.path.String())) })
 	if may != nil {
 		paths := make([]git.RepoPath, len(list))
 		for i := range list {
@@ -130,7 +130,7 @@ func (e *Engine) branchNotice(ctx context.Context, n *query.Node, repositories [
 	indexed, asked, more := 0, 0, false
 	for _, r := range repositories {
 		switch {
-		case !holdsAll(of, wire.Name(r.path.String())):
+		case !holdsAll(of, schema.Name(r.path.String())):
 		case slices.ContainsFunc(r.branches, func(name string) bool { return name == n.Pattern || !n.Exact && strings.Contains(name, n.Pattern) }):
 			indexed++
 		case asked == maxBranchLooks || ctx.Err() != nil:
@@ -139,7 +139,7 @@ func (e *Engine) branchNotice(ctx context.Context, n *query.Node, repositories [
 			asked++
 			heads, _, err := e.o.Source.Heads(ctx, r.path, []string{"refs/heads/" + n.Pattern, "refs/tags/" + n.Pattern})
 			if err == nil && slices.ContainsFunc(heads, func(h Head) bool { return h.Err == nil }) {
-				exists = append(exists, wire.Name(r.path.String()))
+				exists = append(exists, schema.Name(r.path.String()))
 			}
 		}
 	}

@@ -9,8 +9,8 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/search/link"
-	"github.com/packhorse-git/packhorse/internal/search/wire"
+	"github.com/packhorse-git/packhorse/internal/search/ipc"
+	"github.com/packhorse-git/packhorse/internal/search/schema"
 )
 
 // progressEvery is how often a search says how far it is, at most.
@@ -40,7 +40,7 @@ func (e *Engine) search(ctx context.Context, request Request, sink Sink, began t
 		request.Timeout = q.Timeout
 	}
 	limit, timeout := bound(request.Limit, 1, e.o.Results), bound(request.Timeout, time.Millisecond, e.o.Timeout)
-	ask := link.Request{Query: request.Query.Text, Format: int(request.Format), Limit: limit, Timeout: int(timeout.Milliseconds())}
+	ask := ipc.Request{Query: request.Query.Text, Format: int(request.Format), Limit: limit, Timeout: int(timeout.Milliseconds())}
 	set, bares, whole, why := e.scope(request.May)
 	if why != "" {
 		return Summary{}, fault.Retry(fault.Unavailable, retryDir, "%s", why)
@@ -105,7 +105,7 @@ func bound[T int | time.Duration](asked, least, most T) T {
 
 // scope finds the repositories that the caller may read: those with an index, unless these are all, and those without. May is asked without a lock: it
 // may have to ask somebody else. whole: false: it did not find out all.
-func (e *Engine) scope(may Readable) (set link.Set, bares []bare, whole bool, why string) {
+func (e *Engine) scope(may Readable) (set ipc.Set, bares []bare, whole bool, why string) {
 	e.mu.Lock()
 	e.count()
 	list, ids, without, why := e.candidates, e.ids, e.without, e.why
@@ -152,7 +152,7 @@ func (e *Engine) scope(may Readable) (set link.Set, bares []bare, whole bool, wh
 }
 
 // paths are those of repositories in which something was found. One that had no number when the search began may have one by now.
-func (e *Engine) paths(found []link.Found) map[git.RepoPath]bool {
+func (e *Engine) paths(found []ipc.Found) map[git.RepoPath]bool {
 	paths := make(map[git.RepoPath]bool, len(found))
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -181,7 +181,7 @@ func (e *Engine) settled(may Readable) func(git.RepoPath) bool {
 }
 
 // indexed counts the repositories with an index, of a set or of all.
-func (e *Engine) indexed(set link.Set, limited bool) int {
+func (e *Engine) indexed(set ipc.Set, limited bool) int {
 	if limited {
 		return set.Len()
 	}
@@ -221,7 +221,7 @@ const (
 )
 
 // freshness says how fresh repositories with results are. What is to be looked at, because its refs have changed, is asked.
-func (e *Engine) freshness(ctx context.Context, found []link.Found) []Freshness {
+func (e *Engine) freshness(ctx context.Context, found []ipc.Found) []Freshness {
 	list := make([]Freshness, 0, len(found))
 	unsure := make(map[int]git.RepoPath) // by their places in list
 	e.mu.Lock()
@@ -254,14 +254,14 @@ func (e *Engine) freshness(ctx context.Context, found []link.Found) []Freshness 
 }
 
 // freshness says how fresh what was found in a repository is, as it was when it was looked at. The caller holds Engine.mu.
-func (r *repository) freshness(f link.Found) Freshness {
+func (r *repository) freshness(f ipc.Found) Freshness {
 	for _, b := range r.indexed {
 		if b.Commit == f.Commit {
 			f.Branch = b.Name // a file that several branches have is of the first
 			break
 		}
 	}
-	fresh := Freshness{Repository: wire.Name(r.path.String()), Indexed: f.Commit, Branch: f.Branch, Lag: -1, Error: r.err}
+	fresh := Freshness{Repository: schema.Name(r.path.String()), Indexed: f.Commit, Branch: f.Branch, Lag: -1, Error: r.err}
 	fresh.now(r.current)
 	if len(r.current) > 0 && fresh.Lag < 0 && branchName(r.current[0].Name) == f.Branch && len(r.indexed) > 0 && r.indexed[0].Commit == f.Commit {
 		fresh.Lag = r.lag

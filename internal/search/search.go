@@ -9,13 +9,13 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/search/query"
-	"github.com/packhorse-git/packhorse/internal/search/wire"
+	"github.com/packhorse-git/packhorse/internal/search/schema"
 )
 
 // Request is one search.
 type Request struct {
 	Query   *query.Query
-	Format  wire.Format   // of the results
+	Format  schema.Format // of the results
 	May     Readable      // nil: the caller may read all repositories
 	Limit   int           // results, unless the query says; 0: as many as there may be
 	Timeout time.Duration // unless the query says; 0: as long as it may take

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/search/link"
+	"github.com/packhorse-git/packhorse/internal/search/ipc"
 )
 
 const (
@@ -42,8 +42,8 @@ type searching struct {
 // conversation is one socket to the process.
 type conversation struct {
 	net.Conn
-	r    link.Reader
-	w    link.Writer
+	r    ipc.Reader
+	w    ipc.Writer
 	buf  []byte
 	life int
 }
@@ -167,7 +167,7 @@ func (s *searching) take() (*conversation, error) {
 		ours.Close()
 		return nil, s.unavailable()
 	}
-	return &conversation{Conn: ours, r: link.NewReader(ours, 64<<10), w: link.NewWriter(ours, 8<<10), life: life}, nil
+	return &conversation{Conn: ours, r: ipc.NewReader(ours, 64<<10), w: ipc.NewWriter(ours, 8<<10), life: life}, nil
 }
 
 // give takes a socket back on which nothing is under way.
@@ -184,10 +184,10 @@ func (s *searching) give(c *conversation) {
 }
 
 // ask has the process search. Each batch is good until the next one.
-func (s *searching) ask(ctx context.Context, q link.Request, set link.Set, each func(Batch) error) (link.End, error) {
+func (s *searching) ask(ctx context.Context, q ipc.Request, set ipc.Set, each func(Batch) error) (ipc.End, error) {
 	c, err := s.take()
 	if err != nil {
-		return link.End{}, err
+		return ipc.End{}, err
 	}
 	stop := context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
 	end, err := c.ask(q, set, each)
@@ -202,33 +202,33 @@ func (s *searching) ask(ctx context.Context, q link.Request, set link.Set, each 
 	return end, err
 }
 
-func (c *conversation) ask(q link.Request, set link.Set, each func(Batch) error) (end link.End, err error) {
+func (c *conversation) ask(q ipc.Request, set ipc.Set, each func(Batch) error) (end ipc.End, err error) {
 	c.buf = q.Append(c.buf[:0])
-	if err := c.w.Frame(link.KindRequest, c.buf); err != nil {
+	if err := c.w.Frame(ipc.KindRequest, c.buf); err != nil {
 		return end, lost(err)
 	}
 	if q.Limited {
-		c.w.Frame(link.KindRepositories, set.Bytes())
+		c.w.Frame(ipc.KindRepositories, set.Bytes())
 	}
 	if err := c.w.Flush(); err != nil {
 		return end, lost(err)
 	}
 	for {
-		var kind link.Kind
+		var kind ipc.Kind
 		if kind, c.buf, err = c.r.Frame(c.buf); err != nil {
 			return end, lost(err)
 		}
 		switch kind {
-		case link.KindBatch:
+		case ipc.KindBatch:
 			var b Batch
-			if b.Results, b.Matches, b.JSON, err = link.ParseBatch(c.buf); err != nil {
+			if b.Results, b.Matches, b.JSON, err = ipc.ParseBatch(c.buf); err != nil {
 				return end, lost(err)
 			}
 			if err := each(b); err != nil {
 				return end, err
 			}
-		case link.KindEnd:
-			if end, err = link.ParseEnd(c.buf); err != nil {
+		case ipc.KindEnd:
+			if end, err = ipc.ParseEnd(c.buf); err != nil {
 				return end, lost(err)
 			}
 			switch {

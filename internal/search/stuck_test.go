@@ -11,7 +11,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/search"
 	"github.com/packhorse-git/packhorse/internal/search/query"
-	"github.com/packhorse-git/packhorse/internal/search/wire"
+	"github.com/packhorse-git/packhorse/internal/search/schema"
 )
 
 // stuck is a client that has stopped to read what is found.
@@ -57,7 +57,7 @@ func TestClientsThatDoNotRead(t *testing.T) {
 	for range searches {
 		found := make(chan struct{}, 1)
 		running.Go(func() {
-			summary, err := e.Search(t.Context(), search.Request{Query: q, Format: wire.StreamChunks}, stuck{found, read})
+			summary, err := e.Search(t.Context(), search.Request{Query: q, Format: schema.StreamChunks}, stuck{found, read})
 			if err != nil {
 				t.Error(err)
 			}

@@ -11,7 +11,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/search/query"
-	"github.com/packhorse-git/packhorse/internal/search/wire"
+	"github.com/packhorse-git/packhorse/internal/search/schema"
 )
 
 const (
@@ -150,7 +150,7 @@ func (e *Engine) searchBare(ctx context.Context, list []bare, g *grepping, reque
 		case err != nil:
 			s.missing(b.path)
 		default:
-			s.Unindexed = append(s.Unindexed, wire.Name(b.path.String()))
+			s.Unindexed = append(s.Unindexed, schema.Name(b.path.String()))
 			s.Searched++
 		}
 		r.close()
@@ -161,7 +161,7 @@ func (e *Engine) searchBare(ctx context.Context, list []bare, g *grepping, reque
 		s.Results += r.batch.Results
 		s.Matches += r.batch.Matches
 		s.Repositories = append(s.Repositories, Freshness{
-			Repository: wire.Name(b.path.String()), Current: b.head.Commit.String(), Branch: branchName(b.head.Name), Error: b.why,
+			Repository: schema.Name(b.path.String()), Current: b.head.Commit.String(), Branch: branchName(b.head.Name), Error: b.why,
 		})
 		if err := sink.Matches(r.batch); err != nil {
 			return err
@@ -172,7 +172,7 @@ func (e *Engine) searchBare(ctx context.Context, list []bare, g *grepping, reque
 
 func (s *Summary) missing(path git.RepoPath) {
 	if len(s.Missing) < maxMissing {
-		s.Missing = append(s.Missing, wire.Name(path.String()))
+		s.Missing = append(s.Missing, schema.Name(path.String()))
 	}
 }
 
@@ -184,7 +184,7 @@ type bareResults struct {
 	room  int
 	hits  int
 	full  bool // there was more than room for
-	file  wire.File
+	file  schema.File
 	batch Batch
 }
 
@@ -195,18 +195,18 @@ func (r *bareResults) hit(h Hit) error {
 		if !holdsAll(r.paths, string(h.Path)) {
 			return nil
 		}
-		r.file = wire.File{
-			Kind: wire.Content, Repository: r.path.String(), Path: string(h.Path), Commit: r.head.Commit.String(), Branches: []string{branchName(r.head.Name)},
+		r.file = schema.File{
+			Kind: schema.Content, Repository: r.path.String(), Path: string(h.Path), Commit: r.head.Commit.String(), Branches: []string{branchName(r.head.Name)},
 			Unindexed: true,
 		}
 	}
 	text := slices.Clone(h.Text)
-	chunk := wire.Chunk{Content: text, Start: wire.Position{Line: h.Line - 1}}
+	chunk := schema.Chunk{Content: text, Start: schema.Position{Line: h.Line - 1}}
 	for _, m := range r.find.FindAllIndex(text, 100) {
-		at := func(n int) wire.Position {
-			return wire.Position{Offset: n, Line: h.Line - 1, Column: utf8.RuneCount(text[:n])}
+		at := func(n int) schema.Position {
+			return schema.Position{Offset: n, Line: h.Line - 1, Column: utf8.RuneCount(text[:n])}
 		}
-		chunk.Ranges = append(chunk.Ranges, wire.Range{Start: at(m[0]), End: at(m[1])})
+		chunk.Ranges = append(chunk.Ranges, schema.Range{Start: at(m[0]), End: at(m[1])})
 	}
 	r.file.Chunks = append(r.file.Chunks, chunk)
 	return nil
@@ -224,9 +224,9 @@ func (r *bareResults) close() {
 	}
 	switch r.request.Query.Select {
 	case query.Repositories:
-		f.Kind = wire.Repository
+		f.Kind = schema.Repository
 	case query.Files:
-		f.Kind = wire.Path
+		f.Kind = schema.Path
 	}
 	if r.batch.Results > 0 {
 		r.batch.JSON = append(r.batch.JSON, ',')

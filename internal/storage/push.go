@@ -6,10 +6,10 @@ import (
 	"io"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 )
 
@@ -27,7 +27,7 @@ func (n *Node) ReceivePack(ctx context.Context, path git.RepoPath, session proto
 	if missing := h.Objects.MissingAlternate(); missing != nil { // git refuses the push if it needs what is missing
 		n.log.Error("a push to a damaged repository", "repository", path.String(), "error", missing)
 	}
-	ctx, span := activity.Trace(ctx, "receive-pack")
+	ctx, span := inflight.Trace(ctx, "receive-pack")
 	defer func() { traceOutcome(span, &outcome, err) }()
 	first := false
 	if n.setHead {

@@ -20,7 +20,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -31,6 +30,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/lookup"
 	"github.com/packhorse-git/packhorse/internal/packcache"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
@@ -238,7 +238,7 @@ func (n *Node) UploadPack(ctx context.Context, path git.RepoPath, session protoc
 		return protocol.Outcome{}, err
 	}
 	defer n.release(h)
-	ctx, span := activity.Trace(ctx, "upload-pack")
+	ctx, span := inflight.Trace(ctx, "upload-pack")
 	defer func() { traceOutcome(span, &outcome, err) }()
 	packets := packetReaders.Get().(*pktline.Reader)
 	packets.Reset(request)

@@ -1,13 +1,13 @@
 package storage
 
 import (
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 )
 
 // traceOutcome ends the span of a session's request with what came of it.
-func traceOutcome(span *activity.Span, o *protocol.Outcome, err error) {
+func traceOutcome(span *inflight.Span, o *protocol.Outcome, err error) {
 	if span == nil {
 		return
 	}

@@ -12,9 +12,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/packcache"
 )
 
@@ -131,7 +131,7 @@ type Hitter struct {
 // Sources are where a State comes from. What is nil there is not in it.
 type Sources struct {
 	Role, Version string
-	Board         *activity.Board
+	Board         *inflight.Board
 	Runner        *process.Runner
 	Lanes         *admit.Metrics
 	Cache         func() packcache.Stats
@@ -169,7 +169,7 @@ func (t *Top) State(most int) *State {
 	s := &State{
 		Time: now.UTC(), Role: t.Role, Version: t.Version, UptimeMS: now.Sub(t.began).Milliseconds(),
 		Requests: Requests{Stages: map[string]int{}, List: []Request{}}, Git: Git{List: []Command{}, Slots: []Slots{}},
-		Lanes: []Lane{}, Heavy: Heavy{Minutes: activity.HeavyMinutes, Repositories: []Hitter{}, Callers: []Hitter{}},
+		Lanes: []Lane{}, Heavy: Heavy{Minutes: inflight.HeavyMinutes, Repositories: []Hitter{}, Callers: []Hitter{}},
 	}
 	t.requests(s, most)
 	t.git(s, most)
@@ -203,7 +203,7 @@ func (t *Top) requests(s *State, most int) {
 	s.Heavy.Repositories, s.Heavy.Callers = t.hitters(repositories), t.hitters(callers)
 }
 
-func (t *Top) hitters(all []activity.Heavy) []Hitter {
+func (t *Top) hitters(all []inflight.Heavy) []Hitter {
 	list := make([]Hitter, len(all))
 	for i, h := range all {
 		list[i] = Hitter{

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/packcache"
 )
 
@@ -40,7 +40,7 @@ func TestState(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	board, lanes := activity.NewBoard(), admit.NewLanes(admit.Sizes{Small: 5, Hit: 6, Cold: 7, Push: 8, Pages: 9})
+	board, lanes := inflight.NewBoard(), admit.NewLanes(admit.Sizes{Small: 5, Hit: 6, Cold: 7, Push: 8, Pages: 9})
 	seat, err := lanes.Hit.Enter("ada")
 	if err != nil {
 		t.Fatal(err)
@@ -76,7 +76,7 @@ func TestState(t *testing.T) {
 	r.Sent(100)
 	for i := range 20 {
 		_, later := board.Begin(t.Context(), "page", fmt.Sprint("later", i))
-		later.At(activity.Working)
+		later.At(inflight.Working)
 		defer later.End()
 	}
 	status, s := get(t, watched, "?most=5")
@@ -148,7 +148,7 @@ func TestOrder(t *testing.T) {
 
 // BenchmarkState is what a look costs while 1,000 requests run.
 func BenchmarkState(b *testing.B) {
-	board := activity.NewBoard()
+	board := inflight.NewBoard()
 	for i := range 1000 {
 		_, r := board.Begin(context.Background(), "fetch", "")
 		r.Is("", fmt.Sprint("team/app", i%50), "ada")

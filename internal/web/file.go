@@ -10,7 +10,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/search/wire"
+	"github.com/packhorse-git/packhorse/internal/search/schema"
 )
 
 const (
@@ -103,8 +103,8 @@ func (p *Pages) newFilePage(named namedFile, file git.File, visitor string) file
 	dirs := strings.Split(named.path, "/")
 	name := dirs[len(dirs)-1]
 	f := filePage{
-		page: page{Kind: "file", Title: name + " - " + wire.Name(named.repository), Query: inRepository(named.repository) + " ", Visitor: visitor},
-		Repo: wire.Name(named.repository), RepoURL: searchURL(inRepository(named.repository) + " select:file"), Name: name, Commit: named.commit.String(),
+		page: page{Kind: "file", Title: name + " - " + schema.Name(named.repository), Query: inRepository(named.repository) + " ", Visitor: visitor},
+		Repo: schema.Name(named.repository), RepoURL: searchURL(inRepository(named.repository) + " select:file"), Name: name, Commit: named.commit.String(),
 		Short: short(named.commit.String()), Size: sizeOf(file.Size),
 	}
 	for i, dir := range dirs[:len(dirs)-1] {
@@ -154,7 +154,7 @@ func short(id string) string {
 }
 
 // inRepository is a query for one repository.
-func inRepository(repository string) string { return "repo:^" + pattern(wire.Name(repository)) + "$" }
+func inRepository(repository string) string { return "repo:^" + pattern(schema.Name(repository)) + "$" }
 
 // pattern is a regular expression for a text, without what ends a word of a query.
 func pattern(text string) string {

@@ -3,12 +3,12 @@ package web_test
 import (
 	"strings"
 
-	"github.com/packhorse-git/packhorse/internal/search/wire"
+	"github.com/packhorse-git/packhorse/internal/search/schema"
 )
 
 // result is a result as the API has it; n: how many matches.
 func result(repository, name, text, word string, fold bool) (element []byte, n int) {
-	f := wire.File{Repository: repository, Path: name, Commit: commitA, Branches: []string{"main"}}
+	f := schema.File{Repository: repository, Path: name, Commit: commitA, Branches: []string{"main"}}
 	if strings.HasSuffix(name, ".go") {
 		f.Language = "Go"
 	}
@@ -18,16 +18,16 @@ func result(repository, name, text, word string, fold bool) (element []byte, n i
 		if fold {
 			in = lower(line)
 		}
-		chunk := wire.Chunk{Content: []byte(line), Start: wire.Position{Offset: offset, Line: number}}
-		position := func(at int) wire.Position {
-			return wire.Position{Offset: offset + at, Line: number, Column: len([]rune(line[:at]))}
+		chunk := schema.Chunk{Content: []byte(line), Start: schema.Position{Offset: offset, Line: number}}
+		position := func(at int) schema.Position {
+			return schema.Position{Offset: offset + at, Line: number, Column: len([]rune(line[:at]))}
 		}
 		for at := 0; word != ""; {
 			i := strings.Index(in[at:], word)
 			if i < 0 {
 				break
 			}
-			chunk.Ranges = append(chunk.Ranges, wire.Range{Start: position(at + i), End: position(at + i + len(word))})
+			chunk.Ranges = append(chunk.Ranges, schema.Range{Start: position(at + i), End: position(at + i + len(word))})
 			at += i + len(word)
 			n++
 		}
@@ -37,7 +37,7 @@ func result(repository, name, text, word string, fold bool) (element []byte, n i
 		number++
 		offset += len(line)
 	}
-	return wire.API.Append(nil, &f), n
+	return schema.API.Append(nil, &f), n
 }
 
 // lower keeps every byte in its place.

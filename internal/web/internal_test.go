@@ -15,7 +15,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/search/query"
-	"github.com/packhorse-git/packhorse/internal/search/wire"
+	"github.com/packhorse-git/packhorse/internal/search/schema"
 )
 
 func TestMain(m *testing.M) {
@@ -74,7 +74,7 @@ func TestFileURLs(t *testing.T) {
 		repository, path := name.Draw(t, "repository"), string(rapid.SliceOfN(rapid.ByteRange('/', 0xff), 1, 20).Draw(t, "path"))
 		id := git.MustParseObjectID(rapid.StringMatching(`[1-9a-f]{40}`).Draw(t, "commit"))
 		var m match
-		if err := json.Unmarshal(wire.API.Append(nil, &wire.File{Repository: repository, Commit: id.String(), Path: path}), &m); err != nil {
+		if err := json.Unmarshal(schema.API.Append(nil, &schema.File{Repository: repository, Commit: id.String(), Path: path}), &m); err != nil {
 			t.Fatal(err)
 		}
 		u := newFileResult(&m).URL

@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/packhorse-git/packhorse/internal/search"
-	"github.com/packhorse-git/packhorse/internal/search/wire"
+	"github.com/packhorse-git/packhorse/internal/search/schema"
 )
 
 const (
@@ -118,12 +118,12 @@ func (f *found) add(batch []byte) error {
 func (f *found) addMatch(m *match) {
 	if m.Type == "repo" {
 		f.Thing, f.Things = "repository", "repositories"
-		f.Names = append(f.Names, nameResult{Name: wire.Name(m.Repository), repository: m.Repository, URL: searchURL(inRepository(m.Repository) + " select:file")})
+		f.Names = append(f.Names, nameResult{Name: schema.Name(m.Repository), repository: m.Repository, URL: searchURL(inRepository(m.Repository) + " select:file")})
 		return
 	}
 	r := f.byName[m.Repository]
 	if r == nil {
-		r = &repoResults{Name: wire.Name(m.Repository), Anchor: "r" + strconv.Itoa(len(f.Repos)+1)}
+		r = &repoResults{Name: schema.Name(m.Repository), Anchor: "r" + strconv.Itoa(len(f.Repos)+1)}
 		f.byName[m.Repository] = r
 		f.Repos = append(f.Repos, r)
 	}
@@ -262,7 +262,7 @@ func names(all []string) string {
 	const most = 5
 	some := make([]string, 0, most)
 	for _, name := range all[:min(len(all), most)] {
-		some = append(some, wire.Name(name))
+		some = append(some, schema.Name(name))
 	}
 	if len(all) <= most {
 		return strings.Join(some, ", ")
@@ -271,7 +271,7 @@ func names(all []string) string {
 }
 
 func newFreshness(r search.Freshness, unindexed bool) *freshness {
-	f := &freshness{Repository: wire.Name(r.Repository), Branch: r.Branch, Short: short(r.Indexed)}
+	f := &freshness{Repository: schema.Name(r.Repository), Branch: r.Branch, Short: short(r.Indexed)}
 	switch {
 	case r.Indexed == "" || unindexed:
 		f.Class, f.Label, f.Short = "none", "not indexed", short(r.Current)

@@ -16,7 +16,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/search"
 	"github.com/packhorse-git/packhorse/internal/search/query"
-	"github.com/packhorse-git/packhorse/internal/search/wire"
+	"github.com/packhorse-git/packhorse/internal/search/schema"
 )
 
 const (
@@ -153,7 +153,7 @@ func (p *Pages) find(ctx context.Context, v Visitor, text string, limit int) (*f
 	timeout := cmp.Or(q.Timeout, pageTime)
 	q.Count, q.Timeout = 0, 0
 	c := &collector{found: newFound()}
-	summary, err := p.Searcher.Search(ctx, search.Request{Query: &q, Format: wire.API, May: v.Reader(), Limit: limit, Timeout: timeout}, c)
+	summary, err := p.Searcher.Search(ctx, search.Request{Query: &q, Format: schema.API, May: v.Reader(), Limit: limit, Timeout: timeout}, c)
 	if errors.Is(err, errFull) {
 		c.found.Notes = append(c.found.Notes, "What was found is too much for a page: the rest is not shown.")
 		err = nil

@@ -35,9 +35,9 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 )
 
@@ -215,9 +215,9 @@ func (h *Hooks) Decide(ctx context.Context, p *receivepack.Push) error {
 // ask asks one target.
 func (h *Hooks) ask(ctx context.Context, t *Target, p *receivepack.Push, body []byte) error {
 	start := time.Now()
-	traced, span := activity.Trace(ctx, "webhook")
+	traced, span := inflight.Trace(ctx, "webhook")
 	span.Text("packhorse.target", t.Name)
-	a, err := h.post(ctx, t, "pre-receive", p.ID, activity.TraceParent(traced), body, maxSaid)
+	a, err := h.post(ctx, t, "pre-receive", p.ID, inflight.TraceParent(traced), body, maxSaid)
 	span.End("")
 	h.o.Metrics.seconds.WithLabelValues(t.Name, "pre-receive").Observe(time.Since(start).Seconds())
 	count := func(result string) { h.o.Metrics.decisions.WithLabelValues(t.Name, result).Inc() }

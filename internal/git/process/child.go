@@ -12,9 +12,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/reaper"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 )
 
 // lingerLimit is how long the pipes of a process that has ended are still served: only somebody who left its group can hold
@@ -33,8 +33,8 @@ type Usage struct {
 // Process is a command that was started.
 type Process struct {
 	command  Command
-	request  *activity.Request // that it works for; may be nil
-	span     *activity.Span    // of that request's trace; may be nil
+	request  *inflight.Request // that it works for; may be nil
+	span     *inflight.Span    // of that request's trace; may be nil
 	sampled  sample            // by Contention
 	waited   time.Duration
 	began    time.Time
@@ -327,7 +327,7 @@ func (p *Process) Wait() (Usage, error) {
 		late := p.stdout.n.Load() - p.usage.Out
 		p.usage.Out += late
 		p.metrics.read(&p.command, late)
-		p.request.Used(activity.Usage{Out: late})
+		p.request.Used(inflight.Usage{Out: late})
 	})
 	return p.usage, p.err
 }

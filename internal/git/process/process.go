@@ -26,11 +26,11 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/cgroup"
 	"github.com/packhorse-git/packhorse/internal/git/reaper"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 )
 
 // Class is a kind of work with limits of its own: "pack".
@@ -187,10 +187,10 @@ func (r *Runner) Start(ctx context.Context, c Command) (*Process, error) {
 	if !ok {
 		return nil, fault.New(fault.Internal, "no class %q of git commands", c.Class)
 	}
-	request := activity.From(ctx)
-	request.At(activity.Queued)
+	request := inflight.From(ctx)
+	request.At(inflight.Queued)
 	release, waited, err := r.acquire(ctx, cl, &c)
-	request.At(activity.Packing)
+	request.At(inflight.Packing)
 	r.metrics.wait(c.Class, waited)
 	if err != nil {
 		r.metrics.refused(&c, err)
@@ -236,7 +236,7 @@ func errClosed() error {
 
 func (r *Runner) start(ctx context.Context, c Command, l Limits, waited time.Duration, release func()) (*Process, error) {
 	p := &Process{
-		command: c, metrics: r.metrics, request: activity.From(ctx), waited: waited, done: make(chan struct{}), silent: make(chan struct{}),
+		command: c, metrics: r.metrics, request: inflight.From(ctx), waited: waited, done: make(chan struct{}), silent: make(chan struct{}),
 	}
 	if err := r.begin(); err != nil {
 		return nil, err

@@ -7,8 +7,8 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
 	"github.com/packhorse-git/packhorse/internal/balance"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 )
 
 // Running is a command that runs now.
@@ -96,8 +96,8 @@ func (p *Process) now(at time.Time) (Running, bool) {
 }
 
 // activity is what counts for a request.
-func (u *Usage) activity() activity.Usage {
-	return activity.Usage{Commands: 1, User: u.User, System: u.System, Queue: u.Queue, MaxRSS: u.MaxRSS, In: u.In, Out: u.Out}
+func (u *Usage) activity() inflight.Usage {
+	return inflight.Usage{Commands: 1, User: u.User, System: u.System, Queue: u.Queue, MaxRSS: u.MaxRSS, In: u.In, Out: u.Out}
 }
 
 const (

@@ -7,14 +7,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 )
 
 // TestRunning: a command that runs is seen with what it and what it has started have used, and what it used counts for its request.
 func TestRunning(t *testing.T) {
 	t.Parallel()
 	r := newRunner(t, fakeGitPath, Limits{})
-	ctx, request := activity.NewBoard().Begin(t.Context(), "fetch", "")
+	ctx, request := inflight.NewBoard().Begin(t.Context(), "fetch", "")
 	request.Is("", "team/app", "")
 	c := script("(x=0; while [ $x -lt 50000 ]; do x=$((x+1)); done; read line; exit 0) & wait; echo ready; cat")
 	input, feed := io.Pipe()
@@ -62,7 +62,7 @@ func TestRunning(t *testing.T) {
 func TestLateOutput(t *testing.T) {
 	t.Parallel()
 	r := newRunner(t, fakeGitPath, Limits{})
-	ctx, request := activity.NewBoard().Begin(t.Context(), "fetch", "")
+	ctx, request := inflight.NewBoard().Begin(t.Context(), "fetch", "")
 	p, err := r.Start(ctx, script("echo 12345"))
 	if err != nil {
 		t.Fatal(err)

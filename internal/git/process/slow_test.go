@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 )
 
 // lockedBuffer is a log.
@@ -48,7 +48,7 @@ func TestSlow(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer r.Close(context.Background())
-			ctx, request := activity.NewBoard().Begin(t.Context(), "fetch", "")
+			ctx, request := inflight.NewBoard().Begin(t.Context(), "fetch", "")
 			request.Is("", forged, "")
 			c := script("cat")
 			c.Args = append(c.Args, forged, "https://ada:secret@example.org/")

@@ -3,12 +3,12 @@ package process
 import (
 	"context"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 )
 
 // beginSpan makes the command a part of the trace of the request that it works for, if that is traced.
 func (p *Process) beginSpan(ctx context.Context) {
-	if _, p.span = activity.Trace(ctx, p.command.String()); p.span == nil {
+	if _, p.span = inflight.Trace(ctx, p.command.String()); p.span == nil {
 		return
 	}
 	p.span.Text("packhorse.class", string(p.command.Class))

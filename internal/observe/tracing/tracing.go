@@ -1,5 +1,5 @@
 // Package tracing sends the spans of traced requests to a collector, by OTLP. It alone knows the OpenTelemetry SDK; the packages that make spans do so through
-// package activity.
+// package inflight.
 //
 // Nobody waits for the collector. Spans that have ended wait in a queue of bounded length; one that finds it full is dropped, and counted. Those that a collector
 // does not take within the time of one export, tries included, are given up.

@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/packhorse-git/packhorse/internal/activity"
+	"github.com/packhorse-git/packhorse/internal/inflight"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -88,7 +88,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-func newExporter(t *testing.T, o Options) (*Exporter, *activity.Tracer) {
+func newExporter(t *testing.T, o Options) (*Exporter, *inflight.Tracer) {
 	t.Helper()
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -102,7 +102,7 @@ func newExporter(t *testing.T, o Options) (*Exporter, *activity.Tracer) {
 			t.Error(err)
 		}
 	})
-	return e, activity.NewTracer(e.Tracer(), 1, 0)
+	return e, inflight.NewTracer(e.Tracer(), 1, 0)
 }
 
 // count is a result of packhorse_trace_spans_total.
@@ -125,9 +125,9 @@ func count(t *testing.T, e *Exporter, result string) float64 {
 }
 
 // request makes the spans of one request.
-func request(tracer *activity.Tracer, text string) {
+func request(tracer *inflight.Tracer, text string) {
 	ctx, span := tracer.FromAnybody(context.Background(), nil)
-	_, child := activity.Trace(ctx, "child")
+	_, child := inflight.Trace(ctx, "child")
 	child.Text("text", text)
 	child.End("")
 	span.Named("fetch")

@@ -6,21 +6,21 @@ import (
 
 	"github.com/sourcegraph/zoekt"
 
-	"github.com/packhorse-git/packhorse/internal/search/wire"
+	"github.com/packhorse-git/packhorse/internal/search/schema"
 )
 
 // convert makes f, whose memory is used again, of a match. It refers to the match's memory.
-func convert(f *wire.File, m *zoekt.FileMatch, p plan) {
-	*f = wire.File{
-		Kind: wire.Content, Repository: m.Repository, Path: m.FileName, Commit: m.Version, Branches: m.Branches, Language: m.Language, Whole: m.Content,
+func convert(f *schema.File, m *zoekt.FileMatch, p plan) {
+	*f = schema.File{
+		Kind: schema.Content, Repository: m.Repository, Path: m.FileName, Commit: m.Version, Branches: m.Branches, Language: m.Language, Whole: m.Content,
 		Chunks: f.Chunks[:0], PathRanges: f.PathRanges[:0],
 	}
 	if p.repository {
-		f.Kind = wire.Repository
+		f.Kind = schema.Repository
 		return
 	}
 	if p.file {
-		f.Kind = wire.Path
+		f.Kind = schema.Path
 		return
 	}
 	slices.SortFunc(m.ChunkMatches, func(a, b zoekt.ChunkMatch) int {
@@ -33,7 +33,7 @@ func convert(f *wire.File, m *zoekt.FileMatch, p plan) {
 			f.PathRanges = appendRanges(f.PathRanges, c)
 			continue
 		}
-		to := wire.Chunk{Content: c.Content, Start: position(c.ContentStart)}
+		to := schema.Chunk{Content: c.Content, Start: position(c.ContentStart)}
 		if n := len(f.Chunks); n < cap(f.Chunks) {
 			to.Ranges = f.Chunks[:n+1][n].Ranges[:0] // of an earlier match
 		}
@@ -43,18 +43,18 @@ func convert(f *wire.File, m *zoekt.FileMatch, p plan) {
 	}
 	switch {
 	case len(f.Chunks) == 0:
-		f.Kind = wire.Path
+		f.Kind = schema.Path
 	case p.symbol && symbols:
-		f.Kind = wire.Symbol
+		f.Kind = schema.Symbol
 	}
 }
 
-func appendRanges(list []wire.Range, c *zoekt.ChunkMatch) []wire.Range {
+func appendRanges(list []schema.Range, c *zoekt.ChunkMatch) []schema.Range {
 	for i, r := range c.Ranges {
-		to := wire.Range{Start: position(r.Start), End: position(r.End)}
+		to := schema.Range{Start: position(r.Start), End: position(r.End)}
 		if c.SymbolInfo != nil && c.SymbolInfo[i] != nil {
 			s := c.SymbolInfo[i]
-			to.Symbol = &wire.Sym{Name: s.Sym, Kind: s.Kind, Container: s.Parent}
+			to.Symbol = &schema.Sym{Name: s.Sym, Kind: s.Kind, Container: s.Parent}
 		}
 		list = append(list, to)
 	}
@@ -62,6 +62,6 @@ func appendRanges(list []wire.Range, c *zoekt.ChunkMatch) []wire.Range {
 }
 
 // position counts from 0, where zoekt counts lines and columns from 1, or, in paths, not at all.
-func position(l zoekt.Location) wire.Position {
-	return wire.Position{Offset: int(l.ByteOffset), Line: int(max(l.LineNumber, 1) - 1), Column: int(max(l.Column, 1) - 1)}
+func position(l zoekt.Location) schema.Position {
+	return schema.Position{Offset: int(l.ByteOffset), Line: int(max(l.LineNumber, 1) - 1), Column: int(max(l.Column, 1) - 1)}
 }

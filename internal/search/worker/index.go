@@ -16,7 +16,7 @@ import (
 	"github.com/sourcegraph/zoekt/build"
 	"golang.org/x/sys/unix"
 
-	"github.com/packhorse-git/packhorse/internal/search/link"
+	"github.com/packhorse-git/packhorse/internal/search/ipc"
 )
 
 // IndexOptions say how a process indexes.
@@ -31,7 +31,7 @@ type IndexOptions struct {
 func Index(o IndexOptions) error {
 	limitMemory(o.Memory)
 	log.SetFlags(0)
-	in, out := link.NewReader(o.In, 256<<10), link.NewWriter(o.Out, 64<<10)
+	in, out := ipc.NewReader(o.In, 256<<10), ipc.NewWriter(o.Out, 64<<10)
 	var tags *symbols
 	defer func() { tags.close() }()
 	for jobs := 0; ; jobs++ {
@@ -42,21 +42,21 @@ func Index(o IndexOptions) error {
 		if err != nil {
 			return err
 		}
-		var job link.Job
-		if kind != link.KindJob {
+		var job ipc.Job
+		if kind != ipc.KindJob {
 			return fmt.Errorf("frame %q where a job is expected", kind)
 		}
 		if err := json.Unmarshal(payload, &job); err != nil {
 			return err
 		}
-		if err := errors.Join(out.Frame(link.KindTaken, nil), out.Flush()); err != nil {
+		if err := errors.Join(out.Frame(ipc.KindTaken, nil), out.Flush()); err != nil {
 			return err
 		}
 		if job.Inspect {
 			return inspect(job, out)
 		}
 		tags = tags.forJob(job.Ctags)
-		report := link.Report{}
+		report := ipc.Report{}
 		switch err := runJob(job, in, tags, &report); {
 		case errors.Is(err, errInput):
 			return err
@@ -64,7 +64,7 @@ func Index(o IndexOptions) error {
 			report.Error = err.Error()
 			report.Full = errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS) || errors.Is(err, unix.EACCES)
 		}
-		if err := out.JSON(link.KindReport, report); err != nil {
+		if err := out.JSON(ipc.KindReport, report); err != nil {
 			return err
 		}
 		if err := out.Flush(); err != nil || report.Failed() { // of a job that failed there may be more to read
@@ -77,7 +77,7 @@ func Index(o IndexOptions) error {
 var errInput = errors.New("the job is not whole")
 
 // buildOptions are zoekt's for a job.
-func buildOptions(job link.Job) build.Options {
+func buildOptions(job ipc.Job) build.Options {
 	o := build.Options{
 		IndexDir: job.Dir, SizeMax: job.MaxFile, ShardMax: job.ShardSize, Parallelism: 1, IsDelta: job.Delta,
 		CTagsPath: job.Ctags, DisableCTags: job.Ctags == "",
@@ -99,7 +99,7 @@ func extendable(o *build.Options) bool {
 }
 
 // runJob builds shards from what comes. Until the whole job is there, nothing of the index has changed.
-func runJob(job link.Job, in link.Reader, tags *symbols, report *link.Report) error {
+func runJob(job ipc.Job, in ipc.Reader, tags *symbols, report *ipc.Report) error {
 	o := buildOptions(job)
 	if job.Delta && !extendable(&o) {
 		report.Rebuild = true
@@ -116,8 +116,8 @@ func runJob(job link.Job, in link.Reader, tags *symbols, report *link.Report) er
 			return errors.Join(errInput, err)
 		}
 		switch kind {
-		case link.KindDocument:
-			d, err := link.ParseDocument(payload)
+		case ipc.KindDocument:
+			d, err := ipc.ParseDocument(payload)
 			if err != nil {
 				return errors.Join(errInput, err)
 			}
@@ -135,9 +135,9 @@ func runJob(job link.Job, in link.Reader, tags *symbols, report *link.Report) er
 				report.NamesOnly++
 			}
 			report.Bytes += int64(len(d.Content))
-		case link.KindGone:
+		case ipc.KindGone:
 			b.MarkFileAsChangedOrRemoved(string(payload))
-		case link.KindFinish:
+		case ipc.KindFinish:
 			if err := b.Finish(); err != nil {
 				return err
 			}
@@ -168,7 +168,7 @@ func runJob(job link.Job, in link.Reader, tags *symbols, report *link.Report) er
 // leastContent is how many bytes a file has to have for zoekt to search them. What a shorter one has is hardly ever missed.
 const leastContent = 3
 
-func document(job link.Job, d link.Document) zoekt.Document {
+func document(job ipc.Job, d ipc.Document) zoekt.Document {
 	to := zoekt.Document{Name: string(d.Path), Content: d.Content}
 	for i, b := range job.Branches {
 		if d.Branches&(1<<i) != 0 {
@@ -182,24 +182,24 @@ func document(job link.Job, d link.Document) zoekt.Document {
 }
 
 // inspect reports every shard in the directory.
-func inspect(job link.Job, out link.Writer) error {
+func inspect(job ipc.Job, out ipc.Writer) error {
 	files, err := filepath.Glob(filepath.Join(escapeGlob(job.Dir), "*.zoekt"))
 	if err != nil {
 		return err
 	}
 	for _, f := range files {
-		if err := out.JSON(link.KindShard, inspectShard(f)); err != nil {
+		if err := out.JSON(ipc.KindShard, inspectShard(f)); err != nil {
 			return err
 		}
 	}
-	if err := out.JSON(link.KindReport, link.Report{}); err != nil {
+	if err := out.JSON(ipc.KindReport, ipc.Report{}); err != nil {
 		return err
 	}
 	return out.Flush()
 }
 
 // inspectShard looks at one shard. What zoekt cannot bear to read is broken as well.
-func inspectShard(file string) (s link.Shard) {
+func inspectShard(file string) (s ipc.Shard) {
 	defer func() {
 		if p := recover(); p != nil {
 			s.Error = fmt.Sprint("it cannot be read: ", p)
@@ -223,7 +223,7 @@ func inspectShard(file string) (s link.Shard) {
 	}
 	s.ID, s.Repository, s.Symbols, s.Build = repositories[0].ID, repositories[0].Name, repositories[0].HasSymbols, metadata.ID
 	for _, b := range repositories[0].Branches {
-		s.Branches = append(s.Branches, link.Branch{Name: b.Name, Commit: b.Version})
+		s.Branches = append(s.Branches, ipc.Branch{Name: b.Name, Commit: b.Version})
 	}
 	return s
 }

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/packhorse-git/packhorse/internal/search/link"
+	"github.com/packhorse-git/packhorse/internal/search/ipc"
 )
 
 func TestJobsOneAfterTheOther(t *testing.T) {
@@ -23,26 +23,26 @@ func TestJobsOneAfterTheOther(t *testing.T) {
 		jobs.Close()
 		ended <- err
 	}()
-	w, r := link.NewWriter(in, 4<<10), link.NewReader(reports, 4<<10)
-	do := func(job link.Job) (report link.Report) {
+	w, r := ipc.NewWriter(in, 4<<10), ipc.NewReader(reports, 4<<10)
+	do := func(job ipc.Job) (report ipc.Report) {
 		t.Helper()
-		if err := w.JSON(link.KindJob, job); err != nil {
+		if err := w.JSON(ipc.KindJob, job); err != nil {
 			t.Fatal(err)
 		}
 		if !job.Delta {
-			if err := w.Document(link.Document{Branches: 1, Size: 6, Path: []byte("f"), Content: []byte("needle")}); err != nil {
+			if err := w.Document(ipc.Document{Branches: 1, Size: 6, Path: []byte("f"), Content: []byte("needle")}); err != nil {
 				t.Fatal(err)
 			}
-			w.Frame(link.KindFinish, nil)
+			w.Frame(ipc.KindFinish, nil)
 		}
 		if err := w.Flush(); err != nil {
 			t.Fatal(err)
 		}
-		if kind, _, err := r.Frame(nil); err != nil || kind != link.KindTaken {
+		if kind, _, err := r.Frame(nil); err != nil || kind != ipc.KindTaken {
 			t.Fatal(kind, err)
 		}
 		kind, b, err := r.Frame(nil)
-		if err != nil || kind != link.KindReport {
+		if err != nil || kind != ipc.KindReport {
 			t.Fatal(kind, err)
 		}
 		if err := json.Unmarshal(b, &report); err != nil {
@@ -50,7 +50,7 @@ func TestJobsOneAfterTheOther(t *testing.T) {
 		}
 		return report
 	}
-	job := link.Job{Dir: dir, Branches: []link.Branch{{Name: "main", Commit: "0123456789012345678901234567890123456789"}}, MaxFile: 1 << 20, ShardSize: 1 << 20}
+	job := ipc.Job{Dir: dir, Branches: []ipc.Branch{{Name: "main", Commit: "0123456789012345678901234567890123456789"}}, MaxFile: 1 << 20, ShardSize: 1 << 20}
 	for i := range 3 {
 		job.ID, job.Repository = uint32(i+1), fmt.Sprintf("app%d", i)
 		report := do(job)
@@ -74,15 +74,15 @@ func TestJobsOneAfterTheOther(t *testing.T) {
 func TestInputEndsBetweenJobsOrWithin(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	job := link.Job{Dir: dir, ID: 1, Repository: "app", Branches: []link.Branch{{Name: "main", Commit: "0123456789012345678901234567890123456789"}}, MaxFile: 1 << 20, ShardSize: 1 << 20}
+	job := ipc.Job{Dir: dir, ID: 1, Repository: "app", Branches: []ipc.Branch{{Name: "main", Commit: "0123456789012345678901234567890123456789"}}, MaxFile: 1 << 20, ShardSize: 1 << 20}
 	for _, whole := range []bool{true, false} {
 		jobs, in := io.Pipe()
 		go func() {
-			w := link.NewWriter(in, 4<<10)
-			w.JSON(link.KindJob, job)
-			w.Document(link.Document{Branches: 1, Size: 6, Path: []byte("f"), Content: []byte("needle")})
+			w := ipc.NewWriter(in, 4<<10)
+			w.JSON(ipc.KindJob, job)
+			w.Document(ipc.Document{Branches: 1, Size: 6, Path: []byte("f"), Content: []byte("needle")})
 			if whole {
-				w.Frame(link.KindFinish, nil)
+				w.Frame(ipc.KindFinish, nil)
 			}
 			w.Flush()
 			in.Close()

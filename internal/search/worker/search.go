@@ -23,9 +23,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/search/link"
+	"github.com/packhorse-git/packhorse/internal/search/ipc"
 	"github.com/packhorse-git/packhorse/internal/search/query"
-	"github.com/packhorse-git/packhorse/internal/search/wire"
+	"github.com/packhorse-git/packhorse/internal/search/schema"
 )
 
 const (
@@ -130,19 +130,19 @@ type searcher struct {
 
 // asked is a request as it came.
 type asked struct {
-	link.Request
+	ipc.Request
 	repositories *roaring.Bitmap // nil: all
 }
 
 // serve answers the requests on one socket, one after the other, until the server closes it.
 func (s *searcher) serve(c net.Conn) {
 	ctx, cancel := context.WithCancel(context.Background())
-	requests := link.NewReader(c, 8<<10)
+	requests := ipc.NewReader(c, 8<<10)
 	out := newOutbox(c, &s.waiting, s.mostWaiting)
 	defer out.running.Wait()
 	defer c.Close()
 	defer cancel()
-	a := &answer{w: link.NewWriter(out, answerBuffer)}
+	a := &answer{w: ipc.NewWriter(out, answerBuffer)}
 	for {
 		r, err := readRequest(requests, &a.request)
 		if err != nil {
@@ -173,7 +173,7 @@ const heedAfter = 5 * time.Millisecond
 
 // heedEnd cancels a search if the server closes the socket meanwhile. Nobody else reads until stop has returned: with the next request, or at the
 // socket's end.
-func heedEnd(r link.Reader, cancel context.CancelFunc) (stop func()) {
+func heedEnd(r ipc.Reader, cancel context.CancelFunc) (stop func()) {
 	done := make(chan struct{})
 	timer := time.AfterFunc(heedAfter, func() {
 		defer close(done)
@@ -189,26 +189,26 @@ func heedEnd(r link.Reader, cancel context.CancelFunc) (stop func()) {
 }
 
 // readRequest reads a request into buf, which grows as needed.
-func readRequest(r link.Reader, buf *[]byte) (a asked, err error) {
+func readRequest(r ipc.Reader, buf *[]byte) (a asked, err error) {
 	kind, payload, err := r.Frame(*buf)
 	if err != nil {
 		return a, err
 	}
 	*buf = payload
-	if kind != link.KindRequest {
+	if kind != ipc.KindRequest {
 		return a, fmt.Errorf("frame %q where a request is expected", kind)
 	}
-	if a.Request, err = link.ParseRequest(payload); err != nil || !a.Limited {
+	if a.Request, err = ipc.ParseRequest(payload); err != nil || !a.Limited {
 		return a, err
 	}
 	kind, payload, err = r.Frame(nil)
 	if err != nil {
 		return a, err
 	}
-	if kind != link.KindRepositories {
+	if kind != ipc.KindRepositories {
 		return a, fmt.Errorf("frame %q where repositories are expected", kind)
 	}
-	set, err := link.ParseSet(payload)
+	set, err := ipc.ParseSet(payload)
 	if err != nil {
 		return a, err
 	}
@@ -240,7 +240,7 @@ func (s *searcher) loaded(ctx context.Context, r asked, a *answer) error {
 		return err
 	}
 	for _, l := range list.Repos {
-		a.end.Repositories = append(a.end.Repositories, link.Found{ID: l.Repository.ID, Shards: l.Stats.Shards})
+		a.end.Repositories = append(a.end.Repositories, ipc.Found{ID: l.Repository.ID, Shards: l.Stats.Shards})
 	}
 	return nil
 }
@@ -261,11 +261,11 @@ func (s *searcher) search(ctx context.Context, r asked, a *answer) error {
 	timeout := time.Duration(r.Timeout) * time.Millisecond
 	enough := 100 * r.Limit
 	o := zoekt.SearchOptions{
-		ChunkMatches: true, Whole: a.format == wire.GraphQL, MaxDocDisplayCount: r.Limit + 1, MaxWallTime: timeout, FlushWallTime: min(flushAfter, timeout),
+		ChunkMatches: true, Whole: a.format == schema.GraphQL, MaxDocDisplayCount: r.Limit + 1, MaxWallTime: timeout, FlushWallTime: min(flushAfter, timeout),
 		ShardMaxMatchCount: enough, TotalMaxMatchCount: enough,
 	}
 	find := s.StreamSearch
-	if a.format == wire.API {
+	if a.format == schema.API {
 		find, o.FlushWallTime, a.hold = s.collect, 0, true
 	}
 	if p.repository { // what one file of a repository has is not to keep others from being looked at
@@ -298,10 +298,10 @@ func (s *searcher) collect(ctx context.Context, q zoektquery.Q, o *zoekt.SearchO
 
 // answer renders results as they come.
 type answer struct {
-	w       link.Writer
+	w       ipc.Writer
 	request []byte // is read into it, and the end written
 	cancel  context.CancelFunc
-	format  wire.Format
+	format  schema.Format
 	limit   int
 	plan    plan
 	err     error // of writing
@@ -311,18 +311,18 @@ type answer struct {
 	skipped          bool              // not everything was searched, or may have been, because there was enough
 	found            int               // matches that zoekt counted
 	enough           int               // of them: zoekt begins no more shards then, and counts none of these as skipped
-	file             wire.File
+	file             schema.File
 	elements         []byte        // that wait to be sent
 	results, matches int           // in them
 	sending          time.Duration // of batches
-	end              link.End
+	end              ipc.End
 	seen             map[uint32]bool
 }
 
 func (a *answer) reset(r asked, cancel context.CancelFunc) {
-	a.cancel, a.format, a.limit = cancel, wire.Format(r.Format), r.Limit
+	a.cancel, a.format, a.limit = cancel, schema.Format(r.Format), r.Limit
 	a.elements, a.results, a.matches = a.elements[:0], 0, 0
-	a.end = link.End{Repositories: a.end.Repositories[:0]}
+	a.end = ipc.End{Repositories: a.end.Repositories[:0]}
 	a.hold, a.held, a.skipped, a.found, a.enough, a.sending = false, nil, false, 0, 0, 0
 	a.seen = make(map[uint32]bool)
 }
@@ -373,7 +373,7 @@ func (a *answer) add(m *zoekt.FileMatch) {
 		if len(m.Branches) > 0 {
 			branch = m.Branches[0]
 		}
-		a.end.Repositories = append(a.end.Repositories, link.Found{ID: m.RepositoryID, Commit: m.Version, Branch: branch})
+		a.end.Repositories = append(a.end.Repositories, ipc.Found{ID: m.RepositoryID, Commit: m.Version, Branch: branch})
 	}
 	convert(&a.file, m, a.plan)
 	if a.results > 0 {
@@ -420,7 +420,7 @@ func (a *answer) finish() error {
 		return a.err
 	}
 	a.request = a.end.Append(a.request[:0])
-	if err := a.w.Frame(link.KindEnd, a.request); err != nil {
+	if err := a.w.Frame(ipc.KindEnd, a.request); err != nil {
 		return err
 	}
 	return a.w.Flush()

@@ -19,7 +19,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/search"
 	"github.com/packhorse-git/packhorse/internal/search/query"
-	"github.com/packhorse-git/packhorse/internal/search/wire"
+	"github.com/packhorse-git/packhorse/internal/search/schema"
 )
 
 // Repositories lists what there is. Safe for concurrent use.
@@ -41,7 +41,7 @@ type APIOptions struct {
 // API answers programs that search: our own API, and Sourcegraph's. Safe for concurrent use.
 type API struct {
 	APIOptions
-	graphql *schema
+	graphql *rootResolver
 }
 
 // NewAPI makes it.
@@ -107,7 +107,7 @@ func (a *API) own(w http.ResponseWriter, r *http.Request, v search.Visitor) erro
 	if err == nil {
 		var q asked
 		if q, err = readOwn(values); err == nil && strings.Contains(r.Header.Get("Accept"), "text/event-stream") {
-			return a.events(w, r, v, q, "events", wire.APIEvents)
+			return a.events(w, r, v, q, "events", schema.APIEvents)
 		} else if err == nil {
 			return a.answer(w, r, v, q)
 		}
@@ -205,7 +205,7 @@ func readOwn(values url.Values) (q asked, err error) {
 }
 
 // request makes a search of it.
-func (a *API) request(q asked, v search.Visitor, format wire.Format) (search.Request, error) {
+func (a *API) request(q asked, v search.Visitor, format schema.Format) (search.Request, error) {
 	if a.Searcher == nil {
 		return search.Request{}, fault.New(fault.Unavailable, "there is no search on this server")
 	}
@@ -292,7 +292,7 @@ func newSummary(s search.Summary) Summary {
 // answer answers by one object: {"results":[...],"summary":{...}}.
 func (a *API) answer(w http.ResponseWriter, r *http.Request, v search.Visitor, q asked) (err error) {
 	defer func() { a.Metrics.count("json", err) }()
-	request, err := a.request(q, v, wire.API)
+	request, err := a.request(q, v, schema.API)
 	if err != nil {
 		return sendFailure(w, err)
 	}

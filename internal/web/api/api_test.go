@@ -21,7 +21,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/search"
-	"github.com/packhorse-git/packhorse/internal/search/wire"
+	"github.com/packhorse-git/packhorse/internal/search/schema"
 	"github.com/packhorse-git/packhorse/internal/web/api"
 )
 
@@ -49,7 +49,7 @@ func (s *searcher) Search(ctx context.Context, r search.Request, sink search.Sin
 		<-ctx.Done()
 		return summary, ctx.Err()
 	}
-	send := func(files ...*wire.File) error {
+	send := func(files ...*schema.File) error {
 		var b search.Batch
 		for i, f := range files {
 			if i > 0 {
@@ -83,8 +83,8 @@ func (s *searcher) Search(ctx context.Context, r search.Request, sink search.Sin
 			return summary, err
 		}
 	default:
-		if err := send(mainFile(), &wire.File{Kind: wire.Path, Repository: "team/app", Path: "main/x.go", Commit: commit, Branches: []string{"main"}, Whole: []byte("x"),
-			PathRanges: []wire.Range{{End: wire.Position{Offset: 4, Column: 4}}}}); err != nil {
+		if err := send(mainFile(), &schema.File{Kind: schema.Path, Repository: "team/app", Path: "main/x.go", Commit: commit, Branches: []string{"main"}, Whole: []byte("x"),
+			PathRanges: []schema.Range{{End: schema.Position{Offset: 4, Column: 4}}}}); err != nil {
 			return summary, err
 		}
 		if word == "crash" {
@@ -93,9 +93,9 @@ func (s *searcher) Search(ctx context.Context, r search.Request, sink search.Sin
 		if err := sink.Progress(summary); err != nil {
 			return summary, err
 		}
-		if err := send(&wire.File{Kind: wire.Symbol, Repository: "team/other", Path: "a b.go", Commit: commit, Branches: []string{"main"}, Whole: []byte("func main() {}\n"),
-			Chunks: []wire.Chunk{{Content: []byte("func main() {}\n"), Ranges: []wire.Range{{Start: wire.Position{Offset: 5, Column: 5}, End: wire.Position{Offset: 9, Column: 9},
-				Symbol: &wire.Sym{Name: "main", Kind: "function", Container: "main"}}}}}}, &wire.File{Kind: wire.Repository, Repository: "team/app"}); err != nil {
+		if err := send(&schema.File{Kind: schema.Symbol, Repository: "team/other", Path: "a b.go", Commit: commit, Branches: []string{"main"}, Whole: []byte("func main() {}\n"),
+			Chunks: []schema.Chunk{{Content: []byte("func main() {}\n"), Ranges: []schema.Range{{Start: schema.Position{Offset: 5, Column: 5}, End: schema.Position{Offset: 9, Column: 9},
+				Symbol: &schema.Sym{Name: "main", Kind: "function", Container: "main"}}}}}}, &schema.File{Kind: schema.Repository, Repository: "team/app"}); err != nil {
 			return summary, err
 		}
 		summary.Repositories = []search.Freshness{
@@ -108,10 +108,10 @@ func (s *searcher) Search(ctx context.Context, r search.Request, sink search.Sin
 	return summary, nil
 }
 
-func mainFile() *wire.File {
-	return &wire.File{Repository: "team/app", Path: "cmd/main.go", Commit: commit, Branches: []string{"main"}, Language: "Go", Whole: []byte("package main\n\nfunc main() {}\n"),
-		Chunks: []wire.Chunk{{Content: []byte("func main() {}\n"), Start: wire.Position{Offset: 14, Line: 2},
-			Ranges: []wire.Range{{Start: wire.Position{Offset: 19, Line: 2, Column: 5}, End: wire.Position{Offset: 23, Line: 2, Column: 9}}}}}}
+func mainFile() *schema.File {
+	return &schema.File{Repository: "team/app", Path: "cmd/main.go", Commit: commit, Branches: []string{"main"}, Language: "Go", Whole: []byte("package main\n\nfunc main() {}\n"),
+		Chunks: []schema.Chunk{{Content: []byte("func main() {}\n"), Start: schema.Position{Offset: 14, Line: 2},
+			Ranges: []schema.Range{{Start: schema.Position{Offset: 19, Line: 2, Column: 5}, End: schema.Position{Offset: 23, Line: 2, Column: 9}}}}}}
 }
 
 type list []string

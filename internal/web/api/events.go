@@ -15,7 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/search"
 	"github.com/packhorse-git/packhorse/internal/search/query"
-	"github.com/packhorse-git/packhorse/internal/search/wire"
+	"github.com/packhorse-git/packhorse/internal/search/schema"
 )
 
 const (
@@ -33,22 +33,22 @@ func (a *API) stream(w http.ResponseWriter, r *http.Request, v search.Visitor) e
 	}
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return a.events(w, r, v, asked{}, "stream", wire.StreamLines)
+		return a.events(w, r, v, asked{}, "stream", schema.StreamLines)
 	}
 	q := asked{text: values.Get("q")}
 	q.kind, _ = query.KindOf(values.Get("t"))
 	if n, err := strconv.Atoi(values.Get("display")); err == nil && n > 0 {
 		q.most = n
 	}
-	format := wire.StreamLines
+	format := schema.StreamLines
 	if chunks, _ := strconv.ParseBool(values.Get("cm")); chunks {
-		format = wire.StreamChunks
+		format = schema.StreamChunks
 	}
 	return a.events(w, r, v, q, "stream", format)
 }
 
 // events answers by server-sent events: matches, progress, filters, alert, error, and done at the end.
-func (a *API) events(w http.ResponseWriter, r *http.Request, v search.Visitor, q asked, api string, format wire.Format) (err error) {
+func (a *API) events(w http.ResponseWriter, r *http.Request, v search.Visitor, q asked, api string, format schema.Format) (err error) {
 	var failed error // that the events tell of
 	defer func() { a.Metrics.count(api, cmp.Or(err, failed)) }()
 	request, err := a.request(q, v, format)
@@ -57,7 +57,7 @@ func (a *API) events(w http.ResponseWriter, r *http.Request, v search.Visitor, q
 		w.Header().Set("Cache-Control", "no-cache")
 	}
 	w.Header().Set("X-Accel-Buffering", "no") // nginx would wait for more
-	e := &events{w: w, control: http.NewResponseController(w), own: format == wire.APIEvents, stranger: v.Name() == "" && v.Reader() != nil, began: time.Now(), counts: map[string]int{}}
+	e := &events{w: w, control: http.NewResponseController(w), own: format == schema.APIEvents, stranger: v.Name() == "" && v.Reader() != nil, began: time.Now(), counts: map[string]int{}}
 	summary := search.Summary{}
 	if err == nil {
 		alive := e.keepAlive()
@@ -78,7 +78,7 @@ func (a *API) events(w http.ResponseWriter, r *http.Request, v search.Visitor, q
 			if fault.Is(failed, fault.Invalid) {
 				e.send("alert", newAlert(q.text, failed))
 			}
-			e.send("error", wire.Failure{Name: "Error", Message: fault.Message(failed)})
+			e.send("error", schema.Failure{Name: "Error", Message: fault.Message(failed)})
 		} else {
 			e.send("error", newFailure(failed))
 		}
@@ -97,23 +97,23 @@ func (a *API) events(w http.ResponseWriter, r *http.Request, v search.Visitor, q
 }
 
 // noticeAlert shows what of a query was not searched for; files without their content are no reason for an alert.
-func noticeAlert(notices []search.Notice) (wire.Alert, bool) {
+func noticeAlert(notices []search.Notice) (schema.Alert, bool) {
 	var messages []string
 	for _, n := range notices {
 		if n.Reason != "files" {
 			messages = append(messages, n.Message)
 		}
 	}
-	return wire.Alert{Title: "Not all of the query was searched for", Description: strings.Join(messages, " "), ProposedQueries: []wire.ProposedQuery{}}, len(messages) > 0
+	return schema.Alert{Title: "Not all of the query was searched for", Description: strings.Join(messages, " "), ProposedQueries: []schema.ProposedQuery{}}, len(messages) > 0
 }
 
 // newAlert says what is wrong with a query.
-func newAlert(text string, err error) wire.Alert {
-	alert := wire.Alert{Title: "Unable to process the query", Description: fault.Message(err), ProposedQueries: []wire.ProposedQuery{}}
+func newAlert(text string, err error) schema.Alert {
+	alert := schema.Alert{Title: "Unable to process the query", Description: fault.Message(err), ProposedQueries: []schema.ProposedQuery{}}
 	if text = strings.TrimSpace(text); text != "" && len(text) < 200 && !strings.ContainsAny(text, "\"\\\x00") {
 		literal := `content:"` + text + `"`
 		if _, err := query.Parse(literal); err == nil {
-			alert.ProposedQueries = append(alert.ProposedQueries, wire.ProposedQuery{Description: "search for it as it is", Query: literal})
+			alert.ProposedQueries = append(alert.ProposedQueries, schema.ProposedQuery{Description: "search for it as it is", Query: literal})
 		}
 	}
 	return alert
@@ -206,7 +206,7 @@ func (e *events) Progress(s search.Summary) error {
 	} else {
 		p := newProgress(s)
 		if s.Done && e.stranger && s.Searched == 0 {
-			p.Skipped = append(p.Skipped, wire.Skipped{Reason: "repository-missing", Title: "nothing was searched",
+			p.Skipped = append(p.Skipped, schema.Skipped{Reason: "repository-missing", Title: "nothing was searched",
 				Message: "There is no repository that everybody may read. Give a token to search others.", Severity: "warn"})
 		}
 		e.send("progress", p)
@@ -245,12 +245,12 @@ func (e *events) flush() error {
 }
 
 // filters offers to look into one repository of several.
-func (e *events) filters(s search.Summary) []wire.Filter {
-	list := []wire.Filter{}
+func (e *events) filters(s search.Summary) []schema.Filter {
+	list := []schema.Filter{}
 	for name, n := range e.counts {
-		list = append(list, wire.Filter{Value: "repo:^" + quoteMeta(name) + "$", Label: name, Count: n, LimitHit: s.Limited, Kind: "repo"})
+		list = append(list, schema.Filter{Value: "repo:^" + quoteMeta(name) + "$", Label: name, Count: n, LimitHit: s.Limited, Kind: "repo"})
 	}
-	slices.SortFunc(list, func(a, b wire.Filter) int {
+	slices.SortFunc(list, func(a, b schema.Filter) int {
 		if a.Count != b.Count {
 			return b.Count - a.Count
 		}
@@ -279,12 +279,12 @@ var (
 )
 
 // newProgress says how far a search is, and what it left out.
-func newProgress(s search.Summary) wire.Progress {
-	p := wire.Progress{
-		Done: s.Done, MatchCount: s.Matches, DurationMs: s.Elapsed.Milliseconds(), RepositoriesCount: s.Searched, Skipped: []wire.Skipped{},
+func newProgress(s search.Summary) schema.Progress {
+	p := schema.Progress{
+		Done: s.Done, MatchCount: s.Matches, DurationMs: s.Elapsed.Milliseconds(), RepositoriesCount: s.Searched, Skipped: []schema.Skipped{},
 	}
 	skip := func(reason, title, message, severity string) {
-		p.Skipped = append(p.Skipped, wire.Skipped{Reason: reason, Title: title, Message: message, Severity: severity})
+		p.Skipped = append(p.Skipped, schema.Skipped{Reason: reason, Title: title, Message: message, Severity: severity})
 	}
 	if s.Limited {
 		skip("shard-match-limit", "limit reached", "There is more than was asked for. Use count:N or count:all, or a query for less.", "info")

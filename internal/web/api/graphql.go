@@ -35,14 +35,14 @@ const (
 	queryResponse = "application/json; charset=utf-8"
 )
 
-// schema is what may be asked for.
-type schema struct {
+// rootResolver is what may be asked for.
+type rootResolver struct {
 	*graphql.Schema
 	api *API
 }
 
-func newSchema(a *API) (*schema, error) {
-	s := &schema{api: a}
+func newSchema(a *API) (*rootResolver, error) {
+	s := &rootResolver{api: a}
 	var err error
 	s.Schema, err = graphql.ParseSchema(schemaText, s, graphql.UseStringDescriptions(), graphql.UseFieldResolvers(),
 		graphql.MaxQueryLength(maxDocument), graphql.MaxSelections(maxFields), graphql.MaxDepth(maxDepth), graphql.OverlapValidationLimit(maxOverlaps), graphql.MaxParallelism(maxAtOnce), graphql.DisableFieldSelections(),

@@ -19,7 +19,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/search"
 	"github.com/packhorse-git/packhorse/internal/search/query"
-	"github.com/packhorse-git/packhorse/internal/search/wire"
+	"github.com/packhorse-git/packhorse/internal/search/schema"
 )
 
 // panics of resolvers become errors of the fields, and the request's in the log.
@@ -43,7 +43,7 @@ type site struct {
 }
 
 // Site tells the version. Sourcegraph's programs read the date in buildVersion, and find out by it what the server can do.
-func (s *schema) Site() site {
+func (s *rootResolver) Site() site {
 	return site{ID: "site", ProductVersion: s.api.Version, BuildVersion: "0_" + s.api.Built.UTC().Format("2006-01-02") + "_packhorse"}
 }
 
@@ -56,7 +56,7 @@ type user struct {
 }
 
 // CurrentUser tells who asks.
-func (s *schema) CurrentUser(ctx context.Context) *user {
+func (s *rootResolver) CurrentUser(ctx context.Context) *user {
 	name := callerOf(ctx).Name()
 	if name == "" {
 		return nil
@@ -67,13 +67,13 @@ func (s *schema) CurrentUser(ctx context.Context) *user {
 type repository struct{ path string }
 
 func (r repository) ID() graphql.ID               { return graphql.ID(r.path) }
-func (r repository) Name() string                 { return strings.ToValidUTF8(wire.Name(r.path), "\ufffd") }
+func (r repository) Name() string                 { return strings.ToValidUTF8(schema.Name(r.path), "\ufffd") }
 func (r repository) Description() string          { return "" }
 func (r repository) ExternalURLs() []externalLink { return []externalLink{} }
 func (r repository) Label() markdown {
 	return markdown{HTML: html.EscapeString(r.Name()), Text: r.Name()}
 }
-func (r repository) URL() string { return wire.RepositoryURL(r.path) }
+func (r repository) URL() string { return schema.RepositoryURL(r.path) }
 
 type externalLink struct {
 	URL         string
@@ -95,7 +95,7 @@ type pageInfo struct {
 }
 
 // Repositories lists those that the caller may read, in the order of their paths.
-func (s *schema) Repositories(ctx context.Context, args struct {
+func (s *rootResolver) Repositories(ctx context.Context, args struct {
 	First        *int32
 	After, Query *string
 }) (*connection, error) {
@@ -168,11 +168,11 @@ type results struct {
 	list    []result
 	text    []byte // of list, with commas between
 	full    bool
-	alert   *wire.Alert
+	alert   *schema.Alert
 }
 
 // Search finds what a query asks for. What is wrong with the query is an alert.
-func (s *schema) Search(ctx context.Context, args struct {
+func (s *rootResolver) Search(ctx context.Context, args struct {
 	Query       string
 	Version     string
 	PatternType *string
@@ -188,7 +188,7 @@ func (s *schema) Search(ctx context.Context, args struct {
 			q.kind = query.Auto
 		}
 	}
-	request, err := s.api.request(q, c, wire.GraphQL)
+	request, err := s.api.request(q, c, schema.GraphQL)
 	if err == nil {
 		found.summary, err = s.api.Searcher.Search(ctx, request, found)
 		if found.full && fault.Is(err, fault.Exhausted) {

@@ -1,0 +1,107 @@
+package inflight
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+func TestHeaviest(t *testing.T) {
+	t.Parallel()
+	b := NewBoard()
+	var now time.Duration
+	b.since = func() time.Duration { return now }
+	one := func(repository, caller string, bytes int64, cpu time.Duration) {
+		_, r := b.Begin(context.Background(), "fetch", "")
+		r.Is("", repository, caller)
+		r.Sent(bytes)
+		r.Used(Usage{Commands: 1, User: cpu})
+		r.End()
+		r.End()
+	}
+	one("old", "ann", 1<<40, time.Hour)
+	now = 6 * time.Minute
+	for range 3 {
+		one("small", "bob", 1, 0)
+	}
+	one("big", "bob", 1000, 0)
+	one("slow", "", 0, time.Minute)
+	_, r := b.Begin(context.Background(), "fetch", "")
+	r.Is("", "running", "ann")
+	r.Sent(500)
+	repositories, callers := b.Heaviest(1)
+	want := []Heavy{{Name: "big", Requests: Counted{1, 0}, Bytes: Counted{1000, 0}}, {Name: "small", Requests: Counted{3, 0}, Bytes: Counted{3, 0}},
+		{Name: "slow", Requests: Counted{1, 0}, CPU: Counted{int64(time.Minute), 0}}}
+	if fmt.Sprint(repositories) != fmt.Sprint(want) {
+		t.Errorf("%+v, want %+v", repositories, want)
+	}
+	if len(callers) != 1 || callers[0].Name != "bob" || callers[0].Bytes.Value != 1003 || callers[0].Requests.Value != 4 {
+		t.Errorf("%+v", callers)
+	}
+	if all, _ := b.Heaviest(10); len(all) != 4 || all[1].Name != "running" || all[1].Bytes.Value != 500 {
+		t.Errorf("%+v", all)
+	}
+	r.End()
+	now = 12 * time.Minute
+	if all, who := b.Heaviest(10); len(all)+len(who) > 0 {
+		t.Errorf("after minutes of rest: %+v, %+v", all, who)
+	}
+}
+
+// Of names without end only so many are held; what is heavy among them is found, never counted too low, and too high by no more than is said.
+func TestSketch(t *testing.T) {
+	t.Parallel()
+	var s sketch
+	truth := map[string]int64{}
+	rnd := rand.New(rand.NewPCG(1, 2))
+	var total int64
+	for i := range 200_000 {
+		name := fmt.Sprint("light", i)
+		if i%4 == 0 {
+			name = fmt.Sprint("heavy", rnd.IntN(10))
+		}
+		n := 1 + rnd.Int64N(100)
+		truth[name] += n
+		total += n
+		s.add(name, n)
+	}
+	if len(s.heap) != heavyNames || len(s.at) != heavyNames {
+		t.Fatalf("%d, %d names are held", len(s.heap), len(s.at))
+	}
+	for i, one := range s.heap {
+		if s.at[one.name] != i || i > 0 && s.heap[(i-1)/2].Value > one.Value {
+			t.Fatalf("the heap is none at %d", i)
+		}
+		if exact := truth[one.name]; exact > one.Value || exact < one.Value-one.Over || one.Over > total/heavyNames {
+			t.Errorf("%s: %+v, exactly %d", one.name, one.Counted, exact)
+		}
+	}
+	for i := range 10 {
+		if _, ok := s.at[fmt.Sprint("heavy", i)]; !ok {
+			t.Errorf("heavy%d is not among those that are held", i)
+		}
+	}
+}
+
+// BenchmarkWholeRequest is what a request costs that is listed, described, counted, and asked git for nothing.
+func BenchmarkWholeRequest(b *testing.B) {
+	board := NewBoard()
+	names := make([]string, 500)
+	for i := range names {
+		names[i] = fmt.Sprint("team/app", i)
+	}
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for i := 0; pb.Next(); i++ {
+			ctx, r := board.Begin(context.Background(), "other", "")
+			r.Is("fetch", names[i%len(names)], "ada")
+			r.At(Working)
+			From(ctx).At(Packing)
+			r.At(Sending)
+			r.Sent(1000)
+			r.End()
+		}
+	})
+}

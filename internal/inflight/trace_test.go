@@ -1,0 +1,161 @@
+package inflight
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/embedded"
+)
+
+// recording is a tracer whose spans say that they are recorded, and are not.
+type recording struct{ embedded.Tracer }
+
+func (r *recording) Start(ctx context.Context, _ string, _ ...trace.SpanStartOption) (context.Context, trace.Span) {
+	parent := trace.SpanContextFromContext(ctx)
+	id := trace.TraceID{1}
+	if parent.IsValid() {
+		id = parent.TraceID()
+	}
+	span := &recorded{Span: trace.SpanFromContext(context.Background()), context: trace.NewSpanContext(
+		trace.SpanContextConfig{TraceID: id, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled, TraceState: parent.TraceState()})}
+	return trace.ContextWithSpan(ctx, span), span
+}
+
+type recorded struct {
+	trace.Span
+	context trace.SpanContext
+}
+
+func (s *recorded) IsRecording() bool              { return true }
+func (s *recorded) SpanContext() trace.SpanContext { return s.context }
+
+const (
+	callersTrace = "4bf92f3577b34da6a3ce929d0e0e4736"
+	traceparent  = "00-" + callersTrace + "-00f067aa0ba902b7-01"
+)
+
+func TestCallersTraces(t *testing.T) {
+	t.Parallel()
+	header := func(parent ...string) http.Header { return http.Header{"Traceparent": parent} }
+	long := header(traceparent)
+	long.Set("Tracestate", "a="+strings.Repeat("x", 10_000))
+	with := header(traceparent)
+	with.Set("Tracestate", "a=b")
+	with.Set("Baggage", strings.Repeat("secret=x,", 1000))
+	for what, test := range map[string]struct {
+		header http.Header
+		want   string // ID of the trace
+		state  string
+	}{
+		"a trace":          {header(traceparent), callersTrace, ""},
+		"with a state":     {with, callersTrace, "a=b"},
+		"too long a state": {long, callersTrace, ""},
+		"not traced":       {header(strings.TrimSuffix(traceparent, "1") + "0"), "", ""},
+		"none":             {header(), "", ""},
+		"nil":              {nil, "", ""},
+		"two":              {header(traceparent, traceparent), "", ""},
+		"garbage":          {header("00-zz"), "", ""},
+		"zeros":            {header("00-00000000000000000000000000000000-0000000000000000-01"), "", ""},
+		"endless":          {header(traceparent + strings.Repeat("-x", 100_000)), "", ""},
+		"a newer version":  {header("cc" + traceparent[2:] + "-what-follows"), callersTrace, ""},
+		"no version":       {header("ff" + traceparent[2:]), "", ""},
+	} {
+		for _, from := range []string{"anybody", "gateway"} {
+			tracer := NewTracer(&recording{}, 0, 1)
+			begin := tracer.FromAnybody
+			if from == "gateway" {
+				begin = tracer.FromGateway
+			}
+			ctx, span := begin(t.Context(), test.header)
+			out := http.Header{}
+			LeaveTrace(ctx, out)
+			if TraceID(ctx) != test.want || (span != nil) != (test.want != "") || (out.Get("Traceparent") != "") != (test.want != "") ||
+				out.Get("Tracestate") != test.state || out.Get("Baggage") != "" {
+				t.Errorf("%s from %s: %q, and %v goes on", what, from, TraceID(ctx), out)
+			}
+			span.End("")
+		}
+	}
+}
+
+// TestCallersAreBounded: whoever asks for all of his requests to be traced is not heard.
+func TestCallersAreBounded(t *testing.T) {
+	t.Parallel()
+	h := http.Header{"Traceparent": {traceparent}}
+	tracer, now := NewTracer(&recording{}, 0, 10), time.Unix(1_000_000_000, 0)
+	for range 3 {
+		allowed := 0
+		for range 1000 {
+			if tracer.allow(now) {
+				allowed++
+			}
+		}
+		if allowed != 10 {
+			t.Errorf("%d traces in a second", allowed)
+		}
+		now = now.Add(time.Second)
+	}
+	deaf := NewTracer(&recording{}, 1, 0)
+	if ctx, _ := deaf.FromAnybody(t.Context(), h); TraceID(ctx) == callersTrace || TraceID(ctx) == "" {
+		t.Errorf("where callers' traces are left alone the trace is %s", TraceID(ctx))
+	}
+	var off *Tracer
+	if ctx, span := off.FromAnybody(t.Context(), h); span != nil || ctx != t.Context() {
+		t.Error("traced without a tracer")
+	}
+	if ctx, span := off.FromGateway(t.Context(), h); span != nil || ctx != t.Context() {
+		t.Error("traced without a tracer")
+	}
+}
+
+// TestWorkThatGoesOn keeps the request and the trace, and not their end.
+func TestWorkThatGoesOn(t *testing.T) {
+	t.Parallel()
+	begun, end := context.WithCancel(t.Context())
+	ctx, r := NewBoard().Begin(begun, "fetch", "")
+	defer r.End()
+	ctx, _ = NewTracer(&recording{}, 1, 0).FromAnybody(ctx, nil)
+	on := GoOn(ctx, context.Background())
+	end()
+	if on.Err() != nil || From(on) != r || TraceID(on) != TraceID(ctx) || TraceID(on) == "" {
+		t.Errorf("%v, %v, %q", on.Err(), From(on), TraceID(on))
+	}
+	if none := GoOn(context.Background(), context.Background()); From(none) != nil || TraceID(none) != "" {
+		t.Error("of nobody's request")
+	}
+}
+
+func TestTracesAreLinked(t *testing.T) {
+	t.Parallel()
+	ctx, r := NewBoard().Begin(t.Context(), "fetch", "abc")
+	defer r.End()
+	ctx, _ = NewTracer(&recording{}, 1, 0).FromAnybody(ctx, nil)
+	h := seconds()
+	new(Links).Observe(ctx, h, time.Second)
+	if all, _ := linked(t, h.(prometheus.Histogram)); len(all) != 1 || !strings.HasPrefix(all[0], "trace_id=01") {
+		t.Errorf("got %v", all)
+	}
+}
+
+// What tracing costs a request that is not traced.
+func BenchmarkUntraced(b *testing.B) {
+	ctx, r := NewBoard().Begin(b.Context(), "fetch", "")
+	defer r.End()
+	h := http.Header{"User-Agent": {"git"}}
+	for name, tracer := range map[string]*Tracer{"off": nil, "on": NewTracer(&recording{}, 0, 10)} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				ctx, span := tracer.FromAnybody(ctx, h)
+				_, child := Trace(ctx, "child")
+				child.End("")
+				span.End("")
+			}
+		})
+	}
+}

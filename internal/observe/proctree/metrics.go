@@ -1,0 +1,82 @@
+package proctree
+
+import (
+	"os"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics looks when it is collected.
+type metrics struct {
+	tree *Tree
+
+	processes, cpu, memory, disk, cancelled, cache, cgroup, network, pressure, took, cut *prometheus.Desc
+}
+
+func newMetrics(t *Tree) *metrics {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("packhorse_tree_"+name, help, labels, nil)
+	}
+	return &metrics{
+		tree:      t,
+		processes: desc("processes", "Processes that run now: the server's own, git's with hooks and what they started, and those of searches; see docs/explanation/observability.md.", "part"),
+		cpu:       desc("cpu_seconds_total", "CPU time of processes that run and of those that have ended.", "part", "mode"),
+		memory: desc("memory_bytes", "Memory of the processes that run now: anonymous, and file (mapped or shared; what several map counts once for each).",
+			"part", "kind"),
+		disk:      desc("disk_bytes_total", "Bytes read from disks, and written: handed to the page cache, to be on a disk later.", "part", "direction"),
+		cancelled: desc("disk_cancelled_bytes_total", "Bytes written by the server and all that it started, but deleted or cut off before they reached a disk."),
+		cache:     desc("page_cache_bytes", "Page cache that counts as our cgroup's: all of it, dirty, and on its way to a disk.", "state"),
+		cgroup:    desc("cgroup_memory_bytes", "Memory that counts as our cgroup's, page cache included: used, and the limit if there is one.", "kind"),
+		network:   desc("network_bytes_total", "Bytes through the network interfaces that we see, those of other processes included.", "device", "direction"),
+		pressure: desc("pressure_seconds_total", "Time in which some or all (full) tasks waited for cpu, memory or io, on the machine and in our cgroup, "+
+			"where the kernel tells.", "resource", "kind", "of"),
+		took: desc("scan_seconds", "How long it took to look at all processes for these metrics."),
+		cut:  desc("scans_cut_total", "Looks that met more processes than they read, so that not all are counted."),
+	}
+}
+
+// Collectors lists what to register.
+func (t *Tree) Collectors() []prometheus.Collector { return []prometheus.Collector{t.metrics} }
+
+func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{m.processes, m.cpu, m.memory, m.disk, m.cancelled, m.cache, m.cgroup, m.network, m.pressure, m.took, m.cut} {
+		ch <- d
+	}
+}
+
+func (m *metrics) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	counter := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
+	}
+	s, cut := m.tree.look()
+	for part, r := range s.now {
+		gauge(m.processes, float64(r.processes), part)
+		gauge(m.memory, float64(r.anonymous), part, "anonymous")
+		gauge(m.memory, float64(r.file), part, "file")
+	}
+	for part, u := range s.total {
+		counter(m.cpu, u.user.Seconds(), part, "user")
+		counter(m.cpu, u.system.Seconds(), part, "system")
+		counter(m.disk, float64(u.read), part, "read")
+		counter(m.disk, float64(u.written), part, "written")
+	}
+	counter(m.cancelled, float64(s.cancelled))
+	gauge(m.took, s.took.Seconds())
+	counter(m.cut, float64(cut))
+	for state, n := range m.tree.groups.pageCache() {
+		gauge(m.cache, float64(n), state)
+	}
+	for kind, n := range m.tree.groups.held() {
+		gauge(m.cgroup, float64(n), kind)
+	}
+	for _, p := range m.tree.groups.pressures() {
+		counter(m.pressure, p.seconds, p.resource, p.kind, p.of)
+	}
+	text, _ := os.ReadFile("/proc/net/dev")
+	for key, n := range network(string(text)) {
+		counter(m.network, float64(n), key[0], key[1])
+	}
+}

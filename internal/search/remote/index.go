@@ -1,0 +1,282 @@
+// Package remote connects search with other processes. Index is the index of a search process, as a gateway uses it. Source
+// reads the repositories of storage nodes through their control API, as a search process uses it.
+//
+// The gateway decides what a caller may read, because it knows the caller: the search process sends the list of repositories that it
+// searches, and gets one bit for each.
+//
+// A Source selects nodes by routes, as a gateway does: the longest prefix that covers a repository. It calls the route's first node, which
+// has the pushes, and another one only if no connection to the nodes before it can be made.
+package remote
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/packhorse-git/packhorse/client"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/inflight"
+	"github.com/packhorse-git/packhorse/internal/search"
+	"github.com/packhorse-git/packhorse/internal/search/schema"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
+)
+
+// listAge is for how long the list of what is searched is taken to be complete. What is not in it yet is not found by those who may not read all.
+const listAge = time.Second
+
+// Index is a search.Searcher elsewhere. Safe for concurrent use.
+type Index struct {
+	service packhorsev1connect.SearchServiceClient
+
+	asking chan struct{} // one at a time asks for the list
+
+	mu   sync.Mutex
+	list list
+}
+
+// list is what was searched at one time.
+type list struct {
+	state string
+	paths []git.RepoPath
+	asked time.Time
+}
+
+var _ search.Searcher = (*Index)(nil)
+
+// NewIndex makes an Index of a search process. It makes no connection.
+func NewIndex(c *client.Client) *Index {
+	return &Index{service: c.Searches(), asking: make(chan struct{}, 1)}
+}
+
+// formats are the API's names of how results are written.
+var formats = map[schema.Format]packhorsev1.SearchFormat{
+	schema.API: packhorsev1.SearchFormat_SEARCH_FORMAT_UNSPECIFIED, schema.StreamLines: packhorsev1.SearchFormat_SEARCH_FORMAT_STREAM_LINES,
+	schema.StreamChunks: packhorsev1.SearchFormat_SEARCH_FORMAT_STREAM_CHUNKS, schema.GraphQL: packhorsev1.SearchFormat_SEARCH_FORMAT_GRAPHQL,
+	schema.APIEvents: packhorsev1.SearchFormat_SEARCH_FORMAT_EVENTS,
+}
+
+// Search is search.Searcher's. Unavailable also means that the process cannot be reached, or ended before the last result.
+func (x *Index) Search(ctx context.Context, request search.Request, sink search.Sink) (search.Summary, error) {
+	q := &packhorsev1.SearchRequest{
+		Query: request.Query.Text, Format: formats[request.Format], All: request.May == nil,
+	}
+	if request.Query.Count == 0 { // else the text says it
+		q.Limit = int32(min(max(request.Limit, 0), math.MaxInt32))
+	}
+	if request.Query.Timeout == 0 {
+		q.Timeout = durationpb.New(request.Timeout)
+	}
+	whole := true // it is known what may be read
+	for again := false; ; again = true {
+		if request.May != nil {
+			l, err := x.searched(ctx, again)
+			if err != nil {
+				return search.Summary{}, unreachable(ctx, err)
+			}
+			q.State = l.state
+			q.Readable, whole = l.bits(request.May)
+		}
+		summary, begun, err := x.search(ctx, q, sink)
+		summary.TimedOut = summary.TimedOut || !whole
+		if fault.Is(err, fault.NotFound) && !begun && !again { // the list is too old
+			continue
+		}
+		return summary, err
+	}
+}
+
+// search makes the call. begun: the sink has got something.
+func (x *Index) search(ctx context.Context, q *packhorsev1.SearchRequest, sink search.Sink) (summary search.Summary, begun bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	call := connect.NewRequest(q)
+	inflight.From(ctx).Leave(call.Header().Set)
+	inflight.LeaveTrace(ctx, call.Header())
+	stream, err := x.service.Search(ctx, call)
+	if err != nil {
+		cancel()
+		return summary, false, unreachable(ctx, err)
+	}
+	defer stream.Close()
+	defer cancel() // first: a stream that is not read to its end is not waited for
+	for stream.Receive() {
+		begun = true
+		switch part := stream.Msg().GetPart().(type) {
+		case *packhorsev1.SearchResponse_Matches:
+			m := part.Matches
+			err = sink.Matches(search.Batch{JSON: m.GetJson(), Results: int(m.GetResults()), Matches: int(m.GetMatches())})
+		case *packhorsev1.SearchResponse_Summary:
+			if summary = summaryOf(part.Summary); !summary.Done {
+				err = sink.Progress(summary)
+			}
+		}
+		if err != nil {
+			return summary, true, err
+		}
+	}
+	inflight.From(ctx).Told(stream.ResponseTrailer().Get(inflight.UsageHeader))
+	if err := stream.Err(); err != nil {
+		return summary, begun, unreachable(ctx, err)
+	}
+	if !summary.Done {
+		return summary, begun, fault.Retry(fault.Unavailable, time.Second, "the search process did not answer to the end")
+	}
+	return summary, begun, nil
+}
+
+// unreachable is a call's error, in words that are true of a search process. What did not come from there and is not ctx's is the connection's.
+func unreachable(ctx context.Context, err error) error {
+	if err == nil || connect.IsWireError(err) || ctx.Err() != nil {
+		err = faultrpc.From(err)
+		if e, ok := err.(*fault.Error); ok && e.Kind == fault.Unavailable { // the process says so; its connection is no cause
+			e.Err = nil
+		}
+		return err
+	}
+	return &fault.Error{Kind: fault.Unavailable, Msg: "the search process cannot be reached; try again in a moment", RetryAfter: time.Second, Err: err}
+}
+
+func summaryOf(m *packhorsev1.SearchSummary) search.Summary {
+	s := search.Summary{
+		Done: m.GetDone(), Results: int(m.GetResults()), Matches: int(m.GetMatches()), Limited: m.GetLimited(), TimedOut: m.GetTimedOut(),
+		Elapsed: m.GetElapsed().AsDuration(), Index: m.GetIndex().AsDuration(), Link: m.GetLink().AsDuration(), Searched: int(m.GetSearched()), Unindexed: m.GetUnindexed(), Missing: m.GetMissing(),
+	}
+	for _, f := range m.GetRepositories() {
+		s.Repositories = append(s.Repositories, search.Freshness{
+			Repository: f.GetRepository(), Indexed: f.GetIndexed(), Current: f.GetCurrent(), Lag: int(f.GetLag()), Branch: f.GetBranch(), Error: f.GetError(),
+		})
+	}
+	for _, n := range m.GetNotices() {
+		s.Notices = append(s.Notices, search.Notice{Reason: n.GetReason(), Message: n.GetMessage()})
+	}
+	return s
+}
+
+// Repositories gives those that are searched.
+func (x *Index) Repositories(ctx context.Context, each func(git.RepoPath) error) error {
+	l, err := x.searched(ctx, false)
+	if err != nil {
+		return unreachable(ctx, err)
+	}
+	for _, path := range l.paths {
+		if err := each(path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// statusLimit is how long the process may take to tell its status, or what it searches.
+const statusLimit = 5 * time.Second
+
+// Status tells how far the index is; may tells which repositories may be known of, nil: all. If nobody answers, that is the error in it.
+func (x *Index) Status(may search.Readable) search.Status {
+	ctx, cancel := context.WithTimeout(context.Background(), statusLimit)
+	defer cancel()
+	none := search.Status{Jobs: []search.Job{}, Failures: []search.IndexFailure{}}
+	answer, err := x.status(ctx, may, false)
+	if fault.Is(faultrpc.From(err), fault.NotFound) { // the list is too old
+		answer, err = x.status(ctx, may, true)
+	}
+	if err != nil {
+		none.Error = fault.Message(unreachable(ctx, err))
+		return none
+	}
+	s := none
+	if err := json.Unmarshal(answer.Msg.GetJson(), &s); err != nil {
+		none.Error = "the search process tells its status in another way than this server understands"
+		return none
+	}
+	hidden := func(name string) bool {
+		path, err := git.ParseRepoPath(name)
+		if err != nil || may == nil {
+			return err != nil
+		}
+		readable, _ := may([]git.RepoPath{path})
+		return !readable[0]
+	}
+	s.Jobs = slices.DeleteFunc(s.Jobs, func(j search.Job) bool { return hidden(j.Repository) })
+	s.Failures = slices.DeleteFunc(s.Failures, func(f search.IndexFailure) bool { return hidden(f.Repository) })
+	return s
+}
+
+// status asks for the status, of what may be known of in the list; anew: as it is now.
+func (x *Index) status(ctx context.Context, may search.Readable, anew bool) (*connect.Response[packhorsev1.StatusResponse], error) {
+	q := &packhorsev1.StatusRequest{Limited: may != nil}
+	if q.Limited {
+		l, err := x.searched(ctx, anew)
+		if err != nil {
+			return nil, err
+		}
+		q.State = l.state
+		q.Readable, _ = l.bits(may)
+	}
+	return x.service.Status(ctx, connect.NewRequest(q))
+}
+
+// searched gives the list, as it was at most listAge ago; anew: as it is now.
+func (x *Index) searched(ctx context.Context, anew bool) (list, error) {
+	if l := x.known(); !anew && time.Since(l.asked) < listAge {
+		return l, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, statusLimit)
+	defer cancel()
+	select {
+	case x.asking <- struct{}{}:
+		defer func() { <-x.asking }()
+	case <-ctx.Done():
+		return list{}, ctx.Err()
+	}
+	old := x.known()
+	if !anew && time.Since(old.asked) < listAge {
+		return old, nil
+	}
+	state := old.state
+	if anew {
+		state = ""
+	}
+	now := time.Now()
+	answer, err := x.service.Searched(ctx, connect.NewRequest(&packhorsev1.SearchedRequest{State: state}))
+	if err != nil {
+		return list{}, err
+	}
+	l := list{state: answer.Msg.GetState(), paths: old.paths, asked: now}
+	if !answer.Msg.GetSame() {
+		l.paths = make([]git.RepoPath, len(answer.Msg.GetRepositories()))
+		for i, name := range answer.Msg.GetRepositories() {
+			if l.paths[i], err = git.ParseRepoPath(name); err != nil {
+				return list{}, fault.Wrap(fault.Internal, "the search process names a repository that cannot be", err)
+			}
+		}
+	}
+	x.mu.Lock()
+	x.list = l
+	x.mu.Unlock()
+	return l, nil
+}
+
+func (x *Index) known() list {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.list
+}
+
+// bits has one set for each repository that may be read. whole: false: not all of these are known.
+func (l *list) bits(may search.Readable) (bits []byte, whole bool) {
+	readable, whole := may(l.paths)
+	bits = make([]byte, (len(l.paths)+7)/8)
+	for i, ok := range readable {
+		if ok {
+			bits[i/8] |= 1 << (i % 8)
+		}
+	}
+	return bits, whole
+}

@@ -1,0 +1,349 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"connectrpc.com/connect"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/packhorse-git/packhorse/client"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/search"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+)
+
+// Node is a storage node.
+type Node struct {
+	Name   string
+	Client *client.Client
+}
+
+// Route leads to the nodes that have all repositories whose path begins with a prefix; see gateway.Route.
+type Route struct {
+	Prefix string
+	Nodes  []Node // at least one
+}
+
+// Source is a search.Source over nodes. Safe for concurrent use.
+type Source struct{ now atomic.Pointer[table] }
+
+var _ search.Source = (*Source)(nil)
+
+// table is the routes that there are at a time.
+type table struct {
+	routes []Route
+	byName map[string]*Route // by prefix
+	over   chan struct{}     // closed when another one has taken its place
+}
+
+// NewSource makes a Source. It makes no connection.
+func NewSource(routes []Route) *Source {
+	s := &Source{}
+	s.Set(routes)
+	return s
+}
+
+// Set puts routes in the place of those that there are. Watches go over to them; other calls end where they began.
+func (s *Source) Set(routes []Route) {
+	t := &table{routes: slices.Clone(routes), byName: make(map[string]*Route, len(routes)), over: make(chan struct{})}
+	for i := range t.routes {
+		t.byName[trimPrefix(t.routes[i].Prefix)] = &t.routes[i]
+	}
+	if old := s.now.Swap(t); old != nil {
+		close(old.over)
+	}
+}
+
+// trimPrefix brings a path, or the prefix of paths, into the one form in which they are compared.
+func trimPrefix(path string) string {
+	path = strings.Trim(path, "/")
+	if short, ok := strings.CutSuffix(path, ".git"); ok && short != "" && !strings.HasSuffix(short, "/") {
+		return short
+	}
+	return path
+}
+
+// find gives the route of a repository, or nil.
+func (t *table) find(repository string) *Route {
+	for path := trimPrefix(repository); path != ""; {
+		if r := t.byName[path]; r != nil {
+			return r
+		}
+		path = path[:max(0, strings.LastIndexByte(path, '/'))]
+	}
+	return t.byName[""]
+}
+
+func (s *Source) routeOf(repository git.RepoPath) (*Route, error) {
+	if r := s.now.Load().find(repository.String()); r != nil {
+		return r, nil
+	}
+	return nil, fault.New(fault.NotFound, "no repository %s here", repository)
+}
+
+// errBegun marks an error after which no other node is asked: something was given already.
+type errBegun struct{ error }
+
+func (e errBegun) Unwrap() error { return e.error }
+
+// ask asks a route's nodes until one answers.
+func (r *Route) ask(ctx context.Context, call func(*client.Client) error) (err error) {
+	for _, n := range r.Nodes {
+		err = call(n.Client)
+		if begun, ok := errors.AsType[errBegun](err); ok {
+			return begun.error
+		}
+		if err = faultrpc.From(err); !fault.Is(err, fault.Unavailable) || ctx.Err() != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// listLimit is how long the list of one route's repositories may take.
+const listLimit = 5 * time.Minute
+
+// Repositories is search.Source's. A route that cannot be asked takes nothing from the others.
+func (s *Source) Repositories(ctx context.Context, each func(git.RepoPath) error) error {
+	t := s.now.Load()
+	found, errs := make([][]git.RepoPath, len(t.routes)), make([]error, len(t.routes))
+	var lists sync.WaitGroup
+	for i := range t.routes {
+		lists.Go(func() { found[i], errs[i] = t.list(ctx, &t.routes[i]) })
+	}
+	lists.Wait()
+	for _, paths := range found {
+		for _, path := range paths {
+			if err := each(path); err != nil {
+				return err
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (t *table) list(ctx context.Context, r *Route) (found []git.RepoPath, err error) {
+	ctx, cancel := context.WithTimeout(ctx, listLimit)
+	defer cancel()
+	err = r.ask(ctx, func(c *client.Client) error {
+		found = found[:0]
+		for name, err := range c.AllRepositories(ctx, &packhorsev1.ListRequest{Prefix: trimPrefix(r.Prefix), PageSize: 1000}) {
+			if err != nil {
+				return err
+			}
+			if path, err := git.ParseRepoPath(name); err == nil && t.find(name) == r {
+				found = append(found, path)
+			}
+		}
+		return nil
+	})
+	return found, err
+}
+
+func (s *Source) Heads(ctx context.Context, repository git.RepoPath, branches []string) (heads []search.Head, version git.Version, err error) {
+	r, err := s.routeOf(repository)
+	if err != nil {
+		return nil, version, err
+	}
+	request := new(packhorsev1.ResolveManyRequest)
+	for _, name := range branches {
+		request.Requests = append(request.Requests, &packhorsev1.ResolveRequest{Repository: repository.String(), Name: name})
+	}
+	err = r.ask(ctx, func(c *client.Client) error {
+		heads, version = make([]search.Head, len(branches)), git.Version{}
+		answer, err := c.Refs().ResolveMany(ctx, connect.NewRequest(request))
+		if err != nil {
+			return err
+		}
+		if len(answer.Msg.GetResults()) != len(branches) {
+			return errAnswer("%d heads where %d were asked for", len(answer.Msg.GetResults()), len(branches))
+		}
+		for i, result := range answer.Msg.GetResults() {
+			heads[i] = search.Head{Name: branches[i]}
+			if found := result.GetFound(); found == nil {
+				heads[i].Err = faultrpc.Fault(result.GetFault())
+			} else if heads[i], err = headOf(found.GetRef()); err != nil {
+				return err
+			} else {
+				version = versionOf(found.GetVersion())
+			}
+		}
+		if version == (git.Version{}) { // of no branch, or because the repository itself is not there
+			exists, err := c.Refs().Exists(ctx, connect.NewRequest(&packhorsev1.ExistsRequest{Repository: repository.String(), Name: "refs/heads/main"}))
+			if err != nil {
+				return err
+			}
+			version = versionOf(exists.Msg.GetVersion())
+		}
+		return nil
+	})
+	return heads, version, err
+}
+
+func errAnswer(format string, args ...any) error {
+	return errBegun{fault.Wrap(fault.Internal, "the storage node answered with what cannot be understood", fmt.Errorf(format, args...))}
+}
+
+// headOf is where a branch is: what it peels to, by the name that a symbolic ref leads to.
+func headOf(ref *packhorsev1.Ref) (h search.Head, err error) {
+	h.Name = ref.GetName()
+	if target := ref.GetTarget(); target != "" {
+		h.Name = target
+	}
+	id := ref.GetOid()
+	if peeled := ref.GetPeeled(); peeled != "" {
+		id = peeled
+	}
+	if h.Commit, err = git.ParseObjectID(id); err != nil {
+		err = errAnswer("%s is at %.80q", h.Name, id)
+	}
+	return h, err
+}
+
+func versionOf(v *packhorsev1.Version) git.Version {
+	return git.Version{Incarnation: v.GetIncarnation(), Epoch: v.GetEpoch(), Generation: v.GetGeneration()}
+}
+
+// maxWatched is how many repositories one call watches: as many as a node takes.
+const maxWatched = 10_000
+
+// substitute is for how long the events of another node than a route's first one are taken, before that is tried again; roundPause is how long
+// to wait after no node of a route could be reached.
+const (
+	substitute = 20 * time.Second
+	roundPause = time.Second
+)
+
+// group is repositories that the same nodes have.
+type group struct {
+	nodes []Node
+	from  []*packhorsev1.WatchFrom
+}
+
+// Watch is search.Source's. While no node of a route can be reached it tells nothing of its repositories, and then what became of them meanwhile.
+// Exhausted: a node watches no more; then some may be watched that are asked for in smaller parts.
+func (s *Source) Watch(ctx context.Context, repositories []git.RepoPath, send func(path git.RepoPath, version git.Version, gone bool) error) error {
+	for {
+		t := s.now.Load()
+		err := t.watch(ctx, repositories, send)
+		begun, ok := errors.AsType[errBegun](err)
+		switch {
+		case ok:
+			return begun.error
+		case ctx.Err() != nil:
+			return ctx.Err()
+		}
+		select {
+		case <-t.over:
+		default:
+			return err
+		}
+	}
+}
+
+// watch watches until ctx or the table's time ends. An error of send is marked as begun.
+func (t *table) watch(ctx context.Context, repositories []git.RepoPath, send func(path git.RepoPath, version git.Version, gone bool) error) error {
+	var groups []*group
+	paths := make(map[string]git.RepoPath, len(repositories))
+	for _, path := range repositories {
+		r := t.find(path.String())
+		if r == nil {
+			if err := send(path, git.Version{}, true); err != nil {
+				return errBegun{err}
+			}
+			continue
+		}
+		i := slices.IndexFunc(groups, func(g *group) bool { return slices.Equal(g.nodes, r.Nodes) })
+		if i < 0 {
+			i = len(groups)
+			groups = append(groups, &group{nodes: r.Nodes})
+		}
+		groups[i].from = append(groups[i].from, &packhorsev1.WatchFrom{Repository: path.String(), Patient: true})
+		paths[path.String()] = path
+	}
+	var one sync.Mutex
+	take := func(event *packhorsev1.WatchResponse) error {
+		path, ours := paths[event.GetRepository()]
+		if !ours || event.GetContinued() {
+			return nil
+		}
+		one.Lock()
+		defer one.Unlock()
+		if err := send(path, versionOf(event.GetVersion()), event.GetGone()); err != nil {
+			return errBegun{err}
+		}
+		return nil
+	}
+	all, ctx := errgroup.WithContext(ctx)
+	all.Go(func() error {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-t.over:
+			return fault.New(fault.Unavailable, "the routes to the storage nodes are others now")
+		}
+	})
+	for _, g := range groups {
+		for part := range slices.Chunk(g.from, maxWatched) {
+			all.Go(func() error { return follow(ctx, g.nodes, part, take) })
+		}
+	}
+	return all.Wait()
+}
+
+// follow watches repositories at the first of some nodes that can be reached, until ctx ends or with an error that more patience does not help.
+func follow(ctx context.Context, nodes []Node, from []*packhorsev1.WatchFrom, take func(*packhorsev1.WatchResponse) error) error {
+	for i := 0; ; i = (i + 1) % len(nodes) {
+		limit, cancel := ctx, context.CancelFunc(func() {})
+		if i > 0 {
+			limit, cancel = context.WithTimeout(ctx, substitute)
+		}
+		err := followOne(limit, nodes[i].Client, len(nodes) == 1, from, take)
+		over := limit.Err() != nil
+		cancel()
+		switch _, begun := errors.AsType[errBegun](err); {
+		case begun:
+			return err
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case over:
+			i = -1
+		case len(nodes) == 1 || !fault.Is(err, fault.Unavailable):
+			return err
+		case i == len(nodes)-1:
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(roundPause):
+			}
+		}
+	}
+}
+
+// followOne watches repositories at a node. Where it is the only one, its absence ends nothing: the client comes back by itself.
+func followOne(ctx context.Context, c *client.Client, only bool, from []*packhorsev1.WatchFrom, take func(*packhorsev1.WatchResponse) error) error {
+	for event, err := range c.Watch(ctx, &packhorsev1.WatchRequest{Repositories: from}) {
+		if err == nil {
+			if err := take(event); err != nil {
+				return err
+			}
+			continue
+		}
+		switch err = faultrpc.From(err); {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case fault.Is(err, fault.Invalid), fault.Is(err, fault.Exhausted), fault.Is(err, fault.Unavailable) && !only:
+			return err
+		}
+	}
+	return fault.New(fault.Unavailable, "a storage node gives no events")
+}
