@@ -53,7 +53,7 @@ func (sc *scratch) readEntry(o *openPack, at int64) (e entry, err error) {
 	if at < packHeader || at >= o.size {
 		return e, fmt.Errorf("offset %d is outside the pack", at)
 	}
-	sc.in.reset(o.file, at, o.size)
+	sc.seek(o.file, at, o.size)
 	c, err := sc.in.ReadByte()
 	if err != nil {
 		return e, err
@@ -83,7 +83,7 @@ func (sc *scratch) readEntry(o *openPack, at int64) (e entry, err error) {
 	default:
 		return e, fmt.Errorf("entry type %d is not known", e.kind)
 	}
-	if err == nil && e.size/inflateRatio > sc.in.left() {
+	if err == nil && e.size/inflateRatio > sc.remaining() {
 		err = errEntrySize
 	}
 	return e, err
@@ -154,7 +154,7 @@ func (s *Store) descend(snap *snapshot, sc *scratch, loc location, useCache bool
 		if len(sc.chain) == maxChain {
 			return b, damaged(loc, errChain)
 		}
-		sc.chain = append(sc.chain, link{open: o, at: loc.offset, data: sc.in.offset(), size: e.size})
+		sc.chain = append(sc.chain, link{open: o, at: loc.offset, data: sc.offset(), size: e.size})
 		if e.kind == ofsDelta {
 			loc.offset -= e.distance
 			continue
@@ -256,7 +256,7 @@ func (s *Store) resolve(sc *scratch, loc location, b base, limit int64) (git.Obj
 			return 0, nil, errTooLarge(l.size, between)
 		}
 		delta := sc.buffer(0, l.size)
-		sc.in.reset(l.open.file, l.data, l.open.size)
+		sc.seek(l.open.file, l.data, l.open.size)
 		if err := sc.inflate(delta); err != nil {
 			return 0, nil, damaged(location{l.open.pack, l.at}, err)
 		}
@@ -342,7 +342,7 @@ func (s *Store) describe(snap *snapshot, sc *scratch, loc location) (git.ObjectT
 		return b.typ, b.size, err
 	}
 	l := sc.chain[0]
-	sc.in.reset(l.open.file, l.data, l.open.size)
+	sc.seek(l.open.file, l.data, l.open.size)
 	head := sc.small[:20]
 	n, err := sc.peek(head)
 	if err != nil {

@@ -1,92 +1,58 @@
 package pack
 
 import (
+	"bufio"
 	"errors"
 	"hash"
-	"hash/adler32"
 	"io"
 	"strconv"
 	"sync"
+
+	"github.com/klauspost/compress/zlib"
 
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
 const (
-	firstRead = 4 << 10 // most commits and trees are there after one pread of this size
-	blockSize = 32 << 10
+	// readSize is the size of one pread. Most commits and trees are smaller.
+	readSize = 4 << 10
 
-	// inflateRatio is more than deflate can reach (1032:1); a header that claims more for the bytes there are lies.
+	// inflateRatio is more than deflate can reach (1032:1). An entry whose header claims more is damaged.
 	inflateRatio = 1040
 )
 
-var errZlib = errors.New("the zlib stream is damaged")
+var (
+	errLong  = errors.New("the zlib stream is longer than its object")
+	errShort = errors.New("the zlib stream is shorter than its object")
+)
 
-// window reads a part of a file forwards through a bounded buffer.
-type window struct {
-	from   io.ReaderAt
-	off    int64 // of the next pread
-	end    int64
-	pos, n int
-	buf    [blockSize]byte
+// section is a part of a file, read forwards. Its end is unexpected: objects end before their file does.
+type section struct {
+	file     io.ReaderAt
+	off, end int64 // of the next pread, and of the section
 }
 
-func (w *window) reset(from io.ReaderAt, off, end int64) {
-	w.from, w.off, w.end, w.pos, w.n = from, off, end, 0, 0
+func (s *section) Read(p []byte) (int, error) {
+	n := min(int64(len(p)), s.end-s.off)
+	if n <= 0 {
+		return 0, io.ErrUnexpectedEOF
+	}
+	read, err := s.file.ReadAt(p[:n], s.off)
+	s.off += int64(read)
+	switch {
+	case read > 0:
+		return read, nil
+	case err == nil || err == io.EOF:
+		err = io.ErrUnexpectedEOF
+	}
+	return 0, err
 }
 
-// fill reads the next block: a small one first.
-func (w *window) fill() error {
-	size := int64(firstRead)
-	if w.n > 0 {
-		size = blockSize
-	}
-	size = min(size, w.end-w.off)
-	if size <= 0 {
-		return io.ErrUnexpectedEOF
-	}
-	n, err := w.from.ReadAt(w.buf[:size], w.off)
-	if n == 0 {
-		if err == nil || err == io.EOF {
-			err = io.ErrUnexpectedEOF
-		}
-		return err
-	}
-	w.pos, w.n, w.off = 0, n, w.off+int64(n)
-	return nil
-}
-
-func (w *window) ReadByte() (byte, error) {
-	if w.pos == w.n {
-		if err := w.fill(); err != nil {
-			return 0, err
-		}
-	}
-	c := w.buf[w.pos]
-	w.pos++
-	return c, nil
-}
-
-func (w *window) Read(p []byte) (int, error) {
-	if w.pos == w.n {
-		if err := w.fill(); err != nil {
-			return 0, err
-		}
-	}
-	n := copy(p, w.buf[w.pos:w.n])
-	w.pos += n
-	return n, nil
-}
-
-// left is how many bytes there are at most from the reader's place on.
-func (w *window) left() int64 { return w.end - w.off + int64(w.n-w.pos) }
-
-// offset is the reader's place in the file.
-func (w *window) offset() int64 { return w.off - int64(w.n-w.pos) }
-
-// scratch is what one read needs and the next can use again.
+// scratch holds the buffers of one read. A later read uses them again.
 type scratch struct {
-	in      window
-	deflate inflater
+	section section
+	in      *bufio.Reader // of section
+	zlib    io.ReadCloser // of in; nil before the first object
 	hash    hash.Hash
 	format  git.ObjectFormat
 	chain   []link
@@ -95,11 +61,15 @@ type scratch struct {
 	small   [80]byte
 }
 
-// maxSpare bounds the buffers that a scratch keeps between reads.
+// maxSpare is the maximum size in bytes of a buffer that a scratch keeps between reads.
 const maxSpare = 1 << 20
 
-// scratches are for all stores: of thousands that are open few read at the same time.
-var scratches = sync.Pool{New: func() any { return new(scratch) }}
+// scratches serves all stores: few of thousands of open stores are read at the same time.
+var scratches = sync.Pool{New: func() any {
+	sc := new(scratch)
+	sc.in = bufio.NewReaderSize(&sc.section, readSize)
+	return sc
+}}
 
 func takeScratch(format git.ObjectFormat) *scratch {
 	sc := scratches.Get().(*scratch)
@@ -109,8 +79,8 @@ func takeScratch(format git.ObjectFormat) *scratch {
 	return sc
 }
 
-func (sc *scratch) giveBack() {
-	sc.in.from, sc.deflate.out = nil, nil
+func (sc *scratch) release() {
+	sc.section.file = nil
 	for i := range sc.spare {
 		if cap(sc.spare[i]) > maxSpare {
 			sc.spare[i] = nil
@@ -123,7 +93,19 @@ func (sc *scratch) giveBack() {
 	scratches.Put(sc)
 }
 
-// buffer gives spare buffer i with n bytes; what it held is lost.
+// seek makes sc.in read from an offset of a file, up to end.
+func (sc *scratch) seek(file io.ReaderAt, off, end int64) {
+	sc.section = section{file, off, end}
+	sc.in.Reset(&sc.section)
+}
+
+// offset is the file offset of the next byte of sc.in.
+func (sc *scratch) offset() int64 { return sc.section.off - int64(sc.in.Buffered()) }
+
+// remaining is the number of bytes between the next byte of sc.in and the end of the section.
+func (sc *scratch) remaining() int64 { return sc.section.end - sc.offset() }
+
+// buffer returns spare buffer i with n bytes. Its previous content is lost.
 func (sc *scratch) buffer(i int, n int64) []byte {
 	if int64(cap(sc.spare[i])) < n {
 		sc.spare[i] = make([]byte, n)
@@ -131,58 +113,81 @@ func (sc *scratch) buffer(i int, n int64) []byte {
 	return sc.spare[i][:n]
 }
 
-// startZlib reads the header of a zlib stream (RFC 1950) at sc.in, to be inflated into dst.
-func (sc *scratch) startZlib(dst []byte) error {
-	sc.deflate.reset(&sc.in, dst)
-	v, err := sc.deflate.take(16)
-	if err != nil {
+// startZlib reads the header of the zlib stream at sc.in.
+func (sc *scratch) startZlib() (err error) {
+	if sc.zlib == nil {
+		sc.zlib, err = zlib.NewReader(sc.in)
 		return err
 	}
-	cmf, flg := v&0xff, v>>8
-	if cmf&0xf != 8 || cmf>>4 > 7 || (cmf<<8|flg)%31 != 0 || flg&0x20 != 0 {
-		return errZlib
-	}
-	return nil
+	return sc.zlib.(zlib.Resetter).Reset(sc.in, nil)
 }
 
-// inflate reads the zlib stream at sc.in, which has to hold exactly len(dst) bytes, and checks its checksum.
+// inflate reads the zlib stream at sc.in, which must hold exactly len(dst) bytes, and checks its checksum.
 func (sc *scratch) inflate(dst []byte) error {
-	if err := sc.startZlib(dst); err != nil {
+	if err := sc.startZlib(); err != nil {
 		return err
 	}
-	if err := sc.deflate.run(); err != nil {
-		return err
-	}
-	if sc.deflate.n != len(dst) {
-		return errors.New("the zlib stream is shorter than its object")
-	}
-	sum, err := sc.deflate.trailer()
-	if err == nil && sum != adler32.Checksum(dst) {
-		err = errZlib
-	}
-	return err
+	return sc.inflateRest(dst)
 }
 
-// peek inflates at most len(dst) bytes of the stream at sc.in and does not look further. It says how many there are.
-func (sc *scratch) peek(dst []byte) (int, error) {
-	err := sc.startZlib(dst)
-	if err == nil {
-		err = sc.deflate.run()
+// inflateRest reads the rest of a started zlib stream, which must hold exactly len(dst) bytes, and checks its checksum.
+func (sc *scratch) inflateRest(dst []byte) error {
+	for len(dst) > 0 {
+		n, err := sc.zlib.Read(dst)
+		dst = dst[n:]
+		if err == io.EOF && len(dst) > 0 {
+			return errShort
+		}
+		if err != nil && err != io.EOF {
+			return err
+		}
 	}
-	if err == errFull {
+	return sc.endZlib()
+}
+
+// endZlib checks that the zlib stream ends here, and its checksum.
+func (sc *scratch) endZlib() error {
+	for {
+		n, err := sc.zlib.Read(sc.small[:1])
+		switch {
+		case n > 0:
+			return errLong
+		case err == io.EOF:
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+}
+
+// peek starts the zlib stream at sc.in and reads up to len(dst) bytes of it. It returns how many there are.
+func (sc *scratch) peek(dst []byte) (n int, err error) {
+	if err := sc.startZlib(); err != nil {
+		return 0, err
+	}
+	for n < len(dst) && err == nil {
+		var read int
+		read, err = sc.zlib.Read(dst[n:])
+		n += read
+	}
+	if err == io.EOF {
 		err = nil
 	}
-	return sc.deflate.n, err
+	return n, err
 }
 
-// verify tells whether data is the object that id names.
-func (sc *scratch) verify(id *git.ObjectID, typ git.ObjectType, data []byte) bool {
+// startHash begins the hash of an object with its header.
+func (sc *scratch) startHash(typ git.ObjectType, size int64) {
 	header := append(sc.small[:0], typ.String()...)
 	header = append(header, ' ')
-	header = strconv.AppendInt(header, int64(len(data)), 10)
-	header = append(header, 0)
+	header = strconv.AppendInt(header, size, 10)
 	sc.hash.Reset()
-	sc.hash.Write(header)
+	sc.hash.Write(append(header, 0))
+}
+
+// verify reports whether data is the object that id names.
+func (sc *scratch) verify(id *git.ObjectID, typ git.ObjectType, data []byte) bool {
+	sc.startHash(typ, int64(len(data)))
 	sc.hash.Write(data)
 	return string(sc.hash.Sum(sc.small[:0])) == string(id.Raw())
 }

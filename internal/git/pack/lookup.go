@@ -20,7 +20,7 @@ func (s *Store) lookup(id *git.ObjectID, read func(*snapshot, *scratch, location
 		return errAbsent
 	}
 	sc := takeScratch(s.format)
-	defer sc.giveBack()
+	defer sc.release()
 	var err error
 	for range maxLookups {
 		snap := s.snap.Load()

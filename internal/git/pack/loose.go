@@ -16,6 +16,8 @@ import (
 // errAbsent means that an object is not where it was looked for.
 var errAbsent = errors.New("no such object")
 
+var errGarbage = errors.New("garbage after the object")
+
 // looseHeader is the longest header of a loose object that is accepted: "commit 18446744073709551615\0" and room to
 // spare.
 const looseHeader = 32
@@ -50,14 +52,15 @@ func (s *Store) hasLoose(snap *snapshot, id *git.ObjectID) (bool, error) {
 func (s *Store) readLoose(snap *snapshot, sc *scratch, id *git.ObjectID, limit int64) (typ git.ObjectType, data []byte, err error) {
 	err = s.eachLoose(snap, sc, id, func() error {
 		var size int64
-		var used int
-		typ, size, used, err = sc.looseHead()
-		if err == nil && size > limit {
-			err = errTooLarge(size, limit)
+		var head, body []byte
+		if typ, size, head, err = sc.looseHead(); err != nil {
+			return err
 		}
-		if err == nil {
-			data, err = sc.looseBody(used, size)
+		if size > limit {
+			return errTooLarge(size, limit)
 		}
+		body, err = sc.looseBody(head, size)
+		data = body
 		return err
 	})
 	return typ, data, err
@@ -81,7 +84,9 @@ func (s *Store) eachLoose(snap *snapshot, sc *scratch, id *git.ObjectID, read fu
 			continue
 		}
 		if err == nil {
-			err = readOpenLoose(f, sc, read)
+			if err = sc.seekStart(f); err == nil {
+				err = read()
+			}
 			f.Close()
 		}
 		if err == nil || transient(err) {
@@ -97,13 +102,13 @@ func (s *Store) eachLoose(snap *snapshot, sc *scratch, id *git.ObjectID, read fu
 	return result
 }
 
-func readOpenLoose(f *os.File, sc *scratch, read func() error) error {
+// seekStart makes sc.in read a whole file.
+func (sc *scratch) seekStart(f *os.File) error {
 	info, err := f.Stat()
-	if err != nil {
-		return err
+	if err == nil {
+		sc.seek(f, 0, info.Size())
 	}
-	sc.in.reset(f, 0, info.Size())
-	return read()
+	return err
 }
 
 // isAbsent reports whether err says that a path, or a directory on its way, does not exist.
@@ -116,31 +121,34 @@ func transient(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM)
 }
 
-// looseHead reads the header "type size\0": the type, the size, and its own length.
-func (sc *scratch) looseHead() (typ git.ObjectType, size int64, used int, err error) {
-	head := sc.small[:looseHeader]
+// looseHead starts the zlib stream at sc.in and reads the header "type size\0". The content that it read with it, head, is
+// valid until sc is used next.
+func (sc *scratch) looseHead() (typ git.ObjectType, size int64, head []byte, err error) {
+	head = sc.small[:looseHeader]
 	n, err := sc.peek(head)
 	if err != nil {
-		return 0, 0, 0, err
+		return 0, 0, nil, err
 	}
-	typ, size, used, err = parseLooseHeader(head[:n])
-	if err == nil && size/inflateRatio > sc.in.end {
+	typ, size, used, err := parseLooseHeader(head[:n])
+	if err == nil && size/inflateRatio > sc.section.end {
 		err = errEntrySize
 	}
-	return typ, size, used, err
+	return typ, size, head[min(used, n):n], err
 }
 
 // looseBody reads the content after looseHead.
-func (sc *scratch) looseBody(used int, size int64) ([]byte, error) {
-	sc.in.reset(sc.in.from, 0, sc.in.end)
-	data := make([]byte, int64(used)+size)
-	if err := sc.inflate(data); err != nil {
+func (sc *scratch) looseBody(head []byte, size int64) ([]byte, error) {
+	if int64(len(head)) > size {
+		return nil, errLong
+	}
+	data := make([]byte, size)
+	if err := sc.inflateRest(data[copy(data, head):]); err != nil {
 		return nil, err
 	}
-	if sc.deflate.left() > 0 {
-		return nil, errors.New("garbage after the object")
+	if sc.remaining() > 0 {
+		return nil, errGarbage
 	}
-	return data[used:], nil
+	return data, nil
 }
 
 // parseLooseHeader reads "type size\0" as strictly as git: one space, decimal digits, no leading zero.

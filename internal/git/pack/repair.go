@@ -37,7 +37,7 @@ func (s *Store) soundBase(snap *snapshot, sc *scratch, loc location, limit int64
 		if e.kind != ofsDelta && e.kind != refDelta {
 			break
 		}
-		sc.chain = append(sc.chain, link{open: o, at: loc.offset, data: sc.in.offset(), size: e.size})
+		sc.chain = append(sc.chain, link{open: o, at: loc.offset, data: sc.offset(), size: e.size})
 		id, known := e.base, true
 		if e.kind == ofsDelta {
 			loc.offset -= e.distance
@@ -63,7 +63,7 @@ const maxRepair = 64
 // otherCopy reads an object from anywhere but one place.
 func (s *Store) otherCopy(snap *snapshot, id *git.ObjectID, not location, limit int64) (base, bool) {
 	sc := takeScratch(s.format)
-	defer sc.giveBack()
+	defer sc.release()
 	defer s.releaseAll(sc)
 	try := func(typ git.ObjectType, data []byte, err error) (base, bool) {
 		if err != nil || !sc.verify(id, typ, data) {

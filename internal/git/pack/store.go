@@ -59,11 +59,10 @@ type Store struct {
 	stat func(path string) (disk.ID, error)
 	now  func() time.Time
 
-	snap      atomic.Pointer[snapshot]
-	lastHit   atomic.Pointer[packFile] // of snap; most look-ups that follow hit the same pack
-	files     descriptors
-	bases     baseCache
-	inflaters sync.Pool // of io.ReadCloser from compress/zlib, for Stream
+	snap    atomic.Pointer[snapshot]
+	lastHit atomic.Pointer[packFile] // of snap; most look-ups that follow hit the same pack
+	files   descriptors
+	bases   baseCache
 
 	scans   atomic.Uint64 // scans begun
 	refresh sync.Mutex    // held while scanning

@@ -1,12 +1,11 @@
 package pack
 
 import (
-	"compress/zlib"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"strconv"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -27,10 +26,10 @@ type Stream struct {
 
 	store *Store
 	id    git.ObjectID
-	sc    *scratch      // nil when closed, and where there is nothing to read
-	zlib  io.ReadCloser // from the store's pool
+	sc    *scratch // nil when closed, and where there is nothing to read
 	loc   location
 	file  *os.File // of a loose object
+	head  []byte   // of a loose object: content that was read with its header
 	left  int64
 	err   error // of the last Read: all that follow get it too
 }
@@ -70,7 +69,11 @@ func (r *Stream) openPacked(snap *snapshot) (err error) {
 	if len(r.sc.chain) > 0 {
 		return ErrDelta
 	}
-	return r.start()
+	if err := r.sc.startZlib(); err != nil {
+		return damaged(r.loc, err)
+	}
+	r.sc.startHash(r.Type, r.Size)
+	return nil
 }
 
 // openLoose opens the first loose copy whose header can be read.
@@ -98,44 +101,20 @@ func (r *Stream) openLoose(snap *snapshot) error {
 }
 
 func (r *Stream) openLooseFile(f *os.File) error {
-	var used int
-	err := readOpenLoose(f, r.sc, func() (err error) {
-		r.Type, r.Size, used, err = r.sc.looseHead()
-		return err
-	})
+	err := r.sc.seekStart(f)
 	if err != nil {
 		return err
 	}
-	r.sc.in.reset(f, 0, r.sc.in.end)
-	if err := r.start(); err != nil {
+	var head []byte
+	if r.Type, r.Size, head, err = r.sc.looseHead(); err != nil {
 		return err
 	}
-	if _, err := io.CopyN(io.Discard, r.zlib, int64(used)); err != nil {
-		return err
+	if int64(len(head)) > r.Size {
+		return errLong
 	}
+	r.head = bytes.Clone(head)
+	r.sc.startHash(r.Type, r.Size)
 	r.file = f
-	return nil
-}
-
-// start begins to inflate at r.sc.in, and to hash.
-func (r *Stream) start() error {
-	if r.zlib == nil {
-		r.zlib, _ = r.store.inflaters.Get().(io.ReadCloser)
-	}
-	var err error
-	if r.zlib == nil {
-		r.zlib, err = zlib.NewReader(&r.sc.in)
-	} else {
-		err = r.zlib.(zlib.Resetter).Reset(&r.sc.in, nil)
-	}
-	if err != nil {
-		return damaged(r.loc, err)
-	}
-	header := append(r.sc.small[:0], r.Type.String()...)
-	header = append(header, ' ')
-	header = strconv.AppendInt(header, r.Size, 10)
-	r.sc.hash.Reset()
-	r.sc.hash.Write(append(header, 0))
 	return nil
 }
 
@@ -147,7 +126,10 @@ func (r *Stream) Read(p []byte) (int, error) {
 	if r.err != nil || len(p) == 0 {
 		return 0, r.err
 	}
-	n, err := r.zlib.Read(p[:min(int64(len(p)), r.left)])
+	n, err := copy(p, r.head), error(nil)
+	if r.head = r.head[n:]; n == 0 {
+		n, err = r.sc.zlib.Read(p[:min(int64(len(p)), r.left)])
+	}
 	r.sc.hash.Write(p[:n])
 	if r.left -= int64(n); r.left == 0 {
 		if r.err = r.finish(); r.err != io.EOF {
@@ -156,7 +138,7 @@ func (r *Stream) Read(p []byte) (int, error) {
 		return n, nil
 	}
 	if err == io.EOF {
-		err = errors.New("the zlib stream is shorter than its object")
+		err = errShort
 	}
 	if err != nil {
 		r.err = r.failed(err)
@@ -170,17 +152,11 @@ func (r *Stream) finish() error {
 	if r.sc == nil {
 		return io.EOF
 	}
-	var one [1]byte
-	n, err := 0, error(nil)
-	for n == 0 && err == nil {
-		n, err = r.zlib.Read(one[:])
-	}
+	err := r.sc.endZlib()
 	switch {
-	case n > 0:
-		err = errFull
-	case err != io.EOF:
-	case r.file != nil && r.sc.in.left() > 0:
-		err = errors.New("garbage after the object")
+	case err != nil:
+	case r.file != nil && r.sc.remaining() > 0:
+		err = errGarbage
 	case string(r.sc.hash.Sum(r.sc.small[:0])) != string(r.id.Raw()):
 		err = errHash
 	default:
@@ -201,11 +177,7 @@ func (r *Stream) Close() error {
 		r.file.Close()
 		r.file = nil
 	}
-	if r.zlib != nil {
-		r.store.inflaters.Put(r.zlib)
-		r.zlib = nil
-	}
-	r.sc.giveBack()
+	r.sc.release()
 	r.sc = nil
 	if r.err == nil {
 		r.err = os.ErrClosed
