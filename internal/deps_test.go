@@ -21,8 +21,7 @@ const module = "github.com/packhorse-git/packhorse/"
 // internal/, except for cmd. Every package that fails the test for good reason gets its line changed here and in
 // ARCHITECTURE.md, in the same commit.
 const allowedImports = `
-	NONE < fault, git, git/pktline, bulk, browser, credfile, inflight, git/reaper, git/cgroup, observe/sli, observe/proctree, observe/tracing, observe/watchdog, proto/packhorse/v1, proto/packhorse/health/v1, search/schema, search/ipc, bench/page;
-	browser < observe;
+	NONE < fault, git, git/pktline, bulk, credfile, inflight, git/reaper, git/cgroup, observe/sli, observe/proctree, observe/tracing, observe/watchdog, proto/packhorse/v1, proto/packhorse/health/v1, search/schema, search/ipc, bench/page;
 	proto/packhorse/v1 < proto/packhorse/v1/packhorsev1connect;
 	fault, proto/packhorse/v1 < fault/faultrpc;
 	fault < git/disk, balance, search/query, httpguard;
@@ -45,9 +44,10 @@ const allowedImports = `
 	receivepack < webhook;
 	uploadpack, receivepack, packcache, lookup, resolve < storage;
 	bulk < unaryhttp, connlimit, origin;
+	origin < observe;
 	balance, connlimit, origin, inflight, git/disk < app;
 	bulk, fault < sidechannel;
-	storage, search, sidechannel, browser, observe/sli, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < control;
+	storage, search, sidechannel, origin, observe/sli, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < control;
 	unaryhttp, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < client;
 	search < web, web/api;
 	search, client, inflight, fault/faultrpc < search/remote;

@@ -94,7 +94,7 @@ func TestWebPagesAreRefused(t *testing.T) {
 		{"tcp", "evil.example:80", true, [2]string{}, 200}, // a page has no secret
 		{"unix", "evil.example", false, [2]string{}, 200},  // and reaches no socket
 		{"tcp", "", false, [2]string{"Sec-Fetch-Site", "none"}, 200},
-		{"tcp", "", false, [2]string{"Sec-Fetch-Site", "same-origin"}, 403},
+		{"tcp", "", false, [2]string{"Sec-Fetch-Site", "same-site"}, 403},
 		{"tcp", "", true, [2]string{"Origin", "http://evil.example"}, 403},
 		{"unix", "", false, [2]string{"Origin", "null"}, 403},
 	} {

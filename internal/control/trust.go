@@ -13,7 +13,7 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/packhorse-git/packhorse/internal/browser"
+	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
 // Trust says whom a port answers. All that is configured is demanded. With neither secret nor certificates everybody who reaches the
@@ -73,7 +73,7 @@ func (r refusal) code() (connect.Code, int) {
 
 // identify tells who calls: the fingerprint of a certificate, or one of the names above. The error is a refusal.
 func (t Trust) identify(r *http.Request) (string, error) {
-	if browser.Sent(r) {
+	if new(http.CrossOriginProtection).Check(r) != nil {
 		return "", fromBrowser
 	}
 	caller := callerLocal
@@ -95,7 +95,7 @@ func (t Trust) identify(r *http.Request) (string, error) {
 		sum := sha256.Sum256(r.TLS.PeerCertificates[0].Raw)
 		caller = "certificate " + hex.EncodeToString(sum[:])
 	}
-	if caller == callerLocal && !overUnix(r) && !browser.Local(r) { // with a secret or a certificate a page gets nowhere
+	if caller == callerLocal && !overUnix(r) && !origin.IsLoopback(r.Host) { // a web page has neither secret nor certificate
 		return "", otherHost
 	}
 	return caller, nil

@@ -6,8 +6,6 @@ import (
 	"net/http"
 	"sync"
 	"time"
-
-	"github.com/packhorse-git/packhorse/internal/browser"
 )
 
 // Bounds of the private listener. What tells of health has room beyond what all else takes.
@@ -113,10 +111,12 @@ func bounded(h http.Handler, most int, m *OpsMetrics) http.Handler {
 
 var errOpsFull = errors.New("the private listener answers as many requests as it may; try again")
 
-// noPages refuses what web pages of others send: a profile costs CPU time, whoever reads it.
+// noPages refuses requests that web pages of other sites make, GET included: a profile costs CPU time even if the page cannot read it.
 func noPages(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if browser.Foreign(r) {
+		asUnsafe := *r
+		asUnsafe.Method = http.MethodPost
+		if new(http.CrossOriginProtection).Check(&asUnsafe) != nil {
 			answer(w, http.StatusForbidden, "this is not for web pages to ask for: type the address into the browser")
 			return
 		}

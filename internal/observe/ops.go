@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/packhorse-git/packhorse/internal/browser"
+	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
 // Ops answers on the private listener. Profiles tell much about a process and cost it CPU time, so this is never the public
@@ -154,7 +154,7 @@ func (p plainWriter) WriteHeader(int)     {}
 // localOnly keeps web pages away. A request of HTTP/1.0 without Host is no browser's: HAProxy's health checks are such.
 func localOnly(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Host != "" && !browser.Local(r) {
+		if r.Host != "" && !origin.IsLoopback(r.Host) {
 			answer(w, http.StatusForbidden, "this listener is for the machine itself: use a loopback address or localhost in the URL")
 			return
 		}

@@ -3,7 +3,7 @@
 //
 // Control calls share one HTTP/2 connection, which is asked for a sign of life when it is silent: a node that was stopped or cut off is
 // noticed, and the calls on it end. Bulk bytes take the road that the options say. A session whose answer is short, such as ls-refs of a few
-// refs, is one message each way, on a connection that it has for itself meanwhile (package direct).
+// refs, is one message each way, on a connection that it has for itself meanwhile (package unaryhttp).
 //
 // Whether the node can be reached is known from memory (Ready): a prober looks each second, and a connection that cannot be made
 // counts at once. While the node is away, a new connection is tried every 300 ms, whatever became of the one before: it is found

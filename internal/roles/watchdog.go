@@ -16,7 +16,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/packhorse-git/packhorse/internal/auth"
-	"github.com/packhorse-git/packhorse/internal/browser"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/observe"
@@ -193,7 +192,7 @@ func (d *dumps) handler(again time.Duration) http.Handler {
 			refuse(http.StatusMethodNotAllowed, "use POST")
 			return
 		}
-		if browser.Sent(r) {
+		if new(http.CrossOriginProtection).Check(r) != nil {
 			refuse(http.StatusForbidden, "a dump is not for web pages to ask for")
 			return
 		}

@@ -1,5 +1,5 @@
 // Package top tells what a process does now: which requests run and at which stage, the git commands that run for them, slots and lanes, the cache,
-// and who was heavy in the last minutes. It is JSON on the private listener, and what `packhorse top` shows (package screen).
+// and who was heavy in the last minutes. It is JSON on the private listener, and what `packhorse top` shows (package tui).
 package top
 
 import (
