@@ -27,6 +27,7 @@ const allowedImports = `
 	fault < git/disk, balance, search/query, httpguard;
 	git/disk < git/mmap;
 	git, git/pktline, fault < git/protocol;
+	git/protocol < node;
 	git, fault, inflight < auth, resolve;
 	search/query, search/schema, search/ipc < search/worker;
 	git, search/query, search/schema, search/ipc < search;
@@ -37,10 +38,10 @@ const allowedImports = `
 	git/refs, git/graph, git/process, git/pktline < repo;
 	git, git/pack, git/process, git/pktline, bulk < packsource;
 	packsource < packcache;
-	git/protocol, repo, packsource < uploadpack;
+	node, repo, packsource < uploadpack;
 	repo, admit < lookup;
 	repo < doctor;
-	git/protocol, repo < receivepack;
+	node, repo < receivepack;
 	receivepack < webhook;
 	uploadpack, receivepack, packcache, lookup, resolve < storage;
 	bulk < unaryhttp, connlimit, origin;
@@ -52,7 +53,7 @@ const allowedImports = `
 	search < web, web/api;
 	search, client, inflight, fault/faultrpc < search/remote;
 	git/protocol, inflight, resolve, sidechannel, unaryhttp, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < remote;
-	git/protocol, auth, admit, connlimit, origin, httpguard, resolve, observe/sli < gateway;
+	node, auth, admit, connlimit, origin, httpguard, resolve, observe/sli < gateway;
 	git, git/pktline < bench/fleet;
 	bench/fleet, bench/page, client, git/process < bench;
 	bench/page < compare;

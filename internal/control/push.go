@@ -11,6 +11,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
@@ -34,10 +35,10 @@ func (t *transfers) ReceivePack(ctx context.Context, stream *connect.BidiStream[
 	}
 	send := func(a *packhorsev1.Answer) error { return stream.Send(&packhorsev1.ReceivePackResponse{Answer: a}) }
 	return t.exchange(ctx, "receive_pack", stream.RequestHeader().Get(callerHeader), start.GetRepository(), start.GetSession(), nil, send,
-		func(ctx context.Context, x *exchange) (protocol.Outcome, error) {
+		func(ctx context.Context, x *exchange) (node.Outcome, error) {
 			x.updates = start.GetUpdates()
 			if err := x.reply.seat.Move(t.Lanes.Push); err != nil {
-				return protocol.Outcome{}, err
+				return node.Outcome{}, err
 			}
 			p := &push{reply: x.reply, receive: stream.Receive}
 			if x.session.Stateless {
@@ -51,16 +52,16 @@ func (t *transfers) ReceivePack(ctx context.Context, stream *connect.BidiStream[
 const maxPusher = 128
 
 // pusherOf checks what a caller says of who pushes: it goes into environments and logs.
-func pusherOf(p *packhorsev1.Pusher) (protocol.Pusher, error) {
+func pusherOf(p *packhorsev1.Pusher) (node.Pusher, error) {
 	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-@+"
 	name, address := p.GetName(), p.GetAddress()
 	if len(name) > maxPusher || strings.Trim(name, letters) != "" {
-		return protocol.Pusher{}, fault.New(fault.Invalid, "the pusher's name may have letters, digits and ._-@+ alone, at most %d", maxPusher)
+		return node.Pusher{}, fault.New(fault.Invalid, "the pusher's name may have letters, digits and ._-@+ alone, at most %d", maxPusher)
 	}
 	if _, err := netip.ParseAddr(address); err != nil && address != "" {
-		return protocol.Pusher{}, fault.New(fault.Invalid, "the pusher's address is no IP address")
+		return node.Pusher{}, fault.New(fault.Invalid, "the pusher's address is no IP address")
 	}
-	return protocol.Pusher{Name: name, Address: address}, nil
+	return node.Pusher{Name: name, Address: address}, nil
 }
 
 // push reads what a client pushes, by the road that the caller names for it. Used by one goroutine at a time; in a session with state one may

@@ -9,8 +9,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/inflight"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
@@ -54,14 +54,14 @@ func newReply(ctx context.Context, x *exchange, seat *admit.Seat, request *reque
 }
 
 // Length announces the length of the whole answer. It leaves with the first byte.
-func (r *reply) Length(n int64) {
+func (r *reply) SetLength(n int64) {
 	if !r.state {
 		r.bytes.Announce(n)
 	}
 }
 
 // Bulk moves the call from the small lane to that of long answers, and has the caller name the road.
-func (r *reply) Bulk(cold bool) error {
+func (r *reply) StartBulk(cold bool) error {
 	if r.request == nil {
 		return nil
 	}
@@ -97,7 +97,7 @@ func (r *reply) Bulk(cold bool) error {
 }
 
 // Hold counts memory that the session takes.
-func (r *reply) Hold(n int64) error {
+func (r *reply) ReserveMemory(n int64) error {
 	if r.request == nil {
 		return nil
 	}
@@ -254,7 +254,7 @@ func (r *reply) flush() error {
 // deliver sends a message to a caller who may have gone.
 func (r *reply) deliver(a *packhorsev1.Answer) error {
 	if err := r.send(a); err != nil {
-		return &protocol.BrokenReply{Err: err}
+		return &node.ClientConnError{Err: err}
 	}
 	return nil
 }
@@ -270,7 +270,7 @@ func (r *reply) commit(whole bool) error {
 		return r.flush()
 	}
 	if err := r.out().End(nil); err != nil {
-		return &protocol.BrokenReply{Err: err}
+		return &node.ClientConnError{Err: err}
 	}
 	return nil
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/inflight"
+	"github.com/packhorse-git/packhorse/internal/node"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
@@ -63,7 +64,7 @@ func served(session *packhorsev1.Session, services ...protocol.Service) error {
 }
 
 // advertise serves an advertisement, which is known to be urgent.
-func (t *transfers) advertise(ctx context.Context, x *exchange) (protocol.Outcome, error) {
+func (t *transfers) advertise(ctx context.Context, x *exchange) (node.Outcome, error) {
 	x.reply.seat.Stay()
 	return t.Node.Advertise(ctx, x.repo, x.session, x.reply)
 }
@@ -95,7 +96,7 @@ func (t *transfers) UploadPack(ctx context.Context, stream *connect.BidiStream[p
 	}
 	send := func(a *packhorsev1.Answer) error { return stream.Send(&packhorsev1.UploadPackResponse{Answer: a}) }
 	return t.exchange(ctx, "upload_pack", stream.RequestHeader().Get(callerHeader), start.GetRepository(), start.GetSession(), request, send,
-		func(ctx context.Context, x *exchange) (protocol.Outcome, error) {
+		func(ctx context.Context, x *exchange) (node.Outcome, error) {
 			return t.Node.UploadPack(ctx, x.repo, x.session, request, x.reply)
 		})
 }
@@ -144,7 +145,7 @@ func (t *transfers) Short(ctx context.Context, r *connect.Request[packhorsev1.Sh
 		}
 		return nil
 	}
-	operation, serve := "upload_pack", func(ctx context.Context, x *exchange) (protocol.Outcome, error) {
+	operation, serve := "upload_pack", func(ctx context.Context, x *exchange) (node.Outcome, error) {
 		return t.Node.UploadPack(ctx, x.repo, x.session, request, x.reply)
 	}
 	if r.Msg.Data == nil {
@@ -184,15 +185,15 @@ type exchange struct {
 	operation string
 	caller    string
 	repo      git.RepoPath
-	session   protocol.Session
+	session   node.Session
 	reply     *reply
-	outcome   protocol.Outcome
+	outcome   node.Outcome
 	updates   bool // the caller takes the results of a push's refs; false in the end: it did not, and they belong into our log
 }
 
 // exchange runs a transfer in its lane. The error that it returns ends the call.
 func (s *Server) exchange(ctx context.Context, operation, caller, path string, session *packhorsev1.Session, request *request,
-	send func(*packhorsev1.Answer) error, serve func(context.Context, *exchange) (protocol.Outcome, error)) error {
+	send func(*packhorsev1.Answer) error, serve func(context.Context, *exchange) (node.Outcome, error)) error {
 	x := &exchange{Server: s, operation: operation, caller: caller}
 	var err error
 	if x.repo, err = git.ParseRepoPath(path); err != nil {
@@ -206,7 +207,7 @@ func (s *Server) exchange(ctx context.Context, operation, caller, path string, s
 	}
 	running := inflight.From(ctx)
 	running.Is(operation, x.repo.String(), running.Caller())
-	x.session = protocol.Session{
+	x.session = node.Session{
 		Service: protocol.Service(session.GetService()), Version: protocol.Version(session.GetVersion()), Stateless: !session.GetStateful(),
 		Caller: session.GetCaller(), Reachable: session.GetReachable(),
 	}
@@ -236,7 +237,7 @@ func (s *Server) exchange(ctx context.Context, operation, caller, path string, s
 
 // finish ends an answer after the node is through with it. It gives the call's own error, and what went wrong.
 func (x *exchange) finish(err error) (answer, cause error) {
-	_, told := errors.AsType[*protocol.ToldClient](err)
+	_, told := errors.AsType[*node.ReportedError](err)
 	if err == nil || told {
 		if failed := x.reply.commit(err == nil); failed != nil {
 			err, told = failed, false
@@ -244,7 +245,7 @@ func (x *exchange) finish(err error) (answer, cause error) {
 	}
 	outcome := outcomeMessage(x.outcome)
 	outcome.Git = usageMessage(inflight.From(x.reply.ctx).Git())
-	_, broken := errors.AsType[*protocol.BrokenReply](err)
+	_, broken := errors.AsType[*node.ClientConnError](err)
 	x.updates = x.updates && !broken && x.sendUpdates() == nil
 	if broken || err != nil && !x.reply.begun {
 		return faultrpc.Error(err, outcome), err
@@ -289,7 +290,7 @@ func (x *exchange) log(ctx context.Context, took time.Duration, err error) {
 	level := slog.LevelInfo
 	if err != nil {
 		kind := fault.KindOf(err)
-		if _, broken := errors.AsType[*protocol.BrokenReply](err); broken || ctx.Err() != nil && kind != fault.Deadline {
+		if _, broken := errors.AsType[*node.ClientConnError](err); broken || ctx.Err() != nil && kind != fault.Deadline {
 			kind = fault.Cancelled
 		}
 		result = kind.String()
@@ -299,7 +300,7 @@ func (x *exchange) log(ctx context.Context, took time.Duration, err error) {
 		case fault.Unavailable:
 			level = slog.LevelWarn
 		default:
-			if x.outcome.Command == protocol.CommandPush {
+			if x.outcome.Command == node.CommandPush {
 				level = slog.LevelWarn
 			}
 		}
@@ -331,7 +332,7 @@ func (x *exchange) log(ctx context.Context, took time.Duration, err error) {
 		ours = nil
 	}
 	if len(ours) > 0 {
-		a = append(a, protocol.UpdateAttrs(ours)...)
+		a = append(a, node.UpdateAttrs(ours)...)
 	}
 	if err != nil {
 		if o.Reason != "" {
@@ -340,11 +341,11 @@ func (x *exchange) log(ctx context.Context, took time.Duration, err error) {
 		a = append(a, slog.String("error", clip(err.Error())))
 	}
 	x.Log.LogAttrs(ctx, level, "transfer", a...)
-	protocol.LogUpdates(ctx, x.Log, level, ours, slog.String("request", inflight.From(ctx).ID()), slog.String("repository", x.repo.String()))
+	node.LogUpdates(ctx, x.Log, level, ours, slog.String("request", inflight.From(ctx).ID()), slog.String("repository", x.repo.String()))
 }
 
 // outcomeMessage is how an outcome travels.
-func outcomeMessage(o protocol.Outcome) *packhorsev1.Outcome {
+func outcomeMessage(o node.Outcome) *packhorsev1.Outcome {
 	return &packhorsev1.Outcome{
 		Command: string(o.Command), Agent: o.Agent, SessionId: o.Session,
 		Refs: uint32(o.Refs), Wants: uint32(o.Wants), Haves: uint32(o.Haves), Common: uint32(o.Common),

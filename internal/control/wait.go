@@ -8,7 +8,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
@@ -23,7 +23,7 @@ func (s *refs) Wait(ctx context.Context, r *connect.Request[packhorsev1.WaitRequ
 	if err := checkCaller(r.Msg.GetCaller()); err != nil {
 		return nil, err
 	}
-	what := protocol.Awaited{Epoch: r.Msg.GetEpoch(), Generation: r.Msg.GetGeneration(), Caller: r.Msg.GetCaller()}
+	what := node.WaitCondition{Epoch: r.Msg.GetEpoch(), Generation: r.Msg.GetGeneration(), Caller: r.Msg.GetCaller()}
 	if text := r.Msg.GetOid(); text != "" {
 		if what.ID, err = git.ParseObjectID(text); err != nil {
 			return nil, fault.Wrap(fault.Invalid, "the object ID is none", err)

@@ -14,14 +14,14 @@ import (
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // Waiter is a Node that can be waited for.
 type Waiter interface {
 	// Wait returns as soon as whoever reads the repository sees what is waited for. Errors: NotFound if there is no such repository, Deadline or
 	// Cancelled when ctx ends, Invalid if it will never be seen, Exhausted if too many wait.
-	Wait(ctx context.Context, repo git.RepoPath, what protocol.Awaited) (git.Version, error)
+	Wait(ctx context.Context, repo git.RepoPath, what node.WaitCondition) (git.Version, error)
 }
 
 const (
@@ -124,7 +124,7 @@ func (e *exchange) wait() {
 	defer cancel()
 	defer context.AfterFunc(e.waiters.ending, cancel)()
 	var seen git.Version
-	e.relay(noAnswer{}, func(n Node) (o protocol.Outcome, err error) {
+	e.relay(noAnswer{}, func(n Node) (o node.Outcome, err error) {
 		waiter, ok := n.(Waiter)
 		if !ok {
 			return o, fault.New(fault.Invalid, "this storage node cannot be waited for")
@@ -151,7 +151,7 @@ func (e *exchange) wait() {
 }
 
 // parseWait reads what is waited for, and for how long.
-func parseWait(query url.Values) (what protocol.Awaited, limit time.Duration, err error) {
+func parseWait(query url.Values) (what node.WaitCondition, limit time.Duration, err error) {
 	for key, values := range query {
 		if len(values) != 1 {
 			return what, 0, fault.New(fault.Invalid, "%.20q is given %d times", key, len(values))
@@ -210,10 +210,10 @@ func (noAnswer) again() bool    { return true }
 func (noAnswer) hindered() bool { return false }
 
 // Wait asks for a repository that does not exist.
-func (a absent) Wait(ctx context.Context, _ git.RepoPath, what protocol.Awaited) (seen git.Version, err error) {
+func (a absent) Wait(ctx context.Context, _ git.RepoPath, what node.WaitCondition) (seen git.Version, err error) {
 	if waiter, ok := a.node.(Waiter); ok {
 		seen, err = waiter.Wait(ctx, a.path(), what)
 	}
-	_, err = a.hide(protocol.Outcome{}, err)
+	_, err = a.hide(node.Outcome{}, err)
 	return seen, err
 }

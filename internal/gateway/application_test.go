@@ -38,7 +38,7 @@ func (application) Serve(_ context.Context, w http.ResponseWriter, r *http.Reque
 // its credentials, and without what the gateway says of caches.
 func TestApplication(t *testing.T) {
 	t.Parallel()
-	s := serve(t, &node{}, options{auth: onlyApp, pages: sitePages, application: application{}})
+	s := serve(t, &fakeNode{}, options{auth: onlyApp, pages: sitePages, application: application{}})
 	const id = "0123456789abcdef0123456789abcdef01234567"
 	for path, own := range map[string]bool{
 		"/": true, "/users/sign_in?x=1": true, "/team/app": true, "/team/app/-/refs/main/logs": true, "/team/app.git/info/lfs/objects/batch": true,

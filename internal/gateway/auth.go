@@ -8,7 +8,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // Auth says who calls and what they may do. Safe for concurrent use.
@@ -107,23 +107,23 @@ func (a absent) path() git.RepoPath {
 	return path
 }
 
-func (a absent) hide(outcome protocol.Outcome, err error) (protocol.Outcome, error) {
+func (a absent) hide(outcome node.Outcome, err error) (node.Outcome, error) {
 	if err == nil || fault.Is(err, fault.NotFound) {
 		err = auth.NoRepository(a.repo)
 	}
 	return outcome, err
 }
 
-func (a absent) Advertise(ctx context.Context, _ git.RepoPath, session protocol.Session, reply protocol.Reply) (protocol.Outcome, error) {
+func (a absent) Advertise(ctx context.Context, _ git.RepoPath, session node.Session, reply node.ResponseWriter) (node.Outcome, error) {
 	return a.hide(a.node.Advertise(ctx, a.path(), session, reply))
 }
 
-func (a absent) UploadPack(ctx context.Context, _ git.RepoPath, session protocol.Session, request io.Reader, reply protocol.Reply) (
-	protocol.Outcome, error) {
+func (a absent) UploadPack(ctx context.Context, _ git.RepoPath, session node.Session, request io.Reader, reply node.ResponseWriter) (
+	node.Outcome, error) {
 	return a.hide(a.node.UploadPack(ctx, a.path(), session, request, reply))
 }
 
-func (a absent) ReceivePack(ctx context.Context, _ git.RepoPath, session protocol.Session, pusher protocol.Pusher, request io.Reader,
-	reply protocol.Reply) (protocol.Outcome, error) {
+func (a absent) ReceivePack(ctx context.Context, _ git.RepoPath, session node.Session, pusher node.Pusher, request io.Reader,
+	reply node.ResponseWriter) (node.Outcome, error) {
 	return a.hide(a.node.ReceivePack(ctx, a.path(), session, pusher, request, reply))
 }

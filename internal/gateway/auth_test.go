@@ -12,7 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // callers is a gateway.Auth of functions. Whoever has a Bearer token has its name.
@@ -51,12 +51,12 @@ func (c callers) Reader(_ context.Context, id auth.Identity) func([]git.RepoPath
 
 // recorder is a node that knows one repository and notes what it is asked for.
 type recorder struct {
-	node
+	fakeNode
 	mu    sync.Mutex
 	asked []string
 }
 
-func (n *recorder) note(repo git.RepoPath, session protocol.Session) error {
+func (n *recorder) note(repo git.RepoPath, session node.Session) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.asked = append(n.asked, repo.String())
@@ -69,29 +69,29 @@ func (n *recorder) note(repo git.RepoPath, session protocol.Session) error {
 	return nil
 }
 
-func (n *recorder) Advertise(ctx context.Context, repo git.RepoPath, s protocol.Session, r protocol.Reply) (protocol.Outcome, error) {
+func (n *recorder) Advertise(ctx context.Context, repo git.RepoPath, s node.Session, r node.ResponseWriter) (node.Outcome, error) {
 	if err := n.note(repo, s); err != nil {
-		return protocol.Outcome{}, err
+		return node.Outcome{}, err
 	}
-	return n.node.Advertise(ctx, repo, s, r)
+	return n.fakeNode.Advertise(ctx, repo, s, r)
 }
 
-func (n *recorder) UploadPack(ctx context.Context, repo git.RepoPath, s protocol.Session, request io.Reader, r protocol.Reply) (protocol.Outcome, error) {
+func (n *recorder) UploadPack(ctx context.Context, repo git.RepoPath, s node.Session, request io.Reader, r node.ResponseWriter) (node.Outcome, error) {
 	if err := n.note(repo, s); err != nil {
-		return protocol.Outcome{}, err
+		return node.Outcome{}, err
 	}
-	return n.node.UploadPack(ctx, repo, s, request, r)
+	return n.fakeNode.UploadPack(ctx, repo, s, request, r)
 }
 
-func (n *recorder) ReceivePack(ctx context.Context, repo git.RepoPath, s protocol.Session, _ protocol.Pusher, request io.Reader, r protocol.Reply) (
-	protocol.Outcome, error) {
+func (n *recorder) ReceivePack(ctx context.Context, repo git.RepoPath, s node.Session, _ node.Pusher, request io.Reader, r node.ResponseWriter) (
+	node.Outcome, error) {
 	return n.UploadPack(ctx, repo, s, request, r)
 }
 
 // TestWhatRefusedCallersGet: each kind of refusal before a node is asked, in each request of a session.
 func TestWhatRefusedCallersGet(t *testing.T) {
 	t.Parallel()
-	n := &recorder{node: node{advertise: advertise, serve: echo}}
+	n := &recorder{fakeNode: fakeNode{advertise: advertise, serve: echo}}
 	s := serve(t, n, options{auth: callers{func(id auth.Identity, _ git.RepoPath, op auth.Operation) error {
 		switch {
 		case id.Anonymous():
@@ -149,7 +149,7 @@ func TestWhatRefusedCallersGet(t *testing.T) {
 // node's own for one that does not exist, byte for byte.
 func TestHiddenRepositories(t *testing.T) {
 	t.Parallel()
-	n := &recorder{node: node{advertise: advertise, serve: echo}}
+	n := &recorder{fakeNode: fakeNode{advertise: advertise, serve: echo}}
 	s := serve(t, n, options{auth: callers{func(_ auth.Identity, repo git.RepoPath, _ auth.Operation) error {
 		if repo.String() == "team/secret" {
 			return auth.NoRepository(repo)

@@ -16,7 +16,7 @@ import (
 // BenchmarkHandler is an ls-refs request on its way through the gateway to a node and back, without a network.
 func BenchmarkHandler(b *testing.B) {
 	router := gateway.NewRouter()
-	if err := router.Set([]gateway.Route{{Replicas: []*gateway.Replica{{Name: "local", Node: &node{serve: echo}}}}}); err != nil {
+	if err := router.Set([]gateway.Route{{Replicas: []*gateway.Replica{{Name: "local", Node: &fakeNode{serve: echo}}}}}); err != nil {
 		b.Fatal(err)
 	}
 	h := gateway.NewHTTP(gateway.Options{

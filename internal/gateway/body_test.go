@@ -14,6 +14,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 func zipped(text string) string {
@@ -37,15 +38,15 @@ func chunked(body string, n int) string {
 
 func TestBodies(t *testing.T) {
 	t.Parallel()
-	s := serve(t, &node{serve: func(ctx context.Context, request io.Reader, reply protocol.Reply) (protocol.Outcome, error) {
+	s := serve(t, &fakeNode{serve: func(ctx context.Context, request io.Reader, reply node.ResponseWriter) (node.Outcome, error) {
 		if _, err := readAll(request); err != nil {
-			return protocol.Outcome{}, err
+			return node.Outcome{}, err
 		}
-		if err := reply.Bulk(true); err != nil {
-			return protocol.Outcome{}, err
+		if err := reply.StartBulk(true); err != nil {
+			return node.Outcome{}, err
 		}
 		_, err := reply.Write([]byte("0000"))
-		return protocol.Outcome{Command: protocol.CommandFetch}, err
+		return node.Outcome{Command: protocol.CommandFetch}, err
 	}}, options{maxBody: 256 << 10})
 	line := string(pktline.Append(nil, strings.Repeat("x", 9996))) // 10,000 bytes
 	large := strings.Repeat(line, 20) + "0000"
@@ -108,7 +109,7 @@ func TestBodies(t *testing.T) {
 
 func TestBodyCutOffIsNotWhole(t *testing.T) {
 	t.Parallel()
-	s := serve(t, &node{serve: echo}, options{})
+	s := serve(t, &fakeNode{serve: echo}, options{})
 	for name, request := range map[string]string{
 		"length": post("Content-Length: 100") + lsRefs,
 		"chunks": post("Transfer-Encoding: chunked") + "18\r\n" + lsRefs + "\r\n",
@@ -125,7 +126,7 @@ func TestBodyCutOffIsNotWhole(t *testing.T) {
 // A client that stops sending holds its connection for a bounded time only, wherever it stops.
 func TestSlowBodies(t *testing.T) {
 	t.Parallel()
-	s := serve(t, &node{advertise: advertise, serve: echo}, options{readStall: 100 * time.Millisecond, small: 1})
+	s := serve(t, &fakeNode{advertise: advertise, serve: echo}, options{readStall: 100 * time.Millisecond, small: 1})
 	for name, request := range map[string]string{
 		"nothing":               post("Content-Length: 100"),
 		"a part":                post("Content-Length: 100") + lsRefs,
@@ -164,22 +165,22 @@ func TestSlowBodies(t *testing.T) {
 func TestRequestsShareTheMemory(t *testing.T) {
 	t.Parallel()
 	entered, release := make(chan struct{}), make(chan struct{})
-	hold := func(ctx context.Context, request io.Reader, reply protocol.Reply) (protocol.Outcome, error) {
+	hold := func(ctx context.Context, request io.Reader, reply node.ResponseWriter) (node.Outcome, error) {
 		lines, err := readAll(request)
 		if err != nil {
-			return protocol.Outcome{}, err
+			return node.Outcome{}, err
 		}
 		if len(lines) > 1 {
-			if err := reply.Hold(int64(len(lines)) * 6 << 10); err != nil { // 180 KiB of large
-				return protocol.Outcome{}, err
+			if err := reply.ReserveMemory(int64(len(lines)) * 6 << 10); err != nil { // 180 KiB of large
+				return node.Outcome{}, err
 			}
 			entered <- struct{}{}
 			<-release
 		}
 		_, err = reply.Write([]byte("0000"))
-		return protocol.Outcome{Command: protocol.CommandFetch}, err
+		return node.Outcome{Command: protocol.CommandFetch}, err
 	}
-	s := serve(t, &node{advertise: advertise, serve: hold}, options{memory: 300 << 10})
+	s := serve(t, &fakeNode{advertise: advertise, serve: hold}, options{memory: 300 << 10})
 	large := strings.Repeat(string(pktline.Append(nil, strings.Repeat("x", 9996))), 30) + "0000" // 300,000 bytes
 	middle := strings.Repeat(string(pktline.Append(nil, strings.Repeat("x", 9996))), 6) + "0000"
 	bomb := func() *connection {
@@ -232,7 +233,7 @@ func TestRequestsShareTheMemory(t *testing.T) {
 // Whatever the command is, a body that is damaged behind the request gets no answer.
 func TestDamagedEndIsRefused(t *testing.T) {
 	t.Parallel()
-	s := serve(t, &node{serve: echo}, options{})
+	s := serve(t, &fakeNode{serve: echo}, options{})
 	z := zipped(lsRefs)
 	for name, body := range map[string]string{"no checksum": z[:len(z)-6], "garbage": z + "garbage, more than a header"} {
 		c := s.dial()
@@ -245,7 +246,7 @@ func TestDamagedEndIsRefused(t *testing.T) {
 
 func TestSlowSendersDoNotFillTheLane(t *testing.T) {
 	t.Parallel()
-	s := serve(t, &node{advertise: advertise, serve: echo}, options{small: 1})
+	s := serve(t, &fakeNode{advertise: advertise, serve: echo}, options{small: 1})
 	for range 5 {
 		s.dial().send(post("Content-Length: 100") + "0")
 		s.dial().send(post("Content-Length: 200000") + strings.Repeat("0005x", 20000))

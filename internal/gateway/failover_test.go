@@ -17,6 +17,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // replicas begins a server with nodes a, b, c, ... for all repositories. The first request goes to a.
@@ -30,19 +31,19 @@ func replicas(t *testing.T, o options, nodes ...gateway.Node) *server {
 }
 
 // answerWith answers each request with a text of known length, as a pack.
-func answerWith(text string) *node {
-	return session(func(_ context.Context, reply protocol.Reply) error {
-		reply.Length(int64(len(text)))
+func answerWith(text string) *fakeNode {
+	return session(func(_ context.Context, reply node.ResponseWriter) error {
+		reply.SetLength(int64(len(text)))
 		_, err := reply.Write([]byte(text))
 		return err
 	})
 }
 
 // failAt is a node that fails at a point of its session.
-func failAt(point string, err error) *node {
+func failAt(point string, err error) *fakeNode {
 	n := failing(err)
-	n.serve = func(_ context.Context, request io.Reader, reply protocol.Reply) (protocol.Outcome, error) {
-		outcome := protocol.Outcome{Command: protocol.CommandFetch}
+	n.serve = func(_ context.Context, request io.Reader, reply node.ResponseWriter) (node.Outcome, error) {
+		outcome := node.Outcome{Command: protocol.CommandFetch}
 		for step := range strings.SplitSeq(point, ", ") {
 			switch step {
 			case "read a byte":
@@ -52,9 +53,9 @@ func failAt(point string, err error) *node {
 					return outcome, err
 				}
 			case "length":
-				reply.Length(12345)
+				reply.SetLength(12345)
 			case "bulk":
-				if err := reply.Bulk(true); err != nil {
+				if err := reply.StartBulk(true); err != nil {
 					return outcome, err
 				}
 			case "first byte":
@@ -148,7 +149,7 @@ func TestAnotherNodeAnswers(t *testing.T) {
 func TestAnotherNodeAdvertises(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"0", "2"} {
-		s := replicas(t, options{}, failing(fault.New(fault.Unavailable, "a is gone")), &node{advertise: advertise})
+		s := replicas(t, options{}, failing(fault.New(fault.Unavailable, "a is gone")), &fakeNode{advertise: advertise})
 		c := s.dial()
 		c.send("GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\nGit-Protocol: version=" + version + "\r\n\r\n")
 		response, body, err := c.answer()
@@ -161,7 +162,7 @@ func TestAnotherNodeAdvertises(t *testing.T) {
 // A length that was announced by the first node says nothing of the second one's answer.
 func TestAnnouncedLengthIsForgotten(t *testing.T) {
 	t.Parallel()
-	s := replicas(t, options{}, failAt("read, bulk, length", fault.New(fault.Unavailable, "a is gone")), &node{serve: echo})
+	s := replicas(t, options{}, failAt("read, bulk, length", fault.New(fault.Unavailable, "a is gone")), &fakeNode{serve: echo})
 	c := s.dial()
 	c.send(post("Content-Length: 24") + lsRefs)
 	if response, body, err := c.answer(); !strings.Contains(body, "command=ls-refs") || !strings.HasSuffix(body, "0000") || err != nil {
@@ -172,7 +173,7 @@ func TestAnnouncedLengthIsForgotten(t *testing.T) {
 // A node whose own connection broke says so as if it was the client's.
 func TestConnectionThatBreaksAtTheNode(t *testing.T) {
 	t.Parallel()
-	s := replicas(t, options{}, failAt("read", &protocol.BrokenReply{Err: fault.New(fault.Unavailable, "a is gone")}), answerWith("0000"))
+	s := replicas(t, options{}, failAt("read", &node.ClientConnError{Err: fault.New(fault.Unavailable, "a is gone")}), answerWith("0000"))
 	c := s.dial()
 	c.send(post("Content-Length: 24") + lsRefs)
 	if response, body, err := c.answer(); body != "0000" || err != nil {
@@ -263,7 +264,7 @@ func TestAllNodesFail(t *testing.T) {
 func TestNotTheNodesFault(t *testing.T) {
 	t.Parallel()
 	entered, leave := make(chan struct{}), make(chan struct{})
-	hold := session(func(_ context.Context, reply protocol.Reply) error {
+	hold := session(func(_ context.Context, reply node.ResponseWriter) error {
 		entered <- struct{}{}
 		<-leave
 		_, err := reply.Write([]byte("0000"))
@@ -315,7 +316,7 @@ func TestMemoryAcrossNodes(t *testing.T) {
 // A panic at a node in this process gives the node back.
 func TestPanicAtANode(t *testing.T) {
 	t.Parallel()
-	s := replicas(t, options{}, session(func(context.Context, protocol.Reply) error { panic("a bug") }))
+	s := replicas(t, options{}, session(func(context.Context, node.ResponseWriter) error { panic("a bug") }))
 	c := s.dial()
 	c.send(post("Content-Length: 24") + lsRefs)
 	if response, _, _ := c.answer(); response.StatusCode != 500 {
@@ -327,15 +328,15 @@ func TestPanicAtANode(t *testing.T) {
 }
 
 // A connection that was kept for too long is not the node's failure: the same node is asked again, once.
-func TestStaleRoads(t *testing.T) {
+func TestStaleConnections(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ stale, status int }{{1, 200}, {2, 503}} {
 		t.Run(fmt.Sprint(test.stale), func(t *testing.T) {
 			t.Parallel()
 			asked := 0
-			s := replicas(t, options{}, session(func(_ context.Context, reply protocol.Reply) error {
+			s := replicas(t, options{}, session(func(_ context.Context, reply node.ResponseWriter) error {
 				if asked++; asked <= test.stale {
-					return &protocol.StaleRoad{Err: fault.New(fault.Unavailable, "it was dead")}
+					return &node.StaleConnError{Err: fault.New(fault.Unavailable, "it was dead")}
 				}
 				_, err := reply.Write([]byte("0008pack0000"))
 				return err
@@ -360,8 +361,8 @@ func TestOneCallersShare(t *testing.T) {
 		lane, ann, alone = laneOfThree(t)
 	}
 	asked := [2]atomic.Int64{}
-	at := func(i int, enter func(caller balance.Caller) error) *node {
-		return &node{advertise: func(session protocol.Session) ([]byte, error) {
+	at := func(i int, enter func(caller balance.Caller) error) *fakeNode {
+		return &fakeNode{advertise: func(session node.Session) ([]byte, error) {
 			asked[i].Add(1)
 			if err := enter(balance.Caller(session.Caller)); err != nil {
 				return nil, err
@@ -433,11 +434,11 @@ func laneOfThree(t *testing.T) (lane *admit.Lane, leave func(), alone func(calle
 func TestFailoverTellsNoTokens(t *testing.T) {
 	t.Parallel()
 	const token = "phk_abcdefghijklmnopqrstuvwxyz234567abcdefghijklm"
-	for name, n := range map[string]*node{
+	for name, n := range map[string]*fakeNode{
 		"failover": failing(fault.Wrap(fault.Unavailable, "a is gone", fmt.Errorf("open %s: no such file", token))),
-		"panic":    {advertise: func(protocol.Session) ([]byte, error) { panic("a bug") }},
+		"panic":    {advertise: func(node.Session) ([]byte, error) { panic("a bug") }},
 	} {
-		s := replicas(t, options{}, n, &node{advertise: advertise})
+		s := replicas(t, options{}, n, &fakeNode{advertise: advertise})
 		c := s.dial()
 		c.send("GET /" + token + "/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\n\r\n")
 		_, _, _ = c.answer()
@@ -445,7 +446,7 @@ func TestFailoverTellsNoTokens(t *testing.T) {
 			t.Errorf("%s:\n%s", name, s.log)
 		}
 	}
-	s := serveSSH(t, nil, &node{advertise: func(protocol.Session) ([]byte, error) { panic("a bug") }})
+	s := serveSSH(t, nil, &fakeNode{advertise: func(node.Session) ([]byte, error) { panic("a bug") }})
 	run(t, s.mustDial(nil), "version=2", "git-upload-pack '/"+token+"'", "")
 	if log := s.log.String(); !strings.Contains(log, "panic") || strings.Count(log, "repository=phk_***") != 2 || strings.Contains(log, token[:20]) {
 		t.Errorf("over SSH:\n%s", log)

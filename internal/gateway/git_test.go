@@ -8,15 +8,16 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // What real git prints is all that a user sees.
 func TestWhatGitPrints(t *testing.T) {
 	t.Parallel()
-	capabilities := func(protocol.Session) ([]byte, error) {
+	capabilities := func(node.Session) ([]byte, error) {
 		return protocol.Capabilities{Agent: "test", Format: git.SHA1}.Append(nil), nil
 	}
-	ok := serve(t, &node{advertise: capabilities, serve: failing(fault.New(fault.Invalid, "this one is not for you")).serve}, options{})
+	ok := serve(t, &fakeNode{advertise: capabilities, serve: failing(fault.New(fault.Invalid, "this one is not for you")).serve}, options{})
 	down := serve(t, failing(fault.New(fault.Unavailable, "the disk is gone")), options{})
 	for name, test := range map[string]struct {
 		args []string

@@ -18,16 +18,17 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // session is a node's session after the request was read and the pack is about to be sent.
-func session(send func(ctx context.Context, reply protocol.Reply) error) *node {
-	return &node{advertise: advertise, serve: func(ctx context.Context, request io.Reader, reply protocol.Reply) (protocol.Outcome, error) {
-		outcome := protocol.Outcome{Command: protocol.CommandFetch}
+func session(send func(ctx context.Context, reply node.ResponseWriter) error) *fakeNode {
+	return &fakeNode{advertise: advertise, serve: func(ctx context.Context, request io.Reader, reply node.ResponseWriter) (node.Outcome, error) {
+		outcome := node.Outcome{Command: protocol.CommandFetch}
 		if _, err := readAll(request); err != nil {
 			return outcome, err
 		}
-		if err := reply.Bulk(true); err != nil {
+		if err := reply.StartBulk(true); err != nil {
 			return outcome, err
 		}
 		return outcome, send(ctx, reply)
@@ -48,7 +49,7 @@ func TestHangUpWhileWaiting(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			waiting, ended := make(chan struct{}), make(chan error, 1)
-			s := serve(t, session(func(ctx context.Context, _ protocol.Reply) error {
+			s := serve(t, session(func(ctx context.Context, _ node.ResponseWriter) error {
 				close(waiting)
 				select {
 				case <-ctx.Done():
@@ -85,9 +86,9 @@ func dataFile(t *testing.T, size int) *os.File {
 	return f
 }
 
-func sendFile(f *os.File, size int64) func(context.Context, protocol.Reply) error {
-	return func(_ context.Context, reply protocol.Reply) error {
-		reply.Length(size + 4)
+func sendFile(f *os.File, size int64) func(context.Context, node.ResponseWriter) error {
+	return func(_ context.Context, reply node.ResponseWriter) error {
+		reply.SetLength(size + 4)
 		if _, err := reply.Write([]byte("0000")); err != nil {
 			return err
 		}
@@ -95,7 +96,7 @@ func sendFile(f *os.File, size int64) func(context.Context, protocol.Reply) erro
 			return err
 		}
 		if _, err := io.Copy(reply, &bulk.Section{File: f, N: size}); err != nil {
-			return &protocol.BrokenReply{Err: err}
+			return &node.ClientConnError{Err: err}
 		}
 		return nil
 	}
@@ -173,36 +174,36 @@ func TestCopiesByTheKernelAndNot(t *testing.T) {
 func TestTruncatedAnswersNeverLookWhole(t *testing.T) {
 	t.Parallel()
 	broken := fault.New(fault.Corrupt, "the pack is damaged")
-	write := func(reply protocol.Reply, text string) { _, _ = reply.Write([]byte(text)); _ = reply.Flush() }
+	write := func(reply node.ResponseWriter, text string) { _, _ = reply.Write([]byte(text)); _ = reply.Flush() }
 	for name, test := range map[string]struct {
-		send  func(ctx context.Context, reply protocol.Reply) error
+		send  func(ctx context.Context, reply node.ResponseWriter) error
 		whole bool
 	}{
-		"length, told": {func(_ context.Context, r protocol.Reply) error {
-			r.Length(1000)
+		"length, told": {func(_ context.Context, r node.ResponseWriter) error {
+			r.SetLength(1000)
 			write(r, "000dpackfile\n")
-			return &protocol.ToldClient{Err: broken}
+			return &node.ReportedError{Err: broken}
 		}, false},
-		"length, untold": {func(_ context.Context, r protocol.Reply) error {
-			r.Length(1000)
+		"length, untold": {func(_ context.Context, r node.ResponseWriter) error {
+			r.SetLength(1000)
 			write(r, "000dpackfile\n")
 			return broken
 		}, false},
-		"length, too little": {func(_ context.Context, r protocol.Reply) error {
-			r.Length(1000)
+		"length, too little": {func(_ context.Context, r node.ResponseWriter) error {
+			r.SetLength(1000)
 			write(r, "000dpackfile\n")
 			return nil
 		}, false},
-		"chunked, told": {func(_ context.Context, r protocol.Reply) error {
+		"chunked, told": {func(_ context.Context, r node.ResponseWriter) error {
 			write(r, "000dpackfile\n")
 			write(r, "0009\x03bad\n")
-			return &protocol.ToldClient{Err: broken}
+			return &node.ReportedError{Err: broken}
 		}, true},
-		"chunked, untold": {func(_ context.Context, r protocol.Reply) error {
+		"chunked, untold": {func(_ context.Context, r node.ResponseWriter) error {
 			write(r, "000dpackfile\n")
 			return broken
 		}, false},
-		"panic in the middle": {func(_ context.Context, r protocol.Reply) error {
+		"panic in the middle": {func(_ context.Context, r node.ResponseWriter) error {
 			write(r, "000dpackfile\n")
 			panic("a bug")
 		}, false},
@@ -233,7 +234,7 @@ func TestTruncatedAnswersNeverLookWhole(t *testing.T) {
 
 func TestPanics(t *testing.T) {
 	t.Parallel()
-	s := serve(t, session(func(context.Context, protocol.Reply) error { panic("a bug") }), options{})
+	s := serve(t, session(func(context.Context, node.ResponseWriter) error { panic("a bug") }), options{})
 	for range 3 {
 		c := s.dial()
 		c.send(post("Content-Length: 24") + lsRefs)

@@ -28,6 +28,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/httpguard"
 	"github.com/packhorse-git/packhorse/internal/inflight"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/observe/sli"
 	"github.com/packhorse-git/packhorse/internal/origin"
 	"github.com/packhorse-git/packhorse/internal/resolve"
@@ -36,14 +37,14 @@ import (
 // Node serves sessions on the repositories that it owns. Errors carry a fault kind; see relay for what follows from it.
 type Node interface {
 	// Advertise begins a session: what the server can do and, before version 2, which refs there are.
-	Advertise(ctx context.Context, repo git.RepoPath, session protocol.Session, reply protocol.Reply) (protocol.Outcome, error)
+	Advertise(ctx context.Context, repo git.RepoPath, session node.Session, reply node.ResponseWriter) (node.Outcome, error)
 	// UploadPack answers one request of a session on reply. It may read ahead of what the request needs, never after its return.
-	UploadPack(ctx context.Context, repo git.RepoPath, session protocol.Session, request io.Reader, reply protocol.Reply) (
-		protocol.Outcome, error)
+	UploadPack(ctx context.Context, repo git.RepoPath, session node.Session, request io.Reader, reply node.ResponseWriter) (
+		node.Outcome, error)
 	// ReceivePack takes a push and answers with its report. The request of a session with state does not end by itself: the push is over when
 	// the method returns.
-	ReceivePack(ctx context.Context, repo git.RepoPath, session protocol.Session, pusher protocol.Pusher, request io.Reader, reply protocol.Reply) (
-		protocol.Outcome, error)
+	ReceivePack(ctx context.Context, repo git.RepoPath, session node.Session, pusher node.Pusher, request io.Reader, reply node.ResponseWriter) (
+		node.Outcome, error)
 }
 
 // Options says how the gateway serves.
@@ -280,15 +281,15 @@ func (e *exchange) advertise(service protocol.Service, op auth.Operation) {
 	if session.Version != protocol.V2 || service == protocol.ReceivePack {
 		e.reply.before = pktline.AppendFlush(pktline.AppendLine(nil, "# service="+string(service)))
 	}
-	e.relay(e.reply, func(n Node) (protocol.Outcome, error) {
+	e.relay(e.reply, func(n Node) (node.Outcome, error) {
 		return n.Advertise(e.ctx, e.repo, session, e.reply)
 	})
 	e.finish()
 }
 
 // session tells how the client speaks.
-func (e *exchange) session() protocol.Session {
-	return protocol.Session{
+func (e *exchange) session() node.Session {
+	return node.Session{
 		Version: protocol.ParseVersion(e.r.Header.Get("Git-Protocol")), Stateless: true, Caller: string(e.caller()),
 		Reachable: e.reachable,
 	}
@@ -330,7 +331,7 @@ func (e *exchange) uploadPack(path string) {
 	e.w.Header().Set("Content-Type", typeResult)
 	e.reply = newReply(e, seat, body)
 	defer seat.Leave()
-	e.relay(e.reply, func(n Node) (protocol.Outcome, error) {
+	e.relay(e.reply, func(n Node) (node.Outcome, error) {
 		return n.UploadPack(e.ctx, e.repo, e.session(), body, e.reply)
 	})
 	e.op = opOf(e.outcome.Command)
@@ -352,7 +353,7 @@ func (e *exchange) finish() {
 		e.fail(e.err)
 		return
 	}
-	_, told := errors.AsType[*protocol.ToldClient](e.err)
+	_, told := errors.AsType[*node.ReportedError](e.err)
 	if _, announced := e.bytes.Announced(); told && !announced {
 		return
 	}

@@ -12,11 +12,12 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 func TestWhatEachRequestGets(t *testing.T) {
 	t.Parallel()
-	s := serve(t, &node{advertise: advertise, serve: echo}, options{})
+	s := serve(t, &fakeNode{advertise: advertise, serve: echo}, options{})
 	for name, test := range map[string]struct {
 		request string // without the blank line
 		status  int
@@ -155,11 +156,11 @@ func TestErrorsAreRenderedByTheirKind(t *testing.T) {
 	}
 }
 
-func failing(err error) *node {
-	return &node{
-		advertise: func(protocol.Session) ([]byte, error) { return nil, err },
-		serve: func(context.Context, io.Reader, protocol.Reply) (protocol.Outcome, error) {
-			return protocol.Outcome{}, err
+func failing(err error) *fakeNode {
+	return &fakeNode{
+		advertise: func(node.Session) ([]byte, error) { return nil, err },
+		serve: func(context.Context, io.Reader, node.ResponseWriter) (node.Outcome, error) {
+			return node.Outcome{}, err
 		},
 	}
 }
@@ -168,21 +169,21 @@ func TestFullLanesRefuse(t *testing.T) {
 	t.Parallel()
 	entered, leave := make(chan struct{}), make(chan struct{})
 	var hit atomic.Bool
-	s := serve(t, &node{
+	s := serve(t, &fakeNode{
 		advertise: advertise,
-		serve: func(_ context.Context, request io.Reader, reply protocol.Reply) (protocol.Outcome, error) {
+		serve: func(_ context.Context, request io.Reader, reply node.ResponseWriter) (node.Outcome, error) {
 			if _, err := readAll(request); err != nil {
-				return protocol.Outcome{}, err
+				return node.Outcome{}, err
 			}
-			if err := reply.Bulk(!hit.Load()); err != nil {
-				return protocol.Outcome{Command: protocol.CommandFetch}, err
+			if err := reply.StartBulk(!hit.Load()); err != nil {
+				return node.Outcome{Command: protocol.CommandFetch}, err
 			}
 			if !hit.Load() {
 				entered <- struct{}{}
 				<-leave
 			}
 			_, err := reply.Write([]byte("0000"))
-			return protocol.Outcome{Command: protocol.CommandFetch}, err
+			return node.Outcome{Command: protocol.CommandFetch}, err
 		},
 	}, options{small: 1, bulk: 1})
 	first := s.dial()
@@ -212,7 +213,7 @@ func TestFullLanesRefuse(t *testing.T) {
 
 func TestPipelinedRequests(t *testing.T) {
 	t.Parallel()
-	s := serve(t, &node{advertise: advertise, serve: echo}, options{})
+	s := serve(t, &fakeNode{advertise: advertise, serve: echo}, options{})
 	c := s.dial()
 	one := post("Content-Length: 24") + lsRefs
 	c.send(strings.Repeat(one+"GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\nGit-Protocol: version=2\r\n\r\n", 20))
@@ -229,7 +230,7 @@ func TestPipelinedRequests(t *testing.T) {
 // What can be understood in two ways is refused by name, and nothing that a proxy took for a body is answered. Package httpguard has all shapes.
 func TestSmugglingShapes(t *testing.T) {
 	t.Parallel()
-	s := serve(t, &node{advertise: advertise, serve: echo}, options{})
+	s := serve(t, &fakeNode{advertise: advertise, serve: echo}, options{})
 	const hidden = "GET /-/hidden HTTP/1.1\r\nHost: h\r\n\r\n"
 	for name, test := range map[string]struct{ request, says string }{
 		"two lengths":         {post("Content-Length: 24", "Content-Length: 25") + lsRefs + hidden, "Content-Length is one number"},
@@ -265,7 +266,7 @@ func TestSmugglingShapes(t *testing.T) {
 
 func TestManyAtOnce(t *testing.T) {
 	t.Parallel()
-	s := serve(t, &node{advertise: advertise, serve: echo}, options{})
+	s := serve(t, &fakeNode{advertise: advertise, serve: echo}, options{})
 	var wg sync.WaitGroup
 	for range 500 {
 		c := s.dial()
@@ -295,7 +296,7 @@ func TestManyAtOnce(t *testing.T) {
 
 func TestLogLines(t *testing.T) {
 	t.Parallel()
-	s := serve(t, &node{advertise: advertise, serve: echo}, options{})
+	s := serve(t, &fakeNode{advertise: advertise, serve: echo}, options{})
 	c := s.dial()
 	c.send("GET /x%0alevel=ERROR%20msg=forged?a HTTP/1.1\r\nHost: h\r\nUser-Agent: a\"b\x80 level=ERROR" + strings.Repeat("x", 1000) + "\r\n\r\n")
 	_, _, _ = c.answer()
@@ -322,11 +323,11 @@ func TestLogLines(t *testing.T) {
 func TestDrainingEndsConnections(t *testing.T) {
 	t.Parallel()
 	working, release := make(chan struct{}), make(chan struct{})
-	s := serve(t, &node{advertise: advertise, serve: func(_ context.Context, _ io.Reader, reply protocol.Reply) (protocol.Outcome, error) {
+	s := serve(t, &fakeNode{advertise: advertise, serve: func(_ context.Context, _ io.Reader, reply node.ResponseWriter) (node.Outcome, error) {
 		close(working)
 		<-release
 		_, err := reply.Write([]byte("0000"))
-		return protocol.Outcome{Command: protocol.CommandFetch}, err
+		return node.Outcome{Command: protocol.CommandFetch}, err
 	}}, options{application: application{}})
 	const (
 		advertised = "GET /repo/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: h\r\n\r\n"

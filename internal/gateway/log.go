@@ -15,6 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/httpguard"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // done counts the request, writes its line into the log, and cuts the connection of an answer that is not whole. It stops a
@@ -61,7 +62,7 @@ func (c *call) errorKind() string {
 	if _, malformed := errors.AsType[*httpguard.Refusal](c.err); malformed { // which ends the context, too
 		return fault.Invalid.String()
 	}
-	if _, broken := errors.AsType[*protocol.BrokenReply](c.err); broken || c.ctx.Err() != nil {
+	if _, broken := errors.AsType[*node.ClientConnError](c.err); broken || c.ctx.Err() != nil {
 		return fault.Cancelled.String()
 	}
 	return fault.KindOf(c.err).String()
@@ -138,7 +139,7 @@ func (c *call) attributes(a []slog.Attr) []slog.Attr {
 		a = append(a, slog.Int64("kernel_bytes", c.bytes.Kernel))
 	}
 	if len(o.Updates) > 0 {
-		a = append(a, protocol.UpdateAttrs(o.Updates)...)
+		a = append(a, node.UpdateAttrs(o.Updates)...)
 	}
 	if c.err != nil {
 		if o.Reason != "" {

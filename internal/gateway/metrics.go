@@ -7,8 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/inflight"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/observe/sli"
 )
 
@@ -54,7 +54,7 @@ func (m *Metrics) countRequest(ctx context.Context, op operation, result string,
 }
 
 // judge has a request judged by what its class promises.
-func (o *Options) judge(op operation, result string, took time.Duration, outcome *protocol.Outcome) {
+func (o *Options) judge(op operation, result string, took time.Duration, outcome *node.Outcome) {
 	class := classOf(op, outcome)
 	switch result {
 	case "ok":
@@ -78,7 +78,7 @@ func (c *call) judgeServed(result string) {
 }
 
 // classOf is the class of a request, as far as it came.
-func classOf(op operation, outcome *protocol.Outcome) sli.Class {
+func classOf(op operation, outcome *node.Outcome) sli.Class {
 	switch op {
 	case opAdvertise, opLsRefs, opInfo, opBundles:
 		return sli.Small
@@ -102,7 +102,7 @@ func classOf(op operation, outcome *protocol.Outcome) sli.Class {
 	return sli.None
 }
 
-func (m *Metrics) countStages(o protocol.Outcome) {
+func (m *Metrics) countStages(o node.Outcome) {
 	if o.Pack == "" {
 		return
 	}

@@ -72,7 +72,7 @@ var onlyApp = callers{func(id auth.Identity, repo git.RepoPath, _ auth.Operation
 
 func TestPages(t *testing.T) {
 	t.Parallel()
-	s := serve(t, &node{}, options{auth: onlyApp, pages: sitePages})
+	s := serve(t, &fakeNode{}, options{auth: onlyApp, pages: sitePages})
 	bomb := &strings.Builder{}
 	z := gzip.NewWriter(bomb)
 	_, _ = z.Write(make([]byte, 4<<20))
@@ -155,7 +155,7 @@ func TestPages(t *testing.T) {
 func TestPagesLane(t *testing.T) {
 	t.Parallel()
 	in, out := make(chan struct{}), make(chan struct{})
-	s := serve(t, &node{advertise: advertise}, options{pageLane: 2, pages: func(w http.ResponseWriter, r *http.Request, _ *gateway.Visitor) error {
+	s := serve(t, &fakeNode{advertise: advertise}, options{pageLane: 2, pages: func(w http.ResponseWriter, r *http.Request, _ *gateway.Visitor) error {
 		close(in)
 		<-out
 		return nil
@@ -181,7 +181,7 @@ func TestPagesLane(t *testing.T) {
 func TestPagesReaderThatStops(t *testing.T) {
 	t.Parallel()
 	ended := make(chan error, 1)
-	s := serve(t, &node{}, options{pageLane: 1, writeStall: 100 * time.Millisecond, pages: func(w http.ResponseWriter, r *http.Request, _ *gateway.Visitor) error {
+	s := serve(t, &fakeNode{}, options{pageLane: 1, writeStall: 100 * time.Millisecond, pages: func(w http.ResponseWriter, r *http.Request, _ *gateway.Visitor) error {
 		if r.URL.Path != "/.api/search/stream" {
 			return nil
 		}
@@ -209,7 +209,7 @@ func TestPagesReaderThatStops(t *testing.T) {
 // TestPagesSaidSo logs a search that is refused as other refusals are, and as a warning only one in which something broke.
 func TestPagesSaidSo(t *testing.T) {
 	t.Parallel()
-	s := serve(t, &node{}, options{pages: func(_ http.ResponseWriter, r *http.Request, _ *gateway.Visitor) error {
+	s := serve(t, &fakeNode{}, options{pages: func(_ http.ResponseWriter, r *http.Request, _ *gateway.Visitor) error {
 		if r.URL.RawQuery == "q=broken" {
 			return fault.Wrap(fault.Unavailable, "the search process cannot be reached", errors.New("connection refused"))
 		}

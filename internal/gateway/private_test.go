@@ -25,7 +25,7 @@ func knownMayRead(id auth.Identity, repo git.RepoPath, _ auth.Operation) error {
 // TestNobodyStoresPrivatePages: what is answered to a caller who is known stays out of caches and off browsers' disks. Git's answers say what git's do.
 func TestNobodyStoresPrivatePages(t *testing.T) {
 	t.Parallel()
-	s := serve(t, &recorder{node: node{advertise: advertise, serve: echo}}, options{auth: callers{knownMayRead}, pages: sitePages})
+	s := serve(t, &recorder{fakeNode: fakeNode{advertise: advertise, serve: echo}}, options{auth: callers{knownMayRead}, pages: sitePages})
 	const private, git = "private, no-store", "no-cache, max-age=0, must-revalidate"
 	for target, want := range map[string][2]string{ // to alice, and to anybody
 		"/-/search":           {private, git},
@@ -53,7 +53,7 @@ func TestNobodyStoresPrivatePages(t *testing.T) {
 // TestNoLFS: clients of Git LFS learn that there is none, in their own words, and nothing of repositories that they may not read.
 func TestNoLFS(t *testing.T) {
 	t.Parallel()
-	n := &recorder{node: node{advertise: advertise, serve: echo}}
+	n := &recorder{fakeNode: fakeNode{advertise: advertise, serve: echo}}
 	s := serve(t, n, options{auth: callers{knownMayRead}})
 	for _, path := range []string{"/info/lfs/locks/verify", "/info/lfs/objects/batch", "/info/lfs/locks"} {
 		for _, test := range []struct {

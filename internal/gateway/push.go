@@ -13,6 +13,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 const (
@@ -53,14 +54,14 @@ func (e *exchange) receivePack(path string) {
 	session := e.session()
 	session.Service = protocol.ReceivePack
 	e.push = true
-	e.relay(e.reply, func(n Node) (protocol.Outcome, error) {
+	e.relay(e.reply, func(n Node) (node.Outcome, error) {
 		return n.ReceivePack(e.ctx, e.repo, session, e.pusher(), body, e.announce(e.reply))
 	})
 	e.finish()
 }
 
 // announce is the answer of a push: whoever remembers revisions is told before the client, who may ask for them as soon as it is.
-func (c *call) announce(r protocol.Reply) protocol.Reply {
+func (c *call) announce(r node.ResponseWriter) node.ResponseWriter {
 	if c.Changed == nil {
 		return r
 	}
@@ -69,25 +70,25 @@ func (c *call) announce(r protocol.Reply) protocol.Reply {
 
 // pushReply is an answer that calls changed before each part of it.
 type pushReply struct {
-	protocol.Reply
+	node.ResponseWriter
 	changed func()
 }
 
-// Write is a protocol.Reply's.
+// Write is a node.ResponseWriter's.
 func (r *pushReply) Write(p []byte) (int, error) {
 	r.changed()
-	return r.Reply.Write(p)
+	return r.ResponseWriter.Write(p)
 }
 
-// Flush is a protocol.Reply's.
+// Flush is a node.ResponseWriter's.
 func (r *pushReply) Flush() error {
 	r.changed()
-	return r.Reply.Flush()
+	return r.ResponseWriter.Flush()
 }
 
 // pusher is who pushes, as hooks and logs are told.
-func (e *exchange) pusher() protocol.Pusher {
-	return protocol.Pusher{Name: e.id.Name, Address: hostOf(e.r.RemoteAddr)}
+func (e *exchange) pusher() node.Pusher {
+	return node.Pusher{Name: e.id.Name, Address: hostOf(e.r.RemoteAddr)}
 }
 
 // hostOf is an address without its port.

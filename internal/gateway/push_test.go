@@ -16,7 +16,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // writers lets everybody in who names themselves, and nobody else push.
@@ -65,18 +65,18 @@ func (s *server) pushTo(path string, body io.Reader, headers ...string) (int, st
 }
 
 // counting answers a push with how many bytes it has.
-func counting() *node {
-	return &node{
-		advertise: func(s protocol.Session) ([]byte, error) {
+func counting() *fakeNode {
+	return &fakeNode{
+		advertise: func(s node.Session) ([]byte, error) {
 			return []byte(string(s.Service) + " " + s.Version.String()), nil
 		},
-		serve: func(_ context.Context, request io.Reader, reply protocol.Reply) (protocol.Outcome, error) {
+		serve: func(_ context.Context, request io.Reader, reply node.ResponseWriter) (node.Outcome, error) {
 			n, err := io.Copy(io.Discard, request)
 			if err != nil {
-				return protocol.Outcome{}, err
+				return node.Outcome{}, err
 			}
 			_, err = fmt.Fprintf(reply, "%d", n)
-			return protocol.Outcome{Command: protocol.CommandPush}, err
+			return node.Outcome{Command: node.CommandPush}, err
 		},
 	}
 }
@@ -154,10 +154,10 @@ func TestPushesGoToOneNode(t *testing.T) {
 	var fail atomic.Pointer[error]
 	first := counting()
 	count := first.serve
-	first.serve = func(ctx context.Context, request io.Reader, reply protocol.Reply) (protocol.Outcome, error) {
+	first.serve = func(ctx context.Context, request io.Reader, reply node.ResponseWriter) (node.Outcome, error) {
 		if err := fail.Load(); err != nil {
 			_, _ = io.ReadFull(request, make([]byte, 1))
-			return protocol.Outcome{}, *err
+			return node.Outcome{}, *err
 		}
 		return count(ctx, request, reply)
 	}
@@ -177,14 +177,14 @@ func TestPushesGoToOneNode(t *testing.T) {
 }
 
 // A push of which nothing was read yet goes on over another connection to its node.
-func TestPushOverAStaleRoad(t *testing.T) {
+func TestPushOverAStaleConnection(t *testing.T) {
 	t.Parallel()
 	first := counting()
 	count := first.serve
 	var asked atomic.Int32
-	first.serve = func(ctx context.Context, request io.Reader, reply protocol.Reply) (protocol.Outcome, error) {
+	first.serve = func(ctx context.Context, request io.Reader, reply node.ResponseWriter) (node.Outcome, error) {
 		if asked.Add(1)%2 == 1 {
-			return protocol.Outcome{}, &protocol.StaleRoad{Err: fault.New(fault.Unavailable, "it was dead")}
+			return node.Outcome{}, &node.StaleConnError{Err: fault.New(fault.Unavailable, "it was dead")}
 		}
 		return count(ctx, request, reply)
 	}

@@ -7,8 +7,8 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/inflight"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // maxTries is how many nodes are asked for one answer: a request that breaks a node must not break them all.
@@ -20,8 +20,8 @@ const maxTries = 4
 // they do not. So is Deadline: the next one would take as long. Another node is asked after Unavailable and Internal; after Exhausted,
 // because it may have room, but not if it is the caller's share that is used up; after Corrupt, because it has another disk; and after Cancelled, if it was not the client who went away:
 // so a node gives up that comes to its end. None of this holds for what the gateway itself refuses. After a connection that was kept for too
-// long (protocol.StaleRoad) the same node may be asked once more.
-func (c *call) relay(a answer, ask func(Node) (protocol.Outcome, error)) {
+// long (node.StaleConnError) the same node may be asked once more.
+func (c *call) relay(a answer, ask func(Node) (node.Outcome, error)) {
 	if !c.let {
 		c.err = fault.New(fault.Internal, "a node was to be asked before it was clear whether the caller may")
 		return
@@ -46,7 +46,7 @@ func (c *call) relay(a answer, ask func(Node) (protocol.Outcome, error)) {
 			told = c.err
 		}
 		failed := append(c.failed, m.Name)
-		if _, ok := errors.AsType[*protocol.StaleRoad](c.err); ok && !stale {
+		if _, ok := errors.AsType[*node.StaleConnError](c.err); ok && !stale {
 			stale, failed = true, c.failed
 		}
 		if len(failed) == maxTries || !a.again() {
@@ -64,13 +64,13 @@ func (c *call) relay(a answer, ask func(Node) (protocol.Outcome, error)) {
 }
 
 // try asks one node. It reports whether another one may be asked.
-func (c *call) try(m *visit, a answer, ask func(Node) (protocol.Outcome, error)) (again bool) {
+func (c *call) try(m *visit, a answer, ask func(Node) (node.Outcome, error)) (again bool) {
 	v := verdict{failed: true, rests: true} // of a panic
 	defer func() { c.Router.done(m, v) }()
 	c.running.At(inflight.Working)
 	defer c.traced(m.Name)()
 	c.outcome, c.err = ask(c.asked(m.Node))
-	if broken, ok := errors.AsType[*protocol.BrokenReply](c.err); ok && !a.started() {
+	if broken, ok := errors.AsType[*node.ClientConnError](c.err); ok && !a.started() {
 		c.err = broken.Err // the connection that broke is not the client's
 	}
 	if v = (verdict{}); c.err == nil || c.notTheNode(a) {
@@ -81,7 +81,7 @@ func (c *call) try(m *visit, a answer, ask func(Node) (protocol.Outcome, error))
 			Kind: fault.Unavailable, Msg: "the storage node " + m.Name + " gave the request up; try again", RetryAfter: time.Second, Err: c.err,
 		}
 	}
-	if _, ok := errors.AsType[*protocol.StaleRoad](c.err); ok {
+	if _, ok := errors.AsType[*node.StaleConnError](c.err); ok {
 		return !a.started()
 	}
 	v = judge(c.err)
@@ -109,7 +109,7 @@ func (c *call) traced(node string) func() {
 
 // notTheNode tells whether an error has its cause here or at the client.
 func (c *call) notTheNode(a answer) bool {
-	_, broken := errors.AsType[*protocol.BrokenReply](c.err)
+	_, broken := errors.AsType[*node.ClientConnError](c.err)
 	return broken || c.ctx.Err() != nil || a.hindered()
 }
 

@@ -29,7 +29,7 @@ func newReply(e *exchange, seat *admit.Seat, body *body) *reply {
 }
 
 // Length announces the length of the whole answer.
-func (r *reply) Length(n int64) {
+func (r *reply) SetLength(n int64) {
 	n += int64(len(r.before))
 	r.e.bytes.Announce(n)
 	r.e.w.Header().Set("Content-Length", strconv.FormatInt(n, 10))
@@ -37,7 +37,7 @@ func (r *reply) Length(n int64) {
 
 // Bulk moves the request from the small lane to that of long answers. It takes the rest of the body in first: net/http watches for a
 // client that goes away only once the body has ended.
-func (r *reply) Bulk(cold bool) error {
+func (r *reply) StartBulk(cold bool) error {
 	err := r.body.end()
 	if err == nil {
 		err = r.seat.Move(r.e.Lanes.Long(cold))
@@ -90,7 +90,7 @@ func (r *reply) Flush() error {
 }
 
 // Hold counts memory that the session takes.
-func (r *reply) Hold(n int64) error {
+func (r *reply) ReserveMemory(n int64) error {
 	err := r.body.memory.Grow(n)
 	if err != nil {
 		r.refused = err

@@ -11,7 +11,7 @@ import (
 func TestResolveOverHTTP(t *testing.T) {
 	t.Parallel()
 	node0 := newRevisions("node")
-	s := serve(t, &node{}, options{auth: onlyApp, resolver: node0})
+	s := serve(t, &fakeNode{}, options{auth: onlyApp, resolver: node0})
 	const (
 		found  = `"oid":"0123456789012345678901234567890123456789","type":"commit","ref":"refs/heads/main","incarnation":"node","epoch":"1","generation":"1152921504606846976"}`
 		app    = `{"repo":"team/app","rev":"main",` + found

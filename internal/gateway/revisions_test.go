@@ -90,12 +90,12 @@ func revisionsRouter(t *testing.T) (router *gateway.Router, team, first, second 
 	t.Helper()
 	team, first, second = newRevisions("team"), newRevisions("first"), newRevisions("second")
 	replica := func(r *revisions) *gateway.Replica {
-		return &gateway.Replica{Name: r.name, Node: &node{}, Revisions: r, Ready: r.down}
+		return &gateway.Replica{Name: r.name, Node: &fakeNode{}, Revisions: r, Ready: r.down}
 	}
 	router = gateway.NewRouter()
 	err := router.Set([]gateway.Route{
 		{Prefix: "team", Replicas: []*gateway.Replica{replica(team)}}, {Prefix: "x", Replicas: []*gateway.Replica{replica(first), replica(second)}},
-		{Prefix: "plain", Replicas: []*gateway.Replica{{Name: "plain", Node: &node{}}}},
+		{Prefix: "plain", Replicas: []*gateway.Replica{{Name: "plain", Node: &fakeNode{}}}},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -16,12 +16,13 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // named is a replica that answers with its own name.
 func named(name string) *gateway.Replica {
 	n := answerWith(name)
-	n.advertise = func(protocol.Session) ([]byte, error) { return []byte(name), nil }
+	n.advertise = func(node.Session) ([]byte, error) { return []byte(name), nil }
 	return &gateway.Replica{Name: name, Node: n}
 }
 
@@ -235,10 +236,10 @@ func TestIdleNodes(t *testing.T) {
 // What real git shows of it.
 func TestGitShowsTheSentence(t *testing.T) {
 	t.Parallel()
-	a, down := switched(&gateway.Replica{Name: "n1", Node: &node{advertise: func(protocol.Session) ([]byte, error) {
+	a, down := switched(&gateway.Replica{Name: "n1", Node: &fakeNode{advertise: func(node.Session) ([]byte, error) {
 		return protocol.Capabilities{Agent: "test"}.Append(nil), nil
 	}}})
-	a.Node.(*node).serve = failing(fault.New(fault.Unavailable, "the storage node n1 went away")).serve
+	a.Node.(*fakeNode).serve = failing(fault.New(fault.Unavailable, "the storage node n1 went away")).serve
 	s := serveRoutes(t, []gateway.Route{{Prefix: "team", Replicas: []*gateway.Replica{a}}}, options{})
 	lsRemote := func(repo string, says ...string) {
 		t.Helper()
@@ -263,7 +264,7 @@ func TestReplicasGo(t *testing.T) {
 	replica := func(i int, n gateway.Node) *gateway.Replica {
 		return &gateway.Replica{Name: "n", Node: n, Gone: func() { gone[i].Add(1) }}
 	}
-	first := replica(0, session(func(_ context.Context, reply protocol.Reply) error {
+	first := replica(0, session(func(_ context.Context, reply node.ResponseWriter) error {
 		entered <- struct{}{}
 		<-leave
 		_, err := reply.Write([]byte("old"))
@@ -325,16 +326,16 @@ type unsteady struct {
 	asked  atomic.Int64 // after it was closed
 }
 
-func (n *unsteady) Advertise(context.Context, git.RepoPath, protocol.Session, protocol.Reply) (protocol.Outcome, error) {
-	return protocol.Outcome{}, nil
+func (n *unsteady) Advertise(context.Context, git.RepoPath, node.Session, node.ResponseWriter) (node.Outcome, error) {
+	return node.Outcome{}, nil
 }
 
-func (n *unsteady) ReceivePack(ctx context.Context, repo git.RepoPath, s protocol.Session, _ protocol.Pusher, request io.Reader, reply protocol.Reply) (
-	protocol.Outcome, error) {
+func (n *unsteady) ReceivePack(ctx context.Context, repo git.RepoPath, s node.Session, _ node.Pusher, request io.Reader, reply node.ResponseWriter) (
+	node.Outcome, error) {
 	return n.UploadPack(ctx, repo, s, request, reply)
 }
 
-func (n *unsteady) UploadPack(ctx context.Context, repo git.RepoPath, _ protocol.Session, request io.Reader, reply protocol.Reply) (protocol.Outcome, error) {
+func (n *unsteady) UploadPack(ctx context.Context, repo git.RepoPath, _ node.Session, request io.Reader, reply node.ResponseWriter) (node.Outcome, error) {
 	if n.closed.Load() {
 		n.asked.Add(1)
 	}

@@ -24,38 +24,39 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/httpguard"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/resolve"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// node is a gateway.Node made of functions; without them it knows no repository.
-type node struct {
-	advertise func(session protocol.Session) ([]byte, error)
-	serve     func(ctx context.Context, request io.Reader, reply protocol.Reply) (protocol.Outcome, error)
+// fakeNode is a gateway.Node made of functions; without them it knows no repository.
+type fakeNode struct {
+	advertise func(session node.Session) ([]byte, error)
+	serve     func(ctx context.Context, request io.Reader, reply node.ResponseWriter) (node.Outcome, error)
 }
 
-func (n *node) Advertise(_ context.Context, repo git.RepoPath, session protocol.Session, reply protocol.Reply) (protocol.Outcome, error) {
+func (n *fakeNode) Advertise(_ context.Context, repo git.RepoPath, session node.Session, reply node.ResponseWriter) (node.Outcome, error) {
 	if n.advertise == nil {
-		return protocol.Outcome{}, fault.New(fault.NotFound, "no repository %s here", repo)
+		return node.Outcome{}, fault.New(fault.NotFound, "no repository %s here", repo)
 	}
 	answer, err := n.advertise(session)
 	if err == nil {
-		reply.Length(int64(len(answer)))
+		reply.SetLength(int64(len(answer)))
 		_, err = reply.Write(answer)
 	}
-	return protocol.Outcome{}, err
+	return node.Outcome{}, err
 }
 
-func (n *node) UploadPack(ctx context.Context, repo git.RepoPath, _ protocol.Session, request io.Reader, reply protocol.Reply) (protocol.Outcome, error) {
+func (n *fakeNode) UploadPack(ctx context.Context, repo git.RepoPath, _ node.Session, request io.Reader, reply node.ResponseWriter) (node.Outcome, error) {
 	if n.serve == nil {
-		return protocol.Outcome{}, fault.New(fault.NotFound, "no repository %s here", repo)
+		return node.Outcome{}, fault.New(fault.NotFound, "no repository %s here", repo)
 	}
 	return n.serve(ctx, request, reply)
 }
 
-func (n *node) ReceivePack(ctx context.Context, repo git.RepoPath, s protocol.Session, _ protocol.Pusher, request io.Reader, reply protocol.Reply) (
-	protocol.Outcome, error) {
+func (n *fakeNode) ReceivePack(ctx context.Context, repo git.RepoPath, s node.Session, _ node.Pusher, request io.Reader, reply node.ResponseWriter) (
+	node.Outcome, error) {
 	return n.UploadPack(ctx, repo, s, request, reply)
 }
 
@@ -316,15 +317,15 @@ func readAll(request io.Reader) (lines []string, err error) {
 }
 
 // echo answers with how much it was sent.
-func echo(_ context.Context, request io.Reader, reply protocol.Reply) (protocol.Outcome, error) {
+func echo(_ context.Context, request io.Reader, reply node.ResponseWriter) (node.Outcome, error) {
 	lines, err := readAll(request)
 	if err != nil {
-		return protocol.Outcome{}, err
+		return node.Outcome{}, err
 	}
 	_, err = reply.Write(pktline.AppendFlush(pktline.AppendLine(nil, strings.Join(lines, " ")[:min(100, len(strings.Join(lines, " ")))])))
-	return protocol.Outcome{Command: protocol.CommandLsRefs}, err
+	return node.Outcome{Command: protocol.CommandLsRefs}, err
 }
 
-func advertise(session protocol.Session) ([]byte, error) {
+func advertise(session node.Session) ([]byte, error) {
 	return pktline.AppendFlush(pktline.AppendLine(nil, "version "+session.Version.String()[1:])), nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/inflight"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // operation is what a request asks for; it is a metric label.
@@ -61,10 +62,10 @@ type call struct {
 	let       bool     // allow let it through; no node is asked before
 	push      bool     // it is for the one node of the route that takes pushes
 	hidden    bool     // the caller may not know whether the repository exists
-	reachable bool     // see protocol.Session
+	reachable bool     // see node.Session
 	node      string   // that was asked last; "" for none
 	failed    []string // nodes that were asked before it
-	outcome   protocol.Outcome
+	outcome   node.Outcome
 	served    *Served    // by the application; nil: it was not asked
 	bytes     bulk.Tally // of the answer
 	err       error
@@ -197,7 +198,7 @@ func (c *call) log(result string, took time.Duration, more func([]slog.Attr) []s
 	r := slog.NewRecord(time.Now(), level, "request", 0)
 	r.AddAttrs(slog.Attr{Value: slog.GroupValue(a...)}) // a group without a name is as if its attributes stood there, and copies none of them
 	_ = c.Log.Handler().Handle(c.ctx, r)
-	protocol.LogUpdates(c.ctx, c.Log, level, c.outcome.Updates,
+	node.LogUpdates(c.ctx, c.Log, level, c.outcome.Updates,
 		slog.String("request", c.running.ID()), slog.String("repository", auth.Redact(c.repo.String())), slog.String("user", c.id.Name))
 	clear(a)
 	*kept = a

@@ -7,8 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/inflight"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/observe/sli"
 )
 
@@ -52,15 +52,15 @@ func TestRequestsAreJudged(t *testing.T) {
 	}{
 		{"an advertisement", call{op: opAdvertise, start: time.Now()}, "small fast"},
 		{"a negotiation", call{op: opFetch, start: long}, "small tolerable"},
-		{"a hit whose client is slow", call{op: opFetch, start: long, outcome: protocol.Outcome{Pack: "hit", FirstByte: time.Second}}, "hit fast"},
-		{"a pack that took long", call{op: opFetch, start: long, outcome: protocol.Outcome{Pack: "miss", FirstByte: 5 * time.Hour}}, "cold slow"},
-		{"one that follows", call{op: opFetch, start: long, outcome: protocol.Outcome{Pack: "follow", FirstByte: time.Second}}, "cold fast"},
+		{"a hit whose client is slow", call{op: opFetch, start: long, outcome: node.Outcome{Pack: "hit", FirstByte: time.Second}}, "hit fast"},
+		{"a pack that took long", call{op: opFetch, start: long, outcome: node.Outcome{Pack: "miss", FirstByte: 5 * time.Hour}}, "cold slow"},
+		{"one that follows", call{op: opFetch, start: long, outcome: node.Outcome{Pack: "follow", FirstByte: time.Second}}, "cold fast"},
 		{"a push", call{op: opPush, start: time.Now()}, "push fast"},
 		{"a search", call{op: opSearch, start: time.Now()}, "search fast"},
 		{"a page", call{op: opPage, start: time.Now()}, "page fast"},
 		{"a revision", call{op: opResolve, start: time.Now()}, "resolve fast"},
 		{"a refusal", call{op: opLsRefs, start: time.Now(), err: fault.New(fault.Exhausted, "full")}, "small failed"},
-		{"a pack that broke", call{op: opFetch, start: time.Now(), outcome: protocol.Outcome{Pack: "miss"}, err: fault.New(fault.Internal, "died")}, "cold failed"},
+		{"a pack that broke", call{op: opFetch, start: time.Now(), outcome: node.Outcome{Pack: "miss"}, err: fault.New(fault.Internal, "died")}, "cold failed"},
 		{"a client that went away", call{op: opFetch, start: time.Now(), err: fault.New(fault.Cancelled, "gone")}, ""},
 		{"no such repository", call{op: opAdvertise, start: time.Now(), err: fault.New(fault.NotFound, "none")}, ""},
 		{"somebody who waits for a push", call{op: opWait, start: long}, ""},

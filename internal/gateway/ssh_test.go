@@ -26,7 +26,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // knownKeys are users by their keys.
@@ -200,19 +200,19 @@ func lines(texts ...string) string {
 }
 
 // brackets answers each request with its bytes between brackets.
-func brackets(session string) *node {
-	return &node{
-		advertise: func(s protocol.Session) ([]byte, error) { return []byte(s.Version.String() + ":"), nil },
-		serve: func(_ context.Context, request io.Reader, reply protocol.Reply) (protocol.Outcome, error) {
+func brackets(session string) *fakeNode {
+	return &fakeNode{
+		advertise: func(s node.Session) ([]byte, error) { return []byte(s.Version.String() + ":"), nil },
+		serve: func(_ context.Context, request io.Reader, reply node.ResponseWriter) (node.Outcome, error) {
 			text, err := io.ReadAll(request)
 			if err != nil {
-				return protocol.Outcome{}, err
+				return node.Outcome{}, err
 			}
 			if strings.Contains(string(text), "fail "+session) {
-				return protocol.Outcome{}, fault.New(fault.Unavailable, "this node has failed")
+				return node.Outcome{}, fault.New(fault.Unavailable, "this node has failed")
 			}
 			_, err = io.WriteString(reply, "["+string(text)+"]")
-			return protocol.Outcome{}, err
+			return node.Outcome{}, err
 		},
 	}
 }
@@ -605,18 +605,18 @@ func TestSSHLoginGrace(t *testing.T) {
 // A client that takes nothing, or says nothing, holds no place for longer than it may.
 func TestSSHClientsThatStall(t *testing.T) {
 	t.Parallel()
-	n := &node{
-		advertise: func(protocol.Session) ([]byte, error) { return []byte("hello"), nil },
-		serve: func(_ context.Context, request io.Reader, reply protocol.Reply) (protocol.Outcome, error) {
-			if err := reply.Bulk(false); err != nil {
-				return protocol.Outcome{}, err
+	n := &fakeNode{
+		advertise: func(node.Session) ([]byte, error) { return []byte("hello"), nil },
+		serve: func(_ context.Context, request io.Reader, reply node.ResponseWriter) (node.Outcome, error) {
+			if err := reply.StartBulk(false); err != nil {
+				return node.Outcome{}, err
 			}
 			for range 1000 {
 				if _, err := reply.Write(make([]byte, 64<<10)); err != nil {
-					return protocol.Outcome{}, err
+					return node.Outcome{}, err
 				}
 			}
-			return protocol.Outcome{}, nil
+			return node.Outcome{}, nil
 		},
 	}
 	s := serveSSH(t, func(o *gateway.SSHOptions) {
@@ -678,7 +678,7 @@ func TestSSHManyKeyExchanges(t *testing.T) {
 func TestSilentPeer(t *testing.T) {
 	t.Parallel()
 	entered, cut := make(chan struct{}), make(chan struct{})
-	s := serveSSH(t, func(o *gateway.SSHOptions) { o.KeepAlive = 2 * time.Second }, session(func(ctx context.Context, _ protocol.Reply) error {
+	s := serveSSH(t, func(o *gateway.SSHOptions) { o.KeepAlive = 2 * time.Second }, session(func(ctx context.Context, _ node.ResponseWriter) error {
 		close(entered)
 		<-ctx.Done() // as long as the client is there
 		close(cut)

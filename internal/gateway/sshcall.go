@@ -14,6 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // sshCall is one request over SSH.
@@ -74,8 +75,8 @@ func (c *sshCall) finish() bool {
 	if c.err == nil {
 		return true
 	}
-	_, told := errors.AsType[*protocol.ToldClient](c.err)
-	_, broken := errors.AsType[*protocol.BrokenReply](c.err)
+	_, told := errors.AsType[*node.ReportedError](c.err)
+	_, broken := errors.AsType[*node.ClientConnError](c.err)
 	switch {
 	case !c.reply.begun:
 		c.fail(c.err)

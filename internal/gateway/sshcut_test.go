@@ -12,7 +12,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/packhorse-git/packhorse/internal/gateway"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // running is a session of a client that has sent a command, and goes on as the test says.
@@ -70,12 +70,12 @@ func TestSSHSilentBetweenRequests(t *testing.T) {
 func TestSSHCut(t *testing.T) {
 	t.Parallel()
 	entered := make(chan struct{}, 1)
-	waits := &node{
-		advertise: func(protocol.Session) ([]byte, error) { return []byte("hello"), nil },
-		serve: func(ctx context.Context, _ io.Reader, _ protocol.Reply) (protocol.Outcome, error) {
+	waits := &fakeNode{
+		advertise: func(node.Session) ([]byte, error) { return []byte("hello"), nil },
+		serve: func(ctx context.Context, _ io.Reader, _ node.ResponseWriter) (node.Outcome, error) {
 			entered <- struct{}{}
 			<-ctx.Done()
-			return protocol.Outcome{}, ctx.Err()
+			return node.Outcome{}, ctx.Err()
 		},
 	}
 	for name, c := range map[string]struct {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/packhorse-git/packhorse/internal/gateway"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // TestSSHSessionAfterSession: who has seen a session end has the place for the next one.
@@ -43,12 +43,12 @@ func TestSSHSessionBehindEnding(t *testing.T) {
 	var running, most atomic.Int64
 	begun, release := make(chan struct{}), make(chan struct{})
 	n := brackets("")
-	n.serve = func(_ context.Context, request io.Reader, _ protocol.Reply) (protocol.Outcome, error) {
+	n.serve = func(_ context.Context, request io.Reader, _ node.ResponseWriter) (node.Outcome, error) {
 		most.Store(max(most.Load(), running.Add(1)))
 		defer running.Add(-1)
 		begun <- struct{}{}
 		<-release // whatever becomes of its client
-		return protocol.Outcome{}, nil
+		return node.Outcome{}, nil
 	}
 	client := serveSSH(t, func(o *gateway.SSHOptions) { o.Sessions = 1 }, n).mustDial(nil)
 	next := make(chan *ssh.Session, 1)

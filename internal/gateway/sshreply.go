@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/admit"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/inflight"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // sshReply carries an answer into a session's channel. Like an HTTP reply it keeps the request in the lane where it belongs.
@@ -26,10 +26,10 @@ func newSSHReply(c *sshCall, seat *admit.Seat, body *body) *sshReply {
 }
 
 // Length announces the length of the whole answer.
-func (r *sshReply) Length(n int64) { r.c.bytes.Announce(n) }
+func (r *sshReply) SetLength(n int64) { r.c.bytes.Announce(n) }
 
 // Bulk moves the request from the small lane to that of long answers.
-func (r *sshReply) Bulk(cold bool) error {
+func (r *sshReply) StartBulk(cold bool) error {
 	err := r.body.end()
 	if err == nil {
 		err = r.seat.Move(r.c.Lanes.Long(cold))
@@ -80,7 +80,7 @@ func (r *sshReply) write(p []byte) (int, error) {
 	s.writing.Stop()
 	s.wire.backlog.sent(n)
 	if err != nil {
-		err = &protocol.BrokenReply{Err: err}
+		err = &node.ClientConnError{Err: err}
 	}
 	return n, err
 }
@@ -122,7 +122,7 @@ func (r *sshReply) ReadFrom(src io.Reader) (int64, error) {
 func (r *sshReply) Flush() error { return r.begin() }
 
 // Hold counts memory that the session takes.
-func (r *sshReply) Hold(n int64) error {
+func (r *sshReply) ReserveMemory(n int64) error {
 	err := r.body.memory.Grow(n)
 	if err != nil {
 		r.refused = err

@@ -14,6 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // sshSession is one session on a connection: one command, and its answer (RFC 4254, section 6).
@@ -224,7 +225,7 @@ func (s *sshSession) serveGit() int {
 			inputs.Put(s.input)
 		}
 	}()
-	session := protocol.Session{Service: s.service(), Version: protocol.ParseVersion(s.environment)}
+	session := node.Session{Service: s.service(), Version: protocol.ParseVersion(s.environment)}
 	if !s.advertise(session) {
 		return 1
 	}
@@ -261,7 +262,7 @@ func (s *sshSession) more() bool {
 }
 
 // advertise begins the session.
-func (s *sshSession) advertise(session protocol.Session) bool {
+func (s *sshSession) advertise(session node.Session) bool {
 	c := s.begin(opAdvertise)
 	defer c.done()
 	if !c.allowed(s.operation()) || !c.enter(c.Lanes.Small, &body{ended: true}) {
@@ -271,7 +272,7 @@ func (s *sshSession) advertise(session protocol.Session) bool {
 	c.reply.seat.Stay()
 	session.Caller, session.Reachable = string(c.caller()), c.reachable
 	c.push = session.Service == protocol.ReceivePack
-	c.relay(c.reply, func(n Node) (protocol.Outcome, error) { return n.Advertise(c.ctx, c.repo, session, c.reply) })
+	c.relay(c.reply, func(n Node) (node.Outcome, error) { return n.Advertise(c.ctx, c.repo, session, c.reply) })
 	return c.finish()
 }
 
@@ -284,7 +285,7 @@ func (s *sshSession) operation() auth.Operation {
 
 // requests answers a session of version 2. Each of its requests says all that is needed for its answer, as over HTTP, so that each is one of its own:
 // another node may answer the next one.
-func (s *sshSession) requests(session protocol.Session) int {
+func (s *sshSession) requests(session node.Session) int {
 	session.Stateless = true
 	for s.more() {
 		if !s.request(session, &requestReader{r: s.input}) {
@@ -295,7 +296,7 @@ func (s *sshSession) requests(session protocol.Session) int {
 }
 
 // conversation answers a session of version 0 or 1, in which both sides talk in turn.
-func (s *sshSession) conversation(session protocol.Session) int {
+func (s *sshSession) conversation(session node.Session) int {
 	if !s.more() {
 		return 0
 	}
@@ -307,7 +308,7 @@ func (s *sshSession) conversation(session protocol.Session) int {
 }
 
 // request answers a request: one that ends by itself, or all that the client says.
-func (s *sshSession) request(session protocol.Session, own io.Reader) bool {
+func (s *sshSession) request(session node.Session, own io.Reader) bool {
 	c := s.begin(opFetch)
 	defer c.done()
 	if !c.allowed(auth.Read) { // again: a session may be long
@@ -335,13 +336,13 @@ func (s *sshSession) request(session protocol.Session, own io.Reader) bool {
 	}
 	defer c.reply.seat.Leave()
 	session.Caller, session.Reachable = string(c.caller()), c.reachable
-	c.relay(c.reply, func(n Node) (protocol.Outcome, error) { return n.UploadPack(c.ctx, c.repo, session, body, c.reply) })
+	c.relay(c.reply, func(n Node) (node.Outcome, error) { return n.UploadPack(c.ctx, c.repo, session, body, c.reply) })
 	c.op = opOf(c.outcome.Command)
 	return c.finish()
 }
 
 // receivePack takes a push.
-func (s *sshSession) receivePack(session protocol.Session) int {
+func (s *sshSession) receivePack(session node.Session) int {
 	if !s.more() {
 		return 0
 	}
@@ -353,10 +354,10 @@ func (s *sshSession) receivePack(session protocol.Session) int {
 		return 1
 	}
 	defer c.reply.seat.Leave()
-	pusher := protocol.Pusher{Name: c.id.Name, Address: s.address.String()}
+	pusher := node.Pusher{Name: c.id.Name, Address: s.address.String()}
 	session.Caller, session.Reachable = string(c.caller()), c.reachable
 	c.push = true
-	c.relay(c.reply, func(n Node) (protocol.Outcome, error) {
+	c.relay(c.reply, func(n Node) (node.Outcome, error) {
 		return n.ReceivePack(c.ctx, c.repo, session, pusher, body, c.announce(c.reply))
 	})
 	_ = s.limit(time.Time{})

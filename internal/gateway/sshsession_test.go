@@ -87,7 +87,7 @@ func TestSSHSilenceDuringAnswers(t *testing.T) {
 		if limited(write()) == push {
 			t.Errorf("push %v: after a line of an answer the client is treated wrongly", push)
 		}
-		for _, next := range []func() error{func() error { return c.reply.Bulk(true) }, write} {
+		for _, next := range []func() error{func() error { return c.reply.StartBulk(true) }, write} {
 			s.reading.Reset(time.Hour)
 			if limited(next()) {
 				t.Errorf("push %v: who waits for a pack is cut off for silence", push)

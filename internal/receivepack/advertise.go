@@ -8,6 +8,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
@@ -20,9 +21,9 @@ func errOff() error { return fault.New(fault.Denied, "this server does not accep
 // Advertise begins a push: what the server can do and which refs there are, HEAD and hidden ones not among them (gitprotocol-pack(5), "Reference
 // Discovery"). There is no version 2 of pushes; as with git, who asks for it gets version 0. Nor is there a word of what the repository
 // borrows objects from (".have"): a fork would tell who may push to it of commits that they may not read.
-func (s *Server) Advertise(ctx context.Context, r *repo.Repo, session protocol.Session, sessionID string, reply protocol.Reply) (
-	protocol.Outcome, error) {
-	outcome := protocol.Outcome{Command: protocol.CommandPush}
+func (s *Server) Advertise(ctx context.Context, r *repo.Repo, session node.Session, sessionID string, reply node.ResponseWriter) (
+	node.Outcome, error) {
+	outcome := node.Outcome{Command: node.CommandPush}
 	if s.options.Runner == nil {
 		return outcome, errOff()
 	}
@@ -89,8 +90,8 @@ func (s *Server) offersOptions(p *repo.PushPolicy) bool {
 // advertiser writes a list of refs: a short one at once with its length known, a long one in pieces.
 type advertiser struct {
 	policy    *repo.PushPolicy
-	reply     protocol.Reply
-	outcome   *protocol.Outcome
+	reply     node.ResponseWriter
+	outcome   *node.Outcome
 	features  string
 	stateless bool
 	buf       []byte
@@ -117,7 +118,7 @@ func (a *advertiser) room() error {
 	}
 	if !a.written {
 		a.written = true
-		if err := a.reply.Bulk(false); err != nil {
+		if err := a.reply.StartBulk(false); err != nil {
 			return err
 		}
 	}
@@ -129,7 +130,7 @@ func (a *advertiser) room() error {
 func (a *advertiser) finish() error {
 	a.buf = pktline.AppendFlush(a.buf)
 	if !a.written && a.stateless {
-		a.reply.Length(int64(len(a.buf)))
+		a.reply.SetLength(int64(len(a.buf)))
 	}
 	_, err := a.reply.Write(a.buf)
 	return err

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
@@ -211,7 +211,7 @@ func TestHookAfterAClientThatLeft(t *testing.T) {
 	w.server.options.Recorder = w
 	c := w.clone()
 	body := command2(t, c.ID("main"), "refs/heads/main", "report-status") + c.GitIn("main\n", "pack-objects", "--revs", "--stdout", "-q")
-	_, err := w.server.Serve(ctx, w.target(), protocol.Session{Stateless: true}, tester, strings.NewReader(body), &recorder{})
+	_, err := w.server.Serve(ctx, w.target(), node.Session{Stateless: true}, tester, strings.NewReader(body), &recorder{})
 	text, _ := os.ReadFile(log)
 	if !strings.Contains(string(text), c.ID("main").String()+" refs/heads/main") {
 		t.Errorf("the hook was told %q; %v", text, err)

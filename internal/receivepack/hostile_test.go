@@ -19,8 +19,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // command2 is the head of a push that makes one ref.
@@ -48,13 +48,13 @@ func zeros(like git.ObjectID) string {
 func (w *world) post(request string) (string, error) {
 	w.t.Helper()
 	reply := &recorder{}
-	_, err := w.server.Serve(context.Background(), w.target(), protocol.Session{Stateless: true}, tester, strings.NewReader(request), reply)
+	_, err := w.server.Serve(context.Background(), w.target(), node.Session{Stateless: true}, tester, strings.NewReader(request), reply)
 	return reply.String(), untold(err)
 }
 
 // untold is an error of Serve that the client was not told in the answer.
 func untold(err error) error {
-	if _, told := errors.AsType[*protocol.ToldClient](err); told {
+	if _, told := errors.AsType[*node.ReportedError](err); told {
 		return nil
 	}
 	return err

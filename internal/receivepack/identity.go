@@ -5,7 +5,7 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // maxCommitter bounds a pusher's name in reflogs, in bytes.
@@ -17,7 +17,7 @@ const nobody = "anonymous"
 // committer is who pushed, for reflogs and for what hooks commit: a name, and an e-mail address as git http-backend
 // makes it up (git-http-backend(1), GIT_COMMITTER_EMAIL), with the transport and the client's address behind the "@".
 // Whatever the pusher is called, git takes both, and nothing in them can be taken for the end of a field.
-func committer(p protocol.Pusher, transport string) (name, email string) {
+func committer(p node.Pusher, transport string) (name, email string) {
 	name = strings.Map(func(r rune) rune {
 		if r == '<' || r == '>' || r == unicode.ReplacementChar || !unicode.IsPrint(r) {
 			return -1

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // Whatever a pusher is called, git takes the name, and a reflog keeps its fields.
@@ -24,16 +24,16 @@ func TestCommitter(t *testing.T) {
 		"\xff\xfe": "anonymous <anonymous@http.192.0.2.1>",
 		"Jürgen":   "Jürgen <Jürgen@http.192.0.2.1>",
 	} {
-		if n, email := committer(protocol.Pusher{Name: name, Address: "192.0.2.1"}, "http"); n+" <"+email+">" != want {
+		if n, email := committer(node.Pusher{Name: name, Address: "192.0.2.1"}, "http"); n+" <"+email+">" != want {
 			t.Errorf("%q is %s <%s>, want %s", name, n, email, want)
 		}
 	}
 	for address, want := range map[string]string{"": "a@ssh.localhost", "2001:db8::1": "a@ssh.2001-db8--1", "fe80::1%eth0": "a@ssh.fe80--1", "x>y": "a@ssh.localhost"} {
-		if _, email := committer(protocol.Pusher{Name: "a", Address: address}, "ssh"); email != want {
+		if _, email := committer(node.Pusher{Name: "a", Address: address}, "ssh"); email != want {
 			t.Errorf("from %q it is %s, want %s", address, email, want)
 		}
 	}
-	if n, _ := committer(protocol.Pusher{Name: strings.Repeat("ü", 1000)}, "http"); len(n) > maxCommitter {
+	if n, _ := committer(node.Pusher{Name: strings.Repeat("ü", 1000)}, "http"); len(n) > maxCommitter {
 		t.Errorf("a name of %d bytes", len(n))
 	}
 }
@@ -43,7 +43,7 @@ func FuzzCommitter(f *testing.F) {
 		f.Add(name, "192.0.2.1")
 	}
 	f.Fuzz(func(t *testing.T, name, address string) {
-		n, email := committer(protocol.Pusher{Name: name, Address: address}, "http")
+		n, email := committer(node.Pusher{Name: name, Address: address}, "http")
 		if n == "" || n != strings.Trim(n, " .,:;<>\"\\'") || strings.ContainsAny(n+email, "<>\n\r\t\x00") || strings.Count(email, "@") != 1 || strings.Contains(email, " ") {
 			t.Errorf("%q <%q>", n, email)
 		}
@@ -66,8 +66,8 @@ func TestReflogNamesThePusher(t *testing.T) {
 	}
 	for _, name := range []string{"", "...", "m<a>l\nlory\t0 +0000"} {
 		body := command2(t, c.ID("main"), "refs/heads/x"+strings.Repeat("x", len(name)), "report-status") + c.GitIn("main\n", "pack-objects", "--revs", "--stdout", "-q")
-		pusher := protocol.Pusher{Name: strings.ReplaceAll(name, "\x00", ""), Address: "192.0.2.1"}
-		if _, err := w.server.Serve(t.Context(), w.target(), protocol.Session{}, pusher, strings.NewReader(body), &recorder{}); err != nil {
+		pusher := node.Pusher{Name: strings.ReplaceAll(name, "\x00", ""), Address: "192.0.2.1"}
+		if _, err := w.server.Serve(t.Context(), w.target(), node.Session{}, pusher, strings.NewReader(body), &recorder{}); err != nil {
 			t.Errorf("a push by %q: %v", name, err)
 		}
 		ref := "x" + strings.Repeat("x", len(name))

@@ -18,7 +18,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // Git is killed at any moment: what was acknowledged is there, and the next push goes through.
@@ -457,7 +457,7 @@ func TestClientGoesAway(t *testing.T) {
 		w.server.started = func(int) { close(started) }
 		result := make(chan error, 1)
 		go func() {
-			_, err := w.server.Serve(ctx, w.target(), protocol.Session{Stateless: true}, tester, out, &recorder{})
+			_, err := w.server.Serve(ctx, w.target(), node.Session{Stateless: true}, tester, out, &recorder{})
 			result <- err
 		}()
 		if _, err := io.WriteString(in, head+pack[:len(pack)-10]); err != nil {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 const (
@@ -23,7 +23,7 @@ const (
 
 // output passes on what git says, but keeps its report back.
 type output struct {
-	reply    protocol.Reply
+	reply    node.ResponseWriter
 	sideband bool            // the client takes packets with a band
 	report   bool            // the client takes a report
 	after    <-chan struct{} // nil, or nothing is written before it is closed
@@ -141,7 +141,7 @@ func (o *output) flush() error {
 		return err
 	}
 	if err := o.reply.Flush(); err != nil {
-		return &protocol.BrokenReply{Err: err}
+		return &node.ClientConnError{Err: err}
 	}
 	return nil
 }
@@ -155,7 +155,7 @@ func (o *output) write(b []byte) error {
 		if _, told := errors.AsType[*fault.Error](err); told {
 			return err // the request turned out to be damaged
 		}
-		return &protocol.BrokenReply{Err: err}
+		return &node.ClientConnError{Err: err}
 	}
 	return nil
 }
@@ -180,7 +180,7 @@ func (o *output) finish() error {
 // that it may try again later: git shows no more than the number of a status, but other clients act on it.
 func (o *output) fail(err error) error {
 	later := fault.RetryAfter(err) > 0 || fault.Is(err, fault.Exhausted) || fault.Is(err, fault.Cancelled)
-	if _, broken := errors.AsType[*protocol.BrokenReply](err); broken || !o.sideband || !o.begun && later {
+	if _, broken := errors.AsType[*node.ClientConnError](err); broken || !o.sideband || !o.begun && later {
 		return err
 	}
 	message := clean(fault.Message(err), maxFailure)
@@ -189,5 +189,5 @@ func (o *output) fail(err error) error {
 	if broken := o.write(b); broken != nil {
 		return broken
 	}
-	return &protocol.ToldClient{Err: err}
+	return &node.ReportedError{Err: err}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
@@ -87,7 +88,7 @@ func TestRepositoryHooksRefused(t *testing.T) {
 			c := w.clone()
 			request := command2(t, c.ID("main"), "refs/heads/main", "report-status") + c.GitIn("main\n", "pack-objects", "--revs", "--stdout", "-q")
 			answer, err := w.post(request)
-			_, begin := w.server.Advertise(context.Background(), w.open(), protocol.Session{Service: protocol.ReceivePack}, "", &recorder{})
+			_, begin := w.server.Advertise(context.Background(), w.open(), node.Session{Service: protocol.ReceivePack}, "", &recorder{})
 			if test.says == "" {
 				if err != nil || begin != nil || !strings.Contains(answer, "ok refs/heads/main") {
 					t.Errorf("%v, %v: %s", begin, err, answer)

@@ -6,14 +6,14 @@ import (
 	"context"
 
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // Push is what a client wants changed.
 type Push struct {
 	ID      string       // of this push alone, for logs and deliveries
 	Repo    git.RepoPath // as the client named it
-	Pusher  protocol.Pusher
+	Pusher  node.Pusher
 	Options []string // push options
 	Updates []Update
 	Trace   string // activity.TraceParent of who pushes

@@ -8,6 +8,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // What a user does with git push, one after the other, in both object formats.
@@ -99,7 +100,7 @@ func TestAdvertisement(t *testing.T) {
 					t.Fatal(err)
 				}
 				reply := &recorder{}
-				session := protocol.Session{Version: version, Stateless: true}
+				session := node.Session{Version: version, Stateless: true}
 				if _, err := w.server.Advertise(context.Background(), w.open(), session, "", reply); err != nil {
 					t.Fatal(err)
 				}

@@ -15,8 +15,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/process"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/inflight"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
@@ -177,12 +177,12 @@ func (t Target) hidden() []string {
 }
 
 // Serve takes one push: all that a client says after the advertisement. An error that comes before anything was written can be rendered as
-// the transport likes; after a protocol.ToldClient the client knows; after any other error what was sent is no whole answer.
+// the transport likes; after a node.ReportedError the client knows; after any other error what was sent is no whole answer.
 //
 // In a session with state the request is read until the client has said all, and who serves it ends the stream after Serve returns: a Read
 // may be pending until then. In one without state nothing is read after the return, and nothing written before the request was read to its end.
-func (s *Server) Serve(ctx context.Context, t Target, session protocol.Session, pusher protocol.Pusher, request io.Reader, reply protocol.Reply) (
-	outcome protocol.Outcome, err error) {
+func (s *Server) Serve(ctx context.Context, t Target, session node.Session, pusher node.Pusher, request io.Reader, reply node.ResponseWriter) (
+	outcome node.Outcome, err error) {
 	start := time.Now()
 	defer func() {
 		if err != nil && outcome.Reason == "" {
@@ -206,11 +206,11 @@ func (s *Server) Serve(ctx context.Context, t Target, session protocol.Session, 
 	}
 	if len(asked.commands) == 0 { // the probe of a client that is about to send much, or nothing to push
 		if session.Stateless {
-			reply.Length(0)
+			reply.SetLength(0)
 		}
 		return outcome, nil
 	}
-	outcome.Command, outcome.Agent, outcome.Session = protocol.CommandPush, asked.agent, asked.session
+	outcome.Command, outcome.Agent, outcome.Session = node.CommandPush, asked.agent, asked.session
 	outcome.Refs = len(asked.commands)
 	transport := "ssh"
 	if session.Stateless {

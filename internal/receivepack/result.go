@@ -16,7 +16,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // Reasons why a push, or a part of it, failed: values of the metrics' label and of the log's field.
@@ -120,25 +120,25 @@ func (p *pushing) account(done []Update, known bool) {
 	for _, u := range done {
 		changed[u.Ref] = true
 	}
-	list := make([]protocol.RefUpdate, 0, len(p.request.commands))
+	list := make([]node.RefUpdate, 0, len(p.request.commands))
 	for _, c := range p.request.commands {
-		u := protocol.RefUpdate{Ref: c.name, Old: c.old, New: c.new}
+		u := node.RefUpdate{Ref: c.name, Old: c.old, New: c.new}
 		why, refused := p.report.refused[c.name]
 		switch {
 		case known && len(p.report.changed[c.name]) > 0:
 			for _, r := range p.report.changed[c.name] {
 				is := r.of(Update{Ref: git.RefName(c.name), Old: c.old, New: c.new}, p.target.Format)
-				list = append(list, protocol.RefUpdate{Ref: string(is.Ref), Old: is.Old, New: is.New, Result: protocol.UpdateOK})
+				list = append(list, node.RefUpdate{Ref: string(is.Ref), Old: is.Old, New: is.New, Result: node.UpdateOK})
 			}
 			continue
 		case changed[git.RefName(c.name)]:
-			u.Result = protocol.UpdateOK
+			u.Result = node.UpdateOK
 		case refused:
 			u.Result = clean(why, maxReason)
 		case known:
-			u.Result = protocol.UpdateUnchanged
+			u.Result = node.UpdateUnchanged
 		default:
-			u.Result = protocol.UpdateUnknown
+			u.Result = node.UpdateUnknown
 		}
 		list = append(list, u)
 	}
@@ -162,7 +162,7 @@ func clean(s string, limit int) string {
 func (p *pushing) refusal() (reason string, err error) {
 	ref, why, failed := "", "", 0
 	for _, u := range p.outcome.Updates {
-		if u.Result == protocol.UpdateOK {
+		if u.Result == node.UpdateOK {
 			continue
 		}
 		if failed++; failed == 1 {
@@ -321,7 +321,7 @@ func reasonOf(ctx context.Context, err error) string {
 	if reason, _, ok := shortage(err.Error()); ok {
 		return reason
 	}
-	if _, broken := errors.AsType[*protocol.BrokenReply](err); broken || errors.Is(ctx.Err(), context.Canceled) {
+	if _, broken := errors.AsType[*node.ClientConnError](err); broken || errors.Is(ctx.Err(), context.Canceled) {
 		return reasonCancelled
 	}
 	switch fault.KindOf(err) {

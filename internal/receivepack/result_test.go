@@ -11,16 +11,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // last is what Serve said of the last push.
-func (w *world) last() (outcome protocol.Outcome, err error) {
+func (w *world) last() (outcome node.Outcome, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, o := range w.outcomes {
-		if o.Command == protocol.CommandPush {
+		if o.Command == node.CommandPush {
 			outcome = o
 		}
 	}
@@ -31,7 +31,7 @@ func (w *world) last() (outcome protocol.Outcome, err error) {
 }
 
 // results are the results of an outcome's refs, as text.
-func results(o protocol.Outcome) string {
+func results(o node.Outcome) string {
 	var all []string
 	for _, u := range o.Updates {
 		all = append(all, fmt.Sprintf("%s %.7s %.7s %s", u.Ref, u.Old, u.New, u.Result))

@@ -18,8 +18,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/process"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
@@ -38,7 +38,7 @@ type pushing struct {
 	push     *Push
 	caller   balance.Caller // whom the work counts for
 	out      output
-	outcome  *protocol.Outcome
+	outcome  *node.Outcome
 	before   *refs.Snapshot // nil until git is about to run
 	pack     *packStart     // what follows the request's head
 	dir      fs.FileInfo    // the repository's common directory then
@@ -93,7 +93,7 @@ func (p *pushing) serve(ctx context.Context, request io.Reader, stateless bool) 
 		return err
 	}
 	p.outcome.Reason = reason
-	return &protocol.ToldClient{Err: refused}
+	return &node.ReportedError{Err: refused}
 }
 
 // settleLimit bounds what is done after git has ended.
@@ -199,7 +199,7 @@ func (p *pushing) attend(ctx context.Context, cancel func(), child *process.Proc
 
 // result is the error of a git that was attended to.
 func (p *pushing) result(f *feed, exit, err error) error {
-	if _, broken := errors.AsType[*protocol.BrokenReply](err); broken || exit == nil {
+	if _, broken := errors.AsType[*node.ClientConnError](err); broken || exit == nil {
 		return err
 	}
 	if err := f.failed(); err != nil { // which says more than that git was ended

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // In a session with state the client goes on listening and does not end its stream: the report comes all the same, of what git takes and of what it gives
@@ -27,7 +28,7 @@ func TestStreamThatDoesNotEnd(t *testing.T) {
 		var reply recorder
 		result := make(chan error, 1)
 		go func() {
-			_, err := w.server.Serve(context.Background(), w.target(), protocol.Session{Service: protocol.ReceivePack}, tester, out, &reply)
+			_, err := w.server.Serve(context.Background(), w.target(), node.Session{Service: protocol.ReceivePack}, tester, out, &reply)
 			result <- untold(err)
 		}()
 		if _, err := io.WriteString(in, test.request); err != nil {

@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // Refs in tables are git's to change. One that cannot is not asked to.
@@ -76,7 +76,7 @@ func TestPushToReftablesOfALaterGit(t *testing.T) {
 	id := w.Commit("x")
 	w.Git("config", "core.repositoryFormatVersion", "1")
 	w.Git("config", "extensions.refStorage", "reftable")
-	_, err := w.server.Advertise(context.Background(), w.open(), protocol.Session{Stateless: true}, "", &recorder{})
+	_, err := w.server.Advertise(context.Background(), w.open(), node.Session{Stateless: true}, "", &recorder{})
 	if !fault.Is(err, fault.Unavailable) || !strings.Contains(fault.Message(err), "reftable") {
 		t.Errorf("who asks for the refs is told %v", err)
 	}

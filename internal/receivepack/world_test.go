@@ -24,6 +24,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
@@ -41,7 +42,7 @@ type world struct {
 	done []Update // as Changed was told
 	errs []error  // of Serve
 
-	outcomes []protocol.Outcome // of Serve
+	outcomes []node.Outcome // of Serve
 
 	begun             []*Push // as a Recorder was told
 	ended             [][]Update
@@ -138,13 +139,13 @@ func (w *world) changed() string {
 	return strings.Join(all, "\n")
 }
 
-var tester = protocol.Pusher{Name: "tester", Address: "192.0.2.1"}
+var tester = node.Pusher{Name: "tester", Address: "192.0.2.1"}
 
 // serve is as much of the smart HTTP protocol as a push needs.
 func (w *world) serve(rw http.ResponseWriter, r *http.Request) {
 	out := &recorder{w: rw, onWrite: w.onWrite}
 	version := protocol.ParseVersion(r.Header.Get("Git-Protocol"))
-	session := protocol.Session{Service: protocol.ReceivePack, Version: version, Stateless: true}
+	session := node.Session{Service: protocol.ReceivePack, Version: version, Stateless: true}
 	var err error
 	if strings.HasSuffix(r.URL.Path, "/info/refs") {
 		if r.URL.Query().Get("service") != "git-receive-pack" {
@@ -157,7 +158,7 @@ func (w *world) serve(rw http.ResponseWriter, r *http.Request) {
 	} else {
 		rw.Header().Set("Content-Type", "application/x-git-receive-pack-result")
 		out.body = r.Body
-		var outcome protocol.Outcome
+		var outcome node.Outcome
 		outcome, err = w.server.Serve(r.Context(), w.target(), session, tester, r.Body, out)
 		w.mu.Lock()
 		w.outcomes = append(w.outcomes, outcome)
@@ -165,7 +166,7 @@ func (w *world) serve(rw http.ResponseWriter, r *http.Request) {
 	}
 	if err != nil {
 		w.failed(err)
-		if _, told := errors.AsType[*protocol.ToldClient](err); out.written == 0 && !told {
+		if _, told := errors.AsType[*node.ReportedError](err); out.written == 0 && !told {
 			http.Error(rw, fault.Message(err), http.StatusServiceUnavailable)
 		}
 	}
@@ -181,11 +182,11 @@ type recorder struct {
 	onWrite func(p []byte)
 }
 
-func (r *recorder) Length(int64)    {}
-func (r *recorder) Bulk(bool) error { return nil }
+func (r *recorder) SetLength(int64)      {}
+func (r *recorder) StartBulk(bool) error { return nil }
 
-func (*recorder) Hold(int64) error { return nil }
-func (r *recorder) Flush() error   { return nil }
+func (*recorder) ReserveMemory(int64) error { return nil }
+func (r *recorder) Flush() error            { return nil }
 
 func (r *recorder) Write(p []byte) (int, error) {
 	if r.written == 0 && r.body != nil {

@@ -10,9 +10,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-var version2 = protocol.Session{Version: protocol.V2, Stateless: true}
+var version2 = node.Session{Version: protocol.V2, Stateless: true}
 
 func lsRefs() []byte {
 	b := pktline.AppendLine(nil, "command=ls-refs")

@@ -10,7 +10,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
@@ -51,7 +51,7 @@ func (r *relay) byChannel() (*packhorsev1.End, error) {
 	if receiver.Err() == nil { // it is the client who has gone
 		r.leave()
 		<-word
-		return nil, &protocol.BrokenReply{Err: failed}
+		return nil, &node.ClientConnError{Err: failed}
 	}
 	patience := time.AfterFunc(lastWord, r.leave)
 	defer patience.Stop()
@@ -68,7 +68,7 @@ func (r *relay) byChannel() (*packhorsev1.End, error) {
 		failed = r.ofRoad(failed)
 	}
 	if c.Transfer() > 1 && r.sent == 0 && !r.lost && fault.Is(failed, fault.Unavailable) {
-		return nil, &protocol.StaleRoad{Err: failed}
+		return nil, &node.StaleConnError{Err: failed}
 	}
 	return nil, failed
 }

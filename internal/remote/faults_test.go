@@ -19,6 +19,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
@@ -33,7 +34,7 @@ func fetch(want git.ObjectID, haves int) []byte {
 }
 
 // ask sends a request to the node as the gateway does.
-func (w *world) ask(ctx context.Context, path string, request []byte, reply protocol.Reply) (protocol.Outcome, error) {
+func (w *world) ask(ctx context.Context, path string, request []byte, reply node.ResponseWriter) (node.Outcome, error) {
 	w.t.Helper()
 	repo, err := git.ParseRepoPath(path)
 	w.do(err)
@@ -120,7 +121,7 @@ func TestFaultAfterTheFirstByte(t *testing.T) {
 	}}})
 	out := &answer{}
 	outcome, err := w.ask(context.Background(), "app", w.pack(), out)
-	if _, told := errors.AsType[*protocol.ToldClient](err); !told || !fault.Is(err, fault.Corrupt) {
+	if _, told := errors.AsType[*node.ReportedError](err); !told || !fault.Is(err, fault.Corrupt) {
 		t.Errorf("the error is %v", err)
 	}
 	if !bytes.Contains(out.Bytes(), []byte("\x03packhorse: the pack could not be finished: the pack is damaged")) || outcome.Pack != "uncached" {

@@ -242,7 +242,7 @@ type slowBulk struct {
 	wait func()
 }
 
-func (s *slowBulk) Bulk(bool) error { s.wait(); return nil }
+func (s *slowBulk) StartBulk(bool) error { s.wait(); return nil }
 
 // A node does not wait for a road for ever, and the gateway says so.
 func TestRoadThatIsNamedTooLate(t *testing.T) {

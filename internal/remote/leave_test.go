@@ -11,7 +11,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
@@ -59,11 +59,11 @@ func (*silentCall) RequestHeader() http.Header { return http.Header{} }
 
 type noReply struct{ io.Writer }
 
-func (noReply) Length(int64)    {}
-func (noReply) Bulk(bool) error { return nil }
+func (noReply) SetLength(int64)      {}
+func (noReply) StartBulk(bool) error { return nil }
 
-func (noReply) Hold(int64) error { return nil }
-func (noReply) Flush() error     { return nil }
+func (noReply) ReserveMemory(int64) error { return nil }
+func (noReply) Flush() error              { return nil }
 
 // Whoever goes away ends a call without reading its answer beside the one who does.
 func TestLeavingReadsNothing(t *testing.T) {
@@ -85,4 +85,4 @@ func TestLeavingReadsNothing(t *testing.T) {
 	}
 }
 
-var _ protocol.Reply = noReply{}
+var _ node.ResponseWriter = noReply{}

@@ -8,13 +8,14 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
 // ReceivePack takes a push. The request is not read before the node has let the push in: until then another node may be asked. It goes through
 // user space here: what is read of it comes out of net/http's body or an SSH channel, of which the kernel knows nothing.
-func (n *Node) ReceivePack(ctx context.Context, repo git.RepoPath, session protocol.Session, pusher protocol.Pusher, request io.Reader, reply protocol.Reply) (
-	o protocol.Outcome, err error) {
+func (n *Node) ReceivePack(ctx context.Context, repo git.RepoPath, session node.Session, pusher node.Pusher, request io.Reader, reply node.ResponseWriter) (
+	o node.Outcome, err error) {
 	defer func() { n.Metrics.called(n.Name, err) }()
 	session.Service = protocol.ReceivePack
 	up := newUpload(request, session, func(d *packhorsev1.RequestData) any {

@@ -19,12 +19,13 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-var ada = protocol.Pusher{Name: "ada", Address: "192.0.2.1"}
+var ada = node.Pusher{Name: "ada", Address: "192.0.2.1"}
 
 // over is how a push over HTTP talks.
-var over = protocol.Session{Service: protocol.ReceivePack, Stateless: true}
+var over = node.Session{Service: protocol.ReceivePack, Stateless: true}
 
 // noise is bytes that no compression makes fewer.
 func noise(seed byte, size int) []byte {
@@ -57,7 +58,7 @@ func (w *world) pushOf(work *gittest.Repo, old git.ObjectID, ref string) []byte 
 }
 
 // push sends one to the node as the gateway does.
-func (w *world) push(ctx context.Context, path string, session protocol.Session, request io.Reader, reply protocol.Reply) (protocol.Outcome, error) {
+func (w *world) push(ctx context.Context, path string, session node.Session, request io.Reader, reply node.ResponseWriter) (node.Outcome, error) {
 	w.t.Helper()
 	repo, err := git.ParseRepoPath(path)
 	w.do(err)
@@ -126,7 +127,7 @@ func TestResultsOfPushes(t *testing.T) {
 			}
 			request = append(pktline.AppendFlush(request), repo.GitIn("", "pack-objects", "--stdout", "-q")...)
 			outcome, err := w.push(t.Context(), "team/app", over, bytes.NewReader(request), &answer{})
-			if _, told := errors.AsType[*protocol.ToldClient](err); !told || !fault.Is(err, fault.Denied) || outcome.Reason != "policy" {
+			if _, told := errors.AsType[*node.ReportedError](err); !told || !fault.Is(err, fault.Denied) || outcome.Reason != "policy" {
 				t.Errorf("reason %q, error %v", outcome.Reason, err)
 			}
 			if n := len(outcome.Updates); n != refs {
@@ -208,7 +209,7 @@ func TestRefusedPushIsNotRead(t *testing.T) {
 		t.Errorf("no repository: %v", err)
 	}
 	repo, _ := git.ParseRepoPath("app")
-	if _, err := w.remote.ReceivePack(t.Context(), repo, over, protocol.Pusher{Name: "a;b\n"}, unread, &answer{}); !fault.Is(err, fault.Invalid) {
+	if _, err := w.remote.ReceivePack(t.Context(), repo, over, node.Pusher{Name: "a;b\n"}, unread, &answer{}); !fault.Is(err, fault.Invalid) {
 		t.Errorf("a bad name: %v", err)
 	}
 	w.kill()
@@ -237,7 +238,7 @@ func TestPushesThatBreakOff(t *testing.T) {
 				"cancel":      {fault.Cancelled, func(cancel func()) { cancel() }, nil},
 				"node killed": {fault.Unavailable, func(func()) { w.kill() }, nil},
 			} {
-				for _, session := range []protocol.Session{over, {Service: protocol.ReceivePack}} {
+				for _, session := range []node.Session{over, {Service: protocol.ReceivePack}} {
 					ctx, cancel := context.WithCancel(t.Context())
 					cut, hang := make(chan struct{}), make(chan struct{})
 					body := io.MultiReader(bytes.NewReader(request[:4<<20]), &ending{reached: cut, hang: hang, err: test.last})

@@ -15,9 +15,9 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/inflight"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/remote"
 	"github.com/packhorse-git/packhorse/internal/resolve"
 	"github.com/packhorse-git/packhorse/internal/storage"
@@ -163,7 +163,7 @@ func TestUsageOfLookups(t *testing.T) {
 	for name, ask := range map[string]func(context.Context) error{
 		"resolve": func(ctx context.Context) error { _, err := n.Resolve(ctx, nil); return err },
 		"wait": func(ctx context.Context) error {
-			_, err := n.Wait(ctx, repoPath(t, "app"), protocol.Awaited{Generation: 1})
+			_, err := n.Wait(ctx, repoPath(t, "app"), node.WaitCondition{Generation: 1})
 			if !fault.Is(err, fault.Deadline) {
 				return fmt.Errorf("the wait ended with %w", err)
 			}

@@ -10,6 +10,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
@@ -24,14 +25,14 @@ func isFetch(request []byte) bool {
 
 // isShort tells whether an answer should be tried with one message each way: not one that lists all refs to who fetches. That is Connect's
 // protocol on HTTP/1.1: where the road was chosen for a proxy that speaks nothing but gRPC, it leads nowhere.
-func (n *Node) isShort(session protocol.Session) bool {
+func (n *Node) isShort(session node.Session) bool {
 	return (session.Version == protocol.V2 || session.Service == protocol.ReceivePack) && !n.InBand
 }
 
 // short makes a session of one message each way, with the whole request, or nil for an advertisement. done is false if the answer is
 // long; nothing of it has come then.
-func (n *Node) short(ctx context.Context, repo git.RepoPath, session protocol.Session, data []byte, reply protocol.Reply) (
-	o protocol.Outcome, err error, done bool) {
+func (n *Node) short(ctx context.Context, repo git.RepoPath, session node.Session, data []byte, reply node.ResponseWriter) (
+	o node.Outcome, err error, done bool) {
 	if s := n.state.Load(); !s.reachable {
 		return o, s.err, true
 	}
@@ -55,7 +56,7 @@ func (n *Node) short(ctx context.Context, repo git.RepoPath, session protocol.Se
 		return o, r.cut(errors.New("an answer without an end")), true
 	}
 	if response.Msg.GetEnd().GetFault() == nil {
-		reply.Length(int64(len(response.Msg.GetData())))
+		reply.SetLength(int64(len(response.Msg.GetData())))
 	}
 	if err := r.write(response.Msg.GetData()); err != nil {
 		return r.outcome, err, true

@@ -13,6 +13,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
@@ -58,7 +59,7 @@ func TestShort(t *testing.T) {
 	path, _ := git.ParseRepoPath("app")
 	for _, version := range []protocol.Version{protocol.V0, protocol.V1, protocol.V2} {
 		reply = &answer{}
-		_, err = w.remote.Advertise(context.Background(), path, protocol.Session{Version: version, Stateless: true}, reply)
+		_, err = w.remote.Advertise(context.Background(), path, node.Session{Version: version, Stateless: true}, reply)
 		if want := version == protocol.V2; err != nil || want == strings.Contains(reply.String(), main) {
 			t.Errorf("version %v: %d bytes, %v", version, reply.Len(), err)
 		}

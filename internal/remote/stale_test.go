@@ -10,7 +10,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
@@ -56,7 +56,7 @@ func TestStaleChannel(t *testing.T) {
 	for i, want := range []struct{ fails, stale bool }{{false, false}, {true, true}, {true, false}} {
 		out := &answer{}
 		_, err := n.UploadPack(context.Background(), repo, version2, bytes.NewReader(lsRefs()), out)
-		_, stale := errors.AsType[*protocol.StaleRoad](err)
+		_, stale := errors.AsType[*node.StaleConnError](err)
 		if (err != nil) != want.fails || stale != want.stale || want.fails && !fault.Is(err, fault.Unavailable) {
 			t.Errorf("transfer %d: %v, stale: %v", i+1, err, stale)
 		}

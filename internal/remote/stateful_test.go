@@ -17,6 +17,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // frontVariable is what makes of this binary the program that git runs in the place of ssh.
@@ -85,7 +86,7 @@ func (f *front) serve(conn net.Conn) error {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	session := protocol.Session{Service: protocol.Service(service), Version: version}
+	session := node.Session{Service: protocol.Service(service), Version: version}
 	reply := connReply{conn}
 	if _, err := f.remote.Advertise(ctx, repo, session, reply); err != nil {
 		return err
@@ -93,7 +94,7 @@ func (f *front) serve(conn net.Conn) error {
 	if session.Service == protocol.UploadPack {
 		_, err = f.remote.UploadPack(ctx, repo, session, in, reply)
 	} else {
-		_, err = f.remote.ReceivePack(ctx, repo, session, protocol.Pusher{Name: "ada", Address: "192.0.2.1"}, in, reply)
+		_, err = f.remote.ReceivePack(ctx, repo, session, node.Pusher{Name: "ada", Address: "192.0.2.1"}, in, reply)
 	}
 	return err
 }
@@ -101,11 +102,11 @@ func (f *front) serve(conn net.Conn) error {
 // connReply is the answer on a connection.
 type connReply struct{ net.Conn }
 
-func (connReply) Length(int64)    {}
-func (connReply) Bulk(bool) error { return nil }
+func (connReply) SetLength(int64)      {}
+func (connReply) StartBulk(bool) error { return nil }
 
-func (connReply) Hold(int64) error { return nil }
-func (connReply) Flush() error     { return nil }
+func (connReply) ReserveMemory(int64) error { return nil }
+func (connReply) Flush() error              { return nil }
 
 // git runs git with the front in the place of ssh; dir is where, or "".
 func (f *front) git(dir string, args ...string) (string, error) {
@@ -171,7 +172,7 @@ func TestStatefulClientGoesAway(t *testing.T) {
 	w.do(err)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	session := protocol.Session{}
+	session := node.Session{}
 	client, server := net.Pipe()
 	ended := make(chan error, 1)
 	go func() {

@@ -15,6 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/inflight"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
@@ -29,7 +30,7 @@ var (
 )
 
 // Advertise begins a session.
-func (n *Node) Advertise(ctx context.Context, repo git.RepoPath, session protocol.Session, reply protocol.Reply) (o protocol.Outcome, err error) {
+func (n *Node) Advertise(ctx context.Context, repo git.RepoPath, session node.Session, reply node.ResponseWriter) (o node.Outcome, err error) {
 	defer func() { n.Metrics.called(n.Name, err) }()
 	if n.isShort(session) {
 		if o, err, done := n.short(ctx, repo, session, nil, reply); done {
@@ -52,8 +53,8 @@ func (n *Node) Advertise(ctx context.Context, repo git.RepoPath, session protoco
 }
 
 // UploadPack answers one request of a session. Of a stateless one all of the request is sent before the answer is looked at.
-func (n *Node) UploadPack(ctx context.Context, repo git.RepoPath, session protocol.Session, request io.Reader, reply protocol.Reply) (
-	o protocol.Outcome, err error) {
+func (n *Node) UploadPack(ctx context.Context, repo git.RepoPath, session node.Session, request io.Reader, reply node.ResponseWriter) (
+	o node.Outcome, err error) {
 	defer func() { n.Metrics.called(n.Name, err) }()
 	buf := requestBuffers.Get().(*[firstData]byte)
 	defer requestBuffers.Put(buf)
@@ -87,7 +88,7 @@ func (n *Node) UploadPack(ctx context.Context, repo git.RepoPath, session protoc
 	})
 }
 
-func sessionMessage(s protocol.Session) *packhorsev1.Session {
+func sessionMessage(s node.Session) *packhorsev1.Session {
 	return &packhorsev1.Session{Version: uint32(s.Version), Service: string(s.Service), Stateful: !s.Stateless, Caller: s.Caller, Reachable: s.Reachable}
 }
 
@@ -141,10 +142,10 @@ type roadMessage func(*packhorsev1.Road) any
 const hangUp = 50 * time.Millisecond
 
 // transfer runs one session: begin opens the call and sends the request, but for what is uploaded while the answer may come.
-func (n *Node) transfer(caller context.Context, reply protocol.Reply, up *upload,
-	begin func(context.Context, *link) (connect.StreamingClientConn, roadMessage, error)) (protocol.Outcome, error) {
+func (n *Node) transfer(caller context.Context, reply node.ResponseWriter, up *upload,
+	begin func(context.Context, *link) (connect.StreamingClientConn, roadMessage, error)) (node.Outcome, error) {
 	if s := n.state.Load(); !s.reachable {
-		return protocol.Outcome{}, s.err
+		return node.Outcome{}, s.err
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(caller))
 	defer cancel()
@@ -155,7 +156,7 @@ func (n *Node) transfer(caller context.Context, reply protocol.Reply, up *upload
 	l := n.link.Load()
 	stream, road, err := begin(ctx, l)
 	if stream == nil {
-		return protocol.Outcome{}, n.failed(caller, err)
+		return node.Outcome{}, n.failed(caller, err)
 	}
 	leave := func() {
 		cancel()
@@ -178,10 +179,10 @@ func (n *Node) transfer(caller context.Context, reply protocol.Reply, up *upload
 		}
 	})()
 	if wrong, ok := errors.AsType[requestError](err); ok {
-		return protocol.Outcome{}, wrong.error
+		return node.Outcome{}, wrong.error
 	}
 	if err != nil && !errors.Is(err, io.EOF) { // after io.EOF the node's answer says more
-		return protocol.Outcome{}, n.failed(caller, err)
+		return node.Outcome{}, n.failed(caller, err)
 	}
 	r := &relay{
 		node: n, pool: l.pool, ctx: caller, call: ctx, leave: leave, whole: &whole, stream: stream, road: road, up: up, reply: reply, part: parts.Get().(*part),
@@ -200,7 +201,7 @@ func (n *Node) transfer(caller context.Context, reply protocol.Reply, up *upload
 		up.start()
 	}
 	err = r.run()
-	if _, told := errors.AsType[*protocol.ToldClient](err); told { // the answer is whole
+	if _, told := errors.AsType[*node.ReportedError](err); told { // the answer is whole
 		if failed := up.end(nil); failed != nil {
 			err = failed
 		}
@@ -237,10 +238,10 @@ type relay struct {
 	stream  connect.StreamingClientConn
 	road    roadMessage
 	up      *upload // nil: the request was sent
-	reply   protocol.Reply
+	reply   node.ResponseWriter
 	part    *part
-	outcome protocol.Outcome
-	updates []protocol.RefUpdate // of a push, as far as they have come
+	outcome node.Outcome
+	updates []node.RefUpdate // of a push, as far as they have come
 
 	length    int64
 	hasLength bool
@@ -311,7 +312,7 @@ func (r *relay) takeUpdates(m *packhorsev1.RefUpdates) error {
 		if !ok || !fine || len(u.GetRef()) > 64<<10 || len(u.GetResult()) > 1<<10 {
 			return r.cut(errors.New("an update of a ref that makes no sense"))
 		}
-		r.updates = append(r.updates, protocol.RefUpdate{Ref: u.GetRef(), Old: before, New: after, Result: u.GetResult()})
+		r.updates = append(r.updates, node.RefUpdate{Ref: u.GetRef(), Old: before, New: after, Result: u.GetResult()})
 	}
 	return nil
 }
@@ -337,7 +338,7 @@ func (r *relay) cut(err error) error {
 // begin announces the length before the first byte.
 func (r *relay) begin() {
 	if r.sent == 0 && r.hasLength {
-		r.reply.Length(r.length)
+		r.reply.SetLength(r.length)
 	}
 }
 
@@ -353,7 +354,7 @@ func (r *relay) write(p []byte) error {
 		err = r.reply.Flush()
 	}
 	if err != nil {
-		return &protocol.BrokenReply{Err: err}
+		return &node.ClientConnError{Err: err}
 	}
 	return nil
 }
@@ -375,7 +376,7 @@ func (r *relay) nameRoad(cold bool) (*packhorsev1.End, error) {
 	if r.bulk || r.sent > 0 && (r.up == nil || !r.up.stateful) {
 		return nil, r.cut(errors.New("a long answer was asked for where none may be"))
 	}
-	if err := r.reply.Bulk(cold); err != nil {
+	if err := r.reply.StartBulk(cold); err != nil {
 		return nil, err
 	}
 	r.bulk = true
@@ -402,7 +403,7 @@ func (r *relay) said(end *packhorsev1.End) error {
 	r.outcome = outcomeOf(r.ctx, end.GetOutcome())
 	err := faultrpc.Fault(end.GetFault())
 	if err != nil && end.GetTold() {
-		return &protocol.ToldClient{Err: err}
+		return &node.ReportedError{Err: err}
 	}
 	return err
 }
@@ -411,7 +412,7 @@ func (r *relay) said(end *packhorsev1.End) error {
 func (r *relay) end(end *packhorsev1.End) error {
 	said := r.said(end)
 	if said != nil {
-		if _, told := errors.AsType[*protocol.ToldClient](said); !told {
+		if _, told := errors.AsType[*node.ReportedError](said); !told {
 			return said
 		}
 	} else if r.hasLength && r.sent != r.length {
@@ -429,14 +430,14 @@ func (r *relay) end(end *packhorsev1.End) error {
 func word(s string) string { return s[:min(len(s), 40)] }
 
 // outcomeOf is what a node says of a session, once. What git used for it there counts for the request that the context belongs to.
-func outcomeOf(ctx context.Context, o *packhorsev1.Outcome) protocol.Outcome {
+func outcomeOf(ctx context.Context, o *packhorsev1.Outcome) node.Outcome {
 	if u := o.GetGit(); u != nil {
 		inflight.From(ctx).Used(inflight.Usage{
 			Commands: int(u.GetCommands()), User: u.GetUser().AsDuration(), System: u.GetSystem().AsDuration(), Queue: u.GetQueue().AsDuration(),
 			MaxRSS: u.GetMaxRss(), In: u.GetBytesIn(), Out: u.GetBytesOut(),
 		})
 	}
-	return protocol.Outcome{
+	return node.Outcome{
 		Command: protocol.Command(o.GetCommand()), Agent: o.GetAgent(), Session: o.GetSessionId(),
 		Refs: int(o.GetRefs()), Wants: int(o.GetWants()), Haves: int(o.GetHaves()), Common: int(o.GetCommon()),
 		Pack: o.GetPack(), Key: o.GetKey(), Objects: o.GetObjects(), Bytes: o.GetBytes(),

@@ -11,7 +11,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
@@ -39,7 +39,7 @@ type upload struct {
 // uploadError is why a request did not get to the node whole.
 type uploadError struct{ err error }
 
-func newUpload(request io.Reader, session protocol.Session, message func(*packhorsev1.RequestData) any) *upload {
+func newUpload(request io.Reader, session node.Session, message func(*packhorsev1.RequestData) any) *upload {
 	return &upload{request: request, stateful: !session.Stateless, message: message, done: make(chan struct{})}
 }
 

@@ -6,12 +6,12 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
 // Wait is storage.Node's, over the node's control API.
-func (n *Node) Wait(ctx context.Context, repo git.RepoPath, what protocol.Awaited) (seen git.Version, err error) {
+func (n *Node) Wait(ctx context.Context, repo git.RepoPath, what node.WaitCondition) (seen git.Version, err error) {
 	defer func() { n.Metrics.called(n.Name, err) }()
 	if s := n.state.Load(); !s.reachable {
 		return seen, s.err

@@ -343,7 +343,7 @@ func eventually(is func() bool) bool {
 	return is()
 }
 
-// answer is a protocol.Reply that keeps what it is told.
+// answer is a node.ResponseWriter that keeps what it is told.
 type answer struct {
 	bytes.Buffer
 	length  int64
@@ -354,10 +354,10 @@ type answer struct {
 	onWrite func(total int) error // called with each
 }
 
-func (a *answer) Length(n int64) { a.length = n }
-func (*answer) Hold(int64) error { return nil }
+func (a *answer) SetLength(n int64)       { a.length = n }
+func (*answer) ReserveMemory(int64) error { return nil }
 
-func (a *answer) Bulk(cold bool) error {
+func (a *answer) StartBulk(cold bool) error {
 	a.bulk++
 	a.cold = cold
 	return a.refusal
@@ -381,10 +381,10 @@ func (a *answer) Write(p []byte) (int, error) {
 // discard is a reply that keeps nothing.
 type discard struct{ n int64 }
 
-func (*discard) Length(int64)    {}
-func (*discard) Bulk(bool) error { return nil }
+func (*discard) SetLength(int64)      {}
+func (*discard) StartBulk(bool) error { return nil }
 
-func (*discard) Hold(int64) error              { return nil }
+func (*discard) ReserveMemory(int64) error     { return nil }
 func (*discard) Flush() error                  { return nil }
 func (d *discard) Write(p []byte) (int, error) { d.n += int64(len(p)); return len(p), nil }
 

@@ -22,8 +22,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/process"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/packsource"
 	"github.com/packhorse-git/packhorse/internal/storage"
 	"github.com/packhorse-git/packhorse/internal/uploadpack"
@@ -39,26 +39,26 @@ type frail struct {
 
 var errFrail = fault.New(fault.Unavailable, "the storage node is shutting down")
 
-func (f *frail) UploadPack(ctx context.Context, repo git.RepoPath, session protocol.Session, request io.Reader, reply protocol.Reply) (
-	protocol.Outcome, error) {
+func (f *frail) UploadPack(ctx context.Context, repo git.RepoPath, session node.Session, request io.Reader, reply node.ResponseWriter) (
+	node.Outcome, error) {
 	if f.fine.Load() {
 		return f.Node.UploadPack(ctx, repo, session, request, reply)
 	}
 	switch f.failed.Add(1) % 4 {
 	case 0: // at once
-		return protocol.Outcome{}, errFrail
+		return node.Outcome{}, errFrail
 	case 1: // with a part of the request read
 		_, _ = io.CopyN(io.Discard, request, 50)
-		return protocol.Outcome{}, errFrail
+		return node.Outcome{}, errFrail
 	case 2: // while the pack is made
-		return f.Node.UploadPack(f.ends, repo, session, request, &frailReply{Reply: reply})
+		return f.Node.UploadPack(f.ends, repo, session, request, &frailReply{ResponseWriter: reply})
 	default: // with the first byte of the answer
-		return f.Node.UploadPack(ctx, repo, session, request, &frailReply{Reply: reply})
+		return f.Node.UploadPack(ctx, repo, session, request, &frailReply{ResponseWriter: reply})
 	}
 }
 
 // frailReply fails with the first byte.
-type frailReply struct{ protocol.Reply }
+type frailReply struct{ node.ResponseWriter }
 
 func (*frailReply) Write([]byte) (int, error) { return 0, errFrail }
 func (*frailReply) Flush() error              { return errFrail }

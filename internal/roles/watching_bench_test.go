@@ -16,27 +16,28 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/inflight"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/observe"
 )
 
 // answering is a node that answers every request with the same short text.
 type answering struct{}
 
-func (answering) Advertise(_ context.Context, _ git.RepoPath, _ protocol.Session, reply protocol.Reply) (protocol.Outcome, error) {
+func (answering) Advertise(_ context.Context, _ git.RepoPath, _ node.Session, reply node.ResponseWriter) (node.Outcome, error) {
 	_, err := io.WriteString(reply, "0000")
-	return protocol.Outcome{}, err
+	return node.Outcome{}, err
 }
 
-func (answering) UploadPack(_ context.Context, _ git.RepoPath, _ protocol.Session, request io.Reader, reply protocol.Reply) (protocol.Outcome, error) {
+func (answering) UploadPack(_ context.Context, _ git.RepoPath, _ node.Session, request io.Reader, reply node.ResponseWriter) (node.Outcome, error) {
 	if _, err := io.Copy(io.Discard, request); err != nil {
-		return protocol.Outcome{}, err
+		return node.Outcome{}, err
 	}
 	_, err := io.WriteString(reply, "0000")
-	return protocol.Outcome{Command: protocol.CommandLsRefs, Agent: "git/2.39.5", Refs: 1}, err
+	return node.Outcome{Command: protocol.CommandLsRefs, Agent: "git/2.39.5", Refs: 1}, err
 }
 
-func (answering) ReceivePack(context.Context, git.RepoPath, protocol.Session, protocol.Pusher, io.Reader, protocol.Reply) (protocol.Outcome, error) {
-	return protocol.Outcome{}, nil
+func (answering) ReceivePack(context.Context, git.RepoPath, node.Session, node.Pusher, io.Reader, node.ResponseWriter) (node.Outcome, error) {
+	return node.Outcome{}, nil
 }
 
 // silent is a response that nobody reads.

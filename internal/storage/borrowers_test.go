@@ -13,6 +13,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
@@ -139,7 +140,7 @@ func TestBorrowerWithoutItsLender(t *testing.T) {
 			t.Errorf("%s: the log is not told what is missing: %v", what, err)
 		}
 	}
-	for _, session := range []protocol.Session{version2, {Version: protocol.V0, Stateless: true}} {
+	for _, session := range []node.Session{version2, {Version: protocol.V0, Stateless: true}} {
 		request := pktline.AppendDelim(pktline.AppendLine(nil, "command=fetch"))
 		request = pktline.AppendFlush(pktline.AppendLine(pktline.AppendLine(request, "want "+id.String()), "done"))
 		if session.Version == protocol.V0 {

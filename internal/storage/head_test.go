@@ -19,6 +19,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
@@ -84,7 +85,7 @@ func newAdopting(t *testing.T, log *slog.Logger) *root {
 }
 
 // branch pushes new refs to an object that is there, with an empty pack.
-func (r *root) branch(path string, reply protocol.Reply, id git.ObjectID, refs ...string) error {
+func (r *root) branch(path string, reply node.ResponseWriter, id git.ObjectID, refs ...string) error {
 	var b []byte
 	for i, ref := range refs {
 		command := fmt.Sprintf("%s %s %s", strings.Repeat("0", 40), id, ref)
@@ -96,7 +97,7 @@ func (r *root) branch(path string, reply protocol.Reply, id git.ObjectID, refs .
 	pack := []byte("PACK\x00\x00\x00\x02\x00\x00\x00\x00")
 	sum := sha1.Sum(pack)
 	b = append(append(pktline.AppendFlush(b), pack...), sum[:]...)
-	_, err := r.ReceivePack(context.Background(), r.path(path), protocol.Session{Service: protocol.ReceivePack, Stateless: true}, protocol.Pusher{},
+	_, err := r.ReceivePack(context.Background(), r.path(path), node.Session{Service: protocol.ReceivePack, Stateless: true}, node.Pusher{},
 		bytes.NewReader(b), reply)
 	return err
 }

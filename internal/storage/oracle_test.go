@@ -14,8 +14,8 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
@@ -82,7 +82,7 @@ func advertisedRefs(t *testing.T, advertisement string) string {
 func (r *root) advertisesAsGit(program, path string, name git.RepoPath) {
 	r.t.Helper()
 	var ours answer
-	_, err := r.Advertise(context.Background(), name, protocol.Session{Stateless: true}, &ours)
+	_, err := r.Advertise(context.Background(), name, node.Session{Stateless: true}, &ours)
 	theirs, gitErr := uploadPack(r.t, program, filepath.Join(r.dir, path), "", nil, "--advertise-refs")
 	if (err == nil) != (gitErr == nil) {
 		r.t.Errorf("%s in version 0: %v, git says %v", path, err, gitErr)

@@ -8,20 +8,20 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/inflight"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 )
 
 // ReceivePack takes a push. When it has answered, what was pushed is what everybody sees, and whoever watches the repository has been told.
-func (n *Node) ReceivePack(ctx context.Context, path git.RepoPath, session protocol.Session, pusher protocol.Pusher, request io.Reader,
-	reply protocol.Reply) (outcome protocol.Outcome, err error) {
+func (n *Node) ReceivePack(ctx context.Context, path git.RepoPath, session node.Session, pusher node.Pusher, request io.Reader,
+	reply node.ResponseWriter) (outcome node.Outcome, err error) {
 	if n.pushes == nil {
-		return protocol.Outcome{}, errNoPushes()
+		return node.Outcome{}, errNoPushes()
 	}
 	h, err := n.acquire(path)
 	if err != nil {
-		return protocol.Outcome{}, err
+		return node.Outcome{}, err
 	}
 	defer n.release(h)
 	if missing := h.Objects.MissingAlternate(); missing != nil { // git refuses the push if it needs what is missing
@@ -33,10 +33,10 @@ func (n *Node) ReceivePack(ctx context.Context, path git.RepoPath, session proto
 	if n.setHead {
 		snap, err := h.Refs.Snapshot(ctx)
 		if err != nil {
-			return protocol.Outcome{}, err
+			return node.Outcome{}, err
 		}
 		if first, err = isEmpty(snap); err != nil {
-			return protocol.Outcome{}, err
+			return node.Outcome{}, err
 		}
 	}
 	target := receivepack.Target{Repo: h.Repo, Path: path, Changed: func(ctx context.Context, done []receivepack.Update) {
@@ -78,9 +78,9 @@ func (n *Node) Current(ctx context.Context, path git.RepoPath, ref git.RefName) 
 }
 
 // advertisePush begins a push.
-func (n *Node) advertisePush(ctx context.Context, h *handle, session protocol.Session, reply protocol.Reply) (protocol.Outcome, error) {
+func (n *Node) advertisePush(ctx context.Context, h *handle, session node.Session, reply node.ResponseWriter) (node.Outcome, error) {
 	if n.pushes == nil {
-		return protocol.Outcome{}, errNoPushes()
+		return node.Outcome{}, errNoPushes()
 	}
 	return n.pushes.Advertise(ctx, h.Repo, session, rand.Text(), reply)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
@@ -34,7 +35,7 @@ func newPushed(t *testing.T) *root {
 }
 
 // push sends commands, without a pack.
-func (r *root) push(path string, reply protocol.Reply, commands ...string) error {
+func (r *root) push(path string, reply node.ResponseWriter, commands ...string) error {
 	r.t.Helper()
 	var b []byte
 	for i, c := range commands {
@@ -45,7 +46,7 @@ func (r *root) push(path string, reply protocol.Reply, commands ...string) error
 	}
 	repo, err := git.ParseRepoPath(path)
 	r.do(err)
-	_, err = r.ReceivePack(context.Background(), repo, protocol.Session{Service: protocol.ReceivePack, Stateless: true}, protocol.Pusher{},
+	_, err = r.ReceivePack(context.Background(), repo, node.Session{Service: protocol.ReceivePack, Stateless: true}, node.Pusher{},
 		strings.NewReader(string(pktline.AppendFlush(b))), reply)
 	return err
 }
@@ -109,7 +110,7 @@ func TestPushesTurnedOff(t *testing.T) {
 			t.Errorf("with %s: %v", config, err)
 		}
 		path, _ := git.ParseRepoPath("app")
-		if _, err := r.Advertise(context.Background(), path, protocol.Session{Service: protocol.ReceivePack}, &answer{}); !fault.Is(err, fault.Denied) {
+		if _, err := r.Advertise(context.Background(), path, node.Session{Service: protocol.ReceivePack}, &answer{}); !fault.Is(err, fault.Denied) {
 			t.Errorf("with %s: %v", config, err)
 		}
 		repo.Git("config", "--unset", key)

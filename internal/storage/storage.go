@@ -32,6 +32,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/lookup"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/packcache"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 	"github.com/packhorse-git/packhorse/internal/repo"
@@ -211,10 +212,10 @@ func realPath(path string) (string, error) {
 }
 
 // Advertise begins a session on a repository. Each has a session ID of its own (gitprotocol-v2(5), "session-id").
-func (n *Node) Advertise(ctx context.Context, path git.RepoPath, session protocol.Session, reply protocol.Reply) (protocol.Outcome, error) {
+func (n *Node) Advertise(ctx context.Context, path git.RepoPath, session node.Session, reply node.ResponseWriter) (node.Outcome, error) {
 	h, err := n.acquire(path)
 	if err != nil {
-		return protocol.Outcome{}, err
+		return node.Outcome{}, err
 	}
 	defer n.release(h)
 	if session.Service == protocol.ReceivePack {
@@ -231,11 +232,11 @@ func (n *Node) Advertise(ctx context.Context, path git.RepoPath, session protoco
 var packetReaders = sync.Pool{New: func() any { return pktline.NewReader(nil) }}
 
 // UploadPack answers one request of a session.
-func (n *Node) UploadPack(ctx context.Context, path git.RepoPath, session protocol.Session, request io.Reader, reply protocol.Reply) (
-	outcome protocol.Outcome, err error) {
+func (n *Node) UploadPack(ctx context.Context, path git.RepoPath, session node.Session, request io.Reader, reply node.ResponseWriter) (
+	outcome node.Outcome, err error) {
 	h, err := n.acquire(path)
 	if err != nil {
-		return protocol.Outcome{}, err
+		return node.Outcome{}, err
 	}
 	defer n.release(h)
 	ctx, span := inflight.Trace(ctx, "upload-pack")

@@ -18,6 +18,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/packsource"
 	"github.com/packhorse-git/packhorse/internal/storage"
 	"github.com/packhorse-git/packhorse/internal/uploadpack"
@@ -38,16 +39,16 @@ func (s *specs) Open(_ context.Context, spec *packsource.Spec) (packsource.Pack,
 	return nil, errNoPack
 }
 
-// answer is a protocol.Reply that keeps what is written.
+// answer is a node.ResponseWriter that keeps what is written.
 type answer struct{ bytes.Buffer }
 
-func (*answer) Length(int64)    {}
-func (*answer) Bulk(bool) error { return nil }
+func (*answer) SetLength(int64)      {}
+func (*answer) StartBulk(bool) error { return nil }
 
-func (*answer) Hold(int64) error { return nil }
-func (*answer) Flush() error     { return nil }
+func (*answer) ReserveMemory(int64) error { return nil }
+func (*answer) Flush() error              { return nil }
 
-var version2 = protocol.Session{Version: protocol.V2, Stateless: true}
+var version2 = node.Session{Version: protocol.V2, Stateless: true}
 
 type root struct {
 	*storage.Node

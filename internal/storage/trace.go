@@ -2,12 +2,12 @@ package storage
 
 import (
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/inflight"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // traceOutcome ends the span of a session's request with what came of it.
-func traceOutcome(span *inflight.Span, o *protocol.Outcome, err error) {
+func traceOutcome(span *inflight.Span, o *node.Outcome, err error) {
 	if span == nil {
 		return
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // newWalks makes the slots of walks through history for those who wait: each takes a CPU while it lasts, and a push makes all of them look at the
@@ -22,7 +22,7 @@ var errSeen = errors.New("seen")
 
 // Wait returns as soon as whoever reads the repository sees what is waited for. Errors: NotFound if there is no such repository, or it goes;
 // Deadline or Cancelled when ctx ends; Invalid for an object ID of another format; Exhausted if too many wait; Unavailable when the node closes.
-func (n *Node) Wait(ctx context.Context, path git.RepoPath, what protocol.Awaited) (seen git.Version, err error) {
+func (n *Node) Wait(ctx context.Context, path git.RepoPath, what node.WaitCondition) (seen git.Version, err error) {
 	turn := func() (release func(), err error) {
 		release, _, err = n.walks.Acquire(ctx, balance.Caller(what.Caller))
 		return release, err
@@ -63,7 +63,7 @@ func over(err error) error {
 }
 
 // reached tells whether the refs are as new as a version that somebody was told.
-func reached(now git.Version, what protocol.Awaited) bool {
+func reached(now git.Version, what node.WaitCondition) bool {
 	if what.Epoch != 0 && what.Epoch != now.Epoch {
 		return what.Epoch < now.Epoch // what this node was before is on disk
 	}

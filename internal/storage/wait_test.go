@@ -8,7 +8,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
@@ -20,11 +20,11 @@ func TestWait(t *testing.T) {
 	path := r.path("app")
 	next := repo.Commit("next", repo.ID("main"))
 	later := repo.Commit("later", next)
-	seen, err := r.Wait(t.Context(), path, protocol.Awaited{ID: repo.ID("main^{tree}")})
+	seen, err := r.Wait(t.Context(), path, node.WaitCondition{ID: repo.ID("main^{tree}")})
 	if err != nil || seen.Generation == 0 || seen.Epoch == 0 || seen.Incarnation == "" {
 		t.Fatal(seen, err)
 	}
-	wait := func(what protocol.Awaited) <-chan error {
+	wait := func(what node.WaitCondition) <-chan error {
 		done := make(chan error, 1)
 		go func() {
 			_, err := r.Wait(context.Background(), path, what)
@@ -32,9 +32,9 @@ func TestWait(t *testing.T) {
 		}()
 		return done
 	}
-	waiting := wait(protocol.Awaited{ID: next})
-	other := wait(protocol.Awaited{Generation: seen.Generation + 1, Epoch: seen.Epoch})
-	newer := wait(protocol.Awaited{Generation: seen.Generation, Epoch: seen.Epoch + 1})
+	waiting := wait(node.WaitCondition{ID: next})
+	other := wait(node.WaitCondition{Generation: seen.Generation + 1, Epoch: seen.Epoch})
+	newer := wait(node.WaitCondition{Generation: seen.Generation, Epoch: seen.Epoch + 1})
 	select {
 	case err := <-waiting:
 		t.Fatal("seen before it was there: ", err)
@@ -48,18 +48,18 @@ func TestWait(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if _, err := r.Wait(t.Context(), path, protocol.Awaited{Generation: 1 << 60, Epoch: seen.Epoch - 1}); err != nil {
+	if _, err := r.Wait(t.Context(), path, node.WaitCondition{Generation: 1 << 60, Epoch: seen.Epoch - 1}); err != nil {
 		t.Error("a generation of a node before this one: ", err)
 	}
 	over, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if _, err := r.Wait(over, path, protocol.Awaited{ID: repo.Commit("nobody has it")}); !fault.Is(err, fault.Deadline) {
+	if _, err := r.Wait(over, path, node.WaitCondition{ID: repo.Commit("nobody has it")}); !fault.Is(err, fault.Deadline) {
 		t.Error(err)
 	}
-	if _, err := r.Wait(t.Context(), path, protocol.Awaited{ID: git.MustParseObjectID("0000000000000000000000000000000000000000000000000000000000000001")}); !fault.Is(err, fault.Invalid) {
+	if _, err := r.Wait(t.Context(), path, node.WaitCondition{ID: git.MustParseObjectID("0000000000000000000000000000000000000000000000000000000000000001")}); !fault.Is(err, fault.Invalid) {
 		t.Error("an ID of another format: ", err)
 	}
-	if _, err := r.Wait(t.Context(), r.path("none"), protocol.Awaited{ID: next}); !fault.Is(err, fault.NotFound) {
+	if _, err := r.Wait(t.Context(), r.path("none"), node.WaitCondition{ID: next}); !fault.Is(err, fault.NotFound) {
 		t.Error(err)
 	}
 	r.do(r.Discard(filepath.Join(r.dir, "app.git")))
@@ -86,7 +86,7 @@ func TestWalksOfThoseWhoWait(t *testing.T) {
 			on = ctx
 		}
 		go func() {
-			_, err := r.Wait(on, path, protocol.Awaited{ID: first, Caller: "ann"})
+			_, err := r.Wait(on, path, node.WaitCondition{ID: first, Caller: "ann"})
 			done <- err
 		}()
 	}
@@ -95,7 +95,7 @@ func TestWalksOfThoseWhoWait(t *testing.T) {
 			t.Fatalf("%d wait for their turn", r.Walks())
 		}
 	}
-	if _, err := r.Wait(t.Context(), path, protocol.Awaited{Generation: 1}); err != nil {
+	if _, err := r.Wait(t.Context(), path, node.WaitCondition{Generation: 1}); err != nil {
 		t.Error("what needs no walk: ", err)
 	}
 	leave()

@@ -7,21 +7,22 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
 // Advertise begins a session: with the capabilities in version 2, with all refs before that.
-func (s *Server) Advertise(ctx context.Context, r *repo.Repo, session protocol.Session, sessionID string, reply protocol.Reply) (
-	protocol.Outcome, error) {
+func (s *Server) Advertise(ctx context.Context, r *repo.Repo, session node.Session, sessionID string, reply node.ResponseWriter) (
+	node.Outcome, error) {
 	offer := s.offer(r, session)
-	outcome := protocol.Outcome{}
+	outcome := node.Outcome{}
 	if offer.Session {
 		outcome.Session = sessionID
 	}
 	if session.Version == protocol.V2 {
 		b := protocol.Capabilities{Agent: s.options.Agent, Format: r.Format, Offer: offer, SessionID: sessionID}.Append(nil)
 		if session.Stateless {
-			reply.Length(int64(len(b)))
+			reply.SetLength(int64(len(b)))
 		}
 		_, err := reply.Write(b)
 		return outcome, err
@@ -103,15 +104,15 @@ func (a *advertiser) ref(ref refs.Ref) (err error) {
 
 // refWriter writes a list of refs: a short one at once with its length known, a long one in pieces.
 type refWriter struct {
-	reply    protocol.Reply
-	outcome  *protocol.Outcome
+	reply    node.ResponseWriter
+	outcome  *node.Outcome
 	scratch  *scratch
 	buf      []byte
 	written  bool // a piece of it
 	stateful bool // no lengths
 }
 
-func newRefWriter(reply protocol.Reply, outcome *protocol.Outcome) refWriter {
+func newRefWriter(reply node.ResponseWriter, outcome *node.Outcome) refWriter {
 	scratch := getScratch()
 	return refWriter{reply: reply, outcome: outcome, scratch: scratch, buf: scratch.buf}
 }
@@ -134,7 +135,7 @@ func (w *refWriter) room() error {
 	}
 	if !w.written {
 		// A client that is slow to take it must not hold a place among the small requests.
-		if err := w.reply.Bulk(false); err != nil {
+		if err := w.reply.StartBulk(false); err != nil {
 			return err
 		}
 		w.written = true
@@ -148,7 +149,7 @@ func (w *refWriter) room() error {
 func (w *refWriter) finish() error {
 	w.buf = pktline.AppendFlush(w.buf)
 	if !w.written && !w.stateful {
-		w.reply.Length(int64(len(w.buf)))
+		w.reply.SetLength(int64(len(w.buf)))
 	}
 	_, err := w.reply.Write(w.buf)
 	return err

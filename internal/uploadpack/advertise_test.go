@@ -19,15 +19,16 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
-var olderSessions = []protocol.Session{
+var olderSessions = []node.Session{
 	{Version: protocol.V0, Stateless: true}, {Version: protocol.V1, Stateless: true}, {Version: protocol.V0}, {Version: protocol.V1},
 }
 
 // advertisement is our advertisement.
-func advertisement(t testing.TB, r *repo.Repo, session protocol.Session) (*recorder, protocol.Outcome) {
+func advertisement(t testing.TB, r *repo.Repo, session node.Session) (*recorder, node.Outcome) {
 	t.Helper()
 	reply := newRecorder()
 	outcome, err := New(keySource{}, Options{Agent: "packhorse/test"}).Advertise(t.Context(), r, session, "SID", reply)
@@ -42,7 +43,7 @@ func advertisement(t testing.TB, r *repo.Repo, session protocol.Session) (*recor
 }
 
 // gitAdvertises is git's.
-func gitAdvertises(t testing.TB, dir string, session protocol.Session) string {
+func gitAdvertises(t testing.TB, dir string, session node.Session) string {
 	t.Helper()
 	args := []string{"upload-pack", "--stateless-rpc", "--advertise-refs", dir}
 	if !session.Stateless {
@@ -252,7 +253,7 @@ func TestShallowAtTheSameTime(t *testing.T) {
 			t.Fatal("the boundary is not shared", err)
 		}
 	}
-	session := protocol.Session{Version: protocol.V0, Stateless: true}
+	session := node.Session{Version: protocol.V0, Stateless: true}
 	s := &testServer{repo: r}
 	var group sync.WaitGroup
 	for range 8 {

@@ -14,7 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 )
 
-// recorder is a protocol.Reply that keeps what it is given.
+// recorder is a node.ResponseWriter that keeps what it is given.
 type recorder struct {
 	bytes.Buffer
 	length int64 // announced; -1: not
@@ -25,14 +25,14 @@ type recorder struct {
 
 func newRecorder() *recorder { return &recorder{length: -1} }
 
-func (r *recorder) Length(n int64) { r.length = n }
+func (r *recorder) SetLength(n int64) { r.length = n }
 
-func (r *recorder) Hold(n int64) error {
+func (r *recorder) ReserveMemory(n int64) error {
 	r.held += n
 	return nil
 }
 
-func (r *recorder) Bulk(cold bool) error {
+func (r *recorder) StartBulk(cold bool) error {
 	r.bulk++
 	r.cold = cold
 	return nil

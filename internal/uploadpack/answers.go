@@ -12,6 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/packsource"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
@@ -42,14 +43,14 @@ type answers struct {
 // knownAnswer is what a request led to. Immutable.
 type knownAnswer struct {
 	request     []byte
-	session     protocol.Session
+	session     node.Session
 	incarnation string
 	snapshot    weak.Pointer[refs.Snapshot]
 
 	sections []byte // without spare capacity: what is appended goes elsewhere
 	spec     *packsource.Spec
 	form     form
-	outcome  protocol.Outcome
+	outcome  node.Outcome
 	shape    *shape // nil: none
 }
 
@@ -60,7 +61,7 @@ func (a *knownAnswer) size() int {
 // question is a request that may be remembered.
 type question struct {
 	raw      []byte // in the request's buffer; nil: it is none
-	session  protocol.Session
+	session  node.Session
 	hash     uint64
 	snapshot *refs.Snapshot
 	answer   *knownAnswer // nil: not known yet
@@ -70,7 +71,7 @@ type question struct {
 var fetchBegins = [...]string{protocol.V0: "want ", protocol.V1: "want ", protocol.V2: "command=fetch"}
 
 // ask looks whether a request was answered before. The request stays unread.
-func (a *answers) ask(ctx context.Context, r *repo.Repo, session protocol.Session, request *pktline.Reader) (question, error) {
+func (a *answers) ask(ctx context.Context, r *repo.Repo, session node.Session, request *pktline.Reader) (question, error) {
 	if !session.Stateless {
 		return question{}, nil // it has no end before it is answered
 	}
@@ -122,7 +123,7 @@ func (a *answers) keep(f *fetch, spec *packsource.Spec, form form, shape *shape)
 	known := &knownAnswer{
 		request: bytes.Clone(q.raw), session: q.session, incarnation: f.repo.Incarnation, snapshot: weak.Make(f.snapshot),
 		sections: slices.Clip(bytes.Clone(f.lines.Buf)), spec: spec, form: form, shape: shape,
-		outcome: protocol.Outcome{Command: protocol.CommandFetch, Agent: f.outcome.Agent, Wants: f.outcome.Wants},
+		outcome: node.Outcome{Command: protocol.CommandFetch, Agent: f.outcome.Agent, Wants: f.outcome.Wants},
 	}
 	if known.size() > maxAnswer {
 		return

@@ -13,8 +13,8 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/packsource"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
@@ -51,7 +51,7 @@ func (a answersTest) known(r *repo.Repo, request []byte) bool {
 }
 
 // serve asks the server and one that knows nothing yet: they have to say the same.
-func (a answersTest) serve(r *repo.Repo, request []byte) (string, protocol.Outcome) {
+func (a answersTest) serve(r *repo.Repo, request []byte) (string, node.Outcome) {
 	a.t.Helper()
 	s := &testServer{repo: r}
 	want, _, wantErr := s.serve(New(keySource{}, a.options), request)

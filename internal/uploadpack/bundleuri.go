@@ -2,12 +2,12 @@ package uploadpack
 
 import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
 // bundleURI answers the bundle-uri command (gitprotocol-v2(5), "bundle-uri").
-func bundleURI(r *repo.Repo, reply protocol.Reply) error {
+func bundleURI(r *repo.Repo, reply node.ResponseWriter) error {
 	var b []byte
 	for _, line := range r.Policy().Bundles.Lines {
 		b = pktline.Append(b, line)

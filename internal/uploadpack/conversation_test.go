@@ -8,6 +8,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/graph"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // A client that names known and unknown commits in turn does not have history walked for each of them without end.
@@ -18,7 +19,7 @@ func TestChecksAreBounded(t *testing.T) {
 	orphan := g.Commit("reaches nothing")
 	r := openRepo(t, g.Dir)
 	c := &conversation{
-		fetch: &fetch{Server: New(keySource{}, Options{}), repo: r, outcome: &protocol.Outcome{}, hold: newRecorder().Hold},
+		fetch: &fetch{Server: New(keySource{}, Options{}), repo: r, outcome: &node.Outcome{}, hold: newRecorder().ReserveMemory},
 		needs: &protocol.Needs{Acks: protocol.MultiAckDetailed}, session: olderSessions[0], lookups: r.Objects.Lookups(),
 		reach: []git.ObjectID{orphan}, known: make(map[git.ObjectID]struct{}), implied: graph.Commits{}, budget: budget,
 	}

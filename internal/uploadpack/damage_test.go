@@ -14,6 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 func looseFile(g *gittest.Repo, id git.ObjectID) string {
@@ -124,7 +125,7 @@ func TestDamagedShallowFile(t *testing.T) {
 	q := &testRequest{command: "fetch", args: []string{"want " + main, "done"}}
 	v0 := pktline.AppendLine(pktline.AppendFlush(pktline.AppendLine(nil, "want "+main+" side-band-64k agent=x")), "done")
 	for version, request := range map[protocol.Version][]byte{protocol.V0: v0, protocol.V2: q.bytes(git.SHA1)} {
-		session := protocol.Session{Version: version, Stateless: true}
+		session := node.Session{Version: version, Stateless: true}
 		outcome, err := New(&asked{}, Options{}).Serve(t.Context(), s.repo, session, pktline.NewReader(bytes.NewReader(request)), newRecorder())
 		if !fault.Is(err, fault.Corrupt) || !strings.Contains(fault.Message(err), "shallow file is damaged") || outcome.Command != protocol.CommandFetch {
 			t.Errorf("version %s: %v of the command %q", version, err, outcome.Command)

@@ -12,6 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/graph"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
@@ -21,12 +22,12 @@ type fetch struct {
 	*Server
 	repo     *repo.Repo
 	caller   balance.Caller // whom the work counts for
-	session  protocol.Session
+	session  node.Session
 	request  *protocol.Fetch
 	question question
-	outcome  *protocol.Outcome
+	outcome  *node.Outcome
 	start    time.Time
-	hold     func(n int64) error // see protocol.Reply
+	hold     func(n int64) error // see node.ResponseWriter
 	snapshot *refs.Snapshot
 
 	wants  []git.ObjectID // sorted: want lines and what the want-refs point at

@@ -14,6 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // TestHeldIsWhatIsAllocated: whatever a long request is of, the memory that it is counted for is at least half of all that its session allocates,
@@ -45,7 +46,7 @@ func TestHeldIsWhatIsAllocated(t *testing.T) { // alone: it measures what is all
 		}
 		return append(lines, "done")
 	}
-	for _, version := range []protocol.Session{version2, {Version: protocol.V0, Stateless: true}} {
+	for _, version := range []node.Session{version2, {Version: protocol.V0, Stateless: true}} {
 		for _, test := range []struct {
 			name  string
 			lines []string

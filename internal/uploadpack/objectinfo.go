@@ -8,12 +8,13 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
 // objectInfo answers the object-info command (gitprotocol-v2(5), "object-info"). As with git, an object that is missing or damaged has a
 // line without a size, and a request for nothing an empty answer.
-func objectInfo(ctx context.Context, r *repo.Repo, req *protocol.ObjectInfo, reply protocol.Reply) error {
+func objectInfo(ctx context.Context, r *repo.Repo, req *protocol.ObjectInfo, reply node.ResponseWriter) error {
 	if err := r.Refresh(); err != nil {
 		return err
 	}
@@ -60,13 +61,13 @@ func sizeOf(objects *pack.Store, lookups *pack.Lookups, id git.ObjectID) (int64,
 }
 
 // sendWhole sends an answer of known length. A client that is slow to take a long one must not hold a place among the small requests.
-func sendWhole(b []byte, reply protocol.Reply) error {
+func sendWhole(b []byte, reply node.ResponseWriter) error {
 	if len(b) > bufferSize {
-		if err := reply.Bulk(false); err != nil {
+		if err := reply.StartBulk(false); err != nil {
 			return err
 		}
 	}
-	reply.Length(int64(len(b)))
+	reply.SetLength(int64(len(b)))
 	_, err := reply.Write(b)
 	return err
 }

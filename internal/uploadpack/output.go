@@ -10,6 +10,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
@@ -21,13 +22,13 @@ type form struct {
 
 // send writes the sections and then the pack. Sections are nil if they have been sent, in a session with state: the answer then has no
 // length.
-func (f *fetch) send(ctx context.Context, spec *packsource.Spec, sections []byte, form form, reply protocol.Reply) error {
+func (f *fetch) send(ctx context.Context, spec *packsource.Spec, sections []byte, form form, reply node.ResponseWriter) error {
 	f.outcome.Key = spec.Key().String()
 	out := newOutput(reply, sections, form, f.start)
 	if form.sideband != protocol.NoSideband { // which has no place for keep-alives
 		out.keepAlive = f.repo.Policy().KeepAlive
 	}
-	if err := reply.Bulk(f.keeper == nil || !f.keeper.Has(spec.Key())); err != nil {
+	if err := reply.StartBulk(f.keeper == nil || !f.keeper.Has(spec.Key())); err != nil {
 		return out.fail(err)
 	}
 	pack, err := f.source.Open(ctx, spec.For(f.caller))
@@ -36,7 +37,7 @@ func (f *fetch) send(ctx context.Context, spec *packsource.Spec, sections []byte
 	}
 	defer pack.Close()
 	if size := pack.Size(); size >= 0 && form.sideband == protocol.Sideband64k && sections != nil {
-		reply.Length(out.announce(pack.Info(), size))
+		reply.SetLength(out.announce(pack.Info(), size))
 	}
 	begun := time.Now()
 	if form.sideband == protocol.Sideband64k {
@@ -49,7 +50,7 @@ func (f *fetch) send(ctx context.Context, spec *packsource.Spec, sections []byte
 	} else if out.err == nil {
 		err = out.fail(f.whyNoPack(err))
 	} else {
-		err = &protocol.BrokenReply{Err: out.err}
+		err = &node.ClientConnError{Err: out.err}
 	}
 	info := pack.Info()
 	o := f.outcome
@@ -72,7 +73,7 @@ func (f *fetch) whyNoPack(err error) error {
 
 // output writes the sections and the packfile section to the reply.
 type output struct {
-	reply     protocol.Reply
+	reply     node.ResponseWriter
 	head      []byte // sections and notes that stand before the first packet of the pack
 	form      form
 	fixed     bool // the length is announced: nothing but the pack may follow
@@ -83,7 +84,7 @@ type output struct {
 	buf       []byte
 }
 
-func newOutput(reply protocol.Reply, sections []byte, form form, start time.Time) *output {
+func newOutput(reply node.ResponseWriter, sections []byte, form form, start time.Time) *output {
 	if form.sideband == protocol.NoSideband {
 		form.quiet = true // there is no place for text
 	}
@@ -187,7 +188,7 @@ func (o *output) finish() error {
 		return nil
 	}
 	if _, err := o.reply.Write(pktline.AppendFlush(nil)); err != nil {
-		return &protocol.BrokenReply{Err: o.keep(err)}
+		return &node.ClientConnError{Err: o.keep(err)}
 	}
 	return nil
 }
@@ -201,9 +202,9 @@ func (o *output) fail(cause error) error {
 	message := "packhorse: the pack could not be finished: " + fault.Message(cause) + "\n"
 	packet := o.appendBand(nil, pktline.BandError, []byte(message))
 	if _, err := o.reply.Write(packet); err != nil {
-		return &protocol.BrokenReply{Err: o.keep(err)}
+		return &node.ClientConnError{Err: o.keep(err)}
 	}
-	return &protocol.ToldClient{Err: cause}
+	return &node.ReportedError{Err: cause}
 }
 
 // maxMini is the greatest payload of a packet in the small side-band, its band byte excluded.

@@ -14,6 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
@@ -103,8 +104,8 @@ func TestOutput(t *testing.T) {
 			}
 			in := pktline.NewReader(bytes.NewReader(q.bytes(r.Format)))
 			_, err := New(&test.source, Options{Wants: WantsAny}).Serve(t.Context(), r, version2, in, reply)
-			_, told := errors.AsType[*protocol.ToldClient](err)
-			_, hungUp := errors.AsType[*protocol.BrokenReply](err)
+			_, told := errors.AsType[*node.ReportedError](err)
+			_, hungUp := errors.AsType[*node.ClientConnError](err)
 			if !errors.Is(err, test.err) || told != test.told || hungUp != test.hungUp {
 				t.Errorf("error %v, told %v, hung up %v", err, told, hungUp)
 			}
@@ -168,7 +169,7 @@ func TestOutputWithoutSideband64k(t *testing.T) {
 
 			source = &scripted{size: -1, send: send(broken)}
 			reply, _, err = s.serveAs(New(source, Options{}), session, request)
-			_, told := errors.AsType[*protocol.ToldClient](err)
+			_, told := errors.AsType[*node.ReportedError](err)
 			if !errors.Is(err, broken) || told != (sideband != "") {
 				t.Errorf("%+v, %q: %v, told %v", session, sideband, err, told)
 			}
@@ -197,10 +198,10 @@ func TestReframingAllocatesNothing(t *testing.T) {
 // discard is a reply to nobody.
 type discard struct{}
 
-func (discard) Length(int64)    {}
-func (discard) Bulk(bool) error { return nil }
+func (discard) SetLength(int64)      {}
+func (discard) StartBulk(bool) error { return nil }
 
-func (discard) Hold(int64) error            { return nil }
+func (discard) ReserveMemory(int64) error   { return nil }
 func (discard) Flush() error                { return nil }
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
 

@@ -2,11 +2,12 @@ package uploadpack
 
 import (
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
 // offer is what clients may ask of a repository.
-func (s *Server) offer(r *repo.Repo, session protocol.Session) protocol.Offer {
+func (s *Server) offer(r *repo.Repo, session node.Session) protocol.Offer {
 	p := r.Policy()
 	return protocol.Offer{
 		Filter: p.Filter, RefInWant: p.RefInWant, SidebandAll: p.SidebandAll, Unborn: p.Unborn == repo.UnbornAdvertise, Session: p.SessionID,
@@ -19,7 +20,7 @@ func (s *Server) offer(r *repo.Repo, session protocol.Session) protocol.Offer {
 // wantRule says which objects of a repository a client of version 2 may ask for. "Any" is less where objects exist that are not
 // the repository's to give: those of others that it borrows, and what only hidden refs reach. Where its own config says
 // uploadpack.allowAnySHA1InWant, whoever runs it has decided that.
-func (s *Server) wantRule(r *repo.Repo, session protocol.Session) Wants {
+func (s *Server) wantRule(r *repo.Repo, session node.Session) Wants {
 	rule := s.options.Wants
 	switch {
 	case r.Policy().OwnAny:

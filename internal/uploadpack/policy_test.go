@@ -19,6 +19,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/packsource"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
@@ -113,7 +114,7 @@ func capabilities(t testing.TB, text string) (list []string) {
 func advertised(t testing.TB, s *testServer, version protocol.Version) []string {
 	t.Helper()
 	reply := newRecorder()
-	session := protocol.Session{Version: version, Stateless: true}
+	session := node.Session{Version: version, Stateless: true}
 	if _, err := New(keySource{}, Options{Wants: WantsAny}).Advertise(t.Context(), s.repo, session, "x", reply); err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // What may be wanted in version 0 beside what is advertised is what the three keys say, as with git.
@@ -33,7 +34,7 @@ func TestWantsOfVersion0AsGit(t *testing.T) {
 			request := pktline.AppendFlush(pktline.AppendLine(nil, "want "+id+" side-band-64k agent=x"))
 			request = pktline.AppendLine(request, "done")
 			_, failed, stderr := p.ask("version=0", request)
-			session := protocol.Session{Version: protocol.V0, Stateless: true}
+			session := node.Session{Version: protocol.V0, Stateless: true}
 			_, err := New(keySource{}, Options{Wants: WantsAny}).Serve(t.Context(), s.repo, session, pktline.NewReader(bytes.NewReader(request)), newRecorder())
 			if failed != (err != nil) {
 				t.Errorf("%q, %s: %v; git: %s", text, name, err, stderr)
@@ -57,7 +58,7 @@ func TestTipsAloneAreAdvertisedSo(t *testing.T) {
 		}
 		for rule, want := range want {
 			reply := newRecorder()
-			if _, err := New(keySource{}, Options{Wants: rule}).Advertise(t.Context(), s.repo, protocol.Session{Stateless: true}, "", reply); err != nil {
+			if _, err := New(keySource{}, Options{Wants: rule}).Advertise(t.Context(), s.repo, node.Session{Stateless: true}, "", reply); err != nil {
 				t.Fatal(err)
 			}
 			if got := strings.Contains(reply.String(), "allow-reachable-sha1-in-want"); got != want {

@@ -14,6 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/packsource"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
@@ -35,10 +36,10 @@ func TestMain(m *testing.M) {
 // stream is a Reply to a client on a pipe.
 type stream struct{ *bufio.Writer }
 
-func (s stream) Length(int64)    { panic("a session with state has announced a length") }
-func (s stream) Bulk(bool) error { return nil }
+func (s stream) SetLength(int64)      { panic("a session with state has announced a length") }
+func (s stream) StartBulk(bool) error { return nil }
 
-func (stream) Hold(int64) error { return nil }
+func (stream) ReserveMemory(int64) error { return nil }
 
 // uploadPack serves one session with state.
 func uploadPack(dir, scratch string) error {
@@ -57,7 +58,7 @@ func uploadPack(dir, scratch string) error {
 		return err
 	}
 	defer r.Close()
-	session := protocol.Session{Version: protocol.ParseVersion(os.Getenv("GIT_PROTOCOL"))}
+	session := node.Session{Version: protocol.ParseVersion(os.Getenv("GIT_PROTOCOL"))}
 	server := New(source, Options{Agent: "packhorse/test"})
 	reply := stream{bufio.NewWriter(os.Stdout)}
 	if _, err = server.Advertise(ctx, r, session, "", reply); err == nil {

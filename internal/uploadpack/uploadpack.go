@@ -17,6 +17,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/packsource"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
@@ -75,16 +76,16 @@ func New(source packsource.Source, o Options) *Server {
 
 // Serve answers one request on reply; in a session of version 0 or 1 with state that is all that the client says after the
 // advertisement. An error that comes before anything was written can be rendered as the transport likes. Once the answer has begun,
-// Serve tells the client in the answer where the protocol allows it, and returns a protocol.ToldClient; after any other error what was
+// Serve tells the client in the answer where the protocol allows it, and returns a node.ReportedError; after any other error what was
 // sent is no whole answer.
-func (s *Server) Serve(ctx context.Context, r *repo.Repo, session protocol.Session, request *pktline.Reader, reply protocol.Reply) (
-	protocol.Outcome, error) {
+func (s *Server) Serve(ctx context.Context, r *repo.Repo, session node.Session, request *pktline.Reader, reply node.ResponseWriter) (
+	node.Outcome, error) {
 	start := time.Now()
 	caller := balance.Caller(session.Caller)
 	session.Caller = "" // the answer is the same for everybody
 	question, err := s.answers.ask(ctx, r, session, request)
 	if err != nil { // of a fetch: nothing else is looked up
-		return protocol.Outcome{Command: protocol.CommandFetch}, err
+		return node.Outcome{Command: protocol.CommandFetch}, err
 	}
 	if known := question.answer; known != nil {
 		outcome := known.outcome
@@ -97,10 +98,10 @@ func (s *Server) Serve(ctx context.Context, r *repo.Repo, session protocol.Sessi
 		f.noted(known.shape, known.spec)
 		return outcome, err
 	}
-	outcome := protocol.Outcome{}
-	f := &fetch{Server: s, repo: r, session: session, caller: caller, question: question, outcome: &outcome, start: start, hold: reply.Hold}
+	outcome := node.Outcome{}
+	f := &fetch{Server: s, repo: r, session: session, caller: caller, question: question, outcome: &outcome, start: start, hold: reply.ReserveMemory}
 	limits := s.options.Limits
-	limits.Hold = reply.Hold
+	limits.Hold = reply.ReserveMemory
 	if session.Version != protocol.V2 {
 		err := f.serveV0(ctx, session, request, limits, reply) // fills the outcome
 		return outcome, err
@@ -111,7 +112,7 @@ func (s *Server) Serve(ctx context.Context, r *repo.Repo, session protocol.Sessi
 		return outcome, err
 	}
 	if req == nil {
-		reply.Length(0)
+		reply.SetLength(0)
 		return outcome, nil
 	}
 	outcome.Command, outcome.Agent, outcome.Session = req.Command(), req.Agent, req.SessionID
@@ -133,7 +134,7 @@ func (s *Server) Serve(ctx context.Context, r *repo.Repo, session protocol.Sessi
 }
 
 // lsRefs answers the ls-refs command.
-func (s *Server) lsRefs(ctx context.Context, r *repo.Repo, req *protocol.LsRefs, reply protocol.Reply, outcome *protocol.Outcome) error {
+func (s *Server) lsRefs(ctx context.Context, r *repo.Repo, req *protocol.LsRefs, reply node.ResponseWriter, outcome *node.Outcome) error {
 	snapshot, err := r.Refs.Snapshot(ctx)
 	if err != nil {
 		return err

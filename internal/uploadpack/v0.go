@@ -11,16 +11,17 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // conversation is a fetch in version 0 or 1 (gitprotocol-pack(5), "Packfile Negotiation"): the client says what it needs, and then
 // names what it has, until one of both has heard enough.
 type conversation struct {
 	*fetch
-	session protocol.Session
+	session node.Session
 	needs   *protocol.Needs
 	haves   *protocol.HaveReader
-	reply   protocol.Reply
+	reply   node.ResponseWriter
 	lookups pack.Lookups // of haves
 
 	reach []git.ObjectID // what has to reach the common commits for a pack to be possible
@@ -44,7 +45,7 @@ type conversation struct {
 
 // serveV0 answers in versions 0 and 1. Without state the answer is sent when all of it is known; otherwise what is to be said is said
 // whenever the client waits for it.
-func (f *fetch) serveV0(ctx context.Context, session protocol.Session, request *pktline.Reader, limits protocol.Limits, reply protocol.Reply) error {
+func (f *fetch) serveV0(ctx context.Context, session node.Session, request *pktline.Reader, limits protocol.Limits, reply node.ResponseWriter) error {
 	needs, err := protocol.ReadNeeds(request, f.repo.Format, f.offer(f.repo, f.session), limits)
 	f.outcome.Parse = time.Since(f.start)
 	if err != nil {
@@ -296,7 +297,7 @@ func (c *conversation) say() error {
 		err = c.reply.Flush()
 	}
 	if err != nil {
-		return &protocol.BrokenReply{Err: err}
+		return &node.ClientConnError{Err: err}
 	}
 	return nil
 }
@@ -306,7 +307,7 @@ func (c *conversation) end() error {
 	if !c.session.Stateless {
 		return c.say()
 	}
-	c.reply.Length(int64(len(c.lines.Buf)))
+	c.reply.SetLength(int64(len(c.lines.Buf)))
 	_, err := c.reply.Write(c.lines.Buf)
 	return err
 }

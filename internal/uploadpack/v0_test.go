@@ -12,6 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // dialect is how a client of version 0 or 1 talks.
@@ -185,7 +186,7 @@ func (a *answer) forgetReady() {
 // compareV0 asks both the same in version 0, once or in rounds as a client without state does.
 func (s *testServer) compareV0(t *testing.T, server *Server, q *testRequest, d *dialect, rnd *rand.Rand, again bool) error {
 	thorough := rnd.IntN(5) == 0
-	session := protocol.Session{Version: pick(rnd, []protocol.Version{protocol.V0, protocol.V0, protocol.V1}), Stateless: chance(rnd, 75)}
+	session := node.Session{Version: pick(rnd, []protocol.Version{protocol.V0, protocol.V0, protocol.V1}), Stateless: chance(rnd, 75)}
 	if len(q.havesOf()) == 0 || !session.Stateless || chance(rnd, 60) {
 		_, err := s.compareRound(t, server, q, d, session, q.bytesV0(d, s.format), again, thorough)
 		return err
@@ -214,7 +215,7 @@ func (s *testServer) compareV0(t *testing.T, server *Server, q *testRequest, d *
 }
 
 // compareRound compares one request's answers, and gives git's; nil if there was none.
-func (s *testServer) compareRound(t *testing.T, server *Server, q *testRequest, d *dialect, session protocol.Session, request []byte,
+func (s *testServer) compareRound(t *testing.T, server *Server, q *testRequest, d *dialect, session node.Session, request []byte,
 	again, thorough bool) (*answer, error) {
 	want, oracleFailed, stderr := s.oracleAs(t, session, request)
 	reply, outcome, err := s.serveAs(server, session, request)

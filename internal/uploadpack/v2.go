@@ -8,11 +8,12 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // serveV2 answers the fetch command of version 2 (gitprotocol-v2(5), "fetch"). A request stands for itself, so that nothing is
 // sent before all of it is known.
-func (f *fetch) serveV2(ctx context.Context, reply protocol.Reply) error {
+func (f *fetch) serveV2(ctx context.Context, reply node.ResponseWriter) error {
 	pooled := getScratch()
 	f.lines = protocol.Lines{Buf: pooled.buf, Sideband: f.request.SidebandAll}
 	f.wanted = pooled.ids
@@ -24,7 +25,7 @@ func (f *fetch) serveV2(ctx context.Context, reply protocol.Reply) error {
 		return err
 	}
 	if !send {
-		reply.Length(int64(len(f.lines.Buf)))
+		reply.SetLength(int64(len(f.lines.Buf)))
 		_, err := reply.Write(f.lines.Buf)
 		return err
 	}

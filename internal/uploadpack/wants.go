@@ -8,6 +8,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/node"
 )
 
 // visibleTips lists what the refs point at, sorted.
@@ -49,7 +50,7 @@ func (f *fetch) allowedByV2(ctx context.Context) error {
 // allowedByV0 is the rule of versions 0 and 1, which never allows more than that of version 2: what is advertised, and what that
 // reaches, which a client without state may have from an earlier advertisement; and what the repository's policy adds
 // (gitprotocol-capabilities(5), "allow-tip-sha1-in-want").
-func (f *fetch) allowedByV0(session protocol.Session) func(context.Context) error {
+func (f *fetch) allowedByV0(session node.Session) func(context.Context) error {
 	return func(ctx context.Context) error {
 		rule, policy := f.wantRule(f.repo, f.session), f.repo.Policy()
 		if rule == WantsAny && policy.AllowAny {

@@ -13,6 +13,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
@@ -93,7 +94,7 @@ func TestWants(t *testing.T) {
 			want      fault.Kind
 		}{{plain, false, test.any}, {plain, true, test.reachable}, {plain, false, test.any}, {borrowing, false, test.borrowed}, {borrowing, true, test.borrowed}} {
 			q := testRequest{command: "fetch", args: []string{"want " + test.id.String(), "done"}}
-			session := protocol.Session{Version: protocol.V2, Stateless: true, Reachable: s.reachable}
+			session := node.Session{Version: protocol.V2, Stateless: true, Reachable: s.reachable}
 			_, _, err := (&testServer{repo: s.r}).serveAs(auto, session, q.bytes(s.r.Format))
 			if fault.KindOf(err) != s.want {
 				t.Errorf("%s, wants = auto, callers are known %v: %v", test.name, s.reachable, err)

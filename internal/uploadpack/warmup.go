@@ -16,6 +16,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/graph"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/git/refs"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/packsource"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
@@ -290,7 +291,7 @@ func (s *Server) specOf(ctx context.Context, r *repo.Repo, snapshot *refs.Snapsh
 			return nil, *one, fault.New(fault.Invalid, "nothing is new")
 		}
 	}
-	f := &fetch{Server: s, repo: r, request: req, outcome: &protocol.Outcome{}, start: time.Now(), hold: free}
+	f := &fetch{Server: s, repo: r, request: req, outcome: &node.Outcome{}, start: time.Now(), hold: free}
 	if err := f.begin(ctx, func(context.Context) error { return nil }); err != nil {
 		return nil, *one, err
 	}

@@ -19,12 +19,13 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/packcache"
 	"github.com/packhorse-git/packhorse/internal/packsource"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
-var version2 = protocol.Session{Version: protocol.V2, Stateless: true}
+var version2 = node.Session{Version: protocol.V2, Stateless: true}
 
 // newSource runs the real git.
 func newSource(t testing.TB) packsource.Source {
@@ -239,7 +240,7 @@ func (s *testServer) oracle(t testing.TB, request []byte) (out []byte, failed bo
 
 // oracleAs asks the real upload-pack; failed means that it did not answer the request. What comes before the answer in a session with
 // state, the advertisement, is left away.
-func (s *testServer) oracleAs(t testing.TB, session protocol.Session, request []byte) (out []byte, failed bool, stderr string) {
+func (s *testServer) oracleAs(t testing.TB, session node.Session, request []byte) (out []byte, failed bool, stderr string) {
 	t.Helper()
 	args := []string{"upload-pack", s.Dir}
 	if session.Stateless {
@@ -268,12 +269,12 @@ func (s *testServer) oracleAs(t testing.TB, session protocol.Session, request []
 }
 
 // serve asks us in version 2.
-func (s *testServer) serve(server *Server, request []byte) (*recorder, protocol.Outcome, error) {
+func (s *testServer) serve(server *Server, request []byte) (*recorder, node.Outcome, error) {
 	return s.serveAs(server, version2, request)
 }
 
 // serveAs asks us.
-func (s *testServer) serveAs(server *Server, session protocol.Session, request []byte) (*recorder, protocol.Outcome, error) {
+func (s *testServer) serveAs(server *Server, session node.Session, request []byte) (*recorder, node.Outcome, error) {
 	reply := newRecorder()
 	outcome, err := server.Serve(context.Background(), s.repo, session, pktline.NewReader(bytes.NewReader(request)), reply)
 	if err == nil && reply.length >= 0 && reply.length != int64(reply.Len()) {

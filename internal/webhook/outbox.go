@@ -14,7 +14,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 )
 
@@ -203,7 +203,7 @@ func readPush(path string) (*interrupted, error) {
 		return nil, err
 	}
 	p := &interrupted{path: path}
-	p.ID, p.Options, p.Pusher = m.Push, m.options(), protocol.Pusher{Name: m.Pusher.Name, Address: m.Pusher.Address}
+	p.ID, p.Options, p.Pusher = m.Push, m.options(), node.Pusher{Name: m.Pusher.Name, Address: m.Pusher.Address}
 	if p.Repo, err = git.ParseRepoPath(exact(m.Repository, m.RepositoryBytes)); err != nil {
 		return nil, err
 	}

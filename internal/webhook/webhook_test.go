@@ -29,7 +29,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 )
 
@@ -143,7 +143,7 @@ func id(c string) git.ObjectID {
 func push(name, old, new string) *receivepack.Push {
 	repo, _ := git.ParseRepoPath("team/app")
 	return &receivepack.Push{
-		ID: name, Repo: repo, Pusher: protocol.Pusher{Name: "ada", Address: "192.0.2.1"}, Options: []string{"a=b\";\n"},
+		ID: name, Repo: repo, Pusher: node.Pusher{Name: "ada", Address: "192.0.2.1"}, Options: []string{"a=b\";\n"},
 		Updates: []receivepack.Update{{Ref: "refs/heads/main", Old: id(old), New: id(new)}},
 	}
 }

@@ -62,8 +62,6 @@ const (
 	CommandFetch      Command = "fetch"
 	CommandObjectInfo Command = "object-info"
 	CommandBundleURI  Command = "bundle-uri"
-
-	CommandPush Command = "push" // of no version's; for the log alone
 )
 
 // Offer is what a server may offer or not. What it does not offer it does not accept either. Versions 0 and 1 know of Filter and

@@ -37,23 +37,3 @@ const (
 	UploadPack  Service = "git-upload-pack"  // fetches
 	ReceivePack Service = "git-receive-pack" // pushes
 )
-
-// Pusher is who pushes, as hooks and logs are told.
-type Pusher struct {
-	Name    string // fit for an environment, a header, and a log; "" if nobody knows
-	Address string // the client's IP address
-}
-
-// Session is how a client and a server talk.
-type Session struct {
-	Service Service // of an advertisement; "" stands for UploadPack
-	Version Version
-	// Stateless says that each request is an exchange of its own, as over HTTP: it repeats what was said before, and its answer
-	// begins when it is whole. Otherwise both sides talk in turn on one stream.
-	Stateless bool
-	// Caller is whom the work counts for, where callers share it fairly (balance.Caller).
-	Caller string
-	// Reachable says that not everybody may read everything: objects that no visible ref reaches are not for this client, unless whoever
-	// runs the node has said that they are for all.
-	Reachable bool
-}

@@ -1,39 +1,14 @@
-package protocol
+package node
 
 import (
 	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
-
-	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// RefUpdate is what became of one ref that a push named.
-type RefUpdate struct {
-	Ref    string       `json:"ref"` // as the client named it, which may not be a valid name
-	Old    git.ObjectID `json:"old"`
-	New    git.ObjectID `json:"new"`
-	Result string       `json:"result"` // UpdateOK, why the ref was not changed, or UpdateUnknown
-}
-
-// Results of a RefUpdate beside git's reasons.
-const (
-	UpdateOK        = "ok"
-	UpdateUnchanged = "not changed"
-	UpdateUnknown   = "unknown" // the server could not find out
-)
-
-// Reported reports whether git's own report tells the client of a ref that was not changed. The session then ends as a successful one does.
-func (o *Outcome) Reported() bool {
-	return slices.ContainsFunc(o.Updates, func(u RefUpdate) bool {
-		return u.Result != UpdateOK && u.Result != UpdateUnchanged && u.Result != UpdateUnknown
-	})
-}
-
-// updateList is how updates stand in a log: an array of objects in JSON, one text otherwise.
+// updateList is the form of ref updates in a log: an array of objects in JSON, one string in text.
 type updateList []RefUpdate
 
 // MarshalJSON is json.Marshaler's.
@@ -51,13 +26,14 @@ func (l updateList) MarshalText() ([]byte, error) {
 	return []byte(b.String()), nil
 }
 
-// maxUpdateLine bounds in bytes what the names and reasons of one line's updates add up to, and maxUpdates how many there are.
+// maxUpdateLine is the maximum size in bytes of the names and results of the updates in one log line, maxUpdates the maximum
+// number of updates.
 const (
 	maxUpdateLine = 32 << 10
 	maxUpdates    = 100
 )
 
-// firstLine is how many of the updates go into one line.
+// firstLine returns how many of the updates fit into one log line.
 func firstLine(updates []RefUpdate) int {
 	size := 0
 	for i, u := range updates {
@@ -68,7 +44,8 @@ func firstLine(updates []RefUpdate) int {
 	return len(updates)
 }
 
-// UpdateAttrs are the attributes of a push's line: how many refs were changed and how many not, and the first updates. LogUpdates writes the others.
+// UpdateAttrs returns the attributes for a push's log line: the number of changed and of refused refs, and the first updates.
+// LogUpdates logs the other updates.
 func UpdateAttrs(updates []RefUpdate) []slog.Attr {
 	changed := 0
 	for _, u := range updates {
@@ -82,7 +59,8 @@ func UpdateAttrs(updates []RefUpdate) []slog.Attr {
 	}
 }
 
-// LogUpdates writes the updates that a push's line has no room for, in as many lines as they need. More is in each line, to tell whose they are.
+// LogUpdates logs the updates that do not fit into a push's log line, in as many lines as they need. The attributes in more
+// are part of each line and identify the push.
 func LogUpdates(ctx context.Context, log *slog.Logger, level slog.Level, updates []RefUpdate, more ...slog.Attr) {
 	all := len(updates)
 	for rest := updates[firstLine(updates):]; len(rest) > 0; {

@@ -1,0 +1,59 @@
+package node
+
+import (
+	"slices"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+)
+
+// CommandPush is the Command of an Outcome of a push. Git's protocol has no such command.
+const CommandPush protocol.Command = "push"
+
+// Outcome is what a session did, for logs and metrics.
+type Outcome struct {
+	Command  protocol.Command // "" if no request was read
+	Agent    string           // the client's agent string, safe for a log
+	Session  string           // the client's session ID, safe for a log; "" if it sent none
+	Refs     int              // listed refs
+	Dangling bool             // HEAD names a branch that does not exist, and other branches exist; only set by a node in this process
+	Wants    int
+	Haves    int
+	Common   int    // haves that the repository has
+	Pack     string // source of the pack: hit, miss, follow, uncached; "" if none was sent
+	Key      string // cache key of the pack
+	Objects  uint32 // objects in the pack
+	Bytes    int64  // bytes of the pack with its pkt-line framing
+
+	// Durations of the stages of a fetch.
+	Parse, Negotiate, Wait, FirstByte, Copy time.Duration
+
+	ChildCPU    time.Duration // CPU time of the git process that this request started
+	ChildMaxRSS int64         // bytes
+
+	Reason  string      // why a push failed, as a word for logs and metrics; "" if it did not
+	Updates []RefUpdate // ref updates of a push with their results, in the client's order
+}
+
+// RefUpdate is one ref update of a push and its result.
+type RefUpdate struct {
+	Ref    string       `json:"ref"` // as sent by the client; may be an invalid name
+	Old    git.ObjectID `json:"old"`
+	New    git.ObjectID `json:"new"`
+	Result string       `json:"result"` // UpdateOK, UpdateUnchanged, UpdateUnknown, or why the ref was not changed
+}
+
+// Results of a RefUpdate. All others are reasons that git reports.
+const (
+	UpdateOK        = "ok"
+	UpdateUnchanged = "not changed"
+	UpdateUnknown   = "unknown" // the server could not determine the result
+)
+
+// Reported reports whether git's own report names a ref that was not changed. Such a session ends like a successful one.
+func (o *Outcome) Reported() bool {
+	return slices.ContainsFunc(o.Updates, func(u RefUpdate) bool {
+		return u.Result != UpdateOK && u.Result != UpdateUnchanged && u.Result != UpdateUnknown
+	})
+}
