@@ -52,7 +52,7 @@ const allowedImports = `
 	unaryhttp, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < client;
 	search < web, web/api;
 	search, client, inflight, fault/faultrpc < search/remote;
-	git/protocol, inflight, resolve, sidechannel, unaryhttp, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < remote;
+	node, inflight, resolve, sidechannel, unaryhttp, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < remote;
 	node, auth, admit, connlimit, origin, httpguard, resolve, observe/sli < gateway;
 	git, git/pktline < bench/fleet;
 	bench/fleet, bench/page, client, git/process < bench;
