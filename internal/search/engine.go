@@ -5,11 +5,12 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/search/ipc"
+	workerv1 "github.com/packhorse-git/packhorse/proto/packhorse/worker/v1"
 )
 
 // Options say what an engine indexes and searches, and with what.
@@ -81,7 +82,7 @@ type repository struct {
 	seal        string // at the start: what its shards are to be like
 	version     git.Version
 
-	indexed   []ipc.Branch // that its shards hold
+	indexed   []*workerv1.Branch // that its shards hold
 	shards    int
 	size      int64            // of its shards, in bytes
 	jobs      int              // that were begun for it
@@ -224,7 +225,7 @@ func (e *Engine) takeStock() error {
 	if err != nil {
 		return err
 	}
-	groups := map[string][]ipc.Shard{}
+	groups := map[string][]*workerv1.Shard{}
 	for _, s := range shards {
 		groups[shardGroup(s.File)] = append(groups[shardGroup(s.File)], s)
 	}
@@ -235,7 +236,7 @@ func (e *Engine) takeStock() error {
 		r.indexed, r.shards, r.deltas, r.rebuild = nil, 0, 0, false
 	}
 	for _, group := range groups {
-		r := e.byID[group[0].ID]
+		r := e.byID[group[0].Id]
 		reason := unsound(group)
 		if reason == "" && (r == nil || r.path.String() != group[0].Repository) {
 			reason = "it belongs to no repository"
@@ -263,7 +264,7 @@ func (e *Engine) takeStock() error {
 	return nil
 }
 
-func names(group []ipc.Shard) []string {
+func names(group []*workerv1.Shard) []string {
 	list := make([]string, len(group))
 	for i, s := range group {
 		list[i] = s.File
@@ -283,12 +284,12 @@ func shardGroup(file string) string {
 const shardSuffix = "00000.zoekt"
 
 // unsound tells what is wrong with the shards of one repository, in the order of their names.
-func unsound(group []ipc.Shard) string {
+func unsound(group []*workerv1.Shard) string {
 	for i, s := range group {
 		switch {
 		case s.Error != "":
 			return s.Error
-		case s.ID != group[0].ID || s.Repository != group[0].Repository || !sameBranches(s.Branches, group[0].Branches):
+		case s.Id != group[0].Id || s.Repository != group[0].Repository || !sameBranches(s.Branches, group[0].Branches):
 			return "its parts do not belong together"
 		case i >= 100_000 || s.File != shardGroup(s.File)+pad(i)+".zoekt":
 			return "a part is missing"
@@ -297,7 +298,7 @@ func unsound(group []ipc.Shard) string {
 	return ""
 }
 
-func builds(group []ipc.Shard) int {
+func builds(group []*workerv1.Shard) int {
 	ids := map[string]bool{}
 	for _, s := range group {
 		ids[s.Build] = true
@@ -305,16 +306,8 @@ func builds(group []ipc.Shard) int {
 	return len(ids)
 }
 
-func sameBranches(a, b []ipc.Branch) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		if a[i] != b[i] {
-			return false
-		}
-	}
-	return true
+func sameBranches(a, b []*workerv1.Branch) bool {
+	return slices.EqualFunc(a, b, func(a, b *workerv1.Branch) bool { return a.Name == b.Name && a.Commit == b.Commit })
 }
 
 // searcherDied looks for what may have killed the process that searches: a shard that somebody has cut off.

@@ -3,10 +3,12 @@ package search
 import (
 	"context"
 	"errors"
+	"io"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/search/ipc"
+	workerv1 "github.com/packhorse-git/packhorse/proto/packhorse/worker/v1"
 )
 
 const (
@@ -19,17 +21,19 @@ const (
 )
 
 // document writes a file; what is no file has no place in the index.
-func document(w ipc.Writer, f *File, branches uint64) error {
+func document(w io.Writer, f *File, branches uint64) error {
 	if f.Gone || f.Mode&modeType == modeGitlink || len(f.Path) == 0 {
 		return nil
 	}
-	return w.Document(ipc.Document{Branches: branches, Size: max(f.Size, 0), Path: f.Path, Content: f.Content})
+	return ipc.Write(w, &workerv1.IndexRequest{Document: &workerv1.Document{
+		Branches: branches, Size: max(f.Size, 0), Path: f.Path, Content: f.Content,
+	}})
 }
 
 // full feeds all files of some branches: those of the first, then what is different in each other one. A file that is the same in several branches is
 // one document.
 func (e *Engine) full(repository git.RepoPath, heads []Head, run *job) feeder {
-	return func(ctx context.Context, w ipc.Writer) error {
+	return func(ctx context.Context, w io.Writer) error {
 		commits := make([]git.ObjectID, len(heads))
 		for i, h := range heads {
 			commits[i] = h.Commit
@@ -94,13 +98,13 @@ func (e *Engine) differences(ctx context.Context, repository git.RepoPath, commi
 
 // delta feeds what differs between two commits of the only branch, up to so many files.
 func (e *Engine) delta(repository git.RepoPath, from, to git.ObjectID, run *job, limit int) feeder {
-	return func(ctx context.Context, w ipc.Writer) error {
+	return func(ctx context.Context, w io.Writer) error {
 		n := 0
 		err := e.o.Source.Files(ctx, repository, to, from, e.o.MaxFile, func(f File) error {
 			if n++; n > limit {
 				return errTooMuch
 			}
-			if err := w.Frame(ipc.KindGone, f.Path); err != nil {
+			if err := ipc.Write(w, &workerv1.IndexRequest{ChangedPath: f.Path}); err != nil {
 				return err
 			}
 			return run.feed(document(w, &f, 1))
@@ -124,7 +128,7 @@ func (run *job) feed(err error) error {
 }
 
 // finish has the process put the new files in their places. If it is killed while it does, they do not belong together.
-func (run *job) finish(w ipc.Writer) error {
+func (run *job) finish(w io.Writer) error {
 	run.finishing.Store(true)
-	return w.Frame(ipc.KindFinish, nil)
+	return ipc.Write(w, &workerv1.IndexRequest{Finish: true})
 }

@@ -1,23 +1,23 @@
 package search
 
 import (
+	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/search/ipc"
+	workerv1 "github.com/packhorse-git/packhorse/proto/packhorse/worker/v1"
 )
 
 // indexing is one process that does one job after the other.
 type indexing struct {
 	child *child
-	w     ipc.Writer
-	out   ipc.Reader
+	w     *bufio.Writer
+	out   *bufio.Reader
 	jobs  int   // that it has done
 	bytes int64 // of content in them
 }
@@ -34,7 +34,7 @@ const (
 )
 
 // hire has a process take a job: the one that waits for work in a lane, or a new one. The error says why none did.
-func (e *Engine) hire(ctx context.Context, l lane, job ipc.Job) (*indexing, error) {
+func (e *Engine) hire(ctx context.Context, l lane, job *workerv1.Job) (*indexing, error) {
 	if x := e.spare[l]; x != nil {
 		e.spare[l] = nil
 		err := x.take(ctx, job)
@@ -52,7 +52,7 @@ func (e *Engine) hire(ctx context.Context, l lane, job ipc.Job) (*indexing, erro
 	if err != nil {
 		return nil, fault.Wrap(fault.Unavailable, "cannot index", err)
 	}
-	x := &indexing{child: c, w: ipc.NewWriter(c.stdin, 256<<10), out: ipc.NewReader(c.stdout, 64<<10)}
+	x := &indexing{child: c, w: bufio.NewWriterSize(c.stdin, 256<<10), out: bufio.NewReaderSize(c.stdout, 64<<10)}
 	if err := x.take(ctx, job); err != nil {
 		if x.end(true); ctx.Err() != nil {
 			return nil, abandoned(ctx)
@@ -63,14 +63,15 @@ func (e *Engine) hire(ctx context.Context, l lane, job ipc.Job) (*indexing, erro
 }
 
 // take gives the process a job, and waits until it has it.
-func (x *indexing) take(ctx context.Context, job ipc.Job) error {
+func (x *indexing) take(ctx context.Context, job *workerv1.Job) error {
 	defer context.AfterFunc(ctx, x.child.kill)()
-	if err := errors.Join(x.w.JSON(ipc.KindJob, job), x.w.Flush()); err != nil {
+	if err := errors.Join(ipc.Write(x.w, &workerv1.IndexRequest{Job: job}), x.w.Flush()); err != nil {
 		return err
 	}
-	kind, _, err := x.out.Frame(nil)
-	if err == nil && kind != ipc.KindTaken {
-		err = fmt.Errorf("frame %q where a job is to be taken", kind)
+	var response workerv1.IndexResponse
+	err := ipc.Read(x.out, &response)
+	if err == nil && !response.Accepted {
+		err = errors.New("the index worker did not accept a job")
 	}
 	return err
 }
@@ -88,10 +89,10 @@ func (e *Engine) retire(l lane) {
 }
 
 // more counts a job that was reported on, and tells whether the process can do another one.
-func (x *indexing) more(r *ipc.Report) bool {
+func (x *indexing) more(r *workerv1.Report) bool {
 	x.jobs++
 	x.bytes += r.Bytes
-	return !r.Failed() && x.jobs < mostJobs && x.bytes < mostBytes
+	return r.Error == "" && !r.Rebuild && x.jobs < mostJobs && x.bytes < mostBytes
 }
 
 // end waits for the process, which has nothing more to do, or kills it.
@@ -104,19 +105,18 @@ func (x *indexing) end(kill bool) {
 	x.child.stdout.Close()
 }
 
-// report reads what became of the job; each takes the frames before it.
-func (x *indexing) report(each func(ipc.Kind, []byte) error) (r ipc.Report, err error) {
-	var buf []byte
+// report reads the responses to a job, up to its report, and calls each for every shard.
+func (x *indexing) report(each func(*workerv1.Shard)) (*workerv1.Report, error) {
 	for {
-		var kind ipc.Kind
-		if kind, buf, err = x.out.Frame(buf); err != nil {
-			return r, err
+		var response workerv1.IndexResponse
+		if err := ipc.Read(x.out, &response); err != nil {
+			return nil, err
 		}
-		if kind == ipc.KindReport {
-			return r, json.Unmarshal(buf, &r)
+		if response.Shard != nil && each != nil {
+			each(response.Shard)
 		}
-		if err := each(kind, buf); err != nil {
-			return r, err
+		if response.Report != nil {
+			return response.Report, nil
 		}
 	}
 }
@@ -130,15 +130,15 @@ func (x *indexing) crash(err error) error {
 }
 
 // feeder writes what belongs to a job.
-type feeder func(context.Context, ipc.Writer) error
+type feeder func(context.Context, io.Writer) error
 
 // do has a process do a job, in a lane; each takes what it says before its report.
-func (e *Engine) do(ctx context.Context, l lane, job ipc.Job, feed feeder, each func(ipc.Kind, []byte) error) (ipc.Report, error) {
+func (e *Engine) do(ctx context.Context, l lane, job *workerv1.Job, feed feeder, each func(*workerv1.Shard)) (*workerv1.Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, jobTime)
 	defer cancel()
 	x, err := e.hire(ctx, l, job)
 	if err != nil {
-		return ipc.Report{}, err
+		return nil, err
 	}
 	stop := context.AfterFunc(ctx, x.child.kill)
 	defer stop()
@@ -151,19 +151,19 @@ func (e *Engine) do(ctx context.Context, l lane, job ipc.Job, feed feeder, each 
 	}
 	if err != nil && !isBrokenPipe(err) { // of the source: the process must not take what came for all
 		x.end(true)
-		return ipc.Report{}, err
+		return nil, err
 	}
 	report, err := x.report(each)
-	if stop() && err == nil && l != laneNone && x.more(&report) {
+	if stop() && err == nil && l != laneNone && x.more(report) {
 		e.spare[l] = x
 		return report, nil
 	}
 	x.end(err != nil)
 	if err != nil {
 		if ctx.Err() != nil {
-			return report, abandoned(ctx)
+			return nil, abandoned(ctx)
 		}
-		return report, x.crash(err)
+		return nil, x.crash(err)
 	}
 	return report, nil
 }
@@ -174,18 +174,8 @@ func isBrokenPipe(err error) bool {
 }
 
 // inspect lists the shards in the index. Broken ones have an error.
-func (e *Engine) inspect(ctx context.Context) (list []ipc.Shard, err error) {
-	report, err := e.do(ctx, laneNone, ipc.Job{Dir: e.shards(), Inspect: true}, nil, func(kind ipc.Kind, b []byte) error {
-		var s ipc.Shard
-		if kind != ipc.KindShard {
-			return fmt.Errorf("frame %q", kind)
-		}
-		if err := json.Unmarshal(b, &s); err != nil {
-			return err
-		}
-		list = append(list, s)
-		return nil
-	})
+func (e *Engine) inspect(ctx context.Context) (list []*workerv1.Shard, err error) {
+	report, err := e.do(ctx, laneNone, &workerv1.Job{Dir: e.shards(), Inspect: true}, nil, func(s *workerv1.Shard) { list = append(list, s) })
 	if err == nil && report.Error != "" {
 		err = errors.New(report.Error)
 	}

@@ -6,14 +6,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/search/ipc"
+	workerv1 "github.com/packhorse-git/packhorse/proto/packhorse/worker/v1"
 )
 
 // job is one that runs.
@@ -46,14 +45,14 @@ func (e *Engine) index(r *repository, l lane) {
 		}
 	}
 	if e.settle(ctx, r, task, run, report, err) {
-		if err := e.secure(task.ID, report.Shards, e.namesOnly(r)); err != nil {
+		if err := e.secure(task.Id, report.Shards, e.namesOnly(r)); err != nil {
 			e.log.Warn("it is not certain that a part of the search index is on the disk: it is made anew at the next start", "repository", r.path.String(), "error", err)
 		}
 	}
 }
 
 // prepare makes a job for a repository; none, if it has become pointless.
-func (e *Engine) prepare(r *repository, l lane, cancel context.CancelFunc) (task ipc.Job, feed feeder, run *job) {
+func (e *Engine) prepare(r *repository, l lane, cancel context.CancelFunc) (task *workerv1.Job, feed feeder, run *job) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	want := branches(r.current)
@@ -79,9 +78,9 @@ func (e *Engine) prepare(r *repository, l lane, cancel context.CancelFunc) (task
 		e.byID[id] = r
 	}
 	run = &job{kind: kindFull, began: time.Now(), cancel: cancel}
-	task = ipc.Job{
-		Dir: e.shards(), ID: r.id, Repository: r.path.String(), Branches: want,
-		MaxFile: int(e.o.MaxFile), ShardSize: int(e.o.ShardSize), Ctags: e.o.Ctags, First: r.shards == 0 && len(r.indexed) == 0,
+	task = &workerv1.Job{
+		Dir: e.shards(), Id: r.id, Repository: r.path.String(), Branches: want,
+		MaxFile: e.o.MaxFile, ShardSize: e.o.ShardSize, Ctags: e.o.Ctags, First: r.shards == 0 && len(r.indexed) == 0,
 	}
 	for other := range e.jobs {
 		task.First = task.First && other.path != r.path // of one that is gone, whose job is not over
@@ -90,15 +89,15 @@ func (e *Engine) prepare(r *repository, l lane, cancel context.CancelFunc) (task
 		task.Ctags = ""
 	}
 	switch {
-	case l == laneFast && e.deltaFits(r, want) && !slices.Equal(want, r.indexed):
+	case l == laneFast && e.deltaFits(r, want) && !sameBranches(want, r.indexed):
 		from, err := git.ParseObjectID(r.indexed[0].Commit)
 		if err == nil {
 			run.kind, task.Delta = kindDelta, true
 			feed = e.delta(r.path, from, r.current[0].Commit, run, deltaLimit)
 		}
-	case slices.Equal(want, r.indexed) && r.deltas == 0 && !r.rebuild:
+	case sameBranches(want, r.indexed) && r.deltas == 0 && !r.rebuild:
 		return task, nil, nil
-	case slices.Equal(want, r.indexed):
+	case sameBranches(want, r.indexed):
 		run.kind = kindAnew
 	}
 	if feed == nil {
@@ -113,14 +112,14 @@ func (e *Engine) prepare(r *repository, l lane, cancel context.CancelFunc) (task
 }
 
 // settle notes what became of a job, and tells whether the repository has a new index.
-func (e *Engine) settle(ctx context.Context, r *repository, task ipc.Job, run *job, report ipc.Report, err error) bool {
+func (e *Engine) settle(ctx context.Context, r *repository, task *workerv1.Job, run *job, report *workerv1.Report, err error) bool {
 	took := time.Since(run.began)
 	e.mu.Lock()
 	if err != nil {
 		e.clean(r)
 	}
 	delete(e.jobs, r)
-	mine := e.byID[task.ID] == r
+	mine := e.byID[task.Id] == r
 	cancelled := ctx.Err() != nil
 	result := "ok"
 	switch {
@@ -145,9 +144,9 @@ func (e *Engine) settle(ctx context.Context, r *repository, task ipc.Job, run *j
 		r.indexed, r.shards, r.size, r.failed, r.died, r.err = task.Branches, len(report.Shards), report.Size, 0, false, ""
 		if task.Delta {
 			r.deltas++
-			r.namesOnly += report.NamesOnly
+			r.namesOnly += int(report.NamesOnly)
 		} else {
-			r.deltas, r.rebuild, r.namesOnly = 0, false, report.NamesOnly
+			r.deltas, r.rebuild, r.namesOnly = 0, false, int(report.NamesOnly)
 		}
 		r.changed = time.Time{}
 		e.metrics.documents.Add(float64(report.Documents))
@@ -167,8 +166,8 @@ func (e *Engine) settle(ctx context.Context, r *repository, task ipc.Job, run *j
 	if result == "failed" {
 		e.retry(r, err, took)
 	}
-	e.log.Debug("indexed a repository", "repository", r.path.String(), "kind", run.kind, "result", result, "files", report.Documents,
-		"bytes", report.Bytes, "took", took.Round(time.Millisecond).String())
+	e.log.Debug("indexed a repository", "repository", r.path.String(), "kind", run.kind, "result", result, "files", report.GetDocuments(),
+		"bytes", report.GetBytes(), "took", took.Round(time.Millisecond).String())
 	return result == "ok" && mine
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/search/ipc"
+	workerv1 "github.com/packhorse-git/packhorse/proto/packhorse/worker/v1"
 )
 
 // The process that searches watches the directory of shards and loads new ones, a moment after they are there: more than a moment on a machine with much
@@ -84,13 +85,14 @@ func (e *Engine) checkLoads() bool {
 	}
 	ctx, cancel := context.WithTimeout(e.ctx, loadTimeout*time.Millisecond)
 	defer cancel()
-	end, err := e.searching.ask(ctx, ipc.Request{Loaded: true, Limited: true, Timeout: loadTimeout}, set, func(Batch) error { return nil })
+	request := &workerv1.SearchRequest{ListShards: true, Repositories: &workerv1.RepositorySet{Bits: set}, TimeoutMs: loadTimeout}
+	end, err := e.searching.ask(ctx, request, func(Batch) error { return nil })
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if err == nil {
 		for _, f := range end.Repositories {
-			r := e.byID[f.ID]
-			if shards, missing := e.unloaded[r]; missing && f.Shards >= shards {
+			r := e.byID[f.Id]
+			if shards, missing := e.unloaded[r]; missing && int(f.Shards) >= shards {
 				delete(e.unloaded, r)
 				e.stale = true
 			}

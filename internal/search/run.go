@@ -11,6 +11,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/search/ipc"
 	"github.com/packhorse-git/packhorse/internal/search/schema"
+	workerv1 "github.com/packhorse-git/packhorse/proto/packhorse/worker/v1"
 )
 
 // progressEvery is how often a search says how far it is, at most.
@@ -40,12 +41,16 @@ func (e *Engine) search(ctx context.Context, request Request, sink Sink, began t
 		request.Timeout = q.Timeout
 	}
 	limit, timeout := bound(request.Limit, 1, e.o.Results), bound(request.Timeout, time.Millisecond, e.o.Timeout)
-	ask := ipc.Request{Query: request.Query.Text, Format: int(request.Format), Limit: limit, Timeout: int(timeout.Milliseconds())}
+	ask := &workerv1.SearchRequest{
+		Query: request.Query.Text, Format: int32(request.Format), Limit: int32(limit), TimeoutMs: int32(timeout.Milliseconds()),
+	}
 	set, bares, whole, why := e.scope(request.May)
 	if why != "" {
 		return Summary{}, fault.Retry(fault.Unavailable, retryDir, "%s", why)
 	}
-	ask.Limited = request.May != nil
+	if request.May != nil {
+		ask.Repositories = &workerv1.RepositorySet{Bits: set}
+	}
 	ctx, cancel := context.WithTimeout(ctx, timeout+time.Second) // the process keeps to the time; this is for one that does not
 	defer cancel()
 
@@ -53,7 +58,7 @@ func (e *Engine) search(ctx context.Context, request Request, sink Sink, began t
 	var said time.Time
 	var sunk time.Duration // time of sink
 	asked := time.Now()
-	end, err := e.searching.ask(ctx, ask, set, func(b Batch) error {
+	end, err := e.searching.ask(ctx, ask, func(b Batch) error {
 		came := time.Now()
 		defer func() { sunk += time.Since(came) }()
 		s.Results += b.Results
@@ -73,14 +78,14 @@ func (e *Engine) search(ctx context.Context, request Request, sink Sink, began t
 		s.Elapsed = time.Since(began)
 		return s, err
 	}
-	s.Index = time.Duration(end.Took) * time.Microsecond
+	s.Index = time.Duration(end.DurationUs) * time.Microsecond
 	s.Link = max(0, time.Since(asked)-s.Index-sunk) // none, where the process went on while sink took results
 	e.metrics.linkSeconds.Observe(s.Link.Seconds())
 	if end.Crashed {
 		e.log.Warn("a part of the index could not be searched", "query", request.Query.Text)
 	}
 	s.Limited, s.TimedOut = end.Limited || end.Crashed, end.TimedOut || !whole
-	s.Repositories, s.Searched = e.freshness(ctx, end.Repositories), e.indexed(set, ask.Limited)
+	s.Repositories, s.Searched = e.freshness(ctx, end.Repositories), e.indexed(set, ask.Repositories != nil)
 	if len(bares) > 0 {
 		g, loaded := newGrepping(request.Query), e.paths(end.Repositories) // meanwhile
 		bares = slices.DeleteFunc(bares, func(b bare) bool {
@@ -152,12 +157,12 @@ func (e *Engine) scope(may Readable) (set ipc.Set, bares []bare, whole bool, why
 }
 
 // paths are those of repositories in which something was found. One that had no number when the search began may have one by now.
-func (e *Engine) paths(found []ipc.Found) map[git.RepoPath]bool {
+func (e *Engine) paths(found []*workerv1.FoundRepository) map[git.RepoPath]bool {
 	paths := make(map[git.RepoPath]bool, len(found))
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, f := range found {
-		if r := e.byID[f.ID]; r != nil {
+		if r := e.byID[f.Id]; r != nil {
 			paths[r.path] = true
 		}
 	}
@@ -221,12 +226,12 @@ const (
 )
 
 // freshness says how fresh repositories with results are. What is to be looked at, because its refs have changed, is asked.
-func (e *Engine) freshness(ctx context.Context, found []ipc.Found) []Freshness {
+func (e *Engine) freshness(ctx context.Context, found []*workerv1.FoundRepository) []Freshness {
 	list := make([]Freshness, 0, len(found))
 	unsure := make(map[int]git.RepoPath) // by their places in list
 	e.mu.Lock()
 	for _, f := range found {
-		r := e.byID[f.ID]
+		r := e.byID[f.Id]
 		if r == nil {
 			continue // gone meanwhile
 		}
@@ -254,7 +259,7 @@ func (e *Engine) freshness(ctx context.Context, found []ipc.Found) []Freshness {
 }
 
 // freshness says how fresh what was found in a repository is, as it was when it was looked at. The caller holds Engine.mu.
-func (r *repository) freshness(f ipc.Found) Freshness {
+func (r *repository) freshness(f *workerv1.FoundRepository) Freshness {
 	for _, b := range r.indexed {
 		if b.Commit == f.Commit {
 			f.Branch = b.Name // a file that several branches have is of the first

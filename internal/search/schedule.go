@@ -14,7 +14,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	"github.com/packhorse-git/packhorse/internal/search/ipc"
+	workerv1 "github.com/packhorse-git/packhorse/proto/packhorse/worker/v1"
 )
 
 // lane is where a repository waits for work: to be looked at, and, if its index is behind, for a process that indexes. There are two of these at
@@ -356,10 +356,10 @@ func (e *Engine) heads(ctx context.Context, path git.RepoPath) ([]Head, git.Vers
 // branchName is how a ref is called in the index.
 func branchName(ref string) string { return strings.TrimPrefix(ref, "refs/heads/") }
 
-func branches(heads []Head) []ipc.Branch {
-	list := make([]ipc.Branch, len(heads))
+func branches(heads []Head) []*workerv1.Branch {
+	list := make([]*workerv1.Branch, len(heads))
 	for i, h := range heads {
-		list[i] = ipc.Branch{Name: branchName(h.Name), Commit: h.Commit.String()}
+		list[i] = &workerv1.Branch{Name: branchName(h.Name), Commit: h.Commit.String()}
 	}
 	return list
 }
@@ -368,7 +368,7 @@ func branches(heads []Head) []ipc.Branch {
 func (e *Engine) judge(r *repository) {
 	want, now := branches(r.current), time.Now()
 	e.stale = true
-	if slices.Equal(want, r.indexed) {
+	if sameBranches(want, r.indexed) {
 		r.changed, r.lag, r.err, r.due[laneFast] = time.Time{}, 0, "", time.Time{}
 		if _, busy := e.jobs[r]; r.rebuild && !busy {
 			e.enqueue(r, laneSlow, later(now, r.again))
@@ -404,7 +404,7 @@ func later(a, b time.Time) time.Time {
 
 // deltaFits tells whether what is new can be put on top of the shards there are: zoekt can for the same branches, and we know what has changed if
 // there is one.
-func (e *Engine) deltaFits(r *repository, want []ipc.Branch) bool {
+func (e *Engine) deltaFits(r *repository, want []*workerv1.Branch) bool {
 	return len(want) == 1 && len(r.indexed) == 1 && want[0].Name == r.indexed[0].Name && r.shards > 0 && !r.rebuild && r.deltas < 2*e.o.Deltas
 }
 

@@ -1,12 +1,12 @@
 package search
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
 	"net"
 	"os"
-	"strconv"
 	"sync"
 	"time"
 
@@ -14,6 +14,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/search/ipc"
+	workerv1 "github.com/packhorse-git/packhorse/proto/packhorse/worker/v1"
 )
 
 const (
@@ -42,9 +43,8 @@ type searching struct {
 // conversation is one socket to the process.
 type conversation struct {
 	net.Conn
-	r    ipc.Reader
-	w    ipc.Writer
-	buf  []byte
+	r    *bufio.Reader
+	w    *bufio.Writer
 	life int
 }
 
@@ -167,7 +167,7 @@ func (s *searching) take() (*conversation, error) {
 		ours.Close()
 		return nil, s.unavailable()
 	}
-	return &conversation{Conn: ours, r: ipc.NewReader(ours, 64<<10), w: ipc.NewWriter(ours, 8<<10), life: life}, nil
+	return &conversation{Conn: ours, r: bufio.NewReaderSize(ours, 64<<10), w: bufio.NewWriter(ours), life: life}, nil
 }
 
 // give takes a socket back on which nothing is under way.
@@ -183,14 +183,14 @@ func (s *searching) give(c *conversation) {
 	}
 }
 
-// ask has the process search. Each batch is good until the next one.
-func (s *searching) ask(ctx context.Context, q ipc.Request, set ipc.Set, each func(Batch) error) (ipc.End, error) {
+// ask sends a request to the search worker and calls each for every batch of results.
+func (s *searching) ask(ctx context.Context, request *workerv1.SearchRequest, each func(Batch) error) (*workerv1.SearchEnd, error) {
 	c, err := s.take()
 	if err != nil {
-		return ipc.End{}, err
+		return nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
-	end, err := c.ask(q, set, each)
+	end, err := c.ask(request, each)
 	if whole := stop(); err == nil && whole {
 		s.give(c)
 	} else {
@@ -202,45 +202,35 @@ func (s *searching) ask(ctx context.Context, q ipc.Request, set ipc.Set, each fu
 	return end, err
 }
 
-func (c *conversation) ask(q ipc.Request, set ipc.Set, each func(Batch) error) (end ipc.End, err error) {
-	c.buf = q.Append(c.buf[:0])
-	if err := c.w.Frame(ipc.KindRequest, c.buf); err != nil {
-		return end, lost(err)
-	}
-	if q.Limited {
-		c.w.Frame(ipc.KindRepositories, set.Bytes())
-	}
-	if err := c.w.Flush(); err != nil {
-		return end, lost(err)
+func (c *conversation) ask(request *workerv1.SearchRequest, each func(Batch) error) (*workerv1.SearchEnd, error) {
+	if err := errors.Join(ipc.Write(c.w, request), c.w.Flush()); err != nil {
+		return nil, lost(err)
 	}
 	for {
-		var kind ipc.Kind
-		if kind, c.buf, err = c.r.Frame(c.buf); err != nil {
-			return end, lost(err)
+		var response workerv1.SearchResponse
+		if err := ipc.Read(c.r, &response); err != nil {
+			return nil, lost(err)
 		}
-		switch kind {
-		case ipc.KindBatch:
-			var b Batch
-			if b.Results, b.Matches, b.JSON, err = ipc.ParseBatch(c.buf); err != nil {
-				return end, lost(err)
+		if b := response.Batch; b != nil {
+			if err := each(Batch{Results: int(b.Results), Matches: int(b.Matches), JSON: b.Elements}); err != nil {
+				return nil, err
 			}
-			if err := each(b); err != nil {
-				return end, err
-			}
-		case ipc.KindEnd:
-			if end, err = ipc.ParseEnd(c.buf); err != nil {
-				return end, lost(err)
-			}
-			switch {
-			case end.Error != "" && fault.Kind(end.Kind) == fault.Internal:
-				return end, fault.Wrap(fault.Internal, "the search failed", errors.New(end.Error))
-			case end.Error != "":
-				return end, fault.New(fault.Kind(end.Kind), "%s", end.Error)
-			}
-			return end, nil
-		default:
-			return end, lost(errors.New("frame " + strconv.QuoteRune(rune(kind))))
 		}
+		if end := response.End; end != nil {
+			return end, endError(end)
+		}
+	}
+}
+
+// endError returns the error that ended a search, or nil.
+func endError(end *workerv1.SearchEnd) error {
+	switch kind := fault.Kind(end.ErrorKind); {
+	case end.Error == "":
+		return nil
+	case kind == fault.Internal:
+		return fault.Wrap(fault.Internal, "the search failed", errors.New(end.Error))
+	default:
+		return fault.New(kind, "%s", end.Error)
 	}
 }
 

@@ -1,7 +1,7 @@
 package worker
 
 import (
-	"encoding/json"
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/internal/search/ipc"
+	workerv1 "github.com/packhorse-git/packhorse/proto/packhorse/worker/v1"
 )
 
 // IndexOptions say how a process indexes.
@@ -31,43 +32,41 @@ type IndexOptions struct {
 func Index(o IndexOptions) error {
 	limitMemory(o.Memory)
 	log.SetFlags(0)
-	in, out := ipc.NewReader(o.In, 256<<10), ipc.NewWriter(o.Out, 64<<10)
+	in, out := bufio.NewReaderSize(o.In, 256<<10), bufio.NewWriterSize(o.Out, 64<<10)
 	var tags *symbols
 	defer func() { tags.close() }()
 	for jobs := 0; ; jobs++ {
-		kind, payload, err := in.Frame(nil)
+		var request workerv1.IndexRequest
+		err := ipc.Read(in, &request)
 		if err == io.EOF && jobs > 0 {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		var job ipc.Job
-		if kind != ipc.KindJob {
-			return fmt.Errorf("frame %q where a job is expected", kind)
+		job := request.Job
+		if job == nil {
+			return errors.New("index worker: the request has no job")
 		}
-		if err := json.Unmarshal(payload, &job); err != nil {
-			return err
-		}
-		if err := errors.Join(out.Frame(ipc.KindTaken, nil), out.Flush()); err != nil {
+		if err := errors.Join(ipc.Write(out, &workerv1.IndexResponse{Accepted: true}), out.Flush()); err != nil {
 			return err
 		}
 		if job.Inspect {
 			return inspect(job, out)
 		}
 		tags = tags.forJob(job.Ctags)
-		report := ipc.Report{}
-		switch err := runJob(job, in, tags, &report); {
+		report := &workerv1.Report{}
+		switch err := runJob(job, in, tags, report); {
 		case errors.Is(err, errInput):
 			return err
 		case err != nil:
 			report.Error = err.Error()
 			report.Full = errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS) || errors.Is(err, unix.EACCES)
 		}
-		if err := out.JSON(ipc.KindReport, report); err != nil {
+		if err := ipc.Write(out, &workerv1.IndexResponse{Report: report}); err != nil {
 			return err
 		}
-		if err := out.Flush(); err != nil || report.Failed() { // of a job that failed there may be more to read
+		if err := out.Flush(); err != nil || report.Error != "" || report.Rebuild { // of a job that failed there may be more to read
 			return err
 		}
 	}
@@ -77,11 +76,11 @@ func Index(o IndexOptions) error {
 var errInput = errors.New("the job is not whole")
 
 // buildOptions are zoekt's for a job.
-func buildOptions(job ipc.Job) build.Options {
+func buildOptions(job *workerv1.Job) build.Options {
 	o := build.Options{
-		IndexDir: job.Dir, SizeMax: job.MaxFile, ShardMax: job.ShardSize, Parallelism: 1, IsDelta: job.Delta,
+		IndexDir: job.Dir, SizeMax: int(job.MaxFile), ShardMax: int(job.ShardSize), Parallelism: 1, IsDelta: job.Delta,
 		CTagsPath: job.Ctags, DisableCTags: job.Ctags == "",
-		RepositoryDescription: zoekt.Repository{ID: job.ID, Name: job.Repository},
+		RepositoryDescription: zoekt.Repository{ID: job.Id, Name: job.Repository},
 	}
 	for _, b := range job.Branches {
 		o.RepositoryDescription.Branches = append(o.RepositoryDescription.Branches, zoekt.RepositoryBranch{Name: b.Name, Version: b.Commit})
@@ -99,7 +98,7 @@ func extendable(o *build.Options) bool {
 }
 
 // runJob builds shards from what comes. Until the whole job is there, nothing of the index has changed.
-func runJob(job ipc.Job, in ipc.Reader, tags *symbols, report *ipc.Report) error {
+func runJob(job *workerv1.Job, in *bufio.Reader, tags *symbols, report *workerv1.Report) error {
 	o := buildOptions(job)
 	if job.Delta && !extendable(&o) {
 		report.Rebuild = true
@@ -111,16 +110,13 @@ func runJob(job ipc.Job, in ipc.Reader, tags *symbols, report *ipc.Report) error
 	}
 	var checker zoekt.DocChecker
 	for {
-		kind, payload, err := in.Frame(nil) // documents are kept until their shard is written
-		if err != nil {
+		var request workerv1.IndexRequest
+		if err := ipc.Read(in, &request); err != nil {
 			return errors.Join(errInput, err)
 		}
-		switch kind {
-		case ipc.KindDocument:
-			d, err := ipc.ParseDocument(payload)
-			if err != nil {
-				return errors.Join(errInput, err)
-			}
+		switch {
+		case request.Document != nil:
+			d := request.Document
 			doc := document(job, d)
 			if err := checker.Check(doc.Content, o.TrigramMax, false); doc.SkipReason == "" && len(doc.Content) >= leastContent && err != nil {
 				doc.SkipReason, doc.Content = err.Error(), nil
@@ -135,9 +131,9 @@ func runJob(job ipc.Job, in ipc.Reader, tags *symbols, report *ipc.Report) error
 				report.NamesOnly++
 			}
 			report.Bytes += int64(len(d.Content))
-		case ipc.KindGone:
-			b.MarkFileAsChangedOrRemoved(string(payload))
-		case ipc.KindFinish:
+		case len(request.ChangedPath) > 0:
+			b.MarkFileAsChangedOrRemoved(string(request.ChangedPath))
+		case request.Finish:
 			if err := b.Finish(); err != nil {
 				return err
 			}
@@ -160,7 +156,7 @@ func runJob(job ipc.Job, in ipc.Reader, tags *symbols, report *ipc.Report) error
 			}
 			return nil
 		default:
-			return errors.Join(errInput, fmt.Errorf("frame %q in a job", kind))
+			return errors.Join(errInput, errors.New("unknown message"))
 		}
 	}
 }
@@ -168,7 +164,7 @@ func runJob(job ipc.Job, in ipc.Reader, tags *symbols, report *ipc.Report) error
 // leastContent is how many bytes a file has to have for zoekt to search them. What a shorter one has is hardly ever missed.
 const leastContent = 3
 
-func document(job ipc.Job, d ipc.Document) zoekt.Document {
+func document(job *workerv1.Job, d *workerv1.Document) zoekt.Document {
 	to := zoekt.Document{Name: string(d.Path), Content: d.Content}
 	for i, b := range job.Branches {
 		if d.Branches&(1<<i) != 0 {
@@ -182,24 +178,25 @@ func document(job ipc.Job, d ipc.Document) zoekt.Document {
 }
 
 // inspect reports every shard in the directory.
-func inspect(job ipc.Job, out ipc.Writer) error {
+func inspect(job *workerv1.Job, out *bufio.Writer) error {
 	files, err := filepath.Glob(filepath.Join(escapeGlob(job.Dir), "*.zoekt"))
 	if err != nil {
 		return err
 	}
 	for _, f := range files {
-		if err := out.JSON(ipc.KindShard, inspectShard(f)); err != nil {
+		if err := ipc.Write(out, &workerv1.IndexResponse{Shard: inspectShard(f)}); err != nil {
 			return err
 		}
 	}
-	if err := out.JSON(ipc.KindReport, ipc.Report{}); err != nil {
+	if err := ipc.Write(out, &workerv1.IndexResponse{Report: &workerv1.Report{}}); err != nil {
 		return err
 	}
 	return out.Flush()
 }
 
 // inspectShard looks at one shard. What zoekt cannot bear to read is broken as well.
-func inspectShard(file string) (s ipc.Shard) {
+func inspectShard(file string) (s *workerv1.Shard) {
+	s = new(workerv1.Shard)
 	defer func() {
 		if p := recover(); p != nil {
 			s.Error = fmt.Sprint("it cannot be read: ", p)
@@ -221,9 +218,9 @@ func inspectShard(file string) (s ipc.Shard) {
 	case metadata.IndexFormatVersion != zoekt.IndexFormatVersion || metadata.IndexFeatureVersion != zoekt.FeatureVersion:
 		s.Error = "it was made by another version"
 	}
-	s.ID, s.Repository, s.Symbols, s.Build = repositories[0].ID, repositories[0].Name, repositories[0].HasSymbols, metadata.ID
+	s.Id, s.Repository, s.Symbols, s.Build = repositories[0].ID, repositories[0].Name, repositories[0].HasSymbols, metadata.ID
 	for _, b := range repositories[0].Branches {
-		s.Branches = append(s.Branches, ipc.Branch{Name: b.Name, Commit: b.Version})
+		s.Branches = append(s.Branches, &workerv1.Branch{Name: b.Name, Commit: b.Version})
 	}
 	return s
 }

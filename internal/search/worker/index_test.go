@@ -1,15 +1,23 @@
 package worker
 
 import (
-	"encoding/json"
+	"bufio"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/packhorse-git/packhorse/internal/search/ipc"
+	workerv1 "github.com/packhorse-git/packhorse/proto/packhorse/worker/v1"
 )
+
+var needle = &workerv1.Document{Branches: 1, Size: 6, Path: []byte("f"), Content: []byte("needle")}
+
+// send writes a message. Who reads the other end notices an error.
+func send(w io.Writer, m proto.Message) { _ = ipc.Write(w, m) }
 
 func TestJobsOneAfterTheOther(t *testing.T) {
 	t.Parallel()
@@ -23,38 +31,31 @@ func TestJobsOneAfterTheOther(t *testing.T) {
 		jobs.Close()
 		ended <- err
 	}()
-	w, r := ipc.NewWriter(in, 4<<10), ipc.NewReader(reports, 4<<10)
-	do := func(job ipc.Job) (report ipc.Report) {
+	w, r := bufio.NewWriter(in), bufio.NewReader(reports)
+	do := func(job *workerv1.Job) *workerv1.Report {
 		t.Helper()
-		if err := w.JSON(ipc.KindJob, job); err != nil {
-			t.Fatal(err)
-		}
+		send(w, &workerv1.IndexRequest{Job: job})
 		if !job.Delta {
-			if err := w.Document(ipc.Document{Branches: 1, Size: 6, Path: []byte("f"), Content: []byte("needle")}); err != nil {
-				t.Fatal(err)
-			}
-			w.Frame(ipc.KindFinish, nil)
+			send(w, &workerv1.IndexRequest{Document: needle})
+			send(w, &workerv1.IndexRequest{Finish: true})
 		}
 		if err := w.Flush(); err != nil {
 			t.Fatal(err)
 		}
-		if kind, _, err := r.Frame(nil); err != nil || kind != ipc.KindTaken {
-			t.Fatal(kind, err)
+		var accepted, done workerv1.IndexResponse
+		if err := ipc.Read(r, &accepted); err != nil || !accepted.Accepted {
+			t.Fatalf("got %v, %v; want an accepted job", &accepted, err)
 		}
-		kind, b, err := r.Frame(nil)
-		if err != nil || kind != ipc.KindReport {
-			t.Fatal(kind, err)
+		if err := ipc.Read(r, &done); err != nil || done.Report == nil {
+			t.Fatalf("got %v, %v; want a report", &done, err)
 		}
-		if err := json.Unmarshal(b, &report); err != nil {
-			t.Fatal(err)
-		}
-		return report
+		return done.Report
 	}
-	job := ipc.Job{Dir: dir, Branches: []ipc.Branch{{Name: "main", Commit: "0123456789012345678901234567890123456789"}}, MaxFile: 1 << 20, ShardSize: 1 << 20}
+	job := &workerv1.Job{Dir: dir, Branches: []*workerv1.Branch{{Name: "main", Commit: "0123456789012345678901234567890123456789"}}, MaxFile: 1 << 20, ShardSize: 1 << 20}
 	for i := range 3 {
-		job.ID, job.Repository = uint32(i+1), fmt.Sprintf("app%d", i)
+		job.Id, job.Repository = uint32(i+1), fmt.Sprintf("app%d", i)
 		report := do(job)
-		if report.Failed() || report.Documents != 1 || report.Bytes != 6 || len(report.Shards) != 1 {
+		if report.Error != "" || report.Documents != 1 || report.Bytes != 6 || len(report.Shards) != 1 {
 			t.Fatalf("%+v", report)
 		}
 		if _, err := os.Stat(filepath.Join(dir, report.Shards[0])); err != nil {
@@ -62,7 +63,7 @@ func TestJobsOneAfterTheOther(t *testing.T) {
 		}
 	}
 	// There is nothing to put changes on: of that job more may follow than was read, so the process does no other.
-	job.ID, job.Repository, job.Delta = 9, "none", true
+	job.Id, job.Repository, job.Delta = 9, "none", true
 	if report := do(job); !report.Rebuild {
 		t.Fatalf("%+v", report)
 	}
@@ -74,15 +75,15 @@ func TestJobsOneAfterTheOther(t *testing.T) {
 func TestInputEndsBetweenJobsOrWithin(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	job := ipc.Job{Dir: dir, ID: 1, Repository: "app", Branches: []ipc.Branch{{Name: "main", Commit: "0123456789012345678901234567890123456789"}}, MaxFile: 1 << 20, ShardSize: 1 << 20}
+	job := &workerv1.Job{Dir: dir, Id: 1, Repository: "app", Branches: []*workerv1.Branch{{Name: "main", Commit: "0123456789012345678901234567890123456789"}}, MaxFile: 1 << 20, ShardSize: 1 << 20}
 	for _, whole := range []bool{true, false} {
 		jobs, in := io.Pipe()
 		go func() {
-			w := ipc.NewWriter(in, 4<<10)
-			w.JSON(ipc.KindJob, job)
-			w.Document(ipc.Document{Branches: 1, Size: 6, Path: []byte("f"), Content: []byte("needle")})
+			w := bufio.NewWriter(in)
+			send(w, &workerv1.IndexRequest{Job: job})
+			send(w, &workerv1.IndexRequest{Document: needle})
 			if whole {
-				w.Frame(ipc.KindFinish, nil)
+				send(w, &workerv1.IndexRequest{Finish: true})
 			}
 			w.Flush()
 			in.Close()

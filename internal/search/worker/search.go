@@ -3,10 +3,10 @@
 package worker
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log"
 	"net"
@@ -26,6 +26,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/search/ipc"
 	"github.com/packhorse-git/packhorse/internal/search/query"
 	"github.com/packhorse-git/packhorse/internal/search/schema"
+	workerv1 "github.com/packhorse-git/packhorse/proto/packhorse/worker/v1"
 )
 
 const (
@@ -130,21 +131,21 @@ type searcher struct {
 
 // asked is a request as it came.
 type asked struct {
-	ipc.Request
+	*workerv1.SearchRequest
 	repositories *roaring.Bitmap // nil: all
 }
 
 // serve answers the requests on one socket, one after the other, until the server closes it.
 func (s *searcher) serve(c net.Conn) {
 	ctx, cancel := context.WithCancel(context.Background())
-	requests := ipc.NewReader(c, 8<<10)
+	requests := bufio.NewReaderSize(c, 8<<10)
 	out := newOutbox(c, &s.waiting, s.mostWaiting)
 	defer out.running.Wait()
 	defer c.Close()
 	defer cancel()
-	a := &answer{w: ipc.NewWriter(out, answerBuffer)}
+	a := &answer{w: bufio.NewWriterSize(out, answerBuffer)}
 	for {
-		r, err := readRequest(requests, &a.request)
+		r, err := readRequest(requests)
 		if err != nil {
 			return
 		}
@@ -152,9 +153,9 @@ func (s *searcher) serve(c net.Conn) {
 		began := time.Now()
 		heed := heedEnd(requests, cancel)
 		err = s.searchSafely(ctx, r, a)
-		a.end.Took = (time.Since(began) - a.sending).Microseconds()
+		a.end.DurationUs = (time.Since(began) - a.sending).Microseconds()
 		if err != nil && a.err == nil {
-			a.end.Error, a.end.Kind = err.Error(), uint8(fault.KindOf(err))
+			a.end.Error, a.end.ErrorKind = err.Error(), uint32(fault.KindOf(err))
 			if e, ok := errors.AsType[*fault.Error](err); ok {
 				a.end.Error = e.Error()
 			}
@@ -173,7 +174,7 @@ const heedAfter = 5 * time.Millisecond
 
 // heedEnd cancels a search if the server closes the socket meanwhile. Nobody else reads until stop has returned: with the next request, or at the
 // socket's end.
-func heedEnd(r ipc.Reader, cancel context.CancelFunc) (stop func()) {
+func heedEnd(r *bufio.Reader, cancel context.CancelFunc) (stop func()) {
 	done := make(chan struct{})
 	timer := time.AfterFunc(heedAfter, func() {
 		defer close(done)
@@ -188,32 +189,14 @@ func heedEnd(r ipc.Reader, cancel context.CancelFunc) (stop func()) {
 	}
 }
 
-// readRequest reads a request into buf, which grows as needed.
-func readRequest(r ipc.Reader, buf *[]byte) (a asked, err error) {
-	kind, payload, err := r.Frame(*buf)
-	if err != nil {
-		return a, err
+// readRequest reads the next request.
+func readRequest(r *bufio.Reader) (asked, error) {
+	a := asked{SearchRequest: &workerv1.SearchRequest{}}
+	err := ipc.Read(r, a.SearchRequest)
+	if err == nil && a.Repositories != nil {
+		a.repositories = roaring.BitmapOf(ipc.Set(a.Repositories.Bits).List()...)
 	}
-	*buf = payload
-	if kind != ipc.KindRequest {
-		return a, fmt.Errorf("frame %q where a request is expected", kind)
-	}
-	if a.Request, err = ipc.ParseRequest(payload); err != nil || !a.Limited {
-		return a, err
-	}
-	kind, payload, err = r.Frame(nil)
-	if err != nil {
-		return a, err
-	}
-	if kind != ipc.KindRepositories {
-		return a, fmt.Errorf("frame %q where repositories are expected", kind)
-	}
-	set, err := ipc.ParseSet(payload)
-	if err != nil {
-		return a, err
-	}
-	a.repositories = roaring.BitmapOf(set.List()...)
-	return a, nil
+	return a, err
 }
 
 // searchSafely turns a panic into an error: the process has others' searches too.
@@ -224,7 +207,7 @@ func (s *searcher) searchSafely(ctx context.Context, r asked, a *answer) (err er
 			err = fault.New(fault.Internal, "panic in the search: %v", p)
 		}
 	}()
-	if r.Loaded {
+	if r.ListShards {
 		return s.loaded(ctx, r, a)
 	}
 	return s.search(ctx, r, a)
@@ -240,7 +223,7 @@ func (s *searcher) loaded(ctx context.Context, r asked, a *answer) error {
 		return err
 	}
 	for _, l := range list.Repos {
-		a.end.Repositories = append(a.end.Repositories, ipc.Found{ID: l.Repository.ID, Shards: l.Stats.Shards})
+		a.end.Repositories = append(a.end.Repositories, &workerv1.FoundRepository{Id: l.Repository.ID, Shards: int32(l.Stats.Shards)})
 	}
 	return nil
 }
@@ -258,10 +241,11 @@ func (s *searcher) search(ctx context.Context, r asked, a *answer) error {
 		p.query = zoektquery.NewAnd(&zoektquery.RepoIDs{Repos: r.repositories}, p.query)
 	}
 	a.plan = p
-	timeout := time.Duration(r.Timeout) * time.Millisecond
-	enough := 100 * r.Limit
+	timeout := time.Duration(r.TimeoutMs) * time.Millisecond
+	limit := int(r.Limit)
+	enough := 100 * limit
 	o := zoekt.SearchOptions{
-		ChunkMatches: true, Whole: a.format == schema.GraphQL, MaxDocDisplayCount: r.Limit + 1, MaxWallTime: timeout, FlushWallTime: min(flushAfter, timeout),
+		ChunkMatches: true, Whole: a.format == schema.GraphQL, MaxDocDisplayCount: limit + 1, MaxWallTime: timeout, FlushWallTime: min(flushAfter, timeout),
 		ShardMaxMatchCount: enough, TotalMaxMatchCount: enough,
 	}
 	find := s.StreamSearch
@@ -274,7 +258,7 @@ func (s *searcher) search(ctx context.Context, r asked, a *answer) error {
 	began := time.Now()
 	a.enough = o.TotalMaxMatchCount
 	err = find(ctx, p.query, &o, a)
-	if a.hold && err == nil && (a.skipped && len(a.held) < r.Limit || a.stopped() && len(a.held) == r.Limit) {
+	if a.hold && err == nil && (a.skipped && len(a.held) < limit || a.stopped() && len(a.held) == limit) {
 		o.ShardMaxMatchCount, o.TotalMaxMatchCount, o.MaxWallTime = manyMore*enough, manyMore*enough, max(timeout-time.Since(began), time.Millisecond)
 		a.held, a.skipped, a.found, a.enough = nil, false, 0, o.TotalMaxMatchCount
 		err = find(ctx, p.query, &o, a)
@@ -298,13 +282,12 @@ func (s *searcher) collect(ctx context.Context, q zoektquery.Q, o *zoekt.SearchO
 
 // answer renders results as they come.
 type answer struct {
-	w       ipc.Writer
-	request []byte // is read into it, and the end written
-	cancel  context.CancelFunc
-	format  schema.Format
-	limit   int
-	plan    plan
-	err     error // of writing
+	w      *bufio.Writer
+	cancel context.CancelFunc
+	format schema.Format
+	limit  int
+	plan   plan
+	err    error // of writing
 
 	hold             bool              // results wait until the search is over
 	held             []zoekt.FileMatch // these
@@ -315,14 +298,14 @@ type answer struct {
 	elements         []byte        // that wait to be sent
 	results, matches int           // in them
 	sending          time.Duration // of batches
-	end              ipc.End
+	end              *workerv1.SearchEnd
 	seen             map[uint32]bool
 }
 
 func (a *answer) reset(r asked, cancel context.CancelFunc) {
-	a.cancel, a.format, a.limit = cancel, schema.Format(r.Format), r.Limit
+	a.cancel, a.format, a.limit = cancel, schema.Format(r.Format), int(r.Limit)
 	a.elements, a.results, a.matches = a.elements[:0], 0, 0
-	a.end = ipc.End{Repositories: a.end.Repositories[:0]}
+	a.end = &workerv1.SearchEnd{}
 	a.hold, a.held, a.skipped, a.found, a.enough, a.sending = false, nil, false, 0, 0, 0
 	a.seen = make(map[uint32]bool)
 }
@@ -355,7 +338,7 @@ func (a *answer) render(files []zoekt.FileMatch) {
 		if a.plan.repository && a.seen[files[i].RepositoryID] {
 			continue
 		}
-		if a.end.Results >= a.limit {
+		if int(a.end.Results) >= a.limit {
 			a.end.Limited = true
 			return
 		}
@@ -373,7 +356,7 @@ func (a *answer) add(m *zoekt.FileMatch) {
 		if len(m.Branches) > 0 {
 			branch = m.Branches[0]
 		}
-		a.end.Repositories = append(a.end.Repositories, ipc.Found{ID: m.RepositoryID, Commit: m.Version, Branch: branch})
+		a.end.Repositories = append(a.end.Repositories, &workerv1.FoundRepository{Id: m.RepositoryID, Commit: m.Version, Branch: branch})
 	}
 	convert(&a.file, m, a.plan)
 	if a.results > 0 {
@@ -384,7 +367,7 @@ func (a *answer) add(m *zoekt.FileMatch) {
 	a.results++
 	a.matches += matches
 	a.end.Results++
-	a.end.Matches += matches
+	a.end.Matches += int32(matches)
 	if len(a.elements) >= batchSize {
 		a.flush()
 	}
@@ -408,7 +391,8 @@ func (a *answer) flush() {
 // batch writes what waits, which may stay in the buffer.
 func (a *answer) batch() {
 	if a.results > 0 && a.err == nil {
-		a.err = a.w.Batch(a.results, a.matches, a.elements)
+		batch := &workerv1.SearchBatch{Results: int32(a.results), Matches: int32(a.matches), Elements: a.elements}
+		a.err = ipc.Write(a.w, &workerv1.SearchResponse{Batch: batch})
 		a.elements, a.results, a.matches = a.elements[:0], 0, 0
 	}
 }
@@ -419,8 +403,7 @@ func (a *answer) finish() error {
 	if a.err != nil {
 		return a.err
 	}
-	a.request = a.end.Append(a.request[:0])
-	if err := a.w.Frame(ipc.KindEnd, a.request); err != nil {
+	if err := ipc.Write(a.w, &workerv1.SearchResponse{End: a.end}); err != nil {
 		return err
 	}
 	return a.w.Flush()
