@@ -66,10 +66,12 @@ clients-doc: ## Write docs/reference/clients.md anew from a run with all clients
 	@.ci/clients $(CLIENTDIR)
 	PACKHORSE_CLIENTS=$(abspath $(CLIENTDIR)) go test -count=1 -timeout 15m ./e2e -run '^TestClients$$' -update
 
-check: vet ## Check formatting, vet for Linux and macOS, the API's definitions and their generated code
+check: vet ## Check formatting, vet for Linux and macOS, the API's definitions, the language, and commit subjects
 	@unformatted=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go' 2>/dev/null || find . -name '*.go')); \
 	if [ -n "$$unformatted" ]; then echo "Not formatted; run gofmt -w on:"; echo "$$unformatted"; exit 1; fi
 	@.ci/proto check
+	@.ci/prose
+	@.ci/commits
 
 vet:
 	CGO_ENABLED=0 go vet ./...
