@@ -96,7 +96,7 @@ soak-push: ## Check pushes that race, with kills in between, for an order that e
 	PACKHORSE_PUSH_TIME=$(SOAK) PACKHORSE_SEED=$(SEED) go test -count=1 -timeout 12h ./e2e -run '^TestRegister$$' -v
 
 docs: ## Write the generated pages anew (docs/reference/config.md)
-	go test ./internal/roles -run '^TestDocs' -update
+	go test ./internal/config ./internal/roles -run '^TestDocs' -update
 
 bench: build ## Clone URL with CLIENTS for DURATION from a running server
 	./$(BINARY) bench fetch $(URL) --clients $(CLIENTS) --duration $(DURATION)

@@ -60,7 +60,8 @@ const allowedImports = `
 	bench/page < compare;
 	admit, packcache < top;
 	top < top/tui;
-	control, remote, gateway, credfile, observe, observe/proctree, observe/tracing, observe/watchdog, bench, webhook, search/remote, search/worker, web, web/api, top, top/tui, app, compare, doctor < roles;
+	gateway, storage, webhook, credfile, app, observe, observe/tracing < config;
+	config, control, remote, observe/proctree, observe/watchdog, bench, webhook, search/remote, search/worker, web, web/api, top, top/tui, app, compare, doctor < roles;
 	roles < cmd/packhorse;
 
 	# Tests only: any test may import gittest, tests of a packsource.Source sourcetest, and nothing else may.
@@ -92,8 +93,8 @@ const forbidden = `
 // below it.
 var rooms = map[string][]string{
 	"connectrpc.com/...":                                        {"proto/packhorse/v1/packhorsev1connect", "fault/faultrpc", "control", "remote", "client", "search/remote", "bench", "roles"},
-	"github.com/spf13/...":                                      {"roles", "bench"},
-	"github.com/pelletier/go-toml/...":                          {"roles"},
+	"github.com/spf13/...":                                      {"config", "roles", "bench"},
+	"github.com/pelletier/go-toml/...":                          {"config"},
 	"github.com/rogpeppe/go-internal/...":                       {},
 	"github.com/prometheus/client_golang/prometheus/promhttp":   {"observe"},
 	"github.com/prometheus/client_golang/prometheus/collectors": {"observe"},
@@ -116,7 +117,7 @@ var rooms = map[string][]string{
 	"go.opentelemetry.io/otel/sdk/...":                          {"observe/tracing"},
 	"go.opentelemetry.io/otel/exporters/...":                    {"observe/tracing"},
 	"net/http/pprof":                                            {"observe"},
-	"os/exec":                                                   {"git/process", "gittest", "roles", "bench", "search/worker"},
+	"os/exec":                                                   {"git/process", "gittest", "config", "roles", "bench", "search/worker"},
 }
 
 // noNetwork are the packages that read repositories; they and all below them never import net.

@@ -4,21 +4,11 @@ import (
 	"encoding/json"
 	"log/slog"
 	"net/http"
-	"path/filepath"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 )
-
-// adminSocket is where a gateway with this state directory answers its operator. Who may connect may administer: mode 0600.
-//
-//	GET  /nodes                  []nodeStatus
-//	POST /nodes/{name}/drain     nodeStatus
-//	POST /nodes/{name}/undrain   nodeStatus
-//
-// An error is {"error": "what was wrong"}.
-func adminSocket(state string) string { return filepath.Join(state, "admin.sock") }
 
 // nodeStatus is how a node is, as the admin socket tells it.
 type nodeStatus struct {

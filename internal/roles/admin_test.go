@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 )
@@ -47,7 +48,7 @@ func TestAdminCommands(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := listenUnix(adminSocket(state), 0o600)
+	l, err := listenUnix(config.AdminSocket(state), 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +100,7 @@ func TestAdminCommandsWithoutAGateway(t *testing.T) {
 	if code != exitFailed || !strings.Contains(errs, "no gateway answers at "+state+"/admin.sock; is it running") {
 		t.Errorf("no socket: %d %q", code, errs)
 	}
-	leave(t, adminSocket(state))
+	leave(t, config.AdminSocket(state))
 	if code, _, errs := runMain("nodes", "--state", state); code != exitFailed || !strings.Contains(errs, "no gateway answers at") {
 		t.Errorf("a socket that was left: %d %q", code, errs)
 	}

@@ -19,6 +19,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
+
+	"github.com/packhorse-git/packhorse/internal/config"
 )
 
 // adminClient asks a running gateway, or serve, over its admin socket.
@@ -32,21 +34,21 @@ func (c *adminClient) addFlags(flags *pflag.FlagSet) {
 // taken if there is one.
 func (c *adminClient) socket() (string, error) {
 	if c.root == "" && c.state == "" {
-		gateway := defaultState(roleGateway, "", c.env)
-		if _, err := os.Stat(adminSocket(gateway)); gateway != "" && err == nil {
-			cfg := DefaultConfig()
+		gateway := config.DefaultState(config.RoleGateway, "", c.env.Getenv)
+		if _, err := os.Stat(config.AdminSocket(gateway)); gateway != "" && err == nil {
+			cfg := config.DefaultConfig()
 			if c.config != "" {
-				if err := loadFile(c.config, &cfg, origins{}); err != nil {
+				if err := config.LoadFile(c.config, &cfg, config.Origins{}); err != nil {
 					return "", usage(err)
 				}
 			}
 			if cfg.State == "" {
-				return filepath.Abs(adminSocket(gateway))
+				return filepath.Abs(config.AdminSocket(gateway))
 			}
 		}
 	}
-	state, err := c.stateDir(roleGateway)
-	return adminSocket(state), err
+	state, err := c.stateDir(config.RoleGateway)
+	return config.AdminSocket(state), err
 }
 
 // do asks for one thing and reads the answer into v.

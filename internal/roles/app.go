@@ -6,198 +6,26 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
-	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/packhorse-git/packhorse/internal/app"
 	"github.com/packhorse-git/packhorse/internal/balance"
+	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/observe/sli"
 	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
-// on tells whether there is an application.
-func (c *AppConfig) on() bool { return len(c.Workers) > 0 || len(c.Pool) > 0 }
-
-const (
-	defaultPoolName = "app" // of the workers that are in no [[app.pool]]
-	maxPools        = 32
-	maxWorkers      = 1000 // of all pools
-)
-
-// check finds what is wrong with the application's workers, and what is said of its requests.
-func (c *AppConfig) check(f *findings) {
-	bad := f.bad
-	if len(c.Workers) > 0 && len(c.Pool) > 0 {
-		f.at("app.workers")("the application's workers stand in app.workers and in [[app.pool]] tables; move those of app.workers into a pool")
-		return
-	}
-	if c.Slots == slotsOfApp {
-		bad("app.slots is \"app\", which is for the slots of an [[app.pool]]; write a number or \"auto\"")
-	}
-	before := len(f.all)
-	c.checkPools(f)
-	if c.SendFile != "" && c.SendFile != sendByName && c.SendFile != sendByRedirect {
-		bad("app.send_file is %q; it has to be %q or %q", c.SendFile, sendByName, sendByRedirect)
-	}
-	if _, err := c.routing(); err != nil && len(f.all) == before { // pools are a part of it
-		f.at("app")("%w", err)
-	}
-	if _, err := c.files(); err != nil {
-		f.at("app.send_file_roots")("%w", err)
-	}
-	for _, p := range c.Also {
-		if !strings.HasPrefix(p, "/-/") && !strings.HasPrefix(p, "/.api/") {
-			bad("app.also: %q begins with neither /-/ nor /.api/; all else that is not Git is the application's anyway", p)
-		}
-	}
-	if c.Health != "" && (!strings.HasPrefix(c.Health, "/") || strings.ContainsFunc(c.Health, func(r rune) bool { return r <= ' ' || r >= 0x7f })) {
-		bad("app.health is %q; it has to be a path, as in \"/-/readiness\"", c.Health)
-	}
-	if (c.SendFile == "") != (len(c.SendFileRoots) == 0) {
-		bad("app.send_file and app.send_file_roots need each other: the header that names a file, and the directories where it may be")
-	}
-}
-
-func (c *AppConfig) checkPools(f *findings) {
-	if len(c.Pool) > maxPools {
-		f.at("app.pool")("there are %d pools; an application has at most %d", len(c.Pool), maxPools)
-	}
-	names, workers, addresses, all, shares := map[string]bool{}, map[string]string{}, map[string]string{}, 0, 0
-	for i, p := range c.allPools() {
-		table := "app"
-		if len(c.Pool) > 0 {
-			table = fmt.Sprintf("app.pool[%d]", i)
-		}
-		if !nodeName.MatchString(p.Name) {
-			f.at(table+".name")("app.pool %q needs a name of letters, digits, \".\", \"_\" and \"-\"", p.Name)
-		}
-		if names[p.Name] {
-			f.at(table+".name")("there are two pools %q; put all their workers in one", p.Name)
-		}
-		names[p.Name] = true
-		if len(p.Workers) == 0 {
-			f.at(table+".workers")("app.pool %q has no workers; name them with workers = [\"unix:/run/app/w0.sock\"], or leave the pool out", p.Name)
-		}
-		if p.Share < 0 || p.Share > 100 {
-			f.at(table+".share")("app.pool %q: share is %d; it is a percentage, from 0 to 100", p.Name, p.Share)
-		}
-		if p.Slots != slotsAuto && p.Slots != slotsOfApp && (p.Slots < 1 || p.Slots > maxSlots) {
-			f.at(table+".slots")("app.pool %q: slots is %d; it has to be from 1 to %d, \"auto\" or \"app\"", p.Name, int(p.Slots), maxSlots)
-		}
-		shares += p.Share
-		for _, text := range p.Workers {
-			all++
-			w, err := app.ParseWorker(text)
-			if err != nil {
-				f.at(table+".workers")("app.pool %q: %w", p.Name, err)
-				continue
-			}
-			if other, taken := workers[w.Name]; taken {
-				f.at(table+".workers")("two workers of the application would be called %q, %s and %s; name one, as in \"b=%s\"", w.Name, other, w.Address, w.Address)
-			}
-			if other, taken := addresses[w.Address]; taken {
-				f.at(table+".workers")("%s is the worker %q and %q; it would be given more requests than it has slots", w.Address, other, w.Name)
-			}
-			workers[w.Name], addresses[w.Address] = w.Address, w.Name
-		}
-	}
-	if all > maxWorkers {
-		f.at("app.workers")("the application has %d workers; there may be %d", all, maxWorkers)
-	}
-	if len(c.Pool) > 0 && shares != 100 {
-		f.at("app.pool[0].share")("the shares of the application's pools add up to %d; they are percentages, and have to add up to 100", shares)
-	}
-}
-
-// allPools are the pools that there are, with that of app.workers.
-func (c *AppConfig) allPools() []PoolConfig {
-	if len(c.Workers) > 0 && len(c.Pool) == 0 {
-		return []PoolConfig{{Name: defaultPoolName, Share: 100, Workers: c.Workers, Slots: slotsOfApp}}
-	}
-	return c.Pool
-}
-
-// routing is what of the table may change while the proxy runs.
-func (c *AppConfig) routing() (o app.Routing, err error) {
-	for _, p := range c.allPools() {
-		pool := app.PoolOptions{Name: p.Name, Share: p.Share}
-		slots := p.Slots
-		if slots == slotsOfApp {
-			slots = c.Slots
-		}
-		for _, text := range p.Workers {
-			w, err := app.ParseWorker(text)
-			if err != nil {
-				return o, err
-			}
-			w.Slots, w.Auto, w.Files = int(slots), slots == slotsAuto, c.SendFile != ""
-			if w.Auto {
-				w.Slots = c.MaxSlots
-			}
-			pool.Workers = append(pool.Workers, w)
-		}
-		o.Pools = append(o.Pools, pool)
-	}
-	for _, list := range []struct {
-		key  string
-		from []string
-		to   *[]app.Pattern
-	}{{"fast", c.Fast, &o.Classes.Fast}, {"slow", c.Slow, &o.Classes.Slow}, {"also", c.Also, &o.Also}} {
-		for _, text := range list.from {
-			p, err := app.ParsePattern(text)
-			if err != nil {
-				return o, fmt.Errorf("app.%s: %w", list.key, err)
-			}
-			*list.to = append(*list.to, p)
-		}
-	}
-	if o.Sticky, err = app.ParseSticky(c.Sticky); err != nil {
-		return o, fmt.Errorf("app.sticky: %w", err)
-	}
-	o.Queue = balance.Limits{Queue: c.Queue, Wait: c.Wait.Duration}
-	if len(o.Classes.Fast) > 0 {
-		o.Queue.Reserve = int(c.Reserve)
-	}
-	return o, nil
-}
-
-// files are the directories of send_file_roots.
-func (c *AppConfig) files() (list []app.FileRoot, err error) {
-	for _, text := range c.SendFileRoots {
-		root := app.FileRoot{Dir: text}
-		if c.SendFile == sendByRedirect {
-			uri, dir, ok := strings.Cut(text, "=")
-			if !ok || !strings.HasPrefix(uri, "/") || !strings.HasSuffix(uri, "/") || len(uri) < 2 {
-				return nil, fmt.Errorf("app.send_file_roots: %q does not say by which path %s names the directory; write it before it, as in \"/protected/=/srv/files\"", text, sendByRedirect)
-			}
-			root = app.FileRoot{URI: uri, Dir: dir}
-		}
-		if !filepath.IsAbs(root.Dir) {
-			return nil, fmt.Errorf("app.send_file_roots: %q is no absolute path", root.Dir)
-		}
-		list = append(list, root)
-	}
-	return list, nil
-}
-
-// The headers by which a worker names a file.
-const (
-	sendByName     = "X-Sendfile"
-	sendByRedirect = "X-Accel-Redirect"
-)
-
 // addApp gives a gateway the application that the configuration has, if it has one.
-func (s *server) addApp(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes *lanes, handler *gateway.HTTP) error {
+func (s *server) addApp(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, lanes *lanes, handler *gateway.HTTP) error {
 	metrics := app.NewMetrics()
 	register(reg, metrics)
-	if !cfg.App.on() {
+	if !cfg.App.Enabled() {
 		return nil
 	}
-	o, err := cfg.App.options(cfg)
+	o, err := cfg.App.Options(cfg)
 	if err != nil {
 		return err
 	}
@@ -218,47 +46,17 @@ func (s *server) addApp(cfg Config, log *slog.Logger, reg prometheus.Registerer,
 		proxy.Close()
 		return below()
 	}
-	s.reload = func(cfg Config) error {
-		next, err := cfg.App.routing()
+	s.reload = func(cfg config.Config) error {
+		next, err := cfg.App.Routing()
 		if err == nil && takeBelow != nil {
 			err = takeBelow(cfg)
 		}
-		if err == nil && cfg.App.on() {
+		if err == nil && cfg.App.Enabled() {
 			err = proxy.Set(next)
 		}
 		return err
 	}
 	return nil
-}
-
-// options are those of the proxy.
-func (c *AppConfig) options(cfg Config) (o app.Options, err error) {
-	o = app.Options{
-		Health: app.Health{
-			Path: c.Health, Interval: c.HealthInterval.Duration, Timeout: c.HealthTimeout.Duration, Failures: c.HealthFailures, Passes: c.HealthPasses,
-		},
-		Blackout: c.Blackout.Duration, DrainShare: c.DrainShare, SlowStart: c.SlowStart.Duration,
-		ConnectTime: c.ConnectTimeout.Duration, HeaderTime: c.AnswerTimeout.Duration, IdleTime: c.Stall.Duration, KeepIdle: c.KeepIdle.Duration,
-		MaxBody: int64(c.MaxBody), MaxAnswer: int64(c.MaxAnswer), MaxMemory: int64(c.MaxMemory), MaxDir: int64(c.MaxSpool), Dir: filepath.Join(cfg.State, "app"),
-		ReadStall: cfg.HTTP.ReadStall.Duration, FileHeader: c.SendFile, MaxUpgrades: c.Upgrades, UpgradeIdle: c.UpgradeIdle.Duration,
-	}
-	if c.Upgrades == 0 {
-		o.MaxUpgrades = -1
-	}
-	if o.Routing, err = c.routing(); err == nil {
-		o.Files, err = c.files()
-	}
-	return o, err
-}
-
-// reloaded copies from a configuration that was read again what is taken from it while the application is served; false: whether there is one at all takes a restart.
-func (c *AppConfig) reloaded(next *AppConfig) bool {
-	if !c.on() || !next.on() {
-		return c.on() == next.on()
-	}
-	c.Workers, c.Pool, c.Slots, c.MaxSlots, c.Queue, c.Wait = next.Workers, next.Pool, next.Slots, next.MaxSlots, next.Queue, next.Wait
-	c.Fast, c.Slow, c.Reserve, c.Also, c.Sticky = next.Fast, next.Slow, next.Reserve, next.Also, next.Sticky
-	return true
 }
 
 // application is the proxy as a gateway sees it.

@@ -15,6 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/observe"
@@ -54,12 +55,12 @@ func BenchmarkApplication(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			cfg := DefaultConfig()
+			cfg := config.DefaultConfig()
 			cfg.State = b.TempDir()
-			cfg.App.Workers, cfg.App.Slots, cfg.App.Health = []string{"unix:" + socket}, Slots(8), ""
+			cfg.App.Workers, cfg.App.Slots, cfg.App.Health = []string{"unix:" + socket}, config.Slots(8), ""
 			h := gateway.NewHTTP(gateway.Options{
 				Router: gateway.NewRouter(), Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: admit.NewLanes(admit.Sizes{Small: 10, Hit: 10, Cold: 10}),
-				Memory: admit.NewBudget("requests", 1<<30), Metrics: gateway.NewMetrics(), MaxBody: 1 << 20, Log: log, Board: inflight.NewBoard(), SLI: cfg.SLI.set(),
+				Memory: admit.NewBudget("requests", 1<<30), Metrics: gateway.NewMetrics(), MaxBody: 1 << 20, Log: log, Board: inflight.NewBoard(), SLI: newSLI(&cfg.SLI),
 			})
 			reg := prometheus.NewRegistry()
 			s := server{close: func() error { return nil }}

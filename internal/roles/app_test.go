@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/packhorse-git/packhorse/internal/app"
+	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 )
 
@@ -56,9 +57,9 @@ func TestAppMistakes(t *testing.T) {
 		"[[app.pool]]\nname = \"a\"\nshares = 100\nworkers = [\"unix:/a\"]":      `unknown key "app.pool.shares"; did you mean "app.pool.share"?`,
 		"[[app.pool]]\nname=\"a\"\nshare=50\nworkers=[\"unix:/a\"]\n[[app.pool]]\nname=\"a\"\nshare=50\nworkers=[\"unix:/b\"]": `there are two pools "a"`,
 	} {
-		cfg, _, err := loadText(t, text)
+		cfg, err := loadTextAs(t, config.RoleServe, text)
 		if err == nil {
-			err = cfg.check()
+			err = cfg.Check()
 		}
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s\n%v, not %s", text, err, want)
@@ -68,7 +69,7 @@ func TestAppMistakes(t *testing.T) {
 
 func TestAppRouting(t *testing.T) {
 	t.Parallel()
-	cfg, _, err := loadText(t, `
+	cfg, err := loadTextAs(t, config.RoleServe, `
 [app]
 slots = 2
 sticky = "cookie:sid"
@@ -85,9 +86,9 @@ slots = "auto"
 workers = ["http://127.0.0.1:3001"]
 `)
 	if err == nil {
-		err = cfg.check()
+		err = cfg.Check()
 	}
-	r, errOfRouting := cfg.App.routing()
+	r, errOfRouting := cfg.App.Routing()
 	if err != nil || errOfRouting != nil {
 		t.Fatal(err, errOfRouting)
 	}
@@ -103,11 +104,11 @@ workers = ["http://127.0.0.1:3001"]
 }
 
 // appServer is a part of a server that has an application with workers on sockets in dir, and answers its admin socket.
-func appServer(t *testing.T, state string, cfg Config) *server {
+func appServer(t *testing.T, state string, cfg config.Config) *server {
 	t.Helper()
 	s := &server{close: func() error { return nil }}
 	log := slog.New(slog.DiscardHandler)
-	l, err := newLanes(roleGateway, cfg, log, prometheus.NewRegistry(), "v0")
+	l, err := newLanes(config.RoleGateway, cfg, log, prometheus.NewRegistry(), "v0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +116,7 @@ func appServer(t *testing.T, state string, cfg Config) *server {
 	if err := s.addApp(cfg, log, prometheus.NewRegistry(), &l, gw); err != nil {
 		t.Fatal(err)
 	}
-	listener, err := listenUnix(adminSocket(state), 0o600)
+	listener, err := listenUnix(config.AdminSocket(state), 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +163,7 @@ func TestWorkerCommands(t *testing.T) {
 	appWorker(t, state+"/w0.sock")
 	ready := appWorker(t, state+"/w1.sock")
 	text := "state = \"" + state + "\"\n[app]\nworkers = [\"unix:" + state + "/w0.sock\", \"unix:" + state + "/w1.sock\"]\nhealth = \"/\"\nhealth_interval = \"20ms\"\nblackout = \"10ms\"\nslow_start = \"0s\"\n"
-	cfg, _, err := loadTextAs(t, roleGateway, text)
+	cfg, err := loadTextAs(t, config.RoleGateway, text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +223,7 @@ func TestWorkerCommands(t *testing.T) {
 func TestNoApplication(t *testing.T) {
 	t.Parallel()
 	state := socketDir(t)
-	cfg, _, err := loadTextAs(t, roleGateway, "state = \""+state+"\"\n")
+	cfg, err := loadTextAs(t, config.RoleGateway, "state = \""+state+"\"\n")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,11 +246,11 @@ func TestAppReload(t *testing.T) {
 	}
 	write("[app]\nworkers = [\"unix:" + state + "/w0\"]\n")
 	flags := pflag.NewFlagSet("gateway", pflag.ContinueOnError)
-	src := addConfigFlags(flags, roleGateway, Env{Environ: []string{"HOME=" + state}})
+	src := config.AddFlags(flags, config.RoleGateway, Env{Environ: []string{"HOME=" + state}}.Getenv)
 	if err := flags.Parse([]string{"--config", file}); err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := src.loadChecked()
+	cfg, err := src.LoadChecked()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,13 +12,14 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/observe"
 )
 
 // startOf tells where the process listens.
-func startOf(role role, cfg Config, l listeners) started {
+func startOf(role config.Role, cfg config.Config, l listeners) started {
 	s := started{PID: os.Getpid(), Role: role}
-	if role.flags()&repositories != 0 {
+	if role.OwnsRepositories() {
 		s.Root = cfg.Root
 	}
 	if l.public != nil {
@@ -34,7 +35,7 @@ func startOf(role role, cfg Config, l listeners) started {
 	if l.node != nil {
 		s.Listen = dialable(l.node.Addr())
 		if l.node.Addr().Network() == "unix" {
-			s.Listen = unixPrefix + l.node.Addr().String()
+			s.Listen = config.UnixPrefix + l.node.Addr().String()
 		}
 	}
 	if l.private != nil {
@@ -44,7 +45,7 @@ func startOf(role role, cfg Config, l listeners) started {
 		s.Admin = l.admin.Addr().String()
 	}
 	if cfg.Watchdog.Enabled {
-		s.Dumps = cfg.Watchdog.dir(cfg.State)
+		s.Dumps = cfg.Watchdog.DumpDir(cfg.State)
 	}
 	return s
 }
@@ -63,9 +64,9 @@ func dialable(addr net.Addr) string {
 
 // announce tells on the log's stream where the process listens and what to try: a few lines for people, one record where the
 // log is JSON.
-func (s started) announce(w io.Writer, log *slog.Logger, cfg Config) {
+func (s started) announce(w io.Writer, log *slog.Logger, cfg config.Config) {
 	clone := ""
-	if s.Role == roleServe {
+	if s.Role == config.RoleServe {
 		if example := exampleRepository(cfg.Root, cfg.State); example != "" {
 			clone = "git clone " + s.HTTP + "/" + example
 		}
@@ -76,15 +77,15 @@ func (s started) announce(w io.Writer, log *slog.Logger, cfg Config) {
 	}
 	line := func(name, text string) { fmt.Fprintf(w, "%7s  %s\n", name, text) }
 	switch s.Role {
-	case roleGateway:
+	case config.RoleGateway:
 		line("gateway", s.HTTP)
 		for _, n := range cfg.Node {
 			line("node", n.Name+" at "+n.Address)
 		}
-	case roleStorage:
+	case config.RoleStorage:
 		line("serving", s.Root)
 		line("at", s.Listen)
-	case roleSearch:
+	case config.RoleSearch:
 		line("search", s.Listen)
 		for _, n := range cfg.Node {
 			line("node", n.Name+" at "+n.Address)
@@ -94,7 +95,7 @@ func (s started) announce(w io.Writer, log *slog.Logger, cfg Config) {
 			clone = fmt.Sprintf("git clone --bare <any repository> %s, then git clone %s/demo", filepath.Join(s.Root, "demo.git"), s.HTTP)
 		}
 		line("try", clone)
-		if !cfg.HTTP.PublicRead && cfg.Auth.knowsCallers() {
+		if !cfg.HTTP.PublicRead && cfg.Auth.KnowsCallers() {
 			line("", "git asks for a token as the password, with any user name: packhorse token create NAME --root "+s.Root)
 		}
 		line("serving", s.Root)
@@ -115,7 +116,7 @@ func (s started) announce(w io.Writer, log *slog.Logger, cfg Config) {
 }
 
 // record tells it in one line of the log; what there is not is left out.
-func (s started) record(log *slog.Logger, clone string, cfg Config) {
+func (s started) record(log *slog.Logger, clone string, cfg config.Config) {
 	attributes := []slog.Attr{slog.String("role", string(s.Role))}
 	for _, a := range []struct{ key, value string }{
 		{"root", s.Root}, {"http", s.HTTP}, {"ssh", s.SSH}, {"host_keys", strings.Join(s.HostKeys, ", ")}, {"listen", s.Listen}, {"ops", s.Ops}, {"admin", s.Admin}, {"clone", clone},
@@ -124,7 +125,7 @@ func (s started) record(log *slog.Logger, clone string, cfg Config) {
 			attributes = append(attributes, slog.String(a.key, a.value))
 		}
 	}
-	if s.Role == roleGateway || s.Role == roleSearch {
+	if s.Role == config.RoleGateway || s.Role == config.RoleSearch {
 		attributes = append(attributes, slog.Int("nodes", len(cfg.Node)))
 	}
 	log.LogAttrs(context.Background(), slog.LevelInfo, "serving", attributes...)

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/packhorse-git/packhorse/internal/config"
 )
 
 func makeRepository(t *testing.T, dir string) {
@@ -47,9 +49,9 @@ func TestExampleRepository(t *testing.T) {
 
 func TestAnnounce(t *testing.T) {
 	t.Parallel()
-	cfg := DefaultConfig()
+	cfg := config.DefaultConfig()
 	cfg.Root = t.TempDir()
-	s := started{Role: roleServe, Root: cfg.Root, HTTP: "http://127.0.0.1:8080", Ops: "http://127.0.0.1:9090"}
+	s := started{Role: config.RoleServe, Root: cfg.Root, HTTP: "http://127.0.0.1:8080", Ops: "http://127.0.0.1:9090"}
 	announced := func(format string) string {
 		var out bytes.Buffer
 		cfg.Log.Format = format

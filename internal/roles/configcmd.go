@@ -2,10 +2,10 @@ package roles
 
 import (
 	"fmt"
-	"io"
-	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/packhorse-git/packhorse/internal/config"
 )
 
 func configCommand(env Env) *cobra.Command {
@@ -21,7 +21,7 @@ func configCommand(env Env) *cobra.Command {
 
 func configCheckCommand(env Env) *cobra.Command {
 	var valuesOnly, connect, asJSON bool
-	role := roleServe
+	role := config.RoleServe
 	cmd := &cobra.Command{
 		Use:   "check FILE",
 		Short: "Report every mistake in a configuration file",
@@ -38,25 +38,25 @@ with --connect webhooks' hosts are connected to.`,
   packhorse config check --values-only packhorse.toml   # for another machine: look at no directory, certificate or program`,
 		Args: exactArgs(1, "one FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			src := &source{role: role, env: env, file: args[0], flags: cmd.Flags(), anyRoot: true}
-			cfg, f := src.inspect(!valuesOnly)
-			if !valuesOnly && !f.fatal() {
-				cfg.warnings(cmd.Context(), role, connect, f)
+			src := config.FromFile(role, args[0], env.Getenv)
+			cfg, f := src.Inspect(!valuesOnly)
+			if !valuesOnly && !f.Fatal() {
+				cfg.Warnings(cmd.Context(), role, connect, f)
 			}
-			f.sort()
-			err := usage(f.err())
+			f.Sort()
+			err := usage(f.Err())
 			if asJSON {
-				list := append([]*mistake{}, f.all...)
+				list := append([]*config.Mistake{}, f.All...)
 				if failed := encodeJSON(cmd.OutOrStdout(), struct {
-					Good     bool       `json:"good"`
-					Findings []*mistake `json:"findings"`
+					Good     bool              `json:"good"`
+					Findings []*config.Mistake `json:"findings"`
 				}{err == nil, list}); failed != nil {
 					return failed
 				}
 				return err
 			}
 			warnings := 0
-			for _, m := range f.all {
+			for _, m := range f.All {
 				if m.Warning {
 					warnings++
 					fmt.Fprintf(cmd.ErrOrStderr(), "packhorse: %s\n", m)
@@ -81,7 +81,7 @@ with --connect webhooks' hosts are connected to.`,
 }
 
 func configShowCommand(env Env) *cobra.Command {
-	role := roleServe
+	role := config.RoleServe
 	cmd := &cobra.Command{
 		Use:   "show",
 		Short: "Show every setting and where its value came from",
@@ -94,41 +94,15 @@ git.threads by this machine's CPUs, cache.max_bytes and cache.min_free by the fi
   packhorse config show --root /srv/git > packhorse.toml   # a file to start from`,
 		Args: noArgs,
 	}
-	src := addConfigFlags(cmd.Flags(), roleAny, env)
+	src := config.AddFlags(cmd.Flags(), config.RoleAny, env.Getenv)
 	cmd.Flags().Var(&role, "role", "the `ROLE` whose settings are shown: serve, storage, gateway or search")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		src.role = role
-		cfg, from, err := src.load()
+		src.Role = role
+		cfg, from, err := src.Load()
 		if err != nil {
 			return usage(err)
 		}
-		return showConfig(cmd.OutOrStdout(), &cfg, from)
+		return config.ShowConfig(cmd.OutOrStdout(), &cfg, from)
 	}
 	return cmd
-}
-
-func showConfig(w io.Writer, cfg *Config, from origins) error {
-	table, auto := "", cfg.automatic()
-	var out strings.Builder
-	for _, s := range settings(cfg) {
-		prefix, name := "", s.Key
-		if dot := strings.LastIndex(s.Key, "."); dot >= 0 {
-			prefix, name = s.Key[:dot], s.Key[dot+1:]
-		}
-		if prefix != table {
-			table = prefix
-			if array := plainKey(table); array != table {
-				fmt.Fprintf(&out, "\n[[%s]]\n", array)
-			} else {
-				fmt.Fprintf(&out, "\n[%s]\n", table)
-			}
-		}
-		origin := from[s.Key]
-		if choice := auto[s.Key]; choice != "" {
-			origin += " (" + choice + ")"
-		}
-		fmt.Fprintf(&out, "%-40s # %s\n", name+" = "+s.TOML(), origin)
-	}
-	_, err := io.WriteString(w, out.String())
-	return err
 }

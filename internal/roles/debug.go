@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/observe/watchdog"
 )
 
@@ -84,7 +85,7 @@ func (d *dumper) dump(cmd *cobra.Command) (watchdog.Dump, error) {
 			return watchdog.Dump{}, usage(errors.New("--ops says which server is meant, and so do --state, --root and --config: give one"))
 		}
 		address := strings.TrimSuffix(strings.TrimPrefix(d.ops, "http://"), "/")
-		if _, err := splitAddress(address); err != nil {
+		if _, err := config.SplitAddress(address); err != nil {
 			return watchdog.Dump{}, usage(fmt.Errorf("--ops: %w", err))
 		}
 		dump, err := d.ask(cmd.Context(), "tcp", address)
@@ -96,7 +97,7 @@ func (d *dumper) dump(cmd *cobra.Command) (watchdog.Dump, error) {
 	if d.state+d.root+d.config == "" {
 		return watchdog.Dump{}, usage(errors.New("which server? name its state directory with --state DIR, its repositories with --root DIR, or its private listener with --ops HOST:PORT"))
 	}
-	state, err := d.stateDir(roleGateway)
+	state, err := d.stateDir(config.RoleGateway)
 	if err != nil {
 		return watchdog.Dump{}, err
 	}
@@ -104,11 +105,11 @@ func (d *dumper) dump(cmd *cobra.Command) (watchdog.Dump, error) {
 	if err != nil {
 		return watchdog.Dump{}, err
 	}
-	dump, err := d.ask(cmd.Context(), "unix", adminSocket(state))
+	dump, err := d.ask(cmd.Context(), "unix", config.AdminSocket(state))
 	if err == nil || isAnswer(err) {
 		return dump, err
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "no answer at %s (%v); sending %s to process %d\n", adminSocket(state), err, unix.SignalName(server.signal()), server.PID)
+	fmt.Fprintf(cmd.ErrOrStderr(), "no answer at %s (%v); sending %s to process %d\n", config.AdminSocket(state), err, unix.SignalName(server.signal()), server.PID)
 	began := time.Now()
 	if err := signalServer(server, state); err != nil {
 		return watchdog.Dump{}, err

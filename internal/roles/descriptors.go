@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/connlimit"
 )
 
@@ -40,8 +41,8 @@ type connectionLimits struct {
 	lowered                  bool // the configuration asks for more than the descriptors allow
 }
 
-// connectionLimits completes what the configuration says with what the descriptors allow.
-func (c *Config) connectionLimits(descriptors int) connectionLimits {
+// limitsOf completes what the configuration says with what the descriptors allow.
+func limitsOf(c *config.Config, descriptors int) connectionLimits {
 	l := connectionLimits{descriptors: descriptors, http: c.HTTP.Connections, ssh: c.SSH.Connections}
 	half := max(descriptors/2, 2)
 	switch {

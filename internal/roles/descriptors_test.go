@@ -12,6 +12,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
+
+	"github.com/packhorse-git/packhorse/internal/config"
 )
 
 // TestConnectionLimits: connections never take the descriptors that everything else needs.
@@ -20,9 +22,9 @@ func TestConnectionLimits(t *testing.T) {
 	for _, n := range []int{64, 256, 1024, 4096, 20_000, 1 << 20} {
 		for _, http := range []int{0, 10, 1 << 20} {
 			for _, ssh := range []int{0, 10, 1 << 20} {
-				cfg := DefaultConfig()
+				cfg := config.DefaultConfig()
 				cfg.SSH.Address, cfg.HTTP.Connections, cfg.SSH.Connections = "127.0.0.1:0", http, ssh
-				l := cfg.connectionLimits(n)
+				l := limitsOf(&cfg, n)
 				if l.http < 1 || l.ssh < 1 || l.http+l.ssh > n*3/4 || l.httpAddress > l.http || l.sshAddress > l.ssh || l.addressLogins > l.sshLogins {
 					t.Errorf("with %d descriptors, http %d and ssh %d: %+v", n, http, ssh, l)
 				}
@@ -32,12 +34,12 @@ func TestConnectionLimits(t *testing.T) {
 			}
 		}
 	}
-	cfg := DefaultConfig()
-	if l := cfg.connectionLimits(1024); l.http != 512 || l.ssh != 0 || l.httpAddress != 128 {
+	cfg := config.DefaultConfig()
+	if l := limitsOf(&cfg, 1024); l.http != 512 || l.ssh != 0 || l.httpAddress != 128 {
 		t.Errorf("without SSH: %+v", l)
 	}
 	cfg.SSH.Address = "127.0.0.1:0"
-	if l := cfg.connectionLimits(1 << 20); l.http != 32768 || l.ssh != 4096 || l.sshAddress != 1024 || l.sshLogins != 256 || l.addressLogins != 128 {
+	if l := limitsOf(&cfg, 1<<20); l.http != 32768 || l.ssh != 4096 || l.sshAddress != 1024 || l.sshLogins != 256 || l.addressLogins != 128 {
 		t.Errorf("with many descriptors: %+v", l)
 	}
 }
@@ -57,7 +59,7 @@ func TestDescriptorsRaised(t *testing.T) {
 // TestTooManyConnections: a client whose connection is refused is told so in HTTP, and so is who asks whether the server is ready.
 func TestTooManyConnections(t *testing.T) {
 	t.Parallel()
-	cfg := DefaultConfig()
+	cfg := config.DefaultConfig()
 	cfg.HTTP.Connections = 1
 	limit := must(newDoors(cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry()))
 	begun, finish := make(chan struct{}), make(chan struct{})

@@ -15,10 +15,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/doctor"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/observe"
@@ -87,18 +87,18 @@ func (d *examiner) examine(ctx context.Context, progress io.Writer) (*doctor.Rep
 	r := &doctor.Report{}
 	running := d.useConfigOfServer(r)
 	cfg, err := d.load()
-	var wrong *mistake
+	var wrong *config.Mistake
 	switch {
 	case errors.As(err, &wrong): // of the file, which is reported; the rest is looked at all the same
 		cfg.Root, cfg.State = cmp.Or(d.root, cfg.Root), cmp.Or(d.state, cfg.State)
 	case err != nil:
 		return nil, err
 	}
-	role := roleServe
+	role := config.RoleServe
 	if cfg.Root == "" {
-		role = roleGateway
+		role = config.RoleGateway
 	}
-	cfg.complete(role, d.env)
+	cfg.Complete(role, d.env.Getenv)
 	if running.PID == 0 {
 		running, _ = runningIn(cfg.State)
 	}
@@ -113,7 +113,7 @@ func (d *examiner) examine(ctx context.Context, progress io.Writer) (*doctor.Rep
 	user := userOf(&cfg)
 	r.Fact(doctor.GroupServer, "its files are "+user.Name+"'s")
 	examineState(&cfg, user, r)
-	if role == roleServe {
+	if role == config.RoleServe {
 		doctor.Git(ctx, cfg.Git.Program, r)
 		if err := d.examineRepositories(ctx, &cfg, user, progress, r); err != nil {
 			return nil, err
@@ -127,8 +127,8 @@ func (d *examiner) examine(ctx context.Context, progress io.Writer) (*doctor.Rep
 	}
 	doctor.Clock(clockDir, r)
 	doctor.Disk(map[string]string{"root": cfg.Root, "state": cfg.State, "cache": cfg.Cache.Dir}, r)
-	if role == roleServe {
-		doctor.Cgroups(running.PID, cfg.Cgroup.Path, cfg.Cgroup.Enabled, cfg.Cgroup.wanted(), r)
+	if role == config.RoleServe {
+		doctor.Cgroups(running.PID, cfg.Cgroup.Path, cfg.Cgroup.Enabled, cfg.Cgroup.Wanted(), r)
 	}
 	r.Sort()
 	return r, nil
@@ -165,32 +165,32 @@ func (d *examiner) useConfigOfServer(r *doctor.Report) started {
 }
 
 // examineConfig reports what config check does.
-func (d *examiner) examineConfig(ctx context.Context, role role, r *doctor.Report) {
-	src := &source{role: role, env: d.env, file: d.config, flags: pflag.NewFlagSet("", pflag.ContinueOnError), anyRoot: true}
-	cfg, f := src.inspect(true)
-	if !f.fatal() {
-		cfg.warnings(ctx, role, false, f)
+func (d *examiner) examineConfig(ctx context.Context, role config.Role, r *doctor.Report) {
+	src := config.FromFile(role, d.config, d.env.Getenv)
+	cfg, f := src.Inspect(true)
+	if !f.Fatal() {
+		cfg.Warnings(ctx, role, false, f)
 	}
-	f.sort()
-	for _, m := range f.all {
+	f.Sort()
+	for _, m := range f.All {
 		severity := doctor.Problem
 		if m.Warning {
 			severity = doctor.Hint
 		}
-		if m.isOfCertificate() { // the group of certificates tells them
+		if m.IsOfCertificate() { // the group of certificates tells them
 			continue
 		}
 		one := *m
 		one.Warning = false
 		r.Add(doctor.Finding{Group: doctor.GroupConfiguration, Severity: severity, Kind: "configuration", Subject: m.Key, Text: one.Error(), Advice: "correct " + d.config})
 	}
-	if len(f.all) == 0 {
+	if len(f.All) == 0 {
 		r.Fact(doctor.GroupConfiguration, d.config+" is good")
 	}
 }
 
 // userOf is whom a server runs as: the owner of the state directory or, before there is one, of the root.
-func userOf(cfg *Config) doctor.User {
+func userOf(cfg *config.Config) doctor.User {
 	o := owner{os.Geteuid(), os.Getegid()}
 	for _, dir := range []string{cfg.State, cfg.Root} {
 		if found, err := ownerOf(dir); dir != "" && err == nil {
@@ -212,7 +212,7 @@ func userOf(cfg *Config) doctor.User {
 }
 
 // examineState finds files of the state directory that the server's user cannot use: a command of root's made them once.
-func examineState(cfg *Config, u doctor.User, r *doctor.Report) {
+func examineState(cfg *config.Config, u doctor.User, r *doctor.Report) {
 	entries, err := os.ReadDir(cfg.State)
 	if errors.Is(err, os.ErrNotExist) {
 		return
@@ -246,8 +246,8 @@ func examineState(cfg *Config, u doctor.User, r *doctor.Report) {
 }
 
 // examineRepositories looks at the repositories, and shows on a terminal how far it is.
-func (d *examiner) examineRepositories(ctx context.Context, cfg *Config, u doctor.User, progress io.Writer, r *doctor.Report) error {
-	runner, err := process.New(process.Options{Git: cfg.Git.Program, Log: slog.New(slog.DiscardHandler), Classes: map[process.Class]process.Limits{repo.ClassRefs: refsLimits()}})
+func (d *examiner) examineRepositories(ctx context.Context, cfg *config.Config, u doctor.User, progress io.Writer, r *doctor.Report) error {
+	runner, err := process.New(process.Options{Git: cfg.Git.Program, Log: slog.New(slog.DiscardHandler), Classes: map[process.Class]process.Limits{repo.ClassRefs: config.RefsLimits()}})
 	if err != nil {
 		return err
 	}
@@ -257,8 +257,8 @@ func (d *examiner) examineRepositories(ctx context.Context, cfg *Config, u docto
 		_ = runner.Close(limit)
 	}()
 	o := doctor.RepositoryOptions{
-		Root: cfg.Root, User: u, Hooks: doctor.Hooks(cfg.Push.repositoryHooks()),
-		Open: repo.Options{Root: cfg.Root, Hidden: cfg.hidden(), Policy: cfg.Fetch.policy(), Tables: repo.NewTables(runner)},
+		Root: cfg.Root, User: u, Hooks: doctor.Hooks(cfg.Push.HookPolicy()),
+		Open: repo.Options{Root: cfg.Root, Hidden: cfg.Hidden(), Policy: cfg.Fetch.Policy(), Tables: repo.NewTables(runner)},
 	}
 	if observe.IsTerminal(progress) {
 		var mu sync.Mutex
@@ -273,7 +273,7 @@ func (d *examiner) examineRepositories(ctx context.Context, cfg *Config, u docto
 		}
 		defer fmt.Fprint(progress, "\r\x1b[K")
 	}
-	n, err := doctor.Repositories(ctx, cfg.repositoriesBelow(ctx), o, r)
+	n, err := doctor.Repositories(ctx, cfg.RepositoriesBelow(ctx), o, r)
 	r.Fact(doctor.GroupRepositories, fmt.Sprintf("%d below %s", n, cfg.Root))
 	if err != nil && ctx.Err() == nil {
 		r.Add(doctor.Finding{Group: doctor.GroupRepositories, Severity: doctor.Problem, Kind: "list", Subject: cfg.Root, Text: "cannot list all repositories: " + err.Error(),
@@ -283,19 +283,19 @@ func (d *examiner) examineRepositories(ctx context.Context, cfg *Config, u docto
 	return err
 }
 
-func examineCertificates(cfg *Config, role role, r *doctor.Report) {
-	for _, c := range cfg.certificates(role) {
+func examineCertificates(cfg *config.Config, role config.Role, r *doctor.Report) {
+	for _, c := range cfg.Certificates(role) {
 		add := func(text string) {
-			r.Add(doctor.Finding{Group: doctor.GroupCertificates, Severity: doctor.Problem, Kind: "certificate", Subject: c.file, Text: text,
+			r.Add(doctor.Finding{Group: doctor.GroupCertificates, Severity: doctor.Problem, Kind: "certificate", Subject: c.File, Text: text,
 				Advice: "renew the certificate; a running server reads it again by itself"})
 		}
-		leaf, err := readLeaf(c.file)
+		leaf, err := config.ReadLeaf(c.File)
 		if err != nil {
 			add(err.Error())
 			continue
 		}
-		r.Fact(doctor.GroupCertificates, fmt.Sprintf("%s until %s", plainKey(c.key), leaf.NotAfter.UTC().Format(time.DateOnly)))
-		if text := validity(leaf, time.Now()); text != "" {
+		r.Fact(doctor.GroupCertificates, fmt.Sprintf("%s until %s", config.PlainKey(c.Key), leaf.NotAfter.UTC().Format(time.DateOnly)))
+		if text := config.Validity(leaf, time.Now()); text != "" {
 			add(text)
 		}
 	}

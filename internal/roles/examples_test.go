@@ -8,11 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spf13/pflag"
+	"github.com/packhorse-git/packhorse/internal/config"
 )
 
 // exampleConfig reads a file of examples/, whose name is the role's, as far as its values go: nothing of it is on this machine.
-func exampleConfig(t *testing.T, r role) Config {
+func exampleConfig(t *testing.T, r config.Role) config.Config {
 	t.Helper()
 	var out strings.Builder
 	env := Env{Stdout: &out, Stderr: &out, Environ: []string{"HOME=/home/u"}}
@@ -21,7 +21,7 @@ func exampleConfig(t *testing.T, r role) Config {
 	if code := Main(t.Context(), env); code != exitOK {
 		t.Fatalf("%s: exit code %d\n%s", file, code, &out)
 	}
-	cfg, _, err := (&source{role: r, env: env, file: file, flags: pflag.NewFlagSet("", pflag.ContinueOnError)}).load()
+	cfg, _, err := config.FromFile(r, file, env.Getenv).Load()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,14 +35,14 @@ func TestExampleConfigs(t *testing.T) {
 		t.Fatal(files, err)
 	}
 	for _, file := range files {
-		exampleConfig(t, role(strings.TrimSuffix(filepath.Base(file), ".toml")))
+		exampleConfig(t, config.Role(strings.TrimSuffix(filepath.Base(file), ".toml")))
 	}
 }
 
 // The units start the examples, let them write what they write, and wait for as long as they take to end.
 func TestExampleUnits(t *testing.T) {
 	t.Parallel()
-	for _, r := range []role{roleServe, roleStorage, roleGateway, roleSearch} {
+	for _, r := range []config.Role{config.RoleServe, config.RoleStorage, config.RoleGateway, config.RoleSearch} {
 		cfg := exampleConfig(t, r)
 		text, err := os.ReadFile("../../examples/systemd/packhorse-" + string(r) + ".service")
 		if err != nil {
@@ -61,7 +61,7 @@ func TestExampleUnits(t *testing.T) {
 		if state := "/var/lib/" + value("StateDirectory"); state != cfg.State {
 			t.Errorf("%s: the unit's state is %s, the configuration's %s", r, state, cfg.State)
 		}
-		owns := r.flags()&repositories != 0
+		owns := r.OwnsRepositories()
 		if owns && (value("ReadWritePaths") != cfg.Root || value("RequiresMountsFor") != cfg.Root) {
 			t.Errorf("the unit does not know the root %s", cfg.Root)
 		}

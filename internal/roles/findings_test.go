@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/packhorse-git/packhorse/internal/config"
 )
 
 // makeCertificate writes a certificate that is valid for so long from now, and its key.
@@ -106,7 +108,7 @@ func TestEveryMistakeIsReported(t *testing.T) {
 	code, out, errs := runMain("config", "check", "--json", file)
 	var report struct {
 		Good     bool
-		Findings []mistake
+		Findings []config.Mistake
 	}
 	if err := json.Unmarshal([]byte(out), &report); err != nil || code != exitUsage || report.Good {
 		t.Fatalf("%d %v %s", code, err, out)
@@ -177,18 +179,18 @@ func TestWarnings(t *testing.T) {
 
 func TestCertificateMetric(t *testing.T) {
 	t.Parallel()
-	cfg := DefaultConfig()
+	cfg := config.DefaultConfig()
 	cfg.HTTP.TLSCert, cfg.HTTP.TLSKey = makeCertificate(t, t.TempDir(), time.Hour)
-	leaf, err := readLeaf(cfg.HTTP.TLSCert)
+	leaf, err := config.ReadLeaf(cfg.HTTP.TLSCert)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := gathered(t, newCertificateMetric(&cfg, roleServe), "packhorse_certificate_expiry_timestamp_seconds")
+	got := gathered(t, newCertificateMetric(&cfg, config.RoleServe), "packhorse_certificate_expiry_timestamp_seconds")
 	if got != float64(leaf.NotAfter.Unix()) {
 		t.Errorf("%v, want %v", got, leaf.NotAfter)
 	}
 	failed := func() float64 {
-		return gathered(t, newCertificateMetric(&cfg, roleServe), "packhorse_certificate_failed")
+		return gathered(t, newCertificateMetric(&cfg, config.RoleServe), "packhorse_certificate_failed")
 	}
 	if failed() != 0 {
 		t.Error("a good certificate is said to fail")

@@ -11,6 +11,8 @@ import (
 
 	"github.com/packhorse-git/packhorse/client"
 	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/config"
+	"github.com/packhorse-git/packhorse/internal/credfile"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/observe"
@@ -19,7 +21,7 @@ import (
 )
 
 func gatewayCommand(env Env) *cobra.Command {
-	return roleCommand(roleGateway, env, &cobra.Command{
+	return roleCommand(config.RoleGateway, env, &cobra.Command{
 		Short: "Answer clients for storage nodes elsewhere",
 		Long: `Gateway answers git clients on --http and asks the storage nodes that --node or [[node]] tables name; it owns no repository. A [[route]]
 table says which nodes have the repositories below a path; without any, every node has all of them, and the least busy one that is
@@ -36,11 +38,11 @@ signal ends it at once.`,
 }
 
 // newRemoteGateway wires a gateway over nodes elsewhere.
-func newRemoteGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer, version string) (*server, error) {
+func newRemoteGateway(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, version string) (*server, error) {
 	router := gateway.NewRouter()
 	metrics, channels := remote.NewMetrics(), sidechannel.NewMetrics()
 	register(reg, metrics, channels)
-	lanes, err := newLanes(roleGateway, cfg, log, reg, version)
+	lanes, err := newLanes(config.RoleGateway, cfg, log, reg, version)
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +57,7 @@ func newRemoteGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer, v
 	s := &server{tracing: lanes.tracing, checks: []observe.Check{{Name: "nodes", Look: n.ready}}, reload: n.take, admin: newAdmin(router), close: n.close}
 	if tiers != nil {
 		s.close = func() error { return errors.Join(tiers.Close(), n.close()) }
-		s.reload = func(cfg Config) error {
+		s.reload = func(cfg config.Config) error {
 			defer tiers.Forget()
 			return n.take(cfg)
 		}
@@ -84,14 +86,14 @@ type remoteNodes struct {
 
 // remoteNode is a node and what it was made from.
 type remoteNode struct {
-	config  NodeConfig
+	config  config.NodeConfig
 	node    *remote.Node
 	replica *gateway.Replica
 }
 
 // take puts the nodes and routes of a configuration in the place of those that there are. A node whose table did not change keeps its
 // connections. After an error everything is as it was.
-func (n *remoteNodes) take(cfg Config) error {
+func (n *remoteNodes) take(cfg config.Config) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	next := map[string]remoteNode{}
@@ -102,7 +104,7 @@ func (n *remoteNodes) take(cfg Config) error {
 		}
 		return err
 	}
-	asked := cfg.askedNodes()
+	asked := cfg.AskedNodes()
 	for _, c := range cfg.Node {
 		if !asked[c.Name] {
 			n.log.Warn("no route leads to a storage node: it is not asked", "node", c.Name)
@@ -139,20 +141,20 @@ func (n *remoteNodes) take(cfg Config) error {
 }
 
 // connect makes the connections to a node, as far as they are made before the first request.
-func (n *remoteNodes) connect(c NodeConfig) (remoteNode, error) {
-	trust, err := c.trust(n.log)
+func (n *remoteNodes) connect(c config.NodeConfig) (remoteNode, error) {
+	trust, err := c.LoadTrust(n.log)
 	if err != nil {
 		return remoteNode{}, err
 	}
 	options := remote.Options{
-		Name: c.Name, Address: c.Address, InBand: c.Transport == transportInBand, NoFiles: !c.Files, Metrics: n.metrics, Log: n.log,
+		Name: c.Name, Address: c.Address, InBand: c.Transport == config.TransportInBand, NoFiles: !c.Files, Metrics: n.metrics, Log: n.log,
 		Channels: n.channels, ChannelIdle: c.ChannelIdle.Duration, ChannelStall: c.Stall.Duration, Pump: n.pump,
 	}
-	if trust.secret != nil {
-		options.Secret = trust.secret.Get
+	if trust.Secret != nil {
+		options.Secret = trust.Secret.Get
 	}
-	if trust.authorities != nil {
-		options.TLS = func() *tls.Config { return trust.clientTLS(c.ServerName) }
+	if trust.Authorities != nil {
+		options.TLS = func() *tls.Config { return trust.ClientTLS(c.ServerName) }
 	}
 	node, err := remote.New(options)
 	if err != nil {
@@ -170,26 +172,10 @@ func (n *remoteNodes) connect(c NodeConfig) (remoteNode, error) {
 	}}, nil
 }
 
-// askedNodes are the names of the nodes that are asked for any repository.
-func (c *Config) askedNodes() map[string]bool {
-	asked := map[string]bool{}
-	for _, r := range c.Route {
-		for _, name := range r.Nodes {
-			asked[name] = true
-		}
-	}
-	for _, n := range c.Node {
-		if len(c.Route) == 0 {
-			asked[n.Name] = true
-		}
-	}
-	return asked
-}
-
 // routesOf are the routes of a configuration. Without any, every node has all repositories.
-func routesOf(cfg *Config, nodes map[string]remoteNode) (routes []gateway.Route) {
+func routesOf(cfg *config.Config, nodes map[string]remoteNode) (routes []gateway.Route) {
 	for _, r := range cfg.Route {
-		prefix, _ := r.prefix() // was checked
+		prefix, _ := r.PathPrefix() // was checked
 		route := gateway.Route{Prefix: prefix}
 		for _, name := range r.Nodes {
 			route.Replicas = append(route.Replicas, nodes[name].replica)
@@ -225,22 +211,13 @@ func (n *remoteNodes) close() error {
 	return err
 }
 
-// clientTLS is what a gateway speaks with a node.
-func (t trust) clientTLS(serverName string) *tls.Config {
-	config := &tls.Config{RootCAs: t.authorities.Pool(), ServerName: serverName, MinVersion: tls.VersionTLS12}
-	if t.certificate != nil {
-		config.GetClientCertificate = t.certificate.GetClient
+// clientOptions is what a client of the control API shows, and whom it trusts.
+func clientOptions(t credfile.Trust, serverName string) (o client.Options) {
+	if t.Secret != nil {
+		o.Secret = t.Secret.Get
 	}
-	return config
-}
-
-// client is what a client of the control API shows, and whom it trusts.
-func (t trust) client(serverName string) (o client.Options) {
-	if t.secret != nil {
-		o.Secret = t.secret.Get
-	}
-	if t.authorities != nil {
-		o.TLS = t.clientTLS(serverName)
+	if t.Authorities != nil {
+		o.TLS = t.ClientTLS(serverName)
 	}
 	return o
 }

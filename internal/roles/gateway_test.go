@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
+	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/remote"
 )
@@ -42,10 +43,10 @@ func TestRemoteNodesFollowTheConfiguration(t *testing.T) {
 	n := &remoteNodes{
 		router: gateway.NewRouter(), metrics: remote.NewMetrics(), log: slog.New(slog.NewTextHandler(&logged, nil)), open: map[string]remoteNode{},
 	}
-	node := func(name string, weight int) NodeConfig {
-		return NodeConfig{Name: name, Address: "127.0.0.1:1", Weight: weight, Transport: transportChannel}
+	node := func(name string, weight int) config.NodeConfig {
+		return config.NodeConfig{Name: name, Address: "127.0.0.1:1", Weight: weight, Transport: config.TransportChannel}
 	}
-	take := func(cfg Config, want ...string) {
+	take := func(cfg config.Config, want ...string) {
 		t.Helper()
 		if err := n.take(cfg); err != nil {
 			t.Fatal(err)
@@ -58,11 +59,11 @@ func TestRemoteNodesFollowTheConfiguration(t *testing.T) {
 			t.Errorf("nodes %q, want %q", names, want)
 		}
 	}
-	take(Config{Node: []NodeConfig{node("a", 1), node("b", 1)}}, "a", "b")
+	take(config.Config{Node: []config.NodeConfig{node("a", 1), node("b", 1)}}, "a", "b")
 	a, b := n.open["a"].node, n.open["b"].node
 	patient := node("c", 1)
-	patient.ChannelIdle, patient.Stall = Duration{time.Minute}, Duration{time.Hour}
-	take(Config{Node: []NodeConfig{node("a", 1), node("b", 2), patient}}, "a", "b", "c")
+	patient.ChannelIdle, patient.Stall = config.Duration{Duration: time.Minute}, config.Duration{Duration: time.Hour}
+	take(config.Config{Node: []config.NodeConfig{node("a", 1), node("b", 2), patient}}, "a", "b", "c")
 	if n.open["a"].node != a || n.open["b"].node == b {
 		t.Error("a node that did not change has other connections, or one that did the same")
 	}
@@ -71,14 +72,14 @@ func TestRemoteNodesFollowTheConfiguration(t *testing.T) {
 	}
 	bad := node("d", 1)
 	bad.SecretFile = "/nowhere/secret"
-	if err := n.take(Config{Node: []NodeConfig{node("e", 1), bad}}); err == nil {
+	if err := n.take(config.Config{Node: []config.NodeConfig{node("e", 1), bad}}); err == nil {
 		t.Error("took a node whose secret cannot be read")
 	}
 	if n.open["a"].node != a || len(n.router.Status()) != 3 {
 		t.Error("a configuration that was refused has changed something")
 	}
 	// A route leads to one of them alone.
-	take(Config{Node: []NodeConfig{node("a", 1), node("f", 1)}, Route: []RouteConfig{{"team", []string{"a"}}}}, "a")
+	take(config.Config{Node: []config.NodeConfig{node("a", 1), node("f", 1)}, Route: []config.RouteConfig{{Prefix: "team", Nodes: []string{"a"}}}}, "a")
 	if !strings.Contains(logged.String(), "no route leads to a storage node: it is not asked\" node=f") {
 		t.Errorf("the log says nothing of f:\n%s", logged.String())
 	}
@@ -91,7 +92,7 @@ func TestRemoteNodesFollowTheConfiguration(t *testing.T) {
 // While small requests are about, packs make way for them.
 func TestSmallRequestsNarrowThePump(t *testing.T) {
 	t.Parallel()
-	l := testLanes(t, DefaultConfig(), prometheus.NewRegistry())
+	l := testLanes(t, config.DefaultConfig(), prometheus.NewRegistry())
 	wide := l.pump.Width()
 	seat, err := l.Small.Enter("")
 	if err != nil {

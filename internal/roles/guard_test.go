@@ -24,6 +24,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 )
 
@@ -49,7 +50,7 @@ func serveGuarded(t *testing.T, secure bool, answer string) *guarded {
 		certificate, key := writeCertificate(t)
 		text += fmt.Sprintf("tls_cert = %q\ntls_key = %q\n", certificate, key)
 	}
-	cfg, _, err := loadTextAs(t, roleGateway, text)
+	cfg, err := loadTextAs(t, config.RoleGateway, text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +70,7 @@ func serveGuarded(t *testing.T, secure bool, answer string) *guarded {
 	})
 
 	log := slog.New(slog.NewTextHandler(g.log, nil))
-	l, err := newLanes(roleGateway, cfg, log, g.reg, "v0")
+	l, err := newLanes(config.RoleGateway, cfg, log, g.reg, "v0")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,13 +10,14 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 )
 
 // testLanes are those of a server.
-func testLanes(t *testing.T, cfg Config, reg prometheus.Registerer) lanes {
+func testLanes(t *testing.T, cfg config.Config, reg prometheus.Registerer) lanes {
 	t.Helper()
-	l, err := newLanes(roleServe, cfg, slog.New(slog.DiscardHandler), reg, "test")
+	l, err := newLanes(config.RoleServe, cfg, slog.New(slog.DiscardHandler), reg, "test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,13 +28,13 @@ func testLanes(t *testing.T, cfg Config, reg prometheus.Registerer) lanes {
 func TestLanesFollowTheConfiguration(t *testing.T) {
 	t.Parallel()
 	const stranger = "192.0.2.1:1"
-	fill := func(change func(*Config)) (places int) {
+	fill := func(change func(*config.Config)) (places int) {
 		t.Helper()
-		cfg := DefaultConfig()
+		cfg := config.DefaultConfig()
 		cfg.Lanes.Cold, cfg.Lanes.Anonymous = 100, 0.25
 		change(&cfg)
 		l := testLanes(t, cfg, prometheus.NewRegistry())
-		l.leaveRoom(cfg.Lanes.Anonymous, cfg.Auth.knowsCallers)
+		l.leaveRoom(cfg.Lanes.Anonymous, cfg.Auth.KnowsCallers)
 		for places < cfg.Lanes.Cold {
 			if _, err := l.Cold.Enter(l.CallerOf("", stranger)); err != nil {
 				break
@@ -44,13 +45,13 @@ func TestLanesFollowTheConfiguration(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name   string
-		change func(*Config)
+		change func(*config.Config)
 		want   int
 	}{
-		{"one caller leaves a half", func(*Config) {}, 50},
-		{"where callers can be known, anonymous ones leave more", func(c *Config) { c.Auth.Hook.URL = "http://127.0.0.1/" }, 25},
-		{"unless they need not", func(c *Config) { c.Auth.Hook.URL, c.Lanes.Anonymous = "http://127.0.0.1/", 1 }, 50},
-		{"not fair", func(c *Config) { c.Auth.Hook.URL, c.Lanes.Fair = "http://127.0.0.1/", false }, 100},
+		{"one caller leaves a half", func(*config.Config) {}, 50},
+		{"where callers can be known, anonymous ones leave more", func(c *config.Config) { c.Auth.Hook.URL = "http://127.0.0.1/" }, 25},
+		{"unless they need not", func(c *config.Config) { c.Auth.Hook.URL, c.Lanes.Anonymous = "http://127.0.0.1/", 1 }, 50},
+		{"not fair", func(c *config.Config) { c.Auth.Hook.URL, c.Lanes.Fair = "http://127.0.0.1/", false }, 100},
 	} {
 		if got := fill(c.change); got != c.want {
 			t.Errorf("%s: %d of 100 places, want %d", c.name, got, c.want)
@@ -62,7 +63,7 @@ func TestLanesFollowTheConfiguration(t *testing.T) {
 func TestFirstTokenMakesRoom(t *testing.T) {
 	t.Parallel()
 	const stranger = "192.0.2.1:1"
-	cfg := DefaultConfig()
+	cfg := config.DefaultConfig()
 	cfg.Root = t.TempDir()
 	cfg.State = filepath.Join(cfg.Root, ".packhorse")
 	cfg.Auth.Tokens = filepath.Join(cfg.Root, "tokens")

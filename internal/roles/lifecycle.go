@@ -19,6 +19,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/app"
 	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/doctor"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/git/process"
@@ -65,7 +66,7 @@ type server struct {
 	// drain, unless nil, tells others that no more requests should come; those that do are answered.
 	drain func()
 	// reload, unless nil, takes the nodes, routes and rules of a configuration that was read again. After an error everything is as it was.
-	reload func(Config) error
+	reload func(config.Config) error
 	// admin, unless nil, answers on the admin socket; see local.
 	admin http.Handler
 	// close ends what requests were served from: git processes, fills, open repositories. Called once, last.
@@ -81,13 +82,13 @@ type port struct {
 }
 
 // build wires a role's parts.
-func build(role role, cfg Config, log *slog.Logger, reg prometheus.Registerer, version, program string) (s *server, err error) {
+func build(role config.Role, cfg config.Config, log *slog.Logger, reg prometheus.Registerer, version, program string) (s *server, err error) {
 	switch role {
-	case roleStorage:
+	case config.RoleStorage:
 		s, err = newStorage(cfg, log, reg, version, program)
-	case roleGateway:
+	case config.RoleGateway:
 		s, err = newRemoteGateway(cfg, log, reg, version)
-	case roleSearch:
+	case config.RoleSearch:
 		s, err = newSearchServer(cfg, log, reg, version, program)
 	default:
 		s, err = newServe(cfg, log, reg, version, program)
@@ -111,20 +112,19 @@ const heapFloor = 16 << 20
 // run starts a role's parts bottom up, waits for ctx to end or a part to fail, and stops them top down: readiness turns red,
 // after shutdown.delay the listeners close, running requests get shutdown.grace, then the node closes, and the private listener
 // last, so that the whole end can be watched.
-func run(ctx context.Context, src *source, cfg Config) (err error) {
+func run(ctx context.Context, env Env, src *config.Source, cfg config.Config) (err error) {
 	floor := make([]byte, heapFloor)
 	defer runtime.KeepAlive(&floor)
-	if share := cfg.memoryShares().server; share > 0 { // the collector works harder near it; who may have how much of it is bounded elsewhere
+	if share := cfg.MemoryShares().Server; share > 0 { // the collector works harder near it; who may have how much of it is bounded elsewhere
 		defer debug.SetMemoryLimit(debug.SetMemoryLimit(share + heapFloor))
 	}
-	env := src.env
 	held := &heldLog{to: env.Stderr}
 	defer held.release()
 	log, level, err := newLog(env, cfg.Log, held)
 	if err != nil {
 		return usage(err)
 	}
-	if src.role.flags()&repositories != 0 {
+	if src.Role.OwnsRepositories() {
 		if err := checkGit(ctx, cfg.Git.Program, log); err != nil {
 			return usage(err)
 		}
@@ -135,24 +135,24 @@ func run(ctx context.Context, src *source, cfg Config) (err error) {
 	}
 	read := cfg // what a configuration that is read again is compared with
 	if len(inherited) > 0 {
-		if cfg, err = inherited.addressed(cfg, src.role); err != nil {
+		if cfg, err = inherited.addressed(cfg, src.Role); err != nil {
 			inherited.close()
 			return usage(err)
 		}
 	}
-	early := src.role == roleGateway && inherited[httpSocket] != nil
+	early := src.Role == config.RoleGateway && inherited[httpSocket] != nil
 	state, err := takeState(ctx, cfg, log)
 	if err != nil {
 		inherited.close()
 		return err
 	}
 	defer func() { err = errors.Join(err, state.close()) }()
-	listeners, err := openListeners(src.role, cfg, inherited)
+	listeners, err := openListeners(src.Role, cfg, inherited)
 	if err != nil {
 		return err
 	}
 	defer listeners.close()
-	if src.role.flags()&repositories != 0 {
+	if src.Role.OwnsRepositories() {
 		if err := noteState(cfg.Root, cfg.State); err != nil {
 			log.Warn("cannot note the state directory below the root: commands need --state", "error", err)
 		}
@@ -161,16 +161,16 @@ func run(ctx context.Context, src *source, cfg Config) (err error) {
 	if observe.LogFormat(cfg.Log.Format, env.Stderr) != "json" {
 		held.hold()
 	}
-	srv, err := build(src.role, cfg, log, reg, versionOf(env).Version, env.Program)
+	srv, err := build(src.Role, cfg, log, reg, versionOf(env).Version, env.Program)
 	if err != nil {
 		return err
 	}
 
-	watched := watch(listeners, srv, log, reg, src.role, versionOf(env).Version)
-	endWatchdog := srv.startWatchdog(src, cfg, listeners, log, reg)
-	start := startOf(src.role, cfg, listeners)
-	if src.file != "" {
-		start.Config, _ = filepath.Abs(src.file)
+	watched := watch(listeners, srv, log, reg, src.Role, versionOf(env).Version)
+	endWatchdog := srv.startWatchdog(env, src.Role, cfg, listeners, log, reg)
+	start := startOf(src.Role, cfg, listeners)
+	if src.File != "" {
+		start.Config, _ = filepath.Abs(src.File)
 	}
 	if cfg.Watchdog.Enabled && env.Quits != nil {
 		start.DumpSignal = int(dumpSignal)
@@ -187,7 +187,7 @@ func run(ctx context.Context, src *source, cfg Config) (err error) {
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	serving := srv.serve(listeners, stop)
-	r := &reloader{source: src, running: read, level: level, log: log, take: srv.reload}
+	r := &reloader{source: src, hangups: env.Hangups, running: read, level: level, log: log, take: srv.reload}
 	r.untilDone(running)
 	watched.draining.Store(true)
 	start.Leaving = true
@@ -225,7 +225,7 @@ func checkGit(ctx context.Context, program string, log *slog.Logger) error {
 }
 
 // newLog makes the log, which is written to w, and what changes its level.
-func newLog(env Env, cfg LogConfig, w io.Writer) (*slog.Logger, *slog.LevelVar, error) {
+func newLog(env Env, cfg config.LogConfig, w io.Writer) (*slog.Logger, *slog.LevelVar, error) {
 	level := new(slog.LevelVar)
 	if err := setLevel(level, cfg.Level); err != nil {
 		return nil, nil, err
@@ -260,7 +260,7 @@ type watching struct {
 	closed   bool
 }
 
-func watch(l listeners, srv *server, log *slog.Logger, reg *prometheus.Registry, role role, version string) *watching {
+func watch(l listeners, srv *server, log *slog.Logger, reg *prometheus.Registry, role config.Role, version string) *watching {
 	w := &watching{}
 	shown := srv.shown
 	shown.Role, shown.Version, shown.Board, shown.Redact, shown.Log = string(role), version, srv.board, auth.Redact, log
@@ -272,7 +272,7 @@ func watch(l listeners, srv *server, log *slog.Logger, reg *prometheus.Registry,
 		return srv.ready.Err()
 	}})
 	if l.private != nil {
-		if host, _ := splitAddress(l.private.Addr().String()); !isLoopback(host) {
+		if host, _ := config.SplitAddress(l.private.Addr().String()); !config.IsLoopback(host) {
 			log.Warn("the private listener can be reached by other machines", "address", l.private.Addr().String())
 		}
 		w.serving.Go(func() error { return w.ops.Serve(l.private) })
@@ -304,7 +304,7 @@ func (w *watching) close(ctx context.Context) error {
 }
 
 // drain ends the listeners. It calls stopping once they are being closed, while requests still run. That requests had to be cut off is worth a warning, not a failure: the limit is there to be used.
-func drain(ctx context.Context, cfg Config, log *slog.Logger, srv *server, stopping func() error) error {
+func drain(ctx context.Context, cfg config.Config, log *slog.Logger, srv *server, stopping func() error) error {
 	free := context.WithoutCancel(ctx)
 	if srv.drain != nil {
 		srv.drain()

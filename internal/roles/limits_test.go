@@ -15,6 +15,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/packhorse-git/packhorse/internal/config"
 )
 
 // noLimits are numbers and times of the configuration that bound nothing.
@@ -61,7 +63,7 @@ func TestDocsLimits(t *testing.T) {
 		}
 	}
 	known := map[string]bool{}
-	for _, s := range keys() {
+	for _, s := range config.Keys() {
 		known[s.Key] = true
 		_, isText := s.Value.Addr().Interface().(encoding.TextUnmarshaler)
 		if !isText && s.Value.Kind() != reflect.Int || noLimits[s.Key] || strings.HasPrefix(s.Key, "sli.") || s.Key == "tracing.callers" ||

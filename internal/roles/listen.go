@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/config"
 )
 
 // listeners are where a process listens; what it does not is nil.
@@ -28,7 +29,7 @@ type listeners struct {
 }
 
 // openListeners opens what the role has, or takes it from the inherited sockets. On an error nothing stays open.
-func openListeners(role role, cfg Config, inherited sockets) (l listeners, err error) {
+func openListeners(role config.Role, cfg config.Config, inherited sockets) (l listeners, err error) {
 	defer func() {
 		if err != nil {
 			l.close()
@@ -38,10 +39,10 @@ func openListeners(role role, cfg Config, inherited sockets) (l listeners, err e
 	tcp := func(name, address, flag string) (net.Listener, error) {
 		return inherited.listen(name, func() (net.Listener, error) { return listen(address, flag) })
 	}
-	node := func(address string, mode FileMode) (net.Listener, error) {
+	node := func(address string, mode config.FileMode) (net.Listener, error) {
 		return inherited.listen(nodeSocket, func() (net.Listener, error) { return listenNode(address, os.FileMode(mode)) })
 	}
-	if role.flags()&public != 0 {
+	if role.FacesClients() {
 		if l.public, err = tcp(httpSocket, cfg.HTTP.Address, "--http"); err != nil {
 			return l, err
 		}
@@ -51,12 +52,12 @@ func openListeners(role role, cfg Config, inherited sockets) (l listeners, err e
 			}
 		}
 	}
-	if role.flags()&repositories != 0 && cfg.Storage.Listen != "" {
+	if role.OwnsRepositories() && cfg.Storage.Listen != "" {
 		if l.node, err = node(cfg.Storage.Listen, cfg.Storage.SocketMode); err != nil {
 			return l, err
 		}
 	}
-	if role == roleSearch {
+	if role == config.RoleSearch {
 		if l.node, err = node(cfg.Search.Listen, cfg.Search.SocketMode); err != nil {
 			return l, err
 		}
@@ -70,11 +71,11 @@ func openListeners(role role, cfg Config, inherited sockets) (l listeners, err e
 		return l, err
 	}
 	// Whoever holds the state directory is alone: what lies there is of a process that was killed.
-	if err = os.Remove(adminSocket(cfg.State)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err = os.Remove(config.AdminSocket(cfg.State)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return l, fmt.Errorf("remove the old admin socket: %w", err)
 	}
-	l.admin, err = listenUnix(adminSocket(cfg.State), 0o600)
-	if err != nil && role != roleGateway { // as on a file system without sockets: a node serves all the same
+	l.admin, err = listenUnix(config.AdminSocket(cfg.State), 0o600)
+	if err != nil && role != config.RoleGateway { // as on a file system without sockets: a node serves all the same
 		l.admin, err = nil, nil
 	}
 	return l, err
@@ -99,7 +100,7 @@ func listen(address, flag string) (net.Listener, error) {
 
 // listenNode opens a node's port. A socket that nobody answers at is one that a killed process left, and is replaced.
 func listenNode(address string, mode os.FileMode) (net.Listener, error) {
-	file, isUnix := strings.CutPrefix(address, unixPrefix)
+	file, isUnix := strings.CutPrefix(address, config.UnixPrefix)
 	if !isUnix {
 		return listen(address, "--listen")
 	}

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/packhorse-git/packhorse/internal/config"
 )
 
 // recorder keeps what is registered.
@@ -86,15 +88,15 @@ func registered(t *testing.T) []metric {
 	t.Helper()
 	var collectors []prometheus.Collector
 	hostKeys := t.TempDir() // of all: to make an RSA key takes time
-	for _, role := range []role{roleServe, roleStorage, roleGateway, roleSearch} {
-		cfg := DefaultConfig()
+	for _, role := range []config.Role{config.RoleServe, config.RoleStorage, config.RoleGateway, config.RoleSearch} {
+		cfg := config.DefaultConfig()
 		cfg.Root = t.TempDir()
 		cfg.State = t.TempDir()
 		cfg.Storage.Listen = "127.0.0.1:0"
 		cfg.SSH.Address, cfg.SSH.Anonymous, cfg.SSH.HostKeys = "127.0.0.1:0", true, hostKeys
-		cfg.Node = []NodeConfig{{Name: "a", Address: "127.0.0.1:1", Weight: 1, Transport: transportChannel}}
+		cfg.Node = []config.NodeConfig{{Name: "a", Address: "127.0.0.1:1", Weight: 1, Transport: config.TransportChannel}}
 		cfg.Tracing.Endpoint = "http://127.0.0.1:1"
-		cfg.complete(role, Env{})
+		cfg.Complete(role, Env{}.Getenv)
 		reg := &recorder{Registerer: prometheus.NewRegistry()}
 		srv, err := build(role, cfg, slog.New(slog.DiscardHandler), reg, "test", "/bin/false")
 		if err != nil {

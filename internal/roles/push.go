@@ -6,31 +6,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 	"github.com/packhorse-git/packhorse/internal/webhook"
 )
 
-// limits bound the git commands that take pushes.
-func (c *PushConfig) limits(nice int, anonymous float64) process.Limits {
-	return process.Limits{Slots: c.slots(), Queue: c.Queue, Wait: c.Wait.Duration, Nice: nice, Time: c.TimeLimit.Duration, Anonymous: anonymous}
-}
-
-// hookLimits bound hooks: each belongs to a push, which has had to wait already.
-func (c *PushConfig) hookLimits(nice int) process.Limits {
-	return process.Limits{Slots: 2 * c.slots(), Queue: c.Queue, Nice: nice, PerRepository: -1}
-}
-
-// repositoryHooks is what becomes of repositories' own hooks; "": no pushes are taken.
-func (c *PushConfig) repositoryHooks() receivepack.RepositoryHooks {
-	if !c.Enabled {
-		return ""
-	}
-	return receivepack.RepositoryHooks(c.RepositoryHooks)
-}
-
 // newPushes makes what takes pushes; nil if none are taken.
-func newPushes(cfg Config, log *slog.Logger, reg prometheus.Registerer, runner *process.Runner, hooks *webhook.Hooks, version string) (*receivepack.Server, error) {
+func newPushes(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, runner *process.Runner, hooks *webhook.Hooks, version string) (*receivepack.Server, error) {
 	if !cfg.Push.Enabled {
 		return nil, nil
 	}
@@ -39,7 +22,7 @@ func newPushes(cfg Config, log *slog.Logger, reg prometheus.Registerer, runner *
 	o := receivepack.Options{
 		Runner: runner, Agent: "packhorse/" + version, MaxSize: int64(cfg.Push.MaxSize), MaxMemory: int64(cfg.Push.MaxMemory), MaxCommands: cfg.Push.MaxCommands, Fsck: cfg.Push.Fsck,
 		MaxOptions: cfg.Push.MaxOptions, SessionID: cfg.Fetch.SessionID, Hooks: cfg.Push.HooksDir, HookTime: cfg.Push.HookTimeLimit.Duration,
-		HooksConfig: cfg.Push.HooksGitConfig, RepositoryHooks: cfg.Push.repositoryHooks(),
+		HooksConfig: cfg.Push.HooksGitConfig, RepositoryHooks: cfg.Push.HookPolicy(),
 		Scripts: filepath.Join(cfg.State, "hooks"), Journal: filepath.Join(cfg.State, "pushes"), Metrics: metrics, Log: log,
 	}
 	if hooks != nil && hooks.Asks() {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/observe"
 )
 
@@ -120,7 +121,7 @@ func pushCheck(dir string) func() error {
 }
 
 // addNodeChecks has readiness depend on what a node's fetches and pushes need.
-func (s *server) addNodeChecks(cfg Config) error {
+func (s *server) addNodeChecks(cfg config.Config) error {
 	state, err := newStateCheck(cfg.State)
 	if err != nil {
 		return err

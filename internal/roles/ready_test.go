@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/packhorse-git/packhorse/internal/config"
 )
 
 func TestStateCheck(t *testing.T) {
@@ -85,14 +87,14 @@ func TestRootCheck(t *testing.T) {
 // the state directory comes later.
 func TestTokensThatAreNamed(t *testing.T) {
 	t.Parallel()
-	cfg := DefaultConfig()
+	cfg := config.DefaultConfig()
 	cfg.State = t.TempDir()
-	cfg.complete(roleGateway, Env{})
-	if err := cfg.checkTokens(); err != nil {
+	cfg.Complete(config.RoleGateway, Env{}.Getenv)
+	if err := cfg.CheckTokens(); err != nil {
 		t.Error(err)
 	}
 	cfg.Auth.Tokens = filepath.Join(t.TempDir(), "tokens")
-	if err := cfg.checkTokens(); err == nil || !strings.Contains(err.Error(), "does not exist") {
+	if err := cfg.CheckTokens(); err == nil || !strings.Contains(err.Error(), "does not exist") {
 		t.Errorf("%v", err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/git/reaper"
 )
 
@@ -19,8 +20,8 @@ func reaperCommand() *cobra.Command {
 	}
 }
 
-// reaper is the command that runs the reaper, if there is to be one.
-func (c *Config) reaper(program string) []string {
+// reaperProgram is the command that runs the reaper, if there is to be one.
+func reaperProgram(c *config.Config, program string) []string {
 	if !c.Git.Reaper || program == "" {
 		return nil
 	}

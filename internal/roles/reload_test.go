@@ -11,6 +11,8 @@ import (
 
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
+
+	"github.com/packhorse-git/packhorse/internal/config"
 )
 
 func TestReload(t *testing.T) {
@@ -25,19 +27,19 @@ func TestReload(t *testing.T) {
 	const a = "[[node]]\nname = \"a\"\naddress = \"127.0.0.1:1\"\n"
 	write(a)
 	flags := pflag.NewFlagSet("gateway", pflag.ContinueOnError)
-	src := addConfigFlags(flags, roleGateway, Env{Environ: []string{"HOME=/home/git"}})
+	src := config.AddFlags(flags, config.RoleGateway, Env{Environ: []string{"HOME=/home/git"}}.Getenv)
 	if err := flags.Parse([]string{"--config", file, "--http", "127.0.0.1:1234"}); err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := src.loadChecked()
+	cfg, err := src.LoadChecked()
 	if err != nil {
 		t.Fatal(err)
 	}
 	var logged bytes.Buffer
-	var taken []NodeConfig
+	var taken []config.NodeConfig
 	var refuse error
 	level := new(slog.LevelVar)
-	r := &reloader{source: src, running: cfg, level: level, log: slog.New(slog.NewTextHandler(&logged, nil)), take: func(c Config) error {
+	r := &reloader{source: src, running: cfg, level: level, log: slog.New(slog.NewTextHandler(&logged, nil)), take: func(c config.Config) error {
 		if refuse == nil {
 			taken = c.Node
 		}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/client"
+	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/repo"
 	"github.com/packhorse-git/packhorse/internal/storage"
@@ -23,8 +24,8 @@ import (
 // nodeFinder finds the node that a repo command asks.
 type nodeFinder struct {
 	target
-	node  NodeConfig // --node; its address is empty without one
-	cache bool       // the command works on the pack cache
+	node  config.NodeConfig // --node; its address is empty without one
+	cache bool              // the command works on the pack cache
 }
 
 func (f *nodeFinder) addFlags(flags *pflag.FlagSet, elsewhere bool) {
@@ -41,7 +42,9 @@ func (f *nodeFinder) addFlags(flags *pflag.FlagSet, elsewhere bool) {
 }
 
 // load is the configuration of the repositories on this machine.
-func (f *nodeFinder) load() (Config, error) { return f.server(", or a node with --node ADDRESS") }
+func (f *nodeFinder) load() (config.Config, error) {
+	return f.server(", or a node with --node ADDRESS")
+}
 
 // read calls do with a client of the node, for calls that change nothing. It creates nothing: where no server answers, the
 // command looks at the repositories itself, without a state directory.
@@ -53,7 +56,7 @@ func (f *nodeFinder) read(ctx context.Context, do func(*client.Client) error) er
 	if err != nil {
 		return err
 	}
-	socket := adminSocket(cfg.State)
+	socket := config.AdminSocket(cfg.State)
 	if conn, err := net.DialTimeout("unix", socket, adminTimeout); err == nil {
 		conn.Close()
 		return withClient("unix:"+socket, client.Options{}, do)
@@ -70,8 +73,8 @@ func (f *nodeFinder) change(ctx context.Context, do func(*client.Client) error) 
 	if err != nil {
 		return err
 	}
-	socket := adminSocket(cfg.State)
-	if err := checkSocketPath(socket); err != nil {
+	socket := config.AdminSocket(cfg.State)
+	if err := config.CheckSocketPath(socket); err != nil {
 		return fmt.Errorf("%w; name a shorter directory with --state, here and for the server", err)
 	}
 	if err := f.actAsOwner(&cfg); err != nil {
@@ -100,7 +103,7 @@ func (f *nodeFinder) change(ctx context.Context, do func(*client.Client) error) 
 
 // actAsOwner has a command of root's run as the owner of the state directory or, before there is one, of the root: what it
 // makes, and what git makes for it, is the server's then.
-func (f *nodeFinder) actAsOwner(cfg *Config) error {
+func (f *nodeFinder) actAsOwner(cfg *config.Config) error {
 	owner, err := f.stateOwner(cfg)
 	if err != nil || !owner.other() || f.env.Become == nil {
 		return err
@@ -121,11 +124,11 @@ const (
 )
 
 func (f *nodeFinder) withElsewhere(do func(*client.Client) error) error {
-	trust, err := f.node.trust(slog.New(slog.DiscardHandler))
+	trust, err := f.node.LoadTrust(slog.New(slog.DiscardHandler))
 	if err != nil {
 		return usage(err)
 	}
-	return withClient(f.node.Address, trust.client(f.node.ServerName), do)
+	return withClient(f.node.Address, clientOptions(trust, f.node.ServerName), do)
 }
 
 func withClient(address string, o client.Options, do func(*client.Client) error) error {
@@ -139,7 +142,7 @@ func withClient(address string, o client.Options, do func(*client.Client) error)
 
 // withOwn runs a node on the repositories for as long as the command takes. It answers where a server would, so that the command, and another
 // one that comes meanwhile, find it.
-func (f *nodeFinder) withOwn(ctx context.Context, cfg Config, do func(*client.Client) error) (err error) {
+func (f *nodeFinder) withOwn(ctx context.Context, cfg config.Config, do func(*client.Client) error) (err error) {
 	cfg.Maintenance.Enabled, cfg.Warmup.Enabled, cfg.Cgroup.Enabled, cfg.Storage.Listen, cfg.Ops.Address = false, false, false, "", ""
 	cfg.Cache.Enabled = cfg.Cache.Enabled && f.cache
 	log, reg := slog.New(slog.DiscardHandler), prometheus.NewRegistry()
@@ -147,7 +150,7 @@ func (f *nodeFinder) withOwn(ctx context.Context, cfg Config, do func(*client.Cl
 	if err != nil {
 		return err
 	}
-	socket := adminSocket(cfg.State)
+	socket := config.AdminSocket(cfg.State)
 	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return errors.Join(err, s.close())
 	}
@@ -164,14 +167,14 @@ func (f *nodeFinder) withOwn(ctx context.Context, cfg Config, do func(*client.Cl
 }
 
 // withReader runs a node on the repositories for as long as the command takes. It creates nothing, not even a socket.
-func (f *nodeFinder) withReader(ctx context.Context, cfg Config, do func(*client.Client) error) error {
+func (f *nodeFinder) withReader(ctx context.Context, cfg config.Config, do func(*client.Client) error) error {
 	cfg.Ops.Tree, cfg.Ops.Activity, cfg.Tracing.Endpoint = false, false, ""
 	log, reg := slog.New(slog.DiscardHandler), prometheus.NewRegistry()
-	lanes, err := newLanes(roleStorage, cfg, log, reg, versionOf(f.env).Version)
+	lanes, err := newLanes(config.RoleStorage, cfg, log, reg, versionOf(f.env).Version)
 	if err != nil {
 		return err
 	}
-	node, closeNode, err := f.nodeOf(cfg, log, storage.Options{ReadOnly: true, RepositoryHooks: cfg.Push.repositoryHooks()}, map[process.Class]process.Limits{repo.ClassRefs: refsLimits()})
+	node, closeNode, err := f.nodeOf(cfg, log, storage.Options{ReadOnly: true, RepositoryHooks: cfg.Push.HookPolicy()}, map[process.Class]process.Limits{repo.ClassRefs: config.RefsLimits()})
 	if err != nil {
 		return err
 	}
@@ -196,14 +199,14 @@ func (f *nodeFinder) importer(log *slog.Logger) (node *storage.Node, closeAll fu
 		return nil, nil, err
 	}
 	return f.nodeOf(cfg, log, storage.Options{}, map[process.Class]process.Limits{
-		storage.ClassUpstream: upstreamLimits(), storage.ClassManage: manageLimits(), repo.ClassRefs: refsLimits(),
+		storage.ClassUpstream: config.UpstreamLimits(), storage.ClassManage: config.ManageLimits(), repo.ClassRefs: config.RefsLimits(),
 	})
 }
 
 // nodeOf is a node on the repositories that sends and takes no packs.
-func (f *nodeFinder) nodeOf(cfg Config, log *slog.Logger, o storage.Options, classes map[process.Class]process.Limits) (
+func (f *nodeFinder) nodeOf(cfg config.Config, log *slog.Logger, o storage.Options, classes map[process.Class]process.Limits) (
 	node *storage.Node, closeAll func() error, err error) {
-	runner, err := process.New(process.Options{Git: cfg.Git.Program, Log: log, Reaper: cfg.reaper(f.env.Program), Classes: classes})
+	runner, err := process.New(process.Options{Git: cfg.Git.Program, Log: log, Reaper: reaperProgram(&cfg, f.env.Program), Classes: classes})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -212,7 +215,7 @@ func (f *nodeFinder) nodeOf(cfg Config, log *slog.Logger, o storage.Options, cla
 		defer cancel()
 		return runner.Close(limit)
 	}
-	o.Root, o.Hidden, o.Policy, o.Log, o.Runner = cfg.Root, []string{cfg.State, cfg.Cache.Dir}, cfg.Fetch.policy(), log, runner
+	o.Root, o.Hidden, o.Policy, o.Log, o.Runner = cfg.Root, []string{cfg.State, cfg.Cache.Dir}, cfg.Fetch.Policy(), log, runner
 	o.Tables = repo.NewTables(runner)
 	if node, err = storage.New(nil, o); err != nil {
 		return nil, nil, errors.Join(err, closeRunner())

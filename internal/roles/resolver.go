@@ -5,17 +5,18 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/resolve"
 )
 
 // newTiers stacks what resolves revisions in a gateway: memory, over Redis if there is one, over the nodes. Nil: the nodes alone.
-func newTiers(cfg Config, log *slog.Logger, reg prometheus.Registerer, nodes *gateway.Router) (*resolve.Tiers, error) {
+func newTiers(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, nodes *gateway.Router) (*resolve.Tiers, error) {
 	if cfg.Resolver.Entries == 0 {
 		return nil, nil
 	}
 	metrics := resolve.NewMetrics()
-	redis, err := cfg.Resolver.redis(metrics, log)
+	redis, err := newRedis(&cfg.Resolver, metrics, log)
 	if err != nil {
 		return nil, err
 	}

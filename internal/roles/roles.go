@@ -23,6 +23,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/packhorse-git/packhorse/internal/bench"
+	"github.com/packhorse-git/packhorse/internal/config"
 )
 
 // Env is what the program knows of the world.
@@ -206,7 +207,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	}
 	nearest, best := "", len(name)/2+1
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if d := editDistance(name, f.Name); !f.Hidden && d < best {
+		if d := config.EditDistance(name, f.Name); !f.Hidden && d < best {
 			nearest, best = f.Name, d
 		}
 	})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/client"
 	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/control"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/observe"
@@ -22,7 +23,7 @@ import (
 )
 
 func searchCommand(env Env) *cobra.Command {
-	cmd := roleCommand(roleSearch, env, &cobra.Command{
+	cmd := roleCommand(config.RoleSearch, env, &cobra.Command{
 		Short: "Index the repositories of storage nodes, and search them for gateways",
 		Long: `Search keeps an index of the repositories of the storage nodes that --node names (or [[node]] and [[route]] tables, as for a gateway),
 and answers the searches of gateways on --listen. The index is below its state directory and is made anew if it is lost. An address
@@ -42,7 +43,7 @@ nodes and routes come and go without a failed search.`,
 }
 
 // newSearchServer wires a search process: nodes elsewhere, the engine, and its port.
-func newSearchServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, version, program string) (*server, error) {
+func newSearchServer(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, version, program string) (*server, error) {
 	if program == "" {
 		return nil, errors.New("this program does not know where its file is, and cannot start the processes that index and search")
 	}
@@ -50,7 +51,7 @@ func newSearchServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, ve
 	if err := n.take(cfg); err != nil {
 		return nil, err
 	}
-	lanes, err := newLanes(roleSearch, cfg, log, reg, version)
+	lanes, err := newLanes(config.RoleSearch, cfg, log, reg, version)
 	if err != nil {
 		return nil, errors.Join(err, n.close())
 	}
@@ -58,21 +59,21 @@ func newSearchServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, ve
 	s.addSearch(cfg, log, reg, lanes, program, n.source)
 	s.checks = []observe.Check{{Name: "search", Look: s.searching}}
 	s.addLocal(cfg, log, lanes)
-	trust, err := cfg.Search.trust(roleSearch, log)
+	trust, err := cfg.Search.LoadTrust(config.RoleSearch, log)
 	if err != nil {
 		return nil, errors.Join(err, s.close())
 	}
 	metrics := control.NewMetrics()
 	register(reg, metrics)
 	handler := control.New(control.Options{
-		Index: s.search, Ready: s.searching, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory, Trust: trust.control(), Metrics: metrics, Log: log,
+		Index: s.search, Ready: s.searching, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory, Trust: controlTrust(trust), Metrics: metrics, Log: log,
 		Board: lanes.board, SLI: lanes.sli, Tracer: lanes.tracer, Stall: cfg.Storage.Stall.Duration,
 	})
 	s.drain = handler.Drain
 	s.control = newPort(handler.HTTPServer(), func(l net.Listener) net.Listener {
 		l = bulk.Listen(l, lanes.pump, cfg.Storage.Stall.Duration)
-		if trust.certificate != nil {
-			l = tls.NewListener(l, trust.serverTLS())
+		if trust.Certificate != nil {
+			l = tls.NewListener(l, trust.ServerTLS())
 		}
 		return l
 	})
@@ -88,11 +89,11 @@ func (s *server) searching() error {
 }
 
 // askElsewhere has a gateway ask a search process, if the configuration names one.
-func (s *server) askElsewhere(cfg Config, log *slog.Logger, reg prometheus.Registerer, version string) error {
+func (s *server) askElsewhere(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, version string) error {
 	if cfg.Search.Address == "" {
 		return nil
 	}
-	c, err := cfg.Search.client(log)
+	c, err := searchClient(&cfg.Search, log)
 	if err != nil {
 		return err
 	}
@@ -118,13 +119,13 @@ type searchNodes struct {
 
 // searchedNode is a node and what it was made from.
 type searchedNode struct {
-	config NodeConfig
+	config config.NodeConfig
 	node   searchremote.Node
 }
 
 // take puts the nodes and routes of a configuration in the place of those that there are. A node whose table did not change keeps its connections.
 // After an error everything is as it was.
-func (n *searchNodes) take(cfg Config) error {
+func (n *searchNodes) take(cfg config.Config) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	next := make(map[string]searchedNode, len(cfg.Node))
@@ -132,11 +133,11 @@ func (n *searchNodes) take(cfg Config) error {
 	for _, c := range cfg.Node {
 		known, ok := n.open[c.Name]
 		if !ok || known.config != c {
-			trust, err := c.trust(n.log)
+			trust, err := c.LoadTrust(n.log)
 			if err != nil {
 				return err
 			}
-			asked, err := client.New(c.Address, trust.client(c.ServerName))
+			asked, err := client.New(c.Address, clientOptions(trust, c.ServerName))
 			if err != nil {
 				return err
 			}
@@ -148,7 +149,7 @@ func (n *searchNodes) take(cfg Config) error {
 	}
 	var routes []searchremote.Route
 	for _, r := range cfg.Route {
-		prefix, _ := r.prefix() // was checked
+		prefix, _ := r.PathPrefix() // was checked
 		route := searchremote.Route{Prefix: prefix}
 		for _, name := range r.Nodes {
 			route.Nodes = append(route.Nodes, next[name].node)

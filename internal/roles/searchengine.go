@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/search"
 )
 
@@ -25,11 +26,11 @@ const (
 const searchNice = 2
 
 // newEngine makes and starts the engine that indexes what a source has.
-func newEngine(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, program string, source search.Source) *search.Engine {
+func newEngine(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, program string, source search.Source) *search.Engine {
 	metrics, c := search.NewMetrics(), cfg.Index
 	e := search.New(search.Options{
 		Dir: c.Dir, Source: source, Program: program, Argument: []string{searchWorker}, Branches: c.Branches,
-		MaxFile: int64(c.MaxFile), ShardSize: c.shardSize(), SearchMemory: 2 * int64(c.Memory), IndexMemory: int64(c.Memory),
+		MaxFile: int64(c.MaxFile), ShardSize: c.ShardSize(), SearchMemory: 2 * int64(c.Memory), IndexMemory: int64(c.Memory),
 		IndexNice: c.Nice, SearchNice: min(c.Nice, searchNice), Ctags: findCtags(c.Ctags, log),
 		Delay: searchDelay, Debounce: indexDebounce, Scan: searchScan, Deltas: maxDeltas, Results: c.Results, Timeout: c.Timeout.Duration,
 		Log: log, Metrics: metrics, Account: lanes.account(searches),
@@ -56,7 +57,7 @@ func findCtags(name string, log *slog.Logger) string {
 }
 
 // addSearch gives a server an engine, which ends before what it reads from.
-func (s *server) addSearch(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, program string, source search.Source) {
+func (s *server) addSearch(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, program string, source search.Source) {
 	if program == "" {
 		log.Warn("nothing is searched: this program does not know where it is, and cannot start the processes for it")
 		return

@@ -16,6 +16,7 @@ import (
 	"github.com/packhorse-git/packhorse/client"
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/control"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -42,7 +43,7 @@ func newSourceWorld(t *testing.T) *sourceWorld {
 // newSourceWorldOf makes one whose node watches so many repositories; 0: as many as nodes do.
 func newSourceWorldOf(t *testing.T, watched int) *sourceWorld {
 	t.Helper()
-	runner, err := process.New(process.Options{TempDir: t.TempDir(), Classes: map[process.Class]process.Limits{storage.ClassGrep: grepLimits(0)}})
+	runner, err := process.New(process.Options{TempDir: t.TempDir(), Classes: map[process.Class]process.Limits{storage.ClassGrep: config.GrepLimits(0)}})
 	if err != nil {
 		t.Fatal(err)
 	}

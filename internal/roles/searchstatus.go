@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/packhorse-git/packhorse/client"
+	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/observe"
 	"github.com/packhorse-git/packhorse/internal/search"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
@@ -40,11 +41,11 @@ terminal how it goes.`,
 	wait := cmd.Flags().Bool("wait", false, "wait until every repository has an index")
 	asJSON := jsonFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		state, err := server.stateDir(roleSearch)
+		state, err := server.stateDir(config.RoleSearch)
 		if err != nil {
 			return err
 		}
-		socket := adminSocket(state)
+		socket := config.AdminSocket(state)
 		conn, err := net.DialTimeout("unix", socket, adminTimeout)
 		if err != nil {
 			return fmt.Errorf("no server answers at %s (%w); is it running, and with this state directory? Name it with --state DIR, --root DIR or --config FILE",

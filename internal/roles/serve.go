@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/connlimit"
 	"github.com/packhorse-git/packhorse/internal/credfile"
 	"github.com/packhorse-git/packhorse/internal/gateway"
@@ -52,7 +52,7 @@ const (
 )
 
 func serveCommand(env Env) *cobra.Command {
-	return roleCommand(roleServe, env, &cobra.Command{
+	return roleCommand(config.RoleServe, env, &cobra.Command{
 		Short: "Serve the repositories below a directory",
 		Long: `Serve answers fetches over smart HTTP (protocol v0, v1 and v2) for every bare repository and .git directory below --root, by its
 path relative to it, with or without ".git". Repositories appear and go as the directory changes; nothing is
@@ -69,58 +69,9 @@ signal ends it at once. SIGHUP reads the configuration again.`,
 	})
 }
 
-// refsLimits bound the git commands that list refs: short ones, of repositories with reftables alone, one for each change.
-func refsLimits() process.Limits {
-	return process.Limits{Slots: 4, Queue: 256, Wait: 10 * time.Second, Time: 15 * time.Second}
-}
-
-// manageLimits bound the git commands that make repositories, which take milliseconds.
-func manageLimits() process.Limits {
-	return process.Limits{Slots: 2, Queue: 64, Wait: 10 * time.Second, Time: 30 * time.Second}
-}
-
-// maintainLimits bound those that repack, out of everybody's way.
-func maintainLimits(slots int) process.Limits {
-	return process.Limits{Slots: slots, Queue: 64, Nice: 10, Time: 2 * time.Hour}
-}
-
-// grepLimits bound those that search in repositories without an index, behind everything that a client of git waits for.
-func grepLimits(nice int) process.Limits {
-	return process.Limits{Slots: max(1, runtime.GOMAXPROCS(0)/2), Queue: 64, Wait: 5 * time.Second, Nice: min(nice+5, 19), Time: 20 * time.Second}
-}
-
-// gitClasses bound the git commands of a server.
-func (c *Config) gitClasses() map[process.Class]process.Limits {
-	memory := c.memoryShares()
-	classes := map[process.Class]process.Limits{
-		packsource.ClassPack: {
-			Slots: c.Git.slots(), Queue: c.Git.Queue, Wait: c.Git.Wait.Duration, Nice: c.Git.Nice, Time: c.Git.TimeLimit.Duration,
-			Anonymous: c.Lanes.Anonymous, Memory: memory.git, PerRepository: c.Git.PerRepository,
-		},
-		receivepack.ClassReceive: memory.of(c.Push.limits(c.Git.Nice, c.Lanes.Anonymous), memory.git),
-		receivepack.ClassHook:    c.Push.hookLimits(c.Git.Nice),
-		repo.ClassRefs:           memory.of(refsLimits(), memory.small),
-		storage.ClassManage:      memory.of(manageLimits(), memory.small),
-		storage.ClassMaintain:    memory.of(maintainLimits(c.Lanes.Maintenance), memory.git),
-		storage.ClassGrep:        memory.of(grepLimits(c.Git.Nice), memory.small),
-	}
-	for name, l := range classes {
-		if l.Slow = c.Git.Slow.Duration; name == storage.ClassMaintain {
-			l.Slow *= 20
-		}
-		classes[name] = l
-	}
-	return classes
-}
-
-// upstreamLimits bound those that fetch a repository from elsewhere, for `packhorse repo import`.
-func upstreamLimits() process.Limits {
-	return process.Limits{Slots: 1, Queue: 64, Nice: 5}
-}
-
 // newServe wires the embedded node and its gateway, bottom up.
-func newServe(cfg Config, log *slog.Logger, reg prometheus.Registerer, version, program string) (*server, error) {
-	lanes, err := newLanes(roleServe, cfg, log, reg, version)
+func newServe(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, version, program string) (*server, error) {
+	lanes, err := newLanes(config.RoleServe, cfg, log, reg, version)
 	if err != nil {
 		return nil, err
 	}
@@ -183,12 +134,12 @@ type packSources struct {
 }
 
 // newSource stacks what packs come from: cache over git.
-func newSource(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, program string) (*packSources, error) {
+func newSource(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, program string) (*packSources, error) {
 	processes, packs, groups := process.NewMetrics(), packcache.NewMetrics(), cgroup.NewMetrics()
 	register(reg, processes, packs, groups)
-	cgroups := cfg.Cgroup.open(log, groups)
+	cgroups := openCgroups(&cfg.Cgroup, log, groups)
 	runner, err := process.New(process.Options{
-		Git: cfg.Git.Program, Metrics: processes, Log: log, Reaper: cfg.reaper(program), Account: lanes.account(proctree.Git), Classes: cfg.gitClasses(),
+		Git: cfg.Git.Program, Metrics: processes, Log: log, Reaper: reaperProgram(&cfg, program), Account: lanes.account(proctree.Git), Classes: cfg.GitClasses(),
 		Cgroups: cgroups, Groups: commandGroups,
 	})
 	if err != nil {
@@ -211,11 +162,11 @@ func newSource(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes la
 }
 
 // stack puts git over the runner, and the cache, if there is to be one, over git.
-func (s *packSources) stack(cfg Config, log *slog.Logger, packs *packcache.Metrics) error {
+func (s *packSources) stack(cfg config.Config, log *slog.Logger, packs *packcache.Metrics) error {
 	fromGit, err := packsource.NewGit(s.runner, packsource.GitOptions{
-		Scratch: filepath.Join(cfg.State, "scratch"), Threads: cfg.Git.threads(), Window: cfg.Git.Window,
+		Scratch: filepath.Join(cfg.State, "scratch"), Threads: cfg.Git.ThreadsPerPack(), Window: cfg.Git.Window,
 		ShallowWindow: cfg.Git.ShallowWindow, SnapshotWindow: cfg.Git.SnapshotWindow,
-		ShallowCompression: cfg.Git.ShallowCompression, WindowMemory: int64(cfg.Git.WindowMemory), Memory: cfg.memoryShares().git, Machine: admit.Memory(),
+		ShallowCompression: cfg.Git.ShallowCompression, WindowMemory: int64(cfg.Git.WindowMemory), Memory: cfg.MemoryShares().Git, Machine: admit.Memory(),
 		Verifier: s.verifier, Damaged: func(r packsource.Repository) {
 			if s.cache != nil {
 				s.cache.Drop(r.Incarnation, packcache.Damaged)
@@ -261,7 +212,7 @@ func orNever(d time.Duration) time.Duration {
 	return d
 }
 
-func newNode(cfg Config, log *slog.Logger, reg prometheus.Registerer, packs *packSources, hooks *webhook.Hooks, version string) (*storage.Node, error) {
+func newNode(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, packs *packSources, hooks *webhook.Hooks, version string) (*storage.Node, error) {
 	runner := packs.runner
 	refMetrics, graphMetrics, lookups, metrics := refs.NewMetrics(), graph.NewMetrics(), lookup.NewMetrics(), storage.NewMetrics()
 	register(reg, refMetrics, graphMetrics, lookups, metrics)
@@ -278,14 +229,14 @@ func newNode(cfg Config, log *slog.Logger, reg prometheus.Registerer, packs *pac
 		return nil, err
 	}
 	return storage.New(sessions, storage.Options{
-		Root: cfg.Root, Hidden: []string{cfg.State, cfg.Cache.Dir}, Policy: cfg.Fetch.policy(), Log: log, Pushes: pushes, SetHead: cfg.Push.SetHead, Packs: packs.cache, Verifier: packs.verifier,
-		Epoch: epoch, Runner: runner, Upkeep: cfg.Maintenance.upkeep(), Metrics: metrics, Tables: repo.NewTables(runner), RefsMetrics: refMetrics, GraphMetrics: graphMetrics,
-		Lookups: lookup.Options{Metrics: lookups, Memory: admit.NewBudget("objects", atMost(lookup.DefaultMemory, cfg.memoryShares().server/4))},
+		Root: cfg.Root, Hidden: []string{cfg.State, cfg.Cache.Dir}, Policy: cfg.Fetch.Policy(), Log: log, Pushes: pushes, SetHead: cfg.Push.SetHead, Packs: packs.cache, Verifier: packs.verifier,
+		Epoch: epoch, Runner: runner, Upkeep: cfg.Maintenance.Upkeep(), Metrics: metrics, Tables: repo.NewTables(runner), RefsMetrics: refMetrics, GraphMetrics: graphMetrics,
+		Lookups: lookup.Options{Metrics: lookups, Memory: admit.NewBudget("objects", config.AtMost(lookup.DefaultMemory, cfg.MemoryShares().Server/4))},
 	})
 }
 
 // newWarmup is nil if no packs are to be made before somebody asks.
-func newWarmup(cfg WarmupConfig, reg prometheus.Registerer, runner *process.Runner) *uploadpack.Warmup {
+func newWarmup(cfg config.WarmupConfig, reg prometheus.Registerer, runner *process.Runner) *uploadpack.Warmup {
 	if !cfg.Enabled {
 		return nil
 	}
@@ -303,7 +254,7 @@ func newWarmup(cfg WarmupConfig, reg prometheus.Registerer, runner *process.Runn
 const localNode = "local"
 
 // addGateway gives a server its public listener, and what knows the callers that come by it. Without tiers the router resolves revisions.
-func (s *server) addGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, router *gateway.Router, tiers *resolve.Tiers) error {
+func (s *server) addGateway(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, router *gateway.Router, tiers *resolve.Tiers) error {
 	s.board, s.shown.Lanes = lanes.board, lanes.metrics
 	callers, err := newAuth(cfg, log, reg)
 	if err != nil {
@@ -313,8 +264,8 @@ func (s *server) addGateway(cfg Config, log *slog.Logger, reg prometheus.Registe
 	below := s.close
 	s.close = func() error { return errors.Join(callers.Close(), below()) }
 	takeBelow := s.reload
-	s.reload = func(cfg Config) error {
-		rules, err := cfg.Auth.rules()
+	s.reload = func(cfg config.Config) error {
+		rules, err := cfg.Auth.Rules()
 		if err == nil {
 			err = callers.CheckRules(rules)
 		}
@@ -356,7 +307,7 @@ func (s *server) addGateway(cfg Config, log *slog.Logger, reg prometheus.Registe
 	return nil
 }
 
-func newGateway(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, router *gateway.Router, tiers *resolve.Tiers,
+func newGateway(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, router *gateway.Router, tiers *resolve.Tiers,
 	callers gateway.Auth) *gateway.HTTP {
 	metrics := gateway.NewMetrics()
 	register(reg, metrics, router)
@@ -384,12 +335,12 @@ type lanes struct {
 	tracer  *inflight.Tracer
 }
 
-func newLanes(role role, cfg Config, log *slog.Logger, reg prometheus.Registerer, version string) (lanes, error) {
+func newLanes(role config.Role, cfg config.Config, log *slog.Logger, reg prometheus.Registerer, version string) (lanes, error) {
 	l := lanes{
 		pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: admit.NewLanes(admit.Sizes{Small: cfg.Lanes.Small, Hit: cfg.Lanes.Hit, Cold: cfg.Lanes.Cold, Push: cfg.Lanes.Push, Pages: cfg.Lanes.Pages}),
 		// What requests took stays in memory until it is collected, and may be as much again.
-		memory: admit.NewBudget("requests", atMost(int64(cfg.Lanes.RequestBytes), cfg.memoryShares().server/4)),
-		sli:    cfg.SLI.set(),
+		memory: admit.NewBudget("requests", config.AtMost(int64(cfg.Lanes.RequestBytes), cfg.MemoryShares().Server/4)),
+		sli:    newSLI(&cfg.SLI),
 	}
 	if cfg.Ops.Activity {
 		l.board = inflight.NewBoard()
@@ -407,7 +358,7 @@ func newLanes(role role, cfg Config, log *slog.Logger, reg prometheus.Registerer
 		register(reg, l.tree)
 	}
 	var err error
-	if l.tracing, l.tracer, err = cfg.Tracing.tracer(role, log, version); l.tracing != nil {
+	if l.tracing, l.tracer, err = newTracer(&cfg.Tracing, role, log, version); l.tracing != nil {
 		register(reg, l.tracing)
 	}
 	return l, err
@@ -447,7 +398,7 @@ func register(reg prometheus.Registerer, all ...collected) {
 
 // newFront is the HTTP server around a handler. Nothing may stand between it and the handler's own connections but TLS and a guard; what stands below
 // them has to be a bulk.Socket.
-func newFront(cfg Config, log *slog.Logger, reg prometheus.Registerer, handler *gateway.HTTP, doors doors) (*port, error) {
+func newFront(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, handler *gateway.HTTP, doors doors) (*port, error) {
 	errorLog := newHTTPLog(log)
 	register(reg, errorLog)
 	h := &http.Server{

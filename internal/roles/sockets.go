@@ -12,6 +12,7 @@ import (
 	"github.com/coreos/go-systemd/v22/activation"
 
 	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/config"
 )
 
 // Names of sockets that a service manager opens for the process (sd_listen_fds(3), FileDescriptorName= in systemd.socket(5)).
@@ -66,7 +67,7 @@ func (s sockets) add(f *os.File) error {
 // addressed returns a configuration whose listeners have the addresses of the inherited sockets. An error says what such
 // an address would let in that is not meant: other machines may reach the socket, though they do not reach the address of
 // the configuration. Unix sockets change nothing.
-func (s sockets) addressed(cfg Config, role role) (Config, error) {
+func (s sockets) addressed(cfg config.Config, role config.Role) (config.Config, error) {
 	for name, addresses := range map[string][]*string{
 		httpSocket: {&cfg.HTTP.Address}, sshSocket: {&cfg.SSH.Address}, opsSocket: {&cfg.Ops.Address},
 		nodeSocket: {&cfg.Storage.Listen, &cfg.Search.Listen},
@@ -82,9 +83,9 @@ func (s sockets) addressed(cfg Config, role role) (Config, error) {
 			}
 		}
 	}
-	err := cfg.check()
-	if role.flags()&public != 0 {
-		err = errors.Join(err, cfg.checkOpen())
+	err := cfg.Check()
+	if role.FacesClients() {
+		err = errors.Join(err, cfg.CheckOpen())
 	}
 	if err != nil {
 		return cfg, fmt.Errorf("with the addresses of the inherited sockets: %w", err)
@@ -102,7 +103,7 @@ func (s sockets) listen(name string, open func() (net.Listener, error)) (net.Lis
 }
 
 // unused is an error if a socket was not taken: its clients would wait for ever.
-func (s sockets) unused(role role) error {
+func (s sockets) unused(role config.Role) error {
 	for _, name := range slices.Sorted(maps.Keys(s)) {
 		return fmt.Errorf("inherited socket %q: packhorse %s does not listen there; set the address in the configuration, or remove the socket unit", name, role)
 	}

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/packhorse-git/packhorse/internal/config"
 )
 
 func TestInherit(t *testing.T) {
@@ -60,16 +62,16 @@ func TestInherit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := DefaultConfig()
+	cfg := config.DefaultConfig()
 	cfg.State, cfg.Ops.Address = t.TempDir(), ""
-	if _, err := openListeners(roleGateway, cfg, s); err == nil || !strings.Contains(err.Error(), `"ssh": packhorse gateway does not listen there`) {
+	if _, err := openListeners(config.RoleGateway, cfg, s); err == nil || !strings.Contains(err.Error(), `"ssh": packhorse gateway does not listen there`) {
 		t.Errorf("a socket that nobody asked for: %v", err)
 	}
 	if s, err = inherit([]*os.File{file("http")}); err != nil {
 		t.Fatal(err)
 	}
 	want := s[httpSocket].Addr().String()
-	l, err := openListeners(roleGateway, cfg, s)
+	l, err := openListeners(config.RoleGateway, cfg, s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,31 +93,31 @@ func (l at) Addr() net.Addr { return net.TCPAddrFromAddrPort(netip.MustParseAddr
 func TestInheritedAddresses(t *testing.T) {
 	t.Parallel()
 	const reads, deletes = "could read every repository", "could read and delete every repository"
-	as := func(*Config) {}
+	as := func(*config.Config) {}
 	for name, test := range map[string]struct {
-		role    role
+		role    config.Role
 		socket  string
 		address string
-		change  func(*Config)
+		change  func(*config.Config)
 		says    string // "": it is taken
 	}{
-		"everybody may read": {roleServe, httpSocket, "192.0.2.1:80", as, reads},
-		"all addresses":      {roleServe, httpSocket, "[::]:80", as, reads},
-		"public":             {roleServe, httpSocket, "192.0.2.1:80", func(c *Config) { c.HTTP.PublicRead = true }, ""},
-		"loopback":           {roleServe, httpSocket, "127.0.0.1:80", as, ""},
-		"profiles":           {roleGateway, opsSocket, "192.0.2.1:90", as, "serves profiles to whoever reaches it"},
-		"anonymous SSH": {roleServe, sshSocket, "192.0.2.1:22", func(c *Config) {
+		"everybody may read": {config.RoleServe, httpSocket, "192.0.2.1:80", as, reads},
+		"all addresses":      {config.RoleServe, httpSocket, "[::]:80", as, reads},
+		"public":             {config.RoleServe, httpSocket, "192.0.2.1:80", func(c *config.Config) { c.HTTP.PublicRead = true }, ""},
+		"loopback":           {config.RoleServe, httpSocket, "127.0.0.1:80", as, ""},
+		"profiles":           {config.RoleGateway, opsSocket, "192.0.2.1:90", as, "serves profiles to whoever reaches it"},
+		"anonymous SSH": {config.RoleServe, sshSocket, "192.0.2.1:22", func(c *config.Config) {
 			c.SSH.Address, c.SSH.Anonymous = "127.0.0.1:22", true
 		}, reads},
-		"a node": {roleStorage, nodeSocket, "192.0.2.1:91", func(c *Config) { c.Storage.Listen = "unix:/node.sock" }, deletes},
-		"a node with a secret": {roleStorage, nodeSocket, "192.0.2.1:91", func(c *Config) {
+		"a node": {config.RoleStorage, nodeSocket, "192.0.2.1:91", func(c *config.Config) { c.Storage.Listen = "unix:/node.sock" }, deletes},
+		"a node with a secret": {config.RoleStorage, nodeSocket, "192.0.2.1:91", func(c *config.Config) {
 			c.Storage.Listen, c.Storage.SecretFile = "127.0.0.1:91", "/secret"
 		}, ""},
-		"a search process": {roleSearch, nodeSocket, "192.0.2.1:92", func(c *Config) {
+		"a search process": {config.RoleSearch, nodeSocket, "192.0.2.1:92", func(c *config.Config) {
 			c.Search.Listen = "127.0.0.1:92"
 		}, reads},
 	} {
-		cfg := DefaultConfig()
+		cfg := config.DefaultConfig()
 		cfg.State = t.TempDir()
 		test.change(&cfg)
 		before := cfg.HTTP.Address
@@ -132,20 +134,20 @@ func TestInheritedAddresses(t *testing.T) {
 // TestStateIsWaitedFor: a process that leaves its state directory is waited for, another one is not.
 func TestStateIsWaitedFor(t *testing.T) {
 	t.Parallel()
-	cfg := DefaultConfig()
+	cfg := config.DefaultConfig()
 	cfg.State = t.TempDir()
 	log := slog.New(slog.DiscardHandler)
 	old, err := openState(cfg.State)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := old.write(started{PID: 1, Role: roleServe}); err != nil {
+	if err := old.write(started{PID: 1, Role: config.RoleServe}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := takeState(t.Context(), cfg, log); err == nil {
 		t.Fatal("two processes have the directory")
 	}
-	if err := old.write(started{PID: 1, Role: roleServe, Leaving: true}); err != nil {
+	if err := old.write(started{PID: 1, Role: config.RoleServe, Leaving: true}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -228,7 +230,7 @@ func (l tellClose) Accept() (net.Conn, error) {
 // TestSocketUnits: the examples of socket units have the names that a gateway knows, belong to its unit, and listen where its example does.
 func TestSocketUnits(t *testing.T) {
 	t.Parallel()
-	cfg := exampleConfig(t, roleGateway)
+	cfg := exampleConfig(t, config.RoleGateway)
 	for name, address := range map[string]string{httpSocket: cfg.HTTP.Address, sshSocket: cfg.SSH.Address, opsSocket: cfg.Ops.Address} {
 		text, err := os.ReadFile("../../examples/systemd/packhorse-gateway-" + name + ".socket")
 		if err != nil {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/packhorse-git/packhorse/internal/config"
 )
 
 // state is the hold on a state directory. It is the file "serve.json" in it, locked as long as the process lives, however it
@@ -21,16 +23,16 @@ type state struct{ file *os.File }
 
 // started is what a running process tells of itself, in serve.json and at the start.
 type started struct {
-	PID    int    `json:"pid"`
-	Role   role   `json:"role"`
-	Root   string `json:"root,omitempty"`
-	Config string `json:"config,omitempty"` // absolute path of the configuration file, if there is one
-	HTTP   string `json:"http,omitempty"`   // URL of the public listener
-	SSH    string `json:"ssh,omitempty"`    // URL of the SSH listener
-	Listen string `json:"listen,omitempty"` // the node's port: HOST:PORT or unix:PATH
-	Ops    string `json:"ops,omitempty"`    // URL of the private listener
-	Admin  string `json:"admin,omitempty"`  // path of the admin socket
-	Dumps  string `json:"dumps,omitempty"`  // directory of the watchdog's dumps; without it SIGQUIT ends the process
+	PID    int         `json:"pid"`
+	Role   config.Role `json:"role"`
+	Root   string      `json:"root,omitempty"`
+	Config string      `json:"config,omitempty"` // absolute path of the configuration file, if there is one
+	HTTP   string      `json:"http,omitempty"`   // URL of the public listener
+	SSH    string      `json:"ssh,omitempty"`    // URL of the SSH listener
+	Listen string      `json:"listen,omitempty"` // the node's port: HOST:PORT or unix:PATH
+	Ops    string      `json:"ops,omitempty"`    // URL of the private listener
+	Admin  string      `json:"admin,omitempty"`  // path of the admin socket
+	Dumps  string      `json:"dumps,omitempty"`  // directory of the watchdog's dumps; without it SIGQUIT ends the process
 
 	// Leaving says that the process ends, and that its state directory will be free after it has finished its requests.
 	Leaving bool `json:"leaving,omitempty"`
@@ -43,11 +45,11 @@ type started struct {
 // who tells of a running process for a message.
 func (s started) who() string {
 	switch s.Role {
-	case roleGateway:
+	case config.RoleGateway:
 		return fmt.Sprintf("process %d, a gateway at %s", s.PID, s.HTTP)
-	case roleSearch:
+	case config.RoleSearch:
 		return fmt.Sprintf("process %d, which searches at %s", s.PID, s.Listen)
-	case roleStorage:
+	case config.RoleStorage:
 		return fmt.Sprintf("process %d, which serves %s at %s", s.PID, s.Root, s.Listen)
 	}
 	return fmt.Sprintf("process %d, which serves %s at %s", s.PID, s.Root, s.HTTP)
@@ -116,7 +118,7 @@ func (s *state) close() error {
 const statePause = 20 * time.Millisecond
 
 // takeState is openState that waits for a process that is about to end, for as long as its end may take.
-func takeState(ctx context.Context, cfg Config, log *slog.Logger) (*state, error) {
+func takeState(ctx context.Context, cfg config.Config, log *slog.Logger) (*state, error) {
 	patience := time.Now().Add(cfg.Shutdown.Delay.Duration + cfg.Shutdown.Grace.Duration + 2*closeLimit)
 	for told := false; ; told = true {
 		s, err := openState(cfg.State)

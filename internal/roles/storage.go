@@ -11,6 +11,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/control"
 	"github.com/packhorse-git/packhorse/internal/credfile"
 	"github.com/packhorse-git/packhorse/internal/packsource"
@@ -20,7 +21,7 @@ import (
 )
 
 func storageCommand(env Env) *cobra.Command {
-	return roleCommand(roleStorage, env, &cobra.Command{
+	return roleCommand(config.RoleStorage, env, &cobra.Command{
 		Short: "Own the repositories below a directory, for gateways elsewhere",
 		Long: `Storage owns the repositories below --root and answers gateways on --listen: the control API, and connections for bulk bytes.
 Git clients talk to a gateway. An address that other machines can reach needs storage.client_ca (mutual TLS) or
@@ -35,12 +36,12 @@ signal ends it at once. SIGHUP reads the configuration again.`,
 }
 
 // newStorage wires a node and its port.
-func newStorage(cfg Config, log *slog.Logger, reg prometheus.Registerer, version, program string) (*server, error) {
-	lanes, err := newLanes(roleStorage, cfg, log, reg, version)
+func newStorage(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, version, program string) (*server, error) {
+	lanes, err := newLanes(config.RoleStorage, cfg, log, reg, version)
 	if err != nil {
 		return nil, err
 	}
-	lanes.leaveRoom(cfg.Lanes.Anonymous, sticky(cfg.Auth.knowsCallers)) // by rules and hook, if it has the same file as its gateways
+	lanes.leaveRoom(cfg.Lanes.Anonymous, sticky(cfg.Auth.KnowsCallers)) // by rules and hook, if it has the same file as its gateways
 	s, err := newNodeServer(cfg, log, reg, lanes, version, program)
 	if err == nil {
 		s.addLocal(cfg, log, lanes)
@@ -49,7 +50,7 @@ func newStorage(cfg Config, log *slog.Logger, reg prometheus.Registerer, version
 }
 
 // newNodeServer wires a node bottom up, and its port if it has one.
-func newNodeServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, version, program string) (*server, error) {
+func newNodeServer(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, version, program string) (*server, error) {
 	packs, err := newSource(cfg, log, reg, lanes, program)
 	if err != nil {
 		return nil, err
@@ -100,8 +101,8 @@ func newNodeServer(cfg Config, log *slog.Logger, reg prometheus.Registerer, lane
 }
 
 // addControl gives a node its port.
-func (s *server) addControl(cfg Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes) error {
-	trust, err := cfg.Storage.trust(log)
+func (s *server) addControl(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes) error {
+	trust, err := cfg.Storage.LoadTrust(log)
 	if err != nil {
 		return err
 	}
@@ -114,7 +115,7 @@ func (s *server) addControl(cfg Config, log *slog.Logger, reg prometheus.Registe
 	below := s.close
 	s.close = func() error { return errors.Join(channels.Close(), below()) }
 	handler := control.New(control.Options{
-		Node: s.node, Channels: channels, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory, Trust: trust.control(), Metrics: metrics, Log: log,
+		Node: s.node, Channels: channels, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory, Trust: controlTrust(trust), Metrics: metrics, Log: log,
 		Board: lanes.board, SLI: lanes.sli, Tracer: lanes.tracer, Lookups: cfg.Lanes.Search, MaxRequest: int64(cfg.HTTP.MaxBody), Stall: cfg.Storage.Stall.Duration,
 	})
 	lanes.memory.Anonymous(cfg.Lanes.Anonymous, handler.CallersKnown)
@@ -122,8 +123,8 @@ func (s *server) addControl(cfg Config, log *slog.Logger, reg prometheus.Registe
 	s.drain = handler.Drain
 	s.control = newPort(handler.HTTPServer(), func(l net.Listener) net.Listener {
 		l = bulk.Listen(l, lanes.pump, cfg.Storage.Stall.Duration)
-		if trust.certificate != nil {
-			l = tls.NewListener(l, trust.serverTLS())
+		if trust.Certificate != nil {
+			l = tls.NewListener(l, trust.ServerTLS())
 		}
 		return l
 	})
@@ -131,7 +132,7 @@ func (s *server) addControl(cfg Config, log *slog.Logger, reg prometheus.Registe
 }
 
 // addLocal gives a node, and an index, the control API on the admin socket: who may connect may administer.
-func (s *server) addLocal(cfg Config, log *slog.Logger, lanes lanes) {
+func (s *server) addLocal(cfg config.Config, log *slog.Logger, lanes lanes) {
 	o := control.Options{
 		Node: s.node, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory, Metrics: control.NewMetrics(), Log: log,
 		Board: lanes.board, Lookups: cfg.Lanes.Search, MaxRequest: int64(cfg.HTTP.MaxBody), Stall: cfg.Storage.Stall.Duration,
@@ -144,58 +145,14 @@ func (s *server) addLocal(cfg Config, log *slog.Logger, lanes lanes) {
 	s.local = newPort(local, func(l net.Listener) net.Listener { return bulk.Listen(l, lanes.pump, cfg.Storage.Stall.Duration) })
 }
 
-// trust is what proves who is who between a gateway and a node, at either end; what was not configured is nil.
-type trust struct {
-	secret      *credfile.Secret
-	certificate *credfile.Certificate
-	authorities *credfile.Authorities // of the other side's certificates
-}
-
-// loadTrust reads the files that have a name. Its error joins those of all files.
-func loadTrust(secretFile, certFile, keyFile, caFile string, log *slog.Logger) (t trust, err error) {
-	var errOfSecret, errOfCert, errOfCA error
-	if secretFile != "" {
-		t.secret, errOfSecret = credfile.LoadSecret(secretFile, log)
+// controlTrust is whom a port of the control API trusts.
+func controlTrust(t credfile.Trust) control.Trust {
+	c := control.Trust{Certificates: t.Authorities != nil}
+	if t.Secret != nil {
+		c.Secret = t.Secret.Get
 	}
-	if certFile != "" {
-		t.certificate, errOfCert = credfile.LoadCertificate(certFile, keyFile, log)
-	}
-	if caFile != "" {
-		t.authorities, errOfCA = credfile.LoadAuthorities(caFile, log)
-	}
-	return t, errors.Join(errOfSecret, errOfCert, errOfCA)
-}
-
-func (s *StorageConfig) trust(log *slog.Logger) (trust, error) {
-	return loadTrust(s.SecretFile, s.TLSCert, s.TLSKey, s.ClientCA, log)
-}
-
-func (n *NodeConfig) trust(log *slog.Logger) (trust, error) {
-	return loadTrust(n.SecretFile, n.TLSCert, n.TLSKey, n.TLSCA, log)
-}
-
-func (t trust) control() control.Trust {
-	c := control.Trust{Certificates: t.authorities != nil}
-	if t.secret != nil {
-		c.Secret = t.secret.Get
-	}
-	if t.authorities != nil {
-		c.Authorities = t.authorities.Pool
+	if t.Authorities != nil {
+		c.Authorities = t.Authorities.Pool
 	}
 	return c
-}
-
-// serverTLS is what a node's port speaks. Each handshake looks at the authorities of now; none is skipped by a ticket of before.
-func (t trust) serverTLS() *tls.Config {
-	config := &tls.Config{
-		GetCertificate: t.certificate.Get, NextProtos: []string{"h2", "http/1.1"}, MinVersion: tls.VersionTLS12, SessionTicketsDisabled: true,
-	}
-	if t.authorities != nil {
-		config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
-			now := config.Clone()
-			now.GetConfigForClient, now.ClientAuth, now.ClientCAs = nil, tls.RequireAndVerifyClientCert, t.authorities.Pool()
-			return now, nil
-		}
-	}
-	return config
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
+
+	"github.com/packhorse-git/packhorse/internal/config"
 )
 
 // target is the server that a command is about: --root, --state and --config, as the server itself was given them. The flags
@@ -34,10 +36,10 @@ func (t *target) addFlags(flags *pflag.FlagSet, stateUsage string) {
 
 // load reads the target's configuration and creates nothing. A root that is given has to exist. Without a state directory in
 // the flags or the file, it is the one that the last server on the root noted there, or ROOT/.packhorse.
-func (t *target) load() (Config, error) {
-	cfg := DefaultConfig()
+func (t *target) load() (config.Config, error) {
+	cfg := config.DefaultConfig()
 	if t.config != "" {
-		if err := loadFile(t.config, &cfg, origins{}); err != nil {
+		if err := config.LoadFile(t.config, &cfg, config.Origins{}); err != nil {
 			return cfg, usage(err)
 		}
 	}
@@ -46,40 +48,40 @@ func (t *target) load() (Config, error) {
 	if cfg.Root == "" || t.root == "" && cfg.State != "" { // a file for all roles may name a root of another machine
 		return cfg, nil
 	}
-	if err := checkRoot(cfg.Root); err != nil || cfg.State != "" {
+	if err := config.CheckRoot(cfg.Root); err != nil || cfg.State != "" {
 		return cfg, usage(err)
 	}
 	noted, by, err := notedState(cfg.Root)
 	if by.uid != 0 {
 		t.noter = &by
 	}
-	cfg.State = cmp.Or(noted, defaultState(roleServe, cfg.Root, t.env))
+	cfg.State = cmp.Or(noted, config.DefaultState(config.RoleServe, cfg.Root, t.env.Getenv))
 	return cfg, usage(err)
 }
 
 // server is load for commands about "packhorse serve" or a storage node, which have a root; ask completes the question
 // "which repositories?" with the ways to answer it.
-func (t *target) server(ask string) (Config, error) {
+func (t *target) server(ask string) (config.Config, error) {
 	cfg, err := t.load()
 	switch {
 	case err != nil:
 	case cfg.Root == "":
 		err = usage(errors.New("which repositories? name the directory that holds them with --root DIR or --config FILE" + ask))
 	default:
-		err = usage(checkRoot(cfg.Root))
+		err = usage(config.CheckRoot(cfg.Root))
 	}
-	cfg.complete(roleServe, t.env)
+	cfg.Complete(config.RoleServe, t.env.Getenv)
 	return cfg, err
 }
 
 // stateDir is the absolute path of the state directory of a server with the role, or of "packhorse serve" if the target has a
 // root.
-func (t *target) stateDir(role role) (string, error) {
+func (t *target) stateDir(role config.Role) (string, error) {
 	cfg, err := t.load()
 	if err != nil {
 		return "", err
 	}
-	state := cmp.Or(cfg.State, defaultState(role, "", t.env))
+	state := cmp.Or(cfg.State, config.DefaultState(role, "", t.env.Getenv))
 	if state == "" {
 		return "", usage(errors.New("which server? name its state directory with --state DIR, or its repositories with --root DIR"))
 	}
@@ -88,7 +90,7 @@ func (t *target) stateDir(role role) (string, error) {
 
 // stateOwner is the owner of the state directory or, before there is one, of the root. Where a note or a link in the root says which directory it
 // is, that is who wrote it: whoever may write to the root does not have root's commands run as root by naming a directory of root's.
-func (t *target) stateOwner(cfg *Config) (owner, error) {
+func (t *target) stateOwner(cfg *config.Config) (owner, error) {
 	if t.noter != nil {
 		return *t.noter, nil
 	}
@@ -96,20 +98,6 @@ func (t *target) stateOwner(cfg *Config) (owner, error) {
 		return ownerOf(cfg.State)
 	}
 	return ownerOf(cfg.Root)
-}
-
-// checkRoot reports a root that is missing or not a directory.
-func checkRoot(root string) error {
-	info, err := os.Stat(root)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("the root %s does not exist; make the directory, or name the one that holds your bare repositories", root)
-	case err != nil:
-		return fmt.Errorf("the root: %w", err)
-	case !info.IsDir():
-		return fmt.Errorf("the root %s is not a directory; name the directory above your bare repositories", root)
-	}
-	return nil
 }
 
 // stateNote is the content of ROOT/.packhorse/state.json, by which commands find the state directory of a server that has

@@ -14,22 +14,23 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/config"
 )
 
 // tokenPlace finds the file with the tokens of a server, which need not run.
 type tokenPlace struct{ target }
 
 // file names the tokens of serve where a root is known, of a gateway otherwise. It creates nothing.
-func (p *tokenPlace) file() (auth.TokenFile, Config, error) {
+func (p *tokenPlace) file() (auth.TokenFile, config.Config, error) {
 	cfg, err := p.load()
 	if err != nil {
 		return auth.TokenFile{}, cfg, err
 	}
-	role := roleServe
+	role := config.RoleServe
 	if cfg.Root == "" {
-		role = roleGateway
+		role = config.RoleGateway
 	}
-	cfg.complete(role, p.env)
+	cfg.Complete(role, p.env.Getenv)
 	if cfg.Auth.Tokens == "" {
 		err = usage(errors.New("whose tokens? name the server's --root DIR, --state DIR or --config FILE"))
 	}
@@ -37,7 +38,7 @@ func (p *tokenPlace) file() (auth.TokenFile, Config, error) {
 }
 
 // prepared is file, and makes the directory that the file is in. A new one belongs to the owner of the root.
-func (p *tokenPlace) prepared() (auth.TokenFile, Config, error) {
+func (p *tokenPlace) prepared() (auth.TokenFile, config.Config, error) {
 	file, cfg, err := p.file()
 	if err != nil {
 		return file, cfg, err

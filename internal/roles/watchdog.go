@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/observe"
@@ -29,16 +30,16 @@ const cpuProfile = 3 * time.Second
 const quitAgain = 5 * time.Second
 
 // startWatchdog begins to watch over a role that serves, unless it is not to be watched.
-func (s *server) startWatchdog(src *source, cfg Config, l listeners, log *slog.Logger, reg prometheus.Gatherer) (end func()) {
+func (s *server) startWatchdog(env Env, role config.Role, cfg config.Config, l listeners, log *slog.Logger, reg prometheus.Gatherer) (end func()) {
 	if !cfg.Watchdog.Enabled {
 		return func() {}
 	}
 	c := cfg.Watchdog
 	o := watchdog.Options{
-		Dir: c.dir(cfg.State), Spare: watchdog.DefaultSpare(), Stall: c.Stall.Duration, Blocked: c.Blocked, Interval: c.Interval.Duration,
+		Dir: c.DumpDir(cfg.State), Spare: watchdog.DefaultSpare(), Stall: c.Stall.Duration, Blocked: c.Blocked, Interval: c.Interval.Duration,
 		Count: c.Count, MaxBytes: int64(c.MaxBytes), MinFree: int64(c.MinFree), Trace: int64(c.Trace), Profile: cpuProfile,
-		Probes: probesOf(src.role, cfg, l), Redact: auth.Redact, Log: log, Stderr: src.env.Stderr, Metrics: s.watching,
-		About: fmt.Sprintf("packhorse %s %s", src.role, versionOf(src.env).Version),
+		Probes: probesOf(role, cfg, l), Redact: auth.Redact, Log: log, Stderr: env.Stderr, Metrics: s.watching,
+		About: fmt.Sprintf("packhorse %s %s", role, versionOf(env).Version),
 		Parts: []watchdog.Part{{Name: "metrics.txt", Write: func(to io.Writer) error { return observe.WriteMetrics(to, reg) }}},
 	}
 	if s.board != nil {
@@ -50,7 +51,7 @@ func (s *server) startWatchdog(src *source, cfg Config, l listeners, log *slog.L
 	}
 	w := watchdog.Start(o)
 	s.dumps.set(w)
-	endQuits := followQuits(src.env, w)
+	endQuits := followQuits(env, w)
 	return func() {
 		endQuits()
 		s.dumps.set(nil)
@@ -59,9 +60,9 @@ func (s *server) startWatchdog(src *source, cfg Config, l listeners, log *slog.L
 }
 
 // probesOf are small requests through what a process listens at, and accesses to what it stores.
-func probesOf(role role, cfg Config, l listeners) (all []watchdog.Probe) {
+func probesOf(role config.Role, cfg config.Config, l listeners) (all []watchdog.Probe) {
 	nodeTLS := cfg.Storage.TLSCert != ""
-	if role == roleSearch {
+	if role == config.RoleSearch {
 		nodeTLS = cfg.Search.TLSCert != ""
 	}
 	for _, p := range []struct {
@@ -76,10 +77,10 @@ func probesOf(role role, cfg Config, l listeners) (all []watchdog.Probe) {
 	if l.ssh != nil {
 		all = append(all, watchdog.SSH("ssh", l.ssh.Addr()))
 	}
-	if role.flags()&repositories != 0 {
+	if role.OwnsRepositories() {
 		all = append(all, watchdog.Readable("repositories", cfg.Root))
 	}
-	return append(all, watchdog.Writable("state", cfg.Watchdog.dir(cfg.State)))
+	return append(all, watchdog.Writable("state", cfg.Watchdog.DumpDir(cfg.State)))
 }
 
 // manyRequests are as many as a dump tells of.

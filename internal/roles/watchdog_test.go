@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/observe/watchdog"
 )
 
@@ -142,7 +143,7 @@ func TestDebugDumpFindsNobody(t *testing.T) {
 		t.Skip("what processes have open is not told here")
 	}
 	for dumps, says := range map[string]string{"/nowhere": "not the one that has the state directory open", "": "a signal would end it"} {
-		if err := state.write(started{PID: stranger.Process.Pid, Role: roleServe, Dumps: dumps}); err != nil {
+		if err := state.write(started{PID: stranger.Process.Pid, Role: config.RoleServe, Dumps: dumps}); err != nil {
 			t.Fatal(err)
 		}
 		if code, text := say("--state", filepath.Join(dir, "state")); code != exitFailed || !strings.Contains(text, says) {

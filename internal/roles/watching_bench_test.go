@@ -12,6 +12,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
@@ -59,8 +60,8 @@ func BenchmarkWatching(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			cfg := DefaultConfig()
-			o.Log, o.Board, o.SLI = log, inflight.NewBoard(), cfg.SLI.set()
+			cfg := config.DefaultConfig()
+			o.Log, o.Board, o.SLI = log, inflight.NewBoard(), newSLI(&cfg.SLI)
 		}
 		b.Run(name, func(b *testing.B) {
 			o.Router = gateway.NewRouter()

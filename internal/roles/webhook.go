@@ -2,7 +2,6 @@ package roles
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"path/filepath"
 	"slices"
@@ -11,56 +10,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/credfile"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/storage"
 	"github.com/packhorse-git/packhorse/internal/webhook"
 )
 
-// Values of webhook.events and webhook.on_failure.
-const (
-	eventPre   = "pre-receive"
-	eventPost  = "post-receive"
-	failOpen   = "open"
-	maxTargets = 16
-)
-
-// checkWebhooks finds tables that cannot be right.
-func (c *Config) checkWebhooks(f *findings) {
-	names := map[string]bool{}
-	if len(c.Webhook) > maxTargets {
-		f.at("webhook")("there are %d webhooks; there may be %d", len(c.Webhook), maxTargets)
-	}
-	for i := range c.Webhook {
-		w := &c.Webhook[i]
-		key := fmt.Sprintf("webhook %q", w.Name)
-		at := func(name string) func(string, ...any) { return f.at(fmt.Sprintf("webhook[%d].%s", i, name)) }
-		if err := webhook.CheckName(w.Name); err != nil {
-			at("name")("%s: name: %w", key, err)
-		} else if names[w.Name] {
-			at("name")("%s: there are two of that name", key)
-		}
-		names[w.Name] = true
-		if _, err := webhook.ParseURL(w.URL); err != nil {
-			at("url")("%s: %w", key, err)
-		}
-		if len(w.Events) == 0 || slices.ContainsFunc(w.Events, func(e string) bool { return e != eventPre && e != eventPost }) {
-			at("events")("%s: events is %q; it has to have %q, %q or both", key, w.Events, eventPre, eventPost)
-		}
-		if _, err := auth.ParsePatterns(w.Repositories); err != nil {
-			at("repositories")("%s: repositories: %w", key, err)
-		}
-		if w.OnFailure != failClosed && w.OnFailure != failOpen {
-			at("on_failure")("%s: on_failure is %q; it has to be %q or %q", key, w.OnFailure, failClosed, failOpen)
-		}
-		if w.Timeout.Duration <= 0 || w.GiveUp.Duration <= 0 {
-			at("timeout")("%s: timeout and give_up have to be more than 0s", key)
-		}
-	}
-}
-
 // newWebhooks makes what asks and tells others about pushes; nil if there are none.
-func newWebhooks(cfg Config, log *slog.Logger, reg prometheus.Registerer, version string) (*webhook.Hooks, error) {
+func newWebhooks(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, version string) (*webhook.Hooks, error) {
 	if len(cfg.Webhook) == 0 || !cfg.Push.Enabled {
 		return nil, nil
 	}
@@ -68,8 +26,8 @@ func newWebhooks(cfg Config, log *slog.Logger, reg prometheus.Registerer, versio
 	register(reg, o.Metrics)
 	for _, w := range cfg.Webhook {
 		t := webhook.Target{
-			Name: w.Name, URL: w.URL, Pre: slices.Contains(w.Events, eventPre), Post: slices.Contains(w.Events, eventPost),
-			Timeout: w.Timeout.Duration, Open: w.OnFailure == failOpen, AllowPrivate: w.AllowPrivate, GiveUp: w.GiveUp.Duration,
+			Name: w.Name, URL: w.URL, Pre: slices.Contains(w.Events, config.EventPre), Post: slices.Contains(w.Events, config.EventPost),
+			Timeout: w.Timeout.Duration, Open: w.OnFailure == config.FailOpen, AllowPrivate: w.AllowPrivate, GiveUp: w.GiveUp.Duration,
 		}
 		patterns, err := auth.ParsePatterns(w.Repositories)
 		if err != nil {

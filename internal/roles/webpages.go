@@ -5,13 +5,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/web"
 )
 
 // addPages gives a gateway its pages for browsers, beside what it answers already.
-func (s *server) addPages(cfg Config, reg prometheus.Registerer, files web.Files, handler *gateway.HTTP) error {
+func (s *server) addPages(cfg config.Config, reg prometheus.Registerer, files web.Files, handler *gateway.HTTP) error {
 	if !cfg.HTTP.Pages {
 		return nil
 	}

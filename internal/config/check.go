@@ -1,0 +1,261 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+
+	"github.com/packhorse-git/packhorse/internal/credfile"
+	"github.com/packhorse-git/packhorse/internal/receivepack"
+	"github.com/packhorse-git/packhorse/internal/repo"
+)
+
+// Check finds the values that cannot be right by themselves or together. Every message says what to do.
+func (c *Config) Check() error {
+	f := &Findings{}
+	c.checkValues(f)
+	return f.Err()
+}
+
+// checkValues is check for a configuration whose places in files are known.
+func (c *Config) checkValues(f *Findings) {
+	c.checkListeners(f)
+	c.checkProxies(f)
+	c.checkAuth(f)
+	c.checkSSH(f)
+	c.checkStorage(f.bad)
+	c.checkNodes(f)
+	c.App.check(f)
+	c.checkSearch(f.bad)
+	c.checkWebhooks(f)
+	c.checkChoices(f.bad)
+	c.checkNumbers(bounds{f.bad})
+	c.checkMemory(f.bad)
+	c.Tracing.check(f.bad)
+}
+
+// checkListeners finds addresses that would let in more than is meant.
+func (c *Config) checkListeners(f *Findings) {
+	bad := f.bad
+	if _, err := SplitAddress(c.HTTP.Address); err != nil {
+		bad("http.address: %w", err)
+	}
+	if c.Ops.Address != "" {
+		if host, err := SplitAddress(c.Ops.Address); err != nil {
+			bad("ops.address: %w", err)
+		} else if !IsLoopback(host) && !c.Ops.Expose {
+			bad("ops.address %q can be reached by other machines, and it serves profiles to whoever reaches it: "+
+				"add --ops-expose (ops.expose = true) if that network is trusted, or listen on 127.0.0.1", c.Ops.Address)
+		}
+	}
+	if (c.HTTP.TLSCert == "") != (c.HTTP.TLSKey == "") {
+		f.at("http.tls_cert")("TLS needs both --tls-cert and --tls-key (http.tls_cert, http.tls_key)")
+	}
+}
+
+// checkChoices finds words that are none of those which may stand there.
+func (c *Config) checkChoices(bad func(format string, args ...any)) {
+	oneOf := func(key, value string, allowed ...string) {
+		for _, a := range allowed {
+			if value == a {
+				return
+			}
+		}
+		bad("%s is %q; it has to be one of %q", key, value, allowed)
+	}
+	oneOf("auth.hook.fail", c.Auth.Hook.Fail, failClosed, FailStale)
+	oneOf("push.repository_hooks", c.Push.RepositoryHooks, string(receivepack.RefuseHooks), string(receivepack.RunHooks), string(receivepack.IgnoreHooks))
+	oneOf("fetch.wants", c.Fetch.Wants, "auto", "any", "reachable", "tip")
+	oneOf("fetch.unborn", c.Fetch.Unborn, string(repo.UnbornAdvertise), string(repo.UnbornAllow), string(repo.UnbornIgnore))
+	oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
+	oneOf("log.format", c.Log.Format, "auto", "terminal", "text", "json")
+	oneOf("tracing.protocol", c.Tracing.Protocol, otlpHTTP, OtlpGRPC)
+}
+
+// many is more of anything than makes sense.
+const many = 1 << 24
+
+// bounds finds numbers, sizes and times outside of what makes sense.
+type bounds struct {
+	bad func(format string, args ...any)
+}
+
+// number is for one from low to high.
+func (b bounds) number(key string, n, low, high int) {
+	if n < low || n > high {
+		b.bad("%s is %d; it has to be from %d to %d", key, n, low, high)
+	}
+}
+
+func (b bounds) size(key string, s, least Size) {
+	if s < least {
+		b.bad("%s is %d; it has to be at least %s", key, int64(s), least)
+	}
+}
+
+// time is for one that may not be without end, nor none at all.
+func (b bounds) time(key string, d Duration) {
+	if d.Duration <= 0 {
+		b.bad("%s is %s; it has to be more than 0s", key, d)
+	}
+}
+
+func (c *Config) checkNumbers(b bounds) {
+	b.size("limits.memory", c.Limits.Memory, 0)
+	c.HTTP.checkNumbers(b)
+	c.App.checkNumbers(b)
+	c.Auth.checkNumbers(b)
+	c.Storage.checkNumbers(b)
+	c.Cache.checkNumbers(b)
+	c.Git.checkNumbers(b)
+	c.Cgroup.checkNumbers(b)
+	c.Fetch.checkNumbers(b)
+	c.Push.checkNumbers(b)
+	c.Lanes.checkNumbers(b)
+	c.Maintenance.checkNumbers(b)
+	c.Warmup.checkNumbers(b)
+	c.Index.checkNumbers(b)
+	c.Resolver.checkNumbers(b)
+	c.Watchdog.checkNumbers(b)
+	b.number("tracing.callers", c.Tracing.Callers, 0, many)
+}
+
+// checkRole finds what a role needs and was not told.
+func (c *Config) checkRole(role Role) error {
+	if role == RoleGateway || role == RoleSearch {
+		if len(c.Node) == 0 {
+			return errors.New("which nodes? name each with --node NAME=ADDRESS (or a [[node]] table in the configuration)")
+		}
+		if c.State == "" {
+			return errors.New("there is no home directory for the admin socket; name a state directory with --state DIR")
+		}
+		if role == RoleSearch && c.Search.Listen == "" {
+			return errors.New("where do gateways reach this process? give --listen 127.0.0.1:9200 or --listen unix:PATH (or search.listen in the configuration)")
+		}
+		return CheckSocketPath(AdminSocket(c.State))
+	}
+	if c.Root == "" {
+		return errors.New("which repositories? name the directory that holds them with --root DIR (or root in the configuration)")
+	}
+	if role == RoleStorage && c.Storage.Listen == "" {
+		return errors.New("where do gateways reach this node? give --listen 127.0.0.1:9100 or --listen unix:PATH (or storage.listen in the configuration)")
+	}
+	return nil
+}
+
+// checkDisk finds what the machine lacks for these values in this role.
+func (c *Config) checkDisk(role Role, f *Findings) {
+	quiet := slog.New(slog.DiscardHandler)
+	if role.FacesClients() {
+		if c.HTTP.TLSCert != "" {
+			_, err := credfile.LoadCertificate(c.HTTP.TLSCert, c.HTTP.TLSKey, quiet)
+			f.add("http.tls_cert", err)
+		}
+		if err := c.CheckOpen(); err != nil {
+			f.bad("%w", err)
+		}
+		if c.Auth.Hook.SecretFile != "" {
+			_, err := credfile.LoadSecret(c.Auth.Hook.SecretFile, quiet)
+			f.add("auth.hook.secret_file", err)
+		}
+		if c.SSH.Address != "" {
+			_, err := c.SSH.LoadKeys(nil, quiet)
+			f.add("ssh", err)
+		}
+		f.add("auth.tokens", c.CheckTokens())
+	}
+	if role.OwnsRepositories() {
+		c.checkRepositoriesDisk(f, quiet)
+	}
+	if role == RoleGateway {
+		if file := c.Resolver.RedisPasswordFile; file != "" {
+			_, err := credfile.LoadSecret(file, quiet)
+			f.add("resolver.redis_password_file", err)
+		}
+		if file := c.Resolver.RedisSecretFile; file != "" {
+			_, err := credfile.LoadSecret(file, quiet)
+			f.add("resolver.redis_secret_file", err)
+		}
+	}
+	if role == RoleGateway && c.Search.Address != "" || role == RoleSearch {
+		_, err := c.Search.LoadTrust(role, quiet)
+		f.add("search", err)
+	}
+	if role.asksNodes() {
+		for i := range c.Node {
+			_, err := c.Node[i].LoadTrust(quiet)
+			f.addAbout(fmt.Sprintf("node[%d]", i), fmt.Sprintf("node %q", c.Node[i].Name), err)
+		}
+	}
+}
+
+// checkRepositoriesDisk is checkDisk for what serves repositories.
+func (c *Config) checkRepositoriesDisk(f *Findings, quiet *slog.Logger) {
+	if err := CheckRoot(c.Root); err != nil {
+		f.at("root")("%w", err)
+	}
+	if _, err := exec.LookPath(c.Git.Program); err != nil {
+		f.add("git.program", fmt.Errorf("%w; install git, or name the program with --git", err))
+	}
+	if c.Push.HooksDir != "" {
+		_, err := os.ReadDir(c.Push.HooksDir)
+		f.add("push.hooks_dir", err)
+	}
+	if c.Push.HooksGitConfig != "" {
+		file, err := os.Open(c.Push.HooksGitConfig)
+		if err == nil {
+			err = file.Close()
+		}
+		f.add("push.hooks_git_config", err)
+	}
+	for i := range c.Webhook {
+		if file := c.Webhook[i].SecretFile; file != "" {
+			if _, err := credfile.LoadSecret(file, quiet); err != nil {
+				f.at(fmt.Sprintf("webhook[%d].secret_file", i))("webhook %q: %w", c.Webhook[i].Name, err)
+			}
+		}
+	}
+	if c.Storage.Listen != "" {
+		_, err := c.Storage.LoadTrust(quiet)
+		f.add("storage", err)
+	}
+}
+
+func SplitAddress(address string) (host string, err error) {
+	host, port, err := net.SplitHostPort(address)
+	if err == nil {
+		_, err = net.LookupPort("tcp", port)
+	}
+	if err != nil {
+		return "", fmt.Errorf("%q is not HOST:PORT, as in 127.0.0.1:8080", address)
+	}
+	return host, nil
+}
+
+// IsLoopback reports whether only this machine reaches the host. An empty host is every address of the machine. Of names,
+// only localhost counts; what others resolve to may change.
+func IsLoopback(host string) bool {
+	if host == "localhost" {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}
+
+// CheckRoot reports a root that is missing or not a directory.
+func CheckRoot(root string) error {
+	info, err := os.Stat(root)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("the root %s does not exist; make the directory, or name the one that holds your bare repositories", root)
+	case err != nil:
+		return fmt.Errorf("the root: %w", err)
+	case !info.IsDir():
+		return fmt.Errorf("the root %s is not a directory; name the directory above your bare repositories", root)
+	}
+	return nil
+}

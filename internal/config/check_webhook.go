@@ -1,0 +1,51 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/webhook"
+)
+
+// Values of webhook.events and webhook.on_failure.
+const (
+	EventPre   = "pre-receive"
+	EventPost  = "post-receive"
+	FailOpen   = "open"
+	maxTargets = 16
+)
+
+// checkWebhooks finds tables that cannot be right.
+func (c *Config) checkWebhooks(f *Findings) {
+	names := map[string]bool{}
+	if len(c.Webhook) > maxTargets {
+		f.at("webhook")("there are %d webhooks; there may be %d", len(c.Webhook), maxTargets)
+	}
+	for i := range c.Webhook {
+		w := &c.Webhook[i]
+		key := fmt.Sprintf("webhook %q", w.Name)
+		at := func(name string) func(string, ...any) { return f.at(fmt.Sprintf("webhook[%d].%s", i, name)) }
+		if err := webhook.CheckName(w.Name); err != nil {
+			at("name")("%s: name: %w", key, err)
+		} else if names[w.Name] {
+			at("name")("%s: there are two of that name", key)
+		}
+		names[w.Name] = true
+		if _, err := webhook.ParseURL(w.URL); err != nil {
+			at("url")("%s: %w", key, err)
+		}
+		if len(w.Events) == 0 || slices.ContainsFunc(w.Events, func(e string) bool { return e != EventPre && e != EventPost }) {
+			at("events")("%s: events is %q; it has to have %q, %q or both", key, w.Events, EventPre, EventPost)
+		}
+		if _, err := auth.ParsePatterns(w.Repositories); err != nil {
+			at("repositories")("%s: repositories: %w", key, err)
+		}
+		if w.OnFailure != failClosed && w.OnFailure != FailOpen {
+			at("on_failure")("%s: on_failure is %q; it has to be %q or %q", key, w.OnFailure, failClosed, FailOpen)
+		}
+		if w.Timeout.Duration <= 0 || w.GiveUp.Duration <= 0 {
+			at("timeout")("%s: timeout and give_up have to be more than 0s", key)
+		}
+	}
+}

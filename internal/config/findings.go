@@ -1,0 +1,164 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Mistake is something wrong with a configuration, or, as a warning, something that is probably not meant.
+type Mistake struct {
+	Warning bool   `json:"warning"`
+	File    string `json:"file,omitempty"` // "": it is not of a file
+	Line    int    `json:"line,omitempty"`
+	Column  int    `json:"column,omitempty"` // 0: the whole line
+	Key     string `json:"key,omitempty"`
+	Text    string `json:"message"`
+
+	fatal bool // what stands behind it in the file is not known
+}
+
+func (m *Mistake) Error() string {
+	text := m.Text
+	if m.Warning {
+		text = "warning: " + text
+	}
+	switch {
+	case m.File == "":
+		return text
+	case m.Line == 0:
+		return m.File + ": " + text
+	case m.Column == 0:
+		return fmt.Sprintf("%s:%d: %s", m.File, m.Line, text)
+	}
+	return fmt.Sprintf("%s:%d:%d: %s", m.File, m.Line, m.Column, text)
+}
+
+// IsOfCertificate reports whether it is about the time of a certificate.
+func (m *Mistake) IsOfCertificate() bool { return m.Warning && strings.HasSuffix(m.Key, "tls_cert") }
+
+// Findings collects what is wrong with a configuration. Its messages begin with the key that they are about, or name it with at.
+type Findings struct {
+	from Origins // where the keys stand; nil: nowhere
+	All  []*Mistake
+}
+
+// bad adds a mistake. The message begins with its key.
+func (f *Findings) bad(format string, args ...any) {
+	text := fmt.Errorf(format, args...).Error()
+	f.place(&Mistake{Key: leadingKey.FindString(text), Text: text})
+}
+
+// leadingKey is a dotted key at the beginning of a message.
+var leadingKey = regexp.MustCompile(`^[a-z_]+(\.[a-z_]+)*`)
+
+// at is bad for mistakes of a key or a table, whatever their message begins with.
+func (f *Findings) at(key string) func(format string, args ...any) {
+	return func(format string, args ...any) {
+		f.place(&Mistake{Key: key, Text: fmt.Errorf(format, args...).Error()})
+	}
+}
+
+// add adds an error about a key, unless it is nil; of joined ones each.
+func (f *Findings) add(key string, err error) { f.addAbout(key, PlainKey(key), err) }
+
+// addAbout is add with other words for the key.
+func (f *Findings) addAbout(key, about string, err error) {
+	switch e := err.(type) {
+	case nil:
+	case interface{ Unwrap() []error }:
+		for _, each := range e.Unwrap() {
+			f.addAbout(key, about, each)
+		}
+	default:
+		f.at(key)("%s: %w", about, err)
+	}
+}
+
+// warn adds a warning about a key.
+func (f *Findings) warn(key, format string, args ...any) {
+	f.place(&Mistake{Warning: true, Key: key, Text: fmt.Sprintf(format, args...)})
+}
+
+// take adds mistakes that were found elsewhere, and other errors.
+func (f *Findings) take(err error) {
+	var one *Mistake
+	switch e := err.(type) {
+	case nil:
+		return
+	case *Mistake:
+		one = e
+	case interface{ Unwrap() []error }:
+		for _, each := range e.Unwrap() {
+			f.take(each)
+		}
+		return
+	default:
+		one = &Mistake{Text: err.Error()}
+	}
+	f.All = append(f.All, one)
+}
+
+// place adds a mistake with the line of its key, or of the table where the key is missing.
+func (f *Findings) place(m *Mistake) {
+	for key := m.Key; key != ""; key = above(key) {
+		file, line, ok := cutLast(f.from[key], ":")
+		if n, err := strconv.Atoi(line); ok && err == nil {
+			m.File, m.Line = file, n
+			break
+		}
+		if strings.HasPrefix(f.from[key], "--") {
+			break
+		}
+	}
+	f.All = append(f.All, m)
+}
+
+// above is the table that a key is in, or the array of a table; "" if there is none.
+func above(key string) string {
+	if strings.HasSuffix(key, "]") {
+		return key[:strings.LastIndexByte(key, '[')]
+	}
+	return key[:max(strings.LastIndexByte(key, '.'), 0)]
+}
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	i := strings.LastIndex(s, sep)
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+len(sep):], true
+}
+
+// Err is all mistakes without the warnings, a line each; nil if there are none.
+func (f *Findings) Err() error {
+	f.Sort()
+	var all []error
+	for _, m := range f.All {
+		if !m.Warning {
+			all = append(all, m)
+		}
+	}
+	return errors.Join(all...)
+}
+
+// Sort puts the findings into the order of their lines; those without a line are last.
+func (f *Findings) Sort() {
+	slices.SortStableFunc(f.All, func(a, b *Mistake) int {
+		return cmp.Or(cmp.Compare(uint(a.Line-1), uint(b.Line-1)), cmp.Compare(a.Column, b.Column))
+	})
+}
+
+// Fatal reports whether the configuration is not known whole.
+func (f *Findings) Fatal() bool {
+	for _, m := range f.All {
+		if m.fatal {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,214 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// nodeFlags are the --node flags: NAME=ADDRESS, and ",WEIGHT" behind it if there is one.
+type nodeFlags []nodeFlag
+
+type nodeFlag struct {
+	name, address string
+	weight        int // 0: not said
+}
+
+// Set, String and Type make the flags a pflag.Value.
+func (f *nodeFlags) Set(text string) error {
+	name, address, ok := strings.Cut(text, "=")
+	n := nodeFlag{name: name, address: address}
+	if i := strings.LastIndexByte(address, ','); i >= 0 {
+		weight, err := strconv.Atoi(address[i+1:])
+		if err != nil || weight == 0 {
+			return fmt.Errorf("%q is not a weight, a number from 1 to %d", address[i+1:], maxWeight)
+		}
+		n.address, n.weight = address[:i], weight
+	}
+	if !ok || n.name == "" || n.address == "" {
+		return errors.New("write NAME=ADDRESS or NAME=ADDRESS,WEIGHT, as in a=10.0.0.7:9100 or b=unix:/run/packhorse/node.sock,2")
+	}
+	if slices.ContainsFunc(*f, func(other nodeFlag) bool { return other.name == name }) {
+		return fmt.Errorf("there are two nodes %q", name)
+	}
+	*f = append(*f, n)
+	return nil
+}
+
+func (f *nodeFlags) String() string { return "" }
+func (f *nodeFlags) Type() string   { return "node" }
+
+// addTo puts the flags over the nodes of a file: what they say of a node that is there holds, others are added.
+func (f nodeFlags) addTo(cfg *Config, from Origins) {
+	for _, flag := range f {
+		i := slices.IndexFunc(cfg.Node, func(n NodeConfig) bool { return n.Name == flag.name })
+		if i < 0 {
+			i = len(cfg.Node)
+			n := defaultElement("node").(NodeConfig)
+			n.Name = flag.name
+			cfg.Node = append(cfg.Node, n)
+			for _, s := range Settings(cfg) {
+				if strings.HasPrefix(s.Key, fmt.Sprintf("node[%d].", i)) {
+					from[s.Key] = "default"
+				}
+			}
+			from[fmt.Sprintf("node[%d].name", i)] = "--node"
+		}
+		cfg.Node[i].Address = flag.address
+		from[fmt.Sprintf("node[%d].address", i)] = "--node"
+		if flag.weight != 0 {
+			cfg.Node[i].Weight = flag.weight
+			from[fmt.Sprintf("node[%d].weight", i)] = "--node"
+		}
+	}
+}
+
+const (
+	maxWeight = 1000
+	maxNodes  = 1000
+)
+
+// A node's name is a metric label and a part of the admin socket's URLs.
+var nodeName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+
+// checkStorage finds what is wrong with a node's port.
+func (c *Config) checkStorage(bad func(format string, args ...any)) {
+	s := &c.Storage
+	if (s.TLSCert == "") != (s.TLSKey == "") {
+		bad("storage.tls_cert and storage.tls_key need each other")
+	}
+	if s.ClientCA != "" && s.TLSCert == "" {
+		bad("storage.client_ca needs storage.tls_cert and storage.tls_key: gateways show their certificates in TLS only")
+	}
+	if s.Listen == "" {
+		return
+	}
+	local, err := splitNodeAddress(s.Listen)
+	if err != nil {
+		bad("storage.listen: %w", err)
+	} else if !local && s.ClientCA == "" && s.SecretFile == "" {
+		bad("storage.listen %q can be reached by other machines, and everybody who reaches it could read and delete every repository: "+
+			"set storage.client_ca (mutual TLS) or storage.secret_file, or listen on 127.0.0.1 or unix:PATH", s.Listen)
+	}
+}
+
+// checkNodes finds what is wrong with nodes and routes.
+func (c *Config) checkNodes(f *Findings) {
+	if len(c.Node) > maxNodes {
+		f.at("node")("there are %d nodes; a gateway has at most %d", len(c.Node), maxNodes)
+	}
+	known := map[string]bool{}
+	for i := range c.Node {
+		n, table := &c.Node[i], fmt.Sprintf("node[%d]", i)
+		if !nodeName.MatchString(n.Name) {
+			f.at(table+".name")("node %q needs a name of letters, digits, \".\", \"_\" and \"-\"", n.Name)
+			continue
+		}
+		if known[n.Name] {
+			f.at(table+".name")("there are two nodes %q", n.Name)
+		}
+		known[n.Name] = true
+		n.check(table, f)
+	}
+	prefixes := map[string]bool{}
+	for i := range c.Route {
+		r, table := &c.Route[i], fmt.Sprintf("route[%d]", i)
+		prefix, err := r.PathPrefix()
+		if err != nil {
+			f.at(table+".prefix")("route %q: %w", r.Prefix, err)
+		} else if prefixes[prefix] {
+			f.at(table+".prefix")("there are two routes for %q; name all its nodes in one", cmp.Or(prefix, "/"))
+		}
+		prefixes[prefix] = true
+		if len(r.Nodes) == 0 {
+			f.at(table+".nodes")("route %q leads to no node; name them with nodes = [\"NAME\"]", r.Prefix)
+		}
+		for j, name := range r.Nodes {
+			if !known[name] {
+				f.at(table+".nodes")("route %q leads to the node %q, which there is not", r.Prefix, name)
+			}
+			if slices.Contains(r.Nodes[:j], name) {
+				f.at(table+".nodes")("route %q names the node %q twice", r.Prefix, name)
+			}
+		}
+	}
+}
+
+func (n *NodeConfig) check(table string, f *Findings) {
+	local, err := splitNodeAddress(n.Address)
+	if err != nil {
+		f.at(table+".address")("node %q: address: %w", n.Name, err)
+	} else if !local && n.SecretFile == "" && n.TLSCA == "" {
+		f.at(table+".address")("node %q is on another machine (%s) and nothing proves who is who: set its tls_ca (and tls_cert and tls_key) or its "+
+			"secret_file in a [[node]] table", n.Name, n.Address)
+	}
+	if n.Weight < 1 || n.Weight > maxWeight {
+		f.at(table+".weight")("node %q: weight is %d; it has to be from 1 to %d", n.Name, n.Weight, maxWeight)
+	}
+	if n.Transport != TransportChannel && n.Transport != TransportInBand {
+		f.at(table+".transport")("node %q: transport is %q; it has to be %q or %q", n.Name, n.Transport, TransportChannel, TransportInBand)
+	}
+	if n.ChannelIdle.Duration <= 0 || n.Stall.Duration <= 0 {
+		f.at(table+".channel_idle")("node %q: channel_idle is %s and stall is %s; both have to be more than 0s", n.Name, n.ChannelIdle, n.Stall)
+	}
+	if (n.TLSCert == "") != (n.TLSKey == "") {
+		f.at(table+".tls_cert")("node %q: tls_cert and tls_key need each other", n.Name)
+	}
+	if n.TLSCA != "" && n.ServerName == "" && strings.HasPrefix(n.Address, UnixPrefix) {
+		f.at(table+".tls_ca")("node %q: a socket has no name to look for in the node's certificate: set server_name, or leave tls_ca out", n.Name)
+	}
+	if n.TLSCA == "" && (n.TLSCert != "" || n.ServerName != "") {
+		f.at(table+".tls_cert")("node %q: tls_cert and server_name need tls_ca, which turns TLS on", n.Name)
+	}
+}
+
+// PathPrefix is the route's prefix in the one form in which prefixes are compared.
+func (r *RouteConfig) PathPrefix() (string, error) {
+	trimmed := strings.TrimSuffix(strings.Trim(r.Prefix, "/"), ".git")
+	if trimmed == "" {
+		return "", nil
+	}
+	if _, err := git.ParseRepoPath(trimmed); err != nil {
+		return "", err
+	}
+	return trimmed, nil
+}
+
+const UnixPrefix = "unix:"
+
+// maxSocketPath is the longest path of a Unix socket in bytes (unix(7); some systems have less room than Linux).
+const maxSocketPath = 103
+
+// splitNodeAddress tells whether only this machine reaches an address: HOST:PORT or unix:PATH.
+func splitNodeAddress(address string) (local bool, err error) {
+	file, isUnix := strings.CutPrefix(address, UnixPrefix)
+	if !isUnix {
+		host, port, err := net.SplitHostPort(address)
+		if err == nil {
+			_, err = net.LookupPort("tcp", port)
+		}
+		if err != nil {
+			return false, fmt.Errorf("%q is neither HOST:PORT, as in 127.0.0.1:9100, nor unix:PATH", address)
+		}
+		return IsLoopback(host), nil
+	}
+	if file == "" || path.Base(file) == "." {
+		return true, fmt.Errorf("%q names no socket; write unix:PATH, as in unix:/run/packhorse/node.sock", address)
+	}
+	return true, CheckSocketPath(file)
+}
+
+func CheckSocketPath(file string) error {
+	if len(file) > maxSocketPath {
+		return fmt.Errorf("%s is longer than the %d bytes that the path of a socket may have", file, maxSocketPath)
+	}
+	return nil
+}

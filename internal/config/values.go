@@ -1,0 +1,185 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/balance"
+)
+
+// Size is a number of bytes. In the configuration it is a number, or a string with a unit: "64KiB", "10GiB", "2GB".
+type Size int64
+
+var sizeUnits = []struct {
+	name  string
+	bytes int64
+}{ // the longer name first, where one ends in the other
+	{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10},
+	{"TB", 1e12}, {"GB", 1e9}, {"MB", 1e6}, {"KB", 1e3}, {"kB", 1e3}, {"B", 1},
+}
+
+// UnmarshalText reads a whole number and a unit; no unit means bytes.
+func (s *Size) UnmarshalText(text []byte) error {
+	number, factor := strings.TrimSpace(string(text)), int64(1)
+	for _, unit := range sizeUnits {
+		if rest, ok := strings.CutSuffix(number, unit.name); ok {
+			number, factor = strings.TrimSpace(rest), unit.bytes
+			break
+		}
+	}
+	n, err := strconv.ParseInt(number, 10, 64)
+	if err != nil || n < 0 || n > math.MaxInt64/factor {
+		return fmt.Errorf("%q is not a size; write a whole number and a unit, as in \"64KiB\" or \"10GiB\"", text)
+	}
+	*s = Size(n * factor)
+	return nil
+}
+
+// MarshalText writes the size in the shortest exact way.
+func (s Size) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+func (s Size) String() string {
+	shortest := strconv.FormatInt(int64(s), 10)
+	for _, unit := range sizeUnits {
+		if unit.bytes == 1 || s == 0 || int64(s)%unit.bytes != 0 {
+			continue
+		}
+		if text := strconv.FormatInt(int64(s)/unit.bytes, 10) + unit.name; len(text) <= len(shortest) {
+			shortest = text
+		}
+	}
+	return shortest
+}
+
+// Duration is a span of time, written as a string: "500ms", "30s", "5m", "2h". It is a struct so that a bare number, whose
+// unit nobody can see, is refused.
+type Duration struct{ time.Duration }
+
+// UnmarshalText reads a duration as time.ParseDuration does; negative ones are refused.
+func (d *Duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	if err == nil && v < 0 {
+		err = errors.New("negative")
+	}
+	if err != nil {
+		return fmt.Errorf("%q is not a duration; write a number and a unit, as in \"30s\" or \"5m\"", text)
+	}
+	d.Duration = v
+	return nil
+}
+
+// MarshalText writes the duration without zero parts: "5m", not "5m0s".
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+func (d Duration) String() string {
+	s := d.Duration.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+// FileMode is the rights on a file, written as a string in octal: "0600".
+type FileMode uint32
+
+// UnmarshalText reads three or four octal digits.
+func (m *FileMode) UnmarshalText(text []byte) error {
+	n, err := strconv.ParseUint(string(text), 8, 32)
+	if err != nil || n > 0o777 {
+		return fmt.Errorf("%q are no rights on a file; write them in octal, as in \"0600\"", text)
+	}
+	*m = FileMode(n)
+	return nil
+}
+
+// MarshalText writes four octal digits.
+func (m FileMode) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
+
+func (m FileMode) String() string { return fmt.Sprintf("%04o", uint32(m)) }
+
+// Slots is how many requests a worker is given at once: a number, "auto", or in a pool "app".
+type Slots int
+
+const (
+	slotsAuto  Slots = math.MinInt32 // no number that anybody writes
+	slotsOfApp Slots = math.MinInt32 + 1
+)
+
+// UnmarshalText reads a number from 1, or one of the words.
+func (s *Slots) UnmarshalText(text []byte) error {
+	switch string(text) {
+	case "auto":
+		*s = slotsAuto
+		return nil
+	case "app":
+		*s = slotsOfApp
+		return nil
+	}
+	n, err := strconv.Atoi(string(text))
+	if err != nil || n < 1 {
+		return fmt.Errorf("%q is no number of slots; write one from 1, or \"auto\"", text)
+	}
+	*s = Slots(n)
+	return nil
+}
+
+// MarshalText writes what UnmarshalText reads.
+func (s Slots) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+func (s Slots) String() string {
+	switch s {
+	case slotsAuto:
+		return "auto"
+	case slotsOfApp:
+		return "app"
+	}
+	return strconv.Itoa(int(s))
+}
+
+// Reserve is how many slots are kept for fast requests: a number, or "auto".
+type Reserve int
+
+// UnmarshalText reads a number from 0, or "auto".
+func (r *Reserve) UnmarshalText(text []byte) error {
+	if string(text) == "auto" {
+		*r = balance.AutoReserve
+		return nil
+	}
+	n, err := strconv.Atoi(string(text))
+	if err != nil || n < 0 {
+		return fmt.Errorf("%q is no number of slots to keep in reserve; write one from 0, or \"auto\"", text)
+	}
+	*r = Reserve(n)
+	return nil
+}
+
+// MarshalText writes what UnmarshalText reads.
+func (r Reserve) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+func (r Reserve) String() string {
+	if r == balance.AutoReserve {
+		return "auto"
+	}
+	return strconv.Itoa(int(r))
+}
+
+// fsckSeverities are severities of git's checks of objects, by their names.
+type fsckSeverities map[string]string
+
+// TOML is the table in one line.
+func (f fsckSeverities) TOML() string {
+	pairs := make([]string, 0, len(f))
+	for _, check := range slices.Sorted(maps.Keys(f)) {
+		pairs = append(pairs, check+" = "+strconv.Quote(f[check]))
+	}
+	return "{ " + strings.Join(pairs, ", ") + " }"
+}

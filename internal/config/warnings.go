@@ -1,0 +1,155 @@
+package config
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/storage"
+	"github.com/packhorse-git/packhorse/internal/webhook"
+)
+
+const (
+	lookupTimeout   = 3 * time.Second // of a name, and of a connection
+	maxPatternsSeen = 100_000         // repositories that patterns are compared with
+)
+
+// Warnings finds what a server would start with and is probably not meant. It looks up names, and connects only if told to.
+func (c *Config) Warnings(ctx context.Context, role Role, connect bool, f *Findings) {
+	for _, cert := range c.Certificates(role) {
+		if leaf, err := ReadLeaf(cert.File); err == nil { // what cannot be read is an error already
+			if text := Validity(leaf, time.Now()); text != "" {
+				f.warn(cert.Key, "%s: %s: %s", PlainKey(cert.Key), cert.File, text)
+			}
+		}
+	}
+	if role.OwnsRepositories() {
+		for i := range c.Webhook {
+			w := &c.Webhook[i]
+			if u, err := webhook.ParseURL(w.URL); err == nil {
+				if err := deliverable(ctx, u, w.AllowPrivate, connect); err != nil {
+					f.warn(fmt.Sprintf("webhook[%d].url", i), "webhook %q cannot be delivered: %s", w.Name, err)
+				}
+			}
+		}
+	}
+	if u, err := url.Parse(c.Auth.Hook.URL); role.FacesClients() && err == nil && u.Hostname() != "" {
+		if err := deliverable(ctx, u, true, connect); err != nil {
+			f.warn("auth.hook.url", "auth.hook.url: the hook cannot be asked: %s", err)
+		}
+	}
+	if role.OwnsRepositories() && c.Root != "." { // whose root is not said in the file
+		c.warnOfPatterns(ctx, f)
+	}
+}
+
+// deliverable reports why requests to a URL cannot arrive.
+func deliverable(ctx context.Context, u *url.URL, private, connect bool) error {
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	addresses, err := net.DefaultResolver.LookupNetIP(ctx, "ip", u.Hostname())
+	if err != nil {
+		return fmt.Errorf("the host %s has no address (%w)", u.Hostname(), err)
+	}
+	if !private && !slices.ContainsFunc(addresses, webhook.IsPublic) {
+		return errors.New("its host has an address of a private network or of this machine alone; set allow_private = true if that is meant")
+	}
+	if !connect {
+		return nil
+	}
+	port := u.Port()
+	if port == "" {
+		port = u.Scheme
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(u.Hostname(), port))
+	if err == nil {
+		conn.Close()
+	}
+	return err
+}
+
+// warnOfPatterns finds patterns of rules and webhooks that match no repository below the root.
+func (c *Config) warnOfPatterns(ctx context.Context, f *Findings) {
+	type unmatched struct {
+		key, text string
+		pattern   auth.Pattern
+	}
+	var left []unmatched
+	add := func(key string, patterns []string) {
+		for _, text := range patterns {
+			if p, err := auth.ParsePattern(text); err == nil && text != "**" {
+				left = append(left, unmatched{key, text, p})
+			}
+		}
+	}
+	for i, r := range c.Auth.Rule {
+		add(fmt.Sprintf("auth.rule[%d].repositories", i), r.Repositories)
+	}
+	for i, w := range c.Webhook {
+		add(fmt.Sprintf("webhook[%d].repositories", i), w.Repositories)
+	}
+	if len(left) == 0 {
+		return
+	}
+	seen := 0
+	for found, err := range c.RepositoriesBelow(ctx) {
+		path, wrong := git.ParseRepoPath(strings.TrimSuffix(strings.TrimSuffix(found, "/.git"), ".git"))
+		if seen++; err != nil || wrong != nil || seen > maxPatternsSeen {
+			return // not all is known
+		}
+		left = slices.DeleteFunc(left, func(u unmatched) bool { return u.pattern.Covers(path) })
+		if len(left) == 0 {
+			return
+		}
+	}
+	for _, u := range left {
+		f.warn(u.key, "%s: %q matches no repository below %s", PlainKey(u.key), u.text, c.Root)
+	}
+}
+
+// RepositoriesBelow lists the repositories below the root by their paths on disk, as a server would. It changes nothing.
+func (c *Config) RepositoriesBelow(ctx context.Context) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		node, err := storage.New(nil, storage.Options{Root: c.Root, Hidden: c.Hidden(), ReadOnly: true, Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			yield("", err)
+			return
+		}
+		defer node.Close()
+		for query := (storage.ListQuery{Limit: storage.MaxPage}); ; {
+			page, err := node.List(ctx, query)
+			if err != nil {
+				yield("", err)
+				return
+			}
+			for _, path := range page.Paths {
+				if !yield(path, nil) {
+					return
+				}
+			}
+			if page.Next == "" {
+				return
+			}
+			query.After = page.Next
+		}
+	}
+}
+
+// Hidden are the directories below the root that hold no repositories.
+func (c *Config) Hidden() (dirs []string) {
+	for _, dir := range []string{c.State, c.Cache.Dir} {
+		if dir != "" {
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs
+}
