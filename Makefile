@@ -28,8 +28,8 @@ help: ## List the targets
 	@echo
 	@echo '  make serve ROOT=/srv/git HTTP=127.0.0.1:8080 OPS=127.0.0.1:9090 ARGS="--log-level debug"'
 
-build: ## Build bin/packhorse, one static binary
-	CGO_ENABLED=0 $(BUILD) -o $(BINARY) ./cmd/packhorse
+build: ## Build bin/packhorse and bin/packhorse-bench, static binaries
+	CGO_ENABLED=0 $(BUILD) -o bin/ ./cmd/...
 
 serve: build ## Build, and serve ROOT (./repos with a demo repository unless given)
 	@if [ "$(ROOT)" = repos ]; then .ci/demo repos/demo.git; fi
@@ -99,13 +99,13 @@ docs: ## Write the generated pages anew (docs/reference/config.md)
 	go test ./internal/config ./internal/roles -run '^TestDocs' -update
 
 bench: build ## Clone URL with CLIENTS for DURATION from a running server
-	./$(BINARY) bench fetch $(URL) --clients $(CLIENTS) --duration $(DURATION)
+	./bin/packhorse-bench fetch $(URL) --clients $(CLIENTS) --duration $(DURATION)
 
 bench-refs: build ## Look up a ref of URL with CLIENTS for DURATION
-	./$(BINARY) bench refs $(URL) --prefix refs/heads/main --clients $(CLIENTS) --duration $(DURATION)
+	./bin/packhorse-bench refs $(URL) --prefix refs/heads/main --clients $(CLIENTS) --duration $(DURATION)
 
 bench-neighbour: build ## Measure a small request while CLIENTS clone URL
-	./$(BINARY) bench neighbour $(URL) --clients $(CLIENTS) --duration $(DURATION)
+	./bin/packhorse-bench neighbour $(URL) --clients $(CLIENTS) --duration $(DURATION)
 
 clean: ## Remove what was built (not ./repos)
 	rm -rf bin

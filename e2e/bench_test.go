@@ -45,8 +45,8 @@ func TestBenchNeighbour(t *testing.T) {
 	t.Parallel()
 	s := startSplit(t)
 	for _, more := range [][]string{nil, {"--rpc", s.node.Listen, "--secret-file", s.secret}} {
-		args := append([]string{"bench", "neighbour", s.gateway.HTTP + "/team/app", "--clients", "2", "--duration", "300ms", "--json"}, more...)
-		out, err := exec.Command(filepath.Join(binDir, "packhorse"), args...).CombinedOutput()
+		args := append([]string{"neighbour", s.gateway.HTTP + "/team/app", "--clients", "2", "--duration", "300ms", "--json"}, more...)
+		out, err := exec.Command(filepath.Join(binDir, "packhorse-bench"), args...).CombinedOutput()
 		if err != nil || !strings.Contains(string(out), `"errors": 0`) {
 			t.Errorf("%q: %v\n%s", args, err, out)
 		}
@@ -57,11 +57,11 @@ func TestBenchNeighbour(t *testing.T) {
 func TestBenchStorm(t *testing.T) {
 	t.Parallel()
 	s := startSplit(t)
-	args := []string{"bench", "storm", s.gateway.HTTP + "/team/app", "--clients", "12", "--enough", "2", "--duration", "300ms", "--json"}
+	args := []string{"storm", s.gateway.HTTP + "/team/app", "--clients", "12", "--enough", "2", "--duration", "300ms", "--json"}
 	if runtime.GOOS == "linux" {
 		args = append(args, "--server-pid", fmt.Sprintf("%d,%d", s.gateway.pid, s.node.pid), "--memory", "4GiB")
 	}
-	cmd := exec.Command(filepath.Join(binDir, "packhorse"), args...)
+	cmd := exec.Command(filepath.Join(binDir, "packhorse-bench"), args...)
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	out, err := cmd.Output()
@@ -80,7 +80,7 @@ func TestBenchStorm(t *testing.T) {
 // TestBenchExists has a server of its own asked while git children start.
 func TestBenchExists(t *testing.T) {
 	t.Parallel()
-	cmd := exec.Command(filepath.Join(binDir, "packhorse"), "bench", "exists", "--rate", "100", "--children", "20", "--duration", "600ms", "--json")
+	cmd := exec.Command(filepath.Join(binDir, "packhorse-bench"), "lab", "exists", "--rate", "100", "--children", "20", "--duration", "600ms", "--json")
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	out, err := cmd.Output()

@@ -54,9 +54,11 @@ func run(m *testing.M) int {
 		return code
 	}
 	if given := os.Getenv("PACKHORSE_BINARY"); given != "" { // hold a binary that was built already to the stories
-		if err := os.Symlink(given, filepath.Join(dir, "packhorse")); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
+		for _, name := range []string{"packhorse", "packhorse-bench"} {
+			if err := os.Symlink(filepath.Join(filepath.Dir(given), name), filepath.Join(dir, name)); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				return 1
+			}
 		}
 		return tests()
 	}
@@ -65,10 +67,10 @@ func run(m *testing.M) int {
 	if raceDetector {
 		args, cgo = append(args, "-race"), "CGO_ENABLED=1"
 	}
-	build := exec.Command("go", append(args, "-o", filepath.Join(dir, "packhorse"), "../cmd/packhorse")...)
+	build := exec.Command("go", append(args, "-o", dir+"/", "../cmd/...")...)
 	build.Env = append(os.Environ(), cgo)
 	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "building the binary: %v\n%s", err, out)
+		fmt.Fprintf(os.Stderr, "building the programs: %v\n%s", err, out)
 		return 1
 	}
 	return tests()

@@ -21,7 +21,7 @@ const module = "github.com/packhorse-git/packhorse/"
 // internal/, except for cmd. Every package that fails the test for good reason gets its line changed here and in
 // ARCHITECTURE.md, in the same commit.
 const allowedImports = `
-	NONE < fault, git, git/pktline, bulk, credfile, inflight, git/reaper, git/cgroup, observe/sli, observe/proctree, observe/tracing, observe/watchdog, proto/packhorse/v1, proto/packhorse/health/v1, search/schema, proto/packhorse/worker/v1, bench/page;
+	NONE < fault, git, git/pktline, bulk, credfile, inflight, git/reaper, git/cgroup, observe/sli, observe/proctree, observe/tracing, observe/watchdog, proto/packhorse/v1, proto/packhorse/health/v1, search/schema, proto/packhorse/worker/v1, bench/page, cli;
 	proto/packhorse/worker/v1 < search/ipc;
 	proto/packhorse/v1 < proto/packhorse/v1/packhorsev1connect;
 	fault, proto/packhorse/v1 < fault/faultrpc;
@@ -56,13 +56,14 @@ const allowedImports = `
 	node, inflight, resolve, sidechannel, unaryhttp, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < remote;
 	node, auth, admit, connlimit, origin, httpguard, resolve, observe/sli < gateway;
 	git, git/pktline < bench/fleet;
-	bench/fleet, bench/page, client, git/process < bench;
-	bench/page < compare;
+	bench/page, cli < compare;
+	bench/fleet, compare, client, git/process < bench;
 	admit, packcache < top;
 	top < top/tui;
-	gateway, storage, webhook, credfile, app, observe, observe/tracing < config;
-	config, control, remote, observe/proctree, observe/watchdog, bench, webhook, search/remote, search/worker, web, web/api, top, top/tui, app, compare, doctor < roles;
+	gateway, storage, webhook, credfile, app, observe, observe/tracing, cli < config;
+	config, control, remote, observe/proctree, observe/watchdog, webhook, search/remote, search/worker, web, web/api, top, top/tui, app, doctor < roles;
 	roles < cmd/packhorse;
+	bench < cmd/packhorse-bench;
 
 	# Tests only: any test may import gittest, tests of a packsource.Source sourcetest, and nothing else may.
 	git < gittest;
@@ -73,6 +74,7 @@ const allowedImports = `
 var testsMayImport = map[string][]string{
 	"client":          {"fault", "fault/faultrpc", "roles"},
 	"observe/tracing": {"inflight"},
+	"roles":           {"compare"},
 	"search/remote":   {"admit", "bulk", "control"},
 	"uploadpack":      {"packcache"},
 	"remote":          {"admit", "auth", "balance", "control", "gateway", "git/process", "packcache", "packsource", "receivepack", "storage", "uploadpack"},
@@ -93,7 +95,7 @@ const forbidden = `
 // below it.
 var rooms = map[string][]string{
 	"connectrpc.com/...":                                        {"proto/packhorse/v1/packhorsev1connect", "fault/faultrpc", "control", "remote", "client", "search/remote", "bench", "roles"},
-	"github.com/spf13/...":                                      {"config", "roles", "bench"},
+	"github.com/spf13/...":                                      {"config", "roles", "bench", "compare", "cli"},
 	"github.com/pelletier/go-toml/...":                          {"config"},
 	"github.com/rogpeppe/go-internal/...":                       {},
 	"github.com/prometheus/client_golang/prometheus/promhttp":   {"observe"},
@@ -113,7 +115,7 @@ var rooms = map[string][]string{
 	"github.com/charmbracelet/...":                              {"top/tui"},
 	"github.com/creack/...":                                     {}, // tests: a terminal
 	"github.com/chromedp/...":                                   {}, // tests: a browser
-	"golang.org/x/term":                                         {"observe", "bench"},
+	"golang.org/x/term":                                         {"observe", "bench", "compare"},
 	"go.opentelemetry.io/otel/sdk/...":                          {"observe/tracing"},
 	"go.opentelemetry.io/otel/exporters/...":                    {"observe/tracing"},
 	"net/http/pprof":                                            {"observe"},
@@ -244,6 +246,24 @@ func checkRooms(t *testing.T, name, imported string) {
 	reads := name == noNetwork || strings.HasPrefix(name, noNetwork+"/")
 	if reads && (imported == "net" || strings.HasPrefix(imported, "net/")) {
 		t.Errorf("%s imports %s; what reads repositories knows no network", name, imported)
+	}
+}
+
+// The server is small and has no load generators in it: those are packhorse-bench's.
+func TestServerHasNoBench(t *testing.T) {
+	cmd := exec.Command("go", "list", "-deps", "../cmd/packhorse")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path := range strings.Lines(string(out)) {
+		path = strings.TrimSpace(path)
+		for _, barred := range []string{module + "internal/bench", module + "internal/compare", "github.com/tsenart/vegeta", "github.com/chromedp"} {
+			if strings.HasPrefix(path, barred) {
+				t.Errorf("cmd/packhorse imports %s, which only packhorse-bench and tests may", path)
+			}
+		}
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// appOptions are the flags of `bench app`.
+// appOptions are the flags of `packhorse-bench app`.
 type appOptions struct {
 	rate     float64
 	arrivals string
@@ -29,7 +29,7 @@ type appOptions struct {
 	json     bool
 }
 
-// appReport is what `bench app --json` prints of a server; of several {"rows": [...]}, in the order of the arguments. Times are of requests that were
+// appReport is what `packhorse-bench app --json` prints of a server; of several {"rows": [...]}, in the order of the arguments. Times are of requests that were
 // answered well.
 type appReport struct {
 	URL          string       `json:"url"`
@@ -102,10 +102,10 @@ which it did, for more than 20 ms at once or for more than a thousandth of the t
 vain, no more); the one with the least counts. A turn with failures always counts.
 
 With --ideal N the report also says what the same arrivals would have taken at N workers of --service each, which are always given out right.`,
-		Example: `  packhorse bench app http://127.0.0.1:3000/work --rate 0 --duration 5s
-  packhorse bench app http://127.0.0.1:3000/work --rate 27 --count 1000 --ideal 2 --service 36ms
-  packhorse bench app http://127.0.0.1:3000/work http://127.0.0.1:3001/work --rate 27 --count 600 --turns 6 --again 5
-  packhorse bench app http://127.0.0.1:3000 --rate 40 --path /work=1 --path /ready=4 --json`,
+		Example: `  packhorse-bench app http://127.0.0.1:3000/work --rate 0 --duration 5s
+  packhorse-bench app http://127.0.0.1:3000/work --rate 27 --count 1000 --ideal 2 --service 36ms
+  packhorse-bench app http://127.0.0.1:3000/work http://127.0.0.1:3001/work --rate 27 --count 600 --turns 6 --again 5
+  packhorse-bench app http://127.0.0.1:3000 --rate 40 --path /work=1 --path /ready=4 --json`,
 		Args: cobra.RangeArgs(1, maxAppServers),
 	}
 	f := cmd.Flags()
@@ -129,7 +129,7 @@ With --ideal N the report also says what the same arrivals would have taken at N
 			return err
 		}
 		ctx := cmd.Context()
-		return interrupted(ctx, race.run(ctx, env, sibling(cmd, "standstills")))
+		return interrupted(ctx, race.run(ctx, env, []string{"standstills"}))
 	}
 	return cmd
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// appRace is one run of `bench app`: servers that get the same requests, in turns. What they are compared on changes its speed from one minute to the next where it
+// appRace is one run of `packhorse-bench app`: servers that get the same requests, in turns. What they are compared on changes its speed from one minute to the next where it
 // is a virtual machine, by as much as they differ; a turn takes seconds.
 type appRace struct {
 	appOptions

@@ -26,9 +26,9 @@ and git pack-objects for each fetch: what a web server in front of a plain git d
 are waited for, so that --server-pid with its process ID counts their CPU time too.
 
 It runs until it is interrupted.`,
-		Example: `  packhorse bench backend /srv/git --http 127.0.0.1:8081 &
-  packhorse bench ci http://127.0.0.1:8081/demo.git --repo /srv/git/demo.git --server-pid PID
-  packhorse bench fetch http://127.0.0.1:8081/demo.git --server-pid PID`,
+		Example: `  packhorse-bench backend /srv/git --http 127.0.0.1:8081 &
+  packhorse-bench ci http://127.0.0.1:8081/demo.git --repo /srv/git/demo.git --server-pid PID
+  packhorse-bench fetch http://127.0.0.1:8081/demo.git --server-pid PID`,
 		Args: cobra.ExactArgs(1),
 	}
 	cmd.Flags().StringVar(&addr, "http", "127.0.0.1:8081", "address to listen on; port 0 takes a free one")

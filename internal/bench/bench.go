@@ -13,7 +13,7 @@
 // small request takes less. What goes by a node's control API (rpc.go) is sent by the package that other programs use, but beside
 // clones by pings.
 //
-// Some benches start servers of their own: this program in other roles (child.go).
+// Some benches start servers of their own: the packhorse program (child.go).
 //
 // A run's figures cover everything from its first request to the end of its last response: no request begins after the
 // duration is over, those that run are waited for, and rates are over the time that really passed.
@@ -26,85 +26,82 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+
+	"github.com/packhorse-git/packhorse/internal/cli"
+	"github.com/packhorse-git/packhorse/internal/compare"
 )
 
 // Env is what the commands have of the world outside. Reports go to Stdout, progress and complaints to Stderr.
 type Env struct {
 	Stdout, Stderr io.Writer
+	Version        string // of the program
 }
 
-// Command is `packhorse bench` with its subcommands. Every one ends cleanly when its context does, or on SIGINT or SIGTERM.
+// Main runs the command that args name until it ends or ctx does, and returns the exit code.
+func Main(ctx context.Context, env Env, args []string, stdin io.Reader) int {
+	return cli.Run(ctx, Command(env), args, stdin, env.Stdout, env.Stderr)
+}
+
+// Command is `packhorse-bench` with its subcommands. Every one ends cleanly when its context does.
 func Command(env Env) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "bench",
-		Short: "Measure a Git server: bulk fetches, ref look-ups, and what they do to each other",
-		Long: `Measure any server that speaks Git's protocol v2 over smart HTTP, ours or another.
+	root := &cobra.Command{
+		Use:   "packhorse-bench",
+		Short: "Measure Git servers, code search and application servers, and compare access logs",
+		Long: `Measure any server that speaks Git's protocol v2 over smart HTTP, Packhorse or another.
 
 A first tour, with a server at 127.0.0.1:8080 whose process ID is 4711:
 
-  packhorse bench fetch http://127.0.0.1:8080/demo.git --clients 30 --server-pid 4711
-  packhorse bench mkrefs /srv/git/refs.git --count 200000
-  packhorse bench refs http://127.0.0.1:8080/refs.git --prefix refs/heads/main
-  packhorse bench neighbour http://127.0.0.1:8080/demo.git --clients 30 --mbps 400
-  packhorse bench storm http://127.0.0.1:8080/demo.git --server-pid 4711
-  packhorse bench ci --repo /srv/git/demo.git --html report.html
+  packhorse-bench fetch http://127.0.0.1:8080/demo.git --clients 30 --server-pid 4711
+  packhorse-bench mkrefs /srv/git/refs.git --count 200000
+  packhorse-bench refs http://127.0.0.1:8080/refs.git --prefix refs/heads/main
+  packhorse-bench neighbour http://127.0.0.1:8080/demo.git --clients 30 --mbps 400
+  packhorse-bench storm http://127.0.0.1:8080/demo.git --server-pid 4711
+  packhorse-bench ci --repo /srv/git/demo.git --html report.html
 
-a gateway and a storage node, started for the purpose:
+A gateway and a storage node, started for the purpose:
 
-  packhorse bench matrix --repo /srv/git/demo.git --html matrix.html
+  packhorse-bench matrix --repo /srv/git/demo.git --html matrix.html
 
-what it costs to start git, by the size of the process that does, and what small questions feel of it:
+An application server, with requests at random times:
 
-  packhorse bench spawn --html spawn.html
-  packhorse bench exists
+  packhorse-bench app http://127.0.0.1:3000/work --rate 27
 
-an application server, by requests that come at random:
+The best that this machine could do:
 
-  packhorse bench app http://127.0.0.1:3000/work --rate 27
+  packhorse-bench limit BIGFILE &
+  packhorse-bench fetch --raw http://127.0.0.1:8081/ --clients 30
 
-which of several workers should get such a request, simulated:
+Git's own server:
 
-  packhorse bench sched --html sched.html
+  packhorse-bench backend /srv/git --http 127.0.0.1:8082 &
+  packhorse-bench ci http://127.0.0.1:8082/demo.git --repo /srv/git/demo.git --server-pid PID
 
-and what this machine could do at best, for comparison:
+Two access logs:
 
-  packhorse bench limit BIGFILE &
-  packhorse bench fetch --raw http://127.0.0.1:8081/ --clients 30
-
-or what git's own server would:
-
-  packhorse bench backend /srv/git --http 127.0.0.1:8082 &
-  packhorse bench ci http://127.0.0.1:8082/demo.git --repo /srv/git/demo.git --server-pid PID
+  packhorse-bench compare old.log new.log
 
 Megabytes and gigabytes are 10^6 and 10^9 bytes.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Args:    cli.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Version: env.Version,
 	}
-	cmd.AddCommand(fetchCommand(env), refsCommand(env), mkrefsCommand(env), neighbourCommand(env), limitCommand(env), loadCommand(env),
-		ciCommand(env), matrixCommand(env), stormCommand(env), searchCommand(env), spawnCommand(env), spawnWorkerCommand(env), existsCommand(env), appCommand(env), schedCommand(env),
-		backendCommand(env), relayCommand(env), standstillCommand(env), echoCommand(env))
-	for _, sub := range cmd.Commands() {
-		run := sub.RunE
-		sub.SilenceUsage = true // a failed measurement is no misuse
-		sub.RunE = func(cmd *cobra.Command, args []string) error {
-			parent := cmd.Context()
-			if parent == nil {
-				parent = context.Background()
-			}
-			ctx, stop := signal.NotifyContext(parent, os.Interrupt, syscall.SIGTERM)
-			defer stop()
-			cmd.SetContext(ctx)
-			return run(cmd, args)
-		}
+	lab := &cobra.Command{
+		Use:   "lab",
+		Short: "Experiments behind design decisions: simulations, and what starting git costs",
+		Args:  cli.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	return cmd
+	lab.AddCommand(schedCommand(env), spawnCommand(env), existsCommand(env))
+	root.AddCommand(fetchCommand(env), refsCommand(env), mkrefsCommand(env), neighbourCommand(env), limitCommand(env),
+		ciCommand(env), matrixCommand(env), stormCommand(env), searchCommand(env), appCommand(env), backendCommand(env),
+		compare.Command(), lab,
+		loadCommand(env), spawnWorkerCommand(env), relayCommand(env), standstillCommand(env), echoCommand(env))
+	return root
 }
 
 // common holds the flags that all load generators share.

@@ -14,11 +14,13 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -31,7 +33,7 @@ import (
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
 
-// TestMain is also the program that benches start: for the load of `bench neighbour`, and as the roles of `bench matrix`.
+// TestMain is also the program that benches start: for the load of `packhorse-bench neighbour`, and as the roles of `packhorse-bench matrix`.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 4 && os.Args[2] == "--config" {
 		if err := fakeRole(os.Args[1], os.Args[3]); err != nil {
@@ -40,19 +42,17 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	if len(os.Args) > 1 && os.Args[1] == "bench" {
-		root := program(Env{Stdout: os.Stdout, Stderr: os.Stderr})
-		if err := root.Execute(); err != nil {
-			os.Exit(1)
-		}
-		os.Exit(0)
+	if len(os.Args) > 1 && !strings.HasPrefix(os.Args[1], "-") {
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		defer stop()
+		os.Exit(Main(ctx, Env{Stdout: os.Stdout, Stderr: os.Stderr}, os.Args[1:], os.Stdin))
 	}
 	goleak.VerifyTestMain(m)
 }
 
 func program(env Env) *cobra.Command {
-	root := &cobra.Command{Use: "packhorse", SilenceErrors: true}
-	root.AddCommand(Command(env))
+	root := Command(env)
+	root.SilenceErrors, root.SilenceUsage = true, true
 	return root
 }
 
@@ -61,7 +61,7 @@ func bench(t *testing.T, ctx context.Context, args ...string) (stdout, stderr st
 	t.Helper()
 	var out, errs bytes.Buffer
 	root := program(Env{Stdout: &out, Stderr: &errs})
-	root.SetArgs(append([]string{"bench"}, args...))
+	root.SetArgs(args)
 	root.SetOut(&out)
 	root.SetErr(&errs)
 	err = root.ExecuteContext(ctx)
@@ -381,7 +381,7 @@ func TestLimitAndRaw(t *testing.T) {
 		pr, pw := io.Pipe()
 		done := make(chan error, 1)
 		root := program(Env{Stdout: pw, Stderr: io.Discard})
-		root.SetArgs(append([]string{"bench", "limit", file, "--http", "127.0.0.1:0"}, args...))
+		root.SetArgs(append([]string{"limit", file, "--http", "127.0.0.1:0"}, args...))
 		go func() { done <- root.ExecuteContext(ctx) }()
 		line := make([]byte, 1000)
 		n, err := pr.Read(line)

@@ -12,9 +12,11 @@ import (
 	"runtime"
 	"syscall"
 	"time"
+
+	"github.com/spf13/cobra"
 )
 
-// child is a server that was started for a run: this program in another role.
+// child is a server that was started for a run.
 type child struct {
 	name   string // in errors: "the gateway"
 	pid    int
@@ -30,17 +32,32 @@ type child struct {
 // childGrace is how long a child may take to end.
 const childGrace = 45 * time.Second
 
-// startChild runs this program. What it prints goes to the file log. Whoever starts it has to stop it.
-func startChild(ctx context.Context, name string, args []string, log string) (*child, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	return startProgram(ctx, name, self, args, log)
+// server is the packhorse program that runs the servers which a benchmark starts.
+type server struct{ program string }
+
+func (s *server) flags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&s.program, "packhorse", "", "the server `PROGRAM` to start (default: packhorse beside this program, or else in the PATH)")
 }
 
-// startProgram is startChild with another program.
-func startProgram(ctx context.Context, name, program string, args []string, log string) (*child, error) {
+// find looks for the program, unless it is given.
+func (s *server) find() (err error) {
+	if s.program != "" {
+		return nil
+	}
+	if self, err := os.Executable(); err == nil {
+		s.program = filepath.Join(filepath.Dir(self), "packhorse")
+		if _, err := os.Stat(s.program); err == nil {
+			return nil
+		}
+	}
+	if s.program, err = exec.LookPath("packhorse"); err != nil {
+		return fmt.Errorf("no packhorse program to start as a server: name it with --packhorse: %w", err)
+	}
+	return nil
+}
+
+// startChild runs a program. What it prints goes to the file log. Whoever starts it has to stop it.
+func startChild(ctx context.Context, name, program string, args []string, log string) (*child, error) {
 	file, err := os.Create(log)
 	if err != nil {
 		return nil, err

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,7 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/fleet"
 )
 
-// ciOptions are the flags of `bench ci`.
+// ciOptions are the flags of `packhorse-bench ci`.
 type ciOptions struct {
 	url       string // empty: a server of our own
 	repo      string // the served repository's path; empty: the tip stays
@@ -32,7 +31,7 @@ type ciOptions struct {
 	noSearch  bool   // it keeps no index for search
 	common    common
 
-	serve []string // arguments with which this program serves
+	server server
 }
 
 const ciHelp = `Simulates a fleet of CI machines. Every few seconds new commits come to the default branch, and a pipeline starts: a herd
@@ -92,10 +91,10 @@ func ciCommand(env Env) *cobra.Command {
 		Use:   "ci [URL] [--repo PATH]",
 		Short: "Measure a fleet of CI machines: pipelines that start herds of jobs while the tip moves",
 		Long:  ciHelp,
-		Example: `  packhorse bench ci --repo /srv/git/demo.git --html report.html
-  packhorse bench ci --repo . --profile mixed --runners 60 --duration 1m
-  packhorse bench ci http://127.0.0.1:8080/demo.git --repo /srv/git/demo.git --server-pid 4711 --json
-  packhorse bench ci https://git.example.com/demo.git --profile actions --runners 10`,
+		Example: `  packhorse-bench ci --repo /srv/git/demo.git --html report.html
+  packhorse-bench ci --repo . --profile mixed --runners 60 --duration 1m
+  packhorse-bench ci http://127.0.0.1:8080/demo.git --repo /srv/git/demo.git --server-pid 4711 --json
+  packhorse-bench ci https://git.example.com/demo.git --profile actions --runners 10`,
 		Args: cobra.MaximumNArgs(1),
 	}
 	f := cmd.Flags()
@@ -115,6 +114,7 @@ func ciCommand(env Env) *cobra.Command {
 	f.StringVar(&o.push, "push", "path", "how commits come to the repository of a server of our own: path or http")
 	f.BoolVar(&o.noWarmup, "no-warmup", false, "have the server of our own make no pack before it is asked for")
 	f.BoolVar(&o.noSearch, "no-search", false, "have the server of our own keep no index for search")
+	o.server.flags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
 			o.url = args[0]
@@ -122,8 +122,11 @@ func ciCommand(env Env) *cobra.Command {
 		if err := o.check(); err != nil {
 			return err
 		}
-		path := strings.Fields(cmd.CommandPath())
-		o.serve = append(path[1:len(path)-2:len(path)-2], "serve")
+		if o.url == "" {
+			if err := o.server.find(); err != nil {
+				return err
+			}
+		}
 		return interrupted(cmd.Context(), o.run(cmd.Context(), env))
 	}
 	return cmd
@@ -166,7 +169,7 @@ func (o *ciOptions) run(ctx context.Context, env Env) (err error) {
 
 	title := ""
 	if o.url == "" {
-		server, err := startServer(ctx, dir, o.repo, o.serve, o.settings())
+		server, err := startServer(ctx, dir, o.repo, o.server.program, nil, o.settings())
 		if err != nil {
 			return err
 		}
@@ -195,7 +198,7 @@ func (o *ciOptions) run(ctx context.Context, env Env) (err error) {
 		return err
 	}
 	if o.push == "http" {
-		if err := scene.pusher.overHTTP(ctx, o.serve, o.url, filepath.Join(dir, "state")); err != nil {
+		if err := scene.pusher.overHTTP(ctx, o.server.program, o.url, filepath.Join(dir, "state")); err != nil {
 			return err
 		}
 	}

@@ -262,10 +262,10 @@ var ciPage = template.Must(template.New("page").Funcs(template.FuncMap{
 	"ms":   func(x float64) string { return fmt.Sprintf("%.1f", x) },
 }).Parse(`<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>packhorse bench ci: {{.Title}}</title>
+<title>packhorse-bench ci: {{.Title}}</title>
 <style>
 {{style}}</style></head><body>
-<h1>{{.Title}}</h1><p>packhorse bench ci &middot; {{.About}} &middot; {{.When}}</p>
+<h1>{{.Title}}</h1><p>packhorse-bench ci &middot; {{.About}} &middot; {{.When}}</p>
 <div class="charts">{{range .Charts}}{{.}}
 {{end}}</div>
 <div class="wide"><table>{{range .Rows}}<tr><th scope="row">{{name .}}</th><td>{{value .}}</td></tr>

@@ -10,7 +10,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/fleet"
 )
 
-// ciReport is what `bench ci --json` prints. What could not be measured is null.
+// ciReport is what `packhorse-bench ci --json` prints. What could not be measured is null.
 type ciReport struct {
 	Profile   string      `json:"profile"`
 	Runners   int         `json:"runners"`

@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 
@@ -172,13 +171,8 @@ func (p *pusher) next(ctx context.Context) (fleet.Job, error) {
 }
 
 // overHTTP has the commits pushed to the server of our own, with a token.
-func (p *pusher) overHTTP(ctx context.Context, serve []string, url, state string) error {
-	program, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	args := append(slices.Clone(serve[:len(serve)-1]), "token", "create", "bench", "--scope", "write", "--state", state)
-	out, err := exec.CommandContext(ctx, program, args...).Output()
+func (p *pusher) overHTTP(ctx context.Context, program, url, state string) error {
+	out, err := exec.CommandContext(ctx, program, "token", "create", "bench", "--scope", "write", "--state", state).Output()
 	token := tokenText.FindString(string(out))
 	if err != nil || token == "" {
 		return fmt.Errorf("make a token to push with: %w", cmp.Or(err, errors.New("none was printed")))
@@ -258,7 +252,7 @@ type ownServer struct {
 }
 
 // startServer serves a mirror of a repository, with a configuration file of that text unless it is empty.
-func startServer(ctx context.Context, dir, repo string, args []string, settings string) (*ownServer, error) {
+func startServer(ctx context.Context, dir, repo, program string, args []string, settings string) (*ownServer, error) {
 	root, state := filepath.Join(dir, "root"), filepath.Join(dir, "state")
 	s := &ownServer{repo: filepath.Join(root, "bench.git")}
 	if err := os.Mkdir(root, 0o777); err != nil {
@@ -277,9 +271,9 @@ func startServer(ctx context.Context, dir, repo string, args []string, settings 
 		}
 		args = append(args, "--config", config)
 	}
-	args = append(args, "--public-read", "--root", root, "--state", state, "--http", "127.0.0.1:0", "--ops", "127.0.0.1:0", "--log-format", "json")
+	args = append([]string{"serve"}, append(args, "--public-read", "--root", root, "--state", state, "--http", "127.0.0.1:0", "--ops", "127.0.0.1:0", "--log-format", "json")...)
 	var err error
-	if s.child, err = startChild(ctx, "the server", args, filepath.Join(dir, "log")); err != nil {
+	if s.child, err = startChild(ctx, "the server", program, args, filepath.Join(dir, "log")); err != nil {
 		return nil, err
 	}
 	a, err := s.addresses(ctx, state)

@@ -22,14 +22,14 @@ const ciKeys = "profile runners elapsed_s pipelines jobs jobs_waiting errors job
 	"cpu_s_per_gb anon_rss_mb client_cpu_s_per_job cache cache_after_first_pipeline pack_objects_runs " +
 	"pack_objects_runs_per_distinct_request disk_write_per_byte packs distinct_canonical distinct_raw kinds"
 
-// peer runs `bench backend` until the test ends and returns its URL.
+// peer runs `packhorse-bench backend` until the test ends and returns its URL.
 func peer(t *testing.T, root string) string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	pr, pw := io.Pipe()
 	done := make(chan error, 1)
 	cmd := program(Env{Stdout: pw, Stderr: io.Discard})
-	cmd.SetArgs([]string{"bench", "backend", root, "--http", "127.0.0.1:0"})
+	cmd.SetArgs([]string{"backend", root, "--http", "127.0.0.1:0"})
 	go func() {
 		err := cmd.ExecuteContext(ctx)
 		pw.CloseWithError(err)
@@ -143,7 +143,7 @@ func TestCIMisuse(t *testing.T) {
 		"want http:// or https://":   {"ssh://host/x"},
 		"open /none/x.html: no such": {demoURL(t), "--duration", "200ms", "--every", "100ms", "--html", "/none/x.html"},
 	} {
-		_, errs, err := bench(t, t.Context(), append([]string{"ci"}, args...)...)
+		_, errs, err := bench(t, t.Context(), append([]string{"ci", "--packhorse", os.Args[0]}, args...)...)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v\n%s", args, err, errs)
 		}

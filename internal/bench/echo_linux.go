@@ -15,7 +15,7 @@ import (
 func echoCommand(env Env) *cobra.Command {
 	return &cobra.Command{
 		Use:    "echo",
-		Short:  "Answer the bare echo of \"bench neighbour\"",
+		Short:  "Answer the bare echo of \"packhorse-bench neighbour\"",
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -19,7 +19,7 @@ import (
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
-// existsOptions are the flags of `bench exists`.
+// existsOptions are the flags of `packhorse-bench lab exists`.
 type existsOptions struct {
 	rate     float64
 	children float64
@@ -31,10 +31,11 @@ type existsOptions struct {
 	json     bool
 	rpc      rpcOptions
 
-	serve, load, machine []string // arguments of a server of our own, of the process that makes clones, and of the one that watches the machine
+	server        server
+	load, machine []string // arguments of the process that makes clones, and of the one that watches the machine
 }
 
-// existsReport is what `bench exists --json` prints.
+// existsReport is what `packhorse-bench lab exists --json` prints.
 type existsReport struct {
 	All       percentiles `json:"exists_ms"`
 	First     percentiles `json:"first_ms"` // of the first WindowS seconds
@@ -68,9 +69,9 @@ func existsCommand(env Env) *cobra.Command {
 		Use:   "exists [URL --rpc ADDRESS]",
 		Short: "Measure small questions to a node while it starts git children at a fixed rate",
 		Long:  existsHelp,
-		Example: `  packhorse bench exists
-  packhorse bench exists --rate 500 --children 10 --duration 30s --json
-  packhorse bench exists http://127.0.0.1:8080/demo.git --rpc 127.0.0.1:7420 --secret-file secret --ops 127.0.0.1:9090`,
+		Example: `  packhorse-bench lab exists
+  packhorse-bench lab exists --rate 500 --children 10 --duration 30s --json
+  packhorse-bench lab exists http://127.0.0.1:8080/demo.git --rpc 127.0.0.1:7420 --secret-file secret --ops 127.0.0.1:9090`,
 		Args: cobra.MaximumNArgs(1),
 	}
 	f := cmd.Flags()
@@ -84,12 +85,17 @@ func existsCommand(env Env) *cobra.Command {
 	f.BoolVar(&o.json, "json", false, "print one JSON object")
 	o.rpc.flags(cmd)
 	f.Lookup("rpc").Usage = "the node at HOST:PORT or unix:PATH"
+	o.server.flags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := o.check(args); err != nil {
 			return err
 		}
-		path := strings.Fields(cmd.CommandPath())
-		o.serve, o.load, o.machine = append(path[1:len(path)-2:len(path)-2], "serve"), sibling(cmd, "load"), sibling(cmd, "standstills")
+		if len(args) == 0 {
+			if err := o.server.find(); err != nil {
+				return err
+			}
+		}
+		o.load, o.machine = []string{"load"}, []string{"standstills"}
 		return interrupted(cmd.Context(), o.run(cmd.Context(), env, args))
 	}
 	return cmd
@@ -207,7 +213,7 @@ func (o *existsOptions) start(ctx context.Context, dir string) (*ownServer, erro
 	const quiet = "[warmup]\nenabled = false\n[search]\nenabled = false\n" // the first seconds are measured too
 	socket := filepath.Join(dir, "node.sock")
 	o.rpc.address = "unix:" + socket
-	return startServer(ctx, dir, seed, append(o.serve, "--listen", o.rpc.address), quiet)
+	return startServer(ctx, dir, seed, o.server.program, []string{"--listen", o.rpc.address}, quiet)
 }
 
 // The repository for the run: clones of two of the branches, by depth, make 40,000 that differ.

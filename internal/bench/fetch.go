@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// fetchOptions are the flags of `bench fetch`.
+// fetchOptions are the flags of `packhorse-bench fetch`.
 type fetchOptions struct {
 	common
 	what      what
@@ -47,12 +47,12 @@ With --server-pid the CPU seconds and the anonymous memory of that process and a
 Packhorse server on this machine allocations and disk writes are read from its metrics (--ops tells where they are).
 
 With --raw URL names any resource: it is POSTed to without a body, and status and length alone are checked. That is how
-"bench limit" is measured with the same client.`,
-		Example: `  packhorse bench fetch http://127.0.0.1:8080/demo.git
-  packhorse bench fetch http://127.0.0.1:8080/demo.git --clients 30 --duration 30s --server-pid 4711 --json
-  packhorse bench fetch https://git.example.com/demo.git --depth 1 --rate 5
-  packhorse bench fetch http://127.0.0.1:8080/demo.git --have HEAD~20
-  packhorse bench fetch --raw http://127.0.0.1:8081/ --clients 30`,
+"packhorse-bench limit" is measured with the same client.`,
+		Example: `  packhorse-bench fetch http://127.0.0.1:8080/demo.git
+  packhorse-bench fetch http://127.0.0.1:8080/demo.git --clients 30 --duration 30s --server-pid 4711 --json
+  packhorse-bench fetch https://git.example.com/demo.git --depth 1 --rate 5
+  packhorse-bench fetch http://127.0.0.1:8080/demo.git --have HEAD~20
+  packhorse-bench fetch --raw http://127.0.0.1:8081/ --clients 30`,
 		Args: cobra.ExactArgs(1),
 	}
 	o.flags(cmd)

@@ -34,17 +34,17 @@ func limitCommand(env Env) *cobra.Command {
 		Long: `Answers every GET and POST, at any path, with FILE: net/http, Content-Length, and the kernel's sendfile. What this
 gives is what a Go server can give on this machine at best. For a comparison of like with like take a file as long as
 the answer of the fetch that you compare with (an entry of Packhorse's pack cache is such a file), and load it with the same
-client, "bench fetch --raw". With --tls it speaks TLS 1.3 with a certificate made for this run.
+client, "packhorse-bench fetch --raw". With --tls it speaks TLS 1.3 with a certificate made for this run.
 
 With --relay it is the ceiling for two processes (Linux only): one sends FILE by sendfile, the other, its child, moves it from socket to
 socket by splice, as a gateway in front of a node at best can, without turns or checks.
 
 It runs until it is interrupted.`,
-		Example: `  packhorse bench limit /tmp/pack.framed &
-  packhorse bench fetch --raw http://127.0.0.1:8081/ --clients 30 --server-pid PID
-  packhorse bench limit /tmp/pack.framed --tls --http 127.0.0.1:8443
-  packhorse bench fetch --raw https://127.0.0.1:8443/ --insecure
-  packhorse bench limit /tmp/pack.framed --relay`,
+		Example: `  packhorse-bench limit /tmp/pack.framed &
+  packhorse-bench fetch --raw http://127.0.0.1:8081/ --clients 30 --server-pid PID
+  packhorse-bench limit /tmp/pack.framed --tls --http 127.0.0.1:8443
+  packhorse-bench fetch --raw https://127.0.0.1:8443/ --insecure
+  packhorse-bench limit /tmp/pack.framed --relay`,
 		Args: cobra.ExactArgs(1),
 	}
 	cmd.Flags().StringVar(&addr, "http", "127.0.0.1:8081", "address to listen on; port 0 takes a free one")
@@ -55,7 +55,7 @@ It runs until it is interrupted.`,
 			if withTLS {
 				return errors.New("--relay goes without --tls: bytes that are encrypted cannot be moved by splice")
 			}
-			return serveRelay(cmd.Context(), env, sibling(cmd, "relay"), args[0], addr)
+			return serveRelay(cmd.Context(), env, []string{"relay"}, args[0], addr)
 		}
 		return serveLimit(cmd.Context(), env, args[0], addr, withTLS)
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// loadJob is what `bench neighbour` tells its child process, on standard input and not as arguments, because the
+// loadJob is what `packhorse-bench neighbour` tells its child process, on standard input and not as arguments, because the
 // requests hold credentials.
 type loadJob struct {
 	URL      string // without user and password
@@ -73,12 +73,12 @@ func (j *loadJob) cold(refs *refList) error {
 // loadReady is the child's first line: every client receives.
 const loadReady = "flowing"
 
-// loadCommand is the child of `bench neighbour`. It reads a job from standard input and works until that is closed, which also
+// loadCommand is the child of `packhorse-bench neighbour`. It reads a job from standard input and works until that is closed, which also
 // happens when its parent dies.
 func loadCommand(env Env) *cobra.Command {
 	return &cobra.Command{
 		Use:    "load",
-		Short:  "The clones of \"bench neighbour\"",
+		Short:  "The clones of \"packhorse-bench neighbour\"",
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -156,12 +156,6 @@ func (j *loadJob) run(ctx context.Context, stop <-chan struct{}, flowing func())
 	}
 	return &loadResult{Bytes: out.bytes, Elapsed: out.elapsed, Requests: out.requests, Refused: out.refused, Errors: out.failures.count(),
 		First: out.failures.first, Exhausted: cold != nil && cold.exhausted}, nil
-}
-
-// sibling are the arguments with which this program runs another command that has the same parent.
-func sibling(cmd *cobra.Command, name string) []string {
-	path := strings.Fields(cmd.CommandPath())
-	return append(path[1:len(path)-1:len(path)-1], name)
 }
 
 // loadProcess is the running child: a load, or another that works until its standard input is closed.

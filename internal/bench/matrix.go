@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// matrixOptions are the flags of `bench matrix`.
+// matrixOptions are the flags of `packhorse-bench matrix`.
 type matrixOptions struct {
 	common
 	repos          []string
@@ -20,7 +20,7 @@ type matrixOptions struct {
 	files          bool // by a Unix socket
 	profiles, html string
 
-	program []string // arguments of this program before a role's name
+	server server
 }
 
 const matrixHelp = `Starts a storage node and a gateway of this program as two processes, on free ports of the loopback and with state of their own,
@@ -29,7 +29,7 @@ call ("inband") or on a side channel ("channel"), each with the node's pack cach
 Nothing is written to the repository: a bare one, or a directory with ".git".
 
 Beside them, in the same run and with the same client, stand what to compare with: one process that does all ("packhorse serve", cache
-on), and the least that two processes can do with the same bytes ("relay": a sender and a splicing relay, see "bench limit --relay").
+on), and the least that two processes can do with the same bytes ("relay": a sender and a splicing relay, see "packhorse-bench limit --relay").
 
 With --ssh the clients clone over SSH, each clone by a process of OpenSSH's client with AES-GCM, as git would start it: its CPU time is not in the
 table, and its speed bounds that of few clients. What it is compared with is OpenSSH's sshd with git upload-pack, if this machine has it: started for
@@ -67,12 +67,12 @@ func matrixCommand(env Env) *cobra.Command {
 		Use:   "matrix --repo PATH",
 		Short: "Measure a gateway and a node: how packs travel between them, and the cache, two by two",
 		Long:  matrixHelp,
-		Example: `  packhorse bench matrix --repo /srv/git/www.git --repo /srv/git/app.git --clients 30 --duration 60s --html matrix.html
-  packhorse bench matrix --repo . --duration 10s --json
-  packhorse bench matrix --repo demo.git --profiles /tmp/profiles
-  packhorse bench matrix --repo demo.git --tcp
-  packhorse bench matrix --repo demo.git --tcp --tls
-  packhorse bench matrix --repo demo.git --ssh --clients 8`,
+		Example: `  packhorse-bench matrix --repo /srv/git/www.git --repo /srv/git/app.git --clients 30 --duration 60s --html matrix.html
+  packhorse-bench matrix --repo . --duration 10s --json
+  packhorse-bench matrix --repo demo.git --profiles /tmp/profiles
+  packhorse-bench matrix --repo demo.git --tcp
+  packhorse-bench matrix --repo demo.git --tcp --tls
+  packhorse-bench matrix --repo demo.git --ssh --clients 8`,
 		Args: cobra.NoArgs,
 	}
 	f := cmd.Flags()
@@ -87,6 +87,7 @@ func matrixCommand(env Env) *cobra.Command {
 	f.StringVar(&o.profiles, "profiles", "", "keep profiles in this directory")
 	f.BoolVar(&o.json, "json", false, "print one JSON object")
 	f.StringVar(&o.html, "html", "", "write a page with charts to this file")
+	o.server.flags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if len(o.repos) == 0 {
 			return errors.New("which repository? give its path with --repo PATH")
@@ -99,8 +100,9 @@ func matrixCommand(env Env) *cobra.Command {
 		if err := o.check(); err != nil {
 			return err
 		}
-		path := strings.Fields(cmd.CommandPath())
-		o.program = path[1 : len(path)-2 : len(path)-2]
+		if err := o.server.find(); err != nil {
+			return err
+		}
 		return interrupted(cmd.Context(), o.run(cmd.Context(), env))
 	}
 	return cmd
@@ -190,7 +192,7 @@ func onOff(on bool) string {
 // run measures all cells in a directory of its own, and reports.
 func (o *matrixOptions) run(ctx context.Context, env Env) error {
 	if _, err := newProcTree(os.Getpid()); err != nil {
-		return errors.New("bench matrix reads CPU times from /proc: it needs Linux")
+		return errors.New("packhorse-bench matrix reads CPU times from /proc: it needs Linux")
 	}
 	subjects, err := findSubjects(o.repos)
 	if err != nil {

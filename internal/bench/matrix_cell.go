@@ -343,7 +343,7 @@ func (o *matrixOptions) role(ctx context.Context, l *lineup, dir, label, role st
 	if err := os.WriteFile(file, toml(config), 0o600); err != nil {
 		return addresses{}, err
 	}
-	c, err := startChild(ctx, "the "+label, append(slices.Clone(o.program), role, "--config", file), filepath.Join(dir, label+".log"))
+	c, err := startChild(ctx, "the "+label, o.server.program, []string{role, "--config", file}, filepath.Join(dir, label+".log"))
 	if err != nil {
 		return addresses{}, err
 	}
@@ -367,7 +367,11 @@ func (o *matrixOptions) startRelay(ctx context.Context, c cell, l *lineup, dir s
 			return err
 		}
 	}
-	relay, err := startChild(ctx, "the relay", append(slices.Clone(o.program), "bench", "limit", file, "--relay", "--http", "127.0.0.1:0"), log)
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	relay, err := startChild(ctx, "the relay", self, []string{"limit", file, "--relay", "--http", "127.0.0.1:0"}, log)
 	if err != nil {
 		return err
 	}

@@ -91,10 +91,10 @@ var matrixPage = template.Must(template.New("page").Funcs(template.FuncMap{
 	"name":  func(r row) string { return r.name }, "value": func(r row) string { return r.value },
 }).Parse(`<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>packhorse bench matrix</title>
+<title>packhorse-bench matrix</title>
 <style>
 {{style}}</style></head><body>
-<h1>Gateway and node: transport and cache, two by two</h1><p>packhorse bench matrix &middot; {{.About}} &middot; {{.When}}</p>
+<h1>Gateway and node: transport and cache, two by two</h1><p>packhorse-bench matrix &middot; {{.About}} &middot; {{.When}}</p>
 {{range $t := .Tables}}<div class="wide"><table><tr>{{range $i, $c := .Head}}<th scope="col" class="{{$t.Class $i}}">{{$c}}</th>{{end}}</tr>
 {{range .Rows}}<tr>{{range $i, $v := .}}<td class="{{$t.Class $i}}">{{$v}}</td>{{end}}</tr>
 {{end}}</table></div>

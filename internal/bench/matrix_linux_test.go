@@ -17,7 +17,7 @@ func TestMatrix(t *testing.T) {
 	t.Parallel()
 	_, repo := history(t, 3)
 	profiles, page := filepath.Join(t.TempDir(), "profiles"), filepath.Join(t.TempDir(), "page.html")
-	got := benchJSON(t, "clients duration_s cpus socket files tls rows references ratios", "matrix", "--repo", repo.Dir, "--clients", "2", "--duration", "150ms",
+	got := benchJSON(t, "clients duration_s cpus socket files tls rows references ratios", "matrix", "--packhorse", os.Args[0], "--repo", repo.Dir, "--clients", "2", "--duration", "150ms",
 		"--profiles", profiles, "--html", page)
 	var cells []string
 	for _, v := range append(got["rows"].([]any), got["references"].([]any)...) {
@@ -73,7 +73,7 @@ func TestMatrixPrints(t *testing.T) {
 	_, repo := history(t, 2)
 	checkout := filepath.Join(t.TempDir(), "demo")
 	repo.Git("clone", "-q", repo.Dir, checkout)
-	out, errs, err := bench(t, t.Context(), "matrix", "--repo", repo.Dir, "--repo", filepath.Join(checkout, ".git"), "--clients", "1", "--duration", "1ms", "--tcp")
+	out, errs, err := bench(t, t.Context(), "matrix", "--packhorse", os.Args[0], "--repo", repo.Dir, "--repo", filepath.Join(checkout, ".git"), "--clients", "1", "--duration", "1ms", "--tcp")
 	if err != nil {
 		t.Fatal(err, errs)
 	}
@@ -100,7 +100,7 @@ func TestMatrixMisuse(t *testing.T) {
 		"--files is for":     {"--repo", repo.Dir, "--tcp", "--files"},
 		"the server did not start; the end of its log: fake: the root is broken": {"--repo", filepath.Join(broken, "demo.git")},
 	} {
-		if _, _, err := bench(t, t.Context(), append([]string{"matrix"}, args...)...); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, err := bench(t, t.Context(), append([]string{"matrix", "--packhorse", os.Args[0]}, args...)...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", args, err, want)
 		}
 	}
@@ -133,7 +133,7 @@ func TestMatrixLosesAProcess(t *testing.T) {
 			}
 		}
 	}()
-	o := &matrixOptions{common: common{clients: 1, duration: time.Hour, timeout: time.Minute}}
+	o := &matrixOptions{server: server{os.Args[0]}, common: common{clients: 1, duration: time.Hour, timeout: time.Minute}}
 	_, err = o.cell(t.Context(), Env{Stderr: io.Discard}, cell{subjects[0], channel, true}, filepath.Join(dir, "cell"))
 	cancel()
 	<-killed
@@ -147,7 +147,7 @@ func TestMatrixInterrupted(t *testing.T) {
 	_, repo := history(t, 1)
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
-	_, errs, err := bench(t, ctx, "matrix", "--repo", repo.Dir, "--duration", "1h", "--clients", "2")
+	_, errs, err := bench(t, ctx, "matrix", "--packhorse", os.Args[0], "--repo", repo.Dir, "--duration", "1h", "--clients", "2")
 	if err == nil || !strings.Contains(err.Error(), "interrupted") {
 		t.Errorf("%v %s", err, errs)
 	}

@@ -8,7 +8,7 @@ import (
 	"text/tabwriter"
 )
 
-// matrixReport is what `bench matrix --json` prints. What could not be measured is null.
+// matrixReport is what `packhorse-bench matrix --json` prints. What could not be measured is null.
 type matrixReport struct {
 	Clients    int            `json:"clients"`
 	DurationS  float64        `json:"duration_s"`

@@ -144,7 +144,7 @@ LogLevel ERROR
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return err
 	}
-	child, err := startProgram(ctx, "sshd", program, []string{"-D", "-e", "-f", config}, filepath.Join(dir, "sshd.log"))
+	child, err := startChild(ctx, "sshd", program, []string{"-D", "-e", "-f", config}, filepath.Join(dir, "sshd.log"))
 	if err != nil {
 		return err
 	}

@@ -18,12 +18,12 @@ func mkrefsCommand(env Env) *cobra.Command {
 	var count int
 	cmd := &cobra.Command{
 		Use:   "mkrefs REPO",
-		Short: "Make the test case of \"bench refs\": a bare repository with very many refs",
+		Short: "Make the test case of \"packhorse-bench refs\": a bare repository with very many refs",
 		Long: `Gives a bare repository COUNT refs besides those that it has, packed. Half of them stand in directories of a
 thousand (refs/heads/bench/012/012345), the other half as code review leaves them (refs/pull/12345/head). A repository that
 is not there is made, and an empty one gets a commit on refs/heads/main. Refs of an earlier run are kept.`,
-		Example: `  packhorse bench mkrefs /srv/git/refs.git --count 200000
-  packhorse bench refs http://127.0.0.1:8080/refs.git --prefix refs/heads/main`,
+		Example: `  packhorse-bench mkrefs /srv/git/refs.git --count 200000
+  packhorse-bench refs http://127.0.0.1:8080/refs.git --prefix refs/heads/main`,
 		Args: cobra.ExactArgs(1),
 	}
 	cmd.Flags().IntVar(&count, "count", 200000, "how many refs to make")

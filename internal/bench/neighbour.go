@@ -27,7 +27,7 @@ const (
 	loadNice   = 5
 )
 
-// neighbourOptions are the flags of `bench neighbour`.
+// neighbourOptions are the flags of `packhorse-bench neighbour`.
 type neighbourOptions struct {
 	common
 	mbps float64
@@ -38,7 +38,7 @@ type neighbourOptions struct {
 	clones, machine, echo []string // arguments of the processes beside this one: loadCommand, standstillCommand, echoCommand
 }
 
-// neighbourReport is what `bench neighbour --json` prints. requests and errors count the small requests of both
+// neighbourReport is what `packhorse-bench neighbour --json` prints. requests and errors count the small requests of both
 // phases and the clones.
 type neighbourReport struct {
 	Alone    percentiles `json:"alone_ms"`
@@ -79,10 +79,10 @@ percentiles of the small requests that it did not meet.
 
 Linux may give each session an equal share of the CPUs, whatever the priorities (autogroup). With server and bench in two terminals, priorities do little and
 everyone waits longer: start them from one shell, or set kernel.sched_autogroup_enabled = 0 before the servers start.`,
-		Example: `  packhorse bench neighbour http://127.0.0.1:8080/demo.git --clients 30 --duration 30s
-  packhorse bench neighbour http://127.0.0.1:8080/demo.git --clients 30 --mbps 400
-  packhorse bench neighbour http://127.0.0.1:8080/demo.git --clients 8 --cold --json
-  packhorse bench neighbour http://127.0.0.1:8080/demo.git --clients 30 --rpc 127.0.0.1:7420 --secret-file secret`,
+		Example: `  packhorse-bench neighbour http://127.0.0.1:8080/demo.git --clients 30 --duration 30s
+  packhorse-bench neighbour http://127.0.0.1:8080/demo.git --clients 30 --mbps 400
+  packhorse-bench neighbour http://127.0.0.1:8080/demo.git --clients 8 --cold --json
+  packhorse-bench neighbour http://127.0.0.1:8080/demo.git --clients 30 --rpc 127.0.0.1:7420 --secret-file secret`,
 		Args: cobra.ExactArgs(1),
 	}
 	o.flags(cmd)
@@ -106,7 +106,7 @@ everyone waits longer: start them from one shell, or set kernel.sched_autogroup_
 			return err
 		}
 		ctx := cmd.Context()
-		o.clones, o.machine, o.echo = sibling(cmd, "load"), sibling(cmd, "standstills"), sibling(cmd, "echo")
+		o.clones, o.machine, o.echo = []string{"load"}, []string{"standstills"}, []string{"echo"}
 		return interrupted(ctx, o.run(ctx, env, t))
 	}
 	return cmd

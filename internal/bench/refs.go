@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// refsReport is what `bench refs --json` prints.
+// refsReport is what `packhorse-bench refs --json` prints.
 type refsReport struct {
 	MBPerS       float64     `json:"mb_per_s"` // 0 with --rpc: not counted
 	RequestsPerS float64     `json:"requests_per_s"`
@@ -32,15 +32,15 @@ func refsCommand(env Env) *cobra.Command {
 		Long: `Asks for the refs that begin with REF (protocol v2, ls-refs with peel and symrefs) again and again on many
 connections. The first answer has to hold such a ref, and all later ones have to be the same, byte for byte.
 
-The loop is closed unless --rate is given; then latency counts from the time that a request was due. "bench mkrefs" makes a
+The loop is closed unless --rate is given; then latency counts from the time that a request was due. "packhorse-bench mkrefs" makes a
 repository with very many refs.
 
 With --rpc a storage node is asked by the control API as the Go client makes it: RefService.Resolve of REF, which is a name then. URL only says
 which repository; nothing is asked there.`,
-		Example: `  packhorse bench refs http://127.0.0.1:8080/refs.git --prefix refs/heads/main
-  packhorse bench refs http://127.0.0.1:8080/refs.git --prefix refs/pull/77/ --clients 1 --json
-  packhorse bench refs http://127.0.0.1:8080/refs.git --prefix refs/heads/main --rate 1000
-  packhorse bench refs http://127.0.0.1:8080/refs.git --prefix refs/heads/main --rpc unix:/run/packhorse/node.sock`,
+		Example: `  packhorse-bench refs http://127.0.0.1:8080/refs.git --prefix refs/heads/main
+  packhorse-bench refs http://127.0.0.1:8080/refs.git --prefix refs/pull/77/ --clients 1 --json
+  packhorse-bench refs http://127.0.0.1:8080/refs.git --prefix refs/heads/main --rate 1000
+  packhorse-bench refs http://127.0.0.1:8080/refs.git --prefix refs/heads/main --rpc unix:/run/packhorse/node.sock`,
 		Args: cobra.ExactArgs(1),
 	}
 	o.flags(cmd)

@@ -24,12 +24,12 @@ import (
 // process of its own, moves it from one socket to the other by splice(2). No turns, no checks, no metrics. A client's
 // connection has one to the sender, on which a request is one byte and an answer the whole response, whose length both know.
 
-// relayCommand is the relaying child of `bench limit --relay`: it serves clients until its standard input is closed, which also
+// relayCommand is the relaying child of `packhorse-bench limit --relay`: it serves clients until its standard input is closed, which also
 // happens when its parent dies.
 func relayCommand(env Env) *cobra.Command {
 	return &cobra.Command{
 		Use:    "relay LISTEN SENDER LENGTH",
-		Short:  "The second process of \"bench limit --relay\"",
+		Short:  "The second process of \"packhorse-bench limit --relay\"",
 		Hidden: true,
 		Args:   cobra.ExactArgs(3),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -5,7 +5,7 @@ import (
 	"io"
 )
 
-// fetchReport is what `bench fetch --json` prints. What could not be measured is null.
+// fetchReport is what `packhorse-bench fetch --json` prints. What could not be measured is null.
 type fetchReport struct {
 	MBPerS           float64     `json:"mb_per_s"` // 10^6 bytes
 	RequestsPerS     float64     `json:"requests_per_s"`

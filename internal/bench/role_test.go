@@ -17,7 +17,7 @@ import (
 	"syscall"
 )
 
-// fakeRole is a role of the program as `bench matrix` knows it, from outside: git http-backend as node, a reverse proxy as gateway.
+// fakeRole is a role of the program as `packhorse-bench matrix` knows it, from outside: git http-backend as node, a reverse proxy as gateway.
 func fakeRole(role, file string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bench/page"
 )
 
-// schedOptions are the flags of `bench sched`.
+// schedOptions are the flags of `packhorse-bench lab sched`.
 type schedOptions struct {
 	workers, slots int
 	cpus           int
@@ -58,7 +58,7 @@ type schedRow struct {
 	Shared  int     `json:"shared_while_idle"` // requests that were given to a busy worker while another was idle
 }
 
-// schedReport is what `bench sched --json` prints.
+// schedReport is what `packhorse-bench lab sched --json` prints.
 type schedReport struct {
 	CPUs         int        `json:"cpus"`
 	GVL          bool       `json:"gvl"`
@@ -111,9 +111,9 @@ func schedCommand(env Env) *cobra.Command {
 		Use:   "sched",
 		Short: "Simulate which worker gets a request: latency by load and policy",
 		Long:  schedHelp,
-		Example: `  packhorse bench sched --html sched.html
-  packhorse bench sched --workers 16 --slots 2 --load 0.4
-  packhorse bench sched --workers 16 --slots 4 --cpu 0.3 --distribution lognormal --policies least-busy,packhorse,oracle --json`,
+		Example: `  packhorse-bench lab sched --html sched.html
+  packhorse-bench lab sched --workers 16 --slots 2 --load 0.4
+  packhorse-bench lab sched --workers 16 --slots 4 --cpu 0.3 --distribution lognormal --policies least-busy,packhorse,oracle --json`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}

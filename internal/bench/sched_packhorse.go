@@ -41,7 +41,7 @@ func (s *schedSim) time() time.Duration { return time.Duration(s.now * float64(t
 func (p *packhorse) arrive(s *schedSim, j *schedJob) {
 	t, err := p.core.Enter(s.time(), balance.Work{})
 	if err != nil {
-		panic(fmt.Sprintf("bench sched: a queue without bounds refuses: %v", err))
+		panic(fmt.Sprintf("sched: a queue without bounds refuses: %v", err))
 	}
 	p.tickets[j] = t
 	if t.Worker() != nil {

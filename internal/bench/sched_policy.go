@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// The policies of `bench sched`.
+// The policies of `packhorse-bench lab sched`.
 const (
 	schedRandom     = "random"
 	schedRoundRobin = "round-robin"

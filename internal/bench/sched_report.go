@@ -217,10 +217,10 @@ var schedPage = template.Must(template.New("page").Funcs(template.FuncMap{
 	"name":  func(k schedKind) string { return k.name }, "does": func(k schedKind) string { return k.does },
 }).Parse(`<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>packhorse bench sched</title>
+<title>packhorse-bench lab sched</title>
 <style>
 {{style}}</style></head><body>
-<h1>Latency by load, and by who chooses the worker</h1><p>packhorse bench sched &middot; {{.About}}</p>
+<h1>Latency by load, and by who chooses the worker</h1><p>packhorse-bench lab sched &middot; {{.About}}</p>
 <div class="charts">{{range .Charts}}{{.}}
 {{end}}</div>
 <p>Load: what comes as a part of what the workers can do at most. Curves end where they leave the chart. The table has all figures, in ms;

@@ -251,7 +251,7 @@ func (s *schedSim) start(j *schedJob, worker int) {
 		s.shared++
 	}
 	if w.inFlight >= s.cell.slots {
-		panic("bench sched: a worker was given more than it has slots")
+		panic("sched: a worker was given more than it has slots")
 	}
 	w.inFlight++
 	s.inFlight++

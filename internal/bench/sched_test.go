@@ -25,7 +25,7 @@ var update = flag.Bool("update", false, "write testdata anew")
 // sched runs the command and returns what it found.
 func sched(t *testing.T, args ...string) []schedRow {
 	t.Helper()
-	out, errs, err := bench(t, t.Context(), append([]string{"sched", "--json"}, args...)...)
+	out, errs, err := bench(t, t.Context(), append([]string{"lab", "sched", "--json"}, args...)...)
 	if err != nil {
 		t.Fatalf("%q: %v\n%s", args, err, errs)
 	}
@@ -236,7 +236,7 @@ func TestSchedAnything(t *testing.T) {
 // The report as JSON, figures included: the same seed gives the same.
 func TestSchedJSON(t *testing.T) {
 	t.Parallel()
-	args := strings.Fields("sched --workers 4 --slots 2 --cpus 4 --load 0.5,1 --policies random,least-busy,oracle --requests 1000 --seed 7 --json")
+	args := strings.Fields("lab sched --workers 4 --slots 2 --cpus 4 --load 0.5,1 --policies random,least-busy,oracle --requests 1000 --seed 7 --json")
 	out, _, err := bench(t, t.Context(), args...)
 	if err != nil {
 		t.Fatal(err)
@@ -268,7 +268,7 @@ func TestSchedJSON(t *testing.T) {
 func TestSchedTables(t *testing.T) {
 	t.Parallel()
 	page := filepath.Join(t.TempDir(), "page.html")
-	out, errs, err := bench(t, t.Context(), "sched", "--requests", "200", "--html", page)
+	out, errs, err := bench(t, t.Context(), "lab", "sched", "--requests", "200", "--html", page)
 	if err != nil || errs != "" {
 		t.Fatal(err, errs)
 	}
@@ -301,13 +301,13 @@ func TestSchedTables(t *testing.T) {
 	}
 	if _, err := os.Stat("/dev/full"); err != nil {
 		t.Log("there is no /dev/full here")
-	} else if out, _, err = bench(t, t.Context(), "sched", "--requests", "200", "--html", "/dev/full"); err == nil || strings.Count(out, " / ") < 7*7*10 {
+	} else if out, _, err = bench(t, t.Context(), "lab", "sched", "--requests", "200", "--html", "/dev/full"); err == nil || strings.Count(out, " / ") < 7*7*10 {
 		t.Errorf("a page that cannot be written: %v\n%s", err, out)
 	}
-	if out, _, err = bench(t, t.Context(), "sched", "--workers", "1", "--slots", "1", "--load", "0.5", "--requests", "200", "--cpu", "-0"); err != nil || !strings.Contains(out, ", 0 % of it computing") {
+	if out, _, err = bench(t, t.Context(), "lab", "sched", "--workers", "1", "--slots", "1", "--load", "0.5", "--requests", "200", "--cpu", "-0"); err != nil || !strings.Contains(out, ", 0 % of it computing") {
 		t.Errorf("--cpu -0: %v\n%s", err, out)
 	}
-	if out, _, err = bench(t, t.Context(), "sched", "--workers", "1", "--slots", "1", "--load", "0.5", "--requests", "200"); err != nil || strings.Count(out, "\n") != 2+1+7 {
+	if out, _, err = bench(t, t.Context(), "lab", "sched", "--workers", "1", "--slots", "1", "--load", "0.5", "--requests", "200"); err != nil || strings.Count(out, "\n") != 2+1+7 {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
@@ -356,14 +356,14 @@ func TestSchedRefuses(t *testing.T) {
 		"anything":                                "unknown command",
 		"--requests 200 --html /none/at/all.html": "no such file",
 	} {
-		_, _, err := bench(t, t.Context(), append([]string{"sched"}, strings.Fields(args)...)...)
+		_, _, err := bench(t, t.Context(), append([]string{"lab", "sched"}, strings.Fields(args)...)...)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", args, err)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, _, err := bench(t, ctx, "sched"); err == nil || err.Error() != "interrupted" {
+	if _, _, err := bench(t, ctx, "lab", "sched"); err == nil || err.Error() != "interrupted" {
 		t.Errorf("interrupted: %v", err)
 	}
 }
@@ -393,11 +393,11 @@ func TestSchedCompletes(t *testing.T) {
 		"--arrivals c":                "closed",
 		"--distribution l":            "lognormal",
 	} {
-		if got := complete(t, append([]string{"bench", "sched"}, strings.Fields(args)...)); !slices.Contains(got, want) {
+		if got := complete(t, append([]string{"lab", "sched"}, strings.Fields(args)...)); !slices.Contains(got, want) {
 			t.Errorf("%s: %q", args, got)
 		}
 	}
-	if got := complete(t, []string{"bench", "sched", "--policies", "random,random"}); slices.Contains(got, "random,random") {
+	if got := complete(t, []string{"lab", "sched", "--policies", "random,random"}); slices.Contains(got, "random,random") {
 		t.Errorf("the same twice: %q", got)
 	}
 }

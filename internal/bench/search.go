@@ -14,7 +14,7 @@ import (
 	vegeta "github.com/tsenart/vegeta/v12/lib"
 )
 
-// searchOptions are the flags of `bench search`.
+// searchOptions are the flags of `packhorse-bench search`.
 type searchOptions struct {
 	query     string
 	rates     string
@@ -30,7 +30,7 @@ type searchOptions struct {
 	json bool
 }
 
-// searchReport is what `bench search --json` prints.
+// searchReport is what `packhorse-bench search --json` prints.
 type searchReport struct {
 	Query   string       `json:"query"`
 	API     string       `json:"api"`
@@ -102,9 +102,9 @@ resolve_share is the part of a request's time that this took.
 
 link is the time between the server and the process of its own that searches, as the server's answers tell it (json alone, of answers up to 64 KiB):
 sending the request, and having the results of a search that is over.`,
-		Example: `  packhorse bench search http://127.0.0.1:8080 --query 'func main' --rates 1,5,50 --duration 60s
-  packhorse bench search http://127.0.0.1:8080 --query 'func main' --results 1000 --sustained --peer http://127.0.0.1:6070
-  packhorse bench search http://127.0.0.1:8080 --query 'func main' --rates 1,5 --resolve process --root /srv/git --html study.html`,
+		Example: `  packhorse-bench search http://127.0.0.1:8080 --query 'func main' --rates 1,5,50 --duration 60s
+  packhorse-bench search http://127.0.0.1:8080 --query 'func main' --results 1000 --sustained --peer http://127.0.0.1:6070
+  packhorse-bench search http://127.0.0.1:8080 --query 'func main' --rates 1,5 --resolve process --root /srv/git --html study.html`,
 		Args: cobra.ExactArgs(1),
 	}
 	f := cmd.Flags()

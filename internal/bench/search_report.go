@@ -91,10 +91,10 @@ var searchPage = template.Must(template.New("page").Funcs(template.FuncMap{
 	"peer":  func(r *searchReport, i int) *searchRate { return &r.Peer.Rates[i] },
 }).Parse(`<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>packhorse bench search: {{.URL}}</title>
+<title>packhorse-bench search: {{.URL}}</title>
 <style>
 {{style}}</style></head><body>
-<h1>{{.URL}}</h1><p>packhorse bench search &middot; {{.About}} &middot; {{.When}}</p>
+<h1>{{.URL}}</h1><p>packhorse-bench search &middot; {{.About}} &middot; {{.When}}</p>
 <div class="charts">{{range .Charts}}{{.}}
 {{end}}</div>
 <div class="wide"><table><tr><th class="n">QPS</th><th>server</th><th class="n">requests</th><th class="n">failures</th><th class="n">mean ms</th><th class="n">p50</th><th class="n">p95</th><th class="n">p99</th><th class="n">max</th><th class="n">p95 to peer</th></tr>

@@ -17,13 +17,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// The ways in which `bench spawn` starts a process.
+// The ways in which `packhorse-bench lab spawn` starts a process.
 const (
 	methodSpawn = "spawn" // as the server starts git
 	methodFork  = "fork"  // as programs did before: with a copy of the page tables
 )
 
-// spawnOptions are the flags of `bench spawn`.
+// spawnOptions are the flags of `packhorse-bench lab spawn`.
 type spawnOptions struct {
 	heap       string
 	rate       float64
@@ -63,7 +63,7 @@ type spawnRatio struct {
 	P99        float64 `json:"p99"`
 }
 
-// spawnReport is what `bench spawn --json` prints.
+// spawnReport is what `packhorse-bench lab spawn --json` prints.
 type spawnReport struct {
 	Runs   int          `json:"runs"`
 	Rows   []spawnRow   `json:"rows"`
@@ -98,9 +98,9 @@ func spawnCommand(env Env) *cobra.Command {
 		Use:   "spawn",
 		Short: "Measure what starting git costs by the size of the process that starts it, and what others feel of it",
 		Long:  spawnHelp,
-		Example: `  packhorse bench spawn --html spawn.html
-  packhorse bench spawn --heap 0,8G --runs 5 --json
-  packhorse bench spawn --heap 0,512M --goroutines 100 --method spawn`,
+		Example: `  packhorse-bench lab spawn --html spawn.html
+  packhorse-bench lab spawn --heap 0,8G --runs 5 --json
+  packhorse-bench lab spawn --heap 0,512M --goroutines 100 --method spawn`,
 		Args: cobra.NoArgs,
 	}
 	f := cmd.Flags()
@@ -118,7 +118,7 @@ func spawnCommand(env Env) *cobra.Command {
 		if err := o.check(); err != nil {
 			return err
 		}
-		o.worker = sibling(cmd, "spawn-worker")
+		o.worker = []string{"spawn-worker"}
 		return interrupted(cmd.Context(), o.run(cmd.Context(), env))
 	}
 	return cmd

@@ -141,10 +141,10 @@ var spawnPage = template.Must(template.New("page").Funcs(template.FuncMap{
 	"style": func() template.CSS { return pageStyle },
 }).Parse(`<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>packhorse bench spawn</title>
+<title>packhorse-bench lab spawn</title>
 <style>
 {{style}}</style></head><body>
-<h1>What starting git costs, by the heap of the process that starts it</h1><p>packhorse bench spawn &middot; {{.About}} &middot; {{.When}}</p>
+<h1>What starting git costs, by the heap of the process that starts it</h1><p>packhorse-bench lab spawn &middot; {{.About}} &middot; {{.When}}</p>
 <div class="charts">{{range .Charts}}{{.}}
 {{end}}</div>
 <div class="wide"><table><tr>{{range $i, $c := .Table.Head}}<th scope="col" class="{{$.Table.Class $i}}">{{$c}}</th>{{end}}</tr>

@@ -12,7 +12,7 @@ import (
 func TestSpawn(t *testing.T) {
 	t.Parallel()
 	page := filepath.Join(t.TempDir(), "page.html")
-	out, errs, err := bench(t, t.Context(), "spawn", "--heap", "16M,0", "--rate", "50", "--goroutines", "20", "--duration", "200ms", "--runs", "2", "--html", page, "--json")
+	out, errs, err := bench(t, t.Context(), "lab", "spawn", "--heap", "16M,0", "--rate", "50", "--goroutines", "20", "--duration", "200ms", "--runs", "2", "--html", page, "--json")
 	if err != nil {
 		t.Fatal(err, errs)
 	}
@@ -54,7 +54,7 @@ func TestSpawn(t *testing.T) {
 		t.Errorf("%v\n%s", err, html)
 	}
 
-	out, errs, err = bench(t, t.Context(), "spawn", "--heap", "0", "--goroutines", "0", "--duration", "50ms", "--method", "spawn")
+	out, errs, err = bench(t, t.Context(), "lab", "spawn", "--heap", "0", "--goroutines", "0", "--duration", "50ms", "--method", "spawn")
 	if err != nil || !strings.Contains(out, "neighbour p99 us") || strings.Contains(out, "against the least one") {
 		t.Errorf("%v %s\n%s", err, errs, out)
 	}
@@ -74,7 +74,7 @@ func TestSpawnRefuses(t *testing.T) {
 		"--method vfork":                   "spawn, fork or both",
 		"--heap 0 --git /nonexistent/git1": "the measured process failed",
 	} {
-		_, _, err := bench(t, t.Context(), append([]string{"spawn"}, strings.Fields(args)...)...)
+		_, _, err := bench(t, t.Context(), append([]string{"lab", "spawn"}, strings.Fields(args)...)...)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", args, err)
 		}
@@ -82,7 +82,7 @@ func TestSpawnRefuses(t *testing.T) {
 	if _, ok := freeMemory(); !ok {
 		t.Skip("how much memory is free is not known here")
 	}
-	_, _, err := bench(t, t.Context(), "spawn", "--heap", "0,500000G")
+	_, _, err := bench(t, t.Context(), "lab", "spawn", "--heap", "0,500000G")
 	if err == nil || !strings.Contains(err.Error(), "free memory here") {
 		t.Errorf("a heap of 500,000 GiB: %v", err)
 	}
@@ -91,7 +91,7 @@ func TestSpawnRefuses(t *testing.T) {
 // The process that is measured, and its heap, end with who started it.
 func TestSpawnWorkerEndsWithItsParent(t *testing.T) {
 	t.Parallel()
-	cmd := exec.Command(os.Args[0], "bench", "spawn-worker")
+	cmd := exec.Command(os.Args[0], "spawn-worker")
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +119,7 @@ func TestExistsRefuses(t *testing.T) {
 		"--rpc 127.0.0.1:1":                      "for a server with a URL",
 		"http://127.0.0.1:1/x --rpc 127.0.0.1:1": "connection refused",
 	} {
-		_, _, err := bench(t, t.Context(), append([]string{"exists"}, strings.Fields(args)...)...)
+		_, _, err := bench(t, t.Context(), append([]string{"lab", "exists"}, strings.Fields(args)...)...)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", args, err)
 		}

@@ -22,7 +22,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 )
 
-// spawnJob is what `bench spawn` tells a process that is measured.
+// spawnJob is what `packhorse-bench lab spawn` tells a process that is measured.
 type spawnJob struct {
 	Method     string
 	Heap       int64 // bytes to touch
@@ -36,7 +36,7 @@ type spawnJob struct {
 // spawnWorkerCommand is that process. It reads a job from standard input, and ends when that is closed, which also happens when its parent dies.
 func spawnWorkerCommand(env Env) *cobra.Command {
 	return &cobra.Command{
-		Use: "spawn-worker", Short: "The process that \"bench spawn\" measures", Hidden: true, Args: cobra.NoArgs,
+		Use: "spawn-worker", Short: "The process that \"packhorse-bench lab spawn\" measures", Hidden: true, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			killFirst()
 			in := bufio.NewReader(cmd.InOrStdin())

@@ -20,14 +20,14 @@ const (
 // span is a time in which a CPU did not run us, by the system's monotonic clock.
 type span struct{ From, To time.Duration }
 
-// standstill is how long the machine stood still in a run: part of the JSON of `bench app`.
+// standstill is how long the machine stood still in a run: part of the JSON of `packhorse-bench app`.
 type standstill struct {
 	Count     int     `json:"count"`
 	TotalMS   float64 `json:"total_ms"`
 	LongestMS float64 `json:"longest_ms"`
 }
 
-// standstillReport is also what that did to it: part of the JSON of `bench exists` and `bench neighbour`.
+// standstillReport is also what that did to it: part of the JSON of `packhorse-bench lab exists` and `packhorse-bench neighbour`.
 type standstillReport struct {
 	standstill
 	Requests int         `json:"requests"`   // that were due or under way meanwhile

@@ -22,7 +22,7 @@ const (
 	stormRound = 3 * time.Second
 )
 
-// stormOptions are the flags of `bench storm`.
+// stormOptions are the flags of `packhorse-bench storm`.
 type stormOptions struct {
 	common
 	enough    int
@@ -47,7 +47,7 @@ type stormPhase struct {
 	PeakChildren int64 `json:"peak_children_rss_bytes"`
 }
 
-// stormReport is what `bench storm --json` prints.
+// stormReport is what `packhorse-bench storm --json` prints.
 type stormReport struct {
 	Alone   stormPhase `json:"alone"`
 	Enough  stormPhase `json:"enough"`
@@ -77,9 +77,9 @@ git's children included, and what is resident of either with mapped files; of se
 of the server has it, the run says whether anonymous memory stayed below that, and fails if not. Mapped files do not count: the system drops them.
 
 The clones run in a child process at a lower priority (nice 5), the small requests at a higher one (nice -5) where that is permitted.`,
-		Example: `  packhorse bench storm http://127.0.0.1:8080/demo.git --clients 500 --server-pid 4711
-  packhorse bench storm http://127.0.0.1:8080/demo.git --server-pid 4711,4712 --memory 1GiB   # a gateway and its node
-  packhorse bench storm http://127.0.0.1:8080/demo.git --clients 100 --enough 2 --duration 10s --json`,
+		Example: `  packhorse-bench storm http://127.0.0.1:8080/demo.git --clients 500 --server-pid 4711
+  packhorse-bench storm http://127.0.0.1:8080/demo.git --server-pid 4711,4712 --memory 1GiB   # a gateway and its node
+  packhorse-bench storm http://127.0.0.1:8080/demo.git --clients 100 --enough 2 --duration 10s --json`,
 		Args: cobra.ExactArgs(1),
 	}
 	o.flags(cmd)
@@ -104,7 +104,7 @@ The clones run in a child process at a lower priority (nice 5), the small reques
 		if o.memory > 0 && len(o.serverPID) == 0 {
 			return errors.New("--memory needs --server-pid, to see what the server takes")
 		}
-		return interrupted(cmd.Context(), o.run(cmd.Context(), env, t, sibling(cmd, "load")))
+		return interrupted(cmd.Context(), o.run(cmd.Context(), env, t, []string{"load"}))
 	}
 	return cmd
 }

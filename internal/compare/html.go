@@ -102,10 +102,10 @@ var comparePage = template.Must(template.New("page").Funcs(template.FuncMap{
 }).Parse(`<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>packhorse compare</title>
+<title>packhorse-bench compare</title>
 <style>
 {{style}}</style></head><body>
-<h1>Latency by {{.By}}: B against A</h1><p>packhorse compare &middot; {{.When}}</p>
+<h1>Latency by {{.By}}: B against A</h1><p>packhorse-bench compare &middot; {{.When}}</p>
 <div class="wide"><table><tr><th></th><th scope="col">log</th><th class="n">requests</th><th class="n">answered</th><th class="n">refused</th><th class="n">failed</th><th class="n">gone</th><th class="n">per second</th><th class="n">in flight</th></tr>
 {{range $i, $s := .Sides}}<tr><th scope="row">{{side $i}}</th><td><code>{{.Name}}</code></td><td class="n">{{n .Requests}}</td><td class="n">{{n .Answered}}</td><td class="n">{{n .Refused}}</td><td class="n">{{n .Failed}}</td><td class="n">{{n .Gone}}</td><td class="n">{{rate .PerSecond}}</td><td class="n">{{rate .InFlight}}</td></tr>
 {{end}}</table></div>

@@ -136,9 +136,9 @@ func (s *source) unpack(packed *bufio.Reader) error {
 		s.close = append(s.close, z.Close)
 		text = z
 	case bytes.HasPrefix(head, []byte("\xfd7zXZ")):
-		return errors.New("it is packed with xz, which is not read here; use xz -dc FILE | packhorse compare - OTHER")
+		return errors.New("it is packed with xz, which is not read here; use xz -dc FILE | packhorse-bench compare - OTHER")
 	case bytes.HasPrefix(head, []byte("BZh")):
-		return errors.New("it is packed with bzip2, which is not read here; use bzip2 -dc FILE | packhorse compare - OTHER")
+		return errors.New("it is packed with bzip2, which is not read here; use bzip2 -dc FILE | packhorse-bench compare - OTHER")
 	}
 	s.text = bufio.NewReaderSize(text, sniffBytes)
 	return nil
@@ -283,9 +283,9 @@ func brokenPack(err error) error {
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("it ends in the middle of what was compressed: %w", err)
 	case errors.Is(err, gzip.ErrHeader), errors.Is(err, zstd.ErrMagicMismatch):
-		return fmt.Errorf("something else follows what was compressed; use gzip -dc FILE, or zstd -dc FILE, | packhorse compare - OTHER: %w", err)
+		return fmt.Errorf("something else follows what was compressed; use gzip -dc FILE, or zstd -dc FILE, | packhorse-bench compare - OTHER: %w", err)
 	case errors.Is(err, zstd.ErrWindowSizeExceeded), errors.Is(err, zstd.ErrDecoderSizeExceeded):
-		return fmt.Errorf("its zstd window is larger than %d MiB; use zstd -dc --long=31 FILE | packhorse compare - OTHER: %w", maxWindow>>20, err)
+		return fmt.Errorf("its zstd window is larger than %d MiB; use zstd -dc --long=31 FILE | packhorse-bench compare - OTHER: %w", maxWindow>>20, err)
 	}
 	return err
 }

@@ -21,6 +21,8 @@ import (
 	"github.com/pelletier/go-toml/v2/unstable"
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
+
+	"github.com/packhorse-git/packhorse/internal/cli"
 )
 
 // Setting is one key of the configuration: its dotted name and its field in a Config.
@@ -479,7 +481,7 @@ func suggest(key string) string {
 	}
 	best, nearest := len(key)/2+1, ""
 	consider := func(known string) {
-		if d := EditDistance(key, known); d < best {
+		if d := cli.EditDistance(key, known); d < best {
 			best, nearest = d, known
 		}
 	}
@@ -499,26 +501,6 @@ func suggest(key string) string {
 		return where
 	}
 	return fmt.Sprintf("did you mean %q?", nearest)
-}
-
-// EditDistance counts the insertions, deletions and replacements that turn a into b.
-func EditDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := 1
-			if a[i] == b[j] {
-				cost = 0
-			}
-			diagonal, row[j+1] = row[j+1], min(row[j]+1, row[j+1]+1, diagonal+cost)
-		}
-	}
-	return row[len(b)]
 }
 
 // place is where a key stands in a document, and its value as it is written there.

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/cli"
 	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/doctor"
 	"github.com/packhorse-git/packhorse/internal/git/process"
@@ -313,7 +314,7 @@ func writeReport(w io.Writer, r *doctor.Report) error {
 		}
 		head := group
 		if fact != "" {
-			head += ": " + visibleText(fact)
+			head += ": " + cli.Printable(fact)
 		}
 		if _, err := fmt.Fprintln(w, head); err != nil {
 			return err
@@ -327,7 +328,7 @@ func writeReport(w io.Writer, r *doctor.Report) error {
 			if f.Subject != "" && group != doctor.GroupConfiguration {
 				subject = f.Subject + ": "
 			}
-			fmt.Fprintf(w, "  %-7s  %s\n           -> %s\n", f.Severity, visibleText(subject+f.Text), visibleText(f.Advice))
+			fmt.Fprintf(w, "  %-7s  %s\n           -> %s\n", f.Severity, cli.Printable(subject+f.Text), cli.Printable(f.Advice))
 		}
 		for _, f := range of {
 			if more := kinds[f.Kind] - mostOfAKind; more > 0 {

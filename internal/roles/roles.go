@@ -9,21 +9,17 @@ package roles
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/signal"
-	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
-	"github.com/packhorse-git/packhorse/internal/bench"
-	"github.com/packhorse-git/packhorse/internal/config"
+	"github.com/packhorse-git/packhorse/internal/cli"
 )
 
 // Env is what the program knows of the world.
@@ -79,51 +75,22 @@ func (e Env) Getenv(name string) string {
 	return ""
 }
 
-// Exit codes.
+// What package cli has for all commands.
 const (
-	exitOK     = 0
-	exitFailed = 1 // it began and failed
-	exitUsage  = 2 // the command line or the configuration is wrong; nothing was begun
+	exitOK     = cli.ExitOK
+	exitFailed = cli.ExitFailed
+	exitUsage  = cli.ExitUsage
 )
 
-// usageError marks a mistake of the caller.
-type usageError struct{ err error }
-
-func (e usageError) Error() string { return e.err.Error() }
-func (e usageError) Unwrap() error { return e.err }
-
-func usage(err error) error {
-	if err == nil {
-		return nil
-	}
-	return usageError{err}
-}
+var (
+	usage     = cli.Usage
+	noArgs    = cli.NoArgs
+	exactArgs = cli.ExactArgs
+)
 
 // Main runs the command that env.Args name until it ends or ctx does, and returns the exit code.
 func Main(ctx context.Context, env Env) int {
-	root := rootCommand(env)
-	root.SetArgs(env.Args)
-	root.SetIn(env.Stdin)
-	root.SetOut(env.Stdout)
-	root.SetErr(env.Stderr)
-	cmd, err := root.ExecuteContextC(ctx)
-	if err == nil {
-		return exitOK
-	}
-	text := err.Error()
-	if _, ok := errors.AsType[usageError](err); ok && !strings.Contains(text, "did you mean") {
-		if meant := meantCommand(cmd); meant != "" {
-			text += fmt.Sprintf("\ndid you mean %q?", meant)
-		}
-	}
-	for line := range strings.Lines(text) {
-		fmt.Fprintf(env.Stderr, "packhorse: %s\n", strings.TrimSuffix(line, "\n"))
-	}
-	if _, ok := errors.AsType[usageError](err); ok {
-		fmt.Fprintf(env.Stderr, "Run \"%s --help\" for examples.\n", cmd.CommandPath())
-		return exitUsage
-	}
-	return exitFailed
+	return cli.Run(ctx, rootCommand(env), env.Args, env.Stdin, env.Stdout, env.Stderr)
 }
 
 func rootCommand(env Env) *cobra.Command {
@@ -136,135 +103,33 @@ than copying a file.`,
 		Example: `  packhorse serve --root /srv/git        # http://127.0.0.1:8080/<path of the repository>
   packhorse config show --root /srv/git  # every setting, and where its value came from
   packhorse help serve`,
-		Args:          noArgs,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-		Version:       versionOf(env).Version, // for --version
-		SilenceUsage:  true,
-		SilenceErrors: true,
+		Args:    noArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Version: versionOf(env).Version, // for --version
 	}
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usage(flagError(cmd, err)) })
 	root.SetVersionTemplate(versionOf(env).line())
 	root.AddCommand(serveCommand(env), storageCommand(env), gatewayCommand(env), searchCommand(env), nodesCommand(env), workersCommand(env), drainCommand(env), undrainCommand(env),
-		repoCommand(env), cacheCommand(env), resolveCommand(env), topCommand(env), doctorCommand(env), tokenCommand(env), configCommand(env), compareCommand(env), debugCommand(env), versionCommand(env), searchWorkerCommand(env), reaperCommand(),
-		bench.Command(bench.Env{Stdout: env.Stdout, Stderr: env.Stderr}))
-	root.InitDefaultHelpCmd()
-	if help, _, err := root.Find([]string{"help"}); err == nil {
-		help.Args = func(_ *cobra.Command, args []string) error { return knownCommand(root, args) }
-	}
-	wrongArgumentsAreUsage(root)
+		repoCommand(env), cacheCommand(env), resolveCommand(env), topCommand(env), doctorCommand(env), tokenCommand(env), configCommand(env), debugCommand(env), versionCommand(env), searchWorkerCommand(env), reaperCommand(),
+		movedCommand("bench"), movedCommand("compare"))
 	return root
 }
 
-// knownCommand finds what in args is the name of no command.
-func knownCommand(root *cobra.Command, args []string) error {
-	cmd, rest, err := root.Find(args)
-	if err != nil || len(rest) == 0 {
-		return err
-	}
-	return noCommand(cmd, rest[0])
-}
-
-// wrongArgumentsAreUsage marks what a command says of its arguments, so that the exit code is the same everywhere, and has it
-// suggest subcommands.
-func wrongArgumentsAreUsage(cmd *cobra.Command) {
-	cmd.SuggestionsMinimumDistance = 2
-	if validate := cmd.Args; validate != nil {
-		cmd.Args = func(cmd *cobra.Command, args []string) error { return usage(validate(cmd, args)) }
-	}
-	for _, sub := range cmd.Commands() {
-		wrongArgumentsAreUsage(sub)
-	}
-}
-
-// noArgs refuses arguments; on a command with subcommands it names the ones that resemble a mistyped one.
-func noArgs(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
-	}
-	if !cmd.HasAvailableSubCommands() {
-		return fmt.Errorf("%s takes no arguments, got %q", cmd.CommandPath(), args[0])
-	}
-	return noCommand(cmd, args[0])
-}
-
-func noCommand(cmd *cobra.Command, name string) error {
-	msg := fmt.Sprintf("%s has no command %q", cmd.CommandPath(), name)
-	if near := cmd.SuggestionsFor(name); len(near) > 0 {
-		msg += fmt.Sprintf("; did you mean %q?", near[0])
-	}
-	return errors.New(msg)
-}
-
-// flagError adds to the error of an unknown flag the one of the command that it most resembles.
-func flagError(cmd *cobra.Command, err error) error {
-	unknown, ok := errors.AsType[*pflag.NotExistError](err)
-	if !ok {
-		return err
-	}
-	name := unknown.GetSpecifiedName()
-	if group := unknown.GetSpecifiedShortnames(); group != "" { // "-root"
-		name = group
-	}
-	nearest, best := "", len(name)/2+1
-	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if d := config.EditDistance(name, f.Name); !f.Hidden && d < best {
-			nearest, best = f.Name, d
-		}
-	})
-	if nearest == "" {
-		return err
-	}
-	return fmt.Errorf("%w; did you mean --%s?", err, nearest)
-}
-
-// meantCommand is the command line that a wrong one was perhaps meant to be: with a flag in front of an argument that looks like the
-// flag's value. It is "" if no argument does.
-func meantCommand(cmd *cobra.Command) string {
-	parts, found := []string{cmd.CommandPath()}, false
-	var behind []string
-	for _, arg := range cmd.Flags().Args() {
-		if flag := flagOf(cmd, arg); flag != "" && !found {
-			found = true
-			behind = append(behind, "--"+flag, arg)
-			continue
-		}
-		parts = append(parts, arg)
-	}
-	if !found {
-		return ""
-	}
-	cmd.Flags().Visit(func(f *pflag.Flag) { behind = append(behind, "--"+f.Name+"="+f.Value.String()) })
-	return strings.Join(append(parts, behind...), " ")
-}
-
-// flagOf is the flag of a command that an argument looks like the value of, and that is not given.
-func flagOf(cmd *cobra.Command, arg string) string {
-	info, err := os.Stat(arg)
-	isDir := err == nil && info.IsDir()
-	_, _, errOfAddress := net.SplitHostPort(arg)
-	name, address, isNode := strings.Cut(arg, "=")
-	for _, f := range []struct {
-		name  string
-		looks bool
-	}{
-		{"config", strings.HasSuffix(arg, ".toml")},
-		{"node", isNode && name != "" && strings.Contains(address, ":")},
-		{"http", errOfAddress == nil},
-		{"ops", errOfAddress == nil},
-		{"root", isDir || filepath.IsAbs(arg)},
-	} {
-		if flag := cmd.Flags().Lookup(f.name); f.looks && flag != nil && !flag.Changed {
-			return f.name
-		}
-	}
-	return ""
-}
-
-func exactArgs(n int, what string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) != n {
-			return fmt.Errorf("%s takes %s, got %d arguments", cmd.CommandPath(), what, len(args))
-		}
-		return nil
+// movedCommand is the place where packhorse-bench's commands were: it says where they are now.
+func movedCommand(name string) *cobra.Command {
+	return &cobra.Command{
+		Use:                name,
+		Short:              "Moved to packhorse-bench",
+		Hidden:             true,
+		DisableFlagParsing: true,
+		RunE: func(_ *cobra.Command, args []string) error {
+			line := []string{"packhorse-bench"}
+			switch {
+			case name == "compare":
+				line = append(line, name)
+			case len(args) > 0 && slices.Contains([]string{"sched", "spawn", "exists"}, args[0]):
+				line = append(line, "lab")
+			}
+			return usage(fmt.Errorf("packhorse %s moved to a program of its own: run %q", name, strings.Join(append(line, args...), " ")))
+		},
 	}
 }

@@ -1,31 +1,28 @@
-package roles
+package compare
 
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/packhorse-git/packhorse/internal/bench/page"
-	"github.com/packhorse-git/packhorse/internal/compare"
-	"github.com/packhorse-git/packhorse/internal/observe"
+	"github.com/packhorse-git/packhorse/internal/cli"
 )
 
-// comparison is the command line of compare.
+// comparison is the command line of
 type comparison struct {
-	env                 Env
-	options             compare.Options
+	stderr              io.Writer
+	options             Options
 	a, b, routes, pools []string
 	by, format, unit    string
 	since, until        string
@@ -35,8 +32,9 @@ type comparison struct {
 	shown               time.Time // the last progress
 }
 
-func compareCommand(env Env) *cobra.Command {
-	c := &comparison{env: env}
+// Command is `packhorse-bench compare`.
+func Command() *cobra.Command {
+	c := &comparison{}
 	cmd := &cobra.Command{
 		Use:   "compare A B | compare LOG --split FIELD",
 		Short: "Compare the latencies of two access logs, route by route",
@@ -46,15 +44,15 @@ only another mix of routes is shown apart. Requests that were refused, failed or
 
 Logs are ours or GitLab Workhorse's as JSON, nginx's with a log_format of JSON, or Common Log Format with a duration at the end; plain, gzip or zstd; a
 file, a quoted pattern for a rotated set, or - for standard input. docs/how-to/compare.md has the keys and the method.`,
-		Example: `  packhorse compare old.log new.log
-  packhorse compare 'old/access.log*' 'new/access.log*' --html report.html
-  packhorse compare access.log --split pool
-  packhorse compare --a host1.log --a host2.log --b host3.log --b host4.log --by operation
-  zcat yesterday.gz | packhorse compare - today.log --route '/users/*/avatar' --json`,
+		Example: `  packhorse-bench compare old.log new.log
+  packhorse-bench compare 'old/access.log*' 'new/access.log*' --html report.html
+  packhorse-bench compare access.log --split pool
+  packhorse-bench compare --a host1.log --a host2.log --b host3.log --b host4.log --by operation
+  zcat yesterday.gz | packhorse-bench compare - today.log --route '/users/*/avatar' --json`,
 		Args: func(_ *cobra.Command, args []string) error { return c.arguments(args) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := c.parse(); err != nil {
-				return usage(err)
+				return cli.Usage(err)
 			}
 			return c.run(cmd)
 		},
@@ -119,14 +117,14 @@ func (c *comparison) parse() (err error) {
 		return fmt.Errorf("--by %q: use path or operation", c.by)
 	}
 	o.Operations = c.by == "operation"
-	if o.Format, err = compare.ParseFormat(c.format); err != nil {
+	if o.Format, err = ParseFormat(c.format); err != nil {
 		return fmt.Errorf("--format: %w", err)
 	}
-	if o.Unit, err = compare.ParseUnit(c.unit); err != nil {
+	if o.Unit, err = ParseUnit(c.unit); err != nil {
 		return fmt.Errorf("--unit: %w", err)
 	}
 	for _, text := range c.routes {
-		p, err := compare.ParsePattern(text)
+		p, err := ParsePattern(text)
 		if err != nil {
 			return fmt.Errorf("--route: %w", err)
 		}
@@ -142,8 +140,8 @@ func (c *comparison) parse() (err error) {
 	switch {
 	case len(c.pools) > 0 && (o.Split == "" || len(c.pools) != 2 || c.pools[0] == c.pools[1] || c.pools[0] == "" || c.pools[1] == ""):
 		return errors.New("--pools are two values of the field that --split names, as in --split pool --pools old,new")
-	case o.Rows < 1 || o.Rows > compare.MaxRows:
-		return fmt.Errorf("--rows %d: from 1 to %d", o.Rows, compare.MaxRows)
+	case o.Rows < 1 || o.Rows > MaxRows:
+		return fmt.Errorf("--rows %d: from 1 to %d", o.Rows, MaxRows)
 	case !(c.confidence >= 50 && c.confidence <= 99.99):
 		return fmt.Errorf("--confidence %g: from 50 to 99.99", c.confidence)
 	case !o.Since.IsZero() && !o.Until.IsZero() && !o.Since.Before(o.Until):
@@ -176,20 +174,19 @@ func (c *comparison) run(cmd *cobra.Command) error {
 		return err
 	}
 	defer to.Close()
-	ctx, stop := signal.NotifyContext(cmp.Or(cmd.Context(), context.Background()), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	ctx := cmd.Context()
 	o := &c.options
-	o.Stdin, o.Workers = c.env.Stdin, runtime.GOMAXPROCS(0)
+	o.Stdin, o.Workers, c.stderr = cmd.InOrStdin(), runtime.GOMAXPROCS(0), cmd.ErrOrStderr()
 	clear := func() {}
-	if observe.IsTerminal(c.env.Stderr) {
+	if f, ok := c.stderr.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		o.Progress = c.progress
-		clear = func() { fmt.Fprint(c.env.Stderr, "\r\x1b[K") }
+		clear = func() { fmt.Fprint(c.stderr, "\r\x1b[K") }
 	}
-	var r *compare.Report
+	var r *Report
 	ended := make(chan error, 1)
 	go func() {
 		var err error
-		r, err = compare.Run(ctx, *o)
+		r, err = Run(ctx, *o)
 		ended <- err
 	}()
 	select {
@@ -210,7 +207,7 @@ func (c *comparison) run(cmd *cobra.Command) error {
 	return cmp.Or(write(cmd.OutOrStdout()), writePage(to, r))
 }
 
-func writePage(to *page.File, r *compare.Report) error {
+func writePage(to *page.File, r *Report) error {
 	if to == nil {
 		return nil
 	}
@@ -222,25 +219,14 @@ func writePage(to *page.File, r *compare.Report) error {
 }
 
 // progress shows how far it is, for people who wait.
-func (c *comparison) progress(p compare.Progress) {
+func (c *comparison) progress(p Progress) {
 	if time.Since(c.shown) < 200*time.Millisecond {
 		return
 	}
 	c.shown = time.Now()
-	text := fmt.Sprintf("%.1f million lines, %s", float64(p.Lines)/1e6, strings.Map(visible, filepath.Base(p.File)))
+	text := fmt.Sprintf("%.1f million lines, %s", float64(p.Lines)/1e6, cli.Printable(filepath.Base(p.File)))
 	if p.Size > 0 {
 		text += fmt.Sprintf(" %d %%", 100*min(p.Read, p.Size)/p.Size)
 	}
-	fmt.Fprintf(c.env.Stderr, "\r%.78s\x1b[K", text)
+	fmt.Fprintf(c.stderr, "\r%.78s\x1b[K", text)
 }
-
-// visible keeps a file's name from moving the cursor.
-func visible(r rune) rune {
-	if r < ' ' || r >= 0x7f && r < 0xa0 {
-		return '?'
-	}
-	return r
-}
-
-// visibleText is a text in which no character moves the cursor.
-func visibleText(text string) string { return strings.Map(visible, text) }

@@ -1,0 +1,20 @@
+// Command packhorse-bench measures Git servers from outside and compares access logs. See `packhorse-bench --help`.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/packhorse-git/packhorse/internal/bench"
+)
+
+// version is set by the linker; see the Makefile.
+var version = "devel"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal then has its default effect: the process ends at once
+	os.Exit(bench.Main(ctx, bench.Env{Stdout: os.Stdout, Stderr: os.Stderr, Version: version}, os.Args[1:], os.Stdin))
+}
