@@ -1,7 +1,7 @@
 // Package schema has the JSON that search clients read: Sourcegraph's stream and GraphQL, and our own.
 //
-// Results are written by hand, into a buffer that the caller has: a search may have thousands, and the process that finds them also writes them, once.
-// What else is sent (progress, alerts, what was searched) is small and goes through encoding/json.
+// The search worker formats results, and the server passes them on as bytes. Events (progress, alerts, filters) are formatted by the
+// server.
 package schema
 
 import "strings"

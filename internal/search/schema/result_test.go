@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -61,24 +60,6 @@ func TestGolden(t *testing.T) {
 			t.Errorf("%s: %v\n%s\nwant\n%s", name, err, got, want)
 		}
 	}
-}
-
-// TestStringsAreJSON writes them as encoding/json does.
-func TestStringsAreJSON(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		text := string(rapid.SliceOfN(rapid.SampledFrom([]byte("ab\"\\\n\r\t\x00\x1f\x7f<>&\xc3\xa9\xe2\x80\xa8\xa9\xf0\x9f\x98\x80\xff")), 0, 40).Draw(t, "text"))
-		got := appendString(nil, text)
-		var back, want string
-		wanted, _ := json.Marshal(text)
-		if err := json.Unmarshal(got, &back); err != nil {
-			t.Fatalf("%q: %s: %v", text, got, err)
-		}
-		_ = json.Unmarshal(wanted, &want)
-		if back != want || !bytes.Equal(got, appendString(nil, []byte(text))) || !utf8.Valid(got) || bytes.ContainsAny(got, "\n\u2028\u2029") {
-			t.Fatalf("%q: %s, want %s", text, got, wanted)
-		}
-	})
 }
 
 // TestLinesAreThoseOfChunks: what the lines say of ranges is what the chunks say, whatever the content.
@@ -184,21 +165,8 @@ func TestBounds(t *testing.T) {
 		t.Fatal(err)
 	}
 	if skip := chunk.ContentStart.Offset - 100; len(chunk.Content) > maxChunk || !strings.HasPrefix(string(long[skip:]), chunk.Content) ||
-		chunk.ContentStart.Column != utf8.RuneCount(long[:skip]) || len(chunk.Ranges) != 1 || chunk.Ranges[0].Start.Offset-chunk.ContentStart.Offset > before+4 {
+		chunk.ContentStart.Column != utf8.RuneCount(long[:skip]) || len(chunk.Ranges) != 1 || chunk.Ranges[0].Start.Offset-chunk.ContentStart.Offset > maxBefore+4 {
 		t.Errorf("%+v, %d bytes, %+v", chunk.ContentStart, len(chunk.Content), chunk.Ranges)
-	}
-}
-
-func TestNothingIsAllocated(t *testing.T) {
-	results, dst := some(), make([]byte, 0, 64<<10)
-	for f := API; f <= GraphQL; f++ {
-		if n := testing.AllocsPerRun(100, func() {
-			for _, r := range results {
-				dst = f.Append(dst[:0], r)
-			}
-		}); n != 0 {
-			t.Errorf("format %d: %v allocations", f, n)
-		}
 	}
 }
 
@@ -208,58 +176,6 @@ func typical(i int) *File {
 	return &File{Repository: "team/application", Path: fmt.Sprintf("internal/package%d/some_file.go", i%100), Commit: "0123456789abcdef0123456789abcdef01234567",
 		Branches: []string{"HEAD"}, Language: "Go", Chunks: []Chunk{{Content: line, Start: Position{1000, 40, 0},
 			Ranges: []Range{{Start: Position{1009, 40, 8}, End: Position{1019, 40, 18}}}}}}
-}
-
-// asStructs is what encoding/json would be given.
-type asStructs struct {
-	Type         string       `json:"type"`
-	Path         string       `json:"path"`
-	Repository   string       `json:"repository"`
-	Branches     []string     `json:"branches"`
-	Commit       string       `json:"commit"`
-	ChunkMatches []chunkMatch `json:"chunkMatches"`
-}
-
-type chunkMatch struct {
-	Content      string      `json:"content"`
-	ContentStart position    `json:"contentStart"`
-	Ranges       []rangeJSON `json:"ranges"`
-}
-
-type rangeJSON struct {
-	Start position `json:"start"`
-	End   position `json:"end"`
-}
-
-type position struct {
-	Offset int `json:"offset"`
-	Line   int `json:"line"`
-	Column int `json:"column"`
-}
-
-func structs(r *File) asStructs {
-	s := asStructs{Type: "content", Path: r.Path, Repository: r.Repository, Branches: r.Branches, Commit: r.Commit}
-	for _, c := range r.Chunks {
-		m := chunkMatch{Content: string(c.Content), ContentStart: position(c.Start)}
-		for _, r := range c.Ranges {
-			m.Ranges = append(m.Ranges, rangeJSON{position(r.Start), position(r.End)})
-		}
-		s.ChunkMatches = append(s.ChunkMatches, m)
-	}
-	return s
-}
-
-// TestSameAsEncodingJSON: what is written by hand is what would be written with reflection.
-func TestSameAsEncodingJSON(t *testing.T) {
-	t.Parallel()
-	for i := range 100 {
-		var a, b any
-		want, _ := json.Marshal(structs(typical(i)))
-		_ = json.Unmarshal(want, &a)
-		if err := json.Unmarshal(StreamChunks.Append(nil, typical(i)), &b); err != nil || !reflect.DeepEqual(a, b) {
-			t.Fatalf("%v, %v; %v", b, a, err)
-		}
-	}
 }
 
 func BenchmarkAppend(b *testing.B) {
@@ -280,19 +196,6 @@ func BenchmarkAppend(b *testing.B) {
 			b.SetBytes(int64(len(dst)))
 		})
 	}
-	b.Run("encoding-json", func(b *testing.B) {
-		b.ReportAllocs()
-		n := 0
-		for b.Loop() {
-			all := make([]asStructs, 0, len(results))
-			for _, r := range results {
-				all = append(all, structs(r))
-			}
-			text, _ := json.Marshal(all)
-			n = len(text)
-		}
-		b.SetBytes(int64(n))
-	})
 }
 
 // Results have the name by which a repository is cloned, and links the path where it is: both "a" and "a.git" may be there.
