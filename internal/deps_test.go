@@ -54,7 +54,8 @@ const allowedImports = `
 	search < web, web/api;
 	search, client, inflight, fault/faultrpc < search/remote;
 	node, inflight, resolve, sidechannel, unaryhttp, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < remote;
-	node, auth, admit, connlimit, origin, httpguard, resolve, observe/sli < gateway;
+	node, balance, resolve < router;
+	router, auth, admit, connlimit, origin, httpguard, observe/sli < gateway;
 	git, git/pktline < bench/fleet;
 	bench/page, cli < compare;
 	bench/fleet, compare, client, git/process < bench;
@@ -77,7 +78,7 @@ var testsMayImport = map[string][]string{
 	"roles":           {"compare"},
 	"search/remote":   {"admit", "bulk", "control"},
 	"uploadpack":      {"packcache"},
-	"remote":          {"admit", "auth", "balance", "control", "gateway", "git/process", "packcache", "packsource", "receivepack", "storage", "uploadpack"},
+	"remote":          {"admit", "auth", "balance", "control", "gateway", "git/process", "packcache", "packsource", "receivepack", "router", "storage", "uploadpack"},
 	"search":          {"search/worker"},
 }
 
@@ -86,6 +87,9 @@ const forbidden = `
 	gateway -> repo
 	gateway -> storage
 	gateway -> packcache
+	router -> repo
+	router -> storage
+	router -> packcache
 	packcache -> uploadpack
 	packcache -> repo
 	observe -> git

@@ -15,6 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/router"
 )
 
 // Waiter is a Node that can be waited for.
@@ -124,7 +125,7 @@ func (e *exchange) wait() {
 	defer cancel()
 	defer context.AfterFunc(e.waiters.ending, cancel)()
 	var seen git.Version
-	e.relay(noAnswer{}, func(n Node) (o node.Outcome, err error) {
+	e.relay(noAnswer{}, func(n router.Node) (o node.Outcome, err error) {
 		waiter, ok := n.(Waiter)
 		if !ok {
 			return o, fault.New(fault.Invalid, "this storage node cannot be waited for")

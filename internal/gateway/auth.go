@@ -9,6 +9,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/router"
 )
 
 // Auth says who calls and what they may do. Safe for concurrent use.
@@ -82,7 +83,7 @@ func (e *exchange) challenge() {
 }
 
 // asked is a node as this request may see it.
-func (c *call) asked(n Node) Node {
+func (c *call) asked(n router.Node) router.Node {
 	if c.hidden {
 		return absent{n, c.repo}
 	}
@@ -91,7 +92,7 @@ func (c *call) asked(n Node) Node {
 
 // absent is a node that is asked for a repository which does not exist, and says of it what it would say of the one that was named.
 type absent struct {
-	node Node
+	node router.Node
 	repo git.RepoPath
 }
 

@@ -11,16 +11,17 @@ import (
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/router"
 )
 
 // BenchmarkHandler is an ls-refs request on its way through the gateway to a node and back, without a network.
 func BenchmarkHandler(b *testing.B) {
-	router := gateway.NewRouter()
-	if err := router.Set([]gateway.Route{{Replicas: []*gateway.Replica{{Name: "local", Node: &fakeNode{serve: echo}}}}}); err != nil {
+	routes := router.New()
+	if err := routes.Set([]router.Route{{Replicas: []*router.Replica{{Name: "local", Node: &fakeNode{serve: echo}}}}}); err != nil {
 		b.Fatal(err)
 	}
 	h := gateway.NewHTTP(gateway.Options{
-		Router: router, Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: admit.NewLanes(admit.Sizes{Small: 10, Hit: 10, Cold: 10}),
+		Router: routes, Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: admit.NewLanes(admit.Sizes{Small: 10, Hit: 10, Cold: 10}),
 		Memory: admit.NewBudget("requests", 1<<30), Metrics: gateway.NewMetrics(), Log: slog.New(slog.DiscardHandler), MaxBody: 1 << 20,
 	})
 	b.ReportAllocs()

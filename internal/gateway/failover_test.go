@@ -13,21 +13,21 @@ import (
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/router"
 )
 
 // replicas begins a server with nodes a, b, c, ... for all repositories. The first request goes to a.
-func replicas(t *testing.T, o options, nodes ...gateway.Node) *server {
+func replicas(t *testing.T, o options, nodes ...router.Node) *server {
 	t.Helper()
-	var all []*gateway.Replica
+	var all []*router.Replica
 	for i, n := range nodes {
-		all = append(all, &gateway.Replica{Name: string(rune('a' + i)), Node: n})
+		all = append(all, &router.Replica{Name: string(rune('a' + i)), Node: n})
 	}
-	return serveRoutes(t, []gateway.Route{{Replicas: all}}, o)
+	return serveRoutes(t, []router.Route{{Replicas: all}}, o)
 }
 
 // answerWith answers each request with a text of known length, as a pack.
@@ -233,7 +233,7 @@ func TestAllNodesFail(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var nodes []gateway.Node
+			var nodes []router.Node
 			for _, err := range test.errors {
 				if err == nil {
 					nodes = append(nodes, answerWith("0000"))

@@ -6,9 +6,7 @@ package gateway
 
 import (
 	"cmp"
-	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -32,24 +30,12 @@ import (
 	"github.com/packhorse-git/packhorse/internal/observe/sli"
 	"github.com/packhorse-git/packhorse/internal/origin"
 	"github.com/packhorse-git/packhorse/internal/resolve"
+	"github.com/packhorse-git/packhorse/internal/router"
 )
-
-// Node serves sessions on the repositories that it owns. Errors carry a fault kind; see relay for what follows from it.
-type Node interface {
-	// Advertise begins a session: what the server can do and, before version 2, which refs there are.
-	Advertise(ctx context.Context, repo git.RepoPath, session node.Session, reply node.ResponseWriter) (node.Outcome, error)
-	// UploadPack answers one request of a session on reply. It may read ahead of what the request needs, never after its return.
-	UploadPack(ctx context.Context, repo git.RepoPath, session node.Session, request io.Reader, reply node.ResponseWriter) (
-		node.Outcome, error)
-	// ReceivePack takes a push and answers with its report. The request of a session with state does not end by itself: the push is over when
-	// the method returns.
-	ReceivePack(ctx context.Context, repo git.RepoPath, session node.Session, pusher node.Pusher, request io.Reader, reply node.ResponseWriter) (
-		node.Outcome, error)
-}
 
 // Options says how the gateway serves.
 type Options struct {
-	Router  *Router
+	Router  *router.Router
 	Auth    Auth           // nil: everybody may read, and nobody push
 	Proxies origin.Proxies // whose word is taken for who the client is
 	Pump    *bulk.Pump
@@ -281,7 +267,7 @@ func (e *exchange) advertise(service protocol.Service, op auth.Operation) {
 	if session.Version != protocol.V2 || service == protocol.ReceivePack {
 		e.reply.before = pktline.AppendFlush(pktline.AppendLine(nil, "# service="+string(service)))
 	}
-	e.relay(e.reply, func(n Node) (node.Outcome, error) {
+	e.relay(e.reply, func(n router.Node) (node.Outcome, error) {
 		return n.Advertise(e.ctx, e.repo, session, e.reply)
 	})
 	e.finish()
@@ -331,7 +317,7 @@ func (e *exchange) uploadPack(path string) {
 	e.w.Header().Set("Content-Type", typeResult)
 	e.reply = newReply(e, seat, body)
 	defer seat.Leave()
-	e.relay(e.reply, func(n Node) (node.Outcome, error) {
+	e.relay(e.reply, func(n router.Node) (node.Outcome, error) {
 		return n.UploadPack(e.ctx, e.repo, e.session(), body, e.reply)
 	})
 	e.op = opOf(e.outcome.Command)

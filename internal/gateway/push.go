@@ -14,6 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/router"
 )
 
 const (
@@ -54,7 +55,7 @@ func (e *exchange) receivePack(path string) {
 	session := e.session()
 	session.Service = protocol.ReceivePack
 	e.push = true
-	e.relay(e.reply, func(n Node) (node.Outcome, error) {
+	e.relay(e.reply, func(n router.Node) (node.Outcome, error) {
 		return n.ReceivePack(e.ctx, e.repo, session, e.pusher(), body, e.announce(e.reply))
 	})
 	e.finish()

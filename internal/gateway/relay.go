@@ -9,10 +9,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/router"
 )
-
-// maxTries is how many nodes are asked for one answer: a request that breaks a node must not break them all.
-const maxTries = 4
 
 // relay asks a node for the answer, and another one if that fails while the client has seen nothing of it.
 //
@@ -21,14 +19,14 @@ const maxTries = 4
 // because it may have room, but not if it is the caller's share that is used up; after Corrupt, because it has another disk; and after Cancelled, if it was not the client who went away:
 // so a node gives up that comes to its end. None of this holds for what the gateway itself refuses. After a connection that was kept for too
 // long (node.StaleConnError) the same node may be asked once more.
-func (c *call) relay(a answer, ask func(Node) (node.Outcome, error)) {
+func (c *call) relay(a answer, ask func(router.Node) (node.Outcome, error)) {
 	if !c.let {
 		c.err = fault.New(fault.Internal, "a node was to be asked before it was clear whether the caller may")
 		return
 	}
-	assign := c.Router.assign
+	assign := c.Router.Assign
 	if c.push {
-		assign = c.Router.primary
+		assign = c.Router.AssignPrimary
 	}
 	m, err := assign(c.repo, nil)
 	if err != nil {
@@ -49,7 +47,7 @@ func (c *call) relay(a answer, ask func(Node) (node.Outcome, error)) {
 		if _, ok := errors.AsType[*node.StaleConnError](c.err); ok && !stale {
 			stale, failed = true, c.failed
 		}
-		if len(failed) == maxTries || !a.again() {
+		if len(failed) == router.MaxTries || !a.again() {
 			break
 		}
 		next, err := assign(c.repo, failed)
@@ -64,16 +62,16 @@ func (c *call) relay(a answer, ask func(Node) (node.Outcome, error)) {
 }
 
 // try asks one node. It reports whether another one may be asked.
-func (c *call) try(m *visit, a answer, ask func(Node) (node.Outcome, error)) (again bool) {
-	v := verdict{failed: true, rests: true} // of a panic
-	defer func() { c.Router.done(m, v) }()
+func (c *call) try(m *router.Assignment, a answer, ask func(router.Node) (node.Outcome, error)) (again bool) {
+	blame := router.Panicked
+	defer func() { m.Done(blame) }()
 	c.running.At(inflight.Working)
 	defer c.traced(m.Name)()
 	c.outcome, c.err = ask(c.asked(m.Node))
 	if broken, ok := errors.AsType[*node.ClientConnError](c.err); ok && !a.started() {
 		c.err = broken.Err // the connection that broke is not the client's
 	}
-	if v = (verdict{}); c.err == nil || c.notTheNode(a) {
+	if blame = (router.Blame{}); c.err == nil || c.notTheNode(a) {
 		return false
 	}
 	if fault.Is(c.err, fault.Cancelled) {
@@ -84,8 +82,8 @@ func (c *call) try(m *visit, a answer, ask func(Node) (node.Outcome, error)) (ag
 	if _, ok := errors.AsType[*node.StaleConnError](c.err); ok {
 		return !a.started()
 	}
-	v = judge(c.err)
-	return v != verdict{} && !a.started()
+	blame = router.BlameFor(c.err)
+	return blame != router.Blame{} && !a.started()
 }
 
 // traced makes what a node does a part of the request's trace, until it is called.
@@ -113,33 +111,15 @@ func (c *call) notTheNode(a answer) bool {
 	return broken || c.ctx.Err() != nil || a.hindered()
 }
 
-// verdict is what an error says of the node that it comes from; the zero verdict: nothing.
-type verdict struct {
-	failed bool // it is the cause
-	rests  bool // others are to be preferred for a moment
-}
-
-func judge(err error) verdict {
-	switch fault.KindOf(err) {
-	case fault.Unavailable, fault.Internal:
-		return verdict{failed: true, rests: true}
-	case fault.Exhausted:
-		return verdict{rests: !fault.IsShare(err)} // others are not to pay for one who has had his share
-	case fault.Corrupt: // one repository of many
-		return verdict{failed: true}
-	}
-	return verdict{}
-}
-
 // passes tells whether an error is one after which a client may try again.
 func passes(err error) bool {
 	return fault.Is(err, fault.Unavailable) || fault.Is(err, fault.Exhausted)
 }
 
 // failover counts and logs that another node is asked; of the request itself the log tells only what came of it.
-func (c *call) failover(from, to *visit) {
+func (c *call) failover(from, to *router.Assignment) {
 	kind := fault.KindOf(c.err)
-	c.Router.metrics.countFailover(from.Name, kind)
+	c.Router.CountFailover(from, kind)
 	level := slog.LevelWarn
 	if kind == fault.Internal || kind == fault.Corrupt {
 		level = slog.LevelError

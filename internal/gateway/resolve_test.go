@@ -1,16 +1,20 @@
 package gateway_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/resolve"
 )
 
 func TestResolveOverHTTP(t *testing.T) {
 	t.Parallel()
-	node0 := newRevisions("node")
+	node0 := &revisions{}
 	s := serve(t, &fakeNode{}, options{auth: onlyApp, resolver: node0})
 	const (
 		found  = `"oid":"0123456789012345678901234567890123456789","type":"commit","ref":"refs/heads/main","incarnation":"node","epoch":"1","generation":"1152921504606846976"}`
@@ -92,4 +96,34 @@ func TestResolveOverHTTP(t *testing.T) {
 	if err != nil || response.StatusCode != 503 || response.Header.Get("Retry-After") != "5" {
 		t.Errorf("%v %v %s", response, err, body)
 	}
+}
+
+// revisions is a resolve.Resolver that knows the same answer for every repository.
+type revisions struct {
+	mu    sync.Mutex
+	err   error
+	asked []resolve.Question
+}
+
+func (r *revisions) Resolve(_ context.Context, questions []resolve.Question) ([]resolve.Result, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked = append(r.asked, questions...)
+	if r.err != nil {
+		return nil, r.err
+	}
+	results := make([]resolve.Result, len(questions))
+	for i, q := range questions {
+		switch q.Revision {
+		case "none":
+			results[i].Err = fault.New(fault.NotFound, "no revision none")
+		case "twice":
+			results[i].Err = fault.New(fault.Exists, "the object ID is ambiguous")
+		default:
+			id := git.MustParseObjectID("0123456789012345678901234567890123456789")
+			version := git.Version{Incarnation: "node", Epoch: 1, Generation: 1 << 60}
+			results[i].Answer = resolve.Answer{ID: id, Type: git.Commit, Ref: "refs/heads/main", Version: version}
+		}
+	}
+	return results, nil
 }

@@ -12,18 +12,18 @@ import (
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/router"
 )
 
 // named is a replica that answers with its own name.
-func named(name string) *gateway.Replica {
+func named(name string) *router.Replica {
 	n := answerWith(name)
 	n.advertise = func(node.Session) ([]byte, error) { return []byte(name), nil }
-	return &gateway.Replica{Name: name, Node: n}
+	return &router.Replica{Name: name, Node: n}
 }
 
 // get asks for an advertisement in version 2.
@@ -40,11 +40,11 @@ func (s *server) get(repo string) (response *http.Response, body string) {
 
 func TestRoutes(t *testing.T) {
 	t.Parallel()
-	s := serveRoutes(t, []gateway.Route{
-		{Prefix: "team", Replicas: []*gateway.Replica{named("team")}},
-		{Prefix: "/team/app/", Replicas: []*gateway.Replica{named("app")}},
-		{Prefix: "team/tool.git", Replicas: []*gateway.Replica{named("tool")}},
-		{Prefix: "a/b/c", Replicas: []*gateway.Replica{named("deep")}},
+	s := serveRoutes(t, []router.Route{
+		{Prefix: "team", Replicas: []*router.Replica{named("team")}},
+		{Prefix: "/team/app/", Replicas: []*router.Replica{named("app")}},
+		{Prefix: "team/tool.git", Replicas: []*router.Replica{named("tool")}},
+		{Prefix: "a/b/c", Replicas: []*router.Replica{named("deep")}},
 	}, options{})
 	for repo, want := range map[string]string{
 		"team": "team", "team.git": "team", "team/x": "team", "team/x/y.git": "team", "team/application": "team", "team/apple.git": "team",
@@ -61,8 +61,8 @@ func TestRoutes(t *testing.T) {
 			t.Errorf("%s goes to %q, want %q", repo, body, want)
 		}
 	}
-	if err := s.router.Set([]gateway.Route{
-		{Replicas: []*gateway.Replica{named("rest")}}, {Prefix: "team", Replicas: []*gateway.Replica{named("team2")}},
+	if err := s.router.Set([]router.Route{
+		{Replicas: []*router.Replica{named("rest")}}, {Prefix: "team", Replicas: []*router.Replica{named("team2")}},
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -76,26 +76,26 @@ func TestRoutes(t *testing.T) {
 func TestBadRoutes(t *testing.T) {
 	t.Parallel()
 	a, b := named("a"), named("b")
-	r := gateway.NewRouter()
-	if err := r.Set([]gateway.Route{{Replicas: []*gateway.Replica{a, b}}}); err != nil {
+	r := router.New()
+	if err := r.Set([]router.Route{{Replicas: []*router.Replica{a, b}}}); err != nil {
 		t.Fatal(err)
 	}
-	for says, routes := range map[string][]gateway.Route{
-		`two routes for "team"`:   {{Prefix: "team", Replicas: []*gateway.Replica{a}}, {Prefix: "/team.git", Replicas: []*gateway.Replica{b}}},
-		`two routes for ""`:       {{Prefix: "/", Replicas: []*gateway.Replica{a}}, {Replicas: []*gateway.Replica{b}}},
+	for says, routes := range map[string][]router.Route{
+		`two routes for "team"`:   {{Prefix: "team", Replicas: []*router.Replica{a}}, {Prefix: "/team.git", Replicas: []*router.Replica{b}}},
+		`two routes for ""`:       {{Prefix: "/", Replicas: []*router.Replica{a}}, {Replicas: []*router.Replica{b}}},
 		"names no node":           {{Prefix: "team"}},
-		`two called "a"`:          {{Prefix: "team", Replicas: []*gateway.Replica{a}}, {Replicas: []*gateway.Replica{named("a")}}},
-		`two called ""`:           {{Replicas: []*gateway.Replica{named("")}}},
-		"names the node a twice":  {{Replicas: []*gateway.Replica{a, b, a}}},
-		`for "a/../b" can cover`:  {{Prefix: "a/../b", Replicas: []*gateway.Replica{a}}},
-		`for "-/x" can cover`:     {{Prefix: "-/x", Replicas: []*gateway.Replica{a}}},
-		`for "a\nb" can cover no`: {{Prefix: "a\nb", Replicas: []*gateway.Replica{a}}},
+		`two called "a"`:          {{Prefix: "team", Replicas: []*router.Replica{a}}, {Replicas: []*router.Replica{named("a")}}},
+		`two called ""`:           {{Replicas: []*router.Replica{named("")}}},
+		"names the node a twice":  {{Replicas: []*router.Replica{a, b, a}}},
+		`for "a/../b" can cover`:  {{Prefix: "a/../b", Replicas: []*router.Replica{a}}},
+		`for "-/x" can cover`:     {{Prefix: "-/x", Replicas: []*router.Replica{a}}},
+		`for "a\nb" can cover no`: {{Prefix: "a\nb", Replicas: []*router.Replica{a}}},
 	} {
 		if err := r.Set(routes); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), says) {
 			t.Errorf("want %s, got: %v", says, err)
 		}
 	}
-	if err := r.Set([]gateway.Route{{Replicas: []*gateway.Replica{a}}}, b, named("a")); !fault.Is(err, fault.Invalid) {
+	if err := r.Set([]router.Route{{Replicas: []*router.Replica{a}}}, b, named("a")); !fault.Is(err, fault.Invalid) {
 		t.Errorf("two called a, one of them idle: %v", err)
 	}
 	if n := r.Status(); len(n) != 2 || n[0].Name != "a" || n[1].Name != "b" {
@@ -104,7 +104,7 @@ func TestBadRoutes(t *testing.T) {
 }
 
 // switched is a replica that can be down.
-func switched(r *gateway.Replica) (*gateway.Replica, *atomic.Bool) {
+func switched(r *router.Replica) (*router.Replica, *atomic.Bool) {
 	down := &atomic.Bool{}
 	r.Ready = func() error {
 		if down.Load() {
@@ -119,9 +119,9 @@ func TestNodesThatTakeNoRequests(t *testing.T) {
 	t.Parallel()
 	a, aDown := switched(named("a"))
 	b, bDown := switched(named("b"))
-	s := serveRoutes(t, []gateway.Route{
-		{Replicas: []*gateway.Replica{a, b}}, {Prefix: "one", Replicas: []*gateway.Replica{a}},
-		{Prefix: "many", Replicas: []*gateway.Replica{a, b, named("c"), named("d"), named("e"), named("f"), named("g")}},
+	s := serveRoutes(t, []router.Route{
+		{Replicas: []*router.Replica{a, b}}, {Prefix: "one", Replicas: []*router.Replica{a}},
+		{Prefix: "many", Replicas: []*router.Replica{a, b, named("c"), named("d"), named("e"), named("f"), named("g")}},
 	}, options{})
 	expect := func(repo, want, after string) {
 		t.Helper()
@@ -181,7 +181,7 @@ func TestNodesThatAreNotReady(t *testing.T) {
 	b, bDown := switched(named("b"))
 	var reachable atomic.Bool
 	b.Usable = reachable.Load
-	s := serveRoutes(t, []gateway.Route{{Replicas: []*gateway.Replica{a, b}}}, options{})
+	s := serveRoutes(t, []router.Route{{Replicas: []*router.Replica{a, b}}}, options{})
 	bDown.Store(true)
 	reachable.Store(true)
 	for range 3 {
@@ -206,28 +206,28 @@ func TestIdleNodes(t *testing.T) {
 	b := named("b")
 	b.Gone = func() { gone.Store(true) }
 	s := serveRoutes(t, nil, options{})
-	set := func(prefix string, replicas []*gateway.Replica, idle ...*gateway.Replica) {
+	set := func(prefix string, replicas []*router.Replica, idle ...*router.Replica) {
 		t.Helper()
-		if err := s.router.Set([]gateway.Route{{Prefix: prefix, Replicas: replicas}}, idle...); err != nil {
+		if err := s.router.Set([]router.Route{{Prefix: prefix, Replicas: replicas}}, idle...); err != nil {
 			t.Fatal(err)
 		}
 	}
-	set("team", []*gateway.Replica{named("a")}, b)
+	set("team", []*router.Replica{named("a")}, b)
 	if n := s.router.Status(); len(n) != 2 || n[1].Name != "b" || len(n[1].Prefixes) != 0 || s.router.Drain("b") != nil {
 		t.Errorf("%+v", n)
 	}
 	if response, _ := s.get("other"); response.StatusCode != 404 {
 		t.Error(response.Status)
 	}
-	set("", []*gateway.Replica{b}, b)
+	set("", []*router.Replica{b}, b)
 	if response, _ := s.get("other"); response.StatusCode != 503 {
 		t.Errorf("the drain mark is lost: %s", response.Status)
 	}
-	set("", []*gateway.Replica{named("a")}, b)
+	set("", []*router.Replica{named("a")}, b)
 	if gone.Load() {
 		t.Error("an idle node went")
 	}
-	set("", []*gateway.Replica{named("a")})
+	set("", []*router.Replica{named("a")})
 	if !gone.Load() {
 		t.Error("an idle node that nobody names stays")
 	}
@@ -236,11 +236,11 @@ func TestIdleNodes(t *testing.T) {
 // What real git shows of it.
 func TestGitShowsTheSentence(t *testing.T) {
 	t.Parallel()
-	a, down := switched(&gateway.Replica{Name: "n1", Node: &fakeNode{advertise: func(node.Session) ([]byte, error) {
+	a, down := switched(&router.Replica{Name: "n1", Node: &fakeNode{advertise: func(node.Session) ([]byte, error) {
 		return protocol.Capabilities{Agent: "test"}.Append(nil), nil
 	}}})
 	a.Node.(*fakeNode).serve = failing(fault.New(fault.Unavailable, "the storage node n1 went away")).serve
-	s := serveRoutes(t, []gateway.Route{{Prefix: "team", Replicas: []*gateway.Replica{a}}}, options{})
+	s := serveRoutes(t, []router.Route{{Prefix: "team", Replicas: []*router.Replica{a}}}, options{})
 	lsRemote := func(repo string, says ...string) {
 		t.Helper()
 		_, err := gittest.At(t, t.TempDir()).Try("-c", "protocol.version=2", "ls-remote", "http://"+s.addr+"/"+repo)
@@ -261,8 +261,8 @@ func TestReplicasGo(t *testing.T) {
 	t.Parallel()
 	entered, leave := make(chan struct{}), make(chan struct{})
 	var gone [3]atomic.Int64
-	replica := func(i int, n gateway.Node) *gateway.Replica {
-		return &gateway.Replica{Name: "n", Node: n, Gone: func() { gone[i].Add(1) }}
+	replica := func(i int, n router.Node) *router.Replica {
+		return &router.Replica{Name: "n", Node: n, Gone: func() { gone[i].Add(1) }}
 	}
 	first := replica(0, session(func(_ context.Context, reply node.ResponseWriter) error {
 		entered <- struct{}{}
@@ -270,8 +270,8 @@ func TestReplicasGo(t *testing.T) {
 		_, err := reply.Write([]byte("old"))
 		return err
 	}))
-	s := serveRoutes(t, []gateway.Route{{Replicas: []*gateway.Replica{first}}}, options{})
-	set := func(routes ...gateway.Route) {
+	s := serveRoutes(t, []router.Route{{Replicas: []*router.Replica{first}}}, options{})
+	set := func(routes ...router.Route) {
 		t.Helper()
 		if err := s.router.Set(routes); err != nil {
 			t.Fatal(err)
@@ -283,8 +283,8 @@ func TestReplicasGo(t *testing.T) {
 	if err := s.router.Drain("n"); err != nil {
 		t.Fatal(err)
 	}
-	set(gateway.Route{Replicas: []*gateway.Replica{first}}, gateway.Route{Prefix: "x", Replicas: []*gateway.Replica{first}})
-	set(gateway.Route{Replicas: []*gateway.Replica{replica(1, answerWith("new"))}})
+	set(router.Route{Replicas: []*router.Replica{first}}, router.Route{Prefix: "x", Replicas: []*router.Replica{first}})
+	set(router.Route{Replicas: []*router.Replica{replica(1, answerWith("new"))}})
 	if n := s.router.Status()[0]; n.InFlight != 1 || !n.Draining {
 		t.Errorf("of a node that stays by its name: %+v", n)
 	}
@@ -354,18 +354,18 @@ func TestChangesUnderLoad(t *testing.T) {
 	var failed sync.Map
 	var gone atomic.Int64
 	var nodes []*unsteady
-	replica := func(name string) *gateway.Replica {
+	replica := func(name string) *router.Replica {
 		n := &unsteady{failed: &failed}
 		nodes = append(nodes, n)
-		return &gateway.Replica{Name: name, Node: n, Gone: func() { n.closed.Store(true); gone.Add(1) }}
+		return &router.Replica{Name: name, Node: n, Gone: func() { n.closed.Store(true); gone.Add(1) }}
 	}
-	stays := []*gateway.Replica{replica("stays"), replica("stays too"), replica("and this")}
-	s := serveRoutes(t, []gateway.Route{{Replicas: stays}}, options{})
+	stays := []*router.Replica{replica("stays"), replica("stays too"), replica("and this")}
+	s := serveRoutes(t, []router.Route{{Replicas: stays}}, options{})
 	var stop atomic.Bool
 	var changes, clients sync.WaitGroup
 	changes.Go(func() {
 		for !stop.Load() {
-			if err := s.router.Set([]gateway.Route{{Replicas: append([]*gateway.Replica{replica("comes and goes")}, stays...)}}); err != nil {
+			if err := s.router.Set([]router.Route{{Replicas: append([]*router.Replica{replica("comes and goes")}, stays...)}}); err != nil {
 				t.Error(err)
 			}
 			for _, name := range []string{"comes and goes", "stays"} {

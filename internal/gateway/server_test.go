@@ -26,11 +26,12 @@ import (
 	"github.com/packhorse-git/packhorse/internal/httpguard"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/resolve"
+	"github.com/packhorse-git/packhorse/internal/router"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fakeNode is a gateway.Node made of functions; without them it knows no repository.
+// fakeNode is a router.Node made of functions; without them it knows no repository.
 type fakeNode struct {
 	advertise func(session node.Session) ([]byte, error)
 	serve     func(ctx context.Context, request io.Reader, reply node.ResponseWriter) (node.Outcome, error)
@@ -65,7 +66,7 @@ type server struct {
 	t       *testing.T
 	addr    string
 	handler *gateway.HTTP
-	router  *gateway.Router
+	router  *router.Router
 	pump    *bulk.Pump
 	metrics *prometheus.Registry
 	log     *lockedBuffer
@@ -103,13 +104,13 @@ type options struct {
 }
 
 // serve begins a server in front of one node.
-func serve(t *testing.T, n gateway.Node, o options) *server {
+func serve(t *testing.T, n router.Node, o options) *server {
 	t.Helper()
-	return serveRoutes(t, []gateway.Route{{Replicas: []*gateway.Replica{{Name: "local", Node: n}}}}, o)
+	return serveRoutes(t, []router.Route{{Replicas: []*router.Replica{{Name: "local", Node: n}}}}, o)
 }
 
 // serveRoutes begins a server in front of several nodes.
-func serveRoutes(t *testing.T, routes []gateway.Route, o options) *server {
+func serveRoutes(t *testing.T, routes []router.Route, o options) *server {
 	t.Helper()
 	for _, d := range []struct {
 		field *int
@@ -141,7 +142,7 @@ func serveRoutes(t *testing.T, routes []gateway.Route, o options) *server {
 	s.metrics.MustRegister(s.pump.Collectors()...)
 	lanes.Small.Watch(s.pump)
 	s.metrics.MustRegister(admit.NewMetrics(lanes).Collectors()...)
-	s.router = gateway.NewRouter()
+	s.router = router.New()
 	s.metrics.MustRegister(s.router.Collectors()...)
 	if err := s.router.Set(routes); err != nil {
 		t.Fatal(err)

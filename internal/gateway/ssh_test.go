@@ -27,6 +27,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/router"
 )
 
 // knownKeys are users by their keys.
@@ -72,7 +73,7 @@ type sshServer struct {
 	alice ssh.Signer
 }
 
-func serveSSH(t *testing.T, change func(*gateway.SSHOptions), nodes ...gateway.Node) *sshServer {
+func serveSSH(t *testing.T, change func(*gateway.SSHOptions), nodes ...router.Node) *sshServer {
 	t.Helper()
 	s := &sshServer{server: &server{t: t, metrics: prometheus.NewRegistry(), log: &lockedBuffer{}, http: &lockedBuffer{}}}
 	s.alice, s.keys = newKey(t), &knownKeys{names: map[string]string{}}
@@ -83,12 +84,12 @@ func serveSSH(t *testing.T, change func(*gateway.SSHOptions), nodes ...gateway.N
 	s.metrics.MustRegister(metrics.Collectors()...)
 	s.metrics.MustRegister(own.Collectors()...)
 	s.metrics.MustRegister(admit.NewMetrics(lanes).Collectors()...)
-	s.router = gateway.NewRouter()
-	var replicas []*gateway.Replica
+	s.router = router.New()
+	var replicas []*router.Replica
 	for i, n := range nodes {
-		replicas = append(replicas, &gateway.Replica{Name: string(rune('a' + i)), Node: n})
+		replicas = append(replicas, &router.Replica{Name: string(rune('a' + i)), Node: n})
 	}
-	if err := s.router.Set([]gateway.Route{{Replicas: replicas}}); err != nil {
+	if err := s.router.Set([]router.Route{{Replicas: replicas}}); err != nil {
 		t.Fatal(err)
 	}
 	o := gateway.SSHOptions{

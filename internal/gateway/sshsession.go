@@ -15,6 +15,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/router"
 )
 
 // sshSession is one session on a connection: one command, and its answer (RFC 4254, section 6).
@@ -272,7 +273,7 @@ func (s *sshSession) advertise(session node.Session) bool {
 	c.reply.seat.Stay()
 	session.Caller, session.Reachable = string(c.caller()), c.reachable
 	c.push = session.Service == protocol.ReceivePack
-	c.relay(c.reply, func(n Node) (node.Outcome, error) { return n.Advertise(c.ctx, c.repo, session, c.reply) })
+	c.relay(c.reply, func(n router.Node) (node.Outcome, error) { return n.Advertise(c.ctx, c.repo, session, c.reply) })
 	return c.finish()
 }
 
@@ -336,7 +337,7 @@ func (s *sshSession) request(session node.Session, own io.Reader) bool {
 	}
 	defer c.reply.seat.Leave()
 	session.Caller, session.Reachable = string(c.caller()), c.reachable
-	c.relay(c.reply, func(n Node) (node.Outcome, error) { return n.UploadPack(c.ctx, c.repo, session, body, c.reply) })
+	c.relay(c.reply, func(n router.Node) (node.Outcome, error) { return n.UploadPack(c.ctx, c.repo, session, body, c.reply) })
 	c.op = opOf(c.outcome.Command)
 	return c.finish()
 }
@@ -357,7 +358,7 @@ func (s *sshSession) receivePack(session node.Session) int {
 	pusher := node.Pusher{Name: c.id.Name, Address: s.address.String()}
 	session.Caller, session.Reachable = string(c.caller()), c.reachable
 	c.push = true
-	c.relay(c.reply, func(n Node) (node.Outcome, error) {
+	c.relay(c.reply, func(n router.Node) (node.Outcome, error) {
 		return n.ReceivePack(c.ctx, c.repo, session, pusher, body, c.announce(c.reply))
 	})
 	_ = s.limit(time.Time{})

@@ -8,7 +8,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// Metrics counts what happens between a gateway and its nodes; gateway.Router tells which are up. All nodes share one.
+// Metrics counts what happens between a gateway and its nodes; router.Router knows which are up. All nodes share one.
 type Metrics struct {
 	calls *prometheus.CounterVec
 	downs *prometheus.CounterVec

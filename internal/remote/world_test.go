@@ -34,6 +34,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/packsource"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 	"github.com/packhorse-git/packhorse/internal/remote"
+	"github.com/packhorse-git/packhorse/internal/router"
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
 	"github.com/packhorse-git/packhorse/internal/storage"
 	"github.com/packhorse-git/packhorse/internal/uploadpack"
@@ -255,11 +256,11 @@ func (everybody) May(context.Context, auth.Identity, git.RepoPath, auth.Operatio
 }
 
 func (w *world) newGateway() {
-	router := gateway.NewRouter()
-	w.do(router.Set([]gateway.Route{{Replicas: []*gateway.Replica{{Name: "one", Node: w.remote, Weight: 1, Ready: w.remote.Ready}}}}))
+	routes := router.New()
+	w.do(routes.Set([]router.Route{{Replicas: []*router.Replica{{Name: "one", Node: w.remote, Weight: 1, Ready: w.remote.Ready}}}}))
 	pump := w.register(bulk.NewPump(bulk.PumpOptions{})).(*bulk.Pump)
 	handler := gateway.NewHTTP(gateway.Options{
-		Router: router, Board: w.boards.gateway, Auth: everybody{}, Pump: pump, Lanes: lanes(1000, 1000), Memory: admit.NewBudget("requests", 1<<30),
+		Router: routes, Board: w.boards.gateway, Auth: everybody{}, Pump: pump, Lanes: lanes(1000, 1000), Memory: admit.NewBudget("requests", 1<<30),
 		Metrics: w.register(gateway.NewMetrics()).(*gateway.Metrics), Log: w.logger(), MaxBody: 64 << 20, ReadStall: time.Minute,
 	})
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/router"
 )
 
 // nodeStatus is how a node is, as the admin socket tells it.
@@ -23,7 +23,7 @@ type nodeStatus struct {
 	Prefixes []string `json:"prefixes"` // of its routes; "" is all repositories
 }
 
-func statusOf(s gateway.NodeStatus) nodeStatus {
+func statusOf(s router.Status) nodeStatus {
 	n := nodeStatus{
 		Name: s.Name, Weight: s.Weight, Up: s.Down == nil, Draining: s.Draining, InFlight: s.InFlight,
 		Served: s.Served, Failed: s.Failed, Prefixes: s.Prefixes,
@@ -39,23 +39,23 @@ type adminError struct {
 }
 
 // newAdmin answers for the nodes of a router.
-func newAdmin(router *gateway.Router) http.Handler {
+func newAdmin(routes *router.Router) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /nodes", func(w http.ResponseWriter, _ *http.Request) {
 		list := []nodeStatus{}
-		for _, s := range router.Status() {
+		for _, s := range routes.Status() {
 			list = append(list, statusOf(s))
 		}
 		answerJSON(w, http.StatusOK, list)
 	})
-	for action, do := range map[string]func(string) error{"drain": router.Drain, "undrain": router.Undrain} {
+	for action, do := range map[string]func(string) error{"drain": routes.Drain, "undrain": routes.Undrain} {
 		mux.HandleFunc("POST /nodes/{name}/"+action, func(w http.ResponseWriter, r *http.Request) {
 			name := r.PathValue("name")
 			if err := do(name); err != nil {
 				answerJSON(w, http.StatusNotFound, adminError{fault.Message(err)})
 				return
 			}
-			for _, s := range router.Status() {
+			for _, s := range routes.Status() {
 				if s.Name == name {
 					answerJSON(w, http.StatusOK, statusOf(s))
 					return

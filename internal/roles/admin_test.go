@@ -15,7 +15,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/router"
 )
 
 // runMain runs a command and returns its exit code and what it printed.
@@ -39,11 +39,11 @@ func socketDir(t *testing.T) string {
 func TestAdminCommands(t *testing.T) {
 	t.Parallel()
 	state := socketDir(t)
-	router := gateway.NewRouter()
+	routes := router.New()
 	down := func() error { return fault.New(fault.Unavailable, "nobody answers") }
-	err := router.Set([]gateway.Route{
-		{Replicas: []*gateway.Replica{{Name: "a", Weight: 2}}},
-		{Prefix: "team", Replicas: []*gateway.Replica{{Name: "b", Weight: 1, Ready: down}}},
+	err := routes.Set([]router.Route{
+		{Replicas: []*router.Replica{{Name: "a", Weight: 2}}},
+		{Prefix: "team", Replicas: []*router.Replica{{Name: "b", Weight: 1, Ready: down}}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -52,7 +52,7 @@ func TestAdminCommands(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := newAdminServer(newAdmin(router), slog.New(slog.DiscardHandler))
+	server := newAdminServer(newAdmin(routes), slog.New(slog.DiscardHandler))
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(l) }()
 	t.Cleanup(func() {

@@ -19,6 +19,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/observe"
+	"github.com/packhorse-git/packhorse/internal/router"
 )
 
 // BenchmarkApplication is a trivial request to the application on its whole way: from a client's kept connection over net/http's server, the gateway and the
@@ -59,7 +60,7 @@ func BenchmarkApplication(b *testing.B) {
 			cfg.State = b.TempDir()
 			cfg.App.Workers, cfg.App.Slots, cfg.App.Health = []string{"unix:" + socket}, config.Slots(8), ""
 			h := gateway.NewHTTP(gateway.Options{
-				Router: gateway.NewRouter(), Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: admit.NewLanes(admit.Sizes{Small: 10, Hit: 10, Cold: 10}),
+				Router: router.New(), Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: admit.NewLanes(admit.Sizes{Small: 10, Hit: 10, Cold: 10}),
 				Memory: admit.NewBudget("requests", 1<<30), Metrics: gateway.NewMetrics(), MaxBody: 1 << 20, Log: log, Board: inflight.NewBoard(), SLI: newSLI(&cfg.SLI),
 			})
 			reg := prometheus.NewRegistry()

@@ -18,7 +18,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/app"
 	"github.com/packhorse-git/packhorse/internal/config"
-	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/router"
 )
 
 // Each mistake is told with what to write instead.
@@ -112,7 +112,7 @@ func appServer(t *testing.T, state string, cfg config.Config) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	gw := newGateway(cfg, log, prometheus.NewRegistry(), l, gateway.NewRouter(), nil, nil)
+	gw := newGateway(cfg, log, prometheus.NewRegistry(), l, router.New(), nil, nil)
 	if err := s.addApp(cfg, log, prometheus.NewRegistry(), &l, gw); err != nil {
 		t.Fatal(err)
 	}

@@ -14,9 +14,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/credfile"
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/observe"
 	"github.com/packhorse-git/packhorse/internal/remote"
+	"github.com/packhorse-git/packhorse/internal/router"
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
 )
 
@@ -39,22 +39,22 @@ signal ends it at once.`,
 
 // newRemoteGateway wires a gateway over nodes elsewhere.
 func newRemoteGateway(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, version string) (*server, error) {
-	router := gateway.NewRouter()
+	routes := router.New()
 	metrics, channels := remote.NewMetrics(), sidechannel.NewMetrics()
 	register(reg, metrics, channels)
 	lanes, err := newLanes(config.RoleGateway, cfg, log, reg, version)
 	if err != nil {
 		return nil, err
 	}
-	n := &remoteNodes{router: router, metrics: metrics, channels: channels, log: log, pump: lanes.pump, open: map[string]remoteNode{}}
+	n := &remoteNodes{router: routes, metrics: metrics, channels: channels, log: log, pump: lanes.pump, open: map[string]remoteNode{}}
 	if err := n.take(cfg); err != nil {
 		return nil, err
 	}
-	tiers, err := newTiers(cfg, log, reg, router)
+	tiers, err := newTiers(cfg, log, reg, routes)
 	if err != nil {
 		return nil, errors.Join(err, n.close())
 	}
-	s := &server{tracing: lanes.tracing, checks: []observe.Check{{Name: "nodes", Look: n.ready}}, reload: n.take, admin: newAdmin(router), close: n.close}
+	s := &server{tracing: lanes.tracing, checks: []observe.Check{{Name: "nodes", Look: n.ready}}, reload: n.take, admin: newAdmin(routes), close: n.close}
 	if tiers != nil {
 		s.close = func() error { return errors.Join(tiers.Close(), n.close()) }
 		s.reload = func(cfg config.Config) error {
@@ -65,7 +65,7 @@ func newRemoteGateway(cfg config.Config, log *slog.Logger, reg prometheus.Regist
 	if err := s.askElsewhere(cfg, log, reg, version); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
-	if err := s.addGateway(cfg, log, reg, lanes, router, tiers); err != nil {
+	if err := s.addGateway(cfg, log, reg, lanes, routes, tiers); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
 	return s, nil
@@ -73,7 +73,7 @@ func newRemoteGateway(cfg config.Config, log *slog.Logger, reg prometheus.Regist
 
 // remoteNodes are the nodes that a gateway has connections to. They follow the configuration.
 type remoteNodes struct {
-	router   *gateway.Router
+	router   *router.Router
 	metrics  *remote.Metrics
 	channels *sidechannel.Metrics
 	log      *slog.Logger
@@ -88,7 +88,7 @@ type remoteNodes struct {
 type remoteNode struct {
 	config  config.NodeConfig
 	node    *remote.Node
-	replica *gateway.Replica
+	replica *router.Replica
 }
 
 // take puts the nodes and routes of a configuration in the place of those that there are. A node whose table did not change keeps its
@@ -121,7 +121,7 @@ func (n *remoteNodes) take(cfg config.Config) error {
 		made = append(made, m)
 		next[c.Name] = m
 	}
-	var all []*gateway.Replica // with those that no route names
+	var all []*router.Replica // with those that no route names
 	for _, node := range next {
 		all = append(all, node.replica)
 	}
@@ -167,23 +167,23 @@ func (n *remoteNodes) connect(c config.NodeConfig) (remoteNode, error) {
 			}
 		})
 	}
-	return remoteNode{c, node, &gateway.Replica{
+	return remoteNode{c, node, &router.Replica{
 		Name: c.Name, Node: node, Revisions: node, Files: node, Weight: c.Weight, Ready: node.Ready, Usable: node.Reachable, Gone: gone,
 	}}, nil
 }
 
 // routesOf are the routes of a configuration. Without any, every node has all repositories.
-func routesOf(cfg *config.Config, nodes map[string]remoteNode) (routes []gateway.Route) {
+func routesOf(cfg *config.Config, nodes map[string]remoteNode) (routes []router.Route) {
 	for _, r := range cfg.Route {
 		prefix, _ := r.PathPrefix() // was checked
-		route := gateway.Route{Prefix: prefix}
+		route := router.Route{Prefix: prefix}
 		for _, name := range r.Nodes {
 			route.Replicas = append(route.Replicas, nodes[name].replica)
 		}
 		routes = append(routes, route)
 	}
 	if len(routes) == 0 {
-		all := gateway.Route{}
+		all := router.Route{}
 		for _, c := range cfg.Node {
 			all.Replicas = append(all.Replicas, nodes[c.Name].replica)
 		}

@@ -12,8 +12,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/packhorse-git/packhorse/internal/config"
-	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/remote"
+	"github.com/packhorse-git/packhorse/internal/router"
 )
 
 // lockedLog is a log that is read while others write to it.
@@ -41,7 +41,7 @@ func TestRemoteNodesFollowTheConfiguration(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	var logged lockedLog
 	n := &remoteNodes{
-		router: gateway.NewRouter(), metrics: remote.NewMetrics(), log: slog.New(slog.NewTextHandler(&logged, nil)), open: map[string]remoteNode{},
+		router: router.New(), metrics: remote.NewMetrics(), log: slog.New(slog.NewTextHandler(&logged, nil)), open: map[string]remoteNode{},
 	}
 	node := func(name string, weight int) config.NodeConfig {
 		return config.NodeConfig{Name: name, Address: "127.0.0.1:1", Weight: weight, Transport: config.TransportChannel}

@@ -25,7 +25,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/packhorse-git/packhorse/internal/config"
-	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/router"
 )
 
 // guarded is a gateway as clients see it, with a node and an application.
@@ -74,12 +74,12 @@ func serveGuarded(t *testing.T, secure bool, answer string) *guarded {
 	if err != nil {
 		t.Fatal(err)
 	}
-	router := gateway.NewRouter()
-	if err := router.Set([]gateway.Route{{Replicas: []*gateway.Replica{{Name: "local", Node: answering{}}}}}); err != nil {
+	routes := router.New()
+	if err := routes.Set([]router.Route{{Replicas: []*router.Replica{{Name: "local", Node: answering{}}}}}); err != nil {
 		t.Fatal(err)
 	}
 	s := &server{close: func() error { return nil }}
-	handler := newGateway(cfg, log, g.reg, l, router, nil, nil)
+	handler := newGateway(cfg, log, g.reg, l, routes, nil, nil)
 	if err := s.addApp(cfg, log, g.reg, &l, handler); err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/config"
-	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/router"
 )
 
 // testLanes are those of a server.
@@ -71,7 +71,7 @@ func TestFirstTokenMakesRoom(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	l := testLanes(t, cfg, reg)
 	s := &server{close: func() error { return nil }}
-	if err := s.addGateway(cfg, slog.New(slog.DiscardHandler), reg, l, gateway.NewRouter(), nil); err != nil {
+	if err := s.addGateway(cfg, slog.New(slog.DiscardHandler), reg, l, router.New(), nil); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.close() })

@@ -25,13 +25,14 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/packsource"
+	"github.com/packhorse-git/packhorse/internal/router"
 	"github.com/packhorse-git/packhorse/internal/storage"
 	"github.com/packhorse-git/packhorse/internal/uploadpack"
 )
 
 // frail is a storage node that fails each fetch until it is fine: each at another point before the first byte.
 type frail struct {
-	gateway.Node
+	router.Node
 	failed atomic.Int64
 	fine   atomic.Bool
 	ends   context.Context // what it gives up its sessions with
@@ -92,14 +93,14 @@ func newStorage(t *testing.T, root string) *storage.Node {
 }
 
 // serveReplicas begins a gateway in front of some replicas of all repositories.
-func serveReplicas(t *testing.T, log io.Writer, replicas ...*gateway.Replica) (url string, router *gateway.Router) {
+func serveReplicas(t *testing.T, log io.Writer, replicas ...*router.Replica) (url string, routes *router.Router) {
 	t.Helper()
-	router = gateway.NewRouter()
-	if err := router.Set([]gateway.Route{{Replicas: replicas}}); err != nil {
+	routes = router.New()
+	if err := routes.Set([]router.Route{{Replicas: replicas}}); err != nil {
 		t.Fatal(err)
 	}
 	handler := gateway.NewHTTP(gateway.Options{
-		Router: router, Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: admit.NewLanes(admit.Sizes{Small: 100, Hit: 100, Cold: 100}),
+		Router: routes, Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: admit.NewLanes(admit.Sizes{Small: 100, Hit: 100, Cold: 100}),
 		Memory: admit.NewBudget("requests", 1<<30), Metrics: gateway.NewMetrics(), Log: slog.New(slog.NewTextHandler(log, nil)),
 		MaxBody: 64 << 20, ReadStall: 5 * time.Minute,
 	})
@@ -111,7 +112,7 @@ func serveReplicas(t *testing.T, log io.Writer, replicas ...*gateway.Replica) (u
 	served := make(chan struct{})
 	go func() { defer close(served); _ = h.Serve(handler.Listen(l, 5*time.Minute)) }()
 	t.Cleanup(func() { h.Close(); <-served })
-	return "http://" + l.Addr().String(), router
+	return "http://" + l.Addr().String(), routes
 }
 
 // TestClonesWhileAReplicaFails lets git clone and fetch from two nodes, one of which fails, is drained, and comes back: each clone is
@@ -140,8 +141,8 @@ func TestClonesWhileAReplicaFails(t *testing.T) {
 	cancel()
 	bad := &frail{Node: newStorage(t, roots[0]), ends: ends}
 	var lines lockedBuilder
-	url, router := serveReplicas(t, &lines,
-		&gateway.Replica{Name: "bad", Node: bad, Weight: 1000}, &gateway.Replica{Name: "good", Node: newStorage(t, roots[1])})
+	url, routes := serveReplicas(t, &lines,
+		&router.Replica{Name: "bad", Node: bad, Weight: 1000}, &router.Replica{Name: "good", Node: newStorage(t, roots[1])})
 
 	want := origin.Objects()
 	clones := func(phase string, n int) {
@@ -162,7 +163,7 @@ func TestClonesWhileAReplicaFails(t *testing.T) {
 	for bad.failed.Load() < 4 && !t.Failed() { // not many, as the good one comes first for a while after each
 		clones("failing", 2)
 	}
-	if err := router.Drain("bad"); err != nil {
+	if err := routes.Drain("bad"); err != nil {
 		t.Fatal(err)
 	}
 	failed := bad.failed.Load()
@@ -171,14 +172,14 @@ func TestClonesWhileAReplicaFails(t *testing.T) {
 		t.Errorf("%d requests went to a node that is drained", n)
 	}
 	bad.fine.Store(true)
-	if err := router.Undrain("bad"); err != nil {
+	if err := routes.Undrain("bad"); err != nil {
 		t.Fatal(err)
 	}
-	before := router.Status()[0].Served
-	for router.Status()[0].Served == before && !t.Failed() { // the other one may be free each time
+	before := routes.Status()[0].Served
+	for routes.Status()[0].Served == before && !t.Failed() { // the other one may be free each time
 		clones("back", 4)
 	}
-	if n := router.Status()[0]; n.InFlight != 0 {
+	if n := routes.Status()[0]; n.InFlight != 0 {
 		t.Errorf("back, and: %+v", n)
 	}
 	for line := range strings.Lines(lines.String()) {

@@ -6,12 +6,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/packhorse-git/packhorse/internal/config"
-	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/resolve"
+	"github.com/packhorse-git/packhorse/internal/router"
 )
 
 // newTiers stacks what resolves revisions in a gateway: memory, over Redis if there is one, over the nodes. Nil: the nodes alone.
-func newTiers(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, nodes *gateway.Router) (*resolve.Tiers, error) {
+func newTiers(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, nodes *router.Router) (*resolve.Tiers, error) {
 	if cfg.Resolver.Entries == 0 {
 		return nil, nil
 	}

@@ -39,6 +39,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 	"github.com/packhorse-git/packhorse/internal/repo"
 	"github.com/packhorse-git/packhorse/internal/resolve"
+	"github.com/packhorse-git/packhorse/internal/router"
 	"github.com/packhorse-git/packhorse/internal/storage"
 	"github.com/packhorse-git/packhorse/internal/uploadpack"
 	"github.com/packhorse-git/packhorse/internal/web/api"
@@ -91,11 +92,11 @@ func newServe(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, ve
 			return nil, errors.Join(err, s.close())
 		}
 	}
-	router := gateway.NewRouter()
-	if err := router.Set([]gateway.Route{{Replicas: []*gateway.Replica{{Name: localNode, Node: s.node, Revisions: storage.Resolver{Node: s.node}, Files: s.node}}}}); err != nil {
+	routes := router.New()
+	if err := routes.Set([]router.Route{{Replicas: []*router.Replica{{Name: localNode, Node: s.node, Revisions: storage.Resolver{Node: s.node}, Files: s.node}}}}); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
-	if err := s.addGateway(cfg, log, reg, lanes, router, nil); err != nil {
+	if err := s.addGateway(cfg, log, reg, lanes, routes, nil); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
 	s.addLocal(cfg, log, lanes)
@@ -254,7 +255,7 @@ func newWarmup(cfg config.WarmupConfig, reg prometheus.Registerer, runner *proce
 const localNode = "local"
 
 // addGateway gives a server its public listener, and what knows the callers that come by it. Without tiers the router resolves revisions.
-func (s *server) addGateway(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, router *gateway.Router, tiers *resolve.Tiers) error {
+func (s *server) addGateway(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, routes *router.Router, tiers *resolve.Tiers) error {
 	s.board, s.shown.Lanes = lanes.board, lanes.metrics
 	callers, err := newAuth(cfg, log, reg)
 	if err != nil {
@@ -282,7 +283,7 @@ func (s *server) addGateway(cfg config.Config, log *slog.Logger, reg prometheus.
 		return err
 	}
 	s.notes = doors.notes
-	handler := newGateway(cfg, log, reg, lanes, router, tiers, callers)
+	handler := newGateway(cfg, log, reg, lanes, routes, tiers, callers)
 	handler.Pages, handler.Proxies = s.pages, doors.proxies
 	drainBelow := s.drain
 	s.drain = func() {
@@ -291,7 +292,7 @@ func (s *server) addGateway(cfg config.Config, log *slog.Logger, reg prometheus.
 			drainBelow()
 		}
 	}
-	if err := s.addPages(cfg, reg, router, handler); err != nil {
+	if err := s.addPages(cfg, reg, routes, handler); err != nil {
 		return err
 	}
 	if err := s.addApp(cfg, log, reg, &lanes, handler); err != nil {
@@ -307,12 +308,12 @@ func (s *server) addGateway(cfg config.Config, log *slog.Logger, reg prometheus.
 	return nil
 }
 
-func newGateway(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, router *gateway.Router, tiers *resolve.Tiers,
+func newGateway(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, routes *router.Router, tiers *resolve.Tiers,
 	callers gateway.Auth) *gateway.HTTP {
 	metrics := gateway.NewMetrics()
-	register(reg, metrics, router)
+	register(reg, metrics, routes)
 	o := gateway.Options{
-		Router: router, Resolver: router, Auth: callers, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory, Metrics: metrics, Log: log,
+		Router: routes, Resolver: routes, Auth: callers, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory, Metrics: metrics, Log: log,
 		Board: lanes.board, SLI: lanes.sli, Tracer: lanes.tracer, MaxBody: int64(cfg.HTTP.MaxBody), ReadStall: cfg.HTTP.ReadStall.Duration,
 		MaxPush: int64(cfg.Push.MaxSize), PushTime: cfg.Push.TimeLimit.Duration,
 	}

@@ -11,12 +11,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/packcache"
 	"github.com/packhorse-git/packhorse/internal/packsource"
+	"github.com/packhorse-git/packhorse/internal/router"
 	"github.com/packhorse-git/packhorse/internal/storage"
 	"github.com/packhorse-git/packhorse/internal/uploadpack"
 )
@@ -61,7 +61,7 @@ func newWarmWorld(t *testing.T, o uploadpack.Warmup) *warmWorld {
 		_ = runner.Close(t.Context())
 		w.node.Close()
 	})
-	w.url, _ = serveReplicas(t, io.Discard, &gateway.Replica{Name: "a", Node: w.node})
+	w.url, _ = serveReplicas(t, io.Discard, &router.Replica{Name: "a", Node: w.node})
 	return w
 }
 

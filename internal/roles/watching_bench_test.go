@@ -19,6 +19,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/observe"
+	"github.com/packhorse-git/packhorse/internal/router"
 )
 
 // answering is a node that answers every request with the same short text.
@@ -64,8 +65,8 @@ func BenchmarkWatching(b *testing.B) {
 			o.Log, o.Board, o.SLI = log, inflight.NewBoard(), newSLI(&cfg.SLI)
 		}
 		b.Run(name, func(b *testing.B) {
-			o.Router = gateway.NewRouter()
-			if err := o.Router.Set([]gateway.Route{{Replicas: []*gateway.Replica{{Name: "local", Node: answering{}}}}}); err != nil {
+			o.Router = router.New()
+			if err := o.Router.Set([]router.Route{{Replicas: []*router.Replica{{Name: "local", Node: answering{}}}}}); err != nil {
 				b.Fatal(err)
 			}
 			o.Pump, o.Lanes, o.Memory = bulk.NewPump(bulk.PumpOptions{}), admit.NewLanes(admit.Sizes{Small: 10, Hit: 10, Cold: 10}), admit.NewBudget("requests", 1<<30)

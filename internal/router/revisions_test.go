@@ -1,4 +1,4 @@
-package gateway_test
+package router_test
 
 import (
 	"context"
@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/resolve"
+	"github.com/packhorse-git/packhorse/internal/router"
 )
 
 // revisions is a resolve.Node whose answers' versions tell which one it is.
@@ -86,40 +86,40 @@ func path(t *testing.T, s string) git.RepoPath {
 }
 
 // router has a node for team/, and two for the rest.
-func revisionsRouter(t *testing.T) (router *gateway.Router, team, first, second *revisions) {
+func revisionsRouter(t *testing.T) (r *router.Router, team, first, second *revisions) {
 	t.Helper()
 	team, first, second = newRevisions("team"), newRevisions("first"), newRevisions("second")
-	replica := func(r *revisions) *gateway.Replica {
-		return &gateway.Replica{Name: r.name, Node: &fakeNode{}, Revisions: r, Ready: r.down}
+	replica := func(r *revisions) *router.Replica {
+		return &router.Replica{Name: r.name, Revisions: r, Ready: r.down}
 	}
-	router = gateway.NewRouter()
-	err := router.Set([]gateway.Route{
-		{Prefix: "team", Replicas: []*gateway.Replica{replica(team)}}, {Prefix: "x", Replicas: []*gateway.Replica{replica(first), replica(second)}},
-		{Prefix: "plain", Replicas: []*gateway.Replica{{Name: "plain", Node: &fakeNode{}}}},
+	r = router.New()
+	err := r.Set([]router.Route{
+		{Prefix: "team", Replicas: []*router.Replica{replica(team)}}, {Prefix: "x", Replicas: []*router.Replica{replica(first), replica(second)}},
+		{Prefix: "plain", Replicas: []*router.Replica{{Name: "plain"}}},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return router, team, first, second
+	return r, team, first, second
 }
 
 func TestRouterResolves(t *testing.T) {
 	t.Parallel()
-	router, _, first, second := revisionsRouter(t)
+	r, _, first, second := revisionsRouter(t)
 	questions := []resolve.Question{{Repository: path(t, "x/a"), Revision: "main"}, {Repository: path(t, "team/b"), Revision: "main"}, {Repository: path(t, "nowhere"), Revision: "main"}, {Repository: path(t, "x/c"), Revision: "none"}, {Repository: path(t, "plain"), Revision: "main"}}
 	ask := func(from string, kinds ...fault.Kind) {
 		t.Helper()
-		results, err := router.Resolve(t.Context(), questions)
+		results, err := r.Resolve(t.Context(), questions)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i, r := range results {
+		for i, result := range results {
 			if kinds[i] == 0 {
-				if want := []string{from, "team"}[i]; r.Err != nil || r.Version.Incarnation != want {
-					t.Errorf("%v: %+v, want an answer of %s", questions[i], r, want)
+				if want := []string{from, "team"}[i]; result.Err != nil || result.Version.Incarnation != want {
+					t.Errorf("%v: %+v, want an answer of %s", questions[i], result, want)
 				}
-			} else if !fault.Is(r.Err, kinds[i]) {
-				t.Errorf("%v: %v, want an error of kind %v", questions[i], r.Err, kinds[i])
+			} else if !fault.Is(result.Err, kinds[i]) {
+				t.Errorf("%v: %v, want an error of kind %v", questions[i], result.Err, kinds[i])
 			}
 		}
 	}
@@ -129,32 +129,32 @@ func TestRouterResolves(t *testing.T) {
 	if len(second.asked) > 0 {
 		t.Errorf("the second node was asked %v", second.asked)
 	}
-	if home := router.Home(path(t, "x/a")); home != "first" {
+	if home := r.Home(path(t, "x/a")); home != "first" {
 		t.Errorf("home is %q", home)
 	}
 	first.fail(fault.New(fault.Unavailable, "away"))
 	ask("second", 0, 0, fault.NotFound, fault.NotFound, fault.Unavailable)
-	if home := router.Home(path(t, "x/a")); home != "second" {
+	if home := r.Home(path(t, "x/a")); home != "second" {
 		t.Errorf("home is %q", home)
 	}
 	second.fail(fault.New(fault.Unavailable, "away"))
 	ask("", fault.Unavailable, 0, fault.NotFound, fault.Unavailable, fault.Unavailable)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := router.Resolve(ctx, questions); !errors.Is(err, context.Canceled) {
+	if _, err := r.Resolve(ctx, questions); !errors.Is(err, context.Canceled) {
 		t.Errorf("nobody waits: %v", err)
 	}
 }
 
 func TestRouterWatches(t *testing.T) {
 	t.Parallel()
-	router, team, first, second := revisionsRouter(t)
+	r, team, first, second := revisionsRouter(t)
 	known := []resolve.Known{{Repository: path(t, "x/a")}, {Repository: path(t, "team/b")}, {Repository: path(t, "nowhere")}}
 	events := make(chan resolve.Event, 10)
 	watch := func(ctx context.Context) chan error {
 		ended := make(chan error, 1)
 		go func() {
-			ended <- router.Watch(ctx, known, func(e resolve.Event) error { events <- e; return nil })
+			ended <- r.Watch(ctx, known, func(e resolve.Event) error { events <- e; return nil })
 		}()
 		return ended
 	}
@@ -189,7 +189,7 @@ func TestRouterWatches(t *testing.T) {
 	}
 	ended = watch(t.Context())
 	<-first.watched
-	if err := router.Set(nil); err != nil {
+	if err := r.Set(nil); err != nil {
 		t.Fatal(err)
 	}
 	select {

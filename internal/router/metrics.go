@@ -1,4 +1,4 @@
-package gateway
+package router
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
@@ -7,66 +7,67 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// reasonFailover is why a replica was asked after another one failed.
+// reasonFailover is the label of requests assigned to a node after another one failed.
 const reasonFailover = "failover"
 
-// routerMetrics counts what a Router assigns. Nodes are named in the configuration: that bounds the labels.
-type routerMetrics struct {
+// metrics counts assignments. Nodes are named in the configuration, which bounds the number of series.
+type metrics struct {
 	assigned  *prometheus.CounterVec
 	failovers *prometheus.CounterVec
 	inFlight  *prometheus.Desc
 	up        *prometheus.Desc
 }
 
-func newRouterMetrics() routerMetrics {
-	return routerMetrics{
+func newMetrics() metrics {
+	return metrics{
 		assigned: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_route_assignments_total",
-			Help: "Requests given to a storage node, by why it was this one: only (no other could), free (nothing in flight), least_busy, failover.",
+			Help: "Requests assigned to a storage node, by reason: only (no other node is available), free (it is idle), least_busy, failover.",
 		}, []string{"node", "reason"}),
 		failovers: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_route_failovers_total",
-			Help: "Requests that another storage node was asked for because this one failed before the first byte, by the kind of error.",
+			Help: "Requests sent to another storage node because this one failed before the first byte, by kind of error.",
 		}, []string{"node", "error"}),
-		inFlight: prometheus.NewDesc("packhorse_node_in_flight", "Requests at a storage node now, as its gateway counts them.",
+		inFlight: prometheus.NewDesc("packhorse_node_in_flight", "Requests in flight at a storage node, as its gateway counts them.",
 			[]string{"node"}, nil),
-		up: prometheus.NewDesc("packhorse_node_up", "Whether a storage node can be reached and is ready: 1, or 0.", []string{"node"}, nil),
+		up: prometheus.NewDesc("packhorse_node_up", "1 if a storage node can be reached and is ready, otherwise 0.", []string{"node"}, nil),
 	}
 }
 
-func (m *routerMetrics) newCounts(node string) *memberCounts {
-	c := &memberCounts{assigned: map[balance.Reason]prometheus.Counter{}, next: m.assigned.WithLabelValues(node, reasonFailover)}
+func (m *metrics) newCounters(node string) *counters {
+	c := &counters{assigned: map[balance.Reason]prometheus.Counter{}, failover: m.assigned.WithLabelValues(node, reasonFailover)}
 	for _, reason := range []balance.Reason{balance.Only, balance.Free, balance.LeastBusy} {
 		c.assigned[reason] = m.assigned.WithLabelValues(node, string(reason))
 	}
 	return c
 }
 
-// forget drops the series of a node that no route names any more.
-func (m *routerMetrics) forget(node string) {
+// forget removes the series of a node that no route names any more.
+func (m *metrics) forget(node string) {
 	m.assigned.DeletePartialMatch(prometheus.Labels{"node": node})
 	m.failovers.DeletePartialMatch(prometheus.Labels{"node": node})
 }
 
-func (m *routerMetrics) countFailover(node string, kind fault.Kind) {
-	m.failovers.WithLabelValues(node, kind.String()).Inc()
+// CountFailover counts a request that is sent to another node because this one failed with an error.
+func (r *Router) CountFailover(from *Assignment, kind fault.Kind) {
+	r.metrics.failovers.WithLabelValues(from.Name, kind.String()).Inc()
 }
 
-// Collectors lists the router's metrics for registration.
+// Collectors returns the metrics for registration.
 func (r *Router) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{r.metrics.assigned, r.metrics.failovers, nodeCollector{r}}
 }
 
-// nodeCollector tells how the nodes are when it is asked.
+// nodeCollector reports the state of the nodes at the time of a scrape.
 type nodeCollector struct{ *Router }
 
-// Describe is a prometheus.Collector's.
+// Describe implements prometheus.Collector.
 func (c nodeCollector) Describe(out chan<- *prometheus.Desc) {
 	out <- c.metrics.inFlight
 	out <- c.metrics.up
 }
 
-// Collect is a prometheus.Collector's.
+// Collect implements prometheus.Collector.
 func (c nodeCollector) Collect(out chan<- prometheus.Metric) {
 	for _, s := range c.Status() {
 		up := 1.0

@@ -1,0 +1,204 @@
+package router
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/balance"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// MaxTries is the maximum number of nodes that are asked for one response: a request that breaks a node must not break them all.
+const MaxTries = 4
+
+// Assignment is one request's use of a node. Done ends it.
+type Assignment struct {
+	*member
+	seat *balance.Seat
+}
+
+// Assign assigns a node to a request, none of those that it has tried already. The caller calls Done. The error is for the client:
+// NotFound without a route, Unavailable if no node accepts requests.
+func (r *Router) Assign(repo git.RepoPath, tried []string) (*Assignment, error) {
+	return r.assignAmong(repo, tried, math.MaxInt)
+}
+
+// AssignPrimary is Assign for pushes: all of them go to the first node of a route, so that one replica decides about refs.
+func (r *Router) AssignPrimary(repo git.RepoPath, tried []string) (*Assignment, error) {
+	return r.assignAmong(repo, tried, 1)
+}
+
+// assignAmong is Assign among the first n nodes of a route.
+func (r *Router) assignAmong(repo git.RepoPath, tried []string, n int) (*Assignment, error) {
+	for {
+		t := r.routing.Load()
+		found := t.find(repo)
+		if found == nil {
+			return nil, fault.New(fault.NotFound, "no storage node serves repositories at %s; check the path", repo)
+		}
+		found = found.first(n)
+		seat, err := r.workers.Acquire(context.Background(), balance.Work{Among: found.workers, Tried: tried, NoWait: true})
+		if err != nil && r.current() == t {
+			return nil, r.unavailable(found, tried)
+		}
+		if err != nil {
+			continue
+		}
+		m := found.members[slices.Index(found.workers, seat.Worker())]
+		if !m.acquire() { // the routes have changed meanwhile
+			seat.Done(balance.Cut)
+			continue
+		}
+		if len(tried) > 0 {
+			m.failover.Inc()
+		} else {
+			m.assigned[seat.Reason()].Inc()
+		}
+		return &Assignment{member: m, seat: seat}, nil
+	}
+}
+
+// current returns the routing table after a change of the routes that is in progress.
+func (r *Router) current() *routingTable {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.routing.Load()
+}
+
+// Done ends the request's use of the node.
+func (a *Assignment) Done(blame Blame) {
+	if blame.Failed {
+		a.failed.Add(1)
+	} else {
+		a.served.Add(1)
+	}
+	result := balance.OK
+	if blame.Avoid {
+		result = balance.Failed
+	}
+	a.seat.Done(result)
+	a.release()
+}
+
+// Blame is what an error says about the node that it comes from. The zero value says nothing: another node would answer the same.
+type Blame struct {
+	Failed bool // the node caused the failure
+	Avoid  bool // other nodes are preferred for a moment
+}
+
+// Panicked is the Blame of a request that has not ended normally.
+var Panicked = Blame{Failed: true, Avoid: true}
+
+// BlameFor returns what an error says about the node that it comes from.
+func BlameFor(err error) Blame {
+	switch fault.KindOf(err) {
+	case fault.Unavailable, fault.Internal:
+		return Blame{Failed: true, Avoid: true}
+	case fault.Exhausted:
+		return Blame{Avoid: !fault.IsShare(err)} // the node is not full for other callers
+	case fault.Corrupt: // one repository of many
+		return Blame{Failed: true}
+	}
+	return Blame{}
+}
+
+// try calls do for nodes that assign returns, one after the other, until one succeeds or fails with an error that is not its fault.
+// It returns the first error.
+func try(ctx context.Context, assign func(tried []string) (*Assignment, error), do func(*Replica) error) error {
+	var first error
+	var tried []string
+	for len(tried) < MaxTries && ctx.Err() == nil {
+		a, err := assign(tried)
+		if err != nil {
+			return cmp.Or(first, err)
+		}
+		blame, err := a.try(ctx, do)
+		if err == nil {
+			return nil
+		}
+		first = cmp.Or(first, err)
+		if blame == (Blame{}) {
+			return first
+		}
+		tried = append(tried, a.Name)
+	}
+	return cmp.Or(first, ctx.Err())
+}
+
+// try calls do for one node and ends the assignment.
+func (a *Assignment) try(ctx context.Context, do func(*Replica) error) (blame Blame, err error) {
+	blame = Panicked
+	defer func() { a.Done(blame) }()
+	err = do(a.Replica)
+	if blame = (Blame{}); err != nil && ctx.Err() == nil {
+		blame = BlameFor(err)
+	}
+	return blame, err
+}
+
+const (
+	retryDown     = time.Second // a node that is back is found within this time
+	retryDraining = 10 * time.Second
+	maxNamed      = 5 // nodes named in a message
+)
+
+// unavailable is the error for a client whose request none of a route's nodes accepts.
+func (r *Router) unavailable(route *route, tried []string) error {
+	var names, states []string
+	var cause error
+	down, draining := 0, 0
+	for i, worker := range route.workers {
+		s := r.workers.State(worker)
+		state := ""
+		switch {
+		case s.Draining:
+			draining++
+			state = "is being taken out of service"
+		case s.Down != nil:
+			down++
+			state, cause = "cannot be reached", s.Down
+		case slices.Contains(tried, s.Name):
+			state = "failed"
+		default: // it came back this moment
+			state = "was away"
+		}
+		if i < maxNamed {
+			names, states = append(names, s.Name), append(states, s.Name+" "+state)
+		}
+	}
+	all, after := len(route.workers), retryDown
+	which := "the storage node " + names[0] + ", which has"
+	verb := "is"
+	if all > 1 {
+		which, verb = "the storage nodes "+joinNames(names, all)+", which have", "are"
+	}
+	msg := ""
+	switch all {
+	case down:
+		msg = which + " this repository, cannot be reached; try again"
+	case draining:
+		msg = which + " this repository, " + verb + " being taken out of service; try again later"
+		after = retryDraining
+	default:
+		msg = "no storage node that has this repository takes requests now: " + joinNames(states, all) + "; try again"
+	}
+	return &fault.Error{Kind: fault.Unavailable, Msg: msg, RetryAfter: after, Err: cause}
+}
+
+// joinNames joins names for a sentence. all is the total number, of which names may be the first few.
+func joinNames(names []string, all int) string {
+	if more := all - len(names); more > 0 {
+		return strings.Join(names, ", ") + fmt.Sprintf(" and %d more", more)
+	}
+	last := len(names) - 1
+	if last == 0 {
+		return names[0]
+	}
+	return strings.Join(names[:last], ", ") + " and " + names[last]
+}
