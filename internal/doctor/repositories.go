@@ -287,10 +287,10 @@ func (x *examination) hooks() {
 	case len(all) == 0:
 	case x.Hooks == HooksIgnored:
 		x.add(Problem, "hook-not-run", "the server does not run the repository's own hooks: "+names,
-			`remove them, move them to the directory that push.hooks_dir names, or set push.repository_hooks to "run" (docs/how-to/push.md)`)
+			`remove them, move them to the directory that push.hooks_dir names, or set push.repository_hooks to "run" (docs/how-to/hooks.md)`)
 	case x.Hooks == HooksRefuse:
 		x.add(Problem, "hook-refuses-pushes", "pushes are refused, because the server does not run the repository's own hooks: "+names,
-			`remove them, move them to the directory that push.hooks_dir names, or set push.repository_hooks to "run" or "ignore" (docs/how-to/push.md)`)
+			`remove them, move them to the directory that push.hooks_dir names, or set push.repository_hooks to "run" or "ignore" (docs/how-to/hooks.md)`)
 	case len(denied) > 0:
 		x.add(Problem, "hook-not-executable", fmt.Sprintf("hooks that %s may not execute do not run: %s", x.User.Name, strings.Join(denied, ", ")), "chmod a+rx "+shellWord(denied[0]))
 	}
