@@ -62,7 +62,8 @@ const allowedImports = `
 	admit, packcache < top;
 	top < top/tui;
 	gateway, storage, webhook, credfile, app, observe, observe/tracing, cli < config;
-	config, control, remote, observe/proctree, observe/watchdog, webhook, search/remote, search/worker, web, web/api, top, top/tui, app, doctor < roles;
+	config < statedir;
+	config, statedir, control, remote, observe/proctree, observe/watchdog, webhook, search/remote, search/worker, web, web/api, top, top/tui, app, doctor < roles;
 	roles < cmd/packhorse;
 	bench < cmd/packhorse-bench;
 

@@ -14,11 +14,12 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/observe"
+	"github.com/packhorse-git/packhorse/internal/statedir"
 )
 
 // startOf tells where the process listens.
-func startOf(role config.Role, cfg config.Config, l listeners) started {
-	s := started{PID: os.Getpid(), Role: role}
+func startOf(role config.Role, cfg config.Config, l listeners) statedir.Server {
+	s := statedir.Server{PID: os.Getpid(), Role: role}
 	if role.OwnsRepositories() {
 		s.Root = cfg.Root
 	}
@@ -64,7 +65,7 @@ func dialable(addr net.Addr) string {
 
 // announce tells on the log's stream where the process listens and what to try: a few lines for people, one record where the
 // log is JSON.
-func (s started) announce(w io.Writer, log *slog.Logger, cfg config.Config) {
+func announce(s statedir.Server, w io.Writer, log *slog.Logger, cfg config.Config) {
 	clone := ""
 	if s.Role == config.RoleServe {
 		if example := exampleRepository(cfg.Root, cfg.State); example != "" {
@@ -72,7 +73,7 @@ func (s started) announce(w io.Writer, log *slog.Logger, cfg config.Config) {
 		}
 	}
 	if observe.LogFormat(cfg.Log.Format, w) == "json" {
-		s.record(log, clone, cfg)
+		recordStart(s, log, clone, cfg)
 		return
 	}
 	line := func(name, text string) { fmt.Fprintf(w, "%7s  %s\n", name, text) }
@@ -115,8 +116,8 @@ func (s started) announce(w io.Writer, log *slog.Logger, cfg config.Config) {
 	}
 }
 
-// record tells it in one line of the log; what there is not is left out.
-func (s started) record(log *slog.Logger, clone string, cfg config.Config) {
+// recordStart tells it in one line of the log; what there is not is left out.
+func recordStart(s statedir.Server, log *slog.Logger, clone string, cfg config.Config) {
 	attributes := []slog.Attr{slog.String("role", string(s.Role))}
 	for _, a := range []struct{ key, value string }{
 		{"root", s.Root}, {"http", s.HTTP}, {"ssh", s.SSH}, {"host_keys", strings.Join(s.HostKeys, ", ")}, {"listen", s.Listen}, {"ops", s.Ops}, {"admin", s.Admin}, {"clone", clone},

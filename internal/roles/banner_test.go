@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/config"
+	"github.com/packhorse-git/packhorse/internal/statedir"
 )
 
 func makeRepository(t *testing.T, dir string) {
@@ -51,11 +52,11 @@ func TestAnnounce(t *testing.T) {
 	t.Parallel()
 	cfg := config.DefaultConfig()
 	cfg.Root = t.TempDir()
-	s := started{Role: config.RoleServe, Root: cfg.Root, HTTP: "http://127.0.0.1:8080", Ops: "http://127.0.0.1:9090"}
+	s := statedir.Server{Role: config.RoleServe, Root: cfg.Root, HTTP: "http://127.0.0.1:8080", Ops: "http://127.0.0.1:9090"}
 	announced := func(format string) string {
 		var out bytes.Buffer
 		cfg.Log.Format = format
-		s.announce(&out, slog.New(slog.NewJSONHandler(&out, nil)), cfg)
+		announce(s, &out, slog.New(slog.NewJSONHandler(&out, nil)), cfg)
 		return out.String()
 	}
 	if got := announced("text"); !strings.Contains(got, "git clone --bare <any repository> "+cfg.Root) {

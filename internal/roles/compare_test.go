@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/compare"
+	"github.com/packhorse-git/packhorse/internal/statedir"
 )
 
 // What a server logs of an application with two pools is compared by pool: all requests are found, on their side.
@@ -36,7 +37,7 @@ func TestComparePoolsOfAServer(t *testing.T) {
 	go func() {
 		ended <- Main(ctx, Env{Args: []string{"serve", "--root", root, "--config", config, "--http", "127.0.0.1:0", "--ops", ""}, Stdout: out, Stderr: out})
 	}()
-	var s started
+	var s statedir.Server
 	for deadline := time.Now().Add(time.Minute); s.HTTP == ""; time.Sleep(5 * time.Millisecond) {
 		text, _ := os.ReadFile(filepath.Join(root, ".packhorse", "serve.json"))
 		if _ = json.Unmarshal(text, &s); s.HTTP == "" && time.Now().After(deadline) {

@@ -22,6 +22,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/observe/watchdog"
+	"github.com/packhorse-git/packhorse/internal/statedir"
 )
 
 func debugCommand(env Env) *cobra.Command {
@@ -101,7 +102,7 @@ func (d *dumper) dump(cmd *cobra.Command) (watchdog.Dump, error) {
 	if err != nil {
 		return watchdog.Dump{}, err
 	}
-	server, err := runningIn(state)
+	server, err := statedir.Running(state)
 	if err != nil {
 		return watchdog.Dump{}, err
 	}
@@ -109,7 +110,7 @@ func (d *dumper) dump(cmd *cobra.Command) (watchdog.Dump, error) {
 	if err == nil || isAnswer(err) {
 		return dump, err
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "no answer at %s (%v); sending %s to process %d\n", config.AdminSocket(state), err, unix.SignalName(server.signal()), server.PID)
+	fmt.Fprintf(cmd.ErrOrStderr(), "no answer at %s (%v); sending %s to process %d\n", config.AdminSocket(state), err, unix.SignalName(server.Signal()), server.PID)
 	began := time.Now()
 	if err := signalServer(server, state); err != nil {
 		return watchdog.Dump{}, err
@@ -121,26 +122,6 @@ func (d *dumper) dump(cmd *cobra.Command) (watchdog.Dump, error) {
 	err = errors.Join(watchdog.WriteProcesses(cmd.OutOrStdout(), server.PID), watchdog.WriteCommands(cmd.OutOrStdout(), server.PID, auth.Redact))
 	return watchdog.Dump{}, errors.Join(fmt.Errorf("process %d runs no goroutine, or cannot write: kill -ABRT %d has it print its stacks to standard error, and end",
 		server.PID, server.PID), err)
-}
-
-// runningIn tells which process has a state directory.
-func runningIn(state string) (s started, err error) {
-	nobody := fmt.Errorf("no server runs with the state directory %s; name another one with --state DIR", state)
-	f, err := os.Open(filepath.Join(state, "serve.json"))
-	if errors.Is(err, os.ErrNotExist) {
-		return s, nobody
-	}
-	if err != nil {
-		return s, fmt.Errorf("find the server: %w; run the command as the server's user", err)
-	}
-	defer f.Close()
-	if unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB) == nil {
-		return s, nobody
-	}
-	if err := json.NewDecoder(io.LimitReader(f, 16<<10)).Decode(&s); err != nil || s.PID <= 1 {
-		return s, fmt.Errorf("the server with the state directory %s is about to start or to end; try again", state)
-	}
-	return s, nil
 }
 
 // answered is what a server has said: there is no other way to ask it.
@@ -188,18 +169,9 @@ func (d *dumper) ask(ctx context.Context, network, address string) (dump watchdo
 	return dump, json.Unmarshal(text, &dump)
 }
 
-// signal is what the process writes a dump at. It is another one than people send: two SIGQUITs soon after each other end it, though two who
-// ask did not know of each other.
-func (s started) signal() syscall.Signal {
-	if s.DumpSignal == int(dumpSignal) {
-		return dumpSignal
-	}
-	return syscall.SIGQUIT // an older server
-}
-
 // signalServer asks the process that has a state directory for a dump, and nobody else: a process ID in a file may be one of another container, or of a
 // process that has ended.
-func signalServer(s started, state string) error {
+func signalServer(s statedir.Server, state string) error {
 	if s.Dumps == "" {
 		return fmt.Errorf("process %d writes no dumps (watchdog.enabled is false): a signal would end it", s.PID)
 	}
@@ -208,16 +180,16 @@ func signalServer(s started, state string) error {
 		err = errors.New("it is not the one that has the state directory open; run the command where the server runs, in its container")
 	}
 	if err == nil {
-		err = syscall.Kill(s.PID, s.signal())
+		err = syscall.Kill(s.PID, s.Signal())
 	}
 	if err != nil {
-		return fmt.Errorf("send %s to process %d: %w", unix.SignalName(s.signal()), s.PID, err)
+		return fmt.Errorf("send %s to process %d: %w", unix.SignalName(s.Signal()), s.PID, err)
 	}
 	return nil
 }
 
 // await waits for a dump that a process has begun after a time, or was about to write then.
-func (d *dumper) await(ctx context.Context, s started, began time.Time) (watchdog.Dump, bool) {
+func (d *dumper) await(ctx context.Context, s statedir.Server, began time.Time) (watchdog.Dump, bool) {
 	ctx, cancel := context.WithTimeout(ctx, d.patience)
 	defer cancel()
 	for {

@@ -24,6 +24,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/observe"
 	"github.com/packhorse-git/packhorse/internal/repo"
+	"github.com/packhorse-git/packhorse/internal/statedir"
 )
 
 // errProblems is what doctor fails with once it has shown them.
@@ -101,13 +102,13 @@ func (d *examiner) examine(ctx context.Context, progress io.Writer) (*doctor.Rep
 	}
 	cfg.Complete(role, d.env.Getenv)
 	if running.PID == 0 {
-		running, _ = runningIn(cfg.State)
+		running, _ = statedir.Running(cfg.State)
 	}
 	if d.config != "" {
 		d.examineConfig(ctx, cmp.Or(running.Role, role), r)
 	}
 	if running.PID != 0 {
-		r.Fact(doctor.GroupServer, running.who())
+		r.Fact(doctor.GroupServer, running.Who())
 	} else {
 		r.Fact(doctor.GroupServer, "none runs with the state directory "+cfg.State)
 	}
@@ -136,23 +137,23 @@ func (d *examiner) examine(ctx context.Context, progress io.Writer) (*doctor.Rep
 }
 
 // useConfigOfServer has the running server's configuration file examined, unless --config names one. It returns the zero value if none runs.
-func (d *examiner) useConfigOfServer(r *doctor.Report) started {
+func (d *examiner) useConfigOfServer(r *doctor.Report) statedir.Server {
 	if d.config != "" {
-		return started{}
+		return statedir.Server{}
 	}
 	cfg, err := d.load()
 	if err != nil {
-		return started{}
+		return statedir.Server{}
 	}
-	running, err := runningIn(cfg.State)
+	running, err := statedir.Running(cfg.State)
 	switch {
 	case err != nil:
 		r.Fact(doctor.GroupConfiguration, "none was named, so defaults are assumed; name one with --config FILE")
-		return started{}
+		return statedir.Server{}
 	case running.Config == "":
 		return running
 	}
-	file, err := trustedFile(running.Config)
+	file, err := statedir.TrustedFile(running.Config)
 	if err == nil {
 		err = unix.Access(file, unix.R_OK)
 	}
@@ -192,15 +193,15 @@ func (d *examiner) examineConfig(ctx context.Context, role config.Role, r *docto
 
 // userOf is whom a server runs as: the owner of the state directory or, before there is one, of the root.
 func userOf(cfg *config.Config) doctor.User {
-	o := owner{os.Geteuid(), os.Getegid()}
+	o := statedir.Self()
 	for _, dir := range []string{cfg.State, cfg.Root} {
-		if found, err := ownerOf(dir); dir != "" && err == nil {
+		if found, err := statedir.OwnerOf(dir); dir != "" && err == nil {
 			o = found
 			break
 		}
 	}
-	u := doctor.User{UID: o.uid, Groups: []int{o.gid}, Name: o.name()}
-	if known, err := user.LookupId(strconv.Itoa(o.uid)); err == nil {
+	u := doctor.User{UID: o.Uid, Groups: []int{o.Gid}, Name: o.Name()}
+	if known, err := user.LookupId(strconv.Itoa(o.Uid)); err == nil {
 		u.Login = known.Username
 		ids, _ := known.GroupIds()
 		for _, id := range append(ids, known.Gid) {
@@ -230,13 +231,13 @@ func examineState(cfg *config.Config, u doctor.User, r *doctor.Report) {
 	}
 	for _, e := range entries {
 		path := cfg.State + "/" + e.Name()
-		found, err := ownerOf(path)
+		found, err := statedir.OwnerOf(path)
 		info, errOfInfo := e.Info()
 		if err != nil || errOfInfo != nil {
 			continue
 		}
-		if u.UID != 0 && found.uid != u.UID {
-			r.Add(doctor.Finding{Group: doctor.GroupServer, Severity: doctor.Problem, Kind: "state-owner", Subject: path, Text: fmt.Sprintf("it belongs to %s, and the server runs as %s", found.name(), u.Name),
+		if u.UID != 0 && found.Uid != u.UID {
+			r.Add(doctor.Finding{Group: doctor.GroupServer, Severity: doctor.Problem, Kind: "state-owner", Subject: path, Text: fmt.Sprintf("it belongs to %s, and the server runs as %s", found.Name(), u.Name),
 				Advice: u.Chown(path)})
 		}
 		if secret := e.Name() == "tokens" || e.Name() == "ssh"; secret && info.Mode().Perm()&0o077 != 0 {

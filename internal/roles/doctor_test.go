@@ -13,6 +13,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/doctor"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/statedir"
 )
 
 // doctored runs doctor with --json, and returns what it found of repositories, the server, certificates and the configuration: the rest depends on the
@@ -170,7 +171,7 @@ func TestTrustedFile(t *testing.T) {
 	}
 	is := func(what string, want bool) {
 		t.Helper()
-		if got, err := trustedFile(link); (err == nil) != want || want && got != file {
+		if got, err := statedir.TrustedFile(link); (err == nil) != want || want && got != file {
 			t.Errorf("%s: %q, %v", what, got, err)
 		}
 	}

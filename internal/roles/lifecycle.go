@@ -19,6 +19,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/app"
 	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/cli"
 	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/doctor"
 	"github.com/packhorse-git/packhorse/internal/gateway"
@@ -29,6 +30,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/observe/watchdog"
 	"github.com/packhorse-git/packhorse/internal/search"
 	searchremote "github.com/packhorse-git/packhorse/internal/search/remote"
+	"github.com/packhorse-git/packhorse/internal/statedir"
 	"github.com/packhorse-git/packhorse/internal/storage"
 	"github.com/packhorse-git/packhorse/internal/top"
 )
@@ -112,86 +114,86 @@ const heapFloor = 16 << 20
 // run starts a role's parts bottom up, waits for ctx to end or a part to fail, and stops them top down: readiness turns red,
 // after shutdown.delay the listeners close, running requests get shutdown.grace, then the node closes, and the private listener
 // last, so that the whole end can be watched.
-func run(ctx context.Context, env Env, src *config.Source, cfg config.Config) (err error) {
+func run(ctx context.Context, p Process, src *config.Source, cfg config.Config) (err error) {
 	floor := make([]byte, heapFloor)
 	defer runtime.KeepAlive(&floor)
 	if share := cfg.MemoryShares().Server; share > 0 { // the collector works harder near it; who may have how much of it is bounded elsewhere
 		defer debug.SetMemoryLimit(debug.SetMemoryLimit(share + heapFloor))
 	}
-	held := &heldLog{to: env.Stderr}
+	held := &heldLog{to: p.Stderr}
 	defer held.release()
-	log, level, err := newLog(env, cfg.Log, held)
+	log, level, err := newLog(p, cfg.Log, held)
 	if err != nil {
-		return usage(err)
+		return cli.Usage(err)
 	}
 	if src.Role.OwnsRepositories() {
 		if err := checkGit(ctx, cfg.Git.Program, log); err != nil {
-			return usage(err)
+			return cli.Usage(err)
 		}
 	}
-	inherited, err := inherit(env.Sockets)
+	inherited, err := inherit(p.Sockets)
 	if err != nil {
-		return usage(err)
+		return cli.Usage(err)
 	}
 	read := cfg // what a configuration that is read again is compared with
 	if len(inherited) > 0 {
 		if cfg, err = inherited.addressed(cfg, src.Role); err != nil {
 			inherited.close()
-			return usage(err)
+			return cli.Usage(err)
 		}
 	}
 	early := src.Role == config.RoleGateway && inherited[httpSocket] != nil
-	state, err := takeState(ctx, cfg, log)
+	state, err := statedir.Take(ctx, cfg.State, cfg.Shutdown.Delay.Duration+cfg.Shutdown.Grace.Duration+2*closeLimit, log)
 	if err != nil {
 		inherited.close()
 		return err
 	}
-	defer func() { err = errors.Join(err, state.close()) }()
+	defer func() { err = errors.Join(err, state.Close()) }()
 	listeners, err := openListeners(src.Role, cfg, inherited)
 	if err != nil {
 		return err
 	}
 	defer listeners.close()
 	if src.Role.OwnsRepositories() {
-		if err := noteState(cfg.Root, cfg.State); err != nil {
+		if err := statedir.WriteNote(cfg.Root, cfg.State); err != nil {
 			log.Warn("cannot note the state directory below the root: commands need --state", "error", err)
 		}
 	}
-	reg := observe.NewRegistry(versionOf(env).Version)
-	if observe.LogFormat(cfg.Log.Format, env.Stderr) != "json" {
+	reg := observe.NewRegistry(p.Version)
+	if observe.LogFormat(cfg.Log.Format, p.Stderr) != "json" {
 		held.hold()
 	}
-	srv, err := build(src.Role, cfg, log, reg, versionOf(env).Version, env.Program)
+	srv, err := build(src.Role, cfg, log, reg, p.Version, p.Program)
 	if err != nil {
 		return err
 	}
 
-	watched := watch(listeners, srv, log, reg, src.Role, versionOf(env).Version)
-	endWatchdog := srv.startWatchdog(env, src.Role, cfg, listeners, log, reg)
+	watched := watch(listeners, srv, log, reg, src.Role, p.Version)
+	endWatchdog := srv.startWatchdog(p, src.Role, cfg, listeners, log, reg)
 	start := startOf(src.Role, cfg, listeners)
 	if src.File != "" {
 		start.Config, _ = filepath.Abs(src.File)
 	}
-	if cfg.Watchdog.Enabled && env.Quits != nil {
-		start.DumpSignal = int(dumpSignal)
+	if cfg.Watchdog.Enabled && p.Quits != nil {
+		start.DumpSignal = int(statedir.DumpSignal)
 	}
 	if srv.ssh != nil {
 		start.HostKeys = srv.ssh.fingerprints
 	}
-	if err := state.write(start); err != nil {
+	if err := state.Write(start); err != nil {
 		log.Warn("cannot write the addresses to the state directory", "error", err)
 	}
-	start.announce(env.Stderr, log, cfg)
+	announce(start, p.Stderr, log, cfg)
 	held.release()
 
 	running, stop := context.WithCancel(ctx)
 	defer stop()
 	serving := srv.serve(listeners, stop)
-	r := &reloader{source: src, hangups: env.Hangups, running: read, level: level, log: log, take: srv.reload}
+	r := &reloader{source: src, hangups: p.Hangups, running: read, level: level, log: log, take: srv.reload}
 	r.untilDone(running)
 	watched.draining.Store(true)
 	start.Leaving = true
-	if err := state.write(start); err != nil {
+	if err := state.Write(start); err != nil {
 		log.Warn("cannot write to the state directory that this process leaves it", "error", err)
 	}
 	err = drain(ctx, cfg, log, srv, func() error {
@@ -201,7 +203,7 @@ func run(ctx context.Context, env Env, src *config.Source, cfg config.Config) (e
 		// A gateway keeps nothing in its state directory that the next process could not share with the requests that still run. It needs the two
 		// addresses that only one process can have.
 		_ = serving.Wait() // nothing is accepted any more
-		return errors.Join(watched.close(context.WithoutCancel(ctx)), state.close())
+		return errors.Join(watched.close(context.WithoutCancel(ctx)), state.Close())
 	})
 	err = errors.Join(err, serving.Wait(), srv.close())
 	endWatchdog()
@@ -225,12 +227,12 @@ func checkGit(ctx context.Context, program string, log *slog.Logger) error {
 }
 
 // newLog makes the log, which is written to w, and what changes its level.
-func newLog(env Env, cfg config.LogConfig, w io.Writer) (*slog.Logger, *slog.LevelVar, error) {
+func newLog(p Process, cfg config.LogConfig, w io.Writer) (*slog.Logger, *slog.LevelVar, error) {
 	level := new(slog.LevelVar)
 	if err := setLevel(level, cfg.Level); err != nil {
 		return nil, nil, err
 	}
-	log, err := observe.NewLogger(w, level, observe.LogFormat(cfg.Format, env.Stderr), observe.Colored(env.Stderr, env.Getenv), auth.Redact)
+	log, err := observe.NewLogger(w, level, observe.LogFormat(cfg.Format, p.Stderr), observe.Colored(p.Stderr, p.Getenv), auth.Redact)
 	return log, level, err
 }
 
@@ -318,9 +320,9 @@ func drain(ctx context.Context, cfg config.Config, log *slog.Logger, srv *server
 	limit, cancel := context.WithTimeout(free, cfg.Shutdown.Grace.Duration)
 	defer cancel()
 	var ports errgroup.Group
-	for _, p := range []*port{srv.public, srv.ssh.portOrNil(), srv.control, srv.local} {
-		if p != nil {
-			ports.Go(func() error { return p.shutdown(limit) })
+	for _, one := range []*port{srv.public, srv.ssh.portOrNil(), srv.control, srv.local} {
+		if one != nil {
+			ports.Go(func() error { return one.shutdown(limit) })
 		}
 	}
 	failed := stopping()

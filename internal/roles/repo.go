@@ -27,6 +27,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/observe"
+	"github.com/packhorse-git/packhorse/internal/statedir"
 	"github.com/packhorse-git/packhorse/internal/storage"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
@@ -423,7 +424,7 @@ func readable(source string) error {
 	if !filepath.IsAbs(source) || !errors.Is(unix.Access(source, unix.R_OK), fs.ErrPermission) {
 		return nil
 	}
-	return fmt.Errorf("%s may not be read by %s, who owns the repositories; copy it to where it may", source, owner{os.Geteuid(), os.Getegid()}.name())
+	return fmt.Errorf("%s may not be read by %s, who owns the repositories; copy it to where it may", source, statedir.Self().Name())
 }
 
 // sshEnviron is what ssh needs of the environment. It asks nothing: nobody could answer.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/statedir"
 )
 
 // startServe runs a server until the test ends. It answers when this returns.
@@ -41,7 +42,7 @@ func startServeIn(t *testing.T, state string, args ...string) {
 		}
 	})
 	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		var s started
+		var s statedir.Server
 		text, _ := os.ReadFile(filepath.Join(state, "serve.json"))
 		if json.Unmarshal(text, &s) == nil && s.Admin != "" {
 			return

@@ -9,6 +9,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/gateway"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/statedir"
 )
 
 // TestResolveCommand asks a node that the command runs itself, one beside it, one over its port, and a server by its address.
@@ -31,7 +32,7 @@ func TestResolveCommand(t *testing.T) {
 				to = []string{"--node", "unix:" + root + "/node.sock"}
 			case "url":
 				startServe(t, "--root", root)
-				var s started
+				var s statedir.Server
 				text, err := os.ReadFile(filepath.Join(root, ".packhorse", "serve.json"))
 				if err == nil {
 					err = json.Unmarshal(text, &s)

@@ -15,7 +15,7 @@ func roleCommand(role config.Role, env Env, cmd *cobra.Command) *cobra.Command {
 		if err != nil {
 			return usage(err)
 		}
-		return run(cmd.Context(), env, src, cfg)
+		return run(cmd.Context(), env.process(), src, cfg)
 	}
 	return cmd
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/packhorse-git/packhorse/internal/cli"
+	"github.com/packhorse-git/packhorse/internal/statedir"
 )
 
 // Env is what the program knows of the world.
@@ -44,7 +45,7 @@ type Env struct {
 
 	// Become has the process run as another user from now on, for commands that root runs on files of a server's user; nil: they
 	// are run as root.
-	Become func(owner) error
+	Become func(statedir.Owner) error
 }
 
 // OSEnv is the environment of the running process.
@@ -54,7 +55,7 @@ func OSEnv(version string) Env {
 		program = ""
 	}
 	files := inheritedFiles() // before Environ: commands that this process starts have no part in them
-	return Env{os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Environ(), version, program, hangups, quits, files, owner.become}
+	return Env{os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Environ(), version, program, hangups, quits, files, statedir.Owner.Become}
 }
 
 func hangups() (<-chan os.Signal, func()) { return signals(syscall.SIGHUP) }
@@ -73,6 +74,11 @@ func (e Env) Getenv(name string) string {
 		}
 	}
 	return ""
+}
+
+// process is what a role needs to know of it.
+func (e Env) process() Process {
+	return Process{Stderr: e.Stderr, Getenv: e.Getenv, Version: versionOf(e).Version, Program: e.Program, Hangups: e.Hangups, Quits: e.Quits, Sockets: e.Sockets}
 }
 
 // What package cli has for all commands.

@@ -2,10 +2,8 @@ package roles
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -13,7 +11,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -128,51 +125,6 @@ func TestInheritedAddresses(t *testing.T) {
 		if test.socket == httpSocket && got.HTTP.Address != test.address || cfg.HTTP.Address != before {
 			t.Errorf("%s: http.address is %s, and was %s", name, got.HTTP.Address, cfg.HTTP.Address)
 		}
-	}
-}
-
-// TestStateIsWaitedFor: a process that leaves its state directory is waited for, another one is not.
-func TestStateIsWaitedFor(t *testing.T) {
-	t.Parallel()
-	cfg := config.DefaultConfig()
-	cfg.State = t.TempDir()
-	log := slog.New(slog.DiscardHandler)
-	old, err := openState(cfg.State)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := old.write(started{PID: 1, Role: config.RoleServe}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := takeState(t.Context(), cfg, log); err == nil {
-		t.Fatal("two processes have the directory")
-	}
-	if err := old.write(started{PID: 1, Role: config.RoleServe, Leaving: true}); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := takeState(ctx, cfg, log); err == nil {
-		t.Fatal("two processes have the directory")
-	}
-	taken := make(chan error, 1)
-	go func() {
-		s, err := takeState(t.Context(), cfg, log)
-		if err == nil {
-			err = s.close()
-		}
-		taken <- err
-	}()
-	select {
-	case err := <-taken:
-		t.Errorf("the directory was taken while another process has it: %v", err)
-	case <-time.After(2 * statePause):
-	}
-	if err := errors.Join(old.close(), old.close()); err != nil {
-		t.Error(err)
-	}
-	if err := <-taken; err != nil {
-		t.Error(err)
 	}
 }
 

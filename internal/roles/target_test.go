@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/statedir"
 )
 
 // filesBelow lists all files below a directory with their owners, sizes and times of change.
@@ -110,14 +111,14 @@ func TestStateNote(t *testing.T) {
 	file := filepath.Join(root, ".packhorse", "state.json")
 	found := func(want, wantErr string) {
 		t.Helper()
-		got, _, err := notedState(root)
+		got, _, err := statedir.ReadNote(root)
 		if got != want || (wantErr == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), wantErr) {
 			t.Errorf("the note says %q (%v), want %q (%s)", got, err, want, wantErr)
 		}
 	}
 	note := func(state string) {
 		t.Helper()
-		if err := noteState(root, state); err != nil {
+		if err := statedir.WriteNote(root, state); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -146,7 +147,7 @@ func TestStateNote(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	text, _ := json.Marshal(stateNote{state})
+	text, _ := json.Marshal(statedir.StateNote{State: state})
 	write(string(text), 0o666)
 	found("", "others than the owner")
 	write(`{"state": "relative"}`, 0o600)
@@ -180,13 +181,13 @@ func TestStateOwner(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
-		if got, err := of.stateOwner(&cfg); err != nil || got.uid != want {
-			t.Errorf("%s: commands run as %d (%v), want %d", what, got.uid, err, want)
+		if got, err := of.stateOwner(&cfg); err != nil || got.Uid != want {
+			t.Errorf("%s: commands run as %d (%v), want %d", what, got.Uid, err, want)
 		}
 	}
 	note := func(state string) {
 		t.Helper()
-		if err := noteState(root, state); err != nil {
+		if err := statedir.WriteNote(root, state); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -196,7 +197,7 @@ func TestStateOwner(t *testing.T) {
 	is("a note", somebody, target{})
 	note(ofRoot)
 	is("a note of root's", 0, target{})
-	if err := os.Chown(stateNoteFile(root), somebody, somebody); err != nil {
+	if err := os.Chown(statedir.NoteFile(root), somebody, somebody); err != nil {
 		t.Fatal(err)
 	}
 	is("somebody's note of a directory of root's", somebody, target{})

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/config"
+	"github.com/packhorse-git/packhorse/internal/statedir"
 )
 
 // tokenPlace finds the file with the tokens of a server, which need not run.
@@ -43,13 +43,13 @@ func (p *tokenPlace) prepared() (auth.TokenFile, config.Config, error) {
 	if err != nil {
 		return file, cfg, err
 	}
-	owner := owner{os.Geteuid(), os.Getegid()}
+	owner := statedir.Self()
 	if cfg.Root != "" {
-		if owner, err = ownerOf(cfg.Root); err != nil {
+		if owner, err = statedir.OwnerOf(cfg.Root); err != nil {
 			return file, cfg, err
 		}
 	}
-	return file, cfg, owner.mkdirState(filepath.Dir(cfg.Auth.Tokens))
+	return file, cfg, owner.MakeStateDir(filepath.Dir(cfg.Auth.Tokens))
 }
 
 func tokenCommand(env Env) *cobra.Command {

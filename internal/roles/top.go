@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/packhorse-git/packhorse/internal/observe"
+	"github.com/packhorse-git/packhorse/internal/statedir"
 	"github.com/packhorse-git/packhorse/internal/top"
 	"github.com/packhorse-git/packhorse/internal/top/tui"
 )
@@ -127,7 +128,7 @@ func (a *topAsker) address() (string, error) {
 		}
 		ops = cfg.Ops.Address
 		if cfg.State != "" {
-			running, err := runningIn(cfg.State)
+			running, err := statedir.Running(cfg.State)
 			if err != nil && (a.state != "" || a.root != "") {
 				return "", err
 			}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/statedir"
 	"github.com/packhorse-git/packhorse/internal/top"
 )
 
@@ -29,7 +30,7 @@ func TestTop(t *testing.T) {
 		}
 		startServe(t, "--root", root, "--config", config, "--ops", "127.0.0.1:0")
 		state := filepath.Join(root, ".packhorse")
-		s, err := runningIn(state)
+		s, err := statedir.Running(state)
 		if err != nil {
 			t.Fatal(err)
 		}

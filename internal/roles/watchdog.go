@@ -21,6 +21,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/observe"
 	"github.com/packhorse-git/packhorse/internal/observe/watchdog"
+	"github.com/packhorse-git/packhorse/internal/statedir"
 )
 
 // cpuProfile is how long the CPU profile of a dump takes.
@@ -30,7 +31,7 @@ const cpuProfile = 3 * time.Second
 const quitAgain = 5 * time.Second
 
 // startWatchdog begins to watch over a role that serves, unless it is not to be watched.
-func (s *server) startWatchdog(env Env, role config.Role, cfg config.Config, l listeners, log *slog.Logger, reg prometheus.Gatherer) (end func()) {
+func (s *server) startWatchdog(p Process, role config.Role, cfg config.Config, l listeners, log *slog.Logger, reg prometheus.Gatherer) (end func()) {
 	if !cfg.Watchdog.Enabled {
 		return func() {}
 	}
@@ -38,8 +39,8 @@ func (s *server) startWatchdog(env Env, role config.Role, cfg config.Config, l l
 	o := watchdog.Options{
 		Dir: c.DumpDir(cfg.State), Spare: watchdog.DefaultSpare(), Stall: c.Stall.Duration, Blocked: c.Blocked, Interval: c.Interval.Duration,
 		Count: c.Count, MaxBytes: int64(c.MaxBytes), MinFree: int64(c.MinFree), Trace: int64(c.Trace), Profile: cpuProfile,
-		Probes: probesOf(role, cfg, l), Redact: auth.Redact, Log: log, Stderr: env.Stderr, Metrics: s.watching,
-		About: fmt.Sprintf("packhorse %s %s", role, versionOf(env).Version),
+		Probes: probesOf(role, cfg, l), Redact: auth.Redact, Log: log, Stderr: p.Stderr, Metrics: s.watching,
+		About: fmt.Sprintf("packhorse %s %s", role, p.Version),
 		Parts: []watchdog.Part{{Name: "metrics.txt", Write: func(to io.Writer) error { return observe.WriteMetrics(to, reg) }}},
 	}
 	if s.board != nil {
@@ -51,7 +52,7 @@ func (s *server) startWatchdog(env Env, role config.Role, cfg config.Config, l l
 	}
 	w := watchdog.Start(o)
 	s.dumps.set(w)
-	endQuits := followQuits(env, w)
+	endQuits := followQuits(p, w)
 	return func() {
 		endQuits()
 		s.dumps.set(nil)
@@ -65,13 +66,13 @@ func probesOf(role config.Role, cfg config.Config, l listeners) (all []watchdog.
 	if role == config.RoleSearch {
 		nodeTLS = cfg.Search.TLSCert != ""
 	}
-	for _, p := range []struct {
+	for _, one := range []struct {
 		name string
 		net.Listener
 		tls bool
 	}{{"http", l.public, cfg.HTTP.TLSCert != ""}, {"node", l.node, nodeTLS}, {"ops", l.private, false}, {"admin", l.admin, false}} {
-		if p.Listener != nil {
-			all = append(all, watchdog.HTTP(p.name, p.Addr(), p.tls))
+		if one.Listener != nil {
+			all = append(all, watchdog.HTTP(one.name, one.Addr(), one.tls))
 		}
 	}
 	if l.ssh != nil {
@@ -116,11 +117,11 @@ func writeRunning(to io.Writer, all []process.Running) error {
 
 // followQuits has a dump written at each SIGQUIT, and at each SIGUSR1. A SIGQUIT that comes soon after another is somebody's who means it, and has its
 // default effect, which needs nothing of us.
-func followQuits(env Env, w *watchdog.Watchdog) (end func()) {
-	if env.Quits == nil {
+func followQuits(p Process, w *watchdog.Watchdog) (end func()) {
+	if p.Quits == nil {
 		return func() {}
 	}
-	quits, stop := env.Quits()
+	quits, stop := p.Quits()
 	ended := make(chan struct{})
 	var following sync.WaitGroup
 	following.Go(func() {
@@ -130,7 +131,7 @@ func followQuits(env Env, w *watchdog.Watchdog) (end func()) {
 			case <-ended:
 				return
 			case signal := <-quits:
-				if signal == dumpSignal {
+				if signal == statedir.DumpSignal {
 					go w.Dump(context.Background(), watchdog.CauseAsked, "packhorse debug dump, by a signal")
 					continue
 				}
@@ -234,14 +235,11 @@ func (d *dumps) within(h http.Handler) http.Handler {
 	})
 }
 
-// dumpSignal asks for a dump, and for nothing else however often it comes.
-const dumpSignal = syscall.SIGUSR1
-
 // quits delivers the process's SIGQUITs, and what asks for a dump.
 func quits() (<-chan os.Signal, func()) {
-	signals, stop := signals(syscall.SIGQUIT, dumpSignal)
+	signals, stop := signals(syscall.SIGQUIT, statedir.DumpSignal)
 	return signals, func() {
-		signal.Ignore(dumpSignal) // it would end the process
+		signal.Ignore(statedir.DumpSignal) // it would end the process
 		stop()
 	}
 }

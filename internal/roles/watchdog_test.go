@@ -16,6 +16,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/observe/watchdog"
+	"github.com/packhorse-git/packhorse/internal/statedir"
 )
 
 // quietWatchdog sees nothing.
@@ -77,7 +78,7 @@ func TestQuitsMakeDumps(t *testing.T) {
 	w, dir := quietWatchdog(t)
 	signals := make(chan os.Signal)
 	stopped := make(chan struct{})
-	end := followQuits(Env{Quits: func() (<-chan os.Signal, func()) { return signals, func() { close(stopped) } }}, w)
+	end := followQuits(Process{Quits: func() (<-chan os.Signal, func()) { return signals, func() { close(stopped) } }}, w)
 	signals <- syscall.SIGQUIT
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		if list, _ := filepath.Glob(filepath.Join(dir, "*-signal-*[0-9]")); len(list) == 1 {
@@ -88,7 +89,7 @@ func TestQuitsMakeDumps(t *testing.T) {
 		}
 	}
 	for range 3 {
-		signals <- dumpSignal
+		signals <- statedir.DumpSignal
 	}
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		if list, _ := filepath.Glob(filepath.Join(dir, "*-asked-*[0-9]")); len(list) > 0 {
@@ -134,16 +135,16 @@ func TestDebugDumpFindsNobody(t *testing.T) {
 	}
 	defer stranger.Wait()
 	defer stranger.Process.Kill()
-	state, err := openState(filepath.Join(dir, "state"))
+	state, err := statedir.Open(filepath.Join(dir, "state"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer state.close()
+	defer state.Close()
 	if _, err := os.Stat("/proc/self/fd"); err != nil {
 		t.Skip("what processes have open is not told here")
 	}
 	for dumps, says := range map[string]string{"/nowhere": "not the one that has the state directory open", "": "a signal would end it"} {
-		if err := state.write(started{PID: stranger.Process.Pid, Role: config.RoleServe, Dumps: dumps}); err != nil {
+		if err := state.Write(statedir.Server{PID: stranger.Process.Pid, Role: config.RoleServe, Dumps: dumps}); err != nil {
 			t.Fatal(err)
 		}
 		if code, text := say("--state", filepath.Join(dir, "state")); code != exitFailed || !strings.Contains(text, says) {

@@ -1,4 +1,4 @@
-package roles
+package statedir
 
 import (
 	"os"
@@ -12,7 +12,7 @@ func TestOwnIsNotMisled(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give files away")
 	}
-	dir, o := t.TempDir(), owner{12345, 12345}
+	dir, o := t.TempDir(), Owner{12345, 12345}
 	path := func(name string) string { return filepath.Join(dir, name) }
 	if err := os.WriteFile(path("roots"), nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -31,14 +31,14 @@ func TestOwnIsNotMisled(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if of, err := ownerOf(path("roots")); err != nil || of.uid != 0 {
+	if of, err := OwnerOf(path("roots")); err != nil || of.Uid != 0 {
 		t.Errorf("root's file is %v's (%v)", of, err)
 	}
 	if err := o.mkdirAll(path("new/er")); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"new", "new/er"} {
-		if of, err := ownerOf(path(name)); err != nil || of != o {
+		if of, err := OwnerOf(path(name)); err != nil || of != o {
 			t.Errorf("%s is %v's (%v)", name, of, err)
 		}
 	}

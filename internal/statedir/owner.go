@@ -1,4 +1,4 @@
-package roles
+package statedir
 
 import (
 	"errors"
@@ -13,26 +13,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// owner is whose files a command makes. A command that root runs for a server of another user makes files that the server can
+// Owner is whose files a command makes. A command that root runs for a server of another user makes files that the server can
 // read and remove.
-type owner struct{ uid, gid int }
+type Owner struct{ Uid, Gid int }
 
-// ownerOf is the owner of a file.
-func ownerOf(path string) (owner, error) {
+// Self is whom this process runs as.
+func Self() Owner { return Owner{os.Geteuid(), os.Getegid()} }
+
+// OwnerOf is the owner of a file.
+func OwnerOf(path string) (Owner, error) {
 	var s unix.Stat_t
 	if err := unix.Stat(path, &s); err != nil {
-		return owner{}, &fs.PathError{Op: "stat", Path: path, Err: err}
+		return Owner{}, &fs.PathError{Op: "stat", Path: path, Err: err}
 	}
-	return owner{int(s.Uid), int(s.Gid)}, nil
+	return Owner{int(s.Uid), int(s.Gid)}, nil
 }
 
-// other reports whether this process is root's and the owner is somebody else.
-func (o owner) other() bool { return os.Geteuid() == 0 && o.uid != 0 }
+// IsOther reports whether this process is root's and the owner is somebody else.
+func (o Owner) IsOther() bool { return os.Geteuid() == 0 && o.Uid != 0 }
 
 // own gives a new file or directory to the owner, if this process may do so. Somebody else may have write access to the
 // directory that it is in, and put something else in its place: what has a second name there is not given away.
-func (o owner) own(path string) error {
-	if !o.other() {
+func (o Owner) own(path string) error {
+	if !o.IsOther() {
 		return nil
 	}
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
@@ -47,11 +50,11 @@ func (o owner) own(path string) error {
 	if err != nil {
 		return err
 	}
-	return f.Chown(o.uid, o.gid)
+	return f.Chown(o.Uid, o.Gid)
 }
 
 // mkdirAll is os.MkdirAll with mode 0700 and this owner for each new directory.
-func (o owner) mkdirAll(dir string) error {
+func (o Owner) mkdirAll(dir string) error {
 	err := os.Mkdir(dir, 0o700)
 	if errors.Is(err, fs.ErrNotExist) && filepath.Dir(dir) != dir {
 		if err := o.mkdirAll(filepath.Dir(dir)); err != nil {
@@ -70,18 +73,18 @@ func (o owner) mkdirAll(dir string) error {
 	return err
 }
 
-// mkdirState makes a state directory for its owner only: its cache holds the content of repositories.
-func (o owner) mkdirState(dir string) error {
+// MakeStateDir makes a state directory for its owner only: its cache holds the content of repositories.
+func (o Owner) MakeStateDir(dir string) error {
 	if err := o.mkdirAll(dir); err != nil {
 		return fmt.Errorf("make the state directory: %w; name a directory that can be written with --state", err)
 	}
 	return nil
 }
 
-// trustedFile returns where a path leads, without symbolic links, if nobody but root and this process's user can change
+// TrustedFile returns where a path leads, without symbolic links, if nobody but root and this process's user can change
 // the file there or put another one in its place. A command of root must not believe what a server's user may write: a
 // configuration names programs.
-func trustedFile(path string) (string, error) {
+func TrustedFile(path string) (string, error) {
 	file, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return "", err
@@ -106,18 +109,18 @@ func trustedFile(path string) (string, error) {
 	}
 }
 
-// name is the owner for a message.
-func (o owner) name() string {
-	if u, err := user.LookupId(strconv.Itoa(o.uid)); err == nil {
+// Name is the owner for a message.
+func (o Owner) Name() string {
+	if u, err := user.LookupId(strconv.Itoa(o.Uid)); err == nil {
 		return u.Username
 	}
-	return fmt.Sprintf("user %d", o.uid)
+	return fmt.Sprintf("user %d", o.Uid)
 }
 
-// become has the process run as the owner from now on, with the owner's groups. Only root can.
-func (o owner) become() error {
-	groups, gid := []int{}, o.gid
-	if u, err := user.LookupId(strconv.Itoa(o.uid)); err == nil {
+// Become has the process run as the owner from now on, with the owner's groups. Only root can.
+func (o Owner) Become() error {
+	groups, gid := []int{}, o.Gid
+	if u, err := user.LookupId(strconv.Itoa(o.Uid)); err == nil {
 		gid, _ = strconv.Atoi(u.Gid)
 		ids, _ := u.GroupIds() // a user without more groups has those of the passwd file
 		for _, id := range ids {
@@ -131,10 +134,10 @@ func (o owner) become() error {
 		err = syscall.Setgid(gid)
 	}
 	if err == nil {
-		err = syscall.Setuid(o.uid)
+		err = syscall.Setuid(o.Uid)
 	}
 	if err != nil {
-		return fmt.Errorf("run as %s, who owns the repositories: %w", o.name(), err)
+		return fmt.Errorf("run as %s, who owns the repositories: %w", o.Name(), err)
 	}
 	return nil
 }

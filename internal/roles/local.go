@@ -1,0 +1,144 @@
+package roles
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+
+	"github.com/packhorse-git/packhorse/internal/config"
+	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/repo"
+	"github.com/packhorse-git/packhorse/internal/storage"
+)
+
+// serveFor runs a node on the repositories for as long as do takes. It answers on the admin socket, where a server would, so that a command, and another
+// one that comes meanwhile, find it. The caller has the state directory.
+func serveFor(ctx context.Context, p Process, cfg config.Config, cache bool, do func() error) (err error) {
+	cfg.Maintenance.Enabled, cfg.Warmup.Enabled, cfg.Cgroup.Enabled, cfg.Storage.Listen, cfg.Ops.Address = false, false, false, "", ""
+	cfg.Cache.Enabled = cfg.Cache.Enabled && cache
+	log, reg := slog.New(slog.DiscardHandler), prometheus.NewRegistry()
+	s, err := newStorage(cfg, log, reg, p.Version, p.Program)
+	if err != nil {
+		return err
+	}
+	socket := config.AdminSocket(cfg.State)
+	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return errors.Join(err, s.close())
+	}
+	l, err := listenUnix(socket, 0o600)
+	if err != nil {
+		return errors.Join(err, s.close())
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.local.serve(l) }()
+	err = do()
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeLimit)
+	defer cancel()
+	return errors.Join(err, s.local.shutdown(limit), <-served, s.close())
+}
+
+// readFor runs a node on the repositories for as long as do takes, which reaches it by dial. It creates nothing, not even a socket.
+func readFor(ctx context.Context, p Process, cfg config.Config, do func(dial func(context.Context) (net.Conn, error)) error) error {
+	cfg.Ops.Tree, cfg.Ops.Activity, cfg.Tracing.Endpoint = false, false, ""
+	log, reg := slog.New(slog.DiscardHandler), prometheus.NewRegistry()
+	lanes, err := newLanes(config.RoleStorage, cfg, log, reg, p.Version)
+	if err != nil {
+		return err
+	}
+	node, closeNode, err := openNode(p.Program, cfg, log, storage.Options{ReadOnly: true, RepositoryHooks: cfg.Push.HookPolicy()}, map[process.Class]process.Limits{repo.ClassRefs: config.RefsLimits()})
+	if err != nil {
+		return err
+	}
+	s := &server{node: node}
+	s.addLocal(cfg, log, lanes)
+	l := newPairs()
+	served := make(chan error, 1)
+	go func() { served <- s.local.serve(l) }()
+	err = do(l.dial)
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeLimit)
+	defer cancel()
+	return errors.Join(err, s.local.shutdown(limit), <-served, closeNode())
+}
+
+// openNode is a node on the repositories that sends and takes no packs.
+func openNode(program string, cfg config.Config, log *slog.Logger, o storage.Options, classes map[process.Class]process.Limits) (
+	node *storage.Node, closeAll func() error, err error) {
+	runner, err := process.New(process.Options{Git: cfg.Git.Program, Log: log, Reaper: reaperProgram(&cfg, program), Classes: classes})
+	if err != nil {
+		return nil, nil, err
+	}
+	closeRunner := func() error {
+		limit, cancel := context.WithTimeout(context.Background(), closeLimit)
+		defer cancel()
+		return runner.Close(limit)
+	}
+	o.Root, o.Hidden, o.Policy, o.Log, o.Runner = cfg.Root, []string{cfg.State, cfg.Cache.Dir}, cfg.Fetch.Policy(), log, runner
+	o.Tables = repo.NewTables(runner)
+	if node, err = storage.New(nil, o); err != nil {
+		return nil, nil, errors.Join(err, closeRunner())
+	}
+	return node, func() error { return errors.Join(closeRunner(), node.Close()) }, nil
+}
+
+// pairs is a listener within the process: each connection is a pair of sockets.
+type pairs struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newPairs() *pairs { return &pairs{conns: make(chan net.Conn), closed: make(chan struct{})} }
+
+func (p *pairs) dial(ctx context.Context) (net.Conn, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socketpair", err)
+	}
+	var ends [2]net.Conn
+	for i, fd := range fds {
+		unix.CloseOnExec(fd)
+		file := os.NewFile(uintptr(fd), "pair")
+		conn, failed := net.FileConn(file)
+		file.Close()
+		ends[i], err = conn, errors.Join(err, failed)
+	}
+	if err == nil {
+		select {
+		case p.conns <- ends[0]:
+			return ends[1], nil
+		case <-p.closed:
+			err = net.ErrClosed
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	}
+	for _, end := range ends {
+		if end != nil {
+			end.Close()
+		}
+	}
+	return nil, err
+}
+
+// Accept, Close and Addr make it a net.Listener.
+func (p *pairs) Accept() (net.Conn, error) {
+	select {
+	case conn := <-p.conns:
+		return conn, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pairs) Close() error {
+	p.once.Do(func() { close(p.closed) })
+	return nil
+}
+
+func (p *pairs) Addr() net.Addr { return &net.UnixAddr{Net: "unix"} }
