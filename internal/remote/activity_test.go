@@ -137,7 +137,10 @@ func TestHostileRequestIDs(t *testing.T) {
 	if _, err := w.ask(ctx, "app", lsRefs(), &answer{}); err != nil {
 		t.Errorf("a caller with a strange name: %v", err)
 	}
-	if strings.Contains(w.log.String(), "\r") || !bytes.Contains([]byte(w.log.String()), []byte("request=mine ")) {
-		t.Error("the log does not tell of the request as it should")
+	if !eventually(func() bool { return strings.Contains(w.log.String(), "request=mine ") }) {
+		t.Errorf("the node's log has no line with request=mine:\n%s", w.log)
+	}
+	if log := w.log.String(); strings.Contains(log, "\r") {
+		t.Errorf("the node's log contains the caller's carriage return: %q", log)
 	}
 }

@@ -251,8 +251,12 @@ func TestPanicIsAnError(t *testing.T) {
 	if _, err := w.ask(context.Background(), "app", w.pack(), &answer{}); !fault.Is(err, fault.Internal) || strings.Contains(fault.Message(err), "of the source") {
 		t.Errorf("the error is %v", err)
 	}
-	if log := w.log.String(); !strings.Contains(log, "of the source") || !strings.Contains(log, "goroutine") {
-		t.Error("the log does not tell of the panic")
+	logged := func() bool {
+		log := w.log.String()
+		return strings.Contains(log, "of the source") && strings.Contains(log, "goroutine")
+	}
+	if !eventually(logged) {
+		t.Errorf("the node's log has no panic with its stack:\n%s", w.log)
 	}
 	if _, err := w.ask(context.Background(), "app", lsRefs(), &answer{}); err != nil {
 		t.Errorf("then: %v", err)
@@ -304,8 +308,8 @@ func TestNodeGoesAndComesBack(t *testing.T) {
 			if !eventually(func() bool { return w.remote.Ready() != nil }) {
 				t.Error("a node that is away is ready")
 			}
-			if n := w.value("packhorse_node_up", "node=one"); n != 0 {
-				t.Errorf("packhorse_node_up is %v", n)
+			if !eventually(func() bool { return w.value("packhorse_node_up", "node=one") == 0 }) {
+				t.Errorf("packhorse_node_up is %v, want 0", w.value("packhorse_node_up", "node=one"))
 			}
 			if out, err := gittest.At(t, t.TempDir()).Try("ls-remote", w.url+"/app"); err == nil || !strings.Contains(err.Error(), "remote: ") || !strings.Contains(err.Error(), "503") {
 				t.Errorf("git says: %s %v", out, err)
@@ -315,8 +319,8 @@ func TestNodeGoesAndComesBack(t *testing.T) {
 				t.Fatal("a node that came back is not ready")
 			}
 			w.clone(repo, "app", "0")
-			if n := w.value("packhorse_node_lost_total", "node=one"); n != 1 {
-				t.Errorf("the node was lost %v times", n)
+			if !eventually(func() bool { return w.value("packhorse_node_lost_total", "node=one") == 1 }) {
+				t.Errorf("packhorse_node_lost_total is %v, want 1", w.value("packhorse_node_lost_total", "node=one"))
 			}
 		})
 	}

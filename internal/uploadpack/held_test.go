@@ -17,9 +17,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-// TestHeldIsWhatIsAllocated: whatever a long request is of, the memory that it is counted for is at least half of all that its session allocates,
-// from the request's first byte to the pack. Lists that grow leave as much behind as they hold in the end.
-func TestHeldIsWhatIsAllocated(t *testing.T) { // alone: it measures what is allocated
+// TestHeldIsWhatIsAllocated checks the memory that a session reserves for a long request. It is at least half of all that
+// the session allocates, from the request's first byte to the pack: a list that grows leaves as much garbage behind as it
+// holds in the end. The test does not run in parallel, because it measures allocations of the process.
+func TestHeldIsWhatIsAllocated(t *testing.T) {
 	// The second session finds what the first one has put into pools, unless a collection empties them or it runs on another processor.
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
@@ -70,18 +71,23 @@ func TestHeldIsWhatIsAllocated(t *testing.T) { // alone: it measures what is all
 				}
 				return reply
 			}
-			// The least of several sessions: what else runs in the process, and pools that were emptied, only add to it.
+			// The measure is the least of several sessions, because other goroutines only add to it. So do pools: the race
+			// detector has them forget every fourth object at random. Therefore the number of attempts is generous.
+			const slack = 512 << 10 // for parts of a session that do not grow with the request, and for the race detector
 			allocated, reply := int64(math.MaxInt64), serve()
-			for range 3 {
+			for range 50 {
 				var before, after runtime.MemStats
 				runtime.ReadMemStats(&before)
 				reply = serve()
 				runtime.ReadMemStats(&after)
 				allocated = min(allocated, int64(after.TotalAlloc-before.TotalAlloc))
+				if allocated <= 2*reply.held+slack {
+					break
+				}
 			}
-			const slack = 512 << 10 // what any session takes, and the race detector
 			if allocated > 2*reply.held+slack || reply.held > 2*allocated {
-				t.Errorf("version %v, each of %d %s: %d bytes were allocated, and %d were counted", version.Version, n, test.name, allocated/n, reply.held/n)
+				t.Errorf("version %v, %d %s: the session allocated %d bytes for each and counted %d, want a factor of at most 2",
+					version.Version, n, test.name, allocated/n, reply.held/n)
 			}
 		}
 	}
