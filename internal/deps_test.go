@@ -21,8 +21,9 @@ const module = "github.com/packhorse-git/packhorse/"
 // internal/, except for cmd. Every package that fails the test for good reason gets its line changed here and in
 // ARCHITECTURE.md, in the same commit.
 const allowedImports = `
-	NONE < fault, git, git/pktline, bulk, credfile, inflight, git/reaper, git/cgroup, observe/sli, observe/proctree, observe/tracing, observe/watchdog, proto/packhorse/v1, proto/packhorse/health/v1, search/schema, proto/packhorse/worker/v1, bench/page, cli;
+	NONE < fault, git, git/pktline, bulk, credfile, inflight, git/reaper, git/cgroup, observe/sli, observe/tracing, observe/watchdog, proto/packhorse/v1, proto/packhorse/health/v1, search/schema, proto/packhorse/worker/v1, bench/page, cli;
 	proto/packhorse/worker/v1 < search/ipc;
+	git/cgroup < observe/proctree;
 	proto/packhorse/v1 < proto/packhorse/v1/packhorsev1connect;
 	fault, proto/packhorse/v1 < fault/faultrpc;
 	fault < git/disk, balance, search/query, httpguard;

@@ -7,9 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/internal/git/cgroup"
@@ -92,13 +92,6 @@ func limitText(n uint64) string {
 	return strconv.FormatUint(n, 10)
 }
 
-// ownLimits are the hard limits of this process: Go raises the soft one of files by itself.
-func ownLimits() (files, processes uint64, err error) {
-	var f, p unix.Rlimit
-	err = errors.Join(unix.Getrlimit(unix.RLIMIT_NOFILE, &f), unix.Getrlimit(rlimitProcesses, &p))
-	return f.Max, p.Max, err
-}
-
 // Disk examines the file systems of some directories, named for messages. One that does not exist is looked at where it would be.
 func Disk(dirs map[string]string, r *Report) {
 	seen := map[unix.Fsid]bool{}
@@ -177,16 +170,13 @@ func Cgroups(pid int, path string, enabled, wanted bool, r *Report) {
 		r.Fact(GroupCgroups, "turned off (cgroup.enabled)")
 		return
 	}
-	proc := "/proc/self"
-	if pid != 0 {
-		proc = "/proc/" + strconv.Itoa(pid)
-		in, err := os.ReadFile(proc + "/cgroup")
-		if _, path, ok := strings.Cut(string(in), "0::"); err == nil && ok && strings.HasSuffix(strings.TrimSpace(path), "/"+cgroup.Server) {
-			r.Fact(GroupCgroups, "the server is in "+strings.TrimSpace(path)+", its git commands beside it")
-			return
-		}
+	if pid == 0 {
+		pid = os.Getpid()
+	} else if _, own, err := cgroup.Own(procfs.DefaultMountPoint, pid); err == nil && filepath.Base(own) == cgroup.Server {
+		r.Fact(GroupCgroups, "the server is in "+own+", its git commands beside it")
+		return
 	}
-	dir, missing, err := cgroup.Usable(proc, path)
+	dir, missing, err := cgroup.Usable(pid, path)
 	severity := Hint
 	if wanted {
 		severity = Problem

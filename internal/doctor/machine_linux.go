@@ -1,47 +1,17 @@
 package doctor
 
 import (
-	"os"
-	"strconv"
-	"strings"
+	"errors"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-const rlimitProcesses = unix.RLIMIT_NPROC
-
-// limitsOf are the hard limits of a process; 0 is this one.
+// limitsOf returns the hard limits of a process; 0 is this one.
 func limitsOf(pid int) (files, processes uint64, err error) {
-	if pid == 0 {
-		return ownLimits()
-	}
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/limits")
-	if err != nil {
-		return 0, 0, err
-	}
-	for line := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(line, "Max open files"); ok {
-			files = hardLimit(rest)
-		}
-		if rest, ok := strings.CutPrefix(line, "Max processes"); ok {
-			processes = hardLimit(rest)
-		}
-	}
-	return files, processes, nil
-}
-
-// hardLimit is the second column of a line in /proc/PID/limits (proc(5)).
-func hardLimit(columns string) uint64 {
-	fields := strings.Fields(columns)
-	if len(fields) < 2 {
-		return 0
-	}
-	n, err := strconv.ParseUint(fields[1], 10, 64)
-	if err != nil {
-		return 1<<64 - 1 // "unlimited"
-	}
-	return n
+	var f, p unix.Rlimit
+	err = errors.Join(unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &f), unix.Prlimit(pid, unix.RLIMIT_NPROC, nil, &p))
+	return f.Max, p.Max, err
 }
 
 // clockState is what the kernel knows of the clock (adjtimex(2)).

@@ -26,6 +26,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/prometheus/procfs"
 )
 
 // Server is the group of this process.
@@ -46,7 +48,8 @@ type Options struct {
 	Log     *slog.Logger
 	Wanted  bool // missing controllers are worth a warning: the administrator has set limits
 
-	proc  string             // for tests: another /proc/self
+	proc  string             // for tests: another /proc
+	pid   int                // the process; 0: this one
 	mkdir func(string) error // for tests: of a hierarchy that the kernel does not fill
 }
 
@@ -75,7 +78,10 @@ func Open(o Options) (*Tree, error) {
 		o.Metrics = NewMetrics()
 	}
 	if o.proc == "" {
-		o.proc = "/proc/self"
+		o.proc = procfs.DefaultMountPoint
+	}
+	if o.pid == 0 {
+		o.pid = os.Getpid()
 	}
 	if o.mkdir == nil {
 		o.mkdir = func(dir string) error { return os.Mkdir(dir, 0o755) }

@@ -40,6 +40,15 @@ func (f *fake) put(dir, name, text string) {
 	}
 }
 
+// putProcess writes a file of this process below proc.
+func (f *fake) putProcess(proc, name, text string) {
+	dir := filepath.Join(proc, strconv.Itoa(os.Getpid()))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		f.t.Fatal(err)
+	}
+	f.put(dir, name, text)
+}
+
 func (f *fake) get(names ...string) string {
 	text, err := os.ReadFile(filepath.Join(append([]string{f.dir}, names...)...))
 	if err != nil {
@@ -217,8 +226,8 @@ func TestNone(t *testing.T) {
 				test.change(&o)
 			} else {
 				o.Path = ""
-				f.put(f.proc, "cgroup", test.cgroup)
-				f.put(f.proc, "mountinfo", strings.ReplaceAll(test.mountinfo, "DIR", f.dir)+"\n")
+				f.putProcess(f.proc, "cgroup", test.cgroup)
+				f.putProcess(f.proc, "mountinfo", strings.ReplaceAll(test.mountinfo, "DIR", f.dir)+"\n")
 			}
 			if _, err := Open(o); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("error %v", err)
@@ -243,15 +252,14 @@ func TestIsRun(t *testing.T) {
 func TestOwn(t *testing.T) {
 	t.Parallel()
 	for _, test := range [][3]string{ // path, root and point of the mount
-		{"/system.slice/packhorse.service", "/", "/sys/fs/cgroup"}, {"/", "/", "/sys/fs/cgroup"}, {"/a/b", "/a", "/mnt/with space"},
+		{"/system.slice/packhorse.service", "/", "/sys/fs/cgroup"}, {"/", "/", "/sys/fs/cgroup"}, {"/a/b", "/a", "/mnt/cgroup"},
 	} {
 		proc := t.TempDir()
-		o := Options{proc: proc}
 		f := &fake{t: t}
-		f.put(proc, "cgroup", "3:cpu:/x\n0::"+test[0]+"\n")
-		f.put(proc, "mountinfo", fmt.Sprintf("30 24 0:27 %s %s rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n", test[1], strings.ReplaceAll(test[2], " ", `\040`)))
+		f.putProcess(proc, "cgroup", "3:cpu:/x\n0::"+test[0]+"\n")
+		f.putProcess(proc, "mountinfo", fmt.Sprintf("30 24 0:27 %s %s rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n", test[1], test[2]))
 		want := filepath.Join(test[2], strings.TrimPrefix(test[0], strings.TrimSuffix(test[1], "/")))
-		if dir, path, err := o.own(); dir != want || path != test[0] || err != nil {
+		if dir, path, err := Own(proc, os.Getpid()); dir != want || path != test[0] || err != nil {
 			t.Errorf("%q: %s, %s, %v; want %s", test, dir, path, err, want)
 		}
 	}

@@ -1,16 +1,15 @@
 package cgroup
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -25,7 +24,7 @@ func (o *Options) parent() (string, error) {
 		}
 		return o.Path, o.mkdir(o.Path)
 	}
-	own, path, err := o.own()
+	own, path, err := Own(o.proc, o.pid)
 	if err != nil {
 		return "", err
 	}
@@ -38,10 +37,10 @@ func (o *Options) parent() (string, error) {
 	return own, nil
 }
 
-// Usable says whether Open could make groups for a process, whose directory in /proc is proc, below a path or, without one, below the process's
-// own cgroup. It makes and changes nothing. Missing is why limits of some kind would not hold; err why there can be no groups.
-func Usable(proc, path string) (dir string, missing []error, err error) {
-	o := Options{Path: path, proc: proc, mkdir: func(string) error { return nil }}
+// Usable reports whether Open could create groups for a process, in the directory path or, if that is empty, in the process's own
+// cgroup. It changes nothing. Missing says which limits would not hold; err why there can be no groups.
+func Usable(pid int, path string) (dir string, missing []error, err error) {
+	o := Options{Path: path, proc: procfs.DefaultMountPoint, pid: pid, mkdir: func(string) error { return nil }}
 	if dir, err = o.parent(); err != nil {
 		return "", nil, err
 	}
@@ -76,52 +75,39 @@ func isCgroup(dir string) error {
 
 var errNone = errors.New("there is no cgroup v2 hierarchy here")
 
-// own finds the cgroup that this process is in: its directory, and its path as the kernel tells it (cgroups(7), "/proc/PID/cgroup").
-func (o *Options) own() (dir, path string, err error) {
-	cgroups, err := os.ReadFile(filepath.Join(o.proc, "cgroup"))
+// Own returns the directory of the cgroup of a process, and its path in the hierarchy, by the files below proc, which is "/proc"
+// except in tests (cgroups(7), "/proc/PID/cgroup").
+func Own(proc string, pid int) (dir, path string, err error) {
+	fs, err := procfs.NewFS(proc)
 	if err != nil {
 		return "", "", errNone
 	}
-	for line := range strings.Lines(string(cgroups)) {
-		if rest, ok := strings.CutPrefix(line, "0::"); ok {
-			path = strings.TrimSuffix(rest, "\n")
+	p, err := fs.Proc(pid)
+	if err != nil {
+		return "", "", errNone
+	}
+	cgroups, err := p.Cgroups()
+	if err != nil {
+		return "", "", errNone
+	}
+	for _, c := range cgroups {
+		if c.HierarchyID == 0 {
+			path = c.Path
 		}
 	}
 	if !strings.HasPrefix(path, "/") {
 		return "", "", errNone
 	}
-	mounts, err := os.ReadFile(filepath.Join(o.proc, "mountinfo"))
+	mounts, err := fs.GetProcMounts(pid)
 	if err != nil {
 		return "", "", errNone
 	}
-	for line := range bytes.Lines(mounts) {
-		before, after, ok := strings.Cut(string(line), " - ")
-		fields := strings.Fields(before)
-		if !ok || !strings.HasPrefix(after, "cgroup2 ") || len(fields) < 5 {
-			continue
+	for _, m := range mounts {
+		rest, ok := strings.CutPrefix(path, strings.TrimSuffix(m.Root, "/"))
+		if m.FSType != "cgroup2" || !ok || rest != "" && rest[0] != '/' {
+			continue // another file system, or another part of the hierarchy
 		}
-		root, at := unescape(fields[3]), unescape(fields[4])
-		rest, ok := strings.CutPrefix(path, strings.TrimSuffix(root, "/"))
-		if !ok || rest != "" && rest[0] != '/' {
-			continue // mounted is another part of the hierarchy
-		}
-		return filepath.Join(at, rest), path, nil
+		return filepath.Join(m.MountPoint, rest), path, nil
 	}
 	return "", "", errNone
-}
-
-// unescape undoes what the kernel does to names in mountinfo: a space is \040.
-func unescape(name string) string {
-	var b strings.Builder
-	for i := 0; i < len(name); i++ {
-		if name[i] == '\\' && i+3 < len(name) {
-			if n, err := strconv.ParseUint(name[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(n))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(name[i])
-	}
-	return b.String()
 }

@@ -2,17 +2,18 @@ package process
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"strconv"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/prometheus/procfs"
 )
 
-// ticks of the kernel's clock in a second, as user space sees it (USER_HZ, proc(5)).
+// ticks of the kernel's clock per second, as user space sees it (USER_HZ, proc(5)).
 const ticks = 100
 
-// live looks at a process that is not reaped, and at its descendants.
+// live reads the use of a process that is not reaped, and of its descendants.
 func live(pid int) (l Live) {
 	todo := []int{pid}
 	for i := 0; i < len(todo) && l.Processes < mostProcesses; i++ {
@@ -28,45 +29,35 @@ func live(pid int) (l Live) {
 	return l
 }
 
-// add counts one process; false if it is gone.
-func (l *Live) add(pid int, mayBeGone bool) bool {
-	dir := "/proc/" + strconv.Itoa(pid)
-	stat, err := os.ReadFile(dir + "/stat")
-	end := bytes.LastIndexByte(stat, ')') // the name before it may have anything in it
-	if err != nil || end < 0 {
+// add adds one process. It returns false if the process has ended.
+func (l *Live) add(pid int, isDescendant bool) bool {
+	p, err := procfs.NewProc(pid)
+	if err != nil {
 		return false
 	}
-	fields := bytes.Fields(stat[end+1:])
-	if len(fields) < 22 || mayBeGone && string(fields[0]) == "Z" { // its time is its parent's once that has waited
+	s, err := p.Stat()
+	if err != nil || isDescendant && s.State == "Z" { // its parent gets its time when it waits for it
 		return false
 	}
-	field := func(n int) int64 { // numbered as in proc_pid_stat(5)
-		v, _ := strconv.ParseInt(string(fields[n-3]), 10, 64)
-		return v
-	}
-	l.User += time.Duration(field(14)+field(16)) * time.Second / ticks
-	l.System += time.Duration(field(15)+field(17)) * time.Second / ticks
-	l.RSS += field(24) * int64(unix.Getpagesize())
+	l.User += time.Duration(s.UTime+uint(s.CUTime)) * time.Second / ticks
+	l.System += time.Duration(s.STime+uint(s.CSTime)) * time.Second / ticks
+	l.RSS += int64(s.ResidentMemory())
 	return true
 }
 
-// threads goes through those of a process: how long they were on a CPU, how long they were ready to run and waited for one
-// (Documentation/scheduler/sched-stats.rst), and which processes they have started.
+// threads adds up for the threads of a process how long they ran and how long they waited for a CPU
+// (Documentation/scheduler/sched-stats.rst), and lists the processes that they have started.
 func threads(pid int) (ran, waited time.Duration, children []int) {
-	dir := "/proc/" + strconv.Itoa(pid) + "/task/"
-	all, err := os.ReadDir(dir)
+	all, err := procfs.AllThreads(pid)
 	if err != nil {
 		return 0, 0, nil
 	}
-	for _, thread := range all[:min(len(all), mostThreads)] {
-		stat, _ := os.ReadFile(dir + thread.Name() + "/schedstat")
-		if fields := bytes.Fields(stat); len(fields) >= 2 {
-			ns, _ := strconv.ParseInt(string(fields[0]), 10, 64)
-			ran += time.Duration(ns)
-			ns, _ = strconv.ParseInt(string(fields[1]), 10, 64)
-			waited += time.Duration(ns)
+	for _, t := range all[:min(len(all), mostThreads)] {
+		if s, err := t.Schedstat(); err == nil {
+			ran += time.Duration(s.RunningNanoseconds)
+			waited += time.Duration(s.WaitingNanoseconds)
 		}
-		text, _ := os.ReadFile(dir + thread.Name() + "/children")
+		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, t.PID))
 		for _, field := range bytes.Fields(text) {
 			if child, err := strconv.Atoi(string(field)); err == nil && len(children) < mostProcesses {
 				children = append(children, child)

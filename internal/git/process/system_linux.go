@@ -1,14 +1,12 @@
 package process
 
 import (
-	"bytes"
-	"fmt"
 	"os"
-	"strconv"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -123,17 +121,15 @@ func (s *rssSampler) max(state *os.ProcessState) int64 {
 	return s.peak
 }
 
-// residentPeak reads VmHWM from /proc/PID/status, in bytes; 0 if it is not there.
+// residentPeak returns the peak resident size of a process in bytes; 0 if it has ended.
 func residentPeak(pid int) int64 {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	p, err := procfs.NewProc(pid)
 	if err != nil {
 		return 0
 	}
-	_, rest, _ := bytes.Cut(b, []byte("\nVmHWM:"))
-	fields := bytes.Fields(rest[:min(len(rest), 40)])
-	if len(fields) == 0 {
+	s, err := p.NewStatus()
+	if err != nil {
 		return 0
 	}
-	kib, _ := strconv.ParseInt(string(fields[0]), 10, 64)
-	return kib << 10
+	return int64(s.VmHWM)
 }

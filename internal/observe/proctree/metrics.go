@@ -1,8 +1,6 @@
 package proctree
 
 import (
-	"os"
-
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -66,17 +64,16 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	counter(m.cancelled, float64(s.cancelled))
 	gauge(m.took, s.took.Seconds())
 	counter(m.cut, float64(cut))
-	for state, n := range m.tree.groups.pageCache() {
+	for state, n := range m.tree.cgroup.pageCache() {
 		gauge(m.cache, float64(n), state)
 	}
-	for kind, n := range m.tree.groups.held() {
+	for kind, n := range m.tree.cgroup.memory() {
 		gauge(m.cgroup, float64(n), kind)
 	}
-	for _, p := range m.tree.groups.pressures() {
+	for _, p := range m.tree.cgroup.pressures() {
 		counter(m.pressure, p.seconds, p.resource, p.kind, p.of)
 	}
-	text, _ := os.ReadFile("/proc/net/dev")
-	for key, n := range network(string(text)) {
+	for key, n := range network() {
 		counter(m.network, float64(n), key[0], key[1])
 	}
 }

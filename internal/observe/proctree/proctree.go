@@ -33,7 +33,7 @@ type Options struct {
 // Tree is the process that it was made in, and what it has started. It is safe for concurrent use.
 type Tree struct {
 	workers map[string]string
-	groups  cgroups
+	cgroup  ownCgroup
 	self    string // the name of the program, as the kernel has it
 	log     *slog.Logger
 	metrics *metrics
@@ -95,7 +95,7 @@ func New(o Options) *Tree {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	t := &Tree{workers: o.Workers, groups: findCgroups(), self: ownName(), log: o.Log, ended: make(map[string]use), shown: make(map[string]use)}
+	t := &Tree{workers: o.Workers, cgroup: findCgroup(), self: ownName(), log: o.Log, ended: make(map[string]use), shown: make(map[string]use)}
 	t.metrics = newMetrics(t)
 	return t
 }

@@ -1,121 +1,70 @@
 package proctree
 
 import (
-	"bytes"
 	"os"
 	"path"
 	"strconv"
 	"strings"
+
+	"github.com/prometheus/procfs"
+
+	"github.com/packhorse-git/packhorse/internal/git/cgroup"
 )
 
-// cgroups are the directories of the cgroup that the process began in; "" where there is none, or nothing in it.
-type cgroups struct {
-	memory   string // has memory.stat
-	pressure string // has cpu.pressure; "" for the root, which is the machine
-	v2       bool   // of memory
+// ownCgroup is the directory of the cgroup v2 that the process began in; "" if there is none.
+type ownCgroup string
+
+func findCgroup() ownCgroup {
+	dir, _, err := cgroup.Own(procfs.DefaultMountPoint, os.Getpid())
+	if err != nil {
+		return ""
+	}
+	return ownCgroup(dir)
 }
 
-// findCgroups reads where the process stands (cgroups(7)). A container may see its own cgroup as the root of all.
-func findCgroups() (c cgroups) {
-	where, _ := os.ReadFile("/proc/self/cgroup")
-	mounts, _ := os.ReadFile("/proc/self/mounts")
-	has := func(dir, file string) bool {
-		_, err := os.Stat(path.Join(dir, file))
-		return err == nil
+// read returns the content of a file of the cgroup; "" if there is none.
+func (c ownCgroup) read(file string) string {
+	if c == "" {
+		return ""
 	}
-	for line := range strings.Lines(string(mounts)) {
-		f := strings.Fields(line)
-		if len(f) < 4 {
-			continue
-		}
-		isMemory := f[2] == "cgroup" && strings.Contains(","+f[3]+",", ",memory,")
-		if f[2] != "cgroup2" && !isMemory {
-			continue
-		}
-		own := ownCgroup(string(where), isMemory)
-		dir := path.Join(f[1], own)
-		if !has(dir, "cgroup.procs") {
-			dir = f[1]
-		}
-		if f[2] == "cgroup2" && dir != f[1] && has(dir, "cpu.pressure") {
-			c.pressure = dir
-		}
-		if has(dir, "memory.stat") && !c.v2 {
-			c.memory, c.v2 = dir, f[2] == "cgroup2"
-		}
-	}
-	return c
+	text, _ := os.ReadFile(path.Join(string(c), file))
+	return string(text)
 }
 
-// ownCgroup finds the process's cgroup in a hierarchy: that of v2, or of v1 with the memory controller.
-func ownCgroup(text string, v1Memory bool) string {
-	for line := range strings.Lines(text) {
-		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(f) < 3 {
-			continue
-		}
-		if !v1Memory && f[0] == "0" || v1Memory && strings.Contains(","+f[1]+",", ",memory,") {
-			return f[2]
-		}
-	}
-	return "/"
-}
-
-// pageCache is what of the page cache counts as the cgroup's, by state, in bytes.
-func (c cgroups) pageCache() map[string]int64 {
-	if c.memory == "" {
-		return nil
-	}
-	names := map[string]string{"total_cache": "all", "total_dirty": "dirty", "total_writeback": "writeback"}
-	if c.v2 {
-		names = map[string]string{"file": "all", "file_dirty": "dirty", "file_writeback": "writeback"}
-	}
+// pageCache returns the page cache that is charged to the cgroup, by state, in bytes.
+func (c ownCgroup) pageCache() map[string]int64 {
+	states := map[string]string{"file": "all", "file_dirty": "dirty", "file_writeback": "writeback"}
 	found := map[string]int64{}
-	text, _ := os.ReadFile(path.Join(c.memory, "memory.stat"))
-	for line := range bytes.Lines(text) {
-		name, value, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
-		if state, ok := names[name]; ok {
-			if n, err := strconv.ParseInt(value, 10, 64); err == nil {
-				found[state] = n
-			}
+	for line := range strings.Lines(c.read("memory.stat")) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if n, err := strconv.ParseInt(value, 10, 64); err == nil && states[name] != "" {
+			found[states[name]] = n
 		}
 	}
 	return found
 }
 
-// noLimit is from when on a limit of memory is none: v1 has the greatest number there is, v2 "max".
-const noLimit = 1 << 60
-
-// held is what counts as the cgroup's memory, and its limit, in bytes.
-func (c cgroups) held() map[string]int64 {
-	if c.memory == "" {
-		return nil
-	}
-	names := map[string]string{"used": "memory.usage_in_bytes", "limit": "memory.limit_in_bytes"}
-	if c.v2 {
-		names = map[string]string{"used": "memory.current", "limit": "memory.max"}
-	}
+// memory returns the memory that is charged to the cgroup, and its limit if it has one, in bytes.
+func (c ownCgroup) memory() map[string]int64 {
 	found := map[string]int64{}
-	for kind, name := range names {
-		text, _ := os.ReadFile(path.Join(c.memory, name))
-		if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && n < noLimit {
+	for kind, file := range map[string]string{"used": "memory.current", "limit": "memory.max"} {
+		if n, err := strconv.ParseInt(strings.TrimSpace(c.read(file)), 10, 64); err == nil {
 			found[kind] = n
 		}
 	}
 	return found
 }
 
-// stall is how long some or all tasks have waited for a resource, since the machine or the cgroup began.
+// stall is the time that some or all tasks have waited for a resource, since the boot or the creation of the cgroup.
 type stall struct {
 	resource, kind, of string
 	seconds            float64
 }
 
-// pressures reads what the kernel tells of pressure (Linux, Documentation/accounting/psi.rst); nothing where it tells none.
-func (c cgroups) pressures() (all []stall) {
-	read := func(of, file, resource string) {
-		text, _ := os.ReadFile(file)
-		for line := range strings.Lines(string(text)) {
+// pressures returns the pressure stall information of the machine and of the cgroup (Linux, Documentation/accounting/psi.rst).
+func (c ownCgroup) pressures() (all []stall) {
+	add := func(of, text, resource string) {
+		for line := range strings.Lines(text) {
 			kind, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
 			_, total, ok := strings.Cut(rest, "total=")
 			n, err := strconv.ParseInt(total, 10, 64)
@@ -124,36 +73,35 @@ func (c cgroups) pressures() (all []stall) {
 			}
 		}
 	}
+	isRoot := c.read("cgroup.type") == "" // its pressure is the machine's
 	for _, resource := range []string{"cpu", "memory", "io"} {
-		read("machine", "/proc/pressure/"+resource, resource)
-		if c.pressure != "" {
-			read("cgroup", path.Join(c.pressure, resource+".pressure"), resource)
+		text, _ := os.ReadFile("/proc/pressure/" + resource)
+		add("machine", string(text), resource)
+		if !isRoot {
+			add("cgroup", c.read(resource+".pressure"), resource)
 		}
 	}
 	return all
 }
 
-// traffic is bytes by device, "loopback" or "network", and direction.
-type traffic map[[2]string]int64
+// traffic is the number of bytes by device, "loopback" or "network", and direction.
+type traffic map[[2]string]uint64
 
-// network reads what went through the interfaces of the network namespace (proc_net(5), /proc/net/dev). Interfaces that only pass on what another
-// one has counted, bridges and the like, are counted too.
-func network(text string) traffic {
+// network adds up the interfaces of the network namespace. A bridge and the interfaces behind it are both counted.
+func network() traffic {
 	found := traffic{}
-	for line := range strings.Lines(text) {
-		name, rest, ok := strings.Cut(line, ":")
-		f := strings.Fields(rest)
-		if !ok || len(f) < 16 {
-			continue
-		}
+	fs, err := procfs.NewDefaultFS()
+	if err != nil {
+		return found
+	}
+	devices, _ := fs.NetDev() // of no device, if it fails
+	for _, d := range devices {
 		device := "network"
-		if strings.TrimSpace(name) == "lo" {
+		if d.Name == "lo" {
 			device = "loopback"
 		}
-		in, _ := strconv.ParseInt(f[0], 10, 64)
-		out, _ := strconv.ParseInt(f[8], 10, 64)
-		found[[2]string{device, "in"}] += in
-		found[[2]string{device, "out"}] += out
+		found[[2]string{device, "in"}] += d.RxBytes
+		found[[2]string{device, "out"}] += d.TxBytes
 	}
 	return found
 }

@@ -2,9 +2,7 @@ package watchdog
 
 import (
 	"bufio"
-	"bytes"
 	"cmp"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -12,109 +10,84 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/prometheus/procfs"
 )
 
-// Bounds of what is told of processes.
+// Limits of a dump.
 const (
-	manyProcesses = 4096
-	manyThreads   = 512
-	longCommand   = 4 << 10
-	ticks         = 100 // a second, in /proc (USER_HZ)
-	pageSize      = 4 << 10
+	maxProcesses = 4096
+	maxThreads   = 512
+	maxCommand   = 4 << 10
+	ticks        = 100 // per second, in /proc (USER_HZ)
 )
 
-// task is a process or a thread, as proc(5) tells, /proc/PID/stat.
-type task struct {
-	pid, parent, group, session int
-	name, state                 string
-	user, system                time.Duration
-	threads                     int
-	started                     time.Duration // after the system
-	rss                         int64
+// process is a process of the tree below another one.
+type process struct {
+	procfs.Proc
+	stat  procfs.ProcStat
+	depth int
 }
 
-// readTask reads a stat file, which waits for nobody.
-func readTask(file string) (t task, err error) {
-	text, err := os.ReadFile(file)
+// tree lists a process and its descendants, each after its parent.
+func tree(pid int) (list []process, err error) {
+	all, err := procfs.AllProcs()
 	if err != nil {
-		return t, err
+		return nil, err
 	}
-	open, end := bytes.IndexByte(text, '('), bytes.LastIndexByte(text, ')') // the name may hold anything
-	if open < 0 || end < open {
-		return t, errors.New("cannot read " + file)
-	}
-	fields := strings.Fields(string(text[end+1:]))
-	if len(fields) < 22 {
-		return t, errors.New("cannot read " + file)
-	}
-	number := func(i int) int64 { // i: as proc(5) counts
-		n, _ := strconv.ParseInt(fields[i-3], 10, 64)
-		return n
-	}
-	span := func(i int) time.Duration { return time.Duration(number(i)) * time.Second / ticks }
-	t.pid, _ = strconv.Atoi(strings.TrimSpace(string(text[:open])))
-	t.name, t.state = string(text[open+1:end]), fields[0]
-	t.parent, t.group, t.session = int(number(4)), int(number(5)), int(number(6))
-	t.user, t.system, t.threads, t.started, t.rss = span(14), span(15), int(number(20)), span(22), number(24)*int64(os.Getpagesize())
-	return t, nil
-}
-
-// tree lists a process and all below it, each after its parent, and how deep each is.
-func tree(pid int) (list []task, depth []int, err error) {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return nil, nil, err
-	}
-	below := map[int][]task{}
-	var top task
-	for _, e := range entries {
-		if _, err := strconv.Atoi(e.Name()); err != nil {
-			continue
-		}
-		t, err := readTask("/proc/" + e.Name() + "/stat")
+	children := map[int][]process{}
+	var top process
+	for _, p := range all {
+		stat, err := p.Stat()
 		if err != nil {
 			continue // it has ended
 		}
-		below[t.parent] = append(below[t.parent], t)
-		if t.pid == pid {
-			top = t
+		children[stat.PPID] = append(children[stat.PPID], process{p, stat, 0})
+		if p.PID == pid {
+			top = process{p, stat, 0}
 		}
 	}
-	if top.pid == 0 {
-		return nil, nil, fmt.Errorf("there is no process %d", pid)
+	if top.PID == 0 {
+		return nil, fmt.Errorf("there is no process %d", pid)
 	}
-	var add func(t task, deep int)
-	add = func(t task, deep int) {
-		if len(list) >= manyProcesses || deep > manyProcesses {
+	var add func(p process, depth int)
+	add = func(p process, depth int) {
+		if len(list) >= maxProcesses || depth > maxProcesses {
 			return
 		}
-		list, depth = append(list, t), append(depth, deep)
-		for _, child := range below[t.pid] {
-			add(child, deep+1)
+		p.depth = depth
+		list = append(list, p)
+		for _, child := range children[p.PID] {
+			add(child, depth+1)
 		}
 	}
 	add(top, 0)
-	return list, depth, nil
+	return list, nil
 }
 
-// WriteProcesses tells what a process, its threads and all processes below it do now. It reads nothing that waits for a lock of a process.
+func seconds(n uint) float64 { return float64(n) / ticks }
+
+// WriteProcesses writes the state of a process, its threads and its descendants. It reads nothing that needs a lock of a process.
 func WriteProcesses(to io.Writer, pid int) error {
-	list, depth, err := tree(pid)
+	list, err := tree(pid)
 	if err != nil {
 		return err
 	}
 	out := bufio.NewWriter(to)
-	up := uptime()
 	fmt.Fprintln(out, "process  parent   group    session  state threads  user      system    age        rss MiB  waits in                 name")
-	for i, t := range list {
-		fmt.Fprintf(out, "%-8d %-8d %-8d %-8d %-5s %-8d %-9.2f %-9.2f %-10.1f %-8.1f %-24s %s%q\n", t.pid, t.parent, t.group, t.session, t.state, t.threads,
-			t.user.Seconds(), t.system.Seconds(), (up - t.started).Seconds(), float64(t.rss)/(1<<20), waitsIn(fmt.Sprint("/proc/", t.pid)),
-			strings.Repeat("  ", depth[i]), t.name)
+	top := list[0].stat
+	started, _ := top.StartTime() // seconds since 1970; 0 if the boot time cannot be read
+	age := float64(time.Now().UnixMilli())/1000 - started
+	for _, p := range list {
+		s := p.stat
+		fmt.Fprintf(out, "%-8d %-8d %-8d %-8d %-5s %-8d %-9.2f %-9.2f %-10.1f %-8.1f %-24s %s%q\n", p.PID, s.PPID, s.PGRP, s.Session, s.State,
+			s.NumThreads, seconds(s.UTime), seconds(s.STime), age-float64(int64(s.Starttime-top.Starttime))/ticks, float64(s.ResidentMemory())/(1<<20), waitChannel(p.Proc),
+			strings.Repeat("  ", p.depth), s.Comm)
 	}
 	writeThreads(out, pid)
 	own := fmt.Sprintf("/proc/%d/", pid)
-	if open, err := os.ReadDir(own + "fd"); err == nil {
-		fmt.Fprintf(out, "\nopen files: %d\n", len(open))
+	if n, err := list[0].FileDescriptorsLen(); err == nil {
+		fmt.Fprintf(out, "\nopen files: %d\n", n)
 	}
 	for _, file := range []string{"/proc/loadavg", "/proc/pressure/cpu", "/proc/pressure/memory", "/proc/pressure/io", own + "status", own + "io", own + "limits", own + "cgroup"} {
 		if text, err := os.ReadFile(file); err == nil {
@@ -124,29 +97,28 @@ func WriteProcesses(to io.Writer, pid int) error {
 	return out.Flush()
 }
 
-// writeThreads tells what the threads of a process wait for in the kernel: how many for what, and the first of them one by one.
+// writeThreads writes where the threads of a process wait in the kernel: the number for each place, and the first threads one by one.
 func writeThreads(out io.Writer, pid int) {
-	dir := fmt.Sprintf("/proc/%d/task/", pid)
-	entries, err := os.ReadDir(dir)
+	threads, err := procfs.AllThreads(pid)
 	if err != nil {
 		return
 	}
 	counts := map[string]int{}
 	var lines []string
-	for _, e := range entries {
-		t, err := readTask(dir + e.Name() + "/stat")
+	for _, t := range threads {
+		s, err := t.Stat()
 		if err != nil {
 			continue
 		}
-		call, _ := os.ReadFile(dir + e.Name() + "/syscall")
+		call, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/syscall", pid, t.PID))
 		number, _, _ := strings.Cut(strings.TrimSpace(string(call)), " ")
-		what := fmt.Sprintf("%s  system call %-8s waits in %s", t.state, number, waitsIn(dir+e.Name()))
+		what := fmt.Sprintf("%s  system call %-8s waits in %s", s.State, number, waitChannel(t))
 		counts[what]++
-		if len(lines) < manyThreads {
-			lines = append(lines, fmt.Sprintf("%-8d user %.2f system %.2f  %s", t.pid, t.user.Seconds(), t.system.Seconds(), what))
+		if len(lines) < maxThreads {
+			lines = append(lines, fmt.Sprintf("%-8d user %.2f system %.2f  %s", t.PID, seconds(s.UTime), seconds(s.STime), what))
 		}
 	}
-	fmt.Fprintf(out, "\n%d threads of %d\n", len(entries), pid)
+	fmt.Fprintf(out, "\n%d threads of %d\n", len(threads), pid)
 	kinds := make([]string, 0, len(counts))
 	for what := range counts {
 		kinds = append(kinds, what)
@@ -158,41 +130,34 @@ func writeThreads(out io.Writer, pid int) {
 	fmt.Fprintf(out, "\n%s\n", strings.Join(lines, "\n"))
 }
 
-// waitsIn is the function of the kernel in which a process or thread sleeps; "-" if it does not, or the kernel does not tell.
-func waitsIn(dir string) string {
-	text, err := os.ReadFile(dir + "/wchan")
-	if err != nil || len(text) == 0 || string(text) == "0" {
+// waitChannel is the kernel function in which a process or thread sleeps; "-" if it does not sleep, or this is not known.
+func waitChannel(p procfs.Proc) string {
+	name, err := p.Wchan()
+	if err != nil || name == "" {
 		return "-"
 	}
-	return string(text)
+	return name
 }
 
-func uptime() time.Duration {
-	text, err := os.ReadFile("/proc/uptime")
-	if err != nil {
-		return 0
-	}
-	first, _, _ := strings.Cut(string(text), " ")
-	seconds, _ := strconv.ParseFloat(first, 64)
-	return time.Duration(seconds * float64(time.Second))
-}
-
-// WriteCommands writes the command lines of a process and all below it, redacted. It may wait for a process that is stuck.
+// WriteCommands writes the command lines of a process and its descendants, redacted. It may wait for a process that is stuck.
 func WriteCommands(to io.Writer, pid int, redact func(string) string) error {
-	list, _, err := tree(pid)
+	list, err := tree(pid)
 	if err != nil {
 		return err
 	}
-	for _, t := range list {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", t.pid))
+	for _, p := range list {
+		args, err := p.CmdLine()
 		if err != nil {
 			continue
 		}
-		var words []string
-		for word := range strings.SplitSeq(strings.TrimSuffix(string(text[:min(len(text), longCommand)]), "\x00"), "\x00") {
-			words = append(words, strconv.Quote(redact(word)))
+		var line strings.Builder
+		for _, arg := range args {
+			if line.Len() > maxCommand {
+				break
+			}
+			line.WriteString(" " + strconv.Quote(redact(arg[:min(len(arg), maxCommand)])))
 		}
-		if _, err := fmt.Fprintf(to, "%-8d %s\n", t.pid, strings.Join(words, " ")); err != nil {
+		if _, err := fmt.Fprintf(to, "%-8d%s\n", p.PID, line.String()); err != nil {
 			return err
 		}
 	}
