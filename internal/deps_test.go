@@ -43,7 +43,9 @@ const allowedImports = `
 	node, repo, packsource < uploadpack;
 	repo, admit < lookup;
 	repo < doctor;
-	node, repo < receivepack;
+	git, git/disk < pushjournal;
+	pushjournal, git/process < pushrecovery;
+	node, repo, pushrecovery < receivepack;
 	receivepack < webhook;
 	uploadpack, receivepack, packcache, lookup, resolve < storage;
 	bulk < unaryhttp, connlimit, origin;

@@ -7,7 +7,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"io/fs"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -19,78 +21,80 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 )
 
-// A repository that borrows objects has more of them than those who may read it may know of. Git takes a push if all that it needs is there, from
-// wherever; whoever names an object of the lender's by its ID could fetch it then, and all below. So of what the new refs reach and the repository's
-// own refs do not, each object has to come with the push, or be in the repository's own object directory. Nor may the push have been made
-// whole with borrowed objects as the bases of deltas: what is made of one tells what is in it.
+// A repository with alternates can read objects that its own users may not know of. Git accepts a push if all objects
+// that it needs exist anywhere, so that anybody who knows an object ID of the lender could make it reachable and then
+// fetch it. Therefore each object that the new refs reach and the repository's refs do not has to be in the push or in
+// the repository's own object directory. Nor may Git have completed the pack with borrowed delta bases, because what is
+// made from an object tells its content.
 //
-// Borrowed objects that the repository's own refs reach are its history, and fine. Most are found where they are looked for first: in the
-// commits that the push goes on from. What is left is looked for in all history, within limits.
+// Borrowed objects that the repository's own refs reach belong to its history, and are allowed. Most of them are found
+// in the commits that the push builds on, where they are looked up first, and the others in the whole history, within
+// limits.
 
 const (
-	// maxBorrowed is how many borrowed objects of one push are looked for in the repository's history.
+	// maxBorrowed is the maximum number of borrowed objects of one push.
 	maxBorrowed = 100_000
-	// maxForks is how many commits that a push goes on from are looked at before all history is.
-	maxForks = 1000
-	// borrowLimit bounds the whole check.
-	borrowLimit = 2 * time.Minute
+	// maxBoundary is the maximum number of commits that a push builds on and that are searched before the whole history.
+	maxBoundary = 1000
+	// borrowTimeout bounds the whole check.
+	borrowTimeout = 2 * time.Minute
 )
 
-// errBorrowed does not say which object: who asks might learn what a commit that they may not read is made of.
+// errBorrowed does not name the object, which would tell the content of a commit that the client may not read.
 func errBorrowed() error {
 	return fault.New(fault.Denied, "the push needs objects that are neither in it nor in this repository's history; "+
-		"push them from a clone that has them all")
+		"push from a complete clone")
 }
 
-// borrows tells whether the repository has objects of others.
+// borrows reports whether the repository has alternates.
 func (t Target) borrows() bool { return t.Objects.HasAlternates() }
 
-// packStart reads a pack, and knows how many objects it says it has (gitformat-pack(5)).
+// packStart reads a pack and keeps the number of objects in its header (gitformat-pack(5)).
 type packStart struct {
-	source io.Reader
-	head   [12]byte
-	have   int
-	count  atomic.Uint32 // once git has the head
+	body   io.Reader
+	header [12]byte
+	length int           // of header
+	count  atomic.Uint32 // valid when Git has read the header
 }
 
 func (s *packStart) Read(b []byte) (int, error) {
-	n, err := s.source.Read(b)
-	if s.have < len(s.head) {
-		if s.have += copy(s.head[s.have:], b[:n]); s.have == len(s.head) {
-			s.count.Store(binary.BigEndian.Uint32(s.head[8:]))
+	n, err := s.body.Read(b)
+	if s.length < len(s.header) {
+		if s.length += copy(s.header[s.length:], b[:n]); s.length == len(s.header) {
+			s.count.Store(binary.BigEndian.Uint32(s.header[8:]))
 		}
 	}
 	return n, err
 }
 
-// borrowing is the check of one push.
-type borrowing struct {
-	*pushing
+// borrowCheck checks one push.
+type borrowCheck struct {
+	*pushSession
 	env    []string
-	news   string                // the new values of refs, by lines
-	pushed *pack.Lookups         // in the quarantine; nil: nothing came
-	own    *pack.Lookups         // without what the repository borrows; nil: none of it is certain to be its own
-	bases  map[git.ObjectID]bool // what git made the pack whole with
-	open   map[git.ObjectID]bool // borrowed, and not known to be of the repository's history
+	newIDs string                // new values of the refs, one per line
+	pushed *pack.Lookups         // objects in the quarantine; nil: none
+	own    *pack.Lookups         // the repository's own objects; nil: they cannot be told from borrowed ones
+	bases  map[git.ObjectID]bool // delta bases that Git added to the pack
+	open   map[git.ObjectID]bool // borrowed objects not yet found in the history
 	stores []*pack.Store
 }
 
-// checkBorrowed refuses a push that would make borrowed objects the repository's.
-func (p *pushing) checkBorrowed(ctx context.Context, quarantine string, updates []Update) error {
-	ctx, cancel := context.WithTimeout(ctx, borrowLimit)
+// checkBorrowed refuses a push that would make borrowed objects reachable.
+func (p *pushSession) checkBorrowed(ctx context.Context, quarantine string, updates []Update) error {
+	ctx, cancel := context.WithTimeout(ctx, borrowTimeout)
 	defer cancel()
-	var news strings.Builder
+	var newIDs strings.Builder
 	for _, u := range updates {
 		if !u.New.IsZero() {
-			news.WriteString(u.New.String() + "\n")
+			newIDs.WriteString(u.New.String() + "\n")
 		}
 	}
-	if news.Len() == 0 {
+	if newIDs.Len() == 0 {
 		return nil
 	}
-	b := &borrowing{pushing: p, news: news.String(), open: make(map[git.ObjectID]bool)}
+	b := &borrowCheck{pushSession: p, newIDs: newIDs.String(), open: make(map[git.ObjectID]bool)}
 	defer b.close()
-	err := b.begin(quarantine)
+	err := b.openStores(quarantine)
 	if err == nil {
 		err = b.check(ctx)
 	}
@@ -100,15 +104,15 @@ func (p *pushing) checkBorrowed(ctx context.Context, quarantine string, updates 
 	case ctx.Err() != nil:
 		err = cmp.Or(context.Cause(ctx), err)
 	}
-	p.log.Warn("cannot tell what a push borrows", "repository", p.push.Repo.String(), "error", err)
-	return fault.Wrap(fault.Unavailable, "the server cannot tell whether all of the push is in it or in this repository's history", err)
+	p.log.Warn("cannot check the borrowed objects of a push", "repository", p.push.Repo.String(), "error", err)
+	return fault.Wrap(fault.Unavailable, "push not accepted: the server cannot check which objects it borrows", err)
 }
 
-// begin finds out what the push brought, and what is the repository's own.
-func (b *borrowing) begin(quarantine string) (err error) {
+// openStores opens the object directories of the push and of the repository itself.
+func (b *borrowCheck) openStores(quarantine string) (err error) {
 	objects := filepath.Join(b.target.Common, "objects")
 	if !b.target.Objects.Linked() {
-		if b.own, err = b.alone(objects); err != nil {
+		if b.own, err = b.openAlone(objects); err != nil {
 			return err
 		}
 	}
@@ -116,33 +120,33 @@ func (b *borrowing) begin(quarantine string) (err error) {
 		return nil
 	}
 	b.env = []string{"GIT_OBJECT_DIRECTORY=" + quarantine, "GIT_ALTERNATE_OBJECT_DIRECTORIES=" + quotePath(objects)}
-	if b.pushed, err = b.alone(quarantine); err != nil {
+	if b.pushed, err = b.openAlone(quarantine); err != nil {
 		return err
 	}
 	sent := b.pack.count.Load()
-	indexes, err := filepath.Glob(filepath.Join(escapeGlob(quarantine), "pack", "*.idx"))
+	indexes, err := fs.Glob(os.DirFS(quarantine), "pack/*.idx")
 	if err != nil || len(indexes) == 0 {
 		return err
 	}
 	if len(indexes) > 1 {
-		return errors.New("git has made more than one pack of a push")
+		return errors.New("git stored the push in more than one pack")
 	}
-	added, err := pack.After(indexes[0], b.target.Format, int(sent))
+	added, err := pack.After(filepath.Join(quarantine, indexes[0]), b.target.Format, int(sent))
 	if err != nil {
 		return err
 	}
 	b.bases = make(map[git.ObjectID]bool, len(added))
 	for _, id := range added {
 		b.bases[id] = true
-		if err := b.object(id); err != nil {
+		if err := b.checkObject(id); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// alone looks into one object directory, and not where that borrows from.
-func (b *borrowing) alone(objects string) (*pack.Lookups, error) {
+// openAlone opens one object directory without its alternates.
+func (b *borrowCheck) openAlone(objects string) (*pack.Lookups, error) {
 	s, err := pack.Open(objects, pack.Options{Format: b.target.Format, Alone: true})
 	if err != nil {
 		return nil, err
@@ -152,14 +156,14 @@ func (b *borrowing) alone(objects string) (*pack.Lookups, error) {
 	return &l, nil
 }
 
-func (b *borrowing) close() {
+func (b *borrowCheck) close() {
 	for _, s := range b.stores {
 		s.Close()
 	}
 }
 
-// object notes an object that is needed, if it is borrowed.
-func (b *borrowing) object(id git.ObjectID) error {
+// checkObject adds a needed object to the open ones if it is borrowed.
+func (b *borrowCheck) checkObject(id git.ObjectID) error {
 	for _, s := range []*pack.Lookups{b.pushed, b.own} {
 		if s == nil || s == b.pushed && b.bases[id] {
 			continue
@@ -174,54 +178,57 @@ func (b *borrowing) object(id git.ObjectID) error {
 	return nil
 }
 
-// errEnough ends a list of objects: no more of it is needed.
-var errEnough = errors.New("enough")
+// errStop ends a list of objects early.
+var errStop = errors.New("stop")
 
-// found strikes an object off that is the repository's history.
-func (b *borrowing) found(id git.ObjectID) error {
+// markFound removes an object of the repository's history from the open ones.
+func (b *borrowCheck) markFound(id git.ObjectID) error {
 	if delete(b.open, id); len(b.open) == 0 {
-		return errEnough
+		return errStop
 	}
 	return nil
 }
 
-func (b *borrowing) check(ctx context.Context) error {
-	err := b.list(ctx, b.news, func(_ byte, id git.ObjectID) error { return b.object(id) }, "--objects", "--no-object-names", "--stdin", "--not", "--all")
+func (b *borrowCheck) check(ctx context.Context) error {
+	err := b.list(ctx, b.newIDs, func(_ byte, id git.ObjectID) error { return b.checkObject(id) }, "--objects",
+		"--no-object-names", "--stdin", "--not", "--all")
 	if err != nil || len(b.open) == 0 {
 		return err
 	}
-	var forks strings.Builder
+	var boundary strings.Builder
 	n := 0
-	err = b.list(ctx, b.news, func(mark byte, id git.ObjectID) error {
+	err = b.list(ctx, b.newIDs, func(mark byte, id git.ObjectID) error {
 		if mark == '-' {
-			forks.WriteString(id.String() + "\n")
+			boundary.WriteString(id.String() + "\n")
 			n++
 		}
-		if n == maxForks {
-			return errEnough
+		if n == maxBoundary {
+			return errStop
 		}
 		return nil
 	}, "--boundary", "--stdin", "--not", "--all")
-	of := func(_ byte, id git.ObjectID) error { return b.found(id) }
+	found := func(_ byte, id git.ObjectID) error { return b.markFound(id) }
 	if err == nil && n > 0 {
-		err = b.list(ctx, forks.String(), of, "--objects", "--no-object-names", "--no-walk", "--stdin")
+		err = b.list(ctx, boundary.String(), found, "--objects", "--no-object-names", "--no-walk", "--stdin")
 	}
 	if err == nil && len(b.open) > 0 {
-		err = b.list(ctx, "", of, "--objects", "--no-object-names", "--use-bitmap-index", "--all")
+		err = b.list(ctx, "", found, "--objects", "--no-object-names", "--use-bitmap-index", "--all")
 	}
 	if err == nil && len(b.open) > 0 {
-		b.log.LogAttrs(ctx, slog.LevelInfo, "a push needs objects that the repository only borrows", slog.String("repository", b.push.Repo.String()),
+		b.log.LogAttrs(ctx, slog.LevelInfo, "a push needs borrowed objects", slog.String("repository", b.push.Repo.String()),
 			slog.Int("objects", len(b.open)))
 		return errBorrowed()
 	}
 	return err
 }
 
-// list calls each with what git rev-list lists: IDs, with a mark before them or none (0).
-func (b *borrowing) list(ctx context.Context, input string, each func(mark byte, id git.ObjectID) error, args ...string) error {
+// list calls fn with each ID that git rev-list prints, and the mark before it; 0: there is none.
+func (b *borrowCheck) list(ctx context.Context, input string, fn func(mark byte, id git.ObjectID) error,
+	args ...string) error {
 	args = append([]string{"-c", "safe.directory=*", "--git-dir=" + b.target.Dir, "rev-list"}, args...)
 	child, err := b.options.Runner.Start(ctx, process.Command{
-		Class: ClassHook, Subcommand: "rev-list", Args: args, Env: b.env, Caller: b.caller, Repository: b.target.Common, Stdin: strings.NewReader(input),
+		Class: ClassHook, Subcommand: "rev-list", Args: args, Env: b.env, Caller: b.caller, Repository: b.target.Common,
+		Stdin: strings.NewReader(input),
 	})
 	if err != nil {
 		return err
@@ -234,7 +241,7 @@ func (b *borrowing) list(ctx context.Context, input string, each func(mark byte,
 		}
 		var id git.ObjectID
 		if id, err = git.ParseObjectID(line); err == nil {
-			err = each(mark, id)
+			err = fn(mark, id)
 		}
 	}
 	if err == nil {
@@ -243,7 +250,7 @@ func (b *borrowing) list(ctx context.Context, input string, each func(mark byte,
 	if err != nil {
 		child.Kill()
 		_, _ = child.Wait()
-		if err == errEnough {
+		if err == errStop {
 			return nil
 		}
 		return err

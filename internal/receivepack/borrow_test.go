@@ -35,11 +35,13 @@ func newLent(t *testing.T, format string) *lent {
 	old := lender.Commit(l.long+"old\n", first)
 	public := lender.Commit(l.long+"public\n", old)
 	secret := lender.Commit("s"+l.long+"secret\n", public)
-	for name, id := range map[string]git.ObjectID{"refs/heads/old": old, "refs/heads/main": public, "refs/heads/secret": secret} {
+	for name, id := range map[string]git.ObjectID{"refs/heads/old": old, "refs/heads/main": public,
+		"refs/heads/secret": secret} {
 		lender.Git("update-ref", name, id.String())
 	}
 	lender.Git("tag", "-a", "-m", "kept", "kept", "secret")
-	if err := os.WriteFile(filepath.Join(fork.Dir, "objects/info/alternates"), []byte(lender.Dir+"/objects\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(fork.Dir, "objects/info/alternates"), []byte(lender.Dir+"/objects\n"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	fork.Git("update-ref", "refs/heads/main", public.String())
@@ -73,10 +75,12 @@ func (l *lent) sends(to string, objects ...string) (string, error) {
 
 func (l *lent) sendsPack(to, pack string) (string, error) {
 	l.t.Helper()
-	return l.post(command2(l.t, git.MustParseObjectID(to), "refs/tags/new", "report-status object-format="+l.Git("rev-parse", "--show-object-format")) + pack)
+	return l.post(command2(l.t, git.MustParseObjectID(to), "refs/tags/new",
+		"report-status object-format="+l.Git("rev-parse", "--show-object-format")) + pack)
 }
 
-// thin is a pack with one object: all of another one that it has not, and an exclamation mark (gitformat-pack(5), "Deltified representation").
+// thin is a pack with one object: all of another one that it has not, and an exclamation mark (gitformat-pack(5),
+// "Deltified representation").
 func thin(base git.ObjectID, size int) string {
 	number := func(n int) (b []byte) {
 		for ; n >= 0x80; n >>= 7 {
@@ -114,14 +118,17 @@ func TestBorrowedObjectsAreNotTaken(t *testing.T) {
 			mine := l.commit(l.tree(c.GitIn(l.long+"mine\n", "hash-object", "-w", "--stdin")))
 			before := l.refs()
 			for name, push := range map[string]func() (string, error){
-				"a commit":            func() (string, error) { return l.sends(c.Git("rev-parse", "secret")) },
-				"a tag":               func() (string, error) { return l.sends(c.Git("rev-parse", "kept")) },
-				"a tree":              func() (string, error) { return l.sends(secretTree) },
-				"a blob":              func() (string, error) { return l.sends(secretBlob) },
-				"a parent":            func() (string, error) { return l.sends(on, on) },
-				"a commit's tree":     func() (string, error) { return l.sends(withTree, withTree) },
-				"a tree's blob":       func() (string, error) { return l.sends(withBlob, withBlob, aTree) },
-				"the base of a delta": func() (string, error) { return l.sendsPack(made, thin(git.MustParseObjectID(secretBlob), len(all))) },
+				"a commit":        func() (string, error) { return l.sends(c.Git("rev-parse", "secret")) },
+				"a tag":           func() (string, error) { return l.sends(c.Git("rev-parse", "kept")) },
+				"a tree":          func() (string, error) { return l.sends(secretTree) },
+				"a blob":          func() (string, error) { return l.sends(secretBlob) },
+				"a parent":        func() (string, error) { return l.sends(on, on) },
+				"a commit's tree": func() (string, error) { return l.sends(withTree, withTree) },
+				"a tree's blob":   func() (string, error) { return l.sends(withBlob, withBlob, aTree) },
+				"the base of a delta": func() (string, error) {
+					return l.sendsPack(made,
+						thin(git.MustParseObjectID(secretBlob), len(all)))
+				},
 			} {
 				got, err := push()
 				if err != nil || !strings.Contains(got, "ng refs/tags/new pre-receive") {
@@ -131,7 +138,8 @@ func TestBorrowedObjectsAreNotTaken(t *testing.T) {
 			if after := l.refs(); after != before {
 				t.Errorf("the refs are %s", after)
 			}
-			if _, err := l.sendsPack(mine, c.GitIn(mine+"\n^main\n", "pack-objects", "-q", "--thin", "--revs", "--stdout")); err != nil {
+			if _, err := l.sendsPack(mine, c.GitIn(mine+"\n^main\n", "pack-objects", "-q", "--thin", "--revs",
+				"--stdout")); err != nil {
 				t.Error(err)
 			}
 			if !strings.Contains(l.refs(), mine) {
@@ -182,7 +190,8 @@ func TestBorrowedByALink(t *testing.T) {
 	if err := os.Symlink(filepath.Join(l.lender.Dir, "objects"), objects); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := l.sends(l.client.Git("rev-parse", "secret")); err != nil || !strings.Contains(got, "ng refs/tags/new pre-receive") {
+	if got, err := l.sends(l.client.Git("rev-parse", "secret")); err != nil ||
+		!strings.Contains(got, "ng refs/tags/new pre-receive") {
 		t.Errorf("the push ends with %q, %v", got, err)
 	}
 	if got, err := l.sends(l.client.Git("rev-parse", "old")); err != nil || !strings.Contains(got, "ok refs/tags/new") {

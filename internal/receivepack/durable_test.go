@@ -16,8 +16,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// TestOnDiskBeforeTheReport reads from git's own trace how many files each of its programs synced, and when it ended, and notes when we sync which
-// directory and when the report goes out.
+// TestOnDiskBeforeTheReport reads from git's own trace how many files each of its programs synced, and when it ended,
+// and notes when we sync which directory and when the report goes out.
 func TestOnDiskBeforeTheReport(t *testing.T) {
 	t.Parallel()
 	trace := t.TempDir()
@@ -59,12 +59,14 @@ func TestOnDiskBeforeTheReport(t *testing.T) {
 	if syncs["receive-pack"] < 2 {
 		t.Errorf("receive-pack synced %d files: %v", syncs["receive-pack"], syncs)
 	}
-	if got := strings.Join(order, ", "); got != "sync objects/pack, sync refs/heads, sync refs, sync refs/heads/team, sync ., recorded, report" {
+	if got := strings.Join(order,
+		", "); got != "sync objects/pack, sync refs/heads, sync refs, sync refs/heads/team, sync ., recorded, report" {
 		t.Errorf("in this order: %s", got)
 	}
 	order = nil
 	w.mustPush(c, ":refs/heads/team/topic")
-	if got := strings.Join(order, ", "); !strings.HasSuffix(got, "sync ., recorded, report") || strings.Contains(got, "objects") {
+	if got := strings.Join(order, ", "); !strings.HasSuffix(got, "sync ., recorded, report") ||
+		strings.Contains(got, "objects") {
 		t.Errorf("of a deletion, in this order: %s", got)
 	}
 }
@@ -178,7 +180,8 @@ func TestRecorder(t *testing.T) {
 	if _, err := w.push(c, "main:refs/heads/fine", "+main", "main:refs/heads/main/below"); err == nil {
 		t.Error("a ref below another one was made")
 	}
-	if len(w.begun) != 2 || len(w.ended) != 2 || len(w.begun[1].Updates) != 3 || len(w.ended[1]) != 2 || w.begun[1].Pusher != tester || w.begun[1].Repo.String() != "team/app" {
+	if len(w.begun) != 2 || len(w.ended) != 2 || len(w.begun[1].Updates) != 3 || len(w.ended[1]) != 2 ||
+		w.begun[1].Pusher != tester || w.begun[1].Repo.String() != "team/app" {
 		t.Errorf("recorded: %+v %+v", w.begun, w.ended)
 	}
 	if w.begun[0].ID == w.begun[1].ID || w.begun[0].ID == "" {

@@ -9,22 +9,23 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// FuzzRequest reads requests of all kinds: an error or the commands, never more than was sent, and the same commands once a report is asked for.
+// FuzzRequest reads requests of all kinds: an error or the commands, never more than was sent, and the same commands
+// once a report is asked for.
 func FuzzRequest(f *testing.F) {
 	id, none := strings.Repeat("12", 20), strings.Repeat("0", 40)
 	for _, seed := range []string{
 		"", "0000", commands(reports, none+" "+id+" refs/heads/main") + "PACK", commands("", none+" "+id+" refs/heads/main"),
 		commands("side-band-64k push-options", id+" "+none+" refs/heads/a", none+" "+id+" refs/heads/b") + "0008x=y\n0000",
-		commands("quiet", "shallow "+id, none+" "+id+" refs/heads/x"), "0004" + "0001", commands("report-status object-format=sha256", strings.Repeat("0", 64)+" "+strings.Repeat("ab", 32)+" refs/x/y"),
+		commands("quiet", "shallow "+id, none+" "+id+" refs/heads/x"), "0004" +
+			"0001", commands("report-status object-format=sha256",
+			strings.Repeat("0", 64)+" "+strings.Repeat("ab", 32)+" refs/x/y"),
 	} {
 		f.Add([]byte(seed))
 	}
-	server, err := New(Options{MaxOptions: 3, MaxCommands: 5})
-	if err != nil {
-		f.Fatal(err)
-	}
-	read := func(request []byte, format git.ObjectFormat) (*asked, string, error) {
-		r := server.newReader(bytes.NewReader(request))
+	server := &Server{options: Options{MaxOptions: 3, MaxCommands: 5}, memory: make(chan int64, 1)}
+	server.memory <- 0
+	read := func(request []byte, format git.ObjectFormat) (*pushRequest, string, error) {
+		r := server.newRequestReader(bytes.NewReader(request))
 		defer r.release()
 		a, err := r.read(format, true)
 		if err != nil {

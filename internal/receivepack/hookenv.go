@@ -3,7 +3,6 @@ package receivepack
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -14,8 +13,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 )
 
-// hookConfig is configuration for git within hooks. What a repository's own configuration names as a program to be run
-// has git's default in its place, and after that the administrator's choice (Options.HooksConfig). Drivers by name
+// hookConfig returns configuration for Git within hooks. It replaces the programs that a repository's own configuration
+// names by Git's defaults, before the administrator's configuration (Options.HooksConfig) is added. Drivers by name
 // (filter.*, diff.*, merge.*, alias.*) cannot be listed.
 func hookConfig() [][2]string {
 	return [][2]string{
@@ -24,7 +23,7 @@ func hookConfig() [][2]string {
 		{"core.sshCommand", "ssh"},
 		{"core.gitProxy", ""},
 		{"core.askPass", "false"},
-		{"credential.helper", ""}, // none of those before it
+		{"credential.helper", ""}, // resets the list
 		{"gpg.program", "gpg"},
 		{"gpg.openpgp.program", "gpg"},
 		{"gpg.x509.program", "gpgsm"},
@@ -35,35 +34,35 @@ func hookConfig() [][2]string {
 	}
 }
 
-// hookKeys is what of the administrator's configuration has to stand after hookConfig, as an extended regular
-// expression for git config.
+// hookKeys matches the keys of the administrator's configuration that have to follow hookConfig. It is an extended
+// regular expression for git config.
 const hookKeys = `^(core\.(hookspath|fsmonitor|alternaterefscommand|sshcommand|gitproxy|askpass)|` +
 	`gpg\.(.*\.)?(program|defaultkeycommand)|credential\..*|gc\.auto|maintenance\.auto)$`
 
-// maxHooksConfig bounds what is read of the administrator's configuration, in bytes.
+// maxHooksConfig is the maximum size of the administrator's configuration in bytes.
 const maxHooksConfig = 1 << 20
 
-// hookSettings is the configuration for git within the hooks of this push.
-func (p *pushing) hookSettings(ctx context.Context) ([][2]string, error) {
+// hookSettings returns the configuration for Git within the hooks of this push.
+func (p *pushSession) hookSettings(ctx context.Context) ([][2]string, error) {
 	config := hookConfig()
-	if p.options.RepositoryHooks != RunHooks { // else git within a hook runs them as it does elsewhere
+	if p.options.RepositoryHooks != RunHooks { // otherwise Git within a hook runs hooks as usual
 		config = append(config, [2]string{"core.hooksPath", "/dev/null"})
 		config = append(config, p.target.HooksOff()...)
 	}
 	if p.options.HooksConfig == "" {
 		return config, nil
 	}
-	chosen, err := p.chosenSettings(ctx)
+	own, err := p.administratorSettings(ctx)
 	if err != nil {
 		return nil, fault.Wrap(fault.Unavailable,
-			"the git configuration of the server's hooks cannot be read, so that no push is taken", err)
+			"push not accepted: cannot read the Git configuration of the server's hooks", err)
 	}
-	return append(config, chosen...), nil
+	return append(config, own...), nil
 }
 
-// chosenSettings reads the administrator's configuration. Git does: it may include files, also by conditions on the
-// repository.
-func (p *pushing) chosenSettings(ctx context.Context) ([][2]string, error) {
+// administratorSettings has Git read the administrator's configuration, because it may include files, also by
+// conditions on the repository.
+func (p *pushSession) administratorSettings(ctx context.Context) ([][2]string, error) {
 	child, err := p.options.Runner.Start(ctx, process.Command{
 		Class: ClassHook, Subcommand: "config", Caller: p.caller, Repository: p.target.Common,
 		Env: []string{"HOME=" + cmp.Or(os.Getenv("HOME"), "/nonexistent")},
@@ -82,8 +81,8 @@ func (p *pushing) chosenSettings(ctx context.Context) ([][2]string, error) {
 	usage, exit := child.Wait()
 	switch {
 	case len(text) > maxHooksConfig:
-		return nil, errors.New("it is too long")
-	case usage.Exit == "exit 1" && len(text) == 0: // it has none of these keys
+		return nil, fmt.Errorf("%s: the file is too long", p.options.HooksConfig)
+	case usage.Exit == "exit 1" && len(text) == 0: // the file has none of these keys
 		return nil, nil
 	case err != nil || exit != nil:
 		return nil, cmp.Or(err, exit)
@@ -99,14 +98,14 @@ func (p *pushing) chosenSettings(ctx context.Context) ([][2]string, error) {
 	return settings, nil
 }
 
-// hookEnvironment is added to the environment of hooks, which is made from scratch like that of git.
-func (p *pushing) hookEnvironment(ctx context.Context, h hookRun) ([]string, error) {
-	if p.hookConfig == nil {
+// hookEnvironment returns variables for the environment of hooks, which otherwise is the same as Git's.
+func (p *pushSession) hookEnvironment(ctx context.Context, run hookRun) ([]string, error) {
+	if p.hooks.config == nil {
 		config, err := p.hookSettings(ctx)
 		if err != nil {
 			return nil, err
 		}
-		p.hookConfig = config
+		p.hooks.config = config
 	}
 	pusher := p.push.Pusher
 	env := []string{
@@ -114,10 +113,9 @@ func (p *pushing) hookEnvironment(ctx context.Context, h hookRun) ([]string, err
 		"PACKHORSE_USER=" + pusher.Name, "PACKHORSE_ADDRESS=" + pusher.Address,
 		"PACKHORSE_REPOSITORY=" + p.push.Repo.String(), "PACKHORSE_PUSH=" + p.push.ID,
 		"REMOTE_USER=" + pusher.Name, "REMOTE_ADDR=" + pusher.Address, // as with git http-backend
-		// What a hook wants to reach, it may.
-		"GIT_ALLOW_PROTOCOL=file:git:http:https:ssh",
+		"GIT_ALLOW_PROTOCOL=file:git:http:https:ssh", // hooks may fetch and push
 	}
-	env = append(env, p.identity()...)
+	env = append(env, p.author.environment()...)
 	if p.options.HooksConfig != "" {
 		env = append(env, "GIT_CONFIG_GLOBAL="+p.options.HooksConfig)
 	}
@@ -127,25 +125,17 @@ func (p *pushing) hookEnvironment(ctx context.Context, h hookRun) ([]string, err
 	for i, option := range p.push.Options {
 		env = append(env, fmt.Sprintf("GIT_PUSH_OPTION_%d=%s", i, option))
 	}
-	if h.worktree != "" {
-		env = append(env, "GIT_DIR="+p.target.Dir, "GIT_WORK_TREE="+h.worktree)
+	if run.worktree != "" {
+		env = append(env, "GIT_DIR="+p.target.Dir, "GIT_WORK_TREE="+run.worktree)
 	}
-	if h.quarantine != "" {
-		env = append(env, "GIT_QUARANTINE_PATH="+h.quarantine, "GIT_OBJECT_DIRECTORY="+h.quarantine,
+	if run.quarantine != "" {
+		env = append(env, "GIT_QUARANTINE_PATH="+run.quarantine, "GIT_OBJECT_DIRECTORY="+run.quarantine,
 			"GIT_ALTERNATE_OBJECT_DIRECTORIES="+quotePath(filepath.Join(p.target.Common, "objects")))
 	}
 	return env, nil
 }
 
-// identity is who pushes, for git.
-func (p *pushing) identity() []string {
-	if p.committer[0] == "" {
-		return nil
-	}
-	return []string{"GIT_COMMITTER_NAME=" + p.committer[0], "GIT_COMMITTER_EMAIL=" + p.committer[1]}
-}
-
-// quotePath writes a path as an element of a list of paths (git(1), GIT_ALTERNATE_OBJECT_DIRECTORIES).
+// quotePath quotes a path as an element of a list of paths (git(1), GIT_ALTERNATE_OBJECT_DIRECTORIES).
 func quotePath(path string) string {
 	if !strings.Contains(path, ":") && !strings.HasPrefix(path, `"`) {
 		return path

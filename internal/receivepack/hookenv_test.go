@@ -16,7 +16,8 @@ func TestGitWithinHooks(t *testing.T) {
 	if _, err := exec.LookPath("ssh-keygen"); err != nil {
 		t.Skip("SKIPPED: no ssh-keygen here")
 	}
-	if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", dir+"/key").CombinedOutput(); err != nil {
+	if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f",
+		dir+"/key").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	key, err := os.ReadFile(dir + "/key.pub")
@@ -24,11 +25,14 @@ func TestGitWithinHooks(t *testing.T) {
 		err = os.WriteFile(dir+"/allowed", append([]byte("* "), key...), 0o644)
 	}
 	if err == nil {
-		err = os.WriteFile(dir+"/more", []byte("[credential]\n\thelper = \"!f() { echo username=administrator; echo password=; }; f\"\n"), 0o644)
+		err = os.WriteFile(dir+"/more",
+			[]byte("[credential]\n\thelper = \"!f() { echo username=administrator; echo password=; }; f\"\n"), 0o644)
 	}
 	config := filepath.Join(dir, "config")
 	if err == nil {
-		err = os.WriteFile(config, []byte("[gpg \"ssh\"]\n\tallowedSignersFile = "+dir+"/allowed\n[include]\n\tpath = more\n[user]\n\tuseConfigOnly\n"), 0o644)
+		err = os.WriteFile(config,
+			[]byte("[gpg \"ssh\"]\n\tallowedSignersFile = "+dir+"/allowed\n[include]\n\tpath = "+
+				"more\n[user]\n\tuseConfigOnly\n"), 0o644)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +55,8 @@ git config --global --get gpg.ssh.allowedSignersFile`})})
 	c.Git("config", "user.signingKey", dir+"/key")
 	signed := c.Git("commit-tree", "-S", "-m", "signed", "main^{tree}")
 	out := w.mustPush(c, signed+":refs/heads/main")
-	if !strings.Contains(out, `Good "git" signature`) || !strings.Contains(out, "username=administrator") || !strings.Contains(out, dir+"/allowed") {
+	if !strings.Contains(out, `Good "git" signature`) || !strings.Contains(out, "username=administrator") ||
+		!strings.Contains(out, dir+"/allowed") {
 		t.Errorf("the hook says\n%s", out)
 	}
 	if out, err := w.push(c, "main:refs/heads/unsigned"); err == nil {

@@ -41,10 +41,12 @@ func TestHooksSeeAndSay(t *testing.T) {
 		"pre-receive": `read old new ref; echo "pre $old $new $ref" >>` + log + `; env | sort | grep -E '^(PACKHORSE_(USER|REPO|ADD)|GIT_PUSH|GIT_DIR)' >>` + log + `
 git cat-file -e "$new" && git rev-parse --verify -q "$ref" >/dev/null || echo "not there yet" >>` + log + `
 test -n "$GIT_QUARANTINE_PATH" && test -d "$GIT_QUARANTINE_PATH" && printf 'looks \033[31mgood\n'`,
-		"update":       `echo "update $1 $2 $3" >>` + log + `; case $1 in *bad) echo "no $1" >&2; exit 1;; esac`,
-		"post-receive": `while read old new ref; do echo "post $ref" >>` + log + `; done; git rev-parse --verify -q main >>` + log + `; echo welcome; exit 1`,
+		"update": `echo "update $1 $2 $3" >>` + log + `; case $1 in *bad) echo "no $1" >&2; exit 1;; esac`,
+		"post-receive": `while read old new ref; do echo "post $ref" >>` + log + `; done; git rev-parse --verify -q main >>` +
+			log + `; echo welcome; exit 1`,
 	})})
-	w.Git("config", "core.hooksPath", hooks(t, map[string]string{"pre-receive": "exit 1", "reference-transaction": "exit 1"}))
+	w.Git("config", "core.hooksPath", hooks(t, map[string]string{"pre-receive": "exit 1",
+		"reference-transaction": "exit 1"}))
 	c := w.clone()
 	id := c.ID("main").String()
 	out, err := w.push(c, "-o", "a=1", "-o", "$(id); `x`", "main", "main:refs/heads/bad")
@@ -58,7 +60,8 @@ test -n "$GIT_QUARANTINE_PATH" && test -d "$GIT_QUARANTINE_PATH" && printf 'look
 		"pre " + zero + " " + id + " refs/heads/main\n",
 		"GIT_DIR=.\nGIT_PUSH_OPTION_0=a=1\nGIT_PUSH_OPTION_1=$(id); `x`\nGIT_PUSH_OPTION_COUNT=2\n",
 		"PACKHORSE_ADDRESS=192.0.2.1\nPACKHORSE_REPOSITORY=team/app\nPACKHORSE_USER=tester\n", "not there yet\n",
-		"update refs/heads/bad " + zero + " " + id + "\n", "update refs/heads/main " + zero + " " + id + "\n", "post refs/heads/main\n" + id + "\n",
+		"update refs/heads/bad " + zero + " " + id + "\n", "update refs/heads/main " + zero + " " + id +
+			"\n", "post refs/heads/main\n" + id + "\n",
 	} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("%q is missing in\n%s", want, text)
@@ -70,7 +73,8 @@ test -n "$GIT_QUARANTINE_PATH" && test -d "$GIT_QUARANTINE_PATH" && printf 'look
 	w.clean()
 }
 
-// Git reports that a ref is deleted which was not there, and asks no post-receive hook about it: nobody is told of what did not happen.
+// Git reports that a ref is deleted which was not there, and asks no post-receive hook about it: nobody is told of what
+// did not happen.
 func TestNobodyIsToldOfWhatWasNotThere(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "log")
@@ -88,11 +92,13 @@ func TestNobodyIsToldOfWhatWasNotThere(t *testing.T) {
 	if _, err := os.Stat(log); err == nil || w.changed() != "" {
 		t.Errorf("a hook was asked (%v), others were told of %s", err, w.changed())
 	}
-	if out, err := w.post(commands(reports, none+" "+none+" refs/heads/never", none+" "+none+" refs/heads/old")); err != nil {
+	if out, err := w.post(commands(reports, none+" "+none+" refs/heads/never",
+		none+" "+none+" refs/heads/old")); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
 	text, _ := os.ReadFile(log)
-	if want := none + " " + none + " refs/heads/old\n"; string(text) != want || w.changed() != "refs/heads/old 0000000 0000000" {
+	if want := none + " " + none + " refs/heads/old\n"; string(text) != want ||
+		w.changed() != "refs/heads/old 0000000 0000000" {
 		t.Errorf("the hook reads %q, others were told of %s", text, w.changed())
 	}
 	w.clean()
@@ -118,8 +124,9 @@ func TestDecisionsFailClosed(t *testing.T) {
 			return Options{Hooks: hooks(t, map[string]string{"pre-receive": "exit 1"})}
 		}, "pre-receive hook declined"},
 		"hangs": {func(t *testing.T) Options {
-			return Options{HookTime: 200 * time.Millisecond, Hooks: hooks(t, map[string]string{"pre-receive": "sleep 600 & sleep 600"})}
-		}, "took longer than"},
+			return Options{HookTime: 200 * time.Millisecond, Hooks: hooks(t,
+				map[string]string{"pre-receive": "sleep 600 & sleep 600"})}
+		}, "exceeded its time limit"},
 		"dies": {func(t *testing.T) Options {
 			return Options{HookTime: long, Hooks: hooks(t, map[string]string{"pre-receive": "kill -9 $$"})}
 		}, "pre-receive hook declined"},
@@ -132,13 +139,14 @@ func TestDecisionsFailClosed(t *testing.T) {
 				t.Fatal(err)
 			}
 			return Options{Hooks: dir}
-		}, "pre-receive hook cannot be run"},
+		}, "cannot execute its pre-receive hook"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, test.options(t))
 			out, err := w.push(w.clone(), "main")
-			if err == nil || !strings.Contains(out, test.says) || strings.Contains(out, "\x1b[2J") || len(out) > 2*maxSaid {
+			if err == nil || !strings.Contains(out, test.says) || strings.Contains(out, "\x1b[2J") ||
+				len(out) > 2*maxHookOutput {
 				t.Errorf("git says %v\n%.2000s", err, out)
 			}
 			if got := w.refs(); got != "" || w.changed() != "" {
@@ -210,7 +218,8 @@ func TestHookAfterAClientThatLeft(t *testing.T) {
 	w.recorder = func(bool) { leave() }
 	w.server.options.Recorder = w
 	c := w.clone()
-	body := command2(t, c.ID("main"), "refs/heads/main", "report-status") + c.GitIn("main\n", "pack-objects", "--revs", "--stdout", "-q")
+	body := command2(t, c.ID("main"), "refs/heads/main", "report-status") +
+		c.GitIn("main\n", "pack-objects", "--revs", "--stdout", "-q")
 	_, err := w.server.Serve(ctx, w.target(), node.Session{Stateless: true}, tester, strings.NewReader(body), &recorder{})
 	text, _ := os.ReadFile(log)
 	if !strings.Contains(string(text), c.ID("main").String()+" refs/heads/main") {

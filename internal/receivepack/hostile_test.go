@@ -48,7 +48,8 @@ func zeros(like git.ObjectID) string {
 func (w *world) post(request string) (string, error) {
 	w.t.Helper()
 	reply := &recorder{}
-	_, err := w.server.Serve(context.Background(), w.target(), node.Session{Stateless: true}, tester, strings.NewReader(request), reply)
+	_, err := w.server.Serve(context.Background(), w.target(), node.Session{Stateless: true}, tester,
+		strings.NewReader(request), reply)
 	return reply.String(), untold(err)
 }
 
@@ -63,7 +64,8 @@ func untold(err error) error {
 // oracle gives the same request to git itself, in a copy of the repository.
 func (w *world) oracle(copied *gittest.Repo, request string) string {
 	w.t.Helper()
-	cmd := exec.Command("git", "-c", "receive.fsckObjects=true", "-c", "receive.advertisePushOptions=true", "-c", "receive.unpackLimit=1",
+	cmd := exec.Command("git", "-c", "receive.fsckObjects=true", "-c", "receive.advertisePushOptions=true", "-c",
+		"receive.unpackLimit=1",
 		"receive-pack", "--stateless-rpc", copied.Dir)
 	cmd.Env, cmd.Stdin = gittest.Env(), strings.NewReader(request)
 	out, _ := cmd.Output()
@@ -133,10 +135,11 @@ func TestPathsOfLendersAreNotTold(t *testing.T) {
 func TestCapabilitiesEndWhereGitsDo(t *testing.T) {
 	t.Parallel()
 	for list, atomic := range map[string]bool{
-		" report-status atomic": true, "atomic\treport-status": true, "atomic=1": true, "report-status\u00a0atomic": false, "atomic\vreport-status": false,
-		"atomic\u2028": false, "atomically": false,
+		" report-status atomic": true, "atomic\treport-status": true, "atomic=1": true, "report-status\u00a0atomic": false,
+		"atomic\vreport-status": false,
+		"atomic\u2028":          false, "atomically": false,
 	} {
-		f := features{}
+		f := capabilities{}
 		if f.read(list); f.atomic != atomic {
 			t.Errorf("%q: %v", list, f.atomic)
 		}
@@ -153,34 +156,44 @@ func TestReportsAreGits(t *testing.T) {
 	empty := packOf(t, source)
 	none, unknown := zeros(one), strings.Repeat("12", 20)
 	for name, request := range map[string]string{
-		"first":                 commands(reports, none+" "+two.String()+" refs/heads/main") + pack,
-		"no side-band":          commands("report-status", none+" "+two.String()+" refs/heads/main") + pack,
-		"no capabilities":       commands("", none+" "+two.String()+" refs/heads/main") + pack,
-		"no report":             commands("side-band-64k", none+" "+two.String()+" refs/heads/main") + pack,
-		"dash":                  commands(reports, none+" "+two.String()+" refs/heads/-x") + pack,
-		"dots":                  commands(reports, none+" "+two.String()+" refs/heads/..", none+" "+two.String()+" refs/heads/ok") + pack,
-		"HEAD":                  commands(reports, none+" "+two.String()+" HEAD", none+" "+two.String()+" refs/heads/ok") + pack,
-		"outside":               commands(reports, none+" "+two.String()+" ../../config", none+" "+two.String()+" config") + pack,
-		"locked name":           commands(reports, none+" "+two.String()+" refs/heads/x.lock") + pack,
-		"hidden":                commands(reports, none+" "+two.String()+" refs/hidden/x", none+" "+two.String()+" refs/heads/ok") + pack,
-		"twice":                 commands(reports, none+" "+two.String()+" refs/heads/a", none+" "+one.String()+" refs/heads/a") + pack,
-		"above and below":       commands(reports, none+" "+two.String()+" refs/heads/a", none+" "+one.String()+" refs/heads/a/b") + pack,
+		"first":           commands(reports, none+" "+two.String()+" refs/heads/main") + pack,
+		"no side-band":    commands("report-status", none+" "+two.String()+" refs/heads/main") + pack,
+		"no capabilities": commands("", none+" "+two.String()+" refs/heads/main") + pack,
+		"no report":       commands("side-band-64k", none+" "+two.String()+" refs/heads/main") + pack,
+		"dash":            commands(reports, none+" "+two.String()+" refs/heads/-x") + pack,
+		"dots": commands(reports, none+" "+two.String()+" refs/heads/..",
+			none+" "+two.String()+" refs/heads/ok") + pack,
+		"HEAD": commands(reports, none+" "+two.String()+" HEAD", none+" "+two.String()+" refs/heads/ok") +
+			pack,
+		"outside": commands(reports, none+" "+two.String()+" ../../config", none+" "+two.String()+" config") +
+			pack,
+		"locked name": commands(reports, none+" "+two.String()+" refs/heads/x.lock") + pack,
+		"hidden": commands(reports, none+" "+two.String()+" refs/hidden/x",
+			none+" "+two.String()+" refs/heads/ok") + pack,
+		"twice": commands(reports, none+" "+two.String()+" refs/heads/a",
+			none+" "+one.String()+" refs/heads/a") + pack,
+		"above and below": commands(reports, none+" "+two.String()+" refs/heads/a",
+			none+" "+one.String()+" refs/heads/a/b") + pack,
 		"stale old":             commands(reports, one.String()+" "+two.String()+" refs/heads/main") + pack,
 		"deletes what is not":   commands(reports, one.String()+" "+none+" refs/heads/nothing"),
 		"deletes what is":       commands(reports, one.String()+" "+none+" refs/heads/there"),
 		"deletes another value": commands(reports, two.String()+" "+none+" refs/heads/there"),
 		"nothing to nothing":    commands(reports, none+" "+none+" refs/heads/main"),
 		"no such object":        commands(reports, none+" "+unknown+" refs/heads/main") + empty,
-		"atomic":                commands(reports+" atomic", none+" "+two.String()+" refs/heads/a", one.String()+" "+two.String()+" refs/heads/b") + pack,
-		"options":               commands(reports+" push-options", none+" "+two.String()+" refs/heads/a") + string(pktline.AppendFlush(pktline.AppendLine(nil, "x=y"))) + pack,
-		"a cut pack":            commands(reports, none+" "+two.String()+" refs/heads/main") + pack[:len(pack)-30],
-		"a wrong trailer":       commands(reports, none+" "+two.String()+" refs/heads/main") + pack[:len(pack)-1] + "?",
-		"no pack":               commands(reports, none+" "+two.String()+" refs/heads/main"),
-		"not a pack":            commands(reports, none+" "+two.String()+" refs/heads/main") + "PUCK" + pack[4:],
-		"a tree on a branch":    commands(reports, none+" "+source.Git("rev-parse", two.String()+"^{tree}")+" refs/heads/main") + pack,
-		"4 KB name":             commands(reports, none+" "+two.String()+" refs/heads/"+strings.Repeat("n", 4000)) + pack,
-		"4 KB path":             commands(reports, none+" "+two.String()+" refs/heads/"+strings.Repeat("n/", 1990)+"n") + pack,
-		"many":                  commands(reports, many(none, two.String(), 300)...) + pack,
+		"atomic": commands(reports+" atomic", none+" "+two.String()+" refs/heads/a",
+			one.String()+" "+two.String()+" refs/heads/b") + pack,
+		"options": commands(reports+" push-options", none+" "+two.String()+" refs/heads/a") +
+			string(pktline.AppendFlush(pktline.AppendLine(nil, "x=y"))) + pack,
+		"a cut pack":      commands(reports, none+" "+two.String()+" refs/heads/main") + pack[:len(pack)-30],
+		"a wrong trailer": commands(reports, none+" "+two.String()+" refs/heads/main") + pack[:len(pack)-1] + "?",
+		"no pack":         commands(reports, none+" "+two.String()+" refs/heads/main"),
+		"not a pack":      commands(reports, none+" "+two.String()+" refs/heads/main") + "PUCK" + pack[4:],
+		"a tree on a branch": commands(reports, none+" "+source.Git("rev-parse",
+			two.String()+"^{tree}")+" refs/heads/main") + pack,
+		"4 KB name": commands(reports, none+" "+two.String()+" refs/heads/"+strings.Repeat("n", 4000)) + pack,
+		"4 KB path": commands(reports, none+" "+two.String()+" refs/heads/"+strings.Repeat("n/", 1990)+"n") +
+			pack,
+		"many": commands(reports, many(none, two.String(), 300)...) + pack,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -229,7 +242,8 @@ func packOf(t *testing.T, r *gittest.Repo, tips ...git.ObjectID) string {
 	return string(out)
 }
 
-// merge is an answer with its report in one piece, and without what is said to people, in which are names of directories.
+// merge is an answer with its report in one piece, and without what is said to people, in which are names of
+// directories.
 func merge(t *testing.T, answer string) string {
 	t.Helper()
 	var report, bands strings.Builder
@@ -299,14 +313,15 @@ func TestRefusedAtOnce(t *testing.T) {
 	if _, err := w.post(shallow); !fault.Is(err, fault.Invalid) {
 		t.Errorf("too long a list: %v", err)
 	}
-	if all := <-w.server.heads; all != 0 {
+	if all := <-w.server.memory; all != 0 {
 		t.Errorf("%d bytes of requests are still held", all)
 	} else {
-		w.server.heads <- all
+		w.server.memory <- all
 	}
 }
 
-// entryOf is a packed object (gitformat-pack(5)): kind, a size that it claims, what comes before its data, and the data.
+// entryOf is a packed object (gitformat-pack(5)): kind, a size that it claims, what comes before its data, and the
+// data.
 func entryOf(kind byte, size uint64, before string, data []byte) []byte {
 	b := []byte{kind<<4 | byte(size&15)}
 	for size >>= 4; size > 0; size >>= 7 {
@@ -343,17 +358,20 @@ func TestHostilePacks(t *testing.T) {
 	tree := func(name string) []byte { return append([]byte("100644 "+name+"\x00"), blobID[:]...) }
 	self := strings.Repeat("\x11", 20)
 	for name, pack := range map[string]string{
-		"bomb of deltas":      packWith(2, entryOf(3, uint64(len(blob)), "", blob), entryOf(7, uint64(len(bomb)), string(blobID[:]), bomb)),
-		"huge size":           packWith(1, entryOf(3, 1<<40, "", blob)),
-		"huge delta":          packWith(2, entryOf(3, uint64(len(blob)), "", blob), entryOf(7, 20, string(blobID[:]), binary.AppendUvarint(binary.AppendUvarint(nil, uint64(len(blob))), 1<<50))),
+		"bomb of deltas": packWith(2, entryOf(3, uint64(len(blob)), "", blob),
+			entryOf(7, uint64(len(bomb)), string(blobID[:]), bomb)),
+		"huge size": packWith(1, entryOf(3, 1<<40, "", blob)),
+		"huge delta": packWith(2, entryOf(3, uint64(len(blob)), "", blob),
+			entryOf(7, 20, string(blobID[:]), binary.AppendUvarint(binary.AppendUvarint(nil, uint64(len(blob))), 1<<50))),
 		"cycle":               packWith(1, entryOf(7, 4, self, []byte{1, 1, 1, 'x'})),
 		"offset to nowhere":   packWith(1, entryOf(6, 4, "\xff\xff\x7f", []byte{1, 1, 1, 'x'})),
 		"more than there are": packWith(1<<31, entryOf(3, 1, "", []byte("x"))),
 		"fewer":               packWith(1, entryOf(3, 1, "", []byte("x")), entryOf(3, 1, "", []byte("y"))),
 		"unknown kind":        packWith(1, entryOf(5, 1, "", []byte("x"))),
-		".git in a tree":      packWith(2, entryOf(3, uint64(len(blob)), "", blob), entryOf(2, uint64(len(tree(".git"))), "", tree(".git"))),
-		"slash in a tree":     packWith(1, entryOf(2, uint64(len(tree("a/b"))), "", tree("a/b"))),
-		"commit of nothing":   packWith(1, entryOf(1, 4, "", []byte("tree"))),
+		".git in a tree": packWith(2, entryOf(3, uint64(len(blob)), "", blob),
+			entryOf(2, uint64(len(tree(".git"))), "", tree(".git"))),
+		"slash in a tree":   packWith(1, entryOf(2, uint64(len(tree("a/b"))), "", tree("a/b"))),
+		"commit of nothing": packWith(1, entryOf(1, 4, "", []byte("tree"))),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -376,7 +394,8 @@ func TestHostilePacks(t *testing.T) {
 	}
 	big := packWith(1, entryOf(3, uint64(len(random)), "", random))
 	w.Git("config", "receive.maxInputSize", "1000")
-	if got, err := w.post(command2(t, w.Commit("x"), "refs/heads/main", reports) + big); err == nil && !strings.Contains(got, "ng refs/heads/main") {
+	if got, err := w.post(command2(t, w.Commit("x"), "refs/heads/main", reports) + big); err == nil &&
+		!strings.Contains(got, "ng refs/heads/main") {
 		t.Errorf("a pack that is too large: %q", got)
 	}
 	w.clean()

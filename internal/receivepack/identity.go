@@ -8,39 +8,51 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-// maxCommitter bounds a pusher's name in reflogs, in bytes.
-const maxCommitter = 200
+// maxNameBytes is the maximum length of a pusher's name in reflogs.
+const maxNameBytes = 200
 
-// nobody is the name of a pusher who has none that git would take.
-const nobody = "anonymous"
+// anonymous is the name of a pusher without a name that Git accepts.
+const anonymous = "anonymous"
 
-// committer is who pushed, for reflogs and for what hooks commit: a name, and an e-mail address as git http-backend
-// makes it up (git-http-backend(1), GIT_COMMITTER_EMAIL), with the transport and the client's address behind the "@".
-// Whatever the pusher is called, git takes both, and nothing in them can be taken for the end of a field.
-func committer(p node.Pusher, transport string) (name, email string) {
-	name = strings.Map(func(r rune) rune {
+// identity is the pusher in reflogs and in what hooks commit. The zero value stands for no identity.
+type identity struct{ name, email string }
+
+// newIdentity makes an identity that Git accepts, whatever the pusher's name is. Like git http-backend
+// (git-http-backend(1), GIT_COMMITTER_EMAIL), it makes the e-mail address from the name, the transport and the address
+// of the client.
+func newIdentity(p node.Pusher, transport string) identity {
+	name := strings.Map(func(r rune) rune {
 		if r == '<' || r == '>' || r == unicode.ReplacementChar || !unicode.IsPrint(r) {
 			return -1
 		}
 		return r
 	}, p.Name)
-	name = strings.ToValidUTF8(name[:min(len(name), maxCommitter)], "")
-	const crud = " .,:;<>\"\\'" // git leaves these away at both ends, and dies where nothing else is there
+	name = strings.ToValidUTF8(name[:min(len(name), maxNameBytes)], "")
+	const crud = " .,:;<>\"\\'" // Git removes these at both ends, and fails if nothing else is left
 	if name = strings.Trim(name, crud); name == "" {
-		name = nobody
+		name = anonymous
 	}
-	return name, mailbox(name, transport, p.Address)
+	return identity{name: name, email: emailAddress(name, transport, p.Address)}
 }
 
-// mailbox is an e-mail address of a name. A name that is one already stays as it is.
-func mailbox(name, transport, address string) string {
+// environment returns the identity as environment variables of Git.
+func (i identity) environment() []string {
+	if i.name == "" {
+		return nil
+	}
+	return []string{"GIT_COMMITTER_NAME=" + i.name, "GIT_COMMITTER_EMAIL=" + i.email}
+}
+
+// emailAddress makes an e-mail address from a name. A name that is an address stays as it is.
+func emailAddress(name, transport, address string) string {
 	plain := func(r rune) rune {
 		if unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("._+-", r) {
 			return r
 		}
 		return '-'
 	}
-	if local, domain, ok := strings.Cut(name, "@"); ok && local != "" && domain != "" && strings.Map(plain, local+domain) == local+domain {
+	if local, domain, ok := strings.Cut(name, "@"); ok && local != "" && domain != "" &&
+		strings.Map(plain, local+domain) == local+domain {
 		return name
 	}
 	host := "localhost"

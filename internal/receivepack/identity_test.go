@@ -8,7 +8,7 @@ import (
 )
 
 // Whatever a pusher is called, git takes the name, and a reflog keeps its fields.
-func TestCommitter(t *testing.T) {
+func TestIdentity(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{
 		"alice":             "alice <alice@http.192.0.2.1>",
@@ -20,31 +20,35 @@ func TestCommitter(t *testing.T) {
 		".bot.":             "bot <bot@http.192.0.2.1>",
 		"a\x00b":            "ab <ab@http.192.0.2.1>",
 		"Jo Ann":            "Jo Ann <Jo-Ann@http.192.0.2.1>",
-		"x> 0 +0000\tpush\n" + strings.Repeat("0", 40): "x 0 +0000push" + strings.Repeat("0", 40) + " <x-0-+0000push" + strings.Repeat("0", 40) + "@http.192.0.2.1>",
+		"x> 0 +0000\tpush\n" + strings.Repeat("0", 40): "x 0 +0000push" + strings.Repeat("0", 40) + " <x-0-+0000push" +
+			strings.Repeat("0", 40) + "@http.192.0.2.1>",
 		"\xff\xfe": "anonymous <anonymous@http.192.0.2.1>",
 		"Jürgen":   "Jürgen <Jürgen@http.192.0.2.1>",
 	} {
-		if n, email := committer(node.Pusher{Name: name, Address: "192.0.2.1"}, "http"); n+" <"+email+">" != want {
-			t.Errorf("%q is %s <%s>, want %s", name, n, email, want)
+		if got := newIdentity(node.Pusher{Name: name, Address: "192.0.2.1"}, "http"); got.name+" <"+got.email+">" != want {
+			t.Errorf("%q: got %+v, want %s", name, got, want)
 		}
 	}
-	for address, want := range map[string]string{"": "a@ssh.localhost", "2001:db8::1": "a@ssh.2001-db8--1", "fe80::1%eth0": "a@ssh.fe80--1", "x>y": "a@ssh.localhost"} {
-		if _, email := committer(node.Pusher{Name: "a", Address: address}, "ssh"); email != want {
-			t.Errorf("from %q it is %s, want %s", address, email, want)
+	for address, want := range map[string]string{"": "a@ssh.localhost", "2001:db8::1": "a@ssh.2001-db8--1",
+		"fe80::1%eth0": "a@ssh.fe80--1", "x>y": "a@ssh.localhost"} {
+		if got := newIdentity(node.Pusher{Name: "a", Address: address}, "ssh"); got.email != want {
+			t.Errorf("address %q: got %s, want %s", address, got.email, want)
 		}
 	}
-	if n, _ := committer(node.Pusher{Name: strings.Repeat("ü", 1000)}, "http"); len(n) > maxCommitter {
-		t.Errorf("a name of %d bytes", len(n))
+	if got := newIdentity(node.Pusher{Name: strings.Repeat("ü", 1000)}, "http"); len(got.name) > maxNameBytes {
+		t.Errorf("name of %d bytes, want at most %d", len(got.name), maxNameBytes)
 	}
 }
 
-func FuzzCommitter(f *testing.F) {
+func FuzzIdentity(f *testing.F) {
 	for _, name := range []string{"alice", "a@b", "<>", "x\n", "\x00", ".", "é>"} {
 		f.Add(name, "192.0.2.1")
 	}
 	f.Fuzz(func(t *testing.T, name, address string) {
-		n, email := committer(node.Pusher{Name: name, Address: address}, "http")
-		if n == "" || n != strings.Trim(n, " .,:;<>\"\\'") || strings.ContainsAny(n+email, "<>\n\r\t\x00") || strings.Count(email, "@") != 1 || strings.Contains(email, " ") {
+		i := newIdentity(node.Pusher{Name: name, Address: address}, "http")
+		n, email := i.name, i.email
+		if n == "" || n != strings.Trim(n, " .,:;<>\"\\'") || strings.ContainsAny(n+email, "<>\n\r\t\x00") ||
+			strings.Count(email, "@") != 1 || strings.Contains(email, " ") {
 			t.Errorf("%q <%q>", n, email)
 		}
 	})
@@ -65,9 +69,11 @@ func TestReflogNamesThePusher(t *testing.T) {
 		t.Errorf("the hook is told\n%s", out)
 	}
 	for _, name := range []string{"", "...", "m<a>l\nlory\t0 +0000"} {
-		body := command2(t, c.ID("main"), "refs/heads/x"+strings.Repeat("x", len(name)), "report-status") + c.GitIn("main\n", "pack-objects", "--revs", "--stdout", "-q")
+		body := command2(t, c.ID("main"), "refs/heads/x"+strings.Repeat("x", len(name)), "report-status") +
+			c.GitIn("main\n", "pack-objects", "--revs", "--stdout", "-q")
 		pusher := node.Pusher{Name: strings.ReplaceAll(name, "\x00", ""), Address: "192.0.2.1"}
-		if _, err := w.server.Serve(t.Context(), w.target(), node.Session{}, pusher, strings.NewReader(body), &recorder{}); err != nil {
+		if _, err := w.server.Serve(t.Context(), w.target(), node.Session{}, pusher, strings.NewReader(body),
+			&recorder{}); err != nil {
 			t.Errorf("a push by %q: %v", name, err)
 		}
 		ref := "x" + strings.Repeat("x", len(name))

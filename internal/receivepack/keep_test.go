@@ -49,7 +49,7 @@ func TestKeepFileOfAPush(t *testing.T) {
 		}
 		return names
 	}
-	if left := list(); len(left) > 0 || swept(t, w.server.metrics, "keep") != 1 {
+	if left := list(); len(left) > 0 || recovered(w, "keep") != 1 {
 		t.Errorf("left are %q", left)
 	}
 	packs, _ := filepath.Glob(filepath.Join(w.Dir, "objects/pack/*.pack"))

@@ -6,9 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -60,7 +58,8 @@ func (w *world) leave(id git.ObjectID) []string {
 	w.t.Helper()
 	var made []string
 	for name, text := range map[string]string{
-		"refs/heads/main.lock": id.String() + "\n", "refs/heads/gone.lock": "", "HEAD.lock": "", "packed-refs.lock": "", "packed-refs.new": "# pack-refs",
+		"refs/heads/main.lock": id.String() +
+			"\n", "refs/heads/gone.lock": "", "HEAD.lock": "", "packed-refs.lock": "", "packed-refs.new": "# pack-refs",
 	} {
 		path := filepath.Join(w.Dir, name)
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
@@ -131,6 +130,40 @@ func TestLocksOfTheKilled(t *testing.T) {
 	w.clean()
 }
 
+// A push that meets a lock file of another process is refused. The client and the log get its name and age.
+func TestForeignLock(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, Options{})
+	c := w.clone()
+	w.mustPush(c, "main:refs/heads/old")
+	for lock, refspec := range map[string]string{"refs/heads/main.lock": "main", "packed-refs.lock": ":refs/heads/old"} {
+		path := filepath.Join(w.Dir, lock)
+		if err := os.WriteFile(path, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		_, err := w.push(c, refspec)
+		if o, _ := w.last(); err == nil || o.Reason != reasonConflict {
+			t.Errorf("%s, just created: got %v, reason %q, want %q", lock, err, o.Reason, reasonConflict)
+		}
+		at := time.Now().Add(-time.Minute)
+		if err := os.Chtimes(path, at, at); err != nil {
+			t.Fatal(err)
+		}
+		out, err := w.push(c, refspec)
+		o, logged := w.last()
+		want := fmt.Sprintf("lock file %q exists since 1m", lock)
+		if err == nil || !strings.Contains(out, "remote: "+want) || o.Reason != reasonLocked ||
+			!fault.Is(logged, fault.Unavailable) || !strings.Contains(logged.Error(), want) {
+			t.Errorf("%s: got %v, reason %q, want %q\n%s", lock, logged, o.Reason, want, out)
+		}
+		if err := os.Remove(path); err != nil {
+			t.Error(err)
+		}
+		w.mustPush(c, refspec)
+	}
+	w.clean()
+}
+
 // A push that takes long, of another ref, keeps nobody from clearing away after one that died beside it.
 func TestLocksBesideALongPush(t *testing.T) {
 	t.Parallel()
@@ -184,94 +217,8 @@ func TestLocksBesideALongPush(t *testing.T) {
 	w.clean()
 }
 
-// What git has begun to do of an atomic push is done to its end; nothing is if it had not begun, or if somebody has gone on from there.
-func TestHalfAnAtomicPush(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		is     map[string]string // what is changed before the server starts again
-		want   string            // of the branches a, b, gone and made: which commit each is
-		agreed bool              // the journal says so; and git was asked to end, and has removed its locks
-	}{
-		"begun":           {map[string]string{"a": "new"}, "a new b new made new", false},
-		"deleted":         {map[string]string{"a": "new", "b": "new", "gone": "", "made": ""}, "a new b new made new", false},
-		"unlocked":        {map[string]string{"b": "new"}, "a old b new gone old", false}, // whoever set b, it was not this push
-		"not begun":       {nil, "a old b old gone old", false},
-		"all":             {map[string]string{"a": "new", "b": "new", "gone": "", "made": "new"}, "a new b new made new", false},
-		"passed":          {map[string]string{"a": "new", "b": "other"}, "a new b other gone old", false},
-		"agreed":          {map[string]string{"b": "new"}, "a new b new made new", true},
-		"agreed, deleted": {map[string]string{"gone": ""}, "a new b new made new", true},
-		"agreed, no more": {nil, "a old b old gone old", true},
-		"agreed, passed":  {map[string]string{"a": "new", "b": "other"}, "a new b other gone old", true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t, Options{})
-			ids := map[string]git.ObjectID{"old": w.Commit("old"), "new": w.Commit("new"), "other": w.Commit("other")}
-			for _, branch := range []string{"a", "b", "gone"} {
-				w.Git("update-ref", "refs/heads/"+branch, ids["old"].String())
-			}
-			snapshot, err := w.open().Refs.Snapshot(context.Background())
-			if err != nil {
-				t.Fatal(err)
-			}
-			updates := []Update{
-				{Ref: "refs/heads/a", Old: ids["old"], New: ids["new"]}, {Ref: "refs/heads/b", Old: ids["old"], New: ids["new"]},
-				{Ref: "refs/heads/gone", Old: ids["old"]}, {Ref: "refs/heads/made", New: ids["new"]},
-			}
-			n, err := newNote(w.Dir, w.Dir, updates, snapshot)
-			if err == nil {
-				err = n.atomic(updates, snapshot)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			journal := t.TempDir()
-			e, err := n.write(journal, "earlier")
-			if err == nil && test.agreed {
-				err = e.agree()
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			e.file.Close()
-			for branch, to := range test.is {
-				if to == "" && branch != "made" {
-					w.Git("update-ref", "-d", "refs/heads/"+branch)
-				} else if to != "" {
-					w.Git("update-ref", "refs/heads/"+branch, ids[to].String())
-				}
-			}
-			for branch, holds := range map[string]string{"b": ids["new"].String() + "\n", "made": ids["new"].String() + "\n", "gone": ""} {
-				if test.agreed {
-					break
-				}
-				if err := os.WriteFile(filepath.Join(w.Dir, "refs/heads", branch+".lock"), []byte(holds), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if left := worldAt(t, Options{Journal: journal}, w.Repo).server.Complete(context.Background()); len(left) > 0 {
-				t.Errorf("%q are left", left)
-			}
-			got := w.Git("for-each-ref", "--format=%(refname:short) %(contents:subject)")
-			if strings.ReplaceAll(got, "\n", " ") != test.want {
-				t.Errorf("the refs are %s, want %s", got, test.want)
-			}
-			w.clean()
-		})
-	}
-}
-
-// host is as git names this machine.
-func host(t *testing.T) string {
-	t.Helper()
-	name, err := os.Hostname()
-	if err != nil {
-		name = "localhost"
-	}
-	return name
-}
-
-// A git that is asked to end while it sets the refs of an atomic push removes its locks. All refs are set then, or none.
+// A git that is asked to end while it sets the refs of an atomic push removes its locks. All refs are set then, or
+// none.
 func TestAtomicPushThatIsEnded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Options{})
@@ -305,138 +252,8 @@ func TestAtomicPushThatIsEnded(t *testing.T) {
 		ending.Wait()
 		eventually(t, "half of an atomic push is done", func() bool { return strings.Count(w.refs(), tip.String()) == refs })
 	}
-	t.Logf("%d of 3 pushes had to be completed", swept(t, w.server.metrics, "push"))
+	t.Logf("%d of 3 pushes had to be completed", recovered(w, "push"))
 	w.clean()
-}
-
-// A lock that does not stay proves nothing: somebody else may have had it for a moment.
-func TestLocksThatDoNotStay(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	e := &entry{note: note{Dir: dir, Common: dir, Start: time.Now().UnixNano(), Refs: byName{"refs/a": "", "refs/b": "", "refs/c": ""}}, ended: time.Now().Add(time.Hour)}
-	if err := os.Mkdir(filepath.Join(dir, "refs"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	for name := range e.note.Refs {
-		if err := os.WriteFile(filepath.Join(dir, name+".lock"), nil, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if e.seen = e.stale(); len(e.seen) != 3 {
-		t.Fatalf("seen are %v", e.seen)
-	}
-	err := os.Remove(filepath.Join(dir, "refs/a.lock"))
-	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, "refs/b.lock"), []byte("0123"), 0o644)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	if e.forgetMoved(); len(e.seen) != 1 || e.seen[filepath.Join(dir, "refs/c.lock")] == nil {
-		t.Errorf("%v are said to have stayed", e.seen)
-	}
-}
-
-// A server that was killed leaves a journal; the next one takes care of it, once nobody lives any more whom it began.
-func TestJournalOfAnEarlierServer(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, Options{})
-	c := w.clone()
-	w.mustPush(c, "main", "main:refs/heads/gone")
-	id := c.Commit("next", c.ID("main"))
-	update := []Update{{Ref: "refs/heads/main", New: id}, {Ref: "refs/heads/gone"}}
-	snapshot, err := w.open().Refs.Snapshot(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := newNote(w.Dir, w.Dir, update, snapshot)
-	if err != nil {
-		t.Fatal(err)
-	}
-	journal := t.TempDir()
-	e, err := n.write(journal, "earlier") // its file stands for a git that still lives
-	if err != nil {
-		t.Fatal(err)
-	}
-	made := w.leave(id)
-	keep, quarantine := filepath.Join(w.Dir, "objects/pack/pack-1.keep"), filepath.Join(w.Dir, "objects/tmp_objdir-incoming-aBc123")
-	if err := os.WriteFile(keep, []byte("receive-pack 999999999 on "+host(t)+"\n"), 0o400); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(quarantine+"/pack", 0o700); err != nil {
-		t.Fatal(err)
-	}
-	next := worldAt(t, Options{Journal: journal}, w.Repo)
-	if found := there(made); len(found) != len(made) {
-		t.Errorf("locks were removed though their owner lives: there are %q", found)
-	}
-	late, cancel := context.WithCancel(context.Background())
-	cancel()
-	if alive := next.server.Settle(late); len(alive) != 1 || alive[0] != "earlier" {
-		t.Errorf("%q are said to live", alive)
-	}
-	e.file.Close()
-	if alive := next.server.Settle(context.Background()); len(alive) > 0 || len(there(made)) > 0 {
-		t.Errorf("%q are said to live, and %q are there", alive, there(made))
-	}
-	next.mustPush(c, id.String()+":refs/heads/main", ":refs/heads/gone")
-	if found := there(made); len(found) > 0 {
-		t.Errorf("there are still %q", found)
-	}
-	eventually(t, "the quarantine is still there", func() bool { return len(there([]string{keep, quarantine})) == 0 })
-	next.clean()
-}
-
-// A file that keeps a pack goes once the process that it names does, which may be buried late.
-func TestKeptPackOfTheLiving(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, Options{})
-	living := exec.Command("sleep", "300")
-	if err := living.Start(); err != nil {
-		t.Fatal(err)
-	}
-	end := sync.OnceFunc(func() { _ = living.Process.Kill(); _ = living.Wait() })
-	defer end()
-	snapshot, err := w.open().Refs.Snapshot(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := newNote(w.Dir, w.Dir, nil, snapshot)
-	if err != nil {
-		t.Fatal(err)
-	}
-	journal := t.TempDir()
-	e, err := n.write(journal, "earlier")
-	if err != nil {
-		t.Fatal(err)
-	}
-	e.file.Close()
-	keep := filepath.Join(w.Dir, "objects/pack/pack-1.keep")
-	if err := os.WriteFile(keep, fmt.Appendf(nil, "receive-pack %d on %s\n", living.Process.Pid, host(t)), 0o400); err != nil {
-		t.Fatal(err)
-	}
-	next := worldAt(t, Options{Journal: journal}, w.Repo)
-	if alive := next.server.Settle(context.Background()); len(alive) > 0 || len(there([]string{keep})) == 0 {
-		t.Errorf("%q are said to live; there are %q", alive, there([]string{keep}))
-	}
-	end()
-	next.clean()
-}
-
-// A ref's name may be any bytes; the journal has them as they are.
-func TestJournalOfOddNames(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	want := note{Dir: "/a", Common: "/a", Start: 1, Refs: byName{"refs/heads/\xff": "1", "refs/heads/\xfe": "", "refs/heads/\"é\"": "2"}, Olds: byName{"refs/heads/\xff": ""}}
-	e, err := want.write(dir, "one")
-	if err != nil {
-		t.Fatal(err)
-	}
-	e.file.Close()
-	left, err := readJournal(dir, func(path string, err error) { t.Errorf("%s is set aside: %v", path, err) })
-	if err != nil || len(left) != 1 || !reflect.DeepEqual(left[0].note, want) {
-		t.Errorf("read %+v, %v", left, err)
-	}
 }
 
 // Who goes away in the middle of a push ends it, and nothing is left.

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"os"
 	"runtime"
 	"strings"
 	"testing"
@@ -28,8 +27,8 @@ func longHead(id git.ObjectID, refs int) []byte {
 	return pktline.AppendFlush(b)
 }
 
-// What a request costs is what it is counted as, whatever is made of it until git runs: not only what is kept, but all that is allocated, since
-// what is garbage is there until somebody collects it.
+// What a request costs is what it is counted as, whatever is made of it until git runs: not only what is kept, but all
+// that is allocated, since what is garbage is there until somebody collects it.
 func TestHeadsCostWhatTheyAreCountedAs(t *testing.T) { // alone, as it looks at the whole heap
 	w := newWorld(t, Options{})
 	id := w.Commit("x")
@@ -47,23 +46,27 @@ func TestHeadsCostWhatTheyAreCountedAs(t *testing.T) { // alone, as it looks at 
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
-	r := w.server.newReader(bytes.NewReader(head))
-	asked, err := r.read(git.SHA1, true)
+	r := w.server.newRequestReader(bytes.NewReader(head))
+	request, err := r.read(git.SHA1, true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	request, _ := r.rest(asked)
-	p := &pushing{Server: w.server, target: target, request: asked, push: &Push{ID: "x", Updates: asked.updates()}}
+	body, _ := r.rest(request)
+	p := &pushSession{Server: w.server, target: target, request: request, push: &Push{ID: "x", Updates: request.updates()}}
 	p.policy, err = target.PushPolicy()
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := p.journal(context.Background(), snapshot)
+	record, err := p.newRecord(snapshot)
 	if err != nil {
 		t.Fatal(err)
 	}
-	updates, _, err := p.readUpdates(bufio.NewReader(bytes.NewReader(fromGit)))
-	if err != nil || len(updates) != len(asked.commands) {
+	journaled, err := w.server.recovery.Begin(context.Background(), record, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	updates, _, err := p.readHookUpdates(bufio.NewReader(bytes.NewReader(fromGit)))
+	if err != nil || len(updates) != len(request.commands) {
 		t.Fatal(len(updates), err)
 	}
 	runtime.ReadMemStats(&after)
@@ -71,28 +74,27 @@ func TestHeadsCostWhatTheyAreCountedAs(t *testing.T) { // alone, as it looks at 
 	runtime.GC()
 	runtime.ReadMemStats(&after)
 	kept := int64(after.HeapAlloc) - int64(before.HeapAlloc)
-	t.Logf("a head of %d MB: %d MB are kept, %d MB were made, %d MB are counted", len(head)>>20, kept>>20, made>>20, r.held>>20)
-	if made > r.held {
-		t.Errorf("a request that makes %d bytes is counted as %d", made, r.held)
+	t.Logf("a head of %d MB: %d MB are kept, %d MB were made, %d MB are counted", len(head)>>20, kept>>20, made>>20,
+		r.memory>>20)
+	if made > r.memory {
+		t.Errorf("a request that makes %d bytes is counted as %d", made, r.memory)
 	}
-	runtime.KeepAlive(request)
-	w.server.sweeper.end(e, true)
+	runtime.KeepAlive(body)
+	w.server.recovery.End(context.Background(), journaled, true)
 	r.release()
-	if _, err := os.Stat(e.path); err == nil {
-		t.Error("the journal still has the push")
-	}
+	w.clean()
 }
 
 // All requests together are held to the budget.
 func TestHeadsHaveABudget(t *testing.T) {
 	t.Parallel()
-	s := &Server{heads: make(chan int64, 1), options: Options{MaxCommands: 100_000}}
-	s.heads <- 0
+	s := &Server{memory: make(chan int64, 1), options: Options{MaxCommands: 100_000}}
+	s.memory <- 0
 	id := git.MustParseObjectID(strings.Repeat("1", 40))
 	head := longHead(id, 20_000)
-	var open []*reader
+	var open []*requestReader
 	for {
-		r := s.newReader(bytes.NewReader(head))
+		r := s.newRequestReader(bytes.NewReader(head))
 		open = append(open, r)
 		if _, err := r.read(git.SHA1, true); err != nil {
 			if !fault.Is(err, fault.Exhausted) || fault.RetryAfter(err) == 0 {
@@ -101,13 +103,13 @@ func TestHeadsHaveABudget(t *testing.T) {
 			break
 		}
 	}
-	if n := len(open); n < 2 || n > maxHeads/(headCost*(len(head)-freeHead))+1 {
+	if n := len(open); n < 2 || n > maxMemory/(memoryFactor*(len(head)-freeHead))+1 {
 		t.Errorf("%d requests of %d bytes are read at the same time", n, len(head))
 	}
 	for _, r := range open {
 		r.release()
 	}
-	if all := <-s.heads; all != 0 {
+	if all := <-s.memory; all != 0 {
 		t.Errorf("%d bytes are still held", all)
 	}
 }

@@ -13,35 +13,35 @@ import (
 )
 
 const (
-	// maxReport bounds a report in bytes: a line for each of the commands, which are bounded too.
+	// maxReport is the maximum size of a report in bytes. It has a line for each command, and these are limited too.
 	maxReport = 2 * maxHead
-	// maxWaiting bounds what git says to people while the client still sends; more is dropped.
+	// maxWaiting is the maximum output of Git in bytes while the client still sends. More is dropped.
 	maxWaiting = 256 << 10
-	// maxFailure bounds in bytes what a client is told of why there is no report.
+	// maxFailure is the maximum length in bytes of an error message for the client.
 	maxFailure = 1000
 )
 
-// output passes on what git says, but keeps its report back.
+// output passes on the output of Git, except the report.
 type output struct {
 	reply    node.ResponseWriter
-	sideband bool            // the client takes packets with a band
-	report   bool            // the client takes a report
-	after    <-chan struct{} // nil, or nothing is written before it is closed
+	sideband bool            // the client accepts sidebands
+	report   bool            // the client wants a report
+	after    <-chan struct{} // nothing is written before this is closed; may be nil
 	waiting  []byte          // packets until then
-	kept     []byte          // the report: packets, without a band
+	kept     []byte          // the report as packets, without sidebands
 	begun    bool            // something was written
-	hidden   []string        // what no text of git's shows: the paths of the repository and of those that it borrows from, each with a slash
-	heard    io.Writer       // unless nil, gets that text too
-	tail     []byte          // of such text: the begin of one of these, if it comes
+	hidden   []string        // paths that are removed from text, each with a slash at its end
+	heard    io.Writer       // gets the text too; may be nil
+	tail     []byte          // text that may be the start of a hidden path
 }
 
-// copy reads git's output to its end.
+// copy passes on the output of Git to its end.
 func (o *output) copy(stdout io.Reader) error {
 	packets := pktline.NewReader(stdout)
 	for {
 		kind, data, err := packets.Next()
 		if err == io.EOF {
-			return o.pieces(o.tail)
+			return o.text(o.tail)
 		} else if err != nil {
 			return err
 		}
@@ -49,7 +49,7 @@ func (o *output) copy(stdout io.Reader) error {
 			if !o.sideband {
 				o.kept = append(o.kept, "0000"...)
 			}
-			continue // the flush at the end is ours to send
+			continue // finish sends the last flush packet
 		}
 		if err := o.packet(data); err != nil {
 			return err
@@ -65,20 +65,20 @@ func (o *output) packet(data []byte) error {
 	case band == pktline.BandData && len(data) > 1:
 		o.kept = append(o.kept, data[1:]...)
 	case band == pktline.BandProgress && len(data) > 1:
-		return o.text(data[1:])
-	default: // packets that only tell that git is still at work
+		return o.gitText(data[1:])
+	default: // keepalive packets
 		return o.pass(data)
 	}
 	if len(o.kept) > maxReport {
-		return fault.New(fault.Internal, "the report of a push is too long")
+		return fault.New(fault.Internal, "report of git receive-pack: too long")
 	}
 	return nil
 }
 
-// text sends text for people, but for where repositories are: git names its files by their whole paths, and cuts its text anywhere.
-func (o *output) text(b []byte) error {
+// gitText sends text of Git without the hidden paths. Git writes absolute paths, and its text may end anywhere.
+func (o *output) gitText(b []byte) error {
 	if len(o.hidden) == 0 {
-		return o.pieces(b)
+		return o.text(b)
 	}
 	b = append(o.tail, b...)
 	for _, path := range o.hidden {
@@ -93,11 +93,11 @@ func (o *output) text(b []byte) error {
 		keep = max(keep, n)
 	}
 	o.tail = bytes.Clone(b[len(b)-keep:])
-	return o.pieces(b[:len(b)-keep])
+	return o.text(b[:len(b)-keep])
 }
 
-// pieces sends text in packets.
-func (o *output) pieces(b []byte) error {
+// text sends text in packets.
+func (o *output) text(b []byte) error {
 	if o.heard != nil {
 		_, _ = o.heard.Write(b)
 	}
@@ -109,7 +109,7 @@ func (o *output) pieces(b []byte) error {
 	return nil
 }
 
-// pass sends a packet at once, or as soon as the client has sent all.
+// pass sends a packet now, or when the client has sent everything.
 func (o *output) pass(data []byte) error {
 	if o.after != nil {
 		select {
@@ -125,7 +125,7 @@ func (o *output) pass(data []byte) error {
 	return o.flush()
 }
 
-// say sends text for people, if the client has a place for it.
+// say sends a message to the user, if the client accepts sidebands.
 func (o *output) say(text string) error {
 	if !o.sideband || text == "" {
 		return nil
@@ -152,15 +152,15 @@ func (o *output) write(b []byte) error {
 	}
 	o.begun = true
 	if _, err := o.reply.Write(b); err != nil {
-		if _, told := errors.AsType[*fault.Error](err); told {
-			return err // the request turned out to be damaged
+		if _, isFault := errors.AsType[*fault.Error](err); isFault {
+			return err // the request is invalid
 		}
 		return &node.ClientConnError{Err: err}
 	}
 	return nil
 }
 
-// finish sends the report and the end.
+// finish sends the report and the last flush packet.
 func (o *output) finish() error {
 	b := o.waiting
 	o.waiting = nil
@@ -176,11 +176,12 @@ func (o *output) finish() error {
 	return o.write(b)
 }
 
-// fail tells the client why there is no report, if the answer has a place for it. Before the answer has begun, the transport tells it instead
-// that it may try again later: git shows no more than the number of a status, but other clients act on it.
+// fail sends an error to the client instead of a report, if it accepts sidebands. Before anything was written, errors
+// after which the client may try again are left to the transport: Git shows only the status code, but other clients act
+// on it.
 func (o *output) fail(err error) error {
-	later := fault.RetryAfter(err) > 0 || fault.Is(err, fault.Exhausted) || fault.Is(err, fault.Cancelled)
-	if _, broken := errors.AsType[*node.ClientConnError](err); broken || !o.sideband || !o.begun && later {
+	canRetry := fault.RetryAfter(err) > 0 || fault.Is(err, fault.Exhausted) || fault.Is(err, fault.Cancelled)
+	if _, broken := errors.AsType[*node.ClientConnError](err); broken || !o.sideband || !o.begun && canRetry {
 		return err
 	}
 	message := clean(fault.Message(err), maxFailure)

@@ -38,12 +38,13 @@ func TestRepositoryHooksRefused(t *testing.T) {
 		prepare func(w *world)
 		says    string // "": the push is taken
 	}{
-		"pre-receive":           {func(w *world) { script(t, w.Dir+"/hooks/pre-receive", "") }, "hooks/pre-receive"},
-		"update":                {func(w *world) { script(t, w.Dir+"/hooks/update", "") }, "hooks/update"},
-		"post-receive":          {func(w *world) { script(t, w.Dir+"/hooks/post-receive", "") }, "hooks/post-receive"},
-		"post-update":           {func(w *world) { script(t, w.Dir+"/hooks/post-update", "") }, "hooks/post-update"},
-		"reference-transaction": {func(w *world) { script(t, w.Dir+"/hooks/reference-transaction", "") }, "hooks/reference-transaction"},
-		"pre-auto-gc":           {func(w *world) { script(t, w.Dir+"/hooks/pre-auto-gc", "") }, "hooks/pre-auto-gc"},
+		"pre-receive":  {func(w *world) { script(t, w.Dir+"/hooks/pre-receive", "") }, "hooks/pre-receive"},
+		"update":       {func(w *world) { script(t, w.Dir+"/hooks/update", "") }, "hooks/update"},
+		"post-receive": {func(w *world) { script(t, w.Dir+"/hooks/post-receive", "") }, "hooks/post-receive"},
+		"post-update":  {func(w *world) { script(t, w.Dir+"/hooks/post-update", "") }, "hooks/post-update"},
+		"reference-transaction": {func(w *world) { script(t, w.Dir+"/hooks/reference-transaction", "") },
+			"hooks/reference-transaction"},
+		"pre-auto-gc": {func(w *world) { script(t, w.Dir+"/hooks/pre-auto-gc", "") }, "hooks/pre-auto-gc"},
 		"no auto gc": {func(w *world) {
 			script(t, w.Dir+"/hooks/pre-auto-gc", "")
 			w.Git("config", "receive.autogc", "false")
@@ -86,9 +87,11 @@ func TestRepositoryHooksRefused(t *testing.T) {
 			w := newWorld(t, Options{})
 			test.prepare(w)
 			c := w.clone()
-			request := command2(t, c.ID("main"), "refs/heads/main", "report-status") + c.GitIn("main\n", "pack-objects", "--revs", "--stdout", "-q")
+			request := command2(t, c.ID("main"), "refs/heads/main", "report-status") +
+				c.GitIn("main\n", "pack-objects", "--revs", "--stdout", "-q")
 			answer, err := w.post(request)
-			_, begin := w.server.Advertise(context.Background(), w.open(), node.Session{Service: protocol.ReceivePack}, "", &recorder{})
+			_, begin := w.server.Advertise(context.Background(), w.open(), node.Session{Service: protocol.ReceivePack}, "",
+				&recorder{})
 			if test.says == "" {
 				if err != nil || begin != nil || !strings.Contains(answer, "ok refs/heads/main") {
 					t.Errorf("%v, %v: %s", begin, err, answer)
@@ -97,7 +100,8 @@ func TestRepositoryHooksRefused(t *testing.T) {
 			}
 			for _, err := range []error{begin, err} {
 				if text := fault.Message(err); !fault.Is(err, fault.Denied) || !strings.Contains(text, test.says) ||
-					test.says != "core.hooksPath" && !strings.Contains(text, "push.repository_hooks") || strings.Contains(text, w.Dir) {
+					test.says != "core.hooksPath" && !strings.Contains(text, "push.repository_hooks") ||
+					strings.Contains(text, w.Dir) {
 					t.Errorf("%v", err)
 				}
 			}
@@ -152,9 +156,11 @@ func TestRepositoryHooksRun(t *testing.T) {
 	given := strings.Repeat("0", 40) + " " + c.ID("main").String() + " refs/heads/b tester\n"
 	at := -1
 	for _, line := range []string{
-		"server pre-receive " + given, "own pre-receive " + given, "server update refs/heads/b\n", "own update refs/heads/b\n",
+		"server pre-receive " + given, "own pre-receive " +
+			given, "server update refs/heads/b\n", "own update refs/heads/b\n",
 		"server reference-transaction prepared refs/heads/b\n", "own reference-transaction prepared refs/heads/b\n",
-		"own reference-transaction committed refs/heads/b\n", "server post-receive refs/heads/b\n", "own post-receive refs/heads/b\n",
+		"own reference-transaction committed refs/heads/b\n", "server post-receive refs/heads/b\n", "own post-receive " +
+			"refs/heads/b\n",
 		"server post-update refs/heads/b\n", "own post-update refs/heads/b\n",
 	} {
 		next := strings.Index(text, line)
@@ -163,7 +169,8 @@ func TestRepositoryHooksRun(t *testing.T) {
 		}
 		at = next
 	}
-	if !strings.Contains(out, "remote: said by hooks/pre-receive") || !strings.Contains(out, "remote: configured pre-receive") {
+	if !strings.Contains(out, "remote: said by hooks/pre-receive") ||
+		!strings.Contains(out, "remote: configured pre-receive") {
 		t.Errorf("the client sees\n%s", out)
 	}
 	w.clean()
@@ -173,12 +180,14 @@ func TestRepositoryHooksRun(t *testing.T) {
 func TestRepositoryHooksRefuse(t *testing.T) {
 	t.Parallel()
 	for event, says := range map[string]string{
-		"pre-receive": "pre-receive hook declined", "update": "hook declined", "reference-transaction": "the reference-transaction hook refused the push",
+		"pre-receive": "pre-receive hook declined", "update": "hook declined", "reference-transaction": "the " +
+			"reference-transaction hook refused the push",
 	} {
 		t.Run(event, func(t *testing.T) {
 			t.Parallel()
 			log := filepath.Join(t.TempDir(), "log")
-			w := own(t, nil, map[string]string{event: "cat >/dev/null; echo no; exit 1", "post-receive": "touch " + log, "post-update": "touch " + log})
+			w := own(t, nil, map[string]string{event: "cat >/dev/null; echo no; exit 1", "post-receive": "touch " + log,
+				"post-update": "touch " + log})
 			out, err := w.push(w.clone(), "main")
 			if err == nil || !strings.Contains(out, says) || !strings.Contains(out, "remote: no") || w.refs() != "" {
 				t.Errorf("%v, the refs are %q; %v\n%s", err, w.refs(), w.errs, out)
@@ -209,7 +218,8 @@ func TestConfiguredHooksAreOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	git := script(t, filepath.Join(t.TempDir(), "git"), `echo "$(`+program+` config --get 'hook.a=b.enabled')" >>`+log+"\nexec "+program+` "$@"`)
+	git := script(t, filepath.Join(t.TempDir(), "git"),
+		`echo "$(`+program+` config --get 'hook.a=b.enabled')" >>`+log+"\nexec "+program+` "$@"`)
 	r := gittest.Init(t)
 	w := worldBy(t, git, Options{RepositoryHooks: IgnoreHooks}, r)
 	w.Git("config", "hook.a=b.command", "touch "+log+".ran")
@@ -250,7 +260,8 @@ printf 0000`, "post-receive": "cat"})
 		t.Errorf("the refs are %s", w.refs())
 	}
 	for _, want := range []string{
-		"remote: PACKHORSE_USER=tester", "remote: GIT_PUSH_OPTION_0=a b=`$x`", "remote: " + zero + " " + id + " refs/changes/1", "remote: " + zero + " " + id + " refs/heads/plain",
+		"remote: PACKHORSE_USER=tester", "remote: GIT_PUSH_OPTION_0=a b=`$x`", "remote: " + zero + " " + id +
+			" refs/changes/1", "remote: " + zero + " " + id + " refs/heads/plain",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is missing in\n%s", want, out)
@@ -309,7 +320,8 @@ func TestBeforeMaintenance(t *testing.T) {
 func TestUnusedHooksAreLogged(t *testing.T) {
 	t.Parallel()
 	var text bytes.Buffer
-	newWorld(t, Options{Log: slog.New(slog.NewTextHandler(&text, nil)), Hooks: hooks(t, map[string]string{"proc-receive": "", "update": ""})})
+	newWorld(t, Options{Log: slog.New(slog.NewTextHandler(&text, nil)),
+		Hooks: hooks(t, map[string]string{"proc-receive": "", "update": ""})})
 	if log := text.String(); !strings.Contains(log, "hook=proc-receive") || strings.Contains(log, "hook=update") {
 		t.Errorf("the log says\n%s", log)
 	}
@@ -319,7 +331,7 @@ func TestUnusedHooksAreLogged(t *testing.T) {
 func TestScriptsForAllEvents(t *testing.T) {
 	t.Parallel()
 	dirs := scriptDirs()
-	if all := dirs[len(dirs)-1].events; len(all) != len(scripts()) || scripts()[repo.ProcReceive] == "" {
-		t.Errorf("%q and %d scripts", all, len(scripts()))
+	if all := dirs[len(dirs)-1].events; len(all) != len(hookScripts()) || hookScripts()[repo.ProcReceive] == "" {
+		t.Errorf("%q and %d scripts", all, len(hookScripts()))
 	}
 }

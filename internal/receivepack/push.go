@@ -1,5 +1,3 @@
-// Package receivepack serves one push session: git receive-pack in quarantine, decisions by hooks, refs that are on disk before the client is told,
-// and word of it to whoever has to know.
 package receivepack
 
 import (
@@ -9,37 +7,38 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-// Push is what a client wants changed.
+// Push is what a client wants to change.
 type Push struct {
-	ID      string       // of this push alone, for logs and deliveries
+	ID      string       // unique, for logs and deliveries
 	Repo    git.RepoPath // as the client named it
 	Pusher  node.Pusher
 	Options []string // push options
 	Updates []Update
-	Trace   string // activity.TraceParent of who pushes
+	Trace   string // inflight.TraceParent of the request
 }
 
-// Update is one ref that changes.
+// Update is the change of one ref. The zero ID stands for a ref that does not exist.
 type Update struct {
 	Ref      git.RefName
-	Old, New git.ObjectID // the zero ID: there is none
+	Old, New git.ObjectID
 }
 
-// Decider is asked before refs change, while the new objects are in quarantine. An error refuses the push; its fault's message is for the
-// client. Safe for concurrent use.
+// Decider decides whether a push is accepted. It is asked while the new objects are in quarantine, before refs change.
+// An error rejects the push, and the client gets the message of its fault. A Decider is safe for concurrent use.
 type Decider interface {
 	Decide(ctx context.Context, p *Push) error
 }
 
-// Recorder keeps, on disk, what has to be delivered after a push, so that a crash loses none of it. Safe for concurrent use.
+// Recorder records pushes on disk for later delivery, so that a crash loses none. It is safe for concurrent use.
 type Recorder interface {
-	// Begin notes, durably, that a push may be about to change refs.
+	// Begin durably records that a push may be about to change refs.
 	Begin(p *Push) (Record, error)
 }
 
-// Record is one push that was begun. One that is never ended, because the process died or the refs could not be read, is for the Recorder to settle
-// later.
+// Record is one push in a Recorder. If End is never called, because the server died or could not read the refs, the
+// Recorder has to find out what happened.
 type Record interface {
-	// End notes, durably, which updates came to be, before the client is told of them; none: there is nothing to deliver.
-	End(done []Update) error
+	// End durably records which updates were made, before the client gets the report. Without updates there is nothing
+	// to deliver.
+	End(updates []Update) error
 }

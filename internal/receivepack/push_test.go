@@ -35,7 +35,8 @@ func TestPush(t *testing.T) {
 			if out, err := w.push(c, "main"); err == nil || !strings.Contains(out, "non-fast-forward") {
 				t.Errorf("a push that loses a commit: %v %s", err, out)
 			}
-			if out, err := w.push(c, "--force-with-lease=main:"+first.String(), "main"); err == nil || !strings.Contains(out, "stale info") {
+			if out, err := w.push(c, "--force-with-lease=main:"+first.String(), "main"); err == nil ||
+				!strings.Contains(out, "stale info") {
 				t.Errorf("with a lease that is stale: %v %s", err, out)
 			}
 			w.mustPush(c, "--force-with-lease=main:"+second.String(), "main")
@@ -46,7 +47,8 @@ func TestPush(t *testing.T) {
 			if got := w.refs(); strings.Contains(got, "new") || strings.Contains(got, "other") || w.ID("main") != c.ID("main") {
 				t.Errorf("at the end: %s", got)
 			}
-			want := []string{"refs/heads/-x", "refs/heads/main", "refs/heads/main", "refs/heads/main", "refs/heads/other", "refs/heads/other", "refs/tags/v1"}
+			want := []string{"refs/heads/-x", "refs/heads/main", "refs/heads/main", "refs/heads/main", "refs/heads/other",
+				"refs/heads/other", "refs/tags/v1"}
 			for _, ref := range want {
 				if strings.Count(w.changed(), ref+" ") != strings.Count(strings.Join(want, " ")+" ", ref+" ") {
 					t.Errorf("%s: told of %s", ref, w.changed())
@@ -76,14 +78,19 @@ func TestAdvertisement(t *testing.T) {
 		make   func(t *testing.T) *world
 		config [][]string
 	}{
-		"empty":       {make: func(t *testing.T) *world { return newWorld(t, Options{MaxOptions: -1}) }},
-		"filled":      {make: func(t *testing.T) *world { return filled(t) }},
-		"sha256":      {make: func(t *testing.T) *world { return filled(t, "--object-format=sha256") }},
-		"hidden":      {make: func(t *testing.T) *world { return filled(t) }, config: [][]string{{"receive.hideRefs", "refs/changes"}, {"transfer.hideRefs", "refs/tags"}}},
-		"fetches":     {make: func(t *testing.T) *world { return filled(t) }, config: [][]string{{"uploadpack.hideRefs", "refs/heads"}}},
-		"all hidden":  {make: func(t *testing.T) *world { return filled(t) }, config: [][]string{{"receive.hideRefs", "refs"}}},
-		"not atomic":  {make: func(t *testing.T) *world { return filled(t) }, config: [][]string{{"receive.advertiseAtomic", "false"}}},
-		"no offsets":  {make: func(t *testing.T) *world { return filled(t) }, config: [][]string{{"repack.useDeltaBaseOffset", "no"}}},
+		"empty":  {make: func(t *testing.T) *world { return newWorld(t, Options{MaxOptions: -1}) }},
+		"filled": {make: func(t *testing.T) *world { return filled(t) }},
+		"sha256": {make: func(t *testing.T) *world { return filled(t, "--object-format=sha256") }},
+		"hidden": {make: func(t *testing.T) *world { return filled(t) },
+			config: [][]string{{"receive.hideRefs", "refs/changes"}, {"transfer.hideRefs", "refs/tags"}}},
+		"fetches": {make: func(t *testing.T) *world { return filled(t) },
+			config: [][]string{{"uploadpack.hideRefs", "refs/heads"}}},
+		"all hidden": {make: func(t *testing.T) *world { return filled(t) },
+			config: [][]string{{"receive.hideRefs", "refs"}}},
+		"not atomic": {make: func(t *testing.T) *world { return filled(t) },
+			config: [][]string{{"receive.advertiseAtomic", "false"}}},
+		"no offsets": {make: func(t *testing.T) *world { return filled(t) },
+			config: [][]string{{"repack.useDeltaBaseOffset", "no"}}},
 		"cut history": {make: func(t *testing.T) *world { return shallowWorld(t) }},
 	} {
 		for _, version := range []protocol.Version{protocol.V0, protocol.V1, protocol.V2} {

@@ -1,3 +1,6 @@
+// Package receivepack serves git push. Serve, in serve.go, is the story of one push from its commands to its report:
+// git receive-pack takes the objects into quarantine, hooks and webhooks decide, the refs change, everything is synced,
+// and only then the client gets the report. Package pushrecovery cleans up if Git is killed.
 package receivepack
 
 import (
@@ -6,144 +9,117 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"strings"
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/process"
-	"github.com/packhorse-git/packhorse/internal/inflight"
-	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/pushrecovery"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
-// ClassReceive is the class of git commands that take pushes.
+// ClassReceive is the class of Git commands that receive pushes.
 const ClassReceive process.Class = "receive"
 
-// Options says how pushes are taken.
+// Options configure a Server. Runner, Scripts and Journal are required.
 type Options struct {
-	Runner *process.Runner // with limits for ClassReceive, and for ClassHook if there are hooks or alternates; nil: no push is taken
-	Agent  string          // how the server names itself
+	Runner *process.Runner // runs Git, with limits for ClassReceive and ClassHook
+	Agent  string          // how the server names itself to clients
 
-	MaxSize     int64 // bytes of a pack; 0: no limit. A repository's own lower limit holds.
-	MaxMemory   int64 // bytes that git may ask for in one piece, as for an object made of deltas; 0: no limit
-	MaxCommands int   // refs that one push may change; 0: 100,000
-	MaxOptions  int   // push options; 0: none may be sent
-	SessionID   bool  // where a repository says nothing: whether sessions have IDs
+	MaxSize     int64 // maximum size of a pack in bytes, unless the repository's own limit is lower; 0: no limit
+	MaxMemory   int64 // maximum size in bytes of one allocation by Git, for example for an object; 0: no limit
+	MaxCommands int   // maximum number of refs in one push; 0: 100,000
+	MaxOptions  int   // maximum number of push options; 0: push options are not offered
+	SessionID   bool  // sessions have IDs, unless the repository's configuration says otherwise
 
-	Fsck map[string]string // severities ("error", "warn", "ignore") of git's checks of objects, by their names; see ValidateFsck
+	Fsck map[string]string // severity ("error", "warn" or "ignore") of Git's object checks, by name; see ValidateFsck
 
-	Hooks           string          // the administrator's directory of hooks; "": there are none
-	HooksConfig     string          // the global git configuration of hooks, an absolute path; "": none
-	HookTime        time.Duration   // how long a hook may run; 0: as long as the push
+	Hooks           string          // directory of the administrator's hooks; "": there are none
+	HooksConfig     string          // absolute path of the global Git configuration of hooks; "": none
+	HookTime        time.Duration   // maximum run time of a hook; 0: as long as the push
 	RepositoryHooks RepositoryHooks // "": RefuseHooks
-	Scripts         string          // a directory of ours alone for what git runs to ask for decisions; "": neither Hooks nor a Decider can be, nor pushes to repositories with alternates
-	Journal         string          // a directory of ours alone, which says after a crash what pushes have left; "": nothing is removed after them
+	Scripts         string          // directory for the hook scripts that Git runs, which only this server uses
+	Journal         string          // directory of the push journal, which only this server uses
 
-	Decider  Decider  // nil: nobody else is asked
-	Recorder Recorder // nil: nothing is recorded
+	Decider  Decider  // decides about pushes besides the hooks; nil: nobody
+	Recorder Recorder // records pushes for later delivery; nil: nobody
 
 	Metrics *Metrics     // nil: not counted
-	Log     *slog.Logger // nil: none
+	Log     *slog.Logger // nil: not logged
 }
 
-// Server takes pushes. Safe for concurrent use.
+// Server serves pushes. It is safe for concurrent use.
 type Server struct {
-	options Options
-	metrics *Metrics
-	log     *slog.Logger
-	sweeper *sweeper                // nil: none
-	heads   chan int64              // one token: the bytes that requests hold
-	sync    func(path string) error // syncDir; another one in tests
-	env     []string                // added to git's environment; of tests
-	started func(pid int)           // unless nil, of tests
+	options  Options
+	metrics  *Metrics
+	log      *slog.Logger
+	recovery *pushrecovery.Recovery
+	memory   chan int64              // has one value: the bytes that the requests in memory need
+	sync     func(path string) error // syncDir, except in tests
+	env      []string                // added to Git's environment by tests
+	started  func(pid int)           // called by tests when Git was started; may be nil
 }
 
-// New makes a Server. What Scripts has from an earlier run is removed.
+// New creates a Server. It replaces the content of Options.Scripts.
 func New(o Options) (*Server, error) {
-	if o.MaxCommands == 0 {
-		o.MaxCommands = 100_000
+	if o.Runner == nil || o.Scripts == "" || o.Journal == "" {
+		return nil, errors.New("receivepack: Runner, Scripts and Journal are required")
 	}
-	s := &Server{options: o, metrics: o.Metrics, log: o.Log, heads: make(chan int64, 1), sync: syncDir}
-	if s.metrics == nil {
-		s.metrics = NewMetrics()
+	o.MaxCommands = cmp.Or(o.MaxCommands, 100_000)
+	o.RepositoryHooks = cmp.Or(o.RepositoryHooks, RefuseHooks)
+	if o.Metrics == nil {
+		o.Metrics = NewMetrics()
 	}
-	if s.log == nil {
-		s.log = slog.New(slog.DiscardHandler)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s.heads <- 0
-	if o.Scripts != "" {
-		if err := writeScripts(o.Scripts); err != nil {
-			return nil, fmt.Errorf("write the scripts that git runs as hooks: %w", err)
-		}
-	} else if o.Hooks != "" || o.Decider != nil || o.RepositoryHooks == RunHooks {
-		return nil, errors.New("hooks and deciders need a directory for scripts")
+	if err := writeScripts(o.Scripts); err != nil {
+		return nil, fmt.Errorf("cannot write the hook scripts: %w", err)
 	}
-	s.tellUnused()
-	if o.Journal != "" {
-		s.sweeper = newSweeper(o.Journal, o.Runner, s.log, s.metrics)
-	}
+	s := &Server{options: o, metrics: o.Metrics, log: o.Log, memory: make(chan int64, 1), sync: syncDir}
+	s.memory <- 0
+	s.logUnusedHooks()
+	s.recovery = pushrecovery.New(pushrecovery.Options{
+		Journal: o.Journal, Runner: o.Runner, Class: ClassReceive, Log: s.log, Removed: s.metrics.recovered,
+	})
 	return s, nil
 }
 
-// Start begins to remove what pushes to a server before this one have left. Claim, unless nil, keeps maintenance from a repository, by its common
-// directory, until released; it fails while the repository is being maintained. To be called once, before the first push.
+// Start begins to clean up after the pushes of earlier servers; see pushrecovery.Recovery.Start. Call it once, before
+// the first push.
 func (s *Server) Start(claim func(common string) (release func(), err error)) error {
-	if s.sweeper == nil {
-		return nil
-	}
-	s.sweeper.claim = claim
-	return s.sweeper.begin()
+	return s.recovery.Start(claim)
 }
 
-// Settle waits until pushes to a server before this one change no refs any more, but no longer than ctx, and gives the IDs of those that still may:
-// git outlives a server that was killed. To be called after Start.
-func (s *Server) Settle(ctx context.Context) (alive []string) {
-	if s.sweeper == nil {
-		return nil
-	}
-	return s.sweeper.settle(ctx, func(*entry) bool { return true })
+// WaitForEarlierPushes waits until no push of an earlier server can change refs any more, and returns the IDs of those
+// that still may when ctx ends. Call it after Start.
+func (s *Server) WaitForEarlierPushes(ctx context.Context) (ids []string) {
+	return s.recovery.WaitForEarlierPushes(ctx)
 }
 
-// Complete waits until atomic pushes to a server before this one are done, or not begun, so that nobody sees half of one, but no longer than ctx,
-// and gives the IDs of those of which that is not certain. To be called after Start.
-func (s *Server) Complete(ctx context.Context) (left []string) {
-	if s.sweeper == nil {
-		return nil
-	}
-	return s.sweeper.settle(ctx, func(e *entry) bool { return len(e.note.Olds) > 0 })
+// CompleteAtomicPushes waits until each atomic push of an earlier server is complete or did not begin, so that nobody
+// sees half of one. It returns the IDs of those for which that is not certain when ctx ends. Call it after Start.
+func (s *Server) CompleteAtomicPushes(ctx context.Context) (ids []string) {
+	return s.recovery.CompleteAtomicPushes(ctx)
 }
 
-// NoteHead notes that HEAD of a repository is about to be locked: if this process is killed before released is called, the next
-// one removes the lock, which would keep pushes from the branch that HEAD names. The error is Unavailable if that cannot be noted.
-func (s *Server) NoteHead(dir, common string) (released func(), err error) {
-	if s.sweeper == nil {
-		return func() {}, nil
-	}
-	e, err := s.sweeper.start(note{Dir: dir, Common: common, Start: time.Now().UnixNano(), Head: true}, rand.Text())
-	if err != nil {
-		return nil, err
-	}
-	return func() { s.sweeper.end(e, true) }, nil
+// BeginHead notes that HEAD of a repository is about to be locked. If this process is killed before done is called, the
+// next server removes the lock file. The error is Unavailable if that cannot be noted.
+func (s *Server) BeginHead(gitDir, commonDir string) (done func(), err error) {
+	return s.recovery.BeginHead(gitDir, commonDir, rand.Text())
 }
 
-// Close ends what runs in the background. No push may be running.
-func (s *Server) Close() {
-	if s.sweeper != nil {
-		s.sweeper.close()
-	}
-}
+// Close ends the work in the background. No push may be running.
+func (s *Server) Close() { s.recovery.Close() }
 
-// RepositoryHooks says what becomes of the hooks that repositories have themselves.
-func (s *Server) RepositoryHooks() RepositoryHooks {
-	return cmp.Or(s.options.RepositoryHooks, RefuseHooks)
-}
+// RepositoryHooks returns what happens to the hooks of repositories.
+func (s *Server) RepositoryHooks() RepositoryHooks { return s.options.RepositoryHooks }
 
-// BeforeMaintenance runs the repository's own pre-auto-gc hooks, if hooks of repositories are run at all. Git receive-pack does so before
-// it maintains a repository after a push, which is left to the caller here. An error says that the repository is not to be maintained now.
+// BeforeMaintenance runs the repository's own pre-auto-gc hooks, if hooks of repositories are run at all. git
+// receive-pack does so before it maintains a repository after a push, which is left to the caller here. After an error
+// the repository must not be maintained now.
 func (s *Server) BeforeMaintenance(ctx context.Context, r *repo.Repo, path git.RepoPath) error {
 	if s.options.RepositoryHooks != RunHooks {
 		return nil
@@ -152,20 +128,21 @@ func (s *Server) BeforeMaintenance(ctx context.Context, r *repo.Repo, path git.R
 	if err != nil {
 		return err
 	}
-	p := &pushing{Server: s, target: Target{Repo: r, Path: path}, programs: programs, push: &Push{ID: rand.Text(), Repo: path}}
-	return p.runHooks(ctx, hookRun{event: repo.PreAutoGC}, &speech{})
+	p := &pushSession{Server: s, target: Target{Repo: r, Path: path}, push: &Push{ID: rand.Text(), Repo: path}}
+	p.hooks.programs = programs
+	return p.runHooks(ctx, hookRun{event: repo.PreAutoGC}, &hookOutput{})
 }
 
-// Target is a repository that is pushed to.
+// Target is a repository that receives a push.
 type Target struct {
 	*repo.Repo
 	Path git.RepoPath // as the client named it
-	// Changed, unless nil, is told which refs came to be changed, before the client is.
-	Changed func(ctx context.Context, done []Update)
+	// Changed is called with the updates that were made, before the client gets the report. It may be nil.
+	Changed func(ctx context.Context, updates []Update)
 }
 
-// hidden lists the paths that no client sees: of the repository, and of those that it borrows objects from.
-func (t Target) hidden() []string {
+// hiddenPaths returns the paths that no client may see: of the repository, and of those whose objects it borrows.
+func (t Target) hiddenPaths() []string {
 	paths := []string{t.Common + "/"}
 	for _, path := range t.Objects.AlternatePaths() {
 		if lender, ok := strings.CutSuffix(path, "/objects"); ok && lender != "" {
@@ -176,67 +153,7 @@ func (t Target) hidden() []string {
 	return paths
 }
 
-// Serve takes one push: all that a client says after the advertisement. An error that comes before anything was written can be rendered as
-// the transport likes; after a node.ReportedError the client knows; after any other error what was sent is no whole answer.
-//
-// In a session with state the request is read until the client has said all, and who serves it ends the stream after Serve returns: a Read
-// may be pending until then. In one without state nothing is read after the return, and nothing written before the request was read to its end.
-func (s *Server) Serve(ctx context.Context, t Target, session node.Session, pusher node.Pusher, request io.Reader, reply node.ResponseWriter) (
-	outcome node.Outcome, err error) {
-	start := time.Now()
-	defer func() {
-		if err != nil && outcome.Reason == "" {
-			outcome.Reason = reasonOf(ctx, err)
-		}
-		s.metrics.done(err, outcome.Reason, time.Since(start))
-	}()
-	if s.options.Runner == nil {
-		return outcome, errOff()
-	}
-	policy, err := t.PushPolicy()
-	if err != nil {
-		return outcome, err
-	}
-	in := s.newReader(request)
-	defer in.release()
-	asked, err := in.read(t.Format, s.offersOptions(policy))
-	outcome.Parse = time.Since(start)
-	if err != nil {
-		return outcome, err
-	}
-	if len(asked.commands) == 0 { // the probe of a client that is about to send much, or nothing to push
-		if session.Stateless {
-			reply.SetLength(0)
-		}
-		return outcome, nil
-	}
-	outcome.Command, outcome.Agent, outcome.Session = node.CommandPush, asked.agent, asked.session
-	outcome.Refs = len(asked.commands)
-	transport := "ssh"
-	if session.Stateless {
-		transport = "http"
-	}
-	p := &pushing{
-		Server: s, target: t, policy: policy, request: asked, outcome: &outcome,
-		caller: balance.Caller(session.Caller),
-		push:   &Push{ID: rand.Text(), Repo: t.Path, Pusher: pusher, Options: asked.options, Updates: asked.updates(), Trace: inflight.TraceParent(ctx)},
-		out:    output{reply: reply, sideband: asked.sideband, report: asked.report, hidden: t.hidden()},
-	}
-	if p.programs, err = s.programs(t.Repo); err != nil {
-		p.account(nil, true)
-		return outcome, p.out.fail(err)
-	}
-	p.committer[0], p.committer[1] = committer(pusher, transport)
-	request, p.pack = in.rest(asked)
-	p.out.heard = &p.complaints
-	err = p.serve(ctx, request, session.Stateless)
-	if outcome.Updates == nil { // git was not asked
-		p.account(nil, true)
-	}
-	return outcome, err
-}
-
-// syncDir brings a directory's entries to the disk.
+// syncDir writes the entries of a directory to disk.
 func syncDir(path string) error {
 	d, err := os.Open(path)
 	if err != nil {

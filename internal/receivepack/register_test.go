@@ -28,8 +28,9 @@ type outcome struct {
 	value    string
 }
 
-// register is what a ref should be: whatever pushes, kills and reads come together, there is an order in which each took place at one moment between
-// its begin and its end. A push may be refused though its old value was right, as git has a lock while another one is at it.
+// register is what a ref should be: whatever pushes, kills and reads come together, there is an order in which each
+// took place at one moment between its begin and its end. A push may be refused though its old value was right, as git
+// has a lock while another one is at it.
 var register = porcupine.NondeterministicModel{
 	Init: func() []any { return []any{""} },
 	Step: func(state, input, output any) []any {
@@ -51,8 +52,8 @@ var register = porcupine.NondeterministicModel{
 	DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v: %+v", input, output) },
 }
 
-// TestRegister has several clients push to one ref, each from the value that it has read, while gits are killed. PACKHORSE_PUSHES is how many pushes;
-// the default is a short run.
+// TestRegister has several clients push to one ref, each from the value that it has read, while gits are killed.
+// PACKHORSE_PUSHES is how many pushes; the default is a short run.
 func TestRegister(t *testing.T) {
 	t.Parallel()
 	pushes, _ := strconv.Atoi(os.Getenv("PACKHORSE_PUSHES"))

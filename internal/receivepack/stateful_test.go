@@ -10,8 +10,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-// In a session with state the client goes on listening and does not end its stream: the report comes all the same, of what git takes and of what it gives
-// up in the middle of.
+// In a session with state the client goes on listening and does not end its stream: the report comes all the same, of
+// what git takes and of what it gives up in the middle of.
 func TestStreamThatDoesNotEnd(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, Options{})
@@ -20,7 +20,8 @@ func TestStreamThatDoesNotEnd(t *testing.T) {
 	id := c.ID("main").String()
 	for _, test := range []struct{ name, request, says string }{
 		{"push", commands(reports, zeros(c.ID("main"))+" "+id+" refs/heads/topic") + pack, "ok refs/heads/topic"},
-		{"damaged", commands(reports, zeros(c.ID("main"))+" "+id+" refs/heads/other") + pack[:20] + strings.Repeat("?", 200), "ng refs/heads/other"},
+		{"damaged", commands(reports, zeros(c.ID("main"))+" "+id+" refs/heads/other") + pack[:20] + strings.Repeat("?", 200),
+			"ng refs/heads/other"},
 		{"deletion", commands(reports, id+" "+zeros(c.ID("main"))+" refs/heads/topic"), "ok refs/heads/topic"},
 		{"nothing", "0000", ""},
 	} {
@@ -28,7 +29,8 @@ func TestStreamThatDoesNotEnd(t *testing.T) {
 		var reply recorder
 		result := make(chan error, 1)
 		go func() {
-			_, err := w.server.Serve(context.Background(), w.target(), node.Session{Service: protocol.ReceivePack}, tester, out, &reply)
+			_, err := w.server.Serve(context.Background(), w.target(), node.Session{Service: protocol.ReceivePack}, tester, out,
+				&reply)
 			result <- untold(err)
 		}()
 		if _, err := io.WriteString(in, test.request); err != nil {

@@ -50,7 +50,8 @@ func TestPushToReftables(t *testing.T) {
 		t.Errorf("changed are said to be %s", got)
 	}
 	c.Git("update-ref", "refs/heads/main", c.Commit("other").String())
-	for _, args := range [][]string{{"main"}, {"--atomic", "main", "main:refs/heads/new"}, {"--force-with-lease=main:" + first, "main"}} {
+	for _, args := range [][]string{{"main"}, {"--atomic", "main", "main:refs/heads/new"},
+		{"--force-with-lease=main:" + first, "main"}} {
 		if out, err := w.push(c, args...); err == nil {
 			t.Errorf("push %q went through: %s", args, out)
 		}
@@ -80,7 +81,8 @@ func TestPushToReftablesOfALaterGit(t *testing.T) {
 	if !fault.Is(err, fault.Unavailable) || !strings.Contains(fault.Message(err), "reftable") {
 		t.Errorf("who asks for the refs is told %v", err)
 	}
-	if _, err := w.post(command2(t, id, "refs/heads/main", "report-status")); !fault.Is(err, fault.Unavailable) || !strings.Contains(fault.Message(err), "reftable") {
+	if _, err := w.post(command2(t, id, "refs/heads/main", "report-status")); !fault.Is(err, fault.Unavailable) ||
+		!strings.Contains(fault.Message(err), "reftable") {
 		t.Errorf("who pushes is told %v", err)
 	}
 }

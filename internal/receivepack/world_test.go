@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -25,6 +26,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/pushrecovery"
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
@@ -66,7 +68,8 @@ func worldAt(t *testing.T, o Options, r *gittest.Repo) *world {
 func worldBy(t *testing.T, program string, o Options, r *gittest.Repo) *world {
 	t.Helper()
 	runner, err := process.New(process.Options{Git: program, Classes: map[process.Class]process.Limits{
-		ClassReceive: {Slots: 8, Queue: 100, Time: 10 * time.Minute}, ClassHook: {Slots: 8, Queue: 100}, repo.ClassRefs: {Slots: 2, Queue: 100},
+		ClassReceive: {Slots: 8, Queue: 100, Time: 10 * time.Minute}, ClassHook: {Slots: 8,
+			Queue: 100}, repo.ClassRefs: {Slots: 2, Queue: 100},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -83,7 +86,8 @@ func worldBy(t *testing.T, program string, o Options, r *gittest.Repo) *world {
 	}
 	server, err := New(o)
 	if err == nil {
-		server.sweeper.pause, server.sweeper.idle, server.sweeper.poll = 20*time.Millisecond, 0, time.Millisecond
+		server.recovery.Delays = pushrecovery.Delays{Poll: time.Millisecond, Stable: 20 * time.Millisecond,
+			Retry: time.Second}
 		err = server.Start(nil)
 	}
 	if err != nil {
@@ -248,7 +252,8 @@ func (w *world) clean() {
 	})
 	err := filepath.WalkDir(w.Dir, func(path string, _ os.DirEntry, err error) error {
 		name := filepath.Base(path)
-		if strings.HasSuffix(name, ".lock") || strings.HasSuffix(name, ".keep") || strings.HasPrefix(name, "tmp_") || strings.HasPrefix(name, "incoming-") {
+		if strings.HasSuffix(name, ".lock") || strings.HasSuffix(name, ".keep") || strings.HasPrefix(name, "tmp_") ||
+			strings.HasPrefix(name, "incoming-") {
 			w.t.Errorf("a push left %s", path)
 		}
 		return err
@@ -257,6 +262,11 @@ func (w *world) clean() {
 		w.t.Fatal(err)
 	}
 	w.Git("fsck", "--strict")
+}
+
+// recovered returns the value of a counter of the recovery.
+func recovered(w *world, kind string) int {
+	return int(testutil.ToFloat64(w.server.metrics.recovered.WithLabelValues(kind)))
 }
 
 // eventually waits for a state that nothing announces.

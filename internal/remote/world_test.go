@@ -173,7 +173,10 @@ func (w *world) newNode() {
 		})
 		w.do(err)
 		source = cache
-		pushes, err = receivepack.New(receivepack.Options{Runner: runner, Agent: "test", Log: w.logger()})
+		pushes, err = receivepack.New(receivepack.Options{
+			Runner: runner, Agent: "test", Log: w.logger(),
+			Scripts: filepath.Join(w.t.TempDir(), "hooks"), Journal: filepath.Join(w.t.TempDir(), "pushes"),
+		})
 		w.do(err)
 		w.t.Cleanup(func() {
 			w.do(cache.Close())

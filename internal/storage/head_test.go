@@ -77,7 +77,7 @@ func newAdopting(t *testing.T, log *slog.Logger) *root {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = runner.Close(context.Background()) })
-	pushes, err := receivepack.New(receivepack.Options{Runner: runner, Agent: "test", Journal: t.TempDir()})
+	pushes, err := receivepack.New(receivepack.Options{Runner: runner, Agent: "test", Scripts: t.TempDir(), Journal: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,7 +55,7 @@ func (n *Node) Settle(ctx context.Context) (alive []string) {
 	if n.pushes == nil {
 		return nil
 	}
-	return n.pushes.Settle(ctx)
+	return n.pushes.WaitForEarlierPushes(ctx)
 }
 
 // Complete is receivepack.Server's: atomic pushes to a node before this one of which it is not certain that no half is to be seen.
@@ -63,7 +63,7 @@ func (n *Node) Complete(ctx context.Context) (left []string) {
 	if n.pushes == nil {
 		return nil
 	}
-	return n.pushes.Complete(ctx)
+	return n.pushes.CompleteAtomicPushes(ctx)
 }
 
 // Current tells what a ref points at, whether fetches see it or not; the zero ID: it does not exist. Errors: those of opening the repository.

@@ -27,7 +27,7 @@ func newPushed(t *testing.T) *root {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = runner.Close(context.Background()) })
-	pushes, err := receivepack.New(receivepack.Options{Runner: runner, Agent: "test", Journal: t.TempDir()})
+	pushes, err := receivepack.New(receivepack.Options{Runner: runner, Agent: "test", Scripts: t.TempDir(), Journal: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}

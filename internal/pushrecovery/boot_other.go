@@ -1,6 +1,6 @@
 //go:build !linux
 
-package receivepack
+package pushrecovery
 
 import (
 	"time"
@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bootTime is when the machine was started; zero if that cannot be told.
+// bootTime returns when the machine was booted. It returns the zero time if that is unknown.
 func bootTime() time.Time {
 	at, err := unix.SysctlTimeval("kern.boottime")
 	if err != nil {

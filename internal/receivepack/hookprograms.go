@@ -14,36 +14,36 @@ import (
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
-// RepositoryHooks says what becomes of the hooks that a repository has itself.
+// RepositoryHooks says what happens to the hooks of repositories.
 type RepositoryHooks string
 
-// A repository's configuration and files run programs of its choice only with RunHooks.
+// Only with RunHooks can a repository's configuration and files run programs.
 const (
-	RefuseHooks RepositoryHooks = "refuse" // a repository that has some takes no pushes; the default
-	RunHooks    RepositoryHooks = "run"    // they are run after the administrator's
-	IgnoreHooks RepositoryHooks = "ignore" // they are not run
+	RefuseHooks RepositoryHooks = "refuse" // a repository with hooks rejects pushes; the default
+	RunHooks    RepositoryHooks = "run"    // hooks run after the administrator's
+	IgnoreHooks RepositoryHooks = "ignore" // hooks do not run
 )
 
-// program is one hook that is run for an event.
+// program is one hook of an event.
 type program struct {
 	event repo.HookEvent
-	owner string   // for messages: "the server's", "the repository's"
-	path  string   // of the program
-	args  []string // before those of the hook
+	owner string // for messages: "the server's", "the repository's"
+	path  string
+	args  []string // before those of the event
 }
 
-// programs are the hooks of a push by event, in the order in which they are run.
+// programs are the hooks of a push by event, in the order in which they run.
 type programs map[repo.HookEvent][]program
 
 // programs finds the hooks of a push to a repository: the administrator's, and after them the repository's own if they
-// are run. Errors: Denied if the repository has hooks and they are neither run nor ignored, Unavailable if one of the
-// administrator's cannot be run.
+// are enabled. The error is Denied if the repository has hooks that are neither run nor ignored, and Unavailable if a
+// hook of the administrator cannot be executed.
 func (s *Server) programs(r *repo.Repo) (programs, error) {
 	all := make(programs)
 	for _, event := range []repo.HookEvent{
 		repo.PreReceive, repo.Update, repo.ReferenceTransaction, repo.PostReceive, repo.PostUpdate,
 	} {
-		path, err := s.hook(event)
+		path, err := s.serverHook(event)
 		if err != nil {
 			return nil, err
 		}
@@ -51,13 +51,13 @@ func (s *Server) programs(r *repo.Repo) (programs, error) {
 			all[event] = append(all[event], program{event: event, owner: "the server's", path: path})
 		}
 	}
-	own, err := s.ownHooks(r)
+	own, err := s.repositoryHooks(r)
 	if err != nil {
 		return nil, err
 	}
 	for _, h := range own {
 		p := program{event: h.Event, owner: "the repository's", path: h.File}
-		if h.File == "" { // as git runs them: the arguments of the hook follow
+		if h.File == "" { // as Git runs them, with the arguments of the event
 			p.path, p.args = "/bin/sh", []string{"-c", h.Command + ` "$@"`, h.Command}
 		}
 		all[h.Event] = append(all[h.Event], p)
@@ -65,9 +65,9 @@ func (s *Server) programs(r *repo.Repo) (programs, error) {
 	return all, nil
 }
 
-// ownHooks are the repository's own hooks that are to be run. Where some are that are neither to be run nor ignored,
-// the error is Denied.
-func (s *Server) ownHooks(r *repo.Repo) ([]repo.Hook, error) {
+// repositoryHooks returns the repository's own hooks that have to run. The error is Denied if it has hooks that are
+// neither run nor ignored.
+func (s *Server) repositoryHooks(r *repo.Repo) ([]repo.Hook, error) {
 	if s.options.RepositoryHooks == IgnoreHooks {
 		return nil, nil
 	}
@@ -80,7 +80,7 @@ func (s *Server) ownHooks(r *repo.Repo) ([]repo.Hook, error) {
 			`its administrator can set push.repository_hooks to "run" or "ignore", or remove the hook`, hookNames(hooks))
 }
 
-// hookNames names some hooks for people.
+// hookNames lists up to three hooks for people.
 func hookNames(hooks []repo.Hook) string {
 	const most = 3
 	var names []string
@@ -94,9 +94,9 @@ func hookNames(hooks []repo.Hook) string {
 	return text
 }
 
-// hook is the path of one of the administrator's hooks, "" if there is none. One that cannot be run is an error: it was
-// meant to say no.
-func (s *Server) hook(event repo.HookEvent) (string, error) {
+// serverHook returns the path of one of the administrator's hooks; "" if there is none. It is an error if the hook
+// cannot be executed, because it might reject the push.
+func (s *Server) serverHook(event repo.HookEvent) (string, error) {
 	if s.options.Hooks == "" {
 		return "", nil
 	}
@@ -106,7 +106,7 @@ func (s *Server) hook(event repo.HookEvent) (string, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return "", nil
 	case err == nil && !info.Mode().IsRegular():
-		err = errors.New(path + " is no file")
+		err = fmt.Errorf("%s: not a regular file", path)
 	case err == nil:
 		if err = unix.Access(path, unix.X_OK); err != nil {
 			err = &fs.PathError{Op: "execute", Path: path, Err: err}
@@ -114,15 +114,15 @@ func (s *Server) hook(event repo.HookEvent) (string, error) {
 	}
 	if err != nil {
 		return "", fault.Wrap(fault.Unavailable,
-			"the server's "+string(event)+" hook cannot be run, so that no push is taken", err)
+			"push not accepted: the server cannot execute its "+string(event)+" hook", err)
 	}
 	return path, nil
 }
 
-// tellUnused tells the log of hooks in the administrator's directory that are run in repositories' own alone.
-func (s *Server) tellUnused() {
+// logUnusedHooks logs hooks in the administrator's directory whose events are for repositories only.
+func (s *Server) logUnusedHooks() {
 	for _, event := range []repo.HookEvent{repo.ProcReceive, repo.PushToCheckout, repo.PreAutoGC} {
-		if path, err := s.hook(event); err == nil && path != "" {
+		if path, err := s.serverHook(event); err == nil && path != "" {
 			s.log.Warn("a hook of the hooks directory is not run", "hook", string(event), "path", path)
 		}
 	}

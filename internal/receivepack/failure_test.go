@@ -76,22 +76,30 @@ func TestFailedPushes(t *testing.T) {
 		kind    fault.Kind
 		results string // with the ID of main as MAIN
 	}{
-		"non-fast-forward": {args: []string{"side:refs/heads/main", "main:refs/heads/new"}, reason: "", results: "refs/heads/new 0000000 MAIN ok"},
-		"behind": {args: []string{"--force", "side:refs/heads/main"}, config: "receive.denyNonFastForwards=true", reason: reasonConflict, kind: fault.Denied,
+		"non-fast-forward": {args: []string{"side:refs/heads/main", "main:refs/heads/new"}, reason: "",
+			results: "refs/heads/new 0000000 MAIN ok"},
+		"behind": {args: []string{"--force", "side:refs/heads/main"}, config: "receive.denyNonFastForwards=true",
+			reason: reasonConflict, kind: fault.Denied,
 			results: "refs/heads/main MAIN SIDE non-fast-forward"},
-		"one of two": {args: []string{"main:refs/heads/new", "main:refs/hidden/x"}, config: "receive.hideRefs=refs/hidden", reason: reasonPolicy, kind: fault.Denied,
+		"one of two": {args: []string{"main:refs/heads/new", "main:refs/hidden/x"}, config: "receive.hideRefs=refs/hidden",
+			reason: reasonPolicy, kind: fault.Denied,
 			results: "refs/heads/new 0000000 MAIN ok\nrefs/hidden/x 0000000 MAIN deny updating a hidden ref"},
-		"deletion": {args: []string{":refs/heads/main"}, config: "receive.denyDeletes=true", reason: reasonPolicy, kind: fault.Denied,
+		"deletion": {args: []string{":refs/heads/main"}, config: "receive.denyDeletes=true", reason: reasonPolicy,
+			kind:    fault.Denied,
 			results: "refs/heads/main MAIN " + none + " deletion prohibited"},
-		"hook": {args: []string{"side"}, options: Options{Hooks: hookDir(t, "pre-receive", "echo no; exit 1")}, reason: reasonHook, kind: fault.Denied,
+		"hook": {args: []string{"side"}, options: Options{Hooks: hookDir(t, "pre-receive", "echo no; exit 1")},
+			reason: reasonHook, kind: fault.Denied,
 			results: "refs/heads/side 0000000 SIDE pre-receive hook declined"},
-		"hook that hangs": {args: []string{"side"}, options: Options{Hooks: hookDir(t, "pre-receive", "sleep 60"), HookTime: 1}, reason: reasonHook,
+		"hook that hangs": {args: []string{"side"}, options: Options{Hooks: hookDir(t, "pre-receive", "sleep 60"),
+			HookTime: 1}, reason: reasonHook,
 			kind: fault.Deadline, results: "refs/heads/side 0000000 SIDE pre-receive hook declined"},
 		"too large": {args: []string{"side"}, config: "receive.maxInputSize=10", reason: reasonTooLarge, kind: fault.Invalid,
 			results: "refs/heads/side 0000000 SIDE unpacker error"},
-		"full disk": {args: []string{"side"}, program: brokenGit(t, "trap '' XFSZ; ulimit -f 0"), reason: reasonDiskFull, kind: fault.Unavailable,
+		"full disk": {args: []string{"side"}, program: brokenGit(t, "trap '' XFSZ; ulimit -f 0"), reason: reasonDiskFull,
+			kind:    fault.Unavailable,
 			results: "refs/heads/side 0000000 SIDE unpacker error"},
-		"dead git": {args: []string{"side"}, program: brokenGit(t, `case "$*" in *receive-pack*) echo 'fatal: boom' >&2; exit 3;; esac`),
+		"dead git": {args: []string{"side"}, program: brokenGit(t,
+			`case "$*" in *receive-pack*) echo 'fatal: boom' >&2; exit 3;; esac`),
 			reason: reasonInternal, kind: fault.Internal, results: "refs/heads/side 0000000 SIDE not changed"},
 		"turned off": {args: []string{"side"}, config: "http.receivepack=false", results: ""},
 	} {
@@ -115,7 +123,8 @@ func TestFailedPushes(t *testing.T) {
 				t.Fatalf("it was taken: %s", out)
 			}
 			o, err := w.last()
-			if o.Reason != test.reason || test.reason != "" && !fault.Is(err, test.kind) || (err == nil) != (test.reason == "" && test.config == "") {
+			if o.Reason != test.reason || test.reason != "" && !fault.Is(err, test.kind) ||
+				(err == nil) != (test.reason == "" && test.config == "") {
 				t.Errorf("reason %q, error of kind %v: %v\n%s", o.Reason, fault.KindOf(err), err, out)
 			}
 			want := strings.NewReplacer("MAIN", first.String()[:7], "SIDE", c.ID("side").String()[:7]).Replace(test.results)
@@ -141,17 +150,25 @@ func TestClassify(t *testing.T) {
 		reason            string
 		kind              fault.Kind
 	}{
-		{"unpack-objects abnormal exit", "unpacker error", "fatal: unable to create temporary file: Permission denied", reasonPermission, fault.Internal},
+		{"unpack-objects abnormal exit", "unpacker error", "fatal: unable to create temporary file: Permission denied",
+			reasonPermission, fault.Internal},
 		{noQuarantine, "unpacker error", "", reasonInternal, fault.Internal},
 		{noQuarantine, "unpacker error", "permission denied", reasonPermission, fault.Internal},
-		{"index-pack abnormal exit", "unpacker error", "fatal: attempting to allocate 10 over limit 1", reasonTooLarge, fault.Invalid},
-		{"index-pack abnormal exit", "unpacker error", "fatal: write error: Disk quota exceeded", reasonDiskFull, fault.Unavailable},
-		{"index-pack abnormal exit", "unpacker error", "fatal: cannot open x: Read-only file system", reasonReadOnly, fault.Unavailable},
-		{"index-pack abnormal exit", "unpacker error", "fatal: pack is corrupted (SHA1 mismatch)", reasonDamaged, fault.Invalid},
+		{"index-pack abnormal exit", "unpacker error", "fatal: attempting to allocate 10 over limit 1", reasonTooLarge,
+			fault.Invalid},
+		{"index-pack abnormal exit", "unpacker error", "fatal: write error: Disk quota exceeded", reasonDiskFull,
+			fault.Unavailable},
+		{"index-pack abnormal exit", "unpacker error", "fatal: cannot open x: Read-only file system", reasonReadOnly,
+			fault.Unavailable},
+		{"index-pack abnormal exit", "unpacker error", "fatal: pack is corrupted (SHA1 mismatch)", reasonDamaged,
+			fault.Invalid},
 		{"index-pack abnormal exit", "unpacker error", "fatal: fsck error in packed object", reasonFsck, fault.Denied},
 		{"ok", "missing necessary objects", "", reasonIncomplete, fault.Denied},
-		{"ok", "failed to update ref", "error: cannot lock ref 'refs/heads/x': Unable to create 'refs/heads/x.lock': Permission denied", reasonPermission, fault.Internal},
-		{"ok", "failed to update ref", "error: cannot lock ref 'refs/heads/x': is at a but expected b", reasonConflict, fault.Denied},
+		{"ok", "failed to update ref",
+			"error: cannot lock ref 'refs/heads/x': Unable to create 'refs/heads/x.lock': Permission " +
+				"denied", reasonPermission, fault.Internal},
+		{"ok", "failed to update ref", "error: cannot lock ref 'refs/heads/x': is at a but expected b", reasonConflict,
+			fault.Denied},
 		{"ok", "hook declined", "error: No space left on device", reasonHook, fault.Denied},
 		{"ok", "something new", "", reasonInternal, fault.Internal},
 	} {
@@ -163,11 +180,13 @@ func TestClassify(t *testing.T) {
 
 // badTimezone makes a commit as old programs have made them.
 func badTimezone(c *gittest.Repo) string {
-	return c.GitIn("tree "+c.Git("rev-parse", "main^{tree}")+"\nauthor A <a@b> 1234567890 +051800\ncommitter A <a@b> 1234567890 +0000\n\nx\n",
+	return c.GitIn("tree "+c.Git("rev-parse",
+		"main^{tree}")+"\nauthor A <a@b> 1234567890 +051800\ncommitter A <a@b> 1234567890 +0000\n\nx\n",
 		"hash-object", "-w", "-t", "commit", "--literally", "--stdin")
 }
 
-// The checks of pushed objects have the severities of the server, and over these those of the repository. A refusal says how to relax it.
+// The checks of pushed objects have the severities of the server, and over these those of the repository. A refusal
+// says how to relax it.
 func TestFsckSeverities(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -198,7 +217,8 @@ func TestFsckSeverities(t *testing.T) {
 				t.Fatalf("taken: %v\n%s", err == nil, out)
 			}
 			if o, _ := w.last(); !test.taken && (!strings.Contains(out, "remote: object "+id+" fails the check badTimezone") ||
-				!strings.Contains(out, `push.fsck.badTimezone = "ignore"`) || !strings.Contains(out, "receive.fsck.badTimezone = ignore") || o.Reason != reasonFsck) {
+				!strings.Contains(out, `push.fsck.badTimezone = "ignore"`) ||
+				!strings.Contains(out, "receive.fsck.badTimezone = ignore") || o.Reason != reasonFsck) {
 				t.Errorf("reason %q, and the client reads:\n%s", o.Reason, out)
 			}
 		})
@@ -230,7 +250,8 @@ func TestFsckChecks(t *testing.T) {
 		t.Errorf("git lists %d checks", n)
 	}
 	for text, want := range map[string]string{
-		"badTimezone=warn": "", "badtimezone=warn": "but badTimezone", "bad=warn": "git-fsck(1)", "badName=info": "error, warn or ignore",
+		"badTimezone=warn": "", "badtimezone=warn": "did you mean " +
+			"badTimezone", "bad=warn": "git-fsck(1)", "badName=info": "error, warn or ignore",
 		"nulInHeader=warn": "cannot be relaxed", "nulInHeader=error": "",
 	} {
 		check, severity, _ := strings.Cut(text, "=")
@@ -239,7 +260,8 @@ func TestFsckChecks(t *testing.T) {
 			t.Errorf("%s: %v", text, wrong)
 		}
 	}
-	if wrong := ValidateFsck(map[string]string{"badname": "warn", "badTimezone": "off", "badDate": "warn"}); len(wrong) != 2 {
+	if wrong := ValidateFsck(map[string]string{"badname": "warn", "badTimezone": "off",
+		"badDate": "warn"}); len(wrong) != 2 {
 		t.Errorf("of two mistakes: %v", wrong)
 	}
 }

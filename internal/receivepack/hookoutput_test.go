@@ -34,7 +34,8 @@ func TestHooksSpeakInOrder(t *testing.T) {
 		lines = append(lines, "echo line", "echo error >&2")
 		want = append(want, "line", "error")
 	}
-	w := newWorld(t, Options{Hooks: hooks(t, map[string]string{"pre-receive": strings.Join(lines, "\n") + "\nprintf '\\033[32mgreen\\033[0m\\n'"})})
+	w := newWorld(t, Options{Hooks: hooks(t, map[string]string{"pre-receive": strings.Join(lines, "\n") +
+		"\nprintf '\\033[32mgreen\\033[0m\\n'"})})
 	out := w.mustPush(w.clone(), "main")
 	var got []string
 	for line := range strings.Lines(out) {

@@ -1,4 +1,4 @@
-package receivepack
+package pushrecovery
 
 import (
 	"time"
@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bootTime is when the machine was started; zero if that cannot be told.
+// bootTime returns when the machine was booted. It returns the zero time if that is unknown.
 func bootTime() time.Time {
 	var now unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) != nil {
