@@ -49,12 +49,12 @@ type Options struct {
 type Client struct {
 	transport *http.Transport
 	short     *unaryhttp.Client
+	http      *http.Client // over transport
+	base      string       // URL
 
 	repositories packhorsev1connect.RepositoryServiceClient
 	refs         packhorsev1connect.RefServiceClient
 	objects      packhorsev1connect.ObjectServiceClient
-	transfers    packhorsev1connect.TransferServiceClient
-	searches     packhorsev1connect.SearchServiceClient
 	health       *connect.Client[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse]
 
 	firstPause, lastPause time.Duration // between attempts of a watch to come back
@@ -115,16 +115,13 @@ func New(address string, o Options) (*Client, error) {
 	limit := connect.WithReadMaxBytes(maxMessage)
 	short := &unaryhttp.Client{Dial: dialShort(dial, base, o.TLS), Limit: lookupLimit, Silence: lookupQuiet}
 	return &Client{
-		transport:    transport,
-		short:        short,
+		transport: transport, short: short, http: doer, base: base,
 		repositories: packhorsev1connect.NewRepositoryServiceClient(doer, base, limit),
 		refs: &lookups{
 			RefServiceClient: packhorsev1connect.NewRefServiceClient(doer, base, limit),
 			short:            packhorsev1connect.NewRefServiceClient(caller(short), base, limit),
 		},
-		objects:   packhorsev1connect.NewObjectServiceClient(doer, base, limit),
-		transfers: packhorsev1connect.NewTransferServiceClient(doer, base, limit),
-		searches:  packhorsev1connect.NewSearchServiceClient(doer, base, limit),
+		objects: packhorsev1connect.NewObjectServiceClient(doer, base, limit),
 		health: connect.NewClient[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse](
 			doer, base+"/grpc.health.v1.Health/Check", limit),
 		firstPause: firstPause, lastPause: lastPause,
@@ -191,11 +188,8 @@ func (c *Client) Refs() packhorsev1connect.RefServiceClient { return c.refs }
 // Objects reads blobs, trees and commits.
 func (c *Client) Objects() packhorsev1connect.ObjectServiceClient { return c.objects }
 
-// Transfers relays Git's own sessions.
-func (c *Client) Transfers() packhorsev1connect.TransferServiceClient { return c.transfers }
-
-// Searches finds code, at the address of a search process.
-func (c *Client) Searches() packhorsev1connect.SearchServiceClient { return c.searches }
+// HTTP returns the HTTP client and the base URL of the node, for generated clients of other services. Its requests carry the secret.
+func (c *Client) HTTP() (httpClient connect.HTTPClient, baseURL string) { return c.http, c.base }
 
 // Healthy tells whether the node wants calls of a service ("packhorse.v1.RefService"), or calls at all if service is empty. It does
 // not while it drains before its end, and while it cannot read its root. The error says that it could not be asked, or knows no such

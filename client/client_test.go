@@ -374,7 +374,7 @@ func TestWatchComesBack(t *testing.T) {
 			_ = send(&packhorsev1.WatchResponse{Repository: "a", Version: version(2)})
 			return nil
 		case 3:
-			_ = send(&packhorsev1.WatchResponse{Repository: "b", Gone: true})
+			_ = send(&packhorsev1.WatchResponse{Repository: "b", Missing: true})
 			<-seen // what is under way would be lost with the connection
 			s.CloseClientConnections()
 			<-ctx.Done()
@@ -387,7 +387,7 @@ func TestWatchComesBack(t *testing.T) {
 	t.Cleanup(s.Close)
 	c := open(t, s.URL, Options{})
 	c.firstPause, c.lastPause = 2, 4
-	request := &packhorsev1.WatchRequest{Repositories: []*packhorsev1.WatchFrom{{Repository: "a"}, {Repository: "b", Version: version(4)}}}
+	request := &packhorsev1.WatchRequest{Repositories: []*packhorsev1.WatchedRepository{{Repository: "a"}, {Repository: "b", Version: version(4)}}}
 	before := proto.CloneOf(request)
 	var events []string
 	failures := 0
@@ -397,7 +397,7 @@ func TestWatchComesBack(t *testing.T) {
 			continue
 		}
 		events = append(events, fmt.Sprint(event.GetRepository(), event.GetVersion().GetGeneration()))
-		if event.GetGone() {
+		if event.GetMissing() {
 			close(seen)
 		}
 	}

@@ -99,7 +99,7 @@ func ExampleClient_OpenBlob() {
 	}
 	defer node.Close()
 
-	file := &packhorsev1.PathIn{Revision: "main", Path: "README"}
+	file := &packhorsev1.RevisionPath{Revision: "main", Path: "README"}
 	blob, err := node.OpenBlob(context.Background(), &packhorsev1.BlobRequest{Repository: "demo", Blob: &packhorsev1.BlobRequest_Path{Path: file}})
 	if err != nil {
 		log.Fatal(err)
@@ -126,12 +126,12 @@ func ExampleClient_Watch() {
 	}
 	defer node.Close()
 
-	request := &packhorsev1.WatchRequest{Repositories: []*packhorsev1.WatchFrom{{Repository: "soon"}}}
+	request := &packhorsev1.WatchRequest{Repositories: []*packhorsev1.WatchedRepository{{Repository: "soon"}}}
 	for event, err := range node.Watch(ctx, request) {
 		switch {
 		case err != nil:
 			fmt.Println("what is known may be old, and is asked for again:", err)
-		case event.GetGone():
+		case event.GetMissing():
 			fmt.Println(event.GetRepository(), "is not there")
 			create := &packhorsev1.CreateRequest{Repository: "soon"}
 			if _, err := node.Repositories().Create(ctx, connect.NewRequest(create)); err != nil {

@@ -27,7 +27,7 @@ func (c *Client) Watch(ctx context.Context, request *packhorsev1.WatchRequest) i
 	request = proto.CloneOf(request)
 	return func(yield func(*packhorsev1.WatchResponse, error) bool) {
 		from := proto.CloneOf(request)
-		at := make(map[string]*packhorsev1.WatchFrom, len(from.GetRepositories()))
+		at := make(map[string]*packhorsev1.WatchedRepository, len(from.GetRepositories()))
 		for _, r := range from.GetRepositories() {
 			at[r.GetRepository()] = r
 		}

@@ -90,7 +90,7 @@ func TestAbsurdCallers(t *testing.T) {
 		enc := hpack.NewEncoder(&block)
 		for _, h := range append([]hpack.HeaderField{
 			{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":authority", Value: "localhost"},
-			{Name: ":path", Value: "/packhorse.v1.TransferService/UploadPack"}, {Name: "content-type", Value: "application/grpc"}, {Name: "te", Value: "trailers"},
+			{Name: ":path", Value: "/packhorse.internal.v1.SessionService/UploadPack"}, {Name: "content-type", Value: "application/grpc"}, {Name: "te", Value: "trailers"},
 		}, fields...) {
 			_ = enc.WriteField(h)
 		}

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
@@ -201,7 +202,7 @@ func grpcWatch(t *testing.T, n *storageNode, conn *grpc.ClientConn) {
 	call[packhorsev1.CreateResponse](t, n, conn, "RepositoryService/Create", &packhorsev1.CreateRequest{Repository: "watched"})
 	bare := gittest.At(t, filepath.Join(n.root, "watched.git"))
 	stream := begin(t, n.ctx(), conn, "RefService/Watch",
-		&packhorsev1.WatchRequest{Repositories: []*packhorsev1.WatchFrom{{Repository: "watched"}}}, false)
+		&packhorsev1.WatchRequest{Repositories: []*packhorsev1.WatchedRepository{{Repository: "watched"}}}, false)
 	first, err := receive[packhorsev1.WatchResponse](stream)
 	if err != nil || first.GetRepository() != "watched" || first.GetVersion().GetIncarnation() == "" {
 		t.Fatalf("a watch begins with %v, %v", first, err)
@@ -223,7 +224,7 @@ func grpcWatch(t *testing.T, n *storageNode, conn *grpc.ClientConn) {
 }
 
 func grpcObjects(t *testing.T, n *storageNode, conn *grpc.ClientConn, repo *gittest.Repo) {
-	in := &packhorsev1.PathIn{Revision: "main", Path: "file01"}
+	in := &packhorsev1.RevisionPath{Revision: "main", Path: "file01"}
 	var content []byte
 	parts := all[packhorsev1.BlobResponse](t, n, conn, "ObjectService/Blob",
 		&packhorsev1.BlobRequest{Repository: "linear", Blob: &packhorsev1.BlobRequest_Path{Path: in}, Offset: 2, Length: 4})
@@ -235,7 +236,7 @@ func grpcObjects(t *testing.T, n *storageNode, conn *grpc.ClientConn, repo *gitt
 		t.Errorf("a part of a blob: %q, %v", content, header)
 	}
 	tree := call[packhorsev1.TreeResponse](t, n, conn, "ObjectService/Tree",
-		&packhorsev1.TreeRequest{Repository: "linear", Path: &packhorsev1.PathIn{Revision: "v20"}, PageSize: 3})
+		&packhorsev1.TreeRequest{Repository: "linear", Path: &packhorsev1.RevisionPath{Revision: "v20"}, PageSize: 3})
 	if tree.GetOid() != repo.Git("rev-parse", "v20^{tree}") || len(tree.GetEntries()) != 3 || tree.GetNextPageToken() == "" ||
 		string(tree.GetEntries()[2].GetPath()) != "file03" || tree.GetEntries()[2].GetOid() != repo.Git("rev-parse", "main:file03") {
 		t.Errorf("a page of a tree: %v", tree)
@@ -270,30 +271,30 @@ func grpcObjects(t *testing.T, n *storageNode, conn *grpc.ClientConn, repo *gitt
 
 // A clone by the control call alone: its pack comes in band.
 func grpcClone(t *testing.T, n *storageNode, conn *grpc.ClientConn, repo *gittest.Repo) {
-	session := &packhorsev1.Session{Version: 2}
-	advertise := begin(t, n.ctx(), conn, "TransferService/Advertise", &packhorsev1.AdvertiseRequest{Part: &packhorsev1.AdvertiseRequest_Start{
-		Start: &packhorsev1.AdvertiseStart{Repository: "linear", Session: session}}}, true)
-	said := answer(t, advertise, &packhorsev1.AdvertiseRequest{Part: &packhorsev1.AdvertiseRequest_Road{Road: inBand}},
-		func() (*packhorsev1.Answer, error) {
-			m, err := receive[packhorsev1.AdvertiseResponse](advertise)
-			return m.GetAnswer(), err
+	session := &internalv1.Session{Version: 2}
+	advertise := begin(t, n.ctx(), conn, "SessionService/Advertise", &internalv1.AdvertiseRequest{Part: &internalv1.AdvertiseRequest_Start{
+		Start: &internalv1.AdvertiseStart{Repository: "linear", Session: session}}}, true)
+	said := answer(t, advertise, &internalv1.AdvertiseRequest{Part: &internalv1.AdvertiseRequest_DataPath{DataPath: inBand}},
+		func() (*internalv1.ResponsePart, error) {
+			m, err := receive[internalv1.AdvertiseResponse](advertise)
+			return m.GetPart(), err
 		})
 	if !bytes.Contains(said, []byte("version 2")) {
 		t.Errorf("the advertisement is %q", said)
 	}
 	request := "0011command=fetch0001000dofs-delta" + fmt.Sprintf("%04xwant %s\n", 4+5+len(repo.Git("rev-parse", "main"))+1, repo.Git("rev-parse", "main")) + "0009done\n0000"
-	upload := begin(t, n.ctx(), conn, "TransferService/UploadPack", &packhorsev1.UploadPackRequest{Part: &packhorsev1.UploadPackRequest_Start{
-		Start: &packhorsev1.UploadPackStart{Repository: "linear", Session: session, Data: &packhorsev1.RequestData{Data: []byte(request[:20])}}}}, true)
-	if err := upload.SendMsg(&packhorsev1.UploadPackRequest{Part: &packhorsev1.UploadPackRequest_Data{
-		Data: &packhorsev1.RequestData{Data: []byte(request[20:]), Last: true}}}); err != nil {
+	upload := begin(t, n.ctx(), conn, "SessionService/UploadPack", &internalv1.UploadPackRequest{Part: &internalv1.UploadPackRequest_Start{
+		Start: &internalv1.UploadPackStart{Repository: "linear", Session: session, Data: &internalv1.RequestData{Data: []byte(request[:20])}}}}, true)
+	if err := upload.SendMsg(&internalv1.UploadPackRequest{Part: &internalv1.UploadPackRequest_Data{
+		Data: &internalv1.RequestData{Data: []byte(request[20:]), Last: true}}}); err != nil {
 		t.Fatal(err)
 	}
 	bulk := false
-	said = answer(t, upload, &packhorsev1.UploadPackRequest{Part: &packhorsev1.UploadPackRequest_Road{Road: inBand}},
-		func() (*packhorsev1.Answer, error) {
-			m, err := receive[packhorsev1.UploadPackResponse](upload)
-			bulk = bulk || m.GetAnswer().GetBulk() != nil
-			return m.GetAnswer(), err
+	said = answer(t, upload, &internalv1.UploadPackRequest{Part: &internalv1.UploadPackRequest_DataPath{DataPath: inBand}},
+		func() (*internalv1.ResponsePart, error) {
+			m, err := receive[internalv1.UploadPackResponse](upload)
+			bulk = bulk || m.GetPart().GetDataPathRequest() != nil
+			return m.GetPart(), err
 		})
 	if !bulk {
 		t.Error("the node did not ask for a road for the pack")
@@ -309,10 +310,10 @@ func grpcClone(t *testing.T, n *storageNode, conn *grpc.ClientConn, repo *gittes
 	}
 }
 
-var inBand = &packhorsev1.Road{Road: &packhorsev1.Road_InBand{InBand: &packhorsev1.InBand{}}}
+var inBand = &internalv1.DataPath{Path: &internalv1.DataPath_InBand{InBand: &internalv1.InBand{}}}
 
 // answer reads a session's answer to its end, with road as the reply to what is bulk.
-func answer(t *testing.T, stream grpc.ClientStream, road proto.Message, next func() (*packhorsev1.Answer, error)) (all []byte) {
+func answer(t *testing.T, stream grpc.ClientStream, road proto.Message, next func() (*internalv1.ResponsePart, error)) (all []byte) {
 	t.Helper()
 	for ended := false; ; {
 		part, err := next()
@@ -323,7 +324,7 @@ func answer(t *testing.T, stream grpc.ClientStream, road proto.Message, next fun
 			t.Fatalf("the answer breaks off after %d bytes: %v", len(all), err)
 		}
 		all = append(all, part.GetData()...)
-		if part.GetBulk() != nil {
+		if part.GetDataPathRequest() != nil {
 			if err := stream.SendMsg(road); err != nil {
 				t.Fatal(err)
 			}
@@ -342,7 +343,8 @@ func answer(t *testing.T, stream grpc.ClientStream, road proto.Message, next fun
 
 func grpcHealth(t *testing.T, n *storageNode, conn *grpc.ClientConn) {
 	client := grpc_health_v1.NewHealthClient(conn)
-	for _, service := range []string{"", "packhorse.v1.RepositoryService", "packhorse.v1.RefService", "packhorse.v1.ObjectService", "packhorse.v1.TransferService"} {
+	for _, service := range []string{"", "packhorse.v1.RepositoryService", "packhorse.v1.RefService", "packhorse.v1.ObjectService",
+		"packhorse.internal.v1.NodeService", "packhorse.internal.v1.SessionService"} {
 		got, err := client.Check(n.ctx(), &grpc_health_v1.HealthCheckRequest{Service: service})
 		if err != nil || got.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
 			t.Errorf("%q: %v, %v", service, got, err)
@@ -388,8 +390,7 @@ func grpcReflection(t *testing.T, n *storageNode, conn *grpc.ClientConn) {
 		}
 	}
 	slices.SortFunc(names, cmp.Compare)
-	if want := []string{"grpc.health.v1.Health", "packhorse.v1.ObjectService", "packhorse.v1.RefService", "packhorse.v1.RepositoryService",
-		"packhorse.v1.TransferService"}; !slices.Equal(names, want) {
+	if want := []string{"grpc.health.v1.Health", "packhorse.v1.ObjectService", "packhorse.v1.RefService", "packhorse.v1.RepositoryService"}; !slices.Equal(names, want) {
 		t.Errorf("services %q", names)
 	}
 }
@@ -425,7 +426,7 @@ func grpcErrors(t *testing.T, n *storageNode, conn *grpc.ClientConn) {
 	defer cancel()
 	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, "/packhorse.v1.RefService/Watch")
 	if err == nil { // it may be over before the call has begun
-		_ = stream.SendMsg(&packhorsev1.WatchRequest{Repositories: []*packhorsev1.WatchFrom{{Repository: "linear"}}}) // receiving tells why not
+		_ = stream.SendMsg(&packhorsev1.WatchRequest{Repositories: []*packhorsev1.WatchedRepository{{Repository: "linear"}}}) // receiving tells why not
 		_ = stream.CloseSend()
 	}
 	for err == nil {

@@ -121,7 +121,7 @@ func TestTracing(t *testing.T) {
 	clone("b", "traceparent: 00-"+trace)
 	clone("a", "traceparent: 00-"+trace+"-beefbeefbeefbeef-01")
 	names, above := all.find(t, trace, "git pack-objects")
-	const want = "git pack-objects upload-pack packhorse.v1.TransferService/UploadPack node fetch"
+	const want = "git pack-objects upload-pack packhorse.internal.v1.SessionService/UploadPack node fetch"
 	if strings.Join(names, " ") != want || above != "beefbeefbeefbeef" {
 		t.Errorf("git is below %q, and they below %s", names, above)
 	}

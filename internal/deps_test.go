@@ -21,10 +21,11 @@ const module = "github.com/packhorse-git/packhorse/"
 // internal/, except for cmd. Every package that fails the test for good reason gets its line changed here and in
 // ARCHITECTURE.md, in the same commit.
 const allowedImports = `
-	NONE < fault, git, git/pktline, bulk, credfile, inflight, git/reaper, git/cgroup, observe/sli, observe/tracing, observe/watchdog, proto/packhorse/v1, proto/packhorse/health/v1, search/schema, proto/packhorse/worker/v1, bench/page, cli;
-	proto/packhorse/worker/v1 < search/ipc;
+	NONE < fault, git, git/pktline, bulk, credfile, inflight, git/reaper, git/cgroup, observe/sli, observe/tracing, observe/watchdog, proto/packhorse/v1, proto/packhorse/health/v1, search/schema, proto/workerv1, bench/page, cli;
+	proto/workerv1 < search/ipc;
 	git/cgroup < observe/proctree;
-	proto/packhorse/v1 < proto/packhorse/v1/packhorsev1connect;
+	proto/packhorse/v1 < proto/packhorse/v1/packhorsev1connect, proto/internalv1;
+	proto/internalv1 < proto/internalv1/internalv1connect;
 	fault, proto/packhorse/v1 < fault/faultrpc;
 	fault < git/disk, balance, search/query, httpguard;
 	git/disk < git/mmap;
@@ -52,11 +53,11 @@ const allowedImports = `
 	origin < observe;
 	balance, connlimit, origin, inflight, git/disk < app;
 	bulk, fault < sidechannel;
-	storage, search, sidechannel, origin, observe/sli, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < control;
+	storage, search, sidechannel, origin, observe/sli, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/internalv1/internalv1connect, proto/packhorse/health/v1 < control;
 	unaryhttp, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < client;
 	search < web, web/api;
-	search, client, inflight, fault/faultrpc < search/remote;
-	node, inflight, resolve, sidechannel, unaryhttp, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/packhorse/health/v1 < remote;
+	search, client, inflight, fault/faultrpc, proto/internalv1/internalv1connect < search/remote;
+	node, inflight, resolve, sidechannel, unaryhttp, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/internalv1/internalv1connect, proto/packhorse/health/v1 < remote;
 	node, balance, resolve < router;
 	router, auth, admit, connlimit, origin, httpguard, observe/sli < gateway;
 	git, git/pktline < bench/fleet;
@@ -77,6 +78,7 @@ const allowedImports = `
 
 // testsMayImport adds to the table for tests: what a package is given by others, put together as in the real thing.
 var testsMayImport = map[string][]string{
+	"fault/faultrpc":  {"proto/internalv1"},
 	"client":          {"fault", "fault/faultrpc", "roles"},
 	"observe/tracing": {"inflight"},
 	"roles":           {"compare"},
@@ -102,7 +104,7 @@ const forbidden = `
 // rooms are dependencies that stay where they are used: nothing else imports them. A name ending in "/..." covers what lies
 // below it.
 var rooms = map[string][]string{
-	"connectrpc.com/...":                                        {"proto/packhorse/v1/packhorsev1connect", "fault/faultrpc", "control", "remote", "client", "search/remote", "bench", "roles"},
+	"connectrpc.com/...":                                        {"proto/packhorse/v1/packhorsev1connect", "proto/internalv1/internalv1connect", "fault/faultrpc", "control", "remote", "client", "search/remote", "bench", "roles"},
 	"github.com/spf13/...":                                      {"config", "roles", "bench", "compare", "cli"},
 	"github.com/pelletier/go-toml/...":                          {"config"},
 	"github.com/rogpeppe/go-internal/...":                       {},

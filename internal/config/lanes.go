@@ -18,7 +18,7 @@ type LanesConfig struct {
 	Pages int `toml:"pages"`
 
 	// Look-ups of the control API whose work grows with the repository, or that write: RepositoryService's Get, List, Create, Delete and SetHead,
-	// ObjectService's Log, DiffStat, Files and Behind. Others wait for their turn. 0 means two for each CPU.
+	// ObjectService's Log and DiffStat. Others wait for their turn. 0 means two for each CPU.
 	Search int `toml:"search"`
 
 	// Repositories that are repacked at the same time. Others wait for their turn.

@@ -19,6 +19,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
 	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/observe/sli"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
 
@@ -50,8 +51,8 @@ func (c *calls) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 
 // ownPlace lists the unary calls that wait for no place here.
 var ownPlace = []string{
-	healthCheck, packhorsev1connect.RepositoryServiceMaintainProcedure, packhorsev1connect.TransferServiceShortProcedure,
-	packhorsev1connect.RefServiceWaitProcedure,
+	healthCheck, packhorsev1connect.RepositoryServiceMaintainProcedure, internalv1connect.SessionServiceUnarySessionProcedure,
+	internalv1connect.NodeServiceWaitProcedure,
 }
 
 // placeOf lets a unary call into where it belongs.
@@ -130,7 +131,7 @@ func tellUsage(ctx context.Context, spec connect.Spec, answer error, end func() 
 
 // isTransfer tells whether a call is a session of Git's.
 func isTransfer(spec connect.Spec) bool {
-	return strings.HasPrefix(spec.Procedure, "/"+packhorsev1connect.TransferServiceName+"/")
+	return strings.HasPrefix(spec.Procedure, "/"+internalv1connect.SessionServiceName+"/")
 }
 
 // judge has a look-up judged by what its class promises. Git's sessions are judged where their clients are.
@@ -180,7 +181,7 @@ func (c *calls) log(ctx context.Context, spec connect.Spec, header http.Header, 
 		return
 	case code == connect.CodeInternal.String(), code == connect.CodeDataLoss.String(), code == connect.CodeUnknown.String():
 		level = slog.LevelError
-	case took > slowCall && spec.StreamType == connect.StreamTypeUnary && spec.Procedure != packhorsev1connect.RefServiceWaitProcedure:
+	case took > slowCall && spec.StreamType == connect.StreamTypeUnary && spec.Procedure != internalv1connect.NodeServiceWaitProcedure:
 		level = slog.LevelWarn
 	}
 	if !c.Log.Enabled(ctx, level) {

@@ -7,13 +7,19 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/lookup"
-	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
 )
 
 const maxFile = 16 << 20 // bytes of a file that is given as a whole
 
-// File gives a file of a commit that a visible ref reaches.
-func (o objects) File(ctx context.Context, request *connect.Request[packhorsev1.FileRequest], stream *connect.ServerStream[packhorsev1.FileResponse]) error {
+// nodeCalls are the look-ups of gateways and search processes.
+type nodeCalls struct{ *Server }
+
+var _ internalv1connect.NodeServiceHandler = nodeCalls{}
+
+// File sends a file of a commit that a visible ref reaches.
+func (o nodeCalls) File(ctx context.Context, request *connect.Request[internalv1.FileRequest], stream *connect.ServerStream[internalv1.FileResponse]) error {
 	repository, err := parsePath(request.Msg.GetRepository())
 	if err != nil {
 		return err
@@ -35,13 +41,13 @@ func (o objects) File(ctx context.Context, request *connect.Request[packhorsev1.
 	if err != nil {
 		return err
 	}
-	answer := &packhorsev1.FileResponse{Size: file.Size, Mode: file.Mode}
+	answer := &internalv1.FileResponse{Size: file.Size, Mode: file.Mode}
 	for {
 		n := min(len(file.Data), lookup.Piece)
 		answer.Data, file.Data = file.Data[:n], file.Data[n:]
 		if err := place.send(ctx, func() error { return stream.Send(answer) }); err != nil || len(file.Data) == 0 {
 			return err
 		}
-		answer = new(packhorsev1.FileResponse)
+		answer = new(internalv1.FileResponse)
 	}
 }

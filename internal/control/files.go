@@ -10,8 +10,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/lookup"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 	"github.com/packhorse-git/packhorse/internal/storage"
-	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
 const (
@@ -30,7 +30,7 @@ func commitID(text string) (git.ObjectID, error) {
 	return id, nil
 }
 
-func (o objects) Files(ctx context.Context, request *connect.Request[packhorsev1.FilesRequest], stream *connect.ServerStream[packhorsev1.FilesResponse]) error {
+func (o nodeCalls) Files(ctx context.Context, request *connect.Request[internalv1.FilesRequest], stream *connect.ServerStream[internalv1.FilesResponse]) error {
 	repository, err := parsePath(request.Msg.GetRepository())
 	if err != nil {
 		return err
@@ -49,7 +49,7 @@ func (o objects) Files(ctx context.Context, request *connect.Request[packhorsev1
 		return err
 	}
 	defer place.end()
-	b := fileBatch{send: func(answer *packhorsev1.FilesResponse) error {
+	b := fileBatch{send: func(answer *internalv1.FilesResponse) error {
 		return place.send(ctx, func() error { return stream.Send(answer) })
 	}}
 	if err := o.Node.Files(ctx, repository, q, b.add); err != nil {
@@ -60,18 +60,18 @@ func (o objects) Files(ctx context.Context, request *connect.Request[packhorsev1
 
 // fileBatch makes messages of files.
 type fileBatch struct {
-	send   func(*packhorsev1.FilesResponse) error
-	answer packhorsev1.FilesResponse
+	send   func(*internalv1.FilesResponse) error
+	answer internalv1.FilesResponse
 	size   int // bytes
 }
 
 // add takes a file, in pieces if it is long. Its content is the batch's from then on.
 func (b *fileBatch) add(f *lookup.File) error {
-	m := &packhorsev1.File{Path: bytes.Clone(f.Path), Mode: f.Mode, Size: f.Size, Gone: f.Gone, HasContent: f.Content != nil}
+	m := &internalv1.File{Path: bytes.Clone(f.Path), Mode: f.Mode, Size: f.Size, Deleted: f.Gone, HasContent: f.Content != nil}
 	if !f.Gone {
 		m.Oid = f.ID.String()
 	}
-	for rest := f.Content; ; m = new(packhorsev1.File) {
+	for rest := f.Content; ; m = new(internalv1.File) {
 		n := min(len(rest), maxPart)
 		m.Content, rest = rest[:n], rest[n:]
 		m.Continued = len(rest) > 0
@@ -98,7 +98,7 @@ func (b *fileBatch) flush() error {
 	return err
 }
 
-func (o objects) Behind(ctx context.Context, request *connect.Request[packhorsev1.BehindRequest]) (*connect.Response[packhorsev1.BehindResponse], error) {
+func (o nodeCalls) CountCommits(ctx context.Context, request *connect.Request[internalv1.CountCommitsRequest]) (*connect.Response[internalv1.CountCommitsResponse], error) {
 	repository, err := parsePath(request.Msg.GetRepository())
 	if err != nil {
 		return nil, err
@@ -119,11 +119,11 @@ func (o objects) Behind(ctx context.Context, request *connect.Request[packhorsev
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&packhorsev1.BehindResponse{Commits: int32(n)}), nil
+	return connect.NewResponse(&internalv1.CountCommitsResponse{Commits: int32(n)}), nil
 }
 
 // Grep is in the cold lane: git is about to work for it.
-func (o objects) Grep(ctx context.Context, request *connect.Request[packhorsev1.GrepRequest], stream *connect.ServerStream[packhorsev1.GrepResponse]) error {
+func (o nodeCalls) Grep(ctx context.Context, request *connect.Request[internalv1.GrepRequest], stream *connect.ServerStream[internalv1.GrepResponse]) error {
 	repository, err := parsePath(request.Msg.GetRepository())
 	if err != nil {
 		return err
@@ -143,9 +143,9 @@ func (o objects) Grep(ctx context.Context, request *connect.Request[packhorsev1.
 		return err
 	}
 	defer seat.Leave()
-	answer, size := new(packhorsev1.GrepResponse), 0
-	answer.Limited, err = o.Node.Grep(ctx, repository, q, func(h *storage.GrepHit) error {
-		hit := &packhorsev1.GrepHit{Path: bytes.Clone(h.Path), Line: int32(h.Line), Column: int32(h.Column), Text: bytes.Clone(h.Text), Cut: h.Cut}
+	answer, size := new(internalv1.GrepResponse), 0
+	answer.LimitHit, err = o.Node.Grep(ctx, repository, q, func(h *storage.GrepHit) error {
+		hit := &internalv1.GrepHit{Path: bytes.Clone(h.Path), Line: int32(h.Line), Column: int32(h.Column), Text: bytes.Clone(h.Text), Truncated: h.Cut}
 		n := len(h.Path) + len(h.Text) + fileFields
 		if len(answer.Hits) == maxFiles || len(answer.Hits) > 0 && size+n > maxPart {
 			if err := stream.Send(answer); err != nil {

@@ -108,7 +108,7 @@ func TestForeignPageTokens(t *testing.T) {
 		}
 	}
 	tree := func(repository, token string) (*packhorsev1.TreeResponse, error) {
-		r := &packhorsev1.TreeRequest{Repository: repository, PageSize: 1, PageToken: token, Path: &packhorsev1.PathIn{Revision: "main", Path: "d"}}
+		r := &packhorsev1.TreeRequest{Repository: repository, PageSize: 1, PageToken: token, Path: &packhorsev1.RevisionPath{Revision: "main", Path: "d"}}
 		answer, err := p.objects.Tree(t.Context(), connect.NewRequest(r))
 		if err != nil {
 			return nil, err

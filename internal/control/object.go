@@ -18,7 +18,7 @@ type objects struct{ *Server }
 
 var _ packhorsev1connect.ObjectServiceHandler = objects{}
 
-func pathIn(in *packhorsev1.PathIn) lookup.PathIn {
+func pathIn(in *packhorsev1.RevisionPath) lookup.PathIn {
 	return lookup.PathIn{Revision: in.GetRevision(), Path: in.GetPath()}
 }
 

@@ -17,13 +17,21 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
 	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
 	"github.com/packhorse-git/packhorse/internal/storage"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
 
+// objectClient has the calls that read objects.
+type objectClient struct {
+	packhorsev1connect.ObjectServiceClient
+	internalv1connect.NodeServiceClient
+}
+
 // objectClients serves a root by a port of its own, and gives a client for each protocol.
-func objectClients(t *testing.T, root string, lanes admit.Lanes) map[string]packhorsev1connect.ObjectServiceClient {
+func objectClients(t *testing.T, root string, lanes admit.Lanes) map[string]objectClient {
 	t.Helper()
 	node, err := storage.New(nil, storage.Options{Root: root})
 	if err != nil {
@@ -45,11 +53,11 @@ func objectClients(t *testing.T, root string, lanes admit.Lanes) map[string]pack
 	t.Cleanup(h2.CloseIdleConnections)
 	t.Cleanup(h1.CloseIdleConnections)
 	url := "http://" + listener.Addr().String()
-	return map[string]packhorsev1connect.ObjectServiceClient{
-		"grpc":    packhorsev1connect.NewObjectServiceClient(&http.Client{Transport: h2}, url, connect.WithGRPC()),
-		"connect": packhorsev1connect.NewObjectServiceClient(&http.Client{Transport: h2}, url),
-		"json":    packhorsev1connect.NewObjectServiceClient(&http.Client{Transport: h1}, url, connect.WithProtoJSON()),
+	client := func(transport http.RoundTripper, options ...connect.ClientOption) objectClient {
+		c := &http.Client{Transport: transport}
+		return objectClient{packhorsev1connect.NewObjectServiceClient(c, url, options...), internalv1connect.NewNodeServiceClient(c, url, options...)}
 	}
+	return map[string]objectClient{"grpc": client(h2, connect.WithGRPC()), "connect": client(h2), "json": client(h1, connect.WithProtoJSON())}
 }
 
 // wholeBlob reads a blob, and holds the stream to its form.
@@ -88,7 +96,7 @@ func TestObjectService(t *testing.T) {
 	r.Git("update-ref", "refs/heads/main", commit)
 	for name, c := range objectClients(t, root, admit.NewLanes(admit.Sizes{Small: 10, Hit: 1})) {
 		const path = "team/app"
-		in := func(p string) *packhorsev1.PathIn { return &packhorsev1.PathIn{Revision: "main", Path: p} }
+		in := func(p string) *packhorsev1.RevisionPath { return &packhorsev1.RevisionPath{Revision: "main", Path: p} }
 
 		for _, q := range []*packhorsev1.BlobRequest{
 			{Repository: path, Blob: &packhorsev1.BlobRequest_Oid{Oid: big}},
@@ -149,7 +157,7 @@ func TestObjectService(t *testing.T) {
 		}
 		stat.Close()
 
-		files, err := c.Files(t.Context(), connect.NewRequest(&packhorsev1.FilesRequest{Repository: path, Commit: commit, Limit: 2 << 20}))
+		files, err := c.Files(t.Context(), connect.NewRequest(&internalv1.FilesRequest{Repository: path, Commit: commit, Limit: 2 << 20}))
 		if err != nil {
 			t.Fatal(name, err)
 		}
@@ -166,7 +174,7 @@ func TestObjectService(t *testing.T) {
 		if files.Err() != nil || pieces != 3 || string(content) != text {
 			t.Errorf("%s: %d pieces with %d bytes, %v", name, pieces, len(content), files.Err())
 		}
-		behind, err := c.Behind(t.Context(), connect.NewRequest(&packhorsev1.BehindRequest{Repository: path, Old: commit, New: commit}))
+		behind, err := c.CountCommits(t.Context(), connect.NewRequest(&internalv1.CountCommitsRequest{Repository: path, Old: commit, New: commit}))
 		if err != nil || behind.Msg.GetCommits() != 0 {
 			t.Errorf("%s: behind: %v, %v", name, behind, err)
 		}
@@ -178,7 +186,7 @@ func TestObjectServiceErrors(t *testing.T) {
 	root := t.TempDir()
 	r := gittest.InitAt(t, filepath.Join(root, "app.git"))
 	r.Git("update-ref", "refs/heads/main", r.Commit(strings.Repeat("x", 1<<18)).String())
-	file := &packhorsev1.BlobRequest_Path{Path: &packhorsev1.PathIn{Path: "file"}}
+	file := &packhorsev1.BlobRequest_Path{Path: &packhorsev1.RevisionPath{Path: "file"}}
 	lanes := admit.NewLanes(admit.Sizes{Small: 1, Hit: 1, Cold: 1})
 	small, long := lanes.Small, lanes.Hit
 	for name, c := range objectClients(t, root, lanes) {
@@ -198,22 +206,22 @@ func TestObjectServiceErrors(t *testing.T) {
 		}
 		_, _, err := wholeBlob(t, c, &packhorsev1.BlobRequest{Repository: "nowhere", Blob: file})
 		want(err, connect.CodeNotFound, fault.NotFound, "nowhere")
-		_, err = c.Tree(t.Context(), connect.NewRequest(&packhorsev1.TreeRequest{Repository: "app", Path: &packhorsev1.PathIn{Path: "no/where"}}))
+		_, err = c.Tree(t.Context(), connect.NewRequest(&packhorsev1.TreeRequest{Repository: "app", Path: &packhorsev1.RevisionPath{Path: "no/where"}}))
 		want(err, connect.CodeNotFound, fault.NotFound, "no/where")
 		_, err = c.Commit(t.Context(), connect.NewRequest(&packhorsev1.CommitRequest{Repository: "app", Revision: "gone"}))
 		want(err, connect.CodeNotFound, fault.NotFound, "gone")
 		for _, id := range []string{"", "main", strings.Repeat("0", 40), strings.Repeat("1", 64)} {
-			if files, err := c.Files(t.Context(), connect.NewRequest(&packhorsev1.FilesRequest{Repository: "app", Commit: id})); err == nil {
+			if files, err := c.Files(t.Context(), connect.NewRequest(&internalv1.FilesRequest{Repository: "app", Commit: id})); err == nil {
 				files.Receive()
 				want(files.Err(), connect.CodeInvalidArgument, fault.Invalid, "")
 				files.Close()
 			}
-			_, err = c.Behind(t.Context(), connect.NewRequest(&packhorsev1.BehindRequest{Repository: "app", Old: id, New: id}))
+			_, err = c.CountCommits(t.Context(), connect.NewRequest(&internalv1.CountCommitsRequest{Repository: "app", Old: id, New: id}))
 			if len(id) < 64 {
 				want(err, connect.CodeInvalidArgument, fault.Invalid, "")
 			}
 		}
-		if hits, err := c.Grep(t.Context(), connect.NewRequest(&packhorsev1.GrepRequest{Repository: "app", Pattern: "x", Commit: strings.Repeat("1", 40)})); err == nil {
+		if hits, err := c.Grep(t.Context(), connect.NewRequest(&internalv1.GrepRequest{Repository: "app", Pattern: "x", Commit: strings.Repeat("1", 40)})); err == nil {
 			hits.Receive()
 			want(hits.Err(), connect.CodeUnavailable, fault.Unavailable, "searches in no repositories")
 			hits.Close()

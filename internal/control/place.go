@@ -8,6 +8,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
 
@@ -17,7 +18,7 @@ var heavyCalls = []string{
 	packhorsev1connect.RepositoryServiceCreateProcedure, packhorsev1connect.RepositoryServiceGetProcedure,
 	packhorsev1connect.RepositoryServiceListProcedure, packhorsev1connect.RepositoryServiceDeleteProcedure,
 	packhorsev1connect.RepositoryServiceSetHeadProcedure,
-	packhorsev1connect.ObjectServiceBehindProcedure,
+	internalv1connect.NodeServiceCountCommitsProcedure,
 }
 
 const (

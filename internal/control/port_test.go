@@ -10,6 +10,8 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"fmt"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
 	"io"
 	"log/slog"
 	"math/big"
@@ -363,12 +365,12 @@ func TestCertificatesAreLookedAtAgain(t *testing.T) {
 }
 
 // uploadPack begins a transfer by a connection of its own.
-func uploadPack(t *testing.T, address string, data *packhorsev1.RequestData) *connect.BidiStreamForClient[packhorsev1.UploadPackRequest, packhorsev1.UploadPackResponse] {
+func uploadPack(t *testing.T, address string, data *internalv1.RequestData) *connect.BidiStreamForClient[internalv1.UploadPackRequest, internalv1.UploadPackResponse] {
 	t.Helper()
-	client := packhorsev1connect.NewTransferServiceClient(http2Client(t, "tcp", address), "http://"+address, connect.WithGRPC())
+	client := internalv1connect.NewSessionServiceClient(http2Client(t, "tcp", address), "http://"+address, connect.WithGRPC())
 	stream := client.UploadPack(t.Context())
-	start := &packhorsev1.UploadPackStart{Repository: "app", Session: &packhorsev1.Session{Version: 2}, Data: data}
-	if err := stream.Send(&packhorsev1.UploadPackRequest{Part: &packhorsev1.UploadPackRequest_Start{Start: start}}); err != nil {
+	start := &internalv1.UploadPackStart{Repository: "app", Session: &internalv1.Session{Version: 2}, Data: data}
+	if err := stream.Send(&internalv1.UploadPackRequest{Part: &internalv1.UploadPackRequest_Start{Start: start}}); err != nil {
 		t.Fatal(err)
 	}
 	return stream
@@ -379,7 +381,7 @@ func TestRequestsWithoutAnEnd(t *testing.T) {
 	t.Parallel()
 	lanes := admit.NewLanes(admit.Sizes{Small: 1})
 	_, address := realPort(t, "tcp", Options{Lanes: lanes, Stall: 300 * time.Millisecond})
-	for _, data := range []*packhorsev1.RequestData{nil, {Data: []byte("0014command=ls-refs\n")}, {Data: make([]byte, 200<<10)}} {
+	for _, data := range []*internalv1.RequestData{nil, {Data: []byte("0014command=ls-refs\n")}, {Data: make([]byte, 200<<10)}} {
 		stream := uploadPack(t, address, data)
 		seat, err := lanes.Small.Enter("")
 		if err != nil {
@@ -398,7 +400,7 @@ func TestLargeRequestsShareMemory(t *testing.T) {
 	t.Parallel()
 	memory := admit.NewBudget("requests", 400<<10)
 	_, address := realPort(t, "tcp", Options{Memory: memory})
-	first := uploadPack(t, address, &packhorsev1.RequestData{Data: make([]byte, 200<<10)})
+	first := uploadPack(t, address, &internalv1.RequestData{Data: make([]byte, 200<<10)})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(memory.Collectors()[0])
 	used := func() float64 {
@@ -409,15 +411,15 @@ func TestLargeRequestsShareMemory(t *testing.T) {
 		return families[0].GetMetric()[0].GetGauge().GetValue()
 	}
 	waitFor(t, "memory is used", func() bool { return used() > 0 })
-	second := uploadPack(t, address, &packhorsev1.RequestData{Data: make([]byte, 200<<10), Last: true})
+	second := uploadPack(t, address, &internalv1.RequestData{Data: make([]byte, 200<<10), Last: true})
 	if _, err := second.Receive(); connect.CodeOf(err) != connect.CodeResourceExhausted {
 		t.Errorf("beside another: %v", err)
 	}
-	small := uploadPack(t, address, &packhorsev1.RequestData{Data: []byte("0014command=ls-refs\n0000"), Last: true})
+	small := uploadPack(t, address, &internalv1.RequestData{Data: []byte("0014command=ls-refs\n0000"), Last: true})
 	if _, err := small.Receive(); err != nil {
 		t.Errorf("a small one: %v", err)
 	}
-	if err := first.Send(&packhorsev1.UploadPackRequest{Part: &packhorsev1.UploadPackRequest_Data{Data: &packhorsev1.RequestData{Last: true}}}); err != nil {
+	if err := first.Send(&internalv1.UploadPackRequest{Part: &internalv1.UploadPackRequest_Data{Data: &internalv1.RequestData{Last: true}}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := first.Receive(); connect.CodeOf(err) == connect.CodeResourceExhausted {

@@ -12,12 +12,12 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
-	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
 // ReceivePack takes a push. The caller is asked for the request when it is first read: a push that is refused before has cost nothing.
-func (t *transfers) ReceivePack(ctx context.Context, stream *connect.BidiStream[packhorsev1.ReceivePackRequest, packhorsev1.ReceivePackResponse]) error {
+func (t *transfers) ReceivePack(ctx context.Context, stream *connect.BidiStream[internalv1.ReceivePackRequest, internalv1.ReceivePackResponse]) error {
 	first, err := stream.Receive()
 	if err != nil {
 		return noStart(err)
@@ -33,7 +33,7 @@ func (t *transfers) ReceivePack(ctx context.Context, stream *connect.BidiStream[
 	if err != nil {
 		return err
 	}
-	send := func(a *packhorsev1.Answer) error { return stream.Send(&packhorsev1.ReceivePackResponse{Answer: a}) }
+	send := func(a *internalv1.ResponsePart) error { return stream.Send(&internalv1.ReceivePackResponse{Part: a}) }
 	return t.exchange(ctx, "receive_pack", stream.RequestHeader().Get(callerHeader), start.GetRepository(), start.GetSession(), nil, send,
 		func(ctx context.Context, x *exchange) (node.Outcome, error) {
 			x.updates = start.GetUpdates()
@@ -52,7 +52,7 @@ func (t *transfers) ReceivePack(ctx context.Context, stream *connect.BidiStream[
 const maxPusher = 128
 
 // pusherOf checks what a caller says of who pushes: it goes into environments and logs.
-func pusherOf(p *packhorsev1.Pusher) (node.Pusher, error) {
+func pusherOf(p *internalv1.Pusher) (node.Pusher, error) {
 	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-@+"
 	name, address := p.GetName(), p.GetAddress()
 	if len(name) > maxPusher || strings.Trim(name, letters) != "" {
@@ -68,7 +68,7 @@ func pusherOf(p *packhorsev1.Pusher) (node.Pusher, error) {
 // still wait in it when the push has ended.
 type push struct {
 	reply   *reply
-	receive func() (*packhorsev1.ReceivePackRequest, error)
+	receive func() (*internalv1.ReceivePackRequest, error)
 
 	from io.Reader // nil until the road is named
 	data []byte    // that came in the call's last message
@@ -89,20 +89,20 @@ func (p *push) Read(b []byte) (int, error) {
 // begin has the caller name the road. The client behind it may be slow.
 func (p *push) begin() error {
 	r := p.reply
-	if err := r.deliver(&packhorsev1.Answer{Part: &packhorsev1.Answer_Bulk{Bulk: &packhorsev1.Bulk{}}}); err != nil {
+	if err := r.deliver(&internalv1.ResponsePart{Part: &internalv1.ResponsePart_DataPathRequest{DataPathRequest: &internalv1.DataPathRequest{}}}); err != nil {
 		return err
 	}
 	m, err := p.receive()
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	switch road := m.GetRoad().GetRoad().(type) {
-	case *packhorsev1.Road_InBand:
+	switch road := m.GetDataPath().GetPath().(type) {
+	case *internalv1.DataPath_InBand:
 		r.road, p.from = "inband", messages{p}
 		return nil
-	case *packhorsev1.Road_Channel:
+	case *internalv1.DataPath_SideChannel:
 		r.road = "channel"
-		channel, err := r.claim(road.Channel)
+		channel, err := r.claim(road.SideChannel)
 		if err == nil {
 			p.from = channel.Receive()
 		}
@@ -149,7 +149,7 @@ func (m messages) Read(b []byte) (int, error) {
 }
 
 // claim takes the channel that the caller named. It is given back with the reply.
-func (r *reply) claim(road *packhorsev1.Channel) (*sidechannel.Channel, error) {
+func (r *reply) claim(road *internalv1.SideChannel) (*sidechannel.Channel, error) {
 	if r.Channels == nil {
 		return nil, fault.New(fault.Invalid, "this node has no side channels")
 	}

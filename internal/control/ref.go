@@ -178,7 +178,7 @@ func (s *refs) Watch(ctx context.Context, r *connect.Request[packhorsev1.WatchRe
 			return err
 		}
 		names[path], known[path] = w.GetRepository(), w.GetVersion() // as the caller knows it
-		f := storage.WatchFrom{Path: path, Patient: w.GetPatient()}
+		f := storage.WatchFrom{Path: path, Patient: w.GetLowPriority()}
 		if v := w.GetVersion(); v != nil {
 			f.Known = &git.Version{Incarnation: v.GetIncarnation(), Epoch: v.GetEpoch(), Generation: v.GetGeneration()}
 		}
@@ -218,7 +218,7 @@ func sendEvent(name string, before *packhorsev1.Version, e storage.Event, send f
 		}
 		answer.Changes = append(answer.Changes, change)
 	}
-	answer.Version, answer.Reset_, answer.Gone = version(e.Version), e.Reset, e.Gone
+	answer.Version, answer.Reset_, answer.Missing = version(e.Version), e.Reset, e.Gone
 	return send(answer)
 }
 

@@ -52,7 +52,7 @@ func TestLongEventsComeInParts(t *testing.T) {
 	packRefs(t, repo.Dir, id, 0)
 	watch := func(known *packhorsev1.Version) (*connect.ServerStreamForClient[packhorsev1.WatchResponse], func()) {
 		ctx, cancel := context.WithCancel(t.Context())
-		request := &packhorsev1.WatchRequest{Repositories: []*packhorsev1.WatchFrom{{Repository: "app", Version: known}}}
+		request := &packhorsev1.WatchRequest{Repositories: []*packhorsev1.WatchedRepository{{Repository: "app", Version: known}}}
 		stream, err := p.refs.Watch(ctx, connect.NewRequest(request))
 		if err != nil {
 			t.Fatal(err)
@@ -86,7 +86,7 @@ func TestLongEventsComeInParts(t *testing.T) {
 			for _, c := range part.GetChanges() {
 				seen[c.GetName()] = c.GetNewOid() == id
 			}
-			if part.GetReset_() || part.GetGone() {
+			if part.GetReset_() || part.GetMissing() {
 				t.Fatalf("resumed %v: a reset", resumed)
 			}
 			if part.GetContinued() {

@@ -11,8 +11,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
-	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
 // maxData is how much of an answer one message carries, in bytes: what a transfer holds in memory, whatever its size.
@@ -32,7 +32,7 @@ type reply struct {
 	request *request     // nil: of a push, whose answer goes on the call
 	whole   func() error // waits until the request is whole, before the answer begins
 	state   bool         // of a session with state: answers follow each other
-	send    func(*packhorsev1.Answer) error
+	send    func(*internalv1.ResponsePart) error
 
 	road    string               // which one was named; "" for none
 	begun   bool                 // something of the answer has left
@@ -45,7 +45,7 @@ type reply struct {
 	bytes   bulk.Tally           // those of buf are not sent yet
 }
 
-func newReply(ctx context.Context, x *exchange, seat *admit.Seat, request *request, send func(*packhorsev1.Answer) error) *reply {
+func newReply(ctx context.Context, x *exchange, seat *admit.Seat, request *request, send func(*internalv1.ResponsePart) error) *reply {
 	r := &reply{Server: x.Server, ctx: ctx, running: inflight.From(ctx), seat: seat, caller: x.caller, request: request, state: !x.session.Stateless, send: send}
 	if r.whole = request.end; request == nil {
 		r.whole = func() error { return nil }
@@ -84,13 +84,13 @@ func (r *reply) StartBulk(cold bool) error {
 	if err != nil {
 		return err
 	}
-	switch road := road.GetRoad().(type) {
-	case *packhorsev1.Road_InBand:
+	switch road := road.GetPath().(type) {
+	case *internalv1.DataPath_InBand:
 		r.road = "inband"
 		return nil
-	case *packhorsev1.Road_Channel:
+	case *internalv1.DataPath_SideChannel:
 		r.road = "channel"
-		r.channel, err = r.claim(road.Channel)
+		r.channel, err = r.claim(road.SideChannel)
 		return err
 	}
 	return fault.New(fault.Invalid, "this node does not know the road that the caller named")
@@ -128,12 +128,12 @@ func (r *reply) out() *sidechannel.Sender {
 }
 
 // ask has the caller name the road, and waits for it.
-func (r *reply) ask(cold bool) (*packhorsev1.Road, error) {
-	if err := r.deliver(&packhorsev1.Answer{Part: &packhorsev1.Answer_Bulk{Bulk: &packhorsev1.Bulk{Cold: cold}}}); err != nil {
+func (r *reply) ask(cold bool) (*internalv1.DataPath, error) {
+	if err := r.deliver(&internalv1.ResponsePart{Part: &internalv1.ResponsePart_DataPathRequest{DataPathRequest: &internalv1.DataPathRequest{Cold: cold}}}); err != nil {
 		return nil, err
 	}
 	type answer struct {
-		road *packhorsev1.Road
+		road *internalv1.DataPath
 		err  error
 	}
 	named := make(chan answer, 1)
@@ -234,7 +234,7 @@ func (r *reply) begin() error {
 	if !announced {
 		return nil
 	}
-	return r.deliver(&packhorsev1.Answer{Part: &packhorsev1.Answer_Length{Length: uint64(length)}})
+	return r.deliver(&internalv1.ResponsePart{Part: &internalv1.ResponsePart_Length{Length: uint64(length)}})
 }
 
 // flush sends what is kept.
@@ -242,7 +242,7 @@ func (r *reply) flush() error {
 	if err := r.begin(); err != nil || r.n == 0 {
 		return err
 	}
-	if err := r.deliver(&packhorsev1.Answer{Part: &packhorsev1.Answer_Data{Data: r.buf[:r.n]}}); err != nil {
+	if err := r.deliver(&internalv1.ResponsePart{Part: &internalv1.ResponsePart_Data{Data: r.buf[:r.n]}}); err != nil {
 		return err
 	}
 	r.bytes.Add(int64(r.n))
@@ -252,7 +252,7 @@ func (r *reply) flush() error {
 }
 
 // deliver sends a message to a caller who may have gone.
-func (r *reply) deliver(a *packhorsev1.Answer) error {
+func (r *reply) deliver(a *internalv1.ResponsePart) error {
 	if err := r.send(a); err != nil {
 		return &node.ClientConnError{Err: err}
 	}

@@ -113,7 +113,7 @@ func (s *repositories) Maintain(ctx context.Context, r *connect.Request[packhors
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&packhorsev1.MaintainResponse{Before: counts(m.Before), After: counts(m.After), Took: durationpb.New(m.Took)}), nil
+	return connect.NewResponse(&packhorsev1.MaintainResponse{Before: counts(m.Before), After: counts(m.After), Duration: durationpb.New(m.Took)}), nil
 }
 
 func (s *repositories) DropPacks(ctx context.Context, r *connect.Request[packhorsev1.DropPacksRequest]) (

@@ -134,7 +134,7 @@ func TestRepositoryService(t *testing.T) {
 		t.Errorf("%v, %v", got, err)
 	}
 	maintained, err := p.repositories.Maintain(ctx, connect.NewRequest(&packhorsev1.MaintainRequest{Repository: "team/app"}))
-	if err != nil || maintained.Msg.GetAfter().GetPacks() != 1 || maintained.Msg.GetBefore().GetLoose() != 3 || maintained.Msg.GetTook().AsDuration() <= 0 {
+	if err != nil || maintained.Msg.GetAfter().GetPacks() != 1 || maintained.Msg.GetBefore().GetLoose() != 3 || maintained.Msg.GetDuration().AsDuration() <= 0 {
 		t.Errorf("%v, %v", maintained, err)
 	}
 	for request, code := range map[*packhorsev1.DropPacksRequest]connect.Code{
@@ -268,7 +268,7 @@ func TestWatchService(t *testing.T) {
 	id := repo.Commit("x").String()
 	var all []*connect.ServerStreamForClient[packhorsev1.WatchResponse]
 	for range 5 { // more than the small lane holds
-		stream, err := p.refs.Watch(t.Context(), connect.NewRequest(&packhorsev1.WatchRequest{Repositories: []*packhorsev1.WatchFrom{{Repository: "/app/"}}}))
+		stream, err := p.refs.Watch(t.Context(), connect.NewRequest(&packhorsev1.WatchRequest{Repositories: []*packhorsev1.WatchedRepository{{Repository: "/app/"}}}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -293,7 +293,7 @@ func TestWatchService(t *testing.T) {
 		}
 		p.code(stream.Err(), connect.CodeUnavailable)
 	}
-	bad, err := p.refs.Watch(t.Context(), connect.NewRequest(&packhorsev1.WatchRequest{Repositories: []*packhorsev1.WatchFrom{{Repository: ".."}}}))
+	bad, err := p.refs.Watch(t.Context(), connect.NewRequest(&packhorsev1.WatchRequest{Repositories: []*packhorsev1.WatchedRepository{{Repository: ".."}}}))
 	if err != nil || bad.Receive() {
 		t.Fatalf("%v", err)
 	}

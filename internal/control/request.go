@@ -7,7 +7,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/fault"
-	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 )
 
 // maxRequestData bounds the data of one message, in bytes.
@@ -23,7 +23,7 @@ const (
 
 // request reads what a Git client sent out of the messages of a call.
 type request struct {
-	receive  func() (*packhorsev1.RequestData, *packhorsev1.Road, error)
+	receive  func() (*internalv1.RequestData, *internalv1.DataPath, error)
 	stateful bool  // it goes on while it is answered
 	limit    int64 // bytes in all
 	memory   *admit.Holding
@@ -36,7 +36,7 @@ type request struct {
 }
 
 // take is called with one part after all before it have been read.
-func (r *request) take(part *packhorsev1.RequestData) error {
+func (r *request) take(part *internalv1.RequestData) error {
 	r.data, r.last = part.GetData(), part.GetLast()
 	r.taken += int64(len(r.data))
 	switch {
@@ -128,7 +128,7 @@ func (r *request) end() error {
 
 // road waits for the road that the caller names. No part of the request may follow it, unless it goes on while it is answered; then, what
 // comes first is kept.
-func (r *request) road() (*packhorsev1.Road, error) {
+func (r *request) road() (*internalv1.DataPath, error) {
 	data, road, err := r.receive()
 	for r.stateful && err == nil && data != nil && len(r.data) <= aheadData {
 		kept := r.data

@@ -5,6 +5,8 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
 	"io"
 	"slices"
 	"strings"
@@ -19,8 +21,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/search"
 	"github.com/packhorse-git/packhorse/internal/search/query"
 	"github.com/packhorse-git/packhorse/internal/search/schema"
-	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
-	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
 
 // Index is what a search process has. Safe for concurrent use.
@@ -37,16 +37,16 @@ type Index interface {
 // searches serves SearchService.
 type searches struct{ *Server }
 
-var _ packhorsev1connect.SearchServiceHandler = searches{}
+var _ internalv1connect.SearchServiceHandler = searches{}
 
 // formats are the API's names of how results are written.
-var formats = map[packhorsev1.SearchFormat]schema.Format{
-	packhorsev1.SearchFormat_SEARCH_FORMAT_UNSPECIFIED: schema.API, packhorsev1.SearchFormat_SEARCH_FORMAT_STREAM_LINES: schema.StreamLines,
-	packhorsev1.SearchFormat_SEARCH_FORMAT_STREAM_CHUNKS: schema.StreamChunks, packhorsev1.SearchFormat_SEARCH_FORMAT_GRAPHQL: schema.GraphQL,
-	packhorsev1.SearchFormat_SEARCH_FORMAT_EVENTS: schema.APIEvents,
+var formats = map[internalv1.SearchFormat]schema.Format{
+	internalv1.SearchFormat_SEARCH_FORMAT_UNSPECIFIED: schema.API, internalv1.SearchFormat_SEARCH_FORMAT_STREAM_LINES: schema.StreamLines,
+	internalv1.SearchFormat_SEARCH_FORMAT_STREAM_CHUNKS: schema.StreamChunks, internalv1.SearchFormat_SEARCH_FORMAT_GRAPHQL: schema.GraphQL,
+	internalv1.SearchFormat_SEARCH_FORMAT_EVENTS: schema.APIEvents,
 }
 
-func (s searches) Search(ctx context.Context, request *connect.Request[packhorsev1.SearchRequest], stream *connect.ServerStream[packhorsev1.SearchResponse]) error {
+func (s searches) Search(ctx context.Context, request *connect.Request[internalv1.SearchRequest], stream *connect.ServerStream[internalv1.SearchResponse]) error {
 	m := request.Msg
 	q := search.Request{Limit: int(m.GetLimit()), Timeout: m.GetTimeout().AsDuration()}
 	var err error
@@ -66,10 +66,8 @@ func (s searches) Search(ctx context.Context, request *connect.Request[packhorse
 	if q.Timeout > 0 {
 		q.Query.Timeout = 0
 	}
-	if !m.GetAll() {
-		if q.May, err = s.catalogues.readable(m.GetState(), m.GetReadable()); err != nil {
-			return err
-		}
+	if q.May, err = s.readable(m.GetAll(), m.GetReadable()); err != nil {
+		return err
 	}
 	seat, err := s.Lanes.Pages.Enter(balance.Caller(request.Header().Get(callerHeader)))
 	if err != nil {
@@ -86,31 +84,31 @@ func (s searches) Search(ctx context.Context, request *connect.Request[packhorse
 
 // searchStream sends what a search finds.
 type searchStream struct {
-	*connect.ServerStream[packhorsev1.SearchResponse]
+	*connect.ServerStream[internalv1.SearchResponse]
 }
 
 func (s searchStream) Matches(b search.Batch) error {
-	return s.Send(&packhorsev1.SearchResponse{Part: &packhorsev1.SearchResponse_Matches{
-		Matches: &packhorsev1.SearchMatches{Json: b.JSON, Results: int32(b.Results), Matches: int32(b.Matches)},
+	return s.Send(&internalv1.SearchResponse{Part: &internalv1.SearchResponse_Matches{
+		Matches: &internalv1.SearchMatches{Json: b.JSON, Results: int32(b.Results), Matches: int32(b.Matches)},
 	}})
 }
 
 func (s searchStream) Progress(p search.Summary) error {
-	m := &packhorsev1.SearchSummary{
-		Done: p.Done, Results: int32(p.Results), Matches: int32(p.Matches), Limited: p.Limited, TimedOut: p.TimedOut, Elapsed: durationpb.New(p.Elapsed),
-		Index: durationpb.New(p.Index), Link: durationpb.New(p.Link),
+	m := &internalv1.SearchSummary{
+		Done: p.Done, Results: int32(p.Results), Matches: int32(p.Matches), LimitHit: p.Limited, TimedOut: p.TimedOut, Elapsed: durationpb.New(p.Elapsed),
+		Worker: durationpb.New(p.Index), Ipc: durationpb.New(p.Link),
 		Searched: int32(p.Searched), Unindexed: validUTF8(p.Unindexed), Missing: validUTF8(p.Missing),
 	}
 	for _, f := range p.Repositories {
-		m.Repositories = append(m.Repositories, &packhorsev1.SearchFreshness{
+		m.Repositories = append(m.Repositories, &internalv1.SearchFreshness{
 			Repository: strings.ToValidUTF8(f.Repository, "\ufffd"), Indexed: f.Indexed, Current: f.Current, Lag: int32(f.Lag),
 			Branch: strings.ToValidUTF8(f.Branch, "\ufffd"), Error: strings.ToValidUTF8(f.Error, "\ufffd"),
 		})
 	}
 	for _, n := range p.Notices {
-		m.Notices = append(m.Notices, &packhorsev1.SearchNotice{Reason: n.Reason, Message: strings.ToValidUTF8(n.Message, "\ufffd")})
+		m.Notices = append(m.Notices, &internalv1.SearchNotice{Reason: n.Reason, Message: strings.ToValidUTF8(n.Message, "\ufffd")})
 	}
-	return s.Send(&packhorsev1.SearchResponse{Part: &packhorsev1.SearchResponse_Summary{Summary: m}})
+	return s.Send(&internalv1.SearchResponse{Part: &internalv1.SearchResponse_Summary{Summary: m}})
 }
 
 // validUTF8 is what a message can hold of texts.
@@ -122,11 +120,11 @@ func validUTF8(texts []string) []string {
 	return valid
 }
 
-func (s searches) Searched(_ context.Context, request *connect.Request[packhorsev1.SearchedRequest]) (*connect.Response[packhorsev1.SearchedResponse], error) {
+func (s searches) ListSearchable(_ context.Context, request *connect.Request[internalv1.ListSearchableRequest]) (*connect.Response[internalv1.ListSearchableResponse], error) {
 	l := newCatalogue(s.Index.Searched())
 	s.catalogues.keep(l)
-	answer := &packhorsev1.SearchedResponse{State: l.state}
-	if answer.Same = l.state == request.Msg.GetState(); !answer.Same {
+	answer := &internalv1.ListSearchableResponse{ListVersion: l.state}
+	if answer.Unchanged = l.state == request.Msg.GetListVersion(); !answer.Unchanged {
 		for _, path := range l.paths {
 			answer.Repositories = append(answer.Repositories, path.String())
 		}
@@ -134,13 +132,10 @@ func (s searches) Searched(_ context.Context, request *connect.Request[packhorse
 	return connect.NewResponse(answer), nil
 }
 
-func (s searches) Status(ctx context.Context, request *connect.Request[packhorsev1.StatusRequest]) (*connect.Response[packhorsev1.StatusResponse], error) {
-	var may search.Readable
-	if m := request.Msg; m.GetLimited() {
-		var err error
-		if may, err = s.catalogues.readable(m.GetState(), m.GetReadable()); err != nil {
-			return nil, err
-		}
+func (s searches) Status(ctx context.Context, request *connect.Request[internalv1.StatusRequest]) (*connect.Response[internalv1.StatusResponse], error) {
+	may, err := s.readable(request.Msg.GetAll(), request.Msg.GetReadable())
+	if err != nil {
+		return nil, err
 	}
 	if request.Msg.GetRefresh() {
 		if err := s.Index.Refresh(ctx); err != nil {
@@ -151,7 +146,18 @@ func (s searches) Status(ctx context.Context, request *connect.Request[packhorse
 	if err != nil {
 		return nil, err
 	}
-	return connect.NewResponse(&packhorsev1.StatusResponse{Json: text}), nil
+	return connect.NewResponse(&internalv1.StatusResponse{Json: text}), nil
+}
+
+// readable returns the repositories in the scope of a request. Nil means all.
+func (s searches) readable(all bool, set *internalv1.ReadableSet) (search.Readable, error) {
+	switch {
+	case all:
+		return nil, nil
+	case set == nil:
+		return nil, fault.New(fault.Invalid, "the request has no scope: set all or readable")
+	}
+	return s.catalogues.readable(set.GetListVersion(), set.GetBits())
 }
 
 // catalogue is what was searched at one time.

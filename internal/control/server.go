@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -24,6 +25,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/observe/sli"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
 	"github.com/packhorse-git/packhorse/internal/storage"
 	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
@@ -107,10 +109,9 @@ func New(o Options) *Server {
 	return s
 }
 
-// services are what health and reflection answer for.
-var services = []string{
+// publicServices are the services of a node that reflection describes.
+var publicServices = []string{
 	packhorsev1connect.ObjectServiceName,
-	packhorsev1connect.TransferServiceName,
 	packhorsev1connect.RepositoryServiceName,
 	packhorsev1connect.RefServiceName,
 }
@@ -129,22 +130,24 @@ func (s *Server) register() {
 		connect.WithCodec(protoCodec{}), connect.WithCodec(jsonCodec{jsonNames[0]}), connect.WithCodec(jsonCodec{jsonNames[1]}), gzipped(),
 	)
 	plain := connect.WithCompression("gzip", nil, nil) // packs are compressed, and blobs would cost ten times the CPU
-	var here []string
+	var public, internal []string
 	ready := s.Ready
 	if s.Index != nil {
-		here = append(here, packhorsev1connect.SearchServiceName)
-		s.mux.Handle(packhorsev1connect.NewSearchServiceHandler(searches{s}, options, plain))
+		internal = append(internal, internalv1connect.SearchServiceName)
+		s.mux.Handle(internalv1connect.NewSearchServiceHandler(searches{s}, options, plain))
 	}
 	if s.Node != nil {
-		here, ready = append(here, services...), s.Node.Ready
+		public, ready = publicServices, s.Node.Ready
+		internal = append(internal, internalv1connect.NodeServiceName, internalv1connect.SessionServiceName)
 		s.mux.Handle(packhorsev1connect.NewObjectServiceHandler(objects{s}, options, plain))
-		s.mux.Handle(packhorsev1connect.NewTransferServiceHandler(&transfers{Server: s}, options, plain))
+		s.mux.Handle(internalv1connect.NewSessionServiceHandler(&transfers{Server: s}, options, plain))
+		s.mux.Handle(internalv1connect.NewNodeServiceHandler(nodeCalls{s}, options, plain))
 		s.mux.Handle(packhorsev1connect.NewRepositoryServiceHandler(&repositories{s}, options))
 		s.mux.Handle(packhorsev1connect.NewRefServiceHandler(&refs{s}, options))
 	}
-	s.health = newHealth(ready, here...)
+	s.health = newHealth(ready, slices.Concat(public, internal)...)
 	s.mux.Handle(s.health.handler(s.ending, options))
-	reflection(s.mux, append([]string{healthService}, here...), options)
+	reflection(s.mux, append([]string{healthService}, public...), options)
 }
 
 // ServeHTTP answers callers that are trusted.
@@ -165,7 +168,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r.Header.Set(callerHeader, caller)
 	controller := http.NewResponseController(w)
 	// Who pushes may count objects for long before the first byte; the gateway knows how long is too long.
-	push := r.ProtoMajor == 2 && r.URL.Path == packhorsev1connect.TransferServiceReceivePackProcedure
+	push := r.ProtoMajor == 2 && r.URL.Path == internalv1connect.SessionServiceReceivePackProcedure
 	if r.Body != nil && r.Body != http.NoBody && !push {
 		body := newImpatientBody(r, controller, s.Stall)
 		defer body.end()

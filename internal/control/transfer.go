@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
 	"io"
 	"log/slog"
 	"slices"
@@ -21,20 +23,18 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/node"
-	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
-	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
 
 // transfers serves Git's own sessions.
 type transfers struct {
 	*Server
-	packhorsev1connect.UnimplementedTransferServiceHandler
+	internalv1connect.UnimplementedSessionServiceHandler
 }
 
-var _ packhorsev1connect.TransferServiceHandler = (*transfers)(nil)
+var _ internalv1connect.SessionServiceHandler = (*transfers)(nil)
 
 // Advertise begins a session.
-func (t *transfers) Advertise(ctx context.Context, stream *connect.BidiStream[packhorsev1.AdvertiseRequest, packhorsev1.AdvertiseResponse]) error {
+func (t *transfers) Advertise(ctx context.Context, stream *connect.BidiStream[internalv1.AdvertiseRequest, internalv1.AdvertiseResponse]) error {
 	first, err := stream.Receive()
 	if err != nil {
 		return noStart(err)
@@ -46,16 +46,16 @@ func (t *transfers) Advertise(ctx context.Context, stream *connect.BidiStream[pa
 	if err := served(start.GetSession(), protocol.UploadPack, protocol.ReceivePack); err != nil {
 		return err
 	}
-	request := &request{last: true, memory: new(admit.Holding), receive: func() (*packhorsev1.RequestData, *packhorsev1.Road, error) {
+	request := &request{last: true, memory: new(admit.Holding), receive: func() (*internalv1.RequestData, *internalv1.DataPath, error) {
 		m, err := stream.Receive()
-		return nil, m.GetRoad(), err
+		return nil, m.GetDataPath(), err
 	}}
-	send := func(a *packhorsev1.Answer) error { return stream.Send(&packhorsev1.AdvertiseResponse{Answer: a}) }
+	send := func(a *internalv1.ResponsePart) error { return stream.Send(&internalv1.AdvertiseResponse{Part: a}) }
 	return t.exchange(ctx, "advertise", stream.RequestHeader().Get(callerHeader), start.GetRepository(), start.GetSession(), request, send, t.advertise)
 }
 
 // served refuses services other than these, of which the first is what an empty name stands for.
-func served(session *packhorsev1.Session, services ...protocol.Service) error {
+func served(session *internalv1.Session, services ...protocol.Service) error {
 	service := protocol.Service(session.GetService())
 	if service == "" || slices.Contains(services, service) {
 		return nil
@@ -70,7 +70,7 @@ func (t *transfers) advertise(ctx context.Context, x *exchange) (node.Outcome, e
 }
 
 // UploadPack answers one request of a fetch session.
-func (t *transfers) UploadPack(ctx context.Context, stream *connect.BidiStream[packhorsev1.UploadPackRequest, packhorsev1.UploadPackResponse]) error {
+func (t *transfers) UploadPack(ctx context.Context, stream *connect.BidiStream[internalv1.UploadPackRequest, internalv1.UploadPackResponse]) error {
 	first, err := stream.Receive()
 	if err != nil {
 		return noStart(err)
@@ -84,9 +84,9 @@ func (t *transfers) UploadPack(ctx context.Context, stream *connect.BidiStream[p
 	}
 	memory := t.hold(start.GetSession())
 	defer memory.Shrink(0)
-	request := &request{stateful: start.GetSession().GetStateful(), limit: t.MaxRequest, memory: &memory, receive: func() (*packhorsev1.RequestData, *packhorsev1.Road, error) {
+	request := &request{stateful: start.GetSession().GetStateful(), limit: t.MaxRequest, memory: &memory, receive: func() (*internalv1.RequestData, *internalv1.DataPath, error) {
 		m, err := stream.Receive()
-		return m.GetData(), m.GetRoad(), err
+		return m.GetData(), m.GetDataPath(), err
 	}}
 	if err := request.take(start.GetData()); err != nil {
 		return err
@@ -94,7 +94,7 @@ func (t *transfers) UploadPack(ctx context.Context, stream *connect.BidiStream[p
 	if err := request.ahead(); err != nil {
 		return err
 	}
-	send := func(a *packhorsev1.Answer) error { return stream.Send(&packhorsev1.UploadPackResponse{Answer: a}) }
+	send := func(a *internalv1.ResponsePart) error { return stream.Send(&internalv1.UploadPackResponse{Part: a}) }
 	return t.exchange(ctx, "upload_pack", stream.RequestHeader().Get(callerHeader), start.GetRepository(), start.GetSession(), request, send,
 		func(ctx context.Context, x *exchange) (node.Outcome, error) {
 			return t.Node.UploadPack(ctx, x.repo, x.session, request, x.reply)
@@ -102,7 +102,7 @@ func (t *transfers) UploadPack(ctx context.Context, stream *connect.BidiStream[p
 }
 
 // hold begins to count the memory that a session's request takes.
-func (t *transfers) hold(session *packhorsev1.Session) admit.Holding {
+func (t *transfers) hold(session *internalv1.Session) admit.Holding {
 	if session.GetReachable() && !t.callersKnown.Load() {
 		t.callersKnown.Store(true)
 	}
@@ -118,8 +118,8 @@ const (
 // errLong is the error of an answer that would not be short. It never leaves this package.
 var errLong = errors.New("the answer is long")
 
-// Short answers a request with one message, or says that it will not do.
-func (t *transfers) Short(ctx context.Context, r *connect.Request[packhorsev1.ShortRequest]) (*connect.Response[packhorsev1.ShortResponse], error) {
+// UnarySession answers a request with one message, or says that it will not do.
+func (t *transfers) UnarySession(ctx context.Context, r *connect.Request[internalv1.UnarySessionRequest]) (*connect.Response[internalv1.UnarySessionResponse], error) {
 	data := r.Msg.GetData()
 	if len(data) > maxShortRequest {
 		return nil, fault.New(fault.Invalid, "the request is longer than the %d bytes of a short one", maxShortRequest)
@@ -134,8 +134,8 @@ func (t *transfers) Short(ctx context.Context, r *connect.Request[packhorsev1.Sh
 	memory := t.hold(r.Msg.GetSession())
 	defer memory.Shrink(0)
 	request := &request{data: data, last: true, short: true, memory: &memory}
-	answer := &packhorsev1.ShortResponse{}
-	send := func(a *packhorsev1.Answer) error {
+	answer := &internalv1.UnarySessionResponse{}
+	send := func(a *internalv1.ResponsePart) error {
 		if end := a.GetEnd(); end != nil {
 			answer.End = end
 		}
@@ -153,7 +153,7 @@ func (t *transfers) Short(ctx context.Context, r *connect.Request[packhorsev1.Sh
 	}
 	err := t.exchange(ctx, operation, r.Header().Get(callerHeader), r.Msg.GetRepository(), r.Msg.GetSession(), request, send, serve)
 	if errors.Is(err, errLong) {
-		return connect.NewResponse(&packhorsev1.ShortResponse{Long: true}), nil
+		return connect.NewResponse(&internalv1.UnarySessionResponse{TooLong: true}), nil
 	}
 	if err != nil {
 		return nil, err
@@ -192,8 +192,8 @@ type exchange struct {
 }
 
 // exchange runs a transfer in its lane. The error that it returns ends the call.
-func (s *Server) exchange(ctx context.Context, operation, caller, path string, session *packhorsev1.Session, request *request,
-	send func(*packhorsev1.Answer) error, serve func(context.Context, *exchange) (node.Outcome, error)) error {
+func (s *Server) exchange(ctx context.Context, operation, caller, path string, session *internalv1.Session, request *request,
+	send func(*internalv1.ResponsePart) error, serve func(context.Context, *exchange) (node.Outcome, error)) error {
 	x := &exchange{Server: s, operation: operation, caller: caller}
 	var err error
 	if x.repo, err = git.ParseRepoPath(path); err != nil {
@@ -250,8 +250,8 @@ func (x *exchange) finish(err error) (answer, cause error) {
 	if broken || err != nil && !x.reply.begun {
 		return faultrpc.Error(err, outcome), err
 	}
-	end := &packhorsev1.End{Outcome: outcome, Fault: faultrpc.Message(err), Told: told}
-	if failed := x.reply.deliver(&packhorsev1.Answer{Part: &packhorsev1.Answer_End{End: end}}); failed != nil && err == nil {
+	end := &internalv1.End{Outcome: outcome, Fault: faultrpc.Message(err), FaultReported: told}
+	if failed := x.reply.deliver(&internalv1.ResponsePart{Part: &internalv1.ResponsePart_End{End: end}}); failed != nil && err == nil {
 		return failed, failed
 	}
 	return nil, err
@@ -262,17 +262,17 @@ const maxUpdatesPart = 64 << 10
 
 // sendUpdates tells the caller what became of each ref of a push.
 func (x *exchange) sendUpdates() error {
-	part, size := &packhorsev1.RefUpdates{}, 0
+	part, size := &internalv1.RefUpdates{}, 0
 	flush := func() error {
 		if len(part.Updates) == 0 {
 			return nil
 		}
-		err := x.reply.deliver(&packhorsev1.Answer{Part: &packhorsev1.Answer_Updates{Updates: part}})
-		part, size = &packhorsev1.RefUpdates{}, 0
+		err := x.reply.deliver(&internalv1.ResponsePart{Part: &internalv1.ResponsePart_Updates{Updates: part}})
+		part, size = &internalv1.RefUpdates{}, 0
 		return err
 	}
 	for _, u := range x.outcome.Updates {
-		part.Updates = append(part.Updates, &packhorsev1.RefUpdate{Ref: strings.ToValidUTF8(u.Ref, "?"), OldId: u.Old.Raw(), NewId: u.New.Raw(),
+		part.Updates = append(part.Updates, &internalv1.RefUpdate{Ref: strings.ToValidUTF8(u.Ref, "?"), OldId: u.Old.Raw(), NewId: u.New.Raw(),
 			Result: strings.ToValidUTF8(u.Result, "?")})
 		if size += len(u.Ref) + len(u.Result) + 2*len(u.Old.Raw()); size < maxUpdatesPart {
 			continue
@@ -316,7 +316,7 @@ func (x *exchange) log(ctx context.Context, took time.Duration, err error) {
 	a = append(a,
 		slog.String("operation", x.operation), slog.String("result", result), slog.String("repository", x.repo.String()),
 		slog.String("caller", x.caller), slog.String("protocol", x.session.Version.String()), slog.String("command", string(o.Command)),
-		milliseconds("ms", took), slog.Int64("bytes", x.reply.bytes.Sent), slog.String("road", x.reply.road))
+		milliseconds("ms", took), slog.Int64("bytes", x.reply.bytes.Sent), slog.String("data_path", x.reply.road))
 	if o.Pack != "" {
 		a = append(a, slog.String("pack", o.Pack), slog.String("key", o.Key[:min(len(o.Key), 16)]), slog.Uint64("objects", uint64(o.Objects)),
 			slog.Int64("pack_bytes", o.Bytes), slog.Int64("kernel_bytes", x.reply.bytes.Kernel), milliseconds("wait_ms", o.Wait),
@@ -345,8 +345,8 @@ func (x *exchange) log(ctx context.Context, took time.Duration, err error) {
 }
 
 // outcomeMessage is how an outcome travels.
-func outcomeMessage(o node.Outcome) *packhorsev1.Outcome {
-	return &packhorsev1.Outcome{
+func outcomeMessage(o node.Outcome) *internalv1.Outcome {
+	return &internalv1.Outcome{
 		Command: string(o.Command), Agent: o.Agent, SessionId: o.Session,
 		Refs: uint32(o.Refs), Wants: uint32(o.Wants), Haves: uint32(o.Haves), Common: uint32(o.Common),
 		Pack: o.Pack, Key: o.Key, Objects: o.Objects, Bytes: o.Bytes,
@@ -356,11 +356,11 @@ func outcomeMessage(o node.Outcome) *packhorsev1.Outcome {
 }
 
 // usageMessage is how what git used travels; nil for nothing.
-func usageMessage(u inflight.Usage) *packhorsev1.GitUsage {
+func usageMessage(u inflight.Usage) *internalv1.GitUsage {
 	if u.Commands == 0 {
 		return nil
 	}
-	return &packhorsev1.GitUsage{
+	return &internalv1.GitUsage{
 		Commands: uint32(u.Commands), User: duration(u.User), System: duration(u.System), Queue: duration(u.Queue),
 		MaxRss: u.MaxRSS, BytesIn: u.In, BytesOut: u.Out,
 	}

@@ -9,13 +9,14 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
 // maxWait bounds a call of Wait.
 const maxWait = 10 * time.Minute
 
-func (s *refs) Wait(ctx context.Context, r *connect.Request[packhorsev1.WaitRequest]) (*connect.Response[packhorsev1.WaitResponse], error) {
+func (s nodeCalls) Wait(ctx context.Context, r *connect.Request[internalv1.WaitRequest]) (*connect.Response[internalv1.WaitResponse], error) {
 	path, err := parsePath(r.Msg.GetRepository())
 	if err != nil {
 		return nil, err
@@ -39,7 +40,7 @@ func (s *refs) Wait(ctx context.Context, r *connect.Request[packhorsev1.WaitRequ
 		}
 		return nil, err
 	}
-	return connect.NewResponse(&packhorsev1.WaitResponse{Version: &packhorsev1.Version{
+	return connect.NewResponse(&internalv1.WaitResponse{Version: &packhorsev1.Version{
 		Incarnation: seen.Incarnation, Epoch: seen.Epoch, Generation: seen.Generation,
 	}}), nil
 }

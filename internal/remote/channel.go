@@ -11,8 +11,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
-	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
 // lastWord is how long a node whose channel broke may take to say why.
@@ -20,7 +20,7 @@ const lastWord = 2 * time.Second
 
 // byChannel relays an answer that comes on a side channel. The call is watched meanwhile: what the node has to say of a failure, it says
 // there.
-func (r *relay) byChannel() (*packhorsev1.End, error) {
+func (r *relay) byChannel() (*internalv1.End, error) {
 	c, err := r.pool.Get(r.call)
 	if err != nil {
 		r.node.lost(err)
@@ -28,8 +28,8 @@ func (r *relay) byChannel() (*packhorsev1.End, error) {
 	}
 	defer c.Release() // closes it, unless both directions have ended well
 	defer context.AfterFunc(r.call, c.Abort)()
-	road := &packhorsev1.Channel{Name: c.Name(), Transfer: c.Transfer()}
-	if err := r.send(&packhorsev1.Road{Road: &packhorsev1.Road_Channel{Channel: road}}); err != nil {
+	road := &internalv1.SideChannel{Name: c.Name(), Transfer: c.Transfer()}
+	if err := r.send(&internalv1.DataPath{Path: &internalv1.DataPath_SideChannel{SideChannel: road}}); err != nil {
 		return nil, err
 	}
 	word := make(chan error, 1)
@@ -99,7 +99,7 @@ func (r *relay) listen(c *sidechannel.Channel) error {
 	err := r.receive()
 	if err != nil {
 		c.Abort()
-		if o, ok := faultrpc.Detail[*packhorsev1.Outcome](err); ok {
+		if o, ok := faultrpc.Detail[*internalv1.Outcome](err); ok {
 			r.outcome = outcomeOf(r.ctx, o)
 		}
 		if errors.Is(err, io.EOF) {
@@ -113,7 +113,7 @@ func (r *relay) listen(c *sidechannel.Channel) error {
 		c.Abort()
 		return r.cut(errors.New("a part that is not the end, beside a side channel"))
 	}
-	if end.GetFault() != nil && !end.GetTold() {
+	if end.GetFault() != nil && !end.GetFaultReported() {
 		c.Abort()
 	} else {
 		c.Due()

@@ -2,11 +2,10 @@ package remote
 
 import (
 	"fmt"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
-
-	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
 // codec is Protobuf's, but for the parts of an answer: their bytes go into a buffer that is used again for the next part. Bulk bytes inside
@@ -34,8 +33,8 @@ func (codec) Unmarshal(b []byte, m any) error {
 
 // part is one part of an answer. It takes the place of AdvertiseResponse and UploadPackResponse, which look the same on the wire.
 type part struct {
-	data  []byte              // bytes of the answer; good until the next part is received
-	other *packhorsev1.Answer // any other part
+	data  []byte                   // bytes of the answer; good until the next part is received
+	other *internalv1.ResponsePart // any other part
 	buf   []byte
 }
 
@@ -54,12 +53,12 @@ func (p *part) unmarshal(b []byte) error {
 			return nil
 		}
 	}
-	var m packhorsev1.UploadPackResponse
+	var m internalv1.UploadPackResponse
 	if err := proto.Unmarshal(b, &m); err != nil {
 		return err
 	}
-	p.other = m.GetAnswer()
-	if data, ok := p.other.GetPart().(*packhorsev1.Answer_Data); ok {
+	p.other = m.GetPart()
+	if data, ok := p.other.GetPart().(*internalv1.ResponsePart_Data); ok {
 		p.data = data.Data
 	}
 	return nil

@@ -7,7 +7,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/packhorse-git/packhorse/internal/git"
-	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 )
 
 // File is storage.Node's, over the node's control API.
@@ -18,9 +18,9 @@ func (n *Node) File(ctx context.Context, repo git.RepoPath, commit git.ObjectID,
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // of the call
-	request := connect.NewRequest(&packhorsev1.FileRequest{Repository: repo.String(), Commit: commit.String(), Path: []byte(name), Limit: limit})
+	request := connect.NewRequest(&internalv1.FileRequest{Repository: repo.String(), Commit: commit.String(), Path: []byte(name), Limit: limit})
 	n.introduce(ctx, request.Header())
-	stream, err := n.link.Load().objects.File(ctx, request)
+	stream, err := n.link.Load().node.File(ctx, request)
 	if err != nil {
 		return file, n.failed(ctx, err)
 	}

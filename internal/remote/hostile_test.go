@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
 	"log/slog"
 	"net"
 	"net/http"
@@ -20,21 +22,19 @@ import (
 	"github.com/packhorse-git/packhorse/internal/remote"
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
 	healthv1 "github.com/packhorse-git/packhorse/proto/packhorse/health/v1"
-	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
-	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
 
 // hostile is a node that answers as a test says.
 type hostile struct {
-	packhorsev1connect.UnimplementedTransferServiceHandler
+	internalv1connect.UnimplementedSessionServiceHandler
 	channels *sidechannel.Server
 	serve    func(*hostileCall) error
-	short    func() (*packhorsev1.ShortResponse, error) // nil: as a node that does not know it
+	short    func() (*internalv1.UnarySessionResponse, error) // nil: as a node that does not know it
 }
 
-func (h *hostile) Short(ctx context.Context, r *connect.Request[packhorsev1.ShortRequest]) (*connect.Response[packhorsev1.ShortResponse], error) {
+func (h *hostile) UnarySession(ctx context.Context, r *connect.Request[internalv1.UnarySessionRequest]) (*connect.Response[internalv1.UnarySessionResponse], error) {
 	if h.short == nil {
-		return h.UnimplementedTransferServiceHandler.Short(ctx, r)
+		return h.UnimplementedSessionServiceHandler.UnarySession(ctx, r)
 	}
 	m, err := h.short()
 	if err != nil {
@@ -47,19 +47,19 @@ func (h *hostile) Short(ctx context.Context, r *connect.Request[packhorsev1.Shor
 type hostileCall struct {
 	*hostile
 	ctx    context.Context
-	stream *connect.BidiStream[packhorsev1.UploadPackRequest, packhorsev1.UploadPackResponse]
+	stream *connect.BidiStream[internalv1.UploadPackRequest, internalv1.UploadPackResponse]
 }
 
-func (h *hostile) UploadPack(ctx context.Context, stream *connect.BidiStream[packhorsev1.UploadPackRequest, packhorsev1.UploadPackResponse]) error {
+func (h *hostile) UploadPack(ctx context.Context, stream *connect.BidiStream[internalv1.UploadPackRequest, internalv1.UploadPackResponse]) error {
 	if _, err := stream.Receive(); err != nil {
 		return err
 	}
 	return h.serve(&hostileCall{h, ctx, stream})
 }
 
-func (c *hostileCall) send(answers ...*packhorsev1.Answer) error {
+func (c *hostileCall) send(answers ...*internalv1.ResponsePart) error {
 	for _, a := range answers {
-		if err := c.stream.Send(&packhorsev1.UploadPackResponse{Answer: a}); err != nil {
+		if err := c.stream.Send(&internalv1.UploadPackResponse{Part: a}); err != nil {
 			return err
 		}
 	}
@@ -75,21 +75,21 @@ func (c *hostileCall) claim() (*sidechannel.Channel, error) {
 	if err != nil {
 		return nil, err
 	}
-	road := m.GetRoad().GetChannel()
+	road := m.GetDataPath().GetSideChannel()
 	return c.channels.Claim(c.ctx, road.GetName(), road.GetTransfer(), "gateway")
 }
 
 var (
-	partBulk = &packhorsev1.Answer{Part: &packhorsev1.Answer_Bulk{Bulk: &packhorsev1.Bulk{}}}
-	partEnd  = &packhorsev1.Answer{Part: &packhorsev1.Answer_End{End: &packhorsev1.End{}}}
+	partBulk = &internalv1.ResponsePart{Part: &internalv1.ResponsePart_DataPathRequest{DataPathRequest: &internalv1.DataPathRequest{}}}
+	partEnd  = &internalv1.ResponsePart{Part: &internalv1.ResponsePart_End{End: &internalv1.End{}}}
 )
 
-func partData(text string) *packhorsev1.Answer {
-	return &packhorsev1.Answer{Part: &packhorsev1.Answer_Data{Data: []byte(text)}}
+func partData(text string) *internalv1.ResponsePart {
+	return &internalv1.ResponsePart{Part: &internalv1.ResponsePart_Data{Data: []byte(text)}}
 }
 
-func partLength(n uint64) *packhorsev1.Answer {
-	return &packhorsev1.Answer{Part: &packhorsev1.Answer_Length{Length: n}}
+func partLength(n uint64) *internalv1.ResponsePart {
+	return &internalv1.ResponsePart{Part: &internalv1.ResponsePart_Length{Length: n}}
 }
 
 // newHostile begins a node, and a gateway's side of it that waits for a silent one for a moment only.
@@ -104,7 +104,7 @@ func startHostile(t *testing.T, h *hostile) *remote.Node {
 	pump := bulk.NewPump(bulk.PumpOptions{})
 	h.channels = sidechannel.NewServer(sidechannel.Options{Pump: pump, Metrics: sidechannel.NewMetrics(), Log: log})
 	mux := http.NewServeMux()
-	mux.Handle(packhorsev1connect.NewTransferServiceHandler(h))
+	mux.Handle(internalv1connect.NewSessionServiceHandler(h))
 	healthy(mux)
 	mux.HandleFunc(sidechannel.Path, func(w http.ResponseWriter, r *http.Request) { h.channels.Upgrade(w, r, "gateway") })
 	port := &http.Server{Handler: mux, Protocols: new(http.Protocols), ReadHeaderTimeout: time.Minute}
@@ -135,11 +135,11 @@ func startHostile(t *testing.T, h *hostile) *remote.Node {
 // Whatever a node answers that is no whole answer is an error of the right kind, in a time that has an end.
 func TestHostileNodes(t *testing.T) {
 	t.Parallel()
-	parts := func(answers ...*packhorsev1.Answer) func(*hostileCall) error {
+	parts := func(answers ...*internalv1.ResponsePart) func(*hostileCall) error {
 		return func(c *hostileCall) error { return c.send(answers...) }
 	}
 	// onChannel sends text on a channel of a length, and then what goes on the call.
-	onChannel := func(length int64, text string, end func(*sidechannel.Channel, *sidechannel.Sender), answers ...*packhorsev1.Answer) func(*hostileCall) error {
+	onChannel := func(length int64, text string, end func(*sidechannel.Channel, *sidechannel.Sender), answers ...*internalv1.ResponsePart) func(*hostileCall) error {
 		return func(c *hostileCall) error {
 			channel, err := c.claim()
 			if err != nil {
@@ -165,7 +165,7 @@ func TestHostileNodes(t *testing.T) {
 	none := func(*sidechannel.Channel, *sidechannel.Sender) {}
 	abort := func(c *sidechannel.Channel, _ *sidechannel.Sender) { c.Abort() }
 	denied := func(_ *sidechannel.Channel, s *sidechannel.Sender) { _ = s.End(fault.New(fault.Denied, "not you")) }
-	corrupt := &packhorsev1.Answer{Part: &packhorsev1.Answer_End{End: &packhorsev1.End{Fault: faultrpc.Message(fault.New(fault.Corrupt, "damaged"))}}}
+	corrupt := &internalv1.ResponsePart{Part: &internalv1.ResponsePart_End{End: &internalv1.End{Fault: faultrpc.Message(fault.New(fault.Corrupt, "damaged"))}}}
 	for name, test := range map[string]struct {
 		serve func(*hostileCall) error
 		kind  fault.Kind
@@ -179,7 +179,7 @@ func TestHostileNodes(t *testing.T) {
 		"length after data":          {parts(partData("some"), partLength(4), partEnd), fault.Internal},
 		"data after the end":         {parts(partData("some"), partEnd, partData("more")), fault.Internal},
 		"two ends":                   {parts(partData("some"), partEnd, partEnd), fault.Internal},
-		"no part":                    {parts(&packhorsev1.Answer{}), fault.Internal},
+		"no part":                    {parts(&internalv1.ResponsePart{}), fault.Internal},
 		"bulk after data":            {parts(partData("some"), partBulk), fault.Internal},
 		"bulk twice":                 {parts(partBulk, partBulk), fault.Internal},
 		"data beside a channel":      {parts(partBulk, partData("some")), fault.Internal},
@@ -198,7 +198,7 @@ func TestHostileNodes(t *testing.T) {
 				return err
 			}
 			c.channels.Close()
-			return faultrpc.Error(fault.New(fault.Unavailable, "no such channel"), &packhorsev1.Outcome{})
+			return faultrpc.Error(fault.New(fault.Unavailable, "no such channel"), &internalv1.Outcome{})
 		}, fault.Unavailable},
 	} {
 		t.Run(name, func(t *testing.T) {

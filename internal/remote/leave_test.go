@@ -12,7 +12,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/node"
-	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 )
 
 // silentCall is a call whose answer does not come. Its read side is for one at a time.
@@ -78,7 +78,7 @@ func TestLeavingReadsNothing(t *testing.T) {
 		cancel()
 	}()
 	_, err := n.transfer(ctx, noReply{io.Discard}, nil, func(context.Context, *link) (connect.StreamingClientConn, roadMessage, error) {
-		return call, func(*packhorsev1.Road) any { return nil }, nil
+		return call, func(*internalv1.DataPath) any { return nil }, nil
 	})
 	if !fault.Is(err, fault.Cancelled) || call.together.Load() || !call.closed.Load() {
 		t.Errorf("%v; two readers: %v; response closed: %v", err, call.together.Load(), call.closed.Load())

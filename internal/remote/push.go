@@ -9,7 +9,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/node"
-	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 )
 
 // ReceivePack takes a push. The request is not read before the node has let the push in: until then another node may be asked. It goes through
@@ -18,8 +18,8 @@ func (n *Node) ReceivePack(ctx context.Context, repo git.RepoPath, session node.
 	o node.Outcome, err error) {
 	defer func() { n.Metrics.called(n.Name, err) }()
 	session.Service = protocol.ReceivePack
-	up := newUpload(request, session, func(d *packhorsev1.RequestData) any {
-		return &packhorsev1.ReceivePackRequest{Part: &packhorsev1.ReceivePackRequest_Data{Data: d}}
+	up := newUpload(request, session, func(d *internalv1.RequestData) any {
+		return &internalv1.ReceivePackRequest{Part: &internalv1.ReceivePackRequest_Data{Data: d}}
 	})
 	up.push = true
 	return n.transfer(ctx, reply, up, func(ctx context.Context, l *link) (connect.StreamingClientConn, roadMessage, error) {
@@ -28,12 +28,12 @@ func (n *Node) ReceivePack(ctx context.Context, repo git.RepoPath, session node.
 			return nil, nil, err
 		}
 		n.introduce(ctx, stream.RequestHeader())
-		err = stream.Send(&packhorsev1.ReceivePackRequest{Part: &packhorsev1.ReceivePackRequest_Start{Start: &packhorsev1.ReceivePackStart{
-			Repository: repo.String(), Session: sessionMessage(session), Pusher: &packhorsev1.Pusher{Name: pusher.Name, Address: pusher.Address},
+		err = stream.Send(&internalv1.ReceivePackRequest{Part: &internalv1.ReceivePackRequest_Start{Start: &internalv1.ReceivePackStart{
+			Repository: repo.String(), Session: sessionMessage(session), Pusher: &internalv1.Pusher{Name: pusher.Name, Address: pusher.Address},
 			Updates: true,
 		}}})
-		return stream, func(r *packhorsev1.Road) any {
-			return &packhorsev1.ReceivePackRequest{Part: &packhorsev1.ReceivePackRequest_Road{Road: r}}
+		return stream, func(r *internalv1.DataPath) any {
+			return &internalv1.ReceivePackRequest{Part: &internalv1.ReceivePackRequest_DataPath{DataPath: r}}
 		}, err
 	})
 }

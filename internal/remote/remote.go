@@ -29,6 +29,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/inflight"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
 	"github.com/packhorse-git/packhorse/internal/unaryhttp"
 	healthv1 "github.com/packhorse-git/packhorse/proto/packhorse/health/v1"
@@ -151,11 +152,11 @@ type link struct {
 	certificate *tls.Certificate // nil: none
 	transport   *http.Transport
 	pool        *sidechannel.Pool // nil: bulk bytes go inside the calls
-	transfers   packhorsev1connect.TransferServiceClient
+	transfers   internalv1connect.SessionServiceClient
 	refs        packhorsev1connect.RefServiceClient
-	objects     packhorsev1connect.ObjectServiceClient
+	node        internalv1connect.NodeServiceClient
 	direct      *unaryhttp.Client // for short sessions: connections of their own, as many as are under way
-	shorts      packhorsev1connect.TransferServiceClient
+	shorts      internalv1connect.SessionServiceClient
 	health      *connect.Client[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse]
 	since       time.Time // when it was retired
 }
@@ -194,11 +195,11 @@ func (n *Node) newLink() *link {
 	)
 	l.transport = t
 	l.direct = &unaryhttp.Client{Limit: shortLimit, Silence: shortSilence, Dial: func(ctx context.Context) (net.Conn, error) { return n.dial(ctx, "http/1.1", l.certificate) }}
-	l.shorts = packhorsev1connect.NewTransferServiceClient(l.direct, base,
+	l.shorts = internalv1connect.NewSessionServiceClient(l.direct, base,
 		connect.WithReadMaxBytes(maxAnswer), connect.WithAcceptCompression("gzip", nil, nil))
-	l.transfers = packhorsev1connect.NewTransferServiceClient(client, base, options)
+	l.transfers = internalv1connect.NewSessionServiceClient(client, base, options)
 	l.refs = packhorsev1connect.NewRefServiceClient(client, base, options, connect.WithReadMaxBytes(maxRefs))
-	l.objects = packhorsev1connect.NewObjectServiceClient(client, base, options)
+	l.node = internalv1connect.NewNodeServiceClient(client, base, options)
 	l.health = connect.NewClient[healthv1.HealthCheckRequest, healthv1.HealthCheckResponse](client, base+healthCheck, options)
 	return l
 }

@@ -68,9 +68,9 @@ func (n *Node) Watch(ctx context.Context, from []resolve.Known, send func(resolv
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // of the call
-	request := connect.NewRequest(&packhorsev1.WatchRequest{Repositories: make([]*packhorsev1.WatchFrom, len(from))})
+	request := connect.NewRequest(&packhorsev1.WatchRequest{Repositories: make([]*packhorsev1.WatchedRepository, len(from))})
 	for i, f := range from {
-		w := &packhorsev1.WatchFrom{Repository: f.Repository.String()}
+		w := &packhorsev1.WatchedRepository{Repository: f.Repository.String()}
 		if v := f.Version; v != (git.Version{}) {
 			w.Version = &packhorsev1.Version{Incarnation: v.Incarnation, Epoch: v.Epoch, Generation: v.Generation}
 		}
@@ -91,7 +91,7 @@ func (n *Node) Watch(ctx context.Context, from []resolve.Known, send func(resolv
 		if err != nil {
 			return n.nonsense(err)
 		}
-		if err := send(resolve.Event{Repository: path, Version: versionOf(m.GetVersion()), Gone: m.GetGone()}); err != nil {
+		if err := send(resolve.Event{Repository: path, Version: versionOf(m.GetVersion()), Gone: m.GetMissing()}); err != nil {
 			return err
 		}
 	}

@@ -18,6 +18,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
 	"github.com/packhorse-git/packhorse/internal/remote"
 	"github.com/packhorse-git/packhorse/internal/resolve"
 	"github.com/packhorse-git/packhorse/internal/storage"
@@ -124,6 +126,9 @@ func nodeOf(t *testing.T, revisions packhorsev1connect.RefServiceHandler) *remot
 	t.Helper()
 	mux := http.NewServeMux()
 	mux.Handle(packhorsev1connect.NewRefServiceHandler(revisions))
+	if waits, ok := revisions.(internalv1connect.NodeServiceHandler); ok {
+		mux.Handle(internalv1connect.NewNodeServiceHandler(waits))
+	}
 	healthy(mux)
 	port := &http.Server{Handler: mux, Protocols: new(http.Protocols), ReadHeaderTimeout: time.Minute}
 	port.Protocols.SetUnencryptedHTTP2(true)
@@ -139,6 +144,7 @@ func nodeOf(t *testing.T, revisions packhorsev1connect.RefServiceHandler) *remot
 // spender answers revisions, and fails waits, for which git has run.
 type spender struct {
 	packhorsev1connect.UnimplementedRefServiceHandler
+	internalv1connect.UnimplementedNodeServiceHandler
 	used inflight.Usage
 }
 
@@ -148,7 +154,7 @@ func (s *spender) ResolveRevisions(context.Context, *connect.Request[packhorsev1
 	return answer, nil
 }
 
-func (s *spender) Wait(context.Context, *connect.Request[packhorsev1.WaitRequest]) (*connect.Response[packhorsev1.WaitResponse], error) {
+func (s *spender) Wait(context.Context, *connect.Request[internalv1.WaitRequest]) (*connect.Response[internalv1.WaitResponse], error) {
 	err := connect.NewError(connect.CodeDeadlineExceeded, errors.New("not yet"))
 	err.Meta().Set(inflight.UsageHeader, s.used.Header())
 	return nil, err

@@ -11,7 +11,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/node"
-	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 )
 
 // maxShort is how long a request may be that goes in one message, in bytes.
@@ -36,19 +36,19 @@ func (n *Node) short(ctx context.Context, repo git.RepoPath, session node.Sessio
 	if s := n.state.Load(); !s.reachable {
 		return o, s.err, true
 	}
-	request := connect.NewRequest(&packhorsev1.ShortRequest{Repository: repo.String(), Session: sessionMessage(session), Data: data})
+	request := connect.NewRequest(&internalv1.UnarySessionRequest{Repository: repo.String(), Session: sessionMessage(session), Data: data})
 	n.introduce(ctx, request.Header())
-	response, err := n.link.Load().shorts.Short(ctx, request)
+	response, err := n.link.Load().shorts.UnarySession(ctx, request)
 	if err != nil {
 		if connect.IsWireError(err) && connect.CodeOf(err) == connect.CodeUnimplemented {
 			return o, nil, false // an older node
 		}
-		if said, ok := faultrpc.Detail[*packhorsev1.Outcome](err); ok {
+		if said, ok := faultrpc.Detail[*internalv1.Outcome](err); ok {
 			o = outcomeOf(ctx, said)
 		}
 		return o, n.failed(ctx, err), true
 	}
-	if response.Msg.GetLong() {
+	if response.Msg.GetTooLong() {
 		return o, nil, false
 	}
 	r := relay{node: n, ctx: ctx, reply: reply}

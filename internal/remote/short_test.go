@@ -14,7 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/node"
-	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 )
 
 // A short answer, a long one, and a refusal are the node's own, whatever way they take.
@@ -73,22 +73,22 @@ func TestShort(t *testing.T) {
 // What a node answers in one message is looked at as closely as what it streams.
 func TestHostileShort(t *testing.T) {
 	t.Parallel()
-	end := &packhorsev1.End{}
+	end := &internalv1.End{}
 	for name, test := range map[string]struct {
-		answer *packhorsev1.ShortResponse
+		answer *internalv1.UnarySessionResponse
 		err    error
 		kind   fault.Kind
 	}{
-		"nothing":      {&packhorsev1.ShortResponse{}, nil, fault.Internal},
-		"no end":       {&packhorsev1.ShortResponse{Data: []byte("some")}, nil, fault.Internal},
-		"absurd size":  {&packhorsev1.ShortResponse{Data: make([]byte, 2<<20), End: end}, nil, fault.Unavailable},
-		"fault inside": {&packhorsev1.ShortResponse{End: &packhorsev1.End{Fault: faultrpc.Message(fault.New(fault.Corrupt, "damaged"))}}, nil, fault.Corrupt},
-		"refusal":      {nil, faultrpc.Error(fault.New(fault.Denied, "no"), &packhorsev1.Outcome{Command: "ls-refs"}), fault.Denied},
+		"nothing":      {&internalv1.UnarySessionResponse{}, nil, fault.Internal},
+		"no end":       {&internalv1.UnarySessionResponse{Data: []byte("some")}, nil, fault.Internal},
+		"absurd size":  {&internalv1.UnarySessionResponse{Data: make([]byte, 2<<20), End: end}, nil, fault.Unavailable},
+		"fault inside": {&internalv1.UnarySessionResponse{End: &internalv1.End{Fault: faultrpc.Message(fault.New(fault.Corrupt, "damaged"))}}, nil, fault.Corrupt},
+		"refusal":      {nil, faultrpc.Error(fault.New(fault.Denied, "no"), &internalv1.Outcome{Command: "ls-refs"}), fault.Denied},
 		"plain error":  {nil, errors.New("no"), fault.Internal},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n := startHostile(t, &hostile{short: func() (*packhorsev1.ShortResponse, error) { return test.answer, test.err }})
+			n := startHostile(t, &hostile{short: func() (*internalv1.UnarySessionResponse, error) { return test.answer, test.err }})
 			repo, _ := git.ParseRepoPath("app")
 			out := &answer{}
 			if _, err := n.UploadPack(context.Background(), repo, version2, bytes.NewReader(lsRefs()), out); !fault.Is(err, test.kind) {

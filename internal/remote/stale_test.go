@@ -11,7 +11,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node"
-	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 )
 
 // A side channel of an earlier transfer that the node does not know any more is told as such, so that the same node is asked once more. Of a fresh
@@ -31,12 +31,12 @@ func TestStaleChannel(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		road := m.GetRoad().GetChannel()
+		road := m.GetDataPath().GetSideChannel()
 		mu.Lock()
 		transfers = append(transfers, road.GetTransfer())
 		mu.Unlock()
 		if !first {
-			return faultrpc.Error(fault.New(fault.Unavailable, "there is no such side channel"), &packhorsev1.Outcome{})
+			return faultrpc.Error(fault.New(fault.Unavailable, "there is no such side channel"), &internalv1.Outcome{})
 		}
 		channel, err := c.channels.Claim(c.ctx, road.GetName(), road.GetTransfer(), "gateway")
 		if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
-	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
 // firstData is how much of a request goes with the call's first message, in bytes; the rest follows in messages of that size. A clone of a
@@ -43,11 +43,11 @@ func (n *Node) Advertise(ctx context.Context, repo git.RepoPath, session node.Se
 			return nil, nil, err
 		}
 		n.introduce(ctx, stream.RequestHeader())
-		err = stream.Send(&packhorsev1.AdvertiseRequest{Part: &packhorsev1.AdvertiseRequest_Start{
-			Start: &packhorsev1.AdvertiseStart{Repository: repo.String(), Session: sessionMessage(session)},
+		err = stream.Send(&internalv1.AdvertiseRequest{Part: &internalv1.AdvertiseRequest_Start{
+			Start: &internalv1.AdvertiseStart{Repository: repo.String(), Session: sessionMessage(session)},
 		}})
-		return stream, func(r *packhorsev1.Road) any {
-			return &packhorsev1.AdvertiseRequest{Part: &packhorsev1.AdvertiseRequest_Road{Road: r}}
+		return stream, func(r *internalv1.DataPath) any {
+			return &internalv1.AdvertiseRequest{Part: &internalv1.AdvertiseRequest_DataPath{DataPath: r}}
 		}, err
 	})
 }
@@ -70,8 +70,8 @@ func (n *Node) UploadPack(ctx context.Context, repo git.RepoPath, session node.S
 	}
 	var rest *upload
 	if !session.Stateless && !first.Last {
-		rest = newUpload(request, session, func(d *packhorsev1.RequestData) any {
-			return &packhorsev1.UploadPackRequest{Part: &packhorsev1.UploadPackRequest_Data{Data: d}}
+		rest = newUpload(request, session, func(d *internalv1.RequestData) any {
+			return &internalv1.UploadPackRequest{Part: &internalv1.UploadPackRequest_Data{Data: d}}
 		})
 	}
 	return n.transfer(ctx, reply, rest, func(ctx context.Context, l *link) (connect.StreamingClientConn, roadMessage, error) {
@@ -80,16 +80,16 @@ func (n *Node) UploadPack(ctx context.Context, repo git.RepoPath, session node.S
 			return nil, nil, err
 		}
 		n.introduce(ctx, stream.RequestHeader())
-		start := &packhorsev1.UploadPackStart{Repository: repo.String(), Session: sessionMessage(session), Data: first}
+		start := &internalv1.UploadPackStart{Repository: repo.String(), Session: sessionMessage(session), Data: first}
 		err = sendRequest(stream, start, parts)
-		return stream, func(r *packhorsev1.Road) any {
-			return &packhorsev1.UploadPackRequest{Part: &packhorsev1.UploadPackRequest_Road{Road: r}}
+		return stream, func(r *internalv1.DataPath) any {
+			return &internalv1.UploadPackRequest{Part: &internalv1.UploadPackRequest_DataPath{DataPath: r}}
 		}, err
 	})
 }
 
-func sessionMessage(s node.Session) *packhorsev1.Session {
-	return &packhorsev1.Session{Version: uint32(s.Version), Service: string(s.Service), Stateful: !s.Stateless, Caller: s.Caller, Reachable: s.Reachable}
+func sessionMessage(s node.Session) *internalv1.Session {
+	return &internalv1.Session{Version: uint32(s.Version), Service: string(s.Service), Stateful: !s.Stateless, Caller: s.Caller, Reachable: s.Reachable}
 }
 
 // requestError is an error of the client's request.
@@ -103,11 +103,11 @@ type requestParts struct {
 	buf      *[firstData]byte
 	stateful bool            // what has come is a part: the client may send no more before it has its answer
 	call     context.Context // nothing more is read once it has ended; nil: all is read
-	part     packhorsev1.RequestData
+	part     internalv1.RequestData
 }
 
 // next gives the next part, which is good until the one after it.
-func (p *requestParts) next() (*packhorsev1.RequestData, error) {
+func (p *requestParts) next() (*internalv1.RequestData, error) {
 	k, err := 0, error(nil)
 	for m := 0; k < len(p.buf) && err == nil && (k == 0 || !p.stateful); k += m { // not io.ReadFull: it hides a request that was cut off
 		if p.call != nil && p.call.Err() != nil {
@@ -123,19 +123,19 @@ func (p *requestParts) next() (*packhorsev1.RequestData, error) {
 }
 
 // sendRequest sends the start and the whole request, or what there is of that of a session with state.
-func sendRequest(stream connect.StreamingClientConn, start *packhorsev1.UploadPackStart, parts *requestParts) error {
-	err := stream.Send(&packhorsev1.UploadPackRequest{Part: &packhorsev1.UploadPackRequest_Start{Start: start}})
+func sendRequest(stream connect.StreamingClientConn, start *internalv1.UploadPackStart, parts *requestParts) error {
+	err := stream.Send(&internalv1.UploadPackRequest{Part: &internalv1.UploadPackRequest_Start{Start: start}})
 	for err == nil && !parts.part.Last && !parts.stateful {
-		var data *packhorsev1.RequestData
+		var data *internalv1.RequestData
 		if data, err = parts.next(); err == nil {
-			err = stream.Send(&packhorsev1.UploadPackRequest{Part: &packhorsev1.UploadPackRequest_Data{Data: data}})
+			err = stream.Send(&internalv1.UploadPackRequest{Part: &internalv1.UploadPackRequest_Data{Data: data}})
 		}
 	}
 	return err
 }
 
 // roadMessage names the road in a message of the call.
-type roadMessage func(*packhorsev1.Road) any
+type roadMessage func(*internalv1.DataPath) any
 
 // hangUp is how long after its client has gone a call goes on. A client that has all of its answer hangs up at once, maybe before we know
 // that it had all; to give the call up then would cost the side channel, and call a whole answer a cancelled one.
@@ -257,7 +257,7 @@ func (r *relay) run() error {
 		if errors.Is(err, io.EOF) {
 			return r.cut(errors.New("the call ended without an end of the answer"))
 		} else if err != nil {
-			if o, ok := faultrpc.Detail[*packhorsev1.Outcome](err); ok {
+			if o, ok := faultrpc.Detail[*internalv1.Outcome](err); ok {
 				r.outcome = outcomeOf(r.ctx, o)
 			}
 			return r.failed(err)
@@ -269,25 +269,25 @@ func (r *relay) run() error {
 			continue
 		}
 		switch p := r.part.other.GetPart().(type) {
-		case *packhorsev1.Answer_Data:
+		case *internalv1.ResponsePart_Data:
 			err = r.write(r.part.data)
-		case *packhorsev1.Answer_Length:
+		case *internalv1.ResponsePart_Length:
 			if r.hasLength || r.sent > 0 || p.Length > 1<<62 {
 				return r.cut(errors.New("a length where none may stand"))
 			}
 			r.hasLength, r.length = true, int64(p.Length)
-		case *packhorsev1.Answer_Bulk:
+		case *internalv1.ResponsePart_DataPathRequest:
 			if r.up != nil && r.up.push {
 				err = r.up.start()
 				break
 			}
-			var end *packhorsev1.End
-			if end, err = r.nameRoad(p.Bulk.GetCold()); end != nil {
+			var end *internalv1.End
+			if end, err = r.nameRoad(p.DataPathRequest.GetCold()); end != nil {
 				return r.end(end)
 			}
-		case *packhorsev1.Answer_Updates:
+		case *internalv1.ResponsePart_Updates:
 			err = r.takeUpdates(p.Updates)
-		case *packhorsev1.Answer_End:
+		case *internalv1.ResponsePart_End:
 			return r.end(p.End)
 		default:
 			return r.cut(errors.New("an unknown part of an answer"))
@@ -302,7 +302,7 @@ func (r *relay) run() error {
 const maxUpdates = 1 << 20
 
 // takeUpdates keeps what became of a push's refs.
-func (r *relay) takeUpdates(m *packhorsev1.RefUpdates) error {
+func (r *relay) takeUpdates(m *internalv1.RefUpdates) error {
 	if len(r.updates)+len(m.GetUpdates()) > maxUpdates || r.up == nil || !r.up.push {
 		return r.cut(errors.New("more updates of refs than may be"))
 	}
@@ -372,7 +372,7 @@ const fullData = 128 << 10
 
 // nameRoad lets the client's side refuse a long answer, and tells the node how it is to come. If that is a channel, the answer's bytes are
 // relayed, and the last part is returned.
-func (r *relay) nameRoad(cold bool) (*packhorsev1.End, error) {
+func (r *relay) nameRoad(cold bool) (*internalv1.End, error) {
 	if r.bulk || r.sent > 0 && (r.up == nil || !r.up.stateful) {
 		return nil, r.cut(errors.New("a long answer was asked for where none may be"))
 	}
@@ -383,11 +383,11 @@ func (r *relay) nameRoad(cold bool) (*packhorsev1.End, error) {
 	if r.pool != nil {
 		return r.byChannel()
 	}
-	return nil, r.send(&packhorsev1.Road{Road: &packhorsev1.Road_InBand{InBand: &packhorsev1.InBand{}}})
+	return nil, r.send(&internalv1.DataPath{Path: &internalv1.DataPath_InBand{InBand: &internalv1.InBand{}}})
 }
 
 // send names the road.
-func (r *relay) send(road *packhorsev1.Road) error {
+func (r *relay) send(road *internalv1.DataPath) error {
 	if r.up != nil {
 		r.up.mu.Lock()
 		defer r.up.mu.Unlock()
@@ -399,17 +399,17 @@ func (r *relay) send(road *packhorsev1.Road) error {
 }
 
 // said takes over what the last part says.
-func (r *relay) said(end *packhorsev1.End) error {
+func (r *relay) said(end *internalv1.End) error {
 	r.outcome = outcomeOf(r.ctx, end.GetOutcome())
 	err := faultrpc.Fault(end.GetFault())
-	if err != nil && end.GetTold() {
+	if err != nil && end.GetFaultReported() {
 		return &node.ReportedError{Err: err}
 	}
 	return err
 }
 
 // end takes the last part.
-func (r *relay) end(end *packhorsev1.End) error {
+func (r *relay) end(end *internalv1.End) error {
 	said := r.said(end)
 	if said != nil {
 		if _, told := errors.AsType[*node.ReportedError](said); !told {
@@ -430,7 +430,7 @@ func (r *relay) end(end *packhorsev1.End) error {
 func word(s string) string { return s[:min(len(s), 40)] }
 
 // outcomeOf is what a node says of a session, once. What git used for it there counts for the request that the context belongs to.
-func outcomeOf(ctx context.Context, o *packhorsev1.Outcome) node.Outcome {
+func outcomeOf(ctx context.Context, o *internalv1.Outcome) node.Outcome {
 	if u := o.GetGit(); u != nil {
 		inflight.From(ctx).Used(inflight.Usage{
 			Commands: int(u.GetCommands()), User: u.GetUser().AsDuration(), System: u.GetSystem().AsDuration(), Queue: u.GetQueue().AsDuration(),

@@ -12,8 +12,8 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
-	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
 // upload is a request that is sent while its answer may come already: what a session with state says after its first part, or a push. A goroutine
@@ -22,8 +22,8 @@ import (
 type upload struct {
 	request  io.Reader
 	stateful bool
-	push     bool                               // nothing is sent before the node asks for it
-	message  func(*packhorsev1.RequestData) any // of the call
+	push     bool                              // nothing is sent before the node asks for it
+	message  func(*internalv1.RequestData) any // of the call
 	relay    *relay
 	started  bool
 
@@ -39,7 +39,7 @@ type upload struct {
 // uploadError is why a request did not get to the node whole.
 type uploadError struct{ err error }
 
-func newUpload(request io.Reader, session node.Session, message func(*packhorsev1.RequestData) any) *upload {
+func newUpload(request io.Reader, session node.Session, message func(*internalv1.RequestData) any) *upload {
 	return &upload{request: request, stateful: !session.Stateless, message: message, done: make(chan struct{})}
 }
 
@@ -74,7 +74,7 @@ func (u *upload) send(parts *requestParts) error {
 	if !u.push {
 		return u.byCall(parts)
 	}
-	var first *packhorsev1.RequestData
+	var first *internalv1.RequestData
 	if !u.stateful {
 		var err error
 		if first, err = parts.next(); err != nil {
@@ -84,7 +84,7 @@ func (u *upload) send(parts *requestParts) error {
 	if u.relay.pool != nil && (first == nil || !first.Last) {
 		return u.byChannel(parts, first)
 	}
-	if err := u.relay.send(&packhorsev1.Road{Road: &packhorsev1.Road_InBand{InBand: &packhorsev1.InBand{}}}); err != nil {
+	if err := u.relay.send(&internalv1.DataPath{Path: &internalv1.DataPath_InBand{InBand: &internalv1.InBand{}}}); err != nil {
 		return err
 	}
 	if first != nil {
@@ -108,14 +108,14 @@ func (u *upload) byCall(parts *requestParts) error {
 	}
 }
 
-func (u *upload) sendPart(part *packhorsev1.RequestData) error {
+func (u *upload) sendPart(part *internalv1.RequestData) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.relay.stream.Send(u.message(part))
 }
 
 // byChannel names a side channel, and sends the request there.
-func (u *upload) byChannel(parts *requestParts, part *packhorsev1.RequestData) error {
+func (u *upload) byChannel(parts *requestParts, part *internalv1.RequestData) error {
 	r := u.relay
 	c, err := r.pool.Get(r.call)
 	if err != nil {
@@ -123,8 +123,8 @@ func (u *upload) byChannel(parts *requestParts, part *packhorsev1.RequestData) e
 		return r.ofRoad(err)
 	}
 	u.channel, u.release = c, context.AfterFunc(r.call, c.Abort)
-	road := &packhorsev1.Channel{Name: c.Name(), Transfer: c.Transfer()}
-	if err := r.send(&packhorsev1.Road{Road: &packhorsev1.Road_Channel{Channel: road}}); err != nil {
+	road := &internalv1.SideChannel{Name: c.Name(), Transfer: c.Transfer()}
+	if err := r.send(&internalv1.DataPath{Path: &internalv1.DataPath_SideChannel{SideChannel: road}}); err != nil {
 		return err
 	}
 	sender := c.Send(-1)

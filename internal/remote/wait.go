@@ -7,7 +7,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/node"
-	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 )
 
 // Wait is storage.Node's, over the node's control API.
@@ -16,12 +16,12 @@ func (n *Node) Wait(ctx context.Context, repo git.RepoPath, what node.WaitCondit
 	if s := n.state.Load(); !s.reachable {
 		return seen, s.err
 	}
-	request := connect.NewRequest(&packhorsev1.WaitRequest{Repository: repo.String(), Generation: what.Generation, Epoch: what.Epoch, Caller: what.Caller})
+	request := connect.NewRequest(&internalv1.WaitRequest{Repository: repo.String(), Generation: what.Generation, Epoch: what.Epoch, Caller: what.Caller})
 	if !what.ID.IsZero() {
 		request.Msg.Oid = what.ID.String()
 	}
 	n.introduce(ctx, request.Header())
-	response, err := n.link.Load().refs.Wait(ctx, request)
+	response, err := n.link.Load().node.Wait(ctx, request)
 	if err != nil {
 		return seen, n.failed(ctx, err)
 	}

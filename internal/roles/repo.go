@@ -307,7 +307,7 @@ on meanwhile, and no object is removed. A server does so by itself after pushes 
 		}
 		before, after := done.Msg.GetBefore(), done.Msg.GetAfter()
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %d packs and %d loose objects, before %d and %d; %s\n", args[0],
-			after.GetPacks(), after.GetLoose(), before.GetPacks(), before.GetLoose(), done.Msg.GetTook().AsDuration().Round(time.Millisecond))
+			after.GetPacks(), after.GetLoose(), before.GetPacks(), before.GetLoose(), done.Msg.GetDuration().AsDuration().Round(time.Millisecond))
 		return err
 	})
 }

@@ -17,8 +17,9 @@ import (
 	"github.com/packhorse-git/packhorse/client"
 	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/observe"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
 	"github.com/packhorse-git/packhorse/internal/search"
-	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
 // statusEvery is how often a command that waits for an index asks how far it is.
@@ -73,7 +74,9 @@ terminal how it goes.`,
 func searchStatus(ctx context.Context, c *client.Client, refresh bool) (status search.Status, err error) {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
-	answer, err := c.Searches().Status(ctx, connect.NewRequest(&packhorsev1.StatusRequest{Refresh: refresh}))
+	httpClient, url := c.HTTP()
+	request := &internalv1.StatusRequest{Scope: &internalv1.StatusRequest_All{All: true}, Refresh: refresh}
+	answer, err := internalv1connect.NewSearchServiceClient(httpClient, url).Status(ctx, connect.NewRequest(request))
 	switch {
 	case connect.CodeOf(err) == connect.CodeUnimplemented:
 		return status, errors.New("this server has no index: it is a storage node or a gateway, or search.enabled is false in its configuration")

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/git"
-	workerv1 "github.com/packhorse-git/packhorse/proto/packhorse/worker/v1"
+	"github.com/packhorse-git/packhorse/internal/proto/workerv1"
 )
 
 // Options say what an engine indexes and searches, and with what.

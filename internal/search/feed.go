@@ -7,8 +7,8 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/proto/workerv1"
 	"github.com/packhorse-git/packhorse/internal/search/ipc"
-	workerv1 "github.com/packhorse-git/packhorse/proto/packhorse/worker/v1"
 )
 
 const (

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/proto/workerv1"
 	"github.com/packhorse-git/packhorse/internal/search/ipc"
-	workerv1 "github.com/packhorse-git/packhorse/proto/packhorse/worker/v1"
 )
 
 // indexing is one process that does one job after the other.

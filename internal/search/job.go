@@ -12,7 +12,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	workerv1 "github.com/packhorse-git/packhorse/proto/packhorse/worker/v1"
+	"github.com/packhorse-git/packhorse/internal/proto/workerv1"
 )
 
 // job is one that runs.

@@ -9,9 +9,9 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/proto/workerv1"
 	"github.com/packhorse-git/packhorse/internal/search/ipc"
 	"github.com/packhorse-git/packhorse/internal/search/schema"
-	workerv1 "github.com/packhorse-git/packhorse/proto/packhorse/worker/v1"
 )
 
 // progressEvery is how often a search says how far it is, at most.

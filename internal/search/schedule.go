@@ -14,7 +14,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
-	workerv1 "github.com/packhorse-git/packhorse/proto/packhorse/worker/v1"
+	"github.com/packhorse-git/packhorse/internal/proto/workerv1"
 )
 
 // lane is where a repository waits for work: to be looked at, and, if its index is behind, for a process that indexes. There are two of these at

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/proto/workerv1"
 	"github.com/packhorse-git/packhorse/internal/search/ipc"
-	workerv1 "github.com/packhorse-git/packhorse/proto/packhorse/worker/v1"
 )
 
 const (

@@ -40,7 +40,7 @@ func Message(err error) *packhorsev1.Fault {
 	if err == nil {
 		return nil
 	}
-	f := &packhorsev1.Fault{Message: strings.ToValidUTF8(fault.Message(err), "\ufffd"), Share: fault.IsShare(err)}
+	f := &packhorsev1.Fault{Message: strings.ToValidUTF8(fault.Message(err), "\ufffd"), CallerLimit: fault.IsShare(err)}
 	kind := fault.KindOf(err)
 	for _, k := range kinds {
 		if k.kind == kind {
@@ -58,7 +58,7 @@ func Fault(f *packhorsev1.Fault) error {
 	if f == nil {
 		return nil
 	}
-	e := &fault.Error{Kind: fault.Internal, Msg: f.GetMessage(), Share: f.GetShare()}
+	e := &fault.Error{Kind: fault.Internal, Msg: f.GetMessage(), Share: f.GetCallerLimit()}
 	for _, k := range kinds {
 		if k.wire == f.GetKind() {
 			e.Kind = k.kind

@@ -8,7 +8,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
 )
 
 func TestKindsSurvive(t *testing.T) {
@@ -30,14 +30,14 @@ func TestKindsSurvive(t *testing.T) {
 }
 
 func TestAdviceAndDetailsSurvive(t *testing.T) {
-	sent := Error(fault.Retry(fault.Exhausted, 3*time.Second, "full"), &packhorsev1.Outcome{Command: "fetch"})
+	sent := Error(fault.Retry(fault.Exhausted, 3*time.Second, "full"), &internalv1.Outcome{Command: "fetch"})
 	if after := fault.RetryAfter(From(sent)); after != 3*time.Second {
 		t.Errorf("retry after %v, want 3s", after)
 	}
 	if fault.IsShare(From(sent)) || !fault.IsShare(From(Error(fault.Share(0, "yours")))) {
 		t.Error("whose share is used up is not told")
 	}
-	if o, ok := Detail[*packhorsev1.Outcome](sent); !ok || o.GetCommand() != "fetch" {
+	if o, ok := Detail[*internalv1.Outcome](sent); !ok || o.GetCommand() != "fetch" {
 		t.Errorf("the detail is %v", o)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
-	workerv1 "github.com/packhorse-git/packhorse/proto/packhorse/worker/v1"
+	"github.com/packhorse-git/packhorse/internal/proto/workerv1"
 )
 
 func TestMessagesAreReadAsWritten(t *testing.T) {

@@ -11,6 +11,8 @@ package remote
 import (
 	"context"
 	"encoding/json"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
 	"math"
 	"slices"
 	"sync"
@@ -26,8 +28,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/search"
 	"github.com/packhorse-git/packhorse/internal/search/schema"
-	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
-	"github.com/packhorse-git/packhorse/proto/packhorse/v1/packhorsev1connect"
 )
 
 // listAge is for how long the list of what is searched is taken to be complete. What is not in it yet is not found by those who may not read all.
@@ -35,7 +35,7 @@ const listAge = time.Second
 
 // Index is a search.Searcher elsewhere. Safe for concurrent use.
 type Index struct {
-	service packhorsev1connect.SearchServiceClient
+	service internalv1connect.SearchServiceClient
 
 	asking chan struct{} // one at a time asks for the list
 
@@ -54,20 +54,21 @@ var _ search.Searcher = (*Index)(nil)
 
 // NewIndex makes an Index of a search process. It makes no connection.
 func NewIndex(c *client.Client) *Index {
-	return &Index{service: c.Searches(), asking: make(chan struct{}, 1)}
+	httpClient, url := c.HTTP()
+	return &Index{service: internalv1connect.NewSearchServiceClient(httpClient, url, connect.WithReadMaxBytes(maxMessage)), asking: make(chan struct{}, 1)}
 }
 
 // formats are the API's names of how results are written.
-var formats = map[schema.Format]packhorsev1.SearchFormat{
-	schema.API: packhorsev1.SearchFormat_SEARCH_FORMAT_UNSPECIFIED, schema.StreamLines: packhorsev1.SearchFormat_SEARCH_FORMAT_STREAM_LINES,
-	schema.StreamChunks: packhorsev1.SearchFormat_SEARCH_FORMAT_STREAM_CHUNKS, schema.GraphQL: packhorsev1.SearchFormat_SEARCH_FORMAT_GRAPHQL,
-	schema.APIEvents: packhorsev1.SearchFormat_SEARCH_FORMAT_EVENTS,
+var formats = map[schema.Format]internalv1.SearchFormat{
+	schema.API: internalv1.SearchFormat_SEARCH_FORMAT_UNSPECIFIED, schema.StreamLines: internalv1.SearchFormat_SEARCH_FORMAT_STREAM_LINES,
+	schema.StreamChunks: internalv1.SearchFormat_SEARCH_FORMAT_STREAM_CHUNKS, schema.GraphQL: internalv1.SearchFormat_SEARCH_FORMAT_GRAPHQL,
+	schema.APIEvents: internalv1.SearchFormat_SEARCH_FORMAT_EVENTS,
 }
 
 // Search is search.Searcher's. Unavailable also means that the process cannot be reached, or ended before the last result.
 func (x *Index) Search(ctx context.Context, request search.Request, sink search.Sink) (search.Summary, error) {
-	q := &packhorsev1.SearchRequest{
-		Query: request.Query.Text, Format: formats[request.Format], All: request.May == nil,
+	q := &internalv1.SearchRequest{
+		Query: request.Query.Text, Format: formats[request.Format], Scope: &internalv1.SearchRequest_All{All: true},
 	}
 	if request.Query.Count == 0 { // else the text says it
 		q.Limit = int32(min(max(request.Limit, 0), math.MaxInt32))
@@ -82,8 +83,9 @@ func (x *Index) Search(ctx context.Context, request search.Request, sink search.
 			if err != nil {
 				return search.Summary{}, unreachable(ctx, err)
 			}
-			q.State = l.state
-			q.Readable, whole = l.bits(request.May)
+			var set *internalv1.ReadableSet
+			set, whole = l.readable(request.May)
+			q.Scope = &internalv1.SearchRequest_Readable{Readable: set}
 		}
 		summary, begun, err := x.search(ctx, q, sink)
 		summary.TimedOut = summary.TimedOut || !whole
@@ -95,7 +97,7 @@ func (x *Index) Search(ctx context.Context, request search.Request, sink search.
 }
 
 // search makes the call. begun: the sink has got something.
-func (x *Index) search(ctx context.Context, q *packhorsev1.SearchRequest, sink search.Sink) (summary search.Summary, begun bool, err error) {
+func (x *Index) search(ctx context.Context, q *internalv1.SearchRequest, sink search.Sink) (summary search.Summary, begun bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	call := connect.NewRequest(q)
 	inflight.From(ctx).Leave(call.Header().Set)
@@ -110,10 +112,10 @@ func (x *Index) search(ctx context.Context, q *packhorsev1.SearchRequest, sink s
 	for stream.Receive() {
 		begun = true
 		switch part := stream.Msg().GetPart().(type) {
-		case *packhorsev1.SearchResponse_Matches:
+		case *internalv1.SearchResponse_Matches:
 			m := part.Matches
 			err = sink.Matches(search.Batch{JSON: m.GetJson(), Results: int(m.GetResults()), Matches: int(m.GetMatches())})
-		case *packhorsev1.SearchResponse_Summary:
+		case *internalv1.SearchResponse_Summary:
 			if summary = summaryOf(part.Summary); !summary.Done {
 				err = sink.Progress(summary)
 			}
@@ -144,10 +146,10 @@ func unreachable(ctx context.Context, err error) error {
 	return &fault.Error{Kind: fault.Unavailable, Msg: "the search process cannot be reached; try again in a moment", RetryAfter: time.Second, Err: err}
 }
 
-func summaryOf(m *packhorsev1.SearchSummary) search.Summary {
+func summaryOf(m *internalv1.SearchSummary) search.Summary {
 	s := search.Summary{
-		Done: m.GetDone(), Results: int(m.GetResults()), Matches: int(m.GetMatches()), Limited: m.GetLimited(), TimedOut: m.GetTimedOut(),
-		Elapsed: m.GetElapsed().AsDuration(), Index: m.GetIndex().AsDuration(), Link: m.GetLink().AsDuration(), Searched: int(m.GetSearched()), Unindexed: m.GetUnindexed(), Missing: m.GetMissing(),
+		Done: m.GetDone(), Results: int(m.GetResults()), Matches: int(m.GetMatches()), Limited: m.GetLimitHit(), TimedOut: m.GetTimedOut(),
+		Elapsed: m.GetElapsed().AsDuration(), Index: m.GetWorker().AsDuration(), Link: m.GetIpc().AsDuration(), Searched: int(m.GetSearched()), Unindexed: m.GetUnindexed(), Missing: m.GetMissing(),
 	}
 	for _, f := range m.GetRepositories() {
 		s.Repositories = append(s.Repositories, search.Freshness{
@@ -209,15 +211,15 @@ func (x *Index) Status(may search.Readable) search.Status {
 }
 
 // status asks for the status, of what may be known of in the list; anew: as it is now.
-func (x *Index) status(ctx context.Context, may search.Readable, anew bool) (*connect.Response[packhorsev1.StatusResponse], error) {
-	q := &packhorsev1.StatusRequest{Limited: may != nil}
-	if q.Limited {
+func (x *Index) status(ctx context.Context, may search.Readable, anew bool) (*connect.Response[internalv1.StatusResponse], error) {
+	q := &internalv1.StatusRequest{Scope: &internalv1.StatusRequest_All{All: true}}
+	if may != nil {
 		l, err := x.searched(ctx, anew)
 		if err != nil {
 			return nil, err
 		}
-		q.State = l.state
-		q.Readable, _ = l.bits(may)
+		set, _ := l.readable(may)
+		q.Scope = &internalv1.StatusRequest_Readable{Readable: set}
 	}
 	return x.service.Status(ctx, connect.NewRequest(q))
 }
@@ -244,12 +246,12 @@ func (x *Index) searched(ctx context.Context, anew bool) (list, error) {
 		state = ""
 	}
 	now := time.Now()
-	answer, err := x.service.Searched(ctx, connect.NewRequest(&packhorsev1.SearchedRequest{State: state}))
+	answer, err := x.service.ListSearchable(ctx, connect.NewRequest(&internalv1.ListSearchableRequest{ListVersion: state}))
 	if err != nil {
 		return list{}, err
 	}
-	l := list{state: answer.Msg.GetState(), paths: old.paths, asked: now}
-	if !answer.Msg.GetSame() {
+	l := list{state: answer.Msg.GetListVersion(), paths: old.paths, asked: now}
+	if !answer.Msg.GetUnchanged() {
 		l.paths = make([]git.RepoPath, len(answer.Msg.GetRepositories()))
 		for i, name := range answer.Msg.GetRepositories() {
 			if l.paths[i], err = git.ParseRepoPath(name); err != nil {
@@ -269,14 +271,14 @@ func (x *Index) known() list {
 	return x.list
 }
 
-// bits has one set for each repository that may be read. whole: false: not all of these are known.
-func (l *list) bits(may search.Readable) (bits []byte, whole bool) {
-	readable, whole := may(l.paths)
-	bits = make([]byte, (len(l.paths)+7)/8)
+// readable returns the part of the list that may be read. complete is false if access to some repository cannot be determined.
+func (l *list) readable(may search.Readable) (set *internalv1.ReadableSet, complete bool) {
+	readable, complete := may(l.paths)
+	bits := make([]byte, (len(l.paths)+7)/8)
 	for i, ok := range readable {
 		if ok {
 			bits[i/8] |= 1 << (i % 8)
 		}
 	}
-	return bits, whole
+	return &internalv1.ReadableSet{ListVersion: l.state, Bits: bits}, complete
 }

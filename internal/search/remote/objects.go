@@ -9,11 +9,13 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/inflight"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
 	"github.com/packhorse-git/packhorse/internal/search"
-	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
 const (
+	maxMessage = 64 << 20 // bytes
 	maxContent = 64 << 20 // bytes of a file
 	maxGrep    = 100_000  // lines
 	maxBehind  = 10_000   // commits
@@ -38,24 +40,30 @@ func each[Message any](ctx context.Context, stream *connect.ServerStreamForClien
 	return err
 }
 
+// nodeService makes a client of the look-ups for search processes.
+func nodeService(c *client.Client) internalv1connect.NodeServiceClient {
+	httpClient, url := c.HTTP()
+	return internalv1connect.NewNodeServiceClient(httpClient, url, connect.WithReadMaxBytes(maxMessage))
+}
+
 func (s *Source) Files(ctx context.Context, repository git.RepoPath, commit, base git.ObjectID, limit int64, send func(search.File) error) error {
 	r, err := s.routeOf(repository)
 	if err != nil {
 		return err
 	}
-	request := &packhorsev1.FilesRequest{Repository: repository.String(), Commit: commit.String(), Limit: min(limit, maxContent)}
+	request := &internalv1.FilesRequest{Repository: repository.String(), Commit: commit.String(), Limit: min(limit, maxContent)}
 	if !base.IsZero() {
 		request.Base = base.String()
 	}
 	return r.ask(ctx, func(c *client.Client) error {
 		ctx, cancel := context.WithCancel(ctx)
-		stream, err := c.Objects().Files(ctx, connect.NewRequest(request))
+		stream, err := nodeService(c).Files(ctx, connect.NewRequest(request))
 		if err != nil {
 			cancel()
 			return err
 		}
 		j := joiner{limit: request.GetLimit(), send: send}
-		err = each(ctx, stream, cancel, func(answer *packhorsev1.FilesResponse) error {
+		err = each(ctx, stream, cancel, func(answer *internalv1.FilesResponse) error {
 			for _, f := range answer.GetFiles() {
 				if err := j.add(f); err != nil {
 					return err
@@ -78,13 +86,13 @@ type joiner struct {
 	more  bool // of the file
 }
 
-func (j *joiner) add(f *packhorsev1.File) (err error) {
+func (j *joiner) add(f *internalv1.File) (err error) {
 	content := f.GetContent()
 	if j.more {
 		content = append(j.file.Content, content...)
 	} else {
-		j.file = search.File{Path: f.GetPath(), Mode: f.GetMode(), Size: f.GetSize(), Gone: f.GetGone()}
-		if !f.GetGone() {
+		j.file = search.File{Path: f.GetPath(), Mode: f.GetMode(), Size: f.GetSize(), Gone: f.GetDeleted()}
+		if !f.GetDeleted() {
 			if j.file.ID, err = git.ParseObjectID(f.GetOid()); err != nil {
 				return errAnswer("a file has the ID %.80q", f.GetOid())
 			}
@@ -113,9 +121,9 @@ func (s *Source) Behind(ctx context.Context, repository git.RepoPath, old, new g
 	if err != nil {
 		return 0, err
 	}
-	request := &packhorsev1.BehindRequest{Repository: repository.String(), Old: old.String(), New: new.String(), Limit: int32(min(limit, maxBehind))}
+	request := &internalv1.CountCommitsRequest{Repository: repository.String(), Old: old.String(), New: new.String(), Limit: int32(min(limit, maxBehind))}
 	err = r.ask(ctx, func(c *client.Client) error {
-		answer, err := c.Objects().Behind(ctx, connect.NewRequest(request))
+		answer, err := nodeService(c).CountCommits(ctx, connect.NewRequest(request))
 		if err == nil {
 			n = int(answer.Msg.GetCommits())
 		}
@@ -129,17 +137,17 @@ func (s *Source) Grep(ctx context.Context, repository git.RepoPath, commit git.O
 	if err != nil {
 		return err
 	}
-	request := &packhorsev1.GrepRequest{
+	request := &internalv1.GrepRequest{
 		Repository: repository.String(), Commit: commit.String(), Pattern: g.Pattern, Regexp: g.Regexp, IgnoreCase: g.IgnoreCase, Limit: int32(min(g.Limit, maxGrep)),
 	}
 	return r.ask(ctx, func(c *client.Client) error {
 		ctx, cancel := context.WithCancel(ctx)
-		stream, err := c.Objects().Grep(ctx, connect.NewRequest(request))
+		stream, err := nodeService(c).Grep(ctx, connect.NewRequest(request))
 		if err != nil {
 			cancel()
 			return err
 		}
-		return each(ctx, stream, cancel, func(answer *packhorsev1.GrepResponse) error {
+		return each(ctx, stream, cancel, func(answer *internalv1.GrepResponse) error {
 			for _, h := range answer.GetHits() {
 				if err := send(search.Hit{Path: h.GetPath(), Line: int(h.GetLine()), Column: int(h.GetColumn()), Text: h.GetText()}); err != nil {
 					return err

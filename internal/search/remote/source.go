@@ -226,7 +226,7 @@ const (
 // group is repositories that the same nodes have.
 type group struct {
 	nodes []Node
-	from  []*packhorsev1.WatchFrom
+	from  []*packhorsev1.WatchedRepository
 }
 
 // Watch is search.Source's. While no node of a route can be reached it tells nothing of its repositories, and then what became of them meanwhile.
@@ -267,7 +267,7 @@ func (t *table) watch(ctx context.Context, repositories []git.RepoPath, send fun
 			i = len(groups)
 			groups = append(groups, &group{nodes: r.Nodes})
 		}
-		groups[i].from = append(groups[i].from, &packhorsev1.WatchFrom{Repository: path.String(), Patient: true})
+		groups[i].from = append(groups[i].from, &packhorsev1.WatchedRepository{Repository: path.String(), LowPriority: true})
 		paths[path.String()] = path
 	}
 	var one sync.Mutex
@@ -278,7 +278,7 @@ func (t *table) watch(ctx context.Context, repositories []git.RepoPath, send fun
 		}
 		one.Lock()
 		defer one.Unlock()
-		if err := send(path, versionOf(event.GetVersion()), event.GetGone()); err != nil {
+		if err := send(path, versionOf(event.GetVersion()), event.GetMissing()); err != nil {
 			return errBegun{err}
 		}
 		return nil
@@ -301,7 +301,7 @@ func (t *table) watch(ctx context.Context, repositories []git.RepoPath, send fun
 }
 
 // follow watches repositories at the first of some nodes that can be reached, until ctx ends or with an error that more patience does not help.
-func follow(ctx context.Context, nodes []Node, from []*packhorsev1.WatchFrom, take func(*packhorsev1.WatchResponse) error) error {
+func follow(ctx context.Context, nodes []Node, from []*packhorsev1.WatchedRepository, take func(*packhorsev1.WatchResponse) error) error {
 	for i := 0; ; i = (i + 1) % len(nodes) {
 		limit, cancel := ctx, context.CancelFunc(func() {})
 		if i > 0 {
@@ -330,7 +330,7 @@ func follow(ctx context.Context, nodes []Node, from []*packhorsev1.WatchFrom, ta
 }
 
 // followOne watches repositories at a node. Where it is the only one, its absence ends nothing: the client comes back by itself.
-func followOne(ctx context.Context, c *client.Client, only bool, from []*packhorsev1.WatchFrom, take func(*packhorsev1.WatchResponse) error) error {
+func followOne(ctx context.Context, c *client.Client, only bool, from []*packhorsev1.WatchedRepository, take func(*packhorsev1.WatchResponse) error) error {
 	for event, err := range c.Watch(ctx, &packhorsev1.WatchRequest{Repositories: from}) {
 		if err == nil {
 			if err := take(event); err != nil {

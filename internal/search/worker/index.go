@@ -16,8 +16,8 @@ import (
 	"github.com/sourcegraph/zoekt/build"
 	"golang.org/x/sys/unix"
 
+	"github.com/packhorse-git/packhorse/internal/proto/workerv1"
 	"github.com/packhorse-git/packhorse/internal/search/ipc"
-	workerv1 "github.com/packhorse-git/packhorse/proto/packhorse/worker/v1"
 )
 
 // IndexOptions say how a process indexes.

@@ -1,5 +1,5 @@
-// Package packhorsev1 is the control API of a storage node: the messages. The services are in packhorsev1connect, and also plain gRPC to
-// whoever speaks that. The .proto files beside this one say what each call does; docs/reference/api.md shows them with curl.
+// Package packhorsev1 contains the messages of the control API of a storage node. The services are in packhorsev1connect; any gRPC client can
+// call them. The .proto files describe each call, and docs/reference/api.md shows examples with curl.
 //
-// What is in version 1 stays: fields and calls are added, never changed or removed.
+// Version 1 is stable: later releases add fields and calls, and do not change or remove them.
 package packhorsev1

@@ -22,31 +22,31 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// FaultKind says what a caller can do about an error. Each has a standard code; the kind says more where two share one.
+// FaultKind is the kind of an error, which determines what a caller can do. Each kind has a standard code.
 type FaultKind int32
 
 const (
-	// A bug, or an environment that nobody foresaw (INTERNAL).
+	// A bug, or an unexpected environment (INTERNAL).
 	FaultKind_FAULT_KIND_UNSPECIFIED FaultKind = 0
-	// The request itself is wrong; the same request never succeeds (INVALID_ARGUMENT).
+	// The request is invalid. The same request never succeeds (INVALID_ARGUMENT).
 	FaultKind_FAULT_KIND_INVALID FaultKind = 1
-	// What the request names does not exist (NOT_FOUND).
+	// The repository, ref or object does not exist (NOT_FOUND).
 	FaultKind_FAULT_KIND_NOT_FOUND FaultKind = 2
-	// It exists, but this caller may not have it (PERMISSION_DENIED).
+	// It exists, but this caller has no permission (PERMISSION_DENIED).
 	FaultKind_FAULT_KIND_DENIED FaultKind = 3
-	// Too much at once: try again after retry_after (RESOURCE_EXHAUSTED).
+	// Too many requests: retry after retry_after (RESOURCE_EXHAUSTED).
 	FaultKind_FAULT_KIND_EXHAUSTED FaultKind = 4
-	// The part that should answer cannot now: try again after retry_after (UNAVAILABLE).
+	// The server cannot answer at present: retry after retry_after (UNAVAILABLE).
 	FaultKind_FAULT_KIND_UNAVAILABLE FaultKind = 5
-	// What is stored cannot be trusted; an operator has to look (DATA_LOSS).
+	// Stored data is corrupt. An operator has to act (DATA_LOSS).
 	FaultKind_FAULT_KIND_CORRUPT FaultKind = 6
-	// The caller went away (CANCELED).
+	// The caller cancelled the call or disconnected (CANCELED).
 	FaultKind_FAULT_KIND_CANCELLED FaultKind = 7
-	// A time limit ran out (DEADLINE_EXCEEDED).
+	// A time limit expired (DEADLINE_EXCEEDED).
 	FaultKind_FAULT_KIND_DEADLINE FaultKind = 8
-	// What should be made is there already (ALREADY_EXISTS).
+	// It exists already (ALREADY_EXISTS).
 	FaultKind_FAULT_KIND_EXISTS FaultKind = 9
-	// The caller has to say who it is, or did not prove it (UNAUTHENTICATED).
+	// The caller has no credentials, or invalid ones (UNAUTHENTICATED).
 	FaultKind_FAULT_KIND_UNAUTHENTICATED FaultKind = 10
 )
 
@@ -107,16 +107,16 @@ func (FaultKind) EnumDescriptor() ([]byte, []int) {
 	return file_packhorse_v1_fault_proto_rawDescGZIP(), []int{0}
 }
 
-// Fault is the detail that every error carries.
+// Fault is the detail of every error.
 type Fault struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Kind  FaultKind              `protobuf:"varint,1,opt,name=kind,proto3,enum=packhorse.v1.FaultKind" json:"kind,omitempty"`
-	// What was wrong, for the person who sent the request.
+	// The problem, for the person who sent the request.
 	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
-	// When to come back; absent: no advice.
+	// The time to wait before a retry. Absent if there is no recommendation.
 	RetryAfter *durationpb.Duration `protobuf:"bytes,3,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
-	// With FAULT_KIND_EXHAUSTED: the caller's own share is used up, and there is room for others. Another node is not to be asked for more of it.
-	Share         bool `protobuf:"varint,4,opt,name=share,proto3" json:"share,omitempty"`
+	// Only with FAULT_KIND_EXHAUSTED: the caller has reached its own limit, and other callers have not. Do not retry on another node.
+	CallerLimit   bool `protobuf:"varint,4,opt,name=caller_limit,json=callerLimit,proto3" json:"caller_limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -172,9 +172,9 @@ func (x *Fault) GetRetryAfter() *durationpb.Duration {
 	return nil
 }
 
-func (x *Fault) GetShare() bool {
+func (x *Fault) GetCallerLimit() bool {
 	if x != nil {
-		return x.Share
+		return x.CallerLimit
 	}
 	return false
 }
@@ -183,13 +183,13 @@ var File_packhorse_v1_fault_proto protoreflect.FileDescriptor
 
 const file_packhorse_v1_fault_proto_rawDesc = "" +
 	"\n" +
-	"\x18packhorse/v1/fault.proto\x12\fpackhorse.v1\x1a\x1egoogle/protobuf/duration.proto\"\xa0\x01\n" +
+	"\x18packhorse/v1/fault.proto\x12\fpackhorse.v1\x1a\x1egoogle/protobuf/duration.proto\"\xad\x01\n" +
 	"\x05Fault\x12+\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x17.packhorse.v1.FaultKindR\x04kind\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12:\n" +
 	"\vretry_after\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\n" +
-	"retryAfter\x12\x14\n" +
-	"\x05share\x18\x04 \x01(\bR\x05share*\xa8\x02\n" +
+	"retryAfter\x12!\n" +
+	"\fcaller_limit\x18\x04 \x01(\bR\vcallerLimit*\xa8\x02\n" +
 	"\tFaultKind\x12\x1a\n" +
 	"\x16FAULT_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12FAULT_KIND_INVALID\x10\x01\x12\x18\n" +

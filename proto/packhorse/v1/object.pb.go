@@ -29,9 +29,9 @@ type BlobRequest struct {
 	//	*BlobRequest_Oid
 	//	*BlobRequest_Path
 	Blob isBlobRequest_Blob `protobuf_oneof:"blob"`
-	// The first byte.
+	// The offset of the first byte.
 	Offset int64 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
-	// At most this many bytes; 0: to the end.
+	// The maximum number of bytes. Zero means up to the end.
 	Length        int64 `protobuf:"varint,5,opt,name=length,proto3" json:"length,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -90,7 +90,7 @@ func (x *BlobRequest) GetOid() string {
 	return ""
 }
 
-func (x *BlobRequest) GetPath() *PathIn {
+func (x *BlobRequest) GetPath() *RevisionPath {
 	if x != nil {
 		if x, ok := x.Blob.(*BlobRequest_Path); ok {
 			return x.Path
@@ -122,38 +122,38 @@ type BlobRequest_Oid struct {
 }
 
 type BlobRequest_Path struct {
-	Path *PathIn `protobuf:"bytes,3,opt,name=path,proto3,oneof"`
+	Path *RevisionPath `protobuf:"bytes,3,opt,name=path,proto3,oneof"`
 }
 
 func (*BlobRequest_Oid) isBlobRequest_Blob() {}
 
 func (*BlobRequest_Path) isBlobRequest_Blob() {}
 
-// PathIn is a file or directory in a revision, which may also be the ID of a tree: so what has a name that is not UTF-8 is found by the
-// ID that Tree gives of it.
-type PathIn struct {
+// RevisionPath names a file or directory in a revision. The revision may also be the ID of a tree, which Tree returns: with it, paths below
+// a name that is not valid UTF-8 can be read.
+type RevisionPath struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Revision string                 `protobuf:"bytes,1,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Components with slashes between them, at most 64 KiB; empty: the root.
+	// Components separated by slashes, at most 64 KiB. Empty means the root.
 	Path          string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *PathIn) Reset() {
-	*x = PathIn{}
+func (x *RevisionPath) Reset() {
+	*x = RevisionPath{}
 	mi := &file_packhorse_v1_object_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *PathIn) String() string {
+func (x *RevisionPath) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*PathIn) ProtoMessage() {}
+func (*RevisionPath) ProtoMessage() {}
 
-func (x *PathIn) ProtoReflect() protoreflect.Message {
+func (x *RevisionPath) ProtoReflect() protoreflect.Message {
 	mi := &file_packhorse_v1_object_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -165,19 +165,19 @@ func (x *PathIn) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use PathIn.ProtoReflect.Descriptor instead.
-func (*PathIn) Descriptor() ([]byte, []int) {
+// Deprecated: Use RevisionPath.ProtoReflect.Descriptor instead.
+func (*RevisionPath) Descriptor() ([]byte, []int) {
 	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{1}
 }
 
-func (x *PathIn) GetRevision() string {
+func (x *RevisionPath) GetRevision() string {
 	if x != nil {
 		return x.Revision
 	}
 	return ""
 }
 
-func (x *PathIn) GetPath() string {
+func (x *RevisionPath) GetPath() string {
 	if x != nil {
 		return x.Path
 	}
@@ -186,7 +186,7 @@ func (x *PathIn) GetPath() string {
 
 type BlobResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In the first message only.
+	// Only in the first message.
 	Header *BlobHeader `protobuf:"bytes,1,opt,name=header,proto3" json:"header,omitempty"`
 	// At most 128 KiB.
 	Data          []byte `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
@@ -241,9 +241,9 @@ func (x *BlobResponse) GetData() []byte {
 type BlobHeader struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Oid   string                 `protobuf:"bytes,1,opt,name=oid,proto3" json:"oid,omitempty"`
-	// Of the whole blob.
+	// The size of the whole blob.
 	Size int64 `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`
-	// The mode of the tree's entry, if a path was asked for.
+	// The mode of the tree entry, if the request has a path.
 	Mode          uint32 `protobuf:"varint,3,opt,name=mode,proto3" json:"mode,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -300,148 +300,15 @@ func (x *BlobHeader) GetMode() uint32 {
 	return 0
 }
 
-type FileRequest struct {
-	state      protoimpl.MessageState `protogen:"open.v1"`
-	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
-	// The full ID of a commit.
-	Commit string `protobuf:"bytes,2,opt,name=commit,proto3" json:"commit,omitempty"`
-	// As in PathIn; its bytes need not be UTF-8.
-	Path []byte `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
-	// At most this many bytes; at most 16 MiB.
-	Limit         int64 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *FileRequest) Reset() {
-	*x = FileRequest{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[4]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *FileRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*FileRequest) ProtoMessage() {}
-
-func (x *FileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[4]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use FileRequest.ProtoReflect.Descriptor instead.
-func (*FileRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{4}
-}
-
-func (x *FileRequest) GetRepository() string {
-	if x != nil {
-		return x.Repository
-	}
-	return ""
-}
-
-func (x *FileRequest) GetCommit() string {
-	if x != nil {
-		return x.Commit
-	}
-	return ""
-}
-
-func (x *FileRequest) GetPath() []byte {
-	if x != nil {
-		return x.Path
-	}
-	return nil
-}
-
-func (x *FileRequest) GetLimit() int64 {
-	if x != nil {
-		return x.Limit
-	}
-	return 0
-}
-
-type FileResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of the whole file, and of the tree's entry; in the first message only.
-	Size int64  `protobuf:"varint,1,opt,name=size,proto3" json:"size,omitempty"`
-	Mode uint32 `protobuf:"varint,2,opt,name=mode,proto3" json:"mode,omitempty"`
-	// At most 128 KiB.
-	Data          []byte `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *FileResponse) Reset() {
-	*x = FileResponse{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[5]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *FileResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*FileResponse) ProtoMessage() {}
-
-func (x *FileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[5]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use FileResponse.ProtoReflect.Descriptor instead.
-func (*FileResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{5}
-}
-
-func (x *FileResponse) GetSize() int64 {
-	if x != nil {
-		return x.Size
-	}
-	return 0
-}
-
-func (x *FileResponse) GetMode() uint32 {
-	if x != nil {
-		return x.Mode
-	}
-	return 0
-}
-
-func (x *FileResponse) GetData() []byte {
-	if x != nil {
-		return x.Data
-	}
-	return nil
-}
-
 type TreeRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
-	Path       *PathIn                `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
-	// Also what lies below, at any depth; directories themselves are not listed then.
+	Path       *RevisionPath          `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	// List files at any depth instead of directories.
 	Recursive bool `protobuf:"varint,3,opt,name=recursive,proto3" json:"recursive,omitempty"`
-	// At most this many; 0: 1,000. At most 10,000.
+	// The maximum number of entries. Zero means 1,000. At most 10,000.
 	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the page before; path is not looked at then.
+	// The next_page_token of the previous response. path is ignored then.
 	PageToken     string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -449,7 +316,7 @@ type TreeRequest struct {
 
 func (x *TreeRequest) Reset() {
 	*x = TreeRequest{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[6]
+	mi := &file_packhorse_v1_object_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -461,7 +328,7 @@ func (x *TreeRequest) String() string {
 func (*TreeRequest) ProtoMessage() {}
 
 func (x *TreeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[6]
+	mi := &file_packhorse_v1_object_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -474,7 +341,7 @@ func (x *TreeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TreeRequest.ProtoReflect.Descriptor instead.
 func (*TreeRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{6}
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *TreeRequest) GetRepository() string {
@@ -484,7 +351,7 @@ func (x *TreeRequest) GetRepository() string {
 	return ""
 }
 
-func (x *TreeRequest) GetPath() *PathIn {
+func (x *TreeRequest) GetPath() *RevisionPath {
 	if x != nil {
 		return x.Path
 	}
@@ -515,9 +382,9 @@ func (x *TreeRequest) GetPageToken() string {
 type TreeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Oid   string                 `protobuf:"bytes,1,opt,name=oid,proto3" json:"oid,omitempty"`
-	// May be fewer than page_size, even none, on any page.
+	// Any page may have fewer than page_size, or none.
 	Entries []*TreeEntry `protobuf:"bytes,2,rep,name=entries,proto3" json:"entries,omitempty"`
-	// Empty: this is the last page.
+	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -525,7 +392,7 @@ type TreeResponse struct {
 
 func (x *TreeResponse) Reset() {
 	*x = TreeResponse{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[7]
+	mi := &file_packhorse_v1_object_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -537,7 +404,7 @@ func (x *TreeResponse) String() string {
 func (*TreeResponse) ProtoMessage() {}
 
 func (x *TreeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[7]
+	mi := &file_packhorse_v1_object_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -550,7 +417,7 @@ func (x *TreeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TreeResponse.ProtoReflect.Descriptor instead.
 func (*TreeResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{7}
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *TreeResponse) GetOid() string {
@@ -576,7 +443,7 @@ func (x *TreeResponse) GetNextPageToken() string {
 
 type TreeEntry struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Below the directory that was asked for. Bytes, as git knows no encoding of names.
+	// The path below the requested directory. Names in git have no encoding, so these are bytes.
 	Path []byte `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	Mode uint32 `protobuf:"varint,2,opt,name=mode,proto3" json:"mode,omitempty"`
 	// "blob", "tree" or "commit" (a submodule).
@@ -588,7 +455,7 @@ type TreeEntry struct {
 
 func (x *TreeEntry) Reset() {
 	*x = TreeEntry{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[8]
+	mi := &file_packhorse_v1_object_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -600,7 +467,7 @@ func (x *TreeEntry) String() string {
 func (*TreeEntry) ProtoMessage() {}
 
 func (x *TreeEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[8]
+	mi := &file_packhorse_v1_object_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -613,7 +480,7 @@ func (x *TreeEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TreeEntry.ProtoReflect.Descriptor instead.
 func (*TreeEntry) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{8}
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *TreeEntry) GetPath() []byte {
@@ -654,7 +521,7 @@ type CommitRequest struct {
 
 func (x *CommitRequest) Reset() {
 	*x = CommitRequest{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[9]
+	mi := &file_packhorse_v1_object_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -666,7 +533,7 @@ func (x *CommitRequest) String() string {
 func (*CommitRequest) ProtoMessage() {}
 
 func (x *CommitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[9]
+	mi := &file_packhorse_v1_object_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -679,7 +546,7 @@ func (x *CommitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRequest.ProtoReflect.Descriptor instead.
 func (*CommitRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{9}
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *CommitRequest) GetRepository() string {
@@ -705,7 +572,7 @@ type CommitResponse struct {
 
 func (x *CommitResponse) Reset() {
 	*x = CommitResponse{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[10]
+	mi := &file_packhorse_v1_object_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -717,7 +584,7 @@ func (x *CommitResponse) String() string {
 func (*CommitResponse) ProtoMessage() {}
 
 func (x *CommitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[10]
+	mi := &file_packhorse_v1_object_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -730,7 +597,7 @@ func (x *CommitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitResponse.ProtoReflect.Descriptor instead.
 func (*CommitResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{10}
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CommitResponse) GetCommit() *Commit {
@@ -747,11 +614,10 @@ type Commit struct {
 	Parents   []string               `protobuf:"bytes,3,rep,name=parents,proto3" json:"parents,omitempty"`
 	Author    *Signature             `protobuf:"bytes,4,opt,name=author,proto3" json:"author,omitempty"`
 	Committer *Signature             `protobuf:"bytes,5,opt,name=committer,proto3" json:"committer,omitempty"`
-	// As it is stored; the encoding header says how, empty: UTF-8.
+	// The message as stored. encoding is its encoding header; empty means UTF-8.
 	Message  []byte `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
 	Encoding string `protobuf:"bytes,7,opt,name=encoding,proto3" json:"encoding,omitempty"`
-	// The message was longer than 1 MiB, there were more than 10,000 parents, or a name, an email address or the encoding was longer than
-	// 16 KiB: it was cut.
+	// Something was truncated: the message to 1 MiB, the parents to 10,000, or a name, an email address or the encoding to 16 KiB.
 	Truncated     bool `protobuf:"varint,8,opt,name=truncated,proto3" json:"truncated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -759,7 +625,7 @@ type Commit struct {
 
 func (x *Commit) Reset() {
 	*x = Commit{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[11]
+	mi := &file_packhorse_v1_object_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -771,7 +637,7 @@ func (x *Commit) String() string {
 func (*Commit) ProtoMessage() {}
 
 func (x *Commit) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[11]
+	mi := &file_packhorse_v1_object_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -784,7 +650,7 @@ func (x *Commit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Commit.ProtoReflect.Descriptor instead.
 func (*Commit) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{11}
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Commit) GetOid() string {
@@ -843,7 +709,7 @@ func (x *Commit) GetTruncated() bool {
 	return false
 }
 
-// Signature is who did something, and when. What git cannot read is empty, or 0.
+// Signature is an author or committer with a time. Fields that git cannot parse are empty or zero.
 type Signature struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  []byte                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -858,7 +724,7 @@ type Signature struct {
 
 func (x *Signature) Reset() {
 	*x = Signature{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[12]
+	mi := &file_packhorse_v1_object_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -870,7 +736,7 @@ func (x *Signature) String() string {
 func (*Signature) ProtoMessage() {}
 
 func (x *Signature) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[12]
+	mi := &file_packhorse_v1_object_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -883,7 +749,7 @@ func (x *Signature) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signature.ProtoReflect.Descriptor instead.
 func (*Signature) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{12}
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Signature) GetName() []byte {
@@ -917,17 +783,17 @@ func (x *Signature) GetOffsetMinutes() int32 {
 type LogRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
-	// Commits that these reach; none: HEAD. With exclude, at most 1,000.
+	// Commits that these revisions reach. Empty means HEAD. At most 1,000 together with exclude.
 	Revisions []string `protobuf:"bytes,2,rep,name=revisions,proto3" json:"revisions,omitempty"`
-	// Without those that these reach.
+	// Leave out commits that these revisions reach.
 	Exclude []string `protobuf:"bytes,3,rep,name=exclude,proto3" json:"exclude,omitempty"`
-	// Only commits that change this file or directory, with history simplified as by git log -- path.
+	// Only commits that change this file or directory. History is simplified as in git log -- path.
 	Path string `protobuf:"bytes,4,opt,name=path,proto3" json:"path,omitempty"`
-	// Only first parents are followed.
+	// Follow only first parents.
 	FirstParent bool `protobuf:"varint,5,opt,name=first_parent,json=firstParent,proto3" json:"first_parent,omitempty"`
-	// At most this many; 0: 100. At most 10,000.
+	// The maximum number of commits. Zero means 100. At most 10,000.
 	Limit int32 `protobuf:"varint,6,opt,name=limit,proto3" json:"limit,omitempty"`
-	// Pass over as many first.
+	// The number of commits to skip first.
 	Skip          int32 `protobuf:"varint,7,opt,name=skip,proto3" json:"skip,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -935,7 +801,7 @@ type LogRequest struct {
 
 func (x *LogRequest) Reset() {
 	*x = LogRequest{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[13]
+	mi := &file_packhorse_v1_object_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -947,7 +813,7 @@ func (x *LogRequest) String() string {
 func (*LogRequest) ProtoMessage() {}
 
 func (x *LogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[13]
+	mi := &file_packhorse_v1_object_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -960,7 +826,7 @@ func (x *LogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogRequest.ProtoReflect.Descriptor instead.
 func (*LogRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{13}
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *LogRequest) GetRepository() string {
@@ -1022,7 +888,7 @@ type LogResponse struct {
 
 func (x *LogResponse) Reset() {
 	*x = LogResponse{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[14]
+	mi := &file_packhorse_v1_object_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1034,7 +900,7 @@ func (x *LogResponse) String() string {
 func (*LogResponse) ProtoMessage() {}
 
 func (x *LogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[14]
+	mi := &file_packhorse_v1_object_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1047,7 +913,7 @@ func (x *LogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogResponse.ProtoReflect.Descriptor instead.
 func (*LogResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{14}
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *LogResponse) GetCommits() []*Commit {
@@ -1060,7 +926,7 @@ func (x *LogResponse) GetCommits() []*Commit {
 type DiffStatRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
-	// Revisions of commits or trees. Empty: the first parent of new, or the empty tree.
+	// Revisions of commits or trees. An empty old means the first parent of new, or the empty tree.
 	Old           string `protobuf:"bytes,2,opt,name=old,proto3" json:"old,omitempty"`
 	New           string `protobuf:"bytes,3,opt,name=new,proto3" json:"new,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1069,7 +935,7 @@ type DiffStatRequest struct {
 
 func (x *DiffStatRequest) Reset() {
 	*x = DiffStatRequest{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[15]
+	mi := &file_packhorse_v1_object_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1081,7 +947,7 @@ func (x *DiffStatRequest) String() string {
 func (*DiffStatRequest) ProtoMessage() {}
 
 func (x *DiffStatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[15]
+	mi := &file_packhorse_v1_object_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1094,7 +960,7 @@ func (x *DiffStatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffStatRequest.ProtoReflect.Descriptor instead.
 func (*DiffStatRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{15}
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DiffStatRequest) GetRepository() string {
@@ -1128,7 +994,7 @@ type DiffStatResponse struct {
 
 func (x *DiffStatResponse) Reset() {
 	*x = DiffStatResponse{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[16]
+	mi := &file_packhorse_v1_object_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1140,7 +1006,7 @@ func (x *DiffStatResponse) String() string {
 func (*DiffStatResponse) ProtoMessage() {}
 
 func (x *DiffStatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[16]
+	mi := &file_packhorse_v1_object_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1153,7 +1019,7 @@ func (x *DiffStatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffStatResponse.ProtoReflect.Descriptor instead.
 func (*DiffStatResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{16}
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DiffStatResponse) GetFiles() []*FileStat {
@@ -1166,16 +1032,16 @@ func (x *DiffStatResponse) GetFiles() []*FileStat {
 type FileStat struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Path  []byte                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	// 0: the file is new, or was deleted.
+	// Zero on one side for a new or deleted file.
 	OldMode uint32 `protobuf:"varint,2,opt,name=old_mode,json=oldMode,proto3" json:"old_mode,omitempty"`
 	NewMode uint32 `protobuf:"varint,3,opt,name=new_mode,json=newMode,proto3" json:"new_mode,omitempty"`
 	OldOid  string `protobuf:"bytes,4,opt,name=old_oid,json=oldOid,proto3" json:"old_oid,omitempty"`
 	NewOid  string `protobuf:"bytes,5,opt,name=new_oid,json=newOid,proto3" json:"new_oid,omitempty"`
 	Added   int64  `protobuf:"varint,6,opt,name=added,proto3" json:"added,omitempty"`
 	Deleted int64  `protobuf:"varint,7,opt,name=deleted,proto3" json:"deleted,omitempty"`
-	// Lines are not counted: one side is binary.
+	// One side is binary, and lines are not counted.
 	Binary bool `protobuf:"varint,8,opt,name=binary,proto3" json:"binary,omitempty"`
-	// Lines are not counted: more than 8 MiB, more than 500,000 lines around what differs, or too much work (some 10,000 lines that differ).
+	// Lines are not counted, because a side exceeds 8 MiB, the changed region exceeds 500,000 lines, or about 10,000 lines differ.
 	TooLarge      bool `protobuf:"varint,9,opt,name=too_large,json=tooLarge,proto3" json:"too_large,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1183,7 +1049,7 @@ type FileStat struct {
 
 func (x *FileStat) Reset() {
 	*x = FileStat{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[17]
+	mi := &file_packhorse_v1_object_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1195,7 +1061,7 @@ func (x *FileStat) String() string {
 func (*FileStat) ProtoMessage() {}
 
 func (x *FileStat) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[17]
+	mi := &file_packhorse_v1_object_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1208,7 +1074,7 @@ func (x *FileStat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileStat.ProtoReflect.Descriptor instead.
 func (*FileStat) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{17}
+	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *FileStat) GetPath() []byte {
@@ -1274,576 +1140,21 @@ func (x *FileStat) GetTooLarge() bool {
 	return false
 }
 
-type FilesRequest struct {
-	state      protoimpl.MessageState `protogen:"open.v1"`
-	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
-	// Object IDs of commits. Empty base: all files.
-	Commit string `protobuf:"bytes,2,opt,name=commit,proto3" json:"commit,omitempty"`
-	Base   string `protobuf:"bytes,3,opt,name=base,proto3" json:"base,omitempty"`
-	// Content of more bytes is left out; at most 64 MiB.
-	Limit         int64 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *FilesRequest) Reset() {
-	*x = FilesRequest{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[18]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *FilesRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*FilesRequest) ProtoMessage() {}
-
-func (x *FilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[18]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use FilesRequest.ProtoReflect.Descriptor instead.
-func (*FilesRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{18}
-}
-
-func (x *FilesRequest) GetRepository() string {
-	if x != nil {
-		return x.Repository
-	}
-	return ""
-}
-
-func (x *FilesRequest) GetCommit() string {
-	if x != nil {
-		return x.Commit
-	}
-	return ""
-}
-
-func (x *FilesRequest) GetBase() string {
-	if x != nil {
-		return x.Base
-	}
-	return ""
-}
-
-func (x *FilesRequest) GetLimit() int64 {
-	if x != nil {
-		return x.Limit
-	}
-	return 0
-}
-
-type FilesResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Files         []*File                `protobuf:"bytes,1,rep,name=files,proto3" json:"files,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *FilesResponse) Reset() {
-	*x = FilesResponse{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[19]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *FilesResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*FilesResponse) ProtoMessage() {}
-
-func (x *FilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[19]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use FilesResponse.ProtoReflect.Descriptor instead.
-func (*FilesResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{19}
-}
-
-func (x *FilesResponse) GetFiles() []*File {
-	if x != nil {
-		return x.Files
-	}
-	return nil
-}
-
-type File struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Path  []byte                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	Mode  uint32                 `protobuf:"varint,2,opt,name=mode,proto3" json:"mode,omitempty"`
-	Oid   string                 `protobuf:"bytes,3,opt,name=oid,proto3" json:"oid,omitempty"`
-	// Of the blob; 0 for a submodule, -1 for a blob that is missing or damaged.
-	Size int64 `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"`
-	// The base has it, the commit has not; there is only the path then.
-	Gone bool `protobuf:"varint,5,opt,name=gone,proto3" json:"gone,omitempty"`
-	// There is content. It may be of 0 bytes.
-	HasContent bool `protobuf:"varint,6,opt,name=has_content,json=hasContent,proto3" json:"has_content,omitempty"`
-	// At most 1 MiB.
-	Content []byte `protobuf:"bytes,7,opt,name=content,proto3" json:"content,omitempty"`
-	// The next file is the same one, with more content and nothing else.
-	Continued     bool `protobuf:"varint,8,opt,name=continued,proto3" json:"continued,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *File) Reset() {
-	*x = File{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[20]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *File) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*File) ProtoMessage() {}
-
-func (x *File) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[20]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use File.ProtoReflect.Descriptor instead.
-func (*File) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{20}
-}
-
-func (x *File) GetPath() []byte {
-	if x != nil {
-		return x.Path
-	}
-	return nil
-}
-
-func (x *File) GetMode() uint32 {
-	if x != nil {
-		return x.Mode
-	}
-	return 0
-}
-
-func (x *File) GetOid() string {
-	if x != nil {
-		return x.Oid
-	}
-	return ""
-}
-
-func (x *File) GetSize() int64 {
-	if x != nil {
-		return x.Size
-	}
-	return 0
-}
-
-func (x *File) GetGone() bool {
-	if x != nil {
-		return x.Gone
-	}
-	return false
-}
-
-func (x *File) GetHasContent() bool {
-	if x != nil {
-		return x.HasContent
-	}
-	return false
-}
-
-func (x *File) GetContent() []byte {
-	if x != nil {
-		return x.Content
-	}
-	return nil
-}
-
-func (x *File) GetContinued() bool {
-	if x != nil {
-		return x.Continued
-	}
-	return false
-}
-
-type BehindRequest struct {
-	state      protoimpl.MessageState `protogen:"open.v1"`
-	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
-	// Object IDs of commits.
-	Old string `protobuf:"bytes,2,opt,name=old,proto3" json:"old,omitempty"`
-	New string `protobuf:"bytes,3,opt,name=new,proto3" json:"new,omitempty"`
-	// At most so many are counted; 0 is 10,000, which is the most.
-	Limit         int32 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *BehindRequest) Reset() {
-	*x = BehindRequest{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[21]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *BehindRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*BehindRequest) ProtoMessage() {}
-
-func (x *BehindRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[21]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use BehindRequest.ProtoReflect.Descriptor instead.
-func (*BehindRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{21}
-}
-
-func (x *BehindRequest) GetRepository() string {
-	if x != nil {
-		return x.Repository
-	}
-	return ""
-}
-
-func (x *BehindRequest) GetOld() string {
-	if x != nil {
-		return x.Old
-	}
-	return ""
-}
-
-func (x *BehindRequest) GetNew() string {
-	if x != nil {
-		return x.New
-	}
-	return ""
-}
-
-func (x *BehindRequest) GetLimit() int32 {
-	if x != nil {
-		return x.Limit
-	}
-	return 0
-}
-
-type BehindResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Commits that new reaches and old does not.
-	Commits       int32 `protobuf:"varint,1,opt,name=commits,proto3" json:"commits,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *BehindResponse) Reset() {
-	*x = BehindResponse{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[22]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *BehindResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*BehindResponse) ProtoMessage() {}
-
-func (x *BehindResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[22]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use BehindResponse.ProtoReflect.Descriptor instead.
-func (*BehindResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{22}
-}
-
-func (x *BehindResponse) GetCommits() int32 {
-	if x != nil {
-		return x.Commits
-	}
-	return 0
-}
-
-type GrepRequest struct {
-	state      protoimpl.MessageState `protogen:"open.v1"`
-	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
-	// Object ID of a commit.
-	Commit string `protobuf:"bytes,2,opt,name=commit,proto3" json:"commit,omitempty"`
-	// One line of at most 16 KiB: a fixed string, or a POSIX extended regular expression.
-	Pattern string `protobuf:"bytes,3,opt,name=pattern,proto3" json:"pattern,omitempty"`
-	Regexp  bool   `protobuf:"varint,4,opt,name=regexp,proto3" json:"regexp,omitempty"`
-	// Of ASCII letters.
-	IgnoreCase bool `protobuf:"varint,5,opt,name=ignore_case,json=ignoreCase,proto3" json:"ignore_case,omitempty"`
-	// At most so many lines; 0: 1,000. At most 100,000.
-	Limit         int32 `protobuf:"varint,6,opt,name=limit,proto3" json:"limit,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *GrepRequest) Reset() {
-	*x = GrepRequest{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[23]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *GrepRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*GrepRequest) ProtoMessage() {}
-
-func (x *GrepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[23]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use GrepRequest.ProtoReflect.Descriptor instead.
-func (*GrepRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{23}
-}
-
-func (x *GrepRequest) GetRepository() string {
-	if x != nil {
-		return x.Repository
-	}
-	return ""
-}
-
-func (x *GrepRequest) GetCommit() string {
-	if x != nil {
-		return x.Commit
-	}
-	return ""
-}
-
-func (x *GrepRequest) GetPattern() string {
-	if x != nil {
-		return x.Pattern
-	}
-	return ""
-}
-
-func (x *GrepRequest) GetRegexp() bool {
-	if x != nil {
-		return x.Regexp
-	}
-	return false
-}
-
-func (x *GrepRequest) GetIgnoreCase() bool {
-	if x != nil {
-		return x.IgnoreCase
-	}
-	return false
-}
-
-func (x *GrepRequest) GetLimit() int32 {
-	if x != nil {
-		return x.Limit
-	}
-	return 0
-}
-
-type GrepResponse struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Hits  []*GrepHit             `protobuf:"bytes,1,rep,name=hits,proto3" json:"hits,omitempty"`
-	// In the last message: there are more lines.
-	Limited       bool `protobuf:"varint,2,opt,name=limited,proto3" json:"limited,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *GrepResponse) Reset() {
-	*x = GrepResponse{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[24]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *GrepResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*GrepResponse) ProtoMessage() {}
-
-func (x *GrepResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[24]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use GrepResponse.ProtoReflect.Descriptor instead.
-func (*GrepResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{24}
-}
-
-func (x *GrepResponse) GetHits() []*GrepHit {
-	if x != nil {
-		return x.Hits
-	}
-	return nil
-}
-
-func (x *GrepResponse) GetLimited() bool {
-	if x != nil {
-		return x.Limited
-	}
-	return false
-}
-
-type GrepHit struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Path  []byte                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	// From 1.
-	Line int32 `protobuf:"varint,2,opt,name=line,proto3" json:"line,omitempty"`
-	// From 0, in bytes: where the first match begins.
-	Column int32 `protobuf:"varint,3,opt,name=column,proto3" json:"column,omitempty"`
-	// The line, or its first 16 KiB.
-	Text []byte `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`
-	// It is longer.
-	Cut           bool `protobuf:"varint,5,opt,name=cut,proto3" json:"cut,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *GrepHit) Reset() {
-	*x = GrepHit{}
-	mi := &file_packhorse_v1_object_proto_msgTypes[25]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *GrepHit) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*GrepHit) ProtoMessage() {}
-
-func (x *GrepHit) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_object_proto_msgTypes[25]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use GrepHit.ProtoReflect.Descriptor instead.
-func (*GrepHit) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_object_proto_rawDescGZIP(), []int{25}
-}
-
-func (x *GrepHit) GetPath() []byte {
-	if x != nil {
-		return x.Path
-	}
-	return nil
-}
-
-func (x *GrepHit) GetLine() int32 {
-	if x != nil {
-		return x.Line
-	}
-	return 0
-}
-
-func (x *GrepHit) GetColumn() int32 {
-	if x != nil {
-		return x.Column
-	}
-	return 0
-}
-
-func (x *GrepHit) GetText() []byte {
-	if x != nil {
-		return x.Text
-	}
-	return nil
-}
-
-func (x *GrepHit) GetCut() bool {
-	if x != nil {
-		return x.Cut
-	}
-	return false
-}
-
 var File_packhorse_v1_object_proto protoreflect.FileDescriptor
 
 const file_packhorse_v1_object_proto_rawDesc = "" +
 	"\n" +
-	"\x19packhorse/v1/object.proto\x12\fpackhorse.v1\"\xa5\x01\n" +
+	"\x19packhorse/v1/object.proto\x12\fpackhorse.v1\"\xab\x01\n" +
 	"\vBlobRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
 	"repository\x12\x12\n" +
-	"\x03oid\x18\x02 \x01(\tH\x00R\x03oid\x12*\n" +
-	"\x04path\x18\x03 \x01(\v2\x14.packhorse.v1.PathInH\x00R\x04path\x12\x16\n" +
+	"\x03oid\x18\x02 \x01(\tH\x00R\x03oid\x120\n" +
+	"\x04path\x18\x03 \x01(\v2\x1a.packhorse.v1.RevisionPathH\x00R\x04path\x12\x16\n" +
 	"\x06offset\x18\x04 \x01(\x03R\x06offset\x12\x16\n" +
 	"\x06length\x18\x05 \x01(\x03R\x06lengthB\x06\n" +
-	"\x04blob\"8\n" +
-	"\x06PathIn\x12\x1a\n" +
+	"\x04blob\">\n" +
+	"\fRevisionPath\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\tR\brevision\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\"T\n" +
 	"\fBlobResponse\x120\n" +
@@ -1853,23 +1164,12 @@ const file_packhorse_v1_object_proto_rawDesc = "" +
 	"BlobHeader\x12\x10\n" +
 	"\x03oid\x18\x01 \x01(\tR\x03oid\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x03R\x04size\x12\x12\n" +
-	"\x04mode\x18\x03 \x01(\rR\x04mode\"o\n" +
-	"\vFileRequest\x12\x1e\n" +
-	"\n" +
-	"repository\x18\x01 \x01(\tR\n" +
-	"repository\x12\x16\n" +
-	"\x06commit\x18\x02 \x01(\tR\x06commit\x12\x12\n" +
-	"\x04path\x18\x03 \x01(\fR\x04path\x12\x14\n" +
-	"\x05limit\x18\x04 \x01(\x03R\x05limit\"J\n" +
-	"\fFileResponse\x12\x12\n" +
-	"\x04size\x18\x01 \x01(\x03R\x04size\x12\x12\n" +
-	"\x04mode\x18\x02 \x01(\rR\x04mode\x12\x12\n" +
-	"\x04data\x18\x03 \x01(\fR\x04data\"\xb1\x01\n" +
+	"\x04mode\x18\x03 \x01(\rR\x04mode\"\xb7\x01\n" +
 	"\vTreeRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
-	"repository\x12(\n" +
-	"\x04path\x18\x02 \x01(\v2\x14.packhorse.v1.PathInR\x04path\x12\x1c\n" +
+	"repository\x12.\n" +
+	"\x04path\x18\x02 \x01(\v2\x1a.packhorse.v1.RevisionPathR\x04path\x12\x1c\n" +
 	"\trecursive\x18\x03 \x01(\bR\trecursive\x12\x1b\n" +
 	"\tpage_size\x18\x04 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -1934,64 +1234,13 @@ const file_packhorse_v1_object_proto_rawDesc = "" +
 	"\x05added\x18\x06 \x01(\x03R\x05added\x12\x18\n" +
 	"\adeleted\x18\a \x01(\x03R\adeleted\x12\x16\n" +
 	"\x06binary\x18\b \x01(\bR\x06binary\x12\x1b\n" +
-	"\ttoo_large\x18\t \x01(\bR\btooLarge\"p\n" +
-	"\fFilesRequest\x12\x1e\n" +
-	"\n" +
-	"repository\x18\x01 \x01(\tR\n" +
-	"repository\x12\x16\n" +
-	"\x06commit\x18\x02 \x01(\tR\x06commit\x12\x12\n" +
-	"\x04base\x18\x03 \x01(\tR\x04base\x12\x14\n" +
-	"\x05limit\x18\x04 \x01(\x03R\x05limit\"9\n" +
-	"\rFilesResponse\x12(\n" +
-	"\x05files\x18\x01 \x03(\v2\x12.packhorse.v1.FileR\x05files\"\xc1\x01\n" +
-	"\x04File\x12\x12\n" +
-	"\x04path\x18\x01 \x01(\fR\x04path\x12\x12\n" +
-	"\x04mode\x18\x02 \x01(\rR\x04mode\x12\x10\n" +
-	"\x03oid\x18\x03 \x01(\tR\x03oid\x12\x12\n" +
-	"\x04size\x18\x04 \x01(\x03R\x04size\x12\x12\n" +
-	"\x04gone\x18\x05 \x01(\bR\x04gone\x12\x1f\n" +
-	"\vhas_content\x18\x06 \x01(\bR\n" +
-	"hasContent\x12\x18\n" +
-	"\acontent\x18\a \x01(\fR\acontent\x12\x1c\n" +
-	"\tcontinued\x18\b \x01(\bR\tcontinued\"i\n" +
-	"\rBehindRequest\x12\x1e\n" +
-	"\n" +
-	"repository\x18\x01 \x01(\tR\n" +
-	"repository\x12\x10\n" +
-	"\x03old\x18\x02 \x01(\tR\x03old\x12\x10\n" +
-	"\x03new\x18\x03 \x01(\tR\x03new\x12\x14\n" +
-	"\x05limit\x18\x04 \x01(\x05R\x05limit\"*\n" +
-	"\x0eBehindResponse\x12\x18\n" +
-	"\acommits\x18\x01 \x01(\x05R\acommits\"\xae\x01\n" +
-	"\vGrepRequest\x12\x1e\n" +
-	"\n" +
-	"repository\x18\x01 \x01(\tR\n" +
-	"repository\x12\x16\n" +
-	"\x06commit\x18\x02 \x01(\tR\x06commit\x12\x18\n" +
-	"\apattern\x18\x03 \x01(\tR\apattern\x12\x16\n" +
-	"\x06regexp\x18\x04 \x01(\bR\x06regexp\x12\x1f\n" +
-	"\vignore_case\x18\x05 \x01(\bR\n" +
-	"ignoreCase\x12\x14\n" +
-	"\x05limit\x18\x06 \x01(\x05R\x05limit\"S\n" +
-	"\fGrepResponse\x12)\n" +
-	"\x04hits\x18\x01 \x03(\v2\x15.packhorse.v1.GrepHitR\x04hits\x12\x18\n" +
-	"\alimited\x18\x02 \x01(\bR\alimited\"o\n" +
-	"\aGrepHit\x12\x12\n" +
-	"\x04path\x18\x01 \x01(\fR\x04path\x12\x12\n" +
-	"\x04line\x18\x02 \x01(\x05R\x04line\x12\x16\n" +
-	"\x06column\x18\x03 \x01(\x05R\x06column\x12\x12\n" +
-	"\x04text\x18\x04 \x01(\fR\x04text\x12\x10\n" +
-	"\x03cut\x18\x05 \x01(\bR\x03cut2\x97\x05\n" +
+	"\ttoo_large\x18\t \x01(\bR\btooLarge2\xf8\x02\n" +
 	"\rObjectService\x12D\n" +
-	"\x04Blob\x12\x19.packhorse.v1.BlobRequest\x1a\x1a.packhorse.v1.BlobResponse\"\x03\x90\x02\x010\x01\x12D\n" +
-	"\x04File\x12\x19.packhorse.v1.FileRequest\x1a\x1a.packhorse.v1.FileResponse\"\x03\x90\x02\x010\x01\x12B\n" +
+	"\x04Blob\x12\x19.packhorse.v1.BlobRequest\x1a\x1a.packhorse.v1.BlobResponse\"\x03\x90\x02\x010\x01\x12B\n" +
 	"\x04Tree\x12\x19.packhorse.v1.TreeRequest\x1a\x1a.packhorse.v1.TreeResponse\"\x03\x90\x02\x01\x12H\n" +
 	"\x06Commit\x12\x1b.packhorse.v1.CommitRequest\x1a\x1c.packhorse.v1.CommitResponse\"\x03\x90\x02\x01\x12A\n" +
 	"\x03Log\x12\x18.packhorse.v1.LogRequest\x1a\x19.packhorse.v1.LogResponse\"\x03\x90\x02\x010\x01\x12P\n" +
-	"\bDiffStat\x12\x1d.packhorse.v1.DiffStatRequest\x1a\x1e.packhorse.v1.DiffStatResponse\"\x03\x90\x02\x010\x01\x12G\n" +
-	"\x05Files\x12\x1a.packhorse.v1.FilesRequest\x1a\x1b.packhorse.v1.FilesResponse\"\x03\x90\x02\x010\x01\x12H\n" +
-	"\x06Behind\x12\x1b.packhorse.v1.BehindRequest\x1a\x1c.packhorse.v1.BehindResponse\"\x03\x90\x02\x01\x12D\n" +
-	"\x04Grep\x12\x19.packhorse.v1.GrepRequest\x1a\x1a.packhorse.v1.GrepResponse\"\x03\x90\x02\x010\x01BCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
+	"\bDiffStat\x12\x1d.packhorse.v1.DiffStatRequest\x1a\x1e.packhorse.v1.DiffStatResponse\"\x03\x90\x02\x010\x01BCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
 
 var (
 	file_packhorse_v1_object_proto_rawDescOnce sync.Once
@@ -2005,70 +1254,50 @@ func file_packhorse_v1_object_proto_rawDescGZIP() []byte {
 	return file_packhorse_v1_object_proto_rawDescData
 }
 
-var file_packhorse_v1_object_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_packhorse_v1_object_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_packhorse_v1_object_proto_goTypes = []any{
 	(*BlobRequest)(nil),      // 0: packhorse.v1.BlobRequest
-	(*PathIn)(nil),           // 1: packhorse.v1.PathIn
+	(*RevisionPath)(nil),     // 1: packhorse.v1.RevisionPath
 	(*BlobResponse)(nil),     // 2: packhorse.v1.BlobResponse
 	(*BlobHeader)(nil),       // 3: packhorse.v1.BlobHeader
-	(*FileRequest)(nil),      // 4: packhorse.v1.FileRequest
-	(*FileResponse)(nil),     // 5: packhorse.v1.FileResponse
-	(*TreeRequest)(nil),      // 6: packhorse.v1.TreeRequest
-	(*TreeResponse)(nil),     // 7: packhorse.v1.TreeResponse
-	(*TreeEntry)(nil),        // 8: packhorse.v1.TreeEntry
-	(*CommitRequest)(nil),    // 9: packhorse.v1.CommitRequest
-	(*CommitResponse)(nil),   // 10: packhorse.v1.CommitResponse
-	(*Commit)(nil),           // 11: packhorse.v1.Commit
-	(*Signature)(nil),        // 12: packhorse.v1.Signature
-	(*LogRequest)(nil),       // 13: packhorse.v1.LogRequest
-	(*LogResponse)(nil),      // 14: packhorse.v1.LogResponse
-	(*DiffStatRequest)(nil),  // 15: packhorse.v1.DiffStatRequest
-	(*DiffStatResponse)(nil), // 16: packhorse.v1.DiffStatResponse
-	(*FileStat)(nil),         // 17: packhorse.v1.FileStat
-	(*FilesRequest)(nil),     // 18: packhorse.v1.FilesRequest
-	(*FilesResponse)(nil),    // 19: packhorse.v1.FilesResponse
-	(*File)(nil),             // 20: packhorse.v1.File
-	(*BehindRequest)(nil),    // 21: packhorse.v1.BehindRequest
-	(*BehindResponse)(nil),   // 22: packhorse.v1.BehindResponse
-	(*GrepRequest)(nil),      // 23: packhorse.v1.GrepRequest
-	(*GrepResponse)(nil),     // 24: packhorse.v1.GrepResponse
-	(*GrepHit)(nil),          // 25: packhorse.v1.GrepHit
+	(*TreeRequest)(nil),      // 4: packhorse.v1.TreeRequest
+	(*TreeResponse)(nil),     // 5: packhorse.v1.TreeResponse
+	(*TreeEntry)(nil),        // 6: packhorse.v1.TreeEntry
+	(*CommitRequest)(nil),    // 7: packhorse.v1.CommitRequest
+	(*CommitResponse)(nil),   // 8: packhorse.v1.CommitResponse
+	(*Commit)(nil),           // 9: packhorse.v1.Commit
+	(*Signature)(nil),        // 10: packhorse.v1.Signature
+	(*LogRequest)(nil),       // 11: packhorse.v1.LogRequest
+	(*LogResponse)(nil),      // 12: packhorse.v1.LogResponse
+	(*DiffStatRequest)(nil),  // 13: packhorse.v1.DiffStatRequest
+	(*DiffStatResponse)(nil), // 14: packhorse.v1.DiffStatResponse
+	(*FileStat)(nil),         // 15: packhorse.v1.FileStat
 }
 var file_packhorse_v1_object_proto_depIdxs = []int32{
-	1,  // 0: packhorse.v1.BlobRequest.path:type_name -> packhorse.v1.PathIn
+	1,  // 0: packhorse.v1.BlobRequest.path:type_name -> packhorse.v1.RevisionPath
 	3,  // 1: packhorse.v1.BlobResponse.header:type_name -> packhorse.v1.BlobHeader
-	1,  // 2: packhorse.v1.TreeRequest.path:type_name -> packhorse.v1.PathIn
-	8,  // 3: packhorse.v1.TreeResponse.entries:type_name -> packhorse.v1.TreeEntry
-	11, // 4: packhorse.v1.CommitResponse.commit:type_name -> packhorse.v1.Commit
-	12, // 5: packhorse.v1.Commit.author:type_name -> packhorse.v1.Signature
-	12, // 6: packhorse.v1.Commit.committer:type_name -> packhorse.v1.Signature
-	11, // 7: packhorse.v1.LogResponse.commits:type_name -> packhorse.v1.Commit
-	17, // 8: packhorse.v1.DiffStatResponse.files:type_name -> packhorse.v1.FileStat
-	20, // 9: packhorse.v1.FilesResponse.files:type_name -> packhorse.v1.File
-	25, // 10: packhorse.v1.GrepResponse.hits:type_name -> packhorse.v1.GrepHit
-	0,  // 11: packhorse.v1.ObjectService.Blob:input_type -> packhorse.v1.BlobRequest
-	4,  // 12: packhorse.v1.ObjectService.File:input_type -> packhorse.v1.FileRequest
-	6,  // 13: packhorse.v1.ObjectService.Tree:input_type -> packhorse.v1.TreeRequest
-	9,  // 14: packhorse.v1.ObjectService.Commit:input_type -> packhorse.v1.CommitRequest
-	13, // 15: packhorse.v1.ObjectService.Log:input_type -> packhorse.v1.LogRequest
-	15, // 16: packhorse.v1.ObjectService.DiffStat:input_type -> packhorse.v1.DiffStatRequest
-	18, // 17: packhorse.v1.ObjectService.Files:input_type -> packhorse.v1.FilesRequest
-	21, // 18: packhorse.v1.ObjectService.Behind:input_type -> packhorse.v1.BehindRequest
-	23, // 19: packhorse.v1.ObjectService.Grep:input_type -> packhorse.v1.GrepRequest
-	2,  // 20: packhorse.v1.ObjectService.Blob:output_type -> packhorse.v1.BlobResponse
-	5,  // 21: packhorse.v1.ObjectService.File:output_type -> packhorse.v1.FileResponse
-	7,  // 22: packhorse.v1.ObjectService.Tree:output_type -> packhorse.v1.TreeResponse
-	10, // 23: packhorse.v1.ObjectService.Commit:output_type -> packhorse.v1.CommitResponse
-	14, // 24: packhorse.v1.ObjectService.Log:output_type -> packhorse.v1.LogResponse
-	16, // 25: packhorse.v1.ObjectService.DiffStat:output_type -> packhorse.v1.DiffStatResponse
-	19, // 26: packhorse.v1.ObjectService.Files:output_type -> packhorse.v1.FilesResponse
-	22, // 27: packhorse.v1.ObjectService.Behind:output_type -> packhorse.v1.BehindResponse
-	24, // 28: packhorse.v1.ObjectService.Grep:output_type -> packhorse.v1.GrepResponse
-	20, // [20:29] is the sub-list for method output_type
-	11, // [11:20] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	1,  // 2: packhorse.v1.TreeRequest.path:type_name -> packhorse.v1.RevisionPath
+	6,  // 3: packhorse.v1.TreeResponse.entries:type_name -> packhorse.v1.TreeEntry
+	9,  // 4: packhorse.v1.CommitResponse.commit:type_name -> packhorse.v1.Commit
+	10, // 5: packhorse.v1.Commit.author:type_name -> packhorse.v1.Signature
+	10, // 6: packhorse.v1.Commit.committer:type_name -> packhorse.v1.Signature
+	9,  // 7: packhorse.v1.LogResponse.commits:type_name -> packhorse.v1.Commit
+	15, // 8: packhorse.v1.DiffStatResponse.files:type_name -> packhorse.v1.FileStat
+	0,  // 9: packhorse.v1.ObjectService.Blob:input_type -> packhorse.v1.BlobRequest
+	4,  // 10: packhorse.v1.ObjectService.Tree:input_type -> packhorse.v1.TreeRequest
+	7,  // 11: packhorse.v1.ObjectService.Commit:input_type -> packhorse.v1.CommitRequest
+	11, // 12: packhorse.v1.ObjectService.Log:input_type -> packhorse.v1.LogRequest
+	13, // 13: packhorse.v1.ObjectService.DiffStat:input_type -> packhorse.v1.DiffStatRequest
+	2,  // 14: packhorse.v1.ObjectService.Blob:output_type -> packhorse.v1.BlobResponse
+	5,  // 15: packhorse.v1.ObjectService.Tree:output_type -> packhorse.v1.TreeResponse
+	8,  // 16: packhorse.v1.ObjectService.Commit:output_type -> packhorse.v1.CommitResponse
+	12, // 17: packhorse.v1.ObjectService.Log:output_type -> packhorse.v1.LogResponse
+	14, // 18: packhorse.v1.ObjectService.DiffStat:output_type -> packhorse.v1.DiffStatResponse
+	14, // [14:19] is the sub-list for method output_type
+	9,  // [9:14] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_packhorse_v1_object_proto_init() }
@@ -2086,7 +1315,7 @@ func file_packhorse_v1_object_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_packhorse_v1_object_proto_rawDesc), len(file_packhorse_v1_object_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   26,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

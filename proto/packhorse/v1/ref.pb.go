@@ -26,9 +26,9 @@ type Ref struct {
 	// The full name.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Oid  string `protobuf:"bytes,2,opt,name=oid,proto3" json:"oid,omitempty"`
-	// What an annotated tag peels to; empty for anything else.
+	// The peeled object of an annotated tag. Empty for other refs.
 	Peeled string `protobuf:"bytes,3,opt,name=peeled,proto3" json:"peeled,omitempty"`
-	// What a symbolic ref leads to; empty for anything else.
+	// The target of a symbolic ref. Empty for other refs.
 	Target        string `protobuf:"bytes,4,opt,name=target,proto3" json:"target,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -414,7 +414,7 @@ func (x *ResolveRevisionsRequest) GetRevisions() []*Revision {
 type Revision struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
-	// As gitrevisions(7) has it; empty: HEAD.
+	// In the syntax of gitrevisions(7). Empty means HEAD.
 	Revision      string `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -584,7 +584,7 @@ type RevisionResult_Found struct {
 }
 
 type RevisionResult_Fault struct {
-	// NOT_FOUND: there is no such object; ALREADY_EXISTS: an abbreviation may be several, which the text lists; INVALID_ARGUMENT: this is no revision.
+	// NOT_FOUND if the object does not exist, ALREADY_EXISTS with a list if an abbreviation is ambiguous, INVALID_ARGUMENT for invalid syntax.
 	Fault *Fault `protobuf:"bytes,2,opt,name=fault,proto3,oneof"`
 }
 
@@ -595,9 +595,9 @@ func (*RevisionResult_Fault) isRevisionResult_Result() {}
 type RevisionFound struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Oid   string                 `protobuf:"bytes,1,opt,name=oid,proto3" json:"oid,omitempty"`
-	// commit, tree, blob or tag.
+	// "commit", "tree", "blob" or "tag".
 	Type string `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
-	// The full name of the ref that the revision begins with, after symbolic refs; empty: it begins with an object ID.
+	// The full name of the ref at the start of the revision, with symbolic refs resolved. Empty if it starts with an object ID.
 	Ref           string   `protobuf:"bytes,3,opt,name=ref,proto3" json:"ref,omitempty"`
 	Version       *Version `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -770,14 +770,14 @@ func (x *ExistsResponse) GetVersion() *Version {
 type RefServiceListRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
-	// Only names that begin with it ("refs/heads/"); empty: all.
+	// Only names with this prefix ("refs/heads/"). Empty means all.
 	Prefix string `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"`
-	// Only names that match: * and ? stand for anything but a slash, ** for anything; empty: all.
+	// Only names that match this pattern: * and ? match anything except a slash, ** matches anything. Empty means all.
 	Pattern string `protobuf:"bytes,3,opt,name=pattern,proto3" json:"pattern,omitempty"`
-	// At most this many; 0: without a limit. The stream then ends with a page token if there are more.
+	// The maximum number of refs. Zero means no limit. If there are more, the last message has a page token.
 	PageSize  int32  `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	PageToken string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// Find out what annotated tags peel to.
+	// Peel annotated tags.
 	Peel          bool `protobuf:"varint,6,opt,name=peel,proto3" json:"peel,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -859,7 +859,7 @@ type RefServiceListResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// At most 1,000, and about 1 MiB.
 	Refs []*Ref `protobuf:"bytes,1,rep,name=refs,proto3" json:"refs,omitempty"`
-	// In the last message only; empty: there are no more.
+	// Only in the last message. Empty on the last page.
 	NextPageToken string   `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	Version       *Version `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -920,7 +920,7 @@ func (x *RefServiceListResponse) GetVersion() *Version {
 type WatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Up to 10,000.
-	Repositories  []*WatchFrom `protobuf:"bytes,1,rep,name=repositories,proto3" json:"repositories,omitempty"`
+	Repositories  []*WatchedRepository `protobuf:"bytes,1,rep,name=repositories,proto3" json:"repositories,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -955,39 +955,39 @@ func (*WatchRequest) Descriptor() ([]byte, []int) {
 	return file_packhorse_v1_ref_proto_rawDescGZIP(), []int{15}
 }
 
-func (x *WatchRequest) GetRepositories() []*WatchFrom {
+func (x *WatchRequest) GetRepositories() []*WatchedRepository {
 	if x != nil {
 		return x.Repositories
 	}
 	return nil
 }
 
-type WatchFrom struct {
+type WatchedRepository struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
-	// What the caller knows already; absent: nothing, and the stream begins with the state now.
+	// The version that the caller has. Absent if it has none: the stream then begins with the current version.
 	Version *Version `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
-	// What others do in the repository's directory may be told later: where nobody else watches it, it is looked at each second if there are up to
-	// 200 such repositories, and less often if there are more. What the node does itself is told at once.
-	Patient       bool `protobuf:"varint,3,opt,name=patient,proto3" json:"patient,omitempty"`
+	// Changes that other programs make in the directory may arrive later. The node checks up to 200 such repositories each second, and more of
+	// them less often, unless another caller watches the same repository. The node's own changes are not delayed.
+	LowPriority   bool `protobuf:"varint,3,opt,name=low_priority,json=lowPriority,proto3" json:"low_priority,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *WatchFrom) Reset() {
-	*x = WatchFrom{}
+func (x *WatchedRepository) Reset() {
+	*x = WatchedRepository{}
 	mi := &file_packhorse_v1_ref_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *WatchFrom) String() string {
+func (x *WatchedRepository) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*WatchFrom) ProtoMessage() {}
+func (*WatchedRepository) ProtoMessage() {}
 
-func (x *WatchFrom) ProtoReflect() protoreflect.Message {
+func (x *WatchedRepository) ProtoReflect() protoreflect.Message {
 	mi := &file_packhorse_v1_ref_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -999,28 +999,28 @@ func (x *WatchFrom) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use WatchFrom.ProtoReflect.Descriptor instead.
-func (*WatchFrom) Descriptor() ([]byte, []int) {
+// Deprecated: Use WatchedRepository.ProtoReflect.Descriptor instead.
+func (*WatchedRepository) Descriptor() ([]byte, []int) {
 	return file_packhorse_v1_ref_proto_rawDescGZIP(), []int{16}
 }
 
-func (x *WatchFrom) GetRepository() string {
+func (x *WatchedRepository) GetRepository() string {
 	if x != nil {
 		return x.Repository
 	}
 	return ""
 }
 
-func (x *WatchFrom) GetVersion() *Version {
+func (x *WatchedRepository) GetVersion() *Version {
 	if x != nil {
 		return x.Version
 	}
 	return nil
 }
 
-func (x *WatchFrom) GetPatient() bool {
+func (x *WatchedRepository) GetLowPriority() bool {
 	if x != nil {
-		return x.Patient
+		return x.LowPriority
 	}
 	return false
 }
@@ -1028,15 +1028,15 @@ func (x *WatchFrom) GetPatient() bool {
 type WatchResponse struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
-	// The state after the changes; with continued, the one before the event. A watch that is resumed from it is told the whole event again, so
-	// that nothing is lost with a connection that breaks within an event.
+	// The version after the changes. If continued is set, it is the version before the event: a watch that resumes from it receives the whole
+	// event again, so that a connection that breaks within an event loses nothing.
 	Version *Version `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"`
-	// What was known before does not hold any more, or what happened since cannot be told: forget everything about this repository.
+	// The changes since the caller's version are unknown. Discard everything about this repository.
 	Reset_ bool `protobuf:"varint,3,opt,name=reset,proto3" json:"reset,omitempty"`
-	// What changed; not with reset. The changes of one event happened since the one before.
+	// The changes since the previous event. Empty with reset.
 	Changes []*RefChange `protobuf:"bytes,4,rep,name=changes,proto3" json:"changes,omitempty"`
-	// The repository is not there (any more); it is watched for its return.
-	Gone bool `protobuf:"varint,5,opt,name=gone,proto3" json:"gone,omitempty"`
+	// The repository does not exist. The watch continues and reports when it exists again.
+	Missing bool `protobuf:"varint,5,opt,name=missing,proto3" json:"missing,omitempty"`
 	// The next message about this repository has more changes of the same event.
 	Continued     bool `protobuf:"varint,6,opt,name=continued,proto3" json:"continued,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1101,9 +1101,9 @@ func (x *WatchResponse) GetChanges() []*RefChange {
 	return nil
 }
 
-func (x *WatchResponse) GetGone() bool {
+func (x *WatchResponse) GetMissing() bool {
 	if x != nil {
-		return x.Gone
+		return x.Missing
 	}
 	return false
 }
@@ -1118,11 +1118,11 @@ func (x *WatchResponse) GetContinued() bool {
 type RefChange struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Empty: the ref is new.
+	// Empty for a new ref.
 	OldOid string `protobuf:"bytes,2,opt,name=old_oid,json=oldOid,proto3" json:"old_oid,omitempty"`
-	// Empty: the ref was deleted.
+	// Empty for a deleted ref.
 	NewOid string `protobuf:"bytes,3,opt,name=new_oid,json=newOid,proto3" json:"new_oid,omitempty"`
-	// Empty unless the ref is symbolic; HEAD's target counts as a change of HEAD.
+	// The target of a symbolic ref. Empty for other refs. A new target of HEAD is a change of HEAD.
 	NewTarget     string `protobuf:"bytes,4,opt,name=new_target,json=newTarget,proto3" json:"new_target,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1184,130 +1184,6 @@ func (x *RefChange) GetNewTarget() string {
 		return x.NewTarget
 	}
 	return ""
-}
-
-type WaitRequest struct {
-	state      protoimpl.MessageState `protogen:"open.v1"`
-	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
-	// An object that a visible ref has to reach; empty: any will do.
-	Oid string `protobuf:"bytes,2,opt,name=oid,proto3" json:"oid,omitempty"`
-	// The generation that the refs have to have reached, of a version that the caller was told; 0: any will do.
-	Generation uint64 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
-	// The epoch of that version. A node that has started since has seen all of it. 0: of the node as it runs.
-	Epoch uint64 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Whom the work of looking counts for, as in Session.
-	Caller        string `protobuf:"bytes,5,opt,name=caller,proto3" json:"caller,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *WaitRequest) Reset() {
-	*x = WaitRequest{}
-	mi := &file_packhorse_v1_ref_proto_msgTypes[19]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *WaitRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*WaitRequest) ProtoMessage() {}
-
-func (x *WaitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_ref_proto_msgTypes[19]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use WaitRequest.ProtoReflect.Descriptor instead.
-func (*WaitRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_ref_proto_rawDescGZIP(), []int{19}
-}
-
-func (x *WaitRequest) GetRepository() string {
-	if x != nil {
-		return x.Repository
-	}
-	return ""
-}
-
-func (x *WaitRequest) GetOid() string {
-	if x != nil {
-		return x.Oid
-	}
-	return ""
-}
-
-func (x *WaitRequest) GetGeneration() uint64 {
-	if x != nil {
-		return x.Generation
-	}
-	return 0
-}
-
-func (x *WaitRequest) GetEpoch() uint64 {
-	if x != nil {
-		return x.Epoch
-	}
-	return 0
-}
-
-func (x *WaitRequest) GetCaller() string {
-	if x != nil {
-		return x.Caller
-	}
-	return ""
-}
-
-type WaitResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Version       *Version               `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *WaitResponse) Reset() {
-	*x = WaitResponse{}
-	mi := &file_packhorse_v1_ref_proto_msgTypes[20]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *WaitResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*WaitResponse) ProtoMessage() {}
-
-func (x *WaitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_ref_proto_msgTypes[20]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use WaitResponse.ProtoReflect.Descriptor instead.
-func (*WaitResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_ref_proto_rawDescGZIP(), []int{20}
-}
-
-func (x *WaitResponse) GetVersion() *Version {
-	if x != nil {
-		return x.Version
-	}
-	return nil
 }
 
 var File_packhorse_v1_ref_proto protoreflect.FileDescriptor
@@ -1375,42 +1251,30 @@ const file_packhorse_v1_ref_proto_rawDesc = "" +
 	"\x16RefServiceListResponse\x12%\n" +
 	"\x04refs\x18\x01 \x03(\v2\x11.packhorse.v1.RefR\x04refs\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12/\n" +
-	"\aversion\x18\x03 \x01(\v2\x15.packhorse.v1.VersionR\aversion\"K\n" +
-	"\fWatchRequest\x12;\n" +
-	"\frepositories\x18\x01 \x03(\v2\x17.packhorse.v1.WatchFromR\frepositories\"v\n" +
-	"\tWatchFrom\x12\x1e\n" +
+	"\aversion\x18\x03 \x01(\v2\x15.packhorse.v1.VersionR\aversion\"S\n" +
+	"\fWatchRequest\x12C\n" +
+	"\frepositories\x18\x01 \x03(\v2\x1f.packhorse.v1.WatchedRepositoryR\frepositories\"\x87\x01\n" +
+	"\x11WatchedRepository\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
 	"repository\x12/\n" +
-	"\aversion\x18\x02 \x01(\v2\x15.packhorse.v1.VersionR\aversion\x12\x18\n" +
-	"\apatient\x18\x03 \x01(\bR\apatient\"\xdb\x01\n" +
+	"\aversion\x18\x02 \x01(\v2\x15.packhorse.v1.VersionR\aversion\x12!\n" +
+	"\flow_priority\x18\x03 \x01(\bR\vlowPriority\"\xe1\x01\n" +
 	"\rWatchResponse\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
 	"repository\x12/\n" +
 	"\aversion\x18\x02 \x01(\v2\x15.packhorse.v1.VersionR\aversion\x12\x14\n" +
 	"\x05reset\x18\x03 \x01(\bR\x05reset\x121\n" +
-	"\achanges\x18\x04 \x03(\v2\x17.packhorse.v1.RefChangeR\achanges\x12\x12\n" +
-	"\x04gone\x18\x05 \x01(\bR\x04gone\x12\x1c\n" +
+	"\achanges\x18\x04 \x03(\v2\x17.packhorse.v1.RefChangeR\achanges\x12\x18\n" +
+	"\amissing\x18\x05 \x01(\bR\amissing\x12\x1c\n" +
 	"\tcontinued\x18\x06 \x01(\bR\tcontinued\"p\n" +
 	"\tRefChange\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x17\n" +
 	"\aold_oid\x18\x02 \x01(\tR\x06oldOid\x12\x17\n" +
 	"\anew_oid\x18\x03 \x01(\tR\x06newOid\x12\x1d\n" +
 	"\n" +
-	"new_target\x18\x04 \x01(\tR\tnewTarget\"\x8d\x01\n" +
-	"\vWaitRequest\x12\x1e\n" +
-	"\n" +
-	"repository\x18\x01 \x01(\tR\n" +
-	"repository\x12\x10\n" +
-	"\x03oid\x18\x02 \x01(\tR\x03oid\x12\x1e\n" +
-	"\n" +
-	"generation\x18\x03 \x01(\x04R\n" +
-	"generation\x12\x14\n" +
-	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\x12\x16\n" +
-	"\x06caller\x18\x05 \x01(\tR\x06caller\"?\n" +
-	"\fWaitResponse\x12/\n" +
-	"\aversion\x18\x01 \x01(\v2\x15.packhorse.v1.VersionR\aversion2\xc6\x04\n" +
+	"new_target\x18\x04 \x01(\tR\tnewTarget2\x82\x04\n" +
 	"\n" +
 	"RefService\x12K\n" +
 	"\aResolve\x12\x1c.packhorse.v1.ResolveRequest\x1a\x1d.packhorse.v1.ResolveResponse\"\x03\x90\x02\x01\x12W\n" +
@@ -1418,8 +1282,7 @@ const file_packhorse_v1_ref_proto_rawDesc = "" +
 	"\x10ResolveRevisions\x12%.packhorse.v1.ResolveRevisionsRequest\x1a&.packhorse.v1.ResolveRevisionsResponse\"\x03\x90\x02\x01\x12H\n" +
 	"\x06Exists\x12\x1b.packhorse.v1.ExistsRequest\x1a\x1c.packhorse.v1.ExistsResponse\"\x03\x90\x02\x01\x12X\n" +
 	"\x04List\x12#.packhorse.v1.RefServiceListRequest\x1a$.packhorse.v1.RefServiceListResponse\"\x03\x90\x02\x010\x01\x12B\n" +
-	"\x05Watch\x12\x1a.packhorse.v1.WatchRequest\x1a\x1b.packhorse.v1.WatchResponse0\x01\x12B\n" +
-	"\x04Wait\x12\x19.packhorse.v1.WaitRequest\x1a\x1a.packhorse.v1.WaitResponse\"\x03\x90\x02\x01BCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
+	"\x05Watch\x12\x1a.packhorse.v1.WatchRequest\x1a\x1b.packhorse.v1.WatchResponse0\x01BCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
 
 var (
 	file_packhorse_v1_ref_proto_rawDescOnce sync.Once
@@ -1433,7 +1296,7 @@ func file_packhorse_v1_ref_proto_rawDescGZIP() []byte {
 	return file_packhorse_v1_ref_proto_rawDescData
 }
 
-var file_packhorse_v1_ref_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_packhorse_v1_ref_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_packhorse_v1_ref_proto_goTypes = []any{
 	(*Ref)(nil),                      // 0: packhorse.v1.Ref
 	(*ResolveRequest)(nil),           // 1: packhorse.v1.ResolveRequest
@@ -1451,53 +1314,48 @@ var file_packhorse_v1_ref_proto_goTypes = []any{
 	(*RefServiceListRequest)(nil),    // 13: packhorse.v1.RefServiceListRequest
 	(*RefServiceListResponse)(nil),   // 14: packhorse.v1.RefServiceListResponse
 	(*WatchRequest)(nil),             // 15: packhorse.v1.WatchRequest
-	(*WatchFrom)(nil),                // 16: packhorse.v1.WatchFrom
+	(*WatchedRepository)(nil),        // 16: packhorse.v1.WatchedRepository
 	(*WatchResponse)(nil),            // 17: packhorse.v1.WatchResponse
 	(*RefChange)(nil),                // 18: packhorse.v1.RefChange
-	(*WaitRequest)(nil),              // 19: packhorse.v1.WaitRequest
-	(*WaitResponse)(nil),             // 20: packhorse.v1.WaitResponse
-	(*Version)(nil),                  // 21: packhorse.v1.Version
-	(*Fault)(nil),                    // 22: packhorse.v1.Fault
+	(*Version)(nil),                  // 19: packhorse.v1.Version
+	(*Fault)(nil),                    // 20: packhorse.v1.Fault
 }
 var file_packhorse_v1_ref_proto_depIdxs = []int32{
 	0,  // 0: packhorse.v1.ResolveResponse.ref:type_name -> packhorse.v1.Ref
-	21, // 1: packhorse.v1.ResolveResponse.version:type_name -> packhorse.v1.Version
+	19, // 1: packhorse.v1.ResolveResponse.version:type_name -> packhorse.v1.Version
 	1,  // 2: packhorse.v1.ResolveManyRequest.requests:type_name -> packhorse.v1.ResolveRequest
 	5,  // 3: packhorse.v1.ResolveManyResponse.results:type_name -> packhorse.v1.ResolveResult
 	2,  // 4: packhorse.v1.ResolveResult.found:type_name -> packhorse.v1.ResolveResponse
-	22, // 5: packhorse.v1.ResolveResult.fault:type_name -> packhorse.v1.Fault
+	20, // 5: packhorse.v1.ResolveResult.fault:type_name -> packhorse.v1.Fault
 	7,  // 6: packhorse.v1.ResolveRevisionsRequest.revisions:type_name -> packhorse.v1.Revision
 	9,  // 7: packhorse.v1.ResolveRevisionsResponse.results:type_name -> packhorse.v1.RevisionResult
 	10, // 8: packhorse.v1.RevisionResult.found:type_name -> packhorse.v1.RevisionFound
-	22, // 9: packhorse.v1.RevisionResult.fault:type_name -> packhorse.v1.Fault
-	21, // 10: packhorse.v1.RevisionFound.version:type_name -> packhorse.v1.Version
-	21, // 11: packhorse.v1.ExistsResponse.version:type_name -> packhorse.v1.Version
+	20, // 9: packhorse.v1.RevisionResult.fault:type_name -> packhorse.v1.Fault
+	19, // 10: packhorse.v1.RevisionFound.version:type_name -> packhorse.v1.Version
+	19, // 11: packhorse.v1.ExistsResponse.version:type_name -> packhorse.v1.Version
 	0,  // 12: packhorse.v1.RefServiceListResponse.refs:type_name -> packhorse.v1.Ref
-	21, // 13: packhorse.v1.RefServiceListResponse.version:type_name -> packhorse.v1.Version
-	16, // 14: packhorse.v1.WatchRequest.repositories:type_name -> packhorse.v1.WatchFrom
-	21, // 15: packhorse.v1.WatchFrom.version:type_name -> packhorse.v1.Version
-	21, // 16: packhorse.v1.WatchResponse.version:type_name -> packhorse.v1.Version
+	19, // 13: packhorse.v1.RefServiceListResponse.version:type_name -> packhorse.v1.Version
+	16, // 14: packhorse.v1.WatchRequest.repositories:type_name -> packhorse.v1.WatchedRepository
+	19, // 15: packhorse.v1.WatchedRepository.version:type_name -> packhorse.v1.Version
+	19, // 16: packhorse.v1.WatchResponse.version:type_name -> packhorse.v1.Version
 	18, // 17: packhorse.v1.WatchResponse.changes:type_name -> packhorse.v1.RefChange
-	21, // 18: packhorse.v1.WaitResponse.version:type_name -> packhorse.v1.Version
-	1,  // 19: packhorse.v1.RefService.Resolve:input_type -> packhorse.v1.ResolveRequest
-	3,  // 20: packhorse.v1.RefService.ResolveMany:input_type -> packhorse.v1.ResolveManyRequest
-	6,  // 21: packhorse.v1.RefService.ResolveRevisions:input_type -> packhorse.v1.ResolveRevisionsRequest
-	11, // 22: packhorse.v1.RefService.Exists:input_type -> packhorse.v1.ExistsRequest
-	13, // 23: packhorse.v1.RefService.List:input_type -> packhorse.v1.RefServiceListRequest
-	15, // 24: packhorse.v1.RefService.Watch:input_type -> packhorse.v1.WatchRequest
-	19, // 25: packhorse.v1.RefService.Wait:input_type -> packhorse.v1.WaitRequest
-	2,  // 26: packhorse.v1.RefService.Resolve:output_type -> packhorse.v1.ResolveResponse
-	4,  // 27: packhorse.v1.RefService.ResolveMany:output_type -> packhorse.v1.ResolveManyResponse
-	8,  // 28: packhorse.v1.RefService.ResolveRevisions:output_type -> packhorse.v1.ResolveRevisionsResponse
-	12, // 29: packhorse.v1.RefService.Exists:output_type -> packhorse.v1.ExistsResponse
-	14, // 30: packhorse.v1.RefService.List:output_type -> packhorse.v1.RefServiceListResponse
-	17, // 31: packhorse.v1.RefService.Watch:output_type -> packhorse.v1.WatchResponse
-	20, // 32: packhorse.v1.RefService.Wait:output_type -> packhorse.v1.WaitResponse
-	26, // [26:33] is the sub-list for method output_type
-	19, // [19:26] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	1,  // 18: packhorse.v1.RefService.Resolve:input_type -> packhorse.v1.ResolveRequest
+	3,  // 19: packhorse.v1.RefService.ResolveMany:input_type -> packhorse.v1.ResolveManyRequest
+	6,  // 20: packhorse.v1.RefService.ResolveRevisions:input_type -> packhorse.v1.ResolveRevisionsRequest
+	11, // 21: packhorse.v1.RefService.Exists:input_type -> packhorse.v1.ExistsRequest
+	13, // 22: packhorse.v1.RefService.List:input_type -> packhorse.v1.RefServiceListRequest
+	15, // 23: packhorse.v1.RefService.Watch:input_type -> packhorse.v1.WatchRequest
+	2,  // 24: packhorse.v1.RefService.Resolve:output_type -> packhorse.v1.ResolveResponse
+	4,  // 25: packhorse.v1.RefService.ResolveMany:output_type -> packhorse.v1.ResolveManyResponse
+	8,  // 26: packhorse.v1.RefService.ResolveRevisions:output_type -> packhorse.v1.ResolveRevisionsResponse
+	12, // 27: packhorse.v1.RefService.Exists:output_type -> packhorse.v1.ExistsResponse
+	14, // 28: packhorse.v1.RefService.List:output_type -> packhorse.v1.RefServiceListResponse
+	17, // 29: packhorse.v1.RefService.Watch:output_type -> packhorse.v1.WatchResponse
+	24, // [24:30] is the sub-list for method output_type
+	18, // [18:24] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_packhorse_v1_ref_proto_init() }
@@ -1521,7 +1379,7 @@ func file_packhorse_v1_ref_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_packhorse_v1_ref_proto_rawDesc), len(file_packhorse_v1_ref_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   21,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -24,28 +24,28 @@ const (
 
 type Repository struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The path below the root, as it is on disk ("team/app.git").
+	// The path below the root, as on disk ("team/app.git").
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	// "sha1" or "sha256".
 	ObjectFormat string `protobuf:"bytes,2,opt,name=object_format,json=objectFormat,proto3" json:"object_format,omitempty"`
-	// What HEAD points at ("refs/heads/main"); empty if it is detached.
+	// The target of HEAD ("refs/heads/main"). Empty if HEAD is detached.
 	Head string `protobuf:"bytes,3,opt,name=head,proto3" json:"head,omitempty"`
-	// The object that HEAD leads to; empty for an unborn branch.
+	// The object ID of HEAD. Empty for an unborn branch.
 	HeadOid string   `protobuf:"bytes,4,opt,name=head_oid,json=headOid,proto3" json:"head_oid,omitempty"`
 	Version *Version `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
-	// Bytes of its files; -1: there are too many (over a million) to count.
+	// The total size of its files in bytes. -1 if there are too many files to count (over a million).
 	Size int64 `protobuf:"varint,6,opt,name=size,proto3" json:"size,omitempty"`
-	// Visible refs, without HEAD.
+	// The number of visible refs without HEAD.
 	Refs    int64    `protobuf:"varint,7,opt,name=refs,proto3" json:"refs,omitempty"`
 	Objects *Objects `protobuf:"bytes,8,opt,name=objects,proto3" json:"objects,omitempty"`
-	// The configuration as far as it says how the repository is served: keys of core.repositoryformatversion, extensions.*, uploadpack.*,
-	// uploadpackfilter.*, lsrefs.*, transfer.*, receive.*, http.uploadpack, http.receivepack; names in lower case but for subsections. A key
-	// with several values has them on lines of their own. receive.certNonceSeed, a secret, is not told.
+	// The configuration that affects how the repository is served: core.repositoryformatversion, extensions.*, uploadpack.*,
+	// uploadpackfilter.*, lsrefs.*, transfer.*, receive.*, http.uploadpack and http.receivepack. Names are in lower case except for
+	// subsections. Several values of a key are separated by newlines. The secret receive.certNonceSeed is left out.
 	Config map[string]string `protobuf:"bytes,9,rep,name=config,proto3" json:"config,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Hooks of the repository's own that git would run on a push: "hooks/pre-receive", "core.hooksPath: update",
+	// The hooks in the repository that git would run for a push, such as "hooks/pre-receive", "core.hooksPath: update" or
 	// "hook.lint.command: update".
 	Hooks []string `protobuf:"bytes,10,rep,name=hooks,proto3" json:"hooks,omitempty"`
-	// What becomes of them, as push.repository_hooks says: "refuse", "run" or "ignore". Empty: the node takes no pushes.
+	// The setting push.repository_hooks: "refuse", "run" or "ignore". Empty if the node accepts no pushes.
 	RepositoryHooks string `protobuf:"bytes,11,opt,name=repository_hooks,json=repositoryHooks,proto3" json:"repository_hooks,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -158,15 +158,15 @@ func (x *Repository) GetRepositoryHooks() string {
 	return ""
 }
 
-// Objects counts what git-count-objects(1) does.
+// Objects are the counts of git-count-objects(1).
 type Objects struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Packed int64                  `protobuf:"varint,1,opt,name=packed,proto3" json:"packed,omitempty"`
 	Packs  int64                  `protobuf:"varint,2,opt,name=packs,proto3" json:"packs,omitempty"`
 	Loose  int64                  `protobuf:"varint,3,opt,name=loose,proto3" json:"loose,omitempty"`
-	// Bytes of packs and their indexes.
+	// The size of the packs and their indexes in bytes.
 	PackBytes int64 `protobuf:"varint,4,opt,name=pack_bytes,json=packBytes,proto3" json:"pack_bytes,omitempty"`
-	// Whether there is a multi-pack-index, a reachability bitmap, a commit-graph.
+	// Whether the repository has a multi-pack-index, a reachability bitmap and a commit-graph.
 	MultiPackIndex bool `protobuf:"varint,5,opt,name=multi_pack_index,json=multiPackIndex,proto3" json:"multi_pack_index,omitempty"`
 	Bitmap         bool `protobuf:"varint,6,opt,name=bitmap,proto3" json:"bitmap,omitempty"`
 	CommitGraph    bool `protobuf:"varint,7,opt,name=commit_graph,json=commitGraph,proto3" json:"commit_graph,omitempty"`
@@ -255,11 +255,11 @@ func (x *Objects) GetCommitGraph() bool {
 
 type CreateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// No part of the path begins with a dot or a dash, ends in ".lock", or looks percent-encoded; ".git" is the end of the last one only.
+	// No component of the path may begin with a dot or a dash, end in ".lock", or look percent-encoded. Only the last one may end in ".git".
 	Repository string `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
-	// "sha1" (also if empty) or "sha256".
+	// "sha1" or "sha256". Empty means "sha1".
 	ObjectFormat string `protobuf:"bytes,2,opt,name=object_format,json=objectFormat,proto3" json:"object_format,omitempty"`
-	// The branch that HEAD names, without refs/heads/; empty: "main".
+	// The branch that HEAD points at, without refs/heads/. Empty means "main".
 	DefaultBranch string `protobuf:"bytes,3,opt,name=default_branch,json=defaultBranch,proto3" json:"default_branch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -450,11 +450,11 @@ func (x *GetResponse) GetRepository() *Repository {
 
 type ListRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Only paths that begin with it; whole components are not asked for.
+	// Only paths with this prefix, which may end within a component.
 	Prefix string `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
-	// At most this many; 0: 100. At most 1000. A page may have fewer, even none, and yet not be the last.
+	// The maximum number of repositories. Zero means 100. At most 1,000. Any page may have fewer, or none.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// From the response before.
+	// The next_page_token of the previous response.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -513,9 +513,9 @@ func (x *ListRequest) GetPageToken() string {
 
 type ListResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Paths below the root, as they are on disk.
+	// Paths below the root, as on disk.
 	Repositories []string `protobuf:"bytes,1,rep,name=repositories,proto3" json:"repositories,omitempty"`
-	// Empty at the end.
+	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -568,9 +568,9 @@ func (x *ListResponse) GetNextPageToken() string {
 type DeleteRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
-	// If set, the repository is only deleted if it still is this one.
+	// If set, the repository is deleted only if it has this incarnation.
 	Incarnation string `protobuf:"bytes,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	// Remove it though other repositories borrow its objects; these are damaged then.
+	// Delete it even if other repositories borrow its objects. Those become corrupt.
 	Force         bool `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -666,7 +666,7 @@ func (*DeleteResponse) Descriptor() ([]byte, []int) {
 type SetHeadRequest struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Repository string                 `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
-	// The full name of a branch ("refs/heads/main"), which need not exist.
+	// The full name of a branch ("refs/heads/main"), which may not exist yet.
 	Branch        string `protobuf:"bytes,2,opt,name=branch,proto3" json:"branch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -718,7 +718,7 @@ func (x *SetHeadRequest) GetBranch() string {
 
 type SetHeadResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Whether the branch exists. If not, HEAD is unborn, and clones check out nothing.
+	// Whether the branch exists. Otherwise HEAD is unborn, and clones check out no files.
 	Exists        bool `protobuf:"varint,1,opt,name=exists,proto3" json:"exists,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -809,7 +809,7 @@ type MaintainResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Before        *Objects               `protobuf:"bytes,1,opt,name=before,proto3" json:"before,omitempty"`
 	After         *Objects               `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
-	Took          *durationpb.Duration   `protobuf:"bytes,3,opt,name=took,proto3" json:"took,omitempty"`
+	Duration      *durationpb.Duration   `protobuf:"bytes,3,opt,name=duration,proto3" json:"duration,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -858,9 +858,9 @@ func (x *MaintainResponse) GetAfter() *Objects {
 	return nil
 }
 
-func (x *MaintainResponse) GetTook() *durationpb.Duration {
+func (x *MaintainResponse) GetDuration() *durationpb.Duration {
 	if x != nil {
-		return x.Took
+		return x.Duration
 	}
 	return nil
 }
@@ -920,9 +920,9 @@ func (x *DropPacksRequest) GetAll() bool {
 
 type DropPacksResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many packs were removed.
+	// The number of removed packs.
 	Packs int64 `protobuf:"varint,1,opt,name=packs,proto3" json:"packs,omitempty"`
-	// Their size in bytes.
+	// The size of the removed packs in bytes.
 	Bytes         int64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1047,11 +1047,11 @@ const file_packhorse_v1_repository_proto_rawDesc = "" +
 	"\x0fMaintainRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
-	"repository\"\x9d\x01\n" +
+	"repository\"\xa5\x01\n" +
 	"\x10MaintainResponse\x12-\n" +
 	"\x06before\x18\x01 \x01(\v2\x15.packhorse.v1.ObjectsR\x06before\x12+\n" +
-	"\x05after\x18\x02 \x01(\v2\x15.packhorse.v1.ObjectsR\x05after\x12-\n" +
-	"\x04took\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x04took\"D\n" +
+	"\x05after\x18\x02 \x01(\v2\x15.packhorse.v1.ObjectsR\x05after\x125\n" +
+	"\bduration\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\bduration\"D\n" +
 	"\x10DropPacksRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
@@ -1111,7 +1111,7 @@ var file_packhorse_v1_repository_proto_depIdxs = []int32{
 	0,  // 4: packhorse.v1.GetResponse.repository:type_name -> packhorse.v1.Repository
 	1,  // 5: packhorse.v1.MaintainResponse.before:type_name -> packhorse.v1.Objects
 	1,  // 6: packhorse.v1.MaintainResponse.after:type_name -> packhorse.v1.Objects
-	18, // 7: packhorse.v1.MaintainResponse.took:type_name -> google.protobuf.Duration
+	18, // 7: packhorse.v1.MaintainResponse.duration:type_name -> google.protobuf.Duration
 	2,  // 8: packhorse.v1.RepositoryService.Create:input_type -> packhorse.v1.CreateRequest
 	4,  // 9: packhorse.v1.RepositoryService.Get:input_type -> packhorse.v1.GetRequest
 	6,  // 10: packhorse.v1.RepositoryService.List:input_type -> packhorse.v1.ListRequest

@@ -21,15 +21,15 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Version says of which state of a repository's refs an answer is. Of two versions with the same incarnation and epoch the one with the
-// higher generation is newer; with another epoch or incarnation nothing that was known before holds.
+// Version identifies a state of a repository's refs. If two versions have the same incarnation and epoch, the one with the higher generation
+// is newer. A different incarnation or epoch invalidates everything that the caller knows of the refs.
 type Version struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Changes when a repository is deleted and made anew under the same path.
+	// Changes when a repository is deleted and created again at the same path.
 	Incarnation string `protobuf:"bytes,1,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	// Changes, upwards, when the node starts anew.
+	// Increases with each start of the node.
 	Epoch uint64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Rises with every change of a ref that the node sees.
+	// Increases with each change of a ref that the node observes.
 	Generation    uint64 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -1,2 +1,2 @@
-// Package packhorsev1connect is the control API of a storage node: clients and handlers of its services. Package client makes such clients.
+// Package packhorsev1connect contains clients and handlers of the control API's services. Package client creates such clients.
 package packhorsev1connect

@@ -35,8 +35,6 @@ const (
 const (
 	// ObjectServiceBlobProcedure is the fully-qualified name of the ObjectService's Blob RPC.
 	ObjectServiceBlobProcedure = "/packhorse.v1.ObjectService/Blob"
-	// ObjectServiceFileProcedure is the fully-qualified name of the ObjectService's File RPC.
-	ObjectServiceFileProcedure = "/packhorse.v1.ObjectService/File"
 	// ObjectServiceTreeProcedure is the fully-qualified name of the ObjectService's Tree RPC.
 	ObjectServiceTreeProcedure = "/packhorse.v1.ObjectService/Tree"
 	// ObjectServiceCommitProcedure is the fully-qualified name of the ObjectService's Commit RPC.
@@ -45,44 +43,27 @@ const (
 	ObjectServiceLogProcedure = "/packhorse.v1.ObjectService/Log"
 	// ObjectServiceDiffStatProcedure is the fully-qualified name of the ObjectService's DiffStat RPC.
 	ObjectServiceDiffStatProcedure = "/packhorse.v1.ObjectService/DiffStat"
-	// ObjectServiceFilesProcedure is the fully-qualified name of the ObjectService's Files RPC.
-	ObjectServiceFilesProcedure = "/packhorse.v1.ObjectService/Files"
-	// ObjectServiceBehindProcedure is the fully-qualified name of the ObjectService's Behind RPC.
-	ObjectServiceBehindProcedure = "/packhorse.v1.ObjectService/Behind"
-	// ObjectServiceGrepProcedure is the fully-qualified name of the ObjectService's Grep RPC.
-	ObjectServiceGrepProcedure = "/packhorse.v1.ObjectService/Grep"
 )
 
 // ObjectServiceClient is a client for the packhorse.v1.ObjectService service.
 type ObjectServiceClient interface {
-	// Blob streams the bytes of a blob, or a part of them. Blobs of up to 1 MiB and those stored as deltas are verified before the first
-	// byte is sent; one that is stored as a delta may have 128 MiB. Others may have any size, and are inflated as they are sent: the last
-	// bytes of the blob are sent only if all were right, but those before, and a range that ends earlier, are not verified.
+	// Blob streams a blob or a range of it. Blobs of up to 1 MiB, and blobs stored as deltas, which may have up to 128 MiB, are verified before
+	// the first byte is sent. Others may have any size and are verified while they are sent: the last bytes follow only if the blob is intact.
+	// Earlier bytes, and ranges that end earlier, are not verified.
 	Blob(context.Context, *connect.Request[v1.BlobRequest]) (*connect.ServerStreamForClient[v1.BlobResponse], error)
-	// File streams a file of a commit for somebody who may see the repository's history and no more: NOT_FOUND unless a ref that is not hidden
-	// reaches the commit. What is larger than the limit has no data.
-	File(context.Context, *connect.Request[v1.FileRequest]) (*connect.ServerStreamForClient[v1.FileResponse], error)
-	// Tree lists a directory in git's order, page by page. All pages are of the same tree, wherever the revision goes meanwhile. Directories
-	// may be nested 2,048 deep.
+	// Tree lists a directory in git's order, in pages. All pages show the same tree, even if the revision moves meanwhile. Directories may be
+	// nested up to 2,048 levels.
 	Tree(context.Context, *connect.Request[v1.TreeRequest]) (*connect.Response[v1.TreeResponse], error)
-	// Commit reads one commit.
+	// Commit returns one commit.
 	Commit(context.Context, *connect.Request[v1.CommitRequest]) (*connect.Response[v1.CommitResponse], error)
-	// Log streams commits in the order of git log: the next is always the one with the latest committer's date among the revisions and
-	// the parents of those before. So a commit comes after its children unless their clocks were wrong. The history of a shallow
-	// repository ends at its boundary. A log that would have to look at more than 2,000,000 commits fails with INVALID_ARGUMENT.
+	// Log streams commits in the order of git log: the next commit is the one with the latest committer date among the revisions and the
+	// parents of earlier commits. A commit follows its children unless a clock was wrong. The history of a shallow repository ends at its
+	// boundary. INVALID_ARGUMENT if the log would visit more than 2,000,000 commits.
 	Log(context.Context, *connect.Request[v1.LogRequest]) (*connect.ServerStreamForClient[v1.LogResponse], error)
-	// DiffStat counts the lines that differ between two trees, file by file, as git diff-tree --minimal --numstat -r does since version
-	// 2.50 (older ones may count more than the least). Renames are not looked for, and attributes do not count: a file is binary if there
-	// is a NUL in its first 8,000 bytes. A submodule is a file of one line.
+	// DiffStat counts the changed lines of each file between two trees, as git diff-tree --minimal --numstat -r does since version 2.50. Older
+	// versions may count more lines. Renames are not detected and attributes are ignored: a file is binary if its first 8,000 bytes have a NUL.
+	// A submodule counts as a file of one line.
 	DiffStat(context.Context, *connect.Request[v1.DiffStatRequest]) (*connect.ServerStreamForClient[v1.DiffStatResponse], error)
-	// Files streams the files of a commit with their content, in the order of git ls-tree -r, or those that differ from another commit, in that
-	// of git diff-tree -r. A blob that is missing or damaged has size -1.
-	Files(context.Context, *connect.Request[v1.FilesRequest]) (*connect.ServerStreamForClient[v1.FilesResponse], error)
-	// Behind counts the commits between two.
-	Behind(context.Context, *connect.Request[v1.BehindRequest]) (*connect.Response[v1.BehindResponse], error)
-	// Grep searches the files of a commit by git grep, which few may do at the same time, out of the way of packs: RESOURCE_EXHAUSTED if no place
-	// becomes free within 5 s, DEADLINE_EXCEEDED after 20 s. Binary files are left out.
-	Grep(context.Context, *connect.Request[v1.GrepRequest]) (*connect.ServerStreamForClient[v1.GrepResponse], error)
 }
 
 // NewObjectServiceClient constructs a client for the packhorse.v1.ObjectService service. By
@@ -100,13 +81,6 @@ func NewObjectServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			httpClient,
 			baseURL+ObjectServiceBlobProcedure,
 			connect.WithSchema(objectServiceMethods.ByName("Blob")),
-			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
-			connect.WithClientOptions(opts...),
-		),
-		file: connect.NewClient[v1.FileRequest, v1.FileResponse](
-			httpClient,
-			baseURL+ObjectServiceFileProcedure,
-			connect.WithSchema(objectServiceMethods.ByName("File")),
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
@@ -138,51 +112,21 @@ func NewObjectServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
-		files: connect.NewClient[v1.FilesRequest, v1.FilesResponse](
-			httpClient,
-			baseURL+ObjectServiceFilesProcedure,
-			connect.WithSchema(objectServiceMethods.ByName("Files")),
-			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
-			connect.WithClientOptions(opts...),
-		),
-		behind: connect.NewClient[v1.BehindRequest, v1.BehindResponse](
-			httpClient,
-			baseURL+ObjectServiceBehindProcedure,
-			connect.WithSchema(objectServiceMethods.ByName("Behind")),
-			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
-			connect.WithClientOptions(opts...),
-		),
-		grep: connect.NewClient[v1.GrepRequest, v1.GrepResponse](
-			httpClient,
-			baseURL+ObjectServiceGrepProcedure,
-			connect.WithSchema(objectServiceMethods.ByName("Grep")),
-			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
-			connect.WithClientOptions(opts...),
-		),
 	}
 }
 
 // objectServiceClient implements ObjectServiceClient.
 type objectServiceClient struct {
 	blob     *connect.Client[v1.BlobRequest, v1.BlobResponse]
-	file     *connect.Client[v1.FileRequest, v1.FileResponse]
 	tree     *connect.Client[v1.TreeRequest, v1.TreeResponse]
 	commit   *connect.Client[v1.CommitRequest, v1.CommitResponse]
 	log      *connect.Client[v1.LogRequest, v1.LogResponse]
 	diffStat *connect.Client[v1.DiffStatRequest, v1.DiffStatResponse]
-	files    *connect.Client[v1.FilesRequest, v1.FilesResponse]
-	behind   *connect.Client[v1.BehindRequest, v1.BehindResponse]
-	grep     *connect.Client[v1.GrepRequest, v1.GrepResponse]
 }
 
 // Blob calls packhorse.v1.ObjectService.Blob.
 func (c *objectServiceClient) Blob(ctx context.Context, req *connect.Request[v1.BlobRequest]) (*connect.ServerStreamForClient[v1.BlobResponse], error) {
 	return c.blob.CallServerStream(ctx, req)
-}
-
-// File calls packhorse.v1.ObjectService.File.
-func (c *objectServiceClient) File(ctx context.Context, req *connect.Request[v1.FileRequest]) (*connect.ServerStreamForClient[v1.FileResponse], error) {
-	return c.file.CallServerStream(ctx, req)
 }
 
 // Tree calls packhorse.v1.ObjectService.Tree.
@@ -205,51 +149,25 @@ func (c *objectServiceClient) DiffStat(ctx context.Context, req *connect.Request
 	return c.diffStat.CallServerStream(ctx, req)
 }
 
-// Files calls packhorse.v1.ObjectService.Files.
-func (c *objectServiceClient) Files(ctx context.Context, req *connect.Request[v1.FilesRequest]) (*connect.ServerStreamForClient[v1.FilesResponse], error) {
-	return c.files.CallServerStream(ctx, req)
-}
-
-// Behind calls packhorse.v1.ObjectService.Behind.
-func (c *objectServiceClient) Behind(ctx context.Context, req *connect.Request[v1.BehindRequest]) (*connect.Response[v1.BehindResponse], error) {
-	return c.behind.CallUnary(ctx, req)
-}
-
-// Grep calls packhorse.v1.ObjectService.Grep.
-func (c *objectServiceClient) Grep(ctx context.Context, req *connect.Request[v1.GrepRequest]) (*connect.ServerStreamForClient[v1.GrepResponse], error) {
-	return c.grep.CallServerStream(ctx, req)
-}
-
 // ObjectServiceHandler is an implementation of the packhorse.v1.ObjectService service.
 type ObjectServiceHandler interface {
-	// Blob streams the bytes of a blob, or a part of them. Blobs of up to 1 MiB and those stored as deltas are verified before the first
-	// byte is sent; one that is stored as a delta may have 128 MiB. Others may have any size, and are inflated as they are sent: the last
-	// bytes of the blob are sent only if all were right, but those before, and a range that ends earlier, are not verified.
+	// Blob streams a blob or a range of it. Blobs of up to 1 MiB, and blobs stored as deltas, which may have up to 128 MiB, are verified before
+	// the first byte is sent. Others may have any size and are verified while they are sent: the last bytes follow only if the blob is intact.
+	// Earlier bytes, and ranges that end earlier, are not verified.
 	Blob(context.Context, *connect.Request[v1.BlobRequest], *connect.ServerStream[v1.BlobResponse]) error
-	// File streams a file of a commit for somebody who may see the repository's history and no more: NOT_FOUND unless a ref that is not hidden
-	// reaches the commit. What is larger than the limit has no data.
-	File(context.Context, *connect.Request[v1.FileRequest], *connect.ServerStream[v1.FileResponse]) error
-	// Tree lists a directory in git's order, page by page. All pages are of the same tree, wherever the revision goes meanwhile. Directories
-	// may be nested 2,048 deep.
+	// Tree lists a directory in git's order, in pages. All pages show the same tree, even if the revision moves meanwhile. Directories may be
+	// nested up to 2,048 levels.
 	Tree(context.Context, *connect.Request[v1.TreeRequest]) (*connect.Response[v1.TreeResponse], error)
-	// Commit reads one commit.
+	// Commit returns one commit.
 	Commit(context.Context, *connect.Request[v1.CommitRequest]) (*connect.Response[v1.CommitResponse], error)
-	// Log streams commits in the order of git log: the next is always the one with the latest committer's date among the revisions and
-	// the parents of those before. So a commit comes after its children unless their clocks were wrong. The history of a shallow
-	// repository ends at its boundary. A log that would have to look at more than 2,000,000 commits fails with INVALID_ARGUMENT.
+	// Log streams commits in the order of git log: the next commit is the one with the latest committer date among the revisions and the
+	// parents of earlier commits. A commit follows its children unless a clock was wrong. The history of a shallow repository ends at its
+	// boundary. INVALID_ARGUMENT if the log would visit more than 2,000,000 commits.
 	Log(context.Context, *connect.Request[v1.LogRequest], *connect.ServerStream[v1.LogResponse]) error
-	// DiffStat counts the lines that differ between two trees, file by file, as git diff-tree --minimal --numstat -r does since version
-	// 2.50 (older ones may count more than the least). Renames are not looked for, and attributes do not count: a file is binary if there
-	// is a NUL in its first 8,000 bytes. A submodule is a file of one line.
+	// DiffStat counts the changed lines of each file between two trees, as git diff-tree --minimal --numstat -r does since version 2.50. Older
+	// versions may count more lines. Renames are not detected and attributes are ignored: a file is binary if its first 8,000 bytes have a NUL.
+	// A submodule counts as a file of one line.
 	DiffStat(context.Context, *connect.Request[v1.DiffStatRequest], *connect.ServerStream[v1.DiffStatResponse]) error
-	// Files streams the files of a commit with their content, in the order of git ls-tree -r, or those that differ from another commit, in that
-	// of git diff-tree -r. A blob that is missing or damaged has size -1.
-	Files(context.Context, *connect.Request[v1.FilesRequest], *connect.ServerStream[v1.FilesResponse]) error
-	// Behind counts the commits between two.
-	Behind(context.Context, *connect.Request[v1.BehindRequest]) (*connect.Response[v1.BehindResponse], error)
-	// Grep searches the files of a commit by git grep, which few may do at the same time, out of the way of packs: RESOURCE_EXHAUSTED if no place
-	// becomes free within 5 s, DEADLINE_EXCEEDED after 20 s. Binary files are left out.
-	Grep(context.Context, *connect.Request[v1.GrepRequest], *connect.ServerStream[v1.GrepResponse]) error
 }
 
 // NewObjectServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -263,13 +181,6 @@ func NewObjectServiceHandler(svc ObjectServiceHandler, opts ...connect.HandlerOp
 		ObjectServiceBlobProcedure,
 		svc.Blob,
 		connect.WithSchema(objectServiceMethods.ByName("Blob")),
-		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
-		connect.WithHandlerOptions(opts...),
-	)
-	objectServiceFileHandler := connect.NewServerStreamHandler(
-		ObjectServiceFileProcedure,
-		svc.File,
-		connect.WithSchema(objectServiceMethods.ByName("File")),
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
@@ -301,33 +212,10 @@ func NewObjectServiceHandler(svc ObjectServiceHandler, opts ...connect.HandlerOp
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
-	objectServiceFilesHandler := connect.NewServerStreamHandler(
-		ObjectServiceFilesProcedure,
-		svc.Files,
-		connect.WithSchema(objectServiceMethods.ByName("Files")),
-		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
-		connect.WithHandlerOptions(opts...),
-	)
-	objectServiceBehindHandler := connect.NewUnaryHandler(
-		ObjectServiceBehindProcedure,
-		svc.Behind,
-		connect.WithSchema(objectServiceMethods.ByName("Behind")),
-		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
-		connect.WithHandlerOptions(opts...),
-	)
-	objectServiceGrepHandler := connect.NewServerStreamHandler(
-		ObjectServiceGrepProcedure,
-		svc.Grep,
-		connect.WithSchema(objectServiceMethods.ByName("Grep")),
-		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
-		connect.WithHandlerOptions(opts...),
-	)
 	return "/packhorse.v1.ObjectService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case ObjectServiceBlobProcedure:
 			objectServiceBlobHandler.ServeHTTP(w, r)
-		case ObjectServiceFileProcedure:
-			objectServiceFileHandler.ServeHTTP(w, r)
 		case ObjectServiceTreeProcedure:
 			objectServiceTreeHandler.ServeHTTP(w, r)
 		case ObjectServiceCommitProcedure:
@@ -336,12 +224,6 @@ func NewObjectServiceHandler(svc ObjectServiceHandler, opts ...connect.HandlerOp
 			objectServiceLogHandler.ServeHTTP(w, r)
 		case ObjectServiceDiffStatProcedure:
 			objectServiceDiffStatHandler.ServeHTTP(w, r)
-		case ObjectServiceFilesProcedure:
-			objectServiceFilesHandler.ServeHTTP(w, r)
-		case ObjectServiceBehindProcedure:
-			objectServiceBehindHandler.ServeHTTP(w, r)
-		case ObjectServiceGrepProcedure:
-			objectServiceGrepHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -353,10 +235,6 @@ type UnimplementedObjectServiceHandler struct{}
 
 func (UnimplementedObjectServiceHandler) Blob(context.Context, *connect.Request[v1.BlobRequest], *connect.ServerStream[v1.BlobResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.ObjectService.Blob is not implemented"))
-}
-
-func (UnimplementedObjectServiceHandler) File(context.Context, *connect.Request[v1.FileRequest], *connect.ServerStream[v1.FileResponse]) error {
-	return connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.ObjectService.File is not implemented"))
 }
 
 func (UnimplementedObjectServiceHandler) Tree(context.Context, *connect.Request[v1.TreeRequest]) (*connect.Response[v1.TreeResponse], error) {
@@ -373,16 +251,4 @@ func (UnimplementedObjectServiceHandler) Log(context.Context, *connect.Request[v
 
 func (UnimplementedObjectServiceHandler) DiffStat(context.Context, *connect.Request[v1.DiffStatRequest], *connect.ServerStream[v1.DiffStatResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.ObjectService.DiffStat is not implemented"))
-}
-
-func (UnimplementedObjectServiceHandler) Files(context.Context, *connect.Request[v1.FilesRequest], *connect.ServerStream[v1.FilesResponse]) error {
-	return connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.ObjectService.Files is not implemented"))
-}
-
-func (UnimplementedObjectServiceHandler) Behind(context.Context, *connect.Request[v1.BehindRequest]) (*connect.Response[v1.BehindResponse], error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.ObjectService.Behind is not implemented"))
-}
-
-func (UnimplementedObjectServiceHandler) Grep(context.Context, *connect.Request[v1.GrepRequest], *connect.ServerStream[v1.GrepResponse]) error {
-	return connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.ObjectService.Grep is not implemented"))
 }

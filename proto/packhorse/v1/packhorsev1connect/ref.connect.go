@@ -46,33 +46,28 @@ const (
 	RefServiceListProcedure = "/packhorse.v1.RefService/List"
 	// RefServiceWatchProcedure is the fully-qualified name of the RefService's Watch RPC.
 	RefServiceWatchProcedure = "/packhorse.v1.RefService/Watch"
-	// RefServiceWaitProcedure is the fully-qualified name of the RefService's Wait RPC.
-	RefServiceWaitProcedure = "/packhorse.v1.RefService/Wait"
 )
 
 // RefServiceClient is a client for the packhorse.v1.RefService service.
 type RefServiceClient interface {
-	// Resolve finds what a name means: a full name, HEAD, or a short one by git's rules (gitrevisions(7)).
+	// Resolve finds the ref of a full name, of HEAD, or of a short name by git's rules (gitrevisions(7)).
 	Resolve(context.Context, *connect.Request[v1.ResolveRequest]) (*connect.Response[v1.ResolveResponse], error)
-	// ResolveMany resolves up to 10,000 names, of 1 MiB together, of any repositories. Each has its own result; names of one repository see
-	// one state of it. An answer of more than 3.5 MiB, as long targets of symbolic refs can make it, is refused: INVALID_ARGUMENT.
+	// ResolveMany resolves up to 10,000 names of any repositories, with at most 1 MiB in total. Each name has its own result. All names of a
+	// repository are resolved in the same state of it. INVALID_ARGUMENT if the response would exceed 3.5 MiB, which needs long symbolic refs.
 	ResolveMany(context.Context, *connect.Request[v1.ResolveManyRequest]) (*connect.Response[v1.ResolveManyResponse], error)
-	// ResolveRevisions finds the objects that up to 10,000 revisions, of 1 MiB together, of any repositories name, as git rev-parse does: object IDs, whole or
-	// abbreviated, names of refs, HEAD, with any of ^{TYPE}, ^{}, ~N and ^N behind them. Each has its own result; revisions of one repository see one state of it.
-	// An answer of more than 3.5 MiB, as long targets of symbolic refs can make it, is refused: INVALID_ARGUMENT.
+	// ResolveRevisions finds the objects of up to 10,000 revisions of any repositories, with at most 1 MiB in total, as git rev-parse does. A
+	// revision is a full or abbreviated object ID, the name of a ref, or HEAD, followed by any of ^{TYPE}, ^{}, ~N and ^N. Results and limits are
+	// as those of ResolveMany.
 	ResolveRevisions(context.Context, *connect.Request[v1.ResolveRevisionsRequest]) (*connect.Response[v1.ResolveRevisionsResponse], error)
-	// Exists tells whether a ref exists by its full name.
+	// Exists reports whether the ref with a full name exists.
 	Exists(context.Context, *connect.Request[v1.ExistsRequest]) (*connect.Response[v1.ExistsResponse], error)
-	// List lists refs in the order of their names, in batches, without HEAD. All are of one state of the repository; the pages of a list may
-	// be of several. Names that are not UTF-8 are left out.
+	// List streams refs in the order of their names, without HEAD. A response shows one state of the repository, but the pages of a list may
+	// show several. Names that are not valid UTF-8 are left out.
 	List(context.Context, *connect.Request[v1.RefServiceListRequest]) (*connect.ServerStreamForClient[v1.RefServiceListResponse], error)
-	// Watch tells of each change of refs in some repositories, whoever made it, within a second or so, until the call is cancelled. It begins
-	// with one event for each repository, which says where it is now. An event is one message, but for one with more than about 1 MiB of
-	// changes: its messages follow one another, and all but the last are marked as continued.
+	// Watch streams all changes of refs in some repositories, usually within a second, until the call is cancelled. It begins with one event
+	// for each repository, with its current version. An event with more than about 1 MiB of changes is split into consecutive messages, and
+	// all except the last have continued set.
 	Watch(context.Context, *connect.Request[v1.WatchRequest]) (*connect.ServerStreamForClient[v1.WatchResponse], error)
-	// Wait returns as soon as what was pushed can be seen by everybody who reads the repository; at the call's deadline, or after ten minutes:
-	// DEADLINE_EXCEEDED. NOT_FOUND if there is no such repository.
-	Wait(context.Context, *connect.Request[v1.WaitRequest]) (*connect.Response[v1.WaitResponse], error)
 }
 
 // NewRefServiceClient constructs a client for the packhorse.v1.RefService service. By default, it
@@ -127,13 +122,6 @@ func NewRefServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...
 			connect.WithSchema(refServiceMethods.ByName("Watch")),
 			connect.WithClientOptions(opts...),
 		),
-		wait: connect.NewClient[v1.WaitRequest, v1.WaitResponse](
-			httpClient,
-			baseURL+RefServiceWaitProcedure,
-			connect.WithSchema(refServiceMethods.ByName("Wait")),
-			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
-			connect.WithClientOptions(opts...),
-		),
 	}
 }
 
@@ -145,7 +133,6 @@ type refServiceClient struct {
 	exists           *connect.Client[v1.ExistsRequest, v1.ExistsResponse]
 	list             *connect.Client[v1.RefServiceListRequest, v1.RefServiceListResponse]
 	watch            *connect.Client[v1.WatchRequest, v1.WatchResponse]
-	wait             *connect.Client[v1.WaitRequest, v1.WaitResponse]
 }
 
 // Resolve calls packhorse.v1.RefService.Resolve.
@@ -178,34 +165,26 @@ func (c *refServiceClient) Watch(ctx context.Context, req *connect.Request[v1.Wa
 	return c.watch.CallServerStream(ctx, req)
 }
 
-// Wait calls packhorse.v1.RefService.Wait.
-func (c *refServiceClient) Wait(ctx context.Context, req *connect.Request[v1.WaitRequest]) (*connect.Response[v1.WaitResponse], error) {
-	return c.wait.CallUnary(ctx, req)
-}
-
 // RefServiceHandler is an implementation of the packhorse.v1.RefService service.
 type RefServiceHandler interface {
-	// Resolve finds what a name means: a full name, HEAD, or a short one by git's rules (gitrevisions(7)).
+	// Resolve finds the ref of a full name, of HEAD, or of a short name by git's rules (gitrevisions(7)).
 	Resolve(context.Context, *connect.Request[v1.ResolveRequest]) (*connect.Response[v1.ResolveResponse], error)
-	// ResolveMany resolves up to 10,000 names, of 1 MiB together, of any repositories. Each has its own result; names of one repository see
-	// one state of it. An answer of more than 3.5 MiB, as long targets of symbolic refs can make it, is refused: INVALID_ARGUMENT.
+	// ResolveMany resolves up to 10,000 names of any repositories, with at most 1 MiB in total. Each name has its own result. All names of a
+	// repository are resolved in the same state of it. INVALID_ARGUMENT if the response would exceed 3.5 MiB, which needs long symbolic refs.
 	ResolveMany(context.Context, *connect.Request[v1.ResolveManyRequest]) (*connect.Response[v1.ResolveManyResponse], error)
-	// ResolveRevisions finds the objects that up to 10,000 revisions, of 1 MiB together, of any repositories name, as git rev-parse does: object IDs, whole or
-	// abbreviated, names of refs, HEAD, with any of ^{TYPE}, ^{}, ~N and ^N behind them. Each has its own result; revisions of one repository see one state of it.
-	// An answer of more than 3.5 MiB, as long targets of symbolic refs can make it, is refused: INVALID_ARGUMENT.
+	// ResolveRevisions finds the objects of up to 10,000 revisions of any repositories, with at most 1 MiB in total, as git rev-parse does. A
+	// revision is a full or abbreviated object ID, the name of a ref, or HEAD, followed by any of ^{TYPE}, ^{}, ~N and ^N. Results and limits are
+	// as those of ResolveMany.
 	ResolveRevisions(context.Context, *connect.Request[v1.ResolveRevisionsRequest]) (*connect.Response[v1.ResolveRevisionsResponse], error)
-	// Exists tells whether a ref exists by its full name.
+	// Exists reports whether the ref with a full name exists.
 	Exists(context.Context, *connect.Request[v1.ExistsRequest]) (*connect.Response[v1.ExistsResponse], error)
-	// List lists refs in the order of their names, in batches, without HEAD. All are of one state of the repository; the pages of a list may
-	// be of several. Names that are not UTF-8 are left out.
+	// List streams refs in the order of their names, without HEAD. A response shows one state of the repository, but the pages of a list may
+	// show several. Names that are not valid UTF-8 are left out.
 	List(context.Context, *connect.Request[v1.RefServiceListRequest], *connect.ServerStream[v1.RefServiceListResponse]) error
-	// Watch tells of each change of refs in some repositories, whoever made it, within a second or so, until the call is cancelled. It begins
-	// with one event for each repository, which says where it is now. An event is one message, but for one with more than about 1 MiB of
-	// changes: its messages follow one another, and all but the last are marked as continued.
+	// Watch streams all changes of refs in some repositories, usually within a second, until the call is cancelled. It begins with one event
+	// for each repository, with its current version. An event with more than about 1 MiB of changes is split into consecutive messages, and
+	// all except the last have continued set.
 	Watch(context.Context, *connect.Request[v1.WatchRequest], *connect.ServerStream[v1.WatchResponse]) error
-	// Wait returns as soon as what was pushed can be seen by everybody who reads the repository; at the call's deadline, or after ten minutes:
-	// DEADLINE_EXCEEDED. NOT_FOUND if there is no such repository.
-	Wait(context.Context, *connect.Request[v1.WaitRequest]) (*connect.Response[v1.WaitResponse], error)
 }
 
 // NewRefServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -256,13 +235,6 @@ func NewRefServiceHandler(svc RefServiceHandler, opts ...connect.HandlerOption) 
 		connect.WithSchema(refServiceMethods.ByName("Watch")),
 		connect.WithHandlerOptions(opts...),
 	)
-	refServiceWaitHandler := connect.NewUnaryHandler(
-		RefServiceWaitProcedure,
-		svc.Wait,
-		connect.WithSchema(refServiceMethods.ByName("Wait")),
-		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
-		connect.WithHandlerOptions(opts...),
-	)
 	return "/packhorse.v1.RefService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case RefServiceResolveProcedure:
@@ -277,8 +249,6 @@ func NewRefServiceHandler(svc RefServiceHandler, opts ...connect.HandlerOption) 
 			refServiceListHandler.ServeHTTP(w, r)
 		case RefServiceWatchProcedure:
 			refServiceWatchHandler.ServeHTTP(w, r)
-		case RefServiceWaitProcedure:
-			refServiceWaitHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -310,8 +280,4 @@ func (UnimplementedRefServiceHandler) List(context.Context, *connect.Request[v1.
 
 func (UnimplementedRefServiceHandler) Watch(context.Context, *connect.Request[v1.WatchRequest], *connect.ServerStream[v1.WatchResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.RefService.Watch is not implemented"))
-}
-
-func (UnimplementedRefServiceHandler) Wait(context.Context, *connect.Request[v1.WaitRequest]) (*connect.Response[v1.WaitResponse], error) {
-	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("packhorse.v1.RefService.Wait is not implemented"))
 }

@@ -56,23 +56,23 @@ const (
 
 // RepositoryServiceClient is a client for the packhorse.v1.RepositoryService service.
 type RepositoryServiceClient interface {
-	// Create makes an empty bare repository. ALREADY_EXISTS if something has the path, or a path below or above it is a repository.
+	// Create creates an empty bare repository. ALREADY_EXISTS if the path exists, or if a repository is above or below it.
 	Create(context.Context, *connect.Request[v1.CreateRequest]) (*connect.Response[v1.CreateResponse], error)
 	// Get describes one repository.
 	Get(context.Context, *connect.Request[v1.GetRequest]) (*connect.Response[v1.GetResponse], error)
-	// List lists repositories in the order of their paths, compared component by component. Paths that are not UTF-8 are left out.
+	// List lists repositories in the order of their paths, compared by component. It leaves out paths that are not valid UTF-8.
 	List(context.Context, *connect.Request[v1.ListRequest]) (*connect.Response[v1.ListResponse], error)
-	// Delete removes a bare repository. Its path is free at once; what still reads it may get an error, never a mix of two repositories.
-	// PERMISSION_DENIED where others need it: linked worktrees, extensions.preciousObjects, and other repositories of the node that borrow its
-	// objects (objects/info/alternates), which force overrides. UNAVAILABLE if the search for those cannot be finished.
+	// Delete deletes a bare repository. Its path is free at once. Calls that still read it may fail, but never mix two repositories.
+	// PERMISSION_DENIED for a repository with linked worktrees or extensions.preciousObjects, and, without force, for one whose objects other
+	// repositories of the node borrow (objects/info/alternates). UNAVAILABLE if the search for borrowers cannot be completed.
 	Delete(context.Context, *connect.Request[v1.DeleteRequest]) (*connect.Response[v1.DeleteResponse], error)
-	// SetHead has HEAD name a branch: clones check it out, and searches look at it. It is on disk when this returns.
+	// SetHead points HEAD at a branch, which clones check out and searches use. The change is durable when the call returns.
 	SetHead(context.Context, *connect.Request[v1.SetHeadRequest]) (*connect.Response[v1.SetHeadResponse], error)
-	// Maintain repacks a repository, writes its commit-graph and packs its refs, without stopping its readers. It removes no object, so those
-	// who borrow them lose none. It returns when that is done.
+	// Maintain repacks a repository, writes its commit-graph and packs its refs. Readers are not interrupted. No object is removed, so
+	// repositories that borrow objects are safe. The call returns at the end.
 	Maintain(context.Context, *connect.Request[v1.MaintainRequest]) (*connect.Response[v1.MaintainResponse], error)
-	// DropPacks removes packs from the node's pack cache, those of one repository or all. Transfers that run are not affected. No fetch gets
-	// another answer: the next one has its pack made again. INVALID_ARGUMENT unless exactly one of the two is named.
+	// DropPacks removes the packs of one repository, or all packs, from the pack cache. It does not affect running transfers or the result of
+	// later fetches. INVALID_ARGUMENT unless exactly one of repository and all is set.
 	DropPacks(context.Context, *connect.Request[v1.DropPacksRequest]) (*connect.Response[v1.DropPacksResponse], error)
 }
 
@@ -182,23 +182,23 @@ func (c *repositoryServiceClient) DropPacks(ctx context.Context, req *connect.Re
 
 // RepositoryServiceHandler is an implementation of the packhorse.v1.RepositoryService service.
 type RepositoryServiceHandler interface {
-	// Create makes an empty bare repository. ALREADY_EXISTS if something has the path, or a path below or above it is a repository.
+	// Create creates an empty bare repository. ALREADY_EXISTS if the path exists, or if a repository is above or below it.
 	Create(context.Context, *connect.Request[v1.CreateRequest]) (*connect.Response[v1.CreateResponse], error)
 	// Get describes one repository.
 	Get(context.Context, *connect.Request[v1.GetRequest]) (*connect.Response[v1.GetResponse], error)
-	// List lists repositories in the order of their paths, compared component by component. Paths that are not UTF-8 are left out.
+	// List lists repositories in the order of their paths, compared by component. It leaves out paths that are not valid UTF-8.
 	List(context.Context, *connect.Request[v1.ListRequest]) (*connect.Response[v1.ListResponse], error)
-	// Delete removes a bare repository. Its path is free at once; what still reads it may get an error, never a mix of two repositories.
-	// PERMISSION_DENIED where others need it: linked worktrees, extensions.preciousObjects, and other repositories of the node that borrow its
-	// objects (objects/info/alternates), which force overrides. UNAVAILABLE if the search for those cannot be finished.
+	// Delete deletes a bare repository. Its path is free at once. Calls that still read it may fail, but never mix two repositories.
+	// PERMISSION_DENIED for a repository with linked worktrees or extensions.preciousObjects, and, without force, for one whose objects other
+	// repositories of the node borrow (objects/info/alternates). UNAVAILABLE if the search for borrowers cannot be completed.
 	Delete(context.Context, *connect.Request[v1.DeleteRequest]) (*connect.Response[v1.DeleteResponse], error)
-	// SetHead has HEAD name a branch: clones check it out, and searches look at it. It is on disk when this returns.
+	// SetHead points HEAD at a branch, which clones check out and searches use. The change is durable when the call returns.
 	SetHead(context.Context, *connect.Request[v1.SetHeadRequest]) (*connect.Response[v1.SetHeadResponse], error)
-	// Maintain repacks a repository, writes its commit-graph and packs its refs, without stopping its readers. It removes no object, so those
-	// who borrow them lose none. It returns when that is done.
+	// Maintain repacks a repository, writes its commit-graph and packs its refs. Readers are not interrupted. No object is removed, so
+	// repositories that borrow objects are safe. The call returns at the end.
 	Maintain(context.Context, *connect.Request[v1.MaintainRequest]) (*connect.Response[v1.MaintainResponse], error)
-	// DropPacks removes packs from the node's pack cache, those of one repository or all. Transfers that run are not affected. No fetch gets
-	// another answer: the next one has its pack made again. INVALID_ARGUMENT unless exactly one of the two is named.
+	// DropPacks removes the packs of one repository, or all packs, from the pack cache. It does not affect running transfers or the result of
+	// later fetches. INVALID_ARGUMENT unless exactly one of repository and all is set.
 	DropPacks(context.Context, *connect.Request[v1.DropPacksRequest]) (*connect.Response[v1.DropPacksResponse], error)
 }
 

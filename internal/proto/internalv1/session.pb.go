@@ -2,11 +2,12 @@
 // versions:
 // 	protoc-gen-go v1.36.12
 // 	protoc        (unknown)
-// source: packhorse/v1/transfer.proto
+// source: packhorse/internal/v1/session.proto
 
-package packhorsev1
+package internalv1
 
 import (
+	v1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
@@ -22,20 +23,20 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Session is how client and server talk.
+// Session describes the connection between the client and the server.
 type Session struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Git's protocol version: 0, 1 or 2.
+	// The version of Git's protocol: 0, 1 or 2.
 	Version uint32 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
-	// The service of an advertisement: "git-upload-pack" (also if empty) or "git-receive-pack".
+	// The service of an advertisement: "git-upload-pack" or "git-receive-pack". Empty means "git-upload-pack".
 	Service string `protobuf:"bytes,2,opt,name=service,proto3" json:"service,omitempty"`
-	// Both sides talk in turn on one stream, as over SSH: the request ends when it is understood, not before its answer begins. Otherwise it is one
-	// exchange that repeats what was said before, as over HTTP.
+	// Both sides talk in turn on one stream, as over SSH. Otherwise each request repeats the earlier ones, as over HTTP.
 	Stateful bool `protobuf:"varint,3,opt,name=stateful,proto3" json:"stateful,omitempty"`
-	// Whom the session counts for, where callers share a node fairly: the name of an identity, or the network of an anonymous client, as
-	// "192.0.2.0/24"; at most 128 bytes. Empty: nobody in particular.
+	// The caller whose share of the node the session uses: the name of an identity, or the network of an anonymous client, such as
+	// "192.0.2.0/24". At most 128 bytes. Empty means nobody in particular.
 	Caller string `protobuf:"bytes,4,opt,name=caller,proto3" json:"caller,omitempty"`
-	// Not everybody may read everything: objects that no visible ref reaches are not for this client, unless the node's fetch.wants is "any".
+	// Some callers may not read everything. Objects that no visible ref reaches are not for this client, unless fetch.wants of the node
+	// is "any".
 	Reachable     bool `protobuf:"varint,5,opt,name=reachable,proto3" json:"reachable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -43,7 +44,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[0]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -55,7 +56,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[0]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -68,7 +69,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{0}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{0}
 }
 
 func (x *Session) GetVersion() uint32 {
@@ -111,7 +112,7 @@ type AdvertiseRequest struct {
 	// Types that are valid to be assigned to Part:
 	//
 	//	*AdvertiseRequest_Start
-	//	*AdvertiseRequest_Road
+	//	*AdvertiseRequest_DataPath
 	Part          isAdvertiseRequest_Part `protobuf_oneof:"part"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -119,7 +120,7 @@ type AdvertiseRequest struct {
 
 func (x *AdvertiseRequest) Reset() {
 	*x = AdvertiseRequest{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[1]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -131,7 +132,7 @@ func (x *AdvertiseRequest) String() string {
 func (*AdvertiseRequest) ProtoMessage() {}
 
 func (x *AdvertiseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[1]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -144,7 +145,7 @@ func (x *AdvertiseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdvertiseRequest.ProtoReflect.Descriptor instead.
 func (*AdvertiseRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{1}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *AdvertiseRequest) GetPart() isAdvertiseRequest_Part {
@@ -163,10 +164,10 @@ func (x *AdvertiseRequest) GetStart() *AdvertiseStart {
 	return nil
 }
 
-func (x *AdvertiseRequest) GetRoad() *Road {
+func (x *AdvertiseRequest) GetDataPath() *DataPath {
 	if x != nil {
-		if x, ok := x.Part.(*AdvertiseRequest_Road); ok {
-			return x.Road
+		if x, ok := x.Part.(*AdvertiseRequest_DataPath); ok {
+			return x.DataPath
 		}
 	}
 	return nil
@@ -181,18 +182,18 @@ type AdvertiseRequest_Start struct {
 	Start *AdvertiseStart `protobuf:"bytes,1,opt,name=start,proto3,oneof"`
 }
 
-type AdvertiseRequest_Road struct {
-	// The answer to Answer.bulk.
-	Road *Road `protobuf:"bytes,2,opt,name=road,proto3,oneof"`
+type AdvertiseRequest_DataPath struct {
+	// The reply to ResponsePart.data_path_request.
+	DataPath *DataPath `protobuf:"bytes,2,opt,name=data_path,json=dataPath,proto3,oneof"`
 }
 
 func (*AdvertiseRequest_Start) isAdvertiseRequest_Part() {}
 
-func (*AdvertiseRequest_Road) isAdvertiseRequest_Part() {}
+func (*AdvertiseRequest_DataPath) isAdvertiseRequest_Part() {}
 
 type AdvertiseStart struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The repository's path below the node's root.
+	// The path of the repository below the root of the node.
 	Repository    string   `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
 	Session       *Session `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -201,7 +202,7 @@ type AdvertiseStart struct {
 
 func (x *AdvertiseStart) Reset() {
 	*x = AdvertiseStart{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[2]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -213,7 +214,7 @@ func (x *AdvertiseStart) String() string {
 func (*AdvertiseStart) ProtoMessage() {}
 
 func (x *AdvertiseStart) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[2]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -226,7 +227,7 @@ func (x *AdvertiseStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdvertiseStart.ProtoReflect.Descriptor instead.
 func (*AdvertiseStart) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{2}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *AdvertiseStart) GetRepository() string {
@@ -245,14 +246,14 @@ func (x *AdvertiseStart) GetSession() *Session {
 
 type AdvertiseResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Answer        *Answer                `protobuf:"bytes,1,opt,name=answer,proto3" json:"answer,omitempty"`
+	Part          *ResponsePart          `protobuf:"bytes,1,opt,name=part,proto3" json:"part,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AdvertiseResponse) Reset() {
 	*x = AdvertiseResponse{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[3]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -264,7 +265,7 @@ func (x *AdvertiseResponse) String() string {
 func (*AdvertiseResponse) ProtoMessage() {}
 
 func (x *AdvertiseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[3]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -277,12 +278,12 @@ func (x *AdvertiseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdvertiseResponse.ProtoReflect.Descriptor instead.
 func (*AdvertiseResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{3}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{3}
 }
 
-func (x *AdvertiseResponse) GetAnswer() *Answer {
+func (x *AdvertiseResponse) GetPart() *ResponsePart {
 	if x != nil {
-		return x.Answer
+		return x.Part
 	}
 	return nil
 }
@@ -293,7 +294,7 @@ type UploadPackRequest struct {
 	//
 	//	*UploadPackRequest_Start
 	//	*UploadPackRequest_Data
-	//	*UploadPackRequest_Road
+	//	*UploadPackRequest_DataPath
 	Part          isUploadPackRequest_Part `protobuf_oneof:"part"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -301,7 +302,7 @@ type UploadPackRequest struct {
 
 func (x *UploadPackRequest) Reset() {
 	*x = UploadPackRequest{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[4]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -313,7 +314,7 @@ func (x *UploadPackRequest) String() string {
 func (*UploadPackRequest) ProtoMessage() {}
 
 func (x *UploadPackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[4]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -326,7 +327,7 @@ func (x *UploadPackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadPackRequest.ProtoReflect.Descriptor instead.
 func (*UploadPackRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{4}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *UploadPackRequest) GetPart() isUploadPackRequest_Part {
@@ -354,10 +355,10 @@ func (x *UploadPackRequest) GetData() *RequestData {
 	return nil
 }
 
-func (x *UploadPackRequest) GetRoad() *Road {
+func (x *UploadPackRequest) GetDataPath() *DataPath {
 	if x != nil {
-		if x, ok := x.Part.(*UploadPackRequest_Road); ok {
-			return x.Road
+		if x, ok := x.Part.(*UploadPackRequest_DataPath); ok {
+			return x.DataPath
 		}
 	}
 	return nil
@@ -373,27 +374,27 @@ type UploadPackRequest_Start struct {
 }
 
 type UploadPackRequest_Data struct {
-	// More of the client's request.
+	// The next part of the client's request.
 	Data *RequestData `protobuf:"bytes,2,opt,name=data,proto3,oneof"`
 }
 
-type UploadPackRequest_Road struct {
-	// The answer to Answer.bulk.
-	Road *Road `protobuf:"bytes,3,opt,name=road,proto3,oneof"`
+type UploadPackRequest_DataPath struct {
+	// The reply to ResponsePart.data_path_request.
+	DataPath *DataPath `protobuf:"bytes,3,opt,name=data_path,json=dataPath,proto3,oneof"`
 }
 
 func (*UploadPackRequest_Start) isUploadPackRequest_Part() {}
 
 func (*UploadPackRequest_Data) isUploadPackRequest_Part() {}
 
-func (*UploadPackRequest_Road) isUploadPackRequest_Part() {}
+func (*UploadPackRequest_DataPath) isUploadPackRequest_Part() {}
 
 type UploadPackStart struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The repository's path below the node's root.
+	// The path of the repository below the root of the node.
 	Repository string   `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
 	Session    *Session `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
-	// The client's request, or its beginning.
+	// The client's request, or its first part.
 	Data          *RequestData `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -401,7 +402,7 @@ type UploadPackStart struct {
 
 func (x *UploadPackStart) Reset() {
 	*x = UploadPackStart{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[5]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -413,7 +414,7 @@ func (x *UploadPackStart) String() string {
 func (*UploadPackStart) ProtoMessage() {}
 
 func (x *UploadPackStart) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[5]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -426,7 +427,7 @@ func (x *UploadPackStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadPackStart.ProtoReflect.Descriptor instead.
 func (*UploadPackStart) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{5}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *UploadPackStart) GetRepository() string {
@@ -455,7 +456,7 @@ type RequestData struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// At most 1 MiB.
 	Data []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
-	// Nothing follows.
+	// This is the last part.
 	Last          bool `protobuf:"varint,2,opt,name=last,proto3" json:"last,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -463,7 +464,7 @@ type RequestData struct {
 
 func (x *RequestData) Reset() {
 	*x = RequestData{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[6]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -475,7 +476,7 @@ func (x *RequestData) String() string {
 func (*RequestData) ProtoMessage() {}
 
 func (x *RequestData) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[6]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -488,7 +489,7 @@ func (x *RequestData) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestData.ProtoReflect.Descriptor instead.
 func (*RequestData) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{6}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *RequestData) GetData() []byte {
@@ -507,14 +508,14 @@ func (x *RequestData) GetLast() bool {
 
 type UploadPackResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Answer        *Answer                `protobuf:"bytes,1,opt,name=answer,proto3" json:"answer,omitempty"`
+	Part          *ResponsePart          `protobuf:"bytes,1,opt,name=part,proto3" json:"part,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *UploadPackResponse) Reset() {
 	*x = UploadPackResponse{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[7]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -526,7 +527,7 @@ func (x *UploadPackResponse) String() string {
 func (*UploadPackResponse) ProtoMessage() {}
 
 func (x *UploadPackResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[7]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -539,42 +540,42 @@ func (x *UploadPackResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UploadPackResponse.ProtoReflect.Descriptor instead.
 func (*UploadPackResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{7}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{7}
 }
 
-func (x *UploadPackResponse) GetAnswer() *Answer {
+func (x *UploadPackResponse) GetPart() *ResponsePart {
 	if x != nil {
-		return x.Answer
+		return x.Part
 	}
 	return nil
 }
 
-type ShortRequest struct {
+type UnarySessionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The repository's path below the node's root.
+	// The path of the repository below the root of the node.
 	Repository string   `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
 	Session    *Session `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
-	// The client's whole request, at most 64 KiB; absent: it begins a session.
+	// The client's complete request, at most 64 KiB. Absent for an advertisement.
 	Data          []byte `protobuf:"bytes,3,opt,name=data,proto3,oneof" json:"data,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ShortRequest) Reset() {
-	*x = ShortRequest{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[8]
+func (x *UnarySessionRequest) Reset() {
+	*x = UnarySessionRequest{}
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ShortRequest) String() string {
+func (x *UnarySessionRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ShortRequest) ProtoMessage() {}
+func (*UnarySessionRequest) ProtoMessage() {}
 
-func (x *ShortRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[8]
+func (x *UnarySessionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -585,58 +586,58 @@ func (x *ShortRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ShortRequest.ProtoReflect.Descriptor instead.
-func (*ShortRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{8}
+// Deprecated: Use UnarySessionRequest.ProtoReflect.Descriptor instead.
+func (*UnarySessionRequest) Descriptor() ([]byte, []int) {
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{8}
 }
 
-func (x *ShortRequest) GetRepository() string {
+func (x *UnarySessionRequest) GetRepository() string {
 	if x != nil {
 		return x.Repository
 	}
 	return ""
 }
 
-func (x *ShortRequest) GetSession() *Session {
+func (x *UnarySessionRequest) GetSession() *Session {
 	if x != nil {
 		return x.Session
 	}
 	return nil
 }
 
-func (x *ShortRequest) GetData() []byte {
+func (x *UnarySessionRequest) GetData() []byte {
 	if x != nil {
 		return x.Data
 	}
 	return nil
 }
 
-type ShortResponse struct {
+type UnarySessionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The answer would be long. Nothing of it was made: ask again by Advertise or UploadPack.
-	Long bool `protobuf:"varint,1,opt,name=long,proto3" json:"long,omitempty"`
-	// The answer, at most 256 KiB.
+	// The response would be too long for one message, and data is empty. Call Advertise or UploadPack instead.
+	TooLong bool `protobuf:"varint,1,opt,name=too_long,json=tooLong,proto3" json:"too_long,omitempty"`
+	// The response, at most 256 KiB.
 	Data          []byte `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
 	End           *End   `protobuf:"bytes,3,opt,name=end,proto3" json:"end,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ShortResponse) Reset() {
-	*x = ShortResponse{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[9]
+func (x *UnarySessionResponse) Reset() {
+	*x = UnarySessionResponse{}
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ShortResponse) String() string {
+func (x *UnarySessionResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ShortResponse) ProtoMessage() {}
+func (*UnarySessionResponse) ProtoMessage() {}
 
-func (x *ShortResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[9]
+func (x *UnarySessionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -647,26 +648,26 @@ func (x *ShortResponse) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ShortResponse.ProtoReflect.Descriptor instead.
-func (*ShortResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{9}
+// Deprecated: Use UnarySessionResponse.ProtoReflect.Descriptor instead.
+func (*UnarySessionResponse) Descriptor() ([]byte, []int) {
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{9}
 }
 
-func (x *ShortResponse) GetLong() bool {
+func (x *UnarySessionResponse) GetTooLong() bool {
 	if x != nil {
-		return x.Long
+		return x.TooLong
 	}
 	return false
 }
 
-func (x *ShortResponse) GetData() []byte {
+func (x *UnarySessionResponse) GetData() []byte {
 	if x != nil {
 		return x.Data
 	}
 	return nil
 }
 
-func (x *ShortResponse) GetEnd() *End {
+func (x *UnarySessionResponse) GetEnd() *End {
 	if x != nil {
 		return x.End
 	}
@@ -679,7 +680,7 @@ type ReceivePackRequest struct {
 	//
 	//	*ReceivePackRequest_Start
 	//	*ReceivePackRequest_Data
-	//	*ReceivePackRequest_Road
+	//	*ReceivePackRequest_DataPath
 	Part          isReceivePackRequest_Part `protobuf_oneof:"part"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -687,7 +688,7 @@ type ReceivePackRequest struct {
 
 func (x *ReceivePackRequest) Reset() {
 	*x = ReceivePackRequest{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[10]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -699,7 +700,7 @@ func (x *ReceivePackRequest) String() string {
 func (*ReceivePackRequest) ProtoMessage() {}
 
 func (x *ReceivePackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[10]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -712,7 +713,7 @@ func (x *ReceivePackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReceivePackRequest.ProtoReflect.Descriptor instead.
 func (*ReceivePackRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{10}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ReceivePackRequest) GetPart() isReceivePackRequest_Part {
@@ -740,10 +741,10 @@ func (x *ReceivePackRequest) GetData() *RequestData {
 	return nil
 }
 
-func (x *ReceivePackRequest) GetRoad() *Road {
+func (x *ReceivePackRequest) GetDataPath() *DataPath {
 	if x != nil {
-		if x, ok := x.Part.(*ReceivePackRequest_Road); ok {
-			return x.Road
+		if x, ok := x.Part.(*ReceivePackRequest_DataPath); ok {
+			return x.DataPath
 		}
 	}
 	return nil
@@ -759,28 +760,28 @@ type ReceivePackRequest_Start struct {
 }
 
 type ReceivePackRequest_Data struct {
-	// The client's request, if its road is this call.
+	// A part of the client's request, if its data path is this call.
 	Data *RequestData `protobuf:"bytes,2,opt,name=data,proto3,oneof"`
 }
 
-type ReceivePackRequest_Road struct {
-	// The answer to Answer.bulk: how the client's request travels.
-	Road *Road `protobuf:"bytes,3,opt,name=road,proto3,oneof"`
+type ReceivePackRequest_DataPath struct {
+	// The reply to ResponsePart.data_path_request: the data path of the client's request.
+	DataPath *DataPath `protobuf:"bytes,3,opt,name=data_path,json=dataPath,proto3,oneof"`
 }
 
 func (*ReceivePackRequest_Start) isReceivePackRequest_Part() {}
 
 func (*ReceivePackRequest_Data) isReceivePackRequest_Part() {}
 
-func (*ReceivePackRequest_Road) isReceivePackRequest_Part() {}
+func (*ReceivePackRequest_DataPath) isReceivePackRequest_Part() {}
 
 type ReceivePackStart struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The repository's path below the node's root.
+	// The path of the repository below the root of the node.
 	Repository string   `protobuf:"bytes,1,opt,name=repository,proto3" json:"repository,omitempty"`
 	Session    *Session `protobuf:"bytes,2,opt,name=session,proto3" json:"session,omitempty"`
 	Pusher     *Pusher  `protobuf:"bytes,3,opt,name=pusher,proto3" json:"pusher,omitempty"`
-	// The caller takes Answer.updates and logs them. Otherwise the node does.
+	// The gateway receives ResponsePart.updates and logs them. Otherwise the node logs them.
 	Updates       bool `protobuf:"varint,4,opt,name=updates,proto3" json:"updates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -788,7 +789,7 @@ type ReceivePackStart struct {
 
 func (x *ReceivePackStart) Reset() {
 	*x = ReceivePackStart{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[11]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -800,7 +801,7 @@ func (x *ReceivePackStart) String() string {
 func (*ReceivePackStart) ProtoMessage() {}
 
 func (x *ReceivePackStart) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[11]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -813,7 +814,7 @@ func (x *ReceivePackStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReceivePackStart.ProtoReflect.Descriptor instead.
 func (*ReceivePackStart) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{11}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ReceivePackStart) GetRepository() string {
@@ -844,12 +845,12 @@ func (x *ReceivePackStart) GetUpdates() bool {
 	return false
 }
 
-// Pusher is who pushes, as hooks and logs are told.
+// Pusher is the author of a push, for hooks and logs.
 type Pusher struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Letters, digits and "._-@+", at most 128 bytes; empty if nobody knows.
+	// Letters, digits and "._-@+", at most 128 bytes. Empty if the pusher is unknown.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The client's IP address; empty if it has none.
+	// The IP address of the client. Empty if it has none.
 	Address       string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -857,7 +858,7 @@ type Pusher struct {
 
 func (x *Pusher) Reset() {
 	*x = Pusher{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[12]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -869,7 +870,7 @@ func (x *Pusher) String() string {
 func (*Pusher) ProtoMessage() {}
 
 func (x *Pusher) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[12]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -882,7 +883,7 @@ func (x *Pusher) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pusher.ProtoReflect.Descriptor instead.
 func (*Pusher) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{12}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Pusher) GetName() string {
@@ -901,14 +902,14 @@ func (x *Pusher) GetAddress() string {
 
 type ReceivePackResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Answer        *Answer                `protobuf:"bytes,1,opt,name=answer,proto3" json:"answer,omitempty"`
+	Part          *ResponsePart          `protobuf:"bytes,1,opt,name=part,proto3" json:"part,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReceivePackResponse) Reset() {
 	*x = ReceivePackResponse{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[13]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -920,7 +921,7 @@ func (x *ReceivePackResponse) String() string {
 func (*ReceivePackResponse) ProtoMessage() {}
 
 func (x *ReceivePackResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[13]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -933,43 +934,43 @@ func (x *ReceivePackResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReceivePackResponse.ProtoReflect.Descriptor instead.
 func (*ReceivePackResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{13}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{13}
 }
 
-func (x *ReceivePackResponse) GetAnswer() *Answer {
+func (x *ReceivePackResponse) GetPart() *ResponsePart {
 	if x != nil {
-		return x.Answer
+		return x.Part
 	}
 	return nil
 }
 
-// Road is how bulk bytes travel: an answer's, or a push's request.
-type Road struct {
+// DataPath is the path of many bytes: a response, or the request of a push.
+type DataPath struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Types that are valid to be assigned to Road:
+	// Types that are valid to be assigned to Path:
 	//
-	//	*Road_Channel
-	//	*Road_InBand
-	Road          isRoad_Road `protobuf_oneof:"road"`
+	//	*DataPath_SideChannel
+	//	*DataPath_InBand
+	Path          isDataPath_Path `protobuf_oneof:"path"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Road) Reset() {
-	*x = Road{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[14]
+func (x *DataPath) Reset() {
+	*x = DataPath{}
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Road) String() string {
+func (x *DataPath) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Road) ProtoMessage() {}
+func (*DataPath) ProtoMessage() {}
 
-func (x *Road) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[14]
+func (x *DataPath) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -980,80 +981,80 @@ func (x *Road) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Road.ProtoReflect.Descriptor instead.
-func (*Road) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{14}
+// Deprecated: Use DataPath.ProtoReflect.Descriptor instead.
+func (*DataPath) Descriptor() ([]byte, []int) {
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{14}
 }
 
-func (x *Road) GetRoad() isRoad_Road {
+func (x *DataPath) GetPath() isDataPath_Path {
 	if x != nil {
-		return x.Road
+		return x.Path
 	}
 	return nil
 }
 
-func (x *Road) GetChannel() *Channel {
+func (x *DataPath) GetSideChannel() *SideChannel {
 	if x != nil {
-		if x, ok := x.Road.(*Road_Channel); ok {
-			return x.Channel
+		if x, ok := x.Path.(*DataPath_SideChannel); ok {
+			return x.SideChannel
 		}
 	}
 	return nil
 }
 
-func (x *Road) GetInBand() *InBand {
+func (x *DataPath) GetInBand() *InBand {
 	if x != nil {
-		if x, ok := x.Road.(*Road_InBand); ok {
+		if x, ok := x.Path.(*DataPath_InBand); ok {
 			return x.InBand
 		}
 	}
 	return nil
 }
 
-type isRoad_Road interface {
-	isRoad_Road()
+type isDataPath_Path interface {
+	isDataPath_Path()
 }
 
-type Road_Channel struct {
-	// A side channel that this caller has opened.
-	Channel *Channel `protobuf:"bytes,1,opt,name=channel,proto3,oneof"`
+type DataPath_SideChannel struct {
+	// A side channel that the gateway has opened.
+	SideChannel *SideChannel `protobuf:"bytes,1,opt,name=side_channel,json=sideChannel,proto3,oneof"`
 }
 
-type Road_InBand struct {
+type DataPath_InBand struct {
 	// This call, in messages of at most 128 KiB.
 	InBand *InBand `protobuf:"bytes,2,opt,name=in_band,json=inBand,proto3,oneof"`
 }
 
-func (*Road_Channel) isRoad_Road() {}
+func (*DataPath_SideChannel) isDataPath_Path() {}
 
-func (*Road_InBand) isRoad_Road() {}
+func (*DataPath_InBand) isDataPath_Path() {}
 
-// Channel names one transfer on a side channel.
-type Channel struct {
+// SideChannel names one transfer on a side channel.
+type SideChannel struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The name that the node gave the channel when it was opened.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The number of the transfer on this channel, counted from 1. A number is good for once.
+	// The number of the transfer on this channel, from 1. Each number is valid once.
 	Transfer      uint64 `protobuf:"varint,2,opt,name=transfer,proto3" json:"transfer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Channel) Reset() {
-	*x = Channel{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[15]
+func (x *SideChannel) Reset() {
+	*x = SideChannel{}
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Channel) String() string {
+func (x *SideChannel) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Channel) ProtoMessage() {}
+func (*SideChannel) ProtoMessage() {}
 
-func (x *Channel) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[15]
+func (x *SideChannel) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1064,19 +1065,19 @@ func (x *Channel) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Channel.ProtoReflect.Descriptor instead.
-func (*Channel) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{15}
+// Deprecated: Use SideChannel.ProtoReflect.Descriptor instead.
+func (*SideChannel) Descriptor() ([]byte, []int) {
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{15}
 }
 
-func (x *Channel) GetName() string {
+func (x *SideChannel) GetName() string {
 	if x != nil {
 		return x.Name
 	}
 	return ""
 }
 
-func (x *Channel) GetTransfer() uint64 {
+func (x *SideChannel) GetTransfer() uint64 {
 	if x != nil {
 		return x.Transfer
 	}
@@ -1091,7 +1092,7 @@ type InBand struct {
 
 func (x *InBand) Reset() {
 	*x = InBand{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[16]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1103,7 +1104,7 @@ func (x *InBand) String() string {
 func (*InBand) ProtoMessage() {}
 
 func (x *InBand) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[16]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1116,39 +1117,39 @@ func (x *InBand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InBand.ProtoReflect.Descriptor instead.
 func (*InBand) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{16}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{16}
 }
 
-// Answer is one part of a node's answer.
-type Answer struct {
+// ResponsePart is one part of a node's response.
+type ResponsePart struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Part:
 	//
-	//	*Answer_Length
-	//	*Answer_Data
-	//	*Answer_Bulk
-	//	*Answer_End
-	//	*Answer_Updates
-	Part          isAnswer_Part `protobuf_oneof:"part"`
+	//	*ResponsePart_Length
+	//	*ResponsePart_Data
+	//	*ResponsePart_DataPathRequest
+	//	*ResponsePart_End
+	//	*ResponsePart_Updates
+	Part          isResponsePart_Part `protobuf_oneof:"part"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Answer) Reset() {
-	*x = Answer{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[17]
+func (x *ResponsePart) Reset() {
+	*x = ResponsePart{}
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Answer) String() string {
+func (x *ResponsePart) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Answer) ProtoMessage() {}
+func (*ResponsePart) ProtoMessage() {}
 
-func (x *Answer) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[17]
+func (x *ResponsePart) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1159,103 +1160,102 @@ func (x *Answer) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Answer.ProtoReflect.Descriptor instead.
-func (*Answer) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{17}
+// Deprecated: Use ResponsePart.ProtoReflect.Descriptor instead.
+func (*ResponsePart) Descriptor() ([]byte, []int) {
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{17}
 }
 
-func (x *Answer) GetPart() isAnswer_Part {
+func (x *ResponsePart) GetPart() isResponsePart_Part {
 	if x != nil {
 		return x.Part
 	}
 	return nil
 }
 
-func (x *Answer) GetLength() uint64 {
+func (x *ResponsePart) GetLength() uint64 {
 	if x != nil {
-		if x, ok := x.Part.(*Answer_Length); ok {
+		if x, ok := x.Part.(*ResponsePart_Length); ok {
 			return x.Length
 		}
 	}
 	return 0
 }
 
-func (x *Answer) GetData() []byte {
+func (x *ResponsePart) GetData() []byte {
 	if x != nil {
-		if x, ok := x.Part.(*Answer_Data); ok {
+		if x, ok := x.Part.(*ResponsePart_Data); ok {
 			return x.Data
 		}
 	}
 	return nil
 }
 
-func (x *Answer) GetBulk() *Bulk {
+func (x *ResponsePart) GetDataPathRequest() *DataPathRequest {
 	if x != nil {
-		if x, ok := x.Part.(*Answer_Bulk); ok {
-			return x.Bulk
+		if x, ok := x.Part.(*ResponsePart_DataPathRequest); ok {
+			return x.DataPathRequest
 		}
 	}
 	return nil
 }
 
-func (x *Answer) GetEnd() *End {
+func (x *ResponsePart) GetEnd() *End {
 	if x != nil {
-		if x, ok := x.Part.(*Answer_End); ok {
+		if x, ok := x.Part.(*ResponsePart_End); ok {
 			return x.End
 		}
 	}
 	return nil
 }
 
-func (x *Answer) GetUpdates() *RefUpdates {
+func (x *ResponsePart) GetUpdates() *RefUpdates {
 	if x != nil {
-		if x, ok := x.Part.(*Answer_Updates); ok {
+		if x, ok := x.Part.(*ResponsePart_Updates); ok {
 			return x.Updates
 		}
 	}
 	return nil
 }
 
-type isAnswer_Part interface {
-	isAnswer_Part()
+type isResponsePart_Part interface {
+	isResponsePart_Part()
 }
 
-type Answer_Length struct {
-	// The length in bytes of the whole answer, if it is known before its first byte. At most once, before all data.
+type ResponsePart_Length struct {
+	// The length of the whole response in bytes, if it is known before the first byte. At most once, before all data.
 	Length uint64 `protobuf:"varint,1,opt,name=length,proto3,oneof"`
 }
 
-type Answer_Data struct {
-	// Bytes of the answer.
+type ResponsePart_Data struct {
+	// Bytes of the response.
 	Data []byte `protobuf:"bytes,2,opt,name=data,proto3,oneof"`
 }
 
-type Answer_Bulk struct {
-	// A pack, or something else that is long, is about to come: name the road for it. At most once. Nothing comes before it but
-	// the length. Of a push: send the request, by the road that you name.
-	Bulk *Bulk `protobuf:"bytes,3,opt,name=bulk,proto3,oneof"`
+type ResponsePart_DataPathRequest struct {
+	// The node is about to send a pack or another long response, or to receive a push. At most once. Only length may come before it.
+	DataPathRequest *DataPathRequest `protobuf:"bytes,3,opt,name=data_path_request,json=dataPathRequest,proto3,oneof"`
 }
 
-type Answer_End struct {
+type ResponsePart_End struct {
 	// The last part.
 	End *End `protobuf:"bytes,4,opt,name=end,proto3,oneof"`
 }
 
-type Answer_Updates struct {
-	// Results of refs that a push named, if ReceivePackStart.updates is set: after all data, in as many parts as are needed. They also come before
-	// a failure that is the call's own status.
+type ResponsePart_Updates struct {
+	// Results of refs that a push named, if ReceivePackStart.updates is set. They come after all data, in as many parts as necessary, and
+	// also before a failure that is the status of the call.
 	Updates *RefUpdates `protobuf:"bytes,5,opt,name=updates,proto3,oneof"`
 }
 
-func (*Answer_Length) isAnswer_Part() {}
+func (*ResponsePart_Length) isResponsePart_Part() {}
 
-func (*Answer_Data) isAnswer_Part() {}
+func (*ResponsePart_Data) isResponsePart_Part() {}
 
-func (*Answer_Bulk) isAnswer_Part() {}
+func (*ResponsePart_DataPathRequest) isResponsePart_Part() {}
 
-func (*Answer_End) isAnswer_Part() {}
+func (*ResponsePart_End) isResponsePart_Part() {}
 
-func (*Answer_Updates) isAnswer_Part() {}
+func (*ResponsePart_Updates) isResponsePart_Part() {}
 
 // RefUpdates are results of refs that a push named, in the order of the client's request.
 type RefUpdates struct {
@@ -1267,7 +1267,7 @@ type RefUpdates struct {
 
 func (x *RefUpdates) Reset() {
 	*x = RefUpdates{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[18]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1279,7 +1279,7 @@ func (x *RefUpdates) String() string {
 func (*RefUpdates) ProtoMessage() {}
 
 func (x *RefUpdates) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[18]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1292,7 +1292,7 @@ func (x *RefUpdates) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefUpdates.ProtoReflect.Descriptor instead.
 func (*RefUpdates) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{18}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RefUpdates) GetUpdates() []*RefUpdate {
@@ -1305,9 +1305,9 @@ func (x *RefUpdates) GetUpdates() []*RefUpdate {
 // RefUpdate is the result of one ref that a push named.
 type RefUpdate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The name as the client sent it, which may not be a valid one.
+	// The name as the client sent it, which may be invalid.
 	Ref string `protobuf:"bytes,1,opt,name=ref,proto3" json:"ref,omitempty"`
-	// Object IDs as bytes: 20 of SHA-1, 32 of SHA-256. Zeros: the ref does not exist.
+	// Object IDs as bytes: 20 for SHA-1, 32 for SHA-256. Zeros mean that the ref does not exist.
 	OldId []byte `protobuf:"bytes,2,opt,name=old_id,json=oldId,proto3" json:"old_id,omitempty"`
 	NewId []byte `protobuf:"bytes,3,opt,name=new_id,json=newId,proto3" json:"new_id,omitempty"`
 	// "ok", the reason why the ref was not changed, or "unknown".
@@ -1318,7 +1318,7 @@ type RefUpdate struct {
 
 func (x *RefUpdate) Reset() {
 	*x = RefUpdate{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[19]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1330,7 +1330,7 @@ func (x *RefUpdate) String() string {
 func (*RefUpdate) ProtoMessage() {}
 
 func (x *RefUpdate) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[19]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1343,7 +1343,7 @@ func (x *RefUpdate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RefUpdate.ProtoReflect.Descriptor instead.
 func (*RefUpdate) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{19}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RefUpdate) GetRef() string {
@@ -1374,29 +1374,29 @@ func (x *RefUpdate) GetResult() string {
 	return ""
 }
 
-type Bulk struct {
+type DataPathRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A pack that has to be made first, for all that is known.
+	// The node probably has to make the pack first: it is not in the cache.
 	Cold          bool `protobuf:"varint,1,opt,name=cold,proto3" json:"cold,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Bulk) Reset() {
-	*x = Bulk{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[20]
+func (x *DataPathRequest) Reset() {
+	*x = DataPathRequest{}
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Bulk) String() string {
+func (x *DataPathRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Bulk) ProtoMessage() {}
+func (*DataPathRequest) ProtoMessage() {}
 
-func (x *Bulk) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[20]
+func (x *DataPathRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1407,33 +1407,33 @@ func (x *Bulk) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Bulk.ProtoReflect.Descriptor instead.
-func (*Bulk) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{20}
+// Deprecated: Use DataPathRequest.ProtoReflect.Descriptor instead.
+func (*DataPathRequest) Descriptor() ([]byte, []int) {
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{20}
 }
 
-func (x *Bulk) GetCold() bool {
+func (x *DataPathRequest) GetCold() bool {
 	if x != nil {
 		return x.Cold
 	}
 	return false
 }
 
-// End says how the answer ended.
+// End is the end of a response.
 type End struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Outcome *Outcome               `protobuf:"bytes,1,opt,name=outcome,proto3" json:"outcome,omitempty"`
-	// What went wrong after the first byte; absent: the answer is whole.
-	Fault *Fault `protobuf:"bytes,2,opt,name=fault,proto3" json:"fault,omitempty"`
-	// The client has been told of the fault within the answer, which ends as usual.
-	Told          bool `protobuf:"varint,3,opt,name=told,proto3" json:"told,omitempty"`
+	// The failure after the first byte. Absent if the response is complete.
+	Fault *v1.Fault `protobuf:"bytes,2,opt,name=fault,proto3" json:"fault,omitempty"`
+	// The response itself reports the fault to the client, and ends as usual.
+	FaultReported bool `protobuf:"varint,3,opt,name=fault_reported,json=faultReported,proto3" json:"fault_reported,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *End) Reset() {
 	*x = End{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[21]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1445,7 +1445,7 @@ func (x *End) String() string {
 func (*End) ProtoMessage() {}
 
 func (x *End) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[21]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1458,7 +1458,7 @@ func (x *End) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use End.ProtoReflect.Descriptor instead.
 func (*End) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{21}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *End) GetOutcome() *Outcome {
@@ -1468,39 +1468,39 @@ func (x *End) GetOutcome() *Outcome {
 	return nil
 }
 
-func (x *End) GetFault() *Fault {
+func (x *End) GetFault() *v1.Fault {
 	if x != nil {
 		return x.Fault
 	}
 	return nil
 }
 
-func (x *End) GetTold() bool {
+func (x *End) GetFaultReported() bool {
 	if x != nil {
-		return x.Told
+		return x.FaultReported
 	}
 	return false
 }
 
-// Outcome tells what a session did, for logs and metrics. It comes with End, and as a detail of an error.
+// Outcome describes a session, for logs and metrics. It comes with End, and as a detail of an error.
 type Outcome struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Git's command: "fetch", "ls-refs", "object-info", "bundle-uri"; empty if the request was none.
+	// Git's command: "fetch", "ls-refs", "object-info" or "bundle-uri". Empty for a request that has no command.
 	Command string `protobuf:"bytes,1,opt,name=command,proto3" json:"command,omitempty"`
-	// How the client names itself.
+	// The name and version of the client, as it sends them.
 	Agent string `protobuf:"bytes,2,opt,name=agent,proto3" json:"agent,omitempty"`
-	// The client's session ID.
+	// The session ID of the client.
 	SessionId string `protobuf:"bytes,3,opt,name=session_id,json=sessionId,proto3" json:"session_id,omitempty"`
 	Refs      uint32 `protobuf:"varint,4,opt,name=refs,proto3" json:"refs,omitempty"`
 	Wants     uint32 `protobuf:"varint,5,opt,name=wants,proto3" json:"wants,omitempty"`
 	Haves     uint32 `protobuf:"varint,6,opt,name=haves,proto3" json:"haves,omitempty"`
 	Common    uint32 `protobuf:"varint,7,opt,name=common,proto3" json:"common,omitempty"`
-	// Where the pack came from: "hit", "miss", "follow", "uncached"; empty if none was sent.
+	// The source of the pack: "hit", "miss", "follow" or "uncached". Empty if no pack was sent.
 	Pack string `protobuf:"bytes,8,opt,name=pack,proto3" json:"pack,omitempty"`
-	// The pack's key.
+	// The cache key of the pack.
 	Key     string `protobuf:"bytes,9,opt,name=key,proto3" json:"key,omitempty"`
 	Objects uint32 `protobuf:"varint,10,opt,name=objects,proto3" json:"objects,omitempty"`
-	// Bytes of the pack, framed.
+	// Bytes of the pack with its framing.
 	Bytes     int64                `protobuf:"varint,11,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	Parse     *durationpb.Duration `protobuf:"bytes,12,opt,name=parse,proto3" json:"parse,omitempty"`
 	Negotiate *durationpb.Duration `protobuf:"bytes,13,opt,name=negotiate,proto3" json:"negotiate,omitempty"`
@@ -1510,9 +1510,9 @@ type Outcome struct {
 	// CPU time and memory of the git process that this request started.
 	ChildCpu    *durationpb.Duration `protobuf:"bytes,17,opt,name=child_cpu,json=childCpu,proto3" json:"child_cpu,omitempty"`
 	ChildMaxRss int64                `protobuf:"varint,18,opt,name=child_max_rss,json=childMaxRss,proto3" json:"child_max_rss,omitempty"`
-	// What all git commands that ran for this request used; absent if there were none.
+	// The resources of all git commands of this request. Absent if there were none.
 	Git *GitUsage `protobuf:"bytes,19,opt,name=git,proto3" json:"git,omitempty"`
-	// Why a push failed, as a word for logs and metrics: "hook", "fsck", "disk_full" and so on; empty if it did not.
+	// The cause of a failed push in one word, for logs and metrics, such as "hook", "fsck" or "disk_full". Empty after a success.
 	Reason        string `protobuf:"bytes,20,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1520,7 +1520,7 @@ type Outcome struct {
 
 func (x *Outcome) Reset() {
 	*x = Outcome{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[22]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1532,7 +1532,7 @@ func (x *Outcome) String() string {
 func (*Outcome) ProtoMessage() {}
 
 func (x *Outcome) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[22]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1545,7 +1545,7 @@ func (x *Outcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Outcome.ProtoReflect.Descriptor instead.
 func (*Outcome) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{22}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Outcome) GetCommand() string {
@@ -1688,18 +1688,18 @@ func (x *Outcome) GetReason() string {
 	return ""
 }
 
-// What git commands used that have ended.
+// GitUsage are the resources that finished git commands used.
 type GitUsage struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Commands uint32                 `protobuf:"varint,1,opt,name=commands,proto3" json:"commands,omitempty"`
-	// CPU time, of what they started too.
+	// CPU time, including that of child processes.
 	User   *durationpb.Duration `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
 	System *durationpb.Duration `protobuf:"bytes,3,opt,name=system,proto3" json:"system,omitempty"`
-	// How long they waited to be started.
+	// The time that the commands waited for a slot.
 	Queue *durationpb.Duration `protobuf:"bytes,4,opt,name=queue,proto3" json:"queue,omitempty"`
-	// Bytes of memory, of the greatest process.
+	// Memory of the largest process in bytes.
 	MaxRss int64 `protobuf:"varint,5,opt,name=max_rss,json=maxRss,proto3" json:"max_rss,omitempty"`
-	// Bytes of their standard input and output.
+	// Bytes of standard input and output.
 	BytesIn       int64 `protobuf:"varint,6,opt,name=bytes_in,json=bytesIn,proto3" json:"bytes_in,omitempty"`
 	BytesOut      int64 `protobuf:"varint,7,opt,name=bytes_out,json=bytesOut,proto3" json:"bytes_out,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1708,7 +1708,7 @@ type GitUsage struct {
 
 func (x *GitUsage) Reset() {
 	*x = GitUsage{}
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[23]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1720,7 +1720,7 @@ func (x *GitUsage) String() string {
 func (*GitUsage) ProtoMessage() {}
 
 func (x *GitUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_v1_transfer_proto_msgTypes[23]
+	mi := &file_packhorse_internal_v1_session_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1733,7 +1733,7 @@ func (x *GitUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GitUsage.ProtoReflect.Descriptor instead.
 func (*GitUsage) Descriptor() ([]byte, []int) {
-	return file_packhorse_v1_transfer_proto_rawDescGZIP(), []int{23}
+	return file_packhorse_internal_v1_session_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GitUsage) GetCommands() uint32 {
@@ -1785,101 +1785,101 @@ func (x *GitUsage) GetBytesOut() int64 {
 	return 0
 }
 
-var File_packhorse_v1_transfer_proto protoreflect.FileDescriptor
+var File_packhorse_internal_v1_session_proto protoreflect.FileDescriptor
 
-const file_packhorse_v1_transfer_proto_rawDesc = "" +
+const file_packhorse_internal_v1_session_proto_rawDesc = "" +
 	"\n" +
-	"\x1bpackhorse/v1/transfer.proto\x12\fpackhorse.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18packhorse/v1/fault.proto\"\x8f\x01\n" +
+	"#packhorse/internal/v1/session.proto\x12\x15packhorse.internal.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x18packhorse/v1/fault.proto\"\x8f\x01\n" +
 	"\aSession\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x18\n" +
 	"\aservice\x18\x02 \x01(\tR\aservice\x12\x1a\n" +
 	"\bstateful\x18\x03 \x01(\bR\bstateful\x12\x16\n" +
 	"\x06caller\x18\x04 \x01(\tR\x06caller\x12\x1c\n" +
-	"\treachable\x18\x05 \x01(\bR\treachable\"z\n" +
-	"\x10AdvertiseRequest\x124\n" +
-	"\x05start\x18\x01 \x01(\v2\x1c.packhorse.v1.AdvertiseStartH\x00R\x05start\x12(\n" +
-	"\x04road\x18\x02 \x01(\v2\x12.packhorse.v1.RoadH\x00R\x04roadB\x06\n" +
-	"\x04part\"a\n" +
+	"\treachable\x18\x05 \x01(\bR\treachable\"\x99\x01\n" +
+	"\x10AdvertiseRequest\x12=\n" +
+	"\x05start\x18\x01 \x01(\v2%.packhorse.internal.v1.AdvertiseStartH\x00R\x05start\x12>\n" +
+	"\tdata_path\x18\x02 \x01(\v2\x1f.packhorse.internal.v1.DataPathH\x00R\bdataPathB\x06\n" +
+	"\x04part\"j\n" +
 	"\x0eAdvertiseStart\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
-	"repository\x12/\n" +
-	"\asession\x18\x02 \x01(\v2\x15.packhorse.v1.SessionR\asession\"A\n" +
-	"\x11AdvertiseResponse\x12,\n" +
-	"\x06answer\x18\x01 \x01(\v2\x14.packhorse.v1.AnswerR\x06answer\"\xad\x01\n" +
-	"\x11UploadPackRequest\x125\n" +
-	"\x05start\x18\x01 \x01(\v2\x1d.packhorse.v1.UploadPackStartH\x00R\x05start\x12/\n" +
-	"\x04data\x18\x02 \x01(\v2\x19.packhorse.v1.RequestDataH\x00R\x04data\x12(\n" +
-	"\x04road\x18\x03 \x01(\v2\x12.packhorse.v1.RoadH\x00R\x04roadB\x06\n" +
-	"\x04part\"\x91\x01\n" +
+	"repository\x128\n" +
+	"\asession\x18\x02 \x01(\v2\x1e.packhorse.internal.v1.SessionR\asession\"L\n" +
+	"\x11AdvertiseResponse\x127\n" +
+	"\x04part\x18\x01 \x01(\v2#.packhorse.internal.v1.ResponsePartR\x04part\"\xd5\x01\n" +
+	"\x11UploadPackRequest\x12>\n" +
+	"\x05start\x18\x01 \x01(\v2&.packhorse.internal.v1.UploadPackStartH\x00R\x05start\x128\n" +
+	"\x04data\x18\x02 \x01(\v2\".packhorse.internal.v1.RequestDataH\x00R\x04data\x12>\n" +
+	"\tdata_path\x18\x03 \x01(\v2\x1f.packhorse.internal.v1.DataPathH\x00R\bdataPathB\x06\n" +
+	"\x04part\"\xa3\x01\n" +
 	"\x0fUploadPackStart\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
-	"repository\x12/\n" +
-	"\asession\x18\x02 \x01(\v2\x15.packhorse.v1.SessionR\asession\x12-\n" +
-	"\x04data\x18\x03 \x01(\v2\x19.packhorse.v1.RequestDataR\x04data\"5\n" +
+	"repository\x128\n" +
+	"\asession\x18\x02 \x01(\v2\x1e.packhorse.internal.v1.SessionR\asession\x126\n" +
+	"\x04data\x18\x03 \x01(\v2\".packhorse.internal.v1.RequestDataR\x04data\"5\n" +
 	"\vRequestData\x12\x12\n" +
 	"\x04data\x18\x01 \x01(\fR\x04data\x12\x12\n" +
-	"\x04last\x18\x02 \x01(\bR\x04last\"B\n" +
-	"\x12UploadPackResponse\x12,\n" +
-	"\x06answer\x18\x01 \x01(\v2\x14.packhorse.v1.AnswerR\x06answer\"\x81\x01\n" +
-	"\fShortRequest\x12\x1e\n" +
+	"\x04last\x18\x02 \x01(\bR\x04last\"M\n" +
+	"\x12UploadPackResponse\x127\n" +
+	"\x04part\x18\x01 \x01(\v2#.packhorse.internal.v1.ResponsePartR\x04part\"\x91\x01\n" +
+	"\x13UnarySessionRequest\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
-	"repository\x12/\n" +
-	"\asession\x18\x02 \x01(\v2\x15.packhorse.v1.SessionR\asession\x12\x17\n" +
+	"repository\x128\n" +
+	"\asession\x18\x02 \x01(\v2\x1e.packhorse.internal.v1.SessionR\asession\x12\x17\n" +
 	"\x04data\x18\x03 \x01(\fH\x00R\x04data\x88\x01\x01B\a\n" +
-	"\x05_data\"\\\n" +
-	"\rShortResponse\x12\x12\n" +
-	"\x04long\x18\x01 \x01(\bR\x04long\x12\x12\n" +
-	"\x04data\x18\x02 \x01(\fR\x04data\x12#\n" +
-	"\x03end\x18\x03 \x01(\v2\x11.packhorse.v1.EndR\x03end\"\xaf\x01\n" +
-	"\x12ReceivePackRequest\x126\n" +
-	"\x05start\x18\x01 \x01(\v2\x1e.packhorse.v1.ReceivePackStartH\x00R\x05start\x12/\n" +
-	"\x04data\x18\x02 \x01(\v2\x19.packhorse.v1.RequestDataH\x00R\x04data\x12(\n" +
-	"\x04road\x18\x03 \x01(\v2\x12.packhorse.v1.RoadH\x00R\x04roadB\x06\n" +
-	"\x04part\"\xab\x01\n" +
+	"\x05_data\"s\n" +
+	"\x14UnarySessionResponse\x12\x19\n" +
+	"\btoo_long\x18\x01 \x01(\bR\atooLong\x12\x12\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\x12,\n" +
+	"\x03end\x18\x03 \x01(\v2\x1a.packhorse.internal.v1.EndR\x03end\"\xd7\x01\n" +
+	"\x12ReceivePackRequest\x12?\n" +
+	"\x05start\x18\x01 \x01(\v2'.packhorse.internal.v1.ReceivePackStartH\x00R\x05start\x128\n" +
+	"\x04data\x18\x02 \x01(\v2\".packhorse.internal.v1.RequestDataH\x00R\x04data\x12>\n" +
+	"\tdata_path\x18\x03 \x01(\v2\x1f.packhorse.internal.v1.DataPathH\x00R\bdataPathB\x06\n" +
+	"\x04part\"\xbd\x01\n" +
 	"\x10ReceivePackStart\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x01 \x01(\tR\n" +
-	"repository\x12/\n" +
-	"\asession\x18\x02 \x01(\v2\x15.packhorse.v1.SessionR\asession\x12,\n" +
-	"\x06pusher\x18\x03 \x01(\v2\x14.packhorse.v1.PusherR\x06pusher\x12\x18\n" +
+	"repository\x128\n" +
+	"\asession\x18\x02 \x01(\v2\x1e.packhorse.internal.v1.SessionR\asession\x125\n" +
+	"\x06pusher\x18\x03 \x01(\v2\x1d.packhorse.internal.v1.PusherR\x06pusher\x12\x18\n" +
 	"\aupdates\x18\x04 \x01(\bR\aupdates\"6\n" +
 	"\x06Pusher\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
-	"\aaddress\x18\x02 \x01(\tR\aaddress\"C\n" +
-	"\x13ReceivePackResponse\x12,\n" +
-	"\x06answer\x18\x01 \x01(\v2\x14.packhorse.v1.AnswerR\x06answer\"r\n" +
-	"\x04Road\x121\n" +
-	"\achannel\x18\x01 \x01(\v2\x15.packhorse.v1.ChannelH\x00R\achannel\x12/\n" +
-	"\ain_band\x18\x02 \x01(\v2\x14.packhorse.v1.InBandH\x00R\x06inBandB\x06\n" +
-	"\x04road\"9\n" +
-	"\aChannel\x12\x12\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\"N\n" +
+	"\x13ReceivePackResponse\x127\n" +
+	"\x04part\x18\x01 \x01(\v2#.packhorse.internal.v1.ResponsePartR\x04part\"\x95\x01\n" +
+	"\bDataPath\x12G\n" +
+	"\fside_channel\x18\x01 \x01(\v2\".packhorse.internal.v1.SideChannelH\x00R\vsideChannel\x128\n" +
+	"\ain_band\x18\x02 \x01(\v2\x1d.packhorse.internal.v1.InBandH\x00R\x06inBandB\x06\n" +
+	"\x04path\"=\n" +
+	"\vSideChannel\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\btransfer\x18\x02 \x01(\x04R\btransfer\"\b\n" +
-	"\x06InBand\"\xc7\x01\n" +
-	"\x06Answer\x12\x18\n" +
+	"\x06InBand\"\x8b\x02\n" +
+	"\fResponsePart\x12\x18\n" +
 	"\x06length\x18\x01 \x01(\x04H\x00R\x06length\x12\x14\n" +
-	"\x04data\x18\x02 \x01(\fH\x00R\x04data\x12(\n" +
-	"\x04bulk\x18\x03 \x01(\v2\x12.packhorse.v1.BulkH\x00R\x04bulk\x12%\n" +
-	"\x03end\x18\x04 \x01(\v2\x11.packhorse.v1.EndH\x00R\x03end\x124\n" +
-	"\aupdates\x18\x05 \x01(\v2\x18.packhorse.v1.RefUpdatesH\x00R\aupdatesB\x06\n" +
-	"\x04part\"?\n" +
+	"\x04data\x18\x02 \x01(\fH\x00R\x04data\x12T\n" +
+	"\x11data_path_request\x18\x03 \x01(\v2&.packhorse.internal.v1.DataPathRequestH\x00R\x0fdataPathRequest\x12.\n" +
+	"\x03end\x18\x04 \x01(\v2\x1a.packhorse.internal.v1.EndH\x00R\x03end\x12=\n" +
+	"\aupdates\x18\x05 \x01(\v2!.packhorse.internal.v1.RefUpdatesH\x00R\aupdatesB\x06\n" +
+	"\x04part\"H\n" +
 	"\n" +
-	"RefUpdates\x121\n" +
-	"\aupdates\x18\x01 \x03(\v2\x17.packhorse.v1.RefUpdateR\aupdates\"c\n" +
+	"RefUpdates\x12:\n" +
+	"\aupdates\x18\x01 \x03(\v2 .packhorse.internal.v1.RefUpdateR\aupdates\"c\n" +
 	"\tRefUpdate\x12\x10\n" +
 	"\x03ref\x18\x01 \x01(\tR\x03ref\x12\x15\n" +
 	"\x06old_id\x18\x02 \x01(\fR\x05oldId\x12\x15\n" +
 	"\x06new_id\x18\x03 \x01(\fR\x05newId\x12\x16\n" +
-	"\x06result\x18\x04 \x01(\tR\x06result\"\x1a\n" +
-	"\x04Bulk\x12\x12\n" +
-	"\x04cold\x18\x01 \x01(\bR\x04cold\"u\n" +
-	"\x03End\x12/\n" +
-	"\aoutcome\x18\x01 \x01(\v2\x15.packhorse.v1.OutcomeR\aoutcome\x12)\n" +
-	"\x05fault\x18\x02 \x01(\v2\x13.packhorse.v1.FaultR\x05fault\x12\x12\n" +
-	"\x04told\x18\x03 \x01(\bR\x04told\"\xa6\x05\n" +
+	"\x06result\x18\x04 \x01(\tR\x06result\"%\n" +
+	"\x0fDataPathRequest\x12\x12\n" +
+	"\x04cold\x18\x01 \x01(\bR\x04cold\"\x91\x01\n" +
+	"\x03End\x128\n" +
+	"\aoutcome\x18\x01 \x01(\v2\x1e.packhorse.internal.v1.OutcomeR\aoutcome\x12)\n" +
+	"\x05fault\x18\x02 \x01(\v2\x13.packhorse.v1.FaultR\x05fault\x12%\n" +
+	"\x0efault_reported\x18\x03 \x01(\bR\rfaultReported\"\xaf\x05\n" +
 	"\aOutcome\x12\x18\n" +
 	"\acommand\x18\x01 \x01(\tR\acommand\x12\x14\n" +
 	"\x05agent\x18\x02 \x01(\tR\x05agent\x12\x1d\n" +
@@ -1901,8 +1901,8 @@ const file_packhorse_v1_transfer_proto_rawDesc = "" +
 	"first_byte\x18\x0f \x01(\v2\x19.google.protobuf.DurationR\tfirstByte\x12-\n" +
 	"\x04copy\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\x04copy\x126\n" +
 	"\tchild_cpu\x18\x11 \x01(\v2\x19.google.protobuf.DurationR\bchildCpu\x12\"\n" +
-	"\rchild_max_rss\x18\x12 \x01(\x03R\vchildMaxRss\x12(\n" +
-	"\x03git\x18\x13 \x01(\v2\x16.packhorse.v1.GitUsageR\x03git\x12\x16\n" +
+	"\rchild_max_rss\x18\x12 \x01(\x03R\vchildMaxRss\x121\n" +
+	"\x03git\x18\x13 \x01(\v2\x1f.packhorse.internal.v1.GitUsageR\x03git\x12\x16\n" +
 	"\x06reason\x18\x14 \x01(\tR\x06reason\"\x8a\x02\n" +
 	"\bGitUsage\x12\x1a\n" +
 	"\bcommands\x18\x01 \x01(\rR\bcommands\x12-\n" +
@@ -1911,100 +1911,100 @@ const file_packhorse_v1_transfer_proto_rawDesc = "" +
 	"\x05queue\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x05queue\x12\x17\n" +
 	"\amax_rss\x18\x05 \x01(\x03R\x06maxRss\x12\x19\n" +
 	"\bbytes_in\x18\x06 \x01(\x03R\abytesIn\x12\x1b\n" +
-	"\tbytes_out\x18\a \x01(\x03R\bbytesOut2\xd2\x02\n" +
-	"\x0fTransferService\x12P\n" +
-	"\tAdvertise\x12\x1e.packhorse.v1.AdvertiseRequest\x1a\x1f.packhorse.v1.AdvertiseResponse(\x010\x01\x12S\n" +
+	"\tbytes_out\x18\a \x01(\x03R\bbytesOut2\xae\x03\n" +
+	"\x0eSessionService\x12b\n" +
+	"\tAdvertise\x12'.packhorse.internal.v1.AdvertiseRequest\x1a(.packhorse.internal.v1.AdvertiseResponse(\x010\x01\x12e\n" +
 	"\n" +
-	"UploadPack\x12\x1f.packhorse.v1.UploadPackRequest\x1a .packhorse.v1.UploadPackResponse(\x010\x01\x12@\n" +
-	"\x05Short\x12\x1a.packhorse.v1.ShortRequest\x1a\x1b.packhorse.v1.ShortResponse\x12V\n" +
-	"\vReceivePack\x12 .packhorse.v1.ReceivePackRequest\x1a!.packhorse.v1.ReceivePackResponse(\x010\x01BCZAgithub.com/packhorse-git/packhorse/proto/packhorse/v1;packhorsev1b\x06proto3"
+	"UploadPack\x12(.packhorse.internal.v1.UploadPackRequest\x1a).packhorse.internal.v1.UploadPackResponse(\x010\x01\x12g\n" +
+	"\fUnarySession\x12*.packhorse.internal.v1.UnarySessionRequest\x1a+.packhorse.internal.v1.UnarySessionResponse\x12h\n" +
+	"\vReceivePack\x12).packhorse.internal.v1.ReceivePackRequest\x1a*.packhorse.internal.v1.ReceivePackResponse(\x010\x01BIZGgithub.com/packhorse-git/packhorse/internal/proto/internalv1;internalv1b\x06proto3"
 
 var (
-	file_packhorse_v1_transfer_proto_rawDescOnce sync.Once
-	file_packhorse_v1_transfer_proto_rawDescData []byte
+	file_packhorse_internal_v1_session_proto_rawDescOnce sync.Once
+	file_packhorse_internal_v1_session_proto_rawDescData []byte
 )
 
-func file_packhorse_v1_transfer_proto_rawDescGZIP() []byte {
-	file_packhorse_v1_transfer_proto_rawDescOnce.Do(func() {
-		file_packhorse_v1_transfer_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_packhorse_v1_transfer_proto_rawDesc), len(file_packhorse_v1_transfer_proto_rawDesc)))
+func file_packhorse_internal_v1_session_proto_rawDescGZIP() []byte {
+	file_packhorse_internal_v1_session_proto_rawDescOnce.Do(func() {
+		file_packhorse_internal_v1_session_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_packhorse_internal_v1_session_proto_rawDesc), len(file_packhorse_internal_v1_session_proto_rawDesc)))
 	})
-	return file_packhorse_v1_transfer_proto_rawDescData
+	return file_packhorse_internal_v1_session_proto_rawDescData
 }
 
-var file_packhorse_v1_transfer_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
-var file_packhorse_v1_transfer_proto_goTypes = []any{
-	(*Session)(nil),             // 0: packhorse.v1.Session
-	(*AdvertiseRequest)(nil),    // 1: packhorse.v1.AdvertiseRequest
-	(*AdvertiseStart)(nil),      // 2: packhorse.v1.AdvertiseStart
-	(*AdvertiseResponse)(nil),   // 3: packhorse.v1.AdvertiseResponse
-	(*UploadPackRequest)(nil),   // 4: packhorse.v1.UploadPackRequest
-	(*UploadPackStart)(nil),     // 5: packhorse.v1.UploadPackStart
-	(*RequestData)(nil),         // 6: packhorse.v1.RequestData
-	(*UploadPackResponse)(nil),  // 7: packhorse.v1.UploadPackResponse
-	(*ShortRequest)(nil),        // 8: packhorse.v1.ShortRequest
-	(*ShortResponse)(nil),       // 9: packhorse.v1.ShortResponse
-	(*ReceivePackRequest)(nil),  // 10: packhorse.v1.ReceivePackRequest
-	(*ReceivePackStart)(nil),    // 11: packhorse.v1.ReceivePackStart
-	(*Pusher)(nil),              // 12: packhorse.v1.Pusher
-	(*ReceivePackResponse)(nil), // 13: packhorse.v1.ReceivePackResponse
-	(*Road)(nil),                // 14: packhorse.v1.Road
-	(*Channel)(nil),             // 15: packhorse.v1.Channel
-	(*InBand)(nil),              // 16: packhorse.v1.InBand
-	(*Answer)(nil),              // 17: packhorse.v1.Answer
-	(*RefUpdates)(nil),          // 18: packhorse.v1.RefUpdates
-	(*RefUpdate)(nil),           // 19: packhorse.v1.RefUpdate
-	(*Bulk)(nil),                // 20: packhorse.v1.Bulk
-	(*End)(nil),                 // 21: packhorse.v1.End
-	(*Outcome)(nil),             // 22: packhorse.v1.Outcome
-	(*GitUsage)(nil),            // 23: packhorse.v1.GitUsage
-	(*Fault)(nil),               // 24: packhorse.v1.Fault
-	(*durationpb.Duration)(nil), // 25: google.protobuf.Duration
+var file_packhorse_internal_v1_session_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_packhorse_internal_v1_session_proto_goTypes = []any{
+	(*Session)(nil),              // 0: packhorse.internal.v1.Session
+	(*AdvertiseRequest)(nil),     // 1: packhorse.internal.v1.AdvertiseRequest
+	(*AdvertiseStart)(nil),       // 2: packhorse.internal.v1.AdvertiseStart
+	(*AdvertiseResponse)(nil),    // 3: packhorse.internal.v1.AdvertiseResponse
+	(*UploadPackRequest)(nil),    // 4: packhorse.internal.v1.UploadPackRequest
+	(*UploadPackStart)(nil),      // 5: packhorse.internal.v1.UploadPackStart
+	(*RequestData)(nil),          // 6: packhorse.internal.v1.RequestData
+	(*UploadPackResponse)(nil),   // 7: packhorse.internal.v1.UploadPackResponse
+	(*UnarySessionRequest)(nil),  // 8: packhorse.internal.v1.UnarySessionRequest
+	(*UnarySessionResponse)(nil), // 9: packhorse.internal.v1.UnarySessionResponse
+	(*ReceivePackRequest)(nil),   // 10: packhorse.internal.v1.ReceivePackRequest
+	(*ReceivePackStart)(nil),     // 11: packhorse.internal.v1.ReceivePackStart
+	(*Pusher)(nil),               // 12: packhorse.internal.v1.Pusher
+	(*ReceivePackResponse)(nil),  // 13: packhorse.internal.v1.ReceivePackResponse
+	(*DataPath)(nil),             // 14: packhorse.internal.v1.DataPath
+	(*SideChannel)(nil),          // 15: packhorse.internal.v1.SideChannel
+	(*InBand)(nil),               // 16: packhorse.internal.v1.InBand
+	(*ResponsePart)(nil),         // 17: packhorse.internal.v1.ResponsePart
+	(*RefUpdates)(nil),           // 18: packhorse.internal.v1.RefUpdates
+	(*RefUpdate)(nil),            // 19: packhorse.internal.v1.RefUpdate
+	(*DataPathRequest)(nil),      // 20: packhorse.internal.v1.DataPathRequest
+	(*End)(nil),                  // 21: packhorse.internal.v1.End
+	(*Outcome)(nil),              // 22: packhorse.internal.v1.Outcome
+	(*GitUsage)(nil),             // 23: packhorse.internal.v1.GitUsage
+	(*v1.Fault)(nil),             // 24: packhorse.v1.Fault
+	(*durationpb.Duration)(nil),  // 25: google.protobuf.Duration
 }
-var file_packhorse_v1_transfer_proto_depIdxs = []int32{
-	2,  // 0: packhorse.v1.AdvertiseRequest.start:type_name -> packhorse.v1.AdvertiseStart
-	14, // 1: packhorse.v1.AdvertiseRequest.road:type_name -> packhorse.v1.Road
-	0,  // 2: packhorse.v1.AdvertiseStart.session:type_name -> packhorse.v1.Session
-	17, // 3: packhorse.v1.AdvertiseResponse.answer:type_name -> packhorse.v1.Answer
-	5,  // 4: packhorse.v1.UploadPackRequest.start:type_name -> packhorse.v1.UploadPackStart
-	6,  // 5: packhorse.v1.UploadPackRequest.data:type_name -> packhorse.v1.RequestData
-	14, // 6: packhorse.v1.UploadPackRequest.road:type_name -> packhorse.v1.Road
-	0,  // 7: packhorse.v1.UploadPackStart.session:type_name -> packhorse.v1.Session
-	6,  // 8: packhorse.v1.UploadPackStart.data:type_name -> packhorse.v1.RequestData
-	17, // 9: packhorse.v1.UploadPackResponse.answer:type_name -> packhorse.v1.Answer
-	0,  // 10: packhorse.v1.ShortRequest.session:type_name -> packhorse.v1.Session
-	21, // 11: packhorse.v1.ShortResponse.end:type_name -> packhorse.v1.End
-	11, // 12: packhorse.v1.ReceivePackRequest.start:type_name -> packhorse.v1.ReceivePackStart
-	6,  // 13: packhorse.v1.ReceivePackRequest.data:type_name -> packhorse.v1.RequestData
-	14, // 14: packhorse.v1.ReceivePackRequest.road:type_name -> packhorse.v1.Road
-	0,  // 15: packhorse.v1.ReceivePackStart.session:type_name -> packhorse.v1.Session
-	12, // 16: packhorse.v1.ReceivePackStart.pusher:type_name -> packhorse.v1.Pusher
-	17, // 17: packhorse.v1.ReceivePackResponse.answer:type_name -> packhorse.v1.Answer
-	15, // 18: packhorse.v1.Road.channel:type_name -> packhorse.v1.Channel
-	16, // 19: packhorse.v1.Road.in_band:type_name -> packhorse.v1.InBand
-	20, // 20: packhorse.v1.Answer.bulk:type_name -> packhorse.v1.Bulk
-	21, // 21: packhorse.v1.Answer.end:type_name -> packhorse.v1.End
-	18, // 22: packhorse.v1.Answer.updates:type_name -> packhorse.v1.RefUpdates
-	19, // 23: packhorse.v1.RefUpdates.updates:type_name -> packhorse.v1.RefUpdate
-	22, // 24: packhorse.v1.End.outcome:type_name -> packhorse.v1.Outcome
-	24, // 25: packhorse.v1.End.fault:type_name -> packhorse.v1.Fault
-	25, // 26: packhorse.v1.Outcome.parse:type_name -> google.protobuf.Duration
-	25, // 27: packhorse.v1.Outcome.negotiate:type_name -> google.protobuf.Duration
-	25, // 28: packhorse.v1.Outcome.wait:type_name -> google.protobuf.Duration
-	25, // 29: packhorse.v1.Outcome.first_byte:type_name -> google.protobuf.Duration
-	25, // 30: packhorse.v1.Outcome.copy:type_name -> google.protobuf.Duration
-	25, // 31: packhorse.v1.Outcome.child_cpu:type_name -> google.protobuf.Duration
-	23, // 32: packhorse.v1.Outcome.git:type_name -> packhorse.v1.GitUsage
-	25, // 33: packhorse.v1.GitUsage.user:type_name -> google.protobuf.Duration
-	25, // 34: packhorse.v1.GitUsage.system:type_name -> google.protobuf.Duration
-	25, // 35: packhorse.v1.GitUsage.queue:type_name -> google.protobuf.Duration
-	1,  // 36: packhorse.v1.TransferService.Advertise:input_type -> packhorse.v1.AdvertiseRequest
-	4,  // 37: packhorse.v1.TransferService.UploadPack:input_type -> packhorse.v1.UploadPackRequest
-	8,  // 38: packhorse.v1.TransferService.Short:input_type -> packhorse.v1.ShortRequest
-	10, // 39: packhorse.v1.TransferService.ReceivePack:input_type -> packhorse.v1.ReceivePackRequest
-	3,  // 40: packhorse.v1.TransferService.Advertise:output_type -> packhorse.v1.AdvertiseResponse
-	7,  // 41: packhorse.v1.TransferService.UploadPack:output_type -> packhorse.v1.UploadPackResponse
-	9,  // 42: packhorse.v1.TransferService.Short:output_type -> packhorse.v1.ShortResponse
-	13, // 43: packhorse.v1.TransferService.ReceivePack:output_type -> packhorse.v1.ReceivePackResponse
+var file_packhorse_internal_v1_session_proto_depIdxs = []int32{
+	2,  // 0: packhorse.internal.v1.AdvertiseRequest.start:type_name -> packhorse.internal.v1.AdvertiseStart
+	14, // 1: packhorse.internal.v1.AdvertiseRequest.data_path:type_name -> packhorse.internal.v1.DataPath
+	0,  // 2: packhorse.internal.v1.AdvertiseStart.session:type_name -> packhorse.internal.v1.Session
+	17, // 3: packhorse.internal.v1.AdvertiseResponse.part:type_name -> packhorse.internal.v1.ResponsePart
+	5,  // 4: packhorse.internal.v1.UploadPackRequest.start:type_name -> packhorse.internal.v1.UploadPackStart
+	6,  // 5: packhorse.internal.v1.UploadPackRequest.data:type_name -> packhorse.internal.v1.RequestData
+	14, // 6: packhorse.internal.v1.UploadPackRequest.data_path:type_name -> packhorse.internal.v1.DataPath
+	0,  // 7: packhorse.internal.v1.UploadPackStart.session:type_name -> packhorse.internal.v1.Session
+	6,  // 8: packhorse.internal.v1.UploadPackStart.data:type_name -> packhorse.internal.v1.RequestData
+	17, // 9: packhorse.internal.v1.UploadPackResponse.part:type_name -> packhorse.internal.v1.ResponsePart
+	0,  // 10: packhorse.internal.v1.UnarySessionRequest.session:type_name -> packhorse.internal.v1.Session
+	21, // 11: packhorse.internal.v1.UnarySessionResponse.end:type_name -> packhorse.internal.v1.End
+	11, // 12: packhorse.internal.v1.ReceivePackRequest.start:type_name -> packhorse.internal.v1.ReceivePackStart
+	6,  // 13: packhorse.internal.v1.ReceivePackRequest.data:type_name -> packhorse.internal.v1.RequestData
+	14, // 14: packhorse.internal.v1.ReceivePackRequest.data_path:type_name -> packhorse.internal.v1.DataPath
+	0,  // 15: packhorse.internal.v1.ReceivePackStart.session:type_name -> packhorse.internal.v1.Session
+	12, // 16: packhorse.internal.v1.ReceivePackStart.pusher:type_name -> packhorse.internal.v1.Pusher
+	17, // 17: packhorse.internal.v1.ReceivePackResponse.part:type_name -> packhorse.internal.v1.ResponsePart
+	15, // 18: packhorse.internal.v1.DataPath.side_channel:type_name -> packhorse.internal.v1.SideChannel
+	16, // 19: packhorse.internal.v1.DataPath.in_band:type_name -> packhorse.internal.v1.InBand
+	20, // 20: packhorse.internal.v1.ResponsePart.data_path_request:type_name -> packhorse.internal.v1.DataPathRequest
+	21, // 21: packhorse.internal.v1.ResponsePart.end:type_name -> packhorse.internal.v1.End
+	18, // 22: packhorse.internal.v1.ResponsePart.updates:type_name -> packhorse.internal.v1.RefUpdates
+	19, // 23: packhorse.internal.v1.RefUpdates.updates:type_name -> packhorse.internal.v1.RefUpdate
+	22, // 24: packhorse.internal.v1.End.outcome:type_name -> packhorse.internal.v1.Outcome
+	24, // 25: packhorse.internal.v1.End.fault:type_name -> packhorse.v1.Fault
+	25, // 26: packhorse.internal.v1.Outcome.parse:type_name -> google.protobuf.Duration
+	25, // 27: packhorse.internal.v1.Outcome.negotiate:type_name -> google.protobuf.Duration
+	25, // 28: packhorse.internal.v1.Outcome.wait:type_name -> google.protobuf.Duration
+	25, // 29: packhorse.internal.v1.Outcome.first_byte:type_name -> google.protobuf.Duration
+	25, // 30: packhorse.internal.v1.Outcome.copy:type_name -> google.protobuf.Duration
+	25, // 31: packhorse.internal.v1.Outcome.child_cpu:type_name -> google.protobuf.Duration
+	23, // 32: packhorse.internal.v1.Outcome.git:type_name -> packhorse.internal.v1.GitUsage
+	25, // 33: packhorse.internal.v1.GitUsage.user:type_name -> google.protobuf.Duration
+	25, // 34: packhorse.internal.v1.GitUsage.system:type_name -> google.protobuf.Duration
+	25, // 35: packhorse.internal.v1.GitUsage.queue:type_name -> google.protobuf.Duration
+	1,  // 36: packhorse.internal.v1.SessionService.Advertise:input_type -> packhorse.internal.v1.AdvertiseRequest
+	4,  // 37: packhorse.internal.v1.SessionService.UploadPack:input_type -> packhorse.internal.v1.UploadPackRequest
+	8,  // 38: packhorse.internal.v1.SessionService.UnarySession:input_type -> packhorse.internal.v1.UnarySessionRequest
+	10, // 39: packhorse.internal.v1.SessionService.ReceivePack:input_type -> packhorse.internal.v1.ReceivePackRequest
+	3,  // 40: packhorse.internal.v1.SessionService.Advertise:output_type -> packhorse.internal.v1.AdvertiseResponse
+	7,  // 41: packhorse.internal.v1.SessionService.UploadPack:output_type -> packhorse.internal.v1.UploadPackResponse
+	9,  // 42: packhorse.internal.v1.SessionService.UnarySession:output_type -> packhorse.internal.v1.UnarySessionResponse
+	13, // 43: packhorse.internal.v1.SessionService.ReceivePack:output_type -> packhorse.internal.v1.ReceivePackResponse
 	40, // [40:44] is the sub-list for method output_type
 	36, // [36:40] is the sub-list for method input_type
 	36, // [36:36] is the sub-list for extension type_name
@@ -2012,53 +2012,52 @@ var file_packhorse_v1_transfer_proto_depIdxs = []int32{
 	0,  // [0:36] is the sub-list for field type_name
 }
 
-func init() { file_packhorse_v1_transfer_proto_init() }
-func file_packhorse_v1_transfer_proto_init() {
-	if File_packhorse_v1_transfer_proto != nil {
+func init() { file_packhorse_internal_v1_session_proto_init() }
+func file_packhorse_internal_v1_session_proto_init() {
+	if File_packhorse_internal_v1_session_proto != nil {
 		return
 	}
-	file_packhorse_v1_fault_proto_init()
-	file_packhorse_v1_transfer_proto_msgTypes[1].OneofWrappers = []any{
+	file_packhorse_internal_v1_session_proto_msgTypes[1].OneofWrappers = []any{
 		(*AdvertiseRequest_Start)(nil),
-		(*AdvertiseRequest_Road)(nil),
+		(*AdvertiseRequest_DataPath)(nil),
 	}
-	file_packhorse_v1_transfer_proto_msgTypes[4].OneofWrappers = []any{
+	file_packhorse_internal_v1_session_proto_msgTypes[4].OneofWrappers = []any{
 		(*UploadPackRequest_Start)(nil),
 		(*UploadPackRequest_Data)(nil),
-		(*UploadPackRequest_Road)(nil),
+		(*UploadPackRequest_DataPath)(nil),
 	}
-	file_packhorse_v1_transfer_proto_msgTypes[8].OneofWrappers = []any{}
-	file_packhorse_v1_transfer_proto_msgTypes[10].OneofWrappers = []any{
+	file_packhorse_internal_v1_session_proto_msgTypes[8].OneofWrappers = []any{}
+	file_packhorse_internal_v1_session_proto_msgTypes[10].OneofWrappers = []any{
 		(*ReceivePackRequest_Start)(nil),
 		(*ReceivePackRequest_Data)(nil),
-		(*ReceivePackRequest_Road)(nil),
+		(*ReceivePackRequest_DataPath)(nil),
 	}
-	file_packhorse_v1_transfer_proto_msgTypes[14].OneofWrappers = []any{
-		(*Road_Channel)(nil),
-		(*Road_InBand)(nil),
+	file_packhorse_internal_v1_session_proto_msgTypes[14].OneofWrappers = []any{
+		(*DataPath_SideChannel)(nil),
+		(*DataPath_InBand)(nil),
 	}
-	file_packhorse_v1_transfer_proto_msgTypes[17].OneofWrappers = []any{
-		(*Answer_Length)(nil),
-		(*Answer_Data)(nil),
-		(*Answer_Bulk)(nil),
-		(*Answer_End)(nil),
-		(*Answer_Updates)(nil),
+	file_packhorse_internal_v1_session_proto_msgTypes[17].OneofWrappers = []any{
+		(*ResponsePart_Length)(nil),
+		(*ResponsePart_Data)(nil),
+		(*ResponsePart_DataPathRequest)(nil),
+		(*ResponsePart_End)(nil),
+		(*ResponsePart_Updates)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
-			RawDescriptor: unsafe.Slice(unsafe.StringData(file_packhorse_v1_transfer_proto_rawDesc), len(file_packhorse_v1_transfer_proto_rawDesc)),
+			RawDescriptor: unsafe.Slice(unsafe.StringData(file_packhorse_internal_v1_session_proto_rawDesc), len(file_packhorse_internal_v1_session_proto_rawDesc)),
 			NumEnums:      0,
 			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
-		GoTypes:           file_packhorse_v1_transfer_proto_goTypes,
-		DependencyIndexes: file_packhorse_v1_transfer_proto_depIdxs,
-		MessageInfos:      file_packhorse_v1_transfer_proto_msgTypes,
+		GoTypes:           file_packhorse_internal_v1_session_proto_goTypes,
+		DependencyIndexes: file_packhorse_internal_v1_session_proto_depIdxs,
+		MessageInfos:      file_packhorse_internal_v1_session_proto_msgTypes,
 	}.Build()
-	File_packhorse_v1_transfer_proto = out.File
-	file_packhorse_v1_transfer_proto_goTypes = nil
-	file_packhorse_v1_transfer_proto_depIdxs = nil
+	File_packhorse_internal_v1_session_proto = out.File
+	file_packhorse_internal_v1_session_proto_goTypes = nil
+	file_packhorse_internal_v1_session_proto_depIdxs = nil
 }

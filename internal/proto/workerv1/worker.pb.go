@@ -2,7 +2,7 @@
 // versions:
 // 	protoc-gen-go v1.36.12
 // 	protoc        (unknown)
-// source: packhorse/worker/v1/worker.proto
+// source: packhorse/internal/worker/v1/worker.proto
 
 package workerv1
 
@@ -41,7 +41,7 @@ type SearchRequest struct {
 
 func (x *SearchRequest) Reset() {
 	*x = SearchRequest{}
-	mi := &file_packhorse_worker_v1_worker_proto_msgTypes[0]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -53,7 +53,7 @@ func (x *SearchRequest) String() string {
 func (*SearchRequest) ProtoMessage() {}
 
 func (x *SearchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_worker_v1_worker_proto_msgTypes[0]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -66,7 +66,7 @@ func (x *SearchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchRequest.ProtoReflect.Descriptor instead.
 func (*SearchRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_worker_v1_worker_proto_rawDescGZIP(), []int{0}
+	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{0}
 }
 
 func (x *SearchRequest) GetQuery() string {
@@ -122,7 +122,7 @@ type RepositorySet struct {
 
 func (x *RepositorySet) Reset() {
 	*x = RepositorySet{}
-	mi := &file_packhorse_worker_v1_worker_proto_msgTypes[1]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -134,7 +134,7 @@ func (x *RepositorySet) String() string {
 func (*RepositorySet) ProtoMessage() {}
 
 func (x *RepositorySet) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_worker_v1_worker_proto_msgTypes[1]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -147,7 +147,7 @@ func (x *RepositorySet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RepositorySet.ProtoReflect.Descriptor instead.
 func (*RepositorySet) Descriptor() ([]byte, []int) {
-	return file_packhorse_worker_v1_worker_proto_rawDescGZIP(), []int{1}
+	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *RepositorySet) GetBits() []uint64 {
@@ -168,7 +168,7 @@ type SearchResponse struct {
 
 func (x *SearchResponse) Reset() {
 	*x = SearchResponse{}
-	mi := &file_packhorse_worker_v1_worker_proto_msgTypes[2]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -180,7 +180,7 @@ func (x *SearchResponse) String() string {
 func (*SearchResponse) ProtoMessage() {}
 
 func (x *SearchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_worker_v1_worker_proto_msgTypes[2]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -193,7 +193,7 @@ func (x *SearchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchResponse.ProtoReflect.Descriptor instead.
 func (*SearchResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_worker_v1_worker_proto_rawDescGZIP(), []int{2}
+	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *SearchResponse) GetBatch() *SearchBatch {
@@ -224,7 +224,7 @@ type SearchBatch struct {
 
 func (x *SearchBatch) Reset() {
 	*x = SearchBatch{}
-	mi := &file_packhorse_worker_v1_worker_proto_msgTypes[3]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -236,7 +236,7 @@ func (x *SearchBatch) String() string {
 func (*SearchBatch) ProtoMessage() {}
 
 func (x *SearchBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_worker_v1_worker_proto_msgTypes[3]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -249,7 +249,7 @@ func (x *SearchBatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchBatch.ProtoReflect.Descriptor instead.
 func (*SearchBatch) Descriptor() ([]byte, []int) {
-	return file_packhorse_worker_v1_worker_proto_rawDescGZIP(), []int{3}
+	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *SearchBatch) GetResults() int32 {
@@ -297,7 +297,7 @@ type SearchEnd struct {
 
 func (x *SearchEnd) Reset() {
 	*x = SearchEnd{}
-	mi := &file_packhorse_worker_v1_worker_proto_msgTypes[4]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -309,7 +309,7 @@ func (x *SearchEnd) String() string {
 func (*SearchEnd) ProtoMessage() {}
 
 func (x *SearchEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_worker_v1_worker_proto_msgTypes[4]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -322,7 +322,7 @@ func (x *SearchEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchEnd.ProtoReflect.Descriptor instead.
 func (*SearchEnd) Descriptor() ([]byte, []int) {
-	return file_packhorse_worker_v1_worker_proto_rawDescGZIP(), []int{4}
+	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *SearchEnd) GetError() string {
@@ -403,7 +403,7 @@ type FoundRepository struct {
 
 func (x *FoundRepository) Reset() {
 	*x = FoundRepository{}
-	mi := &file_packhorse_worker_v1_worker_proto_msgTypes[5]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -415,7 +415,7 @@ func (x *FoundRepository) String() string {
 func (*FoundRepository) ProtoMessage() {}
 
 func (x *FoundRepository) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_worker_v1_worker_proto_msgTypes[5]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -428,7 +428,7 @@ func (x *FoundRepository) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoundRepository.ProtoReflect.Descriptor instead.
 func (*FoundRepository) Descriptor() ([]byte, []int) {
-	return file_packhorse_worker_v1_worker_proto_rawDescGZIP(), []int{5}
+	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *FoundRepository) GetId() uint32 {
@@ -475,7 +475,7 @@ type IndexRequest struct {
 
 func (x *IndexRequest) Reset() {
 	*x = IndexRequest{}
-	mi := &file_packhorse_worker_v1_worker_proto_msgTypes[6]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -487,7 +487,7 @@ func (x *IndexRequest) String() string {
 func (*IndexRequest) ProtoMessage() {}
 
 func (x *IndexRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_worker_v1_worker_proto_msgTypes[6]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -500,7 +500,7 @@ func (x *IndexRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IndexRequest.ProtoReflect.Descriptor instead.
 func (*IndexRequest) Descriptor() ([]byte, []int) {
-	return file_packhorse_worker_v1_worker_proto_rawDescGZIP(), []int{6}
+	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *IndexRequest) GetJob() *Job {
@@ -558,7 +558,7 @@ type Job struct {
 
 func (x *Job) Reset() {
 	*x = Job{}
-	mi := &file_packhorse_worker_v1_worker_proto_msgTypes[7]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -570,7 +570,7 @@ func (x *Job) String() string {
 func (*Job) ProtoMessage() {}
 
 func (x *Job) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_worker_v1_worker_proto_msgTypes[7]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -583,7 +583,7 @@ func (x *Job) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Job.ProtoReflect.Descriptor instead.
 func (*Job) Descriptor() ([]byte, []int) {
-	return file_packhorse_worker_v1_worker_proto_rawDescGZIP(), []int{7}
+	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Job) GetDir() string {
@@ -668,7 +668,7 @@ type Branch struct {
 
 func (x *Branch) Reset() {
 	*x = Branch{}
-	mi := &file_packhorse_worker_v1_worker_proto_msgTypes[8]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -680,7 +680,7 @@ func (x *Branch) String() string {
 func (*Branch) ProtoMessage() {}
 
 func (x *Branch) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_worker_v1_worker_proto_msgTypes[8]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -693,7 +693,7 @@ func (x *Branch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Branch.ProtoReflect.Descriptor instead.
 func (*Branch) Descriptor() ([]byte, []int) {
-	return file_packhorse_worker_v1_worker_proto_rawDescGZIP(), []int{8}
+	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Branch) GetName() string {
@@ -725,7 +725,7 @@ type Document struct {
 
 func (x *Document) Reset() {
 	*x = Document{}
-	mi := &file_packhorse_worker_v1_worker_proto_msgTypes[9]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -737,7 +737,7 @@ func (x *Document) String() string {
 func (*Document) ProtoMessage() {}
 
 func (x *Document) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_worker_v1_worker_proto_msgTypes[9]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -750,7 +750,7 @@ func (x *Document) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Document.ProtoReflect.Descriptor instead.
 func (*Document) Descriptor() ([]byte, []int) {
-	return file_packhorse_worker_v1_worker_proto_rawDescGZIP(), []int{9}
+	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Document) GetBranches() uint64 {
@@ -794,7 +794,7 @@ type IndexResponse struct {
 
 func (x *IndexResponse) Reset() {
 	*x = IndexResponse{}
-	mi := &file_packhorse_worker_v1_worker_proto_msgTypes[10]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -806,7 +806,7 @@ func (x *IndexResponse) String() string {
 func (*IndexResponse) ProtoMessage() {}
 
 func (x *IndexResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_worker_v1_worker_proto_msgTypes[10]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -819,7 +819,7 @@ func (x *IndexResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IndexResponse.ProtoReflect.Descriptor instead.
 func (*IndexResponse) Descriptor() ([]byte, []int) {
-	return file_packhorse_worker_v1_worker_proto_rawDescGZIP(), []int{10}
+	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *IndexResponse) GetAccepted() bool {
@@ -865,7 +865,7 @@ type Report struct {
 
 func (x *Report) Reset() {
 	*x = Report{}
-	mi := &file_packhorse_worker_v1_worker_proto_msgTypes[11]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -877,7 +877,7 @@ func (x *Report) String() string {
 func (*Report) ProtoMessage() {}
 
 func (x *Report) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_worker_v1_worker_proto_msgTypes[11]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -890,7 +890,7 @@ func (x *Report) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Report.ProtoReflect.Descriptor instead.
 func (*Report) Descriptor() ([]byte, []int) {
-	return file_packhorse_worker_v1_worker_proto_rawDescGZIP(), []int{11}
+	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Report) GetError() string {
@@ -969,7 +969,7 @@ type Shard struct {
 
 func (x *Shard) Reset() {
 	*x = Shard{}
-	mi := &file_packhorse_worker_v1_worker_proto_msgTypes[12]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -981,7 +981,7 @@ func (x *Shard) String() string {
 func (*Shard) ProtoMessage() {}
 
 func (x *Shard) ProtoReflect() protoreflect.Message {
-	mi := &file_packhorse_worker_v1_worker_proto_msgTypes[12]
+	mi := &file_packhorse_internal_worker_v1_worker_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -994,7 +994,7 @@ func (x *Shard) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Shard.ProtoReflect.Descriptor instead.
 func (*Shard) Descriptor() ([]byte, []int) {
-	return file_packhorse_worker_v1_worker_proto_rawDescGZIP(), []int{12}
+	return file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Shard) GetFile() string {
@@ -1053,29 +1053,29 @@ func (x *Shard) GetError() string {
 	return ""
 }
 
-var File_packhorse_worker_v1_worker_proto protoreflect.FileDescriptor
+var File_packhorse_internal_worker_v1_worker_proto protoreflect.FileDescriptor
 
-const file_packhorse_worker_v1_worker_proto_rawDesc = "" +
+const file_packhorse_internal_worker_v1_worker_proto_rawDesc = "" +
 	"\n" +
-	" packhorse/worker/v1/worker.proto\x12\x13packhorse.worker.v1\"\xdb\x01\n" +
+	")packhorse/internal/worker/v1/worker.proto\x12\x1cpackhorse.internal.worker.v1\"\xe4\x01\n" +
 	"\rSearchRequest\x12\x14\n" +
 	"\x05query\x18\x01 \x01(\tR\x05query\x12\x16\n" +
 	"\x06format\x18\x02 \x01(\x05R\x06format\x12\x14\n" +
 	"\x05limit\x18\x03 \x01(\x05R\x05limit\x12\x1d\n" +
 	"\n" +
-	"timeout_ms\x18\x04 \x01(\x05R\ttimeoutMs\x12F\n" +
-	"\frepositories\x18\x05 \x01(\v2\".packhorse.worker.v1.RepositorySetR\frepositories\x12\x1f\n" +
+	"timeout_ms\x18\x04 \x01(\x05R\ttimeoutMs\x12O\n" +
+	"\frepositories\x18\x05 \x01(\v2+.packhorse.internal.worker.v1.RepositorySetR\frepositories\x12\x1f\n" +
 	"\vlist_shards\x18\x06 \x01(\bR\n" +
 	"listShards\"#\n" +
 	"\rRepositorySet\x12\x12\n" +
-	"\x04bits\x18\x01 \x03(\x06R\x04bits\"z\n" +
-	"\x0eSearchResponse\x126\n" +
-	"\x05batch\x18\x01 \x01(\v2 .packhorse.worker.v1.SearchBatchR\x05batch\x120\n" +
-	"\x03end\x18\x02 \x01(\v2\x1e.packhorse.worker.v1.SearchEndR\x03end\"]\n" +
+	"\x04bits\x18\x01 \x03(\x06R\x04bits\"\x8c\x01\n" +
+	"\x0eSearchResponse\x12?\n" +
+	"\x05batch\x18\x01 \x01(\v2).packhorse.internal.worker.v1.SearchBatchR\x05batch\x129\n" +
+	"\x03end\x18\x02 \x01(\v2'.packhorse.internal.worker.v1.SearchEndR\x03end\"]\n" +
 	"\vSearchBatch\x12\x18\n" +
 	"\aresults\x18\x01 \x01(\x05R\aresults\x12\x18\n" +
 	"\amatches\x18\x02 \x01(\x05R\amatches\x12\x1a\n" +
-	"\belements\x18\x03 \x01(\fR\belements\"\xb0\x02\n" +
+	"\belements\x18\x03 \x01(\fR\belements\"\xb9\x02\n" +
 	"\tSearchEnd\x12\x14\n" +
 	"\x05error\x18\x01 \x01(\tR\x05error\x12\x1d\n" +
 	"\n" +
@@ -1086,26 +1086,26 @@ const file_packhorse_worker_v1_worker_proto_rawDesc = "" +
 	"\aresults\x18\x06 \x01(\x05R\aresults\x12\x18\n" +
 	"\amatches\x18\a \x01(\x05R\amatches\x12\x1f\n" +
 	"\vduration_us\x18\b \x01(\x03R\n" +
-	"durationUs\x12H\n" +
-	"\frepositories\x18\t \x03(\v2$.packhorse.worker.v1.FoundRepositoryR\frepositories\"i\n" +
+	"durationUs\x12Q\n" +
+	"\frepositories\x18\t \x03(\v2-.packhorse.internal.worker.v1.FoundRepositoryR\frepositories\"i\n" +
 	"\x0fFoundRepository\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x16\n" +
 	"\x06shards\x18\x02 \x01(\x05R\x06shards\x12\x16\n" +
 	"\x06commit\x18\x03 \x01(\tR\x06commit\x12\x16\n" +
-	"\x06branch\x18\x04 \x01(\tR\x06branch\"\xb0\x01\n" +
-	"\fIndexRequest\x12*\n" +
-	"\x03job\x18\x01 \x01(\v2\x18.packhorse.worker.v1.JobR\x03job\x129\n" +
-	"\bdocument\x18\x02 \x01(\v2\x1d.packhorse.worker.v1.DocumentR\bdocument\x12!\n" +
+	"\x06branch\x18\x04 \x01(\tR\x06branch\"\xc2\x01\n" +
+	"\fIndexRequest\x123\n" +
+	"\x03job\x18\x01 \x01(\v2!.packhorse.internal.worker.v1.JobR\x03job\x12B\n" +
+	"\bdocument\x18\x02 \x01(\v2&.packhorse.internal.worker.v1.DocumentR\bdocument\x12!\n" +
 	"\fchanged_path\x18\x03 \x01(\fR\vchangedPath\x12\x16\n" +
-	"\x06finish\x18\x04 \x01(\bR\x06finish\"\x96\x02\n" +
+	"\x06finish\x18\x04 \x01(\bR\x06finish\"\x9f\x02\n" +
 	"\x03Job\x12\x10\n" +
 	"\x03dir\x18\x01 \x01(\tR\x03dir\x12\x18\n" +
 	"\ainspect\x18\x02 \x01(\bR\ainspect\x12\x0e\n" +
 	"\x02id\x18\x03 \x01(\rR\x02id\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x04 \x01(\tR\n" +
-	"repository\x127\n" +
-	"\bbranches\x18\x05 \x03(\v2\x1b.packhorse.worker.v1.BranchR\bbranches\x12\x14\n" +
+	"repository\x12@\n" +
+	"\bbranches\x18\x05 \x03(\v2$.packhorse.internal.worker.v1.BranchR\bbranches\x12\x14\n" +
 	"\x05delta\x18\x06 \x01(\bR\x05delta\x12\x14\n" +
 	"\x05first\x18\a \x01(\bR\x05first\x12\x19\n" +
 	"\bmax_file\x18\b \x01(\x03R\amaxFile\x12\x1d\n" +
@@ -1120,11 +1120,11 @@ const file_packhorse_worker_v1_worker_proto_rawDesc = "" +
 	"\bbranches\x18\x01 \x01(\x04R\bbranches\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x03R\x04size\x12\x12\n" +
 	"\x04path\x18\x03 \x01(\fR\x04path\x12\x18\n" +
-	"\acontent\x18\x04 \x01(\fR\acontent\"\x92\x01\n" +
+	"\acontent\x18\x04 \x01(\fR\acontent\"\xa4\x01\n" +
 	"\rIndexResponse\x12\x1a\n" +
-	"\baccepted\x18\x01 \x01(\bR\baccepted\x120\n" +
-	"\x05shard\x18\x02 \x01(\v2\x1a.packhorse.worker.v1.ShardR\x05shard\x123\n" +
-	"\x06report\x18\x03 \x01(\v2\x1b.packhorse.worker.v1.ReportR\x06report\"\xcb\x01\n" +
+	"\baccepted\x18\x01 \x01(\bR\baccepted\x129\n" +
+	"\x05shard\x18\x02 \x01(\v2#.packhorse.internal.worker.v1.ShardR\x05shard\x12<\n" +
+	"\x06report\x18\x03 \x01(\v2$.packhorse.internal.worker.v1.ReportR\x06report\"\xcb\x01\n" +
 	"\x06Report\x12\x14\n" +
 	"\x05error\x18\x01 \x01(\tR\x05error\x12\x18\n" +
 	"\arebuild\x18\x02 \x01(\bR\arebuild\x12\x12\n" +
@@ -1134,58 +1134,58 @@ const file_packhorse_worker_v1_worker_proto_rawDesc = "" +
 	"names_only\x18\x05 \x01(\x03R\tnamesOnly\x12\x14\n" +
 	"\x05bytes\x18\x06 \x01(\x03R\x05bytes\x12\x12\n" +
 	"\x04size\x18\a \x01(\x03R\x04size\x12\x16\n" +
-	"\x06shards\x18\b \x03(\tR\x06shards\"\xe0\x01\n" +
+	"\x06shards\x18\b \x03(\tR\x06shards\"\xe9\x01\n" +
 	"\x05Shard\x12\x12\n" +
 	"\x04file\x18\x01 \x01(\tR\x04file\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\rR\x02id\x12\x1e\n" +
 	"\n" +
 	"repository\x18\x03 \x01(\tR\n" +
-	"repository\x127\n" +
-	"\bbranches\x18\x04 \x03(\v2\x1b.packhorse.worker.v1.BranchR\bbranches\x12\x14\n" +
+	"repository\x12@\n" +
+	"\bbranches\x18\x04 \x03(\v2$.packhorse.internal.worker.v1.BranchR\bbranches\x12\x14\n" +
 	"\x05build\x18\x05 \x01(\tR\x05build\x12\x18\n" +
 	"\asymbols\x18\x06 \x01(\bR\asymbols\x12\x14\n" +
 	"\x05bytes\x18\a \x01(\x03R\x05bytes\x12\x14\n" +
-	"\x05error\x18\b \x01(\tR\x05errorBNZEgithub.com/packhorse-git/packhorse/proto/packhorse/worker/v1;workerv1\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
+	"\x05error\x18\b \x01(\tR\x05errorBLZCgithub.com/packhorse-git/packhorse/internal/proto/workerv1;workerv1\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
 
 var (
-	file_packhorse_worker_v1_worker_proto_rawDescOnce sync.Once
-	file_packhorse_worker_v1_worker_proto_rawDescData []byte
+	file_packhorse_internal_worker_v1_worker_proto_rawDescOnce sync.Once
+	file_packhorse_internal_worker_v1_worker_proto_rawDescData []byte
 )
 
-func file_packhorse_worker_v1_worker_proto_rawDescGZIP() []byte {
-	file_packhorse_worker_v1_worker_proto_rawDescOnce.Do(func() {
-		file_packhorse_worker_v1_worker_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_packhorse_worker_v1_worker_proto_rawDesc), len(file_packhorse_worker_v1_worker_proto_rawDesc)))
+func file_packhorse_internal_worker_v1_worker_proto_rawDescGZIP() []byte {
+	file_packhorse_internal_worker_v1_worker_proto_rawDescOnce.Do(func() {
+		file_packhorse_internal_worker_v1_worker_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_packhorse_internal_worker_v1_worker_proto_rawDesc), len(file_packhorse_internal_worker_v1_worker_proto_rawDesc)))
 	})
-	return file_packhorse_worker_v1_worker_proto_rawDescData
+	return file_packhorse_internal_worker_v1_worker_proto_rawDescData
 }
 
-var file_packhorse_worker_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
-var file_packhorse_worker_v1_worker_proto_goTypes = []any{
-	(*SearchRequest)(nil),   // 0: packhorse.worker.v1.SearchRequest
-	(*RepositorySet)(nil),   // 1: packhorse.worker.v1.RepositorySet
-	(*SearchResponse)(nil),  // 2: packhorse.worker.v1.SearchResponse
-	(*SearchBatch)(nil),     // 3: packhorse.worker.v1.SearchBatch
-	(*SearchEnd)(nil),       // 4: packhorse.worker.v1.SearchEnd
-	(*FoundRepository)(nil), // 5: packhorse.worker.v1.FoundRepository
-	(*IndexRequest)(nil),    // 6: packhorse.worker.v1.IndexRequest
-	(*Job)(nil),             // 7: packhorse.worker.v1.Job
-	(*Branch)(nil),          // 8: packhorse.worker.v1.Branch
-	(*Document)(nil),        // 9: packhorse.worker.v1.Document
-	(*IndexResponse)(nil),   // 10: packhorse.worker.v1.IndexResponse
-	(*Report)(nil),          // 11: packhorse.worker.v1.Report
-	(*Shard)(nil),           // 12: packhorse.worker.v1.Shard
+var file_packhorse_internal_worker_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_packhorse_internal_worker_v1_worker_proto_goTypes = []any{
+	(*SearchRequest)(nil),   // 0: packhorse.internal.worker.v1.SearchRequest
+	(*RepositorySet)(nil),   // 1: packhorse.internal.worker.v1.RepositorySet
+	(*SearchResponse)(nil),  // 2: packhorse.internal.worker.v1.SearchResponse
+	(*SearchBatch)(nil),     // 3: packhorse.internal.worker.v1.SearchBatch
+	(*SearchEnd)(nil),       // 4: packhorse.internal.worker.v1.SearchEnd
+	(*FoundRepository)(nil), // 5: packhorse.internal.worker.v1.FoundRepository
+	(*IndexRequest)(nil),    // 6: packhorse.internal.worker.v1.IndexRequest
+	(*Job)(nil),             // 7: packhorse.internal.worker.v1.Job
+	(*Branch)(nil),          // 8: packhorse.internal.worker.v1.Branch
+	(*Document)(nil),        // 9: packhorse.internal.worker.v1.Document
+	(*IndexResponse)(nil),   // 10: packhorse.internal.worker.v1.IndexResponse
+	(*Report)(nil),          // 11: packhorse.internal.worker.v1.Report
+	(*Shard)(nil),           // 12: packhorse.internal.worker.v1.Shard
 }
-var file_packhorse_worker_v1_worker_proto_depIdxs = []int32{
-	1,  // 0: packhorse.worker.v1.SearchRequest.repositories:type_name -> packhorse.worker.v1.RepositorySet
-	3,  // 1: packhorse.worker.v1.SearchResponse.batch:type_name -> packhorse.worker.v1.SearchBatch
-	4,  // 2: packhorse.worker.v1.SearchResponse.end:type_name -> packhorse.worker.v1.SearchEnd
-	5,  // 3: packhorse.worker.v1.SearchEnd.repositories:type_name -> packhorse.worker.v1.FoundRepository
-	7,  // 4: packhorse.worker.v1.IndexRequest.job:type_name -> packhorse.worker.v1.Job
-	9,  // 5: packhorse.worker.v1.IndexRequest.document:type_name -> packhorse.worker.v1.Document
-	8,  // 6: packhorse.worker.v1.Job.branches:type_name -> packhorse.worker.v1.Branch
-	12, // 7: packhorse.worker.v1.IndexResponse.shard:type_name -> packhorse.worker.v1.Shard
-	11, // 8: packhorse.worker.v1.IndexResponse.report:type_name -> packhorse.worker.v1.Report
-	8,  // 9: packhorse.worker.v1.Shard.branches:type_name -> packhorse.worker.v1.Branch
+var file_packhorse_internal_worker_v1_worker_proto_depIdxs = []int32{
+	1,  // 0: packhorse.internal.worker.v1.SearchRequest.repositories:type_name -> packhorse.internal.worker.v1.RepositorySet
+	3,  // 1: packhorse.internal.worker.v1.SearchResponse.batch:type_name -> packhorse.internal.worker.v1.SearchBatch
+	4,  // 2: packhorse.internal.worker.v1.SearchResponse.end:type_name -> packhorse.internal.worker.v1.SearchEnd
+	5,  // 3: packhorse.internal.worker.v1.SearchEnd.repositories:type_name -> packhorse.internal.worker.v1.FoundRepository
+	7,  // 4: packhorse.internal.worker.v1.IndexRequest.job:type_name -> packhorse.internal.worker.v1.Job
+	9,  // 5: packhorse.internal.worker.v1.IndexRequest.document:type_name -> packhorse.internal.worker.v1.Document
+	8,  // 6: packhorse.internal.worker.v1.Job.branches:type_name -> packhorse.internal.worker.v1.Branch
+	12, // 7: packhorse.internal.worker.v1.IndexResponse.shard:type_name -> packhorse.internal.worker.v1.Shard
+	11, // 8: packhorse.internal.worker.v1.IndexResponse.report:type_name -> packhorse.internal.worker.v1.Report
+	8,  // 9: packhorse.internal.worker.v1.Shard.branches:type_name -> packhorse.internal.worker.v1.Branch
 	10, // [10:10] is the sub-list for method output_type
 	10, // [10:10] is the sub-list for method input_type
 	10, // [10:10] is the sub-list for extension type_name
@@ -1193,26 +1193,26 @@ var file_packhorse_worker_v1_worker_proto_depIdxs = []int32{
 	0,  // [0:10] is the sub-list for field type_name
 }
 
-func init() { file_packhorse_worker_v1_worker_proto_init() }
-func file_packhorse_worker_v1_worker_proto_init() {
-	if File_packhorse_worker_v1_worker_proto != nil {
+func init() { file_packhorse_internal_worker_v1_worker_proto_init() }
+func file_packhorse_internal_worker_v1_worker_proto_init() {
+	if File_packhorse_internal_worker_v1_worker_proto != nil {
 		return
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
-			RawDescriptor: unsafe.Slice(unsafe.StringData(file_packhorse_worker_v1_worker_proto_rawDesc), len(file_packhorse_worker_v1_worker_proto_rawDesc)),
+			RawDescriptor: unsafe.Slice(unsafe.StringData(file_packhorse_internal_worker_v1_worker_proto_rawDesc), len(file_packhorse_internal_worker_v1_worker_proto_rawDesc)),
 			NumEnums:      0,
 			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
-		GoTypes:           file_packhorse_worker_v1_worker_proto_goTypes,
-		DependencyIndexes: file_packhorse_worker_v1_worker_proto_depIdxs,
-		MessageInfos:      file_packhorse_worker_v1_worker_proto_msgTypes,
+		GoTypes:           file_packhorse_internal_worker_v1_worker_proto_goTypes,
+		DependencyIndexes: file_packhorse_internal_worker_v1_worker_proto_depIdxs,
+		MessageInfos:      file_packhorse_internal_worker_v1_worker_proto_msgTypes,
 	}.Build()
-	File_packhorse_worker_v1_worker_proto = out.File
-	file_packhorse_worker_v1_worker_proto_goTypes = nil
-	file_packhorse_worker_v1_worker_proto_depIdxs = nil
+	File_packhorse_internal_worker_v1_worker_proto = out.File
+	file_packhorse_internal_worker_v1_worker_proto_goTypes = nil
+	file_packhorse_internal_worker_v1_worker_proto_depIdxs = nil
 }
