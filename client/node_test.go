@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/packhorse-git/packhorse/internal/command"
 	"github.com/packhorse-git/packhorse/internal/gittest"
-	"github.com/packhorse-git/packhorse/internal/roles"
 )
 
 // history is what is in the examples' repository "demo".
@@ -55,7 +55,7 @@ func startNode() (address string, stop func()) {
 	go func() {
 		defer close(ended)
 		defer writer.Close()
-		code := roles.Main(ctx, roles.Env{
+		code := command.Main(ctx, command.Env{
 			Args:    []string{"storage", "--root", root, "--listen", address, "--ops", "", "--log-format", "json"},
 			Stdout:  io.Discard,
 			Stderr:  writer,

@@ -67,8 +67,10 @@ const allowedImports = `
 	top < top/tui;
 	gateway, storage, webhook, credfile, app, observe, observe/tracing, cli < config;
 	config < statedir;
-	config, statedir, control, remote, observe/proctree, observe/watchdog, webhook, search/remote, search/worker, web, web/api, top, top/tui, app, doctor < roles;
-	roles < cmd/packhorse;
+	app, router < adminapi;
+	adminapi, statedir, control, remote, observe/proctree, observe/watchdog, search/remote, web, web/api, top, doctor < roles;
+	roles, search/worker, top/tui < command;
+	command < cmd/packhorse;
 	bench < cmd/packhorse-bench;
 
 	# Tests only: any test may import gittest, tests of a packsource.Source sourcetest, and nothing else may.
@@ -79,9 +81,9 @@ const allowedImports = `
 // testsMayImport adds to the table for tests: what a package is given by others, put together as in the real thing.
 var testsMayImport = map[string][]string{
 	"fault/faultrpc":  {"proto/internalv1"},
-	"client":          {"fault", "fault/faultrpc", "roles"},
+	"client":          {"fault", "fault/faultrpc", "command"},
 	"observe/tracing": {"inflight"},
-	"roles":           {"compare"},
+	"command":         {"compare"},
 	"search/remote":   {"admit", "bulk", "control"},
 	"uploadpack":      {"packcache"},
 	"remote":          {"admit", "auth", "balance", "control", "gateway", "git/process", "packcache", "packsource", "receivepack", "router", "storage", "uploadpack"},
@@ -104,8 +106,8 @@ const forbidden = `
 // rooms are dependencies that stay where they are used: nothing else imports them. A name ending in "/..." covers what lies
 // below it.
 var rooms = map[string][]string{
-	"connectrpc.com/...":                                        {"proto/packhorse/v1/packhorsev1connect", "proto/internalv1/internalv1connect", "fault/faultrpc", "control", "remote", "client", "search/remote", "bench", "roles"},
-	"github.com/spf13/...":                                      {"config", "roles", "bench", "compare", "cli"},
+	"connectrpc.com/...":                                        {"proto/packhorse/v1/packhorsev1connect", "proto/internalv1/internalv1connect", "fault/faultrpc", "control", "remote", "client", "search/remote", "bench", "command"},
+	"github.com/spf13/...":                                      {"config", "command", "bench", "compare", "cli"},
 	"github.com/pelletier/go-toml/...":                          {"config"},
 	"github.com/rogpeppe/go-internal/...":                       {},
 	"github.com/prometheus/client_golang/prometheus/promhttp":   {"observe"},

@@ -7,7 +7,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/packhorse-git/packhorse/internal/roles"
+	"github.com/packhorse-git/packhorse/internal/command"
 )
 
 // version is set by the linker; see the Makefile.
@@ -16,5 +16,5 @@ var version string
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal then has its default effect: the process ends at once
-	os.Exit(roles.Main(ctx, roles.OSEnv(version)))
+	os.Exit(command.Main(ctx, command.OSEnv(version)))
 }

@@ -1,130 +1,13 @@
 package roles
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
 	"errors"
 	"io"
-	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/packhorse-git/packhorse/internal/config"
-	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/router"
 )
-
-// runMain runs a command and returns its exit code and what it printed.
-func runMain(args ...string) (code int, stdout, stderr string) {
-	var out, errs bytes.Buffer
-	code = Main(context.Background(), Env{Args: args, Stdout: &out, Stderr: &errs, Stdin: strings.NewReader("")})
-	return code, out.String(), errs.String()
-}
-
-// socketDir is a directory whose path is short enough for a socket.
-func socketDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "ph")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
-}
-
-func TestAdminCommands(t *testing.T) {
-	t.Parallel()
-	state := socketDir(t)
-	routes := router.New()
-	down := func() error { return fault.New(fault.Unavailable, "nobody answers") }
-	err := routes.Set([]router.Route{
-		{Replicas: []*router.Replica{{Name: "a", Weight: 2}}},
-		{Prefix: "team", Replicas: []*router.Replica{{Name: "b", Weight: 1, Ready: down}}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := listenUnix(config.AdminSocket(state), 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := newAdminServer(newAdmin(routes), slog.New(slog.DiscardHandler))
-	done := make(chan error, 1)
-	go func() { done <- server.Serve(l) }()
-	t.Cleanup(func() {
-		server.Close()
-		<-done
-	})
-
-	config := filepath.Join(state, "packhorse.toml")
-	if err := os.WriteFile(config, []byte("state = \""+state+"\"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	code, out, errs := runMain("nodes", "--config", config)
-	if code != 0 || !strings.Contains(out, "NODE  STATE  WEIGHT") || !strings.Contains(out, "a     up     2       0        0       0       all") ||
-		!strings.Contains(out, "b: nobody answers") {
-		t.Errorf("nodes: %d\n%s%s", code, out, errs)
-	}
-	if _, out, _ := runMain("__complete", "drain", "node", "--state", state, ""); !strings.HasPrefix(out, "a\nb\n") {
-		t.Errorf("names are completed with %q", out)
-	}
-	for _, step := range []struct{ args, want string }{
-		{"drain node a", "a: drained, 0 requests running\n"},
-		{"drain node a", "a: drained, 0 requests running\n"},
-		{"undrain node a", "a: up, 0 requests running\n"},
-		{"undrain node b", "b: down, 0 requests running\n"},
-	} {
-		if code, out, errs := runMain(append(strings.Fields(step.args), "--state", state)...); code != 0 || out != step.want {
-			t.Errorf("%s: %d %q %q, want %q", step.args, code, out, errs, step.want)
-		}
-	}
-	if code, _, errs := runMain("drain", "node", "../c", "--state", state); code != exitFailed || !strings.Contains(errs, "packhorse: ") {
-		t.Errorf("an unknown node: %d %q", code, errs)
-	}
-	code, out, _ = runMain("nodes", "--json", "--state", state)
-	var list []nodeStatus
-	if err := json.Unmarshal([]byte(out), &list); code != 0 || err != nil || len(list) != 2 || list[0].Name != "a" || !list[0].Up || list[1].Up ||
-		list[1].Prefixes[0] != "team" {
-		t.Errorf("nodes --json: %d %v\n%s", code, err, out)
-	}
-}
-
-func TestAdminCommandsWithoutAGateway(t *testing.T) {
-	t.Parallel()
-	state := socketDir(t)
-	code, _, errs := runMain("nodes", "--state", state)
-	if code != exitFailed || !strings.Contains(errs, "no gateway answers at "+state+"/admin.sock; is it running") {
-		t.Errorf("no socket: %d %q", code, errs)
-	}
-	leave(t, config.AdminSocket(state))
-	if code, _, errs := runMain("nodes", "--state", state); code != exitFailed || !strings.Contains(errs, "no gateway answers at") {
-		t.Errorf("a socket that was left: %d %q", code, errs)
-	}
-	if code, _, errs := runMain("drain", "a", "--state", state); code != exitUsage || !strings.Contains(errs, "packhorse drain node a") {
-		t.Errorf("without \"node\": exit code %d, %q", code, errs)
-	}
-	if code, _, errs := runMain("drain", "node", "--state", state); code != exitUsage || !strings.Contains(errs, "takes one NAME") {
-		t.Errorf("no name: %d %q", code, errs)
-	}
-	if code, _, errs := runMain("nodes"); code != exitUsage || !strings.Contains(errs, "--state DIR") { // there is no HOME
-		t.Errorf("no state: %d %q", code, errs)
-	}
-}
-
-// leave makes a socket file that nobody listens at, as a killed process leaves it.
-func leave(t *testing.T, file string) {
-	t.Helper()
-	l, err := net.Listen("unix", file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.(*net.UnixListener).SetUnlinkOnClose(false)
-	l.Close()
-}
 
 // Not parallel: the umask is the process's.
 func TestListenNodeAtASocket(t *testing.T) {

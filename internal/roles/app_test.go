@@ -2,15 +2,10 @@ package roles
 
 import (
 	"bytes"
-	"encoding/json"
-	"io"
 	"log/slog"
-	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -103,7 +98,7 @@ workers = ["http://127.0.0.1:3001"]
 	}
 }
 
-// appServer is a part of a server that has an application with workers on sockets in dir, and answers its admin socket.
+// appServer is a part of a server that has an application with workers on sockets in dir.
 func appServer(t *testing.T, state string, cfg config.Config) *server {
 	t.Helper()
 	s := &server{close: func() error { return nil }}
@@ -116,121 +111,12 @@ func appServer(t *testing.T, state string, cfg config.Config) *server {
 	if err := s.addApp(cfg, log, prometheus.NewRegistry(), &l, gw); err != nil {
 		t.Fatal(err)
 	}
-	listener, err := listenUnix(config.AdminSocket(state), 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
-	admin := newAdminServer(s.workers(nil), log)
-	done := make(chan error, 1)
-	go func() { done <- admin.Serve(listener) }()
 	t.Cleanup(func() {
-		admin.Close()
-		<-done
 		if err := s.close(); err != nil {
 			t.Error(err)
 		}
 	})
 	return s
-}
-
-// appWorker answers on a socket; ready tells whether it says so.
-func appWorker(t *testing.T, socket string) (ready *atomic.Bool) {
-	t.Helper()
-	ready = new(atomic.Bool)
-	ready.Store(true)
-	l, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	h := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if !ready.Load() {
-			w.WriteHeader(http.StatusServiceUnavailable)
-		}
-		_, _ = io.WriteString(w, filepath.Base(socket))
-	})}
-	done := make(chan error, 1)
-	go func() { done <- h.Serve(l) }()
-	t.Cleanup(func() {
-		h.Close()
-		<-done
-	})
-	return ready
-}
-
-func TestWorkerCommands(t *testing.T) {
-	t.Parallel()
-	state := socketDir(t)
-	appWorker(t, state+"/w0.sock")
-	ready := appWorker(t, state+"/w1.sock")
-	text := "state = \"" + state + "\"\n[app]\nworkers = [\"unix:" + state + "/w0.sock\", \"unix:" + state + "/w1.sock\"]\nhealth = \"/\"\nhealth_interval = \"20ms\"\nblackout = \"10ms\"\nslow_start = \"0s\"\n"
-	cfg, err := loadTextAs(t, config.RoleGateway, text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	appServer(t, state, cfg)
-	main := func(line string) (int, string, string) {
-		return runMain(append(strings.Fields(line), "--state", state)...)
-	}
-
-	for _, w := range []string{"w0", "w1"} { // they are up at some time
-		if code, out, errs := main("undrain worker " + w + " --wait --timeout 1m"); code != 0 || out != w+": up, 0 requests running\n" {
-			t.Fatalf("%d %q %q", code, out, errs)
-		}
-	}
-	if code, out, _ := main("workers"); code != 0 || !strings.HasPrefix(out, "WORKER  POOL  STATE  RUNNING  SLOTS   SERVED  FAILED  ADDRESS\nw0      app   up     0 ") {
-		t.Errorf("workers: %d\n%s", code, out)
-	}
-	if _, out, _ := runMain("__complete", "drain", "worker", "--state", state, ""); !strings.HasPrefix(out, "w0\nw1\n") {
-		t.Errorf("names are completed with %q", out)
-	}
-	if code, out, errs := main("drain worker w0 --wait --timeout 1m"); code != 0 || out != "w0: drained, 0 requests running\n" {
-		t.Errorf("drain: %d %q %q", code, out, errs)
-	}
-	if code, _, errs := main("drain worker w1"); code != exitFailed || !strings.Contains(errs, "w1 keeps its requests for now") {
-		t.Errorf("beyond the share: %d %q", code, errs)
-	}
-	waiting := make(chan string, 1)
-	go func() {
-		code, out, errs := main("drain worker w1 --wait --timeout 1m")
-		if code != 0 || !strings.HasPrefix(errs, "packhorse: waiting: ") && !strings.HasPrefix(errs, "waiting: ") {
-			out += errs
-		}
-		waiting <- out
-	}()
-	if code, out, errs := main("undrain worker w0 --wait --timeout 1m"); code != 0 || out != "w0: up, 0 requests running\n" {
-		t.Errorf("undrain: %d %q %q", code, out, errs)
-	}
-	if out := <-waiting; !strings.HasPrefix(out, "w1: drained, 0 requests running\n") {
-		t.Errorf("its turn came: %q", out)
-	}
-	ready.Store(false)
-	if code, out, errs := main("undrain worker w1 --wait --timeout 50ms"); code != exitFailed || !strings.Contains(errs, "w1 is ") {
-		t.Errorf("one that is not ready: %d %q %q", code, out, errs)
-	}
-	if code, out, errs := main("drain worker w0 --force"); code != 0 {
-		t.Errorf("by force: %d %q %q", code, out, errs)
-	}
-	if code, _, errs := main("drain worker w9"); code != exitFailed || !strings.Contains(errs, `there is no application worker "w9"; there are w0, w1`) {
-		t.Errorf("an unknown worker: %d %q", code, errs)
-	}
-	code, out, _ := main("workers --json")
-	var list []workerStatus
-	if err := json.Unmarshal([]byte(out), &list); code != 0 || err != nil || len(list) != 2 || list[0].Name != "w0" || list[0].Given {
-		t.Errorf("workers --json: %d %v\n%s", code, err, out)
-	}
-}
-
-func TestNoApplication(t *testing.T) {
-	t.Parallel()
-	state := socketDir(t)
-	cfg, err := loadTextAs(t, config.RoleGateway, "state = \""+state+"\"\n")
-	if err != nil {
-		t.Fatal(err)
-	}
-	appServer(t, state, cfg)
-	if code, _, errs := runMain("workers", "--state", state); code != exitFailed || !strings.Contains(errs, "there is no application") {
-		t.Errorf("%d %q", code, errs)
-	}
 }
 
 // SIGHUP takes workers and pools at once; that there is an application at all needs a restart.
@@ -246,7 +132,7 @@ func TestAppReload(t *testing.T) {
 	}
 	write("[app]\nworkers = [\"unix:" + state + "/w0\"]\n")
 	flags := pflag.NewFlagSet("gateway", pflag.ContinueOnError)
-	src := config.AddFlags(flags, config.RoleGateway, Env{Environ: []string{"HOME=" + state}}.Getenv)
+	src := config.AddFlags(flags, config.RoleGateway, getenv([]string{"HOME=" + state}...))
 	if err := flags.Parse([]string{"--config", file}); err != nil {
 		t.Fatal(err)
 	}

@@ -13,5 +13,5 @@ func searchClient(s *config.SearchConfig, log *slog.Logger) (*client.Client, err
 	if err != nil {
 		return nil, err
 	}
-	return client.New(s.Address, clientOptions(trust, s.ServerName))
+	return client.New(s.Address, ClientOptions(trust, s.ServerName))
 }

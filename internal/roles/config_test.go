@@ -2,8 +2,10 @@ package roles
 
 import (
 	"flag"
+	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
@@ -21,10 +23,44 @@ func loadTextAs(t *testing.T, role config.Role, text string) (config.Config, err
 		t.Fatal(err)
 	}
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
-	src := config.AddFlags(flags, role, Env{Environ: []string{"HOME=/home/git"}}.Getenv)
+	src := config.AddFlags(flags, role, getenv([]string{"HOME=/home/git"}...))
 	if err := flags.Parse([]string{"--config", file}); err != nil {
 		t.Fatal(err)
 	}
 	cfg, _, err := src.Load()
 	return cfg, err
+}
+
+// socketDir is a directory whose path is short enough for a socket.
+func socketDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "ph")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// leave makes a socket file that nobody listens at, as a killed process leaves it.
+func leave(t *testing.T, file string) {
+	t.Helper()
+	l, err := net.Listen("unix", file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	l.Close()
+}
+
+// getenv looks variables up in environ.
+func getenv(environ ...string) func(string) string {
+	return func(name string) string {
+		for _, e := range environ {
+			if value, ok := strings.CutPrefix(e, name+"="); ok {
+				return value
+			}
+		}
+		return ""
+	}
 }

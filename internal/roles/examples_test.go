@@ -14,15 +14,9 @@ import (
 // exampleConfig reads a file of examples/, whose name is the role's, as far as its values go: nothing of it is on this machine.
 func exampleConfig(t *testing.T, r config.Role) config.Config {
 	t.Helper()
-	var out strings.Builder
-	env := Env{Stdout: &out, Stderr: &out, Environ: []string{"HOME=/home/u"}}
 	file := filepath.Join("../../examples", string(r)+".toml")
-	env.Args = []string{"config", "check", "--values-only", "--role", string(r), file}
-	if code := Main(t.Context(), env); code != exitOK {
-		t.Fatalf("%s: exit code %d\n%s", file, code, &out)
-	}
-	cfg, _, err := config.FromFile(r, file, env.Getenv).Load()
-	if err != nil {
+	cfg, found := config.FromFile(r, file, getenv([]string{"HOME=/home/u"}...)).Inspect(false)
+	if err := found.Err(); err != nil {
 		t.Fatal(err)
 	}
 	return cfg
@@ -69,7 +63,7 @@ func TestExampleUnits(t *testing.T) {
 			t.Error("the unit denies git the group's bit on directories of repositories that a group shares")
 		}
 		stop, err := time.ParseDuration(value("TimeoutStopSec"))
-		if err != nil || stop <= cfg.Shutdown.Delay.Duration+cfg.Shutdown.Grace.Duration+closeLimit {
+		if err != nil || stop <= cfg.Shutdown.Delay.Duration+cfg.Shutdown.Grace.Duration+CloseLimit {
 			t.Errorf("%s: TimeoutStopSec=%s is too short: %v", r, value("TimeoutStopSec"), err)
 		}
 	}

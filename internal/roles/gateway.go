@@ -7,9 +7,9 @@ import (
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/spf13/cobra"
 
 	"github.com/packhorse-git/packhorse/client"
+	"github.com/packhorse-git/packhorse/internal/adminapi"
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/credfile"
@@ -19,23 +19,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/router"
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
 )
-
-func gatewayCommand(env Env) *cobra.Command {
-	return roleCommand(config.RoleGateway, env, &cobra.Command{
-		Short: "Answer clients for storage nodes elsewhere",
-		Long: `Gateway answers git clients on --http and asks the storage nodes that --node or [[node]] tables name; it owns no repository. A [[route]]
-table says which nodes have the repositories below a path; without any, every node has all of them, and the least busy one that is
-up is asked. A node on another machine needs tls_ca or secret_file in its [[node]] table.
-
-SIGHUP reads the configuration again: nodes and routes come and go without a failed request. "packhorse drain node NAME" keeps new
-requests from a node. SIGTERM or SIGINT ends the gateway: readiness turns red, running fetches may end within shutdown.grace, a second
-signal ends it at once.`,
-		Example: `  packhorse gateway --node a=unix:/run/packhorse/node.sock
-  packhorse gateway --node a=127.0.0.1:9100 --node b=127.0.0.1:9101,2 --http 127.0.0.1:8080 --ops 127.0.0.1:9090
-  packhorse gateway --config /etc/packhorse.toml        # with [[node]] and [[route]] tables
-  packhorse nodes`,
-	})
-}
 
 // newRemoteGateway wires a gateway over nodes elsewhere.
 func newRemoteGateway(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, version string) (*server, error) {
@@ -54,7 +37,7 @@ func newRemoteGateway(cfg config.Config, log *slog.Logger, reg prometheus.Regist
 	if err != nil {
 		return nil, errors.Join(err, n.close())
 	}
-	s := &server{tracing: lanes.tracing, checks: []observe.Check{{Name: "nodes", Look: n.ready}}, reload: n.take, admin: newAdmin(routes), close: n.close}
+	s := &server{tracing: lanes.tracing, checks: []observe.Check{{Name: "nodes", Look: n.ready}}, reload: n.take, admin: adminapi.Nodes(routes), close: n.close}
 	if tiers != nil {
 		s.close = func() error { return errors.Join(tiers.Close(), n.close()) }
 		s.reload = func(cfg config.Config) error {
@@ -211,8 +194,8 @@ func (n *remoteNodes) close() error {
 	return err
 }
 
-// clientOptions is what a client of the control API shows, and whom it trusts.
-func clientOptions(t credfile.Trust, serverName string) (o client.Options) {
+// ClientOptions is what a client of the control API shows, and whom it trusts.
+func ClientOptions(t credfile.Trust, serverName string) (o client.Options) {
 	if t.Secret != nil {
 		o.Secret = t.Secret.Get
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/packhorse-git/packhorse/internal/adminapi"
 	"github.com/packhorse-git/packhorse/internal/app"
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/cli"
@@ -111,10 +112,10 @@ func build(role config.Role, cfg config.Config, log *slog.Logger, reg prometheus
 // gave 3 to 5 % of its CPU time to collections; with a larger one a server grows beyond 100 MB under 30 clients (docs/reference/benchmarks.md).
 const heapFloor = 16 << 20
 
-// run starts a role's parts bottom up, waits for ctx to end or a part to fail, and stops them top down: readiness turns red,
+// Run starts a role's parts bottom up, waits for ctx to end or a part to fail, and stops them top down: readiness turns red,
 // after shutdown.delay the listeners close, running requests get shutdown.grace, then the node closes, and the private listener
 // last, so that the whole end can be watched.
-func run(ctx context.Context, p Process, src *config.Source, cfg config.Config) (err error) {
+func Run(ctx context.Context, p Process, src *config.Source, cfg config.Config) (err error) {
 	floor := make([]byte, heapFloor)
 	defer runtime.KeepAlive(&floor)
 	if share := cfg.MemoryShares().Server; share > 0 { // the collector works harder near it; who may have how much of it is bounded elsewhere
@@ -143,7 +144,7 @@ func run(ctx context.Context, p Process, src *config.Source, cfg config.Config) 
 		}
 	}
 	early := src.Role == config.RoleGateway && inherited[httpSocket] != nil
-	state, err := statedir.Take(ctx, cfg.State, cfg.Shutdown.Delay.Duration+cfg.Shutdown.Grace.Duration+2*closeLimit, log)
+	state, err := statedir.Take(ctx, cfg.State, cfg.Shutdown.Delay.Duration+cfg.Shutdown.Grace.Duration+2*CloseLimit, log)
 	if err != nil {
 		inherited.close()
 		return err
@@ -266,7 +267,7 @@ func watch(l listeners, srv *server, log *slog.Logger, reg *prometheus.Registry,
 	w := &watching{}
 	shown := srv.shown
 	shown.Role, shown.Version, shown.Board, shown.Redact, shown.Log = string(role), version, srv.board, auth.Redact, log
-	more := map[string]http.Handler{dumpPath: srv.dumps.handler(opsAgain), "GET " + top.Path: top.New(shown)}
+	more := map[string]http.Handler{adminapi.DumpPath: srv.dumps.handler(opsAgain), "GET " + top.Path: top.New(shown)}
 	w.ops = observe.NewOps(observe.OpsOptions{Log: log, Registry: reg, Metrics: srv.private, More: more, Notes: srv.notes, Ready: func() error {
 		if w.draining.Load() {
 			return errors.New("draining: the process is about to end")
@@ -279,7 +280,7 @@ func watch(l listeners, srv *server, log *slog.Logger, reg *prometheus.Registry,
 		}
 		w.serving.Go(func() error { return w.ops.Serve(l.private) })
 	}
-	w.admin = newAdminServer(srv.dumps.within(srv.workers(srv.admin)), log)
+	w.admin = adminapi.NewServer(srv.dumps.within(adminapi.Workers(srv.app, srv.appDrain, srv.admin)), log)
 	if l.admin != nil && srv.local == nil {
 		w.serving.Go(func() error {
 			if err := w.admin.Serve(l.admin); !errors.Is(err, http.ErrServerClosed) {

@@ -17,9 +17,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
-// serveFor runs a node on the repositories for as long as do takes. It answers on the admin socket, where a server would, so that a command, and another
+// ServeNode runs a node on the repositories for as long as do takes. It answers on the admin socket, where a server would, so that a command, and another
 // one that comes meanwhile, find it. The caller has the state directory.
-func serveFor(ctx context.Context, p Process, cfg config.Config, cache bool, do func() error) (err error) {
+func ServeNode(ctx context.Context, p Process, cfg config.Config, cache bool, do func() error) (err error) {
 	cfg.Maintenance.Enabled, cfg.Warmup.Enabled, cfg.Cgroup.Enabled, cfg.Storage.Listen, cfg.Ops.Address = false, false, false, "", ""
 	cfg.Cache.Enabled = cfg.Cache.Enabled && cache
 	log, reg := slog.New(slog.DiscardHandler), prometheus.NewRegistry()
@@ -38,20 +38,20 @@ func serveFor(ctx context.Context, p Process, cfg config.Config, cache bool, do 
 	served := make(chan error, 1)
 	go func() { served <- s.local.serve(l) }()
 	err = do()
-	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeLimit)
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), CloseLimit)
 	defer cancel()
 	return errors.Join(err, s.local.shutdown(limit), <-served, s.close())
 }
 
-// readFor runs a node on the repositories for as long as do takes, which reaches it by dial. It creates nothing, not even a socket.
-func readFor(ctx context.Context, p Process, cfg config.Config, do func(dial func(context.Context) (net.Conn, error)) error) error {
+// ReadNode runs a node on the repositories for as long as do takes, which reaches it by dial. It creates nothing, not even a socket.
+func ReadNode(ctx context.Context, p Process, cfg config.Config, do func(dial func(context.Context) (net.Conn, error)) error) error {
 	cfg.Ops.Tree, cfg.Ops.Activity, cfg.Tracing.Endpoint = false, false, ""
 	log, reg := slog.New(slog.DiscardHandler), prometheus.NewRegistry()
 	lanes, err := newLanes(config.RoleStorage, cfg, log, reg, p.Version)
 	if err != nil {
 		return err
 	}
-	node, closeNode, err := openNode(p.Program, cfg, log, storage.Options{ReadOnly: true, RepositoryHooks: cfg.Push.HookPolicy()}, map[process.Class]process.Limits{repo.ClassRefs: config.RefsLimits()})
+	node, closeNode, err := OpenNode(p.Program, cfg, log, storage.Options{ReadOnly: true, RepositoryHooks: cfg.Push.HookPolicy()}, map[process.Class]process.Limits{repo.ClassRefs: config.RefsLimits()})
 	if err != nil {
 		return err
 	}
@@ -61,20 +61,20 @@ func readFor(ctx context.Context, p Process, cfg config.Config, do func(dial fun
 	served := make(chan error, 1)
 	go func() { served <- s.local.serve(l) }()
 	err = do(l.dial)
-	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeLimit)
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), CloseLimit)
 	defer cancel()
 	return errors.Join(err, s.local.shutdown(limit), <-served, closeNode())
 }
 
-// openNode is a node on the repositories that sends and takes no packs.
-func openNode(program string, cfg config.Config, log *slog.Logger, o storage.Options, classes map[process.Class]process.Limits) (
+// OpenNode is a node on the repositories that sends and takes no packs.
+func OpenNode(program string, cfg config.Config, log *slog.Logger, o storage.Options, classes map[process.Class]process.Limits) (
 	node *storage.Node, closeAll func() error, err error) {
 	runner, err := process.New(process.Options{Git: cfg.Git.Program, Log: log, Reaper: reaperProgram(&cfg, program), Classes: classes})
 	if err != nil {
 		return nil, nil, err
 	}
 	closeRunner := func() error {
-		limit, cancel := context.WithTimeout(context.Background(), closeLimit)
+		limit, cancel := context.WithTimeout(context.Background(), CloseLimit)
 		defer cancel()
 		return runner.Close(limit)
 	}

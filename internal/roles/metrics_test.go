@@ -96,7 +96,7 @@ func registered(t *testing.T) []metric {
 		cfg.SSH.Address, cfg.SSH.Anonymous, cfg.SSH.HostKeys = "127.0.0.1:0", true, hostKeys
 		cfg.Node = []config.NodeConfig{{Name: "a", Address: "127.0.0.1:1", Weight: 1, Transport: config.TransportChannel}}
 		cfg.Tracing.Endpoint = "http://127.0.0.1:1"
-		cfg.Complete(role, Env{}.Getenv)
+		cfg.Complete(role, getenv())
 		reg := &recorder{Registerer: prometheus.NewRegistry()}
 		srv, err := build(role, cfg, slog.New(slog.DiscardHandler), reg, "test", "/bin/false")
 		if err != nil {

@@ -1,3 +1,5 @@
+// Package roles wires the parts of a server. A role (serve, storage, gateway, search) is a function in a file of its own that builds its
+// parts bottom up and hands them to the lifecycle (lifecycle.go), which starts and stops them in order. Run runs one.
 package roles
 
 import (

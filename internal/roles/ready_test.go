@@ -89,7 +89,7 @@ func TestTokensThatAreNamed(t *testing.T) {
 	t.Parallel()
 	cfg := config.DefaultConfig()
 	cfg.State = t.TempDir()
-	cfg.Complete(config.RoleGateway, Env{}.Getenv)
+	cfg.Complete(config.RoleGateway, getenv())
 	if err := cfg.CheckTokens(); err != nil {
 		t.Error(err)
 	}

@@ -27,7 +27,7 @@ func TestReload(t *testing.T) {
 	const a = "[[node]]\nname = \"a\"\naddress = \"127.0.0.1:1\"\n"
 	write(a)
 	flags := pflag.NewFlagSet("gateway", pflag.ContinueOnError)
-	src := config.AddFlags(flags, config.RoleGateway, Env{Environ: []string{"HOME=/home/git"}}.Getenv)
+	src := config.AddFlags(flags, config.RoleGateway, getenv([]string{"HOME=/home/git"}...))
 	if err := flags.Parse([]string{"--config", file, "--http", "127.0.0.1:1234"}); err != nil {
 		t.Fatal(err)
 	}

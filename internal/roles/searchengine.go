@@ -29,7 +29,7 @@ const searchNice = 2
 func newEngine(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, program string, source search.Source) *search.Engine {
 	metrics, c := search.NewMetrics(), cfg.Index
 	e := search.New(search.Options{
-		Dir: c.Dir, Source: source, Program: program, Argument: []string{searchWorker}, Branches: c.Branches,
+		Dir: c.Dir, Source: source, Program: program, Argument: []string{SearchWorker}, Branches: c.Branches,
 		MaxFile: int64(c.MaxFile), ShardSize: c.ShardSize(), SearchMemory: 2 * int64(c.Memory), IndexMemory: int64(c.Memory),
 		IndexNice: c.Nice, SearchNice: min(c.Nice, searchNice), Ctags: findCtags(c.Ctags, log),
 		Delay: searchDelay, Debounce: indexDebounce, Scan: searchScan, Deltas: maxDeltas, Results: c.Results, Timeout: c.Timeout.Duration,

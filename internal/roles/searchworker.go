@@ -1,26 +1,4 @@
 package roles
 
-import (
-	"os"
-
-	"github.com/spf13/cobra"
-
-	"github.com/packhorse-git/packhorse/internal/search/worker"
-)
-
-// searchWorker is the command as which a server starts this program again, to index and to search.
-const searchWorker = "search-worker"
-
-func searchWorkerCommand(env Env) *cobra.Command {
-	return &cobra.Command{
-		Use: searchWorker, Hidden: true, DisableFlagParsing: true, Args: cobra.ArbitraryArgs,
-		Short: "Index and search, for a server",
-		RunE: func(_ *cobra.Command, args []string) error {
-			in, ok := env.Stdin.(*os.File)
-			if !ok {
-				return usage(worker.Main(nil, nil, nil))
-			}
-			return worker.Main(args, in, env.Stdout)
-		},
-	}
-}
+// SearchWorker is the command as which a server starts this program again, to index and to search.
+const SearchWorker = "search-worker"

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/spf13/cobra"
 
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/bulk"
@@ -46,29 +45,11 @@ import (
 	"github.com/packhorse-git/packhorse/internal/webhook"
 )
 
-// closeLimit is how long git processes get to end once nobody reads from them, closePatience how long until they are killed.
+// CloseLimit is how long git processes get to end once nobody reads from them, closePatience how long until they are killed.
 const (
-	closeLimit    = 5 * time.Second
-	closePatience = closeLimit / 2
+	CloseLimit    = 5 * time.Second
+	closePatience = CloseLimit / 2
 )
-
-func serveCommand(env Env) *cobra.Command {
-	return roleCommand(config.RoleServe, env, &cobra.Command{
-		Short: "Serve the repositories below a directory",
-		Long: `Serve answers fetches over smart HTTP (protocol v0, v1 and v2) for every bare repository and .git directory below --root, by its
-path relative to it, with or without ".git". Repositories appear and go as the directory changes; nothing is
-registered. With --ssh they are served over SSH as well. Metrics, health and profiles are on the private listener
-(--ops), the control API on --listen, if there is one.
-
-SIGTERM or SIGINT ends it: readiness turns red, running fetches may end within shutdown.grace, a second
-signal ends it at once. SIGHUP reads the configuration again.`,
-		Example: `  packhorse serve --root /srv/git
-  git clone http://127.0.0.1:8080/team/app              # from /srv/git/team/app.git
-
-  packhorse serve --root /srv/git --http :8080 --public-read --tls-cert cert.pem --tls-key key.pem
-  packhorse serve --config /etc/packhorse.toml --log-level debug`,
-	})
-}
 
 // newServe wires the embedded node and its gateway, bottom up.
 func newServe(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, version, program string) (*server, error) {
@@ -198,7 +179,7 @@ func (s *packSources) close() error {
 	if s.cache != nil {
 		closeCache = s.cache.Close
 	}
-	err := closeBelow(closeCache, s.runner.Close, closePatience, closeLimit)
+	err := closeBelow(closeCache, s.runner.Close, closePatience, CloseLimit)
 	if s.verifier != nil {
 		err = errors.Join(err, s.verifier.Close())
 	}
@@ -355,7 +336,7 @@ func newLanes(role config.Role, cfg config.Config, log *slog.Logger, reg prometh
 		register(reg, l.sli)
 	}
 	if cfg.Ops.Tree {
-		l.tree = proctree.New(proctree.Options{Workers: map[string]string{searchWorker: searches, reaper.Name: "reaper"}, Log: log})
+		l.tree = proctree.New(proctree.Options{Workers: map[string]string{SearchWorker: searches, reaper.Name: "reaper"}, Log: log})
 		register(reg, l.tree)
 	}
 	var err error

@@ -27,8 +27,8 @@ const (
 // process closes its own, so that the kernel goes on queueing connections for the next process.
 type sockets map[string]net.Listener
 
-// inheritedFiles are the files of LISTEN_FDS, if they are for this process. It removes the variables.
-func inheritedFiles() []*os.File { return activation.Files(true) }
+// InheritedSockets are the files of LISTEN_FDS, if they are for this process. It removes the variables.
+func InheritedSockets() []*os.File { return activation.Files(true) }
 
 // inherit makes listeners of inherited files, and closes the files.
 func inherit(files []*os.File) (s sockets, err error) {

@@ -7,8 +7,8 @@ import (
 	"net"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/spf13/cobra"
 
+	"github.com/packhorse-git/packhorse/internal/adminapi"
 	"github.com/packhorse-git/packhorse/internal/admit"
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/config"
@@ -19,21 +19,6 @@ import (
 	"github.com/packhorse-git/packhorse/internal/sidechannel"
 	"github.com/packhorse-git/packhorse/internal/top"
 )
-
-func storageCommand(env Env) *cobra.Command {
-	return roleCommand(config.RoleStorage, env, &cobra.Command{
-		Short: "Own the repositories below a directory, for gateways elsewhere",
-		Long: `Storage owns the repositories below --root and answers gateways on --listen: the control API, and connections for bulk bytes.
-Git clients talk to a gateway. An address that other machines can reach needs storage.client_ca (mutual TLS) or
-storage.secret_file in the configuration.
-
-SIGTERM or SIGINT ends it: gateways are told to go elsewhere, running fetches may end within shutdown.grace, a second
-signal ends it at once. SIGHUP reads the configuration again.`,
-		Example: `  packhorse storage --root /srv/git --listen unix:/run/packhorse/node.sock
-  packhorse storage --root /srv/git --listen 127.0.0.1:9100 --ops 127.0.0.1:9091
-  packhorse storage --config /etc/packhorse.toml        # with [storage] listen and secret_file`,
-	})
-}
 
 // newStorage wires a node and its port.
 func newStorage(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, version, program string) (*server, error) {
@@ -141,7 +126,7 @@ func (s *server) addLocal(cfg config.Config, log *slog.Logger, lanes lanes) {
 		o.Index, o.Ready = s.search, s.searching
 	}
 	local := control.New(o).HTTPServer()
-	local.Handler = s.dumps.within(s.workers(local.Handler))
+	local.Handler = s.dumps.within(adminapi.Workers(s.app, s.appDrain, local.Handler))
 	s.local = newPort(local, func(l net.Listener) net.Listener { return bulk.Listen(l, lanes.pump, cfg.Storage.Stall.Duration) })
 }
 

@@ -8,13 +8,13 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/signal"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/packhorse-git/packhorse/internal/adminapi"
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/git/process"
@@ -176,9 +176,6 @@ func (d *dumps) take(again time.Duration) (w *watchdog.Watchdog, soon bool) {
 	return d.w, false
 }
 
-// dumpPath is where a dump is asked for, on the admin socket and on the private listener. The answer is a watchdog.Dump.
-const dumpPath = "/debug/dump"
-
 // dumpLimit is how long a dump may take: each of its parts has a limit of its own.
 const dumpLimit = 5 * time.Minute
 
@@ -188,7 +185,7 @@ const opsAgain = 10 * time.Second
 // handler writes a dump for whoever asks.
 func (d *dumps) handler(again time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		refuse := func(status int, why string) { answerJSON(w, status, adminError{why}) }
+		refuse := func(status int, why string) { adminapi.Refuse(w, status, why) }
 		if r.Method != http.MethodPost {
 			w.Header().Set("Allow", http.MethodPost)
 			refuse(http.StatusMethodNotAllowed, "use POST")
@@ -216,7 +213,7 @@ func (d *dumps) handler(again time.Duration) http.Handler {
 			refuse(http.StatusInternalServerError, err.Error())
 			return
 		}
-		answerJSON(w, http.StatusOK, dump)
+		adminapi.Reply(w, http.StatusOK, dump)
 	})
 }
 
@@ -225,7 +222,7 @@ func (d *dumps) within(h http.Handler) http.Handler {
 	dump := d.handler(0)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
-		case r.URL.Path == dumpPath:
+		case r.URL.Path == adminapi.DumpPath:
 			dump.ServeHTTP(w, r)
 		case h == nil:
 			http.NotFound(w, r)
@@ -233,13 +230,4 @@ func (d *dumps) within(h http.Handler) http.Handler {
 			h.ServeHTTP(w, r)
 		}
 	})
-}
-
-// quits delivers the process's SIGQUITs, and what asks for a dump.
-func quits() (<-chan os.Signal, func()) {
-	signals, stop := signals(syscall.SIGQUIT, statedir.DumpSignal)
-	return signals, func() {
-		signal.Ignore(statedir.DumpSignal) // it would end the process
-		stop()
-	}
 }

@@ -1,0 +1,89 @@
+package adminapi
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/app"
+	"github.com/packhorse-git/packhorse/internal/fault"
+)
+
+// WorkerStatus is how a worker of the application is, as the admin socket tells it.
+type WorkerStatus struct {
+	Name     string  `json:"name"`
+	Pool     string  `json:"pool"`
+	Address  string  `json:"address"`
+	State    string  `json:"state"` // up, starting, not ready, down, draining, drained
+	Why      string  `json:"why,omitempty"`
+	Given    bool    `json:"given"`   // it is given requests
+	Seconds  float64 `json:"seconds"` // for how long it has been so
+	InFlight int     `json:"in_flight"`
+	Slots    int     `json:"slots"`
+	MaxSlots int     `json:"max_slots"`
+	Served   uint64  `json:"served"`
+	Failed   uint64  `json:"failed"`
+	Drain    float64 `json:"drain_seconds"` // for which who has it drained waits for what it has
+}
+
+func workerStatusOf(w app.State, drain time.Duration) WorkerStatus {
+	return WorkerStatus{
+		Name: w.Name, Pool: w.Pool, Address: w.Address, State: w.State, Why: w.Why, Given: w.Given, Seconds: time.Since(w.Since).Seconds(),
+		InFlight: w.InFlight, Slots: w.Slots, MaxSlots: w.MaxSlots, Served: w.Served, Failed: w.Failed, Drain: drain.Seconds(),
+	}
+}
+
+// Workers answers for the application's workers on the admin socket, and leaves other paths to h, which may be nil; so may the application. Drain is how long who has a worker drained waits for what it has.
+//
+//	GET  /workers                            []WorkerStatus
+//	POST /workers/{name}/drain[?force=true]  WorkerStatus; 409: too many would be out of service
+//	POST /workers/{name}/undrain             WorkerStatus
+func Workers(application *app.Proxy, drain time.Duration, h http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	if h != nil {
+		mux.Handle("/", h)
+	}
+	proxy := func(w http.ResponseWriter) *app.Proxy {
+		if application == nil {
+			Refuse(w, http.StatusNotFound, "there is no application: the configuration has neither app.workers nor [[app.pool]] tables")
+		}
+		return application
+	}
+	mux.HandleFunc("GET /workers", func(w http.ResponseWriter, _ *http.Request) {
+		p := proxy(w)
+		if p == nil {
+			return
+		}
+		list := []WorkerStatus{}
+		for _, state := range p.Workers() {
+			list = append(list, workerStatusOf(state, drain))
+		}
+		Reply(w, http.StatusOK, list)
+	})
+	for action, do := range map[string]func(p *app.Proxy, name string, force bool) error{
+		"drain":   (*app.Proxy).Drain,
+		"undrain": func(p *app.Proxy, name string, _ bool) error { return p.Undrain(name) },
+	} {
+		mux.HandleFunc("POST /workers/{name}/"+action, func(w http.ResponseWriter, r *http.Request) {
+			p, name := proxy(w), r.PathValue("name")
+			if p == nil {
+				return
+			}
+			if err := do(p, name, r.URL.Query().Get("force") == "true"); err != nil {
+				status := http.StatusNotFound
+				if fault.Is(err, fault.Exhausted) {
+					status = http.StatusConflict
+				}
+				Refuse(w, status, fault.Message(err))
+				return
+			}
+			for _, state := range p.Workers() {
+				if state.Name == name {
+					Reply(w, http.StatusOK, workerStatusOf(state, drain))
+					return
+				}
+			}
+			Refuse(w, http.StatusNotFound, "the worker went away meanwhile")
+		})
+	}
+	return mux
+}

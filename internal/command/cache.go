@@ -1,0 +1,56 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+
+	"github.com/packhorse-git/packhorse/client"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+)
+
+func cacheCommand(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "cache",
+		Short: "Remove packs from the pack cache",
+		Args:  noArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(cacheDrop(env))
+	return cmd
+}
+
+func cacheDrop(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "drop REPOSITORY|--all", Short: "Remove a repository's packs from the pack cache",
+		Long: `Drop removes the packs of a repository from the pack cache, or those of all repositories, and has the repositories' packs verified again.
+Transfers that run are not affected, and the next fetch has its pack made again. Use it after a damaged repository was repaired.`,
+		Example: "  packhorse cache drop team/app --root /srv/git\n  packhorse cache drop --all --config /etc/packhorse.toml",
+	}
+	all := cmd.Flags().Bool("all", false, "drop the packs of all repositories")
+	asJSON := jsonFlag(cmd)
+	cmd.Args = func(_ *cobra.Command, args []string) error {
+		if len(args) > 1 || *all == (len(args) == 1) {
+			return usage(errors.New("name one REPOSITORY, or all of them with --all"))
+		}
+		return nil
+	}
+	return onNode(&nodeFinder{target: target{env: env}, cache: true}, cmd, changes, func(ctx context.Context, cmd *cobra.Command, node *client.Client, args []string) error {
+		request := &packhorsev1.DropPacksRequest{All: *all}
+		if !*all {
+			request.Repository = args[0]
+		}
+		dropped, err := node.Repositories().DropPacks(ctx, connect.NewRequest(request))
+		if err != nil {
+			return err
+		}
+		if *asJSON {
+			return printJSON(cmd.OutOrStdout(), dropped.Msg)
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "dropped %d packs, %s\n", dropped.Msg.GetPacks(), bytesOf(dropped.Msg.GetBytes()))
+		return err
+	})
+}

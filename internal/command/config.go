@@ -1,0 +1,108 @@
+package command
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/packhorse-git/packhorse/internal/config"
+)
+
+func configCommand(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "config",
+		Short: "Check a configuration file, show what holds",
+		Args:  noArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(configCheckCommand(env), configShowCommand(env))
+	return cmd
+}
+
+func configCheckCommand(env Env) *cobra.Command {
+	var valuesOnly, connect, asJSON bool
+	role := config.RoleServe
+	cmd := &cobra.Command{
+		Use:   "check FILE",
+		Short: "Report every mistake in a configuration file",
+		Long: `Check reads a configuration file as serve does, or the role that --role names, and reports every mistake with its line: unknown
+keys, values that cannot be right, files that are missing. It exits 0 if the server would start with the file and 2 if not. A file without "root" is fine:
+--root can name it.
+
+Warnings are about what the server would start with and is probably not meant: TLS certificates that have expired or will within two weeks, webhooks
+that cannot be delivered since their host has no address or a private one, and patterns of repositories that match none. Only names are looked up;
+with --connect webhooks' hosts are connected to.`,
+		Example: `  packhorse config check /etc/packhorse.toml
+  packhorse config check --role gateway /etc/packhorse.toml
+  packhorse config check --json /etc/packhorse.toml
+  packhorse config check --values-only packhorse.toml   # for another machine: look at no directory, certificate or program`,
+		Args: exactArgs(1, "one FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			src := config.FromFile(role, args[0], env.Getenv)
+			cfg, f := src.Inspect(!valuesOnly)
+			if !valuesOnly && !f.Fatal() {
+				cfg.Warnings(cmd.Context(), role, connect, f)
+			}
+			f.Sort()
+			err := usage(f.Err())
+			if asJSON {
+				list := append([]*config.Mistake{}, f.All...)
+				if failed := encodeJSON(cmd.OutOrStdout(), struct {
+					Good     bool              `json:"good"`
+					Findings []*config.Mistake `json:"findings"`
+				}{err == nil, list}); failed != nil {
+					return failed
+				}
+				return err
+			}
+			warnings := 0
+			for _, m := range f.All {
+				if m.Warning {
+					warnings++
+					fmt.Fprintf(cmd.ErrOrStderr(), "packhorse: %s\n", m)
+				}
+			}
+			switch {
+			case err != nil:
+				return err
+			case warnings > 0:
+				fmt.Fprintf(cmd.OutOrStdout(), "%s: good, with warnings: %d\n", args[0], warnings)
+			default:
+				fmt.Fprintf(cmd.OutOrStdout(), "%s: good\n", args[0])
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&valuesOnly, "values-only", false, "look at the values only, not at what this machine has")
+	cmd.Flags().BoolVar(&connect, "connect", false, "connect to the hosts of webhooks")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().Var(&role, "role", "the `ROLE` that is to start: serve, storage, gateway or search")
+	return cmd
+}
+
+func configShowCommand(env Env) *cobra.Command {
+	role := config.RoleServe
+	cmd := &cobra.Command{
+		Use:   "show",
+		Short: "Show every setting and where its value came from",
+		Long: `Show prints the settings that serve, or the role that --role names, would use with the same flags: a complete configuration file in
+which each line ends with where the value came from: "default", FILE:LINE, or the flag. "auto" stands where the server chooses: git.slots and
+git.threads by this machine's CPUs, cache.max_bytes and cache.min_free by the file system when it starts.`,
+		Example: `  packhorse config show
+  packhorse config show --config /etc/packhorse.toml --http 127.0.0.1:9000
+  packhorse config show --role gateway --node a=10.0.0.7:9100
+  packhorse config show --root /srv/git > packhorse.toml   # a file to start from`,
+		Args: noArgs,
+	}
+	src := config.AddFlags(cmd.Flags(), config.RoleAny, env.Getenv)
+	cmd.Flags().Var(&role, "role", "the `ROLE` whose settings are shown: serve, storage, gateway or search")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		src.Role = role
+		cfg, from, err := src.Load()
+		if err != nil {
+			return usage(err)
+		}
+		return config.ShowConfig(cmd.OutOrStdout(), &cfg, from)
+	}
+	return cmd
+}

@@ -1,0 +1,232 @@
+package command
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/packhorse-git/packhorse/internal/adminapi"
+	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/config"
+	"github.com/packhorse-git/packhorse/internal/observe/watchdog"
+	"github.com/packhorse-git/packhorse/internal/statedir"
+)
+
+func debugCommand(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "debug", Short: "Find out what a running server does",
+		Example: "  packhorse debug dump --root /srv/git",
+		Args:    noArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(debugDump(env))
+	return cmd
+}
+
+func debugDump(env Env) *cobra.Command {
+	d := &dumper{target: target{env: env}}
+	cmd := &cobra.Command{
+		Use: "dump", Short: "Have a server write down its stacks, profiles and processes",
+		Long: `Dump has a running server write a dump: the stacks of its goroutines, profiles, the last seconds of its execution trace, and the tree of its
+processes, into STATE/dumps. The server goes on. It takes a few seconds; the directory is printed.
+
+The server is asked over the socket in its state directory, or on its private listener with --ops. If nobody answers at the socket, the process gets a
+signal, SIGUSR1; and if that does not help, what the system tells of the process is printed.`,
+		Example: `  packhorse debug dump --root /srv/git
+  packhorse debug dump --state ~/.local/state/packhorse/gateway
+  packhorse debug dump --ops 127.0.0.1:9090`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			dump, err := d.dump(cmd)
+			if err != nil {
+				return err
+			}
+			if d.json {
+				return encodeJSON(cmd.OutOrStdout(), dump)
+			}
+			for _, note := range dump.Notes {
+				fmt.Fprintln(cmd.ErrOrStderr(), note)
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), dump.Dir)
+			return err
+		},
+	}
+	flags := cmd.Flags()
+	d.addFlags(flags, "the server's state directory, `DIR` (default of the server on the root)")
+	flags.StringVar(&d.ops, "ops", "", "ask on the private listener at `HOST:PORT`")
+	flags.BoolVar(&d.json, "json", false, "print JSON")
+	flags.DurationVar(&d.patience, "patience", time.Minute, "how long to wait for an answer, and then for the signal's effect (`DURATION`)")
+	return cmd
+}
+
+// dumper gets a dump of a server in one of several ways.
+type dumper struct {
+	target
+	ops      string
+	json     bool
+	patience time.Duration
+}
+
+func (d *dumper) dump(cmd *cobra.Command) (watchdog.Dump, error) {
+	if d.ops != "" {
+		if d.state+d.root+d.config != "" {
+			return watchdog.Dump{}, usage(errors.New("--ops says which server is meant, and so do --state, --root and --config: give one"))
+		}
+		address := strings.TrimSuffix(strings.TrimPrefix(d.ops, "http://"), "/")
+		if _, err := config.SplitAddress(address); err != nil {
+			return watchdog.Dump{}, usage(fmt.Errorf("--ops: %w", err))
+		}
+		dump, err := d.ask(cmd.Context(), "tcp", address)
+		if err != nil {
+			err = fmt.Errorf("ask for a dump at %s: %w", address, err)
+		}
+		return dump, err
+	}
+	if d.state+d.root+d.config == "" {
+		return watchdog.Dump{}, usage(errors.New("which server? name its state directory with --state DIR, its repositories with --root DIR, or its private listener with --ops HOST:PORT"))
+	}
+	state, err := d.stateDir(config.RoleGateway)
+	if err != nil {
+		return watchdog.Dump{}, err
+	}
+	server, err := statedir.Running(state)
+	if err != nil {
+		return watchdog.Dump{}, err
+	}
+	dump, err := d.ask(cmd.Context(), "unix", config.AdminSocket(state))
+	if err == nil || isAnswer(err) {
+		return dump, err
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "no answer at %s (%v); sending %s to process %d\n", config.AdminSocket(state), err, unix.SignalName(server.Signal()), server.PID)
+	began := time.Now()
+	if err := signalServer(server, state); err != nil {
+		return watchdog.Dump{}, err
+	}
+	if dump, ok := d.await(cmd.Context(), server, began); ok {
+		return dump, nil
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "the process has written no dump within %v; what the system tells of it follows\n", d.patience)
+	err = errors.Join(watchdog.WriteProcesses(cmd.OutOrStdout(), server.PID), watchdog.WriteCommands(cmd.OutOrStdout(), server.PID, auth.Redact))
+	return watchdog.Dump{}, errors.Join(fmt.Errorf("process %d runs no goroutine, or cannot write: kill -ABRT %d has it print its stacks to standard error, and end",
+		server.PID, server.PID), err)
+}
+
+// answered is what a server has said: there is no other way to ask it.
+type answered struct{ text string }
+
+func (a answered) Error() string { return a.text }
+
+func isAnswer(err error) bool {
+	_, ok := errors.AsType[answered](err)
+	return ok
+}
+
+// ask asks for a dump over a socket.
+func (d *dumper) ask(ctx context.Context, network, address string) (dump watchdog.Dump, err error) {
+	ctx, cancel := context.WithTimeout(ctx, d.patience)
+	defer cancel()
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}}
+	defer transport.CloseIdleConnections()
+	host := address
+	if network == "unix" {
+		host = "localhost"
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+host+adminapi.DumpPath, nil)
+	if err != nil {
+		return dump, err
+	}
+	response, err := (&http.Client{Transport: transport}).Do(request)
+	if err != nil {
+		return dump, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
+	if err != nil {
+		return dump, err
+	}
+	if response.StatusCode != http.StatusOK {
+		var refused adminapi.Error
+		if json.Unmarshal(text, &refused) != nil || refused.Error == "" {
+			refused.Error = response.Status + " " + string(bytes.TrimSpace(text[:min(len(text), 200)]))
+		}
+		return dump, answered{refused.Error}
+	}
+	return dump, json.Unmarshal(text, &dump)
+}
+
+// signalServer asks the process that has a state directory for a dump, and nobody else: a process ID in a file may be one of another container, or of a
+// process that has ended.
+func signalServer(s statedir.Server, state string) error {
+	if s.Dumps == "" {
+		return fmt.Errorf("process %d writes no dumps (watchdog.enabled is false): a signal would end it", s.PID)
+	}
+	holds, err := holdsFile(s.PID, filepath.Join(state, "serve.json"))
+	if err == nil && !holds {
+		err = errors.New("it is not the one that has the state directory open; run the command where the server runs, in its container")
+	}
+	if err == nil {
+		err = syscall.Kill(s.PID, s.Signal())
+	}
+	if err != nil {
+		return fmt.Errorf("send %s to process %d: %w", unix.SignalName(s.Signal()), s.PID, err)
+	}
+	return nil
+}
+
+// await waits for a dump that a process has begun after a time, or was about to write then.
+func (d *dumper) await(ctx context.Context, s statedir.Server, began time.Time) (watchdog.Dump, bool) {
+	ctx, cancel := context.WithTimeout(ctx, d.patience)
+	defer cancel()
+	for {
+		for _, dir := range []string{s.Dumps, watchdog.DefaultSpare()} {
+			if dump, ok := watchdog.Find(dir, s.PID, began); ok {
+				return dump, true
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return watchdog.Dump{}, false
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// holdsFile reports whether a process has a file open. Where the system does not tell, it is believed.
+func holdsFile(pid int, file string) (bool, error) {
+	want, err := os.Stat(file)
+	if err != nil {
+		return false, err
+	}
+	if _, err := os.Stat("/proc/self/fd"); err != nil {
+		return true, nil
+	}
+	fds := fmt.Sprintf("/proc/%d/fd", pid)
+	open, err := os.ReadDir(fds)
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(open, func(e os.DirEntry) bool {
+		to, err := os.Readlink(filepath.Join(fds, e.Name()))
+		if err != nil || filepath.Base(to) != filepath.Base(file) { // what else is open may be on a disk that hangs
+			return false
+		}
+		info, err := os.Stat(filepath.Join(fds, e.Name()))
+		return err == nil && os.SameFile(info, want)
+	}), nil
+}

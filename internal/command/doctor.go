@@ -1,0 +1,364 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/user"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/cli"
+	"github.com/packhorse-git/packhorse/internal/config"
+	"github.com/packhorse-git/packhorse/internal/doctor"
+	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/observe"
+	"github.com/packhorse-git/packhorse/internal/repo"
+	"github.com/packhorse-git/packhorse/internal/roles"
+	"github.com/packhorse-git/packhorse/internal/statedir"
+)
+
+// errProblems is what doctor fails with once it has shown them.
+var errProblems = errors.New("there are problems")
+
+func doctorCommand(env Env) *cobra.Command {
+	d := &examiner{target: target{env: env}}
+	cmd := &cobra.Command{
+		Use:   "doctor [ROOT]",
+		Short: "Look for what is wrong with a server, its machine and its repositories",
+		Long: `Doctor looks at the repositories below ROOT and at the machine, whether a server runs or not, and reports what does not work or will not for long, each
+with what to do: owners and modes, hooks that would not run, configurations that are refused, HEADs without a branch, missing lenders of objects, missing
+indexes, git's version, limits, certificates, clocks, disks and control groups. With --config it checks the configuration as well.
+
+It changes and creates nothing. Problems make it exit 1; hints, which make a server faster or are for some setups alone, do not. It sees most as root or as the
+server's user.`,
+		Example: `  packhorse doctor /srv/git
+  packhorse doctor --config /etc/packhorse.toml
+  packhorse doctor /srv/git --json | jq '.findings[] | select(.severity == "problem")'`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 || len(args) == 1 && d.root != "" {
+				return fmt.Errorf("%s takes one ROOT, got %d arguments", cmd.CommandPath(), len(args))
+			}
+			return nil
+		},
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return nil, cobra.ShellCompDirectiveFilterDirs
+		},
+	}
+	d.addFlags(cmd.Flags(), "the server's state directory, `DIR` (default what the last server on the root used)")
+	asJSON := jsonFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 1 {
+			d.root = args[0]
+		}
+		if d.root == "" && d.config == "" && d.state == "" {
+			return usage(errors.New("which server? name its repositories, as in packhorse doctor /srv/git, or its --config FILE or --state DIR"))
+		}
+		report, err := d.examine(cmd.Context(), cmd.ErrOrStderr())
+		if err != nil {
+			return err
+		}
+		write := writeReport
+		if *asJSON {
+			write = writeReportJSON
+		}
+		if err := write(cmd.OutOrStdout(), report); err != nil {
+			return err
+		}
+		if report.Problems() > 0 {
+			return errProblems
+		}
+		return nil
+	}
+	return cmd
+}
+
+// examiner looks at a server for doctor.
+type examiner struct{ target }
+
+func (d *examiner) examine(ctx context.Context, progress io.Writer) (*doctor.Report, error) {
+	r := &doctor.Report{}
+	running := d.useConfigOfServer(r)
+	cfg, err := d.load()
+	var wrong *config.Mistake
+	switch {
+	case errors.As(err, &wrong): // of the file, which is reported; the rest is looked at all the same
+		cfg.Root, cfg.State = cmp.Or(d.root, cfg.Root), cmp.Or(d.state, cfg.State)
+	case err != nil:
+		return nil, err
+	}
+	role := config.RoleServe
+	if cfg.Root == "" {
+		role = config.RoleGateway
+	}
+	cfg.Complete(role, d.env.Getenv)
+	if running.PID == 0 {
+		running, _ = statedir.Running(cfg.State)
+	}
+	if d.config != "" {
+		d.examineConfig(ctx, cmp.Or(running.Role, role), r)
+	}
+	if running.PID != 0 {
+		r.Fact(doctor.GroupServer, running.Who())
+	} else {
+		r.Fact(doctor.GroupServer, "none runs with the state directory "+cfg.State)
+	}
+	user := userOf(&cfg)
+	r.Fact(doctor.GroupServer, "its files are "+user.Name+"'s")
+	examineState(&cfg, user, r)
+	if role == config.RoleServe {
+		doctor.Git(ctx, cfg.Git.Program, r)
+		if err := d.examineRepositories(ctx, &cfg, user, progress, r); err != nil {
+			return nil, err
+		}
+	}
+	doctor.Limits(running.PID, r)
+	examineCertificates(&cfg, role, r)
+	clockDir := cfg.State
+	if _, err := os.Stat(clockDir); err != nil {
+		clockDir = cfg.Root
+	}
+	doctor.Clock(clockDir, r)
+	doctor.Disk(map[string]string{"root": cfg.Root, "state": cfg.State, "cache": cfg.Cache.Dir}, r)
+	if role == config.RoleServe {
+		doctor.Cgroups(running.PID, cfg.Cgroup.Path, cfg.Cgroup.Enabled, cfg.Cgroup.Wanted(), r)
+	}
+	r.Sort()
+	return r, nil
+}
+
+// useConfigOfServer has the running server's configuration file examined, unless --config names one. It returns the zero value if none runs.
+func (d *examiner) useConfigOfServer(r *doctor.Report) statedir.Server {
+	if d.config != "" {
+		return statedir.Server{}
+	}
+	cfg, err := d.load()
+	if err != nil {
+		return statedir.Server{}
+	}
+	running, err := statedir.Running(cfg.State)
+	switch {
+	case err != nil:
+		r.Fact(doctor.GroupConfiguration, "none was named, so defaults are assumed; name one with --config FILE")
+		return statedir.Server{}
+	case running.Config == "":
+		return running
+	}
+	file, err := statedir.TrustedFile(running.Config)
+	if err == nil {
+		err = unix.Access(file, unix.R_OK)
+	}
+	if err != nil {
+		r.Fact(doctor.GroupConfiguration, fmt.Sprintf("the server's file %s is not read, so defaults are assumed; name it with --config FILE if that is meant: %v",
+			running.Config, err))
+		return running
+	}
+	d.config, d.root, d.state = file, cfg.Root, cfg.State
+	return running
+}
+
+// examineConfig reports what config check does.
+func (d *examiner) examineConfig(ctx context.Context, role config.Role, r *doctor.Report) {
+	src := config.FromFile(role, d.config, d.env.Getenv)
+	cfg, f := src.Inspect(true)
+	if !f.Fatal() {
+		cfg.Warnings(ctx, role, false, f)
+	}
+	f.Sort()
+	for _, m := range f.All {
+		severity := doctor.Problem
+		if m.Warning {
+			severity = doctor.Hint
+		}
+		if m.IsOfCertificate() { // the group of certificates tells them
+			continue
+		}
+		one := *m
+		one.Warning = false
+		r.Add(doctor.Finding{Group: doctor.GroupConfiguration, Severity: severity, Kind: "configuration", Subject: m.Key, Text: one.Error(), Advice: "correct " + d.config})
+	}
+	if len(f.All) == 0 {
+		r.Fact(doctor.GroupConfiguration, d.config+" is good")
+	}
+}
+
+// userOf is whom a server runs as: the owner of the state directory or, before there is one, of the root.
+func userOf(cfg *config.Config) doctor.User {
+	o := statedir.Self()
+	for _, dir := range []string{cfg.State, cfg.Root} {
+		if found, err := statedir.OwnerOf(dir); dir != "" && err == nil {
+			o = found
+			break
+		}
+	}
+	u := doctor.User{UID: o.Uid, Groups: []int{o.Gid}, Name: o.Name()}
+	if known, err := user.LookupId(strconv.Itoa(o.Uid)); err == nil {
+		u.Login = known.Username
+		ids, _ := known.GroupIds()
+		for _, id := range append(ids, known.Gid) {
+			if n, err := strconv.Atoi(id); err == nil {
+				u.Groups = append(u.Groups, n)
+			}
+		}
+	}
+	return u
+}
+
+// examineState finds files of the state directory that the server's user cannot use: a command of root's made them once.
+func examineState(cfg *config.Config, u doctor.User, r *doctor.Report) {
+	entries, err := os.ReadDir(cfg.State)
+	if errors.Is(err, os.ErrNotExist) {
+		return
+	}
+	if err != nil {
+		r.Fact(doctor.GroupServer, "its state directory cannot be read by this user")
+		return
+	}
+	if euid := os.Geteuid(); cfg.Auth.Tokens != "" && (euid == 0 || euid == u.UID) {
+		if err := auth.NewTokenFile(cfg.Auth.Tokens).Check(false); err != nil {
+			r.Add(doctor.Finding{Group: doctor.GroupServer, Severity: doctor.Problem, Kind: "tokens", Subject: cfg.Auth.Tokens, Text: err.Error(),
+				Advice: "put the file back from a backup before the server is restarted (docs/how-to/runbook.md)"})
+		}
+	}
+	for _, e := range entries {
+		path := cfg.State + "/" + e.Name()
+		found, err := statedir.OwnerOf(path)
+		info, errOfInfo := e.Info()
+		if err != nil || errOfInfo != nil {
+			continue
+		}
+		if u.UID != 0 && found.Uid != u.UID {
+			r.Add(doctor.Finding{Group: doctor.GroupServer, Severity: doctor.Problem, Kind: "state-owner", Subject: path, Text: fmt.Sprintf("it belongs to %s, and the server runs as %s", found.Name(), u.Name),
+				Advice: u.Chown(path)})
+		}
+		if secret := e.Name() == "tokens" || e.Name() == "ssh"; secret && info.Mode().Perm()&0o077 != 0 {
+			r.Add(doctor.Finding{Group: doctor.GroupServer, Severity: doctor.Problem, Kind: "state-mode", Subject: path, Text: fmt.Sprintf("others may use it (mode %04o)", info.Mode().Perm()),
+				Advice: "chmod -R go-rwx " + path})
+		}
+	}
+}
+
+// examineRepositories looks at the repositories, and shows on a terminal how far it is.
+func (d *examiner) examineRepositories(ctx context.Context, cfg *config.Config, u doctor.User, progress io.Writer, r *doctor.Report) error {
+	runner, err := process.New(process.Options{Git: cfg.Git.Program, Log: slog.New(slog.DiscardHandler), Classes: map[process.Class]process.Limits{repo.ClassRefs: config.RefsLimits()}})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		limit, cancel := context.WithTimeout(context.Background(), roles.CloseLimit)
+		defer cancel()
+		_ = runner.Close(limit)
+	}()
+	o := doctor.RepositoryOptions{
+		Root: cfg.Root, User: u, Hooks: doctor.Hooks(cfg.Push.HookPolicy()),
+		Open: repo.Options{Root: cfg.Root, Hidden: cfg.Hidden(), Policy: cfg.Fetch.Policy(), Tables: repo.NewTables(runner)},
+	}
+	if observe.IsTerminal(progress) {
+		var mu sync.Mutex
+		var shown time.Time
+		o.Progress = func(done int) {
+			mu.Lock()
+			defer mu.Unlock()
+			if time.Since(shown) > 200*time.Millisecond {
+				shown = time.Now()
+				fmt.Fprintf(progress, "\r%d repositories\x1b[K", done)
+			}
+		}
+		defer fmt.Fprint(progress, "\r\x1b[K")
+	}
+	n, err := doctor.Repositories(ctx, cfg.RepositoriesBelow(ctx), o, r)
+	r.Fact(doctor.GroupRepositories, fmt.Sprintf("%d below %s", n, cfg.Root))
+	if err != nil && ctx.Err() == nil {
+		r.Add(doctor.Finding{Group: doctor.GroupRepositories, Severity: doctor.Problem, Kind: "list", Subject: cfg.Root, Text: "cannot list all repositories: " + err.Error(),
+			Advice: "look at the error; if rights are missing, run doctor as root or as the server's user"})
+		err = nil
+	}
+	return err
+}
+
+func examineCertificates(cfg *config.Config, role config.Role, r *doctor.Report) {
+	for _, c := range cfg.Certificates(role) {
+		add := func(text string) {
+			r.Add(doctor.Finding{Group: doctor.GroupCertificates, Severity: doctor.Problem, Kind: "certificate", Subject: c.File, Text: text,
+				Advice: "renew the certificate; a running server reads it again by itself"})
+		}
+		leaf, err := config.ReadLeaf(c.File)
+		if err != nil {
+			add(err.Error())
+			continue
+		}
+		r.Fact(doctor.GroupCertificates, fmt.Sprintf("%s until %s", config.PlainKey(c.Key), leaf.NotAfter.UTC().Format(time.DateOnly)))
+		if text := config.Validity(leaf, time.Now()); text != "" {
+			add(text)
+		}
+	}
+}
+
+// mostOfAKind is how many findings of one kind are shown; --json shows all.
+const mostOfAKind = 20
+
+func writeReport(w io.Writer, r *doctor.Report) error {
+	for _, group := range doctor.Groups {
+		of := slices.DeleteFunc(slices.Clone(r.Findings), func(f doctor.Finding) bool { return f.Group != group })
+		fact := r.Facts[group]
+		if len(of) == 0 && fact == "" {
+			continue
+		}
+		head := group
+		if fact != "" {
+			head += ": " + cli.Printable(fact)
+		}
+		if _, err := fmt.Fprintln(w, head); err != nil {
+			return err
+		}
+		kinds := map[string]int{}
+		for _, f := range of {
+			if kinds[f.Kind]++; kinds[f.Kind] > mostOfAKind {
+				continue
+			}
+			subject := ""
+			if f.Subject != "" && group != doctor.GroupConfiguration {
+				subject = f.Subject + ": "
+			}
+			fmt.Fprintf(w, "  %-7s  %s\n           -> %s\n", f.Severity, cli.Printable(subject+f.Text), cli.Printable(f.Advice))
+		}
+		for _, f := range of {
+			if more := kinds[f.Kind] - mostOfAKind; more > 0 {
+				fmt.Fprintf(w, "  and %d more of the kind %s; --json shows all\n", more, f.Kind)
+				kinds[f.Kind] = 0
+			}
+		}
+	}
+	problems := r.Problems()
+	hints := len(r.Findings) - problems
+	_, err := fmt.Fprintf(w, "\n%s, %s\n", counted(problems, "problem"), counted(hints, "hint"))
+	return err
+}
+
+func counted(n int, what string) string {
+	switch n {
+	case 0:
+		return "no " + what + "s"
+	case 1:
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func writeReportJSON(w io.Writer, r *doctor.Report) error {
+	return encodeJSON(w, struct {
+		Good     bool              `json:"good"`
+		Facts    map[string]string `json:"facts"`
+		Findings []doctor.Finding  `json:"findings"`
+	}{r.Problems() == 0, r.Facts, append([]doctor.Finding{}, r.Findings...)})
+}

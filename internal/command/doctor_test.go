@@ -1,0 +1,204 @@
+package command
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/doctor"
+	"github.com/packhorse-git/packhorse/internal/gittest"
+	"github.com/packhorse-git/packhorse/internal/statedir"
+)
+
+// doctored runs doctor with --json, and returns what it found of repositories, the server, certificates and the configuration: the rest depends on the
+// machine.
+func doctored(t *testing.T, args ...string) (code int, kinds []string) {
+	t.Helper()
+	code, out, errs := runMain(append([]string{"doctor", "--json"}, args...)...)
+	var report struct {
+		Good     bool
+		Facts    map[string]string
+		Findings []doctor.Finding
+	}
+	if err := json.Unmarshal([]byte(out), &report); err != nil {
+		t.Fatalf("%v: %s%s", err, out, errs)
+	}
+	if report.Good != (code == 0) {
+		t.Errorf("exit code %d, good: %v", code, report.Good)
+	}
+	for _, f := range report.Findings {
+		switch f.Group {
+		case doctor.GroupRepositories, doctor.GroupServer, doctor.GroupCertificates, doctor.GroupConfiguration:
+			kinds = append(kinds, f.Kind)
+		}
+	}
+	return code, kinds
+}
+
+func TestDoctor(t *testing.T) {
+	t.Parallel()
+	root := socketDir(t)
+	r := gittest.InitAt(t, filepath.Join(root, "team/app.git"))
+	r.Git("update-ref", "refs/heads/main", r.Commit("x").String())
+	for _, where := range []string{"alone", "beside a server"} {
+		if where != "alone" {
+			startServe(t, "--root", root)
+		}
+		before := filesBelow(t, root)
+		if _, kinds := doctored(t, root); len(kinds) > 0 {
+			t.Errorf("%s, nothing is wrong: %q", where, kinds)
+		}
+		if after := filesBelow(t, root); where == "alone" && !slices.Equal(before, after) {
+			t.Errorf("doctor changed\n%q\nto\n%q", before, after)
+		}
+	}
+	used := filepath.Join(root, ".packhorse", "tokens.used")
+	if err := os.WriteFile(used, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, kinds := doctored(t, root); !slices.Equal(kinds, []string{"tokens"}) {
+		t.Errorf("the tokens are lost: %q", kinds)
+	}
+	if err := os.Remove(used); err != nil {
+		t.Fatal(err)
+	}
+	r.Git("symbolic-ref", "HEAD", "refs/heads/gone")
+	if code, kinds := doctored(t, "--root", root); code != exitFailed || !slices.Equal(kinds, []string{"unborn-head"}) {
+		t.Errorf("exit code %d: %q", code, kinds)
+	}
+	code, out, errs := runMain("doctor", root)
+	want := "  problem  team/app.git: HEAD names refs/heads/gone, which does not exist"
+	if code != exitFailed || !strings.Contains(out, want) || !strings.Contains(out, "-> packhorse repo set-head team/app main --root "+root) || !strings.Contains(errs, "there are problems") ||
+		!strings.Contains(out, "which serves "+root) {
+		t.Errorf("exit code %d: %s%s", code, out, errs)
+	}
+	if code, _, errs := runMain("doctor"); code != exitUsage || !strings.Contains(errs, "packhorse doctor /srv/git") {
+		t.Errorf("without a root: %d %s", code, errs)
+	}
+}
+
+func TestDoctorOfAConfiguration(t *testing.T) {
+	t.Parallel()
+	root, dir := t.TempDir(), t.TempDir()
+	cert, key := makeCertificate(t, dir, -time.Hour)
+	file := filepath.Join(dir, "packhorse.toml")
+	text := fmt.Sprintf("root = %q\n[http]\ntls_cert = %q\ntls_key = %q\n[lanes]\nsmall = -1\n[cache]\nmax_byte = 3\n", root, cert, key)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	state := filepath.Join(root, ".packhorse")
+	if err := os.MkdirAll(state, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(state, "tokens"), []byte(`{"version": 1, "last": 0, "tokens": []}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	code, kinds := doctored(t, "--config", file)
+	if want := []string{"configuration", "configuration", "state-mode", "certificate"}; code != exitFailed || !slices.Equal(kinds, want) {
+		t.Errorf("exit code %d: %q, want %q", code, kinds, want)
+	}
+}
+
+// TestDoctorOfARunningServer: doctor examines the configuration that the server was started with.
+func TestDoctorOfARunningServer(t *testing.T) {
+	t.Parallel()
+	root := socketDir(t)
+	r := gittest.InitAt(t, filepath.Join(root, "app.git"))
+	if err := os.MkdirAll(filepath.Join(r.Dir, "hooks"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(r.Dir, "hooks", "update"), []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, kinds := doctored(t, root); !slices.Equal(kinds, []string{"hook-refuses-pushes"}) {
+		t.Errorf("without a server defaults are assumed: %q", kinds)
+	}
+	file := filepath.Join(t.TempDir(), "packhorse.toml")
+	if err := os.WriteFile(file, []byte("[push]\nrepository_hooks = \"run\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	startServe(t, "--root", root, "--config", file)
+	if code, kinds := doctored(t, root); code != 0 || len(kinds) > 0 {
+		t.Errorf("hooks are run: %d %q", code, kinds)
+	}
+	if err := os.Chmod(file, 0o602); err != nil {
+		t.Fatal(err)
+	}
+	if _, kinds := doctored(t, root); !slices.Equal(kinds, []string{"hook-refuses-pushes"}) {
+		t.Errorf("with a file that others may write defaults are assumed: %q", kinds)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if _, kinds := doctored(t, root); !slices.Equal(kinds, []string{"hook-refuses-pushes"}) {
+		t.Errorf("with a file that is gone defaults are assumed: %q", kinds)
+	}
+}
+
+// A server does not start with a git that is too old, and says which one it needs.
+func TestOldGit(t *testing.T) {
+	t.Parallel()
+	program := filepath.Join(t.TempDir(), "git")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\necho git version 2.20.1\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	root := t.TempDir()
+	code, _, errs := runMain("serve", "--root", root, "--git", program, "--http", "127.0.0.1:0", "--ops", "")
+	if code != exitUsage || !strings.Contains(errs, "is git 2.20, and a server needs 2.36 or later; install a newer git, or name one with --git") {
+		t.Errorf("exit code %d: %s", code, errs)
+	}
+	if left, err := os.ReadDir(root); err != nil || len(left) > 0 {
+		t.Errorf("it made %v (%v)", left, err)
+	}
+}
+
+func TestTrustedFile(t *testing.T) {
+	t.Parallel()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, link := filepath.Join(dir, "below", "file"), filepath.Join(dir, "link")
+	err = errors.Join(os.Mkdir(filepath.Dir(file), 0o700), os.WriteFile(file, nil, 0o600), os.Symlink("below/file", link))
+	if err != nil {
+		t.Fatal(err)
+	}
+	is := func(what string, want bool) {
+		t.Helper()
+		if got, err := statedir.TrustedFile(link); (err == nil) != want || want && got != file {
+			t.Errorf("%s: %q, %v", what, got, err)
+		}
+	}
+	is("at first", true)
+	for path, mode := range map[string]os.FileMode{file: 0o602, filepath.Dir(file): 0o702} {
+		before, err := os.Stat(path)
+		if err := errors.Join(err, os.Chmod(path, mode)); err != nil {
+			t.Fatal(err)
+		}
+		is(fmt.Sprintf("%s with mode %o", path, mode), false)
+		if err := os.Chmod(path, before.Mode()); err != nil {
+			t.Fatal(err)
+		}
+		if os.Geteuid() != 0 {
+			continue
+		}
+		if err := os.Chown(path, 12345, -1); err != nil {
+			t.Fatal(err)
+		}
+		is(path+" of another user", false)
+		if err := os.Chown(path, 0, -1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	is("in the end", true)
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	is("gone", false)
+}

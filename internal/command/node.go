@@ -1,0 +1,157 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+
+	"github.com/packhorse-git/packhorse/client"
+	"github.com/packhorse-git/packhorse/internal/adminapi"
+	"github.com/packhorse-git/packhorse/internal/config"
+	"github.com/packhorse-git/packhorse/internal/git/process"
+	"github.com/packhorse-git/packhorse/internal/repo"
+	"github.com/packhorse-git/packhorse/internal/roles"
+	"github.com/packhorse-git/packhorse/internal/statedir"
+	"github.com/packhorse-git/packhorse/internal/storage"
+)
+
+// nodeFinder finds the node that a repo command asks.
+type nodeFinder struct {
+	target
+	node  config.NodeConfig // --node; its address is empty without one
+	cache bool              // the command works on the pack cache
+}
+
+func (f *nodeFinder) addFlags(flags *pflag.FlagSet, elsewhere bool) {
+	f.target.addFlags(flags, "the server's state directory, `DIR` (default what the last server on the root used)")
+	if !elsewhere {
+		return
+	}
+	flags.StringVar(&f.node.Address, "node", "", "ask the storage node at `ADDRESS`, HOST:PORT or unix:PATH")
+	flags.StringVar(&f.node.SecretFile, "secret-file", "", "`FILE` with the secret that the node wants")
+	flags.StringVar(&f.node.TLSCA, "tls-ca", "", "speak TLS, and trust a node whose certificate those in the PEM `FILE` signed")
+	flags.StringVar(&f.node.TLSCert, "tls-cert", "", "certificate and chain to show the node, PEM `FILE`")
+	flags.StringVar(&f.node.TLSKey, "tls-key", "", "private key of --tls-cert, PEM `FILE`")
+	flags.StringVar(&f.node.ServerName, "server-name", "", "the `NAME` in the node's certificate, where it is not the host of its address")
+}
+
+// load is the configuration of the repositories on this machine.
+func (f *nodeFinder) load() (config.Config, error) {
+	return f.server(", or a node with --node ADDRESS")
+}
+
+// read calls do with a client of the node, for calls that change nothing. It creates nothing: where no server answers, the
+// command looks at the repositories itself, without a state directory.
+func (f *nodeFinder) read(ctx context.Context, do func(*client.Client) error) error {
+	if f.node.Address != "" {
+		return f.withElsewhere(do)
+	}
+	cfg, err := f.load()
+	if err != nil {
+		return err
+	}
+	socket := config.AdminSocket(cfg.State)
+	if conn, err := net.DialTimeout("unix", socket, adminapi.Timeout); err == nil {
+		conn.Close()
+		return withClient("unix:"+socket, client.Options{}, do)
+	}
+	return roles.ReadNode(ctx, f.env.process(), cfg, func(dial func(context.Context) (net.Conn, error)) error {
+		return withClient("http://localhost:1", client.Options{Dial: dial}, do)
+	})
+}
+
+// change is read for calls that change repositories: only one process at a time does, the one that has the state directory.
+func (f *nodeFinder) change(ctx context.Context, do func(*client.Client) error) error {
+	if f.node.Address != "" {
+		return f.withElsewhere(do)
+	}
+	cfg, err := f.load()
+	if err != nil {
+		return err
+	}
+	socket := config.AdminSocket(cfg.State)
+	if err := config.CheckSocketPath(socket); err != nil {
+		return fmt.Errorf("%w; name a shorter directory with --state, here and for the server", err)
+	}
+	if err := f.actAsOwner(&cfg); err != nil {
+		return err
+	}
+	for patience := time.Now().Add(commandPatience); ; {
+		state, err := statedir.Open(cfg.State)
+		taken, ok := errors.AsType[*statedir.TakenError](err)
+		switch {
+		case err == nil:
+			return errors.Join(roles.ServeNode(ctx, f.env.process(), cfg, f.cache, func() error { return withClient("unix:"+socket, client.Options{}, do) }), state.Close())
+		case !ok:
+			return err
+		}
+		conn, err := net.DialTimeout("unix", socket, adminapi.Timeout)
+		if err == nil {
+			conn.Close()
+			return withClient("unix:"+socket, client.Options{}, do)
+		}
+		if time.Now().After(patience) || ctx.Err() != nil {
+			return fmt.Errorf("%w; or use --node ADDRESS: nothing answers at %s (%w)", taken, socket, err)
+		}
+		time.Sleep(commandPause)
+	}
+}
+
+// actAsOwner has a command of root's run as the owner of the state directory or, before there is one, of the root: what it
+// makes, and what git makes for it, is the server's then.
+func (f *nodeFinder) actAsOwner(cfg *config.Config) error {
+	owner, err := f.stateOwner(cfg)
+	if err != nil || !owner.IsOther() || f.env.Become == nil {
+		return err
+	}
+	if err := f.env.Become(owner); err != nil {
+		return err
+	}
+	if unix.Access(f.env.Program, unix.X_OK) != nil { // as below /root: git runs without a reaper then
+		f.env.Program = ""
+	}
+	return nil
+}
+
+// A state directory can be taken for a moment by a process that does not answer yet, or any more: another command, a server at its start.
+const (
+	commandPatience = 10 * time.Second
+	commandPause    = 20 * time.Millisecond
+)
+
+func (f *nodeFinder) withElsewhere(do func(*client.Client) error) error {
+	trust, err := f.node.LoadTrust(slog.New(slog.DiscardHandler))
+	if err != nil {
+		return usage(err)
+	}
+	return withClient(f.node.Address, roles.ClientOptions(trust, f.node.ServerName), do)
+}
+
+func withClient(address string, o client.Options, do func(*client.Client) error) error {
+	node, err := client.New(address, o)
+	if err != nil {
+		return usage(err)
+	}
+	defer node.Close()
+	return do(node)
+}
+
+// importer is a node for one import, beside the server if one runs: what it brings in appears below the root at once, and no lock is needed.
+func (f *nodeFinder) importer(log *slog.Logger) (node *storage.Node, closeAll func() error, err error) {
+	cfg, err := f.load()
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := f.actAsOwner(&cfg); err != nil {
+		return nil, nil, err
+	}
+	return roles.OpenNode(f.env.Program, cfg, log, storage.Options{}, map[process.Class]process.Limits{
+		storage.ClassUpstream: config.UpstreamLimits(), storage.ClassManage: config.ManageLimits(), repo.ClassRefs: config.RefsLimits(),
+	})
+}

@@ -1,0 +1,208 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+
+	"github.com/packhorse-git/packhorse/internal/adminapi"
+	"github.com/packhorse-git/packhorse/internal/config"
+)
+
+// adminClient asks a running gateway, or serve, over its admin socket.
+type adminClient struct{ target }
+
+func (c *adminClient) addFlags(flags *pflag.FlagSet) {
+	c.target.addFlags(flags, "the state directory, `DIR` (default ~/.local/state/packhorse/gateway, or of the server on the root)")
+}
+
+// socket is the path of the admin socket. A configuration file with a root may be for serve or for a gateway: the gateway's is
+// taken if there is one.
+func (c *adminClient) socket() (string, error) {
+	if c.root == "" && c.state == "" {
+		gateway := config.DefaultState(config.RoleGateway, "", c.env.Getenv)
+		if _, err := os.Stat(config.AdminSocket(gateway)); gateway != "" && err == nil {
+			cfg := config.DefaultConfig()
+			if c.config != "" {
+				if err := config.LoadFile(c.config, &cfg, config.Origins{}); err != nil {
+					return "", usage(err)
+				}
+			}
+			if cfg.State == "" {
+				return filepath.Abs(config.AdminSocket(gateway))
+			}
+		}
+	}
+	state, err := c.stateDir(config.RoleGateway)
+	return config.AdminSocket(state), err
+}
+
+// do asks for one thing and reads the answer into v.
+func (c *adminClient) do(ctx context.Context, method, path string, v any) error {
+	socket, err := c.socket()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, adminapi.Timeout)
+	defer cancel()
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	}}
+	defer transport.CloseIdleConnections()
+	request, err := http.NewRequestWithContext(ctx, method, "http://gateway"+path, nil)
+	if err != nil {
+		return err
+	}
+	response, err := (&http.Client{Transport: transport}).Do(request)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ECONNREFUSED):
+		return fmt.Errorf("no gateway answers at %s; is it running, and with this state directory? Name it with --state DIR or --config FILE", socket)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%s is not for this user; run the command as the gateway's user", socket)
+	case err != nil:
+		return fmt.Errorf("ask the gateway at %s: %w", socket, err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, 16<<20))
+	if err != nil {
+		return fmt.Errorf("ask the gateway at %s: %w", socket, err)
+	}
+	if response.StatusCode != http.StatusOK {
+		var answer adminapi.Error
+		if json.Unmarshal(text, &answer) != nil || answer.Error == "" {
+			answer.Error = response.Status
+		}
+		if response.StatusCode == http.StatusConflict {
+			return &notNow{answer.Error}
+		}
+		return errors.New(answer.Error)
+	}
+	return json.Unmarshal(text, v)
+}
+
+// notNow is the refusal of what may be done later.
+type notNow struct{ why string }
+
+func (e *notNow) Error() string { return e.why }
+
+func nodesCommand(env Env) *cobra.Command {
+	client := &adminClient{target{env: env}}
+	cmd := &cobra.Command{
+		Use:   "nodes",
+		Short: "Show how a gateway's storage nodes are",
+		Long: `Nodes asks the running gateway, over the admin socket in its state directory, how each of its storage nodes is: up, down or
+draining, how many requests it has now, and how many it has answered and failed.`,
+		Example: `  packhorse nodes
+  packhorse nodes --json --config /etc/packhorse.toml`,
+		Args: noArgs,
+	}
+	listing(cmd, client, "/nodes", writeNodes)
+	return cmd
+}
+
+// listing has a command print what the admin socket lists below a path, as a table or, with --json, as JSON.
+func listing[T any](cmd *cobra.Command, client *adminClient, path string, table func(io.Writer, []T) error) {
+	asJSON := cmd.Flags().Bool("json", false, "print JSON")
+	client.addFlags(cmd.Flags())
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		var list []T
+		if err := client.do(cmd.Context(), http.MethodGet, path, &list); err != nil {
+			return err
+		}
+		if !*asJSON {
+			return table(cmd.OutOrStdout(), list)
+		}
+		return encodeJSON(cmd.OutOrStdout(), list)
+	}
+}
+
+func writeNodes(w io.Writer, list []adminapi.NodeStatus) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "NODE\tSTATE\tWEIGHT\tRUNNING\tSERVED\tFAILED\tREPOSITORIES")
+	for _, n := range list {
+		var prefixes []string
+		for _, p := range n.Prefixes {
+			prefixes = append(prefixes, cmp.Or(p, "all"))
+		}
+		fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%d\t%s\n", n.Name, n.State(), n.Weight, n.InFlight, n.Served, n.Failed, strings.Join(prefixes, " "))
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	for _, n := range list {
+		if n.Down != "" {
+			fmt.Fprintf(w, "%s: %s\n", n.Name, n.Down)
+		}
+	}
+	return nil
+}
+
+func drainCommand(env Env) *cobra.Command {
+	return drainingCommand(env, "drain", "Keep new requests from a storage node or a worker", "Keep new requests from a storage node", `Drain node tells the running gateway to give a storage node no more requests; those that
+run go on. It holds until "packhorse undrain node NAME", or until the gateway ends. "packhorse nodes" tells when the node is drained.`)
+}
+
+func undrainCommand(env Env) *cobra.Command {
+	return drainingCommand(env, "undrain", "Give requests to what was drained again", "Give requests to a drained storage node again", `Undrain node ends what "packhorse drain node NAME" began.`)
+}
+
+func drainingCommand(env Env, verb, about, short, long string) *cobra.Command {
+	client := &adminClient{target{env: env}}
+	cmd := &cobra.Command{
+		Use:   verb,
+		Short: about,
+		Long:  about + ": see \"packhorse " + verb + " node --help\" and \"packhorse " + verb + " worker --help\".",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("%s what? for a node: %s node %s; for a worker of the application: %s worker %s", cmd.CommandPath(), cmd.CommandPath(), args[len(args)-1],
+					cmd.CommandPath(), args[len(args)-1])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	node := &cobra.Command{
+		Use:     "node NAME",
+		Short:   short,
+		Long:    long,
+		Example: "  packhorse " + verb + " node a\n  packhorse nodes",
+		Args:    exactArgs(1, "one NAME"),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			var list []adminapi.NodeStatus
+			if len(args) > 0 || client.do(cmd.Context(), http.MethodGet, "/nodes", &list) != nil {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			var names []string
+			for _, n := range list {
+				names = append(names, n.Name)
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var now adminapi.NodeStatus
+			if err := client.do(cmd.Context(), http.MethodPost, "/nodes/"+url.PathEscape(args[0])+"/"+verb, &now); err != nil {
+				return err
+			}
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %d requests running\n", now.Name, now.State(), now.InFlight)
+			return err
+		},
+	}
+	client.addFlags(cmd.PersistentFlags())
+	cmd.AddCommand(node, drainWorkerCommand(client, verb))
+	return cmd
+}

@@ -1,0 +1,41 @@
+package command
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/gittest"
+)
+
+// A server that comes after one that was killed in the middle of an atomic push answers nobody before the push is whole.
+func TestAtomicPushIsWholeBeforeTheStart(t *testing.T) {
+	t.Parallel()
+	root := socketDir(t)
+	repo := gittest.InitAt(t, filepath.Join(root, "app.git"))
+	before, after := repo.Commit("before"), repo.Commit("after")
+	repo.Git("update-ref", "refs/heads/a", after.String())
+	repo.Git("update-ref", "refs/heads/b", before.String())
+	note := fmt.Sprintf(`{"Dir":%q,"Common":%q,"Start":%d,"Refs":{"\"refs/heads/a\"":%q,"\"refs/heads/b\"":%[4]q},"Olds":{"\"refs/heads/a\"":%[5]q,"\"refs/heads/b\"":%[5]q}}`,
+		repo.Dir, repo.Dir, time.Now().UnixNano(), after, before)
+	journal := filepath.Join(root, ".packhorse/pushes")
+	if err := os.MkdirAll(journal, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for path, text := range map[string]string{
+		filepath.Join(journal, "earlier"): note, filepath.Join(repo.Dir, "refs/heads/b.lock"): after.String() + "\n", filepath.Join(journal, "garbage"): "garbage",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	startServe(t, "--root", root, "--public-read")
+	if got := repo.ID("b"); got != after {
+		t.Errorf("when the server answers, b is %s, want %s", got, after)
+	}
+	if _, err := os.Stat(journal + ".bad/garbage"); err != nil {
+		t.Error(err)
+	}
+}

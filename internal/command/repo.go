@@ -1,0 +1,439 @@
+package command
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/packhorse-git/packhorse/client"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/observe"
+	"github.com/packhorse-git/packhorse/internal/statedir"
+	"github.com/packhorse-git/packhorse/internal/storage"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+)
+
+func repoCommand(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "repo",
+		Short: "Create, import, list, describe, maintain and remove repositories",
+		Long: `Repo administers the repositories below --root, or below the root of a configuration. A server that runs on them is asked over the socket in
+its state directory; if none runs, the command does the work itself. With --node it asks a storage node elsewhere.`,
+		Example: `  packhorse repo create team/app --root /srv/git
+  packhorse repo import team/tool /mnt/old/tool.git --root /srv/git
+  packhorse repo list team/ --node storage-1:9100 --secret-file /etc/packhorse/secret --tls-ca ca.pem`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(repoCreate(env), repoImport(env), repoList(env), repoInfo(env), repoSetHead(env), repoMaintain(env), repoRemove(env))
+	return cmd
+}
+
+// repoCall is what a command does with the node and its arguments.
+type repoCall func(ctx context.Context, cmd *cobra.Command, node *client.Client, args []string) error
+
+// Whether a command changes repositories.
+const (
+	reads   = false
+	changes = true
+)
+
+// onRepository completes a command that asks a node. Its first argument, if it takes a PATH, is completed.
+func onRepository(env Env, cmd *cobra.Command, changes bool, call repoCall) *cobra.Command {
+	return onNode(&nodeFinder{target: target{env: env}}, cmd, changes, call)
+}
+
+// onNode is onRepository for a finder of the command's own.
+func onNode(to *nodeFinder, cmd *cobra.Command, changes bool, call repoCall) *cobra.Command {
+	to.addFlags(cmd.Flags(), true)
+	with := to.read
+	if changes {
+		with = to.change
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return with(cmd.Context(), func(node *client.Client) error { return answerOf(call(cmd.Context(), cmd, node, args)) })
+	}
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, begun string) (names []string, _ cobra.ShellCompDirective) {
+		if len(args) == 0 {
+			_ = to.read(cmd.Context(), func(node *client.Client) error {
+				page, err := node.Repositories().List(cmd.Context(), connect.NewRequest(&packhorsev1.ListRequest{Prefix: begun}))
+				if err == nil {
+					names = page.Msg.GetRepositories()
+				}
+				return err
+			})
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+	return cmd
+}
+
+// answerOf is the error of a call as a person reads it: without the code in front.
+func answerOf(err error) error {
+	if answer, ok := errors.AsType[*connect.Error](err); ok && answer.Message() != "" {
+		return errors.New(answer.Message())
+	}
+	return err
+}
+
+// jsonFlag adds --json.
+func jsonFlag(cmd *cobra.Command) *bool { return cmd.Flags().Bool("json", false, "print JSON") }
+
+// printJSON prints a message of the API as curl would show it.
+func printJSON(w io.Writer, m proto.Message) error {
+	text, err := protojson.MarshalOptions{EmitUnpopulated: true}.Marshal(m)
+	if err != nil {
+		return err
+	}
+	var value any // protojson spaces its text at random
+	if err := json.Unmarshal(text, &value); err != nil {
+		return err
+	}
+	return encodeJSON(w, value)
+}
+
+func encodeJSON(w io.Writer, value any) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(value)
+}
+
+func repoCreate(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "create PATH", Short: "Make an empty bare repository",
+		Long: `Create makes an empty bare repository at PATH below the root, with or without ".git" at its end, and the directories above it. It is there
+whole or not at all.`,
+		Example: "  packhorse repo create team/app --root /srv/git\n  packhorse repo create team/app --default-branch trunk --object-format sha256 --root /srv/git",
+		Args:    exactArgs(1, "one PATH"),
+	}
+	asJSON := jsonFlag(cmd)
+	request := &packhorsev1.CreateRequest{}
+	cmd.Flags().StringVar(&request.DefaultBranch, "default-branch", "main", "the `BRANCH` that HEAD names")
+	cmd.Flags().StringVar(&request.ObjectFormat, "object-format", "sha1", "`FORMAT`: sha1 or sha256")
+	onRepository(env, cmd, changes, func(ctx context.Context, cmd *cobra.Command, node *client.Client, args []string) error {
+		request.Repository = args[0]
+		made, err := node.Repositories().Create(ctx, connect.NewRequest(request))
+		if err != nil {
+			return err
+		}
+		if *asJSON {
+			return printJSON(cmd.OutOrStdout(), made.Msg.GetRepository())
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "created %s\n", made.Msg.GetRepository().GetPath())
+		return err
+	})
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
+	return cmd
+}
+
+func repoList(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "list [PREFIX]", Short: "List repositories",
+		Long:    `List prints the paths of the repositories, those that begin with PREFIX, in order.`,
+		Example: "  packhorse repo list --root /srv/git\n  packhorse repo list team/ --json --config /etc/packhorse.toml",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return fmt.Errorf("%s takes one PREFIX, got %d arguments", cmd.CommandPath(), len(args))
+			}
+			return nil
+		},
+	}
+	asJSON := jsonFlag(cmd)
+	return onRepository(env, cmd, reads, func(ctx context.Context, cmd *cobra.Command, node *client.Client, args []string) error {
+		request := &packhorsev1.ListRequest{PageSize: storage.MaxPage}
+		if len(args) > 0 {
+			request.Prefix = args[0]
+		}
+		out := bufio.NewWriter(cmd.OutOrStdout())
+		all := []string{}
+		for path, err := range node.AllRepositories(ctx, request) {
+			if err != nil {
+				return err
+			}
+			if *asJSON {
+				all = append(all, path)
+				continue
+			}
+			fmt.Fprintln(out, path)
+		}
+		if *asJSON {
+			return encodeJSON(cmd.OutOrStdout(), all)
+		}
+		return out.Flush()
+	})
+}
+
+func repoInfo(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "info PATH", Short: "Describe a repository",
+		Long:    `Info tells what there is to know of a repository: its format, HEAD, refs, size, how it is packed, and what its configuration says of how it is served.`,
+		Example: "  packhorse repo info team/app --root /srv/git\n  packhorse repo info team/app --json --config /etc/packhorse.toml",
+		Args:    exactArgs(1, "one PATH"),
+	}
+	asJSON := jsonFlag(cmd)
+	return onRepository(env, cmd, reads, func(ctx context.Context, cmd *cobra.Command, node *client.Client, args []string) error {
+		found, err := node.Repositories().Get(ctx, connect.NewRequest(&packhorsev1.GetRequest{Repository: args[0]}))
+		if err != nil {
+			return err
+		}
+		if *asJSON {
+			return printJSON(cmd.OutOrStdout(), found.Msg.GetRepository())
+		}
+		return writeInfo(cmd.OutOrStdout(), found.Msg.GetRepository())
+	})
+}
+
+func writeInfo(w io.Writer, r *packhorsev1.Repository) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(table, "%s\t%s\n", name, fmt.Sprintf(format, args...))
+	}
+	o := r.GetObjects()
+	line("path", "%s", r.GetPath())
+	line("object format", "%s", r.GetObjectFormat())
+	switch {
+	case r.GetHeadOid() == "":
+		line("HEAD", "%s (unborn)", r.GetHead())
+	case r.GetHead() == "":
+		line("HEAD", "%s (detached)", r.GetHeadOid())
+	default:
+		line("HEAD", "%s %s", r.GetHead(), r.GetHeadOid())
+	}
+	line("refs", "%d", r.GetRefs())
+	if r.GetSize() >= 0 {
+		line("size", "%s", bytesOf(r.GetSize()))
+	}
+	line("objects", "%d in %d packs (%s), %d loose", o.GetPacked(), o.GetPacks(), bytesOf(o.GetPackBytes()), o.GetLoose())
+	var has []string
+	for name, there := range map[string]bool{"multi-pack-index": o.GetMultiPackIndex(), "bitmap": o.GetBitmap(), "commit-graph": o.GetCommitGraph()} {
+		if there {
+			has = append(has, name)
+		}
+	}
+	slices.Sort(has)
+	line("has", "%s", cmp.Or(strings.Join(has, ", "), "no multi-pack-index, bitmap or commit-graph"))
+	if hooks := r.GetHooks(); len(hooks) > 0 {
+		become := map[string]string{"refuse": "pushes are refused", "run": "run on pushes", "ignore": "not run"}[r.GetRepositoryHooks()]
+		if become == "" {
+			become = "no pushes are taken"
+		}
+		line("hooks", "%s (%s)", strings.Join(hooks, ", "), become)
+	}
+	keys := make([]string, 0, len(r.GetConfig()))
+	for key := range r.GetConfig() {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	for _, key := range keys {
+		line(key, "%s", strings.ReplaceAll(r.GetConfig()[key], "\n", ", "))
+	}
+	return table.Flush()
+}
+
+// bytesOf is a size as a person reads it.
+func bytesOf(n int64) string {
+	const unit = 1024
+	if n < unit {
+		return fmt.Sprintf("%d bytes", n)
+	}
+	value, prefix := float64(n)/unit, 0
+	for value >= unit && prefix < 3 {
+		value /= unit
+		prefix++
+	}
+	return fmt.Sprintf("%.1f %ciB", value, "KMGT"[prefix])
+}
+
+func repoSetHead(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "set-head PATH BRANCH", Short: "Set the default branch of a repository",
+		Long: `Set-head has HEAD of a repository name BRANCH: clones check it out, and searches look at it. The branch need not exist yet; if it does not, the
+command says so. The change is on disk when the command ends.`,
+		Example: "  packhorse repo set-head team/app trunk --root /srv/git",
+		Args:    exactArgs(2, "a PATH and a BRANCH"),
+	}
+	return onRepository(env, cmd, changes, func(ctx context.Context, cmd *cobra.Command, node *client.Client, args []string) error {
+		branch := args[1]
+		if !strings.HasPrefix(branch, "refs/") {
+			branch = "refs/heads/" + branch
+		}
+		set, err := node.Repositories().SetHead(ctx, connect.NewRequest(&packhorsev1.SetHeadRequest{Repository: args[0], Branch: branch}))
+		if err != nil {
+			return err
+		}
+		if !set.Msg.GetExists() {
+			fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s does not exist in %s yet; until it does, clones check out nothing\n", branch, args[0])
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "HEAD of %s is %s\n", args[0], branch)
+		return err
+	})
+}
+
+func repoMaintain(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "maintain PATH", Short: "Repack a repository, write its indexes, pack its refs",
+		Long: `Maintain repacks a repository by halves, writes a multi-pack-index with a bitmap and the commit-graph, and packs the refs. Fetches and pushes go
+on meanwhile, and no object is removed. A server does so by itself after pushes when it is due (maintenance in the configuration).`,
+		Example: "  packhorse repo maintain team/app --root /srv/git",
+		Args:    exactArgs(1, "one PATH"),
+	}
+	asJSON := jsonFlag(cmd)
+	return onRepository(env, cmd, changes, func(ctx context.Context, cmd *cobra.Command, node *client.Client, args []string) error {
+		done, err := node.Repositories().Maintain(ctx, connect.NewRequest(&packhorsev1.MaintainRequest{Repository: args[0]}))
+		if err != nil {
+			return err
+		}
+		if *asJSON {
+			return printJSON(cmd.OutOrStdout(), done.Msg)
+		}
+		before, after := done.Msg.GetBefore(), done.Msg.GetAfter()
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %d packs and %d loose objects, before %d and %d; %s\n", args[0],
+			after.GetPacks(), after.GetLoose(), before.GetPacks(), before.GetLoose(), done.Msg.GetDuration().AsDuration().Round(time.Millisecond))
+		return err
+	})
+}
+
+func repoRemove(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "remove PATH", Short: "Remove a repository",
+		Long: `Remove deletes a bare repository with all that is in it, for good. It asks first; --yes says so beforehand. Refused are repositories that
+others need: with linked worktrees, with extensions.preciousObjects, and those whose objects other repositories below the root borrow
+(objects/info/alternates). Only the last can be forced.`,
+		Example: "  packhorse repo remove team/old --yes --root /srv/git",
+		Args:    exactArgs(1, "one PATH"),
+	}
+	yes := cmd.Flags().Bool("yes", false, "do not ask")
+	force := cmd.Flags().Bool("force", false, "remove it though other repositories borrow its objects, which damages them")
+	return onRepository(env, cmd, changes, func(ctx context.Context, cmd *cobra.Command, node *client.Client, args []string) error {
+		found, err := node.Repositories().Get(ctx, connect.NewRequest(&packhorsev1.GetRequest{Repository: args[0]}))
+		if err != nil && !*yes { // one that cannot be described may be removed all the same
+			return err
+		}
+		r := found
+		request := &packhorsev1.DeleteRequest{Repository: args[0], Force: *force}
+		if err == nil {
+			request.Incarnation = r.Msg.GetRepository().GetVersion().GetIncarnation()
+		}
+		if !*yes {
+			fmt.Fprintf(cmd.OutOrStderr(), "Remove %s, %d refs, for good? Say its path to confirm: ", r.Msg.GetRepository().GetPath(), r.Msg.GetRepository().GetRefs())
+			said, _ := bufio.NewReader(io.LimitReader(cmd.InOrStdin(), 8<<10)).ReadString('\n')
+			if said = strings.TrimSpace(said); said != args[0] && said != r.Msg.GetRepository().GetPath() {
+				return errors.New("nothing was removed; --yes removes without asking")
+			}
+		}
+		if _, err := node.Repositories().Delete(ctx, connect.NewRequest(request)); err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "removed %s\n", args[0])
+		return err
+	})
+}
+
+func repoImport(env Env) *cobra.Command {
+	to := &nodeFinder{target: target{env: env}}
+	cmd := &cobra.Command{
+		Use: "import PATH SOURCE", Short: "Make a repository of one that is elsewhere",
+		Long: `Import copies all refs and objects of SOURCE, the path of a repository or of a bundle, or a URL (https://, http://, ssh://), to a new bare
+repository at PATH below the root. It appears whole or not at all, whether a server runs or not, packed and with its indexes. Objects that git fsck refuses
+are refused. For repositories that ask for a password, clone them with git clone --mirror first.`,
+		Example: `  packhorse repo import team/tool /mnt/old/tool.git --root /srv/git
+  packhorse repo import team/tool tool.bundle --root /srv/git
+  packhorse repo import mirrors/git https://git.example/git.git --root /srv/git`,
+		Args: exactArgs(2, "a PATH and a SOURCE"),
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(args) == 1 {
+				return nil, cobra.ShellCompDirectiveDefault
+			}
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		},
+	}
+	to.addFlags(cmd.Flags(), false)
+	asJSON := jsonFlag(cmd)
+	unchecked := cmd.Flags().Bool("no-fsck", false, "take objects that git fsck refuses, as old repositories have them")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		path, err := git.ParseRepoPath(args[0])
+		if err != nil {
+			return usage(err)
+		}
+		source := sourceOf(args[1])
+		node, closeAll, err := to.importer(slog.New(slog.DiscardHandler))
+		if err != nil {
+			return err
+		}
+		if err := readable(source); err != nil {
+			return errors.Join(err, closeAll())
+		}
+		from := storage.Import{Source: source, Check: !*unchecked, Environ: sshEnviron(env)}
+		if errs := cmd.ErrOrStderr(); observe.IsTerminal(errs) {
+			from.Progress = func(text []byte) { _, _ = errs.Write(text) }
+		}
+		made, err := node.Import(cmd.Context(), path, from)
+		if err = errors.Join(err, closeAll()); err != nil {
+			if fault.Is(err, fault.Invalid) {
+				return usage(err)
+			}
+			return err
+		}
+		if *asJSON {
+			return encodeJSON(cmd.OutOrStdout(), map[string]any{
+				"path": made.Path, "object_format": made.Format.String(), "head": made.Head.Target, "refs": made.Refs, "size": made.Size, "objects": made.Objects.Packed,
+			})
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "imported %s: %d refs, %d objects, %s\n", made.Path, made.Refs, made.Objects.Packed, bytesOf(made.Size))
+		return err
+	}
+	return cmd
+}
+
+// sourceOf makes the path of a file that is there absolute; what has a scheme is a URL.
+func sourceOf(source string) string {
+	if strings.Contains(source, "://") {
+		return source
+	}
+	if _, err := os.Stat(source); err != nil && !filepath.IsAbs(source) {
+		return source // refused later, unless it is a URL
+	}
+	abs, err := filepath.Abs(source)
+	if err != nil {
+		return source
+	}
+	return abs
+}
+
+// readable reports a file that the user of the repositories, whom a command of root's acts as, may not read.
+func readable(source string) error {
+	if !filepath.IsAbs(source) || !errors.Is(unix.Access(source, unix.R_OK), fs.ErrPermission) {
+		return nil
+	}
+	return fmt.Errorf("%s may not be read by %s, who owns the repositories; copy it to where it may", source, statedir.Self().Name())
+}
+
+// sshEnviron is what ssh needs of the environment. It asks nothing: nobody could answer.
+func sshEnviron(env Env) []string {
+	environ := []string{"GIT_SSH_COMMAND=ssh -o BatchMode=yes"}
+	for _, name := range []string{"HOME", "SSH_AUTH_SOCK", "USER"} {
+		if value := env.Getenv(name); value != "" {
+			environ = append(environ, name+"="+value)
+		}
+	}
+	return environ
+}

@@ -1,0 +1,178 @@
+package command
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+
+	"github.com/packhorse-git/packhorse/client"
+	"github.com/packhorse-git/packhorse/internal/credfile"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
+	"github.com/packhorse-git/packhorse/internal/gateway"
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+)
+
+func resolveCommand(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "resolve REPO [REVISION...]",
+		Short: "Tell which objects revisions name",
+		Long: `Resolve prints the object IDs that revisions of a repository name, as git rev-parse does: object IDs, whole or abbreviated, names of refs, HEAD,
+with any of ^{TYPE}, ^{}, ~N and ^N behind them. None is HEAD. Of several, those that name nothing are "-".
+
+Asked is the server on the repositories below --root, over the socket in its state directory (if none runs, the command looks itself), a storage node
+(--node), or a server by its public address (--url), which may remember what its nodes said.`,
+		Example: `  packhorse resolve team/app main --root /srv/git
+  packhorse resolve team/app v1.0^{commit} main~3 --json --url https://git.example --token-file token`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return errors.New("which repository? as in packhorse resolve team/app main")
+			}
+			return nil
+		},
+	}
+	var server, tokenFile string
+	to := &nodeFinder{target: target{env: env}}
+	to.addFlags(cmd.Flags(), true)
+	cmd.Flags().StringVar(&server, "url", "", "ask the server at `URL`, as in https://git.example")
+	cmd.Flags().StringVar(&tokenFile, "token-file", "", "`FILE` with the token to show the server at --url")
+	asJSON := jsonFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		revisions := args[1:]
+		if len(revisions) == 0 {
+			revisions = []string{""}
+		}
+		var all gateway.ResolvedAll
+		var err error
+		if server != "" {
+			all, err = resolveByURL(cmd.Context(), server, tokenFile, args[0], revisions)
+		} else {
+			err = to.read(cmd.Context(), func(node *client.Client) error {
+				all, err = resolveAt(cmd.Context(), node, args[0], revisions)
+				return answerOf(err)
+			})
+		}
+		if err != nil {
+			return err
+		}
+		return printResolved(cmd.OutOrStdout(), all, *asJSON)
+	}
+	return cmd
+}
+
+// printResolved prints the answers, and fails if there is none to a question.
+func printResolved(w io.Writer, all gateway.ResolvedAll, asJSON bool) error {
+	var failed []error
+	var lines strings.Builder
+	for _, r := range all.Results {
+		switch {
+		case r.Error == nil:
+			fmt.Fprintln(&lines, r.ID)
+		case len(all.Results) > 1:
+			fmt.Fprintln(&lines, "-")
+		}
+		if r.Error != nil {
+			failed = append(failed, errors.New(r.Error.Message))
+		}
+	}
+	err := errors.Join(failed...)
+	if !asJSON {
+		_, writeErr := io.WriteString(w, lines.String())
+		return errors.Join(writeErr, err)
+	}
+	if len(all.Results) == 1 {
+		return errors.Join(encodeJSON(w, all.Results[0]), err)
+	}
+	return errors.Join(encodeJSON(w, all), err)
+}
+
+// resolveAt asks a node.
+func resolveAt(ctx context.Context, node *client.Client, repository string, revisions []string) (all gateway.ResolvedAll, err error) {
+	request := &packhorsev1.ResolveRevisionsRequest{}
+	for _, revision := range revisions {
+		request.Revisions = append(request.Revisions, &packhorsev1.Revision{Repository: repository, Revision: revision})
+	}
+	answer, err := node.Refs().ResolveRevisions(ctx, connect.NewRequest(request))
+	if err != nil {
+		return all, err
+	}
+	results := answer.Msg.GetResults()
+	if len(results) != len(revisions) {
+		return all, fmt.Errorf("the node gave %d answers to %d questions", len(results), len(revisions))
+	}
+	for i, r := range results {
+		resolved := gateway.Resolved{ResolveQuestion: gateway.ResolveQuestion{Repository: repository, Revision: revisions[i]}}
+		if err := faultrpc.Fault(r.GetFault()); err != nil {
+			resolved.Error = &gateway.ResolvedError{Kind: fault.KindOf(err).String(), Message: fault.Message(err)}
+		} else {
+			found := r.GetFound()
+			resolved.ID, resolved.Type, resolved.Ref = found.GetOid(), found.GetType(), found.GetRef()
+			v := found.GetVersion()
+			resolved.Incarnation, resolved.Epoch, resolved.Generation = v.GetIncarnation(), v.GetEpoch(), v.GetGeneration()
+		}
+		all.Results = append(all.Results, resolved)
+	}
+	return all, nil
+}
+
+const (
+	resolveTimeout = time.Minute
+	maxResolved    = 16 << 20 // bytes of an answer
+)
+
+// resolveByURL asks a server by its public address.
+func resolveByURL(ctx context.Context, server, tokenFile, repository string, revisions []string) (all gateway.ResolvedAll, err error) {
+	u, err := url.Parse(server)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return all, usage(fmt.Errorf("--url %q is no address of a server, as in https://git.example", server))
+	}
+	var asked gateway.ResolveQuestions
+	for _, revision := range revisions {
+		asked.Questions = append(asked.Questions, gateway.ResolveQuestion{Repository: repository, Revision: revision})
+	}
+	body, err := json.Marshal(asked)
+	if err != nil {
+		return all, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, u.JoinPath("/-/api/v1/resolve").String(), bytes.NewReader(body))
+	if err != nil {
+		return all, err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	if tokenFile != "" {
+		token, err := credfile.LoadSecret(tokenFile, slog.New(slog.DiscardHandler))
+		if err != nil {
+			return all, usage(err)
+		}
+		request.Header.Set("Authorization", "Bearer "+token.Get())
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return all, err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxResolved))
+	if err != nil {
+		return all, err
+	}
+	if response.StatusCode != http.StatusOK {
+		return all, fmt.Errorf("the server says %s: %.500q", response.Status, strings.TrimSpace(string(text)))
+	}
+	if err := json.Unmarshal(text, &all); err != nil || len(all.Results) != len(revisions) {
+		return all, errors.New("the server's answer cannot be understood; is it Packhorse?")
+	}
+	return all, nil
+}

@@ -1,0 +1,154 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"text/tabwriter"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+
+	"github.com/packhorse-git/packhorse/client"
+	"github.com/packhorse-git/packhorse/internal/adminapi"
+	"github.com/packhorse-git/packhorse/internal/config"
+	"github.com/packhorse-git/packhorse/internal/observe"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1"
+	"github.com/packhorse-git/packhorse/internal/proto/internalv1/internalv1connect"
+	"github.com/packhorse-git/packhorse/internal/search"
+)
+
+// statusEvery is how often a command that waits for an index asks how far it is.
+const statusEvery = 500 * time.Millisecond
+
+func searchStatusCommand(env Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show how far an index is",
+		Long: `Status asks a running search process, or with --root a "packhorse serve", over the admin socket in its state directory, how far its index is: how
+many repositories are indexed, what is being indexed, and what failed. With --wait it waits until every repository that there is now has an index, and shows on a
+terminal how it goes.`,
+		Example: `  packhorse search status
+  packhorse search status --root /srv/git --wait
+  packhorse search status --config /etc/packhorse.toml --json`,
+		Args: noArgs,
+	}
+	server := &target{env: env}
+	server.addFlags(cmd.Flags(), "the server's state directory, `DIR` (default ~/.local/state/packhorse/search, or of the server on the root)")
+	wait := cmd.Flags().Bool("wait", false, "wait until every repository has an index")
+	asJSON := jsonFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		state, err := server.stateDir(config.RoleSearch)
+		if err != nil {
+			return err
+		}
+		socket := config.AdminSocket(state)
+		conn, err := net.DialTimeout("unix", socket, adminapi.Timeout)
+		if err != nil {
+			return fmt.Errorf("no server answers at %s (%w); is it running, and with this state directory? Name it with --state DIR, --root DIR or --config FILE",
+				socket, err)
+		}
+		conn.Close()
+		return withClient("unix:"+socket, client.Options{}, func(c *client.Client) error {
+			status, err := searchStatus(cmd.Context(), c, *wait)
+			if err == nil && *wait {
+				status, err = waitForIndex(cmd.Context(), c, status, cmd.ErrOrStderr())
+			}
+			switch {
+			case err != nil:
+				return err
+			case *asJSON:
+				return encodeJSON(cmd.OutOrStdout(), status)
+			}
+			return writeStatus(cmd.OutOrStdout(), status)
+		})
+	}
+	return cmd
+}
+
+// searchStatus asks for the status of a server's index; with refresh, after it has listed the repositories.
+func searchStatus(ctx context.Context, c *client.Client, refresh bool) (status search.Status, err error) {
+	ctx, cancel := context.WithTimeout(ctx, adminapi.Timeout)
+	defer cancel()
+	httpClient, url := c.HTTP()
+	request := &internalv1.StatusRequest{Scope: &internalv1.StatusRequest_All{All: true}, Refresh: refresh}
+	answer, err := internalv1connect.NewSearchServiceClient(httpClient, url).Status(ctx, connect.NewRequest(request))
+	switch {
+	case connect.CodeOf(err) == connect.CodeUnimplemented:
+		return status, errors.New("this server has no index: it is a storage node or a gateway, or search.enabled is false in its configuration")
+	case err != nil:
+		return status, answerOf(err)
+	}
+	return status, json.Unmarshal(answer.Msg.GetJson(), &status)
+}
+
+// waitForIndex waits until an index is complete. On a terminal it shows a line meanwhile.
+func waitForIndex(ctx context.Context, c *client.Client, status search.Status, w io.Writer) (search.Status, error) {
+	terminal := observe.IsTerminal(w)
+	if terminal {
+		defer fmt.Fprint(w, "\r\x1b[K")
+	}
+	for !status.Complete {
+		if terminal {
+			fmt.Fprint(w, "\r\x1b[K"+progressOf(&status))
+		}
+		select {
+		case <-ctx.Done():
+			return status, errors.New("interrupted")
+		case <-time.After(statusEvery):
+		}
+		var err error
+		if status, err = searchStatus(ctx, c, false); err != nil {
+			return status, err
+		}
+	}
+	return status, nil
+}
+
+// progressOf is one line about an index that is being made.
+func progressOf(s *search.Status) string {
+	line := fmt.Sprintf("%d of %d repositories are indexed", s.Repositories-s.Waiting, s.Repositories)
+	if s.Failed > 0 {
+		line += fmt.Sprintf(", %d failed", s.Failed)
+	}
+	if len(s.Jobs) > 0 {
+		line += fmt.Sprintf("; %.40s: %d files", s.Jobs[0].Repository, s.Jobs[0].Files)
+	}
+	return line
+}
+
+// writeStatus writes a status for people.
+func writeStatus(w io.Writer, s search.Status) error {
+	switch {
+	case s.Searching && s.Complete:
+		fmt.Fprintln(w, "searches are answered from the index")
+	case s.Searching:
+		fmt.Fprintln(w, "searches are answered; the first index is being made: "+progressOf(&s))
+	default:
+		fmt.Fprintln(w, "searches are refused: "+cmp.Or(s.Error, "the process that searches is being started"))
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "STATE\tREPOSITORIES\tMEANING")
+	fmt.Fprintf(table, "fresh\t%d\tthe index has all\n", s.Fresh)
+	fmt.Fprintf(table, "behind\t%d\tthey have changed since\n", s.Behind)
+	fmt.Fprintf(table, "waiting\t%d\tthey have no index yet\n", s.Waiting)
+	fmt.Fprintf(table, "empty\t%d\tthere is nothing to index\n", s.Empty)
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	for _, j := range s.Jobs {
+		fmt.Fprintf(w, "indexing %s (%s): %d files in %.0f s\n", j.Repository, j.Kind, j.Files, j.Seconds)
+	}
+	for _, f := range s.Failures {
+		fmt.Fprintf(w, "cannot index %s: %s\n", f.Repository, f.Error)
+	}
+	if more := s.Failed - len(s.Failures); more > 0 {
+		fmt.Fprintf(w, "and %d more\n", more)
+	}
+	return nil
+}

@@ -1,0 +1,47 @@
+package command
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/packhorse-git/packhorse/internal/search"
+)
+
+func TestSearchStatusReads(t *testing.T) {
+	t.Parallel()
+	s := search.Status{
+		Searching: true, Repositories: 2412, Fresh: 2300, Behind: 12, Waiting: 90, Empty: 10, Failed: 2, Shards: 2312,
+		Jobs:     []search.Job{{Repository: "team/app.git", Kind: "full", Seconds: 11.7, Files: 1204}},
+		Failures: []search.IndexFailure{{Repository: "team/odd.git", Error: "a tree is damaged"}},
+	}
+	var out strings.Builder
+	if err := writeStatus(&out, s); err != nil {
+		t.Fatal(err)
+	}
+	want := `searches are answered; the first index is being made: 2322 of 2412 repositories are indexed, 2 failed; team/app.git: 1204 files
+STATE    REPOSITORIES  MEANING
+fresh    2300          the index has all
+behind   12            they have changed since
+waiting  90            they have no index yet
+empty    10            there is nothing to index
+indexing team/app.git (full): 1204 files in 12 s
+cannot index team/odd.git: a tree is damaged
+and 1 more
+`
+	if out.String() != want {
+		t.Errorf("it reads\n%s", out.String())
+	}
+	for _, test := range []struct {
+		status search.Status
+		want   string
+	}{
+		{search.Status{Searching: true, Complete: true}, "searches are answered from the index\n"},
+		{search.Status{Error: "no space left on device"}, "searches are refused: no space left on device\n"},
+		{search.Status{}, "searches are refused: the process that searches is being started\n"},
+	} {
+		out.Reset()
+		if err := writeStatus(&out, test.status); err != nil || !strings.HasPrefix(out.String(), test.want) {
+			t.Errorf("%+v reads %v\n%s", test.status, err, out.String())
+		}
+	}
+}

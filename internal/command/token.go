@@ -1,0 +1,242 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/config"
+	"github.com/packhorse-git/packhorse/internal/statedir"
+)
+
+// tokenPlace finds the file with the tokens of a server, which need not run.
+type tokenPlace struct{ target }
+
+// file names the tokens of serve where a root is known, of a gateway otherwise. It creates nothing.
+func (p *tokenPlace) file() (auth.TokenFile, config.Config, error) {
+	cfg, err := p.load()
+	if err != nil {
+		return auth.TokenFile{}, cfg, err
+	}
+	role := config.RoleServe
+	if cfg.Root == "" {
+		role = config.RoleGateway
+	}
+	cfg.Complete(role, p.env.Getenv)
+	if cfg.Auth.Tokens == "" {
+		err = usage(errors.New("whose tokens? name the server's --root DIR, --state DIR or --config FILE"))
+	}
+	return auth.NewTokenFile(cfg.Auth.Tokens), cfg, err
+}
+
+// prepared is file, and makes the directory that the file is in. A new one belongs to the owner of the root.
+func (p *tokenPlace) prepared() (auth.TokenFile, config.Config, error) {
+	file, cfg, err := p.file()
+	if err != nil {
+		return file, cfg, err
+	}
+	owner := statedir.Self()
+	if cfg.Root != "" {
+		if owner, err = statedir.OwnerOf(cfg.Root); err != nil {
+			return file, cfg, err
+		}
+	}
+	return file, cfg, owner.MakeStateDir(filepath.Dir(cfg.Auth.Tokens))
+}
+
+func tokenCommand(env Env) *cobra.Command {
+	place := &tokenPlace{target{env: env}}
+	cmd := &cobra.Command{
+		Use:   "token",
+		Short: "Make, list and revoke the tokens by which callers are known",
+		Long: `Token keeps the tokens of a server: serve, whose --root it has to be told, or a gateway. A git client sends one as the password, with any user
+name. What is made or revoked holds from the server's next request on; it need not run. Only hashes are kept (STATE/tokens).`,
+		Example: `  packhorse token create alice --scope write --root /srv/git
+  packhorse token create ci --repo 'team/**' --expires 90d --config /etc/packhorse.toml
+  packhorse token list --root /srv/git
+  packhorse token revoke ci/2 --root /srv/git`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	place.addFlags(cmd.PersistentFlags(), "the server's state directory, `DIR` (default what the server on the root uses)")
+	cmd.AddCommand(tokenCreateCommand(place), tokenListCommand(place), tokenRevokeCommand(place))
+	return cmd
+}
+
+func tokenCreateCommand(place *tokenPlace) *cobra.Command {
+	var scope, expires string
+	var repositories []string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "create NAME",
+		Short: "Make a token and print it, once",
+		Long: `Create makes a token that proves NAME, and prints it on standard output: it is kept nowhere. A name may have several tokens: to replace one, make
+another and revoke the first. What NAME may do is for the [[auth.rule]] tables to say; without any, a token may do what it is made for.`,
+		Example: `  packhorse token create alice --scope write --root /srv/git
+  packhorse token create ci --repo 'team/**' --repo tools/build --expires 90d --state /var/lib/packhorse`,
+		Args: exactArgs(1, "one NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			now := time.Now()
+			op, err := auth.ParseOperation(scope)
+			if err != nil {
+				return usage(fmt.Errorf("--scope: %w", err))
+			}
+			until, err := parseExpiry(expires, now)
+			if err != nil {
+				return usage(fmt.Errorf("--expires: %w", err))
+			}
+			file, cfg, err := place.prepared()
+			if err != nil {
+				return err
+			}
+			token, made, err := file.Create(auth.TokenRequest{Name: args[0], Scope: op, Repositories: repositories, Expires: until}, now)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return encodeJSON(cmd.OutOrStdout(), struct {
+					Token string `json:"token"`
+					tokenJSON
+				}{token, jsonOf(made)})
+			}
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s: may %s %s, %s. It is shown this once; git asks for it as the password, with any user name.\n",
+				made.ID, made.Scope, strings.Join(orAll(made.Repositories), " "), expiryText(made))
+			if made.ID == made.Name+"/1" && !cfg.HTTP.PublicRead && len(cfg.Auth.Rule) == 0 && cfg.Auth.Hook.URL == "" {
+				fmt.Fprintln(cmd.ErrOrStderr(), "This is the server's first token: from now on reading needs one, too, unless the server has --public-read (http.public_read = true).")
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), token)
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&scope, "scope", "read", "the most that it may do: `read|write|admin`")
+	cmd.Flags().StringArrayVar(&repositories, "repo", nil, "what it is for, a `PATTERN` like team/app, team/* or team/**; give one for each (default all)")
+	cmd.Flags().StringVar(&expires, "expires", "never", "how long it is good for, as a `DURATION` like 90d or 12h")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+// parseExpiry reads how long something is good for: days, a duration, or "never", which is the zero time.
+func parseExpiry(text string, now time.Time) (time.Time, error) {
+	if text == "never" {
+		return time.Time{}, nil
+	}
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		if n, err := strconv.Atoi(days); err == nil && n > 0 && n <= 100*366 {
+			return now.AddDate(0, 0, n), nil
+		}
+	} else if d, err := time.ParseDuration(text); err == nil && d > 0 {
+		return now.Add(d), nil
+	}
+	return time.Time{}, fmt.Errorf("%q is no time that is to come; write it as in 90d or 12h, or never", text)
+}
+
+func orAll(repositories []string) []string {
+	if len(repositories) == 0 {
+		return []string{"all repositories"}
+	}
+	return repositories
+}
+
+func expiryText(t auth.Token) string {
+	if t.Expires.IsZero() {
+		return "for ever"
+	}
+	return "until " + t.Expires.Format(time.DateTime) + " UTC"
+}
+
+// tokenJSON is a token as --json shows it: without its hash.
+type tokenJSON struct {
+	ID           string    `json:"id"`
+	Name         string    `json:"name"`
+	Scope        string    `json:"scope"`
+	Repositories []string  `json:"repositories,omitempty"`
+	Created      time.Time `json:"created"`
+	Expires      time.Time `json:"expires,omitzero"`
+	Used         time.Time `json:"used,omitzero"`
+}
+
+func jsonOf(t auth.Token) tokenJSON {
+	return tokenJSON{t.ID, t.Name, t.Scope, t.Repositories, t.Created, t.Expires, t.Used}
+}
+
+func tokenListCommand(place *tokenPlace) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "list",
+		Short:   "Show the tokens that there are, without what proves them",
+		Long:    `List shows each token: what it is for, until when, and when it was last used, which the server writes down once a minute.`,
+		Example: "  packhorse token list --root /srv/git\n  packhorse token list --json --config /etc/packhorse.toml",
+		Args:    noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			file, _, err := place.file()
+			if err != nil {
+				return err
+			}
+			all, err := file.List()
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				list := []tokenJSON{}
+				for _, t := range all {
+					list = append(list, jsonOf(t))
+				}
+				return encodeJSON(cmd.OutOrStdout(), list)
+			}
+			return writeTokens(cmd.OutOrStdout(), all, time.Now())
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func writeTokens(w io.Writer, all []auth.Token, now time.Time) error {
+	day := func(t time.Time, never string) string {
+		if t.IsZero() {
+			return never
+		}
+		return t.Format(time.DateOnly)
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "TOKEN\tSCOPE\tCREATED\tEXPIRES\tUSED\tREPOSITORIES")
+	for _, t := range all {
+		expires := day(t.Expires, "never")
+		if !t.Expires.IsZero() && !now.Before(t.Expires) {
+			expires = "expired"
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", t.ID, t.Scope, day(t.Created, ""), expires, day(t.Used, "never"), strings.Join(orAll(t.Repositories), " "))
+	}
+	return table.Flush()
+}
+
+func tokenRevokeCommand(place *tokenPlace) *cobra.Command {
+	return &cobra.Command{
+		Use:     "revoke TOKEN|NAME",
+		Short:   "Make a token, or all of a name, worth nothing",
+		Long:    `Revoke removes the token that "packhorse token list" calls so, or all tokens of a name. The server's next request knows of it.`,
+		Example: "  packhorse token revoke ci/2 --root /srv/git\n  packhorse token revoke alice --root /srv/git",
+		Args:    exactArgs(1, "one TOKEN or NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			file, _, err := place.file()
+			if err != nil {
+				return err
+			}
+			gone, err := file.Revoke(args[0])
+			if err != nil {
+				return err
+			}
+			for _, t := range gone {
+				fmt.Fprintf(cmd.OutOrStdout(), "%s: revoked\n", t.ID)
+			}
+			return nil
+		},
+	}
+}

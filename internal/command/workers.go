@@ -1,0 +1,179 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/packhorse-git/packhorse/internal/adminapi"
+)
+
+func workersCommand(env Env) *cobra.Command {
+	client := &adminClient{target{env: env}}
+	cmd := &cobra.Command{
+		Use:   "workers",
+		Short: "Show how the application's workers are",
+		Long: `Workers asks the running gateway or serve, over the admin socket in its state directory, how each worker of the application is: up, starting,
+not ready, down, draining or drained; how many requests it has now, how many it is given at once, how many it has answered, and how many it failed.`,
+		Example: `  packhorse workers
+  packhorse workers --json --config /etc/packhorse.toml
+  packhorse workers --root /srv/git                      # of serve`,
+		Args: noArgs,
+	}
+	listing(cmd, client, "/workers", writeWorkers)
+	return cmd
+}
+
+func writeWorkers(w io.Writer, list []adminapi.WorkerStatus) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "WORKER\tPOOL\tSTATE\tRUNNING\tSLOTS\tSERVED\tFAILED\tADDRESS")
+	for _, s := range list {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%d\t%d of %d\t%d\t%d\t%s\n", s.Name, s.Pool, s.State, s.InFlight, s.Slots, s.MaxSlots, s.Served, s.Failed, s.Address)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	for _, s := range list {
+		if s.Why == "" || s.State == "up" {
+			continue
+		}
+		given := ""
+		if s.Given {
+			given = " (it is given requests: too many others are out of service)"
+		}
+		fmt.Fprintf(w, "%s: %s%s\n", s.Name, s.Why, given)
+	}
+	return nil
+}
+
+// pollWorkers is how often --wait looks.
+const pollWorkers = 100 * time.Millisecond
+
+// drainWorkerCommand is "drain worker" or "undrain worker".
+func drainWorkerCommand(client *adminClient, verb string) *cobra.Command {
+	var wait, force bool
+	var limit time.Duration
+	cmd := &cobra.Command{
+		Use:   "worker NAME",
+		Short: "Keep new requests from a worker of the application",
+		Long: `Drain worker tells the running gateway or serve to give a worker of the application no more requests; those that it has go on. It holds until
+"packhorse undrain worker NAME", or until the gateway ends. Where too many workers of the pool would be out of service then (app.drain_share), it is refused.
+
+With --wait it waits for its turn, then until the worker has nothing left and app.blackout is over: then the worker may be stopped. It fails if that takes
+longer than --timeout.`,
+		Example: "  packhorse drain worker w0 --wait && systemctl restart app@w0 && packhorse undrain worker w0 --wait",
+		Args:    exactArgs(1, "one NAME"),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			var list []adminapi.WorkerStatus
+			if len(args) > 0 || client.do(cmd.Context(), http.MethodGet, "/workers", &list) != nil {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			var names []string
+			for _, s := range list {
+				names = append(names, s.Name)
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+	}
+	what := "until the worker may go"
+	if verb == "undrain" {
+		cmd.Short = "Give requests to a drained worker of the application again"
+		cmd.Long = `Undrain worker ends what "packhorse drain worker NAME" began: the worker is asked whether it is ready, and given requests once it is. With --wait the
+command waits for that.`
+		cmd.Example = "  packhorse undrain worker w0 --wait"
+		what = "until the worker is given requests"
+	}
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait "+what)
+	cmd.Flags().DurationVar(&limit, "timeout", 0, "for how long to wait, from when the drain begins (`DURATION`; default app.drain)")
+	path := "drain"
+	if verb == "drain" {
+		cmd.Flags().BoolVar(&force, "force", false, "drain it also if too many are out of service then")
+	} else {
+		path = "undrain"
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		target := "/workers/" + url.PathEscape(args[0]) + "/" + path
+		if force {
+			target += "?force=true"
+		}
+		now, err := client.whenAllowed(cmd.Context(), cmd.ErrOrStderr(), target, wait)
+		if err == nil && wait {
+			now, err = client.untilWorker(cmd.Context(), now, verb, limit)
+		}
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %d requests running\n", now.Name, now.State, now.InFlight)
+		return err
+	}
+	return cmd
+}
+
+// whenAllowed asks for a change until it is not refused for now; if it is not to wait, once.
+func (c *adminClient) whenAllowed(ctx context.Context, log io.Writer, target string, wait bool) (now adminapi.WorkerStatus, err error) {
+	for told := false; ; told = true {
+		err = c.do(ctx, http.MethodPost, target, &now)
+		refused, ok := errors.AsType[*notNow](err)
+		if !ok || !wait {
+			return now, err
+		}
+		if !told {
+			fmt.Fprintf(log, "waiting: %s\n", refused.why)
+		}
+		if err := sleep(ctx, pollWorkers); err != nil {
+			return now, err
+		}
+	}
+}
+
+// untilWorker waits until a worker is as it is to be.
+func (c *adminClient) untilWorker(ctx context.Context, now adminapi.WorkerStatus, verb string, limit time.Duration) (adminapi.WorkerStatus, error) {
+	limit = cmp.Or(limit, time.Duration(now.Drain*float64(time.Second)))
+	for end := time.Now().Add(limit); ; {
+		if verb == "drain" && now.State == "drained" || verb == "undrain" && now.State == "up" {
+			return now, nil
+		}
+		if time.Now().After(end) {
+			if verb == "drain" {
+				return now, fmt.Errorf("%s still has %d requests, or its blackout is not over, after %v: it is drained and they go on; wait longer with --timeout, "+
+					"or end that with \"packhorse undrain worker %s\"", now.Name, now.InFlight, limit, now.Name)
+			}
+			return now, fmt.Errorf("%s is %s after %v: %s", now.Name, now.State, limit, cmp.Or(now.Why, "it says no more"))
+		}
+		if err := sleep(ctx, pollWorkers); err != nil {
+			return now, err
+		}
+		var list []adminapi.WorkerStatus
+		if err := c.do(ctx, http.MethodGet, "/workers", &list); err != nil {
+			return now, err
+		}
+		found := false
+		for _, s := range list {
+			if s.Name == now.Name {
+				now, found = s, true
+			}
+		}
+		if !found {
+			return now, fmt.Errorf("%s is no worker of the application any more", now.Name)
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
