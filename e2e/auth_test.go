@@ -31,6 +31,9 @@ func TestAuth(t *testing.T) {
 	}
 	for _, s := range []shape{{}, {between: "unix"}} {
 		t.Run("between="+s.between, func(t *testing.T) {
+			if s.between != "" {
+				skipIfShort(t)
+			}
 			t.Parallel()
 			runStoriesIn(t, s, "", templates, "", scripts...)
 		})

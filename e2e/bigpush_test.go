@@ -29,8 +29,9 @@ const (
 // TestBigPush pushes much more than a server's memory may grow by, to each shape.
 func TestBigPush(t *testing.T) {
 	t.Parallel()
-	if raceDetector {
-		t.Skip("the race detector keeps memory of its own")
+	skipIfShort(t)
+	if serverHasRaceDetector() {
+		t.Skip("the race detector needs memory too")
 	}
 	together(t, map[string]func(*testing.T){
 		"split": func(t *testing.T) {

@@ -13,9 +13,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
 // commands are what stories have beyond testscript's own.
@@ -79,10 +80,6 @@ func cmdID(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv(args[0], strings.TrimSpace(git(ts, ts.MkAbs(args[1]), "rev-parse", "--verify", args[2])))
 }
 
-// metricPatience is how long a metric may take to become what it should be: what counts the end of an answer runs after the
-// client has seen that end.
-const metricPatience = time.Minute
-
 // cmdMetric compares the sum of a metric's series that have all the labels given: metric 'NAME{a="b"}' OP VALUE.
 func cmdMetric(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 3 {
@@ -92,15 +89,13 @@ func cmdMetric(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	var got float64
 	var text string
-	for deadline := time.Now().Add(metricPatience); ; time.Sleep(20 * time.Millisecond) {
+	// The server counts a response after the client has received its end.
+	if gittest.Eventually(func() bool {
 		text = scrape(ts)
 		got = sumSeries(text, args[0])
-		if compare(ts, got, args[1], want) {
-			return
-		}
-		if time.Now().After(deadline) {
-			break
-		}
+		return compare(ts, got, args[1], want)
+	}) {
+		return
 	}
 	name, _, _ := strings.Cut(args[0], "{")
 	for line := range strings.Lines(text) {
@@ -269,14 +264,12 @@ func cmdLogged(ts *testscript.TestScript, neg bool, args []string) {
 	s.server(ts)
 	if neg {
 		if strings.Contains(s.logged(), args[0]) {
-			ts.Fatalf("%q is in the log:\n%s", args[0], s.logged())
+			ts.Fatalf("the log contains %q, which it should not:\n%s", args[0], s.logged())
 		}
 		return
 	}
-	for deadline := time.Now().Add(metricPatience); !strings.Contains(s.logged(), args[0]); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			ts.Fatalf("%q is not in the log:\n%s", args[0], s.logged())
-		}
+	if !gittest.Eventually(func() bool { return strings.Contains(s.logged(), args[0]) }) {
+		ts.Fatalf("the log does not contain %q:\n%s", args[0], s.logged())
 	}
 }
 
@@ -284,17 +277,15 @@ func cmdLogged(ts *testscript.TestScript, neg bool, args []string) {
 func cmdChildless(ts *testscript.TestScript, neg bool, args []string) {
 	s := storyOf(ts)
 	s.server(ts)
-	for deadline := time.Now().Add(metricPatience); ; time.Sleep(20 * time.Millisecond) {
-		var children []int
+	var children []int
+	if !gittest.Eventually(func() bool {
+		children = nil
 		for _, p := range s.all() {
 			children = append(children, childrenOf(p.cmd.Process.Pid)...)
 		}
-		if len(children) == 0 {
-			return
-		}
-		if time.Now().After(deadline) {
-			ts.Fatalf("the server still runs processes %v", children)
-		}
+		return len(children) == 0
+	}) {
+		ts.Fatalf("the servers have child processes %v, want none", children)
 	}
 }
 
@@ -339,11 +330,14 @@ func cmdTogether(ts *testscript.TestScript, neg bool, args []string) {
 		r := <-results
 		if good := r.err == nil; good != (says == nil) || says != nil && !says.Match(r.out) {
 			wrong++
-			ts.Logf("%v\n%s", r.err, r.out)
+			ts.Logf("got %v\n%s", r.err, r.out)
 		}
 	}
+	if wrong > 0 && says == nil {
+		ts.Fatalf("%d of %d commands failed, want 0", wrong, n)
+	}
 	if wrong > 0 {
-		ts.Fatalf("%d of %d commands did not do what they should", wrong, n)
+		ts.Fatalf("%d of %d commands did not fail with output that matches %q, want 0", wrong, n, says)
 	}
 }
 
@@ -352,17 +346,13 @@ func cmdWaitFor(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) == 0 {
 		ts.Fatalf("usage: waitfor PATTERN...")
 	}
-	deadline := time.Now().Add(startLimit)
 	for _, pattern := range args {
-		for ; ; time.Sleep(20 * time.Millisecond) {
+		if !gittest.Eventually(func() bool {
 			found, err := filepath.Glob(ts.MkAbs(pattern))
 			ts.Check(err)
-			if len(found) > 0 {
-				break
-			}
-			if time.Now().After(deadline) {
-				ts.Fatalf("there is still no %s", pattern)
-			}
+			return len(found) > 0
+		}) {
+			ts.Fatalf("no file matches %s, want one", pattern)
 		}
 	}
 }
@@ -386,7 +376,7 @@ func cmdFlip(ts *testscript.TestScript, neg bool, args []string) {
 	names, err := filepath.Glob(ts.MkAbs(args[0]))
 	ts.Check(err)
 	if len(names) != 1 {
-		ts.Fatalf("%s names %d files: %q", args[0], len(names), names)
+		ts.Fatalf("%s matches %d files, want 1: %q", args[0], len(names), names)
 	}
 	text, err := os.ReadFile(names[0])
 	ts.Check(err)

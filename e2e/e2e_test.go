@@ -64,7 +64,7 @@ func run(m *testing.M) int {
 	}
 	args := []string{"build", "-buildvcs=false", "-ldflags", "-X main.version=v0-test"}
 	cgo := "CGO_ENABLED=0"
-	if raceDetector {
+	if serverHasRaceDetector() {
 		args, cgo = append(args, "-race"), "CGO_ENABLED=1"
 	}
 	build := exec.Command("go", append(args, "-o", dir+"/", "../cmd/...")...)
@@ -74,6 +74,18 @@ func run(m *testing.M) int {
 		return 1
 	}
 	return tests()
+}
+
+// serverHasRaceDetector reports whether the servers in the tests are built with the race detector. With -short they are
+// not, because it makes them several times slower. The detector is still in the tests of the packages then.
+func serverHasRaceDetector() bool { return raceDetector && !testing.Short() }
+
+// skipIfShort skips a test that repeats others in another shape, or that takes long.
+func skipIfShort(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("only without -short")
+	}
 }
 
 // TestShell tells what users and operators see around the server: commands, configuration, start and end.

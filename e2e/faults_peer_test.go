@@ -165,7 +165,7 @@ func TestAbsurdCallers(t *testing.T) {
 	}
 	p.clone("one")
 	p.letsGo(p.node, 0)
-	if kb := peakMemory(p.node); kb > 150<<10 && !raceDetector {
+	if kb := peakMemory(p.node); kb > 150<<10 && !serverHasRaceDetector() {
 		t.Errorf("the node took %d kB", kb)
 	}
 }
@@ -274,7 +274,7 @@ func TestAbsurdNodes(t *testing.T) {
 		}
 	}
 	p.idle(p.gateway)
-	if kb := peakMemory(p.gateway); kb > 150<<10 && !raceDetector {
+	if kb := peakMemory(p.gateway); kb > 150<<10 && !serverHasRaceDetector() {
 		t.Errorf("the gateway took %d kB", kb)
 	}
 	for line := range strings.Lines(p.gateway.logged()) {

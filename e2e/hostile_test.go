@@ -26,9 +26,9 @@ import (
 // hostileLimit is how long anything may take that must happen, on the slowest of machines.
 const hostileLimit = 2 * time.Minute
 
-// scaled is a great number, or a twentieth of it with the race detector, which takes that much longer.
+// scaled returns n, or a twentieth of it with -short and with the race detector, which is several times slower.
 func scaled(n int) int {
-	if raceDetector {
+	if raceDetector || testing.Short() {
 		return n / 20
 	}
 	return n
@@ -154,7 +154,7 @@ func (v *victim) unharmed(memory int64) {
 // took holds the server to having had at most so many bytes of memory at any time since fresh.
 func (v *victim) took(what string, memory int64) {
 	v.t.Helper()
-	if raceDetector {
+	if serverHasRaceDetector() {
 		memory *= 8
 	}
 	peak := v.memory("VmHWM")
@@ -240,13 +240,11 @@ type logRecord struct {
 	Status                                                   int
 }
 
-// eventually waits for what nothing announces.
+// eventually fails the test if a condition does not become true; what describes it.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(hostileLimit); !is(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not after %s: %s", hostileLimit, what)
-		}
+	if !gittest.Eventually(is) {
+		t.Fatalf("timed out waiting for this: %s", what)
 	}
 }
 

@@ -2,5 +2,5 @@
 
 package e2e
 
-// raceDetector: the tests run with it, so the binary gets it too.
+// raceDetector reports whether the tests run with the race detector.
 const raceDetector = true

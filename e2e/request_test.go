@@ -22,6 +22,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
 // requestLimit bounds one request of a story.
@@ -169,19 +171,17 @@ func cmdServed(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: served NAME [TEXT]")
 	}
 	p := storyOf(ts).server(ts)
-	for deadline := time.Now().Add(metricPatience); ; time.Sleep(50 * time.Millisecond) {
+	name := ""
+	if !gittest.Eventually(func() bool {
 		conn := handshake(ts, strings.TrimPrefix(p.http, "https://"))
 		state := conn.ConnectionState()
 		conn.Close()
-		name := state.PeerCertificates[0].Subject.CommonName
+		name = state.PeerCertificates[0].Subject.CommonName
 		if state.NegotiatedProtocol != "http/1.1" {
-			ts.Fatalf("agreed on %q, want http/1.1", state.NegotiatedProtocol)
+			ts.Fatalf("the server negotiated protocol %q, want http/1.1", state.NegotiatedProtocol)
 		}
-		if name == args[0] && (len(args) == 1 || strings.Contains(p.logged(), args[1])) {
-			return
-		}
-		if time.Now().After(deadline) {
-			ts.Fatalf("the server shows the certificate of %s; want %q\n%s", name, args, p.logged())
-		}
+		return name == args[0] && (len(args) == 1 || strings.Contains(p.logged(), args[1]))
+	}) {
+		ts.Fatalf("the server shows the certificate of %s, want %q\n%s", name, args, p.logged())
 	}
 }

@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
 const (
@@ -256,37 +258,37 @@ func cmdReadiness(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: readiness STATUS REGEXP")
 	}
 	want := regexp.MustCompile(args[1])
-	for deadline := time.Now().Add(metricPatience); ; time.Sleep(20 * time.Millisecond) {
+	var status string
+	var body []byte
+	if !gittest.Eventually(func() bool {
 		resp, err := http.Get(ts.Getenv("OPS") + "/readyz")
 		ts.Check(err)
-		body, err := io.ReadAll(resp.Body)
+		status = resp.Status
+		body, err = io.ReadAll(resp.Body)
 		resp.Body.Close()
 		ts.Check(err)
-		if strconv.Itoa(resp.StatusCode) == args[0] && want.Match(body) {
-			return
-		}
-		if time.Now().After(deadline) {
-			ts.Fatalf("readyz says %s, %s", resp.Status, body)
-		}
+		return strconv.Itoa(resp.StatusCode) == args[0] && want.Match(body)
+	}) {
+		ts.Fatalf("/readyz: got %s with %q, want %s with a match of %q", status, body, args[0], want)
 	}
 }
 
 // checkDraining waits until readiness is red and the public listener is closed.
 func (p *serverProcess) checkDraining(ts *testscript.TestScript) {
-	for deadline := time.Now().Add(metricPatience); ; time.Sleep(20 * time.Millisecond) {
+	var status string
+	var connectError error
+	if !gittest.Eventually(func() bool {
 		resp, err := http.Get(p.ops + "/readyz")
 		ts.Check(err)
 		resp.Body.Close()
-		conn, err := net.Dial("tcp", strings.TrimPrefix(p.http, "http://"))
-		if err == nil {
+		status = resp.Status
+		var conn net.Conn
+		if conn, connectError = net.Dial("tcp", strings.TrimPrefix(p.http, "http://")); connectError == nil {
 			conn.Close()
 		}
-		if resp.StatusCode == http.StatusServiceUnavailable && err != nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			ts.Fatalf("not draining: readyz says %s, a connection %v", resp.Status, err)
-		}
+		return resp.StatusCode == http.StatusServiceUnavailable && connectError != nil
+	}) {
+		ts.Fatalf("while draining: /readyz got %s, want 503; the error of a new connection is %v, want one", status, connectError)
 	}
 }
 

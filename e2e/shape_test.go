@@ -11,9 +11,10 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
 // shape is what serve starts in a story: one process, or a gateway and a storage node.
@@ -31,8 +32,9 @@ var inAllShapes = []string{"incremental", "negotiation", "partial", "shallow"}
 // withSplit are stories about what lies between the processes, or that count what the cache saves.
 var withSplit = []string{"clone", "drain", "drain-cut", "hangup", "http", "killed", "lsremote", "policy", "resolve", "sharing", "tls", "wait", "wants"}
 
-// TestShapes tells the same stories in every shape.
+// TestShapes repeats stories of TestFetch in every shape.
 func TestShapes(t *testing.T) {
+	skipIfShort(t)
 	templates := makeTemplates(t)
 	for _, test := range []struct {
 		name    string
@@ -282,10 +284,8 @@ func cmdEnd(ts *testscript.TestScript, neg bool, args []string) {
 // cmdOrphanless waits until the processes have ended that killed nodes had started.
 func cmdOrphanless(ts *testscript.TestScript, neg bool, args []string) {
 	for _, pid := range storyOf(ts).orphans {
-		for deadline := time.Now().Add(metricPatience); syscall.Kill(pid, 0) == nil && !isZombie(pid); time.Sleep(20 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				ts.Fatalf("process %d of a killed node still runs", pid)
-			}
+		if !gittest.Eventually(func() bool { return syscall.Kill(pid, 0) != nil || isZombie(pid) }) {
+			ts.Fatalf("process %d of a killed node still runs", pid)
 		}
 	}
 }
@@ -337,7 +337,9 @@ func cmdUntil(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) == 0 {
 		ts.Fatalf("usage: [!] until [-says REGEXP] COMMAND...")
 	}
-	for deadline := time.Now().Add(metricPatience); ; time.Sleep(50 * time.Millisecond) {
+	var out bytes.Buffer
+	var failure error
+	if !gittest.Eventually(func() bool {
 		cmd := exec.Command(args[0], args[1:]...)
 		if program := filepath.Join(binDir, args[0]); args[0] == "packhorse" {
 			cmd = exec.Command(program, args[1:]...)
@@ -345,14 +347,11 @@ func cmdUntil(ts *testscript.TestScript, neg bool, args []string) {
 		cmd.Dir = ts.MkAbs(".")
 		cmd.Env = append(os.Environ(), "HOME="+ts.Getenv("HOME"), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1", "GIT_TERMINAL_PROMPT=0", "LC_ALL=C",
 			"GORACE="+ts.Getenv("GORACE"))
-		var out bytes.Buffer
+		out.Reset()
 		cmd.Stdout, cmd.Stderr = &out, &out
-		err := cmd.Run()
-		if (err != nil) == neg && says.Match(out.Bytes()) {
-			return
-		}
-		if time.Now().After(deadline) {
-			ts.Fatalf("it goes on: %v\n%s", err, &out)
-		}
+		failure = cmd.Run()
+		return (failure != nil) == neg && says.Match(out.Bytes())
+	}) {
+		ts.Fatalf("until %q: got %v, want failure=%v and output that matches %q:\n%s", args, failure, neg, says, &out)
 	}
 }

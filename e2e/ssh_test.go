@@ -30,8 +30,9 @@ func TestSSH(t *testing.T) {
 	runStories(t, "testdata/ssh")
 }
 
-// TestFetchOverSSH tells stories of fetches over SSH, in every version of the protocol.
+// TestFetchOverSSH runs stories of fetches over SSH in every version of the protocol.
 func TestFetchOverSSH(t *testing.T) {
+	skipIfShort(t) // TestSSH has fetches too
 	needSSH(t)
 	templates := makeTemplates(t)
 	for protocol, names := range map[string][]string{

@@ -10,7 +10,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/creack/pty"
 
@@ -74,17 +73,15 @@ func TestTop(t *testing.T) {
 	}()
 	await := func(text string) {
 		t.Helper()
-		for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		shown := ""
+		if !gittest.Eventually(func() bool {
 			mu.Lock()
-			shown := screen.String()
-			mu.Unlock()
-			if strings.Contains(shown, text) {
-				return
-			}
-			if time.Now().After(end) {
-				cmd.Process.Kill()
-				t.Fatalf("%q is not on the screen: %q", text, shown)
-			}
+			defer mu.Unlock()
+			shown = screen.String()
+			return strings.Contains(shown, text)
+		}) {
+			cmd.Process.Kill()
+			t.Fatalf("the screen shows %q, want text with %q", shown, text)
 		}
 	}
 	await("packhorse serve")
