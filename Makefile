@@ -21,7 +21,7 @@ BINARY  := bin/packhorse
 BUILD   := go build -buildvcs=false -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
 
 .DEFAULT_GOAL := help
-.PHONY: help build serve test zoekt-webserver clients clients-doc test-browser check vet proto fuzz soak-protocol soak-push docs bench bench-refs bench-neighbour clean
+.PHONY: help build serve test test-short test-all test-long test-stories zoekt-webserver clients clients-doc test-browser check vet proto fuzz soak-protocol soak-push docs bench bench-refs bench-neighbour clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,16 +41,28 @@ serve: build ## Build, and serve ROOT (./repos with a demo repository unless giv
 	fi
 	@exec ./$(BINARY) serve --root "$(ROOT)" --http "$(HTTP)" --ops "$(OPS)" $(if $(filter repos,$(ROOT)),--public-read) $(ARGS)
 
-test: ## Install what the tests need, check, and run all tests
+# go vet runs in make check.
+RACE     = $(shell .ci/packages --have-cgo && echo -race)
+GOTEST   = CGO_ENABLED=$(if $(RACE),1,0) go test -vet=off $(RACE)
+
+test: ## Install what the tests need, check, and run the tests that a change needs
 	@.ci/packages
 	@$(MAKE) --no-print-directory check
-	@if .ci/packages --have-cgo; then \
-		echo 'go test -race ./...'; \
-		CGO_ENABLED=1 go test -race -timeout 20m ./...; \
-	else \
-		echo '*** No C compiler: the race detector is NOT run. Install gcc and libc6-dev to have it. ***'; \
-		CGO_ENABLED=0 go test -timeout 20m ./...; \
-	fi
+	@$(MAKE) --no-print-directory test-short
+
+test-short:
+	@[ -n '$(RACE)' ] || echo '*** No C compiler: the race detector is NOT run. Install gcc and libc6-dev to have it. ***'
+	$(GOTEST) -short -timeout 15m ./...
+
+test-all: test test-long test-browser clients ## Run all tests: also long ones, the browser, other git clients, and soaks
+	$(MAKE) soak-protocol SESSIONS=2000
+	$(MAKE) soak-push SOAK=1m
+
+test-long: ## Run the tests that make test leaves out: statistics, simulations, and stories in all shapes
+	$(GOTEST) -timeout 30m ./...
+
+test-stories: ## Run all stories and the matrix of shapes with a server without the race detector
+	CGO_ENABLED=0 go test -vet=off -timeout 15m ./e2e
 
 zoekt-webserver: ## Build bin/zoekt-webserver, to compare searches with
 	CGO_ENABLED=0 go build -C bench/zoekt -buildvcs=false -o $(abspath bin)/ github.com/sourcegraph/zoekt/cmd/zoekt-webserver

@@ -317,6 +317,7 @@ func TestHangingNode(t *testing.T) {
 		synctest.Wait()
 		serial := node.move(path("a"))
 		time.Sleep(fillLimit)
+		synctest.Wait() // the fill's deadline expires in the same instant
 		wantSerial(t, tiers, "a", serial)
 		close(hung)
 		if err := <-first; !fault.Is(err, fault.Deadline) {

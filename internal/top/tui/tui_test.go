@@ -98,9 +98,16 @@ func TestFramesOfAllSizes(t *testing.T) {
 	for width := 1; width < 320; width += 7 {
 		for height := 1; height < 40; height += 3 {
 			for page := range pages {
-				got := Frame(busy(), nil, View{Width: width, Height: height, Page: page, Sort: top.ByAge, Offset: height})
-				if n := strings.Count(got, "\n") + 1; n != height {
-					t.Fatalf("%dx%d: %d lines", width, height, n)
+				got := Frame(busy(), nil, View{Width: width, Height: height, Page: page, Sort: top.ByAge, Offset: height, Bold: width%2 == 0})
+				lines := strings.Split(got, "\n")
+				if len(lines) != height {
+					t.Fatalf("page %d at %dx%d: got %d lines, want %d", page, width, height, len(lines), height)
+				}
+				most := min(max(width, leastWidth), mostWidth)
+				for i, l := range lines {
+					if n := ansi.StringWidth(l); n > most {
+						t.Fatalf("page %d at %dx%d: line %d has %d columns, want at most %d: %q", page, width, height, i+1, n, most, l)
+					}
 				}
 			}
 		}
