@@ -69,6 +69,7 @@ func (c *Config) checkChoices(bad func(format string, args ...any)) {
 	}
 	oneOf("auth.hook.fail", c.Auth.Hook.Fail, failClosed, FailStale)
 	oneOf("push.repository_hooks", c.Push.RepositoryHooks, string(receivepack.RefuseHooks), string(receivepack.RunHooks), string(receivepack.IgnoreHooks))
+	oneOf("git.reaper", c.Git.Reaper, ReaperAuto, ReaperOn, ReaperOff)
 	oneOf("fetch.wants", c.Fetch.Wants, "auto", "any", "reachable", "tip")
 	oneOf("fetch.unborn", c.Fetch.Unborn, string(repo.UnbornAdvertise), string(repo.UnbornAllow), string(repo.UnbornIgnore))
 	oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")

@@ -39,8 +39,9 @@ type GitConfig struct {
 	// Niceness of the git processes, 0 to 19: with 10, answers from the cache and small requests go first.
 	Nice int `toml:"nice"`
 
-	// Whether a second, small process ends what git commands have left if this one is killed (docs/explanation/processes.md). Needs Linux.
-	Reaper bool `toml:"reaper"`
+	// Reaper says whether a second, small process ends the git commands if this one is killed: "on", "off", or "auto", which is off
+	// where systemd or the end of the container does so (docs/explanation/processes.md). It needs Linux. Default auto.
+	Reaper string `toml:"reaper"`
 
 	// Threads of each git process. 0 divides the CPUs, or what a control group's quota leaves of them, by the slots.
 	Threads int `toml:"threads"`
@@ -64,6 +65,13 @@ type GitConfig struct {
 	WindowMemory Size `toml:"window_memory"`
 }
 
+// Values of git.reaper.
+const (
+	ReaperAuto = "auto"
+	ReaperOn   = "on"
+	ReaperOff  = "off"
+)
+
 func defaultGit() GitConfig {
 	return GitConfig{
 		Program:            "git",
@@ -72,7 +80,7 @@ func defaultGit() GitConfig {
 		TimeLimit:          Duration{time.Hour},
 		Slow:               Duration{30 * time.Second},
 		Nice:               5,
-		Reaper:             true,
+		Reaper:             ReaperAuto,
 		Window:             5,
 		ShallowWindow:      1,
 		ShallowCompression: 3,

@@ -69,7 +69,7 @@ func ReadNode(ctx context.Context, p Process, cfg config.Config, do func(dial fu
 // OpenNode is a node on the repositories that sends and takes no packs.
 func OpenNode(program string, cfg config.Config, log *slog.Logger, o storage.Options, classes map[process.Class]process.Limits) (
 	node *storage.Node, closeAll func() error, err error) {
-	runner, err := process.New(process.Options{Git: cfg.Git.Program, Log: log, Reaper: reaperProgram(&cfg, program), Classes: classes})
+	runner, err := process.New(process.Options{Git: cfg.Git.Program, Log: log, Reaper: reaperProgram(&cfg, program, log), Classes: classes})
 	if err != nil {
 		return nil, nil, err
 	}

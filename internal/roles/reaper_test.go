@@ -1,23 +1,28 @@
 package roles
 
 import (
+	"log/slog"
 	"slices"
 	"testing"
 
 	"github.com/packhorse-git/packhorse/internal/config"
 )
 
-func TestReaperCommand(t *testing.T) {
+func TestReaperProgram(t *testing.T) {
 	t.Parallel()
-	cfg := config.DefaultConfig()
-	if got := reaperProgram(&cfg, "/bin/packhorse"); !slices.Equal(got, []string{"/bin/packhorse", "reaper", "auto"}) {
-		t.Errorf("the reaper is %q", got)
-	}
-	if reaperProgram(&cfg, "") != nil {
-		t.Error("a reaper without a program")
-	}
-	cfg.Git.Reaper = false
-	if reaperProgram(&cfg, "/bin/packhorse") != nil {
-		t.Error("a reaper that was turned off")
+	for _, test := range []struct {
+		mode, program, format string
+		want                  []string
+	}{
+		{config.ReaperOff, "/bin/packhorse", "json", nil},
+		{config.ReaperOn, "", "json", nil},
+		{config.ReaperOn, "/bin/packhorse", "json", []string{"/bin/packhorse", "reaper", "json"}},
+		{config.ReaperOn, "/bin/packhorse", "terminal", []string{"/bin/packhorse", "reaper", "text"}},
+	} {
+		var c config.Config
+		c.Git.Reaper, c.Log.Format = test.mode, test.format
+		if got := reaperProgram(&c, test.program, slog.New(slog.DiscardHandler)); !slices.Equal(got, test.want) {
+			t.Errorf("%+v: got %q, want %q", test, got, test.want)
+		}
 	}
 }

@@ -121,7 +121,7 @@ func newSource(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, l
 	register(reg, processes, packs, groups)
 	cgroups := openCgroups(&cfg.Cgroup, log, groups)
 	runner, err := process.New(process.Options{
-		Git: cfg.Git.Program, Metrics: processes, Log: log, Reaper: reaperProgram(&cfg, program), Account: lanes.account(proctree.Git), Classes: cfg.GitClasses(),
+		Git: cfg.Git.Program, Metrics: processes, Log: log, Reaper: reaperProgram(&cfg, program, log), Account: lanes.account(proctree.Git), Classes: cfg.GitClasses(),
 		Cgroups: cgroups, Groups: commandGroups,
 	})
 	if err != nil {
