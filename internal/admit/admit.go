@@ -13,7 +13,6 @@ package admit
 import (
 	"math"
 	"sync/atomic"
-	"time"
 
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -64,9 +63,6 @@ type Lane struct {
 	admitted, refused  atomic.Int64
 	callers            tally
 }
-
-// retryAfter is when a refused caller may come back: such lanes empty quickly.
-const retryAfter = time.Second
 
 // NewLane makes a lane that lets limit requests run at the same time.
 func NewLane(name string, limit int) *Lane {
@@ -126,9 +122,9 @@ func (l *Lane) refuse(own *atomic.Int64, stranger, share bool, message string) e
 	}
 	l.refused.Add(1)
 	if share {
-		return fault.Share(retryAfter, message, l.name)
+		return fault.CallerLimit(fault.RetrySoon, message, l.name)
 	}
-	return fault.Retry(fault.Exhausted, retryAfter, message, l.name)
+	return fault.Retry(fault.Exhausted, fault.RetrySoon, message, l.name)
 }
 
 func (l *Lane) leave(c balance.Caller) {

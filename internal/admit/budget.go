@@ -57,13 +57,13 @@ func (b *Budget) Take(c balance.Caller, n int64) error {
 	switch {
 	case known && b.strangers+n > b.anonymous:
 		b.refused++
-		return fault.Share(retryAfter, "too many large %s of anonymous callers at the same time; try again, or sign in", b.name)
+		return fault.CallerLimit(fault.RetrySoon, "too many large %s of anonymous callers at the same time; try again, or sign in", b.name)
 	case free < 0:
 		b.refused++
-		return fault.Retry(fault.Exhausted, retryAfter, "too many large %s at the same time; try again", b.name)
+		return fault.Retry(fault.Exhausted, fault.RetrySoon, "too many large %s at the same time; try again", b.name)
 	case c != "" && b.callers[c]+n > free:
 		b.refused++
-		return fault.Share(retryAfter, "too many large %s of yours at the same time; try again", b.name)
+		return fault.CallerLimit(fault.RetrySoon, "too many large %s of yours at the same time; try again", b.name)
 	}
 	b.used += n
 	if c != "" {

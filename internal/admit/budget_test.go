@@ -17,7 +17,7 @@ func TestBudgetRefusesWhatDoesNotFit(t *testing.T) {
 	if err := b.Take("", 7); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.Take("", 4); !fault.Is(err, fault.Exhausted) || fault.IsShare(err) || fault.RetryAfter(err) <= 0 {
+	if err := b.Take("", 4); !fault.Is(err, fault.Exhausted) || fault.IsCallerLimit(err) || fault.RetryAfter(err) <= 0 {
 		t.Errorf("more than is left gave %v, want Exhausted with advice", err)
 	}
 	if err := b.Take("", 3); err != nil {
@@ -98,7 +98,7 @@ func TestHolding(t *testing.T) {
 		t.Errorf("more than one caller can have: %v, want Invalid, as it would never fit", err)
 	}
 	other := b.Hold("ann", 0)
-	if err := other.Grow(1); !fault.IsShare(err) {
+	if err := other.Grow(1); !fault.IsCallerLimit(err) {
 		t.Errorf("another of the same caller: %v", err)
 	}
 	h.Shrink(15)

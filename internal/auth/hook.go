@@ -319,7 +319,7 @@ func (h *Hook) ask(ctx context.Context, q question, still func() error) (*answer
 			}
 		}
 		return nil, &fault.Error{
-			Kind: fault.Unavailable, Msg: "the server cannot find out who may do what just now; try again", RetryAfter: restAfterFailed,
+			Kind: fault.Unavailable, Msg: "the server cannot find out who may do what just now; try again", RetryAfter: fault.RetryLater,
 			Err: fmt.Errorf("ask the auth hook: %w", r.Err),
 		}
 	case <-ctx.Done():
@@ -383,7 +383,7 @@ func (h *Hook) enter(client string) (leave func(), err error) {
 			places = append(places, place)
 		case <-limit.C:
 			leave()
-			return nil, fault.Retry(fault.Exhausted, restAfterFailed, "too many callers say who they are at the same time; try again")
+			return nil, fault.Retry(fault.Exhausted, fault.RetryLater, "too many callers say who they are at the same time; try again")
 		}
 	}
 	return leave, nil

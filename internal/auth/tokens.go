@@ -50,9 +50,6 @@ type token struct {
 // retryEvery is how soon a file that could not be read is read again.
 const retryEvery = time.Second
 
-// sourceRetry is when callers are told to come back while an identity source fails.
-const sourceRetry = 5 * time.Second
-
 // settles is how old a change has to be for the clock of a file system to tell it from the next.
 const settles = 50 * time.Millisecond
 
@@ -94,7 +91,7 @@ func (t *tokens) find(text string) (Identity, error) {
 
 // unavailable is the error for callers about whom a source that fails would have decided.
 func unavailable(msg string, err error) error {
-	return &fault.Error{Kind: fault.Unavailable, Msg: msg, RetryAfter: sourceRetry, Err: err}
+	return &fault.Error{Kind: fault.Unavailable, Msg: msg, RetryAfter: fault.RetryLater, Err: err}
 }
 
 // errExpired is the error for a token that was right once.

@@ -7,7 +7,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// Enter gives work to a worker, or a place in the queue. Errors: Exhausted if the queue is full, or plainly the wait would be too long, fault.Share if it is
+// Enter gives work to a worker, or a place in the queue. Errors: Exhausted if the queue is full, or plainly the wait would be too long, fault.CallerLimit if it is
 // the caller's own work that it would wait for; Unavailable if there is no worker that could ever have it.
 func (c *Core) Enter(now time.Duration, work Work) (*Ticket, error) {
 	c.Wake(now)
@@ -55,14 +55,14 @@ func (c *Core) Enter(now time.Duration, work Work) (*Ticket, error) {
 const tooMany = "too many requests of this kind are waiting already"
 
 var (
-	errNobody = fault.Retry(fault.Unavailable, time.Second, "nobody takes requests of this kind now; try again")
-	errBusy   = fault.Retry(fault.Exhausted, time.Second, "all who take requests of this kind are busy; try again")
+	errNobody = fault.Retry(fault.Unavailable, fault.RetrySoon, "nobody takes requests of this kind now; try again")
+	errBusy   = fault.Retry(fault.Exhausted, fault.RetrySoon, "all who take requests of this kind are busy; try again")
 )
 
 // refuse is for work that finds no place, or waits for too long. What is its caller's own share says nothing of the number of slots.
 func (c *Core) refuse(share bool, retry time.Duration, message string) error {
 	if share {
-		return fault.Share(retry, "%s", message)
+		return fault.CallerLimit(retry, "%s", message)
 	}
 	c.crowded = crowdedBy
 	return fault.Retry(fault.Exhausted, retry, "%s", message)

@@ -163,7 +163,7 @@ func TestRefusesAtOnce(t *testing.T) {
 		if admitted -= 1; admitted < 2+2*10/5 || admitted > 2+2*10/4+1 {
 			t.Errorf("%d were let in", admitted)
 		}
-		if !fault.IsShare(err) || fault.RetryAfter(err) < time.Second || time.Since(began) != 0 {
+		if !fault.IsCallerLimit(err) || fault.RetryAfter(err) < time.Second || time.Since(began) != 0 {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
 		for _, c := range []Caller{"bob", "eve", "192.0.2.0/24"} {
@@ -174,7 +174,7 @@ func TestRefusesAtOnce(t *testing.T) {
 		// Whoever is known to wait for others is not told that it is for what they have had themselves.
 		for i := 0; ; i++ {
 			if err := wait(Caller(fmt.Sprint("caller-", i))); err != nil {
-				if fault.IsShare(err) || i == 0 {
+				if fault.IsCallerLimit(err) || i == 0 {
 					t.Errorf("the %d. of many: %v", i, err)
 				}
 				break
@@ -195,7 +195,7 @@ func TestWhoseShare(t *testing.T) {
 		}
 		begin := func(c Caller, share bool) {
 			work.Go(func() {
-				if err := acquire(c); fault.IsShare(err) != share || err == nil {
+				if err := acquire(c); fault.IsCallerLimit(err) != share || err == nil {
 					t.Errorf("%q: %v, want it to be for its own share: %t", c, err, share)
 				}
 			})
@@ -207,16 +207,16 @@ func TestWhoseShare(t *testing.T) {
 		begin("ann", true)
 		begin("ann", true)
 		begin("ann", true)
-		if err := acquire("ann"); !fault.IsShare(err) {
+		if err := acquire("ann"); !fault.IsCallerLimit(err) {
 			t.Errorf("a queue full of its own: %v", err)
 		}
 		begin("bob", false) // and the youngest of ann's goes
 		begin("eve", false) // the same
-		if err := acquire("zoe"); fault.IsShare(err) || !fault.Is(err, fault.Exhausted) {
+		if err := acquire("zoe"); fault.IsCallerLimit(err) || !fault.Is(err, fault.Exhausted) {
 			t.Errorf("a queue full of others: %v", err)
 		}
 		work.Wait()
-		if err := acquire(""); fault.IsShare(err) || !fault.Is(err, fault.Exhausted) {
+		if err := acquire(""); fault.IsCallerLimit(err) || !fault.Is(err, fault.Exhausted) {
 			t.Errorf("where callers are not told from one another: %v", err)
 		}
 	})

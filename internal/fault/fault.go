@@ -1,8 +1,8 @@
-// Package fault holds the few kinds of error that survive every boundary.
+// Package fault defines the kinds of errors that every boundary preserves: processes, protocols and logs.
 //
-// A kind says what a caller can do about an error: ask for something else, wait and try again, or call the
-// operator. Packages wrap what they tried with a kind; only the front end (gateway) turns a kind into an HTTP status,
-// an ERR pkt-line or an exit code. An error without a kind is Internal.
+// A kind determines what a caller can do about an error: change the request, retry later, or ask the operator. Packages wrap errors with a kind
+// and a message. Only the front ends (gateway, control) translate a kind to an HTTP status, an ERR pkt-line, an exit code or a code of an RPC.
+// An error without a kind is Internal.
 package fault
 
 import (
@@ -12,26 +12,26 @@ import (
 	"time"
 )
 
-// Kind classifies an error by what can be done about it.
+// Kind classifies an error by what a caller can do about it.
 type Kind uint8
 
 const (
-	Internal        Kind = iota // a bug or an environment we did not foresee
-	Invalid                     // the request itself is wrong; the same request never succeeds
-	NotFound                    // what the request names does not exist
-	Denied                      // it exists, but this caller may not have it
-	Exhausted                   // too much at once: try again after RetryAfter
-	Unavailable                 // the part that should answer cannot now: try again after RetryAfter
-	Corrupt                     // what is stored cannot be trusted; an operator has to look
-	Cancelled                   // the caller went away
-	Deadline                    // a time limit ran out
-	Exists                      // what should be made is there already
-	Unauthenticated             // the caller has to say who it is, or did not prove it
+	Internal        Kind = iota // a bug, or an unexpected environment
+	Invalid                     // the request is invalid; the same request never succeeds
+	NotFound                    // the repository, ref or object does not exist
+	Denied                      // it exists, but this caller has no permission
+	Exhausted                   // too many requests: retry after RetryAfter
+	Unavailable                 // the server cannot answer at present: retry after RetryAfter
+	Corrupt                     // stored data is corrupt; an operator has to act
+	Cancelled                   // the caller cancelled the request or disconnected
+	Deadline                    // a time limit expired
+	Exists                      // it exists already
+	Unauthenticated             // the caller has no credentials, or invalid ones
 )
 
 var kindNames = [...]string{"internal", "invalid", "not_found", "denied", "exhausted", "unavailable", "corrupt", "cancelled", "deadline", "exists", "unauthenticated"}
 
-// String is the kind's name in logs and metric labels.
+// String returns the name of the kind in logs and metric labels.
 func (k Kind) String() string {
 	if int(k) < len(kindNames) {
 		return kindNames[k]
@@ -39,14 +39,14 @@ func (k Kind) String() string {
 	return "internal"
 }
 
-// Error is an error with a kind. Its text is for the person who sent the request: it never holds a path or a secret
-// of the server unless Err is logged on its own.
+// Error is an error with a kind. Msg is for the person who sent the request and never contains a path or secret of the server. Err is only for the
+// log.
 type Error struct {
-	Kind       Kind
-	Msg        string        // what was wrong, as the caller may read it
-	RetryAfter time.Duration // for Exhausted and Unavailable; zero: no advice
-	Share      bool          // of Exhausted: the caller's own share is used up; there is room for others
-	Err        error         // the cause, for the log; may be nil
+	Kind        Kind
+	Msg         string        // the problem, for the client
+	RetryAfter  time.Duration // for Exhausted and Unavailable; zero means no hint
+	CallerLimit bool          // with Exhausted: the caller has reached its own limit, and others have not
+	Err         error         // the cause, for the log; may be nil
 }
 
 func (e *Error) Error() string {
@@ -58,12 +58,12 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// New makes an error of a kind with a formatted message.
+// New returns an error of a kind with a formatted message.
 func New(kind Kind, format string, args ...any) error {
 	return &Error{Kind: kind, Msg: fmt.Sprintf(format, args...)}
 }
 
-// Wrap gives err a kind and a message that says what was tried. A nil err stays nil.
+// Wrap adds a kind and a message about the attempted action to err. It returns nil if err is nil.
 func Wrap(kind Kind, msg string, err error) error {
 	if err == nil {
 		return nil
@@ -71,17 +71,17 @@ func Wrap(kind Kind, msg string, err error) error {
 	return &Error{Kind: kind, Msg: msg, Err: err}
 }
 
-// Retry makes an Exhausted or Unavailable error that says when to come back.
+// Retry returns an Exhausted or Unavailable error with a retry hint, such as RetrySoon.
 func Retry(kind Kind, after time.Duration, format string, args ...any) error {
 	return &Error{Kind: kind, Msg: fmt.Sprintf(format, args...), RetryAfter: after}
 }
 
-// Share makes an Exhausted error about a caller's own share of what there is.
-func Share(after time.Duration, format string, args ...any) error {
-	return &Error{Kind: Exhausted, Msg: fmt.Sprintf(format, args...), RetryAfter: after, Share: true}
+// CallerLimit returns an Exhausted error for a caller that has reached its own limit while others have not.
+func CallerLimit(after time.Duration, format string, args ...any) error {
+	return &Error{Kind: Exhausted, Msg: fmt.Sprintf(format, args...), RetryAfter: after, CallerLimit: true}
 }
 
-// KindOf tells the kind of the outermost Error in the chain; a context's error is Cancelled or Deadline.
+// KindOf returns the kind of the outermost Error in the chain. Errors of a context are Cancelled or Deadline.
 func KindOf(err error) Kind {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Kind
@@ -95,17 +95,17 @@ func KindOf(err error) Kind {
 	return Internal
 }
 
-// Is reports whether err is of this kind.
+// Is reports whether err is not nil and of this kind.
 func Is(err error, kind Kind) bool { return err != nil && KindOf(err) == kind }
 
-// IsShare reports whether err is of kind Exhausted and about the caller's own share.
-func IsShare(err error) bool {
+// IsCallerLimit reports whether err is an Exhausted error about the caller's own limit.
+func IsCallerLimit(err error) bool {
 	e, ok := errors.AsType[*Error](err)
-	return ok && e.Kind == Exhausted && e.Share
+	return ok && e.Kind == Exhausted && e.CallerLimit
 }
 
-// Message is the part of an error that may be shown to the caller: the outermost Error's text without its cause.
-// An error without a kind shows nothing of itself.
+// Message returns the text of an error for the client: the message of the outermost Error without its cause, and a general text for an error
+// without a kind.
 func Message(err error) string {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Msg
@@ -119,7 +119,7 @@ func Message(err error) string {
 	return "internal error; the server's log says more"
 }
 
-// RetryAfter tells when a caller may come back; zero if the error gives no advice.
+// RetryAfter returns the retry hint of an error, or zero.
 func RetryAfter(err error) time.Duration {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.RetryAfter

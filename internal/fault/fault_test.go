@@ -42,8 +42,8 @@ func TestKindsSurviveWrapping(t *testing.T) {
 			t.Errorf("%s: retry after %v, want %v", name, got, test.after)
 		}
 	}
-	if share := fmt.Errorf("x: %w", Share(time.Minute, "too %s", "much")); !IsShare(share) || !Is(share, Exhausted) || RetryAfter(share) != time.Minute ||
-		IsShare(Retry(Exhausted, 0, "x")) || IsShare(&Error{Kind: Unavailable, Share: true}) || IsShare(nil) {
+	if share := fmt.Errorf("x: %w", CallerLimit(time.Minute, "too %s", "much")); !IsCallerLimit(share) || !Is(share, Exhausted) || RetryAfter(share) != time.Minute ||
+		IsCallerLimit(Retry(Exhausted, 0, "x")) || IsCallerLimit(&Error{Kind: Unavailable, CallerLimit: true}) || IsCallerLimit(nil) {
 		t.Errorf("%v", share)
 	}
 	if Is(nil, Internal) {

@@ -59,7 +59,7 @@ func (w *waiters) enter(caller balance.Caller) (leave func(), err error) {
 		anonymous = 1
 	}
 	if w.all == maxWaiters || w.strangers+anonymous > nobodyWaits || caller != "" && w.of[caller] == callerWaits {
-		return nil, fault.Retry(fault.Exhausted, 5*time.Second, "too many requests wait already; try again")
+		return nil, fault.Retry(fault.Exhausted, fault.RetryLater, "too many requests wait already; try again")
 	}
 	w.all++
 	w.strangers += anonymous
@@ -142,7 +142,7 @@ func (e *exchange) wait() {
 			Version: &waitVersion{Incarnation: seen.Incarnation, Epoch: seen.Epoch, Generation: seen.Generation}})
 	case fault.Is(e.err, fault.Deadline):
 		if e.waiters.ending.Err() != nil {
-			e.fail(fault.Retry(fault.Unavailable, time.Second, "the server is shutting down; try again"))
+			e.fail(fault.Retry(fault.Unavailable, fault.RetrySoon, "the server is shutting down; try again"))
 			return
 		}
 		e.json(http.StatusRequestTimeout, waitAnswer{Repository: e.repo.String(), Message: "it cannot be seen yet; ask again"})

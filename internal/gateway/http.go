@@ -378,7 +378,7 @@ func (e *exchange) advise(err error) (status int) {
 	status = statusOf(fault.KindOf(err))
 	after := fault.RetryAfter(err)
 	if after > 0 || status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests {
-		e.w.Header().Set("Retry-After", seconds(max(after, time.Second)))
+		e.w.Header().Set("Retry-After", fault.RetryHeader(after))
 	}
 	if status == http.StatusUnauthorized {
 		e.challenge()

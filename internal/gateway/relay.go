@@ -3,7 +3,6 @@ package gateway
 import (
 	"errors"
 	"log/slog"
-	"time"
 
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -76,7 +75,7 @@ func (c *call) try(m *router.Assignment, a answer, ask func(router.Node) (node.O
 	}
 	if fault.Is(c.err, fault.Cancelled) {
 		c.err = &fault.Error{
-			Kind: fault.Unavailable, Msg: "the storage node " + m.Name + " gave the request up; try again", RetryAfter: time.Second, Err: c.err,
+			Kind: fault.Unavailable, Msg: "the storage node " + m.Name + " gave the request up; try again", RetryAfter: fault.RetrySoon, Err: c.err,
 		}
 	}
 	if _, ok := errors.AsType[*node.StaleConnError](c.err); ok {

@@ -197,7 +197,7 @@ func (f *fill) cause(err error) error {
 		return context.Cause(f.c.ctx)
 	}
 	if fault.KindOf(err) == fault.Cancelled { // whoever reads now has not cancelled anything
-		return &fault.Error{Kind: fault.Unavailable, Msg: "the making of the pack was given up; try again", RetryAfter: time.Second, Err: err}
+		return &fault.Error{Kind: fault.Unavailable, Msg: "the making of the pack was given up; try again", RetryAfter: fault.RetrySoon, Err: err}
 	}
 	return err
 }

@@ -11,7 +11,7 @@ import (
 // which one, and is Corrupt: another copy of the repository may have it.
 func packError(err error) error {
 	e := &fault.Error{
-		Kind: fault.KindOf(err), Msg: "the pack could not be made", RetryAfter: fault.RetryAfter(err), Share: fault.IsShare(err), Err: err,
+		Kind: fault.KindOf(err), Msg: "the pack could not be made", RetryAfter: fault.RetryAfter(err), CallerLimit: fault.IsCallerLimit(err), Err: err,
 	}
 	if e.Kind != fault.Internal {
 		return e

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
@@ -31,7 +30,6 @@ const (
 	maxMemory    = 256 << 20
 	memoryFactor = 10
 	freeHead     = 64 << 10
-	retryMemory  = 5 * time.Second
 )
 
 // pushRequest is what a client sends before its pack (gitprotocol-pack(5), "Reference Update Request and Packfile
@@ -177,7 +175,7 @@ func (r *requestReader) reserve(n int64) error {
 	all := <-r.server.memory
 	defer func() { r.server.memory <- all }()
 	if all+n > maxMemory {
-		return fault.Retry(fault.Exhausted, retryMemory, "too many large pushes at the same time; try again")
+		return fault.Retry(fault.Exhausted, fault.RetryLater, "too many large pushes at the same time; try again")
 	}
 	all += n
 	r.memory += n

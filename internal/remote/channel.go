@@ -82,7 +82,7 @@ func (r *relay) ofRoad(err error) error {
 		return err
 	}
 	return &fault.Error{
-		Kind: fault.Unavailable, Msg: "the connection for packs to the storage node " + r.node.Name + " failed; try again", RetryAfter: time.Second, Err: err,
+		Kind: fault.Unavailable, Msg: "the connection for packs to the storage node " + r.node.Name + " failed; try again", RetryAfter: fault.RetrySoon, Err: err,
 	}
 }
 

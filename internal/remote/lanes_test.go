@@ -78,11 +78,11 @@ func TestSharesOverTheWire(t *testing.T) {
 	t.Parallel()
 	for _, share := range []bool{true, false} {
 		source := &madeUp{open: func(context.Context) error {
-			return &fault.Error{Kind: fault.Exhausted, Msg: "too much", RetryAfter: 7 * time.Second, Share: share}
+			return &fault.Error{Kind: fault.Exhausted, Msg: "too much", RetryAfter: 7 * time.Second, CallerLimit: share}
 		}}
 		w := newWorld(t, options{source: source})
 		_, err := w.ask(context.Background(), "app", w.pack(), &answer{})
-		if !fault.Is(err, fault.Exhausted) || fault.RetryAfter(err) != 7*time.Second || fault.IsShare(err) != share {
+		if !fault.Is(err, fault.Exhausted) || fault.RetryAfter(err) != 7*time.Second || fault.IsCallerLimit(err) != share {
 			t.Errorf("share %t: %v", share, err)
 		}
 	}

@@ -320,7 +320,7 @@ func (n *Node) credentials() http.Header {
 // unreachable is what a client is told.
 func (n *Node) unreachable(err error) error {
 	return &fault.Error{
-		Kind: fault.Unavailable, Msg: "the storage node " + n.Name + " cannot be reached; try again in a moment", RetryAfter: time.Second, Err: err,
+		Kind: fault.Unavailable, Msg: "the storage node " + n.Name + " cannot be reached; try again in a moment", RetryAfter: fault.RetrySoon, Err: err,
 	}
 }
 

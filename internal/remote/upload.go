@@ -223,7 +223,7 @@ func (r *relay) failed(err error) error {
 	}
 	r.node.lost(err)
 	return &fault.Error{
-		Kind: fault.Unavailable, RetryAfter: time.Second, Err: cause,
+		Kind: fault.Unavailable, RetryAfter: fault.RetrySoon, Err: cause,
 		Msg: "the storage node " + r.node.Name + " was lost in the middle of the push; look whether your refs have changed, and push again if not",
 	}
 }

@@ -129,7 +129,7 @@ func (n *Node) look(ctx context.Context, l *link) *state {
 	case connect.CodeOf(err) == connect.CodeUnauthenticated:
 		return &state{err: n.untrusted(err), untrusted: true}
 	case err != nil || response.Msg.GetStatus() == healthv1.HealthCheckResponse_NOT_SERVING:
-		return &state{reachable: true, err: fault.Retry(fault.Unavailable, time.Second, "the storage node %s is not ready; try again in a moment", n.Name)}
+		return &state{reachable: true, err: fault.Retry(fault.Unavailable, fault.RetrySoon, "the storage node %s is not ready; try again in a moment", n.Name)}
 	}
 	return &state{reachable: true}
 }
@@ -144,7 +144,7 @@ func isMistrust(err error) bool {
 // untrusted is the error of a node that does not take what this gateway has to show.
 func (n *Node) untrusted(err error) error {
 	return &fault.Error{
-		Kind: fault.Unavailable, Msg: "the storage node " + n.Name + " does not trust this server; its operator has to look", RetryAfter: time.Second, Err: err,
+		Kind: fault.Unavailable, Msg: "the storage node " + n.Name + " does not trust this server; its operator has to look", RetryAfter: fault.RetrySoon, Err: err,
 	}
 }
 

@@ -272,7 +272,7 @@ func (t *Tiers) lead(b *batch) {
 	ctx, cancel := context.WithTimeout(t.ctx, fillLimit)
 	b.cancel = cancel
 	if t.ctx.Err() != nil {
-		b.err = fault.Retry(fault.Unavailable, time.Second, "the server is shutting down")
+		b.err = fault.Retry(fault.Unavailable, fault.RetrySoon, "the server is shutting down")
 		cancel()
 		t.land(b)
 		return

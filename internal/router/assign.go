@@ -7,7 +7,6 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
@@ -101,7 +100,7 @@ func BlameFor(err error) Blame {
 	case fault.Unavailable, fault.Internal:
 		return Blame{Failed: true, Avoid: true}
 	case fault.Exhausted:
-		return Blame{Avoid: !fault.IsShare(err)} // the node is not full for other callers
+		return Blame{Avoid: !fault.IsCallerLimit(err)} // the node is not full for other callers
 	case fault.Corrupt: // one repository of many
 		return Blame{Failed: true}
 	}
@@ -142,11 +141,7 @@ func (a *Assignment) try(ctx context.Context, do func(*Replica) error) (blame Bl
 	return blame, err
 }
 
-const (
-	retryDown     = time.Second // a node that is back is found within this time
-	retryDraining = 10 * time.Second
-	maxNamed      = 5 // nodes named in a message
-)
+const maxNamed = 5 // nodes named in a message
 
 // unavailable is the error for a client whose request none of a route's nodes accepts.
 func (r *Router) unavailable(route *route, tried []string) error {
@@ -172,7 +167,7 @@ func (r *Router) unavailable(route *route, tried []string) error {
 			names, states = append(names, s.Name), append(states, s.Name+" "+state)
 		}
 	}
-	all, after := len(route.workers), retryDown
+	all, after := len(route.workers), fault.RetrySoon
 	which := "the storage node " + names[0] + ", which has"
 	verb := "is"
 	if all > 1 {
@@ -184,7 +179,7 @@ func (r *Router) unavailable(route *route, tried []string) error {
 		msg = which + " this repository, cannot be reached; try again"
 	case draining:
 		msg = which + " this repository, " + verb + " being taken out of service; try again later"
-		after = retryDraining
+		after = fault.RetryMuchLater
 	default:
 		msg = "no storage node that has this repository takes requests now: " + joinNames(states, all) + "; try again"
 	}

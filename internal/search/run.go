@@ -46,7 +46,7 @@ func (e *Engine) search(ctx context.Context, request Request, sink Sink, began t
 	}
 	set, bares, whole, why := e.scope(request.May)
 	if why != "" {
-		return Summary{}, fault.Retry(fault.Unavailable, retryDir, "%s", why)
+		return Summary{}, fault.Retry(fault.Unavailable, fault.RetryMuchLater, "%s", why)
 	}
 	if request.May != nil {
 		ask.Repositories = &workerv1.RepositorySet{Bits: set}

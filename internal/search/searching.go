@@ -141,7 +141,7 @@ func socketPair() (*net.UnixConn, *os.File, error) {
 }
 
 func (s *searching) unavailable() error {
-	return fault.Retry(fault.Unavailable, time.Second, "the process that searches is being started; try again in a moment")
+	return fault.Retry(fault.Unavailable, fault.RetrySoon, "the process that searches is being started; try again in a moment")
 }
 
 // take gives a socket to the process.
@@ -236,5 +236,5 @@ func endError(end *workerv1.SearchEnd) error {
 
 // lost is what a search fails with whose process has gone.
 func lost(err error) error {
-	return &fault.Error{Kind: fault.Unavailable, Msg: "the process that searches ended during the search; try again in a moment", RetryAfter: time.Second, Err: err}
+	return &fault.Error{Kind: fault.Unavailable, Msg: "the process that searches ended during the search; try again in a moment", RetryAfter: fault.RetrySoon, Err: err}
 }

@@ -96,7 +96,7 @@ func (s *Server) Upgrade(w http.ResponseWriter, r *http.Request, caller string) 
 	}
 	if err := s.reserve(caller); err != nil {
 		s.limits.metrics.opened.WithLabelValues("full").Inc()
-		w.Header().Set("Retry-After", "1")
+		w.Header().Set("Retry-After", fault.RetryHeader(fault.RetryAfter(err)))
 		http.Error(w, fault.Message(err), http.StatusServiceUnavailable)
 		return
 	}

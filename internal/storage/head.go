@@ -107,7 +107,7 @@ func lockHead(ctx context.Context, path string) (*os.File, error) {
 		case !errors.Is(err, fs.ErrExist):
 			return nil, cannotMake(err)
 		case time.Now().After(deadline):
-			return nil, fault.Retry(fault.Exhausted, headPatience, "HEAD of the repository is locked; if no push runs, remove HEAD.lock in its directory")
+			return nil, fault.Retry(fault.Exhausted, fault.RetryLater, "HEAD of the repository is locked; if no push runs, remove HEAD.lock in its directory")
 		}
 		select {
 		case <-ctx.Done():

@@ -39,8 +39,6 @@ const (
 	packRefsLimit = time.Minute
 	// maintainWindow is the memory of one thread's delta window, in bytes.
 	maintainWindow = 256 << 20
-	// claimRetry is when to come back where a repository is maintained already.
-	claimRetry = 10 * time.Second
 )
 
 // Maintain repacks a repository by halves (git-repack(1), --geometric), writes a multi-pack-index, a bitmap and its commit-graph, and packs
@@ -101,7 +99,7 @@ func (n *Node) claim(commonDir string) (done func(), err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.maintaining[commonDir] {
-		return nil, fault.Retry(fault.Exhausted, claimRetry, "the repository is being maintained already")
+		return nil, fault.Retry(fault.Exhausted, fault.RetryMuchLater, "the repository is being maintained already")
 	}
 	n.maintaining[commonDir] = true
 	return func() {

@@ -57,7 +57,7 @@ func (n *Node) snapshot(ctx context.Context, path git.RepoPath) (*handle, *refs.
 			return nil, nil, git.Version{}, err
 		}
 	}
-	return nil, nil, git.Version{}, fault.Retry(fault.Unavailable, time.Second, "the repository changes faster than it can be opened")
+	return nil, nil, git.Version{}, fault.Retry(fault.Unavailable, fault.RetrySoon, "the repository changes faster than it can be opened")
 }
 
 // stands tells whether a snapshot that was taken just now is of this repository, and not of another one that was put in its place since

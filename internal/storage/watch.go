@@ -136,7 +136,7 @@ func (n *Node) Watch(ctx context.Context, from []WatchFrom, send func(Event) err
 	cancel()
 	<-joined
 	if h.ctx.Err() != nil {
-		return fault.Retry(fault.Unavailable, time.Second, "the node is shutting down")
+		return fault.Retry(fault.Unavailable, fault.RetrySoon, "the node is shutting down")
 	}
 	return err
 }
@@ -204,7 +204,7 @@ func (h *hub) subscribe(from []WatchFrom) (*subscription, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.ctx.Err() != nil {
-		return nil, fault.Retry(fault.Unavailable, time.Second, "the node is shutting down")
+		return nil, fault.Retry(fault.Unavailable, fault.RetrySoon, "the node is shutting down")
 	}
 	more := 0
 	for _, f := range from {
@@ -217,10 +217,10 @@ func (h *hub) subscribe(from []WatchFrom) (*subscription, error) {
 		}
 	}
 	if h.subs == h.maxSubs {
-		return nil, fault.Retry(fault.Exhausted, linger, "there are %d watches already", h.subs)
+		return nil, fault.Retry(fault.Exhausted, fault.RetryMuchLater, "there are %d watches already", h.subs)
 	}
 	if h.inUse()+more > h.maxRepos {
-		return nil, fault.Retry(fault.Exhausted, linger, "%d more repositories would be more than the %d that can be watched", more, h.maxRepos)
+		return nil, fault.Retry(fault.Exhausted, fault.RetryMuchLater, "%d more repositories would be more than the %d that can be watched", more, h.maxRepos)
 	}
 	h.subs++
 	h.running.Add(1)

@@ -98,7 +98,7 @@ func (p *Pages) search(w http.ResponseWriter, r *http.Request, v Visitor) error 
 		status = http.StatusBadRequest
 		if fault.Is(err, fault.Unavailable) {
 			status = http.StatusServiceUnavailable
-			w.Header().Set("Retry-After", "2")
+			w.Header().Set("Retry-After", fault.RetryHeader(fault.RetryAfter(err)))
 		}
 		s.Found = &found{Error: sentence(fault.Message(err))}
 		s.Found.point(text, err)

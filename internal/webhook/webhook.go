@@ -241,6 +241,6 @@ func (h *Hooks) ask(ctx context.Context, t *Target, p *receivepack.Push, body []
 	}
 	count("failed_closed")
 	return &fault.Error{
-		Kind: fault.Unavailable, Msg: "the server could not ask " + t.Name + " whether the push may be taken; try again", RetryAfter: time.Second, Err: err,
+		Kind: fault.Unavailable, Msg: "the server could not ask " + t.Name + " whether the push may be taken; try again", RetryAfter: fault.RetrySoon, Err: err,
 	}
 }

@@ -1,5 +1,4 @@
-// Package faultrpc carries faults over the control API and back: a standard code for everybody, and the message Fault as its detail for
-// those who know it.
+// Package faultrpc translates faults to errors of the control API and back. Each error has a standard code, and a Fault as its detail.
 package faultrpc
 
 import (
@@ -16,7 +15,7 @@ import (
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
-// kinds is the one table between kinds and the API.
+// kinds maps kinds to those of the API and to standard codes.
 var kinds = [...]struct {
 	kind fault.Kind
 	wire packhorsev1.FaultKind
@@ -35,12 +34,12 @@ var kinds = [...]struct {
 	{fault.Unauthenticated, packhorsev1.FaultKind_FAULT_KIND_UNAUTHENTICATED, connect.CodeUnauthenticated},
 }
 
-// Message is what of an error travels: kind, text for the caller, advice. A nil error is nil.
+// Message returns the part of an error that the API transmits. It returns nil if err is nil.
 func Message(err error) *packhorsev1.Fault {
 	if err == nil {
 		return nil
 	}
-	f := &packhorsev1.Fault{Message: strings.ToValidUTF8(fault.Message(err), "\ufffd"), CallerLimit: fault.IsShare(err)}
+	f := &packhorsev1.Fault{Message: strings.ToValidUTF8(fault.Message(err), "\ufffd"), CallerLimit: fault.IsCallerLimit(err)}
 	kind := fault.KindOf(err)
 	for _, k := range kinds {
 		if k.kind == kind {
@@ -53,12 +52,12 @@ func Message(err error) *packhorsev1.Fault {
 	return f
 }
 
-// Fault is the error that Message was made from, without its cause.
+// Fault is the inverse of Message. The error has no cause.
 func Fault(f *packhorsev1.Fault) error {
 	if f == nil {
 		return nil
 	}
-	e := &fault.Error{Kind: fault.Internal, Msg: f.GetMessage(), Share: f.GetCallerLimit()}
+	e := &fault.Error{Kind: fault.Internal, Msg: f.GetMessage(), CallerLimit: f.GetCallerLimit()}
 	for _, k := range kinds {
 		if k.wire == f.GetKind() {
 			e.Kind = k.kind
@@ -70,8 +69,8 @@ func Fault(f *packhorsev1.Fault) error {
 	return e
 }
 
-// Error is the answer of a call that failed, with further details if there are any. A nil error is nil; an error that already is an
-// answer stays as it is.
+// Error returns the error of a call with a Fault and the given details. It returns nil if err is nil, and err itself if it is an error of a call
+// already.
 func Error(err error, details ...proto.Message) error {
 	if err == nil {
 		return nil
@@ -97,8 +96,8 @@ func codeOf(kind fault.Kind) connect.Code {
 	return connect.CodeInternal
 }
 
-// From is the fault that a call's error stands for: what Error was made from if the other side says so, else what its code says. What
-// the connection itself did wrong is Unavailable. A nil error is nil.
+// From returns the fault of a call's error: that of the detail, or one for the code if there is no detail. Errors of the connection are
+// Unavailable. It returns nil if err is nil.
 func From(err error) error {
 	if err == nil {
 		return nil
@@ -124,7 +123,7 @@ func From(err error) error {
 	return fault.Wrap(fault.Internal, "the storage node answered with an error", err)
 }
 
-// Detail finds a detail of a call's error by its type.
+// Detail returns the first detail of type M of a call's error.
 func Detail[M proto.Message](err error) (m M, ok bool) {
 	answer, is := errors.AsType[*connect.Error](err)
 	if !is {

@@ -34,7 +34,7 @@ func TestAdviceAndDetailsSurvive(t *testing.T) {
 	if after := fault.RetryAfter(From(sent)); after != 3*time.Second {
 		t.Errorf("retry after %v, want 3s", after)
 	}
-	if fault.IsShare(From(sent)) || !fault.IsShare(From(Error(fault.Share(0, "yours")))) {
+	if fault.IsCallerLimit(From(sent)) || !fault.IsCallerLimit(From(Error(fault.CallerLimit(0, "yours")))) {
 		t.Error("whose share is used up is not told")
 	}
 	if o, ok := Detail[*internalv1.Outcome](sent); !ok || o.GetCommand() != "fetch" {

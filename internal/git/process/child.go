@@ -306,7 +306,7 @@ func (p *Process) exitError() error {
 	}
 	kind, retry := fault.Internal, time.Duration(0)
 	if ws, _ := p.state.Sys().(syscall.WaitStatus); ws.Signaled() {
-		kind, retry = fault.Unavailable, time.Second // the kernel, short of memory, or the operator
+		kind, retry = fault.Unavailable, fault.RetrySoon // the kernel, short of memory, or the operator
 	}
 	text := p.usage.Exit
 	if t := p.tail.text(); t != "" {

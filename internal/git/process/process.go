@@ -231,7 +231,7 @@ func (r *Runner) acquire(ctx context.Context, cl class, c *Command) (func(), tim
 }
 
 func errClosed() error {
-	return fault.Retry(fault.Unavailable, time.Second, "the server is shutting down")
+	return fault.Retry(fault.Unavailable, fault.RetrySoon, "the server is shutting down")
 }
 
 func (r *Runner) start(ctx context.Context, c Command, l Limits, waited time.Duration, release func()) (*Process, error) {
@@ -376,7 +376,7 @@ func startError(c Command, err error) error {
 		return fault.Wrap(kind, msg, err)
 	}
 	if _, ok := errors.AsType[*Shortage](err); ok || errors.Is(err, errImpatient) || errors.Is(err, syscall.ETXTBSY) {
-		return &fault.Error{Kind: fault.Unavailable, Msg: msg, RetryAfter: time.Second, Err: err}
+		return &fault.Error{Kind: fault.Unavailable, Msg: msg, RetryAfter: fault.RetrySoon, Err: err}
 	}
 	return fault.Wrap(fault.Internal, msg, err)
 }

@@ -146,7 +146,7 @@ func (s *Store) join() (*round, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.listing && s.waiting >= maxWaiting {
-		return nil, fault.Retry(fault.Exhausted, failureAge, "too many requests are waiting for a list of this repository's refs; try again")
+		return nil, fault.Retry(fault.Exhausted, fault.RetryLater, "too many requests are waiting for a list of this repository's refs; try again")
 	}
 	s.waiting++
 	if s.next == nil {
@@ -279,7 +279,7 @@ func (s *Store) look() (*Snapshot, error) {
 		s.current, s.dirty = snap, false
 		return snap, nil
 	}
-	return nil, fault.Retry(fault.Unavailable, time.Second, "the repository's refs change faster than they can be read")
+	return nil, fault.Retry(fault.Unavailable, fault.RetrySoon, "the repository's refs change faster than they can be read")
 }
 
 // stillHere tells whether refs/ is the directory that the look began with. If the repository was moved away meanwhile, as to be deleted,
@@ -353,7 +353,7 @@ func (s *Store) refuseReftable() error {
 			return err
 		}
 		if id.kind != missing {
-			return fault.Retry(fault.Unavailable, time.Second, "this repository's refs are stored as reftables, but its config does not say so")
+			return fault.Retry(fault.Unavailable, fault.RetrySoon, "this repository's refs are stored as reftables, but its config does not say so")
 		}
 	}
 	s.checkFormat = false

@@ -96,7 +96,7 @@ func (s *Store) lookAtTables(ctx context.Context) (*Snapshot, error) {
 		if root, err := s.stat(s.root.path, true); err != nil || root.kind == missing {
 			return nil, fault.Wrap(fault.NotFound, "the repository is gone", err)
 		}
-		return nil, fault.Retry(fault.Unavailable, time.Second, "the repository should have its refs in reftables, but has none")
+		return nil, fault.Retry(fault.Unavailable, fault.RetrySoon, "the repository should have its refs in reftables, but has none")
 	}
 	for i := range s.tables {
 		if err := s.containedTables(s.tables[i].path); err != nil {

@@ -129,7 +129,7 @@ func (x *Index) search(ctx context.Context, q *internalv1.SearchRequest, sink se
 		return summary, begun, unreachable(ctx, err)
 	}
 	if !summary.Done {
-		return summary, begun, fault.Retry(fault.Unavailable, time.Second, "the search process did not answer to the end")
+		return summary, begun, fault.Retry(fault.Unavailable, fault.RetrySoon, "the search process did not answer to the end")
 	}
 	return summary, begun, nil
 }
@@ -143,7 +143,7 @@ func unreachable(ctx context.Context, err error) error {
 		}
 		return err
 	}
-	return &fault.Error{Kind: fault.Unavailable, Msg: "the search process cannot be reached; try again in a moment", RetryAfter: time.Second, Err: err}
+	return &fault.Error{Kind: fault.Unavailable, Msg: "the search process cannot be reached; try again in a moment", RetryAfter: fault.RetrySoon, Err: err}
 }
 
 func summaryOf(m *internalv1.SearchSummary) search.Summary {

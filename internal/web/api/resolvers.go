@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/graph-gophers/graphql-go"
 	gqlerrors "github.com/graph-gophers/graphql-go/errors"
@@ -147,7 +146,7 @@ func readable(all []git.RepoPath, may search.Readable) ([]string, error) {
 	if may != nil {
 		var whole bool
 		if allowed, whole = may(all); !whole {
-			return nil, fault.Retry(fault.Unavailable, time.Second, "it could not be found out in time which repositories you may read; try again in a moment")
+			return nil, fault.Retry(fault.Unavailable, fault.RetrySoon, "it could not be found out in time which repositories you may read; try again in a moment")
 		}
 	}
 	var names []string
