@@ -21,7 +21,7 @@ const module = "github.com/packhorse-git/packhorse/"
 // internal/, except for cmd. Every package that fails the test for good reason gets its line changed here and in
 // ARCHITECTURE.md, in the same commit.
 const allowedImports = `
-	NONE < fault, git, git/pktline, bulk, credfile, inflight, git/reaper, git/cgroup, observe/sli, observe/tracing, observe/watchdog, proto/packhorse/v1, proto/packhorse/health/v1, search/schema, proto/workerv1, bench/page, cli;
+	NONE < fault, git, git/pktline, bulk, credfile, inflight, git/reaper, git/cgroup, observe/sli, observe/tracing, observe/watchdog, proto/packhorse/v1, proto/packhorse/health/v1, search/schema, proto/workerv1, bench/page, bench/chart, bench/loadgen, cli;
 	proto/workerv1 < search/ipc;
 	git/cgroup < observe/proctree;
 	proto/packhorse/v1 < proto/packhorse/v1/packhorsev1connect, proto/internalv1;
@@ -62,7 +62,12 @@ const allowedImports = `
 	router, auth, admit, connlimit, origin, httpguard, observe/sli < gateway;
 	git, git/pktline < bench/fleet;
 	bench/page, cli < compare;
-	bench/fleet, compare, client, git/process < bench;
+	bench/loadgen < bench/app;
+	bench/loadgen, bulk, git, git/pktline, client < bench/gitload;
+	bench/gitload, bench/fleet, bench/chart, bench/page < bench/ci, bench/matrix, bench/search, bench/lab/exists;
+	bench/loadgen, bench/chart, bench/page, balance < bench/lab/sched;
+	bench/loadgen, bench/chart, bench/page, git/process < bench/lab/spawn;
+	bench/app, bench/ci, bench/matrix, bench/search, bench/lab/exists, bench/lab/sched, bench/lab/spawn, compare < bench;
 	admit, packcache < top;
 	top < top/tui;
 	gateway, storage, webhook, credfile, app, observe, observe/tracing, cli < config;
@@ -76,6 +81,7 @@ const allowedImports = `
 	# Tests only: any test may import gittest, tests of a packsource.Source sourcetest, and nothing else may.
 	git < gittest;
 	gittest, packsource < packsource/sourcetest;
+	gittest, cli, bench/loadgen < bench/benchtest;
 `
 
 // testsMayImport adds to the table for tests: what a package is given by others, put together as in the real thing.
@@ -106,8 +112,8 @@ const forbidden = `
 // rooms are dependencies that stay where they are used: nothing else imports them. A name ending in "/..." covers what lies
 // below it.
 var rooms = map[string][]string{
-	"connectrpc.com/...":                                        {"proto/packhorse/v1/packhorsev1connect", "proto/internalv1/internalv1connect", "fault/faultrpc", "control", "remote", "client", "search/remote", "bench", "command"},
-	"github.com/spf13/...":                                      {"config", "command", "bench", "compare", "cli"},
+	"connectrpc.com/...":                                        {"proto/packhorse/v1/packhorsev1connect", "proto/internalv1/internalv1connect", "fault/faultrpc", "control", "remote", "client", "search/remote", "bench/...", "command"},
+	"github.com/spf13/...":                                      {"config", "command", "bench", "bench/...", "compare", "cli"},
 	"github.com/pelletier/go-toml/...":                          {"config"},
 	"github.com/rogpeppe/go-internal/...":                       {},
 	"github.com/prometheus/client_golang/prometheus/promhttp":   {"observe"},
@@ -117,21 +123,21 @@ var rooms = map[string][]string{
 	"github.com/graph-gophers/...":                              {"web/api"},
 	"google.golang.org/grpc/...":                                {}, // tests: another client of the control API
 	"golang.org/x/crypto/ssh":                                   {"gateway", "auth", "roles"},
-	"github.com/tsenart/vegeta/...":                             {"bench"},
+	"github.com/tsenart/vegeta/...":                             {"bench/search"},
 	"github.com/coreos/go-systemd/...":                          {"roles"},
 	"github.com/pires/go-proxyproto":                            {"origin"},
-	"github.com/redis/...":                                      {"resolve", "bench"},
+	"github.com/redis/...":                                      {"resolve", "bench/search"},
 	"github.com/failsafe-go/...":                                {"resolve"},
 	"github.com/alecthomas/chroma/...":                          {"web"},
 	"charm.land/...":                                            {"top/tui"},
 	"github.com/charmbracelet/...":                              {"top/tui"},
 	"github.com/creack/...":                                     {}, // tests: a terminal
 	"github.com/chromedp/...":                                   {}, // tests: a browser
-	"golang.org/x/term":                                         {"observe", "bench", "compare"},
+	"golang.org/x/term":                                         {"observe", "bench/loadgen", "compare"},
 	"go.opentelemetry.io/otel/sdk/...":                          {"observe/tracing"},
 	"go.opentelemetry.io/otel/exporters/...":                    {"observe/tracing"},
 	"net/http/pprof":                                            {"observe"},
-	"os/exec":                                                   {"git/process", "gittest", "config", "roles", "bench", "search/worker"},
+	"os/exec":                                                   {"git/process", "gittest", "config", "roles", "bench/...", "search/worker"},
 }
 
 // noNetwork are the packages that read repositories; they and all below them never import net.
@@ -238,6 +244,7 @@ func TestImports(t *testing.T) {
 			for _, imported := range slices.Concat(p.TestImports, p.XTestImports) {
 				s := short(imported)
 				if strings.HasPrefix(imported, module) && s != name && s != "gittest" &&
+					(s != "bench/benchtest" || !strings.HasPrefix(name, "bench/")) &&
 					(s != "packsource/sourcetest" || !may[name]["packsource"] && name != "packsource") &&
 					!may[name][s] && !slices.Contains(testsMayImport[name], s) {
 					t.Errorf("a test of %s imports %s, which the table does not allow", name, s)
@@ -251,7 +258,10 @@ func checkRooms(t *testing.T, name, imported string) {
 	t.Helper()
 	for room, users := range rooms {
 		prefix, below := strings.CutSuffix(room, "...")
-		if (imported == room || below && strings.HasPrefix(imported, prefix)) && !slices.Contains(users, name) {
+		if (imported == room || below && strings.HasPrefix(imported, prefix)) && !slices.ContainsFunc(users, func(user string) bool {
+			above, all := strings.CutSuffix(user, "...")
+			return name == user || all && strings.HasPrefix(name, above)
+		}) {
 			t.Errorf("%s imports %s, which only %q may", name, imported, users)
 		}
 	}

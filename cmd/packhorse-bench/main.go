@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/packhorse-git/packhorse/internal/bench"
+	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
 )
 
 // version is set by the linker; see the Makefile.
@@ -16,5 +17,5 @@ var version = "devel"
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal then has its default effect: the process ends at once
-	os.Exit(bench.Main(ctx, bench.Env{Stdout: os.Stdout, Stderr: os.Stderr, Version: version}, os.Args[1:], os.Stdin))
+	os.Exit(bench.Main(ctx, loadgen.Env{Stdout: os.Stdout, Stderr: os.Stderr, Version: version}, os.Args[1:], os.Stdin))
 }

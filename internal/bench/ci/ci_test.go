@@ -1,0 +1,324 @@
+package ci
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/bench/benchtest"
+	"github.com/packhorse-git/packhorse/internal/bench/chart"
+	"github.com/packhorse-git/packhorse/internal/bench/fleet"
+	"github.com/packhorse-git/packhorse/internal/bench/gitload"
+	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	"github.com/packhorse-git/packhorse/internal/gittest"
+)
+
+const ciKeys = "profile runners elapsed_s pipelines jobs jobs_waiting errors jobs_per_s job_ms first_job_first_byte_ms mb mb_per_s ls_refs_ms cpu_s_per_job " +
+	"cpu_s_per_gb anon_rss_mb client_cpu_s_per_job cache cache_after_first_pipeline pack_objects_runs " +
+	"pack_objects_runs_per_distinct_request disk_write_per_byte packs distinct_canonical distinct_raw kinds"
+
+// peer runs `packhorse-bench backend` until the test ends and returns its URL.
+func peer(t *testing.T, root string) string {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	pr, pw := io.Pipe()
+	done := make(chan error, 1)
+	cmd := benchtest.Program(loadgen.Env{Stdout: pw, Stderr: io.Discard})
+	cmd.SetArgs([]string{"backend", root, "--http", "127.0.0.1:0"})
+	go func() {
+		err := cmd.ExecuteContext(ctx)
+		pw.CloseWithError(err)
+		done <- err
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("backend ended with %v", err)
+		}
+	})
+	line := make([]byte, 1000)
+	n, err := pr.Read(line)
+	if err != nil {
+		t.Fatal(err)
+	}
+	url, _, _ := strings.Cut(string(line[:n]), " ")
+	return strings.TrimSuffix(url, "/")
+}
+
+// patience is how long a run lasts, and how long the next one if a busy machine did no job in that time.
+var patience = []string{"2s", "10s", "40s"}
+
+// TestCI lets each profile work on git http-backend, while the tip moves.
+func TestCI(t *testing.T) {
+	t.Parallel()
+	for _, profile := range []string{"gitlab", "actions", "mixed"} {
+		t.Run(profile, func(t *testing.T) {
+			t.Parallel()
+			root, repo := benchtest.History(t, 60)
+			url, page := peer(t, root)+"/demo.git", filepath.Join(t.TempDir(), "page.html")
+			before := repo.ID("refs/heads/main")
+			var got map[string]any
+			for _, duration := range patience {
+				got = benchtest.JSON(t, ciKeys, "ci", url, "--repo", repo.Dir, "--profile", profile, "--runners", "4", "--jobs", "6",
+					"--every", "700ms", "--duration", duration, "--server-pid", fmt.Sprint(os.Getpid()), "--html", page)
+				if benchtest.Number(t, got, "jobs") >= 4 {
+					break
+				}
+			}
+			if benchtest.Number(t, got, "errors") != 0 || benchtest.Number(t, got, "jobs") < 4 || benchtest.Number(t, got, "pipelines") < 1 || benchtest.Number(t, got, "mb") <= 0 ||
+				benchtest.Number(t, got, "cpu_s_per_job") <= 0 {
+				t.Error(got)
+			}
+			packs, distinct := benchtest.Number(t, got, "packs"), got["distinct_canonical"].(map[string]any)
+			raw := got["distinct_raw"].(map[string]any)
+			if n := benchtest.Number(t, distinct, "requests"); n < 1 || n > packs || n > benchtest.Number(t, raw, "requests") {
+				t.Errorf("%v packs, %v, %v", packs, distinct, raw)
+			}
+			log := repo.Git("rev-list", "--count", before.String()+"..refs/heads/main")
+			if pipelines := repo.Git("for-each-ref", "refs/pipelines"); log == "0" || pipelines == "" {
+				t.Errorf("%s commits, pipelines %q", log, pipelines)
+			}
+			repo.Git("fsck", "--strict")
+			html, err := os.ReadFile(page)
+			if err != nil || !strings.Contains(string(html), "<polyline") || !strings.HasSuffix(string(html), "</html>\n") {
+				t.Errorf("page: %v\n%s", err, html)
+			}
+			for _, outside := range []string{"src=", "href=", "url(", "@import", "<script"} {
+				if strings.Contains(string(html), outside) {
+					t.Errorf("the page has %s", outside)
+				}
+			}
+		})
+	}
+}
+
+// TestCIWithoutPath measures a server of which only the URL is known: nothing is pushed.
+func TestCIWithoutPath(t *testing.T) {
+	t.Parallel()
+	root, repo := benchtest.History(t, 30)
+	repo.Git("config", "uploadpack.allowFilter", "true")
+	before := repo.Git("for-each-ref")
+	url, out, errs, err := peer(t, root)+"/demo.git", "", "", error(nil)
+	for _, duration := range patience {
+		out, errs, err = benchtest.Run(t, t.Context(), "ci", url, "--profile", "mixed", "--runners", "5", "--jobs", "5", "--every", "500ms",
+			"--duration", duration)
+		if err != nil || strings.Contains(out, "\n  gitlab") {
+			break
+		}
+	}
+	if err != nil || !strings.Contains(out, "\n  gitlab") || !strings.Contains(out, "9 kinds of job checked by git") {
+		t.Errorf("%v\n%s%s", err, out, errs)
+	}
+	if after := repo.Git("for-each-ref"); after != before {
+		t.Errorf("refs were\n%s\nand are\n%s", before, after)
+	}
+}
+
+func TestCIMisuse(t *testing.T) {
+	t.Parallel()
+	empty := gittest.Init(t)
+	url := peer(t, filepath.Dir(empty.Dir)) + "/" + filepath.Base(empty.Dir)
+	for want, args := range map[string][]string{
+		"what is to be measured?":    nil,
+		"shows no branch":            {url},
+		"want gitlab, actions":       {url, "--profile", "jenkins"},
+		"--runners 0":                {url, "--runners", "0"},
+		"--every 1ms":                {url, "--every", "1ms"},
+		"--fresh 1.5":                {url, "--fresh", "1.5"},
+		"--fresh NaN":                {url, "--fresh", "NaN"},
+		"for a server with a URL":    {"--repo", ".", "--server-pid", "1"},
+		"--push \"ssh\"":             {"--repo", ".", "--push", "ssh"},
+		"give --repo PATH alone":     {url, "--push", "http"},
+		"--no-search are for":        {url, "--no-search"},
+		"does not exist":             {"--repo", filepath.Join(t.TempDir(), "none")},
+		"HTTP status 404":            {url + "/none"},
+		"is not in --repo":           {demoURL(t), "--repo", empty.Dir},
+		"accepts at most 1 arg(s)":   {url, url},
+		"has to be positive":         {url, "--duration", "0s"},
+		"want http:// or https://":   {"ssh://host/x"},
+		"open /none/x.html: no such": {demoURL(t), "--duration", "200ms", "--every", "100ms", "--html", "/none/x.html"},
+	} {
+		_, errs, err := benchtest.Run(t, t.Context(), append([]string{"ci", "--packhorse", os.Args[0]}, args...)...)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v\n%s", args, err, errs)
+		}
+	}
+}
+
+// TestAwaitIndex holds what is waited for to what a server shows of its index, first this, then that.
+func TestAwaitIndex(t *testing.T) {
+	t.Parallel()
+	repositories := func(fresh, waiting, failed int) string {
+		text := "packhorse_up 1\n"
+		for state, n := range map[string]int{"fresh": fresh, "waiting": waiting, "failed": failed} {
+			text += fmt.Sprintf("packhorse_search_repositories{state=%q} %d\n", state, n)
+		}
+		return text
+	}
+	for name, c := range map[string]struct {
+		pages []string // the last one stays; "": the server ends
+		want  string   // in the error; "": there is none
+	}{
+		"made":      {[]string{repositories(0, 0, 0), repositories(0, 1, 0), repositories(1, 0, 0)}, ""},
+		"no search": {[]string{"packhorse_up 1\n"}, ""},
+		"failed":    {[]string{repositories(0, 1, 0), repositories(0, 1, 1)}, "cannot make its index"},
+		"ended":     {[]string{repositories(0, 1, 0), ""}, "has ended"},
+		"never":     {[]string{repositories(0, 1, 0)}, context.DeadlineExceeded.Error()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := &gitload.OwnServer{Child: &loadgen.Child{Ended: make(chan struct{})}}
+			var asked int // one request at a time
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				page := c.pages[min(asked, len(c.pages)-1)]
+				if asked++; page == "" {
+					close(s.Ended)
+					w.WriteHeader(http.StatusBadGateway)
+					return
+				}
+				io.WriteString(w, page) //nolint:errcheck // who asked sees it
+			}))
+			defer server.Close()
+			s.Ops = server.URL
+			limit := time.Minute
+			if name == "never" {
+				limit = 300 * time.Millisecond
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			err := s.AwaitIndex(ctx)
+			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) || asked < len(c.pages) {
+				t.Errorf("after %d answers: %v", asked, err)
+			}
+		})
+	}
+}
+
+func demoURL(t *testing.T) string {
+	root, _ := benchtest.History(t, 3)
+	return peer(t, root) + "/demo.git"
+}
+
+func TestCIInterrupt(t *testing.T) {
+	t.Parallel()
+	root, repo := benchtest.History(t, 10)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	url, done := peer(t, root)+"/demo.git", make(chan error, 1)
+	go func() {
+		_, _, err := benchtest.Run(t, ctx, "ci", url, "--repo", repo.Dir, "--duration", "1h", "--runners", "3")
+		done <- err
+	}()
+	for strings.Count(repo.Git("for-each-ref", "refs/pipelines"), "\n") < 1 { // the second one was pushed
+		time.Sleep(20 * time.Millisecond)
+	}
+	cancel()
+	if err := <-done; err == nil || err.Error() != "interrupted" {
+		t.Error(err)
+	}
+}
+
+func TestFleetWithAnotherShareOfNewMachines(t *testing.T) {
+	t.Parallel()
+	o := ciOptions{profile: "mixed", fresh: 0.25}
+	for i, p := range o.fleet() {
+		want := ciProfiles["mixed"][i]
+		if p.tool.Keeps() {
+			want.fresh = 0.25
+		}
+		if p != want {
+			t.Errorf("part %d is %+v, want %+v", i, p, want)
+		}
+	}
+}
+
+func TestCIShares(t *testing.T) {
+	t.Parallel()
+	for name, profile := range ciProfiles {
+		s := &scene{history: fleet.NewHistory(), profile: profile}
+		id := gittest.Init(t).Commit("x")
+		if err := s.history.Add(id, 1); err != nil {
+			t.Fatal(err)
+		}
+		s.tip, s.branch = id, "refs/heads/main"
+		total := 0
+		for _, p := range profile {
+			total += p.weight
+		}
+		c, err := newCrew(s, 3*total, time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range profile {
+			n := 0
+			for _, r := range c.idle {
+				if r.machine.Tool == p.tool {
+					n++
+				}
+			}
+			if n != 3*p.weight {
+				t.Errorf("%s: %d of %d machines run %v, want %d", name, n, len(c.idle), p.tool, 3*p.weight)
+			}
+		}
+	}
+}
+
+// TestCurves draws an invented run.
+func TestCurves(t *testing.T) {
+	t.Parallel()
+	c := &ciResult{elapsed: 4 * time.Second, usage: &loadgen.TreeUsage{}}
+	for i := range 10 {
+		c.jobs = append(c.jobs, doneJob{end: time.Second + time.Duration(i)*time.Millisecond, took: time.Duration(i+1) * time.Millisecond})
+	}
+	for i := range 5 {
+		counters := &loadgen.ServerCounters{Hit: float64(3 * i), Miss: float64(i)}
+		if i == 4 {
+			counters = nil
+		}
+		c.moments = append(c.moments, moment{time.Duration(i) * time.Second, time.Duration(i) * time.Second / 2, counters})
+	}
+	got := curves(c)
+	if len(got) != 4 || got[1].jobsPerS != 10 || got[1].p50 != 5 || got[0].jobsPerS != 0 || *got[2].cpus != 0.5 || *got[2].saved != 75 ||
+		got[3].saved != nil {
+		t.Errorf("%+v", got)
+	}
+	drawn := charts(c)
+	if len(drawn) != 4 {
+		t.Fatalf("%d charts", len(drawn))
+	}
+	for _, d := range drawn {
+		svg := d.SVG(c.elapsed)
+		if strings.Contains(svg, "NaN") || strings.Contains(svg, "Inf") || strings.Count(svg, "<svg") != 1 {
+			t.Error(svg)
+		}
+	}
+	if n := strings.Count(drawn[1].SVG(c.elapsed), "<circle"); n != 2 {
+		t.Errorf("%d dots for one stretch with jobs, of two curves", n)
+	}
+	c.moments, c.jobs = nil, nil
+	if drawn := charts(c); len(drawn) != 1 {
+		t.Errorf("%d charts of nothing", len(drawn))
+	}
+}
+
+func TestNiceStep(t *testing.T) {
+	t.Parallel()
+	for x, want := range map[float64]float64{0.0003: 0.0005, 0.25: 0.5, 1: 1, 1.01: 2, 5: 5, 7: 10, 31: 50, 1e6: 1e6} {
+		if got := chart.NiceStep(x); math.Abs(got-want) > want*1e-9 {
+			t.Errorf("niceStep(%v) is %v, want %v", x, got, want)
+		}
+	}
+	labels := []string{chart.ScaleLabel(0.5, 0.5), chart.ScaleLabel(2, 1), chart.ScaleLabel(0.02, 0.01), chart.ScaleLabel(1500, 500)}
+	if !slices.Equal(labels, []string{"0.5", "2", "0.02", "1500"}) {
+		t.Errorf("labels %q", labels)
+	}
+}

@@ -1,0 +1,278 @@
+package ci
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/bench/chart"
+	"github.com/packhorse-git/packhorse/internal/bench/fleet"
+	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+)
+
+// ciReport is what `packhorse-bench ci --json` prints. What could not be measured is null.
+type ciReport struct {
+	Profile   string              `json:"profile"`
+	Runners   int                 `json:"runners"`
+	ElapsedS  float64             `json:"elapsed_s"`
+	Pipelines int                 `json:"pipelines"`
+	Jobs      int                 `json:"jobs"` // without the failed ones
+	Waiting   int                 `json:"jobs_waiting"`
+	Errors    int                 `json:"errors"` // jobs and small requests
+	JobsPerS  float64             `json:"jobs_per_s"`
+	Job       loadgen.Percentiles `json:"job_ms"`
+	First     loadgen.Percentiles `json:"first_job_first_byte_ms"` // of the pipelines from the second on
+	MB        float64             `json:"mb"`                      // 10^6 bytes received, all of the jobs' answers
+	MBPerS    float64             `json:"mb_per_s"`
+	Small     loadgen.Percentiles `json:"ls_refs_ms"`
+
+	CPUPerJob       *float64 `json:"cpu_s_per_job"` // the server's user and system time, whole process tree
+	CPUPerGB        *float64 `json:"cpu_s_per_gb"`
+	AnonRSS         *float64 `json:"anon_rss_mb"`
+	ClientCPUPerJob float64  `json:"client_cpu_s_per_job"`
+
+	Cache            *cacheShares `json:"cache"`
+	Settled          *cacheShares `json:"cache_after_first_pipeline"` // which finds the machines up to 50 commits behind
+	PackRuns         *int         `json:"pack_objects_runs"`
+	RunsPerDistinct  *float64     `json:"pack_objects_runs_per_distinct_request"`
+	DiskWritePerByte *float64     `json:"disk_write_per_byte"`
+
+	Packs     int      `json:"packs"`              // answers that held one
+	Canonical keyShare `json:"distinct_canonical"` // what requests mean
+	Raw       keyShare `json:"distinct_raw"`       // their bytes
+
+	Kinds []kindReport `json:"kinds"`
+}
+
+// cacheShares are how the server answered packs, by its own count.
+type cacheShares struct {
+	Hit    float64 `json:"hit"`
+	Follow float64 `json:"follow"`
+	Miss   float64 `json:"miss"`
+	Saved  float64 `json:"hit_and_follow"`
+}
+
+// keyShare is what a cache with a key would have got without any bound.
+type keyShare struct {
+	Requests int     `json:"requests"`
+	HitShare float64 `json:"hit_share"`
+}
+
+// kindReport is one kind of job.
+type kindReport struct {
+	Tool  string              `json:"tool"`
+	Fresh bool                `json:"fresh"` // on a new machine
+	Jobs  int                 `json:"jobs"`
+	MB    float64             `json:"mb"`
+	Job   loadgen.Percentiles `json:"job_ms"`
+}
+
+func newCIReport(o *ciOptions, c *ciResult) *ciReport {
+	r := &ciReport{
+		Profile: o.profile, Runners: o.runners, ElapsedS: loadgen.Round(c.elapsed.Seconds(), 3), Pipelines: c.pipelines, Jobs: len(c.jobs),
+		Waiting: c.waiting, JobsPerS: loadgen.Round(loadgen.Rate(float64(len(c.jobs)), 1, c.elapsed), 2),
+		Packs:     c.keys.Packs,
+		Canonical: keyShare{c.keys.Canonical(), loadgen.Round(c.keys.Share(c.keys.Canonical()), 4)},
+		Raw:       keyShare{c.keys.Raw(), loadgen.Round(c.keys.Share(c.keys.Raw()), 4)},
+		Errors:    c.failures.Count(),
+	}
+	var took, first loadgen.Samples
+	bytes := int64(0)
+	for _, j := range c.jobs {
+		took = append(took, j.took)
+		if j.first > 0 {
+			first = append(first, j.first)
+		}
+		bytes += j.bytes
+	}
+	r.Job, r.First = took.Summarize(), first.Summarize()
+	r.MB, r.MBPerS = loadgen.Round(float64(bytes)/1e6, 3), loadgen.Round(loadgen.Rate(float64(bytes), 1e6, c.elapsed), 2)
+	if c.small != nil {
+		r.Small = c.small.Latency.Summarize()
+		r.Errors += c.small.Failures.Count()
+	}
+	if n := float64(len(c.jobs)); n > 0 {
+		r.ClientCPUPerJob = loadgen.Round(c.clientCPU.Seconds()/n, 5)
+		if c.usage != nil {
+			r.CPUPerJob = new(loadgen.Round(c.usage.Cpu.Seconds()/n, 5))
+		}
+	}
+	if c.usage != nil {
+		r.AnonRSS = new(loadgen.Round(float64(c.usage.Anon)/1e6, 2))
+		if bytes > 0 {
+			r.CPUPerGB = new(loadgen.Round(c.usage.Cpu.Seconds()/(float64(bytes)/1e9), 4))
+		}
+	}
+	r.metrics(c, float64(bytes))
+	r.Kinds = kinds(c.jobs)
+	return r
+}
+
+// metrics adds what the server says of itself.
+func (r *ciReport) metrics(c *ciResult, bytes float64) {
+	before, after := c.before, c.after
+	if before == nil || after == nil || after.Served-before.Served < bytes/2 || after.Alloc < before.Alloc {
+		return // there are none, or they are another server's, or it was restarted
+	}
+	r.Cache = shares(before, after)
+	if c.settled != nil {
+		r.Settled = shares(c.settled, after)
+	}
+	runs := int(after.PackRuns - before.PackRuns)
+	r.PackRuns = &runs
+	if r.Canonical.Requests > 0 {
+		r.RunsPerDistinct = new(loadgen.Round(float64(runs)/float64(r.Canonical.Requests), 4))
+	}
+	if served := after.Served - before.Served; served > 0 {
+		r.DiskWritePerByte = new(loadgen.Round((after.Written-before.Written)/served, 5))
+	}
+}
+
+// shares are those of the packs between two looks; nil if there were none.
+func shares(before, after *loadgen.ServerCounters) *cacheShares {
+	hit, follow, miss := after.Hit-before.Hit, after.Follow-before.Follow, after.Miss-before.Miss
+	all := hit + follow + miss
+	if all <= 0 {
+		return nil
+	}
+	return &cacheShares{loadgen.Round(hit/all, 4), loadgen.Round(follow/all, 4), loadgen.Round(miss/all, 4), loadgen.Round((hit+follow)/all, 4)}
+}
+
+// kinds sums jobs up by tool and state.
+func kinds(jobs []doneJob) []kindReport {
+	type kind struct {
+		tool  fleet.Tool
+		fresh bool
+	}
+	took, bytes := map[kind]loadgen.Samples{}, map[kind]int64{}
+	for _, j := range jobs {
+		k := kind{j.tool, j.fresh}
+		took[k] = append(took[k], j.took)
+		bytes[k] += j.bytes
+	}
+	list := []kindReport{}
+	for k, s := range took {
+		list = append(list, kindReport{k.tool.String(), k.fresh, len(s), loadgen.Round(float64(bytes[k])/1e6, 3), s.Summarize()})
+	}
+	slices.SortFunc(list, func(a, b kindReport) int {
+		if c := cmp.Compare(a.Tool, b.Tool); c != 0 {
+			return c
+		}
+		if a.Fresh {
+			return -1
+		}
+		return 1
+	})
+	return list
+}
+
+// rows are what both the terminal and the page show.
+func (r *ciReport) rows() []chart.Row {
+	var rows []chart.Row
+	add := func(name, format string, args ...any) {
+		rows = append(rows, chart.Row{Name: name, Value: fmt.Sprintf(format, args...)})
+	}
+	add("jobs", "%d (%.2f/s) of %d pipelines, %d errors, %d not begun", r.Jobs, r.JobsPerS, r.Pipelines, r.Errors, r.Waiting)
+	add("job time", "%v", r.Job)
+	add("first job", "%v to the first byte of its pack, after each push", r.First)
+	add("received", "%.1f MB (%.1f MB/s)", r.MB, r.MBPerS)
+	if r.CPUPerJob != nil {
+		add("server CPU", "%.2f ms for each job", *r.CPUPerJob*1e3)
+		if r.CPUPerGB != nil {
+			rows[len(rows)-1].Value += fmt.Sprintf(", %.2f s/GB", *r.CPUPerGB)
+		}
+	}
+	if r.AnonRSS != nil {
+		add("server RSS", "%.1f MB anonymous", *r.AnonRSS)
+	}
+	add("client CPU", "%.2f ms for each job", r.ClientCPUPerJob*1e3)
+	if c := r.Cache; c != nil {
+		add("cache", "%.1f %% hit, %.1f %% follow, %.1f %% miss", c.Hit*100, c.Follow*100, c.Miss*100)
+	}
+	if c := r.Settled; c != nil {
+		add("  later", "%.1f %% hit, %.1f %% follow, %.1f %% miss (without the first pipeline)", c.Hit*100, c.Follow*100, c.Miss*100)
+	}
+	add("packs", "%d for requests of %d distinct meanings (a cache could save %.1f %%)", r.Packs, r.Canonical.Requests, r.Canonical.HitShare*100)
+	add("raw requests", "%d distinct (a cache keyed by the bytes could save %.1f %%)", r.Raw.Requests, r.Raw.HitShare*100)
+	if r.PackRuns != nil {
+		value := fmt.Sprintf("%d runs", *r.PackRuns)
+		if r.RunsPerDistinct != nil {
+			value += fmt.Sprintf(", %.3f for each distinct meaning", *r.RunsPerDistinct)
+		}
+		add("pack-objects", "%s", value)
+	}
+	if r.DiskWritePerByte != nil {
+		add("disk writes", "%.4f of the bytes served", *r.DiskWritePerByte)
+	}
+	add("ls-refs", "%v", r.Small)
+	return rows
+}
+
+func (r *ciReport) print(w io.Writer) {
+	for _, row := range r.rows() {
+		fmt.Fprintf(w, "  %-13s %s\n", row.Name, row.Value)
+	}
+	fmt.Fprintf(w, "\n  %-22s %7s %11s %10s %10s %10s\n", "kind of job", "jobs", "MB each", "p50 ms", "p95 ms", "p99 ms")
+	for _, k := range r.Kinds {
+		fmt.Fprintf(w, "  %-22s %7d %11.3f %10.1f %10.1f %10.1f\n", k.name(), k.Jobs, k.MB/float64(max(k.Jobs, 1)), k.Job.P50, k.Job.P95, k.Job.P99)
+	}
+}
+
+// name says what a kind of job is.
+func (k *kindReport) name() string {
+	if k.Fresh {
+		return k.Tool + ", new"
+	}
+	return k.Tool
+}
+
+// slice is a stretch of a run, for the curves.
+type slice struct {
+	at       time.Duration // its middle
+	jobsPerS float64
+	p50, p95 float64  // of the jobs that ended in it, milliseconds
+	cpus     *float64 // CPUs that the server kept busy
+	saved    *float64 // percent of the packs that were not made anew
+}
+
+// curves cuts a run into stretches of at least a second.
+func curves(c *ciResult) []slice {
+	n := min(max(int(c.elapsed/time.Second), 1), chart.MaxSlices)
+	width := c.elapsed / time.Duration(n)
+	took := make([]loadgen.Samples, n)
+	for _, j := range c.jobs {
+		i := min(int(j.end/max(width, 1)), n-1)
+		took[i] = append(took[i], j.took)
+	}
+	list := make([]slice, n)
+	for i, s := range took {
+		p := s.Summarize()
+		list[i] = slice{at: width*time.Duration(i) + width/2, jobsPerS: loadgen.Rate(float64(len(s)), 1, width), p50: p.P50, p95: p.P95}
+		a, b := momentAt(c.moments, width*time.Duration(i)), momentAt(c.moments, width*time.Duration(i+1))
+		if a == nil || b == nil || b.at <= a.at {
+			continue
+		}
+		if c.usage != nil {
+			list[i].cpus = new((b.cpu - a.cpu).Seconds() / (b.at - a.at).Seconds())
+		}
+		if a.counters != nil && b.counters != nil {
+			if s := shares(a.counters, b.counters); s != nil {
+				list[i].saved = new(s.Saved * 100)
+			}
+		}
+	}
+	return list
+}
+
+// momentAt is the look nearest to a time.
+func momentAt(moments []moment, at time.Duration) *moment {
+	var best *moment
+	for i := range moments {
+		if m := &moments[i]; best == nil || (m.at-at).Abs() < (best.at-at).Abs() {
+			best = m
+		}
+	}
+	return best
+}

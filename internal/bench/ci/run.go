@@ -1,0 +1,321 @@
+package ci
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/bench/fleet"
+	"github.com/packhorse-git/packhorse/internal/bench/gitload"
+	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+)
+
+const (
+	// ciProbeRate is how many small requests a second are sent meanwhile: few, because with git http-backend each is a process,
+	// and all of them count as the server's CPU time.
+	ciProbeRate = 10
+	// herd is within what time the jobs of a pipeline begin. A machine that has fetched then builds for as long, so that another one
+	// takes the next job of the same pipeline.
+	herd = time.Second
+)
+
+// doneJob is what is known of a job that has ended well.
+type doneJob struct {
+	end   time.Duration // since the run began
+	took  time.Duration
+	bytes int64
+	tool  fleet.Tool
+	fresh bool          // on a new machine
+	first time.Duration // of the first job of a pipeline, to the first byte of its pack; 0: of another
+}
+
+// moment is a look at the server while the fleet works.
+type moment struct {
+	at       time.Duration
+	cpu      time.Duration
+	counters *loadgen.ServerCounters // nil: none
+}
+
+// ciResult is what a fleet did.
+type ciResult struct {
+	jobs      []doneJob
+	pipelines int
+	waiting   int // jobs that had not begun when the run ended, for want of a machine or of a push in time
+	elapsed   time.Duration
+	keys      *fleet.Keys
+	failures  *loadgen.Failures
+	usage     *loadgen.TreeUsage
+	clientCPU time.Duration
+	before    *loadgen.ServerCounters
+	settled   *loadgen.ServerCounters // when the second pipeline began; nil if there was none
+	after     *loadgen.ServerCounters
+	moments   []moment
+	small     *loadgen.Outcome
+}
+
+// crew is a fleet at work.
+type crew struct {
+	scene *scene
+	start time.Time
+	build time.Duration // how long a machine is busy after its fetch
+	ended chan struct{} // closed by finish
+	work  sync.WaitGroup
+
+	mu     sync.Mutex // guards all below
+	idle   []*runner
+	queue  []fleet.Job
+	over   bool // no job is begun any more
+	begun  int  // jobs
+	rng    *rand.Rand
+	result *ciResult
+}
+
+// newCrew hires the machines: kinds by the profile's shares, those that keep their repositories up to maxBehind commits behind.
+func newCrew(s *scene, runners int, every time.Duration) (*crew, error) {
+	c := &crew{scene: s, build: min(herd, every/2), ended: make(chan struct{}), rng: rand.New(rand.NewPCG(1, 0)), result: &ciResult{keys: fleet.NewKeys(), failures: &loadgen.Failures{}}}
+	total := 0
+	for _, p := range s.profile {
+		total += p.weight
+	}
+	for i := range runners {
+		slot := (2*i + 1) * total / (2 * runners) // evenly spread
+		part := s.profile[0]
+		for _, part = range s.profile {
+			if slot -= part.weight; slot < 0 {
+				break
+			}
+		}
+		r := &runner{scene: s, machine: fleet.NewMachine(s.history, part.tool), fresh: part.fresh}
+		r.packed = func(f *fleet.Fetch, request []byte) error {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.result.keys.Count(f, request)
+			return nil
+		}
+		if err := c.age(r); err != nil {
+			return nil, err
+		}
+		c.idle = append(c.idle, r)
+	}
+	return c, nil
+}
+
+// age leaves a machine as a job of a while ago did.
+func (c *crew) age(r *runner) error {
+	if !r.machine.Tool.Keeps() {
+		return nil
+	}
+	at, err := c.scene.history.Behind(c.scene.tip, c.rng.IntN(maxBehind+1))
+	if err != nil {
+		return err
+	}
+	return r.machine.Leave(fleet.Job{Pipeline: "refs/pipelines/1", Commit: at, Branch: c.scene.branch})
+}
+
+// submit gives a job to any free machine, or else to the first that will be.
+func (c *crew) submit(ctx context.Context, job fleet.Job) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.idle) == 0 {
+		c.queue = append(c.queue, job)
+		return
+	}
+	i := c.rng.IntN(len(c.idle))
+	r := c.idle[i]
+	c.idle = slices.Delete(c.idle, i, i+1)
+	c.ready(r)
+	c.work.Go(func() { c.serve(ctx, r, job) })
+}
+
+// ready decides whether the machine is a new one; where the tip stays, the others become stale again. mu is held.
+func (c *crew) ready(r *runner) {
+	switch {
+	case c.rng.Float64() < r.fresh:
+		r.machine.Reset()
+	case c.scene.pusher == nil:
+		c.age(r) //nolint:errcheck // the same commits as before
+	}
+}
+
+// serve does jobs until none is waiting.
+func (c *crew) serve(ctx context.Context, r *runner, job fleet.Job) {
+	for {
+		c.mu.Lock()
+		c.begun++
+		c.mu.Unlock()
+		begun, received, fresh := time.Now(), r.received.Load(), r.machine.Fresh()
+		err := r.job(ctx, job)
+		done := doneJob{end: time.Since(c.start), took: time.Since(begun), bytes: r.received.Load() - received, tool: r.machine.Tool, fresh: fresh}
+		if !r.began.IsZero() {
+			done.first = r.began.Sub(begun)
+		}
+		if err != nil && ctx.Err() == nil {
+			c.result.failures.Add(fmt.Errorf("%v: %w", r.machine.Tool, err))
+		}
+		c.mu.Lock()
+		if err == nil {
+			c.result.jobs = append(c.result.jobs, done)
+		}
+		c.mu.Unlock()
+		building := time.NewTimer(c.build)
+		select {
+		case <-building.C:
+		case <-c.ended:
+		case <-ctx.Done():
+		}
+		building.Stop()
+		c.mu.Lock()
+		if c.over || len(c.queue) == 0 || ctx.Err() != nil {
+			c.idle = append(c.idle, r)
+			c.mu.Unlock()
+			return
+		}
+		job, c.queue = c.queue[0], c.queue[1:]
+		c.ready(r)
+		c.mu.Unlock()
+	}
+}
+
+// finish takes no more jobs and waits for those that run.
+func (c *crew) finish() {
+	c.mu.Lock()
+	c.over, c.queue = true, nil
+	c.result.waiting -= c.begun
+	c.mu.Unlock()
+	close(c.ended)
+	c.work.Wait()
+}
+
+// progress is how many jobs are done, how many machines are busy, and how many jobs wait for one.
+func (c *crew) progress(runners int) (done, busy, waiting int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.result.jobs), runners - len(c.idle), len(c.queue)
+}
+
+// pipelines starts one after the other until the time is over. Where the machine is too busy for the pushes they are late, and jobs
+// that have not begun by the end count as waiting.
+func (c *crew) pipelines(ctx context.Context, o *ciOptions, scraper *loadgen.Scraper) (err error) {
+	var herds sync.WaitGroup
+	defer herds.Wait()
+	rng := rand.New(rand.NewPCG(3, 0))
+	job := fleet.Job{Pipeline: "refs/pipelines/2", Commit: c.scene.tip, Branch: c.scene.branch}
+	for n := 0; ; n++ {
+		due := time.Duration(n) * o.every
+		if due >= o.common.Duration {
+			return nil
+		}
+		c.result.waiting += o.jobs // until they begin
+		if !loadgen.Sleep(ctx, time.Until(c.start.Add(due))) {
+			return nil
+		}
+		if time.Since(c.start) >= o.common.Duration {
+			continue
+		}
+		if n == 1 {
+			if c.result.settled, err = scraper.Read(ctx); err != nil {
+				return err
+			}
+		}
+		if c.scene.pusher != nil {
+			if job, err = c.scene.pusher.next(ctx); err != nil {
+				return err
+			}
+		}
+		c.result.pipelines++
+		offsets := make([]time.Duration, o.jobs)
+		for i := range offsets {
+			offsets[i] = time.Duration(rng.Int64N(int64(min(herd, o.every))))
+		}
+		slices.Sort(offsets)
+		begun, job := time.Now(), job
+		herds.Go(func() {
+			for i, offset := range offsets {
+				job.First = i == 0 && n > 0
+				if !loadgen.Sleep(ctx, time.Until(begun.Add(offset))) || time.Since(c.start) >= o.common.Duration {
+					return
+				}
+				c.submit(ctx, job)
+			}
+		})
+	}
+}
+
+// measure lets the fleet work and looks at the server meanwhile.
+func (o *ciOptions) measure(ctx context.Context, env loadgen.Env, s *scene) (*ciResult, error) {
+	c, err := newCrew(s, o.runners, o.every)
+	if err != nil {
+		return nil, err
+	}
+	result := c.result
+	scraper := loadgen.NewScraper(s.target, o.ops)
+	if result.before, err = scraper.Read(ctx); err != nil {
+		return nil, err
+	}
+	tree, err := loadgen.WatchTree(o.serverPID)
+	if err != nil {
+		return nil, err
+	}
+	defer tree.Stop()
+	own := loadgen.OwnCPU()
+	c.start = time.Now()
+	stop := loadgen.Progress(ctx, env.Stderr, func() string {
+		done, busy, waiting := c.progress(o.runners)
+		return fmt.Sprintf("measuring: %v of %v, %d jobs done, %d machines busy, %d jobs waiting", time.Since(c.start).Round(time.Second),
+			o.common.Duration, done, busy, waiting)
+	})
+	defer stop()
+
+	watching, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var watchers sync.WaitGroup
+	var probed error
+	probe := &loadgen.Pings{Target: s.target, Request: s.target.Post("git-upload-pack", "", gitload.LsRefs(s.caps.Format, s.branch)), Timeout: s.timeout,
+		Conns: 4, Rate: ciProbeRate, Duration: o.common.Duration, Urgent: true}
+	watchers.Go(func() { result.small, probed = probe.Run(ctx) })
+	watchers.Go(func() { result.moments = c.look(watching, scraper, tree, o.html != "") })
+	err = c.pipelines(ctx, o, scraper)
+	if err == nil {
+		loadgen.Sleep(ctx, time.Until(c.start.Add(o.common.Duration)))
+	}
+	c.finish()
+	result.elapsed = time.Since(c.start)
+	cancel()
+	watchers.Wait()
+	result.usage, result.clientCPU = tree.Stop(), loadgen.OwnCPU()-own
+	if err == nil {
+		err = probed
+	}
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return nil, err
+	}
+	result.after, err = scraper.Read(ctx)
+	return result, err
+}
+
+// look notes what the server has used and answered so far, if that is wanted.
+func (c *crew) look(ctx context.Context, scraper *loadgen.Scraper, tree *loadgen.TreeWatch, wanted bool) []moment {
+	var moments []moment
+	every := time.Second
+	for wanted && len(moments) < maxMoments {
+		cpu, _ := tree.Sofar()
+		counters, err := scraper.Read(ctx)
+		if err != nil {
+			counters = nil
+		}
+		moments = append(moments, moment{time.Since(c.start), cpu, counters})
+		if !loadgen.Sleep(ctx, every) {
+			break
+		}
+	}
+	return moments
+}
+
+// maxMoments bounds them: beyond it a run is longer than a page can show.
+const maxMoments = 100_000

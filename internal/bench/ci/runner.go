@@ -1,0 +1,342 @@
+package ci
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/bench/fleet"
+	"github.com/packhorse-git/packhorse/internal/bench/gitload"
+	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pktline"
+)
+
+// runner is one machine of the fleet at work. One goroutine uses it.
+type runner struct {
+	scene    *scene
+	machine  *fleet.Machine
+	fresh    float64
+	received atomic.Int64
+	conn     *loadgen.Conn
+
+	zip    *gzip.Writer
+	zipped bytes.Buffer
+	answer []byte
+
+	data    func([]byte)                               // gets the pack's bytes, if not nil
+	packed  func(f *fleet.Fetch, request []byte) error // is told that a fetch brought its pack, before the machine knows
+	rounds  int                                        // of the last job
+	timed   bool                                       // note when the first byte of the pack comes
+	began   time.Time                                  // when it came in the last job
+	fetched bool                                       // the last job brought a pack
+}
+
+const (
+	// compressFrom is from which length on git compresses a request.
+	compressFrom = 1024
+	// maxRounds bounds the negotiation of one fetch.
+	maxRounds = 100
+)
+
+// connected runs what a git process does: on a connection of its own, which is broken off when the context ends.
+func (r *runner) connected(ctx context.Context, do func() error) error {
+	c, err := r.scene.target.DialConn(ctx, &r.received)
+	if err != nil {
+		return err
+	}
+	r.conn = c
+	defer c.Close()
+	defer context.AfterFunc(ctx, c.Abort)()
+	err = do()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// ask sends a request and has its answer read.
+func (r *runner) ask(ctx context.Context, request []byte, read func(b *loadgen.Body, h loadgen.Head) error) error {
+	if r.scene.timeout > 0 {
+		r.conn.SetDeadline(time.Now().Add(r.scene.timeout)) //nolint:errcheck // the write fails too
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if _, err := r.conn.Write(request); err != nil {
+		return fmt.Errorf("sending the request: %w", err)
+	}
+	h, err := r.conn.ReadHead()
+	if err != nil {
+		return fmt.Errorf("reading the response's head: %w", err)
+	}
+	return read(r.conn.Body(h), h)
+}
+
+// small reads an answer that is held in memory. It is valid until the next one.
+func (r *runner) small(b *loadgen.Body, h loadgen.Head) error {
+	if h.Status != 200 {
+		return gitload.StatusError(b, h)
+	}
+	r.answer = r.answer[:0]
+	for {
+		p, err := b.Next(loadgen.ConnBuffer)
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if len(r.answer)+len(p) > loadgen.MaxSmall {
+			return errors.New("response too long")
+		}
+		r.answer = append(r.answer, p...)
+	}
+}
+
+// advertisement asks for the server's capabilities; see, if not nil, gets their lines.
+func (r *runner) advertisement(see func(line string)) error {
+	err := r.ask(context.Background(), r.scene.target.Get("/info/refs?service=git-upload-pack"), r.small)
+	if err != nil {
+		return err
+	}
+	lines := pktline.NewReader(bytes.NewReader(r.answer))
+	v2 := false
+	for flushes := 0; flushes < 2 && !(v2 && flushes == 1); {
+		typ, line, err := lines.Line()
+		if err != nil {
+			return fmt.Errorf("reading the server's capabilities: %w", err)
+		}
+		if typ == pktline.Flush {
+			flushes++
+			continue
+		}
+		if rest, ok := strings.CutPrefix(string(line), "ERR "); ok {
+			return gitload.ServerError(loadgen.Clean([]byte(rest)))
+		}
+		if string(line) == "version 2" {
+			v2, flushes = true, 0
+		} else if see != nil && v2 {
+			see(string(line))
+		}
+	}
+	if !v2 {
+		return errors.New("the server does not speak protocol v2")
+	}
+	return nil
+}
+
+// job does one job from the connection to the last byte.
+func (r *runner) job(ctx context.Context, job fleet.Job) error {
+	r.rounds, r.fetched, r.timed, r.began = 0, false, job.First, time.Time{}
+	return r.connected(ctx, func() error {
+		if err := r.advertisement(nil); err != nil {
+			return err
+		}
+		refs, err := r.refs(ctx, job.Branch)
+		if err != nil {
+			return err
+		}
+		f, err := r.machine.Fetch(job, refs, &r.scene.caps)
+		if f == nil || err != nil {
+			return err
+		}
+		for r.rounds < maxRounds {
+			r.rounds++
+			if done, err := r.round(ctx, f); done || err != nil {
+				return err
+			}
+		}
+		return fmt.Errorf("no pack after %d rounds of negotiation", maxRounds)
+	})
+}
+
+// refs asks for the refs that the tool wants to see.
+func (r *runner) refs(ctx context.Context, branch string) ([]fleet.Ref, error) {
+	request := r.machine.LsRefs(&r.scene.caps, branch)
+	if request == nil {
+		return nil, nil
+	}
+	if err := r.ask(ctx, r.scene.target.Post("git-upload-pack", "", request), r.small); err != nil {
+		return nil, err
+	}
+	var refs []fleet.Ref
+	all, answer := r.machine.Needs(), r.answer
+	for {
+		n, err := pktline.ParseLength(answer[:min(4, len(answer))])
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("reading the refs: %w", err)
+		case n == 0 && len(answer) == 4:
+			return refs, nil
+		case n < 4 || n > len(answer):
+			return nil, errors.New("the ref list ends without a flush")
+		}
+		id, name, _ := bytes.Cut(bytes.TrimSuffix(answer[4:n], []byte("\n")), []byte(" "))
+		name, _, _ = bytes.Cut(name, []byte(" "))
+		if all || string(name) == branch {
+			parsed, err := git.ParseObjectID(id)
+			if err != nil && string(id) != "unborn" {
+				return nil, fmt.Errorf("bad line %.80q in the ref list", loadgen.Clean(answer[4:n]))
+			} else if err == nil {
+				refs = append(refs, fleet.Ref{Name: string(name), ID: parsed})
+			}
+		}
+		answer = answer[n:]
+	}
+}
+
+// round sends one request of a fetch; done tells that its pack has come.
+func (r *runner) round(ctx context.Context, f *fleet.Fetch) (done bool, err error) {
+	request := f.Request()
+	sent, encoding := request, ""
+	if len(request) > compressFrom {
+		if sent, err = r.compress(request); err != nil {
+			return false, err
+		}
+		encoding = "gzip"
+	}
+	w := gitload.Walker{Section: f.Line, Data: r.data}
+	if r.timed {
+		w.Data = func(p []byte) {
+			if r.began.IsZero() {
+				r.began = time.Now()
+			}
+			if r.data != nil {
+				r.data(p)
+			}
+		}
+	}
+	err = r.ask(ctx, r.scene.target.Post("git-upload-pack", encoding, sent), func(b *loadgen.Body, h loadgen.Head) error {
+		return gitload.CheckFetch(b, h, nil, &w, func() {})
+	})
+	if err != nil || !w.HasPack {
+		return false, err
+	}
+	if err := r.packed(f, request); err != nil {
+		return false, err
+	}
+	f.Finish()
+	r.fetched = true
+	return true, nil
+}
+
+// compress is what git does with a longer request.
+func (r *runner) compress(b []byte) ([]byte, error) {
+	r.zipped.Reset()
+	if r.zip == nil {
+		r.zip = gzip.NewWriter(&r.zipped)
+	} else {
+		r.zip.Reset(&r.zipped)
+	}
+	_, err := r.zip.Write(b)
+	if err := errors.Join(err, r.zip.Close()); err != nil {
+		return nil, err
+	}
+	return r.zipped.Bytes(), nil
+}
+
+// verify does one job of each kind that the profile has and lets git check what came; it returns how many kinds there are.
+func (s *scene) verify(ctx context.Context, dir string) (kinds int, err error) {
+	old, err := s.history.Behind(s.tip, 7)
+	if err != nil {
+		return 0, err
+	}
+	for _, p := range s.profile {
+		states := []bool{false}
+		if p.tool.Keeps() {
+			states = []bool{false, true}
+		}
+		for _, stale := range states {
+			kinds++
+			at := git.ObjectID{}
+			what := "on a new machine"
+			if stale {
+				at, what = old, "on a machine that is behind"
+			}
+			if err := s.verifyOne(ctx, filepath.Join(dir, fmt.Sprintf("verify-%d.git", kinds)), p.tool, at); err != nil {
+				return kinds, fmt.Errorf("checking a job of %v %s: %w", p.tool, what, err)
+			}
+		}
+	}
+	return kinds, nil
+}
+
+// verifyOne has git index the pack of one job in a repository of the machine's state, and check that all is connected.
+func (s *scene) verifyOne(ctx context.Context, repo string, tool fleet.Tool, at git.ObjectID) error {
+	defer os.RemoveAll(repo)
+	if _, err := gitload.RunGit(ctx, filepath.Dir(repo), nil, "init", "-q", "--bare", "--object-format="+s.caps.Format.String(), repo); err != nil {
+		return err
+	}
+	r := &runner{scene: s, machine: fleet.NewMachine(s.history, tool)}
+	if !at.IsZero() {
+		if err := r.machine.Leave(fleet.Job{Pipeline: "refs/pipelines/1", Commit: at, Branch: s.branch}); err != nil {
+			return err
+		}
+		if err := s.leave(ctx, repo, tool, at); err != nil {
+			return err
+		}
+	}
+	pr, pw := io.Pipe()
+	indexed := make(chan error, 1)
+	go func() {
+		err := gitload.IndexPack(ctx, repo, pr)
+		pr.CloseWithError(io.ErrClosedPipe)
+		indexed <- err
+	}()
+	var wants, shallow strings.Builder
+	r.data = func(p []byte) { pw.Write(p) } //nolint:errcheck // index-pack's own error says why it stopped reading
+	r.packed = func(f *fleet.Fetch, _ []byte) error {
+		for _, id := range f.Wants() {
+			fmt.Fprintln(&wants, id)
+		}
+		for _, id := range f.Shallow() {
+			fmt.Fprintln(&shallow, id)
+		}
+		return nil
+	}
+	err := r.job(ctx, fleet.Job{Pipeline: "refs/pipelines/2", Commit: s.tip, Branch: s.branch})
+	pw.CloseWithError(err)
+	bad := <-indexed
+	switch {
+	case err != nil:
+		return err
+	case !r.fetched:
+		return nil // the repository has too few commits for one to be behind
+	case bad != nil:
+		return fmt.Errorf("git does not accept the pack: %w", bad)
+	}
+	if err := os.WriteFile(filepath.Join(repo, "shallow"), []byte(shallow.String()), 0o666); err != nil {
+		return err
+	}
+	if shallow.Len() == 0 {
+		os.Remove(filepath.Join(repo, "shallow"))
+	}
+	if _, err := gitload.RunGit(ctx, repo, strings.NewReader(wants.String()), "rev-list", "--objects", "--quiet", "--stdin"); err != nil {
+		return fmt.Errorf("the pack does not make the machine's repository whole: %w", err)
+	}
+	return nil
+}
+
+// leave has git make the repository that a job of the tool leaves.
+func (s *scene) leave(ctx context.Context, repo string, tool fleet.Tool, at git.ObjectID) error {
+	proxy, err := gitload.StartRecorder(s.target)
+	if err != nil {
+		return err
+	}
+	defer proxy.Close()
+	args := []string{"fetch", "-q", "--no-tags", proxy.Url, at.String() + ":refs/remotes/origin/" + filepath.Base(s.branch)}
+	if tool != fleet.Jenkins {
+		args = append(args, "--depth=20")
+	}
+	_, err = gitload.RunGit(ctx, repo, nil, args...)
+	return err
+}

@@ -1,0 +1,247 @@
+package ci
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/bench/fleet"
+	"github.com/packhorse-git/packhorse/internal/bench/gitload"
+	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// scene is what a fleet works on.
+type scene struct {
+	target  *loadgen.Target
+	caps    fleet.Capabilities
+	branch  string // full name of the default branch
+	history *fleet.History
+	tip     git.ObjectID
+	pusher  *pusher // nil: the tip stays
+	profile []part
+	timeout time.Duration
+}
+
+// prepare learns what the server offers, and the history of its default branch.
+func (o *ciOptions) prepare(ctx context.Context, t *loadgen.Target, dir string) (*scene, error) {
+	s := &scene{target: t, history: fleet.NewHistory(), profile: o.fleet(), timeout: o.common.Timeout}
+	if err := s.discover(ctx); err != nil {
+		return nil, err
+	}
+	p := &loadgen.Pings{Target: t, Request: t.Post("git-upload-pack", "", gitload.LsRefs(s.caps.Format, "HEAD", "refs/heads/", "refs/tags/")), Timeout: s.timeout}
+	answer, err := p.First(ctx)
+	if err != nil {
+		return nil, err
+	}
+	refs, err := gitload.ParseRefs(answer)
+	if err != nil {
+		return nil, err
+	}
+	if s.branch, err = gitload.DefaultRef(refs); err != nil {
+		return nil, errors.New("the server shows no branch: there is nothing to build")
+	}
+	for _, r := range refs {
+		if r.Name == s.branch {
+			s.tip = r.Id
+		}
+	}
+	if err := s.readHistory(ctx, o.repo, dir); err != nil {
+		return nil, err
+	}
+	for _, r := range refs {
+		if strings.HasPrefix(r.Name, "refs/tags/") {
+			s.history.Tag(r.Name, r.Id, r.Peeled)
+		}
+	}
+	if o.repo != "" {
+		s.pusher, err = newPusher(ctx, s, o.repo, filepath.Join(dir, "push.git"), o.every)
+	}
+	return s, err
+}
+
+// discover reads the capability advertisement as a machine gets it.
+func (s *scene) discover(ctx context.Context) error {
+	format, err := gitload.Discover(ctx, s.target)
+	if err != nil {
+		return err
+	}
+	s.caps.Format = format
+	r := &runner{scene: s}
+	return r.connected(ctx, func() error {
+		return r.advertisement(func(line string) { s.caps.Read(line, loadgen.UserAgent) })
+	})
+}
+
+// readHistory reads it from the repository's path, or from a clone without trees.
+func (s *scene) readHistory(ctx context.Context, repo, dir string) error {
+	if repo == "" {
+		proxy, err := gitload.StartRecorder(s.target)
+		if err != nil {
+			return err
+		}
+		defer proxy.Close()
+		repo = filepath.Join(dir, "history.git")
+		if _, err := gitload.RunGit(ctx, dir, nil, "clone", "-q", "--bare", "--single-branch", "--no-tags", "--filter=tree:0", "--", proxy.Url, repo); err != nil {
+			return fmt.Errorf("reading the history: %w", err)
+		}
+	}
+	log, err := gitload.RunGit(ctx, repo, nil, "log", "--topo-order", "--reverse", "--format="+fleet.LogFormat, s.tip.String(), "--")
+	if err != nil {
+		return fmt.Errorf("the tip that the server shows is not in --repo: %w", err)
+	}
+	return s.history.Read(strings.NewReader(log))
+}
+
+// pusher makes commits and pushes them by file path.
+type pusher struct {
+	dir, repo string   // repo is a path or a URL
+	env       []string // beside the usual, for the push
+	branch    string
+	history   *fleet.History
+	every     time.Duration
+	tip       git.ObjectID // of the commits made so far
+	dirs      []string     // of the first tip's tree, where files change
+	rng       *rand.Rand
+	run       int64 // when this run began, in seconds: begins the names of its pipelines
+	made      int   // pipelines that have commits
+	ready     []fleet.Job
+}
+
+// maxDirs bounds in how many places the commits change files.
+const maxDirs = 1000
+
+// newPusher makes a small repository that borrows the served one's objects.
+func newPusher(ctx context.Context, s *scene, repo, dir string, every time.Duration) (*pusher, error) {
+	repo = gitload.Absolute(repo)
+	p := &pusher{dir: dir, repo: repo, branch: s.branch, history: s.history, tip: s.tip, every: every,
+		rng: rand.New(rand.NewPCG(2, 0)), run: time.Now().Unix()}
+	args := []string{"init", "-q", "--bare", "--object-format=" + s.caps.Format.String(), dir}
+	if _, err := gitload.RunGit(ctx, filepath.Dir(dir), nil, args...); err != nil {
+		return nil, err
+	}
+	objects, err := gitload.RunGit(ctx, repo, nil, "rev-parse", "--git-path", "objects")
+	if err != nil {
+		return nil, err
+	}
+	objects = strings.TrimSpace(objects)
+	if !filepath.IsAbs(objects) {
+		objects = filepath.Join(repo, objects)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "objects/info/alternates"), []byte(objects+"\n"), 0o666); err != nil {
+		return nil, err
+	}
+	if _, err := gitload.RunGit(ctx, dir, nil, "update-ref", p.branch, p.tip.String()); err != nil {
+		return nil, err
+	}
+	trees, err := gitload.RunGit(ctx, dir, nil, "ls-tree", "-r", "-d", "-z", "--name-only", p.branch)
+	if err != nil {
+		return nil, err
+	}
+	p.dirs = []string{""}
+	for name := range strings.SplitSeq(trees, "\x00") {
+		if name != "" && !strings.ContainsAny(name, "\"\n") && len(p.dirs) < maxDirs {
+			p.dirs = append(p.dirs, name+"/")
+		}
+	}
+	return p, p.commit(ctx)
+}
+
+// next pushes the next pipeline's commits and returns the job that all of its jobs are.
+func (p *pusher) next(ctx context.Context) (fleet.Job, error) {
+	if len(p.ready) == 0 {
+		if err := p.commit(ctx); err != nil {
+			return fleet.Job{}, err
+		}
+	}
+	job := p.ready[0]
+	p.ready = p.ready[1:]
+	id := job.Commit.String()
+	if _, err := gitload.RunGitWith(ctx, p.env, p.dir, nil, "push", "-q", "--", p.repo, id+":"+p.branch, id+":"+job.Pipeline); err != nil {
+		return job, fmt.Errorf("pushing to %s: %w", p.repo, err)
+	}
+	return job, nil
+}
+
+// overHTTP has the commits pushed to the server of our own, with a token.
+func (p *pusher) overHTTP(ctx context.Context, program, url, state string) error {
+	out, err := exec.CommandContext(ctx, program, "token", "create", "bench", "--scope", "write", "--state", state).Output()
+	token := tokenText.FindString(string(out))
+	if err != nil || token == "" {
+		return fmt.Errorf("make a token to push with: %w", cmp.Or(err, errors.New("none was printed")))
+	}
+	p.repo = url
+	p.env = []string{"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=http.extraHeader", "GIT_CONFIG_VALUE_0=Authorization: Bearer " + token}
+	return nil
+}
+
+var tokenText = regexp.MustCompile(`phk_[0-9A-Za-z]+`)
+
+const (
+	// madeAhead is for how many pipelines commits are made at once: what is left to do for a pipeline on a busy machine is the push.
+	madeAhead = 100
+	// maxCommits is how many commits a pipeline has at most.
+	maxCommits = 3
+)
+
+// commit makes the commits of the next pipelines. Their dates are those of the times they are due at.
+func (p *pusher) commit(ctx context.Context) error {
+	var in bytes.Buffer
+	commits, parents := 0, p.tip.String()
+	var ends []int // by pipeline, how many commits there are up to its last
+	for range madeAhead {
+		p.made++
+		date := p.run + int64(float64(p.made-1)*p.every.Seconds())
+		for i := range 1 + p.rng.IntN(maxCommits) {
+			message := fmt.Sprintf("bench: pipeline %d, commit %d\n", p.made, i+1)
+			commits++
+			fmt.Fprintf(&in, "commit %s\nmark :%d\ncommitter Packhorse Bench <bench@localhost> %d +0000\ndata %d\n%sfrom %s\n",
+				p.branch, commits, date, len(message), message, parents)
+			parents = fmt.Sprintf(":%d", commits)
+			p.change(&in)
+		}
+		ends = append(ends, commits)
+	}
+	if _, err := gitload.RunGit(ctx, p.dir, &in, "fast-import", "--quiet"); err != nil {
+		return err
+	}
+	log, err := gitload.RunGit(ctx, p.dir, nil, "log", "--topo-order", "--reverse", "--format="+fleet.LogFormat, p.tip.String()+".."+p.branch)
+	if err != nil {
+		return err
+	}
+	if err := p.history.Read(strings.NewReader(log)); err != nil {
+		return err
+	}
+	lines := strings.Split(strings.TrimSpace(log), "\n")
+	for i, end := range ends {
+		if end > len(lines) {
+			return fmt.Errorf("git made %d commits of %d", len(lines), commits)
+		}
+		id, _, _ := strings.Cut(lines[end-1], " ")
+		if p.tip, err = git.ParseObjectID(id); err != nil {
+			return err
+		}
+		p.ready = append(p.ready, fleet.Job{Pipeline: fmt.Sprintf("refs/pipelines/%d%05d", p.run, p.made-madeAhead+i+1), Commit: p.tip, Branch: p.branch})
+	}
+	return nil
+}
+
+// change changes a few files of a commit.
+func (p *pusher) change(in *bytes.Buffer) {
+	for range 1 + p.rng.IntN(4) {
+		text := make([]byte, 200+p.rng.IntN(2000))
+		for i := range text {
+			text[i] = "etaoin shrdlu\n"[p.rng.IntN(14)]
+		}
+		fmt.Fprintf(in, "M 100644 inline %spackhorse-bench.txt\ndata %d\n%s\n", p.dirs[p.rng.IntN(len(p.dirs))], len(text), text)
+	}
+}

@@ -1,0 +1,93 @@
+package gitload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/cgi"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+)
+
+func BackendCommand(env loadgen.Env) *cobra.Command {
+	var addr string
+	cmd := &cobra.Command{
+		Use:   "backend DIR",
+		Short: "Serve a directory with git http-backend: the peer to compare with",
+		Long: `Serves the repositories below DIR read-only with git's own CGI program, git http-backend, which starts git upload-pack
+and git pack-objects for each fetch: what a web server in front of a plain git does. The processes are descendants of this one and
+are waited for, so that --server-pid with its process ID counts their CPU time too.
+
+It runs until it is interrupted.`,
+		Example: `  packhorse-bench backend /srv/git --http 127.0.0.1:8081 &
+  packhorse-bench ci http://127.0.0.1:8081/demo.git --repo /srv/git/demo.git --server-pid PID
+  packhorse-bench fetch http://127.0.0.1:8081/demo.git --server-pid PID`,
+		Args: cobra.ExactArgs(1),
+	}
+	cmd.Flags().StringVar(&addr, "http", "127.0.0.1:8081", "address to listen on; port 0 takes a free one")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return serveBackend(cmd.Context(), env, args[0], addr) }
+	return cmd
+}
+
+// serveBackend serves until the context ends.
+func serveBackend(ctx context.Context, env loadgen.Env, dir, addr string) error {
+	root, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	if info, err := os.Stat(root); err != nil {
+		return err
+	} else if !info.IsDir() {
+		return fmt.Errorf("%s is no directory", dir)
+	}
+	handler, err := BackendHandler(ctx, root)
+	if err != nil {
+		return err
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return err
+	}
+	srv := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
+	release := context.AfterFunc(ctx, func() { srv.Close() })
+	defer release()
+	fmt.Fprintf(env.Stdout, "http://%s/ serves %s with git http-backend, pid %d\n", l.Addr(), root, os.Getpid())
+	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) || ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+// BackendHandler runs git http-backend for each request (git-http-backend(1)).
+func BackendHandler(ctx context.Context, root string) (http.Handler, error) {
+	path, err := RunGit(ctx, root, nil, "--exec-path")
+	if err != nil {
+		return nil, err
+	}
+	program := filepath.Join(strings.TrimSpace(path), "git-http-backend")
+	if _, err := os.Stat(program); err != nil {
+		return nil, fmt.Errorf("this git has no http-backend: %w", err)
+	}
+	settings := []string{"GIT_PROJECT_ROOT=" + root, "GIT_HTTP_EXPORT_ALL=1"}
+	for _, name := range []string{"PATH", "HOME"} {
+		if v, ok := os.LookupEnv(name); ok {
+			settings = append(settings, name+"="+v)
+		}
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := &cgi.Handler{Path: program, Env: settings[:len(settings):len(settings)], Stderr: io.Discard}
+		if v := r.Header.Get("Git-Protocol"); v != "" {
+			h.Env = append(h.Env, "GIT_PROTOCOL="+v)
+		}
+		h.ServeHTTP(w, r)
+	}), nil
+}

@@ -1,0 +1,129 @@
+package gitload
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pktline"
+)
+
+// refList is a repository's refs as the server shows them.
+type refList struct {
+	format git.ObjectFormat
+	Refs   []ref
+}
+
+// ListRefs asks for HEAD, branches, tags and pull requests.
+func ListRefs(ctx context.Context, t *loadgen.Target, timeout time.Duration) (*refList, error) {
+	format, err := Discover(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	prefixes := append([]string{"HEAD"}, coldPrefixes[:]...)
+	p := &loadgen.Pings{Target: t, Request: t.Post("git-upload-pack", "", LsRefs(format, prefixes...)), Timeout: timeout}
+	answer, err := p.First(ctx)
+	if err != nil {
+		return nil, err
+	}
+	refs, err := ParseRefs(answer)
+	return &refList{format, refs}, err
+}
+
+var coldPrefixes = [...]string{"refs/heads/", "refs/tags/", "refs/pull/"}
+
+// maxTips bounds what the load process is told; a thousand tips give half a million pairs.
+const maxTips = 1000
+
+// coldTips chooses different objects for the shapes of a cold load, evenly spread over all refs.
+func coldTips(refs []ref) []string {
+	seen := map[git.ObjectID]bool{}
+	var all []string
+	for _, r := range refs {
+		if r.Id.IsZero() || seen[r.Id] {
+			continue
+		}
+		for _, prefix := range coldPrefixes {
+			if strings.HasPrefix(r.Name, prefix) {
+				seen[r.Id] = true
+				all = append(all, r.Id.String())
+				break
+			}
+		}
+	}
+	if len(all) <= maxTips {
+		return all
+	}
+	tips := make([]string, maxTips)
+	for i := range tips {
+		tips[i] = all[i*len(all)/maxTips]
+	}
+	return tips
+}
+
+// MaxColdDepth bounds the depth of the shapes: a shallow clone by a CI runner, not a whole history.
+const MaxColdDepth = 20
+
+// shapes makes requests that differ from each other: two tips of the repository, at random, and a depth, unless histories are to be whole. The seed makes two
+// runs differ as well. Safe for concurrent use.
+type shapes struct {
+	target *loadgen.Target
+	format git.ObjectFormat
+	tips   []string
+	full   bool // whole histories instead of shallow ones
+
+	mu        sync.Mutex
+	rng       *rand.Rand      // guarded by mu, as all below
+	used      map[string]bool // keys of the shapes handed out
+	exhausted bool
+}
+
+func newShapes(t *loadgen.Target, format git.ObjectFormat, tips []string, seed uint64) *shapes {
+	return &shapes{target: t, format: format, tips: tips, rng: rand.New(rand.NewPCG(seed, 0)), used: map[string]bool{}}
+}
+
+// next makes a request that was not made before; nil if none is found any more.
+func (s *shapes) next() []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for range 1000 {
+		a, b, depth := s.rng.IntN(len(s.tips)), s.rng.IntN(len(s.tips)), 1+s.rng.IntN(MaxColdDepth)
+		if s.full {
+			depth = 0
+		}
+		key := fmt.Sprint(min(a, b), max(a, b), depth)
+		if s.used[key] {
+			continue
+		}
+		s.used[key] = true
+		return s.target.Post("git-upload-pack", "", s.body(depth, s.tips[a], s.tips[b]))
+	}
+	s.exhausted = true
+	return nil
+}
+
+// body is a v2 fetch as stock git makes it for a clone without a terminal, a full one if the depth is 0.
+func (s *shapes) body(depth int, wants ...string) []byte {
+	b := pktline.AppendLine(nil, "command=fetch")
+	b = pktline.AppendLine(b, "agent="+loadgen.UserAgent)
+	b = pktline.AppendLine(b, "object-format="+s.format.String())
+	b = pktline.AppendDelim(b)
+	for _, arg := range []string{"thin-pack", "no-progress", "ofs-delta"} {
+		b = pktline.AppendLine(b, arg)
+	}
+	if depth > 0 {
+		b = pktline.AppendLine(b, fmt.Sprintf("deepen %d", depth))
+	}
+	for i, id := range wants {
+		if i == 0 || id != wants[0] {
+			b = pktline.AppendLine(b, "want "+id)
+		}
+	}
+	b = pktline.AppendLine(b, "done")
+	return pktline.AppendFlush(b)
+}

@@ -1,0 +1,162 @@
+package gitload
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	"github.com/packhorse-git/packhorse/internal/bulk"
+)
+
+func LimitCommand(env loadgen.Env) *cobra.Command {
+	var (
+		addr    string
+		withTLS bool
+		relay   bool
+	)
+	cmd := &cobra.Command{
+		Use:   "limit FILE",
+		Short: "Serve one file with Go's own HTTP server: the ceiling on this machine",
+		Long: `Answers every GET and POST, at any path, with FILE: net/http, Content-Length, and the kernel's sendfile. What this
+gives is what a Go server can give on this machine at best. For a comparison of like with like take a file as long as
+the answer of the fetch that you compare with (an entry of Packhorse's pack cache is such a file), and load it with the same
+client, "packhorse-bench fetch --raw". With --tls it speaks TLS 1.3 with a certificate made for this run.
+
+With --relay it is the ceiling for two processes (Linux only): one sends FILE by sendfile, the other, its child, moves it from socket to
+socket by splice, as a gateway in front of a node at best can, without turns or checks.
+
+It runs until it is interrupted.`,
+		Example: `  packhorse-bench limit /tmp/pack.framed &
+  packhorse-bench fetch --raw http://127.0.0.1:8081/ --clients 30 --server-pid PID
+  packhorse-bench limit /tmp/pack.framed --tls --http 127.0.0.1:8443
+  packhorse-bench fetch --raw https://127.0.0.1:8443/ --insecure
+  packhorse-bench limit /tmp/pack.framed --relay`,
+		Args: cobra.ExactArgs(1),
+	}
+	cmd.Flags().StringVar(&addr, "http", "127.0.0.1:8081", "address to listen on; port 0 takes a free one")
+	cmd.Flags().BoolVar(&withTLS, "tls", false, "TLS 1.3 with a self-signed certificate")
+	cmd.Flags().BoolVar(&relay, "relay", false, "two processes: a sender and a splicing relay")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if relay {
+			if withTLS {
+				return errors.New("--relay goes without --tls: bytes that are encrypted cannot be moved by splice")
+			}
+			return serveRelay(cmd.Context(), env, []string{"relay"}, args[0], addr)
+		}
+		return serveLimit(cmd.Context(), env, args[0], addr, withTLS)
+	}
+	return cmd
+}
+
+// serveLimit serves until the context ends.
+func serveLimit(ctx context.Context, env loadgen.Env, file, addr string, withTLS bool) error {
+	info, err := regularFile(file)
+	if err != nil {
+		return err
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return err
+	}
+	l = bulk.Unpaced(l) // as our own server's is
+	scheme := "http"
+	if withTLS {
+		config, err := selfSigned(l.Addr())
+		if err != nil {
+			l.Close()
+			return err
+		}
+		l, scheme = tls.NewListener(l, config), "https"
+	}
+	srv := &http.Server{Handler: fileHandler(file), ReadHeaderTimeout: time.Minute}
+	release := context.AfterFunc(ctx, func() { srv.Close() })
+	defer release()
+	fmt.Fprintf(env.Stdout, "%s://%s/ serves %s (%.3f MB), pid %d\n", scheme, l.Addr(), file, float64(info.Size())/1e6, os.Getpid())
+	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) || ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+func regularFile(file string) (os.FileInfo, error) {
+	info, err := os.Stat(file)
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is no regular file", file)
+	}
+	return info, err
+}
+
+// fileHandler opens the file for each request: a shared descriptor would share its offset.
+func fileHandler(file string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		f, err := os.Open(file)
+		if err != nil {
+			http.Error(w, "the file is gone", http.StatusInternalServerError)
+			return
+		}
+		defer f.Close()
+		w.Header().Set("Content-Type", "application/x-git-upload-pack-result")
+		http.ServeContent(w, r, "", time.Time{}, f)
+	})
+}
+
+// WriteSelfSigned makes a certificate for the loopback and writes it and its key as PEM.
+func WriteSelfSigned(certFile, keyFile string) error {
+	config, err := selfSigned(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		return err
+	}
+	key, err := x509.MarshalPKCS8PrivateKey(config.Certificates[0].PrivateKey)
+	if err != nil {
+		return err
+	}
+	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: config.Certificates[0].Certificate[0]})
+	return errors.Join(os.WriteFile(certFile, cert, 0o600),
+		os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), 0o600))
+}
+
+// selfSigned makes a server's TLS settings with a certificate that lives in memory only.
+func selfSigned(addr net.Addr) (*tls.Config, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(now.UnixNano()),
+		Subject:      pkix.Name{CommonName: "packhorse bench"},
+		NotBefore:    now.Add(-time.Hour),
+		NotAfter:     now.Add(30 * 24 * time.Hour),
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		DNSNames:     []string{"localhost"},
+		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
+	}
+	if tcp, ok := addr.(*net.TCPAddr); ok && !tcp.IP.IsUnspecified() {
+		template.IPAddresses = append(template.IPAddresses, tcp.IP)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Config{
+		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
+		MinVersion:   tls.VersionTLS13,
+		NextProtos:   []string{"http/1.1"},
+	}, nil
+}

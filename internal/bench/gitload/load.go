@@ -1,0 +1,128 @@
+package gitload
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	"github.com/packhorse-git/packhorse/internal/git"
+)
+
+// LoadJob is what `packhorse-bench neighbour` tells its child process, on standard input and not as arguments, because the
+// requests hold credentials.
+type LoadJob struct {
+	URL      string // without user and password
+	Auth     string
+	Insecure bool
+	Clients  int
+	Timeout  time.Duration
+	// BytesPerS is the pace of all clients together; zero: none.
+	BytesPerS float64
+	// Rate is of requests a second in all, due at fixed times; zero: each client asks as soon as it can.
+	Rate float64
+
+	// A warm load replays one request.
+	Request    []byte
+	Size, Tail int64 // the verified answer's layout
+
+	// A cold load makes its own.
+	Format string
+	Tips   []string
+	Seed   uint64
+	Full   bool // whole histories
+	// A load that ends by itself begins no request after Duration, or makes so many in all. Refusals are no errors in it.
+	Duration time.Duration
+	Count    int
+}
+
+func NewLoadJob(t *loadgen.Target) *LoadJob {
+	return &LoadJob{URL: t.String(), Auth: t.Auth, Insecure: t.Tls != nil && t.Tls.InsecureSkipVerify}
+}
+
+// Cold has the job make clones that no cache has, of a repository with these refs.
+func (j *LoadJob) Cold(refs *refList) error {
+	j.Format, j.Tips, j.Seed = refs.format.String(), coldTips(refs.Refs), uint64(time.Now().UnixNano())
+	if len(j.Tips) == 0 {
+		return errors.New("the repository has no branches, tags or pull requests to clone")
+	}
+	return nil
+}
+
+// LoadCommand is the child of `packhorse-bench neighbour`. It reads a job from standard input and works until that is closed, which also
+// happens when its parent dies.
+func LoadCommand(env loadgen.Env) *cobra.Command {
+	return &cobra.Command{
+		Use:    "load",
+		Short:  "The clones of \"packhorse-bench neighbour\"",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			loadgen.Yielding()
+			var job LoadJob
+			in, err := loadgen.ReadJob(cmd, &job)
+			if err != nil {
+				return err
+			}
+			stop := make(chan struct{})
+			go func() { // ends with the process at the latest: nothing stops a read from standard input
+				defer close(stop)
+				io.Copy(io.Discard, in) //nolint:errcheck // any end is the end
+			}()
+			result, err := job.run(cmd.Context(), stop, func() { fmt.Fprintln(env.Stdout, loadgen.LoadReady) })
+			if err != nil {
+				return err
+			}
+			return json.NewEncoder(env.Stdout).Encode(result)
+		},
+	}
+}
+
+// run is the child's work.
+func (j *LoadJob) run(ctx context.Context, stop <-chan struct{}, flowing func()) (*loadgen.LoadResult, error) {
+	t, err := loadgen.ParseTarget(j.URL, j.Insecure)
+	if err != nil {
+		return nil, err
+	}
+	t.Auth = j.Auth
+	r := &loadgen.Replay{Target: t, Clients: j.Clients, Timeout: j.Timeout, Flowing: flowing, Rate: j.Rate, Pace: j.BytesPerS / float64(max(j.Clients, 1))}
+	var ref *Reference
+	var cold *shapes
+	if len(j.Tips) > 0 {
+		format, err := git.ParseObjectFormat(j.Format)
+		if err != nil {
+			return nil, err
+		}
+		cold = newShapes(t, format, j.Tips, j.Seed)
+		cold.full = j.Full
+		r.Next = cold.next
+	} else {
+		ref = &Reference{Size: j.Size, tail: j.Tail}
+		r.Next = func() []byte { return j.Request }
+	}
+	r.Check = FetchChecker(t, ref)
+	if j.Duration > 0 || j.Count > 0 {
+		r.Duration, r.Refusals, r.Flowing = j.Duration, true, nil
+	}
+	if next, left := r.Next, new(atomic.Int64); j.Count > 0 {
+		left.Store(int64(j.Count))
+		r.Next = func() []byte {
+			if left.Add(-1) < 0 {
+				return nil
+			}
+			return next()
+		}
+	}
+	out, err := r.Run(ctx, stop)
+	if err != nil {
+		return nil, err
+	}
+	return &loadgen.LoadResult{Bytes: out.Bytes, Elapsed: out.Elapsed, Requests: out.Requests, Refused: out.Refused, Errors: out.Failures.Count(),
+		First: out.Failures.First, Exhausted: cold != nil && cold.exhausted}, nil
+}

@@ -1,0 +1,179 @@
+package gitload
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+)
+
+func MkrefsCommand(env loadgen.Env) *cobra.Command {
+	var count int
+	cmd := &cobra.Command{
+		Use:   "mkrefs REPO",
+		Short: "Make the test case of \"packhorse-bench refs\": a bare repository with very many refs",
+		Long: `Gives a bare repository COUNT refs besides those that it has, packed. Half of them stand in directories of a
+thousand (refs/heads/bench/012/012345), the other half as code review leaves them (refs/pull/12345/head). A repository that
+is not there is made, and an empty one gets a commit on refs/heads/main. Refs of an earlier run are kept.`,
+		Example: `  packhorse-bench mkrefs /srv/git/refs.git --count 200000
+  packhorse-bench refs http://127.0.0.1:8080/refs.git --prefix refs/heads/main`,
+		Args: cobra.ExactArgs(1),
+	}
+	cmd.Flags().IntVar(&count, "count", 200000, "how many refs to make")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if count < 1 || count > maxMkrefs {
+			return fmt.Errorf("--count %d: from 1 to %d", count, maxMkrefs)
+		}
+		ctx := cmd.Context()
+		began := time.Now()
+		if err := mkrefs(ctx, env, args[0], count); err != nil {
+			return loadgen.Interrupted(ctx, err)
+		}
+		_, err := fmt.Fprintf(env.Stdout, "%s has %d refs for the test, such as %s and %s (%v)\n", args[0], count, refName(0),
+			refName(1), time.Since(began).Round(10*time.Millisecond))
+		return err
+	}
+	return cmd
+}
+
+const maxMkrefs = 10_000_000
+
+// refName is the name of the test's i-th ref.
+func refName(i int) string {
+	if i%2 == 1 {
+		return fmt.Sprintf("refs/pull/%d/head", i)
+	}
+	return fmt.Sprintf("refs/heads/bench/%03d/%06d", i/1000, i)
+}
+
+// refsAtOnce is the size of one transaction: git makes a file for each ref until they are packed, and the fewer of them there
+// are the faster that goes.
+const refsAtOnce = 20_000
+
+// mkrefs works through git alone, so it holds for every ref format.
+func mkrefs(ctx context.Context, env loadgen.Env, repo string, count int) error {
+	stop := loadgen.Progress(ctx, env.Stderr, func() string { return fmt.Sprintf("making %d refs", count) })
+	defer stop()
+	switch _, err := os.Stat(repo); {
+	case errors.Is(err, os.ErrNotExist):
+		return newWithRefs(ctx, repo, count)
+	case err != nil:
+		return err
+	}
+	commit, err := anyCommit(ctx, repo)
+	if err != nil {
+		return err
+	}
+	for made := 0; made < count; {
+		n := min(refsAtOnce, count-made)
+		if err := updateRefs(ctx, repo, commit, made, made+n); err != nil {
+			return err
+		}
+		if _, err := RunGit(ctx, repo, nil, "pack-refs", "--all"); err != nil {
+			return err
+		}
+		made += n
+	}
+	return nil
+}
+
+// newWithRefs makes a new repository by cloning a bundle (gitformat-bundle(5)) whose header names all the refs: a clone writes
+// packed refs at once, which takes seconds where a file for each ref takes minutes.
+func newWithRefs(ctx context.Context, repo string, count int) error {
+	dir, err := os.MkdirTemp("", "packhorse-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	seed, bundle := filepath.Join(dir, "seed.git"), filepath.Join(dir, "refs.bundle")
+	if _, err := RunGit(ctx, "", nil, "init", "-q", "--bare", "--initial-branch=main", "--", seed); err != nil {
+		return err
+	}
+	commit, err := anyCommit(ctx, seed)
+	if err != nil {
+		return err
+	}
+	pack, err := RunGit(ctx, seed, strings.NewReader(commit+"\n"), "pack-objects", "-q", "--revs", "--stdout")
+	if err != nil {
+		return err
+	}
+	if err := writeBundle(bundle, commit, count, pack); err != nil {
+		return err
+	}
+	if _, err := RunGit(ctx, "", nil, "clone", "-q", "--mirror", "--", bundle, repo); err != nil {
+		return err
+	}
+	if _, err := RunGit(ctx, repo, nil, "symbolic-ref", "HEAD", "refs/heads/main"); err != nil {
+		return err
+	}
+	// The bundle is no upstream, and its path is gone.
+	_, err = RunGit(ctx, repo, nil, "config", "--remove-section", "remote.origin")
+	return err
+}
+
+func writeBundle(path, commit string, count int, pack string) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	w := bufio.NewWriterSize(f, 64<<10)
+	fmt.Fprintf(w, "# v2 git bundle\n%s HEAD\n%s refs/heads/main\n", commit, commit)
+	for i := range count {
+		fmt.Fprintf(w, "%s %s\n", commit, refName(i))
+	}
+	w.WriteString("\n" + pack)
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// updateRefs points refs from..to-1 at the commit in one transaction.
+func updateRefs(ctx context.Context, repo, commit string, from, to int) error {
+	pr, pw := io.Pipe()
+	go func() {
+		w := bufio.NewWriterSize(pw, 64<<10)
+		for i := from; i < to; i++ {
+			fmt.Fprintf(w, "update %s %s\n", refName(i), commit)
+		}
+		pw.CloseWithError(w.Flush())
+	}()
+	_, err := RunGit(ctx, repo, pr, "update-ref", "--stdin")
+	pr.Close() // ends the writer if git did not read all
+	return err
+}
+
+// anyCommit finds the commit for the refs to point at, and makes one in an empty repository.
+func anyCommit(ctx context.Context, repo string) (string, error) {
+	for _, args := range [][]string{
+		{"rev-parse", "--verify", "--quiet", "HEAD^{commit}"},
+		{"rev-list", "--all", "--max-count=1"},
+	} {
+		if id, err := RunGit(ctx, repo, nil, args...); err == nil && strings.TrimSpace(id) != "" {
+			return strings.TrimSpace(id), nil
+		} else if ctx.Err() != nil {
+			return "", err
+		}
+	}
+	tree, err := RunGit(ctx, repo, strings.NewReader(""), "mktree")
+	if err != nil {
+		return "", err
+	}
+	id, err := RunGit(ctx, repo, nil, "commit-tree", "-m", "A commit for many refs", strings.TrimSpace(tree))
+	if err != nil {
+		return "", err
+	}
+	id = strings.TrimSpace(id)
+	_, err = RunGit(ctx, repo, nil, "update-ref", "refs/heads/main", id)
+	return id, err
+}

@@ -1,0 +1,264 @@
+package gitload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+)
+
+const (
+	// apdexSatisfied is the small request's target time; up to four times that is tolerable.
+	apdexSatisfied = 20 * time.Millisecond
+)
+
+// neighbourOptions are the flags of `packhorse-bench neighbour`.
+type neighbourOptions struct {
+	loadgen.Common
+	mbps float64
+	cold bool
+	ref  string
+	rpc  RpcOptions
+
+	clones, machine, echo []string // arguments of the processes beside this one: loadCommand, standstillCommand, echoCommand
+}
+
+// neighbourReport is what `packhorse-bench neighbour --json` prints. requests and errors count the small requests of both
+// phases and the clones.
+type neighbourReport struct {
+	Alone    loadgen.Percentiles `json:"alone_ms"`
+	Loaded   loadgen.Percentiles `json:"loaded_ms"`
+	Apdex    float64             `json:"apdex"` // of the loaded phase
+	MBPerS   float64             `json:"mb_per_s"`
+	Requests int                 `json:"requests"`
+	Errors   int                 `json:"errors"`
+
+	Echo       *loadgen.Percentiles      `json:"echo_ms"`    // of the loaded phase; null: not known
+	Standstill *loadgen.StandstillReport `json:"standstill"` // likewise
+}
+
+func NeighbourCommand(env loadgen.Env) *cobra.Command {
+	var o neighbourOptions
+	cmd := &cobra.Command{
+		Use:     "neighbour URL",
+		Aliases: []string{"neighbor"},
+		Short:   "Measure what many clones do to somebody's small request",
+		Long: `Sends a small request (ls-refs of one ref) 50 times a second, whatever the server does, on connections of its own;
+latency counts from the time that a request was due. For a third of the duration it is alone, for the rest CLIENTS clones
+run beside it:
+
+  (default)  full clones, as fast as they go; the server may answer them from a cache
+  --mbps M   full clones that read M MB/s in all
+  --cold     shallow clones that differ from each other and from those of earlier runs, so that no cache has them
+
+With --rpc the small request is RefService.Resolve at a storage node, by the control API, and the clones still go to URL: to the gateway in front of the
+node, or to any server beside it. The repository's path is the same in both.
+
+apdex is that of the loaded phase: answers within 20 ms count 1, within 80 ms a half, others and errors nothing.
+
+Clients are other machines in real life; here they may share the CPUs with the server. So the clones run in a child process
+at a lower priority (nice 5), and the small requests are sent at a higher one (nice -5) where that is permitted; the report
+says so. A bare echo beside the clones, 50 times a second between two processes that do nothing else, shows what the machine itself costs a small request
+then. A virtual machine stands still while its host runs others, and each server on it is late then: when that was beside the clones is shown, with the
+percentiles of the small requests that it did not meet.
+
+Linux may give each session an equal share of the CPUs, whatever the priorities (autogroup). With server and bench in two terminals, priorities do little and
+everyone waits longer: start them from one shell, or set kernel.sched_autogroup_enabled = 0 before the servers start.`,
+		Example: `  packhorse-bench neighbour http://127.0.0.1:8080/demo.git --clients 30 --duration 30s
+  packhorse-bench neighbour http://127.0.0.1:8080/demo.git --clients 30 --mbps 400
+  packhorse-bench neighbour http://127.0.0.1:8080/demo.git --clients 8 --cold --json
+  packhorse-bench neighbour http://127.0.0.1:8080/demo.git --clients 30 --rpc 127.0.0.1:7420 --secret-file secret`,
+		Args: cobra.ExactArgs(1),
+	}
+	o.Flags(cmd)
+	f := cmd.Flags()
+	f.Float64Var(&o.mbps, "mbps", 0, "let the clones read this many MB/s in all (0: as fast as they can)")
+	f.BoolVar(&o.cold, "cold", false, "every clone asks for something that no cache has")
+	f.StringVar(&o.ref, "ref", "", "the ref that the small request asks for (default: what HEAD points to)")
+	o.rpc.Flags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		t, err := loadgen.ParseTarget(args[0], o.Insecure)
+		if err != nil {
+			return err
+		}
+		if err := o.Check(); err != nil {
+			return err
+		}
+		if o.mbps < 0 {
+			return fmt.Errorf("--mbps %v: has to be positive", o.mbps)
+		}
+		if err := o.rpc.Check(); err != nil {
+			return err
+		}
+		ctx := cmd.Context()
+		o.clones, o.machine, o.echo = []string{"load"}, []string{"standstills"}, []string{"echo"}
+		return loadgen.Interrupted(ctx, o.run(ctx, env, t))
+	}
+	return cmd
+}
+
+func (o *neighbourOptions) run(ctx context.Context, env loadgen.Env, t *loadgen.Target) error {
+	probe, job, err := o.prepare(ctx, env, t)
+	if err != nil {
+		return err
+	}
+	stop := loadgen.Progress(ctx, env.Stderr, func() string { return "measuring, alone" })
+	defer func() { stop() }()
+	probe.Duration = o.Duration / 3
+	alone, err := probe.Run(ctx)
+	if err != nil {
+		return err
+	}
+	stop()
+
+	stop = loadgen.Progress(ctx, env.Stderr, func() string { return "measuring beside the clones" })
+	load, err := loadgen.StartLoad(ctx, job, o.clones)
+	if err != nil {
+		return err
+	}
+	defer load.Kill()
+	if err := load.Ready(ctx); err != nil {
+		return err
+	}
+	watch := loadgen.WatchStandstills(ctx, o.machine)
+	defer watch.Kill()
+	bare := startEcho(ctx, o.echo)
+	defer bare.kill()
+	probe.Duration = o.Duration - o.Duration/3
+	begun := make(chan time.Time, 1)
+	probe.StartAt = func() time.Time { now := time.Now(); begun <- now; return now }
+	echoing, cancel := context.WithCancel(ctx)
+	defer cancel()
+	echoed := bare.measure(echoing, probe.Duration, begun)
+	loaded, err := probe.Run(ctx)
+	if err != nil {
+		cancel()
+	}
+	echo := echoed()
+	if err != nil {
+		return err
+	}
+	var still *loadgen.StandstillReport
+	if spans, known := watch.End(); known && len(loaded.Timed) > 0 {
+		still = loadgen.NewStandstillReport(spans, loaded.Began, loaded.Timed)
+	}
+	var result loadgen.LoadResult
+	err = load.Finish(&result)
+	stop()
+	if err != nil {
+		return err
+	}
+	return o.report(env, t, alone, loaded, &result, echo, still)
+}
+
+func (o *neighbourOptions) report(env loadgen.Env, t *loadgen.Target, alone, loaded *loadgen.Outcome, load *loadgen.LoadResult, echo *loadgen.Percentiles, still *loadgen.StandstillReport) error {
+	r := neighbourReport{
+		Alone:    alone.Latency.Summarize(),
+		Apdex:    loaded.Latency.Apdex(apdexSatisfied, loaded.Failures.Count()),
+		Loaded:   loaded.Latency.Summarize(),
+		MBPerS:   loadgen.Round(loadgen.Rate(float64(load.Bytes), 1e6, load.Elapsed), 2),
+		Requests: alone.Requests + loaded.Requests + load.Requests,
+		Errors:   alone.Failures.Count() + loaded.Failures.Count() + load.Errors,
+
+		Echo:       echo,
+		Standstill: still,
+	}
+	alone.Failures.Print(env.Stderr)
+	loaded.Failures.Print(env.Stderr)
+	for _, msg := range load.First {
+		fmt.Fprintf(env.Stderr, "error: clone: %s\n", msg)
+	}
+	if load.Exhausted {
+		fmt.Fprintf(env.Stderr, "note: the repository's refs gave no more new shapes: the load ended early\n")
+	}
+	if !loaded.Urgent {
+		fmt.Fprintf(env.Stderr, "note: no permission for nice %d: the small requests wait for CPU as others do\n", loadgen.UrgentNice)
+	}
+	if t.Loopback() && loadgen.SessionsShare() {
+		fmt.Fprintf(env.Stderr, "note: the kernel shares the CPUs between sessions: these figures hold for servers that were started in this one (see --help)\n")
+	}
+	var err error
+	if o.Json {
+		err = loadgen.WriteJSON(env.Stdout, r)
+	} else {
+		priority := fmt.Sprintf("clones at nice %d", loadgen.LoadNice)
+		if loaded.Urgent {
+			priority = fmt.Sprintf("these at nice %d, %s", loadgen.UrgentNice, priority)
+		}
+		request := "ls-refs"
+		if o.rpc.Address != "" {
+			request = "RefService.Resolve at " + o.rpc.Address
+		}
+		_, err = fmt.Fprintf(env.Stdout, "%s\n%s of %s at %d/s, %d and %d of them; %s\n  %-12s %v\n  %-12s %v\n  %-12s %.4f\n"+
+			"  %-12s %.1f MB/s, %d whole ones by %d clients\n  %-12s %v\n  %-12s %v\n", t, request, o.ref, loadgen.ProbeRate, alone.Requests, loaded.Requests, priority,
+			"alone", r.Alone, "loaded", r.Loaded, "apdex", r.Apdex, "clones", r.MBPerS, load.Requests, o.Clients,
+			"a bare echo", echoText(r.Echo), "machine", r.Standstill)
+	}
+	if r.Errors > 0 {
+		err = errors.Join(err, fmt.Errorf("%d requests failed", r.Errors))
+	}
+	return err
+}
+
+// small makes the small request.
+func (o *neighbourOptions) small(ctx context.Context, t *loadgen.Target) (p *loadgen.Pings, err error) {
+	if o.rpc.Address != "" {
+		p, err = o.rpc.prepareResolve(ctx, t, o.ref, o.Timeout)
+	} else {
+		p, err = prepareRefs(ctx, t, o.ref, o.Timeout)
+	}
+	if err == nil {
+		p.Conns, p.Rate, p.Urgent = loadgen.ProbeConns, loadgen.ProbeRate, true
+	}
+	return p, err
+}
+
+// prepare makes the small request and the job of the child process.
+func (o *neighbourOptions) prepare(ctx context.Context, env loadgen.Env, t *loadgen.Target) (*loadgen.Pings, *LoadJob, error) {
+	stop := loadgen.Progress(ctx, env.Stderr, func() string { return "preparing" })
+	defer stop()
+	refs, err := ListRefs(ctx, t, o.Timeout)
+	if err != nil {
+		return nil, nil, err
+	}
+	if o.ref == "" {
+		if o.ref, err = DefaultRef(refs.Refs); err != nil {
+			return nil, nil, err
+		}
+	}
+	job := NewLoadJob(t)
+	job.Clients, job.Timeout, job.BytesPerS = o.Clients, o.Timeout, o.mbps*1e6
+	if o.cold {
+		if err := job.Cold(refs); err != nil {
+			return nil, nil, fmt.Errorf("--cold: %w", err)
+		}
+	} else {
+		load, ref, err := prepareFetch(ctx, t, What{}, o.Timeout)
+		if err != nil {
+			return nil, nil, err
+		}
+		job.Request, job.Size, job.Tail = load.Next(), ref.Size, ref.tail
+	}
+	probe, err := o.small(ctx, t)
+	return probe, job, err
+}
+
+// DefaultRef is what HEAD points to, or the first branch.
+func DefaultRef(refs []ref) (string, error) {
+	for _, r := range refs {
+		if r.Name == "HEAD" && r.symref != "" && !r.Id.IsZero() {
+			return r.symref, nil
+		}
+	}
+	for _, r := range refs {
+		if strings.HasPrefix(r.Name, "refs/heads/") {
+			return r.Name, nil
+		}
+	}
+	return "", errors.New("the repository has no branch; say with --ref what to ask for")
+}

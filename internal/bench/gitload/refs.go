@@ -1,0 +1,159 @@
+package gitload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+)
+
+// refsReport is what `packhorse-bench refs --json` prints.
+type refsReport struct {
+	MBPerS       float64             `json:"mb_per_s"` // 0 with --rpc: not counted
+	RequestsPerS float64             `json:"requests_per_s"`
+	Requests     int                 `json:"requests"` // without the failed ones
+	Errors       int                 `json:"errors"`
+	Latency      loadgen.Percentiles `json:"latency_ms"`
+}
+
+func RefsCommand(env loadgen.Env) *cobra.Command {
+	var (
+		o         loadgen.Common
+		prefix    string
+		perSecond float64
+		rpc       RpcOptions
+	)
+	cmd := &cobra.Command{
+		Use:   "refs URL --prefix REF",
+		Short: "Measure ref look-ups: ls-refs of one ref, many times",
+		Long: `Asks for the refs that begin with REF (protocol v2, ls-refs with peel and symrefs) again and again on many
+connections. The first answer has to hold such a ref, and all later ones have to be the same, byte for byte.
+
+The loop is closed unless --rate is given; then latency counts from the time that a request was due. "packhorse-bench mkrefs" makes a
+repository with very many refs.
+
+With --rpc a storage node is asked by the control API as the Go client makes it: RefService.Resolve of REF, which is a name then. URL only says
+which repository; nothing is asked there.`,
+		Example: `  packhorse-bench refs http://127.0.0.1:8080/refs.git --prefix refs/heads/main
+  packhorse-bench refs http://127.0.0.1:8080/refs.git --prefix refs/pull/77/ --clients 1 --json
+  packhorse-bench refs http://127.0.0.1:8080/refs.git --prefix refs/heads/main --rate 1000
+  packhorse-bench refs http://127.0.0.1:8080/refs.git --prefix refs/heads/main --rpc unix:/run/packhorse/node.sock`,
+		Args: cobra.ExactArgs(1),
+	}
+	o.Flags(cmd)
+	cmd.Flags().StringVar(&prefix, "prefix", "", "ask for the refs that begin with this (required)")
+	cmd.Flags().Float64Var(&perSecond, "rate", 0, "open loop: this many requests a second in all")
+	rpc.Flags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		t, err := loadgen.ParseTarget(args[0], o.Insecure)
+		if err != nil {
+			return err
+		}
+		if err := o.Check(); err != nil {
+			return err
+		}
+		switch {
+		case prefix == "" || strings.ContainsAny(prefix, " \n\x00") || len(prefix) > 1000:
+			return errors.New("--prefix: want a ref's name or its beginning, such as refs/heads/main")
+		case perSecond < 0:
+			return fmt.Errorf("--rate %v: has to be positive", perSecond)
+		}
+		if err := rpc.Check(); err != nil {
+			return err
+		}
+		ctx := cmd.Context()
+		prepare := prepareRefsLoad
+		if rpc.Address != "" {
+			prepare = rpc.prepareCallsLoad
+		}
+		return loadgen.Interrupted(ctx, runRefs(ctx, env, t, &o, prefix, perSecond, prepare))
+	}
+	return cmd
+}
+
+// refsLoad makes the requests of a run and says what they are.
+type refsLoad struct {
+	run   func(ctx context.Context) (*loadgen.Outcome, error)
+	close func()
+	about string
+}
+
+func prepareRefsLoad(ctx context.Context, t *loadgen.Target, prefix string, o *loadgen.Common, perSecond float64) (*refsLoad, error) {
+	p, err := prepareRefs(ctx, t, prefix, o.Timeout)
+	if err != nil {
+		return nil, err
+	}
+	p.Conns, p.Rate, p.Duration = o.Clients, perSecond, o.Duration
+	return &refsLoad{p.Run, func() {}, fmt.Sprintf("ls-refs of %s, answers of %d bytes", prefix, len(p.Want))}, nil
+}
+
+func (o *RpcOptions) prepareCallsLoad(ctx context.Context, t *loadgen.Target, ref string, c *loadgen.Common, perSecond float64) (*refsLoad, error) {
+	p, err := o.prepareCalls(ctx, t, ref, c.Timeout)
+	if err != nil {
+		return nil, err
+	}
+	p.clients, p.rate = c.Clients, perSecond
+	run := func(ctx context.Context) (*loadgen.Outcome, error) { return p.run(ctx, c.Duration) }
+	return &refsLoad{run, p.node.Close, fmt.Sprintf("RefService.Resolve of %s at %s", ref, o.Address)}, nil
+}
+
+func runRefs(ctx context.Context, env loadgen.Env, t *loadgen.Target, o *loadgen.Common, prefix string, perSecond float64,
+	prepare func(context.Context, *loadgen.Target, string, *loadgen.Common, float64) (*refsLoad, error)) error {
+	p, err := prepare(ctx, t, prefix, o, perSecond)
+	if err != nil {
+		return err
+	}
+	defer p.close()
+	began := time.Now()
+	stop := loadgen.Progress(ctx, env.Stderr, func() string {
+		return fmt.Sprintf("measuring: %v of %v", time.Since(began).Round(time.Second), o.Duration)
+	})
+	out, err := p.run(ctx)
+	stop()
+	if err != nil {
+		return err
+	}
+	r := refsReport{
+		MBPerS:       loadgen.Round(loadgen.Rate(float64(out.Bytes), 1e6, out.Elapsed), 2),
+		RequestsPerS: loadgen.Round(loadgen.Rate(float64(out.Requests), 1, out.Elapsed), 1),
+		Requests:     out.Requests,
+		Errors:       out.Failures.Count(),
+		Latency:      out.Latency.Summarize(),
+	}
+	out.Failures.Print(env.Stderr)
+	if o.Json {
+		err = loadgen.WriteJSON(env.Stdout, r)
+	} else {
+		_, err = fmt.Fprintf(env.Stdout, "%s\n%s, %d clients, %v\n"+
+			"  %-12s %.0f/s (%d, %d errors)\n  %-12s %v\n", t, p.about, o.Clients, out.Elapsed.Round(time.Millisecond),
+			"requests", r.RequestsPerS, r.Requests, r.Errors, "latency", r.Latency)
+	}
+	return errors.Join(err, out.Failures.Err())
+}
+
+// prepareRefs asks once and makes the load that compares every answer with this one.
+func prepareRefs(ctx context.Context, t *loadgen.Target, prefix string, timeout time.Duration) (*loadgen.Pings, error) {
+	format, err := Discover(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	p := &loadgen.Pings{Target: t, Request: t.Post("git-upload-pack", "", LsRefs(format, prefix)), Timeout: timeout}
+	if p.Want, err = p.First(ctx); err != nil {
+		return nil, err
+	}
+	refs, err := ParseRefs(p.Want)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range refs {
+		if strings.HasPrefix(r.Name, prefix) {
+			return p, nil
+		}
+	}
+	return nil, fmt.Errorf("the server shows no ref that begins with %s", prefix)
+}

@@ -1,0 +1,73 @@
+package gitload
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+)
+
+// fetchReport is what `packhorse-bench fetch --json` prints. What could not be measured is null.
+type fetchReport struct {
+	MBPerS           float64             `json:"mb_per_s"` // 10^6 bytes
+	RequestsPerS     float64             `json:"requests_per_s"`
+	Requests         int                 `json:"requests"` // without the failed ones
+	Errors           int                 `json:"errors"`
+	TTFB             loadgen.Percentiles `json:"ttfb_ms"`
+	Latency          loadgen.Percentiles `json:"latency_ms"`
+	CPUPerGB         *float64            `json:"cpu_s_per_gb"`        // user and system, whole process tree
+	AnonRSS          *float64            `json:"anon_rss_mb"`         // greatest, whole process tree
+	AllocPerGB       *float64            `json:"alloc_mb_per_gb"`     // heap allocated by our server
+	DiskWritePerByte *float64            `json:"disk_write_per_byte"` // written to the cache for each byte served
+}
+
+func newFetchReport(out *loadgen.Outcome) *fetchReport {
+	return &fetchReport{
+		MBPerS:       loadgen.Round(loadgen.Rate(float64(out.Bytes), 1e6, out.Elapsed), 6),
+		RequestsPerS: loadgen.Round(loadgen.Rate(float64(out.Requests), 1, out.Elapsed), 2),
+		Requests:     out.Requests,
+		Errors:       out.Failures.Count(),
+		TTFB:         out.Ttfb.Summarize(),
+		Latency:      out.Latency.Summarize(),
+	}
+}
+
+// usage adds what the server's processes used.
+func (r *fetchReport) usage(out *loadgen.Outcome, u *loadgen.TreeUsage) {
+	if u == nil {
+		return
+	}
+	if out.Bytes > 0 {
+		r.CPUPerGB = new(loadgen.Round(u.Cpu.Seconds()/(float64(out.Bytes)/1e9), 4))
+	}
+	r.AnonRSS = new(loadgen.Round(float64(u.Anon)/1e6, 2))
+}
+
+// metrics adds what the server says of itself.
+func (r *fetchReport) metrics(out *loadgen.Outcome, before, after *loadgen.ServerCounters) {
+	if before == nil || after == nil || out.Bytes == 0 {
+		return
+	}
+	served := after.Served - before.Served
+	if served < float64(out.Bytes)/2 || after.Alloc < before.Alloc {
+		return // these are another server's metrics, or it was restarted
+	}
+	r.AllocPerGB = new(loadgen.Round((after.Alloc-before.Alloc)/1e6/(float64(out.Bytes)/1e9), 3))
+	r.DiskWritePerByte = new(loadgen.Round((after.Written-before.Written)/served, 5))
+}
+
+func (r *fetchReport) print(w io.Writer) {
+	fmt.Fprintf(w, "  %-12s %.1f MB/s\n", "throughput", r.MBPerS)
+	fmt.Fprintf(w, "  %-12s %d (%.2f/s), %d errors\n", "requests", r.Requests, r.RequestsPerS, r.Errors)
+	fmt.Fprintf(w, "  %-12s %v\n", "first byte", r.TTFB)
+	fmt.Fprintf(w, "  %-12s %v\n", "latency", r.Latency)
+	line := func(name, format string, v *float64) {
+		if v != nil {
+			fmt.Fprintf(w, "  %-12s "+format+"\n", name, *v)
+		}
+	}
+	line("server CPU", "%.3f s/GB", r.CPUPerGB)
+	line("server RSS", "%.1f MB anonymous", r.AnonRSS)
+	line("allocated", "%.2f MB/GB", r.AllocPerGB)
+	line("disk writes", "%.4f of the bytes served", r.DiskWritePerByte)
+}

@@ -1,0 +1,145 @@
+package gitload
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+)
+
+// OwnServer is a Packhorse that was started for the run.
+type OwnServer struct {
+	*loadgen.Child
+	Url, Ops string
+	Repo     string // the copy that it serves
+}
+
+// StartServer serves a mirror of a repository, with a configuration file of that text unless it is empty.
+func StartServer(ctx context.Context, dir, repo, program string, args []string, settings string) (*OwnServer, error) {
+	root, state := filepath.Join(dir, "root"), filepath.Join(dir, "state")
+	s := &OwnServer{Repo: filepath.Join(root, "bench.git")}
+	if err := os.Mkdir(root, 0o777); err != nil {
+		return nil, err
+	}
+	if _, err := RunGit(ctx, dir, nil, "clone", "-q", "--mirror", "--", Absolute(repo), s.Repo); err != nil {
+		return nil, err
+	}
+	if _, err := RunGit(ctx, s.Repo, nil, "config", "gc.auto", "0"); err != nil {
+		return nil, err
+	}
+	if settings != "" {
+		config := filepath.Join(dir, "packhorse.toml")
+		if err := os.WriteFile(config, []byte(settings), 0o600); err != nil {
+			return nil, err
+		}
+		args = append(args, "--config", config)
+	}
+	args = append([]string{"serve"}, append(args, "--public-read", "--root", root, "--state", state, "--http", "127.0.0.1:0", "--ops", "127.0.0.1:0", "--log-format", "json")...)
+	var err error
+	if s.Child, err = loadgen.StartChild(ctx, "the server", program, args, filepath.Join(dir, "log")); err != nil {
+		return nil, err
+	}
+	a, err := s.Addresses(ctx, state)
+	if err != nil {
+		return nil, errors.Join(err, s.Stop())
+	}
+	s.Url, s.Ops = a.HTTP+"/bench.git", a.Ops
+	return s, nil
+}
+
+// Server is the packhorse program that runs the servers which a benchmark starts.
+type Server struct{ Program string }
+
+func (s *Server) Flags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&s.Program, "packhorse", "", "the server `PROGRAM` to start (default: packhorse beside this program, or else in the PATH)")
+}
+
+// Find looks for the program, unless it is given.
+func (s *Server) Find() (err error) {
+	if s.Program != "" {
+		return nil
+	}
+	if self, err := os.Executable(); err == nil {
+		s.Program = filepath.Join(filepath.Dir(self), "packhorse")
+		if _, err := os.Stat(s.Program); err == nil {
+			return nil
+		}
+	}
+	if s.Program, err = exec.LookPath("packhorse"); err != nil {
+		return fmt.Errorf("no packhorse program to start as a server: name it with --packhorse: %w", err)
+	}
+	return nil
+}
+
+func Absolute(path string) string {
+	if abs, err := filepath.Abs(path); err == nil {
+		return abs
+	}
+	return path
+}
+
+// RunGit runs the real git with no configuration but the repository's and returns its output.
+func RunGit(ctx context.Context, dir string, stdin io.Reader, args ...string) (string, error) {
+	return RunGitWith(ctx, nil, dir, stdin, args...)
+}
+
+// RunGitWith is runGit with more in the environment.
+func RunGitWith(ctx context.Context, env []string, dir string, stdin io.Reader, args ...string) (string, error) {
+	settings := []string{"-c", "protocol.version=2", "-c", "fetch.unpackLimit=1", "-c", "gc.auto=0", "-c", "maintenance.auto=false",
+		"-c", "core.fsync=none", "-c", "protocol.file.allow=always", "-c", "http.followRedirects=false"}
+	cmd := exec.CommandContext(ctx, "git", append(settings, args...)...)
+	cmd.Dir, cmd.Env, cmd.Stdin = dir, append(gitEnv(), env...), stdin
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 5 * time.Second
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		name := args[0]
+		if name == "-c" {
+			name = args[2]
+		}
+		if text := loadgen.Clean(errs.Bytes()); text != "" {
+			return "", fmt.Errorf("git %s: %w: %s", name, err, text)
+		}
+		return "", fmt.Errorf("git %s: %w", name, err)
+	}
+	return out.String(), nil
+}
+
+// AwaitIndex waits until the server has made its index for search, as a server that a fleet asks has: the first one costs more than all pushes that follow.
+func (s *OwnServer) AwaitIndex(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, indexPatience, fmt.Errorf("the server made no index for search in %v: --no-search does without", indexPatience))
+	defer cancel()
+	metrics := &loadgen.Scraper{Url: s.Ops + "/metrics", Wanted: true}
+	for {
+		c, err := metrics.Read(ctx)
+		select {
+		case <-s.Ended:
+			return errors.New("the server has ended while it made its index" + s.LastWords())
+		default:
+		}
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err != nil:
+			return err
+		case c.Failed > 0: // it would try again, and again, while the fleet is measured
+			return errors.New("the server cannot make its index for search: --no-search does without" + s.LastWords())
+		case !c.Searches || c.Indexed > 0 && c.Unindexed == 0:
+			return nil
+		}
+		loadgen.Sleep(ctx, 100*time.Millisecond)
+	}
+}
+
+// indexPatience is how long a first index may take.
+const indexPatience = 10 * time.Minute

@@ -1,0 +1,391 @@
+// Package exists measures small requests to a storage node while it starts git processes.
+package exists
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+
+	"github.com/packhorse-git/packhorse/internal/bench/chart"
+	"github.com/packhorse-git/packhorse/internal/bench/gitload"
+	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+
+	nodeclient "github.com/packhorse-git/packhorse/client"
+
+	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
+)
+
+// existsOptions are the flags of `packhorse-bench lab exists`.
+type existsOptions struct {
+	rate     float64
+	children float64
+	duration time.Duration
+	timeout  time.Duration
+	ref      string
+	ops      string
+	insecure bool
+	json     bool
+	rpc      gitload.RpcOptions
+
+	server        gitload.Server
+	load, machine []string // arguments of the process that makes clones, and of the one that watches the machine
+}
+
+// existsReport is what `packhorse-bench lab exists --json` prints.
+type existsReport struct {
+	All       loadgen.Percentiles `json:"exists_ms"`
+	First     loadgen.Percentiles `json:"first_ms"` // of the first WindowS seconds
+	Last      loadgen.Percentiles `json:"last_ms"`
+	WindowS   float64             `json:"window_s"`
+	P99Ratio  float64             `json:"p99_last_to_first"`
+	PerS      float64             `json:"exists_per_s"`
+	Requests  int                 `json:"requests"`
+	Errors    int                 `json:"errors"`         // of both kinds
+	ChildPerS *float64            `json:"children_per_s"` // git pack-objects started, by the server's metrics; null: not known
+	Clones    int                 `json:"clones"`
+
+	Standstill *loadgen.StandstillReport `json:"standstill"` // null: not known
+}
+
+const existsHelp = `Asks a storage node whether a ref exists (RefService.Exists, by the control API as the Go client makes it) at a fixed rate, whatever the node does (open loop),
+while the node starts git children at a fixed rate. Latency counts from the time that a question was due. Beside the whole, the first ten seconds are shown
+against the last ten: a node whose children leave something behind becomes slower.
+
+Each child is the git pack-objects of a shallow clone that differs from all others, so that no cache has its pack.
+
+Without arguments a server is started for the run, with a small repository made for it, of which a pack takes milliseconds. With URL the clones go there, and the
+questions to the node that --rpc names; the repository's path is the same in both, and it needs branches enough for clones that differ.
+
+The clones are made by a process at a lower priority (nice 5), the questions at a higher one (nice -5) where that is permitted. A virtual machine stands still
+while its host runs others, and each server on it is late then: when that was is shown, with the percentiles of the questions that it did not meet.`
+
+func Command(env loadgen.Env) *cobra.Command {
+	var o existsOptions
+	cmd := &cobra.Command{
+		Use:   "exists [URL --rpc ADDRESS]",
+		Short: "Measure small questions to a node while it starts git children at a fixed rate",
+		Long:  existsHelp,
+		Example: `  packhorse-bench lab exists
+  packhorse-bench lab exists --rate 500 --children 10 --duration 30s --json
+  packhorse-bench lab exists http://127.0.0.1:8080/demo.git --rpc 127.0.0.1:7420 --secret-file secret --ops 127.0.0.1:9090`,
+		Args: cobra.MaximumNArgs(1),
+	}
+	f := cmd.Flags()
+	f.Float64Var(&o.rate, "rate", 1000, "questions a second")
+	f.Float64Var(&o.children, "children", 20, "git children a second")
+	f.DurationVar(&o.duration, "duration", time.Minute, "how long new questions are asked")
+	f.DurationVar(&o.timeout, "timeout", 30*time.Second, "give up on a question or a clone that takes this long")
+	f.StringVar(&o.ref, "ref", "", "the ref that is asked for (default: what HEAD points to)")
+	f.StringVar(&o.ops, "ops", "", "the server's metrics (default: http://127.0.0.1:9090/metrics if the server is on this machine)")
+	f.BoolVar(&o.insecure, "insecure", false, "accept any TLS certificate of URL")
+	f.BoolVar(&o.json, "json", false, "print one JSON object")
+	o.rpc.Flags(cmd)
+	f.Lookup("rpc").Usage = "the node at HOST:PORT or unix:PATH"
+	o.server.Flags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := o.check(args); err != nil {
+			return err
+		}
+		if len(args) == 0 {
+			if err := o.server.Find(); err != nil {
+				return err
+			}
+		}
+		o.load, o.machine = []string{"load"}, []string{"standstills"}
+		return loadgen.Interrupted(cmd.Context(), o.run(cmd.Context(), env, args))
+	}
+	return cmd
+}
+
+// maxExistsRate bounds both rates.
+const maxExistsRate = 100_000
+
+func (o *existsOptions) check(args []string) error {
+	switch {
+	case !(o.rate > 0 && o.rate <= maxExistsRate) || !(o.children > 0 && o.children <= maxExistsRate):
+		return fmt.Errorf("--rate and --children: above 0, and %d at most", maxExistsRate)
+	case o.duration <= 0 || o.timeout <= 0:
+		return errors.New("--duration and --timeout have to be positive")
+	case len(args) > 0 && o.rpc.Address == "":
+		return errors.New("with URL say with --rpc which node is to be asked")
+	case len(args) == 0 && (o.rpc.Address != "" || o.ops != "" || o.ref != ""):
+		return errors.New("--rpc, --ops and --ref are for a server with a URL: the one that is started for the run is known")
+	}
+	return o.rpc.Check()
+}
+
+// run measures, at a server of its own if none is given.
+func (o *existsOptions) run(ctx context.Context, env loadgen.Env, args []string) (err error) {
+	phase := "preparing"
+	stop := loadgen.Progress(ctx, env.Stderr, func() string { return phase })
+	defer func() { stop() }()
+	if len(args) == 0 {
+		dir, err := os.MkdirTemp("", "packhorse-bench-")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(dir)
+		server, err := o.start(ctx, dir)
+		if err != nil {
+			return err
+		}
+		defer server.Stop() //nolint:errcheck // what it answered was found right
+		args = []string{server.Url}
+		o.ops = server.Ops
+	}
+	t, err := loadgen.ParseTarget(args[0], o.insecure)
+	if err != nil {
+		return err
+	}
+	q, job, err := o.prepare(ctx, t)
+	if err != nil {
+		return err
+	}
+	defer q.node.Close()
+	phase = "asking"
+	r, clones, err := o.measure(ctx, q, job, loadgen.NewScraper(t, o.ops))
+	if err != nil {
+		return err
+	}
+	stop()
+	return o.print(env, t, q, r, clones)
+}
+
+// measure asks while another process makes the clones.
+func (o *existsOptions) measure(ctx context.Context, q *questions, job *gitload.LoadJob, counters *loadgen.Scraper) (*existsReport, *loadgen.LoadResult, error) {
+	load, err := loadgen.StartLoad(ctx, job, o.load)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer load.Kill()
+	if err := load.Ready(ctx); err != nil {
+		return nil, nil, err
+	}
+	machine := loadgen.WatchStandstills(ctx, o.machine)
+	defer machine.Kill()
+	q.run(ctx, min(warmUp, o.duration/10)) // connections are made
+	before, err := counters.Read(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	began := time.Now()
+	q.run(ctx, o.duration)
+	elapsed := time.Since(began)
+	if ctx.Err() != nil {
+		return nil, nil, ctx.Err()
+	}
+	after, err := counters.Read(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	spans, known := machine.End()
+	var clones loadgen.LoadResult
+	if err := load.Finish(&clones); err != nil {
+		return nil, nil, err
+	}
+	r := q.report(o.duration)
+	if known {
+		r.Standstill = loadgen.NewStandstillReport(spans, q.began, q.answers)
+	}
+	r.Clones, r.Errors = clones.Requests, r.Errors+clones.Errors
+	if before != nil && after != nil && after.PackRuns >= before.PackRuns {
+		r.ChildPerS = new(loadgen.Round(loadgen.Rate(after.PackRuns-before.PackRuns, 1, elapsed), 2))
+	}
+	return r, &clones, nil
+}
+
+// warmUp is how long questions are asked before they count.
+const warmUp = 2 * time.Second
+
+// start serves a repository that is made for the run.
+func (o *existsOptions) start(ctx context.Context, dir string) (*gitload.OwnServer, error) {
+	seed := filepath.Join(dir, "seed.git")
+	if _, err := gitload.RunGit(ctx, "", nil, "init", "-q", "--bare", "--initial-branch=main", "--", seed); err != nil {
+		return nil, err
+	}
+	if _, err := gitload.RunGit(ctx, seed, strings.NewReader(branchesStream()), "fast-import", "--quiet"); err != nil {
+		return nil, err
+	}
+	const quiet = "[warmup]\nenabled = false\n[search]\nenabled = false\n" // the first seconds are measured too
+	socket := filepath.Join(dir, "node.sock")
+	o.rpc.Address = "unix:" + socket
+	return gitload.StartServer(ctx, dir, seed, o.server.Program, []string{"--listen", o.rpc.Address}, quiet)
+}
+
+// The repository for the run: clones of two of the branches, by depth, make 40,000 that differ.
+const seedBranches, seedDepth = 64, gitload.MaxColdDepth
+
+// branchesStream is what git fast-import makes the repository of (git-fast-import(1)).
+func branchesStream() string {
+	var b strings.Builder
+	for i := range seedBranches {
+		name := "refs/heads/main"
+		if i > 0 {
+			name = fmt.Sprintf("refs/heads/side%d", i)
+		}
+		for j := range seedDepth {
+			text := fmt.Sprintf("commit %d of branch %d\n", j, i)
+			fmt.Fprintf(&b, "commit %s\ncommitter bench <bench@example.com> %d +0000\ndata %d\n%sM 644 inline file\ndata %d\n%s", name, 1_700_000_000+j, len(text), text, len(text), text)
+		}
+	}
+	return b.String()
+}
+
+// existsConns is on how many connections clones are made.
+const existsConns = 8
+
+// prepare asks once, and makes the job of the process that makes clones.
+func (o *existsOptions) prepare(ctx context.Context, t *loadgen.Target) (*questions, *gitload.LoadJob, error) {
+	refs, err := gitload.ListRefs(ctx, t, o.timeout)
+	if err != nil {
+		return nil, nil, err
+	}
+	if o.ref == "" {
+		if o.ref, err = gitload.DefaultRef(refs.Refs); err != nil {
+			return nil, nil, err
+		}
+	}
+	job := gitload.NewLoadJob(t)
+	job.Clients, job.Timeout, job.Rate = existsConns, o.timeout, o.children
+	if err := job.Cold(refs); err != nil {
+		return nil, nil, err
+	}
+	path, err := url.PathUnescape(t.Path)
+	if err != nil {
+		return nil, nil, err
+	}
+	node, err := o.rpc.Client()
+	if err != nil {
+		return nil, nil, err
+	}
+	q := &questions{node: node, request: &packhorsev1.ExistsRequest{Repository: strings.Trim(path, "/"), Name: o.ref}, rate: o.rate, timeout: o.timeout}
+	if err := q.once(ctx); err != nil {
+		node.Close()
+		return nil, nil, fmt.Errorf("asking the node for %s: %w", o.ref, err)
+	}
+	return q, job, nil
+}
+
+// questions ask a node for a ref again and again.
+type questions struct {
+	node    *nodeclient.Client
+	request *packhorsev1.ExistsRequest
+	rate    float64
+	timeout time.Duration
+
+	mu      sync.Mutex
+	answers []loadgen.Answered // guarded by mu; of the last run
+	fails   *loadgen.Failures
+	began   time.Duration // by the system's monotonic clock
+	elapsed time.Duration
+	urgent  bool
+}
+
+func (q *questions) once(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, q.timeout)
+	defer cancel()
+	response, err := q.node.Refs().Exists(ctx, connect.NewRequest(q.request))
+	if err != nil {
+		return err
+	}
+	if !response.Msg.GetExists() {
+		return errors.New("there is no such ref")
+	}
+	return nil
+}
+
+// run asks each question on a goroutine of its own, when it is due, and waits for the answers.
+func (q *questions) run(ctx context.Context, duration time.Duration) {
+	if q.urgent = loadgen.ProcessNice(loadgen.UrgentNice); q.urgent {
+		defer loadgen.ProcessNice(0)
+	}
+	q.answers, q.fails = make([]loadgen.Answered, 0, int(q.rate*duration.Seconds())+1), &loadgen.Failures{}
+	var running sync.WaitGroup
+	var waiting atomic.Int64
+	begin := time.Now()
+	q.began = loadgen.Monotonic()
+	for n := 0; ; n++ {
+		due := time.Duration(float64(n) / q.rate * 1e9)
+		if due >= duration || !loadgen.PreciseSleep(ctx, time.Until(begin.Add(due))) {
+			break
+		}
+		if waiting.Add(1) > loadgen.MaxClients {
+			waiting.Add(-1)
+			q.fails.Add(fmt.Errorf("%d questions wait for an answer already", loadgen.MaxClients))
+			continue
+		}
+		running.Go(func() {
+			defer waiting.Add(-1)
+			err := q.once(ctx)
+			took := time.Since(begin) - due
+			if err != nil {
+				if ctx.Err() == nil {
+					q.fails.Add(err)
+				}
+				return
+			}
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			q.answers = append(q.answers, loadgen.Answered{Due: due, Took: took})
+		})
+	}
+	running.Wait()
+	q.elapsed = time.Since(begin)
+}
+
+// existsWindow is the length of the run's begin and end that are compared; a sixth of short runs.
+const existsWindow = 10 * time.Second
+
+func (q *questions) report(duration time.Duration) *existsReport {
+	window := min(existsWindow, duration/6)
+	var all, first, last loadgen.Samples
+	for _, a := range q.answers {
+		all = append(all, a.Took)
+		switch {
+		case a.Due < window:
+			first = append(first, a.Took)
+		case a.Due >= duration-window:
+			last = append(last, a.Took)
+		}
+	}
+	r := &existsReport{All: all.Summarize(), First: first.Summarize(), Last: last.Summarize(), WindowS: loadgen.Round(window.Seconds(), 2),
+		Requests: len(all), Errors: q.fails.Count(), PerS: loadgen.Round(loadgen.Rate(float64(len(all)), 1, q.elapsed), 1)}
+	if r.First.P99 > 0 {
+		r.P99Ratio = loadgen.Round(r.Last.P99/r.First.P99, 3)
+	}
+	return r
+}
+
+func (o *existsOptions) print(env loadgen.Env, t *loadgen.Target, q *questions, r *existsReport, clones *loadgen.LoadResult) (err error) {
+	q.fails.Print(env.Stderr)
+	for _, msg := range clones.First {
+		fmt.Fprintf(env.Stderr, "error: clone: %s\n", msg)
+	}
+	if clones.Exhausted {
+		fmt.Fprintln(env.Stderr, "note: the repository's refs gave no more clones that differ: children ended early")
+	}
+	if !q.urgent {
+		fmt.Fprintf(env.Stderr, "note: no permission for nice %d: the questions wait for CPU as others do\n", loadgen.UrgentNice)
+	}
+	if o.json {
+		err = loadgen.WriteJSON(env.Stdout, r)
+	} else {
+		_, err = fmt.Fprintf(env.Stdout, "RefService.Exists of %s at %s, %g/s for %v\n  %-12s %v\n  %-12s %v\n  %-12s %v\n  %-12s %.3f (p99, last %gs to first)\n"+
+			"  %-12s %v\n  %-12s %d (%.1f/s)\n  %-12s %d clones; git pack-objects: %s\n", o.ref, o.rpc.Address, o.rate, o.duration, "all", r.All, "first", r.First, "last", r.Last,
+			"ratio", r.P99Ratio, r.WindowS, "machine", r.Standstill, "answers", r.Requests, r.PerS, "children", r.Clones, chart.OrDash("%.2f/s", r.ChildPerS))
+	}
+	if r.Errors > 0 {
+		err = errors.Join(err, fmt.Errorf("%d requests failed", r.Errors))
+	}
+	return err
+}

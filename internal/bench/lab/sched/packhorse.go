@@ -1,0 +1,89 @@
+package sched
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/balance"
+)
+
+// packhorse is the gateway's own scheduler with the simulation's clock. Its queue has no bound here, and there is no limit on the time in it.
+type packhorse struct {
+	core    *balance.Core
+	index   map[*balance.Worker]int
+	tickets map[*schedJob]*balance.Ticket
+	waiting map[*balance.Ticket]*schedJob
+	granted []*balance.Ticket // by the call that is made now
+	alarm   float64           // when it is to be woken next
+}
+
+func newPackhorse(s *schedSim) schedPolicy {
+	p := &packhorse{index: map[*balance.Worker]int{}, tickets: map[*schedJob]*balance.Ticket{}, waiting: map[*balance.Ticket]*schedJob{}, alarm: math.Inf(1)}
+	p.core = balance.NewCore(balance.Limits{Queue: math.MaxInt}, func(t *balance.Ticket) { p.granted = append(p.granted, t) })
+	slots, auto := s.cell.slots, true
+	if _, n, _ := findPolicy(s.cell.policy); n > 0 {
+		slots, auto = min(slots, n), false
+	}
+	members := make([]balance.Member, s.cell.workers)
+	for i := range members {
+		members[i] = balance.Member{Name: fmt.Sprintf("w%04d", i), Slots: slots, Auto: auto}
+	}
+	for i, w := range p.core.Set(0, members) {
+		p.index[w] = i
+	}
+	return p
+}
+
+// time is the simulation's, as the scheduler counts it.
+func (s *schedSim) time() time.Duration { return time.Duration(s.now * float64(time.Second)) }
+
+func (p *packhorse) arrive(s *schedSim, j *schedJob) {
+	t, err := p.core.Enter(s.time(), balance.Work{})
+	if err != nil {
+		panic(fmt.Sprintf("sched: a queue without bounds refuses: %v", err))
+	}
+	p.tickets[j] = t
+	if t.Worker() != nil {
+		p.begin(s, j, t)
+	} else {
+		p.waiting[t] = j
+	}
+	p.follow(s)
+}
+
+func (p *packhorse) leave(s *schedSim, j *schedJob) {
+	t := p.tickets[j]
+	delete(p.tickets, j)
+	p.core.Leave(s.time(), t, balance.OK)
+	p.follow(s)
+}
+
+func (p *packhorse) wake(s *schedSim, _ int) {
+	if p.alarm <= s.now {
+		p.alarm = math.Inf(1)
+	}
+	p.core.Wake(s.time())
+	p.follow(s)
+}
+
+// follow does what the last call has led to.
+func (p *packhorse) follow(s *schedSim) {
+	for len(p.granted) > 0 {
+		t := p.granted[0]
+		p.granted = p.granted[1:]
+		j := p.waiting[t]
+		delete(p.waiting, t)
+		p.begin(s, j, t)
+	}
+	if at, ok := p.core.Next(s.time()); ok {
+		if when := at.Seconds() + float64(time.Nanosecond)/float64(time.Second); when < p.alarm {
+			p.alarm = when
+			s.at(when, 0)
+		}
+	}
+}
+
+func (p *packhorse) begin(s *schedSim, j *schedJob, t *balance.Ticket) {
+	s.start(j, p.index[t.Worker()])
+}

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package loadgen
+
+import "syscall"
+
+func endWithUs(*syscall.SysProcAttr) {}

@@ -1,0 +1,314 @@
+package loadgen
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Replay sends bulk requests on many connections, each with one goroutine, and has every answer checked.
+type Replay struct {
+	Target   *Target
+	Clients  int
+	Duration time.Duration // no request begins after it; zero: until stop
+	Timeout  time.Duration // without a byte
+	Rate     float64       // requests a second in all, due at fixed times (open loop); zero: one after the other
+	Pace     float64       // bytes a second of each client; zero: no bound
+
+	// Next gives a client's next request, nil if there is none. Called by many goroutines.
+	Next func() []byte
+	// Check reads one answer to the end. Called by many goroutines, each with a body of its own.
+	Check    func(b *Body, h Head, firstByte func()) error
+	Refusals bool // refusals that say when to try again are no failures
+	// flowing, if not nil, is called once every client has received something.
+	Flowing func()
+}
+
+// RetryAfter keeps a client whose request failed from asking again at once: failing is cheap, and a loop of it
+// would be a load of its own.
+const RetryAfter = 100 * time.Millisecond
+
+// Outcome is what a load measured.
+type Outcome struct {
+	Requests      int // answered and found right
+	Refused       int
+	Bytes         int64
+	Elapsed       time.Duration
+	Ttfb, Latency Samples
+	Began         time.Duration // by the system's monotonic clock; of an open loop, as timed
+	Timed         []Answered    // the same as latency, with when each was due
+	Failures      *Failures
+	Urgent        bool // the generator had the higher priority that it asked for
+}
+
+// client is one connection's state.
+type client struct {
+	run      *replayRun
+	received atomic.Int64
+	busy     atomic.Bool // a request is on its way
+	stalled  atomic.Bool
+	requests int
+	ttfb     Samples
+	latency  Samples
+	pace     *pace
+
+	mu   sync.Mutex
+	conn *Conn // guarded by mu for abort; only the client itself sets it
+}
+
+// replayRun is one run of a replay.
+type replayRun struct {
+	*Replay
+	start    time.Time
+	refused  atomic.Int64
+	due      atomic.Int64 // requests scheduled so far, in an open loop
+	clients  []*client
+	failures Failures
+}
+
+// Run works until the duration is over and the last answer is in, or, what comes first, until stop is closed or the context
+// ends: then running requests are broken off and count neither as requests nor as errors, but their bytes count.
+func (r *Replay) Run(ctx context.Context, stop <-chan struct{}) (*Outcome, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	run := &replayRun{Replay: r, start: time.Now()}
+	for range r.Clients {
+		c := &client{run: run}
+		if r.Pace > 0 {
+			c.pace = newPace(r.Pace, run.start)
+		}
+		run.clients = append(run.clients, c)
+	}
+	release := context.AfterFunc(ctx, func() {
+		for _, c := range run.clients {
+			c.abort()
+		}
+	})
+	defer release()
+
+	var workers, watchers sync.WaitGroup
+	done := make(chan struct{})
+	for _, c := range run.clients {
+		workers.Go(func() { c.work(ctx) })
+	}
+	watchers.Go(func() { run.watch(done) })
+	if r.Flowing != nil {
+		watchers.Go(func() { run.waitFlowing(done) })
+	}
+	var stopped *Outcome
+	watchers.Go(func() {
+		select {
+		case <-stop:
+			stopped = &Outcome{Bytes: run.bytes(), Elapsed: time.Since(run.start)}
+			cancel()
+		case <-done:
+		}
+	})
+	workers.Wait()
+	elapsed := time.Since(run.start)
+	close(done)
+	watchers.Wait()
+
+	out := &Outcome{Bytes: run.bytes(), Elapsed: elapsed, Refused: int(run.refused.Load()), Failures: &run.failures}
+	if stopped != nil {
+		out.Bytes, out.Elapsed = stopped.Bytes, stopped.Elapsed
+	} else if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	for _, c := range run.clients {
+		out.Requests += c.requests
+		out.Ttfb = append(out.Ttfb, c.ttfb...)
+		out.Latency = append(out.Latency, c.latency...)
+	}
+	return out, nil
+}
+
+func (run *replayRun) bytes() int64 {
+	var n int64
+	for _, c := range run.clients {
+		n += c.received.Load()
+	}
+	return n
+}
+
+// watch breaks off requests that bring nothing.
+func (run *replayRun) watch(done <-chan struct{}) {
+	type seen struct {
+		bytes int64
+		at    time.Time
+	}
+	last := make([]seen, len(run.clients))
+	tick := time.NewTicker(max(run.Timeout/8, time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-done:
+			return
+		case now := <-tick.C:
+			for i, c := range run.clients {
+				n := c.received.Load()
+				switch {
+				case !c.busy.Load() || n != last[i].bytes || last[i].at.IsZero():
+					last[i] = seen{n, now}
+				case now.Sub(last[i].at) > run.Timeout:
+					c.stalled.Store(true)
+					c.abort()
+				}
+			}
+		}
+	}
+}
+
+// waitFlowing polls, a few times a second, whether every client has received something.
+func (run *replayRun) waitFlowing(done <-chan struct{}) {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		all := true
+		for _, c := range run.clients {
+			all = all && c.received.Load() > 0
+		}
+		if all {
+			run.Flowing()
+			return
+		}
+		select {
+		case <-done:
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// abort breaks off what the client is doing.
+func (c *client) abort() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.conn != nil {
+		c.conn.Abort()
+	}
+}
+
+func (c *client) setConn(conn *Conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.conn = conn
+}
+
+// work is the client's loop.
+func (c *client) work(ctx context.Context) {
+	defer c.close()
+	for {
+		due, ok := c.run.slot(ctx)
+		if !ok {
+			return
+		}
+		request := c.run.Next()
+		if request == nil {
+			return
+		}
+		if due.IsZero() {
+			due = time.Now()
+		}
+		err := c.once(ctx, request, due)
+		if err == nil {
+			continue
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if c.stalled.Swap(false) {
+			err = fmt.Errorf("nothing received for %v: %w", c.run.Timeout, err)
+		}
+		answer, whole := errors.AsType[*HTTPError](err)
+		if whole && c.run.Refusals && answer.refusal() {
+			c.run.refused.Add(1)
+		} else {
+			c.run.failures.Add(err)
+		}
+		if !whole {
+			c.close()
+		}
+		if !Sleep(ctx, RetryAfter) {
+			return
+		}
+	}
+}
+
+func (c *client) close() {
+	if c.conn != nil {
+		c.conn.Close()
+		c.setConn(nil)
+	}
+}
+
+// slot waits for the time of the next request. It is false when there is none any more. In a closed loop the time is zero.
+func (run *replayRun) slot(ctx context.Context) (time.Time, bool) {
+	if ctx.Err() != nil {
+		return time.Time{}, false
+	}
+	if run.Rate <= 0 {
+		return time.Time{}, run.Duration == 0 || time.Since(run.start) < run.Duration
+	}
+	after := time.Duration(float64(run.due.Add(1)-1) / run.Rate * 1e9)
+	if run.Duration != 0 && after >= run.Duration {
+		return time.Time{}, false
+	}
+	due := run.start.Add(after)
+	return due, Sleep(ctx, time.Until(due))
+}
+
+// once sends one request and reads its answer.
+func (c *client) once(ctx context.Context, request []byte, due time.Time) error {
+	c.busy.Store(true)
+	defer c.busy.Store(false)
+	if c.conn == nil {
+		conn, err := c.run.Target.DialConn(ctx, &c.received)
+		if err != nil {
+			return err
+		}
+		conn.pace = c.pace
+		c.setConn(conn)
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+	conn := c.conn
+	if _, err := conn.Write(request); err != nil {
+		return fmt.Errorf("sending the request: %w", err)
+	}
+	h, err := conn.ReadHead()
+	if err != nil {
+		return fmt.Errorf("reading the response's head: %w", err)
+	}
+	b := conn.Body(h)
+	var ttfb time.Duration
+	if err := c.run.Check(b, h, func() { ttfb = time.Since(due) }); err != nil {
+		return err
+	}
+	c.latency = append(c.latency, time.Since(due))
+	c.ttfb = append(c.ttfb, ttfb)
+	c.requests++
+	if h.Close {
+		c.close()
+	}
+	return nil
+}
+
+// Sleep waits; it is false if the context ended first.
+func Sleep(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

@@ -1,0 +1,172 @@
+package loadgen
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// ServerCounters are the counters that a Packhorse server has of itself.
+type ServerCounters struct {
+	Alloc   float64 // bytes allocated on the heap since the start
+	Written float64 // bytes written into the pack cache
+	Served  float64 // bytes sent to clients
+	Gc      float64 // CPU seconds of the garbage collector, as of its last run
+
+	Kernel, User float64 // bytes by the way that they were copied
+
+	Hit, Miss, Follow float64 // packs asked of the cache
+	PackRuns          float64 // git pack-objects processes
+
+	Searches                   bool    // it keeps an index
+	Indexed, Unindexed, Failed float64 // repositories that have an index, or need none; that wait for their first; whose index could not be made
+}
+
+// defaultOps is where a Packhorse server on this machine shows its metrics unless it is told otherwise.
+const defaultOps = "http://127.0.0.1:9090/metrics"
+
+// Scraper reads a server's metrics.
+type Scraper struct {
+	Url    string // empty: there are none
+	Wanted bool   // by a flag: then it is an error if they cannot be read
+}
+
+func NewScraper(t *Target, ops string) *Scraper {
+	switch {
+	case ops != "":
+		if !strings.Contains(ops, "://") {
+			ops = "http://" + ops
+		}
+		if !strings.HasSuffix(ops, "/metrics") {
+			ops = strings.TrimSuffix(ops, "/") + "/metrics"
+		}
+		return &Scraper{Url: ops, Wanted: true}
+	case t.Loopback():
+		return &Scraper{Url: defaultOps}
+	}
+	return &Scraper{}
+}
+
+// Read returns nil where there are no metrics of a Packhorse server.
+func (s *Scraper) Read(ctx context.Context) (*ServerCounters, error) {
+	if s.Url == "" {
+		return nil, nil
+	}
+	c, err := s.get(ctx)
+	if err != nil && s.Wanted {
+		return nil, fmt.Errorf("reading the server's metrics: %w", err)
+	}
+	return c, nil
+}
+
+func (s *Scraper) get(ctx context.Context) (*ServerCounters, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.Url, nil)
+	if err != nil {
+		return nil, err
+	}
+	transport := &http.Transport{DisableKeepAlives: true}
+	defer transport.CloseIdleConnections()
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("HTTP status %d", resp.StatusCode)
+	}
+	return parseMetrics(io.LimitReader(resp.Body, 64<<20))
+}
+
+// parseMetrics reads the Prometheus text format as far as it is needed: one sample a line, label values summed up.
+func parseMetrics(r io.Reader) (*ServerCounters, error) {
+	var c ServerCounters
+	ours := false
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		line := lines.Text()
+		name := line[:len(line)-len(strings.TrimLeft(line, nameChars))]
+		ours = ours || strings.HasPrefix(name, "packhorse_")
+		to := c.of(name, line)
+		if to == nil {
+			continue
+		}
+		rest := line[len(name):]
+		if i := strings.LastIndexByte(rest, '}'); i >= 0 {
+			rest = rest[i+1:]
+		}
+		fields := strings.Fields(rest)
+		if len(fields) == 0 {
+			continue
+		}
+		v, err := strconv.ParseFloat(fields[0], 64)
+		if err != nil {
+			return nil, fmt.Errorf("bad metric %s", name)
+		}
+		*to += v
+	}
+	if err := lines.Err(); err != nil {
+		return nil, err
+	}
+	if !ours {
+		return nil, fmt.Errorf("these are not the metrics of a Packhorse server")
+	}
+	return &c, nil
+}
+
+// of is where the value of a metric's line is added; nil: it is of no interest.
+func (c *ServerCounters) of(name, line string) *float64 {
+	has := func(label string) bool { return strings.Contains(line, label) }
+	switch name {
+	case "go_memstats_alloc_bytes_total":
+		return &c.Alloc
+	case "packhorse_cache_written_bytes_total":
+		return &c.Written
+	case "packhorse_served_bytes_total":
+		return &c.Served
+	case "go_cpu_classes_gc_total_cpu_seconds_total":
+		return &c.Gc
+	case "packhorse_copy_bytes_total":
+		if has(`path="kernel"`) {
+			return &c.Kernel
+		}
+		return &c.User
+	case "packhorse_cache_requests_total":
+		switch {
+		case has(`result="hit"`):
+			return &c.Hit
+		case has(`result="miss"`):
+			return &c.Miss
+		case has(`result="follow"`):
+			return &c.Follow
+		}
+	case "packhorse_git_commands_total":
+		if has(`subcommand="pack-objects"`) {
+			return &c.PackRuns
+		}
+	case "packhorse_search_repositories":
+		switch {
+		case has(`state="waiting"`):
+			return &c.Unindexed
+		case has(`state="failed"`): // they wait, too, or have an old one
+			return &c.Failed
+		}
+		c.Searches = true
+		return &c.Indexed
+	}
+	return nil
+}
+
+const nameChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_:"
+
+// Since is how much the counters of a cell grew.
+func (c *ServerCounters) Since(before *ServerCounters) ServerCounters {
+	return ServerCounters{Alloc: c.Alloc - before.Alloc, Gc: c.Gc - before.Gc, Kernel: c.Kernel - before.Kernel, User: c.User - before.User}
+}

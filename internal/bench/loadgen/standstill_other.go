@@ -1,0 +1,19 @@
+//go:build !linux
+
+package loadgen
+
+import (
+	"errors"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+func Monotonic() time.Duration { return 0 }
+
+// StandstillCommand says that it cannot tell.
+func StandstillCommand(Env) *cobra.Command {
+	return &cobra.Command{Use: "standstills", Hidden: true, RunE: func(*cobra.Command, []string) error {
+		return errors.New("when the machine stands still is found out on Linux only")
+	}}
+}

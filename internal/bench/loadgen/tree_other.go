@@ -1,0 +1,24 @@
+//go:build !linux
+
+package loadgen
+
+import (
+	"errors"
+	"time"
+)
+
+// ProcTree needs Linux's /proc.
+type ProcTree struct{}
+
+func NewProcTree(int) (*ProcTree, error) {
+	return nil, errors.New("--server-pid works on Linux only")
+}
+
+func (*ProcTree) Scan()              {}
+func (*ProcTree) Cpu() time.Duration { return 0 }
+func (*ProcTree) Own() time.Duration { return 0 }
+func (*ProcTree) Anon() int64        { return 0 }
+func (*ProcTree) rss() (_, _ int64)  { return 0, 0 }
+func (*ProcTree) Runnable() int      { return 0 }
+
+func MachineRunnable() int { return 0 }

@@ -1,0 +1,163 @@
+package matrix
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/bench/benchtest"
+	"github.com/packhorse-git/packhorse/internal/bench/gitload"
+	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+)
+
+func TestMatrix(t *testing.T) {
+	t.Parallel()
+	_, repo := benchtest.History(t, 3)
+	profiles, page := filepath.Join(t.TempDir(), "profiles"), filepath.Join(t.TempDir(), "page.html")
+	got := benchtest.JSON(t, "clients duration_s cpus socket files tls rows references ratios", "matrix", "--packhorse", os.Args[0], "--repo", repo.Dir, "--clients", "2", "--duration", "150ms",
+		"--profiles", profiles, "--html", page)
+	var cells []string
+	for _, v := range append(got["rows"].([]any), got["references"].([]any)...) {
+		r := v.(map[string]any)
+		cells = append(cells, fmt.Sprint(r["repo"], " ", r["transport"], " ", r["cache"]))
+		for _, key := range []string{"mb_per_s", "elapsed_s", "requests"} {
+			if benchtest.Number(t, r, key) <= 0 {
+				t.Errorf("%v: %s is not positive", r, key)
+			}
+		}
+		if benchtest.Number(t, r, "errors") != 0 || benchtest.Number(t, r, "load") < 0 || benchtest.Number(t, r, "cpu_percent") < 0 || benchtest.Number(t, r, "cpu_s_per_gb") < 0 {
+			t.Error(r)
+		}
+		if r["transport"] == "relay" {
+			continue
+		}
+		if _, ok := r["gc_cpu_percent"]; !ok || benchtest.Number(t, r, "alloc_mb_per_gb") <= 0 { // of no CPU time to speak of there is no share
+			t.Error(r)
+		}
+		for _, p := range r["processes"].([]any) {
+			if p := p.(map[string]any); p["name"] == "" || benchtest.Number(t, p, "alloc_mb_per_gb") <= 0 || benchtest.Number(t, p, "kernel_share") != 1 {
+				t.Error(p)
+			}
+		}
+	}
+	want := "demo channel on,demo inband on,demo channel off,demo inband off,demo serve on,demo relay on"
+	if s := strings.Join(cells, ","); s != want {
+		t.Errorf("cells are\n%s, want\n%s", s, want)
+	}
+	ratios := got["ratios"].([]any)
+	for _, key := range []string{"channel_to_inband", "channel_to_relay"} {
+		if len(ratios) != 1 || benchtest.Number(t, ratios[0].(map[string]any), key) <= 0 {
+			t.Errorf("ratios: %v", ratios)
+		}
+	}
+	names, _ := filepath.Glob(filepath.Join(profiles, "*"))
+	if want := filepath.Join(profiles, "demo-channel-cache-off-gateway.cpu.pprof"); len(names) != 18 || names[0] != want {
+		t.Errorf("profiles %q", names)
+	}
+	html, err := os.ReadFile(page)
+	if err != nil || strings.Count(string(html), "<svg") != 6 || !strings.HasSuffix(string(html), "</html>\n") ||
+		strings.Count(string(html), "<polyline") < 6 {
+		t.Errorf("page: %v\n%s", err, html)
+	}
+	if outside := regexp.MustCompile(`src=|href=|url\(|@import|<script`).FindString(string(html)); outside != "" {
+		t.Errorf("the page has %s", outside)
+	}
+}
+
+// TestMatrixPrints has two repositories of one name, one of them not bare.
+func TestMatrixPrints(t *testing.T) {
+	t.Parallel()
+	_, repo := benchtest.History(t, 2)
+	checkout := filepath.Join(t.TempDir(), "demo")
+	repo.Git("clone", "-q", repo.Dir, checkout)
+	out, errs, err := benchtest.Run(t, t.Context(), "matrix", "--packhorse", os.Args[0], "--repo", repo.Dir, "--repo", filepath.Join(checkout, ".git"), "--clients", "1", "--duration", "1ms", "--tcp")
+	if err != nil {
+		t.Fatal(err, errs)
+	}
+	for _, want := range []string{`(?m)^demo +channel +on +[\d.]+ `, `(?m)^` + checkout + ` +inband +off `, `(?m)^demo +\(bare relay\) +on +sender `,
+		`(?m)^demo +inband +off +node +[\d.]+ +[\d.]+ `,
+		`channel to inband, MB/s +(-|\d)`, `, gateway and node over TCP on the loopback\n`} {
+		if !regexp.MustCompile(want).MatchString(out) {
+			t.Errorf("there is no %s in\n%s", want, out)
+		}
+	}
+}
+
+func TestMatrixMisuse(t *testing.T) {
+	t.Parallel()
+	_, repo := benchtest.History(t, 1)
+	broken := filepath.Join(t.TempDir(), "broken")
+	repo.Git("clone", "-q", "--bare", repo.Dir, filepath.Join(broken, "demo.git"))
+	for want, args := range map[string][]string{
+		"which repository":   nil,
+		"no such file":       {"--repo", "/none/such"},
+		"no bare repository": {"--repo", t.TempDir()},
+		"given twice":        {"--repo", repo.Dir, "--repo", repo.Dir, "--repo", repo.Dir},
+		"--clients 0":        {"--repo", repo.Dir, "--clients", "0"},
+		"--files is for":     {"--repo", repo.Dir, "--tcp", "--files"},
+		"the server did not start; the end of its log: fake: the root is broken": {"--repo", filepath.Join(broken, "demo.git")},
+	} {
+		if _, _, err := benchtest.Run(t, t.Context(), append([]string{"matrix", "--packhorse", os.Args[0]}, args...)...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %s", args, err, want)
+		}
+	}
+}
+
+// TestMatrixLosesAProcess kills one in the middle of a cell.
+func TestMatrixLosesAProcess(t *testing.T) {
+	t.Parallel()
+	_, repo := benchtest.History(t, 1)
+	subjects, err := findSubjects([]string{repo.Dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	subjects[0].dir = t.TempDir()
+	ctx, cancel := context.WithCancel(t.Context())
+	killed := make(chan bool)
+	go func() {
+		defer close(killed)
+		for loadgen.Sleep(ctx, 20*time.Millisecond) {
+			if _, err := os.Stat(filepath.Join(dir, "cell/gateway/gateway.json")); err != nil {
+				continue
+			}
+			for _, pid := range loadgen.Pids() {
+				b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+				if err == nil && strings.Contains(string(b), filepath.Join(dir, "cell/node.toml")) {
+					syscall.Kill(pid, syscall.SIGKILL)
+					return
+				}
+			}
+		}
+	}()
+	o := &matrixOptions{server: gitload.Server{Program: os.Args[0]}, Common: loadgen.Common{Clients: 1, Duration: time.Hour, Timeout: time.Minute}}
+	_, err = o.cell(t.Context(), loadgen.Env{Stderr: io.Discard}, cell{subjects[0], channel, true}, filepath.Join(dir, "cell"))
+	cancel()
+	<-killed
+	if err == nil || !strings.Contains(err.Error(), "the node ended before the cell did") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestMatrixInterrupted looks for processes that are left. It is not parallel, so that all that it finds are its own.
+func TestMatrixInterrupted(t *testing.T) {
+	_, repo := benchtest.History(t, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	_, errs, err := benchtest.Run(t, ctx, "matrix", "--packhorse", os.Args[0], "--repo", repo.Dir, "--duration", "1h", "--clients", "2")
+	if err == nil || !strings.Contains(err.Error(), "interrupted") {
+		t.Errorf("%v %s", err, errs)
+	}
+	for _, pid := range loadgen.Pids() {
+		if p := loadgen.ReadStat(pid); p != nil && p.Parent == os.Getpid() {
+			t.Errorf("process %d is left", pid)
+		}
+	}
+}

@@ -1,0 +1,296 @@
+package matrix
+
+import (
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/packhorse-git/packhorse/internal/bench/chart"
+	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+)
+
+// matrixReport is what `packhorse-bench matrix --json` prints. What could not be measured is null.
+type matrixReport struct {
+	Clients    int            `json:"clients"`
+	DurationS  float64        `json:"duration_s"`
+	CPUs       int            `json:"cpus"`
+	Socket     string         `json:"socket"` // between gateway and node: "tcp" or "unix"
+	Files      bool           `json:"files"`  // handed over
+	TLS        bool           `json:"tls"`
+	SSH        bool           `json:"ssh,omitempty"` // clients clone over SSH
+	Rows       []matrixRow    `json:"rows"`
+	References []matrixRow    `json:"references"` // transport "serve": one process; "relay": a bare splice relay; "sshd", "sshd-default"
+	Ratios     []matrixRatios `json:"ratios"`
+}
+
+// matrixRow is one cell.
+type matrixRow struct {
+	Repo       string   `json:"repo"`
+	Transport  string   `json:"transport"`
+	Cache      string   `json:"cache"`    // "on" or "off"
+	MBPerS     float64  `json:"mb_per_s"` // 10^6 bytes
+	Load       float64  `json:"load"`     // runnable threads of the processes for each CPU
+	CPUPercent float64  `json:"cpu_percent"`
+	CPUPerGB   *float64 `json:"cpu_s_per_gb"`
+	AllocPerGB *float64 `json:"alloc_mb_per_gb"`
+	GCPercent  *float64 `json:"gc_cpu_percent"`
+
+	Requests         int                 `json:"requests"` // without the failed ones
+	Errors           int                 `json:"errors"`
+	ElapsedS         float64             `json:"elapsed_s"`
+	Latency          loadgen.Percentiles `json:"latency_ms"`
+	MachineLoad      float64             `json:"machine_load"`       // of everything on the machine, for each CPU
+	ClientCPUPercent float64             `json:"client_cpu_percent"` // of the clients
+	Processes        []processRow        `json:"processes"`
+}
+
+// processRow is one process of a cell.
+type processRow struct {
+	Name        string   `json:"name"`
+	CPUPerGB    *float64 `json:"cpu_s_per_gb"` // with its children
+	ChildPerGB  *float64 `json:"child_cpu_s_per_gb"`
+	AllocPerGB  *float64 `json:"alloc_mb_per_gb"`
+	GCPercent   *float64 `json:"gc_cpu_percent"`
+	KernelShare *float64 `json:"kernel_share"` // of the bytes that it sent
+	AnonRSS     float64  `json:"anon_rss_mb"`  // with its children, the most
+}
+
+// matrixRatios compare the cells of one repository, with the cache on.
+type matrixRatios struct {
+	Repo       string   `json:"repo"`
+	ToInBand   *float64 `json:"channel_to_inband"`  // MB/s of the channel to those in band
+	ToRelay    *float64 `json:"channel_to_relay"`   // MB/s of the channel to those of a bare relay
+	CPUToServe *float64 `json:"channel_cpu_to_one"` // CPU s/GB of the channel's processes to those of one process
+	CPUToRelay *float64 `json:"channel_cpu_to_relay"`
+
+	// With --ssh: one process to sshd with git upload-pack, the faster of both ciphers.
+	ToSSHD    *float64 `json:"one_to_sshd,omitempty"`
+	CPUToSSHD *float64 `json:"one_cpu_to_sshd,omitempty"`
+}
+
+func (o *matrixOptions) report(results []*cellResult) *matrixReport {
+	r := &matrixReport{Clients: o.Clients, DurationS: o.Duration.Seconds(), CPUs: runtime.NumCPU(), Socket: "unix", Files: o.files, TLS: o.tls, SSH: o.ssh,
+		Rows: []matrixRow{}, References: []matrixRow{}, Ratios: []matrixRatios{}}
+	if o.tcp {
+		r.Socket = "tcp"
+	}
+	for _, c := range results {
+		row := newMatrixRow(c)
+		if c.transport == oneServe || c.transport == relaying || c.isOpenSSH() {
+			r.References = append(r.References, row)
+		} else {
+			r.Rows = append(r.Rows, row)
+		}
+		if n := len(r.Ratios); n == 0 || r.Ratios[n-1].Repo != row.Repo {
+			r.Ratios = append(r.Ratios, matrixRatios{Repo: row.Repo})
+		}
+	}
+	for i := range r.Ratios {
+		r.compare(&r.Ratios[i])
+	}
+	return r
+}
+
+func newMatrixRow(c *cellResult) matrixRow {
+	cpus, seconds, gb := float64(runtime.NumCPU()), c.out.Elapsed.Seconds(), float64(c.out.Bytes)/1e9
+	run, busy := c.watch.load()
+	row := matrixRow{
+		Repo: c.subject.name, Transport: c.transport, Cache: onOff(c.cache), MBPerS: loadgen.Round(loadgen.Rate(float64(c.out.Bytes), 1e6, c.out.Elapsed), 6),
+		Load: loadgen.Round(run/cpus, 3), MachineLoad: loadgen.Round(busy/cpus, 3),
+		Requests: c.out.Requests, Errors: c.out.Failures.Count(), ElapsedS: loadgen.Round(seconds, 3), Latency: c.out.Latency.Summarize(),
+		ClientCPUPercent: loadgen.Round(100*c.clientCPU.Seconds()/seconds/cpus, 2),
+	}
+	var cpu, own, alloc, gc float64
+	measured := true
+	for _, s := range c.stations {
+		p := processRow{Name: s.label, AnonRSS: loadgen.Round(float64(s.usage.Anon)/1e6, 2)}
+		cpu += s.usage.Cpu.Seconds()
+		own += s.own.Seconds()
+		p.CPUPerGB, p.ChildPerGB = share(s.usage.Cpu.Seconds(), gb, 4), share((s.usage.Cpu-s.own).Seconds(), gb, 4)
+		if s.before == nil || s.after == nil {
+			measured = false
+		} else {
+			d := s.after.Since(s.before)
+			alloc += d.Alloc
+			gc += d.Gc
+			p.AllocPerGB, p.GCPercent = share(d.Alloc/1e6, gb, 3), share(100*d.Gc, s.own.Seconds(), 2)
+			p.KernelShare = share(d.Kernel, d.Kernel+d.User, 5)
+		}
+		row.Processes = append(row.Processes, p)
+	}
+	row.CPUPercent, row.CPUPerGB = loadgen.Round(100*cpu/seconds/cpus, 2), share(cpu, gb, 4)
+	if measured {
+		row.AllocPerGB, row.GCPercent = share(alloc/1e6, gb, 3), share(100*gc, own, 2)
+	}
+	return row
+}
+
+// share is a part of a whole; nil where there is no whole.
+func share(part, whole float64, decimals int) *float64 {
+	if whole <= 0 {
+		return nil
+	}
+	return new(loadgen.Round(part/whole, decimals))
+}
+
+// find is a row with the cache on; nil if there is none.
+func find(rows []matrixRow, repo, transport string) *matrixRow {
+	for i, r := range rows {
+		if r.Repo == repo && r.Transport == transport && r.Cache == "on" {
+			return &rows[i]
+		}
+	}
+	return nil
+}
+
+func (r *matrixReport) compare(to *matrixRatios) {
+	ours := find(r.Rows, to.Repo, channel)
+	if ours == nil {
+		return
+	}
+	cpu := func(other *matrixRow) *float64 {
+		if ours.CPUPerGB == nil || other.CPUPerGB == nil {
+			return nil
+		}
+		return share(*ours.CPUPerGB, *other.CPUPerGB, 3)
+	}
+	if other := find(r.Rows, to.Repo, inband); other != nil {
+		to.ToInBand = share(ours.MBPerS, other.MBPerS, 3)
+	}
+	if other := find(r.References, to.Repo, relaying); other != nil {
+		to.ToRelay, to.CPUToRelay = share(ours.MBPerS, other.MBPerS, 3), cpu(other)
+	}
+	if other := find(r.References, to.Repo, oneServe); other != nil {
+		to.CPUToServe = cpu(other)
+		r.compareSSHD(to, other)
+	}
+}
+
+// compareSSHD holds one process to the faster of sshd's cells.
+func (r *matrixReport) compareSSHD(to *matrixRatios, one *matrixRow) {
+	var best *matrixRow
+	for i, row := range r.References {
+		if row.Repo == to.Repo && (row.Transport == openSSH || row.Transport == openSSHDefault) && (best == nil || row.MBPerS > best.MBPerS) {
+			best = &r.References[i]
+		}
+	}
+	if best == nil || one.CPUPerGB == nil || best.CPUPerGB == nil {
+		return
+	}
+	to.ToSSHD, to.CPUToSSHD = share(one.MBPerS, best.MBPerS, 3), share(*one.CPUPerGB, *best.CPUPerGB, 4)
+}
+
+// matrixColumns are those of the table of cells, processColumns those of the table of processes. The first named ones name the row.
+var (
+	matrixColumns  = []string{"repository", "transport", "cache", "MB/s", "load", "CPU %", "s/GB", "MB/GB", "GC %", "clones", "errors"}
+	processColumns = []string{"repository", "transport", "cache", "process", "s/GB", "of it children", "MB/GB", "GC %", "kernel %", "RSS MB"}
+)
+
+const matrixNamed, processNamed = 3, 4
+
+// columns are a row's values for the table of cells.
+func (r *matrixRow) columns() []string {
+	return []string{r.Repo, r.name(), r.Cache, fmt.Sprintf("%.*f", decimals(r.MBPerS), r.MBPerS), fmt.Sprintf("%.2f", r.Load),
+		fmt.Sprintf("%.0f", r.CPUPercent), chart.OrDash("%.3f", r.CPUPerGB), chart.OrDash("%.2f", r.AllocPerGB), chart.OrDash("%.1f", r.GCPercent),
+		fmt.Sprint(r.Requests), fmt.Sprint(r.Errors)}
+}
+
+// processes are a row's lines of the table of processes.
+func (r *matrixRow) processes() [][]string {
+	var lines [][]string
+	for _, p := range r.Processes {
+		kernel := "-"
+		if p.KernelShare != nil {
+			kernel = fmt.Sprintf("%.2f", *p.KernelShare*100)
+		}
+		lines = append(lines, []string{r.Repo, r.name(), r.Cache, p.Name, chart.OrDash("%.3f", p.CPUPerGB), chart.OrDash("%.3f", p.ChildPerGB),
+			chart.OrDash("%.2f", p.AllocPerGB), chart.OrDash("%.1f", p.GCPercent), kernel, fmt.Sprintf("%.0f", p.AnonRSS)})
+	}
+	return lines
+}
+
+// tables are both, without their heads.
+func (r *matrixReport) tables() (cells, processes [][]string) {
+	for _, rows := range [][]matrixRow{r.Rows, r.References} {
+		for i := range rows {
+			cells = append(cells, rows[i].columns())
+			processes = append(processes, rows[i].processes()...)
+		}
+	}
+	return cells, processes
+}
+
+// decimals are as many as a throughput needs.
+func decimals(mbPerS float64) int {
+	if mbPerS < 10 {
+		return 2
+	}
+	return 0
+}
+
+func (r *matrixRow) name() string {
+	switch r.Transport {
+	case oneServe:
+		return "(one process)"
+	case relaying:
+		return "(bare relay)"
+	case openSSH:
+		return "(sshd, AES-GCM)"
+	case openSSHDefault:
+		return "(sshd, chacha20)"
+	}
+	return r.Transport
+}
+
+// about says what the table is of.
+func (r *matrixReport) about() string {
+	way := map[string]string{"tcp": "TCP on the loopback", "unix": "a Unix socket"}[r.Socket]
+	if r.Socket == "unix" && !r.Files && !r.TLS {
+		way += ", without files"
+	}
+	if r.TLS {
+		way = "TLS over " + way
+	}
+	if r.SSH {
+		way += ", clients over SSH"
+	}
+	return fmt.Sprintf("%d clients, %.4g s each, %d CPUs, gateway and node over %s", r.Clients, r.DurationS, r.CPUs, way)
+}
+
+// lines are the ratios in words.
+func (r *matrixRatios) lines() []chart.Row {
+	rows := []chart.Row{
+		{Name: "channel to inband, MB/s", Value: chart.OrDash("%.2f", r.ToInBand)},
+		{Name: "channel to bare relay, MB/s", Value: chart.OrDash("%.2f", r.ToRelay)},
+		{Name: "channel to one process, CPU s/GB", Value: chart.OrDash("%.2f", r.CPUToServe)},
+		{Name: "channel to bare relay, CPU s/GB", Value: chart.OrDash("%.2f", r.CPUToRelay)},
+	}
+	if r.ToSSHD != nil {
+		rows = append(rows, chart.Row{Name: "one process to sshd, MB/s", Value: chart.OrDash("%.2f", r.ToSSHD)}, chart.Row{Name: "one process to sshd, CPU s/GB", Value: chart.OrDash("%.3f", r.CPUToSSHD)})
+	}
+	return rows
+}
+
+func (r *matrixReport) print(w io.Writer) error {
+	fmt.Fprintln(w, r.about())
+	cells, processes := r.tables()
+	for _, table := range [][][]string{append([][]string{matrixColumns}, cells...), append([][]string{processColumns}, processes...)} {
+		fmt.Fprintln(w)
+		tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		for _, line := range table {
+			fmt.Fprintln(tab, strings.Join(line, "\t"))
+		}
+		if err := tab.Flush(); err != nil {
+			return err
+		}
+	}
+	for i := range r.Ratios {
+		fmt.Fprintf(w, "\n%s, with the cache on\n", r.Ratios[i].Repo)
+		for _, line := range r.Ratios[i].lines() {
+			fmt.Fprintf(w, "  %-34s %s\n", line.Name, line.Value)
+		}
+	}
+	return nil
+}

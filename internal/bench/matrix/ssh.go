@@ -1,0 +1,385 @@
+package matrix
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/bench/gitload"
+	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	"github.com/packhorse-git/packhorse/internal/git/pktline"
+)
+
+// The transports of what is compared with over SSH: OpenSSH's sshd with git upload-pack, with the cipher that Packhorse offers and with the
+// one that OpenSSH's clients prefer.
+const (
+	openSSH        = "sshd"
+	openSSHDefault = "sshd-default"
+)
+
+const (
+	cipherAES    = "aes128-gcm@openssh.com"
+	cipherChaCha = "chacha20-poly1305@openssh.com"
+)
+
+// isOpenSSH tells a cell that is not of this program.
+func (c cell) isOpenSSH() bool { return c.transport == openSSH || c.transport == openSSHDefault }
+
+func (c cell) cipher() string {
+	if c.transport == openSSHDefault {
+		return cipherChaCha
+	}
+	return cipherAES
+}
+
+// planSSH is plan for --ssh. Without sshd there is nothing to compare with.
+func planSSH(s *subject, sshd bool) []cell {
+	cells := []cell{{s, oneServe, true}}
+	if sshd {
+		cells = append(cells, cell{s, openSSH, false}, cell{s, openSSHDefault, false})
+	}
+	return append(cells, cell{s, channel, true}, cell{s, inband, true}, cell{s, channel, false}, cell{s, inband, false})
+}
+
+// findSSHD finds the server's program, which is not in the PATH of users.
+func findSSHD() (string, error) {
+	if path, err := exec.LookPath("sshd"); err == nil {
+		return filepath.Abs(path) // it starts itself again, and wants to be called by its whole path
+	}
+	for _, path := range []string{"/usr/sbin/sshd", "/usr/local/sbin/sshd"} {
+		if _, err := os.Stat(path); err == nil {
+			return path, nil
+		}
+	}
+	return "", errors.New("there is no sshd")
+}
+
+// sshKeys makes the client's key and a host key of sshd's in a directory.
+func makeSSHKeys(ctx context.Context, dir string) error {
+	for _, name := range []string{"client", "host"} {
+		cmd := exec.CommandContext(ctx, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "bench", "-f", filepath.Join(dir, name))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("ssh-keygen (of openssh-client): %w: %s", err, loadgen.Clean(out))
+		}
+	}
+	return nil
+}
+
+// sshAddress is where a cell's clients connect, and what they ask for.
+type sshAddress struct {
+	host, port, user string
+	path             string // of the repository, as the server knows it
+	cipher           string
+	key              string
+}
+
+// sshConfig is the part of a role's configuration that lets the clients in.
+func (o *matrixOptions) sshConfig(dir string) []section {
+	if !o.ssh {
+		return nil
+	}
+	n := 100 * o.Clients
+	return []section{{"ssh", table{
+		{"address", "127.0.0.1:0"}, {"authorized_keys", filepath.Join(dir, "client.pub")},
+		{"connections", n}, {"address_connections", n}, {"logins", n}, {"address_logins", n}, {"address_rate", 0},
+	}}}
+}
+
+// setSSH tells the lineup where its clients connect.
+func (o *matrixOptions) setSSH(c cell, l *lineup, url, dir, path string) error {
+	if !o.ssh {
+		return nil
+	}
+	host, port, err := net.SplitHostPort(strings.TrimPrefix(url, "ssh://"))
+	if err != nil {
+		return fmt.Errorf("the server does not say where it listens for SSH: %w", err)
+	}
+	l.ssh = &sshAddress{host: host, port: port, user: "git", path: path, cipher: c.cipher(), key: filepath.Join(dir, "client")}
+	return nil
+}
+
+// startSSHD starts OpenSSH's server as the user who runs this, on a free port, with a configuration of its own.
+func (o *matrixOptions) startSSHD(ctx context.Context, c cell, l *lineup, dir string) error {
+	program, err := findSSHD()
+	if err != nil {
+		return err
+	}
+	me, err := user.Current()
+	if err != nil {
+		return err
+	}
+	if me.Uid == "0" { // what starts it on a machine would have made it
+		if err := os.MkdirAll("/run/sshd", 0o755); err != nil {
+			return err
+		}
+	}
+	port, err := freePort()
+	if err != nil {
+		return err
+	}
+	config := filepath.Join(dir, "sshd_config")
+	text := fmt.Sprintf(`Port %s
+ListenAddress 127.0.0.1
+HostKey %s
+PidFile none
+AuthorizedKeysFile %s
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+AcceptEnv GIT_PROTOCOL
+MaxStartups %d
+LogLevel ERROR
+`, port, filepath.Join(dir, "host"), filepath.Join(dir, "client.pub"), 100*o.Clients)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		return err
+	}
+	child, err := loadgen.StartChild(ctx, "sshd", program, []string{"-D", "-e", "-f", config}, filepath.Join(dir, "sshd.log"))
+	if err != nil {
+		return err
+	}
+	child.Foreign = true
+	l.stations = append(l.stations, &station{Child: child, label: "sshd", kids: "its children"})
+	l.ssh = &sshAddress{
+		host: "127.0.0.1", port: port, user: me.Username, path: filepath.Join(c.subject.root, c.subject.path), cipher: c.cipher(),
+		key: filepath.Join(dir, "client"),
+	}
+	return child.Await(ctx, func() bool {
+		conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", port))
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	})
+}
+
+// freePort is a port that was free a moment ago: sshd cannot be told to pick one.
+func freePort() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	return port, err
+}
+
+// sshLoad are clients that clone over SSH, one clone after the other, each by a process of OpenSSH's client, as git would start it.
+type sshLoad struct {
+	to       *sshAddress
+	request  []byte // of version 2: all that git asks for, and the end of the session
+	clients  int
+	duration time.Duration
+	timeout  time.Duration
+
+	size int64 // of the first answer
+}
+
+// cloneRequest is what git asks for in a clone of all refs of a repository, in the words that every server knows, and the end of the session.
+func cloneRequest(ctx context.Context, dir string) ([]byte, error) {
+	format, err := gitload.RunGit(ctx, dir, nil, "rev-parse", "--show-object-format")
+	if err != nil {
+		return nil, err
+	}
+	ids, err := gitload.RunGit(ctx, dir, nil, "for-each-ref", "--format=%(objectname)")
+	if err != nil {
+		return nil, err
+	}
+	var b []byte
+	for _, line := range []string{"command=fetch", "agent=" + loadgen.UserAgent, "object-format=" + strings.TrimSpace(format)} {
+		b = pktline.AppendLine(b, line)
+	}
+	b = pktline.AppendDelim(b)
+	for _, line := range []string{"thin-pack", "no-progress", "include-tag", "ofs-delta"} {
+		b = pktline.AppendLine(b, line)
+	}
+	wants := strings.Fields(ids)
+	slices.Sort(wants)
+	for _, id := range slices.Compact(wants) {
+		b = pktline.AppendLine(b, "want "+id)
+	}
+	return pktline.AppendFlush(pktline.AppendFlush(pktline.AppendLine(b, "done"))), nil
+}
+
+// prepareSSH makes the load, and has git verify the first answer's pack.
+func prepareSSH(ctx context.Context, to *sshAddress, s *subject) (*sshLoad, error) {
+	request, err := cloneRequest(ctx, filepath.Join(s.root, s.path))
+	if err != nil {
+		return nil, err
+	}
+	repo := filepath.Join(s.dir, "ssh.git")
+	if _, err := gitload.RunGit(ctx, s.dir, nil, "clone", "-q", "--bare", "--shared", filepath.Join(s.root, s.path), repo); err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(repo)
+	l := &sshLoad{to: to, request: request}
+	pr, pw := io.Pipe()
+	verified := make(chan error, 1)
+	go func() {
+		err := gitload.IndexPack(ctx, repo, pr)
+		pr.CloseWithError(io.ErrClosedPipe)
+		verified <- err
+	}()
+	err = l.ask(ctx, func(answer io.Reader) (err error) {
+		counted := &countingReader{r: answer}
+		err = packOf(counted, pw)
+		l.size = counted.n.Load()
+		return err
+	})
+	pw.CloseWithError(err)
+	if bad := <-verified; err == nil && bad != nil {
+		err = fmt.Errorf("git does not accept the pack of an answer of %d bytes: %w", l.size, bad)
+	}
+	if err == nil { // once more: a cache keeps for long what was asked for twice
+		err = l.ask(ctx, func(answer io.Reader) error {
+			return l.drain(answer, make([]byte, 256<<10), new(atomic.Int64), func() {})
+		})
+	}
+	return l, err
+}
+
+// packOf writes the pack in an answer, which follows the server's capabilities, to w.
+func packOf(answer io.Reader, w io.Writer) error {
+	packets := pktline.NewReader(answer)
+	flushes, inPack := 0, false
+	for {
+		kind, p, err := packets.Next()
+		switch {
+		case err == io.EOF && flushes == 2:
+			return nil
+		case err == io.EOF:
+			return io.ErrUnexpectedEOF
+		case err != nil:
+			return err
+		case kind == pktline.Flush:
+			flushes++
+		case kind == pktline.Data && bytes.HasPrefix(p, []byte("ERR ")):
+			return fmt.Errorf("the server says %s", loadgen.Clean(p))
+		case kind == pktline.Data && inPack && len(p) > 0 && pktline.Band(p[0]) == pktline.BandData:
+			if _, err := w.Write(p[1:]); err != nil {
+				return err
+			}
+		case kind == pktline.Data && strings.TrimSuffix(string(p), "\n") == "packfile":
+			inPack = true
+		}
+	}
+}
+
+type countingReader struct {
+	r io.Reader
+	n atomic.Int64
+}
+
+func (c *countingReader) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.n.Add(int64(n))
+	return n, err
+}
+
+// ask runs one client, and has its answer read to the end.
+func (l *sshLoad) ask(ctx context.Context, read func(answer io.Reader) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	path := "'" + strings.ReplaceAll(l.to.path, "'", `'\''`) + "'"
+	cmd := exec.CommandContext(ctx, "ssh", "-F", "none", "-T", "-i", l.to.key, "-p", l.to.port, "-l", l.to.user, "-c", l.to.cipher,
+		"-o", "IdentitiesOnly=yes", "-o", "IdentityAgent=none", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null",
+		"-o", "LogLevel=ERROR", "-o", "SetEnv=GIT_PROTOCOL=version=2", l.to.host, "git-upload-pack "+path)
+	var errs bytes.Buffer
+	cmd.Stdin, cmd.Stderr, cmd.WaitDelay = bytes.NewReader(l.request), &errs, 5*time.Second
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start ssh (of openssh-client): %w", err)
+	}
+	err = read(out)
+	if err != nil {
+		cancel()
+	}
+	if ended := cmd.Wait(); err == nil {
+		err = ended
+	}
+	if err != nil && errs.Len() > 0 {
+		err = fmt.Errorf("%w: %s", err, loadgen.Clean(errs.Bytes()))
+	}
+	return err
+}
+
+// tolerated is by which part an answer may be longer or shorter than the first: OpenSSH's end makes each pack anew.
+const tolerated = 0.1
+
+// run works until the duration is over and the last answer is in. Each client clones at least once, however late it got to run: a cell
+// without a clone says nothing.
+func (l *sshLoad) Run(ctx context.Context, _ <-chan struct{}) (*loadgen.Outcome, error) {
+	out := &loadgen.Outcome{Failures: &loadgen.Failures{}}
+	var mu sync.Mutex
+	var received atomic.Int64
+	start := time.Now()
+	var clients sync.WaitGroup
+	for range l.clients {
+		clients.Go(func() {
+			buf := make([]byte, 256<<10)
+			for late := false; !late && ctx.Err() == nil; late = time.Since(start) >= l.duration {
+				began := time.Now()
+				var first time.Duration
+				err := l.ask(ctx, func(answer io.Reader) error {
+					return l.drain(answer, buf, &received, func() { first = time.Since(began) })
+				})
+				mu.Lock()
+				if err == nil {
+					out.Requests++
+					out.Ttfb, out.Latency = append(out.Ttfb, first), append(out.Latency, time.Since(began))
+				}
+				mu.Unlock()
+				if err != nil && ctx.Err() == nil {
+					out.Failures.Add(err)
+					loadgen.Sleep(ctx, loadgen.RetryAfter)
+				}
+			}
+		})
+	}
+	clients.Wait()
+	out.Elapsed, out.Bytes = time.Since(start), received.Load()
+	return out, ctx.Err()
+}
+
+// drain reads an answer, and holds it to the first one's length and to a flush packet at its end.
+func (l *sshLoad) drain(answer io.Reader, buf []byte, received *atomic.Int64, firstByte func()) error {
+	var n int64
+	var end []byte
+	for {
+		m, err := answer.Read(buf)
+		if n == 0 && m > 0 {
+			firstByte()
+		}
+		n += int64(m)
+		received.Add(int64(m))
+		if m > 0 {
+			end = append(end, buf[max(0, m-4):m]...)
+			end = end[max(0, len(end)-4):]
+		}
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if off := float64(n-l.size) / float64(l.size); off > tolerated || off < -tolerated || string(end) != "0000" {
+		return fmt.Errorf("an answer of %d bytes, where the first had %d, and %q at its end", n, l.size, end)
+	}
+	return nil
+}

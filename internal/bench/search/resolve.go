@@ -1,0 +1,214 @@
+package search
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/pflag"
+
+	"github.com/packhorse-git/packhorse/internal/bench/gitload"
+	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+)
+
+// oldWorld is a search front end that finds the object ID of each result anew, before it passes an answer on.
+type oldWorld struct {
+	resolve string
+	root    string // of the repositories, for git
+	redis   string
+}
+
+func (o *oldWorld) flags(f *pflag.FlagSet) {
+	f.StringVar(&o.resolve, "resolve", "", "find the object ID of each result: process, redis, memory or none (default: without a proxy)")
+	f.StringVar(&o.root, "root", "", "directory of the server's repositories, for --resolve process")
+	f.StringVar(&o.redis, "redis", "", "redis://HOST:PORT/DB, for --resolve redis; keys that begin with packhorse-bench: are written there")
+}
+
+func (o *oldWorld) check() error {
+	switch o.resolve {
+	case "", "none", "memory":
+	case "process":
+		if o.root == "" {
+			return errors.New("--resolve process needs --root, the directory of the server's repositories")
+		}
+	case "redis":
+		if o.redis == "" {
+			return errors.New("--resolve redis needs --redis redis://HOST:PORT")
+		}
+	default:
+		return fmt.Errorf("--resolve %q: process, redis, memory or none", o.resolve)
+	}
+	return nil
+}
+
+// front is the proxy that stands for it.
+type front struct {
+	searched *searched // the server as it is seen through the proxy
+	server   *http.Server
+	undo     func()
+
+	finding, total atomic.Int64 // ns in all requests: finding object IDs, and everything
+}
+
+// begin starts the proxy on a free port of the loopback.
+func (o *searchOptions) begin(ctx context.Context, s *searched) (*front, error) {
+	find, undo, err := o.finder(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	base, err := url.Parse(s.base)
+	if err != nil {
+		return nil, err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	f := &front{undo: undo}
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(base) },
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+		},
+		ModifyResponse: func(r *http.Response) error {
+			if r.StatusCode != http.StatusOK {
+				return nil
+			}
+			began := time.Now()
+			defer func() { f.finding.Add(int64(time.Since(began))) }()
+			for _, m := range s.matches { // those of the first answer, as each answer has
+				if err := find(r.Request.Context(), m); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	f.server = &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		began := time.Now()
+		proxy.ServeHTTP(w, r)
+		f.total.Add(int64(time.Since(began)))
+	})}
+	go f.server.Serve(l) //nolint:errcheck // it ends with close
+	through := *s
+	through.base = "http://" + l.Addr().String()
+	through.target.URL = through.base + s.target.URL[len(s.base):]
+	f.searched = &through
+	return f, nil
+}
+
+func (f *front) close() {
+	f.server.Close()
+	f.undo()
+}
+
+// share is the part of the requests' time that finding object IDs took; nil without requests.
+func (f *front) share() *float64 {
+	total := f.total.Load()
+	if total == 0 {
+		return nil
+	}
+	share := loadgen.Round(float64(f.finding.Load())/float64(total), 5)
+	return &share
+}
+
+// finder finds a result's object ID in the way that was asked for.
+func (o *searchOptions) finder(ctx context.Context, s *searched) (find func(context.Context, searchMatch) error, undo func(), err error) {
+	switch o.resolve {
+	case "process":
+		return o.byProcess(s), func() {}, nil
+	case "redis":
+		return o.byRedis(ctx, s)
+	case "memory":
+		known := map[string]string{}
+		for _, m := range s.matches {
+			known[m.repository] = m.commit
+		}
+		return func(_ context.Context, m searchMatch) error {
+			if known[m.repository] != m.commit {
+				return errors.New("a result of another commit")
+			}
+			return nil
+		}, func() {}, nil
+	}
+	return func(context.Context, searchMatch) error { return nil }, func() {}, nil
+}
+
+// byProcess does for each result what the study's front end did.
+func (o *searchOptions) byProcess(s *searched) func(context.Context, searchMatch) error {
+	list := s.base + "/-/api/v1/search/status"
+	return func(ctx context.Context, m searchMatch) error {
+		dir, err := o.repository(m.repository)
+		if err != nil {
+			return err
+		}
+		if _, err := gitload.RunGit(ctx, dir, nil, "symbolic-ref", "HEAD"); err != nil {
+			return err
+		}
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, list, nil)
+		if err != nil {
+			return err
+		}
+		if credential := s.target.Header.Get("Authorization"); credential != "" {
+			request.Header.Set("Authorization", credential)
+		}
+		answer, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(io.Discard, answer.Body)
+		answer.Body.Close()
+		if err == nil && answer.StatusCode != http.StatusOK {
+			err = fmt.Errorf("%s: HTTP status %d", list, answer.StatusCode)
+		}
+		if err != nil {
+			return err
+		}
+		_, err = gitload.RunGit(ctx, dir, nil, "rev-parse", "--verify", "--end-of-options", m.commit)
+		return err
+	}
+}
+
+// repository is where a repository of the server is.
+func (o *searchOptions) repository(name string) (string, error) {
+	for _, suffix := range []string{"", ".git"} {
+		dir := filepath.Join(o.root, filepath.FromSlash(name)+suffix)
+		if _, err := os.Stat(dir); err == nil {
+			return dir, nil
+		}
+	}
+	return "", fmt.Errorf("--root %s has no repository %s", o.root, name)
+}
+
+// byRedis keeps each repository's object ID in Redis while the run lasts.
+func (o *searchOptions) byRedis(ctx context.Context, s *searched) (func(context.Context, searchMatch) error, func(), error) {
+	options, err := redis.ParseURL(o.redis)
+	if err != nil {
+		return nil, nil, errors.New("--redis: want redis://HOST:PORT/DB")
+	}
+	client := redis.NewClient(options)
+	key := func(m searchMatch) string { return "packhorse-bench:" + m.repository }
+	var keys []string
+	for _, m := range s.matches {
+		keys = append(keys, key(m))
+		if err := client.Set(ctx, key(m), m.commit, time.Hour).Err(); err != nil {
+			client.Close()
+			return nil, nil, fmt.Errorf("--redis: %w", err)
+		}
+	}
+	undo := func() {
+		client.Del(context.WithoutCancel(ctx), keys...)
+		client.Close()
+	}
+	return func(ctx context.Context, m searchMatch) error { return client.Get(ctx, key(m)).Err() }, undo, nil
+}

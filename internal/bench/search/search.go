@@ -1,0 +1,472 @@
+// Package search measures code search at fixed rates, and the highest rate that a server sustains.
+package search
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/packhorse-git/packhorse/internal/bench/chart"
+	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+
+	vegeta "github.com/tsenart/vegeta/v12/lib"
+)
+
+// searchOptions are the flags of `packhorse-bench search`.
+type searchOptions struct {
+	query     string
+	rates     string
+	duration  time.Duration
+	timeout   time.Duration
+	rounds    int
+	api       string
+	results   int
+	peer      string
+	sustained bool
+	oldWorld
+	html string
+	json bool
+}
+
+// searchReport is what `packhorse-bench search --json` prints.
+type searchReport struct {
+	Query   string       `json:"query"`
+	API     string       `json:"api"`
+	Results int          `json:"results"` // of one answer
+	Resolve string       `json:"resolve"`
+	Rates   []searchRate `json:"rates"`
+	Peer    *searchPeer  `json:"peer,omitempty"`
+	// Sustained is the highest rate that was answered without a failure and without falling behind; 0: not measured.
+	Sustained float64 `json:"sustained_qps,omitempty"`
+	// ToPeer is Sustained against the peer's.
+	ToPeer float64 `json:"sustained_to_peer,omitempty"`
+	// Share is the part of a request's time that finding object IDs took, at the lowest rate; with --resolve only.
+	Share *float64 `json:"resolve_share,omitempty"`
+}
+
+// searchPeer is the zoekt-webserver beside which a server was measured.
+type searchPeer struct {
+	Results   int          `json:"results"`
+	Rates     []searchRate `json:"rates"`
+	Sustained float64      `json:"sustained_qps,omitempty"`
+}
+
+// searchRate is what was measured at one rate.
+type searchRate struct {
+	QPS      float64 `json:"qps"`
+	Requests int     `json:"requests"`
+	Failures int     `json:"failures"`
+	Mean     float64 `json:"mean_ms"`
+	P50      float64 `json:"p50_ms"`
+	P95      float64 `json:"p95_ms"`
+	P99      float64 `json:"p99_ms"`
+	Max      float64 `json:"max_ms"`
+	Bytes    int64   `json:"bytes"` // of all answers
+	// Link50 and Link95 are of the time between a server and the process of its own that searches, of which its answers tell (Server-Timing).
+	Link50 *float64 `json:"link_p50_ms,omitempty"`
+	Link95 *float64 `json:"link_p95_ms,omitempty"`
+	// ToPeer is p95 against the peer's at this rate; the median of rounds, as the rest.
+	ToPeer *float64 `json:"p95_to_peer,omitempty"`
+
+	points []chart.Point // of the median round: latency in ms over the seconds of the run
+}
+
+func Command(env loadgen.Env) *cobra.Command {
+	var o searchOptions
+	cmd := &cobra.Command{
+		Use:   "search URL --query QUERY",
+		Short: "Measure code search at fixed rates, as users ask and not as the server answers",
+		Long: `Sends a query at each of the rates, whatever the server does (open loop): a server that falls behind is seen as latency, and not as fewer requests.
+Every answer has to be whole and to have as many results as the first one. Latency counts from the sending of a request to the end of its answer.
+
+  --api json      GET /-/api/v1/search
+  --api stream    GET /.api/search/stream, chunk matches
+  --api graphql   POST /.api/graphql, the query of src search
+  --api zoekt     POST /api/search of zoekt-webserver
+
+With --peer a zoekt-webserver is asked for the same, in turn with the server, and p95 is compared rate by rate. "make bench-search" builds one and does all of
+this over an index.
+
+--sustained looks for the highest rate that is answered without a failure and without falling behind.
+
+--resolve shows what it costs to find the object ID of each result: a proxy in this process stands in front of the server, which does for each result in turn
+
+  process    what a search front end did with a Git server: git symbolic-ref HEAD, the index's list of repositories over HTTP, git rev-parse
+  redis      one GET from --redis
+  memory     one look-up in a map
+  none       nothing: the server's results carry the commit that was indexed
+
+resolve_share is the part of a request's time that this took.
+
+link is the time between the server and the process of its own that searches, as the server's answers tell it (json alone, of answers up to 64 KiB):
+sending the request, and having the results of a search that is over.`,
+		Example: `  packhorse-bench search http://127.0.0.1:8080 --query 'func main' --rates 1,5,50 --duration 60s
+  packhorse-bench search http://127.0.0.1:8080 --query 'func main' --results 1000 --sustained --peer http://127.0.0.1:6070
+  packhorse-bench search http://127.0.0.1:8080 --query 'func main' --rates 1,5 --resolve process --root /srv/git --html study.html`,
+		Args: cobra.ExactArgs(1),
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.query, "query", "", "what to search for (required)")
+	f.StringVar(&o.rates, "rates", "1,5,50", "requests a second, one run after the other")
+	f.DurationVar(&o.duration, "duration", time.Minute, "how long each rate is kept up")
+	f.DurationVar(&o.timeout, "timeout", time.Minute, "an answer that takes longer is a failure")
+	f.IntVar(&o.rounds, "rounds", 1, "measure each rate this often, and show the round with the median p95")
+	f.StringVar(&o.api, "api", "json", "json, stream, graphql or zoekt")
+	f.IntVar(&o.results, "results", 10, "ask for this many results")
+	f.StringVar(&o.peer, "peer", "", "URL of a zoekt-webserver to compare with")
+	f.BoolVar(&o.sustained, "sustained", false, "look for the highest rate that is sustained, too")
+	f.StringVar(&o.html, "html", "", "write a page with charts to this file")
+	f.BoolVar(&o.json, "json", false, "print one JSON object")
+	o.oldWorld.flags(f)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		rates, err := o.check()
+		if err != nil {
+			return err
+		}
+		ctx := cmd.Context()
+		return loadgen.Interrupted(ctx, o.run(ctx, env, args[0], rates))
+	}
+	return cmd
+}
+
+func (o *searchOptions) check() ([]float64, error) {
+	switch {
+	case o.query == "":
+		return nil, errors.New("--query: what is to be searched for?")
+	case o.duration <= 0 || o.timeout <= 0:
+		return nil, errors.New("--duration and --timeout have to be positive")
+	case o.rounds < 1 || o.results < 1:
+		return nil, errors.New("--rounds and --results have to be at least 1")
+	}
+	if _, ok := searchAPIs[o.api]; !ok {
+		return nil, fmt.Errorf("--api %q: json, stream, graphql or zoekt", o.api)
+	}
+	var rates []float64
+	for s := range strings.SplitSeq(o.rates, ",") {
+		r, err := strconv.ParseFloat(strings.TrimSpace(s), 64)
+		if err != nil || !(r > 0) || r > loadgen.MaxSearchRate {
+			return nil, fmt.Errorf("--rates %q: want numbers above 0, such as 1,5,50", o.rates)
+		}
+		rates = append(rates, r)
+	}
+	return rates, o.oldWorld.check()
+}
+
+func (o *searchOptions) run(ctx context.Context, env loadgen.Env, url string, rates []float64) (err error) {
+	server, err := newSearched(ctx, url, searchAPIs[o.api], o)
+	if err != nil {
+		return err
+	}
+	r := &searchReport{Query: o.query, API: o.api, Results: server.results, Resolve: o.resolve}
+	var world *front
+	if o.resolve != "" {
+		old, err := o.begin(ctx, server)
+		if err != nil {
+			return err
+		}
+		defer old.close()
+		server = old.searched
+		world = old
+	}
+	all := []*searched{server}
+	if o.peer != "" {
+		peer, err := newSearched(ctx, o.peer, searchAPIs["zoekt"], o)
+		if err != nil {
+			return fmt.Errorf("the peer: %w", err)
+		}
+		all = append(all, peer)
+		r.Peer = &searchPeer{Results: peer.results}
+	}
+	fails := &loadgen.Failures{}
+	for _, rate := range rates {
+		stop := loadgen.Progress(ctx, env.Stderr, func() string { return fmt.Sprintf("measuring at %g requests a second", rate) })
+		got, err := o.atRate(ctx, all, rate, fails)
+		stop()
+		if err != nil {
+			return err
+		}
+		r.Rates = append(r.Rates, got[0])
+		if r.Peer != nil {
+			r.Peer.Rates = append(r.Peer.Rates, got[1])
+		}
+	}
+	if world != nil {
+		r.Share = world.share()
+	}
+	if o.sustained {
+		if err := o.sustain(ctx, env, all, r); err != nil {
+			return err
+		}
+	}
+	fails.Print(env.Stderr)
+	if err := o.print(env, server.String(), r); err != nil {
+		return err
+	}
+	return fails.Err()
+}
+
+// atRate measures all servers in turn, round by round, and gives each one's round with the median p95.
+func (o *searchOptions) atRate(ctx context.Context, all []*searched, rate float64, fails *loadgen.Failures) ([]searchRate, error) {
+	rounds := make([][]searchRate, len(all))
+	var ratios []float64
+	for range o.rounds {
+		for i, s := range all {
+			m, err := s.attack(ctx, rate, o.duration, fails)
+			if err != nil {
+				return nil, err
+			}
+			rounds[i] = append(rounds[i], m)
+		}
+		if len(all) == 2 {
+			ours, peers := rounds[0], rounds[1]
+			ratios = append(ratios, ours[len(ours)-1].P95/max(peers[len(peers)-1].P95, 0.001))
+		}
+	}
+	medians := make([]searchRate, len(all))
+	for i, m := range rounds {
+		slices.SortStableFunc(m, func(a, b searchRate) int { return int(1e6 * (a.P95 - b.P95)) })
+		medians[i] = m[(len(m)-1)/2]
+		for _, other := range m {
+			medians[i].Failures = max(medians[i].Failures, other.Failures)
+		}
+	}
+	if len(ratios) > 0 {
+		slices.Sort(ratios)
+		ratio := loadgen.Round(ratios[(len(ratios)-1)/2], 3)
+		medians[0].ToPeer = &ratio
+	}
+	return medians, nil
+}
+
+const (
+	// probeTime is how long one rate is tried by --sustained, and closedTime how long the server is asked as fast as it answers, for a first guess.
+	probeTime  = 5 * time.Second
+	closedTime = 2 * time.Second
+	// closedClients ask meanwhile.
+	closedClients = 8
+	// behind is how far latencies may grow in a rate that is sustained: the mean of the last quarter against that of the second, and what does
+	// not count as growth.
+	behind, noGrowth = 2.0, 100 * time.Millisecond
+	// step is by which the rate is lowered until it is sustained.
+	step = 0.95
+)
+
+// sustain finds the highest rates, of all servers in turn.
+func (o *searchOptions) sustain(ctx context.Context, env loadgen.Env, all []*searched, r *searchReport) error {
+	for i, s := range all {
+		stop := loadgen.Progress(ctx, env.Stderr, func() string { return "looking for the highest rate of " + s.String() })
+		best, err := s.sustained(ctx)
+		stop()
+		if err != nil {
+			return err
+		}
+		if i == 0 {
+			r.Sustained = best
+			continue
+		}
+		r.Peer.Sustained = best
+		r.ToPeer = loadgen.Round(r.Sustained/max(best, 0.001), 3)
+	}
+	return nil
+}
+
+// sustained begins a little above what the server answers when asked as fast as it can, and lowers the rate until it is kept up.
+func (s *searched) sustained(ctx context.Context) (float64, error) {
+	_, n, err := s.drive(ctx, vegeta.ConstantPacer{}, closedTime, closedClients, &loadgen.Failures{})
+	if err != nil {
+		return 0, err
+	}
+	for rate := 1.1 * float64(n.requests()) / n.elapsed.Seconds(); rate > 0.1; rate *= step {
+		fails := &loadgen.Failures{}
+		_, m, err := s.drive(ctx, pacer(rate), probeTime, 0, fails)
+		if err != nil {
+			return 0, err
+		}
+		if fails.Count() == 0 && !m.fellBehind() {
+			return loadgen.Round(rate, 1), nil
+		}
+	}
+	return 0, nil
+}
+
+// pacer is a rate that need not be a whole number a second.
+func pacer(rate float64) vegeta.Pacer {
+	return vegeta.ConstantPacer{Freq: max(int(rate*1000+0.5), 1), Per: 1000 * time.Second}
+}
+
+// once is the pace of a single request.
+type once struct{}
+
+func (once) Pace(_ time.Duration, hits uint64) (wait time.Duration, stop bool) { return 0, hits > 0 }
+func (once) Rate(time.Duration) float64                                        { return 1 }
+
+// searched is a server that searches are sent to.
+type searched struct {
+	base    string
+	api     searchAPI
+	target  vegeta.Target
+	timeout time.Duration
+	results int // of the first answer
+	matches []searchMatch
+}
+
+func (s *searched) String() string { return s.base }
+
+// newSearched asks a server once.
+func newSearched(ctx context.Context, base string, api searchAPI, o *searchOptions) (*searched, error) {
+	t, err := loadgen.ParseTarget(base, false)
+	if err != nil {
+		return nil, err
+	}
+	s := &searched{base: t.String(), api: api, timeout: o.timeout}
+	if s.target, err = api.target(s.base, o.query, o.results); err != nil {
+		return nil, err
+	}
+	if t.Auth != "" {
+		s.target.Header.Set("Authorization", t.Auth)
+	}
+	var first []byte
+	fails := &loadgen.Failures{}
+	one := func(r *vegeta.Result) { first = slices.Clone(r.Body) }
+	if err := s.each(ctx, once{}, 0, 0, fails, one); err != nil {
+		return nil, err
+	}
+	if err := fails.Err(); err != nil {
+		return nil, fmt.Errorf("%w: %s", err, strings.Join(fails.First, "; "))
+	}
+	if s.matches, err = api.parse(first); err != nil {
+		return nil, fmt.Errorf("the answer of %s is none of this API: %w", s.base, err)
+	}
+	if s.results = len(s.matches); s.results == 0 {
+		return nil, fmt.Errorf("%s finds nothing for %q", s.base, o.query)
+	}
+	return s, nil
+}
+
+// attack measures one rate.
+func (s *searched) attack(ctx context.Context, rate float64, duration time.Duration, fails *loadgen.Failures) (searchRate, error) {
+	r, m, err := s.drive(ctx, pacer(rate), duration, 0, fails)
+	r.QPS, r.points = rate, m.points
+	return r, err
+}
+
+// measured is a run in the order of its requests.
+type measured struct {
+	points  []chart.Point
+	elapsed time.Duration
+}
+
+func (m *measured) requests() int { return len(m.points) }
+
+// fellBehind tells whether latencies grew while the run went on.
+func (m *measured) fellBehind() bool {
+	if len(m.points) < 8 {
+		return false
+	}
+	mean := func(p []chart.Point) (sum float64) {
+		for _, at := range p {
+			sum += at.Y
+		}
+		return sum / float64(len(p))
+	}
+	quarter := len(m.points) / 4
+	early, late := mean(m.points[quarter:2*quarter]), mean(m.points[3*quarter:])
+	return late > behind*early && late-early > float64(noGrowth)/1e6
+}
+
+// drive sends requests and sums up; workers above 0: that many connections, each asks again as soon as it is answered.
+func (s *searched) drive(ctx context.Context, p vegeta.Pacer, duration time.Duration, workers uint64, fails *loadgen.Failures) (searchRate, *measured, error) {
+	var sums vegeta.Metrics
+	m := &measured{}
+	var began time.Time
+	var all, link loadgen.Samples
+	r := searchRate{}
+	had := fails.Count()
+	err := s.each(ctx, p, duration, workers, fails, func(v *vegeta.Result) {
+		if began.IsZero() || v.Timestamp.Before(began) {
+			began = v.Timestamp
+		}
+		sums.Add(v)
+		all = append(all, v.Latency)
+		if d, ok := linkTime(v.Headers.Get("Server-Timing")); ok {
+			link = append(link, d)
+		}
+		r.Bytes += int64(v.BytesIn)
+		m.points = append(m.points, chart.Point{X: float64(v.Timestamp.UnixNano()) / 1e9, Y: float64(v.Latency) / 1e6})
+		m.elapsed = max(m.elapsed, v.End().Sub(began))
+	})
+	if err != nil {
+		return r, m, err
+	}
+	sums.Close()
+	slices.SortFunc(m.points, func(a, b chart.Point) int {
+		if a.X < b.X {
+			return -1
+		}
+		return 1
+	})
+	for i := range m.points {
+		m.points[i].X -= float64(began.UnixNano()) / 1e9
+	}
+	sum := all.Summarize() // exact; vegeta's are estimates
+	r.Requests, r.Failures = len(all), fails.Count()-had
+	r.Mean, r.P50, r.P95, r.P99, r.Max = loadgen.Milliseconds(sums.Latencies.Mean), sum.P50, sum.P95, sum.P99, sum.Max
+	if len(link) > 0 {
+		sum := link.Summarize()
+		r.Link50, r.Link95 = &sum.P50, &sum.P95
+	}
+	return r, m, nil
+}
+
+// linkTime reads what a server says of the way to its process that searches and back.
+func linkTime(timing string) (time.Duration, bool) {
+	for part := range strings.SplitSeq(timing, ",") {
+		if text, ok := strings.CutPrefix(strings.TrimSpace(part), "link;dur="); ok {
+			d, err := time.ParseDuration(text + "ms")
+			return d, err == nil
+		}
+	}
+	return 0, false
+}
+
+// maxSearchConns bounds the connections of an open loop: a server that stands still must not take all of this machine's ports.
+const maxSearchConns = 5000
+
+// each sends requests and gives their answers, which were checked, in the order of their arrival.
+func (s *searched) each(ctx context.Context, p vegeta.Pacer, duration time.Duration, workers uint64, fails *loadgen.Failures, take func(*vegeta.Result)) error {
+	options := []func(*vegeta.Attacker){vegeta.Timeout(s.timeout), vegeta.Redirects(vegeta.NoFollow), vegeta.MaxWorkers(maxSearchConns), vegeta.Connections(maxSearchConns)}
+	if workers > 0 {
+		options = append(options, vegeta.Workers(workers), vegeta.MaxWorkers(workers))
+	}
+	attacker := vegeta.NewAttacker(options...)
+	defer context.AfterFunc(ctx, func() { attacker.Stop() })()
+	for v := range attacker.Attack(vegeta.NewStaticTargeter(s.target), p, duration, "") {
+		if err := s.verify(v); err != nil && ctx.Err() == nil {
+			fails.Add(err)
+		}
+		take(v)
+	}
+	return ctx.Err()
+}
+
+// verify tells what is wrong with an answer.
+func (s *searched) verify(v *vegeta.Result) error {
+	switch {
+	case v.Code == 0:
+		return errors.New(v.Error)
+	case v.Code != http.StatusOK:
+		return fmt.Errorf("HTTP status %d: %s", v.Code, loadgen.Clean(v.Body[:min(len(v.Body), 200)]))
+	}
+	n, err := s.api.count(v.Body)
+	if err == nil && s.results > 0 && n != s.results {
+		err = fmt.Errorf("an answer with %d results, where the first had %d", n, s.results)
+	}
+	return err
+}
