@@ -97,24 +97,24 @@ func TestHostileBodies(t *testing.T) {
 		body []byte
 		says string // "": an answer
 	}{
-		"bomb":                {bomb, "no pkt-line stream"},
+		"bomb":                {bomb, "not a pkt-line stream"},
 		"bomb-behind":         {pack(join(lsAll, make([]byte, scaled(512<<20)))), "longer than 8388608 bytes"},
 		"bomb-of-lines":       {pack(join(fetchStart, many(200_000, func(int) string { return "have " + fakeID(1) }), "0000")), "longer than 8388608 bytes"},
-		"packed-twice":        {pack(ls), "no pkt-line stream"},
-		"packed-bomb":         {pack(bomb), "no pkt-line stream"},
+		"packed-twice":        {pack(ls), "not a pkt-line stream"},
+		"packed-bomb":         {pack(bomb), "not a pkt-line stream"},
 		"truncated":           {ls[:len(ls)-9], "cut off"},
-		"header-only":         {ls[:10], "no pkt-line stream"},
-		"half-a-header":       {ls[:5], "no gzip stream"},
+		"header-only":         {ls[:10], "not a pkt-line stream"},
+		"half-a-header":       {ls[:5], "not a gzip stream"},
 		"wrong-checksum":      {flipped, "damaged"},
 		"trailing-garbage":    {join(ls, "garbage, more than a header"), "damaged"},
 		"trailing-zeros":      {join(ls, make([]byte, 1000)), "damaged"},
-		"not-packed":          {lsAll, "no gzip stream"},
-		"nothing":             {nil, "no gzip stream"},
+		"not-packed":          {lsAll, "not a gzip stream"},
+		"nothing":             {nil, "not a gzip stream"},
 		"two-members":         {join(pack(lsAll[:9]), pack(lsAll[9:])), ""},
 		"many-members":        {join(bytes.Repeat(pack(nil), scaled(100_000)), ls), ""},
 		"members-behind":      {join(ls, bytes.Repeat(pack(nil), scaled(100_000))), ""},
 		"long-name":           {join("\x1f\x8b\x08\x08\x00\x00\x00\x00\x00\x03", bytes.Repeat([]byte("n"), 1<<20)), "gzip stream"},
-		"nothing-but-members": {bytes.Repeat(pack(nil), scaled(1_000_000)), "no pkt-line stream"},
+		"nothing-but-members": {bytes.Repeat(pack(nil), scaled(1_000_000)), "not a pkt-line stream"},
 	} {
 		v.fresh()
 		a := v.post("good", name, test.body, "Content-Encoding: gzip")

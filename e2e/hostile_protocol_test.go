@@ -186,7 +186,7 @@ func TestHostileFraming(t *testing.T) {
 	v := attack(t, "", nil)
 	tip := v.idOf("good", "main")
 	whole := string(fetching("want "+tip, "done"))
-	const early = "ends early or is no pkt-line stream"
+	const early = "ends early or is not a pkt-line stream"
 	for name, test := range map[string]struct{ body, says string }{
 		"length-three":        {"0003", early},
 		"length-too-great":    {"fff1" + strings.Repeat("x", 70_000), early},

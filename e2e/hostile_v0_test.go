@@ -22,7 +22,7 @@ func TestHostileV0(t *testing.T) {
 	want := line("want " + tip + " multi_ack_detailed no-done side-band-64k thin-pack ofs-delta")
 	million, hundredThousand := scaled(1_000_000), scaled(100_000)
 	have := func(i int) string { return "have " + fakeID(i) }
-	const early = "ends early or is no pkt-line stream"
+	const early = "ends early or is not a pkt-line stream"
 	for _, test := range []struct {
 		name string
 		body []byte

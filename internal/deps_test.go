@@ -59,7 +59,9 @@ const allowedImports = `
 	search, client, inflight, fault/faultrpc, proto/internalv1/internalv1connect < search/remote;
 	node, inflight, resolve, sidechannel, unaryhttp, fault/faultrpc, proto/packhorse/v1/packhorsev1connect, proto/internalv1/internalv1connect, proto/packhorse/health/v1 < remote;
 	node, balance, resolve < router;
-	router, auth, admit, connlimit, origin, httpguard, observe/sli < gateway;
+	router, auth, admit, bulk, observe/sli < gateway;
+	gateway, connlimit, origin, httpguard < gateway/githttp;
+	gateway, connlimit, origin < gateway/gitssh;
 	git, git/pktline < bench/fleet;
 	bench/page, cli < compare;
 	bench/loadgen < bench/app;
@@ -70,10 +72,10 @@ const allowedImports = `
 	bench/app, bench/ci, bench/matrix, bench/search, bench/lab/exists, bench/lab/sched, bench/lab/spawn, compare < bench;
 	admit, packcache < top;
 	top < top/tui;
-	gateway, storage, webhook, credfile, app, observe, observe/tracing, cli < config;
+	gateway/gitssh, storage, webhook, credfile, app, observe, observe/tracing, cli < config;
 	config < statedir;
 	app, router < adminapi;
-	adminapi, statedir, control, remote, observe/proctree, observe/watchdog, search/remote, web, web/api, top, doctor < roles;
+	adminapi, statedir, control, remote, gateway/githttp, observe/proctree, observe/watchdog, search/remote, web, web/api, top, doctor < roles;
 	roles, search/worker, top/tui < command;
 	command < cmd/packhorse;
 	bench < cmd/packhorse-bench;
@@ -92,7 +94,7 @@ var testsMayImport = map[string][]string{
 	"command":         {"compare"},
 	"search/remote":   {"admit", "bulk", "control"},
 	"uploadpack":      {"packcache"},
-	"remote":          {"admit", "auth", "balance", "control", "gateway", "git/process", "packcache", "packsource", "receivepack", "router", "storage", "uploadpack"},
+	"remote":          {"admit", "auth", "balance", "control", "gateway", "gateway/githttp", "git/process", "packcache", "packsource", "receivepack", "router", "storage", "uploadpack"},
 	"search":          {"search/worker"},
 }
 
@@ -101,6 +103,12 @@ const forbidden = `
 	gateway -> repo
 	gateway -> storage
 	gateway -> packcache
+	gateway/githttp -> repo
+	gateway/githttp -> storage
+	gateway/githttp -> packcache
+	gateway/gitssh -> repo
+	gateway/gitssh -> storage
+	gateway/gitssh -> packcache
 	router -> repo
 	router -> storage
 	router -> packcache
@@ -122,7 +130,7 @@ var rooms = map[string][]string{
 	"github.com/RoaringBitmap/...":                              {"search/worker"},
 	"github.com/graph-gophers/...":                              {"web/api"},
 	"google.golang.org/grpc/...":                                {}, // tests: another client of the control API
-	"golang.org/x/crypto/ssh":                                   {"gateway", "auth", "roles"},
+	"golang.org/x/crypto/ssh":                                   {"gateway/gitssh", "auth", "roles"},
 	"github.com/tsenart/vegeta/...":                             {"bench/search"},
 	"github.com/coreos/go-systemd/...":                          {"roles"},
 	"github.com/pires/go-proxyproto":                            {"origin"},

@@ -21,6 +21,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/fault/faultrpc"
 	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/gateway/githttp"
 	packhorsev1 "github.com/packhorse-git/packhorse/proto/packhorse/v1"
 )
 
@@ -53,7 +54,7 @@ Asked is the server on the repositories below --root, over the socket in its sta
 		if len(revisions) == 0 {
 			revisions = []string{""}
 		}
-		var all gateway.ResolvedAll
+		var all githttp.ResolveResponse
 		var err error
 		if server != "" {
 			all, err = resolveByURL(cmd.Context(), server, tokenFile, args[0], revisions)
@@ -72,7 +73,7 @@ Asked is the server on the repositories below --root, over the socket in its sta
 }
 
 // printResolved prints the answers, and fails if there is none to a question.
-func printResolved(w io.Writer, all gateway.ResolvedAll, asJSON bool) error {
+func printResolved(w io.Writer, all githttp.ResolveResponse, asJSON bool) error {
 	var failed []error
 	var lines strings.Builder
 	for _, r := range all.Results {
@@ -98,7 +99,7 @@ func printResolved(w io.Writer, all gateway.ResolvedAll, asJSON bool) error {
 }
 
 // resolveAt asks a node.
-func resolveAt(ctx context.Context, node *client.Client, repository string, revisions []string) (all gateway.ResolvedAll, err error) {
+func resolveAt(ctx context.Context, node *client.Client, repository string, revisions []string) (all githttp.ResolveResponse, err error) {
 	request := &packhorsev1.ResolveRevisionsRequest{}
 	for _, revision := range revisions {
 		request.Revisions = append(request.Revisions, &packhorsev1.Revision{Repository: repository, Revision: revision})
@@ -112,9 +113,9 @@ func resolveAt(ctx context.Context, node *client.Client, repository string, revi
 		return all, fmt.Errorf("the node gave %d answers to %d questions", len(results), len(revisions))
 	}
 	for i, r := range results {
-		resolved := gateway.Resolved{ResolveQuestion: gateway.ResolveQuestion{Repository: repository, Revision: revisions[i]}}
+		resolved := githttp.ResolveResult{RevisionQuestion: gateway.RevisionQuestion{Repository: repository, Revision: revisions[i]}}
 		if err := faultrpc.Fault(r.GetFault()); err != nil {
-			resolved.Error = &gateway.ResolvedError{Kind: fault.KindOf(err).String(), Message: fault.Message(err)}
+			resolved.Error = &githttp.ResolveError{Kind: fault.KindOf(err).String(), Message: fault.Message(err)}
 		} else {
 			found := r.GetFound()
 			resolved.ID, resolved.Type, resolved.Ref = found.GetOid(), found.GetType(), found.GetRef()
@@ -132,14 +133,14 @@ const (
 )
 
 // resolveByURL asks a server by its public address.
-func resolveByURL(ctx context.Context, server, tokenFile, repository string, revisions []string) (all gateway.ResolvedAll, err error) {
+func resolveByURL(ctx context.Context, server, tokenFile, repository string, revisions []string) (all githttp.ResolveResponse, err error) {
 	u, err := url.Parse(server)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return all, usage(fmt.Errorf("--url %q is no address of a server, as in https://git.example", server))
 	}
-	var asked gateway.ResolveQuestions
+	var asked githttp.ResolveRequest
 	for _, revision := range revisions {
-		asked.Questions = append(asked.Questions, gateway.ResolveQuestion{Repository: repository, Revision: revision})
+		asked.Questions = append(asked.Questions, gateway.RevisionQuestion{Repository: repository, Revision: revision})
 	}
 	body, err := json.Marshal(asked)
 	if err != nil {

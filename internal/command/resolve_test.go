@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/gateway/githttp"
 	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/statedir"
 )
@@ -55,14 +55,14 @@ func TestResolveCommand(t *testing.T) {
 			resolve(exitFailed, one.String()+"\n-\n", `no revision "none"`, "team/app", "v1^{}", "none")
 			resolve(exitFailed, "", "team/none", "team/none", "main")
 			resolve(exitFailed, "", "it stands for a range", "team/app", "main..v1")
-			var found gateway.Resolved
+			var found githttp.ResolveResult
 			if err := json.Unmarshal([]byte(resolve(0, "", "", "team/app", "v1^0", "--json")), &found); err != nil {
 				t.Fatal(err)
 			}
 			if found.ID != one.String() || found.Ref != "refs/tags/v1" || found.Type != "commit" || found.Generation == 0 || found.Incarnation == "" {
 				t.Errorf("%+v", found)
 			}
-			var all gateway.ResolvedAll
+			var all githttp.ResolveResponse
 			if err := json.Unmarshal([]byte(resolve(exitFailed, "", "", "team/app", "HEAD", "none", "--json")), &all); err != nil {
 				t.Fatal(err)
 			}

@@ -7,15 +7,15 @@ import (
 	"strings"
 
 	"github.com/packhorse-git/packhorse/internal/auth"
-	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/gateway/gitssh"
 )
 
 // KnowsKeys tells whether files say whose keys are whose.
 func (c *SSHConfig) KnowsKeys() bool { return c.AuthorizedKeys != "" || c.TrustedUserCA != "" }
 
 // Algorithms are those that clients may use.
-func (c *SSHConfig) Algorithms() gateway.SSHAlgorithms {
-	return gateway.SSHAlgorithms{KeyExchanges: c.KeyExchanges, Ciphers: c.Ciphers, MACs: c.MACs}
+func (c *SSHConfig) Algorithms() gitssh.Algorithms {
+	return gitssh.Algorithms{KeyExchanges: c.KeyExchanges, Ciphers: c.Ciphers, MACs: c.MACs}
 }
 
 // LoadKeys reads the files of keys, and adds them to the sources; nil if the configuration names none.
@@ -48,7 +48,7 @@ func (c *Config) checkSSH(f *Findings) {
 		bad("ssh.address %q can be reached by other machines, and with ssh.anonymous everybody who reaches it could read every repository: "+
 			"add --public-read (http.public_read = true) if that is meant", s.Address)
 	}
-	known := gateway.SupportedSSHAlgorithms()
+	known := gitssh.SupportedAlgorithms()
 	for _, list := range []struct {
 		key          string
 		named, known []string

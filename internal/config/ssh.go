@@ -3,7 +3,7 @@ package config
 import (
 	"time"
 
-	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/gateway/gitssh"
 )
 
 // SSHConfig is the SSH listener. docs/how-to/ssh.md says more.
@@ -89,7 +89,7 @@ type SSHConfig struct {
 }
 
 func defaultSSH() SSHConfig {
-	algorithms := gateway.DefaultSSHAlgorithms()
+	algorithms := gitssh.DefaultAlgorithms()
 	return SSHConfig{
 		KeyExchanges:       algorithms.KeyExchanges,
 		Ciphers:            algorithms.Ciphers,

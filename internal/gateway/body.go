@@ -2,9 +2,9 @@ package gateway
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"io"
-	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,72 +13,81 @@ import (
 	"github.com/klauspost/compress/gzip"
 
 	"github.com/packhorse-git/packhorse/internal/admit"
-	"github.com/packhorse-git/packhorse/internal/connlimit"
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// readFirst is how much of a body is received at once, in bytes. Almost all bodies are shorter, and from then on the connection is watched for a
-// client that goes away.
-const readFirst = 64 << 10
+// bufferSize is how many bytes of a body are read at once. Almost all bodies are shorter; from then on the connection is watched for
+// a client that disconnects.
+const bufferSize = 64 << 10
 
-// freeMemory is how many bytes of memory every request may have: for its body, and for what a session makes of it. The lanes bound how many
-// requests there are. What goes beyond it counts against the budget that all requests share.
-const freeMemory = readFirst
+// freeMemory is how many bytes of memory each request may use for its body and for what a session makes of it. The concurrency limits bound the
+// number of requests. More than that counts against the budget that all requests share.
+const freeMemory = bufferSize
 
-// readAhead is how many buffers of readFirst bytes are received before the request enters its lane, so that slow senders do not
-// fill it.
-const readAhead = 4
+// maxBuffers is how many buffers of a body are read before the request is admitted, so that slow clients do not
+// use up the concurrency limits.
+const maxBuffers = 4
 
 var (
-	firstBuffers = sync.Pool{New: func() any { return new([readFirst]byte) }}
-	gzipReaders  = sync.Pool{New: func() any { return new(gzip.Reader) }}
+	buffers     = sync.Pool{New: func() any { return new([bufferSize]byte) }}
+	gzipReaders = sync.Pool{New: func() any { return new(gzip.Reader) }}
 )
 
-// body is a request's body, unpacked, with limits on its length, on the memory that it takes, and on the time that the client
-// takes to send it.
-type body struct {
-	unpacked
-	memory admit.Holding
-	ahead  []*[readFirst]byte
-	last   int      // bytes in the last of them; the others are full
-	rest   *patient // what comes after them; nil if that is all
-	gzip   *gzip.Reader
-	ended  bool
-	broken error // what was wrong with the end of it
+// Source is where a request's body comes from.
+type Source struct {
+	Reader      io.Reader
+	SetDeadline func(time.Time) error // for a Read; the zero time means none
+	Encoding    string                // Content-Encoding; "": none
+	Stall       time.Duration         // instead of BodyLimit.Stall; 0: that
+	// Stateful means that the request does not end by itself: it is over when the node has read enough.
+	Stateful bool
 }
 
-// maxStalls bounds the time for a whole body.
-const maxStalls = 10
-
-// limitBody bounds the wait for a body that is not read to its end: before it sends an answer, net/http reads what is left.
-func (e *exchange) limitBody() {
-	if e.r.Body != http.NoBody && e.ReadStall > 0 {
-		_ = http.NewResponseController(e.w).SetReadDeadline(time.Now().Add(e.ReadStall))
-	}
+// Body is a request's body, unpacked, with limits on its length, its memory, and the time that the client takes to send it.
+type Body struct {
+	limitedReader
+	memory   admit.Holding
+	ahead    []*[bufferSize]byte
+	last     int            // bytes in the last buffer; the others are full
+	rest     *patientReader // what follows the buffers; nil: nothing
+	gzip     *gzip.Reader
+	finished bool
+	damage   error // what was wrong with the end of the body
 }
 
-// body receives the beginning of the request's body, in almost all cases all of it.
-func (e *exchange) body() (*body, error) {
-	b := &body{memory: e.Memory.Hold(e.caller(), freeMemory)}
-	conn := connlimit.From(e.r.Context())
-	conn.Receiving()
-	defer conn.Running()
-	err := b.receive(&patient{
-		r: e.r.Body, limit: http.NewResponseController(e.w).SetReadDeadline, stall: e.ReadStall, step: readFirst,
-		end: time.Now().Add(maxStalls * e.ReadStall),
-	})
-	if err != nil {
+// NoBody returns the body of a request that has none.
+func NoBody() *Body { return &Body{finished: true} }
+
+// ReadBody reads the beginning of the request's body, in almost all cases all of it.
+func (r *Request) ReadBody(from Source) (*Body, error) {
+	limit := r.Op.Limit(r.Gateway)
+	b := &Body{memory: r.Memory.Hold(r.Caller(), freeMemory)}
+	in := newPatientReader(from, limit)
+	in.step = bufferSize
+	if err := b.receive(in); err != nil {
 		b.Close()
 		return nil, err
 	}
-	b.unpacked.limit = e.MaxBody
-	switch encoding := strings.ToLower(e.r.Header.Get("Content-Encoding")); encoding {
+	return b.open(from, limit)
+}
+
+// StreamBody returns the request's body without reading anything of it.
+func (r *Request) StreamBody(from Source) (*Body, error) {
+	limit := r.Op.Limit(r.Gateway)
+	b := &Body{memory: r.Memory.Hold(r.Caller(), freeMemory), rest: newPatientReader(from, limit), finished: from.Stateful}
+	return b.open(from, limit)
+}
+
+// open unpacks the body.
+func (b *Body) open(from Source, limit BodyLimit) (*Body, error) {
+	b.limitedReader.limit = limit.Size
+	switch encoding := strings.ToLower(from.Encoding); encoding {
 	case "", "identity":
 	case "gzip", "x-gzip":
 		b.gzip = gzipReaders.Get().(*gzip.Reader)
 	default:
 		b.Close()
-		return nil, fault.New(fault.Invalid, "unknown content encoding %.40q; gzip is understood", encoding)
+		return nil, fault.New(fault.Invalid, "unknown content encoding %.40q; gzip is supported", encoding)
 	}
 	if err := b.begin(); err != nil {
 		b.Close()
@@ -87,28 +96,31 @@ func (e *exchange) body() (*body, error) {
 	return b, nil
 }
 
-// begin makes what a session reads: from the first byte on.
-func (b *body) begin() error {
+// begin prepares to read the body from its first byte.
+func (b *Body) begin() error {
 	raw := b.raw()
 	if b.gzip != nil {
 		if err := b.gzip.Reset(raw); err != nil {
-			return fault.Wrap(fault.Invalid, "the request's body is no gzip stream", err)
+			return fault.Wrap(fault.Invalid, "the request's body is not a gzip stream", err)
 		}
 		raw = b.gzip
 	}
-	limit := b.unpacked.limit
-	b.unpacked = unpacked{r: raw, left: limit, limit: limit}
+	limit := b.limitedReader.limit
+	b.limitedReader = limitedReader{r: raw, left: limit, limit: limit}
 	return nil
 }
 
-// raw is the body as it was sent: what was received, and what is still to come.
-func (b *body) raw() io.Reader {
-	if len(b.ahead) == 1 && b.rest == nil {
+// raw returns the body as it was sent: the buffers and what follows them.
+func (b *Body) raw() io.Reader {
+	switch {
+	case len(b.ahead) == 1 && b.rest == nil:
 		return bytes.NewReader(b.ahead[0][:b.last])
+	case len(b.ahead) == 0 && b.rest != nil:
+		return b.rest
 	}
-	parts := make([]io.Reader, len(b.ahead), readAhead+1)
+	parts := make([]io.Reader, len(b.ahead), maxBuffers+1)
 	for i, buf := range b.ahead {
-		n := readFirst
+		n := bufferSize
 		if i == len(b.ahead)-1 {
 			n = b.last
 		}
@@ -120,36 +132,36 @@ func (b *body) raw() io.Reader {
 	return io.MultiReader(parts...)
 }
 
-// rewind goes back to the first byte, for another session, once nobody reads any more and if nothing was wrong with the body. It reports
-// false if bytes were read that are not held.
-func (b *body) rewind() bool {
-	if len(b.ahead) == 0 {
-		return b.ended || b.rest != nil && !b.rest.used && !b.rest.interrupted.Load() // there is none, or it was not begun
-	}
-	if b.rest != nil && b.rest.used {
+// rewind returns to the first byte for another node, when nobody reads any more and the body is not damaged. It reports
+// false if bytes were read that are not in the buffers.
+func (b *Body) rewind() bool {
+	if b.rest != nil && (b.rest.used || b.rest.interrupted.Load()) {
 		return false
 	}
-	b.memory.Shrink(b.received()) // the session that held the rest has ended
-	b.ended = false
+	if len(b.ahead) == 0 {
+		return b.rest != nil || b.finished
+	}
+	b.memory.Shrink(b.received()) // the session that used the rest has ended
+	b.finished = false
 	return b.begin() == nil
 }
 
-// receive reads up to readAhead buffers.
-func (b *body) receive(in *patient) error {
-	for len(b.ahead) < readAhead {
+// receive reads up to maxBuffers buffers.
+func (b *Body) receive(in *patientReader) error {
+	for len(b.ahead) < maxBuffers {
 		if len(b.ahead) > 0 {
-			if err := b.memory.Grow(readFirst); err != nil {
+			if err := b.memory.Grow(bufferSize); err != nil {
 				return err
 			}
 		}
-		buf := firstBuffers.Get().(*[readFirst]byte)
+		buf := buffers.Get().(*[bufferSize]byte)
 		b.ahead = append(b.ahead, buf)
 		n, err := 0, error(nil)
-		for m := 0; n < readFirst && err == nil; n += m { // not io.ReadFull: it hides a body that was cut off
+		for m := 0; n < bufferSize && err == nil; n += m { // not io.ReadFull: it hides a body that was cut off
 			m, err = in.Read(buf[n:])
 		}
 		if b.last = n; len(b.ahead) == 1 {
-			_ = b.memory.Grow(int64(n)) // which is free
+			_ = b.memory.Grow(int64(n)) // within freeMemory
 		}
 		if err == io.EOF {
 			return nil
@@ -161,61 +173,80 @@ func (b *body) receive(in *patient) error {
 	return nil
 }
 
-// received is how many bytes are counted for what was received.
-func (b *body) received() int64 {
+// received returns how many bytes of memory are counted for the buffers.
+func (b *Body) received() int64 {
 	if len(b.ahead) == 1 {
 		return int64(b.last)
 	}
-	return int64(len(b.ahead)) * readFirst
+	return int64(len(b.ahead)) * bufferSize
 }
 
-// end reads to the end of the body. What stands after the request is of no interest, but it has to be whole.
-func (b *body) end() error {
-	if b.ended {
-		return b.broken
+// finish reads to the end of the body. What follows the request in it is ignored, but it must be complete.
+func (b *Body) finish() error {
+	if b.finished {
+		return b.damage
 	}
-	b.ended = true
-	if _, err := io.Copy(io.Discard, &b.unpacked); err != nil {
-		b.broken = err
-		if _, told := errors.AsType[*fault.Error](err); !told {
-			b.broken = fault.Wrap(fault.Invalid, "the request's body was cut off, damaged, or took too long", err)
+	b.finished = true
+	if _, err := io.Copy(io.Discard, &b.limitedReader); err != nil {
+		b.damage = err
+		if _, ok := errors.AsType[*fault.Error](err); !ok {
+			b.damage = fault.Wrap(fault.Invalid, "the request's body was cut off, damaged, or took too long", err)
 		}
 	}
-	return b.broken
+	return b.damage
 }
 
-// Close gives the buffers and the memory back.
-func (b *body) Close() {
+// failed reports whether a Read has failed.
+func (b *Body) failed() bool { return b.limitedReader.failed.Load() }
+
+// Close returns the buffers and the memory. Nobody may read any more.
+func (b *Body) Close() {
 	if b.gzip != nil {
 		gzipReaders.Put(b.gzip)
 		b.gzip = nil
 	}
 	for _, buf := range b.ahead {
-		firstBuffers.Put(buf)
+		buffers.Put(buf)
 	}
-	b.ahead, b.unpacked = nil, unpacked{}
-	b.memory.Shrink(0)
+	b.ahead, b.limitedReader = nil, limitedReader{}
+	b.ReleaseMemory()
 }
 
-// patient reads from a client with a time limit for each step and one for all.
-type patient struct {
-	r     io.Reader
-	limit func(time.Time) error // ends what waits at that time; the zero time: never
-	stall time.Duration         // for each step
-	step  int                   // bytes of a step, which may come one by one; 0: any number is one
-	end   time.Time
-	used  bool // was read from
+// ReleaseMemory returns the memory of a body that a node may still read from.
+func (b *Body) ReleaseMemory() { b.memory.Shrink(0) }
+
+// Interrupt ends a Read that waits for the client, and fails later ones: a node was lost in the middle of a push.
+func (b *Body) Interrupt() {
+	if b.rest != nil {
+		b.rest.interrupted.Store(true)
+		_ = b.rest.setDeadline(time.Unix(1, 0))
+	}
+}
+
+// patientReader reads from a client with a time limit for each step and one for the whole body.
+type patientReader struct {
+	r           io.Reader
+	setDeadline func(time.Time) error
+	stall       time.Duration // for each step; 0: no limit
+	step        int           // bytes of a step; 0: each Read is a step
+	end         time.Time
+	used        bool // something was read
 
 	left     int           // bytes of the step that are still to come
-	patience time.Duration // for how long they may be waited for
+	patience time.Duration // for how long
 
 	interrupted atomic.Bool
 }
 
-// errInterrupted is the error of a body that nobody wants any more.
-var errInterrupted = errors.New("the rest of the request is not waited for")
+func newPatientReader(from Source, limit BodyLimit) *patientReader {
+	stall := cmp.Or(from.Stall, limit.Stall)
+	return &patientReader{r: from.Reader, setDeadline: from.SetDeadline, stall: stall, end: time.Now().Add(limit.Total)}
+}
 
-func (p *patient) Read(b []byte) (int, error) {
+// errInterrupted is the error of a Read of a body that was interrupted.
+var errInterrupted = errors.New("the rest of the request is no longer needed")
+
+func (p *patientReader) Read(b []byte) (int, error) {
 	p.used = true
 	begun := time.Now()
 	if p.stall > 0 {
@@ -226,7 +257,7 @@ func (p *patient) Read(b []byte) (int, error) {
 		if p.end.Before(deadline) {
 			deadline = p.end
 		}
-		_ = p.limit(deadline)
+		_ = p.setDeadline(deadline)
 	}
 	if p.interrupted.Load() {
 		return 0, errInterrupted
@@ -235,40 +266,32 @@ func (p *patient) Read(b []byte) (int, error) {
 	p.left -= n
 	p.patience -= time.Since(begun)
 	if err == io.EOF && p.stall > 0 {
-		// The connection is watched during the answer, without a limit. After any other error the limit stays: net/http would
-		// wait for the rest of the body before it sends an answer.
-		_ = p.limit(time.Time{})
+		// The connection is watched during the response, without a limit. After any other error the limit stays: net/http would
+		// wait for the rest of the body before it sends a response.
+		_ = p.setDeadline(time.Time{})
 	}
 	return n, err
 }
 
-// Interrupt ends a Read that waits for the client, and those after it: for a node that was lost in the middle of a push.
-func (b *body) Interrupt() {
-	if b.rest != nil {
-		b.rest.interrupted.Store(true)
-		_ = b.rest.limit(time.Unix(1, 0))
-	}
-}
-
-// unpacked is what a session reads of a body. It is an error, not an end, beyond its limit.
-type unpacked struct {
+// limitedReader is what a session reads of a body. Beyond the limit it fails.
+type limitedReader struct {
 	r           io.Reader
-	left, limit int64       // left is negative once there was too much
-	failed      atomic.Bool // there was an error
+	left, limit int64       // left is negative after the limit was exceeded
+	failed      atomic.Bool // a Read has failed
 }
 
-func (u *unpacked) Read(p []byte) (int, error) {
+func (l *limitedReader) Read(p []byte) (int, error) {
 	n, err := 0, error(nil)
-	if u.left >= 0 {
-		n, err = u.r.Read(p[:min(int64(len(p)), u.left+1)])
-		u.left -= int64(n)
+	if l.left >= 0 {
+		n, err = l.r.Read(p[:min(int64(len(p)), l.left+1)])
+		l.left -= int64(n)
 	}
 	if err != nil && err != io.EOF {
-		u.failed.Store(true)
+		l.failed.Store(true)
 	}
-	if u.left < 0 {
-		u.failed.Store(true)
-		return max(0, n-1), fault.New(fault.Invalid, "the request's body is longer than %d bytes", u.limit)
+	if l.left < 0 {
+		l.failed.Store(true)
+		return max(0, n-1), fault.New(fault.Invalid, "the request's body is longer than %d bytes", l.limit)
 	}
 	return n, err
 }

@@ -1,129 +1,212 @@
 package gateway
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/router"
 )
 
-// relay asks a node for the answer, and another one if that fails while the client has seen nothing of it.
+// Advertise has a node begin a session. The caller of the session is the caller of the request.
+func (r *Request) Advertise(session node.Session, response *Response) {
+	r.complete(&session)
+	r.relay(response, func(n router.Node) (node.Outcome, error) {
+		return n.Advertise(r.Ctx, r.Repo, session, response)
+	})
+}
+
+// UploadPack has a node answer a request of a fetch session.
+func (r *Request) UploadPack(session node.Session, body *Body, response *Response) {
+	r.complete(&session)
+	r.relay(response, func(n router.Node) (node.Outcome, error) {
+		return n.UploadPack(r.Ctx, r.Repo, session, body, response)
+	})
+	r.Op = operationOf(r.Outcome.Command)
+}
+
+// ReceivePack has the first node of the route take a push. A push is not sent twice: once a byte of it was read, no other node is asked.
+func (r *Request) ReceivePack(session node.Session, body *Body, response *Response) {
+	r.complete(&session)
+	pusher := node.Pusher{Name: r.ID.Name, Address: hostOf(r.Client)}
+	r.relay(response, func(n router.Node) (node.Outcome, error) {
+		return n.ReceivePack(r.Ctx, r.Repo, session, pusher, body, r.announceChange(response))
+	})
+}
+
+func (r *Request) complete(session *node.Session) {
+	session.Caller, session.Reachable = string(r.Caller()), r.reachable
+	r.primary = session.Service == protocol.ReceivePack
+}
+
+// waiter is a node on which callers can wait for a state of a repository.
+type waiter interface {
+	// Wait returns as soon as readers of the repository see what is waited for. Errors: NotFound if there is no such repository, Deadline or
+	// Cancelled when ctx ends, Invalid if it will never be seen, Exhausted if too many callers wait.
+	Wait(ctx context.Context, repo git.RepoPath, condition node.WaitCondition) (git.Version, error)
+}
+
+// Wait waits until ctx ends for a state of the repository. The version that was seen is valid if Err is nil.
+func (r *Request) Wait(ctx context.Context, condition node.WaitCondition) (seen git.Version) {
+	condition.Caller = string(r.Caller())
+	r.relay(nil, func(n router.Node) (o node.Outcome, err error) {
+		w, ok := n.(waiter)
+		if !ok {
+			return o, fault.New(fault.Invalid, "this storage node does not support waiting")
+		}
+		seen, err = w.Wait(ctx, r.Repo, condition)
+		if ctx.Err() != nil && r.Ctx.Err() == nil && fault.Is(err, fault.Cancelled) { // the node did not give up
+			err = fault.Wrap(fault.Deadline, "the change is not visible yet", err)
+		}
+		return o, err
+	})
+	return seen
+}
+
+// relay asks a node for the response, and another one if that fails while the client has received nothing of it. A nil response means
+// that nothing is sent to the client meanwhile.
 //
-// What a node says of the request (NotFound, Denied, Invalid) is an answer: replicas agree on it, and asking another one would hide that
-// they do not. So is Deadline: the next one would take as long. Another node is asked after Unavailable and Internal; after Exhausted,
-// because it may have room, but not if it is the caller's share that is used up; after Corrupt, because it has another disk; and after Cancelled, if it was not the client who went away:
-// so a node gives up that comes to its end. None of this holds for what the gateway itself refuses. After a connection that was kept for too
-// long (node.StaleConnError) the same node may be asked once more.
-func (c *call) relay(a answer, ask func(router.Node) (node.Outcome, error)) {
-	if !c.let {
-		c.err = fault.New(fault.Internal, "a node was to be asked before it was clear whether the caller may")
+// What a node says about the request (NotFound, Denied, Invalid) is an answer: replicas agree on it, and asking another one would hide
+// that they do not. So is Deadline: the next node would take as long. Another node is asked after Unavailable and Internal; after
+// Exhausted, because it may have room, unless the caller's own share is used up; after Corrupt, because it has another disk; and
+// after Cancelled if the client is still there, because a node that shuts down cancels its requests. What the gateway itself refuses
+// is final. After an error of a reused connection (node.StaleConnError) the same node may be asked once more.
+func (r *Request) relay(response *Response, ask func(router.Node) (node.Outcome, error)) {
+	if !r.authorized {
+		r.Err = fault.New(fault.Internal, "a node was about to be asked for a request that is not authorized")
 		return
 	}
-	assign := c.Router.Assign
-	if c.push {
-		assign = c.Router.AssignPrimary
+	assign := r.Router.Assign
+	if r.primary {
+		assign = r.Router.AssignPrimary
 	}
-	m, err := assign(c.repo, nil)
+	current, err := assign(r.Repo, nil)
 	if err != nil {
-		c.err = err
+		r.Err = err
 		return
 	}
-	var told error // of the failures so far, the one with the best advice for the client
+	var best error // of the failures so far, the one with the best advice for the client
 	stale := false
 	for {
-		c.node = m.Name
-		if !c.try(m, a, ask) {
+		r.node = current.Name
+		if !r.try(current, response, ask) {
 			return
 		}
-		if told == nil || passes(c.err) && !passes(told) {
-			told = c.err
+		if best == nil || passes(r.Err) && !passes(best) {
+			best = r.Err
 		}
-		failed := append(c.failed, m.Name)
-		if _, ok := errors.AsType[*node.StaleConnError](c.err); ok && !stale {
-			stale, failed = true, c.failed
+		failed := append(r.failed, current.Name)
+		if _, ok := errors.AsType[*node.StaleConnError](r.Err); ok && !stale {
+			stale, failed = true, r.failed
 		}
-		if len(failed) == router.MaxTries || !a.again() {
+		if len(failed) == router.MaxTries || !response.rewind() {
 			break
 		}
-		next, err := assign(c.repo, failed)
+		next, err := assign(r.Repo, failed)
 		if err != nil {
 			break
 		}
-		c.failed = failed
-		c.failover(m, next)
-		m = next
+		r.failed = failed
+		r.failover(current, next)
+		current = next
 	}
-	c.err = told
+	r.Err = best
 }
 
 // try asks one node. It reports whether another one may be asked.
-func (c *call) try(m *router.Assignment, a answer, ask func(router.Node) (node.Outcome, error)) (again bool) {
+func (r *Request) try(a *router.Assignment, response *Response, ask func(router.Node) (node.Outcome, error)) (again bool) {
 	blame := router.Panicked
-	defer func() { m.Done(blame) }()
-	c.running.At(inflight.Working)
-	defer c.traced(m.Name)()
-	c.outcome, c.err = ask(c.asked(m.Node))
-	if broken, ok := errors.AsType[*node.ClientConnError](c.err); ok && !a.started() {
-		c.err = broken.Err // the connection that broke is not the client's
+	defer func() { a.Done(blame) }()
+	r.At(inflight.Working)
+	defer r.trace(a.Name)()
+	r.Outcome, r.Err = ask(r.seenBy(a.Node))
+	if broken, ok := errors.AsType[*node.ClientConnError](r.Err); ok && !response.Begun() {
+		r.Err = broken.Err // the connection that broke is not the client's
 	}
-	if blame = (router.Blame{}); c.err == nil || c.notTheNode(a) {
+	if blame = (router.Blame{}); r.Err == nil || r.failedHere(response) {
 		return false
 	}
-	if fault.Is(c.err, fault.Cancelled) {
-		c.err = &fault.Error{
-			Kind: fault.Unavailable, Msg: "the storage node " + m.Name + " gave the request up; try again", RetryAfter: fault.RetrySoon, Err: c.err,
+	if fault.Is(r.Err, fault.Cancelled) {
+		r.Err = &fault.Error{
+			Kind: fault.Unavailable, Msg: "the storage node " + a.Name + " gave up the request; try again", RetryAfter: fault.RetrySoon, Err: r.Err,
 		}
 	}
-	if _, ok := errors.AsType[*node.StaleConnError](c.err); ok {
-		return !a.started()
+	if _, ok := errors.AsType[*node.StaleConnError](r.Err); ok {
+		return !response.Begun()
 	}
-	blame = router.BlameFor(c.err)
-	return blame != router.Blame{} && !a.started()
+	blame = router.BlameFor(r.Err)
+	return blame != router.Blame{} && !response.Begun()
 }
 
-// traced makes what a node does a part of the request's trace, until it is called.
-func (c *call) traced(node string) func() {
-	whole := c.ctx
+// failedHere reports whether the gateway or the client, and not the node, caused the failure.
+func (r *Request) failedHere(response *Response) bool {
+	_, broken := errors.AsType[*node.ClientConnError](r.Err)
+	return broken || r.Ctx.Err() != nil || response.failedHere()
+}
+
+// trace begins a node's part of the request's trace, and returns the function that ends it.
+func (r *Request) trace(name string) (end func()) {
+	whole := r.Ctx
 	ctx, span := inflight.Trace(whole, "node")
 	if span == nil {
 		return func() {}
 	}
-	c.ctx = ctx
+	r.Ctx = ctx
 	return func() {
-		c.ctx = whole
-		span.Text("packhorse.node", node)
+		r.Ctx = whole
+		span.Text("packhorse.node", name)
 		failure := ""
-		if c.err != nil {
-			failure = c.errorKind()
+		if r.Err != nil {
+			failure = r.errorKind()
 		}
 		span.End(failure)
 	}
 }
 
-// notTheNode tells whether an error has its cause here or at the client.
-func (c *call) notTheNode(a answer) bool {
-	_, broken := errors.AsType[*node.ClientConnError](c.err)
-	return broken || c.ctx.Err() != nil || a.hindered()
-}
-
-// passes tells whether an error is one after which a client may try again.
+// passes reports whether the client may succeed if it tries again.
 func passes(err error) bool {
 	return fault.Is(err, fault.Unavailable) || fault.Is(err, fault.Exhausted)
 }
 
-// failover counts and logs that another node is asked; of the request itself the log tells only what came of it.
-func (c *call) failover(from, to *router.Assignment) {
-	kind := fault.KindOf(c.err)
-	c.Router.CountFailover(from, kind)
+// failover counts and logs that another node is asked. The request's own log line has only the last result.
+func (r *Request) failover(from, to *router.Assignment) {
+	kind := fault.KindOf(r.Err)
+	r.Router.CountFailover(from, kind)
 	level := slog.LevelWarn
 	if kind == fault.Internal || kind == fault.Corrupt {
 		level = slog.LevelError
 	}
-	c.Log.LogAttrs(c.ctx, level, "a storage node failed; another one is asked",
-		slog.String("node", from.Name), slog.String("next", to.Name), slog.String("repository", auth.Redact(c.repo.String())),
-		slog.String("error", auth.Redact(clipError(c.err.Error()))))
+	r.Log.LogAttrs(r.Ctx, level, "a storage node failed; another one is asked",
+		slog.String("node", from.Name), slog.String("next", to.Name), slog.String("repository", auth.Redact(r.Repo.String())),
+		slog.String("error", logError(r.Err)))
+}
+
+// announceChange returns the response to a push: caches of revisions are told of the change before the client, who may ask for them at once.
+func (r *Request) announceChange(response node.ResponseWriter) node.ResponseWriter {
+	if r.Changed == nil {
+		return response
+	}
+	return &pushResponse{response, func() { r.Changed(r.Repo) }}
+}
+
+// pushResponse calls changed before each part of a response.
+type pushResponse struct {
+	node.ResponseWriter
+	changed func()
+}
+
+func (p *pushResponse) Write(b []byte) (int, error) {
+	p.changed()
+	return p.ResponseWriter.Write(b)
+}
+
+func (p *pushResponse) Flush() error {
+	p.changed()
+	return p.ResponseWriter.Flush()
 }

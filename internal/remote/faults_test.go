@@ -92,7 +92,7 @@ func TestFaultsBeforeTheFirstByte(t *testing.T) {
 		command protocol.Command
 	}{
 		"no repository": {"nothing", lsRefs(), fault.NotFound, "no repository nothing", ""},
-		"no request":    {"app", []byte("zzzz"), fault.Invalid, "no pkt-line stream", ""},
+		"no request":    {"app", []byte("zzzz"), fault.Invalid, "not a pkt-line stream", ""},
 		"cut off":       {"app", lsRefs()[:20], fault.Invalid, "", ""},
 		"no slot":       {"app", request, fault.Exhausted, "no slot", protocol.CommandFetch},
 	} {

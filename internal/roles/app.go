@@ -13,13 +13,13 @@ import (
 	"github.com/packhorse-git/packhorse/internal/app"
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/config"
-	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/gateway/githttp"
 	"github.com/packhorse-git/packhorse/internal/observe/sli"
 	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
 // addApp gives a gateway the application that the configuration has, if it has one.
-func (s *server) addApp(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, lanes *lanes, handler *gateway.HTTP) error {
+func (s *server) addApp(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, lanes *lanes, handler *githttp.Handler) error {
 	metrics := app.NewMetrics()
 	register(reg, metrics)
 	if !cfg.App.Enabled() {
@@ -63,9 +63,9 @@ func (s *server) addApp(cfg config.Config, log *slog.Logger, reg prometheus.Regi
 type application struct{ *app.Proxy }
 
 // Serve answers a request.
-func (a application) Serve(ctx context.Context, w http.ResponseWriter, r *http.Request, from origin.Origin) gateway.Served {
+func (a application) Serve(ctx context.Context, w http.ResponseWriter, r *http.Request, from origin.Origin) githttp.Served {
 	record := a.Proxy.Serve(ctx, w, r, from)
-	served := gateway.Served{Status: record.Status, Bytes: record.Out, Err: record.Err, Cut: record.Cut, Took: record.Queue + record.Service}
+	served := githttp.Served{Status: record.Status, Bytes: record.Out, Err: record.Err, Cut: record.Cut, Took: record.Queue + record.Service}
 	if record.Class != app.Slow && !record.Upgraded {
 		served.Class = sli.App
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/gateway/githttp"
 	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/observe"
 	"github.com/packhorse-git/packhorse/internal/router"
@@ -59,10 +60,10 @@ func BenchmarkApplication(b *testing.B) {
 			cfg := config.DefaultConfig()
 			cfg.State = b.TempDir()
 			cfg.App.Workers, cfg.App.Slots, cfg.App.Health = []string{"unix:" + socket}, config.Slots(8), ""
-			h := gateway.NewHTTP(gateway.Options{
+			h := githttp.New(githttp.Options{Gateway: &gateway.Gateway{
 				Router: router.New(), Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: admit.NewLanes(admit.Sizes{Small: 10, Hit: 10, Cold: 10}),
 				Memory: admit.NewBudget("requests", 1<<30), Metrics: gateway.NewMetrics(), MaxBody: 1 << 20, Log: log, Board: inflight.NewBoard(), SLI: newSLI(&cfg.SLI),
-			})
+			}})
 			reg := prometheus.NewRegistry()
 			s := server{close: func() error { return nil }}
 			if err := s.addApp(cfg, log, reg, &lanes{Lanes: h.Lanes}, h); err != nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/cli"
 	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/doctor"
-	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/gateway/githttp"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/inflight"
 	"github.com/packhorse-git/packhorse/internal/observe"
@@ -47,7 +47,7 @@ type server struct {
 	local    *port          // the control API for this machine's operator, on the admin socket; nil: none
 	node     *storage.Node  // nil in a gateway
 	search   *search.Engine // nil: nothing is searched here
-	pages    gateway.Pages  // of public; nil: none
+	pages    githttp.Pages  // of public; nil: none
 	app      *app.Proxy     // for what is left over of the requests to public; nil: none
 	appDrain time.Duration
 	board    *inflight.Board // of requests that run; nil: nobody looks

@@ -9,19 +9,19 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/gateway/githttp"
 	"github.com/packhorse-git/packhorse/internal/web/api"
 )
 
 // newPages makes what a public listener answers beside Git.
-func newPages(reg prometheus.Registerer, o api.APIOptions) (gateway.Pages, error) {
+func newPages(reg prometheus.Registerer, o api.APIOptions) (githttp.Pages, error) {
 	o.Metrics, o.Built = api.NewMetrics(), built()
 	register(reg, o.Metrics)
 	searches, err := api.NewAPI(o)
 	if err != nil {
 		return nil, err
 	}
-	return func(w http.ResponseWriter, r *http.Request, v *gateway.Visitor) error {
+	return func(w http.ResponseWriter, r *http.Request, v *githttp.Visitor) error {
 		if searches.Has(r.URL.Path) {
 			return searches.Serve(w, r, v)
 		}

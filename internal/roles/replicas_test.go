@@ -20,6 +20,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/gateway/githttp"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/process"
 	"github.com/packhorse-git/packhorse/internal/gittest"
@@ -99,11 +100,11 @@ func serveReplicas(t *testing.T, log io.Writer, replicas ...*router.Replica) (ur
 	if err := routes.Set([]router.Route{{Replicas: replicas}}); err != nil {
 		t.Fatal(err)
 	}
-	handler := gateway.NewHTTP(gateway.Options{
+	handler := githttp.New(githttp.Options{Gateway: &gateway.Gateway{
 		Router: routes, Pump: bulk.NewPump(bulk.PumpOptions{}), Lanes: admit.NewLanes(admit.Sizes{Small: 100, Hit: 100, Cold: 100}),
 		Memory: admit.NewBudget("requests", 1<<30), Metrics: gateway.NewMetrics(), Log: slog.New(slog.NewTextHandler(log, nil)),
 		MaxBody: 64 << 20, ReadStall: 5 * time.Minute,
-	})
+	}})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

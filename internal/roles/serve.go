@@ -20,6 +20,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/connlimit"
 	"github.com/packhorse-git/packhorse/internal/credfile"
 	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/gateway/githttp"
 	"github.com/packhorse-git/packhorse/internal/git/cgroup"
 	"github.com/packhorse-git/packhorse/internal/git/graph"
 	"github.com/packhorse-git/packhorse/internal/git/pack"
@@ -282,7 +283,7 @@ func (s *server) addGateway(cfg config.Config, log *slog.Logger, reg prometheus.
 	if s.public, err = newFront(cfg, log, reg, handler, doors); err != nil {
 		return err
 	}
-	if s.ssh, err = newSSH(cfg, log, reg, &handler.Options, callers, doors); err != nil {
+	if s.ssh, err = newSSH(cfg, log, reg, handler.Gateway, callers, doors); err != nil {
 		return err
 	}
 	s.addSourceChecks(callers.Sources())
@@ -290,10 +291,10 @@ func (s *server) addGateway(cfg config.Config, log *slog.Logger, reg prometheus.
 }
 
 func newGateway(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, lanes lanes, routes *router.Router, tiers *resolve.Tiers,
-	callers gateway.Auth) *gateway.HTTP {
+	callers gateway.Auth) *githttp.Handler {
 	metrics := gateway.NewMetrics()
 	register(reg, metrics, routes)
-	o := gateway.Options{
+	o := gateway.Gateway{
 		Router: routes, Resolver: routes, Auth: callers, Pump: lanes.pump, Lanes: lanes.Lanes, Memory: lanes.memory, Metrics: metrics, Log: log,
 		Board: lanes.board, SLI: lanes.sli, Tracer: lanes.tracer, MaxBody: int64(cfg.HTTP.MaxBody), ReadStall: cfg.HTTP.ReadStall.Duration,
 		MaxPush: int64(cfg.Push.MaxSize), PushTime: cfg.Push.TimeLimit.Duration,
@@ -301,7 +302,7 @@ func newGateway(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, 
 	if tiers != nil {
 		o.Resolver, o.Changed = tiers, tiers.Changed
 	}
-	return gateway.NewHTTP(o)
+	return githttp.New(githttp.Options{Gateway: &o})
 }
 
 // lanes are what all work in a process shares.
@@ -380,7 +381,7 @@ func register(reg prometheus.Registerer, all ...collected) {
 
 // newFront is the HTTP server around a handler. Nothing may stand between it and the handler's own connections but TLS and a guard; what stands below
 // them has to be a bulk.Socket.
-func newFront(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, handler *gateway.HTTP, doors doors) (*port, error) {
+func newFront(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, handler *githttp.Handler, doors doors) (*port, error) {
 	errorLog := newHTTPLog(log)
 	register(reg, errorLog)
 	h := &http.Server{

@@ -14,15 +14,16 @@ import (
 	"github.com/packhorse-git/packhorse/internal/auth"
 	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/gateway/gitssh"
 )
 
 // loadHostKeys reads the host keys. In a directory that the configuration names, the kinds that are there are a choice; the state
 // directory gets all.
 func loadHostKeys(c *config.Config, log *slog.Logger) ([]ssh.Signer, error) {
 	if c.SSH.HostKeys != "" {
-		return gateway.LoadHostKeys(c.SSH.HostKeys, false, log)
+		return gitssh.LoadHostKeys(c.SSH.HostKeys, false, log)
 	}
-	return gateway.LoadHostKeys(filepath.Join(c.State, "ssh"), true, log)
+	return gitssh.LoadHostKeys(filepath.Join(c.State, "ssh"), true, log)
 }
 
 // sshKeys knows users by the files that the configuration names, and by the auth hook.
@@ -43,7 +44,7 @@ func (k sshKeys) Key(ctx context.Context, login string, key ssh.PublicKey, from 
 }
 
 // newSSH is the SSH server beside a gateway's HTTP; nil without ssh.address.
-func newSSH(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, o *gateway.Options, callers *auth.Auth, doors doors) (*sshFront, error) {
+func newSSH(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, core *gateway.Gateway, callers *auth.Auth, doors doors) (*sshFront, error) {
 	if cfg.SSH.Address == "" {
 		return nil, nil
 	}
@@ -55,16 +56,16 @@ func newSSH(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, o *g
 	if err != nil {
 		return nil, err
 	}
-	var keys gateway.Keys
+	var keys gitssh.Keys
 	if files != nil || callers.AsksAboutKeys() {
 		keys = sshKeys{files, callers}
 	}
-	metrics := gateway.NewSSHMetrics()
+	metrics := gitssh.NewMetrics()
 	register(reg, metrics)
-	server, err := gateway.NewSSH(gateway.SSHOptions{
-		Options: o, HostKeys: hostKeys, Keys: keys, Anonymous: cfg.SSH.Anonymous, Algorithms: cfg.SSH.Algorithms(),
+	server, err := gitssh.New(gitssh.Options{
+		Gateway: core, HostKeys: hostKeys, Keys: keys, Anonymous: cfg.SSH.Anonymous, Algorithms: cfg.SSH.Algorithms(),
 		Agent: "Packhorse", Watch: metrics,
-		Limits: gateway.SSHLimits{
+		Limits: gitssh.Limits{
 			Logins: doors.limits.sshLogins, AddressLogins: doors.limits.addressLogins, AddressRate: float64(cfg.SSH.AddressRate),
 			Exempt: doors.ssh.Exempt,
 		},

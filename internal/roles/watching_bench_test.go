@@ -14,6 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/bulk"
 	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/gateway/githttp"
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
 	"github.com/packhorse-git/packhorse/internal/inflight"
@@ -54,7 +55,7 @@ func BenchmarkWatching(b *testing.B) {
 	const body = "0014command=ls-refs\n0000"
 	for _, watched := range []bool{false, true} {
 		name := "off"
-		o := gateway.Options{Log: slog.New(slog.DiscardHandler)}
+		o := gateway.Gateway{Log: slog.New(slog.DiscardHandler)}
 		if watched {
 			name = "on"
 			log, err := observe.NewLogger(io.Discard, slog.LevelInfo, "json", false, auth.Redact)
@@ -71,7 +72,7 @@ func BenchmarkWatching(b *testing.B) {
 			}
 			o.Pump, o.Lanes, o.Memory = bulk.NewPump(bulk.PumpOptions{}), admit.NewLanes(admit.Sizes{Small: 10, Hit: 10, Cold: 10}), admit.NewBudget("requests", 1<<30)
 			o.Metrics, o.MaxBody = gateway.NewMetrics(), 1<<20
-			h := gateway.NewHTTP(o)
+			h := githttp.New(githttp.Options{Gateway: &o})
 			b.ReportAllocs()
 			for b.Loop() {
 				r := httptest.NewRequest(http.MethodPost, "/team/app/git-upload-pack", io.NopCloser(strings.NewReader(body)))

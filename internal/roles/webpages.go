@@ -7,12 +7,12 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/config"
 	"github.com/packhorse-git/packhorse/internal/fault"
-	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/gateway/githttp"
 	"github.com/packhorse-git/packhorse/internal/web"
 )
 
 // addPages gives a gateway its pages for browsers, beside what it answers already.
-func (s *server) addPages(cfg config.Config, reg prometheus.Registerer, files web.Files, handler *gateway.HTTP) error {
+func (s *server) addPages(cfg config.Config, reg prometheus.Registerer, files web.Files, handler *githttp.Handler) error {
 	if !cfg.HTTP.Pages {
 		return nil
 	}
@@ -35,7 +35,7 @@ func (s *server) addPages(cfg config.Config, reg prometheus.Registerer, files we
 		return below()
 	}
 	others := handler.Pages
-	handler.Pages = func(w http.ResponseWriter, r *http.Request, v *gateway.Visitor) error {
+	handler.Pages = func(w http.ResponseWriter, r *http.Request, v *githttp.Visitor) error {
 		switch {
 		case pages.Has(r.URL.Path):
 			return pages.Serve(w, r, v)

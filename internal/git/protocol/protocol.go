@@ -169,7 +169,7 @@ func unreadable(err error) error {
 	if _, told := errors.AsType[*fault.Error](err); told {
 		return err
 	}
-	return fault.Wrap(fault.Invalid, "the request ends early or is no pkt-line stream", err)
+	return fault.Wrap(fault.Invalid, "the request ends early or is not a pkt-line stream", err)
 }
 
 // capabilities reads the lines before the delimiter; arguments tells whether there are lines after it.

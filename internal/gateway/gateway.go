@@ -1,0 +1,63 @@
+// Package gateway is the core that all front ends share: it authorizes the caller of a request, admits the request to the concurrency
+// limit of its operation, relays it to a storage node and to another one if that fails, and ends it in one place, with its log
+// line, its metrics and its trace.
+//
+// Packages githttp and gitssh are the front ends. They accept clients, parse what they ask for, and turn the kind of a fault into an
+// HTTP status or an exit code.
+//
+// The life of a request: Gateway.Begin, Request.Authorize, Request.Enter, one of the calls of a node (Advertise, UploadPack,
+// ReceivePack), Response.Finish, Request.End.
+package gateway
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/admit"
+	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/inflight"
+	"github.com/packhorse-git/packhorse/internal/observe/sli"
+	"github.com/packhorse-git/packhorse/internal/resolve"
+	"github.com/packhorse-git/packhorse/internal/router"
+)
+
+// Gateway is what all requests share. Its fields are set before the first request.
+type Gateway struct {
+	Router   *router.Router
+	Auth     Auth // nil: everybody may read, and nobody may push
+	Pump     *bulk.Pump
+	Lanes    admit.Lanes
+	Memory   *admit.Budget // for requests that need more than freeMemory
+	Metrics  *Metrics
+	SLI      *sli.Set // nil: requests are not rated
+	Log      *slog.Logger
+	Board    *inflight.Board  // of the requests in flight; nil: there is none
+	Tracer   *inflight.Tracer // nil: nothing is traced
+	Resolver resolve.Resolver // resolves revisions; nil: they are not resolved
+	// Changed, unless nil, is called when a push may have changed a repository's refs, before the client hears of it. It must not block.
+	Changed func(git.RepoPath)
+
+	MaxBody   int64         // maximum size of a request's unpacked body in bytes, except for pushes
+	ReadStall time.Duration // how long a client may send nothing of a body
+	MaxPush   int64         // maximum size of a push's pack in bytes; 0: no limit
+	PushTime  time.Duration // maximum time to receive a push; 0: one day
+}
+
+// Auth identifies callers and authorizes them. Safe for concurrent use.
+type Auth interface {
+	// HTTP identifies the caller of a request by its Authorization header. Without one the caller is anonymous. It fails with
+	// Unauthenticated if the credentials are wrong, Exhausted after too many guesses, or Unavailable.
+	HTTP(r *http.Request) (auth.Identity, error)
+	// May fails with Unauthenticated if an authenticated caller might be allowed the operation, NotFound if the caller may not know of
+	// the repository, Denied if it may know of it, or Unavailable.
+	May(ctx context.Context, id auth.Identity, repo git.RepoPath, op auth.Operation) error
+	// Configured reports whether callers can be told apart. If so, objects that no ref reaches are not public.
+	Configured() bool
+	// Reader returns a function that reports which of many repositories the identity may read; nil means all. If access to a
+	// repository cannot be determined, it is reported as unreadable and complete is false.
+	Reader(ctx context.Context, id auth.Identity) func([]git.RepoPath) (may []bool, complete bool)
+}

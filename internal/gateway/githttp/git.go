@@ -1,0 +1,162 @@
+package githttp
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/connlimit"
+	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/node"
+)
+
+const (
+	typeUploadPackRequest  = "application/x-git-upload-pack-request"
+	typeUploadPackResult   = "application/x-git-upload-pack-result"
+	typeReceivePackRequest = "application/x-git-receive-pack-request"
+	typeReceivePackResult  = "application/x-git-receive-pack-result"
+)
+
+// infoRefs answers the first request of a session (gitprotocol-http(5), "Discovering References").
+func (q *request) infoRefs(path string) {
+	if !q.method(http.MethodGet) || !q.repository(path) {
+		return
+	}
+	q.Op = gateway.Advertise
+	query, err := url.ParseQuery(q.r.URL.RawQuery)
+	if err != nil {
+		q.refuse(http.StatusBadRequest, "bad query")
+		return
+	}
+	switch service := protocol.Service(query.Get("service")); service {
+	case protocol.UploadPack:
+		q.advertise(service, auth.Read)
+	case protocol.ReceivePack:
+		q.advertise(service, auth.Write)
+	case "":
+		q.refuse(http.StatusForbidden, noDumbProtocol)
+	default:
+		q.refuse(http.StatusForbidden, "unknown service; git-upload-pack and git-receive-pack are supported")
+	}
+}
+
+// advertise begins a session of a service for callers who may perform its operation.
+func (q *request) advertise(service protocol.Service, op auth.Operation) {
+	if !q.may(op) {
+		return
+	}
+	session := q.session(service)
+	sink := &sink{q: q}
+	// Git omits this line in version 2 of fetches. Pushes have no version 2; clients that ask for it could not parse the rest without the line.
+	if session.Version != protocol.V2 || service == protocol.ReceivePack {
+		sink.prefix = pktline.AppendFlush(pktline.AppendLine(nil, "# service="+string(service)))
+	}
+	q.respond("application/x-"+string(service)+"-advertisement", sink, gateway.NoBody(), func(response *gateway.Response) {
+		q.Advertise(session, response)
+	})
+}
+
+// session describes how the client talks to the server.
+func (q *request) session(service protocol.Service) node.Session {
+	return node.Session{Service: service, Version: protocol.ParseVersion(q.r.Header.Get("Git-Protocol")), Stateless: true}
+}
+
+// uploadPack answers a fetch request that follows the advertisement.
+func (q *request) uploadPack(path string) {
+	if !q.method(http.MethodPost) || !q.repository(path) {
+		return
+	}
+	q.Op = gateway.Fetch
+	if !q.contentType(typeUploadPackRequest) || !q.may(auth.Read) {
+		return
+	}
+	body, err := q.readBody()
+	if err != nil {
+		q.fail(err)
+		return
+	}
+	defer body.Close()
+	q.respond(typeUploadPackResult, &sink{q: q}, body, func(response *gateway.Response) {
+		q.UploadPack(q.session(protocol.UploadPack), body, response)
+	})
+}
+
+// receivePack takes a push.
+func (q *request) receivePack(path string) {
+	if !q.method(http.MethodPost) || !q.repository(path) {
+		return
+	}
+	q.Op = gateway.Push
+	if !q.may(auth.Write) || !q.contentType(typeReceivePackRequest) {
+		return
+	}
+	body, err := q.StreamBody(q.source())
+	if err != nil {
+		q.fail(err)
+		return
+	}
+	defer body.Close()
+	q.respond(typeReceivePackResult, &sink{q: q}, body, func(response *gateway.Response) {
+		q.ReceivePack(q.session(protocol.ReceivePack), body, response)
+	})
+}
+
+// contentType reports whether the request's body is of a type, and refuses it otherwise.
+func (q *request) contentType(want string) bool {
+	if q.r.Header.Get("Content-Type") == want {
+		return true
+	}
+	q.refuse(http.StatusUnsupportedMediaType, "bad content type; a git client sends "+want)
+	return false
+}
+
+// source is the request's body as the client sends it.
+func (q *request) source() gateway.Source {
+	return gateway.Source{
+		Reader: q.r.Body, SetDeadline: http.NewResponseController(q.w).SetReadDeadline, Encoding: q.r.Header.Get("Content-Encoding"),
+	}
+}
+
+// readBody reads the body before the request is admitted: clients that send slowly must not use up the concurrency limit.
+func (q *request) readBody() (*gateway.Body, error) {
+	conn := connlimit.From(q.r.Context())
+	conn.Receiving()
+	defer conn.Running()
+	return q.ReadBody(q.source())
+}
+
+// limitBody limits the time for a body that nobody reads to its end: net/http reads the rest before it sends a response.
+func (q *request) limitBody() {
+	if q.r.Body != http.NoBody && q.ReadStall > 0 {
+		_ = http.NewResponseController(q.w).SetReadDeadline(time.Now().Add(q.ReadStall))
+	}
+}
+
+// respond admits the request, has a node answer it, and ends the response.
+func (q *request) respond(contentType string, sink *sink, body *gateway.Body, ask func(*gateway.Response)) {
+	seat, err := q.Enter()
+	if err != nil {
+		q.fail(err)
+		return
+	}
+	defer seat.Leave()
+	q.w.Header().Set("Content-Type", contentType)
+	response := gateway.NewResponse(&q.Request, sink, seat, body)
+	ask(response)
+	if err := response.Finish(); err == nil {
+		return
+	}
+	if !response.Begun() {
+		q.fail(q.Err)
+		return
+	}
+	_, reported := errors.AsType[*node.ReportedError](q.Err)
+	if _, announced := q.Bytes.Announced(); reported && !announced {
+		return
+	}
+	q.abort()
+}

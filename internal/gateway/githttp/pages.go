@@ -1,0 +1,176 @@
+package githttp
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+
+	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/gateway"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/inflight"
+)
+
+// Pages answers requests for paths below /-/ and /.api/ that are not the gateway's own: searches, and pages for browsers. It also answers
+// "/" for browsers. The request's body was received whole, within its limits, and is unpacked. If nothing was written, an error becomes
+// the response: NotFound for pages that do not exist, Unauthenticated to have a browser ask for a name. Otherwise an error cuts the
+// connection.
+type Pages func(w http.ResponseWriter, r *http.Request, v *Visitor) error
+
+// Visitor is the caller who requests a page. Not safe for concurrent use.
+type Visitor struct {
+	q      *request
+	reader func([]git.RepoPath) (may []bool, complete bool)
+	asked  bool // reader is set
+	attrs  []slog.Attr
+
+	failure error // in a response that is complete
+}
+
+// Name returns the visitor's name; "" if the visitor is anonymous.
+func (v *Visitor) Name() string { return v.q.ID.Name }
+
+// Reader returns a function that reports which of many repositories the visitor may read; nil means all. If access to a repository
+// cannot be determined in time, it is reported as unreadable and complete is false.
+func (v *Visitor) Reader() func([]git.RepoPath) (may []bool, complete bool) {
+	if v.q.Auth != nil && !v.asked {
+		v.reader, v.asked = v.q.Auth.Reader(v.q.Ctx, v.q.ID), true
+	}
+	return v.reader
+}
+
+// May fails like a fetch of the repository: with Unauthenticated, NotFound or Unavailable.
+func (v *Visitor) May(ctx context.Context, repo git.RepoPath) error {
+	v.q.Repo = repo
+	if v.q.Auth == nil {
+		return nil
+	}
+	return v.q.Auth.May(ctx, v.q.ID, repo, auth.Read)
+}
+
+// Note adds attributes to the request's log line.
+func (v *Visitor) Note(attrs ...slog.Attr) { v.attrs = append(v.attrs, attrs...) }
+
+// Failed records an error that the response, which is complete, reports to the client. The request counts as failed.
+func (v *Visitor) Failed(err error) { v.failure = err }
+
+const (
+	searchPath = "/-/api/v1/search"
+	foreignAPI = "/.api/" // Sourcegraph's
+	streamPath = foreignAPI + "search/stream"
+	// srcFile is how the links of the src command to symbols begin: with a slash of its own before the path.
+	srcFile = "//-/blob/"
+
+	eventStream = "text/event-stream"
+)
+
+// isPage reports whether a path is for Pages.
+func (q *request) isPage(path string) bool {
+	return strings.HasPrefix(path, "/-/") || strings.HasPrefix(path, foreignAPI) || path == "/" && strings.Contains(q.r.Header.Get("Accept"), "text/html")
+}
+
+// isSrcLink reports whether a request follows a link of the src command to a symbol.
+func (q *request) isSrcLink() bool {
+	return (q.r.Method == http.MethodGet || q.r.Method == http.MethodHead) && strings.HasPrefix(q.r.URL.EscapedPath(), srcFile)
+}
+
+// srcLink redirects to the page. Its path begins with one slash, and so is on this server.
+func (q *request) srcLink() {
+	q.Op = gateway.Page
+	q.w.Header().Set("Location", q.r.URL.EscapedPath()[1:])
+	q.begin(http.StatusMovedPermanently)
+}
+
+// page has Pages answer.
+func (q *request) page(path string) {
+	q.Op = gateway.Page
+	if path == searchPath || strings.HasPrefix(path, searchPath+"/") || strings.HasPrefix(path, foreignAPI) {
+		q.Op = gateway.Search
+	}
+	if err := q.identify(); err != nil {
+		q.fail(err)
+		return
+	}
+	q.keepPrivate()
+	body, err := q.readBody()
+	if err != nil {
+		q.fail(err)
+		return
+	}
+	defer body.Close()
+	seat, err := q.Enter()
+	if err != nil {
+		q.fail(err)
+		return
+	}
+	defer seat.Leave()
+	q.Publish()
+	q.At(inflight.Working)
+	r := q.r.WithContext(q.Ctx)
+	r.Body, r.ContentLength = io.NopCloser(body), -1
+	if r.Header.Get("Content-Encoding") != "" {
+		r.Header = r.Header.Clone()
+		r.Header.Del("Content-Encoding")
+	}
+	q.visitor = &Visitor{q: q}
+	err = q.handler.Pages(&pageWriter{q}, r, q.visitor)
+	switch {
+	case err == nil:
+		if q.Err == nil {
+			q.Err = q.visitor.failure
+		}
+	case q.Status != 0:
+		q.Err = err
+		q.abort()
+	default:
+		for _, header := range []string{"Content-Encoding", "Content-Security-Policy", "ETag", "Last-Modified"} {
+			q.w.Header().Del(header)
+		}
+		q.fail(err)
+	}
+}
+
+// wantsEvents reports whether the client of a search reads server-sent events, whatever the status.
+func (q *request) wantsEvents() bool {
+	return q.r.URL.Path == streamPath || q.r.URL.Path == searchPath && strings.Contains(q.r.Header.Get("Accept"), eventStream)
+}
+
+// failEvents sends a failure as server-sent events.
+func (q *request) failEvents(status int, message string) {
+	data, err := json.Marshal(struct {
+		Name    string `json:"name"`
+		Message string `json:"message"`
+	}{"Error", message})
+	if err != nil {
+		data = []byte(`{"name":"Error"}`)
+	}
+	q.w.Header().Set("X-Content-Type-Options", "nosniff")
+	q.send(status, eventStream, []byte("event: error\ndata: "+string(data)+"\n\nevent: done\ndata: {}\n\n"))
+}
+
+// pageWriter is what Pages writes to. It counts bytes.
+type pageWriter struct{ q *request }
+
+// Header implements http.ResponseWriter.
+func (w *pageWriter) Header() http.Header { return w.q.w.Header() }
+
+// WriteHeader implements http.ResponseWriter.
+func (w *pageWriter) WriteHeader(status int) {
+	if w.q.Status == 0 {
+		w.q.begin(status)
+	}
+}
+
+// Write implements http.ResponseWriter.
+func (w *pageWriter) Write(p []byte) (int, error) {
+	w.WriteHeader(http.StatusOK)
+	n, err := w.q.w.Write(p)
+	w.q.Sent(n)
+	return n, err
+}
+
+// Unwrap is for http.ResponseController.
+func (w *pageWriter) Unwrap() http.ResponseWriter { return w.q.w }

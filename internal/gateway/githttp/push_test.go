@@ -1,0 +1,197 @@
+package githttp_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/node"
+)
+
+// writers lets everybody in who names themselves, and nobody else push.
+type writers struct{}
+
+func (writers) HTTP(r *http.Request) (auth.Identity, error) {
+	name, _, _ := r.BasicAuth()
+	return auth.Identity{Name: name, By: "token"}, nil
+}
+
+func (writers) May(_ context.Context, id auth.Identity, _ git.RepoPath, op auth.Operation) error {
+	if op > auth.Read && id.Anonymous() {
+		return fault.New(fault.Unauthenticated, "who are you?")
+	}
+	return nil
+}
+
+func (writers) Configured() bool { return true }
+
+func (writers) Reader(context.Context, auth.Identity) func([]git.RepoPath) ([]bool, bool) { return nil }
+
+// pushTo posts a push.
+func (s *server) pushTo(path string, body io.Reader, headers ...string) (int, string) {
+	s.t.Helper()
+	r, err := http.NewRequest(http.MethodPost, "http://"+s.addr+path, body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	r.SetBasicAuth("alice", "secret")
+	r.Header.Set("Content-Type", "application/x-git-receive-pack-request")
+	for _, h := range headers {
+		if name, value, ok := strings.Cut(h, ": "); ok {
+			r.Header.Set(name, value)
+		}
+	}
+	response, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(r)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer response.Body.Close()
+	answer, err := io.ReadAll(response.Body)
+	if err != nil {
+		return response.StatusCode, err.Error()
+	}
+	return response.StatusCode, string(answer)
+}
+
+// counting answers a push with how many bytes it has.
+func counting() *fakeNode {
+	return &fakeNode{
+		advertise: func(s node.Session) ([]byte, error) {
+			return []byte(string(s.Service) + " " + s.Version.String()), nil
+		},
+		serve: func(_ context.Context, request io.Reader, reply node.ResponseWriter) (node.Outcome, error) {
+			n, err := io.Copy(io.Discard, request)
+			if err != nil {
+				return node.Outcome{}, err
+			}
+			_, err = fmt.Fprintf(reply, "%d", n)
+			return node.Outcome{Command: node.CommandPush}, err
+		},
+	}
+}
+
+func TestPushRequests(t *testing.T) {
+	t.Parallel()
+	const large = 3 << 20 // more than maxBody
+	s := serve(t, counting(), options{auth: writers{}, maxBody: 1 << 20, maxPush: 1 << 20})
+	var zipped bytes.Buffer
+	z := gzip.NewWriter(&zipped)
+	_, _ = z.Write(make([]byte, large))
+	_ = z.Close()
+	for name, test := range map[string]struct {
+		status int
+		says   string
+		body   io.Reader
+		header string
+	}{
+		"probe":           {200, "4", strings.NewReader("0000"), ""},
+		"large":           {200, fmt.Sprint(large), bytes.NewReader(make([]byte, large)), ""},
+		"chunks":          {200, fmt.Sprint(large), io.MultiReader(bytes.NewReader(make([]byte, large))), ""},
+		"gzip":            {200, fmt.Sprint(large), &zipped, "Content-Encoding: gzip"},
+		"no gzip":         {400, "not a gzip stream", strings.NewReader("0000"), "Content-Encoding: gzip"},
+		"other encoding":  {400, "unknown content encoding", strings.NewReader("0000"), "Content-Encoding: br"},
+		"continue":        {200, "4", strings.NewReader("0000"), "Expect: 100-continue"},
+		"content type":    {415, "bad content type", strings.NewReader("0000"), "Content-Type: application/x-git-upload-pack-request"},
+		"anonymous":       {401, "who are you?", strings.NewReader("0000"), "Authorization: "},
+		"beyond the most": {400, "longer than", io.LimitReader(zeroes{}, 66<<20), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			status, body := s.pushTo("/repo/git-receive-pack", test.body, test.header)
+			if status != test.status || !strings.Contains(body, test.says) {
+				t.Errorf("got %d %q, want %d with %q", status, body, test.status, test.says)
+			}
+		})
+	}
+	r, _ := http.NewRequest(http.MethodGet, "http://"+s.addr+"/repo/info/refs?service=git-receive-pack", nil)
+	r.SetBasicAuth("alice", "secret")
+	r.Header.Set("Git-Protocol", "version=1")
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, _ := io.ReadAll(response.Body)
+	response.Body.Close()
+	http.DefaultClient.CloseIdleConnections()
+	if string(answer) != "001f# service=git-receive-pack\n0000git-receive-pack v1" || response.Header.Get("Content-Type") != "application/x-git-receive-pack-advertisement" {
+		t.Errorf("the advertisement is %q, %v", answer, response.Header)
+	}
+}
+
+type zeroes struct{}
+
+func (zeroes) Read(p []byte) (int, error) { return len(p), nil }
+
+// Who stops in the middle of a push is given up, and told.
+func TestPushStalls(t *testing.T) {
+	t.Parallel()
+	s := serve(t, counting(), options{auth: writers{}, readStall: 100 * time.Millisecond})
+	c := s.dial()
+	c.send("POST /repo/git-receive-pack HTTP/1.1\r\nHost: git.example\r\nAuthorization: Basic YWxpY2U6eA==\r\n" +
+		"Content-Type: application/x-git-receive-pack-request\r\nTransfer-Encoding: chunked\r\n\r\n4\r\n0000\r\n")
+	if response, body, _ := c.answer(); response.StatusCode == 200 {
+		t.Errorf("got %d %q", response.StatusCode, body)
+	}
+	if !c.closed() {
+		t.Error("the connection is still open")
+	}
+}
+
+// A push goes to the first node of its route, and nowhere else whatever becomes of it.
+func TestPushesGoToOneNode(t *testing.T) {
+	t.Parallel()
+	var fail atomic.Pointer[error]
+	first := counting()
+	count := first.serve
+	first.serve = func(ctx context.Context, request io.Reader, reply node.ResponseWriter) (node.Outcome, error) {
+		if err := fail.Load(); err != nil {
+			_, _ = io.ReadFull(request, make([]byte, 1))
+			return node.Outcome{}, *err
+		}
+		return count(ctx, request, reply)
+	}
+	other := failing(errors.New("the other node was asked"))
+	s := replicas(t, options{auth: writers{}}, first, other, other)
+	for range 5 {
+		if status, body := s.pushTo("/repo/git-receive-pack", strings.NewReader("0000")); status != 200 || body != "4" {
+			t.Errorf("got %d %q", status, body)
+		}
+	}
+	for _, err := range []error{fault.New(fault.Unavailable, "not now"), fault.New(fault.Exhausted, "full"), fault.New(fault.Internal, "broken")} {
+		fail.Store(&err)
+		if status, body := s.pushTo("/repo/git-receive-pack", strings.NewReader("0000")); status < 400 || !strings.Contains(body, fault.Message(err)) {
+			t.Errorf("with %v: got %d %q", err, status, body)
+		}
+	}
+}
+
+// A push of which nothing was read yet goes on over another connection to its node.
+func TestPushOverAStaleConnection(t *testing.T) {
+	t.Parallel()
+	first := counting()
+	count := first.serve
+	var asked atomic.Int32
+	first.serve = func(ctx context.Context, request io.Reader, reply node.ResponseWriter) (node.Outcome, error) {
+		if asked.Add(1)%2 == 1 {
+			return node.Outcome{}, &node.StaleConnError{Err: fault.New(fault.Unavailable, "it was dead")}
+		}
+		return count(ctx, request, reply)
+	}
+	s := serve(t, first, options{auth: writers{}})
+	for range 3 {
+		if status, body := s.pushTo("/repo/git-receive-pack", strings.NewReader("0000")); status != 200 || body != "4" {
+			t.Errorf("got %d %q", status, body)
+		}
+	}
+}

@@ -1,0 +1,48 @@
+package githttp
+
+import (
+	"io"
+	"net/http"
+	"strconv"
+)
+
+// sink sends a response to an HTTP client.
+type sink struct {
+	q      *request
+	prefix []byte // sent before the node's response
+}
+
+// Begin implements gateway.Sink.
+func (s *sink) Begin() error {
+	s.q.begin(http.StatusOK)
+	_, err := s.Write(s.prefix)
+	return err
+}
+
+// SetLength implements gateway.Sink.
+func (s *sink) SetLength(n int64) {
+	if n < 0 {
+		s.q.Bytes.Retract()
+		s.q.w.Header().Del("Content-Length")
+		return
+	}
+	n += int64(len(s.prefix))
+	s.q.Bytes.Announce(n)
+	s.q.w.Header().Set("Content-Length", strconv.FormatInt(n, 10))
+}
+
+// Write implements gateway.Sink.
+func (s *sink) Write(p []byte) (int, error) {
+	n, err := s.q.w.Write(p)
+	s.q.Sent(n)
+	return n, err
+}
+
+// ReadFrom implements gateway.Sink. The kernel copies if no wrapper is around the connection.
+func (s *sink) ReadFrom(src io.Reader) (int64, error) { return s.q.SendFrom(s.q.w, src) }
+
+// Flush implements gateway.Sink.
+func (s *sink) Flush() error { return http.NewResponseController(s.q.w).Flush() }
+
+// ExpectSilence implements gateway.Sink. net/http watches the connection.
+func (s *sink) ExpectSilence() {}

@@ -1,0 +1,85 @@
+package gitssh
+
+import (
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// sshCut is why the server ends a session before its command does; a metric label.
+type cutReason string
+
+const (
+	cutNoCommand   cutReason = "no_command"
+	cutIdle        cutReason = "idle"
+	cutReadStall   cutReason = "read_stall"
+	cutWriteStall  cutReason = "write_stall"
+	cutInterrupted cutReason = "interrupted"
+	cutShutdown    cutReason = "shutdown"
+)
+
+// text is what the user of the session's client is told.
+func (w cutReason) text(o *Options) string {
+	switch w {
+	case cutNoCommand:
+		return fmt.Sprintf("no command was received for %v", o.Idle)
+	case cutIdle:
+		return fmt.Sprintf("nothing was received for %v", o.SessionIdle)
+	case cutReadStall:
+		return "the rest of the request was not received in time"
+	case cutWriteStall:
+		return fmt.Sprintf("the client did not read the answer for %v", o.WriteStall)
+	case cutInterrupted:
+		return "the storage node was lost; try again"
+	}
+	return "the server is shutting down; try again"
+}
+
+const (
+	// cutPatience is how long a client has to agree that a session is over, before the connection with all of its
+	// sessions is.
+	cutPatience = 5 * time.Second
+	// tellPatience is how long a client that reads nothing holds up its end.
+	tellPatience = time.Second
+)
+
+// cut ends a session whose client does not go on, and tells its user why. What waits for the client ends when the
+// client agrees that the session is over. It returns after tellPatience at the latest.
+func (s *session) cut(why cutReason) {
+	if s.isCut.Swap(true) {
+		return
+	}
+	time.AfterFunc(cutPatience, func() {
+		if !s.ended.Load() {
+			s.wire.Close()
+		}
+	})
+	s.Watch.cut.WithLabelValues(string(why)).Inc()
+	s.Log.Info("an SSH session was ended", slog.String("client", s.wire.RemoteAddr().String()), slog.String("user", s.user.id.Name),
+		slog.String("reason", string(why)))
+	told := make(chan struct{})
+	go func() { // ends with the session at the latest
+		defer close(told)
+		s.say("packhorse: session closed: " + why.text(&s.Options))
+	}()
+	select {
+	case <-told:
+	case <-time.After(tellPatience): // its window has no room
+	}
+	s.exitStatus(1)
+	s.channel.Close()
+}
+
+// cutAll ends all sessions of a connection.
+func (c *client) cutAll(why cutReason) {
+	c.mu.Lock()
+	var all sync.WaitGroup
+	for s := range c.sessions {
+		if s.channel != nil {
+			all.Go(func() { s.cut(why) })
+		}
+	}
+	c.mu.Unlock()
+	all.Wait()
+}

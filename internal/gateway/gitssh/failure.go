@@ -1,0 +1,175 @@
+package gitssh
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/packhorse-git/packhorse/internal/auth"
+)
+
+// failed counts and logs a connection that did not get as far as a session. Refused logins are all logged, for programs
+// that watch for them; of other failures, which cost a scanner nothing, as many as the limit allows.
+func (c *client) failed(err error) {
+	what, suppressed := "handshake", 0
+	refusal, refused := errors.AsType[*ssh.ServerAuthError](err)
+	switch {
+	case c.wire.silent: // somebody looked whether we are there, as our own watchdog does
+		c.Watch.connections.WithLabelValues("silent").Inc()
+		return
+	case errors.Is(err, errProxyHeader):
+		what = "proxy_header"
+	case c.wire.bad:
+		what = "banner"
+	case c.timedOut.Load():
+		what = "timeout"
+	case refused:
+		what, err = "auth", refusalOf(refusal)
+	default:
+		c.Watch.failures.WithLabelValues(handshakeFailure(err)).Inc()
+	}
+	c.Watch.connections.WithLabelValues(what).Inc()
+	if !refused {
+		ok := false
+		if ok, suppressed = c.failures.take(c.source); !ok {
+			return
+		}
+	}
+	a := []slog.Attr{
+		slog.String("client", c.wire.RemoteAddr().String()), slog.String("reason", what),
+		slog.String("agent", logged(c.wire.version)),
+	}
+	text := err.Error()
+	if n, ok := errors.AsType[*ssh.AlgorithmNegotiationError](err); ok {
+		text = "no common algorithm for " + n.What
+		a = append(a, slog.String("offered", logged(strings.Join(n.RequestedAlgorithms, ","))))
+	}
+	a = append(a, slog.String("error", logged(text)))
+	if suppressed > 0 {
+		a = append(a, slog.Int("suppressed", suppressed))
+	}
+	c.Log.LogAttrs(c.ctx, slog.LevelInfo, "an SSH login failed", a...)
+}
+
+// refusalOf says for each key that was offered why it was refused.
+func refusalOf(refusal *ssh.ServerAuthError) error {
+	var all []string
+	for _, err := range refusal.Errors {
+		if !errors.Is(err, ssh.ErrNoAuth) { // the question which methods there are
+			all = append(all, err.Error())
+		}
+	}
+	if len(all) == 0 {
+		return errors.New("no key was offered")
+	}
+	return errors.New(strings.Join(all, "; "))
+}
+
+// handshakeFailure is why a handshake failed, as a metric label: what client and server have no algorithm in common
+// for, or "closed", or "protocol".
+func handshakeFailure(err error) string {
+	if n, ok := errors.AsType[*ssh.AlgorithmNegotiationError](err); ok {
+		for _, of := range []struct{ what, label string }{
+			{"key exchange", "key_exchange"}, {"host key", "host_key"}, {"cipher", "cipher"}, {"MAC", "mac"},
+			{"compression", "compression"},
+		} {
+			if strings.HasSuffix(n.What, of.what) {
+				return of.label
+			}
+		}
+	}
+	for _, closed := range []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, syscall.ECONNRESET, syscall.EPIPE} {
+		if errors.Is(err, closed) {
+			return "closed"
+		}
+	}
+	if strings.HasPrefix(err.Error(), "ssh: disconnect") { // the client's message; the library does not export its type
+		return "closed"
+	}
+	return "protocol"
+}
+
+// maxLoggedClient bounds in bytes what a line of the log says in a client's words.
+const maxLoggedClient = 1 << 10
+
+// logged is what a client has said, fit for the log.
+func logged(s string) string {
+	s = s[:min(len(s), maxLoggedClient)]
+	return auth.Redact(strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return '?'
+		}
+		return r
+	}, s))
+}
+
+// Failures that are logged: of one address failureBurst at once and then one each failurePause, of all together eight
+// times as many.
+const (
+	failureBurst = 8
+	failurePause = 15 * time.Second
+	failureShare = 8
+
+	manyFailures = 1 << 12 // addresses that are remembered
+)
+
+// failureLimit bounds how many failures are logged. Safe for concurrent use.
+type failureLimit struct {
+	now func() time.Time
+
+	mu         sync.Mutex
+	all        failureTokens
+	sources    map[netip.Prefix]*failureTokens
+	suppressed int
+}
+
+// failureTokens are lines that may be logged at once.
+type failureTokens struct {
+	left float64
+	at   time.Time
+}
+
+func newFailureLimit() *failureLimit {
+	l := &failureLimit{now: time.Now, sources: map[netip.Prefix]*failureTokens{}}
+	l.all.left = failureBurst * failureShare
+	return l
+}
+
+// take reports whether a failure of an address is to be logged, and how many have not been since the last one that was.
+func (l *failureLimit) take(source netip.Prefix) (ok bool, suppressed int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.now()
+	if len(l.sources) >= manyFailures {
+		clear(l.sources) // what all have together bounds them still
+	}
+	s := l.sources[source]
+	if s == nil {
+		s = &failureTokens{left: failureBurst, at: now}
+		l.sources[source] = s
+	}
+	s.refill(now, 1)
+	l.all.refill(now, failureShare)
+	if s.left < 1 || l.all.left < 1 {
+		l.suppressed++
+		return false, 0
+	}
+	s.left--
+	l.all.left--
+	suppressed, l.suppressed = l.suppressed, 0
+	return true, suppressed
+}
+
+// refill adds what has come since the last time, for so many addresses.
+func (t *failureTokens) refill(now time.Time, addresses float64) {
+	t.left = min(addresses*failureBurst, t.left+addresses*float64(now.Sub(t.at))/float64(failurePause))
+	t.at = now
+}

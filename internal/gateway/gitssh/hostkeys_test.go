@@ -1,0 +1,104 @@
+package gitssh
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/crypto/ssh"
+)
+
+// TestHostKeys: all kinds are made where there is none, stay what they are, and come back if one is missing; a
+// directory that is somebody's own is left alone.
+func TestHostKeys(t *testing.T) {
+	t.Parallel()
+	log := slog.New(slog.DiscardHandler)
+	dir := filepath.Join(t.TempDir(), "ssh")
+	load := func(add bool) (kinds, prints []string) {
+		t.Helper()
+		keys, err := LoadHostKeys(dir, add, log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range keys {
+			kinds = append(kinds, key.PublicKey().Type())
+			prints = append(prints, ssh.FingerprintSHA256(key.PublicKey()))
+		}
+		return kinds, prints
+	}
+	all := []string{ssh.KeyAlgoED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoRSA}
+	kinds, first := load(false)
+	if !slices.Equal(kinds, all) {
+		t.Fatalf("made %v", kinds)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		want := os.FileMode(0o600)
+		if strings.HasSuffix(e.Name(), ".pub") {
+			want = 0o644
+		}
+		if info, err := e.Info(); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: %v, mode %v", e.Name(), err, info.Mode())
+		}
+	}
+	if len(entries) != 6 {
+		t.Errorf("%v", entries)
+	}
+	if _, again := load(true); !slices.Equal(again, first) {
+		t.Errorf("%v became %v", first, again)
+	}
+	// As of a version that made one kind.
+	if err := os.Remove(filepath.Join(dir, "ssh_host_ecdsa_key")); err != nil {
+		t.Fatal(err)
+	}
+	if kinds, prints := load(false); !slices.Equal(kinds, []string{all[0], all[2]}) || prints[0] != first[0] {
+		t.Errorf("a directory with keys was changed: %v, %v", kinds, prints)
+	}
+	kinds, added := load(true)
+	if !slices.Equal(kinds, all) || added[0] != first[0] || added[1] == first[1] || added[2] != first[2] {
+		t.Errorf("%v: %v became %v", kinds, first, added)
+	}
+	public, err := os.ReadFile(filepath.Join(dir, "ssh_host_ecdsa_key.pub"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if key, _, _, _, err := ssh.ParseAuthorizedKey(public); err != nil || ssh.FingerprintSHA256(key) != added[1] {
+		t.Errorf("the public key is another one's: %v", err)
+	}
+	if err := os.Chmod(filepath.Join(dir, "ssh_host_rsa_key"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := LoadHostKeys(dir, true, log); err == nil || !strings.Contains(err.Error(), "others can read") {
+		t.Errorf("a key that others can read: %v", err)
+	}
+}
+
+// TestHostKeysThatCannotBeMade: a key that is there is enough.
+func TestHostKeysThatCannotBeMade(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, kind := range hostKeyKinds[1:] {
+		if _, err := makeHostKey(filepath.Join(dir, kind.file), hostKeyKinds[1].generate); err != nil {
+			t.Fatal(err)
+		}
+	}
+	missing := hostKeyKinds[0].file
+	if err := os.MkdirAll(filepath.Join(dir, missing+".pub", "in the way"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	keys, err := LoadHostKeys(dir, true, slog.New(slog.NewTextHandler(&text, nil)))
+	said := strings.Contains(text.String(), "cannot create an SSH host key") && strings.Contains(text.String(), missing)
+	if err != nil || len(keys) != 2 || !said {
+		t.Fatalf("%d keys, %v; %s", len(keys), err, text.String())
+	}
+	if _, err := os.Stat(filepath.Join(dir, missing)); err == nil {
+		t.Error("there is half of a key")
+	}
+}

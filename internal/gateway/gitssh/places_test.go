@@ -1,0 +1,93 @@
+package gitssh_test
+
+import (
+	"context"
+	"io"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/packhorse-git/packhorse/internal/gateway/gitssh"
+	"github.com/packhorse-git/packhorse/internal/node"
+)
+
+// TestSSHSessionAfterSession: who has seen a session end has the place for the next one.
+func TestSSHSessionAfterSession(t *testing.T) {
+	t.Parallel()
+	client := serveSSH(t, func(o *gitssh.Options) { o.Sessions = 1 }, brackets("")).mustDial(nil)
+	for i := range 200 {
+		if out, _, status := run(t, client, "version=2", "git-upload-pack 'app'", ""); out != "v2:" || status != 0 {
+			t.Fatalf("session %d: %q, status %d", i, out, status)
+		}
+	}
+	// Sessions that the client closes, and with a command that nobody has read.
+	for i := range 200 {
+		session, err := client.NewSession()
+		if err != nil {
+			t.Fatalf("session %d: %v", i, err)
+		}
+		if i%2 == 0 {
+			if _, err := session.SendRequest("exec", false, ssh.Marshal(struct{ Command string }{"git-upload-pack 'app'"})); err != nil {
+				t.Fatal(err)
+			}
+		}
+		session.Close()
+	}
+}
+
+// TestSSHSessionBehindEnding: a session that the client has closed holds its place for as long as its command still runs, and the next one waits for it.
+func TestSSHSessionBehindEnding(t *testing.T) {
+	t.Parallel()
+	var running, most atomic.Int64
+	begun, release := make(chan struct{}), make(chan struct{})
+	n := brackets("")
+	n.serve = func(_ context.Context, request io.Reader, _ node.ResponseWriter) (node.Outcome, error) {
+		most.Store(max(most.Load(), running.Add(1)))
+		defer running.Add(-1)
+		begun <- struct{}{}
+		<-release // whatever becomes of its client
+		return node.Outcome{}, nil
+	}
+	client := serveSSH(t, func(o *gitssh.Options) { o.Sessions = 1 }, n).mustDial(nil)
+	next := make(chan *ssh.Session, 1)
+	for range 5 {
+		var session *ssh.Session
+		select {
+		case session = <-next:
+		default:
+			var err error
+			if session, err = client.NewSession(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		session.Stdin = strings.NewReader(lines("command=fetch", "delim", "want x", "flush"))
+		if err := session.Setenv("GIT_PROTOCOL", "version=2"); err != nil {
+			t.Fatal(err)
+		}
+		if err := session.Start("git-upload-pack 'app'"); err != nil {
+			t.Fatal(err)
+		}
+		<-begun
+		if _, err := client.NewSession(); err == nil || !strings.Contains(err.Error(), "too many sessions") {
+			t.Fatalf("a second session: %v", err)
+		}
+		session.Close()
+		failed := make(chan error, 1)
+		go func() {
+			session, err := client.NewSession()
+			if err == nil {
+				next <- session
+			}
+			failed <- err
+		}()
+		release <- struct{}{}
+		if err := <-failed; err != nil {
+			t.Fatalf("the session after one that was closed: %v", err)
+		}
+	}
+	if most.Load() != 1 {
+		t.Errorf("%d sessions ran at once", most.Load())
+	}
+}

@@ -1,0 +1,409 @@
+// Package gitssh is the front end for SSH: it serves git's services, and nothing else. There is no shell, no program, no forwarding
+// and no terminal.
+package gitssh
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/connlimit"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gateway"
+)
+
+// Keys says whose an SSH key or certificate is. Safe for concurrent use.
+type Keys interface {
+	// Key tells it of a key that somebody at an address has, who logs in by a name. noTouch says that a security key need not have been touched.
+	// It is called for keys that are only offered too, and again before each command on a connection. It fails with Unauthenticated for a key
+	// that is not good, or Unavailable.
+	Key(ctx context.Context, login string, key ssh.PublicKey, from netip.Addr) (id auth.Identity, noTouch bool, err error)
+}
+
+// SSHOptions says how the gateway serves over SSH.
+type Options struct {
+	*gateway.Gateway
+	HostKeys   []ssh.Signer
+	Keys       Keys // nil: there are none
+	Anonymous  bool // without a key one may come in as "anonymous", or by any name if there are no Keys
+	Algorithms Algorithms
+	Agent      string // the server's banner after "SSH-2.0-"
+	Limits     Limits
+	Watch      *Metrics
+
+	LoginGrace  time.Duration // for a login
+	AuthTries   int           // keys that a client may try
+	KeepAlive   time.Duration // between questions whether the client is still there; after three without an answer it is not
+	Idle        time.Duration // a connection may stay without a session, a session without a command
+	SessionIdle time.Duration // a client may be silent between the requests of a command
+	WriteStall  time.Duration // a client may keep an answer waiting
+	Sessions    int           // at once on one connection
+}
+
+// AnonymousLogin is the name by which one logs in without a key.
+const AnonymousLogin = "anonymous"
+
+// SSH serves git's services over SSH, and nothing else: no shell, no program, no forwarding, no terminal.
+type Server struct {
+	Options
+	config   ssh.ServerConfig
+	keys     []ssh.MultiAlgorithmSigner
+	gate     *gate
+	failures *failureLimit
+	unread   atomic.Int64 // bytes, see backlog
+
+	mu       sync.Mutex
+	closing  bool // nothing more is to be accepted
+	ending   bool // nothing more is accepted
+	listener map[net.Listener]struct{}
+	serving  sync.WaitGroup // calls of Serve
+	clients  map[*client]struct{}
+	all      sync.WaitGroup // connections
+}
+
+// NewSSH makes the server.
+func New(o Options) (*Server, error) {
+	o.Algorithms = o.Algorithms.WithDefaults()
+	s := &Server{
+		Options: o, gate: newGate(o.Limits), failures: newFailureLimit(),
+		listener: map[net.Listener]struct{}{}, clients: map[*client]struct{}{},
+	}
+	s.Watch.gate = s.gate
+	s.config = ssh.ServerConfig{
+		Config: ssh.Config{
+			KeyExchanges: o.Algorithms.KeyExchanges, Ciphers: o.Algorithms.Ciphers, MACs: o.Algorithms.MACs,
+		},
+		PublicKeyAuthAlgorithms: userKeys, MaxAuthTries: o.AuthTries, ServerVersion: "SSH-2.0-" + o.Agent,
+	}
+	for _, key := range o.HostKeys {
+		m, ok := key.(ssh.MultiAlgorithmSigner)
+		if !ok {
+			return nil, fmt.Errorf("the host key of kind %s cannot be used", key.PublicKey().Type())
+		}
+		s.keys = append(s.keys, m)
+	}
+	if len(s.keys) == 0 {
+		return nil, errors.New("there is no SSH host key")
+	}
+	return s, nil
+}
+
+// Serve accepts connections until Shutdown; it then returns nil.
+func (s *Server) Serve(l net.Listener) error {
+	l = bulk.Listen(l, s.Pump, s.WriteStall)
+	s.mu.Lock()
+	if s.closing {
+		s.mu.Unlock()
+		return l.Close()
+	}
+	s.listener[l] = struct{}{}
+	s.serving.Add(1)
+	defer s.serving.Done()
+	s.mu.Unlock()
+	for pause := time.Duration(0); ; {
+		conn, err := l.Accept()
+		if err != nil {
+			if s.isEnding() || errors.Is(err, net.ErrClosed) {
+				return nil
+			}
+			// As net/http: what is lacking now, as file descriptors, comes back.
+			if pause = min(max(2*pause, 5*time.Millisecond), time.Second); temporary(err) {
+				s.Log.Warn("cannot accept an SSH connection", "error", err, "pause", pause.String())
+				time.Sleep(pause)
+				continue
+			}
+			return fmt.Errorf("serve SSH: %w", err)
+		}
+		pause = 0
+		s.accept(conn)
+	}
+}
+
+func temporary(err error) bool {
+	e, ok := errors.AsType[*net.OpError](err)
+	return ok && e.Temporary() //nolint:staticcheck // there is no other way to ask
+}
+
+// accept lets a connection in, or refuses it without a goroutine for it.
+func (s *Server) accept(conn net.Conn) {
+	c := &client{
+		Server: s, wire: &wireConn{Conn: conn, backlog: backlog{all: &s.unread}}, counted: connlimit.Of(conn), address: addressOf(conn),
+		sessions: map[*session]struct{}{}, left: make(chan struct{}, 1),
+	}
+	if s.Limits.Exempt == nil || !s.Limits.Exempt(c.address) {
+		c.source = connlimit.Network(c.address)
+	}
+	if why := s.gate.enter(c.source); why != "" {
+		s.Watch.connections.WithLabelValues(why).Inc()
+		s.Log.Debug("an SSH connection was refused", "client", conn.RemoteAddr().String(), "reason", why)
+		_, _ = conn.Write([]byte("too many connections; try again\r\n")) // its socket has room
+		conn.Close()
+		return
+	}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ending {
+		c.end()
+		return
+	}
+	s.clients[c] = struct{}{}
+	s.all.Go(c.run)
+}
+
+func (s *Server) isEnding() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ending
+}
+
+// freshPatience is how long a connection that was accepted has to begin its first session once no more are accepted.
+const freshPatience = 5 * time.Second
+
+// Shutdown stops accepting, ends connections without a session, and waits for the others. A connection that has had no session yet
+// has freshPatience for one. When ctx ends, the clients of those that are left are told, and cut off two seconds later at the
+// latest.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.mu.Lock()
+	s.closing = true
+	for l := range s.listener {
+		l.Close()
+	}
+	s.mu.Unlock()
+	s.serving.Wait() // what was accepted is among the clients
+	s.mu.Lock()
+	s.ending = true
+	for c := range s.clients {
+		if c.wasUsed() {
+			c.endIfIdle()
+		} else {
+			time.AfterFunc(freshPatience, c.endIfIdle)
+		}
+	}
+	s.mu.Unlock()
+	done := make(chan struct{})
+	go func() { s.all.Wait(); close(done) }()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	clients := slices.Collect(maps.Keys(s.clients))
+	s.mu.Unlock()
+	var cutting sync.WaitGroup
+	for _, c := range clients {
+		cutting.Go(func() { c.cutAll(cutShutdown) })
+	}
+	select {
+	case <-done:
+	case <-time.After(2 * tellPatience): // for clients to hear it, and to agree
+	}
+	for _, c := range clients {
+		c.cancel()
+		c.wire.Close()
+	}
+	<-done
+	cutting.Wait()
+	return ctx.Err()
+}
+
+// sshClient is one connection.
+type client struct {
+	*Server
+	wire    *wireConn
+	counted *connlimit.Conn // nil: the connection is not
+	address netip.Addr
+	source  netip.Prefix    // zero: without limits of its own
+	ctx     context.Context // ends with the connection
+	cancel  context.CancelFunc
+
+	conn  *ssh.ServerConn
+	user  user
+	agent string
+
+	excused  bool // the client was told that its key is not to blame
+	in       bool // has logged in
+	mu       sync.Mutex
+	sessions map[*session]struct{} // that are not over
+	used     bool                  // there was a session
+	commands int                   // that run
+	idle     *time.Timer
+	left     chan struct{}  // has room for one word that a session is over
+	running  sync.WaitGroup // sessions
+	timedOut atomic.Bool
+}
+
+// user is the user whom a login has authenticated. The zero value is anonymous.
+type user struct {
+	id  auth.Identity
+	key ssh.PublicKey
+}
+
+// userKey is the key of the user in the data of a login.
+type userKey struct{}
+
+// end gives back what a connection holds.
+func (c *client) end() {
+	c.cancel()
+	c.wire.Close()
+	c.wire.backlog.close()
+	c.gate.leave(c.source, c.in)
+}
+
+// run is a connection from its begin to its end.
+func (c *client) run() {
+	defer func() {
+		c.end()
+		c.Server.mu.Lock()
+		delete(c.clients, c)
+		c.Server.mu.Unlock()
+	}()
+	channels, requests, err := c.login()
+	if err != nil {
+		c.failed(err)
+		return
+	}
+	c.Watch.connections.WithLabelValues("ok").Inc()
+	c.serve(channels, requests)
+}
+
+// login shakes hands, and finds out who it is.
+func (c *client) login() (<-chan ssh.NewChannel, <-chan *ssh.Request, error) {
+	grace := time.AfterFunc(c.LoginGrace, func() { c.timedOut.Store(true); c.wire.Close() })
+	defer grace.Stop()
+	config := c.config
+	limit := &rekeyLimit{wire: c.wire, metrics: c.Watch, ended: c.ctx.Done()}
+	for _, key := range c.keys {
+		config.AddHostKey(limitedSigner{key, limit})
+	}
+	if c.Keys != nil {
+		config.PublicKeyCallback = c.offered
+		config.VerifiedPublicKeyCallback = c.verified
+	}
+	if c.Anonymous {
+		config.NoClientAuth = true
+		config.NoClientAuthCallback = c.none
+	}
+	config.AuthLogCallback = func(_ ssh.ConnMetadata, method string, err error) {
+		if method != "none" || err == nil { // every client begins with none, to hear what there is
+			c.Watch.auth.WithLabelValues(methodLabel(method), result(err)).Inc()
+		}
+	}
+	conn, channels, requests, err := ssh.NewServerConn(c.wire, &config)
+	if err != nil {
+		return nil, nil, err
+	}
+	c.conn = conn
+	c.agent = string(conn.ClientVersion())
+	if p := conn.Permissions; p != nil {
+		c.user, _ = p.ExtraData[userKey{}].(user)
+	}
+	c.in = true
+	c.gate.in(c.source)
+	return channels, requests, nil
+}
+
+func methodLabel(method string) string {
+	switch method {
+	case "none", "publickey":
+		return method
+	}
+	return "other"
+}
+
+func result(err error) string {
+	if err != nil {
+		return "refused"
+	}
+	return "ok"
+}
+
+// offered tells whether a key would be good. Nothing is proved yet: it says nothing of who it is.
+func (c *client) offered(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
+	_, noTouch, err := c.Keys.Key(c.ctx, meta.User(), key, c.address)
+	if err != nil {
+		return nil, c.excuse(key, err)
+	}
+	p := &ssh.Permissions{}
+	if noTouch {
+		p.Extensions = map[string]string{"no-touch-required": ""}
+	}
+	return p, nil
+}
+
+// verified is called with the key that signed.
+func (c *client) verified(meta ssh.ConnMetadata, key ssh.PublicKey, p *ssh.Permissions, _ string) (*ssh.Permissions, error) {
+	id, _, err := c.Keys.Key(c.ctx, meta.User(), key, c.address)
+	if err != nil {
+		return nil, c.excuse(key, err)
+	}
+	return &ssh.Permissions{Extensions: p.Extensions, ExtraData: map[any]any{userKey{}: user{id, key}}}, nil
+}
+
+// excuse has the client shown why a key is refused if the key is not to blame (RFC 4252, section 5.4), once on a
+// connection: all that a refusal says by itself is that the key is not good. The log names the key.
+func (c *client) excuse(key ssh.PublicKey, err error) error {
+	if kind := fault.KindOf(err); c.excused || kind != fault.Unavailable && kind != fault.Exhausted {
+		return fmt.Errorf("%w (%s)", err, ssh.FingerprintSHA256(key))
+	}
+	c.excused = true
+	return &ssh.BannerError{Err: err, Message: "packhorse: " + fault.Message(err) + "\r\n"}
+}
+
+// none lets in who needs no key.
+func (c *client) none(meta ssh.ConnMetadata) (*ssh.Permissions, error) {
+	if c.Keys != nil && meta.User() != AnonymousLogin {
+		return nil, fault.New(fault.Unauthenticated, "a key is needed")
+	}
+	return &ssh.Permissions{}, nil
+}
+
+// serve answers on a connection until it ends.
+func (c *client) serve(channels <-chan ssh.NewChannel, requests <-chan *ssh.Request) {
+	c.mu.Lock()
+	c.idle = time.AfterFunc(c.Idle, c.endIfIdle)
+	c.mu.Unlock()
+	defer c.idle.Stop()
+	go ssh.DiscardRequests(requests) // forwarding, and the client's keep-alives; ends with the connection
+	c.running.Go(c.keepAlive)
+	for one := range channels {
+		c.open(one)
+	}
+	c.cancel()
+	c.conn.Close()
+	c.running.Wait()
+}
+
+// keepAlive asks the client whether it is there, and ends the connection if it is not.
+func (c *client) keepAlive() {
+	if c.KeepAlive <= 0 {
+		return
+	}
+	tick := time.NewTicker(c.KeepAlive)
+	defer tick.Stop()
+	for {
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		dead := time.AfterFunc(3*c.KeepAlive, func() { c.wire.Close() })
+		_, _, err := c.conn.SendRequest("keepalive@openssh.com", true, nil)
+		dead.Stop()
+		if err != nil {
+			return
+		}
+	}
+}

@@ -1,0 +1,208 @@
+package gitssh
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/packhorse-git/packhorse/internal/origin"
+)
+
+// maxBanner is how long a client's first line may be, its end included (RFC 4253, section 4.2).
+const maxBanner = 255
+
+// errBanner says that the other side does not speak SSH.
+var errBanner = errors.New("the first line is no SSH version 2 banner")
+
+// errProxyHeader says that the other side is a proxy that may not say who the client is.
+var errProxyHeader = errors.New("a PROXY protocol header from an address that may not send one: name the proxy in trusted_proxies, and set ssh.proxy_protocol = true")
+
+// sshWire is a connection below SSH. It looks at the client's banner before the library does, which would read a thousand lines byte by byte
+// before it gave up, and counts bytes.
+type wireConn struct {
+	net.Conn
+	head    []byte // of the banner and what came with it: read, and not handed out yet
+	greeted bool   // the banner was read
+	bad     bool   // it was none
+	version string // the banner, without its end
+	silent  bool   // nothing came before the other side hung up
+	bytes   atomic.Int64
+
+	backlog  backlog
+	sessions atomic.Int64
+}
+
+func (w *wireConn) Read(p []byte) (int, error) {
+	if !w.greeted {
+		if err := w.banner(); err != nil {
+			return 0, err
+		}
+	}
+	if len(w.head) > 0 {
+		n := copy(p, w.head)
+		w.head = w.head[n:]
+		return n, nil
+	}
+	n, err := w.Conn.Read(p)
+	w.bytes.Add(int64(n))
+	if err == nil {
+		err = w.backlog.came(n, w.sessions.Load())
+	}
+	return n, err
+}
+
+// banner reads the first line.
+func (w *wireConn) banner() error {
+	buf := make([]byte, maxBanner)
+	for n := 0; ; {
+		m, err := w.Conn.Read(buf[n:])
+		n += m
+		end := bytes.IndexByte(buf[:n], '\n')
+		line := buf[:n]
+		if end >= 0 {
+			line = buf[:end]
+		}
+		if !couldBeBanner(line, end >= 0) || end < 0 && n == len(buf) {
+			if w.bad = true; origin.IsHeader(buf[:n]) {
+				_, _ = w.Conn.Write(disconnectPacket(errProxyHeader.Error()))
+				return errProxyHeader
+			}
+			return errBanner
+		}
+		if end >= 0 {
+			w.head, w.greeted, w.version = buf[:n], true, string(bytes.TrimSuffix(line, []byte("\r")))
+			return nil
+		}
+		if err != nil {
+			if w.silent = err == io.EOF && n == 0; err == io.EOF && n > 0 {
+				err = io.ErrUnexpectedEOF
+			}
+			return err
+		}
+	}
+}
+
+// disconnectPacket is an unencrypted SSH_MSG_DISCONNECT (RFC 4253, sections 6 and 11.1). Clients show its text to their users when it
+// comes after the server's banner and before keys were exchanged.
+func disconnectPacket(text string) []byte {
+	const protocolError = 2
+	payload := ssh.Marshal(&struct {
+		Reason   uint32 `sshtype:"1"`
+		Text     string
+		Language string
+	}{Reason: protocolError, Text: text})
+	const block = 8
+	padding := block - (4+1+len(payload))%block
+	if padding < 4 {
+		padding += block
+	}
+	packet := binary.BigEndian.AppendUint32(nil, uint32(1+len(payload)+padding))
+	packet = append(packet, byte(padding))
+	packet = append(packet, payload...)
+	return append(packet, make([]byte, padding)...)
+}
+
+// couldBeBanner tells whether a line is a banner, or if it is not whole, may become one.
+func couldBeBanner(line []byte, whole bool) bool {
+	for _, start := range []string{"SSH-2.0-", "SSH-1.99-"} {
+		n := min(len(line), len(start))
+		if string(line[:n]) != start[:n] || whole && n < len(start) {
+			continue
+		}
+		for _, c := range bytes.TrimSuffix(line, []byte("\r")) {
+			if c < ' ' || c > '~' {
+				return false
+			}
+		}
+		return true
+	}
+	return false
+}
+
+func (w *wireConn) Write(p []byte) (int, error) {
+	n, err := w.Conn.Write(p)
+	w.bytes.Add(int64(n))
+	return n, err
+}
+
+// Key exchanges cost the server what hundreds of packets cost. A connection may have rekeyBurst of them at once, and then one for each second and
+// for each rekeyBytes that were moved; more have to wait.
+const (
+	rekeyBurst = 32
+	rekeyBytes = 1 << 20
+)
+
+// rekeyLimit is what a connection may spend on key exchanges.
+type rekeyLimit struct {
+	wire    *wireConn
+	metrics *Metrics
+	ended   <-chan struct{}
+
+	mu     sync.Mutex
+	tokens float64
+	at     time.Time
+	bytes  int64
+}
+
+// take waits until another key exchange is due.
+func (l *rekeyLimit) take() error {
+	l.metrics.exchanges.Inc()
+	for {
+		wait := l.wait(time.Now(), l.wire.bytes.Load())
+		if wait == 0 {
+			return nil
+		}
+		l.metrics.throttled.Inc()
+		t := time.NewTimer(wait)
+		select {
+		case <-t.C:
+		case <-l.ended:
+			t.Stop()
+			return net.ErrClosed
+		}
+	}
+}
+
+// wait takes a token, or tells how long it may be until there is one.
+func (l *rekeyLimit) wait(now time.Time, moved int64) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.at.IsZero() {
+		l.tokens = rekeyBurst
+	} else {
+		l.tokens = min(rekeyBurst, l.tokens+now.Sub(l.at).Seconds()+float64(moved-l.bytes)/rekeyBytes)
+	}
+	l.at, l.bytes = now, moved
+	if l.tokens < 1 {
+		return max(time.Millisecond, time.Duration((1-l.tokens)*float64(time.Second)))
+	}
+	l.tokens--
+	return 0
+}
+
+// limitedSigner is a host key that signs no more often than a connection's limit allows: each key exchange needs one signature.
+type limitedSigner struct {
+	ssh.MultiAlgorithmSigner
+	limit *rekeyLimit
+}
+
+func (s limitedSigner) Sign(rand io.Reader, data []byte) (*ssh.Signature, error) {
+	if err := s.limit.take(); err != nil {
+		return nil, err
+	}
+	return s.MultiAlgorithmSigner.Sign(rand, data)
+}
+
+func (s limitedSigner) SignWithAlgorithm(rand io.Reader, data []byte, algorithm string) (*ssh.Signature, error) {
+	if err := s.limit.take(); err != nil {
+		return nil, err
+	}
+	return s.MultiAlgorithmSigner.SignWithAlgorithm(rand, data, algorithm)
+}

@@ -1,0 +1,138 @@
+package gateway
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/admit"
+	"github.com/packhorse-git/packhorse/internal/auth"
+	"github.com/packhorse-git/packhorse/internal/balance"
+	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/inflight"
+	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/observe/sli"
+)
+
+// Request is one request of a client and its result. Gateway.Begin makes it, End ends it. Not safe for concurrent use.
+type Request struct {
+	*Gateway
+	Ctx    context.Context // ends when the client disconnects
+	Op     *Operation
+	Client string // the client's address, with its port where that is known
+	ID     auth.Identity
+	Repo   git.RepoPath
+
+	Outcome node.Outcome // of the node
+	Bytes   bulk.Tally   // of the response
+	Err     error        // why the request failed; nil: it did not
+	Status  int          // the HTTP status of the response; 0: none was sent
+
+	// For front ends that know better than this package how the request is counted.
+	Result   string  // the result in metrics and logs; "": what Err and Ctx say
+	Rating   *Rating // nil: by the operation's class
+	WarnOnly bool    // Err is in the log of whoever caused it, and is a warning here
+
+	running    *inflight.Request
+	span       *inflight.Span // nil: the request is not traced
+	start      time.Time
+	caller     balance.Caller // see Caller; "" until it was asked for
+	callerName string         // the name of ID when caller was determined
+
+	authorized bool     // Authorize let the request through; no node is asked before
+	primary    bool     // the request is for the one node of the route that takes pushes
+	hidden     bool     // the caller may not know whether the repository exists
+	reachable  bool     // see node.Session
+	node       string   // the node that was asked last; "" for none
+	failed     []string // the nodes that were asked before it
+}
+
+// Rating is how a request is rated against the service levels.
+type Rating struct {
+	Class   sli.Class
+	Latency time.Duration
+}
+
+// Begin begins a request of a client at an address. header may have the parent of its trace; nil: there is none.
+func (g *Gateway) Begin(ctx context.Context, op *Operation, client string, header http.Header) Request {
+	ctx, running := g.Board.Begin(ctx, op.Name, "")
+	running.Is("", "", hostOf(client))
+	ctx, span := g.Tracer.FromAnybody(ctx, header)
+	return Request{Gateway: g, Ctx: ctx, Op: op, Client: client, running: running, span: span, start: time.Now()}
+}
+
+// hostOf returns an address without its port.
+func hostOf(address string) string {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return address
+	}
+	return host
+}
+
+// Publish shows what is known of the request on the board of requests in flight.
+func (r *Request) Publish() { r.running.Is(r.Op.Name, r.Repo.String(), r.ID.Name) }
+
+// At shows the stage of the request on the board.
+func (r *Request) At(stage inflight.Stage) { r.running.At(stage) }
+
+// RequestID returns the ID that the request has in the log; "" without a board.
+func (r *Request) RequestID() string { return r.running.ID() }
+
+// Caller returns whom the request counts for where callers share capacity fairly. It depends on ID.
+func (r *Request) Caller() balance.Caller {
+	if r.caller == "" || r.callerName != r.ID.Name {
+		r.caller, r.callerName = r.Lanes.CallerOf(r.ID.Name, r.Client), r.ID.Name
+	}
+	return r.caller
+}
+
+// Authorize fails if the caller may not perform an operation. It is the one place where requests are authorized, whichever front end
+// they come through; no node is asked before. A caller who may not know of the repository passes as well: it is served like the
+// caller of a repository that does not exist (see seenBy), so that neither the response nor its duration tells the cases apart.
+func (r *Request) Authorize(op auth.Operation) error {
+	err := error(nil)
+	switch {
+	case r.Auth != nil:
+		r.reachable = r.Auth.Configured()
+		err = r.Auth.May(r.Ctx, r.ID, r.Repo, op)
+		if fault.Is(err, fault.NotFound) {
+			r.hidden, err = true, nil
+		}
+	case op != auth.Read:
+		err = fault.New(fault.Denied, "this server does not accept pushes")
+	}
+	r.authorized = err == nil
+	r.Publish()
+	return err
+}
+
+// Enter admits the request to the concurrency limit of its operation, or fails with Exhausted. The caller leaves the seat.
+func (r *Request) Enter() (*admit.Seat, error) {
+	seat, err := r.Op.Lane(&r.Lanes).Enter(r.Caller())
+	if err == nil && r.Op.Short {
+		seat.Stay()
+	}
+	return seat, err
+}
+
+// Sent counts n bytes of the response that passed through user space.
+func (r *Request) Sent(n int) {
+	r.Bytes.Add(int64(n))
+	r.running.Sent(int64(n))
+}
+
+// SendFrom copies src to a client, in the kernel if possible, and counts it.
+func (r *Request) SendFrom(to io.Writer, src io.Reader) (int64, error) {
+	live := bulk.CountTo(src, r.running)
+	n, err := io.Copy(to, src)
+	r.Bytes.AddFrom(src, n)
+	if !live {
+		r.running.Sent(n)
+	}
+	return n, err
+}
