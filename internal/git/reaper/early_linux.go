@@ -8,9 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A reaper begins here, before the rest of the program is initialised: the tables of search and of highlighting alone take 17 MB and most of a start's
-// time, and the reaper is for machines that run out of memory. Packages are initialised in the order of their paths, as far as what they import allows
-// (the Go specification, "Program initialization"), and this one waits for little: it must not import what waits for regexp, as Prometheus' client does.
+// A reaper starts here, before the other packages of the program are initialized. The tables of search and highlighting
+// alone take 17 MB and most of the time of a start, and the reaper is for machines that run out of memory.
+//
+// Packages are initialized in the order of their paths, as far as their imports allow (the Go specification, "Program
+// initialization"). So this package must not import a package that imports regexp, such as Prometheus' client.
 func init() {
 	if len(os.Args) != 3 || os.Args[1] != Name {
 		return
@@ -29,8 +31,8 @@ func init() {
 	os.Exit(0)
 }
 
-// logger writes as the server does (observe.NewLogger), in the formats of its configuration; nil: it is none of these. There is nothing secret in what
-// the reaper says.
+// logger returns a logger in a format of the server's configuration (observe.NewLogger), or nil if the format is
+// unknown. The reaper logs no secrets, so nothing is redacted.
 func logger(to *os.File, format string) *slog.Logger {
 	if format == "auto" {
 		format = "json"

@@ -13,15 +13,15 @@ import (
 // ticksPerSecond is the unit of times in /proc/PID/stat: USER_HZ, 100 on every architecture that Go runs on.
 const ticksPerSecond = 100
 
-// found is a process, as /proc/PID/stat has it (proc_pid_stat(5)). Number and start time are together nobody else's.
+// found is a process from /proc/PID/stat (proc_pid_stat(5)). No two processes have the same pid and start time.
 type found struct {
 	pid, parent, group, session int
 	start                       int64 // ticks since boot
 	gone                        bool  // it has ended, and waits to be reaped
 }
 
-// ours lists the processes that the server's commands left.
-func (r *reaper) ours() (list []found) {
+// writeEnd lists the processes that the server's commands left.
+func (r *reaper) remaining() (list []found) {
 	proc, err := os.Open("/proc")
 	if err != nil {
 		return nil
@@ -35,12 +35,12 @@ func (r *reaper) ours() (list []found) {
 		if err != nil || pid <= 1 || pid == os.Getpid() {
 			continue
 		}
-		p, ok := look(pid)
+		p, ok := readProcess(pid)
 		if !ok || p.gone {
 			continue
 		}
 		all = append(all, p)
-		if r.marked(pid) || r.inGroup(p) {
+		if r.hasMark(pid) || r.inGroup(p) {
 			mine[pid] = true
 		}
 	}
@@ -60,14 +60,15 @@ func (r *reaper) ours() (list []found) {
 	return list
 }
 
-// inGroup tells whether a process is in a group that was a command's when the server ended.
+// inGroup reports whether a process is in a group that belonged to a command when the server ended.
 func (r *reaper) inGroup(p found) bool {
 	_, ok := r.groups[p.group]
 	return ok && p.session == r.session && p.start <= r.end
 }
 
-// marked tells whether a process was started with the server's mark. Another user's environment is not to be read, and not our concern.
-func (r *reaper) marked(pid int) bool {
+// hasMark reports whether a process was started with the server's mark. The environment of other users' processes
+// cannot be read; they are not started by the server.
+func (r *reaper) hasMark(pid int) bool {
 	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	if err != nil {
 		return false
@@ -80,8 +81,8 @@ func (r *reaper) marked(pid int) bool {
 	return false
 }
 
-// look reads /proc/PID/stat.
-func look(pid int) (found, bool) {
+// readProcess reads /proc/PID/stat.
+func readProcess(pid int) (found, bool) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return found{}, false
@@ -100,20 +101,22 @@ func look(pid int) (found, bool) {
 	}
 	start, err := strconv.ParseInt(string(fields[19]), 10, 64)
 	return found{
-		pid: pid, parent: number(1), group: number(2), session: number(3), start: start, gone: fields[0][0] == 'Z' || fields[0][0] == 'X',
+		pid: pid, parent: number(1), group: number(2), session: number(3), start: start,
+		gone: fields[0][0] == 'Z' || fields[0][0] == 'X',
 	}, err == nil
 }
 
 // id is what the process has in common with what it was when it was found before.
 func (p found) id() found { return found{pid: p.pid, start: p.start} }
 
-// signal goes to the process that was found, and to no other that has its number meanwhile, and tells whether it was there.
+// signal sends a signal to the process, but not to a later one with the same number. It reports whether the process was
+// there.
 func (p found) signal(s unix.Signal) bool {
 	fd, err := unix.PidfdOpen(p.pid, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return false
 	}
-	if now, ok := look(p.pid); !ok || now.gone || now.start != p.start {
+	if now, ok := readProcess(p.pid); !ok || now.gone || now.start != p.start {
 		if err == nil {
 			unix.Close(fd)
 		}

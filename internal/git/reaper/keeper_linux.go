@@ -9,13 +9,13 @@ import (
 
 const supported = true
 
-// makePipe makes a pipe whose writer's end does not wait, and is no child's beyond its exec.
+// makePipe makes a pipe. Writes to it do not block. Children close it at their exec.
 func makePipe() (reader, writer *os.File, err error) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
 		return nil, nil, os.NewSyscallError("pipe2", err)
 	}
-	// Made while it blocks, so that the poller is not told of it; see write.
+	// Created in blocking mode, so that the runtime does not poll it; see write.
 	reader, writer = os.NewFile(uintptr(fds[0]), "|0"), os.NewFile(uintptr(fds[1]), "|1")
 	if err := unix.SetNonblock(fds[1], true); err != nil {
 		reader.Close()
@@ -36,7 +36,8 @@ func session() int {
 	return sid
 }
 
-// spawn starts a reaper in a session of its own, so that a terminal's signals pass it by. Its log goes where the server's does.
+// spawn starts a reaper in a session of its own, so that it gets no signals of a terminal. It logs to the server's
+// standard error.
 func spawn(command []string, stdin *os.File) (*os.Process, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	if err != nil {
@@ -45,13 +46,15 @@ func spawn(command []string, stdin *os.File) (*os.Process, error) {
 	defer null.Close()
 	program := command[0]
 	if self, err := os.Executable(); err == nil && self == program {
-		program = "/proc/self/exe" // what runs, though another version has been put in its place
+		program = "/proc/self/exe" // this program, even if its file was replaced
 	}
-	if f, err := os.Open(program); err == nil { // should its disk hang, then here, and not in the child, for which a CPU of ours waits until it has called exec
+	// If the disk hangs, it hangs here. In the child it would block a CPU of the Go runtime until the exec.
+	if f, err := os.Open(program); err == nil {
 		f.Read(make([]byte, 4<<10))
 		f.Close()
 	}
 	return os.StartProcess(program, command, &os.ProcAttr{
-		Dir: "/", Env: []string{"GOMAXPROCS=1", "LC_ALL=C"}, Files: []*os.File{stdin, null, os.Stderr}, Sys: &syscall.SysProcAttr{Setsid: true},
+		Dir: "/", Env: []string{"GOMAXPROCS=1", "LC_ALL=C"}, Files: []*os.File{stdin, null, os.Stderr},
+		Sys: &syscall.SysProcAttr{Setsid: true},
 	})
 }

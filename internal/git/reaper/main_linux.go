@@ -17,7 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How often the reaper looks whether what it killed is gone, and for how long: a process in an uninterruptible wait dies after it.
+// Intervals at which the reaper checks that the killed processes have ended, and how long it tries. A process in an
+// uninterruptible wait ends only after that wait.
 const (
 	firstLook = time.Millisecond
 	lastLook  = time.Second
@@ -25,7 +26,7 @@ const (
 
 	longestGrace = time.Minute
 
-	// A process can be missed that was started by one which ended during the look, so one look that finds nobody is not enough.
+	// One scan can miss a process whose parent ended during the scan, so several scans must find none.
 	quietLooks = 3
 )
 
@@ -48,11 +49,12 @@ type reaper struct {
 	killed map[int]bool   // by number
 }
 
-// reap is the reaper's life: it reads from in until the server is gone, and then kills what it left. It writes to log only if there was something. The
-// signals that end a server's other processes do not end it.
+// reap reads from in until the server has ended, and then kills the remaining processes of its commands. It logs only
+// if there were any. It ignores the signals that usually end all processes of a server.
 func reap(in *os.File, log *slog.Logger) error {
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGPIPE)
-	os.WriteFile("/proc/self/oom_score_adj", []byte("-900"), 0) // where that is allowed: not the first to go when memory runs out
+	// If permitted: the reaper should not be killed first when memory runs out.
+	os.WriteFile("/proc/self/oom_score_adj", []byte("-900"), 0)
 	server := os.Getppid()
 	r := &reaper{groups: make(map[int]time.Duration), asked: make(map[found]bool), killed: make(map[int]bool)}
 	if err := unix.SetNonblock(int(in.Fd()), true); err != nil {
@@ -64,16 +66,18 @@ func reap(in *os.File, log *slog.Logger) error {
 	left := r.kill(int(in.Fd()))
 	switch {
 	case len(left) > 0:
-		log.Error("the server ended, and processes of its git commands cannot be killed", "server", server, "processes", left)
+		log.Error("the server ended, and processes of its git commands cannot be killed", "server", server,
+			"processes", left)
 	case len(r.killed) > 0:
-		log.Warn("the server ended; what its git commands left was killed", "server", server, "processes", len(r.killed),
+		log.Warn("the server ended; what its git commands left was killed", "server", server, "processes",
+			len(r.killed),
 			"took", time.Since(r.ended).Round(time.Millisecond).String())
 	}
 	return nil
 }
 
-// openServer returns a descriptor that tells of the server's end; -1 if there can be none. The pipe tells of it too, but later if a child of the server's
-// hangs before its exec.
+// openServer returns a file descriptor that becomes readable when the server ends, or -1. The end of the pipe shows the
+// same, but later if a child of the server hangs before its exec.
 func openServer(pid int) int {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
@@ -131,7 +135,7 @@ func (r *reaper) read(in int) error {
 			if !ok {
 				break
 			}
-			if err := r.hear(string(line)); err != nil {
+			if err := r.parseLine(string(line)); err != nil {
 				return err
 			}
 			r.unread = rest
@@ -144,8 +148,9 @@ func (r *reaper) read(in int) error {
 	return nil
 }
 
-// hear takes a line. What it does not understand ends the reaper: better none than one that kills what it should not.
-func (r *reaper) hear(line string) error {
+// parseLine applies a line of the server. An unknown line ends the reaper: no reaper is better than one that kills the
+// wrong processes.
+func (r *reaper) parseLine(line string) error {
 	bad := fmt.Errorf("the reaper does not understand %.40q", line)
 	if dir, ok := strings.CutPrefix(line, "cgroup "); ok {
 		if !filepath.IsAbs(dir) {
@@ -194,13 +199,14 @@ func (r *reaper) kill(in int) (left []int) {
 		gone := r.eof
 		left = left[:0]
 		waits := false
-		for _, p := range r.ours() {
+		for _, p := range r.remaining() {
 			signal := unix.SIGKILL
 			if time.Since(r.ended) < r.groups[p.group] {
 				signal, waits = unix.SIGTERM, true
 			}
 			if signal == unix.SIGTERM && (r.asked[p.id()] || p.start > r.end) {
-				left = append(left, p.pid) // what was started since may be how another one ends, as a trap that removes a lock
+				// What was started since may be how another one ends, as a trap that removes a lock.
+				left = append(left, p.pid)
 			} else if p.signal(signal) {
 				r.asked[p.id()] = true
 				r.killed[p.pid] = true
@@ -232,13 +238,14 @@ func (r *reaper) kill(in int) (left []int) {
 	return nil
 }
 
-// killCgroup kills what is in a cgroup and those below it, and tells whether nothing is.
+// killCgroup kills the processes in a cgroup and below it, and reports whether there are none.
 func killCgroup(dir string) bool {
 	events, err := os.ReadFile(filepath.Join(dir, "cgroup.events"))
 	if err != nil || bytes.Contains(events, []byte("populated 0")) {
 		return true
 	}
-	f, err := os.OpenFile(filepath.Join(dir, "cgroup.kill"), os.O_WRONLY, 0) // never made, should the directory be none of cgroups
+	// Without O_CREATE: the directory may have been replaced by one that is not a cgroup.
+	f, err := os.OpenFile(filepath.Join(dir, "cgroup.kill"), os.O_WRONLY, 0)
 	if err != nil {
 		return true // Linux before 5.14: the others find them
 	}

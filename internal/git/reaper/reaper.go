@@ -1,22 +1,24 @@
-// Package reaper ends what a killed server's git commands leave behind. A parent-death signal follows the thread that started a process,
-// and misses grandchildren; so a second process of this program, the reaper, holds one end of a pipe whose other end the server alone has. When
-// the server is gone, whatever ended it, the reaper kills until nothing is left:
+// Package reaper kills the git commands that remain when the server is killed. A parent-death signal would follow the
+// thread that started a process, and would miss grandchildren. So a second process of this program, the reaper, reads
+// from a pipe whose other end only the server has. When the server ends, for any reason, the reaper kills these
+// processes:
 //
-//   - whatever is in a cgroup of the server's commands, by cgroup.kill, where there are such cgroups;
-//   - whoever carries the server's mark in its environment, a random number that each command is started with. Neither a process group of
-//     its own nor a session of its own takes that away from a grandchild;
-//   - whoever is in a process group that the server told of, though its environment is empty: of the server's session, and started before
-//     the server's end was noticed. Until then the server had not reaped the group's leader, so the number was nobody else's;
-//   - whoever descends from one of these.
+//   - all processes in cgroups of the server's commands, by cgroup.kill;
+//   - all processes whose environment has the server's mark, a random number. Grandchildren inherit it, even in process
+//     groups and sessions of their own;
+//   - all processes in the process group of a command, even without the mark. They must be in the server's session and
+//     must have started before the server's end was noticed: until then the server had not reaped the group's leader,
+//     so no other group could have its number;
+//   - all descendants of these processes.
 //
-// What left its session, cleared its environment and has lost its parents too is found by the cgroup alone.
+// A process that left its session, cleared its environment and lost its parents is found only through a cgroup.
 //
-// The pipe ends late enough: between clone and exec a child holds the server's end of it too, so after it there is none whose environment is not
-// its own yet. And it can be trusted with numbers of processes: a process is told by its number and the time it started, and is signalled through a
-// descriptor where the kernel has those (pidfd_open(2)), so that no stranger is hit that was given a number meanwhile.
+// Between clone and exec a child also holds the server's end of the pipe. So when the pipe ends, every child has its
+// own environment. A process is identified by its number and start time, and is signalled through a file descriptor
+// where the kernel supports it (pidfd_open(2)). So no process is killed that has reused a number.
 //
-// Server and reaper talk in lines, one way: "run MARK SESSION", "cgroup DIRECTORY" for each, then "+PID MILLISECONDS" when a command has started,
-// with its grace, and "-PID" before it is reaped.
+// The server sends lines: "run MARK SESSION", then "cgroup DIRECTORY" for each cgroup, then "+PID MILLISECONDS" when a
+// command has started, with its grace period, and "-PID" before the command is reaped.
 package reaper
 
 import (
@@ -37,7 +39,8 @@ const Mark = "PACKHORSE_RUN"
 // Name is this program's argument for the reaper.
 const Name = "reaper"
 
-// How long after its end a reaper is started again: at once if it ran for long, else after a pause that doubles. A reaper that does not read is ended.
+// A reaper that ends is started again: at once if it ran for long, else after a pause that doubles each time. A reaper
+// that does not read its pipe is killed.
 const (
 	firstPause = 100 * time.Millisecond
 	lastPause  = 30 * time.Second
@@ -48,24 +51,26 @@ const (
 
 // Options of a Keeper.
 type Options struct {
-	Command []string // what runs the reaper: this program's file, Name and the format of the log, "auto", "json" or "text"; empty: there is none
-	Cgroups []string // directories of cgroups in which the commands run, and nobody else
+	// Command runs the reaper: the program file, Name and the log format ("auto", "json" or "text"). Empty: no reaper.
+	Command []string
+	Cgroups []string // directories of cgroups that hold only commands
 	Metrics Metrics  // may be nil
 	Log     *slog.Logger
 }
 
-// Metrics is told of the reaper. Its methods are not called at the same time, and must not call the Keeper.
+// Metrics receives the state of the reaper. Its methods are not called concurrently and must not call the Keeper.
 type Metrics interface {
 	Up(bool)             // whether it runs; false first
 	Failed(cause string) // "start", or "ended"
 }
 
-type unwatched struct{}
+type noMetrics struct{}
 
-func (unwatched) Up(bool)       {}
-func (unwatched) Failed(string) {}
+func (noMetrics) Up(bool)       {}
+func (noMetrics) Failed(string) {}
 
-// Keeper keeps a reaper running and tells it which commands run. The nil Keeper does nothing. It is safe for concurrent use.
+// Keeper keeps a reaper running and sends it the running commands. The nil Keeper does nothing. Safe for concurrent
+// use.
 type Keeper struct {
 	options Options
 	mark    string
@@ -76,31 +81,31 @@ type Keeper struct {
 	mu     sync.Mutex
 	closed bool
 	groups map[int]time.Duration // by leader: their grace
-	child  *child                // nil: no reaper runs, and none is being started
+	child  *child                // nil: no reaper runs or starts
 
-	unheard error // why it could not be told something
+	sendErr error // why a line could not be sent
 }
 
 // child is a reaper, and the pipe to it. Keeper.mu guards it.
 type child struct {
 	pipe    *os.File
 	process *os.Process // nil: it is being started
-	left    bool        // nothing more is said to it
-	kill    bool        // with left: it ends before its pipe does, so that nothing ends by it
+	stopped bool        // nothing more is sent
+	kill    bool        // if stopped: kill the reaper before its pipe ends, so that it kills no commands
 }
 
-// leave ends what is said to a reaper. One that is being started has its pipe until it runs, and is then left.
-func (c *child) leave(kill bool) {
-	if c.left {
+// stop ends the messages to a reaper. A reaper that is still starting keeps its pipe until it runs.
+func (c *child) stop(kill bool) {
+	if c.stopped {
 		return
 	}
-	c.left, c.kill = true, kill
+	c.stopped, c.kill = true, kill
 	if c.process != nil {
 		c.end()
 	}
 }
 
-// end is the end of leave.
+// end closes the pipe of a stopped reaper.
 func (c *child) end() {
 	if c.kill {
 		c.process.Kill()
@@ -108,14 +113,14 @@ func (c *child) end() {
 	c.pipe.Close()
 }
 
-// Keep starts a reaper, which may take until after Keep has returned; whatever the Keeper is told meanwhile is not lost. It is nil if there is to be
-// none, or the system has no means for one.
+// Keep starts a reaper, perhaps after it has returned. Commands that are added before are not lost. It returns nil if
+// there is no reaper to start, or the system does not support one.
 func Keep(o Options) *Keeper {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.Metrics == nil {
-		o.Metrics = unwatched{}
+		o.Metrics = noMetrics{}
 	}
 	if len(o.Command) == 0 {
 		return nil
@@ -136,7 +141,7 @@ func Keep(o Options) *Keeper {
 	return k
 }
 
-// Env is what the environment of a command has to have: "" or NAME=VALUE.
+// Env returns the NAME=VALUE that the environment of each command must contain; "" for the nil Keeper.
 func (k *Keeper) Env() string {
 	if k == nil {
 		return ""
@@ -144,8 +149,8 @@ func (k *Keeper) Env() string {
 	return Mark + "=" + k.mark
 }
 
-// Add tells of a command, the leader of a process group, that has started. With a grace the reaper asks the group to end (SIGTERM), and kills
-// what is left of it after that time.
+// Add registers a running command, the leader of a process group. With a grace period the reaper sends the group
+// SIGTERM, and SIGKILL when that time has passed.
 func (k *Keeper) Add(pid int, grace time.Duration) {
 	if k == nil {
 		return
@@ -153,14 +158,15 @@ func (k *Keeper) Add(pid int, grace time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.groups[pid] = grace
-	k.say(started(pid, grace))
+	k.send(addLine(pid, grace))
 }
 
-func started(pid int, grace time.Duration) []byte {
+func addLine(pid int, grace time.Duration) []byte {
 	return fmt.Appendf(nil, "+%d %d\n", pid, grace.Milliseconds())
 }
 
-// Remove tells that a command and its group have ended; before it is reaped, and its number can be another's.
+// Remove removes a command whose group has ended. Call it before the command is reaped, after which its number can be
+// reused.
 func (k *Keeper) Remove(pid int) {
 	if k == nil {
 		return
@@ -168,22 +174,22 @@ func (k *Keeper) Remove(pid int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.groups, pid)
-	k.say(fmt.Appendf(nil, "-%d\n", pid))
+	k.send(fmt.Appendf(nil, "-%d\n", pid))
 }
 
-// say writes to the reaper. It does not wait: a reaper that has left the pipe to fill up reads no more, and is ended, to be replaced by one that is told
-// everything anew.
-func (k *Keeper) say(line []byte) {
-	if k.child == nil || k.child.left {
+// send writes to the reaper without waiting. If the pipe is full, the reaper does not read. It is killed, and the next
+// one gets the complete state.
+func (k *Keeper) send(line []byte) {
+	if k.child == nil || k.child.stopped {
 		return
 	}
 	if err := write(k.child.pipe, line); err != nil {
-		k.unheard = err
-		k.child.leave(true)
+		k.sendErr = err
+		k.child.stop(true)
 	}
 }
 
-// Close ends the reaper, and only that: all commands have ended. One whose start hangs is ended when it runs.
+// Close ends the reaper, which kills no commands: all have ended. A reaper whose start hangs is ended later.
 func (k *Keeper) Close() {
 	if k == nil {
 		return
@@ -197,7 +203,7 @@ func (k *Keeper) Close() {
 	}
 }
 
-// Abandon has the reaper end now what still runs. It does not wait for that.
+// Abandon makes the reaper kill the running commands, without waiting for that.
 func (k *Keeper) Abandon() {
 	if k == nil {
 		return
@@ -214,21 +220,21 @@ func (k *Keeper) shut(kill bool) {
 	k.closed = true
 	close(k.closing)
 	if k.child != nil {
-		k.child.leave(kill)
+		k.child.stop(kill)
 	}
 }
 
 var errClosing = errors.New("the server is shutting down")
 
-// start starts a reaper. It has been told everything before it runs: should the server end now, its own are not forgotten. No lock is held meanwhile: on a
-// disk that hangs it takes as long as the disk.
+// start starts a reaper, which finds the complete state in its pipe, even if the server ends now. No lock is held,
+// because a start takes as long as the disk needs.
 func (k *Keeper) start() error {
-	c, theirs, err := k.begin()
+	c, readEnd, err := k.begin()
 	if err != nil {
 		return err
 	}
-	defer theirs.Close()
-	process, err := k.spawn(k.options.Command, theirs)
+	defer readEnd.Close()
+	process, err := k.spawn(k.options.Command, readEnd)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err != nil {
@@ -237,35 +243,35 @@ func (k *Keeper) start() error {
 		return err
 	}
 	c.process = process
-	if c.left {
+	if c.stopped {
 		c.end()
 	}
 	k.options.Metrics.Up(true)
 	return nil
 }
 
-// begin makes the pipe to a reaper, which is told from now on.
-func (k *Keeper) begin() (c *child, theirs *os.File, err error) {
+// begin makes the pipe to a reaper. From then on the reaper gets all messages.
+func (k *Keeper) begin() (c *child, readEnd *os.File, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.closed {
 		return nil, nil, errClosing
 	}
-	theirs, ours, err := makePipe()
+	readEnd, writeEnd, err := makePipe()
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := k.hello(ours); err != nil {
-		ours.Close()
-		theirs.Close()
+	if err := k.writeState(writeEnd); err != nil {
+		writeEnd.Close()
+		readEnd.Close()
 		return nil, nil, err
 	}
-	k.child = &child{pipe: ours}
-	return k.child, theirs, nil
+	k.child = &child{pipe: writeEnd}
+	return k.child, readEnd, nil
 }
 
-// hello writes what a reaper has to know at its start.
-func (k *Keeper) hello(pipe *os.File) error {
+// writeState writes the complete state for a reaper that starts.
+func (k *Keeper) writeState(pipe *os.File) error {
 	errs := []error{write(pipe, fmt.Appendf(nil, "run %s %d\n", k.mark, session()))}
 	for _, dir := range k.options.Cgroups {
 		if !strings.Contains(dir, "\n") {
@@ -273,7 +279,7 @@ func (k *Keeper) hello(pipe *os.File) error {
 		}
 	}
 	for pid, grace := range k.groups {
-		errs = append(errs, write(pipe, started(pid, grace)))
+		errs = append(errs, write(pipe, addLine(pid, grace)))
 	}
 	return errors.Join(errs...)
 }
@@ -297,7 +303,8 @@ func (k *Keeper) keep(err error) {
 			pause = firstPause
 		}
 		k.options.Metrics.Failed(cause)
-		k.options.Log.Warn("no reaper runs: git commands would outlive this process if it were killed now", "error", err, "again_in", pause.String())
+		k.options.Log.Warn("no reaper runs: git commands would outlive this process if it were killed now",
+			"error", err, "again_in", pause.String())
 		select {
 		case <-k.closing:
 			return
@@ -307,7 +314,7 @@ func (k *Keeper) keep(err error) {
 	}
 }
 
-// wait waits for the end of the reaper that runs, which is an error.
+// wait waits for the end of the reaper. It always returns an error.
 func (k *Keeper) wait() error {
 	k.mu.Lock()
 	c := k.child
@@ -316,11 +323,11 @@ func (k *Keeper) wait() error {
 	k.options.Metrics.Up(false)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	c.leave(false)
+	c.stop(false)
 	k.child = nil
-	if unheard := k.unheard; unheard != nil {
-		k.unheard = nil
-		return fmt.Errorf("it could not be told of a command: %w", unheard)
+	if sendErr := k.sendErr; sendErr != nil {
+		k.sendErr = nil
+		return fmt.Errorf("cannot send a command to the reaper: %w", sendErr)
 	}
 	if err != nil {
 		return err

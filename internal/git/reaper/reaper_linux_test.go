@@ -156,7 +156,7 @@ func (s *server) kill() string {
 }
 
 func runs(pid int) bool {
-	p, ok := look(pid)
+	p, ok := readProcess(pid)
 	return ok && !p.gone
 }
 
@@ -257,17 +257,17 @@ func TestStrangers(t *testing.T) {
 		later.Process.Kill()
 		later.Wait()
 	}()
-	p, ok := look(pid)
+	p, ok := readProcess(pid)
 	if !ok {
 		t.Fatal("not found")
 	}
 	r := &reaper{mark: []byte(Mark + "=none"), session: p.session, groups: map[int]time.Duration{pid: 0}, end: p.start - 1}
-	if list := r.ours(); len(list) > 0 {
-		t.Errorf("ours: %v", list)
+	if list := r.remaining(); len(list) > 0 {
+		t.Errorf("writeEnd: %v", list)
 	}
 	r.end = p.start
-	if list := r.ours(); len(list) != 1 || list[0] != p {
-		t.Errorf("ours: %v, want %v", list, p)
+	if list := r.remaining(); len(list) != 1 || list[0] != p {
+		t.Errorf("writeEnd: %v, want %v", list, p)
 	}
 	was := p
 	was.start--
@@ -400,7 +400,7 @@ func TestHungStart(t *testing.T) {
 				eventually(t, "one that runs", func() bool {
 					k.mu.Lock()
 					defer k.mu.Unlock()
-					return k.child != nil && k.child.process != nil && !k.child.left && k.unheard == nil
+					return k.child != nil && k.child.process != nil && !k.child.stopped && k.sendErr == nil
 				})
 				if syscall.Kill(cmd.Process.Pid, 0) != nil {
 					t.Error("the command was ended")
@@ -459,7 +459,7 @@ func TestHear(t *testing.T) {
 		var err error
 		for _, line := range lines {
 			if err == nil {
-				err = r.hear(line)
+				err = r.parseLine(line)
 			}
 		}
 		if err == nil {
@@ -468,7 +468,7 @@ func TestHear(t *testing.T) {
 	}
 	r := &reaper{groups: make(map[int]time.Duration)}
 	for _, line := range []string{run, "cgroup /a b", "+5 0", "+6 7", "-5", "-7"} {
-		if err := r.hear(line); err != nil {
+		if err := r.parseLine(line); err != nil {
 			t.Error(err)
 		}
 	}
