@@ -36,12 +36,14 @@ const maxDelta = 128 << 20
 
 var pieces = sync.Pool{New: func() any { return new([Piece]byte) }}
 
-// Blob calls head once, then data with the bytes in order, Piece of them at a time; the slice is good during the call only.
+// Blob calls head once, then data with the bytes in order, Piece of them at a time; the slice is good during the call
+// only.
 //
-// A blob of up to 1 MiB, and one that is stored as a delta, is verified before the first byte is given; such a delta may have 128 MiB.
-// A larger one is inflated as it goes, in bounded memory: its last bytes are given only if all were right, those before them, and
-// ranges that end before the blob does, are not verified.
-func (l *Reader) Blob(ctx context.Context, r *repo.Repo, q BlobRequest, head func(BlobHeader) error, data func([]byte) error) error {
+// A blob of up to 1 MiB, and one that is stored as a delta, is verified before the first byte is given; such a delta
+// may have 128 MiB. A larger one is inflated as it goes, in bounded memory: its last bytes are given only if all were
+// right, those before them, and ranges that end before the blob does, are not verified.
+func (l *Reader) Blob(ctx context.Context, r *repo.Repo, q BlobRequest, head func(BlobHeader) error,
+	data func([]byte) error) error {
 	c, err := l.begin(ctx, r)
 	if err != nil {
 		return err
@@ -52,7 +54,8 @@ func (l *Reader) Blob(ctx context.Context, r *repo.Repo, q BlobRequest, head fun
 		return err
 	}
 	if q.Offset < 0 || q.Length < 0 || q.Offset > h.Size {
-		return fault.New(fault.Invalid, "the range %d+%d is outside the blob, which has %d bytes", q.Offset, q.Length, h.Size)
+		return fault.New(fault.Invalid, "the range %d+%d is outside the blob, which has %d bytes", q.Offset, q.Length,
+			h.Size)
 	}
 	length := h.Size - q.Offset
 	if q.Length > 0 {
@@ -75,8 +78,9 @@ func (l *Reader) Blob(ctx context.Context, r *repo.Repo, q BlobRequest, head fun
 			return err
 		}
 		if h.Size > maxDelta {
-			return fault.New(fault.Invalid, "blob %s has %d bytes and is stored as a delta, which is not read beyond %d; "+
-				"a repack with a smaller core.bigFileThreshold stores it whole", h.ID, h.Size, int64(maxDelta))
+			return fault.New(fault.Invalid,
+				"blob %s has %d bytes and is stored as a delta, which is not read beyond %d; "+
+					"a repack with a smaller core.bigFileThreshold stores it whole", h.ID, h.Size, int64(maxDelta))
 		}
 	}
 	whole, err := c.read(h.ID, git.Blob, maxDelta)

@@ -107,8 +107,8 @@ func (c *Commit) cut(b []byte, most int) []byte {
 	return b
 }
 
-// signature reads "name <email> seconds offset" as git's split_ident_line does: the name ends before the first '<', the address at the
-// first '>' behind it, and the date stands behind the last '>'.
+// signature reads "name <email> seconds offset" as git's split_ident_line does: the name ends before the first '<', the
+// address at the first '>' behind it, and the date stands behind the last '>'.
 func (c *Commit) signature(line []byte) (s Signature) {
 	open := bytes.IndexByte(line, '<')
 	if open < 0 {
@@ -124,7 +124,8 @@ func (c *Commit) signature(line []byte) (s Signature) {
 	return s
 }
 
-// date reads seconds and an offset as +hhmm. Both are 0 if either is not there. Seconds beyond what can be told are 0; so is such an offset.
+// date reads seconds and an offset as +hhmm. Both are 0 if either is not there. Seconds beyond what can be told are 0;
+// so is such an offset.
 func date(text []byte) (seconds int64, offset int32) {
 	text = trimStart(text)
 	n := digits(text)

@@ -28,11 +28,12 @@ type FileStat struct {
 	TooLarge         bool  // lines are not counted: more than 8 MiB, 500,000 lines that differ, or too much work
 }
 
-// DiffStat calls send with the files that differ between two trees, or trees of commits, in the order of git diff-tree -r, in batches of
-// up to 1,000. An empty old is the first parent of new, or the empty tree where there is none.
+// DiffStat calls send with the files that differ between two trees, or trees of commits, in the order of git diff-tree
+// -r, in batches of up to 1,000. An empty old is the first parent of new, or the empty tree where there is none.
 //
-// Lines are counted as by git diff-tree --minimal --numstat -r (since git 2.50; before, it could count more than the least): renames are
-// not looked for, and attributes do not count. A file is binary if its first 8,000 bytes have a NUL. A submodule is a file of one line.
+// Lines are counted as by git diff-tree --minimal --numstat -r (since git 2.50; before, it could count more than the
+// least): renames are not looked for, and attributes do not count. A file is binary if its first 8,000 bytes have a
+// NUL. A submodule is a file of one line.
 func (l *Reader) DiffStat(ctx context.Context, r *repo.Repo, old, new string, send func([]FileStat) error) error {
 	c, err := l.begin(ctx, r)
 	if err != nil {
@@ -60,7 +61,8 @@ func (l *Reader) DiffStat(ctx context.Context, r *repo.Repo, old, new string, se
 	return s.flush()
 }
 
-// parentTree is the tree of a commit's first parent; zero if there is none. In a shallow repository parents may be missing.
+// parentTree is the tree of a commit's first parent; zero if there is none. In a shallow repository parents may be
+// missing.
 func (c *call) parentTree(revision string) (git.ObjectID, error) {
 	id, typ, err := c.resolve(revision)
 	if err != nil || typ != git.Commit {
@@ -81,7 +83,8 @@ func (c *call) parentTree(revision string) (git.ObjectID, error) {
 // differ compares two trees.
 type differ struct {
 	*call
-	each   func(path []byte, old, new entry) error // what differs; a side that is not there is zero. The path is good during the call only
+	// What differs; a side that is not there is zero. The path is good during the call only.
+	each   func(path []byte, old, new entry) error
 	path   []byte
 	opened int // trees
 }
@@ -110,7 +113,8 @@ func (d *differ) open(tree git.ObjectID) (s side, err error) {
 		return s, nil
 	}
 	if d.opened++; d.opened > d.bounds.diffTrees {
-		return s, fault.New(fault.Invalid, "more than %d directories had to be compared; compare smaller parts", d.bounds.diffTrees)
+		return s, fault.New(fault.Invalid, "more than %d directories had to be compared; compare smaller parts",
+			d.bounds.diffTrees)
 	}
 	if s.data, err = d.tree(tree); err != nil {
 		return s, err
@@ -130,7 +134,8 @@ func (d *differ) next(s *side) (err error) {
 	return nil
 }
 
-// trees compares two trees; zero is the empty one. What is of another kind on both sides, a directory and a file, are two names.
+// trees compares two trees; zero is the empty one. What is of another kind on both sides, a directory and a file, are
+// two names.
 func (d *differ) trees(old, new git.ObjectID, depth int) error {
 	if old == new {
 		return nil

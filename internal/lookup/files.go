@@ -29,9 +29,10 @@ type File struct {
 	Gone    bool   // the base has it, the commit has not; the rest is zero
 }
 
-// Files calls send with the files of a commit in the order of git ls-tree -r, or with what differs from a base in that of git diff-tree -r, one
-// at a time; what it gets is good during the call only. Symbolic links are files whose content is their target, submodules have none. A blob
-// that is missing or damaged is given without content, and counted; trees have to be sound. NotFound: there is no such commit, or no such base.
+// Files calls send with the files of a commit in the order of git ls-tree -r, or with what differs from a base in that
+// of git diff-tree -r, one at a time; what it gets is good during the call only. Symbolic links are files whose content
+// is their target, submodules have none. A blob that is missing or damaged is given without content, and counted; trees
+// have to be sound. NotFound: there is no such commit, or no such base.
 func (l *Reader) Files(ctx context.Context, r *repo.Repo, q FilesRequest, send func(*File) error) error {
 	if q.Limit < 0 || q.Limit > MaxContent {
 		return fault.New(fault.Invalid, "the limit has to be from 0 to %d bytes", int64(MaxContent))
@@ -60,7 +61,8 @@ func (l *Reader) Files(ctx context.Context, r *repo.Repo, q FilesRequest, send f
 // rootOf is the tree of a commit that is named by its ID.
 func (c *call) rootOf(commit git.ObjectID) (git.ObjectID, error) {
 	if commit.IsZero() || commit.Format() != c.repo.Format {
-		return git.ObjectID{}, fault.New(fault.Invalid, "%s is no commit of the repository's format, %s", commit, c.repo.Format)
+		return git.ObjectID{}, fault.New(fault.Invalid, "%s is no commit of the repository's format, %s", commit,
+			c.repo.Format)
 	}
 	typ, _, err := c.repo.Objects.Header(commit)
 	if err != nil {
@@ -169,8 +171,9 @@ func (f *filer) sizeOf(typ git.ObjectType, size int64) int64 {
 	return size
 }
 
-// Behind counts the commits that new reaches and old does not, up to limit. As in Log, clocks that are wrong can mislead it, and history that would have to
-// be looked at further than 2,000,000 commits is an error of kind Invalid. NotFound: one of the two is not there.
+// Behind counts the commits that new reaches and old does not, up to limit. As in Log, clocks that are wrong can
+// mislead it, and history that would have to be looked at further than 2,000,000 commits is an error of kind Invalid.
+// NotFound: one of the two is not there.
 func (l *Reader) Behind(ctx context.Context, r *repo.Repo, old, new git.ObjectID, limit int) (int, error) {
 	if limit < 1 || limit > maxLog {
 		return 0, fault.New(fault.Invalid, "the limit has to be from 1 to %d commits", maxLog)

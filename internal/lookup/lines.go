@@ -7,8 +7,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// lineCount counts the lines that a minimal difference deletes from a and adds to make b. ok is false if it is too much to tell. A line
-// has its newline with it, so that one without it at the end differs.
+// lineCount counts the lines that a minimal difference deletes from a and adds to make b. ok is false if it is too much
+// to tell. A line has its newline with it, so that one without it at the end differs.
 func (c *call) lineCount(a, b []byte) (added, deleted int64, ok bool, err error) {
 	a, b = trimCommon(a, b)
 	inA, inB := lines(a), lines(b)
@@ -103,8 +103,9 @@ func cutLine[T string | []byte](s T) (line, rest T) {
 	return s, s[len(s):]
 }
 
-// editDistance is the least number of insertions and deletions that make b of a: the greedy algorithm of Myers, "An O(ND) Difference
-// Algorithm and Its Variations" (1986), which for the distance alone needs one row. ok is false if it takes more than most steps.
+// editDistance is the least number of insertions and deletions that make b of a: the greedy algorithm of Myers, "An
+// O(ND) Difference Algorithm and Its Variations" (1986), which for the distance alone needs one row. ok is false if it
+// takes more than most steps.
 func editDistance(ctx context.Context, a, b []int32, most int) (distance int, ok bool, err error) {
 	n, m := len(a), len(b)
 	furthest := make([]int32, 2*(n+m)+3) // by diagonal x-y: the furthest x that is reached

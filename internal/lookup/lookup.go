@@ -1,16 +1,17 @@
-// Package lookup answers questions about one repository's objects in process: the bytes of a blob, what is in a directory, commits,
-// history, how many lines differ.
+// Package lookup answers questions about one repository's objects in process: the bytes of a blob, what is in a
+// directory, commits, history, how many lines differ.
 //
-// A revision is what Revisions takes; none is HEAD. Annotated tags stand for what they peel to. Refs that are hidden do not exist; any object in the
-// store may be asked for by its ID, for those who call this are trusted. A path has slashes between its components and is compared byte by byte, as
-// git does: "." and ".." are names like others, which no entry has.
+// A revision is what Revisions takes; none is HEAD. Annotated tags stand for what they peel to. Refs that are hidden do
+// not exist; any object in the store may be asked for by its ID, for those who call this are trusted. A path has
+// slashes between its components and is compared byte by byte, as git does: "." and ".." are names like others, which
+// no entry has.
 //
-// Every answer is bounded in memory, and so is what all calls hold together: Options.Memory. Where the work cannot be told beforehand
-// (directories within directories, history, line counts) it is cut into pages, or counted and ended with an error that says so;
-// the context is looked at all the time.
+// Every answer is bounded in memory, and so is what all calls hold together: Options.Memory. Where the work cannot be
+// told beforehand (directories within directories, history, line counts) it is cut into pages, or counted and ended
+// with an error that says so; the context is looked at all the time.
 //
-// Errors: Invalid and NotFound name what was asked for. What the repository refers to and does not have, or has damaged, is Corrupt and
-// names the object. Exhausted: other calls hold the memory.
+// Errors: Invalid and NotFound name what was asked for. What the repository refers to and does not have, or has
+// damaged, is Corrupt and names the object. Exhausted: other calls hold the memory.
 package lookup
 
 import (
@@ -122,7 +123,8 @@ func (c *call) drop(n int64) {
 	}
 }
 
-// read reads an object that the repository is expected to have, whole and verified. Whoever is done with the bytes drops their number.
+// read reads an object that the repository is expected to have, whole and verified. Whoever is done with the bytes
+// drops their number.
 func (c *call) read(id git.ObjectID, want git.ObjectType, limit int64) ([]byte, error) {
 	if err := c.ctx.Err(); err != nil {
 		return nil, err
@@ -140,7 +142,8 @@ func (c *call) read(id git.ObjectID, want git.ObjectType, limit int64) ([]byte, 
 	}
 	switch {
 	case fault.Is(err, fault.NotFound):
-		return nil, fault.Wrap(fault.Corrupt, fmt.Sprintf("the repository is incomplete: %s %s is missing", want, id), err)
+		return nil, fault.Wrap(fault.Corrupt, fmt.Sprintf("the repository is incomplete: %s %s is missing", want, id),
+			err)
 	case err != nil:
 		return nil, err
 	case typ != want:
@@ -149,7 +152,8 @@ func (c *call) read(id git.ObjectID, want git.ObjectType, limit int64) ([]byte, 
 	return data, c.hold(int64(len(data)))
 }
 
-// unpacking is how many times its size an object takes in memory while it is rebuilt: itself, the base of its delta, one base more.
+// unpacking is how many times its size an object takes in memory while it is rebuilt: itself, the base of its delta,
+// one base more.
 const unpacking = 3
 
 // resolve finds what a revision names, and what that peels to.
@@ -170,7 +174,8 @@ func (c *call) resolve(revision string) (git.ObjectID, git.ObjectType, error) {
 	}
 	id, typ, err := c.repo.Graph.Peel(found.ID)
 	if fault.Is(err, fault.NotFound) {
-		err = fault.Wrap(fault.Corrupt, fmt.Sprintf("the repository is incomplete: what tag %s names is missing", found.ID), err)
+		err = fault.Wrap(fault.Corrupt, fmt.Sprintf("the repository is incomplete: what tag %s names is missing",
+			found.ID), err)
 	}
 	return id, typ, err
 }

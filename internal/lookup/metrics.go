@@ -22,16 +22,19 @@ func NewMetrics() *Metrics {
 			Name: "packhorse_lookup_trees_total", Help: "Trees read for listings and comparisons.",
 		}),
 		tooLarge: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "packhorse_lookup_too_large_total", Help: "Files whose lines were not counted because there was too much to compare.",
+			Name: "packhorse_lookup_too_large_total",
+			Help: "Files whose lines were not counted because there was too much to compare.",
 		}),
 		unreadable: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "packhorse_lookup_unreadable_files_total", Help: "Files given without content because their blobs are missing or damaged.",
+			Name: "packhorse_lookup_unreadable_files_total",
+			Help: "Files given without content because their blobs are missing or damaged.",
 		}),
 		memory: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "packhorse_lookup_memory_bytes", Help: "Bytes of large objects in memory for look-ups now.",
 		}),
 		refused: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "packhorse_lookup_memory_refused_total", Help: "Look-ups refused because others held the memory for large objects.",
+			Name: "packhorse_lookup_memory_refused_total",
+			Help: "Look-ups refused because others held the memory for large objects.",
 		}),
 	}
 }

@@ -34,17 +34,18 @@ type Revision struct {
 	Ref  git.RefName // that the revision begins with, after symbolic refs; empty: it begins with an object ID
 }
 
-// Revisions resolves revisions of one repository, all in one state of its refs (gitrevisions(7)): object IDs, whole or abbreviated; names of refs
-// by git's rules, HEAD, and "@"; what git describe writes; and any number of ^{TYPE}, ^{}, ~N and ^N behind them. Where an abbreviation stands for
-// several objects, the only one of the type that what follows needs is meant, as with git. What git knows beside that is Invalid: ranges, paths
-// in a commit, reflogs, upstreams, searches by message. Of the names at the top, beside refs/, there is only HEAD; an ID names nothing if there is
-// no such object.
+// Revisions resolves revisions of one repository, all in one state of its refs (gitrevisions(7)): object IDs, whole or
+// abbreviated; names of refs by git's rules, HEAD, and "@"; what git describe writes; and any number of ^{TYPE}, ^{},
+// ~N and ^N behind them. Where an abbreviation stands for several objects, the only one of the type that what follows
+// needs is meant, as with git. What git knows beside that is Invalid: ranges, paths in a commit, reflogs, upstreams,
+// searches by message. Of the names at the top, beside refs/, there is only HEAD; an ID names nothing if there is no
+// such object.
 //
 // Used by one goroutine.
 type Revisions struct {
 	*call
-	// Own has IDs of objects that the repository borrows from others name nothing, unless they are commits or tags that its visible refs reach: who
-	// asks may not know of the rest.
+	// Own has IDs of objects that the repository borrows from others name nothing, unless they are commits or tags that
+	// its visible refs reach: who asks may not know of the rest.
 	Own bool
 
 	snapshot *refs.Snapshot
@@ -60,14 +61,16 @@ func (l *Reader) Revisions(ctx context.Context, r *repo.Repo, snapshot *refs.Sna
 	return &Revisions{call: &call{Reader: l, ctx: ctx, repo: r}, snapshot: snapshot}
 }
 
-// Resolve finds what a revision names; none is HEAD. Errors: NotFound if there is no such object; Exists for an abbreviation that may be several,
-// which the text lists; Invalid for what is no revision, or needs more history to be looked at than may be; Corrupt.
+// Resolve finds what a revision names; none is HEAD. Errors: NotFound if there is no such object; Exists for an
+// abbreviation that may be several, which the text lists; Invalid for what is no revision, or needs more history to be
+// looked at than may be; Corrupt.
 func (v *Revisions) Resolve(revision string) (Revision, error) {
 	if revision == "" {
 		revision = string(git.HEAD)
 	}
 	if len(revision) > MaxRevision {
-		return Revision{}, fault.New(fault.Invalid, "a revision of %d bytes is longer than %d", len(revision), MaxRevision)
+		return Revision{}, fault.New(fault.Invalid, "a revision of %d bytes is longer than %d", len(revision),
+			MaxRevision)
 	}
 	found, err := v.find(revision, anyType)
 	if err != nil {
@@ -91,7 +94,8 @@ const (
 	blobOnly
 )
 
-// usually is what a repository's core.disambiguate wants where the revision itself wants nothing (git-config(1)); nothing if git would not know it.
+// usually is what a repository's core.disambiguate wants where the revision itself wants nothing (git-config(1));
+// nothing if git would not know it.
 func usually(config repo.Config) wanted {
 	value, _ := config.Get("core.disambiguate")
 	switch strings.ToLower(value) {
@@ -109,8 +113,8 @@ func usually(config repo.Config) wanted {
 	return anyType
 }
 
-// find resolves a part of a revision from its beginning, as get_oid_1 in git's object-name.c does. The result has no Type where nobody has asked for
-// it yet.
+// find resolves a part of a revision from its beginning, as get_oid_1 in git's object-name.c does. The result has no
+// Type where nobody has asked for it yet.
 func (v *Revisions) find(text string, want wanted) (Revision, error) {
 	if err := v.ctx.Err(); err != nil {
 		return Revision{}, err
@@ -197,7 +201,8 @@ func cutPeel(text string) (base string, to target, ok bool) {
 	return text[:at], to, true
 }
 
-// look finds the type of a Revision out, and what it names if it is a tag. inside: it is the repository that says there is such an object.
+// look finds the type of a Revision out, and what it names if it is a tag. inside: it is the repository that says there
+// is such an object.
 func (v *Revisions) look(r *Revision, inside bool) (named git.ObjectID, err error) {
 	r.Type, named, err = v.repo.Graph.Look(v.ctx, r.ID)
 	if inside && fault.Is(err, fault.NotFound) {
@@ -262,7 +267,8 @@ func (v *Revisions) step(r *Revision, text string, op byte, n int) error {
 	case err != nil:
 		return err
 	case steps < n && steps == most:
-		return fault.New(fault.Invalid, "more than %d commits would have to be passed; name commits by their IDs", maxSteps)
+		return fault.New(fault.Invalid, "more than %d commits would have to be passed; name commits by their IDs",
+			maxSteps)
 	case steps < n:
 		return fault.New(fault.NotFound, "the history of %.200q has no more than %d commits before it", text, steps)
 	}
@@ -289,12 +295,18 @@ func (v *Revisions) visible(ids []git.ObjectID) ([]git.ObjectID, error) {
 		if head := v.snapshot.Head(); !head.ID.IsZero() {
 			v.tips = append(v.tips, head.ID)
 		}
-		if err := v.snapshot.Each("", func(ref refs.Ref) error { v.tips = append(v.tips, ref.ID); return nil }); err != nil {
+		if err := v.snapshot.Each("", func(ref refs.Ref) error {
+			v.tips = append(v.tips,
+				ref.ID)
+			return nil
+		}); err != nil {
 			return nil, err
 		}
 	}
 	if v.walks++; v.walks > maxWalks {
-		return nil, fault.New(fault.Invalid, "the repository borrows objects, so that at most %d object IDs can be looked for at once; ask for fewer", maxWalks)
+		return nil, fault.New(fault.Invalid,
+			"the repository borrows objects, so that at most %d object IDs can be looked for at once; ask for fewer",
+			maxWalks)
 	}
 	if err := v.graft(); err != nil {
 		return nil, err
@@ -359,13 +371,15 @@ func notRevision(text string) error {
 		why = "reflogs and upstreams are not looked at"
 	case strings.Contains(text, ":"):
 		why = "paths and searches are no objects' names here"
-	case strings.Contains(text, "..") || text[0] == '^' || strings.HasSuffix(text, "^@") || strings.HasSuffix(text, "^!"):
+	case strings.Contains(text, "..") || text[0] == '^' || strings.HasSuffix(text, "^@") || strings.HasSuffix(text,
+		"^!"):
 		why = "it stands for a range of commits"
 	}
 	return fault.New(fault.Invalid, "%.200q is no revision: %s", text, why)
 }
 
-// abbreviated finds the one object whose ID begins with digits. The error is NotFound if there is none or if these are no digits, Exists for several.
+// abbreviated finds the one object whose ID begins with digits. The error is NotFound if there is none or if these are
+// no digits, Exists for several.
 func (v *Revisions) abbreviated(digits string, want wanted) (Revision, error) {
 	prefix, ok := pack.ParsePrefix(digits, v.repo.Format)
 	if !ok || len(digits) < leastDigits {
@@ -443,5 +457,6 @@ func (v *Revisions) ambiguous(digits string, ids []git.ObjectID) error {
 	if n := len(ids) - len(told); n > 0 {
 		more = fmt.Sprintf(", and %d more", n)
 	}
-	return fault.New(fault.Exists, "the object ID %s is ambiguous; it may be %s%s", digits, strings.Join(told, ", "), more)
+	return fault.New(fault.Exists, "the object ID %s is ambiguous; it may be %s%s", digits, strings.Join(told, ", "),
+		more)
 }

@@ -25,7 +25,8 @@ type TreeRequest struct {
 	Token     string // TreePage.Next of the page before; In is not looked at then
 }
 
-// TreePage is a part of a directory. It may have fewer entries than were asked for, and none: only Next tells whether it is the last.
+// TreePage is a part of a directory. It may have fewer entries than were asked for, and none: only Next tells whether
+// it is the last.
 type TreePage struct {
 	ID      git.ObjectID // of the directory
 	Entries []TreeEntry
@@ -50,7 +51,8 @@ func (e TreeEntry) Type() git.ObjectType {
 	return git.Blob
 }
 
-// Tree lists a page of a directory, in git's order. All pages are of the one that the first was of, wherever the revision has gone since.
+// Tree lists a page of a directory, in git's order. All pages are of the one that the first was of, wherever the
+// revision has gone since.
 func (l *Reader) Tree(ctx context.Context, r *repo.Repo, q TreeRequest) (TreePage, error) {
 	if q.PageSize < 0 {
 		return TreePage{}, fault.New(fault.Invalid, "the page size %d is less than 0", q.PageSize)
@@ -180,8 +182,8 @@ func (t *lister) down(name []byte, id git.ObjectID) error {
 	return t.enter(id, prefix)
 }
 
-// A token is base64url of: a version, 1 for a recursive listing, the raw ID of the tree, and for each directory on the way down the number
-// of entries that are done, as uvarint.
+// A token is base64url of: a version, 1 for a recursive listing, the raw ID of the tree, and for each directory on the
+// way down the number of entries that are done, as uvarint.
 const tokenVersion = 1
 
 var errToken = fault.New(fault.Invalid, "bad page token; begin with the first page")
@@ -213,7 +215,8 @@ func (t *lister) resume(token string) (root git.ObjectID, err error) {
 		return root, errToken
 	}
 	if t.recursive != (b[1] == 1) {
-		return root, fault.New(fault.Invalid, "the page token is of another listing: recursive has to be the same for all pages")
+		return root, fault.New(fault.Invalid,
+			"the page token is of another listing: recursive has to be the same for all pages")
 	}
 	root = git.RawObjectID(b[2 : 2+size])
 	typ, _, err := t.repo.Objects.Header(root)

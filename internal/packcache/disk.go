@@ -77,7 +77,9 @@ func lockDir(dir string) (*os.File, error) {
 	if pid, err := strconv.Atoi(strings.TrimSpace(string(holder[:n]))); err == nil {
 		who = fmt.Sprintf("process %d", pid)
 	}
-	return nil, fmt.Errorf("the pack cache in %s is in use by %s: stop that one, or give this one a directory of its own", dir, who)
+	return nil,
+		fmt.Errorf("the pack cache in %s is in use by %s: stop that one, or give this one a directory of its own", dir,
+			who)
 }
 
 // load sweeps what an earlier run left half made and puts its complete entries into the index, unverified.
@@ -129,7 +131,10 @@ func (c *Cache) load() error {
 		}
 	}
 	// Nobody knows how long the server was down: each entry gets another MaxIdle, and the files' times give the order.
-	slices.SortFunc(all, func(a, b found) int { return cmp.Or(a.time.Compare(b.time), bytes.Compare(a.e.key[:], b.e.key[:])) })
+	slices.SortFunc(all, func(a, b found) int {
+		return cmp.Or(a.time.Compare(b.time), bytes.Compare(a.e.key[:],
+			b.e.key[:]))
+	})
 	now := c.now()
 	for _, f := range all {
 		f.e.check = &check{done: make(chan struct{})}

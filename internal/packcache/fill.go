@@ -80,8 +80,8 @@ type chunk struct {
 
 func (k *chunk) end() int64 { return k.start + int64(k.n) }
 
-// joinLocked makes a reader of the fill for this key, and the fill if there is none. The caller holds c.mu, and waits for
-// the reader afterwards.
+// joinLocked makes a reader of the fill for this key, and the fill if there is none. The caller holds c.mu, and waits
+// for the reader afterwards.
 func (c *Cache) joinLocked(ctx context.Context, key packsource.Key, spec *packsource.Spec) *follower {
 	r := c.beginLocked(ctx, key, spec)
 	switch r.result {
@@ -197,7 +197,8 @@ func (f *fill) cause(err error) error {
 		return context.Cause(f.c.ctx)
 	}
 	if fault.KindOf(err) == fault.Cancelled { // whoever reads now has not cancelled anything
-		return &fault.Error{Kind: fault.Unavailable, Msg: "the making of the pack was given up; try again", RetryAfter: fault.RetrySoon, Err: err}
+		return &fault.Error{Kind: fault.Unavailable, Msg: "the making of the pack was given up; try again",
+			RetryAfter: fault.RetrySoon, Err: err}
 	}
 	return err
 }

@@ -133,8 +133,8 @@ func (c *Cache) distrust(e *entry) {
 // frameHead is the length of a packet's digits and band.
 const frameHead = 5
 
-// wholeFrames is the length of the whole side-band-1 packets at the beginning of b. The error says that b holds something
-// else.
+// wholeFrames is the length of the whole side-band-1 packets at the beginning of b. The error says that b holds
+// something else.
 func wholeFrames(b []byte) (int, error) {
 	i := 0
 	for len(b)-i >= frameHead {

@@ -71,8 +71,8 @@ func costOf(size int64) int64 {
 	return (size+blockSize-1)/blockSize*blockSize + blockSize
 }
 
-// add puts a new entry in; kept says that it skips probation. An entry of the same key leaves without a trace on disk: the
-// new one's files have taken the place of its own.
+// add puts a new entry in; kept says that it skips probation. An entry of the same key leaves without a trace on disk:
+// the new one's files have taken the place of its own.
 func (x *index) add(e *entry, kept bool, now time.Time) {
 	if old := x.entries[e.key]; old != nil {
 		x.remove(old)
@@ -145,9 +145,9 @@ func (x *index) expireList(l *list, now time.Time, age time.Duration) (out []*en
 	return out
 }
 
-// evict removes and returns entries until their cost reaches need or there are no more: those on probation first, so that
-// packs asked for once never push out those that are asked for again, and of each kind the least recently used. Only with
-// inUse does it take entries that somebody reads: that frees nothing before they are done.
+// evict removes and returns entries until their cost reaches need or there are no more: those on probation first, so
+// that packs asked for once never push out those that are asked for again, and of each kind the least recently used.
+// Only with inUse does it take entries that somebody reads: that frees nothing before they are done.
 func (x *index) evict(need int64, inUse bool) (out []*entry) {
 	for _, l := range []*list{&x.young, &x.kept} {
 		for e := l.oldest; e != nil && need > 0; {
@@ -163,8 +163,8 @@ func (x *index) evict(need int64, inUse bool) (out []*entry) {
 	return out
 }
 
-// ghosts remembers keys that were asked for not long ago, and nothing else of them. Two generations make it bounded: when
-// the newer is full, the older is forgotten. The zero value is ready.
+// ghosts remembers keys that were asked for not long ago, and nothing else of them. Two generations make it bounded:
+// when the newer is full, the older is forgotten. The zero value is ready.
 type ghosts struct{ recent, older map[packsource.Key]struct{} }
 
 // ghostGeneration bounds the memory to twice as many keys, about 2 MiB.

@@ -39,30 +39,38 @@ func NewMetrics() *Metrics {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: "packhorse_cache_" + name, Help: help})
 	}
 	vec := func(name, help, label string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_cache_" + name, Help: help}, []string{label})
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_cache_" + name, Help: help},
+			[]string{label})
 	}
 	gauge := func(name, help string) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: "packhorse_cache_" + name, Help: help})
 	}
 	m := &Metrics{
-		requests:  vec("requests_total", "Packs asked for: found complete, to be made, or being made for another reader.", "result"),
+		requests: vec("requests_total",
+			"Packs asked for: found complete, to be made, or being made for another reader.", "result"),
 		evictions: vec("evictions_total", "Entries removed.", "reason"),
 		degraded:  vec("degraded_total", "Packs that were streamed without being kept.", "cause"),
-		verified:  vec("verify_total", "Entries of an earlier run, or written to by another program, that were compared with their checksums.", "result"),
-		bytes:     gauge("bytes", "Bytes on disk in whole blocks: entries, fills, and removed files that are still read."),
-		entries:   gauge("entries", "Complete entries."),
-		fills:     gauge("fills_in_flight", "Packs being made."),
-		written:   counter("written_bytes_total", "Bytes written to entry files."),
+		verified: vec("verify_total",
+			"Entries of an earlier run, or written to by another program, that were compared with their checksums.",
+			"result"),
+		bytes: gauge("bytes",
+			"Bytes on disk in whole blocks: entries, fills, and removed files that are still read."),
+		entries: gauge("entries", "Complete entries."),
+		fills:   gauge("fills_in_flight", "Packs being made."),
+		written: counter("written_bytes_total", "Bytes written to entry files."),
 		cancelled: counter("cancelled_bytes_total",
 			"Bytes of entry files removed on probation, or before they were complete: the kernel had little time to write them."),
 		generated: counter("generated_bytes_total", "Framed pack bytes taken from the source behind the cache."),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "packhorse_cache_fill_seconds",
-			Help: "Time to make a pack, from the request to its last byte.", Buckets: prometheus.ExponentialBuckets(0.001, 4, 10)}),
+			Help:    "Time to make a pack, from the request to its last byte.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 4, 10)}),
 	}
-	for _, r := range []string{evictSize, evictSpace, evictIdle, evictProbation, evictCorrupt, evictDropped, evictDamaged} {
+	for _, r := range []string{evictSize, evictSpace, evictIdle, evictProbation, evictCorrupt, evictDropped,
+		evictDamaged} {
 		m.evictions.WithLabelValues(r)
 	}
-	m.hit, m.miss, m.follow = m.requests.WithLabelValues("hit"), m.requests.WithLabelValues("miss"), m.requests.WithLabelValues("follow")
+	m.hit, m.miss, m.follow = m.requests.WithLabelValues("hit"), m.requests.WithLabelValues("miss"),
+		m.requests.WithLabelValues("follow")
 	return m
 }
 

@@ -1,26 +1,26 @@
 // Package packcache keeps, shares and bounds the packs that another packsource.Source makes.
 //
 // A pack is a pure function of its Spec's Key, so a cache of packs is never stale: entries only leave to make room. An
-// entry is the file of the framed bytes exactly as they go to a client; a hit hands the file's extent to the connection and
-// costs the server a copy in the kernel. The first request for a key starts a fill: one goroutine takes the pack from the
-// inner Source and writes it to a file, and the reader who asked and all who follow read that file as it grows. A fill
-// belongs to no reader: it goes on while anybody reads, and for Options.Grace after the last one left.
+// entry is the file of the framed bytes exactly as they go to a client; a hit hands the file's extent to the connection
+// and costs the server a copy in the kernel. The first request for a key starts a fill: one goroutine takes the pack
+// from the inner Source and writes it to a file, and the reader who asked and all who follow read that file as it
+// grows. A fill belongs to no reader: it goes on while anybody reads, and for Options.Grace after the last one left.
 //
 // # No fetch fails because of the cache
 //
 // If the disk is full or broken, the fill evicts other entries; if that does not help it goes on without its file: its
-// present readers read what is in the file, and then a window of a few hundred kilobytes in memory, which moves on with the
-// slowest of them. Nobody joins such a fill and nothing of it is kept. A stored entry that cannot be opened or trusted is
-// removed and made anew. What does reach the readers is a failure of the inner Source: Open or Send returns it to all of
-// them, and the next request starts afresh.
+// present readers read what is in the file, and then a window of a few hundred kilobytes in memory, which moves on with
+// the slowest of them. Nobody joins such a fill and nothing of it is kept. A stored entry that cannot be opened or
+// trusted is removed and made anew. What does reach the readers is a failure of the inner Source: Open or Send returns
+// it to all of them, and the next request starts afresh.
 //
 // # What stays
 //
-// Entries leave when nobody asked for MaxIdle, when the byte budget or the free-space floor needs room (those on probation
-// first, then the least recently used; those in use last), and, if only one request ever came for them, when their Probation
-// ends. That is set shorter
-// than the kernel waits before it writes dirty pages out (30 s on Linux, counted from the first write), so that a pack nobody
-// asks for twice mostly never reaches the disk. A bounded memory of keys lets a key that comes back after that skip probation.
+// Entries leave when nobody asked for MaxIdle, when the byte budget or the free-space floor needs room (those on
+// probation first, then the least recently used; those in use last), and, if only one request ever came for them, when
+// their Probation ends. That is set shorter than the kernel waits before it writes dirty pages out (30 s on Linux,
+// counted from the first write), so that a pack nobody asks for twice mostly never reaches the disk. A bounded memory
+// of keys lets a key that comes back after that skip probation.
 //
 // # Format
 //
@@ -32,8 +32,8 @@
 //	               carry the pack; no flush packet, no other band
 //	ab/KEY.meta    its sidecar
 //
-// where KEY is the packsource.Key in 64 lower-case hexadecimal digits and ab its first two. Directories have mode 0700, files
-// 0600. The sidecar is text, seven lines ending in newlines:
+// where KEY is the packsource.Key in 64 lower-case hexadecimal digits and ab its first two. Directories have mode 0700,
+// files 0600. The sidecar is text, seven lines ending in newlines:
 //
 //	packhorse cache entry 2
 //	key KEY
@@ -43,9 +43,10 @@
 //	crc32c CHECKSUM        CRC-32C of the data file, 8 hexadecimal digits
 //	sum CHECKSUM           CRC-32C of the lines before this one, 8 hexadecimal digits
 //
-// It is written before the data file gets its name by rename. Nothing is synced: an entry that was there when the process
-// began is read whole and compared with its sidecar before its first use. So is an entry whose data file was written to by
-// somebody else, which its size and times show. A data file or a sidecar without the other is removed at start.
+// It is written before the data file gets its name by rename. Nothing is synced: an entry that was there when the
+// process began is read whole and compared with its sidecar before its first use. So is an entry whose data file was
+// written to by somebody else, which its size and times show. A data file or a sidecar without the other is removed at
+// start.
 //
 // # Damaged repositories
 //
@@ -78,11 +79,13 @@ const (
 
 // Options say where the cache lies and how much it may keep.
 type Options struct {
-	Dir      string        // made if need be; for one process at a time
-	MaxBytes int64         // disk budget in bytes, twice the largest pack kept; 0: 10 GiB or a tenth of the file system, the smaller
+	Dir string // made if need be; for one process at a time
+	// Disk budget in bytes, twice the largest pack kept; 0: 10 GiB or a tenth of the file system, the smaller.
+	MaxBytes int64
 	MaxIdle  time.Duration // an entry nobody asks for lives this long; 0: DefaultMaxIdle
 
-	// Probation is how long an entry lives that was asked for only once; 0: DefaultProbation, negative: as long as others.
+	// Probation is how long an entry lives that was asked for only once; 0: DefaultProbation, negative: as long as
+	// others.
 	Probation time.Duration
 	// MinFree is what the file system must have free, in bytes, for the cache to write. 0: a twentieth of it, at least
 	// 1 GiB (or a tenth, where that is less), at most 5 GiB. Negative: no floor.
@@ -95,7 +98,8 @@ type Options struct {
 	Now     func() time.Time // nil: time.Now. For ages only; a fill's grace runs on real time.
 }
 
-// Cache is a packsource.Source. Locks: mu before any fill's mu; neither is held across I/O or a call of a reader's Output.
+// Cache is a packsource.Source. Locks: mu before any fill's mu; neither is held across I/O or a call of a reader's
+// Output.
 type Cache struct {
 	inner packsource.Source
 	m     *Metrics
@@ -265,7 +269,8 @@ func (c *Cache) Open(ctx context.Context, spec *packsource.Spec) (packsource.Pac
 	}
 }
 
-// Has tells whether Open would find the pack complete: a good guess, since an entry may turn out to be damaged, or be gone in the next moment.
+// Has tells whether Open would find the pack complete: a good guess, since an entry may turn out to be damaged, or be
+// gone in the next moment.
 func (c *Cache) Has(key packsource.Key) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

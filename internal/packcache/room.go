@@ -10,15 +10,16 @@ var (
 	errFloor  = errors.New("the file system has too little space left")
 )
 
-// shrinkLocked evicts until the budget is kept: idle entries for all that lies on disk, entries in use only for what is not
-// already on its way out.
+// shrinkLocked evicts until the budget is kept: idle entries for all that lies on disk, entries in use only for what is
+// not already on its way out.
 func (c *Cache) shrinkLocked(out []removed) []removed {
 	out = c.dropLocked(c.index.evict(c.index.bytes+c.index.zombies+c.filling-c.max, false), evictSize, out)
 	return c.dropLocked(c.index.evict(c.index.bytes+c.filling-c.max, true), evictSize, out)
 }
 
-// reserve makes room in the budget for n more bytes of a fill. The error says why the fill may not write them. A pack that
-// takes more than half of the budget, or has no place beside the other fills, is refused before it costs anybody an entry.
+// reserve makes room in the budget for n more bytes of a fill. The error says why the fill may not write them. A pack
+// that takes more than half of the budget, or has no place beside the other fills, is refused before it costs anybody
+// an entry.
 func (c *Cache) reserve(f *fill, n int64) error {
 	c.mu.Lock()
 	if f.reserved+n > c.max/2 || c.filling+n > c.max {

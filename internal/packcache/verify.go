@@ -12,7 +12,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
 
-// check is the verification of one entry of an earlier run, or of one that was written to since, shared by all who want the entry.
+// check is the verification of one entry of an earlier run, or of one that was written to since, shared by all who want
+// the entry.
 type check struct {
 	started bool // guarded by Cache.mu
 	done    chan struct{}
@@ -73,7 +74,8 @@ func (c *Cache) verify(e *entry, ch *check) {
 func (c *Cache) read(e *entry) (s sidecar, id disk.ID, err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			c.log.Error("panic while a pack cache entry was verified", "key", e.key, "panic", v, "stack", string(debug.Stack()))
+			c.log.Error("panic while a pack cache entry was verified", "key", e.key, "panic", v, "stack",
+				string(debug.Stack()))
 			err = fault.New(fault.Internal, "the entry could not be verified")
 		}
 	}()
@@ -87,7 +89,8 @@ func (c *Cache) read(e *entry) (s sidecar, id disk.ID, err error) {
 		return s, id, err
 	}
 	if s.key != e.key || s.length != e.size {
-		return s, id, fmt.Errorf("the sidecar is of another pack: key %v, length %d; the data file has %d", s.key, s.length, e.size)
+		return s, id, fmt.Errorf("the sidecar is of another pack: key %v, length %d; the data file has %d", s.key,
+			s.length, e.size)
 	}
 	f, err := c.sys.open(c.path(e.key, dataExt))
 	if err != nil {

@@ -9,8 +9,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/packsource"
 )
 
-// Warm has a pack made and kept as one that several have asked for, and returns when that is done; not made: it is there already, or being
-// made. It counts as no request. When ctx ends the making ends, unless somebody reads the pack by then.
+// Warm has a pack made and kept as one that several have asked for, and returns when that is done; not made: it is
+// there already, or being made. It counts as no request. When ctx ends the making ends, unless somebody reads the pack
+// by then.
 func (c *Cache) Warm(ctx context.Context, spec *packsource.Spec) (bytes int64, made bool, err error) {
 	key := spec.Key()
 	c.mu.Lock()

@@ -7,11 +7,12 @@ import (
 	"github.com/packhorse-git/packhorse/internal/fault"
 )
 
-// packError keeps the kind of err, and of its text only what a client may see. If git names an object that it could not read, the error says
-// which one, and is Corrupt: another copy of the repository may have it.
+// packError keeps the kind of err, and of its text only what a client may see. If git names an object that it could not
+// read, the error says which one, and is Corrupt: another copy of the repository may have it.
 func packError(err error) error {
 	e := &fault.Error{
-		Kind: fault.KindOf(err), Msg: "the pack could not be made", RetryAfter: fault.RetryAfter(err), CallerLimit: fault.IsCallerLimit(err), Err: err,
+		Kind: fault.KindOf(err), Msg: "the pack could not be made", RetryAfter: fault.RetryAfter(err),
+		CallerLimit: fault.IsCallerLimit(err), Err: err,
 	}
 	if e.Kind != fault.Internal {
 		return e
@@ -31,7 +32,8 @@ var (
 		name  string
 		words *regexp.Regexp
 	}{
-		{"corrupt", regexp.MustCompile(`corrupt|is empty|inflate|mismatch|unable to unpack|unable to parse|garbage at end`)},
+		{"corrupt",
+			regexp.MustCompile(`corrupt|is empty|inflate|mismatch|unable to unpack|unable to parse|garbage at end`)},
 		{"missing", regexp.MustCompile(`missing`)},
 		{"missing or corrupt", regexp.MustCompile(`(?i)bad (?:tree )?object|(?:unable|failed) to (?:read|get|load|find)|(?:could not|cannot be) (?:read|get)`)},
 	}

@@ -15,9 +15,9 @@ const (
 	packHeader   = 12                                    // "PACK", version and object count (gitformat-pack(5))
 )
 
-// framer reads a pack straight into side-band-1 packets: room for each packet's header is left in the buffer, so that no
-// byte is copied from buffer to buffer. The pack's last bytes, as many as its checksum has, it keeps back: they are given out by
-// last, once the end is known to be a good one, and without them nobody can take what was sent for a pack.
+// framer reads a pack straight into side-band-1 packets: room for each packet's header is left in the buffer, so that
+// no byte is copied from buffer to buffer. The pack's last bytes, as many as its checksum has, it keeps back: they are
+// given out by last, once the end is known to be a good one, and without them nobody can take what was sent for a pack.
 type framer struct {
 	buf     *frameBuffer
 	hold    int // bytes kept back

@@ -6,10 +6,11 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 )
 
-// Git writes in pieces of a few KiB. To be woken for each of them cost as much CPU as all the rest of a cold clone's copying. So once a pack has shown to be
-// large (gatherAfter, in bytes), a read that emptied the pipe is followed by a pause; one that did not has left more behind. (A pause of 4 ms after every
-// read, of 64 KiB, bound clones to 15 MB/s.) Git has to wait for us where it fills the pipe meanwhile: the pause is such that it fills an eighth to a half, as
-// far as the runtime sleeps that short, and there is none where the system gave us a small pipe.
+// Git writes in pieces of a few KiB. To be woken for each of them cost as much CPU as all the rest of a cold clone's
+// copying. So once a pack has shown to be large (gatherAfter, in bytes), a read that emptied the pipe is followed by a
+// pause; one that did not has left more behind. (A pause of 4 ms after every read, of 64 KiB, bound clones to 15 MB/s.)
+// Git has to wait for us where it fills the pipe meanwhile: the pause is such that it fills an eighth to a half, as far
+// as the runtime sleeps that short, and there is none where the system gave us a small pipe.
 const (
 	gatherAfter   = 256 << 10
 	outputBuffer  = 1 << 20 // of the pipe, if the system has it

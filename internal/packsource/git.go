@@ -26,44 +26,50 @@ const ClassPack process.Class = "pack"
 // WindowDefault leaves a delta window to git.
 const WindowDefault = -1
 
-// GitOptions tunes `git pack-objects`; docs/decisions/0001-pack-objects-settings.md has the measurements behind the defaults.
+// GitOptions tunes `git pack-objects`; docs/decisions/0001-pack-objects-settings.md has the measurements behind the
+// defaults.
 type GitOptions struct {
 	Scratch string // a directory of ours alone, made if it is missing and emptied
-	Threads int    // of one process; 0: the CPUs that we may use (GOMAXPROCS, which knows quotas of control groups) divided by the slots of ClassPack
+	// Of one process; 0: the CPUs that we may use (GOMAXPROCS, which knows quotas of control groups) divided by the
+	// slots of ClassPack.
+	Threads int
 	// Window is the delta window (pack.window); WindowDefault: git's.
 	Window int
 	// ShallowWindow is that of packs with a shallow boundary that leave nothing out: few versions of many files.
 	ShallowWindow int
-	// SnapshotWindow is that of such packs in which every want is shallow itself (depth 1), so that each file comes in one version.
+	// SnapshotWindow is that of such packs in which every want is shallow itself (depth 1), so that each file comes in
+	// one version.
 	SnapshotWindow int
-	// ShallowCompression is the zlib level of what packs with a shallow boundary compress anew; 0: 3; -1: git's. Such packs
-	// can reuse less of what is stored, so it is a good part of their cost.
+	// ShallowCompression is the zlib level of what packs with a shallow boundary compress anew; 0: 3; -1: git's. Such
+	// packs can reuse less of what is stored, so it is a good part of their cost.
 	ShallowCompression int
 	WindowMemory       int64 // bytes that one thread's window may use; 0: 256 MiB; -1: no bound
-	Memory             int64 // bytes that the process is let have (process.Limits.Memory), which git's buffers have to fit into; 0: no limit
-	// Machine is how many bytes of memory there are for everything: without a limit a half is for the processes of all slots together, as far as their
-	// buffers are bounded. 0: unknown.
+	// Bytes that the process is let have (process.Limits.Memory), which git's buffers have to fit into; 0: no limit.
+	Memory int64
+	// Machine is how many bytes of memory there are for everything: without a limit a half is for the processes of all
+	// slots together, as far as their buffers are bounded. 0: unknown.
 	Machine int64
 
-	// Verifier compares the packs of a repository with their checksums while a pack is made from them, which git does not
-	// do. Nil: nothing is verified.
+	// Verifier compares the packs of a repository with their checksums while a pack is made from them, which git does
+	// not do. Nil: nothing is verified.
 	Verifier *pack.Verifier
-	// Damaged, unless nil, is called when the packs from which a pack was made turn out to be damaged: before the end of
-	// Send, or later where reading them takes longer than verifyPatience.
+	// Damaged, unless nil, is called when the packs from which a pack was made turn out to be damaged: before the end
+	// of Send, or later where reading them takes longer than verifyPatience.
 	Damaged func(Repository)
 }
 
-// The end of a pack waits for the verification of its repository for as long as the pack took until then, within these bounds.
+// The end of a pack waits for the verification of its repository for as long as the pack took until then, within these
+// bounds.
 const (
 	leastVerifyPatience = 200 * time.Millisecond
 	verifyPatience      = time.Second
 )
 
-// Git is the Source that runs `git pack-objects`, as git's own upload-pack does, with one difference: it does not run in the
-// served repository. Its git directory is an empty one of ours, and only the object directory is the repository's
-// (GIT_OBJECT_DIRECTORY). So nothing but the Spec has a say in the pack: not the repository's configuration or hooks, not its
-// replace refs or grafts, not the tags of hidden refs. Whatever lies in the object directory still works: alternates,
-// multi-pack-index, bitmaps, commit-graph, the reuse of deltas.
+// Git is the Source that runs `git pack-objects`, as git's own upload-pack does, with one difference: it does not run
+// in the served repository. Its git directory is an empty one of ours, and only the object directory is the
+// repository's (GIT_OBJECT_DIRECTORY). So nothing but the Spec has a say in the pack: not the repository's
+// configuration or hooks, not its replace refs or grafts, not the tags of hidden refs. Whatever lies in the object
+// directory still works: alternates, multi-pack-index, bitmaps, commit-graph, the reuse of deltas.
 type Git struct {
 	runner  *process.Runner
 	options GitOptions
@@ -116,7 +122,8 @@ func makeGitDir(dir string, format git.ObjectFormat, tags []Tag) error {
 			return fmt.Errorf("make a scratch git directory: %w", err)
 		}
 	}
-	config := "[core]\n\trepositoryFormatVersion = 1\n\tbare = true\n[extensions]\n\tobjectFormat = " + format.String() + "\n"
+	config := "[core]\n\trepositoryFormatVersion = 1\n\tbare = true\n[extensions]\n\tobjectFormat = " +
+		format.String() + "\n"
 	files := map[string]string{"HEAD": "ref: refs/heads/none\n", "config": config}
 	if len(tags) > 0 {
 		files["packed-refs"] = packedTags(tags)
@@ -157,7 +164,8 @@ func (g *Git) Open(ctx context.Context, spec *Spec) (Pack, error) {
 		}
 		dir = temporary
 	}
-	p := &gitPack{pauses: g.pauses, opened: time.Now(), verification: g.verify(spec.Repo), trailer: spec.Repo.Format.Size(), temporary: temporary}
+	p := &gitPack{pauses: g.pauses, opened: time.Now(), verification: g.verify(spec.Repo),
+		trailer: spec.Repo.Format.Size(), temporary: temporary}
 	ctx, p.cancel = context.WithCancel(ctx)
 	p.abandoned = ctx.Err
 	child, err := g.runner.Start(ctx, process.Command{
@@ -198,7 +206,8 @@ const gitBigFile = 512 << 20
 // gitDeltaCache is pack.deltaCacheSize as git has it.
 const gitDeltaCache = 256 << 20
 
-// windowMemory is for one thread of a process that should have so much memory: all windows together have a quarter of that at most. 0 or less: no bound.
+// windowMemory is for one thread of a process that should have so much memory: all windows together have a quarter of
+// that at most. 0 or less: no bound.
 func (o *GitOptions) windowMemory(share int64) int64 {
 	if share == 0 {
 		return o.WindowMemory
@@ -268,7 +277,8 @@ func (g *Git) window(spec *Spec) int {
 
 // revisions is what pack-objects reads: grafts, what to reach, what to leave out.
 func revisions(spec *Spec) []byte {
-	b := make([]byte, 0, (len(spec.Shallow)+len(spec.First)+len(spec.Wants)+len(spec.Haves)+1)*(spec.Repo.Format.HexSize()+12))
+	b := make([]byte, 0,
+		(len(spec.Shallow)+len(spec.First)+len(spec.Wants)+len(spec.Haves)+1)*(spec.Repo.Format.HexSize()+12))
 	for _, id := range spec.Shallow {
 		b = append(id.AppendHex(append(b, "--shallow "...)), '\n')
 	}
@@ -359,8 +369,8 @@ func (p *gitPack) warn(ctx context.Context, out Output) error {
 	return p.warnIfKnown(out)
 }
 
-// warnIfKnown tells the client, once, that the repository's packs are damaged. The damaged object need not be in the pack,
-// so it is sent all the same: clients check every object that they receive.
+// warnIfKnown tells the client, once, that the repository's packs are damaged. The damaged object need not be in the
+// pack, so it is sent all the same: clients check every object that they receive.
 func (p *gitPack) warnIfKnown(out Output) error {
 	if p.verification == nil {
 		return nil
@@ -379,7 +389,8 @@ func (p *gitPack) warnIfKnown(out Output) error {
 	if !damage.Object.IsZero() {
 		what = "object " + damage.Object.String()
 	}
-	return out.Progress(fmt.Appendf(nil, "warning: %s of this repository is damaged on the server; tell its administrator\n", what))
+	return out.Progress(fmt.Appendf(nil,
+		"warning: %s of this repository is damaged on the server; tell its administrator\n", what))
 }
 
 // errGit marks an error of git's output.
@@ -432,8 +443,8 @@ func (p *gitPack) copy(f *framer, out Output) error {
 	}
 }
 
-// letEnd waits for a git that closed its output too early: how it ends says more than what is missing. Killed at once, it would
-// seem to have died by us.
+// letEnd waits for a git that closed its output too early: how it ends says more than what is missing. Killed at once,
+// it would seem to have died by us.
 func (p *gitPack) letEnd() {
 	patience := time.NewTimer(p.pauses.linger)
 	defer patience.Stop()

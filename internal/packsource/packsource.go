@@ -1,8 +1,9 @@
 // Package packsource makes packs: a pack specification in, pack bytes out.
 //
-// A Spec is everything a pack depends on. A Source sees nothing else of the request, so a pack is a pure function of the
-// Spec's Key, and one made for one client serves every client whose request has the same Key, for as long as the repository
-// exists. Git is the Source that runs `git pack-objects`; package packcache is a Source that keeps what another made.
+// A Spec is everything a pack depends on. A Source sees nothing else of the request, so a pack is a pure function of
+// the Spec's Key, and one made for one client serves every client whose request has the same Key, for as long as the
+// repository exists. Git is the Source that runs `git pack-objects`; package packcache is a Source that keeps what
+// another made.
 //
 // The bytes travel framed as they stand in the protocol's packfile section: side-band-1 pkt-lines of at most
 // pktline.MaxLine bytes (gitprotocol-pack(5)), so that nobody has to frame them again.
@@ -24,9 +25,11 @@ import (
 
 // Spec says which pack to make. All lists but First are sorted by ID and without repeats.
 type Spec struct {
-	Repo    Repository
-	Wants   []git.ObjectID // what the pack has to reach
-	First   []git.ObjectID // with a filter: the trees and blobs among what Wants name, which are in the pack whatever the filter, in git's order
+	Repo  Repository
+	Wants []git.ObjectID // what the pack has to reach
+	// With a filter: the trees and blobs among what Wants name, which are in the pack whatever the filter, in git's
+	// order.
+	First   []git.ObjectID
 	Haves   []git.ObjectID // what it leaves out, with all they reach: common haves reduced to the maximal ones
 	Shallow []git.ObjectID // commits to be treated as having no parents: the client's, new and server's own boundary
 	Filter  string         // canonical filter specification with all names resolved to object IDs; "" for none
@@ -133,8 +136,8 @@ func writeIDs(h hash.Hash, ids []git.ObjectID) {
 
 // Source makes packs. It is safe for concurrent use.
 type Source interface {
-	// Open returns once the pack's first bytes are under way or stored: after the wait for a slot, so that an overload is
-	// an error (fault.Exhausted) before anything was sent. The caller closes the Pack, and sends it at most once.
+	// Open returns once the pack's first bytes are under way or stored: after the wait for a slot, so that an overload
+	// is an error (fault.Exhausted) before anything was sent. The caller closes the Pack, and sends it at most once.
 	// Cancelling ctx abandons the pack for this caller; whether the work goes on for others is the Source's business.
 	Open(ctx context.Context, spec *Spec) (Pack, error)
 }
@@ -152,8 +155,8 @@ type Pack interface {
 	Close() error
 }
 
-// Output takes a framed pack. Calls come one at a time, each at a packet boundary. If it is also an io.ReaderFrom, parts of
-// files are handed to it as a *bulk.Section, so that the kernel can copy them.
+// Output takes a framed pack. Calls come one at a time, each at a packet boundary. If it is also an io.ReaderFrom,
+// parts of files are handed to it as a *bulk.Section, so that the kernel can copy them.
 type Output interface {
 	// Write takes whole side-band-1 packets. It does not keep p.
 	io.Writer

@@ -8,7 +8,8 @@ import (
 // maxProgress bounds the text that waits to be passed on.
 const maxProgress = 4 << 10
 
-// progressText collects what git prints for people: whole lines only, and none that are errors, which belong into the log.
+// progressText collects what git prints for people: whole lines only, and none that are errors, which belong into the
+// log.
 type progressText struct {
 	mu   sync.Mutex
 	line []byte // the beginning of a line

@@ -14,8 +14,8 @@ import (
 // maxConfig bounds a repository's config file in bytes.
 const maxConfig = 1 << 20
 
-// Config is a repository's own configuration file (git-config(1), "Syntax"). Includes are not followed: a repository must
-// not make us read other files. Keys are "section.key" or "section.subsection.key", section and key in lower case.
+// Config is a repository's own configuration file (git-config(1), "Syntax"). Includes are not followed: a repository
+// must not make us read other files. Keys are "section.key" or "section.subsection.key", section and key in lower case.
 type Config struct {
 	variables []variable     // in the order of the file
 	last      map[string]int // where a key's last value is
@@ -117,8 +117,8 @@ func parseInt(s string) (int32, bool) {
 	return int32(n * unit), true
 }
 
-// splitNumber takes the unit off a number, and the spaces before it that C skips; ok is false for what Go takes for a number and C does
-// not.
+// splitNumber takes the unit off a number, and the spaces before it that C skips; ok is false for what Go takes for a
+// number and C does not.
 func splitNumber(s string) (digits string, unit int64, ok bool) {
 	digits, unit = strings.TrimLeft(s, " \t\n\v\f\r"), 1
 	if n := len(digits); n > 0 {
@@ -135,7 +135,8 @@ func splitNumber(s string) (digits string, unit int64, ok bool) {
 		}
 	}
 	plain := strings.ToLower(strings.TrimLeft(digits, "+-"))
-	return digits, unit, !strings.Contains(plain, "_") && !strings.HasPrefix(plain, "0b") && !strings.HasPrefix(plain, "0o")
+	return digits, unit, !strings.Contains(plain, "_") && !strings.HasPrefix(plain, "0b") && !strings.HasPrefix(plain,
+		"0o")
 }
 
 // ParseConfig reads a config file's text.
@@ -215,7 +216,8 @@ func (p *configParser) skipLine() {
 	}
 }
 
-// isSpace tells what git takes for a space. A carriage return is one where it does not end a line together with a line feed.
+// isSpace tells what git takes for a space. A carriage return is one where it does not end a line together with a line
+// feed.
 func isSpace(c byte) bool  { return c == ' ' || c == '\t' || c == '\n' || c == '\r' }
 func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
 func isKeyChar(c byte) bool {

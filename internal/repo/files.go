@@ -20,7 +20,8 @@ type fileState struct {
 	sum     [sha256.Size]byte
 }
 
-// watched tells whether a small file says what it said when the repository was opened. Safe for concurrent use once it was read.
+// watched tells whether a small file says what it said when the repository was opened. Safe for concurrent use once it
+// was read.
 type watched struct {
 	path  string
 	limit int64 // in bytes
@@ -35,7 +36,8 @@ func (w *watched) read(path string, limit int64) ([]byte, error) {
 	return text, err
 }
 
-// same looks at the file's identity. A file that was too young when it was read to be told from a later one is read again.
+// same looks at the file's identity. A file that was too young when it was read to be told from a later one is read
+// again.
 func (w *watched) same() bool {
 	known := w.known.Load()
 	if id, err := disk.Stat(w.path); err != nil || id != known.id {
@@ -99,7 +101,8 @@ type tooLong int64
 
 func (n tooLong) Error() string { return fmt.Sprintf("longer than %d bytes", int64(n)) }
 
-// cannotRead says which of the repository's files cannot be read. That may pass, unless what is there is no file or too long.
+// cannotRead says which of the repository's files cannot be read. That may pass, unless what is there is no file or too
+// long.
 func cannotRead(what string, err error) error {
 	if limit, ok := errors.AsType[tooLong](err); ok {
 		return fault.Wrap(fault.Corrupt, "the repository's "+what+" is "+limit.Error(), err)

@@ -7,7 +7,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// hideRule is one value of transfer.hideRefs, uploadpack.hideRefs or receive.hideRefs (git-config(1), "transfer.hideRefs").
+// hideRule is one value of transfer.hideRefs, uploadpack.hideRefs or receive.hideRefs (git-config(1),
+// "transfer.hideRefs").
 type hideRule struct {
 	prefix string // covers the ref of this name and those below it
 	shows  bool   // "!": what it covers is not hidden
@@ -22,8 +23,8 @@ const (
 	hidePush  = "receive"
 )
 
-// hiddenRefs reads the rules of both keys, which count as one list. "^" says that a name is meant before namespaces are taken off;
-// as none are served, it means nothing more.
+// hiddenRefs reads the rules of both keys, which count as one list. "^" says that a name is meant before namespaces are
+// taken off; as none are served, it means nothing more.
 func hiddenRefs(c Config, section string) (hideRules, error) {
 	var rules hideRules
 	for _, v := range c.variables {

@@ -31,7 +31,8 @@ type Hook struct {
 	Event   HookEvent
 	File    string // absolute path; "" if Command is set
 	Command string // for sh -c
-	Name    string // how messages call it, without the path of the repository: "hooks/update", "hook.lint.command: update"
+	// How messages call it, without the path of the repository: "hooks/update", "hook.lint.command: update".
+	Name string
 }
 
 // Hooks lists the repository's own hooks that git receive-pack would run on a push, in the order in which it would run
@@ -116,11 +117,14 @@ func (r *Repo) hooksDir() (dir, name string, err error) {
 	case home:
 		dir, err := os.UserHomeDir()
 		if err != nil {
-			return "", "", fault.Wrap(fault.Denied, "the repository's core.hooksPath begins with ~/, and the server has no home directory", err)
+			return "", "", fault.Wrap(fault.Denied,
+				"the repository's core.hooksPath begins with ~/, and the server has no home directory", err)
 		}
 		value = filepath.Join(dir, rest)
 	case strings.HasPrefix(value, "~") || strings.HasPrefix(value, "%("):
-		return "", "", fault.New(fault.Denied, "the repository's core.hooksPath (%.80q) cannot be resolved: use a path without ~USER and %%(prefix)", value)
+		return "", "", fault.New(fault.Denied,
+			"the repository's core.hooksPath (%.80q) cannot be resolved: use a path without ~USER and %%(prefix)",
+			value)
 	case value == "":
 		value = "/" // so git puts it together
 	}

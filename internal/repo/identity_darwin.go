@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// identity names a directory for as long as it exists: device, inode and time of birth, which tells it from a later directory
-// that was given the same inode.
+// identity names a directory for as long as it exists: device, inode and time of birth, which tells it from a later
+// directory that was given the same inode.
 func identity(path string) (string, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {

@@ -17,9 +17,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 )
 
-// place is where a repository's parts are (gitrepository-layout(5), ".git" as a file, "commondir"; git-worktree(1), "Details"). A
-// submodule and a linked worktree have a file in the place of ".git" that names their git directory, and that of a worktree names the
-// directory that it shares with the others.
+// place is where a repository's parts are (gitrepository-layout(5), ".git" as a file, "commondir"; git-worktree(1),
+// "Details"). A submodule and a linked worktree have a file in the place of ".git" that names their git directory, and
+// that of a worktree names the directory that it shares with the others.
 type place struct {
 	gitDir    string // HEAD and all that belongs to one worktree
 	commonDir string // all else; mostly the same
@@ -31,7 +31,8 @@ type place struct {
 }
 
 const (
-	// maxPointer bounds a ".git" file and a commondir file in bytes: the longest path that a system takes and some white space.
+	// maxPointer bounds a ".git" file and a commondir file in bytes: the longest path that a system takes and some
+	// white space.
 	maxPointer    = unix.PathMax + 1024
 	pointerPrefix = "gitdir: "
 	commonFile    = "commondir"
@@ -69,9 +70,9 @@ func locate(path string, o Options) (*place, error) {
 	return p, err
 }
 
-// Ways tells where the parts of the repository at path are, a git directory or a ".git" file: the directories that its files name on the
-// way, and its object directory last. The paths are as the files name them and may pass through symbolic links. NotFound means that one of
-// the directories does not exist.
+// Ways tells where the parts of the repository at path are, a git directory or a ".git" file: the directories that its
+// files name on the way, and its object directory last. The paths are as the files name them and may pass through
+// symbolic links. NotFound means that one of the directories does not exist.
 func Ways(path string) ([]string, error) {
 	p, err := locate(path, Options{})
 	if err != nil {
@@ -95,22 +96,24 @@ func (p *place) follow(path string, o Options) error {
 	}
 	target, ok := strings.CutPrefix(trimLineEnds(text), pointerPrefix)
 	if !ok || target == "" {
-		return fault.Wrap(fault.Corrupt, "the repository's .git file does not say where it is (gitdir: PATH)", errors.New(path))
+		return fault.Wrap(fault.Corrupt, "the repository's .git file does not say where it is (gitdir: PATH)",
+			errors.New(path))
 	}
 	p.pointed = relativeTo(filepath.Dir(path), target)
 	if p.gitDir, err = o.resolve(p.pointed, ".git file"); err != nil {
 		return err
 	}
 	if !IsGitDir(p.gitDir) {
-		return fault.Wrap(fault.NotFound, "the repository's .git file names a directory that is no repository", errors.New(p.pointed))
+		return fault.Wrap(fault.NotFound, "the repository's .git file names a directory that is no repository",
+			errors.New(p.pointed))
 	}
 	return nil
 }
 
 func trimLineEnds(text []byte) string { return string(bytes.TrimRight(text, "\r\n")) }
 
-// relativeTo is a path as a file in dir names it. It is not cleaned: ".." after a symbolic link is the parent of where that leads, as
-// for git.
+// relativeTo is a path as a file in dir names it. It is not cleaned: ".." after a symbolic link is the parent of where
+// that leads, as for git.
 func relativeTo(dir, path string) string {
 	if filepath.IsAbs(path) {
 		return path
@@ -118,8 +121,8 @@ func relativeTo(dir, path string) string {
 	return dir + "/" + path
 }
 
-// resolve is a path that one of a repository's files names, without symbolic links. It has to lie where repositories may be. What
-// lies elsewhere is refused before it is told whether it exists.
+// resolve is a path that one of a repository's files names, without symbolic links. It has to lie where repositories
+// may be. What lies elsewhere is refused before it is told whether it exists.
 func (o Options) resolve(path, file string) (string, error) {
 	if strings.IndexByte(path, 0) >= 0 {
 		return "", fault.New(fault.Corrupt, "the repository's %s names no path", file)
@@ -130,7 +133,8 @@ func (o Options) resolve(path, file string) (string, error) {
 	}
 	switch {
 	case !o.Allows(real):
-		return "", fault.Wrap(fault.Denied, "the repository's "+file+" names a directory outside the served root", fmt.Errorf("%q", path))
+		return "", fault.Wrap(fault.Denied, "the repository's "+file+" names a directory outside the served root",
+			fmt.Errorf("%q", path))
 	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR):
 		return "", fault.Wrap(fault.NotFound, "the repository's "+file+" names a directory that does not exist", err)
 	case err != nil:
@@ -147,8 +151,8 @@ func (o Options) Allows(real string) bool {
 	return !slices.ContainsFunc(o.Hidden, func(hidden string) bool { return disk.Below(hidden, real) })
 }
 
-// contained refuses one of a repository's files, of which the error tells the name, if it is a link to where no part of one may be. It
-// is asked before the file is read, so that no error says what is there.
+// contained refuses one of a repository's files, of which the error tells the name, if it is a link to where no part of
+// one may be. It is asked before the file is read, so that no error says what is there.
 func (o Options) contained(path, file string) error {
 	if o.Root == "" {
 		return nil
@@ -160,7 +164,8 @@ func (o Options) contained(path, file string) error {
 	case err != nil:
 		return cannotRead(file, err)
 	case !o.Allows(real):
-		return fault.Wrap(fault.Denied, "the repository's "+file+" is a link to outside the served root", errors.New(path))
+		return fault.Wrap(fault.Denied, "the repository's "+file+" is a link to outside the served root",
+			errors.New(path))
 	}
 	return nil
 }
@@ -176,7 +181,8 @@ func (p *place) identity() (string, error) {
 	return id, err
 }
 
-// leads tells whether the files that were read on the way still say the same, and the way still leads to the same directories.
+// leads tells whether the files that were read on the way still say the same, and the way still leads to the same
+// directories.
 func (p *place) leads(path, incarnation string) bool {
 	if p.pointer != nil {
 		if path != p.pointer.path || !p.pointer.same() {
@@ -213,14 +219,15 @@ func IsGitFile(path string) bool {
 	return string(head[:n]) == pointerPrefix
 }
 
-// IsGitDir tells whether dir looks like a git directory to git itself: a HEAD that can be one, and objects and refs, maybe
-// in the directory that its commondir file names (gitrepository-layout(5)).
+// IsGitDir tells whether dir looks like a git directory to git itself: a HEAD that can be one, and objects and refs,
+// maybe in the directory that its commondir file names (gitrepository-layout(5)).
 func IsGitDir(dir string) bool {
 	is, _ := LooksLikeGitDir(dir)
 	return is
 }
 
-// LooksLikeGitDir is IsGitDir, with an error where that could not be found out: for want of file descriptors or memory, or because the disk failed.
+// LooksLikeGitDir is IsGitDir, with an error where that could not be found out: for want of file descriptors or memory,
+// or because the disk failed.
 func LooksLikeGitDir(dir string) (bool, error) {
 	if is, err := isHead(filepath.Join(dir, "HEAD")); !is {
 		return false, err

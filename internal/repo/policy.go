@@ -9,12 +9,12 @@ import (
 )
 
 // Policy is what a client may ask of a repository: what the repository's own config says (git-config(1), uploadpack.*,
-// uploadpackfilter.*, lsrefs.* and transfer.*), and where it says nothing, what the server's defaults are. Immutable once the
-// repository is open.
+// uploadpackfilter.*, lsrefs.* and transfer.*), and where it says nothing, what the server's defaults are. Immutable
+// once the repository is open.
 //
-// A value that is damaged is an error, as in git: a rule that cannot be read might have refused something. Git reads most of these
-// keys one value after the other and dies of any that is damaged, of lsrefs.unborn and transfer.advertiseObjectInfo only of the last;
-// so do we.
+// A value that is damaged is an error, as in git: a rule that cannot be read might have refused something. Git reads
+// most of these keys one value after the other and dies of any that is damaged, of lsrefs.unborn and
+// transfer.advertiseObjectInfo only of the last; so do we.
 type Policy struct {
 	Filter      bool        // uploadpack.allowFilter: the client may leave objects out
 	Filters     FilterRules // uploadpackfilter.*: by which filters
@@ -26,8 +26,9 @@ type Policy struct {
 	AllowReachable bool // uploadpack.allowReachableSHA1InWant: what refs reach
 	AllowAny       bool // uploadpack.allowAnySHA1InWant: every object that exists; the two above are set with it
 
-	// OwnAny tells that AllowAny is the word of the repository's own config. It holds for every protocol version, and also where the
-	// server would not allow as much by itself: with hidden refs, and with objects borrowed from other repositories.
+	// OwnAny tells that AllowAny is the word of the repository's own config. It holds for every protocol version, and
+	// also where the server would not allow as much by itself: with hidden refs, and with objects borrowed from other
+	// repositories.
 	OwnAny bool
 
 	KeepAlive  time.Duration // uploadpack.keepAlive: the longest silence in a pack; 0: no limit
@@ -55,11 +56,12 @@ func ParseUnborn(s string) (Unborn, error) {
 	return "", fault.New(fault.Invalid, `%.40q is none of "advertise", "allow", "ignore"`, s)
 }
 
-// DefaultPolicy is what holds where neither the server's configuration nor a repository's says anything. It is what git clients make
-// the most of; git's own defaults turn Filter, RefInWant, SidebandAll and SessionID off.
+// DefaultPolicy is what holds where neither the server's configuration nor a repository's says anything. It is what git
+// clients make the most of; git's own defaults turn Filter, RefInWant, SidebandAll and SessionID off.
 func DefaultPolicy() Policy {
 	return Policy{
-		Filter: true, RefInWant: true, SidebandAll: true, KeepAlive: 5 * time.Second, Unborn: UnbornAdvertise, SessionID: true, ObjectInfo: true,
+		Filter: true, RefInWant: true, SidebandAll: true, KeepAlive: 5 * time.Second, Unborn: UnbornAdvertise,
+		SessionID: true, ObjectInfo: true,
 	}
 }
 
@@ -155,7 +157,8 @@ func (p *Policy) wants() (set wantSet) {
 // wantKeys are those three.
 func wantKeys() map[string]wantSet {
 	return map[string]wantSet{
-		"uploadpack.allowtipsha1inwant": allowTip, "uploadpack.allowreachablesha1inwant": allowReachable, "uploadpack.allowanysha1inwant": allowAny,
+		"uploadpack.allowtipsha1inwant": allowTip, "uploadpack.allowreachablesha1inwant": allowReachable,
+		"uploadpack.allowanysha1inwant": allowAny,
 	}
 }
 
@@ -194,8 +197,8 @@ func (p *Policy) readUnborn(v variable) error {
 	return nil
 }
 
-// FilterRules say which filters may be used, by git's name of their kind: "blob:none", "blob:limit", "tree", "sparse:oid",
-// "object:type", "combine". The zero value allows all.
+// FilterRules say which filters may be used, by git's name of their kind: "blob:none", "blob:limit", "tree",
+// "sparse:oid", "object:type", "combine". The zero value allows all.
 type FilterRules struct {
 	refuseOthers bool // what is not in named
 	named        map[string]bool

@@ -7,8 +7,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// PushPolicy is what a repository's own config says about pushes as far as somebody beside git has to know it (git-config(1), receive.*,
-// http.receivepack). Nil pointers: it says nothing.
+// PushPolicy is what a repository's own config says about pushes as far as somebody beside git has to know it
+// (git-config(1), receive.*, http.receivepack). Nil pointers: it says nothing.
 type PushPolicy struct {
 	Atomic        bool  // receive.advertiseAtomic
 	OffsetDeltas  bool  // repack.useDeltaBaseOffset
@@ -26,8 +26,8 @@ type PushPolicy struct {
 // Hides tells whether a ref is hidden from those who push.
 func (p *PushPolicy) Hides(name git.RefName) bool { return p.hidden.hides(name) }
 
-// PushPolicy tells what the config says about pushes. Errors: Denied if it turns them off, Corrupt for a value that git would not take
-// either.
+// PushPolicy tells what the config says about pushes. Errors: Denied if it turns them off, Corrupt for a value that git
+// would not take either.
 func (r *Repo) PushPolicy() (*PushPolicy, error) {
 	p := &PushPolicy{Atomic: true, OffsetDeltas: true}
 	allowed, checks, transferChecks := true, (*bool)(nil), true

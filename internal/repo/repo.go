@@ -1,8 +1,8 @@
 // Package repo opens a repository for serving: its objects, refs, history and configuration in one handle.
 //
-// A Repo is shared by all requests for its repository, and each request first asks Fresh whether it still stands for what is
-// on disk: other programs push, repack, delete and make repositories anew at any time, and what they did is to be seen by
-// the very next request.
+// A Repo is shared by all requests for its repository, and each request first asks Fresh whether it still stands for
+// what is on disk: other programs push, repack, delete and make repositories anew at any time, and what they did is to
+// be seen by the very next request.
 package repo
 
 import (
@@ -47,8 +47,8 @@ type Repo struct {
 	objects     string // identity of the object directory
 }
 
-// Open opens the repository at path: a git directory, or a ".git" file that names one. Errors: NotFound if there is none, Denied if
-// parts of it lie where the options do not allow it, Corrupt and Unavailable as its files say.
+// Open opens the repository at path: a git directory, or a ".git" file that names one. Errors: NotFound if there is
+// none, Denied if parts of it lie where the options do not allow it, Corrupt and Unavailable as its files say.
 func Open(path string, o Options) (*Repo, error) {
 	if o.Root != "" {
 		root, err := filepath.EvalSymlinks(o.Root)
@@ -69,7 +69,8 @@ func Open(path string, o Options) (*Repo, error) {
 		return nil, err
 	}
 	if r.tables && o.Tables == nil {
-		return nil, fault.New(fault.Unavailable, "this repository's refs are stored as reftables, which are not read here")
+		return nil, fault.New(fault.Unavailable,
+			"this repository's refs are stored as reftables, which are not read here")
 	}
 	objects := filepath.Join(r.Common, "objects")
 	if r.objects, err = identity(objects); err != nil {
@@ -78,7 +79,8 @@ func Open(path string, o Options) (*Repo, error) {
 	if r.Objects, err = pack.Open(objects, pack.Options{Format: r.Format, Root: o.Root}); err != nil {
 		return nil, err
 	}
-	r.Graph = graph.New(r.Objects, r.Objects.Dirs, graph.Options{Format: r.Format, Inside: o.Allows, Metrics: o.GraphMetrics})
+	r.Graph = graph.New(r.Objects, r.Objects.Dirs, graph.Options{Format: r.Format, Inside: o.Allows,
+		Metrics: o.GraphMetrics})
 	visible := refs.Options{Format: r.Format, Metrics: o.RefsMetrics, Inside: o.Allows}
 	if r.HidesRefs() {
 		visible.Hidden = r.hidden.hides
@@ -118,8 +120,9 @@ func (r *Repo) configure() error {
 }
 
 // supported checks the repository format as git does (gitrepository-layout(5), "repositoryformatversion"): an extension
-// that we do not know may mean anything, so such a repository is refused. Version 0 knows no extensions but those that are
-// older than version 1, and a configuration without a version has none. Tables tells whether the refs are in reftables.
+// that we do not know may mean anything, so such a repository is refused. Version 0 knows no extensions but those that
+// are older than version 1, and a configuration without a version has none. Tables tells whether the refs are in
+// reftables.
 func supported(c Config) (format git.ObjectFormat, tables bool, err error) {
 	version, ok := c.Get("core.repositoryformatversion")
 	if !ok {
@@ -138,7 +141,8 @@ func supported(c Config) (format git.ObjectFormat, tables bool, err error) {
 		}
 		value, _ := c.Get(key)
 		if version == "0" && (name == "objectformat" || name == "noop-v1" || name == "refstorage" && value != "files") {
-			return 0, false, fault.New(fault.Unavailable, "repository extension %s needs repository format version 1", name)
+			return 0, false, fault.New(fault.Unavailable, "repository extension %s needs repository format version 1",
+				name)
 		}
 		switch name {
 		case "objectformat":
@@ -150,7 +154,8 @@ func supported(c Config) (format git.ObjectFormat, tables bool, err error) {
 		case "noop", "noop-v1", "partialclone", "preciousobjects", "worktreeconfig", "relativeworktrees":
 		case "refstorage":
 			if tables = value == "reftable"; !tables && value != "files" {
-				return 0, false, fault.New(fault.Unavailable, "this repository's refs are stored as %.20q, which is not supported", value)
+				return 0, false, fault.New(fault.Unavailable,
+					"this repository's refs are stored as %.20q, which is not supported", value)
 			}
 		case "compatobjectformat":
 		default:
@@ -203,9 +208,9 @@ func (r *Repo) Config() Config { return r.settings }
 // Policy tells what clients may ask for. A config that changes gives a new handle, with its own.
 func (r *Repo) Policy() *Policy { return r.policy }
 
-// Fresh tells whether the handle still stands for the repository at a path, which may lead to it by symbolic links and a ".git" file:
-// the same directories with the same object directory and the same configuration. It costs four stats, some more for worktrees and
-// submodules, and reading such of its files as are very young.
+// Fresh tells whether the handle still stands for the repository at a path, which may lead to it by symbolic links and
+// a ".git" file: the same directories with the same object directory and the same configuration. It costs four stats,
+// some more for worktrees and submodules, and reading such of its files as are very young.
 func (r *Repo) Fresh(path string) bool {
 	if !r.where.leads(path, r.Incarnation) {
 		return false
@@ -217,8 +222,9 @@ func (r *Repo) Fresh(path string) bool {
 	return r.worktree == nil || r.worktree.same()
 }
 
-// Refresh brings the view of objects and history up to date with the disk; refs are looked at by each snapshot anyway. A
-// commit-graph that cannot be used is no error: history is read from the objects then, and the graph's metrics count it.
+// Refresh brings the view of objects and history up to date with the disk; refs are looked at by each snapshot anyway.
+// A commit-graph that cannot be used is no error: history is read from the objects then, and the graph's metrics count
+// it.
 func (r *Repo) Refresh() error {
 	if err := r.Objects.Refresh(); err != nil {
 		return err

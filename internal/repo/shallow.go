@@ -26,9 +26,9 @@ type shallowState struct {
 	set func() graph.Commits // of the IDs, made when it is asked for first
 }
 
-// Shallow tells the commits that the repository itself has without their parents (gitrepository-layout(5), "shallow"), sorted, each
-// once. Others share them: the caller does not change them. Nil for a repository with whole history. The file is read only if it is
-// not the one that was read last.
+// Shallow tells the commits that the repository itself has without their parents (gitrepository-layout(5), "shallow"),
+// sorted, each once. Others share them: the caller does not change them. Nil for a repository with whole history. The
+// file is read only if it is not the one that was read last.
 func (r *Repo) Shallow() ([]git.ObjectID, error) {
 	state, err := r.shallowState()
 	if state == nil {
@@ -70,7 +70,8 @@ func (r *Repo) shallowState() (*shallowState, error) {
 	for line := range strings.Lines(string(text)) {
 		id, err := git.ParseObjectID(strings.TrimSuffix(line, "\n"))
 		if err != nil || id.Format() != r.Format {
-			return nil, fault.Wrap(fault.Corrupt, "the repository's shallow file is damaged", fmt.Errorf("line %.80q", line))
+			return nil, fault.Wrap(fault.Corrupt, "the repository's shallow file is damaged", fmt.Errorf("line %.80q",
+				line))
 		}
 		ids = append(ids, id)
 	}

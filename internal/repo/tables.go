@@ -31,8 +31,8 @@ const (
 // tablesSince is the first git that knows reftables.
 var tablesSince = [2]int{2, 45}
 
-// Tables lists the refs of repositories that keep them in reftables, by asking git: the one thing besides packs that takes a process,
-// one for each change of a repository. Safe for concurrent use.
+// Tables lists the refs of repositories that keep them in reftables, by asking git: the one thing besides packs that
+// takes a process, one for each change of a repository. Safe for concurrent use.
 type Tables struct {
 	runner *process.Runner
 
@@ -55,8 +55,8 @@ func (t *Tables) lister(gitDir string, format git.ObjectFormat) refs.Lister {
 	}
 }
 
-// list asks git upload-pack as a client would (gitprotocol-v2(5), "ls-refs"): it says all there is to know, of HEAD too, in one
-// process, and by definition just what git shows.
+// list asks git upload-pack as a client would (gitprotocol-v2(5), "ls-refs"): it says all there is to know, of HEAD
+// too, in one process, and by definition just what git shows.
 func (t *Tables) list(ctx context.Context, gitDir string, format git.ObjectFormat, add func(refs.Ref)) error {
 	request := pktline.AppendLine(nil, "command=ls-refs")
 	request = pktline.AppendDelim(pktline.AppendLine(request, "object-format="+format.String()))
@@ -64,7 +64,8 @@ func (t *Tables) list(ctx context.Context, gitDir string, format git.ObjectForma
 		request = pktline.AppendLine(request, argument)
 	}
 	config := []string{
-		"safe.directory=*",                                   // whose repositories these are is the operator's business; git asks no other configuration
+		// Whose repositories these are is the operator's business; git asks no other configuration.
+		"safe.directory=*",
 		"transfer.hideRefs=!refs", "transfer.hideRefs=!HEAD", // what is hidden is up to the Snapshot
 		"lsrefs.unborn=advertise",
 	}
@@ -103,7 +104,8 @@ func cannotList(err error) error {
 	if kind != fault.Deadline && kind != fault.Unavailable {
 		kind = fault.Internal
 	}
-	return &fault.Error{Kind: kind, Msg: "git cannot list the repository's refs", RetryAfter: fault.RetryAfter(err), Err: err}
+	return &fault.Error{Kind: kind, Msg: "git cannot list the repository's refs", RetryAfter: fault.RetryAfter(err),
+		Err: err}
 }
 
 // readRefs reads the answer to ls-refs.
@@ -114,7 +116,8 @@ func readRefs(out io.Reader, format git.ObjectFormat, add func(refs.Ref)) error 
 		typ, line, err := r.Line()
 		switch {
 		case err != nil && limited.N == 0:
-			return fault.New(fault.Unavailable, "the repository has more refs than can be listed: over %d bytes of them", maxListing)
+			return fault.New(fault.Unavailable,
+				"the repository has more refs than can be listed: over %d bytes of them", maxListing)
 		case err != nil:
 			return cannotList(fmt.Errorf("its answer ends early: %w", err))
 		case typ == pktline.Flush:
@@ -176,8 +179,8 @@ func parseID(text string, format git.ObjectFormat) (git.ObjectID, error) {
 	return id, nil
 }
 
-// check makes sure that git knows reftables. One that is too old is asked again after a while, as it may have been replaced. Several
-// that come at the same time each ask: nobody waits for another one's process.
+// check makes sure that git knows reftables. One that is too old is asked again after a while, as it may have been
+// replaced. Several that come at the same time each ask: nobody waits for another one's process.
 func (t *Tables) check(ctx context.Context) error {
 	t.mu.Lock()
 	known := t.known || t.tooOld != nil && time.Since(t.checked) < versionAge
@@ -187,10 +190,11 @@ func (t *Tables) check(ctx context.Context) error {
 		return tooOld
 	}
 	var text []byte
-	err := t.run(ctx, process.Command{Subcommand: "version", Args: []string{"version"}}, func(out io.Reader) (err error) {
-		text, err = io.ReadAll(io.LimitReader(out, 1000))
-		return err
-	})
+	err := t.run(ctx, process.Command{Subcommand: "version", Args: []string{"version"}},
+		func(out io.Reader) (err error) {
+			text, err = io.ReadAll(io.LimitReader(out, 1000))
+			return err
+		})
 	if err != nil {
 		return err
 	}

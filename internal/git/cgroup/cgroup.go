@@ -1,5 +1,5 @@
-// Package cgroup gives a server and each class of its git commands a control group of its own (cgroup v2), with bounds of memory and shares of CPU time,
-// below a directory that was delegated to it:
+// Package cgroup gives a server and each class of its git commands a control group of its own (cgroup v2), with bounds
+// of memory and shares of CPU time, below a directory that was delegated to it:
 //
 //	DIRECTORY                what systemd delegated (Delegate=yes), the root of a container, or what the operator named
 //	  packhorse.PID.RANDOM   one for each run; those of runs that have ended are removed by the next
@@ -7,8 +7,9 @@
 //	    pack, receive, ...   commands, which start in their group: nothing that they start can have left before it is bounded, and the kernel can
 //	                         kill them all at once
 //
-// A cgroup whose controllers are passed on may have no process in it (cgroups(7), "no internal processes"), hence the server's own. Everything is as it
-// was where there is no such directory: Open says why. A controller that is not there is not there; the groups are of use without.
+// A cgroup whose controllers are passed on may have no process in it (cgroups(7), "no internal processes"), hence the
+// server's own. Everything is as it was where there is no such directory: Open says why. A controller that is not there
+// is not there; the groups are of use without.
 package cgroup
 
 import (
@@ -134,7 +135,8 @@ func (t *Tree) make(o Options, parent string) error {
 		if o.Wanted {
 			level = slog.LevelWarn
 		}
-		o.Log.Log(context.Background(), level, "cgroups have no limits: rlimits and niceness stand in", "cgroup", t.dir, "error", errors.Join(missing...))
+		o.Log.Log(context.Background(), level, "cgroups have no limits: rlimits and niceness stand in", "cgroup",
+			t.dir, "error", errors.Join(missing...))
 	}
 	return nil
 }
@@ -202,7 +204,8 @@ func (t *Tree) Refused(group string, err error) {
 	defer t.mu.Unlock()
 	if !t.refused {
 		t.refused = true
-		t.log.Warn("a git command could not be started in its cgroup, and runs outside; so may others", "cgroup", filepath.Join(t.dir, group), "error", err)
+		t.log.Warn("a git command could not be started in its cgroup, and runs outside; so may others", "cgroup",
+			filepath.Join(t.dir, group), "error", err)
 	}
 }
 
@@ -219,7 +222,8 @@ func (t *Tree) Directories() (list []string) {
 	return list
 }
 
-// Close removes the groups in which nothing runs. That of this process is left, with it, where controllers have been passed on; the next run removes it.
+// Close removes the groups in which nothing runs. That of this process is left, with it, where controllers have been
+// passed on; the next run removes it.
 func (t *Tree) Close() error {
 	if t == nil {
 		return nil
@@ -240,7 +244,8 @@ func (t *Tree) Close() error {
 		remove(dir)
 	}
 	parent := filepath.Dir(t.dir)
-	if passed, err := os.ReadFile(filepath.Join(parent, "cgroup.subtree_control")); err == nil && len(bytes.TrimSpace(passed)) == 0 {
+	if passed, err := os.ReadFile(filepath.Join(parent, "cgroup.subtree_control")); err == nil &&
+		len(bytes.TrimSpace(passed)) == 0 {
 		write(parent, "cgroup.procs", strconv.Itoa(os.Getpid()))
 	}
 	remove(filepath.Join(t.dir, Server))
@@ -251,7 +256,8 @@ func (t *Tree) Close() error {
 // prefix begins the names of the runs' directories.
 const prefix = "packhorse."
 
-// runName is a name that no other run has: in a namespace of its own each has the same number, and one may begin while processes of the last are left.
+// runName is a name that no other run has: in a namespace of its own each has the same number, and one may begin while
+// processes of the last are left.
 func runName() string {
 	return fmt.Sprintf("%s%d.%016x", prefix, os.Getpid(), rand.Uint64())
 }

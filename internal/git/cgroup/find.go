@@ -37,8 +37,8 @@ func (o *Options) parent() (string, error) {
 	return own, nil
 }
 
-// Usable reports whether Open could create groups for a process, in the directory path or, if that is empty, in the process's own
-// cgroup. It changes nothing. Missing says which limits would not hold; err why there can be no groups.
+// Usable reports whether Open could create groups for a process, in the directory path or, if that is empty, in the
+// process's own cgroup. It changes nothing. Missing says which limits would not hold; err why there can be no groups.
 func Usable(pid int, path string) (dir string, missing []error, err error) {
 	o := Options{Path: path, proc: procfs.DefaultMountPoint, pid: pid, mkdir: func(string) error { return nil }}
 	if dir, err = o.parent(); err != nil {
@@ -75,8 +75,8 @@ func isCgroup(dir string) error {
 
 var errNone = errors.New("there is no cgroup v2 hierarchy here")
 
-// Own returns the directory of the cgroup of a process, and its path in the hierarchy, by the files below proc, which is "/proc"
-// except in tests (cgroups(7), "/proc/PID/cgroup").
+// Own returns the directory of the cgroup of a process, and its path in the hierarchy, by the files below proc, which
+// is "/proc" except in tests (cgroups(7), "/proc/PID/cgroup").
 func Own(proc string, pid int) (dir, path string, err error) {
 	fs, err := procfs.NewFS(proc)
 	if err != nil {

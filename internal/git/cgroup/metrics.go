@@ -26,12 +26,15 @@ func NewMetrics() *Metrics {
 	return &Metrics{
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_cgroup_refused_total",
 			Help: "Git commands that could not be started in their cgroup, and ran outside."}, []string{"group"}),
-		active: desc("packhorse_cgroup_active", "1 if there are cgroups of ours (part groups), and if they have a controller (parts cpu, memory).", "part"),
-		memory: desc("packhorse_cgroup_memory_bytes", "Memory of a cgroup's processes, the page cache that they have filled included.", "group"),
-		cache:  desc("packhorse_cgroup_page_cache_bytes", "Page cache that a cgroup's processes have filled.", "group"),
+		active: desc("packhorse_cgroup_active",
+			"1 if there are cgroups of ours (part groups), and if they have a controller (parts cpu, memory).", "part"),
+		memory: desc("packhorse_cgroup_memory_bytes",
+			"Memory of a cgroup's processes, the page cache that they have filled included.", "group"),
+		cache: desc("packhorse_cgroup_page_cache_bytes", "Page cache that a cgroup's processes have filled.", "group"),
 		events: desc("packhorse_cgroup_memory_events_total",
 			"Times that a cgroup was held back at memory_high (high), came to memory_max (max), and processes killed there (oom_kill).", "group", "event"),
-		cpu: desc("packhorse_cgroup_cpu_seconds_total", "CPU time of a cgroup's processes, those that run included.", "group"),
+		cpu: desc("packhorse_cgroup_cpu_seconds_total", "CPU time of a cgroup's processes, those that run included.",
+			"group"),
 	}
 }
 

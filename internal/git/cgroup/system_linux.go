@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// delegated tells whether a cgroup is this process's to divide. That it can be written says nothing: root can write them all.
+// delegated tells whether a cgroup is this process's to divide. That it can be written says nothing: root can write
+// them all.
 func delegated(dir, path string) bool {
 	for _, name := range []string{"user.delegate", "trusted.delegate"} { // systemd says so
 		value := make([]byte, 8)
@@ -30,8 +31,8 @@ func delegated(dir, path string) bool {
 	if !ok || st.Uid == 0 || int(st.Uid) != os.Geteuid() {
 		return false
 	}
-	// systemd before 251 gave a service its cgroup with no sign that other users than root can read. What is a user's own may also be a terminal's, but there
-	// a shell is in it too.
+	// systemd before 251 gave a service its cgroup with no sign that other users than root can read. What is a user's
+	// own may also be a terminal's, but there a shell is in it too.
 	procs, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 	return err == nil && strings.TrimSpace(string(procs)) == strconv.Itoa(os.Getpid())
 }

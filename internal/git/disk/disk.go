@@ -1,9 +1,9 @@
 // Package disk opens and identifies files that others may replace at any time, by anything.
 //
-// Two things can go wrong with a path that is somebody else's. What stands there may be no file: opening a pipe waits for
-// a writer, for ever if need be. And what stands there may be another file than last time, or the same one with other
-// bytes. Open deals with the first, ID with the second; all that reads repositories goes through them. Below tells whether a path leads
-// to where it may.
+// Two things can go wrong with a path that is somebody else's. What stands there may be no file: opening a pipe waits
+// for a writer, for ever if need be. And what stands there may be another file than last time, or the same one with
+// other bytes. Open deals with the first, ID with the second; all that reads repositories goes through them. Below
+// tells whether a path leads to where it may.
 package disk
 
 import (
@@ -21,8 +21,8 @@ import (
 // errNotRegular is the cause where a path leads to a directory, a pipe, a socket or a device.
 var errNotRegular = errors.New("not a regular file")
 
-// Open opens a regular file for reading, at the end of symbolic links if need be. It never waits: if something else stands
-// at the path, the error is of kind fault.Corrupt. Other errors are those of os.Open.
+// Open opens a regular file for reading, at the end of symbolic links if need be. It never waits: if something else
+// stands at the path, the error is of kind fault.Corrupt. Other errors are those of os.Open.
 func Open(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.EOPNOTSUPP) { // a socket
@@ -47,8 +47,8 @@ func notRegular(path string) error {
 		&fs.PathError{Op: "open", Path: path, Err: errNotRegular})
 }
 
-// ID tells one state of a file or directory from another without reading it. IDs are compared with ==. The zero ID: there
-// is no such file.
+// ID tells one state of a file or directory from another without reading it. IDs are compared with ==. The zero ID:
+// there is no such file.
 type ID struct {
 	Dev, Ino     uint64
 	Size         int64
@@ -106,7 +106,8 @@ func (id ID) Settled(now time.Time) bool {
 	return now.UnixNano()-max(id.Mtime, id.Ctime) >= int64(window)
 }
 
-// Below tells whether path is dir or lies below it; both are clean, and it is for the caller to have them free of symbolic links.
+// Below tells whether path is dir or lies below it; both are clean, and it is for the caller to have them free of
+// symbolic links.
 func Below(dir, path string) bool {
 	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }

@@ -50,8 +50,8 @@ func (f files) load(dir string) ([]layer, error) {
 	return layers, errors.Join(err, chainErr)
 }
 
-// loadChain opens a split commit-graph (gitformat-commit-graph(5), "Split commit-graphs"). Layers may lie in any of the object
-// directories. As in git, the layers up to the first bad one are used.
+// loadChain opens a split commit-graph (gitformat-commit-graph(5), "Split commit-graphs"). Layers may lie in any of the
+// object directories. As in git, the layers up to the first bad one are used.
 func (f files) loadChain(dir string) ([]layer, error) {
 	text, err := f.readChain(chainPath(dir))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -4,8 +4,8 @@
 // # Where commits come from
 //
 // First from the commit-graph, mapped (gitformat-commit-graph(5)): the single file info/commit-graph, else the chain
-// info/commit-graphs/commit-graph-chain with its graph-<checksum>.graph layers, which may lie in alternates. Among the object
-// directories the commit-graph with the most commits is used. What was read:
+// info/commit-graphs/commit-graph-chain with its graph-<checksum>.graph layers, which may lie in alternates. Among the
+// object directories the commit-graph with the most commits is used. What was read:
 //
 //	header  "CGPH", version 1, hash version (1: SHA-1, 2: SHA-256), number of chunks, number of layers below
 //	table   for each chunk, and once more for the end: 4 bytes of name, 8 bytes of offset
@@ -24,20 +24,20 @@
 //
 // # Nodes
 //
-// Inside a walk a commit is a node, a uint32: its position in the commit-graph, or behind those its number in the table.
-// Marks of a walk are a byte slice indexed by node. Nodes never leave the package; they change meaning when the
+// Inside a walk a commit is a node, a uint32: its position in the commit-graph, or behind those its number in the
+// table. Marks of a walk are a byte slice indexed by node. Nodes never leave the package; they change meaning when the
 // commit-graph is replaced.
 //
 // # Dates and generations
 //
 // A generation number proves that one commit cannot reach another: every commit has a higher one than its parents
-// (corrected commit dates if all layers hold them, else topological levels). A commit date proves nothing, for clocks lie.
-// Where an answer has to be exact, dates only choose what is looked at first. Where it may err on one side (have reduction,
-// Missing) dates end a walk, with a day of tolerance. Where git itself goes by dates and a client can tell ("ready",
-// "deepen-since", "deepen-relative") it is done step for step as in git, wrong clocks and all.
+// (corrected commit dates if all layers hold them, else topological levels). A commit date proves nothing, for clocks
+// lie. Where an answer has to be exact, dates only choose what is looked at first. Where it may err on one side (have
+// reduction, Missing) dates end a walk, with a day of tolerance. Where git itself goes by dates and a client can tell
+// ("ready", "deepen-since", "deepen-relative") it is done step for step as in git, wrong clocks and all.
 //
 // # Shallow
 //
-// A shallow commit (gitformat-shallow) is treated as having no parents: a set of such commits, the grafts, goes with each walk.
-// Nothing here follows refs/replace or info/grafts; git upload-pack does not follow replace refs either.
+// A shallow commit (gitformat-shallow) is treated as having no parents: a set of such commits, the grafts, goes with
+// each walk. Nothing here follows refs/replace or info/grafts; git upload-pack does not follow replace refs either.
 package graph

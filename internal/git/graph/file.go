@@ -43,7 +43,8 @@ type layer struct {
 	fan, ids, data, edges, dates, bigDates, below span
 }
 
-// parseLayer reads a commit-graph file's header and table of chunks (gitformat-commit-graph(5), "HEADER", "CHUNK DATA").
+// parseLayer reads a commit-graph file's header and table of chunks (gitformat-commit-graph(5), "HEADER", "CHUNK
+// DATA").
 func parseLayer(b []byte, format git.ObjectFormat) (layer, error) {
 	l := layer{size: format.Size()}
 	if len(b) < headerSize+chunkRow+l.size || string(b[:4]) != "CGPH" {
@@ -145,7 +146,8 @@ func (l *layer) sumBelow(b []byte, i int) string {
 
 // same reports whether two layers were made from the same file, as far as its checksum and its measures tell.
 func (l layer) same(o layer) bool {
-	return l.sum == o.sum && l.base == o.base && l.n == o.n && l.bases == o.bases && l.data == o.data && l.edges == o.edges &&
+	return l.sum == o.sum && l.base == o.base && l.n == o.n && l.bases == o.bases && l.data == o.data &&
+		l.edges == o.edges &&
 		l.dates == o.dates && l.bigDates == o.bigDates && l.fan == o.fan && l.ids == o.ids && l.below == o.below
 }
 

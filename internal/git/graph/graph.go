@@ -20,8 +20,8 @@ import (
 
 // Objects is what the package needs of an object store. Safe for concurrent use.
 type Objects interface {
-	// Read returns an object's type and content; an error of kind NotFound if there is none, Invalid if it has more than
-	// limit bytes. The caller does not change the bytes and keeps none of them.
+	// Read returns an object's type and content; an error of kind NotFound if there is none, Invalid if it has more
+	// than limit bytes. The caller does not change the bytes and keeps none of them.
 	Read(id git.ObjectID, limit int64) (git.ObjectType, []byte, error)
 	// Header tells an object's type and size. The errors are Read's.
 	Header(id git.ObjectID) (git.ObjectType, int64, error)
@@ -39,8 +39,8 @@ type Options struct {
 	// commit-graph do not count. 0 means a million. One walk that needs more holds more until the next begins.
 	MaxCommits int
 
-	// Inside tells whether a path without symbolic links is one where commit-graphs may be; links to elsewhere are not followed. It has to
-	// be safe for concurrent use. Nil: anywhere.
+	// Inside tells whether a path without symbolic links is one where commit-graphs may be; links to elsewhere are not
+	// followed. It has to be safe for concurrent use. Nil: anywhere.
 	Inside func(path string) bool
 
 	Metrics *Metrics // may be nil
@@ -48,8 +48,8 @@ type Options struct {
 
 const defaultMaxCommits = 1 << 20
 
-// Commits is a set of commits, such as the grafts of a walk. nil is the empty set. A set that is given to this package is only read: it
-// may be shared.
+// Commits is a set of commits, such as the grafts of a walk. nil is the empty set. A set that is given to this package
+// is only read: it may be shared.
 type Commits map[git.ObjectID]struct{}
 
 // NewCommits makes a set.
@@ -138,7 +138,8 @@ func New(objects Objects, objectDirs func() []string, o Options) *Graph {
 	if o.Metrics == nil {
 		o.Metrics = NewMetrics()
 	}
-	g := &Graph{objects: objects, objectDirs: objectDirs, format: o.Format, inside: o.Inside, maxCommits: o.MaxCommits, metrics: o.Metrics}
+	g := &Graph{objects: objects, objectDirs: objectDirs, format: o.Format, inside: o.Inside, maxCommits: o.MaxCommits,
+		metrics: o.Metrics}
 	g.hops.max = max(1<<12, min(1<<18, o.MaxCommits/4))
 	return g
 }
@@ -176,8 +177,8 @@ func (g *Graph) Refresh() error {
 	return fault.Wrap(fault.Corrupt, "a commit-graph file is put aside", errors.Join(errs...))
 }
 
-// stampsOf looks at the two files in each directory, and tells whether any is too young to be told from a later one. What
-// cannot be looked at is taken for missing, which costs time, never truth.
+// stampsOf looks at the two files in each directory, and tells whether any is too young to be told from a later one.
+// What cannot be looked at is taken for missing, which costs time, never truth.
 func stampsOf(dirs []string) (stamps []disk.ID, young bool) {
 	now := time.Now()
 	for _, dir := range dirs {
@@ -352,12 +353,13 @@ func (g *Graph) Commit(id git.ObjectID) (Commit, error) {
 	return c, err
 }
 
-// exists is an error of kind NotFound if there is no such object. A commit-graph may name commits that were pruned, so what
-// comes from outside is looked up in the object store.
+// exists is an error of kind NotFound if there is no such object. A commit-graph may name commits that were pruned, so
+// what comes from outside is looked up in the object store.
 func (g *Graph) exists(id git.ObjectID) error {
 	ok, err := g.objects.Has(id)
 	if err == nil && !ok {
-		if _, _, err = g.objects.Header(id); err == nil || fault.Is(err, fault.NotFound) { // or it says why it cannot be there
+		// Or it says why it cannot be there.
+		if _, _, err = g.objects.Header(id); err == nil || fault.Is(err, fault.NotFound) {
 			err = fault.New(fault.NotFound, "no object %s", id)
 		}
 	}

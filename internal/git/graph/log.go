@@ -18,18 +18,20 @@ type LogOptions struct {
 	FirstParent bool           // of what is listed, only first parents are followed
 	Skip, Limit int            // the first commits are passed over; no more than Limit are listed
 
-	// Same tells whether two trees are the same in what the caller cares about; zero is the empty tree. History is then simplified as
-	// "git log -- path" does (git-log(1), "History Simplification", default mode): a commit that is the same as a parent is not listed,
-	// and of a merge that is the same as a parent no other parent is followed. Nil: nothing is left out.
+	// Same tells whether two trees are the same in what the caller cares about; zero is the empty tree. History is then
+	// simplified as "git log -- path" does (git-log(1), "History Simplification", default mode): a commit that is the
+	// same as a parent is not listed, and of a merge that is the same as a parent no other parent is followed. Nil:
+	// nothing is left out.
 	Same func(a, b git.ObjectID) (bool, error)
 
 	MaxVisited int // the walk gives up with an error of kind Invalid once it has met more commits
 }
 
-// Log lists the commits that starts reach, as git log does without options about the order: the next one is always the one with the
-// latest date among the starts and the parents of what came before. With Exclude this is git's search by date, which clocks that are
-// wrong can mislead. Starts that are no commits are left out.
-func (g *Graph) Log(ctx context.Context, starts []git.ObjectID, shallow Commits, o LogOptions) (ids []git.ObjectID, err error) {
+// Log lists the commits that starts reach, as git log does without options about the order: the next one is always the
+// one with the latest date among the starts and the parents of what came before. With Exclude this is git's search by
+// date, which clocks that are wrong can mislead. Starts that are no commits are left out.
+func (g *Graph) Log(ctx context.Context, starts []git.ObjectID, shallow Commits, o LogOptions) (ids []git.ObjectID,
+	err error) {
 	err = g.run(ctx, shallow, func(w *walk) error {
 		s := selection{w: w, date: math.MaxInt64, log: &o}
 		if err := s.start(starts, o.Exclude, false); err != nil {
@@ -63,7 +65,8 @@ func (s *selection) bottom() uint8 {
 }
 
 func errTooMuchHistory(n int) error {
-	return fault.New(fault.Invalid, "more than %d commits had to be looked at; exclude older revisions, or ask for fewer commits", n)
+	return fault.New(fault.Invalid,
+		"more than %d commits had to be looked at; exclude older revisions, or ask for fewer commits", n)
 }
 
 // enough tells whether the log is complete before the walk has ended: without exclusions what is in stays in.
@@ -71,8 +74,8 @@ func (s *selection) enough() bool {
 	return s.log != nil && !s.limited && len(s.in)-s.log.Skip >= s.log.Limit
 }
 
-// followed gives the parents by which the log goes on from a commit that is not out, and whether the commit is left out as the same as
-// before (git's try_to_simplify_commit).
+// followed gives the parents by which the log goes on from a commit that is not out, and whether the commit is left out
+// as the same as before (git's try_to_simplify_commit).
 func (s *selection) followed(n uint32, parents []uint32) (follow []uint32, same bool, err error) {
 	o, relevant := s.log, 0
 	if o.FirstParent && len(parents) > 1 {

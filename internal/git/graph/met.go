@@ -9,8 +9,9 @@ import (
 // metSeen is Met's mark.
 const metSeen uint8 = 1 << 0
 
-// Met tells which of the grafts a walk from these commits meets, the commits themselves included: the others change nothing about
-// what is reachable. It ends as soon as all are met. Beyond limit commits it gives up, and all grafts count as met.
+// Met tells which of the grafts a walk from these commits meets, the commits themselves included: the others change
+// nothing about what is reachable. It ends as soon as all are met. Beyond limit commits it gives up, and all grafts
+// count as met.
 func (g *Graph) Met(ctx context.Context, starts []git.ObjectID, shallow Commits, limit int) (Commits, error) {
 	met, gaveUp := Commits{}, false
 	if len(shallow) == 0 {
@@ -23,7 +24,8 @@ func (g *Graph) Met(ctx context.Context, starts []git.ObjectID, shallow Commits,
 			return err
 		}
 		var next []uint32
-		for visited := 0; len(level) > 0; level, next = next, level[:0] { // level by level: a boundary lies as deep everywhere
+		// Level by level: a boundary lies as deep everywhere.
+		for visited := 0; len(level) > 0; level, next = next, level[:0] {
 			for _, n := range level {
 				if !w.visit(n, metSeen) {
 					continue

@@ -13,9 +13,11 @@ func NewMetrics() *Metrics {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
 	return &Metrics{
-		badFiles: counter("packhorse_graph_bad_files_total", "Commit-graphs put aside because they cannot be read or contradict themselves."),
-		parsed:   counter("packhorse_graph_parsed_commits_total", "Commits parsed from objects because no commit-graph holds them."),
-		visited:  counter("packhorse_graph_visited_commits_total", "Commits visited by history walks."),
+		badFiles: counter("packhorse_graph_bad_files_total",
+			"Commit-graphs put aside because they cannot be read or contradict themselves."),
+		parsed: counter("packhorse_graph_parsed_commits_total",
+			"Commits parsed from objects because no commit-graph holds them."),
+		visited: counter("packhorse_graph_visited_commits_total", "Commits visited by history walks."),
 	}
 }
 

@@ -48,10 +48,10 @@ const (
 	reachTarget uint8 = 1 << 1
 )
 
-// Unreachable looks whether every target is reachable from some tip, and gives the first that is not. Any objects may be
-// tips and targets: a target that is no commit counts if it is a tip or a tag chain passes through it on the way
-// from one; trees and blobs inside commits do not count. Tips that are missing are passed over; a missing target is
-// not reachable. The answer is exact.
+// Unreachable looks whether every target is reachable from some tip, and gives the first that is not. Any objects may
+// be tips and targets: a target that is no commit counts if it is a tip or a tag chain passes through it on the way
+// from one; trees and blobs inside commits do not count. Tips that are missing are passed over; a missing target is not
+// reachable. The answer is exact.
 func (g *Graph) Unreachable(ctx context.Context, tips, targets []git.ObjectID, shallow Commits) (
 	first git.ObjectID, found bool, err error) {
 	left, err := g.Unreached(ctx, tips, targets, shallow)
@@ -208,10 +208,11 @@ const (
 
 // AllReach tells whether upload-pack may say that it is "ready" (gitprotocol-v2, "fetch"): every want can reach a have
 // or a parent of one, for who has a commit has its parents. As in git, wants that are no commits say nothing, and the
-// walk does not go on from commits older than the oldest have, a want excepted. So true is proven, and false may also mean
-// that the way leads through older commits or that clocks were wrong. Haves that are missing or no commits
-// help nobody. Visited is how many commits were looked at, for those who bound their work.
-func (g *Graph) AllReach(ctx context.Context, wants, haves []git.ObjectID, shallow Commits) (all bool, visited int, err error) {
+// walk does not go on from commits older than the oldest have, a want excepted. So true is proven, and false may also
+// mean that the way leads through older commits or that clocks were wrong. Haves that are missing or no commits help
+// nobody. Visited is how many commits were looked at, for those who bound their work.
+func (g *Graph) AllReach(ctx context.Context, wants, haves []git.ObjectID, shallow Commits) (all bool, visited int,
+	err error) {
 	err = g.run(ctx, shallow, func(w *walk) error {
 		all = false
 		defer func() { visited += w.steps }()
@@ -235,7 +236,8 @@ func (g *Graph) AllReach(ctx context.Context, wants, haves []git.ObjectID, shall
 	return all && err == nil, visited, err
 }
 
-// markHaves marks haves and their parents. The floor has the date of the oldest have and the generation of the lowest of all.
+// markHaves marks haves and their parents. The floor has the date of the oldest have and the generation of the lowest
+// of all.
 func (w *walk) markHaves(haves []git.ObjectID) (floor, error) {
 	nodes, err := w.peelCommits(haves, true)
 	if err != nil {

@@ -17,9 +17,9 @@ const (
 	maxBehind uint8 = 1 << 2 // a have that another have reaches
 )
 
-// Maximal drops every have that is a proper ancestor of another have in the graph in which the commits of shallow have no
-// parents. The result is sorted and names each have once. What is left reaches exactly what all haves
-// reach; tags, trees and blobs stay. Tags are not looked into.
+// Maximal drops every have that is a proper ancestor of another have in the graph in which the commits of shallow have
+// no parents. The result is sorted and names each have once. What is left reaches exactly what all haves reach; tags,
+// trees and blobs stay. Tags are not looked into.
 //
 // The work is bounded: it visits 262,144 commits at most, and none that is older than all open haves by a day where
 // there is no generation number. Past the bound, haves that are ancestors may stay: the same input on the same
@@ -28,7 +28,8 @@ func (g *Graph) Maximal(ctx context.Context, haves []git.ObjectID, shallow Commi
 	return g.maximal(ctx, haves, shallow, maximalBudget)
 }
 
-func (g *Graph) maximal(ctx context.Context, haves []git.ObjectID, shallow Commits, budget int) ([]git.ObjectID, error) {
+func (g *Graph) maximal(ctx context.Context, haves []git.ObjectID, shallow Commits, budget int) ([]git.ObjectID,
+	error) {
 	all := sorted(append([]git.ObjectID(nil), haves...))
 	if len(all) < 2 {
 		return all, nil
@@ -172,8 +173,8 @@ const (
 	missHad      uint8 = 1 << 2 // reachable from a have
 )
 
-// Missing finds the commits that wants reach and haves do not, both under the grafts. If there are more than limit, some of
-// them are returned and more is true; limit 0 is none.
+// Missing finds the commits that wants reach and haves do not, both under the grafts. If there are more than limit,
+// some of them are returned and more is true; limit 0 is none.
 //
 // It is exact where generation numbers are known. Among other commits it goes on for a day of commit dates below the
 // oldest that it found, so a commit whose descendants' clocks were wrong by more than that may be named in excess.

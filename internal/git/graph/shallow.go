@@ -12,8 +12,8 @@ import (
 // Infinite is the depth that git sends to have a whole history ("deepen 2147483647", `git fetch --unshallow`).
 const Infinite = math.MaxInt32
 
-// Boundary is what upload-pack tells a client that deepens (gitprotocol-v2, "shallow-info"), both lists sorted. After it, the
-// client's shallow commits are those that it named, without Unshallow, and with Shallow.
+// Boundary is what upload-pack tells a client that deepens (gitprotocol-v2, "shallow-info"), both lists sorted. After
+// it, the client's shallow commits are those that it named, without Unshallow, and with Shallow.
 //
 // The pack is another matter: git lets the client's former shallow commits stay grafted for it, Unshallow too, and
 // takes the real parents of Unshallow for wants more.
@@ -31,10 +31,11 @@ const (
 	depthBelow  uint8 = 1 << 4 // reached from the client's boundary
 )
 
-// Depth answers "deepen": history ends depth commits down from the wants, which are 1 down, whichever way is the shortest. As
-// in git a commit at that depth is a boundary even if it has no parents, and so is a commit of serverShallow wherever
-// it is met above. Wants are peeled; those that are no commits count for nothing. With depth Infinite and nothing in
-// serverShallow all of the client's shallow commits that exist get their parents, without a walk.
+// Depth answers "deepen": history ends depth commits down from the wants, which are 1 down, whichever way is the
+// shortest. As in git a commit at that depth is a boundary even if it has no parents, and so is a commit of
+// serverShallow wherever it is met above. Wants are peeled; those that are no commits count for nothing. With depth
+// Infinite and nothing in serverShallow all of the client's shallow commits that exist get their parents, without a
+// walk.
 //
 // Where nothing is to be deepened but the repository itself is shallow, git tells its boundary as well: that is depth
 // Infinite with the client's shallow commits put into serverShallow too.
@@ -52,11 +53,13 @@ func (g *Graph) Depth(ctx context.Context, wants []git.ObjectID, depth int, serv
 	})
 }
 
-// DepthRelative answers "deepen" with "deepen-relative": depth more commits below each of the client's shallow commits that the wants reach,
-// as the client sees history. Where the wants reach down without one on the way, history ends on the level of the farthest of them, and depth
-// below. Without any the client is not shallow there, and nothing changes. For a client whose boundary is on one level that is what git does
-// since 2.54; where it is on several levels, git counts from the nearest, and has the client forget history that it has.
-func (g *Graph) DepthRelative(ctx context.Context, wants []git.ObjectID, depth int, serverShallow, clientShallow Commits) (Boundary, error) {
+// DepthRelative answers "deepen" with "deepen-relative": depth more commits below each of the client's shallow commits
+// that the wants reach, as the client sees history. Where the wants reach down without one on the way, history ends on
+// the level of the farthest of them, and depth below. Without any the client is not shallow there, and nothing changes.
+// For a client whose boundary is on one level that is what git does since 2.54; where it is on several levels, git
+// counts from the nearest, and has the client forget history that it has.
+func (g *Graph) DepthRelative(ctx context.Context, wants []git.ObjectID, depth int, serverShallow,
+	clientShallow Commits) (Boundary, error) {
 	if depth >= Infinite {
 		return g.Depth(ctx, wants, depth, serverShallow, clientShallow)
 	}
@@ -70,7 +73,8 @@ func (g *Graph) DepthRelative(ctx context.Context, wants []git.ObjectID, depth i
 }
 
 // boundaryOf is what Depth and DepthRelative share: ends walks, and returns the commits where history ends.
-func (g *Graph) boundaryOf(ctx context.Context, depth int, serverShallow, clientShallow Commits, ends func(w *walk) ([]uint32, error)) (
+func (g *Graph) boundaryOf(ctx context.Context, depth int, serverShallow, clientShallow Commits,
+	ends func(w *walk) ([]uint32, error)) (
 	b Boundary, err error) {
 	if depth <= 0 {
 		return Boundary{}, fault.New(fault.Invalid, "cannot deepen to %d commits", depth)
@@ -134,8 +138,8 @@ func (w *walk) descend(level []uint32, depth int) (ends []uint32, err error) {
 	return ends, nil
 }
 
-// descendRelative returns the commits where history ends: depth below each of the client's boundary commits that the tips reach, and on the
-// other ways down depth below the level of the farthest of those.
+// descendRelative returns the commits where history ends: depth below each of the client's boundary commits that the
+// tips reach, and on the other ways down depth below the level of the farthest of those.
 func (w *walk) descendRelative(tips []uint32, depth int, clientShallow Commits) ([]uint32, error) {
 	if err := w.markAll(clientShallow, depthClient); err != nil {
 		return nil, err
@@ -201,7 +205,8 @@ func (w *walk) descendRelative(tips []uint32, depth int, clientShallow Commits) 
 	return slices.DeleteFunc(append(ends, below...), func(n uint32) bool { return w.has(n, depthInner) }), err
 }
 
-// descendBelow marks depth levels of commits from starts on as inner, and returns those of the next level and where history ends before.
+// descendBelow marks depth levels of commits from starts on as inner, and returns those of the next level and where
+// history ends before.
 func (w *walk) descendBelow(starts []uint32, depth int) (ends []uint32, err error) {
 	level := starts
 	for d := 0; len(level) > 0; d++ {

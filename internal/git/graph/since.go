@@ -20,14 +20,14 @@ const (
 // sincePatience is how many commits git looks at behind the last that could be selected before it stops.
 const sincePatience = 5
 
-// Since answers "deepen-since" and "deepen-not" (gitprotocol-v2, "fetch"): history is what `git rev-list --max-age=since wants --not
-// not` selects, and a boundary is a selected commit with a parent that is not selected. since 0 is no limit. If nothing is
-// selected the error is of kind Invalid.
+// Since answers "deepen-since" and "deepen-not" (gitprotocol-v2, "fetch"): history is what `git rev-list
+// --max-age=since wants --not not` selects, and a boundary is a selected commit with a parent that is not selected.
+// since 0 is no limit. If nothing is selected the error is of kind Invalid.
 //
 // With since alone, a commit counts if a way leads to it through commits that are young enough. With not, a commit that
-// is too old hides its ancestors, even younger ones, as far as the search comes to see them. Both are git's own searches
-// by date, step for step, so that clocks that were wrong have the same effect as there. In one thing this differs
-// from git: a selected commit of serverShallow is a boundary. Git forgets to say so, and its clients then find
+// is too old hides its ancestors, even younger ones, as far as the search comes to see them. Both are git's own
+// searches by date, step for step, so that clocks that were wrong have the same effect as there. In one thing this
+// differs from git: a selected commit of serverShallow is a boundary. Git forgets to say so, and its clients then find
 // their history broken.
 func (g *Graph) Since(ctx context.Context, wants []git.ObjectID, since int64, not []git.ObjectID,
 	serverShallow, clientShallow Commits) (Boundary, error) {
@@ -67,7 +67,8 @@ type selection struct {
 	log *LogOptions // nil: all parents are followed, and all commits counted
 }
 
-// know marks the client's shallow commits as read already. Git has read them, and excludes through what it has read at once.
+// know marks the client's shallow commits as read already. Git has read them, and excludes through what it has read at
+// once.
 func (s *selection) know(clientShallow Commits) error {
 	for id := range clientShallow {
 		n, ok, err := s.w.commit(id)
@@ -204,8 +205,8 @@ func (s *selection) run() error {
 	return nil
 }
 
-// expand queues a commit's parents; those of a commit that is out are out, and what is known behind them. Same says that a log leaves
-// the commit out.
+// expand queues a commit's parents; those of a commit that is out are out, and what is known behind them. Same says
+// that a log leaves the commit out.
 func (s *selection) expand(n uint32) (same bool, err error) {
 	w := s.w
 	if !w.visit(n, sinceExpanded) {

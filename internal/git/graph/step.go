@@ -20,9 +20,10 @@ func (g *Graph) Look(ctx context.Context, id git.ObjectID) (typ git.ObjectType, 
 	return typ, target, err
 }
 
-// Ancestor goes n times from a commit to its first parent, and tells how often it could: less than n where history ends. What it ends at is
-// then the root. Shallow commits have no parents. The error is Invalid if id is no commit.
-func (g *Graph) Ancestor(ctx context.Context, id git.ObjectID, n int, shallow Commits) (ancestor git.ObjectID, steps int, err error) {
+// Ancestor goes n times from a commit to its first parent, and tells how often it could: less than n where history
+// ends. What it ends at is then the root. Shallow commits have no parents. The error is Invalid if id is no commit.
+func (g *Graph) Ancestor(ctx context.Context, id git.ObjectID, n int, shallow Commits) (ancestor git.ObjectID,
+	steps int, err error) {
 	err = g.run(ctx, nil, func(w *walk) error {
 		node, err := w.start(id)
 		for steps = 0; err == nil && steps < n; steps++ {
@@ -44,8 +45,8 @@ func (g *Graph) Ancestor(ctx context.Context, id git.ObjectID, n int, shallow Co
 	return ancestor, steps, err
 }
 
-// Parent gives a commit's n-th parent, the first being 1; the zero ID if it has fewer. Shallow commits have none. The error is Invalid if id is
-// no commit.
+// Parent gives a commit's n-th parent, the first being 1; the zero ID if it has fewer. Shallow commits have none. The
+// error is Invalid if id is no commit.
 func (g *Graph) Parent(ctx context.Context, id git.ObjectID, n int, shallow Commits) (parent git.ObjectID, err error) {
 	err = g.run(ctx, nil, func(w *walk) error {
 		node, err := w.start(id)
@@ -70,7 +71,8 @@ func (w *walk) start(id git.ObjectID) (uint32, error) {
 	return node, err
 }
 
-// parentsUnless is realParents for a commit that is not shallow. It costs less than grafts for a walk that meets few commits.
+// parentsUnless is realParents for a commit that is not shallow. It costs less than grafts for a walk that meets few
+// commits.
 func (w *walk) parentsUnless(shallow Commits, node uint32) ([]uint32, error) {
 	if len(shallow) > 0 && shallow.Has(w.id(node)) {
 		return nil, nil

@@ -10,9 +10,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// table remembers the commits that no commit-graph holds, about 45 bytes for each with SHA-1 (16 for dates and parents, 20 for the
-// ID, 5 to 11 for the index). Its entries are numbered from 0 as they come and never leave; a table that has grown
-// too large is replaced as a whole. Parsed entries are read without a lock.
+// table remembers the commits that no commit-graph holds, about 45 bytes for each with SHA-1 (16 for dates and parents,
+// 20 for the ID, 5 to 11 for the index). Its entries are numbered from 0 as they come and never leave; a table that has
+// grown too large is replaced as a whole. Parsed entries are read without a lock.
 type table struct {
 	base uint32 // what is added to an entry's number to make it a node
 	size int    // bytes of a raw object ID
@@ -26,8 +26,8 @@ type table struct {
 	octopus map[uint32][]uint32 // all parents of entries with more than two
 }
 
-// Entries are in chunks, which stay where they are. The first has few: there are many tables of few commits. Those after it double what there is, up to
-// chunkLen; all others have chunkLen.
+// Entries are in chunks, which stay where they are. The first has few: there are many tables of few commits. Those
+// after it double what there is, up to chunkLen; all others have chunkLen.
 const (
 	firstBits = 4
 	chunkBits = 10
@@ -64,7 +64,8 @@ type entry struct {
 const manyParents = ^uint32(0)
 
 func newTable(base uint32, size int) *table {
-	t := &table{base: base, size: size, seed: maphash.MakeSeed(), slots: make([]uint32, 2<<firstBits), octopus: map[uint32][]uint32{}}
+	t := &table{base: base, size: size, seed: maphash.MakeSeed(), slots: make([]uint32, 2<<firstBits),
+		octopus: map[uint32][]uint32{}}
 	t.chunks.Store(&[]*chunk{})
 	return t
 }

@@ -214,7 +214,8 @@ func (w *walk) load(n uint32) error {
 	typ, data, err := w.read(id)
 	if err != nil {
 		if fault.Is(err, fault.NotFound) {
-			return fault.Wrap(fault.Corrupt, "the repository's history is broken: commit "+id.String()+" is missing", err)
+			return fault.Wrap(fault.Corrupt, "the repository's history is broken: commit "+id.String()+" is missing",
+				err)
 		}
 		return err
 	}

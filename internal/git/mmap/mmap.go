@@ -1,7 +1,7 @@
 // Package mmap maps files that other programs may truncate under us.
 //
-// A read beyond the end of a mapped file that has shrunk raises SIGBUS, which would kill the server. So a mapping's bytes
-// are only reachable inside File.Do, which turns the fault into an error of kind fault.Corrupt. A page fault also
+// A read beyond the end of a mapped file that has shrunk raises SIGBUS, which would kill the server. So a mapping's
+// bytes are only reachable inside File.Do, which turns the fault into an error of kind fault.Corrupt. A page fault also
 // blocks a scheduler thread; map indexes, the commit-graph and packed-refs, never packs.
 package mmap
 

@@ -9,9 +9,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// After lists the objects that a pack has behind its first n entries, by the pack's index: what git adds to a pack whose deltas are against
-// objects that it has not, it adds at the end (git-index-pack(1), --fix-thin). Memory is by what is listed. The error is Corrupt for an
-// index that cannot be read, or that has fewer than n.
+// After lists the objects that a pack has behind its first n entries, by the pack's index: what git adds to a pack
+// whose deltas are against objects that it has not, it adds at the end (git-index-pack(1), --fix-thin). Memory is by
+// what is listed. The error is Corrupt for an index that cannot be read, or that has fewer than n.
 func After(index string, format git.ObjectFormat, n int) ([]git.ObjectID, error) {
 	x, err := openIdx(index, format)
 	if err != nil {

@@ -89,14 +89,15 @@ func readAlternates(path string) ([]string, error) {
 		return nil, err
 	}
 	if len(b) > maxAlternatesFile {
-		return nil, fault.New(fault.Invalid, "objects/info/alternates of the repository is longer than %d bytes", maxAlternatesFile)
+		return nil, fault.New(fault.Invalid, "objects/info/alternates of the repository is longer than %d bytes",
+			maxAlternatesFile)
 	}
 	return parseAlternates(b), nil
 }
 
-// Alternates returns the absolute paths that objects/info/alternates of an object directory names, as they are written there: they may
-// pass through symbolic links and lead anywhere, or nowhere. It returns none if there is no such file. The directory's path has to be free
-// of symbolic links, because relative entries start there.
+// Alternates returns the absolute paths that objects/info/alternates of an object directory names, as they are written
+// there: they may pass through symbolic links and lead anywhere, or nowhere. It returns none if there is no such file.
+// The directory's path has to be free of symbolic links, because relative entries start there.
 func Alternates(objectsDir string) ([]string, error) {
 	entries, err := readAlternates(filepath.Join(objectsDir, "info", "alternates"))
 	for i, entry := range entries {
@@ -126,7 +127,8 @@ func (s *Store) resolveAlternate(dir, entry string) (string, error) {
 	}
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
-		if clean := filepath.Clean(path); s.root != "" && !disk.Below(s.root, clean) && !disk.Below(s.plainRoot, clean) {
+		if clean := filepath.Clean(path); s.root != "" && !disk.Below(s.root, clean) && !disk.Below(s.plainRoot,
+			clean) {
 			return "", errEscape(path) // before it is told whether the path exists
 		}
 		if _, plain := os.Stat(path); isAbsent(err) || leadsNowhere(plain) {
@@ -147,12 +149,14 @@ func (s *Store) resolveAlternate(dir, entry string) (string, error) {
 	return real, nil
 }
 
-// leadsNowhere reports whether err says that a path is too long or a loop of links. Git passes over such an alternate, too.
+// leadsNowhere reports whether err says that a path is too long or a loop of links. Git passes over such an alternate,
+// too.
 func leadsNowhere(err error) bool {
 	return errors.Is(err, syscall.ENAMETOOLONG) || errors.Is(err, syscall.ELOOP)
 }
 
-// contained refuses a file or directory of an object directory that is a link to outside the root. One that is not there is none.
+// contained refuses a file or directory of an object directory that is a link to outside the root. One that is not
+// there is none.
 func (s *Store) contained(path string) error {
 	if s.root == "" {
 		return nil
@@ -162,7 +166,8 @@ func (s *Store) contained(path string) error {
 		return nil
 	}
 	if err == nil && !disk.Below(s.root, real) {
-		err = fault.Wrap(fault.Denied, "a part of the repository's object directory is a link to outside the served root", errors.New(path))
+		err = fault.Wrap(fault.Denied,
+			"a part of the repository's object directory is a link to outside the served root", errors.New(path))
 	}
 	return err
 }

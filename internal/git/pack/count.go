@@ -22,7 +22,8 @@ type Counts struct {
 	MultiPackIndex, Bitmap, CommitGraph bool // whether there is one
 }
 
-// Count looks at the object directory as it is now: a few small reads for each pack, and the names of all loose objects. It ends with ctx.
+// Count looks at the object directory as it is now: a few small reads for each pack, and the names of all loose
+// objects. It ends with ctx.
 func (s *Store) Count(ctx context.Context) (Counts, error) {
 	c, err := s.count(ctx)
 	if err != nil && !errors.Is(err, ctx.Err()) {

@@ -127,7 +127,8 @@ type base struct {
 // A root in a pack is left unread, with sc.in at its zlib stream.
 func (s *Store) descend(snap *snapshot, sc *scratch, loc location, useCache bool) (b base, err error) {
 	sc.chain = sc.chain[:0]
-	var mark location // where the chain was when its length was last a power of two: it comes there again if it is a loop
+	// Where the chain was when its length was last a power of two: it comes there again if it is a loop.
+	var mark location
 	for {
 		if loc == mark {
 			return b, damaged(loc, errChain)
@@ -268,7 +269,8 @@ func (s *Store) resolve(sc *scratch, loc location, b base, limit int64) (git.Obj
 			return 0, nil, damaged(location{l.open.pack, l.at}, err)
 		}
 		if work += to; work > maxWork {
-			return 0, nil, fault.New(fault.Invalid, "resolving the object's deltas takes more than %d bytes", int64(maxWork))
+			return 0, nil, fault.New(fault.Invalid, "resolving the object's deltas takes more than %d bytes",
+				int64(maxWork))
 		}
 		most := between
 		if i == 0 {

@@ -12,9 +12,9 @@ import (
 // maxLookups bounds how often one look-up starts over because packs came and went.
 const maxLookups = 4
 
-// lookup calls read with each place that has the object, until it succeeds: the first pack, the loose object (a location
-// without a pack), the other packs. If none has it or one is gone, it scans the directories and starts over. The
-// error is errAbsent if nobody has the object.
+// lookup calls read with each place that has the object, until it succeeds: the first pack, the loose object (a
+// location without a pack), the other packs. If none has it or one is gone, it scans the directories and starts over.
+// The error is errAbsent if nobody has the object.
 func (s *Store) lookup(id *git.ObjectID, read func(*snapshot, *scratch, location) error) error {
 	if len(id.Raw()) != s.format.Size() {
 		return errAbsent
@@ -39,7 +39,8 @@ func (s *Store) lookup(id *git.ObjectID, read func(*snapshot, *scratch, location
 }
 
 // attempt is one round of lookup over one snapshot. Of several errors it returns the first.
-func (s *Store) attempt(snap *snapshot, sc *scratch, id *git.ObjectID, read func(*snapshot, *scratch, location) error) error {
+func (s *Store) attempt(snap *snapshot, sc *scratch, id *git.ObjectID, read func(*snapshot, *scratch,
+	location) error) error {
 	first, found, failed := snap.find(s, id)
 	try := func(loc location) error {
 		err := read(snap, sc, loc)
@@ -73,7 +74,8 @@ func (s *Store) readError(id git.ObjectID, err error) error {
 			return err
 		}
 		if faults := s.Damaged(); len(faults) > 0 {
-			return fault.Wrap(fault.NotFound, "object "+id.String()+" not found, but some packs cannot be read", faults[0])
+			return fault.Wrap(fault.NotFound, "object "+id.String()+" not found, but some packs cannot be read",
+				faults[0])
 		}
 		return fault.New(fault.NotFound, "object %s not found", id)
 	case fault.Is(err, fault.Corrupt), errors.Is(err, errGone), errors.Is(err, errAbsent):
@@ -89,14 +91,16 @@ func (s *Store) readError(id git.ObjectID, err error) error {
 // Damaged lists what the last scan had to pass over: indexes that cannot be read, alternates that do not exist.
 func (s *Store) Damaged() []error { return s.snap.Load().faults }
 
-// MissingAlternate returns an error of kind Corrupt if the last scan did not find an object directory that objects/info/alternates names:
-// an object that is not found may have been there. The path is in the cause only. Without such a directory it returns nil.
+// MissingAlternate returns an error of kind Corrupt if the last scan did not find an object directory that
+// objects/info/alternates names: an object that is not found may have been there. The path is in the cause only.
+// Without such a directory it returns nil.
 func (s *Store) MissingAlternate() error {
 	snap := s.snap.Load()
 	if len(snap.absent) == 0 {
 		return nil
 	}
-	return fault.Wrap(fault.Corrupt, "repository is damaged: an object directory that its alternates (objects/info/alternates) name is missing",
+	return fault.Wrap(fault.Corrupt,
+		"repository is damaged: an object directory that its alternates (objects/info/alternates) name is missing",
 		errNoAlternate{snap.absent[0]})
 }
 
@@ -117,8 +121,9 @@ func (s *Store) Dirs() []string {
 	return dirs
 }
 
-// AlternatePaths lists the paths by which git may name other object directories in its messages: of all that alternates lead to, also if they
-// are missing, both as alternates name them and cleaned. It returns none if there are no alternates.
+// AlternatePaths lists the paths by which git may name other object directories in its messages: of all that alternates
+// lead to, also if they are missing, both as alternates name them and cleaned. It returns none if there are no
+// alternates.
 func (s *Store) AlternatePaths() []string {
 	snap := s.snap.Load()
 	if len(snap.dirs) == 1 && len(snap.absent) == 0 {

@@ -49,7 +49,8 @@ func (s *Store) hasLoose(snap *snapshot, id *git.ObjectID) (bool, error) {
 }
 
 // readLoose reads a loose object from the first directory that holds it whole; errAbsent if none has it.
-func (s *Store) readLoose(snap *snapshot, sc *scratch, id *git.ObjectID, limit int64) (typ git.ObjectType, data []byte, err error) {
+func (s *Store) readLoose(snap *snapshot, sc *scratch, id *git.ObjectID, limit int64) (typ git.ObjectType, data []byte,
+	err error) {
 	err = s.eachLoose(snap, sc, id, func() error {
 		var size int64
 		var head, body []byte
@@ -67,7 +68,8 @@ func (s *Store) readLoose(snap *snapshot, sc *scratch, id *git.ObjectID, limit i
 }
 
 // describeLoose reads a loose object's header.
-func (s *Store) describeLoose(snap *snapshot, sc *scratch, id *git.ObjectID) (typ git.ObjectType, size int64, err error) {
+func (s *Store) describeLoose(snap *snapshot, sc *scratch, id *git.ObjectID) (typ git.ObjectType, size int64,
+	err error) {
 	err = s.eachLoose(snap, sc, id, func() error {
 		typ, size, _, err = sc.looseHead()
 		return err
@@ -93,7 +95,8 @@ func (s *Store) eachLoose(snap *snapshot, sc *scratch, id *git.ObjectID, read fu
 			return err
 		}
 		if !fault.Is(err, fault.Invalid) {
-			err = fault.Wrap(fault.Corrupt, "an object is damaged", fmt.Errorf("loose object %s in %s: %w", *id, d.path, err))
+			err = fault.Wrap(fault.Corrupt, "an object is damaged", fmt.Errorf("loose object %s in %s: %w", *id,
+				d.path, err))
 		}
 		if result == errAbsent {
 			result = err
@@ -121,8 +124,8 @@ func transient(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM)
 }
 
-// looseHead starts the zlib stream at sc.in and reads the header "type size\0". The content that it read with it, head, is
-// valid until sc is used next.
+// looseHead starts the zlib stream at sc.in and reads the header "type size\0". The content that it read with it, head,
+// is valid until sc is used next.
 func (sc *scratch) looseHead() (typ git.ObjectType, size int64, head []byte, err error) {
 	head = sc.small[:looseHeader]
 	n, err := sc.peek(head)

@@ -8,7 +8,8 @@ type VerifyMetrics struct{ verified *prometheus.CounterVec }
 // NewVerifyMetrics makes the metrics; the caller registers Collectors.
 func NewVerifyMetrics() *VerifyMetrics {
 	m := &VerifyMetrics{prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_packs_verified_total",
-		Help: "Packs compared with their checksums, by result: ok, damaged, or failed if they could not be read."}, []string{"result"})}
+		Help: "Packs compared with their checksums, by result: ok, damaged, or failed if they could not be read."},
+		[]string{"result"})}
 	for _, result := range []string{"ok", "damaged", "failed"} {
 		m.verified.WithLabelValues(result)
 	}

@@ -146,7 +146,8 @@ func Entries(data []byte, format git.ObjectFormat, fn func(mode uint32, name []b
 }
 
 // CutEntry reads the first entry of a tree that is not empty, as Entries does, and gives the rest of the tree.
-func CutEntry(data []byte, format git.ObjectFormat) (mode uint32, name []byte, id git.ObjectID, rest []byte, err error) {
+func CutEntry(data []byte, format git.ObjectFormat) (mode uint32, name []byte, id git.ObjectID, rest []byte,
+	err error) {
 	mode, rest, err = entryMode(data)
 	if err != nil {
 		return 0, nil, id, nil, err

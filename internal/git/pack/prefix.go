@@ -40,10 +40,11 @@ func (p *Prefix) begins(raw []byte) bool {
 // maxPrefixed bounds the objects that one prefix may stand for.
 const maxPrefixed = 10_000
 
-var errManyPrefixed = fault.New(fault.Invalid, "more than %d objects have IDs that begin like this; give more digits", maxPrefixed)
+var errManyPrefixed = fault.New(fault.Invalid, "more than %d objects have IDs that begin like this; give more digits",
+	maxPrefixed)
 
-// WithPrefix lists the objects whose IDs begin with a prefix, in order and each once. What was there when it was called and still is is
-// among them. The error is of kind Invalid if there are more than 10,000.
+// WithPrefix lists the objects whose IDs begin with a prefix, in order and each once. What was there when it was called
+// and still is is among them. The error is of kind Invalid if there are more than 10,000.
 func (s *Store) WithPrefix(p Prefix) ([]git.ObjectID, error) {
 	dirs := s.snap.Load().dirs
 	found, err := s.loosePrefixed(dirs, &p, nil)

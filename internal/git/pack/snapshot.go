@@ -42,12 +42,13 @@ type objectDir struct {
 // same reports whether two snapshots have the same packs: what is not in one is not in the other.
 func (snap *snapshot) same(other *snapshot) bool {
 	return snap == other || slices.EqualFunc(snap.dirs, other.dirs, func(a, b *objectDir) bool {
-		return a.path == b.path && a.midx == b.midx && slices.Equal(a.packs, b.packs) && slices.Equal(a.midxPacks, b.midxPacks)
+		return a.path == b.path && a.midx == b.midx && slices.Equal(a.packs, b.packs) && slices.Equal(a.midxPacks,
+			b.midxPacks)
 	})
 }
 
-// find locates an object in the packs. An index that is damaged while it is read counts as not having the object, unless
-// no other has it.
+// find locates an object in the packs. An index that is damaged while it is read counts as not having the object,
+// unless no other has it.
 func (snap *snapshot) find(s *Store, id *git.ObjectID) (location, bool, error) {
 	raw := id.Raw()
 	last := s.lastHit.Load()
@@ -168,7 +169,8 @@ func (s *Store) loadDir(snap, old *snapshot, path string, depth int) error {
 		}
 	}
 	if len(snap.dirs) == maxAlternates {
-		return fault.New(fault.Invalid, "objects/info/alternates leads to more than %d object directories", maxAlternates)
+		return fault.New(fault.Invalid, "objects/info/alternates leads to more than %d object directories",
+			maxAlternates)
 	}
 	d, err := s.scan(old.dir(path), path)
 	if err != nil {
@@ -243,7 +245,8 @@ func (s *Store) scan(old *objectDir, path string) (*objectDir, error) {
 	return d, nil
 }
 
-// scanLinks refuses an object directory of which a part, be it one of the 256 directories of loose objects, is a link to outside the root.
+// scanLinks refuses an object directory of which a part, be it one of the 256 directories of loose objects, is a link
+// to outside the root.
 func (s *Store) scanLinks(d, old *objectDir, now time.Time) error {
 	if s.root == "" {
 		return nil
@@ -321,8 +324,8 @@ func (s *Store) scanPacks(d, old *objectDir) error {
 	return s.openIndexes(d)
 }
 
-// scanMidx opens the multi-pack-index. One that is damaged or names a pack that is not there is not used: then each pack
-// answers from its own index, which has all that the other had.
+// scanMidx opens the multi-pack-index. One that is damaged or names a pack that is not there is not used: then each
+// pack answers from its own index, which has all that the other had.
 func (s *Store) scanMidx(d, old *objectDir) error {
 	path := d.packDir + "/multi-pack-index"
 	id, err := s.stat(path)

@@ -104,7 +104,8 @@ func open(objectsDir string, o Options, stat func(string) (disk.ID, error), now 
 			return nil, fault.Wrap(fault.Internal, "opening the root directory", err)
 		}
 		if !disk.Below(s.root, s.dir) {
-			return nil, fault.Wrap(fault.Denied, "the repository's object directory is outside the served root", errors.New(s.dir))
+			return nil, fault.Wrap(fault.Denied, "the repository's object directory is outside the served root",
+				errors.New(s.dir))
 		}
 	}
 	if err := s.rescan(true); err != nil {
@@ -133,8 +134,8 @@ func realPath(path string) (string, error) {
 }
 
 // Refresh makes what other programs did to the object directories visible: new and removed packs, multi-pack-indexes
-// and alternates. If nothing changed it costs three stats for each directory. Loose objects need no Refresh. If it fails,
-// what was known before stays.
+// and alternates. If nothing changed it costs three stats for each directory. Loose objects need no Refresh. If it
+// fails, what was known before stays.
 func (s *Store) Refresh() error {
 	return s.rescan(false)
 }
@@ -210,8 +211,8 @@ func (s *Store) Has(id git.ObjectID) (bool, error) {
 	return found, err
 }
 
-// Lookups is for one that asks for many objects of which many may be missing: Has, but that once a Refresh has found nothing new, a
-// miss costs none any more. For one goroutine.
+// Lookups is for one that asks for many objects of which many may be missing: Has, but that once a Refresh has found
+// nothing new, a miss costs none any more. For one goroutine.
 type Lookups struct {
 	store   *Store
 	current bool // the directories were looked at, and held nothing new
@@ -227,7 +228,8 @@ func (l *Lookups) Has(id git.ObjectID) (found bool, err error) {
 	return found, err
 }
 
-// has looks for an object and, if it may and the object is not known, at the directories. It tells whether there was nothing new.
+// has looks for an object and, if it may and the object is not known, at the directories. It tells whether there was
+// nothing new.
 func (s *Store) has(id git.ObjectID, refresh bool) (found, nothingNew bool, err error) {
 	if len(id.Raw()) != s.format.Size() {
 		return false, false, nil

@@ -12,14 +12,16 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
 
-// ErrDelta says that an object cannot be streamed, as each copy of it is a delta against another object. Read makes it whole.
+// ErrDelta says that an object cannot be streamed, as each copy of it is a delta against another object. Read makes it
+// whole.
 var ErrDelta = errors.New("the object is stored as a delta")
 
-// Stream is an object that is inflated as it is read, in bounded memory whatever its size. For one goroutine; whoever opened it
-// closes it. It holds a descriptor until then, so a repack meanwhile does no harm.
+// Stream is an object that is inflated as it is read, in bounded memory whatever its size. For one goroutine; whoever
+// opened it closes it. It holds a descriptor until then, so a repack meanwhile does no harm.
 //
-// The object is hashed on its way. Who reads it to its end, having skipped what it likes, gets its last bytes only if all were the
-// object's. What was read before the end is not verified, and unlike Read a stream cannot go on with another copy.
+// The object is hashed on its way. Who reads it to its end, having skipped what it likes, gets its last bytes only if
+// all were the object's. What was read before the end is not verified, and unlike Read a stream cannot go on with
+// another copy.
 type Stream struct {
 	Type git.ObjectType
 	Size int64
@@ -94,7 +96,8 @@ func (r *Stream) openLoose(snap *snapshot) error {
 			return err
 		}
 		if result == errAbsent {
-			result = fault.Wrap(fault.Corrupt, "an object is damaged", fmt.Errorf("loose object %s in %s: %w", r.id, d.path, err))
+			result = fault.Wrap(fault.Corrupt, "an object is damaged", fmt.Errorf("loose object %s in %s: %w", r.id,
+				d.path, err))
 		}
 	}
 	return result
@@ -147,7 +150,8 @@ func (r *Stream) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// finish looks at what comes after the last byte: the end of the zlib stream, and the hash. The error is io.EOF if all is well.
+// finish looks at what comes after the last byte: the end of the zlib stream, and the hash. The error is io.EOF if all
+// is well.
 func (r *Stream) finish() error {
 	if r.sc == nil {
 		return io.EOF

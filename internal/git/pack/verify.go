@@ -56,7 +56,8 @@ type verdict struct {
 
 // NewVerifier makes a Verifier; the caller closes it.
 func NewVerifier(log *slog.Logger, metrics *VerifyMetrics) *Verifier {
-	v := &Verifier{log: log, metrics: metrics, small: make(chan struct{}, 1), large: make(chan struct{}, 1), known: make(map[string]*verdict)}
+	v := &Verifier{log: log, metrics: metrics, small: make(chan struct{}, 1), large: make(chan struct{}, 1),
+		known: make(map[string]*verdict)}
 	v.ctx, v.stop = context.WithCancel(context.Background())
 	return v
 }
@@ -100,7 +101,8 @@ type Verification struct {
 // Done is closed when the result is known.
 func (x *Verification) Done() <-chan struct{} { return x.done }
 
-// Damage is the first damage found, nil if there is none or if the packs could not be read. It is valid once Done is closed.
+// Damage is the first damage found, nil if there is none or if the packs could not be read. It is valid once Done is
+// closed.
 func (x *Verification) Damage() *Damage { return x.damage }
 
 // Begin starts a verification of the packs in an object directory and its alternates and returns at once. Packs whose
@@ -166,7 +168,8 @@ func (v *Verifier) begin(do func()) bool {
 	return true
 }
 
-// verdictOf is the verdict on a pack as it is now; it starts to read the pack if there is none. It is nil if the pack is gone.
+// verdictOf is the verdict on a pack as it is now; it starts to read the pack if there is none. It is nil if the pack
+// is gone.
 func (v *Verifier) verdictOf(path string, format git.ObjectFormat) *verdict {
 	packID, err := disk.Stat(path)
 	indexID, indexErr := disk.Stat(indexOf(path))
@@ -175,7 +178,8 @@ func (v *Verifier) verdictOf(path string, format git.ObjectFormat) *verdict {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if known := v.known[path]; known != nil && known.pack == packID && known.index == indexID && !(known.isDone() && known.gaveUp) {
+	if known := v.known[path]; known != nil && known.pack == packID && known.index == indexID && !(known.isDone() &&
+		known.gaveUp) {
 		return known
 	}
 	if v.closed {
@@ -367,8 +371,8 @@ func (v *Verifier) locate(path string, format git.ObjectFormat) error {
 	return damage
 }
 
-// packsBelow lists the packs of an object directory and of its alternates. Alternates that are missing are passed over, as
-// git does.
+// packsBelow lists the packs of an object directory and of its alternates. Alternates that are missing are passed over,
+// as git does.
 func packsBelow(objectsDir string) ([]string, error) {
 	var packs []string
 	seen := make(map[string]bool)

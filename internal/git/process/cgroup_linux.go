@@ -8,8 +8,9 @@ import (
 	"syscall"
 )
 
-// startIn starts a process in a cgroup from its first instruction on (clone3(2), CLONE_INTO_CGROUP), or where this process is if there is no such group.
-// A group that does not take it in, and a kernel or a filter of system calls that knows no clone3, does not keep it from running.
+// startIn starts a process in a cgroup from its first instruction on (clone3(2), CLONE_INTO_CGROUP), or where this
+// process is if there is no such group. A group that does not take it in, and a kernel or a filter of system calls that
+// knows no clone3, does not keep it from running.
 func (r *Runner) startIn(group, program string, args []string, attr *os.ProcAttr) (*os.Process, error) {
 	dir := r.cgroups.Directory(group)
 	if dir == nil {
@@ -28,14 +29,16 @@ func (r *Runner) startIn(group, program string, args []string, attr *os.ProcAttr
 	return p, outside
 }
 
-// refusals are errors of clone3(2) that may mean the cgroup, or the call itself: the group may not be entered, has an invalid type or groups below it that
-// have controllers, or is being removed; its descriptor was closed; the kernel is older, or a filter stands before it.
+// refusals are errors of clone3(2) that may mean the cgroup, or the call itself: the group may not be entered, has an
+// invalid type or groups below it that have controllers, or is being removed; its descriptor was closed; the kernel is
+// older, or a filter stands before it.
 var refusals = []error{
-	syscall.EACCES, syscall.EPERM, syscall.EOPNOTSUPP, syscall.EBUSY, syscall.ENODEV, syscall.EBADF, syscall.ENOSYS, syscall.EINVAL, syscall.E2BIG,
+	syscall.EACCES, syscall.EPERM, syscall.EOPNOTSUPP, syscall.EBUSY, syscall.ENODEV, syscall.EBADF, syscall.ENOSYS,
+	syscall.EINVAL, syscall.E2BIG,
 }
 
-// refusedBy tells whether a start failed because of the cgroup. That there is no file can be said of a program, of its working directory, and of a
-// group that was removed.
+// refusedBy tells whether a start failed because of the cgroup. That there is no file can be said of a program, of its
+// working directory, and of a group that was removed.
 func refusedBy(dir *os.File, err error) bool {
 	if errors.Is(err, syscall.ENOENT) {
 		_, gone := os.Stat(dir.Name())

@@ -17,8 +17,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/inflight"
 )
 
-// lingerLimit is how long the pipes of a process that has ended are still served: only somebody who left its group can hold
-// them open longer than it takes to read them.
+// lingerLimit is how long the pipes of a process that has ended are still served: only somebody who left its group can
+// hold them open longer than it takes to read them.
 const lingerLimit = time.Second
 
 // Usage is what a command used.
@@ -65,7 +65,8 @@ type Process struct {
 	err   error
 }
 
-// pipes makes the pipes and returns the child's ends, for descriptors 0, 1 and 2. What it made it also returns with an error.
+// pipes makes the pipes and returns the child's ends, for descriptors 0, 1 and 2. What it made it also returns with an
+// error.
 func (p *Process) pipes() (child []*os.File, err error) {
 	child = make([]*os.File, 3)
 	if p.command.Stdin == nil {
@@ -135,14 +136,16 @@ func (p *Process) readStderr() {
 
 func (p *Process) writeStdin() {
 	source := &errReader{r: p.command.Stdin}
-	io.Copy(countingWriter{p.stdin, &p.in}, source) // a failed write means that the command reads no more: its own business
-	if source.err != nil {                          // it must not take what came so far for all
+	// A failed write means that the command reads no more: its own business.
+	io.Copy(countingWriter{p.stdin, &p.in}, source)
+	if source.err != nil { // it must not take what came so far for all
 		p.kill(fault.Wrap(fault.KindOf(source.err), "reading the input of "+p.command.String(), source.err))
 	}
 	p.stdin.Close()
 }
 
-// countingWriter counts what is written. It is no io.ReaderFrom: what comes through a buffer can be counted while it comes.
+// countingWriter counts what is written. It is no io.ReaderFrom: what comes through a buffer can be counted while it
+// comes.
 type countingWriter struct {
 	w io.Writer
 	n *atomic.Int64
@@ -221,9 +224,9 @@ func (p *Process) killNow() {
 	}
 }
 
-// awaitExit reaps the process. Whatever else is in its group dies first: until the leader is reaped, nobody else can be given
-// the group's number. What was asked to end, and given time for that, has it though the leader was faster: a child of git's may be about
-// to remove a lock.
+// awaitExit reaps the process. Whatever else is in its group dies first: until the leader is reaped, nobody else can be
+// given the group's number. What was asked to end, and given time for that, has it though the leader was faster: a
+// child of git's may be about to remove a lock.
 func (p *Process) awaitExit(reaper *reaper.Keeper) {
 	p.exit.await(p.process.Pid)
 	p.unwatch()
@@ -315,11 +318,12 @@ func (p *Process) exitError() error {
 	return &fault.Error{Kind: kind, Msg: p.command.String() + " failed", RetryAfter: retry, Err: errors.New(text)}
 }
 
-// Wait waits for the command's end, after Stdout was read to its end or Kill called, and closes Stdout. Stdin is not read
-// any more when it returns: who kills a command makes a pending Read of its Stdin return. The error is nil for exit
-// status 0 only; else its cause tells the status and the last lines of standard error, for the log. Kinds: fault.Internal
-// for a failure, fault.Unavailable for a death by a signal that was not ours, and for a kill its reason: fault.Cancelled,
-// fault.Deadline, fault.Unavailable (the Runner closed), or the kind of Stdin's error. Wait may be called repeatedly.
+// Wait waits for the command's end, after Stdout was read to its end or Kill called, and closes Stdout. Stdin is not
+// read any more when it returns: who kills a command makes a pending Read of its Stdin return. The error is nil for
+// exit status 0 only; else its cause tells the status and the last lines of standard error, for the log. Kinds:
+// fault.Internal for a failure, fault.Unavailable for a death by a signal that was not ours, and for a kill its reason:
+// fault.Cancelled, fault.Deadline, fault.Unavailable (the Runner closed), or the kind of Stdin's error. Wait may be
+// called repeatedly.
 func (p *Process) Wait() (Usage, error) {
 	<-p.done
 	p.late.Do(func() { // what was read after its end

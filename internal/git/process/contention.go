@@ -8,8 +8,8 @@ const mostSampled = 16
 // sample is what was seen of a command when it was last looked at.
 type sample struct{ ran, waited time.Duration }
 
-// Contention is how long processes of commands that run were on a CPU since it was last called, and for how long they were ready to, and waited for
-// one. It looks at some of them, for well below a millisecond. One goroutine calls it.
+// Contention is how long processes of commands that run were on a CPU since it was last called, and for how long they
+// were ready to, and waited for one. It looks at some of them, for well below a millisecond. One goroutine calls it.
 func (r *Runner) Contention() (ran, waited time.Duration) {
 	r.mu.Lock()
 	some := make([]*Process, 0, mostSampled)
@@ -25,7 +25,8 @@ func (r *Runner) Contention() (ran, waited time.Duration) {
 		if !ok {
 			continue
 		}
-		if l.ran >= p.sampled.ran && l.Delay >= p.sampled.waited { // else one of its processes has ended, and has taken its part along
+		// Else one of its processes has ended, and has taken its part along.
+		if l.ran >= p.sampled.ran && l.Delay >= p.sampled.waited {
 			ran += l.ran - p.sampled.ran
 			waited += l.Delay - p.sampled.waited
 		}

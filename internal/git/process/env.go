@@ -9,8 +9,8 @@ import (
 )
 
 // overrides is configuration that wins over a repository's own (git-config(1), GIT_CONFIG_COUNT), so that no repository
-// can make git run a program. Drivers by name (filter.*, diff.*, merge.*, alias.*) cannot be listed; no command that would
-// use them is run.
+// can make git run a program. Drivers by name (filter.*, diff.*, merge.*, alias.*) cannot be listed; no command that
+// would use them is run.
 var overrides = [...][2]string{
 	{"core.hooksPath", "/dev/null"},
 	{"core.fsmonitor", "false"},
@@ -32,7 +32,8 @@ var overrides = [...][2]string{
 	{"maintenance.auto", "false"},
 }
 
-// environment is the whole environment of a git command, unless Command.Env and Command.Config add to it. See git(1), "Environment variables".
+// environment is the whole environment of a git command, unless Command.Env and Command.Config add to it. See git(1),
+// "Environment variables".
 func environment(tempDir string) map[string]string {
 	env := programEnvironment(tempDir)
 	maps.Copy(env, map[string]string{
@@ -48,7 +49,8 @@ func environment(tempDir string) map[string]string {
 	return env
 }
 
-// programEnvironment is the same for a program of the operator's, as a hook: what git does in there is the operator's choice.
+// programEnvironment is the same for a program of the operator's, as a hook: what git does in there is the operator's
+// choice.
 func programEnvironment(tempDir string) map[string]string {
 	if tempDir == "" {
 		tempDir = os.TempDir()

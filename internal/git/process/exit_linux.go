@@ -7,12 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// exitWatch waits for a process's end: by a descriptor of it (pidfd_open(2)) in the runtime's poller, so that no thread waits for each, or, where
-// the kernel gives none, in a thread.
+// exitWatch waits for a process's end: by a descriptor of it (pidfd_open(2)) in the runtime's poller, so that no thread
+// waits for each, or, where the kernel gives none, in a thread.
 type exitWatch struct{ fd int }
 
-// attributes are what the process is started with. Nothing in them may have the runtime leave out CLONE_VFORK and CLONE_VM, as a new user namespace
-// would: a start would then copy the page tables of a server of many GiB, and take as long.
+// attributes are what the process is started with. Nothing in them may have the runtime leave out CLONE_VFORK and
+// CLONE_VM, as a new user namespace would: a start would then copy the page tables of a server of many GiB, and take as
+// long.
 func (w *exitWatch) attributes() *syscall.SysProcAttr {
 	w.fd = -1
 	return &syscall.SysProcAttr{Setpgid: true, PidFD: &w.fd}

@@ -56,7 +56,8 @@ func NewMetrics() *Metrics {
 			Help:    "Time that it took to start a git process once it had a slot: until it ran git, and with the pauses of a shortage.",
 			Buckets: []float64{.0005, .001, .002, .005, .01, .025, .05, .1, .25, 1, 5}}),
 		short: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packhorse_git_start_shortages_total",
-			Help: "Tries to start a git process for which the system had no room, by what there was too little of."}, []string{"of"}),
+			Help: "Tries to start a git process for which the system had no room, by what there was too little of."},
+			[]string{"of"}),
 		slots:  newSlotsCollector(),
 		reaper: newReaperMetrics(),
 		peak:   make(map[[2]string]int64),
@@ -65,7 +66,8 @@ func NewMetrics() *Metrics {
 
 // Collectors lists what to register.
 func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.reaper.up, m.reaper.failures, m.commands, m.inFlight, m.wall, m.cpu, m.bytes, m.maxRSS, m.slow, m.queue, m.starts, m.short, m.slots}
+	return []prometheus.Collector{m.reaper.up, m.reaper.failures, m.commands, m.inFlight, m.wall, m.cpu, m.bytes,
+		m.maxRSS, m.slow, m.queue, m.starts, m.short, m.slots}
 }
 
 func (m *Metrics) watch(c Class, s *balance.Slots) { m.slots.add(c, s) }

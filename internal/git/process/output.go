@@ -10,9 +10,10 @@ import (
 
 // Output is the reader's end of a command's standard output. One goroutine reads it; deadlines may be set by others.
 //
-// The runtime's poller does not know it: git writes in pieces of 8 KiB, and with a poller on the pipe the kernel wakes this process
-// for each of them, 8,500 times for a pack of 70 MB, which cost more than all the rest of moving it. A Read that finds the pipe empty
-// looks again after a pause instead, and with nobody to wake git's writes are cheaper too.
+// The runtime's poller does not know it: git writes in pieces of 8 KiB, and with a poller on the pipe the kernel wakes
+// this process for each of them, 8,500 times for a pack of 70 MB, which cost more than all the rest of moving it. A
+// Read that finds the pipe empty looks again after a pause instead, and with nobody to wake git's writes are cheaper
+// too.
 type Output struct {
 	file     *os.File     // does not block
 	deadline atomic.Int64 // ns since the epoch; 0: none
@@ -21,17 +22,20 @@ type Output struct {
 	raw      syscall.RawConn // of file; nil: a pipe that is looked at after pauses
 }
 
-// LargePipe is what a command hardly fills, in bytes, while its reader pauses: pauses are of a millisecond and more, whatever is asked for. Where a large pipe
-// was wanted and the system gave less (fs.pipe-user-pages-soft), Read is woken when something comes.
+// LargePipe is what a command hardly fills, in bytes, while its reader pauses: pauses are of a millisecond and more,
+// whatever is asked for. Where a large pipe was wanted and the system gave less (fs.pipe-user-pages-soft), Read is
+// woken when something comes.
 const LargePipe = 256 << 10
 
-// Pauses between two looks at an empty pipe. The first is for short commands; the last costs an idle command a hundred looks a second.
+// Pauses between two looks at an empty pipe. The first is for short commands; the last costs an idle command a hundred
+// looks a second.
 const (
 	shortestPause = 200 * time.Microsecond
 	longestPause  = 10 * time.Millisecond
 )
 
-// Read reads what is there, and waits while there is nothing. Its errors are os.ErrDeadlineExceeded, io.EOF, and those of read(2).
+// Read reads what is there, and waits while there is nothing. Its errors are os.ErrDeadlineExceeded, io.EOF, and those
+// of read(2).
 func (o *Output) Read(b []byte) (int, error) {
 	for pause := shortestPause; ; pause = min(2*pause, longestPause) {
 		if o.late() {

@@ -1,12 +1,13 @@
-// Package process runs the git program, and hooks: so many at once of each class of work, within a time limit, watched, and killed with
-// everything they started as soon as nobody wants their result.
+// Package process runs the git program, and hooks: so many at once of each class of work, within a time limit, watched,
+// and killed with everything they started as soon as nobody wants their result.
 //
-// A command sees an environment made from scratch (see environment), file descriptors 0, 1 and 2, and what Command.Files names. It leads a process group of its
-// own, and the group is killed when the command ends or its context does, so that a grandchild outlives neither. (Only
-// what leaves the group by setsid(2) escapes.) A second process ends what is left if this one is killed; see git/reaper. No shell is involved.
+// A command sees an environment made from scratch (see environment), file descriptors 0, 1 and 2, and what
+// Command.Files names. It leads a process group of its own, and the group is killed when the command ends or its
+// context does, so that a grandchild outlives neither. (Only what leaves the group by setsid(2) escapes.) A second
+// process ends what is left if this one is killed; see git/reaper. No shell is involved.
 //
-// Ownership: whoever starts a Process reads Stdout to its end or calls Kill, and then calls Wait. The slot is given back when
-// the process has ended, Wait or not.
+// Ownership: whoever starts a Process reads Stdout to its end or calls Kill, and then calls Wait. The slot is given
+// back when the process has ended, Wait or not.
 package process
 
 import (
@@ -43,12 +44,15 @@ type Limits struct {
 	Wait  time.Duration // how long one may wait for a slot; 0 is as long as its context lives
 	// Anonymous is as in balance.Limits.
 	Anonymous float64
-	// PerRepository is how many slots commands on one repository may have while others are about (balance.Limits.Each). 0: all but one; negative: all.
+	// PerRepository is how many slots commands on one repository may have while others are about (balance.Limits.Each).
+	// 0: all but one; negative: all.
 	PerRepository int
-	Nice          int           // added to the niceness of the server: 0 to 19
-	Memory        int64         // bytes of memory of its own that each process of a command may have (RLIMIT_DATA); more fails in it. 0: no limit. Linux only
-	Slow          time.Duration // wall time after which the log is told of a command; 0: never
-	Time          time.Duration // wall time after which a command is killed; 0 for no limit
+	Nice          int // added to the niceness of the server: 0 to 19
+	// Bytes of memory of its own that each process of a command may have (RLIMIT_DATA); more fails in it. 0: no limit.
+	// Linux only.
+	Memory int64
+	Slow   time.Duration // wall time after which the log is told of a command; 0: never
+	Time   time.Duration // wall time after which a command is killed; 0 for no limit
 }
 
 func (l *Limits) queue() balance.Limits {
@@ -64,7 +68,8 @@ type Options struct {
 	Git     string // path or name of the git program, looked up once; "" is git
 	Classes map[Class]Limits
 	TempDir string // the commands' TMPDIR; "" is the system's
-	// Reaper runs the reaper, which ends the commands if this process is killed (reaper.Options.Command). Empty: nobody does.
+	// Reaper runs the reaper, which ends the commands if this process is killed (reaper.Options.Command). Empty: nobody
+	// does.
 	Reaper  []string
 	Cgroups *cgroup.Tree     // the Runner closes it; may be nil: the commands are where this process is
 	Groups  map[Class]string // the group of Cgroups that the commands of a class run in
@@ -106,8 +111,8 @@ type class struct {
 	slots  *balance.Slots
 }
 
-// New looks up the git program and makes the classes' slots. From here on no file descriptor but 0, 1 and 2 reaches a child
-// of this process by accident, those included that the process was born with.
+// New looks up the git program and makes the classes' slots. From here on no file descriptor but 0, 1 and 2 reaches a
+// child of this process by accident, those included that the process was born with.
 func New(o Options) (*Runner, error) {
 	if o.Git == "" {
 		o.Git = "git"
@@ -127,12 +132,15 @@ func New(o Options) (*Runner, error) {
 	}
 	closeOnExec()
 	r := &Runner{
-		git: path, env: environment(o.TempDir), programEnv: programEnvironment(o.TempDir), metrics: o.Metrics, log: o.Log, account: o.Account,
+		git: path, env: environment(o.TempDir), programEnv: programEnvironment(o.TempDir), metrics: o.Metrics,
+		log: o.Log, account: o.Account,
 		cgroups: o.Cgroups, groups: o.Groups,
 		classes: make(map[Class]class, len(o.Classes)),
-		starter: newStarter(o.Metrics), looks: make(chan struct{}, manyLooks), running: make(map[*Process]struct{}), ended: make(chan struct{}),
+		starter: newStarter(o.Metrics), looks: make(chan struct{}, manyLooks), running: make(map[*Process]struct{}),
+		ended: make(chan struct{}),
 	}
-	r.reaper = reaper.Keep(reaper.Options{Command: o.Reaper, Cgroups: o.Cgroups.Directories(), Metrics: o.Metrics.reaper, Log: o.Log})
+	r.reaper = reaper.Keep(reaper.Options{Command: o.Reaper, Cgroups: o.Cgroups.Directories(),
+		Metrics: o.Metrics.reaper, Log: o.Log})
 	if mark, value, ok := strings.Cut(r.reaper.Env(), "="); ok {
 		r.env[mark], r.programEnv[mark] = value, value
 	}
@@ -152,19 +160,21 @@ type Command struct {
 	Program    string   // path of another program than git, of the operator's; Subcommand then says what it is. "": git
 	Args       []string // all that follows "git"; nothing from a user before "--end-of-options"
 	Env        []string // KEY=VALUE, added to the environment or put in place of what it has
-	// Config is configuration for git, and for git within a Program, that wins over a repository's own: keys and values. For git it is
-	// added to the server's own, which keeps repositories from running programs.
+	// Config is configuration for git, and for git within a Program, that wins over a repository's own: keys and
+	// values. For git it is added to the server's own, which keeps repositories from running programs.
 	Config [][2]string
 	Dir    string    // working directory; "" is /
 	Stdin  io.Reader // nil is empty; when a Read of it fails, the command is killed
 	// Stderr gets standard error as it comes, from one goroutine. It must not block, nor keep the slice.
 	Stderr func([]byte)
-	// StdoutToStderr gives the command one pipe for both outputs, so that what it writes comes in order. Process.Stdout is then empty.
+	// StdoutToStderr gives the command one pipe for both outputs, so that what it writes comes in order. Process.Stdout
+	// is then empty.
 	StdoutToStderr bool
-	StdoutBuffer   int        // size of the pipe that Stdout reads, where the system allows it; 0 is the system's default
-	Files          []*os.File // the command's descriptors from 3 on; the caller closes them
-	// Grace is for commands that write into a repository: who kills one asks it to end first (SIGTERM), so that git removes its locks and
-	// temporary files, and kills what is left after that time. 0: at once.
+	// Size of the pipe that Stdout reads, where the system allows it; 0 is the system's default.
+	StdoutBuffer int
+	Files        []*os.File // the command's descriptors from 3 on; the caller closes them
+	// Grace is for commands that write into a repository: who kills one asks it to end first (SIGTERM), so that git
+	// removes its locks and temporary files, and kills what is left after that time. 0: at once.
 	Grace time.Duration
 	// Caller is whom it is for: callers share the slots of a class fairly.
 	Caller balance.Caller
@@ -181,7 +191,8 @@ func (c *Command) String() string {
 }
 
 // Start waits for a slot of the command's class and starts it. When ctx ends the command is killed. Errors: what
-// balance.Slots.Acquire tells; fault.Unavailable if the system has no room for another process (*Shortage) or the Runner is closed.
+// balance.Slots.Acquire tells; fault.Unavailable if the system has no room for another process (*Shortage) or the
+// Runner is closed.
 func (r *Runner) Start(ctx context.Context, c Command) (*Process, error) {
 	cl, ok := r.classes[c.Class]
 	if !ok {
@@ -234,9 +245,11 @@ func errClosed() error {
 	return fault.Retry(fault.Unavailable, fault.RetrySoon, "the server is shutting down")
 }
 
-func (r *Runner) start(ctx context.Context, c Command, l Limits, waited time.Duration, release func()) (*Process, error) {
+func (r *Runner) start(ctx context.Context, c Command, l Limits, waited time.Duration, release func()) (*Process,
+	error) {
 	p := &Process{
-		command: c, metrics: r.metrics, request: inflight.From(ctx), waited: waited, done: make(chan struct{}), silent: make(chan struct{}),
+		command: c, metrics: r.metrics, request: inflight.From(ctx), waited: waited, done: make(chan struct{}),
+		silent: make(chan struct{}),
 	}
 	if err := r.begin(); err != nil {
 		return nil, err
@@ -291,7 +304,8 @@ func (r *Runner) begin() error {
 	return nil
 }
 
-// begun ends what begin began: p runs, or nil. It tells whether the Runner was closed meanwhile, which nobody else tells p.
+// begun ends what begin began: p runs, or nil. It tells whether the Runner was closed meanwhile, which nobody else
+// tells p.
 func (r *Runner) begun(p *Process) (closed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -310,11 +324,13 @@ func (r *Runner) settle() {
 	}
 }
 
-// manyLooks bounds the looks at directories that are under way, those included that hang and that nobody waits for any more.
+// manyLooks bounds the looks at directories that are under way, those included that hang and that nobody waits for any
+// more.
 const manyLooks = 64
 
-// reach looks at the command's directory. Should its disk hang, then here, where nobody else waits for it, and not in the child, for which a CPU of ours
-// waits until it has called exec. The command has its slot meanwhile, so that the wait has an end: the look goes on by itself.
+// reach looks at the command's directory. Should its disk hang, then here, where nobody else waits for it, and not in
+// the child, for which a CPU of ours waits until it has called exec. The command has its slot meanwhile, so that the
+// wait has an end: the look goes on by itself.
 func (r *Runner) reach(ctx context.Context, p *Process) error {
 	dir := p.command.Dir
 	if dir == "" {
@@ -350,9 +366,11 @@ func (r *Runner) spawn(p *Process) error {
 		if p.command.Program != "" {
 			program, name = p.command.Program, p.command.Program
 		}
-		p.process, err = r.startIn(r.groups[p.command.Class], program, append([]string{name}, p.command.Args...), &os.ProcAttr{
-			Dir: cmp.Or(p.command.Dir, "/"), Env: r.Environment(p.command), Files: slices.Concat(files, p.command.Files), Sys: p.exit.attributes(),
-		})
+		p.process, err = r.startIn(r.groups[p.command.Class], program, append([]string{name}, p.command.Args...),
+			&os.ProcAttr{
+				Dir: cmp.Or(p.command.Dir, "/"), Env: r.Environment(p.command), Files: slices.Concat(files,
+					p.command.Files), Sys: p.exit.attributes(),
+			})
 	}
 	if err != nil {
 		closeAll([]*os.File{p.stdin, p.stderr})
@@ -403,13 +421,15 @@ func (r *Runner) reap(p *Process, release func()) {
 		}
 	}
 	if p.err != nil {
-		r.log.LogAttrs(context.Background(), slog.LevelDebug, "git command failed", slog.String("subcommand", p.command.Subcommand),
+		r.log.LogAttrs(context.Background(), slog.LevelDebug, "git command failed", slog.String("subcommand",
+			p.command.Subcommand),
 			slog.String("exit", p.usage.Exit), slog.Duration("wall", p.usage.Wall), slog.Any("error", p.err))
 	}
 	close(p.done)
 }
 
-// Close refuses new commands, kills those that run and waits until they are gone, or for ctx. The reaper goes on with those that are left.
+// Close refuses new commands, kills those that run and waits until they are gone, or for ctx. The reaper goes on with
+// those that are left.
 func (r *Runner) Close(ctx context.Context) error {
 	if err := r.closeCommands(ctx); err != nil {
 		r.reaper.Abandon()

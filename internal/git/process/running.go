@@ -27,8 +27,8 @@ type Running struct {
 	Live
 }
 
-// Live is what a command has used so far, with all processes that it has started, as far as they live or git has waited for them. Zero where the system
-// does not tell.
+// Live is what a command has used so far, with all processes that it has started, as far as they live or git has waited
+// for them. Zero where the system does not tell.
 type Live struct {
 	User, System time.Duration
 	Delay        time.Duration // processes that live were ready to run, and waited for a CPU
@@ -44,8 +44,8 @@ const (
 	mostThreads   = 64
 )
 
-// Running lists the commands that run now, the oldest first. It reads a few files of /proc for each, about 40 µs, so it is for people and for what looks
-// once in a while.
+// Running lists the commands that run now, the oldest first. It reads a few files of /proc for each, about 40 µs, so it
+// is for people and for what looks once in a while.
 func (r *Runner) Running() []Running {
 	r.mu.Lock()
 	all := make([]*Process, 0, len(r.running))
@@ -60,7 +60,10 @@ func (r *Runner) Running() []Running {
 			list = append(list, one)
 		}
 	}
-	slices.SortFunc(list, func(a, b Running) int { return cmp.Or(cmp.Compare(b.Age, a.Age), cmp.Compare(a.Pid, b.Pid)) })
+	slices.SortFunc(list, func(a, b Running) int {
+		return cmp.Or(cmp.Compare(b.Age, a.Age), cmp.Compare(a.Pid,
+			b.Pid))
+	})
 	return list
 }
 
@@ -97,7 +100,8 @@ func (p *Process) now(at time.Time) (Running, bool) {
 
 // activity is what counts for a request.
 func (u *Usage) activity() inflight.Usage {
-	return inflight.Usage{Commands: 1, User: u.User, System: u.System, Queue: u.Queue, MaxRSS: u.MaxRSS, In: u.In, Out: u.Out}
+	return inflight.Usage{Commands: 1, User: u.User, System: u.System, Queue: u.Queue, MaxRSS: u.MaxRSS, In: u.In,
+		Out: u.Out}
 }
 
 const (

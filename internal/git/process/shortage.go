@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// Shortage is why a command could not be started: the system had no room for another process, or for its descriptors, also when asked again.
+// Shortage is why a command could not be started: the system had no room for another process, or for its descriptors,
+// also when asked again.
 type Shortage struct {
 	Of  string // "processes", "memory", "files"
 	Err error
@@ -20,8 +21,8 @@ type Shortage struct {
 func (s *Shortage) Error() string { return fmt.Sprintf("the system is short of %s: %v", s.Of, s.Err) }
 func (s *Shortage) Unwrap() error { return s.Err }
 
-// shortageOf is what an error of a start says that there is too little of; "" for any other error. The limit of processes may be the user's
-// (RLIMIT_NPROC), the control group's (pids.max) or the machine's (fork(2), "ERRORS").
+// shortageOf is what an error of a start says that there is too little of; "" for any other error. The limit of
+// processes may be the user's (RLIMIT_NPROC), the control group's (pids.max) or the machine's (fork(2), "ERRORS").
 func shortageOf(err error) string {
 	switch {
 	case errors.Is(err, syscall.EAGAIN):
@@ -41,8 +42,9 @@ const (
 	startLimit    = 30 * time.Second      // for which it waits in all, should starts hang
 )
 
-// starter bounds how many processes are started at the same time, since each start keeps a CPU of the Go runtime until the child has called exec, and
-// keeps a shortage from becoming a storm: while there is one, starts are tried one at a time, with growing pauses. Safe for concurrent use.
+// starter bounds how many processes are started at the same time, since each start keeps a CPU of the Go runtime until
+// the child has called exec, and keeps a shortage from becoming a storm: while there is one, starts are tried one at a
+// time, with growing pauses. Safe for concurrent use.
 type starter struct {
 	metrics *Metrics
 	room    chan struct{} // a place for each start at the same time
@@ -64,7 +66,8 @@ func newStarter(m *Metrics) *starter {
 	}
 }
 
-// start calls spawn, again and again while there is a shortage and patience lasts. Its errors are spawn's, *Shortage, and ctx's.
+// start calls spawn, again and again while there is a shortage and patience lasts. Its errors are spawn's, *Shortage,
+// and ctx's.
 func (s *starter) start(ctx context.Context, spawn func() error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.limit, errImpatient)
 	defer cancel()

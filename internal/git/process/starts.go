@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// starts are the starts of processes that are under way. Its lock is held for a step, so that whoever watches can ask while none comes to an end.
+// starts are the starts of processes that are under way. Its lock is held for a step, so that whoever watches can ask
+// while none comes to an end.
 type starts struct {
 	mu  sync.Mutex
 	all map[*Process]time.Time
@@ -26,8 +27,9 @@ func (s *starts) begin(p *Process) (end func()) {
 	}
 }
 
-// Starting is for how long the system has been starting a process that it has not started yet, of several the longest; 0: there is none. A start
-// takes milliseconds, however large we are: one that takes seconds has found a disk or a kernel that does not answer.
+// Starting is for how long the system has been starting a process that it has not started yet, of several the longest;
+// 0: there is none. A start takes milliseconds, however large we are: one that takes seconds has found a disk or a
+// kernel that does not answer.
 func (r *Runner) Starting() (longest time.Duration) {
 	r.starts.mu.Lock()
 	defer r.starts.mu.Unlock()

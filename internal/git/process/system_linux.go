@@ -21,7 +21,8 @@ func pipe() (fds [2]int, err error) {
 	return fds, err
 }
 
-// setPipeSize makes a pipe larger, or leaves it when fs.pipe-max-size or fs.pipe-user-pages-soft say no. It returns how many bytes fit then; 0: not known.
+// setPipeSize makes a pipe larger, or leaves it when fs.pipe-max-size or fs.pipe-user-pages-soft say no. It returns how
+// many bytes fit then; 0: not known.
 func setPipeSize(fd, n int) int {
 	size, err := unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, n)
 	if err != nil {
@@ -33,22 +34,25 @@ func setPipeSize(fd, n int) int {
 // awaitReadable waits until there is something to read, or the end of it, for a while at the most. It keeps a thread.
 func awaitReadable(c syscall.RawConn, limit time.Duration) error {
 	return c.Control(func(fd uintptr) {
-		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(limit.Milliseconds())) // what is wrong with it, read(2) says
+		// What is wrong with it, read(2) says.
+		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(limit.Milliseconds()))
 	})
 }
 
-// limitMemory bounds the memory that a process gets from now on, and those that it starts: private and writable, be it from the heap or mapped
-// (getrlimit(2), RLIMIT_DATA).
+// limitMemory bounds the memory that a process gets from now on, and those that it starts: private and writable, be it
+// from the heap or mapped (getrlimit(2), RLIMIT_DATA).
 func limitMemory(pid int, bytes int64) error {
 	return unix.Prlimit(pid, unix.RLIMIT_DATA, &unix.Rlimit{Cur: uint64(bytes), Max: uint64(bytes)}, nil)
 }
 
-// longSlice is for how long git runs at a time while others want the CPU too, unless these have slices of the usual length, about 3 ms, and were asleep:
-// such a one runs at once then (sched_setattr(2), sched_runtime; PREEMPT_SHORT, Linux 6.12), and need not wait for the end of a slice, which is what
-// small requests did. Older kernels take no notice.
+// longSlice is for how long git runs at a time while others want the CPU too, unless these have slices of the usual
+// length, about 3 ms, and were asleep: such a one runs at once then (sched_setattr(2), sched_runtime; PREEMPT_SHORT,
+// Linux 6.12), and need not wait for the end of a slice, which is what small requests did. Older kernels take no
+// notice.
 const longSlice = 20 * time.Millisecond
 
-// giveWay makes a process group nice, and has its leader, and what that starts from now on, be interrupted by the server.
+// giveWay makes a process group nice, and has its leader, and what that starts from now on, be interrupted by the
+// server.
 func giveWay(pid, nice int) error {
 	if err := syscall.Setpriority(syscall.PRIO_PGRP, pid, nice); err != nil {
 		return err
@@ -68,9 +72,9 @@ func niceness() int {
 	return 20 - n // what the system call returns is never negative
 }
 
-// rssSampler looks at a process's greatest resident size now and then. The kernel's own account (ru_maxrss) begins with the
-// size of the server that started the process, because exec counts the memory it leaves, so it is worth something only
-// for children greater than the server.
+// rssSampler looks at a process's greatest resident size now and then. The kernel's own account (ru_maxrss) begins with
+// the size of the server that started the process, because exec counts the memory it leaves, so it is worth something
+// only for children greater than the server.
 type rssSampler struct {
 	own int64 // the server's greatest resident size at the start, bytes
 
@@ -104,7 +108,8 @@ func (s *rssSampler) start(pid int) {
 	})
 }
 
-// stop ends the sampling; called before the process is reaped, so that its number is not looked up under another's name.
+// stop ends the sampling; called before the process is reaped, so that its number is not looked up under another's
+// name.
 func (s *rssSampler) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,9 +25,11 @@ func pipe() (fds [2]int, err error) {
 
 func setPipeSize(int, int) int { return 0 }
 
-func awaitReadable(syscall.RawConn, time.Duration) error { return errors.ErrUnsupported } // no capacity is known here: never called
+// No capacity is known here: never called.
+func awaitReadable(syscall.RawConn, time.Duration) error { return errors.ErrUnsupported }
 
-// exitWatch has no portable form: the reaping itself waits, and a group that outlives its leader is killed only by a cancelled context.
+// exitWatch has no portable form: the reaping itself waits, and a group that outlives its leader is killed only by a
+// cancelled context.
 type exitWatch struct{}
 
 func (*exitWatch) attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

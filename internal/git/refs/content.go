@@ -26,8 +26,8 @@ type content struct {
 	kind contentKind
 }
 
-// IsHead tells whether git would take a file that begins with these bytes (256 are enough) for the HEAD of a repository: a symbolic ref to
-// something in refs/, or an object ID of any format.
+// IsHead tells whether git would take a file that begins with these bytes (256 are enough) for the HEAD of a
+// repository: a symbolic ref to something in refs/, or an object ID of any format.
 func IsHead(b []byte) bool {
 	if target, ok := bytes.CutPrefix(b, []byte("ref:")); ok {
 		return bytes.HasPrefix(bytes.TrimLeft(target, whiteSpace), []byte("refs/"))
@@ -40,7 +40,8 @@ func IsHead(b []byte) bool {
 	return err == nil
 }
 
-// parseLoose reads the first looseLimit bytes of a loose ref, by the rules of gitrepository-layout and git-symbolic-ref.
+// parseLoose reads the first looseLimit bytes of a loose ref, by the rules of gitrepository-layout and
+// git-symbolic-ref.
 func parseLoose(b []byte, format git.ObjectFormat) content {
 	c := parseText(b, format)
 	if c.kind == broken && IsHead(b) {

@@ -6,12 +6,14 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// Change is what became of one ref between two Snapshots. A ref that is absent from one of them is a Ref with its name alone.
+// Change is what became of one ref between two Snapshots. A ref that is absent from one of them is a Ref with its name
+// alone.
 type Change struct{ Old, New Ref }
 
-// Diff calls fn for each ref, HEAD included, whose ID or target differs between two Snapshots of one repository, which may come from two
-// Stores: HEAD first, the others in the order of their names. An error of fn ends it and is returned. It costs nothing for the same
-// Snapshot, a look-up for each loose ref where packed-refs is the same, else a walk over all refs. What a Snapshot hides is absent.
+// Diff calls fn for each ref, HEAD included, whose ID or target differs between two Snapshots of one repository, which
+// may come from two Stores: HEAD first, the others in the order of their names. An error of fn ends it and is returned.
+// It costs nothing for the same Snapshot, a look-up for each loose ref where packed-refs is the same, else a walk over
+// all refs. What a Snapshot hides is absent.
 func Diff(old, new *Snapshot, fn func(Change) error) error {
 	if old == new {
 		return nil
@@ -95,7 +97,8 @@ func diffAll(old, new *Snapshot, fn func(Change) error) (err error) {
 			a, okA = next()
 			b, okB = nextNew()
 		}
-		if err == nil && c.differs() { // what comes before a fault is not told either: after it, refs would seem to be gone
+		// What comes before a fault is not told either: after it, refs would seem to be gone.
+		if err == nil && c.differs() {
 			err = fn(c)
 		}
 	}

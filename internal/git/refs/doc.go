@@ -1,11 +1,13 @@
 // Package refs reads a repository's refs as immutable snapshots: packed-refs mapped and searched, loose refs overlaid.
 //
-// The one idea: a Snapshot is never parsed for a request. Store.Snapshot looks at the identity (device, inode, size, mtime,
-// ctime) of everything that refs are made of and hands out the Snapshot it already has when nothing changed. So a foreign
-// `git push`, `update-ref`, `pack-refs` or `gc` is visible to the very next call, and a call that finds nothing new costs
-// one stat for each directory and each loose ref. Memory is bounded by the loose refs; packed-refs stays in the page cache.
+// The one idea: a Snapshot is never parsed for a request. Store.Snapshot looks at the identity (device, inode, size,
+// mtime, ctime) of everything that refs are made of and hands out the Snapshot it already has when nothing changed. So
+// a foreign `git push`, `update-ref`, `pack-refs` or `gc` is visible to the very next call, and a call that finds
+// nothing new costs one stat for each directory and each loose ref. Memory is bounded by the loose refs; packed-refs
+// stays in the page cache.
 //
-// What it relies on (gitrepository-layout: HEAD, refs, packed-refs; git-pack-refs; git-check-ref-format; git-symbolic-ref):
+// What it relies on (gitrepository-layout: HEAD, refs, packed-refs; git-pack-refs; git-check-ref-format;
+// git-symbolic-ref):
 //
 //   - HEAD is in the Git directory, refs/ and packed-refs are in the common directory. What a linked worktree has for itself
 //     (refs/bisect, refs/worktree, refs/rewritten) is below refs/ in its Git directory; the common directory's are the main worktree's.
@@ -28,6 +30,6 @@
 //
 // Whether an object exists is not asked here.
 //
-// Reftables are not read: Options.List asks somebody who can, which is git, and only after tables.list has changed. So what stands
-// above holds for them too, but that a change costs a process.
+// Reftables are not read: Options.List asks somebody who can, which is git, and only after tables.list has changed. So
+// what stands above holds for them too, but that a change costs a process.
 package refs

@@ -14,8 +14,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// node is what is known of one file or directory below refs/, or of HEAD. Nodes belong to who holds the Store's turn; the
-// entries that they point to are immutable and shared with Snapshots.
+// node is what is known of one file or directory below refs/, or of HEAD. Nodes belong to who holds the Store's turn;
+// the entries that they point to are immutable and shared with Snapshots.
 type node struct {
 	path     string // absolute, with a NUL at its end
 	id       identity
@@ -61,7 +61,8 @@ func (l look) looseRefs() error {
 		ok, err = l.directory(l.root, id)
 	}
 	if err == nil && !ok {
-		return fault.Wrap(fault.NotFound, "the repository is gone", fmt.Errorf("no directory %q", l.root.path[:len(l.root.path)-1]))
+		return fault.Wrap(fault.NotFound, "the repository is gone", fmt.Errorf("no directory %q",
+			l.root.path[:len(l.root.path)-1]))
 	}
 	if err == nil && l.own != nil {
 		err = l.ownRefs()

@@ -229,8 +229,8 @@ func (p *packed) search(b []byte, name string) (int, error) {
 // firstStride is how far searchFrom looks first: the next few records.
 const firstStride = 128
 
-// searchFrom is search for a name that is probably not far behind the record at hint: it looks at distances that double, so
-// that a list of names in order costs little more than a walk along them.
+// searchFrom is search for a name that is probably not far behind the record at hint: it looks at distances that
+// double, so that a list of names in order costs little more than a walk along them.
 func (p *packed) searchFrom(b []byte, hint int, name string) (int, error) {
 	n := p.format.HexSize()
 	lo := p.body
@@ -286,7 +286,8 @@ func (p *packed) searchIn(b []byte, lo, hi int, name string) (int, error) {
 func (p *packed) ref(r *record) Ref {
 	return Ref{
 		ID: r.id, Peeled: r.peeled,
-		PeelKnown: r.hasPeeled || p.peel == peelAll || p.peel == peelTags && bytes.HasPrefix(r.name, []byte("refs/tags/")),
+		PeelKnown: r.hasPeeled || p.peel == peelAll || p.peel == peelTags && bytes.HasPrefix(r.name,
+			[]byte("refs/tags/")),
 	}
 }
 
@@ -330,7 +331,8 @@ func (p *packed) lookupAll(fn func(find finder) error) error {
 // batchSize is how many refs a cursor reads at once.
 const batchSize = 64
 
-// cursor reads the refs whose names begin with a prefix, a batch at a time, so that nobody's code runs inside the mapping.
+// cursor reads the refs whose names begin with a prefix, a batch at a time, so that nobody's code runs inside the
+// mapping.
 type cursor struct {
 	p      *packed
 	prefix string
@@ -393,5 +395,6 @@ func (c *cursor) next() ([]Ref, error) {
 
 // corrupt says where packed-refs is wrong.
 func (p *packed) corrupt(off int, what string) error {
-	return fault.Wrap(fault.Corrupt, fmt.Sprintf("packed-refs is damaged at byte %d", off), fmt.Errorf("%s: %s", p.path, what))
+	return fault.Wrap(fault.Corrupt, fmt.Sprintf("packed-refs is damaged at byte %d", off), fmt.Errorf("%s: %s",
+		p.path, what))
 }

@@ -6,8 +6,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// Peeled tells what a ref's annotated tag peels to; zero: its ID names no tag object. Where packed-refs does not say it,
-// peel is asked for the ID, and its answer kept: it depends on nothing but the ID, so all Snapshots share it. peel
+// Peeled tells what a ref's annotated tag peels to; zero: its ID names no tag object. Where packed-refs does not say
+// it, peel is asked for the ID, and its answer kept: it depends on nothing but the ID, so all Snapshots share it. peel
 // returns a zero ID for what is no tag; an error is not kept. Safe for concurrent use, peel permitting.
 func (s *Store) Peeled(ref Ref, peel func(git.ObjectID) (git.ObjectID, error)) (git.ObjectID, error) {
 	if ref.PeelKnown {
@@ -24,8 +24,8 @@ func (s *Store) Peeled(ref Ref, peel func(git.ObjectID) (git.ObjectID, error)) (
 	return peeled, nil
 }
 
-// memo keeps at least the size most recent answers, and fewer than twice as many: when young is full it becomes old, and
-// what was old is forgotten.
+// memo keeps at least the size most recent answers, and fewer than twice as many: when young is full it becomes old,
+// and what was old is forgotten.
 type memo struct {
 	mu         sync.Mutex
 	size       int

@@ -14,8 +14,8 @@ type Ref struct {
 	Name git.RefName
 	ID   git.ObjectID
 
-	// Peeled is what an annotated tag peels to, where packed-refs says so. If PeelKnown, a zero Peeled means that ID names no
-	// tag object; else it means nothing: see Store.Peeled.
+	// Peeled is what an annotated tag peels to, where packed-refs says so. If PeelKnown, a zero Peeled means that ID
+	// names no tag object; else it means nothing: see Store.Peeled.
 	Peeled    git.ObjectID
 	PeelKnown bool
 
@@ -32,8 +32,9 @@ type Head struct {
 // ErrStop, returned by the function that Each calls, ends Each without an error.
 var ErrStop = errors.New("stop")
 
-// Snapshot is a repository's refs at one moment. Immutable; safe for concurrent use. Its methods fail only when packed-refs
-// is damaged (Corrupt). Hidden refs are absent from all of them but EachHidden and Unhidden, but a symbolic ref that leads to one is there, as with git.
+// Snapshot is a repository's refs at one moment. Immutable; safe for concurrent use. Its methods fail only when
+// packed-refs is damaged (Corrupt). Hidden refs are absent from all of them but EachHidden and Unhidden, but a symbolic
+// ref that leads to one is there, as with git.
 type Snapshot struct {
 	loose      []*entry // sorted by name; broken ones too, as they hide packed refs
 	packed     *packed  // nil: none
@@ -65,9 +66,9 @@ func (s *Snapshot) Lookup(name git.RefName) (Ref, bool, error) {
 	return s.packed.lookup(name)
 }
 
-// LookupAll is Lookup for many names; fn is called for each of them in turn, and an error of it ends the look-up. Names that come
-// in the order of their bytes, as clients send them, cost a tenth of as many single look-ups. fn must not panic, nor keep a
-// lock that a fault in a truncated file would leave held.
+// LookupAll is Lookup for many names; fn is called for each of them in turn, and an error of it ends the look-up. Names
+// that come in the order of their bytes, as clients send them, cost a tenth of as many single look-ups. fn must not
+// panic, nor keep a lock that a fault in a truncated file would leave held.
 func (s *Snapshot) LookupAll(names []git.RefName, fn func(i int, ref Ref, ok bool) error) error {
 	return s.packed.lookupAll(func(find finder) error {
 		for i, name := range names {
@@ -106,10 +107,12 @@ func (s *Snapshot) unpacked(name git.RefName) (ref Ref, ok, known bool) {
 // memory: who keeps few of many for long should clone them.
 func (s *Snapshot) Each(prefix string, fn func(Ref) error) error { return s.EachAfter(prefix, "", fn) }
 
-// EachAfter is Each for the refs whose names come after one; that need not be a ref itself. It costs no more than what it finds.
+// EachAfter is Each for the refs whose names come after one; that need not be a ref itself. It costs no more than what
+// it finds.
 func (s *Snapshot) EachAfter(prefix string, after git.RefName, fn func(Ref) error) error {
 	from := prefix
-	if next := string(after) + "\x00"; after != "" && next > from { // no name has a NUL: this is the least one that comes after
+	// No name has a NUL: this is the least one that comes after.
+	if next := string(after) + "\x00"; after != "" && next > from {
 		from = next
 	}
 	err := s.each(prefix, from, s.visible(fn))
@@ -200,12 +203,13 @@ func (s *Snapshot) each(prefix, from string, fn func(Ref) error) error {
 }
 
 // Expand finds all refs that a short name can mean, the most likely first, by the rules of gitrevisions(7) for
-// "<refname>": itself, below refs/, refs/tags/, refs/heads/, refs/remotes/, and the HEAD of a remote. Of the names without a
-// slash, only HEAD is looked for at the top.
+// "<refname>": itself, below refs/, refs/tags/, refs/heads/, refs/remotes/, and the HEAD of a remote. Of the names
+// without a slash, only HEAD is looked for at the top.
 func (s *Snapshot) Expand(short string) ([]Ref, error) {
 	var found []Ref
 	for _, rule := range [...]struct{ prefix, suffix string }{
-		{"", ""}, {"refs/", ""}, {"refs/tags/", ""}, {"refs/heads/", ""}, {"refs/remotes/", ""}, {"refs/remotes/", "/HEAD"},
+		{"", ""}, {"refs/", ""}, {"refs/tags/", ""}, {"refs/heads/", ""}, {"refs/remotes/", ""}, {"refs/remotes/",
+			"/HEAD"},
 	} {
 		name, err := git.ParseRefName(rule.prefix + short + rule.suffix)
 		if err != nil {
@@ -283,7 +287,8 @@ func (s *Snapshot) resolveAll(head *entry, m *Metrics) error {
 // maxLinks is how many symbolic refs may follow one another: Git reads five files, and the last has to hold an ID.
 const maxLinks = 4
 
-// resolve follows a symbolic ref. Where it leads to nothing, the ref has a Target but no ID; where it is broken, neither.
+// resolve follows a symbolic ref. Where it leads to nothing, the ref has a Target but no ID; where it is broken,
+// neither.
 func (s *Snapshot) resolve(e, head *entry) (Ref, error) {
 	ref := Ref{Name: e.name}
 	for links := 0; e.kind == symbolic && links < maxLinks; links++ {

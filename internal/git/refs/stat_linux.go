@@ -13,7 +13,8 @@ import (
 func fstatat(path string, st *unix.Stat_t, flags int) error {
 	dirfd := unix.AT_FDCWD
 	for {
-		_, _, errno := unix.Syscall6(unix.SYS_NEWFSTATAT, uintptr(dirfd), uintptr(unsafe.Pointer(unsafe.StringData(path))),
+		_, _, errno := unix.Syscall6(unix.SYS_NEWFSTATAT, uintptr(dirfd),
+			uintptr(unsafe.Pointer(unsafe.StringData(path))),
 			uintptr(unsafe.Pointer(st)), uintptr(flags), 0, 0)
 		switch errno {
 		case 0:

@@ -18,14 +18,16 @@ type Options struct {
 	Now     func() time.Time // the clock that stamps files, as near as can be; nil: time.Now
 	Metrics *Metrics         // may be shared by stores; nil: not counted
 
-	// Hidden tells which refs, HEAD among them, no Snapshot shows. It has to give the same answer for a name each time, from any
-	// goroutine. Nil: none.
+	// Hidden tells which refs, HEAD among them, no Snapshot shows. It has to give the same answer for a name each time,
+	// from any goroutine. Nil: none.
 	Hidden func(git.RefName) bool
 
-	// Inside tells whether a path without symbolic links is one where refs may be; links to elsewhere are refused. Nil: anywhere.
+	// Inside tells whether a path without symbolic links is one where refs may be; links to elsewhere are refused. Nil:
+	// anywhere.
 	Inside func(path string) bool
 
-	// List makes this the Store of a repository that keeps its refs in reftables, and lists them. Nil: they are in files.
+	// List makes this the Store of a repository that keeps its refs in reftables, and lists them. Nil: they are in
+	// files.
 	List Lister
 
 	// For tests: what a coarser file system would say, and what happens between the look at the loose refs and the
@@ -47,11 +49,13 @@ type Store struct {
 	list       Lister // nil: the refs are in files
 	seed       maphash.Seed
 
-	// turn holds one token while somebody looks at the files. It guards what follows; no other lock is taken with it but mu.
-	turn        chan struct{}
-	head        *node
-	root        *node        // refs/ in the common directory
-	own         *node        // refs/ in the Git directory of a linked worktree, of which only ownRefs count; nil: it is the common one
+	// turn holds one token while somebody looks at the files. It guards what follows; no other lock is taken with it
+	// but mu.
+	turn chan struct{}
+	head *node
+	root *node // refs/ in the common directory
+	// Refs/ in the Git directory of a linked worktree, of which only ownRefs count; nil: it is the common one.
+	own         *node
 	checkFormat bool         // refs/ or HEAD changed: it may be a reftable repository now
 	tables      []tablesList // the common directory's and, of a linked worktree, its own
 	packed      *packed
@@ -77,11 +81,12 @@ type round struct {
 	err  error
 }
 
-// Open names a repository: HEAD is in gitDir, refs/ and packed-refs are in commonDir, which is the same for all but linked
-// worktrees. It reads nothing yet.
+// Open names a repository: HEAD is in gitDir, refs/ and packed-refs are in commonDir, which is the same for all but
+// linked worktrees. It reads nothing yet.
 func Open(gitDir, commonDir string, o Options) *Store {
 	s := &Store{
-		format: o.Format, clock: o.Now, metrics: o.Metrics, hidden: o.Hidden, inside: o.Inside, coarsen: o.coarsen, between: o.between,
+		format: o.Format, clock: o.Now, metrics: o.Metrics, hidden: o.Hidden, inside: o.Inside, coarsen: o.coarsen,
+		between:     o.between,
 		packedPath:  filepath.Join(commonDir, "packed-refs") + "\x00",
 		list:        o.List,
 		tables:      []tablesList{{path: filepath.Join(commonDir, tablesListPath) + "\x00"}},
@@ -111,9 +116,10 @@ func Open(gitDir, commonDir string, o Options) *Store {
 // *Snapshot comes back while nothing changes. Calls that arrive while another looks at the files share the look that
 // comes after it, because that one may have passed what the caller wants to see.
 //
-// Errors: NotFound when the repository is gone, Corrupt for a damaged packed-refs, Unavailable when the refs change faster than they can
-// be read or are just being moved to reftables, and for reftables those of the Lister, and Exhausted when too many wait for it already.
-// Whoever waits leaves when ctx ends; who looks at the files, for others too, stays to the end.
+// Errors: NotFound when the repository is gone, Corrupt for a damaged packed-refs, Unavailable when the refs change
+// faster than they can be read or are just being moved to reftables, and for reftables those of the Lister, and
+// Exhausted when too many wait for it already. Whoever waits leaves when ctx ends; who looks at the files, for others
+// too, stays to the end.
 func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -140,13 +146,14 @@ func (s *Store) Snapshot(ctx context.Context) (*Snapshot, error) {
 	return r.snap, r.err
 }
 
-// join enters the round that the next look is for. While refs are listed no more than maxWaiting may wait, so that one repository on
-// which git hangs does not keep the server's places for small requests.
+// join enters the round that the next look is for. While refs are listed no more than maxWaiting may wait, so that one
+// repository on which git hangs does not keep the server's places for small requests.
 func (s *Store) join() (*round, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.listing && s.waiting >= maxWaiting {
-		return nil, fault.Retry(fault.Exhausted, fault.RetryLater, "too many requests are waiting for a list of this repository's refs; try again")
+		return nil, fault.Retry(fault.Exhausted, fault.RetryLater,
+			"too many requests are waiting for a list of this repository's refs; try again")
 	}
 	s.waiting++
 	if s.next == nil {
@@ -213,7 +220,8 @@ func (s *Store) lead(ctx context.Context) (snap *Snapshot, err error) {
 // maxLooks bounds how often the refs are looked at again because packed-refs was replaced meanwhile.
 const maxLooks = 10
 
-// contained refuses a link to where no refs may be, in the place of refs/, packed-refs or a table. The path ends in NUL.
+// contained refuses a link to where no refs may be, in the place of refs/, packed-refs or a table. The path ends in
+// NUL.
 func (s *Store) contained(path string) error {
 	if s.inside == nil {
 		return nil
@@ -271,7 +279,8 @@ func (s *Store) look() (*Snapshot, error) {
 			}
 			return nil, err
 		}
-		// HEAD was read first. If it points to nothing, it may have been moved away from a branch that was then deleted.
+		// HEAD was read first. If it points to nothing, it may have been moved away from a branch that was then
+		// deleted.
 		if !doubted && i+1 < maxLooks && snap.head.Target != "" && snap.head.ID.IsZero() {
 			doubted = true
 			continue
@@ -279,17 +288,19 @@ func (s *Store) look() (*Snapshot, error) {
 		s.current, s.dirty = snap, false
 		return snap, nil
 	}
-	return nil, fault.Retry(fault.Unavailable, fault.RetrySoon, "the repository's refs change faster than they can be read")
+	return nil, fault.Retry(fault.Unavailable, fault.RetrySoon,
+		"the repository's refs change faster than they can be read")
 }
 
-// stillHere tells whether refs/ is the directory that the look began with. If the repository was moved away meanwhile, as to be deleted,
-// what was not found need not be gone.
+// stillHere tells whether refs/ is the directory that the look began with. If the repository was moved away meanwhile,
+// as to be deleted, what was not found need not be gone.
 func (s *Store) stillHere() (bool, error) {
 	id, err := s.stat(s.root.path, true)
 	return id.kind == directory && id.Dev == s.root.id.Dev && id.Ino == s.root.id.Ino, err
 }
 
-// packedRefs looks at packed-refs. Again: it was replaced while it was opened, so the look at the loose refs is too old.
+// packedRefs looks at packed-refs. Again: it was replaced while it was opened, so the look at the loose refs is too
+// old.
 func (l look) packedRefs() (again bool, err error) {
 	s := l.Store
 	id, err := s.stat(s.packedPath, true)
@@ -341,8 +352,8 @@ func (s *Store) unchanged() bool {
 // tablesListPath is there where refs are in reftables.
 const tablesListPath = "reftable/tables.list"
 
-// refuseReftable is called after a look at the loose refs, of which reftables leave a HEAD that no ref can have: taken for what it
-// says, all refs would be gone. It asks anew only if there was a change that a migration makes.
+// refuseReftable is called after a look at the loose refs, of which reftables leave a HEAD that no ref can have: taken
+// for what it says, all refs would be gone. It asks anew only if there was a change that a migration makes.
 func (s *Store) refuseReftable() error {
 	if !s.checkFormat {
 		return nil
@@ -353,7 +364,8 @@ func (s *Store) refuseReftable() error {
 			return err
 		}
 		if id.kind != missing {
-			return fault.Retry(fault.Unavailable, fault.RetrySoon, "this repository's refs are stored as reftables, but its config does not say so")
+			return fault.Retry(fault.Unavailable, fault.RetrySoon,
+				"this repository's refs are stored as reftables, but its config does not say so")
 		}
 	}
 	s.checkFormat = false

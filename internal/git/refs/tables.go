@@ -18,9 +18,10 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/disk"
 )
 
-// Lister lists the refs of a repository that keeps them in reftables, which this package does not read: it calls add for HEAD and for each
-// ref, with what an annotated tag peels to and what a symbolic ref leads to. Broken refs are left out; an unborn HEAD has a Target but
-// no ID. It is not called again before it has returned, and sees the refs as they were when it was called or later.
+// Lister lists the refs of a repository that keeps them in reftables, which this package does not read: it calls add
+// for HEAD and for each ref, with what an annotated tag peels to and what a symbolic ref leads to. Broken refs are left
+// out; an unborn HEAD has a Target but no ID. It is not called again before it has returned, and sees the refs as they
+// were when it was called or later.
 type Lister func(ctx context.Context, add func(Ref)) error
 
 const (
@@ -32,8 +33,8 @@ const (
 	failureAge = 2 * time.Second
 )
 
-// tablesList is what a reftable/tables.list said. Tables are never changed and their names hold a random number, so while the list
-// says the same, the refs are the same.
+// tablesList is what a reftable/tables.list said. Tables are never changed and their names hold a random number, so
+// while the list says the same, the refs are the same.
 type tablesList struct {
 	path    string // ends in NUL
 	id      identity
@@ -58,7 +59,8 @@ func (t *tablesList) same(s *Store, now int64) (bool, error) {
 		text, err = io.ReadAll(io.LimitReader(f, maxTablesList+1))
 		f.Close()
 		if len(text) > maxTablesList {
-			err = fault.New(fault.Corrupt, "the repository's reftable/tables.list is longer than %d bytes", maxTablesList)
+			err = fault.New(fault.Corrupt, "the repository's reftable/tables.list is longer than %d bytes",
+				maxTablesList)
 		}
 		t.sum = maphash.Bytes(s.seed, text)
 	}
@@ -72,8 +74,9 @@ func (t *tablesList) same(s *Store, now int64) (bool, error) {
 	return was.id.kind != missing && was.sum == t.sum, nil
 }
 
-// lookAtTables is look for reftables: the refs are listed anew if a list of tables has changed, or the last listing failed and that is
-// failureAge ago. The lists are read before the refs, so a Snapshot is never taken for newer than it is.
+// lookAtTables is look for reftables: the refs are listed anew if a list of tables has changed, or the last listing
+// failed and that is failureAge ago. The lists are read before the refs, so a Snapshot is never taken for newer than it
+// is.
 func (s *Store) lookAtTables(ctx context.Context) (*Snapshot, error) {
 	now := s.clock().UnixNano()
 	same := true
@@ -96,7 +99,8 @@ func (s *Store) lookAtTables(ctx context.Context) (*Snapshot, error) {
 		if root, err := s.stat(s.root.path, true); err != nil || root.kind == missing {
 			return nil, fault.Wrap(fault.NotFound, "the repository is gone", err)
 		}
-		return nil, fault.Retry(fault.Unavailable, fault.RetrySoon, "the repository should have its refs in reftables, but has none")
+		return nil, fault.Retry(fault.Unavailable, fault.RetrySoon,
+			"the repository should have its refs in reftables, but has none")
 	}
 	for i := range s.tables {
 		if err := s.containedTables(s.tables[i].path); err != nil {
@@ -123,8 +127,8 @@ func tryLater(err error) error {
 	return &later
 }
 
-// containedTables refuses a list of tables that is a link to where no refs may be, and one that has such links beside it. Git reads them
-// only after the list has changed, so then is when to look.
+// containedTables refuses a list of tables that is a link to where no refs may be, and one that has such links beside
+// it. Git reads them only after the list has changed, so then is when to look.
 func (s *Store) containedTables(path string) error {
 	if s.inside == nil {
 		return nil
@@ -163,7 +167,8 @@ func (s *Store) listTables(ctx context.Context) (*Snapshot, error) {
 		case ref.Name == git.HEAD:
 			snap.head, snap.headRef = Head{Target: ref.Target, ID: ref.ID}, ref
 		case ref.Target != "":
-			e := &entry{name: git.RefName(strings.Clone(string(ref.Name))), content: content{kind: symbolic, link: ref.Target}}
+			e := &entry{name: git.RefName(strings.Clone(string(ref.Name))), content: content{kind: symbolic,
+				link: ref.Target}}
 			ref.Name, e.to = e.name, &ref
 			snap.loose = append(snap.loose, e)
 		default:

@@ -1,12 +1,13 @@
-// Package ipc is the protocol between the server and its search worker processes: the messages of packhorse.worker.v1, each
-// preceded by its length (google.golang.org/protobuf/encoding/protodelim), on sockets and pipes that the server made.
+// Package ipc is the protocol between the server and its search worker processes: the messages of packhorse.worker.v1,
+// each preceded by its length (google.golang.org/protobuf/encoding/protodelim), on sockets and pipes that the server
+// made.
 //
-// A search worker has a Unix socket as its standard input. The server sends it the file descriptors of other sockets, one byte
-// with each. On each of these the server sends a SearchRequest and reads the response. The next request may follow. To cancel a
-// search the server closes the socket.
+// A search worker has a Unix socket as its standard input. The server sends it the file descriptors of other sockets,
+// one byte with each. On each of these the server sends a SearchRequest and reads the response. The next request may
+// follow. To cancel a search the server closes the socket.
 //
-// An index worker reads IndexRequests from its standard input and writes IndexResponses to its standard output. If its input ends
-// within a job, it exits and leaves the index as it was.
+// An index worker reads IndexRequests from its standard input and writes IndexResponses to its standard output. If its
+// input ends within a job, it exits and leaves the index as it was.
 package ipc
 
 import (

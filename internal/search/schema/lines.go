@@ -18,7 +18,8 @@ func (c Chunk) bounded() Chunk {
 		return c
 	}
 	first := c.Ranges[0].Start
-	if skip := first.Offset - c.Start.Offset - maxBefore; skip > 0 && skip < len(c.Content) && first.Line == c.Start.Line {
+	if skip := first.Offset - c.Start.Offset - maxBefore; skip > 0 && skip < len(c.Content) &&
+		first.Line == c.Start.Line {
 		for skip > 0 && !utf8.RuneStart(c.Content[skip]) {
 			skip--
 		}

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// maxResult is the approximate maximum size of a result in bytes, without File.Whole. An event stays far below the 10 MiB that
-// clients read.
+// maxResult is the approximate maximum size of a result in bytes, without File.Whole. An event stays far below the 10
+// MiB that clients read.
 const maxResult = 1 << 20
 
 // Append appends a result to dst: an element of a JSON array, without a comma.
@@ -68,7 +68,8 @@ type apiLine struct {
 
 func newAPIFile(r *File) apiFile {
 	f := apiFile{
-		Type: typeOf(r.Kind), Repository: Name(r.Repository), Path: r.Path, Commit: r.Commit, Branches: nonNil(r.Branches),
+		Type: typeOf(r.Kind), Repository: Name(r.Repository), Path: r.Path, Commit: r.Commit,
+		Branches: nonNil(r.Branches),
 		Language: r.Language, URL: fileURL(r), Unindexed: r.Unindexed, Lines: []apiLine{},
 	}
 	for _, p := range r.PathRanges {
@@ -131,7 +132,8 @@ type symbol struct {
 }
 
 func newStreamFile(r *File, chunks bool) streamFile {
-	f := streamFile{Type: typeOf(r.Kind), Path: r.Path, Repository: Name(r.Repository), Branches: nonNil(r.Branches), Commit: r.Commit}
+	f := streamFile{Type: typeOf(r.Kind), Path: r.Path, Repository: Name(r.Repository), Branches: nonNil(r.Branches),
+		Commit: r.Commit}
 	switch {
 	case r.Kind == Symbol:
 		f.Symbols = symbols(r)
@@ -190,13 +192,15 @@ func newGraphQLFile(r *File) graphQLFile {
 		TypeName:   "FileMatch",
 		Repository: graphQLRepository{Name: Name(r.Repository), URL: RepositoryURL(r.Repository)},
 		File: graphQLBlob{
-			Name: r.Path[strings.LastIndexByte(r.Path, '/')+1:], Path: r.Path, URL: fileURL(r), Content: string(r.Whole),
-			Commit: graphQLCommit{r.Commit},
+			Name: r.Path[strings.LastIndexByte(r.Path, '/')+1:], Path: r.Path, URL: fileURL(r),
+			Content: string(r.Whole),
+			Commit:  graphQLCommit{r.Commit},
 		},
 		LineMatches: []graphQLLineMatch{}, Symbols: []symbol{},
 	}
 	r.eachLine(func(l *lines) {
-		f.LineMatches = append(f.LineMatches, graphQLLineMatch{Preview: string(l.text), LineNumber: l.number, OffsetAndLengths: l.spans(false)})
+		f.LineMatches = append(f.LineMatches, graphQLLineMatch{Preview: string(l.text), LineNumber: l.number,
+			OffsetAndLengths: l.spans(false)})
 	})
 	if r.Kind == Symbol {
 		f.Symbols = symbols(r)

@@ -1,7 +1,7 @@
 // Package schema has the JSON that search clients read: Sourcegraph's stream and GraphQL, and our own.
 //
-// The search worker formats results, and the server passes them on as bytes. Events (progress, alerts, filters) are formatted by the
-// server.
+// The search worker formats results, and the server passes them on as bytes. Events (progress, alerts, filters) are
+// formatted by the server.
 package schema
 
 import "strings"
@@ -17,7 +17,8 @@ const (
 	StreamChunks
 	// GraphQL is that of Sourcegraph's GraphQL API. Its results have the whole content of files.
 	GraphQL
-	// APIEvents is as API, for results that are wanted while they are found: those that come later may be better than the first.
+	// APIEvents is as API, for results that are wanted while they are found: those that come later may be better than
+	// the first.
 	APIEvents
 )
 
@@ -31,7 +32,8 @@ const (
 	Repository             // a repository
 )
 
-// File is one result. Strings and bytes need not be UTF-8: what is not becomes U+FFFD. The renderers keep nothing of it.
+// File is one result. Strings and bytes need not be UTF-8: what is not becomes U+FFFD. The renderers keep nothing of
+// it.
 type File struct {
 	Kind       Kind
 	Repository string // path; URLs have it, the rest its Name
@@ -45,7 +47,8 @@ type File struct {
 	Whole      []byte   // content, for GraphQL
 }
 
-// Name is what a repository is called in results: without the ".git" of its directory, as clients clone it and filters find it.
+// Name is what a repository is called in results: without the ".git" of its directory, as clients clone it and filters
+// find it.
 func Name(repository string) string {
 	if name, ok := strings.CutSuffix(repository, ".git"); ok && name != "" && !strings.HasSuffix(name, "/") {
 		return name
@@ -74,7 +77,8 @@ func (r *File) Matches() (n int) {
 	return max(n, 1)
 }
 
-// Position is a place in a file. All count from 0: bytes from the file's begin, lines, code points from the line's begin.
+// Position is a place in a file. All count from 0: bytes from the file's begin, lines, code points from the line's
+// begin.
 type Position struct{ Offset, Line, Column int }
 
 // Sym is a symbol.

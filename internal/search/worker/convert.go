@@ -12,7 +12,8 @@ import (
 // convert makes f, whose memory is used again, of a match. It refers to the match's memory.
 func convert(f *schema.File, m *zoekt.FileMatch, p plan) {
 	*f = schema.File{
-		Kind: schema.Content, Repository: m.Repository, Path: m.FileName, Commit: m.Version, Branches: m.Branches, Language: m.Language, Whole: m.Content,
+		Kind: schema.Content, Repository: m.Repository, Path: m.FileName, Commit: m.Version, Branches: m.Branches,
+		Language: m.Language, Whole: m.Content,
 		Chunks: f.Chunks[:0], PathRanges: f.PathRanges[:0],
 	}
 	if p.repository {
@@ -63,5 +64,6 @@ func appendRanges(list []schema.Range, c *zoekt.ChunkMatch) []schema.Range {
 
 // position counts from 0, where zoekt counts lines and columns from 1, or, in paths, not at all.
 func position(l zoekt.Location) schema.Position {
-	return schema.Position{Offset: int(l.ByteOffset), Line: int(max(l.LineNumber, 1) - 1), Column: int(max(l.Column, 1) - 1)}
+	return schema.Position{Offset: int(l.ByteOffset), Line: int(max(l.LineNumber, 1) - 1), Column: int(max(l.Column,
+		1) - 1)}
 }

@@ -27,8 +27,8 @@ type IndexOptions struct {
 	Out    io.Writer
 }
 
-// Index does jobs, one after the other, until there are no more or one fails: it says that it has taken each, and reports on it. The error is one of the connection to the server; what else
-// fails is in the report.
+// Index does jobs, one after the other, until there are no more or one fails: it says that it has taken each, and
+// reports on it. The error is one of the connection to the server; what else fails is in the report.
 func Index(o IndexOptions) error {
 	limitMemory(o.Memory)
 	log.SetFlags(0)
@@ -61,12 +61,14 @@ func Index(o IndexOptions) error {
 			return err
 		case err != nil:
 			report.Error = err.Error()
-			report.Full = errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS) || errors.Is(err, unix.EACCES)
+			report.Full = errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS) ||
+				errors.Is(err, unix.EACCES)
 		}
 		if err := ipc.Write(out, &workerv1.IndexResponse{Report: report}); err != nil {
 			return err
 		}
-		if err := out.Flush(); err != nil || report.Error != "" || report.Rebuild { // of a job that failed there may be more to read
+		// Of a job that failed there may be more to read.
+		if err := out.Flush(); err != nil || report.Error != "" || report.Rebuild {
 			return err
 		}
 	}
@@ -83,7 +85,8 @@ func buildOptions(job *workerv1.Job) build.Options {
 		RepositoryDescription: zoekt.Repository{ID: job.Id, Name: job.Repository},
 	}
 	for _, b := range job.Branches {
-		o.RepositoryDescription.Branches = append(o.RepositoryDescription.Branches, zoekt.RepositoryBranch{Name: b.Name, Version: b.Commit})
+		o.RepositoryDescription.Branches = append(o.RepositoryDescription.Branches,
+			zoekt.RepositoryBranch{Name: b.Name, Version: b.Commit})
 	}
 	o.SetDefaults()
 	return o
@@ -92,8 +95,10 @@ func buildOptions(job *workerv1.Job) build.Options {
 // extendable tells whether the shards that a repository has can be built upon.
 func extendable(o *build.Options) bool {
 	repository, metadata, ok, err := o.FindRepositoryMetadata()
-	return err == nil && ok && repository.IndexOptions == o.GetHash() && repository.Name == o.RepositoryDescription.Name &&
-		metadata.IndexFormatVersion == zoekt.IndexFormatVersion && metadata.IndexFeatureVersion == zoekt.FeatureVersion &&
+	return err == nil && ok && repository.IndexOptions == o.GetHash() &&
+		repository.Name == o.RepositoryDescription.Name &&
+		metadata.IndexFormatVersion == zoekt.IndexFormatVersion &&
+		metadata.IndexFeatureVersion == zoekt.FeatureVersion &&
 		build.BranchNamesEqual(repository.Branches, o.RepositoryDescription.Branches)
 }
 
@@ -118,7 +123,8 @@ func runJob(job *workerv1.Job, in *bufio.Reader, tags *symbols, report *workerv1
 		case request.Document != nil:
 			d := request.Document
 			doc := document(job, d)
-			if err := checker.Check(doc.Content, o.TrigramMax, false); doc.SkipReason == "" && len(doc.Content) >= leastContent && err != nil {
+			if err := checker.Check(doc.Content, o.TrigramMax, false); doc.SkipReason == "" &&
+				len(doc.Content) >= leastContent && err != nil {
 				doc.SkipReason, doc.Content = err.Error(), nil
 				doc.Language = "binary" // as zoekt has it
 			}
@@ -161,7 +167,8 @@ func runJob(job *workerv1.Job, in *bufio.Reader, tags *symbols, report *workerv1
 	}
 }
 
-// leastContent is how many bytes a file has to have for zoekt to search them. What a shorter one has is hardly ever missed.
+// leastContent is how many bytes a file has to have for zoekt to search them. What a shorter one has is hardly ever
+// missed.
 const leastContent = 3
 
 func document(job *workerv1.Job, d *workerv1.Document) zoekt.Document {
@@ -215,10 +222,12 @@ func inspectShard(file string) (s *workerv1.Shard) {
 	case len(repositories) != 1:
 		s.Error = fmt.Sprintf("it has %d repositories", len(repositories))
 		return s
-	case metadata.IndexFormatVersion != zoekt.IndexFormatVersion || metadata.IndexFeatureVersion != zoekt.FeatureVersion:
+	case metadata.IndexFormatVersion != zoekt.IndexFormatVersion ||
+		metadata.IndexFeatureVersion != zoekt.FeatureVersion:
 		s.Error = "it was made by another version"
 	}
-	s.Id, s.Repository, s.Symbols, s.Build = repositories[0].ID, repositories[0].Name, repositories[0].HasSymbols, metadata.ID
+	s.Id, s.Repository, s.Symbols, s.Build = repositories[0].ID, repositories[0].Name, repositories[0].HasSymbols,
+		metadata.ID
 	for _, b := range repositories[0].Branches {
 		s.Branches = append(s.Branches, &workerv1.Branch{Name: b.Name, Commit: b.Version})
 	}

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// patience is how long a search waits for what it has found to be taken. zoekt lets few run at the same time, as many as there are CPUs: one that
-	// waited for a client which has stopped to read would keep others from running.
+	// patience is how long a search waits for what it has found to be taken. zoekt lets few run at the same time, as
+	// many as there are CPUs: one that waited for a client which has stopped to read would keep others from running.
 	patience = 20 * time.Millisecond
 	// maxWaiting is how many bytes wait in memory then, for one socket; more are waited for.
 	maxWaiting = 16 << 20
@@ -78,7 +78,8 @@ func (o *outbox) Write(p []byte) (int, error) {
 	return size, nil
 }
 
-// writeNow writes what is taken at once, without the timer that waiting needs. An error shows again in what is written next.
+// writeNow writes what is taken at once, without the timer that waiting needs. An error shows again in what is written
+// next.
 func (o *outbox) writeNow(p []byte) (n int) {
 	if o.raw == nil {
 		return 0

@@ -1,5 +1,6 @@
-// Package worker is the processes that index and search. It is the one user of zoekt: that maps its files, where one that somebody cuts off ends the
-// process, and takes what memory and time it needs. So it runs in processes of its own, which have little and may die.
+// Package worker is the processes that index and search. It is the one user of zoekt: that maps its files, where one
+// that somebody cuts off ends the process, and takes what memory and time it needs. So it runs in processes of its own,
+// which have little and may die.
 package worker
 
 import (
@@ -34,7 +35,8 @@ const (
 	batchSize = 64 << 10
 	// answerBuffer has room for a short answer, which is written at once.
 	answerBuffer = 32 << 10
-	// manyMore is how many times as many matches are looked for if the files with the first ones are fewer than were asked for.
+	// manyMore is how many times as many matches are looked for if the files with the first ones are fewer than were
+	// asked for.
 	manyMore = 1000
 	// flushAfter is for how long results are collected and ordered before the first are sent.
 	flushAfter = 500 * time.Millisecond
@@ -54,7 +56,8 @@ func Search(o SearchOptions) error {
 	log.SetFlags(0)
 	control, err := net.FileConn(o.Control)
 	if err != nil {
-		return fault.Wrap(fault.Invalid, "the standard input of a process that searches is a socket from the server", err)
+		return fault.Wrap(fault.Invalid, "the standard input of a process that searches is a socket from the server",
+			err)
 	}
 	o.Control.Close()
 	unixControl, ok := control.(*net.UnixConn)
@@ -88,8 +91,9 @@ func limitMemory(n int64) {
 	unix.Setrlimit(unix.RLIMIT_DATA, &unix.Rlimit{Cur: hard, Max: hard})
 }
 
-// unused is memory that nobody touches, which the kernel therefore does not provide: with it on the heap the garbage collector runs after so much again was
-// allocated, and not after each of the few megabytes that searches in a small index need.
+// unused is memory that nobody touches, which the kernel therefore does not provide: with it on the heap the garbage
+// collector runs after so much again was allocated, and not after each of the few megabytes that searches in a small
+// index need.
 func unused(limit int64) []byte {
 	const most = 64 << 20
 	if limit <= 0 {
@@ -169,11 +173,12 @@ func (s *searcher) serve(c net.Conn) {
 	}
 }
 
-// heedAfter is how long a search runs before it is watched for whether anybody still waits for it: most are over by then.
+// heedAfter is how long a search runs before it is watched for whether anybody still waits for it: most are over by
+// then.
 const heedAfter = 5 * time.Millisecond
 
-// heedEnd cancels a search if the server closes the socket meanwhile. Nobody else reads until stop has returned: with the next request, or at the
-// socket's end.
+// heedEnd cancels a search if the server closes the socket meanwhile. Nobody else reads until stop has returned: with
+// the next request, or at the socket's end.
 func heedEnd(r *bufio.Reader, cancel context.CancelFunc) (stop func()) {
 	done := make(chan struct{})
 	timer := time.AfterFunc(heedAfter, func() {
@@ -223,7 +228,8 @@ func (s *searcher) loaded(ctx context.Context, r asked, a *answer) error {
 		return err
 	}
 	for _, l := range list.Repos {
-		a.end.Repositories = append(a.end.Repositories, &workerv1.FoundRepository{Id: l.Repository.ID, Shards: int32(l.Stats.Shards)})
+		a.end.Repositories = append(a.end.Repositories, &workerv1.FoundRepository{Id: l.Repository.ID,
+			Shards: int32(l.Stats.Shards)})
 	}
 	return nil
 }
@@ -245,7 +251,8 @@ func (s *searcher) search(ctx context.Context, r asked, a *answer) error {
 	limit := int(r.Limit)
 	enough := 100 * limit
 	o := zoekt.SearchOptions{
-		ChunkMatches: true, Whole: a.format == schema.GraphQL, MaxDocDisplayCount: limit + 1, MaxWallTime: timeout, FlushWallTime: min(flushAfter, timeout),
+		ChunkMatches: true, Whole: a.format == schema.GraphQL, MaxDocDisplayCount: limit + 1, MaxWallTime: timeout,
+		FlushWallTime:      min(flushAfter, timeout),
 		ShardMaxMatchCount: enough, TotalMaxMatchCount: enough,
 	}
 	find := s.StreamSearch
@@ -253,13 +260,15 @@ func (s *searcher) search(ctx context.Context, r asked, a *answer) error {
 		find, o.FlushWallTime, a.hold = s.collect, 0, true
 	}
 	if p.repository { // what one file of a repository has is not to keep others from being looked at
-		o.ShardRepoMaxMatchCount, o.MaxDocDisplayCount, o.ShardMaxMatchCount, o.TotalMaxMatchCount = 1, 0, manyMore*enough, manyMore*enough
+		o.ShardRepoMaxMatchCount, o.MaxDocDisplayCount, o.ShardMaxMatchCount, o.TotalMaxMatchCount = 1, 0,
+			manyMore*enough, manyMore*enough
 	}
 	began := time.Now()
 	a.enough = o.TotalMaxMatchCount
 	err = find(ctx, p.query, &o, a)
 	if a.hold && err == nil && (a.skipped && len(a.held) < limit || a.stopped() && len(a.held) == limit) {
-		o.ShardMaxMatchCount, o.TotalMaxMatchCount, o.MaxWallTime = manyMore*enough, manyMore*enough, max(timeout-time.Since(began), time.Millisecond)
+		o.ShardMaxMatchCount, o.TotalMaxMatchCount, o.MaxWallTime = manyMore*enough, manyMore*enough,
+			max(timeout-time.Since(began), time.Millisecond)
 		a.held, a.skipped, a.found, a.enough = nil, false, 0, o.TotalMaxMatchCount
 		err = find(ctx, p.query, &o, a)
 	}
@@ -356,7 +365,8 @@ func (a *answer) add(m *zoekt.FileMatch) {
 		if len(m.Branches) > 0 {
 			branch = m.Branches[0]
 		}
-		a.end.Repositories = append(a.end.Repositories, &workerv1.FoundRepository{Id: m.RepositoryID, Commit: m.Version, Branch: branch})
+		a.end.Repositories = append(a.end.Repositories, &workerv1.FoundRepository{Id: m.RepositoryID,
+			Commit: m.Version, Branch: branch})
 	}
 	convert(&a.file, m, a.plan)
 	if a.results > 0 {

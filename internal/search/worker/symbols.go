@@ -26,8 +26,8 @@ const (
 	ctagsFailures = 20
 )
 
-// symbols finds the symbols of files with universal-ctags, which reads others' files and so runs in its own sandbox. zoekt has a driver of its own; that
-// names languages which Debian's ctags does not know.
+// symbols finds the symbols of files with universal-ctags, which reads others' files and so runs in its own sandbox.
+// zoekt has a driver of its own; that names languages which Debian's ctags does not know.
 type symbols struct {
 	program string
 	mode    string // of interaction
@@ -37,11 +37,13 @@ type symbols struct {
 	failed  int
 }
 
-// dataFormats are extensions of files whose keys ctags takes for symbols. They define nothing: as symbols they would come
-// before the definitions of the same names.
+// dataFormats are extensions of files whose keys ctags takes for symbols. They define nothing: as symbols they would
+// come before the definitions of the same names.
 var dataFormats = map[string]bool{
-	".json": true, ".json5": true, ".jsonc": true, ".jsonl": true, ".ndjson": true, ".geojson": true, ".webmanifest": true, ".har": true, ".ipynb": true,
-	".yaml": true, ".yml": true, ".toml": true, ".ini": true, ".cfg": true, ".conf": true, ".properties": true, ".xml": true, ".svg": true, ".plist": true, ".csv": true,
+	".json": true, ".json5": true, ".jsonc": true, ".jsonl": true, ".ndjson": true, ".geojson": true,
+	".webmanifest": true, ".har": true, ".ipynb": true,
+	".yaml": true, ".yml": true, ".toml": true, ".ini": true, ".cfg": true, ".conf": true, ".properties": true,
+	".xml": true, ".svg": true, ".plist": true, ".csv": true,
 	".lock": true, ".po": true,
 }
 
@@ -73,7 +75,8 @@ type tag struct {
 // add finds the symbols of a document. Its symbols are never nil afterwards, so that zoekt looks for none.
 func (s *symbols) add(doc *zoekt.Document) {
 	doc.Symbols = []zoekt.DocumentSection{}
-	if s.program == "" || s.failed >= ctagsFailures || len(doc.Content) == 0 || len(doc.Content) > ctagsSize || bytes.IndexByte(doc.Content, 0) >= 0 {
+	if s.program == "" || s.failed >= ctagsFailures || len(doc.Content) == 0 || len(doc.Content) > ctagsSize ||
+		bytes.IndexByte(doc.Content, 0) >= 0 {
 		return
 	}
 	if dataFormats[strings.ToLower(path.Ext(doc.Name))] {
@@ -193,7 +196,8 @@ func sections(content []byte, tags []tag) ([]zoekt.DocumentSection, []*zoekt.Sym
 }
 
 // lineSections finds the symbols of one line, each at its first place that no other has.
-func lineSections(list []zoekt.DocumentSection, about []*zoekt.Symbol, begin int, line []byte, tags []tag) ([]zoekt.DocumentSection, []*zoekt.Symbol) {
+func lineSections(list []zoekt.DocumentSection, about []*zoekt.Symbol, begin int, line []byte,
+	tags []tag) ([]zoekt.DocumentSection, []*zoekt.Symbol) {
 	first := len(list)
 	for _, t := range tags[:min(len(tags), 100)] {
 		if t.Name == "" {
@@ -217,7 +221,8 @@ func lineSections(list []zoekt.DocumentSection, about []*zoekt.Symbol, begin int
 			}
 			if (at == first || list[at-1].End <= section.Start) && (at == len(list) || section.End <= list[at].Start) {
 				list = slices.Insert(list, at, section)
-				about = slices.Insert(about, at, &zoekt.Symbol{Sym: t.Name, Kind: t.Kind, Parent: t.Scope, ParentKind: t.In})
+				about = slices.Insert(about, at, &zoekt.Symbol{Sym: t.Name, Kind: t.Kind, Parent: t.Scope,
+					ParentKind: t.In})
 				break
 			}
 			from += n + 1

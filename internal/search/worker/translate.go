@@ -53,12 +53,16 @@ func translateNode(n *query.Node) (zoekt.Q, error) {
 
 // aliases are names of languages that go-enry does not know as such, and extensions of more than one language.
 var aliases = map[string]string{
-	"c": "C", "h": "C", "hpp": "C++", "cs": "C#", "d": "D", "docker": "Dockerfile", "fs": "F#", "kt": "Kotlin", "kts": "Kotlin", "m": "Objective-C", "md": "Markdown", "pl": "Perl", "php": "PHP",
-	"ps1": "PowerShell", "py": "Python", "r": "R", "rs": "Rust", "sql": "SQL", "tf": "HCL", "ts": "TypeScript", "v": "V", "vb": "Visual Basic .NET", "yml": "YAML",
-	"javascript react": "JavaScript", "jsx": "JavaScript", "typescript react": "TSX", "protobuf": "Protocol Buffer", "objectivec": "Objective-C", "objc": "Objective-C",
+	"c": "C", "h": "C", "hpp": "C++", "cs": "C#", "d": "D", "docker": "Dockerfile", "fs": "F#", "kt": "Kotlin",
+	"kts": "Kotlin", "m": "Objective-C", "md": "Markdown", "pl": "Perl", "php": "PHP",
+	"ps1": "PowerShell", "py": "Python", "r": "R", "rs": "Rust", "sql": "SQL", "tf": "HCL", "ts": "TypeScript",
+	"v": "V", "vb": "Visual Basic .NET", "yml": "YAML",
+	"javascript react": "JavaScript", "jsx": "JavaScript", "typescript react": "TSX", "protobuf": "Protocol Buffer",
+	"objectivec": "Objective-C", "objc": "Objective-C",
 }
 
-// language finds the language that a name means: its own, in any case, an alias, or an extension that one language alone has.
+// language finds the language that a name means: its own, in any case, an alias, or an extension that one language
+// alone has.
 func language(name string) (string, bool) {
 	name = strings.ToLower(strings.TrimPrefix(name, "."))
 	if found, ok := aliases[name]; ok {
@@ -109,7 +113,8 @@ func translatePattern(n *query.Node, content, path bool) (zoekt.Q, error) {
 		return nil, fault.Wrap(fault.Invalid, "bad regular expression", err)
 	}
 	if re = zoekt.OptimizeRegexp(re, query.Flags); re.Op == syntax.OpLiteral {
-		return &zoekt.Substring{Pattern: string(re.Rune), CaseSensitive: n.Case && re.Flags&syntax.FoldCase == 0, Content: content, FileName: path}, nil
+		return &zoekt.Substring{Pattern: string(re.Rune), CaseSensitive: n.Case && re.Flags&syntax.FoldCase == 0,
+			Content: content, FileName: path}, nil
 	}
 	return &zoekt.Regexp{Regexp: re, CaseSensitive: n.Case, Content: content, FileName: path}, nil
 }
