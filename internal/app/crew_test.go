@@ -20,6 +20,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
 // served is a proxy, and a server in front of it.
@@ -116,11 +117,7 @@ func backs(t *testing.T, n int) (list []*back, o Options) {
 // until waits for a condition.
 func until(t *testing.T, what string, so func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !so(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
-		}
-	}
+	gittest.WaitFor(t, what, so)
 }
 
 // states are those of all workers, in a line.

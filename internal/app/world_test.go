@@ -19,6 +19,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/balance"
 	"github.com/packhorse-git/packhorse/internal/bulk"
+	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/origin"
 )
 
@@ -261,11 +262,7 @@ func one(address string) []WorkerOptions {
 // wait waits for a condition.
 func wait(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !condition(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
-		}
-	}
+	gittest.WaitFor(t, what, condition)
 }
 
 func writeFile(t *testing.T, path, content string) string {

@@ -9,9 +9,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/packhorse-git/packhorse/internal/compare"
+	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/statedir"
 )
 
@@ -38,12 +38,10 @@ func TestComparePoolsOfAServer(t *testing.T) {
 		ended <- Main(ctx, Env{Args: []string{"serve", "--root", root, "--config", config, "--http", "127.0.0.1:0", "--ops", ""}, Stdout: out, Stderr: out})
 	}()
 	var s statedir.Server
-	for deadline := time.Now().Add(time.Minute); s.HTTP == ""; time.Sleep(5 * time.Millisecond) {
+	gittest.WaitFor(t, "the server writes serve.json", func() bool {
 		text, _ := os.ReadFile(filepath.Join(root, ".packhorse", "serve.json"))
-		if _ = json.Unmarshal(text, &s); s.HTTP == "" && time.Now().After(deadline) {
-			t.Fatal("the server does not start")
-		}
-	}
+		return json.Unmarshal(text, &s) == nil && s.HTTP != ""
+	})
 	const requests = 200
 	for i := range requests {
 		answer, err := http.Get(fmt.Sprintf("%s/users/%d/avatar", s.HTTP, i))

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/statedir"
@@ -41,16 +40,11 @@ func startServeIn(t *testing.T, state string, args ...string) {
 			t.Errorf("the server ended with %d: %s", code, log.String())
 		}
 	})
-	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+	gittest.WaitFor(t, "the server writes serve.json", func() bool {
 		var s statedir.Server
 		text, _ := os.ReadFile(filepath.Join(state, "serve.json"))
-		if json.Unmarshal(text, &s) == nil && s.Admin != "" {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatal("the server does not start")
-		}
-	}
+		return json.Unmarshal(text, &s) == nil && s.Admin != ""
+	})
 }
 
 // TestRepoCommands runs every command without a server, beside one, and over a node's port.

@@ -12,7 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
+
+	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
 const nginxConf = `
@@ -83,14 +84,14 @@ func startNginx(t *testing.T) (dir string, client *http.Client, stop func()) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
 	}}
 	t.Cleanup(transport.CloseIdleConnections)
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		if conn, err := net.Dial("unix", socket); err == nil {
+	if !gittest.Eventually(func() bool {
+		conn, err := net.Dial("unix", socket)
+		if err == nil {
 			conn.Close()
-			break
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("nginx does not listen\n%s", &said)
-		}
+		return err == nil
+	}) {
+		t.Fatalf("nginx does not listen at %s:\n%s", socket, &said)
 	}
 	return dir, &http.Client{Transport: transport}, stop
 }

@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
-	"time"
 
 	"connectrpc.com/connect"
 
@@ -18,11 +17,7 @@ import (
 // waitFor waits for a state that has to come.
 func waitFor(t *testing.T, what string, there func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !there(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("it does not come that ", what)
-		}
-	}
+	gittest.WaitFor(t, what, there)
 }
 
 // takeAll takes every slot that there is.

@@ -1,6 +1,9 @@
 package gittest
 
-import "time"
+import (
+	"testing"
+	"time"
+)
 
 // waitLimit is the longest wait of Eventually. It only ends tests that fail, also on slow machines.
 const waitLimit = 2 * time.Minute
@@ -17,4 +20,13 @@ func Eventually(done func() bool) bool {
 		pause = min(2*pause, 20*time.Millisecond)
 	}
 	return true
+}
+
+// WaitFor fails the test if a condition does not become true in the time that Eventually gives it. The text what describes
+// the condition, as in "the node is ready".
+func WaitFor(t testing.TB, what string, done func() bool) {
+	t.Helper()
+	if !Eventually(done) {
+		t.Fatalf("timed out after %v, want: %s", waitLimit, what)
+	}
 }

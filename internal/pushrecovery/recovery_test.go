@@ -100,10 +100,8 @@ func existing(paths []string) (found []string) {
 
 func eventually(t *testing.T, failure string, done func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !done(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal(failure)
-		}
+	if !gittest.Eventually(done) {
+		t.Fatal(failure)
 	}
 }
 

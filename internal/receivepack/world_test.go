@@ -272,9 +272,7 @@ func recovered(w *world, kind string) int {
 // eventually waits for a state that nothing announces.
 func eventually(t *testing.T, otherwise string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal(otherwise)
-		}
+	if !gittest.Eventually(is) {
+		t.Fatal(otherwise)
 	}
 }

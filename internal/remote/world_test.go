@@ -339,14 +339,7 @@ func (w *world) clone(repo *gittest.Repo, path, version string, args ...string) 
 }
 
 // eventually asks for a while whether a state that nothing announces has come.
-func eventually(is func() bool) bool {
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if is() {
-			return true
-		}
-	}
-	return is()
-}
+func eventually(is func() bool) bool { return gittest.Eventually(is) }
 
 // answer is a node.ResponseWriter that keeps what it is told.
 type answer struct {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git/graph"
+	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
 // What was read of the shallow file counts for no longer than the file is the same.
@@ -85,11 +86,12 @@ func TestShallowSetIsShared(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(made.Dir, "shallow"), []byte(strings.Repeat("1", 40)+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for begun := time.Now(); r.shallow.known.Load() == nil; time.Sleep(time.Millisecond) { // a file that young is not remembered
-		if _, err := r.Shallow(); err != nil || time.Since(begun) > time.Minute {
-			t.Fatal("the file is never old enough to be remembered", err)
+	gittest.WaitFor(t, "the file is old enough to be cached", func() bool {
+		if _, err := r.Shallow(); err != nil {
+			t.Fatal(err)
 		}
-	}
+		return r.shallow.known.Load() != nil
+	})
 	sets := make([]graph.Commits, 8)
 	var group sync.WaitGroup
 	for i := range sets {

@@ -20,6 +20,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
 // patience is for what has to happen, on a machine that is very busy.
@@ -75,11 +76,7 @@ func (s *redisServer) stop() {
 
 func eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !is(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not seen in %v: %s", patience, what)
-		}
-	}
+	gittest.WaitFor(t, what, is)
 }
 
 // gatewayOver makes the tiers of one gateway over a node and a Redis.

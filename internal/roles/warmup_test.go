@@ -209,9 +209,5 @@ func TestWarmUpHasBounds(t *testing.T) {
 // until waits for a condition.
 func until(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("waited in vain: ", what)
-		}
-	}
+	gittest.WaitFor(t, what, is)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/adminapi"
+	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/observe/watchdog"
 	"github.com/packhorse-git/packhorse/internal/statedir"
 )
@@ -77,25 +78,17 @@ func TestQuitsMakeDumps(t *testing.T) {
 	stopped := make(chan struct{})
 	end := followQuits(Process{Quits: func() (<-chan os.Signal, func()) { return signals, func() { close(stopped) } }}, w)
 	signals <- syscall.SIGQUIT
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		if list, _ := filepath.Glob(filepath.Join(dir, "*-signal-*[0-9]")); len(list) == 1 {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("no dump")
-		}
-	}
+	gittest.WaitFor(t, "the signal writes a dump", func() bool {
+		list, _ := filepath.Glob(filepath.Join(dir, "*-signal-*[0-9]"))
+		return len(list) == 1
+	})
 	for range 3 {
 		signals <- statedir.DumpSignal
 	}
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		if list, _ := filepath.Glob(filepath.Join(dir, "*-asked-*[0-9]")); len(list) > 0 {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("no dump")
-		}
-	}
+	gittest.WaitFor(t, "the signal writes a dump", func() bool {
+		list, _ := filepath.Glob(filepath.Join(dir, "*-asked-*[0-9]"))
+		return len(list) > 0
+	})
 	end()
 	<-stopped
 }

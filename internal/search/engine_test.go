@@ -13,6 +13,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/search"
 )
 
@@ -101,11 +102,11 @@ func TestPushDuringLook(t *testing.T) {
 		defer close(raced)
 		<-pushed
 		last = s.push("app", main, files{"f": "three"})
-		for told := uint64(0); told < 3; time.Sleep(time.Millisecond) {
+		gittest.Eventually(func() bool {
 			s.mu.Lock()
-			told = s.told[repoPath("app")]
-			s.mu.Unlock()
-		}
+			defer s.mu.Unlock()
+			return s.told[repoPath("app")] >= 3
+		})
 	}
 	s.mu.Unlock()
 	s.push("app", main, files{"f": "two"})
@@ -129,11 +130,11 @@ func TestReturnDuringLook(t *testing.T) {
 		defer close(raced)
 		<-removed
 		last = s.push("app", main, files{"f": "two"})
-		for told := uint64(0); told != 1; time.Sleep(time.Millisecond) {
+		gittest.Eventually(func() bool {
 			s.mu.Lock()
-			told = s.told[repoPath("app")]
-			s.mu.Unlock()
-		}
+			defer s.mu.Unlock()
+			return s.told[repoPath("app")] == 1
+		})
 	}
 	s.mu.Unlock()
 	s.remove("app")

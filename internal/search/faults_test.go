@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/search"
 )
 
@@ -50,11 +51,7 @@ const patience = 3 * time.Minute
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not so within %v: %s", patience, what)
-		}
-	}
+	gittest.WaitFor(t, what, ok)
 }
 
 func TestSearcherIsKilled(t *testing.T) {

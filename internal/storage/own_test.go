@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
@@ -49,14 +50,10 @@ func TestTrashElsewhereIsEmptiedAtTheStart(t *testing.T) {
 	before.do(os.WriteFile(list, []byte(string(text)+up+"\x00link/.packhorse\x00plain\x00gone/.packhorse\x00"), 0o600))
 
 	after := newRoot(t, storage.Options{Root: dir})
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		if _, err := os.Stat(swept); errors.Is(err, fs.ErrNotExist) {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("what was deleted elsewhere is left")
-		}
-	}
+	gittest.WaitFor(t, "the sweep removes "+swept, func() bool {
+		_, err := os.Stat(swept)
+		return errors.Is(err, fs.ErrNotExist)
+	})
 	before.do(after.Close())
 	for _, path := range kept {
 		if _, err := os.Stat(path); err != nil {

@@ -39,11 +39,7 @@ func checks(t *testing.T, m *storage.Metrics) map[string]int {
 // until waits for a condition.
 func until(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("waited in vain: ", what)
-		}
-	}
+	gittest.WaitFor(t, what, is)
 }
 
 func newUpkept(t *testing.T, when storage.Upkeep) (*root, *storage.Metrics) {

@@ -2,12 +2,14 @@ package storage_test
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
@@ -90,11 +92,7 @@ func TestWalksOfThoseWhoWait(t *testing.T) {
 			done <- err
 		}()
 	}
-	for end := time.Now().Add(time.Minute); r.Walks() != crowd; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d wait for their turn", r.Walks())
-		}
-	}
+	gittest.WaitFor(t, fmt.Sprintf("%d callers wait for a walk", crowd), func() bool { return r.Walks() == crowd })
 	if _, err := r.Wait(t.Context(), path, node.WaitCondition{Generation: 1}); err != nil {
 		t.Error("what needs no walk: ", err)
 	}

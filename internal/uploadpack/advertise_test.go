@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/graph"
@@ -245,14 +244,14 @@ func TestShallowAtTheSameTime(t *testing.T) {
 		t.Fatal(want, err)
 	}
 	want = slices.Clone(want)
-	for begun := time.Now(); ; time.Sleep(time.Millisecond) { // until the file is old enough to be remembered
+	gittest.WaitFor(t, "the file is old enough to be cached, and the boundary is shared", func() bool {
 		one, _ := r.ShallowSet()
-		if two, err := r.ShallowSet(); sameSet(one, two) {
-			break
-		} else if err != nil || time.Since(begun) > time.Minute {
-			t.Fatal("the boundary is not shared", err)
+		two, err := r.ShallowSet()
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
+		return sameSet(one, two)
+	})
 	session := node.Session{Version: protocol.V0, Stateless: true}
 	s := &testServer{repo: r}
 	var group sync.WaitGroup

@@ -29,6 +29,7 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/fault"
 	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/receivepack"
 )
@@ -182,14 +183,7 @@ func dead(h *Hooks) bool {
 	return err == nil && value(d.WithLabelValues("a")) == 1
 }
 
-func eventually(is func() bool) bool {
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
-		if is() {
-			return true
-		}
-	}
-	return is()
-}
+func eventually(is func() bool) bool { return gittest.Eventually(is) }
 
 // files lists what is in the outbox, without the directories.
 func files(t *testing.T, dir string) (list []string) {

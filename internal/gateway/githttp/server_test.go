@@ -24,6 +24,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 	"github.com/packhorse-git/packhorse/internal/git/pktline"
 	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/httpguard"
 	"github.com/packhorse-git/packhorse/internal/node"
 	"github.com/packhorse-git/packhorse/internal/resolve"
@@ -237,14 +238,7 @@ func (s *server) checkAtRest() {
 }
 
 // eventually asks for a while whether a state that nothing announces has come.
-func eventually(is func() bool) bool {
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if is() {
-			return true
-		}
-	}
-	return is()
-}
+func eventually(is func() bool) bool { return gittest.Eventually(is) }
 
 // connection is a client that writes what it likes.
 type connection struct {

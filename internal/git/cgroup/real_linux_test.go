@@ -11,7 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
+
+	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
 // hierarchy is where the kernel's is mounted; the test is skipped where there is none that can be written.
@@ -110,9 +111,5 @@ func TestReal(t *testing.T) {
 
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not after a minute: %s", what)
-		}
-	}
+	gittest.WaitFor(t, what, is)
 }

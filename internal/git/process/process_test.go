@@ -198,13 +198,10 @@ func TestKillsGroup(t *testing.T) {
 // awaitGone waits for a process that was sent SIGKILL; it is not ours to wait for otherwise.
 func awaitGone(t *testing.T, pid int) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	gittest.WaitFor(t, fmt.Sprintf("process %d has ended", pid), func() bool {
 		state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil || bytes.Contains(state, []byte(") Z ")) {
-			return
-		}
-	}
-	t.Errorf("process %d is still there", pid)
+		return err != nil || bytes.Contains(state, []byte(") Z "))
+	})
 }
 
 // TestEscaped has a grandchild leave the group with the pipes in its hands: nobody may wait for it.

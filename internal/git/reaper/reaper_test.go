@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
 // The test program is the server too, and, as each program with this package, the reaper.
@@ -28,11 +30,7 @@ const limit = time.Minute
 // eventually waits for a condition.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(limit); !is(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not after %v: %s", limit, what)
-		}
-	}
+	gittest.WaitFor(t, what, is)
 }
 
 func TestNone(t *testing.T) {

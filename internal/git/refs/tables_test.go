@@ -3,12 +3,14 @@ package refs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
 // tablesRepo makes what a repository with reftables has for a Store.
@@ -100,17 +102,11 @@ func TestWaitingForAListing(t *testing.T) {
 	}
 	waiting := func(want int) {
 		t.Helper()
-		for give := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		gittest.WaitFor(t, fmt.Sprintf("%d callers wait", want), func() bool {
 			s.mu.Lock()
-			n := s.waiting
-			s.mu.Unlock()
-			if n == want {
-				return
-			}
-			if time.Now().After(give) {
-				t.Fatalf("%d are waiting, want %d", n, want)
-			}
-		}
+			defer s.mu.Unlock()
+			return s.waiting == want
+		})
 	}
 	go ask(t.Context())
 	<-begun

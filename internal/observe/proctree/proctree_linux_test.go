@@ -14,6 +14,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
+
+	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
 // TestMain lets this program be a worker of itself.
@@ -59,15 +61,14 @@ func values(t *testing.T, tree *Tree) map[string]float64 {
 // until looks until something holds.
 func until(t *testing.T, tree *Tree, what string, holds func(map[string]float64) bool) map[string]float64 {
 	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		v := values(t, tree)
-		if holds(v) {
-			return v
-		}
-		if time.Now().After(end) {
-			t.Fatalf("not %s: %v", what, v)
-		}
+	var v map[string]float64
+	if !gittest.Eventually(func() bool {
+		v = values(t, tree)
+		return holds(v)
+	}) {
+		t.Fatalf("got %v, want %s", v, what)
 	}
+	return v
 }
 
 // start starts a program in a group of its own, as git is, and ends it with the test.

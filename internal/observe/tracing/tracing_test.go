@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/inflight"
 )
 
@@ -81,11 +82,7 @@ func (r *receiver) names() string {
 
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("not " + what)
-		}
-	}
+	gittest.WaitFor(t, what, holds)
 }
 
 func newExporter(t *testing.T, o Options) (*Exporter, *inflight.Tracer) {

@@ -23,6 +23,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+
+	"github.com/packhorse-git/packhorse/internal/gittest"
 )
 
 // never is a time that no test lives to see.
@@ -67,11 +69,7 @@ func read(t *testing.T, d Dump, name string) string {
 // eventually waits for what takes as long as the machine makes it.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited in vain for: %s", what)
-		}
-	}
+	gittest.WaitFor(t, what, is)
 }
 
 // value is that of a counter.

@@ -18,6 +18,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 	"github.com/creack/pty"
 
+	"github.com/packhorse-git/packhorse/internal/gittest"
 	"github.com/packhorse-git/packhorse/internal/top"
 )
 
@@ -251,10 +252,8 @@ func TestRun(t *testing.T) {
 	defer func() { master.Close(); <-copied }()
 	await := func(text string) {
 		t.Helper()
-		for end := time.Now().Add(time.Minute); !out.has(text); time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("%q is not shown: %q", text, ansi.Strip(out.buf.String()))
-			}
+		if !gittest.Eventually(func() bool { return out.has(text) }) {
+			t.Fatalf("the terminal shows %q, want text with %q", ansi.Strip(out.buf.String()), text)
 		}
 	}
 	var asked atomic.Int64
