@@ -91,6 +91,9 @@ func packed(t *testing.T, data []byte, with string) []byte {
 
 // Whatever the way by which a log comes, and however many workers read it, the report is the same.
 func TestWaysIn(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	t.Parallel()
 	one := nginxLines(1, 30000, "", func(int) float64 { return 100 })
 	two := nginxLines(2, 30000, "", func(int) float64 { return 130 })
@@ -318,6 +321,9 @@ func (e *endless) Read(p []byte) (int, error) {
 
 // Two million lines, each with another path, and lines longer than memory should be. Not parallel: the heap is that of all tests that run.
 func TestMemoryIsBounded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	lines := 2_000_000
 	if raceEnabled { // which makes it ten times as long
 		lines = 200_000

@@ -101,7 +101,7 @@ func TestLines(t *testing.T) {
 // Each key that is read stands in the documentation.
 func TestKeysAreDocumented(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "compare.md"))
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "how-to", "compare.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

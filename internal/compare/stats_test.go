@@ -96,6 +96,9 @@ func TestMergedAndHalved(t *testing.T) {
 
 // What is computed instead of drawn is what drawing many resamples would have given.
 func TestSpreadIsTheBootstrap(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	t.Parallel()
 	r := rand.New(rand.NewPCG(4, 4))
 	const n, resamples = 400, 4000
@@ -139,6 +142,9 @@ func tableOf(r *rand.Rand, routes, n int, draw func(r *rand.Rand, side, route, i
 // truth in it in 95 of 100 at least. That it is not too wide is seen in widths, as chance makes any share of 95 to 99 % of so few tables: it is the
 // bootstrap's, wider by the design effect, which is 1 at least, and by the width of a bucket, together by a fifth at most (dispersion).
 func TestNothingIsFoundWhereNothingIs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	t.Parallel()
 	for _, shape := range []struct{ routes, each, runs int }{{1, 1500, 200}, {4, 1200, 60}} {
 		runs := shape.runs
@@ -188,6 +194,9 @@ func TestNothingIsFoundWhereNothingIs(t *testing.T) {
 
 // Requests that are slow together are no independent witnesses, be it by much or by little.
 func TestBurstsAreNoWitnesses(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	t.Parallel()
 	for name, shape := range map[string]struct{ median, stretches, requests float64 }{
 		"wide":   {5e6, 0.4, 0.5},
@@ -235,6 +244,9 @@ func TestBurstsAreNoWitnesses(t *testing.T) {
 
 // Phases of about a fifteenth of the log, each longer than several blocks: another log of the same is seldom said to differ.
 func TestLongPhases(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	t.Parallel()
 	const n, runs = 12000, 60
 	wrong := 0
@@ -309,6 +321,9 @@ func TestClockStepsAreNoDifference(t *testing.T) {
 
 // Where nearly all requests take the same time, chance has no width: what is left is what the clocks and the buckets do not tell apart.
 func TestNarrow(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	t.Parallel()
 	const n = 20000
 	part := func(i int, share float64) bool { return float64(i*7919%n) < share*n }
@@ -412,6 +427,9 @@ func TestTooFew(t *testing.T) {
 
 // More requests are worth more in the same mix, also where blocks have the last few of them only.
 func TestMoreAreWorthMore(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	t.Parallel()
 	const routes, runs = 4, 20
 	var before [2]float64

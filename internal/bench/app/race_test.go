@@ -18,6 +18,9 @@ import (
 
 // TestAppTurns has three servers get the same requests, a part each at a time, each time another one first.
 func TestAppTurns(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	t.Parallel()
 	var mu sync.Mutex // guards turns
 	var turns []string
@@ -64,6 +67,9 @@ func TestAppTurns(t *testing.T) {
 
 // TestAppTurnsFail says which server failed.
 func TestAppTurnsFail(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer server.Close()

@@ -62,6 +62,9 @@ func TestCI(t *testing.T) {
 	t.Parallel()
 	for _, profile := range []string{"gitlab", "actions", "mixed"} {
 		t.Run(profile, func(t *testing.T) {
+			if testing.Short() && profile != "gitlab" {
+				t.Skip("takes seconds")
+			}
 			t.Parallel()
 			root, repo := benchtest.History(t, 60)
 			url, page := peer(t, root)+"/demo.git", filepath.Join(t.TempDir(), "page.html")
@@ -103,6 +106,9 @@ func TestCI(t *testing.T) {
 
 // TestCIWithoutPath measures a server of which only the URL is known: nothing is pushed.
 func TestCIWithoutPath(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	t.Parallel()
 	root, repo := benchtest.History(t, 30)
 	repo.Git("config", "uploadpack.allowFilter", "true")
@@ -209,6 +215,9 @@ func demoURL(t *testing.T) string {
 }
 
 func TestCIInterrupt(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	t.Parallel()
 	root, repo := benchtest.History(t, 10)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -420,6 +420,9 @@ func TestRequests(t *testing.T) {
 	for _, tool := range fleet.Tools {
 		for _, extra := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%v,%v", tool, extra), func(t *testing.T) {
+				if testing.Short() && (extra || tool.Keeps() && tool != fleet.GitLab) {
+					t.Skip("takes seconds")
+				}
 				t.Parallel()
 				seed := uint64(tool) + 1
 				t.Logf("seed %d", seed)

@@ -125,6 +125,9 @@ func TestRefs(t *testing.T) {
 }
 
 func TestNeighbour(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	t.Parallel()
 	root, _ := benchtest.History(t, 8)
 	s := benchtest.Backend(t, root, false)
@@ -161,6 +164,9 @@ func (f *fakeRefs) Resolve(_ context.Context, r *connect.Request[packhorsev1.Res
 
 // TestNeighbourRPC sends the small request to a node on a Unix socket.
 func TestNeighbourRPC(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	t.Parallel()
 	root, repo := benchtest.History(t, 4)
 	if err := os.Mkdir(filepath.Join(root, "team"), 0o777); err != nil {
@@ -355,6 +361,9 @@ func TestSecretsStaySecret(t *testing.T) {
 }
 
 func TestCredentials(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	t.Parallel()
 	root, _ := benchtest.History(t, 3)
 	s := benchtest.Backend(t, root, false)

@@ -19,6 +19,9 @@ import (
 
 // TestStorm counts what is refused with Retry-After, and calls any other end an error.
 func TestStorm(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	t.Parallel()
 	root, _ := benchtest.History(t, 8)
 	behind, err := url.Parse(benchtest.Backend(t, root, false).URL)

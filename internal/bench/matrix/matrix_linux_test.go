@@ -18,6 +18,9 @@ import (
 )
 
 func TestMatrix(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	t.Parallel()
 	_, repo := benchtest.History(t, 3)
 	profiles, page := filepath.Join(t.TempDir(), "profiles"), filepath.Join(t.TempDir(), "page.html")
@@ -73,6 +76,9 @@ func TestMatrix(t *testing.T) {
 
 // TestMatrixPrints has two repositories of one name, one of them not bare.
 func TestMatrixPrints(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	t.Parallel()
 	_, repo := benchtest.History(t, 2)
 	checkout := filepath.Join(t.TempDir(), "demo")

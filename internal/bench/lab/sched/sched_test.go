@@ -61,6 +61,9 @@ func gim1(k int, load float64) float64 {
 
 // Means are compared with what queueing theory knows. Seeds are fixed, so that errors are the same in each run.
 func TestSchedExact(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	t.Parallel()
 	for _, test := range []struct {
 		name string
@@ -98,6 +101,9 @@ func TestSchedExact(t *testing.T) {
 // The study's shape: with a lock and several slots, accepting at random costs a fifth of the latency at loads about 40 %, more with more slots;
 // little when nearly idle, and nothing when all is busy. Whoever prefers a free worker loses next to nothing.
 func TestSchedShape(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	t.Parallel()
 	within := func(policy string, low, high float64, args string) {
 		t.Helper()
@@ -128,6 +134,9 @@ func TestSchedShape(t *testing.T) {
 
 // No request shares a worker while another is idle, whatever the work.
 func TestSchedFreeWorkerFirst(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	t.Parallel()
 	for _, work := range []string{"--distribution exponential", "--distribution lognormal --cpu 0.3", "--cpu 0", "--arrivals closed --gvl=false"} {
 		for _, row := range sched(t, append(strings.Fields(work), "--policies", "packhorse,packhorse:100,packhorse:1", "--load", "0.1..1.0:0.45", "--requests", "1500")...) {
@@ -143,6 +152,9 @@ func TestSchedFreeWorkerFirst(t *testing.T) {
 
 // The number of slots that the scheduler finds is nearly as good as the best one, for all work that is simulated, though it begins with all.
 func TestSchedAuto(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	t.Parallel()
 	for _, c := range []struct {
 		workers      int
@@ -185,6 +197,9 @@ func TestSchedAuto(t *testing.T) {
 
 // No policy has a mean below the bound's.
 func TestSchedBound(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	t.Parallel()
 	for _, work := range []string{"--distribution exponential", "--distribution lognormal", "--distribution lognormal --cpu 0.4", "--cpu 0.25", "--cpu 0.5", "--cpu 0", "--arrivals closed", "--gvl=false --distribution exponential"} {
 		rows := sched(t, append(strings.Fields(work), "--policies", schedNamesList(), "--workers", "8", "--slots", "3", "--cpus", "6", "--load", "0.2..1.0:0.4,0.9", "--requests", "2000")...)
@@ -205,6 +220,9 @@ func schedNamesList() string {
 // Whatever is simulated ends: each request is answered, no worker has more than its slots, and none is idle while something waits. (start panics at the
 // second.)
 func TestSchedAnything(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		o := schedOptions{
@@ -269,6 +287,9 @@ func TestSchedJSON(t *testing.T) {
 }
 
 func TestSchedTables(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	t.Parallel()
 	page := filepath.Join(t.TempDir(), "page.html")
 	out, errs, err := benchtest.Run(t, t.Context(), "sched", "--requests", "200", "--html", page)

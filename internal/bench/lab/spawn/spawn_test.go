@@ -12,6 +12,9 @@ import (
 )
 
 func TestSpawn(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	t.Parallel()
 	page := filepath.Join(t.TempDir(), "page.html")
 	out, errs, err := benchtest.Run(t, t.Context(), "spawn", "--heap", "16M,0", "--rate", "50", "--goroutines", "20", "--duration", "200ms", "--runs", "2", "--html", page, "--json")
