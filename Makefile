@@ -15,10 +15,10 @@ CLIENTDIR ?= bin/clients
 SCREENSHOTS ?= bin/screenshots
 URL      ?= http://$(HTTP)/demo
 
-VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
-BINARY  := bin/packhorse
-# The version comes from git describe above; go's own stamping fails in checkouts of other users.
-BUILD   := go build -buildvcs=false -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
+REVISION := $(shell git rev-parse --short=12 HEAD 2>/dev/null)
+BINARY   := bin/packhorse
+# The version is in internal/cli; the linker adds the commit, since Go's own stamping fails in checkouts of other users.
+BUILD    := go build -buildvcs=false -trimpath -ldflags '-s -w -X main.revision=$(REVISION)'
 
 .DEFAULT_GOAL := help
 .PHONY: help build serve test test-short test-all test-long test-stories zoekt-webserver clients clients-doc test-browser check vet proto fuzz soak-protocol soak-push docs bench bench-refs bench-neighbour clean

@@ -9,10 +9,11 @@ import (
 
 	"github.com/packhorse-git/packhorse/internal/bench"
 	"github.com/packhorse-git/packhorse/internal/bench/loadgen"
+	"github.com/packhorse-git/packhorse/internal/cli"
 )
 
-// version is set by the linker; see the Makefile.
-var version = "devel"
+// version can be set by the linker.
+var version = cli.Version
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -7,14 +7,18 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/packhorse-git/packhorse/internal/cli"
 	"github.com/packhorse-git/packhorse/internal/command"
 )
 
-// version is set by the linker; see the Makefile.
-var version string
+// The linker can set these; see the Makefile.
+var (
+	version  = cli.Version
+	revision string // commit of the source
+)
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal then has its default effect: the process ends at once
-	os.Exit(command.Main(ctx, command.OSEnv(version)))
+	os.Exit(command.Main(ctx, command.OSEnv(version, revision)))
 }

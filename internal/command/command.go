@@ -24,13 +24,14 @@ import (
 
 // Env is what the program knows of the world.
 type Env struct {
-	Args    []string // without the program's name
-	Stdin   io.Reader
-	Stdout  io.Writer
-	Stderr  io.Writer
-	Environ []string // "NAME=value"
-	Version string   // set by the linker; empty: what the build info knows
-	Program string   // this program's file, for processes of its own, which search, or end what a killed server leaves; empty: there are none
+	Args     []string // without the program's name
+	Stdin    io.Reader
+	Stdout   io.Writer
+	Stderr   io.Writer
+	Environ  []string // "NAME=value"
+	Version  string   // of the program; empty means cli.Version
+	Revision string   // commit of the source; empty: what the build info knows
+	Program  string   // this program's file, for processes of its own, which search, or end what a killed server leaves; empty: there are none
 
 	// Hangups begins to deliver the process's SIGHUPs until stop is called; nil: there are none. A server reads its configuration again
 	// at each; other commands leave the signal its default effect.
@@ -48,13 +49,17 @@ type Env struct {
 }
 
 // OSEnv is the environment of the running process.
-func OSEnv(version string) Env {
+func OSEnv(version, revision string) Env {
 	program, err := os.Executable()
 	if err != nil {
 		program = ""
 	}
 	files := roles.InheritedSockets() // before Environ: commands that this process starts have no part in them
-	return Env{os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.Environ(), version, program, hangups, quits, files, statedir.Owner.Become}
+	return Env{
+		Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Environ: os.Environ(),
+		Version: version, Revision: revision, Program: program,
+		Hangups: hangups, Quits: quits, Sockets: files, Become: statedir.Owner.Become,
+	}
 }
 
 func hangups() (<-chan os.Signal, func()) { return signals(syscall.SIGHUP) }

@@ -1,45 +1,50 @@
 package command
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"runtime"
 	"runtime/debug"
+	"slices"
+	"strings"
 
+	"github.com/packhorse-git/packhorse/internal/cli"
 	"github.com/spf13/cobra"
 )
 
-// Version is what `packhorse version --json` prints.
+// Version is the output of "packhorse version --json".
 type Version struct {
 	Version  string `json:"version"`
-	Revision string `json:"revision,omitempty"` // of the source, where the build recorded it
+	Revision string `json:"revision,omitempty"` // commit of the source, if the build recorded it
 	Go       string `json:"go"`
 	OS       string `json:"os"`
 	Arch     string `json:"arch"`
 }
 
 func versionOf(env Env) Version {
-	v := Version{Version: env.Version, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		if v.Version == "" && info.Main.Version != "(devel)" {
-			v.Version = info.Main.Version
-		}
+	v := Version{
+		Version: cmp.Or(env.Version, cli.Version), Revision: env.Revision,
+		Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && v.Revision == "" {
 		for _, s := range info.Settings {
 			if s.Key == "vcs.revision" {
 				v.Revision = s.Value
 			}
 		}
 	}
-	if v.Version == "" {
-		v.Version = "devel"
-	}
 	return v
 }
 
-// line is the version for people.
+// line is the version for people: "packhorse 0.1.0 (b730bdf0c1d2, go1.26.8, linux/amd64)".
 func (v Version) line() string {
-	return fmt.Sprintf("packhorse %s (%s, %s/%s)\n", v.Version, v.Go, v.OS, v.Arch)
+	about := []string{v.Go, v.OS + "/" + v.Arch}
+	if v.Revision != "" {
+		about = slices.Insert(about, 0, v.Revision[:min(len(v.Revision), 12)])
+	}
+	return fmt.Sprintf("packhorse %s (%s)\n", v.Version, strings.Join(about, ", "))
 }
 
 func versionCommand(env Env) *cobra.Command {
