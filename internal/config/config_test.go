@@ -108,11 +108,11 @@ func TestLoadMistakes(t *testing.T) {
 		{"entirely_different = 3", `FILE:1: unknown key "entirely_different"; docs/reference/config.md and "packhorse config show" list the keys`},
 		{"\n[chace]\nenabled = true", `FILE:2: unknown key "chace"; did you mean "cache"?`},
 		{"[shutdown]\ngrace = 30", `FILE:2: shutdown.grace: "30" is not a duration; write a number and a unit`},
-		{"[shutdown]\ngrace = \"30\"", `FILE:2:9: shutdown.grace: "30" is not a duration; write a number and a unit`},
+		{"[shutdown]\ngrace = \"30\"", `FILE:2: shutdown.grace: "30" is not a duration; write a number and a unit`},
 		{"[shutdown]\ngrace = \"-3s\"", `is not a duration`},
 		{"[cache]\nmax_bytes = \"many\"", `"many" is not a size`},
 		{"[cache]\nmax_bytes = \"9999999TiB\"", `is not a size`},
-		{"[git]\nslots = \"two\"", "FILE:2:9: git.slots: "},
+		{"[git]\nslots = \"two\"", "FILE:2: git.slots: "},
 		{"[http\n", "FILE:1:6: "},
 	} {
 		_, _, err := loadText(t, test.text)
@@ -156,7 +156,7 @@ func TestCheck(t *testing.T) {
 			t.Errorf("%s: %v, want %q", test.args, err, test.want)
 		}
 	}
-	if cfg, _, err := loadText(t, "[http]\nmax_header = 1\nmax_body = -5\n[git]\nnice = 40"); err != nil {
+	if cfg, _, err := loadText(t, "[http]\nmax_header = 1\nmax_body = 5\n[git]\nnice = 40"); err != nil {
 		t.Error(err)
 	} else if err := cfg.Check(); err == nil || strings.Count(err.Error(), "\n") != 2 {
 		t.Errorf("want three mistakes, got %v", err)
@@ -249,12 +249,12 @@ func TestSizeAndDurationRoundTrip(t *testing.T) {
 
 func FuzzLoad(f *testing.F) {
 	for _, seed := range []string{"", "root = \"x\"", "[http]\naddress = 3", "http.address = \"a:1\"", "http = {address = \"a:1\", x = [{}]}", "[[http]]\n", "[a.b]\nc.d=1",
-		"[[node]]\nname = \"a\"\n[[node]]\nweight = 2\n", "node = [{name = \"a\"}]", "[[route]]\nnodes = [\"a\", 3]", "[[node.x]]\n[node.y]"} {
+		"[[node]]\nname = \"a\"\n[[node]]\nweight = 2\n", "node = [{name = \"a\"}]", "[[route]]\nnodes = [\"a\", 3]", "[[node.x]]\n[node.y]", "git.slots = 3\n[push.fsck]\nbadName = 1", "root = \"\"\"\n[http]\naddress = 1\n\"\"\""} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		cfg := DefaultConfig()
-		if err := parseConfig("FILE", text, &cfg, Origins{}); err != nil {
+		if err := parseFile("FILE", text, &cfg, Origins{}); err != nil {
 			for line := range strings.Lines(err.Error()) {
 				if !strings.HasPrefix(line, "FILE:") {
 					t.Errorf("mistake without a place: %s", err)
@@ -263,8 +263,8 @@ func FuzzLoad(f *testing.F) {
 			}
 			return
 		}
-		for key, p := range places(text) {
-			if line := p.line; line < 1 || line > bytes.Count(text, []byte("\n"))+1 {
+		for key, line := range keyLines(text) {
+			if line < 1 || line > bytes.Count(text, []byte("\n"))+1 {
 				t.Errorf("%q stands on line %d", key, line)
 			}
 		}
@@ -306,7 +306,7 @@ func TestPushFsck(t *testing.T) {
 		t.Errorf("what was shown is read as %s: %v", again.Push.Fsck.TOML(), err)
 	}
 	for text, want := range map[string]string{
-		"[push.fsck]\nbadZone = \"warn\"\n": `push.fsck: git has no check of objects "badZone"`,
+		"[push.fsck]\nbadZone = \"warn\"\n": `push.fsck: unknown object check "badZone"`,
 		"[push.fsck]\nbadName = 3\n":        "FILE:2",
 	} {
 		cfg, _, err := loadText(t, text)

@@ -99,9 +99,9 @@ func TestArrayMistakes(t *testing.T) {
 	for _, test := range []struct{ text, want string }{
 		{node + "wieght = 2", `FILE:4: unknown key "node.wieght"; did you mean "node.weight"?`},
 		{node + "[[nodes]]\nname = \"b\"", `FILE:4: unknown key "nodes"; did you mean "node"?`},
-		{node + "weight = \"2\"", "FILE:4:10: node.weight: "},
+		{node + "weight = \"2\"", "FILE:4: node.weight: "},
 		{node + node + "name = 3", "FILE:7"},
-		{"[node]\nname = \"a\"", "FILE:2: there may be several nodes; write [[node]]"},
+		{"[node]\nname = \"a\"", "FILE:1: there may be several tables node; write [[node]]"},
 		{"[[route]]\nnodes = \"a\"", "FILE:2"},
 		{"[storage]\nstall = 3", `FILE:2: storage.stall: "3" is not a duration`},
 		{"[storage]\nsocket_mode = \"0999\"", `"0999" are no rights on a file`},

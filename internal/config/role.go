@@ -52,28 +52,3 @@ func (r *Role) Set(text string) error {
 func (r *Role) String() string { return string(*r) }
 
 func (r *Role) Type() string { return "role" }
-
-// LoadChecked reads the configuration and finds what the role could not run with.
-func (s *Source) LoadChecked() (Config, error) {
-	cfg, f := s.Inspect(true)
-	return cfg, f.Err()
-}
-
-// Inspect reads the configuration and finds all that the role could not run with; with machine also what this machine lacks.
-func (s *Source) Inspect(machine bool) (Config, *Findings) {
-	cfg, from, err := s.Load()
-	f := &Findings{from: from}
-	f.take(err)
-	if f.Fatal() {
-		return cfg, f
-	}
-	if s.anyRoot && cfg.Root == "" {
-		cfg.Root = "."
-	}
-	f.take(cfg.checkRole(s.Role))
-	cfg.checkValues(f)
-	if machine && (cfg.Root != "" || !s.Role.OwnsRepositories()) {
-		cfg.checkDisk(s.Role, f)
-	}
-	return cfg, f
-}

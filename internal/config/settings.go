@@ -1,0 +1,142 @@
+package config
+
+import (
+	"encoding"
+	"errors"
+	"fmt"
+	"reflect"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// Setting is one key of the configuration: its dotted name and its field in a Config. It is a pflag.Value.
+type Setting struct {
+	Key   string
+	Value reflect.Value
+}
+
+// Settings lists the keys in the order of the struct. The key of a field in an array of tables contains the index of
+// its table: "node[1].weight".
+func Settings(c *Config) []Setting { return settingsOf("", reflect.ValueOf(c).Elem()) }
+
+func settingsOf(prefix string, table reflect.Value) (list []Setting) {
+	for i := range table.NumField() {
+		key, field := prefix+keyOf(table.Type().Field(i)), table.Field(i)
+		switch {
+		case isTable(field):
+			list = append(list, settingsOf(key+".", field)...)
+		case isTables(field):
+			for j := range field.Len() {
+				list = append(list, settingsOf(fmt.Sprintf("%s[%d].", key, j), field.Index(j))...)
+			}
+		default:
+			list = append(list, Setting{key, field})
+		}
+	}
+	return list
+}
+
+// Keys lists every key that a configuration may have, with its default. An array of tables is listed once, without an
+// index.
+func Keys() []Setting {
+	var keys func(prefix string, table reflect.Value) []Setting
+	keys = func(prefix string, table reflect.Value) (list []Setting) {
+		for i := range table.NumField() {
+			key, field := prefix+keyOf(table.Type().Field(i)), table.Field(i)
+			switch {
+			case isTable(field):
+				list = append(list, keys(key+".", field)...)
+			case isTables(field):
+				element := reflect.New(field.Type().Elem()).Elem()
+				element.Set(reflect.ValueOf(defaultElement(key)))
+				list = append(list, keys(key+".", element)...)
+			default:
+				list = append(list, Setting{key, field})
+			}
+		}
+		return list
+	}
+	defaults := DefaultConfig()
+	return keys("", reflect.ValueOf(&defaults).Elem())
+}
+
+func keyOf(field reflect.StructField) string { return field.Tag.Get("toml") }
+
+func isTable(field reflect.Value) bool {
+	_, isText := reflect.New(field.Type()).Interface().(encoding.TextUnmarshaler)
+	return field.Kind() == reflect.Struct && !isText
+}
+
+func isTables(field reflect.Value) bool {
+	return field.Kind() == reflect.Slice && field.Type().Elem().Kind() == reflect.Struct
+}
+
+var tableIndex = regexp.MustCompile(`\[[0-9]+\]`)
+
+// PlainKey returns key without the indexes of tables.
+func PlainKey(key string) string { return tableIndex.ReplaceAllString(key, "") }
+
+// String returns the value as a flag takes it.
+func (s Setting) String() string { return fmt.Sprint(s.Value.Interface()) }
+
+// TOML returns the value as a configuration file has it.
+func (s Setting) TOML() string {
+	if words, ok := s.Value.Interface().([]string); ok {
+		quoted := make([]string, len(words))
+		for i, w := range words {
+			quoted[i] = strconv.Quote(w)
+		}
+		return "[" + strings.Join(quoted, ", ") + "]"
+	}
+	if table, ok := s.Value.Interface().(fsckSeverities); ok {
+		return table.TOML()
+	}
+	if _, ok := s.Value.Interface().(encoding.TextMarshaler); ok || s.Value.Kind() == reflect.String {
+		return strconv.Quote(s.String())
+	}
+	return s.String()
+}
+
+// Set parses text as the value of a flag.
+func (s Setting) Set(text string) error {
+	if u, ok := s.Value.Addr().Interface().(encoding.TextUnmarshaler); ok {
+		return u.UnmarshalText([]byte(text))
+	}
+	switch s.Value.Kind() {
+	case reflect.String:
+		s.Value.SetString(text)
+	case reflect.Bool:
+		b, err := strconv.ParseBool(text)
+		if err != nil {
+			return fmt.Errorf("%q is not true or false", text)
+		}
+		s.Value.SetBool(b)
+	case reflect.Slice:
+		return errors.New("a list cannot be set by a flag")
+	case reflect.Map:
+		return errors.New("a table cannot be set by a flag")
+	default:
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			return fmt.Errorf("%q is not a whole number", text)
+		}
+		s.Value.SetInt(int64(n))
+	}
+	return nil
+}
+
+// Type names the kind of value in --help.
+func (s Setting) Type() string {
+	switch s.Value.Interface().(type) {
+	case Size:
+		return "size"
+	case Duration:
+		return "duration"
+	case bool:
+		return "bool"
+	case int:
+		return "number"
+	}
+	return "text"
+}
