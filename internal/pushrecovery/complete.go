@@ -26,7 +26,7 @@ const (
 
 // complete sets the remaining refs of an atomic push whose Git was killed between two refs. It does so only if every
 // hook had accepted the push. The journal says that, or the lock files of the remaining refs: Git makes them only then.
-// To undo the push instead would be wrong, because somebody may have seen it. After an error the push stays in the
+// To undo the push instead would be wrong, because clients may have seen it. After an error the push stays in the
 // journal, for the next server.
 func (r *Recovery) complete(p *Push) error {
 	if !p.IsAtomic() || r.Runner == nil {
@@ -52,7 +52,7 @@ func (r *Recovery) complete(p *Push) error {
 }
 
 // remainingUpdates returns the commands for git update-ref that complete a push. It returns "" if Git changed no ref or
-// all, and if it is not certain that the remaining ones were to be changed.
+// all, and if it is not certain that Git would have changed the remaining ones.
 func (r *Recovery) remainingUpdates(ctx context.Context, p *Push) (string, error) {
 	names := slices.Sorted(maps.Keys(p.Old))
 	current, err := r.currentValues(ctx, p, names)

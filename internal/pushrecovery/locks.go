@@ -115,8 +115,8 @@ func unchanged(path string, before fs.FileInfo) bool {
 		info.Size() == before.Size()
 }
 
-// removeLocksBeforeBoot removes lock files in the way of a push that are older than the boot of the machine, whoever
-// made them. It does nothing for pushes of very many refs.
+// removeLocksBeforeBoot removes lock files in the way of a push that are older than the boot of the machine: their
+// processes are gone, also those of other programs. It does nothing for pushes of very many refs.
 func (r *Recovery) removeLocksBeforeBoot(record *pushjournal.Record) {
 	const maxRefs = 10_000
 	boot := bootTime()

@@ -2,14 +2,13 @@
 //
 // Git removes its lock files and its quarantine however it ends, except after SIGKILL, which the kernel sends when
 // memory is short. A lock file that stays makes every later push to its ref fail, and an atomic push can end between
-// two refs. The journal (package pushjournal) says which pushes run, so that both are known, also to the next server.
+// two refs. The journal (package pushjournal) has the running pushes, so that both are known, also to the next server.
 //
-// A lock file is removed only if a killed push of this server can have made it: its path, content, owner and time
-// match, no process of that push is left, and no other push of this server that ran at that time can have made it. It
-// has to stay unchanged for two seconds, and while it is removed the repository is not maintained. The lock of a ref
-// has the ref's new value as its content. Lock files for all refs have no such content: they have to be a minute old,
-// so that a Git process that somebody else runs is not disturbed. All other lock files stay. FindLock names the one
-// that a push met.
+// A lock file is removed only if a killed push of this server can have made it. Its path, content, owner and time have
+// to match. The push must have no process left, and no other push of that time can have made the file. It has to stay
+// unchanged for two seconds, and the repository is not maintained meanwhile. The lock of a ref contains the ref's new
+// value. Lock files for all refs have no such content, and another Git process may hold them. So they have to be a
+// minute old. All other lock files stay. FindLock finds the one that a push met.
 package pushrecovery
 
 import (
@@ -159,8 +158,8 @@ func (r *Recovery) reject(path string, reason error) {
 }
 
 // Begin adds a push to the journal, before its Git process is started. First it removes lock files in its way that are
-// older than the boot of the machine, and waits until those of killed pushes are removed, for up to ten seconds. The
-// error is Unavailable if the journal cannot be written.
+// older than the boot of the machine. Then it waits until those of killed pushes are removed, for up to ten seconds.
+// The error is Unavailable if the journal cannot be written.
 func (r *Recovery) Begin(ctx context.Context, record pushjournal.Record, id string) (*Push, error) {
 	r.removeLocksBeforeBoot(&record)
 	r.waitForLocks(ctx, record.CommonDir)

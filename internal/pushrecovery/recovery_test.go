@@ -192,7 +192,7 @@ func TestLockOfAnotherUser(t *testing.T) {
 	}
 }
 
-// A lock file that cannot be removed keeps nobody waiting, and is removed later.
+// A lock file that cannot be removed does not delay pushes, and is removed later.
 func TestLockThatCannotBeRemoved(t *testing.T) {
 	t.Parallel()
 	dir, journal := t.TempDir(), t.TempDir()
@@ -402,7 +402,7 @@ func TestAtomicPush(t *testing.T) {
 	}{
 		"begun":     {map[string]string{"a": "new"}, "a new b new made new", false},
 		"deleted":   {map[string]string{"a": "new", "b": "new", "gone": "", "made": ""}, "a new b new made new", false},
-		"unlocked":  {map[string]string{"b": "new"}, "a old b new gone old", false}, // somebody else has set b
+		"unlocked":  {map[string]string{"b": "new"}, "a old b new gone old", false}, // another push has set b
 		"not begun": {nil, "a old b old gone old", false},
 		"all": {map[string]string{"a": "new", "b": "new", "gone": "", "made": "new"}, "a new b new made new",
 			false},

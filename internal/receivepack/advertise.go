@@ -19,7 +19,7 @@ const advertiseSize = 256 << 10
 // are no ".have" lines for alternates: they would reveal commits of the lender that those who push to a fork may not
 // read.
 func (s *Server) Advertise(ctx context.Context, r *repo.Repo, session node.Session, sessionID string,
-	reply node.ResponseWriter) (
+	response node.ResponseWriter) (
 	node.Outcome, error) {
 	outcome := node.Outcome{Command: node.CommandPush}
 	policy, err := r.PushPolicy()
@@ -41,7 +41,7 @@ func (s *Server) Advertise(ctx context.Context, r *repo.Repo, session node.Sessi
 		sessionID = ""
 	}
 	outcome.Session = sessionID
-	a := &advertiser{policy: policy, reply: reply, stateless: session.Stateless, outcome: &outcome,
+	a := &advertiser{policy: policy, response: response, stateless: session.Stateless, outcome: &outcome,
 		capabilities: s.capabilities(r, policy, sessionID)}
 	if session.Version == protocol.V1 {
 		a.buf = pktline.AppendLine(a.buf, "version 1")
@@ -88,7 +88,7 @@ func (s *Server) offersOptions(p *repo.PushPolicy) bool {
 // advertiser writes a list of refs: a short one with its length, a long one in pieces.
 type advertiser struct {
 	policy       *repo.PushPolicy
-	reply        node.ResponseWriter
+	response        node.ResponseWriter
 	outcome      *node.Outcome
 	capabilities string
 	stateless    bool
@@ -116,11 +116,11 @@ func (a *advertiser) flushFull() error {
 	}
 	if !a.written {
 		a.written = true
-		if err := a.reply.StartBulk(false); err != nil {
+		if err := a.response.StartBulk(false); err != nil {
 			return err
 		}
 	}
-	_, err := a.reply.Write(a.buf)
+	_, err := a.response.Write(a.buf)
 	a.buf = a.buf[:0]
 	return err
 }
@@ -128,8 +128,8 @@ func (a *advertiser) flushFull() error {
 func (a *advertiser) finish() error {
 	a.buf = pktline.AppendFlush(a.buf)
 	if !a.written && a.stateless {
-		a.reply.SetLength(int64(len(a.buf)))
+		a.response.SetLength(int64(len(a.buf)))
 	}
-	_, err := a.reply.Write(a.buf)
+	_, err := a.response.Write(a.buf)
 	return err
 }

@@ -21,11 +21,11 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 )
 
-// A repository with alternates can read objects that its own users may not know of. Git accepts a push if all objects
-// that it needs exist anywhere, so that anybody who knows an object ID of the lender could make it reachable and then
-// fetch it. Therefore each object that the new refs reach and the repository's refs do not has to be in the push or in
-// the repository's own object directory. Nor may Git have completed the pack with borrowed delta bases, because what is
-// made from an object tells its content.
+// A repository with alternates can read objects that its own users may not know of. Git accepts a push if the objects
+// that it needs exist anywhere. So a user with the ID of an object of the lender could push a ref to it, and then fetch
+// it. Therefore each object that the new refs reach and the existing refs do not has to be in the push or in the
+// repository's own object directory. Nor may Git have completed the pack with borrowed delta bases, because a delta
+// reveals the content of its base.
 //
 // Borrowed objects that the repository's own refs reach belong to its history, and are allowed. Most of them are found
 // in the commits that the push builds on, where they are looked up first, and the others in the whole history, within
@@ -40,7 +40,7 @@ const (
 	borrowTimeout = 2 * time.Minute
 )
 
-// errBorrowed does not name the object, which would tell the content of a commit that the client may not read.
+// errBorrowed does not name the object, which would reveal the content of a commit that the client may not read.
 func errBorrowed() error {
 	return fault.New(fault.Denied, "the push needs objects that are neither in it nor in this repository's history; "+
 		"push from a complete clone")
@@ -73,7 +73,7 @@ type borrowCheck struct {
 	env    []string
 	newIDs string                // new values of the refs, one per line
 	pushed *pack.Lookups         // objects in the quarantine; nil: none
-	own    *pack.Lookups         // the repository's own objects; nil: they cannot be told from borrowed ones
+	own    *pack.Lookups         // the repository's own objects; nil: unknown
 	bases  map[git.ObjectID]bool // delta bases that Git added to the pack
 	open   map[git.ObjectID]bool // borrowed objects not yet found in the history
 	stores []*pack.Store

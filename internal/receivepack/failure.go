@@ -106,7 +106,7 @@ func (p *pushSession) describeLock() string {
 		"if no Git process runs in the repository, its administrator can remove the file", name, age.Round(time.Second))
 }
 
-// noQuarantine is in Git's report if Git cannot write to the repository at all. It does not say why.
+// noQuarantine is in Git's report if Git cannot write to the repository at all. The report does not have the cause.
 const noQuarantine = "unable to create temporary object directory"
 
 // whyNoQuarantine tries the same as Git, to learn the cause.
@@ -122,7 +122,7 @@ func (p *pushSession) whyNoQuarantine() string {
 	return err.Error()
 }
 
-// explain tells the client what Git's report does not say.
+// explain sends the client an explanation that Git's report lacks.
 func (p *pushSession) explain(reason string) error {
 	switch reason {
 	case reasonFsck:

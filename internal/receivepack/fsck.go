@@ -75,7 +75,7 @@ var fsckFailure = regexp.MustCompile(`error: object ([0-9a-f]{40,64}): ([a-zA-Z0
 // maxExplained is the maximum number of failed checks that are explained to a client.
 const maxExplained = 3
 
-// explainFsck tells the client which settings accept the objects that Git has refused, if Git named them.
+// explainFsck sends the client the settings that accept the refused objects, if Git named these.
 func (p *pushSession) explainFsck() error {
 	explained := make(map[string]bool)
 	for _, m := range fsckFailure.FindAllStringSubmatch(p.complaints.text(), -1) {

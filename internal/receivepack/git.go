@@ -41,7 +41,7 @@ func (p *pushSession) attend(ctx context.Context, cancel func(), child *process.
 	}
 	f.out.Close() // Git reads no more
 	usage, exit := child.Wait()
-	cancel() // ends hooks that nobody waits for any more
+	cancel() // ends hooks that Git no longer waits for
 	q.close()
 	answering.Wait()
 	return usage, exit, err

@@ -14,7 +14,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
-// RepositoryHooks says what happens to the hooks of repositories.
+// RepositoryHooks is the policy for the hooks of repositories.
 type RepositoryHooks string
 
 // Only with RunHooks can a repository's configuration and files run programs.
@@ -76,8 +76,8 @@ func (s *Server) repositoryHooks(r *repo.Repo) ([]repo.Hook, error) {
 		return hooks, err
 	}
 	return nil, fault.New(fault.Denied,
-		"pushes to this repository are refused, because it has a hook that this server does not run: %s; "+
-			`its administrator can set push.repository_hooks to "run" or "ignore", or remove the hook`, hookNames(hooks))
+		"pushes to this repository are refused, because it has a hook that this server does not run: %s. "+
+			`The administrator can set push.repository_hooks to "run" or "ignore", or remove the hook`, hookNames(hooks))
 }
 
 // hookNames lists up to three hooks for people.

@@ -93,7 +93,7 @@ func TestPathsAreNotTold(t *testing.T) {
 			stdout = pktline.AppendBand(stdout, pktline.BandProgress, piece)
 		}
 		reply := &recorder{}
-		o := output{reply: reply, sideband: true, hidden: []string{"/srv/git/a.git/", "/srv/git/lender.git/"}}
+		o := output{response: reply, sideband: true, hidden: []string{"/srv/git/a.git/", "/srv/git/lender.git/"}}
 		if err := o.copy(bytes.NewReader(stdout)); err != nil {
 			t.Fatal(err)
 		}

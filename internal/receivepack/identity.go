@@ -43,7 +43,7 @@ func (i identity) environment() []string {
 	return []string{"GIT_COMMITTER_NAME=" + i.name, "GIT_COMMITTER_EMAIL=" + i.email}
 }
 
-// emailAddress makes an e-mail address from a name. A name that is an address stays as it is.
+// emailAddress makes an e-mail address from a name. A name that is an address is not changed.
 func emailAddress(name, transport, address string) string {
 	plain := func(r rune) rune {
 		if unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("._+-", r) {

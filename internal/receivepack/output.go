@@ -23,7 +23,7 @@ const (
 
 // output passes on the output of Git, except the report.
 type output struct {
-	reply    node.ResponseWriter
+	response    node.ResponseWriter
 	sideband bool            // the client accepts sidebands
 	report   bool            // the client wants a report
 	after    <-chan struct{} // nothing is written before this is closed; may be nil
@@ -140,7 +140,7 @@ func (o *output) flush() error {
 	if err := o.write(b); err != nil {
 		return err
 	}
-	if err := o.reply.Flush(); err != nil {
+	if err := o.response.Flush(); err != nil {
 		return &node.ClientConnError{Err: err}
 	}
 	return nil
@@ -151,7 +151,7 @@ func (o *output) write(b []byte) error {
 		return nil
 	}
 	o.begun = true
-	if _, err := o.reply.Write(b); err != nil {
+	if _, err := o.response.Write(b); err != nil {
 		if _, isFault := errors.AsType[*fault.Error](err); isFault {
 			return err // the request is invalid
 		}

@@ -1,6 +1,6 @@
-// Package receivepack serves git push. Serve, in serve.go, is the story of one push from its commands to its report:
-// git receive-pack takes the objects into quarantine, hooks and webhooks decide, the refs change, everything is synced,
-// and only then the client gets the report. Package pushrecovery cleans up if Git is killed.
+// Package receivepack serves git push. Serve, in serve.go, shows one push from its commands to its report. git
+// receive-pack takes the objects into quarantine, hooks and webhooks decide, the refs change, and everything is synced.
+// Only then does the client get the report. Package pushrecovery cleans up if Git is killed.
 package receivepack
 
 import (
@@ -30,9 +30,9 @@ type Options struct {
 
 	MaxSize     int64 // maximum size of a pack in bytes, unless the repository's own limit is lower; 0: no limit
 	MaxMemory   int64 // maximum size in bytes of one allocation by Git, for example for an object; 0: no limit
-	MaxCommands int   // maximum number of refs in one push; 0: 100,000
+	MaxCommands int   // maximum number of refs in one push. Zero means 100,000.
 	MaxOptions  int   // maximum number of push options; 0: push options are not offered
-	SessionID   bool  // sessions have IDs, unless the repository's configuration says otherwise
+	SessionID   bool  // sessions have IDs, unless the repository's configuration disables them
 
 	Fsck map[string]string // severity ("error", "warn" or "ignore") of Git's object checks, by name; see ValidateFsck
 
@@ -43,8 +43,8 @@ type Options struct {
 	Scripts         string          // directory for the hook scripts that Git runs, which only this server uses
 	Journal         string          // directory of the push journal, which only this server uses
 
-	Decider  Decider  // decides about pushes besides the hooks; nil: nobody
-	Recorder Recorder // records pushes for later delivery; nil: nobody
+	Decider  Decider  // decides about pushes besides the hooks; may be nil
+	Recorder Recorder // records pushes for later delivery; may be nil
 
 	Metrics *Metrics     // nil: not counted
 	Log     *slog.Logger // nil: not logged
@@ -99,8 +99,8 @@ func (s *Server) WaitForEarlierPushes(ctx context.Context) (ids []string) {
 	return s.recovery.WaitForEarlierPushes(ctx)
 }
 
-// CompleteAtomicPushes waits until each atomic push of an earlier server is complete or did not begin, so that nobody
-// sees half of one. It returns the IDs of those for which that is not certain when ctx ends. Call it after Start.
+// CompleteAtomicPushes waits until each atomic push of an earlier server is complete or did not begin, so that clients
+// never see half of one. It returns the IDs of those for which that is not certain when ctx ends. Call it after Start.
 func (s *Server) CompleteAtomicPushes(ctx context.Context) (ids []string) {
 	return s.recovery.CompleteAtomicPushes(ctx)
 }

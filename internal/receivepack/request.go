@@ -24,8 +24,8 @@ const (
 )
 
 // The memory that all requests together need is limited to maxMemory bytes. A request counts memoryFactor bytes for
-// each byte that it has beyond the first freeHead: for its text, for what is parsed from it, and for the journal and
-// the hooks.
+// each byte beyond the first freeHead. That covers its text, the parsed commands, and the input of the journal and the
+// hooks.
 const (
 	maxMemory    = 256 << 20
 	memoryFactor = 10

@@ -57,7 +57,7 @@ type pushSession struct {
 // after Serve returns: a Read may be pending until then. In a stateless one nothing is read after Serve returns, and
 // nothing is written before the request was read to its end.
 func (s *Server) Serve(ctx context.Context, t Target, session node.Session, pusher node.Pusher, body io.Reader,
-	reply node.ResponseWriter) (
+	response node.ResponseWriter) (
 	outcome node.Outcome, err error) {
 	start := time.Now()
 	defer func() {
@@ -79,7 +79,7 @@ func (s *Server) Serve(ctx context.Context, t Target, session node.Session, push
 	}
 	if len(request.commands) == 0 { // the probe of a client that is about to send much, or nothing to push
 		if session.Stateless {
-			reply.SetLength(0)
+			response.SetLength(0)
 		}
 		return outcome, nil
 	}
@@ -96,7 +96,7 @@ func (s *Server) Serve(ctx context.Context, t Target, session node.Session, push
 			ID: rand.Text(), Repo: t.Path, Pusher: pusher, Options: request.options, Updates: request.updates(),
 			Trace: inflight.TraceParent(ctx),
 		},
-		out: output{reply: reply, sideband: request.sideband, report: request.report, hidden: t.hiddenPaths()},
+		out: output{response: response, sideband: request.sideband, report: request.report, hidden: t.hiddenPaths()},
 	}
 	p.out.heard = &p.complaints
 	if p.hooks.programs, err = s.programs(t.Repo); err != nil {
@@ -235,7 +235,7 @@ func (p *pushSession) newRecord(before *refs.Snapshot) (pushjournal.Record, erro
 	return r, nil
 }
 
-// isAtomic reports whether all of several refs change or none does. With a proc-receive hook nobody knows.
+// isAtomic reports whether all of several refs change or none does. A proc-receive hook may do otherwise.
 func (p *pushSession) isAtomic() bool {
 	return len(p.hooks.programs[repo.ProcReceive]) == 0 && p.request.atomic && p.policy.Atomic && len(p.push.Updates) > 1
 }
@@ -318,7 +318,7 @@ func (p *pushSession) withoutIdleDeletions(updates []Update) []Update {
 		if existed || err != nil {
 			return false
 		}
-		// Git deletes what somebody else has created meanwhile only if it has the old value.
+		// Git deletes a ref that another process has created meanwhile only if it has the old value.
 		hasOld, err := false, error(nil)
 		if !u.Old.IsZero() {
 			hasOld, err = p.target.Objects.Has(u.Old)
@@ -370,8 +370,8 @@ func (p *pushSession) maxPackSize() int64 {
 // arguments returns the command line of Git. Nothing in it comes from a client.
 //
 // core.fsync: what Git keeps of a push is on disk before a ref names it, and the ref is before the report.
-// receive.unpackLimit: a pack is kept and never unpacked into loose objects, because it means two files to sync instead
-// of up to a hundred in as many directories, of which Git syncs none. Maintenance combines small packs.
+// receive.unpackLimit: a pack is kept and never unpacked into loose objects. It has two files to sync instead of up to
+// a hundred in as many directories, which Git does not sync. Maintenance combines small packs.
 // receive.denyCurrentBranch: a working tree is never written to, because its filters are programs.
 func (p *pushSession) arguments(scripts string) []string {
 	var args []string
