@@ -382,7 +382,7 @@ are refused. For repositories that ask for a password, clone them with git clone
 		if err := readable(source); err != nil {
 			return errors.Join(err, closeAll())
 		}
-		from := storage.Import{Source: source, Check: !*unchecked, Environ: sshEnviron(env)}
+		from := storage.ImportOptions{Source: source, Check: !*unchecked, Environ: sshEnviron(env)}
 		if errs := cmd.ErrOrStderr(); observe.IsTerminal(errs) {
 			from.Progress = func(text []byte) { _, _ = errs.Write(text) }
 		}

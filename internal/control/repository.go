@@ -26,7 +26,7 @@ func (s *repositories) Create(ctx context.Context, r *connect.Request[packhorsev
 	if err != nil {
 		return nil, err
 	}
-	want := storage.NewRepository{Branch: r.Msg.GetDefaultBranch()}
+	want := storage.CreateOptions{Branch: r.Msg.GetDefaultBranch()}
 	if name := r.Msg.GetObjectFormat(); name != "" {
 		if want.Format, err = git.ParseObjectFormat(name); err != nil {
 			return nil, fault.Wrap(fault.Invalid, `the object format is "sha1" or "sha256"`, err)
@@ -78,7 +78,7 @@ func (s *repositories) List(ctx context.Context, r *connect.Request[packhorsev1.
 func (s *repositories) Delete(ctx context.Context, r *connect.Request[packhorsev1.DeleteRequest]) (*connect.Response[packhorsev1.DeleteResponse], error) {
 	path, err := parsePath(r.Msg.GetRepository())
 	if err == nil {
-		err = s.Node.Delete(ctx, path, storage.Removal{Incarnation: r.Msg.GetIncarnation(), Force: r.Msg.GetForce()})
+		err = s.Node.Delete(ctx, path, storage.DeleteOptions{Incarnation: r.Msg.GetIncarnation(), Force: r.Msg.GetForce()})
 	}
 	if err != nil {
 		return nil, err

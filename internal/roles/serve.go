@@ -67,7 +67,7 @@ func newServe(cfg config.Config, log *slog.Logger, reg prometheus.Registerer, ve
 		s.addSearch(cfg, log, reg, lanes, program, source)
 		o := api.APIOptions{Version: version, Repositories: source}
 		if s.search != nil {
-			s.node.Tell(s.search.Touch)
+			s.node.OnChange(s.search.Touch)
 			o.Searcher, o.Status = s.search, s.search.Status
 		}
 		if s.pages, err = newPages(reg, o); err != nil {

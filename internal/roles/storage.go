@@ -59,7 +59,7 @@ func newNodeServer(cfg config.Config, log *slog.Logger, reg prometheus.Registere
 		return nil, errors.Join(err, closeSource())
 	}
 	s := &server{node: node, git: runner, board: lanes.board, tracing: lanes.tracing, close: func() error {
-		node.Rest()
+		node.StopBackground()
 		return errors.Join(closeSource(), node.Close())
 	}}
 	if err := s.addNodeChecks(cfg); err != nil {

@@ -56,7 +56,7 @@ func newWarmWorld(t *testing.T, o uploadpack.Warmup) *warmWorld {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		w.node.Rest()
+		w.node.StopBackground()
 		cache.Close()
 		_ = runner.Close(t.Context())
 		w.node.Close()

@@ -60,7 +60,7 @@ const completePatience = 30 * time.Second
 func completePushes(node *storage.Node, log *slog.Logger) {
 	patience, cancel := context.WithTimeout(context.Background(), completePatience)
 	defer cancel()
-	if left := node.Complete(patience); len(left) > 0 {
+	if left := node.CompleteAtomicPushes(patience); len(left) > 0 {
 		log.Warn("atomic pushes to the server before this one may be done by half; the server starts, and goes on with them", "pushes", left)
 	}
 }
@@ -71,9 +71,9 @@ func startWebhooks(hooks *webhook.Hooks, node *storage.Node) error {
 	if hooks.Tells() {
 		patience, cancel := context.WithTimeout(context.Background(), settlePatience)
 		defer cancel()
-		alive = node.Settle(patience)
+		alive = node.WaitForEarlierPushes(patience)
 	}
-	err := hooks.Recover(context.Background(), alive, node.Current)
+	err := hooks.Recover(context.Background(), alive, node.RefValue)
 	if err == nil {
 		hooks.Start()
 	}

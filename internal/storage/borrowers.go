@@ -17,18 +17,19 @@ import (
 )
 
 const (
-	// maxBorrowerEntries is how many directory entries a search for borrowers looks at before it gives up.
+	// maxBorrowerEntries is the maximum number of directory entries that a search reads.
 	maxBorrowerEntries = 10_000_000
-	// maxNamed is how many borrowers an error names.
+	// maxNamed is the maximum number of borrowers in an error.
 	maxNamed = 3
-	// maxLinks is how many symbolic links a path may pass through, as for Linux.
+	// maxLinks is the maximum number of symbolic links in a path, as on Linux.
 	maxLinks = 40
 )
 
-// checkBorrowers refuses (Denied) to remove the repository in dir, a path without symbolic links, if another repository below the root
-// needs it: because objects/info/alternates of that one, or of one that it borrows from, leads into dir, or because its ".git" file, its
-// commondir file or a link in place of its object directory does. If the search cannot be finished, it is refused as well (Unavailable).
-// Nothing is remembered of a search: each reads every directory below the root except the insides of repositories. Searches run one at a time.
+// checkBorrowers returns an error of kind Denied if another repository below the root needs the one in dir, a path
+// without symbolic links. A repository needs it if its alternates lead into dir, directly or through other alternates.
+// So does one whose ".git" file, commondir file or linked object directory leads there. The error is Unavailable if the
+// search fails. Each search reads every directory below the root except those inside repositories. Searches run one at
+// a time.
 func (n *Node) checkBorrowers(ctx context.Context, dir string) error {
 	select {
 	case n.searching <- struct{}{}:
@@ -41,7 +42,8 @@ func (n *Node) checkBorrowers(ctx context.Context, dir string) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		return fault.Wrap(fault.Unavailable, "cannot tell whether other repositories borrow its objects; force removes it all the same", err)
+		return fault.Wrap(fault.Unavailable,
+			"cannot determine whether other repositories borrow its objects; use force to remove it anyway", err)
 	}
 	if len(s.found) == 0 {
 		return nil
@@ -50,22 +52,23 @@ func (n *Node) checkBorrowers(ctx context.Context, dir string) error {
 	if more := len(s.found) - maxNamed; more > 0 {
 		names += fmt.Sprintf(" and %d more", more)
 	}
-	return fault.New(fault.Denied, "other repositories borrow its objects and would be damaged: %s; repack those first (git repack -a -d, then "+
-		"remove objects/info/alternates), or use force (packhorse repo remove --force)", names)
+	return fault.New(fault.Denied, "other repositories borrow its objects and would be damaged: %s. "+
+		"Repack these first (git repack -a -d, then remove objects/info/alternates), or use packhorse repo remove "+
+		"--force", names)
 }
 
-// borrowerSearch is one search for the repositories that need another one.
+// borrowerSearch searches for the repositories that need another one.
 type borrowerSearch struct {
 	node   *Node
 	ctx    context.Context
 	lender string
-	left   int             // entries that may still be looked at
-	known  map[string]bool // by object directory: whether it needs the lender
+	left   int             // entries that may still be read
+	known  map[string]bool // by object directory: it needs the lender
 	found  []string        // paths below the root
 }
 
-// dir searches a directory and those below it. Links are not followed: what they lead to below the root is found in its own place. In a
-// work tree, only files with the name ".git" are taken for repositories.
+// dir searches a directory and those below it. It does not follow links: their targets below the root are found at
+// their own places. In a work tree, only files with the name ".git" count as repositories.
 func (s *borrowerSearch) dir(dir string, worktree bool) error {
 	if err := s.ctx.Err(); err != nil {
 		return err
@@ -113,10 +116,10 @@ func (s *borrowerSearch) dir(dir string, worktree bool) error {
 	return nil
 }
 
-// repository looks at the repository at path: a git directory or a file that names one.
+// repository checks the repository at path, which is a Git directory or a ".git" file.
 func (s *borrowerSearch) repository(path string) error {
 	ways, err := repo.Ways(path)
-	if fault.Is(err, fault.NotFound) { // it leads nowhere already
+	if fault.Is(err, fault.NotFound) { // it is broken already
 		return nil
 	}
 	if err != nil {
@@ -146,10 +149,11 @@ func (s *borrowerSearch) repository(path string) error {
 	return nil
 }
 
-// borrows reports whether the alternates of an object directory, and theirs in turn, lead into the lender.
+// borrows reports whether the alternates of an object directory lead into the lender, directly or through others.
 func (s *borrowerSearch) borrows(objects string) (bool, error) {
 	real, err := filepath.EvalSymlinks(objects)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.ENAMETOOLONG) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ELOOP) ||
+		errors.Is(err, syscall.ENAMETOOLONG) {
 		return false, nil
 	}
 	if err != nil {
@@ -179,8 +183,8 @@ func (s *borrowerSearch) borrows(objects string) (bool, error) {
 	return false, nil
 }
 
-// leadsThrough reports whether an absolute path leads into dir, as the system follows it: at its end, or by a link on the way. Dir has to be
-// free of symbolic links. A path that leads nowhere is followed as far as it goes.
+// leadsThrough reports whether an absolute path leads into dir, at its end or through a link. dir must not have
+// symbolic links. A path that does not exist is followed as far as possible.
 func leadsThrough(path, dir string) (bool, error) {
 	at, rest := "/", path
 	for links := 0; rest != ""; {

@@ -37,7 +37,8 @@ func TestDeleteOfALender(t *testing.T) {
 		"a chain, that leads in a circle, over a directory that is no repository": func(r *root, _ *gittest.Repo) string {
 			pool := filepath.Join(r.dir, "pool/objects/info")
 			r.do(os.MkdirAll(pool, 0o700))
-			r.do(os.WriteFile(filepath.Join(pool, "alternates"), []byte("../../a.git/objects\n../../team/lender.git/objects\n"), 0o600))
+			r.do(os.WriteFile(filepath.Join(pool, "alternates"), []byte("../../a.git/objects\n../../team/lender.git/objects\n"),
+				0o600))
 			r.borrow(r.repo("a.git", "a"), "../../pool/objects")
 			return "a.git"
 		},
@@ -84,12 +85,12 @@ func TestDeleteOfALender(t *testing.T) {
 			lender := r.repo("team/lender.git", "l")
 			r.repo("team/other.git", "o")
 			borrower := needs(r, lender)
-			err := r.Delete(t.Context(), r.path("team/lender"), storage.Removal{})
-			if !fault.Is(err, fault.Denied) || !strings.Contains(fault.Message(err), " "+borrower+";") {
+			err := r.Delete(t.Context(), r.path("team/lender"), storage.DeleteOptions{})
+			if !fault.Is(err, fault.Denied) || !strings.Contains(fault.Message(err), " "+borrower+". ") {
 				t.Fatalf("%v; want Denied that names %s", err, borrower)
 			}
-			r.do(r.Delete(t.Context(), r.path("team/other"), storage.Removal{}))
-			r.do(r.Delete(t.Context(), r.path("team/lender"), storage.Removal{Force: true}))
+			r.do(r.Delete(t.Context(), r.path("team/other"), storage.DeleteOptions{}))
+			r.do(r.Delete(t.Context(), r.path("team/lender"), storage.DeleteOptions{Force: true}))
 		})
 	}
 }
@@ -102,7 +103,7 @@ func TestSearchForBorrowersThatEndsEarly(t *testing.T) {
 	r.borrow(r.repo("b.git", "b"), strings.Repeat("x", 2<<20)) // longer than such a file may be
 	refused := func(why string) {
 		t.Helper()
-		if err := r.Delete(t.Context(), r.path("a"), storage.Removal{}); !fault.Is(err, fault.Unavailable) {
+		if err := r.Delete(t.Context(), r.path("a"), storage.DeleteOptions{}); !fault.Is(err, fault.Unavailable) {
 			t.Errorf("%s: %v", why, err)
 		}
 	}
@@ -111,7 +112,7 @@ func TestSearchForBorrowersThatEndsEarly(t *testing.T) {
 	r.LimitBorrowers(1)
 	refused("too many entries")
 	r.LimitBorrowers(1000)
-	r.do(r.Delete(t.Context(), r.path("a"), storage.Removal{}))
+	r.do(r.Delete(t.Context(), r.path("a"), storage.DeleteOptions{}))
 	if _, err := os.Stat(filepath.Join(r.dir, "a.git")); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}
@@ -133,7 +134,8 @@ func TestBorrowerWithoutItsLender(t *testing.T) {
 	r.do(os.Rename(lender.Dir, away))
 	damaged := func(what string, err error) {
 		t.Helper()
-		if !fault.Is(err, fault.Corrupt) || !strings.Contains(fault.Message(err), "alternates") || strings.Contains(fault.Message(err), r.dir) {
+		if !fault.Is(err, fault.Corrupt) || !strings.Contains(fault.Message(err), "alternates") ||
+			strings.Contains(fault.Message(err), r.dir) {
 			t.Errorf("%s: %v; want Corrupt that says why and no path", what, err)
 		}
 		if err != nil && !strings.Contains(err.Error(), "lender.git") {

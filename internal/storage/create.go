@@ -17,40 +17,40 @@ import (
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
-// ClassManage is the class of git commands that make repositories: short ones.
+// ClassManage is the class of Git commands that create repositories. They are short.
 const ClassManage process.Class = "manage"
 
-// NewRepository says what is to be made.
-type NewRepository struct {
-	Format git.ObjectFormat // 0: SHA-1
+// CreateOptions configure a new repository.
+type CreateOptions struct {
+	Format git.ObjectFormat // zero: SHA-1
 	Branch string           // that HEAD names, without refs/heads/; "": main
 }
 
 const (
 	maxDepth     = 64  // components of the path of a new repository
-	maxComponent = 250 // bytes of each, with room for what is put behind one
+	maxComponent = 250 // bytes of each, so that suffixes fit
 )
 
-// Create makes an empty bare repository at PATH.git, for a path with or without ".git", and the directories above it. It is there whole or
-// not at all, and on disk when this returns without an error. Errors: Exists if the path, one above or one below is taken; Invalid for a path or a branch
-// that a repository should not have; Denied where no repository may be; those of git.
-func (n *Node) Create(ctx context.Context, path git.RepoPath, want NewRepository) (d Description, err error) {
+// Create creates an empty bare repository at PATH.git, for a path with or without ".git", and the directories above it.
+// It is atomic, and durable if there is no error. Errors: Exists if the path, one above it or one below it is taken;
+// Invalid for an invalid path or branch; Denied for a place where repositories are not allowed; those of Git.
+func (n *Node) Create(ctx context.Context, path git.RepoPath, o CreateOptions) (d Description, err error) {
 	defer func() { n.changedRepository("create", path, err) }()
 	if n.runner == nil {
-		return d, fault.New(fault.Unavailable, "this node makes no repositories")
+		return d, fault.New(fault.Unavailable, "this node does not create repositories")
 	}
 	name, err := newPath(path)
 	if err != nil {
 		return d, err
 	}
-	if err := want.check(); err != nil {
+	if err := o.check(); err != nil {
 		return d, err
 	}
-	if err := n.vacant(ctx, name); err != nil { // before anything is made; it is looked at again
+	if err := n.checkVacant(ctx, name); err != nil { // checked again before the repository is moved to its place
 		return d, err
 	}
-	made, err := n.make(ctx, name, func(ctx context.Context, dir string) error { return n.initialise(ctx, dir, want) })
-	if !made {
+	created, err := n.place(ctx, name, func(ctx context.Context, dir string) error { return n.initialize(ctx, dir, o) })
+	if !created {
 		return d, err
 	}
 	n.RefsChanged(path)
@@ -58,61 +58,62 @@ func (n *Node) Create(ctx context.Context, path git.RepoPath, want NewRepository
 		return d, err
 	}
 	d, err = n.Describe(ctx, name)
-	return d, fault.Wrap(fault.KindOf(err), "the repository is made, but cannot be described", err)
+	return d, fault.Wrap(fault.KindOf(err), "the repository was created, but cannot be described", err)
 }
 
 var escaped = regexp.MustCompile("%[0-9A-Fa-f]{2}")
 
-// newPath is the path on disk of a repository to be made.
+// newPath returns the path on disk of a new repository.
 func newPath(path git.RepoPath) (git.RepoPath, error) {
 	name := strings.TrimSuffix(path.String(), ".git")
 	components := strings.Split(name, "/")
 	if len(components) > maxDepth {
-		return git.RepoPath{}, fault.New(fault.Invalid, "a path of more than %d components", maxDepth)
+		return git.RepoPath{}, fault.New(fault.Invalid, "path with more than %d components", maxDepth)
 	}
 	for _, c := range components {
 		switch {
 		case c == "" || c[0] == '.' || c[0] == '-' || strings.HasSuffix(c, ".git") || strings.HasSuffix(c, ".lock"):
-			return git.RepoPath{}, fault.New(fault.Invalid, "%.80q cannot be a part of a new repository's path: "+
-				"none begins with a dot or a dash, ends in .lock, or in .git but for the last", c)
-		case escaped.MatchString(c): // whatever stands in front and decodes paths once too often finds no other one in it
-			return git.RepoPath{}, fault.New(fault.Invalid, "%.80q cannot be a part of a new repository's path: it looks percent-encoded", c)
+			return git.RepoPath{}, fault.New(fault.Invalid, "path component %.80q: it must not begin with a dot or a dash, "+
+				"or end in .lock; only the last one can end in .git", c)
+		case escaped.MatchString(c): // a proxy that decodes paths twice must not find another repository
+			return git.RepoPath{}, fault.New(fault.Invalid, "path component %.80q: it looks percent-encoded", c)
 		case len(c) > maxComponent:
-			return git.RepoPath{}, fault.New(fault.Invalid, "a part of the path is longer than %d bytes", maxComponent)
+			return git.RepoPath{}, fault.New(fault.Invalid, "path component longer than %d bytes", maxComponent)
 		}
 	}
-	made, err := git.ParseRepoPath(name + ".git")
-	return made, fault.Wrap(fault.Invalid, "the path is too long", err)
+	path, err := git.ParseRepoPath(name + ".git")
+	return path, fault.Wrap(fault.Invalid, "the path is too long", err)
 }
 
-// check completes what is left open, and refuses a branch that git would not make.
-func (w *NewRepository) check() error {
-	if w.Format == 0 {
-		w.Format = git.SHA1
+// check sets the defaults, and refuses a branch that Git does not create.
+func (o *CreateOptions) check() error {
+	if o.Format == 0 {
+		o.Format = git.SHA1
 	}
-	if w.Branch == "" {
-		w.Branch = "main"
+	if o.Branch == "" {
+		o.Branch = "main"
 	}
-	if _, err := git.ParseRefName("refs/heads/" + w.Branch); err != nil || w.Branch[0] == '-' || w.Branch == "HEAD" {
-		return fault.New(fault.Invalid, "%.80q cannot be the name of a branch", w.Branch)
+	if _, err := git.ParseRefName("refs/heads/" + o.Branch); err != nil || o.Branch[0] == '-' || o.Branch == "HEAD" {
+		return fault.New(fault.Invalid, "invalid branch name %.80q", o.Branch)
 	}
 	return nil
 }
 
-// vacant is an error of kind Exists if a repository has the path, one above it, or one below it, or something else is in its place.
-func (n *Node) vacant(ctx context.Context, name git.RepoPath) error {
+// checkVacant returns an error of kind Exists if a repository or another file has the path, or if a repository is above
+// or below it.
+func (n *Node) checkVacant(ctx context.Context, name git.RepoPath) error {
 	short := strings.TrimSuffix(name.String(), ".git")
 	for path := short; path != "."; path = filepath.Dir(path) {
 		above, err := git.ParseRepoPath(path)
 		if err != nil {
-			return fault.Wrap(fault.Invalid, "not a path that a repository can have", err)
+			return fault.Wrap(fault.Invalid, "invalid path", err)
 		}
 		_, _, err = n.find(above)
 		switch {
 		case err == nil && path == short:
-			return fault.New(fault.Exists, "there is a repository %s already", short)
+			return fault.New(fault.Exists, "repository %s already exists", short)
 		case err == nil:
-			return fault.New(fault.Exists, "%s is a repository, and there is none below one", path)
+			return fault.New(fault.Exists, "%s is a repository: another one cannot be below it", path)
 		case !fault.Is(err, fault.NotFound):
 			return err
 		}
@@ -122,9 +123,9 @@ func (n *Node) vacant(ctx context.Context, name git.RepoPath) error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR):
 		case err != nil:
-			return fault.Wrap(fault.Unavailable, "cannot look at the place of the repository", err)
+			return fault.Wrap(fault.Unavailable, "cannot read the place of the repository", err)
 		case !info.IsDir() || place != short:
-			return fault.New(fault.Exists, "something else has the path %s", place)
+			return fault.New(fault.Exists, "another file has the path %s", place)
 		}
 	}
 	below, err := n.list(ctx, ListQuery{Prefix: short + "/", Limit: 1})
@@ -132,53 +133,57 @@ func (n *Node) vacant(ctx context.Context, name git.RepoPath) error {
 	case err != nil:
 		return err
 	case len(below.Paths) > 0:
-		return fault.New(fault.Exists, "there is a repository below %s already: %s", short, below.Paths[0])
+		return fault.New(fault.Exists, "a repository is below %s: %s", short, below.Paths[0])
 	case below.Next != "":
-		return fault.New(fault.Exists, "%s has too many directories below it to tell whether one is a repository", short)
+		return fault.New(fault.Exists, "too many directories below %s to search for repositories", short)
 	}
 	return nil
 }
 
-// make has a repository made beside its place and moves it there. It may be made, and yet there is an error: it is not known to be on disk.
-func (n *Node) make(ctx context.Context, name git.RepoPath, fill func(ctx context.Context, dir string) error) (made bool, err error) {
+// place has fill create a repository in a temporary directory, and moves it to its place. If created is true and there
+// is an error, the repository may not be on disk.
+func (n *Node) place(ctx context.Context, name git.RepoPath,
+	fill func(ctx context.Context, dir string) error) (created bool, err error) {
 	dir, err := tempDir(filepath.Join(n.root, ownDir))
 	if err != nil {
-		return false, cannotMake(err)
+		return false, writeError(err)
 	}
 	defer os.RemoveAll(filepath.Dir(dir))
 	if err := fill(ctx, dir); err != nil {
 		return false, err
 	}
 	select {
-	case n.making <- struct{}{}:
-		defer func() { <-n.making }()
+	case n.placing <- struct{}{}:
+		defer func() { <-n.placing }()
 	case <-ctx.Done():
 		return false, ctx.Err()
 	}
-	if err := n.vacant(ctx, name); err != nil {
+	if err := n.checkVacant(ctx, name); err != nil {
 		return false, err
 	}
-	parent, err := n.parent(filepath.Dir(filepath.FromSlash(name.String())))
+	parent, err := n.makeParents(filepath.Dir(filepath.FromSlash(name.String())))
 	if err != nil {
 		return false, err
 	}
 	target := filepath.Join(parent, filepath.Base(name.String()))
 	err = renameNew(dir, target)
 	if errors.Is(err, syscall.EXDEV) {
-		err = n.makeElsewhere(ctx, parent, target, fill)
+		err = n.placeElsewhere(ctx, parent, target, fill)
 	}
 	switch {
 	case errors.Is(err, fs.ErrExist):
-		return false, fault.Wrap(fault.Exists, "something else has the path "+name.String(), err)
+		return false, fault.Wrap(fault.Exists, "another file has the path "+name.String(), err)
 	case err != nil:
-		return false, cannotMake(err)
+		return false, writeError(err)
 	}
-	return true, fault.Wrap(fault.Unavailable, "the repository is made, but may be gone if the machine fails now", n.sync(parent))
+	return true, fault.Wrap(fault.Unavailable, "the repository was created, but can be lost in a power failure",
+		n.sync(parent))
 }
 
-// makeElsewhere makes a repository on another file system than the root's. The caller has Node.making.
-func (n *Node) makeElsewhere(ctx context.Context, parent, target string, fill func(ctx context.Context, dir string) error) error {
-	own, err := n.own(parent)
+// placeElsewhere is place for a file system other than the root's. The caller holds Node.placing.
+func (n *Node) placeElsewhere(ctx context.Context, parent, target string,
+	fill func(ctx context.Context, dir string) error) error {
+	own, err := n.ownDirectory(parent)
 	if err != nil {
 		return err
 	}
@@ -193,16 +198,17 @@ func (n *Node) makeElsewhere(ctx context.Context, parent, target string, fill fu
 	return renameNew(dir, target)
 }
 
-// cannotMake tells what an operator can mend; an error that has a kind already keeps it.
-func cannotMake(err error) error {
+// writeError returns the error of a write below the root with its cause for the operator. An error with a kind keeps
+// it.
+func writeError(err error) error {
 	if _, ok := errors.AsType[*fault.Error](err); ok || err == nil {
 		return err
 	}
 	switch {
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
-		return fault.Wrap(fault.Denied, "the node may not write below its root", err)
+		return fault.Wrap(fault.Denied, "the node has no permission to write below its root", err)
 	case errors.Is(err, syscall.ENAMETOOLONG):
-		return fault.Wrap(fault.Invalid, "the path is longer than the file system allows", err)
+		return fault.Wrap(fault.Invalid, "path too long for the file system", err)
 	}
 	if isFull(err) {
 		return fault.Wrap(fault.Unavailable, "the disk below the node's root is full", err)
@@ -212,15 +218,17 @@ func cannotMake(err error) error {
 
 func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
-// whyFailed is the error of a git that failed to write below dir: that the disk is full, if it is, which git tells in many ways.
-func whyFailed(dir string, failed error) error {
+// gitError returns the error of a Git command that has failed to write below dir. If the disk is full, which Git
+// reports in many ways, the error says so.
+func gitError(dir string, failed error) error {
 	if !fault.Is(failed, fault.Internal) {
 		return failed
 	}
 	text := strings.ToLower(failed.Error())
-	for _, full := range []string{syscall.ENOSPC.Error(), syscall.EDQUOT.Error(), "out of diskspace"} { // the last is git's
+	// the last one is Git's
+	for _, full := range []string{syscall.ENOSPC.Error(), syscall.EDQUOT.Error(), "out of diskspace"} {
 		if strings.Contains(text, full) {
-			return cannotMake(errors.Join(syscall.ENOSPC, errors.New(failed.Error())))
+			return writeError(errors.Join(syscall.ENOSPC, errors.New(failed.Error())))
 		}
 	}
 	probe, err := os.CreateTemp(dir, "probe")
@@ -229,15 +237,15 @@ func whyFailed(dir string, failed error) error {
 		err = errors.Join(err, probe.Close(), os.Remove(probe.Name()))
 	}
 	if isFull(err) {
-		return cannotMake(errors.Join(err, errors.New(failed.Error())))
+		return writeError(errors.Join(err, errors.New(failed.Error())))
 	}
 	return failed
 }
 
-// probeBytes is more than the largest file of a new repository.
+// probeBytes is the size of a test file: more than the largest file of a new repository.
 const probeBytes = 64 << 10
 
-// tempDir names a directory that is not there yet, in a new one, for what is made in an own directory.
+// tempDir returns the path of a new directory to be created in an own directory. Its parent is temporary.
 func tempDir(own string) (string, error) {
 	base := filepath.Join(own, newKind)
 	if err := os.MkdirAll(base, 0o700); err != nil {
@@ -247,30 +255,30 @@ func tempDir(own string) (string, error) {
 	return filepath.Join(temp, "repo.git"), err
 }
 
-// initialise runs git init for dir, without templates, and sees to it that all that it makes is on disk.
-func (n *Node) initialise(ctx context.Context, dir string, want NewRepository) error {
-	err := n.git(ctx, process.Command{Class: ClassManage, Subcommand: "init", Repository: dir, Args: []string{
-		"init", "--quiet", "--bare", "--template=", "--initial-branch=" + want.Branch, "--object-format=" + want.Format.String(),
+// initialize runs git init for dir, without templates, and syncs the result.
+func (n *Node) initialize(ctx context.Context, dir string, o CreateOptions) error {
+	err := n.runGit(ctx, process.Command{Class: ClassManage, Subcommand: "init", Repository: dir, Args: []string{
+		"init", "--quiet", "--bare", "--template=", "--initial-branch=" + o.Branch, "--object-format=" + o.Format.String(),
 		"--end-of-options", dir,
 	}})
 	if err != nil {
-		return whyFailed(filepath.Dir(dir), err)
+		return gitError(filepath.Dir(dir), err)
 	}
 	return syncTree(dir)
 }
 
-// syncTree has all below a directory on disk.
+// syncTree syncs a directory with all files below it.
 func syncTree(dir string) error {
-	return cannotMake(filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+	return writeError(filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		return syncDir(path) // for a file it does the same
+		return syncDir(path) // works for files too
 	}))
 }
 
-// git runs a command that tells nothing.
-func (n *Node) git(ctx context.Context, c process.Command) error {
+// runGit runs a Git command without output.
+func (n *Node) runGit(ctx context.Context, c process.Command) error {
 	p, err := n.runner.Start(ctx, c)
 	if err != nil {
 		return err
@@ -280,9 +288,9 @@ func (n *Node) git(ctx context.Context, c process.Command) error {
 	return err
 }
 
-// parent makes the directories above a new repository, and gives the real path of the last. None of them may be a link to outside the
-// root, hidden, or in a repository.
-func (n *Node) parent(below string) (string, error) {
+// makeParents creates the directories above a new repository, and returns the real path of the last one. They must not
+// be links to outside the root, hidden, or in a repository.
+func (n *Node) makeParents(below string) (string, error) {
 	dir := n.root
 	if below == "." {
 		return dir, nil
@@ -294,31 +302,31 @@ func (n *Node) parent(below string) (string, error) {
 			err = n.sync(dir)
 		}
 		if err != nil && !errors.Is(err, fs.ErrExist) {
-			return "", cannotMake(err)
+			return "", writeError(err)
 		}
 		real, err := filepath.EvalSymlinks(next)
 		if err != nil {
-			return "", cannotMake(err)
+			return "", writeError(err)
 		}
 		if info, err := os.Stat(real); err == nil && !info.IsDir() {
-			return "", fault.New(fault.Exists, "a file has the place of the directory %s", component)
+			return "", fault.New(fault.Exists, "%s is a file, not a directory", component)
 		}
 		if !n.options.Allows(real) || isOwn(real[len(n.root):]) || repo.IsGitDir(real) {
-			return "", fault.New(fault.Denied, "no repository may be below %s", component)
+			return "", fault.New(fault.Denied, "repositories are not allowed below %s", component)
 		}
 		dir = real
 	}
-	for above := dir; above != n.root; above = filepath.Dir(above) { // links may have led into another repository's directory
+	for above := dir; above != n.root; above = filepath.Dir(above) { // links can lead into another repository's directory
 		if repo.IsGitDir(filepath.Dir(above)) || isRepository(filepath.Join(above, ".git")) {
-			return "", fault.New(fault.Denied, "no repository may be below another")
+			return "", fault.New(fault.Denied, "a repository cannot be below another one")
 		}
 	}
 	return dir, nil
 }
 
-// renameUnlessThere is for systems that cannot refuse to replace: another process may put an empty directory there meanwhile, which is
-// then replaced.
-func renameUnlessThere(from, to string) error {
+// renameUnlessExists is for systems whose rename always replaces. It can replace an empty directory that another
+// process creates at the same time.
+func renameUnlessExists(from, to string) error {
 	if _, err := os.Lstat(to); err == nil {
 		return &os.LinkError{Op: "rename", Old: from, New: to, Err: fs.ErrExist}
 	}

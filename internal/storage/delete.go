@@ -16,71 +16,72 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// Removal says which repository Delete removes.
-type Removal struct {
-	Incarnation string // only if it still is this one; "": whichever
-	Force       bool   // though other repositories borrow its objects
+// DeleteOptions restrict what Delete removes.
+type DeleteOptions struct {
+	Incarnation string // fail if the repository has another incarnation; "": any
+	Force       bool   // remove the repository even if others borrow its objects
 }
 
-// Delete removes a bare repository. Its path is free when this returns; its files go in the background, and if the node ends before that,
-// after its next start. Who fetches from it meanwhile may get an error.
+// Delete removes a bare repository. Its path is free when Delete returns. The files are removed in the background, if
+// necessary after the next start. Concurrent fetches from the repository may fail.
 //
-// Refused (Denied) is what others need or what is more than a bare repository: one that other repositories below the root borrow from,
-// unless forced; one with linked worktrees, with extensions.preciousObjects, a ".git" directory with the work tree around it, or a link.
-// Other errors: NotFound, also for another incarnation; Exhausted while it is maintained; Unavailable if the search for borrowers cannot be
-// finished.
-func (n *Node) Delete(ctx context.Context, path git.RepoPath, r Removal) (err error) {
+// The error is Denied if other repositories below the root borrow objects, unless Force is set. It is also Denied for a
+// repository with linked worktrees, a work tree or extensions.preciousObjects, and for a link. Other errors are
+// NotFound, also for another incarnation; Exhausted during maintenance; and Unavailable if the search for borrowers
+// failed.
+func (n *Node) Delete(ctx context.Context, path git.RepoPath, o DeleteOptions) (err error) {
 	defer func() { n.changedRepository("delete", path, err) }()
-	if !r.Force {
-		h, err := n.removable(path, r)
+	if !o.Force {
+		h, err := n.findDeletable(path, o)
 		if err != nil {
 			return err
 		}
 		dir := h.dir
 		n.release(h)
-		if err := n.checkBorrowers(ctx, dir); err != nil { // not while making is held: it may take long
+		if err := n.checkBorrowers(ctx, dir); err != nil { // without holding placing, because it may take long
 			return err
 		}
 	}
 	select {
-	case n.making <- struct{}{}:
-		defer func() { <-n.making }()
+	case n.placing <- struct{}{}:
+		defer func() { <-n.placing }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	h, err := n.removable(path, r)
+	h, err := n.findDeletable(path, o)
 	if err != nil {
 		return err
 	}
 	defer n.release(h)
-	done, err := n.claim(h.Common)
+	release, err := n.claims.claim(h.Common)
 	if err != nil {
 		return err
 	}
-	defer done()
-	own, err := n.discard(h.dir)
+	defer release()
+	own, err := n.moveToTrash(h.dir)
 	if err != nil {
-		return cannotMake(err)
+		return writeError(err)
 	}
-	n.forget(h.dir)
-	n.trash.sweep(own)
+	n.dropDir(h.dir)
+	n.trash.add(own)
 	n.RefsChanged(path)
 	if err := n.sync(filepath.Dir(h.dir)); err != nil {
-		return fault.Wrap(fault.Unavailable, "the repository is deleted, but may be there again if the machine fails now", err)
+		return fault.Wrap(fault.Unavailable, "the repository was deleted, but can reappear after a power failure", err)
 	}
 	return nil
 }
 
-// removable is the repository at a path if it may be removed, borrowers aside. The caller releases it.
-func (n *Node) removable(path git.RepoPath, r Removal) (*handle, error) {
+// findDeletable returns the repository at a path if it can be deleted, apart from borrowers. The caller has to release
+// it.
+func (n *Node) findDeletable(path git.RepoPath, o DeleteOptions) (*handle, error) {
 	h, err := n.acquire(path)
 	if err != nil {
 		return nil, err
 	}
-	if r.Incarnation != "" && h.incarnation() != r.Incarnation {
-		err = fault.New(fault.NotFound, "there is another repository now, of another incarnation")
+	if o.Incarnation != "" && h.incarnation() != o.Incarnation {
+		err = fault.New(fault.NotFound, "the repository was replaced: it has another incarnation")
 	} else {
-		err = deletable(h)
+		err = checkDeletable(h)
 	}
 	if err != nil {
 		n.release(h)
@@ -89,74 +90,59 @@ func (n *Node) removable(path git.RepoPath, r Removal) (*handle, error) {
 	return h, nil
 }
 
-// deletable tells what a repository's directory is needed for besides.
-func deletable(h *handle) error {
+// checkDeletable returns an error if a repository's directory is more than a bare repository.
+func checkDeletable(h *handle) error {
 	info, err := os.Lstat(h.path)
 	switch {
 	case err != nil:
-		return fault.Wrap(fault.NotFound, "the repository is gone", err)
+		return fault.Wrap(fault.NotFound, "the repository does not exist any more", err)
 	case !info.IsDir() || h.Common != h.Dir || h.Dir != h.dir:
-		return fault.New(fault.Denied, "the path is a link to a repository, or a worktree of one; it is for its operator to delete")
+		return fault.New(fault.Denied, "the path is a link to a repository or a worktree: delete it on the server")
 	case filepath.Base(h.dir) == ".git":
-		return fault.New(fault.Denied, "the repository has a work tree; it is for its operator to delete")
+		return fault.New(fault.Denied, "the repository has a work tree: delete it on the server")
 	}
 	if precious, err := h.Config().Bool("extensions.preciousobjects", false); err != nil || precious {
-		return fault.New(fault.Denied, "the repository's objects are precious (extensions.preciousObjects); others may borrow them")
+		return fault.New(fault.Denied,
+			"the repository has extensions.preciousObjects: other repositories may borrow its objects")
 	}
 	worktrees, err := os.ReadDir(filepath.Join(h.dir, "worktrees"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fault.Wrap(fault.Unavailable, "cannot look at the repository's worktrees", err)
+		return fault.Wrap(fault.Unavailable, "cannot read the repository's worktrees", err)
 	}
 	if len(worktrees) > 0 {
-		return fault.New(fault.Denied, "the repository has linked worktrees; remove them first (git worktree remove)")
+		return fault.New(fault.Denied, "the repository has linked worktrees: remove them first (git worktree remove)")
 	}
 	return nil
 }
 
-// discard moves a repository's directory out of the way, in one step, and tells which own directory has it now. The caller has Node.making.
-func (n *Node) discard(dir string) (own string, err error) {
+// moveToTrash moves a repository's directory to the trash of an own directory, which it returns. The caller holds
+// Node.placing.
+func (n *Node) moveToTrash(dir string) (own string, err error) {
 	for _, parent := range []string{n.root, filepath.Dir(dir)} {
-		if own, err = n.own(parent); err != nil {
+		if own, err = n.ownDirectory(parent); err != nil {
 			return "", err
 		}
 		to := filepath.Join(own, trashKind)
 		if err = os.MkdirAll(to, 0o700); err == nil {
-			err = os.Rename(dir, filepath.Join(to, rand.Text())) // in no directory of its own, which a sweep could take away before
+			err = os.Rename(dir, filepath.Join(to, rand.Text())) // directly in the trash: a subdirectory could be removed before
 		}
-		if !errors.Is(err, syscall.EXDEV) { // else its own file system has to take it
+		if !errors.Is(err, syscall.EXDEV) { // otherwise try the repository's own file system
 			break
 		}
 	}
 	return own, err
 }
 
-// forget drops all handles of a directory. Whoever has one goes on with it, and will not find its files.
-func (n *Node) forget(dir string) {
-	n.mu.Lock()
-	delete(n.opened, dir)
-	var dropped []*handle
-	for path, h := range n.handles {
-		if h.dir == dir {
-			n.remove(path, h)
-			dropped = append(dropped, h)
-		}
-	}
-	n.mu.Unlock()
-	for _, h := range dropped {
-		n.release(h)
-	}
-}
+// leftoverAge is the age from which an incomplete repository was left by an earlier node.
+const leftoverAge = time.Hour
 
-// leftOver is how old something half made has to be before it is taken for what a node left that is no more.
-const leftOver = time.Hour
-
-// trash removes what was deleted, one thing after the other.
+// trash removes deleted repositories, one after the other.
 type trash struct {
 	log     *slog.Logger
 	metrics *Metrics
 
 	mu      sync.Mutex
-	queue   []string // own directories to sweep
+	queue   []string // own directories
 	running bool
 	closed  bool
 	stop    chan struct{}
@@ -167,8 +153,8 @@ func newTrash(log *slog.Logger, m *Metrics) *trash {
 	return &trash{log: log, metrics: m, stop: make(chan struct{})}
 }
 
-// sweep removes what is in an own directory's trash, in the background.
-func (t *trash) sweep(own string) {
+// add empties the trash of an own directory in the background.
+func (t *trash) add(own string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
@@ -193,12 +179,13 @@ func (t *trash) run() {
 		t.queue = t.queue[1:]
 		t.mu.Unlock()
 		if err := t.empty(own); err != nil {
-			t.log.Warn("cannot remove deleted repositories; the next deletion or start tries again", "dir", own, "error", err)
+			t.log.Warn("cannot remove deleted repositories; trying again at the next deletion or start", "dir", own, "error",
+				err)
 		}
 	}
 }
 
-// empty removes what is in the trash, and what was begun long ago and is not in its place yet.
+// empty removes deleted repositories and old incomplete ones.
 func (t *trash) empty(own string) error {
 	var errs []error
 	for _, kind := range []string{trashKind, newKind} {
@@ -212,7 +199,7 @@ func (t *trash) empty(own string) error {
 		for i, e := range entries {
 			if kind == trashKind {
 				t.metrics.trash.Set(float64(len(entries) - i))
-			} else if info, err := e.Info(); err != nil || time.Since(info.ModTime()) < leftOver {
+			} else if info, err := e.Info(); err != nil || time.Since(info.ModTime()) < leftoverAge {
 				continue
 			}
 			if err := t.remove(filepath.Join(own, kind, e.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -226,7 +213,7 @@ func (t *trash) empty(own string) error {
 	return errors.Join(errs...)
 }
 
-// remove removes a directory with all that is in it, until the node is closed. No link is followed.
+// remove removes a directory tree until the node is closed. It does not follow links.
 func (t *trash) remove(dir string) error {
 	select {
 	case <-t.stop:
@@ -249,14 +236,14 @@ func (t *trash) remove(dir string) error {
 		}
 	}
 	select {
-	case <-t.stop: // something may be left
+	case <-t.stop: // the directory may have files left
 		return nil
 	default:
 	}
 	return os.Remove(dir)
 }
 
-// close ends what runs. What is left is removed after the next start.
+// close stops the removal. It continues after the next start.
 func (t *trash) close() {
 	t.mu.Lock()
 	if !t.closed {

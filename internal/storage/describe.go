@@ -15,29 +15,29 @@ import (
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
-// Description is what there is to know of a repository.
+// Description describes a repository.
 type Description struct {
 	Path    string // below the root, as it is on disk
 	Format  git.ObjectFormat
 	Head    refs.Head
 	Version git.Version
-	Size    int64 // bytes of its files; -1: they are too many to count
-	Refs    int64 // visible ones, without HEAD
+	Size    int64 // bytes of its files; -1: too many to count
+	Refs    int64 // visible refs without HEAD
 	Objects pack.Counts
-	Hooks   []string          // its own hooks that git would run on a push, by name (repo.Hook)
-	Config  map[string]string // what its own configuration says of how it is served; several values of a key are lines
+	Hooks   []string          // names of its own hooks that Git would run on a push (repo.Hook)
+	Config  map[string]string // its own settings for serving; several values of a key are lines
 
-	RepositoryHooks receivepack.RepositoryHooks // what becomes of Hooks on a push; "": no pushes are taken
+	RepositoryHooks receivepack.RepositoryHooks // policy for Hooks; "": pushes are not accepted
 }
 
-// maxFiles is how many files of a repository are looked at for its size.
+// maxFiles is the maximum number of files that are read for the size of a repository.
 const maxFiles = 1_000_000
 
-// errTooMany ends a count.
+// errTooMany ends a count of files.
 var errTooMany = errors.New("too many files")
 
-// Describe looks at a repository: at each file for its size, at each ref, and at the names of its packs and loose objects. Files that come
-// or go meanwhile are counted or not. It ends with ctx. The errors are those of opening a repository.
+// Describe describes a repository. It reads the size of each file, each ref, and the names of packs and loose objects.
+// Concurrent changes may or may not be counted. The errors are those of opening a repository, and of ctx.
 func (n *Node) Describe(ctx context.Context, path git.RepoPath) (Description, error) {
 	n.metrics.lookups.get.Inc()
 	h, snap, version, err := n.snapshot(ctx, path)
@@ -49,7 +49,8 @@ func (n *Node) Describe(ctx context.Context, path git.RepoPath) (Description, er
 	if err != nil {
 		return Description{}, err
 	}
-	d := Description{Path: below, Format: h.Format, Head: snap.Head(), Version: version, Config: servedConfig(h.Config()), RepositoryHooks: n.hooks}
+	d := Description{Path: below, Format: h.Format, Head: snap.Head(), Version: version, Config: servedConfig(h.Config()),
+		RepositoryHooks: n.hooks}
 	if hooks, err := h.Hooks(); err != nil {
 		d.Hooks = []string{fault.Message(err)}
 	} else {
@@ -75,7 +76,7 @@ func (n *Node) Describe(ctx context.Context, path git.RepoPath) (Description, er
 	return d, nil
 }
 
-// size is how many bytes a repository's files have, without what it borrows.
+// size returns the size of a repository's files without its alternates, in bytes.
 func size(ctx context.Context, r *repo.Repo) (bytes int64, err error) {
 	files := 0
 	walk := func(path string, e fs.DirEntry, err error) error {
@@ -114,8 +115,8 @@ func size(ctx context.Context, r *repo.Repo) (bytes int64, err error) {
 	return bytes, err
 }
 
-// servedConfig picks what may be shown: no remote's address and nothing that can hold a secret, as http.extraHeader and
-// receive.certNonceSeed.
+// servedConfig selects the settings that may be shown. Addresses of remotes and possible secrets, such as
+// http.extraHeader and receive.certNonceSeed, are not among them.
 func servedConfig(c repo.Config) map[string]string {
 	shown := make(map[string]string)
 	for key, value := range c.All() {

@@ -12,11 +12,11 @@ import (
 func (n *Node) FailSync(err error) { n.sync = func(string) error { return err } }
 
 // Own is the own directory in a directory, written down as if another file system were mounted there.
-func (n *Node) Own(parent string) (string, error) { return n.own(parent) }
+func (n *Node) Own(parent string) (string, error) { return n.ownDirectory(parent) }
 
 // Discard moves a directory into the trash. One call at a time.
 func (n *Node) Discard(dir string) error {
-	_, err := n.discard(dir)
+	_, err := n.moveToTrash(dir)
 	return err
 }
 
@@ -51,15 +51,15 @@ func (n *Node) Hang(path git.RepoPath) (end func()) {
 
 // Rounds calls fn for a number of repositories, as a round does.
 func (n *Node) Rounds(number int, fn func(i int)) {
-	all := make([]*watched, number)
-	at := make(map[*watched]int)
+	all := make([]*watchedRepo, number)
+	at := make(map[*watchedRepo]int)
 	for i := range all {
-		all[i] = new(watched)
+		all[i] = new(watchedRepo)
 		at[all[i]] = i
 	}
 	n.hub.running.Add(1)
 	defer n.hub.running.Done()
-	n.hub.each(n.hub.ctx, all, func(w *watched) { fn(at[w]) })
+	n.hub.forEach(n.hub.ctx, all, func(w *watchedRepo) { fn(at[w]) })
 }
 
 // LimitBorrowers bounds the directory entries that a search for borrowers looks at.

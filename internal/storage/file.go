@@ -9,12 +9,14 @@ import (
 	"github.com/packhorse-git/packhorse/internal/lookup"
 )
 
-// errTooLarge ends the reading of a file that is larger than is wanted.
-var errTooLarge = errors.New("larger than wanted")
+// errTooLarge ends the reading of a file that exceeds the limit.
+var errTooLarge = errors.New("file exceeds the limit")
 
-// File gives a file of a commit that a visible ref reaches, for those who may see the repository's history and no more: NotFound for other commits, as
-// for repositories and files that there are none of; Invalid for what is no file. What has more than limit bytes comes without them.
-func (n *Node) File(ctx context.Context, path git.RepoPath, commit git.ObjectID, name string, limit int64) (file git.File, err error) {
+// File returns a file of a commit that a visible ref reaches. Other commits are NotFound, like repositories and files
+// that do not exist. The error is Invalid if the path is not a file. A file of more than limit bytes is returned
+// without its content.
+func (n *Node) File(ctx context.Context, path git.RepoPath, commit git.ObjectID, name string,
+	limit int64) (file git.File, err error) {
 	h, err := n.acquire(path)
 	if err != nil {
 		return file, err

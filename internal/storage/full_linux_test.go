@@ -64,7 +64,8 @@ func TestMaintainOnAFullDisk(t *testing.T) {
 	}
 	empty := fill()
 	for _, name := range []string{"app", "fork"} {
-		if _, err := r.Maintain(t.Context(), r.path(name)); !fault.Is(err, fault.Unavailable) || !strings.Contains(fault.Message(err), "disk") {
+		if _, err := r.Maintain(t.Context(), r.path(name)); !fault.Is(err, fault.Unavailable) ||
+			!strings.Contains(fault.Message(err), "disk") {
 			t.Errorf("%s: %v (%s)", name, err, fault.KindOf(err))
 		}
 	}
@@ -83,7 +84,8 @@ func TestCreateOnAFullDisk(t *testing.T) {
 	dir, fill := fullDisk(t)
 	r := newRoot(t, storage.Options{Root: dir, Runner: newRunner(t)})
 	empty := fill()
-	if _, err := r.Create(t.Context(), r.path("app"), storage.NewRepository{}); !fault.Is(err, fault.Unavailable) || !strings.Contains(fault.Message(err), "full") {
+	if _, err := r.Create(t.Context(), r.path("app"), storage.CreateOptions{}); !fault.Is(err, fault.Unavailable) ||
+		!strings.Contains(fault.Message(err), "full") {
 		t.Errorf("%v (%s)", err, fault.KindOf(err))
 	}
 	for _, place := range []string{"app*", ".packhorse/new/*"} {
@@ -92,7 +94,7 @@ func TestCreateOnAFullDisk(t *testing.T) {
 		}
 	}
 	empty()
-	if _, err := r.Create(t.Context(), r.path("app"), storage.NewRepository{}); err != nil {
+	if _, err := r.Create(t.Context(), r.path("app"), storage.CreateOptions{}); err != nil {
 		t.Error(err)
 	}
 }

@@ -15,44 +15,48 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 )
 
-// ClassGrep is the class of git commands that search in a commit. Its limits bound how many, how long, and out of whose way.
+// ClassGrep is the class of Git commands that search in a commit.
 const ClassGrep process.Class = "grep"
 
-// GrepQuery says what is to be found.
+// GrepQuery describes a search.
 type GrepQuery struct {
 	Commit     git.ObjectID
 	Pattern    string // one line, of at most MaxPattern bytes
-	Regexp     bool   // POSIX extended; else a fixed string
+	Regexp     bool   // Pattern is a POSIX extended regular expression, not a fixed string
 	IgnoreCase bool   // of ASCII letters
-	Limit      int    // lines, from 1 to MaxGrep
+	Limit      int    // maximum number of lines, from 1 to MaxGrep
 	Caller     balance.Caller
 }
 
-// GrepHit is a line that was found.
+// GrepHit is a matching line.
 type GrepHit struct {
 	Path   []byte
 	Line   int // from 1
-	Column int // from 0, in bytes: where the first match begins
+	Column int // offset of the first match in bytes
 	Text   []byte
-	Cut    bool // the line is longer than MaxGrepLine: Text is its beginning
+	Cut    bool // the line is longer than MaxGrepLine, and Text is its beginning
 }
 
+// Limits of searches.
 const (
 	MaxPattern  = 16 << 10 // bytes
 	MaxGrep     = 100_000  // lines
 	MaxGrepLine = 16 << 10 // bytes
 )
 
-// Grep calls send with the lines of a commit's files that match, in the order of git grep: by path and line; what it gets is good during the call
-// only. Files that are binary are left out. It runs git, in a slot of ClassGrep, which is killed once there are enough lines. limited: there are more.
+// Grep calls send with each matching line in a commit's files, ordered by path and line. The hit is valid until send
+// returns. Binary files are skipped. limited reports whether there are more matches than the limit. It runs git grep in
+// a slot of ClassGrep.
 //
-// Errors: Invalid for a pattern that none can be, NotFound if there is no such commit, Exhausted while too many search, Deadline.
-func (n *Node) Grep(ctx context.Context, path git.RepoPath, q GrepQuery, send func(*GrepHit) error) (limited bool, err error) {
+// Errors: Invalid for an invalid pattern, NotFound if the commit does not exist, Exhausted if too many searches run,
+// Deadline.
+func (n *Node) Grep(ctx context.Context, path git.RepoPath, q GrepQuery, send func(*GrepHit) error) (limited bool,
+	err error) {
 	if err := q.check(); err != nil {
 		return false, err
 	}
 	if n.runner == nil || n.runner.Queue(ClassGrep) == nil {
-		return false, fault.New(fault.Unavailable, "this node searches in no repositories")
+		return false, fault.New(fault.Unavailable, "this node does not search in repositories")
 	}
 	h, err := n.acquire(path)
 	if err != nil {
@@ -69,10 +73,11 @@ func (n *Node) Grep(ctx context.Context, path git.RepoPath, q GrepQuery, send fu
 	if err != nil {
 		return false, err
 	}
-	var complaint bytes.Buffer
+	var message bytes.Buffer
 	p, err := n.runner.Start(ctx, process.Command{
-		Class: ClassGrep, Subcommand: "grep", Args: q.args(h.Dir), Caller: q.Caller, Repository: h.Common, StdoutBuffer: 1 << 20,
-		Stderr: func(b []byte) { complaint.Write(b[:min(len(b), maxComplaint-min(maxComplaint, complaint.Len()))]) },
+		Class: ClassGrep, Subcommand: "grep", Args: q.args(h.Dir), Caller: q.Caller, Repository: h.Common,
+		StdoutBuffer: 1 << 20,
+		Stderr:       func(b []byte) { message.Write(b[:min(len(b), maxMessage-min(maxMessage, message.Len()))]) },
 	})
 	if err != nil {
 		return false, err
@@ -87,37 +92,39 @@ func (n *Node) Grep(ctx context.Context, path git.RepoPath, q GrepQuery, send fu
 		return false, readErr
 	case limited, err == nil:
 		return limited, nil
-	case usage.Exit == "exit 1" && complaint.Len() == 0: // nothing was found
+	case usage.Exit == "exit 1" && message.Len() == 0: // no match
 		return false, nil
-	case usage.Exit == "exit 128" && strings.HasPrefix(complaint.String(), "fatal: -e option, "): // what regcomp(3) does not like
-		return false, fault.New(fault.Invalid, "git grep cannot search for the pattern: %.300s",
-			strings.TrimSpace(strings.TrimPrefix(complaint.String(), "fatal: -e option, ")))
+	// what regcomp(3) does not like
+	case usage.Exit == "exit 128" && strings.HasPrefix(message.String(), "fatal: -e option, "):
+		return false, fault.New(fault.Invalid, "invalid pattern for git grep: %.300s",
+			strings.TrimSpace(strings.TrimPrefix(message.String(), "fatal: -e option, ")))
 	}
 	return false, err
 }
 
-// maxComplaint is how much of git's standard error is kept, in bytes.
-const maxComplaint = 4 << 10
+// maxMessage is the maximum size of Git's standard error in bytes.
+const maxMessage = 4 << 10
 
 func (q *GrepQuery) check() error {
 	switch {
 	case q.Pattern == "" || len(q.Pattern) > MaxPattern:
-		return fault.New(fault.Invalid, "a pattern has from 1 to %d bytes, not %d", MaxPattern, len(q.Pattern))
+		return fault.New(fault.Invalid, "invalid pattern: it has %[2]d bytes, want 1 to %[1]d", MaxPattern, len(q.Pattern))
 	case strings.ContainsAny(q.Pattern, "\n\x00"):
-		return fault.New(fault.Invalid, "a pattern that is looked for without an index has no line ends and no NUL")
+		return fault.New(fault.Invalid, "invalid pattern: without an index it must not have line ends or NUL bytes")
 	case q.Limit < 1 || q.Limit > MaxGrep:
-		return fault.New(fault.Invalid, "the limit has to be from 1 to %d lines", MaxGrep)
+		return fault.New(fault.Invalid, "invalid limit: want 1 to %d lines", MaxGrep)
 	case q.Commit.IsZero():
-		return fault.New(fault.Invalid, "a commit is needed")
+		return fault.New(fault.Invalid, "no commit")
 	}
 	return nil
 }
 
-// args are git's. What the repository's configuration could change is said.
+// args returns the arguments of Git. They override the repository's configuration.
 func (q *GrepQuery) args(gitDir string) []string {
 	args := []string{
 		"-c", "safe.directory=*", "-c", "core.attributesFile=/dev/null", "-c", "core.quotePath=false", "--git-dir=" + gitDir,
-		"grep", "--threads=1", "--no-color", "--no-recurse-submodules", "--no-textconv", "--full-name", "-I", "-z", "-n", "--column",
+		"grep", "--threads=1", "--no-color", "--no-recurse-submodules", "--no-textconv", "--full-name", "-I", "-z", "-n",
+		"--column",
 	}
 	if q.Regexp {
 		args = append(args, "-E")
@@ -130,11 +137,12 @@ func (q *GrepQuery) args(gitDir string) []string {
 	return append(args, "-e", q.Pattern, q.Commit.String(), "--")
 }
 
-// readHits reads "COMMIT:PATH NUL line NUL column NUL text LF"; older gits write ":" behind the numbers. prefix is what stands before the path, in bytes.
+// readHits reads "COMMIT:PATH NUL line NUL column NUL text LF". Older Git versions write ":" after the numbers. prefix
+// is the length of the text before the path.
 func readHits(out io.Reader, prefix, limit int, send func(*GrepHit) error) (limited bool, err error) {
 	r := bufio.NewReaderSize(out, MaxGrepLine)
 	var hit GrepHit
-	var path []byte // used again
+	var path []byte // reused
 	for n := 0; ; n++ {
 		if path, err = readPath(r, path[:0]); errors.Is(err, io.EOF) {
 			return false, nil
@@ -169,9 +177,9 @@ func readHits(out io.Reader, prefix, limit int, send func(*GrepHit) error) (limi
 	}
 }
 
-var errHits = fault.New(fault.Internal, "git grep says what cannot be understood")
+var errHits = fault.New(fault.Internal, "git grep: invalid output")
 
-// readPath reads up to a NUL; io.EOF: there is nothing more.
+// readPath reads up to a NUL. The error is io.EOF at the end of the output.
 func readPath(r *bufio.Reader, path []byte) ([]byte, error) {
 	for {
 		part, err := r.ReadSlice(0)
@@ -192,7 +200,7 @@ func readPath(r *bufio.Reader, path []byte) ([]byte, error) {
 
 const maxGrepPath = 1 << 20 // bytes
 
-// readNumber reads digits and the byte behind them.
+// readNumber reads digits and the byte after them.
 func readNumber(r *bufio.Reader) (int, error) {
 	var digits [12]byte
 	for i := range digits {

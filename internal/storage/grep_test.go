@@ -83,10 +83,12 @@ func TestGrep(t *testing.T) {
 			want []string
 		}{
 			{storage.GrepQuery{Pattern: "needle"}, []string{
-				"a:1:b|1|4|one needle", "a:1:b|2|1|\tneedle needle", "dir/we ird\n|2|8|no end: needle", "long|1|40000|16384 bytes of y", "long|2|0|needle after",
+				"a:1:b|1|4|one needle", "a:1:b|2|1|\tneedle needle", "dir/we ird\n|2|8|no end: needle",
+				"long|1|40000|16384 bytes of y", "long|2|0|needle after",
 			}},
 			{storage.GrepQuery{Pattern: "nEEdle", IgnoreCase: true}, []string{
-				"a:1:b|1|4|one needle", "a:1:b|2|1|\tneedle needle", "a:1:b|3|0|NEEDLE", "dir/we ird\n|2|8|no end: needle", "long|1|40000|16384 bytes of y",
+				"a:1:b|1|4|one needle", "a:1:b|2|1|\tneedle needle", "a:1:b|3|0|NEEDLE", "dir/we ird\n|2|8|no end: needle",
+				"long|1|40000|16384 bytes of y",
 				"long|2|0|needle after",
 			}},
 			{storage.GrepQuery{Pattern: "a.b"}, []string{"regexp|1|0|a.b"}},
@@ -95,7 +97,8 @@ func TestGrep(t *testing.T) {
 			{storage.GrepQuery{Pattern: "--open-files-in-pager=touch /tmp/x"}, nil},
 		} {
 			c.q.Commit = id
-			if hits, limited, err := r.grep(name, c.q); err != nil || limited || fmt.Sprintf("%q", hits) != fmt.Sprintf("%q", c.want) {
+			if hits, limited, err := r.grep(name, c.q); err != nil || limited ||
+				fmt.Sprintf("%q", hits) != fmt.Sprintf("%q", c.want) {
 				t.Errorf("%s: %+v: %q, %v, %v, want %q", format, c.q, hits, limited, err, c.want)
 			}
 		}
@@ -136,16 +139,17 @@ func TestGrepEnds(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		seen := 0
-		_, err := r.Grep(ctx, r.path("a"), storage.GrepQuery{Commit: id, Pattern: "needle", Limit: storage.MaxGrep}, func(*storage.GrepHit) error {
-			switch seen++; {
-			case seen < 10:
-				return nil
-			case want == enough:
-				return want
-			}
-			cancel()
-			return ctx.Err()
-		})
+		_, err := r.Grep(ctx, r.path("a"), storage.GrepQuery{Commit: id, Pattern: "needle", Limit: storage.MaxGrep},
+			func(*storage.GrepHit) error {
+				switch seen++; {
+				case seen < 10:
+					return nil
+				case want == enough:
+					return want
+				}
+				cancel()
+				return ctx.Err()
+			})
 		if !errors.Is(err, want) || seen != 10 {
 			t.Errorf("%v after %d lines", err, seen)
 		}

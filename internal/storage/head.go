@@ -19,20 +19,20 @@ import (
 
 const (
 	branchPrefix = "refs/heads/"
-	// headPatience is how long a lock of HEAD is waited for: pushes to its branch hold one.
+	// headPatience is how long to wait for the lock of HEAD, which pushes to its branch hold.
 	headPatience = 2 * time.Second
 	headRetry    = 10 * time.Millisecond
-	// danglingEvery is how often the log is told of one repository whose HEAD names no branch.
-	danglingEvery = time.Hour
+	// danglingInterval is how often the dangling HEAD of one repository is logged.
+	danglingInterval = time.Hour
 )
 
-// SetHead has HEAD name a branch, by its full name, and tells whether that branch exists: if not, HEAD is unborn. It is on disk when this
-// returns without an error, and later requests see it. Errors: Invalid for a name that is not a branch's, Exhausted while HEAD is locked, and
-// those of opening and of writing to the repository.
+// SetHead sets HEAD to a branch, given by its full name, and reports whether that branch exists. If there is no error,
+// the change is on disk and later requests see it. Errors: Invalid if the name is not a branch's, Exhausted while HEAD
+// is locked, and those of opening and of writing to the repository.
 func (n *Node) SetHead(ctx context.Context, path git.RepoPath, branch git.RefName) (exists bool, err error) {
 	defer func() { n.changedRepository("set_head", path, err, "branch", string(branch)) }()
 	if !strings.HasPrefix(string(branch), branchPrefix) {
-		return false, fault.New(fault.Invalid, "HEAD names a branch, refs/heads/NAME, and not %.200q", branch)
+		return false, fault.New(fault.Invalid, "HEAD: got %.200q, want a branch, refs/heads/NAME", branch)
 	}
 	h, err := n.acquire(path)
 	if err != nil {
@@ -51,9 +51,10 @@ func (n *Node) SetHead(ctx context.Context, path git.RepoPath, branch git.RefNam
 	return exists, err
 }
 
-// writeHead has HEAD name a branch if check, which is asked while HEAD is locked as git locks it, allows that. For reftables, whose
-// lock is git's alone, it is asked before git runs.
-func (n *Node) writeHead(ctx context.Context, h *handle, branch git.RefName, check func() (bool, error)) (done bool, err error) {
+// writeHead sets HEAD to a branch if check allows that. It calls check while it holds Git's lock of HEAD. For reftables
+// only Git can take the lock, so check is called before.
+func (n *Node) writeHead(ctx context.Context, h *handle, branch git.RefName, check func() (bool, error)) (done bool,
+	err error) {
 	if format, _ := h.Config().Get("extensions.refstorage"); format == "reftable" {
 		if done, err := check(); !done || err != nil {
 			return false, err
@@ -86,18 +87,18 @@ func (n *Node) writeHead(ctx context.Context, h *handle, branch git.RefName, che
 		err = errors.Join(err, lock.Chmod(info.Mode().Perm()))
 	}
 	if err := errors.Join(err, lock.Sync()); err != nil {
-		return false, cannotMake(err)
+		return false, writeError(err)
 	}
 	if err := os.Rename(lock.Name(), path); err != nil {
-		return false, cannotMake(err)
+		return false, writeError(err)
 	}
 	if err := n.sync(h.Dir); err != nil {
-		return true, fault.Wrap(fault.Unavailable, "HEAD is changed, but may be as it was if the machine fails now", err)
+		return true, fault.Wrap(fault.Unavailable, "HEAD was changed, but the change can be lost in a power failure", err)
 	}
 	return true, nil
 }
 
-// lockHead makes the lock file of HEAD, and waits a little for one that is there.
+// lockHead creates the lock file of HEAD. It waits up to headPatience for an existing one.
 func lockHead(ctx context.Context, path string) (*os.File, error) {
 	for deadline := time.Now().Add(headPatience); ; {
 		lock, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
@@ -105,9 +106,10 @@ func lockHead(ctx context.Context, path string) (*os.File, error) {
 		case err == nil:
 			return lock, nil
 		case !errors.Is(err, fs.ErrExist):
-			return nil, cannotMake(err)
+			return nil, writeError(err)
 		case time.Now().After(deadline):
-			return nil, fault.Retry(fault.Exhausted, fault.RetryLater, "HEAD of the repository is locked; if no push runs, remove HEAD.lock in its directory")
+			return nil, fault.Retry(fault.Exhausted, fault.RetryLater,
+				"HEAD is locked: if no Git process runs in the repository, its administrator can remove HEAD.lock")
 		}
 		select {
 		case <-ctx.Done():
@@ -117,22 +119,23 @@ func lockHead(ctx context.Context, path string) (*os.File, error) {
 	}
 }
 
-// writeHeadByGit has git write HEAD into reftables, and sees to it that it is on disk.
+// writeHeadByGit has Git write HEAD into reftables, and syncs them.
 func (n *Node) writeHeadByGit(ctx context.Context, h *handle, branch git.RefName) error {
 	if n.runner == nil {
-		return fault.New(fault.Unavailable, "this node changes no repositories")
+		return fault.New(fault.Unavailable, "this node does not change repositories")
 	}
-	err := n.git(ctx, process.Command{Class: ClassManage, Subcommand: "symbolic-ref", Repository: h.Common, Config: h.HooksOff(), Args: []string{
-		"-c", "safe.directory=*", "-c", "core.hooksPath=" + os.DevNull, "-c", "core.fsync=reference", "--git-dir=" + h.Dir,
-		"symbolic-ref", string(git.HEAD), string(branch),
-	}})
+	err := n.runGit(ctx, process.Command{Class: ClassManage, Subcommand: "symbolic-ref", Repository: h.Common,
+		Config: h.HooksOff(), Args: []string{
+			"-c", "safe.directory=*", "-c", "core.hooksPath=" + os.DevNull, "-c", "core.fsync=reference", "--git-dir=" + h.Dir,
+			"symbolic-ref", string(git.HEAD), string(branch),
+		}})
 	if err != nil {
-		return whyFailed(h.Common, err)
+		return gitError(h.Common, err)
 	}
 	return syncTree(filepath.Join(h.Common, "reftable"))
 }
 
-// isUnborn reports whether HEAD names a branch that does not exist; hidden refs count.
+// isUnborn reports whether HEAD names a branch that does not exist, not even as a hidden ref.
 func isUnborn(snap *refs.Snapshot) bool {
 	head := snap.Unhidden().Head()
 	return head.Target != "" && head.ID.IsZero()
@@ -151,21 +154,21 @@ func isEmpty(snap *refs.Snapshot) (bool, error) {
 	return empty, err
 }
 
-// adoptHead has the unborn HEAD of a repository that was empty before a push name one of the branches that it has made: none if HEAD's is among
-// them, else main, master, or the first. Of several first pushes one does so.
+// adoptHead sets the unborn HEAD of a repository that was empty before a push to one of the pushed branches: main,
+// master or the first one. It does nothing if HEAD's own branch is among them. Of several first pushes one does so.
 func (n *Node) adoptHead(ctx context.Context, h *handle, path git.RepoPath, updates []receivepack.Update) {
-	var made []git.RefName
+	var created []git.RefName
 	for _, u := range updates {
 		if strings.HasPrefix(string(u.Ref), branchPrefix) && !u.New.IsZero() {
-			made = append(made, u.Ref)
+			created = append(created, u.Ref)
 		}
 	}
-	if len(made) == 0 {
+	if len(created) == 0 {
 		return
 	}
-	branch := made[0]
+	branch := created[0]
 	for _, usual := range []git.RefName{branchPrefix + "master", branchPrefix + "main"} {
-		if slices.Contains(made, usual) {
+		if slices.Contains(created, usual) {
 			branch = usual
 		}
 	}
@@ -178,11 +181,12 @@ func (n *Node) adoptHead(ctx context.Context, h *handle, path git.RepoPath, upda
 	}
 }
 
-// noteDangling tells the log that clones of a repository check out nothing, though it has branches. Once an hour for each repository.
-func (n *Node) noteDangling(h *handle, path git.RepoPath) {
+// logDangling logs that clones of a repository check out nothing although it has branches. It does so once an hour for
+// each repository.
+func (n *Node) logDangling(h *handle, path git.RepoPath) {
 	now := time.Now().UnixNano()
 	last := h.dangling.Load()
-	if last != 0 && time.Duration(now-last) < danglingEvery || !h.dangling.CompareAndSwap(last, now) {
+	if last != 0 && time.Duration(now-last) < danglingInterval || !h.dangling.CompareAndSwap(last, now) {
 		return
 	}
 	n.log.Warn("HEAD of a repository names a branch that does not exist", "repository", path.String())

@@ -30,7 +30,8 @@ func TestSetHead(t *testing.T) {
 	repo := r.repo("app.git", "x")
 	repo.Git("update-ref", "refs/heads/side", repo.ID("main").String())
 	r.do(os.Chmod(filepath.Join(repo.Dir, "HEAD"), 0o640))
-	for branch, exists := range map[git.RefName]bool{"refs/heads/side": true, "refs/heads/none/yet": false, "refs/heads/main": true} {
+	for branch, exists := range map[git.RefName]bool{"refs/heads/side": true, "refs/heads/none/yet": false,
+		"refs/heads/main": true} {
 		is, err := r.SetHead(t.Context(), r.path("app"), branch)
 		if is != exists || err != nil {
 			t.Errorf("%s: %v, %v", branch, is, err)
@@ -77,7 +78,8 @@ func newAdopting(t *testing.T, log *slog.Logger) *root {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = runner.Close(context.Background()) })
-	pushes, err := receivepack.New(receivepack.Options{Runner: runner, Agent: "test", Scripts: t.TempDir(), Journal: t.TempDir()})
+	pushes, err := receivepack.New(receivepack.Options{Runner: runner, Agent: "test", Scripts: t.TempDir(),
+		Journal: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +99,8 @@ func (r *root) branch(path string, reply node.ResponseWriter, id git.ObjectID, r
 	pack := []byte("PACK\x00\x00\x00\x02\x00\x00\x00\x00")
 	sum := sha1.Sum(pack)
 	b = append(append(pktline.AppendFlush(b), pack...), sum[:]...)
-	_, err := r.ReceivePack(context.Background(), r.path(path), node.Session{Service: protocol.ReceivePack, Stateless: true}, node.Pusher{},
+	_, err := r.ReceivePack(context.Background(), r.path(path),
+		node.Session{Service: protocol.ReceivePack, Stateless: true}, node.Pusher{},
 		bytes.NewReader(b), reply)
 	return err
 }
@@ -176,7 +179,8 @@ func TestDanglingHeadIsLogged(t *testing.T) {
 			r.do(err)
 		}
 	}
-	if strings.Count(out.String(), "names a branch that does not exist") != 1 || !strings.Contains(out.String(), "repository=app") {
+	if strings.Count(out.String(), "names a branch that does not exist") != 1 ||
+		!strings.Contains(out.String(), "repository=app") {
 		t.Errorf("%s", out.String())
 	}
 }

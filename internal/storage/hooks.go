@@ -13,19 +13,20 @@ import (
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
-// Hooked is a repository with hooks of its own that git would run on a push.
-type Hooked struct {
-	Path  string // of its git directory, below the root
+// HookedRepository is a repository with hooks of its own that Git would run on a push.
+type HookedRepository struct {
+	Path  string // of its Git directory, below the root
 	Hooks []repo.Hook
-	Err   error // why its hooks cannot be told; Hooks is empty then
+	Err   error // why its hooks cannot be read; Hooks is empty then
 }
 
-// FindHooks calls found for each repository below a root that has hooks of its own (repo.Hooks), or of which that
-// cannot be told. It also looks at submodules of repositories with a working tree. Linked worktrees have the hooks of
-// their main repository. Symbolic links are followed to repositories, not to directories of them; what is in the hidden
-// directories, and what cannot be read, is left out. It costs a look at each entry below the root, outside of
-// repositories. Looked is how many repositories there are. The error is that of ctx, or of a root that cannot be read.
-func FindHooks(ctx context.Context, root string, hidden []string, found func(Hooked)) (looked int, err error) {
+// FindHooks calls found for each repository below a root that has hooks of its own (repo.Hooks) or whose hooks cannot
+// be read. It includes submodules of repositories with a working tree. Linked worktrees have the hooks of their main
+// repository. Symbolic links are followed to repositories, but not to directories with repositories. Hidden and
+// unreadable directories are skipped. It reads every directory outside of repositories. checked is the number of
+// repositories. The error is that of ctx, or of a root that cannot be read.
+func FindHooks(ctx context.Context, root string, hidden []string, found func(HookedRepository)) (checked int,
+	err error) {
 	root, err = realPath(root)
 	if err != nil {
 		return 0, err
@@ -40,14 +41,14 @@ func FindHooks(ctx context.Context, root string, hidden []string, found func(Hoo
 		return 0, err
 	}
 	err = s.walk(root)
-	return s.looked, err
+	return s.checked, err
 }
 
 type hookScan struct {
 	ctx     context.Context
 	options repo.Options
-	found   func(Hooked)
-	looked  int
+	found   func(HookedRepository)
+	checked int
 }
 
 func (s *hookScan) walk(dir string) error {
@@ -58,7 +59,7 @@ func (s *hookScan) walk(dir string) error {
 		return nil
 	}
 	if repo.IsGitDir(dir) {
-		s.look(dir)
+		s.checkRepository(dir)
 		dir = filepath.Join(dir, "modules") // of submodules
 	}
 	entries, err := os.ReadDir(dir)
@@ -73,7 +74,7 @@ func (s *hookScan) walk(dir string) error {
 		case e.Type()&fs.ModeSymlink != 0:
 			for _, path := range []string{path, filepath.Join(path, ".git")} {
 				if repo.IsGitDir(path) {
-					s.look(path)
+					s.checkRepository(path)
 				}
 			}
 		}
@@ -84,35 +85,35 @@ func (s *hookScan) walk(dir string) error {
 	return nil
 }
 
-func (s *hookScan) look(dir string) {
+func (s *hookScan) checkRepository(dir string) {
 	real, err := filepath.EvalSymlinks(dir)
 	if err != nil || !s.options.Allows(real) {
 		return
 	}
-	s.looked++
+	s.checked++
 	below, err := filepath.Rel(s.options.Root, dir)
 	if err != nil {
 		return
 	}
 	if hooks, err := repo.PushHooks(real, s.options); err != nil || len(hooks) > 0 {
-		s.found(Hooked{Path: below, Hooks: hooks, Err: err})
+		s.found(HookedRepository{Path: below, Hooks: hooks, Err: err})
 	}
 }
 
-// Bounds of the scan for hooks at the start: how long it may take, and how many paths the log names.
+// Limits of the scan for hooks at the start: its duration, and the number of paths in the log.
 const (
-	hookScanLimit = 30 * time.Second
-	hookExamples  = 10
+	hookScanTimeout = 30 * time.Second
+	hookExamples    = 10
 )
 
-// tellHooks tells the log which repositories have hooks that are not run: whoever comes from another server is to know
-// before a push fails, or takes no notice of them.
-func (n *Node) tellHooks(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, hookScanLimit)
+// logHooks logs which repositories have hooks that are not run, so that administrators who come from another server
+// know before a push is refused or a hook is ignored.
+func (n *Node) logHooks(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, hookScanTimeout)
 	defer cancel()
 	var examples []string
 	hooked := 0
-	looked, err := FindHooks(ctx, n.root, n.options.Hidden, func(h Hooked) {
+	checked, err := FindHooks(ctx, n.root, n.options.Hidden, func(h HookedRepository) {
 		if len(h.Hooks) == 0 {
 			return
 		}
@@ -122,25 +123,26 @@ func (n *Node) tellHooks(ctx context.Context) {
 	})
 	complete := err == nil
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
-		return // the node closes, or its root is gone, of which others tell
+		return // the node closes, or Ready reports the error
 	}
 	if hooked == 0 {
-		n.log.Debug("no repository has hooks", "repositories", looked, "complete", complete)
+		n.log.Debug("no repository has hooks", "repositories", checked, "complete", complete)
 		return
 	}
 	level := slog.LevelWarn // pushes to them are refused
 	if n.hooks == receivepack.IgnoreHooks {
 		level = slog.LevelInfo
 	}
-	n.log.Log(ctx, level, "repositories have hooks that are not run", "push.repository_hooks", string(n.hooks), "hooked", hooked,
-		"repositories", looked, "complete", complete, "examples", examples)
+	n.log.Log(ctx, level, "repositories have hooks that are not run", "push.repository_hooks", string(n.hooks), "hooked",
+		hooked,
+		"repositories", checked, "complete", complete, "examples", examples)
 }
 
-// startTellHooks has tellHooks run in the background, if somebody reads the log.
-func (n *Node) startTellHooks() {
-	n.background, n.endBackground = context.WithCancel(context.Background())
-	if n.pushes == nil || n.hooks == receivepack.RunHooks || !n.log.Enabled(n.background, slog.LevelInfo) {
+// startHookScan runs logHooks in the background, if the log has its level.
+func (n *Node) startHookScan() {
+	n.hookScan.ctx, n.hookScan.cancel = context.WithCancel(context.Background())
+	if n.pushes == nil || n.hooks == receivepack.RunHooks || !n.log.Enabled(n.hookScan.ctx, slog.LevelInfo) {
 		return
 	}
-	n.scanning.Go(func() { n.tellHooks(n.background) })
+	n.hookScan.Go(func() { n.logHooks(n.hookScan.ctx) })
 }

@@ -34,14 +34,15 @@ func TestFindHooks(t *testing.T) {
 	r.hook(".packhorse/trash/b.git/hooks/update")
 	work := filepath.Join(r.dir, "work")
 	gittest.Run(t, "", "", "init", "-q", "-b", "main", work)
-	gittest.At(t, work).Git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", filepath.Join(r.dir, "team/plain.git"), "sub")
+	gittest.At(t, work).Git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add",
+		filepath.Join(r.dir, "team/plain.git"), "sub")
 	r.hook("work/.git/modules/sub/hooks/post-receive")
 	r.repo("odd.git", "x").Git("config", "core.hooksPath", "~nobody/x")
 	r.do(os.Symlink(filepath.Join(r.dir, "team/hooked.git"), filepath.Join(r.dir, "link.git")))
 	r.do(os.Symlink(t.TempDir(), filepath.Join(r.dir, "out")))
 	var found []string
 	find := func(ctx context.Context) (int, error) {
-		return storage.FindHooks(ctx, r.dir, []string{filepath.Join(r.dir, "hidden")}, func(h storage.Hooked) {
+		return storage.FindHooks(ctx, r.dir, []string{filepath.Join(r.dir, "hidden")}, func(h storage.HookedRepository) {
 			names := []string{h.Path}
 			for _, hook := range h.Hooks {
 				names = append(names, hook.Name)
@@ -54,7 +55,8 @@ func TestFindHooks(t *testing.T) {
 	}
 	looked, err := find(t.Context())
 	slices.Sort(found)
-	want := []string{"link.git hooks/update", "odd.git ?", "team/hooked.git hooks/update", "work/.git/modules/sub hooks/post-receive"}
+	want := []string{"link.git hooks/update", "odd.git ?", "team/hooked.git hooks/update",
+		"work/.git/modules/sub hooks/post-receive"}
 	if err != nil || !slices.Equal(found, want) || looked != 6 {
 		t.Errorf("of %d, %v\nfound are %q,\nwant      %q", looked, err, found, want)
 	}

@@ -13,71 +13,75 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/process"
 )
 
-// ClassUpstream is the class of git commands that fetch from another server: as long as that takes.
+// ClassUpstream is the class of Git commands that fetch from another server. They can take long.
 const ClassUpstream process.Class = "upstream"
 
-// Import says where a repository comes from.
-type Import struct {
-	// Source is an absolute path, of a repository or a bundle, or a URL (http, https, ssh). Whose it is is not asked: whoever may name it may
-	// have the node read what its user can read and reach.
+// ImportOptions configure an import.
+type ImportOptions struct {
+	// Source is the absolute path of a repository or a bundle, or a URL (http, https, ssh). The node reads it with its own
+	// permissions, so only administrators may choose it.
 	Source string
-	// Check refuses objects that git fsck does.
+	// Check refuses objects that git fsck refuses.
 	Check bool
-	// Progress gets what git says, as Command.Stderr of package process; nil: git says nothing.
+	// Progress gets the output of Git, like Command.Stderr of package process; nil: Git is quiet.
 	Progress func([]byte)
-	// Environ is what ssh needs of its user's environment, as HOME=.
+	// Environ has the environment variables that ssh needs, such as HOME.
 	Environ []string
 }
 
-// importable are the transports of git that are used, by the scheme of a URL. A redirect leads to none other.
+// importable has the allowed transports of Git, also after redirects, by the scheme of the URL.
 var importable = map[string]string{"http": "http:https", "https": "https", "ssh": "ssh"}
 
-// transports are the transports for a source.
-func (i Import) transports() (string, error) {
-	if strings.ContainsFunc(i.Source, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-		return "", fault.New(fault.Invalid, "the source has control characters")
+// transports returns the allowed transports for the source.
+func (o ImportOptions) transports() (string, error) {
+	if strings.ContainsFunc(o.Source, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		return "", fault.New(fault.Invalid, "source with control characters")
 	}
-	if filepath.IsAbs(i.Source) {
-		if _, err := os.Stat(i.Source); err != nil {
-			return "", fault.Wrap(fault.NotFound, "cannot find "+i.Source, err)
+	if filepath.IsAbs(o.Source) {
+		if _, err := os.Stat(o.Source); err != nil {
+			return "", fault.Wrap(fault.NotFound, "cannot find "+o.Source, err)
 		}
 		return "file", nil
 	}
-	u, err := url.Parse(i.Source)
+	u, err := url.Parse(o.Source)
 	switch {
 	case err != nil || importable[u.Scheme] == "":
-		return "", fault.New(fault.Invalid, "the source is the path of a repository or a bundle, or a URL: https://, http:// or ssh://")
+		return "", fault.New(fault.Invalid,
+			"invalid source: use the absolute path of a repository or a bundle, or a URL with https://, http:// or ssh://")
 	case u.Host == "" || u.Host[0] == '-':
-		return "", fault.New(fault.Invalid, "the source names no host")
+		return "", fault.New(fault.Invalid, "source without a host")
 	case u.User != nil:
 		if _, has := u.User.Password(); has {
-			return "", fault.New(fault.Invalid, "a password in a URL is seen by everybody on this machine: "+
+			return "", fault.New(fault.Invalid, "source with a password: all users of this machine could see it; "+
 				"clone the repository (git clone --mirror) and import the clone")
 		}
 	}
 	return importable[u.Scheme], nil
 }
 
-// Import makes a repository of what another one has: all its refs, and HEAD. It is there whole or not at all, and on disk when this returns
-// without an error, with nothing of the other's configuration. The errors are those of Create, and Corrupt if it was refused for its objects.
-func (n *Node) Import(ctx context.Context, path git.RepoPath, from Import) (d Description, err error) {
+// Import creates a repository with all refs and HEAD of another one, but without its configuration. It is atomic, and
+// durable if there is no error. The errors are those of Create, and Corrupt if its objects are refused.
+func (n *Node) Import(ctx context.Context, path git.RepoPath, o ImportOptions) (d Description, err error) {
 	defer func() { n.changedRepository("import", path, err) }()
 	if n.runner == nil {
-		return d, fault.New(fault.Unavailable, "this node makes no repositories")
+		return d, fault.New(fault.Unavailable, "this node does not create repositories")
 	}
 	name, err := newPath(path)
 	if err != nil {
 		return d, err
 	}
-	transports, err := from.transports()
+	transports, err := o.transports()
 	if err != nil {
 		return d, err
 	}
-	if err := n.vacant(ctx, name); err != nil {
+	if err := n.checkVacant(ctx, name); err != nil {
 		return d, err
 	}
-	made, err := n.make(ctx, name, func(ctx context.Context, dir string) error { return n.fetch(ctx, dir, from, transports) })
-	if !made {
+	created, err := n.place(ctx, name, func(ctx context.Context,
+		dir string) error {
+		return n.clone(ctx, dir, o, transports)
+	})
+	if !created {
 		return d, err
 	}
 	n.RefsChanged(path)
@@ -85,18 +89,18 @@ func (n *Node) Import(ctx context.Context, path git.RepoPath, from Import) (d De
 		return d, err
 	}
 	d, err = n.Describe(ctx, name)
-	return d, fault.Wrap(fault.KindOf(err), "the repository is made, but cannot be described", err)
+	return d, fault.Wrap(fault.KindOf(err), "the repository was created, but cannot be described", err)
 }
 
-// keepFresh is how often what is on its way for long shows that it is.
-const keepFresh = leftOver / 6
+// touchInterval is how often a directory in use is touched.
+const touchInterval = leftoverAge / 6
 
-// fetch makes dir a copy of what is elsewhere.
-func (n *Node) fetch(ctx context.Context, dir string, from Import, transports string) error {
+// clone copies the source to dir.
+func (n *Node) clone(ctx context.Context, dir string, o ImportOptions, transports string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go func() { // or another process would take it for something left over
-		for tick := time.NewTicker(keepFresh); ; {
+	go func() { // or another process could remove the directory as a leftover
+		for tick := time.NewTicker(touchInterval); ; {
 			select {
 			case now := <-tick.C:
 				_ = os.Chtimes(filepath.Dir(dir), now, now)
@@ -106,27 +110,31 @@ func (n *Node) fetch(ctx context.Context, dir string, from Import, transports st
 			}
 		}
 	}()
-	settings := filepath.Join(filepath.Dir(dir), "config") // a local source is read by a git of its own, which sees no other settings
+	// a local source is read by a Git process that sees only these settings
+	settings := filepath.Join(filepath.Dir(dir), "config")
 	if err := os.WriteFile(settings, []byte("[safe]\n\tdirectory = *\n"), 0o600); err != nil {
-		return cannotMake(err)
+		return writeError(err)
 	}
 	strict, progress := "false", "--quiet"
-	if from.Check {
+	if o.Check {
 		strict = "true"
 	}
-	if from.Progress != nil {
+	if o.Progress != nil {
 		progress = "--progress"
 	}
-	env := append([]string{"GIT_CONFIG_GLOBAL=" + settings, "GIT_ALLOW_PROTOCOL=" + transports}, from.Environ...)
+	env := append([]string{"GIT_CONFIG_GLOBAL=" + settings, "GIT_ALLOW_PROTOCOL=" + transports}, o.Environ...)
 	run := func(args ...string) error {
-		return n.git(ctx, process.Command{Class: ClassUpstream, Subcommand: args[0], Env: env, Stderr: from.Progress, Grace: maintainGrace,
-			Dir: filepath.Dir(dir), Repository: dir, Args: append([]string{"-c", "transfer.fsckObjects=" + strict, "-c", "core.fsync=all"}, args...)})
+		return n.runGit(ctx, process.Command{Class: ClassUpstream, Subcommand: args[0], Env: env, Stderr: o.Progress,
+			Grace: maintainGrace,
+			Dir:   filepath.Dir(dir), Repository: dir, Args: append([]string{"-c", "transfer.fsckObjects=" + strict, "-c",
+				"core.fsync=all"}, args...)})
 	}
-	if err := run("clone", "--mirror", "--no-local", "--template=", progress, "--end-of-options", from.Source, dir); err != nil {
-		return fault.Wrap(fault.KindOf(err), "cannot get the repository", err)
+	if err := run("clone", "--mirror", "--no-local", "--template=", progress, "--end-of-options", o.Source,
+		dir); err != nil {
+		return fault.Wrap(fault.KindOf(err), "cannot clone the repository", err)
 	}
 	env = append(env, "GIT_DIR="+dir)
-	if from.Check && transports == "file" { // git looks at what comes from a bundle not at all
+	if o.Check && transports == "file" { // Git does not check objects from a bundle
 		if err := run("fsck", "--full", "--no-dangling", "--no-progress"); err != nil {
 			return fault.Wrap(fault.Corrupt, "git fsck refuses the repository", err)
 		}

@@ -19,7 +19,8 @@ import (
 func newImporter(t *testing.T) *root {
 	t.Helper()
 	limits := process.Limits{Slots: 2, Queue: 100}
-	runner, err := process.New(process.Options{TempDir: t.TempDir(), Classes: map[process.Class]process.Limits{storage.ClassUpstream: limits, storage.ClassManage: limits}})
+	runner, err := process.New(process.Options{TempDir: t.TempDir(),
+		Classes: map[process.Class]process.Limits{storage.ClassUpstream: limits, storage.ClassManage: limits}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,16 +47,19 @@ func TestImport(t *testing.T) {
 		for name, source := range map[string]string{"path": from.Dir, "bundle": bundle, "borrows": borrows} {
 			name += "/" + format.String()
 			var said atomic.Int32
-			d, err := r.Import(t.Context(), r.path(name), storage.Import{Source: source, Check: true, Progress: func([]byte) { said.Add(1) }})
+			d, err := r.Import(t.Context(), r.path(name), storage.ImportOptions{Source: source, Check: true,
+				Progress: func([]byte) { said.Add(1) }})
 			r.do(err)
 			made := gittest.At(t, filepath.Join(r.dir, name+".git"))
-			if !slices.Equal(made.Objects(), from.Objects()) || made.Git("for-each-ref") != from.Git("for-each-ref") || made.Git("symbolic-ref", "HEAD") != "refs/heads/trunk" {
+			if !slices.Equal(made.Objects(), from.Objects()) || made.Git("for-each-ref") != from.Git("for-each-ref") ||
+				made.Git("symbolic-ref", "HEAD") != "refs/heads/trunk" {
 				t.Errorf("%s is another repository", name)
 			}
 			if d.Format != format || !d.Objects.Bitmap || !d.Objects.CommitGraph || d.Objects.Packs != 1 || said.Load() == 0 {
 				t.Errorf("%s: %+v, %d times progress", name, d, said.Load())
 			}
-			if config := made.Git("config", "--list", "--local"); strings.Contains(config, "remote") || strings.Contains(config, "hook") || strings.Contains(config, "include") {
+			if config := made.Git("config", "--list", "--local"); strings.Contains(config, "remote") ||
+				strings.Contains(config, "hook") || strings.Contains(config, "include") {
 				t.Errorf("%s has the configuration %s", name, config)
 			}
 			if _, err := os.Stat(filepath.Join(made.Dir, "objects/info/alternates")); err == nil {
@@ -64,7 +68,7 @@ func TestImport(t *testing.T) {
 		}
 	}
 	empty := gittest.Init(t)
-	_, err := r.Import(t.Context(), r.path("empty"), storage.Import{Source: empty.Dir, Check: true})
+	_, err := r.Import(t.Context(), r.path("empty"), storage.ImportOptions{Source: empty.Dir, Check: true})
 	r.do(err)
 	if left, _ := filepath.Glob(r.dir + "/.packhorse/new/*"); len(left) > 0 {
 		t.Errorf("left: %q", left)
@@ -93,23 +97,26 @@ func TestImportRefuses(t *testing.T) {
 	r.repo("taken.git", "x")
 	for source, kind := range map[string]fault.Kind{
 		bad.Dir: fault.Internal, damaged.Dir: fault.Internal, cut: fault.Internal,
-		"ext::sh -c touch% " + marker: fault.Invalid, "fd::17": fault.Invalid, "file://" + good.Dir: fault.Invalid, "git://127.0.0.1/x": fault.Invalid,
-		"--upload-pack=touch " + marker: fault.Invalid, "relative": fault.Invalid, "http://user:secret@127.0.0.1/x": fault.Invalid,
-		"ssh://-oProxyCommand=touch/x": fault.Invalid, "https:///x": fault.Invalid, "http://127.0.0.1:1/x\ny": fault.Invalid,
+		"ext::sh -c touch% " + marker: fault.Invalid, "fd::17": fault.Invalid, "file://" + good.Dir: fault.Invalid,
+		"git://127.0.0.1/x":             fault.Invalid,
+		"--upload-pack=touch " + marker: fault.Invalid, "relative": fault.Invalid,
+		"http://user:secret@127.0.0.1/x": fault.Invalid,
+		"ssh://-oProxyCommand=touch/x":   fault.Invalid, "https:///x": fault.Invalid, "http://127.0.0.1:1/x\ny": fault.Invalid,
 		"http://127.0.0.1:1/x": fault.Internal, "/nowhere": fault.NotFound, "": fault.Invalid,
 	} {
-		_, err := r.Import(t.Context(), r.path("new"), storage.Import{Source: source, Check: true})
+		_, err := r.Import(t.Context(), r.path("new"), storage.ImportOptions{Source: source, Check: true})
 		if fault.KindOf(err) != kind || strings.Contains(err.Error(), "secret@") {
 			t.Errorf("from %q: %v, %v", source, fault.KindOf(err), err)
 		}
 	}
-	if _, err := r.Import(t.Context(), r.path("taken"), storage.Import{Source: good.Dir}); !fault.Is(err, fault.Exists) {
+	if _, err := r.Import(t.Context(), r.path("taken"), storage.ImportOptions{Source: good.Dir}); !fault.Is(err, fault.Exists) {
 		t.Error(err)
 	}
-	if _, err := r.Import(t.Context(), r.path("taken/below"), storage.Import{Source: good.Dir}); !fault.Is(err, fault.Exists) {
+	if _, err := r.Import(t.Context(), r.path("taken/below"), storage.ImportOptions{Source: good.Dir}); !fault.Is(err,
+		fault.Exists) {
 		t.Error(err)
 	}
-	if _, err := r.Import(t.Context(), r.path("unchecked"), storage.Import{Source: bad.Dir}); err != nil {
+	if _, err := r.Import(t.Context(), r.path("unchecked"), storage.ImportOptions{Source: bad.Dir}); err != nil {
 		t.Error("without a check: ", err)
 	}
 	if _, err := os.Stat(marker); err == nil {

@@ -14,30 +14,30 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// ListQuery says which repositories are to be listed.
+// ListQuery selects repositories.
 type ListQuery struct {
 	Prefix string // of the path; it may end within a component
-	After  string // the Next of the page before
-	Limit  int    // at most this many paths; 0: MaxPage
+	After  string // Next of the previous page; "": the first page
+	Limit  int    // maximum number of paths; zero means MaxPage
 }
 
-// MaxPage is how many paths a page has at most.
+// MaxPage is the maximum number of paths in a page.
 const MaxPage = 1000
 
-// maxVisits bounds the directories and links that are looked at for one page.
+// maxVisits is the maximum number of directories and links that are visited for one page.
 const maxVisits = 10_000
 
-// Page is a part of a list.
+// Page is a part of a list of repositories.
 type Page struct {
 	Paths []string // below the root, as they are on disk: "team/app.git", "work/.git"
-	Next  string   // where the next page begins; "": there is none
+	Next  string   // position of the next page; "": this is the last one
 }
 
-// List lists the repositories that are served by a path of their own, in the order of their paths compared component by component. A page
-// may be short, or empty, where much lies between repositories. Nothing below a repository is looked at, nor beside a ".git"; links are
-// listed where they lead to a repository, but not followed where they lead to directories of them. Paths that are not UTF-8, or that
-// no request can name, are left out. It costs a look at each entry on the way, and reading the directories above the page. Errors: Invalid
-// for an After that no page gave.
+// List lists the repositories that are served under a path of their own, ordered by the components of their paths. A
+// page can be short or empty if there are many other directories. Directories inside a repository or beside a ".git"
+// are not searched. Links to repositories are listed, but links to directories with repositories are not followed.
+// Paths that are not UTF-8 or not valid in requests are omitted. List reads each directory on the way. The error is
+// Invalid if After is not from a page.
 func (n *Node) List(ctx context.Context, q ListQuery) (Page, error) {
 	n.metrics.lookups.repositories.Inc()
 	return n.list(ctx, q)
@@ -50,7 +50,7 @@ func (n *Node) list(ctx context.Context, q ListQuery) (Page, error) {
 	l := lister{node: n, ctx: ctx, prefix: q.Prefix, limit: q.Limit}
 	if q.After != "" {
 		if path, err := git.ParseRepoPath(q.After); err != nil || path.String() != q.After || !l.mayHold(q.After) {
-			return Page{}, fault.New(fault.Invalid, "the page token is not from a list with this prefix")
+			return Page{}, fault.New(fault.Invalid, "invalid page token: it is not from a list with this prefix")
 		}
 		l.after = strings.Split(q.After, "/")
 	}
@@ -64,10 +64,10 @@ func (n *Node) list(ctx context.Context, q ListQuery) (Page, error) {
 	return l.page, err
 }
 
-// errFull ends a walk whose page is full.
+// errFull ends a walk when the page is full.
 var errFull = errors.New("the page is full")
 
-// lister is one walk.
+// lister walks the directories for one page.
 type lister struct {
 	node   *Node
 	ctx    context.Context
@@ -76,10 +76,11 @@ type lister struct {
 	limit  int
 	page   Page
 	visits int
-	last   string // the path that was looked at last
+	last   string // the path visited last
 }
 
-// dir walks a directory, of which below is the path below the root. After is what remains of the position behind which the walk begins.
+// dir walks a directory. below is its path below the root. after has the remaining components of the position at which
+// the walk begins.
 func (l *lister) dir(dir, below string, after []string) error {
 	names, err := l.names(dir, below)
 	if err != nil {
@@ -92,7 +93,7 @@ func (l *lister) dir(dir, below string, after []string) error {
 				continue
 			}
 			if name == after[0] {
-				if rest = after[1:]; len(rest) == 0 { // the position itself: it was listed, or walked to its end
+				if rest = after[1:]; len(rest) == 0 { // the position itself belongs to the previous page
 					continue
 				}
 			}
@@ -104,13 +105,13 @@ func (l *lister) dir(dir, below string, after []string) error {
 	return nil
 }
 
-// names are the entries of a directory that may lead to what is asked for, in order. One that cannot be read, or is gone, has none.
+// names returns the sorted entries of a directory that can lead to the prefix; none if the directory cannot be read.
 func (l *lister) names(dir, below string) ([]string, error) {
 	if err := l.ctx.Err(); err != nil {
 		return nil, err
 	}
 	if rest, ok := strings.CutPrefix(l.prefix, below); ok {
-		if component, _, more := strings.Cut(strings.TrimPrefix(rest, "/"), "/"); more { // the only one that may
+		if component, _, more := strings.Cut(strings.TrimPrefix(rest, "/"), "/"); more { // only this one can
 			if l.mayHold(join(below, component)) {
 				return []string{component}, nil
 			}
@@ -131,12 +132,12 @@ func (l *lister) names(dir, below string) ([]string, error) {
 		return nil, fault.Wrap(fault.Unavailable, "cannot read the root directory", err)
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		l.node.log.Debug("a directory is left out of a list", "dir", dir, "error", err)
+		l.node.log.Debug("skipped an unreadable directory in a list of repositories", "dir", dir, "error", err)
 	}
 	return nil, nil
 }
 
-// mayHold tells whether the path, or one below it, can have the prefix, and can be named.
+// mayHold reports whether the path, or one below it, can have the prefix and is valid.
 func (l *lister) mayHold(path string) bool {
 	if !strings.HasPrefix(path, l.prefix) && !strings.HasPrefix(l.prefix, path+"/") {
 		return false
@@ -145,7 +146,7 @@ func (l *lister) mayHold(path string) bool {
 	return err == nil && utf8.ValidString(path) && !isOwn(path)
 }
 
-// entry looks at one entry: it lists a repository, and walks a directory.
+// entry lists a repository, or walks a directory.
 func (l *lister) entry(path, below string, after []string) error {
 	info, err := os.Lstat(path)
 	if err != nil || !info.IsDir() && info.Mode()&fs.ModeSymlink == 0 {
@@ -166,7 +167,7 @@ func (l *lister) entry(path, below string, after []string) error {
 		if !strings.HasPrefix(candidate, l.prefix) || len(after) > 0 {
 			return nil
 		}
-		if _, err := l.node.inside(filepath.Join(l.node.root, candidate)); err != nil {
+		if _, err := l.node.checkPlace(filepath.Join(l.node.root, candidate)); err != nil {
 			return nil
 		}
 		if len(l.page.Paths) == l.limit {

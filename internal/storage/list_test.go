@@ -18,7 +18,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
-// TestListPages makes trees at random. Pages of any size, one after the other, are the whole list, and that is what is served.
+// TestListPages makes trees at random. Pages of any size, one after the other, are the whole list, and that is what is
+// served.
 func TestListPages(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -27,17 +28,20 @@ func TestListPages(t *testing.T) {
 			rt.Fatal(err)
 		}
 		r := newRoot(t, storage.Options{Root: dir, Hidden: []string{filepath.Join(dir, "state")}})
-		component := rapid.SampledFrom([]string{"a", "a.git", "a-b", "b", "b.git", "c", ".git", "x\ny", "state", "-", ".packhorse", "é", "\xff"})
+		component := rapid.SampledFrom([]string{"a", "a.git", "a-b", "b", "b.git", "c", ".git", "x\ny", "state", "-",
+			".packhorse", "é", "\xff"})
 		for range rapid.IntRange(0, 12).Draw(rt, "repositories") {
 			path := filepath.Join(dir, strings.Join(rapid.SliceOfN(component, 1, 3).Draw(rt, "path"), "/"))
 			if os.MkdirAll(path, 0o700) != nil {
 				continue
 			}
 			if rapid.Bool().Draw(rt, "repository") {
-				_ = errors.Join(os.Mkdir(path+"/objects", 0o700), os.Mkdir(path+"/refs", 0o700), os.WriteFile(path+"/HEAD", []byte("ref: refs/heads/main\n"), 0o600))
+				_ = errors.Join(os.Mkdir(path+"/objects", 0o700), os.Mkdir(path+"/refs", 0o700),
+					os.WriteFile(path+"/HEAD", []byte("ref: refs/heads/main\n"), 0o600))
 			}
 		}
-		prefix := rapid.SampledFrom([]string{"", "", "a", "a/", "a.", "b/a", "a/b", "../", "a/../b", "/", ".pack"}).Draw(rt, "prefix")
+		prefix := rapid.SampledFrom([]string{"", "", "a", "a/", "a.", "b/a", "a/b", "../", "a/../b", "/", ".pack"}).Draw(rt,
+			"prefix")
 		all, err := r.List(t.Context(), storage.ListQuery{Prefix: prefix})
 		if err != nil {
 			rt.Fatal(err)
@@ -64,7 +68,8 @@ func TestListPages(t *testing.T) {
 	})
 }
 
-// served is what a walk over everything finds that is served by its own path and not within another repository or beside a ".git".
+// served is what a walk over everything finds that is served by its own path and not within another repository or
+// beside a ".git".
 func served(rt *rapid.T, r *root, prefix string) (paths []string) {
 	_ = filepath.WalkDir(r.dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || !e.IsDir() || path == r.dir {
@@ -82,7 +87,8 @@ func served(rt *rapid.T, r *root, prefix string) (paths []string) {
 			if candidate, err := git.ParseRepoPath(candidate); err == nil {
 				name = candidate
 			}
-			if _, err := r.Resolve(context.Background(), name, "none"); fault.Message(err) == `no ref "none" in this repository` && strings.HasPrefix(name.String(), prefix) {
+			if _, err := r.Resolve(context.Background(), name,
+				"none"); fault.Message(err) == `no ref "none" in this repository` && strings.HasPrefix(name.String(), prefix) {
 				paths = append(paths, name.String())
 			}
 			return filepath.SkipDir
@@ -100,7 +106,8 @@ func TestListFollowsLinksToRepositoriesOnly(t *testing.T) {
 	outside := gittest.Init(t)
 	r.do(errors.Join(
 		os.Symlink("real/one.git", filepath.Join(r.dir, "alias.git")), os.Symlink("real", filepath.Join(r.dir, "zdir")),
-		os.Symlink(outside.Dir, filepath.Join(r.dir, "out.git")), os.Symlink("..", filepath.Join(r.dir, "real/up")), os.Symlink("loop", filepath.Join(r.dir, "loop")),
+		os.Symlink(outside.Dir, filepath.Join(r.dir, "out.git")), os.Symlink("..", filepath.Join(r.dir, "real/up")),
+		os.Symlink("loop", filepath.Join(r.dir, "loop")),
 	))
 	page, err := r.List(t.Context(), storage.ListQuery{})
 	if want := []string{"alias.git", "real/one.git"}; err != nil || !slices.Equal(page.Paths, want) {

@@ -51,16 +51,20 @@ func TestMaintain(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "program")
 	r.do(os.WriteFile(program, []byte("#!/bin/sh\necho \"$0 $*\" >>"+marker+"\n"), 0o700))
 	for _, key := range []string{
-		"core.fsmonitor", "core.alternateRefsCommand", "core.sshCommand", "core.pager", "core.editor", "core.askPass", "core.gitProxy", "gc.recentObjectsHook",
-		"gpg.program", "gpg.ssh.program", "pager.repack", "pager.pack-refs", "alias.repack", "alias.pack-objects", "uploadpack.packObjectsHook",
-		"filter.x.clean", "diff.external", "merge.x.driver", "credential.helper", "trailer.x.command", "remote.origin.uploadpack", "remote.origin.vcs",
+		"core.fsmonitor", "core.alternateRefsCommand", "core.sshCommand", "core.pager", "core.editor", "core.askPass",
+		"core.gitProxy", "gc.recentObjectsHook",
+		"gpg.program", "gpg.ssh.program", "pager.repack", "pager.pack-refs", "alias.repack", "alias.pack-objects",
+		"uploadpack.packObjectsHook",
+		"filter.x.clean", "diff.external", "merge.x.driver", "credential.helper", "trailer.x.command",
+		"remote.origin.uploadpack", "remote.origin.vcs",
 	} {
 		repo.Git("config", key, program)
 	}
 	repo.Git("config", "remote.origin.url", "ext::"+program)
 	hooks := filepath.Join(repo.Dir, "hooks")
 	r.do(os.MkdirAll(hooks, 0o700))
-	for _, hook := range []string{"reference-transaction", "pre-auto-gc", "post-index-change", "post-rewrite", "fsmonitor-watchman", "update"} {
+	for _, hook := range []string{"reference-transaction", "pre-auto-gc", "post-index-change", "post-rewrite",
+		"fsmonitor-watchman", "update"} {
 		r.do(os.Symlink(program, filepath.Join(hooks, hook)))
 	}
 	repo.Git("config", "core.hooksPath", hooks)
@@ -76,10 +80,12 @@ func TestMaintain(t *testing.T) {
 	if text, err := os.ReadFile(marker); err == nil {
 		t.Errorf("the repository's configuration ran programs:\n%s", text)
 	}
-	if m.Before.Packs < 4 || m.After.Packs >= m.Before.Packs || m.After.Loose != 0 || !m.After.MultiPackIndex || !m.After.Bitmap || !m.After.CommitGraph || m.Took <= 0 {
+	if m.Before.Packs < 4 || m.After.Packs >= m.Before.Packs || m.After.Loose != 0 || !m.After.MultiPackIndex ||
+		!m.After.Bitmap || !m.After.CommitGraph || m.Took <= 0 {
 		t.Errorf("%+v", m)
 	}
-	for _, hook := range []string{"core.fsmonitor", "core.hooksPath", "core.alternateRefsCommand", "core.pager", "alias.repack"} {
+	for _, hook := range []string{"core.fsmonitor", "core.hooksPath", "core.alternateRefsCommand", "core.pager",
+		"alias.repack"} {
 		repo.Git("config", "--unset", hook)
 	}
 	if !slices.Equal(repo.Objects(), objects) || repo.Git("for-each-ref") != refs {
@@ -127,7 +133,8 @@ func TestMaintainReducesPacksOfAFork(t *testing.T) {
 	lenders := packs(base)
 	m, err := r.Maintain(t.Context(), r.path("fork"))
 	r.do(err)
-	if m.Before.Packs < 8 || m.After.Packs > 2 || m.After.Loose != 0 || !m.After.MultiPackIndex || m.After.Bitmap || m.After.Packed > m.Before.Packed+m.Before.Loose {
+	if m.Before.Packs < 8 || m.After.Packs > 2 || m.After.Loose != 0 || !m.After.MultiPackIndex || m.After.Bitmap ||
+		m.After.Packed > m.Before.Packed+m.Before.Loose {
 		t.Errorf("%+v", m)
 	}
 	if !slices.Equal(packs(base), lenders) {
@@ -210,10 +217,11 @@ func TestMaintainOneAtATime(t *testing.T) {
 	if _, err := r.Maintain(ctx, r.path("app")); fault.KindOf(err) != fault.Cancelled {
 		t.Errorf("after its caller has gone: %v", err)
 	}
-	r.do(r.Delete(t.Context(), r.path("app"), storage.Removal{}))
+	r.do(r.Delete(t.Context(), r.path("app"), storage.DeleteOptions{}))
 }
 
-// TestClonesBesideMaintenance fetches while the repository grows and is maintained all the time. Every fetch gets a whole pack.
+// TestClonesBesideMaintenance fetches while the repository grows and is maintained all the time. Every fetch gets a
+// whole pack.
 func TestClonesBesideMaintenance(t *testing.T) {
 	t.Parallel()
 	runner := newRunner(t)
@@ -222,7 +230,8 @@ func TestClonesBesideMaintenance(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	node, err := storage.New(uploadpack.New(source, uploadpack.Options{Agent: "test"}), storage.Options{Root: dir, Runner: runner})
+	node, err := storage.New(uploadpack.New(source, uploadpack.Options{Agent: "test"}),
+		storage.Options{Root: dir, Runner: runner})
 	if err != nil {
 		t.Fatal(err)
 	}

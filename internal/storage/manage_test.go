@@ -49,7 +49,7 @@ func (r *root) path(name string) git.RepoPath {
 }
 
 func (r *root) create(name string) error {
-	_, err := r.Create(context.Background(), r.path(name), storage.NewRepository{})
+	_, err := r.Create(context.Background(), r.path(name), storage.CreateOptions{})
 	return err
 }
 
@@ -58,10 +58,11 @@ func TestCreate(t *testing.T) {
 	r := newManager(t)
 	for _, format := range []git.ObjectFormat{git.SHA1, git.SHA256} {
 		name := "team/" + format.String()
-		d, err := r.Create(t.Context(), r.path(name), storage.NewRepository{Format: format, Branch: "trunk/one"})
+		d, err := r.Create(t.Context(), r.path(name), storage.CreateOptions{Format: format, Branch: "trunk/one"})
 		r.do(err)
 		made := gittest.At(t, filepath.Join(r.dir, name+".git"))
-		if d.Path != name+".git" || d.Format != format || d.Head.Target != "refs/heads/trunk/one" || d.Refs != 0 || d.Size == 0 || d.Version.Incarnation == "" {
+		if d.Path != name+".git" || d.Format != format || d.Head.Target != "refs/heads/trunk/one" || d.Refs != 0 ||
+			d.Size == 0 || d.Version.Incarnation == "" {
 			t.Errorf("%+v", d)
 		}
 		if got := made.Git("rev-parse", "--show-object-format", "--is-bare-repository"); got != format.String()+"\ntrue" {
@@ -84,12 +85,16 @@ func TestCreate(t *testing.T) {
 	r.do(os.MkdirAll(filepath.Join(r.dir, "empty/dir"), 0o700))
 	r.do(os.Mkdir(filepath.Join(r.dir, "taken.git"), 0o700))
 	outside := t.TempDir()
-	r.do(errors.Join(os.Symlink(outside, filepath.Join(r.dir, "out")), os.Symlink("team", filepath.Join(r.dir, "in")), os.Symlink("plain.git", filepath.Join(r.dir, "alias.git"))))
+	r.do(errors.Join(os.Symlink(outside, filepath.Join(r.dir, "out")), os.Symlink("team", filepath.Join(r.dir, "in")),
+		os.Symlink("plain.git", filepath.Join(r.dir, "alias.git"))))
 	for name, kind := range map[string]fault.Kind{
-		"plain": fault.Exists, "plain.git": fault.Exists, "team": fault.Exists, "team.git": fault.Exists, "team/sha1/x": fault.Exists, "work": fault.Exists,
-		"work/sub": fault.Exists, "work/sub/sub": fault.Exists, "plain.git/sub": fault.Invalid, "file": fault.Exists, "file/x": fault.Exists, "taken": fault.Exists,
+		"plain": fault.Exists, "plain.git": fault.Exists, "team": fault.Exists, "team.git": fault.Exists,
+		"team/sha1/x": fault.Exists, "work": fault.Exists,
+		"work/sub": fault.Exists, "work/sub/sub": fault.Exists, "plain.git/sub": fault.Invalid, "file": fault.Exists,
+		"file/x": fault.Exists, "taken": fault.Exists,
 		"alias": fault.Exists, "in/sha1": fault.Exists, "out/x": fault.Denied, "out/x/y": fault.Denied,
-		".hidden": fault.Invalid, "a/.git": fault.Invalid, "-x": fault.Invalid, "a/-x": fault.Invalid, "x.lock": fault.Invalid, "x.lock.git": fault.Invalid,
+		".hidden": fault.Invalid, "a/.git": fault.Invalid, "-x": fault.Invalid, "a/-x": fault.Invalid,
+		"x.lock": fault.Invalid, "x.lock.git": fault.Invalid,
 		"x.git/y": fault.Invalid, "x.git.git": fault.Invalid, ".packhorse/x": fault.Invalid, ".git": fault.Invalid,
 		strings.Repeat("x", 251): fault.Invalid, strings.Repeat("a/", 70) + "b": fault.Invalid,
 	} {
@@ -105,7 +110,8 @@ func TestCreate(t *testing.T) {
 		}
 	}
 	for _, branch := range []string{"-x", "HEAD", "a..b", "a b", "a\nb", "x.lock", "\x00"} {
-		if _, err := r.Create(t.Context(), r.path("b"), storage.NewRepository{Branch: branch}); !fault.Is(err, fault.Invalid) {
+		if _, err := r.Create(t.Context(), r.path("b"), storage.CreateOptions{Branch: branch}); !fault.Is(err,
+			fault.Invalid) {
 			t.Errorf("branch %q: %v", branch, err)
 		}
 	}
@@ -175,7 +181,8 @@ func TestDescribe(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	want := map[string]string{
-		"core.repositoryformatversion": "0", "transfer.hiderefs": "refs/hidden\nrefs/secret", "uploadpackfilter.blob:none.allow": "true",
+		"core.repositoryformatversion": "0", "transfer.hiderefs": "refs/hidden\nrefs/secret",
+		"uploadpackfilter.blob:none.allow": "true",
 	}
 	if fmt.Sprint(d.Config) != fmt.Sprint(want) {
 		t.Errorf("config %v, want %v", d.Config, want)
@@ -224,13 +231,13 @@ func TestDelete(t *testing.T) {
 	r.serves("app", id)
 	d, err := r.Describe(t.Context(), r.path("app"))
 	r.do(err)
-	if err := r.Delete(t.Context(), r.path("app"), storage.Removal{Incarnation: "other"}); !fault.Is(err, fault.NotFound) {
+	if err := r.Delete(t.Context(), r.path("app"), storage.DeleteOptions{Incarnation: "other"}); !fault.Is(err, fault.NotFound) {
 		t.Errorf("of another incarnation: %v", err)
 	}
 	r.serves("app", id)
-	r.do(r.Delete(t.Context(), r.path("app"), storage.Removal{Incarnation: d.Version.Incarnation}))
+	r.do(r.Delete(t.Context(), r.path("app"), storage.DeleteOptions{Incarnation: d.Version.Incarnation}))
 	r.refuses("app", fault.NotFound, "")
-	if err := r.Delete(t.Context(), r.path("app"), storage.Removal{}); !fault.Is(err, fault.NotFound) {
+	if err := r.Delete(t.Context(), r.path("app"), storage.DeleteOptions{}); !fault.Is(err, fault.NotFound) {
 		t.Errorf("again: %v", err)
 	}
 	r.do(r.create("app"))
@@ -248,7 +255,7 @@ func TestDelete(t *testing.T) {
 	shared.Git("worktree", "add", "-q", filepath.Join(r.dir, "linked"), "main")
 	r.do(os.Symlink("app.git", filepath.Join(r.dir, "alias.git")))
 	for _, name := range []string{"work", "precious", "shared", "linked", "alias"} {
-		if err := r.Delete(t.Context(), r.path(name), storage.Removal{}); !fault.Is(err, fault.Denied) {
+		if err := r.Delete(t.Context(), r.path(name), storage.DeleteOptions{}); !fault.Is(err, fault.Denied) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -261,7 +268,8 @@ func TestTrashIsEmptiedAtTheStart(t *testing.T) {
 	dir, outside := t.TempDir(), t.TempDir()
 	kept := filepath.Join(outside, "kept")
 	trash := filepath.Join(dir, ".packhorse/trash/1/repo.git/objects")
-	if err := errors.Join(os.WriteFile(kept, nil, 0o600), os.MkdirAll(trash, 0o700), os.Symlink(outside, trash+"/link")); err != nil {
+	if err := errors.Join(os.WriteFile(kept, nil, 0o600), os.MkdirAll(trash, 0o700),
+		os.Symlink(outside, trash+"/link")); err != nil {
 		t.Fatal(err)
 	}
 	r := newRoot(t, storage.Options{Root: dir})
@@ -312,7 +320,7 @@ func TestDeleteBesideReaders(t *testing.T) {
 		r.do(os.MkdirAll(filepath.Dir(staged), 0o700))
 		r.do(os.CopyFS(staged, os.DirFS(texts[i%2])))
 		r.do(os.Rename(staged, filepath.Join(r.dir, "app.git")))
-		r.do(r.Delete(context.Background(), r.path("app"), storage.Removal{}))
+		r.do(r.Delete(context.Background(), r.path("app"), storage.DeleteOptions{}))
 	}
 	stop.Store(true)
 	wg.Wait()

@@ -10,9 +10,9 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// Metrics counts what a node does beside fetches.
+// Metrics are the metrics of a node, except those of fetches.
 type Metrics struct {
-	asked   *prometheus.CounterVec
+	counted *prometheus.CounterVec
 	lookups struct{ resolve, resolveMany, revisions, exists, list, get, repositories prometheus.Counter }
 
 	resolving prometheus.Histogram
@@ -20,7 +20,7 @@ type Metrics struct {
 	watchers prometheus.Gauge
 	watched  prometheus.Gauge
 	events   *prometheus.CounterVec
-	looks    prometheus.Counter
+	checked  prometheus.Counter
 	round    prometheus.Histogram
 	hanging  prometheus.Gauge
 
@@ -31,65 +31,74 @@ type Metrics struct {
 	trash    prometheus.Gauge
 }
 
-// NewMetrics makes counters that start at zero.
+// NewMetrics creates the metrics.
 func NewMetrics() *Metrics {
 	m := &Metrics{
-		asked: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "packhorse_lookups_total", Help: "Look-ups of refs and repositories by kind; of resolve_many and revisions each name counts.",
+		counted: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "packhorse_lookups_total",
+			Help: "Look-ups of refs and repositories by kind. Each name of resolve_many and revisions counts.",
 		}, []string{"kind"}),
 		resolving: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "packhorse_revisions_seconds", Help: "Time to find in process what the revisions of one call name.",
+			Name: "packhorse_revisions_seconds", Help: "Duration of resolving the revisions of one call in process.",
 			Buckets: []float64{5e-6, 1e-5, 2e-5, 5e-5, .0001, .00025, .001, .005, .025, .1, 1, 10},
 		}),
-		watchers: prometheus.NewGauge(prometheus.GaugeOpts{Name: "packhorse_watchers", Help: "Watches of refs that are open now."}),
+		watchers: prometheus.NewGauge(prometheus.GaugeOpts{Name: "packhorse_watchers", Help: "Open watches of refs."}),
 		watched: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "packhorse_watched_repositories", Help: "Repositories that are looked at regularly for watches.",
+			Name: "packhorse_watched_repositories", Help: "Repositories that are checked regularly for watches.",
 		}),
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "packhorse_watch_events_total", Help: "Events given to watches: first states, changes, resets, and repositories that are gone.",
+			Name: "packhorse_watch_events_total",
+			Help: "Events for watches by kind: first (the first state), changes, reset, gone, and overflow (the watcher was " +
+				"too slow).",
 		}, []string{"kind"}),
-		looks: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "packhorse_watch_looks_total", Help: "Looks at watched repositories.",
+		checked: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "packhorse_watch_looks_total", Help: "Checks of watched repositories.",
 		}),
 		round: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "packhorse_watch_round_seconds", Help: "Time to look at every watched repository once; over a second, events come late.",
+			Name:    "packhorse_watch_round_seconds",
+			Help:    "Duration of checking every watched repository once. Above one second, events are late.",
 			Buckets: []float64{.001, .003, .01, .03, .1, .3, 1, 3, 10},
 		}),
 		hanging: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "packhorse_watch_looks_hanging", Help: "Looks at watched repositories that take longer than a second; rounds go on without them.",
+			Name: "packhorse_watch_looks_hanging",
+			Help: "Checks of watched repositories that take longer than a second. Rounds continue without them.",
 		}),
 		changed: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "packhorse_repositories_changed_total", Help: "Repositories created, imported and deleted, and their HEAD set, by result.",
+			Name: "packhorse_repositories_changed_total",
+			Help: "Repositories created, imported, deleted, or whose HEAD was set, by result.",
 		}, []string{"change", "result"}),
 		maintain: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "packhorse_maintenance_seconds", Help: "Time to maintain a repository, by result.",
+			Name: "packhorse_maintenance_seconds", Help: "Duration of the maintenance of a repository, by result.",
 			Buckets: []float64{.1, .3, 1, 3, 10, 30, 100, 300, 1000, 3000},
 		}, []string{"result"}),
 		checks: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "packhorse_maintenance_checks_total",
-			Help: "Repositories looked at after changes of their refs, by outcome: not_due, due (maintained), paused (it failed or was declined lately), declined (by a pre-auto-gc hook), failed, dropped (too many waited).",
+			Help: "Repositories checked after changes of their refs, by outcome: not_due, due (maintained), paused (failed or " +
+				"declined " +
+				"recently), declined (by a pre-auto-gc hook), failed, dropped (too many waited).",
 		}, []string{"outcome"}),
 		pending: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "packhorse_maintenance_pending", Help: "Repositories whose refs changed, and that are to be looked at.",
+			Name: "packhorse_maintenance_pending", Help: "Repositories that wait for a check after a change of their refs.",
 		}),
 		trash: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "packhorse_trash_pending", Help: "Deleted repositories whose files are still being removed.",
+			Name: "packhorse_trash_pending", Help: "Deleted repositories whose files are not removed yet.",
 		}),
 	}
 	l := &m.lookups
-	l.resolve, l.resolveMany = m.asked.WithLabelValues("resolve"), m.asked.WithLabelValues("resolve_many")
-	l.revisions = m.asked.WithLabelValues("revisions")
-	l.exists, l.list = m.asked.WithLabelValues("exists"), m.asked.WithLabelValues("list_refs")
-	l.get, l.repositories = m.asked.WithLabelValues("get"), m.asked.WithLabelValues("list_repositories")
+	l.resolve, l.resolveMany = m.counted.WithLabelValues("resolve"), m.counted.WithLabelValues("resolve_many")
+	l.revisions = m.counted.WithLabelValues("revisions")
+	l.exists, l.list = m.counted.WithLabelValues("exists"), m.counted.WithLabelValues("list_refs")
+	l.get, l.repositories = m.counted.WithLabelValues("get"), m.counted.WithLabelValues("list_repositories")
 	return m
 }
 
-// Collectors is what there is to register.
+// Collectors returns the metrics to register.
 func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.asked, m.resolving, m.watchers, m.watched, m.events, m.looks, m.round, m.hanging, m.changed, m.maintain, m.checks, m.pending, m.trash}
+	return []prometheus.Collector{m.counted, m.resolving, m.watchers, m.watched, m.events, m.checked, m.round, m.hanging,
+		m.changed, m.maintain, m.checks, m.pending, m.trash}
 }
 
-// result is an error as a label.
+// result returns an error as a label.
 func result(err error) string {
 	if err == nil {
 		return "ok"
@@ -97,8 +106,8 @@ func result(err error) string {
 	return fault.KindOf(err).String()
 }
 
-// changedRepository counts and logs that a repository was created, imported or deleted, or its HEAD set, or that it was not. More are
-// fields of the log.
+// changedRepository counts and logs the creation, import or deletion of a repository, or a change of its HEAD. more has
+// additional fields for the log.
 func (n *Node) changedRepository(change string, path git.RepoPath, err error, more ...any) {
 	log := n.log.With(more...)
 	n.metrics.changed.WithLabelValues(change, result(err)).Inc()
@@ -106,12 +115,13 @@ func (n *Node) changedRepository(change string, path git.RepoPath, err error, mo
 		log.Info("changed a repository", "change", change, "repository", path.String())
 		return
 	}
-	level := slog.LevelInfo // the caller's mistake
+	level := slog.LevelInfo // an error of the caller
 	switch fault.KindOf(err) {
 	case fault.Internal, fault.Corrupt, fault.Unavailable:
 		level = slog.LevelError
 	case fault.Exhausted, fault.Deadline, fault.Cancelled:
 		level = slog.LevelWarn
 	}
-	log.Log(context.Background(), level, "cannot change a repository", "change", change, "repository", path.String(), "result", result(err), "error", err)
+	log.Log(context.Background(), level, "cannot change a repository", "change", change, "repository", path.String(),
+		"result", result(err), "error", err)
 }

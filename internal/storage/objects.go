@@ -7,7 +7,7 @@ import (
 	"github.com/packhorse-git/packhorse/internal/lookup"
 )
 
-// Blob gives the bytes of a blob: lookup.Reader.Blob.
+// Blob reads a blob; see lookup.Reader.Blob.
 func (n *Node) Blob(ctx context.Context, path git.RepoPath, q lookup.BlobRequest,
 	head func(lookup.BlobHeader) error, data func([]byte) error) error {
 	h, err := n.acquire(path)
@@ -18,7 +18,7 @@ func (n *Node) Blob(ctx context.Context, path git.RepoPath, q lookup.BlobRequest
 	return n.lookups.Blob(ctx, h.Repo, q, head, data)
 }
 
-// Tree lists a page of a directory: lookup.Reader.Tree.
+// Tree lists a page of a directory; see lookup.Reader.Tree.
 func (n *Node) Tree(ctx context.Context, path git.RepoPath, q lookup.TreeRequest) (lookup.TreePage, error) {
 	h, err := n.acquire(path)
 	if err != nil {
@@ -28,7 +28,7 @@ func (n *Node) Tree(ctx context.Context, path git.RepoPath, q lookup.TreeRequest
 	return n.lookups.Tree(ctx, h.Repo, q)
 }
 
-// Commit reads one commit: lookup.Reader.Commit.
+// Commit reads one commit; see lookup.Reader.Commit.
 func (n *Node) Commit(ctx context.Context, path git.RepoPath, revision string) (lookup.Commit, error) {
 	h, err := n.acquire(path)
 	if err != nil {
@@ -38,8 +38,9 @@ func (n *Node) Commit(ctx context.Context, path git.RepoPath, revision string) (
 	return n.lookups.Commit(ctx, h.Repo, revision)
 }
 
-// Log gives history in batches: lookup.Reader.Log.
-func (n *Node) Log(ctx context.Context, path git.RepoPath, q lookup.LogRequest, send func([]lookup.Commit) error) error {
+// Log lists commits in batches; see lookup.Reader.Log.
+func (n *Node) Log(ctx context.Context, path git.RepoPath, q lookup.LogRequest,
+	send func([]lookup.Commit) error) error {
 	h, err := n.acquire(path)
 	if err != nil {
 		return err
@@ -48,8 +49,9 @@ func (n *Node) Log(ctx context.Context, path git.RepoPath, q lookup.LogRequest, 
 	return n.lookups.Log(ctx, h.Repo, q, send)
 }
 
-// DiffStat gives what differs between two revisions in batches: lookup.Reader.DiffStat.
-func (n *Node) DiffStat(ctx context.Context, path git.RepoPath, old, new string, send func([]lookup.FileStat) error) error {
+// DiffStat lists the differences between two revisions in batches; see lookup.Reader.DiffStat.
+func (n *Node) DiffStat(ctx context.Context, path git.RepoPath, old, new string,
+	send func([]lookup.FileStat) error) error {
 	h, err := n.acquire(path)
 	if err != nil {
 		return err
@@ -58,8 +60,9 @@ func (n *Node) DiffStat(ctx context.Context, path git.RepoPath, old, new string,
 	return n.lookups.DiffStat(ctx, h.Repo, old, new, send)
 }
 
-// Files gives the files of a commit, or what differs from another: lookup.Reader.Files.
-func (n *Node) Files(ctx context.Context, path git.RepoPath, q lookup.FilesRequest, send func(*lookup.File) error) error {
+// Files lists the files of a commit, or its differences from another one; see lookup.Reader.Files.
+func (n *Node) Files(ctx context.Context, path git.RepoPath, q lookup.FilesRequest,
+	send func(*lookup.File) error) error {
 	h, err := n.acquire(path)
 	if err != nil {
 		return err
@@ -68,7 +71,7 @@ func (n *Node) Files(ctx context.Context, path git.RepoPath, q lookup.FilesReque
 	return n.lookups.Files(ctx, h.Repo, q, send)
 }
 
-// Behind counts the commits between two: lookup.Reader.Behind.
+// Behind counts the commits between two commits; see lookup.Reader.Behind.
 func (n *Node) Behind(ctx context.Context, path git.RepoPath, old, new git.ObjectID, limit int) (int, error) {
 	h, err := n.acquire(path)
 	if err != nil {

@@ -52,7 +52,8 @@ func uploadPack(t *testing.T, program, path, version string, request []byte, fla
 	return string(out), err
 }
 
-// advertisedRefs is what an advertisement of version 0 tells about refs and shallow commits: the lines, and HEAD's target.
+// advertisedRefs is what an advertisement of version 0 tells about refs and shallow commits: the lines, and HEAD's
+// target.
 func advertisedRefs(t *testing.T, advertisement string) string {
 	t.Helper()
 	var refs strings.Builder
@@ -93,12 +94,12 @@ func (r *root) advertisesAsGit(program, path string, name git.RepoPath) {
 	}
 }
 
-// brokenRef is how git shows a loose ref without an object ID in it: with a null one, at which its own clients give up. For us there is
-// no such ref, as for git for-each-ref.
+// brokenRef is how git shows a loose ref without an object ID in it: with a null one, at which its own clients give up.
+// For us there is no such ref, as for git for-each-ref.
 var brokenRef = regexp.MustCompile(`(?m)^[0-9a-f]{4}0{40,64} refs/.*\n`)
 
-// asGit compares our answer to ls-refs, byte by byte, and our advertisement of version 0 with those of git for the same path. Where git
-// refuses we have to.
+// asGit compares our answer to ls-refs, byte by byte, and our advertisement of version 0 with those of git for the same
+// path. Where git refuses we have to.
 func (r *root) asGit(path string) (served bool) {
 	r.t.Helper()
 	return r.asProgram("git", path)
@@ -110,7 +111,8 @@ func (r *root) asProgram(program, path string) (served bool) {
 	name, err := git.ParseRepoPath(path)
 	r.do(err)
 	var advertised answer
-	if _, err := r.Advertise(context.Background(), name, version2, &advertised); err == nil && strings.Contains(advertised.String(), "object-format=sha256") {
+	if _, err := r.Advertise(context.Background(), name, version2, &advertised); err == nil &&
+		strings.Contains(advertised.String(), "object-format=sha256") {
 		format = "sha256"
 	}
 	r.advertisesAsGit(program, path, name)
@@ -191,10 +193,12 @@ func (r *root) refsAsGit(repo func() (*gittest.Repo, string)) {
 	r.t.Helper()
 	for name, text := range map[string]string{
 		"empty": "", "junk": "junk\n", "half": strings.Repeat("a", 20), "missing": strings.Repeat("1", 40) + "\n",
-		"missing256": strings.Repeat("1", 64) + "\n", "null": strings.Repeat("0", 40) + "\n", "null256": strings.Repeat("0", 64) + "\n",
-		"symref": "ref: refs/heads/main\n", "dangling": "ref: refs/heads/nothing\n", "loop": "ref: refs/heads/loop\n",
+		"missing256": strings.Repeat("1", 64) + "\n", "null": strings.Repeat("0", 40) + "\n",
+		"null256": strings.Repeat("0", 64) + "\n",
+		"symref":  "ref: refs/heads/main\n", "dangling": "ref: refs/heads/nothing\n", "loop": "ref: refs/heads/loop\n",
 		"tohead": "ref: HEAD\n", "badname": "ref: refs/heads/a..b\n", "outside": "ref: ../../x\n", "nowhere": "ref:",
-		"name.lock": strings.Repeat("1", 40) + "\n", ".hidden": strings.Repeat("1", 40) + "\n", "a..b": strings.Repeat("1", 40) + "\n",
+		"name.lock": strings.Repeat("1", 40) + "\n", ".hidden": strings.Repeat("1", 40) + "\n",
+		"a..b": strings.Repeat("1", 40) + "\n",
 	} {
 		made, path := repo()
 		r.write(path+"/refs/heads/"+name, text)
@@ -219,7 +223,8 @@ func (r *root) refsAsGit(repo func() (*gittest.Repo, string)) {
 // headLinksAsGit puts a symbolic link in HEAD's place, as very old repositories have it.
 func (r *root) headLinksAsGit(repo func() (*gittest.Repo, string)) {
 	r.t.Helper()
-	for _, target := range []string{"refs/heads/main", "refs/heads/nothing", "../other/HEAD", "refs", "HEAD", "/etc/passwd"} {
+	for _, target := range []string{"refs/heads/main", "refs/heads/nothing", "../other/HEAD", "refs", "HEAD",
+		"/etc/passwd"} {
 		_, path := repo()
 		head := filepath.Join(r.dir, path, "HEAD")
 		r.do(os.Remove(head))

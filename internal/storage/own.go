@@ -9,16 +9,16 @@ import (
 )
 
 const (
-	// ownDir is the name of directories in which the node keeps what is on its way into the root or out of it. No repository below one is
-	// served or listed. Mostly there is one, in the root; where another file system is mounted below it, that has its own.
+	// ownDir is the name of the directories with new and deleted repositories, which are not served or listed. There is
+	// one in the root, and one on each other file system that is mounted below it.
 	ownDir    = ".packhorse"
-	newKind   = "new"   // what is being made, in a directory each
-	trashKind = "trash" // what was deleted
-	// elsewhereFile, in the root's own directory, names the others, each by its path below the root with a NUL behind it.
+	newKind   = "new"   // repositories being created
+	trashKind = "trash" // deleted repositories
+	// elsewhereFile, in the root's own directory, lists the others by their paths below the root, each followed by a NUL.
 	elsewhereFile = "elsewhere"
 )
 
-// isOwn tells whether a path leads through such a directory.
+// isOwn reports whether a path leads through an own directory.
 func isOwn(path string) bool {
 	for component := range strings.SplitSeq(path, "/") {
 		if component == ownDir {
@@ -28,12 +28,12 @@ func isOwn(path string) bool {
 	return false
 }
 
-// own is the own directory in a directory of the root. One elsewhere than in the root is written down first, so that a node that ends
-// early finds it again. The caller has Node.making.
-func (n *Node) own(parent string) (string, error) {
+// ownDirectory returns the own directory in a directory below the root. It records those outside the root itself, so
+// that the next node finds them. The caller holds Node.placing.
+func (n *Node) ownDirectory(parent string) (string, error) {
 	own := filepath.Join(parent, ownDir)
 	below, err := filepath.Rel(n.root, own)
-	if err != nil || parent == n.root || n.elsewhere[below] {
+	if err != nil || parent == n.root || n.ownDirectories[below] {
 		return own, err
 	}
 	home := filepath.Join(n.root, ownDir)
@@ -48,25 +48,25 @@ func (n *Node) own(parent string) (string, error) {
 	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return "", err
 	}
-	n.elsewhere[below] = true
+	n.ownDirectories[below] = true
 	return own, n.sync(home)
 }
 
-// sweepAll removes, in the background, what a node before this one left in its own directories.
-func (n *Node) sweepAll() {
+// removeLeftovers empties the own directories of earlier nodes in the background.
+func (n *Node) removeLeftovers() {
 	home := filepath.Join(n.root, ownDir)
-	n.trash.sweep(home)
+	n.trash.add(home)
 	list, err := os.ReadFile(filepath.Join(home, elsewhereFile))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		n.log.Warn("cannot read where deleted repositories may be left", "error", err)
+		n.log.Warn("cannot read the list of own directories", "error", err)
 	}
 	for below := range strings.SplitSeq(string(list), "\x00") {
 		own := filepath.Join(n.root, below)
 		real, err := filepath.EvalSymlinks(own)
 		if err != nil || real != own || filepath.Base(own) != ownDir || !filepath.IsLocal(below) {
-			continue // not mounted now, or nothing of ours
+			continue // not mounted, or not an own directory
 		}
-		n.elsewhere[below] = true
-		n.trash.sweep(own)
+		n.ownDirectories[below] = true
+		n.trash.add(own)
 	}
 }

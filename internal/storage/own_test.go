@@ -14,7 +14,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
-// Where another file system is mounted, its trash is swept at the start too. What the list should not hold is left alone.
+// Where another file system is mounted, its trash is swept at the start too. What the list should not hold is left
+// alone.
 func TestTrashElsewhereIsEmptiedAtTheStart(t *testing.T) {
 	t.Parallel()
 	dir, outside := t.TempDir(), t.TempDir()
@@ -95,7 +96,8 @@ func TestDeleteBesideTheSweep(t *testing.T) {
 	}
 }
 
-// A repository that is made or deleted, but not known to be so on disk, is an error that says so; watches are told all the same.
+// A repository that is made or deleted, but not known to be so on disk, is an error that says so; watches are told all
+// the same.
 func TestChangesThatAreNotOnDisk(t *testing.T) {
 	t.Parallel()
 	r := newRoot(t, storage.Options{Runner: newRunner(t), Look: time.Hour})
@@ -111,14 +113,15 @@ func TestChangesThatAreNotOnDisk(t *testing.T) {
 	}
 	r.refuses("team/app", fault.NotFound, "")
 
-	if err := r.create("app"); !errors.Is(err, bad) || fault.Message(err) != "the repository is made, but may be gone if the machine fails now" {
+	if err := r.create("app"); !errors.Is(err, bad) ||
+		fault.Message(err) != "the repository was created, but can be lost in a power failure" {
 		t.Errorf("create: %v", err)
 	}
 	if e := w.next(); e.Gone || !e.Reset {
 		t.Errorf("made: %+v", e)
 	}
-	if err := r.Delete(t.Context(), r.path("app"), storage.Removal{}); !errors.Is(err, bad) ||
-		fault.Message(err) != "the repository is deleted, but may be there again if the machine fails now" {
+	if err := r.Delete(t.Context(), r.path("app"), storage.DeleteOptions{}); !errors.Is(err, bad) ||
+		fault.Message(err) != "the repository was deleted, but can reappear after a power failure" {
 		t.Errorf("delete: %v", err)
 	}
 	if e := w.next(); !e.Gone {

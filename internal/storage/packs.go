@@ -6,9 +6,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/packcache"
 )
 
-// DropPacks removes the packs of a repository from the pack cache; all packs if path is nil. The next fetches verify the
-// packs that they are made from again. Errors: Invalid if the node has
-// no cache, those of opening the repository.
+// DropPacks removes the packs of a repository from the pack cache, or all packs if path is nil. The next fetches verify
+// the packs of the repository again. Errors: Invalid if the node has no cache, and those of opening the repository.
 func (n *Node) DropPacks(path *git.RepoPath) (packcache.Dropped, error) {
 	if n.packs == nil {
 		return packcache.Dropped{}, fault.New(fault.Invalid, "this node has no pack cache (cache.enabled = false)")

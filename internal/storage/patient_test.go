@@ -8,7 +8,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// Repositories that only patient ones watch are looked at a bounded number of times in a round, and each in its turn; others always.
+// Repositories that only patient ones watch are looked at a bounded number of times in a round, and each in its turn;
+// others always.
 func TestPatientWatch(t *testing.T) {
 	t.Parallel()
 	h := newHub(&Node{metrics: NewMetrics()}, Options{Look: time.Hour})
@@ -29,10 +30,10 @@ func TestPatientWatch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	looks := map[*watched]int{}
+	looks := map[*watchedRepo]int{}
 	for range 5 { // 999 of them, in parts of 200
-		all, _ := h.all(time.Now())
-		if len(all) > patientLooks+1 {
+		all, _ := h.nextRound(time.Now())
+		if len(all) > patientChecks+1 {
 			t.Errorf("%d repositories are looked at in a round", len(all))
 		}
 		for _, w := range all {

@@ -27,7 +27,8 @@ func newPushed(t *testing.T) *root {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = runner.Close(context.Background()) })
-	pushes, err := receivepack.New(receivepack.Options{Runner: runner, Agent: "test", Scripts: t.TempDir(), Journal: t.TempDir()})
+	pushes, err := receivepack.New(receivepack.Options{Runner: runner, Agent: "test", Scripts: t.TempDir(),
+		Journal: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +47,8 @@ func (r *root) push(path string, reply node.ResponseWriter, commands ...string) 
 	}
 	repo, err := git.ParseRepoPath(path)
 	r.do(err)
-	_, err = r.ReceivePack(context.Background(), repo, node.Session{Service: protocol.ReceivePack, Stateless: true}, node.Pusher{},
+	_, err = r.ReceivePack(context.Background(), repo, node.Session{Service: protocol.ReceivePack, Stateless: true},
+		node.Pusher{},
 		strings.NewReader(string(pktline.AppendFlush(b))), reply)
 	return err
 }
@@ -75,7 +77,7 @@ func TestPushIsKnownBeforeItsReport(t *testing.T) {
 		t.Fatalf("the first event is %+v", e)
 	}
 	told := 0
-	r.Tell(func(git.RepoPath) { told++ })
+	r.OnChange(func(git.RepoPath) { told++ })
 	reply := &reporting{before: func() {
 		if told == 0 {
 			t.Error("at the time of the report nobody in the process was told")
@@ -106,11 +108,13 @@ func TestPushesTurnedOff(t *testing.T) {
 	for _, config := range []string{"http.receivepack false", "hook.x.command true"} {
 		key, value, _ := strings.Cut(config, " ")
 		repo.Git("config", key, value)
-		if err := r.push("app", &answer{}, fmt.Sprintf("%s %s refs/heads/main", id, strings.Repeat("0", 40))); !fault.Is(err, fault.Denied) {
+		if err := r.push("app", &answer{}, fmt.Sprintf("%s %s refs/heads/main", id, strings.Repeat("0", 40))); !fault.Is(err,
+			fault.Denied) {
 			t.Errorf("with %s: %v", config, err)
 		}
 		path, _ := git.ParseRepoPath("app")
-		if _, err := r.Advertise(context.Background(), path, node.Session{Service: protocol.ReceivePack}, &answer{}); !fault.Is(err, fault.Denied) {
+		if _, err := r.Advertise(context.Background(), path, node.Session{Service: protocol.ReceivePack},
+			&answer{}); !fault.Is(err, fault.Denied) {
 			t.Errorf("with %s: %v", config, err)
 		}
 		repo.Git("config", "--unset", key)
@@ -127,13 +131,14 @@ func TestCurrent(t *testing.T) {
 	repo.Git("config", "uploadpack.hideRefs", "refs/internal")
 	repo.Git("update-ref", "refs/internal/x", "main")
 	path, _ := git.ParseRepoPath("app")
-	for ref, want := range map[git.RefName]git.ObjectID{"refs/heads/main": repo.ID("main"), "refs/internal/x": repo.ID("main"), "refs/heads/gone": {}} {
-		if got, err := r.Current(context.Background(), path, ref); err != nil || got != want {
+	for ref, want := range map[git.RefName]git.ObjectID{"refs/heads/main": repo.ID("main"),
+		"refs/internal/x": repo.ID("main"), "refs/heads/gone": {}} {
+		if got, err := r.RefValue(context.Background(), path, ref); err != nil || got != want {
 			t.Errorf("%s is %s, %v", ref, got, err)
 		}
 	}
 	path, _ = git.ParseRepoPath("nowhere")
-	if _, err := r.Current(context.Background(), path, "refs/heads/main"); !fault.Is(err, fault.NotFound) {
+	if _, err := r.RefValue(context.Background(), path, "refs/heads/main"); !fault.Is(err, fault.NotFound) {
 		t.Errorf("of no repository: %v", err)
 	}
 }

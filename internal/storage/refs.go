@@ -10,18 +10,18 @@ import (
 	"github.com/packhorse-git/packhorse/internal/repo"
 )
 
-// Resolved is a ref that was found, what it peels to (zero: it is no annotated tag), and the state of the repository that had it.
+// Resolved is a ref, the object that it peels to (zero: it is not an annotated tag), and the version of the repository.
 type Resolved struct {
 	refs.Ref
 	Version git.Version
 }
 
-// MaxResolve is how many names one ResolveMany takes.
+// MaxResolve is the maximum number of names in one call of ResolveMany.
 const MaxResolve = 10_000
 
-// Resolve finds what a name means: a full name, HEAD or "@", or a short name, of which git takes the first meaning (gitrevisions(7),
-// "<refname>"). Of the names at the top, beside refs/, there is only HEAD. Errors: NotFound if there is no such ref, Invalid if no ref can
-// have the name, and those of opening a repository.
+// Resolve finds the ref for a name: a full name, HEAD or "@", or a short name (gitrevisions(7), "<refname>"). HEAD is
+// the only name outside of refs/. Errors: NotFound if the ref does not exist, Invalid for an invalid name, and those of
+// opening a repository.
 func (n *Node) Resolve(ctx context.Context, path git.RepoPath, name string) (Resolved, error) {
 	n.metrics.lookups.resolve.Inc()
 	h, snap, version, err := n.snapshot(ctx, path)
@@ -38,12 +38,12 @@ type Question struct {
 	Name string
 }
 
-// ResolveMany is Resolve for up to MaxResolve names of any repositories; answer is called once for each of them, in no order, with its own
-// error. Names of one repository see one state of it. The error is of kind Invalid for too many names, or that of ctx; after it there are
-// no more answers.
+// ResolveMany is Resolve for up to MaxResolve names of any repositories. It calls answer once for each name, in any
+// order, with its own error. Names of one repository see one state of it. The error is Invalid for too many names, or
+// that of ctx. There are no calls of answer after an error.
 func (n *Node) ResolveMany(ctx context.Context, questions []Question, answer func(i int, r Resolved, err error)) error {
 	if len(questions) > MaxResolve {
-		return fault.New(fault.Invalid, "%d names are more than the %d that can be resolved at once", len(questions), MaxResolve)
+		return fault.New(fault.Invalid, "too many names: got %d, one call can resolve %d", len(questions), MaxResolve)
 	}
 	n.metrics.lookups.resolveMany.Add(float64(len(questions)))
 	order := make([]git.RepoPath, 0, 1)
@@ -89,8 +89,8 @@ func resolveRef(r *repo.Repo, snap *refs.Snapshot, version git.Version, name str
 	if err := checkName(name); err != nil {
 		return Resolved{}, err
 	}
-	if _, err := git.ParseObjectID(name); err == nil { // git takes it for the object's, whatever refs there are
-		return Resolved{}, fault.New(fault.NotFound, "%s is an object ID and names no ref", name)
+	if _, err := git.ParseObjectID(name); err == nil { // for Git this is the object, even if such a ref exists
+		return Resolved{}, fault.New(fault.NotFound, "%s is an object ID, not a ref", name)
 	}
 	found, err := snap.Expand(name)
 	if err != nil {
@@ -98,7 +98,7 @@ func resolveRef(r *repo.Repo, snap *refs.Snapshot, version git.Version, name str
 	}
 	if len(found) == 0 {
 		if target := snap.Head().Target; name == string(git.HEAD) && target != "" {
-			return Resolved{}, fault.New(fault.NotFound, "HEAD points at %s, which does not exist yet", target)
+			return Resolved{}, fault.New(fault.NotFound, "HEAD points to %s, which does not exist yet", target)
 		}
 		return Resolved{}, fault.New(fault.NotFound, "no ref %q in this repository", name)
 	}
@@ -109,15 +109,15 @@ func resolveRef(r *repo.Repo, snap *refs.Snapshot, version git.Version, name str
 	return Resolved{ref, version}, nil
 }
 
-// checkName refuses what no ref and no short name of one can be. A short name may be anything that makes a ref below refs/.
+// checkName refuses invalid names. A short name is valid if it makes a valid ref below refs/.
 func checkName(name string) error {
 	if name == string(git.HEAD) || git.IsSafeRefName("refs/"+name) {
 		return nil
 	}
-	return fault.New(fault.Invalid, "%.80q is not the name of a ref", name)
+	return fault.New(fault.Invalid, "invalid ref name %.80q", name)
 }
 
-// peel sees to it that a ref says what it peels to. As git does, it says nothing of an object that is missing or damaged.
+// peel fills in what a ref peels to. Like Git, it does not report missing or damaged objects.
 func peel(r *repo.Repo, ref *refs.Ref) error {
 	if ref.PeelKnown {
 		return nil
@@ -139,12 +139,12 @@ func peel(r *repo.Repo, ref *refs.Ref) error {
 	return err
 }
 
-// Exists tells whether there is a ref of this full name; a broken one does not exist. The errors are Resolve's.
+// Exists reports whether a ref with this full name exists. A broken one does not. The errors are those of Resolve.
 func (n *Node) Exists(ctx context.Context, path git.RepoPath, name string) (bool, git.Version, error) {
 	n.metrics.lookups.exists.Inc()
 	full, err := git.ParseRefName(name)
 	if err != nil {
-		return false, git.Version{}, fault.Wrap(fault.Invalid, "the full name of a ref is asked for, as refs/heads/main", err)
+		return false, git.Version{}, fault.Wrap(fault.Invalid, "use the full name of a ref, such as refs/heads/main", err)
 	}
 	h, snap, version, err := n.snapshot(ctx, path)
 	if err != nil {
@@ -155,28 +155,28 @@ func (n *Node) Exists(ctx context.Context, path git.RepoPath, name string) (bool
 	return ok, version, err
 }
 
-// RefQuery says which refs are to be listed.
+// RefQuery selects refs.
 type RefQuery struct {
 	Prefix  string      // of the full name
-	Pattern string      // which the full name matches; see Glob
-	After   git.RefName // only names that come after this one
-	Limit   int         // 0: none
-	Peel    bool        // fill in what annotated tags peel to
+	Pattern string      // for the full name, see Glob; "": any
+	After   git.RefName // only names after this one
+	Limit   int         // maximum number of refs; 0: no limit
+	Peel    bool        // fill in the objects that annotated tags peel to
 }
 
-// RefBatch is a part of a list.
+// RefBatch is a part of a list of refs.
 type RefBatch struct {
-	Refs    []refs.Ref // at most MaxBatch; valid until the function that got it returns
+	Refs    []refs.Ref // at most MaxBatch; valid until send returns
 	Version git.Version
-	Last    bool        // nothing follows
-	Next    git.RefName // in the last batch: there are more after this one, beyond the limit; else ""
+	Last    bool
+	Next    git.RefName // in the last batch, if the limit was reached: value of After for the next list
 }
 
-// MaxBatch is how many refs come at once.
+// MaxBatch is the maximum number of refs in a batch.
 const MaxBatch = 1000
 
-// ListRefs lists refs in the order of their names, HEAD not among them, all of one state of the repository. send is called for each batch,
-// at least once; its error ends the list and is returned. Memory does not grow with the refs.
+// ListRefs lists refs of one state of the repository in the order of their names, without HEAD. It calls send for each
+// batch, at least once. An error of send ends the list and is returned. Memory does not grow with the number of refs.
 func (n *Node) ListRefs(ctx context.Context, path git.RepoPath, q RefQuery, send func(RefBatch) error) error {
 	n.metrics.lookups.list.Inc()
 	match := func(string) bool { return true }
@@ -206,7 +206,7 @@ func (n *Node) ListRefs(ctx context.Context, path git.RepoPath, q RefQuery, send
 	return send(l.batch)
 }
 
-// refList is a list on its way.
+// refList is a list in progress.
 type refList struct {
 	ctx   context.Context
 	repo  *repo.Repo
@@ -214,13 +214,13 @@ type refList struct {
 	match func(name string) bool
 	send  func(RefBatch) error
 
-	batch  RefBatch
-	listed int
-	looked int
+	batch   RefBatch
+	listed  int
+	visited int
 }
 
 func (l *refList) add(ref refs.Ref) error {
-	if l.looked++; l.looked%MaxBatch == 0 {
+	if l.visited++; l.visited%MaxBatch == 0 {
 		if err := l.ctx.Err(); err != nil {
 			return err
 		}
@@ -232,7 +232,7 @@ func (l *refList) add(ref refs.Ref) error {
 		l.batch.Next = git.RefName(strings.Clone(string(l.batch.Refs[len(l.batch.Refs)-1].Name)))
 		return refs.ErrStop
 	}
-	if len(l.batch.Refs) == MaxBatch { // not before the next one is known: the last batch must not be empty, as it tells what comes next
+	if len(l.batch.Refs) == MaxBatch { // only now, because the last batch must not be empty: it may need Next
 		if err := l.send(l.batch); err != nil {
 			return err
 		}

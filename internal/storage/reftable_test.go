@@ -92,7 +92,8 @@ func TestReftable(t *testing.T) {
 			r, commands := newTables(t, program)
 			dir := filepath.Join(r.dir, "app.git")
 			run := func(args ...string) string { t.Helper(); return by(t, program, dir, "", args...) }
-			by(t, program, r.dir, "", "init", "-q", "--bare", "--initial-branch=main", "--ref-format=reftable", "--object-format="+format, dir)
+			by(t, program, r.dir, "", "init", "-q", "--bare", "--initial-branch=main", "--ref-format=reftable",
+				"--object-format="+format, dir)
 			check := func(path string) {
 				t.Helper()
 				before := commands("upload-pack")
@@ -111,7 +112,8 @@ func TestReftable(t *testing.T) {
 				{"symbolic-ref", "refs/heads/alias", "refs/heads/main"}, {"symbolic-ref", "refs/tags/sym", "refs/tags/v1"},
 				{"symbolic-ref", "refs/heads/dangling", "refs/heads/nothing"}, {"symbolic-ref", "HEAD", "refs/heads/alias"},
 				{"update-ref", "refs/heads/main", two, one}, {"pack-refs", "--all"}, {"symbolic-ref", "HEAD", "refs/heads/later"},
-				{"update-ref", "--no-deref", "HEAD", two}, {"update-ref", "refs/bisect/bad", one}, {"update-ref", "-d", "refs/tags/v1"},
+				{"update-ref", "--no-deref", "HEAD", two}, {"update-ref", "refs/bisect/bad", one},
+				{"update-ref", "-d", "refs/tags/v1"},
 				{"config", "transfer.hideRefs", "refs/heads/alias"}, {"config", "--unset", "transfer.hideRefs"},
 			} {
 				run(args...)
@@ -141,7 +143,8 @@ func TestReftable(t *testing.T) {
 // hiddenRefs names the hidden refs of a repository: its tips may be wanted where a config allows that.
 func (r *root) hiddenRefs(program, path string) (names []string) {
 	r.t.Helper()
-	runner, err := process.New(process.Options{Git: program, Classes: map[process.Class]process.Limits{repo.ClassRefs: {Slots: 1}}})
+	runner, err := process.New(process.Options{Git: program,
+		Classes: map[process.Class]process.Limits{repo.ClassRefs: {Slots: 1}}})
 	r.do(err)
 	defer runner.Close(context.Background())
 	opened, err := repo.Open(filepath.Join(r.dir, path), repo.Options{Tables: repo.NewTables(runner)})
@@ -176,7 +179,8 @@ func TestReftableComesAndGoes(t *testing.T) {
 	r.refuses("app", fault.NotFound, "")
 }
 
-// TestManyReftableRequests has many ask at once while refs change: what was there when a request began is in its answer.
+// TestManyReftableRequests has many ask at once while refs change: what was there when a request began is in its
+// answer.
 func TestManyReftableRequests(t *testing.T) {
 	t.Parallel()
 	program := newerGit(t)
@@ -262,7 +266,8 @@ func TestReftableWithoutHelp(t *testing.T) {
 	r.serves("app", id)
 }
 
-// TestReftableLinks: no table comes from outside the root, whatever leads there; links within are as good as what they lead to.
+// TestReftableLinks: no table comes from outside the root, whatever leads there; links within are as good as what they
+// lead to.
 func TestReftableLinks(t *testing.T) {
 	t.Parallel()
 	id := strings.Repeat("a1", 20)
@@ -273,7 +278,8 @@ func TestReftableLinks(t *testing.T) {
 		r.write("app.git/config", "[core]\n\trepositoryformatversion = 1\n[extensions]\n\trefStorage = reftable\n")
 		r.write("app.git/reftable/tables.list", "0x1-0x1-1.ref\n")
 		r.write("app.git/reftable/0x1-0x1-1.ref", "")
-		path, moved, outside := filepath.Join(made.Dir, part), filepath.Join(r.dir, "moved"), filepath.Join(t.TempDir(), "outside")
+		path, moved, outside := filepath.Join(made.Dir, part), filepath.Join(r.dir, "moved"), filepath.Join(t.TempDir(),
+			"outside")
 		r.do(errors.Join(os.Rename(path, moved), os.Symlink(moved, path)))
 		if refs, err := r.refs("app"); err != nil || !strings.Contains(refs, id) {
 			t.Errorf("%s within the root: %q, %v", part, refs, err)

@@ -2,5 +2,5 @@
 
 package storage
 
-// renameNew renames a directory to a path at which nothing is; else the error is fs.ErrExist.
-func renameNew(from, to string) error { return renameUnlessThere(from, to) }
+// renameNew renames a directory to a path that does not exist. Otherwise the error is fs.ErrExist.
+func renameNew(from, to string) error { return renameUnlessExists(from, to) }

@@ -10,14 +10,15 @@ import (
 	"github.com/packhorse-git/packhorse/internal/resolve"
 )
 
-// MaxRevisions is how many revisions one ResolveRevisions takes.
+// MaxRevisions is the maximum number of revisions in one call of ResolveRevisions.
 const MaxRevisions = 10_000
 
-// ResolveRevisions finds what revisions of any repositories name (lookup.Revisions), in their order. Those of one repository see one state of it.
-// Each has its own error. The error is of kind Invalid for too many, or that of ctx.
+// ResolveRevisions resolves revisions of any repositories (lookup.Revisions), in their order. Revisions of one
+// repository see one state of it. Each has its own error. The error is Invalid for too many revisions, or that of ctx.
 func (n *Node) ResolveRevisions(ctx context.Context, questions []resolve.Question) ([]resolve.Result, error) {
 	if len(questions) > MaxRevisions {
-		return nil, fault.New(fault.Invalid, "%d revisions are more than the %d that can be resolved at once", len(questions), MaxRevisions)
+		return nil, fault.New(fault.Invalid, "too many revisions: got %d, one call can resolve %d", len(questions),
+			MaxRevisions)
 	}
 	n.metrics.lookups.revisions.Add(float64(len(questions)))
 	defer func(start time.Time) { n.metrics.resolving.Observe(time.Since(start).Seconds()) }(time.Now())
@@ -71,7 +72,8 @@ type state struct {
 	version git.Version
 }
 
-// oneState gives the state in which a call saw a repository first. seen is by incarnation: two paths may lead to one repository.
+// oneState returns the state in which a call first saw a repository. The key of seen is the incarnation, because two
+// paths may lead to one repository.
 func oneState(seen map[string]state, snap *refs.Snapshot, version git.Version) (*refs.Snapshot, git.Version) {
 	if s, ok := seen[version.Incarnation]; ok {
 		return s.snap, s.version
@@ -80,17 +82,17 @@ func oneState(seen map[string]state, snap *refs.Snapshot, version git.Version) (
 	return snap, version
 }
 
-// Resolver is the node as those see it who resolve revisions.
+// Resolver makes a Node a resolve.Node.
 type Resolver struct{ *Node }
 
 var _ resolve.Node = Resolver{}
 
-// Resolve is ResolveRevisions.
+// Resolve implements resolve.Node.
 func (r Resolver) Resolve(ctx context.Context, questions []resolve.Question) ([]resolve.Result, error) {
 	return r.ResolveRevisions(ctx, questions)
 }
 
-// Watch is Node.Watch, without what has changed. An event that finds what the caller knows already is told too.
+// Watch is Node.Watch without the changes. It also reports events with the version that the caller knows.
 func (r Resolver) Watch(ctx context.Context, from []resolve.Known, send func(resolve.Event) error) error {
 	watched := make([]WatchFrom, len(from))
 	for i, f := range from {

@@ -36,8 +36,10 @@ func TestResolveRevisions(t *testing.T) {
 
 	node := storage.Resolver{Node: r.Node}
 	results, err := node.Resolve(context.Background(), []resolve.Question{
-		question(t, "app", ""), question(t, "team/lib", "main^{tree}"), question(t, "app.git", "main~1"), question(t, "nothing", "main"),
-		question(t, "app", "none"), question(t, "app", "a b"), question(t, "app", "hidden/x"), question(t, "team/lib", lib.ID("main").String()[:10]),
+		question(t, "app", ""), question(t, "team/lib", "main^{tree}"), question(t, "app.git", "main~1"),
+		question(t, "nothing", "main"),
+		question(t, "app", "none"), question(t, "app", "a b"), question(t, "app", "hidden/x"),
+		question(t, "team/lib", lib.ID("main").String()[:10]),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -60,14 +62,16 @@ func TestResolveRevisions(t *testing.T) {
 			}
 			continue
 		}
-		if have.Err != nil || have.ID.String() != want.id || have.Ref != want.ref || have.Type != want.typ || have.Version.Generation == 0 {
+		if have.Err != nil || have.ID.String() != want.id || have.Ref != want.ref || have.Type != want.typ ||
+			have.Version.Generation == 0 {
 			t.Errorf("%d: %+v, want %+v", i, have, want)
 		}
 	}
 	if a, b := results[0].Version, results[2].Version; a != b { // by two of its paths
 		t.Errorf("one repository in two states: %v and %v", a, b)
 	}
-	if _, err := node.Resolve(context.Background(), make([]resolve.Question, storage.MaxRevisions+1)); !fault.Is(err, fault.Invalid) {
+	if _, err := node.Resolve(context.Background(), make([]resolve.Question, storage.MaxRevisions+1)); !fault.Is(err,
+		fault.Invalid) {
 		t.Errorf("too many: %v", err)
 	}
 	ended, end := context.WithCancel(context.Background())
@@ -77,8 +81,8 @@ func TestResolveRevisions(t *testing.T) {
 	}
 }
 
-// Who may read a fork learns nothing of what is in the repository that it borrows from and not in its own history: not that there is an object, not the
-// rest of an abbreviated ID, not what a commit is made of.
+// Who may read a fork learns nothing of what is in the repository that it borrows from and not in its own history: not
+// that there is an object, not the rest of an abbreviated ID, not what a commit is made of.
 func TestResolveRevisionsOfAFork(t *testing.T) {
 	t.Parallel()
 	r := newRoot(t, storage.Options{})
@@ -87,7 +91,8 @@ func TestResolveRevisionsOfAFork(t *testing.T) {
 	secret := lender.Commit("secret", one)
 	lender.Git("update-ref", "refs/heads/secret", secret.String())
 	lender.Git("tag", "-a", "-m", "t", "v1", "main")
-	if err := os.WriteFile(filepath.Join(fork.Dir, "objects/info/alternates"), []byte(lender.Dir+"/objects\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(fork.Dir, "objects/info/alternates"), []byte(lender.Dir+"/objects\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	fork.Git("update-ref", "refs/heads/main", one.String())
@@ -95,26 +100,31 @@ func TestResolveRevisionsOfAFork(t *testing.T) {
 
 	node := storage.Resolver{Node: r.Node}
 	for revision, want := range map[string]git.ObjectID{
-		"main^{tree}": lender.ID("main^{tree}"), one.String(): one, one.String()[:12] + "^{commit}": one, lender.ID("v1").String()[:12]: lender.ID("v1"),
-		secret.String(): {}, secret.String()[:12]: {}, secret.String() + "~1": {}, secret.String() + "^{tree}": {}, "v1-1-g" + secret.String()[:12]: {},
+		"main^{tree}": lender.ID("main^{tree}"), one.String(): one, one.String()[:12] + "^{commit}": one,
+		lender.ID("v1").String()[:12]: lender.ID("v1"),
+		secret.String():               {}, secret.String()[:12]: {}, secret.String() + "~1": {}, secret.String() + "^{tree}": {},
+		"v1-1-g" + secret.String()[:12]:          {},
 		lender.ID("secret^{tree}").String()[:12]: {},
 	} {
 		results, err := node.Resolve(context.Background(), []resolve.Question{question(t, "fork", revision)})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if have := results[0]; want.IsZero() && !fault.Is(have.Err, fault.NotFound) || !want.IsZero() && (have.Err != nil || have.ID != want) {
+		if have := results[0]; want.IsZero() && !fault.Is(have.Err, fault.NotFound) || !want.IsZero() &&
+			(have.Err != nil || have.ID != want) {
 			t.Errorf("%s: %+v, want %s", revision, have, want)
 		}
 	}
-	if results, err := node.Resolve(context.Background(), []resolve.Question{question(t, "lender", secret.String()[:12])}); err != nil || results[0].ID != secret {
+	if results, err := node.Resolve(context.Background(), []resolve.Question{question(t, "lender",
+		secret.String()[:12])}); err != nil || results[0].ID != secret {
 		t.Errorf("of the lender itself: %+v, %v", results, err)
 	}
 	many := make([]resolve.Question, 101)
 	for i := range many {
 		many[i] = question(t, "fork", one.String())
 	}
-	if results, err := node.Resolve(context.Background(), many); err != nil || results[99].Err != nil || !fault.Is(results[100].Err, fault.Invalid) {
+	if results, err := node.Resolve(context.Background(), many); err != nil || results[99].Err != nil ||
+		!fault.Is(results[100].Err, fault.Invalid) {
 		t.Errorf("very many: %v, %v, %v", results[99], results[100], err)
 	}
 }
@@ -127,18 +137,22 @@ func TestResolverWatches(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	events := make(chan resolve.Event, 100)
-	go node.Watch(ctx, []resolve.Known{{Repository: q.Repository}}, func(e resolve.Event) error { events <- e; return nil })
+	go node.Watch(ctx, []resolve.Known{{Repository: q.Repository}},
+		func(e resolve.Event) error { events <- e; return nil })
 	first := <-events
 	app.Git("update-ref", "refs/heads/main", app.Commit("two").String())
 	second := <-events
-	if second.Gone || second.Version.Epoch != first.Version.Epoch || second.Version.Generation <= first.Version.Generation {
+	if second.Gone || second.Version.Epoch != first.Version.Epoch ||
+		second.Version.Generation <= first.Version.Generation {
 		t.Errorf("after a change %+v, before it %+v", second, first)
 	}
 	results, err := node.Resolve(ctx, []resolve.Question{q})
-	if err != nil || results[0].Version.Epoch != second.Version.Epoch || results[0].Version.Generation < second.Version.Generation {
+	if err != nil || results[0].Version.Epoch != second.Version.Epoch ||
+		results[0].Version.Generation < second.Version.Generation {
 		t.Errorf("an answer of version %+v, %v; the event's is %+v", results, err, second)
 	}
-	go node.Watch(ctx, []resolve.Known{{Repository: q.Repository, Version: second.Version}, {Repository: question(t, "none", "").Repository}}, func(e resolve.Event) error { events <- e; return nil })
+	go node.Watch(ctx, []resolve.Known{{Repository: q.Repository, Version: second.Version},
+		{Repository: question(t, "none", "").Repository}}, func(e resolve.Event) error { events <- e; return nil })
 	for range 2 {
 		if e := <-events; e.Gone != (e.Repository != q.Repository) {
 			t.Errorf("%+v", e)

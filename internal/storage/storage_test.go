@@ -108,7 +108,8 @@ func (r *root) key(path string, want git.ObjectID) packsource.Key {
 	}
 	request := pktline.AppendDelim(pktline.AppendLine(nil, "command=fetch"))
 	request = pktline.AppendFlush(pktline.AppendLine(pktline.AppendLine(request, "want "+want.String()), "done"))
-	if _, err := r.UploadPack(context.Background(), repo, version2, bytes.NewReader(request), &answer{}); !errors.Is(err, errNoPack) {
+	if _, err := r.UploadPack(context.Background(), repo, version2, bytes.NewReader(request), &answer{}); !errors.Is(err,
+		errNoPack) {
 		r.t.Fatalf("fetch from %s: %v", path, err)
 	}
 	return r.specs.last.Key()
@@ -150,7 +151,8 @@ func TestWhereRepositoriesAreFound(t *testing.T) {
 	sha256 := r.repo("new.git", "new", "--object-format=sha256").ID("main")
 	for path, id := range map[string]git.ObjectID{
 		"team/app": bare, "team/app.git": bare, "/team/app.git/": bare, "team/plain": plain, "team/plain.git": plain,
-		"deep/er/and/deeper/work": work, "deep/er/and/deeper/work/.git": work, "deep/er/and/deeper/work.git": work, "new": sha256,
+		"deep/er/and/deeper/work": work, "deep/er/and/deeper/work/.git": work, "deep/er/and/deeper/work.git": work,
+		"new": sha256,
 	} {
 		r.serves(path, id)
 		r.serves(path, id) // from an open handle
@@ -159,7 +161,8 @@ func TestWhereRepositoriesAreFound(t *testing.T) {
 	r.repo("team/app.git/modules/inner.git", "inner")
 	for _, path := range []string{
 		"", "team", "nothing", "team/app.git/objects", "team/app.git/modules/inner", "team/ap", "team/app.", "team/app ",
-		"..", "team/../team/app", "team//app", "./team/app", "-/app", "a\x00b", "team\\app", "\xff\xfe", strings.Repeat("x", 300), strings.Repeat("a/", 500) + "b",
+		"..", "team/../team/app", "team//app", "./team/app", "-/app", "a\x00b", "team\\app", "\xff\xfe",
+		strings.Repeat("x", 300), strings.Repeat("a/", 500) + "b",
 		strings.Repeat("x", 2000), "team/app.git/HEAD",
 	} {
 		if _, err := r.refs(path); err == nil {
@@ -286,11 +289,15 @@ func TestWhatCannotBeServedSaysWhy(t *testing.T) {
 		kind               fault.Kind
 		says               string
 	}{
-		"version 2":            {"[core]\nrepositoryformatversion = 2\n", "", fault.Unavailable, "version \"2\""},
-		"unknown extension":    {"[core]\nrepositoryformatversion = 1\n[extensions]\nmagic = 1\n", "", fault.Unavailable, "\"magic\""},
-		"unknown hash":         {"[core]\nrepositoryformatversion = 1\n[extensions]\nobjectformat = md5\n", "", fault.Unavailable, "\"md5\""},
-		"extension too new":    {"[core]\nrepositoryformatversion = 0\n[extensions]\nobjectformat = sha256\n", "", fault.Unavailable, "needs repository format version 1"},
-		"reftable":             {"[core]\nrepositoryformatversion = 1\n[extensions]\nrefstorage = reftable\n", "", fault.Unavailable, "reftables"},
+		"version 2": {"[core]\nrepositoryformatversion = 2\n", "", fault.Unavailable, "version \"2\""},
+		"unknown extension": {"[core]\nrepositoryformatversion = 1\n[extensions]\nmagic = 1\n", "", fault.Unavailable,
+			"\"magic\""},
+		"unknown hash": {"[core]\nrepositoryformatversion = 1\n[extensions]\nobjectformat = md5\n", "",
+			fault.Unavailable, "\"md5\""},
+		"extension too new": {"[core]\nrepositoryformatversion = 0\n[extensions]\nobjectformat = sha256\n", "",
+			fault.Unavailable, "needs repository format version 1"},
+		"reftable": {"[core]\nrepositoryformatversion = 1\n[extensions]\nrefstorage = reftable\n", "",
+			fault.Unavailable, "reftables"},
 		"bad config":           {"[core\n", "", fault.Corrupt, "config cannot be read"},
 		"long config":          {"# " + strings.Repeat("x", 2<<20), "", fault.Corrupt, "longer than"},
 		"alternates outside":   {"", outside.Dir + "/objects\n", fault.Denied, "outside"},

@@ -8,19 +8,19 @@ import (
 )
 
 const (
-	// maxQueued bounds the events that wait for one subscription, beside one for each of its repositories, and queuedChanges the changes
-	// in them.
-	maxQueued     = 1000
-	queuedChanges = 2 * maxChanges
+	// maxQueued is the maximum number of queued events of one subscription, besides one for each of its repositories, and
+	// maxQueuedChanges the maximum number of changes in them.
+	maxQueued        = 1000
+	maxQueuedChanges = 2 * maxChanges
 )
 
-// subscription is one Watch and what waits to be sent.
+// subscription is one call of Watch with its queued events.
 type subscription struct {
-	repos   []*watched
-	eager   []*watched                    // of them, those that it cannot wait for
-	known   map[git.RepoPath]*git.Version // what the caller knew at first
+	repos   []*watchedRepo
+	eager   []*watchedRepo                // of them, those for which it is not patient
+	known   map[git.RepoPath]*git.Version // what the caller knew
 	metrics *Metrics
-	ready   chan struct{} // holds a token while something may wait
+	ready   chan struct{} // has a token while events may be queued
 
 	mu      sync.Mutex
 	queue   []Event
@@ -31,13 +31,13 @@ func newSubscription(m *Metrics, repos int) *subscription {
 	return &subscription{metrics: m, known: make(map[git.RepoPath]*git.Version, repos), ready: make(chan struct{}, 1)}
 }
 
-// push lets an event wait. It never blocks: if too much waits already, what waits becomes one reset for each repository.
+// push queues an event. It never blocks: if the queue is full, it becomes one reset for each repository.
 func (s *subscription) push(e Event, kind string) {
 	s.metrics.events.WithLabelValues(kind).Inc()
 	s.mu.Lock()
 	s.queue = append(s.queue, e)
 	s.changes += len(e.Changes)
-	if len(s.queue) > maxQueued+2*len(s.known) || s.changes > queuedChanges {
+	if len(s.queue) > maxQueued+2*len(s.known) || s.changes > maxQueuedChanges {
 		s.collapse()
 	}
 	s.mu.Unlock()
@@ -47,7 +47,7 @@ func (s *subscription) push(e Event, kind string) {
 	}
 }
 
-// collapse leaves the last event of each repository, as a reset if there was more.
+// collapse keeps the last event of each repository, as a reset if it had several.
 func (s *subscription) collapse() {
 	last := make(map[git.RepoPath]int, len(s.known))
 	kept := s.queue[:0]
@@ -73,7 +73,7 @@ func (s *subscription) collapse() {
 	s.metrics.events.WithLabelValues("overflow").Inc()
 }
 
-// serve sends what comes until ctx ends or send fails.
+// serve sends the queued events until ctx ends or send fails.
 func (s *subscription) serve(ctx context.Context, send func(Event) error) error {
 	for {
 		select {

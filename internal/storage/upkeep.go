@@ -13,23 +13,23 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/pack"
 )
 
-// Upkeep says when a node maintains a repository by itself: after a change of its refs, if as much has come together since the last time.
-// What is 0 has a default.
+// Upkeep configures when a node maintains a repository automatically: after changes of its refs, if it has at least so
+// many new files since the last time. Zero values stand for the defaults.
 type Upkeep struct {
-	Loose     int           // loose objects: 1,000
-	Packs     int           // packs more than maintenance left: 20
-	LooseRefs int           // 500
-	Quiet     time.Duration // how long the refs have to stay as they are; 10 s, but it is looked at after ten times that at the latest
-	Pause     time.Duration // how long a repository is left alone that could not be maintained: an hour
+	Loose     int           // new loose objects; default 1,000
+	Packs     int           // new packs; default 20
+	LooseRefs int           // default 500
+	Quiet     time.Duration // time without changes of refs before the check, up to ten times that; default 10 s
+	Pause     time.Duration // time until the next try after a failure; default one hour
 }
 
 const (
-	maxPending   = 10_000 // repositories to be looked at; those beyond wait for their next push
-	maxUpkept    = 10_000 // repositories of which it is known how maintenance left them
-	looseRefWalk = 100    // entries of the ref directories that are looked at for each loose ref that counts
+	maxPending    = 10_000 // repositories to check; further ones wait for their next push
+	maxMaintained = 10_000 // repositories whose state after maintenance is kept
+	looseRefWalk  = 100    // directory entries that are read for each loose ref to find
 )
 
-// upkeep looks at repositories after changes of their refs and maintains those for which it is due, one after the other.
+// upkeep checks repositories after changes of their refs, and maintains those that need it, one after the other.
 type upkeep struct {
 	node *Node
 	Upkeep
@@ -38,22 +38,22 @@ type upkeep struct {
 	ctx     context.Context
 	end     context.CancelFunc
 	running sync.WaitGroup
-	wake    chan struct{} // capacity 1: pending has more
+	wake    chan struct{} // has a token while pending has new repositories
 
 	mu      sync.Mutex
 	started bool
 	pending map[git.RepoPath]change
 
-	upkept map[string]upkept // by common directory; of the one goroutine alone
+	maintained map[string]maintainedState // by common directory; only for run
 }
 
-// change is when a repository's refs changed for the first and the last time since it was looked at.
+// change has the times of the first and the last change of a repository's refs since the last check.
 type change struct{ first, last time.Time }
 
-// upkept is how a repository was left.
-type upkept struct {
+// maintainedState is the state of a repository after maintenance.
+type maintainedState struct {
 	packs, loose int64
-	until        time.Time // nothing is done before
+	pausedUntil  time.Time
 }
 
 func newUpkeep(n *Node, when Upkeep) *upkeep {
@@ -67,12 +67,13 @@ func newUpkeep(n *Node, when Upkeep) *upkeep {
 			*value = standard
 		}
 	}
-	u := &upkeep{node: n, Upkeep: when, metrics: n.metrics, wake: make(chan struct{}, 1), pending: map[git.RepoPath]change{}, upkept: map[string]upkept{}}
+	u := &upkeep{node: n, Upkeep: when, metrics: n.metrics, wake: make(chan struct{}, 1),
+		pending: map[git.RepoPath]change{}, maintained: map[string]maintainedState{}}
 	u.ctx, u.end = context.WithCancel(context.Background())
 	return u
 }
 
-// changed takes note of a change. It never waits.
+// changed schedules a check. It never blocks.
 func (u *upkeep) changed(path git.RepoPath) {
 	now := time.Now()
 	u.mu.Lock()
@@ -107,7 +108,7 @@ func (u *upkeep) run() {
 	for {
 		path, wait := u.next(time.Now())
 		if wait == 0 {
-			u.look(path)
+			u.maintainIfDue(path)
 			continue
 		}
 		timer.Reset(wait)
@@ -120,8 +121,8 @@ func (u *upkeep) run() {
 	}
 }
 
-// next takes out a repository that has been quiet for long enough, the one that has waited for longest; if there is none it tells for how
-// long to wait. The wait is never 0 once the node closes.
+// next removes and returns the repository that is due and has waited longest. If none is due, it returns how long to
+// wait, which is not zero. When the node closes, none is due.
 func (u *upkeep) next(now time.Time) (path git.RepoPath, wait time.Duration) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -148,19 +149,20 @@ func (u *upkeep) next(now time.Time) (path git.RepoPath, wait time.Duration) {
 	return path, wait
 }
 
-// look maintains a repository if that is due.
-func (u *upkeep) look(path git.RepoPath) {
+// maintainIfDue maintains a repository if it needs that.
+func (u *upkeep) maintainIfDue(path git.RepoPath) {
 	outcome, err := u.check(path)
 	u.metrics.checks.WithLabelValues(outcome).Inc()
 	switch {
 	case err == nil || u.ctx.Err() != nil || fault.Is(err, fault.NotFound):
-	case fault.Is(err, fault.Exhausted): // it is maintained now; another look follows, as if its refs had changed
+	case fault.Is(err, fault.Exhausted): // it is being maintained: check again later
 		u.changed(path)
 	default:
 		u.node.log.Warn("cannot maintain a repository", "repository", path.String(), "error", err)
 	}
 }
 
+// check maintains a repository if it needs that, and returns the outcome for the metric.
 func (u *upkeep) check(path git.RepoPath) (outcome string, err error) {
 	n := u.node
 	h, err := n.acquire(path)
@@ -168,8 +170,8 @@ func (u *upkeep) check(path git.RepoPath) (outcome string, err error) {
 		return "failed", err
 	}
 	defer n.release(h)
-	left := u.upkept[h.Common]
-	if time.Now().Before(left.until) {
+	last := u.maintained[h.Common]
+	if time.Now().Before(last.pausedUntil) {
 		return "paused", nil
 	}
 	now, err := h.Objects.Count(u.ctx)
@@ -177,38 +179,38 @@ func (u *upkeep) check(path git.RepoPath) (outcome string, err error) {
 		return "failed", err
 	}
 	refs := u.manyLooseRefs(h.Common)
-	if now.Loose-left.loose < int64(u.Loose) && now.Packs-left.packs < int64(u.Packs) && !refs {
+	if now.Loose-last.loose < int64(u.Loose) && now.Packs-last.packs < int64(u.Packs) && !refs {
 		return "not_due", nil
 	}
 	if n.pushes != nil {
 		if err := n.pushes.BeforeMaintenance(u.ctx, h.Repo, path); err != nil {
-			u.leave(h.Common, pack.Counts{Packs: left.packs, Loose: left.loose}, time.Now().Add(u.Pause))
+			u.remember(h.Common, pack.Counts{Packs: last.packs, Loose: last.loose}, time.Now().Add(u.Pause))
 			return "declined", nil
 		}
 	}
 	m, err := n.maintainHandle(u.ctx, h, path, refs)
 	if err == nil {
-		u.leave(h.Common, m.After, time.Time{})
+		u.remember(h.Common, m.After, time.Time{})
 		return "due", nil
 	}
 	if !fault.Is(err, fault.Exhausted) {
-		u.leave(h.Common, pack.Counts{}, time.Now().Add(u.Pause))
+		u.remember(h.Common, pack.Counts{}, time.Now().Add(u.Pause))
 	}
 	return "failed", err
 }
 
-// leave notes how a repository was left.
-func (u *upkeep) leave(commonDir string, now pack.Counts, until time.Time) {
-	if len(u.upkept) >= maxUpkept { // to forget one costs a maintenance too many at most
-		for dir := range u.upkept {
-			delete(u.upkept, dir)
+// remember keeps the state of a repository after maintenance.
+func (u *upkeep) remember(commonDir string, now pack.Counts, until time.Time) {
+	if len(u.maintained) >= maxMaintained { // a forgotten one is maintained once too often at most
+		for dir := range u.maintained {
+			delete(u.maintained, dir)
 			break
 		}
 	}
-	u.upkept[commonDir] = upkept{packs: now.Packs, loose: now.Loose, until: until}
+	u.maintained[commonDir] = maintainedState{packs: now.Packs, loose: now.Loose, pausedUntil: until}
 }
 
-// manyLooseRefs tells whether packing the refs is due. It gives up where there is much else among them.
+// manyLooseRefs reports whether the refs need packing. It gives up if it finds too many other files.
 func (u *upkeep) manyLooseRefs(commonDir string) bool {
 	seen, found := 0, 0
 	_ = filepath.WalkDir(filepath.Join(commonDir, "refs"), func(path string, e fs.DirEntry, err error) error {

@@ -129,11 +129,13 @@ func TestUpkeepEndsWithTheNode(t *testing.T) {
 	objects, refs := repo.Objects(), repo.Git("for-each-ref")
 	for i := range 4 {
 		m := storage.NewMetrics()
-		r := newRoot(t, storage.Options{Root: dir, Runner: newRunner(t), Metrics: m, Upkeep: &storage.Upkeep{Packs: 1, Loose: 1, LooseRefs: 1, Quiet: time.Millisecond}})
+		r := newRoot(t, storage.Options{Root: dir, Runner: newRunner(t), Metrics: m,
+			Upkeep: &storage.Upkeep{Packs: 1, Loose: 1, LooseRefs: 1, Quiet: time.Millisecond}})
 		r.RefsChanged(r.path("app"))
 		time.Sleep(time.Duration(i) * 15 * time.Millisecond) // somewhere in it
 		r.do(r.Close())
-		for _, lock := range []string{"packed-refs.lock", "objects/pack/multi-pack-index.lock", "objects/info/commit-graphs/commit-graph-chain.lock"} {
+		for _, lock := range []string{"packed-refs.lock", "objects/pack/multi-pack-index.lock",
+			"objects/info/commit-graphs/commit-graph-chain.lock"} {
 			if _, err := os.Stat(filepath.Join(repo.Dir, lock)); err == nil {
 				t.Errorf("%s is left", lock)
 			}
@@ -145,7 +147,8 @@ func TestUpkeepEndsWithTheNode(t *testing.T) {
 	repo.Git("fsck", "--full")
 }
 
-// TestPushesBesideMaintenance pushes from two sides while the repository is maintained all the time: every push that git took is there.
+// TestPushesBesideMaintenance pushes from two sides while the repository is maintained all the time: every push that
+// git took is there.
 func TestPushesBesideMaintenance(t *testing.T) {
 	t.Parallel()
 	r := newManager(t)
@@ -158,7 +161,8 @@ func TestPushesBesideMaintenance(t *testing.T) {
 		pushing.Go(func() {
 			for i := range 12 {
 				from.Git("update-ref", "refs/heads/main", from.Commit(fmt.Sprint(side, i), from.ID("main")).String())
-				from.Git("push", "-q", repo.Dir, fmt.Sprintf("main:refs/heads/side%d", side), fmt.Sprintf("main:refs/tags/t%d-%d", side, i))
+				from.Git("push", "-q", repo.Dir, fmt.Sprintf("main:refs/heads/side%d", side),
+					fmt.Sprintf("main:refs/tags/t%d-%d", side, i))
 			}
 		})
 	}

@@ -18,29 +18,30 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 )
 
-// changeBits is how much of a generation counts the changes that one opening of a repository has seen: the rest, above it, counts the
-// node's openings. So generations rise whatever is evicted, and nothing is kept of repositories that are not open.
+// changeBits is the number of bits of a generation that count the changes since the repository was opened. The higher
+// bits have the number of the opening. So generations always increase, although nothing is kept of closed repositories.
 const changeBits = 28
 
-// version is that of a snapshot which the open repository gave.
-func (n *Node) version(o *opened, snap *refs.Snapshot) git.Version {
-	return git.Version{Incarnation: o.incarnation(), Epoch: n.epoch, Generation: o.opening<<changeBits | min(snap.Generation(), 1<<changeBits-1)}
+// version returns the version of a snapshot of an open repository.
+func (n *Node) version(o *openRepo, snap *refs.Snapshot) git.Version {
+	return git.Version{Incarnation: o.incarnation(), Epoch: n.epoch,
+		Generation: o.opening<<changeBits | min(snap.Generation(), 1<<changeBits-1)}
 }
 
-// incarnation is the repository's, without what it says of the file system, and with the way it is reached: a ".git" file and the
-// directory that it names are opened apart, and their generations cannot be compared.
-func (o *opened) incarnation() string {
+// incarnation returns a hash of the repository's incarnation and the path by which it was opened. A ".git" file and the
+// directory that it names are opened separately, and their generations cannot be compared.
+func (o *openRepo) incarnation() string {
 	sum := sha256.Sum256([]byte(o.Incarnation + "\x00" + o.dir))
 	return hex.EncodeToString(sum[:16])
 }
 
-// maxReopenings bounds how often a look-up begins anew because its repository was opened anew meanwhile.
+// maxReopenings is how often a look-up is repeated because the repository was reopened meanwhile.
 const maxReopenings = 100
 
-// snapshot opens a repository and takes a snapshot of its refs, with its version. The caller releases the handle.
+// snapshot opens a repository and takes a snapshot of its refs, with its version. The caller has to release the handle.
 //
-// A snapshot counts only if its opening still is the one in the map afterwards: then every later opening took its own after this one, so
-// generations and states have the same order.
+// A snapshot is valid only if its opening is still the one in the table afterwards. Then every later opening took its
+// snapshots later, so that generations and states have the same order.
 func (n *Node) snapshot(ctx context.Context, path git.RepoPath) (*handle, *refs.Snapshot, git.Version, error) {
 	for range maxReopenings {
 		h, err := n.acquire(path)
@@ -48,21 +49,22 @@ func (n *Node) snapshot(ctx context.Context, path git.RepoPath) (*handle, *refs.
 			return nil, nil, git.Version{}, err
 		}
 		snap, err := h.Refs.Snapshot(ctx)
-		if err == nil && h.stands(snap, h.path) && n.latest(h.opened) {
-			return h, snap, n.version(h.opened, snap), nil
+		if err == nil && h.owns(snap, h.path) && n.isLatest(h.openRepo) {
+			return h, snap, n.version(h.openRepo, snap), nil
 		}
-		n.drop(path, h) // it may be in its map while its opening is not in its own: opened at the same time as another
+		n.drop(path, h) // it can be in the table although another opening replaced its own
 		n.release(h)
 		if err != nil {
 			return nil, nil, git.Version{}, err
 		}
 	}
-	return nil, nil, git.Version{}, fault.Retry(fault.Unavailable, fault.RetrySoon, "the repository changes faster than it can be opened")
+	return nil, nil, git.Version{}, fault.Retry(fault.Unavailable, fault.RetrySoon,
+		"the repository is replaced faster than it can be opened")
 }
 
-// stands tells whether a snapshot that was taken just now is of this repository, and not of another one that was put in its place since
-// the handle was acquired.
-func (o *opened) stands(snap *refs.Snapshot, path string) bool {
+// owns reports whether a snapshot that was just taken is of this repository, and not of another one that has replaced
+// it since the handle was acquired.
+func (o *openRepo) owns(snap *refs.Snapshot, path string) bool {
 	if o.last.Load() == snap {
 		return true
 	}
@@ -73,34 +75,36 @@ func (o *opened) stands(snap *refs.Snapshot, path string) bool {
 	return true
 }
 
-func (n *Node) latest(o *opened) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.opened[o.dir] == o
+// isLatest reports whether no later opening of the same repository exists.
+func (n *Node) isLatest(o *openRepo) bool {
+	n.handles.mu.Lock()
+	defer n.handles.mu.Unlock()
+	return n.handles.byDir[o.dir] == o
 }
 
-// NextEpoch is the epoch of a node that starts with this state directory: greater than all before, and also after the directory was
-// lost greater than those of earlier clock times. It is on disk when this returns. Only one process at a time may call it.
+// NextEpoch returns an epoch for a node with this state directory, and stores it there. It is greater than all earlier
+// ones. If the directory was lost, it is still greater than those of earlier times. Only one process at a time may call
+// it.
 func NextEpoch(stateDir string) (uint64, error) {
 	path := filepath.Join(stateDir, "epoch")
 	text, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return 0, fmt.Errorf("read the node's epoch: %w", err)
+		return 0, fmt.Errorf("cannot read the node's epoch: %w", err)
 	}
 	var last uint64
 	if s := strings.TrimSpace(string(text)); s != "" {
 		if last, err = strconv.ParseUint(s, 10, 63); err != nil {
-			return 0, fmt.Errorf("%s holds no epoch; remove it if the clock is right: %w", path, err)
+			return 0, fmt.Errorf("%s: invalid epoch; remove the file if the clock is right: %w", path, err)
 		}
 	}
 	next := max(last+1, uint64(max(time.Now().UnixNano(), 0)))
 	if err := replaceFile(path, strconv.FormatUint(next, 10)+"\n"); err != nil {
-		return 0, fmt.Errorf("write the node's epoch: %w", err)
+		return 0, fmt.Errorf("cannot write the node's epoch: %w", err)
 	}
 	return next, nil
 }
 
-// replaceFile writes a file that is there whole or not at all, and stays.
+// replaceFile atomically and durably replaces the content of a file.
 func replaceFile(path, text string) error {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
 	if err != nil {

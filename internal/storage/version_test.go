@@ -15,8 +15,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
-// TestVersions: a version rises with every change, and never without one while the repository is open; it is the same by each path; it never
-// goes back when handles are evicted.
+// TestVersions: a version rises with every change, and never without one while the repository is open; it is the same
+// by each path; it never goes back when handles are evicted.
 func TestVersions(t *testing.T) {
 	t.Parallel()
 	const epoch = 7

@@ -11,61 +11,63 @@ import (
 	"github.com/packhorse-git/packhorse/internal/node"
 )
 
-// newWalks makes the slots of walks through history for those who wait: each takes a CPU while it lasts, and a push makes all of them look at the
-// same time. Of the queue they are as many as may wait.
-func newWalks(watchers int) *balance.Slots {
-	return balance.NewSlots((runtime.NumCPU()+1)/2, balance.Limits{Queue: watchers}, balance.Clock{})
+// newWalks creates the slots for walks through history. Each walk uses a CPU, and a push starts one for each caller of
+// Wait. The queue has room for all callers.
+func newWalks(callers int) *balance.Slots {
+	return balance.NewSlots((runtime.NumCPU()+1)/2, balance.Limits{Queue: callers}, balance.Clock{})
 }
 
-// errSeen ends a watch that has seen what was waited for.
-var errSeen = errors.New("seen")
+// errVisible ends a watch when the condition holds.
+var errVisible = errors.New("visible")
 
-// Wait returns as soon as whoever reads the repository sees what is waited for. Errors: NotFound if there is no such repository, or it goes;
-// Deadline or Cancelled when ctx ends; Invalid for an object ID of another format; Exhausted if too many wait; Unavailable when the node closes.
-func (n *Node) Wait(ctx context.Context, path git.RepoPath, what node.WaitCondition) (seen git.Version, err error) {
+// Wait returns when every request sees the given state of the repository, with the version that has it. Errors:
+// NotFound if the repository does not exist or is removed; Deadline or Cancelled when ctx ends; Invalid for an object
+// ID of another format; Exhausted if too many callers wait; Unavailable when the node closes.
+func (n *Node) Wait(ctx context.Context, path git.RepoPath, condition node.WaitCondition) (version git.Version,
+	err error) {
 	turn := func() (release func(), err error) {
-		release, _, err = n.walks.Acquire(ctx, balance.Caller(what.Caller))
+		release, _, err = n.walks.Acquire(ctx, balance.Caller(condition.Caller))
 		return release, err
 	}
-	look := func() error {
-		h, _, version, err := n.snapshot(ctx, path)
+	check := func() error {
+		h, _, current, err := n.snapshot(ctx, path)
 		if err != nil {
 			return err
 		}
 		defer n.release(h)
-		seen = version
-		if what.Generation > 0 && !reached(version, what) {
+		version = current
+		if condition.Generation > 0 && !hasReached(version, condition) {
 			return nil
 		}
-		if !what.ID.IsZero() {
-			if ok, err := n.server.Visible(ctx, h.Repo, what.ID, turn); err != nil || !ok {
+		if !condition.ID.IsZero() {
+			if ok, err := n.server.Visible(ctx, h.Repo, condition.ID, turn); err != nil || !ok {
 				return err
 			}
 		}
-		return errSeen
+		return errVisible
 	}
-	if err := look(); err != nil { // without a watch: mostly it is there
-		return seen, over(err)
+	if err := check(); err != nil { // mostly the state is visible, and no watch is needed
+		return version, waitError(err)
 	}
-	err = n.Watch(ctx, []WatchFrom{{Path: path}}, func(Event) error { return look() })
-	return seen, over(err)
+	err = n.Watch(ctx, []WatchFrom{{Path: path}}, func(Event) error { return check() })
+	return version, waitError(err)
 }
 
-// over is nil for what was waited for.
-func over(err error) error {
-	if err == errSeen {
+// waitError returns nil if the condition holds.
+func waitError(err error) error {
+	if err == errVisible {
 		return nil
 	}
 	if kind := fault.KindOf(err); kind == fault.Deadline {
-		return fault.Wrap(fault.Deadline, "it cannot be seen yet", err)
+		return fault.Wrap(fault.Deadline, "the state is not visible yet", err)
 	}
 	return err
 }
 
-// reached tells whether the refs are as new as a version that somebody was told.
-func reached(now git.Version, what node.WaitCondition) bool {
-	if what.Epoch != 0 && what.Epoch != now.Epoch {
-		return what.Epoch < now.Epoch // what this node was before is on disk
+// hasReached reports whether the refs are at least as new as the condition's version.
+func hasReached(now git.Version, condition node.WaitCondition) bool {
+	if condition.Epoch != 0 && condition.Epoch != now.Epoch {
+		return condition.Epoch < now.Epoch // everything that an earlier process has reported is on disk
 	}
-	return now.Generation >= what.Generation
+	return now.Generation >= condition.Generation
 }

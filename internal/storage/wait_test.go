@@ -14,7 +14,8 @@ import (
 	"github.com/packhorse-git/packhorse/internal/storage"
 )
 
-// TestWait waits for what comes later: by the node's own changes and by those of others, until it is there, gone, or time is over.
+// TestWait waits for what comes later: by the node's own changes and by those of others, until it is there, gone, or
+// time is over.
 func TestWait(t *testing.T) {
 	t.Parallel()
 	r := newRoot(t, storage.Options{Look: 5 * time.Millisecond})
@@ -58,7 +59,8 @@ func TestWait(t *testing.T) {
 	if _, err := r.Wait(over, path, node.WaitCondition{ID: repo.Commit("nobody has it")}); !fault.Is(err, fault.Deadline) {
 		t.Error(err)
 	}
-	if _, err := r.Wait(t.Context(), path, node.WaitCondition{ID: git.MustParseObjectID("0000000000000000000000000000000000000000000000000000000000000001")}); !fault.Is(err, fault.Invalid) {
+	if _, err := r.Wait(t.Context(), path,
+		node.WaitCondition{ID: git.MustParseObjectID("0000000000000000000000000000000000000000000000000000000000000001")}); !fault.Is(err, fault.Invalid) {
 		t.Error("an ID of another format: ", err)
 	}
 	if _, err := r.Wait(t.Context(), r.path("none"), node.WaitCondition{ID: next}); !fault.Is(err, fault.NotFound) {
@@ -70,7 +72,8 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestWalksOfThoseWhoWait: few of those who wait walk through history at a time; what needs no walk is answered at once.
+// TestWalksOfThoseWhoWait: few of those who wait walk through history at a time; what needs no walk is answered at
+// once.
 func TestWalksOfThoseWhoWait(t *testing.T) {
 	t.Parallel()
 	r := newRoot(t, storage.Options{})

@@ -2,29 +2,30 @@ package storage
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/packhorse-git/packhorse/internal/git"
 )
 
-// maxWarm is how many repositories wait to be warmed up; those beyond are served cold.
+// maxWarm is the maximum number of repositories that wait for a warm-up. The next fetches from further ones are misses.
 const maxWarm = 100
 
-// warmer has the packs made that were popular, after each change of a repository's refs, for one repository after the other. A change of
-// the one at hand begins it anew: what was being made is of a tip that is none any more.
+// warmer fills the cache with the popular packs of a repository after each change of its refs, one repository after the
+// other. Another change of the same repository restarts its warm-up, because the tip has changed.
 type warmer struct {
 	node *Node
 
 	ctx     context.Context
 	end     context.CancelFunc
 	running sync.WaitGroup
-	wake    chan struct{} // capacity 1: queue has more
+	wake    chan struct{} // has a token while queue has new repositories
 
 	mu      sync.Mutex
 	started bool
 	queue   []git.RepoPath
-	at      git.RepoPath
-	stop    context.CancelFunc // of the one at hand; nil: none
+	current git.RepoPath
+	stop    context.CancelFunc // of the current one; nil: none
 }
 
 func newWarmer(n *Node) *warmer {
@@ -33,20 +34,18 @@ func newWarmer(n *Node) *warmer {
 	return w
 }
 
-// changed never waits.
+// changed schedules a warm-up. It never blocks.
 func (w *warmer) changed(path git.RepoPath) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.ctx.Err() != nil || len(w.queue) == maxWarm {
 		return
 	}
-	if w.stop != nil && w.at == path {
+	if w.stop != nil && w.current == path {
 		w.stop()
 	}
-	for _, waits := range w.queue {
-		if waits == path {
-			return
-		}
+	if slices.Contains(w.queue, path) {
+		return
 	}
 	w.queue = append(w.queue, path)
 	if !w.started {
@@ -71,7 +70,7 @@ func (w *warmer) run() {
 	}
 }
 
-// next warms up the first repository of the queue, if there is one.
+// next warms up the first repository of the queue. It reports false if the queue is empty.
 func (w *warmer) next() bool {
 	w.mu.Lock()
 	if len(w.queue) == 0 || w.ctx.Err() != nil {
@@ -80,9 +79,9 @@ func (w *warmer) next() bool {
 	}
 	ctx, cancel := context.WithCancel(w.ctx)
 	defer cancel()
-	w.at, w.stop = w.queue[0], cancel
+	w.current, w.stop = w.queue[0], cancel
 	w.queue = w.queue[1:]
-	path := w.at
+	path := w.current
 	w.mu.Unlock()
 	if h, err := w.node.acquire(path); err == nil {
 		w.node.server.WarmUp(ctx, h.Repo)

@@ -13,110 +13,116 @@ import (
 	"github.com/packhorse-git/packhorse/internal/git/refs"
 )
 
-// WatchFrom names a repository to watch, and what the caller knows of it already; nil: nothing.
+// WatchFrom names a repository to watch.
 type WatchFrom struct {
 	Path  git.RepoPath
-	Known *git.Version
-	// Patient is who can wait for what others do in the repository's directory: where nobody else watches it, it is looked at less often the more such
-	// repositories there are. Of what the node does itself everybody is told at once.
+	Known *git.Version // what the caller knows; nil: nothing
+	// Patient is set by callers that can wait for changes by other programs in the repository's directory. The more
+	// repositories have only patient watchers, the less often each is checked. Changes by the node itself are reported
+	// to everybody at once.
 	Patient bool
 }
 
-// Event is what became of a watched repository. Events are shared: nobody changes one.
+// Event is a change of a watched repository. Events are shared and must not be modified.
 type Event struct {
 	Path    git.RepoPath
-	Version git.Version // after it
-	Reset   bool        // what happened cannot be told: forget what was known before
-	Gone    bool        // it is not there; it is watched for its return
+	Version git.Version // after the change
+	Reset   bool        // the changes are unknown: forget the earlier state
+	Gone    bool        // the repository does not exist; it is still watched
 	Changes []refs.Change
 }
 
 const (
-	// MaxWatched is how many repositories one Watch may name.
+	// MaxWatched is the maximum number of repositories in one call of Watch.
 	MaxWatched = 10_000
-	// linger is for how long a repository is watched after the last one who did has gone: to tell those who come back what they missed.
+	// linger is how long a repository stays watched after its last watcher has left, so that watchers who come back get
+	// the changes that they missed.
 	linger = time.Minute
-	// maxHistory bounds the events that are kept of each repository for them, and maxChanges the changes in these, and in one event: a
-	// greater one is a reset.
+	// maxHistory is the maximum number of events kept for each repository, and maxChanges of changes in them. It is also
+	// the maximum for one event: with more changes it becomes a reset.
 	maxHistory = 64
 	maxChanges = 10_000
-	// lookers is how many repositories are looked at at the same time. A look that takes longer than the interval hangs, as on a file
-	// system that does not answer, and does not count; up to maxHanging of them.
-	lookers    = 4
+	// maxChecks is the maximum number of concurrent checks. A check that takes longer than the interval hangs, as on a
+	// file system that does not respond. It does not count, up to maxHanging of them.
+	maxChecks  = 4
 	maxHanging = 64
-	// patientLooks is how many of the repositories that only patient ones watch are looked at in a round. A look at one that did not change takes 40 us of
-	// CPU time: 10,000 each second would be a third of a CPU.
-	patientLooks = 200
+	// patientChecks is the number of repositories with only patient watchers that are checked in one round. A check
+	// without changes takes 40 us of CPU time: 10,000 of them each second would use a third of a CPU.
+	patientChecks = 200
 )
 
-// hub watches repositories for all who asked for it. Each is looked at regularly, once for all of them.
+// hub watches repositories. It checks each of them regularly, once for all its watchers.
 //
-// Locks: watched.turn before hub.mu before subscription.mu. Only the turn is held while files are read.
+// Lock order: watchedRepo.turn, hub.mu, subscription.mu. Only the turn is held while files are read.
 type hub struct {
-	node     *Node
-	interval time.Duration
-	maxSubs  int
-	maxRepos int
-	metrics  *Metrics
+	node             *Node
+	interval         time.Duration
+	maxSubscriptions int
+	maxRepos         int
+	metrics          *Metrics
 
 	ctx     context.Context // ends when the node is closed
-	end     context.CancelFunc
+	cancel  context.CancelFunc
 	running sync.WaitGroup
-	hanging atomic.Int64 // looks
+	hanging atomic.Int64 // checks
 
-	mu      sync.Mutex
-	started bool
-	rounds  int // of looks
-	made    int // repositories that were ever watched
-	subs    int
-	repos   map[git.RepoPath]*watched
+	mu            sync.Mutex
+	started       bool
+	rounds        int // of checks
+	created       int // repositories that were ever watched
+	subscriptions int
+	repos         map[git.RepoPath]*watchedRepo
 }
 
-// watched is one repository as it was at the last look.
-type watched struct {
+// watchedRepo is one repository with its state at the last check.
+type watchedRepo struct {
 	path git.RepoPath
-	turn chan struct{} // one token: who has it looks; it guards what follows
+	turn chan struct{} // has room for one token, which is put there during a check; it guards the fields below
 
-	handle *handle // pinned; nil: the repository is not there, or was not looked at yet
-	snap   *refs.Snapshot
-	known  bool  // now says something
-	now    Event // its state, or that it is gone; without changes
-	over   bool  // nobody watches it any more
+	handle  *handle // pinned; nil: the repository does not exist or was not checked yet
+	snap    *refs.Snapshot
+	isKnown bool  // current is valid
+	current Event // the state, without changes
+	ended   bool  // not watched any more
 
-	history []Event // the last ones, each beginning where the one before ends
-	floor   uint64  // the generation before the first of history
+	history []Event // the last events
+	floor   uint64  // the generation before the first of them
 	kept    int     // changes in history
 
 	// Guarded by hub.mu.
-	subs   []*subscription // which were told its first state
-	users  int             // subscriptions that name it
-	eager  int             // of them, those that are not patient
-	number int             // tells those that only patient ones watch apart, for their rounds
-	left   time.Time       // when the last of them left; zero: there are some
-	kicked bool            // a look was asked for and has not begun
+	subscribers []*subscription // those that have its first state
+	users       int             // subscriptions that name it
+	eager       int             // of them, those that are not patient
+	number      int             // spreads repositories with only patient watchers over rounds
+	left        time.Time       // when the last subscription ended; zero: it has some
+	triggered   bool            // a check was requested and has not begun
 }
 
 func newHub(n *Node, o Options) *hub {
-	h := &hub{node: n, interval: o.Look, maxSubs: o.Watchers, maxRepos: o.Watched, metrics: n.metrics, repos: make(map[git.RepoPath]*watched)}
+	h := &hub{
+		node: n, interval: o.Look, maxSubscriptions: o.Watchers, maxRepos: o.Watched, metrics: n.metrics,
+		repos: make(map[git.RepoPath]*watchedRepo),
+	}
 	if h.interval <= 0 {
 		h.interval = time.Second
 	}
-	if h.maxSubs <= 0 {
-		h.maxSubs = 1000
+	if h.maxSubscriptions <= 0 {
+		h.maxSubscriptions = 1000
 	}
 	if h.maxRepos <= 0 {
 		h.maxRepos = 10_000
 	}
-	h.ctx, h.end = context.WithCancel(context.Background())
+	h.ctx, h.cancel = context.WithCancel(context.Background())
 	return h
 }
 
-// Watch tells of each change of refs in some repositories, whoever makes it, until ctx ends or send fails; that error is returned. send
-// is called for one event at a time. It begins with one event for each repository that can be read: what happened since the known version,
-// if that can be told, else a reset, or that it is gone. Who is too slow to take the events in gets a reset instead of those it missed.
-// A repository that cannot be read for another reason than that it is gone is tried again.
+// Watch reports each change of refs in some repositories, by any program, until ctx ends or send fails. It returns that
+// error. Calls of send do not overlap. First there is one event for each readable repository: the changes since the
+// known version, or if these are unknown a reset, or that it is gone. A caller that is too slow gets a reset instead of
+// the events that it missed. A repository that cannot be read now is tried again.
 //
-// Errors: Invalid if too many repositories are named, or one twice; Exhausted if too many are watched; Unavailable when the node closes.
+// Errors: Invalid if there are too many repositories, or one twice; Exhausted if too many are watched; Unavailable when
+// the node closes.
 func (n *Node) Watch(ctx context.Context, from []WatchFrom, send func(Event) error) error {
 	h := n.hub
 	s, err := h.subscribe(from)
@@ -130,7 +136,7 @@ func (n *Node) Watch(ctx context.Context, from []WatchFrom, send func(Event) err
 	joined := make(chan struct{})
 	go func() {
 		defer close(joined)
-		h.each(ctx, s.repos, func(w *watched) { h.join(ctx, w, s) })
+		h.forEach(ctx, s.repos, func(w *watchedRepo) { h.join(ctx, w, s) })
 	}()
 	err = s.serve(ctx, send)
 	cancel()
@@ -141,17 +147,17 @@ func (n *Node) Watch(ctx context.Context, from []WatchFrom, send func(Event) err
 	return err
 }
 
-// Tell has f called with each repository whose refs the node itself changes, before its client learns that. It is to return at once. Only the last f is
-// called.
-func (n *Node) Tell(f func(git.RepoPath)) { n.told.Store(&f) }
+// OnChange sets a function that is called with each repository whose refs the node itself changes, before the client
+// gets its response. The function must not block.
+func (n *Node) OnChange(f func(git.RepoPath)) { n.listener.Store(&f) }
 
-// RefsChanged says that the node itself has changed a repository's refs, or made or deleted it: who watches learns it at once, and
-// what follows a change is done in the background.
+// RefsChanged is called when the node itself has changed a repository's refs, or created or deleted it. It notifies
+// watchers and starts the work that follows a change, in the background.
 func (n *Node) RefsChanged(path git.RepoPath) {
-	if told := n.told.Load(); told != nil {
-		(*told)(path)
+	if f := n.listener.Load(); f != nil {
+		(*f)(path)
 	}
-	if n.warmer != nil { // first: clients are on their way
+	if n.warmer != nil { // first, because clients are going to fetch
 		n.warmer.changed(path)
 	}
 	if n.upkeep != nil {
@@ -163,16 +169,16 @@ func (n *Node) RefsChanged(path git.RepoPath) {
 	if h.ctx.Err() != nil {
 		return
 	}
-	for _, w := range h.named(path) {
-		if !w.kicked {
-			w.kicked = true
-			h.running.Go(func() { h.look(h.ctx, w) })
+	for _, w := range h.byAnyName(path) {
+		if !w.triggered {
+			w.triggered = true
+			h.running.Go(func() { h.check(h.ctx, w) })
 		}
 	}
 }
 
-// named lists what is watched of a repository, by the names that a path may stand for. h.mu is held.
-func (h *hub) named(path git.RepoPath) (found []*watched) {
+// byAnyName returns the watched repositories that a path can stand for. The caller holds h.mu.
+func (h *hub) byAnyName(path git.RepoPath) (found []*watchedRepo) {
 	short := strings.TrimSuffix(strings.TrimSuffix(path.String(), ".git"), "/")
 	for _, name := range []string{short, short + ".git", short + "/.git"} {
 		path, _ := git.ParseRepoPath(name)
@@ -183,22 +189,21 @@ func (h *hub) named(path git.RepoPath) (found []*watched) {
 	return found
 }
 
-// tell is RefsChanged, and returns when the event is on its way to those who watch, or when ctx ends.
-func (n *Node) tell(ctx context.Context, path git.RepoPath) {
+// notifyWatchers returns when the events of a change are queued for all watchers, or when ctx ends.
+func (n *Node) notifyWatchers(ctx context.Context, path git.RepoPath) {
 	h := n.hub
 	h.mu.Lock()
-	found := h.named(path)
+	found := h.byAnyName(path)
 	h.mu.Unlock()
 	for _, w := range found {
-		h.look(ctx, w)
+		h.check(ctx, w)
 	}
-	n.RefsChanged(path)
 }
 
-// subscribe makes a subscription and sees to it that its repositories are looked at.
+// subscribe creates a subscription and starts to watch its repositories.
 func (h *hub) subscribe(from []WatchFrom) (*subscription, error) {
 	if len(from) > MaxWatched {
-		return nil, fault.New(fault.Invalid, "%d repositories are more than the %d that can be watched by one call", len(from), MaxWatched)
+		return nil, fault.New(fault.Invalid, "too many repositories: got %d, one call can watch %d", len(from), MaxWatched)
 	}
 	s := newSubscription(h.metrics, len(from))
 	h.mu.Lock()
@@ -206,30 +211,31 @@ func (h *hub) subscribe(from []WatchFrom) (*subscription, error) {
 	if h.ctx.Err() != nil {
 		return nil, fault.Retry(fault.Unavailable, fault.RetrySoon, "the node is shutting down")
 	}
-	more := 0
+	additional := 0
 	for _, f := range from {
 		if _, twice := s.known[f.Path]; twice {
-			return nil, fault.New(fault.Invalid, "%s is named twice", f.Path)
+			return nil, fault.New(fault.Invalid, "repository %s occurs twice", f.Path)
 		}
 		s.known[f.Path] = f.Known
 		if h.repos[f.Path] == nil {
-			more++
+			additional++
 		}
 	}
-	if h.subs == h.maxSubs {
-		return nil, fault.Retry(fault.Exhausted, fault.RetryMuchLater, "there are %d watches already", h.subs)
+	if h.subscriptions == h.maxSubscriptions {
+		return nil, fault.Retry(fault.Exhausted, fault.RetryMuchLater, "too many watches: the maximum is %d", h.maxSubscriptions)
 	}
-	if h.inUse()+more > h.maxRepos {
-		return nil, fault.Retry(fault.Exhausted, fault.RetryMuchLater, "%d more repositories would be more than the %d that can be watched", more, h.maxRepos)
+	if h.inUse()+additional > h.maxRepos {
+		return nil, fault.Retry(fault.Exhausted, fault.RetryMuchLater, "too many watched repositories: %d more exceed the maximum of %d",
+			additional, h.maxRepos)
 	}
-	h.subs++
+	h.subscriptions++
 	h.running.Add(1)
-	h.metrics.watchers.Set(float64(h.subs))
+	h.metrics.watchers.Set(float64(h.subscriptions))
 	for _, f := range from {
 		w := h.repos[f.Path]
 		if w == nil {
-			h.made++
-			w = &watched{path: f.Path, turn: make(chan struct{}, 1), number: h.made}
+			h.created++
+			w = &watchedRepo{path: f.Path, turn: make(chan struct{}, 1), number: h.created}
 			h.repos[f.Path] = w
 		}
 		w.users++
@@ -248,7 +254,7 @@ func (h *hub) subscribe(from []WatchFrom) (*subscription, error) {
 	return s, nil
 }
 
-// inUse is how many repositories are watched by somebody: those that linger make room. h.mu is held.
+// inUse returns the number of repositories with watchers. The others make room for new ones. The caller holds h.mu.
 func (h *hub) inUse() (n int) {
 	for _, w := range h.repos {
 		if w.left.IsZero() {
@@ -262,20 +268,20 @@ func (h *hub) unsubscribe(s *subscription) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.running.Done()
-	h.subs--
-	h.metrics.watchers.Set(float64(h.subs))
+	h.subscriptions--
+	h.metrics.watchers.Set(float64(h.subscriptions))
 	for _, w := range s.eager {
 		w.eager--
 	}
 	for _, w := range s.repos {
-		w.subs = slices.DeleteFunc(w.subs, func(other *subscription) bool { return other == s })
+		w.subscribers = slices.DeleteFunc(w.subscribers, func(other *subscription) bool { return other == s })
 		if w.users--; w.users == 0 {
 			w.left = time.Now()
 		}
 	}
 }
 
-// run looks at every repository once in each interval, or in several where only patient ones watch it, until the node is closed.
+// run checks the repositories in each interval until the node is closed.
 func (h *hub) run() {
 	tick := time.NewTicker(h.interval)
 	defer tick.Stop()
@@ -286,17 +292,17 @@ func (h *hub) run() {
 		case <-tick.C:
 		}
 		start := time.Now()
-		all, left := h.all(start)
-		h.each(h.ctx, all, h.pass)
-		for _, w := range left {
-			h.running.Go(func() { h.let(w) }) // after a look that hangs
+		due, unwatched := h.nextRound(start)
+		h.forEach(h.ctx, due, h.checkIfIdle)
+		for _, w := range unwatched {
+			h.running.Go(func() { h.endWatch(w) }) // it may wait for a check that hangs
 		}
 		h.metrics.round.Observe(time.Since(start).Seconds())
 	}
 }
 
-// all lists what is to be looked at, and takes out what nobody watches any more.
-func (h *hub) all(now time.Time) (all, left []*watched) {
+// nextRound returns the repositories to check, and removes those that are not watched any more.
+func (h *hub) nextRound(now time.Time) (due, unwatched []*watchedRepo) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.rounds++
@@ -306,31 +312,31 @@ func (h *hub) all(now time.Time) (all, left []*watched) {
 			patient++
 		}
 	}
-	rounds := max(1, (patient+patientLooks-1)/patientLooks)
+	rounds := max(1, (patient+patientChecks-1)/patientChecks)
 	for path, w := range h.repos {
 		if !w.left.IsZero() && (now.Sub(w.left) > linger || len(h.repos) > h.maxRepos) {
 			delete(h.repos, path)
-			left = append(left, w)
+			unwatched = append(unwatched, w)
 			continue
 		}
 		if w.eager > 0 || (w.number+h.rounds)%rounds == 0 {
-			all = append(all, w)
+			due = append(due, w)
 		}
 	}
 	h.metrics.watched.Set(float64(len(h.repos)))
-	return all, left
+	return due, unwatched
 }
 
-// each calls fn for each repository, a few at a time, until ctx ends. It does not wait for calls that hang. The caller is counted in
-// h.running, and so is what it leaves running.
-func (h *hub) each(ctx context.Context, all []*watched, fn func(*watched)) {
-	next := make(chan *watched)
+// forEach calls fn for each repository, a few at a time, until ctx ends. It does not wait for calls that hang. The
+// caller and its remaining goroutines are counted in h.running.
+func (h *hub) forEach(ctx context.Context, repos []*watchedRepo, fn func(*watchedRepo)) {
+	next := make(chan *watchedRepo)
 	var workers sync.WaitGroup
-	workers.Add(min(lookers, len(all)))
-	for range min(lookers, len(all)) {
+	workers.Add(min(maxChecks, len(repos)))
+	for range min(maxChecks, len(repos)) {
 		h.running.Go(func() { h.work(next, workers.Done, fn) })
 	}
-	for _, w := range all {
+	for _, w := range repos {
 		if ctx.Err() != nil {
 			break
 		}
@@ -343,11 +349,11 @@ func (h *hub) each(ctx context.Context, all []*watched, fn func(*watched)) {
 	workers.Wait()
 }
 
-// work calls fn for each repository that comes. If a call hangs, another worker takes its place, which is done instead of this one.
-func (h *hub) work(next <-chan *watched, done func(), fn func(*watched)) {
+// work calls fn for each repository that it receives. If a call hangs, another worker takes over.
+func (h *hub) work(next <-chan *watchedRepo, done func(), fn func(*watchedRepo)) {
 	for w := range next {
 		replaced := make(chan bool, 1)
-		hangs := time.AfterFunc(h.interval, func() {
+		timer := time.AfterFunc(h.interval, func() {
 			if h.hanging.Add(1) > maxHanging {
 				h.hanging.Add(-1)
 				replaced <- false
@@ -358,7 +364,7 @@ func (h *hub) work(next <-chan *watched, done func(), fn func(*watched)) {
 			replaced <- true
 		})
 		fn(w)
-		if !hangs.Stop() && <-replaced {
+		if !timer.Stop() && <-replaced {
 			h.metrics.hanging.Dec()
 			h.hanging.Add(-1)
 			return
@@ -367,24 +373,24 @@ func (h *hub) work(next <-chan *watched, done func(), fn func(*watched)) {
 	done()
 }
 
-// let ends the watch of a repository.
-func (h *hub) let(w *watched) {
+// endWatch releases a repository.
+func (h *hub) endWatch(w *watchedRepo) {
 	w.turn <- struct{}{}
 	defer func() { <-w.turn }()
-	w.over = true
+	w.ended = true
 	h.pin(w, nil)
 }
 
 func (h *hub) close() {
 	h.mu.Lock() // nothing begins after this
-	h.end()
+	h.cancel()
 	h.mu.Unlock()
 	h.running.Wait()
 	h.mu.Lock()
 	repos := h.repos
-	h.repos = make(map[git.RepoPath]*watched)
+	h.repos = make(map[git.RepoPath]*watchedRepo)
 	h.mu.Unlock()
 	for _, w := range repos {
-		h.let(w)
+		h.endWatch(w)
 	}
 }

@@ -77,7 +77,8 @@ func (w *watch) want(ids map[git.ObjectID]string, changes ...string) storage.Eve
 	e := w.next()
 	var got []string
 	for _, c := range e.Changes {
-		got = append(got, strings.TrimSpace(fmt.Sprintf("%s %s>%s %s", c.New.Name, ids[c.Old.ID], ids[c.New.ID], c.New.Target)))
+		got = append(got, strings.TrimSpace(fmt.Sprintf("%s %s>%s %s", c.New.Name, ids[c.Old.ID], ids[c.New.ID],
+			c.New.Target)))
 	}
 	slices.Sort(got)
 	slices.Sort(changes)
@@ -110,7 +111,8 @@ func TestWatchSeesWhatOthersDo(t *testing.T) {
 	repo.Git("update-ref", "refs/tmp/b", b.String())
 	w.want(ids, "refs/tmp/b >b")
 	gittest.Run(t, clone.Dir, "", "fetch", "-q", repo.Dir, "refs/tmp/b:refs/heads/b")
-	gittest.Run(t, clone.Dir, "", "push", "-q", "--atomic", repo.Dir, "refs/heads/b:refs/heads/main", ":refs/heads/x", "refs/heads/b:refs/tags/t")
+	gittest.Run(t, clone.Dir, "", "push", "-q", "--atomic", repo.Dir, "refs/heads/b:refs/heads/main", ":refs/heads/x",
+		"refs/heads/b:refs/tags/t")
 	seen := map[git.RefName]string{} // a push is not atomic on disk
 	for len(seen) < 4 {
 		e := w.next()
@@ -118,7 +120,8 @@ func TestWatchSeesWhatOthersDo(t *testing.T) {
 			seen[c.New.Name] = ids[c.Old.ID] + ">" + ids[c.New.ID]
 		}
 	}
-	if want := (map[git.RefName]string{"HEAD": "a>b", "refs/heads/main": "a>b", "refs/heads/x": "a>", "refs/tags/t": ">b"}); fmt.Sprint(seen) != fmt.Sprint(want) {
+	if want := (map[git.RefName]string{"HEAD": "a>b", "refs/heads/main": "a>b", "refs/heads/x": "a>",
+		"refs/tags/t": ">b"}); fmt.Sprint(seen) != fmt.Sprint(want) {
 		t.Errorf("a push: %v, want %v", seen, want)
 	}
 	repo.Git("pack-refs", "--all") // which changes nothing
@@ -149,10 +152,11 @@ func TestWatchComesAndGoes(t *testing.T) {
 		t.Errorf("moved away: %+v", e)
 	}
 	r.do(os.Rename(away, filepath.Join(r.dir, "app.git")))
-	if e := w.next(); !e.Reset || e.Version.Generation < made.Version.Generation || e.Version.Incarnation != made.Version.Incarnation {
+	if e := w.next(); !e.Reset || e.Version.Generation < made.Version.Generation ||
+		e.Version.Incarnation != made.Version.Incarnation {
 		t.Errorf("moved back: %+v after %+v", e, made)
 	}
-	r.do(r.Delete(t.Context(), r.path("app"), storage.Removal{}))
+	r.do(r.Delete(t.Context(), r.path("app"), storage.DeleteOptions{}))
 	if e := w.next(); !e.Gone {
 		t.Errorf("deleted: %+v", e)
 	}
@@ -174,12 +178,14 @@ func TestWatchResumes(t *testing.T) {
 	path := r.path("app")
 	w := r.watch(storage.WatchFrom{Path: path})
 	versions := []git.Version{w.next().Version}
-	for _, args := range [][]string{{"refs/heads/x", a.String()}, {"refs/heads/y", a.String()}, {"refs/heads/x", b.String()}, {"-d", "refs/heads/y"}} {
+	for _, args := range [][]string{{"refs/heads/x", a.String()}, {"refs/heads/y", a.String()},
+		{"refs/heads/x", b.String()}, {"-d", "refs/heads/y"}} {
 		repo.Git(append([]string{"update-ref"}, args...)...)
 		versions = append(versions, w.next().Version)
 	}
 	w.end()
-	for i, want := range [][]string{{"refs/heads/x >b"}, {"refs/heads/x a>b"}, {"refs/heads/x a>b", "refs/heads/y a>"}, {"refs/heads/y a>"}, nil} {
+	for i, want := range [][]string{{"refs/heads/x >b"}, {"refs/heads/x a>b"}, {"refs/heads/x a>b", "refs/heads/y a>"},
+		{"refs/heads/y a>"}, nil} {
 		w := r.watch(storage.WatchFrom{Path: path, Known: &versions[i]})
 		if e := w.want(ids, want...); e.Version != versions[4] {
 			t.Errorf("from %v to %v, want %v", versions[i], e.Version, versions[4])
@@ -264,7 +270,8 @@ func TestSlowWatch(t *testing.T) {
 			records.WriteString(id + " " + name + "\n")
 		}
 		temp := filepath.Join(repo.Dir, "packed.new")
-		r.do(errors.Join(os.WriteFile(temp, []byte(packed+records.String()), 0o600), os.Rename(temp, filepath.Join(repo.Dir, "packed-refs"))))
+		r.do(errors.Join(os.WriteFile(temp, []byte(packed+records.String()), 0o600),
+			os.Rename(temp, filepath.Join(repo.Dir, "packed-refs"))))
 	}
 	const n = 6000
 	for i := range 8 {
@@ -305,7 +312,8 @@ func TestWatchLimits(t *testing.T) {
 	}
 	refused := func(kind fault.Kind, from []storage.WatchFrom) {
 		t.Helper()
-		if err := r.Watch(t.Context(), from, nil); !fault.Is(err, kind) || kind == fault.Exhausted && fault.RetryAfter(err) == 0 {
+		if err := r.Watch(t.Context(), from, nil); !fault.Is(err, kind) || kind == fault.Exhausted &&
+			fault.RetryAfter(err) == 0 {
 			t.Errorf("%v, want kind %v", err, kind)
 		}
 	}
@@ -378,7 +386,8 @@ func TestWatchesShareLooks(t *testing.T) {
 		_, err := r.Resolve(t.Context(), r.path(fmt.Sprintf("r%d", i)), "main")
 		r.do(err)
 	}
-	if watchers, watched := value("packhorse_watchers"), value("packhorse_watched_repositories"); watchers != 4 || watched != 5 {
+	if watchers, watched := value("packhorse_watchers"), value("packhorse_watched_repositories"); watchers != 4 ||
+		watched != 5 {
 		t.Errorf("%v watches of %v repositories", watchers, watched)
 	}
 	for _, w := range all {

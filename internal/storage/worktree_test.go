@@ -113,7 +113,8 @@ func TestGitFilesChange(t *testing.T) {
 	r.serves("deep", inner.ID("main"))
 }
 
-// TestGitFilesThatLeadAway refuses what lies outside the root or in a hidden directory, loops, and what is no such file.
+// TestGitFilesThatLeadAway refuses what lies outside the root or in a hidden directory, loops, and what is no such
+// file.
 func TestGitFilesThatLeadAway(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -129,14 +130,22 @@ func TestGitFilesThatLeadAway(t *testing.T) {
 		kind fault.Kind
 		says string
 	}{
-		"absolute": {"gitdir: " + outside.Dir + "\n", fault.Denied, away}, "no such thing": {"gitdir: /nowhere\n", fault.Denied, away},
-		"relative": {"gitdir: ../../../../../../../.." + outside.Dir, fault.Denied, away}, "by a link": {"gitdir: ../out", fault.Denied, away},
-		"hidden": {"gitdir: ../state/hidden.git", fault.Denied, away}, "hidden, missing": {"gitdir: ../state/no.git", fault.Denied, away},
-		"loop": {"gitdir: ../knot", fault.Unavailable, "cannot follow"}, "itself": {"gitdir: .git", fault.NotFound, "no repository"},
-		"missing": {"gitdir: ../no.git", fault.NotFound, none}, "plain directory": {"gitdir: ..", fault.NotFound, "no repository"},
-		"file": {"gitdir: ../in.git/config", fault.NotFound, "no repository"}, "below a file": {"gitdir: ../in.git/HEAD/x", fault.NotFound, none},
-		"nothing": {"", fault.Corrupt, "gitdir: PATH"}, "no path": {"gitdir: \n", fault.Corrupt, "gitdir: PATH"}, "junk": {"junk\n", fault.Corrupt, "gitdir: PATH"},
-		"zero byte": {"gitdir: a\x00b", fault.Corrupt, "names no path"}, "long": {"gitdir: " + strings.Repeat("x", 1<<20), fault.Corrupt, "longer than"},
+		"absolute":        {"gitdir: " + outside.Dir + "\n", fault.Denied, away},
+		"no such thing":   {"gitdir: /nowhere\n", fault.Denied, away},
+		"relative":        {"gitdir: ../../../../../../../.." + outside.Dir, fault.Denied, away},
+		"by a link":       {"gitdir: ../out", fault.Denied, away},
+		"hidden":          {"gitdir: ../state/hidden.git", fault.Denied, away},
+		"hidden, missing": {"gitdir: ../state/no.git", fault.Denied, away},
+		"loop":            {"gitdir: ../knot", fault.Unavailable, "cannot follow"},
+		"itself":          {"gitdir: .git", fault.NotFound, "no repository"},
+		"missing":         {"gitdir: ../no.git", fault.NotFound, none},
+		"plain directory": {"gitdir: ..", fault.NotFound, "no repository"},
+		"file":            {"gitdir: ../in.git/config", fault.NotFound, "no repository"},
+		"below a file":    {"gitdir: ../in.git/HEAD/x", fault.NotFound, none},
+		"nothing":         {"", fault.Corrupt, "gitdir: PATH"}, "no path": {"gitdir: \n", fault.Corrupt, "gitdir: PATH"},
+		"junk":      {"junk\n", fault.Corrupt, "gitdir: PATH"},
+		"zero byte": {"gitdir: a\x00b", fault.Corrupt, "names no path"},
+		"long":      {"gitdir: " + strings.Repeat("x", 1<<20), fault.Corrupt, "longer than"},
 		"long name": {"gitdir: " + strings.Repeat("x", 300), fault.Unavailable, "cannot follow"},
 	} {
 		path := strings.ReplaceAll(strings.ReplaceAll(name, " ", "-"), ",", "")

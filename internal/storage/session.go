@@ -1,0 +1,173 @@
+package storage
+
+import (
+	"context"
+	"crypto/rand"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/pktline"
+	"github.com/packhorse-git/packhorse/internal/git/protocol"
+	"github.com/packhorse-git/packhorse/internal/inflight"
+	"github.com/packhorse-git/packhorse/internal/node"
+	"github.com/packhorse-git/packhorse/internal/receivepack"
+)
+
+// Advertise begins a session on a repository. Each session has an ID of its own (gitprotocol-v2(5), "session-id").
+func (n *Node) Advertise(ctx context.Context, path git.RepoPath, session node.Session, response node.ResponseWriter) (
+	node.Outcome, error) {
+	h, err := n.acquire(path)
+	if err != nil {
+		return node.Outcome{}, err
+	}
+	defer n.release(h)
+	if session.Service == protocol.ReceivePack {
+		if n.pushes == nil {
+			return node.Outcome{}, errNoPushes()
+		}
+		return n.pushes.Advertise(ctx, h.Repo, session, rand.Text(), response)
+	}
+	outcome, err := n.server.Advertise(ctx, h.Repo, session, rand.Text(), response)
+	if outcome.Dangling {
+		n.logDangling(h, path)
+	}
+	return outcome, err
+}
+
+// packetReaders has the buffers of requests.
+var packetReaders = sync.Pool{New: func() any { return pktline.NewReader(nil) }}
+
+// UploadPack serves one request of a fetch session.
+func (n *Node) UploadPack(ctx context.Context, path git.RepoPath, session node.Session, request io.Reader,
+	response node.ResponseWriter) (outcome node.Outcome, err error) {
+	h, err := n.acquire(path)
+	if err != nil {
+		return node.Outcome{}, err
+	}
+	defer n.release(h)
+	ctx, span := inflight.Trace(ctx, "upload-pack")
+	defer func() { traceOutcome(span, &outcome, err) }()
+	packets := packetReaders.Get().(*pktline.Reader)
+	packets.Reset(request)
+	defer func() {
+		packets.Reset(nil)
+		packetReaders.Put(packets)
+	}()
+	outcome, err = n.server.Serve(ctx, h.Repo, session, packets, response)
+	if outcome.Dangling {
+		n.logDangling(h, path)
+	}
+	return outcome, err
+}
+
+// ReceivePack serves a push. When it returns, every request sees the changes, and the watchers of the repository have
+// been notified.
+func (n *Node) ReceivePack(ctx context.Context, path git.RepoPath, session node.Session, pusher node.Pusher,
+	request io.Reader, response node.ResponseWriter) (outcome node.Outcome, err error) {
+	if n.pushes == nil {
+		return node.Outcome{}, errNoPushes()
+	}
+	h, err := n.acquire(path)
+	if err != nil {
+		return node.Outcome{}, err
+	}
+	defer n.release(h)
+	if missing := h.Objects.MissingAlternate(); missing != nil { // Git refuses the push if it needs the missing objects
+		n.log.Error("push to a damaged repository", "repository", path.String(), "error", missing)
+	}
+	ctx, span := inflight.Trace(ctx, "receive-pack")
+	defer func() { traceOutcome(span, &outcome, err) }()
+	isFirst := false
+	if n.setHead {
+		snap, err := h.Refs.Snapshot(ctx)
+		if err != nil {
+			return node.Outcome{}, err
+		}
+		if isFirst, err = isEmpty(snap); err != nil {
+			return node.Outcome{}, err
+		}
+	}
+	target := receivepack.Target{Repo: h.Repo, Path: path,
+		Changed: func(ctx context.Context, updates []receivepack.Update) {
+			if isFirst {
+				n.adoptHead(ctx, h, path, updates)
+			}
+			n.publishPush(ctx, h, path)
+		}}
+	return n.pushes.Serve(ctx, target, session, pusher, request, response)
+}
+
+func errNoPushes() error { return fault.New(fault.Denied, "this server does not accept pushes") }
+
+// notifyTimeout bounds how long a push waits until watchers are notified, because the file system may hang.
+const notifyTimeout = 5 * time.Second
+
+// publishPush makes the changes of a push visible to all requests, and notifies watchers.
+func (n *Node) publishPush(ctx context.Context, h *handle, path git.RepoPath) {
+	if err := h.Refresh(); err != nil {
+		n.log.Warn("cannot refresh a repository after a push", "repository", path.String(), "error", err)
+	}
+	if _, err := h.Refs.Snapshot(ctx); err != nil {
+		n.log.Warn("cannot read a repository's refs after a push", "repository", path.String(), "error", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, notifyTimeout)
+	defer cancel()
+	n.notifyWatchers(ctx, path)
+	n.RefsChanged(path)
+}
+
+// WaitForEarlierPushes waits until no push to an earlier node can change refs any more; see package receivepack.
+func (n *Node) WaitForEarlierPushes(ctx context.Context) (ids []string) {
+	if n.pushes == nil {
+		return nil
+	}
+	return n.pushes.WaitForEarlierPushes(ctx)
+}
+
+// CompleteAtomicPushes waits until each atomic push to an earlier node is complete or did not begin; see package
+// receivepack.
+func (n *Node) CompleteAtomicPushes(ctx context.Context) (ids []string) {
+	if n.pushes == nil {
+		return nil
+	}
+	return n.pushes.CompleteAtomicPushes(ctx)
+}
+
+// RefValue returns the object ID of a ref, also of a hidden one. The zero ID means that the ref does not exist. Errors
+// are those of opening the repository.
+func (n *Node) RefValue(ctx context.Context, path git.RepoPath, ref git.RefName) (git.ObjectID, error) {
+	h, snap, _, err := n.snapshot(ctx, path)
+	if err != nil {
+		return git.ObjectID{}, err
+	}
+	defer n.release(h)
+	found, _, err := snap.Unhidden().Lookup(ref)
+	return found.ID, err
+}
+
+// traceOutcome ends the span of a request with its outcome.
+func traceOutcome(span *inflight.Span, o *node.Outcome, err error) {
+	if span == nil {
+		return
+	}
+	span.Text("packhorse.command", string(o.Command))
+	span.Text("packhorse.pack", o.Pack)
+	span.Number("packhorse.refs", int64(o.Refs))
+	span.Number("packhorse.wants", int64(o.Wants))
+	span.Number("packhorse.haves", int64(o.Haves))
+	span.Number("packhorse.objects", int64(o.Objects))
+	span.Number("packhorse.pack_bytes", o.Bytes)
+	span.Took("packhorse.parse", o.Parse)
+	span.Took("packhorse.negotiate", o.Negotiate)
+	span.Took("packhorse.wait", o.Wait)
+	span.Took("packhorse.first_byte", o.FirstByte)
+	span.Took("packhorse.copy", o.Copy)
+	failure := ""
+	if err != nil {
+		failure = fault.KindOf(err).String()
+	}
+	span.End(failure)
+}

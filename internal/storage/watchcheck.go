@@ -1,0 +1,212 @@
+package storage
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/packhorse-git/packhorse/internal/fault"
+	"github.com/packhorse-git/packhorse/internal/git"
+	"github.com/packhorse-git/packhorse/internal/git/refs"
+)
+
+// takeTurn waits until the repository is not being checked.
+func (w *watchedRepo) takeTurn(ctx context.Context) bool {
+	select {
+	case w.turn <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// check checks a repository after all checks in progress.
+func (h *hub) check(ctx context.Context, w *watchedRepo) {
+	if w.takeTurn(ctx) {
+		h.checkInTurn(ctx, w)
+	}
+}
+
+// checkIfIdle checks a repository in a round, unless it is being checked.
+func (h *hub) checkIfIdle(w *watchedRepo) {
+	select {
+	case w.turn <- struct{}{}:
+		h.checkInTurn(h.ctx, w)
+	default:
+	}
+}
+
+// checkInTurn checks a repository and gives up the turn, which the caller took.
+func (h *hub) checkInTurn(ctx context.Context, w *watchedRepo) {
+	defer func() { <-w.turn }()
+	h.mu.Lock()
+	w.triggered = false
+	h.mu.Unlock()
+	if !w.ended {
+		h.update(ctx, w)
+	}
+}
+
+// join checks a repository for a new subscription and sends its state. If the repository cannot be read, a later check
+// does that.
+func (h *hub) join(ctx context.Context, w *watchedRepo, s *subscription) {
+	if !w.takeTurn(ctx) {
+		return
+	}
+	defer func() { <-w.turn }()
+	h.update(ctx, w)
+	if w.isKnown {
+		s.push(w.firstEvent(s.known[w.path]), "first")
+	}
+	h.mu.Lock()
+	w.subscribers = append(w.subscribers, s)
+	h.mu.Unlock()
+}
+
+// update reads the state of a repository and publishes what has changed. The caller has the turn.
+func (h *hub) update(ctx context.Context, w *watchedRepo) {
+	h.metrics.checked.Inc()
+	handle, snap, version, err := h.node.snapshot(ctx, w.path)
+	switch kind := fault.KindOf(err); {
+	case err != nil && kind != fault.NotFound && kind != fault.Denied:
+		if ctx.Err() == nil {
+			h.node.log.Debug("cannot check a watched repository", "repository", w.path.String(), "error", err)
+		}
+		return
+	case err != nil:
+		h.pin(w, nil)
+		if !w.isKnown || !w.current.Gone {
+			h.replace(w, nil, Event{Path: w.path, Version: git.Version{Epoch: h.node.epoch}, Gone: true})
+		}
+		return
+	}
+	h.pin(w, handle)
+	if w.isKnown && version == w.current.Version {
+		return
+	}
+	e := Event{Path: w.path, Version: version}
+	if !w.isKnown || w.current.Gone || version.Incarnation != w.current.Version.Incarnation {
+		e.Reset = true
+		h.replace(w, snap, e)
+		return
+	}
+	if e.Changes, err = changes(w.snap, snap); err != nil {
+		e.Reset, e.Changes = true, nil
+		h.replace(w, snap, e)
+		return
+	}
+	w.addHistory(snap, e)
+	if len(e.Changes) > 0 {
+		h.publish(w, e, "changes")
+	}
+}
+
+// errManyChanges ends a comparison with too many changes for one event.
+var errManyChanges = errors.New("too many changes")
+
+// changes returns the differences between two snapshots. Their names are copied, because they are kept for long.
+func changes(old, new *refs.Snapshot) (all []refs.Change, err error) {
+	err = refs.Diff(old, new, func(c refs.Change) error {
+		if len(all) == maxChanges {
+			return errManyChanges
+		}
+		name := git.RefName([]byte(c.New.Name))
+		c.Old.Name, c.New.Name = name, name
+		all = append(all, c)
+		return nil
+	})
+	return all, err
+}
+
+// replace sets a state that is unrelated to the one before.
+func (h *hub) replace(w *watchedRepo, snap *refs.Snapshot, e Event) {
+	first := !w.isKnown
+	w.isKnown, w.snap, w.history, w.kept, w.floor = true, snap, nil, 0, e.Version.Generation
+	w.current = Event{Path: e.Path, Version: e.Version, Gone: e.Gone}
+	if !first {
+		kind := "reset"
+		if e.Gone {
+			kind = "gone"
+		}
+		h.publish(w, e, kind)
+		return
+	}
+	for _, s := range h.subscribersOf(w) { // they joined when the repository could not be read
+		s.push(w.firstEvent(s.known[w.path]), "first")
+	}
+}
+
+// addHistory adds an event to the history. Events without changes count, because a watcher may have their version.
+func (w *watchedRepo) addHistory(snap *refs.Snapshot, e Event) {
+	w.snap, w.current.Version = snap, e.Version
+	w.history = append(w.history, e)
+	w.kept += len(e.Changes)
+	for len(w.history) > maxHistory || w.kept > maxChanges {
+		w.kept -= len(w.history[0].Changes)
+		w.floor = w.history[0].Version.Generation
+		w.history = slices.Delete(w.history, 0, 1)
+	}
+}
+
+// firstEvent returns the first event for a subscription that knows a version; nil: none.
+func (w *watchedRepo) firstEvent(known *git.Version) Event {
+	if w.current.Gone {
+		return w.current
+	}
+	e := w.current
+	e.Reset = true
+	if known == nil || known.Epoch != e.Version.Epoch || known.Incarnation != e.Version.Incarnation {
+		return e
+	}
+	if known.Generation == e.Version.Generation {
+		e.Reset = false
+		return e
+	}
+	from := slices.IndexFunc(w.history, func(e Event) bool { return e.Version.Generation == known.Generation })
+	if from < 0 && known.Generation != w.floor {
+		return e
+	}
+	e.Reset, e.Changes = false, merge(w.history[from+1:])
+	return e
+}
+
+// merge combines the changes of consecutive events.
+func merge(history []Event) []refs.Change {
+	at := make(map[git.RefName]int)
+	var all []refs.Change
+	for _, e := range history {
+		for _, c := range e.Changes {
+			if i, ok := at[c.New.Name]; ok {
+				all[i].New = c.New
+				continue
+			}
+			at[c.New.Name] = len(all)
+			all = append(all, c)
+		}
+	}
+	all = slices.DeleteFunc(all, func(c refs.Change) bool { return c.Old.ID == c.New.ID && c.Old.Target == c.New.Target })
+	slices.SortFunc(all, func(a, b refs.Change) int { return cmp.Compare(a.New.Name, b.New.Name) })
+	return all
+}
+
+// subscribersOf returns the subscriptions of a repository that have its first state.
+func (h *hub) subscribersOf(w *watchedRepo) []*subscription {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(w.subscribers)
+}
+
+// publish sends an event to the subscriptions of a repository.
+func (h *hub) publish(w *watchedRepo, e Event, kind string) {
+	for _, s := range h.subscribersOf(w) {
+		s.push(e, kind)
+	}
+}
+
+// pin keeps a handle open until the next call, and takes over the caller's use of it; nil: none.
+func (h *hub) pin(w *watchedRepo, next *handle) {
+	before := w.handle
+	w.handle = next
+	h.node.pin(w.path, before, next)
+}
