@@ -88,7 +88,7 @@ func (s *Server) offersOptions(p *repo.PushPolicy) bool {
 // advertiser writes a list of refs: a short one with its length, a long one in pieces.
 type advertiser struct {
 	policy       *repo.PushPolicy
-	response        node.ResponseWriter
+	response     node.ResponseWriter
 	outcome      *node.Outcome
 	capabilities string
 	stateless    bool

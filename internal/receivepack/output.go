@@ -23,7 +23,7 @@ const (
 
 // output passes on the output of Git, except the report.
 type output struct {
-	response    node.ResponseWriter
+	response node.ResponseWriter
 	sideband bool            // the client accepts sidebands
 	report   bool            // the client wants a report
 	after    <-chan struct{} // nothing is written before this is closed; may be nil
